@@ -344,9 +344,7 @@ static void ps_counters(sync_engine *base, sync_counters *out)
     ps_worker_collect_times(e->worker, out);
     ps_port_collect(ps_worker_port(e->worker), out);
     if (!e->server) return;
-    int64_t update_ns = ps_server_collect_update_ns(e->server);
-    out->optimizer_ns += update_ns;
-    out->optimizer_aside_ns += update_ns;
+    out->update_aside_ns += ps_server_update_ns(e->server);
     ps_port_collect(ps_server_port(e->server), out);
 }
 
@@ -387,5 +385,6 @@ const sync_engine_type sync_ps = {
     .flush = ps_worker_flush,
     .group_sum = ps_worker_group_sum,
     .reduced_gradients = ps_reduced_gradients,
+    .end_step = sync_default_end_step,
     .counters = ps_counters,
 };

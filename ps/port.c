@@ -44,6 +44,11 @@ void ps_port_close(ps_port *p)
     p->was_connected = NULL;
 }
 
+int64_t ps_port_now(const ps_port *p)
+{
+    return p->device ? device_now_ns(p->device) : clock_now_ns();
+}
+
 /* ---- messages --------------------------------------------------------------------------------- */
 
 static status send_to_partner(ps_port *p, const message_header *header, const message_frame *frames,
@@ -51,6 +56,7 @@ static status send_to_partner(ps_port *p, const message_header *header, const me
 {
     from_partner entry = {*header, count > 0 ? frames[0] : (message_frame){0}};
     entry.header.frames = count;
+    entry.header.sent_ns = ps_port_now(p);
     if (!sync_queue_push(&p->other->in, &entry)) return STATUS_AGAIN;
     ps_port_wake(p->other);
     return STATUS_OK;
@@ -69,7 +75,9 @@ status ps_port_send(ps_port *p, int peer, const message_header *header, const me
     if (p->links[peer] == PS_NO_PEER) return STATUS_AGAIN;
     /* Counted before it leaves: its receiver may have ended the step before this thread continues. */
     count_sent(p, 1, payload);
-    status rc = transport_send(p->transport, p->links[peer], header, frames, count, ticket);
+    message_header stamped = *header;
+    stamped.sent_ns = ps_port_now(p);
+    status rc = transport_send(p->transport, p->links[peer], &stamped, frames, count, ticket);
     if (rc != STATUS_OK) count_sent(p, -1, -payload);
     return rc;
 }
@@ -99,6 +107,7 @@ status ps_port_receive(ps_port *p, int64_t now_ns, bool *worked)
         if (rc == STATUS_AGAIN) return STATUS_OK;
         if (rc != STATUS_OK) return rc;
         *worked = true;
+        m.arrived_ns = now_ns > m.header.sent_ns ? now_ns : m.header.sent_ns;
         TRY(p->ops->handle(p->context, &m, now_ns));
     }
     return STATUS_OK;
@@ -159,6 +168,7 @@ void ps_port_count_received(ps_port *p, int peer, int64_t payload)
 
 void ps_port_collect(const ps_port *p, sync_counters *out)
 {
+    out->agents_cpu_ns += sync_agent_cpu_ns(p->agent);
     out->bytes_sent += atomic_load_explicit(&p->bytes_sent, memory_order_relaxed);
     out->bytes_received += atomic_load_explicit(&p->bytes_received, memory_order_relaxed);
     out->messages_sent += atomic_load_explicit(&p->messages_sent, memory_order_relaxed);
@@ -232,12 +242,13 @@ static void failed(void *context, const error_record *error)
 }
 
 status ps_port_start(ps_port *p, const ps_port_ops *ops, void *context, device *d, const char *name,
-                     bool inline_progress)
+                     const sync_context *inline_for)
 {
     static const sync_agent_ops agent_ops = {progress, wait_for_more, wake, failed};
     p->ops = ops;
     p->context = context;
-    sync_agent_config config = {&agent_ops, p, d, name, inline_progress};
+    p->device = d;
+    sync_agent_config config = {&agent_ops, p, d, name, inline_for != NULL, inline_for ? inline_for->anatomy : NULL};
     return sync_agent_open(&config, &p->agent);
 }
 

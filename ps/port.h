@@ -20,6 +20,7 @@ enum { PS_NO_PEER = -1 };
 typedef struct ps_message {
     message_header header;
     int peer;
+    int64_t arrived_ns;
     bool remote;
     transport_message message; /* remote */
     message_frame frame;       /* of the partner */
@@ -49,6 +50,7 @@ typedef struct ps_port {
 
     const ps_port_ops *ops;
     void *context; /* of ops */
+    device *device; /* whose clock the agent uses; NULL: the host's */
     sync_agent *agent;
     atomic_bool ended; /* the agent has failed */
     error_record failure;
@@ -59,9 +61,10 @@ typedef struct ps_port {
  * is none; from one at most `capacity` messages wait. */
 status ps_port_open(ps_port *p, const transport_options *options, int peers, int held, int partner,
                     uint32_t capacity);
-/* Starts the agent, `name` is that of its thread; */
+/* Starts the agent, `name` is that of its thread. `inline_for`: the rank whose compute thread is the agent while it waits;
+ * NULL: the agent has a thread; */
 status ps_port_start(ps_port *p, const ps_port_ops *ops, void *context, device *d, const char *name,
-                     bool inline_progress);
+                     const sync_context *inline_for);
 /* or the caller's thread is the agent, while `*until` is below `count`. */
 status ps_port_serve(ps_port *p, const ps_port_ops *ops, void *context, const atomic_int *until, int count);
 /* The agent has failed. */
@@ -70,6 +73,9 @@ bool ps_port_has_failed(const ps_port *p);
  * messages. */
 void ps_port_disconnect(ps_port *p);
 void ps_port_close(ps_port *p);
+
+/* The time on the agent's clock. */
+int64_t ps_port_now(const ps_port *p);
 
 /* Sends a message that represents `payload` bytes, in its frames or in shared memory. STATUS_AGAIN:
  * no room, or the peer is not connected yet. To a partner at most one frame goes, which is the sender's
@@ -101,7 +107,7 @@ status ps_message_failure(const ps_message *m);
 /* `payload` bytes came with a message from `peer`. */
 void ps_port_count_received(ps_port *p, int peer, int64_t payload);
 
-/* Adds what has passed so far. */
+/* Adds what has passed so far, and the processor time of the agent. */
 void ps_port_collect(const ps_port *p, sync_counters *out);
 
 /* The agent has something to do: after whatever was posted. */

@@ -26,15 +26,6 @@ typedef struct ring_bucket_record {
  * been overwritten are left out. */
 int ring_bucket_records(const sync_engine *e, int64_t after, ring_bucket_record *out, int capacity);
 
-/* Sums over the bucket records of one step. */
-typedef struct ring_overlap {
-    int64_t communication_ns; /* buckets were moving: the union of [started, finished] */
-    int64_t hidden_ns;        /* of it, before the end of the backward pass */
-    int64_t exposed_ns;       /* the compute stream waited */
-    int64_t pytorch_ns;       /* PyTorch's figure: from the start of the first to the end of the backward pass */
-} ring_overlap;
-ring_overlap ring_overlap_of(const ring_bucket_record *records, int count, int64_t backward_end_ns);
-
 /* STATUS_CONFIG unless collectives in host memory, on one host, can serve `world` ranks. */
 status ring_check_ranks(const void *options, const char *policy, int world);
 

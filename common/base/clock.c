@@ -12,6 +12,13 @@ int64_t clock_now_ns(void)
     return (int64_t)now.tv_sec * NS_PER_S + now.tv_nsec;
 }
 
+int64_t clock_cpu_ns(clockid_t clock)
+{
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (int64_t)now.tv_sec * NS_PER_S + now.tv_nsec;
+}
+
 void clock_sleep_ns(int64_t duration_ns)
 {
     struct timespec left = {duration_ns / NS_PER_S, duration_ns % NS_PER_S};

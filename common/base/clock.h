@@ -4,6 +4,7 @@
 #define COMMON_BASE_CLOCK_H
 
 #include <stdint.h>
+#include <time.h>
 
 #define NS_PER_US INT64_C(1000)
 #define NS_PER_MS INT64_C(1000000)
@@ -12,6 +13,9 @@
 
 /* CLOCK_MONOTONIC in nanoseconds: one origin for all processes of a machine; setting the date does not change it. */
 int64_t clock_now_ns(void);
+
+/* A clock of processor time, as CLOCK_THREAD_CPUTIME_ID. */
+int64_t clock_cpu_ns(clockid_t clock);
 
 void clock_sleep_ns(int64_t duration_ns);
 

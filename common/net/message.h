@@ -47,6 +47,11 @@ typedef struct message_header {
     uint32_t flags;
     int64_t integers[3];
     double doubles[2];
+    int64_t sent_ns;    /* when it was handed to the transport, on the sender's clock */
+    int64_t arrived_ns; /* of a reply: when the request arrived, */
+    int64_t last_ns;    /* and when the last contribution that the reply needed was sent; 0: none was needed */
+    uint32_t last_rank; /* by which rank */
+    int64_t pushed_ns;  /* and when the receiver's own last push arrived, where that did not request the reply */
     uint64_t checksum; /* filled in: message_digest() over header and frames; 0 where switched off */
 } message_header;
 

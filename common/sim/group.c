@@ -174,6 +174,7 @@ status sim_group_join(sim_group *g, int member, sim_time at, sim_collective kind
     m->joined = true;
     g->kind = kind;
     g->bytes = bytes;
+    if (g->joined == 0 || at > g->at) g->last = member;
     g->at = sim_later(g->at, at);
     if (++g->joined == g->present) sim_event_schedule(&g->simulation->queue, &g->begin, g->at);
     return STATUS_OK;

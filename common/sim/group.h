@@ -39,6 +39,7 @@ typedef struct sim_group {
     int count, present, joined; /* members; those that join; those that have */
     sim_collective kind;        /* of the call that gathers or runs */
     sim_time at;                /* when the last of those who joined comes */
+    int last;                   /* that member */
     double bytes, sent;
     int64_t calls; /* that were done, and their bytes as every member sent them */
     double bytes_sent;

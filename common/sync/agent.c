@@ -2,6 +2,7 @@
 
 #include "common/base/clock.h"
 #include "common/device/sim/agent_sim.h"
+#include "common/sync/anatomy.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -35,13 +36,14 @@ static status progress(void *context, bool *worked)
 {
     sync_agent *agent = context;
     const sync_agent_ops *ops = agent->config.ops;
-    int64_t deadline = CLOCK_NEVER;
-    status rc = ops->progress(agent->config.context, clock_now_ns(), &deadline, worked);
+    int64_t deadline = CLOCK_NEVER, begin = clock_now_ns();
+    status rc = ops->progress(agent->config.context, begin, &deadline, worked);
     if (rc != STATUS_OK) {
         give_up(agent);
         return rc;
     }
     if (*worked) {
+        if (agent->config.inline_progress) anatomy_add_span(agent->config.anatomy, begin, clock_now_ns());
         agent->idle_rounds = 0;
     } else if (++agent->idle_rounds >= IDLE_ROUNDS) {
         ops->wait(agent->config.context, deadline);
@@ -113,6 +115,13 @@ void sync_agent_close(sync_agent **pointer)
     }
     free(agent);
     *pointer = NULL;
+}
+
+int64_t sync_agent_cpu_ns(const sync_agent *agent)
+{
+    clockid_t clock;
+    if (!agent || !agent->has_thread || pthread_getcpuclockid(agent->thread, &clock) != 0) return 0;
+    return clock_cpu_ns(clock);
 }
 
 void sync_agent_wake(sync_agent *agent)

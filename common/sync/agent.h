@@ -31,6 +31,7 @@ typedef struct sync_agent_config {
     device *device;       /* whose idle function an inline agent becomes */
     const char *name;     /* of the thread, at most 15 characters */
     bool inline_progress; /* no thread: the waiting compute thread progresses */
+    struct anatomy *anatomy; /* where what it does inline is recorded as communication; or NULL */
 } sync_agent_config;
 
 /* A thread agent begins to run at once. */
@@ -38,6 +39,9 @@ status sync_agent_open(const sync_agent_config *config, sync_agent **out);
 
 /* Ends the thread at the next return of progress(). */
 void sync_agent_close(sync_agent **agent);
+
+/* Processor time of its thread so far, ns; 0: it has none. Any thread. */
+int64_t sync_agent_cpu_ns(const sync_agent *agent);
 
 /* Something was posted: progress() is to be called soon. Any thread. */
 void sync_agent_wake(sync_agent *agent);

@@ -57,12 +57,27 @@ status sync_default_flush(sync_engine *e)
     return STATUS_OK;
 }
 
+void sync_default_end_step(sync_engine *e)
+{
+}
+
 /* ---- calls (those in which a staged copy takes a larger part are in staged.c) ------------------ */
+
+/* The lane's stream, which is not the engine's where that works on a staged copy. */
+static device_stream *lane_of(const sync_context *c)
+{
+    return c->front ? c->front->compute : c->compute;
+}
 
 status sync_open(const sync_engine_type *type, const sync_context *context, sync_engine **out)
 {
+    sync_context own = *context;
     *out = NULL;
-    return type->open(context, out);
+    if (own.compute)
+        TRY(anatomy_open(lane_of(&own), own.trace, own.params->model->param_count, own.world, &own.anatomy));
+    status rc = type->open(&own, out);
+    if (rc != STATUS_OK) anatomy_close(&own.anatomy);
+    return rc;
 }
 
 status sync_handshake(sync_engine *e, sync_blob *out)
@@ -108,6 +123,12 @@ const void *sync_reduced_gradients(sync_engine *e, piece_list *owned)
     const void *arena = e->type->reduced_gradients(e, owned);
     if (!arena) owned->count = 0;
     return arena;
+}
+
+void sync_end_step(sync_engine *e, anatomy_span step, const anatomy_phase *phases, int phase_count, anatomy_figures *out)
+{
+    e->type->end_step(e);
+    anatomy_end_step(e->context.anatomy, step, phases, phase_count, out);
 }
 
 void sync_read_counters(sync_engine *e, sync_counters *out)
@@ -207,8 +228,7 @@ status sync_check_update(sync_engine *e, const sync_step *step)
 
 /* ---- the update ------------------------------------------------------------------------------- */
 
-status sync_update_parameters(sync_engine *e, const sync_step *step, const void *grads, double *norm_scratch,
-                              int64_t *spent_ns)
+status sync_update_parameters(sync_engine *e, const sync_step *step, const void *grads, double *norm_scratch)
 {
     const sync_context *c = &e->context;
     const optimizer_options *o = optimizer_get_options(c->optimizer);
@@ -216,7 +236,7 @@ status sync_update_parameters(sync_engine *e, const sync_step *step, const void 
     int64_t begin = device_now_ns(c->device);
     bool skips = o->on_nonfinite == NONFINITE_SKIP && device_get_info(c->device)->real, finite = true;
     double scale = 1.0;
-    TRY(device_mark(c->compute, SYNC_MARK_UPDATE));
+    TRY(device_mark(lane_of(c), SYNC_MARK_UPDATE));
     ledger_enter(c->ledger, LEDGER_PHASE_OPTIMIZER_STEP);
     optimizer_begin_state(c->optimizer);
     if (o->clip_norm > 0 || skips) {
@@ -232,10 +252,8 @@ status sync_update_parameters(sync_engine *e, const sync_step *step, const void 
         optimizer_skip(c->optimizer);
         TRY(report(e, step, grads));
     }
-    TRY(device_mark(c->compute, SYNC_MARK_UPDATED));
-    int64_t end = device_now_ns(c->device);
-    trace_slice(c->trace, TRACE_OPTIMIZER, "update", TRACE_NO_INDEX, begin, end);
-    *spent_ns += end - begin;
+    TRY(device_mark(lane_of(c), SYNC_MARK_UPDATED));
+    trace_slice(c->trace, TRACE_OPTIMIZER, "update", TRACE_NO_INDEX, begin, device_now_ns(c->device));
     return device_get_info(c->device)->host_addressable ? sync_check_update(e, step) : STATUS_OK;
 }
 

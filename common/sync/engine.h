@@ -17,7 +17,8 @@
  * and its stages do to the ledger what they do elsewhere.
  *
  * The files of this folder, in the order of the flow: straggler.h (a slow rank), engine.h, queue.h (from the compute
- * thread to the agent), agent.h, staging.h (between a GPU and the host), staged.h, none.c. */
+ * thread to the agent), agent.h, staging.h (between a GPU and the host), staged.h, none.c, anatomy.h (what a step was
+ * spent on). */
 #ifndef COMMON_SYNC_ENGINE_H
 #define COMMON_SYNC_ENGINE_H
 
@@ -27,6 +28,7 @@
 #include "common/net/link.h"
 #include "common/nn/params.h"
 #include "common/optim/optimizer.h"
+#include "common/sync/anatomy.h"
 
 /* ---- options that every engine reads alike ---- */
 
@@ -99,6 +101,7 @@ typedef struct sync_context {
     net_link link;             /* that the engine's transports are to be paced like */
     sync_recorder *recorder;   /* NULL: nothing is recorded */
     struct trace *trace;       /* of this rank; NULL: nothing is recorded */
+    anatomy *anatomy;          /* of this rank, from sync_open(); NULL: of a server in a process of its own */
     struct transport_hub *hub; /* of ranks that are threads of one process; NULL: every rank has a process */
     const struct sync_context *front; /* on a staged copy (staged.h): the device in front of it; NULL: there is none */
 } sync_context;
@@ -119,15 +122,13 @@ typedef struct sync_batch {
     int64_t train; /* samples it runs forward and backward on */
 } sync_batch;
 
-/* What has passed since the counters were read last, and bytes since the start. */
+/* All since the start. */
 typedef struct sync_counters {
-    int64_t exposed_ns;   /* the compute stream waited for communication */
-    int64_t total_ns;     /* communication was in flight (union of intervals) */
-    int64_t optimizer_ns; /* this rank's share of the update, wherever it ran */
-    int64_t optimizer_aside_ns; /* of it, on another thread than the compute thread */
+    int64_t update_aside_ns; /* this rank's agent or server updated parameters, on another thread than the compute thread */
+    int64_t agents_cpu_ns;   /* processor time of this rank's agents' threads */
     int64_t bytes_sent, bytes_received;         /* payload over links between ranks */
     int64_t messages_sent, messages_received;
-    int64_t updates_skipped;                    /* since the start: --on-nonfinite skip */
+    int64_t updates_skipped;                    /* --on-nonfinite skip */
 } sync_counters;
 
 typedef struct sync_blob {
@@ -206,6 +207,9 @@ typedef struct sync_engine_type {
      * that finished last; NULL where this rank has none of it. For verification, in settled state. */
     const void *(*reduced_gradients)(sync_engine *e, piece_list *owned);
 
+    /* The compute stream is empty: waits of the step whose causes are known only now get their names (anatomy.h). */
+    void (*end_step)(sync_engine *e);
+
     void (*counters)(sync_engine *e, sync_counters *out);
 } sync_engine_type;
 
@@ -234,6 +238,8 @@ status sync_finish(sync_engine *e, const sync_step *step);
 status sync_flush(sync_engine *e);
 status sync_group_sum(sync_engine *e, double *values, int count);
 const void *sync_reduced_gradients(sync_engine *e, piece_list *owned);
+/* The lane has passed the end of a step with these phases: sweeps it (anatomy.h). */
+void sync_end_step(sync_engine *e, anatomy_span step, const anatomy_phase *phases, int phase_count, anatomy_figures *out);
 void sync_read_counters(sync_engine *e, sync_counters *out);
 
 /* Defaults for engines that override little: own batch, own loss, nothing to scatter. */
@@ -242,6 +248,7 @@ status sync_default_stage(sync_engine *e, const sync_step *step);
 status sync_default_param(sync_engine *e, int param);
 status sync_default_loss(sync_engine *e, const sync_step *step, double *normalizer, bool *here);
 status sync_default_flush(sync_engine *e);
+void sync_default_end_step(sync_engine *e);
 
 /* One rank, no communication: the baseline of every comparison. */
 extern const sync_engine_type sync_none;
@@ -256,15 +263,13 @@ bool sync_replays(const sync_context *context);
 void sync_hold_gradients(sync_engine *e);
 void sync_drop_gradients(sync_engine *e);
 
-/* Marks that sync_update_parameters leaves on the compute stream, around the update. */
-enum { SYNC_MARK_UPDATE = 16, SYNC_MARK_UPDATED, SYNC_MARK_ENGINE /* engines' own from here on */ };
+/* Marks that sync_update_parameters leaves on the lane, around the update. */
+enum { SYNC_MARK_UPDATE = 16, SYNC_MARK_UPDATED, SYNC_MARK_WAITS /* anatomy.h's, from here on */ };
 
 /* The optimizer's step on this rank from the gradients in `grads` (an arena laid out like the
  * parameters): clipping, if asked for, then one pass over all parameters. Gradients that are not finite follow
- * --on-nonfinite; on a GPU "stop" and "warn" are up to sync_check_update(). Counts the caller's time into
- * *spent_ns: all of it on a CPU; where the device runs behind the host the marks tell. */
-status sync_update_parameters(sync_engine *e, const sync_step *step, const void *grads, double *norm_scratch,
-                              int64_t *spent_ns);
+ * --on-nonfinite; on a GPU "stop" and "warn" are up to sync_check_update(). */
+status sync_update_parameters(sync_engine *e, const sync_step *step, const void *grads, double *norm_scratch);
 /* Once the stream of the last update has been synchronized. */
 status sync_check_update(sync_engine *e, const sync_step *step);
 

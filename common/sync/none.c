@@ -9,7 +9,6 @@
 typedef struct none_engine {
     sync_engine base;
     double norm_scratch;
-    int64_t optimizer_ns;
 } none_engine;
 
 static const sync_policy_info policies[] = {{"none", "this program", "one rank, no communication"}};
@@ -54,7 +53,7 @@ static status none_finish(sync_engine *base, const sync_step *step)
 {
     none_engine *e = (none_engine *)base;
     if (!step->synchronize) return STATUS_OK;
-    return sync_update_parameters(base, step, base->context.params->grads.data, &e->norm_scratch, &e->optimizer_ns);
+    return sync_update_parameters(base, step, base->context.params->grads.data, &e->norm_scratch);
 }
 
 static status none_group_sum(sync_engine *e, double *values, int count)
@@ -71,10 +70,7 @@ static const void *none_reduced_gradients(sync_engine *e, piece_list *owned)
 
 static void none_counters(sync_engine *base, sync_counters *out)
 {
-    none_engine *e = (none_engine *)base;
-    *out = (sync_counters){.optimizer_ns = e->optimizer_ns,
-                            .updates_skipped = optimizer_skipped(base->context.optimizer)};
-    e->optimizer_ns = 0;
+    *out = (sync_counters){.updates_skipped = optimizer_skipped(base->context.optimizer)};
 }
 
 const sync_engine_type sync_none = {
@@ -100,5 +96,6 @@ const sync_engine_type sync_none = {
     .flush = sync_default_flush,
     .group_sum = none_group_sum,
     .reduced_gradients = none_reduced_gradients,
+    .end_step = sync_default_end_step,
     .counters = none_counters,
 };

@@ -1,5 +1,6 @@
 #include "common/sync/staged.h"
 
+#include "common/sync/anatomy.h"
 #include "common/sync/staging.h"
 
 #include <stdlib.h>
@@ -182,9 +183,11 @@ void sync_close(sync_engine **e)
 {
     if (!*e) return;
     sync_staged *g = (*e)->staged;
+    anatomy *a = (*e)->context.anatomy;
     if (g) device_stream_synchronize(g->copies.stream);
     (*e)->type->close(*e);
     if (g) close_staged(g);
+    anatomy_close(&a);
     *e = NULL;
 }
 

@@ -19,6 +19,62 @@ static double busiest_rank(const json_t *job, const char *key)
     return most;
 }
 
+/* A total of each rank over the measured steps, per step: the mean over the ranks. None where nothing happened. */
+static double mean_per_step(const json_t *job, const char *key)
+{
+    double sum = 0, steps = 0;
+    size_t i;
+    json_t *rank;
+    json_array_foreach(json_object_get(job, "ranks"), i, rank)
+    {
+        sum += report_number_at(rank, key);
+        steps += report_number_at(rank, "measured_steps");
+    }
+    return sum > 0 && steps > 0 ? sum / steps : NAN;
+}
+
+/* Which rank the others waited for longest; *seconds: per step and rank. -1: none. */
+static int waited_for(const json_t *job, double *seconds)
+{
+    double most = 0, steps = 0;
+    int slowest = -1;
+    size_t i;
+    json_t *rank;
+    int world = (int)json_array_size(json_object_get(job, "ranks"));
+    for (int late = 0; late < world; late++) {
+        char key[16];
+        double sum = 0;
+        snprintf(key, sizeof key, "%d", late);
+        steps = 0;
+        json_array_foreach(json_object_get(job, "ranks"), i, rank)
+        {
+            sum += json_number_value(json_object_get(json_object_get(rank, "waited_for_s"), key));
+            steps += report_number_at(rank, "measured_steps");
+        }
+        if (sum <= most) continue;
+        most = sum;
+        slowest = late;
+    }
+    *seconds = slowest < 0 ? NAN : most / steps;
+    return slowest;
+}
+
+static double longest_wait(const json_t *job, const char *path)
+{
+    double seconds;
+    (void)path;
+    waited_for(job, &seconds);
+    return seconds;
+}
+
+static double slowest_rank(const json_t *job, const char *path)
+{
+    double seconds;
+    (void)path;
+    int rank = waited_for(job, &seconds);
+    return rank < 0 ? NAN : rank;
+}
+
 static const report_row step_rows[] = {
     {"ranks", CELL_COUNT, .path = "world_size"},
     {"threads per rank", CELL_COUNT, .path = "threads_per_rank"},
@@ -32,14 +88,19 @@ static const report_row step_rows[] = {
     {"  SIMULATED: predicted", CELL_TIME, .path = "prediction.step_median_s", .optional = true},
     {"  own steps of each rank, median", CELL_TIME, .path = "prediction.measured_s", .optional = true},
     {"  prediction / own steps - 1", CELL_PERCENT, .path = "prediction.error", .optional = true},
-    {"  forward", CELL_TIME, .path = "phases.forward_s.median_s"},
-    {"  backward", CELL_TIME, .path = "phases.backward_s.median_s"},
-    {"  exposed communication", CELL_TIME, .path = "phases.exposed_communication_s.median_s"},
-    {"  waiting for other ranks", CELL_TIME, .path = "phases.waiting_s.median_s"},
-    {"  optimizer", CELL_TIME, .path = "phases.optimizer_s.median_s"},
-    {"  batch and other", CELL_TIME, .path = "rest_median_s"},
-    {"  copy of the next batch (overlapped)", CELL_TIME, .path = "phases.batch_copy_s.median_s",
-     .optional = true},
+    {"a rank's step, mean", CELL_TIME, .path = "phases.step_s.mean_s"},
+    {"  data", CELL_TIME, .path = "phases.data_s.mean_s"},
+    {"  forward", CELL_TIME, .path = "phases.forward_s.mean_s"},
+    {"  backward", CELL_TIME, .path = "phases.backward_s.mean_s"},
+    {"  exposed communication", CELL_TIME, .path = "phases.exposed_communication_s.mean_s"},
+    {"  waiting for other ranks", CELL_TIME, .path = "phases.waiting_s.mean_s"},
+    {"  optimizer", CELL_TIME, .path = "phases.optimizer_s.mean_s"},
+    {"  other", CELL_TIME, .path = "phases.other_s.mean_s"},
+    {"slowdown by communication (in the parts)", CELL_TIME, .path = "phases.slowdown_s.mean_s"},
+    {"off the CPU, compute thread", CELL_TIME, .path = "phases.off_cpu_s.mean_s", .optional = true},
+    {"CPU time of a rank's agents", CELL_TIME, .path = "agents_cpu_s", .value = mean_per_step, .optional = true},
+    {"updates outside the step's thread", CELL_TIME, .path = "update_aside_s", .value = mean_per_step, .optional = true},
+    {"copy of the next batch (overlapped)", CELL_TIME, .path = "phases.batch_copy_s.mean_s", .optional = true},
     {"samples/s, all ranks", CELL_RATE, .path = "throughput.samples_per_s"},
     {"  per rank", CELL_RATE, .path = "throughput.samples_per_s_per_rank"}};
 /* The first row is another where there are more ranks than cores. */
@@ -60,14 +121,16 @@ static const report_row job_rows[] = {
     {"  last step", CELL_LOSS, .path = "loss_last"},
     {"accuracy on the test data", CELL_PERCENT, .path = "accuracy"}};
 static const report_row communication_rows[] = {
-    {"total", CELL_TIME, .path = "phases.communication_s.median_s"},
-    {"  hidden (overlapped with computation)", CELL_TIME, .path = "phases.hidden_communication_s.median_s"},
-    {"  exposed (computation waited)", CELL_TIME, .path = "phases.exposed_communication_s.median_s"},
-    {"waiting for other ranks", CELL_TIME, .path = "phases.waiting_s.median_s"},
+    {"total", CELL_TIME, .path = "phases.communication_s.mean_s"},
+    {"  hidden (overlapped with computation)", CELL_TIME, .path = "phases.hidden_communication_s.mean_s"},
+    {"  exposed (computation waited)", CELL_TIME, .path = "phases.exposed_communication_s.mean_s"},
+    {"waiting for other ranks", CELL_TIME, .path = "phases.waiting_s.mean_s"},
+    {"  of it, for the rank waited for longest", CELL_TIME, .value = longest_wait, .optional = true},
+    {"    that rank", CELL_COUNT, .value = slowest_rank, .optional = true},
     {"first all-reduce to end of backward (PyTorch)", CELL_TIME,
-     .path = "phases.first_to_backward_end_s.median_s"},
+     .path = "phases.first_to_backward_end_s.mean_s"},
     {"last bucket, bytes", CELL_BYTES, .path = "ranks.0.last_bucket_bytes"},
-    {"  from its start to its end", CELL_TIME, .path = "phases.last_bucket_s.median_s"},
+    {"  from its start to its end", CELL_TIME, .path = "phases.last_bucket_s.mean_s"},
     {"  bound: its bytes over the emulated link", CELL_TIME, .path = "ranks.0.last_bucket_bound_s",
      .optional = true}};
 

@@ -72,16 +72,11 @@ static status add_times(json_t *job, const json_t *ranks)
     TRY(phase_statistics(ranks, record_phases[0].key, ACROSS_MAXIMUM, &s)); /* the step as a whole */
     json_object_set_new(job, "step_time", statistics_to_json(&s));
     json_t *phases = json_object();
-    double rest = 0;
-    bool measured = s.count > 0;
-    for (int i = 1; i < RECORD_PHASES; i++) {
-        const char *key = record_phases[i].key;
-        TRY(phase_statistics(ranks, key, ACROSS_MEAN, &s));
-        json_object_set_new(phases, key, statistics_to_json(&s));
-        if (strcmp(key, "load_s") == 0 || strcmp(key, "other_s") == 0) rest += s.median;
+    for (int i = 0; i < RECORD_PHASES; i++) {
+        TRY(phase_statistics(ranks, record_phases[i].key, ACROSS_MEAN, &s));
+        json_object_set_new(phases, record_phases[i].key, statistics_to_json(&s));
     }
     json_object_set_new(job, "phases", phases);
-    json_object_set_new(job, "rest_median_s", real_or_null(measured, rest / 1e9));
     return STATUS_OK;
 }
 

@@ -197,7 +197,7 @@ static status set_up(rank_state *s)
     s->eval_every = run_config_eval_every(s->config, s->steps.end - s->steps.first);
     int64_t evaluations = 1 + (s->eval_every > 0 ? s->steps.end / s->eval_every : 0);
     TRY(overlap_open(&s->overlap, s->model->param_count));
-    TRY(record_init(&s->record, s->steps.end - s->steps.first - s->steps.warmup, evaluations));
+    TRY(record_init(&s->record, s->steps.end - s->steps.first - s->steps.warmup, evaluations, s->place->world));
     return exchange_handshakes(s);
 }
 
@@ -260,6 +260,7 @@ static status agree_to_stop(rank_state *s)
 static status run_between_steps(rank_state *s)
 {
     if (!evaluation_is_due(s) && !save_is_due(s, false)) return STATUS_OK;
+    trainer_begin_anew(s->trainer);
     TRY(agree_to_stop(s));
     if (s->stopped) return STATUS_OK;
     if (evaluation_is_due(s)) TRY(evaluate(s));
@@ -269,7 +270,6 @@ static status run_between_steps(rank_state *s)
 /* Steps up to `end`, measured or not; ends early where the job is to stop. */
 static status run_steps(rank_state *s, int64_t end, bool measured)
 {
-    int64_t begin = 0, last = 0, paused = 0, pause = 0;
     while (s->next_step < end && !s->stopped) {
         if (job_stop_here(s->place->table, s->place->rank, s->next_step, s->lead)) {
             s->stopped = true;
@@ -281,17 +281,11 @@ static status run_steps(rank_state *s, int64_t end, bool measured)
         rank_trace_end_step(&s->trace, &result, trainer_ledger(s->trainer));
         s->next_step++;
         s->trained_ns += result.times.total;
-        if (!begin) begin = result.begin_ns;
-        last = result.end_ns;
-        paused += pause; /* before this step: a pause after the last step is in no block's time */
         overlap_measure(&s->overlap, trainer_engine(s->trainer), &result);
         if (measured) record_step(&s->record, &result);
-        pause = -clock_now_ns();
         TRY(run_between_steps(s));
-        pause += clock_now_ns();
     }
-    if (measured) s->record.wall_ns += last - begin - paused;
-    record_traffic(&s->record, trainer_engine(s->trainer), &s->seen, measured);
+    record_counters(&s->record, trainer_engine(s->trainer), &s->seen, measured);
     return STATUS_OK;
 }
 
@@ -307,6 +301,7 @@ static status run_block(rank_state *s, int64_t end, bool measured)
 {
     status_table *b = s->place->table;
     job_turn_wait(b, s->place->rank, s->block);
+    if (s->takes_turns) trainer_begin_anew(s->trainer);
     status rc = run_turn(s, end, measured);
     job_turn_done(b, s->place->rank, s->block);
     s->block++;
@@ -325,7 +320,7 @@ static status run_all_steps(rank_state *s)
     job_turn_wait(s->place->table, s->place->rank, s->block);
     status rc = s->stop_is_agreed ? STATUS_OK : agree_to_stop(s);
     if (rc == STATUS_OK) rc = sync_flush(trainer_engine(s->trainer));
-    record_traffic(&s->record, trainer_engine(s->trainer), &s->seen, false);
+    record_counters(&s->record, trainer_engine(s->trainer), &s->seen, false);
     if (rc == STATUS_OK && save_is_due(s, true)) rc = save(s);
     if (rc == STATUS_OK && !s->stopped) rc = evaluate(s);
     job_turn_done(s->place->table, s->place->rank, s->block);

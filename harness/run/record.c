@@ -5,31 +5,35 @@
 #include <assert.h>
 #include <math.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 const record_phase record_phases[RECORD_PHASES] = {
     {"step_s", offsetof(step_times, total)},
-    {"load_s", offsetof(step_times, load)},
-    {"batch_copy_s", offsetof(step_times, copy)},
-    {"forward_s", offsetof(step_times, forward)},
-    {"backward_s", offsetof(step_times, backward)},
-    {"exposed_communication_s", offsetof(step_times, exposed)},
-    {"waiting_s", offsetof(step_times, waiting)},
-    {"optimizer_s", offsetof(step_times, optimizer)},
-    {"other_s", offsetof(step_times, other)},
+    {"data_s", offsetof(step_times, parts[STEP_DATA])},
+    {"forward_s", offsetof(step_times, parts[STEP_FORWARD])},
+    {"backward_s", offsetof(step_times, parts[STEP_BACKWARD])},
+    {"exposed_communication_s", offsetof(step_times, parts[STEP_EXPOSED])},
+    {"waiting_s", offsetof(step_times, parts[STEP_WAITING])},
+    {"optimizer_s", offsetof(step_times, parts[STEP_OPTIMIZER])},
+    {"other_s", offsetof(step_times, parts[STEP_OTHER])},
     {"communication_s", offsetof(step_times, communication)},
     {"hidden_communication_s", offsetof(step_times, hidden)},
+    {"slowdown_s", offsetof(step_times, slowdown)},
+    {"off_cpu_s", offsetof(step_times, off_cpu)},
+    {"batch_copy_s", offsetof(step_times, copy)},
     {"first_to_backward_end_s", offsetof(step_times, first_to_backward_end)},
     {"last_bucket_s", offsetof(step_times, last_bucket)},
 };
 
-status record_init(record *r, int64_t steps, int64_t evaluations)
+status record_init(record *r, int64_t steps, int64_t evaluations, int world)
 {
-    *r = (record){.capacity = steps, .evaluation_capacity = evaluations};
+    *r = (record){.capacity = steps, .evaluation_capacity = evaluations, .world = world};
+    r->waited_ns = calloc((size_t)world, sizeof *r->waited_ns);
     r->steps = calloc((size_t)steps + 1, sizeof *r->steps);
     r->evaluations = calloc((size_t)evaluations + 1, sizeof *r->evaluations);
-    if (r->steps && r->evaluations) return STATUS_OK;
+    if (r->steps && r->evaluations && r->waited_ns) return STATUS_OK;
     record_deinit(r);
     return fail(STATUS_SYSTEM, "no memory to record %lld steps", (long long)steps);
 }
@@ -38,6 +42,7 @@ void record_deinit(record *r)
 {
     free(r->steps);
     free(r->evaluations);
+    free(r->waited_ns);
     *r = (record){0};
 }
 
@@ -46,21 +51,27 @@ void record_step(record *r, const step_result *result)
     assert(r->count < r->capacity);
     r->steps[r->count].index = result->index;
     r->steps[r->count].loss = result->loss;
+    r->steps[r->count].waited_for = result->waited_for;
+    r->steps[r->count].end_ns = result->end_ns;
+    for (int i = 0; i < r->world; i++) r->waited_ns[i] += result->waited_ns[i];
+    r->wall_ns += result->times.total;
     r->steps[r->count++].times = result->times;
     r->samples += result->samples;
 }
 
-void record_traffic(record *r, sync_engine *e, sync_counters *seen, bool keep)
+void record_counters(record *r, sync_engine *e, sync_counters *seen, bool keep)
 {
-    sync_counters now;
+    sync_counters now, *sum = &r->counters;
     sync_read_counters(e, &now);
     if (keep) {
-        r->bytes_sent += now.bytes_sent - seen->bytes_sent;
-        r->bytes_received += now.bytes_received - seen->bytes_received;
-        r->messages_sent += now.messages_sent - seen->messages_sent;
-        r->messages_received += now.messages_received - seen->messages_received;
+        sum->update_aside_ns += now.update_aside_ns - seen->update_aside_ns;
+        sum->agents_cpu_ns += now.agents_cpu_ns - seen->agents_cpu_ns;
+        sum->bytes_sent += now.bytes_sent - seen->bytes_sent;
+        sum->bytes_received += now.bytes_received - seen->bytes_received;
+        sum->messages_sent += now.messages_sent - seen->messages_sent;
+        sum->messages_received += now.messages_received - seen->messages_received;
     }
-    r->updates_skipped = now.updates_skipped;
+    sum->updates_skipped = now.updates_skipped;
     *seen = now;
 }
 
@@ -91,26 +102,47 @@ static json_t *times_to_json(const record *r, const record_phase *phase)
     return array;
 }
 
+/* {rank: time}, of the ranks that were waited for. */
+static json_t *waited_to_json(const record *r)
+{
+    json_t *object = json_object();
+    char rank[16];
+    for (int i = 0; object && i < r->world; i++) {
+        if (r->waited_ns[i] == 0) continue;
+        snprintf(rank, sizeof rank, "%d", i);
+        json_object_set_new(object, rank, record_seconds(r->waited_ns[i]));
+    }
+    return object;
+}
+
 status record_to_json(const record *r, json_t *rank)
 {
     int bad = 0;
     for (int p = 0; p < RECORD_PHASES; p++)
         bad |= json_object_set_new(rank, record_phases[p].key, times_to_json(r, &record_phases[p]));
-    json_t *losses = json_array(), *indices = json_array();
+    json_t *losses = json_array(), *indices = json_array(), *ends = json_array(), *waited = json_array();
     for (int64_t i = 0; i < r->count; i++) {
         bad |= json_array_append_new(losses, real_or_null(r->steps[i].loss));
         bad |= json_array_append_new(indices, json_integer(r->steps[i].index));
+        int rank_waited_for = r->steps[i].waited_for;
+        bad |= json_array_append_new(waited, rank_waited_for == ANATOMY_NOBODY ? json_null() : json_integer(rank_waited_for));
+        bad |= json_array_append_new(ends, record_seconds(r->steps[i].end_ns));
     }
     bad |= json_object_set_new(rank, "losses", losses);
     bad |= json_object_set_new(rank, "measured_steps", json_integer(r->count));
     bad |= json_object_set_new(rank, "step_index", indices);
+    bad |= json_object_set_new(rank, "step_end_s", ends);
+    bad |= json_object_set_new(rank, "waited_for", waited);
     bad |= json_object_set_new(rank, "samples", json_integer(r->samples));
     bad |= json_object_set_new(rank, "wall_s", record_seconds(r->wall_ns));
-    bad |= json_object_set_new(rank, "bytes_sent", json_integer(r->bytes_sent));
-    bad |= json_object_set_new(rank, "bytes_received", json_integer(r->bytes_received));
-    bad |= json_object_set_new(rank, "messages_sent", json_integer(r->messages_sent));
-    bad |= json_object_set_new(rank, "messages_received", json_integer(r->messages_received));
-    bad |= json_object_set_new(rank, "updates_skipped", json_integer(r->updates_skipped));
+    bad |= json_object_set_new(rank, "bytes_sent", json_integer(r->counters.bytes_sent));
+    bad |= json_object_set_new(rank, "bytes_received", json_integer(r->counters.bytes_received));
+    bad |= json_object_set_new(rank, "messages_sent", json_integer(r->counters.messages_sent));
+    bad |= json_object_set_new(rank, "messages_received", json_integer(r->counters.messages_received));
+    bad |= json_object_set_new(rank, "update_aside_s", record_seconds(r->counters.update_aside_ns));
+    bad |= json_object_set_new(rank, "agents_cpu_s", record_seconds(r->counters.agents_cpu_ns));
+    bad |= json_object_set_new(rank, "waited_for_s", waited_to_json(r));
+    bad |= json_object_set_new(rank, "updates_skipped", json_integer(r->counters.updates_skipped));
     json_t *evaluations = json_array();
     for (int64_t i = 0; evaluations && i < r->evaluation_count; i++) {
         const record_evaluation *e = &r->evaluations[i];
@@ -156,7 +188,7 @@ json_t *ledger_to_json(const ledger *l)
                      classes_to_json(l->peak_classes), "classes", classes, "phases", phases);
 }
 
-/* ---- hidden communication --------------------------------------------------------------------- */
+/* ---- buckets --------------------------------------------------------------------- */
 
 status overlap_open(overlap *o, int params)
 {
@@ -171,36 +203,17 @@ void overlap_close(overlap *o)
     *o = (overlap){0};
 }
 
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-/* Hidden communication was not waited for. */
-static void hide(step_times *t, int64_t hidden)
-{
-    int64_t waited = t->exposed + t->waiting;
-    t->hidden = smaller(hidden, t->communication);
-    t->exposed = smaller(waited, t->communication - t->hidden);
-    t->waiting = waited - t->exposed;
-}
-
 void overlap_measure(overlap *o, const sync_engine *engine, step_result *result)
 {
-    step_times *t = &result->times;
-    if (engine->type != &sync_ring) {
-        t->hidden = t->communication - t->exposed;
-        return;
-    }
+    if (engine->type != &sync_ring) return;
     int count = ring_bucket_records(engine, o->seen, o->records, o->capacity);
     if (count == 0) return;
     const ring_bucket_record *last = &o->records[count - 1];
-    ring_overlap figures = ring_overlap_of(o->records, count, result->backward_end_ns);
+    int64_t overlap_ns = result->backward_end_ns - o->records[0].started_ns;
     o->seen = last->id;
     o->last_bucket_bytes = last->bytes;
-    hide(t, figures.hidden_ns);
-    t->first_to_backward_end = figures.pytorch_ns;
-    t->last_bucket = last->finished_ns - last->started_ns;
+    result->times.first_to_backward_end = overlap_ns > 0 ? overlap_ns : 0;
+    result->times.last_bucket = last->finished_ns - last->started_ns;
 }
 
 static json_t *positive_or_null(int64_t value)

@@ -1,5 +1,5 @@
-/* What a rank measures, step by step, in memory that is allocated before the first step: times, losses and traffic; how
- * much communication was hidden, from the engine's records of its buckets; and what only the parameter server reports.
+/* What a rank measures, step by step, in memory that is allocated before the first step: times, losses and traffic; the
+ * engine's records of its buckets; and what only the parameter server reports.
  * docs/results.md describes every key. */
 #ifndef HARNESS_RUN_RECORD_H
 #define HARNESS_RUN_RECORD_H
@@ -17,7 +17,7 @@ typedef struct record_phase {
     size_t offset; /* in step_times */
 } record_phase;
 
-enum { RECORD_PHASES = 13 };
+enum { RECORD_PHASES = 15 };
 extern const record_phase record_phases[RECORD_PHASES];
 
 typedef struct record_evaluation {
@@ -32,23 +32,26 @@ typedef struct record {
     struct {
         int64_t index; /* in the run */
         double loss;
+        int waited_for;
+        int64_t end_ns; /* on the clock that all ranks of a host share */
         step_times times;
     } *steps;                      /* [capacity] */
     int64_t samples;               /* of this rank in measured steps */
-    int64_t wall_ns;               /* of the measured blocks, each from its first begin to its last end */
-    int64_t bytes_sent, bytes_received, messages_sent, messages_received; /* in measured steps */
-    int64_t updates_skipped;       /* in all steps */
+    int64_t wall_ns;               /* of the measured steps */
+    int64_t *waited_ns;            /* [world] in measured steps */
+    int world;
+    sync_counters counters;        /* in measured steps; updates_skipped: in all */
     record_evaluation *evaluations;
     int64_t evaluation_capacity, evaluation_count;
 } record;
 
-status record_init(record *r, int64_t steps, int64_t evaluations);
+status record_init(record *r, int64_t steps, int64_t evaluations, int world);
 void record_deinit(record *r);
 
 /* A measured step; never allocates. More steps than the capacity are a defect. */
 void record_step(record *r, const step_result *result);
-/* The engine's traffic since `seen`, which becomes what it is now; added to the record if `keep`. */
-void record_traffic(record *r, sync_engine *e, sync_counters *seen, bool keep);
+/* The engine's counters since `seen`, which becomes what they are now; added to the record if `keep`. */
+void record_counters(record *r, sync_engine *e, sync_counters *seen, bool keep);
 void record_evaluation_result(record *r, record_evaluation e);
 
 /* A time in JSON: in seconds, from which the nanoseconds can be read back exactly. */
@@ -70,8 +73,7 @@ typedef struct overlap {
 status overlap_open(overlap *o, int params);
 void overlap_close(overlap *o);
 
-/* After each step: completes result->times from the engine's records. Without buckets all communication that was not
- * exposed was hidden. */
+/* After each step: completes result->times from the engine's records of its buckets, where it has any. */
 void overlap_measure(overlap *o, const sync_engine *engine, step_result *result);
 
 /* "last_bucket_bytes" and "last_bucket_bound_s": how long it takes at least over an emulated link; both null

@@ -20,7 +20,6 @@ typedef struct rank_record {
     record record;
     overlap overlap;
     sync_counters before;
-    int64_t begin_ns, end_ns;
 } rank_record;
 
 typedef struct job_record {
@@ -71,7 +70,7 @@ static status on_opened(void *context, simulation *s)
     j->ranks = calloc((size_t)j->present, sizeof *j->ranks);
     if (!j->ranks) return fail(STATUS_SYSTEM, "no memory to record %d ranks", j->present);
     for (int r = 0; r < j->present; r++) {
-        TRY(record_init(&j->ranks[r].record, j->steps, 0));
+        TRY(record_init(&j->ranks[r].record, j->steps, 0, j->world));
         TRY(overlap_open(&j->ranks[r].overlap, j->model->param_count));
         if (json_array_append_new(j->rank_list, json_null()) != 0) return no_memory();
     }
@@ -103,8 +102,6 @@ static void on_step(void *context, int rank, trainer *t, const step_result *resu
     step_result step = *result;
     overlap_measure(&r->overlap, trainer_engine(t), &step);
     step.loss = NAN; /* there are no tensors to compute it from */
-    if (r->record.count == 0) r->begin_ns = step.begin_ns;
-    r->end_ns = step.end_ns;
     record_step(&r->record, &step);
     const virtual_variant *v = ((job_record *)context)->variant;
     if (v->step) v->step(v->context, &step);
@@ -141,8 +138,7 @@ static status on_finished(void *context, int rank, trainer *t)
 {
     job_record *j = context;
     rank_record *r = &j->ranks[rank];
-    r->record.wall_ns = r->end_ns - r->begin_ns;
-    record_traffic(&r->record, trainer_engine(t), &r->before, true);
+    record_counters(&r->record, trainer_engine(t), &r->before, true);
     json_t *object = rank_to_json(j, rank, t);
     if (!object || json_array_set_new(j->rank_list, (size_t)rank, object) != 0) return no_memory();
     if (rank == 0) j->first = t;

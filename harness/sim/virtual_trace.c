@@ -46,11 +46,9 @@ rank_trace *virtual_trace_rank(virtual_trace *t, int rank)
 static void on_ran(void *context, int rank, int stream, const char *what, sim_time begin, sim_time end)
 {
     virtual_trace *t = context;
-    bool wait = strcmp(what, SIM_WAIT) == 0;
-    if (rank >= t->rank_count || (wait && stream != DEVICE_STREAM_COMPUTE)) return;
+    if (rank >= t->rank_count || strcmp(what, SIM_WAIT) == 0) return; /* the train loop records its waits */
     trace_track row = stream == DEVICE_STREAM_COPY            ? TRACE_COPY_STREAM
                       : stream == DEVICE_STREAM_COMMUNICATION ? TRACE_COMMUNICATION
-                      : wait                                  ? TRACE_COMPUTE /* where real ranks show it */
                                                               : TRACE_COMPUTE_STREAM;
     trace_slice(t->ranks[rank].recorder, row, what, TRACE_NO_INDEX, sim_to_ns(begin), sim_to_ns(end));
 }

@@ -238,10 +238,12 @@ status trainer_open(const trainer_config *config, trainer **out)
     trainer *t = calloc(1, sizeof *t);
     if (!t) return fail(STATUS_SYSTEM, "no memory for a rank");
     t->config = *config;
+    size_t batches = config->accumulate > 1 ? (size_t)config->accumulate : 1;
+    t->now.phases = calloc(PHASES_OF_BATCH * batches + PHASES_OF_STEP, sizeof *t->now.phases);
     trainer_tensors none = {.input.fd = -1, .target.fd = -1, .index.fd = -1};
     t->programs.memory.activations.fd = t->programs.memory.workspace.fd = t->programs.memory.loss.fd = -1;
     t->data.tensors = t->data.prefetch.tensors = none;
-    status rc = open_all(t);
+    status rc = t->now.phases ? open_all(t) : fail(STATUS_SYSTEM, "no memory for a rank");
     if (rc == STATUS_SYSTEM && t->device && !device_get_info(t->device)->host_addressable) describe_memory(t);
     if (config->refused) *config->refused = t->device && device_has_refused(t->device);
     if (rc != STATUS_OK) trainer_close(&t);
@@ -294,6 +296,7 @@ void trainer_close(trainer **pointer)
     device_close(&t->device);
     free(t->data.rows);
     free(t->data.row_targets);
+    free(t->now.phases);
     free(t);
     *pointer = NULL;
 }

@@ -10,6 +10,7 @@
 #include "common/net/status_table.h"
 #include "common/net/transport.h"
 #include "common/nn/instance.h"
+#include "common/sync/anatomy.h"
 #include "common/sync/engine.h"
 
 enum { TRAINER_MAX_SIZES = 4 };
@@ -50,22 +51,26 @@ typedef struct trainer_config {
 
 enum { STEP_NOT_MEASURED = -1 };
 
-/* The time of a step, in ns; STEP_NOT_MEASURED if it was not measured. Waits of the compute thread are in `exposed`
- * or `waiting` and in no other phase: `exposed` while communication was in flight, `waiting` while other ranks had
- * not come that far. So exposed + hidden <= communication. An update on a server's thread is in `optimizer`, but not
- * in the total. */
+/* The times of a step, in ns; STEP_NOT_MEASURED if one was not measured. A step runs from the end of the rank's previous
+ * step to its own end (trainer_begin_anew() has the exception). The parts add up to the total (common/sync/anatomy.h). */
 typedef struct step_times {
-    int64_t total, load, forward, backward, exposed, waiting, optimizer, other;
-    int64_t copy;          /* of the batch to the device, during the step before: what is not in `load` was hidden */
-    int64_t communication; /* in flight, overlapped or not */
-    int64_t hidden;        /* of it, overlapped with computation */
+    int64_t total;
+    int64_t parts[STEP_PARTS];
+    int64_t copy;          /* of the batch to the device, during the step before: what is not in the data part was hidden */
+    int64_t communication; /* a transfer or a sum was in progress: hidden + exposed */
+    int64_t hidden;
+    int64_t slowdown;      /* of the computation in it, by concurrent communication */
+    int64_t off_cpu;       /* of the compute thread: the total less its processor time */
     int64_t first_to_backward_end; /* PyTorch's overlap: from the start of the first all-reduce */
     int64_t last_bucket;   /* from its start to its end */
 } step_times;
 
 typedef struct step_result {
-    int64_t index, begin_ns, end_ns;
+    int64_t index;
+    int64_t begin_ns, end_ns; /* on the clock that all ranks of a host share: CLOCK_MONOTONIC, or virtual time */
     step_times times;
+    int waited_for;            /* the rank waited for longest, or ANATOMY_NOBODY */
+    const int64_t *waited_ns;  /* [world] for each rank; until the next step */
     int64_t forward_begin_ns, forward_end_ns, backward_begin_ns, backward_end_ns; /* on the device's clock */
     int64_t reduced_ns; /* before this rank's own update: gradients are reduced; stale where it makes none */
     int64_t samples, targets, correct;
@@ -102,6 +107,9 @@ bool trainer_has_one_loss(const trainer *t);
 /* Runs step `index` on the source's batches from `batch_step` on: one, or as many as are accumulated. Gradients
  * are the mean over the micro-batches (a loss that is a sum: their sum), and so is the loss. */
 status trainer_step(trainer *t, batch_source *source, int64_t index, int64_t batch_step, step_result *out);
+
+/* The next step begins when it is called: after a pause that belongs to no step. */
+void trainer_begin_anew(trainer *t);
 
 /* Runs the evaluation program over every batch of `source`; sums over this rank's samples. */
 typedef struct evaluation_sums {

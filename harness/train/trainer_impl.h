@@ -56,6 +56,10 @@ typedef struct trainer_prefetch {
 enum { MARK_BEGIN, MARK_LOADED, MARK_FORWARD, MARK_FORWARD_END, MARK_BACKWARD, MARK_BACKWARD_END, MARK_END,
        MARK_MICRO /* begin of a later micro-batch */ };
 
+/* What the lane executes in a micro-batch: data, other, forward, other, backward, other. In a step besides: other before the
+ * first, and optimizer, other after the last. */
+enum { PHASES_OF_BATCH = 6, PHASES_OF_STEP = 3 };
+
 /* Programs for each batch size, and the memory that they share. */
 typedef struct trainer_programs {
     trainer_program_slot slots[TRAINER_MAX_SIZES + 1]; /* training; the first is the full batch */
@@ -90,17 +94,17 @@ typedef struct trainer_running {
     batch_view batch;
     bool has_batch, loss_here;
     int64_t batch_bytes;
-    int64_t exposed_forward, exposed_backward, exposed_rest;
     double loss_sums[2]; /* LOSS_SUMS of the batch */
     int64_t micro;       /* the present micro-batch */
     bool has_gradients;  /* an earlier micro-batch of the step has written them */
     struct {
-        int64_t load, copy, forward, backward; /* ns, including waits */
+        int64_t copy; /* ns */
         int64_t samples, targets, correct;
         bool has_loss;
         double loss;
     } sums; /* over the micro-batches of the step */
-    sync_counters counters;
+    anatomy_phase *phases; /* [PHASES_OF_BATCH per micro-batch, and PHASES_OF_STEP] of the step */
+    int phase_count;
 } trainer_running;
 
 /* Only the rank's compute thread uses it. */
@@ -115,6 +119,9 @@ struct trainer {
     sync_exchange exchange;
     ledger ledger;
     straggler straggler;
+    int64_t slowed_ns;   /* virtual time: by communication, up to the end of the previous step */
+    int64_t cpu_ns;      /* processor time of the compute thread, up to there */
+    int64_t last_end_ns; /* of the previous step; 0: the next one begins when it is called */
     int64_t skipped;    /* updates that the run skipped before this process started */
     bool loss_reported; /* that it is not finite */
     trainer_programs programs;

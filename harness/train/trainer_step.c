@@ -15,18 +15,6 @@ static void enter(trainer *t, rank_operation operation)
     rank_slot_enter(t->config.slot, operation, device_now_ns(t->device));
 }
 
-/* Adds the engine's counters since the last call; returns the time exposed since then. */
-static int64_t add_counters(trainer *t)
-{
-    sync_counters now;
-    sync_read_counters(t->engine, &now);
-    t->now.counters.total_ns += now.total_ns;
-    t->now.counters.exposed_ns += now.exposed_ns;
-    t->now.counters.optimizer_ns += now.optimizer_ns;
-    t->now.counters.optimizer_aside_ns += now.optimizer_aside_ns;
-    return now.exposed_ns;
-}
-
 static int64_t micro_batches(const trainer *t)
 {
     return t->config.accumulate > 1 ? t->config.accumulate : 1;
@@ -61,11 +49,6 @@ static status stage_plan(trainer *t)
 {
     enter(t, RANK_LOAD_BATCH);
     TRY(device_mark(t->stream, t->now.micro > 0 ? MARK_MICRO : MARK_BEGIN));
-    if (t->now.micro == 0) {
-        add_counters(t);
-        t->now.counters = (sync_counters){0};
-        t->now.exposed_rest = t->now.exposed_forward = t->now.exposed_backward = 0;
-    }
     return sync_plan_batch(t->engine, &t->now.step, t->config.batch, &t->now.plan);
 }
 
@@ -110,7 +93,6 @@ static status stage_enter_forward(trainer *t)
 {
     TRY(separate_phases(t));
     ledger_enter(&t->ledger, LEDGER_PHASE_BEGIN);
-    t->now.exposed_rest += add_counters(t);
     enter(t, RANK_FORWARD);
     return device_mark(t->stream, MARK_FORWARD);
 }
@@ -183,7 +165,6 @@ static status stage_enter_backward(trainer *t)
 {
     TRY(separate_phases(t));
     TRY(device_mark(t->stream, MARK_FORWARD_END));
-    t->now.exposed_forward += add_counters(t);
     ledger_enter(&t->ledger, LEDGER_PHASE_BACKWARD);
     enter(t, RANK_BACKWARD);
     return device_mark(t->stream, MARK_BACKWARD);
@@ -198,7 +179,6 @@ static status stage_backward(trainer *t)
 static status stage_enter_finish(trainer *t)
 {
     TRY(device_mark(t->stream, MARK_BACKWARD_END));
-    t->now.exposed_backward += add_counters(t);
     ledger_enter(&t->ledger, LEDGER_PHASE_REDUCE);
     enter(t, RANK_WAIT);
     return STATUS_OK;
@@ -296,11 +276,23 @@ static status on_group_sum(void *context, double *values, int count)
     return rc;
 }
 
+/* Since the last call the compute thread was on no processor, of total_ns. On a GPU the lane is another. */
+static int64_t off_cpu(trainer *t, int64_t total_ns)
+{
+    const device_info *info = device_get_info(t->device);
+    if (!info->real || !info->host_addressable) return STEP_NOT_MEASURED;
+    int64_t before = t->cpu_ns;
+    t->cpu_ns = clock_cpu_ns(CLOCK_THREAD_CPUTIME_ID);
+    return total_ns - (t->cpu_ns - before);
+}
+
 static void begin_step(trainer *t, int64_t index)
 {
     if (t->now.micro == 0) {
+        if (t->last_end_ns == 0) off_cpu(t, 0);
         memset(&t->now.sums, 0, sizeof t->now.sums);
         t->now.has_gradients = false;
+        t->now.phase_count = 1; /* the first lasts from the end of the previous step until this one is called */
     }
     t->now.step = (sync_step){.index = index,
                           .skipped = t->skipped,
@@ -311,40 +303,28 @@ static void begin_step(trainer *t, int64_t index)
     rank_slot_step(t->config.slot, index, device_now_ns(t->device));
 }
 
-/* How long the stream has waited for fences between two marks: engines count only waits that block the host. */
-static int64_t stalled(const trainer *t, int from, int to)
+/* The lane executes `part` from a mark on. */
+static void add_phase(trainer *t, int mark, step_part part)
 {
-    if (!sim_device_simulation(t->device)) return 0;
-    return sim_mark_stalled_ns(t->stream, to) - sim_mark_stalled_ns(t->stream, from);
+    t->now.phases[t->now.phase_count++] = (anatomy_phase){device_mark_ns(t->stream, mark), part};
 }
 
-/* On a device that runs asynchronously the times are those of marks on the stream. */
-static void add_marks(trainer *t, int64_t begin)
+/* Between two marks the lane executes `part`; also an event of the trace. */
+static void add_part(trainer *t, const char *name, step_part part, int begin, int end)
 {
-    device_stream *s = t->stream;
-    t->now.exposed_rest += stalled(t, MARK_BACKWARD_END, MARK_END);
-    if (device_get_info(t->device)->host_addressable || device_mark_ns(s, SYNC_MARK_UPDATE) < begin) return;
-    t->now.counters.optimizer_ns = device_mark_ns(s, SYNC_MARK_UPDATED) - device_mark_ns(s, SYNC_MARK_UPDATE);
-}
-
-/* The time between two marks; also an event of the trace. */
-static int64_t phase(const trainer *t, const char *name, int begin, int end)
-{
-    int64_t from = device_mark_ns(t->stream, begin), to = device_mark_ns(t->stream, end);
-    trace_slice(t->config.trace, TRACE_COMPUTE, name, TRACE_NO_INDEX, from, to);
-    return to - from;
+    add_phase(t, begin, part);
+    add_phase(t, end, STEP_OTHER);
+    trace_slice(t->config.trace, TRACE_COMPUTE, name, TRACE_NO_INDEX, device_mark_ns(t->stream, begin),
+                device_mark_ns(t->stream, end));
 }
 
 /* Adds the completed micro-batch to the step. */
 static void add_batch(trainer *t)
 {
-    t->now.sums.load += phase(t, "load", t->now.micro > 0 ? MARK_MICRO : MARK_BEGIN, MARK_LOADED);
+    add_part(t, "data", STEP_DATA, t->now.micro > 0 ? MARK_MICRO : MARK_BEGIN, MARK_LOADED);
     if (t->data.prefetch.on && t->now.plan.load > 0) t->now.sums.copy += trainer_prefetch_time(t);
-    t->now.exposed_rest += stalled(t, MARK_LOADED, MARK_FORWARD); /* before it, for the batch */
-    t->now.exposed_forward += stalled(t, MARK_FORWARD, MARK_FORWARD_END);
-    t->now.exposed_backward += stalled(t, MARK_BACKWARD, MARK_BACKWARD_END);
-    t->now.sums.forward += phase(t, "forward", MARK_FORWARD, MARK_FORWARD_END);
-    t->now.sums.backward += phase(t, "backward", MARK_BACKWARD, MARK_BACKWARD_END);
+    add_part(t, "forward", STEP_FORWARD, MARK_FORWARD, MARK_FORWARD_END);
+    add_part(t, "backward", STEP_BACKWARD, MARK_BACKWARD, MARK_BACKWARD_END);
     t->now.sums.samples += t->now.step.samples;
     t->now.sums.targets += t->now.step.targets;
     t->now.sums.correct += (int64_t)t->now.loss_sums[1];
@@ -353,31 +333,43 @@ static void add_batch(trainer *t)
     t->now.has_gradients = t->now.has_gradients || t->now.slot;
 }
 
+/* In virtual time. */
+static int64_t slowdown(trainer *t)
+{
+    if (!sim_device_simulation(t->device)) return STEP_NOT_MEASURED;
+    int64_t before = t->slowed_ns;
+    t->slowed_ns = sim_mark_slowed_ns(t->stream, MARK_END);
+    return t->slowed_ns - before;
+}
+
 static void report_step(trainer *t, step_result *out)
 {
     device_stream *s = t->stream;
-    int64_t begin = device_mark_ns(s, MARK_BEGIN), end = device_mark_ns(s, MARK_END);
-    int64_t after = add_counters(t);
-    add_marks(t, begin);
-    int64_t waited = t->now.exposed_rest + t->now.exposed_forward + t->now.exposed_backward + after;
+    int64_t called = device_mark_ns(s, MARK_BEGIN), end = device_mark_ns(s, MARK_END);
+    int64_t begin = t->last_end_ns ? t->last_end_ns : called;
+    anatomy_figures figures;
+    t->last_end_ns = end;
+    t->now.phases[0] = (anatomy_phase){begin, STEP_OTHER};
+    if (device_mark_ns(s, SYNC_MARK_UPDATE) >= device_mark_ns(s, MARK_BACKWARD_END)) { /* of this step */
+        add_phase(t, SYNC_MARK_UPDATE, STEP_OPTIMIZER);
+        add_phase(t, SYNC_MARK_UPDATED, STEP_OTHER);
+    }
+    sync_end_step(t->engine, (anatomy_span){begin, end}, t->now.phases, t->now.phase_count, &figures);
     step_times times = {.total = end - begin,
-                        .load = t->now.sums.load,
                         .copy = t->data.prefetch.on ? t->now.sums.copy : STEP_NOT_MEASURED,
-                        .forward = t->now.sums.forward - t->now.exposed_forward,
-                        .backward = t->now.sums.backward - t->now.exposed_backward,
-                        .exposed = waited < t->now.counters.total_ns ? waited : t->now.counters.total_ns,
-                        .optimizer = t->now.counters.optimizer_ns,
-                        .communication = t->now.counters.total_ns,
-                        .hidden = STEP_NOT_MEASURED,
+                        .communication = figures.hidden_ns + figures.parts[STEP_EXPOSED],
+                        .hidden = figures.hidden_ns,
+                        .slowdown = slowdown(t),
+                        .off_cpu = off_cpu(t, end - begin),
                         .first_to_backward_end = STEP_NOT_MEASURED,
                         .last_bucket = STEP_NOT_MEASURED};
-    times.waiting = waited - times.exposed;
-    times.other = times.total - times.load - times.forward - times.backward - waited -
-                  (times.optimizer - t->now.counters.optimizer_aside_ns);
+    memcpy(times.parts, figures.parts, sizeof times.parts);
     *out = (step_result){.index = t->now.step.index,
                          .begin_ns = begin,
                          .end_ns = end,
                          .times = times,
+                         .waited_for = figures.waited_for,
+                         .waited_ns = anatomy_waited(t->engine->context.anatomy),
                          .forward_begin_ns = device_mark_ns(s, MARK_FORWARD),
                          .backward_begin_ns = device_mark_ns(s, MARK_BACKWARD),
                          .backward_end_ns = device_mark_ns(s, MARK_BACKWARD_END),
@@ -423,6 +415,11 @@ status trainer_step(trainer *t, batch_source *source, int64_t index, int64_t bat
     t->now.micro = 0;
     report_step(t, out);
     return STATUS_OK;
+}
+
+void trainer_begin_anew(trainer *t)
+{
+    t->last_end_ns = 0;
 }
 
 /* ---- evaluation ------------------------------------------------------------------------------- */

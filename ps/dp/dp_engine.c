@@ -243,5 +243,6 @@ const sync_engine_type sync_ps_dp = {
     .flush = dp_flush,
     .group_sum = dp_group_sum,
     .reduced_gradients = dp_reduced_gradients,
+    .end_step = sync_default_end_step,
     .counters = dp_counters,
 };

@@ -104,7 +104,6 @@ typedef struct dp_engine {
     int64_t replica, gradients, results_held, kept_held, outputs_held, chunk_held;
 
     double norm_scratch;
-    int64_t optimizer_ns;
 } dp_engine;
 
 static inline dp_engine *dp_engine_of(sync_engine *e)

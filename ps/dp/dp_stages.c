@@ -253,7 +253,7 @@ status dp_finish(sync_engine *base, const sync_step *step)
     ledger_enter(c->ledger, LEDGER_PHASE_OPTIMIZER_STEP);
     dp_account_end_reduce(e);
     if (!dp_is_root(e)) return STATUS_OK;
-    return sync_update_parameters(base, step, c->params->grads.data, &e->norm_scratch, &e->optimizer_ns);
+    return sync_update_parameters(base, step, c->params->grads.data, &e->norm_scratch);
 }
 
 /* ---- sums of layers ---------------------------------------------------------------------------- */
@@ -301,7 +301,6 @@ status dp_group_sum(sync_engine *base, double *values, int count)
 void dp_counters(sync_engine *base, sync_counters *out)
 {
     dp_engine *e = dp_engine_of(base);
-    *out = (sync_counters){.optimizer_ns = e->optimizer_ns, .updates_skipped = optimizer_skipped(base->context.optimizer)};
-    e->optimizer_ns = 0;
+    *out = (sync_counters){.updates_skipped = optimizer_skipped(base->context.optimizer)};
     dp_hub_collect(e->hub, out);
 }

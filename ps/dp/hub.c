@@ -6,6 +6,7 @@
 #include "common/net/key.h"
 #include "common/net/status_table.h"
 #include "common/reduce/reduce.h"
+#include "common/sync/anatomy.h"
 #include "common/trace/trace.h"
 
 #include <inttypes.h>
@@ -15,7 +16,6 @@
 /* Of the compute thread, which lists transfers and waits for them. */
 typedef struct hub_compute {
     sync_staging staging; /* on the compute stream */
-    int64_t exposed_ns;
 } hub_compute;
 
 /* Of both threads. What precedes `posted` is the compute thread's until it posts the exchange, then the
@@ -27,7 +27,7 @@ typedef struct hub_shared {
     bool sums;
     _Atomic int64_t posted; /* exchanges */
     device_fence *done;     /* exchanges */
-    _Atomic int64_t total_ns;
+    anatomy_sent last;      /* of the messages that the exchange has received */
     ps_port port;
 } hub_shared;
 
@@ -47,6 +47,7 @@ typedef struct hub_agent {
     int held_count, held_capacity;
     transport_ticket ticket;
     int64_t begun_ns, last_message_ns;
+    int64_t leaving_ns; /* when frames were handed over that have not left; 0: none */
 
     ps_thread_pool *pool;
     const void **sources;             /* [threads][world] */
@@ -153,6 +154,7 @@ static status send_transfer(hub_agent *h, dp_transfer *transfer, int64_t now_ns)
         TRY(ps_copy_pieces(&h->staging, transfer->remote, r->base, r->pieces, r->element));
     transfer->copied = true;
     TRY(ps_port_send(h->port, transfer->peer, &transfer->header, frames, count, &h->ticket, region_bytes(r)));
+    if (h->leaving_ns == 0) h->leaving_ns = now_ns;
     rank_slot_agent(h->c->context->slot, RANK_PUSH, (int)transfer->header.key, now_ns);
     transfer_done(h, transfer, now_ns);
     return STATUS_OK;
@@ -198,6 +200,15 @@ static dp_transfer *find_transfer(hub_agent *h, const ps_message *m)
     return NULL;
 }
 
+/* In progress were the message until it arrived, and what has been done with it since begin_ns. */
+static void record_message(hub_agent *h, const ps_message *m, int64_t begin_ns)
+{
+    anatomy *a = h->c->context->anatomy;
+    anatomy_add_span(a, m->header.sent_ns, m->arrived_ns);
+    anatomy_add_span(a, begin_ns, ps_port_now(h->port));
+    if (m->header.sent_ns > h->shared->last.ns) h->shared->last = (anatomy_sent){m->header.sent_ns, m->peer};
+}
+
 /* Takes over the message. */
 static status receive_transfer(hub_agent *h, dp_transfer *transfer, ps_message *m, int64_t now_ns)
 {
@@ -207,6 +218,7 @@ static status receive_transfer(hub_agent *h, dp_transfer *transfer, ps_message *
         ps_port_release(h->port, m);
         return rc;
     }
+    ps_message received = *m;
     ps_port_count_received(h->port, m->peer, region_bytes(r));
     transfer->header = m->header;
     if (transfer->direction == DP_REDUCE) {
@@ -220,6 +232,7 @@ static status receive_transfer(hub_agent *h, dp_transfer *transfer, ps_message *
             TRY(ps_copy_pieces(&h->staging, r->base, transfer->remote, r->pieces, r->element));
         ps_port_release(h->port, m);
     }
+    record_message(h, &received, now_ns > received.arrived_ns ? now_ns : received.arrived_ns);
     transfer_done(h, transfer, now_ns);
     return STATUS_OK;
 }
@@ -305,6 +318,8 @@ static status begin_exchange(hub_agent *h, int64_t now_ns, bool *worked)
     h->running = *worked = true;
     h->open_transfers = h->listed = s->count;
     h->begun_ns = h->last_message_ns = now_ns;
+    h->leaving_ns = 0;
+    h->shared->last = (anatomy_sent){0, ANATOMY_NOBODY};
     for (int k = 0; s->sums && k < s->sum.keys; k++) h->arrived[k] = 0;
     return receive_held(h, now_ns);
 }
@@ -317,7 +332,7 @@ static void end_exchange(hub_agent *h, int64_t now_ns, bool *worked)
     *worked = true;
     h->finished++;
     trace_slice(h->c->context->trace, TRACE_COMMUNICATION, "exchange", TRACE_NO_INDEX, h->begun_ns, now_ns);
-    atomic_fetch_add_explicit(&h->shared->total_ns, now_ns - h->begun_ns, memory_order_relaxed);
+    if (h->leaving_ns) anatomy_add_span(h->c->context->anatomy, h->leaving_ns, ps_port_now(h->port));
     rank_slot_agent(h->c->context->slot, RANK_START, RANK_NO_BUCKET, now_ns);
     device_fence_reach(h->shared->done, (uint64_t)h->finished);
 }
@@ -344,7 +359,7 @@ status dp_hub_start(dp_hub *p)
     static const ps_port_ops ops = {progress, handle, failed};
     const sync_context *c = p->config.context;
     return ps_port_start(&p->shared.port, &ops, &p->agent, c->device, "ps-hub",
-                         c->inline_progress && !p->compute.staging.separate);
+                         c->inline_progress && !p->compute.staging.separate ? c : NULL);
 }
 
 /* ---- the compute thread ------------------------------------------------------------------------ */
@@ -379,23 +394,19 @@ status dp_hub_run(dp_hub *p, const dp_sum *sum)
     if (sum) s->sum = *sum;
     int64_t exchange = atomic_fetch_add_explicit(&s->posted, 1, memory_order_release) + 1;
     sync_agent_wake(s->port.agent);
-    int64_t begin = device_now_ns(c->device);
-    rank_slot_enter(c->slot, during, begin);
-    status rc = sync_staging_wait(&p->compute.staging, s->done, (uint64_t)exchange);
-    int64_t end = device_now_ns(c->device);
-    trace_slice(c->trace, TRACE_COMPUTE, "wait", TRACE_NO_INDEX, begin, end);
-    p->compute.exposed_ns += end - begin;
-    if (rc != STATUS_OK) return rc;
-    rank_slot_enter(c->slot, before, end);
+    rank_slot_enter(c->slot, during, device_now_ns(c->device));
+    int number;
+    TRY(anatomy_begin_wait(c->anatomy));
+    TRY(sync_staging_wait(&p->compute.staging, s->done, (uint64_t)exchange));
+    TRY(anatomy_end_wait(c->anatomy, &number));
+    anatomy_name_wait(c->anatomy, number, s->last);
+    rank_slot_enter(c->slot, before, device_now_ns(c->device));
     s->count = 0;
     return STATUS_OK;
 }
 
 void dp_hub_collect(dp_hub *p, sync_counters *out)
 {
-    out->exposed_ns += p->compute.exposed_ns;
-    p->compute.exposed_ns = 0;
-    out->total_ns += atomic_exchange_explicit(&p->shared.total_ns, 0, memory_order_relaxed);
     ps_port_collect(&p->shared.port, out);
 }
 

@@ -23,16 +23,18 @@
 /* 1. Receive: rank `worker` has pushed its gradient of `key`. Takes over the message. */
 status server_receive_push(server *s, int key, int worker, ps_message *m)
 {
-    int64_t iteration = m->header.step;
+    int64_t iteration = m->header.step, sent_ns = m->header.sent_ns;
     server_step step = {m->header.integers[PS_INT_STEP], m->header.doubles[PS_DOUBLE_RATE]};
     TRY(server_check_push(s, key, worker, m));
     TRY(server_keep_push(s, key, worker, m));
     server_slot_of(s, key, worker)->pushed++;
+    if (s->c->policy->consistency != PS_SYNC) server_slot_of(s, key, worker)->pushed_ns = s->received_ns;
     if (s->c->policy->consistency == PS_ASYNC) return server_receive_async(s, key, worker, step);
     s->steps[iteration % s->window] = step;
-    int *arrived = server_arrived(s, key, iteration);
-    if (++*arrived == 1) s->incomplete++;
-    if (*arrived < s->c->world) return STATUS_OK;
+    server_arrival *arrived = server_arrived(s, key, iteration);
+    arrived->last = server_later(arrived->last, (server_last){sent_ns, (uint32_t)worker});
+    if (++arrived->count == 1) s->incomplete++;
+    if (arrived->count < s->c->world) return STATUS_OK;
     s->incomplete--;
     if (iteration == s->keys[key].updates) ps_key_queue_put(&s->complete, key);
     return STATUS_OK;
@@ -99,6 +101,7 @@ void server_queue_reply(server *s, int key, int worker)
     server_slot *slot = server_slot_of(s, key, worker);
     if (slot->reply != REPLY_WAITS || !server_reply_is_due(s, key, worker)) return;
     slot->reply = REPLY_QUEUED;
+    slot->last = s->keys[key].last;
     ps_key_queue_put(&s->workers[worker].outbox, key);
 }
 
@@ -116,6 +119,10 @@ static status reply(server *s, int key, int worker)
                         .key = s->first + key,
                         .count = s->c->plan->keys[s->first + key].elements,
                         .dtype = s->c->params->type,
+                        .arrived_ns = slot->arrived_ns,
+                        .last_ns = slot->last.sent_ns,
+                        .last_rank = slot->last.rank,
+                        .pushed_ns = slot->pushed_ns,
                         .integers = {[PS_INT_SKIPPED] = optimizer_skipped(s->c->optimizer),
                                      [PS_INT_UPDATES] = s->keys[key].updates, [PS_INT_STALENESS] = slot->staleness}};
     TRY(server_send(s, worker, &h, frames, count, &s->keys[key].ticket, server_key_bytes(s, key)));

@@ -70,6 +70,7 @@ static status handle(void *context, ps_message *m, int64_t now_ns)
     const message_header *h = &m->header;
     status rc;
     (void)now_ns; /* virtual time has no stalls */
+    s->received_ns = m->arrived_ns;
     s->last_message_ns = clock_now_ns();
     switch (h->kind) {
     case MESSAGE_PUSH:
@@ -104,7 +105,7 @@ static const char *owes(const server *s, int worker, char *text, size_t size)
     int late = -1;
     for (int key = 0; key < s->count && s->c->policy->consistency != PS_ASYNC; key++) {
         int64_t pushed = server_slot_of(s, key, worker)->pushed;
-        if (pushed >= s->keys[key].updates + s->window || *server_arrived(s, key, pushed) == 0 || pushed >= iteration) continue;
+        if (pushed >= s->keys[key].updates + s->window || server_arrived(s, key, pushed)->count == 0 || pushed >= iteration) continue;
         iteration = pushed;
         late = s->first + key;
     }
@@ -173,7 +174,7 @@ static const ps_port_ops port_ops = {progress, handle, failed};
 status ps_server_start(ps_server *p)
 {
     p->agent.last_message_ns = clock_now_ns();
-    return ps_port_start(p->agent.port, &port_ops, &p->agent, p->config.device, "ps-server", false);
+    return ps_port_start(p->agent.port, &port_ops, &p->agent, p->config.device, "ps-server", NULL);
 }
 
 status ps_server_serve(ps_server *p)

@@ -60,6 +60,6 @@ void ps_server_linger(ps_server *s, int64_t limit_ns);
 const void *ps_server_averages(const ps_server *s);
 
 /* Time spent in updates since the last call. */
-int64_t ps_server_collect_update_ns(ps_server *s);
+int64_t ps_server_update_ns(const ps_server *s);
 
 #endif

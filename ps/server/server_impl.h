@@ -6,10 +6,28 @@
 #include "ps/protocol.h"
 #include "ps/server/server.h"
 
+/* The last of several messages to be sent. */
+typedef struct server_last {
+    int64_t sent_ns; /* 0: none */
+    uint32_t rank;
+} server_last;
+
+static inline server_last server_later(server_last a, server_last b)
+{
+    return b.sent_ns > a.sent_ns ? b : a;
+}
+
+/* Pushes of a key in one iteration. */
+typedef struct server_arrival {
+    int count;
+    server_last last;
+} server_arrival;
+
 typedef struct server_key {
     int64_t updates;         /* so far; under sync and ssp also the iteration whose pushes are collected */
     int64_t received;        /* async: pushes so far, applied or not */
     int64_t flushed;         /* updates with which a flush ends */
+    server_last last;        /* push that the last update needed */
     transport_ticket ticket; /* of the frames of replies: until they have left the key must not change */
 } server_key;
 
@@ -22,6 +40,9 @@ typedef struct server_slot {
     reply_state reply;
     int64_t pull;       /* the reply's number */
     int64_t needs;      /* updates that the key must have first; async: of the worker's own, unless it flushes */
+    int64_t arrived_ns; /* when the pull, or the push that pulls, arrived */
+    int64_t pushed_ns;  /* async, ssp: when the last push arrived */
+    server_last last;   /* push that the reply needed */
     int64_t staleness;  /* async: updates between the worker's last read and its last push; -1: reported already */
 } server_slot;
 
@@ -36,9 +57,11 @@ typedef struct server_worker {
     ps_key_queue outbox;    /* keys to be replied to */
     int64_t flush_pull, flush_iteration;     /* a flush that waits for the other ranks; pull 0: none */
     int64_t buffers_pull, buffers_iteration; /* a pull for buffers that is due, and for which iteration */
+    int64_t buffers_arrived_ns; /* when that pull arrived */
     bool had_buffers;
     bool gone;              /* has disconnected */
     ps_message layer_share; /* its share of a layer's sum; kind NONE: not received */
+    int64_t share_arrived_ns;
     bool norm_due;          /* `norm` is to be sent to it */
     double norm;            /* the shard's share of a squared norm */
     server_step push;       /* async: of its last push */
@@ -95,7 +118,7 @@ typedef struct server {
     server_key *keys;       /* [count] */
     server_slot *slots;     /* [count][world] */
     server_worker *workers; /* [world] */
-    int *arrived;           /* [count][window] pushes of an iteration */
+    server_arrival *arrived; /* [count][window] */
     server_step *steps;     /* [window] */
     ps_key_queue complete;  /* sync, ssp: all pushes of the iteration have arrived */
     int incomplete;         /* keys and iterations of which some pushes have arrived, not all */
@@ -109,6 +132,7 @@ typedef struct server {
         bool known;
         bool skips; /* the iteration's update is skipped */
         double scale;
+        server_last last; /* push of any key */
     } norm;
     struct { /* async: what is to be applied, in order of arrival */
         server_apply *list; /* [count * world], a ring */
@@ -120,6 +144,7 @@ typedef struct server {
         int64_t bytes, iteration; /* -1: none yet */
         int64_t received;         /* the last iteration that came, accepted or not */
         ps_message next;          /* kind NONE: none */
+        int64_t sent_ns;          /* by rank 0 */
         bool acknowledge;         /* rank 0 is to be sent an acknowledgement */
         transport_ticket ticket;
     } buffers;
@@ -127,11 +152,13 @@ typedef struct server {
         double *sums;
         int shares;  /* that have arrived */
         int replies; /* still to be sent: to workers world - replies .. */
+        server_last last;        /* share that has arrived */
         message_header header; /* of the shares that come */
         message_header reply;  /* of the sums that go */
         transport_ticket ticket;
     } layer;
 
+    int64_t received_ns;     /* when the message that is handled arrived */
     int64_t last_message_ns; /* when something that others wait for came last */
 } server;
 
@@ -146,7 +173,7 @@ static inline server_slot *server_slot_of(const server *s, int key, int worker)
     return &s->slots[(int64_t)key * s->c->world + worker];
 }
 
-static inline int *server_arrived(const server *s, int key, int64_t iteration)
+static inline server_arrival *server_arrived(const server *s, int key, int64_t iteration)
 {
     return &s->arrived[key * s->window + iteration % s->window];
 }

@@ -186,7 +186,7 @@ const void *ps_server_averages(const ps_server *p)
     return p->agent.averages;
 }
 
-int64_t ps_server_collect_update_ns(ps_server *p)
+int64_t ps_server_update_ns(const ps_server *p)
 {
-    return atomic_exchange_explicit(&p->shared.update_ns, 0, memory_order_relaxed);
+    return atomic_load_explicit(&p->shared.update_ns, memory_order_relaxed);
 }

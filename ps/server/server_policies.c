@@ -174,9 +174,11 @@ status server_receive_norm(server *s, int worker, double sum_squares)
 void server_end_iteration(server *s, int key)
 {
     server_key *k = &s->keys[key];
-    *server_arrived(s, key, k->updates) = 0;
+    server_arrival *ended = server_arrived(s, key, k->updates);
+    k->last = server_later(ended->last, s->norm.last);
+    *ended = (server_arrival){0};
     k->updates++;
-    if (*server_arrived(s, key, k->updates) == s->c->world) ps_key_queue_put(&s->complete, key);
+    if (server_arrived(s, key, k->updates)->count == s->c->world) ps_key_queue_put(&s->complete, key);
     server_key_updated(s, key);
 }
 
@@ -188,12 +190,13 @@ static status update_after_norm(server *s, bool *worked)
     server_step step = s->steps[s->keys[key].updates % s->window];
     server_work work = {.server = s, .key = key, .updates = true, .worker = -1, .step = step, .scale = s->norm.scale};
     if (!s->norm.skips) TRY(server_reduce(&work));
+    server_end_iteration(s, key);
     if (++s->norm.next_update == s->count) {
         if (s->norm.skips) optimizer_skip(s->c->optimizer);
         s->norm.known = false;
         s->norm.next_update = s->norm.summed = 0;
+        s->norm.last = (server_last){0};
     }
-    server_end_iteration(s, key);
     return STATUS_OK;
 }
 
@@ -205,9 +208,12 @@ static status update_iteration(server *s, bool *worked)
     TRY(server_reduce_next(s, s->c->policy->server_optimizer && !s->needs_norm, &key));
     if (key < 0) return STATUS_OK;
     *worked = true;
-    if (!s->needs_norm) server_end_iteration(s, key);
-    else if (++s->norm.summed == s->count) return share_norm(s, 0, -1);
-    return STATUS_OK;
+    if (!s->needs_norm) {
+        server_end_iteration(s, key);
+        return STATUS_OK;
+    }
+    s->norm.last = server_later(s->norm.last, server_arrived(s, key, s->keys[key].updates)->last);
+    return ++s->norm.summed == s->count ? share_norm(s, 0, -1) : STATUS_OK;
 }
 
 /* ---- async: each push at once ------------------------------------------------------------------- */
@@ -247,6 +253,7 @@ static status update_async(server *s, bool *worked)
                         .scale = s->needs_norm ? w->scale : 1.0};
     if (!w->skips) TRY(server_reduce(&work));
     else if (a.key == s->count - 1) optimizer_skip(s->c->optimizer);
+    key->last = (server_last){slot->push.header.sent_ns, (uint32_t)a.worker};
     slot->staleness = key->updates - slot->push.header.integers[PS_INT_UPDATES];
     ps_port_release(s->port, &slot->push);
     key->updates++;
@@ -275,6 +282,7 @@ void server_await_update(server *s, int key, int worker, int64_t pull, int64_t u
     server_slot *slot = server_slot_of(s, key, worker);
     slot->pull = pull;
     slot->needs = updates;
+    slot->arrived_ns = s->received_ns;
     slot->reply = REPLY_WAITS;
     server_queue_reply(s, key, worker);
 }
@@ -299,6 +307,7 @@ static void await_buffers(server *s, int worker, int64_t pull, int64_t iteration
 {
     if (s->buffers.bytes == 0) return;
     s->workers[worker].buffers_pull = pull;
+    s->workers[worker].buffers_arrived_ns = s->received_ns;
     s->workers[worker].buffers_iteration = iteration;
 }
 

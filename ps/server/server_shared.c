@@ -79,6 +79,7 @@ static void accept_buffers(server *s, bool *worked)
     if (m->header.kind == MESSAGE_NONE || !transport_sent(&s->buffers.ticket) || buffers_needed(s)) return;
     memcpy(s->buffers.data, ps_message_frame(m, 0).data, (size_t)s->buffers.bytes);
     s->buffers.iteration = m->header.step;
+    s->buffers.sent_ns = m->header.sent_ns;
     ps_port_release(s->port, m);
     m->header.kind = MESSAGE_NONE;
     s->buffers.acknowledge = true;
@@ -101,7 +102,11 @@ static status send_buffers(server *s, bool *worked)
     for (int i = 0; i < s->c->world; i++) {
         server_worker *w = &s->workers[i];
         if (!buffers_due(s, i)) continue;
-        message_header h = {.kind = MESSAGE_BUFFERS, .step = w->buffers_pull, .integers = {0, s->buffers.iteration}};
+        message_header h = {.kind = MESSAGE_BUFFERS,
+                            .step = w->buffers_pull,
+                            .integers = {0, s->buffers.iteration},
+                            .arrived_ns = w->buffers_arrived_ns,
+                            .last_ns = s->buffers.sent_ns}; /* by rank 0 */
         message_frame frame = {s->buffers.data, (size_t)s->buffers.bytes};
         TRY(try_send(s, i, &h, &frame, &s->buffers.ticket, &sent, worked));
         if (!sent) continue;
@@ -128,6 +133,8 @@ status server_receive_layer_share(server *s, ps_message *m)
     }
     ps_port_count_received(s->port, m->peer, h->count * (int64_t)sizeof(double));
     s->layer.header = *h;
+    s->layer.last = server_later(s->layer.last, (server_last){h->sent_ns, (uint32_t)m->peer});
+    w->share_arrived_ns = m->arrived_ns;
     w->layer_share = *m;
     s->layer.shares++;
     return STATUS_OK;
@@ -144,7 +151,12 @@ static void add_layer_shares(server *s)
         ps_port_release(s->port, m);
         m->header.kind = MESSAGE_NONE;
     }
-    s->layer.reply = (message_header){.kind = MESSAGE_SUM, .step = s->layer.header.step, .count = s->layer.header.count};
+    s->layer.reply = (message_header){.kind = MESSAGE_SUM,
+                                      .step = s->layer.header.step,
+                                      .count = s->layer.header.count,
+                                      .last_ns = s->layer.last.sent_ns,
+                                      .last_rank = s->layer.last.rank};
+    s->layer.last = (server_last){0};
     s->layer.shares = 0;
     s->layer.replies = s->c->world;
 }
@@ -152,8 +164,11 @@ static void add_layer_shares(server *s)
 static status send_layer_sums(server *s, bool *worked)
 {
     message_frame frame = {s->layer.sums, (size_t)s->layer.reply.count * sizeof(double)};
-    for (bool sent = true; s->layer.replies > 0 && sent; s->layer.replies -= sent)
-        TRY(try_send(s, s->c->world - s->layer.replies, &s->layer.reply, &frame, &s->layer.ticket, &sent, worked));
+    for (bool sent = true; s->layer.replies > 0 && sent; s->layer.replies -= sent) {
+        int worker = s->c->world - s->layer.replies;
+        s->layer.reply.arrived_ns = s->workers[worker].share_arrived_ns;
+        TRY(try_send(s, worker, &s->layer.reply, &frame, &s->layer.ticket, &sent, worked));
+    }
     return STATUS_OK;
 }
 

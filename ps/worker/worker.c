@@ -140,5 +140,6 @@ status ps_worker_start(ps_worker *p)
     static const ps_port_ops ops = {progress, worker_handle, failed};
     const sync_context *c = p->config.context;
     p->agent.last_message_ns = clock_now_ns();
-    return ps_port_start(p->agent.port, &ops, &p->agent, c->device, "ps-worker", c->inline_progress && !p->config.peers);
+    return ps_port_start(p->agent.port, &ops, &p->agent, c->device, "ps-worker",
+                         c->inline_progress && !p->config.peers ? c : NULL);
 }

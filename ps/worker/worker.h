@@ -52,8 +52,8 @@ status ps_worker_finish(ps_worker *w, const sync_step *step);
 status ps_worker_flush(sync_engine *e);
 status ps_worker_group_sum(sync_engine *e, double *values, int count);
 
-/* Times since the last call; adds to *out. */
-void ps_worker_collect_times(ps_worker *w, sync_counters *out);
+/* Times so far; adds to *out. */
+void ps_worker_collect_times(const ps_worker *w, sync_counters *out);
 /* Updates skipped so far, here or by servers: --on-nonfinite skip. */
 int64_t ps_worker_updates_skipped(const ps_worker *w);
 /* The staleness of reads so far; in flushed state. */

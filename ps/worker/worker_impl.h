@@ -2,6 +2,7 @@
 #ifndef PS_WORKER_IMPL_H
 #define PS_WORKER_IMPL_H
 
+#include "common/sync/anatomy.h"
 #include "common/sync/queue.h"
 #include "common/sync/staging.h"
 #include "common/trace/trace.h"
@@ -43,8 +44,10 @@ typedef struct worker_key {
     transport_ticket ticket;
     int64_t iteration;           /* that is pushed, or was last */
     int64_t ready_ns, left_ns;   /* its gradient was ready; its push, or the pull for it, left */
+    int64_t pushed_ns;           /* async, ssp: when its push left */
     int64_t requested, received; /* numbers of pulls */
     int64_t updates_seen;        /* updates that the parameters had */
+    anatomy_sent last;           /* what the last reply needed */
 } worker_key;
 
 /* Of the compute thread, which calls the stages. */
@@ -61,8 +64,6 @@ typedef struct worker_compute {
     sync_staging staging;  /* on the compute stream */
     sync_handover launched; /* gradients and buffers that the compute stream is still to reach */
     double *sums;          /* [largest_sum] of a layer, on the host */
-    int64_t wait_begin_ns; /* 0: no wait */
-    int64_t exposed_ns;
 } worker_compute;
 
 /* Of both threads: fixed when the worker is opened, written before an event is posted or a fence reached, or atomic. */
@@ -80,8 +81,11 @@ typedef struct worker_shared {
     char *packed_buffers;   /* rank 0's that are to leave; on other ranks what has arrived */
     device_fence **arrived; /* [param_count] number of the pull whose parameters have arrived */
     device_fence *packed, *buffers_arrived, *summed;
+    /* The last contribution to what has arrived, written before the fence is reached: to a parameter, buffers, a sum. */
+    anatomy_sent *params_last; /* [param_count] */
+    anatomy_sent buffers_last, sum_last;
 
-    _Atomic int64_t total_ns, update_ns;
+    _Atomic int64_t update_ns;
     _Atomic int64_t skipped; /* updates that servers have skipped */
 } worker_shared;
 
@@ -101,6 +105,7 @@ typedef struct worker {
     int *missing_keys;        /* [param_count] of the pull that arrives */
     int replies_due;
     int64_t waiting_since_ns; /* since when replies are due */
+    int64_t buffers_left_ns, sum_left_ns; /* when they were requested */
     int64_t last_message_ns;  /* when the last reply arrived, or the first was requested */
 
     /* ---- updates by the rank itself ---- */

@@ -32,8 +32,9 @@ static status open_keys(ps_worker *p)
     size_t keys = (size_t)plan->key_count + 1, params = (size_t)plan->param_count + 1;
     w->keys = calloc(keys, sizeof *w->keys);
     w->missing_keys = calloc(params, sizeof *w->missing_keys);
+    p->shared.params_last = calloc(params, sizeof *p->shared.params_last);
     p->compute.pushed = calloc(params, sizeof *p->compute.pushed);
-    if (!w->keys || !w->missing_keys || !p->compute.pushed) return no_memory();
+    if (!w->keys || !w->missing_keys || !p->shared.params_last || !p->compute.pushed) return no_memory();
     for (int k = 0; k < plan->key_count; k++) {
         w->keys[k].missing = plan->keys[k].param_count;
         w->keys[k].ticket.wake = true;
@@ -168,6 +169,7 @@ void ps_worker_close(ps_worker **pointer)
     close_agent(p);
     sync_queue_deinit(&s->events);
     free(s->arrived);
+    free(s->params_last);
     free(s->packed_buffers);
     free(p->compute.pushed);
     free(p->compute.sums);

@@ -25,13 +25,34 @@ static status malformed(const ps_message *m)
 
 /* ---- replies ---------------------------------------------------------------------------------- */
 
+/* What this rank needs came in time. */
+static anatomy_sent last_of(const worker *w, const message_header *h)
+{
+    bool other = h->last_ns > 0 && h->last_rank < (uint32_t)w->c->context->world &&
+                 (int)h->last_rank != w->c->context->rank;
+    return other ? (anatomy_sent){h->last_ns, (int)h->last_rank} : (anatomy_sent){0, ANATOMY_NOBODY};
+}
+
+/* What was requested at left_ns has come. In progress was the request until the server had it, then, from the last
+ * contribution on, the sum, the update and the reply. */
+static void record_reply(const worker *w, const message_header *h, int64_t left_ns)
+{
+    anatomy *a = w->c->context->anatomy;
+    int64_t end_ns = ps_port_now(w->port), last_ns = last_of(w, h).ns;
+    if (last_ns <= h->arrived_ns) {
+        anatomy_add_span(a, left_ns, end_ns);
+    } else {
+        anatomy_add_span(a, left_ns, h->arrived_ns);
+        anatomy_add_span(a, last_ns, end_ns);
+    }
+}
+
 static void end_reply(worker *w, int64_t now_ns)
 {
     w->last_message_ns = now_ns;
     if (--w->replies_due > 0) return;
     trace_slice(w->c->context->trace, TRACE_COMMUNICATION, "push and pull", TRACE_NO_INDEX,
                 w->waiting_since_ns, now_ns);
-    atomic_fetch_add_explicit(&w->shared->total_ns, now_ns - w->waiting_since_ns, memory_order_relaxed);
     rank_slot_agent(w->c->context->slot, RANK_START, RANK_NO_BUCKET, now_ns);
 }
 
@@ -66,6 +87,8 @@ static void key_arrived(worker *w, int key)
 {
     const ps_key *k = &w->c->plan->keys[key];
     for (int p = k->first_param; p < k->first_param + k->param_count; p++) {
+        anatomy_sent *last = &w->shared->params_last[p];
+        if (w->missing_keys[p] == w->c->plan->keys_of[p] || w->keys[key].last.ns > last->ns) *last = w->keys[key].last;
         if (--w->missing_keys[p] > 0) continue;
         w->missing_keys[p] = w->c->plan->keys_of[p];
         device_fence_reach(w->shared->arrived[p], (uint64_t)w->keys[key].received);
@@ -97,6 +120,7 @@ static status update_key(worker *w, int key, double scale)
         TRY(report_nonfinite(w, w->shared->iterations[iteration % 2].optimizer_step));
     int64_t end = clock_now_ns();
     trace_slice(c->trace, TRACE_OPTIMIZER, "update of key", key, begin, end);
+    anatomy_add_span(c->anatomy, begin, end);
     atomic_fetch_add_explicit(&w->shared->update_ns, end - begin, memory_order_relaxed);
     key_arrived(w, key);
     return STATUS_OK;
@@ -111,6 +135,9 @@ static status receive_average(worker *w, int key)
     if (o->clip_norm <= 0 && !skips) return update_key(w, key, 1.0);
     if (++w->averages < w->c->plan->key_count) return STATUS_OK;
     w->averages = 0;
+    for (int k = 0; k < w->c->plan->key_count; k++) /* all have waited for the last */
+        if (w->keys[k].last.ns > w->keys[key].last.ns) w->keys[key].last = w->keys[k].last;
+    for (int k = 0; k < w->c->plan->key_count; k++) w->keys[k].last = w->keys[key].last;
     double none = 0, *squares = ps_has_bytes(c->device) && !w->c->peers ? w->squares.data : &none;
     *squares = 0;
     piece_list all = param_set_pieces(c->params, 0, c->params->model->param_count);
@@ -152,10 +179,13 @@ static status receive_parameters(worker *w, const ps_message *m, int64_t now_ns)
     TRY(copy_key(w, m, average ? set->grads.data : set->params.data));
     w->keys[key].received = h->step;
     w->keys[key].updates_seen = h->integers[PS_INT_UPDATES];
+    w->keys[key].last = last_of(w, h);
     if (h->integers[PS_INT_SKIPPED] > atomic_load_explicit(&w->shared->skipped, memory_order_relaxed))
         atomic_store_explicit(&w->shared->skipped, h->integers[PS_INT_SKIPPED], memory_order_relaxed);
     trace_key(w, key, now_ns);
     if (h->integers[PS_INT_STALENESS] >= 0) worker_record_staleness(w, h->integers[PS_INT_STALENESS]);
+    record_reply(w, h, w->keys[key].left_ns);
+    anatomy_add_span(w->c->context->anatomy, w->keys[key].pushed_ns, h->pushed_ns);
     if (average)
         TRY(receive_average(w, key));
     else
@@ -173,8 +203,10 @@ static status receive_buffers(worker *w, const ps_message *m, int64_t now_ns)
         return malformed(m);
     ps_port_count_received(w->port, m->peer, set->buffer_bytes);
     memcpy(w->shared->packed_buffers, frame.data, frame.bytes);
-    device_fence_reach(w->shared->buffers_arrived, (uint64_t)m->header.step);
+    w->shared->buffers_last = last_of(w, &m->header);
+    record_reply(w, &m->header, w->buffers_left_ns);
     end_reply(w, now_ns);
+    device_fence_reach(w->shared->buffers_arrived, (uint64_t)m->header.step);
     return STATUS_OK;
 }
 
@@ -187,8 +219,10 @@ static status receive_sum(worker *w, const ps_message *m, int64_t now_ns)
         return malformed(m);
     ps_port_count_received(w->port, m->peer, (int64_t)bytes);
     sync_copy(w->c->context->device, w->shared->sum_values, ps_message_frame(m, 0).data, bytes);
-    device_fence_reach(w->shared->summed, (uint64_t)h->step);
+    w->shared->sum_last = last_of(w, h);
+    record_reply(w, h, w->sum_left_ns);
     end_reply(w, now_ns);
+    device_fence_reach(w->shared->summed, (uint64_t)h->step);
     return STATUS_OK;
 }
 

@@ -115,6 +115,7 @@ static status send_keys(worker *w, int server, int64_t now_ns, bool *worked)
         TRY(send_key(w, server, key));
         ps_key_queue_drop(&s->queue);
         w->keys[key].left_ns = now_ns;
+        if (w->c->policy->consistency != PS_SYNC) w->keys[key].pushed_ns = now_ns;
         *worked = true;
         if (w->handing_over) continue;
         rank_slot_agent(c->slot, RANK_PUSH, key, now_ns);
@@ -149,6 +150,7 @@ static status send_pull(worker *w, int server, int64_t now_ns)
         w->keys[shard->first_key + i].left_ns = now_ns;
     }
     if (server == 0 && w->shared->takes_buffers && (settles || s->pull_flags & PS_PULL_BUFFERS)) replies++;
+    if (server == 0) w->buffers_left_ns = now_ns;
     s->pull_flags = 0;
     worker_await(w, replies, now_ns);
     rank_slot_agent(w->c->context->slot, RANK_PULL, RANK_NO_BUCKET, now_ns);
@@ -193,6 +195,7 @@ static status send_sum(worker *w, int64_t now_ns)
     message_frame frame = {w->shared->sum_values, (size_t)w->sum_count * sizeof(double)};
     TRY(ps_port_send(w->port, 0, &h, &frame, 1, &w->sum_ticket, (int64_t)frame.bytes));
     w->sum_due = false;
+    w->sum_left_ns = now_ns;
     worker_await(w, 1, now_ns);
     return STATUS_OK;
 }

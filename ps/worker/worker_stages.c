@@ -28,24 +28,23 @@ static status post(ps_worker *w, worker_event kind, int index, int64_t value)
     return STATUS_OK;
 }
 
-/* Counts how long the compute stream waits; may be left with STATUS_AGAIN and entered again. */
-static status wait_for(ps_worker *w, device_fence *fence, uint64_t value)
+/* The lane waits; may be left with STATUS_AGAIN and entered again. `last`: the last contribution, once the fence is
+ * reached; NULL: what is awaited is this rank's own. */
+static status wait_for(ps_worker *w, device_fence *fence, uint64_t value, const anatomy_sent *last)
 {
     const sync_context *c = w->config.context;
+    int number;
     if (plans(w) || device_fence_reached(fence, value)) return STATUS_OK;
-    if (!w->compute.wait_begin_ns) w->compute.wait_begin_ns = device_now_ns(c->device);
-    status rc = sync_staging_wait(&w->compute.staging, fence, value);
-    if (rc == STATUS_AGAIN) return rc;
-    int64_t end_ns = device_now_ns(c->device);
-    trace_slice(c->trace, TRACE_COMPUTE, "wait", TRACE_NO_INDEX, w->compute.wait_begin_ns, end_ns);
-    w->compute.exposed_ns += end_ns - w->compute.wait_begin_ns;
-    w->compute.wait_begin_ns = 0;
-    return rc;
+    TRY(anatomy_begin_wait(c->anatomy));
+    TRY(sync_staging_wait(&w->compute.staging, fence, value));
+    TRY(anatomy_end_wait(c->anatomy, &number));
+    if (last) anatomy_name_wait(c->anatomy, number, *last);
+    return STATUS_OK;
 }
 
 static status wait_for_param(ps_worker *w, int param)
 {
-    return wait_for(w, w->shared.arrived[param], w->compute.pulls);
+    return wait_for(w, w->shared.arrived[param], w->compute.pulls, &w->shared.params_last[param]);
 }
 
 static bool pulls_with_push(const ps_worker *w)
@@ -88,9 +87,9 @@ static status begin_iteration(ps_worker *w, const sync_step *step)
 static status wait_for_buffers(ps_worker *w)
 {
     const param_set *set = w->config.context->params;
-    if (w->shared.gives_buffers) return wait_for(w, w->shared.packed, w->compute.packs);
+    if (w->shared.gives_buffers) return wait_for(w, w->shared.packed, w->compute.packs, NULL);
     if (!w->shared.takes_buffers) return STATUS_OK;
-    TRY(wait_for(w, w->shared.buffers_arrived, w->compute.pulls));
+    TRY(wait_for(w, w->shared.buffers_arrived, w->compute.pulls, &w->shared.buffers_last));
     if (w->compute.unpacked == w->compute.pulls) return STATUS_OK;
     w->compute.unpacked = w->compute.pulls;
     const char *from = w->shared.packed_buffers;
@@ -232,19 +231,14 @@ status ps_worker_group_sum(sync_engine *e, double *values, int count)
         wake(w);
         w->compute.entered = true;
     }
-    TRY(wait_for(w, w->shared.summed, w->compute.summed));
+    TRY(wait_for(w, w->shared.summed, w->compute.summed, &w->shared.sum_last));
     w->compute.entered = false;
     return staging->separate ? sync_copy_up(staging, values, w->compute.sums, bytes) : STATUS_OK;
 }
 
-void ps_worker_collect_times(ps_worker *w, sync_counters *out)
+void ps_worker_collect_times(const ps_worker *w, sync_counters *out)
 {
-    out->exposed_ns += w->compute.exposed_ns;
-    w->compute.exposed_ns = 0;
-    out->total_ns += atomic_exchange_explicit(&w->shared.total_ns, 0, memory_order_relaxed);
-    int64_t update_ns = atomic_exchange_explicit(&w->shared.update_ns, 0, memory_order_relaxed);
-    out->optimizer_ns += update_ns;
-    out->optimizer_aside_ns += update_ns;
+    out->update_aside_ns += atomic_load_explicit(&w->shared.update_ns, memory_order_relaxed);
 }
 
 int64_t ps_worker_updates_skipped(const ps_worker *w)

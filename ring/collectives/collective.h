@@ -225,6 +225,7 @@ bool collective_done(const collective_group *group, collective_ticket ticket);
 /* When all members had arrived and data began to move, and when the call was done; ns, 0: not yet. */
 typedef struct collective_times {
     int64_t started_ns, finished_ns;
+    int last_rank; /* of the group: the last to post the call; -1: not known */
 } collective_times;
 collective_times collective_get_times(const collective_group *group, collective_ticket ticket);
 

@@ -23,7 +23,7 @@ enum {
     RING_RECORDS = 4096,
     RING_BUCKET_ALIGNMENT = 64,
     RING_IN_FLIGHT = COLLECTIVE_QUEUE, /* jobs */
-    RING_WAITS = (DEVICE_MARKS - SYNC_MARK_ENGINE) / 2,
+    RING_WAITS = 2048, /* of a step */
 };
 
 /* name, operation in the status table, tag of the collective (buckets: their index) */
@@ -99,8 +99,17 @@ typedef struct ring_powersgd {
 } ring_powersgd;
 
 typedef struct ring_job_times {
+    uint64_t ticket;
     int64_t launched_ns, started_ns, finished_ns;
+    int last_rank; /* as in collective_times */
 } ring_job_times;
+
+/* The lane has waited for a job. */
+typedef struct ring_wait {
+    int number;     /* anatomy.h */
+    uint64_t ticket;
+    int64_t record; /* of the bucket, or 0 */
+} ring_wait;
 
 typedef struct ring_job {
     ring_job_kind kind;
@@ -135,12 +144,9 @@ typedef struct ring_compute {
     bool *ready, *seen, *unused; /* [params] in this backward pass; in this step; never (static graph) */
     int *order;                  /* [params] in which gradients become ready */
     int order_count;
-    int64_t wait_begin_ns;            /* 0: not waiting */
-    int64_t wait_records[RING_WAITS]; /* of waits whose marks are still to be read: the bucket's record, or 0 */
+    ring_wait waits[RING_WAITS]; /* of this step */
     int wait_count;
-    int64_t last_finished_ns;
     double norm_scratch;
-    sync_counters counters;
     ring_bucket_record *records; /* [RING_RECORDS] */
     int64_t record_count;        /* made so far */
     int64_t *record_of;          /* [times_mask + 1] by ticket; 0: not a bucket */
@@ -229,6 +235,7 @@ status ring_take_bootstrap(ring_engine *e, const sync_blob *first);
 
 /* ring_jobs.c */
 extern const sync_agent_ops ring_agent_ops;
+void ring_end_step(sync_engine *base);
 void ring_counters(sync_engine *base, sync_counters *out);
 int64_t ring_now(const ring_engine *e);
 /* Reports to the peers, through the agent, that this rank ends; returns `code`, that of the present error. */
@@ -237,10 +244,6 @@ status ring_give_up(ring_engine *e, status code);
 status ring_post(ring_engine *e, ring_job_kind kind, int index, int64_t record, uint64_t *ticket);
 /* What the compute stream does from now on waits for a job; `record`: of its bucket, 0 for other jobs. */
 status ring_await(ring_engine *e, uint64_t ticket, int64_t record);
-/* Reads the marks of waits that have passed: into the counters and the records. */
-void ring_collect_waits(ring_engine *e);
-/* Reads the times of the jobs that are done: into the counters and the records. */
-void ring_account(ring_engine *e);
 ring_bucket_record *ring_record(ring_engine *e, int64_t id);
 /* Posts a job and waits for it; called again after STATUS_AGAIN, it only waits. */
 status ring_run_job(ring_engine *e, ring_job_kind kind, int index);

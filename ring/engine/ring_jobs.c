@@ -1,6 +1,7 @@
 /* Jobs. The compute thread posts them, waits for them, and adds up their times. The agent pops them in the
  * order of posting, posts them to the collectives, and advances the fence when they are done. */
 #include "common/base/clock.h"
+#include "common/sync/anatomy.h"
 #include "common/sync/staging.h"
 #include "ring/engine/engine_impl.h"
 
@@ -52,6 +53,35 @@ status ring_post(ring_engine *e, ring_job_kind kind, int index, int64_t record, 
     return STATUS_OK;
 }
 
+/* The times of a job that is done; NULL: another job's have replaced them. */
+static const ring_job_times *times_of(const ring_engine *e, uint64_t ticket)
+{
+    const ring_job_times *t = &e->shared.times[ticket & e->shared.times_mask];
+    return t->ticket == ticket ? t : NULL;
+}
+
+static void account_job(ring_engine *e, uint64_t ticket)
+{
+    const ring_job_times *t = times_of(e, ticket);
+    int64_t id = e->compute.record_of[ticket & e->shared.times_mask];
+    if (id == 0 || !t) return;
+    ring_bucket_record *r = ring_record(e, id);
+    r->launched_ns =
+        t->launched_ns > r->ready_ns ? t->launched_ns : r->ready_ns; /* the agent's clock may be older */
+    r->started_ns = t->started_ns;
+    r->finished_ns = t->finished_ns;
+}
+
+/* Reads the times of the jobs that are done into the records. */
+static void account(ring_engine *e)
+{
+    while (e->compute.accounted < e->compute.posted &&
+           device_fence_reached(e->shared.done, e->compute.accounted + 1))
+        account_job(e, ++e->compute.accounted);
+}
+
+/* ---- the compute thread waits ------------------------------------------------------------------ */
+
 static void trace_bucket(const ring_engine *e, const ring_bucket_record *r)
 {
     trace *t = e->base.context.trace;
@@ -65,64 +95,28 @@ static void trace_bucket(const ring_engine *e, const ring_bucket_record *r)
                taken_ns < r->wait_end_ns ? taken_ns : r->wait_end_ns);
 }
 
-/* On virtual GPUs the host is ahead of its stream: when a wait has been enqueued, the job's times are still to come. */
-static bool is_virtual_gpu(const ring_engine *e)
+/* Before its peers had posted the job, the lane waited for the last of them. */
+static void name_wait(const ring_engine *e, const ring_wait *w)
 {
-    return e->shared.posted && !e->stream;
+    const ring_job_times *t = times_of(e, w->ticket);
+    if (!t || t->last_rank == e->base.context.rank) return;
+    anatomy_name_wait(e->base.context.anatomy, w->number, (anatomy_sent){t->started_ns, t->last_rank});
 }
 
-/* Intervals may overlap, but they begin in order. */
-static void account_job(ring_engine *e, uint64_t ticket)
+void ring_end_step(sync_engine *base)
 {
-    ring_compute *c = &e->compute;
-    const ring_job_times *t = &e->shared.times[ticket & e->shared.times_mask];
-    int64_t begin = t->started_ns > c->last_finished_ns ? t->started_ns : c->last_finished_ns;
-    if (t->finished_ns > begin) c->counters.total_ns += t->finished_ns - begin;
-    if (t->finished_ns > c->last_finished_ns) c->last_finished_ns = t->finished_ns;
-    int64_t id = c->record_of[ticket & e->shared.times_mask];
-    if (id == 0) return;
-    ring_bucket_record *r = ring_record(e, id);
-    r->launched_ns =
-        t->launched_ns > r->ready_ns ? t->launched_ns : r->ready_ns; /* the agent's clock may be older */
-    r->started_ns = t->started_ns;
-    r->finished_ns = t->finished_ns;
-    if (is_virtual_gpu(e)) r->wait_begin_ns = r->wait_end_ns = t->finished_ns; /* the device shows the stream's wait */
-    if (is_virtual_gpu(e)) trace_bucket(e, r);
-}
-
-void ring_account(ring_engine *e)
-{
-    while (e->compute.accounted < e->compute.posted &&
-           device_fence_reached(e->shared.done, e->compute.accounted + 1))
-        account_job(e, ++e->compute.accounted);
-}
-
-/* ---- the compute thread waits ------------------------------------------------------------------ */
-
-/* The compute thread or its stream has waited for a job; `record` is the bucket's, or 0. */
-static void end_wait(ring_engine *e, int64_t record, int64_t begin_ns, int64_t end_ns)
-{
-    e->compute.counters.exposed_ns += end_ns - begin_ns;
-    if (record == 0) return;
-    ring_account(e);
-    ring_bucket_record *r = ring_record(e, record);
-    if (is_virtual_gpu(e)) return;
-    r->wait_begin_ns = begin_ns;
-    r->wait_end_ns = end_ns;
-    trace_bucket(e, r);
-}
-
-static int mark_of(int wait)
-{
-    return SYNC_MARK_ENGINE + 2 * wait;
-}
-
-void ring_collect_waits(ring_engine *e)
-{
-    device_stream *s = e->base.context.compute;
-    for (int i = 0; i < e->compute.wait_count; i++)
-        end_wait(e, e->compute.wait_records[i], device_mark_ns(s, mark_of(i)),
-                 device_mark_ns(s, mark_of(i) + 1));
+    ring_engine *e = ring_of(base);
+    const sync_context *c = &base->context;
+    account(e);
+    for (const ring_wait *w = e->compute.waits; w < e->compute.waits + e->compute.wait_count; w++) {
+        anatomy_span time = anatomy_wait_time(c->anatomy, w->number);
+        name_wait(e, w);
+        if (w->record == 0) continue;
+        ring_bucket_record *r = ring_record(e, w->record);
+        r->wait_begin_ns = time.begin_ns;
+        r->wait_end_ns = time.end_ns;
+        trace_bucket(e, r);
+    }
     e->compute.wait_count = 0;
 }
 
@@ -136,31 +130,15 @@ static bool agent_loads(const ring_engine *e)
     return !e->compute.first_done || factors_begin;
 }
 
-/* Only the stream waits, between two marks. */
-static status await_in_stream(ring_engine *e, uint64_t ticket, int64_t record)
-{
-    device_stream *s = e->base.context.compute;
-    if (e->compute.wait_count == RING_WAITS) ring_collect_waits(e);
-    int wait = e->compute.wait_count;
-    TRY(device_mark(s, mark_of(wait)));
-    TRY(agent_loads(e) ? sync_host_wait(s, e->shared.done, ticket)
-                       : device_stream_wait(s, e->shared.done, ticket));
-    TRY(device_mark(s, mark_of(wait) + 1));
-    e->compute.wait_records[e->compute.wait_count++] = record;
-    return STATUS_OK;
-}
-
 status ring_await(ring_engine *e, uint64_t ticket, int64_t record)
 {
-    ring_compute *c = &e->compute;
-    if (e->stream) return await_in_stream(e, ticket, record);
-    if (c->wait_begin_ns == 0) c->wait_begin_ns = ring_now(e);
-    TRY(device_stream_wait(e->base.context.compute, e->shared.done, ticket));
-    int64_t end_ns = ring_now(e);
-    if (!is_virtual_gpu(e))
-        trace_slice(e->base.context.trace, TRACE_COMPUTE, "wait", TRACE_NO_INDEX, c->wait_begin_ns, end_ns);
-    end_wait(e, record, c->wait_begin_ns, end_ns);
-    c->wait_begin_ns = 0;
+    const sync_context *c = &e->base.context;
+    ring_wait w = {.ticket = ticket, .record = record};
+    TRY(anatomy_begin_wait(c->anatomy));
+    TRY(e->stream && agent_loads(e) ? sync_host_wait(c->compute, e->shared.done, ticket)
+                                    : device_stream_wait(c->compute, e->shared.done, ticket));
+    TRY(anatomy_end_wait(c->anatomy, &w.number));
+    if (w.number >= 0 && e->compute.wait_count < RING_WAITS) e->compute.waits[e->compute.wait_count++] = w;
     return STATUS_OK;
 }
 
@@ -182,10 +160,7 @@ status ring_run_job(ring_engine *e, ring_job_kind kind, int index)
 void ring_counters(sync_engine *base, sync_counters *out)
 {
     ring_engine *e = ring_of(base);
-    ring_collect_waits(e);
-    ring_account(e);
-    *out = e->compute.counters;
-    e->compute.counters = (sync_counters){0};
+    *out = (sync_counters){.agents_cpu_ns = sync_agent_cpu_ns(e->agent)};
     out->bytes_sent = atomic_load_explicit(&e->shared.bytes_sent, memory_order_relaxed);
     out->bytes_received = atomic_load_explicit(&e->shared.bytes_received, memory_order_relaxed);
     out->messages_sent = atomic_load_explicit(&e->shared.messages_sent, memory_order_relaxed);
@@ -305,7 +280,7 @@ static status begin_job(ring_engine *e, sync_event event, int64_t now_ns)
                       .index = event.index,
                       .ticket = e->agent_state.tail + 1,
                       .step = event.value,
-                      .times.launched_ns = now_ns};
+                      .times = {.ticket = e->agent_state.tail + 1, .launched_ns = now_ns}};
     collective_call call;
     if (e->stream)
         TRY(device_stream_wait(e->stream, e->shared.posted,
@@ -334,6 +309,7 @@ static void end_job(ring_engine *e, const ring_job *job, int64_t now_ns)
 {
     uint64_t ticket = job->ticket;
     e->shared.times[ticket & e->shared.times_mask] = job->times;
+    anatomy_add_span(e->base.context.anatomy, job->times.started_ns, job->times.finished_ns);
     if (job->kind != RING_JOB_BUCKET)
         trace_slice(e->base.context.trace, TRACE_COMMUNICATION, rank_operation_name(table_of(job->kind)),
                     TRACE_NO_INDEX, job->times.started_ns, job->times.finished_ns);
@@ -348,7 +324,10 @@ static status advance_job(ring_engine *e, int64_t now_ns)
 {
     ring_job *job = &e->agent_state.in_flight[e->agent_state.head % RING_IN_FLIGHT];
     collective_times times = collective_get_times(e->agent_state.group, job->call);
-    if (job->phase == 0) job->times.started_ns = times.started_ns;
+    if (job->phase == 0) {
+        job->times.started_ns = times.started_ns;
+        job->times.last_rank = times.last_rank;
+    }
     job->times.finished_ns = times.finished_ns;
     if (is_compressed(e, job) && job->phase == 0) {
         job->phase = 1;

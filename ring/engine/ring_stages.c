@@ -405,8 +405,7 @@ status ring_finish_step(sync_engine *base, const sync_step *step)
         e->compute.finish = FINISH_UPDATE;
         /* fall through */
     case FINISH_UPDATE:
-        TRY(sync_update_parameters(base, step, base->context.params->grads.data, &e->compute.norm_scratch,
-                                   &e->compute.counters.optimizer_ns));
+        TRY(sync_update_parameters(base, step, base->context.params->grads.data, &e->compute.norm_scratch));
     }
     end_recording(e);
     e->compute.finish = FINISH_MARK;

@@ -31,7 +31,7 @@ LIST = "--list" in sys.argv
 INTERFACES = {"common/net": "common/net/transport.c", "common/device": "common/device/device.c",
               "common/reduce": "common/reduce/reduce.c", "ring/collectives": "ring/collectives/collective.c"}
 ENGINES = ("ps/", "ring/")
-OBSERVERS = ("common/base/", "common/trace/", "common/memory/ledger.c", "common/net/status_table.")
+OBSERVERS = ("common/sync/anatomy", "common/base/", "common/trace/", "common/memory/ledger.c", "common/net/status_table.")
 
 
 def run(*words, **more):

@@ -135,7 +135,7 @@ static status run_rank(processes *all, int rank, void *context)
     double *links = figures + b->options.steps;
     links[0] = (double)(after.bytes_sent - before.bytes_sent) / (double)b->options.steps;
     links[1] = (double)(after.messages_sent - before.messages_sent) / (double)b->options.steps;
-    links[2] = (double)after.optimizer_ns / (double)b->options.steps;
+    links[2] = (double)(after.update_aside_ns - before.update_aside_ns) / (double)b->options.steps;
     TRY(processes_barrier(all));
     sync_ps.close(r.engine);
     return STATUS_OK;

@@ -69,7 +69,7 @@ def ours(harness, case, steps):
     out = subprocess.run(command, check=True, stdout=subprocess.PIPE, universal_newlines=True).stdout
     job = json.loads(out)["jobs"][0]
     # The peer's tensors are made before its steps.
-    load = statistics.median(job["ranks"][0]["load_s"])
+    load = statistics.median(job["ranks"][0]["data_s"])
     return {"step_ms": (job["step_time"]["median_s"] - load) * 1e3,
             "proportional_mib": max(r["process"]["proportional_bytes"] for r in job["ranks"]) / 2**20}
 

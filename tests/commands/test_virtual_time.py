@@ -108,7 +108,7 @@ def the_next_batch_is_copied_during_a_step(mode, ranks, policy):
     words = ["run", "--mode", mode, "--gpus", ranks, "--model", "resnet50", "--batch", "128", "--steps", "3", "--json", "-", "--quiet",
              "--device", "sim:dgx-h100", *(["--policy", policy] if policy else [])]
     jobs = [harness(*words, "--prefetch", value).jobs()[mode] for value in ("off", "on")]
-    load, total = ([job["ranks"][0][key][-1] for job in jobs] for key in ("load_s", "step_s"))
+    load, total = ([job["ranks"][0][key][-1] for job in jobs] for key in ("data_s", "step_s"))
     copied = jobs[1]["ranks"][0]["batch_copy_s"][-1]
     expect(load[0] > 5e-4 and load[1] < 0.1 * load[0], f"load without and with: {load}")
     expect(0.9 * load[0] < copied < 1.1 * load[0], f"a copy takes {copied}, and as a part of the step {load[0]}")
@@ -260,7 +260,7 @@ def micro_batches_take_their_passes_and_one_exchange(engine, words):
     expect_equal(three["throughput"]["samples"], 3 * one["throughput"]["samples"], "samples")
     if "dp" not in words:  # there inputs and outputs are exchanged, too
         expect_equal(three["traffic"], one["traffic"], "bytes and messages per step")
-    alike = [("optimizer_s", 1)] + ([("load_s", 3), ("forward_s", 3)] if engine != "ps" else [])
+    alike = [("optimizer_s", 1)] + ([("data_s", 3), ("forward_s", 3)] if engine != "ps" else [])
     for a, b in zip(one["ranks"], three["ranks"]):
         for key, times in alike:
             for x, y in zip(in_ns(a[key]), in_ns(b[key])):

@@ -36,7 +36,7 @@ def step(harness, device, model, batch, options):
     if out.returncode:
         return None, (out.stderr.strip().splitlines() or ["exit code %d" % out.returncode])[-1]
     job = json.loads(out.stdout)["jobs"][0]
-    load = sorted(job["ranks"][0]["load_s"])
+    load = sorted(job["ranks"][0]["data_s"])
     return (job["step_time"]["median_s"] - load[len(load) // 2]) * 1e3, " ".join(command)
 
 

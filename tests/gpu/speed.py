@@ -54,7 +54,7 @@ def ours_once(command):
     if why:
         return {"command": command, "error": why}
     job = result["jobs"][0]
-    load = sorted(job["ranks"][0]["load_s"])
+    load = sorted(job["ranks"][0]["data_s"])
     whole = job["step_time"]["median_s"]
     return {"command": command, "step_ms": (whole - load[len(load) // 2]) * 1e3, "step_with_load_ms": whole * 1e3,
             "commit": result.get("program", {}).get("commit"), "device": job["ranks"][0]["device"]}

@@ -186,12 +186,12 @@ status job_rank_open(job *j, int rank, job_rank *r)
                             .inline_progress = c->inline_progress,
                             .divide = c->divide,
                             .hub = j->hub};
-    return sync_ps.open(&context, &r->engine);
+    return sync_open(&sync_ps, &context, &r->engine);
 }
 
 void job_rank_close(job_rank *r)
 {
-    if (r->engine) sync_ps.close(r->engine);
+    sync_close(&r->engine);
     optimizer_close(&r->optimizer);
     param_set_close(&r->params);
     device_stream_close(&r->stream);

@@ -53,8 +53,9 @@ void sim_device_end_communication(device *d);
  * Where launches are calls, the host waits and measures itself. */
 int64_t sim_stream_stalled_ns(const device_stream *s);
 
-/* As sim_stream_stalled_ns, at the time of the mark in `slot`. */
-int64_t sim_mark_stalled_ns(const device_stream *s, int slot);
+/* By how many ns, since it was opened, kernels of the stream have taken longer because of communication that moved data at
+ * the same time; at the time of the mark in `slot`. */
+int64_t sim_mark_slowed_ns(const device_stream *s, int slot);
 
 /* The current actor launches something other than a kernel: its time passes. */
 void sim_device_spend_launch(device *d);

@@ -61,6 +61,7 @@ struct sim_stream {
     uint32_t head, count, capacity;
     sim_time at;
     sim_time stalled; /* waited for fences so far */
+    sim_time slowed;  /* lost by kernels to communication so far */
     bool started;     /* the head: */
     sim_time begun;   /*   when it began */
     sim_time since;   /*   a kernel has `remaining` picoseconds of work left at this time */
@@ -73,7 +74,7 @@ struct sim_stream {
     bool failed;
     sim_flow flow;  /* of copies */
     struct sim_mark {
-        int64_t at_ns, stalled_ns;
+        int64_t at_ns, slowed_ns;
     } *marks; /* [mark_capacity] */
     int mark_capacity;
 };

@@ -54,11 +54,14 @@ static bool run_kernel(sim_stream *s, const sim_command *c, sim_time start, sim_
     }
     sim_time end = later_by(s->since, duration_of(s->remaining, rate));
     if (end <= now) {
+        s->slowed += end - s->since - s->remaining;
         s->at = end;
         sim_record(device_of(s), s->base.role, c->what, s->begun, end);
         return true;
     }
-    s->remaining -= rate == 1 ? now - s->since : (int64_t)llround((double)(now - s->since) * rate);
+    int64_t progress = rate == 1 ? now - s->since : (int64_t)llround((double)(now - s->since) * rate);
+    s->remaining -= progress;
+    s->slowed += now - s->since - progress;
     s->since = now;
     return false;
 }
@@ -115,7 +118,7 @@ static bool run_head(sim_stream *s, sim_time now)
     case COMMAND_KERNEL:
         return run_kernel(s, c, start, now);
     case COMMAND_MARK:
-        s->marks[c->slot] = (struct sim_mark){sim_to_ns(start), sim_to_ns(s->stalled)};
+        s->marks[c->slot] = (struct sim_mark){sim_to_ns(start), sim_to_ns(s->slowed)};
         s->at = start;
         return true;
     case COMMAND_SIGNAL:

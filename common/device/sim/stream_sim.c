@@ -100,7 +100,9 @@ static void work(sim_stream *s, sim_time duration)
     sim_actor *a = sim_actor_of(d);
     if (d->hides_launches) duration = sim_later(0, duration - d->launch);
     if (a == &d->host && d->host_share > 0 && sim_fiber_runs(a)) {
+        sim_time begin = a->time;
         core_work(d, duration);
+        s->slowed += a->time - begin - duration;
     } else {
         sim_actor_spend(a, duration);
         if (sim_fiber_runs(a)) sim_fiber_catch_up(a);
@@ -271,7 +273,7 @@ status sim_mark(device_stream *base, int slot)
     if (s->count)
         return sim_stream_push(s, (sim_command){.kind = COMMAND_MARK, .slot = slot, .enqueued = now});
     s->at = sim_later(s->at, now);
-    s->marks[slot] = (struct sim_mark){sim_to_ns(s->at), sim_to_ns(s->stalled)};
+    s->marks[slot] = (struct sim_mark){sim_to_ns(s->at), sim_to_ns(s->slowed)};
     return STATUS_OK;
 }
 
@@ -281,10 +283,10 @@ int64_t sim_mark_ns(device_stream *base, int slot)
     return slot < s->mark_capacity ? s->marks[slot].at_ns : 0;
 }
 
-int64_t sim_mark_stalled_ns(const device_stream *base, int slot)
+int64_t sim_mark_slowed_ns(const device_stream *base, int slot)
 {
     const sim_stream *s = (const sim_stream *)base;
-    return slot < s->mark_capacity ? s->marks[slot].stalled_ns : 0;
+    return slot < s->mark_capacity ? s->marks[slot].slowed_ns : 0;
 }
 
 int64_t sim_stream_stalled_ns(const device_stream *s)

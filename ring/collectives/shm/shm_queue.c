@@ -123,19 +123,19 @@ static void count_traffic(const shm_queue *q)
     t->messages_received += m.messages_received;
 }
 
-static void leave(shm_queue *q, int64_t now_ns)
+/* The caller has read its clock before it did the call's last piece of work. */
+static void leave(shm_queue *q)
 {
-    collective_times *times = &queued(q)->times;
-    times->finished_ns = now_ns > times->started_ns ? now_ns : times->started_ns;
+    queued(q)->times.finished_ns = clock_now_ns();
     count_traffic(q);
     q->phase = SHM_IDLE;
     q->base.completed++;
 }
 
-static void end_call(shm_queue *q, int64_t now_ns)
+static void end_call(shm_queue *q)
 {
     if (!shm_link_is_emulated(q) || q->algorithm == &shm_algorithm_ring) {
-        leave(q, now_ns);
+        leave(q);
         return;
     }
     shm_charge_call(q, queued(q)->times.started_ns);
@@ -152,24 +152,25 @@ static void begin_round(shm_queue *q)
     shm_await(q, q->step, shm_everyone(q));
 }
 
-/* The same time on all ranks, however late one of them gets a processor to see it. */
-static int64_t last_arrival_ns(const shm_queue *q)
+/* The last arrival: the same on all ranks, however late one of them gets a processor to see it. */
+static void start_call(shm_queue *q)
 {
-    int64_t last = 0;
+    collective_times *times = &queued(q)->times;
     for (int m = 0; m < q->size; m++) {
         int64_t arrived = q->members[m].slot->calls[(q->base.completed + 1) & 1].arrived_ns;
-        if (arrived > last) last = arrived;
+        if (arrived <= times->started_ns) continue;
+        times->started_ns = arrived;
+        times->last_rank = m;
     }
-    return last;
 }
 
-static status all_have_arrived(shm_queue *q, int64_t now_ns)
+static status all_have_arrived(shm_queue *q)
 {
     TRY(check_same_call(q));
-    queued(q)->times.started_ns = last_arrival_ns(q);
+    start_call(q);
     if (q->mode == SHM_INLINE) {
         shm_run_inline(q);
-        end_call(q, now_ns);
+        end_call(q);
         return STATUS_OK;
     }
     if (shm_can_be_in_place(q)) q->mode = SHM_IN_PLACE;
@@ -178,13 +179,13 @@ static status all_have_arrived(shm_queue *q, int64_t now_ns)
     return STATUS_OK;
 }
 
-static void end_round(shm_queue *q, int64_t now_ns)
+static void end_round(shm_queue *q)
 {
     if (q->mode == SHM_STAGED) q->algorithm->copy_out(q);
     if (shm_next_round(q))
         begin_round(q);
     else
-        end_call(q, now_ns);
+        end_call(q);
 }
 
 /* What was waited for has happened: continues up to the next wait. */
@@ -196,16 +197,16 @@ static status advance(shm_queue *q, int64_t now_ns)
         begin_call(q);
         return STATUS_OK;
     case SHM_ARRIVING:
-        return all_have_arrived(q, now_ns);
+        return all_have_arrived(q);
     case SHM_PREPARED:
         q->algorithm->begin_round(q);
         q->phase = SHM_RUNNING;
         return STATUS_OK;
     case SHM_RUNNING:
-        if (q->algorithm->advance(q)) end_round(q, now_ns);
+        if (q->algorithm->advance(q)) end_round(q);
         return STATUS_OK;
     case SHM_LEAVING:
-        leave(q, now_ns);
+        leave(q);
         return STATUS_OK;
     }
     return STATUS_OK;

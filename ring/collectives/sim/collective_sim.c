@@ -84,6 +84,7 @@ static void on_moving(void *context)
 {
     sim_members_group *g = context;
     present(g)->times.started_ns = sim_to_ns(simulation_now(simulation_of(g)));
+    present(g)->times.last_rank = g->shared->last;
     pass_on(g);
     sim_device_begin_communication(device_of(g));
 }

@@ -100,7 +100,12 @@ status job_backward(engine_rank *r, const sync_step *step, const bool *skip, int
 status job_finish(engine_rank *r, const sync_step *step)
 {
     ledger_enter(&r->ledger, LEDGER_PHASE_REDUCE);
-    return sync_finish(r->engine, step);
+    TRY(sync_finish(r->engine, step));
+    int64_t now = clock_now_ns();
+    anatomy_phase phase = {r->ended_ns, STEP_OTHER};
+    sync_end_step(r->engine, (anatomy_span){r->ended_ns, now}, &phase, 1, &r->figures);
+    r->ended_ns = now;
+    return STATUS_OK;
 }
 
 status job_whole_step(engine_rank *r, int64_t index)
@@ -160,7 +165,7 @@ static status open_engine(engine_rank *r)
                             .stall_timeout_ns = job->stall_timeout_ns ? job->stall_timeout_ns : 20 * NS_PER_S,
                             .inline_progress = job->inline_progress,
                             .divide = job->divide};
-    return sync_ring.open(&context, &r->engine);
+    return sync_open(&sync_ring, &context, &r->engine);
 }
 
 static status open_rank(engine_rank *r)

@@ -26,6 +26,8 @@ typedef struct engine_rank {
     ring_options options;
     char words[JOB_WORDS][64]; /* which `options` borrows */
     sync_engine *engine;
+    int64_t ended_ns;        /* the last step */
+    anatomy_figures figures; /* of it */
 } engine_rank;
 
 typedef status (*engine_body)(engine_rank *rank);

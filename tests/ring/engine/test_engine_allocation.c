@@ -104,10 +104,10 @@ static status open_another(engine_rank *r)
     sync_engine *another = NULL;
     sync_blob handshake;
     context.job_token++;
-    status rc = sync_ring.open(&context, &another);
+    status rc = sync_open(&sync_ring, &context, &another);
     if (rc == STATUS_OK) rc = sync_ring.handshake(another, &handshake);
     if (rc == STATUS_OK) rc = sync_ring.connect(another, &handshake);
-    if (another) sync_ring.close(another);
+    sync_close(&another);
     return rc;
 }
 

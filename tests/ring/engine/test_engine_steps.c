@@ -310,27 +310,6 @@ static void the_times_of_every_bucket_are_recorded(void **state)
     engine_job_run_well(&job);
 }
 
-static void overlap_is_derived_from_the_records(void **state)
-{
-    (void)state;
-    static const ring_bucket_record records[] = {
-        {.started_ns = 100, .finished_ns = 200, .wait_begin_ns = 300, .wait_end_ns = 300},
-        {.started_ns = 150, .finished_ns = 260, .wait_begin_ns = 300, .wait_end_ns = 300},
-        {.started_ns = 270, .finished_ns = 330, .wait_begin_ns = 300, .wait_end_ns = 331},
-        {.started_ns = 330, .finished_ns = 390, .wait_begin_ns = 335, .wait_end_ns = 392},
-    };
-    ring_overlap o = ring_overlap_of(records, 4, 290);
-    assert_int_equal(o.communication_ns, 160 + 120);
-    assert_int_equal(o.hidden_ns, 160 + 20);
-    assert_int_equal(o.exposed_ns, 31 + 57);
-    assert_int_equal(o.pytorch_ns, 190);
-    o = ring_overlap_of(records, 0, 290);
-    assert_int_equal(o.communication_ns + o.hidden_ns + o.exposed_ns + o.pytorch_ns, 0);
-    o = ring_overlap_of(records, 4, 90); /* all after the backward pass */
-    assert_int_equal(o.hidden_ns, 0);
-    assert_int_equal(o.pytorch_ns, 0);
-}
-
 /* ---- ledger ----------------------------------------------------------------------------------- */
 
 typedef struct ledger_case {
@@ -394,7 +373,6 @@ int main(void)
         cmocka_unit_test(unused_parameters_count_as_zero),
         cmocka_unit_test(sums_over_the_ranks_run_between_buckets),
         cmocka_unit_test(the_times_of_every_bucket_are_recorded),
-        cmocka_unit_test(overlap_is_derived_from_the_records),
         cmocka_unit_test(the_ledger_holds_buckets_only_while_they_are_allocated),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,106 @@
+/* The anatomy of a rank's step: on what each of its instants was spent.
+ *
+ * The lane is the compute thread or, where kernels run after the host has launched them, the compute stream. Every
+ * instant of a step gets the first label that fits:
+ *
+ *   the lane executes                                            data, forward, backward, optimizer, other
+ *   it waits for the loader                                      data
+ *   it waits while a transfer or a sum for the rank is in progress    exposed communication
+ *   it waits for something that another rank has not sent        waiting
+ *   it waits for anything else                                   other
+ *
+ * Recorded are the lane's phases (by the train loop), its waits with the time and rank of the last contribution to what
+ * was awaited (by engines), and spans in which a transfer or a sum was in progress (by the engine's agent). One sweep at
+ * the end of the step labels it, so its parts add up to the step in integer nanoseconds. Communication is the union of
+ * the spans: its exposed part is that in which the lane waited, the rest is hidden.
+ *
+ * A span may become known after its step has ended. What lies in the previous step then counts as hidden in this one. */
+#ifndef COMMON_SYNC_ANATOMY_H
+#define COMMON_SYNC_ANATOMY_H
+
+#include "common/device/device.h"
+#include "common/trace/trace.h"
+
+typedef enum step_part {
+    STEP_DATA,
+    STEP_FORWARD,
+    STEP_BACKWARD,
+    STEP_EXPOSED, /* communication */
+    STEP_WAITING, /* for other ranks */
+    STEP_OPTIMIZER,
+    STEP_OTHER,
+    STEP_PARTS
+} step_part;
+
+enum { ANATOMY_NOBODY = -1 };
+
+/* What the lane executes from `begin_ns` on, until the next phase begins. */
+typedef struct anatomy_phase {
+    int64_t begin_ns;
+    step_part part;
+} anatomy_phase;
+
+typedef struct anatomy_span {
+    int64_t begin_ns, end_ns;
+} anatomy_span;
+
+/* The last contribution to something that a rank waits for. */
+typedef struct anatomy_sent {
+    int64_t ns;
+    int rank; /* who sent it; ANATOMY_NOBODY: not known, or nobody had to */
+} anatomy_sent;
+
+typedef struct anatomy_wait {
+    anatomy_span time;
+    anatomy_sent last;
+} anatomy_wait;
+
+typedef struct anatomy_figures {
+    int64_t parts[STEP_PARTS]; /* ns; they add up to the step */
+    int64_t hidden_ns;         /* communication while the lane executed */
+    int waited_for;            /* the rank waited for longest; ANATOMY_NOBODY: none */
+} anatomy_figures;
+
+/* ---- the sweep ---- */
+
+/* Phases, waits and spans are in order of time. The first phase begins at begin_ns or before; neither waits nor spans
+ * overlap among themselves, and those outside the step are passed over. */
+typedef struct anatomy_step {
+    int64_t begin_ns, end_ns;
+    const anatomy_phase *phases;
+    const anatomy_wait *waits;
+    const anatomy_span *spans;
+    int phase_count, wait_count, span_count;
+} anatomy_step;
+
+/* `waited_ns` [ranks, at least] becomes the time waited for each rank; the caller has cleared it. */
+void anatomy_sweep(const anatomy_step *step, int64_t *waited_ns, anatomy_figures *out);
+
+/* ---- the recorder of a rank ---- */
+
+typedef struct anatomy anatomy;
+
+/* `lane` and `trace` (of the rank, or NULL) are borrowed. Room for the waits of a step over `params` parameters; further ones are not told apart from what
+ * the lane executes. Nothing is allocated later. */
+status anatomy_open(device_stream *lane, trace *trace, int params, int world, anatomy **out);
+void anatomy_close(anatomy **a);
+
+/* The thread that feeds the lane: the lane waits from begin to end. A second begin before the end does nothing, so a
+ * stage that returned STATUS_AGAIN may come again. *number: of the wait in this step, for the two calls below; -1: it was
+ * not recorded. */
+status anatomy_begin_wait(anatomy *a);
+status anatomy_end_wait(anatomy *a, int *number);
+/* What the wait was for: any time before the end of the step. */
+void anatomy_name_wait(anatomy *a, int number, anatomy_sent last);
+/* Once the lane has passed it. */
+anatomy_span anatomy_wait_time(anatomy *a, int number);
+
+/* One thread, the rank's agent: a transfer or a sum for this rank was in progress. */
+void anatomy_add_span(anatomy *a, int64_t begin_ns, int64_t end_ns);
+
+/* The lane has passed the end of a step with these phases. Waits are forgotten. */
+void anatomy_end_step(anatomy *a, anatomy_span step, const anatomy_phase *phases, int phase_count, anatomy_figures *out);
+/* [world] of the last step: time waited for each rank, ns. */
+const int64_t *anatomy_waited(const anatomy *a);
+
+#endif

@@ -1,0 +1,154 @@
+"""The parts of a step: they add up, under every engine, policy and device; a late rank is waited for and named; the
+communication of a step is what the link's arithmetic says."""
+import os
+import re
+import statistics
+
+from program import harness, in_ns
+from tap import cases, expect, expect_equal, main, test
+
+ROOT = os.environ.get("SOURCE_DIR", os.getcwd())
+PARTS = ("data_s", "forward_s", "backward_s", "exposed_communication_s", "waiting_s", "optimizer_s", "other_s")
+VIRTUAL = ["--model", "lenet", "--data", "synthetic:1x28x28:10", "--quiet"]
+LENET = [*VIRTUAL, "--threads", "1"]
+
+
+def policies(engine):
+    with open(os.path.join(ROOT, engine, "policies" if engine == "ring" else "", "policies.h"), encoding="utf-8") as file:
+        return re.findall(r'^POLICY\("([^"]+)"', file.read(), re.M)
+
+
+def job_of(*words, limit=120):
+    result = harness("run", *words, "--json", "-", limit=limit)
+    expect_equal(result.code, 0, "exit code", result)
+    job, = result.jobs().values()
+    return job
+
+
+# ---- the parts add up --------------------------------------------------------------------------
+
+def expect_anatomy(job):
+    for rank in job["ranks"]:
+        where = f"{job['engine']}={job['policy']}, rank {rank['rank']}"
+        for i, total in enumerate(in_ns(rank["step_s"])):
+            parts = {key: in_ns(rank[key][i]) for key in PARTS}
+            expect(min(parts.values()) >= 0, f"{where}, step {i}: a negative part", parts)
+            expect_equal(sum(parts.values()), total, f"{where}, step {i}: {parts}")
+            hidden, communication = (in_ns(rank[key][i]) for key in ("hidden_communication_s", "communication_s"))
+            expect_equal(hidden + parts["exposed_communication_s"], communication, f"{where}, step {i}: hidden and exposed")
+            expect((rank["waited_for"][i] is not None) == (parts["waiting_s"] > 0), f"{where}, step {i}: who is waited for")
+        named = sum(in_ns(seconds) for seconds in rank["waited_for_s"].values())
+        expect_equal(named, sum(in_ns(rank["waiting_s"])), f"{where}: waiting, by rank")
+        expect(str(rank["rank"]) not in rank["waited_for_s"], f"{where}: waits for itself", rank["waited_for_s"])
+        expect(job["world_size"] == 1 or sum(rank["communication_s"]) > 0, f"{where}: no communication")
+
+
+RUNS = [("none", [])] + [(engine, ["--mode", engine, "--policy", policy, "--gpus", "3"])
+                         for engine in ("ring", "ps") for policy in policies(engine)]
+DEVICES = [("cpu", [*LENET, "--batch", "4"]), ("reference", ["--model", "wine_mlp", "--data", "wine", "--quiet"]),
+           ("sim:v100-pcie-32g", [*VIRTUAL, "--batch", "4"])]
+FURTHER = [("cpu", words) for words in (
+    ["--mode", "ring", "--progress", "inline"], ["--mode", "ps", "--policy", "sync", "--progress", "inline"],
+    ["--mode", "ps", "--policy", "dp", "--progress", "inline"], ["--mode", "ring", "--accumulate", "3"],
+    ["--mode", "ps", "--policy", "sync", "--accumulate", "2"], ["--mode", "ps", "--policy", "dp", "--accumulate", "2"],
+    ["--mode", "ps", "--policy", "sync", "--servers", "2", "--clip-norm", "0.5"],
+    ["--mode", "ps", "--policy", "sync", "--server-optimizer", "off", "--clip-norm", "0.5"],
+    ["--mode", "ps", "--policy", "async", "--server-placement", "own"],
+    ["--mode", "ring", "--comm-hook", "powersgd"], ["--mode", "ring", "--link", "100MB/s,100us"],
+    ["--mode", "ps", "--policy", "ssp", "--link", "100MB/s,100us"])]
+
+
+@cases([(f"{' '.join(words[1:4:2]) or 'none'} on {device}", device, model, words or ["--mode", "none"])
+        for device, model in DEVICES for _, words in RUNS] +
+       [(" ".join(words), device, DEVICES[0][1], words + ["--gpus", "2"]) for device, words in FURTHER])
+def the_parts_of_every_step_add_up(device, model, words):
+    expect_anatomy(job_of(*model, "--device", device, "--steps", "6", "--warmup", "1", *words))
+
+
+@test
+def the_table_shows_means_that_add_up():
+    job = job_of(*LENET, "--batch", "4", "--mode", "ring", "--gpus", "2", "--steps", "8")
+    mean = {key: job["phases"][key]["mean_s"] for key in (*PARTS, "step_s")}
+    expect(abs(sum(mean[key] for key in PARTS) - mean["step_s"]) < len(PARTS) * 1e-9, "means of the parts and of the step", mean)
+
+
+# ---- a late rank -------------------------------------------------------------------------------
+
+EXECUTED = ("data_s", "forward_s", "backward_s", "optimizer_s")
+SLOW = [*LENET, "--batch", "16", "--gpus", "3", "--slow", "1:100", "--warmup", "0"]
+
+
+def executed(rank, steps):
+    return sum(rank[key][i] for key in EXECUTED for i in steps)
+
+
+def waiting_and_delay(job, rank, steps, ahead=0):
+    """What a rank, so many steps ahead of rank 1, waited for others, and by how much rank 1 computed longer; s."""
+    rank, late = job["ranks"][rank], job["ranks"][1]
+    return sum(rank["waiting_s"][i] for i in steps), executed(late, [i - ahead for i in steps]) - executed(rank, steps)
+
+
+@cases([("ring", ["--mode", "ring"], True), ("ps=sync", ["--mode", "ps", "--policy", "sync"], True),
+        ("ps=dp", ["--mode", "ps", "--policy", "dp"], False)])
+def all_others_wait_for_a_late_rank(words, by_name):
+    job = job_of(*SLOW, "--steps", "8", *words)
+    expect_anatomy(job)
+    for rank in (0, 2):
+        waited, delay = waiting_and_delay(job, rank, range(1, 8))
+        expect(waited >= 0.9 * delay > 0, f"rank {rank} waited {waited:.3f} s for a delay of {delay:.3f} s")
+        named = job["ranks"][rank]["waited_for_s"]
+        late = "1" if by_name or rank == 0 else "0"  # dp: all wait for rank 0, which waits for rank 1
+        expect(max(named, key=named.get) == late, f"rank {rank} waits for", named)
+
+
+@test
+def under_async_nobody_waits_for_a_late_rank():
+    job = job_of(*SLOW, "--steps", "8", "--mode", "ps", "--policy", "async")
+    expect_anatomy(job)
+    for rank in (0, 2):
+        waited, delay = waiting_and_delay(job, rank, range(1, 8))
+        expect(waited < 0.1 * delay, f"rank {rank} waited {waited:.3f} s, and the delay is {delay:.3f} s")
+
+
+@test
+def under_ssp_ranks_wait_only_beyond_the_bound():
+    job = job_of(*SLOW, "--steps", "9", "--mode", "ps", "--policy", "ssp", "--staleness", "3")
+    expect_anatomy(job)
+    for rank in (0, 2):
+        within, delay = waiting_and_delay(job, rank, range(0, 4))  # these need no update of another rank
+        expect(within < 0.1 * delay, f"rank {rank} waited {within:.3f} s within the bound; the delay is {delay:.3f} s")
+        beyond, delay = waiting_and_delay(job, rank, range(5, 9), ahead=4)
+        expect(beyond >= 0.9 * delay > 0, f"rank {rank} waited {beyond:.3f} s beyond the bound for a delay of {delay:.3f} s")
+
+
+# ---- communication and the link ----------------------------------------------------------------
+
+RATE, LATENCY = 500e3, 0.02
+LINK = [*LENET, "--batch", "2", "--gpus", "2", "--steps", "7", "--warmup", "2", "--link", "500KB/s,20ms"]
+# fc3, fc2, fc1, conv2, conv1: in the order in which gradients become ready; a bias is as good as no bytes
+TENSORS = [840, 10080, 48000, 2400, 150]
+PARAMETERS = 61706
+
+
+def there_and_back():
+    """A worker's tensors to a server and back, one after another each way: latency, and its bytes at the link's rate."""
+    out = back = 0.0
+    for elements in TENSORS:
+        out += 4 * elements / RATE
+        back = max(back, out + LATENCY) + 4 * elements / RATE
+    return back + LATENCY
+
+
+@cases([("ring", ["--mode", "ring", "--policy", "flat"], [2 * LATENCY + 4 * PARAMETERS / RATE] * 2),
+        ("ps with one server", ["--mode", "ps", "--policy", "sync", "--servers", "1"],
+         [LATENCY + 4 * PARAMETERS / RATE, there_and_back()])])
+def communication_is_what_the_link_takes(words, expected):
+    job = job_of(*LINK, *words)
+    expect_anatomy(job)
+    for rank, seconds in zip(job["ranks"], expected):
+        found = statistics.median(rank["communication_s"])
+        expect(abs(found / seconds - 1) <= 0.05, f"rank {rank['rank']}: {found:.4f} s, the link takes {seconds:.4f} s",
+               rank["communication_s"])
+
+
+main()

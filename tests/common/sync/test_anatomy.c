@@ -1,0 +1,237 @@
+/* The labels of a step's instants: by the stated precedence, one each, and they add up to the step. */
+#include "common/sync/anatomy.h"
+
+#include "common/base/random.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define COUNT(list) ((int)(sizeof(list) / sizeof *(list)))
+enum { RANKS = 3 };
+
+static const anatomy_phase phases[] = {
+    {0, STEP_OTHER}, {100, STEP_DATA}, {200, STEP_FORWARD}, {400, STEP_BACKWARD}, {700, STEP_OTHER}, {900, STEP_OPTIMIZER},
+};
+
+typedef struct sweep_case {
+    const char *name;
+    anatomy_wait waits[3];
+    anatomy_span spans[3];
+    int64_t parts[STEP_PARTS]; /* data, forward, backward, exposed, waiting, optimizer, other */
+    int64_t hidden;
+    int waited_for;
+} sweep_case;
+
+static const sweep_case cases[] = {
+    {"nothing is waited for", {{{0, 0}, {0, 0}}}, {{0, 0}}, {100, 200, 300, 0, 0, 100, 300}, 0, ANATOMY_NOBODY},
+    {"communication while the lane executes is hidden", {{{0, 0}, {0, 0}}}, {{450, 650}}, {100, 200, 300, 0, 0, 100, 300}, 200,
+     ANATOMY_NOBODY},
+    {"a wait during communication is exposed, before the last contribution it is waiting, else other",
+     {{{700, 900}, {760, 2}}}, {{760, 850}}, {100, 200, 300, 90, 60, 100, 150}, 0, 2},
+    {"a transfer in progress comes before waiting", {{{700, 900}, {850, 1}}}, {{650, 800}},
+     {100, 200, 300, 100, 50, 100, 150}, 50, 1},
+    {"nobody had to send anything", {{{700, 800}, {900, ANATOMY_NOBODY}}}, {{0, 0}}, {100, 200, 300, 0, 0, 100, 300}, 0,
+     ANATOMY_NOBODY},
+    {"waiting for the loader is data, whatever is in progress", {{{120, 180}, {170, 1}}}, {{110, 150}},
+     {100, 200, 300, 0, 0, 100, 300}, 40, ANATOMY_NOBODY},
+    {"a wait within the forward pass is not part of it", {{{250, 300}, {270, 1}}}, {{0}},
+     {100, 180 - 30, 300, 0, 20, 100, 330}, 0, 1},
+    {"the rank waited for longest is named", {{{200, 260}, {260, 0}}, {{300, 330}, {330, 2}}, {{400, 440}, {440, 2}}},
+     {{0, 0}}, {100, 110, 260, 0, 130, 100, 300}, 0, 2},
+    {"waits and spans outside the step do not count", {{{-50, -20}, {-20, 1}}, {{1000, 1100}, {1100, 1}}},
+     {{-90, -10}, {950, 1200}}, {100, 200, 300, 0, 0, 100, 300}, 50, ANATOMY_NOBODY},
+};
+
+static int used_waits(const sweep_case *c)
+{
+    int n = 0;
+    while (n < COUNT(c->waits) && c->waits[n].time.end_ns != 0) n++;
+    return n;
+}
+
+static int used_spans(const sweep_case *c)
+{
+    int n = 0;
+    while (n < COUNT(c->spans) && c->spans[n].end_ns != 0) n++;
+    return n;
+}
+
+static void every_instant_gets_the_first_label_that_fits(void **state)
+{
+    (void)state;
+    for (int i = 0; i < COUNT(cases); i++) {
+        const sweep_case *c = &cases[i];
+        anatomy_step step = {0, 1000, phases, c->waits, c->spans, COUNT(phases), used_waits(c), used_spans(c)};
+        anatomy_figures found;
+        int64_t waited[RANKS] = {0}, sum = 0;
+        anatomy_sweep(&step, waited, &found);
+        for (int p = 0; p < STEP_PARTS; p++) {
+            sum += found.parts[p];
+            if (found.parts[p] != c->parts[p])
+                fail_msg("%s: part %d is %lld, expected %lld", c->name, p, (long long)found.parts[p], (long long)c->parts[p]);
+        }
+        if (sum != 1000 || found.hidden_ns != c->hidden || found.waited_for != c->waited_for)
+            fail_msg("%s: sum %lld, hidden %lld, waited for %d", c->name, (long long)sum, (long long)found.hidden_ns,
+                     found.waited_for);
+    }
+}
+
+/* ---- against a clock that ticks nanosecond by nanosecond ---------------------------------------- */
+
+enum { LENGTH = 400, ROUNDS = 300, MOST = 12 };
+static const step_part executed[] = {STEP_DATA, STEP_FORWARD, STEP_BACKWARD, STEP_OPTIMIZER, STEP_OTHER};
+
+static int64_t draw(uint64_t start, uint64_t *at, int64_t below)
+{
+    return (int64_t)random_below(start, (*at)++, (uint64_t)below);
+}
+
+static step_part label_at(const anatomy_step *s, int64_t ns, bool *in_progress)
+{
+    step_part part = STEP_OTHER;
+    const anatomy_wait *wait = NULL;
+    for (int i = 0; i < s->phase_count; i++)
+        if (s->phases[i].begin_ns <= ns) part = s->phases[i].part;
+    for (int i = 0; i < s->wait_count; i++)
+        if (s->waits[i].time.begin_ns <= ns && ns < s->waits[i].time.end_ns) wait = &s->waits[i];
+    *in_progress = false;
+    for (int i = 0; i < s->span_count; i++)
+        if (s->spans[i].begin_ns <= ns && ns < s->spans[i].end_ns) *in_progress = true;
+    if (!wait || part == STEP_DATA) return part;
+    if (*in_progress) return STEP_EXPOSED;
+    return ns < wait->last.ns && wait->last.rank != ANATOMY_NOBODY ? STEP_WAITING : STEP_OTHER;
+}
+
+static void the_sweep_equals_a_look_at_every_nanosecond(void **state)
+{
+    (void)state;
+    for (int round = 0; round < ROUNDS; round++) {
+        uint64_t start = random_start(31, (uint64_t)round), at = 0;
+        anatomy_phase p[MOST];
+        anatomy_wait w[MOST];
+        anatomy_span s[MOST];
+        int64_t t = -10;
+        for (int i = 0; i < MOST; i++, t += draw(start, &at, 60))
+            p[i] = (anatomy_phase){t, executed[draw(start, &at, COUNT(executed))]};
+        t = -20;
+        for (int i = 0; i < MOST; i++) {
+            int64_t begin = t + draw(start, &at, 40), end = begin + draw(start, &at, 30);
+            w[i] = (anatomy_wait){{begin, end}, {begin + draw(start, &at, 50) - 10, (int)draw(start, &at, RANKS + 1) - 1}};
+            t = end;
+        }
+        t = -20;
+        for (int i = 0; i < MOST; i++) {
+            int64_t begin = t + draw(start, &at, 40), end = begin + 1 + draw(start, &at, 30);
+            s[i] = (anatomy_span){begin, end};
+            t = end + 1;
+        }
+        anatomy_step step = {0, LENGTH, p, w, s, MOST, MOST, MOST};
+        anatomy_figures found;
+        int64_t waited[RANKS] = {0}, expected[STEP_PARTS] = {0}, hidden = 0;
+        anatomy_sweep(&step, waited, &found);
+        for (int64_t ns = 0; ns < LENGTH; ns++) {
+            bool in_progress;
+            step_part label = label_at(&step, ns, &in_progress);
+            expected[label]++;
+            hidden += in_progress && label != STEP_EXPOSED;
+        }
+        assert_memory_equal(found.parts, expected, sizeof expected);
+        assert_int_equal(found.hidden_ns, hidden);
+    }
+}
+
+/* ---- the recorder ------------------------------------------------------------------------------- */
+
+typedef struct recorder {
+    device *device;
+    device_stream *lane;
+    anatomy *anatomy;
+} recorder;
+
+static void open_recorder(recorder *r)
+{
+    device_config config = {.name = "cpu", .world = RANKS, .threads = 1};
+    assert_int_equal(device_open(&config, &r->device), STATUS_OK);
+    assert_int_equal(device_stream_open(r->device, DEVICE_STREAM_COMPUTE, &r->lane), STATUS_OK);
+    assert_int_equal(anatomy_open(r->lane, NULL, 4, RANKS, &r->anatomy), STATUS_OK);
+}
+
+static void close_recorder(recorder *r)
+{
+    anatomy_close(&r->anatomy);
+    device_stream_close(&r->lane);
+    device_close(&r->device);
+}
+
+static anatomy_figures end_step(recorder *r, int64_t begin, int64_t end)
+{
+    anatomy_phase computes = {begin, STEP_BACKWARD};
+    anatomy_figures f;
+    anatomy_end_step(r->anatomy, (anatomy_span){begin, end}, &computes, 1, &f);
+    return f;
+}
+
+static void what_is_known_late_is_hidden_in_the_next_step_and_counted_once(void **state)
+{
+    (void)state;
+    recorder r;
+    open_recorder(&r);
+    anatomy_add_span(r.anatomy, 10, 30);
+    assert_int_equal(end_step(&r, 0, 100).hidden_ns, 20);
+    anatomy_add_span(r.anatomy, 20, 50);   /* of the step that has ended: 20 ns more */
+    anatomy_add_span(r.anatomy, 90, 130);  /* 10 in that step, 30 in this one */
+    assert_int_equal(end_step(&r, 100, 200).hidden_ns, 20 + 10 + 30);
+    assert_int_equal(end_step(&r, 200, 300).hidden_ns, 0);
+    close_recorder(&r);
+}
+
+static void overlapping_spans_are_counted_once_in_any_order(void **state)
+{
+    (void)state;
+    recorder r;
+    open_recorder(&r);
+    const anatomy_span spans[] = {{50, 60}, {10, 20}, {15, 25}, {58, 70}, {5, 7}, {24, 52}, {80, 90}};
+    for (int i = 0; i < COUNT(spans); i++) anatomy_add_span(r.anatomy, spans[i].begin_ns, spans[i].end_ns);
+    assert_int_equal(end_step(&r, 0, 100).hidden_ns, 2 + 60 + 10);
+    close_recorder(&r);
+}
+
+static void a_wait_is_between_its_two_marks(void **state)
+{
+    (void)state;
+    recorder r;
+    open_recorder(&r);
+    int64_t begin = device_now_ns(r.device);
+    int number = -1;
+    assert_int_equal(anatomy_begin_wait(r.anatomy), STATUS_OK);
+    assert_int_equal(anatomy_begin_wait(r.anatomy), STATUS_OK); /* a stage that comes again */
+    while (device_now_ns(r.device) < begin + 1000000) {
+    }
+    assert_int_equal(anatomy_end_wait(r.anatomy, &number), STATUS_OK);
+    assert_int_equal(number, 0);
+    anatomy_span time = anatomy_wait_time(r.anatomy, number);
+    anatomy_name_wait(r.anatomy, number, (anatomy_sent){time.end_ns, 2});
+    int64_t end = device_now_ns(r.device);
+    anatomy_figures f = end_step(&r, begin, end);
+    assert_int_equal(f.parts[STEP_WAITING], time.end_ns - time.begin_ns);
+    assert_int_equal(f.parts[STEP_WAITING] + f.parts[STEP_BACKWARD], end - begin);
+    assert_int_equal(f.waited_for, 2);
+    assert_int_equal(anatomy_waited(r.anatomy)[2], f.parts[STEP_WAITING]);
+    close_recorder(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_instant_gets_the_first_label_that_fits),
+        cmocka_unit_test(the_sweep_equals_a_look_at_every_nanosecond),
+        cmocka_unit_test(what_is_known_late_is_hidden_in_the_next_step_and_counted_once),
+        cmocka_unit_test(overlapping_spans_are_counted_once_in_any_order),
+        cmocka_unit_test(a_wait_is_between_its_two_marks),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
