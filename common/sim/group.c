@@ -172,6 +172,7 @@ status sim_group_join(sim_group *g, int member, sim_time at, sim_collective kind
     }
     m->told = *told;
     m->joined = true;
+    m->at = at;
     g->kind = kind;
     g->bytes = bytes;
     if (g->joined == 0 || at > g->at) g->last = member;

@@ -33,13 +33,14 @@ typedef struct sim_group {
     int phase;
     struct sim_joined {
         sim_group_member told;
-        bool joined; /* the call that runs or gathers */
+        bool joined; /* the call that runs or gathers, */
+        sim_time at; /* when */
     } * members;     /* [count] */
     int *ranks;
     int count, present, joined; /* members; those that join; those that have */
     sim_collective kind;        /* of the call that gathers or runs */
     sim_time at;                /* when the last of those who joined comes */
-    int last;                   /* that member */
+    int last;                   /* that member, the first of those who come at that time */
     double bytes, sent;
     int64_t calls; /* that were done, and their bytes as every member sent them */
     double bytes_sent;

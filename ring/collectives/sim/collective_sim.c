@@ -84,7 +84,8 @@ static void on_moving(void *context)
 {
     sim_members_group *g = context;
     present(g)->times.started_ns = sim_to_ns(simulation_now(simulation_of(g)));
-    present(g)->times.last_rank = g->shared->last;
+    bool late = g->shared->members[g->base.rank].at == g->shared->at; /* as late as any other */
+    present(g)->times.last_rank = late ? g->base.rank : g->shared->last;
     pass_on(g);
     sim_device_begin_communication(device_of(g));
 }
