@@ -51,6 +51,12 @@ static void cell_table(const json_t *cells, text_buffer *out)
     json_array_foreach(cells, i, cell) cell_row(cell, out);
 }
 
+/* Identities are not: they can only be equal. */
+static bool is_scored(const json_t *cell)
+{
+    return *report_text_at(cell, "verdict") && strcmp(report_text_at(cell, "obtained"), "identity") != 0;
+}
+
 /* How far a figure is off on average, over the scored cells that have it: ours, or a baseline. */
 static double mean_error(const json_t *cells, const char *baseline)
 {
@@ -62,7 +68,7 @@ static double mean_error(const json_t *cells, const char *baseline)
     {
         const json_t *from = baseline ? json_object_get(cell, "baselines") : cell;
         const json_t *value = json_object_get(from, baseline ? baseline : "ours");
-        if (!*report_text_at(cell, "verdict") || !json_is_number(value)) continue;
+        if (!is_scored(cell) || !json_is_number(value)) continue;
         sum += fabs(json_number_value(value) / report_number_at(cell, "published") - 1);
         count++;
     }
@@ -71,18 +77,21 @@ static double mean_error(const json_t *cells, const char *baseline)
 
 static void score(const json_t *cells, const json_t *claims, text_buffer *out)
 {
-    int scored = 0, hits = 0, held = 0;
+    int scored = 0, hits = 0, held = 0, identical = 0, identities = 0;
     size_t i;
     const char *name;
     json_t *one;
     json_array_foreach(cells, i, one)
     {
-        scored += *report_text_at(one, "verdict") != '\0';
+        scored += is_scored(one);
+        identities += strcmp(report_text_at(one, "obtained"), "identity") == 0;
+        identical += strcmp(report_text_at(one, "verdict"), "identical") == 0;
         hits += strcmp(report_text_at(one, "verdict"), "within") == 0;
     }
     json_array_foreach(claims, i, one) held += json_is_true(json_object_get(one, "holds"));
     text_append(out, "\nVerdict: %d of %d scored cells within their limits, %d of %zu claims hold.\n", hits, scored, held,
                 json_array_size(claims));
+    if (identities > 0) text_append(out, "%d of %d identities hold.\n", identical, identities);
     if (scored == 0) return;
     text_append(out, "Mean error of scored cells: %.1f %%", 100 * mean_error(cells, NULL));
     json_object_foreach(json_object_get(json_array_get(cells, 0), "baselines"), name, one)
@@ -91,6 +100,25 @@ static void score(const json_t *cells, const json_t *claims, text_buffer *out)
         if (!isnan(error)) text_append(out, "; %s: %.1f %%", name, 100 * error);
     }
     text_append(out, ".\n");
+}
+
+/* How much better than a null model, of which the JSON has all figures. */
+static void skill(const json_t *s, text_buffer *out)
+{
+    if (!json_is_object(s)) return;
+    double value = report_number_at(s, "value"), worst = report_number_at(s, "worst_without_one_source");
+    text_append(out, "Skill over the null model (more GPUs cost nothing, schemes are equal): ");
+    if (isnan(value)) text_append(out, "no verdict");
+    else text_append(out, "S = %.2f", value);
+    text_append(out, " on %.0f scored cells of %.0f source%s", report_number_at(s, "scored_cells"),
+                report_number_at(s, "sources"), report_number_at(s, "sources") == 1 ? "" : "s");
+    if (!isnan(worst)) text_append(out, "; at worst %.2f, without %s", worst, report_text_at(s, "without"));
+    text_append(out, ".\n");
+    if (report_number_at(s, "unscored_cells") > 0)
+        text_append(out, "Not scored, since the null model is right within 2 u: %.0f, of which ours is within 2 u in %.0f.\n",
+                    report_number_at(s, "unscored_cells"), report_number_at(s, "unscored_within"));
+    text_append(out, "Calibrated, and given to the null model: %s. Constants: %s.\n", report_text_at(s, "calibration"),
+                report_text_at(s, "constants"));
 }
 
 void report_reproduction(const json_t *result, text_buffer *out)
@@ -107,5 +135,6 @@ void report_reproduction(const json_t *result, text_buffer *out)
         text_append(out, "| %s | %s | %s |\n", report_text_at(one, "claim"),
                     json_is_true(json_object_get(one, "holds")) ? "yes" : "NO", report_text_at(one, "detail"));
     score(cells, claims, out);
+    skill(json_object_get(result, "skill"), out);
     json_array_foreach(json_object_get(result, "notes"), i, one) text_append(out, "\n%s\n", json_string_value(one));
 }

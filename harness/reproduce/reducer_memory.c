@@ -43,7 +43,7 @@ static void add_phases(reproduction_report *r, const char *row, const virtual_fi
     for (int p = 0; p < PS_DP_PHASE_COUNT; p++) {
         const ps_dp_phase_info *info = ps_dp_phase_describe((ps_dp_phase)p);
         const json_t *phase = phase_of(f, (ps_dp_phase)p);
-        reproduction_cell *c = reproduction_add(r, row, info->name, "MiB", CELL_PREDICTED,
+        reproduction_cell *c = reproduction_add(r, row, info->name, "MiB", CELL_IDENTITY,
                                                 bytes_at(phase, "formula_bytes") / mib,
                                                 bytes_at(phase, "difference_bytes") / mib, exact);
         snprintf(c->note, sizeof c->note, "%s, buffers and batch", info->torch);
@@ -83,10 +83,12 @@ static void add_published(reproduction_report *r, const published_table *t, doub
         char label[64];
         const char *device0 = published_text(t, row, "device0"), *others = published_text(t, row, "others");
         snprintf(label, sizeof label, "%.50s", published_text(t, row, "source"));
-        bool number = others[0] >= '0' && others[0] <= '9';
-        double more = number ? strtod(device0, NULL) - strtod(others, NULL) : NAN;
-        reproduction_cell *c = reproduction_add(r, label, "device 0 more than others", "MiB", CELL_DIRECTION,
-                                                more, row == 0 ? adam / mib : NAN, 0);
+        double low = 0, high = 0;
+        bool range = sscanf(device0, "%lf to %lf", &low, &high) == 2; /* of our model; the others' is not stated */
+        double more = range ? (low + high) / 2 : strtod(device0, NULL) - strtod(others, NULL);
+        reproduction_cell *c =
+            reproduction_add(r, label, "device 0 more than others", "MiB", range ? CELL_PREDICTED : CELL_DIRECTION, more,
+                             range ? adam / mib : NAN, range ? (high - low) / (high + low) : 0);
         snprintf(c->note, sizeof c->note, "published: %s %s, model %s", device0, others,
                  published_text(t, row, "model")[0] ? published_text(t, row, "model") : "not stated");
     }

@@ -52,7 +52,7 @@ reproduction_cell *reproduction_add(reproduction_report *r, const char *row, con
 {
     assert(r->cell_count < REPRODUCTION_CELLS);
     reproduction_cell *c = &r->cells[r->cell_count++];
-    *c = (reproduction_cell){.kind = kind, .published = published, .ours = ours, .tolerance = tolerance};
+    *c = (reproduction_cell){.kind = kind, .published = published, .ours = ours, .tolerance = tolerance, .null = NAN};
     snprintf(c->row, sizeof c->row, "%s", row);
     snprintf(c->quantity, sizeof c->quantity, "%s", quantity);
     snprintf(c->unit, sizeof c->unit, "%s", unit);

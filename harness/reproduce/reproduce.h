@@ -4,6 +4,7 @@
  * The files in the order in which data flow through them:
  *   published.c        the published table
  *   torch_vs_apex.c, dp_vs_ddp.c, ddp_benchmark.c, throughput.c, reducer_memory.c: the tables' rows
+ *   skill.c            how much better than a null model
  *   gpu_row.c          a row measured on GPUs instead of virtual ones
  *   reproduce.c        cells, claims, notes; the fit of a profile's compute
  *   render.c           the report as CSV and JSON; harness/report/report_reproduction.c renders Markdown from the JSON */
@@ -37,11 +38,16 @@ void published_close(published_table *t);
 const char *published_text(const published_table *t, int row, const char *column);
 double published_number(const published_table *t, int row, const char *column);
 
+/* Relative: the rounding of the cell's digits combined with the row's `spread`; where no spread is stated 1 %, or the
+ * rounding if that is more. */
+double published_uncertainty(const published_table *t, int row, const char *column);
+
 typedef enum cell_kind {
     CELL_CALIBRATED, /* the profile was fitted to it */
     CELL_PREDICTED,  /* held out: scored */
     CELL_DERIVED,    /* of other cells: scored, a miss follows from theirs */
-    CELL_DIRECTION   /* model or hardware not stated: shown, not scored */
+    CELL_DIRECTION,  /* model or hardware not stated: shown, not scored */
+    CELL_IDENTITY    /* compared with a formula of our own: equal, or a defect; not scored */
 } cell_kind;
 
 enum { CELL_BASELINES = 3 };
@@ -52,6 +58,9 @@ typedef struct reproduction_cell {
     double published, ours;           /* NaN: not there */
     double tolerance;                 /* of the deviation; 0: none is asked for */
     double baselines[CELL_BASELINES]; /* NaN: does not apply */
+    double null;        /* the null model's forecast; NaN: the cell takes no part in the skill */
+    double uncertainty; /* of the published figure, relative */
+    char source[64];    /* of the published figure */
     char note[160];
     char command[640]; /* `harness run ...` of the job that gave the figure; "": several, or none */
 } reproduction_cell;
@@ -62,6 +71,17 @@ typedef struct reproduction_claim {
     bool holds;
     char detail[200];
 } reproduction_claim;
+
+/* S = 1 - sum max(0, |ln(ours / published)| - u) / sum max(0, |ln(null / published)| - u) over the predicted cells with
+ * |ln(null / published)| > 2 u, where u is the cell's uncertainty. The null model says that more GPUs cost nothing and that
+ * schemes are equal; it is given the calibration rows. */
+typedef struct reproduction_skill {
+    double skill; /* NaN: fewer than four scored cells, so no verdict */
+    double worst; /* the smallest of those that leave one source out; NaN: fewer than four cells are left */
+    const char *without; /* that source; within the report */
+    int scored, sources;
+    int unscored, unscored_within; /* cells that the null model meets too; ours is within 2 u */
+} reproduction_skill;
 
 enum { REPRODUCTION_CELLS = 128, REPRODUCTION_CLAIMS = 32, REPRODUCTION_NOTES = 8 };
 
@@ -89,6 +109,8 @@ typedef struct reproduction {
     const char *name, *summary, *title, *source, *how;
     const char *profiles;                  /* where the rows' own predict */
     const char *baselines[CELL_BASELINES]; /* what they are; NULL: none */
+    const char *calibration; /* the rows that constants were fitted to, which the null model is given; NULL: no skill */
+    const char *constants;   /* the profiles, and the commits since which their constants are what they are */
     bool measured;                         /* on real devices, none of it simulated */
     status (*run)(reproduction_run *run);
 } reproduction;
@@ -121,6 +143,10 @@ reproduction_cell *reproduction_add(reproduction_report *r, const char *row, con
 reproduction_cell *reproduction_find(reproduction_report *r, const char *row, const char *quantity);
 void reproduction_claim_that(reproduction_report *r, bool holds, const char *detail, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
+/* Has the cell take part in the skill. */
+void reproduction_null(reproduction_cell *c, double forecast, double uncertainty, const char *source);
+void reproduction_skill_of(const reproduction_report *r, reproduction_skill *out);
+
 /* Notes the job of a cell's figure. */
 status reproduction_from(reproduction_cell *c, const virtual_workload *w);
 void reproduction_note(reproduction_report *r, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -81,6 +81,7 @@ static status run_row(reproduction_run *r, int row, double *factor, double *one_
                                             gpus == 1 ? CELL_CALIBRATED : CELL_PREDICTED, published, ours,
                                             gpus == 1 ? 0 : limit);
     c->baselines[0] = *one_gpu_rate * gpus;
+    reproduction_null(c, c->baselines[0], published_uncertainty(t, row, "value"), published_text(t, row, "source"));
     if (cannot) snprintf(c->note, sizeof c->note, "%s", error_message());
     if (cannot) error_clear();
     if (gpus == 1)
@@ -107,4 +108,6 @@ const reproduction reproduce_throughput = {
            "row of one GPU, before its other rows are run.",
     .profiles = "dgx1-v100, dgx-a100-80g, v100-sxm2-ib100, dgx1-p100",
     .baselines = {"1 GPU times GPUs"},
+    .calibration = "one GPU, for each source, hardware and model",
+    .constants = "dgx1-v100, dgx-a100-80g, v100-sxm2-ib100 and dgx1-p100 since 316cfe3",
     .run = run};

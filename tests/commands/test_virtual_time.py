@@ -2,8 +2,10 @@
 import csv
 import io
 import json
+import math
 import os
 import statistics
+import subprocess
 import tempfile
 
 from program import harness, in_ns
@@ -188,12 +190,79 @@ def cells_are_within_their_limits_except_documented_ones(name, misses):
         expect(claim["holds"], claim["claim"], claim["detail"])
 
 
+def distance(a, b):
+    return abs(math.log(a / b))
+
+
+def skill_of(cells):
+    """S, over the cells that the null model misses by more than 2 u."""
+    def beyond(key):
+        return sum(max(0, distance(c[key], c["published"]) - c["uncertainty"]) for c in cells)
+
+    return 1 - beyond("ours") / beyond("null")
+
+
+@cases([("torch-vs-apex", "torch-vs-apex", 5, 3, 0.5, 1), ("throughput", "throughput", 10, 2, 0.5, 1), ("a miss that the document explains", "ddp-benchmark", 10, 0, 0.4, 0.5),
+        ("too few cells", "dp-vs-ddp", 2, 0, None, None), ("identities", "reducer-memory", 0, 0, None, None)])
+def skill_is_that_of_the_cells(name, scored, unscored, least, most):
+    result = table(name)
+    skill, with_null = result["skill"], [c for c in result["cells"] if c["null"] is not None]
+    used = [c for c in with_null if distance(c["null"], c["published"]) > 2 * c["uncertainty"]]
+    expect_equal([len(used), len(with_null) - len(used)], [scored, unscored], "scored and unscored cells")
+    expect(all(c["obtained"] == "predicted" and c["uncertainty"] >= 0.01 for c in with_null), "a cell that was fitted, or is sure")
+    shown = harness("reproduce", name).out
+    if not scored:
+        expect(skill is None and "Skill" not in shown, "no null model", shown)
+        return
+    expect_equal([skill["scored_cells"], skill["unscored_cells"], skill["unscored_within"]], [scored, unscored, unscored], "counts")
+    if least is None:
+        expect(skill["value"] is None and "no verdict on 2 scored cells" in shown, "a verdict on few cells", shown)
+    else:
+        expect(abs(skill["value"] - skill_of(used)) < 1e-9, f"{skill['value']}, from the cells {skill_of(used)}")
+        expect(least <= skill["value"] < most, f"skill {skill['value']}, the document says from {least} to {most}")
+        expect(f"S = {skill['value']:.2f}" in shown, "the skill in the report", shown)
+    if name == "throughput":
+        expect_equal(skill["sources"], 4, "sources")
+        left = [c for c in used if "SXM2" not in c["row"]]
+        expect(abs(skill["worst_without_one_source"] - skill_of(left)) < 1e-9 and "OneFlow" in skill["without"], "at worst", skill)
+
+
+def constants_at(commit, name):
+    """Of a profile and of those that it extends, the nearest first: {constant: value}"""
+    root, found = os.environ.get("SOURCE_DIR", os.getcwd()), {}
+    while name:
+        path = f"common/sim/profiles/{name}.json"
+        if commit:
+            text = subprocess.run(["git", "-C", root, "show", f"{commit}:{path}"], check=True, stdout=subprocess.PIPE).stdout
+        else:
+            with open(os.path.join(root, path), "rb") as file:
+                text = file.read()
+        profile = json.loads(text)
+        for key, constant in profile["constants"].items():
+            found.setdefault(key, constant["value"])
+        found.setdefault("links", profile.get("topology", {}).get("links"))
+        name = profile.get("base")
+    return found
+
+
+@test
+def constants_are_those_of_the_commit_that_the_table_names():
+    for name in ("torch-vs-apex", "ddp-benchmark", "throughput", "dp-vs-ddp"):
+        text = table(name)["skill"]["constants"]
+        profiles, commit = text.rsplit(" since ", 1)
+        if subprocess.run(["git", "-C", os.environ.get("SOURCE_DIR", "."), "cat-file", "-e", commit]).returncode != 0:
+            continue  # a copy of the sources without their history
+        for profile in profiles.replace(" and ", ", ").split(", "):
+            expect_equal(constants_at(None, profile), constants_at(commit, profile), f"{name}: constants of {profile} since {commit}")
+
+
 @test
 def the_program_still_prints_the_snapshots_in_results_reproduce():
     root = os.environ.get("SOURCE_DIR", os.getcwd())
     for name in ("torch-vs-apex", "ddp-benchmark", "throughput", "dp-vs-ddp", "reducer-memory"):
         with open(os.path.join(root, "results/reproduce", name + ".json")) as file:
-            expect_equal(table(name)["cells"], json.load(file)["cells"], name)
+            found, kept = table(name), json.load(file)
+            expect_equal([found["cells"], found["skill"]], [kept["cells"], kept["skill"]], name)
 
 
 @test
