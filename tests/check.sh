@@ -150,7 +150,7 @@ if [ "${1:-}" = --all ]; then
     suite golden-large 3600 "Large models compute what PyTorch computes." build golden-large
     suite units-long 3600 "Collectives are right for every count, alignment and number of ranks." build units-long
     suite faults-long 1800 "A rank may die or stop at any operation of any engine." build faults-long
-    suite commands-long 1800 "Accuracy after whole trainings, and the gain from overlap, are as documented." build commands-long
+    suite commands-long 1800 "Accuracy after whole trainings, the gain from overlap and the benchmarks are as documented." build commands-long
     suite fuzz-long 1800 "No bytes crash a decoder in five minutes of search." build-fuzz fuzz-long
 fi
 finish

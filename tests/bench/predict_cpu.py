@@ -29,8 +29,7 @@ def harness(program, folder, *words):
 
 
 def job_of(program, folder, *words):
-    return json.loads(harness(program, folder, "run", *words, "--threads", "1", "--eval-every", "-1", "--quiet", "--json",
-                              "-"))["jobs"][0]
+    return json.loads(harness(program, folder, "run", *words, "--eval-every", "-1", "--quiet", "--json", "-"))["jobs"][0]
 
 
 def run_round(program):
@@ -41,7 +40,7 @@ def run_round(program):
         calibration = harness(program, folder, "calibrate", "--threads", "1", "--out", profiles[0])
         for model, words, steps in MODELS:
             for engine, mode in ENGINES:
-                job = job_of(program, folder, *mode, *words, "--device", "cpu", "--steps", steps)
+                job = job_of(program, folder, *mode, *words, "--device", "cpu", "--threads", "1", "--steps", steps)
                 own = [statistics.median(rank["step_s"]) for rank in job["ranks"]]
                 found.append({"model": model, "engine": engine, "measured_ms": statistics.mean(own) * 1e3,
                               "slowest_ms": job["step_time"]["median_s"] * 1e3})

@@ -181,7 +181,7 @@ int main(int argc, char **argv)
     double median = to_fresh[pairs / 2];
     bool met = to_fresh[0] >= TARGET;
     printf("# median ratios %.3f and %.3f; the first at least %.1f: %s\n", median, to_reused[pairs / 2], TARGET,
-           pairs == 1 ? "a single measurement" : met ? "met" : to_fresh[pairs - 1] < TARGET ? "missed" : "undecided");
+           pairs == 1 ? met ? "a single measurement, within" : "a single measurement, beyond" : met ? "met" : to_fresh[pairs - 1] < TARGET ? "missed" : "undecided");
     printf("# with CURVE %.3f of the transport's rate (quartiles %.3f to %.3f, %d pairs)\n", to_plain[pairs / 2],
            to_plain[pairs / 4], to_plain[3 * pairs / 4], pairs);
     if (pairs > 1) printf("%d rounds, spread %.1f %%\n", pairs, 100 * (to_fresh[pairs - 1] - to_fresh[0]) / median);
