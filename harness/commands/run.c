@@ -145,7 +145,8 @@ static status run_rank(run_command *c, const launch_environment *e, command_line
                         .token = e->token,
                         .key = e->key[0] ? e->key : NULL,
                         .rendezvous = e->origin == LAUNCH_BY_HARNESS ? e->rendezvous : c->config.run.rendezvous,
-                        .table = e->table};
+                        .table = e->table,
+                        .gradients_fd = run_jobs_gradients_fd()};
     run_job outcome;
     bool stopped = false;
     char prefix[48];

@@ -226,10 +226,34 @@ static void prediction_note(const json_t *result, text_buffer *out)
                 bound ? "not " : "", bound ? "core" : "none");
 }
 
+/* Runs of earlier versions have none. */
+static void first_gradient(const json_t *g, text_buffer *out)
+{
+    static const char what[] = "\nAveraged gradients of ps and ring in the first step";
+    if (!g) return;
+    if (!json_is_true(json_object_get(g, "compared")))
+        text_append(out, "%s: not compared: %s.\n", what, report_text_at(g, "reason"));
+    else if (json_is_true(json_object_get(g, "bit_identical")))
+        text_append(out, "%s: bit-identical.\n", what);
+    else if (json_is_true(json_object_get(g, "within_bound")))
+        text_append(out,
+                    "%s: the same but for the order of sums; largest difference %.3g of the\n"
+                    "bound %s, in %s.\n",
+                    what, report_number_at(g, "largest_share_of_bound"), report_text_at(g, "bound"),
+                    report_text_at(g, "largest_share_in"));
+    else
+        text_append(out,
+                    "%s: DIFFERENT by more than orders of sums can be; largest difference %.3g\n"
+                    "times the bound %s, in %s.\n",
+                    what, report_number_at(g, "largest_share_of_bound"), report_text_at(g, "bound"),
+                    report_text_at(g, "largest_share_in"));
+}
+
 static void agreement(const json_t *result, text_buffer *out)
 {
     const json_t *a = json_object_get(result, "agreement");
     if (!a) return;
+    first_gradient(json_object_get(a, "first_gradient"), out);
     if (json_is_true(json_object_get(a, "parameters_equal")))
         text_append(out, "\nParameters of ps and ring at the end: bit-identical (XXH3 %s).\n",
                     report_text_at(a, "hash_ps"));

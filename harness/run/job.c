@@ -13,10 +13,10 @@
 
 /* Files in memory for every job, inherited by its ranks: rank 0 writes the result as JSON into one, the
  * parameters as float32 into another, and the trace into the third. Servers of their own add a line of JSON each
- * to the fourth. */
-enum { RESULT_FILE, PARAMS_FILE, TRACE_FILE, SERVERS_FILE, FILES };
+ * to the fourth. The fifth holds gradients of the first step (agreement.h). */
+enum { RESULT_FILE, PARAMS_FILE, TRACE_FILE, SERVERS_FILE, GRADIENTS_FILE, FILES };
 static const char *const variables[FILES] = {"HARNESS_RESULT_FD", "HARNESS_PARAMS_FD", "HARNESS_TRACE_FD",
-                                             "HARNESS_SERVERS_FD"};
+                                             "HARNESS_SERVERS_FD", "HARNESS_GRADIENTS_FD"};
 typedef struct delivery {
     int fds[FILES];
     char settings[FILES][48];
@@ -93,6 +93,7 @@ static status read_outcome(const delivery *d, run_job *job)
     job->trace = text[TRACE_FILE];
     job->params = (float *)text[PARAMS_FILE];
     job->param_count = (int64_t)(bytes[PARAMS_FILE] / sizeof(float));
+    job->gradients = (agreement_file){text[GRADIENTS_FILE], bytes[GRADIENTS_FILE]};
     return rc;
 }
 
@@ -104,6 +105,7 @@ void run_jobs_free(run_jobs *jobs)
         if (jobs->on_heap) free(job->trace);
         else if (job->trace) unmap(job->trace, strlen(job->trace));
         unmap((char *)job->params, (size_t)job->param_count * sizeof(float));
+        unmap((char *)job->gradients.data, job->gradients.bytes);
         *job = (run_job){0};
     }
 }
@@ -245,7 +247,7 @@ status run_jobs_run(const run_config *config, const run_plan *plan, char *const 
     *out = (run_jobs){0};
     delivery deliveries[JOB_COUNT];
     status rc = STATUS_OK;
-    for (int e = 0; e < JOB_COUNT; e++) deliveries[e] = (delivery){.fds = {-1, -1, -1, -1}};
+    for (int e = 0; e < JOB_COUNT; e++) deliveries[e] = (delivery){.fds = {-1, -1, -1, -1, -1}};
     for (int e = 0; e < JOB_COUNT && rc == STATUS_OK; e++)
         if (run_config_uses(config, e)) rc = open_delivery(&deliveries[e]);
     char gpus[32], **words = command_of_ranks(config, argv, gpus);
@@ -290,6 +292,12 @@ status run_jobs_deliver(const run_job *job)
     TRY(write_json(RESULT_FILE, job->result));
     TRY(write_file(PARAMS_FILE, job->params, (size_t)job->param_count * sizeof(float)));
     return job->trace ? write_file(TRACE_FILE, job->trace, strlen(job->trace)) : STATUS_OK;
+}
+
+int run_jobs_gradients_fd(void)
+{
+    const char *fd = getenv(variables[GRADIENTS_FILE]);
+    return fd ? atoi(fd) : 0;
 }
 
 status run_jobs_deliver_server(const json_t *server)

@@ -10,6 +10,7 @@
  *   rank_setup        what a rank opens from the configuration: its trainer and its batches
  *   rank_checkpoint   --save and --load
  *   rank_trace        --trace: events of a rank, gathered on rank 0
+ *   agreement         whether ps and ring reduce the first step to the same gradients
  *   record            what a rank measures
  *   job_result        a job's result from its ranks' records
  *   job_times         times of the job as a whole
@@ -38,6 +39,8 @@ bool run_jobs_any_result(const run_jobs *jobs);
 
 /* The rank side: hands a job's outcome to the launcher; rank 0 does. */
 status run_jobs_deliver(const run_job *job);
+/* The file for the gradients of this job's first step; 0: none. */
+int run_jobs_gradients_fd(void);
 /* The result of a server in its own process. */
 status run_jobs_deliver_server(const json_t *server);
 

@@ -37,6 +37,7 @@ typedef struct rank_state {
     bool stopped;        /* before the last step */
     bool stop_is_agreed; /* by all ranks */
     sync_counters seen;
+    agreement agreement;
     rank_checkpoint checkpoint;
     int64_t checkpoint_step; /* from which the run goes on; 0 without --load */
     int64_t saved_steps;
@@ -283,6 +284,7 @@ static status run_steps(rank_state *s, int64_t end, bool measured)
         s->trained_ns += result.times.total;
         overlap_measure(&s->overlap, trainer_engine(s->trainer), &result);
         if (measured) record_step(&s->record, &result);
+        TRY(agreement_write(&s->agreement, s->trainer)); /* of the first step */
         TRY(run_between_steps(s));
     }
     record_counters(&s->record, trainer_engine(s->trainer), &s->seen, measured);
@@ -311,6 +313,7 @@ static status run_block(rank_state *s, int64_t end, bool measured)
 static status run_all_steps(rank_state *s)
 {
     s->saved_steps = -1;
+    TRY(agreement_open(&s->agreement, s->place->gradients_fd, s->config, s->trainer));
     TRY(run_block(s, s->steps.first + s->steps.warmup, false));
     ledger_reset_peaks(trainer_ledger(s->trainer));
     while (s->next_step < s->steps.end && !s->stopped) {
@@ -466,6 +469,7 @@ static status share_results(rank_state *s, run_job *out)
 
 static void tear_down(rank_state *s)
 {
+    agreement_close(&s->agreement);
     rank_checkpoint_close(&s->checkpoint);
     trainer_close(&s->trainer);
     rank_trace_close(&s->trace);

@@ -93,6 +93,16 @@ static const char *param_of_element(const nn_model *m, int64_t element)
     return "";
 }
 
+/* Under `dp` the loss over all ranks is scaled before the backward pass, by 1/n for each rank: exact for powers of two. */
+static json_t *first_gradient(const run_result_input *in)
+{
+    const run_job *ps = &in->jobs[ENGINE_PS], *ring = &in->jobs[ENGINE_RING];
+    int ranks = (int)json_integer_value(json_object_get(ring->result, "world_size"));
+    bool scaled = json_is_true(json_object_get(ps->result, "one_loss")) && (ranks & (ranks - 1));
+    return agreement_compare(ps->gradients, ring->gradients, in->plan->model, ranks,
+                             scaled ? "dp divides the loss by the ranks before the backward pass, which rounds" : NULL);
+}
+
 static json_t *agreement_to_json(const run_result_input *in)
 {
     const run_job *ps = &in->jobs[ENGINE_PS], *ring = &in->jobs[ENGINE_RING];
@@ -106,7 +116,8 @@ static json_t *agreement_to_json(const run_result_input *in)
         at = i;
     }
     bool equal = memcmp(ps->params, ring->params, (size_t)ps->param_count * sizeof(float)) == 0;
-    return json_pack("{s:b, s:O, s:O, s:f, s:s}", "parameters_equal", (int)equal, "hash_ps",
+    return json_pack("{s:o, s:b, s:O, s:O, s:f, s:s}", "first_gradient", first_gradient(in), "parameters_equal",
+                     (int)equal, "hash_ps",
                      json_object_get(ps->result, "parameter_hash"), "hash_ring",
                      json_object_get(ring->result, "parameter_hash"), "largest_difference", largest,
                      "largest_difference_in", equal ? "" : param_of_element(in->plan->model, at));

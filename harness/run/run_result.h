@@ -3,6 +3,7 @@
 #ifndef HARNESS_RUN_RUN_RESULT_H
 #define HARNESS_RUN_RUN_RESULT_H
 
+#include "harness/run/agreement.h"
 #include "harness/run/plan.h"
 
 #ifndef PROGRAM_VERSION
@@ -16,6 +17,7 @@ typedef struct run_job {
     json_t *result; /* NULL if the job did not get that far */
     float *params;  /* [param_count] in PyTorch's order, or NULL */
     int64_t param_count;
+    agreement_file gradients; /* of the first step */
     char *trace; /* --trace: the events of all ranks, each followed by a comma; or NULL */
 } run_job;
 

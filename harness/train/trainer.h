@@ -111,6 +111,10 @@ status trainer_step(trainer *t, batch_source *source, int64_t index, int64_t bat
 /* The next step begins when it is called: after a pause that belongs to no step. */
 void trainer_begin_anew(trainer *t);
 
+/* From now on the gradients of a step are copied to `arena` (host memory, laid out like the gradients) as they become ready,
+ * before the engine reduces them; NULL ends it. */
+void trainer_keep_gradients(trainer *t, float *arena);
+
 /* Runs the evaluation program over every batch of `source`; sums over this rank's samples. */
 typedef struct evaluation_sums {
     double loss, correct, targets;

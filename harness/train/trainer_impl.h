@@ -124,6 +124,7 @@ struct trainer {
     int64_t last_end_ns; /* of the previous step; 0: the next one begins when it is called */
     int64_t skipped;    /* updates that the run skipped before this process started */
     bool loss_reported; /* that it is not finite */
+    float *kept;        /* trainer_keep_gradients() */
     trainer_programs programs;
     trainer_data data;
     trainer_running now;

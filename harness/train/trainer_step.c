@@ -256,9 +256,23 @@ static status on_need(void *context, int param)
     return rc;
 }
 
+static status keep_gradient(trainer *t, int param)
+{
+    const param_set *set = t->params;
+    piece p = set->pieces[param];
+    const char *from = (const char *)set->grads.data + p.offset * dtype_size(set->type);
+    return device_download(t->stream, t->kept + p.offset, from, set->type, DTYPE_F32, p.count);
+}
+
+void trainer_keep_gradients(trainer *t, float *arena)
+{
+    t->kept = arena;
+}
+
 static status on_ready(void *context, int param)
 {
     trainer *t = context;
+    if (t->kept && is_last_micro_batch(t)) TRY(keep_gradient(t, param));
     straggler_pause(&t->straggler);
     status rc = sync_ready(t->engine, param);
     straggler_resume(&t->straggler);

@@ -222,6 +222,47 @@ def engines_agree_side_by_side(ranks, same_bits):
     expect_equal([ps["world_size"], ring["world_size"], result.jobs()["none"]["world_size"]], [ranks, ranks, 1], "ranks")
 
 
+@cases([("2 ranks", ["--gpus", "2"], True), ("4 ranks", ["--gpus", "4"], False),
+        ("3 ranks, sync", ["--gpus", "3", "--policy", "ps=sync"], False),
+        ("3 ranks, rank order", ["--gpus", "3", "--policy", "ps=sync", "--algorithm", "two-shot", "--divide", "after"], True),
+        ("servers, ssp", ["--gpus", "3", "--policy", "ps=ssp", "--servers", "2"], False),
+        ("accumulation", ["--gpus", "2", "--accumulate", "2"], True)])
+def averaged_gradients_of_the_first_step_differ_at_most_by_the_order_of_sums(words, same_bits):
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "r.json")
+        result = harness(*BOTH, *words, "--json", path, limit=120)
+        with open(path, encoding="utf-8") as file:
+            found = json.load(file)["agreement"]["first_gradient"]
+    expect(found["compared"] and found["within_bound"], "the engines disagree", found)
+    expect_equal(found["bit_identical"], same_bits, "bit-identical", found)
+    expect(0 <= found["largest_share_of_bound"] <= 1 and (found["largest_share_of_bound"] == 0) == same_bits, "share", found)
+    expect_equal(found["bound"], "2 n 2^-24 sum|g| / n" if "3" in words else "2 (n - 1) 2^-24 sum|g| / n", "bound")
+    line = "first step: bit-identical" if same_bits else "the same but for the order of sums"
+    expect(line in result.out, "the report does not say it", result)
+
+
+@cases([("a hook", ["--comm-hook", "fp16"], "--comm-hook"), ("no warm-up", ["--warmup", "0"], "--warmup 0"),
+        ("async", ["--policy", "ps=async"], "no averages"), ("one loss of three ranks", ["--gpus", "3"], "divides the loss")])
+def gradients_that_cannot_be_compared_have_a_reason(words, part):
+    result = harness(*BOTH, *words, "--json", "-")
+    found = result.json()["agreement"]["first_gradient"]
+    expect(not found["compared"] and part in found["reason"], "reason", found)
+
+
+@cases([("ring", [], "ring"), ("two-shot", ["--algorithm", "two-shot"], "two-shot")])
+def reports_name_library_and_algorithm(words, algorithm):
+    with tempfile.TemporaryDirectory() as folder:
+        path, trace = os.path.join(folder, "r.json"), os.path.join(folder, "t.json")
+        result = harness(*WINE, *words, "--json", path, "--trace", trace)
+        with open(path, encoding="utf-8") as file:
+            jobs = {job["engine"]: (job["collective"], job["algorithm"]) for job in json.load(file)["jobs"]}
+        with open(trace, encoding="utf-8") as file:
+            about = json.load(file)["otherData"]
+    expect_equal(jobs, {"none": (None, None), "ps": (None, None), "ring": ("shm", algorithm)}, "of the jobs")
+    expect_equal((about["collective"], about["algorithm"]), ("shm", algorithm), "of the trace")
+    expect(f"all-reduced in shared memory; algorithm: {algorithm}." in result.out, "the report does not say it", result)
+
+
 @test
 def time_spent_on_a_late_rank_is_waiting_and_not_communication():
     job = harness("run", *BOTH, "--mode", "ring", "--slow", "1:150", "--json", "-").jobs()["ring"]

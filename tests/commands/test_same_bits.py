@@ -1,7 +1,7 @@
 """The same command twice gives bit-identical results, and so do both engines where they add in the same order."""
 from images import few_clothes
 from program import harness
-from tap import cases, expect, expect_equal, main
+from tap import cases, expect, expect_equal, main, test
 
 REAL = ["--data", "CLOTHES", "--batch", "8"]
 FEW = ["--data", "CLOTHES", "--batch", "4"]
@@ -33,6 +33,15 @@ def the_same_command_twice_gives_bit_identical_results(words):
     for engine in first:
         expect_equal(second[engine][0], first[engine][0], f"{engine}: hash of the second run")
         expect_equal(second[engine][1], first[engine][1], f"{engine}: losses of the second run")
+
+
+@test
+def the_ring_is_a_ring_unless_another_algorithm_is_chosen():
+    base = ["--model", "lenet", *FEW, "--mode", "ring", "--gpus", "3", "--steps", "4", "--threads", "1"]
+    default, ring, two_shot = (bits(*base, *words)["ring"] for words in
+                               ([], ["--algorithm", "ring"], ["--algorithm", "two-shot"]))
+    expect_equal(default, ring, "the default, and ring")
+    expect(ring != two_shot, "ring and two-shot add in the same order")
 
 
 @cases([("another seed", ["--seed", "2"]), ("another batch", ["--batch", "9"]), ("another rate", ["--lr", "0.02"])])

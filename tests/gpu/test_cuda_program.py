@@ -41,6 +41,17 @@ def ranks_that_share_a_gpu_follow_pytorch(name, mode):
     verify(name, "--mode", mode, "--policy", "ps=sync,ring=ddp", "--algorithm", "two-shot")
 
 
+@cases([(f"{algorithm}, {'Ring' if ring else 'any'}", algorithm, ring) for algorithm in ("library", "ring") for ring in (False, True)])
+def nccl_is_left_only_its_ring_where_that_is_chosen(algorithm, ring):
+    needs_nccl()
+    if not EMULATED:
+        raise Skip("only the emulated NCCL compares NCCL_ALGO with what a test expects")
+    env = {"EMULATED_NCCL_ALGO": "Ring" if ring else "", "NCCL_ALGO": ""}
+    result = run("verify", "--device", "cuda", "--mode", "ring", "--collective", "nccl", "--algorithm", algorithm,
+                 golden("wine_mlp_w2"), env=env)
+    expect_equal(result.code == 0, (algorithm == "ring") == ring, "success", result)
+
+
 # On the emulator NCCL's ranks are threads, as `verify` has them; on a GPU they must be processes (below).
 NCCL_POLICIES = [("buckets, ddp", "ddp", []), ("one bucket after backward", "torch-0.4.1", []),
                  ("in the gradients' own memory", "apex", ["--bucket-view"]), ("in bfloat16", "ddp", ["--comm-hook", "bf16"]),

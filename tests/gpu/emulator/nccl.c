@@ -206,6 +206,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId id, 
 {
     uint64_t number;
     memcpy(&number, id.internal, sizeof number);
+    const char *expected = getenv("EMULATED_NCCL_ALGO"), *algorithm = getenv("NCCL_ALGO"); /* a test's, and the user's */
+    if (expected && strcmp(expected, algorithm ? algorithm : "") != 0) return ncclInvalidUsage;
     return config->blocking ? ncclInvalidUsage : join(out, number, size, rank);
 }
 
