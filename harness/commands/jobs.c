@@ -7,7 +7,8 @@
 #include <string.h>
 #include <strings.h>
 
-/* OpenMP's run-time binds the first thread as it is loaded, and ranks inherit that: all of them share its place. */
+/* OpenMP's run-time binds the first thread as it is loaded, and ranks inherit that: all of them share its
+ * place. */
 static void warn_of_openmp(void)
 {
     const char *bind = getenv("OMP_PROC_BIND");

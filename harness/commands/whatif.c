@@ -1,4 +1,5 @@
-/* harness whatif: what a model would take on machines that one does not have. A table of jobs of `harness run`. */
+/* harness whatif: what a model would take on machines that one does not have. A table of jobs of `harness
+ * run`. */
 #include "harness/commands/commands.h"
 
 #include "harness/run/output.h"
@@ -41,7 +42,8 @@ static status refuse_options_of_one_job(const run_config *c)
     static const char *const names[] = {"mode", "plan", "trace", "trace-steps"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (options_given(&c->bindings[0], names[i]))
-            return fail(STATUS_USAGE, "--%s: unexpected with whatif, whose jobs are those of --gpus and --policy",
+            return fail(STATUS_USAGE,
+                        "--%s: unexpected with whatif, whose jobs are those of --gpus and --policy",
                         names[i]);
     return STATUS_OK;
 }
@@ -56,7 +58,8 @@ static status refuse_unused_options(const run_config *c, const whatif_question *
         uses[engine] = true;
     }
     const char *name = run_config_unused(c, uses, &engine);
-    return name ? fail(STATUS_USAGE, "--%s: expected a policy of %s, got none", name, engine_table[engine]->name)
+    return name ? fail(STATUS_USAGE, "--%s: expected a policy of %s, got none", name,
+                       engine_table[engine]->name)
                 : STATUS_OK;
 }
 
@@ -68,10 +71,12 @@ static status read_words(whatif_setup *s, const command_line *line, whatif_quest
     const char **unexpected = calloc((size_t)line->argc + 1, sizeof *unexpected);
     int count = 0;
     s->words = calloc((size_t)line->argc + 1, sizeof *s->words);
-    status rc = unexpected && s->words ? options_defaults(&own, 1) : fail(STATUS_SYSTEM, "no memory for the command line");
+    status rc = unexpected && s->words ? options_defaults(&own, 1)
+                                       : fail(STATUS_SYSTEM, "no memory for the command line");
     if (rc == STATUS_OK) rc = options_take(&own, 1, line->argc, line->argv + 2, s->words, &s->word_count);
     if (rc == STATUS_OK) rc = run_config_init(c);
-    if (rc == STATUS_OK) rc = options_parse(c->bindings, BINDING_COUNT, s->word_count, s->words, unexpected, &count);
+    if (rc == STATUS_OK)
+        rc = options_parse(c->bindings, BINDING_COUNT, s->word_count, s->words, unexpected, &count);
     if (rc == STATUS_OK && count > 0)
         rc = fail(STATUS_USAGE, "whatif: unexpected argument '%s'; see harness whatif --help", unexpected[0]);
     free(unexpected);
@@ -90,7 +95,8 @@ static status find_profile(const whatif_setup *s, whatif_question *q)
     q->profile = s->options.profile ? s->options.profile : SIM_DEFAULT_PROFILE;
     if (!device) return STATUS_OK;
     if (s->options.profile) return fail(STATUS_USAGE, "--device: unexpected with --profile");
-    if (!run_config_is_virtual(c)) return fail(STATUS_USAGE, "--device: expected sim:PROFILE, got %s", c->run.device);
+    if (!run_config_is_virtual(c))
+        return fail(STATUS_USAGE, "--device: expected sim:PROFILE, got %s", c->run.device);
     q->profile = run_config_profile(c);
     return STATUS_OK;
 }
@@ -119,7 +125,8 @@ static status answer(whatif_setup *s, command_line *line)
     whatif_question q = {0};
     TRY(read_words(s, line, &q));
     TRY(find_profile(s, &q));
-    if (to_stdout(o->json) && to_stdout(o->csv)) return fail(STATUS_USAGE, "--csv -: unexpected with --json -");
+    if (to_stdout(o->json) && to_stdout(o->csv))
+        return fail(STATUS_USAGE, "--csv -: unexpected with --json -");
     TRY(whatif_parse_gpus(o->gpus, &q));
     TRY(whatif_parse_policies(o->policy, &q));
     TRY(refuse_unused_options(&s->config, &q));
@@ -153,7 +160,8 @@ static void help_whatif(bool all, text_buffer *out)
 
 const command command_whatif = {.name = "whatif",
                                 .usage = "[options] [options of run]",
-                                .summary = "step time, efficiency and memory on machines that one does not have",
+                                .summary =
+                                    "step time, efficiency and memory on machines that one does not have",
                                 .options_size = sizeof(whatif_setup),
                                 .most_words = COMMAND_READS_ITSELF,
                                 .run = run_whatif,

@@ -29,10 +29,14 @@ static void cell_row(json_t *cell, text_buffer *out)
     figure_cell(cell, "published", out);
     figure_cell(cell, "ours", out);
     text_append(out, "| %s ", report_text_at(cell, "obtained"));
-    if (isnan(deviation)) text_append(out, "|  ");
-    else text_append(out, "| %+.1f %% ", 100 * deviation);
-    if (isnan(limit)) text_append(out, "| | ");
-    else text_append(out, "| %.0f %% | %s ", 100 * limit, report_text_at(cell, "verdict"));
+    if (isnan(deviation))
+        text_append(out, "|  ");
+    else
+        text_append(out, "| %+.1f %% ", 100 * deviation);
+    if (isnan(limit))
+        text_append(out, "| | ");
+    else
+        text_append(out, "| %.0f %% | %s ", 100 * limit, report_text_at(cell, "verdict"));
     json_object_foreach(json_object_get(cell, "baselines"), name, baseline) figure_cell(baseline, "", out);
     text_append(out, "| %s |\n", report_text_at(cell, "note"));
 }
@@ -89,8 +93,8 @@ static void score(const json_t *cells, const json_t *claims, text_buffer *out)
         hits += strcmp(report_text_at(one, "verdict"), "within") == 0;
     }
     json_array_foreach(claims, i, one) held += json_is_true(json_object_get(one, "holds"));
-    text_append(out, "\nVerdict: %d of %d scored cells within their limits, %d of %zu claims hold.\n", hits, scored, held,
-                json_array_size(claims));
+    text_append(out, "\nVerdict: %d of %d scored cells within their limits, %d of %zu claims hold.\n", hits,
+                scored, held, json_array_size(claims));
     if (identities > 0) text_append(out, "%d of %d identities hold.\n", identical, identities);
     if (scored == 0) return;
     text_append(out, "Mean error of scored cells: %.1f %%", 100 * mean_error(cells, NULL));
@@ -108,17 +112,21 @@ static void skill(const json_t *s, text_buffer *out)
     if (!json_is_object(s)) return;
     double value = report_number_at(s, "value"), worst = report_number_at(s, "worst_without_one_source");
     text_append(out, "Skill over the null model (more GPUs cost nothing, schemes are equal): ");
-    if (isnan(value)) text_append(out, "no verdict");
-    else text_append(out, "S = %.2f", value);
+    if (isnan(value))
+        text_append(out, "no verdict");
+    else
+        text_append(out, "S = %.2f", value);
     text_append(out, " on %.0f scored cells of %.0f source%s", report_number_at(s, "scored_cells"),
                 report_number_at(s, "sources"), report_number_at(s, "sources") == 1 ? "" : "s");
     if (!isnan(worst)) text_append(out, "; at worst %.2f, without %s", worst, report_text_at(s, "without"));
     text_append(out, ".\n");
     if (report_number_at(s, "unscored_cells") > 0)
-        text_append(out, "Not scored, since the null model is right within 2 u: %.0f, of which ours is within 2 u in %.0f.\n",
+        text_append(out,
+                    "Not scored, since the null model is right within 2 u: %.0f, of which ours is within 2 u "
+                    "in %.0f.\n",
                     report_number_at(s, "unscored_cells"), report_number_at(s, "unscored_within"));
-    text_append(out, "Calibrated, and given to the null model: %s. Constants: %s.\n", report_text_at(s, "calibration"),
-                report_text_at(s, "constants"));
+    text_append(out, "Calibrated, and given to the null model: %s. Constants: %s.\n",
+                report_text_at(s, "calibration"), report_text_at(s, "constants"));
 }
 
 void report_reproduction(const json_t *result, text_buffer *out)
@@ -128,13 +136,15 @@ void report_reproduction(const json_t *result, text_buffer *out)
     json_t *one;
     text_append(out, "# %s\n\n%s %s. %s\nPublished: %s\n\n", report_text_at(result, "title"),
                 json_is_true(json_object_get(result, "simulated")) ? "SIMULATED by profile" : "MEASURED on",
-                report_text_at(result, "profiles"), report_text_at(result, "how"), report_text_at(result, "published"));
+                report_text_at(result, "profiles"), report_text_at(result, "how"),
+                report_text_at(result, "published"));
     cell_table(cells, out);
     if (json_array_size(claims) > 0) text_append(out, "\n| claim | holds | |\n| --- | --- | --- |\n");
-    json_array_foreach(claims, i, one)
-        text_append(out, "| %s | %s | %s |\n", report_text_at(one, "claim"),
-                    json_is_true(json_object_get(one, "holds")) ? "yes" : "NO", report_text_at(one, "detail"));
+    json_array_foreach(claims, i, one) text_append(out, "| %s | %s | %s |\n", report_text_at(one, "claim"),
+                                                   json_is_true(json_object_get(one, "holds")) ? "yes" : "NO",
+                                                   report_text_at(one, "detail"));
     score(cells, claims, out);
     skill(json_object_get(result, "skill"), out);
-    json_array_foreach(json_object_get(result, "notes"), i, one) text_append(out, "\n%s\n", json_string_value(one));
+    json_array_foreach(json_object_get(result, "notes"), i, one)
+        text_append(out, "\n%s\n", json_string_value(one));
 }

@@ -9,9 +9,13 @@ static const double limit = 0.10;
 
 static virtual_workload workload_of(const char *profile, const char *model, int gpus)
 {
-    virtual_workload w = {.profile = profile, .gpus = gpus > 1 ? gpus : 1, .policy = gpus > 0 ? "ddp-2019" : NULL};
-    workload_options(&w, "--model %s --batch 32 --optimizer sgd --momentum 0.9 --weight-decay 1e-4 --prefetch off "
-                     "--warmup 3 --steps 1", model);
+    virtual_workload w = {
+        .profile = profile, .gpus = gpus > 1 ? gpus : 1, .policy = gpus > 0 ? "ddp-2019" : NULL};
+    workload_options(
+        &w,
+        "--model %s --batch 32 --optimizer sgd --momentum 0.9 --weight-decay 1e-4 --prefetch off "
+        "--warmup 3 --steps 1",
+        model);
     return w;
 }
 
@@ -32,7 +36,8 @@ static status run_row(reproduction_run *r, int row, const char *profile, double 
         reproduction_add(r->report, label, "iteration", "ms", gpus == 0 ? CELL_CALIBRATED : CELL_PREDICTED,
                          published, r->figures.step_ms, gpus == 0 ? 0 : limit);
     cell->baselines[0] = one_gpu_ms;
-    reproduction_null(cell, one_gpu_ms, published_uncertainty(&r->table, row, "seconds"), "PyTorch's DDP benchmark");
+    reproduction_null(cell, one_gpu_ms, published_uncertainty(&r->table, row, "seconds"),
+                      "PyTorch's DDP benchmark");
     if (gpus == 0) snprintf(cell->note, sizeof cell->note, "efficiencies times %.4f", factor);
     return reproduction_from(cell, &w);
 }

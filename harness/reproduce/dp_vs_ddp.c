@@ -69,8 +69,8 @@ static status run_group(reproduction_run *r, const group *g, virtual_workload w,
         compute_fit_apply(*factor, &one);
         TRY(virtual_measure(&one, &r->figures));
         reproduction_cell *c =
-            reproduction_add(r->report, g->row, g->modes[m].name, "s", m ? g->kind : CELL_CALIBRATED, published,
-                             r->figures.step_ms * steps / 1000, m ? g->within : 0);
+            reproduction_add(r->report, g->row, g->modes[m].name, "s", m ? g->kind : CELL_CALIBRATED,
+                             published, r->figures.step_ms * steps / 1000, m ? g->within : 0);
         TRY(reproduction_from(c, &one));
         /* Schemes are equal: as under the calibrated one. */
         reproduction_null(c, published_of(&r->table, g->source, g->modes[0].name), 0.01, g->source);
@@ -83,16 +83,16 @@ static status run_gpt2(reproduction_run *r)
 {
     enum { STEPS = 200, BATCH = 4, GPUS = 2 };
     static const char row[] = "GPT-2, 2 TITAN RTX";
-    static const group g = {row,   "HF performance notes", gpt2_modes,     3, GPUS, STEPS * BATCH * GPUS,
+    static const group g = {row,   "HF performance notes", gpt2_modes, 3, GPUS, STEPS * BATCH * GPUS,
                             BATCH, CELL_PREDICTED,         LIMIT};
     double factor;
     virtual_workload w = {.variant = {.unlimited_memory = true}};
-    workload_options(&w, "--model gpt2 --sequence 1024 --batch %d --optimizer adamw --prefetch off --warmup 2 --steps 1",
-                     BATCH);
+    workload_options(
+        &w, "--model gpt2 --sequence 1024 --batch %d --optimizer adamw --prefetch off --warmup 2 --steps 1",
+        BATCH);
     TRY(run_group(r, &g, w, &factor));
     reproduction_cell *first = reproduction_find(r->report, row, gpt2_modes[0].name);
-    snprintf(first->note, sizeof first->note, "200 steps; sequence 1024; efficiencies times %.4f",
-             factor);
+    snprintf(first->note, sizeof first->note, "200 steps; sequence 1024; efficiencies times %.4f", factor);
     if (r->calibration_only) return STATUS_OK;
     add_ratio(r->report, row, "dp-nvlink", "ddp-nvlink", CELL_PREDICTED, LIMIT);
     add_ratio(r->report, row, "ddp-no-p2p", "ddp-nvlink", CELL_PREDICTED, LIMIT);
@@ -107,8 +107,9 @@ static status run_resnet(reproduction_run *r)
     static const group g = {row, "High-Flyer", resnet_modes, 4, 8, 1281167, 400, CELL_DIRECTION, 0};
     double factor;
     virtual_workload w = {.variant = {.unlimited_memory = true}};
-    workload_options(&w, "--model resnet50 --batch 400 --tf32 --optimizer sgd --momentum 0.9 --prefetch off --warmup 2 "
-                     "--steps 1");
+    workload_options(
+        &w, "--model resnet50 --batch 400 --tf32 --optimizer sgd --momentum 0.9 --prefetch off --warmup 2 "
+            "--steps 1");
     TRY(run_group(r, &g, w, &factor));
     reproduction_cell *first = reproduction_find(r->report, row, resnet_modes[0].name);
     snprintf(first->note, sizeof first->note, "GPU not stated: taken for an A100 with TF32");

@@ -15,8 +15,8 @@ static const double exact = 1e-12; /* the ledger's bytes must be the formula's *
 static status measure(const char *profile, const char *policy, const char *optimizer, virtual_figures *out)
 {
     virtual_workload w = {.profile = profile, .gpus = GPUS, .policy = policy};
-    workload_options(&w, "--model bert_large --batch %d --optimizer %s --prefetch off --warmup 1 --steps 1%s", BATCH,
-                     optimizer, strcmp(policy, "dp") == 0 ? " --keep-grads" : "");
+    workload_options(&w, "--model bert_large --batch %d --optimizer %s --prefetch off --warmup 1 --steps 1%s",
+                     BATCH, optimizer, strcmp(policy, "dp") == 0 ? " --keep-grads" : "");
     return virtual_measure(&w, out);
 }
 
@@ -43,9 +43,9 @@ static void add_phases(reproduction_report *r, const char *row, const virtual_fi
     for (int p = 0; p < PS_DP_PHASE_COUNT; p++) {
         const ps_dp_phase_info *info = ps_dp_phase_describe((ps_dp_phase)p);
         const json_t *phase = phase_of(f, (ps_dp_phase)p);
-        reproduction_cell *c = reproduction_add(r, row, info->name, "MiB", CELL_IDENTITY,
-                                                bytes_at(phase, "formula_bytes") / mib,
-                                                bytes_at(phase, "difference_bytes") / mib, exact);
+        reproduction_cell *c =
+            reproduction_add(r, row, info->name, "MiB", CELL_IDENTITY, bytes_at(phase, "formula_bytes") / mib,
+                             bytes_at(phase, "difference_bytes") / mib, exact);
         snprintf(c->note, sizeof c->note, "%s, buffers and batch", info->torch);
     }
 }
@@ -66,8 +66,8 @@ static void add_classes(reproduction_report *r, const char *row, const virtual_f
         if (c == LEDGER_WORKSPACE || (device0 == 0 && other == 0)) continue;
         reproduction_cell *cell =
             reproduction_add(r, row, name, "MiB", CELL_DIRECTION, NAN, (device0 - other) / mib, 0);
-        snprintf(cell->note, sizeof cell->note, "after replicate: %.1f on device 0, %.1f on another", device0 / mib,
-                 other / mib);
+        snprintf(cell->note, sizeof cell->note, "after replicate: %.1f on device 0, %.1f on another",
+                 device0 / mib, other / mib);
     }
 }
 
@@ -84,11 +84,12 @@ static void add_published(reproduction_report *r, const published_table *t, doub
         const char *device0 = published_text(t, row, "device0"), *others = published_text(t, row, "others");
         snprintf(label, sizeof label, "%.50s", published_text(t, row, "source"));
         double low = 0, high = 0;
-        bool range = sscanf(device0, "%lf to %lf", &low, &high) == 2; /* of our model; the others' is not stated */
+        bool range =
+            sscanf(device0, "%lf to %lf", &low, &high) == 2; /* of our model; the others' is not stated */
         double more = range ? (low + high) / 2 : strtod(device0, NULL) - strtod(others, NULL);
-        reproduction_cell *c =
-            reproduction_add(r, label, "device 0 more than others", "MiB", range ? CELL_PREDICTED : CELL_DIRECTION, more,
-                             range ? adam / mib : NAN, range ? (high - low) / (high + low) : 0);
+        reproduction_cell *c = reproduction_add(
+            r, label, "device 0 more than others", "MiB", range ? CELL_PREDICTED : CELL_DIRECTION, more,
+            range ? adam / mib : NAN, range ? (high - low) / (high + low) : 0);
         snprintf(c->note, sizeof c->note, "published: %s %s, model %s", device0, others,
                  published_text(t, row, "model")[0] ? published_text(t, row, "model") : "not stated");
     }
@@ -104,7 +105,8 @@ static status run(reproduction_run *run)
     char detail[200];
     TRY(measure(profile, "dp", "adam", f));
     const json_t *sizes = of_job(f, "dataparallel_memory");
-    if (!json_is_object(sizes)) return fail(STATUS_INTERNAL, "reducer-memory: the policy dp reported no sizes");
+    if (!json_is_object(sizes))
+        return fail(STATUS_INTERNAL, "reducer-memory: the policy dp reported no sizes");
     double adam = excess(f);
     add_phases(r, "Adam, device 0 less device 1", f);
     add_classes(r, "Adam, by class", f);
@@ -121,8 +123,7 @@ static status run(reproduction_run *run)
     double difference = bytes_at(of_job(f, "memory_imbalance"), "maximum_minus_minimum_bytes");
     snprintf(detail, sizeof detail, "peaks of %lld and %lld bytes", (long long)f->most_bytes,
              (long long)(f->most_bytes - (int64_t)difference));
-    reproduction_claim_that(r, difference == 0, detail,
-                            "Adam under ring (ddp): balanced to the byte");
+    reproduction_claim_that(r, difference == 0, detail, "Adam under ring (ddp): balanced to the byte");
     add_published(r, &run->table, adam);
     return STATUS_OK;
 }

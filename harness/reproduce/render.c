@@ -70,13 +70,14 @@ static json_t *cell_to_json(const reproduction_report *r, const reproduction_cel
     for (int i = 0; baselines && i < baseline_count(r); i++)
         json_object_set_new(baselines, r->of->baselines[i], number_or_null(c->baselines[i]));
     bool has_null = c->null > 0 && c->kind == CELL_PREDICTED;
-    return json_pack("{s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:s, s:o}", "row", c->row, "quantity",
-                     c->quantity, "unit", c->unit, "obtained", kind_names[c->kind], "published",
+    return json_pack("{s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:s, s:o}", "row", c->row,
+                     "quantity", c->quantity, "unit", c->unit, "obtained", kind_names[c->kind], "published",
                      number_or_null(c->published), "ours", number_or_null(c->ours), "deviation",
                      number_or_null(reproduction_deviation(c)), "limit",
                      c->tolerance > 0 ? json_real(c->tolerance) : json_null(), "verdict", verdict(c),
-                     "baselines", baselines, "null", has_null ? json_real(c->null) : json_null(), "uncertainty",
-                     has_null ? json_real(c->uncertainty) : json_null(), "note", c->note, "command", c->command[0] ? json_string(c->command) : json_null());
+                     "baselines", baselines, "null", has_null ? json_real(c->null) : json_null(),
+                     "uncertainty", has_null ? json_real(c->uncertainty) : json_null(), "note", c->note,
+                     "command", c->command[0] ? json_string(c->command) : json_null());
 }
 
 static json_t *skill_to_json(const reproduction_report *r)
@@ -85,10 +86,11 @@ static json_t *skill_to_json(const reproduction_report *r)
     bool own = strcmp(r->profiles, r->of->profiles) == 0;
     if (!r->of->calibration) return json_null();
     reproduction_skill_of(r, &s);
-    return json_pack("{s:o, s:i, s:i, s:o, s:o, s:i, s:i, s:s, s:s}", "value", number_or_null(s.skill), "scored_cells",
-                     s.scored, "sources", s.sources, "worst_without_one_source", number_or_null(s.worst), "without",
-                     s.without[0] ? json_string(s.without) : json_null(), "unscored_cells", s.unscored, "unscored_within",
-                     s.unscored_within, "calibration", r->of->calibration, "constants",
+    return json_pack("{s:o, s:i, s:i, s:o, s:o, s:i, s:i, s:s, s:s}", "value", number_or_null(s.skill),
+                     "scored_cells", s.scored, "sources", s.sources, "worst_without_one_source",
+                     number_or_null(s.worst), "without", s.without[0] ? json_string(s.without) : json_null(),
+                     "unscored_cells", s.unscored, "unscored_within", s.unscored_within, "calibration",
+                     r->of->calibration, "constants",
                      own ? r->of->constants : "those of another profile than the table's");
 }
 
@@ -100,8 +102,9 @@ json_t *reproduction_json(const reproduction_report *r)
         json_array_append_new(claims, json_pack("{s:s, s:b, s:s}", "claim", r->claims[i].text, "holds",
                                                 (int)r->claims[i].holds, "detail", r->claims[i].detail));
     for (int i = 0; i < r->note_count; i++) json_array_append_new(notes, json_string(r->notes[i]));
-    return json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:b, s:o, s:o, s:o, s:o}", "schema_version", RESULT_SCHEMA_VERSION,
-                     "table", r->of->name, "title", r->of->title, "published", r->of->source, "profiles", r->profiles, "how",
-                     r->of->how, "simulated", (int)!r->of->measured, "cells", cells, "claims", claims,
-                     "skill", skill_to_json(r), "notes", notes);
+    return json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:b, s:o, s:o, s:o, s:o}", "schema_version",
+                     RESULT_SCHEMA_VERSION, "table", r->of->name, "title", r->of->title, "published",
+                     r->of->source, "profiles", r->profiles, "how", r->of->how, "simulated",
+                     (int)!r->of->measured, "cells", cells, "claims", claims, "skill", skill_to_json(r),
+                     "notes", notes);
 }

@@ -52,7 +52,8 @@ reproduction_cell *reproduction_add(reproduction_report *r, const char *row, con
 {
     assert(r->cell_count < REPRODUCTION_CELLS);
     reproduction_cell *c = &r->cells[r->cell_count++];
-    *c = (reproduction_cell){.kind = kind, .published = published, .ours = ours, .tolerance = tolerance, .null = NAN};
+    *c = (reproduction_cell){
+        .kind = kind, .published = published, .ours = ours, .tolerance = tolerance, .null = NAN};
     snprintf(c->row, sizeof c->row, "%s", row);
     snprintf(c->quantity, sizeof c->quantity, "%s", quantity);
     snprintf(c->unit, sizeof c->unit, "%s", unit);
@@ -113,7 +114,8 @@ void compute_fit_apply(double factor, virtual_workload *w)
     workload_options(w, " --efficiency %.17g", factor);
 }
 
-status compute_fit_find(const virtual_workload *one_gpu, double step_ms, virtual_figures *scratch, double *factor)
+status compute_fit_find(const virtual_workload *one_gpu, double step_ms, virtual_figures *scratch,
+                        double *factor)
 {
     enum { ROUNDS = 20 };
     *factor = 1;
@@ -124,7 +126,8 @@ status compute_fit_find(const virtual_workload *one_gpu, double step_ms, virtual
         if (fabs(scratch->step_ms / step_ms - 1) < 1e-4) return STATUS_OK;
         *factor *= scratch->step_ms / step_ms; /* time goes with 1 / factor, but for launches */
     }
-    return fail(STATUS_CONFIG,
-                "profile %s: expected a step of %.3f ms on one GPU, the nearest that its compute gives is %.3f",
-                one_gpu->profile, step_ms, scratch->step_ms);
+    return fail(
+        STATUS_CONFIG,
+        "profile %s: expected a step of %.3f ms on one GPU, the nearest that its compute gives is %.3f",
+        one_gpu->profile, step_ms, scratch->step_ms);
 }

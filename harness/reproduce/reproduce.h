@@ -7,7 +7,8 @@
  *   skill.c            how much better than a null model
  *   gpu_row.c          a row measured on GPUs instead of virtual ones
  *   reproduce.c        cells, claims, notes; the fit of a profile's compute
- *   render.c           the report as CSV and JSON; harness/report/report_reproduction.c renders Markdown from the JSON */
+ *   render.c           the report as CSV and JSON; harness/report/report_reproduction.c renders Markdown from
+ * the JSON */
 #ifndef HARNESS_REPRODUCE_REPRODUCE_H
 #define HARNESS_REPRODUCE_REPRODUCE_H
 
@@ -38,8 +39,8 @@ void published_close(published_table *t);
 const char *published_text(const published_table *t, int row, const char *column);
 double published_number(const published_table *t, int row, const char *column);
 
-/* Relative: the rounding of the cell's digits combined with the row's `spread`; where no spread is stated 1 %, or the
- * rounding if that is more. */
+/* Relative: the rounding of the cell's digits combined with the row's `spread`; where no spread is stated 1
+ * %, or the rounding if that is more. */
 double published_uncertainty(const published_table *t, int row, const char *column);
 
 typedef enum cell_kind {
@@ -72,9 +73,9 @@ typedef struct reproduction_claim {
     char detail[200];
 } reproduction_claim;
 
-/* S = 1 - sum max(0, |ln(ours / published)| - u) / sum max(0, |ln(null / published)| - u) over the predicted cells with
- * |ln(null / published)| > 2 u, where u is the cell's uncertainty. The null model says that more GPUs cost nothing and that
- * schemes are equal; it is given the calibration rows. */
+/* S = 1 - sum max(0, |ln(ours / published)| - u) / sum max(0, |ln(null / published)| - u) over the predicted
+ * cells with |ln(null / published)| > 2 u, where u is the cell's uncertainty. The null model says that more
+ * GPUs cost nothing and that schemes are equal; it is given the calibration rows. */
 typedef struct reproduction_skill {
     double skill; /* NaN: fewer than four scored cells, so no verdict */
     double worst; /* the smallest of those that leave one source out; NaN: fewer than four cells are left */
@@ -109,9 +110,10 @@ typedef struct reproduction {
     const char *name, *summary, *title, *source, *how;
     const char *profiles;                  /* where the rows' own predict */
     const char *baselines[CELL_BASELINES]; /* what they are; NULL: none */
-    const char *calibration; /* the rows that constants were fitted to, which the null model is given; NULL: no skill */
+    const char *calibration; /* the rows that constants were fitted to, which the null model is given; NULL:
+                                no skill */
     const char *constants;   /* the profiles, and the commits since which their constants are what they are */
-    bool measured;                         /* on real devices, none of it simulated */
+    bool measured;           /* on real devices, none of it simulated */
     status (*run)(reproduction_run *run);
 } reproduction;
 
@@ -156,10 +158,13 @@ void reproduction_note(reproduction_report *r, const char *format, ...) __attrib
 void reproduction_csv(const reproduction_report *r, text_buffer *out);
 json_t *reproduction_json(const reproduction_report *r);
 
-/* A profile's compute is fitted to a published row of one GPU: all efficiencies by one factor, --efficiency. */
+/* A profile's compute is fitted to a published row of one GPU: all efficiencies by one factor, --efficiency.
+ */
 
-/* Finds the factor with which the workload's step takes `step_ms`, to 0.01 %. STATUS_CONFIG where none does. */
-status compute_fit_find(const virtual_workload *one_gpu, double step_ms, virtual_figures *scratch, double *factor);
+/* Finds the factor with which the workload's step takes `step_ms`, to 0.01 %. STATUS_CONFIG where none does.
+ */
+status compute_fit_find(const virtual_workload *one_gpu, double step_ms, virtual_figures *scratch,
+                        double *factor);
 
 /* Puts the factor in force. */
 void compute_fit_apply(double factor, virtual_workload *w);

@@ -76,7 +76,8 @@ void reproduction_skill_of(const reproduction_report *r, reproduction_skill *out
             out->unscored_within += distance(c->ours, c) <= 2 * c->uncertainty;
             continue;
         }
-        for (int j = 0; j < i; j++) first = first && !(is_scored(&r->cells[j]) && strcmp(r->cells[j].source, c->source) == 0);
+        for (int j = 0; j < i; j++)
+            first = first && !(is_scored(&r->cells[j]) && strcmp(r->cells[j].source, c->source) == 0);
         if (!first) continue;
         out->sources++;
         double skill = pooled(r, c->source, &left);

@@ -15,10 +15,10 @@ static const struct {
     int batch, sequence;
     const char *note;
 } setups[] = {
-    {"NVIDIA DeepLearningExamples 2019-12", "DGX-1 V100", "ResNet-50", "dgx1-v100", "resnet50", "apex",
-     128, 0, "batch not stated: 128"},
-    {"NVIDIA DeepLearningExamples 21.03", "DGX A100 80G", "ResNet-50", "dgx-a100-80g", "resnet50", "ddp",
-     256, 0, "batch not stated: 256"},
+    {"NVIDIA DeepLearningExamples 2019-12", "DGX-1 V100", "ResNet-50", "dgx1-v100", "resnet50", "apex", 128,
+     0, "batch not stated: 128"},
+    {"NVIDIA DeepLearningExamples 21.03", "DGX A100 80G", "ResNet-50", "dgx-a100-80g", "resnet50", "ddp", 256,
+     0, "batch not stated: 256"},
     {"OneFlow DLPerf", "V100-SXM2 16G", "ResNet-50", "v100-sxm2-ib100", "resnet50", "apex", 128, 0, ""},
     {"OneFlow DLPerf", "V100-SXM2 16G", "BERT-base", "v100-sxm2-ib100", "bert_base",
      "apex:message-size=250000000", 32, 128,
@@ -49,7 +49,8 @@ static virtual_workload workload_of(const published_table *t, int row, int s, co
     virtual_workload w = {.profile = profile ? profile : setups[s].profile,
                           .gpus = gpus,
                           .policy = gpus > 1 ? setups[s].policy : NULL};
-    workload_options(&w, "--model %s --batch %d %s --prefetch off --warmup 3 --steps 1", setups[s].name, setups[s].batch,
+    workload_options(&w, "--model %s --batch %d %s --prefetch off --warmup 3 --steps 1", setups[s].name,
+                     setups[s].batch,
                      setups[s].sequence ? "--optimizer adam" : "--optimizer sgd --momentum 0.9");
     if (setups[s].sequence) workload_options(&w, " --sequence %d", setups[s].sequence);
     if (gpus > 1) workload_options(&w, " --nodes %d", (int)published_number(t, row, "nodes"));
@@ -81,13 +82,13 @@ static status run_row(reproduction_run *r, int row, double *factor, double *one_
                                             gpus == 1 ? CELL_CALIBRATED : CELL_PREDICTED, published, ours,
                                             gpus == 1 ? 0 : limit);
     c->baselines[0] = *one_gpu_rate * gpus;
-    reproduction_null(c, c->baselines[0], published_uncertainty(t, row, "value"), published_text(t, row, "source"));
+    reproduction_null(c, c->baselines[0], published_uncertainty(t, row, "value"),
+                      published_text(t, row, "source"));
     if (cannot) snprintf(c->note, sizeof c->note, "%s", error_message());
     if (cannot) error_clear();
     if (gpus == 1)
         snprintf(c->note, sizeof c->note, "%.24s; %s%sefficiencies times %.4f",
-                 published_text(t, row, "source"), setups[s].note, setups[s].note[0] ? "; " : "",
-                 *factor);
+                 published_text(t, row, "source"), setups[s].note, setups[s].note[0] ? "; " : "", *factor);
     return cannot ? STATUS_OK : reproduction_from(c, &w);
 }
 

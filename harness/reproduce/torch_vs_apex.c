@@ -56,7 +56,9 @@ static virtual_workload workload_of(const reproduction_run *r, int row, int vari
                           .variant = {.separate_phases = true,
                                       .overrides = &effects[variant],
                                       .override_count = variant == OURS ? 0 : 1}};
-    workload_options(&w, "--model resnet50 --batch %d --optimizer sgd --lr 0.1 --prefetch off --warmup 2 --steps 1", BATCH);
+    workload_options(
+        &w, "--model resnet50 --batch %d --optimizer sgd --lr 0.1 --prefetch off --warmup 2 --steps 1",
+        BATCH);
     return w;
 }
 

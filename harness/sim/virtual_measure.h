@@ -1,6 +1,6 @@
-/* One job of `harness run` in virtual time, and what it takes in a few figures: for tables that ask for many jobs
- * (whatif, reproductions). The job is given as the words of a command line; run_config_parse() reads them, and
- * virtual_run_job() runs them. */
+/* One job of `harness run` in virtual time, and what it takes in a few figures: for tables that ask for many
+ * jobs (whatif, reproductions). The job is given as the words of a command line; run_config_parse() reads
+ * them, and virtual_run_job() runs them. */
 #ifndef HARNESS_SIM_VIRTUAL_MEASURE_H
 #define HARNESS_SIM_VIRTUAL_MEASURE_H
 
@@ -10,8 +10,8 @@ typedef struct virtual_workload {
     const char *profile; /* name or file; NULL: SIM_DEFAULT_PROFILE */
     const char *policy;  /* "ddp:order=ready", "ps=sync"; NULL: one GPU without communication */
     int gpus;
-    char options[320];   /* others of `harness run`, separated by blanks */
-    char *const *words;  /* [word_count] more of them, borrowed */
+    char options[320];  /* others of `harness run`, separated by blanks */
+    char *const *words; /* [word_count] more of them, borrowed */
     int word_count;
     virtual_variant variant;
 } virtual_workload;
@@ -20,11 +20,12 @@ typedef struct virtual_workload {
 typedef struct virtual_figures {
     double step_ms;
     double exposed_ms, waiting_ms;
-    double forward_ms;  /* the slowest rank's, from the begin of the forward pass, buffers shared first, to its end */
+    double forward_ms; /* the slowest rank's, from the begin of the forward pass, buffers shared first, to its
+                          end */
     double backward_ms; /* from the begin of the backward pass until gradients are reduced */
     double samples_per_s;
-    int64_t most_bytes; /* of the ranks' peaks */
-    int ranks;          /* that were simulated */
+    int64_t most_bytes;     /* of the ranks' peaks */
+    int ranks;              /* that were simulated */
     json_t *job, *workload; /* as in the result of `run` */
 } virtual_figures;
 

@@ -9,10 +9,10 @@
 
 /* What no option of `run` says; zero: as `run` does. */
 typedef struct virtual_variant {
-    bool by_symmetry;      /* ranks of one machine stand for all, however many there are (virtual_job.h) */
-    bool trees;            /* simulation.h */
-    bool unlimited_memory; /* simulation.h */
-    bool separate_phases;  /* trainer.h */
+    bool by_symmetry;        /* ranks of one machine stand for all, however many there are (virtual_job.h) */
+    bool trees;              /* simulation.h */
+    bool unlimited_memory;   /* simulation.h */
+    bool separate_phases;    /* trainer.h */
     bool may_be_one_machine; /* --link is no error where it has no effect */
     const sim_override *overrides; /* [override_count], borrowed; applied after --efficiency */
     int override_count;
@@ -22,14 +22,14 @@ typedef struct virtual_variant {
 
 enum { VIRTUAL_VARIANT_OVERRIDES = 32 }; /* at most */
 
-/* Runs the job of one engine that the configuration uses; *job gets its result, as in the result of `run`, and its trace: both
- * are the caller's, on the heap. `note` [size] lists what was represented by what. STATUS_CONFIG: more ranks than the profile has GPUs, or what
- * virtual devices cannot do. */
-status virtual_run_job(const run_config *config, const run_plan *plan, int engine, const virtual_variant *variant,
-                       run_job *job, char *note, size_t size);
+/* Runs the job of one engine that the configuration uses; *job gets its result, as in the result of `run`,
+ * and its trace: both are the caller's, on the heap. `note` [size] lists what was represented by what.
+ * STATUS_CONFIG: more ranks than the profile has GPUs, or what virtual devices cannot do. */
+status virtual_run_job(const run_config *config, const run_plan *plan, int engine,
+                       const virtual_variant *variant, run_job *job, char *note, size_t size);
 
-/* Runs every job that the configuration uses; jobs[ENGINE_COUNT] get their results, which are the caller's. The rest
- * is as above. */
+/* Runs every job that the configuration uses; jobs[ENGINE_COUNT] get their results, which are the caller's.
+ * The rest is as above. */
 status virtual_run(const run_config *config, const run_plan *plan, run_job *jobs, char *note, size_t size);
 
 /* Where this machine has been calibrated (harness calibrate), and the run was on its CPU, without an emulated

@@ -77,7 +77,8 @@ status whatif_parse_policies(const char *text, whatif_question *q)
 
 /* ---- asking ----------------------------------------------------------------------------------- */
 
-/* What this command has as defaults instead of those of `run`: steps are alike once buckets have been rebuilt. */
+/* What this command has as defaults instead of those of `run`: steps are alike once buckets have been
+ * rebuilt. */
 static const char warmup[] = "--warmup 2", length[] = "--steps 3";
 
 static virtual_workload workload_of(const whatif_question *q, const char *policy, int gpus)
@@ -93,8 +94,8 @@ static virtual_workload workload_of(const whatif_question *q, const char *policy
 }
 
 /* one_gpu_ms 0: this is one GPU. */
-static status ask_point(const virtual_workload *w, double one_gpu_ms,
-                        virtual_figures *figures, whatif_point *out)
+static status ask_point(const virtual_workload *w, double one_gpu_ms, virtual_figures *figures,
+                        whatif_point *out)
 {
     TRY(virtual_measure(w, figures));
     if (one_gpu_ms == 0) one_gpu_ms = figures->step_ms;
@@ -171,8 +172,8 @@ static void table(const whatif_question *q, const whatif_answer *a, int p, text_
     for (int i = 0; i < q->size_count; i++) {
         const whatif_point *x = &a->points[p][i];
         char bytes[32];
-        text_append(out, "%8d %12.3f %12.3f %12.3f %9.1f %% %12.0f %14s ", q->gpus[i], x->step_ms, x->exposed_ms,
-                    x->waiting_ms, 100 * x->efficiency, x->samples_per_s,
+        text_append(out, "%8d %12.3f %12.3f %12.3f %9.1f %% %12.0f %14s ", q->gpus[i], x->step_ms,
+                    x->exposed_ms, x->waiting_ms, 100 * x->efficiency, x->samples_per_s,
                     text_format_bytes(bytes, sizeof bytes, (double)x->most_bytes));
         if (x->tree_ms > 0)
             text_append(out, "%12.3f\n", x->tree_ms);
@@ -201,10 +202,9 @@ void whatif_text(const whatif_question *q, const whatif_answer *a, text_buffer *
 
 void whatif_csv(const whatif_question *q, const whatif_answer *a, text_buffer *out)
 {
-    text_append(
-        out,
-        "profile,model,batch_per_rank,policy,gpus,step_s,exposed_communication_s,waiting_s,efficiency,samples_per_s,"
-        "memory_peak_bytes,tree_step_s\n");
+    text_append(out, "profile,model,batch_per_rank,policy,gpus,step_s,exposed_communication_s,waiting_s,"
+                     "efficiency,samples_per_s,"
+                     "memory_peak_bytes,tree_step_s\n");
     const char *model = json_string_value(json_object_get(a->workload, "model"));
     json_int_t batch = json_integer_value(json_object_get(a->workload, "batch_per_rank"));
     for (int p = 0; p < q->policy_count; p++)
@@ -226,13 +226,14 @@ json_t *whatif_json(const whatif_question *q, const whatif_answer *a)
         for (int i = 0; i < q->size_count; i++) {
             const whatif_point *x = &a->points[p][i];
             json_array_append_new(
-                rows, json_pack("{s:s, s:i, s:f, s:f, s:f, s:f, s:f, s:I, s:o}", "policy", q->policies[p], "gpus",
-                                q->gpus[i], "step_s", x->step_ms / 1e3, "exposed_communication_s",
-                                x->exposed_ms / 1e3, "waiting_s", x->waiting_ms / 1e3, "efficiency", x->efficiency,
-                                "samples_per_s", x->samples_per_s, "memory_peak_bytes", (json_int_t)x->most_bytes,
-                                "tree_step_s", x->tree_ms > 0 ? json_real(x->tree_ms / 1e3) : json_null()));
+                rows,
+                json_pack("{s:s, s:i, s:f, s:f, s:f, s:f, s:f, s:I, s:o}", "policy", q->policies[p], "gpus",
+                          q->gpus[i], "step_s", x->step_ms / 1e3, "exposed_communication_s",
+                          x->exposed_ms / 1e3, "waiting_s", x->waiting_ms / 1e3, "efficiency", x->efficiency,
+                          "samples_per_s", x->samples_per_s, "memory_peak_bytes", (json_int_t)x->most_bytes,
+                          "tree_step_s", x->tree_ms > 0 ? json_real(x->tree_ms / 1e3) : json_null()));
         }
-    return json_pack("{s:i, s:b, s:s, s:o, s:O, s:f, s:o}", "schema_version", RESULT_SCHEMA_VERSION, "simulated", 1,
-                     "profile", q->profile, "options", options, "workload", a->workload, "one_gpu_step_s",
-                     a->one_gpu_ms / 1e3, "points", rows);
+    return json_pack("{s:i, s:b, s:s, s:o, s:O, s:f, s:o}", "schema_version", RESULT_SCHEMA_VERSION,
+                     "simulated", 1, "profile", q->profile, "options", options, "workload", a->workload,
+                     "one_gpu_step_s", a->one_gpu_ms / 1e3, "points", rows);
 }

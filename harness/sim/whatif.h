@@ -12,9 +12,9 @@ enum { WHATIF_SIZES = 32, WHATIF_POLICIES = 8, WHATIF_POLICY_LENGTH = 120 };
 
 typedef struct whatif_question {
     const char *profile;
-    char *const *words;  /* [word_count] options of `harness run`, borrowed */
+    char *const *words; /* [word_count] options of `harness run`, borrowed */
     int word_count;
-    int slow_rank; /* of --slow among the words; -1: none */
+    int slow_rank;   /* of --slow among the words; -1: none */
     bool has_length; /* the words have --steps or --epochs */
     int gpus[WHATIF_SIZES], size_count;
     char policies[WHATIF_POLICIES][WHATIF_POLICY_LENGTH];

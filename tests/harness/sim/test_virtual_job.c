@@ -27,8 +27,8 @@ static double bytes_sent(const virtual_figures *f)
     double most = 0;
     size_t i;
     json_t *row;
-    json_array_foreach(json_object_get(json_object_get(f->job, "traffic"), "per_rank"), i, row)
-        most = fmax(most, json_number_value(json_object_get(row, "bytes_sent_per_step")));
+    json_array_foreach(json_object_get(json_object_get(f->job, "traffic"), "per_rank"), i, row) most =
+        fmax(most, json_number_value(json_object_get(row, "bytes_sent_per_step")));
     return most;
 }
 
@@ -114,7 +114,8 @@ static int free_of_charge(sim_override *out)
 static virtual_figures measure_links(const char *policy, int gpus, const char *options)
 {
     sim_override overrides[FREE];
-    virtual_workload w = workload("v100-pcie-10gbe", gpus, policy, "--model vgg16 --image 32 --classes 10 --batch 1 ");
+    virtual_workload w =
+        workload("v100-pcie-10gbe", gpus, policy, "--model vgg16 --image 32 --classes 10 --batch 1 ");
     snprintf(w.options + strlen(w.options), sizeof w.options - strlen(w.options), "%s", options);
     w.variant.overrides = overrides;
     w.variant.override_count = free_of_charge(overrides);
@@ -134,10 +135,12 @@ static void check_growth(const char *placement)
     double parameters = 0, first = 0;
     for (int world = 2; world <= 5; world++) {
         char options[120];
-        snprintf(options, sizeof options, "--servers 1 --server-placement %s --priority fifo --warmup 2 --steps 1", placement);
+        snprintf(options, sizeof options,
+                 "--servers 1 --server-placement %s --priority fifo --warmup 2 --steps 1", placement);
         virtual_figures f = measure_links("sync", world, options);
         if (world == 2) parameters = gradient_bytes(&f, 1), first = f.step_ms;
-        double ms = (world - 1) * parameters / 0.125e9 * 1000; /* one way; the other way overlaps but for a key */
+        double ms =
+            (world - 1) * parameters / 0.125e9 * 1000; /* one way; the other way overlaps but for a key */
         if (f.step_ms < ms || f.step_ms > 2.05 * ms)
             fail_msg("%d workers: found %.3f ms, expected %.3f to %.3f", world, f.step_ms, ms, 2 * ms);
         check("growth with the workers", f.step_ms / first, world - 1, 0.03);
@@ -155,7 +158,8 @@ static void a_single_servers_time_grows_with_the_workers(void **context)
 /* Of rank 0, from the start. */
 static double all_bytes_sent(const virtual_figures *f)
 {
-    return json_number_value(json_object_get(json_array_get(json_object_get(f->job, "ranks"), 0), "bytes_sent"));
+    return json_number_value(
+        json_object_get(json_array_get(json_object_get(f->job, "ranks"), 0), "bytes_sent"));
 }
 
 /* n servers in the ranks move what a ring moves: 2 (n - 1) / n P out of every rank. */
@@ -166,8 +170,9 @@ static void a_sharded_server_moves_the_bytes_of_a_ring(void **context)
         double sent[2];
         for (int i = 0; i < 2; i++) {
             char options[120];
-            snprintf(options, sizeof options, "--servers %d --server-placement rank --priority fifo --warmup 0 --steps %d",
-                     world, 2 + i);
+            snprintf(options, sizeof options,
+                     "--servers %d --server-placement rank --priority fifo --warmup 0 --steps %d", world,
+                     2 + i);
             virtual_figures ps = measure_links("sync", world, options);
             sent[i] = all_bytes_sent(&ps);
             virtual_figures_free(&ps);
@@ -186,9 +191,8 @@ static void more_gpus_than_the_topology_has_are_refused(void **context)
     virtual_figures f = {0};
     virtual_workload w = workload("v100-pcie-32g", 9, "ddp", resnet);
     assert_int_equal(virtual_measure(&w, &f), STATUS_CONFIG);
-    assert_string_equal(
-        error_message(),
-        "profile v100-pcie-32g: expected 1 to 8 ranks (8 GPUs on each of 1 machine), got 9");
+    assert_string_equal(error_message(),
+                        "profile v100-pcie-32g: expected 1 to 8 ranks (8 GPUs on each of 1 machine), got 9");
     error_clear();
     w = workload("nowhere", 2, "ddp", resnet);
     assert_int_equal(virtual_measure(&w, &f), STATUS_USAGE);
