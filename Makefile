@@ -7,7 +7,7 @@ FOLDERS = $(filter-out bench support,$(patsubst tests/%/,%,$(wildcard tests/*/))
 CONFIGURE = cmake -S . -B $(BUILD) -G Ninja -DCMAKE_INSTALL_PREFIX=$(PREFIX) $(CMAKE_OPTIONS) >/dev/null
 COMPILE = cmake --build $(BUILD) -j $(JOBS) --target
 
-.PHONY: help deps deps-data deps-check build demo check check-all bench readme-example format install clean
+.PHONY: help deps deps-data deps-check build demo check check-all bench uninstall deb readme-example format install clean
 
 help:
 	@echo "make demo         install what is missing, build the program, train ResNet-18 on Fashion-MNIST with both engines"
@@ -19,7 +19,8 @@ help:
 	@echo "make readme-example  run README's example again and record it"
 	@echo "make deps         install the Debian packages that the build needs"
 	@echo "make format       run clang-format over all sources"
-	@echo "make install      install into PREFIX ($(PREFIX))"
+	@echo "make install      install into PREFIX ($(PREFIX)); make uninstall removes that"
+	@echo "make deb          build a Debian package: build-deb/psring_VERSION_ARCHITECTURE.deb"
 
 deps:
 	@sh .ci/install-packages.sh build
@@ -71,7 +72,18 @@ format:
 	@git ls-files '*.c' '*.h' '*.cu' | xargs clang-format -i
 
 install: build
-	@cmake --install $(BUILD)
+	@cmake --build $(BUILD) --target manual_pages 2>/dev/null || true
+	@cmake --install $(BUILD) --strip
+
+uninstall:
+	@[ -f $(BUILD)/install_manifest.txt ] || { echo "make: uninstall: expected $(BUILD)/install_manifest.txt, which make install writes" >&2; exit 2; }
+	@while read -r file || [ -n "$$file" ]; do rm -f "$$file"; done <$(BUILD)/install_manifest.txt
+
+# A build of its own, for /usr; the package is in build-deb/.
+deb: deps
+	@cmake -S . -B build-deb -G Ninja -DCMAKE_INSTALL_PREFIX=/usr $(CMAKE_OPTIONS) >/dev/null
+	@cmake --build build-deb -j $(JOBS) --target program manual_pages
+	@cd build-deb && cpack -G DEB
 
 clean:
-	rm -rf $(BUILD) build-asan build-tsan build-fuzz
+	rm -rf $(BUILD) build-asan build-tsan build-fuzz build-deb

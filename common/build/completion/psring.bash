@@ -1,0 +1,41 @@
+# Completion of harness and psring for bash: commands, options and their choices, as the program's own help lists them.
+# For zsh: autoload -U bashcompinit && bashcompinit, then source this file.
+
+# The commands, one per line.
+_psring_commands() {
+    "$1" --help 2>/dev/null | awk '/^commands:/ { list = 1; next } list && /^  [a-z]/ { print $1; next } list { exit }'
+}
+
+# The options of a command and the words that their values are, one option per line: "--mode none|ps|ring|both".
+_psring_options() {
+    "$1" "$2" --help=all 2>/dev/null | awk '/^ +(-[a-z], )?--[a-z]/ { sub(/^ +(-[a-z], )?/, ""); print $1, ($2 ~ /^[a-z0-9-]+(\|[a-z0-9,-]+)+$/ ? $2 : "") }'
+}
+
+_psring() {
+    local program=${COMP_WORDS[0]} word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} command=run options
+    COMPREPLY=()
+    if [ "$COMP_CWORD" -eq 1 ] && [ "${word#-}" = "$word" ]; then
+        mapfile -t COMPREPLY < <(compgen -W "$(_psring_commands "$program")" -- "$word")
+        return
+    fi
+    [ "${COMP_WORDS[1]#-}" = "${COMP_WORDS[1]}" ] && command=${COMP_WORDS[1]}
+    [ "$command" = help ] && options=$(_psring_commands "$program") || options=
+    if [ -n "$options" ]; then
+        mapfile -t COMPREPLY < <(compgen -W "$options" -- "$word")
+        return
+    fi
+    options=$(_psring_options "$program" "$command")
+    if [ "${word#-}" != "$word" ]; then
+        mapfile -t COMPREPLY < <(compgen -W "$(cut -d ' ' -f 1 <<<"$options")" -- "$word")
+        return
+    fi
+    case $before in
+    --model) options=$("$program" models 2>/dev/null | awk '{ print $1 }') ;;
+    --device) options="auto cpu cuda reference $("$program" profiles 2>/dev/null | awk '/^[a-z0-9]/ { print "sim:" $1 }')" ;;
+    --policy) options=$("$program" policies 2>/dev/null | awk '/^[a-z]/ { print $2 }') ;;
+    *) options=$(awk -v option="$before" '$1 == option { gsub(/\|/, " ", $2); print $2 }' <<<"$options") ;;
+    esac
+    COMP_WORDBREAKS=${COMP_WORDBREAKS//:/} # sim:PROFILE is one word
+    mapfile -t COMPREPLY < <(compgen -W "$options" -- "$word")
+}
+complete -o default -F _psring harness psring

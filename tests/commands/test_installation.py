@@ -1,0 +1,102 @@
+"""What `make install` and `make deb` leave: the program under both names, pages, completion."""
+import glob
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+
+from program import BUILD, PROGRAM
+from tap import Skip, expect, expect_equal, long_test, main, test
+
+SOURCE = os.environ.get("SOURCE_DIR") or os.getcwd()
+COMPLETION = os.path.join(SOURCE, "common", "build", "completion", "psring.bash")
+
+
+def output(*words, **more):
+    return subprocess.run(words, check=True, capture_output=True, text=True, timeout=300, **more).stdout
+
+
+def commands():
+    text = output(PROGRAM, "--help").split("commands:\n", 1)[1].split("\n\n", 1)[0]
+    return [line.split()[0] for line in text.splitlines()]
+
+
+def completed(*words):
+    """The words that bash offers for the last of `words`."""
+    script = f'source "{COMPLETION}"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _psring; printf "%s\\n" "${{COMPREPLY[@]}}"'
+    return output("bash", "-c", script, "bash", PROGRAM, *words).split()
+
+
+@test
+def an_installation_runs_under_both_names_from_any_folder_and_is_removed_again():
+    with tempfile.TemporaryDirectory(prefix="install-test-") as folder:
+        prefix = os.path.join(folder, "a path with spaces and ü")
+        manifest = os.path.join(BUILD, "install_manifest.txt")
+        output("cmake", "--install", BUILD, "--prefix", prefix, "--strip")
+        with open(manifest, encoding="utf-8") as file:
+            installed = file.read().splitlines()
+        try:
+            for name in ("harness", "psring"):
+                program = os.path.join(prefix, "bin", name)
+                expect_equal(output(program, "--version", cwd=folder), output(PROGRAM, "--version"), f"version of {name}")
+                expect("resnet18" in output(program, "models", cwd=folder), f"models of {name}")
+            sections = output("readelf", "-S", os.path.join(prefix, "bin", "harness"))
+            expect(".debug_info" not in sections, "the program is stripped", sections)
+            golden = glob.glob(os.path.join(prefix, "share", "psring", "golden", "*.json"))
+            expect(len(golden) >= 20, f"golden files: {golden}")
+            verified = output(os.path.join(prefix, "bin", "psring"), "verify", os.path.join(os.path.dirname(golden[0]), "toy_w1.json"))
+            expect("toy_w1" in verified, "a golden file", verified)
+            for path in installed:
+                expect(os.path.lexists(path), f"{path} of the list of installed files exists")
+            output("make", "-C", SOURCE, "uninstall", f"BUILD={os.path.abspath(BUILD)}")
+            left = [os.path.join(at, name) for at, _, names in os.walk(prefix) for name in names]
+            expect_equal(left, [], "files after make uninstall")
+        finally:
+            if os.path.exists(manifest):
+                os.remove(manifest)
+
+
+@test
+def bash_completes_every_command_option_and_choice():
+    expect_equal(sorted(completed("")), sorted(commands()), "commands")
+    expect_equal(completed("run", "--mode", "r"), ["ring"], "choices")
+    expect_equal(completed("run", "--model", "resnet1"), ["resnet18", "resnet101", "resnet152"], "models")
+    expect("sim:dgx1-v100" in completed("--gpus", "2", "--device", "sim:"), "devices")
+    expect("ssp" in completed("run", "--policy", "s"), "policies")
+    expect_equal(completed("help", "wha"), ["whatif"], "commands after help")
+    for command in commands():
+        text = output(PROGRAM, command, "--help=all")
+        options = re.findall(r"^ +(?:-\w, )?(--[a-z][\w-]*)", text, re.MULTILINE)
+        expect_equal(sorted(set(completed(command, "--"))), sorted(set(options)), f"options of {command}")
+
+
+@test
+def every_command_has_a_manual_page():
+    if not shutil.which("help2man"):
+        raise Skip("help2man is not installed")
+    with tempfile.TemporaryDirectory(prefix="man-test-") as folder:
+        output("sh", os.path.join(SOURCE, "common", "build", "manual-pages.sh"), PROGRAM, folder)
+        names = {"harness", "psring"} | {f"{name}-{command}" for name in ("harness", "psring") for command in commands()}
+        expect_equal(set(os.listdir(folder)), {f"{name}.1.gz" for name in names}, "pages")
+        text = output("zcat", os.path.join(folder, "harness-run.1.gz"))
+        for part in (r"\-\-bucket\-cap\-mb", r"\-\-mode", ".SH NAME"):
+            expect(part in text, f"expected {part!r} in the page of run")
+
+
+@long_test
+def the_debian_package_has_no_errors():
+    for tool in ("lintian", "cpack", "help2man"):
+        if not shutil.which(tool):
+            raise Skip(f"{tool} is not installed")
+    with tempfile.TemporaryDirectory(prefix="deb-test-") as folder:
+        tree = os.path.join(folder, "tree")
+        output("git", "clone", "-q", SOURCE, tree)
+        output("make", "deb", "CMAKE_OPTIONS=-DPSRING_CUDA=OFF", cwd=tree)
+        package = glob.glob(os.path.join(tree, "build-deb", "*.deb"))
+        expect_equal(len(package), 1, "packages")
+        found = subprocess.run(["lintian", "--fail-on", "error", package[0]], capture_output=True, text=True, check=False)
+        expect_equal(found.returncode, 0, "lintian", found.stdout)
+
+
+main()
