@@ -67,7 +67,7 @@ def bash_completes_every_command_option_and_choice():
     expect_equal(completed("help", "wha"), ["whatif"], "commands after help")
     for command in commands():
         text = output(PROGRAM, command, "--help=all")
-        options = re.findall(r"^ +(?:-\w, )?(--[a-z][\w-]*)", text, re.MULTILINE)
+        options = re.findall(r"^  (?:-\w, )?(--[a-z][\w-]*)", text, re.MULTILINE)
         expect_equal(sorted(set(completed(command, "--"))), sorted(set(options)), f"options of {command}")
 
 

@@ -8,7 +8,7 @@ _psring_commands() {
 
 # The options of a command and the words that their values are, one option per line: "--mode none|ps|ring|both".
 _psring_options() {
-    "$1" "$2" --help=all 2>/dev/null | awk '/^ +(-[a-z], )?--[a-z]/ { sub(/^ +(-[a-z], )?/, ""); print $1, ($2 ~ /^[a-z0-9-]+(\|[a-z0-9,-]+)+$/ ? $2 : "") }'
+    "$1" "$2" --help=all 2>/dev/null | awk '/^  (-[a-z], )?--[a-z]/ { sub(/^ +(-[a-z], )?/, ""); print $1, ($2 ~ /^[a-z0-9-]+(\|[a-z0-9,-]+)+$/ ? $2 : "") }'
 }
 
 _psring() {
