@@ -31,12 +31,12 @@ def runs_in(path):
     return found
 
 
-def sweep(path, *words, **more):
-    return harness("sweep", *words, "-o", path, **more)
+def sweep(path, *words, limit=300, **more):
+    return harness("sweep", *words, "-o", path, limit=limit, **more)
 
 
 def wait_for_runs(run, path, count):
-    until = time.monotonic() + 60 * SLOWER
+    until = time.monotonic() + 300 * SLOWER
     while len(runs_in(path)) < count:
         expect(time.monotonic() < until and run.process.poll() is None, f"expected {count} finished runs", run.peek())
         time.sleep(0.002)
@@ -165,7 +165,7 @@ def a_signal_ends_the_sweep_and_the_next_start_goes_on(number, code):
         with Run("sweep", *words, "-o", path) as run:
             wait_for_runs(run, path, 1)
             run.kill(run.pid, number)
-            result = run.wait(30)
+            result = run.wait(120)
             expect_equal(result.code, code, "exit code", result)
             watch.check(run)
         finished = runs_in(path)
@@ -200,14 +200,14 @@ def two_sweeps_never_share_a_folder():
         expect_equal(more.code, 0, "more rounds of the same sweep", more)
         expect_equal(len(runs_in(path)), 4, "runs")
         with Run("sweep", *REAL[:-4], "--steps", "3000", "--mode", "ring", "--vary", "batch=4,8", "-o", path + "/real") as run:
-            until = time.monotonic() + 30 * SLOWER
+            until = time.monotonic() + 120 * SLOWER
             while not os.path.exists(path + "/real/sweep.json") and time.monotonic() < until:
                 time.sleep(0.002)
             second = sweep(path + "/real", *REAL, "--mode", "ring", "--vary", "batch=4,8")
             expect_equal(second.code, 78, "a second process", second)
             expect("another sweep is running" in second.err, "the reason", second)
             run.kill(run.pid, signal.SIGTERM)
-            run.wait(30)
+            run.wait(120)
 
 
 @cases([("no axis", ["--mode", "ring"], "--vary"),
