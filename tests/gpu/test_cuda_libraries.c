@@ -136,6 +136,71 @@ static void the_fastest_product_is_taken_where_algorithms_are_timed(void **conte
     device_close(&d);
 }
 
+static device *open_benchmarked(int precision)
+{
+    device_config config = {.name = "cuda", .world = 1, .threads = 1, .precision = precision, .benchmark = true};
+    device *d;
+    must(device_open(&config, &d));
+    control->slow_first = true;
+    return d;
+}
+
+/* The graph of a convolution gives what the reference has; gradients that are added to take an algorithm. */
+static void a_convolution_runs_as_a_graph_where_that_is_faster(void **context)
+{
+    (void)context;
+    op_case c = conv_case(4);
+    if (!emulated()) skip();
+    device *d = open_benchmarked(DEVICE_PRECISION_F32);
+    check_case_on(d, &c, 1, EXACT);
+    int64_t before = control->graphs;
+    check_case_on(d, &c, 2, EXACT);
+    assert_int_equal(control->graphs - before, 3 * 2);
+    case_conv2d(&c, (conv2d_attributes){2, 7, 7, 4, 8, 3, 3, 2, 1, 0, 0, true}, (case_options){.micro_batch = true});
+    check_case_on(d, &c, 1, EXACT);
+    before = control->graphs;
+    check_case_on(d, &c, 1, EXACT);
+    assert_int_equal(control->graphs - before, 2);
+    device_close(&d);
+}
+
+/* In bfloat16: what is stored is rounded to 2^-8, and so are probabilities. */
+static void attention_runs_as_a_graph_where_that_is_faster(void **context)
+{
+    (void)context;
+    static const attention_attributes shapes[] = {{2, 9, 2, 8, false, 0}, {1, 33, 2, 16, true, 0}, {2, 12, 2, 8, true, 48}};
+    op_case c;
+    if (!emulated()) skip();
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        device *d = open_benchmarked(DEVICE_PRECISION_BF16);
+        const device_fallback *f;
+        case_attention(&c, shapes[i]);
+        check_case_on(d, &c, 1, 0.05);
+        int64_t before = control->graphs;
+        check_case_on(d, &c, 1, 0.05);
+        assert_int_equal(control->graphs - before, 2);
+        assert_int_equal(device_fallbacks(d, &f), 0);
+        device_close(&d);
+    }
+}
+
+static void attention_that_cudnn_refuses_is_that_of_the_own_kernel(void **context)
+{
+    (void)context;
+    op_case c;
+    const device_fallback *f;
+    if (!emulated()) skip();
+    device *d = open_benchmarked(DEVICE_PRECISION_BF16);
+    control->fails_search = true;
+    case_attention(&c, (attention_attributes){2, 9, 2, 8, false, 0});
+    int64_t before = control->graphs;
+    check_case_on(d, &c, 1, 0.05);
+    assert_int_equal(control->graphs - before, 0);
+    assert_int_equal(device_fallbacks(d, &f), 2);
+    assert_string_equal(f->instead, "an own kernel attends");
+    device_close(&d);
+}
+
 /* ---- launches --------------------------------------------------------------------------------- */
 
 enum { TENSORS = 100, ELEMENTS = 40, SPACE = TENSORS * 64 };
@@ -270,6 +335,9 @@ int main(void)
         TEST(shapes_that_libraries_have_are_no_fallbacks),
         TEST(cudnn_is_given_its_stream_once),
         TEST(the_fastest_product_is_taken_where_algorithms_are_timed),
+        TEST(a_convolution_runs_as_a_graph_where_that_is_faster),
+        TEST(attention_runs_as_a_graph_where_that_is_faster),
+        TEST(attention_that_cudnn_refuses_is_that_of_the_own_kernel),
         TEST(a_bucket_is_packed_by_one_launch),
         TEST(small_sums_of_columns_are_taken_by_one_launch),
         TEST(a_frequent_tokens_gradient_is_summed_in_parts),

@@ -2,6 +2,7 @@
 
 #include "tests/common/device/op_runner.h"
 
+#include <stdlib.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,7 +11,8 @@
 
 device *device_setting_open(device_setting setting)
 {
-    device_config config = {.name = setting.name, .world = 1, .threads = setting.threads, .precision = setting.precision};
+    device_config config = {.name = setting.name, .world = 1, .threads = setting.threads, .precision = setting.precision,
+                            .benchmark = getenv("OP_BENCHMARK") != NULL};
     device *d = NULL;
     status rc = device_open(&config, &d);
     if (rc == STATUS_UNAVAILABLE) {

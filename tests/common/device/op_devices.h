@@ -17,7 +17,7 @@ enum { DEVICE_SETTINGS = 3 };
 extern const device_setting device_settings[DEVICE_SETTINGS];
 extern const int device_setting_first, device_setting_count;
 
-/* Opens it for rank 0 of 1. A device that this machine lacks (STATUS_UNAVAILABLE) skips the test, any other
+/* Opens it for rank 0 of 1, with device_config.benchmark where the environment has OP_BENCHMARK. A device that this machine lacks (STATUS_UNAVAILABLE) skips the test, any other
  * failure ends it. */
 device *device_setting_open(device_setting setting);
 

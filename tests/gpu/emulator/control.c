@@ -11,6 +11,7 @@ void emulator_count_launch(void);
 void emulator_count_launch(void)
 {
     emulator_count(&emulator_control.launches);
+    emulator_be_slow();
 }
 
 __attribute__((constructor)) static void read_faults(void)
@@ -18,6 +19,7 @@ __attribute__((constructor)) static void read_faults(void)
     const char *text = getenv("EMULATED_FAULT");
 #define READ_FAULT(name) emulator_control.fails_##name = text && strstr(text, #name) != NULL;
     EMULATOR_FAULTS(READ_FAULT)
+    emulator_control.slow_first = text && strstr(text, "slow_first") != NULL;
 }
 
 /* Ranks are processes: each adds its lines. */

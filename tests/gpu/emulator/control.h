@@ -12,7 +12,8 @@
     X(copies)      /* cudaMemcpyAsync */                                                                     \
     X(set_streams) /* cudnnSetStream */                                                                      \
     X(first_products) /* of cuBLASLt, by other algorithms than the fastest of a search */                    \
-    X(fast_products)
+    X(fast_products)                                                                                         \
+    X(graphs) /* operation graphs of cuDNN, executed */
 
 /* name: what fails */
 #define EMULATOR_FAULTS(X)                                                                                   \
@@ -23,7 +24,8 @@
 #define EMULATOR_FAULT(name) bool fails_##name;
 typedef struct emulator_control_table {
     EMULATOR_COUNTS(EMULATOR_COUNT) EMULATOR_FAULTS(EMULATOR_FAULT)
-    bool slow_first; /* algorithms that heuristics put first are not the fastest */
+    bool slow_first;  /* kernels, and the algorithms that heuristics put first, are not the fastest ("slow_first") */
+    int64_t slow_ns;  /* that they have taken, which events count and nobody waits for */
 } emulator_control_table;
 #undef EMULATOR_COUNT
 #undef EMULATOR_FAULT
@@ -34,6 +36,11 @@ extern emulator_control_table emulator_control;
 static inline void emulator_count(int64_t *counter)
 {
     __atomic_fetch_add(counter, 1, __ATOMIC_RELAXED);
+}
+
+static inline void emulator_be_slow(void)
+{
+    if (emulator_control.slow_first) __atomic_fetch_add(&emulator_control.slow_ns, 1000000000, __ATOMIC_RELAXED);
 }
 
 #endif

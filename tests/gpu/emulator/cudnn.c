@@ -6,6 +6,7 @@
 #include "common/device/cuda/module/libraries.h"
 #include "common/reduce/half.h"
 #include "tests/gpu/emulator/control.h"
+#include "tests/gpu/emulator/cudnn_impl.h"
 #include "tests/gpu/emulator/memory.h"
 
 #include <stdbool.h>
@@ -14,21 +15,6 @@
 enum { NOT_DETERMINISTIC, WITH_WORKSPACE, WITHOUT_WORKSPACE, ALGORITHMS, WORKSPACE_BYTES = 640 };
 
 void emulator_fill_cudnn(cudnn_table *out);
-
-struct emulated_cudnn {
-    cudaStream_t stream;
-};
-
-struct emulated_tensor {
-    cudnnDataType_t type;
-    int n, c, h, w; /* filters: k, c, r, s */
-};
-
-struct emulated_convolution {
-    int pad_h, pad_w, stride_h, stride_w;
-    cudnnDataType_t compute;
-    cudnnMathType_t math;
-};
 
 /* ---- descriptors ------------------------------------------------------------------------------ */
 
@@ -196,8 +182,6 @@ cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithm_v7(cudnnHandle_t handle
 
 /* ---- running ---------------------------------------------------------------------------------- */
 
-typedef enum direction { FORWARD, BACKWARD_DATA, BACKWARD_FILTER } direction;
-
 static int64_t at(const struct emulated_tensor *t, int n, int h, int w, int c)
 {
     return (((int64_t)n * t->h + h) * t->w + w) * t->c + c;
@@ -208,14 +192,7 @@ static double get(cudnnDataType_t type, const void *data, int64_t i)
     return type == CUDNN_DATA_FLOAT ? ((const float *)data)[i] : bf16_to_float(((const uint16_t *)data)[i]);
 }
 
-/* A convolution under way, or recorded. */
-typedef struct work {
-    struct emulated_tensor x, w, y;
-    struct emulated_convolution conv;
-    void *data[3]; /* x, w, y */
-    direction way;
-    float alpha, beta;
-} work;
+typedef emulated_convolution_work work;
 
 /* Adds the products of one output pixel's window, all channels, to the sums of what is computed. */
 static void visit(const work *k, const int pixel[3], double *sums)
@@ -246,7 +223,7 @@ static void store(const struct emulated_tensor *t, const double *sums, double al
     }
 }
 
-static void run(void *context)
+void emulator_convolve(void *context)
 {
     const work *k = context;
     const struct emulated_tensor *out = k->way == FORWARD ? &k->y : k->way == BACKWARD_DATA ? &k->x : &k->w;
@@ -267,8 +244,9 @@ static cudnnStatus_t enqueue(cudnnHandle_t handle, const work *k, int algorithm,
     bool room = algorithm == WITHOUT_WORKSPACE || (workspace && bytes >= WORKSPACE_BYTES);
     if (code != CUDNN_STATUS_SUCCESS) return code;
     if (algorithm <= NOT_DETERMINISTIC || algorithm >= ALGORITHMS || !room) return CUDNN_STATUS_BAD_PARAM;
+    emulator_be_slow();
     work copy = *k;
-    if (!emulator_record(handle->stream, run, &copy, sizeof copy)) run(&copy);
+    if (!emulator_record(handle->stream, emulator_convolve, &copy, sizeof copy)) emulator_convolve(&copy);
     return CUDNN_STATUS_SUCCESS;
 }
 

@@ -1,6 +1,7 @@
 /* The emulated run-time: the device, streams, events, the driver. */
 #include "common/base/clock.h"
 #include "common/device/cuda/module/libraries.h"
+#include "tests/gpu/emulator/control.h"
 #include "tests/gpu/emulator/memory.h"
 #include "tests/gpu/emulator/stream.h"
 
@@ -178,7 +179,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t e)
 static bool record(void *context)
 {
     cudaEvent_t e = *(cudaEvent_t *)context;
-    e->at_ns = clock_now_ns();
+    e->at_ns = clock_now_ns() + __atomic_load_n(&emulator_control.slow_ns, __ATOMIC_RELAXED);
     e->kept--;
     return true;
 }

@@ -5,6 +5,10 @@
  * row and owns every LANES-th column of the result. */
 #include "common/device/cuda/module/attention.cuh"
 
+extern "C" {
+#include "common/device/cuda/module/cudnn_attention.h"
+}
+
 constexpr int LANES = 8, MOST_WIDTH = 128;
 
 /* WIDTH: columns that there is room for; TILE: rows of queries, and of keys. */
@@ -194,14 +198,6 @@ static status check_width(cuda_kernel *k)
                 (int)MOST_WIDTH, (long long)a->width);
 }
 
-static status prepare_backward(cuda_kernel *k)
-{
-    const attention_attributes *a = &k->base.op.u.attention;
-    TRY(check_width(k));
-    k->base.workspace = (size_t)(a->batch * a->heads * a->sequence) * sizeof(float);
-    return STATUS_OK;
-}
-
 /* The kernel for heads of that width, and how it is launched. */
 #define BY_WIDTH(kernel, width) ((width) <= 32 ? kernel<32> : (width) <= 64 ? kernel<64> : kernel<MOST_WIDTH>)
 
@@ -245,7 +241,56 @@ static status backward(const cuda_kernel *k, cudaStream_t s, void *const *o, con
                   (float *)o[ATT_BWD_DV]);
 }
 
+/* ---- in bfloat16: by a plan of cuDNN where it was timed to be faster ----------------------------- */
+
+static cudnn_attention *plan_of(const cuda_kernel *k)
+{
+    return (cudnn_attention *)k->state;
+}
+
+static status use_plan(cuda_kernel *k, cudnn_attention_rival own)
+{
+    cudnn_attention *plan = nullptr;
+    TRY(cudnn_attention_prepare(k, own, &plan));
+    k->state = plan;
+    size_t bytes = cudnn_attention_workspace(plan);
+    if (bytes > k->base.workspace) k->base.workspace = bytes;
+    return STATUS_OK;
+}
+
+static void release(cuda_kernel *k)
+{
+    cudnn_attention *plan = plan_of(k);
+    cudnn_attention_release(&plan);
+}
+
+static status prepare_forward(cuda_kernel *k)
+{
+    TRY(check_width(k));
+    return use_plan(k, tensor_forward<bf16>);
+}
+
+static status prepare_backward(cuda_kernel *k)
+{
+    const attention_attributes *a = &k->base.op.u.attention;
+    TRY(check_width(k));
+    k->base.workspace = (size_t)(a->batch * a->heads * a->sequence) * sizeof(float);
+    return use_plan(k, tensor_backward<bf16>);
+}
+
+static status forward_bf16(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *workspace)
+{
+    if (plan_of(k)) return cudnn_attention_run(plan_of(k), s, o, workspace);
+    return tensor_forward<bf16>(k, s, o, scalars, workspace);
+}
+
+static status backward_bf16(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *workspace)
+{
+    if (plan_of(k)) return cudnn_attention_run(plan_of(k), s, o, workspace);
+    return tensor_backward<bf16>(k, s, o, scalars, workspace);
+}
+
 extern "C" {
-const cuda_kernel_entry cuda_attention_forward = {check_width, by_storage<forward, tensor_forward<bf16>>, nullptr};
-const cuda_kernel_entry cuda_attention_backward = {prepare_backward, by_storage<backward, tensor_backward<bf16>>, nullptr};
+const cuda_kernel_entry cuda_attention_forward = {prepare_forward, by_storage<forward, forward_bf16>, release};
+const cuda_kernel_entry cuda_attention_backward = {prepare_backward, by_storage<backward, backward_bf16>, release};
 }

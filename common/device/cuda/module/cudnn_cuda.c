@@ -144,6 +144,7 @@ void cudnn_conv_release(cudnn_conv **pointer)
     if (p->y) t->tensor_destroy(p->y);
     if (p->w) t->filter_destroy(p->w);
     if (p->conv) t->conv_destroy(p->conv);
+    cudnn_graph_close(&p->graph);
     free(p);
     *pointer = NULL;
 }
@@ -161,10 +162,16 @@ static size_t bytes_of(const cudnn_conv *p, int operand)
     return p->outside[operand] == p->type ? 0 : rounded((size_t)(p->elements[operand] * dtype_size(p->type)));
 }
 
+/* cuDNN's own. */
+static size_t library_bytes(const cudnn_conv *p)
+{
+    return rounded(p->choice.workspace > p->adding.workspace ? p->choice.workspace : p->adding.workspace);
+}
+
 size_t cudnn_conv_workspace(const cudnn_conv *p)
 {
     if (!p) return 0;
-    return rounded(p->choice.workspace) + bytes_of(p, CUDNN_FIRST) + bytes_of(p, CUDNN_SECOND) + bytes_of(p, CUDNN_OUT);
+    return library_bytes(p) + bytes_of(p, CUDNN_FIRST) + bytes_of(p, CUDNN_SECOND) + bytes_of(p, CUDNN_OUT);
 }
 
 cudnnStatus_t cudnn_use_stream(cuda_device *d, cudaStream_t s)
@@ -180,6 +187,8 @@ cudnnStatus_t cudnn_call(const cudnn_conv *p, const cudnn_choice *choice, cudaSt
 {
     const cudnn_table *t = table_of(p->device);
     cudnnHandle_t h = p->device->cudnn;
+    void *addresses[] = {(void *)first, (void *)second, out};
+    if (choice->algorithm < 0) return cudnn_graph_run(p->graph, choice->plan, s, addresses, workspace);
     float one = 1, beta = add ? 1 : 0;
     size_t bytes = choice->workspace;
     cudnnStatus_t code = cudnn_use_stream(p->device, s);
@@ -200,7 +209,7 @@ static status run_chosen(const cudnn_conv *p, cudaStream_t s, const void *first,
     const char *what = p->kind == OP_conv2d_forward         ? "cudnnConvolutionForward"
                        : p->kind == OP_conv2d_backward_data ? "cudnnConvolutionBackwardData"
                                                             : "cudnnConvolutionBackwardFilter";
-    return cudnn_check(p->device, cudnn_call(p, &p->choice, s, first, second, out, add, workspace), what);
+    return cudnn_check(p->device, cudnn_call(p, add ? &p->adding : &p->choice, s, first, second, out, add, workspace), what);
 }
 
 /* One operand into or out of the workspace. */
@@ -215,7 +224,7 @@ static status cast(const cudnn_conv *p, cudaStream_t s, int operand, dtype from_
 status cudnn_conv_run(const cudnn_conv *p, cudaStream_t s, const void *first, const void *second, void *out, bool add,
                       void *workspace)
 {
-    char *a = (char *)workspace + rounded(p->choice.workspace), *b = a + bytes_of(p, CUDNN_FIRST);
+    char *a = (char *)workspace + library_bytes(p), *b = a + bytes_of(p, CUDNN_FIRST);
     char *c = b + bytes_of(p, CUDNN_SECOND);
     bool cast_a = p->outside[CUDNN_FIRST] != p->type, cast_b = p->outside[CUDNN_SECOND] != p->type;
     bool cast_c = p->outside[CUDNN_OUT] != p->type;

@@ -3,13 +3,15 @@
 #define COMMON_DEVICE_CUDA_MODULE_CUDNN_IMPL_H
 
 #include "common/device/cuda/module/cudnn_cuda.h"
+#include "common/device/cuda/module/cudnn_graph.h"
 #include "common/device/cuda/module/libraries.h"
 
 #if PSRING_HAVE_CUDNN
 
-/* How a convolution runs. */
+/* How a convolution runs: by one of the algorithms that cuDNN's older interface lists, or by a plan of its graph. */
 typedef struct cudnn_choice {
-    int algorithm; /* cudnnConvolution{Fwd,BwdData,BwdFilter}Algo_t */
+    int algorithm; /* cudnnConvolution{Fwd,BwdData,BwdFilter}Algo_t; of a plan -1 */
+    int plan;
     cudnnMathType_t math;
     size_t workspace;
 } cudnn_choice;
@@ -27,6 +29,8 @@ struct cudnn_conv {
     cudnnConvolutionDescriptor_t conv;
     cudnnMathType_t math; /* required of algorithms */
     cudnn_choice choice;
+    cudnn_choice adding;  /* where the result is added to what is there: plans do not do that */
+    cudnn_graph *graph;   /* NULL: only algorithms */
     int64_t elements[CUDNN_OPERANDS];
 };
 
@@ -44,7 +48,7 @@ static inline const cudnn_table *table_of_conv(const cudnn_conv *p)
     return &p->device->libraries->cudnn;
 }
 
-/* cudnn_search.c: fills p->choice; *found is false where cuDNN has no deterministic algorithm: *why is its error. */
+/* cudnn_search.c: fills p->choice and p->adding; *found is false where cuDNN has no deterministic algorithm: *why is its error. */
 status cudnn_choose(cudnn_conv *p, bool *found, cudnnStatus_t *why);
 
 #endif

@@ -25,7 +25,7 @@ static bool allowed(const cudnn_conv *p, cudnnMathType_t found)
             cudnnMathType_t math = (p)->math == CUDNN_FMA_MATH ? CUDNN_FMA_MATH : (results)[i].mathType;     \
             bool usable = (results)[i].status == CUDNN_STATUS_SUCCESS && (results)[i].memory <= MOST_WORKSPACE && \
                           (results)[i].determinism == CUDNN_DETERMINISTIC && allowed((p), (results)[i].mathType); \
-            if (usable) (out)[(used)++] = (cudnn_choice){(int)(results)[i].algo, math, (results)[i].memory}; \
+            if (usable) (out)[(used)++] = (cudnn_choice){(int)(results)[i].algo, 0, math, (results)[i].memory}; \
         }                                                                                                    \
         for (int i = 0; i < listed && (used) == 0 && (code) == CUDNN_STATUS_SUCCESS; i++) (code) = (results)[i].status; \
     } while (0)
@@ -64,10 +64,11 @@ static void say(const cudnn_conv *p, const cudnn_choice *choice, const char *wha
     const conv2d_attributes *a = &p->shape;
     char time[32] = "";
     if (ms > 0) snprintf(time, sizeof time, " %.3f ms", ms);
-    log_debug("%s in %s, %lldx%lldx%lldx%lld to %lld, %lldx%lld: algorithm %d (%s, %zu bytes of workspace) %s%s",
+    bool planned = choice->algorithm < 0;
+    log_debug("%s in %s, %lldx%lldx%lldx%lld to %lld, %lldx%lld: %s %d (%s, %zu bytes of workspace) %s%s",
               op_name(p->kind), dtype_name(p->type), (long long)a->n, (long long)a->h, (long long)a->w, (long long)a->c,
-              (long long)a->k, (long long)a->r, (long long)a->s, choice->algorithm, name_of(choice->math),
-              choice->workspace, what, time);
+              (long long)a->k, (long long)a->r, (long long)a->s, planned ? "plan" : "algorithm",
+              planned ? choice->plan : choice->algorithm, name_of(choice->math), choice->workspace, what, time);
 }
 
 /* ---- timing ----------------------------------------------------------------------------------- */
@@ -83,7 +84,7 @@ static status attempt(void *context, int index, cudaStream_t s, bool *works)
 {
     const trial_conv *c = context;
     const cudnn_choice *choice = &c->list[index];
-    *works = choice->workspace <= c->bytes &&
+    *works = choice->workspace <= c->bytes && (c->workspace || c->bytes == 0) &&
              table_of_conv(c->p)->conv_set_math(c->p->conv, choice->math) == CUDNN_STATUS_SUCCESS &&
              cudnn_call(c->p, choice, s, c->operands[CUDNN_FIRST], c->operands[CUDNN_SECOND], c->operands[CUDNN_OUT], false,
                         c->workspace) == CUDNN_STATUS_SUCCESS;
@@ -126,26 +127,74 @@ static timed_key key_of(const cudnn_conv *p)
     return (timed_key){p->kind, p->type, {a->n, a->h, a->w, a->c, a->k, a->r, a->s, a->stride, a->pad}};
 }
 
-static status choose_timed(cudnn_conv *p, const cudnn_choice *list, int count)
+/* ---- plans of the convolution as a graph ------------------------------------------------------- */
+
+static cudnn_graph_tensor image(const cudnn_conv *p, int64_t n, int64_t c, int64_t h, int64_t w)
+{
+    cudnnDataType_t type = p->type == DTYPE_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
+    return (cudnn_graph_tensor){{n, c, h, w}, {h * w * c, 1, w * c, c}, type, NULL};
+}
+
+/* The tensors are described in the order of cudnn_call()'s arguments. */
+static void describe_graph(cudnn_conv *p)
+{
+    const conv2d_attributes *a = &p->shape;
+    cudnn_graph_tensor x = image(p, a->n, a->c, a->h, a->w), w = image(p, a->k, a->c, a->r, a->s);
+    cudnn_graph_tensor y = image(p, a->n, a->k, a->p, a->q);
+    cudnn_graph_tensor *of_forward[] = {&x, &w, &y}, *of_data[] = {&w, &y, &x}, *of_filter[] = {&x, &y, &w};
+    cudnn_graph_tensor **order = p->kind == OP_conv2d_forward         ? of_forward
+                                 : p->kind == OP_conv2d_backward_data ? of_data
+                                                                      : of_filter;
+    for (int i = 0; i < CUDNN_OPERANDS; i++) cudnn_graph_add(p->graph, order[i], GRAPH_IN_MEMORY);
+    cudnn_graph_convolution(p->graph, p->kind, a, &x, &w, &y);
+    cudnn_graph_search(p->graph, p->math != CUDNN_FMA_MATH);
+}
+
+/* Adds the plans that can be built to the list. A graph that cuDNN refuses has none. */
+static int list_plans(cudnn_conv *p, cudnn_choice *list, int count)
+{
+    p->graph = cudnn_graph_open(p->device);
+    if (!p->graph) return count;
+    describe_graph(p);
+    for (int i = 0; i < p->graph->plan_count; i++)
+        if (cudnn_graph_plan(p->graph, i) && p->graph->plans[i].workspace <= MOST_WORKSPACE)
+            list[count++] = (cudnn_choice){-1, i, p->math, p->graph->plans[i].workspace};
+    if (p->graph->code != CUDNN_STATUS_SUCCESS)
+        log_debug("%s: no graph: %s", op_name(p->kind), table_of_conv(p)->status_text(p->graph->code));
+    return count;
+}
+
+static status choose_timed(cudnn_conv *p, cudnn_choice *list, int count)
 {
     timed_key key = key_of(p);
     int best;
-    if (cuda_recall(p->device, &key, sizeof key, &p->choice, sizeof p->choice)) return STATUS_OK;
+    if (cuda_recall(p->device, &key, sizeof key, &p->choice, sizeof p->choice)) {
+        if (p->choice.algorithm >= 0) return STATUS_OK;
+        p->graph = cudnn_graph_open(p->device);
+        if (p->graph) describe_graph(p);
+        bool built = p->graph && p->choice.plan < p->graph->plan_count && cudnn_graph_plan(p->graph, p->choice.plan);
+        if (!built) p->choice = list[0];
+        return STATUS_OK;
+    }
+    count = list_plans(p, list, count);
+    if (count < 2) return STATUS_OK;
     TRY(time_all(p, list, count, &best));
     p->choice = list[best < 0 ? 0 : best];
+    if (p->choice.algorithm >= 0) cudnn_graph_close(&p->graph);
     return cuda_remember(p->device, &key, sizeof key, &p->choice, sizeof p->choice);
 }
 
 status cudnn_choose(cudnn_conv *p, bool *found, cudnnStatus_t *why)
 {
-    cudnn_choice list[MOST_ALGORITHMS];
+    cudnn_choice list[MOST_ALGORITHMS + GRAPH_PLANS];
     int count = list_usable(p, list, why);
     *found = count > 0;
     if (!*found) return STATUS_OK;
     p->choice = list[0];
-    if (p->device->base.config.benchmark && count > 1) TRY(choose_timed(p, list, count));
+    if (p->device->base.config.benchmark) TRY(choose_timed(p, list, count));
+    p->adding = p->choice.algorithm < 0 ? list[0] : p->choice;
     say(p, &p->choice, "is taken", 0);
-    return cudnn_check(p->device, table_of_conv(p)->conv_set_math(p->conv, p->choice.math), "cudnnSetConvolutionMathType");
+    return cudnn_check(p->device, table_of_conv(p)->conv_set_math(p->conv, p->adding.math), "cudnnSetConvolutionMathType");
 }
 
 #endif

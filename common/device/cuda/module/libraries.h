@@ -54,7 +54,13 @@
     X(filter_find, cudnnGetConvolutionBackwardFilterAlgorithm_v7)                                            \
     X(forward, cudnnConvolutionForward)                                                                      \
     X(backward_data, cudnnConvolutionBackwardData)                                                           \
-    X(backward_filter, cudnnConvolutionBackwardFilter)
+    X(backward_filter, cudnnConvolutionBackwardFilter)                                                       \
+    X(backend_create, cudnnBackendCreateDescriptor)                                                          \
+    X(backend_destroy, cudnnBackendDestroyDescriptor)                                                        \
+    X(backend_set, cudnnBackendSetAttribute)                                                                 \
+    X(backend_get, cudnnBackendGetAttribute)                                                                 \
+    X(backend_finalize, cudnnBackendFinalize)                                                                \
+    X(backend_execute, cudnnBackendExecute)
 
 #define LIBRARY_MEMBER(member, symbol) __typeof__(symbol) *member;
 typedef struct driver_table {
