@@ -153,7 +153,8 @@ void report_compare(const json_t *runs, text_buffer *out)
     static const report_row rows[] = {
         {"ranks", CELL_COUNT, .path = "world_size"},
         {"measured steps per rank", CELL_COUNT, .path = "step_time.count"},
-        {"step time, median, ms", CELL_MILLISECONDS, .path = "step_time.median_s"},
+        {"step time, mean, ms", CELL_MILLISECONDS, .path = "step_time.mean_s"},
+        {"  median", CELL_MILLISECONDS, .path = "step_time.median_s"},
         {"samples/s, all ranks", CELL_COUNT, .path = "throughput.samples_per_s"},
         {"loss, last step", CELL_LOSS, .path = "loss_last"},
         {"accuracy, test data, %", CELL_HUNDREDTHS, .path = "accuracy"},
@@ -168,6 +169,7 @@ void report_compare(const json_t *runs, text_buffer *out)
     report_rows(figures, jobs, rows, sizeof rows / sizeof rows[0], out);
     report_target_rows(figures, jobs, out);
     text_rows(jobs, out);
+    report_notes(jobs, out);
     loss_against_time(jobs, out);
     for (size_t i = 0; i < json_array_size(jobs); i++) report_staleness(json_array_get(jobs, i), out);
     json_decref(jobs);

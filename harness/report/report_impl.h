@@ -44,6 +44,9 @@ void report_rows(report_layout layout, const json_t *columns, const report_row *
                  text_buffer *out);
 /* The training time to --target-loss and --target-accuracy, where they were chosen; "-": not reached. */
 void report_target_rows(report_layout layout, const json_t *jobs, text_buffer *out);
+/* How samples/s are counted where ranks do not wait for each other; how clocks are aligned. A line each,
+ * where it applies. */
+void report_notes(const json_t *jobs, text_buffer *out);
 /* "none", "none (all cores)", "ps (sync)". Returns `buffer`. */
 char *report_job_name(const json_t *job, char *buffer, size_t size);
 /* The head of a table of jobs: their names. */

@@ -112,3 +112,36 @@ void report_target_rows(report_layout layout, const json_t *jobs, text_buffer *o
         report_rows(layout, jobs, &row, 1, out);
     }
 }
+
+/* The largest error of the ranks' clocks; NaN: all have rank 0's. */
+static double clock_error(const json_t *job)
+{
+    double error = NAN;
+    size_t r;
+    json_t *rank;
+    json_array_foreach(json_object_get(job, "ranks"), r, rank)
+    {
+        const json_t *clock = json_object_get(rank, "clock");
+        if (json_is_true(json_object_get(clock, "aligned")))
+            error = fmax(error, report_number_at(clock, "error_s"));
+    }
+    return error;
+}
+
+void report_notes(const json_t *jobs, text_buffer *out)
+{
+    size_t i;
+    json_t *job;
+    char name[64], error[32];
+    json_array_foreach((json_t *)jobs, i, job)
+    {
+        report_job_name(job, name, sizeof name);
+        if (json_is_false(json_object_get(job, "synchronous")))
+            text_append(out, "samples/s of %s: of the time in which all its ranks train.\n", name);
+        if (!isnan(clock_error(job)))
+            text_append(
+                out,
+                "Times of %s: the ranks' clocks are aligned to rank 0's by exchanged messages, within %s.\n",
+                name, text_format_duration(error, sizeof error, 1e9 * clock_error(job)));
+    }
+}

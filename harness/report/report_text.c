@@ -81,7 +81,8 @@ static const report_row step_rows[] = {
     {"batch per rank", CELL_COUNT, .path = "batch_per_rank"},
     {"trained steps", CELL_COUNT, .path = "trained_steps"},
     {"measured steps", CELL_COUNT, .path = "step_time.count"},
-    {"step time, median", CELL_TIME, .path = "step_time.median_s"},
+    {"step time, mean", CELL_TIME, .path = "step_time.mean_s"},
+    {"  median", CELL_TIME, .path = "step_time.median_s"},
     {"  p95", CELL_TIME, .path = "step_time.p95_s"},
     {"  spread (p75-p25)/median", CELL_PERCENT, .path = "step_time.spread"},
     /* Where the machine has been calibrated. */
@@ -98,9 +99,12 @@ static const report_row step_rows[] = {
     {"  other", CELL_TIME, .path = "phases.other_s.mean_s"},
     {"slowdown by communication (in the parts)", CELL_TIME, .path = "phases.slowdown_s.mean_s"},
     {"off the CPU, compute thread", CELL_TIME, .path = "phases.off_cpu_s.mean_s", .optional = true},
-    {"CPU time of a rank's agents", CELL_TIME, .path = "agents_cpu_s", .value = mean_per_step, .optional = true},
-    {"updates outside the step's thread", CELL_TIME, .path = "update_aside_s", .value = mean_per_step, .optional = true},
-    {"copy of the next batch (overlapped)", CELL_TIME, .path = "phases.batch_copy_s.mean_s", .optional = true},
+    {"CPU time of a rank's agents", CELL_TIME, .path = "agents_cpu_s", .value = mean_per_step,
+     .optional = true},
+    {"updates outside the step's thread", CELL_TIME, .path = "update_aside_s", .value = mean_per_step,
+     .optional = true},
+    {"copy of the next batch (overlapped)", CELL_TIME, .path = "phases.batch_copy_s.mean_s",
+     .optional = true},
     {"samples/s, all ranks", CELL_RATE, .path = "throughput.samples_per_s"},
     {"  per rank", CELL_RATE, .path = "throughput.samples_per_s_per_rank"}};
 /* The first row is another where there are more ranks than cores. */
@@ -315,6 +319,7 @@ void report_text(const json_t *result, text_buffer *out)
 {
     header(result, out);
     job_table(result, out);
+    report_notes(json_object_get(result, "jobs"), out);
     communication_table(result, out);
     prediction_note(result, out);
     agreement(result, out);

@@ -1,6 +1,5 @@
 #include "harness/run/run_result.h"
 
-#include "harness/report/statistics.h"
 #include "harness/run/record.h"
 
 #include <math.h>
@@ -13,90 +12,10 @@ static int64_t get_int(const json_t *object, const char *key)
     return json_integer_value(json_object_get(object, key));
 }
 
-static int64_t get_ns(const json_t *seconds)
-{
-    return llround(1e9 * json_number_value(seconds));
-}
-
 /* What was not measured is null. */
 static json_t *real_or_null(bool measured, double value)
 {
     return measured ? json_real(value) : json_null();
-}
-
-static json_t *statistics_to_json(const statistics *s)
-{
-    const struct {
-        const char *key;
-        double ns;
-    } figures[] = {{"minimum_s", s->minimum}, {"p25_s", s->p25},         {"median_s", s->median}, {"p75_s", s->p75},
-                   {"p95_s", s->p95},         {"maximum_s", s->maximum}, {"mean_s", s->mean}};
-    json_t *object = json_object();
-    json_object_set_new(object, "count", json_integer(s->count));
-    for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++)
-        json_object_set_new(object, figures[i].key, real_or_null(s->count > 0, figures[i].ns / 1e9));
-    json_object_set_new(object, "spread", real_or_null(s->count > 1, s->spread));
-    return object;
-}
-
-typedef enum across { ACROSS_MAXIMUM, ACROSS_MEAN } across;
-
-/* Statistics over the steps of one phase, each step's value being the largest or the mean of its ranks; steps in
- * which rank 0 did not measure it are left out. */
-static status phase_statistics(const json_t *ranks, const char *key, across how, statistics *out)
-{
-    size_t world = json_array_size(ranks);
-    size_t steps = json_array_size(json_object_get(json_array_get(ranks, 0), key));
-    int64_t *values = calloc(steps + 1, sizeof *values);
-    if (!values) return fail(STATUS_SYSTEM, "no memory for the results");
-    int64_t count = 0;
-    for (size_t s = 0; s < steps; s++) {
-        int64_t most = 0, sum = 0;
-        if (json_is_null(json_array_get(json_object_get(json_array_get(ranks, 0), key), s))) continue;
-        for (size_t r = 0; r < world; r++) {
-            const json_t *list = json_object_get(json_array_get(ranks, r), key);
-            int64_t value = get_ns(json_array_get(list, s));
-            if (value > most) most = value;
-            sum += value;
-        }
-        values[count++] = how == ACROSS_MAXIMUM ? most : sum / (int64_t)world;
-    }
-    status rc = statistics_of(values, count, out);
-    free(values);
-    return rc;
-}
-
-static status add_times(json_t *job, const json_t *ranks)
-{
-    statistics s;
-    TRY(phase_statistics(ranks, record_phases[0].key, ACROSS_MAXIMUM, &s)); /* the step as a whole */
-    json_object_set_new(job, "step_time", statistics_to_json(&s));
-    json_t *phases = json_object();
-    for (int i = 0; i < RECORD_PHASES; i++) {
-        TRY(phase_statistics(ranks, record_phases[i].key, ACROSS_MEAN, &s));
-        json_object_set_new(phases, record_phases[i].key, statistics_to_json(&s));
-    }
-    json_object_set_new(job, "phases", phases);
-    return STATUS_OK;
-}
-
-static void add_throughput(json_t *job, const json_t *ranks)
-{
-    int64_t samples = 0, wall = 0;
-    size_t r;
-    json_t *rank;
-    json_array_foreach(ranks, r, rank)
-    {
-        samples += get_int(rank, "samples");
-        int64_t ns = get_ns(json_object_get(rank, "wall_s"));
-        if (ns > wall) wall = ns;
-    }
-    double per_second = wall > 0 ? (double)samples / ((double)wall * 1e-9) : 0;
-    json_object_set_new(job, "throughput",
-                        json_pack("{s:o, s:o, s:I, s:o}", "samples_per_s", real_or_null(wall > 0, per_second),
-                                  "samples_per_s_per_rank",
-                                  real_or_null(wall > 0, per_second / (double)json_array_size(ranks)), "samples",
-                                  (json_int_t)samples, "wall_s", record_seconds(wall)));
 }
 
 static void add_traffic(json_t *job, const json_t *ranks)
@@ -180,8 +99,7 @@ static void add_skipped(json_t *job, const json_t *ranks)
 
 status job_result_finish(json_t *job, json_t *ranks)
 {
-    TRY(add_times(job, ranks));
-    add_throughput(job, ranks);
+    TRY(job_result_add_times(job, ranks));
     add_traffic(job, ranks);
     job_result_add_memory(job, ranks);
     add_losses(job, ranks);

@@ -32,6 +32,8 @@ typedef struct rank_state {
     int64_t next_step, eval_every;
     int64_t
         trained_ns; /* in steps, measured or not: without evaluations, checkpoints and other jobs' turns */
+    clock_bounds clock_at_begin; /* of the steps */
+    clock_alignment clock;
     bool takes_turns;     /* other jobs run at the same time: blocks alternate */
     uint32_t block;
     bool stopped;        /* before the last step */
@@ -181,6 +183,11 @@ static status resume(rank_state *s)
     return STATUS_OK;
 }
 
+static status measure_clock(rank_state *s, clock_bounds *out)
+{
+    return clock_bounds_measure(s->rendezvous, s->place->rank, s->place->world, collective_deadline(s), out);
+}
+
 static status set_up(rank_state *s)
 {
     rank_slot_enter(s->slot, RANK_SETUP, clock_now_ns());
@@ -199,7 +206,8 @@ static status set_up(rank_state *s)
     int64_t evaluations = 1 + (s->eval_every > 0 ? s->steps.end / s->eval_every : 0);
     TRY(overlap_open(&s->overlap, s->model->param_count));
     TRY(record_init(&s->record, s->steps.end - s->steps.first - s->steps.warmup, evaluations, s->place->world));
-    return exchange_handshakes(s);
+    TRY(exchange_handshakes(s));
+    return measure_clock(s, &s->clock_at_begin);
 }
 
 /* ---- steps ------------------------------------------------------------------------------------ */
@@ -315,6 +323,10 @@ static status run_all_steps(rank_state *s)
     s->saved_steps = -1;
     TRY(agreement_open(&s->agreement, s->place->gradients_fd, s->config, s->trainer));
     TRY(run_block(s, s->steps.first + s->steps.warmup, false));
+    if (s->lead != 0 && !s->takes_turns) { /* ranks that may be ahead begin to measure together */
+        TRY(rendezvous_barrier(s->rendezvous, "warm", collective_deadline(s)));
+        trainer_begin_anew(s->trainer);
+    }
     ledger_reset_peaks(trainer_ledger(s->trainer));
     while (s->next_step < s->steps.end && !s->stopped) {
         int64_t end = s->next_step + s->steps.turn;
@@ -372,7 +384,7 @@ static json_t *rank_to_json(rank_state *s)
     overlap_to_json(&s->overlap, trainer_engine(s->trainer), rank);
     json_t *staleness = ps_result_staleness(trainer_engine(s->trainer));
     bool whole = rank && json_object_set_new(rank, "staleness", staleness) == 0;
-    if (whole && record_to_json(&s->record, rank) == STATUS_OK) return rank;
+    if (whole && record_to_json(&s->record, &s->clock, rank) == STATUS_OK) return rank;
     json_decref(rank);
     return NULL;
 }
@@ -396,15 +408,16 @@ static json_t *job_to_json(rank_state *s, uint64_t hash)
     char text[24];
     snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);
     return json_pack(
-        "{s:s, s:s, s:s, s:i, s:i, s:I, s:s, s:s, s:b, s:I, s:I, s:I, s:b, s:s, s:b, s:o, s:o, s:o}", "name",
-        job_name(s->place->job), "engine", engine_table[engine]->name, "policy", s->config->policies[engine],
-        "world_size", s->place->world, "threads_per_rank", run_config_threads(s->config, s->place->job),
-        "batch_per_rank", (json_int_t)run_config_batch(s->config, s->place->job), "binding",
-        bound_names[s->config->bound], "device", info->name, "simulated", (int)info->simulated,
-        "warmup_steps", (json_int_t)s->steps.warmup, "trained_steps",
-        (json_int_t)(s->next_step - s->steps.first), "steps", (json_int_t)s->next_step, "stopped_early",
-        (int)s->stopped, "parameter_hash", text, "one_loss", (int)trainer_has_one_loss(s->trainer),
-        "updates_on", ps_result_updates(trainer_engine(s->trainer)), "servers", json_array(), "target",
+        "{s:s, s:s, s:s, s:i, s:i, s:I, s:s, s:s, s:b, s:I, s:I, s:I, s:b, s:s, s:b, s:b, s:o, s:o, s:o}",
+        "name", job_name(s->place->job), "engine", engine_table[engine]->name, "policy",
+        s->config->policies[engine], "world_size", s->place->world, "threads_per_rank",
+        run_config_threads(s->config, s->place->job), "batch_per_rank",
+        (json_int_t)run_config_batch(s->config, s->place->job), "binding", bound_names[s->config->bound],
+        "device", info->name, "simulated", (int)info->simulated, "warmup_steps", (json_int_t)s->steps.warmup,
+        "trained_steps", (json_int_t)(s->next_step - s->steps.first), "steps", (json_int_t)s->next_step,
+        "stopped_early", (int)s->stopped, "parameter_hash", text, "one_loss",
+        (int)trainer_has_one_loss(s->trainer), "synchronous", s->lead == 0, "updates_on",
+        ps_result_updates(trainer_engine(s->trainer)), "servers", json_array(), "target",
         target_to_json(&s->config->run));
 }
 
@@ -440,6 +453,14 @@ static status keep_params(rank_state *s, run_job *out)
         TRY(param_set_export(set, trainer_stream(s->trainer), set->params.data, i, DTYPE_F32, at));
         at += s->model->params[i].elements;
     }
+    return STATUS_OK;
+}
+
+static status align_clock(rank_state *s)
+{
+    clock_bounds at_end;
+    TRY(measure_clock(s, &at_end));
+    s->clock = clock_align(s->rendezvous, s->place->rank, &s->clock_at_begin, &at_end);
     return STATUS_OK;
 }
 
@@ -487,6 +508,7 @@ status rank_run(const run_config *config, const rank_place *place, run_job *out,
     rank_state s = {.config = config, .place = place, .slot = status_table_slot(place->table, place->rank)};
     status rc = set_up(&s);
     if (rc == STATUS_OK) rc = run_all_steps(&s);
+    if (rc == STATUS_OK) rc = align_clock(&s);
     if (rc == STATUS_OK) rc = share_results(&s, out);
     *stopped = s.stopped;
     if (rc != STATUS_OK) job_fail(place->table, place->rank, rc, error_message());

@@ -53,6 +53,7 @@ void record_step(record *r, const step_result *result)
     r->steps[r->count].loss = result->loss;
     r->steps[r->count].waited_for = result->waited_for;
     r->steps[r->count].end_ns = result->end_ns;
+    r->steps[r->count].samples = result->samples;
     for (int i = 0; i < r->world; i++) r->waited_ns[i] += result->waited_ns[i];
     r->wall_ns += result->times.total;
     r->steps[r->count++].times = result->times;
@@ -115,23 +116,42 @@ static json_t *waited_to_json(const record *r)
     return object;
 }
 
-status record_to_json(const record *r, json_t *rank)
+/* "step_begin_s", "step_end_s", "step_samples": what the job's steps are made of. */
+static int add_steps(const record *r, const clock_alignment *clock, json_t *rank)
 {
+    json_t *begins = json_array(), *ends = json_array(), *samples = json_array();
     int bad = 0;
+    for (int64_t i = 0; i < r->count; i++) {
+        int64_t end_ns = r->steps[i].end_ns, begin_ns = end_ns - r->steps[i].times.total;
+        bad |= json_array_append_new(begins, record_seconds(clock_on_rank_0(clock, begin_ns)));
+        bad |= json_array_append_new(ends, record_seconds(clock_on_rank_0(clock, end_ns)));
+        bad |= json_array_append_new(samples, json_integer(r->steps[i].samples));
+    }
+    bad |= json_object_set_new(rank, "step_begin_s", begins);
+    bad |= json_object_set_new(rank, "step_end_s", ends);
+    bad |= json_object_set_new(rank, "step_samples", samples);
+    json_t *aligned =
+        json_pack("{s:b, s:o, s:o}", "aligned", (int)clock->aligned, "offset_s",
+                  record_seconds(clock->end_offset_ns), "error_s", record_seconds(clock->error_ns));
+    return bad | json_object_set_new(rank, "clock", aligned);
+}
+
+status record_to_json(const record *r, const clock_alignment *clock, json_t *rank)
+{
+    int bad = add_steps(r, clock, rank);
     for (int p = 0; p < RECORD_PHASES; p++)
         bad |= json_object_set_new(rank, record_phases[p].key, times_to_json(r, &record_phases[p]));
-    json_t *losses = json_array(), *indices = json_array(), *ends = json_array(), *waited = json_array();
+    json_t *losses = json_array(), *indices = json_array(), *waited = json_array();
     for (int64_t i = 0; i < r->count; i++) {
         bad |= json_array_append_new(losses, real_or_null(r->steps[i].loss));
         bad |= json_array_append_new(indices, json_integer(r->steps[i].index));
         int rank_waited_for = r->steps[i].waited_for;
-        bad |= json_array_append_new(waited, rank_waited_for == ANATOMY_NOBODY ? json_null() : json_integer(rank_waited_for));
-        bad |= json_array_append_new(ends, record_seconds(r->steps[i].end_ns));
+        bad |= json_array_append_new(
+            waited, rank_waited_for == ANATOMY_NOBODY ? json_null() : json_integer(rank_waited_for));
     }
     bad |= json_object_set_new(rank, "losses", losses);
     bad |= json_object_set_new(rank, "measured_steps", json_integer(r->count));
     bad |= json_object_set_new(rank, "step_index", indices);
-    bad |= json_object_set_new(rank, "step_end_s", ends);
     bad |= json_object_set_new(rank, "waited_for", waited);
     bad |= json_object_set_new(rank, "samples", json_integer(r->samples));
     bad |= json_object_set_new(rank, "wall_s", record_seconds(r->wall_ns));

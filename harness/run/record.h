@@ -4,6 +4,7 @@
 #ifndef HARNESS_RUN_RECORD_H
 #define HARNESS_RUN_RECORD_H
 
+#include "common/net/clocks.h"
 #include "common/sync/engine.h"
 #include "harness/train/trainer.h"
 #include "ps/dp/dp_memory.h"
@@ -33,7 +34,8 @@ typedef struct record {
         int64_t index; /* in the run */
         double loss;
         int waited_for;
-        int64_t end_ns; /* on the clock that all ranks of a host share */
+        int64_t end_ns; /* on this rank's clock */
+        int64_t samples;
         step_times times;
     } *steps;                      /* [capacity] */
     int64_t samples;               /* of this rank in measured steps */
@@ -57,8 +59,9 @@ void record_evaluation_result(record *r, record_evaluation e);
 /* A time in JSON: in seconds, from which the nanoseconds can be read back exactly. */
 json_t *record_seconds(int64_t ns);
 
-/* As members of a rank's JSON object: steps, phases, losses, bytes. STATUS_SYSTEM without memory. */
-status record_to_json(const record *r, json_t *rank);
+/* As members of a rank's JSON object: steps, with their times on rank 0's clock, phases, losses, bytes.
+ * STATUS_SYSTEM without memory. */
+status record_to_json(const record *r, const clock_alignment *clock, json_t *rank);
 
 /* A ledger as JSON: totals and classes, current and peak, the phase of each peak, ends of phases. */
 json_t *ledger_to_json(const ledger *l);

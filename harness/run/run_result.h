@@ -44,6 +44,9 @@ status run_result_build(const run_result_input *input, json_t **out);
  * "traffic", "memory", "loss". */
 status job_result_finish(json_t *job, json_t *ranks);
 
+/* Adds "step_s", "step_time" and "throughput" of the job, and "phases" of its ranks. */
+status job_result_add_times(json_t *job, const json_t *ranks);
+
 /* Adds "evaluations" and "accuracy", and completes "target", where the job has one, with the training time.
  */
 void job_result_add_evaluations(json_t *job, const json_t *ranks);

@@ -88,10 +88,8 @@ static void read_figures(virtual_figures *f)
     f->waiting_ms = median_ms(phases, "waiting_s");
     f->most_bytes = json_integer_value(json_object_get(json_object_get(f->job, "memory_imbalance"), "maximum_bytes"));
     f->ranks = (int)json_integer_value(json_object_get(f->job, "simulated_ranks"));
-    double world = json_number_value(json_object_get(f->job, "world_size"));
-    const json_t *throughput = json_object_get(f->job, "throughput");
-    /* The ranks that were simulated stand for all. */
-    f->samples_per_s = json_number_value(json_object_get(throughput, "samples_per_s")) * world / f->ranks;
+    f->samples_per_s =
+        json_number_value(json_object_get(json_object_get(f->job, "throughput"), "samples_per_s"));
 }
 
 static status run(run_config *config, run_plan *plan, const command_words *w, virtual_variant variant,

@@ -29,6 +29,7 @@ typedef struct job_record {
     const virtual_variant *variant;
     int engine, world, present;
     int64_t warmup, steps; /* before measuring; measured */
+    int64_t lead;          /* steps that a rank may be ahead of another */
     rank_record *ranks;
     trainer *first; /* rank 0's, once it has finished */
     int finished;   /* ranks */
@@ -115,7 +116,9 @@ static json_t *rank_to_json(const job_record *j, int rank, trainer *t)
     json_t *staleness = ps_result_staleness(trainer_engine(t));
     bool whole = object && json_object_set_new(object, "staleness", staleness) == 0;
     if (whole) overlap_to_json(&j->ranks[rank].overlap, trainer_engine(t), object);
-    if (whole && record_to_json(&j->ranks[rank].record, object) == STATUS_OK) return object;
+    if (whole &&
+        record_to_json(&j->ranks[rank].record, &(clock_alignment){.aligned = false}, object) == STATUS_OK)
+        return object;
     json_decref(object);
     return NULL;
 }
@@ -125,13 +128,13 @@ static json_t *job_to_json(const job_record *j, trainer *t)
     const device_info *info = device_get_info(trainer_device(t));
     const run_config *c = j->config;
     return json_pack(
-        "{s:s, s:s, s:s, s:i, s:i, s:i, s:I, s:s, s:s, s:b, s:I, s:I, s:I, s:b, s:n, s:b, s:n}", "name",
+        "{s:s, s:s, s:s, s:i, s:i, s:i, s:I, s:s, s:s, s:b, s:I, s:I, s:I, s:b, s:n, s:b, s:b, s:n}", "name",
         job_name(j->engine), "engine", engine_table[j->engine]->name, "policy", c->policies[j->engine],
         "world_size", j->world, "simulated_ranks", j->present, "threads_per_rank", 1, "batch_per_rank",
         (json_int_t)run_config_batch(c, j->engine), "device", info->name, "profile", c->run.device,
         "simulated", (int)info->simulated, "warmup_steps", (json_int_t)j->warmup, "trained_steps",
         (json_int_t)(j->warmup + j->steps), "steps", (json_int_t)(j->warmup + j->steps), "stopped_early", 0,
-        "parameter_hash", "one_loss", (int)trainer_has_one_loss(t), "target");
+        "parameter_hash", "one_loss", (int)trainer_has_one_loss(t), "synchronous", j->lead == 0, "target");
 }
 
 static status on_finished(void *context, int rank, trainer *t)
@@ -240,8 +243,8 @@ static status run_one(const run_config *c, const run_plan *plan, int engine, con
                     .note = note,
                     .note_size = size};
     j.rank_list = json_array();
-    status rc = STATUS_OK;
-    if (traced) rc = virtual_trace_open(c, plan->model, engine, j.world, warmup, &j.trace);
+    status rc = engine_lead(engine, c->engine_options[engine], c->policies[engine], j.world, &j.lead);
+    if (rc == STATUS_OK && traced) rc = virtual_trace_open(c, plan->model, engine, j.world, warmup, &j.trace);
     if (rc == STATUS_OK) rc = run_job_in_virtual_time(c, plan, &j);
     if (rc == STATUS_OK && !j.job) rc = no_memory();
     if (rc == STATUS_OK) rc = job_result_finish(j.job, j.rank_list);

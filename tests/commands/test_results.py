@@ -5,8 +5,8 @@ import re
 import tempfile
 
 from images import few_clothes
-from program import harness, in_ns
-from tap import cases, expect, expect_equal, main, test
+from program import SANITIZED, harness, in_ns
+from tap import Skip, cases, expect, expect_equal, main, test
 
 ROOT = os.environ.get("SOURCE_DIR", os.getcwd())
 ALONE = ["--model", "lenet", "--data", "synthetic:1x28x28:10", "--batch", "8", "--steps", "14", "--threads", "1"]
@@ -164,7 +164,7 @@ def quiet_means_an_empty_stderr():
     expect_equal(harness(*WINE, "--quiet").err, "", "stderr")
 
 
-ROWS = ["ranks", "threads per rank", "batch per rank", "trained steps", "measured steps", "step time, median", "p95", "spread (p75-p25)/median", "forward", "backward",
+ROWS = ["ranks", "threads per rank", "batch per rank", "trained steps", "measured steps", "step time, mean", "median", "p95", "spread (p75-p25)/median", "forward", "backward",
         "exposed communication", "waiting for other ranks", "optimizer", "samples/s, all ranks", "per rank", "speed-up over none",
         "weak-scaling efficiency", "efficiency per core", "speed-up over none (all cores)", "bytes sent per step, max over ranks", "bytes received per step, max over ranks",
         "peak memory, max over ranks", "memory imbalance, max/mean", "memory imbalance, max-min", "loss, first measured step",
@@ -280,6 +280,95 @@ def a_step_begins_when_the_previous_one_ends(words):
         gaps = [end - step - before for before, end, step in zip(ends, ends[1:], steps[1:])]
         expect_equal(gaps, [0] * (len(steps) - 1), f"rank {rank['rank']}: ns between two steps")
         expect_equal(in_ns(rank["wall_s"]), sum(steps), f"rank {rank['rank']}: wall time")
+
+
+def segments(job):
+    """First and last measured steps, as indices, between which no rank paused."""
+    ranks = job["ranks"]
+    count = min(rank["measured_steps"] for rank in ranks)
+    breaks = [i for i in range(1, count) if any(rank["step_begin_s"][i] != rank["step_end_s"][i - 1] for rank in ranks)]
+    return list(zip([0] + breaks, [i - 1 for i in breaks] + [count - 1]))
+
+
+@cases([("side by side", ["--policy", "ps=dp"]), ("sync, with evaluations", ["--mode", "ps", "--policy", "sync", "--eval-every", "3"]),
+        ("ring, and a late rank", ["--mode", "ring", "--slow", "1:4"]),
+        ("virtual time", ["--policy", "sync", "--device", "sim:v100-pcie-10gbe", "--jitter", "3"])])
+def the_steps_of_a_job_sum_to_its_wall_time_and_samples_per_second_follow(words):
+    for name, job in harness(*BOTH[:-4], "--gpus", "2", *words, "--json", "-").jobs().items():
+        begins, ends = ([in_ns(rank[key]) for rank in job["ranks"]] for key in ("step_begin_s", "step_end_s"))
+        steps = in_ns(job["step_s"])
+        for first, last in segments(job):
+            latest = [max(begin[first] for begin in begins)] + [max(end[i] for end in ends) for i in range(first, last + 1)]
+            expect_equal(steps[first:last + 1], [b - a for a, b in zip(latest, latest[1:])], f"{name}: steps from {first} on")
+        rate = job["throughput"]
+        expect_equal(in_ns(rate["wall_s"]), sum(steps), f"{name}: wall time")
+        expect_equal((rate["over"], rate["samples"]), ("steps", sum(rank["samples"] for rank in job["ranks"])), name)
+        expect(abs(rate["samples_per_s"] * rate["wall_s"] - rate["samples"]) < 1e-6 * rate["samples"], f"{name}: samples/s")
+        expect(abs(job["step_time"]["mean_s"] * len(steps) - rate["wall_s"]) < 1e-6 * rate["wall_s"], f"{name}: mean step")
+
+
+@test
+def the_report_shows_as_many_samples_per_second_as_steps():
+    lines = harness(*BOTH).out.splitlines()
+    units = {"s": 1, "ms": 1e-3, "us": 1e-6}
+
+    def row(label):
+        return re.findall(r"([\d.]+)(?: (s|ms|us))?\b", next(line for line in lines if line.strip().startswith(label + " "))[42:])
+
+    steps = [float(number) * units[unit] for number, unit in row("step time, mean")]
+    rates = [float(number) for number, _ in row("samples/s, all ranks")]
+    for step, rate, samples in zip(steps, rates, (8, 16, 16, 16)):
+        expect(abs(step * rate / samples - 1) < 0.02, f"{rate} samples/s, but {samples} samples in {step} s", *lines[:30])
+
+
+@cases([("async", ["--policy", "async"]), ("ssp", ["--policy", "ssp", "--staleness", "2"])])
+def without_synchronous_steps_samples_count_while_all_ranks_train(words):
+    job = harness(*ALONE, "--mode", "ps", *words, "--gpus", "3", "--batch", "32", "--slow", "1:40", "--steps", "30", "--json", "-").jobs()["ps"]
+    (first, last), = segments(job)
+    begin = max(in_ns(rank["step_begin_s"][first]) for rank in job["ranks"])
+    end = min(in_ns(rank["step_end_s"][last]) for rank in job["ranks"])
+    samples = 0
+    for rank in job["ranks"]:
+        for b, e, count in zip(in_ns(rank["step_begin_s"]), in_ns(rank["step_end_s"]), rank["step_samples"]):
+            samples += count * max(0, min(e, end) - max(b, begin)) / (e - b)
+    rate = job["throughput"]
+    expect_equal((in_ns(rate["wall_s"]), rate["over"]), (end - begin, "time in which all ranks train"), "the window")
+    expect(abs(rate["samples"] - samples) < 1e-6 * samples, f"{rate['samples']} samples, expected {samples}")
+    slowest = max(rank["wall_s"] for rank in job["ranks"])
+    of_all = sum(rank["samples"] for rank in job["ranks"]) / slowest
+    expect(words[1] != "async" or rate["samples_per_s"] > 1.5 * of_all,
+           f"{rate['samples_per_s']} samples/s, with the time in which the late rank trains alone {of_all}")
+
+
+@test
+def the_report_says_how_samples_are_counted_without_synchronous_steps():
+    line = "of the time in which all its ranks train"
+    words = [*ALONE, "--gpus", "2", "--mode", "ps", "--quiet"]
+    expect(f"samples/s of ps (async): {line}." in harness(*words, "--policy", "async").out, "a note on async")
+    expect(line not in harness(*words, "--policy", "sync").out, "a note on sync")
+
+
+@cases([("one clock", 0), ("a clock that is 50 ms ahead", 50_000_000), ("a clock that is an hour ahead", 3_600_000_000_000)])
+def clocks_of_ranks_are_aligned_where_they_differ(shift):
+    if SANITIZED:
+        raise Skip("sanitizers do not share clock_gettime")
+    library = os.path.join(os.path.abspath(os.environ.get("BUILD_DIR", "build")), "tests", "shift_clock.so")
+    env = {"LD_PRELOAD": library, "SHIFT_CLOCK_NS": str(shift)}
+    words = [*ALONE, "--gpus", "2", "--mode", "ps", "--policy", "sync"]
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "r.json")
+        result = harness(*words, "--json", path, env=env)
+        expect_equal(result.code, 0, "exit code", result)
+        with open(path, encoding="utf-8") as file:
+            job, = json.load(file)["jobs"]
+    clock = job["ranks"][1]["clock"]
+    expect_equal(clock["aligned"], shift > 0, "aligned", clock)
+    expect(abs(in_ns(clock["offset_s"]) - shift) <= in_ns(clock["error_s"]), f"an offset of {shift} ns", clock)
+    expect_equal("the ranks' clocks are aligned to rank 0's by exchanged messages, within" in result.out, shift > 0, "a note", result)
+    # A rank ends its step after the other has begun the same one: each needs the other's gradients.
+    for mine, other in (job["ranks"], job["ranks"][::-1]):
+        for begin, end in zip(other["step_begin_s"], mine["step_end_s"]):
+            expect(end > begin - 2 * clock["error_s"], f"a step ends at {end} s, before the other rank's begins at {begin} s", clock)
 
 
 @cases([("no evaluations", []), ("evaluations at the end of blocks", ["--eval-every", "3"])])

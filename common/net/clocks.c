@@ -1,0 +1,76 @@
+#include "common/net/clocks.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { EXCHANGES = 4 };
+
+typedef struct exchange {
+    int64_t sent_ns, ended_ns; /* the call of this exchange; the end of the one before, 0 in the first */
+} exchange;
+
+static int64_t later(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static int64_t sooner(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static status run_exchanges(rendezvous *r, int64_t deadline_ns, rendezvous_blob *got, clock_bounds *out)
+{
+    exchange mine = {0}, last, first;
+    for (int i = 0; i <= EXCHANGES; i++) {
+        last = mine;
+        mine = (exchange){.sent_ns = clock_now_ns(), .ended_ns = last.ended_ns};
+        TRY(rendezvous_allgather(r, "clock", &mine, sizeof mine, deadline_ns, got));
+        mine.ended_ns = clock_now_ns();
+        if (got[0].bytes != sizeof first)
+            return fail(STATUS_PROTOCOL, "rank 0 sent a time of %zu bytes", got[0].bytes);
+        memcpy(&first, got[0].data, sizeof first);
+        out->high_ns = sooner(out->high_ns, mine.ended_ns - first.sent_ns);
+        if (i > 0) out->low_ns = later(out->low_ns, last.sent_ns - first.ended_ns);
+    }
+    out->at_ns = mine.ended_ns;
+    return STATUS_OK;
+}
+
+status clock_bounds_measure(rendezvous *r, int rank, int world, int64_t deadline_ns, clock_bounds *out)
+{
+    *out = (clock_bounds){.low_ns = INT64_MIN, .high_ns = INT64_MAX};
+    rendezvous_blob *got = calloc((size_t)world, sizeof *got);
+    status rc = got ? run_exchanges(r, deadline_ns, got, out)
+                    : fail(STATUS_SYSTEM, "no memory for the clocks of %d ranks", world);
+    free(got);
+    if (rank == 0) out->low_ns = out->high_ns = 0;
+    return rc;
+}
+
+static bool has_zero(const clock_bounds *b)
+{
+    return b->low_ns <= 0 && b->high_ns >= 0;
+}
+
+clock_alignment clock_align(const rendezvous *r, int rank, const clock_bounds *begin, const clock_bounds *end)
+{
+    const rendezvous_member *m = rendezvous_members(r);
+    if (m[rank].host_id == m[0].host_id && has_zero(begin) && has_zero(end))
+        return (clock_alignment){.aligned = false};
+    return (clock_alignment){.aligned = true,
+                             .error_ns =
+                                 later(begin->high_ns - begin->low_ns, end->high_ns - end->low_ns) / 2,
+                             .begin_ns = begin->at_ns,
+                             .end_ns = end->at_ns,
+                             .begin_offset_ns = begin->low_ns / 2 + begin->high_ns / 2,
+                             .end_offset_ns = end->low_ns / 2 + end->high_ns / 2};
+}
+
+int64_t clock_on_rank_0(const clock_alignment *a, int64_t local_ns)
+{
+    if (!a->aligned) return local_ns;
+    double part =
+        a->end_ns > a->begin_ns ? (double)(local_ns - a->begin_ns) / (double)(a->end_ns - a->begin_ns) : 0;
+    return local_ns - a->begin_offset_ns - (int64_t)(part * (double)(a->end_offset_ns - a->begin_offset_ns));
+}

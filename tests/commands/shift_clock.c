@@ -1,0 +1,23 @@
+/* Preloaded into ranks: rank 1 has a clock of its own, as on another host: SHIFT_CLOCK_NS later than that of
+ * the others. */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+int clock_gettime(clockid_t id, struct timespec *out)
+{
+    static long long shift_ns = -1;
+    if (shift_ns < 0) {
+        const char *rank = getenv("RANK"), *text = getenv("SHIFT_CLOCK_NS");
+        shift_ns = rank && text && strcmp(rank, "1") == 0 ? atoll(text) : 0;
+    }
+    int result = (int)syscall(SYS_clock_gettime, id, out);
+    if (result != 0 || id != CLOCK_MONOTONIC || shift_ns == 0) return result;
+    long long ns = out->tv_sec * 1000000000LL + out->tv_nsec + shift_ns;
+    out->tv_sec = ns / 1000000000;
+    out->tv_nsec = ns % 1000000000;
+    return 0;
+}
