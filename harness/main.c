@@ -36,7 +36,8 @@ static status print_help(void)
                       "usage: harness [run] [options]        harness COMMAND [options]\n\ncommands:\n");
     for (int i = 0; i < COMMAND_COUNT; i++) text_append(&out, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
     text_append(&out, "\nharness help COMMAND lists the options of a command that people use,\n"
-                      "harness COMMAND --help=all every option; harness --version prints the version.\n"
+                      "harness COMMAND --help=all every option, harness help units the units of sizes, times and\n"
+                      "rates; harness --version prints the version.\n"
                       "Exit codes: 0 done, 1 a comparison failed, 64 usage, 65 data, 69 unavailable,\n"
                       "70 defect, 71 system, 73 cannot create output, 74 input or output, 75 peer lost,\n"
                       "76 protocol, 77 permission, 78 configuration, 79 a loss, gradient or parameter\n"
@@ -104,6 +105,13 @@ static bool is_help(const char *argument)
     return is_word(argument, "--help") || is_word(argument, "-h") || is_word(argument, "--help=all");
 }
 
+static status print_units(void)
+{
+    text_buffer out = {0};
+    text_units_help(&out);
+    return output_text(&out);
+}
+
 static status dispatch(int argc, char *argv[], int *exit_code)
 {
     const char *first = argc > 1 ? argv[1] : NULL;
@@ -114,6 +122,8 @@ static status dispatch(int argc, char *argv[], int *exit_code)
         text_append(&out, "harness %s\n", PROGRAM_VERSION);
         return output_text(&out);
     }
+    for (int i = 1; i < argc; i++)
+        if (is_word(argv[i], "--help=units") || (asks && i == 2 && is_word(argv[i], "units"))) return print_units();
     const command *c = &command_run;
     int skip = asks ? 2 : 1;
     if (first && argv[skip][0] != '-') TRY(find_command(argv[skip++], &c));

@@ -75,6 +75,9 @@ static status set_value(option_binding *binding, const option *o, const char *te
         return set_choice(binding, o, what, text);
     case OPTION_BYTES:
         return text_parse_bytes(what, text, at);
+    case OPTION_MIB:
+        if (!text[0] || strchr("0123456789.", text[strlen(text) - 1])) return text_parse_double(what, text, 0, INFINITY, at);
+        return text_parse_in_unit(what, text, "MiB", at);
     case OPTION_DURATION:
         TRY(text_parse_duration_ns(what, text, at));
         if (*(int64_t *)at >= (int64_t)o->low) return STATUS_OK;
@@ -90,7 +93,7 @@ static void clear_value(const option_binding *binding, const option *o)
     static const size_t sizes[] = {
         [OPTION_FLAG] = sizeof(bool),    [OPTION_INT] = sizeof(int64_t),      [OPTION_DOUBLE] = sizeof(double),
         [OPTION_TEXT] = sizeof(char *),  [OPTION_CHOICE] = sizeof(int),       [OPTION_BYTES] = sizeof(int64_t),
-        [OPTION_DURATION] = sizeof(int64_t)};
+        [OPTION_MIB] = sizeof(double),   [OPTION_DURATION] = sizeof(int64_t)};
     memset(field(binding, o), 0, sizes[o->type]);
 }
 
@@ -308,6 +311,7 @@ char *options_format(const option_binding *binding, size_t index, char *buffer, 
         snprintf(buffer, size, "%" PRId64 "ns", *(const int64_t *)at);
         break;
     case OPTION_DOUBLE:
+    case OPTION_MIB:
         snprintf(buffer, size, "%.17g", *(const double *)at);
         break;
     case OPTION_TEXT:

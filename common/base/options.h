@@ -17,6 +17,7 @@ typedef enum option_type {
     OPTION_TEXT,     /* const char *, borrowed from argv or from the table */
     OPTION_CHOICE,   /* int, index into `choices` */
     OPTION_BYTES,    /* int64_t, "25MiB" */
+    OPTION_MIB,      /* double, a size in MiB: "25", or with its unit "25MiB" */
     OPTION_DURATION, /* int64_t nanoseconds, "50us" */
 } option_type;
 

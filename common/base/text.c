@@ -37,64 +37,134 @@ status text_parse_double(const char *what, const char *text, double low, double 
     return fail(STATUS_USAGE, "%s: expected a number from %g to %g, got '%s'", what, low, high, text);
 }
 
-typedef struct unit {
+/* ---- units ------------------------------------------------------------------------------------ */
+
+/* The prefixes that a unit takes. */
+enum { NO_PREFIX = 1, DECIMAL = 2, BINARY = 4, SHORT = 8 };
+static const struct {
     const char *name;
     double factor;
-} unit;
+    int sets;
+} prefixes[] = {{"", 1, NO_PREFIX | DECIMAL | BINARY | SHORT},
+                {"k", 1e3, DECIMAL},
+                {"K", 1e3, DECIMAL},
+                {"M", 1e6, DECIMAL},
+                {"G", 1e9, DECIMAL},
+                {"T", 1e12, DECIMAL},
+                {"Ki", 0x1p10, BINARY},
+                {"Mi", 0x1p20, BINARY},
+                {"Gi", 0x1p30, BINARY},
+                {"Ti", 0x1p40, BINARY},
+                {"K", 0x1p10, SHORT},
+                {"M", 0x1p20, SHORT},
+                {"G", 0x1p30, SHORT},
+                {"T", 0x1p40, SHORT}};
 
-static status parse_with_unit(const char *what, const char *text, const unit *units, size_t count, double most,
-                              const char *expected, int64_t *out)
+typedef enum unit_kind { SIZE, TIME, RATE, UNIT_KINDS } unit_kind;
+static const struct {
+    unit_kind kind;
+    const char *name;
+    double factor; /* to bytes, nanoseconds, bytes per second */
+    int sets;
+    const char *meaning;
+} units[] = {{SIZE, "B", 1, DECIMAL | BINARY, "bytes"},
+             {SIZE, "", 1, SHORT, "bytes, with powers of 1024"},
+             {TIME, "ns", 1, NO_PREFIX, "nanoseconds"},
+             {TIME, "us", 1e3, NO_PREFIX, "microseconds"},
+             {TIME, "ms", 1e6, NO_PREFIX, "milliseconds"},
+             {TIME, "s", 1e9, NO_PREFIX, "seconds"},
+             {TIME, "min", 60e9, NO_PREFIX, "minutes"},
+             {RATE, "B/s", 1, DECIMAL | BINARY, "bytes per second"},
+             {RATE, "bit/s", 0.125, DECIMAL | BINARY, "bits per second"},
+             {RATE, "b/s", 0.125, DECIMAL | BINARY, "bits per second"},
+             {RATE, "bps", 0.125, DECIMAL | BINARY, "bits per second"}};
+
+static const struct {
+    const char *title;
+    double least, most;
+    const char *expected;
+} kinds[UNIT_KINDS] = {
+    [SIZE] = {"Sizes", 0, 0x1p50, "a size of at most 1 PiB such as 4096, 4K, 25MiB or 1GB"},
+    [TIME] = {"Times", 0, 1000 * 86400e9, "a duration of at most 1000 days with its unit such as 50us, 2ms or 60s"},
+    [RATE] = {"Rates", 1, 9e18, "a rate such as 10Gbit/s or 1.25GB/s (b: bits, B: bytes)"}};
+
+/* Case tells bits from bytes in rates. In sizes and times it does not matter, but "Mb" is no size: elsewhere that is bits. */
+static bool is_unit(unit_kind kind, const char *text, const char *prefix, const char *name)
+{
+    size_t length = strlen(prefix);
+    if (kind == RATE) return strncmp(text, prefix, length) == 0 && strcmp(text + length, name) == 0;
+    if (strncasecmp(text, prefix, length) != 0 || strcasecmp(text + length, name) != 0) return false;
+    return length != 1 || text[1] != 'b' || text[0] != prefix[0] || prefix[0] == 'k';
+}
+
+/* The factor of "GiB", "us", "Gbit/s"; false: there is none. */
+static bool find_unit(unit_kind kind, const char *text, double *factor)
+{
+    for (size_t u = 0; u < sizeof units / sizeof units[0]; u++)
+        for (size_t p = 0; units[u].kind == kind && p < sizeof prefixes / sizeof prefixes[0]; p++) {
+            if (!(prefixes[p].sets & units[u].sets) || !is_unit(kind, text, prefixes[p].name, units[u].name)) continue;
+            *factor = prefixes[p].factor * units[u].factor;
+            return true;
+        }
+    return false;
+}
+
+static status parse_unit(unit_kind kind, const char *what, const char *text, int64_t *out)
 {
     char *end;
-    double value = strtod(text, &end);
-    if (end != text && !isspace((unsigned char)text[0]) && isfinite(value) && value >= 0) {
-        for (size_t i = 0; i < count; i++) {
-            if (strcasecmp(end, units[i].name) != 0) continue;
-            double scaled = value * units[i].factor;
-            if (scaled > most) break;
-            *out = (int64_t)llround(scaled);
-            return STATUS_OK;
-        }
+    double value = strtod(text, &end), factor = 0;
+    bool is_number = end != text && !isspace((unsigned char)text[0]) && isfinite(value) && value >= 0;
+    if (is_number && find_unit(kind, end, &factor) && value * factor >= kinds[kind].least &&
+        value * factor <= kinds[kind].most) {
+        *out = (int64_t)llround(value * factor);
+        return STATUS_OK;
     }
-    return fail(STATUS_USAGE, "%s: expected %s, got '%s'", what, expected, text);
+    return fail(STATUS_USAGE, "%s: expected %s, got '%s'", what, kinds[kind].expected, text);
 }
 
 status text_parse_bytes(const char *what, const char *text, int64_t *out)
 {
-    static const unit units[] = {{"", 1},           {"B", 1},           {"K", 1024},       {"KiB", 1024},
-                                 {"KB", 1e3},       {"M", 1048576},     {"MiB", 1048576},  {"MB", 1e6},
-                                 {"G", 1073741824}, {"GiB", 1073741824}, {"GB", 1e9}};
-    return parse_with_unit(what, text, units, sizeof units / sizeof units[0], 0x1p50,
-                           "a size of at most 1 PiB such as 4096, 4K, 25MiB or 1GB", out);
+    return parse_unit(SIZE, what, text, out);
 }
 
 status text_parse_duration_ns(const char *what, const char *text, int64_t *out)
 {
-    static const unit units[] = {{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}, {"min", 60e9}};
-    return parse_with_unit(what, text, units, sizeof units / sizeof units[0], 1000 * 86400e9,
-                           "a duration of at most 1000 days with its unit such as 50us, 2ms or 60s", out);
+    return parse_unit(TIME, what, text, out);
 }
 
 status text_parse_rate(const char *what, const char *text, int64_t *out)
 {
-    static const unit prefixes[] = {{"", 1},    {"k", 1e3},     {"K", 1e3},     {"M", 1e6},        {"G", 1e9},
-                                    {"T", 1e12}, {"Ki", 0x1p10}, {"Mi", 0x1p20}, {"Gi", 0x1p30}, {"Ti", 0x1p40}};
-    static const unit suffixes[] = {{"B/s", 1}, {"bit/s", 0.125}, {"b/s", 0.125}, {"bps", 0.125}};
-    char *end;
-    double value = strtod(text, &end);
-    bool is_number = end != text && !isspace((unsigned char)text[0]) && isfinite(value);
-    for (size_t p = 0; is_number && p < sizeof prefixes / sizeof prefixes[0]; p++) {
-        size_t length = strlen(prefixes[p].name);
-        if (strncmp(end, prefixes[p].name, length) != 0) continue;
-        for (size_t s = 0; s < sizeof suffixes / sizeof suffixes[0]; s++) {
-            double rate = value * prefixes[p].factor * suffixes[s].factor;
-            if (strcmp(end + length, suffixes[s].name) != 0 || !(rate >= 1 && rate < 9e18)) continue;
-            *out = (int64_t)llround(rate);
-            return STATUS_OK;
-        }
+    return parse_unit(RATE, what, text, out);
+}
+
+status text_parse_in_unit(const char *what, const char *text, const char *unit, double *out)
+{
+    double factor;
+    for (int kind = 0; kind < UNIT_KINDS; kind++) {
+        int64_t value;
+        if (!unit[0] || !find_unit((unit_kind)kind, unit, &factor)) continue;
+        TRY(parse_unit((unit_kind)kind, what, text, &value));
+        *out = (double)value / factor;
+        return STATUS_OK;
     }
-    return fail(STATUS_USAGE, "%s: expected a rate such as 10Gbit/s or 1.25GB/s (b: bits, B: bytes), got '%s'", what,
-                text);
+    return fail(STATUS_USAGE, "%s: expected a number, got '%s'", what, text);
+}
+
+void text_units_help(text_buffer *out)
+{
+    text_append(out, "A number and its unit, without a blank.\n");
+    for (size_t u = 0; u < sizeof units / sizeof units[0]; u++) {
+        int used = 0;
+        char line[160] = "";
+        if (u == 0 || units[u].kind != units[u - 1].kind) text_append(out, "\n%s:\n", kinds[units[u].kind].title);
+        for (size_t p = 0; p < sizeof prefixes / sizeof prefixes[0]; p++)
+            if (prefixes[p].sets & units[u].sets)
+                used += snprintf(line + used, sizeof line - (size_t)used, "%s%s%s", used ? " " : "", prefixes[p].name,
+                                 prefixes[p].name[0] || units[u].name[0] ? units[u].name : "100");
+        text_append(out, "  %-70s %s\n", line, units[u].meaning);
+    }
+    text_append(out, "\nk, K, M, G and T are powers of 1000, Ki, Mi, Gi and Ti of 1024; alone, as in 4K, K, M, G and T are\n"
+                     "powers of 1024. b is a bit and B a byte, so 10Gb/s is 1.25GB/s.\n");
 }
 
 /* Divides by `base` until the number is below it; returns how often, at most count - 1 times. */

@@ -13,13 +13,17 @@
 status text_parse_int(const char *what, const char *text, int64_t low, int64_t high, int64_t *out);
 status text_parse_double(const char *what, const char *text, double low, double high, double *out);
 
-/* Sizes and durations are small enough to be added up. 4K, 25MiB, 1GB, 100: powers of 1024 for K, M, G and KiB, MiB, GiB; of 1000 for KB, MB, GB. */
+/* One parser of sizes, times and rates, with one table of units (text_units_help()). Sizes and durations are small enough to
+ * be added up. 4K, 25MiB, 1GB, 100: powers of 1024 for K, M, G, T and KiB, MiB, GiB, TiB; of 1000 for KB, MB, GB, TB. */
 status text_parse_bytes(const char *what, const char *text, int64_t *out);
-/* 50us, 2ms, 1s, 10ns. */
+/* 50us, 2ms, 1s, 10ns, 1min. */
 status text_parse_duration_ns(const char *what, const char *text, int64_t *out);
 /* 10Gbit/s, 10Gb/s, 10Gbps, 1.25GB/s, 1GiB/s, in bytes per second, above 0. Upper and lower case differ: b is a
  * bit, B a byte; G a power of 1000, Gi of 1024. */
 status text_parse_rate(const char *what, const char *text, int64_t *out);
+
+/* Any of these, in `unit`, which is one of the table's: "10Gbit/s" in "GB/s" is 1.25. STATUS_USAGE also for another `unit`. */
+status text_parse_in_unit(const char *what, const char *text, const char *unit, double *out);
 
 /* The index of `text` among `count` words. `first` is the first word, `stride` the bytes from one word to the next, so
  * that a table of structs needs no list of its names. The message lists the words and the nearest one. */
@@ -45,5 +49,8 @@ typedef struct text_buffer {
 } text_buffer;
 void text_append(text_buffer *buffer, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void text_free(text_buffer *buffer);
+
+/* Appends the table of units, as `harness help units` prints it. */
+void text_units_help(text_buffer *out);
 
 #endif

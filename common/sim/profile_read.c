@@ -165,10 +165,15 @@ static bool is_tag(const char *tag)
 static status read_value(const profile_file *f, const sim_constant_info *info, const json_t *json,
                          double *out)
 {
-    if (!json_is_number(json))
+    double value = json_number_value(json);
+    bool is_text = json_is_string(json); /* "10Gbit/s" */
+    if (is_text && text_parse_in_unit(info->name, json_string_value(json), info->unit, &value) != STATUS_OK) {
+        error_clear();
+        is_text = false;
+    }
+    if (!json_is_number(json) && !is_text)
         return profile_bad(f, "%s: expected a number from %g to %g %s", info->name, info->least, info->most,
                            info->unit);
-    double value = json_number_value(json);
     if (!(value >= info->least && value <= info->most))
         return profile_bad(f, "%s: expected %g to %g %s, got %g", info->name, info->least, info->most,
                            info->unit, value);

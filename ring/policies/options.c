@@ -20,9 +20,9 @@ static const char *const join_choices[] = {"none", "world", "active", NULL};
 #define AT(field) offsetof(ring_options, field)
 
 static const option options[] = {
-    {"bucket-cap-mb", OPTION_DOUBLE, AT(bucket_cap_mb), .argument = "MIB",
-     .help = "a bucket closes when it has reached this size (0: the policy's)"},
-    {"first-bucket-mb", OPTION_DOUBLE, AT(first_bucket_mb), .argument = "MIB", .level = OPTION_KEY,
+    {"bucket-cap-mb", OPTION_MIB, AT(bucket_cap_mb), .argument = "MIB",
+     .help = "a bucket closes when it has reached this size: MiB, or with a unit, 25MB (0: the policy's)"},
+    {"first-bucket-mb", OPTION_MIB, AT(first_bucket_mb), .argument = "MIB", .level = OPTION_KEY,
      .help = "the first bucket's limit (0: the policy's)"},
     {"message-size", OPTION_INT, AT(message_size), .argument = "ELEMENTS", .level = OPTION_KEY,
      .help =

@@ -54,6 +54,9 @@ def idx(shape, data=None):
                             "device reference", "oneDNN", "libzmq", "protobuf-c", "OpenMP run-time"]),
     ("models", ["models"], ["toy ", "wine_mlp ", "lenet ", "resnet18 ", "resnet50 ", "vgg16 ", "bert_base ", "gpt2 "]),
     ("models toy", ["models", "toy"], ["net1", "5x10", "165 parameters"]),
+    ("units", ["help", "units"], ["Sizes:", "KiB MiB GiB", "Times:", "us", "Rates:", "Gbit/s", "Gib/s", "10Gb/s is 1.25GB/s"]),
+    ("units of a command", ["run", "--help=units"], ["Sizes:", "Times:", "Rates:"]),
+    ("units of another command", ["bench", "--help=units"], ["Sizes:", "Times:", "Rates:"]),
     ("policies", ["policies"], ["sync ", "ddp ", "apex ", "torch-0.4.1 "]),
 ])
 def commands_print_what_they_document(words, parts):

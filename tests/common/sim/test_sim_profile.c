@@ -137,6 +137,20 @@ static void a_profile_may_be_a_file(void **context)
     unlink(path);
 }
 
+/* A value with its own unit is converted to the constant's. */
+static void a_value_may_have_a_unit_of_its_own(void **context)
+{
+    (void)context;
+    write_file(HEAD "\"nic\": {\"value\": \"10Gbit/s\", \"unit\": \"GB/s\", \"tag\": \"assumed\", \"source\": \"here\"}, "
+                    "\"launch_time\": {\"value\": \"2500ns\", \"unit\": \"us\", \"tag\": \"assumed\", \"source\": \"here\"}}}");
+    sim_profile *p;
+    must(sim_profile_load(path, &p));
+    assert_true(sim_profile_get(p, SIM_NIC) == 1.25);
+    assert_true(sim_profile_get(p, SIM_LAUNCH_TIME) == 2.5);
+    sim_profile_free(&p);
+    unlink(path);
+}
+
 /* The example in the documentation, as it stands there. */
 static void the_documented_profile_loads(void **context)
 {
@@ -266,6 +280,7 @@ int main(void)
         cmocka_unit_test(figures_are_those_of_the_data_sheets),
         cmocka_unit_test(what_extends_a_profile_replaces_its_constants),
         cmocka_unit_test(a_profile_may_be_a_file),
+        cmocka_unit_test(a_value_may_have_a_unit_of_its_own),
         cmocka_unit_test(the_documented_profile_loads),
         cmocka_unit_test(a_file_that_is_none_has_one_clear_line),
         cmocka_unit_test(a_missing_constant_is_named),

@@ -147,13 +147,17 @@ static void options_change_single_fields(void **state)
     (void)state;
     char a[] = "--bucket-cap-mb=10", b[] = "--launch=after-backward", c[] = "--divide=after",
          d[] = "--broadcast-buffers=no", e[] = "--first-bucket-mb=2", f[] = "--message-size=1000",
-         g[] = "--order=ready";
+         g[] = "--order=ready", h[] = "--bucket-cap-mb=10MiB", i[] = "--bucket-cap-mb=25MB";
     ring_settings s;
     assert_int_equal(resolve("ddp", (char *[]){a, e}, 2, &s), STATUS_OK);
     assert_int_equal(s.later.buckets.limit, 10 << 20);
     assert_int_equal(s.later.buckets.first_limit, 2 << 20);
     assert_int_equal(resolve("ddp", (char *[]){a}, 1, &s), STATUS_OK);
     assert_int_equal(s.later.buckets.first_limit, 1 << 20);
+    assert_int_equal(resolve("ddp", (char *[]){h}, 1, &s), STATUS_OK);
+    assert_int_equal(s.later.buckets.limit, 10 << 20);
+    assert_int_equal(resolve("ddp", (char *[]){i}, 1, &s), STATUS_OK);
+    assert_int_equal(s.later.buckets.limit, 25000000);
     assert_int_equal(resolve("ddp-1.0", (char *[]){a}, 1, &s), STATUS_OK);
     assert_int_equal(s.first.buckets.first_limit, 10 << 20);
     assert_int_equal(resolve("ddp", (char *[]){b, c, d}, 3, &s), STATUS_OK);
