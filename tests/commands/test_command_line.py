@@ -79,6 +79,22 @@ def a_renamed_value_still_works_and_the_notice_names_the_new_one(words):
 
 
 @test
+def a_table_of_the_users_own_is_measured_and_chosen():
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "table")
+        tuned = harness("bench", "--tune", "--gpus", "2")
+        expect_equal(tuned.code, 0, "exit code", tuned)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(tuned.out)
+        words = ["run", "--mode", "ring", "--gpus", "2", "--model", "toy", "--data", "synthetic", "--steps", "2", "--json", "-",
+                 "--collective-table", path]
+        for more in ([], ["--algorithm", "tuned"]):
+            result = harness(*words, *more)
+            expect_equal(result.code, 0, "exit code", result)
+            expect_equal(result.jobs()["ring"]["algorithm"], "tuned", "algorithm", result)
+
+
+@test
 def a_golden_file_that_agrees_is_one_line():
     path = os.path.join(GOLDEN, "toy_w4.json")
     result = harness("verify", path)
@@ -150,6 +166,13 @@ WRONG = [
     ("steps and epochs", ["--steps", "1", "--epochs", "1"], 64, ["--steps", "--epochs"]),
     ("unknown collective operation", ["bench", "all-redcue"], 64, ["all_redcue", "all_reduce, reduce, broadcast", "did you mean 'all_reduce'?"]),
     ("unknown collective", ["bench", "all-reduce", "--collective", "rign"], 64, ["--collective", "rign", "one of shm, mpi"]),
+    ("algorithm of virtual time only", ["--mode", "ring", "--algorithm", "tree", "--device", "cpu"], 64,
+     ["--algorithm", "--device sim:PROFILE"]),
+    ("algorithm of another library", ["--mode", "ring", "--collective", "shm", "--algorithm", "library"], 64,
+     ["--algorithm", "one of ring, two-shot, tuned with --collective shm", "'library'"]),
+    ("tuned without a table", ["--mode", "ring", "--algorithm", "tuned"], 64, ["--algorithm", "--collective-table FILE"]),
+    ("a table for another algorithm", ["--mode", "ring", "--algorithm", "ring", "--collective-table", "x"], 64,
+     ["--collective-table", "--algorithm tuned"]),
     ("mpi without mpirun", ["bench", "all-reduce", "--collective", "shm,mpi"], 64, ["--collective", "mpirun -n 2"]),
     ("sizes upside down", ["bench", "--begin", "1M", "--end", "4K"], 64, ["--begin, --end", "1048576", "4096"]),
     ("root out of the ranks", ["bench", "broadcast", "--root", "2"], 64, ["--root", "2", "from 0 to 1"]),
