@@ -279,6 +279,11 @@ void device_fence_fail(device_fence *f, const error_record *error)
     f->device->backend->fence_fail(f, error);
 }
 
+void device_fail(device *d, const error_record *error)
+{
+    if (d->backend->fail) d->backend->fail(d, error);
+}
+
 status device_stream_synchronize(device_stream *s)
 {
     return s->device->backend->stream_synchronize(s);
@@ -324,6 +329,24 @@ status device_mark(device_stream *s, int slot)
 int64_t device_mark_ns(device_stream *s, int slot)
 {
     return s->device->backend->mark_ns(s, slot);
+}
+
+status device_stream_wait_mark(device_stream *s, device_stream *of, int slot)
+{
+    const device_backend *b = s->device->backend;
+    return b->stream_wait_mark ? b->stream_wait_mark(s, of, slot) : STATUS_OK;
+}
+
+bool device_mark_passed(device_stream *s, int slot)
+{
+    const device_backend *b = s->device->backend;
+    return !b->mark_passed || b->mark_passed(s, slot);
+}
+
+status device_mark_wait(device_stream *s, int slot)
+{
+    const device_backend *b = s->device->backend;
+    return b->mark_wait ? b->mark_wait(s, slot) : STATUS_OK;
 }
 
 int64_t device_now_ns(device *d)

@@ -230,6 +230,10 @@ bool device_fence_reached(device_fence *f, uint64_t value);
 /* A failed fence ends every wait on it, present and future, with the error. Any thread. */
 void device_fence_fail(device_fence *f, const error_record *error);
 
+/* From now on waits and synchronizations of a GPU's streams, and device_mark_wait(), return the error: what streams have
+ * done may be incomplete. The first error counts. Other devices have nothing that outlives a failure. Any thread. */
+void device_fail(device *d, const error_record *error);
+
 /* Waits until the stream's work is done. STATUS_AGAIN on the virtual device. */
 status device_stream_synchronize(device_stream *s);
 
@@ -257,6 +261,17 @@ void device_set_idle(device *d, device_idle_function idle, void *context);
 enum { DEVICE_MARKS = 4096 };
 status device_mark(device_stream *s, int slot);
 int64_t device_mark_ns(device_stream *s, int slot);
+
+/* What waits for a mark that was made before. On a device whose launches are calls, it has passed; not for virtual ones.
+ *
+ *   device_stream_wait_mark   work launched on `s` from now on: the stream `of` has reached the mark. No host thread
+ *                             takes part, and the slot may be used again at once.
+ *   device_mark_passed        whether the stream has reached it, or never will. Any thread, if the mark is not made again
+ *                             at the same time.
+ *   device_mark_wait          the host */
+status device_stream_wait_mark(device_stream *s, device_stream *of, int slot);
+bool device_mark_passed(device_stream *s, int slot);
+status device_mark_wait(device_stream *s, int slot);
 
 /* Time as the host sees it: wall clock, or the virtual clock. */
 int64_t device_now_ns(device *d);

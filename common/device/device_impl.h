@@ -61,6 +61,12 @@ typedef struct device_backend {
     status (*graph_launch)(device_stream *s, device_graph *graph);
     void (*graph_close)(device_graph *graph);
 
+    /* All four NULL on a device whose launches are calls, and on virtual ones. */
+    status (*stream_wait_mark)(device_stream *s, device_stream *of, int slot);
+    bool (*mark_passed)(device_stream *s, int slot);
+    status (*mark_wait)(device_stream *s, int slot);
+    void (*fail)(device *d, const error_record *error);
+
     status (*mark)(device_stream *s, int slot);
     int64_t (*mark_ns)(device_stream *s, int slot);
     int64_t (*now_ns)(device *d);

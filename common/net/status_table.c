@@ -10,7 +10,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define TABLE_MAGIC UINT32_C(0x42445031) /* layout version in the last digit */
+#define TABLE_MAGIC UINT32_C(0x42445032) /* layout version in the last digit */
 
 typedef struct status_table_header {
     uint32_t magic;
@@ -80,6 +80,9 @@ void rank_slot_read(const rank_slot *slot, rank_status *out)
         .agent = (rank_operation)atomic_load_explicit(&slot->agent, memory_order_relaxed),
         .bucket = atomic_load_explicit(&slot->bucket, memory_order_relaxed),
         .blocks_done = atomic_load_explicit(&slot->blocks_done, memory_order_acquire),
+        .enqueued = atomic_load_explicit(&slot->enqueued, memory_order_relaxed),
+        .started = atomic_load_explicit(&slot->started, memory_order_relaxed),
+        .completed = atomic_load_explicit(&slot->completed, memory_order_relaxed),
         .step = atomic_load_explicit(&slot->step, memory_order_relaxed),
         .time_ns = atomic_load_explicit(&slot->time_ns, memory_order_relaxed),
         .progress = atomic_load_explicit(&slot->progress, memory_order_relaxed),
@@ -88,15 +91,26 @@ void rank_slot_read(const rank_slot *slot, rank_status *out)
 
 char *rank_status_format(const rank_status *s, char *buffer, size_t size)
 {
-    char step[48] = "before step 0", agent[80] = "";
+    char step[48] = "before step 0", agent[80] = "", collectives[96] = "";
     if (s->step >= 0) snprintf(step, sizeof step, "at step %" PRId64, s->step);
     if (s->agent != RANK_START && s->bucket >= 0)
         snprintf(agent, sizeof agent, ", %s of bucket %d in flight", rank_operation_name(s->agent),
                  s->bucket);
     else if (s->agent != RANK_START)
         snprintf(agent, sizeof agent, ", %s in flight", rank_operation_name(s->agent));
-    snprintf(buffer, size, "%s in %s%s", step, rank_operation_name(s->operation), agent);
+    if (s->enqueued > 0)
+        snprintf(collectives, sizeof collectives, " (collectives: %u enqueued, %u started, %u completed)", s->enqueued,
+                 s->started, s->completed);
+    snprintf(buffer, size, "%s in %s%s%s", step, rank_operation_name(s->operation), agent, collectives);
     return buffer;
+}
+
+bool rank_status_is_behind(const rank_status *a, const rank_status *b)
+{
+    const uint32_t mine[] = {a->enqueued, a->started, a->completed}, theirs[] = {b->enqueued, b->started, b->completed};
+    for (int i = 0; i < 3; i++)
+        if (mine[i] != theirs[i]) return (int32_t)(mine[i] - theirs[i]) < 0;
+    return false;
 }
 
 static size_t status_table_bytes(int world)

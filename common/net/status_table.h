@@ -56,12 +56,14 @@ typedef enum rank_slot_state {
 
 enum { RANK_NO_BUCKET = -1 };
 
-/* A rank's status slot: one cache line. `operation` is what the compute thread does, `agent` what its
- * communication agent has in flight (RANK_START: nothing), `bucket` which bucket that is. */
+/* A rank's status slot: one cache line. `operation` is what the compute thread does, `agent` what its communication agent
+ * or GPU has in flight (RANK_START: nothing), `bucket` which bucket that is. Collectives that run in a stream's order
+ * (NCCL) are counted, modulo 2^32: what the host has enqueued, and what the GPU has started and completed. */
 typedef struct rank_slot {
     _Alignas(64) atomic_int pid;
     atomic_int rank, state, operation, agent, bucket;
     atomic_uint blocks_done; /* of the turn */
+    atomic_uint enqueued, started, completed;
     _Atomic int64_t step;
     _Atomic int64_t time_ns;   /* clock_now_ns() at the last change: one origin for all processes */
     _Atomic uint64_t progress; /* changes */
@@ -90,6 +92,13 @@ static inline void rank_slot_agent(rank_slot *slot, rank_operation operation, in
     rank_slot_touch(slot, now_ns);
 }
 
+static inline void rank_slot_collectives(rank_slot *slot, uint32_t enqueued, uint32_t started, uint32_t completed)
+{
+    atomic_store_explicit(&slot->enqueued, enqueued, memory_order_relaxed);
+    atomic_store_explicit(&slot->started, started, memory_order_relaxed);
+    atomic_store_explicit(&slot->completed, completed, memory_order_relaxed);
+}
+
 static inline void rank_slot_step(rank_slot *slot, int64_t step, int64_t now_ns)
 {
     atomic_store_explicit(&slot->step, step, memory_order_relaxed);
@@ -108,14 +117,19 @@ typedef struct rank_status {
     rank_operation operation, agent;
     int bucket; /* RANK_NO_BUCKET: none */
     uint32_t blocks_done;
+    uint32_t enqueued, started, completed;
     int64_t step; /* -1: before the first */
     int64_t time_ns;
     uint64_t progress;
 } rank_status;
 void rank_slot_read(const rank_slot *slot, rank_status *out);
 
-/* "at step 12 in backward, all_reduce of bucket 3 in flight". Returns `buffer`; 128 bytes are enough. */
+/* "at step 12 in backward, all_reduce of bucket 3 in flight (collectives: 41 enqueued, 41 started, 40 completed)". Returns
+ * `buffer`. */
+enum { RANK_STATUS_TEXT = 192 };
 char *rank_status_format(const rank_status *s, char *buffer, size_t size);
+/* Whether `a` has come less far in the collectives of its job than `b`; never where they are not counted. */
+bool rank_status_is_behind(const rank_status *a, const rank_status *b);
 
 /* ---- The table ---- */
 

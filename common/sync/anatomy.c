@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* Two marks per wait; parts of a step that are known only at the end of the next one. */
-enum { MOST_WAITS = (DEVICE_MARKS - SYNC_MARK_WAITS) / 2, WAITS_PER_PARAM = 2, OTHER_WAITS = 64, SPANS = 1024 };
+enum { MOST_WAITS = (SYNC_MARK_ENGINE - SYNC_MARK_WAITS) / 2, WAITS_PER_PARAM = 2, OTHER_WAITS = 64, SPANS = 1024 };
 
 struct anatomy {
     device_stream *lane;

@@ -95,6 +95,7 @@ typedef struct sync_context {
     const void *options;       /* the engine's own option struct (sync_engine_type.options) */
     const char *policy;        /* a name from the engine's policy table */
     int64_t stall_timeout_ns;
+    int64_t connect_timeout_ns; /* of libraries that connect the ranks; 0: the one above */
     bool share_gpu;            /* ranks may share a GPU */
     bool inline_progress;      /* no communication thread: the compute thread progresses while it waits */
     int divide;                /* shared_divide: of shared_options */
@@ -103,6 +104,10 @@ typedef struct sync_context {
     struct trace *trace;       /* of this rank; NULL: nothing is recorded */
     anatomy *anatomy;          /* of this rank, from sync_open(); NULL: of a server in a process of its own */
     struct transport_hub *hub; /* of ranks that are threads of one process; NULL: every rank has a process */
+    /* This rank cannot go on, and the compute thread may be stuck in a library: publishes the error. Any thread; then the
+     * process ends with the error's exit code. NULL where ranks are threads: the error comes from the engine's next call. */
+    void (*lost)(void *context, const error_record *why);
+    void *lost_context;
     const struct sync_context *front; /* on a staged copy (staged.h): the device in front of it; NULL: there is none */
 } sync_context;
 
@@ -264,7 +269,12 @@ void sync_hold_gradients(sync_engine *e);
 void sync_drop_gradients(sync_engine *e);
 
 /* Marks that sync_update_parameters leaves on the lane, around the update. */
-enum { SYNC_MARK_UPDATE = 16, SYNC_MARK_UPDATED, SYNC_MARK_WAITS /* anatomy.h's, from here on */ };
+enum {
+    SYNC_MARK_UPDATE = 16,
+    SYNC_MARK_UPDATED,
+    SYNC_MARK_WAITS,                       /* anatomy.h's, from here on */
+    SYNC_MARK_ENGINE = DEVICE_MARKS - 256, /* engines' own, to the last */
+};
 
 /* The optimizer's step on this rank from the gradients in `grads` (an arena laid out like the
  * parameters): clipping, if asked for, then one pass over all parameters. Gradients that are not finite follow

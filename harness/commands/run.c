@@ -146,7 +146,8 @@ static status run_rank(run_command *c, const launch_environment *e, command_line
                         .key = e->key[0] ? e->key : NULL,
                         .rendezvous = e->origin == LAUNCH_BY_HARNESS ? e->rendezvous : c->config.run.rendezvous,
                         .table = e->table,
-                        .gradients_fd = run_jobs_gradients_fd()};
+                        .gradients_fd = run_jobs_gradients_fd(),
+                        .has_launcher = e->origin == LAUNCH_BY_HARNESS};
     run_job outcome;
     bool stopped = false;
     char prefix[48];

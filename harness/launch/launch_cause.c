@@ -46,7 +46,7 @@ static void blame(launcher *l, int job, int rank, const rank_status *s, int exit
 static void blame(launcher *l, int job, int rank, const rank_status *s, int exit_code, const char *format,
                   ...)
 {
-    char where[128];
+    char where[RANK_STATUS_TEXT];
     const job_run *j = &l->jobs[job];
     launch_outcome *o = l->outcome;
     int ranks = j->job->world - j->job->servers;

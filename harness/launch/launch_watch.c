@@ -48,6 +48,8 @@ static bool works(const sight *s)
 static bool more_likely(const sight *a, const sight *b)
 {
     if (a->stopped != b->stopped) return a->stopped;
+    if (rank_status_is_behind(&a->status, &b->status) != rank_status_is_behind(&b->status, &a->status))
+        return rank_status_is_behind(&a->status, &b->status);
     if (works(a) != works(b)) return works(a);
     if (a->status.step != b->status.step) return a->status.step < b->status.step;
     return a->status.time_ns < b->status.time_ns;
@@ -94,7 +96,7 @@ static bool is_behind(const job_run *j, int rank)
 
 static void warn_once(const job_run *j, int rank)
 {
-    char where[128], age[32];
+    char where[RANK_STATUS_TEXT], age[32];
     rank_process *p = &j->ranks[rank];
     const sight *s = &p->sight;
     if (p->warned) return;

@@ -1,5 +1,6 @@
 #include "harness/run/rank.h"
 
+#include "common/base/log.h"
 #include "common/data/batches.h"
 #include "common/net/key.h"
 #include "common/net/rendezvous.h"
@@ -146,6 +147,14 @@ static status exchange_handshakes(rank_state *s)
     return rc;
 }
 
+/* The process ends while threads are stuck: sync_context.lost. */
+static void publish_loss(void *context, const error_record *why)
+{
+    const rank_place *p = context;
+    job_fail(p->table, p->rank, why->code, why->message);
+    if (!p->has_launcher) log_error("%s", why->message);
+}
+
 static status open_trainer(rank_state *s)
 {
     const rank_place *p = s->place;
@@ -156,6 +165,9 @@ static status open_trainer(rank_state *s)
     t.slot = s->slot;
     TRY(rank_trace_open(s->config, s->model, 0, &s->trace));
     t.trace = s->trace.recorder;
+    t.connect_timeout_ns = s->config->run.connect_timeout_ns;
+    t.lost = publish_loss;
+    t.lost_context = (void *)s->place;
     TRY(engine_lead(p->engine, t.engine_options, t.policy, t.world, &s->lead));
     bool refused = false;
     t.refused = &refused;

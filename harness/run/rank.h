@@ -21,6 +21,7 @@ typedef struct rank_place {
     const char *rendezvous; /* URL */
     status_table *table;
     int gradients_fd; /* of the file for the first step's gradients (agreement.h); 0: none */
+    bool has_launcher; /* which reports what ends the job */
 } rank_place;
 
 /* Opens the job's rendezvous. `members`: the ranks, or ranks and servers, which have a rendezvous of their own for the

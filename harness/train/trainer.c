@@ -169,13 +169,16 @@ static status open_engine(trainer *t)
                             .options = c->engine_options,
                             .policy = c->policy,
                             .stall_timeout_ns = c->stall_timeout_ns,
+                            .connect_timeout_ns = c->connect_timeout_ns,
                             .share_gpu = c->share_gpu,
                             .inline_progress = c->inline_progress,
                             .divide = c->divide,
                             .link = c->link,
                             .recorder = c->cuda_graph ? &t->programs.recorder.base : NULL,
                             .trace = c->trace,
-                            .hub = c->hub};
+                            .hub = c->hub,
+                            .lost = c->lost,
+                            .lost_context = c->lost_context};
     const device_info *info = device_get_info(t->device);
     bool either = t->needs.reach == SYNC_REACH_EITHER && !c->share_gpu;
     if (c->cuda_graph && t->needs.unrecorded) return refuse_graph(c, t->needs.unrecorded);

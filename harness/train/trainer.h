@@ -37,7 +37,7 @@ typedef struct trainer_config {
     bool masked_loss;                  /* leave rows without targets out of the head */
     bool sum_loss;                     /* the loss is a sum over targets, not their mean */
     rank_slot *slot;
-    int64_t stall_timeout_ns;
+    int64_t stall_timeout_ns, connect_timeout_ns; /* as in sync_context */
     bool inline_progress;
     bool separate_phases;              /* synchronizes the device between phases, to time them separately */
     int64_t accumulate;                /* micro-batches per step; 0 counts as 1 */
@@ -46,6 +46,8 @@ typedef struct trainer_config {
     net_link link;                     /* emulated between the ranks, or zero */
     struct trace *trace;               /* NULL: nothing is recorded */
     bool *refused;                     /* set by trainer_open(): the device had no memory for something; or NULL */
+    void (*lost)(void *context, const error_record *why); /* sync_context.lost; NULL: ranks are threads */
+    void *lost_context;
     transport_hub *hub;                /* of ranks that are threads of one process; NULL: every rank has a process */
 } trainer_config;
 

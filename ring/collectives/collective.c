@@ -316,14 +316,30 @@ status collective_post(collective_group *group, const collective_call *call, col
     return rc;
 }
 
+status collective_enqueue(collective_group *group, const collective_call *call, struct device_stream *stream,
+                          collective_ticket *out)
+{
+    collective_world *world = group->world;
+    if (!world->type->enqueue) return refuse(group, call, "calls are posted, not enqueued");
+    if (world->failure.code != STATUS_OK) return error_adopt(&world->failure);
+    TRY(check_call(group, call));
+    *out = (collective_ticket){-1, world->enqueued.posted + 1};
+    return world->type->enqueue(group, call, stream);
+}
+
+static const collective_queue *queue_of(const collective_group *g, collective_ticket ticket)
+{
+    return ticket.queue < 0 ? &g->world->enqueued : collective_queue_at(g, ticket.queue);
+}
+
 bool collective_done(const collective_group *group, collective_ticket ticket)
 {
-    return collective_queue_at(group, ticket.queue)->completed >= ticket.sequence;
+    return queue_of(group, ticket)->completed >= ticket.sequence;
 }
 
 collective_times collective_get_times(const collective_group *group, collective_ticket ticket)
 {
-    return collective_queued_at(collective_queue_at(group, ticket.queue), ticket.sequence)->times;
+    return collective_queued_at(queue_of(group, ticket), ticket.sequence)->times;
 }
 
 status collective_progress(collective_world *world, int64_t now_ns, int64_t *deadline_ns, bool *worked)

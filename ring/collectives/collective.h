@@ -1,5 +1,7 @@
-/* Collective operations between ranks, without blocking: post a call, progress the world, check whether it
- * is done. One interface, several libraries:
+/* Collective operations between ranks, in two forms. Transports of the host do not block: post a call, progress the world,
+ * check whether it is done. A library of GPUs (NCCL) runs calls in the order of a stream: a call is enqueued, and whatever
+ * needs its result is in that stream's order or waits for a mark of it. One interface, several
+ * libraries:
  *
  *   shm       one machine, shared memory, ours; algorithms: ring (shm/ring_all_reduce.c; sums in ring order), two-shot
  *             (shm/shm_two_shot.c; each rank reduces its n-th of all buffers and writes it to all; sums in rank order)
@@ -155,6 +157,7 @@ status collective_choose_algorithm(const char *library, collective_algorithm wan
 
 /* ---- worlds ----------------------------------------------------------------------------------- */
 
+struct device_stream;
 typedef struct collective_world collective_world;
 typedef struct collective_group collective_group;
 
@@ -174,9 +177,14 @@ typedef struct collective_config {
     const collective_window *windows; /* the same number on every rank */
     int window_count;
     struct device *device;        /* sim, nccl: whose memory the buffers lie in */
-    struct device_stream *stream; /* nccl: in whose order calls run */
     const char *bootstrap;        /* nccl: what rank 0 made (nccl/collective_nccl.h) */
     bool share_gpu;               /* nccl: ranks may be on the same GPU */
+    struct rank_slot *slot;       /* nccl: where the watchdog writes what is in flight; NULL: nowhere */
+    /* nccl: this rank cannot go on, and its threads may be stuck in NCCL or CUDA. The function, called once and by any
+     * thread, publishes the error; then the library is aborted, and the process ends with the error's exit code. NULL, where
+     * ranks are threads: the world has failed, and the error comes from its next call and from waits for the GPU. */
+    void (*lost)(void *context, const error_record *why);
+    void *lost_context;
     int threads_per_rank;         /* that compute or wait: beyond the processors, waiting does not spin */
     int64_t stall_timeout_ns;     /* without progress a call fails with STATUS_PEER */
     int64_t connect_timeout_ns;
@@ -208,9 +216,9 @@ int collective_group_size(const collective_group *group);
 
 /* ---- calls ------------------------------------------------------------------------------------ */
 
-/* Names a call of a group until COLLECTIVE_QUEUE further ones are posted. */
+/* Names a call of a group until COLLECTIVE_QUEUE further ones are posted, or COLLECTIVE_ENQUEUED are enqueued. */
 typedef struct collective_ticket {
-    int32_t queue; /* the implementation's */
+    int32_t queue; /* the implementation's; -1: enqueued */
     uint64_t sequence;
 } collective_ticket;
 
@@ -242,6 +250,20 @@ void collective_wake(collective_world *world);
 
 /* Reports to the peers that this rank gives up, and why. */
 void collective_abort(collective_world *world, const error_record *why);
+
+/* ---- calls in stream order ---------------------------------------------------------------------- */
+
+/* Calls of a world that are not known to be done: more make collective_enqueue() wait. Marks [0, COLLECTIVE_MARKS) of a
+ * stream that calls are enqueued on are the world's. */
+enum { COLLECTIVE_ENQUEUED = 512, COLLECTIVE_MARKS = 2 + 2 * COLLECTIVE_ENQUEUED };
+
+/* Only for implementations that run calls in stream order. Enqueues the call on `stream`, the same for all calls of a
+ * world: it begins when what was launched there before is done, and what is launched there afterwards begins when it is
+ * done. It returns at once, except that the first call of a size may wait for the other ranks, while the library connects.
+ * Never while the stream is recorded. An error that came up since the last call is returned here. The ticket is for
+ * collective_done() and collective_get_times(), which are up to date after a collective_progress(). */
+status collective_enqueue(collective_group *group, const collective_call *call, struct device_stream *stream,
+                          collective_ticket *out);
 
 /* Posts, and progresses until done: for set-up, tests and benchmarks. Blocks. */
 status collective_run(collective_group *group, const collective_call *call);

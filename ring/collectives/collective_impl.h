@@ -44,8 +44,10 @@ typedef struct collective_type {
     void (*close)(collective_world *world);
     status (*group_open)(collective_group *group, const int *ranks);
     void (*group_close)(collective_group *group);
-    /* A call has been queued. */
+    /* A call has been queued. STATUS_INTERNAL where calls run in stream order. */
     status (*post)(collective_queue *queue);
+    /* NULL where they do not. Adds the call to world->enqueued. */
+    status (*enqueue)(collective_group *group, const collective_call *call, struct device_stream *stream);
     status (*progress)(collective_world *world, int64_t now_ns, int64_t *deadline_ns, bool *worked);
     void (*wait)(collective_world *world, int64_t deadline_ns);
     void (*wake)(collective_world *world);
@@ -58,7 +60,8 @@ struct collective_world {
     char name[COLLECTIVE_NAME_MAX];
     collective_group *groups;
     collective_traffic traffic;
-    error_record failure; /* code STATUS_OK: none */
+    collective_queue enqueued; /* in stream order, of all groups; the implementation's */
+    error_record failure;      /* code STATUS_OK: none */
     /* Where collective_poll() serves a library. */
     doorbell bell;
     unsigned seen;

@@ -77,7 +77,7 @@ static status allocate(ring_engine *e)
     e->compute.buckets = calloc(params, sizeof *e->compute.buckets);
     e->compute.ranges = calloc(params, sizeof *e->compute.ranges);
     e->compute.records = calloc(RING_RECORDS, sizeof *e->compute.records);
-    for (e->shared.times_mask = 1; e->shared.times_mask < jobs; e->shared.times_mask *= 2) {
+    for (e->shared.times_mask = RING_AHEAD; e->shared.times_mask < jobs; e->shared.times_mask *= 2) {
     }
     e->shared.times = calloc(e->shared.times_mask, sizeof *e->shared.times);
     e->compute.record_of = calloc(e->shared.times_mask, sizeof *e->compute.record_of);
@@ -124,10 +124,12 @@ static void ring_close(sync_engine *base)
 {
     ring_engine *e = ring_of(base);
     if (e->agent) sync_agent_close(&e->agent);
-    if (e->agent_state.world && atomic_load_explicit(&e->shared.given_up, memory_order_relaxed))
-        collective_abort(e->agent_state.world, &e->shared.failure);
-    collective_group_close(&e->agent_state.group);
-    collective_close(&e->agent_state.world);
+    if (e->world && atomic_load_explicit(&e->shared.given_up, memory_order_relaxed))
+        collective_abort(e->world, &e->shared.failure);
+    collective_group_close(&e->group);
+    collective_close(&e->world);
+    collective_group_close(&e->host_group);
+    collective_close(&e->host_world);
     device_fence_close(&e->shared.done);
     device_fence_close(&e->shared.posted);
     device_stream_close(&e->stream);
@@ -168,13 +170,14 @@ static status choose_library(ring_engine *e)
     return collective_choose_algorithm(s->collective, s->algorithm, &s->algorithm);
 }
 
-/* On asynchronous devices jobs are handed over in stream order, and gradients are packed there. */
+/* On asynchronous devices jobs are in stream order, and gradients are packed there. */
 static status open_asynchronous(ring_engine *e)
 {
     device *d = e->base.context.device;
+    bool enqueues = device_get_info(d)->real && !device_get_info(d)->host_addressable;
+    if (!enqueues) TRY(device_fence_open(d, &e->shared.done));
     if (device_get_info(d)->host_addressable) return STATUS_OK;
-    TRY(device_fence_open(d, &e->shared.posted));
-    if (!device_get_info(d)->real) return STATUS_OK;
+    if (!enqueues) return device_fence_open(d, &e->shared.posted);
     char why[192];
     if (is_library(&e->settings, "auto") && !collective_nccl_found(why, sizeof why))
         return fail(STATUS_UNAVAILABLE, "collectives nccl: %s", why);
@@ -187,7 +190,7 @@ static status ring_open(const sync_context *context, sync_engine **out)
     ring_engine *e = calloc(1, sizeof *e);
     if (!e) return fail(STATUS_SYSTEM, "no memory for the ring engine");
     e->base = (sync_engine){.type = &sync_ring, .context = *context};
-    e->memory.shared.fd = e->memory.pinned.fd = e->powersgd.gpu_errors.fd = -1;
+    e->memory.shared.fd = e->powersgd.gpu_errors.fd = -1;
     e->compute.active = context->world;
     e->compute.period_begins = true;
     status rc;
@@ -202,7 +205,6 @@ static status ring_open(const sync_context *context, sync_engine **out)
     e->wire = wire_type(&e->settings, context->params->type);
     e->compute.recording = e->settings.rebuilds;
     TRY_GOTO(rc, allocate(e), failed);
-    TRY_GOTO(rc, device_fence_open(context->device, &e->shared.done), failed);
     TRY_GOTO(rc, open_asynchronous(e), failed);
     TRY_GOTO(rc, choose_library(e), failed);
     TRY_GOTO(rc, ring_memory_open(e), failed);
@@ -234,6 +236,17 @@ static void add_window(const device_memory *memory, collective_window *windows, 
         windows[(*count)++] = (collective_window){memory->data, (int64_t)memory->bytes, memory->fd};
 }
 
+/* With NCCL too: what only hosts must know does not pass through the GPU. */
+static status open_between_hosts(ring_engine *e, const collective_config *config, const int *all)
+{
+    collective_config own = *config;
+    own.name = "ring-hosts";
+    own.window_count = 0;
+    own.algorithm = COLLECTIVE_ALGORITHM_TWO_SHOT;
+    TRY(collective_open("shm", &own, &e->host_world));
+    return collective_group_open(e->host_world, "hosts", all, own.world, &e->host_group);
+}
+
 static status open_collectives(ring_engine *e)
 {
     const sync_context *c = &e->base.context;
@@ -252,19 +265,21 @@ static status open_collectives(ring_engine *e)
         .windows = windows,
         .window_count = count,
         .device = c->device,
-        .stream = e->stream,
+        .slot = c->slot,
+        .lost = c->lost,
+        .lost_context = c->lost_context,
         .bootstrap = e->stream ? e->bootstrap : NULL,
         .share_gpu = c->share_gpu,
         .threads_per_rank = c->inline_progress ? 1 : 2,
         .stall_timeout_ns = c->stall_timeout_ns,
-        .connect_timeout_ns = c->stall_timeout_ns,
+        .connect_timeout_ns = c->connect_timeout_ns > 0 ? c->connect_timeout_ns : c->stall_timeout_ns,
         .link = c->link,
         .algorithm = e->settings.algorithm,
         .tuning = e->settings.collective_table ? &e->tuning : NULL,
     };
-    status rc = collective_open(e->settings.collective, &config, &e->agent_state.world);
-    if (rc == STATUS_OK)
-        rc = collective_group_open(e->agent_state.world, "data", all, c->world, &e->agent_state.group);
+    status rc = collective_open(e->settings.collective, &config, &e->world);
+    if (rc == STATUS_OK) rc = collective_group_open(e->world, "data", all, c->world, &e->group);
+    if (rc == STATUS_OK && e->stream && e->settings.join != RING_JOIN_NONE) rc = open_between_hosts(e, &config, all);
     free(all);
     return rc;
 }
@@ -275,11 +290,12 @@ static status ring_connect(sync_engine *base, const sync_blob *handshakes)
     TRY(ring_compare_handshakes(e, handshakes));
     if (e->stream) TRY(ring_take_bootstrap(e, &handshakes[0]));
     TRY(open_collectives(e));
+    if (e->stream) return STATUS_OK;
     sync_agent_config config = {.ops = &ring_agent_ops,
                                 .context = e,
                                 .device = base->context.device,
                                 .name = "ring-agent",
-                                .inline_progress = base->context.inline_progress && !e->stream};
+                                .inline_progress = base->context.inline_progress};
     return sync_agent_open(&config, &e->agent);
 }
 

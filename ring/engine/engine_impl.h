@@ -1,9 +1,14 @@
 /* The ring engine from inside. For this folder only.
  *
- * Two threads (one where progress is inline): the compute thread calls the stages, the agent drives the
- * collectives. The compute thread packs gradients into buckets and posts jobs; the agent runs them one after another in
- * the order of posting, which is the same on all ranks because all run the same program. Job t is done when the fence
- * `done` has reached t; the compute thread may then read what the agent wrote before. */
+ * The compute thread calls the stages: it packs gradients into buckets and posts jobs, in the same order on all ranks
+ * because all run the same program. Jobs run one after another, in one of two ways.
+ *
+ * Transports of the host: an agent, a thread (or the compute thread itself, where progress is inline), drives the
+ * collectives. Job t is done when the fence `done` has reached t; the compute thread may then read what the agent wrote
+ * before (ring_jobs.c).
+ *
+ * NCCL: there is no other thread in a step. The compute thread enqueues the job on the communication stream, after a mark
+ * of the compute stream; what needs the result waits, in the compute stream, for a mark after the job (ring_enqueue.c). */
 #ifndef RING_ENGINE_ENGINE_IMPL_H
 #define RING_ENGINE_ENGINE_IMPL_H
 
@@ -24,7 +29,11 @@ enum {
     RING_BUCKET_ALIGNMENT = 64,
     RING_IN_FLIGHT = COLLECTIVE_QUEUE, /* jobs */
     RING_WAITS = 2048, /* of a step */
+    RING_AHEAD = COLLECTIVE_ENQUEUED / 2, /* NCCL: jobs that may be in flight; PowerSGD makes two calls for one */
+    RING_READY_MARK = SYNC_MARK_ENGINE,   /* of the compute stream, and the following: of each job in flight */
+    RING_END_MARK = COLLECTIVE_MARKS,     /* of the communication stream, and the following: the same */
 };
+_Static_assert(RING_READY_MARK + RING_AHEAD <= DEVICE_MARKS, "a mark for each job in flight");
 
 /* name, operation in the status table, tag of the collective (buckets: their index) */
 #define RING_JOB_LIST(X)                                                                                               \
@@ -54,14 +63,15 @@ typedef struct ring_bucket_step {
 } ring_bucket_step;
 
 /* What collectives touch besides arenas, in one shared allocation. If the host cannot reach that, what it reads and
- * writes is in `pinned` or `control`. */
+ * writes is in `control`. */
 typedef struct ring_memory {
-    device_memory shared, pinned;
+    device_memory shared;
     char *buckets;
-    double *group;     /* [group_capacity] */
-    int32_t *order;    /* [params] */
-    int32_t *activity; /* [world] */
-    void *control;     /* holds the three above on devices without memory; else NULL */
+    double *group;         /* [group_capacity] in the device's memory */
+    int32_t *order;        /* [params] in the host's */
+    int32_t *device_order; /* the same for NCCL */
+    int32_t *activity;     /* [world] in the host's */
+    void *control;         /* what the host reads on devices whose memory it cannot reach; else NULL */
     float *factors;    /* PowerSGD: what is all-reduced of every bucket */
     int64_t bucket_bytes, factor_count;
     int group_capacity;
@@ -75,7 +85,7 @@ typedef struct ring_factors {
 
 typedef struct ring_engine ring_engine;
 
-/* Where PowerSGD computes. All but `open`, `close` and `start` are called by the agent. */
+/* Where PowerSGD computes. All but `open`, `close` and `start` are called by whoever runs the jobs. */
 typedef struct ring_powersgd_backend {
     /* Allocates `errors` and `scratch`, which close() frees. `largest`: elements of the largest tensor. */
     status (*open)(ring_engine *e, int64_t largest);
@@ -84,7 +94,6 @@ typedef struct ring_powersgd_backend {
     status (*project)(ring_engine *e, const powersgd_matrix *x, int phase); /* 0: P, 1: Q */
     status (*restore)(ring_engine *e, const powersgd_matrix *x);
     status (*copy)(ring_engine *e, float *to, const float *from, int64_t count);
-    status (*synchronize)(ring_engine *e); /* what was launched is done */
 } ring_powersgd_backend;
 
 typedef struct ring_powersgd {
@@ -146,6 +155,11 @@ typedef struct ring_compute {
     int order_count;
     ring_wait waits[RING_WAITS]; /* of this step */
     int wait_count;
+    bool warm; /* NCCL has made calls of all sizes */
+    struct {
+        ring_job_kind kind;
+        collective_ticket first; /* of its calls */
+    } enqueued[RING_AHEAD]; /* NCCL: jobs in flight, by ticket */
     double norm_scratch;
     ring_bucket_record *records; /* [RING_RECORDS] */
     int64_t record_count;        /* made so far */
@@ -154,8 +168,6 @@ typedef struct ring_compute {
 
 /* Only the agent reads and writes these. */
 typedef struct ring_agent_state {
-    collective_world *world;
-    collective_group *group;
     ring_job in_flight[RING_IN_FLIGHT];
     uint64_t head, tail; /* of in_flight */
 } ring_agent_state;
@@ -163,8 +175,8 @@ typedef struct ring_agent_state {
 /* How the two threads hand work to each other. */
 typedef struct ring_shared {
     sync_queue jobs;      /* from the compute thread to the agent */
-    device_fence *posted;  /* asynchronous devices: the compute stream has passed job N; else NULL */
-    device_fence *done;    /* job N is done: the agent will not touch its memory and its times again */
+    device_fence *posted;  /* virtual devices: the compute stream has passed job N; else NULL */
+    device_fence *done;    /* job N is done: the agent will not touch its memory and its times again; NCCL: NULL */
     ring_job_times *times; /* [times_mask + 1] by ticket */
     uint64_t times_mask;
     error_record failure;                                                         /* written before given_up is set */
@@ -183,7 +195,11 @@ struct ring_engine {
     char bootstrap[COLLECTIVE_BOOTSTRAP_BYTES];
     dtype wire;            /* the type in which gradients are all-reduced */
     device_stream *stream; /* GPUs: of the collectives, which are NCCL's; else NULL */
-    sync_agent *agent;
+    sync_agent *agent;     /* NULL with NCCL */
+    collective_world *world; /* the agent's; with NCCL the compute thread's */
+    collective_group *group;
+    collective_world *host_world; /* NCCL with --join: between the hosts */
+    collective_group *host_group;
     ring_memory memory;
     ring_powersgd powersgd;
 
@@ -233,6 +249,15 @@ status ring_compare_handshakes(const ring_engine *e, const sync_blob *handshakes
 /* From rank 0's handshake, where the collectives are NCCL's. */
 status ring_take_bootstrap(ring_engine *e, const sync_blob *first);
 
+/* ring_enqueue.c: jobs with NCCL. */
+/* Makes calls of all sizes that steps make once, and waits for them: where NCCL connects for one, it does so now. */
+status ring_warm_up(ring_engine *e);
+status ring_enqueue(ring_engine *e, const ring_job *job);
+/* The compute stream waits for a job. */
+status ring_await_in_stream(ring_engine *e, uint64_t ticket);
+/* Whether the job is done; then it has read its times. */
+bool ring_enqueued_done(ring_engine *e, uint64_t ticket);
+
 /* ring_jobs.c */
 extern const sync_agent_ops ring_agent_ops;
 void ring_end_step(sync_engine *base);
@@ -244,11 +269,18 @@ status ring_give_up(ring_engine *e, status code);
 status ring_post(ring_engine *e, ring_job_kind kind, int index, int64_t record, uint64_t *ticket);
 /* What the compute stream does from now on waits for a job; `record`: of its bucket, 0 for other jobs. */
 status ring_await(ring_engine *e, uint64_t ticket, int64_t record);
+/* Reads the times of the jobs that are done into the records. */
+void ring_account(ring_engine *e);
 ring_bucket_record *ring_record(ring_engine *e, int64_t id);
 /* Posts a job and waits for it; called again after STATUS_AGAIN, it only waits. */
 status ring_run_job(ring_engine *e, ring_job_kind kind, int index);
 /* There are buffers, and other ranks. */
 bool ring_has_buffers(const ring_engine *e);
+/* A job as a call of the collectives. */
+rank_operation ring_operation_of(ring_job_kind kind); /* in the status table and the trace */
+bool ring_is_compressed(const ring_engine *e, const ring_job *job);
+collective_call ring_bucket_call(const ring_engine *e, int bucket);
+status ring_call_of(ring_engine *e, const ring_job *job, collective_call *out);
 
 /* ring_stages.c */
 /* The collective computes the mean. */

@@ -46,14 +46,13 @@ status ring_memory_open(ring_engine *e)
     m->buckets = m->shared.data;
     m->factors = (float *)(m->buckets + factors);
     char *control = m->buckets + group;
-    if (e->stream) {
-        TRY(device_allocate(c->device, DEVICE_MEMORY_STAGING, (size_t)(total - group), &m->pinned));
-        control = m->pinned.data;
-    } else if (!device_get_info(c->device)->real) {
+    m->group = (double *)control;
+    m->device_order = (int32_t *)(m->buckets + order);
+    if (e->stream || !device_get_info(c->device)->real) {
         m->control = control = calloc(1, (size_t)(total - group));
         if (!control) return fail(STATUS_SYSTEM, "no memory for the ring engine");
     }
-    m->group = (double *)control;
+    if (!device_get_info(c->device)->real) m->group = (double *)control;
     m->order = (int32_t *)(control + (order - group));
     m->activity = (int32_t *)(control + (activity - group));
     return STATUS_OK;
@@ -62,7 +61,6 @@ status ring_memory_open(ring_engine *e)
 void ring_memory_close(ring_engine *e)
 {
     device_free(e->base.context.device, &e->memory.shared);
-    device_free(e->base.context.device, &e->memory.pinned);
     free(e->memory.control);
 }
 

@@ -6,12 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static status nothing_to_wait_for(ring_engine *e)
-{
-    (void)e;
-    return STATUS_OK;
-}
-
 /* ---- on the host ------------------------------------------------------------------------------ */
 
 static status host_open(ring_engine *e, int64_t largest)
@@ -54,8 +48,7 @@ static status host_copy(ring_engine *e, float *to, const float *from, int64_t co
     return STATUS_OK;
 }
 
-static const ring_powersgd_backend on_host = {host_open,    host_close, host_start,         host_project,
-                                              host_restore, host_copy,  nothing_to_wait_for};
+static const ring_powersgd_backend on_host = {host_open, host_close, host_start, host_project, host_restore, host_copy};
 
 /* ---- on the GPU that the collectives' stream belongs to ----------------------------------------- */
 
@@ -102,13 +95,7 @@ static status gpu_copy(ring_engine *e, float *to, const float *from, int64_t cou
     return device_convert(e->stream, to, DTYPE_F32, from, DTYPE_F32, count, 1);
 }
 
-static status gpu_synchronize(ring_engine *e)
-{
-    return device_stream_synchronize(e->stream);
-}
-
-static const ring_powersgd_backend on_gpu = {gpu_open,    gpu_close, gpu_start,      gpu_project,
-                                             gpu_restore, gpu_copy,  gpu_synchronize};
+static const ring_powersgd_backend on_gpu = {gpu_open, gpu_close, gpu_start, gpu_project, gpu_restore, gpu_copy};
 
 /* ---- without tensors: in virtual time whoever calls spends the time ----------------------------- */
 
@@ -183,7 +170,7 @@ static status virtual_copy(ring_engine *e, float *to, const float *from, int64_t
 }
 
 static const ring_powersgd_backend without_tensors = {
-    virtual_open, virtual_close, virtual_start, virtual_project, virtual_restore, virtual_copy, nothing_to_wait_for};
+    virtual_open, virtual_close, virtual_start, virtual_project, virtual_restore, virtual_copy};
 
 /* ---- buckets ---------------------------------------------------------------------------------- */
 
@@ -298,5 +285,5 @@ status ring_powersgd_finish(ring_engine *e, int k)
         const powersgd_matrix *x = &h->matrices[e->schedule.tensors[i]];
         if (x->m) TRY(h->backend->restore(e, x));
     }
-    return h->backend->synchronize(e);
+    return STATUS_OK;
 }

@@ -255,17 +255,37 @@ static status read_order(ring_engine *e)
     return STATUS_OK;
 }
 
+/* With NCCL through the GPU: the host waits for it, once. */
+static status broadcast_order(ring_engine *e)
+{
+    device_stream *s = e->base.context.compute;
+    ring_memory *m = &e->memory;
+    if (e->stream) TRY(device_upload(s, m->device_order, m->order, DTYPE_I32, DTYPE_I32, ring_params(e)));
+    TRY(ring_run_job(e, RING_JOB_ORDER, 0));
+    if (!e->stream) return STATUS_OK;
+    TRY(device_download(s, m->order, m->device_order, DTYPE_I32, DTYPE_I32, ring_params(e)));
+    return device_stream_synchronize(s);
+}
+
 /* Rank 0's order becomes everyone's. */
 static status rebuild(ring_engine *e)
 {
     if (e->compute.waiting == 0)
         for (int i = 0; i < ring_params(e); i++) e->memory.order[i] = e->compute.order[i];
-    TRY(ring_run_job(e, RING_JOB_ORDER, 0));
+    TRY(broadcast_order(e));
     TRY(read_order(e));
     TRY(ring_use_plan(e, &e->settings.later));
-    e->compute.rebuild = false;
+    e->compute.rebuild = e->compute.warm = false;
     reset_step(e);
     return STATUS_OK;
+}
+
+/* Between the hosts: the next pass depends on it, and the GPU is busy with the one before. */
+static status gather_activity(ring_engine *e)
+{
+    collective_call call;
+    TRY(ring_call_of(e, &(ring_job){.kind = RING_JOB_ACTIVITY}, &call));
+    return collective_run(e->host_group, &call);
 }
 
 /* Who has data in this step. */
@@ -273,7 +293,8 @@ static status exchange_activity(ring_engine *e)
 {
     const sync_context *c = &e->base.context;
     if (e->compute.waiting == 0) e->memory.activity[c->rank] = e->compute.has_data;
-    TRY(ring_run_job(e, RING_JOB_ACTIVITY, 0));
+    if (e->stream) TRY(gather_activity(e));
+    else TRY(ring_run_job(e, RING_JOB_ACTIVITY, 0));
     e->compute.active = 0;
     e->compute.root = -1;
     for (int r = 0; r < c->world; r++) {
@@ -322,6 +343,7 @@ status ring_begin_forward(sync_engine *base, const sync_step *step)
         /* fall through */
     case BEGIN_ORDER:
         if (e->compute.rebuild) TRY(rebuild(e));
+        if (e->stream && !e->compute.warm) TRY(ring_warm_up(e));
         e->compute.begin = BEGIN_ACTIVITY;
         /* fall through */
     case BEGIN_ACTIVITY:

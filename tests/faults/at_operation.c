@@ -84,7 +84,7 @@ static bool stop(pid_t pid)
 static status strike(const target *t, int signal)
 {
     rank_status s;
-    char where[128];
+    char where[RANK_STATUS_TEXT];
     int64_t until = clock_now_ns() + LIMIT_S * NS_PER_S;
     while (clock_now_ns() < until) {
         if (!is_there(t, &s)) {

@@ -46,7 +46,7 @@ def a_gpu_that_is_lost_is_named_with_rank_host_and_operation(mode, options, wait
 @cases([("a system error", "0:5:2", 71, "rank 0", "ncclAllReduce", "ncclSystemError"),
         ("an error of CUDA", "1:5:1", 71, "rank 1", "ncclAllReduce", "ncclUnhandledCudaError"),
         ("another rank's", "1:3:6", 75, "rank ", "ncclBroadcast", "ncclRemoteError"),
-        ("at the start", "0:0:2", 71, "rank 0", "communication", "ncclSystemError")])
+        ("at the start", "0:0:2", 71, "rank 0", "ncclCommInitRankConfig", "ncclSystemError")])
 def an_error_of_nccl_is_named_with_rank_host_and_operation(fault, code, rank, operation, name):
     for more in ([], ["--cuda-graph"]):
         fails(["verify", "--device", "cuda", "--mode", "ring", "--collective", "nccl", "--policy", "ring=ddp", *more,

@@ -46,7 +46,7 @@ BUCKETS = [("buckets, ddp", "wine_mlp_w2", "ddp", "--bucket-cap-mb 0.002"),
            ("divided first", "toy_w4", "ddp", "--divide before")]
 
 
-# On the emulator NCCL's ranks are threads, as `verify` has them; on a GPU they must be processes (test_cuda_program.py).
+# `verify` has ranks that are threads; on a GPU NCCL's must be processes (test_cuda_program.py).
 @cases([(label, name, policy, options) for label, name, policy, options in BUCKETS if EMULATED])
 def recorded_passes_between_buckets_follow_pytorch(name, policy, options):
     needs_nccl()

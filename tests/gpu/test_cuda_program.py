@@ -52,7 +52,7 @@ def nccl_is_left_only_its_ring_where_that_is_chosen(algorithm, ring):
     expect_equal(result.code == 0, (algorithm == "ring") == ring, "success", result)
 
 
-# On the emulator NCCL's ranks are threads, as `verify` has them; on a GPU they must be processes (below).
+# `verify` has ranks that are threads; on a GPU NCCL's must be processes (below).
 NCCL_POLICIES = [("buckets, ddp", "ddp", []), ("one bucket after backward", "torch-0.4.1", []),
                  ("in the gradients' own memory", "apex", ["--bucket-view"]), ("in bfloat16", "ddp", ["--comm-hook", "bf16"]),
                  ("with bfloat16 activations", "ddp", ["--bf16"])]
@@ -160,8 +160,6 @@ def the_ledger_in_bfloat16_is_that_of_the_virtual_device_and_of_the_plan(model, 
 @test
 def processes_with_nccl_train_as_those_with_host_memory():
     needs_nccl()
-    if EMULATED:
-        raise Skip("the emulated NCCL connects threads, not processes")
     words = ["--device", "cuda", "--share-gpu", *TRAINING, "--mode", "ring", "--gpus", 2]
     losses = []
     factors = "--comm-hook powersgd --powersgd-start 0"
@@ -379,8 +377,6 @@ def more_ranks_than_gpus_are_refused_with_what_would_run():
 @cases([("host memory", "shm"), ("NCCL", "nccl")])
 def a_rank_killed_in_training_ends_the_job_and_is_named(collective):
     (needs_nccl if collective == "nccl" else needs_gpu)()
-    if EMULATED and collective == "nccl":
-        raise Skip("the emulated NCCL connects threads, not processes")
     words = ["--device", "cuda", "--share-gpu", "--mode", "ring", "--gpus", "2", "--model", "wine_mlp", "--data", "wine",
              "--batch", "16", "--steps", "1000000", "--collective", collective, "--stall-timeout", "10s"]
     with Run(*words) as running:

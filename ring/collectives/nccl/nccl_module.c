@@ -37,7 +37,6 @@ struct nccl_comm {
     nccl_library library;
     ncclComm_t comm;
     const cuda_device *device;
-    cudaStream_t stream;
     int rank;
 };
 
@@ -57,9 +56,9 @@ static const char *name_of(ncclResult_t code)
 static status check(const nccl_comm *c, ncclResult_t code, const char *what)
 {
     char host[64] = "?";
-    if (code == ncclSuccess || code == ncclInProgress) return STATUS_OK;
+    if (code == ncclSuccess) return STATUS_OK;
     gethostname(host, sizeof host - 1);
-    const char *more = c->library.last_error(c->comm);
+    const char *more = c->library.last_error(NULL); /* its argument is not used (NCCL's API) */
     return fail(code == ncclRemoteError ? STATUS_PEER : STATUS_SYSTEM, "rank %d on %s, GPU %d: NCCL, %s: %s (%s)%s%s",
                 c->rank, host, c->device->gpu, what, c->library.error_text(code), name_of(code),
                 more && more[0] ? ": " : "", more ? more : "");
@@ -134,10 +133,9 @@ static status new_comm(nccl_comm from, nccl_comm **out)
     return cuda_use(from.device);
 }
 
-static status module_open(device_stream *s, const char id[NCCL_ID_BYTES], int rank, int world, bool shared,
-                          nccl_comm **out)
+static status module_open(device *d, const char id[NCCL_ID_BYTES], int rank, int world, bool shared, nccl_comm **out)
 {
-    nccl_comm c = {.device = (const cuda_device *)s->device, .stream = ((const cuda_stream *)s)->stream, .rank = rank};
+    nccl_comm c = {.device = (const cuda_device *)d, .rank = rank};
     ncclUniqueId given;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     *out = NULL;
@@ -145,7 +143,7 @@ static status module_open(device_stream *s, const char id[NCCL_ID_BYTES], int ra
     if (shared) allow_sharing(&c.library, rank);
     TRY(new_comm(c, out));
     memcpy(&given, id, sizeof given);
-    config.blocking = 0;
+    config.blocking = 1;
     return check(*out, c.library.init(&(*out)->comm, world, given, rank, &config), "ncclCommInitRankConfig");
 }
 
@@ -154,26 +152,31 @@ static status module_split(nccl_comm *parent, int color, int key, nccl_comm **ou
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     nccl_comm c = *parent;
     c.comm = NULL;
-    config.blocking = 0;
+    config.blocking = 1;
     TRY(new_comm(c, out));
     return check(parent, c.library.split(parent->comm, color, key, &(*out)->comm, &config), "ncclCommSplit");
 }
 
-static status module_state(nccl_comm *c, bool *done)
+static ncclComm_t handle(const nccl_comm *c)
 {
-    ncclResult_t state = ncclInProgress;
-    *done = false;
-    TRY(check(c, c->library.async_error(c->comm, &state), "ncclCommGetAsyncError"));
-    TRY(check(c, state, "communication"));
-    *done = state == ncclSuccess;
-    return STATUS_OK;
+    return __atomic_load_n(&c->comm, __ATOMIC_ACQUIRE);
 }
 
+static status module_state(nccl_comm *c)
+{
+    ncclResult_t state = ncclSuccess;
+    ncclComm_t comm = handle(c);
+    if (!comm) return STATUS_OK;
+    TRY(check(c, c->library.async_error(comm, &state), "ncclCommGetAsyncError"));
+    return check(c, state, "communication");
+}
+
+/* The compute thread may be in a call: it has read the handle before. */
 static void module_abort(nccl_comm *c)
 {
     cuda_use(c->device);
-    if (c->comm) c->library.abort(c->comm);
-    c->comm = NULL;
+    ncclComm_t comm = __atomic_exchange_n(&c->comm, NULL, __ATOMIC_ACQ_REL);
+    if (comm) c->library.abort(comm);
 }
 
 static void module_close(nccl_comm **pointer)
@@ -213,23 +216,26 @@ static status module_begin(nccl_comm *c)
     return check(c, c->library.group_start(), "ncclGroupStart");
 }
 
-static status module_add(nccl_comm *c, const nccl_part *p)
+static status module_add(nccl_comm *c, device_stream *s, const nccl_part *p)
 {
     const nccl_library *l = &c->library;
+    cudaStream_t stream = ((const cuda_stream *)s)->stream;
+    ncclComm_t comm = handle(c);
+    if (!comm) return fail(STATUS_PEER, "rank %d: NCCL has been aborted", c->rank);
     size_t count = (size_t)p->count;
     ncclDataType_t type = datatype(p->type);
     ncclRedOp_t op = operation(p->op);
     switch (p->kind) {
     case NCCL_ALL_REDUCE:
-        return check(c, l->all_reduce(p->in, p->out, count, type, op, c->comm, c->stream), "ncclAllReduce");
+        return check(c, l->all_reduce(p->in, p->out, count, type, op, comm, stream), "ncclAllReduce");
     case NCCL_REDUCE:
-        return check(c, l->reduce(p->in, p->out, count, type, op, p->peer, c->comm, c->stream), "ncclReduce");
+        return check(c, l->reduce(p->in, p->out, count, type, op, p->peer, comm, stream), "ncclReduce");
     case NCCL_BROADCAST:
-        return check(c, l->broadcast(p->in, p->out, count, type, p->peer, c->comm, c->stream), "ncclBroadcast");
+        return check(c, l->broadcast(p->in, p->out, count, type, p->peer, comm, stream), "ncclBroadcast");
     case NCCL_SEND:
-        return check(c, l->send(p->in, count, type, p->peer, c->comm, c->stream), "ncclSend");
+        return check(c, l->send(p->in, count, type, p->peer, comm, stream), "ncclSend");
     default:
-        return check(c, l->receive(p->out, count, type, p->peer, c->comm, c->stream), "ncclRecv");
+        return check(c, l->receive(p->out, count, type, p->peer, comm, stream), "ncclRecv");
     }
 }
 

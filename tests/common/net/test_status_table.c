@@ -44,6 +44,19 @@ static void a_cell_is_one_cache_line_and_says_what_was_written(void **state)
     assert_null(b);
 }
 
+static void a_rank_is_behind_by_what_it_has_enqueued_then_started_then_completed(void **state)
+{
+    (void)state;
+    static const rank_status in_order[] = {{.enqueued = UINT32_MAX, .started = UINT32_MAX, .completed = 9}, /* then it wraps */
+                                           {.enqueued = 2, .started = 1, .completed = 1},
+                                           {.enqueued = 3, .started = 1, .completed = 1},
+                                           {.enqueued = 3, .started = 2, .completed = 1},
+                                           {.enqueued = 3, .started = 2, .completed = 2}};
+    int count = sizeof in_order / sizeof in_order[0];
+    for (int a = 0; a < count; a++)
+        for (int b = 0; b < count; b++) assert_int_equal(rank_status_is_behind(&in_order[a], &in_order[b]), a < b);
+}
+
 static void a_status_reads_like_a_sentence(void **state)
 {
     (void)state;
@@ -57,9 +70,12 @@ static void a_status_reads_like_a_sentence(void **state)
          "at step 12 in wait, all_reduce of bucket 3 in flight"},
         {{.step = 12, .operation = RANK_WAIT, .agent = RANK_PULL, .bucket = -1},
          "at step 12 in wait, pull in flight"},
+        {{.step = 12, .operation = RANK_WAIT, .agent = RANK_ALL_REDUCE, .bucket = 3, .enqueued = 41, .started = 41,
+          .completed = 40},
+         "at step 12 in wait, all_reduce of bucket 3 in flight (collectives: 41 enqueued, 41 started, 40 completed)"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        char text[128];
+        char text[RANK_STATUS_TEXT];
         assert_string_equal(rank_status_format(&cases[i].s, text, sizeof text), cases[i].text);
     }
     for (int a = 0; a < RANK_OPERATION_COUNT; a++)
@@ -323,6 +339,7 @@ int main(void)
             another_process_sees_the_table_and_only_the_right_one_is_attached), /* forks: first */
         cmocka_unit_test(a_cell_is_one_cache_line_and_says_what_was_written),
         cmocka_unit_test(a_status_reads_like_a_sentence),
+        cmocka_unit_test(a_rank_is_behind_by_what_it_has_enqueued_then_started_then_completed),
         cmocka_unit_test(all_ranks_stop_behind_the_same_step),
         cmocka_unit_test(without_synchronous_steps_each_rank_stops_at_its_own_boundary),
         cmocka_unit_test(granted_blocks_alternate_between_jobs),

@@ -23,6 +23,7 @@ typedef struct plain_work {
 static bool run_plain(void *context)
 {
     const plain_work *w = context;
+    emulator_pause();
     w->run(w->context);
     free(w->context);
     return true;
@@ -89,7 +90,10 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsign
 static bool run_graph(void *context)
 {
     cudaGraphExec_t graph = *(cudaGraphExec_t *)context;
-    for (int i = 0; i < graph->count; i++) graph->nodes[i].run(graph->nodes[i].context);
+    for (int i = 0; i < graph->count; i++) {
+        emulator_pause();
+        graph->nodes[i].run(graph->nodes[i].context);
+    }
     return true;
 }
 

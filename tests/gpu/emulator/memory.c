@@ -15,7 +15,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, MOST_BLOCKS = 65536, MOST_PEERS = 64, MOST_PINNED = 256 };
+enum { PAGE = 4096, MOST_BLOCKS = 65536, MOST_PEERS = 64, MOST_PINNED = 4096 };
 
 typedef struct memory_block {
     size_t offset, bytes;
@@ -47,7 +47,8 @@ static struct {
     int block_count, open;
     size_t used; /* bytes of blocks in use */
     reached_block peers[MOST_PEERS];   /* of other processes */
-    reached_block pinned[MOST_PINNED]; /* of the host, registered */
+    reached_block pinned[MOST_PINNED]; /* of the host */
+    int pinned_count;                  /* ever in use */
 } gpu = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* ---- the range -------------------------------------------------------------------------------- */
@@ -175,28 +176,10 @@ cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
     return cudaSuccess;
 }
 
-/* Pinned memory has its size on a page in front of it. */
-cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned flags)
-{
-    (void)flags;
-    char *data = mmap(NULL, bytes + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (data == MAP_FAILED) return cudaErrorMemoryAllocation;
-    *(uint64_t *)data = bytes + PAGE;
-    *out = data + PAGE;
-    return cudaSuccess;
-}
-
-cudaError_t cudaFreeHost(void *data)
-{
-    uint64_t *head = (uint64_t *)((char *)data - PAGE);
-    munmap(head, *head);
-    return cudaSuccess;
-}
-
 static reached_block *find_pinned(const void *data)
 {
     const char *at = data;
-    for (int i = 0; i < MOST_PINNED; i++)
+    for (int i = 0; i < gpu.pinned_count; i++)
         if (gpu.pinned[i].data && at >= gpu.pinned[i].data && at < gpu.pinned[i].data + gpu.pinned[i].bytes)
             return &gpu.pinned[i];
     return NULL;
@@ -206,12 +189,13 @@ cudaError_t cudaHostRegister(void *data, size_t bytes, unsigned flags)
 {
     (void)flags;
     pthread_mutex_lock(&gpu.lock);
-    reached_block *free_one = NULL;
-    for (int i = 0; i < MOST_PINNED && !free_one; i++)
-        if (!gpu.pinned[i].data) free_one = &gpu.pinned[i];
-    if (free_one) *free_one = (reached_block){data, bytes};
+    int i = 0;
+    while (i < gpu.pinned_count && gpu.pinned[i].data) i++;
+    bool room = i < MOST_PINNED;
+    if (room) gpu.pinned[i] = (reached_block){data, bytes};
+    if (room && i == gpu.pinned_count) gpu.pinned_count++;
     pthread_mutex_unlock(&gpu.lock);
-    return free_one ? cudaSuccess : cudaErrorMemoryAllocation;
+    return room ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 
 cudaError_t cudaHostUnregister(void *data)
@@ -221,6 +205,26 @@ cudaError_t cudaHostUnregister(void *data)
     if (p) *p = (reached_block){0};
     pthread_mutex_unlock(&gpu.lock);
     return p ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+/* Pinned memory has its size on a page in front of it. */
+cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned flags)
+{
+    (void)flags;
+    char *data = mmap(NULL, bytes + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED) return cudaErrorMemoryAllocation;
+    *(uint64_t *)data = bytes + PAGE;
+    *out = data + PAGE;
+    return cudaHostRegister(*out, bytes, 0);
+}
+
+cudaError_t cudaFreeHost(void *data)
+{
+    uint64_t *head = (uint64_t *)((char *)data - PAGE);
+    emulator_drain_all();
+    cudaHostUnregister(data);
+    munmap(head, *head);
+    return cudaSuccess;
 }
 
 cudaError_t cudaHostGetDevicePointer(void **out, void *host, unsigned flags)
@@ -341,11 +345,19 @@ static void run_copy(void *context)
     emulator_close_memory();
 }
 
+static bool is_ordinary(const void *data)
+{
+    struct cudaPointerAttributes a;
+    return cudaPointerGetAttributes(&a, data) == cudaSuccess && a.type == cudaMemoryTypeUnregistered;
+}
+
+/* As CUDA has it, a copy from or to ordinary memory of the host has ended when the call returns. */
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t s)
 {
     emulator_count(&emulator_control.copies);
     copy c = {to, from, bytes};
     (void)kind;
     if (!emulator_record(s, run_copy, &c, sizeof c)) run_copy(&c);
+    else if (!s->capture && emulator_has_threads() && (is_ordinary(to) || is_ordinary(from))) emulator_drain(s);
     return cudaSuccess;
 }

@@ -1,63 +1,143 @@
-/* NCCL between threads of one process: a call returns when all ranks have made it, and checks that they made the
- * same. Communicators begin in progress, as non-blocking ones do. */
+/* NCCL between threads or processes of one machine, in stream order: a call enqueues, and a thread of the stream exchanges
+ * with the other ranks' when what is in front of it is done. What ranks exchange lies in a memfd that the id names.
+ *
+ * As NCCL may, the first call of a size connects: it synchronizes with the rank's GPU, as an allocation does, and returns
+ * when all ranks have made it. An abort ends what is in flight, and returns when the rank's streams have ended it. */
 #include "common/ops/tensor.h"
 #include "common/reduce/half.h"
 #include "tests/gpu/emulator/memory.h"
+#include "tests/gpu/emulator/stream.h"
 
+#include <fcntl.h>
 #include <nccl.h>
-
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
-enum { MOST_RANKS = 16, MOST_WORLDS = 256 };
+enum { MOST_RANKS = 16, MOST_SIZES = 256, CHUNK = 1 << 20, LOOKS = 200, NAP_US = 50 };
 
-/* What a rank brings to a call. */
-typedef struct contribution {
-    const void *in;
-    void *out;
+/* What ranks compare. op -1: broadcast; root -1: everybody gets the result. */
+typedef struct call {
     size_t count;
     ncclDataType_t type;
-    int op, root; /* op -1: broadcast; root -1: everybody gets the result */
-} contribution;
+    int op, root;
+} call;
 
+/* A number per rank that only grows: rank r has come to its n-th meeting. */
+typedef struct meeting {
+    uint64_t come[MOST_RANKS];
+} meeting;
+
+/* Which file the memory of a world is. */
+typedef struct world_id {
+    int64_t process;
+    int fd;
+} world_id;
+
+_Static_assert(sizeof(world_id) <= NCCL_UNIQUE_ID_BYTES, "an id must fit");
+
+/* Shared by the ranks, at another address in each. */
 typedef struct world {
-    uint64_t id;
-    int size, waiting;
-    uint64_t meetings;
-    contribution calls[MOST_RANKS];
-    char *result;
-    bool aborted, disagreed;
+    int left; /* a rank has: others' hosts are told, and their GPUs wait until they abort, too */
+    meeting hosts, streams;
+    call calls[MOST_RANKS];
+    struct {
+        int color, key;
+        world_id id; /* of the color's world: written by its first rank */
+    } splits[MOST_RANKS];
+    char data[MOST_RANKS][CHUNK];
 } world;
 
 struct emulated_comm {
     world *world;
-    int rank, looks, calls;
-    bool started; /* somebody has seen that it is */
+    int size, rank;
+    uint64_t host_meetings, stream_meetings;
+    int calls; /* made by the host */
+    call seen[MOST_SIZES];
+    int seen_count;
+    int failure; /* an asynchronous error, atomic */
+    int inside;  /* the host is in a call; atomic */
+    int aborted; /* atomic */
+    pthread_t owner; /* of the streams that its calls are enqueued on */
+    int has_owner;
 };
 
+/* EMULATED_NCCL_FAULT=RANK:CALL:CODE: that rank's call of that number fails, 0 is its start; -1: the GPU does not get past it;
+ * -100: it does not return; -CODE: an asynchronous error. Read before there are ranks: they set variables of the
+ * environment, which nobody may read meanwhile. */
+enum { HANGS = -1, NEVER_RETURNS = -100 };
 static struct {
-    pthread_mutex_t lock;
-    pthread_cond_t moved;
-    world worlds[MOST_WORLDS];
-    int world_count;
-    uint64_t ids;
-} all = {.lock = PTHREAD_MUTEX_INITIALIZER, .moved = PTHREAD_COND_INITIALIZER};
+    int rank, call, code;
+} fault = {.rank = -1};
 
-
-/* All ranks of the world, under the lock. */
-static bool meet(world *w)
+__attribute__((constructor)) static void read_fault(void)
 {
-    uint64_t meeting = w->meetings;
-    if (++w->waiting == w->size) {
-        w->waiting = 0;
-        w->meetings++;
-        pthread_cond_broadcast(&all.moved);
-    }
-    while (w->meetings == meeting && !w->aborted) pthread_cond_wait(&all.moved, &all.lock);
-    return !w->aborted;
+    const char *text = getenv("EMULATED_NCCL_FAULT");
+    if (text && sscanf(text, "%d:%d:%d", &fault.rank, &fault.call, &fault.code) != 3) fault.rank = -1;
 }
+
+static int fault_at(int rank, int number)
+{
+    return rank == fault.rank && number == fault.call ? fault.code : 0;
+}
+
+/* ---- worlds ----------------------------------------------------------------------------------- */
+
+static bool make_world(world_id *out)
+{
+    int fd = memfd_create("emulated-nccl", MFD_CLOEXEC);
+    *out = (world_id){getpid(), fd};
+    return fd >= 0 && ftruncate(fd, sizeof(world)) == 0;
+}
+
+static world *open_world(const world_id *id)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%lld/fd/%d", (long long)id->process, id->fd);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    void *data = fd < 0 ? MAP_FAILED : mmap(NULL, sizeof(world), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (fd >= 0) close(fd);
+    return data == MAP_FAILED ? NULL : data;
+}
+
+static bool is_aborted(const struct emulated_comm *c)
+{
+    return __atomic_load_n(&c->aborted, __ATOMIC_ACQUIRE);
+}
+
+static bool is_left(const struct emulated_comm *c)
+{
+    return __atomic_load_n(&c->world->left, __ATOMIC_ACQUIRE);
+}
+
+/* False: `ended` says so. */
+static bool meet(const struct emulated_comm *c, meeting *m, uint64_t number, bool (*ended)(const struct emulated_comm *c))
+{
+    __atomic_store_n(&m->come[c->rank], number, __ATOMIC_RELEASE);
+    for (int r = 0; r < c->size; r++)
+        for (int looks = 0; __atomic_load_n(&m->come[r], __ATOMIC_ACQUIRE) < number; looks++) {
+            if (ended(c)) return false;
+            if (looks < LOOKS) sched_yield();
+            else usleep(NAP_US);
+        }
+    return true;
+}
+
+static bool meet_hosts(ncclComm_t c)
+{
+    return meet(c, &c->world->hosts, ++c->host_meetings, is_left);
+}
+
+static bool meet_streams(ncclComm_t c)
+{
+    return meet(c, &c->world->streams, ++c->stream_meetings, is_aborted);
+}
+
+/* ---- values ----------------------------------------------------------------------------------- */
 
 static dtype dtype_of(ncclDataType_t type)
 {
@@ -70,11 +150,6 @@ static dtype dtype_of(ncclDataType_t type)
     case ncclUint8: return DTYPE_U8;
     default: return DTYPE_F32;
     }
-}
-
-static bool same(const contribution *a, const contribution *b)
-{
-    return a->count == b->count && a->type == b->type && a->op == b->op && a->root == b->root;
 }
 
 /* Floating-point types, through float64: a sum or product of two of them rounds there as it would alone. */
@@ -110,56 +185,91 @@ static double combine(int op, double a, double b)
     }
 }
 
-/* Rank 0 computes for all, in rank order. */
-static void compute(world *w)
+/* In rank order, from what all ranks have brought. */
+static void compute(const struct emulated_comm *c, const call *k, char *out, size_t bytes)
 {
-    const contribution *first = &w->calls[0];
-    dtype type = dtype_of(first->type);
-    size_t element = (size_t)dtype_size(type), bytes = first->count * element;
-    for (int r = 1; r < w->size; r++) w->disagreed = w->disagreed || !same(first, &w->calls[r]);
-    w->result = realloc(w->result, bytes + 1);
-    if (w->disagreed || !w->result) return;
-    memcpy(w->result, first->op < 0 ? w->calls[first->root].in : first->in, bytes);
-    for (int r = 1; r < w->size && first->op >= 0; r++)
-        for (size_t i = 0; i < bytes; i += element)
-            store(w->result + i, type,
-                  combine(first->op, load(w->result + i, type), load((const char *)w->calls[r].in + i, type)));
+    const world *w = c->world;
+    dtype type = dtype_of(k->type);
+    memcpy(out, w->data[k->op < 0 ? k->root : 0], bytes);
+    for (int r = 1; r < c->size && k->op >= 0; r++)
+        for (size_t i = 0; i < bytes; i += (size_t)dtype_size(type))
+            store(out + i, type, combine(k->op, load(out + i, type), load(w->data[r] + i, type)));
 }
 
-/* EMULATED_NCCL_FAULT=RANK:CALL:CODE: that rank's call of that number fails; number 0 is its start. Read before there are
- * ranks: they set variables of the environment, which nobody may read meanwhile. */
-static struct {
-    int rank, call, code;
-} fault = {.rank = -1};
+/* ---- calls ------------------------------------------------------------------------------------ */
 
-__attribute__((constructor)) static void read_fault(void)
+typedef struct enqueued {
+    ncclComm_t comm;
+    call call;
+    const char *in;
+    char *out;
+    bool hangs;
+} enqueued;
+
+static bool same(const call *a, const call *b)
 {
-    const char *text = getenv("EMULATED_NCCL_FAULT");
-    if (text && sscanf(text, "%d:%d:%d", &fault.rank, &fault.call, &fault.code) != 3) fault.rank = -1;
+    return a->count == b->count && a->type == b->type && a->op == b->op && a->root == b->root;
 }
 
-static ncclResult_t fault_at(const struct emulated_comm *comm, int number)
+/* A chunk; false: this rank has aborted, or ranks make different calls. */
+static bool exchange(const enqueued *e, size_t at, size_t bytes)
 {
-    return comm->rank == fault.rank && number == fault.call ? (ncclResult_t)fault.code : ncclSuccess;
-}
-
-static ncclResult_t call(ncclComm_t comm, contribution c)
-{
-    world *w = comm->world;
-    ncclResult_t failure = fault_at(comm, ++comm->calls);
-    if (failure != ncclSuccess) return failure;
-    ncclResult_t code = ncclRemoteError;
+    ncclComm_t c = e->comm;
+    const call *k = &e->call;
+    bool brings = k->op >= 0 || k->root == c->rank, gets = k->root < 0 || k->op < 0 || k->root == c->rank, agree = true;
     emulator_open_memory();
-    pthread_mutex_lock(&all.lock);
-    w->calls[comm->rank] = c;
-    bool there = meet(w);
-    if (there && comm->rank == 0) compute(w);
-    there = there && meet(w);
-    bool mine = c.root < 0 || c.op < 0 || c.root == comm->rank;
-    if (there && !w->disagreed && mine) memcpy(c.out, w->result, c.count * (size_t)dtype_size(dtype_of(c.type)));
-    if (there && meet(w)) code = w->disagreed ? ncclInvalidUsage : ncclSuccess;
-    pthread_mutex_unlock(&all.lock);
+    if (brings) memcpy(c->world->data[c->rank], e->in + at, bytes);
     emulator_close_memory();
+    c->world->calls[c->rank] = *k;
+    if (!meet_streams(c)) return false;
+    for (int r = 0; r < c->size; r++) agree = agree && same(k, &c->world->calls[r]);
+    if (!agree) __atomic_store_n(&c->failure, (int)ncclInvalidUsage, __ATOMIC_RELEASE);
+    emulator_open_memory();
+    if (gets && agree) compute(c, k, e->out + at, bytes);
+    emulator_close_memory();
+    return meet_streams(c) && agree;
+}
+
+static bool run_call(void *context)
+{
+    const enqueued *e = context;
+    size_t bytes = e->call.count * (size_t)dtype_size(dtype_of(e->call.type));
+    while (e->hangs && !is_aborted(e->comm)) usleep(NAP_US);
+    for (size_t at = 0; at < bytes; at += CHUNK)
+        if (!exchange(e, at, bytes - at < CHUNK ? bytes - at : CHUNK)) break;
+    return true;
+}
+
+/* The first call of a size. */
+static bool connect_ranks(ncclComm_t c, const call *k)
+{
+    for (int i = 0; i < c->seen_count; i++)
+        if (same(&c->seen[i], k)) return true;
+    if (c->seen_count < MOST_SIZES) c->seen[c->seen_count++] = *k;
+    emulator_settle(c->owner);
+    return meet_hosts(c);
+}
+
+static ncclResult_t enqueue_call(ncclComm_t c, cudaStream_t s, const void *in, void *out, call k)
+{
+    int failure = fault_at(c->rank, ++c->calls);
+    if (s->capture) return ncclInvalidUsage;
+    if (failure > 0) return (ncclResult_t)failure;
+    while (failure == NEVER_RETURNS) pause();
+    if (failure < HANGS) __atomic_store_n(&c->failure, -failure, __ATOMIC_RELEASE);
+    c->owner = s->owner;
+    c->has_owner = 1;
+    if (!connect_ranks(c, &k)) return ncclRemoteError;
+    enqueued e = {c, k, in, out, failure == HANGS};
+    emulator_keep_always(s, run_call, &e, sizeof e);
+    return ncclSuccess;
+}
+
+static ncclResult_t enqueue(ncclComm_t c, cudaStream_t s, const void *in, void *out, call k)
+{
+    __atomic_add_fetch(&c->inside, 1, __ATOMIC_ACQ_REL);
+    ncclResult_t code = enqueue_call(c, s, in, out, k);
+    __atomic_sub_fetch(&c->inside, 1, __ATOMIC_ACQ_REL);
     return code;
 }
 
@@ -173,79 +283,89 @@ ncclResult_t ncclGetVersion(int *version)
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *out)
 {
+    world_id id;
     memset(out, 0, sizeof *out);
-    pthread_mutex_lock(&all.lock);
-    uint64_t id = ++all.ids;
-    pthread_mutex_unlock(&all.lock);
+    if (!make_world(&id)) return ncclSystemError;
     memcpy(out->internal, &id, sizeof id);
     return ncclSuccess;
 }
 
-static ncclResult_t join(ncclComm_t *out, uint64_t id, int size, int rank)
+/* Returns when all ranks have come. */
+static ncclResult_t join(ncclComm_t *out, const world_id *id, int size, int rank)
 {
-    world *w = NULL;
-    ncclComm_t comm = calloc(1, sizeof *comm);
-    pthread_mutex_lock(&all.lock);
-    for (int i = 0; i < all.world_count; i++)
-        if (all.worlds[i].id == id) w = &all.worlds[i];
-    if (!w && all.world_count < MOST_WORLDS) {
-        w = &all.worlds[all.world_count++];
-        *w = (world){.id = id, .size = size};
-    }
-    pthread_mutex_unlock(&all.lock);
-    if (!comm || !w || size > MOST_RANKS || size != w->size) {
-        free(comm);
+    ncclComm_t c = calloc(1, sizeof *c);
+    world *w = open_world(id);
+    if (!c || !w || size > MOST_RANKS) {
+        free(c);
         return ncclInvalidArgument;
     }
-    *comm = (struct emulated_comm){.world = w, .rank = rank};
-    *out = comm;
-    return ncclInProgress;
+    *c = (struct emulated_comm){.world = w, .size = size, .rank = rank};
+    *out = c;
+    return meet_hosts(c) ? ncclSuccess : ncclRemoteError;
 }
 
-ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId id, int rank, ncclConfig_t *config)
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId unique, int rank, ncclConfig_t *config)
 {
-    uint64_t number;
-    memcpy(&number, id.internal, sizeof number);
+    world_id id;
+    memcpy(&id, unique.internal, sizeof id);
+    int failure = fault_at(rank, 0);
+    while (failure == NEVER_RETURNS) pause();
+    world *w = failure > 0 ? open_world(&id) : NULL;
+    if (w) __atomic_store_n(&w->left, 1, __ATOMIC_RELEASE); /* others find its socket closed */
+    if (w) munmap(w, sizeof *w);
+    if (failure > 0) return (ncclResult_t)failure;
     const char *expected = getenv("EMULATED_NCCL_ALGO"), *algorithm = getenv("NCCL_ALGO"); /* a test's, and the user's */
     if (expected && strcmp(expected, algorithm ? algorithm : "") != 0) return ncclInvalidUsage;
-    return config->blocking ? ncclInvalidUsage : join(out, number, size, rank);
+    return config->blocking ? join(out, &id, size, rank) : ncclInvalidUsage;
 }
 
-/* Not emulated: no engine splits yet. */
-ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *out, ncclConfig_t *config)
+ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t *out, ncclConfig_t *config)
 {
-    (void)comm, (void)color, (void)key, (void)out, (void)config;
-    return ncclInvalidUsage;
+    world *w = parent->world;
+    int first = -1, size = 0, rank = 0, me = parent->rank;
+    world_id id;
+    if (!config->blocking || color < 0) return ncclInvalidUsage;
+    w->splits[me].color = color;
+    w->splits[me].key = key;
+    if (!meet_hosts(parent)) return ncclRemoteError;
+    for (int r = 0; r < parent->size; r++) {
+        if (w->splits[r].color != color) continue;
+        if (first < 0) first = r;
+        size++;
+        rank += w->splits[r].key < key || (w->splits[r].key == key && r < me);
+    }
+    if (first == me && !make_world(&w->splits[me].id)) return ncclSystemError;
+    if (!meet_hosts(parent)) return ncclRemoteError;
+    id = w->splits[first].id;
+    return meet_hosts(parent) ? join(out, &id, size, rank) : ncclRemoteError;
 }
 
-/* In progress at the first looks, so that callers must ask again. */
-ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *out)
+ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *out)
 {
-    enum { LOOKS = 2 };
-    ncclResult_t failure = comm->started ? ncclSuccess : fault_at(comm, 0);
-    *out = failure != ncclSuccess   ? failure
-           : comm->world->aborted   ? ncclRemoteError
-           : comm->looks++ < LOOKS ? ncclInProgress
-                                    : ncclSuccess;
-    if (*out == ncclSuccess) comm->started = true;
+    int failure = __atomic_load_n(&c->failure, __ATOMIC_ACQUIRE);
+    *out = failure ? (ncclResult_t)failure : is_left(c) ? ncclRemoteError : ncclSuccess;
     return ncclSuccess;
 }
 
-ncclResult_t ncclCommAbort(ncclComm_t comm)
+static void close_comm(ncclComm_t c)
 {
-    pthread_mutex_lock(&all.lock);
-    comm->world->aborted = true;
-    pthread_cond_broadcast(&all.moved);
-    pthread_mutex_unlock(&all.lock);
-    free(comm);
+    while (__atomic_load_n(&c->inside, __ATOMIC_ACQUIRE) > 0) usleep(NAP_US);
+    if (c->has_owner) emulator_settle(c->owner);
+    munmap(c->world, sizeof *c->world);
+    free(c);
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t c)
+{
+    __atomic_store_n(&c->aborted, 1, __ATOMIC_RELEASE);
+    __atomic_store_n(&c->world->left, 1, __ATOMIC_RELEASE);
+    close_comm(c);
     return ncclSuccess;
 }
 
-/* One that is still starting would leave its thread behind, or wait for it: it is to be aborted. */
-ncclResult_t ncclCommDestroy(ncclComm_t comm)
+ncclResult_t ncclCommDestroy(ncclComm_t c)
 {
-    if (!comm->started) abort();
-    free(comm);
+    close_comm(c);
     return ncclSuccess;
 }
 
@@ -278,22 +398,19 @@ ncclResult_t ncclGroupEnd(void)
 ncclResult_t ncclAllReduce(const void *in, void *out, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
                            cudaStream_t s)
 {
-    (void)s;
-    return call(comm, (contribution){in, out, count, type, (int)op, -1});
+    return enqueue(comm, s, in, out, (call){count, type, (int)op, -1});
 }
 
 ncclResult_t ncclReduce(const void *in, void *out, size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
                         ncclComm_t comm, cudaStream_t s)
 {
-    (void)s;
-    return call(comm, (contribution){in, out, count, type, (int)op, root});
+    return enqueue(comm, s, in, out, (call){count, type, (int)op, root});
 }
 
 ncclResult_t ncclBroadcast(const void *in, void *out, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
                            cudaStream_t s)
 {
-    (void)s;
-    return call(comm, (contribution){in, out, count, type, -1, root});
+    return enqueue(comm, s, in, out, (call){count, type, -1, root});
 }
 
 ncclResult_t ncclSend(const void *in, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t s)

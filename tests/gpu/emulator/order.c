@@ -4,8 +4,10 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-typedef enum order { AT_ONCE, LATE, EARLY } order;
+typedef enum order { AT_ONCE, AHEAD, LATE, EARLY } order;
+enum { PAUSE_US = 300 };
 
 static _Thread_local struct emulated_stream *keeping; /* streams of this thread that keep something */
 
@@ -15,12 +17,21 @@ static order order_of_process = AT_ONCE;
 __attribute__((constructor)) static void read_order(void)
 {
     const char *text = getenv("EMULATED_ORDER");
-    if (text) order_of_process = strcmp(text, "early") == 0 ? EARLY : LATE;
+    if (text) order_of_process = strcmp(text, "early") == 0 ? EARLY : strcmp(text, "ahead") == 0 ? AHEAD : LATE;
 }
 
-bool emulator_keep(cudaStream_t s, bool (*run)(void *context), const void *context, size_t bytes)
+bool emulator_has_threads(void)
 {
-    if (!s || order_of_process == AT_ONCE) return false;
+    return order_of_process == AT_ONCE || order_of_process == AHEAD;
+}
+
+void emulator_pause(void)
+{
+    if (order_of_process == AHEAD) usleep(PAUSE_US);
+}
+
+static bool keep(cudaStream_t s, bool (*run)(void *context), const void *context, size_t bytes)
+{
     emulated_work *w = malloc(sizeof *w + bytes);
     if (!w) abort();
     *w = (emulated_work){.run = run, .context = w + 1};
@@ -33,6 +44,19 @@ bool emulator_keep(cudaStream_t s, bool (*run)(void *context), const void *conte
     s->next = keeping;
     keeping = s;
     return true;
+}
+
+bool emulator_keep(cudaStream_t s, bool (*run)(void *context), const void *context, size_t bytes)
+{
+    if (!s) return false;
+    if (emulator_has_threads()) return emulator_queue(s, run, context, bytes, order_of_process == AHEAD);
+    return keep(s, run, context, bytes);
+}
+
+void emulator_keep_always(cudaStream_t s, bool (*run)(void *context), const void *context, size_t bytes)
+{
+    if (emulator_has_threads()) emulator_queue(s, run, context, bytes, true);
+    else keep(s, run, context, bytes);
 }
 
 static bool run_first(cudaStream_t s)
@@ -60,6 +84,10 @@ static bool run_others(cudaStream_t s, bool far)
 void emulator_drain(cudaStream_t s)
 {
     if (!s) return;
+    if (emulator_has_threads()) {
+        emulator_queue_drain(s);
+        return;
+    }
     while (s->first) {
         if (order_of_process == EARLY) run_others(s, true);
         if (!run_first(s) && !run_others(s, false)) sched_yield(); /* another thread will write what it waits for */
@@ -72,5 +100,6 @@ void emulator_drain(cudaStream_t s)
 
 void emulator_drain_all(void)
 {
+    if (emulator_has_threads()) emulator_settle(pthread_self());
     while (keeping) emulator_drain(keeping);
 }

@@ -6,15 +6,17 @@
 #include "tests/gpu/emulator/stream.h"
 
 #include <dlfcn.h>
-#include <sched.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+/* Freed by the last of those who have it: the program, and work that is kept. Numbers count records. */
 struct emulated_event {
     int64_t at_ns;
-    cudaStream_t of; /* that keeps it: */
-    int kept;        /* so many times */
+    cudaStream_t of;
+    uint64_t recorded, reached;
+    int references;
 };
 
 void emulator_fill_cudnn(cudnn_table *out);       /* cudnn.c */
@@ -139,12 +141,15 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int 
 {
     (void)flags, (void)priority;
     *out = calloc(1, sizeof **out);
-    return *out ? cudaSuccess : cudaErrorMemoryAllocation;
+    if (!*out) return cudaErrorMemoryAllocation;
+    emulator_stream_open(*out);
+    return cudaSuccess;
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t s)
 {
     emulator_drain(s);
+    emulator_stream_close(s);
     free(s);
     return cudaSuccess;
 }
@@ -161,6 +166,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s)
 cudaError_t cudaEventCreate(cudaEvent_t *out)
 {
     *out = calloc(1, sizeof **out);
+    if (*out) (*out)->references = 1;
     return *out ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 
@@ -170,44 +176,91 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
     return cudaEventCreate(out);
 }
 
+static void release(cudaEvent_t e)
+{
+    if (__atomic_sub_fetch(&e->references, 1, __ATOMIC_ACQ_REL) == 0) free(e);
+}
+
 cudaError_t cudaEventDestroy(cudaEvent_t e)
 {
-    free(e);
+    release(e);
     return cudaSuccess;
+}
+
+typedef struct event_number {
+    cudaEvent_t event;
+    uint64_t number;
+} event_number;
+
+static bool has_reached(cudaEvent_t e, uint64_t number)
+{
+    return __atomic_load_n(&e->reached, __ATOMIC_ACQUIRE) >= number;
 }
 
 static bool record(void *context)
 {
-    cudaEvent_t e = *(cudaEvent_t *)context;
-    e->at_ns = clock_now_ns() + __atomic_load_n(&emulator_control.slow_ns, __ATOMIC_RELAXED);
-    e->kept--;
+    const event_number *n = context;
+    int64_t slow_ns = __atomic_load_n(&emulator_control.slow_ns, __ATOMIC_RELAXED);
+    __atomic_store_n(&n->event->at_ns, clock_now_ns() + slow_ns, __ATOMIC_RELAXED);
+    __atomic_store_n(&n->event->reached, n->number, __ATOMIC_RELEASE);
+    release(n->event);
     return true;
+}
+
+static event_number take(cudaEvent_t e, uint64_t number)
+{
+    __atomic_add_fetch(&e->references, 1, __ATOMIC_RELAXED);
+    return (event_number){e, number};
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 {
     if (s && s->capture) return cudaErrorInvalidValue;
     e->of = s;
-    e->kept++;
-    if (!emulator_keep(s, record, &e, sizeof e)) record(&e);
+    event_number n = take(e, __atomic_add_fetch(&e->recorded, 1, __ATOMIC_ACQ_REL));
+    if (!emulator_keep(s, record, &n, sizeof n)) record(&n);
+    return state_of_gpu(false);
+}
+
+static bool awaited(void *context)
+{
+    const event_number *n = context;
+    if (!has_reached(n->event, n->number)) return false;
+    release(n->event);
+    return true;
+}
+
+/* For the last record before the call, which other work may follow at once. */
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags)
+{
+    uint64_t number = __atomic_load_n(&e->recorded, __ATOMIC_ACQUIRE);
+    if (s->capture || flags) return cudaErrorInvalidValue;
+    event_number n = take(e, number);
+    if (emulator_keep(s, awaited, &n, sizeof n)) return state_of_gpu(false);
+    if (!awaited(&n)) emulator_keep_always(s, awaited, &n, sizeof n);
     return state_of_gpu(false);
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t e)
 {
-    (void)e;
-    return cudaSuccess;
+    bool reached = has_reached(e, __atomic_load_n(&e->recorded, __ATOMIC_ACQUIRE));
+    return reached ? state_of_gpu(false) : cudaErrorNotReady;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t e)
 {
-    if (e->kept > 0) emulator_drain(e->of);
-    return cudaSuccess;
+    enum { NAP_US = 50 };
+    uint64_t number = __atomic_load_n(&e->recorded, __ATOMIC_ACQUIRE);
+    if (!emulator_has_threads() && !has_reached(e, number)) emulator_drain(e->of);
+    while (!has_reached(e, number)) usleep(NAP_US);
+    return state_of_gpu(false);
 }
 
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end)
 {
-    *ms = (float)(end->at_ns - begin->at_ns) * 1e-6f;
+    int64_t from = __atomic_load_n(&begin->at_ns, __ATOMIC_RELAXED), to = __atomic_load_n(&end->at_ns, __ATOMIC_RELAXED);
+    if (cudaEventQuery(begin) == cudaErrorNotReady || cudaEventQuery(end) == cudaErrorNotReady) return cudaErrorNotReady;
+    *ms = (float)(to - from) * 1e-6f;
     return cudaSuccess;
 }
 
@@ -237,7 +290,7 @@ CUresult cuStreamWaitValue64_v2(CUstream s, CUdeviceptr address, uint64_t value,
     value_at v = {(uint64_t *)(uintptr_t)address, value};
     if (s->capture) return CUDA_ERROR_NOT_SUPPORTED;
     if (emulator_keep(s, has_value, &v, sizeof v)) return CUDA_SUCCESS;
-    while (!has_value(&v)) sched_yield();
+    if (!has_value(&v)) emulator_keep_always(s, has_value, &v, sizeof v);
     return CUDA_SUCCESS;
 }
 

@@ -32,7 +32,7 @@ typedef struct cuda_device {
     unsigned *counters;         /* [CUDA_COUNTERS] on the GPU */
     device_fallback fallbacks[CUDA_FALLBACKS];
     cudaStream_t anchor_stream; /* never waits: for streams' anchors, clearing and timing */
-    bool failing, failed;       /* atomic: the first failed fence has `failure`; it is there */
+    bool failing, failed;       /* atomic: the first cuda_fail() has `failure`; it is there */
     error_record failure;
 } cuda_device;
 
@@ -104,7 +104,8 @@ status cuda_zero(const cuda_device *d, void *data, size_t bytes);
     X(allocate) X(free) X(pin) X(unpin) X(upload) X(download) X(usage) X(share) X(peer_open) X(peer_close)   \
     X(prepare) X(release) X(launch) X(stream_open) X(stream_close) X(stream_signal) X(stream_wait)           \
     X(stream_synchronize) X(fence_open) X(fence_close) X(fence_reach) X(fence_reached) X(fence_fail)         \
-    X(capture_begin) X(capture_end) X(graph_launch) X(graph_close) X(mark) X(mark_ns) X(now_ns)
+    X(capture_begin) X(capture_end) X(graph_launch) X(graph_close) X(mark) X(mark_ns) X(now_ns)              \
+    X(stream_wait_mark) X(mark_passed) X(mark_wait) X(fail)
 #define CUDA_FUNCTION(name) __typeof__(*((const device_backend *)0)->name) cuda_##name;
 #ifndef __cplusplus
 CUDA_FUNCTIONS(CUDA_FUNCTION)

@@ -93,6 +93,39 @@ int64_t cuda_now_ns(device *d)
     return clock_now_ns();
 }
 
+status cuda_stream_wait_mark(device_stream *s, device_stream *of, int slot)
+{
+    cuda_device *d = (cuda_device *)s->device;
+    TRY(failure_of(d));
+    TRY(cuda_use(d));
+    return cuda_check(d, cudaStreamWaitEvent(((cuda_stream *)s)->stream, ((cuda_stream *)of)->marks[slot], 0),
+                      "cudaStreamWaitEvent");
+}
+
+/* A GPU that is lost passes every mark; the next call says so. */
+bool cuda_mark_passed(device_stream *base, int slot)
+{
+    const cuda_stream *s = (const cuda_stream *)base;
+    cudaSetDevice(((const cuda_device *)base->device)->gpu);
+    return cudaEventQuery(s->marks[slot]) != cudaErrorNotReady;
+}
+
+status cuda_mark_wait(device_stream *base, int slot)
+{
+    cuda_device *d = (cuda_device *)base->device;
+    TRY(cuda_use(d));
+    TRY(cuda_check(d, cudaEventSynchronize(((cuda_stream *)base)->marks[slot]), "cudaEventSynchronize"));
+    return failure_of(d);
+}
+
+void cuda_fail(device *base, const error_record *error)
+{
+    cuda_device *d = (cuda_device *)base;
+    if (__atomic_exchange_n(&d->failing, true, __ATOMIC_RELAXED)) return;
+    d->failure = *error;
+    __atomic_store_n(&d->failed, true, __ATOMIC_RELEASE);
+}
+
 /* ---- fences -----------------------------------------------------------------------------------
  *
  * A GPU that waits cannot be handed an error, so a failure releases every wait and is kept at the
@@ -177,11 +210,7 @@ bool cuda_fence_reached(device_fence *base, uint64_t value)
 /* The comparison of the GPU is a signed difference, so a failed fence is half the range ahead. */
 void cuda_fence_fail(device_fence *base, const error_record *error)
 {
-    cuda_device *d = (cuda_device *)base->device;
-    if (!__atomic_exchange_n(&d->failing, true, __ATOMIC_RELAXED)) {
-        d->failure = *error;
-        __atomic_store_n(&d->failed, true, __ATOMIC_RELEASE);
-    }
+    cuda_fail(base->device, error);
     cuda_fence_reach(base, INT64_MAX);
 }
 

@@ -1,5 +1,5 @@
 /* The part of the CUDA run-time interface that the module uses, over host memory: what the emulator stands
- * for. Streams run at once; device memory can be reached by kernels and copies alone. */
+ * for. Device memory can be reached by kernels and copies alone. */
 #ifndef TESTS_GPU_EMULATOR_CUDA_RUNTIME_API_H
 #define TESTS_GPU_EMULATOR_CUDA_RUNTIME_API_H
 
@@ -88,6 +88,7 @@ cudaError_t cudaEventCreate(cudaEvent_t *out);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t e);
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s);
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags);
 cudaError_t cudaEventQuery(cudaEvent_t e);
 cudaError_t cudaEventSynchronize(cudaEvent_t e);
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end);

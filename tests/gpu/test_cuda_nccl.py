@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""The ring with NCCL, whose calls run in the order of a stream: buckets overlap with the backward pass, no host thread stands
+between a gradient and its average, and what goes wrong ends the job with its cause.
+
+    test_cuda_nccl.py [--emulated]    on the emulator, whose streams run behind the host
+"""
+import glob
+import json
+import os
+import sys
+import tempfile
+import time
+
+from on_cuda import EMULATED, TRAINING, golden, needs_nccl, run
+from program import PROGRAM, Run
+from tap import Skip, cases, expect, expect_equal, main, test
+
+RING = ["--device", "cuda", "--share-gpu", "--mode", "ring", "--gpus", 2, "--collective", "nccl", "--policy", "ring=ddp"]
+LENET = ["--model", "lenet", "--data", "synthetic", "--batch", 4, "--warmup", 2, "--quiet", "--eval-every", -1]
+AHEAD = {"EMULATED_ORDER": "ahead"}  # read by the emulator alone
+
+
+def emulated_faults():
+    needs_nccl()
+    if not EMULATED:
+        raise Skip("faults are emulated")
+
+
+def slices(path, name):
+    """{rank: [(begin, end)]} of the events of that name, in microseconds."""
+    with open(path, encoding="utf-8") as file:
+        trace = json.load(file)
+    found = {}
+    for event in trace["traceEvents"]:
+        if event.get("ph") == "X" and event["name"] == name:
+            found.setdefault(event["pid"], []).append((event["ts"], event["ts"] + event["dur"]))
+    return found
+
+
+# Before, the communication stream waited for all buckets that the host had posted before it began with the first.
+@test
+def the_first_bucket_has_arrived_before_the_backward_pass_ends():
+    needs_nccl()
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "trace.json")
+        result = run(*RING, *LENET, "--steps", 6, "--bucket-cap-mb", 0.02, "--trace", path, env=AHEAD)
+        expect_equal(result.code, 0, "exit code", result)
+        backward, buckets = slices(path, "backward"), slices(path, "all_reduce of bucket 0")
+    expect(len(backward) == 2 and set(backward) == set(buckets), "not the traces of two ranks", backward, buckets)
+    for rank, passes in backward.items():
+        expect_equal(len(buckets[rank]), len(passes), "first buckets", rank)
+        for (begin, end), (started, arrived) in zip(passes, buckets[rank]):
+            expect(begin < started and arrived < end, f"rank {rank}: backward {begin} to {end}, bucket {started} to {arrived}")
+
+
+# Before, the agent's thread released the compute stream.
+@test
+def a_rank_has_a_watchdog_and_no_communication_thread():
+    needs_nccl()
+    with Run(*RING, *TRAINING[:-4], "--steps", 1000000) as running:
+        process = running.wait_for_rank("ring", 1, limit=60)
+        threads = []
+        for _ in range(600):  # until it trains
+            threads = [open(name, encoding="ascii").read().strip() for name in glob.glob(f"/proc/{process}/task/*/comm")]
+            if "nccl-watchdog" in threads:
+                break
+            time.sleep(0.1)
+        expect("nccl-watchdog" in threads, "no watchdog", threads)
+        expect(not any("agent" in name for name in threads), "a communication thread", threads)
+
+
+SMALL_BUCKETS = [("wine_mlp_w2", "ddp", "--bucket-cap-mb 0.002"), ("toy_w4", "ddp", "--bucket-cap-mb 0.001"),
+                 ("wine_mlp_w2", "apex", "--bucket-view"), ("wine_mlp_w2", "ddp", "--bucket-cap-mb 0.002 --cuda-graph"),
+                 ("wine_mlp_w2", "ddp", "--join world")]
+
+
+# Before, ranks stood still where NCCL connected in the second step, for buckets of other sizes, while streams waited for
+# the thread that connected.
+@cases([(f"{name}, {policy} {options}, {order or 'as it comes'}", name, policy, options, order)
+        for name, policy, options in SMALL_BUCKETS for order in ("", "ahead") if EMULATED])
+def streams_that_run_behind_the_host_follow_pytorch(name, policy, options, order):
+    needs_nccl()
+    result = run("verify", "--device", "cuda", "--mode", "ring", "--collective", "nccl", "--policy", f"ring={policy}",
+                 *options.split(), golden(name), env={"EMULATED_ORDER": order} if order else {})
+    expect_equal(result.code, 0, "exit code", result)
+    expect(result.out.startswith("agrees"), "the trajectory is not PyTorch's", result)
+
+
+@cases([("PowerSGD", "--comm-hook powersgd --powersgd-start 1"), ("more ranks than data", "--join world"),
+        ("recorded passes", "--cuda-graph"), ("two micro-batches", "--accumulate 2")])
+def a_host_that_is_ahead_trains_as_one_that_is_not(options):
+    needs_nccl()
+    found = [run(*RING, *TRAINING, *options.split(), env=env) for env in ({}, AHEAD)]
+    expect_equal([result.code for result in found], [0, 0], "exit codes", *found)
+    hashes = [result.jobs()["ring"]["parameter_hash"] for result in found]
+    expect_equal(hashes[1], hashes[0], "parameters")
+
+
+# Before, the abort waited for a stream that waited for the thread that aborted.
+@cases([("behind", {}), ("ahead", AHEAD)])
+def an_asynchronous_error_ends_the_job_with_its_cause(order):
+    emulated_faults()
+    result = run(*RING, *LENET, "--steps", 60, "--bucket-cap-mb", 0.02, env={**order, "EMULATED_NCCL_FAULT": "0:40:-2"})
+    expect_equal(result.code, 71, "exit code", result)
+    lines = [line for line in result.lines() if ": warning: " not in line]
+    expect(len(lines) == 1 and "ring rank 0 " in lines[0] and "NCCL, communication: " in lines[0] and "(ncclSystemError)" in lines[0],
+           "not one line with the reason", result)
+
+
+@cases([("on the GPU", "1:20:-1", "2s", "no progress "), ("the start", "1:0:-100", "60s", "collectives nccl: the start: rank ")])
+def what_hangs_in_nccl_ends_the_job_and_is_named(fault, stall_timeout, text):
+    emulated_faults()
+    result = run(*RING, *TRAINING[:-4], "--steps", 1000000, "--stall-timeout", stall_timeout, "--connect-timeout", "2s",
+                 env={"EMULATED_NCCL_FAULT": fault}, limit=60)
+    expect_equal(result.code, 75, "exit code", result)
+    expect(text in result.err, "it is not named", result)
+
+
+@test
+def the_rank_that_is_furthest_behind_is_named_with_what_it_has_enqueued():
+    emulated_faults()
+    result = run(*RING, *TRAINING[:-4], "--steps", 1000000, "--stall-timeout", "2s",
+                 env={"EMULATED_NCCL_FAULT": "1:20:-100"}, limit=60)
+    expect_equal(result.code, 75, "exit code", result)
+    expect("ring rank 1 " in result.err and "collectives: " in result.err, "rank 1 is not named", result)
+
+
+if __name__ == "__main__":
+    if not os.path.exists(PROGRAM):
+        sys.exit(f"{PROGRAM} is not built")
+    main()
