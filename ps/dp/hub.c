@@ -226,11 +226,13 @@ static status receive_transfer(hub_agent *h, dp_transfer *transfer, ps_message *
         transfer->message = *m;
         if (++h->arrived[key] == h->shared->sum.present - 1) TRY(sum_key(h, key));
     } else {
+        status rc = STATUS_OK;
         if (!transfer->shared)
             ps_take_frames(h->c->context->device, m, r->base, r->pieces, r->element);
         else if (transfer->remote)
-            TRY(ps_copy_pieces(&h->staging, r->base, transfer->remote, r->pieces, r->element));
+            rc = ps_copy_pieces(&h->staging, r->base, transfer->remote, r->pieces, r->element);
         ps_port_release(h->port, m);
+        TRY(rc);
     }
     record_message(h, &received, now_ns > received.arrived_ns ? now_ns : received.arrived_ns);
     transfer_done(h, transfer, now_ns);
@@ -259,6 +261,7 @@ static status receive_held(hub_agent *h, int64_t now_ns)
     int kept = 0;
     for (int i = 0; i < h->held_count; i++) {
         ps_message m = h->held[i];
+        h->held[i].remote = false; /* it is in one place: what is held after a failure is released */
         dp_transfer *transfer = find_transfer(h, &m);
         if (transfer)
             TRY(receive_transfer(h, transfer, &m, now_ns));
