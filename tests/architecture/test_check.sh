@@ -8,7 +8,7 @@ trap 'rm -rf "$work"' EXIT
 logs=$work
 
 number=0 bad=0
-echo "1..17"
+echo "1..18"
 expect() { # name found expected
     number=$((number + 1))
     if [ "$2" = "$3" ]; then
@@ -105,4 +105,6 @@ sum=$(awk '/^if \[ .*--all/ { exit } /^(build_suite|suite) / { sum += $3 } END {
 result="$sum s"
 [ "$sum" -gt 0 ] && [ "$sum" -le 2400 ] && result="at most 2400 s"
 expect "the budgets add up to at most twice 20 minutes" "$result" "at most 2400 s"
+expect "every suite says in a sentence what it protects" \
+    "$(grep -E '^ *(build_)?suite [a-z]' tests/check.sh | grep -vE '^ *(build_)?suite [a-z-]+ ("\$gpu"|[0-9]+) "[A-Z][^"]+\." ')" ""
 exit $bad
