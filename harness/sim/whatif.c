@@ -167,12 +167,12 @@ static void bar(double part, text_buffer *out)
 
 static void table(const whatif_question *q, const whatif_answer *a, int p, text_buffer *out)
 {
-    text_append(out, "\n%s\n%8s %12s %12s %12s %11s %12s %14s %12s\n", q->policies[p], "GPUs", "step, ms",
-                "exposed, ms", "waiting, ms", "efficiency", "samples/s", "bytes per rank", "tree, ms");
+    text_append(out, "\n%s\n%8s %12s %12s %12s %24s %12s %14s %12s\n", q->policies[p], "GPUs", "step, ms",
+                "exposed, ms", "waiting, ms", "weak-scaling efficiency", "samples/s", "bytes per rank", "tree, ms");
     for (int i = 0; i < q->size_count; i++) {
         const whatif_point *x = &a->points[p][i];
         char bytes[32];
-        text_append(out, "%8d %12.3f %12.3f %12.3f %9.1f %% %12.0f %14s ", q->gpus[i], x->step_ms,
+        text_append(out, "%8d %12.3f %12.3f %12.3f %22.1f %% %12.0f %14s ", q->gpus[i], x->step_ms,
                     x->exposed_ms, x->waiting_ms, 100 * x->efficiency, x->samples_per_s,
                     text_format_bytes(bytes, sizeof bytes, (double)x->most_bytes));
         if (x->tree_ms > 0)
@@ -189,7 +189,7 @@ void whatif_text(const whatif_question *q, const whatif_answer *a, text_buffer *
     for (int i = 0; i < q->word_count; i++) text_append(out, " %s", q->words[i]);
     text_append(out, "; one GPU takes %.3f ms\n", a->one_gpu_ms);
     for (int p = 0; p < q->policy_count; p++) table(q, a, p, out);
-    text_append(out, "\nefficiency: the step of one GPU without communication over this step\n");
+    text_append(out, "\nweak-scaling efficiency: the step of one GPU without communication over this step\n");
     for (int p = 0; p < q->policy_count; p++)
         for (int i = 0; i < q->size_count; i++) {
             text_append(out, "%-14s %7d ", i ? "" : q->policies[p], q->gpus[i]);
@@ -203,7 +203,7 @@ void whatif_text(const whatif_question *q, const whatif_answer *a, text_buffer *
 void whatif_csv(const whatif_question *q, const whatif_answer *a, text_buffer *out)
 {
     text_append(out, "profile,model,batch_per_rank,policy,gpus,step_s,exposed_communication_s,waiting_s,"
-                     "efficiency,samples_per_s,"
+                     "weak_scaling_efficiency,samples_per_s,"
                      "memory_peak_bytes,tree_step_s\n");
     const char *model = json_string_value(json_object_get(a->workload, "model"));
     json_int_t batch = json_integer_value(json_object_get(a->workload, "batch_per_rank"));
@@ -229,7 +229,7 @@ json_t *whatif_json(const whatif_question *q, const whatif_answer *a)
                 rows,
                 json_pack("{s:s, s:i, s:f, s:f, s:f, s:f, s:f, s:I, s:o}", "policy", q->policies[p], "gpus",
                           q->gpus[i], "step_s", x->step_ms / 1e3, "exposed_communication_s",
-                          x->exposed_ms / 1e3, "waiting_s", x->waiting_ms / 1e3, "efficiency", x->efficiency,
+                          x->exposed_ms / 1e3, "waiting_s", x->waiting_ms / 1e3, "weak_scaling_efficiency", x->efficiency,
                           "samples_per_s", x->samples_per_s, "memory_peak_bytes", (json_int_t)x->most_bytes,
                           "tree_step_s", x->tree_ms > 0 ? json_real(x->tree_ms / 1e3) : json_null()));
         }

@@ -1,4 +1,4 @@
-/* A workload on many numbers of GPUs, in virtual time: how step time, efficiency, exposed communication and
+/* A workload on many numbers of GPUs, in virtual time: how step time, weak-scaling efficiency, exposed communication and
  * memory go. Every point is a job of `harness run`. */
 #ifndef HARNESS_SIM_WHATIF_H
 #define HARNESS_SIM_WHATIF_H

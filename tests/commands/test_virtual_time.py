@@ -297,7 +297,7 @@ def four_thousand_gpus_take_seconds_to_simulate_and_a_tree_beats_the_ring():
     points = result.json()["points"]
     expect_equal([p["gpus"] for p in points], [8, 64, 512, 4096], "GPUs", result)
     expect(points[0]["tree_step_s"] is None and points[-1]["tree_step_s"] < points[-1]["step_s"], "trees", result)
-    expect(all(a["efficiency"] >= b["efficiency"] for a, b in zip(points, points[1:])), "efficiency grows", result)
+    expect(all(a["weak_scaling_efficiency"] >= b["weak_scaling_efficiency"] for a, b in zip(points, points[1:])), "efficiency grows", result)
 
 
 @test
@@ -308,12 +308,12 @@ def whatif_writes_the_same_figures_to_csv_and_json():
     expect_equal(len(rows), len(points), "rows")
     for row, point in zip(rows, points):
         expect_equal((row["profile"], row["model"], row["policy"]), ("dgx-a100-80g", "lenet", point["policy"]), "row")
-        for key in ("gpus", "step_s", "exposed_communication_s", "efficiency", "samples_per_s", "memory_peak_bytes"):
+        for key in ("gpus", "step_s", "exposed_communication_s", "weak_scaling_efficiency", "samples_per_s", "memory_peak_bytes"):
             expect(abs(float(row[key]) - point[key]) <= 1e-8 * abs(point[key]), f"{key}: {row[key]}, expected {point[key]}")
         expect_equal(row["tree_step_s"] == "", point["tree_step_s"] is None, "a tree's step")
     path = FILES.name + "/points.csv"
     shown = harness(*words, "--csv", path).out
-    expect("efficiency" in shown and len(open(path).read().splitlines()) == 1 + len(points), "a file in addition to the table", shown)
+    expect("weak-scaling efficiency: " in shown and len(open(path).read().splitlines()) == 1 + len(points), "a file in addition to the table", shown)
 
 
 def lenet_job(engine, *words):
@@ -394,7 +394,7 @@ def the_step_of_one_gpu_is_that_of_run_without_communication():
     none = harness("run", "--device", "sim:dgx1-v100", "--mode", "none", "--warmup", "2", "--steps", "3", *options).jobs()["none"]
     expect_equal(round(1e9 * whatif["one_gpu_step_s"]), round(1e9 * none["step_time"]["median_s"]), "nanoseconds of one GPU")
     expect_equal(whatif["points"][0]["step_s"], whatif["one_gpu_step_s"], "the point of one GPU")
-    expect(whatif["points"][1]["efficiency"] < 0.6, "of four, one of which takes twice the time", whatif["points"])
+    expect(whatif["points"][1]["weak_scaling_efficiency"] < 0.6, "of four, one of which takes twice the time", whatif["points"])
 
 
 @test
