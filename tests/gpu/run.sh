@@ -1,9 +1,14 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, on a machine with one: builds once, compares, trains, kills, measures; under 8 minutes.
+# Everything that needs a GPU, on a machine with one: compares, trains, kills, measures; in two calls of ten minutes each.
 #
 #   tests/gpu/run.sh [--prefix DIR]... [--python PYTHON] [--build DIR] [--out DIR] [--commit NAME]
-#                    [--only STAGE[,STAGE]...] [--speed] [--scale N] [--emulated] [--list]
+#                    [--call first|later] [--only STAGE[,STAGE]...] [--speed] [--scale N] [--emulated] [--list]
+#   tests/gpu/run.sh --pack DIR [--build DIR] ...
 #
+#   --pack DIR       on a machine without a GPU: builds, and copies the programs, stripped, with the libraries that they
+#                    need at run time, to DIR. With `--build DIR` another machine then builds nothing
+#   --call first     values in float32 and bf16, kernels, and the figures that show most: bandwidth, a step, steps by
+#                    operation, PyTorch's steps (as far as time goes). `later`: everything else
 #   --prefix DIR     libraries that are not installed (docs/cuda.md): a prefix, or Debian packages unpacked into DIR
 #   --python PYTHON  runs the tests; CUDA's wheels of its environment (nvidia/*) are used where the toolkit lacks a
 #                    piece, and cmake and ninja that are installed next to it
@@ -17,12 +22,12 @@
 #   --emulated       a rehearsal on the emulator, small sizes: every stage's commands run, figures mean nothing
 #   --list           print each stage with its limit in seconds, and their sum, and run nothing
 #
-# Results go to DIR, each with the GPU, versions and commit; logs are in BUILD/logs. A stage that fails says what to
+# Results go to DIR, each with the GPU, versions and commit, and so does an archive of the logs in BUILD/logs. A stage that fails says what to
 # look at, and does not keep the others from running. Where there is no GPU every stage is skipped with the reason.
 # Ends with 1 if anything failed.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
-python=python3 build=build-gpu out=results/gpu commit= only= scale=1 speed=no list=no emulated= failed=0 prefixes=()
+python=python3 build=build-gpu out=results/gpu commit= only= call= pack= scale=1 speed=no list=no emulated= failed=0 prefixes=()
 while [ $# -gt 0 ]; do
     case $1 in
     --speed | --list) declare "${1#--}=yes"; shift; continue ;;
@@ -31,9 +36,9 @@ while [ $# -gt 0 ]; do
     [ $# -ge 2 ] || { echo "run.sh: found '$1' without a value, or unknown" >&2; exit 64; }
     case $1 in
     --prefix) prefixes+=("$(cd "$2" && pwd)") || exit 64 ;;
-    --python | --build | --out | --commit | --only | --scale) declare "${1#--}=$2" ;;
-    *) echo "run.sh: expected one of --prefix, --python, --build, --out, --commit, --only, --speed, --scale," \
-        "--emulated, --list, got '$1'" >&2; exit 64 ;;
+    --python | --build | --out | --commit | --call | --only | --pack | --scale) declare "${1#--}=$2" ;;
+    *) echo "run.sh: expected one of --prefix, --python, --build, --out, --commit, --call, --only, --pack, --speed," \
+        "--scale, --emulated, --list, got '$1'" >&2; exit 64 ;;
     esac
     shift 2
 done
@@ -42,11 +47,16 @@ logs=$build/logs tests=$build/tests harness=$build/bin/harness
 
 # ---- stages ------------------------------------------------------------------------------------
 
-# With their limits in seconds. Those of the first list add up to 480 at most; each of the second ends within ten
-# minutes, where it is run alone.
-stages="build:50 float32:30 tf32:20 bf16:20 kernels:35 golden:50 ledger:20 engines:55 ps:45 killed:20
-        memcheck:25 racecheck:15 bandwidth:10 step:15 calibrate:30 profile:40"
+# With their limits in seconds. The limits of a call add up to 570 at most, with what is left to `speed` in the first; those
+# of --speed end within ten minutes each, where they are run alone. The first load of a library takes long on a cold disk.
+# `engines` has two processes on one GPU through NCCL's sockets, and compute-sanitizer is slow: both have more than they need.
+build_stages="build:900"
+first_stages="float32:50 bf16:40 kernels:60 bandwidth:20 step:40 profile:80"
+later_stages="tf32:30 golden:90 ledger:30 engines:110 ps:70 killed:40 memcheck:90 racecheck:50 calibrate:50"
+stages="$build_stages $first_stages $later_stages"
 speed_stages="predict:200 speed:540"
+case $call in '' | first | later) ;; *) echo "run.sh: --call: expected first or later, got '$call'" >&2; exit 64 ;; esac
+[ "$call" != first ] || speed_stages="predict:200 speed:270"
 
 names_of() { # stages with limits
     local pair
@@ -59,14 +69,28 @@ limit_of() { # name
 }
 
 if [ $list = yes ]; then
-    sum=0
-    for name in $(names_of "$stages"); do printf '%-12s %4d\n' "$name" "$(limit_of "$name")"; sum=$((sum + $(limit_of "$name"))); done
-    printf '%-12s %4d\n' sum "$sum"
+    printf '%-12s %4d before\n' build "$(limit_of build)"
+    for list in "first $first_stages" "later $later_stages"; do
+        sum=0
+        for name in $(names_of "${list#* }"); do
+            printf '%-12s %4d %s\n' "$name" "$(limit_of "$name")" "${list%% *}"
+            sum=$((sum + $(limit_of "$name")))
+        done
+        printf '%-12s %4d sum\n' "${list%% *}" "$sum"
+    done
     for name in $(names_of "$speed_stages"); do printf '%-12s %4d with --speed\n' "$name" "$(limit_of "$name")"; done
     exit 0
 fi
 
 chosen=$(names_of "$stages")
+# What was packed is not built again.
+[ ! -e "$build/packed" ] || chosen=$(names_of "$first_stages $later_stages")
+case $call in
+first) chosen="$(names_of "$first_stages") speed" ;;
+later) chosen=$(names_of "$later_stages") ;;
+esac
+[ -z "$call" ] || [ -x "$harness" ] || chosen="build $chosen"
+[ -z "$pack" ] || chosen=build
 [ $speed = yes ] && chosen="$chosen $(names_of "$speed_stages")"
 if [ -n "$only" ]; then
     chosen=
@@ -153,7 +177,7 @@ python=$(command -v "$python") || { echo "run.sh: --python: no such program" >&2
 prepend PATH "$(dirname "$python")"
 wheels=$("$python" -c 'import nvidia; print(list(nvidia.__path__)[0])' 2>/dev/null)
 # The driver's own libraries, where nobody has told the loader; then CUDA's, a folder a package or one for all.
-prepend LD_LIBRARY_PATH /usr/local/nvidia/lib /usr/local/nvidia/lib64
+prepend LD_LIBRARY_PATH "$build/libraries" /usr/local/nvidia/lib /usr/local/nvidia/lib64
 if [ -n "$wheels" ]; then prepend LD_LIBRARY_PATH "$wheels"/*/lib "$wheels"/*/lib64; fi
 for prefix in ${prefixes[@]+"${prefixes[@]}"}; do use_prefix "$prefix"; done
 nvcc=${CUDACXX:-$(first_of nvcc /usr/local/cuda/bin/nvcc /usr/local/cuda-*/bin/nvcc /opt/cuda*/bin/nvcc \
@@ -199,6 +223,29 @@ out=$(cd "$out" && pwd)
 if is_chosen build; then : >"$logs/stages.tsv"; else touch "$logs/stages.tsv"; fi
 for name in $chosen; do sed -i "/^$name\t/d" "$logs/stages.tsv"; done
 stage build bash -c configure_and_build || exit 1
+
+# Programs without their symbols, and the libraries that they are linked with, but for the loader's own. CUDA's are looked
+# for at run time: those of PYTHON's wheels, or of the machine.
+pack_programs() { # folder
+    local file library
+    mkdir -p "$1/bin" "$1/tests" "$1/libraries" || return
+    cp "$build"/bin/harness "$build"/bin/bench_ops "$1/bin/" && cp "$tests"/test_cuda_* "$tests/bench_cuda" "$1/tests/" || return
+    # A program looks for the module in its own folder.
+    if [ -e "$build/lib/libpsring_cuda.so" ]; then cp "$build/lib/libpsring_cuda.so" "$1/bin/" || return; fi
+    if [ -n "$emulated" ]; then cp "$tests/libpsring_cuda_emulated.so" "$1/tests/" || return; fi
+    find "$1/bin" "$1/tests" -type f -exec strip --strip-unneeded {} +
+    [ ! -e "$1/bin/libpsring_cuda.so" ] || cp "$1/bin/libpsring_cuda.so" "$1/tests/" || return
+    ldd "$1"/bin/* "$1"/tests/test_cuda_device | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
+        grep -vE '/(libc|libm|libdl|librt|libpthread|libresolv)\.so|/ld-linux' |
+        while read -r library; do cp -L "$library" "$1/libraries/"; done
+    echo "${commit:-$(git rev-parse HEAD 2>/dev/null)}" >"$1/packed"
+}
+if [ -n "$pack" ]; then
+    pack_programs "$pack" || exit 1
+    echo "packed   $pack ($(du -sh "$pack" | cut -f 1)): take it along, with this repository's files, and call run.sh --build $pack"
+    exit $failed
+fi
+[ -n "$commit" ] || [ ! -e "$build/packed" ] || commit=$(cat "$build/packed")
 [ -x "$harness" ] || { echo "run.sh: --only: $harness is not built: build belongs to the stages" >&2; exit 64; }
 
 # ---- the machine -------------------------------------------------------------------------------
@@ -256,6 +303,11 @@ kernels() { # the last by own kernels alone
     local code=0
     several "$1/test_cuda_semantics" "$1/test_cuda_optimizers" "$1/test_cuda_syncbatchnorm" "$1/test_cuda_device" \
         "$1/test_cuda_powersgd" || code=1
+    # What libraries refuse, and what --benchmark chooses, cuDNN's attention too. (The emulator needs to be asked for them.)
+    export EMULATED_CUDNN=1 EMULATED_CUBLASLT=1
+    several "$1/test_cuda_libraries" || code=1
+    OP_BENCHMARK=1 several "$1/test_cuda_operations_bf16 conv2d linear attention" || code=1
+    unset EMULATED_CUDNN EMULATED_CUBLASLT
     PSRING_OWN_KERNELS=1 several "$1/test_cuda_operations" || code=1
     return $code
 }
@@ -329,8 +381,10 @@ measured=()
 [ ! -s "$build/gpu-profile.json" ] || measured=(--profile "$build/gpu-profile.json")
 stage predict "$python" -B tests/gpu/predict.py $quick --harness "$harness" ${measured[@]+"${measured[@]}"} \
     --out "$out/predictions-$stamp.json"
-stage speed "$python" -B tests/gpu/speed.py $quick --python "$python" --harness "$harness" --seconds $((500 * scale)) \
+stage speed "$python" -B tests/gpu/speed.py $quick --python "$python" --harness "$harness" \
+    --seconds $(($(limit_of speed) - 40 * scale)) \
     --keep "$build/speed-measured.json" --out "$out/speed-$stamp.json"
 for name in bandwidth predict speed; do is_chosen $name && cat "$logs/$name.log"; done
 "$python" -B tests/gpu/record.py "$logs" "$out/checks-$stamp.json" "$commit" || failed=1
+tar -C "$build" -czf "$out/logs-$stamp.tar.gz" logs || failed=1
 exit $failed

@@ -67,11 +67,11 @@ def peer_once(command):
 
 def our_commands(args, case, precision, steps):
     """Algorithms are timed, as the peer's are."""
-    model, batch, options, images = case
+    model, batch, options, _ = case
     command = [args.harness, "run", "--device", "cuda", "--mode", "none", "--model", model, "--batch", str(batch), "--steps",
                str(steps), "--warmup", "10", "--eval-every", "-1", "--json", "-", "--quiet", *options]
     command += [] if precision == "float32" else ["--" + precision]
-    command += ["--benchmark"] if images else []
+    command += ["--benchmark"]
     return [command + more for more in ([[]] if args.quick else [[], ["--cuda-graph"]])]
 
 
