@@ -502,9 +502,9 @@ static status share_results(rank_state *s, run_job *out)
 
 static void tear_down(rank_state *s)
 {
-    agreement_close(&s->agreement);
     rank_checkpoint_close(&s->checkpoint);
     trainer_close(&s->trainer);
+    agreement_close(&s->agreement); /* after the copies to it */
     rank_trace_close(&s->trace);
     overlap_close(&s->overlap);
     rank_batches_close(&s->batches);
