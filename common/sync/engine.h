@@ -255,7 +255,7 @@ status sync_default_loss(sync_engine *e, const sync_step *step, double *normaliz
 status sync_default_flush(sync_engine *e);
 void sync_default_end_step(sync_engine *e);
 
-/* One rank, no communication: the baseline of every comparison. */
+/* No communication: the baseline of every comparison. Several ranks train each by itself. */
 extern const sync_engine_type sync_none;
 
 /* Within a recorded pass: leaves the record, enters it again; otherwise nothing. */

@@ -32,6 +32,7 @@ typedef struct report_row {
     cell_format format;
     const char *path;
     double (*value)(const json_t *column, const char *path); /* NULL: the number at the path */
+    const char *absent;                                      /* instead of "-" for a job that communicates */
     bool optional;                                           /* left out where no column has it */
 } report_row;
 

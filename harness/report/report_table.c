@@ -59,6 +59,11 @@ static double value_of(const report_row *row, const json_t *column)
     return (row->value ? row->value : report_number_at)(column, row->path);
 }
 
+static bool exchanges(const json_t *job)
+{
+    return strcmp(report_text_at(job, "engine"), "none") != 0;
+}
+
 void report_rows(report_layout layout, const json_t *columns, const report_row *rows, size_t count,
                  text_buffer *out)
 {
@@ -69,7 +74,10 @@ void report_rows(report_layout layout, const json_t *columns, const report_row *
         if (!any) continue;
         text_append(out, "%-*s", layout.label_width, row->label);
         for (size_t i = 0; i < width; i++)
-            report_cell(layout, row->format, value_of(row, json_array_get(columns, i)), out);
+            if (row->absent && isnan(value_of(row, json_array_get(columns, i))) && exchanges(json_array_get(columns, i)))
+                text_append(out, "%*s", layout.column_width, row->absent);
+            else
+                report_cell(layout, row->format, value_of(row, json_array_get(columns, i)), out);
         text_append(out, "\n");
     }
 }
@@ -78,6 +86,7 @@ char *report_job_name(const json_t *job, char *buffer, size_t size)
 {
     const char *engine = report_text_at(job, "engine"), *policy = report_text_at(job, "policy");
     if (strcmp(report_text_at(job, "name"), "all-cores") == 0) policy = "all cores";
+    if (strcmp(report_text_at(job, "name"), "isolated") == 0) policy = "isolated";
     if (strcmp(engine, policy) == 0)
         snprintf(buffer, size, "%s", engine);
     else

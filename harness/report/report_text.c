@@ -97,7 +97,9 @@ static const report_row step_rows[] = {
     {"  waiting for other ranks", CELL_TIME, .path = "phases.waiting_s.mean_s"},
     {"  optimizer", CELL_TIME, .path = "phases.optimizer_s.mean_s"},
     {"  other", CELL_TIME, .path = "phases.other_s.mean_s"},
-    {"slowdown by communication (in the parts)", CELL_TIME, .path = "phases.slowdown_s.mean_s"},
+    {"slowdown by communication (in the parts)", CELL_TIME, .path = "slowdown.mean_s", .absent = "not measured"},
+    {"  95 % interval, from", CELL_TIME, .path = "slowdown.low_s", .optional = true},
+    {"    to", CELL_TIME, .path = "slowdown.high_s", .optional = true},
     {"off the CPU, compute thread", CELL_TIME, .path = "phases.off_cpu_s.mean_s", .optional = true},
     {"CPU time of a rank's agents", CELL_TIME, .path = "agents_cpu_s", .value = mean_per_step,
      .optional = true},
@@ -172,7 +174,8 @@ static void communication_table(const json_t *result, text_buffer *out)
     bool emulated = json_is_true(json_object_get(result, "emulated"));
     json_t *jobs = json_array(), *job;
     size_t i;
-    json_array_foreach(json_object_get(result, "jobs"), i, job) if (report_number_at(job, "world_size") >= 2)
+    json_array_foreach(json_object_get(result, "jobs"), i, job) if (report_number_at(job, "world_size") >= 2 &&
+                                                                       strcmp(report_text_at(job, "engine"), "none") != 0)
         json_array_append(jobs, job);
     if (json_array_size(jobs) > 0) {
         text_append(out, "\n");

@@ -1,6 +1,7 @@
 #include "harness/run/engines.h"
 
 #include "common/base/text.h"
+#include "common/net/status_table.h"
 #include "ps/ps.h"
 
 #include <stdio.h>
@@ -18,12 +19,12 @@ bool engine_in_both(int engine)
 
 int job_engine(int job)
 {
-    return job == JOB_ALL_CORES ? ENGINE_NONE : job;
+    return job >= ENGINE_COUNT ? ENGINE_NONE : job;
 }
 
 const char *job_name(int job)
 {
-    return job == JOB_ALL_CORES ? "all-cores" : engine_table[job]->name;
+    return job == JOB_ALL_CORES ? "all-cores" : job == JOB_ISOLATED ? "isolated" : engine_table[job]->name;
 }
 
 enum { MOST_POLICIES = 64 };
@@ -86,7 +87,7 @@ status engine_of_policy(const char *text, int *out)
 
 status engine_lead(int engine, const void *options, const char *policy, int world, int64_t *out)
 {
-    *out = 0;
+    *out = engine == ENGINE_NONE && world > 1 ? JOB_UNBOUNDED : 0; /* isolated ranks */
     return engine == ENGINE_PS ? ps_lead(options, policy, world, out) : STATUS_OK;
 }
 

@@ -21,9 +21,9 @@ enum { ENGINE_BOTH = ENGINE_COUNT };
 bool engine_in_both(int engine);
 
 /* The jobs of a run are numbered as their engines; one more is the second baseline of --mode both: `none`
- * with all cores and the batch of all ranks. Results and the processes of a job carry its name, "all-cores"
- * for that one. */
-enum { JOB_ALL_CORES = ENGINE_COUNT, JOB_COUNT };
+ * with all cores and the batch of all ranks; and one is that of --isolated: the ranks of the other jobs without
+ * exchange. Results and the processes of a job carry its name, "all-cores" and "isolated" for those. */
+enum { JOB_ALL_CORES = ENGINE_COUNT, JOB_ISOLATED, JOB_COUNT };
 int job_engine(int job);
 const char *job_name(int job);
 

@@ -164,9 +164,61 @@ static json_t *against_all_cores(const json_t *job, const json_t *base, double s
                      real_or_null(speedup > 0, speedup));
 }
 
-status job_result_compare(json_t *result, int cores)
+/* ---- slowdown of computation by communication ------------------------------------------------- */
+
+enum { TURNS = 6 };
+
+/* The time that ranks computed, in the mean over the steps of turn `turn` of TURNS and over the ranks; seconds. */
+static double computed(const json_t *job, int turn)
+{
+    const json_t *ranks = json_object_get(job, "ranks"), *rank;
+    double sum = 0;
+    size_t r, count = 0;
+    json_array_foreach(ranks, r, rank)
+    {
+        const json_t *forward = json_object_get(rank, "forward_s"), *backward = json_object_get(rank, "backward_s");
+        size_t steps = json_array_size(forward), end = steps * (size_t)(turn + 1) / TURNS;
+        for (size_t i = steps * (size_t)turn / TURNS; i < end; i++, count++)
+            sum += json_number_value(json_array_get(forward, i)) + json_number_value(json_array_get(backward, i));
+    }
+    return count ? sum / (double)count : NAN;
+}
+
+/* The mean over the turns of the difference, and its 95 % interval: Student's t with TURNS - 1 degrees of freedom. */
+static json_t *slowdown_against(const json_t *job, const json_t *isolated)
+{
+    static const double quantile = 2.5706;
+    double differences[TURNS], mean = 0, squares = 0;
+    for (int t = 0; t < TURNS; t++) {
+        differences[t] = computed(job, t) - computed(isolated, t);
+        mean += differences[t] / TURNS;
+    }
+    if (!isfinite(mean)) return json_null();
+    for (int t = 0; t < TURNS; t++) squares += (differences[t] - mean) * (differences[t] - mean);
+    double half = quantile * sqrt(squares / (TURNS - 1) / TURNS);
+    return json_pack("{s:f, s:f, s:f}", "mean_s", mean, "low_s", mean - half, "high_s", mean + half);
+}
+
+/* In virtual time the model has it. Elsewhere: against the same ranks without exchange, in turns with them. */
+static void add_slowdown(const json_t *jobs, const json_t *isolated)
+{
+    size_t i;
+    json_t *job;
+    json_array_foreach((json_t *)jobs, i, job)
+    {
+        const json_t *modeled = json_object_get(json_object_get(json_object_get(job, "phases"), "slowdown_s"), "mean_s");
+        bool exchanges = isolated && job != isolated && get_int(job, "world_size") == get_int(isolated, "world_size");
+        json_t *slowdown = exchanges ? slowdown_against(job, isolated) : json_null();
+        if (json_is_number(modeled))
+            slowdown = json_pack("{s:O, s:n, s:n}", "mean_s", modeled, "low_s", "high_s");
+        json_object_set_new(job, "slowdown", slowdown);
+    }
+}
+
+status job_result_compare(json_t *result, int cores, bool in_turns)
 {
     const json_t *jobs = json_object_get(result, "jobs");
+    add_slowdown(jobs, in_turns ? find_job(jobs, "isolated") : NULL);
     json_t *comparison =
         json_pack("{s:I, s:o, s:o}", "cores", (json_int_t)cores, "against_none",
                   compare_with(jobs, find_job(jobs, "none"), against_none, cores), "against_all_cores",

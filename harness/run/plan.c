@@ -25,7 +25,7 @@ static status plan_steps(const run_config *c, run_plan *p)
                                  .world = run_config_world(c, j),
                                  .drop_last = c->data.drop_last};
         TRY(sampler_init(&s, &config));
-        bool takes_turns = p->alternate && c->run.mode == ENGINE_BOTH && !run_config_is_virtual(c);
+        bool takes_turns = p->alternate && run_config_takes_turns(c);
         p->total_steps[j] = run_config_steps(c, s.steps, 0, takes_turns).end;
     }
     return STATUS_OK;
@@ -85,7 +85,7 @@ static void note_hardware(const run_config *c, run_plan *p)
                  processors == 1 ? "" : "s", c->bound == BOUND_BY_HARNESS ? ", bound to cores" : "");
     snprintf(p->hardware_note, sizeof p->hardware_note, "%d %s rank%s of %d thread%s%s%s%s", ranks,
              c->run.device, ranks == 1 ? "" : "s", threads, threads == 1 ? "" : "s", on,
-             p->alternate || c->run.mode != ENGINE_BOTH
+             p->alternate || !run_config_takes_turns(c)
                  ? ""
                  : "; memory does not hold all jobs: one after the other",
              oversubscribed);

@@ -48,6 +48,9 @@ static const option run_option_list[] = {
              "elsewhere nothing is copied"},
     {"share-gpu", OPTION_FLAG, FIELD(share_gpu), .level = OPTION_RARE,
      .help = "cuda: ranks may share a GPU: right for correctness, wrong for bandwidth"},
+    {"isolated", OPTION_FLAG, FIELD(isolated),
+     .help = "also run the same ranks without exchange, in turns with the others: the report then shows by how much "
+             "communication slows computation"},
     {"steps", OPTION_INT, FIELD(steps), .argument = "N", .high = 1e12,
      .help = "steps after the warm-up [30, if no epochs are given]"},
     {"epochs", OPTION_INT, FIELD(epochs), .argument = "N", .low = 1, .high = 1e9,
@@ -172,7 +175,7 @@ static status refuse_on_virtual(const run_config *c)
 {
     static const char *const names[] = {
         "threads",    "augment",     "rendezvous",      "progress",        "bind",          "on-nonfinite",
-        "eval-every", "target-loss", "target-accuracy", "connect-timeout", "loader-threads"};
+        "eval-every", "target-loss", "target-accuracy", "connect-timeout", "loader-threads", "isolated"};
     char value[256];
     for (int b = 0; b < BINDING_COUNT; b++) {
         const option_table *table = c->bindings[b].table;
@@ -262,6 +265,10 @@ static status check_checkpoint(run_config *c)
     TRY(checkpoint_options_check(&c->checkpoint));
     if (c->checkpoint.save && c->run.mode == ENGINE_BOTH)
         return fail(STATUS_USAGE, "--save: expected --mode none, ps or ring, got both");
+    if (c->run.isolated && c->checkpoint.save)
+        return fail(STATUS_USAGE, "--isolated: expected a run without --save: its ranks would save other parameters");
+    if (c->run.isolated && c->run.rendezvous)
+        return fail(STATUS_USAGE, "--isolated: expected ranks that this program starts, got --rendezvous");
     return c->checkpoint.load ? load_seed(c) : STATUS_OK;
 }
 

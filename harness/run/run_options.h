@@ -18,7 +18,7 @@ typedef struct run_options {
     int mode;
     int64_t gpus; /* ranks; 0: what the machine suggests */
     const char *device; /* after run_config_parse() never "auto" */
-    bool tf32, bf16, share_gpu, benchmark, cuda_graph;
+    bool tf32, bf16, share_gpu, benchmark, cuda_graph, isolated;
     int prefetch; /* 0 off, 1 on */
     int64_t steps, epochs, warmup, accumulate;
     uint64_t seed;
@@ -100,6 +100,8 @@ status run_config_choose_ranks(run_config *config, int gpus);
 /* Whether the run has the job; its ranks, the threads and samples per step of each, and --slow: NULL where it
  * has no such rank, as `none` with its one rank. */
 bool run_config_uses(const run_config *config, int job);
+/* It has several jobs, which alternate where memory holds them all. */
+bool run_config_takes_turns(const run_config *config);
 int run_config_world(const run_config *config, int job);
 int run_config_threads(const run_config *config, int job);
 int64_t run_config_batch(const run_config *config, int job);

@@ -66,7 +66,13 @@ static bool uses_all_cores(const run_config *c)
 bool run_config_uses(const run_config *c, int job)
 {
     if (job == JOB_ALL_CORES) return uses_all_cores(c);
+    if (job == JOB_ISOLATED) return c->run.isolated && c->run.gpus > 1;
     return c->run.mode == ENGINE_BOTH ? engine_in_both(job) : c->run.mode == job;
+}
+
+bool run_config_takes_turns(const run_config *c)
+{
+    return (c->run.mode == ENGINE_BOTH || run_config_uses(c, JOB_ISOLATED)) && !run_config_is_virtual(c);
 }
 
 int run_config_world(const run_config *c, int job)

@@ -138,9 +138,9 @@ status run_result_build(const run_result_input *in, json_t **out)
     json_t *command = json_array(), *jobs = json_array();
     bool stopped = false, simulated = false;
     for (int i = 0; i < in->argc; i++) json_array_append_new(command, json_string(in->argv[i]));
+    static const int order[JOB_COUNT] = {ENGINE_NONE, JOB_ALL_CORES, JOB_ISOLATED}; /* the baselines first */
     for (int i = 0; i < JOB_COUNT; i++) {
-        /* The baselines first. */
-        int j = i == 0 ? ENGINE_NONE : i == 1 ? JOB_ALL_CORES : i - 1;
+        int j = i < JOB_COUNT - ENGINE_COUNT + 1 ? order[i] : i - (JOB_COUNT - ENGINE_COUNT);
         const json_t *job = in->jobs[j].result;
         if (!job) continue;
         json_array_append(jobs, in->jobs[j].result);
@@ -160,7 +160,7 @@ status run_result_build(const run_result_input *in, json_t **out)
         (int)run_config_is_oversubscribed(in->config), "emulated", emulated, "simulated", (int)simulated,
         "configuration", configuration_to_json(in->config), "stopped_early", (int)stopped, "jobs", jobs);
     if (!result) return fail(STATUS_SYSTEM, "no memory for the results");
-    status rc = job_result_compare(result, in->config->processors);
+    status rc = job_result_compare(result, in->config->processors, in->plan->alternate);
     json_t *agreement = agreement_to_json(in);
     if (agreement) json_object_set_new(result, "agreement", agreement);
     if (rc != STATUS_OK) json_decref(result);

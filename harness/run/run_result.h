@@ -56,7 +56,7 @@ void job_result_add_memory(json_t *job, const json_t *ranks);
 
 /* Adds "comparison" to the result of a run: speed-up and efficiency of every job against each baseline that
  * ran. `cores` are the processors of the host. */
-status job_result_compare(json_t *result, int cores);
+status job_result_compare(json_t *result, int cores, bool in_turns);
 
 /* Writes the events of all jobs, whole or not at all. STATUS_CANNOT_CREATE, STATUS_IO. */
 status trace_file_write(const char *path, const run_config *config, const run_job *jobs);

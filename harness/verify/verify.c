@@ -319,6 +319,8 @@ static status run_and_compare(verification *v)
     if (c->file->parameters != v->model->parameter_elements)
         return fail(STATUS_DATA, "expected %lld parameters, as the model %s has, got %lld",
                     (long long)v->model->parameter_elements, v->model->name, (long long)c->file->parameters);
+    if (c->engine == &sync_none && c->file->world != 1)
+        return fail(STATUS_CONFIG, "mode none: expected 1 rank, got %d", c->file->world);
     TRY(c->engine->requirements(c->engine_options, c->policy, c->file->world, &needs));
     v->shares_buffers = needs.shares_buffers;
     v->one_loss = needs.one_loss;

@@ -72,10 +72,43 @@ def the_table_shows_means_that_add_up():
     expect(abs(sum(mean[key] for key in PARTS) - mean["step_s"]) < len(PARTS) * 1e-9, "means of the parts and of the step", mean)
 
 
+@cases([("ring", ["--mode", "ring"]), ("ps", ["--mode", "ps", "--policy", "sync"])])
+def slowdown_is_against_the_same_ranks_without_exchange(words):
+    result = harness("run", *LENET, "--batch", "4", "--gpus", "2", "--steps", "12", *words, "--isolated", "--json", "-")
+    jobs = result.jobs()
+    alone, job = jobs["isolated"], jobs[words[1]]
+    expect_anatomy(job)
+    expect_equal((alone["world_size"], alone["engine"], alone["slowdown"]), (2, "none", None), "the isolated ranks")
+    expect_equal([rank["bytes_sent"] for rank in alone["ranks"]], [0, 0], "bytes of the isolated ranks")
+    expect_equal([rank["step_index"] for rank in alone["ranks"]], [rank["step_index"] for rank in job["ranks"]], "turns")
+    computed = [sum(sum(rank["forward_s"]) + sum(rank["backward_s"]) for rank in j["ranks"]) / 24 for j in (job, alone)]
+    found = job["slowdown"]
+    expect(abs(found["mean_s"] - (computed[0] - computed[1])) < 1e-8, "slowdown", found, computed)
+    expect(found["low_s"] <= found["mean_s"] <= found["high_s"], "interval", found)
+
+
+@test
+def slowdown_without_the_isolated_ranks_is_not_measured_and_virtual_time_has_it():
+    shown = harness("run", *LENET, "--batch", "4", "--gpus", "2", "--steps", "3", "--mode", "ring")
+    expect(re.search(r"slowdown by communication.* not measured", shown.out), "the report", shown)
+    job = job_of("--model", "resnet18", "--image", "64", "--device", "sim:v100-pcie-32g", "--mode", "ring", "--gpus", "4",
+                 "--steps", "3", "--quiet")
+    slowed, hidden = job["slowdown"]["mean_s"], job["phases"]["hidden_communication_s"]["mean_s"]
+    expect_equal(slowed, job["phases"]["slowdown_s"]["mean_s"], "slowdown in virtual time")
+    expect(0 < slowed <= hidden, f"communication that is hidden slows computation: {slowed} s of {hidden} s")
+
+
+@cases([("virtual time", ["--device", "sim"], "real device"), ("checkpoints", ["--save", "x.ckpt"], "without --save"),
+        ("other starters", ["--rendezvous", "tcp://127.0.0.1:1"], "--rendezvous")])
+def isolated_ranks_are_refused_where_they_cannot_run(words, says):
+    result = harness("run", "--model", "lenet", "--mode", "ring", "--gpus", "2", "--isolated", *words)
+    expect(result.code != 0 and "--isolated" in result.err and says in result.err, "the message", result)
+
+
 # ---- a late rank -------------------------------------------------------------------------------
 
 EXECUTED = ("data_s", "forward_s", "backward_s", "optimizer_s")
-SLOW = [*LENET, "--batch", "16", "--gpus", "3", "--slow", "1:100", "--warmup", "0"]
+SLOW = [*LENET, "--batch", "64", "--gpus", "3", "--slow", "1:80", "--warmup", "0", "--stall-timeout", "300s"]
 
 
 def executed(rank, steps):
@@ -91,10 +124,10 @@ def waiting_and_delay(job, rank, steps, ahead=0):
 @cases([("ring", ["--mode", "ring"], True), ("ps=sync", ["--mode", "ps", "--policy", "sync"], True),
         ("ps=dp", ["--mode", "ps", "--policy", "dp"], False)])
 def all_others_wait_for_a_late_rank(words, by_name):
-    job = job_of(*SLOW, "--steps", "8", *words)
+    job = job_of(*SLOW, "--steps", "6", *words)
     expect_anatomy(job)
     for rank in (0, 2):
-        waited, delay = waiting_and_delay(job, rank, range(1, 8))
+        waited, delay = waiting_and_delay(job, rank, range(1, 6))
         expect(waited >= 0.9 * delay > 0, f"rank {rank} waited {waited:.3f} s for a delay of {delay:.3f} s")
         named = job["ranks"][rank]["waited_for_s"]
         late = "1" if by_name or rank == 0 else "0"  # dp: all wait for rank 0, which waits for rank 1
@@ -103,10 +136,10 @@ def all_others_wait_for_a_late_rank(words, by_name):
 
 @test
 def under_async_nobody_waits_for_a_late_rank():
-    job = job_of(*SLOW, "--steps", "8", "--mode", "ps", "--policy", "async")
+    job = job_of(*SLOW, "--steps", "6", "--mode", "ps", "--policy", "async")
     expect_anatomy(job)
     for rank in (0, 2):
-        waited, delay = waiting_and_delay(job, rank, range(1, 8))
+        waited, delay = waiting_and_delay(job, rank, range(1, 6))
         expect(waited < 0.1 * delay, f"rank {rank} waited {waited:.3f} s, and the delay is {delay:.3f} s")
 
 
@@ -123,8 +156,8 @@ def under_ssp_ranks_wait_only_beyond_the_bound():
 
 # ---- communication and the link ----------------------------------------------------------------
 
-RATE, LATENCY = 500e3, 0.02
-LINK = [*LENET, "--batch", "2", "--gpus", "2", "--steps", "7", "--warmup", "2", "--link", "500KB/s,20ms"]
+RATE, LATENCY = 200e3, 0.05
+LINK = [*LENET, "--batch", "2", "--gpus", "2", "--steps", "5", "--warmup", "1", "--link", "200KB/s,50ms"]
 # fc3, fc2, fc1, conv2, conv1: in the order in which gradients become ready; a bias is as good as no bytes
 TENSORS = [840, 10080, 48000, 2400, 150]
 PARAMETERS = 61706

@@ -56,6 +56,7 @@ static void communication_adds_rho_of_its_time_to_the_compute_beside_it(void **c
         open_talk(&b, &t, 50, 90);
         bench_launch(&b, b.streams[0], 100);
         check_us("the end of the kernel", bench_mark_us(&b, 0, b.streams[0], 0), 110 + rhos[i] * 40);
+        check_us("the slowdown", (double)sim_mark_slowed_ns(b.streams[0], 0) / 1000, rhos[i] * 40);
         sim_actor_close(&t.actor);
         bench_close(&b);
     }
