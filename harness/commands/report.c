@@ -41,7 +41,7 @@ static status render(const char *path, const json_t *result, text_buffer *out)
     else if (json_object_get(result, "jobs"))
         report_plan(result, out);
     else
-        return fail(STATUS_DATA, "%s: expected the JSON of harness run, compare or reproduce", path);
+        return fail(STATUS_DATA, "%s: expected the JSON of harness run, run --plan, compare --policies or reproduce", path);
     if (version && found < RESULT_SCHEMA_VERSION)
         log_warn("%s: schema_version %lld, this program writes %d: figures that are not there are shown as -",
                  path, (long long)found, RESULT_SCHEMA_VERSION);
@@ -64,6 +64,6 @@ static status run_report(command_line *line)
 
 const command command_report = {.name = "report",
                                 .usage = "FILE",
-                                .summary = "print the report of a run from its JSON (--json FILE)",
+                                .summary = "print the report of a run, plan or reproduction from its JSON",
                                 .most_words = 1,
                                 .run = run_report};

@@ -1,5 +1,6 @@
 #include "harness/compare/compare.h"
 
+#include "harness/report/report.h"
 #include "harness/report/significance.h"
 #include "harness/sweep/sweep.h"
 
@@ -207,9 +208,9 @@ static status compare_sides(const side *a, const side *b, bool rounds, const cha
         if (strcmp(text_at(job, "engine"), text_at(other, "engine")) != 0) continue;
         json_t *rows = NULL;
         TRY(compare_job(a, b, j, rounds, &rows));
-        if (json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:o}", "label", label, "engine",
-                                                  text_at(job, "engine"), "policy", text_at(job, "policy"),
-                                                  "metrics", rows)) != 0)
+        if (json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:s, s:o}", "label", label, "name",
+                                                  text_at(job, "name"), "engine", text_at(job, "engine"),
+                                                  "policy", text_at(job, "policy"), "metrics", rows)) != 0)
             return no_memory();
     }
     return STATUS_OK;
@@ -442,12 +443,10 @@ void compare_report(const json_t *comparison, text_buffer *out)
     json_array_foreach(json_object_get(comparison, "comparisons"), i, job)
     {
         const json_t *rows = json_object_get(job, "metrics");
-        const char *label = text_at(job, "label"), *engine = text_at(job, "engine"),
-                   *policy = text_at(job, "policy");
+        const char *label = text_at(job, "label");
         char name[320];
-        snprintf(name, sizeof name, "%s%s%s", *label ? label : engine,
-                 *label || strcmp(engine, policy) == 0 ? "" : " ",
-                 *label || strcmp(engine, policy) == 0 ? "" : policy);
+        if (*label) snprintf(name, sizeof name, "%s", label);
+        else report_job_name(job, name, sizeof name);
         text_append(out, "\n%-28s%11s%11s%8s  %s\n", name, "A", "B", "B/A", "95 % interval");
         json_array_foreach(rows, r, row) append_row(row, out);
         if (json_array_size(rows) > 0) append_power(json_array_get(rows, 0), interleaved, out);

@@ -29,4 +29,7 @@ void report_reproduction(const json_t *result, text_buffer *out);
 /* Several results of runs of one engine each: what `harness compare` prints. */
 void report_compare(const json_t *runs, text_buffer *out);
 
+/* Of a job of a result: "none", "none (all cores)", "ps (sync)". Returns `buffer`. */
+char *report_job_name(const json_t *job, char *buffer, size_t size);
+
 #endif

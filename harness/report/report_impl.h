@@ -48,8 +48,6 @@ void report_target_rows(report_layout layout, const json_t *jobs, text_buffer *o
 /* How samples/s are counted where ranks do not wait for each other; how clocks are aligned. A line each,
  * where it applies. */
 void report_notes(const json_t *jobs, text_buffer *out);
-/* "none", "none (all cores)", "ps (sync)". Returns `buffer`. */
-char *report_job_name(const json_t *job, char *buffer, size_t size);
 /* The head of a table of jobs: their names. */
 void report_heads(report_layout layout, const json_t *jobs, const char *label, text_buffer *out);
 

@@ -114,7 +114,7 @@ static const report_row comparison_rows[] = {
     {"speed-up over none", CELL_RATIO, .path = "speedup"},
     {"speed-up over none (of the implementation)", CELL_RATIO, .path = "speedup"},
     {"weak-scaling efficiency", CELL_PERCENT, .path = "weak_scaling_efficiency"},
-    {"efficiency per core", CELL_PERCENT, .path = "efficiency_per_core"}};
+    {"efficiency per core", CELL_PERCENT, .path = "efficiency_per_core", .optional = true}};
 static const report_row all_cores_row[] = {{"speed-up over none (all cores)", CELL_RATIO, .path = "speedup"}};
 static const report_row job_rows[] = {
     {"bytes sent per step, max over ranks", CELL_BYTES, .path = "bytes_sent_per_step", .value = busiest_rank},

@@ -146,6 +146,13 @@ static json_t *compare_with(const json_t *jobs, const json_t *base,
     return rows;
 }
 
+/* Elsewhere ranks do not compute on the cores of this host. */
+static bool on_processor(const json_t *job)
+{
+    const char *device = json_string_value(json_object_get(job, "device"));
+    return device && (strcmp(device, "cpu") == 0 || strcmp(device, "reference") == 0);
+}
+
 /* Weak scaling compares the same batch per rank. */
 static json_t *against_none(const json_t *job, const json_t *base, double speedup, int cores)
 {
@@ -154,7 +161,7 @@ static json_t *against_none(const json_t *job, const json_t *base, double speedu
     return json_pack("{s:O, s:o, s:o, s:o}", "name", json_object_get(job, "name"), "speedup",
                      real_or_null(measured, speedup), "weak_scaling_efficiency",
                      real_or_null(measured && weak, speedup / (double)get_int(job, "world_size")),
-                     "efficiency_per_core", real_or_null(measured, per_core));
+                     "efficiency_per_core", real_or_null(measured && on_processor(job), per_core));
 }
 
 static json_t *against_all_cores(const json_t *job, const json_t *base, double speedup, int cores)

@@ -38,6 +38,18 @@ def compared(path, *words):
 
 
 @test
+def both_baselines_are_named():
+    with folder() as path:
+        job = {"engine": "none", "policy": "none", "step_time": {"median_s": 1}, "throughput": {"samples_per_s": 32}}
+        with open(os.path.join(path, "run.json"), "w", encoding="utf-8") as file:
+            json.dump({"schema_version": 3, "jobs": [{**job, "name": name} for name in ("none", "all-cores")]}, file)
+        words = ["compare", os.path.join(path, "run.json"), os.path.join(path, "run.json")]
+        heads = [line.split("  ")[0] for line in harness(*words).out.splitlines() if "B/A" in line]
+        expect_equal(heads, ["none", "none (all cores)"], "heads")
+        expect_equal([one["name"] for one in harness(*words, "--json", "-").json()["comparisons"]], ["none", "all-cores"], "JSON")
+
+
+@test
 def a_shown_slowdown_decides_the_exit_code():
     with folder() as path:
         write(path + "/a", around(0.1))

@@ -522,6 +522,15 @@ def efficiency_follows_from_throughput():
 
 
 @test
+def efficiency_per_core_is_of_ranks_on_the_cores_of_this_machine():
+    for device, known in (("reference", True), ("sim:dgx1-v100", False)):
+        data = ["--model", "lenet"] if not known else WINE
+        result = harness(*data, "--device", device, "--gpus", "2", "--steps", "2", "--json", "-")
+        rows = result.json()["comparison"]["against_none"]
+        expect_equal([row["efficiency_per_core"] is not None for row in rows], [known] * len(rows), device)
+
+
+@test
 def a_second_baseline_has_all_cores_and_the_batch_of_all_ranks():
     jobs = harness(*ALONE, "--gpus", "3", "--json", "-").jobs()
     expect_equal(list(jobs), ["none", "all-cores", "ps", "ring"], "jobs")
