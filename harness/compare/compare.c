@@ -58,15 +58,35 @@ static void side_free(side *s)
 
 /* ---- one comparison ---------------------------------------------------------------------------------- */
 
-static double metric_of(const json_t *run, size_t job, int metric)
+static const char *text_at(const json_t *job, const char *key)
 {
-    const json_t *at = json_array_get(json_object_get(run, "jobs"), job);
+    const char *text = json_string_value(json_object_get(job, key));
+    return text ? text : "";
+}
+
+/* What a job is called in every run; before jobs had names, its engine. */
+static const char *name_of(const json_t *job)
+{
+    return json_object_get(job, "name") ? text_at(job, "name") : text_at(job, "engine");
+}
+
+static const json_t *job_of(const json_t *run, const char *name)
+{
+    size_t i;
+    json_t *job;
+    json_array_foreach(json_object_get(run, "jobs"), i, job) if (strcmp(name_of(job), name) == 0) return job;
+    return NULL;
+}
+
+static double metric_of(const json_t *run, const char *job, int metric)
+{
+    const json_t *at = job_of(run, job);
     for (int i = 0; i < 3 && metrics[metric].path[i]; i++) at = json_object_get(at, metrics[metric].path[i]);
     return json_is_number(at) ? json_number_value(at) : NAN;
 }
 
 /* The values of a metric on both sides, out[2][most]; of rounds only those that have both. */
-static void read_values(const side *a, const side *b, size_t job, int metric, bool rounds, double *out,
+static void read_values(const side *a, const side *b, const char *job, int metric, bool rounds, double *out,
                         int most, int count[2])
 {
     count[0] = count[1] = 0;
@@ -101,8 +121,8 @@ static json_t *number(double value)
 
 /* One row: *p is to be corrected, NaN where nothing was tested. NULL row: the metric does not exist or is
  * zero. */
-static status compare_metric(const side *a, const side *b, size_t job, int metric, bool rounds, json_t **row,
-                             double *p)
+static status compare_metric(const side *a, const side *b, const char *job, int metric, bool rounds,
+                             json_t **row, double *p)
 {
     int most = a->count > b->count ? a->count : b->count, count[2];
     double *values = malloc((size_t)most * 2 * sizeof *values);
@@ -161,7 +181,7 @@ static status add_verdicts(json_t *rows, double *p)
     return STATUS_OK;
 }
 
-static status compare_job(const side *a, const side *b, size_t job, bool rounds, json_t **out)
+static status compare_job(const side *a, const side *b, const char *job, bool rounds, json_t **out)
 {
     json_t *rows = json_array();
     double p[METRIC_COUNT];
@@ -189,12 +209,6 @@ static const json_t *first_run(const side *s)
     return NULL;
 }
 
-static const char *text_at(const json_t *job, const char *key)
-{
-    const char *text = json_string_value(json_object_get(job, key));
-    return text ? text : "";
-}
-
 /* A row in `list` for each job that both sides have, called `label`. */
 static status compare_sides(const side *a, const side *b, bool rounds, const char *label, json_t *list)
 {
@@ -204,10 +218,10 @@ static status compare_sides(const side *a, const side *b, bool rounds, const cha
     if (!run_a || !run_b) return STATUS_OK;
     json_array_foreach(json_object_get(run_a, "jobs"), j, job)
     {
-        const json_t *other = json_array_get(json_object_get(run_b, "jobs"), j);
-        if (strcmp(text_at(job, "engine"), text_at(other, "engine")) != 0) continue;
+        const char *name = name_of(job);
+        if (!job_of(run_b, name)) continue;
         json_t *rows = NULL;
-        TRY(compare_job(a, b, j, rounds, &rows));
+        TRY(compare_job(a, b, name, rounds, &rows));
         if (json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:s, s:o}", "label", label, "name",
                                                   text_at(job, "name"), "engine", text_at(job, "engine"),
                                                   "policy", text_at(job, "policy"), "metrics", rows)) != 0)
@@ -445,8 +459,10 @@ void compare_report(const json_t *comparison, text_buffer *out)
         const json_t *rows = json_object_get(job, "metrics");
         const char *label = text_at(job, "label");
         char name[320];
-        if (*label) snprintf(name, sizeof name, "%s", label);
-        else report_job_name(job, name, sizeof name);
+        if (*label)
+            snprintf(name, sizeof name, "%s", label);
+        else
+            report_job_name(job, name, sizeof name);
         text_append(out, "\n%-28s%11s%11s%8s  %s\n", name, "A", "B", "B/A", "95 % interval");
         json_array_foreach(rows, r, row) append_row(row, out);
         if (json_array_size(rows) > 0) append_power(json_array_get(rows, 0), interleaved, out);

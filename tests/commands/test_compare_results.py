@@ -105,6 +105,21 @@ def other_figures_are_corrected_for_being_several():
 
 
 @test
+def jobs_are_paired_by_their_names():
+    with folder() as path:
+        for side, names in (("a", ["none", "all-cores", "ring"]), ("b", ["none", "ring"])):
+            os.makedirs(os.path.join(path, side))
+            for i in range(5):
+                jobs = [{"name": name, "engine": name.replace("all-cores", "none"), "policy": "p",
+                         "step_time": {"median_s": {"none": 0.1, "all-cores": 0.2, "ring": 0.3}[name] + i / 1000}} for name in names]
+                with open(os.path.join(path, side, f"{i}.json"), "w", encoding="utf-8") as file:
+                    json.dump({"jobs": jobs}, file)
+        result = harness("compare", path + "/a", path + "/b", "--json", "-")
+        found = {c["name"]: c["metrics"][0]["ratio"] for c in result.json()["comparisons"]}
+        expect_equal(found, {"none": 1.0, "ring": 1.0}, "ratios of step times", result)
+
+
+@test
 def sweeps_are_compared_point_by_point():
     with folder() as path:
         words = ["--device", "sim:dgx1-v100", "--model", "resnet18", "--steps", "4", "--vary", "gpus=2,4", "--mode", "ring"]
