@@ -45,12 +45,27 @@ static status print_help(void)
     return output_text(&out);
 }
 
-static status print_command_help(const command *c, bool all)
+static bool is_word(const char *argument, const char *word)
 {
+    return argument && strcmp(argument, word) == 0;
+}
+
+static status print_command_help(const command *c, const char *what)
+{
+    bool all = is_word(what, "--help=all");
     option_binding bindings[COMMAND_MOST_BINDINGS] = {{0}};
     void *options = calloc(1, c->options_size + 1);
     text_buffer out = {0};
     if (!options) return fail(STATUS_SYSTEM, "no memory for the options of %s", c->name);
+    if (is_word(what, "--help=effects") && !c->effects) {
+        free(options);
+        return fail(STATUS_USAGE, "%s: expected --help or --help=all, got %s; harness run has that table", c->name, what);
+    }
+    if (is_word(what, "--help=effects")) {
+        c->effects(&out);
+        free(options);
+        return output_text(&out);
+    }
     text_append(&out, "usage: harness %s %s\n%s\n", c->name, c->usage, c->summary);
     if (c->help) c->help(all, &out);
     else if (c->bind) options_help(bindings, c->bind(options, bindings), all, &out);
@@ -95,14 +110,10 @@ static status run_command(const command *c, int argc, char *argv[], int *exit_co
     return rc;
 }
 
-static bool is_word(const char *argument, const char *word)
-{
-    return argument && strcmp(argument, word) == 0;
-}
-
 static bool is_help(const char *argument)
 {
-    return is_word(argument, "--help") || is_word(argument, "-h") || is_word(argument, "--help=all");
+    return is_word(argument, "--help") || is_word(argument, "-h") || is_word(argument, "--help=all") ||
+           is_word(argument, "--help=effects");
 }
 
 static status print_units(void)
@@ -128,8 +139,8 @@ static status dispatch(int argc, char *argv[], int *exit_code)
     int skip = asks ? 2 : 1;
     if (first && argv[skip][0] != '-') TRY(find_command(argv[skip++], &c));
     for (int i = skip; i < argc; i++)
-        if (is_help(argv[i])) return print_command_help(c, is_word(argv[i], "--help=all"));
-    return asks ? print_command_help(c, false) : run_command(c, argc - skip, argv + skip, exit_code);
+        if (is_help(argv[i])) return print_command_help(c, argv[i]);
+    return asks ? print_command_help(c, "--help") : run_command(c, argc - skip, argv + skip, exit_code);
 }
 
 /* A standard stream that was closed would be the next file that is opened, and what is meant for it would

@@ -64,6 +64,28 @@ status model_resolve(const model_options *options, model_options *out)
     return STATUS_OK;
 }
 
+/* Sizes that a model has are above 0 among its defaults; perceptrons are fixed. */
+static bool is_taken(const model_entry *m, const option *o)
+{
+    if (o->type == OPTION_TEXT) return true; /* its name */
+    if (o->offset == FIELD(head)) return m->build == build_bert;
+    if (o->type != OPTION_INT) return m->build == build_resnet;
+    return m->input != NN_INPUT_FEATURES && *(const int64_t *)((const char *)&m->defaults + o->offset) > 0;
+}
+
+status model_check_options(const option_binding *given)
+{
+    const model_entry *entry = NULL;
+    const model_options *options = given->storage;
+    TRY(model_find(options->name, &entry));
+    for (size_t i = 0; i < model_option_table.count; i++) {
+        const option *o = &model_option_list[i];
+        if (options_given(given, o->name) && !is_taken(entry, o))
+            return fail(STATUS_USAGE, "--%s: not used by the model %s", o->name, entry->name);
+    }
+    return STATUS_OK;
+}
+
 status model_build(const model_options *options, nn_model **out)
 {
     *out = NULL;

@@ -60,6 +60,9 @@ extern const int model_count;
 /* STATUS_USAGE for an unknown name, naming those allowed. */
 status model_find(const char *name, const model_entry **out);
 
+/* STATUS_USAGE where an option was given that the model does not use; `given` is a binding of model_option_table. */
+status model_check_options(const option_binding *given);
+
 /* Fills options that are 0 from the model's defaults and builds it. STATUS_CONFIG where they do not fit. */
 status model_build(const model_options *options, nn_model **out);
 

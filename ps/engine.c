@@ -356,6 +356,12 @@ bool ps_updates_on_gpu(const sync_engine *e)
     return e->context.front && p->server_optimizer && p->placement == PS_PLACEMENT_RANK;
 }
 
+void ps_write_settings(const sync_engine *e, text_buffer *out)
+{
+    if (e->type == &sync_ps_dp) ps_dp_write_settings(e, out);
+    else ps_policy_write(&((const ps_engine *)e)->policy, ((const ps_engine *)e)->options, out);
+}
+
 void ps_read_report(sync_engine *e, ps_report *out)
 {
     *out = (ps_report){0};

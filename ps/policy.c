@@ -139,6 +139,8 @@ static status resolve_data_parallel(const char *name, const ps_options *o, ps_po
 status ps_policy_resolve(const char *name, const ps_options *options, int world, ps_policy *out)
 {
     TRY(find_row(name, out));
+    if (options->interface && strcmp(options->interface, "lo") != 0 && options->transport != PS_TRANSPORT_TCP)
+        return fail(STATUS_USAGE, "--interface: expected --transport tcp, got %s", transport_names[options->transport]);
     if (out->consistency == PS_DATA_PARALLEL) return resolve_data_parallel(name, options, out);
     const unfit_option list[] = {
         {options->dp_loss > 0, "dp-loss", loss_names[options->dp_loss]},
@@ -161,4 +163,22 @@ status ps_policy_resolve(const char *name, const ps_options *options, int world,
         return fail(STATUS_CONFIG, "--server-optimizer: expected on, or consistency sync, got off with consistency %s",
                     consistency_names[1 + out->consistency]);
     return STATUS_OK;
+}
+
+void ps_policy_write(const ps_policy *p, const ps_options *o, text_buffer *out)
+{
+    bool dp = p->consistency == PS_DATA_PARALLEL;
+    text_append(out, "divide=%s\nserver_threads=%" PRId64 "\npayload=%s\ntransport=%s\ninterface=%s\n",
+                p->divide_before ? "before" : "after", o->server_threads, payload_names[o->payload],
+                transport_names[o->transport], o->interface);
+    if (dp) {
+        text_append(out, "dp_loss=%s\ndp_lifetimes=%s\nkeep_grads=%d\n", loss_names[1 + p->loss],
+                    lifetime_names[1 + p->lifetimes], p->keep_grads);
+        return;
+    }
+    text_append(out, "consistency=%s\nstaleness=%" PRId64 "\npartition_bytes=%" PRId64 "\ncredit_bytes=%" PRId64 "\n",
+                consistency_names[1 + p->consistency], p->staleness, p->partition_bytes, p->credit_bytes);
+    text_append(out, "priority=%s\nservers=%" PRId64 "\nserver_placement=%s\nserver_optimizer=%s\n",
+                priority_names[1 + p->priority], p->servers, placement_names[1 + p->placement],
+                p->server_optimizer ? "on" : "off");
 }

@@ -79,6 +79,9 @@ enum {
 };
 extern const sync_policy_info ps_policy_infos[PS_POLICY_COUNT];
 
+/* "key=value" lines: what runs. */
+void ps_policy_write(const ps_policy *p, const ps_options *options, text_buffer *out);
+
 /* STATUS_USAGE for an unknown name, STATUS_CONFIG where policy and options do not fit together. */
 status ps_policy_resolve(const char *name, const ps_options *options, int world, ps_policy *out);
 

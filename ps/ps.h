@@ -30,6 +30,9 @@ bool ps_dp_read_sizes(sync_engine *e, ps_dp_sizes *out);
 /* Whether gradients are summed and parameters updated by GPUs: device 0's under `dp`, else those of the servers' ranks. */
 bool ps_updates_on_gpu(const sync_engine *e);
 
+/* What runs, policy and options together, as "key=value" lines. */
+void ps_write_settings(const sync_engine *e, text_buffer *out);
+
 /* The number of steps by which a rank may lead another, for job_stop_here(); JOB_UNBOUNDED
  * where nobody waits. STATUS_USAGE or STATUS_CONFIG as requirements(). */
 status ps_lead(const void *options, const char *policy, int world, int64_t *out);

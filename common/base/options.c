@@ -295,6 +295,27 @@ bool options_given(const option_binding *binding, const char *name)
     return false;
 }
 
+bool options_is_default(const option_binding *binding, const char *name)
+{
+    for (size_t i = 0; i < binding->table->count; i++) {
+        const option *o = &binding->table->options[i];
+        char now[256], initial[256];
+        union {
+            int64_t integer;
+            double real;
+            const char *text;
+        } value = {0};
+        option alone = *o;
+        option_table table = {.options = &alone, .count = 1};
+        option_binding scratch = {.table = &table, .storage = &value};
+        if (strcmp(o->name, name) != 0) continue;
+        alone.offset = 0;
+        if (options_defaults(&scratch, 1) != STATUS_OK) error_clear();
+        return strcmp(options_format(binding, i, now, sizeof now), options_format(&scratch, 0, initial, sizeof initial)) == 0;
+    }
+    return false;
+}
+
 char *options_format(const option_binding *binding, size_t index, char *buffer, size_t size)
 {
     const option *o = &binding->table->options[index];

@@ -85,6 +85,9 @@ status options_check(const option_binding *binding);
 
 bool options_given(const option_binding *binding, const char *name);
 
+/* Its value is the one that it has when it is not given. */
+bool options_is_default(const option_binding *binding, const char *name);
+
 /* The current value, as on the command line. Returns `buffer`. */
 char *options_format(const option_binding *binding, size_t index, char *buffer, size_t size);
 

@@ -66,6 +66,12 @@ status optimizer_resolve(const option_binding *binding)
     if (o->nesterov && (o->momentum <= 0 || o->dampening != 0))
         return fail(STATUS_USAGE, "--nesterov: expected --momentum above 0 and --dampening 0, got %g and %g",
                     o->momentum, o->dampening);
+    if (options_given(binding, "lr-gamma") && o->schedule != LR_STEP)
+        return fail(STATUS_USAGE, "--lr-gamma: expected --lr-schedule step");
+    if (options_given(binding, "lr-steps") && o->schedule == LR_CONSTANT)
+        return fail(STATUS_USAGE, "--lr-steps: expected --lr-schedule step, cosine or linear");
+    if (options_given(binding, "dampening") && o->dampening != 0 && o->kind == OPTIMIZER_SGD && o->momentum <= 0)
+        return fail(STATUS_USAGE, "--dampening: expected --momentum above 0");
     static const char *const of_sgd[] = {"momentum", "dampening", "nesterov"};
     static const char *const of_adam[] = {"beta1", "beta2", "eps"};
     for (int i = 0; i < 3; i++) {

@@ -22,6 +22,7 @@ static void start_phase(sim_group *g)
 static void on_arrived(void *context)
 {
     sim_group *g = context;
+    g->ran = g->algorithm;
     if (++g->phase < g->plans[g->algorithm].count) {
         start_phase(g);
         return;
@@ -42,18 +43,21 @@ double sim_group_share(const sim_group *g, sim_collective kind, double bytes)
     return bytes * (cost.bus / cost.bandwidth);
 }
 
-int64_t sim_group_messages(const sim_group *g, sim_collective kind, sim_algorithm algorithm)
+int64_t sim_group_messages(const sim_group *g, sim_collective kind)
 {
     if (g->count < 2) return 0;
     if (kind != SIM_ALL_REDUCE) return g->count - 1;
-    return algorithm == SIM_RING ? 2 * (g->count - 1) : sim_plan_messages(&g->plans[algorithm]);
+    return g->ran == SIM_RING ? 2 * (g->count - 1) : sim_plan_messages(&g->plans[g->ran]);
 }
 
-/* With trees: NCCL's own choice, what its model says is faster. */
+/* NCCL's own choice: what its model says is faster. */
 static void choose_algorithm(sim_group *g, sim_time ring)
 {
     sim_time tree = SIM_NEVER;
-    if (!g->simulation->config.trees || g->kind != SIM_ALL_REDUCE || g->algorithm != SIM_RING) return;
+    bool library = g->algorithm == SIM_LIBRARY || (g->simulation->config.trees && g->algorithm == SIM_RING);
+    if (!library) return;
+    g->algorithm = SIM_RING;
+    if (g->kind != SIM_ALL_REDUCE || g->count < 2) return;
     sim_nccl_choose(g->rings, g->kind, SIM_TREE, g->bytes, &tree);
     if (tree < ring) g->algorithm = SIM_TREE;
 }
@@ -81,8 +85,9 @@ static void on_begin(void *context)
 }
 
 /* Before the first call by an algorithm: its plan, and room for its links in the flow. */
-static status prepare(sim_group *g, sim_algorithm algorithm)
+static status prepare(sim_group *g, sim_algorithm wanted)
 {
+    sim_algorithm algorithm = wanted == SIM_LIBRARY ? SIM_TREE : wanted;
     sim_plan *p = &g->plans[algorithm];
     if (p->rings || algorithm == SIM_RING || g->count < 2) return STATUS_OK;
     TRY(sim_plan_open(g->rings, algorithm, p));

@@ -29,6 +29,7 @@ typedef struct sim_group {
     int hops; /* that the flow has room for */
     sim_plan plans[SIM_ALGORITHM_COUNT]; /* opened as they are first used */
     sim_algorithm algorithm;             /* of the call that gathers or runs */
+    sim_algorithm ran;                   /* by which the last call was made */
     sim_phase_cost costs[SIM_PHASES_MOST];
     int phase;
     struct sim_joined {
@@ -58,8 +59,8 @@ void sim_group_close(sim_group **group);
 status sim_group_join(sim_group *g, int member, sim_time at, sim_collective kind, sim_algorithm algorithm, double bytes,
                       const sim_group_member *told);
 
-/* Messages that every member sends in such a call. */
-int64_t sim_group_messages(const sim_group *g, sim_collective kind, sim_algorithm algorithm);
+/* Messages that every member has sent in the call that has just finished. */
+int64_t sim_group_messages(const sim_group *g, sim_collective kind);
 
 /* Bytes that every member sends in such a call. */
 double sim_group_share(const sim_group *g, sim_collective kind, double bytes);

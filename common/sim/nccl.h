@@ -18,7 +18,8 @@ typedef enum sim_algorithm {
     SIM_TREE,
     SIM_TWO_SHOT,
     SIM_HIERARCHICAL,
-    SIM_ALGORITHM_COUNT
+    SIM_ALGORITHM_COUNT,
+    SIM_LIBRARY = SIM_ALGORITHM_COUNT /* of a call: ring or tree, as NCCL's model chooses by size */
 } sim_algorithm;
 
 /* The collectives that differ in their steps. */

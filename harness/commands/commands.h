@@ -27,6 +27,7 @@ typedef struct command {
     size_t (*bind)(void *options, option_binding *bindings);
     int most_words; /* besides options */
     status (*run)(command_line *line);
+    void (*effects)(text_buffer *out); /* --help=effects: what its options do where; NULL: there is no such table */
     void (*help)(bool all, text_buffer *out); /* instead of the options in `bind`; NULL: none */
 } command;
 

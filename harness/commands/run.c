@@ -5,6 +5,7 @@
 #include "harness/launch/environment.h"
 #include "harness/launch/processors.h"
 #include "harness/report/report.h"
+#include "harness/run/option_effects.h"
 #include "harness/run/output.h"
 #include "harness/run/plan.h"
 #include "harness/run/run_result.h"
@@ -171,28 +172,16 @@ static status run_rank(run_command *c, const launch_environment *e, command_line
 
 /* ---- both -------------------------------------------------------------------------------------- */
 
-/* An option of an engine that takes no part would do nothing, and nobody would know. */
-static status refuse_unused_options(const run_config *c)
-{
-    char mode[16]; /* the first option of all */
-    bool uses[ENGINE_COUNT];
-    int engine;
-    for (int e = 0; e < ENGINE_COUNT; e++) uses[e] = run_config_uses(c, e);
-    const char *name = run_config_unused(c, uses, &engine);
-    if (!name) return STATUS_OK;
-    return fail(STATUS_USAGE, "--%s: expected --mode %s or both, got --mode %s", name, engine_table[engine]->name,
-                options_format(&c->bindings[0], 0, mode, sizeof mode));
-}
-
 static status start(run_command *c, command_line *line)
 {
     TRY(run_config_init(&c->config));
     TRY(run_config_parse(&c->config, c->argc, c->argv));
     if (!launch_environment_is_rank()) {
-        TRY(refuse_unused_options(&c->config)); /* compare's are of several engines */
+        TRY(option_effects_check_engines(&c->config)); /* compare's are of several engines */
         if (!c->config.run.quiet) options_notices(c->config.bindings, BINDING_COUNT);
     }
     log_set_level((log_level)c->config.run.log_level);
+    if (!launch_environment_is_rank() && !c->config.run.quiet) option_effects_note(&c->config);
     if (c->config.run.plan) return report_the_plan(c);
     if (run_config_is_virtual(&c->config)) return run_and_report(c, line);
     launch_environment e;
@@ -223,7 +212,15 @@ static void help_run(bool all, text_buffer *out)
                      "  harness run --mode ps --policy dp --device sim:dgx1-v100 --gpus 8\n");
     if (run_config_init(c) == STATUS_OK) options_help(c->bindings, BINDING_COUNT, all, out);
     text_append(out, all ? "\nA line with a colon is a key of the policy: --policy ring=ddp:order=ready.\n"
-                         : "\nharness run --help=all lists every option and the keys of policies.\n");
+                         : "\nharness run --help=all lists every option and the keys of policies,\n"
+                           "harness run --help=effects what each does under which engine and device.\n");
+    free(c);
+}
+
+static void print_effects(text_buffer *out)
+{
+    run_config *c = calloc(1, sizeof *c);
+    if (c && run_config_init(c) == STATUS_OK) option_effects_text(c->bindings, BINDING_COUNT, out);
     free(c);
 }
 
@@ -233,4 +230,5 @@ const command command_run = {.name = "run",
                              .options_size = sizeof(run_command),
                              .most_words = COMMAND_READS_ITSELF,
                              .run = run_run,
+                             .effects = print_effects,
                              .help = help_run};

@@ -43,7 +43,7 @@ typedef struct rank_state {
     agreement agreement;
     rank_checkpoint checkpoint;
     int64_t checkpoint_step; /* from which the run goes on; 0 without --load */
-    int64_t saved_steps;
+    int64_t saved_steps, saves;
     int64_t lead;         /* steps that a rank may be ahead of another */
     int64_t batch_offset; /* of the source's batches against the run's */
 } rank_state;
@@ -264,6 +264,7 @@ static status save(rank_state *s)
     rank_slot_enter(s->slot, RANK_CHECKPOINT, clock_now_ns());
     TRY(sync_flush(trainer_engine(s->trainer)));
     s->saved_steps = s->next_step;
+    s->saves++;
     return rank_checkpoint_save(&s->checkpoint, s->next_step,
                                 batch_position_of_step(s->batches.training, batch_of_step(s, s->next_step)));
 }
@@ -396,6 +397,8 @@ static json_t *rank_to_json(rank_state *s)
     overlap_to_json(&s->overlap, trainer_engine(s->trainer), rank);
     json_t *staleness = ps_result_staleness(trainer_engine(s->trainer));
     bool whole = rank && json_object_set_new(rank, "staleness", staleness) == 0;
+    json_object_set_new(rank, "slow_factor", json_real(trainer_slowdown(s->trainer)));
+    json_object_set_new(rank, "loader_threads", json_integer(s->batches.loader_threads));
     if (whole && record_to_json(&s->record, &s->clock, rank) == STATUS_OK) return rank;
     json_decref(rank);
     return NULL;
@@ -411,6 +414,16 @@ static json_t *target_to_json(const run_options *r)
     if (any) return target;
     json_decref(target);
     return json_null();
+}
+
+/* What the engine runs; who drives its communication, a thread of its own or the compute thread while it waits; how often
+ * the run was saved. */
+static void add_settings(rank_state *s, json_t *job)
+{
+    const char *progress = trainer_is_inline(s->trainer) ? "inline" : "thread";
+    json_object_set_new(job, "settings", engine_settings_to_json(trainer_engine(s->trainer)));
+    json_object_set_new(job, "progress", s->place->engine == ENGINE_NONE ? json_null() : json_string(progress));
+    json_object_set_new(job, "checkpoints", json_integer(s->saves));
 }
 
 static json_t *job_to_json(rank_state *s, uint64_t hash)
@@ -439,6 +452,7 @@ static status merge_results(rank_state *s, const rendezvous_blob *blobs, run_job
     TRY(param_set_hash(trainer_params(s->trainer), trainer_stream(s->trainer), &hash));
     json_t *ranks = json_array();
     out->result = job_to_json(s, hash);
+    if (out->result) add_settings(s, out->result);
     status rc = STATUS_OK;
     for (int r = 0; r < s->place->world && rc == STATUS_OK; r++) {
         json_t *rank = json_loadb(blobs[r].data, blobs[r].bytes, 0, NULL);

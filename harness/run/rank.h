@@ -45,6 +45,7 @@ status trainer_setup(const run_config *config, const dataset *set, const nn_mode
 typedef struct rank_batches {
     batch_source *training, *evaluation; /* NULL: nothing to evaluate */
     loader_memory loaders;               /* where their buffers come from */
+    int loader_threads;                  /* that prepare the training batches */
     struct {
         void *data;
         size_t bytes;

@@ -259,6 +259,11 @@ status ring_result_algorithm(const sync_engine *e, json_t *job)
 
 /* ---- parameter server ------------------------------------------------------------------------- */
 
+static bool is_ring(const sync_engine *e)
+{
+    return strcmp(e->type->name, sync_ring.name) == 0;
+}
+
 static bool is_ps(const sync_engine *e)
 {
     return strcmp(e->type->name, sync_ps.name) == 0;
@@ -275,6 +280,22 @@ json_t *ps_result_staleness(sync_engine *e)
         json_array_append_new(histogram, json_integer(report.stale[i]));
     return json_pack("{s:I, s:I, s:f, s:o}", "reads", (json_int_t)report.reads, "largest",
                      (json_int_t)report.most, "mean", report.mean, "histogram", histogram);
+}
+
+json_t *engine_settings_to_json(const sync_engine *e)
+{
+    text_buffer lines = {0};
+    if (is_ps(e)) ps_write_settings(e, &lines);
+    else if (is_ring(e)) ring_settings_write(ring_get_settings(e), &lines);
+    if (!lines.data) return json_null();
+    json_t *settings = json_object();
+    for (char *at = lines.data, *end; (end = strchr(at, '\n')); at = end + 1) {
+        char *value = strchr(at, '=');
+        *end = *value = '\0';
+        json_object_set_new(settings, at, json_string(value + 1));
+    }
+    text_free(&lines);
+    return settings;
 }
 
 json_t *ps_result_updates(const sync_engine *e)

@@ -90,6 +90,9 @@ status ring_result_algorithm(const sync_engine *e, json_t *job);
 /* A rank's "staleness"; null under other engines. NULL without memory. After a flush. */
 json_t *ps_result_staleness(sync_engine *e);
 
+/* Of the job: "settings", what its engine runs, policy and options together; null under `none`. */
+json_t *engine_settings_to_json(const sync_engine *e);
+
 /* Of the job: who sums and updates, "gpu" or "host"; null under other engines. */
 json_t *ps_result_updates(const sync_engine *e);
 

@@ -8,6 +8,7 @@
 #include "common/sim/profile.h"
 #include "common/sync/straggler.h"
 #include "harness/launch/processors.h"
+#include "harness/run/option_effects.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -157,39 +158,11 @@ const char *run_config_profile(const run_config *c)
     return c->run.device[3] == ':' && c->run.device[4] ? c->run.device + 4 : SIM_DEFAULT_PROFILE;
 }
 
-/* Options of virtual devices only. */
-static status check_virtual(const run_config *c)
+static status check_ranks(const run_config *c)
 {
-    static const char *const names[] = {"jitter", "nodes", "efficiency"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (options_given(&c->bindings[0], names[i]))
-            return fail(STATUS_USAGE, "--%s: expected --device sim:PROFILE, got %s", names[i], c->run.device);
     if (c->run.gpus > JOB_MOST_RANKS)
         return fail(STATUS_USAGE, "--gpus: expected 1 to %d (more only on virtual devices), got %lld", JOB_MOST_RANKS,
                     (long long)c->run.gpus);
-    return STATUS_OK;
-}
-
-/* What virtual time would ignore. An option that keeps its default is no error. */
-static status refuse_on_virtual(const run_config *c)
-{
-    static const char *const names[] = {
-        "threads",    "augment",     "rendezvous",      "progress",        "bind",          "on-nonfinite",
-        "eval-every", "target-loss", "target-accuracy", "connect-timeout", "loader-threads", "isolated"};
-    char value[256];
-    for (int b = 0; b < BINDING_COUNT; b++) {
-        const option_table *table = c->bindings[b].table;
-        for (size_t i = 0; i < table->count; i++) {
-            const option *o = &table->options[i];
-            bool refused = false;
-            for (size_t n = 0; n < sizeof names / sizeof names[0]; n++) refused = refused || strcmp(o->name, names[n]) == 0;
-            if (!refused || !options_given(&c->bindings[b], o->name)) continue;
-            if (strcmp(o->name, "eval-every") == 0 && c->run.eval_every < 0) continue; /* nothing is evaluated */
-            if (o->initial && strcmp(options_format(&c->bindings[b], i, value, sizeof value), o->initial) == 0) continue;
-            return fail(STATUS_CONFIG, "--%s: expected a real device, got --device %s, where it has no effect", o->name,
-                        c->run.device);
-        }
-    }
     return STATUS_OK;
 }
 
@@ -200,21 +173,10 @@ static status check_device(const run_config *c)
 #undef DEVICE_OPTION
     enum { COUNT = sizeof devices / sizeof devices[0] };
     if (c->run.tf32 && c->run.bf16) return fail(STATUS_USAGE, "--bf16: unexpected with --tf32");
-    if (run_config_is_virtual(c)) return refuse_on_virtual(c);
-    TRY(check_virtual(c));
+    if (run_config_is_virtual(c)) return STATUS_OK;
+    TRY(check_ranks(c));
     int index;
     return text_parse_choice("--device", c->run.device, devices, sizeof *devices, COUNT, &index);
-}
-
-static status refuse_cuda_options(const run_config *c)
-{
-    const run_options *r = &c->run;
-    const char *name = r->share_gpu         ? "share-gpu"
-                       : r->benchmark       ? "benchmark"
-                       : r->cuda_graph      ? "cuda-graph"
-                                            : NULL;
-    if (!name) return STATUS_OK;
-    return fail(STATUS_USAGE, "--%s: expected --device cuda, got %s", name, c->run.device);
 }
 
 /* Resolves --device auto, and the number of ranks without --gpus. */
@@ -226,11 +188,7 @@ static status choose_device(run_config *c)
     bool cuda = strcmp(c->run.device, "cuda") == 0;
     bool virtual = run_config_is_virtual(c);
     c->bound = c->run.bind == BIND_CORE ? BOUND_BY_HARNESS : BOUND_BY_NONE;
-    if (!cuda) TRY(refuse_cuda_options(c));
-    if (!cuda && !virtual && c->run.tf32)
-        return fail(STATUS_USAGE, "--tf32: expected --device cuda or sim:PROFILE, got %s", c->run.device);
-    if (c->run.bf16 && !cuda && !virtual && strcmp(c->run.device, "cpu") != 0)
-        return fail(STATUS_USAGE, "--bf16: expected --device cuda, cpu or sim:PROFILE, got %s", c->run.device);
+    TRY(option_effects_check_device(c));
     if (c->run.bf16 && !cuda && !virtual) { /* the device checks whether the processor has it */
         device_config cpu = {.name = "cpu", .world = 1, .threads = 1, .precision = DEVICE_PRECISION_BF16};
         device *d = NULL;
@@ -278,6 +236,7 @@ static status parse_trace_steps(run_config *c)
     const char *text = c->run.trace_steps;
     char number[24];
     if (!text) return STATUS_OK;
+    if (!c->run.trace) return fail(STATUS_USAGE, "%s: expected --trace FILE too", what);
     size_t length = strcspn(text, ":");
     if (text[length] != ':' || length >= sizeof number)
         return fail(STATUS_USAGE, "%s: expected FIRST:END such as 5:15, got '%s'", what, text);
@@ -336,13 +295,14 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
     net_link link;
     TRY(check_device(c));
     TRY(run_config_link(c, &link));
-    TRY(check_checkpoint(c));
     TRY(check_outputs(c));
     TRY(parse_trace_steps(c));
     TRY(check_targets(c));
     if (c->run.mode == ENGINE_NONE && options_given(&c->bindings[0], "gpus") && c->run.gpus != 1)
         return fail(STATUS_USAGE, "--gpus: expected 1 with --mode none, got %lld", (long long)c->run.gpus);
+    TRY(model_check_options(&c->bindings[1]));
     TRY(choose_device(c));
+    TRY(check_checkpoint(c));
     straggler unused_straggler;
     TRY(straggler_init(&unused_straggler, c->shared.slow, 0, (int)c->run.gpus));
     const model_entry *entry = NULL;

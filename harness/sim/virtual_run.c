@@ -115,6 +115,7 @@ static json_t *rank_to_json(const job_record *j, int rank, trainer *t)
                                ledger_to_json(trainer_ledger(t)));
     json_t *staleness = ps_result_staleness(trainer_engine(t));
     bool whole = object && json_object_set_new(object, "staleness", staleness) == 0;
+    json_object_set_new(object, "slow_factor", json_real(trainer_slowdown(t)));
     if (whole) overlap_to_json(&j->ranks[rank].overlap, trainer_engine(t), object);
     if (whole &&
         record_to_json(&j->ranks[rank].record, &(clock_alignment){.aligned = false}, object) == STATUS_OK)
@@ -149,6 +150,7 @@ static status on_finished(void *context, int rank, trainer *t)
     TRY(virtual_trace_write(&j->trace, &j->events));
     j->job = job_to_json(j, j->first);
     if (!j->job) return no_memory();
+    json_object_set_new(j->job, "settings", engine_settings_to_json(trainer_engine(j->first)));
     TRY(ring_result_algorithm(trainer_engine(j->first), j->job));
     ps_dp_sizes sizes;
     bool has_sizes = ps_result_sizes(trainer_engine(j->first), &sizes);

@@ -207,6 +207,7 @@ static status open_all(trainer *t)
     TRY(device_open(&device, &t->device));
     TRY(device_stream_open(t->device, DEVICE_STREAM_COMPUTE, &t->stream));
     if (!device_get_info(t->device)->plans) TRY(straggler_init(&t->straggler, c->slow, c->rank, c->world));
+    t->slowdown = 1 + t->straggler.stretch;
     if (sim_device_simulation(t->device)) { /* its kernels take longer; nobody sleeps */
         sim_device_slow_down(t->device, 1 + t->straggler.stretch);
         t->straggler = (straggler){0};
@@ -324,6 +325,16 @@ int64_t trainer_skipped(const trainer *t)
 bool trainer_has_one_loss(const trainer *t)
 {
     return t->needs.one_loss;
+}
+
+double trainer_slowdown(const trainer *t)
+{
+    return t->slowdown;
+}
+
+bool trainer_is_inline(const trainer *t)
+{
+    return t->config.inline_progress;
 }
 
 device *trainer_device(trainer *t)

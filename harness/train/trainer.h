@@ -129,6 +129,11 @@ typedef struct evaluation_stop {
 } evaluation_stop;
 status trainer_evaluate(trainer *t, batch_source *source, evaluation_stop stop, evaluation_sums *out);
 
+/* --slow: how much longer this rank computes; 1: it is not slowed. */
+double trainer_slowdown(const trainer *t);
+/* The compute thread drives the engine's communication while it waits, rather than a thread of its own. */
+bool trainer_is_inline(const trainer *t);
+
 device *trainer_device(trainer *t);
 device_stream *trainer_stream(trainer *t);
 param_set *trainer_params(trainer *t);

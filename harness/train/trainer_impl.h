@@ -122,6 +122,7 @@ struct trainer {
     int64_t slowed_ns;   /* virtual time: by communication, up to the end of the previous step */
     int64_t cpu_ns;      /* processor time of the compute thread, up to there */
     int64_t last_end_ns; /* of the previous step; 0: the next one begins when it is called */
+    double slowdown;    /* by it */
     int64_t skipped;    /* updates that the run skipped before this process started */
     bool loss_reported; /* that it is not finite */
     float *kept;        /* trainer_keep_gradients() */

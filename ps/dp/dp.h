@@ -24,6 +24,8 @@
 status ps_dp_requirements(const void *options, const char *policy, int world, sync_requirements *out);
 status ps_dp_open(const sync_context *context, sync_engine **out);
 
+void ps_dp_write_settings(const sync_engine *e, text_buffer *out);
+
 extern const sync_engine_type sync_ps_dp;
 
 #endif

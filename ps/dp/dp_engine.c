@@ -199,6 +199,12 @@ static const void *dp_reduced_gradients(sync_engine *base, piece_list *owned)
     return set->grads.data;
 }
 
+void ps_dp_write_settings(const sync_engine *base, text_buffer *out)
+{
+    const dp_engine *e = (const dp_engine *)base;
+    ps_policy_write(&e->policy, e->options, out);
+}
+
 bool ps_dp_read_sizes(sync_engine *base, ps_dp_sizes *out)
 {
     if (base->type != &sync_ps_dp || base->context.world < 2 || base->context.rank != 0) return false;

@@ -8,7 +8,8 @@
  *   nccl      NCCL, on the memory of GPUs; the algorithm is the library's choice, or its ring
  *   mpi       Open MPI's MPI_Iallreduce and the like; the same
  *   plan      devices that plan: a call is done when it is posted
- *   sim       virtual devices: no bytes, and the time that NCCL's rings would take over a profile's links
+ *   sim       virtual devices: no bytes, and the time that an algorithm takes over a profile's links; algorithms: ring
+ *             (NCCL's), tree (NCCL's), two-shot, hierarchical, library (NCCL's choice of its two by size)
  *
  * The same calls with the same counts give bit-identical results in every run: the order of a sum depends
  * only on library, algorithm, ranks and count. `mean` is the sum, then a true division by the number of ranks.

@@ -129,6 +129,9 @@ static status resolve_buckets(const ring_options *o, const ring_policy *policy, 
 
 static status check(const ring_options *o, const ring_settings *s)
 {
+    if (o->powersgd_rank > 1 && s->hook != RING_HOOK_POWERSGD) return refuse("powersgd-rank", "expected --comm-hook powersgd");
+    if (o->powersgd_start > 0 && o->powersgd_start != 10 && s->hook != RING_HOOK_POWERSGD)
+        return refuse("powersgd-start", "expected --comm-hook powersgd");
     if (o->bucket_view && s->hook != RING_HOOK_NONE)
         return refuse("bucket-view", "a communication hook needs buckets of its own");
     if (o->allreduce_fp32 && s->hook != RING_HOOK_NONE)

@@ -432,8 +432,8 @@ def traffic_is_what_the_algorithms_move(ranks):
     expected = {"none": [0] * ranks, "ps": [(ranks - 1) * model] + [model] * (ranks - 1),
                 "ring": [2 * (ranks - 1) / ranks * model] * ranks}
     for engine, wanted_per_rank in expected.items():  # alone: each turn of a job has two ends
-        gpus = [] if engine == "none" else ["--gpus", ranks]
-        job = harness(*ALONE, "--steps", "60", "--mode", engine, *gpus, "--policy", "ps=sync", "--json", "-").jobs()[engine]
+        more = {"none": [], "ring": ["--gpus", ranks], "ps": ["--gpus", ranks, "--policy", "ps=sync"]}[engine]
+        job = harness(*ALONE, "--steps", "60", "--mode", engine, *more, "--json", "-").jobs()[engine]
         for row, wanted in zip(job["traffic"]["per_rank"], wanted_per_rank):
             for key in ("bytes_sent_per_step", "bytes_received_per_step"):
                 # Chunks of a ring are no equal parts, and a step in flight at an end of the measurement is not counted.

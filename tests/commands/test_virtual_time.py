@@ -67,7 +67,7 @@ def run(*words):
     ("patience at the start", run("--device", "sim", "--connect-timeout", "5s"), 78, "--connect-timeout: expected a real device"),
     ("loader threads", run("--device", "sim", "--loader-threads", "3"), 78, "--loader-threads: expected a real device"),
     ("whatif of bits or bytes", ("whatif", "--link", "10gb/s,1us"), 64, "expected a rate such as 10Gbit/s or 1.25GB/s"),
-    ("jitter on a CPU", run("--jitter", "3"), 64, "--jitter: expected --device sim:PROFILE, got auto"),
+    ("jitter on a CPU", run("--jitter", "3"), 64, "--jitter: expected --device sim:PROFILE, got c"),
     ("saving what is not there", run("--device", "sim", "--save", FILES.name + "/x.safetensors"), 78, "--save"),
     ("an unknown table", ("reproduce", "torch"), 64, "reproduce: expected one of torch-vs-apex"),
     ("a table on a CPU", ("reproduce", "torch-vs-apex", "--device", "cpu"), 64, "--device: expected sim:PROFILE"),

@@ -116,10 +116,16 @@ static sim_collective kind_of(const collective_call *call)
     return kinds[call->kind].as;
 }
 
-static sim_algorithm algorithm_of(const collective_call *call)
+/* --algorithm governs buckets. */
+static sim_algorithm algorithm_of(const sim_members_group *g, const collective_call *call)
 {
-    (void)call;
-    return SIM_RING;
+    static const sim_algorithm as[COLLECTIVE_ALGORITHM_COUNT] = {[COLLECTIVE_ALGORITHM_RING] = SIM_RING,
+                                                                 [COLLECTIVE_ALGORITHM_TWO_SHOT] = SIM_TWO_SHOT,
+                                                                 [COLLECTIVE_ALGORITHM_LIBRARY] = SIM_LIBRARY,
+                                                                 [COLLECTIVE_ALGORITHM_TREE] = SIM_TREE,
+                                                                 [COLLECTIVE_ALGORITHM_HIERARCHICAL] = SIM_HIERARCHICAL};
+    bool of_bucket = call->kind == COLLECTIVE_ALL_REDUCE && !call->control;
+    return of_bucket ? as[g->base.world->config.algorithm] : SIM_RING;
 }
 
 static double bytes_of(const collective_call *call)
@@ -137,7 +143,7 @@ static void on_finished(void *context)
     slot->times.finished_ns = sim_to_ns(now);
     sim_collective kind = kind_of(&slot->call);
     count_traffic(&w->base.traffic, sim_group_share(g->shared, kind, bytes_of(&slot->call)),
-                  sim_group_messages(g->shared, kind, algorithm_of(&slot->call)));
+                  sim_group_messages(g->shared, kind));
     collective_queue_at(&g->base, 0)->completed++;
     g->joined = false;
     w->moved = true;
@@ -152,7 +158,7 @@ static status join_next(sim_members_group *g, sim_time at)
     sim_group_member told = {.moving = on_moving, .finished = on_finished, .context = g};
     const collective_call *call = &present(g)->call;
     g->joined = true;
-    return sim_group_join(g->shared, g->base.rank, at, kind_of(call), algorithm_of(call), bytes_of(call), &told);
+    return sim_group_join(g->shared, g->base.rank, at, kind_of(call), algorithm_of(g, call), bytes_of(call), &told);
 }
 
 static status sim_post(collective_queue *q)
@@ -208,8 +214,9 @@ static status sim_progress(collective_world *world, int64_t now_ns, int64_t *dea
  * will happen, and the simulation reports which rank waits for which. */
 const collective_type collective_sim = {
     .name = "sim",
-    .algorithms = COLLECTIVE_HAS(LIBRARY),
-    .algorithm = COLLECTIVE_ALGORITHM_LIBRARY,
+    .algorithms = COLLECTIVE_HAS(RING) | COLLECTIVE_HAS(TWO_SHOT) | COLLECTIVE_HAS(TREE) | COLLECTIVE_HAS(HIERARCHICAL) |
+                  COLLECTIVE_HAS(LIBRARY),
+    .algorithm = COLLECTIVE_ALGORITHM_RING,
     .world_bytes = sizeof(sim_world),
     .group_bytes = sizeof(sim_members_group),
     .queue_bytes = sizeof(collective_queue),

@@ -1,0 +1,405 @@
+#include "harness/run/option_effects.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- the table ---------------------------------------------------------------------------------- */
+
+enum {
+    NO_ENGINE = 1 << EFFECT_NO_ENGINE,
+    RING = 1 << EFFECT_RING,
+    SYNC = 1 << EFFECT_SYNC,
+    SSP = 1 << EFFECT_SSP,
+    ASYNC = 1 << EFFECT_ASYNC,
+    DP = 1 << EFFECT_DP,
+    SERVERS = SYNC | SSP | ASYNC,
+    PS = SERVERS | DP,
+    SEVERAL = RING | PS, /* that have several ranks */
+    EVERY = NO_ENGINE | SEVERAL,
+    CPU = 1 << EFFECT_CPU,
+    REFERENCE = 1 << EFFECT_REFERENCE,
+    CUDA = 1 << EFFECT_CUDA,
+    SIM = 1 << EFFECT_SIM,
+    PLAN = 1 << EFFECT_PLAN,
+    HOSTS = CPU | REFERENCE,
+    REAL = HOSTS | CUDA,
+    RUNS = REAL | SIM,
+    ALL = RUNS | PLAN
+};
+
+#define HASH "jobs.parameter_hash"
+#define MEMORY "jobs.memory_imbalance.maximum_bytes"
+#define CLASSES "jobs.ranks.memory.classes"
+#define STEP "jobs.ranks.step_s"
+#define SETTING(name) "jobs.settings." name
+
+#define NO_VALUES "virtual devices compute no values"
+#define NO_STEPS "a plan is made of two steps"
+#define ONE_RANK "there is one rank"
+#define SAME_MEMORY "it changes no memory"
+
+/* The first row that has a cell counts. */
+static const option_effect table[] = {
+    /* ---- run ---- */
+    {"mode", EVERY, ALL, EFFECT_CHANGES, "jobs.engine"},
+    {"gpus", NO_ENGINE, ALL, EFFECT_REFUSED_BY_ENGINE, "1 with --mode none"},
+    {"gpus", SEVERAL, ALL, EFFECT_CHANGES, "jobs.world_size"},
+    {"device", EVERY, RUNS, EFFECT_CHANGES, "jobs.device"},
+    {"device", EVERY, PLAN, EFFECT_CHANGES, MEMORY},
+    {"tf32", EVERY, HOSTS, EFFECT_REFUSED, "--device cuda or sim:PROFILE"},
+    {"tf32", EVERY, CUDA, EFFECT_CHANGES, HASH},
+    {"tf32", EVERY, SIM, EFFECT_CHANGES, STEP},
+    {"tf32", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
+    {"bf16", EVERY, REFERENCE, EFFECT_REFUSED, "--device cuda, cpu or sim:PROFILE"},
+    {"bf16", EVERY, CPU | CUDA, EFFECT_CHANGES, HASH},
+    {"bf16", EVERY, SIM | PLAN, EFFECT_CHANGES, MEMORY},
+    {"benchmark cuda-graph share-gpu", EVERY, HOSTS | SIM | PLAN, EFFECT_REFUSED, "--device cuda"},
+    {"benchmark cuda-graph", EVERY, CUDA, EFFECT_CHANGES, STEP},
+    {"share-gpu", EVERY, CUDA, EFFECT_CHANGES, "exit code"},
+    {"prefetch", EVERY, HOSTS, EFFECT_REFUSED, "--device cuda or sim:PROFILE"},
+    {"prefetch", EVERY, CUDA | SIM | PLAN, EFFECT_CHANGES, MEMORY},
+    {"steps epochs", EVERY, RUNS, EFFECT_CHANGES, "jobs.steps"},
+    {"warmup", EVERY, RUNS, EFFECT_CHANGES, "jobs.warmup_steps"},
+    {"steps epochs warmup", EVERY, PLAN, EFFECT_NOTHING, NO_STEPS},
+    {"accumulate", EVERY, REAL, EFFECT_CHANGES, HASH},
+    {"accumulate", EVERY, SIM, EFFECT_CHANGES, STEP},
+    {"accumulate", DP, PLAN, EFFECT_CHANGES, "jobs.dataparallel_memory"},
+    {"accumulate", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
+    {"seed", EVERY, REAL, EFFECT_CHANGES, HASH},
+    {"seed", EVERY, SIM, EFFECT_NOTHING, NO_VALUES},
+    {"seed", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
+    {"policy", NO_ENGINE, ALL, EFFECT_REFUSED, "--mode ring, ps or both"},
+    {"policy", SEVERAL, ALL, EFFECT_CHANGES, "jobs.policy"},
+    {"threads", EVERY, REAL, EFFECT_CHANGES, "jobs.threads_per_rank"},
+    {"bind", EVERY, REAL, EFFECT_CHANGES, "jobs.binding"},
+    {"threads bind", EVERY, SIM, EFFECT_UNAVAILABLE, "a real device"},
+    {"threads bind", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
+    {"loss-reduction", EVERY, REAL, EFFECT_CHANGES, HASH},
+    {"loss-reduction", EVERY, SIM, EFFECT_NOTHING, NO_VALUES},
+    {"loss-reduction", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
+    {"eval-every", EVERY, REAL, EFFECT_CHANGES, "jobs.evaluations"},
+    {"target-loss target-accuracy", EVERY, REAL, EFFECT_CHANGES, "jobs.target"},
+    {"eval-every target-loss target-accuracy", EVERY, SIM, EFFECT_UNAVAILABLE, "a real device"},
+    {"eval-every target-loss target-accuracy", EVERY, PLAN, EFFECT_NOTHING, NO_STEPS},
+    {"json", EVERY, ALL, EFFECT_CHANGES, "a file"},
+    {"trace trace-steps", EVERY, RUNS, EFFECT_CHANGES, "a file"},
+    {"trace trace-steps", EVERY, PLAN, EFFECT_NOTHING, "a plan has no time"},
+    {"quiet log-level", EVERY, RUNS, EFFECT_CHANGES, "stderr"},
+    {"quiet log-level", EVERY, PLAN, EFFECT_NOTHING, "a plan writes no notes"},
+    {"plan", EVERY, ALL, EFFECT_CHANGES, "batch_per_rank"},
+    {"connect-timeout", NO_ENGINE, REAL, EFFECT_NOTHING, ONE_RANK},
+    {"rendezvous connect-timeout", EVERY, REAL, EFFECT_CHANGES, "exit code"},
+    {"rendezvous connect-timeout", EVERY, SIM, EFFECT_UNAVAILABLE, "a real device"},
+    {"rendezvous connect-timeout", EVERY, PLAN, EFFECT_NOTHING, "a plan is made by one process"},
+    {"isolated", NO_ENGINE, REAL, EFFECT_NOTHING, ONE_RANK},
+    {"isolated", SEVERAL, REAL, EFFECT_CHANGES, "jobs.slowdown"},
+    {"isolated", EVERY, SIM, EFFECT_UNAVAILABLE, "a real device"},
+    {"isolated", SEVERAL, PLAN, EFFECT_CHANGES, "jobs.ranks.memory"}, /* of one more job */
+    {"isolated", NO_ENGINE, PLAN, EFFECT_NOTHING, ONE_RANK},
+    {"progress", NO_ENGINE, REAL, EFFECT_NOTHING, ONE_RANK},
+    {"progress", SEVERAL, REAL, EFFECT_CHANGES, "jobs.progress"},
+    {"progress", EVERY, SIM, EFFECT_UNAVAILABLE, "a real device"},
+    {"progress", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
+    {"jitter nodes efficiency", EVERY, REAL, EFFECT_REFUSED, "--device sim:PROFILE"},
+    {"jitter nodes efficiency", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
+    {"nodes", NO_ENGINE, SIM, EFFECT_NOTHING, ONE_RANK},
+    {"jitter nodes efficiency", EVERY, SIM, EFFECT_CHANGES, STEP},
+    /* ---- model ---- */
+    {"model", EVERY, RUNS, EFFECT_CHANGES, "workload.model"},
+    {"model", EVERY, PLAN, EFFECT_CHANGES, "model"},
+    {"classes image layers hidden vocabulary positions head", EVERY, RUNS, EFFECT_CHANGES, "workload.parameters"},
+    {"classes image layers hidden vocabulary positions head", EVERY, PLAN, EFFECT_CHANGES, "parameters"},
+    {"heads sequence", EVERY, REAL, EFFECT_CHANGES, HASH},
+    {"heads sequence", EVERY, SIM | PLAN, EFFECT_CHANGES, MEMORY},
+    {"activation", EVERY, REAL, EFFECT_CHANGES, HASH},
+    {"activation", EVERY, SIM | PLAN, EFFECT_CHANGES, "jobs.ranks.memory"},
+    {"sync-batchnorm", NO_ENGINE, ALL, EFFECT_NOTHING, ONE_RANK},
+    {"sync-batchnorm", SEVERAL, REAL, EFFECT_CHANGES, "jobs.ranks.losses"},
+    {"sync-batchnorm", SEVERAL, SIM, EFFECT_CHANGES, STEP},
+    {"sync-batchnorm", SEVERAL, PLAN, EFFECT_CHANGES, "jobs.ranks.memory"},
+    /* ---- data ---- */
+    {"data", EVERY, RUNS, EFFECT_CHANGES, "workload.input"},
+    {"data", EVERY, PLAN, EFFECT_CHANGES, "parameters"},
+    {"batch", EVERY, RUNS, EFFECT_CHANGES, "workload.batch_per_rank"},
+    {"batch", EVERY, PLAN, EFFECT_CHANGES, "batch_per_rank"},
+    {"sampler", NO_ENGINE, RUNS, EFFECT_NOTHING, ONE_RANK},
+    {"sampler", SEVERAL, RUNS, EFFECT_CHANGES, "jobs.ranks.samples"},
+    {"drop-last", EVERY, RUNS, EFFECT_CHANGES, "jobs.steps"},
+    {"sampler drop-last augment loader-threads", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
+    {"augment", EVERY, REAL, EFFECT_CHANGES, HASH},
+    {"loader-threads", EVERY, REAL, EFFECT_CHANGES, "jobs.ranks.loader_threads"},
+    {"augment loader-threads", EVERY, SIM, EFFECT_UNAVAILABLE, "a real device"},
+    /* ---- optimizer ---- */
+    {"optimizer momentum", EVERY, REAL, EFFECT_CHANGES, HASH},
+    {"optimizer momentum", EVERY, SIM | PLAN, EFFECT_CHANGES, MEMORY},
+    {"lr dampening nesterov weight-decay beta1 beta2 eps lr-schedule lr-warmup lr-steps lr-gamma clip-norm", EVERY, REAL,
+     EFFECT_CHANGES, HASH},
+    {"clip-norm", EVERY, SIM, EFFECT_CHANGES, STEP},
+    {"lr dampening nesterov weight-decay beta1 beta2 eps lr-schedule lr-warmup lr-steps lr-gamma", EVERY, SIM, EFFECT_NOTHING,
+     NO_VALUES},
+    {"lr dampening nesterov weight-decay beta1 beta2 eps lr-schedule lr-warmup lr-steps lr-gamma clip-norm on-nonfinite", EVERY,
+     PLAN, EFFECT_NOTHING, SAME_MEMORY},
+    {"on-nonfinite", EVERY, REAL, EFFECT_CHANGES, "jobs.updates_skipped"},
+    {"on-nonfinite", EVERY, SIM, EFFECT_UNAVAILABLE, "a real device"},
+    /* ---- synchronization ---- */
+    {"divide", NO_ENGINE, RUNS, EFFECT_NOTHING, ONE_RANK},
+    {"divide", DP, ALL, EFFECT_UNAVAILABLE_TO_ENGINE, "policy, or --dp-loss replica"},
+    {"divide", SEVERAL, REAL, EFFECT_CHANGES, SETTING("divide")},
+    {"divide", SEVERAL, SIM, EFFECT_NOTHING, NO_VALUES},
+    {"divide", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
+    {"stall-timeout", NO_ENGINE, RUNS, EFFECT_NOTHING, ONE_RANK},
+    {"stall-timeout", SEVERAL, REAL, EFFECT_CHANGES, "exit code"},
+    {"stall-timeout", SEVERAL, SIM, EFFECT_NOTHING, "virtual ranks wait as long as it takes"},
+    {"link", NO_ENGINE, ALL, EFFECT_REFUSED, "--mode ring, ps or both"},
+    {"link", SEVERAL, REAL, EFFECT_CHANGES, "emulated"},
+    {"link", SEVERAL, SIM, EFFECT_CHANGES, STEP},
+    {"slow", EVERY, REAL, EFFECT_CHANGES, "jobs.ranks.slow_factor"},
+    {"slow", EVERY, SIM, EFFECT_CHANGES, STEP},
+    {"stall-timeout link slow", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
+    /* ---- checkpoints ---- */
+    {"save", EVERY, REAL, EFFECT_CHANGES, "a file"},
+    {"save-every", EVERY, REAL, EFFECT_CHANGES, "jobs.checkpoints"},
+    {"load", EVERY, REAL, EFFECT_CHANGES, HASH},
+    {"save save-every load", EVERY, SIM, EFFECT_UNAVAILABLE, "a real device"},
+    {"save save-every load", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
+    /* ---- ring ---- */
+    {"bucket-cap-mb first-bucket-mb message-size order launch broadcast-buffers bucket-view allreduce-fp32 predivide collective "
+     "algorithm collective-table find-unused-parameters static-graph comm-hook powersgd-rank powersgd-start join",
+     NO_ENGINE | PS, ALL, EFFECT_REFUSED, "--mode ring or both"},
+    {"bucket-cap-mb", RING, RUNS, EFFECT_CHANGES, SETTING("later.limit")},
+    {"message-size", RING, RUNS, EFFECT_CHANGES, SETTING("later.limit")},
+    {"first-bucket-mb", RING, RUNS, EFFECT_CHANGES, SETTING("first.first_limit")},
+    {"order", RING, RUNS, EFFECT_CHANGES, SETTING("later.order")},
+    {"launch", RING, RUNS, EFFECT_CHANGES, SETTING("later.launch")},
+    {"broadcast-buffers", RING, RUNS, EFFECT_CHANGES, SETTING("broadcast_buffers")},
+    {"bucket-view", RING, ALL, EFFECT_CHANGES, MEMORY},
+    {"allreduce-fp32", RING, REFERENCE, EFFECT_CHANGES, CLASSES},
+    {"allreduce-fp32", RING, CPU | CUDA | SIM, EFFECT_NOTHING, "gradients are float32"},
+    {"predivide", RING, REAL, EFFECT_CHANGES, SETTING("predivide")},
+    {"predivide", RING, SIM, EFFECT_NOTHING, NO_VALUES},
+    {"collective collective-table", RING, SIM, EFFECT_UNAVAILABLE, "a real device"},
+    {"collective", RING, REAL, EFFECT_CHANGES, "exit code"}, /* of a library that is not there */
+    {"algorithm collective-table", RING, REAL, EFFECT_CHANGES, SETTING("algorithm")},
+    {"algorithm", RING, SIM, EFFECT_CHANGES, STEP},
+    {"find-unused-parameters", RING, RUNS, EFFECT_CHANGES, SETTING("find_unused")},
+    {"static-graph", RING, RUNS, EFFECT_CHANGES, SETTING("static_graph")},
+    {"comm-hook powersgd-rank", RING, ALL, EFFECT_CHANGES, MEMORY},
+    {"powersgd-start", RING, REAL, EFFECT_CHANGES, HASH},
+    {"powersgd-start", RING, SIM, EFFECT_CHANGES, STEP},
+    {"join", RING, RUNS, EFFECT_CHANGES, SETTING("join")},
+    {"bucket-cap-mb first-bucket-mb message-size order launch broadcast-buffers allreduce-fp32 predivide collective algorithm "
+     "collective-table find-unused-parameters static-graph powersgd-start join",
+     RING, PLAN, EFFECT_NOTHING, SAME_MEMORY},
+    /* ---- parameter server ---- */
+    {"consistency staleness partition-bytes credit-bytes priority servers server-placement server-optimizer server-threads "
+     "dp-loss dp-lifetimes keep-grads payload transport interface",
+     NO_ENGINE | RING, ALL, EFFECT_REFUSED, "--mode ps or both"},
+    {"consistency staleness partition-bytes credit-bytes priority servers server-placement server-optimizer", DP, ALL,
+     EFFECT_REFUSED_BY_ENGINE, "ps=sync, ssp or async"},
+    {"dp-loss dp-lifetimes keep-grads", SERVERS, ALL, EFFECT_REFUSED_BY_ENGINE, "ps=dp"},
+    {"staleness", SYNC | ASYNC, ALL, EFFECT_REFUSED_BY_ENGINE, "0, or consistency ssp"},
+    {"server-optimizer", SSP | ASYNC, ALL, EFFECT_UNAVAILABLE_TO_ENGINE, "on, or consistency sync"},
+    {"consistency", SERVERS, RUNS, EFFECT_CHANGES, SETTING("consistency")},
+    {"consistency", SERVERS, PLAN, EFFECT_CHANGES, CLASSES},
+    {"staleness", SSP, RUNS, EFFECT_CHANGES, SETTING("staleness")},
+    {"staleness", SSP, PLAN, EFFECT_CHANGES, MEMORY},
+    {"partition-bytes", SERVERS, RUNS, EFFECT_CHANGES, SETTING("partition_bytes")},
+    {"credit-bytes", SERVERS, RUNS, EFFECT_CHANGES, SETTING("credit_bytes")},
+    {"priority", SERVERS, RUNS, EFFECT_CHANGES, SETTING("priority")},
+    {"partition-bytes credit-bytes priority", SERVERS, PLAN, EFFECT_NOTHING, SAME_MEMORY},
+    {"servers server-placement", SERVERS, ALL, EFFECT_CHANGES, MEMORY},
+    {"server-optimizer", SYNC, ALL, EFFECT_CHANGES, CLASSES},
+    {"server-threads", PS, REAL, EFFECT_CHANGES, SETTING("server_threads")},
+    {"server-threads", SERVERS, SIM, EFFECT_CHANGES, STEP},
+    {"server-threads", DP, SIM, EFFECT_NOTHING, "GPU 0 sums; on a profile of a processor the threads do"},
+    {"server-threads", PS, PLAN, EFFECT_NOTHING, SAME_MEMORY},
+    {"dp-loss dp-lifetimes keep-grads", DP, ALL, EFFECT_CHANGES, CLASSES},
+    {"payload", PS, REAL, EFFECT_CHANGES, SETTING("payload")},
+    {"payload", PS, SIM, EFFECT_CHANGES, STEP}, /* on a profile of a processor */
+    {"transport", PS, REAL, EFFECT_CHANGES, SETTING("transport")},
+    {"interface", PS, REAL, EFFECT_CHANGES, SETTING("interface")},
+    {"transport interface", PS, SIM, EFFECT_UNAVAILABLE, "a real device"},
+    {"payload transport interface", PS, PLAN, EFFECT_NOTHING, SAME_MEMORY},
+};
+enum { ROWS = sizeof table / sizeof table[0] };
+
+static bool names(const char *list, const char *option)
+{
+    size_t length = strlen(option);
+    for (const char *at = list; *at; at += strspn(at, " ")) {
+        size_t word = strcspn(at, " ");
+        if (word == length && memcmp(at, option, length) == 0) return true;
+        at += word;
+    }
+    return false;
+}
+
+const option_effect *option_effect_of(const char *option, effect_engine engine, effect_device device)
+{
+    for (int i = 0; i < ROWS; i++)
+        if ((table[i].engines >> engine & 1) && (table[i].devices >> device & 1) && names(table[i].options, option))
+            return &table[i];
+    return NULL;
+}
+
+/* ---- a run -------------------------------------------------------------------------------------- */
+
+static effect_engine column_of(const run_config *c, int engine)
+{
+    static const char *const policies[] = {
+        [EFFECT_SYNC] = "sync", [EFFECT_SSP] = "ssp", [EFFECT_ASYNC] = "async", [EFFECT_DP] = "dp"};
+    if (engine == ENGINE_NONE) return EFFECT_NO_ENGINE;
+    for (int p = EFFECT_SYNC; engine == ENGINE_PS && p <= EFFECT_DP; p++)
+        if (strcmp(c->policies[engine], policies[p]) == 0) return (effect_engine)p;
+    return engine == ENGINE_PS ? EFFECT_SYNC : EFFECT_RING;
+}
+
+static effect_device device_of(const run_config *c)
+{
+    if (run_config_is_virtual(c)) return EFFECT_SIM;
+    return strcmp(c->run.device, "cuda") == 0        ? EFFECT_CUDA
+           : strcmp(c->run.device, "reference") == 0 ? EFFECT_REFERENCE
+                                                     : EFFECT_CPU;
+}
+
+static bool is_refused_here(const option_effect *e)
+{
+    return e && (e->kind == EFFECT_REFUSED || e->kind == EFFECT_UNAVAILABLE);
+}
+
+static status code_of(const option_effect *e)
+{
+    return e->kind == EFFECT_REFUSED || e->kind == EFFECT_REFUSED_BY_ENGINE ? STATUS_USAGE : STATUS_CONFIG;
+}
+
+/* Given, with another value than its default. Nothing is evaluated in virtual time: that may be said. */
+static bool is_moved(const run_config *c, const option_binding *b, const option *o)
+{
+    bool never = strcmp(o->name, "eval-every") == 0 && c->run.eval_every < 0;
+    return options_given(b, o->name) && !options_is_default(b, o->name) && !(never && run_config_is_virtual(c));
+}
+
+status option_effects_check_device(const run_config *c)
+{
+    effect_device device = device_of(c);
+    for (int b = 0; b < BINDING_COUNT; b++)
+        for (size_t i = 0; i < c->bindings[b].table->count; i++) {
+            const option *o = &c->bindings[b].table->options[i];
+            const option_effect *e = NULL;
+            bool all = is_moved(c, &c->bindings[b], o);
+            for (int engine = 0; engine < ENGINE_COUNT && all; engine++) {
+                if (!run_config_uses(c, engine)) continue;
+                const option_effect *found = option_effect_of(o->name, column_of(c, engine), device);
+                all = is_refused_here(found);
+                if (all && found->devices != ALL) e = found;
+            }
+            if (!all || !e) continue;
+            return fail(code_of(e), "--%s: expected %s, got %s%s", o->name, e->text,
+                        strncmp(e->text, "--device", 8) == 0 ? "" : "--device ", c->run.device);
+        }
+    return STATUS_OK;
+}
+
+/* The option's effect in this run: of the engine on which it has most; NULL: not given. */
+static const option_effect *in_this_run(const run_config *c, const option_binding *b, const option *o)
+{
+    const option_effect *best = NULL;
+    for (int e = 0; e < ENGINE_COUNT && is_moved(c, b, o); e++) {
+        if (!run_config_uses(c, e)) continue;
+        const option_effect *found = option_effect_of(o->name, column_of(c, e), device_of(c));
+        if (found && (!best || found->kind == EFFECT_CHANGES)) best = found;
+    }
+    return best;
+}
+
+/* Whether one of the policies that were given is of an engine of the run. */
+static bool policy_is_used(const run_config *c)
+{
+    for (const char *at = c->run.policy; at && *at; at += *at == ',') {
+        size_t length = strcspn(at, ","), name = strcspn(at, "=:,");
+        for (int e = 0; e < ENGINE_COUNT; e++) {
+            const char *engine = engine_table[e]->name;
+            bool mine = at[name] == '=' && strlen(engine) == name && memcmp(at, engine, name) == 0;
+            for (int p = 0; p < engine_table[e]->policy_count && at[name] != '='; p++)
+                mine = mine || (strlen(engine_table[e]->policies[p].name) == name &&
+                                memcmp(at, engine_table[e]->policies[p].name, name) == 0);
+            if (mine && run_config_uses(c, e)) return true;
+        }
+        at += length;
+    }
+    return !c->run.policy;
+}
+
+status option_effects_check_engines(const run_config *c)
+{
+    char mode[16];
+    for (int b = 0; b < BINDING_COUNT; b++)
+        for (size_t i = 0; i < c->bindings[b].table->count; i++) {
+            const option *o = &c->bindings[b].table->options[i];
+            const option_effect *e = in_this_run(c, &c->bindings[b], o);
+            if (is_refused_here(e))
+                return fail(code_of(e), "--%s: expected %s, got --mode %s", o->name,
+                            e->text, options_format(&c->bindings[0], 0, mode, sizeof mode));
+        }
+    if (!policy_is_used(c))
+        return fail(STATUS_USAGE, "--policy: expected a policy of --mode %s, got '%s'",
+                    options_format(&c->bindings[0], 0, mode, sizeof mode), c->run.policy);
+    return STATUS_OK;
+}
+
+void option_effects_note(const run_config *c)
+{
+    for (int b = 0; b < BINDING_COUNT; b++)
+        for (size_t i = 0; i < c->bindings[b].table->count && !c->run.plan; i++) {
+            const option *o = &c->bindings[b].table->options[i];
+            const option_effect *e = in_this_run(c, &c->bindings[b], o);
+            if (e && e->kind == EFFECT_NOTHING) log_info("--%s has no effect here: %s", o->name, e->text);
+        }
+}
+
+/* ---- as text ------------------------------------------------------------------------------------ */
+
+static void write_cell(const option_effect *e, text_buffer *out)
+{
+    if (!e) text_append(out, " ? |");
+    else if (e->kind == EFFECT_CHANGES && strpbrk(e->text, "._")) text_append(out, " `%s` |", e->text);
+    else if (e->kind == EFFECT_CHANGES) text_append(out, " %s |", e->text);
+    else if (e->kind == EFFECT_NOTHING) text_append(out, " none: %s |", e->text);
+    else text_append(out, " refused (%d): %s |", status_exit_code(code_of(e)), e->text);
+}
+
+/* Engines whose cells are alike share a line. */
+static void write_option(const char *name, text_buffer *out)
+{
+    static const char *const engines[] = {"none", "ring", "ps=sync", "ps=ssp", "ps=async", "ps=dp"};
+    bool done[EFFECT_ENGINES] = {false};
+    for (int e = 0; e < EFFECT_ENGINES; e++) {
+        int alike = 0;
+        if (done[e]) continue;
+        char list[80] = "";
+        size_t used = 0;
+        for (int other = e; other < EFFECT_ENGINES; other++) {
+            bool same = true;
+            for (int d = 0; d < EFFECT_DEVICES; d++) {
+                const option_effect *a = option_effect_of(name, (effect_engine)e, (effect_device)d);
+                const option_effect *b = option_effect_of(name, (effect_engine)other, (effect_device)d);
+                same = same && (a == b || (a && b && a->kind == b->kind && strcmp(a->text, b->text) == 0));
+            }
+            if (!same) continue;
+            done[other] = true;
+            used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", alike++ ? ", " : "", engines[other]);
+        }
+        text_append(out, "| `--%s` | %s |", name, alike == EFFECT_ENGINES ? "all" : list);
+        for (int d = 0; d < EFFECT_DEVICES; d++)
+            write_cell(option_effect_of(name, (effect_engine)e, (effect_device)d), out);
+        text_append(out, "\n");
+    }
+}
+
+void option_effects_text(const option_binding *bindings, size_t count, text_buffer *out)
+{
+    text_append(out, "| option | engines | cpu | reference | cuda | sim | --plan |\n"
+                     "| --- | --- | --- | --- | --- | --- | --- |\n");
+    for (size_t b = 0; b < count; b++)
+        for (size_t i = 0; i < bindings[b].table->count; i++) write_option(bindings[b].table->options[i].name, out);
+}

@@ -1,0 +1,314 @@
+"""Every option of `run` under every engine and on every device: the table that `harness run --help=effects` prints, cell by
+cell. Where a cell names a field it changes when the option is given; where it refuses, the program refuses, with that reason;
+where it names a reason for no effect, nothing changes and a note says so. The column cuda needs GPUs: it is read, not run."""
+import json
+import os
+import re
+import subprocess
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+
+from program import PROGRAM, SLOWER, STARTED_BY_OTHERS, harness
+from tap import cases, expect, expect_equal, main, test
+
+ROOT = os.environ.get("SOURCE_DIR", os.getcwd())
+ENGINES = {"none": ["--mode", "none"], "ring": ["--mode", "ring"], **{f"ps={p}": ["--mode", "ps", "--policy", p] for p in ("sync", "ssp", "async", "dp")}}
+DEVICES = ("cpu", "reference", "sim", "--plan")
+SIM = "sim:dgx-a100-40g"
+TOY = {"--model": "toy", "--batch": "4", "--steps": "3", "--warmup": "1", "--eval-every": "-1"}
+LENET = {"--model": "lenet"}
+BERT = {"--model": "bert", "--layers": "1", "--hidden": "16", "--heads": "2", "--vocabulary": "64", "--positions": "16", "--sequence": "8"}
+WINE = {"--steps": None, "--epochs": "1", "--data": "wine", "--model": "wine_mlp", "--batch": "32"}
+RESNET = {"--model": "resnet18", "--image": "32", "--batch": "2", "--steps": "1", "--warmup": "0"}
+ADAM = {"--optimizer": "adam"}
+OTHER_POLICY = {"none": "apex", "ring": "apex", "ps=sync": "ssp", "ps=ssp": "sync", "ps=async": "sync", "ps=dp": "sync"}
+OTHER_DIVISION = {engine: "after" if engine == "ring" else "before" for engine in ENGINES}
+OTHER_CONSISTENCY = {"ps=sync": "async", "ps=ssp": "sync", "ps=async": "sync"}
+
+# option: (words given; what the other words are, as far as they differ from TOY). "@" is a folder of the run.
+TRIALS = {
+    "tf32": ("", LENET), "bf16": ("", {}), "benchmark": ("", {}), "cuda-graph": ("", {}), "share-gpu": ("", {}),
+    "gpus": ("3", {}), "prefetch": ("off", {}), "steps": ("4", {}), "warmup": ("2", {}), "accumulate": ("2", {}),
+    "epochs": ("2", WINE), "seed": ("2", {}), "threads": ("3", {"--threads": "1"}), "bind": ("core", {}),
+    "loss-reduction": ("sum", {}), "eval-every": ("1", {"--eval-every": None}), "target-loss": ("0.5", {"--eval-every": None}),
+    "target-accuracy": ("0.5", {"--eval-every": None, "--model": "wine_mlp", "--data": "wine"}), "json": ("@/result.json", {"--json": None}),
+    "trace": ("@/trace.json", {}), "trace-steps": ("1:2", {"--trace": "@/trace.json"}), "quiet": ("", {}), "log-level": ("error", {}),
+    "plan": ("", {}), "rendezvous": ("env://", {}), "connect-timeout": ("300ms", {"--rendezvous": "file://@/ranks"}),
+    "isolated": ("", {"--steps": "6"}), "progress": ("thread", {}), "jitter": ("3", {**LENET, "--batch": "64"}), "nodes": ("2", {**LENET, "--batch": "64"}),
+    "efficiency": ("0.5", {**LENET, "--batch": "64"}), "model": ("wine_mlp", {}), "classes": ("7", LENET), "image": ("20", LENET),
+    "activation": ("silu", RESNET), "sync-batchnorm": ("", RESNET), "layers": ("2", BERT), "hidden": ("32", BERT), "heads": ("4", BERT),
+    "vocabulary": ("96", BERT), "positions": ("32", BERT), "sequence": ("16", BERT), "head": ("cls", BERT),
+    "data": ("synthetic:1x20x20:10", LENET), "batch": ("6", {}), "sampler": ("global", {**WINE, "--batch": "40", "--warmup": "0", "--gpus": "3"}), "drop-last": ("", {**WINE, "--batch": "40"}),
+    "augment": ("flip", LENET), "loader-threads": ("2", {}), "optimizer": ("adam", {}), "lr": ("0.5", {}), "momentum": ("0.5", {}),
+    "dampening": ("0.5", {"--momentum": "0.5"}), "nesterov": ("", {"--momentum": "0.5"}), "weight-decay": ("0.5", {}),
+    "beta1": ("0.5", ADAM), "beta2": ("0.5", ADAM), "eps": ("0.5", ADAM), "lr-schedule": ("linear", {}), "lr-warmup": ("3", {}),
+    "lr-steps": ("2", {"--lr-schedule": "linear"}), "lr-gamma": ("0.5", {"--lr-schedule": "step", "--lr-steps": "1"}),
+    "clip-norm": ("0.001", {}), "on-nonfinite": ("skip", {"--on-nonfinite": "warn", "--lr": "1e38", "--steps": "6"}),
+    "divide": (OTHER_DIVISION, {}), "stall-timeout": ("1ms", {"--slow": "0:1000"}), "link": ("1GB/s,10us", {"--nodes": "2"}), "slow": ("0:3", {**LENET, "--batch": "16"}),
+    "save": ("@/saved.safetensors", {}), "save-every": ("1", {"--save": "@/saved.safetensors"}), "load": ("@/checkpoint.safetensors", {}),
+    "bucket-cap-mb": ("0.0001", {}), "first-bucket-mb": ("0.0001", {"--policy": "ddp-2019"}), "message-size": ("20", {"--policy": "apex"}),
+    "order": ("registration", {}), "launch": ("after-backward", {}), "broadcast-buffers": ("no", {}), "bucket-view": ("", {}),
+    "allreduce-fp32": ("", {}), "predivide": ("3", {"--policy": "apex"}), "collective": ("nccl", {}), "algorithm": ("two-shot", {"--gpus": "3"}),
+    "collective-table": ("@/table", {}), "find-unused-parameters": ("", {}), "static-graph": ("", {}),
+    "comm-hook": ("powersgd", {}), "powersgd-rank": ("2", {"--comm-hook": "powersgd"}), "powersgd-start": ("1", {"--comm-hook": "powersgd"}),
+    "join": ("world", {}), "consistency": (OTHER_CONSISTENCY, {}), "staleness": ("1", {}), "partition-bytes": ("100", {}),
+    "credit-bytes": ("100", {}), "priority": ("fifo", {}), "servers": ("2", {"--gpus": "2"}), "server-placement": ("own", {}),
+    "server-optimizer": ("off", {}), "server-threads": ("2", LENET), "dp-loss": ("replica", {}), "dp-lifetimes": ("lean", LENET),
+    "keep-grads": ("", {}), "payload": ("zmq", LENET), "transport": ("tcp", {}), "interface": ("eth0", {"--transport": "tcp"}),
+    "policy": (OTHER_POLICY, {}),
+}
+# What another cell than the usual one needs.
+DEVICE_OF = {("tf32", "--plan"): SIM, ("jitter", "--plan"): SIM, ("nodes", "--plan"): SIM, ("efficiency", "--plan"): SIM, ("payload", "sim"): "sim:cpu",
+             ("prefetch", "--plan"): SIM}
+OF_ENGINES = {"--policy": "ring", "--comm-hook": "ring", "--transport": "ps"}  # words that only one engine takes
+HEAVY = {"activation", "sync-batchnorm"}   # too slow for the reference device, whose kernels are the CPU's by another name
+NO_TRIALS = {"mode", "device"}             # tests of their own, below
+NOT_AN_EFFECT = re.compile(r"^(started_at|command|configuration|host|hardware_note|comparison|jobs.settings)|(^|\.)seed$|^(workload|jobs)$")
+
+
+class Outcome:
+    def __init__(self, words, code, out, err, files):
+        self.words, self.code, self.err, self.files = words, code, err, files
+        try:
+            self.fields = flat(json.loads(out)) if out else {}
+        except ValueError:
+            self.fields = {}
+
+    def __str__(self):
+        return f"harness run {' '.join(self.words)}\nexit code {self.code}\n{self.err[-600:]}"
+
+
+def flat(value, path="", found=None):
+    """{"jobs.ranks.step_s": [all values]}"""
+    found = {} if found is None else found
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            found.setdefault(f"{path}.{key}" if path else key, []).append(json.dumps(inner, sort_keys=True))
+            if isinstance(inner, (dict, list)):
+                flat(inner, f"{path}.{key}" if path else key, found)
+    elif isinstance(value, list):
+        for inner in value:
+            flat(inner, path, found)
+    return found
+
+
+def run(words, env=None):
+    variables = {k: v for k, v in os.environ.items() if k not in STARTED_BY_OTHERS}
+    variables.update(env or {})
+    with tempfile.TemporaryDirectory(prefix="run-") as folder:
+        words = [word.replace("@", folder) for word in words]
+        if any("checkpoint.safetensors" in word for word in words):
+            made = [PROGRAM, "run", "--mode", "none", "--model", "toy", "--device", "cpu", "--steps", "2", "--seed", "1", "--quiet", "--save",
+                    f"{folder}/checkpoint.safetensors"]
+            subprocess.run(made, check=True, capture_output=True, env=variables, cwd=folder)
+        if any(word.endswith("/table") for word in words):
+            with open(f"{folder}/table", "w", encoding="ascii") as file:
+                file.write("ranks<=64 bytes<=1000000000 two-shot\n")
+        with open(f"{folder}/out", "wb") as out, open(f"{folder}/err", "wb") as err:
+            code = subprocess.run([PROGRAM, "run", *words], stdout=out, stderr=err, stdin=subprocess.DEVNULL, env=variables, cwd=folder,
+                                  timeout=60 * SLOWER, check=False).returncode
+        with open(f"{folder}/out", encoding="utf-8") as out, open(f"{folder}/err", encoding="utf-8") as err:
+            text, errors = out.read(), err.read()
+        files = {}
+        for name in os.listdir(folder):
+            if name not in ("out", "err", "checkpoint.safetensors", "table"):
+                with open(f"{folder}/{name}", "rb") as file:
+                    files[name] = file.read()
+    return Outcome(words, code, text, errors.replace(folder, "@"), files)
+
+
+def the_table():
+    """{(option, engine): {device: cell}}"""
+    lines = harness("run", "--help=effects").out.splitlines()
+    columns = [name.strip() for name in lines[0].strip("|").split("|")]
+    table = {}
+    for line in lines[2:]:
+        row = [cell.strip() for cell in line.strip("|").split("|")]
+        engines = ENGINES if row[1] == "all" else [e.strip() for e in row[1].split(",")]
+        for engine in engines:
+            table[row[0].strip("`-"), engine] = dict(zip(columns[2:], row[2:]))
+    return table
+
+
+TABLE = the_table()
+
+
+def words_of(option, engine, device):
+    """The words of the run without the option, and those with which it is given."""
+    value, others = TRIALS[option]
+    value = value.get(engine, "sync") if isinstance(value, dict) else value
+    kept = {**TOY, "--json": "-", **{k: v for k, v in others.items() if engine.startswith(OF_ENGINES.get(k, ""))}}
+    if option == "link" and device != "sim":
+        del kept["--nodes"]
+    if option in ("quiet", "log-level") and device == "sim":
+        kept["--lr"] = "0.5"  # of which there is a note
+    if option in ("jitter", "nodes", "efficiency", "slow", "algorithm", "tf32", "link") and device == "sim":
+        kept.update({**LENET, "--batch": "4096"})  # kernels that take longer than their launches
+    if device == "sim":
+        for name in ("--save", "--transport"):
+            kept.pop(name, None)
+    if option == "sync-batchnorm":
+        kept["--lr"] = "0"  # losses are of the same parameters, whoever comes first
+    if option in ("nodes", "link") and device == "sim":
+        kept["--gpus"] = "2" if engine != "none" else None
+    if option == "connect-timeout" and (engine == "none" or device in ("sim", "--plan")):
+        kept.pop("--rendezvous", None)
+    real = device in ("cpu", "reference")
+    if engine == "ps=ssp" and real and option != "staleness":
+        kept["--staleness"] = "0"  # with others no two runs are alike
+    if engine != "none" and "--gpus" not in kept:
+        kept["--gpus"] = "1" if engine == "ps=async" and real and TABLE[option, engine][device] == "`jobs.parameter_hash`" else "2"
+    if engine == "none":
+        kept.pop("--gpus", None)
+    if option == "powersgd-start" and device == "sim":
+        kept["--model"] = "lenet"
+    words = list(ENGINES[engine])
+    for word, argument in kept.items():
+        words += [word, argument] if argument is not None else []
+    where = DEVICE_OF.get((option, device), {"sim": SIM, "--plan": "cpu"}.get(device, device))
+    words += ["--device", where] + (["--plan"] if device == "--plan" and option != "plan" else [])
+    return words, [f"--{option}", *([value] if value else [])]
+
+
+_before = {}
+
+
+def before(words, env):
+    key = (*words, *(env or {}))
+    if key not in _before:
+        _before[key] = run(words, env)
+    return _before[key]
+
+
+def differs(a, b, field):
+    return a.fields.get(field) != b.fields.get(field)
+
+
+def check(option, engine, device):
+    """None, or what is wrong with a cell."""
+    cell = TABLE[option, engine][device]
+    words, given = words_of(option, engine, device)
+    env = None
+    if option == "connect-timeout" and device in ("cpu", "reference") and engine != "none":  # a rank whose peer does not come
+        env = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "HARNESS_KEY": "0" * 64}
+        after = run([*words, *given], env)
+        return None if after.code == 75 and "rank 1" in after.err else f"no failure after 300 ms\n{after}"
+    after = run([*words, *given], env)
+    if cell.startswith("refused"):
+        code, reason = re.match(r"refused \((\d+)\): (.*)", cell).groups()
+        refused = after.code == int(code) and f"--{option}" in after.err and reason in after.err
+        return None if refused else f"expected exit code {code} and '{reason}'\n{after}"
+    first = before(words, env)
+    if first.code != 0:
+        return f"fails without the option\n{first}"
+    if cell == "exit code":
+        return None if after.code != 0 and after.err else f"expected a failure\n{after}"
+    if after.code != 0:
+        return f"expected a run\n{after}"
+    if cell.startswith("none: "):
+        note = f"--{option} has no effect here: {cell[6:]}"
+        if device != "--plan" and note not in after.err:
+            return f"expected a note '{note}'\n{after}"
+        fields = [f for f in {*first.fields, *after.fields} if not NOT_AN_EFFECT.search(f) and differs(first, after, f)]
+        return f"expected no change, found {fields[:5]}\n{after}" if device in ("sim", "--plan") and fields else None
+    if cell == "a file":
+        return None if after.files != first.files and after.files else f"expected a file\n{after}"
+    if cell == "stderr":
+        return None if after.err != first.err else f"expected other lines on stderr\n{after}"
+    field = cell.strip("`")
+    if field not in first.fields and field not in after.fields:
+        return f"there is no field {field}\n{after}"
+    return None if differs(first, after, field) else f"expected {field} to change, found {after.fields[field][:3]} twice\n{after}"
+
+
+def check_all(option, only=None):
+    cells = [(engine, device) for engine in ENGINES for device in DEVICES if not (option in HEAVY and device == "reference")]
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0)) + 1) as pool:
+        found = list(pool.map(lambda c: check(option, *c), cells))
+    wrong = [f"{engine}, {device}: {text}" for (engine, device), text in zip(cells, found) if text]
+    expect(not wrong, *wrong)
+
+
+# ---- the table ---------------------------------------------------------------------------------
+
+@test
+def every_option_has_a_row_and_a_trial():
+    listed = harness("run", "--help=all").out
+    names = re.findall(r"^  (?:-\w, )?--([a-z0-9-]+)", listed, re.M) + re.findall(r"^  :([a-z0-9-]+)=", listed, re.M)
+    expect(len(names) > 90, f"{len(names)} options")
+    for name in names:
+        for engine in ENGINES:
+            cells = TABLE.get((name, engine))
+            expect(cells is not None, f"--{name} has no row for {engine}")
+            for device, cell in cells.items():
+                expect(cell != "?", f"--{name}, {engine}, {device}: the table has no row")
+        expect(name in TRIALS or name in NO_TRIALS, f"--{name} has no trial here")
+
+
+@test
+def the_page_has_the_programs_table():
+    with open(os.path.join(ROOT, "docs/options.md"), encoding="utf-8") as file:
+        page = file.read()
+    expect(harness("run", "--help=effects").out in page, "docs/options.md has another table than harness run --help=effects")
+
+
+@test
+def runs_without_an_option_are_alike_in_the_fields_that_the_table_names():
+    fields = {cell.strip("`") for cells in TABLE.values() for cell in cells.values() if cell.startswith("`")} - {"jobs.ranks.step_s"}
+    for engine in ENGINES:
+        for device in ("cpu", "reference"):
+            words = words_of("lr", engine, device)[0]
+            first, second = run(words), run(words)
+            for field in fields & {*first.fields}:
+                expect_equal(second.fields[field], first.fields[field], f"{engine}, {device}: {field}")
+
+
+# ---- every cell --------------------------------------------------------------------------------
+
+@cases([(name, name) for name in TRIALS])
+def cells_hold(option):
+    check_all(option)
+
+
+@test
+def the_mode_chooses_the_engines():
+    words = [*[w for pair in TOY.items() for w in pair], "--json", "-"]
+    for device in DEVICES:
+        place = ["--device", {"sim": SIM, "--plan": "cpu"}.get(device, device)] + (["--plan"] if device == "--plan" else [])
+        jobs = {engine: run([*words, *place, "--mode", engine]).fields["jobs.engine"] for engine in ("both", "none", "ring", "ps")}
+        jobs["both"] = sorted({*jobs["both"]})  # there are two baselines
+        expect_equal(jobs, {"both": ['"none"', '"ps"', '"ring"'], "none": ['"none"'], "ring": ['"ring"'], "ps": ['"ps"']}, device)
+
+
+@test
+def the_device_chooses_where_it_runs():
+    words = [w for pair in TOY.items() for w in pair] + ["--json", "-", "--mode", "none"]
+    found = {device: run([*words, "--device", device]).fields["jobs.device"] for device in ("cpu", "reference", "sim")}
+    expect_equal(found, {name: [f'"{name}"'] for name in found}, "devices")
+    plans = [run([*words, "--plan", "--device", device]) for device in ("cpu", "reference")]
+    expect(differs(*plans, "jobs.memory_imbalance.maximum_bytes"), "the same memory", *plans)
+
+
+# ---- options that need another one -------------------------------------------------------------
+
+@cases([("trace-steps", "trace-steps", ["--mode", "none", "--trace-steps", "1:2"], "--trace FILE"), ("interface", "interface", ["--mode", "ps", "--interface", "eth0"], "--transport tcp"),
+        ("lr-gamma", "lr-gamma", ["--lr-gamma", "0.5"], "--lr-schedule step"), ("lr-steps", "lr-steps", ["--lr-steps", "5"], "--lr-schedule step, cosine or linear"),
+        ("dampening", "dampening", ["--dampening", "0.5"], "--momentum above 0"), ("powersgd-rank", "powersgd-rank", ["--mode", "ring", "--powersgd-rank", "2"], "--comm-hook powersgd"),
+        ("powersgd-start", "powersgd-start", ["--mode", "ring", "--powersgd-start", "2"], "--comm-hook powersgd"), ("hidden", "hidden", ["--hidden", "32"], "the model toy"),
+        ("classes", "classes", ["--classes", "7"], "the model toy"), ("activation", "activation", ["--model", "lenet", "--activation", "silu"], "the model lenet"),
+        ("head", "head", ["--model", "gpt2", "--head", "cls"], "the model gpt2"), ("policy", "policy", ["--mode", "ring", "--policy", "ps=ssp"], "a policy of --mode ring"),
+        ("momentum", "momentum", ["--optimizer", "adam", "--momentum", "0.5"], "the optimizer adam")])
+def an_option_that_would_do_nothing_is_refused(option, words, reason):
+    result = run([*([] if "--model" in words else ["--model", "toy"]), "--steps", "1", *words])
+    expect_equal(result.code, 64, "exit code", result)
+    expect(f"--{option}" in result.err and reason in result.err, f"expected '{reason}'", result)
+
+
+@cases([("connect-timeout", "connect-timeout", "60s"), ("eval-every", "eval-every", "0"), ("loader-threads", "loader-threads", "1"), ("progress", "progress", "auto"), ("bind", "bind", "none"), ("augment", "augment", "none"),
+        ("on-nonfinite", "on-nonfinite", "stop")])
+def an_option_that_is_given_as_it_is_by_default_is_no_error(option, value):
+    result = run(["--mode", "none", "--model", "toy", "--steps", "1", "--device", "sim", f"--{option}", value])
+    expect_equal((result.code, "no effect" in result.err), (0, False), "exit code and note", result)
+
+
+main()
