@@ -1,6 +1,6 @@
 /* What every option of `run` does under every engine and on every device: one table, by which options are refused, notes are
  * written, `harness run --help=effects` and docs/options.md are made, and a test runs every cell
- * (tests/commands/test_options.py). An option has an effect where a field of the results must change when it is given. */
+ * (tests/commands/test_option_effects.py). An option has an effect where a field of the results must change when it is given. */
 #ifndef HARNESS_RUN_OPTION_EFFECTS_H
 #define HARNESS_RUN_OPTION_EFFECTS_H
 
