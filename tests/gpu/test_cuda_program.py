@@ -87,7 +87,8 @@ def gradients_that_travel_as_factors_come_out_as_on_the_cpu(options):
 @cases([(f"{mode} on {ranks}", mode, ranks) for mode, ranks in (("none", 1), ("ps", 2), ("ring", 2), ("ring", 4), ("ps", 4))])
 def the_ledger_is_that_of_the_cpu_and_of_the_virtual_device(mode, ranks):
     needs_gpu()
-    words = [*TRAINING, "--mode", mode, "--gpus", ranks, "--policy", "ps=sync,ring=ddp"]
+    policy = [] if mode == "none" else ["--policy", "ps=sync,ring=ddp"]
+    words = [*TRAINING, "--mode", mode, "--gpus", ranks, *policy]
     on_gpu = run("--device", "cuda", "--share-gpu", "--prefetch", "off", *words)
     on_cpu = run("--device", "cpu", *words)
     virtual = run("--device", "sim:v100-pcie-32g", "--prefetch", "off", *[word for word in words if word not in ("--data", "wine")])
@@ -97,11 +98,11 @@ def the_ledger_is_that_of_the_cpu_and_of_the_virtual_device(mode, ranks):
     expect_equal(classes(on_gpu), classes(virtual), "logical bytes compared with the virtual device's")
 
 
-@cases([("none", "none", 1, "ps=sync"), ("ring", "ring", 2, "ring=ddp"), ("ps", "ps", 2, "ps=sync"), ("dp", "ps", 2, "ps=dp")])
+@cases([("none", "none", 1, "none"), ("ring", "ring", 2, "ring=ddp"), ("ps", "ps", 2, "ps=sync"), ("dp", "ps", 2, "ps=dp")])
 def a_batch_that_is_copied_ahead_is_in_the_ledger(mode, ranks, policy):
     needs_gpu()
     words = ["--model", "wine_mlp", "--batch", 16, "--steps", 4, "--warmup", 2, "--json", "-", "--quiet", "--eval-every", -1,
-             "--mode", mode, "--gpus", ranks, "--policy", policy]
+             "--mode", mode, "--gpus", ranks, *([] if mode == "none" else ["--policy", policy])]
     on_gpu = run("--device", "cuda", "--share-gpu", "--data", "wine", *words)
     without = run("--device", "cuda", "--share-gpu", "--data", "wine", "--prefetch", "off", *words)
     virtual = run("--device", "sim:v100-pcie-32g", *words)

@@ -131,8 +131,8 @@ def the_ledger_is_the_cpus_and_the_virtual_devices(options):
     options, peers = options.replace(" --payload p2p", ""), "--payload p2p" in options  # it is the ledger of all payloads
     words = ["--policy", *options.split(), "--eval-every", -1]  # the virtual device evaluates nothing
     found = classes(on_gpu(*words, "--prefetch", "off", *(["--payload", "p2p"] if peers else [])))
-    for device in ("cpu",) if "--accumulate" in options else ("cpu", "sim:v100-pcie-32g"):  # sim does not accumulate
-        expected = classes(train("--device", device, "--prefetch", "off", *words))
+    for device, off in (("cpu", []), ("sim:v100-pcie-32g", ["--prefetch", "off"])):
+        expected = classes(train("--device", device, *off, *words))
         expect(len(expected) >= 8 and max(expected.values()) > 0, f"the ledger of {device} is empty")
         expect_equal(found, expected, f"logical bytes on cuda compared with {device}")
 
