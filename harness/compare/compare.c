@@ -18,12 +18,12 @@
 
 /* The figures of a job, by their place in the result. The first decides. */
 static const struct {
-    const char *name, *path[3]; /* from the job */
-} metrics[] = {{"step time, median", {"step_time", "median_s"}},
-               {"samples/s", {"throughput", "samples_per_s"}},
-               {"exposed communication", {"phases", "exposed_communication_s", "median_s"}},
-               {"communication", {"phases", "communication_s", "median_s"}},
-               {"peak memory, max over ranks", {"memory_imbalance", "maximum_bytes"}}};
+    const char *name, *path; /* from the job */
+} metrics[] = {{COMPARE_STEP_TIME, "step_time.median_s"},
+               {"samples/s", "throughput.samples_per_s"},
+               {"exposed communication", "phases.exposed_communication_s.median_s"},
+               {"communication", "phases.communication_s.median_s"},
+               {"peak memory, max over ranks", "memory_imbalance.maximum_bytes"}};
 enum { METRIC_COUNT = sizeof metrics / sizeof metrics[0] };
 
 /* The runs of one side: new references; NULL where a round has none. */
@@ -58,16 +58,10 @@ static void side_free(side *s)
 
 /* ---- one comparison ---------------------------------------------------------------------------------- */
 
-static const char *text_at(const json_t *job, const char *key)
-{
-    const char *text = json_string_value(json_object_get(job, key));
-    return text ? text : "";
-}
-
 /* What a job is called in every run; before jobs had names, its engine. */
 static const char *name_of(const json_t *job)
 {
-    return json_object_get(job, "name") ? text_at(job, "name") : text_at(job, "engine");
+    return json_object_get(job, "name") ? report_text_at(job, "name") : report_text_at(job, "engine");
 }
 
 static const json_t *job_of(const json_t *run, const char *name)
@@ -80,9 +74,7 @@ static const json_t *job_of(const json_t *run, const char *name)
 
 static double metric_of(const json_t *run, const char *job, int metric)
 {
-    const json_t *at = job_of(run, job);
-    for (int i = 0; i < 3 && metrics[metric].path[i]; i++) at = json_object_get(at, metrics[metric].path[i]);
-    return json_is_number(at) ? json_number_value(at) : NAN;
+    return report_number_at(job_of(run, job), metrics[metric].path);
 }
 
 /* The values of a metric on both sides, out[2][most]; of rounds only those that have both. */
@@ -97,21 +89,6 @@ static void read_values(const side *a, const side *b, const char *job, int metri
         if (!isnan(of_a)) out[count[0]++] = of_a;
         if (!isnan(of_b)) out[most + count[1]++] = of_b;
     }
-}
-
-static double median_of(const double *values, int count)
-{
-    double least_above = INFINITY, most_below = -INFINITY; /* quadratic: there are few runs */
-    for (int i = 0; i < count; i++) {
-        int below = 0, equal = 0;
-        for (int j = 0; j < count; j++) {
-            below += values[j] < values[i];
-            equal += values[j] == values[i];
-        }
-        if (below <= count / 2 && below + equal > count / 2) least_above = values[i];
-        if (below <= (count - 1) / 2 && below + equal > (count - 1) / 2) most_below = values[i];
-    }
-    return (least_above + most_below) / 2;
 }
 
 static json_t *number(double value)
@@ -223,8 +200,8 @@ static status compare_sides(const side *a, const side *b, bool rounds, const cha
         json_t *rows = NULL;
         TRY(compare_job(a, b, name, rounds, &rows));
         if (json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:s, s:o}", "label", label, "name",
-                                                  text_at(job, "name"), "engine", text_at(job, "engine"),
-                                                  "policy", text_at(job, "policy"), "metrics", rows)) != 0)
+                                                  report_text_at(job, "name"), "engine", report_text_at(job, "engine"),
+                                                  "policy", report_text_at(job, "policy"), "metrics", rows)) != 0)
             return no_memory();
     }
     return STATUS_OK;
@@ -350,7 +327,7 @@ static status run_builds(sweep *s, int *signal, json_t *list)
         const json_t *failure = json_array_get(outcome.failures, 0);
         rc = fail(STATUS_UNAVAILABLE, "compare: a run of %s failed: %s",
                   sweep_value(s, (int)json_integer_value(json_object_get(failure, "point")), 0),
-                  text_at(failure, "message"));
+                  report_text_at(failure, "message"));
     }
     for (int p = 0; p < 2 && rc == STATUS_OK; p++) rc = read_point(s, p, &of[p]);
     if (rc == STATUS_OK && !outcome.signal) rc = compare_sides(&of[0], &of[1], true, "", list);
@@ -386,89 +363,6 @@ status compare_builds(const char *a, const char *b, const char **words, int coun
     return rc;
 }
 
-/* ---- as text ----------------------------------------------------------------------------------------- */
-
-static double number_at(const json_t *row, const char *key)
-{
-    const json_t *value = json_object_get(row, key);
-    return json_is_number(value) ? json_number_value(value) : NAN;
-}
-
-static void append_value(const char *metric, double value, text_buffer *out)
-{
-    char text[48];
-    if (strstr(metric, "memory"))
-        text_format_bytes(text, sizeof text, value);
-    else if (strstr(metric, "/s"))
-        snprintf(text, sizeof text, "%.*f", value < 100 ? 2 : 0, value);
-    else
-        text_format_duration(text, sizeof text, 1e9 * value);
-    text_append(out, "%11s", text);
-}
-
-/* "slower", "faster", ..., or "~": nothing is shown. */
-static const char *word_for(const char *metric, const char *verdict)
-{
-    if (strcmp(verdict, "too few runs") == 0) return "";
-    if (strcmp(verdict, "not shown") == 0) return "~";
-    if (strcmp(metric, metrics[0].name) == 0) return strcmp(verdict, "more") == 0 ? "slower" : "faster";
-    return verdict;
-}
-
-static void append_row(const json_t *row, text_buffer *out)
-{
-    const char *metric = text_at(row, "metric");
-    text_append(out, "%-28s", metric);
-    append_value(metric, number_at(row, "a_median"), out);
-    append_value(metric, number_at(row, "b_median"), out);
-    text_append(out, "%8.3f", number_at(row, "ratio"));
-    if (isnan(number_at(row, "ratio_low")))
-        text_append(out, "%14s", "");
-    else
-        text_append(out, "  %5.3f-%-6.3f", number_at(row, "ratio_low"), number_at(row, "ratio_high"));
-    text_append(out, " %s\n", word_for(metric, text_at(row, "verdict")));
-}
-
-/* What the step time's row does not show. */
-static void append_power(const json_t *row, bool interleaved, text_buffer *out)
-{
-    const char *verdict = text_at(row, "verdict"), *unit = interleaved ? "rounds" : "runs per side";
-    if (strcmp(verdict, "too few runs") == 0)
-        text_append(out, "no verdict: at least %d %s are needed, there are %lld and %lld\n",
-                    interleaved ? SIGNIFICANCE_LEAST_ROUNDS : SIGNIFICANCE_LEAST_RUNS, unit,
-                    (long long)json_integer_value(json_object_get(row, "a_runs")),
-                    (long long)json_integer_value(json_object_get(row, "b_runs")));
-    else if (strcmp(verdict, "not shown") == 0)
-        text_append(out, "~ not shown, p = %.2g; a change of %.1f %% would be; 5 %% would take %lld %s\n",
-                    number_at(row, "p"), 100 * number_at(row, "detectable"),
-                    (long long)json_integer_value(json_object_get(row, "runs_for_5_percent")), unit);
-    else
-        text_append(out, "shown, p = %.2g\n", number_at(row, "p"));
-}
-
-void compare_report(const json_t *comparison, text_buffer *out)
-{
-    bool interleaved = json_is_true(json_object_get(comparison, "interleaved"));
-    size_t i, r;
-    json_t *job, *row;
-    text_append(out, "A  %s\nB  %s\n%s\n", text_at(comparison, "a"), text_at(comparison, "b"),
-                interleaved ? "interleaved rounds, one run of each per round"
-                            : "not interleaved: drift of the machine between A and B is not excluded");
-    json_array_foreach(json_object_get(comparison, "comparisons"), i, job)
-    {
-        const json_t *rows = json_object_get(job, "metrics");
-        const char *label = text_at(job, "label");
-        char name[320];
-        if (*label)
-            snprintf(name, sizeof name, "%s", label);
-        else
-            report_job_name(job, name, sizeof name);
-        text_append(out, "\n%-28s%11s%11s%8s  %s\n", name, "A", "B", "B/A", "95 % interval");
-        json_array_foreach(rows, r, row) append_row(row, out);
-        if (json_array_size(rows) > 0) append_power(json_array_get(rows, 0), interleaved, out);
-    }
-}
-
 bool compare_is_slower(const json_t *comparison, double above)
 {
     size_t i;
@@ -476,7 +370,7 @@ bool compare_is_slower(const json_t *comparison, double above)
     json_array_foreach(json_object_get(comparison, "comparisons"), i, job)
     {
         const json_t *row = json_array_get(json_object_get(job, "metrics"), 0);
-        if (strcmp(text_at(row, "verdict"), "more") == 0 && number_at(row, "ratio") > 1 + above) return true;
+        if (strcmp(report_text_at(row, "verdict"), "more") == 0 && report_number_at(row, "ratio") > 1 + above) return true;
     }
     return false;
 }

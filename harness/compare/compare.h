@@ -11,6 +11,8 @@
 
 enum { COMPARE_SCHEMA_VERSION = 1 };
 
+#define COMPARE_STEP_TIME "step time, median" /* the metric that decides */
+
 /* Compares what lies at the two paths: a run's JSON, a folder of such files, or the folder of a sweep, of
  * which every point is compared with the same point of the other. *out is a new reference, as docs/sweep.md
  * describes. STATUS_DATA: no results there; STATUS_CONFIG: different sweeps. */

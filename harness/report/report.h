@@ -6,13 +6,19 @@
  *   report_text       a run: steps, communication, agreement of the engines
  *   report_memory     where a job's memory is
  *   report_compare    several runs, and how stale reads were
- *   report_reproduction  a published table next to ours */
+ *   report_reproduction  a published table next to ours
+ *   significance      whether a difference between runs is shown */
 #ifndef HARNESS_REPORT_REPORT_H
 #define HARNESS_REPORT_REPORT_H
 
 #include "common/base/text.h"
 
 #include <jansson.h>
+
+/* The value at "ranks.0.memory.total" of an object (a number indexes an array); NULL, NaN or "" where there is none. */
+const json_t *report_at(const json_t *object, const char *path);
+double report_number_at(const json_t *object, const char *path);
+const char *report_text_at(const json_t *object, const char *path);
 
 /* The side-by-side text report. */
 void report_text(const json_t *result, text_buffer *out);

@@ -6,12 +6,6 @@
 
 #include <stdbool.h>
 
-/* What stands at "ranks.0.memory.total" of an object (a number indexes an array); NULL, NaN or "" where
- * nothing does. */
-const json_t *report_at(const json_t *object, const char *path);
-double report_number_at(const json_t *object, const char *path);
-const char *report_text_at(const json_t *object, const char *path);
-
 /* How a figure is written; NaN is "-". */
 typedef enum cell_format {
     CELL_TIME,

@@ -24,9 +24,9 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Sorts the values. */
-static double median(double *values, int count)
+double median_of(double *values, int count)
 {
+    if (count == 0) return NAN;
     qsort(values, (size_t)count, sizeof *values, ascending);
     return (values[(count - 1) / 2] + values[count / 2]) / 2;
 }
@@ -36,14 +36,14 @@ static double median(double *values, int count)
 static double copied_median(const double *values, int count, double *scratch)
 {
     memcpy(scratch, values, (size_t)count * sizeof *values);
-    return median(scratch, count);
+    return median_of(scratch, count);
 }
 
 /* The median of `count` values drawn with replacement: random numbers from *index on. */
 static double drawn_median(const double *values, int count, uint64_t start, uint64_t *index, double *scratch)
 {
     for (int i = 0; i < count; i++) scratch[i] = values[random_below(start, (*index)++, (uint64_t)count)];
-    return median(scratch, count);
+    return median_of(scratch, count);
 }
 
 static interval percentiles(double *draws)

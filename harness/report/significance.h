@@ -41,6 +41,9 @@ typedef struct significance {
     int runs_for_5;    /* rounds, or runs per side, with which a change of 5 % would be found */
 } significance;
 
+/* The median of values[count], which it sorts; NaN of none. */
+double median_of(double *values, int count);
+
 /* 95 % percentile interval of the median of values[count] (Efron, "Bootstrap Methods", 1979). STATUS_SYSTEM
  * without memory. */
 status bootstrap_median(const double *values, int count, uint64_t seed, interval *out);

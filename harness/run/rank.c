@@ -1,4 +1,4 @@
-#include "harness/run/rank.h"
+#include "harness/run/rank_impl.h"
 
 #include "common/base/log.h"
 #include "common/data/batches.h"
@@ -16,45 +16,13 @@
 #include <string.h>
 #include <sys/random.h>
 
-typedef struct rank_state {
-    const run_config *config;
-    const rank_place *place;
-    rank_slot *slot;
-    dataset *set;
-    nn_model *model;
-    rendezvous *rendezvous;
-    uint64_t token; /* of the job, drawn for this run */
-    trainer *trainer;
-    rank_batches batches;
-    record record;
-    overlap overlap;
-    rank_trace trace;
-    step_plan steps;
-    int64_t next_step, eval_every;
-    int64_t
-        trained_ns; /* in steps, measured or not: without evaluations, checkpoints and other jobs' turns */
-    clock_bounds clock_at_begin; /* of the steps */
-    clock_alignment clock;
-    bool takes_turns;     /* other jobs run at the same time: blocks alternate */
-    uint32_t block;
-    bool stopped;        /* before the last step */
-    bool stop_is_agreed; /* by all ranks */
-    sync_counters seen;
-    agreement agreement;
-    rank_checkpoint checkpoint;
-    int64_t checkpoint_step; /* from which the run goes on; 0 without --load */
-    int64_t saved_steps, saves;
-    int64_t lead;         /* steps that a rank may be ahead of another */
-    int64_t batch_offset; /* of the source's batches against the run's */
-} rank_state;
-
 /* The first of a step's batches, in the source's count. */
 static int64_t batch_of_step(const rank_state *s, int64_t step)
 {
     return step * s->config->run.accumulate + s->batch_offset;
 }
 
-static int64_t collective_deadline(const rank_state *s)
+int64_t rank_deadline(const rank_state *s)
 {
     return clock_now_ns() + s->config->shared.stall_timeout_ns;
 }
@@ -197,7 +165,7 @@ static status resume(rank_state *s)
 
 static status measure_clock(rank_state *s, clock_bounds *out)
 {
-    return clock_bounds_measure(s->rendezvous, s->place->rank, s->place->world, collective_deadline(s), out);
+    return clock_bounds_measure(s->rendezvous, s->place->rank, s->place->world, rank_deadline(s), out);
 }
 
 static status set_up(rank_state *s)
@@ -237,7 +205,7 @@ static status evaluate(rank_state *s)
     TRY(sync_flush(trainer_engine(s->trainer)));
     TRY(trainer_evaluate(s->trainer, s->batches.evaluation, (evaluation_stop){stop_is_requested, s->place->table}, &sums));
     double values[4] = {sums.loss, sums.correct, sums.targets, sums.stopped};
-    TRY(rendezvous_sum(s->rendezvous, "evaluation", values, 4, collective_deadline(s)));
+    TRY(rendezvous_sum(s->rendezvous, "evaluation", values, 4, rank_deadline(s)));
     if (values[3] > 0) return STATUS_OK;
     record_evaluation e = {.step = s->next_step,
                            .trained_ns = s->trained_ns,
@@ -273,7 +241,7 @@ static status save(rank_state *s)
 static status agree_to_stop(rank_state *s)
 {
     double stopped = s->stopped;
-    TRY(rendezvous_sum(s->rendezvous, "stop", &stopped, 1, collective_deadline(s)));
+    TRY(rendezvous_sum(s->rendezvous, "stop", &stopped, 1, rank_deadline(s)));
     s->stopped = s->stop_is_agreed = stopped > 0;
     return STATUS_OK;
 }
@@ -337,7 +305,7 @@ static status run_all_steps(rank_state *s)
     TRY(agreement_open(&s->agreement, s->place->gradients_fd, s->config, s->trainer));
     TRY(run_block(s, s->steps.first + s->steps.warmup, false));
     if (s->lead != 0 && !s->takes_turns) { /* ranks that may be ahead begin to measure together */
-        TRY(rendezvous_barrier(s->rendezvous, "warm", collective_deadline(s)));
+        TRY(rendezvous_barrier(s->rendezvous, "warm", rank_deadline(s)));
         trainer_begin_anew(s->trainer);
     }
     ledger_reset_peaks(trainer_ledger(s->trainer));
@@ -355,163 +323,12 @@ static status run_all_steps(rank_state *s)
     return rc;
 }
 
-/* ---- results ---------------------------------------------------------------------------------- */
-
-/* Memory as the system and the driver report it. */
-static json_t *measured_to_json(device *d)
-{
-    ledger_external process = ledger_measure_process();
-    int64_t used = -1, whole = -1;
-    json_t *measured = json_pack("{s:I, s:I}", "resident_bytes", (json_int_t)process.resident, "proportional_bytes",
-                                 (json_int_t)process.proportional);
-    if (device_usage(d, &used, &whole) != STATUS_OK) error_clear();
-    if (used < 0) return measured;
-    json_object_set_new(measured, "device_used_bytes", json_integer((json_int_t)used));
-    json_object_set_new(measured, "device_total_bytes", json_integer((json_int_t)whole));
-    return measured;
-}
-
-/* Operations that run slower than the device's libraries would (device_fallbacks()). */
-static json_t *fallbacks_to_json(const device *d)
-{
-    const device_fallback *list;
-    int count = device_fallbacks(d, &list);
-    json_t *out = json_array();
-    for (int i = 0; i < count; i++)
-        json_array_append_new(out, json_pack("{s:s, s:I, s:s, s:s, s:s}", "operation", op_name(list[i].kind), "count",
-                                             (json_int_t)list[i].count, "shape", list[i].shape, "reason", list[i].reason,
-                                             "instead", list[i].instead));
-    return out;
-}
-
-static json_t *rank_to_json(rank_state *s)
-{
-    const rendezvous_member *me = &rendezvous_members(s->rendezvous)[s->place->rank];
-    char processors[256];
-    json_t *rank = json_pack("{s:i, s:s, s:i, s:s, s:s, s:o, s:o, s:o}", "rank", s->place->rank, "host", me->host,
-                             "pid", (int)me->pid, "processors", processors_own(processors, sizeof processors),
-                             "device", device_get_info(trainer_device(s->trainer))->description, "memory",
-                             ledger_to_json(trainer_ledger(s->trainer)), "process",
-                             measured_to_json(trainer_device(s->trainer)), "fallbacks",
-                             fallbacks_to_json(trainer_device(s->trainer)));
-    overlap_to_json(&s->overlap, trainer_engine(s->trainer), rank);
-    json_t *staleness = ps_result_staleness(trainer_engine(s->trainer));
-    bool whole = rank && json_object_set_new(rank, "staleness", staleness) == 0;
-    json_object_set_new(rank, "slow_factor", json_real(trainer_slowdown(s->trainer)));
-    json_object_set_new(rank, "loader_threads", json_integer(s->batches.loader_threads));
-    if (whole && record_to_json(&s->record, &s->clock, rank) == STATUS_OK) return rank;
-    json_decref(rank);
-    return NULL;
-}
-
-/* What --target-loss and --target-accuracy chose; null where neither did. */
-static json_t *target_to_json(const run_options *r)
-{
-    json_t *loss = r->target_loss > 0 ? json_real(r->target_loss) : json_null();
-    json_t *accuracy = r->target_accuracy > 0 ? json_real(r->target_accuracy) : json_null();
-    bool any = json_is_real(loss) || json_is_real(accuracy);
-    json_t *target = json_pack("{s:o, s:o}", "loss", loss, "accuracy", accuracy);
-    if (any) return target;
-    json_decref(target);
-    return json_null();
-}
-
-/* What the engine runs; who drives its communication, a thread of its own or the compute thread while it waits; how often
- * the run was saved. */
-static void add_settings(rank_state *s, json_t *job)
-{
-    const char *progress = trainer_is_inline(s->trainer) ? "inline" : "thread";
-    json_object_set_new(job, "settings", engine_settings_to_json(trainer_engine(s->trainer)));
-    json_object_set_new(job, "progress", s->place->engine == ENGINE_NONE ? json_null() : json_string(progress));
-    json_object_set_new(job, "checkpoints", json_integer(s->saves));
-}
-
-static json_t *job_to_json(rank_state *s, uint64_t hash)
-{
-    const device_info *info = device_get_info(trainer_device(s->trainer));
-    int engine = s->place->engine;
-    char text[24];
-    snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);
-    return json_pack(
-        "{s:s, s:s, s:s, s:i, s:i, s:I, s:s, s:s, s:b, s:I, s:I, s:I, s:b, s:s, s:b, s:b, s:o, s:o, s:o}",
-        "name", job_name(s->place->job), "engine", engine_table[engine]->name, "policy",
-        s->config->policies[engine], "world_size", s->place->world, "threads_per_rank",
-        run_config_threads(s->config, s->place->job), "batch_per_rank",
-        (json_int_t)run_config_batch(s->config, s->place->job), "binding", bound_names[s->config->bound],
-        "device", info->name, "simulated", (int)info->simulated, "warmup_steps", (json_int_t)s->steps.warmup,
-        "trained_steps", (json_int_t)(s->next_step - s->steps.first), "steps", (json_int_t)s->next_step,
-        "stopped_early", (int)s->stopped, "parameter_hash", text, "one_loss",
-        (int)trainer_has_one_loss(s->trainer), "synchronous", s->lead == 0, "updates_on",
-        ps_result_updates(trainer_engine(s->trainer)), "servers", json_array(), "target",
-        target_to_json(&s->config->run));
-}
-
-static status merge_results(rank_state *s, const rendezvous_blob *blobs, run_job *out)
-{
-    uint64_t hash = 0;
-    TRY(param_set_hash(trainer_params(s->trainer), trainer_stream(s->trainer), &hash));
-    json_t *ranks = json_array();
-    out->result = job_to_json(s, hash);
-    if (out->result) add_settings(s, out->result);
-    status rc = STATUS_OK;
-    for (int r = 0; r < s->place->world && rc == STATUS_OK; r++) {
-        json_t *rank = json_loadb(blobs[r].data, blobs[r].bytes, 0, NULL);
-        if (json_array_append_new(ranks, rank) != 0) rc = fail(STATUS_PROTOCOL, "the results of rank %d cannot be read", r);
-    }
-    if (rc == STATUS_OK && !out->result) rc = fail(STATUS_SYSTEM, "no memory for the results");
-    if (rc == STATUS_OK) rc = ring_result_algorithm(trainer_engine(s->trainer), out->result);
-    if (rc == STATUS_OK) rc = job_result_finish(out->result, ranks);
-    ps_dp_sizes sizes;
-    bool has_sizes = ps_result_sizes(trainer_engine(s->trainer), &sizes);
-    if (rc == STATUS_OK) rc = ps_result_add_memory(out->result, ranks, has_sizes ? &sizes : NULL);
-    json_decref(ranks);
-    return rc;
-}
-
-static status keep_params(rank_state *s, run_job *out)
-{
-    out->param_count = s->model->parameter_elements;
-    out->params = malloc((size_t)out->param_count * sizeof *out->params);
-    if (!out->params) return fail(STATUS_SYSTEM, "no memory for a copy of the parameters");
-    float *at = out->params;
-    param_set *set = trainer_params(s->trainer);
-    for (int i = 0; i < s->model->param_count; i++) {
-        TRY(param_set_export(set, trainer_stream(s->trainer), set->params.data, i, DTYPE_F32, at));
-        at += s->model->params[i].elements;
-    }
-    return STATUS_OK;
-}
-
 static status align_clock(rank_state *s)
 {
     clock_bounds at_end;
     TRY(measure_clock(s, &at_end));
     s->clock = clock_align(s->rendezvous, s->place->rank, &s->clock_at_begin, &at_end);
     return STATUS_OK;
-}
-
-static status share_results(rank_state *s, run_job *out)
-{
-    rendezvous_blob *blobs = calloc((size_t)s->place->world, sizeof *blobs);
-    json_t *mine = rank_to_json(s);
-    char *text = mine ? json_dumps(mine, JSON_COMPACT) : NULL;
-    status rc;
-    if (!blobs || !text) rc = fail(STATUS_SYSTEM, "no memory for the results");
-    else rc = rendezvous_allgather(s->rendezvous, "results", text, strlen(text), collective_deadline(s), blobs);
-    if (rc == STATUS_OK && s->place->rank == 0) rc = merge_results(s, blobs, out);
-    if (rc == STATUS_OK && s->place->rank == 0) rc = keep_params(s, out);
-    if (rc == STATUS_OK)
-        rc = rank_trace_gather(&s->trace, s->rendezvous, s->place->job, s->place->rank,
-                               collective_deadline(s), s->place->world, &out->trace);
-    if (rc == STATUS_OK) rc = rendezvous_barrier(s->rendezvous, "end", collective_deadline(s));
-    if (rc == STATUS_OK) { /* a GPU's memory is freed once no other process has it open */
-        trainer_leave(s->trainer);
-        rc = rendezvous_barrier(s->rendezvous, "left", collective_deadline(s));
-    }
-    free(text);
-    json_decref(mine);
-    free(blobs);
-    return rc;
 }
 
 static void tear_down(rank_state *s)
@@ -535,7 +352,7 @@ status rank_run(const run_config *config, const rank_place *place, run_job *out,
     status rc = set_up(&s);
     if (rc == STATUS_OK) rc = run_all_steps(&s);
     if (rc == STATUS_OK) rc = align_clock(&s);
-    if (rc == STATUS_OK) rc = share_results(&s, out);
+    if (rc == STATUS_OK) rc = rank_share_results(&s, out);
     *stopped = s.stopped;
     if (rc != STATUS_OK) job_fail(place->table, place->rank, rc, error_message());
     else rank_slot_finish(s.slot);

@@ -1,5 +1,6 @@
 /* What the runs of a sweep show: a row per point, and which point is best. Rendered from the runs' JSON only.
  */
+#include "harness/report/report.h"
 #include "harness/report/significance.h"
 #include "harness/sweep/sweep.h"
 
@@ -17,32 +18,20 @@ typedef struct point_figures {
     bool simulated, emulated;
 } point_figures;
 
-static double number_at(const json_t *object, const char *group, const char *name)
-{
-    const json_t *value = json_object_get(json_object_get(object, group), name);
-    return json_is_number(value) ? json_number_value(value) : NAN;
-}
-
 static point_figures read_point(const sweep *s, int point, double *memory)
 {
     point_figures f = {.samples = memory, .steps = memory + s->rounds};
     for (int round = 0; round < s->rounds; round++) {
         json_t *result = sweep_result(s, point, round);
         const json_t *job = json_array_get(json_object_get(result, "jobs"), 0);
-        f.samples[round] = number_at(job, "throughput", "samples_per_s");
-        f.steps[round] = number_at(job, "step_time", "median_s");
+        f.samples[round] = report_number_at(job, "throughput.samples_per_s");
+        f.steps[round] = report_number_at(job, "step_time.median_s");
         f.runs += result != NULL;
         f.simulated = f.simulated || json_is_true(json_object_get(result, "simulated"));
         f.emulated = f.emulated || json_is_true(json_object_get(result, "emulated"));
         json_decref(result);
     }
     return f;
-}
-
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
 }
 
 /* Median and 95 % interval over the rounds that have a value; one round is a single measurement without an
@@ -56,8 +45,7 @@ static status summary(const double *values, int rounds, json_t **out)
     for (int i = 0; i < rounds; i++)
         if (!isnan(values[i])) found[count++] = values[i];
     status rc = count > 1 ? bootstrap_median(found, count, INTERVAL_SEED, &of) : STATUS_OK;
-    qsort(found, (size_t)count, sizeof *found, ascending);
-    double median = count ? (found[(count - 1) / 2] + found[count / 2]) / 2 : NAN;
+    double median = median_of(found, count);
     free(found);
     TRY(rc);
     *out = json_object();
@@ -94,9 +82,9 @@ static status add_point(const sweep *s, int point, const point_figures *f, const
     return STATUS_OK;
 }
 
-static double median_of(const json_t *points, int row)
+static double rate_of(const json_t *points, int row)
 {
-    return number_at(json_array_get(points, (size_t)row), "samples_per_s", "median");
+    return report_number_at(json_array_get(points, (size_t)row), "samples_per_s.median");
 }
 
 /* The point with the highest throughput, how many times that of the next it is, and whether the rounds show
@@ -105,12 +93,12 @@ static status add_best(const sweep *s, const point_figures *figures, const json_
 {
     int best = -1, next = -1;
     for (int p = 0; p < (int)json_array_size(points); p++) {
-        double value = median_of(points, p);
+        double value = rate_of(points, p);
         if (isnan(value)) continue;
-        if (best < 0 || value > median_of(points, best)) {
+        if (best < 0 || value > rate_of(points, best)) {
             next = best;
             best = p;
-        } else if (next < 0 || value > median_of(points, next)) {
+        } else if (next < 0 || value > rate_of(points, next)) {
             next = p;
         }
     }
@@ -119,7 +107,7 @@ static status add_best(const sweep *s, const point_figures *figures, const json_
     json_object_set_new(table, "best", row);
     if (next < 0) return STATUS_OK;
     json_object_set_new(row, "next_row", json_integer(next));
-    json_object_set_new(row, "factor", json_real(median_of(points, best) / median_of(points, next)));
+    json_object_set_new(row, "factor", json_real(rate_of(points, best) / rate_of(points, next)));
     if (figures[best].simulated && figures[next].simulated) {
         json_object_set_new(row, "verdict", json_string("virtual"));
         return STATUS_OK;
@@ -235,8 +223,8 @@ static void append_row(const json_t *table, const json_t *point, text_buffer *ou
         text_append(out, "%-*s", width_of(json_object_get(table, "points"), name), value_at(point, name));
     }
     const json_t *failure = json_object_get(point, "failure");
-    double median = number_at(point, "samples_per_s", "median"),
-           low = number_at(point, "samples_per_s", "low");
+    double median = report_number_at(point, "samples_per_s.median"),
+           low = report_number_at(point, "samples_per_s.low");
     if (isnan(median) && json_is_object(failure)) {
         text_append(out, "  failed (%lld): %s\n",
                     (long long)json_integer_value(json_object_get(failure, "exit_code")),
@@ -244,11 +232,11 @@ static void append_row(const json_t *table, const json_t *point, text_buffer *ou
         return;
     }
     char step[32] = "-";
-    if (!isnan(median)) text_format_duration(step, sizeof step, 1e9 * number_at(point, "step_s", "median"));
+    if (!isnan(median)) text_format_duration(step, sizeof step, 1e9 * report_number_at(point, "step_s.median"));
     append_rate(median, 10, out);
     if (!isnan(low)) {
         append_rate(low, 10, out);
-        append_rate(number_at(point, "samples_per_s", "high"), 10, out);
+        append_rate(report_number_at(point, "samples_per_s.high"), 10, out);
     } else {
         text_append(out, "%20s", "");
     }

@@ -26,8 +26,8 @@ static status ring_requirements(const void *options, const char *policy, int wor
     else if (automatic && collective_has_algorithm("nccl", s.algorithm))
         out->reach = SYNC_REACH_EITHER;
     if (s.algorithm == COLLECTIVE_ALGORITHM_TREE || s.algorithm == COLLECTIVE_ALGORITHM_HIERARCHICAL)
-        out->virtual_only = "--algorithm: expected --device sim:PROFILE with tree and hierarchical, which are priced and "
-                            "not implemented; real devices have ring, two-shot, tuned and library";
+        out->virtual_only = "--algorithm: expected --device sim:PROFILE with tree and hierarchical: they exist as models of "
+                            "their time; real devices have ring, two-shot, tuned and library";
     out->shares_buffers = s.broadcast_buffers;
     if (s.join != RING_JOIN_NONE)
         out->unrecorded = "with --join the divisor of gradients follows from the ranks that have data";

@@ -32,13 +32,7 @@ void emulator_pause(void)
 
 static bool keep(cudaStream_t s, bool (*run)(void *context), const void *context, size_t bytes)
 {
-    emulated_work *w = malloc(sizeof *w + bytes);
-    if (!w) abort();
-    *w = (emulated_work){.run = run, .context = w + 1};
-    memcpy(w->context, context, bytes);
-    if (s->last) s->last->next = w;
-    else s->first = w;
-    s->last = w;
+    emulator_append(s, run, context, bytes);
     if (s->listed) return true;
     s->listed = true;
     s->next = keeping;

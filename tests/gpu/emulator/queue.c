@@ -76,18 +76,23 @@ void emulator_stream_close(cudaStream_t s)
     pthread_cond_destroy(&s->changed);
 }
 
+void emulator_append(cudaStream_t s, bool (*run)(void *context), const void *context, size_t bytes)
+{
+    emulated_work *w = malloc(sizeof *w + bytes);
+    if (!w) abort();
+    *w = (emulated_work){.run = run, .context = w + 1};
+    memcpy(w->context, context, bytes);
+    if (s->last) s->last->next = w;
+    else s->first = w;
+    s->last = w;
+}
+
 bool emulator_queue(cudaStream_t s, bool (*run)(void *context), const void *context, size_t bytes, bool always)
 {
     pthread_mutex_lock(&s->lock);
     bool kept = always || s->given != s->done;
     if (kept) {
-        emulated_work *w = malloc(sizeof *w + bytes);
-        if (!w) abort();
-        *w = (emulated_work){.run = run, .context = w + 1};
-        memcpy(w->context, context, bytes);
-        if (s->last) s->last->next = w;
-        else s->first = w;
-        s->last = w;
+        emulator_append(s, run, context, bytes);
         s->given++;
         if (!s->has_thread) start_thread(s);
         pthread_cond_broadcast(&s->changed);

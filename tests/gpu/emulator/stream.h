@@ -53,6 +53,8 @@ bool emulator_has_threads(void);
 void emulator_pause(void);
 
 /* queue.c */
+/* Adds work with a copy of its context to what the stream keeps. */
+void emulator_append(cudaStream_t s, bool (*run)(void *context), const void *context, size_t bytes);
 void emulator_stream_open(cudaStream_t s);
 void emulator_stream_close(cudaStream_t s);
 /* False: `always` is false and the stream has nothing to do. */

@@ -1,0 +1,83 @@
+/* A comparison as text of at most 80 columns, rendered from its JSON. */
+#include "harness/compare/compare.h"
+#include "harness/report/report.h"
+#include "harness/report/significance.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static void append_value(const char *metric, double value, text_buffer *out)
+{
+    char text[48];
+    if (strstr(metric, "memory"))
+        text_format_bytes(text, sizeof text, value);
+    else if (strstr(metric, "/s"))
+        snprintf(text, sizeof text, "%.*f", value < 100 ? 2 : 0, value);
+    else
+        text_format_duration(text, sizeof text, 1e9 * value);
+    text_append(out, "%11s", text);
+}
+
+/* "slower", "faster", ..., or "~": nothing is shown. */
+static const char *word_for(const char *metric, const char *verdict)
+{
+    if (strcmp(verdict, "too few runs") == 0) return "";
+    if (strcmp(verdict, "not shown") == 0) return "~";
+    if (strcmp(metric, COMPARE_STEP_TIME) == 0) return strcmp(verdict, "more") == 0 ? "slower" : "faster";
+    return verdict;
+}
+
+static void append_row(const json_t *row, text_buffer *out)
+{
+    const char *metric = report_text_at(row, "metric");
+    text_append(out, "%-28s", metric);
+    append_value(metric, report_number_at(row, "a_median"), out);
+    append_value(metric, report_number_at(row, "b_median"), out);
+    text_append(out, "%8.3f", report_number_at(row, "ratio"));
+    if (isnan(report_number_at(row, "ratio_low")))
+        text_append(out, "%14s", "");
+    else
+        text_append(out, "  %5.3f-%-6.3f", report_number_at(row, "ratio_low"), report_number_at(row, "ratio_high"));
+    text_append(out, " %s\n", word_for(metric, report_text_at(row, "verdict")));
+}
+
+/* What the step time's row does not show. */
+static void append_power(const json_t *row, bool interleaved, text_buffer *out)
+{
+    const char *verdict = report_text_at(row, "verdict"), *unit = interleaved ? "rounds" : "runs per side";
+    if (strcmp(verdict, "too few runs") == 0)
+        text_append(out, "no verdict: at least %d %s are needed, there are %lld and %lld\n",
+                    interleaved ? SIGNIFICANCE_LEAST_ROUNDS : SIGNIFICANCE_LEAST_RUNS, unit,
+                    (long long)json_integer_value(json_object_get(row, "a_runs")),
+                    (long long)json_integer_value(json_object_get(row, "b_runs")));
+    else if (strcmp(verdict, "not shown") == 0)
+        text_append(out, "~ not shown, p = %.2g; a change of %.1f %% would be; 5 %% would take %lld %s\n",
+                    report_number_at(row, "p"), 100 * report_number_at(row, "detectable"),
+                    (long long)json_integer_value(json_object_get(row, "runs_for_5_percent")), unit);
+    else
+        text_append(out, "shown, p = %.2g\n", report_number_at(row, "p"));
+}
+
+void compare_report(const json_t *comparison, text_buffer *out)
+{
+    bool interleaved = json_is_true(json_object_get(comparison, "interleaved"));
+    size_t i, r;
+    json_t *job, *row;
+    text_append(out, "A  %s\nB  %s\n%s\n", report_text_at(comparison, "a"), report_text_at(comparison, "b"),
+                interleaved ? "interleaved rounds, one run of each per round"
+                            : "not interleaved: drift of the machine between A and B is not excluded");
+    json_array_foreach(json_object_get(comparison, "comparisons"), i, job)
+    {
+        const json_t *rows = json_object_get(job, "metrics");
+        const char *label = report_text_at(job, "label");
+        char name[320];
+        if (*label)
+            snprintf(name, sizeof name, "%s", label);
+        else
+            report_job_name(job, name, sizeof name);
+        text_append(out, "\n%-28s%11s%11s%8s  %s\n", name, "A", "B", "B/A", "95 % interval");
+        json_array_foreach(rows, r, row) append_row(row, out);
+        if (json_array_size(rows) > 0) append_power(json_array_get(rows, 0), interleaved, out);
+    }
+}

@@ -1,0 +1,157 @@
+/* The results of a rank as JSON, and of its job: rank 0 gathers them. */
+#include "harness/run/rank_impl.h"
+
+#include "harness/launch/processors.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Memory as the system and the driver report it. */
+static json_t *measured_to_json(device *d)
+{
+    ledger_external process = ledger_measure_process();
+    int64_t used = -1, whole = -1;
+    json_t *measured = json_pack("{s:I, s:I}", "resident_bytes", (json_int_t)process.resident, "proportional_bytes",
+                                 (json_int_t)process.proportional);
+    if (device_usage(d, &used, &whole) != STATUS_OK) error_clear();
+    if (used < 0) return measured;
+    json_object_set_new(measured, "device_used_bytes", json_integer((json_int_t)used));
+    json_object_set_new(measured, "device_total_bytes", json_integer((json_int_t)whole));
+    return measured;
+}
+
+/* Operations that run slower than the device's libraries would (device_fallbacks()). */
+static json_t *fallbacks_to_json(const device *d)
+{
+    const device_fallback *list;
+    int count = device_fallbacks(d, &list);
+    json_t *out = json_array();
+    for (int i = 0; i < count; i++)
+        json_array_append_new(out, json_pack("{s:s, s:I, s:s, s:s, s:s}", "operation", op_name(list[i].kind), "count",
+                                             (json_int_t)list[i].count, "shape", list[i].shape, "reason", list[i].reason,
+                                             "instead", list[i].instead));
+    return out;
+}
+
+static json_t *rank_to_json(rank_state *s)
+{
+    const rendezvous_member *me = &rendezvous_members(s->rendezvous)[s->place->rank];
+    char processors[256];
+    json_t *rank = json_pack("{s:i, s:s, s:i, s:s, s:s, s:o, s:o, s:o}", "rank", s->place->rank, "host", me->host,
+                             "pid", (int)me->pid, "processors", processors_own(processors, sizeof processors),
+                             "device", device_get_info(trainer_device(s->trainer))->description, "memory",
+                             ledger_to_json(trainer_ledger(s->trainer)), "process",
+                             measured_to_json(trainer_device(s->trainer)), "fallbacks",
+                             fallbacks_to_json(trainer_device(s->trainer)));
+    overlap_to_json(&s->overlap, trainer_engine(s->trainer), rank);
+    json_t *staleness = ps_result_staleness(trainer_engine(s->trainer));
+    bool whole = rank && json_object_set_new(rank, "staleness", staleness) == 0;
+    json_object_set_new(rank, "slow_factor", json_real(trainer_slowdown(s->trainer)));
+    json_object_set_new(rank, "loader_threads", json_integer(s->batches.loader_threads));
+    if (whole && record_to_json(&s->record, &s->clock, rank) == STATUS_OK) return rank;
+    json_decref(rank);
+    return NULL;
+}
+
+/* What --target-loss and --target-accuracy chose; null where neither did. */
+static json_t *target_to_json(const run_options *r)
+{
+    json_t *loss = r->target_loss > 0 ? json_real(r->target_loss) : json_null();
+    json_t *accuracy = r->target_accuracy > 0 ? json_real(r->target_accuracy) : json_null();
+    bool any = json_is_real(loss) || json_is_real(accuracy);
+    json_t *target = json_pack("{s:o, s:o}", "loss", loss, "accuracy", accuracy);
+    if (any) return target;
+    json_decref(target);
+    return json_null();
+}
+
+/* What the engine runs; who drives its communication, a thread of its own or the compute thread while it waits; how often
+ * the run was saved. */
+static void add_settings(rank_state *s, json_t *job)
+{
+    const char *progress = trainer_is_inline(s->trainer) ? "inline" : "thread";
+    json_object_set_new(job, "settings", engine_settings_to_json(trainer_engine(s->trainer)));
+    json_object_set_new(job, "progress", s->place->engine == ENGINE_NONE ? json_null() : json_string(progress));
+    json_object_set_new(job, "checkpoints", json_integer(s->saves));
+}
+
+static json_t *job_to_json(rank_state *s, uint64_t hash)
+{
+    const device_info *info = device_get_info(trainer_device(s->trainer));
+    int engine = s->place->engine;
+    char text[24];
+    snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);
+    return json_pack(
+        "{s:s, s:s, s:s, s:i, s:i, s:I, s:s, s:s, s:b, s:I, s:I, s:I, s:b, s:s, s:b, s:b, s:o, s:o, s:o}",
+        "name", job_name(s->place->job), "engine", engine_table[engine]->name, "policy",
+        s->config->policies[engine], "world_size", s->place->world, "threads_per_rank",
+        run_config_threads(s->config, s->place->job), "batch_per_rank",
+        (json_int_t)run_config_batch(s->config, s->place->job), "binding", bound_names[s->config->bound],
+        "device", info->name, "simulated", (int)info->simulated, "warmup_steps", (json_int_t)s->steps.warmup,
+        "trained_steps", (json_int_t)(s->next_step - s->steps.first), "steps", (json_int_t)s->next_step,
+        "stopped_early", (int)s->stopped, "parameter_hash", text, "one_loss",
+        (int)trainer_has_one_loss(s->trainer), "synchronous", s->lead == 0, "updates_on",
+        ps_result_updates(trainer_engine(s->trainer)), "servers", json_array(), "target",
+        target_to_json(&s->config->run));
+}
+
+static status merge_results(rank_state *s, const rendezvous_blob *blobs, run_job *out)
+{
+    uint64_t hash = 0;
+    TRY(param_set_hash(trainer_params(s->trainer), trainer_stream(s->trainer), &hash));
+    json_t *ranks = json_array();
+    out->result = job_to_json(s, hash);
+    if (out->result) add_settings(s, out->result);
+    status rc = STATUS_OK;
+    for (int r = 0; r < s->place->world && rc == STATUS_OK; r++) {
+        json_t *rank = json_loadb(blobs[r].data, blobs[r].bytes, 0, NULL);
+        if (json_array_append_new(ranks, rank) != 0) rc = fail(STATUS_PROTOCOL, "the results of rank %d cannot be read", r);
+    }
+    if (rc == STATUS_OK && !out->result) rc = fail(STATUS_SYSTEM, "no memory for the results");
+    if (rc == STATUS_OK) rc = ring_result_algorithm(trainer_engine(s->trainer), out->result);
+    if (rc == STATUS_OK) rc = job_result_finish(out->result, ranks);
+    ps_dp_sizes sizes;
+    bool has_sizes = ps_result_sizes(trainer_engine(s->trainer), &sizes);
+    if (rc == STATUS_OK) rc = ps_result_add_memory(out->result, ranks, has_sizes ? &sizes : NULL);
+    json_decref(ranks);
+    return rc;
+}
+
+static status keep_params(rank_state *s, run_job *out)
+{
+    out->param_count = s->model->parameter_elements;
+    out->params = malloc((size_t)out->param_count * sizeof *out->params);
+    if (!out->params) return fail(STATUS_SYSTEM, "no memory for a copy of the parameters");
+    float *at = out->params;
+    param_set *set = trainer_params(s->trainer);
+    for (int i = 0; i < s->model->param_count; i++) {
+        TRY(param_set_export(set, trainer_stream(s->trainer), set->params.data, i, DTYPE_F32, at));
+        at += s->model->params[i].elements;
+    }
+    return STATUS_OK;
+}
+
+status rank_share_results(rank_state *s, run_job *out)
+{
+    rendezvous_blob *blobs = calloc((size_t)s->place->world, sizeof *blobs);
+    json_t *mine = rank_to_json(s);
+    char *text = mine ? json_dumps(mine, JSON_COMPACT) : NULL;
+    status rc;
+    if (!blobs || !text) rc = fail(STATUS_SYSTEM, "no memory for the results");
+    else rc = rendezvous_allgather(s->rendezvous, "results", text, strlen(text), rank_deadline(s), blobs);
+    if (rc == STATUS_OK && s->place->rank == 0) rc = merge_results(s, blobs, out);
+    if (rc == STATUS_OK && s->place->rank == 0) rc = keep_params(s, out);
+    if (rc == STATUS_OK)
+        rc = rank_trace_gather(&s->trace, s->rendezvous, s->place->job, s->place->rank,
+                               rank_deadline(s), s->place->world, &out->trace);
+    if (rc == STATUS_OK) rc = rendezvous_barrier(s->rendezvous, "end", rank_deadline(s));
+    if (rc == STATUS_OK) { /* a GPU's memory is freed once no other process has it open */
+        trainer_leave(s->trainer);
+        rc = rendezvous_barrier(s->rendezvous, "left", rank_deadline(s));
+    }
+    free(text);
+    json_decref(mine);
+    free(blobs);
+    return rc;
+}
