@@ -3,6 +3,7 @@
 #include "common/base/text.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #define MODEL_ROW(name, builder, input, summary, ...) \
@@ -25,16 +26,16 @@ static const option model_option_list[] = {
     {"sync-batchnorm", OPTION_FLAG, FIELD(sync_batchnorm), .level = OPTION_RARE,
      .help = "synchronize BatchNorm statistics over all ranks"},
     {"layers", OPTION_INT, FIELD(layers), .level = OPTION_RARE, .argument = "N", .high = 10000,
-     .help = "bert, gpt2: transformer layers"},
+     .help = "bert, gpt: transformer layers"},
     {"hidden", OPTION_INT, FIELD(hidden), .level = OPTION_RARE, .argument = "N", .high = 1e6,
-     .help = "bert, gpt2: hidden size"},
+     .help = "bert, gpt: hidden size"},
     {"heads", OPTION_INT, FIELD(heads), .level = OPTION_RARE, .argument = "N", .high = 10000,
-     .help = "bert, gpt2: attention heads"},
+     .help = "bert, gpt: attention heads"},
     {"vocabulary", OPTION_INT, FIELD(vocabulary), .level = OPTION_RARE, .argument = "N", .high = 1e9,
-     .help = "bert, gpt2: tokens in the vocabulary"},
+     .help = "bert, gpt: tokens in the vocabulary"},
     {"positions", OPTION_INT, FIELD(positions), .level = OPTION_RARE, .argument = "N", .high = 1e6,
-     .help = "bert, gpt2: longest sequence (position embeddings)"},
-    {"sequence", OPTION_INT, FIELD(sequence), .argument = "N", .high = 1e6, .help = "bert, gpt2: tokens per sample"},
+     .help = "bert, gpt: longest sequence (position embeddings)"},
+    {"sequence", OPTION_INT, FIELD(sequence), .argument = "N", .high = 1e6, .help = "bert, gpt: tokens per sample"},
     {"head", OPTION_CHOICE, FIELD(head), .level = OPTION_RARE, .initial = "mlm", .choices = head_names,
      .help = "bert: masked language model or classifier"},
 };
@@ -44,7 +45,11 @@ const option_table model_option_table = {"Model", model_option_list,
 status model_find(const char *name, const model_entry **out)
 {
     int index;
-    TRY(text_parse_choice("--model", name, &model_table[0].name, sizeof model_table[0], (size_t)model_count, &index));
+    char known[64];
+    snprintf(known, sizeof known, "%s", name);
+    for (char *at = known; *at; at++)
+        if (*at == '-') *at = '_';
+    TRY(text_parse_choice("--model", known, &model_table[0].name, sizeof model_table[0], (size_t)model_count, &index));
     *out = &model_table[index];
     return STATUS_OK;
 }
@@ -94,7 +99,7 @@ status model_build(const model_options *options, nn_model **out)
     TRY(model_find(options->name, &entry));
     TRY(model_resolve(options, &resolved));
     nn_model *m = NULL;
-    TRY(nn_model_create(options->name, &m));
+    TRY(nn_model_create(entry->name, &m));
     status rc = entry->build(&resolved, m);
     if (rc != STATUS_OK) nn_model_free(&m);
     *out = m;

@@ -12,7 +12,7 @@ typedef struct model_options {
     int64_t channels;
     int activation; /* activation of the ResNets: RELU or SILU */
     bool sync_batchnorm;
-    int64_t layers, hidden, heads, vocabulary, positions, sequence; /* bert, gpt2 */
+    int64_t layers, hidden, heads, vocabulary, positions, sequence; /* bert, gpt */
     int head; /* model_head */
 } model_options;
 
@@ -35,12 +35,19 @@ extern const option_table model_option_table;
     X(bert_base, bert, TOKENS, "BERT, 12 layers of 768", MODEL_BERT(12, 768, 12, 30522))                       \
     X(bert_large, bert, TOKENS, "BERT, 24 layers of 1024", MODEL_BERT(24, 1024, 16, 30522))                    \
     X(bert, bert, TOKENS, "BERT of a given size", MODEL_BERT(4, 256, 4, 8192))                                 \
-    X(gpt2, gpt2, TOKENS, "GPT-2, by default 12 layers of 768", .layers = 12, .hidden = 768, .heads = 12,      \
-      .vocabulary = 50257, .positions = 1024, .sequence = 128)
+    X(gpt2, gpt2, TOKENS, "GPT-2, 12 layers of 768", MODEL_GPT(12, 768, 12, 50257))                            \
+    X(gpt2_medium, gpt2, TOKENS, "GPT-2, 24 layers of 1024", MODEL_GPT(24, 1024, 16, 50257))                   \
+    X(gpt2_large, gpt2, TOKENS, "GPT-2, 36 layers of 1280", MODEL_GPT(36, 1280, 20, 50257))                    \
+    X(gpt2_xl, gpt2, TOKENS, "GPT-2, 48 layers of 1600", MODEL_GPT(48, 1600, 25, 50257))                       \
+    X(gpt, gpt2, TOKENS, "GPT-2 of a given size", MODEL_GPT(4, 256, 4, 8192))
 #define MODEL_IMAGENET .image = 224, .channels = 3, .classes = 1000
 #define MODEL_BERT(layers_, hidden_, heads_, vocabulary_)                                                      \
     .layers = layers_, .hidden = hidden_, .heads = heads_, .vocabulary = vocabulary_, .positions = 512,        \
     .sequence = 128, .classes = 2
+
+#define MODEL_GPT(layers_, hidden_, heads_, vocabulary_)                                                       \
+    .layers = layers_, .hidden = hidden_, .heads = heads_, .vocabulary = vocabulary_, .positions = 1024,       \
+    .sequence = 128
 
 #define MODEL_BUILDER(name, builder, ...) status build_##builder(const model_options *options, nn_model *m);
 MODEL_LIST(MODEL_BUILDER)
@@ -57,7 +64,7 @@ typedef struct model_entry {
 extern const model_entry model_table[];
 extern const int model_count;
 
-/* STATUS_USAGE for an unknown name, naming those allowed. */
+/* "gpt2-xl" is gpt2_xl, too. STATUS_USAGE for an unknown name, naming those allowed. */
 status model_find(const char *name, const model_entry **out);
 
 /* STATUS_USAGE where an option was given that the model does not use; `given` is a binding of model_option_table. */

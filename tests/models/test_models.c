@@ -31,6 +31,10 @@ static const size_case sizes[] = {
     {{.name = "bert_base"}, 109514298, 0},
     {{.name = "bert_large"}, 335174458, 0},
     {{.name = "gpt2"}, 124439808, 0},
+    {{.name = "gpt2_medium"}, 354823168, 0},
+    {{.name = "gpt2_large"}, 774030080, 0},
+    {{.name = "gpt2-xl"}, 1557611200, 0},
+    {{.name = "gpt", .layers = 36, .hidden = 4096, .heads = 32, .vocabulary = 50257}, 7459729408, 0},
 };
 
 static double forward_multiply_adds(const nn_program *p)
