@@ -29,6 +29,9 @@ void report_workload(const json_t *workload, text_buffer *out);
 /* The memory of a run that was only planned (harness/run/plan.h). */
 void report_plan(const json_t *plan, text_buffer *out);
 
+/* A plan of several policies, with `gpus`: what `harness memory` prints. */
+void report_memory_of_policies(const json_t *result, text_buffer *out);
+
 /* A published table next to ours (harness/reproduce), as Markdown. */
 void report_reproduction(const json_t *result, text_buffer *out);
 

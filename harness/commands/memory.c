@@ -1,0 +1,213 @@
+/* harness memory: what every policy holds on each rank, and the GPUs that this fits on. Its rows are those of
+ * `harness run --plan`. */
+#include "harness/commands/commands.h"
+
+#include "common/sim/profile.h"
+#include "harness/report/report.h"
+#include "harness/run/output.h"
+#include "harness/run/plan.h"
+#include "harness/run/run_result.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { OWN_WORDS = 6, GIB = 1 << 30 }; /* --mode, --policy, --device, and their values */
+
+typedef struct memory_options {
+    const char *policies, *json;
+} memory_options;
+
+typedef struct memory_command {
+    memory_options options;
+    char **words; /* [word_count] options of `run`, then room for OWN_WORDS */
+    int word_count;
+    bool has_device;
+} memory_command;
+
+#define FIELD(name) offsetof(memory_options, name)
+static const option option_list[] = {
+    {"policy", OPTION_TEXT, FIELD(policies), .argument = "LIST", .initial = "dp,sync,ddp",
+     .help = "of both engines, see `harness policies`; with keys: ddp:order=ready,sync"},
+    {"json", OPTION_TEXT, FIELD(json), .argument = "FILE",
+     .help = "write JSON there; -: to stdout, without the table"},
+};
+static const option_table memory_option_table = {"Memory", option_list,
+                                                 sizeof option_list / sizeof option_list[0]};
+
+static status no_memory(void)
+{
+    return fail(STATUS_SYSTEM, "no memory for the table");
+}
+
+/* ---- planning ------------------------------------------------------------------------------------------ */
+
+static status configure(const memory_command *m, const char *policy, run_config *out)
+{
+    int engine;
+    TRY(engine_of_policy(policy, &engine));
+    char *const own[OWN_WORDS] = {(char *)"--mode",   (char *)engine_table[engine]->name,
+                                  (char *)"--policy", (char *)policy,
+                                  (char *)"--device", (char *)"sim:" SIM_DEFAULT_PROFILE};
+    int count = m->has_device ? OWN_WORDS - 2 : OWN_WORDS;
+    memcpy(m->words + m->word_count, own, sizeof own);
+    TRY(run_config_init(out));
+    return run_config_parse(out, m->word_count + count, m->words);
+}
+
+/* Adds the job of a policy to `jobs`; *workload: that of the first, the caller's. */
+static status plan_policy(const memory_command *m, const char *policy, json_t *jobs, json_t **workload)
+{
+    run_config *config = calloc(1, sizeof *config);
+    run_plan plan = {0};
+    json_t *planned = NULL;
+    status rc = config ? configure(m, policy, config) : no_memory();
+    if (rc == STATUS_OK) rc = run_plan_make(config, &plan);
+    if (rc == STATUS_OK) rc = ledger_plan_make(config, &plan, &planned);
+    if (rc == STATUS_OK && json_array_extend(jobs, json_object_get(planned, "jobs")) != 0) rc = no_memory();
+    if (rc == STATUS_OK && !*workload) {
+        json_object_del(planned, "jobs");
+        *workload = json_incref(planned);
+    }
+    json_decref(planned);
+    run_plan_free(&plan);
+    free(config);
+    return rc;
+}
+
+/* The memory sizes of the profiles' GPUs, ascending, each with the profiles that have it. */
+static status list_gpus(json_t **out)
+{
+    char **names = NULL;
+    size_t count = 0;
+    TRY(sim_profile_list(&names, &count));
+    status rc = (*out = json_array()) ? STATUS_OK : no_memory();
+    for (size_t i = 0; i < count && rc == STATUS_OK; i++) {
+        sim_profile *p = NULL;
+        rc = sim_profile_load(names[i], &p);
+        if (rc != STATUS_OK) break;
+        json_int_t bytes = (json_int_t)(sim_profile_at(p, SIM_GPU_MEMORY, 0) * GIB);
+        size_t at = 0;
+        json_t *profiles = NULL;
+        while (at < json_array_size(*out) &&
+               (json_int_t)report_number_at(json_array_get(*out, at), "memory_bytes") < bytes)
+            at++;
+        json_t *here = json_array_get(*out, at);
+        if ((json_int_t)report_number_at(here, "memory_bytes") == bytes)
+            profiles = json_object_get(here, "profiles");
+        else if (json_array_insert_new(*out, at,
+                                       json_pack("{s:I, s:[]}", "memory_bytes", bytes, "profiles")) == 0)
+            profiles = json_object_get(json_array_get(*out, at), "profiles");
+        if (json_array_append_new(profiles, json_string(names[i])) != 0) rc = no_memory();
+        sim_profile_free(&p);
+    }
+    sim_profile_free_names(names, count);
+    return rc;
+}
+
+/* ---- the command --------------------------------------------------------------------------------------- */
+
+/* What one job has and a table of several has not. */
+static status refuse_options_of_one_job(const run_config *c)
+{
+    static const char *const names[] = {"mode", "plan", "trace", "trace-steps", "save", "rendezvous"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        for (int b = 0; b < BINDING_COUNT; b++)
+            if (options_given(&c->bindings[b], names[i]))
+                return fail(STATUS_USAGE, "--%s: unexpected with memory, whose rows are those of --policy",
+                            names[i]);
+    return STATUS_OK;
+}
+
+/* The words that are options of `run`, read once to see what they say about all rows. */
+static status check_words(memory_command *m, run_config *c)
+{
+    const char **unexpected = calloc((size_t)m->word_count + 1, sizeof *unexpected);
+    int count = 0;
+    status rc = unexpected ? run_config_init(c) : no_memory();
+    if (rc == STATUS_OK)
+        rc = options_parse(c->bindings, BINDING_COUNT, m->word_count, m->words, unexpected, &count);
+    if (rc == STATUS_OK && count > 0)
+        rc = fail(STATUS_USAGE, "memory: unexpected argument '%s'; see harness memory --help", unexpected[0]);
+    free(unexpected);
+    TRY(rc);
+    m->has_device = options_given(&c->bindings[0], "device");
+    return refuse_options_of_one_job(c);
+}
+
+static status read_words(memory_command *m, const command_line *line)
+{
+    option_binding own = {.table = &memory_option_table, .storage = &m->options};
+    run_config *config = calloc(1, sizeof *config);
+    m->words = calloc((size_t)line->argc + OWN_WORDS + 1, sizeof *m->words);
+    status rc = config && m->words ? options_defaults(&own, 1) : no_memory();
+    if (rc == STATUS_OK) rc = options_take(&own, 1, line->argc, line->argv + 2, m->words, &m->word_count);
+    if (rc == STATUS_OK) rc = check_words(m, config);
+    free(config);
+    return rc;
+}
+
+static status plan_all(const memory_command *m, json_t **out)
+{
+    json_t *jobs = json_array(), *gpus = NULL, *workload = NULL;
+    char *list = strdup(m->options.policies), *rest = NULL;
+    status rc = jobs && list ? list_gpus(&gpus) : no_memory();
+    for (char *p = list ? strtok_r(list, ",", &rest) : NULL; p && rc == STATUS_OK;
+         p = strtok_r(NULL, ",", &rest))
+        rc = plan_policy(m, p, jobs, &workload);
+    if (rc == STATUS_OK && json_array_size(jobs) == 0)
+        rc = fail(STATUS_USAGE, "--policy: expected a name, got none");
+    if (rc == STATUS_OK &&
+        (json_object_set(workload, "jobs", jobs) != 0 || json_object_set(workload, "gpus", gpus) != 0))
+        rc = no_memory();
+    *out = rc == STATUS_OK ? json_incref(workload) : NULL;
+    json_decref(workload);
+    json_decref(jobs);
+    json_decref(gpus);
+    free(list);
+    return rc;
+}
+
+static status answer(memory_command *m, const command_line *line)
+{
+    json_t *result = NULL;
+    text_buffer text = {0};
+    TRY(read_words(m, line));
+    if (m->options.json) TRY(output_probe(m->options.json));
+    TRY(plan_all(m, &result));
+    if (!m->options.json || strcmp(m->options.json, "-") != 0) report_memory_of_policies(result, &text);
+    status written = STATUS_OK;
+    if (m->options.json)
+        written = output_json(result, m->options.json);
+    else
+        json_decref(result);
+    status printed = output_text(&text);
+    return written != STATUS_OK ? written : printed;
+}
+
+static status run_memory(command_line *line)
+{
+    memory_command *m = line->options;
+    status rc = answer(m, line);
+    free(m->words);
+    return rc;
+}
+
+static void help_memory(bool all, text_buffer *out)
+{
+    option_binding own = {.table = &memory_option_table};
+    options_help(&own, 1, all, out);
+    text_append(out,
+                "\nAll other options are those of harness run: --model, --gpus, --batch, --sequence,\n"
+                "--optimizer, --bf16, ... Without --device the ranks are virtual GPUs. The figures are the\n"
+                "ledger's: what libraries hold besides (a CUDA context takes 0.3 to 0.6 GiB) is not\n"
+                "counted. See harness run --help=all.\n");
+}
+
+const command command_memory = {.name = "memory",
+                                .usage = "[options] [options of run]",
+                                .summary = "memory per rank under every policy, and the GPUs that it fits on",
+                                .options_size = sizeof(memory_command),
+                                .most_words = COMMAND_READS_ITSELF,
+                                .run = run_memory,
+                                .help = help_memory};

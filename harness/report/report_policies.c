@@ -1,0 +1,86 @@
+/* The memory of a model under several policies, and the GPUs that it fits on: a row per policy and kind of
+ * rank. */
+#include "harness/report/report_impl.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { LABEL_COLUMN = 18, CLASS_COLUMN = 8 };
+
+/* The columns, as sums of the ledger's classes at the peak. */
+static const struct {
+    const char *head, *classes[3];
+} columns[] = {{"params", {"parameters", "replicas", "gathered_units"}},
+               {"grads", {"gradients"}},
+               {"optim", {"optimizer_state"}},
+               {"buckets", {"buckets"}},
+               {"activ", {"activations", "outputs_and_loss"}},
+               {"other", {"workspace", "batch"}}};
+
+static void append_gib(double bytes, text_buffer *out)
+{
+    double gib = bytes / 1073741824;
+    text_append(out, "%*.*f", CLASS_COLUMN, gib < 0.0995 ? 3 : gib < 9.95 ? 2 : 1, gib);
+}
+
+/* The smallest GPU that holds as much; 0: none. */
+static double smallest_gpu(const json_t *gpus, double bytes)
+{
+    size_t i;
+    json_t *gpu;
+    json_array_foreach(gpus, i, gpu) if (report_number_at(gpu, "memory_bytes") >=
+                                         bytes) return report_number_at(gpu, "memory_bytes");
+    return 0;
+}
+
+static void append_rank(const char *label, const json_t *rank, const json_t *gpus, text_buffer *out)
+{
+    const json_t *peak = report_at(rank, "memory.peak_classes");
+    double total = report_number_at(rank, "memory.total.peak_bytes"), gpu = smallest_gpu(gpus, total);
+    text_append(out, "%-*s", LABEL_COLUMN, label);
+    for (size_t i = 0; i < sizeof columns / sizeof columns[0]; i++) {
+        double sum = 0;
+        for (int c = 0; c < 3 && columns[i].classes[c]; c++) {
+            double bytes = report_number_at(peak, columns[i].classes[c]);
+            sum += isnan(bytes) ? 0 : bytes;
+        }
+        append_gib(sum, out);
+    }
+    append_gib(total, out);
+    if (gpu > 0)
+        text_append(out, "%5.0f\n", gpu / 1073741824);
+    else
+        text_append(out, "%5s\n", "none");
+}
+
+static void append_job(const json_t *job, const json_t *gpus, text_buffer *out)
+{
+    const json_t *ranks = json_object_get(job, "ranks");
+    size_t last = json_array_size(ranks) - 1;
+    const json_t *first = json_array_get(ranks, 0), *other = json_array_get(ranks, last);
+    const char *policy = report_text_at(job, "policy");
+    char label[80];
+    bool alike = json_equal(report_at(first, "memory"), report_at(other, "memory"));
+    snprintf(label, sizeof label, "%.11s%s", policy, alike ? "" : " rank 0");
+    append_rank(label, first, gpus, out);
+    if (!alike) append_rank("  another rank", other, gpus, out);
+}
+
+void report_memory_of_policies(const json_t *result, text_buffer *out)
+{
+    const json_t *jobs = json_object_get(result, "jobs"), *gpus = json_object_get(result, "gpus");
+    size_t i;
+    json_t *row;
+    text_append(out, "%s, %.0f parameters, %.0f ranks, batch %.0f per rank, %s\n\n",
+                report_text_at(result, "model"), report_number_at(result, "parameters"),
+                report_number_at(json_array_get(jobs, 0), "world_size"),
+                report_number_at(result, "batch_per_rank"), report_text_at(result, "optimizer"));
+    text_append(out, "%-*s", LABEL_COLUMN, "GiB at the peak");
+    for (i = 0; i < sizeof columns / sizeof columns[0]; i++)
+        text_append(out, "%*s", CLASS_COLUMN, columns[i].head);
+    text_append(out, "%*s%5s\n", CLASS_COLUMN, "total", "GPU");
+    json_array_foreach(jobs, i, row) append_job(row, gpus, out);
+    text_append(out, "\nGPU: the smallest memory in harness profiles that holds the total, in GiB.\n"
+                     "Planned, nothing has run.\n");
+}
