@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <time.h>
 
 /* OpenMP's run-time binds the first thread as it is loaded, and ranks inherit that: all of them share its
  * place. */
@@ -29,8 +30,8 @@ static status run_here(const run_config *c, run_plan *plan, char *const *words, 
     TRY(run_config_check_gpus(c));
     TRY(run_plan_make(c, plan));
     TRY(run_config_check_host(c, plan->largest_job_bytes));
-    if (!c->run.quiet) log_info("%s%s", cuda ? "" : "no CUDA device found: ", plan->hardware_note);
-    warn_of_openmp();
+    if (!c->run.quiet && c->repetition == 0) log_info("%s%s", cuda ? "" : "no CUDA device found: ", plan->hardware_note);
+    if (c->repetition == 0) warn_of_openmp();
     TRY(run_jobs_run(c, plan, words, jobs));
     if (jobs->cause[0]) log_error("%s", jobs->cause);
     return run_jobs_any_result(jobs) ? virtual_predict_jobs(c, plan, jobs->jobs) : STATUS_OK;
@@ -49,5 +50,45 @@ status command_run_jobs(const run_config *config, run_plan *plan, char *const *w
     status rc = run_config_is_virtual(config) ? run_in_virtual_time(config, plan, jobs)
                                               : run_here(config, plan, words, jobs);
     if (rc != STATUS_OK) run_jobs_free(jobs);
+    return rc;
+}
+
+static status run_once(const run_config *c, run_plan *plan, char *const *words, json_t **out, int *exit_code)
+{
+    int argc = 0;
+    run_jobs jobs;
+    while (words[2 + argc]) argc++;
+    run_result_input input = {.config = c, .plan = plan, .jobs = jobs.jobs, .argc = argc, .argv = words + 2,
+                              .started_at_s = (int64_t)time(NULL)};
+    *out = NULL;
+    TRY(command_run_jobs(c, plan, words, &jobs));
+    *exit_code = jobs.exit_code;
+    bool any = run_jobs_any_result(&jobs);
+    status traced = any && c->run.trace ? trace_file_write(c->run.trace, c, jobs.jobs) : STATUS_OK;
+    status rc = any ? run_result_build(&input, out) : STATUS_OK;
+    run_jobs_free(&jobs);
+    return rc != STATUS_OK ? rc : traced;
+}
+
+status command_run_repeated(run_config *c, run_plan *plan, char *const *words, json_t **out, int *exit_code)
+{
+    int64_t count = run_config_is_virtual(c) ? 1 : c->run.repeat;
+    json_t *runs = json_array(), *result = NULL;
+    status rc = runs ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the results");
+    for (c->repetition = 0; c->repetition < count && rc == STATUS_OK && *exit_code == 0; c->repetition++) {
+        run_plan_free(plan);
+        rc = run_once(c, plan, words, &result, exit_code);
+        bool whole = *exit_code == 0 && !json_is_true(json_object_get(result, "stopped_early"));
+        if (result && (whole || c->repetition == 0)) json_array_append(runs, result);
+        json_decref(result);
+    }
+    *out = NULL;
+    if (json_array_size(runs) > 1) {
+        status repeated = run_result_repeat(runs, out);
+        if (rc == STATUS_OK) rc = repeated;
+    } else if (json_array_size(runs) == 1) {
+        *out = json_incref(json_array_get(runs, 0));
+    }
+    json_decref(runs);
     return rc;
 }

@@ -10,4 +10,8 @@
  * ranks is logged, and in jobs->exit_code. */
 status command_run_jobs(const run_config *config, run_plan *plan, char *const *words, run_jobs *jobs);
 
+/* The same, --repeat times, one run after the other: *out is the result of the run or of all whole runs, a new reference, or NULL
+ * where no job has one. Writes the file of --trace. `words` as above; *exit_code: 0, or what the program is to exit with. */
+status command_run_repeated(run_config *config, run_plan *plan, char *const *words, json_t **out, int *exit_code);
+
 #endif

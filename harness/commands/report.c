@@ -7,8 +7,25 @@
 #include "harness/run/run_result.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+
+typedef struct report_options {
+    bool verbose;
+} report_options;
+
+static const option option_list[] = {
+    {"verbose", OPTION_FLAG, offsetof(report_options, verbose), .letter = 'v',
+     .help = "print the tables of a run, too, after the verdict"},
+};
+static const option_table report_option_table = {"Report", option_list, sizeof option_list / sizeof option_list[0]};
+
+static size_t bind_report(void *options, option_binding *bindings)
+{
+    *bindings = (option_binding){.table = &report_option_table, .storage = options};
+    return 1;
+}
 
 static status load(const char *path, json_t **out)
 {
@@ -23,7 +40,7 @@ static status load(const char *path, json_t **out)
 }
 
 /* An older file is shown as far as its keys have the names of today. */
-static status render(const char *path, const json_t *result, text_buffer *out)
+static status render(const char *path, json_t *result, bool verbose, text_buffer *out)
 {
     const json_t *runs = json_object_get(result, "runs"),
                  *version = json_object_get(result, "schema_version");
@@ -36,8 +53,11 @@ static status render(const char *path, const json_t *result, text_buffer *out)
         report_compare(runs, out);
     else if (json_object_get(result, "cells"))
         report_reproduction(result, out);
-    else if (json_object_get(result, "workload") && json_object_get(result, "jobs"))
-        report_text(result, out);
+    else if (json_object_get(result, "workload") && json_object_get(result, "jobs")) {
+        if (!json_object_get(result, "verdict"))
+            TRY(run_result_judge(result, !strstr(report_text_at(result, "hardware_note"), "one after the other")));
+        report_run(result, verbose, out);
+    }
     else if (json_object_get(result, "jobs"))
         report_plan(result, out);
     else
@@ -55,7 +75,7 @@ static status run_report(command_line *line)
     if (line->word_count != 1)
         return fail(STATUS_USAGE, "report: expected one file, got %d", line->word_count);
     TRY(load(line->words[0], &result));
-    status rc = render(line->words[0], result, &out);
+    status rc = render(line->words[0], result, ((const report_options *)line->options)->verbose, &out);
     json_decref(result);
     if (rc == STATUS_OK) return output_text(&out);
     text_free(&out);
@@ -63,7 +83,9 @@ static status run_report(command_line *line)
 }
 
 const command command_report = {.name = "report",
-                                .usage = "FILE",
+                                .usage = "FILE [--verbose]",
                                 .summary = "print the report of a run, plan or reproduction from its JSON",
+                                .options_size = sizeof(report_options),
+                                .bind = bind_report,
                                 .most_words = 1,
                                 .run = run_report};

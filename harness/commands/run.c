@@ -25,31 +25,17 @@ typedef struct run_command {
 } run_command;
 
 /* Writes the JSON and prints the report, as the options want it. Takes over `result`. */
-static status deliver(const run_command *c, json_t *result, void (*render)(const json_t *result, text_buffer *out))
+static status deliver(const run_command *c, json_t *result)
 {
     const char *json = c->config.run.json;
     bool only_json = json && strcmp(json, "-") == 0;
     text_buffer text = {0};
-    if (!only_json) render(result, &text);
+    if (!only_json && c->config.run.plan) report_plan(result, &text);
+    else if (!only_json) report_run(result, c->config.run.verbose, &text);
     status written = json ? output_json(result, json) : STATUS_OK;
     if (!json) json_decref(result);
     status printed = output_text(&text); /* also where the file failed: what was measured is not lost */
     return written != STATUS_OK ? written : printed;
-}
-
-static status report(const run_command *c, const run_job *jobs)
-{
-    json_t *result = NULL;
-    run_result_input input = {.config = &c->config,
-                              .plan = &c->plan,
-                              .jobs = jobs,
-                              .argc = c->argc,
-                              .argv = c->argv,
-                              .started_at_s = c->started_at_s};
-    status traced = c->config.run.trace ? trace_file_write(c->config.run.trace, &c->config, jobs) : STATUS_OK;
-    TRY(run_result_build(&input, &result));
-    status delivered = deliver(c, result, report_text);
-    return traced != STATUS_OK ? traced : delivered;
 }
 
 /* ---- a plan ------------------------------------------------------------------------------------ */
@@ -59,21 +45,19 @@ static status report_the_plan(run_command *c)
     json_t *plan = NULL;
     TRY(run_plan_make(&c->config, &c->plan));
     TRY(ledger_plan_make(&c->config, &c->plan, &plan));
-    return deliver(c, plan, report_plan);
+    return deliver(c, plan);
 }
 
 /* ---- jobs -------------------------------------------------------------------------------------- */
 
 static status run_and_report(run_command *c, command_line *line)
 {
-    run_jobs jobs;
+    json_t *result = NULL;
     if (c->config.run.json) TRY(output_probe(c->config.run.json));
     if (c->config.run.trace) TRY(output_probe(c->config.run.trace));
-    TRY(command_run_jobs(&c->config, &c->plan, line->argv, &jobs));
-    line->exit_code = jobs.exit_code;
-    status rc = run_jobs_any_result(&jobs) ? report(c, jobs.jobs) : STATUS_OK;
-    run_jobs_free(&jobs);
-    return rc;
+    status rc = command_run_repeated(&c->config, &c->plan, line->argv, &result, &line->exit_code);
+    status delivered = result ? deliver(c, result) : STATUS_OK;
+    return rc != STATUS_OK ? rc : delivered;
 }
 
 /* ---- a rank ------------------------------------------------------------------------------------ */
@@ -96,9 +80,19 @@ static status job_of(const run_config *c, const launch_environment *e, int *out)
 static status report_alone(run_command *c, const run_job *outcome, int engine)
 {
     run_job jobs[JOB_COUNT] = {{0}};
+    json_t *result = NULL;
     jobs[engine] = *outcome;
     TRY(run_plan_make(&c->config, &c->plan));
-    return report(c, jobs);
+    run_result_input input = {.config = &c->config,
+                              .plan = &c->plan,
+                              .jobs = jobs,
+                              .argc = c->argc,
+                              .argv = c->argv,
+                              .started_at_s = c->started_at_s};
+    status traced = c->config.run.trace ? trace_file_write(c->config.run.trace, &c->config, jobs) : STATUS_OK;
+    TRY(run_result_build(&input, &result));
+    status delivered = deliver(c, result);
+    return traced != STATUS_OK ? traced : delivered;
 }
 
 /* Members after the ranks are servers of their own. */

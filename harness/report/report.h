@@ -3,6 +3,7 @@
  * The files of this folder, in the order in which data flow through them:
  *   statistics        a phase's times to a median and its like, for the JSON
  *   report_table      values by their path in the JSON, and tables with a column per job
+ *   report_verdict    a run in ten lines
  *   report_text       a run: steps, communication, agreement of the engines
  *   report_memory     where a job's memory is
  *   report_compare    several runs, and how stale reads were
@@ -14,14 +15,15 @@
 #include "common/base/text.h"
 
 #include <jansson.h>
+#include <stdbool.h>
 
 /* The value at "ranks.0.memory.total" of an object (a number indexes an array); NULL, NaN or "" where there is none. */
 const json_t *report_at(const json_t *object, const char *path);
 double report_number_at(const json_t *object, const char *path);
 const char *report_text_at(const json_t *object, const char *path);
 
-/* The side-by-side text report. */
-void report_text(const json_t *result, text_buffer *out);
+/* A run: what it shows, in at most ten lines of 80 columns (docs/measuring.md), and with `verbose` its tables, side by side. */
+void report_run(const json_t *result, bool verbose, text_buffer *out);
 
 /* The first line of every report, without its end: model, input, classes, parameters, data, batch, optimizer, seed. */
 void report_workload(const json_t *workload, text_buffer *out);

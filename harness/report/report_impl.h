@@ -45,6 +45,9 @@ void report_notes(const json_t *jobs, text_buffer *out);
 /* The head of a table of jobs: their names. */
 void report_heads(report_layout layout, const json_t *jobs, const char *label, text_buffer *out);
 
+/* report_text.c: the tables of a run. */
+void report_tables(const json_t *result, text_buffer *out);
+
 /* report_memory.c: of one job; the second writes nothing where the policy is another than dp. */
 void report_memory(const json_t *job, text_buffer *out);
 void report_dataparallel_memory(const json_t *job, text_buffer *out);

@@ -318,7 +318,7 @@ static void fallback_lines(const json_t *job, text_buffer *out)
                     report_text_at(f, "shape"), report_text_at(f, "reason"));
 }
 
-void report_text(const json_t *result, text_buffer *out)
+void report_tables(const json_t *result, text_buffer *out)
 {
     header(result, out);
     job_table(result, out);

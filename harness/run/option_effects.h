@@ -11,7 +11,7 @@ typedef enum effect_engine { EFFECT_NO_ENGINE, EFFECT_RING, EFFECT_SYNC, EFFECT_
 typedef enum effect_device { EFFECT_CPU, EFFECT_REFERENCE, EFFECT_CUDA, EFFECT_SIM, EFFECT_PLAN, EFFECT_DEVICES } effect_device;
 
 typedef enum effect_kind {
-    EFFECT_CHANGES,      /* `text`: the field of the JSON, or "a file", "stderr", "exit code" */
+    EFFECT_CHANGES,      /* `text`: the field of the JSON, or "a file", "stdout", "stderr", "exit code" */
     EFFECT_REFUSED,      /* with STATUS_USAGE; `text`: what is expected instead */
     EFFECT_UNAVAILABLE,  /* refused with STATUS_CONFIG; the same */
     EFFECT_REFUSED_BY_ENGINE, EFFECT_UNAVAILABLE_TO_ENGINE, /* likewise, by the engine, which looks at the value */

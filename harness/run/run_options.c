@@ -80,12 +80,18 @@ static const option run_option_list[] = {
     {"target-accuracy", OPTION_DOUBLE, FIELD(target_accuracy), .argument = "X", .initial = "0", .high = 1,
      .help = "report the training time until the accuracy on the test data is at least X, such as 0.9 (0: no "
              "target)"},
+    {"repeat", OPTION_INT, FIELD(repeat), .argument = "N", .initial = "1", .low = 1, .high = 1000,
+     .help = "run N times and report medians with 95 % intervals; 8 and more allow a verdict"},
+    {"config", OPTION_TEXT, FIELD(config), .argument = "FILE",
+     .help = "read options from a JSON object of long names and values, or from the JSON of a run; words of the "
+             "command line come after it"},
     {"json", OPTION_TEXT, FIELD(json), .argument = "FILE",
      .help = "write the results there; -: to stdout, without the report"},
     {"trace", OPTION_TEXT, FIELD(trace), .argument = "FILE",
      .help = "write a time line of all ranks there, for ui.perfetto.dev"},
     {"trace-steps", OPTION_TEXT, FIELD(trace_steps), .argument = "FIRST:END", .level = OPTION_RARE,
      .help = "steps FIRST to END - 1 of the run, the warm-up counted [the first 10 measured ones]"},
+    {"verbose", OPTION_FLAG, FIELD(verbose), .letter = 'v', .help = "print the tables, too, after the verdict"},
     {"quiet", OPTION_FLAG, FIELD(quiet), .help = "no progress and no notes on stderr"},
     {"log-level", OPTION_CHOICE, FIELD(log_level), .initial = "info", .choices = level_names,
      .level = OPTION_RARE, .help = "what is written to stderr"},
@@ -259,6 +265,17 @@ static status check_outputs(const run_config *c)
     return STATUS_OK;
 }
 
+/* What runs write, one would write over the other's. */
+static status check_repeat(const run_config *c)
+{
+    const char *other = c->run.trace        ? "trace"
+                        : c->checkpoint.save  ? "save"
+                        : c->run.rendezvous   ? "rendezvous"
+                                              : NULL;
+    if (c->run.repeat == 1 || !other) return STATUS_OK;
+    return fail(STATUS_USAGE, "--repeat: expected 1 with --%s, got %lld", other, (long long)c->run.repeat);
+}
+
 /* Every batch of synthetic data is full: a short last one would only be noise in the figures. */
 static status fill_synthetic_batches(run_config *c)
 {
@@ -286,6 +303,12 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
     int word_count = 0;
     if (!words) return fail(STATUS_SYSTEM, "no memory for the command line");
     status rc = options_parse(c->bindings, BINDING_COUNT, argc, argv, words, &word_count);
+    if (rc == STATUS_OK && c->run.config) {
+        const char *path = c->run.config;
+        rc = options_defaults(c->bindings, BINDING_COUNT);
+        if (rc == STATUS_OK) rc = run_config_read(c, path);
+        if (rc == STATUS_OK) rc = options_parse(c->bindings, BINDING_COUNT, argc, argv, words, &word_count);
+    }
     if (rc == STATUS_OK && word_count > 0)
         rc = fail(STATUS_USAGE, "run: unexpected argument '%s'; see harness run --help", words[0]);
     free(words);
@@ -296,6 +319,7 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
     TRY(check_device(c));
     TRY(run_config_link(c, &link));
     TRY(check_outputs(c));
+    TRY(check_repeat(c));
     TRY(parse_trace_steps(c));
     TRY(check_targets(c));
     if (c->run.mode == ENGINE_NONE && options_given(&c->bindings[0], "gpus") && c->run.gpus != 1)
@@ -320,17 +344,22 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
     return STATUS_OK;
 }
 
+static bool is_among(const char *name, const char *const *names, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(name, names[i]) == 0) return true;
+    return false;
+}
+
 void run_config_text(const run_config *c, text_buffer *out)
 {
-    static const char *const where_only[] = {"json", "quiet", "log-level", "rendezvous", "connect-timeout", "save"};
+    static const char *const where_only[] = {"config", "json", "quiet", "verbose", "repeat", "log-level", "rendezvous",
+                                             "connect-timeout", "save"};
     for (int b = 0; b < BINDING_COUNT; b++) {
         const option_table *table = c->bindings[b].table;
         for (size_t i = 0; i < table->count; i++) {
-            bool skip = false;
-            for (size_t j = 0; j < sizeof where_only / sizeof where_only[0]; j++)
-                skip = skip || strcmp(table->options[i].name, where_only[j]) == 0;
             char value[256];
-            if (skip) continue;
+            if (is_among(table->options[i].name, where_only, sizeof where_only / sizeof where_only[0])) continue;
             text_append(out, "%s = %s\n", table->options[i].name,
                         options_format(&c->bindings[b], i, value, sizeof value));
         }

@@ -13,6 +13,7 @@
 #include "harness/run/engines.h"
 #include "models/models.h"
 
+#include <jansson.h>
 
 typedef struct run_options {
     int mode;
@@ -25,8 +26,9 @@ typedef struct run_options {
     const char *policy;
     int64_t threads; /* 0: the processors divided by the ranks */
     int bind;        /* a bind_mode */
-    const char *json;
-    bool quiet, plan;
+    const char *config, *json;
+    bool quiet, plan, verbose;
+    int64_t repeat;
     const char *trace, *trace_steps;
     int log_level;
     int64_t eval_every;
@@ -59,19 +61,28 @@ typedef struct run_config {
     int cores;      /* likewise; 0: not known, or virtual devices */
     int local_ranks; /* of the largest job, on this host */
     int bound;      /* a bound_by: what became of --bind */
+    int repetition; /* of --repeat, from 0 */
     int64_t trace_begin, trace_end; /* --trace-steps; end 0: none were chosen */
 } run_config;
 
 /* Binds the tables and sets defaults. The struct must not move afterwards. */
 status run_config_init(run_config *config);
 
-/* Parses argv (without program and command) and checks what can be checked without data or peers. */
+/* Parses argv (without program and command), after the file of --config, and checks what can be checked without data or peers. */
 status run_config_parse(run_config *config, int argc, char *const argv[]);
 
 /* Opens the data and builds the model that fit each other: a model takes the classes and the image size that the user
  * did not give from the data; `synthetic` data, which are the default, have the form that the model takes, by default
  * that of `harness models`. `resolved` is the model's options without a default left open. */
 status run_config_build(const run_config *config, dataset **set, nn_model **model, model_options *resolved);
+
+/* The options that were given, and device, gpus and steps as they were chosen, by their long names: a file for --config that
+ * runs the same again. Options of output are left out. NULL without memory. */
+json_t *run_config_given(const run_config *config);
+
+/* Sets the options of a file of --config: a JSON object of long names and values, or the JSON of a run. STATUS_DATA;
+ * STATUS_USAGE for an option that `run` does not have or a value that it does not take. */
+status run_config_read(run_config *config, const char *path);
 
 /* In what products multiply: a device_precision. */
 int run_config_precision(const run_config *config);

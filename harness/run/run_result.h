@@ -58,6 +58,14 @@ void job_result_add_memory(json_t *job, const json_t *ranks);
  * ran. `cores` are the processors of the host. */
 status job_result_compare(json_t *result, int cores, bool in_turns);
 
+/* Adds "verdict" to the result of a run, or of several: which of ps and ring is faster, with its interval. `in_turns`: the jobs
+ * of a single run alternated. STATUS_SYSTEM without memory. */
+status run_result_judge(json_t *result, bool in_turns);
+
+/* One result of runs[count] of --repeat, all of the same configuration and whole: the run whose steps take the median time, with
+ * "repetitions" of all, and "verdict". *out is a new reference. STATUS_SYSTEM without memory. */
+status run_result_repeat(const json_t *runs, json_t **out);
+
 /* Writes the events of all jobs, whole or not at all. STATUS_CANNOT_CREATE, STATUS_IO. */
 status trace_file_write(const char *path, const run_config *config, const run_job *jobs);
 

@@ -40,11 +40,11 @@ def wrapped(command):
 
 
 def rendered(harness):
-    """README's example: the command, and the report without the table of memory."""
+    """README's example: the command, and what the run shows."""
     with open(RESULT, encoding="utf-8") as file:
         where = json.load(file)["provenance"]
     out = subprocess.run([harness, "report", RESULT], check=True, stdout=subprocess.PIPE, universal_newlines=True).stdout
-    lines = [*wrapped(where["command"]), "", *out.split("\nMemory of ")[0].rstrip("\n").split("\n"), "..."]
+    lines = [*wrapped(where["command"]), "", *out.rstrip("\n").split("\n")]
     return BEGIN + "\n" + "".join("    " + line + "\n" if line else "\n" for line in lines) + textwrap.dedent(f"""
         A single measurement of {where["date"][:10]}, commit {where["commit"]}; `make readme-example` makes it again.
 

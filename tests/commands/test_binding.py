@@ -183,7 +183,7 @@ def a_prediction_for_other_binding_is_marked(calibrated, bind):
         os.makedirs(f"{folder}/psring/profiles")
         with open(f"{folder}/psring/profiles/this-machine.json", "w") as file:
             json.dump(profile, file)
-        result = harness(*LENET, "--mode", "ring", "--gpus", 2, "--bind", bind, "--json", f"{folder}/result.json",
+        result = harness(*LENET, "--mode", "ring", "--gpus", 2, "--bind", bind, "--json", f"{folder}/result.json", "--verbose",
                          env={"XDG_DATA_HOME": folder})
         expect_equal(result.code, 0, "exit code", result)
         with open(f"{folder}/result.json") as file:

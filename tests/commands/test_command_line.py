@@ -408,7 +408,7 @@ def a_reader_that_has_gone_ends_the_program_quietly():
 @test
 def results_replace_an_older_file_and_leave_no_other_file():
     path = file_of("results/run.json", b"old")
-    result = harness(*QUICK, "--json", path)
+    result = harness(*QUICK, "--json", path, "--verbose")
     expect_equal(result.code, 0, "exit code", result)
     expect_equal(os.listdir(os.path.dirname(path)), ["run.json"], "files", result)
     with open(path, encoding="utf-8") as file:

@@ -32,6 +32,7 @@ TRIALS = {
     "epochs": ("2", WINE), "seed": ("2", {}), "threads": ("3", {"--threads": "1"}), "bind": ("core", {}),
     "loss-reduction": ("sum", {}), "eval-every": ("1", {"--eval-every": None}), "target-loss": ("0.5", {"--eval-every": None}),
     "target-accuracy": ("0.5", {"--eval-every": None, "--model": "wine_mlp", "--data": "wine"}), "json": ("@/result.json", {"--json": None}),
+    "repeat": ("2", {}), "config": ("@/missing.json", {}), "verbose": ("", {"--json": None}),
     "trace": ("@/trace.json", {}), "trace-steps": ("1:2", {"--trace": "@/trace.json"}), "quiet": ("", {}), "log-level": ("error", {}),
     "plan": ("", {}), "rendezvous": ("env://", {}), "connect-timeout": ("300ms", {"--rendezvous": "file://@/ranks"}),
     "isolated": ("", {"--steps": "6"}), "progress": ("thread", {}), "jitter": ("3", {**LENET, "--batch": "64"}), "nodes": ("2", {**LENET, "--batch": "64"}),
@@ -68,7 +69,7 @@ NOT_AN_EFFECT = re.compile(r"^(started_at|command|configuration|host|hardware_no
 
 class Outcome:
     def __init__(self, words, code, out, err, files):
-        self.words, self.code, self.err, self.files = words, code, err, files
+        self.words, self.code, self.out, self.err, self.files = words, code, out, err, files
         try:
             self.fields = flat(json.loads(out)) if out else {}
         except ValueError:
@@ -213,6 +214,8 @@ def check(option, engine, device):
         return f"expected no change, found {fields[:5]}\n{after}" if device in ("sim", "--plan") and fields else None
     if cell == "a file":
         return None if after.files != first.files and after.files else f"expected a file\n{after}"
+    if cell == "stdout":
+        return None if after.out != first.out and first.out in after.out else f"expected more on stdout\n{after}"
     if cell == "stderr":
         return None if after.err != first.err else f"expected other lines on stderr\n{after}"
     field = cell.strip("`")

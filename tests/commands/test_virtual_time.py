@@ -151,9 +151,9 @@ def a_calibrated_machine_prints_predictions_next_to_measurements():
             expect_equal(p["profile"], mine, "profile")
             expect(abs(p["measured_s"] / statistics.mean(own) - 1) < 1e-9, f"{name}: {p['measured_s']}, expected of {own}")
             expect(abs(p["error"] - (p["step_median_s"] / p["measured_s"] - 1)) < 1e-9, f"{name}: error", p)
-        shown = harness(*words, env={"XDG_DATA_HOME": home}).out
+        shown = harness(*words, "--verbose", env={"XDG_DATA_HOME": home}).out
         expect("SIMULATED: predicted" in shown and "prediction / own steps - 1" in shown, "a report with the prediction", shown)
-        other = harness(*words, env={"XDG_DATA_HOME": FILES.name})
+        other = harness(*words, "--verbose", env={"XDG_DATA_HOME": FILES.name})
         expect("SIMULATED: predicted" not in other.out, "a prediction without a profile", other)
 
 

@@ -27,10 +27,11 @@ def the_snapshot_in_readme_is_what_the_program_renders():
 @test
 def the_report_of_a_file_is_the_one_that_the_run_printed():
     words = ["--mode", "both", "--gpus", "2", "--model", "toy", "--data", "synthetic", "--steps", "3", "--quiet"]
-    printed = harness(*words, "--json", "run.json", allowed=("run.json",), cwd=FOLDER)
-    shown = harness("report", os.path.join(FOLDER, "run.json"))
-    expect_equal(shown.code, 0, "exit code", shown)
-    expect(printed.out and printed.out == shown.out, printed, shown)
+    for more in ([], ["--verbose"]):
+        printed = harness(*words, *more, "--json", "run.json", allowed=("run.json",), cwd=FOLDER)
+        shown = harness("report", *more, os.path.join(FOLDER, "run.json"))
+        expect_equal(shown.code, 0, "exit code", shown)
+        expect(printed.out and printed.out == shown.out, printed, shown)
     planned = harness("run", "--plan", *words, "--json", "plan.json", allowed=("plan.json", "run.json"), cwd=FOLDER)
     shown = harness("report", os.path.join(FOLDER, "plan.json"))
     expect(planned.out and planned.out == shown.out, planned, shown)

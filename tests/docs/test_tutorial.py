@@ -51,7 +51,7 @@ def the_table_explains_rows_of_the_report_of_make_demo():
     fashion_mnist()
     expect(["make", "demo"] in commands(), "the tutorial begins with make demo")
     with tempfile.TemporaryDirectory(prefix="run-") as folder:
-        result = run(demo(), folder)
+        result = run([*demo(), "--verbose"], folder)
     for first in re.findall(r"^\| (`.*?) \|", TEXT, re.M):
         for name in re.findall(r"`([^`]+)`", first):
             expect(row_of(result, name), f"no row {name!r}", result)

@@ -43,7 +43,7 @@ def a_signal_ends_the_run_after_the_step_and_prints_the_report(words, engine, nu
 @test
 def the_report_of_a_stopped_run_is_marked():
     watch = Watch()
-    with Run("--mode", "ring", *BOTH) as run:
+    with Run("--mode", "ring", "--verbose", *BOTH) as run:
         reach(run, "ring", 0, 30)
         run.kill(run.pid, signal.SIGINT)
         result = ends_in_order(run, watch, 130)

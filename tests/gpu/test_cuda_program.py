@@ -196,7 +196,7 @@ def searches_that_fail_are_reported():
     words = [word for word in CONVOLUTIONS if word not in ("--json", "-", "--quiet")]
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "result.json")
-        result = run(*words, "--device", "cuda", "--json", path, env={"EMULATED_CUDNN": "1", "EMULATED_FAULT": "search"})
+        result = run(*words, "--verbose", "--device", "cuda", "--json", path, env={"EMULATED_CUDNN": "1", "EMULATED_FAULT": "search"})
         expect_equal(result.code, 0, "exit code", result)
         with open(path) as file:
             found = json.load(file)["jobs"][0]["ranks"][0]["fallbacks"]

@@ -1,0 +1,346 @@
+/* What a run shows, in at most ten lines of 80 columns: which engine is faster and by how much, where the time of the slower one
+ * goes, what the reducer's memory costs, what limits both, and what to try next. */
+#include "harness/report/report_impl.h"
+#include "harness/report/significance.h"
+
+#include "common/net/link.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { COLUMNS = 80, MOST_TEXT = 400 };
+
+/* The parts of a step as a reader asks for them. */
+typedef enum part { COMPUTATION, COMMUNICATION, WAITING, DATA, OTHER, PARTS } part;
+static const char *const part_names[PARTS] = {"computation", "exposed communication", "waiting for other ranks",
+                                              "loading data", "other"};
+
+typedef struct shares {
+    double of[PARTS]; /* of the mean step of a rank */
+    part largest;
+} shares;
+
+/* ---- lines -------------------------------------------------------------------------------------- */
+
+/* Appends the text in lines of at most COLUMNS; each but the first is indented. A longer word is cut. */
+static void append_wrapped(const char *text, text_buffer *out)
+{
+    enum { INDENT = 2 };
+    int used = 0;
+    bool first = true; /* word of its line */
+    for (const char *at = text + strspn(text, " "); *at; at += strspn(at, " ")) {
+        int length = (int)strcspn(at, " ");
+        while (at[length] == ' ' && at[length + 1] == '%') length += 1 + (int)strcspn(at + length + 1, " "); /* "95 %" */
+        int shown = length;
+        if (!first && used + 1 + length > COLUMNS) {
+            text_append(out, "\n%*s", INDENT, "");
+            used = INDENT;
+            first = true;
+        }
+        if (shown > COLUMNS - used) shown = COLUMNS - used;
+        text_append(out, "%s%.*s", first ? "" : " ", shown, at);
+        used += shown + !first;
+        first = false;
+        at += length;
+    }
+    text_append(out, "\n");
+}
+
+/* One line, its end cut off where it is longer. */
+static void append_cut(const char *text, text_buffer *out)
+{
+    if (strlen(text) <= COLUMNS) text_append(out, "%s\n", text);
+    else text_append(out, "%.*s...\n", COLUMNS - 3, text);
+}
+
+static const json_t *job_named(const json_t *result, const char *name)
+{
+    size_t i;
+    json_t *job;
+    json_array_foreach(json_object_get(result, "jobs"), i, job) if (strcmp(report_text_at(job, "name"), name) == 0) return job;
+    return NULL;
+}
+
+static char *format_rate(double value, char *buffer, size_t size)
+{
+    snprintf(buffer, size, "%.*f", value < 100 ? 2 : 0, value);
+    return buffer;
+}
+
+static void context_lines(const json_t *result, text_buffer *out)
+{
+    char line[MOST_TEXT];
+    const json_t *jobs = json_object_get(result, "jobs"), *last = json_array_get(jobs, json_array_size(jobs) - 1);
+    double ranks = report_number_at(last, "world_size");
+    snprintf(line, sizeof line, "%s%s, %s, %.0f %s rank%s, batch %.0f per rank",
+             json_is_true(json_object_get(result, "stopped_early")) ? "Stopped early on request: " : "", report_text_at(result, "workload.model"),
+             report_text_at(result, "workload.data"), ranks, report_text_at(last, "device"), ranks == 1 ? "" : "s",
+             report_number_at(result, "workload.batch_per_rank"));
+    append_cut(line, out);
+    if (json_is_true(json_object_get(result, "simulated"))) {
+        snprintf(line, sizeof line, "SIMULATED on %s: times are modeled, not measured; memory is exact.",
+                 report_text_at(last, "profile"));
+        append_cut(line, out);
+    }
+    if (json_is_true(json_object_get(result, "emulated"))) {
+        net_link link;
+        char shown[80] = "";
+        if (net_link_parse(report_text_at(result, "configuration.link"), &link) == STATUS_OK)
+            net_link_format(&link, shown, sizeof shown);
+        error_clear();
+        snprintf(line, sizeof line, "EMULATED network, paced to %s; all times are of it.", shown);
+        append_cut(line, out);
+    }
+}
+
+/* ---- which is faster ---------------------------------------------------------------------------- */
+
+static const char *over_of(const json_t *verdict, char *buffer, size_t size)
+{
+    const char *over = report_text_at(verdict, "over");
+    int count = (int)report_number_at(verdict, "count");
+    if (strcmp(over, "runs") == 0) snprintf(buffer, size, "over %d runs", count);
+    else snprintf(buffer, size, "over %d turns of one run", count);
+    return buffer;
+}
+
+/* Whether the interval of the factor includes 1. */
+static bool is_open(const json_t *verdict)
+{
+    const json_t *shown = json_object_get(verdict, "shown");
+    if (json_is_boolean(shown)) return !json_is_true(shown);
+    return !(report_number_at(verdict, "low") > 1) && strcmp(report_text_at(verdict, "over"), "virtual time") != 0;
+}
+
+static void faster_lines(const json_t *result, const json_t *verdict, text_buffer *out)
+{
+    char faster[64], slower[64], rate[32], other[32], line[MOST_TEXT], tail[MOST_TEXT / 2] = "", over[48];
+    const char *first = report_text_at(verdict, "faster"), *second = report_text_at(verdict, "slower");
+    char path[48];
+    report_job_name(job_named(result, first), faster, sizeof faster);
+    report_job_name(job_named(result, second), slower, sizeof slower);
+    snprintf(path, sizeof path, "samples_per_s.%s", first);
+    format_rate(report_number_at(verdict, path), rate, sizeof rate);
+    snprintf(path, sizeof path, "samples_per_s.%s", second);
+    format_rate(report_number_at(verdict, path), other, sizeof other);
+    double factor = report_number_at(verdict, "factor"), low = report_number_at(verdict, "low");
+    bool is_virtual = strcmp(report_text_at(verdict, "over"), "virtual time") == 0;
+    if (!isnan(low))
+        snprintf(tail, sizeof tail, ", 95 %% interval %.3f to %.3f %s", low, report_number_at(verdict, "high"),
+                 over_of(verdict, over, sizeof over));
+    else if (!is_virtual)
+        snprintf(tail, sizeof tail, ", a single measurement");
+    if (!is_open(verdict))
+        snprintf(line, sizeof line, "%s trains %.3f times as fast as %s: %s and %s samples/s%s.", faster, factor, slower, rate,
+                 other, tail);
+    else
+        snprintf(line, sizeof line, "No difference is shown: %s %s and %s %s samples/s, a factor of %.3f%s.", faster, rate, slower,
+                 other, factor, tail);
+    append_wrapped(line, out);
+}
+
+static void rate_lines(const json_t *result, const json_t *job, text_buffer *out)
+{
+    char name[64], rate[32], step[32], line[MOST_TEXT], low[32], high[32], tail[MOST_TEXT / 2] = "";
+    const json_t *of_runs = NULL, *row;
+    size_t i;
+    json_array_foreach((json_t *)report_at(result, "repetitions.jobs"), i,
+                       row) if (strcmp(report_text_at(row, "name"), report_text_at(job, "name")) == 0) of_runs = row;
+    double samples = report_number_at(of_runs ? of_runs : job, of_runs ? "samples_per_s.median" : "throughput.samples_per_s"),
+           seconds = report_number_at(of_runs ? of_runs : job, of_runs ? "step_s.median" : "step_time.median_s");
+    if (of_runs)
+        snprintf(tail, sizeof tail, ", 95 %% interval %s to %s over %.0f runs",
+                 format_rate(report_number_at(of_runs, "samples_per_s.low"), low, sizeof low),
+                 format_rate(report_number_at(of_runs, "samples_per_s.high"), high, sizeof high),
+                 report_number_at(result, "repetitions.count"));
+    if (isnan(samples) || isnan(seconds)) {
+        snprintf(line, sizeof line, "%s: nothing was measured.", report_job_name(job, name, sizeof name));
+    } else {
+        snprintf(line, sizeof line, "%s trains %s samples/s%s; a step takes %s.", report_job_name(job, name, sizeof name),
+                 format_rate(samples, rate, sizeof rate), tail, text_format_duration(step, sizeof step, 1e9 * seconds));
+    }
+    append_wrapped(line, out);
+}
+
+/* ---- where the time goes ------------------------------------------------------------------------ */
+
+static double phase(const json_t *job, const char *key)
+{
+    char path[64];
+    snprintf(path, sizeof path, "phases.%s.mean_s", key);
+    double value = report_number_at(job, path);
+    return isnan(value) ? 0 : value;
+}
+
+static shares shares_of(const json_t *job)
+{
+    double step = phase(job, "step_s");
+    shares s = {.of = {[COMPUTATION] = phase(job, "forward_s") + phase(job, "backward_s") + phase(job, "optimizer_s"),
+                       [COMMUNICATION] = phase(job, "exposed_communication_s"),
+                       [WAITING] = phase(job, "waiting_s"),
+                       [DATA] = phase(job, "data_s"),
+                       [OTHER] = phase(job, "other_s")}};
+    for (int p = 0; p < PARTS; p++) {
+        s.of[p] = step > 0 ? s.of[p] / step : 0;
+        if (s.of[p] > s.of[s.largest]) s.largest = (part)p;
+    }
+    return s;
+}
+
+static void time_lines(const json_t *job, text_buffer *out)
+{
+    char name[64], line[MOST_TEXT], step[32];
+    shares s = shares_of(job);
+    double seconds = phase(job, "step_s");
+    bool done[PARTS] = {false};
+    if (!(seconds > 0)) return;
+    int used = snprintf(line, sizeof line, "Of a step of %s, %s:", report_job_name(job, name, sizeof name),
+                        text_format_duration(step, sizeof step, 1e9 * seconds));
+    for (int n = 0; n < PARTS; n++) {
+        int next = -1;
+        for (int p = 0; p < PARTS; p++)
+            if (!done[p] && (next < 0 || s.of[p] > s.of[next])) next = p;
+        done[next] = true;
+        if (s.of[next] < 0.0005) break;
+        used += snprintf(line + used, sizeof line - (size_t)used, "%s %.1f %% %s", n ? "," : "", 100 * s.of[next],
+                         part_names[next]);
+    }
+    snprintf(line + used, sizeof line - (size_t)used, ".");
+    append_wrapped(line, out);
+}
+
+/* ---- memory ------------------------------------------------------------------------------------- */
+
+static void memory_lines(const json_t *ps, const json_t *other, text_buffer *out)
+{
+    char most[32], more[32], others[32], line[MOST_TEXT], tail[80] = ".";
+    const json_t *job = ps ? ps : other;
+    double difference = report_number_at(job, "memory_imbalance.maximum_minus_minimum_bytes");
+    text_format_bytes(most, sizeof most, report_number_at(job, "memory_imbalance.maximum_bytes"));
+    if (ps && other)
+        snprintf(tail, sizeof tail, "; %s %s.", report_text_at(other, "engine"),
+                 text_format_bytes(others, sizeof others, report_number_at(other, "memory_imbalance.maximum_bytes")));
+    if (difference > 0)
+        snprintf(line, sizeof line, "Memory: %s rank %.0f%s %s, %s over the others%s", report_text_at(job, "engine"),
+                 report_number_at(job, "memory_imbalance.rank"), ps ? " (reducer)" : "", most,
+                 text_format_bytes(more, sizeof more, difference), tail);
+    else
+        snprintf(line, sizeof line, "Memory: every rank of %s %s%s", report_text_at(job, "engine"), most, tail);
+    append_wrapped(line, out);
+}
+
+/* ---- limits and what to try --------------------------------------------------------------------- */
+
+/* What most of a step is: computation, or synchronization, which is communication and waiting for it. */
+static const char *limit_of(const shares *s, double *share)
+{
+    double most = s->of[COMPUTATION], synchronization = s->of[COMMUNICATION] + s->of[WAITING];
+    const char *name = part_names[COMPUTATION];
+    for (int p = DATA; p < PARTS; p++)
+        if (s->of[p] > most) {
+            most = s->of[p];
+            name = part_names[p];
+        }
+    *share = 100 * (synchronization > most ? synchronization : most);
+    return synchronization > most ? "communication and waiting" : name;
+}
+
+static void limit_lines(const json_t *slower, const json_t *faster, text_buffer *out)
+{
+    char line[MOST_TEXT];
+    shares s = shares_of(slower), f = shares_of(faster ? faster : slower);
+    double of_slower, of_faster;
+    const char *a = report_text_at(slower, "engine"), *b = report_text_at(faster, "engine");
+    const char *limit = limit_of(&s, &of_slower), *other = limit_of(&f, &of_faster);
+    if (!faster)
+        snprintf(line, sizeof line, "Limit: %s, %.0f %% of a step.", limit, of_slower);
+    else if (strcmp(limit, other) == 0)
+        snprintf(line, sizeof line, "Limit of both: %s, %.0f %% of a step of %s, %.0f %% of %s.", limit, of_slower, a, of_faster, b);
+    else
+        snprintf(line, sizeof line, "Limits: %s (%.0f %%) of %s, %s (%.0f %%) of %s.", limit, of_slower, a, other, of_faster, b);
+    append_wrapped(line, out);
+}
+
+/* What could make the job faster: of the parts of its step that are no computation, the largest. */
+static void advise(const json_t *result, const json_t *job, char *out, size_t size)
+{
+    shares s = shares_of(job);
+    bool is_ps = strcmp(report_text_at(job, "engine"), "ps") == 0, is_ring = strcmp(report_text_at(job, "engine"), "ring") == 0;
+    bool is_virtual = json_is_true(json_object_get(result, "simulated"));
+    const json_t *servers = report_at(job, "settings.servers");
+    double ranks = report_number_at(job, "world_size"), shared = 100 * s.of[COMMUNICATION];
+    part most = COMMUNICATION;
+    for (int p = COMMUNICATION; p < OTHER; p++)
+        if (s.of[p] > s.of[most]) most = (part)p;
+    if (json_is_true(json_object_get(result, "oversubscribed")))
+        snprintf(out, size, "fewer ranks (--gpus): these share cores, so each slows the others");
+    else if (s.of[most] < 0.1)
+        snprintf(out, size, "more or faster %s; no link and no bucket size can save more than %.1f %% of a step",
+                 strcmp(report_text_at(job, "device"), "cpu") == 0 ? "cores per rank" : "devices", shared);
+    else if (most == WAITING)
+        snprintf(out, size, "ranks that are equally fast%s; --verbose shows which one is waited for",
+                 is_virtual ? "" : ", as with --bind core");
+    else if (most == DATA)
+        snprintf(out, size, "%s", is_virtual ? "a larger --batch" : "more --loader-threads");
+    else if (is_ps && strcmp(report_text_at(job, "policy"), "dp") == 0)
+        snprintf(out, size, "--policy ps=sync --servers %.0f, which shards the reducer", ranks);
+    else if (is_ps && ranks > 1 && json_is_number(servers) && json_number_value(servers) < ranks)
+        snprintf(out, size, "--servers %.0f, which shards the reducer over all ranks", ranks);
+    else
+        snprintf(out, size, "a faster link or a larger --batch%s",
+                 is_ring ? "; harness sweep --vary bucket-cap-mb=1,5,25,100 -o DIR" : "");
+}
+
+static void next_lines(const json_t *result, const json_t *verdict, const json_t *slower, text_buffer *out)
+{
+    char line[MOST_TEXT], advice[MOST_TEXT / 2];
+    const json_t *gradient = report_at(result, "agreement.first_gradient");
+    if (json_is_true(json_object_get(gradient, "compared")) && json_is_false(json_object_get(gradient, "bit_identical")) &&
+        json_is_false(json_object_get(gradient, "within_bound"))) {
+        append_wrapped("DIFFERENT gradients of ps and ring in the first step, by more than orders of sums can be: see --verbose.",
+                       out);
+        return;
+    }
+    double runs = report_number_at(result, "repetitions.count");
+    if (verdict && is_open(verdict) && !(runs >= SIGNIFICANCE_LEAST_ROUNDS))
+        snprintf(advice, sizeof advice, "--repeat 10, which decides whether the difference is real");
+    else if (verdict && is_open(verdict) && report_number_at(verdict, "detectable") > 0.05)
+        snprintf(advice, sizeof advice, "--repeat %.0f shows a difference of 5 %%; these runs would show %.1f %%",
+                 report_number_at(verdict, "runs_for_5_percent"), 100 * report_number_at(verdict, "detectable"));
+    else
+        advise(result, slower, advice, sizeof advice);
+    snprintf(line, sizeof line, "Next: %s. --verbose prints all tables.", advice);
+    append_wrapped(line, out);
+}
+
+static void verdict_lines(const json_t *result, text_buffer *out)
+{
+    const json_t *jobs = json_object_get(result, "jobs"), *verdict = json_object_get(result, "verdict");
+    const json_t *ps = job_named(result, "ps"), *ring = job_named(result, "ring");
+    const json_t *only = ps && ring ? NULL : ps ? ps : ring ? ring : job_named(result, "none");
+    const json_t *slower = only, *faster = NULL;
+    if (!json_is_object(verdict)) verdict = NULL;
+    if (!only && verdict) {
+        slower = job_named(result, report_text_at(verdict, "slower"));
+        faster = job_named(result, report_text_at(verdict, "faster"));
+    }
+    context_lines(result, out);
+    if (verdict) faster_lines(result, verdict, out);
+    else if (only) rate_lines(result, only, out);
+    else text_append(out, "ps and ring: nothing was measured.\n");
+    if (!slower) slower = json_array_get(jobs, json_array_size(jobs) - 1);
+    if (!slower) return;
+    time_lines(slower, out);
+    memory_lines(only && only != ps ? NULL : ps, only == ps ? NULL : only ? only : ring, out);
+    limit_lines(slower, faster, out);
+    next_lines(result, verdict, slower, out);
+}
+
+void report_run(const json_t *result, bool verbose, text_buffer *out)
+{
+    verdict_lines(result, out);
+    if (!verbose) return;
+    text_append(out, "\n");
+    report_tables(result, out);
+}

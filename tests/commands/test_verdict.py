@@ -1,0 +1,126 @@
+"""The verdict at the end of a run: at most ten lines of 80 columns, whose figures are those of the JSON; and --repeat, which
+gives medians and intervals over runs."""
+import json
+import os
+import re
+import statistics
+import tempfile
+
+from program import harness
+from tap import cases, expect, expect_equal, main, test
+
+LENET = ["--model", "lenet", "--data", "synthetic:1x28x28:10", "--batch", "4", "--gpus", "2", "--steps", "12"]
+SIM = ["--model", "resnet50", "--steps", "2", "--gpus", "8"]
+
+
+def run(*words, limit=60):
+    """What a run prints, and its JSON."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "result.json")
+        result = harness(*words, "--quiet", "--json", path, limit=limit)
+        expect_equal(result.code, 0, "exit code", result)
+        with open(path, encoding="utf-8") as file:
+            return result, json.load(file)
+
+
+def line_of(result, begin):
+    """The line that begins so, with the lines that continue it."""
+    lines = re.sub(r"\n  ", " ", result.out).splitlines()
+    found = [line for line in lines if line.startswith(begin)]
+    expect(found, f"no line {begin!r}", result)
+    return found[0]
+
+
+# ---- its form ----------------------------------------------------------------------------------
+
+@cases([("both", LENET), ("a server per rank", [*LENET, "--policy", "ps=sync", "--servers", "2"]),
+        ("an emulated link", [*LENET, "--link", "250MB/s,50us"]), ("more ranks than cores", [*LENET, "--gpus", "8"]),
+        ("baselines", [*LENET, "--isolated"]), ("ring", [*LENET, "--mode", "ring"]), ("ps", [*LENET, "--mode", "ps"]),
+        ("none", ["--mode", "none", "--model", "toy"]), ("virtual time", [*SIM, "--device", "sim:dgx1-v100"]),
+        ("a long name", [*SIM, "--device", "sim:dgx1-v100-4xib100", "--mode", "ring", "--policy", "powersgd"]),
+        ("several runs", [*LENET, "--repeat", "2"]), ("nothing measured", [*LENET, "--steps", "0"])])
+def it_is_at_most_ten_lines_of_80_columns(words):
+    if "powersgd" in words and " powersgd " not in harness("policies").out:
+        words = words[:-1] + ["apex"]
+    result, found = run(*words)
+    lines = result.out.splitlines()
+    expect(3 <= len(lines) <= 10, f"{len(lines)} lines", result)
+    expect(all(len(line) <= 80 and not re.search(r"\bnan\b|\binf\b|\x1b", line) for line in lines), "lines", result)
+    expect_equal("SIMULATED on " in result.out, found["simulated"], "SIMULATED", result)
+    expect_equal("EMULATED network, paced to " in result.out, found["emulated"], "EMULATED", result)
+
+
+@test
+def tables_follow_with_verbose_and_are_always_in_the_json():
+    words = [*SIM, "--device", "sim:dgx1-v100", "--quiet"]
+    short, long = harness(*words), harness(*words, "--verbose")
+    expect(long.out.startswith(short.out + "\n") and "step time, mean" in long.out, "verdict, then tables", long)
+    expect("step time, mean" not in short.out, "no tables", short)
+
+
+# ---- its figures -------------------------------------------------------------------------------
+
+@test
+def its_figures_are_those_of_the_json():
+    result, found = run(*LENET, "--repeat", "3")
+    jobs, verdict, runs = {job["name"]: job for job in found["jobs"]}, found["verdict"], found["repetitions"]["runs"]
+    rates = {name: statistics.median(job["throughput"]["samples_per_s"] for one in runs for job in one["jobs"] if job["name"] == name)
+             for name in ("ps", "ring")}
+    faster, slower = verdict["faster"], verdict["slower"]
+    expect(rates[faster] >= rates[slower], "faster", verdict)
+    expect_equal(verdict["samples_per_s"], rates, "median samples/s")
+    expect(abs(verdict["factor"] - rates[faster] / rates[slower]) < 1e-12, "factor", verdict)
+    expect(verdict["low"] <= verdict["factor"] <= verdict["high"], "interval", verdict)
+    expect_equal((verdict["over"], verdict["count"], verdict["shown"], verdict["p"]), ("runs", 3, None, None), "too few runs for a verdict")
+    text = re.sub(r"\n  ", " ", result.out)
+    for part in (f"{verdict['factor']:.3f}", f"95 % interval {verdict['low']:.3f} to {verdict['high']:.3f} over 3 runs"):
+        expect(part in text, part, result)
+    expect_equal("No difference is shown" in text, verdict["low"] <= 1, "the headline", result)
+    parts = {"computation": ("forward_s", "backward_s", "optimizer_s"), "exposed communication": ("exposed_communication_s",),
+             "waiting for other ranks": ("waiting_s",)}
+    phases, line = jobs[slower]["phases"], line_of(result, "Of a step of ")
+    for name, keys in parts.items():
+        share = 100 * sum(phases[key]["mean_s"] for key in keys) / phases["step_s"]["mean_s"]
+        expect(share < 0.05 or f"{share:.1f} % {name}" in line, f"{share} % {name}", line)
+    memory = jobs["ps"]["memory_imbalance"]
+    expect(f"{memory['maximum_bytes'] / 2**20:.1f} MiB" in line_of(result, "Memory: ps rank 0 (reducer)"), "memory", result, memory)
+
+
+@test
+def the_slower_engine_is_found_and_named():
+    slow, found = run("--model", "resnet50", "--steps", "2", "--gpus", "8", "--device", "sim:dgx1-v100")
+    expect_equal((found["verdict"]["faster"], found["verdict"]["over"], found["verdict"]["low"]), ("ring", "virtual time", None), "verdict")
+    expect("ring (ddp) trains 2.4" in slow.out and "--policy ps=sync --servers 8" in slow.out, "what to try next", slow)
+
+
+# ---- repetitions -------------------------------------------------------------------------------
+
+@test
+def repetitions_have_medians_and_intervals_and_the_run_of_the_median_is_shown():
+    _, found = run(*LENET, "--repeat", "4", "--mode", "ring")
+    again = found["repetitions"]
+    steps = [one["jobs"][0]["step_time"]["median_s"] for one in again["runs"]]
+    expect_equal((again["count"], len(steps), len(set(steps))), (4, 4, 4), "runs of their own")
+    expect_equal(found["jobs"][0]["step_time"]["median_s"], steps[again["shown"]], "the run that is shown")
+    expect_equal(sorted(steps)[1], steps[again["shown"]], "the lower median")
+    row, = again["jobs"]
+    expect(min(steps) <= row["step_s"]["low"] <= row["step_s"]["median"] <= row["step_s"]["high"] <= max(steps), row, steps)
+    expect_equal(row["step_s"]["median"], statistics.median(steps), "median")
+    expect_equal(len({one["jobs"][0]["parameter_hash"] for one in again["runs"]}), 1, "the same computation every time")
+
+
+@test
+def eight_runs_allow_a_verdict():
+    result, found = run("--model", "wine_mlp", "--data", "wine", "--steps", "6", "--gpus", "2", "--repeat", "8", "--link", "2MB/s,2ms", limit=180)
+    verdict = found["verdict"]
+    expect(isinstance(verdict["shown"], bool) and 0 < verdict["p"] <= 1 and verdict["detectable"] > 0, verdict, result)
+
+
+@cases([("trace", ["--trace", "t.json"]), ("save", ["--mode", "ring", "--save", "s.safetensors"]), ("rendezvous", ["--mode", "ring", "--rendezvous", "env://"])])
+def what_runs_would_write_over_each_other_is_refused(words):
+    result = harness(*LENET, *words, "--repeat", "2")
+    expect_equal(result.code, 64, "exit code", result)
+    expect(f"--repeat: expected 1 with {words[-2]}, got 2" in result.err, "message", result)
+
+
+main()
