@@ -19,7 +19,7 @@ static const char *const divide_names[] = {"policy", "before", "after", NULL};
 static const option option_list[] = {
     {"divide", OPTION_CHOICE, offsetof(shared_options, divide), .initial = "policy", .choices = divide_names,
      .level = OPTION_RARE, .help = "gradients by the number of ranks, before or after they are summed"},
-    {"stall-timeout", OPTION_DURATION, offsetof(shared_options, stall_timeout_ns), .argument = "TIME",
+    {"stall-timeout", OPTION_DURATION, offsetof(shared_options, stall_timeout_ns), .argument = "TIME", .level = OPTION_RARE,
      .initial = "60s", .low = 1e6, .help = "how long ranks wait for one of them within a step"},
     {"link", OPTION_TEXT, offsetof(shared_options, link), .argument = "RATE,LATENCY",
      .help = "emulate a slower network between the ranks, as in 10Gbit/s,50us"},

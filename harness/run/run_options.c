@@ -49,7 +49,7 @@ static const option run_option_list[] = {
              "elsewhere nothing is copied"},
     {"share-gpu", OPTION_FLAG, FIELD(share_gpu), .level = OPTION_RARE,
      .help = "cuda: ranks may share a GPU: right for correctness, wrong for bandwidth"},
-    {"isolated", OPTION_FLAG, FIELD(isolated),
+    {"isolated", OPTION_FLAG, FIELD(isolated), .level = OPTION_RARE,
      .help = "also run the same ranks without exchange, in turns with the others: the report then shows by how much "
              "communication slows computation"},
     {"steps", OPTION_INT, FIELD(steps), .argument = "N", .high = 1e12,
