@@ -183,6 +183,15 @@ char *text_format_bytes(char *buffer, size_t size, double bytes)
     return buffer;
 }
 
+char *text_three_digits(char *buffer, size_t size, double value)
+{
+    char digits[16];
+    snprintf(digits, sizeof digits, "%.2e", value); /* rounded: 9.996 is 1.00e+01 */
+    int after = 2 - atoi(strchr(digits, 'e') ? strchr(digits, 'e') + 1 : "0");
+    snprintf(buffer, size, "%.*f", value == 0 || after < 0 ? 0 : after, strtod(digits, NULL));
+    return buffer;
+}
+
 char *text_format_duration(char *buffer, size_t size, double ns)
 {
     static const char *const names[] = {"ns", "us", "ms", "s"};

@@ -35,6 +35,10 @@ char *text_format_bytes(char *buffer, size_t size, double bytes);
 char *text_format_duration(char *buffer, size_t size, double ns);
 char *text_format_rate(char *buffer, size_t size, double bytes_per_second);
 
+/* With three significant digits, without an exponent: "0.0123", "4.10", "1730". `size` of 32 is enough for what is below
+ * 1e28. Returns `buffer`. */
+char *text_three_digits(char *buffer, size_t size, double value);
+
 /* The word nearest to `word` by edit distance, or NULL if none is near. */
 const char *text_nearest(const char *word, const char *const *words, size_t count);
 

@@ -181,10 +181,9 @@ static status read_value(const profile_file *f, const sim_constant_info *info, c
     return STATUS_OK;
 }
 
-static status read_values(const profile_file *f, sim_constant c, const json_t *entry, double *out)
+static status read_values(const profile_file *f, sim_constant c, const json_t *value, double *out)
 {
     const sim_constant_info *info = &sim_constant_table[c];
-    const json_t *value = json_object_get(entry, "value");
     if (info->count == 1) return read_value(f, info, value, out);
     if ((int)json_array_size(value) != info->count)
         return profile_bad(f, "%s: expected an array of %d values, got %zu", info->name, info->count,
@@ -193,15 +192,34 @@ static status read_values(const profile_file *f, sim_constant c, const json_t *e
     return STATUS_OK;
 }
 
+/* [low, high], each as the value is. */
+static status read_range(const profile_file *f, sim_constant c, const json_t *range, sim_profile *p)
+{
+    const char *name = sim_constant_table[c].name;
+    const double *value = p->values[c];
+    double *low = p->low[c], *high = p->high[c];
+    memcpy(low, value, sizeof p->low[c]);
+    memcpy(high, value, sizeof p->high[c]);
+    if (!range) return STATUS_OK;
+    if (json_array_size(range) != 2) return profile_bad(f, "%s: expected a range as [low, high]", name);
+    TRY(read_values(f, c, json_array_get(range, 0), low));
+    TRY(read_values(f, c, json_array_get(range, 1), high));
+    for (int i = 0; i < sim_constant_table[c].count; i++)
+        if (!(low[i] <= value[i] && value[i] <= high[i]))
+            return profile_bad(f, "%s: expected a range around %g, got %g to %g", name, value[i], low[i], high[i]);
+    return STATUS_OK;
+}
+
 static status read_constant(const profile_file *f, const char *name, const json_t *entry, sim_profile *p)
 {
-    static const char *const keys[] = {"value", "unit", "tag", "source"};
+    static const char *const keys[] = {"value", "range", "unit", "tag", "source"};
     sim_constant c;
     TRY(find_constant(f, name, &c));
     if (!json_is_object(entry))
         return profile_bad(f, "%s: expected an object with value, unit, tag, source", name);
     TRY(profile_check_keys(f, name, entry, keys, sizeof keys / sizeof keys[0]));
-    TRY(read_values(f, c, entry, p->values[c]));
+    TRY(read_values(f, c, json_object_get(entry, "value"), p->values[c]));
+    TRY(read_range(f, c, json_object_get(entry, "range"), p));
     const char *unit = json_string_value(json_object_get(entry, "unit"));
     if (!unit || strcmp(unit, sim_constant_table[c].unit) != 0)
         return profile_bad(f, "%s: expected the unit '%s', got '%s'", name, sim_constant_table[c].unit,

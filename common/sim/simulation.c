@@ -128,6 +128,7 @@ static status open_all(simulation *s)
     const simulation_config *c = &s->config;
     TRY(sim_profile_load(c->profile ? c->profile : SIM_DEFAULT_PROFILE, &s->profile));
     TRY(check(c, s->profile));
+    sim_profile_draw(s->profile, c->draw);
     TRY(replace_link(s->profile, SIM_NIC, c->link_rate));
     TRY(replace_link(s->profile, SIM_NETWORK_LATENCY, c->link_latency));
     for (int i = 0; i < c->override_count; i++) {

@@ -6,6 +6,7 @@
  * The files in the order in which data flow through them:
  *   constants.h       the constants of a profile
  *   profile.c         where profiles lie, the top level of their files; profile_read.c: constants and topology
+ *   draw.c            constants drawn from their ranges
  *   topology.c        machines as links, and the routes between places
  *   cycles.c          rings over point-to-point links
  *   rings.c           the rings of a group of GPUs
@@ -103,7 +104,8 @@ typedef struct simulation_config {
     double link_rate,
         link_latency; /* GB/s and us of the network instead of the profile's; 0: the profile's */
     bool trees;       /* calls for which NCCL's model says that a tree is faster take one; else only rings */
-    const sim_override *overrides; /* [override_count], borrowed */
+    int draw;         /* 0: the constants' values; 1 to SIM_DRAWS: drawn from their ranges (profile.h) */
+    const sim_override *overrides; /* [override_count], borrowed; after the draw */
     int override_count;
 } simulation_config;
 

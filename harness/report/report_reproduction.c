@@ -5,18 +5,27 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Four figures, whatever the size; "" of what is not there. */
+/* Three digits; "" of what is not there. */
 static const char *figure(char *buffer, size_t size, double value)
 {
-    int digits = fabs(value) >= 1000 ? 0 : fabs(value) >= 100 ? 1 : fabs(value) >= 10 ? 2 : 3;
-    snprintf(buffer, size, "%.*f", digits, value);
-    return isnan(value) ? "" : buffer;
+    return isnan(value) ? "" : text_three_digits(buffer, size, value);
 }
 
 static void figure_cell(const json_t *object, const char *key, text_buffer *out)
 {
     char text[32];
     text_append(out, "| %s ", figure(text, sizeof text, report_number_at(object, key)));
+}
+
+/* "280 to 301" */
+static void limits(const json_t *cell, text_buffer *out)
+{
+    double low = report_number_at(cell, "low"), high = report_number_at(cell, "high");
+    char texts[2][32];
+    if (low < high)
+        text_append(out, "| %s to %s ", figure(texts[0], sizeof texts[0], low), figure(texts[1], sizeof texts[1], high));
+    else
+        text_append(out, "| ");
 }
 
 static void cell_row(json_t *cell, text_buffer *out)
@@ -26,8 +35,10 @@ static void cell_row(json_t *cell, text_buffer *out)
     json_t *baseline;
     text_append(out, "| %s | %s, %s ", report_text_at(cell, "row"), report_text_at(cell, "quantity"),
                 report_text_at(cell, "unit"));
-    figure_cell(cell, "published", out);
+    text_append(out, "| ");
+    if (!isnan(report_number_at(cell, "published"))) text_append(out, "%.6g ", report_number_at(cell, "published"));
     figure_cell(cell, "ours", out);
+    limits(cell, out);
     text_append(out, "| %s ", report_text_at(cell, "obtained"));
     if (isnan(deviation))
         text_append(out, "|  ");
@@ -47,9 +58,9 @@ static void cell_table(const json_t *cells, text_buffer *out)
     const char *name;
     json_t *baseline;
     size_t i;
-    text_append(out, "| row | quantity | published | ours | obtained | deviation | limit | verdict ");
+    text_append(out, "| row | quantity | published | ours | low to high | obtained | deviation | limit | verdict ");
     json_object_foreach(baselines, name, baseline) text_append(out, "| %s ", name);
-    text_append(out, "| note |\n| --- | --- | ---: | ---: | --- | ---: | ---: | --- ");
+    text_append(out, "| note |\n| --- | --- | ---: | ---: | ---: | --- | ---: | ---: | --- ");
     for (i = 0; i < json_object_size(baselines); i++) text_append(out, "| ---: ");
     text_append(out, "| --- |\n");
     json_array_foreach(cells, i, cell) cell_row(cell, out);
@@ -81,12 +92,17 @@ static double mean_error(const json_t *cells, const char *baseline)
 
 static void score(const json_t *cells, const json_t *claims, text_buffer *out)
 {
-    int scored = 0, hits = 0, held = 0, identical = 0, identities = 0;
+    int scored = 0, hits = 0, held = 0, identical = 0, identities = 0, contained = 0, ranges = 0;
     size_t i;
     const char *name;
     json_t *one;
     json_array_foreach(cells, i, one)
     {
+        double published = report_number_at(one, "published"), low = report_number_at(one, "low"),
+               high = report_number_at(one, "high");
+        bool has_range = low < high && strcmp(report_text_at(one, "obtained"), "predicted") == 0;
+        ranges += has_range;
+        contained += has_range && low <= published && published <= high;
         scored += is_scored(one);
         identities += strcmp(report_text_at(one, "obtained"), "identity") == 0;
         identical += strcmp(report_text_at(one, "verdict"), "identical") == 0;
@@ -96,6 +112,8 @@ static void score(const json_t *cells, const json_t *claims, text_buffer *out)
     text_append(out, "\nVerdict: %d of %d scored cells within their limits, %d of %zu claims hold.\n", hits,
                 scored, held, json_array_size(claims));
     if (identities > 0) text_append(out, "%d of %d identities hold.\n", identical, identities);
+    if (ranges > 0)
+        text_append(out, "Low to high contains what was published in %d of %d predicted cells.\n", contained, ranges);
     if (scored == 0) return;
     text_append(out, "Mean error of scored cells: %.1f %%", 100 * mean_error(cells, NULL));
     json_object_foreach(json_object_get(json_array_get(cells, 0), "baselines"), name, one)

@@ -7,10 +7,11 @@
 static const char profile_name[] = "dgx1-v100-4xib100";
 static const double limit = 0.10;
 
-static virtual_workload workload_of(const char *profile, const char *model, int gpus)
+static virtual_workload workload_of(const reproduction_run *r, const char *model, int gpus)
 {
     virtual_workload w = {
-        .profile = profile, .gpus = gpus > 1 ? gpus : 1, .policy = gpus > 0 ? "ddp-2019" : NULL};
+        .profile = r->profile ? r->profile : profile_name, .gpus = gpus > 1 ? gpus : 1,
+        .policy = gpus > 0 ? "ddp-2019" : NULL, .draw = r->draw};
     workload_options(
         &w,
         "--model %s --batch 32 --optimizer sgd --momentum 0.9 --weight-decay 1e-4 --prefetch off "
@@ -19,13 +20,13 @@ static virtual_workload workload_of(const char *profile, const char *model, int 
     return w;
 }
 
-static status run_row(reproduction_run *r, int row, const char *profile, double factor, double one_gpu_ms)
+static status run_row(reproduction_run *r, int row, double factor, double one_gpu_ms)
 {
     const char *model = published_text(&r->table, row, "model");
     int gpus = (int)published_number(&r->table, row, "gpus");
     double published = 1000 * published_number(&r->table, row, "seconds");
-    virtual_workload w = workload_of(profile, model, gpus);
-    compute_fit_apply(factor, &w);
+    virtual_workload w = workload_of(r, model, gpus);
+    w.efficiency = factor;
     TRY(virtual_measure(&w, &r->figures));
     char label[64];
     if (gpus == 0)
@@ -44,16 +45,15 @@ static status run_row(reproduction_run *r, int row, const char *profile, double 
 
 static status run(reproduction_run *r)
 {
-    const char *profile = r->profile ? r->profile : profile_name;
     double factor = 1, one_gpu_ms = NAN;
     for (int row = 0; row < r->table.rows; row++) {
         bool calibrates = published_number(&r->table, row, "gpus") == 0;
         if (calibrates) {
-            virtual_workload w = workload_of(profile, published_text(&r->table, row, "model"), 0);
+            virtual_workload w = workload_of(r, published_text(&r->table, row, "model"), 0);
             one_gpu_ms = 1000 * published_number(&r->table, row, "seconds");
-            TRY(compute_fit_find(&w, one_gpu_ms, &r->figures, &factor));
+            TRY(virtual_fit(&w, one_gpu_ms, &r->figures, &factor));
         }
-        if (calibrates || !r->calibration_only) TRY(run_row(r, row, profile, factor, one_gpu_ms));
+        if (calibrates || !r->calibration_only) TRY(run_row(r, row, factor, one_gpu_ms));
     }
     return STATUS_OK;
 }

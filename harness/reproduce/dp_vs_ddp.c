@@ -65,8 +65,8 @@ static status run_group(reproduction_run *r, const group *g, virtual_workload w,
         workload_options(&one, "%s", g->modes[m].options);
         double steps = g->samples / (g->batch * one.gpus);
         double published = published_of(&r->table, g->source, g->modes[m].name);
-        if (m == 0) TRY(compute_fit_find(&one, 1000 * published / steps, &r->figures, factor));
-        compute_fit_apply(*factor, &one);
+        if (m == 0) TRY(virtual_fit(&one, 1000 * published / steps, &r->figures, factor));
+        one.efficiency = *factor;
         TRY(virtual_measure(&one, &r->figures));
         reproduction_cell *c =
             reproduction_add(r->report, g->row, g->modes[m].name, "s", m ? g->kind : CELL_CALIBRATED,
@@ -86,7 +86,7 @@ static status run_gpt2(reproduction_run *r)
     static const group g = {row,   "HF performance notes", gpt2_modes, 3, GPUS, STEPS * BATCH * GPUS,
                             BATCH, CELL_PREDICTED,         LIMIT};
     double factor;
-    virtual_workload w = {.variant = {.unlimited_memory = true}};
+    virtual_workload w = {.draw = r->draw, .variant = {.unlimited_memory = true}};
     workload_options(
         &w, "--model gpt2 --sequence 1024 --batch %d --optimizer adamw --prefetch off --warmup 2 --steps 1",
         BATCH);
@@ -106,7 +106,7 @@ static status run_resnet(reproduction_run *r)
     static const char row[] = "ResNet-50, 8 GPUs of 40 GB";
     static const group g = {row, "High-Flyer", resnet_modes, 4, 8, 1281167, 400, CELL_DIRECTION, 0};
     double factor;
-    virtual_workload w = {.variant = {.unlimited_memory = true}};
+    virtual_workload w = {.draw = r->draw, .variant = {.unlimited_memory = true}};
     workload_options(
         &w, "--model resnet50 --batch 400 --tf32 --optimizer sgd --momentum 0.9 --prefetch off --warmup 2 "
             "--steps 1");

@@ -137,4 +137,5 @@ const reproduction reproduce_reducer_memory = {
            "between steps. "
            "Nothing was calibrated: memory does not depend on the profile.",
     .profiles = SIM_DEFAULT_PROFILE,
+    .exact = true,
     .run = run};

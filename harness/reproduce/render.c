@@ -40,7 +40,7 @@ static void csv_number(double value, text_buffer *out)
 /* No text of a report has a quote in it. */
 void reproduction_csv(const reproduction_report *r, text_buffer *out)
 {
-    text_append(out, "table,row,quantity,unit,obtained,published,ours,deviation,limit,verdict");
+    text_append(out, "table,row,quantity,unit,obtained,published,ours,low,high,deviation,limit,verdict");
     for (int i = 0; i < baseline_count(r); i++) text_append(out, ",\"%s\"", r->of->baselines[i]);
     text_append(out, ",profiles\n");
     for (int i = 0; i < r->cell_count; i++) {
@@ -49,6 +49,8 @@ void reproduction_csv(const reproduction_report *r, text_buffer *out)
                     kind_names[c->kind]);
         csv_number(c->published, out);
         csv_number(c->ours, out);
+        csv_number(c->low, out);
+        csv_number(c->high, out);
         csv_number(reproduction_deviation(c), out);
         csv_number(c->tolerance > 0 ? c->tolerance : NAN, out);
         text_append(out, ",%s", verdict(c));
@@ -70,9 +72,9 @@ static json_t *cell_to_json(const reproduction_report *r, const reproduction_cel
     for (int i = 0; baselines && i < baseline_count(r); i++)
         json_object_set_new(baselines, r->of->baselines[i], number_or_null(c->baselines[i]));
     bool has_null = c->null > 0 && c->kind == CELL_PREDICTED;
-    return json_pack("{s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:s, s:o}", "row", c->row,
+    return json_pack("{s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:s, s:o}", "row", c->row,
                      "quantity", c->quantity, "unit", c->unit, "obtained", kind_names[c->kind], "published",
-                     number_or_null(c->published), "ours", number_or_null(c->ours), "deviation",
+                     number_or_null(c->published), "ours", number_or_null(c->ours), "low", number_or_null(c->low), "high", number_or_null(c->high), "deviation",
                      number_or_null(reproduction_deviation(c)), "limit",
                      c->tolerance > 0 ? json_real(c->tolerance) : json_null(), "verdict", verdict(c),
                      "baselines", baselines, "null", has_null ? json_real(c->null) : json_null(),

@@ -12,6 +12,33 @@ const reproduction *const reproduction_table[] = {&reproduce_torch_vs_apex, &rep
                                                   &reproduce_reducer_memory};
 const int reproduction_count = sizeof reproduction_table / sizeof reproduction_table[0];
 
+static status run_table(const reproduction *what, reproduction_run *r, int draw, reproduction_report *out)
+{
+    r->draw = draw;
+    r->report = out;
+    *out = (reproduction_report){.of = what};
+    snprintf(out->profiles, sizeof out->profiles, "%s", r->profile ? r->profile : what->profiles);
+    return what->run(r);
+}
+
+/* Every draw runs the same cells in the same order. */
+static status add_ranges(const reproduction *what, reproduction_run *r, reproduction_report *out)
+{
+    reproduction_report *drawn = malloc(sizeof *drawn);
+    if (!drawn) return fail(STATUS_SYSTEM, "no memory for the figures");
+    status rc = STATUS_OK;
+    for (int draw = 1; draw <= SIM_DRAWS && rc == STATUS_OK; draw++) {
+        rc = run_table(what, r, draw, drawn);
+        for (int i = 0; rc == STATUS_OK && i < out->cell_count; i++) {
+            reproduction_cell *c = &out->cells[i];
+            c->low = fmin(c->low, drawn->cells[i].ours);
+            c->high = fmax(c->high, drawn->cells[i].ours);
+        }
+    }
+    free(drawn);
+    return rc;
+}
+
 status reproduce(const reproduction *what, const char *profile, bool calibration_only,
                  reproduction_report *out)
 {
@@ -19,11 +46,9 @@ status reproduce(const reproduction *what, const char *profile, bool calibration
     if (!r) return fail(STATUS_SYSTEM, "no memory for the figures");
     r->profile = profile;
     r->calibration_only = calibration_only;
-    r->report = out;
-    out->of = what;
-    snprintf(out->profiles, sizeof out->profiles, "%s", profile ? profile : what->profiles);
     status rc = published_open(what->name, &r->table);
-    if (rc == STATUS_OK) rc = what->run(r);
+    if (rc == STATUS_OK) rc = run_table(what, r, 0, out);
+    if (rc == STATUS_OK && !calibration_only && !what->measured && !what->exact) rc = add_ranges(what, r, out);
     published_close(&r->table);
     virtual_figures_free(&r->figures);
     free(r);
@@ -53,7 +78,7 @@ reproduction_cell *reproduction_add(reproduction_report *r, const char *row, con
     assert(r->cell_count < REPRODUCTION_CELLS);
     reproduction_cell *c = &r->cells[r->cell_count++];
     *c = (reproduction_cell){
-        .kind = kind, .published = published, .ours = ours, .tolerance = tolerance, .null = NAN};
+        .kind = kind, .published = published, .ours = ours, .low = ours, .high = ours, .tolerance = tolerance, .null = NAN};
     snprintf(c->row, sizeof c->row, "%s", row);
     snprintf(c->quantity, sizeof c->quantity, "%s", quantity);
     snprintf(c->unit, sizeof c->unit, "%s", unit);
@@ -107,27 +132,4 @@ void workload_options(virtual_workload *w, const char *format, ...)
     vsnprintf(w->options + used, sizeof w->options - used, format, arguments);
     va_end(arguments);
     assert(strlen(w->options) < sizeof w->options - 1);
-}
-
-void compute_fit_apply(double factor, virtual_workload *w)
-{
-    workload_options(w, " --efficiency %.17g", factor);
-}
-
-status compute_fit_find(const virtual_workload *one_gpu, double step_ms, virtual_figures *scratch,
-                        double *factor)
-{
-    enum { ROUNDS = 20 };
-    *factor = 1;
-    for (int i = 0; i < ROUNDS; i++) {
-        virtual_workload w = *one_gpu;
-        compute_fit_apply(*factor, &w);
-        TRY(virtual_measure(&w, scratch));
-        if (fabs(scratch->step_ms / step_ms - 1) < 1e-4) return STATUS_OK;
-        *factor *= scratch->step_ms / step_ms; /* time goes with 1 / factor, but for launches */
-    }
-    return fail(
-        STATUS_CONFIG,
-        "profile %s: expected a step of %.3f ms on one GPU, the nearest that its compute gives is %.3f",
-        one_gpu->profile, step_ms, scratch->step_ms);
 }

@@ -57,6 +57,7 @@ typedef struct reproduction_cell {
     char row[64], quantity[40], unit[24];
     cell_kind kind;
     double published, ours;           /* NaN: not there */
+    double low, high;                 /* of ours, over the draws of the constants from their ranges */
     double tolerance;                 /* of the deviation; 0: none is asked for */
     double baselines[CELL_BASELINES]; /* NaN: does not apply */
     double null;        /* the null model's forecast; NaN: the cell takes no part in the skill */
@@ -101,6 +102,8 @@ typedef struct reproduction_report {
 typedef struct reproduction_run {
     const char *profile;   /* NULL: each row's own */
     bool calibration_only; /* no held-out row is run */
+    double efficiency;     /* of all jobs, where the table has one; 0: not given */
+    int draw;              /* of the constants from their ranges (simulation.h); 0: their values */
     published_table table; /* of the reproduction's name */
     virtual_figures figures;
     reproduction_report *report;
@@ -114,6 +117,7 @@ typedef struct reproduction {
                                 no skill */
     const char *constants;   /* the profiles, and the commits since which their constants are what they are */
     bool measured;           /* on real devices, none of it simulated */
+    bool exact;              /* no constant enters: no draws */
     status (*run)(reproduction_run *run);
 } reproduction;
 
@@ -126,7 +130,9 @@ extern const reproduction reproduce_torch_vs_apex, reproduce_dp_vs_ddp, reproduc
 /* torch-vs-apex on the GPUs here: the rows that they can do; notes name those that they cannot. */
 extern const reproduction reproduce_torch_vs_apex_cuda;
 
-/* `profile` as in reproduction_run; `out` is zero. */
+/* Runs the table with the constants' values, and, unless only the calibration is wanted, once more for every draw of
+ * them from their ranges: a cell's low and high are those of its figures. `profile` as in reproduction_run; `out` is
+ * zero. */
 status reproduce(const reproduction *what, const char *profile, bool calibration_only,
                  reproduction_report *out);
 
@@ -157,17 +163,6 @@ void reproduction_note(reproduction_report *r, const char *format, ...) __attrib
 
 void reproduction_csv(const reproduction_report *r, text_buffer *out);
 json_t *reproduction_json(const reproduction_report *r);
-
-/* A profile's compute is fitted to a published row of one GPU: all efficiencies by one factor, --efficiency.
- */
-
-/* Finds the factor with which the workload's step takes `step_ms`, to 0.01 %. STATUS_CONFIG where none does.
- */
-status compute_fit_find(const virtual_workload *one_gpu, double step_ms, virtual_figures *scratch,
-                        double *factor);
-
-/* Puts the factor in force. */
-void compute_fit_apply(double factor, virtual_workload *w);
 
 /* Appends options of `harness run`. */
 void workload_options(virtual_workload *w, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -43,11 +43,13 @@ static int setup_of(const published_table *t, int row)
     return -1;
 }
 
-static virtual_workload workload_of(const published_table *t, int row, int s, const char *profile)
+static virtual_workload workload_of(const reproduction_run *r, int row, int s)
 {
+    const published_table *t = &r->table;
     int gpus = (int)published_number(t, row, "gpus");
-    virtual_workload w = {.profile = profile ? profile : setups[s].profile,
+    virtual_workload w = {.profile = r->profile ? r->profile : setups[s].profile,
                           .gpus = gpus,
+                          .draw = r->draw,
                           .policy = gpus > 1 ? setups[s].policy : NULL};
     workload_options(&w, "--model %s --batch %d %s --prefetch off --warmup 3 --steps 1", setups[s].name,
                      setups[s].batch,
@@ -67,13 +69,13 @@ static status run_row(reproduction_run *r, int row, double *factor, double *one_
     snprintf(label, sizeof label, "%.24s, %s, %d GPU%s", published_text(t, row, "hardware"),
              published_text(t, row, "model"), gpus, gpus == 1 ? "" : "s");
     if (s < 0) return fail(STATUS_INTERNAL, "no setup for the published row %s", label);
-    virtual_workload w = workload_of(t, row, s, r->profile);
+    virtual_workload w = workload_of(r, row, s);
     if (gpus == 1) {
         *one_gpu_rate = published;
-        TRY(compute_fit_find(&w, 1000.0 * setups[s].batch / published, &r->figures, factor));
+        TRY(virtual_fit(&w, 1000.0 * setups[s].batch / published, &r->figures, factor));
     }
     if (gpus > 1 && r->calibration_only) return STATUS_OK;
-    compute_fit_apply(*factor, &w);
+    w.efficiency = *factor;
     status rc = virtual_measure(&w, &r->figures);
     bool cannot = rc == STATUS_CONFIG; /* the device cannot do this row: shown without a figure */
     if (rc != STATUS_OK && !cannot) return rc;

@@ -52,6 +52,8 @@ static virtual_workload workload_of(const reproduction_run *r, int row, int vari
     int gpus = (int)published_number(&r->table, row, "gpus");
     virtual_workload w = {.profile = r->report->profiles,
                           .gpus = gpus,
+                          .efficiency = r->efficiency,
+                          .draw = r->draw,
                           .policy = gpus > 1 ? published_text(&r->table, row, "policy") : NULL,
                           .variant = {.separate_phases = true,
                                       .overrides = &effects[variant],
@@ -97,7 +99,7 @@ static status simulate_row(reproduction_run *r, int row)
     double ms[VARIANTS][QUANTITIES] = {{0}};
     char label[48];
     virtual_workload w = workload_of(r, row, OURS);
-    for (int v = 0; v < (gpus > 1 ? VARIANTS : 1); v++) TRY(simulate(r, row, v, ms[v]));
+    for (int v = 0; v < (gpus > 1 && r->draw == 0 ? VARIANTS : 1); v++) TRY(simulate(r, row, v, ms[v]));
     label_of(label, sizeof label, gpus, published_text(t, row, "policy"));
     for (int q = 0; q < QUANTITIES; q++) {
         bool total = q == TOTAL;
@@ -131,8 +133,21 @@ static void add_increment(reproduction_report *r, const char *policy, int gpus, 
     for (int v = 0; v < VARIANTS; v++) c->baselines[v] = v ? b->baselines[v] - a->baselines[v] : 0;
 }
 
+/* The profile was fitted to one GPU with the constants' values: with others it takes the same time on one GPU. */
+static status anchor(reproduction_run *r)
+{
+    virtual_workload fitted = workload_of(r, 0, OURS), drawn = fitted;
+    r->efficiency = 0;
+    if (r->draw == 0) return STATUS_OK;
+    fitted.draw = 0;
+    fitted.efficiency = 0;
+    TRY(virtual_measure(&fitted, &r->figures));
+    return virtual_fit(&drawn, r->figures.step_ms, &r->figures, &r->efficiency);
+}
+
 static status run(reproduction_run *r)
 {
+    TRY(anchor(r));
     for (int row = 0; row < r->table.rows; row++) {
         bool held_out = published_number(&r->table, row, "gpus") > CALIBRATED_GPUS;
         if (!held_out || !r->calibration_only) TRY(simulate_row(r, row));

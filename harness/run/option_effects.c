@@ -106,10 +106,10 @@ static const option_effect table[] = {
     {"progress", SEVERAL, REAL, EFFECT_CHANGES, "jobs.progress"},
     {"progress", EVERY, SIM, EFFECT_UNAVAILABLE, "a real device"},
     {"progress", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
-    {"jitter nodes efficiency", EVERY, REAL, EFFECT_REFUSED, "--device sim:PROFILE"},
-    {"jitter nodes efficiency", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
+    {"jitter nodes efficiency draw", EVERY, REAL, EFFECT_REFUSED, "--device sim:PROFILE"},
+    {"jitter nodes efficiency draw", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
     {"nodes", NO_ENGINE, SIM, EFFECT_NOTHING, ONE_RANK},
-    {"jitter nodes efficiency", EVERY, SIM, EFFECT_CHANGES, STEP},
+    {"jitter nodes efficiency draw", EVERY, SIM, EFFECT_CHANGES, STEP},
     /* ---- model ---- */
     {"model", EVERY, RUNS, EFFECT_CHANGES, "workload.model"},
     {"model", EVERY, PLAN, EFFECT_CHANGES, "model"},

@@ -111,6 +111,8 @@ static const option run_option_list[] = {
     {"efficiency", OPTION_DOUBLE, FIELD(efficiency), .argument = "FACTOR", .initial = "1", .low = 0.001,
      .high = 1000, .level = OPTION_RARE,
      .help = "virtual devices: multiplies the profile's efficiencies of computation"},
+    {"draw", OPTION_INT, FIELD(draw), .argument = "N", .initial = "0", .high = SIM_DRAWS, .level = OPTION_RARE,
+     .help = "virtual devices: constants drawn from their ranges, draw 1 to 16 (0: their values)"},
 };
 const option_table run_option_table = {"Run", run_option_list,
                                        sizeof run_option_list / sizeof run_option_list[0]};

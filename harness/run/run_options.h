@@ -40,6 +40,7 @@ typedef struct run_options {
     uint64_t jitter;     /* virtual devices: seed; 0: none */
     int64_t nodes;       /* virtual devices: machines; 0: as many as the ranks fill */
     double efficiency;   /* virtual devices: times those of the profile */
+    int64_t draw;        /* virtual devices: simulation.h */
 } run_options;
 
 extern const option_table run_option_table;

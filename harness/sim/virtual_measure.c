@@ -9,10 +9,10 @@
 
 /* ---- the command line ------------------------------------------------------------------------- */
 
-enum { OWN_WORDS = 8 }; /* --device, --mode, --policy, --gpus, and their values */
+enum { OWN_WORDS = 12 }; /* --device, --mode, --policy, --gpus, --efficiency, --draw, and their values */
 
 typedef struct command_words {
-    char options[320], device[4200], gpus[16];
+    char options[320], device[4200], gpus[16], efficiency[32], draw[16];
     char **words; /* [count], then NULL: without program and command */
     int count;
 } command_words;
@@ -40,6 +40,10 @@ static status write_words(const virtual_workload *of, command_words *w)
     for (char *word = strtok_r(w->options, " ", &rest); word; word = strtok_r(NULL, " ", &rest))
         w->words[w->count++] = word;
     for (int i = 0; i < of->word_count; i++) w->words[w->count++] = of->words[i];
+    snprintf(w->efficiency, sizeof w->efficiency, "%.17g", of->efficiency);
+    snprintf(w->draw, sizeof w->draw, "%d", of->draw);
+    if (of->efficiency > 0) add(w, "--efficiency", w->efficiency);
+    if (of->draw > 0) add(w, "--draw", w->draw);
     return STATUS_OK;
 }
 
@@ -133,4 +137,20 @@ void virtual_figures_free(virtual_figures *f)
     json_decref(f->job);
     json_decref(f->workload);
     *f = (virtual_figures){0};
+}
+
+status virtual_fit(const virtual_workload *one_gpu, double step_ms, virtual_figures *scratch, double *efficiency)
+{
+    enum { ROUNDS = 20 };
+    virtual_workload w = *one_gpu;
+    w.efficiency = 1;
+    for (int i = 0; i < ROUNDS; i++) {
+        TRY(virtual_measure(&w, scratch));
+        *efficiency = w.efficiency;
+        if (fabs(scratch->step_ms / step_ms - 1) < 1e-4) return STATUS_OK;
+        w.efficiency *= scratch->step_ms / step_ms; /* time goes with 1 / efficiency, but for launches */
+    }
+    return fail(STATUS_CONFIG,
+                "profile %s: expected a step of %.3f ms on one GPU, the nearest that its compute gives is %.3f",
+                one_gpu->profile, step_ms, scratch->step_ms);
 }

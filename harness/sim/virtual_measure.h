@@ -13,6 +13,8 @@ typedef struct virtual_workload {
     char options[320];  /* others of `harness run`, separated by blanks */
     char *const *words; /* [word_count] more of them, borrowed */
     int word_count;
+    double efficiency; /* --efficiency; 0: not given */
+    int draw;          /* --draw; 0: not given */
     virtual_variant variant;
 } virtual_workload;
 
@@ -32,6 +34,10 @@ typedef struct virtual_figures {
 /* Fills `out`, which holds figures of an earlier call or is zero. STATUS_USAGE, STATUS_CONFIG as `run`. */
 status virtual_measure(const virtual_workload *workload, virtual_figures *out);
 void virtual_figures_free(virtual_figures *figures);
+
+/* The efficiency with which the workload's step takes `step_ms`, to 0.01 %: a measured step of one GPU anchors all that
+ * is computed. STATUS_CONFIG where none does. */
+status virtual_fit(const virtual_workload *one_gpu, double step_ms, virtual_figures *scratch, double *efficiency);
 
 /* The command line: "harness run --device sim:... --mode ring --policy ddp --gpus 8 ...". */
 status virtual_command(const virtual_workload *workload, text_buffer *out);

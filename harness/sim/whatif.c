@@ -3,6 +3,7 @@
 #include "harness/report/report.h"
 #include "harness/run/run_result.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,13 +82,14 @@ status whatif_parse_policies(const char *text, whatif_question *q)
  * rebuilt. */
 static const char warmup[] = "--warmup 2", length[] = "--steps 3";
 
-static virtual_workload workload_of(const whatif_question *q, const char *policy, int gpus)
+static virtual_workload workload_of(const whatif_question *q, const char *policy, int gpus, int draw)
 {
     virtual_workload w = {.profile = q->profile,
                           .policy = policy,
                           .gpus = gpus,
                           .words = q->words,
                           .word_count = q->word_count,
+                          .draw = draw,
                           .variant = {.by_symmetry = true, .may_be_one_machine = true}};
     snprintf(w.options, sizeof w.options, "%s %s", warmup, q->has_length ? "" : length);
     return w;
@@ -105,7 +107,7 @@ static status ask_point(const virtual_workload *w, double one_gpu_ms, virtual_fi
                           .efficiency = one_gpu_ms / figures->step_ms,
                           .samples_per_s = figures->samples_per_s,
                           .most_bytes = figures->most_bytes};
-    if (figures->ranks == w->gpus) return STATUS_OK;
+    if (figures->ranks == w->gpus || w->draw > 0) return STATUS_OK;
     virtual_workload trees = *w;
     trees.variant.trees = true;
     TRY(virtual_measure(&trees, figures));
@@ -114,9 +116,9 @@ static status ask_point(const virtual_workload *w, double one_gpu_ms, virtual_fi
 }
 
 /* --slow names a rank that one GPU does not have. */
-static status ask_one_gpu(const whatif_question *q, virtual_figures *figures, whatif_point *out)
+static status ask_one_gpu(const whatif_question *q, int draw, virtual_figures *figures, whatif_point *out)
 {
-    virtual_workload alone = workload_of(q, NULL, 1);
+    virtual_workload alone = workload_of(q, NULL, 1, draw);
     char **words = calloc((size_t)q->word_count + 2, sizeof *words);
     if (!words) return fail(STATUS_SYSTEM, "no memory for a command line");
     memcpy(words, q->words, (size_t)q->word_count * sizeof *words);
@@ -130,17 +132,32 @@ static status ask_one_gpu(const whatif_question *q, virtual_figures *figures, wh
     return rc;
 }
 
-static status ask_all(const whatif_question *q, virtual_figures *figures, whatif_answer *out)
+/* Draw 0 gives a point its figures, the others its limits. */
+static void put(whatif_point *to, const whatif_point *p, int draw)
 {
-    whatif_point one;
-    TRY(ask_one_gpu(q, figures, &one));
-    out->one_gpu_ms = one.step_ms;
-    out->workload = json_incref(figures->workload);
+    if (draw == 0) {
+        *to = *p;
+        to->low_ms = to->high_ms = p->step_ms;
+        to->least_efficiency = to->most_efficiency = p->efficiency;
+    }
+    to->low_ms = fmin(to->low_ms, p->step_ms);
+    to->high_ms = fmax(to->high_ms, p->step_ms);
+    to->least_efficiency = fmin(to->least_efficiency, p->efficiency);
+    to->most_efficiency = fmax(to->most_efficiency, p->efficiency);
+}
+
+static status ask_all(const whatif_question *q, int draw, virtual_figures *figures, whatif_answer *out)
+{
+    whatif_point one, point;
+    TRY(ask_one_gpu(q, draw, figures, &one));
+    put(&out->one_gpu, &one, draw);
+    if (!out->workload) out->workload = json_incref(figures->workload);
     for (int p = 0; p < q->policy_count; p++)
         for (int i = 0; i < q->size_count; i++) {
-            virtual_workload w = workload_of(q, q->policies[p], q->gpus[i]);
-            out->points[p][i] = one;
-            if (w.gpus > 1) TRY(ask_point(&w, one.step_ms, figures, &out->points[p][i]));
+            virtual_workload w = workload_of(q, q->policies[p], q->gpus[i], draw);
+            point = one;
+            if (w.gpus > 1) TRY(ask_point(&w, one.step_ms, figures, &point));
+            put(&out->points[p][i], &point, draw);
         }
     return STATUS_OK;
 }
@@ -148,7 +165,8 @@ static status ask_all(const whatif_question *q, virtual_figures *figures, whatif
 status whatif_ask(const whatif_question *q, whatif_answer *out)
 {
     virtual_figures figures = {0};
-    status rc = ask_all(q, &figures, out);
+    status rc = STATUS_OK;
+    for (int draw = 0; draw <= SIM_DRAWS && rc == STATUS_OK; draw++) rc = ask_all(q, draw, &figures, out);
     virtual_figures_free(&figures);
     return rc;
 }
@@ -165,20 +183,30 @@ static void bar(double part, text_buffer *out)
     text_append(out, "|%-*.*s|", WIDTH, filled, text);
 }
 
+/* "285 (280 to 301)", in three digits. */
+static void with_limits(char *out, size_t size, double value, double low, double high)
+{
+    char texts[3][24];
+    snprintf(out, size, "%s (%s to %s)", text_three_digits(texts[0], sizeof texts[0], value),
+             text_three_digits(texts[1], sizeof texts[1], low), text_three_digits(texts[2], sizeof texts[2], high));
+}
+
 static void table(const whatif_question *q, const whatif_answer *a, int p, text_buffer *out)
 {
-    text_append(out, "\n%s\n%8s %12s %12s %12s %24s %12s %14s %12s\n", q->policies[p], "GPUs", "step, ms",
-                "exposed, ms", "waiting, ms", "weak-scaling efficiency", "samples/s", "bytes per rank", "tree, ms");
+    text_append(out, "\n%s\n%8s %24s %12s %12s %24s %12s %14s %9s\n", q->policies[p], "GPUs", "step, ms", "exposed, ms",
+                "waiting, ms", "weak-scaling efficiency", "samples/s", "bytes per rank", "tree, ms");
     for (int i = 0; i < q->size_count; i++) {
         const whatif_point *x = &a->points[p][i];
-        char bytes[32];
-        text_append(out, "%8d %12.3f %12.3f %12.3f %22.1f %% %12.0f %14s ", q->gpus[i], x->step_ms,
-                    x->exposed_ms, x->waiting_ms, 100 * x->efficiency, x->samples_per_s,
-                    text_format_bytes(bytes, sizeof bytes, (double)x->most_bytes));
-        if (x->tree_ms > 0)
-            text_append(out, "%12.3f\n", x->tree_ms);
-        else
-            text_append(out, "%12s\n", "");
+        char bytes[32], step[80], efficiency[80], figures[4][24];
+        with_limits(step, sizeof step, x->step_ms, x->low_ms, x->high_ms);
+        with_limits(efficiency, sizeof efficiency, 100 * x->efficiency, 100 * x->least_efficiency,
+                    100 * x->most_efficiency);
+        text_append(out, "%8d %24s %12s %12s %22s %% %12s %14s %9s\n", q->gpus[i], step,
+                    text_three_digits(figures[0], sizeof figures[0], x->exposed_ms),
+                    text_three_digits(figures[1], sizeof figures[1], x->waiting_ms), efficiency,
+                    text_three_digits(figures[2], sizeof figures[2], x->samples_per_s),
+                    text_format_bytes(bytes, sizeof bytes, (double)x->most_bytes),
+                    x->tree_ms > 0 ? text_three_digits(figures[3], sizeof figures[3], x->tree_ms) : "");
     }
 }
 
@@ -187,7 +215,9 @@ void whatif_text(const whatif_question *q, const whatif_answer *a, text_buffer *
     report_workload(a->workload, out);
     text_append(out, "\nSIMULATED: profile %s", q->profile);
     for (int i = 0; i < q->word_count; i++) text_append(out, " %s", q->words[i]);
-    text_append(out, "; one GPU takes %.3f ms\n", a->one_gpu_ms);
+    char one[80];
+    with_limits(one, sizeof one, a->one_gpu.step_ms, a->one_gpu.low_ms, a->one_gpu.high_ms);
+    text_append(out, "; one GPU takes %s ms\n", one);
     for (int p = 0; p < q->policy_count; p++) table(q, a, p, out);
     text_append(out, "\nweak-scaling efficiency: the step of one GPU without communication over this step\n");
     for (int p = 0; p < q->policy_count; p++)
@@ -196,23 +226,26 @@ void whatif_text(const whatif_question *q, const whatif_answer *a, text_buffer *
             bar(a->points[p][i].efficiency, out);
             text_append(out, " %.1f %%\n", 100 * a->points[p][i].efficiency);
         }
-    text_append(out, "\ntree: the step where NCCL's model leaves the ring for a tree, for calls for which "
-                     "that is faster.\n");
+    text_append(out, "\nin brackets: limits over %d draws of the profile's constants from their ranges\n"
+                     "tree: the step where NCCL's model leaves the ring for a tree, for calls for which "
+                     "that is faster.\n",
+                SIM_DRAWS);
 }
 
 void whatif_csv(const whatif_question *q, const whatif_answer *a, text_buffer *out)
 {
     text_append(out, "profile,model,batch_per_rank,policy,gpus,step_s,exposed_communication_s,waiting_s,"
-                     "weak_scaling_efficiency,samples_per_s,"
-                     "memory_peak_bytes,tree_step_s\n");
+                     "weak_scaling_efficiency,samples_per_s,memory_peak_bytes,step_low_s,step_high_s,"
+                     "weak_scaling_efficiency_low,weak_scaling_efficiency_high,tree_step_s\n");
     const char *model = json_string_value(json_object_get(a->workload, "model"));
     json_int_t batch = json_integer_value(json_object_get(a->workload, "batch_per_rank"));
     for (int p = 0; p < q->policy_count; p++)
         for (int i = 0; i < q->size_count; i++) {
             const whatif_point *x = &a->points[p][i];
-            text_append(out, "\"%s\",%s,%lld,%s,%d,%.9g,%.9g,%.9g,%.9g,%.9g,%lld,", q->profile, model,
+            text_append(out, "\"%s\",%s,%lld,%s,%d,%.9g,%.9g,%.9g,%.9g,%.9g,%lld,%.9g,%.9g,%.9g,%.9g,", q->profile, model,
                         (long long)batch, q->policies[p], q->gpus[i], x->step_ms / 1e3, x->exposed_ms / 1e3,
-                        x->waiting_ms / 1e3, x->efficiency, x->samples_per_s, (long long)x->most_bytes);
+                        x->waiting_ms / 1e3, x->efficiency, x->samples_per_s, (long long)x->most_bytes, x->low_ms / 1e3,
+                        x->high_ms / 1e3, x->least_efficiency, x->most_efficiency);
             if (x->tree_ms > 0) text_append(out, "%.9g", x->tree_ms / 1e3);
             text_append(out, "\n");
         }
@@ -227,13 +260,17 @@ json_t *whatif_json(const whatif_question *q, const whatif_answer *a)
             const whatif_point *x = &a->points[p][i];
             json_array_append_new(
                 rows,
-                json_pack("{s:s, s:i, s:f, s:f, s:f, s:f, s:f, s:I, s:o}", "policy", q->policies[p], "gpus",
-                          q->gpus[i], "step_s", x->step_ms / 1e3, "exposed_communication_s",
+                json_pack("{s:s, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:o}", "policy", q->policies[p], "gpus",
+                          q->gpus[i], "step_s", x->step_ms / 1e3, "step_low_s", x->low_ms / 1e3, "step_high_s",
+                          x->high_ms / 1e3, "exposed_communication_s",
                           x->exposed_ms / 1e3, "waiting_s", x->waiting_ms / 1e3, "weak_scaling_efficiency", x->efficiency,
+                          "weak_scaling_efficiency_low", x->least_efficiency, "weak_scaling_efficiency_high",
+                          x->most_efficiency,
                           "samples_per_s", x->samples_per_s, "memory_peak_bytes", (json_int_t)x->most_bytes,
                           "tree_step_s", x->tree_ms > 0 ? json_real(x->tree_ms / 1e3) : json_null()));
         }
-    return json_pack("{s:i, s:b, s:s, s:o, s:O, s:f, s:o}", "schema_version", RESULT_SCHEMA_VERSION,
+    return json_pack("{s:i, s:b, s:s, s:o, s:O, s:f, s:f, s:f, s:o}", "schema_version", RESULT_SCHEMA_VERSION,
                      "simulated", 1, "profile", q->profile, "options", options, "workload", a->workload,
-                     "one_gpu_step_s", a->one_gpu_ms / 1e3, "points", rows);
+                     "one_gpu_step_s", a->one_gpu.step_ms / 1e3, "one_gpu_step_low_s", a->one_gpu.low_ms / 1e3,
+                     "one_gpu_step_high_s", a->one_gpu.high_ms / 1e3, "points", rows);
 }

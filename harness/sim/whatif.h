@@ -21,17 +21,19 @@ typedef struct whatif_question {
     int policy_count;
 } whatif_question;
 
-/* As `harness run` reports them. */
+/* Of one GPU, or of a policy on some: as `harness run` reports them, and the limits of the same over the draws of the
+ * profile's constants from their ranges (--draw). */
 typedef struct whatif_point {
     double step_ms, exposed_ms, waiting_ms;
     double efficiency; /* the step of one GPU without communication, over this step */
     double tree_ms;    /* step where NCCL takes trees where they are faster; 0: nowhere */
     double samples_per_s;
+    double low_ms, high_ms, least_efficiency, most_efficiency;
     int64_t most_bytes; /* the largest rank's peak */
 } whatif_point;
 
 typedef struct whatif_answer {
-    double one_gpu_ms;
+    whatif_point one_gpu; /* without communication */
     json_t *workload; /* of a result; the caller's */
     whatif_point points[WHATIF_POLICIES][WHATIF_SIZES];
 } whatif_answer;

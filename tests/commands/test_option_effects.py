@@ -36,7 +36,7 @@ TRIALS = {
     "trace": ("@/trace.json", {}), "trace-steps": ("1:2", {"--trace": "@/trace.json"}), "quiet": ("", {}), "log-level": ("error", {}),
     "plan": ("", {}), "rendezvous": ("env://", {}), "connect-timeout": ("300ms", {"--rendezvous": "file://@/ranks"}),
     "isolated": ("", {"--steps": "6"}), "progress": ("thread", {}), "jitter": ("3", {**LENET, "--batch": "64"}), "nodes": ("2", {**LENET, "--batch": "64"}),
-    "efficiency": ("0.5", {**LENET, "--batch": "64"}), "model": ("wine_mlp", {}), "classes": ("7", LENET), "image": ("20", LENET),
+    "efficiency": ("0.5", {**LENET, "--batch": "64"}), "draw": ("1", {**LENET, "--batch": "64"}), "model": ("wine_mlp", {}), "classes": ("7", LENET), "image": ("20", LENET),
     "activation": ("silu", RESNET), "sync-batchnorm": ("", RESNET), "layers": ("2", BERT), "hidden": ("32", BERT), "heads": ("4", BERT),
     "vocabulary": ("96", BERT), "positions": ("32", BERT), "sequence": ("16", BERT), "head": ("cls", BERT),
     "data": ("synthetic:1x20x20:10", LENET), "batch": ("6", {}), "sampler": ("global", {**WINE, "--batch": "40", "--warmup": "0", "--gpus": "3"}), "drop-last": ("", {**WINE, "--batch": "40"}),
@@ -59,7 +59,7 @@ TRIALS = {
     "policy": (OTHER_POLICY, {}),
 }
 # What another cell than the usual one needs.
-DEVICE_OF = {("tf32", "--plan"): SIM, ("jitter", "--plan"): SIM, ("nodes", "--plan"): SIM, ("efficiency", "--plan"): SIM, ("payload", "sim"): "sim:cpu",
+DEVICE_OF = {("tf32", "--plan"): SIM, ("jitter", "--plan"): SIM, ("nodes", "--plan"): SIM, ("efficiency", "--plan"): SIM, ("draw", "--plan"): SIM, ("payload", "sim"): "sim:cpu",
              ("prefetch", "--plan"): SIM}
 OF_ENGINES = {"--policy": "ring", "--comm-hook": "ring", "--transport": "ps"}  # words that only one engine takes
 HEAVY = {"activation", "sync-batchnorm"}   # too slow for the reference device, whose kernels are the CPU's by another name
@@ -143,7 +143,7 @@ def words_of(option, engine, device):
         del kept["--nodes"]
     if option in ("quiet", "log-level") and device == "sim":
         kept["--lr"] = "0.5"  # of which there is a note
-    if option in ("jitter", "nodes", "efficiency", "slow", "algorithm", "tf32", "link") and device == "sim":
+    if option in ("jitter", "nodes", "efficiency", "draw", "slow", "algorithm", "tf32", "link") and device == "sim":
         kept.update({**LENET, "--batch": "4096"})  # kernels that take longer than their launches
     if device == "sim":
         for name in ("--save", "--transport"):

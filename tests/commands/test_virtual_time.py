@@ -1,5 +1,6 @@
 """Virtual time from the command line: profiles, runs, published tables, what-if tables, and wrong input."""
 import csv
+import functools
 import io
 import json
 import math
@@ -172,6 +173,7 @@ def slow_ranks_and_transports_slow_a_virtual_run_too():
 
 # ---- published tables --------------------------------------------------------------------------
 
+@functools.lru_cache(maxsize=None)
 def table(name):
     return harness("reproduce", name, "--json", "-").json()
 
@@ -265,6 +267,15 @@ def the_program_still_prints_the_snapshots_in_results_reproduce():
             expect_equal([found["cells"], found["skill"]], [kept["cells"], kept["skill"]], name)
 
 
+@cases([(name, name) for name in ("torch-vs-apex", "ddp-benchmark", "throughput", "dp-vs-ddp", "reducer-memory")])
+def a_figure_lies_between_its_limits(name):
+    cells = [c for c in table(name)["cells"] if c["ours"] is not None]
+    for c in cells:
+        expect(c["low"] <= c["ours"] <= c["high"], f"{c['row']}: {c['low']} to {c['high']}, of {c['ours']}")
+    wide = [c for c in cells if c["high"] > c["low"]]
+    expect((len(wide) > len(cells) / 2) == (name != "reducer-memory"), f"{len(wide)} of {len(cells)} cells have a range: bytes have no constants")
+
+
 @test
 def the_table_rendered_from_a_file_is_the_one_that_the_program_printed():
     path = FILES.name + "/table.json"
@@ -314,6 +325,26 @@ def whatif_writes_the_same_figures_to_csv_and_json():
     path = FILES.name + "/points.csv"
     shown = harness(*words, "--csv", path).out
     expect("weak-scaling efficiency: " in shown and len(open(path).read().splitlines()) == 1 + len(points), "a file in addition to the table", shown)
+
+
+@test
+def limits_of_whatif_are_those_of_runs_with_drawn_constants():
+    words = ("--model", "resnet18", "--image", "64", "--batch", "8", "--warmup", "2", "--steps", "1")
+    result = harness("whatif", *words, "--profile", "dgx1-v100", "--gpus", "4", "--json", "-").json()
+
+    def step(draw, *more):
+        return harness("run", *words, *more, "--device", "sim:dgx1-v100", "--draw", draw, "--json", "-", "--quiet").json()["jobs"][0]["step_time"]["median_s"]
+
+    draws = range(0, 17)
+    four, one = [step(d, "--mode", "ring", "--gpus", "4") for d in draws], [step(d, "--mode", "none") for d in draws]
+    point = result["points"][0]
+    found = [point["step_s"], point["step_low_s"], point["step_high_s"], result["one_gpu_step_low_s"], result["one_gpu_step_high_s"]]
+    expected = [four[0], min(four), max(four), min(one), max(one)]
+    expect_equal([in_ns(value) for value in found], [in_ns(value) for value in expected], "steps and their limits")
+    scaling = [a / b for a, b in zip(one, four)]
+    expect(abs(point["weak_scaling_efficiency_low"] - min(scaling)) < 1e-9, "the ratio is that of one draw", point)
+    shown = harness("profiles", "dgx1-v100").out
+    expect("kappa: 1 (1 to 1.1)" in shown, "the range of a constant", shown)
 
 
 def lenet_job(engine, *words):

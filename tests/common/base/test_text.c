@@ -185,6 +185,19 @@ static void a_rate_is_in_bits_or_in_bytes_as_it_is_written(void **context)
     error_clear();
 }
 
+static void figures_have_three_digits(void **context)
+{
+    (void)context;
+    static const struct {
+        double value;
+        const char *text;
+    } figures[] = {{0, "0"},       {1, "1.00"},   {9.996, "10.0"}, {0.01234, "0.0123"},
+                   {99.95, "100"}, {1734, "1730"}, {999.6, "1000"}, {-4.1, "-4.10"}};
+    char buffer[32];
+    for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++)
+        assert_string_equal(text_three_digits(buffer, sizeof buffer, figures[i].value), figures[i].text);
+}
+
 static void integers_are_whole_and_in_range(void **context)
 {
     (void)context;
@@ -310,6 +323,7 @@ int main(void)
         cmocka_unit_test(sizes_are_parsed_strictly),
         cmocka_unit_test(durations_need_their_unit),
         cmocka_unit_test(a_rate_is_in_bits_or_in_bytes_as_it_is_written),
+        cmocka_unit_test(figures_have_three_digits),
         cmocka_unit_test(integers_are_whole_and_in_range),
         cmocka_unit_test(doubles_are_finite_and_in_range),
         cmocka_unit_test(figures_are_formatted_with_their_unit),

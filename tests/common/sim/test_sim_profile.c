@@ -2,6 +2,7 @@
 #include "common/sim/profile.h"
 #include "tests/support/check.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -106,6 +107,12 @@ static void what_extends_a_profile_replaces_its_constants(void **context)
 
 static char path[64];
 
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
 static void write_file(const char *text)
 {
     snprintf(path, sizeof path, "/tmp/test-psring-profile-%d.json", (int)getpid());
@@ -118,6 +125,8 @@ static void write_file(const char *text)
 #define HEAD "{\"profile\": \"mine\", \"summary\": \"a test\", \"base\": \"v100-pcie-32g\", \"constants\": {"
 #define KAPPA(value, tag)                                                                                    \
     "\"kappa\": {\"value\": " value ", \"unit\": \"1\", \"tag\": \"" tag "\", \"source\": \"here\"}"
+#define RANGED_KAPPA(range)                                                                                  \
+    "\"kappa\": {\"value\": 1.5, \"range\": " range ", \"unit\": \"1\", \"tag\": \"assumed\", \"source\": \"here\"}"
 #define TOPOLOGY(links)                                                                                      \
     "}, \"topology\": {\"machines\": 1, \"peer_access\": true, \"source\": \"here\", \"links\": [" links "]" \
                                                                                                          "}" \
@@ -149,6 +158,61 @@ static void a_value_may_have_a_unit_of_its_own(void **context)
     assert_true(sim_profile_get(p, SIM_LAUNCH_TIME) == 2.5);
     sim_profile_free(&p);
     unlink(path);
+}
+
+/* ---- ranges ----------------------------------------------------------------------------------- */
+
+/* Over all draws a constant takes every position of its range once, its ends and nothing beyond them included. */
+static void draws_take_each_constant_through_its_range(void **context)
+{
+    (void)context;
+    write_file(HEAD RANGED_KAPPA("[1.2, 3]") ", \"efficiency_loss\": {\"value\": [0.5, 0.6], \"range\": [[0.4, 0.4], "
+                    "[0.7, 0.6]], \"unit\": \"1\", \"tag\": \"assumed\", \"source\": \"here\"}}}");
+    double found[SIM_DRAWS + 1], expected[SIM_DRAWS];
+    sim_profile *p;
+    for (int draw = 0; draw <= SIM_DRAWS; draw++) {
+        must(sim_profile_load(path, &p));
+        assert_true(sim_profile_has_range(p, SIM_KAPPA) && !sim_profile_has_range(p, SIM_PEAK_FP32));
+        sim_profile_draw(p, draw);
+        found[draw] = sim_profile_get(p, SIM_KAPPA);
+        double loss = sim_profile_get(p, SIM_LOSS), bytes = sim_profile_at(p, SIM_LOSS, 1);
+        assert_true(fabs(loss < 0.5 ? bytes - (0.4 + 2 * (loss - 0.4)) : bytes - 0.6) < 1e-12); /* one position */
+        assert_true(draw > 0 || (found[0] == 1.5 && loss == 0.5 && bytes == 0.6));
+        assert_true(sim_profile_get(p, SIM_PEAK_FP32) == 14.1); /* has no range */
+        sim_profile_free(&p);
+    }
+    qsort(found + 1, SIM_DRAWS, sizeof *found, by_value);
+    for (int i = 0; i < SIM_DRAWS; i++) {
+        double at = (double)i / (SIM_DRAWS - 1);
+        expected[i] = at < 0.5 ? 1.2 + 0.3 * 2 * at : 1.5 + 1.5 * (2 * at - 1);
+        if (fabs(found[i + 1] - expected[i]) > 1e-12) fail_msg("position %d: found %g, expected %g", i, found[i + 1], expected[i]);
+    }
+    unlink(path);
+}
+
+/* What nobody has measured has a range, but for what is a choice and no quantity, or an effect that there is not. */
+static void every_assumed_constant_has_a_range(void **context)
+{
+    (void)context;
+    static const sim_constant choices[] = {SIM_GPU_MEMORY, SIM_SYNCHRONOUS, SIM_JITTER_RANK,
+                                           SIM_JITTER_KERNEL, SIM_HOST_THREADS, SIM_PEER_OVERHEAD, SIM_RHO};
+    char **names = NULL;
+    size_t count = 0;
+    must(sim_profile_list(&names, &count));
+    for (size_t n = 0; n < count; n++) {
+        sim_profile *p;
+        must(sim_profile_load(names[n], &p));
+        for (int c = 0; c < SIM_CONSTANT_COUNT; c++) {
+            bool chosen = false;
+            for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++) chosen = chosen || choices[i] == (sim_constant)c;
+            chosen = chosen || sim_profile_get(p, (sim_constant)c) == 0;
+            if (chosen || !sim_profile_has(p, (sim_constant)c) || strcmp(p->provenance[c].tag, "assumed") != 0) continue;
+            if (!sim_profile_has_range(p, (sim_constant)c))
+                fail_msg("profile %s: %s is assumed and has no range", names[n], sim_constant_table[c].name);
+        }
+        sim_profile_free(&p);
+    }
+    sim_profile_free_names(names, count);
 }
 
 /* The example in the documentation, as it stands there. */
@@ -206,7 +270,11 @@ static void a_file_that_is_none_has_one_clear_line(void **context)
          "kappa: the source is missing"},
         {HEAD "\"kappa\": {\"value\": 1, \"unit\": \"1\", \"tag\": \"assumed\", \"source\": \"here\", "
               "\"note\": 1}}}",
-         "kappa: expected one of value, unit, tag, source, got 'note'"},
+         "kappa: expected one of value, range, unit, tag, source, got 'note'"},
+        {HEAD RANGED_KAPPA("1.5") "}}", "kappa: expected a range as [low, high]"},
+        {HEAD RANGED_KAPPA("[1.2, \"x\"]") "}}", "kappa: expected a number from 1 to 3 1"},
+        {HEAD RANGED_KAPPA("[1, 9]") "}}", "kappa: expected 1 to 3 1, got 9"},
+        {HEAD RANGED_KAPPA("[1.6, 2]") "}}", "kappa: expected a range around 1.5, got 1.6 to 2"},
         {HEAD "\"nccl_base_ring\": {\"value\": [1, 2], \"unit\": \"us\", \"tag\": \"assumed\", \"source\": "
               "\"here\"}}}",
          "nccl_base_ring: expected an array of 3 values, got 2"},
@@ -281,6 +349,8 @@ int main(void)
         cmocka_unit_test(what_extends_a_profile_replaces_its_constants),
         cmocka_unit_test(a_profile_may_be_a_file),
         cmocka_unit_test(a_value_may_have_a_unit_of_its_own),
+        cmocka_unit_test(draws_take_each_constant_through_its_range),
+        cmocka_unit_test(every_assumed_constant_has_a_range),
         cmocka_unit_test(the_documented_profile_loads),
         cmocka_unit_test(a_file_that_is_none_has_one_clear_line),
         cmocka_unit_test(a_missing_constant_is_named),

@@ -1,0 +1,33 @@
+/* Constants drawn from their ranges: what a prediction could be as far as the sources of its constants say. */
+#include "common/base/random.h"
+#include "common/sim/profile.h"
+
+#include <stdint.h>
+
+/* 0 to 1, the `draw`th of the order in which the positions of `name` come (Fisher and Yates). */
+static double position(const char *name, int draw)
+{
+    enum { SEED = 1 };
+    uint64_t start = random_start(SEED, random_fnv1a64(name));
+    int order[SIM_DRAWS];
+    for (int i = 0; i < SIM_DRAWS; i++) {
+        int j = (int)random_below(start, (uint64_t)i, (uint64_t)i + 1);
+        if (j < i) order[i] = order[j];
+        order[j] = i;
+    }
+    return (double)order[draw - 1] / (SIM_DRAWS - 1);
+}
+
+void sim_profile_draw(sim_profile *p, int draw)
+{
+    for (int c = 0; draw > 0 && c < SIM_CONSTANT_COUNT; c++) {
+        int group = c - SIM_CONVOLUTION_FORWARD < SIM_EFFICIENCIES && c >= SIM_CONVOLUTION_FORWARD
+                        ? SIM_CONVOLUTION_FORWARD
+                        : c;
+        double at = position(sim_constant_table[group].name, draw);
+        for (int i = 0; i < sim_constant_table[c].count; i++) {
+            double low = p->low[c][i], best = p->values[c][i], high = p->high[c][i];
+            p->values[c][i] = at < 0.5 ? low + (best - low) * 2 * at : best + (high - best) * (2 * at - 1);
+        }
+    }
+}
