@@ -140,6 +140,7 @@ suite golden 120 "Models and engines compute what PyTorch computes." build golde
 suite faults 240 "A rank that dies, stops or is attacked ends the run with its name, and nothing is left behind." build faults
 suite gpu "$gpu" "Devices, engines and program do on a real GPU what they do elsewhere." build gpu
 suite commands 700 "The program prints, refuses and trains as its documents say." build commands
+suite labs 240 "The labs' solutions have full points, mistakes are named, and no code harms the grader." build labs "$jobs"
 build_suite build-address 120 "The sources compile with the address sanitizer." build-asan suite_units -DPSRING_SANITIZE=address
 suite address 260 "No unit reads or writes memory that is not its own, loses any, or relies on undefined behavior." build-asan units "$jobs"
 build_suite build-thread 80 "The sources compile with the thread sanitizer." build-tsan suite_threads -DPSRING_SANITIZE=thread
@@ -151,6 +152,7 @@ if [ "${1:-}" = --all ]; then
     suite units-long 3600 "Collectives are right for every count, alignment and number of ranks." build units-long
     suite faults-long 1800 "A rank may die or stop at any operation of any engine." build faults-long
     suite commands-long 1800 "Accuracy after whole trainings, the gain from overlap and the benchmarks are as documented." build commands-long
+    suite labs-long 3600 "The labs give the same scores under load, and each attack on the grader fails." build labs-long
     suite fuzz-long 1800 "No bytes crash a decoder in five minutes of search." build-fuzz fuzz-long
 fi
 finish

@@ -32,7 +32,8 @@ ALLOWED = {
     "models": ["common/base", "common/ops", "common/nn"],
     "ring": ["common/" + c for c in COMMON if c not in ("data", "checkpoint")],
     "ps": ["common/" + c for c in COMMON if c not in ("data", "checkpoint")],
-    "harness": ["common/" + c for c in COMMON] + ["models", "ring", "ps", "harness"],
+    "labs": [],
+    "harness": ["common/" + c for c in COMMON] + ["models", "ring", "ps", "harness", "labs"],
     "tests": ["common/" + c for c in COMMON] + ["models", "ring", "ps", "harness", "tests"],
     "docs": ["common/" + c for c in COMMON] + ["models", "ring", "ps", "harness"],
 }

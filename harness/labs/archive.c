@@ -1,0 +1,273 @@
+/* What students hand in, a tar.gz (POSIX.1-1988 ustar), and what Gradescope runs, a zip (PKWARE's
+ * APPNOTE.TXT). Both hold neither times nor owners: equal files give equal archives. */
+#include "harness/labs/grader.h"
+
+#include "common/checkpoint/atomic_file.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+typedef struct bytes {
+    unsigned char *data;
+    size_t size;
+} bytes;
+
+static status append(bytes *b, const void *data, size_t size)
+{
+    unsigned char *grown = realloc(b->data, b->size + size + 1);
+    if (!grown) return fail(STATUS_SYSTEM, "lab: no memory for the archive");
+    memcpy(grown + b->size, data, size);
+    b->data = grown;
+    b->size += size;
+    return STATUS_OK;
+}
+
+static status read_bytes(const char *path, bytes *out)
+{
+    unsigned char block[65536];
+    FILE *file = fopen(path, "rb");
+    status rc = file ? STATUS_OK : fail_errno(STATUS_DATA, "%s", path);
+    for (size_t n; rc == STATUS_OK && (n = fread(block, 1, sizeof block, file)) > 0;)
+        rc = append(out, block, n);
+    if (file && rc == STATUS_OK && ferror(file)) rc = fail_errno(STATUS_IO, "%s", path);
+    if (file) fclose(file);
+    return rc;
+}
+
+/* zlib's formats by window bits: 31 gzip, -15 without a header, as zip has it. */
+static status deflate_bytes(const bytes *in, int window, bytes *out)
+{
+    z_stream z = {0};
+    if (deflateInit2(&z, 9, Z_DEFLATED, window, 8, Z_DEFAULT_STRATEGY) != Z_OK)
+        return fail(STATUS_SYSTEM, "lab: no memory for the archive");
+    size_t bound = deflateBound(&z, in->size);
+    out->data = malloc(bound + 1);
+    z.next_in = in->data;
+    z.avail_in = (uInt)in->size;
+    z.next_out = out->data;
+    z.avail_out = (uInt)bound;
+    int rc = out->data ? deflate(&z, Z_FINISH) : Z_MEM_ERROR;
+    out->size = z.total_out;
+    deflateEnd(&z);
+    return rc == Z_STREAM_END ? STATUS_OK : fail(STATUS_SYSTEM, "lab: no memory for the archive");
+}
+
+static status write_file(const char *path, const bytes *b)
+{
+    atomic_file file;
+    TRY(atomic_file_open(path, &file));
+    status rc = atomic_file_append(&file, b->data, b->size);
+    if (rc == STATUS_OK) return atomic_file_commit(&file);
+    atomic_file_abandon(&file);
+    return rc;
+}
+
+/* ---- tar ---- */
+
+static status tar_add(bytes *tar, const char *name, const bytes *content)
+{
+    char header[512] = {0}, end[512] = {0};
+    unsigned sum = 0;
+    if (strlen(name) > 99) return fail(STATUS_DATA, "%s: expected a name of at most 99 bytes", name);
+    strcpy(header, name);
+    strcpy(header + 100, "0000644");
+    strcpy(header + 108, "0000000");
+    strcpy(header + 116, "0000000");
+    sprintf(header + 124, "%011zo", content->size);
+    strcpy(header + 136, "00000000000");
+    memset(header + 148, ' ', 8);
+    header[156] = '0';
+    memcpy(header + 257, "ustar\00000", 8);
+    for (size_t i = 0; i < sizeof header; i++) sum += (unsigned char)header[i];
+    sprintf(header + 148, "%06o", sum);
+    TRY(append(tar, header, sizeof header));
+    TRY(append(tar, content->data ? content->data : (const void *)"", content->size));
+    return append(tar, end, (512 - content->size % 512) % 512);
+}
+
+static bool is_handed_in(const char *name)
+{
+    static const char *const endings[] = {".c", ".h", ".txt", ".md", ".csv", ".json", ".svg", ".pdf"};
+    const char *dot = strrchr(name, '.');
+    for (size_t i = 0; dot && name[0] != '.' && i < sizeof endings / sizeof endings[0]; i++)
+        if (strcmp(dot, endings[i]) == 0) return true;
+    return false;
+}
+
+status grader_pack(const char *folder, const char *path)
+{
+    struct dirent **entries;
+    char name[PATH_MAX], end[1024] = {0};
+    struct stat s;
+    bytes tar = {0}, packed = {0};
+    int count = scandir(folder, &entries, NULL, alphasort), files = 0;
+    if (count < 0) return fail_errno(STATUS_DATA, "%s", folder);
+    status rc = STATUS_OK;
+    for (int i = 0; i < count; i++) {
+        bytes content = {0};
+        snprintf(name, sizeof name, "%s/%s", folder, entries[i]->d_name);
+        if (rc == STATUS_OK && is_handed_in(entries[i]->d_name) && lstat(name, &s) == 0 &&
+            S_ISREG(s.st_mode)) {
+            rc = read_bytes(name, &content);
+            if (rc == STATUS_OK) rc = tar_add(&tar, entries[i]->d_name, &content);
+            files++;
+        }
+        free(content.data);
+        free(entries[i]);
+    }
+    free(entries);
+    if (rc == STATUS_OK && files == 0) rc = fail(STATUS_DATA, "%s: expected files of a lab", folder);
+    if (rc == STATUS_OK) rc = append(&tar, end, sizeof end);
+    if (rc == STATUS_OK) rc = deflate_bytes(&tar, 31, &packed);
+    if (rc == STATUS_OK) rc = write_file(path, &packed);
+    free(tar.data);
+    free(packed.data);
+    return rc;
+}
+
+/* ---- zip ---- */
+
+typedef struct zip {
+    bytes files, directory;
+    int count;
+} zip;
+
+static status zip_add(zip *z, const char *name, const bytes *content, bool executable)
+{
+    bytes packed = {0};
+    uint32_t crc = (uint32_t)crc32(0, content->data, (uInt)content->size), offset = (uint32_t)z->files.size;
+    uint32_t mode = (uint32_t)(S_IFREG | (executable ? 0755 : 0644)) << 16;
+    uint16_t name_size = (uint16_t)strlen(name);
+    TRY(deflate_bytes(content, -15, &packed));
+    uint32_t sizes[2] = {(uint32_t)packed.size, (uint32_t)content->size};
+    /* Version 2.0, flag 0x800: the name is UTF-8; method 8; time 0; date 1 January 1980. */
+    uint16_t common[] = {20, 0x800, 8, 0, 0x21}, local_end[] = {name_size, 0},
+             central_end[] = {name_size, 0, 0, 0, 0};
+    uint16_t made_by = 3 << 8 | 20; /* Unix */
+    status rc = append(&z->files, "PK\3\4", 4);
+    if (rc == STATUS_OK) rc = append(&z->files, common, sizeof common);
+    if (rc == STATUS_OK) rc = append(&z->files, &crc, 4);
+    if (rc == STATUS_OK) rc = append(&z->files, sizes, sizeof sizes);
+    if (rc == STATUS_OK) rc = append(&z->files, local_end, sizeof local_end);
+    if (rc == STATUS_OK) rc = append(&z->files, name, name_size);
+    if (rc == STATUS_OK) rc = append(&z->files, packed.data, packed.size);
+    if (rc == STATUS_OK) rc = append(&z->directory, "PK\1\2", 4);
+    if (rc == STATUS_OK) rc = append(&z->directory, &made_by, 2);
+    if (rc == STATUS_OK) rc = append(&z->directory, common, sizeof common);
+    if (rc == STATUS_OK) rc = append(&z->directory, &crc, 4);
+    if (rc == STATUS_OK) rc = append(&z->directory, sizes, sizeof sizes);
+    if (rc == STATUS_OK) rc = append(&z->directory, central_end, sizeof central_end);
+    if (rc == STATUS_OK) rc = append(&z->directory, &mode, 4);
+    if (rc == STATUS_OK) rc = append(&z->directory, &offset, 4);
+    if (rc == STATUS_OK) rc = append(&z->directory, name, name_size);
+    z->count++;
+    free(packed.data);
+    return rc;
+}
+
+static status zip_add_file(zip *z, const char *path, const char *name, bool executable)
+{
+    bytes content = {0};
+    status rc = read_bytes(path, &content);
+    if (rc == STATUS_OK) rc = zip_add(z, name, &content, executable);
+    free(content.data);
+    return rc;
+}
+
+/* The files of a folder and of its folders. */
+static status zip_add_folder(zip *z, const char *path, const char *name)
+{
+    struct dirent **entries;
+    int count = scandir(path, &entries, NULL, alphasort);
+    status rc = count < 0 ? fail_errno(STATUS_DATA, "%s", path) : STATUS_OK;
+    for (int i = 0; i < count; i++) {
+        char inner_path[PATH_MAX], inner_name[PATH_MAX];
+        struct stat s;
+        snprintf(inner_path, sizeof inner_path, "%s/%s", path, entries[i]->d_name);
+        snprintf(inner_name, sizeof inner_name, "%s/%s", name, entries[i]->d_name);
+        if (rc == STATUS_OK && entries[i]->d_name[0] != '.' && stat(inner_path, &s) == 0)
+            rc = S_ISDIR(s.st_mode) ? zip_add_folder(z, inner_path, inner_name)
+                                    : zip_add_file(z, inner_path, inner_name, false);
+        free(entries[i]);
+    }
+    if (count >= 0) free(entries);
+    return rc;
+}
+
+static status zip_write(zip *z, const char *path)
+{
+    uint16_t counts[] = {0, 0, (uint16_t)z->count, (uint16_t)z->count}, comment = 0;
+    uint32_t where[] = {(uint32_t)z->directory.size, (uint32_t)z->files.size};
+    TRY(append(&z->files, z->directory.data, z->directory.size));
+    TRY(append(&z->files, "PK\5\6", 4));
+    TRY(append(&z->files, counts, sizeof counts));
+    TRY(append(&z->files, where, sizeof where));
+    TRY(append(&z->files, &comment, sizeof comment));
+    return write_file(path, &z->files);
+}
+
+/* ---- autograders ---- */
+
+static const char set_up[] = "#!/bin/sh\n"
+                             "# Installs what the grader needs, on Debian 12.\n"
+                             "set -e\n"
+                             "apt-get update\n"
+                             "DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends gcc "
+                             "libc6-dev binutils libdnnl2 libzmq5 \\\n"
+                             "  libprotobuf-c1 libjansson4 libxxhash0 libhwloc15 zlib1g libgomp1\n"
+                             "chmod +x \"$(dirname \"$0\")/harness\"\n";
+
+/* The student's id is the e-mail address that Gradescope has on file, so that questions differ and cannot be
+ * chosen. */
+static const char run_gradescope[] =
+    "#!/bin/sh\n"
+    "# Grades submission/ and writes results/results.json, in the folder of this file: /autograder.\n"
+    "cd \"$(dirname \"$0\")\" || exit 1\n"
+    "student=$(grep -o '\"email\": *\"[^\"]*\"' submission_metadata.json 2>/dev/null | head -n 1 | cut -d "
+    "'\"' -f 4)\n"
+    "mkdir -p results\n"
+    "source/harness lab check %d submission --format gradescope --out results/results.json "
+    "${student:+--student \"$student\"} %s\n"
+    "[ -s results/results.json ]\n";
+
+static const char run_prairielearn[] =
+    "#!/bin/sh\n"
+    "# Grades /grade/student and writes /grade/results/results.json.\n"
+    "mkdir -p /grade/results\n"
+    "/grade/serverFilesCourse/labs-grader/harness lab check %d /grade/student --format prairielearn --out "
+    "/grade/results/results.json %s\n"
+    "[ -s /grade/results/results.json ]\n";
+
+status grader_autograder(const lab *l, int format, const char *hidden, const char *path)
+{
+    static const char *const hidden_option[] = {"--hidden source/hidden",
+                                                "--hidden /grade/serverFilesCourse/labs-grader/hidden"};
+    bool gradescope = strcmp(report_formats[format], "gradescope") == 0;
+    char data[PATH_MAX], labs[PATH_MAX + 8];
+    text_buffer run = {0};
+    zip z = {0};
+    TRY(grader_data_folder(data));
+    snprintf(labs, sizeof labs, "%s/labs", data);
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+    text_append(&run, gradescope ? run_gradescope : run_prairielearn, l->number,
+                hidden ? hidden_option[!gradescope] : "");
+#pragma GCC diagnostic pop
+    bytes script = {(unsigned char *)run.data, run.length};
+    bytes installer = {(unsigned char *)(uintptr_t)set_up, sizeof set_up - 1};
+    status rc = zip_add(&z, "setup.sh", &installer, true);
+    if (rc == STATUS_OK) rc = zip_add(&z, gradescope ? "run_autograder" : "run.sh", &script, true);
+    if (rc == STATUS_OK) rc = zip_add_file(&z, "/proc/self/exe", "harness", true);
+    if (rc == STATUS_OK) rc = zip_add_folder(&z, labs, "labs");
+    if (rc == STATUS_OK && hidden) rc = zip_add_folder(&z, hidden, "hidden");
+    if (rc == STATUS_OK) rc = zip_write(&z, path);
+    free(z.files.data);
+    free(z.directory.data);
+    text_free(&run);
+    return rc;
+}

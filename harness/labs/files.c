@@ -1,0 +1,167 @@
+/* Files of labs and students. */
+#include "harness/labs/grader.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/base/random.h"
+
+enum { MOST_FILE = 1 << 20 };
+
+status grader_data_folder(char out[PATH_MAX])
+{
+    char program[PATH_MAX - 64], path[PATH_MAX + 32];
+    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
+    program[length > 0 ? length : 0] = 0;
+    char *slash = strrchr(program, '/');
+    if (slash) *slash = 0;
+    /* Next to the program, as in autograder.zip; an installation, wherever it was moved; where it was built.
+     */
+    for (int i = 0; i < 3; i++) {
+        if (i == 2)
+            snprintf(out, PATH_MAX, "%s", PSRING_SOURCE_LABS);
+        else
+            snprintf(out, PATH_MAX, i ? "%s/../share/psring" : "%s", program);
+        snprintf(path, sizeof path, "%s/labs/lab.h", out);
+        if (access(path, R_OK) == 0) return STATUS_OK;
+    }
+    return fail(STATUS_DATA, "lab: expected labs/lab.h in %s", out);
+}
+
+status grader_read_file(const char *folder, const char *name, text_buffer *out)
+{
+    char path[PATH_MAX];
+    struct stat s;
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0) return fail_errno(STATUS_DATA, "%s", path);
+    status rc = STATUS_OK;
+    if (fstat(fd, &s) != 0 || !S_ISREG(s.st_mode) || s.st_size > MOST_FILE)
+        rc = fail(STATUS_DATA, "%s: expected a file of at most 1 MiB", path);
+    char bytes[4096];
+    for (ssize_t n; rc == STATUS_OK && (n = read(fd, bytes, sizeof bytes)) != 0;) {
+        if (n < 0 || memchr(bytes, 0, (size_t)n))
+            rc = fail(STATUS_DATA, "%s: expected text", path);
+        else
+            text_append(out, "%.*s", (int)n, bytes);
+    }
+    close(fd);
+    return rc;
+}
+
+/* Cuts spaces off both ends. */
+static char *trim(char *text)
+{
+    text += strspn(text, " \t\r");
+    for (char *end = text + strlen(text); end > text && strchr(" \t\r", end[-1]); end--) end[-1] = 0;
+    return text;
+}
+
+static status read_pairs(grader *g)
+{
+    text_buffer lines = {0};
+    char *rest = NULL;
+    if (grader_read_file(g->folder, "answers.txt", &lines) != STATUS_OK) {
+        error_clear(); /* each question then has no answer yet */
+        return STATUS_OK;
+    }
+    for (char *line = strtok_r(lines.data, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+        char *equals = strchr(line, '=');
+        line = trim(line);
+        if (line[0] == '#' || !equals || g->answer_count == LAB_MOST_ANSWERS) continue;
+        *equals = 0;
+        char *key = trim(line), *value = trim(equals + 1), *both = malloc(strlen(key) + strlen(value) + 2);
+        if (!both) return fail(STATUS_SYSTEM, "lab: no memory for the answers");
+        g->answers[g->answer_count][0] = strcpy(both, key);
+        g->answers[g->answer_count++][1] = strcpy(both + strlen(key) + 1, value);
+    }
+    text_free(&lines);
+    return STATUS_OK;
+}
+
+const char *grader_answer(const grader *g, const char *key)
+{
+    for (int i = 0; i < g->answer_count; i++)
+        if (strcmp(g->answers[i][0], key) == 0) return g->answers[i][1];
+    return NULL;
+}
+
+status grader_read_answers(grader *g)
+{
+    text_buffer hours = {0};
+    char *end = NULL;
+    TRY(read_pairs(g));
+    const char *student = grader_answer(g, "student");
+    if (!g->student[0])
+        snprintf(g->student, sizeof g->student, "%s", student && student[0] ? student : "student");
+    g->hours = -1;
+    if (grader_read_file(g->folder, "time.txt", &hours) == STATUS_OK && hours.data) {
+        double value = strtod(hours.data, &end);
+        if (end != hours.data && value >= 0) g->hours = value;
+    }
+    error_clear();
+    text_free(&hours);
+    return STATUS_OK;
+}
+
+/* Writes a new file; one that is there stays as it is, and `out` says so. */
+static status write_new(const char *folder, const char *name, const text_buffer *text, text_buffer *out)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0 && errno == EEXIST) {
+        text_append(out, "kept %s: it is there already\n", path);
+        return STATUS_OK;
+    }
+    if (fd < 0) return fail_errno(STATUS_CANNOT_CREATE, "%s", path);
+    ssize_t written = write(fd, text->data ? text->data : "", text->length);
+    if (close(fd) != 0 || written != (ssize_t)text->length) return fail_errno(STATUS_IO, "%s", path);
+    text_append(out, "%s\n", path);
+    return STATUS_OK;
+}
+
+static status copy_folder(const char *from, const char *to, text_buffer *out)
+{
+    struct dirent **entries;
+    int count = scandir(from, &entries, NULL, alphasort);
+    status rc = count < 0 ? fail_errno(STATUS_DATA, "%s", from) : STATUS_OK;
+    for (int i = 0; i < count; i++) {
+        text_buffer text = {0};
+        if (rc == STATUS_OK && entries[i]->d_name[0] != '.')
+            rc = grader_read_file(from, entries[i]->d_name, &text);
+        if (rc == STATUS_OK && entries[i]->d_name[0] != '.')
+            rc = write_new(to, entries[i]->d_name, &text, out);
+        text_free(&text);
+        free(entries[i]);
+    }
+    if (count >= 0) free(entries);
+    return rc;
+}
+
+status grader_start(const lab *l, const char *folder, const char *student, text_buffer *out)
+{
+    char data[PATH_MAX], from[PATH_MAX + 96];
+    text_buffer answers = {0}, hours = {0};
+    TRY(grader_data_folder(data));
+    if (mkdir(folder, 0777) != 0 && errno != EEXIST) return fail_errno(STATUS_CANNOT_CREATE, "%s", folder);
+    snprintf(from, sizeof from, "%s/labs/%d-%s", data, l->number, l->name);
+    status rc = copy_folder(from, folder, out);
+    if (rc == STATUS_OK && l->questions) {
+        text_append(&answers,
+                    "# Answers to lab %d: a value after each '='. `harness lab check %d -k why` checks "
+                    "them.\nstudent = %s\n\n",
+                    l->number, l->number, student);
+        l->questions(random_fnv1a64(student), &answers);
+        rc = write_new(folder, "answers.txt", &answers, out);
+    }
+    if (rc == STATUS_OK) rc = write_new(folder, "time.txt", &hours, out);
+    text_free(&answers);
+    return rc;
+}

@@ -1,0 +1,539 @@
+/* Lab 3: the student's all-reduce. The relay between the ranks holds one message per link and counts; results
+ * are sums of integers, so they are exact and every wrong one shows which rank's share is missing or counted
+ * twice. */
+#include "harness/labs/labs.h"
+#include "harness/labs/students.h"
+
+#include "common/base/clock.h"
+#include "common/base/random.h"
+#include "harness/labs/ring_reference.h"
+#include "labs/lab.h"
+#include "labs/runner/ring.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum ring_state { RING_RUNS, RING_WAITS_TO_SEND, RING_WAITS_TO_RECEIVE, RING_RETURNED };
+
+typedef struct ring_rank {
+    enum ring_state state;
+    int64_t wanted;         /* RING_WAITS_TO_RECEIVE: elements */
+    float *link, *next;     /* to the right: the message there, and the one that waits for room */
+    int64_t link_n, next_n; /* elements; -1: none */
+    int code;
+    float *result; /* [count] */
+    int64_t sent_bytes, messages, most_memory;
+} ring_rank;
+
+typedef struct relay {
+    int size;
+    int64_t count;
+    int returned;
+    ring_rank rank[STUDENTS_MOST];
+    char trouble[400]; /* the first deadlock or wrong size */
+} relay;
+
+/* ---- values ---- */
+
+/* Sums are exact and tell who took part: base-4 digit r counts rank r's share; rank 0 adds the element's
+ * position. */
+static float share(int rank, int64_t i)
+{
+    return (float)((1 << (2 * rank)) + (rank == 0 ? (int)(i * 7 % 61) << 16 : 0));
+}
+
+static float expected_sum(int size, int64_t i)
+{
+    float sum = 0;
+    for (int r = 0; r < size; r++) sum += share(r, i);
+    return sum;
+}
+
+static void explain_value(const relay *y, int rank, int64_t i, lab_test *t)
+{
+    float got = y->rank[rank].result[i], want = expected_sum(y->size, i);
+    int shares = got >= 0 && got < 0x1p24f && got == (float)(int)got ? (int)got & 0xffff : -1,
+        times[STUDENTS_MOST];
+    char why[160] = "", *end = why;
+    for (int r = 0; r < STUDENTS_MOST; r++) times[r] = shares < 0 ? 1 : shares >> (2 * r) & 3;
+    for (int r = 0; r < y->size && !why[0]; r++)
+        if (times[r] == 0)
+            end += snprintf(end, sizeof why, " (rank %d's share is missing)", r);
+        else if (times[r] > 1)
+            end += snprintf(end, sizeof why, " (rank %d's share is counted %d times)", r, times[r]);
+    if (shares < 0 && got == 0)
+        snprintf(why, sizeof why, " (no rank's share)");
+    else if (!why[0] && shares >= 0 && (int)got >> 16 != (int)want >> 16)
+        snprintf(why, sizeof why, " (the value belongs to another element)");
+    test_fail(t, "%d ranks, %lld elements: rank %d, element %lld: got %.9g, expected %.9g%s", y->size,
+              (long long)y->count, rank, (long long)i, (double)got, (double)want, why);
+}
+
+/* ---- the relay ---- */
+
+static void reply(students *s, relay *y, int rank, int code)
+{
+    y->rank[rank].state = RING_RUNS;
+    students_send(s, rank, (runner_message){0, code, 0, 0}, NULL);
+}
+
+static float *copy_of(const char *data, int64_t bytes)
+{
+    float *copy = malloc(bytes > 0 ? (size_t)bytes : 1);
+    if (copy && bytes > 0) memcpy(copy, data, (size_t)bytes);
+    return copy;
+}
+
+/* Moves what can move on the link that leaves `rank`. */
+static void advance(students *s, relay *y, int rank)
+{
+    ring_rank *from = &y->rank[rank], *to = &y->rank[(rank + 1) % y->size];
+    if (from->link_n >= 0 && to->state == RING_WAITS_TO_RECEIVE) {
+        int receiver = (rank + 1) % y->size;
+        to->state = RING_RUNS;
+        if (to->wanted == from->link_n) {
+            students_send(s, receiver,
+                          (runner_message){0, LAB_OK, from->link_n, from->link_n * (int64_t)sizeof(float)},
+                          from->link);
+        } else {
+            if (!y->trouble[0])
+                snprintf(y->trouble, sizeof y->trouble, "rank %d expects %lld elements, rank %d sent %lld",
+                         receiver, (long long)to->wanted, rank, (long long)from->link_n);
+            students_send(s, receiver, (runner_message){0, LAB_ESIZE, 0, 0}, NULL);
+        }
+        free(from->link);
+        from->link = NULL;
+        from->link_n = -1;
+    }
+    if (from->link_n < 0 && from->state == RING_WAITS_TO_SEND) {
+        from->link = from->next;
+        from->link_n = from->next_n;
+        from->next = NULL;
+        reply(s, y, rank, LAB_OK);
+        advance(s, y, rank);
+    }
+}
+
+/* Every rank that has not returned waits: nothing can move any more. */
+static void end_deadlock(students *s, relay *y)
+{
+    char *end = y->trouble, *limit = y->trouble + sizeof y->trouble;
+    bool first = !y->trouble[0];
+    for (int r = 0; r < y->size; r++)
+        if (y->rank[r].state == RING_RUNS) return;
+    if (first) end += snprintf(end, (size_t)(limit - end), "every rank waits:");
+    for (int r = 0; r < y->size; r++) {
+        if (first && end < limit)
+            end += snprintf(end, (size_t)(limit - end), "%s rank %d %s", r ? "," : "", r,
+                            y->rank[r].state == RING_RETURNED        ? "has returned"
+                            : y->rank[r].state == RING_WAITS_TO_SEND ? "to send"
+                                                                     : "to receive");
+        if (y->rank[r].state != RING_RETURNED) reply(s, y, r, LAB_EDEADLOCK);
+    }
+}
+
+static void on_message(void *context, students *s, int rank, runner_message m, const char *data)
+{
+    relay *y = context;
+    ring_rank *me = &y->rank[rank];
+    bool well_formed = me->state == RING_RUNS && m.n >= 0;
+    if (well_formed && m.kind == RING_SEND && m.bytes == m.n * (int64_t)sizeof(float)) {
+        free(me->next);
+        me->next = copy_of(data, m.bytes);
+        if (!me->next) s->out_of_memory = true;
+        me->next_n = m.n;
+        me->state = RING_WAITS_TO_SEND;
+        me->messages++;
+        me->sent_bytes += m.bytes;
+        advance(s, y, rank);
+    } else if (well_formed && m.kind == RING_RECEIVE) {
+        me->wanted = m.n;
+        me->state = RING_WAITS_TO_RECEIVE;
+        advance(s, y, (rank + y->size - 1) % y->size);
+    } else if (well_formed && m.kind == RUNNER_RESULT && m.bytes == y->count * (int64_t)sizeof(float)) {
+        me->state = RING_RETURNED;
+        me->code = m.code;
+        me->most_memory = m.n;
+        me->result = copy_of(data, m.bytes);
+        if (!me->result) s->out_of_memory = true;
+        y->returned++;
+    } else {
+        snprintf(s->failure, sizeof s->failure, "rank %d: a message that no function of lab.h sends", rank);
+        return;
+    }
+    s->finished = y->returned == y->size;
+    if (!s->finished) end_deadlock(s, y);
+}
+
+static void relay_free(relay *y)
+{
+    for (int r = 0; r < y->size; r++) {
+        free(y->rank[r].link);
+        free(y->rank[r].next);
+        free(y->rank[r].result);
+    }
+}
+
+static const char *code_name(int code)
+{
+    switch (code) {
+    case LAB_EMISSING:
+        return "LAB_EMISSING: the function has not been written yet";
+    case LAB_ESIZE:
+        return "LAB_ESIZE";
+    case LAB_EDEADLOCK:
+        return "LAB_EDEADLOCK";
+    case LAB_EMEMORY:
+        return "LAB_EMEMORY";
+    default:
+        return "not LAB_OK";
+    }
+}
+
+static void check_results(const relay *y, lab_test *t)
+{
+    if (y->trouble[0]) {
+        test_fail(t, "%d ranks, %lld elements: %s", y->size, (long long)y->count, y->trouble);
+        return;
+    }
+    for (int r = 0; r < y->size; r++)
+        if (y->rank[r].code != LAB_OK) {
+            test_fail(t, "%d ranks, %lld elements: rank %d: student_all_reduce() returned %d (%s)", y->size,
+                      (long long)y->count, r, y->rank[r].code, code_name(y->rank[r].code));
+            return;
+        }
+    for (int r = 0; r < y->size; r++)
+        for (int64_t i = 0; i < y->count; i++)
+            if (y->rank[r].result[i] != expected_sum(y->size, i)) {
+                explain_value(y, r, i, t);
+                return;
+            }
+}
+
+static void send_input(students *s, int size, int64_t count, float *x)
+{
+    for (int r = 0; r < size; r++) {
+        for (int64_t i = 0; i < count; i++) x[i] = share(r, i);
+        students_send(s, r, (runner_message){RUNNER_CASE, 0, count, count * (int64_t)sizeof *x}, x);
+    }
+}
+
+/* One all-reduce of `count` elements among `size` ranks through the relay; `y` is the caller's to free. */
+static status run_case(students *s, int size, int64_t count, relay *y, lab_test *t)
+{
+    float *x = malloc((size_t)(count > 0 ? count : 1) * sizeof *x);
+    *y = (relay){.size = size, .count = count};
+    for (int r = 0; r < size; r++) y->rank[r].link_n = -1;
+    if (!x) return fail(STATUS_SYSTEM, "lab: no memory for %lld elements", (long long)count);
+    send_input(s, size, count, x);
+    free(x);
+    TRY(students_serve(s, on_message, y));
+    if (s->failure[0])
+        test_fail(t, "%d ranks, %lld elements: %s", size, (long long)count, s->failure);
+    else
+        check_results(y, t);
+    if (t->failed) students_printed(s, t);
+    return STATUS_OK;
+}
+
+static status start_ranks(grader *g, int size, students *s)
+{
+    char words[STUDENTS_MOST][64];
+    for (int r = 0; r < size; r++) snprintf(words[r], sizeof words[r], "%d %d 0", r, size);
+    return students_start(g, false, size, words, -1, s);
+}
+
+/* All `counts` among `size` ranks in the same processes; stops at the first that is wrong. */
+static status run_counts(grader *g, lab_test *t, int size, const int64_t *counts, int n, relay *last)
+{
+    students s;
+    status rc = start_ranks(g, size, &s);
+    for (int i = 0; rc == STATUS_OK && i < n && !t->failed; i++) {
+        relay y;
+        rc = run_case(&s, size, counts[i], &y, t);
+        if (last) *last = y; /* numbers only */
+        relay_free(&y);
+    }
+    students_end(&s);
+    return rc;
+}
+
+/* ---- parts ---- */
+
+static status run_two(grader *g, lab_test *t)
+{
+    return run_counts(g, t, 2, (int64_t[]){2, 8, 4096}, 3, NULL);
+}
+
+static status run_even(grader *g, lab_test *t)
+{
+    for (int size = 1; size <= 8 && !t->failed; size++)
+        TRY(run_counts(g, t, size, (int64_t[]){size, 16 * size, 1024 * size}, 3, NULL));
+    return STATUS_OK;
+}
+
+static status run_uneven(grader *g, lab_test *t)
+{
+    for (int size = 2; size <= 8 && !t->failed; size++)
+        TRY(run_counts(g, t, size, (int64_t[]){0, 1, size - 1, size + 1, 13, 97, 1009}, 7, NULL));
+    return STATUS_OK;
+}
+
+static status run_large(grader *g, lab_test *t)
+{
+    return run_counts(g, t, 8, (int64_t[]){1000003}, 1, NULL);
+}
+
+static status run_bytes(grader *g, lab_test *t)
+{
+    static const int sizes[] = {3, 8};
+    static const int64_t count = 100003;
+    for (int k = 0; k < 2 && !t->failed; k++) {
+        relay y;
+        int size = sizes[k];
+        int64_t most = 0, bound = 2 * (size - 1) * ((count + size - 1) / size) * (int64_t)sizeof(float);
+        TRY(run_counts(g, t, size, &count, 1, &y));
+        for (int r = 0; r < size; r++) most = y.rank[r].sent_bytes > most ? y.rank[r].sent_bytes : most;
+        double buffer = (double)count * sizeof(float);
+        snprintf(t->cost, sizeof t->cost, "%.3f x buffer sent per rank (bound %.3f)", (double)most / buffer,
+                 (double)bound / buffer);
+        if (!t->failed && most > bound)
+            test_fail(t,
+                      "%d ranks, %lld elements: a rank sent %lld bytes, expected at most %lld: 2 (n - 1) "
+                      "chunks of 1/n of the buffer",
+                      size, (long long)count, (long long)most, (long long)bound);
+    }
+    return STATUS_OK;
+}
+
+static status run_steps(grader *g, lab_test *t)
+{
+    static const int sizes[] = {3, 8};
+    static const int64_t count = 1009;
+    for (int k = 0; k < 2 && !t->failed; k++) {
+        relay y;
+        int size = sizes[k];
+        int64_t most = 0, bound = 2 * (size - 1);
+        TRY(run_counts(g, t, size, &count, 1, &y));
+        for (int r = 0; r < size; r++) most = y.rank[r].messages > most ? y.rank[r].messages : most;
+        snprintf(t->cost, sizeof t->cost, "%lld messages sent per rank (bound %lld)", (long long)most,
+                 (long long)bound);
+        if (!t->failed && most > bound)
+            test_fail(t, "%d ranks: a rank sent %lld messages, expected at most 2 (n - 1) = %lld", size,
+                      (long long)most, (long long)bound);
+    }
+    return STATUS_OK;
+}
+
+static status run_scratch(grader *g, lab_test *t)
+{
+    static const int64_t count = 100003;
+    enum { SIZE = 8, SLACK = 256 };
+    relay y;
+    int64_t most = 0, bound = (count + SIZE - 1) / SIZE * (int64_t)sizeof(float);
+    TRY(run_counts(g, t, SIZE, &count, 1, &y));
+    for (int r = 0; r < SIZE; r++) most = y.rank[r].most_memory > most ? y.rank[r].most_memory : most;
+    snprintf(t->cost, sizeof t->cost, "%lld bytes allocated (bound %lld)", (long long)most, (long long)bound);
+    if (!t->failed && most > bound + SLACK)
+        test_fail(
+            t, "%d ranks, %lld elements: a rank allocated %lld bytes, expected at most one chunk, %lld bytes",
+            SIZE, (long long)count, (long long)most, (long long)bound);
+    return STATUS_OK;
+}
+
+/* ---- speed ---- */
+
+enum { SPEED_RANKS = 4, SPEED_COUNT = 2000003, SPEED_LEAST_ROUNDS = 3, SPEED_MOST_ROUNDS = 15 };
+
+typedef struct timed {
+    int ready, returned;
+    bool wrong;
+    int64_t begin, ns;
+} timed;
+
+static void on_timed_message(void *context, students *s, int rank, runner_message m, const char *data)
+{
+    timed *y = context;
+    if (m.kind == RING_READY && ++y->ready == SPEED_RANKS) {
+        y->begin = clock_now_ns();
+        for (int r = 0; r < SPEED_RANKS; r++) students_send(s, r, (runner_message){0}, NULL);
+    } else if (m.kind == RING_READY && y->ready == 2 * SPEED_RANKS) {
+        y->ns = clock_now_ns() - y->begin;
+    } else if (m.kind == RUNNER_RESULT) {
+        y->wrong = y->wrong || m.code != LAB_OK || m.bytes != SPEED_COUNT * (int64_t)sizeof(float);
+        for (int64_t i = 0; i < SPEED_COUNT && !y->wrong; i += 997)
+            y->wrong = ((const float *)(const void *)data)[i] != expected_sum(SPEED_RANKS, i);
+        s->finished = ++y->returned == SPEED_RANKS;
+    }
+    (void)rank;
+}
+
+static status time_student(students *s, float *x, int64_t *ns, lab_test *t)
+{
+    timed y = {0};
+    send_input(s, SPEED_RANKS, SPEED_COUNT, x);
+    TRY(students_serve(s, on_timed_message, &y));
+    if (s->failure[0])
+        test_fail(t, "%s", s->failure);
+    else if (y.wrong)
+        test_fail(t, "not timed: the sums are wrong");
+    if (y.ns < *ns && !t->failed) *ns = y.ns;
+    return STATUS_OK;
+}
+
+/* Takes turns with the reference, so that load falls on both; the best of each counts. More rounds where the
+ * student seems slow: a load that lasts cannot take points away, and a slow solution stays slow. */
+static status race(students *s, float *x, lab_test *t)
+{
+    int64_t mine = INT64_MAX, reference = INT64_MAX;
+    for (int round = 0; round < SPEED_MOST_ROUNDS && !t->failed; round++) {
+        int64_t ns;
+        TRY(ring_reference_time(SPEED_RANKS, SPEED_COUNT, &ns));
+        if (ns < reference) reference = ns;
+        TRY(time_student(s, x, &mine, t));
+        if (round + 1 >= SPEED_LEAST_ROUNDS && (double)mine <= 1.2 * (double)reference) break;
+    }
+    if (t->failed) return STATUS_OK;
+    t->ratio = (double)mine / (double)reference;
+    snprintf(t->cost, sizeof t->cost, "%.2f x the reference's time (bound 1.50; bonus at 1.20)", t->ratio);
+    if (t->ratio > 1.5)
+        test_fail(
+            t,
+            "%d ranks, %d elements: %.2f ms, the reference takes %.2f ms: expected at most 1.5 times as long",
+            SPEED_RANKS, SPEED_COUNT, (double)mine / 1e6, (double)reference / 1e6);
+    else if (t->ratio <= 1.2)
+        t->score = t->points + 2;
+    return STATUS_OK;
+}
+
+static status run_speed(grader *g, lab_test *t)
+{
+    char words[STUDENTS_MOST][64];
+    int shared;
+    students s;
+    TRY(run_counts(g, t, SPEED_RANKS, (int64_t[]){1009}, 1, NULL));
+    if (t->failed) {
+        test_note(t, "not timed: the sums are wrong");
+        return STATUS_OK;
+    }
+    TRY(grader_build(g, true));
+    TRY(ring_reference_links(SPEED_RANKS, SPEED_COUNT, &shared));
+    float *x = malloc(SPEED_COUNT * sizeof *x);
+    for (int r = 0; r < SPEED_RANKS; r++)
+        snprintf(words[r], sizeof words[r], "%d %d %d", r, SPEED_RANKS, SPEED_COUNT);
+    status rc = students_start(g, true, SPEED_RANKS, words, shared, &s);
+    if (rc == STATUS_OK)
+        rc = x ? race(&s, x, t) : fail(STATUS_SYSTEM, "lab: no memory for %d elements", SPEED_COUNT);
+    students_end(&s);
+    close(shared);
+    free(x);
+    return rc;
+}
+
+/* ---- questions ---- */
+
+typedef struct ring_question {
+    int size, chunk;
+    float value[STUDENTS_MOST]; /* of rank r */
+} ring_question;
+
+static ring_question draw(uint64_t seed)
+{
+    uint64_t start = random_start(seed, random_fnv1a64("lab 3"));
+    ring_question q = {.size = 4 + (int)random_below(start, 0, 3)};
+    q.chunk = 1 + (int)random_below(start, 1, (uint64_t)q.size - 1);
+    int large = (int)random_below(start, 2, (uint64_t)q.size);
+    for (int r = 0; r < q.size; r++) q.value[r] = (float)(1 + (int)random_below(start, 10 + (uint64_t)r, 7));
+    q.value[large] = 16777216.0f; /* 2^24: adding 1 to it changes nothing */
+    q.value[(large + 2) % q.size] = -16777216.0f;
+    return q;
+}
+
+/* In the ring of the handout chunk c starts at rank c and travels to the right: (((x_c + x_c+1) + x_c+2) +
+ * ...). */
+static float ring_sum(const ring_question *q)
+{
+    volatile float sum = q->value[q->chunk];
+    for (int k = 1; k < q->size; k++) sum += q->value[(q->chunk + k) % q->size];
+    return sum;
+}
+
+static float rank_order_sum(const ring_question *q)
+{
+    volatile float sum = q->value[0];
+    for (int r = 1; r < q->size; r++) sum += q->value[r];
+    return sum;
+}
+
+static void ask(uint64_t seed, text_buffer *out)
+{
+    ring_question q = draw(seed);
+    text_append(out,
+                "# %d ranks sum one float each, all in chunk %d of the handout's ring (its sum starts at "
+                "rank %d).\n# The values:",
+                q.size, q.chunk, q.chunk);
+    for (int r = 0; r < q.size; r++) text_append(out, "%s %.0f", r ? "," : "", (double)q.value[r]);
+    text_append(out, " (of rank 0, 1, ...). 16777216 is 2^24.\n\n"
+                     "# In which order are the ranks' values added? As 2 3 0 1.\norder =\n"
+                     "# The sum in that order, in float32.\nring_sum =\n"
+                     "# The sum in rank order, as lab 2's server adds, in float32.\nrank_order_sum =\n"
+                     "# With how many ranks at most are the bits of both always equal?\nequal_up_to =\n");
+}
+
+static status run_why(grader *g, lab_test *t)
+{
+    ring_question q = draw(g->seed);
+    char order[64] = "", *end = order;
+    for (int k = 0; k < q.size; k++) end += sprintf(end, "%s%d", k ? " " : "", (q.chunk + k) % q.size);
+    double each = t->points / 4, score = 0;
+    score += each * test_answer_text(g, t, "order", order, "follow one chunk through the chunk table");
+    score += each * test_answer_number(g, t, "ring_sum", ring_sum(&q), 0,
+                                       "round after every addition, in the order above");
+    score += each * test_answer_number(g, t, "rank_order_sum", rank_order_sum(&q), 0,
+                                       "round after every addition, rank 0 first");
+    score += each *
+             test_answer_number(g, t, "equal_up_to", 2, 0,
+                                "a + b = b + a holds in floating point; (a + b) + c = a + (b + c) does not");
+    t->score = score;
+    return STATUS_OK;
+}
+
+static const lab_part parts[] = {
+    {"two", "sums of 2 ranks", 10, false, run_two},
+    {"even", "sums of 1 to 8 ranks, equal chunks", 15, false, run_even},
+    {"uneven", "sums of 2 to 8 ranks, uneven chunks", 15, false, run_uneven},
+    {"large", "sums of 8 ranks, 1000003 elements", 10, false, run_large},
+    {"bytes", "bytes sent per rank", 10, false, run_bytes},
+    {"steps", "messages sent per rank", 10, false, run_steps},
+    {"scratch", "memory besides the buffer", 5, false, run_scratch},
+    {"speed", "speed, 4 ranks, 2000003 elements", 10, false, run_speed},
+    {"why", "questions: the order of additions", 10, true, run_why},
+};
+
+/* "RANKS ELEMENTS" */
+static status run_hidden(grader *g, lab_test *t, const char *words)
+{
+    int size = 0;
+    long long count = -1;
+    if (sscanf(words, "%d %lld", &size, &count) != 2 || size < 1 || size > STUDENTS_MOST || count < 0 ||
+        count > 4000000)
+        return fail(STATUS_DATA,
+                    "--hidden: expected POINTS RANKS ELEMENTS, ranks to 8, elements to 4000000, got '... %s'",
+                    words);
+    return run_counts(g, t, size, (int64_t[]){count}, 1, NULL);
+}
+
+const lab ring_lab = {.number = 3,
+                      .name = "ring",
+                      .title = "ring all-reduce",
+                      .hours = "2 to 3",
+                      .source = "ring.c",
+                      .function = "student_all_reduce",
+                      .runner = "ring",
+                      .parts = parts,
+                      .part_count = sizeof parts / sizeof parts[0],
+                      .leaderboard = "time / reference's time",
+                      .hidden = run_hidden,
+                      .questions = ask};

@@ -1,0 +1,321 @@
+#include "harness/labs/students.h"
+
+#include "common/base/clock.h"
+#include "labs/runner/confine.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/personality.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+enum { MOST_PRINTED = 16 << 10, MOST_MESSAGE = 64 << 20 };
+
+volatile int grader_interrupted;
+
+static char *const environment[] = {(char *)"PATH=/usr/local/bin:/usr/bin:/bin", (char *)"LC_ALL=C",
+                                    (char *)"ASAN_OPTIONS=symbolize=0:detect_leaks=0:allocator_may_return_"
+                                            "null=1:max_allocation_size_mb=1024:exitcode=99",
+                                    (char *)"UBSAN_OPTIONS=symbolize=0", NULL};
+
+static void limit(int what, rlim_t value)
+{
+    setrlimit(what, &(struct rlimit){value, value});
+}
+
+/* In the child: nothing but the given descriptors from 3 on, fd 1 and 2 to the pipe, and its limits. */
+static void become_student(const students *s, int socket, int printed, int shared, char *words)
+{
+    char program[PATH_MAX + 16], *argv[8] = {program};
+    int argc = 1;
+    int null = open("/dev/null", O_RDONLY);
+    /* Out of the way of 0 to 4 first. */
+    socket = fcntl(socket, F_DUPFD, 10);
+    printed = fcntl(printed, F_DUPFD, 10);
+    if (shared >= 0) shared = fcntl(shared, F_DUPFD, 10);
+    dup2(null, STDIN_FILENO);
+    dup2(printed, STDOUT_FILENO);
+    dup2(printed, STDERR_FILENO);
+    dup2(socket, RUNNER_SOCKET);
+    if (shared >= 0) dup2(shared, RUNNER_SHARED);
+    close_range(shared >= 0 ? RUNNER_SHARED + 1 : RUNNER_SOCKET + 1, ~0u, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    setsid();
+    personality(ADDR_NO_RANDOMIZE); /* some versions of the sanitizer cannot place their tables otherwise */
+    limit(RLIMIT_CORE, 0);
+    limit(RLIMIT_FSIZE, 0);
+    limit(RLIMIT_CPU, STUDENT_CPU_SECONDS);
+    setrlimit(RLIMIT_STACK, &(struct rlimit){1 << 20, 1 << 20});
+    if (chdir(s->g->build) != 0) _exit(98);
+    snprintf(program, sizeof program, "%s/%s", s->g->build, s->fast ? "fast" : "checked");
+    for (char *word = strtok(words, " "); word && argc < 7; word = strtok(NULL, " ")) argv[argc++] = word;
+    limit_files(s->g, false);
+    confine(CONFINE_BEFORE_EXEC);
+    execve(program, argv, environment);
+    _exit(98);
+}
+
+status students_start(const grader *g, bool fast, int count, char words[][64], int shared, students *s)
+{
+    memset(s, 0, sizeof *s);
+    s->g = g;
+    s->fast = fast;
+    for (int r = 0; r < count; r++) {
+        int ends[2], printed[2];
+        if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+            return fail_errno(STATUS_SYSTEM, "lab: a socket for the student's process");
+        if (pipe2(printed, O_CLOEXEC | O_NONBLOCK) != 0)
+            return fail_errno(STATUS_SYSTEM, "lab: a pipe for the student's process");
+        student_process *p = &s->process[s->count++];
+        p->socket = ends[0];
+        p->printed_fd = printed[0];
+        fcntl(p->socket, F_SETFL, O_NONBLOCK);
+        p->pid = fork();
+        if (p->pid == 0) become_student(s, ends[1], printed[1], shared, words[r]);
+        close(ends[1]);
+        close(printed[1]);
+        if (p->pid < 0) return fail_errno(STATUS_SYSTEM, "lab: a process for the student's code");
+    }
+    return STATUS_OK;
+}
+
+static bool reserve(char **memory, size_t *capacity, size_t size)
+{
+    if (size <= *capacity) return true;
+    size_t more = size > 2 * *capacity ? size : 2 * *capacity;
+    char *grown = realloc(*memory, more);
+    if (!grown) return false;
+    *memory = grown;
+    *capacity = more;
+    return true;
+}
+
+static void flush(student_process *p)
+{
+    while (p->out_sent < p->out_size) {
+        ssize_t sent = send(p->socket, p->out + p->out_sent, p->out_size - p->out_sent, MSG_NOSIGNAL);
+        if (sent <= 0) return; /* later, or never where the process has ended */
+        p->out_sent += (size_t)sent;
+    }
+    p->out_size = p->out_sent = 0;
+}
+
+void students_send(students *s, int rank, runner_message m, const void *data)
+{
+    student_process *p = &s->process[rank];
+    size_t bytes = sizeof m + (size_t)m.bytes;
+    if (!reserve(&p->out, &p->out_capacity, p->out_size + bytes)) {
+        s->out_of_memory = true;
+        return;
+    }
+    memcpy(p->out + p->out_size, &m, sizeof m);
+    if (m.bytes > 0) memcpy(p->out + p->out_size + sizeof m, data, (size_t)m.bytes);
+    p->out_size += bytes;
+    flush(p);
+}
+
+/* Keeps the first 16 KiB of what a process prints, and reads the rest so that printing never blocks it. */
+static void read_printed(student_process *p)
+{
+    char bytes[4096];
+    for (ssize_t n; (n = read(p->printed_fd, bytes, sizeof bytes)) > 0;) {
+        for (ssize_t i = 0; i < n; i++)
+            if (!bytes[i]) bytes[i] = '?';
+        if (p->printed.length < MOST_PRINTED) text_append(&p->printed, "%.*s", (int)n, bytes);
+    }
+}
+
+/* Where in the student's file: of the sanitizer's frames "(PROGRAM+0xOFFSET)", the first one in that file. */
+static void place_of_report(const students *s, const char *report, char *out, size_t size)
+{
+    char program[PATH_MAX + 16], offsets[16][24],
+        *argv[24] = {(char *)"addr2line", (char *)"-s", (char *)"-f", (char *)"-e", program};
+    int count = 0, code;
+    text_buffer lines = {0};
+    snprintf(program, sizeof program, "%s/checked", s->g->build);
+    for (const char *at = report; count < 16 && (at = strstr(at, "/checked+0x")); at++) {
+        snprintf(offsets[count], sizeof offsets[count], "%.*s", (int)strcspn(at + 9, ")"), at + 9);
+        argv[5 + count] = offsets[count];
+        count++;
+    }
+    out[0] = 0;
+    if (count == 0 || tool_run(s->g, argv, &lines, &code) != STATUS_OK || !lines.data) return;
+    char *rest = NULL, *function = strtok_r(lines.data, "\n", &rest), *where;
+    while (!out[0] && function && (where = strtok_r(NULL, "\n", &rest))) {
+        if (strncmp(where, s->g->lab->source, strlen(s->g->lab->source)) == 0)
+            snprintf(out, size, " in %s() (%.*s)", function, (int)strcspn(where, " "), where);
+        function = strtok_r(NULL, "\n", &rest);
+    }
+    text_free(&lines);
+}
+
+/* The line that holds `word`, from there on. */
+static bool line_from(const char *text, const char *word, char *out, size_t size)
+{
+    const char *at = text ? strstr(text, word) : NULL;
+    if (!at) return false;
+    snprintf(out, size, "%.*s", (int)strcspn(at, "\n"), at);
+    return true;
+}
+
+static void explain_sanitizer(const students *s, int rank, char *out, size_t size)
+{
+    const char *text = s->process[rank].printed.data;
+    char line[300], access[64] = "", where[200];
+    if (line_from(text, "runtime error: ", line, sizeof line)) {
+        const char *start = strstr(text, "runtime error: ");
+        while (start > text && start[-1] != '\n') start--;
+        snprintf(out, size, "%.*s", (int)strcspn(start, "\n"), start);
+        return;
+    }
+    if (!line_from(text, "AddressSanitizer: ", line, sizeof line)) return;
+    char *kind = line + strlen("AddressSanitizer: ");
+    char *end = strstr(kind, " on ");
+    if (end) *end = 0;
+    if (!line_from(text, "WRITE of size ", access, sizeof access))
+        line_from(text, "READ of size ", access, sizeof access);
+    access[strcspn(access, "a")] = 0; /* "WRITE of size 4 at 0x..." */
+    place_of_report(s, text, where, sizeof where);
+    snprintf(out, size, "%s%s%s%s", kind, access[0] ? ": " : "", access, where);
+    for (char *c = out; *c; c++)
+        if (c[0] == ' ' && c[1] == ' ') memmove(c, c + 1, strlen(c));
+}
+
+/* A process whose socket has closed: how it ended. */
+static void explain_end(students *s, int rank)
+{
+    student_process *p = &s->process[rank];
+    char report[600] = "", who[32] = "";
+    int how = 0;
+    struct rusage use = {0};
+    int64_t until = clock_now_ns() + 2 * NS_PER_S;
+    pid_t ended;
+    while ((ended = wait4(p->pid, &how, WNOHANG, &use)) == 0 && clock_now_ns() < until)
+        clock_sleep_ns(NS_PER_MS);
+    if (ended == 0) { /* it has closed the socket and goes on */
+        kill(-p->pid, SIGKILL);
+        wait4(p->pid, &how, 0, &use);
+    }
+    p->pid = 0;
+    read_printed(p);
+    if (s->count > 1) snprintf(who, sizeof who, "rank %d: ", rank);
+    explain_sanitizer(s, rank, report, sizeof report);
+    double cpu = (double)(use.ru_utime.tv_sec + use.ru_stime.tv_sec) +
+                 (double)(use.ru_utime.tv_usec + use.ru_stime.tv_usec) / 1e6;
+    if (report[0])
+        snprintf(s->failure, sizeof s->failure, "%s%s", who, report);
+    else if (WIFSIGNALED(how) && cpu > STUDENT_CPU_SECONDS - 0.5)
+        snprintf(s->failure, sizeof s->failure,
+                 "%sstill computing after %d s of processor time: does a loop not end?", who,
+                 STUDENT_CPU_SECONDS);
+    else if (WIFSIGNALED(how))
+        snprintf(s->failure, sizeof s->failure, "%sthe process was killed by signal %d (%s)", who,
+                 WTERMSIG(how), strsignal(WTERMSIG(how)));
+    else
+        snprintf(s->failure, sizeof s->failure,
+                 "%sthe process ended with exit code %d before it returned a result", who, WEXITSTATUS(how));
+}
+
+/* Handles every complete message; false: the socket is at its end. */
+static bool receive(students *s, int rank)
+{
+    student_process *p = &s->process[rank];
+    for (;;) {
+        if (!reserve(&p->in, &p->in_capacity, p->in_size + (256 << 10))) {
+            s->out_of_memory = true;
+            return true;
+        }
+        ssize_t n = recv(p->socket, p->in + p->in_size, p->in_capacity - p->in_size, 0);
+        if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return false;
+        if (n < 0) return true;
+        p->in_size += (size_t)n;
+        size_t used = 0;
+        runner_message m;
+        while (!s->finished && !s->failure[0] && p->in_size - used >= sizeof m) {
+            memcpy(&m, p->in + used, sizeof m);
+            if (m.bytes < 0 || m.bytes > MOST_MESSAGE) {
+                snprintf(s->failure, sizeof s->failure,
+                         "rank %d: a message of %lld bytes: at most %d are possible", rank,
+                         (long long)m.bytes, MOST_MESSAGE);
+                return true;
+            }
+            if (p->in_size - used < sizeof m + (size_t)m.bytes) break;
+            s->handler(s->context, s, rank, m, p->in + used + sizeof m);
+            used += sizeof m + (size_t)m.bytes;
+        }
+        memmove(p->in, p->in + used, p->in_size - used);
+        p->in_size -= used;
+        if (s->finished || s->failure[0]) return true;
+    }
+}
+
+status students_serve(students *s, student_handler *handler, void *context)
+{
+    s->handler = handler;
+    s->context = context;
+    s->finished = false;
+    while (!s->finished && !s->failure[0]) {
+        struct pollfd polled[2 * STUDENTS_MOST];
+        for (int r = 0; r < s->count; r++) {
+            student_process *p = &s->process[r];
+            polled[2 * r] =
+                (struct pollfd){p->socket, (short)(POLLIN | (p->out_sent < p->out_size ? POLLOUT : 0)), 0};
+            polled[2 * r + 1] = (struct pollfd){p->printed_fd, POLLIN, 0};
+        }
+        int ready = poll(polled, (nfds_t)(2 * s->count), 1000 * STUDENT_SILENCE_SECONDS);
+        if (grader_interrupted) return fail(STATUS_STOPPED, "lab: stopped");
+        if (ready == 0)
+            snprintf(s->failure, sizeof s->failure,
+                     "nothing has happened for %d s: is the function waiting for something?",
+                     STUDENT_SILENCE_SECONDS);
+        for (int r = 0; ready > 0 && r < s->count && !s->finished && !s->failure[0]; r++) {
+            if (polled[2 * r + 1].revents) {
+                read_printed(&s->process[r]);
+                if (polled[2 * r + 1].revents & POLLHUP)
+                    s->process[r].printed_fd = (close(s->process[r].printed_fd), -1);
+            }
+            if (polled[2 * r].revents & POLLOUT) flush(&s->process[r]);
+            if (polled[2 * r].revents & (POLLIN | POLLHUP) && !receive(s, r)) explain_end(s, r);
+        }
+        if (s->out_of_memory)
+            return fail(STATUS_SYSTEM, "lab: no memory for the messages of the student's processes");
+    }
+    return STATUS_OK;
+}
+
+void students_end(students *s)
+{
+    for (int r = 0; r < s->count; r++) {
+        student_process *p = &s->process[r];
+        if (p->pid > 0) {
+            kill(-p->pid, SIGKILL);
+            kill(p->pid, SIGKILL);
+            waitpid(p->pid, NULL, 0);
+        }
+        if (p->printed_fd >= 0) close(p->printed_fd);
+        close(p->socket);
+        free(p->in);
+        free(p->out);
+        text_free(&p->printed);
+    }
+    s->count = 0;
+}
+
+void students_printed(const students *s, lab_test *t)
+{
+    int left = 10; /* lines */
+    for (int r = 0; r < s->count; r++) {
+        const char *line = s->process[r].printed.data;
+        if (!line || strstr(line, "AddressSanitizer") || strstr(line, "runtime error: ")) continue;
+        while (*line && left-- > 0) {
+            int length = (int)strcspn(line, "\n");
+            test_note(t, "rank %d printed | %.*s", r, length < 200 ? length : 200, line);
+            line += length + (line[length] == '\n');
+        }
+    }
+}

@@ -1,0 +1,79 @@
+/* Lab 3: student_all_reduce() on one rank. Messages go through the grader, which counts them; in a timed run
+ * through shared memory. */
+#include "labs/runner/runner.h"
+
+#include "labs/runner/ring.h"
+#include "labs/runner/ring_direct.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+
+struct lab_ring {
+    int rank, size;
+    void *shared; /* timed runs: the links; NULL: the grader carries messages */
+    size_t capacity;
+};
+
+int lab_rank(const lab_ring *ring)
+{
+    return ring->rank;
+}
+
+int lab_size(const lab_ring *ring)
+{
+    return ring->size;
+}
+
+int lab_send_right(lab_ring *ring, const float *x, size_t n)
+{
+    if (ring->shared)
+        return ring_link_send(ring_link_at(ring->shared, ring->capacity, ring->rank), ring->capacity, x, n);
+    runner_write((runner_message){RING_SEND, 0, (int64_t)n, (int64_t)(n * sizeof *x)}, x);
+    return runner_read().code;
+}
+
+int lab_receive_left(lab_ring *ring, float *x, size_t n)
+{
+    int left = (ring->rank + ring->size - 1) % ring->size;
+    if (ring->shared) return ring_link_receive(ring_link_at(ring->shared, ring->capacity, left), x, n);
+    runner_write((runner_message){RING_RECEIVE, 0, (int64_t)n, 0}, NULL);
+    runner_message m = runner_read();
+    if (m.code == LAB_OK) runner_read_data(x, m.bytes); /* the grader has checked that n elements come */
+    return m.code;
+}
+
+static void all_reduce(lab_ring *ring, runner_message m)
+{
+    size_t bytes = (size_t)m.bytes;
+    float *x =
+        malloc(bytes ? bytes : 1); /* of its exact size: the sanitizer finds what is written after its end */
+    if (!x) abort();
+    runner_read_data(x, m.bytes);
+    if (ring->shared) { /* the clock starts for all at once */
+        runner_write((runner_message){RING_READY, 0, 0, 0}, NULL);
+        runner_read();
+    }
+    runner_watch_memory();
+    int code = student_all_reduce(ring, x, (size_t)m.n);
+    if (ring->shared) runner_write((runner_message){RING_READY, 0, 0, 0}, NULL);
+    int64_t most = runner_most_memory();
+    runner_write((runner_message){RUNNER_RESULT, code, most, m.bytes}, x);
+    free(x);
+}
+
+/* Words: RANK SIZE CAPACITY; with a capacity above 0 the run is timed, and the links hold that many elements.
+ */
+void runner_run(char **words, void (*set_up)(void))
+{
+    lab_ring ring = {.rank = atoi(words[0]), .size = atoi(words[1]), .capacity = (size_t)atoll(words[2])};
+    if (ring.capacity > 0) {
+        size_t bytes = (size_t)ring.size * ring_link_bytes(ring.capacity);
+        ring.shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, RUNNER_SHARED, 0);
+        if (ring.shared == MAP_FAILED) abort();
+    }
+    set_up();
+    for (;;) {
+        runner_message m = runner_read();
+        all_reduce(&ring, m);
+    }
+}

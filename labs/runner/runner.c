@@ -1,0 +1,108 @@
+#include "labs/runner/runner.h"
+
+#include "labs/runner/confine.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+void runner_write(runner_message m, const void *data)
+{
+    const char *parts[] = {(const char *)&m, data};
+    int64_t sizes[] = {(int64_t)sizeof m, m.bytes};
+    for (int p = 0; p < 2; p++)
+        for (int64_t done = 0; done < sizes[p];) {
+            ssize_t more = write(RUNNER_SOCKET, parts[p] + done, (size_t)(sizes[p] - done));
+            if (more <= 0) _exit(0);
+            done += more;
+        }
+}
+
+void runner_read_data(void *data, int64_t bytes)
+{
+    for (int64_t done = 0; done < bytes;) {
+        ssize_t more = read(RUNNER_SOCKET, (char *)data + done, (size_t)(bytes - done));
+        if (more <= 0) _exit(0);
+        done += more;
+    }
+}
+
+runner_message runner_read(void)
+{
+    runner_message m;
+    runner_read_data(&m, (int64_t)sizeof m);
+    return m;
+}
+
+#if defined __SANITIZE_ADDRESS__
+/* As in sanitizer/allocator_interface.h, which Debian's gcc comes without. */
+size_t __sanitizer_get_current_allocated_bytes(void);
+int __sanitizer_install_malloc_and_free_hooks(void (*malloc_hook)(const volatile void *, size_t),
+                                              void (*free_hook)(const volatile void *));
+static int64_t before, most;
+
+static void on_malloc(const volatile void *memory, size_t bytes)
+{
+    (void)memory;
+    (void)bytes;
+    int64_t now = (int64_t)__sanitizer_get_current_allocated_bytes() - before;
+    if (now > most) most = now;
+}
+
+static void on_free(const volatile void *memory)
+{
+    (void)memory;
+}
+
+void runner_watch_memory(void)
+{
+    static int installed;
+    if (!installed) installed = __sanitizer_install_malloc_and_free_hooks(on_malloc, on_free);
+    before = (int64_t)__sanitizer_get_current_allocated_bytes();
+    most = 0;
+}
+
+int64_t runner_most_memory(void)
+{
+    return most;
+}
+#else
+void runner_watch_memory(void)
+{
+}
+
+int64_t runner_most_memory(void)
+{
+    return 0;
+}
+#endif
+
+/* Memory: a gigabyte more than loader and sanitizer have mapped. The sanitizer reserves terabytes of address
+ * space, so RLIMIT_AS would not do. */
+static void limit_memory(void)
+{
+    char line[256];
+    long long kib = 0;
+    FILE *file = fopen("/proc/self/status", "r");
+    while (file && fgets(line, sizeof line, file))
+        if (sscanf(line, "VmData: %lld kB", &kib) == 1) break;
+    if (file) fclose(file);
+    struct rlimit limit = {(rlim_t)(kib + (1 << 20)) * 1024, (rlim_t)(kib + (1 << 20)) * 1024};
+    if (kib > 0) setrlimit(RLIMIT_DATA, &limit);
+}
+
+static void set_up(void)
+{
+    setvbuf(stdout, NULL, _IOLBF,
+            4096); /* before the student prints: what he printed last must not be lost */
+    limit_memory();
+    confine(CONFINE_SET_UP);
+}
+
+int main(int argc, char *argv[])
+{
+    (void)argc;
+    runner_run(argv + 1, set_up);
+    return 0;
+}

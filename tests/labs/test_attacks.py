@@ -1,0 +1,164 @@
+"""Code that attacks the grader loses its own points at most: the rest is scored, and nothing is left behind."""
+import glob
+import os
+import shutil
+import tempfile
+
+from labs import LABS, SOURCE, Student, write
+from program import PROGRAM
+from tap import cases, expect, expect_equal, long_cases, main, test
+
+RING = next(lab for lab in LABS if lab.number == 3)
+SECRET = "4711 is hidden"
+LOOP = "does a loop not end?"
+
+HEADERS = """
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/socket.h>
+#include <sys/resource.h>
+#include <unistd.h>
+"""
+
+# What rank 0 does in the sum of 8 elements among 2 ranks, which is part of `two`, and a piece of the message that `two` then
+# gives; None: it changes nothing, and no points are lost.
+ATTACKS = [
+    ("an endless loop", "for (;;) continue;", LOOP),
+    ("a fork bomb", "for (int i = 0; i < 100000; i++) fork();", None),
+    ("an allocation of 100 GiB", "char *p = malloc((size_t)100 << 30); if (p) memset(p, 1, (size_t)100 << 30);", None),
+    ("allocations until there is no memory", "for (char *p; (p = malloc(64 << 20));) memset(p, 1, 64 << 20);", None),
+    ("closing all descriptors", "for (int fd = 0; fd < 1024; fd++) close(fd);", None),
+    ("printing a score", 'printf("Score: 100/100\\n");', None),
+    ("printing for ever", 'for (;;) puts("Score: 100/100");', LOOP),
+    ("writing the result file", 'int fd = open("../../report.json", O_WRONLY | O_CREAT, 0666); if (fd >= 0) { write(fd, "{}", 2); abort(); }', None),
+    ("opening the grader's descriptors", 'char p[64]; for (int fd = 0; fd < 64; fd++) { sprintf(p, "/proc/%d/fd/%d", getppid(), fd);'
+     ' if (open(p, O_RDWR) >= 0 || open(p, O_RDONLY) >= 0) abort(); }', None),
+    ("reading the grader's memory", 'char p[64]; sprintf(p, "/proc/%d/mem", getppid()); if (open(p, O_RDONLY) >= 0) abort();', None),
+    ("tracing the grader", "if (ptrace(PTRACE_ATTACH, getppid(), 0, 0) == 0) abort();", None),
+    ("exit(0)", "exit(0);", "exit code 0 before it returned a result"),
+    ("killing itself", "raise(SIGKILL);", "killed by signal 9"),
+    ("aborting", "abort();", "signal 6"),
+    ("killing everything", "kill(-1, SIGKILL); kill(getppid(), SIGKILL);", None),
+    ("catching every signal", "for (int s = 1; s < 65; s++) signal(s, SIG_IGN); for (;;) continue;", LOOP),
+    ("raising its limits", "setrlimit(RLIMIT_CPU, &(struct rlimit){RLIM_INFINITY, RLIM_INFINITY}); for (;;) continue;", LOOP),
+    ("filling the disk", 'int fd = open("fill", O_WRONLY | O_CREAT, 0666); if (fd >= 0) abort();', None),
+    ("sockets", "if (socket(AF_INET, SOCK_STREAM, 0) >= 0 || socket(AF_UNIX, SOCK_STREAM, 0) >= 0) abort();", None),
+    ("starting a program", 'execl("/bin/sh", "sh", "-c", "sleep 100", (char *)0);', None),
+    ("recursion without end", "volatile char a[4096]; a[0] = 1; student_all_reduce(ring, x, n); a[1] = a[0];", "stack-overflow"),
+    ("writing after the end", "x[n] = 1;", "heap-buffer-overflow: WRITE of size 4 in student_all_reduce() (ring.c:"),
+    ("messages that lab.h cannot send", "char m[24]; memset(m, 0x7f, sizeof m); write(3, m, sizeof m);", "are possible"),
+    ("silence", "char c; read(0, &c, 1);", None),
+]
+
+
+def attacked(code, headers=HEADERS):
+    """The solution, with the attack at the start of its function."""
+    start = "int rank = lab_rank(ring), size"
+    text = RING.solution()
+    expect(start in text, "the solution's first line")
+    return headers + text.replace(start, f"if (lab_rank(ring) == 0 && lab_size(ring) == 2 && n == 8) {{ {code} }}\n    {start}")
+
+
+def check_attack(student, code, message):
+    student.put(attacked(code))
+    done = student.check("-k", "two,steps,why")
+    two = done.parts["two"]
+    expect_equal(done.parts["steps"]["score"], 10, "the rest is scored", done.text)
+    expect_equal(done.parts["why"]["score"], 10, "the questions are scored", done.text)
+    if message is None:
+        expect_equal(two["score"], 10, "no points are lost", done.text)
+    else:
+        expect(two["score"] == 0 and message in two["output"], f"the message holds {message!r}", done.text)
+    expect("\nScore: 100/100" not in done.text, "the student's line is not one of the report", done.text)
+    expect_equal(student.left_behind(), [], "left behind")
+    expect_equal(sorted(os.listdir(student.folder)), ["README.md", "answers.txt", "ring.c", "time.txt"], "files of the student")
+
+
+@test
+def attacks_that_the_system_refuses_cost_nothing_even_all_at_once():
+    with Student(RING) as student:
+        student.solve()
+        check_attack(student, " ".join("{ %s }" % code for _, code, message in ATTACKS if message is None), None)
+
+
+@cases([attack for attack in ATTACKS if attack[2] not in (None, LOOP)] + [attack for attack in ATTACKS if attack[2] == LOOP][-1:])
+def an_attack_loses_its_own_points_at_most(code, message):
+    with Student(RING) as student:
+        student.solve()
+        check_attack(student, code, message)
+
+
+@long_cases(ATTACKS)
+def alone_an_attack_loses_its_own_points_at_most(code, message):
+    an_attack_loses_its_own_points_at_most(code, message)
+
+
+@test
+def attacks_by_a_user_who_is_not_root():
+    """The program and the labs in a folder that this user may read."""
+    with tempfile.TemporaryDirectory(prefix="lab program ü ") as folder:
+        os.chmod(folder, 0o755)
+        program = shutil.copy(PROGRAM, folder)
+        shutil.copytree(os.path.join(SOURCE, "labs"), os.path.join(folder, "labs"))
+        user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.getuid() == 0 else []
+        with Student(RING, program=program, as_user=user) as student:
+            os.chmod(student.folder, 0o777)
+            student.solve()
+            wanted = ("exit(0)", "writing after the end")
+            check_attack(student, " ".join("{ %s }" % code for _, code, message in ATTACKS if message is None), None)
+            for name, code, message in ATTACKS:
+                if name in wanted:
+                    check_attack(student, code, message)
+
+
+@test
+def neither_code_nor_compiler_can_read_hidden_tests():
+    with Student(RING) as student:
+        student.solve()
+        hidden = os.path.join(student.home, "hidden")
+        os.mkdir(hidden)
+        path = os.path.join(hidden, "3-ring.txt")
+        write(f"# {SECRET}\n5 4 10\n5 3 0\n", path)
+        good = student.check("-k", "hidden", "--hidden", hidden)
+        expect_equal(good.returncode, 0, "the solution passes the hidden tests", good.text)
+        expect_equal(good.report["score"], 15 - 5, "their points", good.text)
+        spies = {
+            "open() in a constructor": f'__attribute__((constructor)) static void spy(void) {{ char t[99] = ""; int fd = open("{path}", O_RDONLY);'
+                                       ' read(fd, t, 98); puts(t); abort(); }\n',
+            "#include": f'#include "{path}"\n',
+            ".incbin": f'__asm__(".data\\nspied: .incbin \\"{path}\\"\\n.text");\n',
+        }
+        for name, code in spies.items():
+            student.put(HEADERS + code + RING.solution())
+            done = student.check("-k", "compiles,two,hidden", "--hidden", hidden)
+            expect(SECRET not in done.text and "5 4 10" not in done.text, f"{name} shows the hidden tests", done.text)
+            expect(done.report["score"] < done.report["max_score"], f"{name}: points are lost", done.text)
+        student.solve()
+        os.remove(os.path.join(student.folder, "ring.c"))
+        os.symlink(path, os.path.join(student.folder, "ring.c"))
+        done = student.check("-k", "compiles,two", "--hidden", hidden)
+        expect(SECRET not in done.text, "a link to the hidden tests shows them", done.text)
+
+
+@test
+def a_file_that_keeps_the_compiler_busy_or_is_no_file_loses_only_the_code_parts():
+    with Student(RING) as student:
+        student.solve()
+        os.remove(os.path.join(student.folder, "ring.c"))
+        os.mkfifo(os.path.join(student.folder, "ring.c"))
+        done = student.check("-k", "compiles,two,why")
+        expect_equal([done.parts[p]["score"] for p in ("compiles", "two", "why")], [0, 0, 10], "scores", done.text)
+        expect("expected a file" in done.text, "the message", done.text)
+        os.remove(os.path.join(student.folder, "ring.c"))
+        student.put('#include "ring.c"\n')
+        done = student.check("-k", "compiles,two,why")
+        expect_equal([done.parts[p]["score"] for p in ("compiles", "two", "why")], [0, 0, 10], "scores", done.text)
+        expect_equal(student.left_behind(), [], "left behind")
+
+
+if __name__ == "__main__":
+    main()

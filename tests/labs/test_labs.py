@@ -1,0 +1,107 @@
+"""Every lab: its starter files, its solution, its mutants, its questions.
+
+A lab is a folder N-name here. It holds the solution's file, named as the starter file, and mutants.json: a mistake that
+students make ("name"), the change of the solution that makes it ("from", "to", or "file": a file here; or "answers"), and
+for each part that must lose points a piece of the message that it must give. solve.py answers the questions.
+"""
+from labs import LABS, Student
+from tap import cases, expect, expect_equal, long_cases, main
+
+ROWS = [(lab.name, lab) for lab in LABS]
+MUTANTS = [(f"{lab.name}, {m['name']}", lab, m["name"]) for lab in LABS for m in lab.mutants]
+
+
+def lost(done, part):
+    test = done.parts[part]
+    return test["score"] < test["max_score"]
+
+
+@cases(ROWS)
+def starter_files_compile_score_below_30_and_name_what_is_missing(lab):
+    with Student(lab) as student:
+        done = student.check()
+        expect_equal(done.returncode, 1, "exit code", done.text)
+        expect(done.report["score"] < 30, "score", done.text)
+        expect_equal(done.report["max_score"], 100, "points", done.text)
+        expect("no answer yet" in done.text, "the missing answers are named", done.text)
+        if lab.source:
+            expect(not lost(done, "compiles"), "starter files compile without warnings", done.text)
+            expect("has not been written yet" in done.text, "the missing function is named", done.text)
+
+
+def check_solution(lab):
+    with Student(lab) as student:
+        student.solve()
+        done = student.check(limit=180)
+        expect_equal(done.returncode, 0, "exit code", done.text)
+        expect(done.report["score"] >= 100, "full points", done.text)
+        expect_equal(student.left_behind(), [], "left behind")
+        return {part: test["score"] for part, test in done.parts.items()}
+
+
+@cases(ROWS)
+def the_solution_has_full_points(lab):
+    check_solution(lab)
+
+
+@cases(ROWS)
+def a_mutant_loses_points_where_its_mistake_is_and_its_message_says_so(lab):
+    for name in [m["name"] for m in lab.mutants]:
+        check_mutant(lab, name, whole=False)
+
+
+@long_cases(MUTANTS)
+def a_mutant_fails_the_whole_check(lab, name):
+    check_mutant(lab, name, whole=True)
+
+
+def check_mutant(lab, name, whole):
+    files, parts, answers = lab.mutant(name)
+    with Student(lab) as student:
+        student.solve(**answers)
+        for text in files.values():
+            student.put(text)
+        done = student.check(*([] if whole else ["-k", ",".join(parts)]))
+        expect_equal(done.returncode, 1, f"{name}: exit code", done.text)
+        for part, message in parts.items():
+            expect(lost(done, part), f"{name}: {part} loses points", done.text)
+            expect(message in done.parts[part]["output"], f"{name}: {part}: the message holds {message!r}",
+                   done.parts[part]["output"])
+        expect_equal(student.left_behind(), [], f"{name}: left behind")
+
+
+@cases([row for row in ROWS])
+def every_lab_has_six_mutants_and_its_parts_sum_up_to_100(lab):
+    expect(len(lab.mutants) >= 6, f"{len(lab.mutants)} mutants")
+
+
+@cases(ROWS)
+def questions_follow_from_the_students_id_and_answers_to_one_fail_for_another(lab):
+    with Student(lab) as ada, Student(lab) as again, Student(lab, "grace@example.org") as grace:
+        texts = [open(f"{s.folder}/answers.txt", encoding="utf-8").read() for s in (ada, again, grace)]
+        expect_equal(texts[0], texts[1], "questions of one id")
+        expect(texts[0] != texts[2].replace("grace", "ada"), "questions of two ids differ", texts[0])
+        questions = [part for part in ada.check().parts if part in ("why", "predict", "questions", "choose", "fit")]
+        ada.solve()
+        good = ada.check("-k", ",".join(questions))
+        expect_equal(good.returncode, 0, "ada's answers for ada", good.text)
+        bad = ada.check("-k", ",".join(questions), "--student", "grace@example.org")
+        expect_equal(bad.returncode, 1, "ada's answers for grace", bad.text)
+
+
+@long_cases(ROWS)
+def ten_checks_next_to_a_busy_process_give_the_same_scores_within_3_minutes_each(lab):
+    import subprocess
+    import sys
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        first = check_solution(lab)
+        for _ in range(9):
+            expect_equal(check_solution(lab), first, "scores")
+    finally:
+        busy.kill()
+        busy.wait()
+
+
+if __name__ == "__main__":
+    main()

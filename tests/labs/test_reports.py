@@ -1,0 +1,172 @@
+"""What students and instructors do around a check: list, start, pack, reports for Gradescope and PrairieLearn, an autograder."""
+import json
+import os
+import shutil
+import subprocess
+import zipfile
+
+from labs import LABS, Student, read, write
+from program import PROGRAM
+from tap import cases, expect, expect_equal, main, test
+
+RING = next(lab for lab in LABS if lab.number == 3)
+
+# The documented fields: name -> (required, type, accepted values or None).
+GRADESCOPE = {"score": (True, (int, float), None), "execution_time": (False, (int, float), None),
+              "output": (False, str, None), "output_format": (False, str, {"text", "html", "simple_format", "md", "ansi"}),
+              "visibility": (False, str, {"hidden", "after_due_date", "after_published", "visible"}),
+              "stdout_visibility": (False, str, {"hidden", "after_due_date", "after_published", "visible"}),
+              "extra_data": (False, dict, None), "tests": (True, list, None), "leaderboard": (False, list, None)}
+GRADESCOPE_TEST = {"score": (True, (int, float), None), "max_score": (True, (int, float), None),
+                   "status": (False, str, {"passed", "failed"}), "name": (True, str, None), "number": (False, str, None),
+                   "output": (False, str, None), "output_format": GRADESCOPE["output_format"], "tags": (False, list, None),
+                   "visibility": GRADESCOPE["visibility"], "extra_data": (False, dict, None)}
+LEADERBOARD = {"name": (True, str, None), "value": (True, (int, float, str), None), "order": (False, str, {"asc", "desc"})}
+PRAIRIELEARN = {"score": (True, (int, float), None), "gradable": (True, bool, None), "message": (False, str, None),
+                "output": (False, str, None), "tests": (False, list, None), "images": (False, list, None),
+                "format_errors": (False, (str, list), None)}
+PRAIRIELEARN_TEST = {"name": (True, str, None), "description": (False, str, None), "points": (True, (int, float), None),
+                     "max_points": (True, (int, float), None), "message": (False, str, None), "output": (False, str, None)}
+
+
+def validate(value, fields, where):
+    for name, (required, kind, accepted) in fields.items():
+        expect(not required or name in value, f"{where}: {name} is missing", value)
+        if name in value:
+            expect(isinstance(value[name], kind), f"{where}: {name} is {value[name]!r}", value)
+            expect(accepted is None or value[name] in accepted, f"{where}: {name} is {value[name]!r}")
+    expect_equal(sorted(set(value) - set(fields)), [], f"{where}: fields that are not documented")
+
+
+def validate_gradescope(report):
+    validate(report, GRADESCOPE, "results.json")
+    for test_ in report["tests"]:
+        validate(test_, GRADESCOPE_TEST, "tests")
+    for row in report["leaderboard"]:
+        validate(row, LEADERBOARD, "leaderboard")
+    expect(abs(report["score"] - sum(t["score"] for t in report["tests"])) < 1e-9, "the score is the sum", report)
+
+
+@test
+def results_for_gradescope_have_its_documented_fields():
+    with Student(RING) as student:
+        student.solve(order="0 1")
+        hidden = os.path.join(student.home, "hidden")
+        os.mkdir(hidden)
+        write("5 4 10\n", hidden, "3-ring.txt")
+        done = student.run("check", "3", student.folder, "--format", "gradescope", "--hidden", hidden, "-k", "two,speed,why,hidden", code=1)
+        report = json.loads(done.stdout)
+        validate_gradescope(report)
+        expect_equal([t["visibility"] for t in report["tests"]], ["visible"] * 3 + ["after_published"], "visibility")
+        expect_equal([row["name"] for row in report["leaderboard"]], ["time / reference's time"], "leaderboard")
+
+
+@test
+def results_for_prairielearn_have_its_documented_fields():
+    with Student(RING) as student:
+        student.solve(order="0 1")
+        start = "int rank = lab_rank(ring)"
+        student.put(RING.solution().replace(start, 'for (int i = 0; i < 100000; i++) puts("much \\x01 \\xff");\n' + start).replace("#include <stdlib.h>", "#include <stdio.h>\n#include <stdlib.h>"))
+        done = student.run("check", "3", student.folder, "--format", "prairielearn", "-k", "two,why", code=1)
+        report = json.loads(done.stdout)
+        validate(report, PRAIRIELEARN, "results.json")
+        for test_ in report["tests"]:
+            validate(test_, PRAIRIELEARN_TEST, "tests")
+        expect(0 < report["score"] < 1, "score", report)
+        expect(len(done.stdout) < 1 << 20, "at most 1 MB")
+
+
+@test
+def starting_a_lab_never_overwrites():
+    with Student(RING) as student:
+        student.put("mine")
+        done = student.run("start", "3", student.folder, code=0)
+        expect("kept" in done.text and "ring.c" in done.text, "the message", done.text)
+        expect_equal(read(student.folder, "ring.c"), "mine", "the student's file")
+
+
+@test
+def a_packed_folder_is_the_same_every_time_and_holds_no_built_files():
+    with Student(RING) as student:
+        student.solve()
+        write("x", student.folder, "ring.o")
+        os.mkdir(os.path.join(student.folder, "build"))
+        packed = []
+        for name in ("one.tar.gz", "two.tar.gz"):
+            path = os.path.join(student.home, name)
+            student.run("pack", student.folder, "--out", path, code=0)
+            os.utime(os.path.join(student.folder, "ring.c"), (1, 1))
+            with open(path, "rb") as file:
+                packed.append(file.read())
+        expect(packed[0] == packed[1], "both are equal")
+        names = subprocess.run(["tar", "tzf", path], check=True, capture_output=True, text=True).stdout.split()
+        expect_equal(names, ["README.md", "answers.txt", "ring.c", "time.txt"], "files")
+        unpacked = os.path.join(student.home, "unpacked")
+        os.mkdir(unpacked)
+        subprocess.run(["tar", "xzf", path, "-C", unpacked], check=True)
+        expect_equal(read(unpacked, "ring.c"), RING.solution(), "a file")
+
+
+@test
+def the_list_shows_points_time_and_state():
+    with Student(RING) as student:
+        shutil.move(student.folder, os.path.join(student.home, "3-ring"))
+        text = student.run("list", code=0).text
+        row = next(line for line in text.splitlines() if " ring " in line)
+        expect(" 100 " in row and " started " in row, "the row of lab 3", text)
+
+
+@test
+def a_wrong_command_line_is_refused_with_what_is_expected():
+    rows = [(["check", "9"], "lab: expected the number of a lab, one of "), (["chek"], "did you mean 'check'"),
+            (["check", "3", ".", "-k", "uneve"], "uneven"), (["autograder", "3"], "--format: expected gradescope or prairielearn"),
+            (["check"], "lab: check: expected the number of a lab")]
+    with Student(RING) as student:
+        for words, message in rows:
+            done = student.run(*words, code=64)
+            expect(message in done.text, f"{words}: {message!r}", done.text)
+        done = student.run("check", "3", "nowhere", code=65)
+        expect("nowhere" in done.text, "a folder that is not there", done.text)
+
+
+@cases([("gradescope", "run_autograder"), ("prairielearn", "run.sh")])
+def an_autograder_holds_all_that_it_needs(run):
+    kind = "gradescope" if run == "run_autograder" else "prairielearn"
+    with Student(RING) as student:
+        student.solve()
+        hidden = os.path.join(student.home, "my tests")
+        os.mkdir(hidden)
+        write("5 4 10\n", hidden, "3-ring.txt")
+        path = os.path.join(student.home, "autograder.zip")
+        student.run("autograder", "3", "--format", kind, "--hidden", hidden, "--out", path, code=0)
+        with zipfile.ZipFile(path) as archive:
+            expect_equal(archive.testzip(), None, "every file's checksum")
+            names = archive.namelist()
+        for name in ("setup.sh", run, "harness", "labs/lab.h", "hidden/3-ring.txt"):
+            expect(name in names, f"{name} is in the archive", names)
+
+
+@test
+def a_gradescope_autograder_writes_its_results():
+    """As Gradescope does it: source/ holds the unpacked archive, run_autograder lies next to it."""
+    with Student(RING) as student:
+        student.solve()
+        base = os.path.join(student.home, "autograder")
+        os.mkdir(base)
+        path = os.path.join(student.home, "autograder.zip")
+        student.run("autograder", "3", "--format", "gradescope", "--out", path, code=0)
+        with zipfile.ZipFile(path) as archive:
+            for entry in archive.infolist():
+                os.chmod(archive.extract(entry, os.path.join(base, "source")), entry.external_attr >> 16 & 0o777)
+        shutil.copy(os.path.join(base, "source", "run_autograder"), base)
+        shutil.copytree(student.folder, os.path.join(base, "submission"))
+        write(json.dumps({"id": 7, "users": [{"email": student.student, "id": 1}, {"email": "x@y", "id": 2}]}), base, "submission_metadata.json")
+        subprocess.run([os.path.join(base, "run_autograder")], check=True, capture_output=True, cwd="/")
+        report = json.loads(read(base, "results", "results.json"))
+        validate_gradescope(report)
+        expect(report["score"] >= 100, "the solution has full points", json.dumps(report, indent=1))
+        expect_equal(report["extra_data"]["student"], student.student, "the id is the e-mail address")
+
+
+if __name__ == "__main__":
+    main()
