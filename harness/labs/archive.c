@@ -226,22 +226,23 @@ static const char set_up[] = "#!/bin/sh\n"
  * chosen. */
 static const char run_gradescope[] =
     "#!/bin/sh\n"
-    "# Grades submission/ and writes results/results.json, in the folder of this file: /autograder.\n"
+    "# Grades submission/ and writes results.json into results/, in the folder of this file: /autograder.\n"
     "cd \"$(dirname \"$0\")\" || exit 1\n"
     "student=$(grep -o '\"email\": *\"[^\"]*\"' submission_metadata.json 2>/dev/null | head -n 1 | cut -d "
     "'\"' -f 4)\n"
     "mkdir -p results\n"
-    "source/harness lab check %d submission --format gradescope --out results/results.json "
+    "source/harness lab check %d submission --format gradescope --out \"$PWD/results\"/results.json "
     "${student:+--student \"$student\"} %s\n"
-    "[ -s results/results.json ]\n";
+    "[ -s \"$PWD/results\"/results.json ]\n";
 
 static const char run_prairielearn[] =
     "#!/bin/sh\n"
-    "# Grades /grade/student and writes /grade/results/results.json.\n"
-    "mkdir -p /grade/results\n"
+    "# Grades /grade/student and writes results.json into /grade/results.\n"
+    "out=/grade/results\n"
+    "mkdir -p $out\n"
     "/grade/serverFilesCourse/labs-grader/harness lab check %d /grade/student --format prairielearn --out "
-    "/grade/results/results.json %s\n"
-    "[ -s /grade/results/results.json ]\n";
+    "$out/results.json %s\n"
+    "[ -s $out/results.json ]\n";
 
 status grader_autograder(const lab *l, int format, const char *hidden, const char *path)
 {
