@@ -70,19 +70,29 @@ static step_part label(const sweep *s, int64_t at, bool in_progress)
     return s->wait->last.rank != ANATOMY_NOBODY && at < s->wait->last.ns ? STEP_WAITING : STEP_OTHER;
 }
 
+static sweep begin_sweep(const anatomy_step *step)
+{
+    return (sweep){.phase = step->phases,
+                   .last_phase = step->phases + step->phase_count - 1,
+                   .wait = step->waits,
+                   .waits_end = step->waits + step->wait_count,
+                   .span = step->spans,
+                   .spans_end = step->spans + step->span_count};
+}
+
+static bool is_in_progress(const sweep *s, int64_t at)
+{
+    return s->span < s->spans_end && s->span->begin_ns <= at;
+}
+
 void anatomy_sweep(const anatomy_step *step, int64_t *waited_ns, anatomy_figures *out)
 {
-    sweep s = {.phase = step->phases,
-               .last_phase = step->phases + step->phase_count - 1,
-               .wait = step->waits,
-               .waits_end = step->waits + step->wait_count,
-               .span = step->spans,
-               .spans_end = step->spans + step->span_count};
+    sweep s = begin_sweep(step);
     *out = (anatomy_figures){.waited_for = ANATOMY_NOBODY};
     for (int64_t at = step->begin_ns, next; at < step->end_ns; at = next) {
         pass(&s, at);
         next = next_edge(&s, at, step->end_ns);
-        bool in_progress = s.span < s.spans_end && s.span->begin_ns <= at;
+        bool in_progress = is_in_progress(&s, at);
         step_part part = label(&s, at, in_progress);
         out->parts[part] += next - at;
         if (in_progress && part != STEP_EXPOSED) out->hidden_ns += next - at;
@@ -91,6 +101,26 @@ void anatomy_sweep(const anatomy_step *step, int64_t *waited_ns, anatomy_figures
         waited_ns[rank] += next - at;
         if (out->waited_for == ANATOMY_NOBODY || waited_ns[rank] > waited_ns[out->waited_for]) out->waited_for = rank;
     }
+}
+
+/* The labels as slices of the trace. */
+static void trace_parts(trace *t, const anatomy_step *step)
+{
+    static const char *const names[STEP_PARTS] = {"data",    "forward",   "backward", "exposed_communication",
+                                                  "waiting", "optimizer", "other"};
+    sweep s = begin_sweep(step);
+    int64_t begin = step->begin_ns, at = step->begin_ns;
+    step_part now = STEP_OTHER;
+    for (int64_t next; at < step->end_ns; at = next) {
+        pass(&s, at);
+        next = next_edge(&s, at, step->end_ns);
+        step_part part = label(&s, at, is_in_progress(&s, at));
+        if (part == now) continue;
+        if (at > begin) trace_slice(t, TRACE_PARTS, names[now], TRACE_NO_INDEX, begin, at);
+        begin = at;
+        now = part;
+    }
+    if (at > begin) trace_slice(t, TRACE_PARTS, names[now], TRACE_NO_INDEX, begin, at);
 }
 
 /* ---- spans ------------------------------------------------------------------------------------ */
@@ -194,6 +224,7 @@ void anatomy_end_step(anatomy *a, anatomy_span now, const anatomy_phase *phases,
                          .wait_count = a->wait_count,
                          .span_count = a->span_count};
     anatomy_sweep(&step, a->waited_ns, out);
+    if (trace_is_on(a->trace)) trace_parts(a->trace, &step);
     out->hidden_ns += covered(a, a->previous) - a->previous_ns;
     a->previous = now;
     a->previous_ns = covered(a, now);

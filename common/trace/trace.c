@@ -5,8 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-typedef enum trace_kind { TRACE_SLICE, TRACE_ASYNC, TRACE_FLOW, TRACE_MEMORY } trace_kind;
-
 typedef struct trace_event {
     trace_kind kind;
     int32_t track; /* of slices and flows */
@@ -89,6 +87,27 @@ void trace_memory(trace *t, int64_t ns, const int64_t bytes[LEDGER_CLASS_COUNT])
     add(t, events, LEDGER_CLASS_COUNT);
 }
 
+static int64_t recorded(const trace *t)
+{
+    int64_t count = atomic_load_explicit(&t->count, memory_order_acquire);
+    return count < t->capacity ? count : t->capacity;
+}
+
+bool trace_read(const trace *t, int64_t i, trace_entry *out)
+{
+    if (!t || i >= recorded(t)) return false;
+    const trace_event *e = &t->events[i];
+    *out = (trace_entry){.kind = e->kind,
+                         .track = (trace_track)e->track,
+                         .name = e->name,
+                         .index = e->index,
+                         .id = e->id,
+                         .begin_ns = e->begin_ns,
+                         .end_ns = e->end_ns};
+    if (e->kind == TRACE_FLOW) out->point = (trace_flow_point)e->end_ns;
+    return true;
+}
+
 /* ---- as JSON ------------------------------------------------------------------------------------ */
 
 static const char *const track_names[TRACE_TRACKS] = {
@@ -164,8 +183,7 @@ static bool has_slices(const trace *t, int64_t count, int track)
 void trace_write(const trace *t, int process, const char *name, text_buffer *out)
 {
     if (!t) return;
-    int64_t count = atomic_load_explicit(&t->count, memory_order_acquire);
-    if (count > t->capacity) count = t->capacity;
+    int64_t count = recorded(t);
     write_name(process, 0, name, process, out);
     for (int k = 0; k < TRACE_TRACKS; k++)
         if (k < TRACE_COMPUTE_STREAM || has_slices(t, count, k)) write_name(process, k + 1, track_names[k], k, out);

@@ -2,7 +2,7 @@
  * events, which Perfetto reads too ("Trace Event Format", Duman et al., 2016).
  *
  * A rank is a process with a few tracks, on which slices nest; those of streams are only there where something is
- * recorded on them (virtual devices). What overlaps (buckets and keys in flight) is in asynchronous slices. A flow is an arrow through slices: from the gradient that made a bucket ready, to
+ * recorded on them (virtual devices); the parts of a step are those of its anatomy (common/sync/anatomy.h). What overlaps (buckets and keys in flight) is in asynchronous slices. A flow is an arrow through slices: from the gradient that made a bucket ready, to
  * the communication that carried it, to the wait that ended with it.
  *
  * Any thread may record. Every function accepts NULL and then does nothing. All ranks use one clock. */
@@ -24,7 +24,8 @@ typedef struct trace trace;
     X(COMMUNICATION, "communication")                                                                        \
     X(OPTIMIZER, "optimizer")                                                                                \
     X(COMPUTE_STREAM, "compute stream")                                                                      \
-    X(COPY_STREAM, "copy stream")
+    X(COPY_STREAM, "copy stream")                                                                            \
+    X(PARTS, "parts of the step")
 
 #define TRACE_TRACK_ENUM(name, text) TRACE_##name,
 typedef enum trace_track { TRACE_TRACK_LIST(TRACE_TRACK_ENUM) TRACE_TRACKS } trace_track;
@@ -51,6 +52,20 @@ void trace_async(trace *t, const char *name, int64_t index, int64_t id, int64_t 
 void trace_flow(trace *t, trace_flow_point point, trace_track track, int64_t id, int64_t ns);
 /* Logical bytes of every class. */
 void trace_memory(trace *t, int64_t ns, const int64_t bytes[LEDGER_CLASS_COUNT]);
+
+/* What was recorded, for a reader after the recorded work has ended. Of a flow begin_ns is the point; of memory nothing is
+ * set but the kind. */
+typedef enum trace_kind { TRACE_SLICE, TRACE_ASYNC, TRACE_FLOW, TRACE_MEMORY } trace_kind;
+typedef struct trace_entry {
+    trace_kind kind;
+    trace_track track;
+    trace_flow_point point; /* of a flow */
+    const char *name;
+    int64_t index, id, begin_ns, end_ns;
+} trace_entry;
+
+/* Entry `i`, from 0, in the order of recording; false: there is none. */
+bool trace_read(const trace *t, int64_t i, trace_entry *out);
 
 /* Appends the events as JSON objects, each followed by a comma. `process` is a number of the rank that is
  * unique in the file, `name` what the viewer shows. */

@@ -1,4 +1,5 @@
-/* harness report FILE: the report of a run, a comparison, a plan or a reproduction, from the JSON that it wrote. */
+/* harness report FILE...: the report of a run, a comparison, a plan or a reproduction, from the JSON that it
+ * wrote; of runs also as a page, its figures and their numbers. */
 #include "harness/commands/commands.h"
 
 #include "common/base/log.h"
@@ -7,25 +8,28 @@
 #include "harness/run/run_result.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
-typedef struct report_options {
+typedef struct report_command {
+    const char *page, *svg, *csv;
     bool verbose;
-} report_options;
+} report_command;
 
+#define FIELD(name) offsetof(report_command, name)
 static const option option_list[] = {
-    {"verbose", OPTION_FLAG, offsetof(report_options, verbose), .letter = 'v',
+    {"out", OPTION_TEXT, FIELD(page), .letter = 'o', .argument = "FILE.html",
+     .help = "write one page with figures, instead of text"},
+    {"svg", OPTION_TEXT, FIELD(svg), .argument = "DIR", .help = "write each figure there as a file"},
+    {"csv", OPTION_TEXT, FIELD(csv), .argument = "DIR", .help = "write each figure's numbers there"},
+    {"verbose", OPTION_FLAG, FIELD(verbose), .letter = 'v',
      .help = "print the tables of a run, too, after the verdict"},
 };
-static const option_table report_option_table = {"Report", option_list, sizeof option_list / sizeof option_list[0]};
-
-static size_t bind_report(void *options, option_binding *bindings)
-{
-    *bindings = (option_binding){.table = &report_option_table, .storage = options};
-    return 1;
-}
+static const option_table report_option_table = {"Report", option_list,
+                                                 sizeof option_list / sizeof option_list[0]};
 
 static status load(const char *path, json_t **out)
 {
@@ -39,53 +43,157 @@ static status load(const char *path, json_t **out)
     return fail(STATUS_DATA, "%s:%d:%d: %s", path, error.line, error.column, error.text);
 }
 
-/* An older file is shown as far as its keys have the names of today. */
-static status render(const char *path, json_t *result, bool verbose, text_buffer *out)
+static status check_version(const char *path, const json_t *result)
 {
-    const json_t *runs = json_object_get(result, "runs"),
-                 *version = json_object_get(result, "schema_version");
-    json_int_t found = json_integer_value(version);
+    json_int_t found = json_integer_value(json_object_get(result, "schema_version"));
     if (found > RESULT_SCHEMA_VERSION)
         return fail(STATUS_DATA,
                     "%s: schema_version: expected at most %d, got %lld: a newer program wrote it", path,
                     RESULT_SCHEMA_VERSION, (long long)found);
+    return STATUS_OK;
+}
+
+/* An older file is shown as far as its keys have the names of today. */
+static void warn_of_version(const char *path, const json_t *result)
+{
+    const json_t *version = json_object_get(result, "schema_version");
+    json_int_t found = json_integer_value(version);
+    if (version && found < RESULT_SCHEMA_VERSION)
+        log_warn("%s: schema_version %lld, this program writes %d: figures that are not there are shown as -",
+                 path, (long long)found, RESULT_SCHEMA_VERSION);
+}
+
+/* Runs of earlier versions have no verdict. */
+static status judge(json_t *result)
+{
+    if (json_object_get(result, "verdict")) return STATUS_OK;
+    return run_result_judge(result, !strstr(report_text_at(result, "hardware_note"), "one after the other"));
+}
+
+static status render(const char *path, json_t *result, bool verbose, text_buffer *out)
+{
+    const json_t *runs = json_object_get(result, "runs");
+    TRY(check_version(path, result));
     if (json_array_size(runs) > 0)
         report_compare(runs, out);
     else if (json_object_get(result, "cells"))
         report_reproduction(result, out);
     else if (json_object_get(result, "workload") && json_object_get(result, "jobs")) {
-        if (!json_object_get(result, "verdict"))
-            TRY(run_result_judge(result, !strstr(report_text_at(result, "hardware_note"), "one after the other")));
+        TRY(judge(result));
         report_run(result, verbose, out);
-    }
-    else if (json_object_get(result, "jobs"))
+    } else if (json_object_get(result, "jobs"))
         report_plan(result, out);
     else
-        return fail(STATUS_DATA, "%s: expected the JSON of harness run, run --plan, compare --policies or reproduce", path);
-    if (version && found < RESULT_SCHEMA_VERSION)
-        log_warn("%s: schema_version %lld, this program writes %d: figures that are not there are shown as -",
-                 path, (long long)found, RESULT_SCHEMA_VERSION);
+        return fail(STATUS_DATA,
+                    "%s: expected the JSON of harness run, run --plan, compare --policies or reproduce",
+                    path);
+    warn_of_version(path, result);
     return STATUS_OK;
+}
+
+/* ---- pages and figures -------------------------------------------------------------------------- */
+
+/* The results of runs in a file: one, or with `compare --policies` one with the jobs of all. */
+static status add_results(const char *path, json_t *result, json_t *results)
+{
+    const json_t *runs = json_object_get(result, "runs");
+    json_t *whole = json_array_size(runs) > 0 ? json_copy(json_array_get(runs, 0)) : json_incref(result);
+    if (json_array_size(runs) > 0) {
+        json_t *jobs = json_array();
+        for (size_t i = 0; i < json_array_size(runs); i++)
+            json_array_extend(jobs, json_object_get(json_array_get(runs, i), "jobs"));
+        json_object_set_new(whole, "jobs", jobs);
+        json_object_del(whole, "verdict");
+    }
+    bool is_run = json_is_object(json_object_get(whole, "workload")) &&
+                  json_array_size(report_at(whole, "jobs.0.ranks")) > 0 &&
+                  json_is_object(report_at(whole, "jobs.0.step_time"));
+    json_array_append_new(results, whole);
+    return is_run ? judge(whole)
+                  : fail(STATUS_DATA, "%s: expected the JSON of harness run or compare --policies", path);
+}
+
+static status load_runs(const command_line *line, json_t *results)
+{
+    for (int i = 0; i < line->word_count; i++) {
+        json_t *result = NULL;
+        TRY(load(line->words[i], &result));
+        status rc = check_version(line->words[i], result);
+        if (rc == STATUS_OK) rc = add_results(line->words[i], result, results);
+        if (rc == STATUS_OK) warn_of_version(line->words[i], result);
+        json_decref(result);
+        TRY(rc);
+    }
+    return STATUS_OK;
+}
+
+/* Files of a second and further result begin with its number. */
+static status write_figures(const json_t *results, const char *folder, const char *extension,
+                            const char *(*write)(const json_t *result, int number, text_buffer *out))
+{
+    size_t i;
+    json_t *result;
+    if (mkdir(folder, 0777) != 0 && errno != EEXIST) return fail_errno(STATUS_CANNOT_CREATE, "%s", folder);
+    json_array_foreach((json_t *)results, i, result)
+    {
+        text_buffer out = {0};
+        const char *name;
+        for (int number = 0; (name = write(result, number, &out)); number++) {
+            char path[PATH_MAX], which[24] = "";
+            if (i > 0) snprintf(which, sizeof which, "%zu-", i + 1);
+            snprintf(path, sizeof path, "%s/%s%s.%s", folder, which, name, extension);
+            if (out.length > 0) TRY(output_file(&out, path));
+            text_free(&out);
+        }
+    }
+    return STATUS_OK;
+}
+
+static status write_pages(const report_command *c, const json_t *results)
+{
+    text_buffer out = {0};
+    if (c->svg) TRY(write_figures(results, c->svg, "svg", report_figure_svg));
+    if (c->csv) TRY(write_figures(results, c->csv, "csv", report_figure_csv));
+    if (!c->page) return STATUS_OK;
+    report_page(results, &out);
+    return output_file(&out, c->page);
 }
 
 static status run_report(command_line *line)
 {
+    const report_command *c = line->options;
+    bool pages = c->page || c->svg || c->csv;
     json_t *result = NULL;
     text_buffer out = {0};
-    if (line->word_count != 1)
-        return fail(STATUS_USAGE, "report: expected one file, got %d", line->word_count);
+    if (line->word_count < 1 || (!pages && line->word_count != 1))
+        return fail(STATUS_USAGE, "report: expected one file, got %d; several need -o FILE.html",
+                    line->word_count);
+    if (pages) {
+        json_t *results = json_array();
+        status rc = load_runs(line, results);
+        if (rc == STATUS_OK) rc = write_pages(c, results);
+        json_decref(results);
+        return rc;
+    }
     TRY(load(line->words[0], &result));
-    status rc = render(line->words[0], result, ((const report_options *)line->options)->verbose, &out);
+    status rc = render(line->words[0], result, c->verbose, &out);
     json_decref(result);
     if (rc == STATUS_OK) return output_text(&out);
     text_free(&out);
     return rc;
 }
 
-const command command_report = {.name = "report",
-                                .usage = "FILE [--verbose]",
-                                .summary = "print the report of a run, plan or reproduction from its JSON",
-                                .options_size = sizeof(report_options),
-                                .bind = bind_report,
-                                .most_words = 1,
-                                .run = run_report};
+static size_t bind_report(void *options, option_binding *bindings)
+{
+    bindings[0] = (option_binding){.table = &report_option_table, .storage = options};
+    return 1;
+}
+
+const command command_report = {
+    .name = "report",
+    .usage = "FILE... [options]",
+    .summary = "show the report of a run, plan or reproduction from its JSON: as text, page or figures",
+    .options_size = sizeof(report_command),
+    .bind = bind_report,
+    .most_words = 64,
+    .run = run_report};

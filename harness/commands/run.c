@@ -24,7 +24,17 @@ typedef struct run_command {
     int64_t started_at_s;
 } run_command;
 
-/* Writes the JSON and prints the report, as the options want it. Takes over `result`. */
+static status write_page(json_t *result, const char *path)
+{
+    json_t *results = json_array();
+    text_buffer page = {0};
+    json_array_append(results, result);
+    report_page(results, &page);
+    json_decref(results);
+    return output_file(&page, path);
+}
+
+/* Writes the JSON and the page, and prints the report, as the options want it. Takes over `result`. */
 static status deliver(const run_command *c, json_t *result)
 {
     const char *json = c->config.run.json;
@@ -32,10 +42,11 @@ static status deliver(const run_command *c, json_t *result)
     text_buffer text = {0};
     if (!only_json && c->config.run.plan) report_plan(result, &text);
     else if (!only_json) report_run(result, c->config.run.verbose, &text);
+    status drawn = c->config.run.report && !c->config.run.plan ? write_page(result, c->config.run.report) : STATUS_OK;
     status written = json ? output_json(result, json) : STATUS_OK;
     if (!json) json_decref(result);
-    status printed = output_text(&text); /* also where the file failed: what was measured is not lost */
-    return written != STATUS_OK ? written : printed;
+    status printed = output_text(&text); /* also where a file failed: what was measured is not lost */
+    return written != STATUS_OK ? written : drawn != STATUS_OK ? drawn : printed;
 }
 
 /* ---- a plan ------------------------------------------------------------------------------------ */
@@ -54,6 +65,7 @@ static status run_and_report(run_command *c, command_line *line)
 {
     json_t *result = NULL;
     if (c->config.run.json) TRY(output_probe(c->config.run.json));
+    if (c->config.run.report) TRY(output_probe(c->config.run.report));
     if (c->config.run.trace) TRY(output_probe(c->config.run.trace));
     status rc = command_run_repeated(&c->config, &c->plan, line->argv, &result, &line->exit_code);
     status delivered = result ? deliver(c, result) : STATUS_OK;

@@ -8,6 +8,8 @@
  *   report_memory     where a job's memory is
  *   report_compare    several runs, and how stale reads were
  *   report_reproduction  a published table next to ours
+ *   figures, svg      a run's figures: their numbers as tables, drawn as SVG (files figure_*)
+ *   report_page       runs as a page of HTML with these figures
  *   significance      whether a difference between runs is shown */
 #ifndef HARNESS_REPORT_REPORT_H
 #define HARNESS_REPORT_REPORT_H
@@ -25,6 +27,9 @@ const char *report_text_at(const json_t *object, const char *path);
 /* A run: what it shows, in at most ten lines of 80 columns (docs/measuring.md), and with `verbose` its tables, side by side. */
 void report_run(const json_t *result, bool verbose, text_buffer *out);
 
+/* The sentences of the verdict alone, a line each. */
+void report_sentences(const json_t *result, text_buffer *out);
+
 /* The first line of every report, without its end: model, input, classes, parameters, data, batch, optimizer, seed. */
 void report_workload(const json_t *workload, text_buffer *out);
 
@@ -36,6 +41,14 @@ void report_memory_of_policies(const json_t *result, text_buffer *out);
 
 /* A published table next to ours (harness/reproduce), as Markdown. */
 void report_reproduction(const json_t *result, text_buffer *out);
+
+/* One page of HTML for an array of results of runs, self-contained: it loads nothing. */
+void report_page(const json_t *results, text_buffer *out);
+
+/* Figure `number`, from 0, of a result: as an SVG file of its own, or its numbers as CSV. Appends nothing where the result
+ * has nothing to show. Returns its name; NULL: there is no such figure. */
+const char *report_figure_svg(const json_t *result, int number, text_buffer *out);
+const char *report_figure_csv(const json_t *result, int number, text_buffer *out);
 
 /* Several results of runs of one engine each: what `harness compare` prints. */
 void report_compare(const json_t *runs, text_buffer *out);

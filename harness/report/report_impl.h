@@ -45,6 +45,9 @@ void report_notes(const json_t *jobs, text_buffer *out);
 /* The head of a table of jobs: their names. */
 void report_heads(report_layout layout, const json_t *jobs, const char *label, text_buffer *out);
 
+/* report_verdict.c: whether the interval of the factor includes 1. */
+bool report_verdict_is_open(const json_t *verdict);
+
 /* report_text.c: the tables of a run. */
 void report_tables(const json_t *result, text_buffer *out);
 

@@ -87,10 +87,13 @@ char *report_job_name(const json_t *job, char *buffer, size_t size)
     const char *engine = report_text_at(job, "engine"), *policy = report_text_at(job, "policy");
     if (strcmp(report_text_at(job, "name"), "all-cores") == 0) policy = "all cores";
     if (strcmp(report_text_at(job, "name"), "isolated") == 0) policy = "isolated";
-    if (strcmp(engine, policy) == 0)
-        snprintf(buffer, size, "%s", engine);
-    else
-        snprintf(buffer, size, "%s (%s)", engine, policy);
+    int whole = strcmp(engine, policy) == 0 ? snprintf(buffer, size, "%s", engine)
+                                            : snprintf(buffer, size, "%s (%s)", engine, policy);
+    if (whole < (int)size) return buffer;
+    size_t end = size - 1; /* cut: not within a character of UTF-8 */
+    while (end > 0 && ((unsigned char)buffer[end - 1] & 0xc0) == 0x80) end--;
+    if (end > 0 && (unsigned char)buffer[end - 1] >= 0xc0) end--;
+    buffer[end] = '\0';
     return buffer;
 }
 

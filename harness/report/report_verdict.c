@@ -23,6 +23,11 @@ typedef struct shares {
 
 /* ---- lines -------------------------------------------------------------------------------------- */
 
+static void append_sentence(const char *text, text_buffer *out)
+{
+    text_append(out, "%s\n", text);
+}
+
 /* Appends the text in lines of at most COLUMNS; each but the first is indented. A longer word is cut. */
 static void append_wrapped(const char *text, text_buffer *out)
 {
@@ -105,8 +110,7 @@ static const char *over_of(const json_t *verdict, char *buffer, size_t size)
     return buffer;
 }
 
-/* Whether the interval of the factor includes 1. */
-static bool is_open(const json_t *verdict)
+bool report_verdict_is_open(const json_t *verdict)
 {
     const json_t *shown = json_object_get(verdict, "shown");
     if (json_is_boolean(shown)) return !json_is_true(shown);
@@ -131,13 +135,13 @@ static void faster_lines(const json_t *result, const json_t *verdict, text_buffe
                  over_of(verdict, over, sizeof over));
     else if (!is_virtual)
         snprintf(tail, sizeof tail, ", a single measurement");
-    if (!is_open(verdict))
+    if (!report_verdict_is_open(verdict))
         snprintf(line, sizeof line, "%s trains %.3f times as fast as %s: %s and %s samples/s%s.", faster, factor, slower, rate,
                  other, tail);
     else
         snprintf(line, sizeof line, "No difference is shown: %s %s and %s %s samples/s, a factor of %.3f%s.", faster, rate, slower,
                  other, factor, tail);
-    append_wrapped(line, out);
+    append_sentence(line, out);
 }
 
 static void rate_lines(const json_t *result, const json_t *job, text_buffer *out)
@@ -160,7 +164,7 @@ static void rate_lines(const json_t *result, const json_t *job, text_buffer *out
         snprintf(line, sizeof line, "%s trains %s samples/s%s; a step takes %s.", report_job_name(job, name, sizeof name),
                  format_rate(samples, rate, sizeof rate), tail, text_format_duration(step, sizeof step, 1e9 * seconds));
     }
-    append_wrapped(line, out);
+    append_sentence(line, out);
 }
 
 /* ---- where the time goes ------------------------------------------------------------------------ */
@@ -207,7 +211,7 @@ static void time_lines(const json_t *job, text_buffer *out)
                          part_names[next]);
     }
     snprintf(line + used, sizeof line - (size_t)used, ".");
-    append_wrapped(line, out);
+    append_sentence(line, out);
 }
 
 /* ---- memory ------------------------------------------------------------------------------------- */
@@ -227,7 +231,7 @@ static void memory_lines(const json_t *ps, const json_t *other, text_buffer *out
                  text_format_bytes(more, sizeof more, difference), tail);
     else
         snprintf(line, sizeof line, "Memory: every rank of %s %s%s", report_text_at(job, "engine"), most, tail);
-    append_wrapped(line, out);
+    append_sentence(line, out);
 }
 
 /* ---- limits and what to try --------------------------------------------------------------------- */
@@ -259,7 +263,7 @@ static void limit_lines(const json_t *slower, const json_t *faster, text_buffer 
         snprintf(line, sizeof line, "Limit of both: %s, %.0f %% of a step of %s, %.0f %% of %s.", limit, of_slower, a, of_faster, b);
     else
         snprintf(line, sizeof line, "Limits: %s (%.0f %%) of %s, %s (%.0f %%) of %s.", limit, of_slower, a, other, of_faster, b);
-    append_wrapped(line, out);
+    append_sentence(line, out);
 }
 
 /* What could make the job faster: of the parts of its step that are no computation, the largest. */
@@ -298,23 +302,23 @@ static void next_lines(const json_t *result, const json_t *verdict, const json_t
     const json_t *gradient = report_at(result, "agreement.first_gradient");
     if (json_is_true(json_object_get(gradient, "compared")) && json_is_false(json_object_get(gradient, "bit_identical")) &&
         json_is_false(json_object_get(gradient, "within_bound"))) {
-        append_wrapped("DIFFERENT gradients of ps and ring in the first step, by more than orders of sums can be: see --verbose.",
+        append_sentence("DIFFERENT gradients of ps and ring in the first step, by more than orders of sums can be: see --verbose.",
                        out);
         return;
     }
     double runs = report_number_at(result, "repetitions.count");
-    if (verdict && is_open(verdict) && !(runs >= SIGNIFICANCE_LEAST_ROUNDS))
+    if (verdict && report_verdict_is_open(verdict) && !(runs >= SIGNIFICANCE_LEAST_ROUNDS))
         snprintf(advice, sizeof advice, "--repeat 10, which decides whether the difference is real");
-    else if (verdict && is_open(verdict) && report_number_at(verdict, "detectable") > 0.05)
+    else if (verdict && report_verdict_is_open(verdict) && report_number_at(verdict, "detectable") > 0.05)
         snprintf(advice, sizeof advice, "--repeat %.0f shows a difference of 5 %%; these runs would show %.1f %%",
                  report_number_at(verdict, "runs_for_5_percent"), 100 * report_number_at(verdict, "detectable"));
     else
         advise(result, slower, advice, sizeof advice);
     snprintf(line, sizeof line, "Next: %s. --verbose prints all tables.", advice);
-    append_wrapped(line, out);
+    append_sentence(line, out);
 }
 
-static void verdict_lines(const json_t *result, text_buffer *out)
+void report_sentences(const json_t *result, text_buffer *out)
 {
     const json_t *jobs = json_object_get(result, "jobs"), *verdict = json_object_get(result, "verdict");
     const json_t *ps = job_named(result, "ps"), *ring = job_named(result, "ring");
@@ -325,10 +329,9 @@ static void verdict_lines(const json_t *result, text_buffer *out)
         slower = job_named(result, report_text_at(verdict, "slower"));
         faster = job_named(result, report_text_at(verdict, "faster"));
     }
-    context_lines(result, out);
     if (verdict) faster_lines(result, verdict, out);
     else if (only) rate_lines(result, only, out);
-    else text_append(out, "ps and ring: nothing was measured.\n");
+    else append_sentence("ps and ring: nothing was measured.", out);
     if (!slower) slower = json_array_get(jobs, json_array_size(jobs) - 1);
     if (!slower) return;
     time_lines(slower, out);
@@ -339,7 +342,12 @@ static void verdict_lines(const json_t *result, text_buffer *out)
 
 void report_run(const json_t *result, bool verbose, text_buffer *out)
 {
-    verdict_lines(result, out);
+    text_buffer sentences = {0};
+    context_lines(result, out);
+    report_sentences(result, &sentences);
+    for (char *rest, *at = sentences.data ? strtok_r(sentences.data, "\n", &rest) : NULL; at; at = strtok_r(NULL, "\n", &rest))
+        append_wrapped(at, out);
+    text_free(&sentences);
     if (!verbose) return;
     text_append(out, "\n");
     report_tables(result, out);

@@ -97,9 +97,39 @@ static void add_skipped(json_t *job, const json_t *ranks)
     json_object_set_new(job, "updates_skipped", json_integer(most));
 }
 
+/* Of the steps that ranks recorded, the one whose time is nearest to the median step's stays in "timeline". */
+static void choose_timeline(const json_t *job, const json_t *ranks)
+{
+    const json_t *steps = json_object_get(job, "step_s"), *indices = json_object_get(json_array_get(ranks, 0), "step_index");
+    double median = json_number_value(json_object_get(json_object_get(job, "step_time"), "median_s")), nearest = INFINITY;
+    int64_t chosen = -1;
+    size_t i, r;
+    json_t *rank, *timeline;
+    json_array_foreach(json_object_get(json_array_get(ranks, 0), "timeline"), i, timeline)
+    {
+        for (size_t s = 0; s < json_array_size(steps); s++) {
+            double off = fabs(json_number_value(json_array_get(steps, s)) - median);
+            int64_t index = json_integer_value(json_array_get(indices, s));
+            if (index != get_int(timeline, "step") || off >= nearest) continue;
+            nearest = off;
+            chosen = index;
+        }
+    }
+    json_array_foreach((json_t *)ranks, r, rank)
+    {
+        json_t *mine = json_null();
+        json_array_foreach(json_object_get(rank, "timeline"), i, timeline)
+        {
+            if (get_int(timeline, "step") == chosen) mine = json_incref(timeline);
+        }
+        json_object_set_new(rank, "timeline", mine);
+    }
+}
+
 status job_result_finish(json_t *job, json_t *ranks)
 {
     TRY(job_result_add_times(job, ranks));
+    choose_timeline(job, ranks);
     add_traffic(job, ranks);
     job_result_add_memory(job, ranks);
     add_losses(job, ranks);

@@ -86,6 +86,8 @@ static const option_effect table[] = {
     {"repeat", EVERY, PLAN, EFFECT_NOTHING, "nothing runs"},
     {"config", EVERY, ALL, EFFECT_CHANGES, "exit code"}, /* of a file that is not there */
     {"json", EVERY, ALL, EFFECT_CHANGES, "a file"},
+    {"report", EVERY, RUNS, EFFECT_CHANGES, "a file"},
+    {"report", EVERY, PLAN, EFFECT_NOTHING, "a plan has no steps to draw"},
     {"trace trace-steps", EVERY, RUNS, EFFECT_CHANGES, "a file"},
     {"trace trace-steps", EVERY, PLAN, EFFECT_NOTHING, "a plan has no time"},
     {"verbose", EVERY, RUNS, EFFECT_CHANGES, "stdout"},

@@ -8,6 +8,7 @@
 #include "common/net/rendezvous.h"
 #include "common/net/status_table.h"
 #include "common/trace/trace.h"
+#include "harness/run/record.h"
 #include "harness/run/run_result.h"
 #include "harness/train/trainer.h"
 
@@ -85,14 +86,16 @@ void rank_checkpoint_close(rank_checkpoint *c);
 /* Saves the run after `steps` steps. All ranks call it, flushed; rank 0 writes. */
 status rank_checkpoint_save(rank_checkpoint *c, int64_t steps, batch_position next);
 
-/* ---- rank_trace.c: the time line of some steps (--trace), recorded by engine and train loop, gathered on rank 0 ---- */
+/* ---- rank_trace.c: the time line of some steps, recorded by engine and train loop: for the file of --trace, gathered on
+ * rank 0, and one step of it for the results ---- */
 
 typedef struct rank_trace {
-    trace *recorder;    /* NULL: no --trace */
+    trace *recorder;
     int64_t begin, end; /* steps [begin, end) of the run; end 0: not chosen yet */
+    bool to_file;       /* --trace; without it a few steps are recorded, of which the results hold one */
 } rank_trace;
 
-/* Room for the steps of --trace-steps, and in each of them for so many kernels. */
+/* Room for the steps of --trace-steps, and in each of them for so many kernels with --trace. */
 status rank_trace_open(const run_config *config, const nn_model *model, int64_t kernels, rank_trace *out);
 /* Where no steps were chosen, the first measured ones are. */
 void rank_trace_choose(rank_trace *t, int64_t first_measured);
@@ -106,6 +109,10 @@ enum { TRACE_MOST_RANKS = 4096 }; /* of a job, in the numbers of processes */
 
 /* Appends the rank's events, each followed by a comma. */
 void rank_trace_write(const rank_trace *t, int job, int rank, text_buffer *out);
+
+/* "timeline" of the rank's JSON: the first recorded ones of its measured steps, of which the job's results keep one
+ * (job_result_finish()). On rank 0's clock. */
+status rank_trace_to_json(const rank_trace *t, const record *record, const clock_alignment *clock, json_t *rank);
 
 /* With --trace all ranks call it. *text on rank 0, the caller's: all ranks' events, each followed by
  * a comma; NULL elsewhere. */

@@ -49,7 +49,9 @@ static json_t *rank_to_json(rank_state *s)
     bool whole = rank && json_object_set_new(rank, "staleness", staleness) == 0;
     json_object_set_new(rank, "slow_factor", json_real(trainer_slowdown(s->trainer)));
     json_object_set_new(rank, "loader_threads", json_integer(s->batches.loader_threads));
-    if (whole && record_to_json(&s->record, &s->clock, rank) == STATUS_OK) return rank;
+    if (whole && record_to_json(&s->record, &s->clock, rank) == STATUS_OK &&
+        rank_trace_to_json(&s->trace, &s->record, &s->clock, rank) == STATUS_OK)
+        return rank;
     json_decref(rank);
     return NULL;
 }

@@ -87,6 +87,8 @@ static const option run_option_list[] = {
              "command line come after it"},
     {"json", OPTION_TEXT, FIELD(json), .argument = "FILE",
      .help = "write the results there; -: to stdout, without the report"},
+    {"report", OPTION_TEXT, FIELD(report), .argument = "FILE.html",
+     .help = "write the report as a page with figures there"},
     {"trace", OPTION_TEXT, FIELD(trace), .argument = "FILE",
      .help = "write a time line of all ranks there, for ui.perfetto.dev"},
     {"trace-steps", OPTION_TEXT, FIELD(trace_steps), .argument = "FIRST:END", .level = OPTION_RARE,
@@ -258,8 +260,8 @@ static status check_outputs(const run_config *c)
 {
     const struct {
         const char *name, *path;
-    } outputs[] = {{"json", c->run.json}, {"trace", c->run.trace}, {"save", c->checkpoint.save}};
-    for (int i = 0; i < 3; i++)
+    } outputs[] = {{"json", c->run.json}, {"report", c->run.report}, {"trace", c->run.trace}, {"save", c->checkpoint.save}};
+    for (int i = 0; i < 4; i++)
         for (int j = 0; j < i; j++)
             if (outputs[i].path && outputs[j].path && strcmp(outputs[i].path, outputs[j].path) == 0)
                 return fail(STATUS_USAGE, "--%s and --%s: expected different files, got '%s' for both",

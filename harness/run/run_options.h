@@ -29,6 +29,7 @@ typedef struct run_options {
     const char *config, *json;
     bool quiet, plan, verbose;
     int64_t repeat;
+    const char *report;
     const char *trace, *trace_steps;
     int log_level;
     int64_t eval_every;

@@ -117,8 +117,10 @@ static json_t *rank_to_json(const job_record *j, int rank, trainer *t)
     bool whole = object && json_object_set_new(object, "staleness", staleness) == 0;
     json_object_set_new(object, "slow_factor", json_real(trainer_slowdown(t)));
     if (whole) overlap_to_json(&j->ranks[rank].overlap, trainer_engine(t), object);
-    if (whole &&
-        record_to_json(&j->ranks[rank].record, &(clock_alignment){.aligned = false}, object) == STATUS_OK)
+    const clock_alignment clock = {.aligned = false};
+    const rank_trace *trace = virtual_trace_rank(&j->trace, rank);
+    if (whole && record_to_json(&j->ranks[rank].record, &clock, object) == STATUS_OK &&
+        (!trace || rank_trace_to_json(trace, &j->ranks[rank].record, &clock, object) == STATUS_OK))
         return object;
     json_decref(object);
     return NULL;

@@ -12,10 +12,10 @@ status virtual_trace_open(const run_config *c, const nn_model *model, int engine
                           virtual_trace *out)
 {
     enum { KERNELS = 200, KERNELS_PER_PARAMETER = 24 }; /* of a batch */
-    *out = (virtual_trace){.engine = engine};
-    if (!c->run.trace) return STATUS_OK;
+    *out = (virtual_trace){.engine = engine, .to_file = c->run.trace != NULL};
     out->rank_count = world < VIRTUAL_TRACE_RANKS ? world : VIRTUAL_TRACE_RANKS;
-    if (out->rank_count < world)
+    if (!out->to_file && out->rank_count > VIRTUAL_TIMELINE_RANKS) out->rank_count = VIRTUAL_TIMELINE_RANKS;
+    if (out->to_file && out->rank_count < world)
         log_info("the time line shows ranks 0 to %d of %d", VIRTUAL_TRACE_RANKS - 1, world);
     out->ranks = calloc((size_t)out->rank_count, sizeof *out->ranks);
     if (!out->ranks) return fail(STATUS_SYSTEM, "no memory to trace %d ranks", out->rank_count);
@@ -36,7 +36,7 @@ void virtual_trace_close(virtual_trace *t)
     *t = (virtual_trace){0};
 }
 
-rank_trace *virtual_trace_rank(virtual_trace *t, int rank)
+rank_trace *virtual_trace_rank(const virtual_trace *t, int rank)
 {
     return t->ranks && rank < t->rank_count ? &t->ranks[rank] : NULL;
 }
@@ -81,7 +81,7 @@ static void on_passed(void *context, int32_t resource, const char *what, sim_tim
 
 status virtual_trace_watch(virtual_trace *t, simulation *s)
 {
-    if (!t->ranks) return STATUS_OK;
+    if (!t->ranks || !t->to_file) return STATUS_OK;
     int machines = s->topology->machines < VIRTUAL_TRACE_RANKS ? s->topology->machines : VIRTUAL_TRACE_RANKS;
     t->simulation = s;
     t->link_count = machines * s->topology->per_machine;
@@ -134,7 +134,7 @@ static void write_machine(const virtual_trace *t, int machine, text_buffer *out)
 
 status virtual_trace_write(const virtual_trace *t, text_buffer *out)
 {
-    if (!t->ranks) return STATUS_OK;
+    if (!t->ranks || !t->to_file) return STATUS_OK;
     for (int r = 0; r < t->rank_count && r < simulation_present(t->simulation); r++)
         rank_trace_write(&t->ranks[r], t->engine, r, out);
     for (int m = 0; m * t->simulation->topology->per_machine < t->link_count; m++) write_machine(t, m, out);

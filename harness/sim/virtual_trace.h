@@ -9,7 +9,10 @@
 #include "common/sim/simulation.h"
 #include "harness/run/rank.h"
 
-enum { VIRTUAL_TRACE_RANKS = 64 }; /* the first ranks are shown, and as many machines */
+enum {
+    VIRTUAL_TRACE_RANKS = 64, /* the first ranks are shown, and as many machines */
+    VIRTUAL_TIMELINE_RANKS = 16 /* of which the results hold one step */
+};
 
 /* A time in which a link was used without a pause. */
 typedef struct link_use {
@@ -26,7 +29,8 @@ typedef struct link_row {
 
 typedef struct virtual_trace {
     int engine, rank_count;
-    rank_trace *ranks; /* [rank_count]; NULL: no --trace */
+    bool to_file;      /* --trace; without it only the results' step is recorded, without streams and links */
+    rank_trace *ranks; /* [rank_count]; NULL: nothing is recorded */
     const simulation *simulation;
     link_row *links; /* [link_count] by resource */
     int32_t link_count;
@@ -39,7 +43,7 @@ status virtual_trace_open(const run_config *config, const nn_model *model, int e
 void virtual_trace_close(virtual_trace *t);
 
 /* NULL: the rank is not traced. */
-rank_trace *virtual_trace_rank(virtual_trace *t, int rank);
+rank_trace *virtual_trace_rank(const virtual_trace *t, int rank);
 
 /* From now on streams and links are recorded, while rank 0 is in a step that is traced; `t` stays where it is. */
 status virtual_trace_watch(virtual_trace *t, simulation *s);

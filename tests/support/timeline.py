@@ -1,7 +1,7 @@
 """Time lines as --trace writes them: slices of a track, and what holds for all of them."""
 from tap import expect, expect_equal
 
-TRACKS = {1: "compute", 2: "communication", 3: "optimizer"}
+TRACKS = {1: "compute", 2: "communication", 3: "optimizer", 6: "parts of the step"}
 
 
 def ns(microseconds):

@@ -1,0 +1,265 @@
+/* Loss against steps and against time, and how stale a parameter server's reads were. */
+#include "harness/report/figures.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- loss ------------------------------------------------------------------------------------------- */
+
+enum { JOB, STEP, TIME, LOSS, COLOR, MOST_POINTS = 300 };
+
+static bool has_losses(const json_t *job)
+{
+    const json_t *losses = json_object_get(job, "losses");
+    for (size_t i = 0; i < json_array_size(losses); i++)
+        if (json_is_number(json_array_get(losses, i))) return json_array_size(losses) > 1;
+    return false;
+}
+
+/* Of every stretch of a long run the last step. */
+static void collect_losses_of(const json_t *jobs, size_t i, json_t *table, double *last)
+{
+    const json_t *job = json_array_get(jobs, i), *losses = json_object_get(job, "losses"),
+                 *times = json_object_get(job, "step_s"), *indices = report_at(job, "ranks.0.step_index");
+    size_t count = json_array_size(losses), stretch = count / MOST_POINTS + 1;
+    double time = 0;
+    char name[64];
+    report_job_name(job, name, sizeof name);
+    for (size_t s = 0; s < count; s++) {
+        time += json_number_value(json_array_get(times, s));
+        if ((s + 1) % stretch != 0 && s + 1 != count) continue;
+        const json_t *loss = json_array_get(losses, s), *index = json_array_get(indices, s);
+        if (!json_is_number(loss)) continue;
+        json_t *row = figure_row(table);
+        figure_put_text(row, name);
+        figure_put(row, json_is_number(index) ? json_number_value(index) : (double)s);
+        figure_put(row, s < json_array_size(times) ? time : NAN);
+        figure_put(row, *last = json_number_value(loss));
+        figure_put_text(row, figure_job_color(jobs, i));
+    }
+}
+
+static json_t *collect_losses(const json_t *result)
+{
+    const json_t *jobs = json_object_get(result, "jobs");
+    json_t *table = figure_table(), *job;
+    text_buffer summary = {0};
+    char name[64];
+    size_t i;
+    figure_column(table, "job", "", FIGURE_TEXT, NULL);
+    figure_column(table, "step", "step", CELL_COUNT, NULL);
+    figure_column(table, "time_s", "training time", CELL_TIME, NULL);
+    figure_column(table, "loss", "loss", CELL_LOSS, NULL);
+    figure_column(table, "color", "", FIGURE_TEXT, NULL);
+    json_array_foreach(jobs, i, job)
+    {
+        double last = NAN;
+        if (!has_losses(job)) continue;
+        collect_losses_of(jobs, i, table, &last);
+        text_append(&summary, "%s%s %.4f", summary.length ? ", " : "Loss after the last step: ",
+                    report_job_name(job, name, sizeof name), last);
+    }
+    text_append(&summary, ".");
+    figure_summary(table, &summary);
+    return table;
+}
+
+typedef struct end_label {
+    const char *name, *color;
+    double y;
+} end_label;
+
+/* Names at the ends of the lines, moved apart where they would overlap. */
+static void draw_end_labels(svg *s, end_label *labels, size_t count, double x)
+{
+    for (size_t i = 1; i < count; i++)
+        for (size_t j = i; j > 0 && labels[j].y < labels[j - 1].y; j--) {
+            end_label swap = labels[j];
+            labels[j] = labels[j - 1];
+            labels[j - 1] = swap;
+        }
+    for (size_t i = 0; i < count; i++) {
+        char style[48];
+        if (i > 0 && labels[i].y < labels[i - 1].y + 15) labels[i].y = labels[i - 1].y + 15;
+        snprintf(style, sizeof style, "label ink-%s", labels[i].color);
+        svg_text(s, x + 8, labels[i].y + 4, SVG_START, style, s->width - x - 8, labels[i].name);
+    }
+}
+
+static void draw_losses(const json_t *table, svg *s, size_t across, cell_format format, const char *what)
+{
+    enum { MOST_LINES = 8, HOVERS = 40 };
+    double left = 52, right = s->width - 118, top = 30, bottom = 240, low = INFINITY, high = -INFINITY,
+           from = INFINITY;
+    size_t rows = figure_rows(table), count = 0;
+    end_label labels[MOST_LINES];
+    for (size_t r = 0; r < rows; r++) {
+        low = fmin(low, figure_number(table, r, LOSS));
+        high = fmax(high, figure_number(table, r, LOSS));
+        from = fmin(from, figure_number(table, r, across));
+    }
+    svg_axis x = svg_axis_of(format, across == TIME ? 0 : from, figure_largest(table, across),
+                             s->narrow ? 3 : 5, left, right);
+    svg_axis y = svg_axis_of(CELL_LOSS, low, high, 5, bottom, top);
+    svg_y_axis(s, &y, left, right, "loss");
+    svg_x_axis(s, &x, bottom, bottom, what);
+    for (size_t r = 0, end; r < rows && count < MOST_LINES; r = end) {
+        const char *name = figure_label(table, r, JOB), *color = figure_label(table, r, COLOR);
+        for (end = r; end < rows && strcmp(figure_label(table, end, JOB), name) == 0;) end++;
+        text_append(&s->body, "<path class=\"curve stroke-%s\" d=\"", color);
+        for (size_t i = r; i < end; i++)
+            text_append(&s->body, "%s%.1f %.1f", i == r ? "M" : "L",
+                        svg_at(&x, figure_number(table, i, across)),
+                        svg_at(&y, figure_number(table, i, LOSS)));
+        text_append(&s->body, "\"/>\n");
+        size_t every = (end - r) / HOVERS + 1;
+        for (size_t i = r; i < end; i += every) {
+            char at[32], hover[200];
+            snprintf(hover, sizeof hover, "%s, step %.0f, %s: loss %.4f", name, figure_number(table, i, STEP),
+                     svg_value(at, sizeof at, CELL_TIME, figure_number(table, i, TIME)),
+                     figure_number(table, i, LOSS));
+            text_append(
+                &s->body,
+                "<circle class=\"point %s\" cx=\"%.1f\" cy=\"%.1f\" r=\"5\" data-v=\"%.9g\" data-t=\"", color,
+                svg_at(&x, figure_number(table, i, across)), svg_at(&y, figure_number(table, i, LOSS)),
+                figure_number(table, i, LOSS));
+            svg_escape(&s->body, hover);
+            text_append(&s->body, "\"/>\n");
+        }
+        labels[count++] = (end_label){name, color, svg_at(&y, figure_number(table, end - 1, LOSS))};
+    }
+    draw_end_labels(s, labels, count, right);
+    s->height = bottom + 40;
+    if (count > 0 && labels[count - 1].y + 10 > s->height) s->height = labels[count - 1].y + 10;
+}
+
+static void draw_against_steps(const json_t *table, svg *s)
+{
+    draw_losses(table, s, STEP, CELL_COUNT, "step of the run");
+}
+
+static void draw_against_time(const json_t *table, svg *s)
+{
+    draw_losses(table, s, TIME, CELL_TIME, "training time, measured steps");
+}
+
+const report_figure figure_loss_steps = {
+    .name = "loss-steps",
+    .title = "Loss against steps",
+    .reading = "Of the training batches, mean over the ranks. Lines that differ here differ in "
+               "what they compute, not in how fast.",
+    .half = true,
+    .collect = collect_losses,
+    .draw = draw_against_steps};
+const report_figure figure_loss_time = {.name = "loss-time",
+                                        .title = "Loss against time",
+                                        .reading =
+                                            "The same losses by the time that the measured steps took.",
+                                        .half = true,
+                                        .collect = collect_losses,
+                                        .draw = draw_against_time};
+
+/* ---- staleness -------------------------------------------------------------------------------------- */
+
+enum { LATE = 1, READS, PORTION, STALE_COLOR };
+
+static bool is_stale(const json_t *job)
+{
+    size_t r;
+    json_t *rank;
+    json_array_foreach(json_object_get(job, "ranks"), r, rank)
+    {
+        if (report_number_at(rank, "staleness.largest") > 0) return true;
+    }
+    return false;
+}
+
+static double reads_late(const json_t *job, size_t late)
+{
+    double sum = 0;
+    size_t r;
+    json_t *rank;
+    json_array_foreach(json_object_get(job, "ranks"), r, rank) sum +=
+        json_number_value(json_array_get(report_at(rank, "staleness.histogram"), late));
+    return sum;
+}
+
+static json_t *collect_staleness(const json_t *result)
+{
+    enum { BINS = 64 };
+    const json_t *jobs = json_object_get(result, "jobs");
+    json_t *table = figure_table(), *job;
+    text_buffer summary = {0};
+    size_t i;
+    figure_column(table, "job", "", FIGURE_TEXT, NULL);
+    figure_column(table, "updates_late", "updates late", CELL_COUNT, NULL);
+    figure_column(table, "reads", "reads", CELL_COUNT, NULL);
+    figure_column(table, "share", "share", CELL_PERCENT, NULL);
+    figure_column(table, "color", "", FIGURE_TEXT, NULL);
+    json_array_foreach(jobs, i, job)
+    {
+        double all = 0, largest = 0, late = 0;
+        char name[64];
+        if (!is_stale(job)) continue;
+        for (size_t b = 0; b < BINS; b++) {
+            double reads = reads_late(job, b);
+            all += reads;
+            late += (double)b * reads;
+            if (reads > 0) largest = (double)b;
+        }
+        report_job_name(job, name, sizeof name);
+        for (size_t b = 0; b <= (size_t)largest; b++) {
+            json_t *row = figure_row(table);
+            figure_put_text(row, name);
+            figure_put(row, (double)b);
+            figure_put(row, reads_late(job, b));
+            figure_put(row, reads_late(job, b) / all);
+            figure_put_text(row, figure_job_color(jobs, i));
+        }
+        text_append(&summary, "%sReads of %s are %.2f updates late on average, at most %.0f.",
+                    summary.length ? " " : "", name, late / all, largest);
+    }
+    figure_summary(table, &summary);
+    return table;
+}
+
+static void draw_staleness(const json_t *table, svg *s)
+{
+    double left = 52, right = s->width, y = 0;
+    size_t rows = figure_rows(table);
+    for (size_t r = 0, end; r < rows; r = end) {
+        const char *name = figure_label(table, r, 0), *color = figure_label(table, r, STALE_COLOR);
+        for (end = r; end < rows && strcmp(figure_label(table, end, 0), name) == 0;) end++;
+        double top = y + 56, bottom = top + 150, pitch = (right - left) / (double)(end - r), most = 0,
+               width = fmin(pitch * 0.8, 48);
+        for (size_t i = r; i < end; i++) most = fmax(most, figure_number(table, i, PORTION));
+        svg_text(s, 0, y + 14, SVG_START, "strong", s->width - 100, name);
+        svg_axis axis = svg_axis_of(CELL_PERCENT, 0, most, 4, bottom, top);
+        svg_y_axis(s, &axis, left, right, "reads");
+        size_t every = (size_t)ceil(24 / pitch);
+        for (size_t i = r; i < end; i++) {
+            double center = left + pitch * ((double)(i - r) + 0.5),
+                   portion = figure_number(table, i, PORTION);
+            char hover[160], late[24];
+            snprintf(hover, sizeof hover, "%s: %.0f reads (%.1f %%) %.0f updates late", name,
+                     figure_number(table, i, READS), 100 * portion, figure_number(table, i, LATE));
+            snprintf(late, sizeof late, "%.0f", figure_number(table, i, LATE));
+            svg_bar(s, center - width / 2, svg_at(&axis, portion), width, bottom - svg_at(&axis, portion),
+                    color, portion, hover);
+            if ((i - r) % every == 0) svg_text(s, center, bottom + 16, SVG_MIDDLE, "tick", 0, late);
+        }
+        svg_text(s, right, bottom + 32, SVG_END, "tick", 0, "updates late");
+        y = bottom + 44;
+    }
+    s->height = y;
+}
+
+const report_figure figure_staleness = {
+    .name = "staleness",
+    .title = "How stale reads were",
+    .reading = "How many updates a worker's parameters were behind the server's when it used them.",
+    .half = true,
+    .collect = collect_staleness,
+    .draw = draw_staleness};

@@ -1,0 +1,202 @@
+/* Memory at the peak by class, a column per rank or per ranks that hold the same. */
+#include "harness/report/figures.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { FIRST_CLASS = 5 }; /* columns: job, ranks, count, peak, above the others, classes */
+
+static const struct {
+    const char *key, *name, *color;
+} classes[] = {{"parameters", "parameters", "parameters"},
+               {"gradients", "gradients", "backward"},
+               {"optimizer_state", "optimizer state", "optimizer"},
+               {"activations", "activations", "forward"},
+               {"outputs_and_loss", "outputs and loss", "outputs"},
+               {"replicas", "replicas", "replicas"},
+               {"buckets", "buckets, sums", "exposed"},
+               {"workspace", "workspace", "other"},
+               {"batch", "batch", "data"}};
+
+enum { CLASS_COUNT = sizeof classes / sizeof classes[0] };
+
+/* How many ranks from `first` on hold the same at the peak. */
+static size_t alike(const json_t *ranks, size_t first)
+{
+    const json_t *peak = report_at(json_array_get(ranks, first), "memory.peak_classes");
+    size_t end = first + 1;
+    while (end < json_array_size(ranks) &&
+           json_equal(peak, report_at(json_array_get(ranks, end), "memory.peak_classes")))
+        end++;
+    return end - first;
+}
+
+static double least_peak(const json_t *ranks)
+{
+    double least = NAN;
+    size_t r;
+    json_t *rank;
+    json_array_foreach((json_t *)ranks, r, rank) least =
+        fmin(least, report_number_at(rank, "memory.total.peak_bytes"));
+    return least;
+}
+
+static void collect_job(const json_t *job, json_t *table)
+{
+    const json_t *ranks = json_object_get(job, "ranks");
+    char name[64], label[48];
+    report_job_name(job, name, sizeof name);
+    double least = least_peak(ranks);
+    for (size_t first = 0, count; first < json_array_size(ranks); first += count) {
+        const json_t *rank = json_array_get(ranks, first), *peak = report_at(rank, "memory.peak_classes");
+        double total = report_number_at(rank, "memory.total.peak_bytes");
+        count = alike(ranks, first);
+        json_t *row = figure_row(table);
+        if (count == 1)
+            snprintf(label, sizeof label, "%zu", first);
+        else
+            snprintf(label, sizeof label, "%zu–%zu", first, first + count - 1);
+        figure_put_text(row, name);
+        figure_put_text(row, label);
+        figure_put(row, (double)count);
+        figure_put(row, total);
+        figure_put(row, total - least);
+        for (int c = 0; c < CLASS_COUNT; c++) figure_put(row, report_number_at(peak, classes[c].key));
+    }
+}
+
+static json_t *collect(const json_t *result)
+{
+    json_t *table = figure_table(), *job;
+    text_buffer summary = {0};
+    char key[64], name[64], value[32], excess[32];
+    size_t i;
+    figure_column(table, "job", "", FIGURE_TEXT, NULL);
+    figure_column(table, "ranks", "ranks", FIGURE_TEXT, NULL);
+    figure_column(table, "count", "ranks alike", CELL_COUNT, NULL);
+    figure_column(table, "peak_bytes", "peak", CELL_BYTES, NULL);
+    figure_column(table, "excess_bytes", "above the least", CELL_BYTES, NULL);
+    for (int c = 0; c < CLASS_COUNT; c++) {
+        snprintf(key, sizeof key, "%s_bytes", classes[c].key);
+        figure_column(table, key, classes[c].name, CELL_BYTES, classes[c].color);
+    }
+    json_array_foreach(json_object_get(result, "jobs"), i, job)
+    {
+        double most = report_number_at(job, "memory_imbalance.maximum_bytes"),
+               above = report_number_at(job, "memory_imbalance.maximum_minus_minimum_bytes");
+        if (isnan(report_number_at(job, "ranks.0.memory.total.peak_bytes"))) continue;
+        collect_job(job, table);
+        text_append(&summary, "%s%s %s", summary.length ? ", " : "Largest peak of a rank: ",
+                    report_job_name(job, name, sizeof name),
+                    svg_value(value, sizeof value, CELL_BYTES, most));
+        if (above > 0)
+            text_append(&summary, " (rank %.0f, %s above the least)",
+                        report_number_at(job, "memory_imbalance.rank"),
+                        svg_value(excess, sizeof excess, CELL_BYTES, above));
+    }
+    text_append(&summary, ".");
+    figure_summary(table, &summary);
+    return table;
+}
+
+static void draw_column(const json_t *table, size_t row, const svg_axis *a, double center, double width,
+                        double pitch, svg *s)
+{
+    double sum = 0, total = figure_number(table, row, 3), excess = figure_number(table, row, 4);
+    const char *job = figure_label(table, row, 0), *ranks = figure_label(table, row, 1);
+    char hover[200], value[32];
+    for (size_t c = 0; c < CLASS_COUNT; c++) {
+        double bytes = figure_number(table, row, FIRST_CLASS + c);
+        if (!(bytes > 0)) continue;
+        double y = svg_at(a, sum + bytes), height = svg_at(a, sum) - y;
+        snprintf(hover, sizeof hover, "%s, rank %s: %s, %s", job, ranks, classes[c].name,
+                 svg_value(value, sizeof value, CELL_BYTES, bytes));
+        svg_bar(s, center - width / 2, y, width, height, classes[c].color, bytes, hover);
+        sum += bytes;
+    }
+    double top = svg_at(a, sum);
+    svg_value(value, sizeof value, CELL_BYTES, total);
+    if (svg_text_width(value, SVG_SMALL) <= pitch - 2)
+        svg_text(s, center, top - 6, SVG_MIDDLE, "tick", 0, value);
+    if (!(excess > 0.005 * total)) return;
+    /* What it holds above the rank that holds least. */
+    double least = svg_at(a, total - excess), right = center + width / 2 + 3;
+    svg_line(s, right, top, right, least, "excess");
+    svg_line(s, center - width / 2, least, right + 3, least, "excess");
+    svg_line(s, right - 3, top, right + 3, top, "excess");
+    char more[40];
+    svg_value(value, sizeof value, CELL_BYTES, excess);
+    snprintf(more, sizeof more, "+%s", value);
+    if (svg_text_width(more, SVG_SMALL) <= pitch - 2)
+        svg_text(s, center, top - 20, SVG_MIDDLE, "excess-label", 0, more);
+}
+
+/* The rows [first, end) of a job. */
+static size_t end_of_job(const json_t *table, size_t first)
+{
+    size_t end = first;
+    while (end < figure_rows(table) &&
+           strcmp(figure_label(table, end, 0), figure_label(table, first, 0)) == 0)
+        end++;
+    return end;
+}
+
+/* How many columns each job may have so that all have at most `most`: what jobs with fewer leave goes to the
+ * others. */
+static size_t columns_per_job(const json_t *table, size_t most, size_t *jobs, size_t *shown)
+{
+    size_t rows = figure_rows(table), allowed = 0;
+    do {
+        allowed++;
+        *jobs = *shown = 0;
+        for (size_t r = 0, end; r < rows; r = end, (*jobs)++) {
+            end = end_of_job(table, r);
+            *shown += end - r < allowed + 1 ? end - r : allowed + 1;
+        }
+    } while (*shown <= most && allowed < rows);
+    *shown = 0;
+    for (size_t r = 0, end; r < rows; r = end) {
+        end = end_of_job(table, r);
+        *shown += end - r < allowed ? end - r : allowed;
+    }
+    return allowed;
+}
+
+static void draw(const json_t *table, svg *s)
+{
+    svg_key keys[CLASS_COUNT];
+    size_t used = 0, jobs, shown, allowed = columns_per_job(table, s->narrow ? 6 : 10, &jobs, &shown);
+    for (size_t c = 0; c < CLASS_COUNT; c++)
+        if (figure_largest(table, FIRST_CLASS + c) > 0)
+            keys[used++] = (svg_key){classes[c].color, classes[c].name};
+    double left = 52, top = svg_legend(s, keys, used, 0, 12, s->width) + 40, bottom = top + 216,
+           gap = s->narrow ? 8 : 14;
+    double pitch = (s->width - left - gap * (double)jobs) / fmax((double)shown, 1),
+           width = fmin(pitch * 0.62, 56), x = left + gap / 2;
+    svg_axis axis = svg_axis_of(CELL_BYTES, 0, figure_largest(table, 3) * 1.02, 5, bottom, top);
+    svg_y_axis(s, &axis, left, s->width, "");
+    for (size_t r = 0, end; r < figure_rows(table); r = end) {
+        double begin = x;
+        end = end_of_job(table, r);
+        for (size_t i = r; i < end && i < r + allowed; i++) {
+            draw_column(table, i, &axis, x + pitch / 2, width, pitch, s);
+            svg_text(s, x + pitch / 2, bottom + 16, SVG_MIDDLE, "tick", pitch - 2, figure_label(table, i, 1));
+            x += pitch;
+        }
+        svg_text(s, (begin + x) / 2, bottom + 34, SVG_MIDDLE, "label", x - begin + gap - 4,
+                 figure_label(table, r, 0));
+        x += gap;
+    }
+    svg_text(s, left - 8, bottom + 16, SVG_END, "tick", 0, "rank");
+    s->height = bottom + 42;
+}
+
+const report_figure figure_memory = {
+    .name = "memory",
+    .title = "Memory of each rank at its peak",
+    .reading = "Logical bytes of the ledger by class. The bracket marks what a rank holds above "
+               "the rank that holds least: the reducer's excess.",
+    .half = true,
+    .collect = collect,
+    .draw = draw};

@@ -1,0 +1,363 @@
+/* One step of all ranks on one clock, and the life of its buckets or keys. */
+#include "harness/report/figures.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool communicates(const json_t *job)
+{
+    return strcmp(report_text_at(job, "engine"), "none") != 0;
+}
+
+/* Of its ranks with a time line: where the step begins. NaN: none has one. */
+static double begin_of(const json_t *job)
+{
+    double begin = NAN;
+    size_t r;
+    json_t *rank;
+    json_array_foreach(json_object_get(job, "ranks"), r, rank) begin =
+        fmin(begin, report_number_at(rank, "timeline.begin_s"));
+    return begin;
+}
+
+/* The baselines are shown only where nothing else ran. */
+static bool shows(const json_t *result, const json_t *job)
+{
+    size_t i;
+    json_t *other;
+    if (isnan(begin_of(job))) return false;
+    json_array_foreach(json_object_get(result, "jobs"), i, other)
+    {
+        if (communicates(other) && !isnan(begin_of(other))) return communicates(job);
+    }
+    return true;
+}
+
+/* ---- the time line ---------------------------------------------------------------------------------- */
+
+enum { JOB, RANK, WHAT, INDEX, BEGIN, END, COLOR };
+
+static const char *color_of(const char *part)
+{
+    return strcmp(part, "exposed_communication") == 0 ? "exposed" : part;
+}
+
+static void add_entry(json_t *table, const char *job, double rank, const char *what, double index,
+                      double begin, double end, const char *color)
+{
+    json_t *row = figure_row(table);
+    figure_put_text(row, job);
+    figure_put(row, rank);
+    figure_put_text(row, what);
+    figure_put(row, index);
+    figure_put(row, begin);
+    figure_put(row, end);
+    figure_put_text(row, color);
+}
+
+static void collect_rank(const json_t *rank, const char *job, double zero, json_t *table)
+{
+    const json_t *timeline = json_object_get(rank, "timeline");
+    double number = report_number_at(rank, "rank");
+    size_t i;
+    json_t *e;
+    json_array_foreach(json_object_get(timeline, "parts"), i, e)
+        add_entry(table, job, number, report_text_at(e, "part"), NAN, report_number_at(e, "begin_s") - zero,
+                  report_number_at(e, "end_s") - zero, color_of(report_text_at(e, "part")));
+    json_array_foreach(json_object_get(timeline, "messages"), i, e)
+    {
+        double begin = report_number_at(e, "started_s");
+        add_entry(table, job, number, report_text_at(e, "name"), report_number_at(e, "index"),
+                  (isnan(begin) ? report_number_at(e, "launched_s") : begin) - zero,
+                  report_number_at(e, "finished_s") - zero, "message");
+    }
+}
+
+static json_t *collect_timeline(const json_t *result)
+{
+    static const struct {
+        const char *key, *name;
+        int format;
+    } columns[] = {{"job", "", FIGURE_TEXT},         {"rank", "rank", CELL_COUNT},
+                   {"what", "what", FIGURE_TEXT},    {"index", "index", CELL_COUNT},
+                   {"begin_s", "begins", CELL_TIME}, {"end_s", "ends", CELL_TIME},
+                   {"color", "", FIGURE_TEXT}};
+    json_t *table = figure_table(), *job, *rank;
+    text_buffer summary = {0};
+    size_t i, r;
+    for (size_t c = 0; c < sizeof columns / sizeof columns[0]; c++)
+        figure_column(table, columns[c].key, columns[c].name, columns[c].format, NULL);
+    json_array_foreach(json_object_get(result, "jobs"), i, job)
+    {
+        char name[64], value[32];
+        double zero = begin_of(job), end = NAN;
+        if (!shows(result, job)) continue;
+        report_job_name(job, name, sizeof name);
+        json_array_foreach(json_object_get(job, "ranks"), r, rank)
+        {
+            collect_rank(rank, name, zero, table);
+            end = fmax(end, report_number_at(rank, "timeline.end_s"));
+        }
+        text_append(&summary, "%s%s: step %.0f, %s", summary.length ? "; " : "", name,
+                    report_number_at(job, "ranks.0.timeline.step"),
+                    svg_value(value, sizeof value, CELL_TIME, end - zero));
+    }
+    text_append(&summary, ". A measured step whose time is near the median's; zero is its begin.");
+    figure_summary(table, &summary);
+    return table;
+}
+
+/* The rows [first, end) of a job and rank: they are adjacent. */
+static size_t end_of_rank(const json_t *table, size_t first)
+{
+    size_t end = first + 1;
+    while (end < figure_rows(table) &&
+           strcmp(figure_label(table, end, JOB), figure_label(table, first, JOB)) == 0 &&
+           figure_number(table, end, RANK) == figure_number(table, first, RANK))
+        end++;
+    return end;
+}
+
+enum { LANE = 18, MESSAGE = 6, MESSAGE_ROWS = 3, MARKS_WIDE = 3600, MARKS_NARROW = 1200 };
+
+/* Messages go to the first row in which nothing is in flight, the rest to the last one. */
+static int message_row(double busy_until[MESSAGE_ROWS], double begin, double end)
+{
+    int row = 0;
+    while (row < MESSAGE_ROWS - 1 && busy_until[row] > begin) row++;
+    busy_until[row] = fmax(busy_until[row], end);
+    return row;
+}
+
+/* How many rows the rank needs that needs most. */
+static int message_rows(const json_t *table)
+{
+    int most = 1;
+    for (size_t i = 0, end; i < figure_rows(table); i = end) {
+        double busy_until[MESSAGE_ROWS] = {0};
+        end = end_of_rank(table, i);
+        for (size_t m = i; m < end; m++) {
+            if (strcmp(figure_label(table, m, COLOR), "message") != 0) continue;
+            int row = message_row(busy_until, figure_number(table, m, BEGIN), figure_number(table, m, END));
+            if (row + 1 > most) most = row + 1;
+        }
+    }
+    return most;
+}
+
+static void draw_rank(const json_t *table, size_t first, size_t end, const svg_axis *a, double y, svg *s)
+{
+    double busy_until[MESSAGE_ROWS] = {0};
+    for (size_t i = first; i < end; i++) {
+        double begin = figure_number(table, i, BEGIN), until = figure_number(table, i, END);
+        double from = svg_at(a, fmax(begin, 0)), to = svg_at(a, fmin(until, a->high));
+        const char *what = figure_label(table, i, WHAT), *color = figure_label(table, i, COLOR);
+        char hover[256], index[32] = "", took[32], at[32];
+        bool message = strcmp(color, "message") == 0;
+        if (to - from < (message ? 0 : 0.35)) continue;
+        if (!isnan(figure_number(table, i, INDEX)))
+            snprintf(index, sizeof index, " %.0f", figure_number(table, i, INDEX));
+        snprintf(hover, sizeof hover, "%s, rank %.0f: %s%s, %s, from %s on", figure_label(table, i, JOB),
+                 figure_number(table, i, RANK),
+                 strcmp(color, "exposed") == 0 ? "exposed communication" : what, index,
+                 svg_value(took, sizeof took, CELL_TIME, until - begin),
+                 svg_value(at, sizeof at, CELL_TIME, begin));
+        if (!message) {
+            svg_bar(s, from, y, to - from, LANE, color, until - begin, hover);
+            continue;
+        }
+        int row = message_row(busy_until, begin, until);
+        svg_bar(s, from, y + LANE + 2 + row * (MESSAGE + 1), fmax(to - from - 0.4, 0.5), MESSAGE, color,
+                until - begin, hover);
+    }
+}
+
+static size_t marks_per_rank(const json_t *table)
+{
+    size_t most = 1;
+    for (size_t i = 0, end; i < figure_rows(table); i = end) {
+        end = end_of_rank(table, i);
+        if (end - i > most) most = end - i;
+    }
+    return most;
+}
+
+/* The parts that are there, in the order of a step. */
+static double draw_keys(const json_t *table, svg *s)
+{
+    static const svg_key all[] = {{"data", "data"},
+                                  {"forward", "forward"},
+                                  {"backward", "backward"},
+                                  {"exposed", "exposed communication"},
+                                  {"waiting", "waiting for other ranks"},
+                                  {"optimizer", "optimizer"},
+                                  {"other", "other"},
+                                  {"message", "bucket or message in flight"}};
+    svg_key used[sizeof all / sizeof all[0]];
+    size_t count = 0;
+    for (size_t k = 0; k < sizeof all / sizeof all[0]; k++) {
+        bool there = false;
+        for (size_t i = 0; i < figure_rows(table) && !there; i++)
+            there = strcmp(figure_label(table, i, COLOR), all[k].color) == 0;
+        if (there) used[count++] = all[k];
+    }
+    return svg_legend(s, used, count, 0, 12, s->width);
+}
+
+static void draw_timeline(const json_t *table, svg *s)
+{
+    double left = s->narrow ? 0 : 62, y = draw_keys(table, s) + 8, top = y,
+           row_height = LANE + message_rows(table) * (MESSAGE + 1) + 12;
+    int most = (s->narrow ? MARKS_NARROW : MARKS_WIDE) / 2 / (int)marks_per_rank(table), of_job = 0, all = 0;
+    const char *job = "";
+    most = most < 1 ? 1 : most > (s->narrow ? 4 : 8) ? (s->narrow ? 4 : 8) : most;
+    svg_axis axis =
+        svg_axis_of(CELL_TIME, 0, figure_largest(table, END), s->narrow ? 4 : 10, left, s->width - 16);
+    for (size_t i = 0, end; i < figure_rows(table); i = end) {
+        char rank[64];
+        end = end_of_rank(table, i);
+        if (strcmp(job, figure_label(table, i, JOB)) != 0) {
+            if (all > most) svg_text(s, left, y + 2, SVG_START, "tick", 0, "further ranks are in the table");
+            if (job[0]) y += all > most ? 24 : 8;
+            job = figure_label(table, i, JOB);
+            svg_text(s, 0, y + 12, SVG_START, "strong", s->width, job);
+            y += 22;
+            of_job = all = 0;
+        }
+        all++;
+        if (++of_job > most) continue;
+        snprintf(rank, sizeof rank, "rank %.0f", figure_number(table, i, RANK));
+        if (s->narrow) {
+            svg_text(s, 0, y + 9, SVG_START, "tick", 0, rank);
+            y += 14;
+        } else {
+            svg_text(s, left - 10, y + LANE - 5, SVG_END, "tick", 0, rank);
+        }
+        draw_rank(table, i, end, &axis, y, s);
+        y += row_height;
+    }
+    if (all > most) {
+        svg_text(s, left, y + 2, SVG_START, "tick", 0, "further ranks are in the table");
+        y += 14;
+    }
+    svg_x_axis(s, &axis, top, y, "time since the step began");
+    s->height = y + 36;
+}
+
+const report_figure figure_timeline = {.name = "timeline",
+                                       .title = "One step of all ranks, on one clock",
+                                       .reading = "Each rank has a row for what its compute thread does, and "
+                                                  "under it what is in flight for it: buckets of the "
+                                                  "ring, keys of the parameter server.",
+                                       .collect = collect_timeline,
+                                       .draw = draw_timeline};
+
+/* ---- buckets ---------------------------------------------------------------------------------------- */
+
+enum { BUCKET_JOB, BUCKET_NAME, READY, LAUNCHED, STARTED, FINISHED, TAKEN };
+
+static json_t *collect_buckets(const json_t *result)
+{
+    static const struct {
+        const char *key, *name;
+        int format;
+    } columns[] = {{"job", "", FIGURE_TEXT},
+                   {"bucket", "bucket or key", FIGURE_TEXT},
+                   {"ready_s", "ready", CELL_TIME},
+                   {"launched_s", "launched", CELL_TIME},
+                   {"started_s", "starts to move", CELL_TIME},
+                   {"finished_s", "finished", CELL_TIME},
+                   {"taken_s", "taken", CELL_TIME}};
+    json_t *table = figure_table(), *job, *m;
+    text_buffer summary = {0};
+    char name[64], bucket[64];
+    size_t i, n;
+    for (size_t c = 0; c < sizeof columns / sizeof columns[0]; c++)
+        figure_column(table, columns[c].key, columns[c].name, columns[c].format, NULL);
+    json_array_foreach(json_object_get(result, "jobs"), i, job)
+    {
+        double zero = begin_of(job);
+        size_t before = figure_rows(table);
+        if (!shows(result, job)) continue;
+        report_job_name(job, name, sizeof name);
+        json_array_foreach(report_at(job, "ranks.0.timeline.messages"), n, m)
+        {
+            if (!(report_number_at(m, "ready_s") >= zero))
+                continue; /* those of the step before are under way, too */
+            json_t *row = figure_row(table);
+            snprintf(bucket, sizeof bucket, "%s %.0f",
+                     strstr(report_text_at(m, "name"), "key") ? "key" : report_text_at(m, "name"),
+                     report_number_at(m, "index"));
+            figure_put_text(row, name);
+            figure_put_text(row, bucket);
+            for (size_t c = 2; c < sizeof columns / sizeof columns[0]; c++)
+                figure_put(row, report_number_at(m, columns[c].key) - zero);
+        }
+        if (figure_rows(table) > before)
+            text_append(&summary, "%s%s: %zu in a step",
+                        summary.length ? ", " : "Buckets or keys of rank 0: ", name,
+                        figure_rows(table) - before);
+    }
+    text_append(&summary, ".");
+    figure_summary(table, &summary);
+    return table;
+}
+
+enum { BUCKET_ROWS = 16 };
+
+static void draw_buckets(const json_t *table, svg *s)
+{
+    static const svg_key keys[] = {
+        {"waiting", "ready, not yet moving"}, {"message", "in flight"}, {"other", "done, not yet taken"}};
+    double left = 76, y = svg_legend(s, keys, 3, 0, 12, s->width) + 8, top = y, low = INFINITY, high = 0;
+    for (size_t r = 0; r < figure_rows(table); r++) {
+        low = fmin(low, figure_number(table, r, READY));
+        high = fmax(high, fmax(figure_number(table, r, FINISHED), figure_number(table, r, TAKEN)));
+    }
+    svg_axis axis = svg_axis_of(CELL_TIME, fmax(low, 0), high, 5, left, s->width - 16);
+    const char *job = "";
+    int of_job = 0, all = 0;
+    for (size_t r = 0; r <= figure_rows(table); r++) {
+        bool end = r == figure_rows(table);
+        if (end || strcmp(job, figure_label(table, r, BUCKET_JOB)) != 0) {
+            char more[64];
+            snprintf(more, sizeof more, "and %d more, in the table", all - BUCKET_ROWS);
+            if (all > BUCKET_ROWS) svg_text(s, left, y + 11, SVG_START, "tick", 0, more);
+            if (all > BUCKET_ROWS) y += 18;
+            if (end) break;
+            job = figure_label(table, r, BUCKET_JOB);
+            svg_text(s, 0, y + 14, SVG_START, "strong", s->width, job);
+            y += 24;
+            of_job = all = 0;
+        }
+        all++;
+        if (++of_job > BUCKET_ROWS) continue;
+        const char *name = figure_label(table, r, BUCKET_NAME);
+        double at[] = {figure_number(table, r, READY), figure_number(table, r, STARTED),
+                       figure_number(table, r, FINISHED), figure_number(table, r, TAKEN)};
+        svg_text(s, left - 10, y + 10, SVG_END, "tick", left - 12, name);
+        for (int k = 0; k < 3; k++) {
+            char hover[200], took[32];
+            double from = svg_at(&axis, fmax(at[k], axis.low)), to = svg_at(&axis, at[k + 1]);
+            if (!(to > from)) continue;
+            snprintf(hover, sizeof hover, "%s, %s: %s, %s", job, name, keys[k].name,
+                     svg_value(took, sizeof took, CELL_TIME, at[k + 1] - at[k]));
+            svg_bar(s, from, y + (k == 2 ? 4 : 0), to - from, k == 2 ? 4 : 12, keys[k].color,
+                    at[k + 1] - at[k], hover);
+        }
+        y += 16;
+    }
+    svg_x_axis(s, &axis, top, y + 4, "time since the step began");
+    s->height = y + 40;
+}
+
+const report_figure figure_buckets = {
+    .name = "buckets",
+    .title = "The life of a bucket",
+    .reading = "Of rank 0, in the same step: from the last gradient of a bucket or key, over "
+               "its transfer, to the end of the wait for it.",
+    .half = true,
+    .collect = collect_buckets,
+    .draw = draw_buckets};

@@ -1,0 +1,422 @@
+/* The report as a page of its own: the verdict, the figures that show it, tables, provenance. It loads
+ * nothing, and nothing but its own style and script can run in it. */
+#include "harness/report/figures.h"
+#include "harness/report/page_style.h"
+#include "harness/report/sha256.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const report_figure *const figures[] = {&figure_step_parts, &figure_timeline,   &figure_throughput,
+                                               &figure_memory,     &figure_loss_steps, &figure_loss_time,
+                                               &figure_buckets,    &figure_staleness};
+
+enum {
+    FIGURE_COUNT = sizeof figures / sizeof figures[0],
+    FULL_WIDTH = 1040,
+    HALF_WIDTH = 500,
+    NARROW_WIDTH = 360,
+    MOST_ROWS = 200
+};
+
+/* ---- figures ---------------------------------------------------------------------------------------- */
+
+static const char *mark_of(const json_t *result)
+{
+    if (json_is_true(json_object_get(result, "simulated"))) return "SIMULATED";
+    return json_is_true(json_object_get(result, "emulated")) ? "EMULATED" : NULL;
+}
+
+static void append_svg(const report_figure *f, const json_t *result, const json_t *table, bool narrow,
+                       const char *id, const char *style, text_buffer *out)
+{
+    svg s = {.width = narrow    ? NARROW_WIDTH
+                      : f->half ? HALF_WIDTH
+                                : FULL_WIDTH,
+             .narrow = narrow,
+             .mark = mark_of(result)};
+    f->draw(table, &s);
+    svg_finish(&s, id, f->title, report_text_at(table, "summary"), style, out);
+}
+
+/* Columns of colors are the drawing's. */
+static bool is_shown(const json_t *table, size_t column)
+{
+    return strcmp(figure_column_text(table, column, "key"), "color") != 0;
+}
+
+static void append_cell(const json_t *table, size_t row, size_t column, text_buffer *out)
+{
+    char value[48];
+    double number = figure_number(table, row, column);
+    if (figure_format(table, column) == FIGURE_TEXT) {
+        text_append(out, column == 0 ? "<th scope=\"row\">" : "<td class=\"text\">");
+        svg_escape(out, figure_label(table, row, column));
+        text_append(out, column == 0 ? "</th>" : "</td>");
+        return;
+    }
+    svg_value(value, sizeof value, (cell_format)figure_format(table, column), number);
+    if (isnan(number))
+        text_append(out, "<td>%s</td>", value);
+    else
+        text_append(out, "<td data-v=\"%.17g\">%s</td>", number, value);
+}
+
+static void append_table(const report_figure *f, const json_t *table, text_buffer *out)
+{
+    size_t rows = figure_rows(table), shown = rows < MOST_ROWS ? rows : MOST_ROWS;
+    text_append(out,
+                "<details><summary>Numbers: %s</summary><div class=\"scroll\" tabindex=\"0\" role=\"region\" "
+                "aria-label=\"Numbers: %s\">"
+                "<table><caption>",
+                f->title, f->title);
+    svg_escape(out, report_text_at(table, "summary"));
+    if (shown < rows)
+        text_append(out, " The first %zu of %zu rows; harness report --csv writes all.", shown, rows);
+    text_append(out, "</caption><thead><tr>");
+    for (size_t c = 0; c < figure_columns(table); c++) {
+        if (!is_shown(table, c)) continue;
+        const char *name = figure_column_text(table, c, "name");
+        text_append(out, "<th scope=\"col\">%s</th>", name[0] ? name : "job");
+    }
+    text_append(out, "</tr></thead><tbody>\n");
+    for (size_t r = 0; r < shown; r++) {
+        text_append(out, "<tr>");
+        for (size_t c = 0; c < figure_columns(table); c++)
+            if (is_shown(table, c)) append_cell(table, r, c, out);
+        text_append(out, "</tr>\n");
+    }
+    text_append(out, "</tbody></table></div></details>");
+}
+
+static void append_figure(const report_figure *f, const json_t *result, int section, text_buffer *out)
+{
+    json_t *table = f->collect(result);
+    char id[64];
+    if (table && figure_rows(table) > 0) {
+        text_append(out, "<figure id=\"s%d-%s\"%s><figcaption><h3>%s</h3>%s</figcaption>\n", section, f->name,
+                    f->half ? " class=\"half\"" : "", f->title, f->reading);
+        for (int narrow = 0; narrow < 2; narrow++) {
+            snprintf(id, sizeof id, "s%d-%s-%s", section, f->name, narrow ? "n" : "w");
+            append_svg(f, result, table, narrow, id, NULL, out);
+        }
+        append_table(f, table, out);
+        text_append(out, "</figure>\n");
+    }
+    json_decref(table);
+}
+
+const char *report_figure_svg(const json_t *result, int number, text_buffer *out)
+{
+    const report_figure *f = number < FIGURE_COUNT ? figures[number] : NULL;
+    json_t *table = f ? f->collect(result) : NULL;
+    text_buffer style = {0};
+    page_figure_style(&style);
+    if (table && figure_rows(table) > 0)
+        append_svg(f, result, table, false, f->name, style.data ? style.data : "", out);
+    text_free(&style);
+    json_decref(table);
+    return f ? f->name : NULL;
+}
+
+static void append_csv_text(const char *text, text_buffer *out)
+{
+    text_append(out, "\"");
+    for (; *text; text++) text_append(out, "%s%c", *text == '"' ? "\"" : "", *text);
+    text_append(out, "\"");
+}
+
+const char *report_figure_csv(const json_t *result, int number, text_buffer *out)
+{
+    const report_figure *f = number < FIGURE_COUNT ? figures[number] : NULL;
+    json_t *table = f ? f->collect(result) : NULL;
+    size_t columns = table ? figure_columns(table) : 0, rows = table ? figure_rows(table) : 0;
+    const char *comma = "";
+    for (size_t c = 0; c < columns && rows > 0; c++) {
+        if (!is_shown(table, c)) continue;
+        text_append(out, "%s%s", comma, figure_column_text(table, c, "key"));
+        comma = ",";
+    }
+    for (size_t r = 0; r < rows; r++) {
+        text_append(out, "\n");
+        comma = "";
+        for (size_t c = 0; c < columns; c++) {
+            if (!is_shown(table, c)) continue;
+            text_append(out, "%s", comma);
+            comma = ",";
+            if (figure_format(table, c) == FIGURE_TEXT)
+                append_csv_text(figure_label(table, r, c), out);
+            else if (!isnan(figure_number(table, r, c)))
+                text_append(out, "%.17g", figure_number(table, r, c));
+        }
+    }
+    if (rows > 0) text_append(out, "\n");
+    json_decref(table);
+    return f ? f->name : NULL;
+}
+
+/* ---- the verdict ------------------------------------------------------------------------------------ */
+
+static double rate_of(const json_t *job)
+{
+    return report_number_at(job, "throughput.samples_per_s");
+}
+
+/* The fastest and the slowest of the jobs that exchange gradients; returns how many there are. */
+static int find_extremes(const json_t *result, const json_t **fast, const json_t **slow)
+{
+    int count = 0;
+    size_t i;
+    json_t *job;
+    *fast = *slow = NULL;
+    json_array_foreach(json_object_get(result, "jobs"), i, job)
+    {
+        if (strcmp(report_text_at(job, "engine"), "none") == 0 || isnan(rate_of(job))) continue;
+        count++;
+        if (!*fast || rate_of(job) > rate_of(*fast)) *fast = job;
+        if (!*slow || rate_of(job) < rate_of(*slow)) *slow = job;
+    }
+    return count;
+}
+
+/* Between ps and ring it is the verdict's. */
+static void append_headline(const json_t *result, text_buffer *out)
+{
+    const json_t *fast, *slow, *verdict = json_object_get(result, "verdict");
+    char first[64], second[64], rate[32];
+    if (find_extremes(result, &fast, &slow) > 2) verdict = NULL; /* it is between two */
+    if (!fast) fast = slow = json_array_get(json_object_get(result, "jobs"), 0);
+    report_job_name(fast, first, sizeof first);
+    report_job_name(slow, second, sizeof second);
+    double factor = json_is_object(verdict) ? report_number_at(verdict, "factor") : rate_of(fast) / rate_of(slow);
+    const char *where = json_is_true(json_object_get(result, "simulated"))  ? " in virtual time"
+                        : json_is_true(json_object_get(result, "emulated")) ? " over the emulated link"
+                                                                            : "";
+    if (fast == slow)
+        text_append(out, "%s trains %s samples/s%s.", first,
+                    svg_value(rate, sizeof rate, CELL_RATE, rate_of(fast)), where);
+    else if (json_is_object(verdict) && report_verdict_is_open(verdict))
+        text_append(out, "No difference between %s and %s is shown%s.", first, second, where);
+    else
+        text_append(out, "%s trains %.2f times as fast as %s%s.", first, factor, second, where);
+}
+
+/* A number and its unit stay on one line. */
+static void append_sentences(const char *text, text_buffer *out)
+{
+    static const char *const units[] = {"ns", "us", "ms", "s", "B", "KiB", "MiB", "GiB", "TiB", "%"};
+    while (*text) {
+        char piece[128];
+        size_t length = strcspn(text, " ");
+        bool number = length > 0 && text[length - 1] >= '0' && text[length - 1] <= '9', unit = false;
+        size_t next = text[length] ? strcspn(text + length + 1, " .,;)") : 0;
+        for (size_t i = 0; i < sizeof units / sizeof units[0] && number; i++)
+            unit = unit || (next == strlen(units[i]) && strncmp(text + length + 1, units[i], next) == 0);
+        if (length >= sizeof piece) length = sizeof piece - 1;
+        snprintf(piece, sizeof piece, "%.*s", (int)length, text);
+        svg_escape(out, piece);
+        text += length;
+        if (*text != ' ') continue;
+        text_append(out, unit ? "&nbsp;" : " ");
+        text++;
+    }
+}
+
+/* The verdict of the text report; of more than two jobs what their figures show. */
+static void append_lead(const json_t *result, text_buffer *out)
+{
+    static const report_figure *const shown[] = {&figure_throughput, &figure_memory};
+    const json_t *fast, *slow;
+    text_buffer text = {0};
+    char *rest;
+    bool several = find_extremes(result, &fast, &slow) > 2;
+    if (!several) report_sentences(result, &text);
+    for (size_t i = 0; several && i < sizeof shown / sizeof shown[0]; i++) {
+        json_t *table = shown[i]->collect(result);
+        text_append(&text, "%s\n", report_text_at(table, "summary"));
+        json_decref(table);
+    }
+    for (char *at = text.data ? strtok_r(text.data, "\n", &rest) : NULL; at; at = strtok_r(NULL, "\n", &rest)) {
+        text_append(out, "<p class=\"lead\">");
+        append_sentences(at, out);
+        text_append(out, "</p>\n");
+    }
+    text_free(&text);
+}
+
+static void append_notices(const json_t *result, text_buffer *out)
+{
+    if (json_is_true(json_object_get(result, "simulated")))
+        text_append(out, "<p class=\"notice\">SIMULATED: times are those of a model of the hardware, not "
+                         "measured; memory is exact.</p>\n");
+    if (json_is_true(json_object_get(result, "emulated")))
+        text_append(out, "<p class=\"notice\">EMULATED: the ranks' network is paced; all times and rates are "
+                         "emulated.</p>\n");
+    if (json_is_true(json_object_get(result, "oversubscribed")))
+        text_append(out, "<p class=\"notice\">More ranks than devices: the run shows the cost of the "
+                         "implementation, not of the "
+                         "scheme on separate devices.</p>\n");
+    if (json_is_true(json_object_get(result, "stopped_early")))
+        text_append(out, "<p class=\"notice\">Stopped early on request.</p>\n");
+}
+
+/* ---- provenance ------------------------------------------------------------------------------------- */
+
+static void append_entry(const char *term, const char *text, text_buffer *out)
+{
+    if (!text[0]) return;
+    text_append(out, "<dt>%s</dt><dd><bdi>", term);
+    svg_escape(out, text);
+    text_append(out, "</bdi></dd>");
+}
+
+/* The words as a shell reads them. */
+static void append_command(const json_t *result, text_buffer *out)
+{
+    size_t i;
+    json_t *word;
+    text_append(out, "<pre class=\"command\" dir=\"ltr\">harness");
+    json_array_foreach(json_object_get(result, "command"), i, word)
+    {
+        const char *text = json_string_value(word);
+        if (!text) continue;
+        bool plain =
+            text[0] &&
+            strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=.,:/+@%") ==
+                strlen(text);
+        text_append(out, plain ? " " : " '");
+        svg_escape(out, text);
+        text_append(out, plain ? "" : "'");
+    }
+    text_append(out, "</pre>\n");
+}
+
+static void append_configuration(const json_t *result, text_buffer *out)
+{
+    const char *name;
+    json_t *value;
+    text_append(
+        out, "<details><summary>Configuration</summary><div class=\"scroll\" tabindex=\"0\" role=\"region\" "
+             "aria-label=\"Configuration\"><table><thead><tr><th scope=\"col\">option</th><th "
+             "scope=\"col\">value</th></tr>"
+             "</thead><tbody>\n");
+    json_object_foreach(json_object_get(result, "configuration"), name, value)
+    {
+        text_append(out, "<tr><th scope=\"row\">");
+        svg_escape(out, name);
+        text_append(out, "</th><td class=\"text\">");
+        svg_escape(out, json_string_value(value) ? json_string_value(value) : "");
+        text_append(out, "</td></tr>\n");
+    }
+    text_append(out, "</tbody></table></div></details>\n");
+}
+
+static void append_text_report(const json_t *result, text_buffer *out)
+{
+    text_buffer text = {0};
+    report_run(result, true, &text);
+    text_append(
+        out,
+        "<details><summary>All figures as text</summary><div class=\"scroll\" tabindex=\"0\" role=\"region\" "
+        "aria-label=\"All figures as text\"><pre>");
+    for (char *line = text.data ? strtok(text.data, "\n") : NULL; line; line = strtok(NULL, "\n")) {
+        svg_escape(out, line);
+        text_append(out, "\n");
+    }
+    text_append(out, "</pre></div></details>\n");
+    text_free(&text);
+}
+
+static void append_provenance(const json_t *result, text_buffer *out)
+{
+    char processors[128];
+    snprintf(processors, sizeof processors, "%.0f", report_number_at(result, "host.processors"));
+    text_append(out, "<h2>How this was obtained</h2>\n");
+    append_command(result, out);
+    text_append(out, "<dl>");
+    append_entry("Started", report_text_at(result, "started_at"), out);
+    append_entry("Host", report_text_at(result, "host.name"), out);
+    append_entry("System", report_text_at(result, "host.system"), out);
+    append_entry("Processor", report_text_at(result, "host.processor"), out);
+    append_entry("Usable processors", processors, out);
+    append_entry("Hardware of the ranks", report_text_at(result, "hardware_note"), out);
+    append_entry("Program", report_text_at(result, "program.version"), out);
+    append_entry("Commit", report_text_at(result, "program.commit"), out);
+    const char *name;
+    json_t *version;
+    json_object_foreach(json_object_get(result, "libraries"), name, version)
+    {
+        char term[64] = "";
+        snprintf(term, sizeof term, "%.48s", name);
+        if (strspn(term, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_ .") ==
+            strlen(term))
+            append_entry(term, json_string_value(version) ? json_string_value(version) : "", out);
+    }
+    text_append(out, "</dl>\n");
+    append_configuration(result, out);
+    append_text_report(result, out);
+}
+
+/* ---- the page --------------------------------------------------------------------------------------- */
+
+static void append_section(const json_t *result, int section, text_buffer *out)
+{
+    text_buffer text = {0};
+    append_headline(result, &text);
+    text_append(out, "<section>\n");
+    if (section == 1) {
+        text_append(out, "<p class=\"eyebrow\">psring report</p><h1>");
+        svg_escape(out, text.data ? text.data : "");
+        text_append(out, "</h1>\n");
+    } else {
+        text_append(out, "<h2>");
+        svg_escape(out, text.data ? text.data : "");
+        text_append(out, "</h2>\n");
+    }
+    text_free(&text);
+    append_lead(result, out);
+    report_workload(json_object_get(result, "workload"), &text);
+    text_append(out, "<p class=\"workload\"><bdi>");
+    svg_escape(out, text.data ? text.data : "");
+    text_append(out, "</bdi></p>\n");
+    text_free(&text);
+    append_notices(result, out);
+    text_append(out, "<div class=\"figures\">\n");
+    for (int i = 0; i < FIGURE_COUNT; i++) append_figure(figures[i], result, section, out);
+    text_append(out, "</div>\n");
+    append_provenance(result, out);
+    text_append(out, "</section>\n");
+}
+
+void report_page(const json_t *results, text_buffer *out)
+{
+    text_buffer style = {0};
+    char style_hash[45], script_hash[45];
+    size_t i;
+    json_t *result;
+    page_figure_style(&style);
+    text_append(&style, "%s", page_style);
+    if (!style.data) {
+        out->out_of_memory = true;
+        return;
+    }
+    text_append(out,
+                "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+                "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
+                "'sha256-%s'; script-src "
+                "'sha256-%s'; base-uri 'none'; form-action 'none'\">\n"
+                "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+                "<meta name=\"color-scheme\" content=\"light dark\">\n<title>psring report: ",
+                sha256_base64(style.data, style.length, style_hash),
+                sha256_base64(page_script, strlen(page_script), script_hash));
+    svg_escape(out, report_text_at(json_array_get(results, 0), "workload.model"));
+    text_append(out, "</title>\n<style>%s</style>\n</head>\n<body>\n<main>\n", style.data);
+    text_free(&style);
+    json_array_foreach((json_t *)results, i, result) append_section(result, (int)i + 1, out);
+    text_append(
+        out,
+        "</main>\n<div id=\"tip\" role=\"status\" hidden></div>\n<script>%s</script>\n</body>\n</html>\n",
+        page_script);
+}

@@ -1,0 +1,343 @@
+"""The report of a run as a page: in a browser without a network, light and dark, wide and narrow, with hostile and with large
+results; the same numbers as in text, CSV and JSON."""
+import copy
+import csv
+import json
+import os
+import re
+import resource
+import subprocess
+import tempfile
+
+from browser import Browser
+from program import PROGRAM, harness, in_ns
+from tap import cases, expect, expect_equal, main, test
+
+FIGURES = ["step-parts", "timeline", "throughput", "memory", "loss-steps", "loss-time", "buckets"]
+PARTS = ["data", "forward", "backward", "exposed_communication", "waiting", "optimizer", "other"]
+
+folder = tempfile.TemporaryDirectory()
+
+
+def at(name):
+    return os.path.join(folder.name, name)
+
+
+def report(*words):
+    result = harness("report", *words)
+    expect_equal(result.code, 0, "exit code", result)
+    return result
+
+
+_made = {}
+
+
+def real():
+    """A run of lenet with both engines: its JSON, and its page."""
+    if "real" not in _made:
+        result = harness("--model", "lenet", "--data", "synthetic", "--gpus", "2", "--steps", "8", "--policy", "ps=sync,ring=ddp",
+                         "--bucket-cap-mb", "0.05", "--json", at("real.json"), "--report", at("real.html"), "--quiet", "--verbose")
+        expect_equal(result.code, 0, "exit code", result)
+        with open(at("real.json"), encoding="utf-8") as file:
+            _made["real"] = json.load(file), result.out
+    return _made["real"]
+
+
+def virtual():
+    if "virtual" not in _made:
+        result = harness("--model", "resnet18", "--device", "sim:dgx1-v100", "--gpus", "8", "--policy", "ps=dp,ring=ddp", "--steps", "4",
+                         "--json", at("virtual.json"), "--report", at("virtual.html"), "--quiet")
+        expect_equal(result.code, 0, "exit code", result)
+        with open(at("virtual.json"), encoding="utf-8") as file:
+            _made["virtual"] = json.load(file), result.out
+    return _made["virtual"]
+
+
+def page_of(which):
+    {"real": real, "virtual": virtual}[which]()
+    return at(which + ".html")
+
+
+def job_title(job):
+    title = {"all-cores": "all cores"}.get(job["name"], job["policy"])
+    return job["engine"] if title == job["engine"] else f"{job['engine']} ({title})"
+
+
+# ---- the JSON ----
+
+@cases([("real", real), ("virtual", virtual)])
+def the_time_line_of_a_rank_adds_up_to_its_step(made):
+    result, _ = made()
+    for job in result["jobs"]:
+        lines = [rank["timeline"] for rank in job["ranks"]]
+        expect_equal(len({line["step"] for line in lines}), 1, f"{job['name']}: steps that are shown")
+        for rank, line in zip(job["ranks"], lines):
+            i = rank["step_index"].index(line["step"])
+            expect_equal([in_ns(line["begin_s"]), in_ns(line["end_s"])], [in_ns(rank["step_begin_s"][i]), in_ns(rank["step_end_s"][i])], "step")
+            edges = [in_ns(line["begin_s"])]
+            sums = dict.fromkeys(PARTS, 0)
+            for part in line["parts"]:
+                expect_equal(in_ns(part["begin_s"]), edges[-1], f"{job['name']}: begin of {part}")
+                edges.append(in_ns(part["end_s"]))
+                sums[part["part"]] += edges[-1] - edges[-2]
+            expect_equal(edges[-1], in_ns(line["end_s"]), "end of the last part")
+            expect_equal(sums, {p: in_ns(rank[p + "_s"][i]) for p in PARTS}, f"{job['name']}, rank {rank['rank']}: parts")
+        if job["engine"] != "none":
+            expect(all(line["messages"] for line in lines), f"{job['name']}: no messages")
+    ring = next(job for job in result["jobs"] if job["name"] == "ring")
+    for m in ring["ranks"][0]["timeline"]["messages"]:
+        if m["name"] == "bucket":
+            expect(m["ready_s"] <= m["launched_s"] <= m["started_s"] <= m["finished_s"], m)
+
+
+# ---- the page ----
+
+SEEN = """Array.from(document.querySelectorAll('figure svg')).filter(s => getComputedStyle(s).display != 'none')"""
+
+
+@cases([(f"{which}, {width} px, {'dark' if dark else 'light'}", which, width, dark)
+        for which in ("real", "virtual") for width in (1280, 400) for dark in (False, True)])
+def the_page_opens_without_a_network(which, width, dark):
+    page = page_of(which)
+    with Browser() as browser:
+        browser.open(page, width, dark)
+        expect_equal(browser.complaints(), [], "console and requests")
+        expect_equal(browser.evaluate("document.documentElement.scrollWidth"), width, "width of the page")
+        expect_equal(browser.evaluate(OVERLAPS), [], "texts that overlap or are cut off")
+        expect_equal(browser.evaluate(CONTRAST), [], "texts with too little contrast")
+        paper = browser.evaluate("getComputedStyle(document.body).backgroundColor")
+        expect_equal(sum(map(int, re.findall(r"\d+", paper))) < 200, dark, f"dark, with paper {paper}")
+
+
+# Boxes of texts in a figure must be apart, and within the page.
+OVERLAPS = """(() => { const bad = [], width = document.documentElement.clientWidth;
+for (const svg of %s) { const boxes = Array.from(svg.querySelectorAll('text')).map(t => [t.textContent, t.getBoundingClientRect()]);
+  for (const [name, a] of boxes) if (a.left < -0.5 || a.right > width + 0.5) bad.push('outside: ' + name);
+  for (let i = 0; i < boxes.length; i++) for (let j = 0; j < i; j++) { const [n, a] = boxes[i], [m, b] = boxes[j];
+    const x = Math.min(a.right, b.right) - Math.max(a.left, b.left), y = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+    if (x > 1 && y > 3) bad.push(svg.parentElement.id + ': ' + n + ' | ' + m + ' ' + x.toFixed(1) + 'x' + y.toFixed(1)); } }
+return bad; })()""" % SEEN
+
+# WCAG 2.2, 1.4.3: 4.5 : 1 for texts against what lies under them: paper, or a bar.
+CONTRAST = """(() => { const bad = [];
+const rgb = c => c.match(/[\\d.]+/g).slice(0, 3).map(Number);
+const light = c => { const [r, g, b] = rgb(c).map(v => (v /= 255) <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
+  return .2126 * r + .7152 * g + .0722 * b };
+const ratio = (a, b) => { const [x, y] = [light(a), light(b)].sort((p, q) => p - q); return (y + .05) / (x + .05) };
+const paper = getComputedStyle(document.body).backgroundColor;
+for (const e of document.querySelectorAll('h1,h2,h3,p,figcaption,summary,dt,dd,th,td')) { const s = getComputedStyle(e);
+  if (ratio(s.color, paper) < 4.5) bad.push(e.tagName + ' ' + ratio(s.color, paper).toFixed(2)); }
+for (const svg of %s) { const bars = Array.from(svg.querySelectorAll('rect[data-v]')).map(b => [b, b.getBoundingClientRect()]);
+  for (const t of svg.querySelectorAll('text')) { const s = getComputedStyle(t), box = t.getBoundingClientRect();
+    if (s.stroke != 'none') continue;
+    const x = (box.left + box.right) / 2, y = (box.top + box.bottom) / 2;
+    const under = bars.filter(([b, r]) => r.left <= x && x <= r.right && r.top <= y && y <= r.bottom).pop();
+    const ground = under && !t.closest('.mark') ? getComputedStyle(under[0]).fill : paper;
+    if (ground.startsWith('url')) { bad.push('on a pattern: ' + t.textContent); continue; }
+    if (ratio(s.fill, ground) < 4.5) bad.push(svg.parentElement.id + ' ' + t.textContent + ' ' + ratio(s.fill, ground).toFixed(2)); } }
+return bad; })()""" % SEEN
+
+
+@test
+def every_figure_has_title_description_and_table():
+    page_of("real")
+    with Browser() as browser:
+        browser.open(at("real.html"))
+        ids = browser.evaluate("Array.from(document.querySelectorAll('figure')).map(f => f.id)")
+        expect_equal(sorted(i.removeprefix("s1-") for i in ids), sorted(FIGURES), "figures")
+        bad = browser.evaluate("""Array.from(document.querySelectorAll('figure')).flatMap(f => Array.from(f.querySelectorAll('svg')).filter(s => {
+          const [t, d] = s.getAttribute('aria-labelledby').split(' ').map(i => s.querySelector('#' + i));
+          return s.getAttribute('role') != 'img' || !t.textContent || !d.textContent || f.querySelectorAll('table tbody tr').length < 1 ||
+            !f.querySelector('figcaption h3').textContent }).map(() => f.id))""")
+        expect_equal(bad, [], "figures without title, description or table")
+        expect_equal(browser.evaluate("new Set(Array.from(document.querySelectorAll('[id]')).map(e => e.id)).size"),
+                     browser.evaluate("document.querySelectorAll('[id]').length"), "ids are unique")
+        unnamed = browser.evaluate("""Array.from(document.querySelectorAll('[role=region]')).filter(e => !e.getAttribute('aria-label')).length +
+          (document.documentElement.lang ? 0 : 1) + (document.title ? 0 : 1) + (document.querySelectorAll('h1').length - 1) +
+          Array.from(document.querySelectorAll('th')).filter(e => !e.scope).length""")
+        expect_equal(unnamed, 0, "regions, headings and header cells without names")
+
+
+@test
+def lengths_and_heights_of_bars_are_the_numbers_of_the_JSON():
+    result, _ = real()
+    with Browser() as browser:
+        browser.open(at("real.html"))
+        found = browser.evaluate("""Object.fromEntries(['step-parts', 'throughput', 'memory'].map(n => [n,
+          Array.from(document.querySelectorAll('#s1-' + n + ' svg.wide rect[data-v]')).map(r => { const b = r.getBoundingClientRect();
+            return [Number(r.dataset.v), b.width, b.height, r.dataset.t] })]))""")
+    expected = {"step-parts": [job["phases"][p + "_s"]["mean_s"] for job in result["jobs"] for p in PARTS],
+                "throughput": [job["throughput"]["samples_per_s"] for job in result["jobs"]]}
+    for name, side in (("step-parts", 1), ("throughput", 2), ("memory", 2)):
+        bars = found[name]
+        scale = max(b[side] for b in bars) / max(b[0] for b in bars)
+        for bar in bars:
+            expect(abs(bar[side] - bar[0] * scale) < 1, f"{name}: {bar} is {bar[side]} px, expected {bar[0] * scale}")
+        if name in expected:
+            values = [v for v in expected[name] if v]
+            expect(len(bars) == len(values) and all(abs(b[0] / v - 1) < 1e-6 for b, v in zip(bars, values)), name, bars, values)
+
+
+@test
+def the_value_under_the_pointer_is_shown():
+    page_of("real")
+    with Browser() as browser:
+        browser.open(at("real.html"))
+        x, y, text = browser.evaluate("""(() => { const r = document.querySelector('#s1-step-parts svg.wide rect.backward[data-t]');
+          r.scrollIntoView({block: 'center'}); const b = r.getBoundingClientRect();
+          return [b.left + b.width / 2, b.top + b.height / 2, r.dataset.t] })()""")
+        expect(browser.evaluate("document.getElementById('tip').hidden"), "it is shown before")
+        browser.point_at(x, y)
+        expect_equal(browser.evaluate("document.getElementById('tip').textContent"), text, "text")
+        expect(not browser.evaluate("document.getElementById('tip').hidden"), "it is not shown")
+        browser.point_at(2, 2)
+        expect(browser.evaluate("document.getElementById('tip').hidden"), "it is still shown")
+
+
+# ---- the numbers ----
+
+def csv_rows(path):
+    with open(path, encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@test
+def text_page_CSV_and_JSON_show_the_same_numbers():
+    result, text = real()
+    report(at("real.json"), "--csv", at("csv"), "--svg", at("svg"))
+    steps = csv_rows(os.path.join(at("csv"), "step-parts.csv"))
+    for job, row in zip(result["jobs"], steps):
+        expect_equal(row["job"], job_title(job), "job")
+        expect_equal({p: float(row[p + "_s"]) for p in PARTS}, {p: job["phases"][p + "_s"]["mean_s"] for p in PARTS}, "parts")
+    memory = csv_rows(os.path.join(at("csv"), "memory.csv"))
+    for job in result["jobs"]:
+        peaks = [int(float(r["peak_bytes"])) for r in memory if r["job"] == job_title(job) for _ in range(int(float(r["count"])))]
+        expect_equal(peaks, [rank["memory"]["total"]["peak_bytes"] for rank in job["ranks"]], "peaks")
+    losses = csv_rows(os.path.join(at("csv"), "loss-steps.csv"))
+    ring = next(job for job in result["jobs"] if job["name"] == "ring")
+    expect_equal([float(r["loss"]) for r in losses if r["job"] == job_title(ring)], ring["losses"], "losses")
+    with Browser() as browser:
+        browser.open(at("real.html"))
+        cells = browser.evaluate("""Object.fromEntries(Array.from(document.querySelectorAll('figure')).map(f => [f.id.slice(3),
+          Array.from(f.querySelectorAll('tbody tr')).map(r => Array.from(r.children).map(c => c.dataset.v ? [Number(c.dataset.v), c.textContent] : c.textContent))]))""")
+    for name, rows in cells.items():
+        rows = [[[c] if isinstance(c, str) and re.fullmatch(r"\d+", c) else c for c in row] for row in rows]  # such as "0", a rank
+        numbers = [[float(v) if v and re.fullmatch(r"[-+.\de]+", v) else v for v in row.values()] for row in csv_rows(os.path.join(at("csv"), name + ".csv"))]
+        for shown, row in zip(rows, numbers):
+            expect_equal([float(c[0]) if isinstance(c, list) else c for c in shown if c != "-"], [c for c in row if c != ""], f"{name}: numbers of page and CSV")
+        expect(os.path.exists(os.path.join(at("svg"), name + ".svg")), f"no {name}.svg")
+    # The text report shows the same digits.
+    for label, column in (("  backward", 2 + PARTS.index("backward")), ("  optimizer", 2 + PARTS.index("optimizer"))):
+        line = next(line for line in text.splitlines() if re.match(label + r"\s", line))
+        expect_equal(re.split(r"\s{2,}", line.strip())[1:], [row[column][1] for row in cells["step-parts"]], label)
+
+
+# ---- hostile and large results ----
+
+HOSTILE = "<script>alert(1)</script>\"'&" + "Ω" * 100 + "\u202eabc\u05d0\u05d1" + "x" * 100
+
+
+@cases([("1280 px", 1280), ("400 px", 400)])
+def hostile_names_are_shown_and_not_run(width):
+    result = copy.deepcopy(real()[0])
+    result["workload"]["model"] = result["host"]["name"] = result["host"]["processor"] = result["hardware_note"] = HOSTILE
+    result["command"] = ["--model", HOSTILE]
+    result["configuration"][HOSTILE] = HOSTILE
+    for job in result["jobs"]:
+        job["policy"] = HOSTILE
+    with open(at("hostile.json"), "w", encoding="utf-8") as file:
+        json.dump(result, file)
+    report(at("hostile.json"), "-o", at("hostile.html"), "--svg", at("hostile-svg"))
+    with Browser() as browser:
+        browser.open(at("hostile.html"), width)
+        expect_equal(browser.complaints(), [], "console and requests")
+        expect_equal(browser.evaluate("document.scripts.length"), 1, "scripts")
+        expect(HOSTILE in browser.evaluate("document.querySelector('.workload').textContent"), "the name is not shown")
+        expect_equal(browser.evaluate("document.documentElement.scrollWidth"), width, "width of the page")
+        expect_equal(browser.evaluate(OVERLAPS), [], "texts that overlap or are cut off")
+
+
+@test
+def a_changed_script_does_not_run():
+    with open(page_of("real"), encoding="utf-8") as file:
+        page = file.read()
+    with open(at("changed.html"), "w", encoding="utf-8") as file:
+        file.write(page.replace("<main>", "<main><script>document.title = 'run'</script><img src=x onerror=\"document.title = 'run'\">"))
+    with Browser() as browser:
+        browser.open(at("changed.html"))
+        expect(browser.evaluate("document.title") != "run", "the page ran another script than its own")
+
+
+@test
+def many_ranks_and_steps_stay_small_and_open_fast():
+    result = copy.deepcopy(real()[0])
+    for job in result["jobs"]:
+        if job["engine"] == "none":
+            continue
+        steps = 10000
+        first = copy.deepcopy(job["ranks"][0])
+        first["step_index"] = list(range(steps))
+        job["losses"] = [2.3 / (1 + i / 1000) for i in range(steps)]
+        job["step_s"] = [job["step_s"][0]] * steps
+        job["world_size"] = 1024
+        job["ranks"] = []
+        for r in range(1024):
+            rank = dict(first, rank=r, step_index=first["step_index"] if r == 0 else [], memory=copy.deepcopy(first["memory"]))
+            rank["memory"]["peak_classes"]["activations"] += r
+            rank["memory"]["total"]["peak_bytes"] += r
+            job["ranks"].append(rank)
+    with open(at("large.json"), "w", encoding="utf-8") as file:
+        json.dump(result, file)
+    report(at("large.json"), "-o", at("large.html"))
+    size = os.path.getsize(at("large.html"))
+    expect(size < 2e6, f"the page has {size} bytes, expected less than 2 MB")
+    with Browser() as browser:
+        browser.open(at("real.html"))
+        seconds = browser.open(at("large.html"))
+        expect(seconds < 3 * 2, f"the page opened in {seconds:.1f} s")  # promised: 2 s
+        expect_equal(browser.evaluate(OVERLAPS), [], "texts that overlap or are cut off")
+
+
+# ---- writing ----
+
+@test
+def a_file_is_replaced_whole_or_not_at_all():
+    page_of("real")
+    with open(at("old.html"), "w", encoding="utf-8") as file:
+        file.write("old")
+    full = subprocess.run([PROGRAM, "report", at("real.json"), "-o", at("old.html")], capture_output=True, text=True, check=False,
+                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)))
+    expect(full.returncode != 0, "a page larger than the disk allows was written")
+    with open(at("old.html"), encoding="utf-8") as file:
+        expect_equal(file.read(), "old", "the old file")
+    expect_equal(len([line for line in full.stderr.splitlines() if line]), 1, "lines of the message", full.stderr)
+    missing = harness("report", at("real.json"), "-o", at("no-such-folder/page.html"))
+    expect_equal(missing.code, 73, "exit code", missing)
+    expect_equal(len(missing.lines()), 1, "lines of the message", missing)
+
+
+@test
+def several_results_and_a_comparison_of_policies_are_one_page():
+    page_of("real"), page_of("virtual")
+    report(at("real.json"), at("virtual.json"), "-o", at("both.html"))
+    compared = harness("compare", "--policies", "dp,sync,ddp", "--device", "sim:dgx1-v100", "--gpus", "8", "--model", "resnet18", "--steps", "3",
+                       "--json", at("policies.json"), "--quiet")
+    expect_equal(compared.code, 0, "exit code", compared)
+    report(at("policies.json"), "-o", at("policies.html"))
+    with Browser() as browser:
+        browser.open(at("both.html"))
+        expect_equal(browser.evaluate("document.querySelectorAll('section').length"), 2, "sections")
+        marks = browser.evaluate("Array.from(document.querySelectorAll('section')).map(s => s.querySelectorAll('svg.wide .mark').length)")
+        expect(marks[0] == 0 and marks[1] == browser.evaluate("document.querySelectorAll('section:nth-of-type(2) svg.wide').length"), "marks", marks)
+        browser.open(at("policies.html"))
+        expect_equal(browser.evaluate("document.querySelectorAll('#s1-throughput svg.wide rect[data-v]').length"), 3, "bars")
+        expect_equal(browser.complaints(), [], "console and requests")
+
+
+@cases([("no file", ["report"]), ("two as text", ["report", "a", "b"])])
+def wrong_words_are_refused(words):
+    result = harness(*words)
+    expect_equal(result.code, 64, "exit code", result)
+
+
+main()

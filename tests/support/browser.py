@@ -1,0 +1,106 @@
+"""A page in headless Chromium, driven over its DevTools protocol (chromedevtools.github.io/devtools-protocol): messages of
+JSON, each ended by a zero byte, on two pipes. The network is off."""
+import base64
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+
+from tap import Skip, expect
+
+DEADLINE_S = 120  # for one answer, on a loaded machine
+
+
+class Browser:
+    def __init__(self):
+        program = shutil.which("chromium") or shutil.which("chromium-browser")
+        if not program:
+            raise Skip("no chromium")
+        self.folder = tempfile.mkdtemp()
+        to_browser, self.write_fd = os.pipe()
+        self.read_fd, from_browser = os.pipe()
+        self.process = subprocess.Popen(
+            ["bash", "-c", f"exec 3<&{to_browser} 4>&{from_browser}; exec \"$@\"", "chromium", program, "--headless",
+             "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--remote-debugging-pipe", "--no-first-run",
+             f"--user-data-dir={self.folder}", "about:blank"],
+            pass_fds=(to_browser, from_browser), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        os.close(to_browser)
+        os.close(from_browser)
+        self.pending, self.number, self.events, self.session = b"", 0, [], None
+        pages = [t for t in self.call("Target.getTargets")["targetInfos"] if t["type"] == "page"]
+        self.session = self.call("Target.attachToTarget", targetId=pages[0]["targetId"], flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+        self.call("Network.emulateNetworkConditions", offline=True, latency=0, downloadThroughput=-1, uploadThroughput=-1)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        os.close(self.read_fd)
+        os.close(self.write_fd)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _message(self):
+        while b"\0" not in self.pending:
+            more = os.read(self.read_fd, 1 << 20)
+            expect(more, "chromium has ended")
+            self.pending += more
+        message, _, self.pending = self.pending.partition(b"\0")
+        return json.loads(message)
+
+    def call(self, method, **parameters):
+        self.number += 1
+        message = {"id": self.number, "method": method, "params": parameters}
+        if self.session:
+            message["sessionId"] = self.session
+        os.write(self.write_fd, json.dumps(message).encode() + b"\0")
+        end = time.monotonic() + DEADLINE_S
+        while time.monotonic() < end:
+            answer = self._message()
+            if answer.get("id") == self.number:
+                expect("error" not in answer, f"{method}: {answer.get('error')}")
+                return answer["result"]
+            self.events.append(answer)
+        expect(False, f"{method}: no answer")
+        return None
+
+    def wait_for(self, event):
+        while not any(e.get("method") == event for e in self.events):
+            self.events.append(self._message())
+
+    def open(self, path, width=1280, dark=False):
+        """Seconds until the page has loaded."""
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
+        self.events = []
+        begin = time.monotonic()
+        self.call("Page.navigate", url="file://" + os.path.abspath(path))
+        self.wait_for("Page.loadEventFired")
+        return time.monotonic() - begin
+
+    def evaluate(self, expression):
+        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        expect("exceptionDetails" not in answer, expression, answer.get("exceptionDetails"))
+        return answer["result"].get("value")
+
+    def point_at(self, x, y):
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
+    def screenshot(self, path):
+        image = self.call("Page.captureScreenshot", captureBeyondViewport=True)["data"]
+        with open(path, "wb") as file:
+            file.write(base64.b64decode(image))
+
+    def complaints(self):
+        """What the console says, and requests for anything but the page."""
+        self.evaluate("1")
+        said = [e["params"]["entry"]["text"] for e in self.events if e.get("method") == "Log.entryAdded"]
+        said += [str(e["params"]["args"]) for e in self.events if e.get("method") == "Runtime.consoleAPICalled"]
+        said += [str(e["params"]["exceptionDetails"]) for e in self.events if e.get("method") == "Runtime.exceptionThrown"]
+        urls = [e["params"]["request"]["url"] for e in self.events if e.get("method") == "Network.requestWillBeSent"]
+        return said + urls[1:]
