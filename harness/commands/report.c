@@ -6,6 +6,7 @@
 #include "harness/report/report.h"
 #include "harness/run/output.h"
 #include "harness/run/run_result.h"
+#include "harness/sweep/sweep.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -35,6 +36,12 @@ static status load(const char *path, json_t **out)
 {
     json_error_t error;
     bool is_stdin = strcmp(path, "-") == 0;
+    struct stat found;
+    char table[PATH_MAX];
+    if (!is_stdin && stat(path, &found) == 0 && S_ISDIR(found.st_mode)) { /* of a sweep */
+        snprintf(table, sizeof table, "%s/table.json", path);
+        path = table;
+    }
     FILE *file = is_stdin ? stdin : fopen(path, "re");
     if (!file) return fail_errno(STATUS_DATA, "%s", path);
     *out = json_loadf(file, JSON_REJECT_DUPLICATES, &error);
@@ -58,7 +65,7 @@ static void warn_of_version(const char *path, const json_t *result)
 {
     const json_t *version = json_object_get(result, "schema_version");
     json_int_t found = json_integer_value(version);
-    if (version && found < RESULT_SCHEMA_VERSION)
+    if (version && !json_object_get(result, "vary") && found < RESULT_SCHEMA_VERSION)
         log_warn("%s: schema_version %lld, this program writes %d: figures that are not there are shown as -",
                  path, (long long)found, RESULT_SCHEMA_VERSION);
 }
@@ -76,6 +83,8 @@ static status render(const char *path, json_t *result, bool verbose, text_buffer
     TRY(check_version(path, result));
     if (json_array_size(runs) > 0)
         report_compare(runs, out);
+    else if (json_object_get(result, "vary"))
+        sweep_report(result, out);
     else if (json_object_get(result, "cells"))
         report_reproduction(result, out);
     else if (json_object_get(result, "workload") && json_object_get(result, "jobs")) {
@@ -93,10 +102,15 @@ static status render(const char *path, json_t *result, bool verbose, text_buffer
 
 /* ---- pages and figures -------------------------------------------------------------------------- */
 
-/* The results of runs in a file: one, or with `compare --policies` one with the jobs of all. */
+/* The results in a file: a sweep's table, the run's, or with `compare --policies` one with the jobs of all.
+ */
 static status add_results(const char *path, json_t *result, json_t *results)
 {
     const json_t *runs = json_object_get(result, "runs");
+    if (json_array_size(json_object_get(result, "points")) > 0 &&
+        json_array_size(json_object_get(result, "vary")) > 0)
+        return json_array_append(results, result) == 0 ? STATUS_OK
+                                                       : fail(STATUS_SYSTEM, "no memory for the report");
     json_t *whole = json_array_size(runs) > 0 ? json_copy(json_array_get(runs, 0)) : json_incref(result);
     if (json_array_size(runs) > 0) {
         json_t *jobs = json_array();
@@ -110,7 +124,9 @@ static status add_results(const char *path, json_t *result, json_t *results)
                   json_is_object(report_at(whole, "jobs.0.step_time"));
     json_array_append_new(results, whole);
     return is_run ? judge(whole)
-                  : fail(STATUS_DATA, "%s: expected the JSON of harness run or compare --policies", path);
+                  : fail(STATUS_DATA,
+                         "%s: expected the JSON of harness run or compare --policies, or a sweep's folder",
+                         path);
 }
 
 static status load_runs(const command_line *line, json_t *results)

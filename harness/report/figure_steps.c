@@ -113,7 +113,20 @@ const report_figure figure_step_parts = {.name = "step-parts",
 
 /* ---- throughput ----------------------------------------------------------------------------------- */
 
-enum { RATE = 1, PER_RANK, IDEAL, SHARE, COLOR };
+enum { RATE = 1, PER_RANK, IDEAL, SHARE, LOW, HIGH, COLOR };
+
+/* Of --repeat, the 95 % interval of a job's median; NaN: there is none. */
+static double interval_of(const json_t *result, const json_t *job, const char *path)
+{
+    size_t i;
+    json_t *row;
+    json_array_foreach((json_t *)report_at(result, "repetitions.jobs"), i, row)
+    {
+        if (strcmp(report_text_at(row, "name"), report_text_at(job, "name")) == 0)
+            return report_number_at(row, path);
+    }
+    return NAN;
+}
 
 static json_t *collect_throughput(const json_t *result)
 {
@@ -128,6 +141,8 @@ static json_t *collect_throughput(const json_t *result)
     figure_column(table, "samples_per_s_per_rank", "per rank", CELL_RATE, NULL);
     figure_column(table, "ideal_samples_per_s", "ideal", CELL_RATE, NULL);
     figure_column(table, "share_of_ideal", "share of ideal", CELL_PERCENT, NULL);
+    figure_column(table, "low_samples_per_s", "95 % from", CELL_RATE, NULL);
+    figure_column(table, "high_samples_per_s", "to", CELL_RATE, NULL);
     figure_column(table, "color", "", FIGURE_TEXT, NULL);
     json_array_foreach(jobs, i, job)
     {
@@ -146,6 +161,8 @@ static json_t *collect_throughput(const json_t *result)
         figure_put(row, report_number_at(job, "throughput.samples_per_s_per_rank"));
         figure_put(row, ideal);
         figure_put(row, rate / ideal);
+        figure_put(row, interval_of(result, job, "samples_per_s.low"));
+        figure_put(row, interval_of(result, job, "samples_per_s.high"));
         figure_put_text(row, figure_job_color(jobs, i));
         text_append(&summary, "%s%s %s", summary.length ? ", " : "Samples per second: ", name,
                     svg_value(value, sizeof value, CELL_RATE, rate));
@@ -161,7 +178,8 @@ static void draw_throughput(const json_t *table, svg *s)
 {
     double left = 52, right = s->width, top = 34, bottom = 254, rows = (double)figure_rows(table);
     double pitch = (right - left) / fmax(rows, 1), width = fmin(pitch * 0.6, 84);
-    double most = fmax(figure_largest(table, RATE), figure_largest(table, IDEAL));
+    double most =
+        fmax(fmax(figure_largest(table, RATE), figure_largest(table, HIGH)), figure_largest(table, IDEAL));
     svg_axis axis = svg_axis_of(CELL_RATE, 0, most * 1.04, 5, bottom, top);
     svg_y_axis(s, &axis, left, right, "samples/s");
     for (size_t r = 0; r < figure_rows(table); r++) {
@@ -173,6 +191,10 @@ static void draw_throughput(const json_t *table, svg *s)
         svg_value(value, sizeof value, CELL_RATE, rate);
         snprintf(text, sizeof text, "%s: %s samples/s", name, value);
         svg_bar(s, center - width / 2, y, width, bottom - y, color, rate, text);
+        double low = figure_number(table, r, LOW), high = figure_number(table, r, HIGH);
+        if (!isnan(low))
+            svg_line(s, center + width / 2 - 8, svg_at(&axis, low), center + width / 2 - 8,
+                     svg_at(&axis, high), "interval");
         bool inside = bottom - y > 44;
         char style[48];
         snprintf(style, sizeof style, inside ? "strong on-%s" : "strong", color);

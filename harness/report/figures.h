@@ -6,6 +6,7 @@
  *   figure_timeline   one step of all ranks; the life of its buckets
  *   figure_memory     memory by class and rank
  *   figure_curves     loss, staleness
+ *   figure_sweep      of a sweep's table: curves, heat maps, who wins
  *
  * A table: {"summary": a sentence, "columns": [{"key", "name", "format", "color"}], "rows": [[text or number
  * or null]]}. */
@@ -26,7 +27,8 @@ typedef struct report_figure {
 } report_figure;
 
 extern const report_figure figure_step_parts, figure_timeline, figure_throughput, figure_memory,
-    figure_buckets, figure_loss_steps, figure_loss_time, figure_staleness;
+    figure_buckets, figure_loss_steps, figure_loss_time, figure_staleness,
+    figure_sweep_winners, figure_sweep_curves, figure_sweep_heat;
 
 json_t *figure_table(void);
 void figure_column(json_t *table, const char *key, const char *name, int format, const char *color);

@@ -2,18 +2,35 @@
 
 #include <stddef.h>
 
-/* One color for one thing in all figures. All have 3 : 1 against light and dark paper, and differ for
- * color-blind readers in hue (blue against orange) or lightness; `ink` is what has 4.5 : 1 on the color. */
+/* One color for one thing in all figures. All but those of heat maps have 3 : 1 against light and dark paper,
+ * and differ for color-blind readers in hue (blue against orange) or lightness; `ink` is what has 4.5 : 1 on
+ * the color. */
 static const struct {
     const char *name, *color, *ink;
-} colors[] = {{"data", "#96897a", "#101418"},     {"forward", "#5493d0", "#101418"},
-              {"backward", "#2a66ad", "#ffffff"}, {"exposed", "#de6b1f", "#101418"},
-              {"message", "#de6b1f", "#101418"},  {"optimizer", "#9a7fd1", "#101418"},
-              {"other", "#8b939e", "#101418"},    {"parameters", "#56657f", "#ffffff"},
-              {"outputs", "#38a0a8", "#101418"},  {"replicas", "#94549c", "#ffffff"},
-              {"ps", "#b83a63", "#ffffff"},       {"ps2", "#e0648b", "#101418"},
-              {"ring", "#0a7a70", "#ffffff"},     {"ring2", "#11a393", "#101418"},
-              {"none", "#68727f", "#ffffff"},     {"none2", "#8b939e", "#101418"}};
+} colors[] = {{"data", "#96897a", "#101418"},
+              {"forward", "#5493d0", "#101418"},
+              {"backward", "#2a66ad", "#ffffff"},
+              {"exposed", "#de6b1f", "#101418"},
+              {"message", "#de6b1f", "#101418"},
+              {"optimizer", "#9a7fd1", "#101418"},
+              {"other", "#8b939e", "#101418"},
+              {"parameters", "#56657f", "#ffffff"},
+              {"outputs", "#38a0a8", "#101418"},
+              {"replicas", "#94549c", "#ffffff"},
+              {"ps", "#b83a63", "#ffffff"},
+              {"ps2", "#e0648b", "#101418"},
+              {"ring", "#0a7a70", "#ffffff"},
+              {"ring2", "#11a393", "#101418"},
+              {"none", "#68727f", "#ffffff"},
+              {"none2", "#8b939e", "#101418"},
+              /* from little to much */
+              {"heat0", "#d6e6f4", "#101418"},
+              {"heat1", "#abcfe5", "#101418"},
+              {"heat2", "#7db3d8", "#101418"},
+              {"heat3", "#5493d0", "#101418"},
+              {"heat4", "#3a70b0", "#ffffff"},
+              {"heat5", "#2a5a98", "#ffffff"},
+              {"heat6", "#1c437a", "#ffffff"}};
 
 static const char light[] =
     "--paper:#fcfcfa;--ink:#16191d;--muted:#5b6470;--line:#e4e4df;--alert:#b3261e;--warn:#8a4b00;"
@@ -35,7 +52,9 @@ void page_figure_style(text_buffer *out)
              "svg .heading{font-size:15px;font-weight:600}"
              ".paper{fill:var(--paper)}.grid{stroke:var(--line)}.base{stroke:var(--muted)}"
              ".ideal{stroke:var(--ink);stroke-width:2;stroke-dasharray:5 "
-             "3}.excess{stroke:var(--alert);stroke-width:1.5}"
+             "3}.interval{stroke:var(--ink);stroke-width:1.5}.contour{stroke:#101418;stroke-width:1.5}.halo{"
+             "paint-order:stroke;stroke-width:5px}."
+             "excess{stroke:var(--alert);stroke-width:1.5}"
              "svg .excess-label{font-size:11px;font-weight:600;fill:var(--alert)}"
              ".idle-ground{fill:var(--idle)}.idle-line{fill:var(--idle-line)}"
              "svg .on-waiting{paint-order:stroke;stroke:var(--paper);stroke-width:5px}"

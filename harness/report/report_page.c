@@ -9,24 +9,44 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const report_figure *const figures[] = {&figure_step_parts, &figure_timeline,   &figure_throughput,
-                                               &figure_memory,     &figure_loss_steps, &figure_loss_time,
-                                               &figure_buckets,    &figure_staleness};
+static const report_figure *const run_figures[] = {&figure_step_parts, &figure_timeline,   &figure_throughput,
+                                                   &figure_memory,     &figure_loss_steps, &figure_loss_time,
+                                                   &figure_buckets,    &figure_staleness};
+static const report_figure *const sweep_figures[] = {&figure_sweep_winners, &figure_sweep_curves,
+                                                     &figure_sweep_heat};
 
-enum {
-    FIGURE_COUNT = sizeof figures / sizeof figures[0],
-    FULL_WIDTH = 1040,
-    HALF_WIDTH = 500,
-    NARROW_WIDTH = 360,
-    MOST_ROWS = 200
-};
+enum { FULL_WIDTH = 1040, HALF_WIDTH = 500, NARROW_WIDTH = 360, MOST_ROWS = 200 };
+
+static bool is_sweep(const json_t *result)
+{
+    return json_is_array(json_object_get(result, "vary"));
+}
+
+/* NULL: there is no such figure. */
+static const report_figure *figure_of(const json_t *result, size_t number)
+{
+    size_t count = sizeof run_figures / sizeof *run_figures;
+    if (is_sweep(result)) count = sizeof sweep_figures / sizeof *sweep_figures;
+    return number >= count ? NULL : is_sweep(result) ? sweep_figures[number] : run_figures[number];
+}
 
 /* ---- figures ---------------------------------------------------------------------------------------- */
 
+/* Of a sweep, whether any point is. */
+static bool is_any(const json_t *result, const char *key)
+{
+    size_t i;
+    json_t *point;
+    json_array_foreach(json_object_get(result, "points"), i, point)
+    {
+        if (json_is_true(json_object_get(point, key))) return true;
+    }
+    return json_is_true(json_object_get(result, key));
+}
+
 static const char *mark_of(const json_t *result)
 {
-    if (json_is_true(json_object_get(result, "simulated"))) return "SIMULATED";
-    return json_is_true(json_object_get(result, "emulated")) ? "EMULATED" : NULL;
+    return is_any(result, "simulated") ? "SIMULATED" : is_any(result, "emulated") ? "EMULATED" : NULL;
 }
 
 static void append_svg(const report_figure *f, const json_t *result, const json_t *table, bool narrow,
@@ -110,7 +130,7 @@ static void append_figure(const report_figure *f, const json_t *result, int sect
 
 const char *report_figure_svg(const json_t *result, int number, text_buffer *out)
 {
-    const report_figure *f = number < FIGURE_COUNT ? figures[number] : NULL;
+    const report_figure *f = figure_of(result, (size_t)number);
     json_t *table = f ? f->collect(result) : NULL;
     text_buffer style = {0};
     page_figure_style(&style);
@@ -130,7 +150,7 @@ static void append_csv_text(const char *text, text_buffer *out)
 
 const char *report_figure_csv(const json_t *result, int number, text_buffer *out)
 {
-    const report_figure *f = number < FIGURE_COUNT ? figures[number] : NULL;
+    const report_figure *f = figure_of(result, (size_t)number);
     json_t *table = f ? f->collect(result) : NULL;
     size_t columns = table ? figure_columns(table) : 0, rows = table ? figure_rows(table) : 0;
     const char *comma = "";
@@ -181,6 +201,39 @@ static int find_extremes(const json_t *result, const json_t **fast, const json_t
     return count;
 }
 
+/* A point's values, "mode=ring gpus=8". */
+static void append_point(const json_t *sweep, int row, text_buffer *out)
+{
+    const json_t *point = json_array_get(json_object_get(sweep, "points"), (size_t)row);
+    const char *space = "", *name;
+    json_t *value;
+    json_object_foreach(json_object_get(point, "values"), name, value)
+    {
+        if (!json_is_string(value)) continue;
+        text_append(out, "%s%s=%s", space, name, json_string_value(value));
+        space = " ";
+    }
+}
+
+/* Which point is best, and whether that is shown. */
+static void append_best(const json_t *sweep, text_buffer *out)
+{
+    const json_t *best = json_object_get(sweep, "best");
+    char rate[32], path[64];
+    int row = (int)report_number_at(best, "row");
+    if (!json_is_object(best)) {
+        text_append(out, "The sweep has no results yet.");
+        return;
+    }
+    snprintf(path, sizeof path, "points.%d.samples_per_s.median", row);
+    append_point(sweep, row, out);
+    text_append(out, " is fastest: %s samples/s",
+                svg_value(rate, sizeof rate, CELL_RATE, report_number_at(sweep, path)));
+    if (!isnan(report_number_at(best, "factor")))
+        text_append(out, ", %.2f times the next", report_number_at(best, "factor"));
+    text_append(out, "%s", strcmp(report_text_at(best, "verdict"), "not shown") == 0 ? " (not shown)." : ".");
+}
+
 /* Between ps and ring it is the verdict's. */
 static void append_headline(const json_t *result, text_buffer *out)
 {
@@ -190,7 +243,8 @@ static void append_headline(const json_t *result, text_buffer *out)
     if (!fast) fast = slow = json_array_get(json_object_get(result, "jobs"), 0);
     report_job_name(fast, first, sizeof first);
     report_job_name(slow, second, sizeof second);
-    double factor = json_is_object(verdict) ? report_number_at(verdict, "factor") : rate_of(fast) / rate_of(slow);
+    double factor =
+        json_is_object(verdict) ? report_number_at(verdict, "factor") : rate_of(fast) / rate_of(slow);
     const char *where = json_is_true(json_object_get(result, "simulated"))  ? " in virtual time"
                         : json_is_true(json_object_get(result, "emulated")) ? " over the emulated link"
                                                                             : "";
@@ -238,7 +292,8 @@ static void append_lead(const json_t *result, text_buffer *out)
         text_append(&text, "%s\n", report_text_at(table, "summary"));
         json_decref(table);
     }
-    for (char *at = text.data ? strtok_r(text.data, "\n", &rest) : NULL; at; at = strtok_r(NULL, "\n", &rest)) {
+    for (char *at = text.data ? strtok_r(text.data, "\n", &rest) : NULL; at;
+         at = strtok_r(NULL, "\n", &rest)) {
         text_append(out, "<p class=\"lead\">");
         append_sentences(at, out);
         text_append(out, "</p>\n");
@@ -248,10 +303,10 @@ static void append_lead(const json_t *result, text_buffer *out)
 
 static void append_notices(const json_t *result, text_buffer *out)
 {
-    if (json_is_true(json_object_get(result, "simulated")))
+    if (is_any(result, "simulated"))
         text_append(out, "<p class=\"notice\">SIMULATED: times are those of a model of the hardware, not "
                          "measured; memory is exact.</p>\n");
-    if (json_is_true(json_object_get(result, "emulated")))
+    if (is_any(result, "emulated"))
         text_append(out, "<p class=\"notice\">EMULATED: the ranks' network is paced; all times and rates are "
                          "emulated.</p>\n");
     if (json_is_true(json_object_get(result, "oversubscribed")))
@@ -364,7 +419,10 @@ static void append_provenance(const json_t *result, text_buffer *out)
 static void append_section(const json_t *result, int section, text_buffer *out)
 {
     text_buffer text = {0};
-    append_headline(result, &text);
+    if (is_sweep(result))
+        append_best(result, &text);
+    else
+        append_headline(result, &text);
     text_append(out, "<section>\n");
     if (section == 1) {
         text_append(out, "<p class=\"eyebrow\">psring report</p><h1>");
@@ -376,17 +434,19 @@ static void append_section(const json_t *result, int section, text_buffer *out)
         text_append(out, "</h2>\n");
     }
     text_free(&text);
-    append_lead(result, out);
-    report_workload(json_object_get(result, "workload"), &text);
-    text_append(out, "<p class=\"workload\"><bdi>");
-    svg_escape(out, text.data ? text.data : "");
-    text_append(out, "</bdi></p>\n");
-    text_free(&text);
+    if (!is_sweep(result)) {
+        append_lead(result, out);
+        report_workload(json_object_get(result, "workload"), &text);
+        text_append(out, "<p class=\"workload\"><bdi>");
+        svg_escape(out, text.data ? text.data : "");
+        text_append(out, "</bdi></p>\n");
+        text_free(&text);
+    }
     append_notices(result, out);
     text_append(out, "<div class=\"figures\">\n");
-    for (int i = 0; i < FIGURE_COUNT; i++) append_figure(figures[i], result, section, out);
+    for (size_t i = 0; figure_of(result, i); i++) append_figure(figure_of(result, i), result, section, out);
     text_append(out, "</div>\n");
-    append_provenance(result, out);
+    if (!is_sweep(result)) append_provenance(result, out);
     text_append(out, "</section>\n");
 }
 

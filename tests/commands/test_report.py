@@ -334,6 +334,36 @@ def several_results_and_a_comparison_of_policies_are_one_page():
         expect_equal(browser.complaints(), [], "console and requests")
 
 
+@test
+def a_sweep_is_a_page_with_the_map_of_who_wins():
+    sweep = harness("sweep", "--vary", "link=1Gbit/s;10Gbit/s;100Gbit/s", "--vary", "gpus=2,8", "--vary", "servers=1,2", "--mode", "ps,ring",
+                    "--policy", "ps=sync,ring=ddp", "--device", "sim:v100-pcie-10gbe", "--model", "lenet", "--steps", "2", "-o", at("sweep"))
+    expect_equal(sweep.code, 0, "exit code", sweep)
+    expect_equal(report(at("sweep")).out, sweep.out[sweep.out.index("link "):], "its table as text")
+    report(at("sweep"), "-o", at("sweep.html"), "--csv", at("sweep-csv"))
+    with open(at("sweep/table.json"), encoding="utf-8") as file:
+        points = json.load(file)["points"]
+    winners = csv_rows(at("sweep-csv/sweep-winners.csv"))
+    expect_equal(len(winners), 6, "cells")
+    for row in winners:
+        rates = sorted((p["samples_per_s"]["median"] for p in points if (p["values"]["link"], p["values"]["gpus"]) == (row["x"], row["y"])), reverse=True)
+        expect_equal(float(row["factor"]), rates[0] / rates[1], f"factor of {row}")
+        best = next(p["values"] for p in points if p["samples_per_s"]["median"] == rates[0])
+        expect_equal(row["fastest"].split()[0], best["mode"], "who is fastest")
+    with Browser() as browser:
+        for width in (1280, 400):
+            for dark in (False, True):
+                browser.open(at("sweep.html"), width, dark)
+                expect_equal(browser.complaints(), [], "console and requests")
+                expect_equal(browser.evaluate("document.documentElement.scrollWidth"), width, "width of the page")
+                expect_equal(browser.evaluate(OVERLAPS), [], "texts that overlap or are cut off")
+                expect_equal(browser.evaluate(CONTRAST), [], "texts with too little contrast")
+        cells = browser.evaluate("Array.from(document.querySelectorAll('#s1-sweep-winners svg.wide rect[data-v]')).map(r => Number(r.dataset.v))")
+        expect(all(abs(c - float(row["factor"])) < 1e-6 for c, row in zip(cells, winners)) and len(cells) == 6, "cells", cells, winners)
+        expect_equal(browser.evaluate("document.querySelectorAll('figure').length"), 3, "figures")
+        expect_equal(browser.evaluate("document.querySelectorAll('svg.wide .mark').length"), 3, "marks")
+
+
 @cases([("no file", ["report"]), ("two as text", ["report", "a", "b"])])
 def wrong_words_are_refused(words):
     result = harness(*words)
