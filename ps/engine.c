@@ -271,6 +271,8 @@ static status ps_connect(sync_engine *base, const sync_blob *handshakes)
     TRY(pin_gradients(e, true));
     if (e->server) map_workers(e);
     if (!e->worker) begin_shard(e);
+    if (e->server) ps_server_port(e->server)->ahead_ns = base->context.clock_ahead_ns;
+    if (e->worker) ps_worker_port(e->worker)->ahead_ns = base->context.clock_ahead_ns;
     if (e->server && (e->worker || info->simulated)) TRY(ps_server_start(e->server));
     if (!e->worker) return STATUS_OK;
     TRY(connect_servers(e));

@@ -50,6 +50,7 @@ typedef struct ps_port {
 
     const ps_port_ops *ops;
     void *context; /* of ops */
+    int64_t ahead_ns; /* this clock less rank 0's, on which times travel; set before the agent starts */
     device *device; /* whose clock the agent uses; NULL: the host's */
     sync_agent *agent;
     atomic_bool ended; /* the agent has failed */

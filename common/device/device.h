@@ -61,6 +61,7 @@ typedef struct device_info {
     bool copy_engine;        /* copies from the host may overlap with the compute stream */
     bool real;               /* tensor bytes exist */
     bool simulated;          /* figures come from a model: reports must mark them */
+    int64_t mark_error_ns;   /* by how much the times of marks may be wrong on the host's clock; a GPU's change it */
     bool plans;              /* nothing runs or is stored: only the ledger counts (plan/device_plan.c) */
 } device_info;
 

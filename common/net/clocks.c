@@ -67,10 +67,24 @@ clock_alignment clock_align(const rendezvous *r, int rank, const clock_bounds *b
                              .end_offset_ns = end->low_ns / 2 + end->high_ns / 2};
 }
 
-int64_t clock_on_rank_0(const clock_alignment *a, int64_t local_ns)
+static int64_t offset_at(const clock_alignment *a, int64_t local_ns)
 {
-    if (!a->aligned) return local_ns;
     double part =
         a->end_ns > a->begin_ns ? (double)(local_ns - a->begin_ns) / (double)(a->end_ns - a->begin_ns) : 0;
-    return local_ns - a->begin_offset_ns - (int64_t)(part * (double)(a->end_offset_ns - a->begin_offset_ns));
+    return a->begin_offset_ns + (int64_t)(part * (double)(a->end_offset_ns - a->begin_offset_ns));
+}
+
+int64_t clock_on_rank_0(const clock_alignment *a, int64_t local_ns)
+{
+    return a->aligned ? local_ns - offset_at(a, local_ns) : local_ns;
+}
+
+/* Clocks drift by less than a thousandth, so each round is that much closer. */
+int64_t clock_from_rank_0(const clock_alignment *a, int64_t ns)
+{
+    enum { ROUNDS = 4 };
+    int64_t local_ns = ns + a->begin_offset_ns;
+    if (!a->aligned) return ns;
+    for (int i = 0; i < ROUNDS; i++) local_ns = ns + offset_at(a, local_ns);
+    return local_ns;
 }

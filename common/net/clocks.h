@@ -34,5 +34,7 @@ clock_alignment clock_align(const rendezvous *r, int rank, const clock_bounds *b
 /* A time of this rank's clock on rank 0's, by the offset that lies on the line between the two measured ones.
  */
 int64_t clock_on_rank_0(const clock_alignment *a, int64_t local_ns);
+/* The reverse. */
+int64_t clock_from_rank_0(const clock_alignment *a, int64_t ns);
 
 #endif

@@ -9,6 +9,23 @@
 /* Two marks per wait; parts of a step that are known only at the end of the next one. */
 enum { MOST_WAITS = (SYNC_MARK_ENGINE - SYNC_MARK_WAITS) / 2, WAITS_PER_PARAM = 2, OTHER_WAITS = 64, SPANS = 1024 };
 
+/* Some or all of the time of a call. */
+typedef struct call_span {
+    anatomy_span time;
+    uint64_t call; /* 0: none, or one whose begin on all ranks is known */
+} call_span;
+
+/* A step, and how many of what is kept belong to it. */
+typedef struct kept_step {
+    anatomy_span time;
+    int phases, waits, spans;
+} kept_step;
+
+typedef struct kept_list {
+    char *data;
+    size_t count, capacity; /* bytes */
+} kept_list;
+
 struct anatomy {
     device_stream *lane;
     trace *trace;
@@ -17,12 +34,17 @@ struct anatomy {
     int wait_count, wait_capacity;
     bool waiting;
 
-    sync_queue queue;    /* of spans, from the agent */
+    sync_queue queue;    /* of call_spans, from the agent */
     anatomy_span *spans; /* [SPANS] in order, disjoint; of this step and the previous one */
     int span_count;
     anatomy_span previous; /* step */
     int64_t previous_ns;   /* communication in it that has been counted */
     int64_t *waited_ns;    /* [world] in the last step */
+
+    struct {
+        bool on, lost;                         /* lost: there was no memory for a step */
+        kept_list steps, phases, waits, calls; /* kept_step, anatomy_phase, anatomy_wait, call_span */
+    } kept;
 };
 
 /* ---- the sweep -------------------------------------------------------------------------------- */
@@ -67,7 +89,7 @@ static step_part label(const sweep *s, int64_t at, bool in_progress)
     bool waits = s->wait < s->waits_end && s->wait->time.begin_ns <= at;
     if (!waits || s->phase->part == STEP_DATA) return s->phase->part;
     if (in_progress) return STEP_EXPOSED;
-    return s->wait->last.rank != ANATOMY_NOBODY && at < s->wait->last.ns ? STEP_WAITING : STEP_OTHER;
+    return s->wait->last.rank >= 0 && at < s->wait->last.ns ? STEP_WAITING : STEP_OTHER;
 }
 
 static sweep begin_sweep(const anatomy_step *step)
@@ -164,7 +186,12 @@ static void forget(anatomy *a, int64_t ns)
 
 void anatomy_add_span(anatomy *a, int64_t begin_ns, int64_t end_ns)
 {
-    if (a && end_ns > begin_ns) sync_queue_push(&a->queue, &(anatomy_span){begin_ns, end_ns});
+    anatomy_add_call(a, 0, begin_ns, end_ns);
+}
+
+void anatomy_add_call(anatomy *a, uint64_t number, int64_t begin_ns, int64_t end_ns)
+{
+    if (a && end_ns > begin_ns) sync_queue_push(&a->queue, &(call_span){{begin_ns, end_ns}, number});
 }
 
 /* ---- waits ------------------------------------------------------------------------------------ */
@@ -189,7 +216,7 @@ status anatomy_end_wait(anatomy *a, int *number)
     TRY(device_mark(a->lane, mark_of(a->wait_count) + 1));
     a->waiting = false;
     *number = a->wait_count++;
-    a->waits[*number].last = (anatomy_sent){0, ANATOMY_NOBODY};
+    a->waits[*number].last = (anatomy_sent){.rank = ANATOMY_NOBODY};
     return STATUS_OK;
 }
 
@@ -206,14 +233,22 @@ anatomy_span anatomy_wait_time(anatomy *a, int number)
 
 /* ---- steps ------------------------------------------------------------------------------------ */
 
-void anatomy_end_step(anatomy *a, anatomy_span now, const anatomy_phase *phases, int phase_count, anatomy_figures *out)
+static void keep(anatomy *a, kept_list *list, const void *items, size_t bytes)
 {
-    anatomy_span span;
-    while (sync_queue_pop(&a->queue, &span)) insert(a, span);
-    for (int i = 0; i < a->wait_count; i++) {
-        anatomy_span time = a->waits[i].time = anatomy_wait_time(a, i);
-        trace_slice(a->trace, TRACE_COMPUTE, "wait", TRACE_NO_INDEX, time.begin_ns, time.end_ns);
-    }
+    size_t capacity = list->capacity ? list->capacity : 4096;
+    while (capacity < list->count + bytes) capacity *= 2;
+    char *grown = a->kept.lost || capacity == list->capacity ? list->data : realloc(list->data, capacity);
+    if (!grown) a->kept.lost = true;
+    if (a->kept.lost) return;
+    list->data = grown;
+    list->capacity = capacity;
+    memcpy(list->data + list->count, items, bytes);
+    list->count += bytes;
+}
+
+/* The step's waits, and the spans that became known in it. */
+static void sweep_step(anatomy *a, anatomy_span now, const anatomy_phase *phases, int phase_count, anatomy_figures *out)
+{
     memset(a->waited_ns, 0, (size_t)a->world * sizeof *a->waited_ns);
     anatomy_step step = {.begin_ns = now.begin_ns,
                          .end_ns = now.end_ns,
@@ -232,9 +267,94 @@ void anatomy_end_step(anatomy *a, anatomy_span now, const anatomy_phase *phases,
     forget(a, now.begin_ns);
 }
 
+void anatomy_end_step(anatomy *a, anatomy_span now, const anatomy_phase *phases, int phase_count, anatomy_figures *out)
+{
+    kept_step step = {now, phase_count, a->wait_count, 0};
+    call_span span;
+    for (; sync_queue_pop(&a->queue, &span); step.spans++) {
+        insert(a, span.time);
+        if (a->kept.on) keep(a, &a->kept.calls, &span, sizeof span);
+    }
+    for (int i = 0; i < a->wait_count; i++) {
+        anatomy_span time = a->waits[i].time = anatomy_wait_time(a, i);
+        trace_slice(a->trace, TRACE_COMPUTE, "wait", TRACE_NO_INDEX, time.begin_ns, time.end_ns);
+    }
+    if (a->kept.on) {
+        keep(a, &a->kept.phases, phases, (size_t)phase_count * sizeof *phases);
+        keep(a, &a->kept.waits, a->waits, (size_t)a->wait_count * sizeof *a->waits);
+        keep(a, &a->kept.steps, &step, sizeof step);
+    }
+    sweep_step(a, now, phases, phase_count, out);
+}
+
 const int64_t *anatomy_waited(const anatomy *a)
 {
     return a->waited_ns;
+}
+
+/* ---- calls whose begins on other ranks are known after the run -------------------------------- */
+
+void anatomy_keep_steps(anatomy *a)
+{
+    if (a) a->kept.on = true;
+}
+
+bool anatomy_keeps_steps(const anatomy *a)
+{
+    return a && a->kept.on;
+}
+
+status anatomy_begins(const anatomy *a, int64_t **begins, int64_t *count)
+{
+    const call_span *calls = (const call_span *)a->kept.calls.data;
+    size_t kept = a->kept.calls.count / sizeof *calls;
+    *count = 0;
+    for (size_t i = 0; i < kept; i++)
+        if ((int64_t)calls[i].call > *count) *count = (int64_t)calls[i].call;
+    *begins = calloc((size_t)*count + 1, sizeof **begins);
+    if (!*begins || a->kept.lost) return fail(STATUS_SYSTEM, "no memory for the steps of a run");
+    for (size_t i = 0; i < kept; i++)
+        if (calls[i].call) (*begins)[calls[i].call - 1] = calls[i].time.begin_ns;
+    return STATUS_OK;
+}
+
+/* In progress since the last rank has begun it. A call cannot end before: a clock is wrong by so much. */
+static void correct_span(call_span *s, const anatomy_sent *last, int64_t count)
+{
+    if (s->call == 0 || (int64_t)s->call > count) return;
+    int64_t ns = last[s->call - 1].rank == ANATOMY_NOBODY ? s->time.begin_ns : last[s->call - 1].ns;
+    if (ns > s->time.end_ns) ns = s->time.end_ns;
+    if (ns > s->time.begin_ns) s->time.begin_ns = ns;
+}
+
+status anatomy_sweep_again(anatomy *a, const anatomy_sent *last, int64_t count, anatomy_swept *swept, void *context)
+{
+    const kept_step *steps = (const kept_step *)a->kept.steps.data;
+    const anatomy_phase *phases = (const anatomy_phase *)a->kept.phases.data;
+    const anatomy_wait *waits = (const anatomy_wait *)a->kept.waits.data;
+    const call_span *calls = (const call_span *)a->kept.calls.data;
+    if (a->kept.lost) return fail(STATUS_SYSTEM, "no memory for the steps of a run");
+    a->span_count = 0;
+    a->previous = (anatomy_span){0, 0};
+    a->previous_ns = 0;
+    for (int64_t i = 0; i < (int64_t)(a->kept.steps.count / sizeof *steps); i++) {
+        const kept_step *step = &steps[i];
+        anatomy_figures figures;
+        for (int s = 0; s < step->spans; s++) {
+            call_span span = *calls++;
+            correct_span(&span, last, count);
+            if (span.time.end_ns > span.time.begin_ns) insert(a, span.time);
+        }
+        for (; a->wait_count < step->waits; a->wait_count++) {
+            anatomy_wait *w = &a->waits[a->wait_count];
+            *w = *waits++;
+            if (w->last.rank == ANATOMY_CALL && w->last.ns <= count) w->last = last[w->last.ns - 1];
+        }
+        sweep_step(a, step->time, phases, step->phases, &figures);
+        phases += step->phases;
+        swept(context, i, &figures, a->waited_ns);
+    }
+    return STATUS_OK;
 }
 
 /* ---- open and close --------------------------------------------------------------------------- */
@@ -254,7 +374,7 @@ status anatomy_open(device_stream *lane, trace *trace, int params, int world, an
     a->waited_ns = calloc((size_t)world, sizeof *a->waited_ns);
     status rc = STATUS_OK;
     if (!a->waits || !a->spans || !a->waited_ns) rc = fail(STATUS_SYSTEM, "no memory to record steps");
-    if (rc == STATUS_OK) rc = sync_queue_init(&a->queue, (uint32_t)(4 * params + SPANS), sizeof(anatomy_span));
+    if (rc == STATUS_OK) rc = sync_queue_init(&a->queue, (uint32_t)(4 * params + SPANS), sizeof(call_span));
     if (rc != STATUS_OK) anatomy_close(&a);
     *out = a;
     return rc;
@@ -268,6 +388,10 @@ void anatomy_close(anatomy **pointer)
     free(a->waits);
     free(a->spans);
     free(a->waited_ns);
+    free(a->kept.steps.data);
+    free(a->kept.phases.data);
+    free(a->kept.waits.data);
+    free(a->kept.calls.data);
     free(a);
     *pointer = NULL;
 }

@@ -14,7 +14,11 @@
  * the end of the step labels it, so its parts add up to the step in integer nanoseconds. Communication is the union of
  * the spans: its exposed part is that in which the lane waited, the rest is hidden.
  *
- * A span may become known after its step has ended. What lies in the previous step then counts as hidden in this one. */
+ * A span may become known after its step has ended. What lies in the previous step then counts as hidden in this one.
+ *
+ * NCCL and MPI do not report when other ranks began their part of a call. Then a rank keeps what its steps were made of;
+ * after the run the ranks' begins are merged, and every step is swept again: a call is in progress from the latest of its
+ * begins on. */
 #ifndef COMMON_SYNC_ANATOMY_H
 #define COMMON_SYNC_ANATOMY_H
 
@@ -32,7 +36,7 @@ typedef enum step_part {
     STEP_PARTS
 } step_part;
 
-enum { ANATOMY_NOBODY = -1 };
+enum { ANATOMY_NOBODY = -1, ANATOMY_CALL = -2 };
 
 /* What the lane executes from `begin_ns` on, until the next phase begins. */
 typedef struct anatomy_phase {
@@ -47,7 +51,8 @@ typedef struct anatomy_span {
 /* The last contribution to something that a rank waits for. */
 typedef struct anatomy_sent {
     int64_t ns;
-    int rank; /* who sent it; ANATOMY_NOBODY: not known, or nobody had to */
+    int rank; /* who sent it; ANATOMY_NOBODY: not known, or nobody had to; ANATOMY_CALL: the last rank to begin call `ns`, for
+               * anatomy_sweep_again() */
 } anatomy_sent;
 
 typedef struct anatomy_wait {
@@ -98,9 +103,25 @@ anatomy_span anatomy_wait_time(anatomy *a, int number);
 /* One thread, the rank's agent: a transfer or a sum for this rank was in progress. */
 void anatomy_add_span(anatomy *a, int64_t begin_ns, int64_t end_ns);
 
+/* Likewise, of a call in which this rank took part from begin_ns on. `number`: from 1, the same on all ranks. */
+void anatomy_add_call(anatomy *a, uint64_t number, int64_t begin_ns, int64_t end_ns);
+
 /* The lane has passed the end of a step with these phases. Waits are forgotten. */
 void anatomy_end_step(anatomy *a, anatomy_span step, const anatomy_phase *phases, int phase_count, anatomy_figures *out);
 /* [world] of the last step: time waited for each rank, ns. */
 const int64_t *anatomy_waited(const anatomy *a);
+
+/* ---- calls whose begins on other ranks are known after the run ---- */
+
+/* Before the first step: calls will be added. From now on every step is kept, in memory that grows with their number (some
+ * hundred bytes each). */
+void anatomy_keep_steps(anatomy *a);
+bool anatomy_keeps_steps(const anatomy *a);
+/* *begins [*count]: when this rank began call i + 1, 0 where it did not; the caller's, to be freed. */
+status anatomy_begins(const anatomy *a, int64_t **begins, int64_t *count);
+/* Sweeps all steps again, in order, and hands out each: `step` counts from 0. last[i]: the last rank to begin call i + 1, and
+ * when, on this rank's clock; ANATOMY_NOBODY: this rank, or not known. */
+typedef void anatomy_swept(void *context, int64_t step, const anatomy_figures *figures, const int64_t *waited_ns);
+status anatomy_sweep_again(anatomy *a, const anatomy_sent *last, int64_t count, anatomy_swept *swept, void *context);
 
 #endif

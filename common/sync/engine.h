@@ -108,6 +108,7 @@ typedef struct sync_context {
      * process ends with the error's exit code. NULL where ranks are threads: the error comes from the engine's next call. */
     void (*lost)(void *context, const error_record *why);
     void *lost_context;
+    int64_t clock_ahead_ns;    /* this rank's clock less rank 0's; the owner sets it before sync_connect() */
     const struct sync_context *front; /* on a staged copy (staged.h): the device in front of it; NULL: there is none */
 } sync_context;
 

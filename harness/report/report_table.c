@@ -140,6 +140,35 @@ static double clock_error(const json_t *job)
     return error;
 }
 
+/* By how much a rank may be wrong about another's time: the two largest errors. NaN: all times are of one clock. */
+static double waiting_error(const json_t *job)
+{
+    double first = NAN, second = 0;
+    size_t r;
+    json_t *rank;
+    json_array_foreach(json_object_get(job, "ranks"), r, rank)
+    {
+        double error = report_number_at(rank, "clock.waiting_error_s");
+        if (isnan(error)) continue;
+        second = fmax(second, isnan(first) ? 0 : fmin(first, error));
+        first = fmax(first, error);
+    }
+    return first + second;
+}
+
+/* What ends waiting, where times of several clocks were compared. */
+static void waiting_note(const json_t *job, const char *name, text_buffer *out)
+{
+    char error[32];
+    double calls = report_number_at(job, "ranks.0.merged_calls");
+    if (isnan(waiting_error(job))) return;
+    text_format_duration(error, sizeof error, 1e9 * waiting_error(job));
+    if (calls > 0)
+        text_append(out, "Waiting of %s: until the last rank began a call (%.0f calls), on clocks within %s.\n", name, calls,
+                    error);
+    else text_append(out, "Waiting of %s: until a message was sent, on clocks within %s.\n", name, error);
+}
+
 void report_notes(const json_t *jobs, text_buffer *out)
 {
     size_t i;
@@ -155,5 +184,6 @@ void report_notes(const json_t *jobs, text_buffer *out)
                 out,
                 "Times of %s: the ranks' clocks are aligned to rank 0's by exchanged messages, within %s.\n",
                 name, text_format_duration(error, sizeof error, 1e9 * clock_error(job)));
+        waiting_note(job, name, out);
     }
 }

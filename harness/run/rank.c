@@ -186,8 +186,10 @@ static status set_up(rank_state *s)
     int64_t evaluations = 1 + (s->eval_every > 0 ? s->steps.end / s->eval_every : 0);
     TRY(overlap_open(&s->overlap, s->model->param_count));
     TRY(record_init(&s->record, s->steps.end - s->steps.first - s->steps.warmup, evaluations, s->place->world));
-    TRY(exchange_handshakes(s));
-    return measure_clock(s, &s->clock_at_begin);
+    TRY(measure_clock(s, &s->clock_at_begin));
+    clock_alignment now = clock_align(s->rendezvous, s->place->rank, &s->clock_at_begin, &s->clock_at_begin);
+    trainer_engine(s->trainer)->context.clock_ahead_ns = now.begin_offset_ns;
+    return exchange_handshakes(s);
 }
 
 /* ---- steps ------------------------------------------------------------------------------------ */
@@ -352,6 +354,7 @@ status rank_run(const run_config *config, const rank_place *place, run_job *out,
     status rc = set_up(&s);
     if (rc == STATUS_OK) rc = run_all_steps(&s);
     if (rc == STATUS_OK) rc = align_clock(&s);
+    if (rc == STATUS_OK) rc = rank_merge_calls(&s);
     if (rc == STATUS_OK) rc = rank_share_results(&s, out);
     *stopped = s.stopped;
     if (rc != STATUS_OK) job_fail(place->table, place->rank, rc, error_message());

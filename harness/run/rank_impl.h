@@ -41,6 +41,9 @@ typedef struct rank_state {
 /* Until when a collective call between steps may wait for the other ranks. */
 int64_t rank_deadline(const rank_state *s);
 
+/* rank_calls.c: all ranks call it after the last step, once clocks are aligned. Completes s->record. */
+status rank_merge_calls(rank_state *s);
+
 /* rank_result.c: all ranks call it after the last step. *out: on rank 0 the job's result, parameters and trace, the caller's;
  * elsewhere nothing. */
 status rank_share_results(rank_state *s, run_job *out);

@@ -29,7 +29,7 @@ const record_phase record_phases[RECORD_PHASES] = {
 
 status record_init(record *r, int64_t steps, int64_t evaluations, int world)
 {
-    *r = (record){.capacity = steps, .evaluation_capacity = evaluations, .world = world};
+    *r = (record){.capacity = steps, .evaluation_capacity = evaluations, .world = world, .waiting_error_ns = -1};
     r->waited_ns = calloc((size_t)world, sizeof *r->waited_ns);
     r->steps = calloc((size_t)steps + 1, sizeof *r->steps);
     r->evaluations = calloc((size_t)evaluations + 1, sizeof *r->evaluations);
@@ -58,6 +58,23 @@ void record_step(record *r, const step_result *result)
     r->wall_ns += result->times.total;
     r->steps[r->count++].times = result->times;
     r->samples += result->samples;
+}
+
+void record_forget_waits(record *r)
+{
+    memset(r->waited_ns, 0, (size_t)r->world * sizeof *r->waited_ns);
+    r->corrected = 0;
+}
+
+void record_correct_step(record *r, int64_t index, const anatomy_figures *figures, const int64_t *waited_ns)
+{
+    if (r->corrected == r->count || r->steps[r->corrected].index != index) return; /* steps come in order */
+    step_times *times = &r->steps[r->corrected].times;
+    memcpy(times->parts, figures->parts, sizeof times->parts);
+    times->hidden = figures->hidden_ns;
+    times->communication = figures->hidden_ns + figures->parts[STEP_EXPOSED];
+    r->steps[r->corrected++].waited_for = figures->waited_for;
+    for (int i = 0; i < r->world; i++) r->waited_ns[i] += waited_ns[i];
 }
 
 void record_counters(record *r, sync_engine *e, sync_counters *seen, bool keep)
@@ -130,9 +147,10 @@ static int add_steps(const record *r, const clock_alignment *clock, json_t *rank
     bad |= json_object_set_new(rank, "step_begin_s", begins);
     bad |= json_object_set_new(rank, "step_end_s", ends);
     bad |= json_object_set_new(rank, "step_samples", samples);
+    json_t *error = r->waiting_error_ns < 0 ? json_null() : record_seconds(r->waiting_error_ns);
     json_t *aligned =
-        json_pack("{s:b, s:o, s:o}", "aligned", (int)clock->aligned, "offset_s",
-                  record_seconds(clock->end_offset_ns), "error_s", record_seconds(clock->error_ns));
+        json_pack("{s:b, s:o, s:o, s:o}", "aligned", (int)clock->aligned, "offset_s", record_seconds(clock->end_offset_ns),
+                  "error_s", record_seconds(clock->error_ns), "waiting_error_s", error);
     return bad | json_object_set_new(rank, "clock", aligned);
 }
 
@@ -150,6 +168,7 @@ status record_to_json(const record *r, const clock_alignment *clock, json_t *ran
             waited, rank_waited_for == ANATOMY_NOBODY ? json_null() : json_integer(rank_waited_for));
     }
     bad |= json_object_set_new(rank, "losses", losses);
+    bad |= json_object_set_new(rank, "merged_calls", json_integer(r->merged_calls));
     bad |= json_object_set_new(rank, "measured_steps", json_integer(r->count));
     bad |= json_object_set_new(rank, "step_index", indices);
     bad |= json_object_set_new(rank, "waited_for", waited);

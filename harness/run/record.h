@@ -41,6 +41,9 @@ typedef struct record {
     int64_t samples;               /* of this rank in measured steps */
     int64_t wall_ns;               /* of the measured steps */
     int64_t *waited_ns;            /* [world] in measured steps */
+    int64_t corrected;             /* steps, by record_correct_step() */
+    int64_t merged_calls;          /* whose begins on other ranks are known (rank_calls.c) */
+    int64_t waiting_error_ns;      /* of this rank's times by which others tell waiting from communication; -1: one clock */
     int world;
     sync_counters counters;        /* in measured steps; updates_skipped: in all */
     record_evaluation *evaluations;
@@ -52,6 +55,10 @@ void record_deinit(record *r);
 
 /* A measured step; never allocates. More steps than the capacity are a defect. */
 void record_step(record *r, const step_result *result);
+/* What was waited for, and in progress, in step `index` of the run, if it was measured; after record_forget_waits(), which
+ * is called once. */
+void record_forget_waits(record *r);
+void record_correct_step(record *r, int64_t index, const anatomy_figures *figures, const int64_t *waited_ns);
 /* The engine's counters since `seen`, which becomes what they are now; added to the record if `keep`. */
 void record_counters(record *r, sync_engine *e, sync_counters *seen, bool keep);
 void record_evaluation_result(record *r, record_evaluation e);

@@ -9,6 +9,7 @@
 #include "common/sync/straggler.h"
 #include "harness/launch/processors.h"
 #include "harness/run/option_effects.h"
+#include "ring/policies/policy.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -341,7 +342,10 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
     TRY(fill_synthetic_batches(c));
     for (int e = 0; e < ENGINE_COUNT; e++) {
         sync_requirements needs;
+        ring_settings unused;
         if (!run_config_uses(c, e)) continue;
+        if (e == ENGINE_RING)
+            TRY(ring_settings_resolve((const void *)c->engine_options[e], c->shared.divide, c->policies[e], &unused));
         TRY(engine_table[e]->requirements(c->engine_options[e], c->policies[e], run_config_world(c, e), &needs));
         if (needs.virtual_only && !run_config_is_virtual(c)) return fail(STATUS_USAGE, "%s", needs.virtual_only);
     }

@@ -183,6 +183,7 @@ static status dp_connect(sync_engine *base, const sync_blob *handshakes)
     if (dp_plans(e)) return STATUS_OK;
     TRY(ps_join(&e->member, handshakes));
     TRY(pin_segments(e, true));
+    dp_hub_port(e->hub)->ahead_ns = base->context.clock_ahead_ns;
     if (!dp_is_root(e)) TRY(dp_hub_connect(e->hub, e->member.group.urls[0]));
     return dp_hub_start(e->hub);
 }

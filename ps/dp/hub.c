@@ -206,7 +206,7 @@ static void record_message(hub_agent *h, const ps_message *m, int64_t begin_ns)
     anatomy *a = h->c->context->anatomy;
     anatomy_add_span(a, m->header.sent_ns, m->arrived_ns);
     anatomy_add_span(a, begin_ns, ps_port_now(h->port));
-    if (m->header.sent_ns > h->shared->last.ns) h->shared->last = (anatomy_sent){m->header.sent_ns, m->peer};
+    if (m->header.sent_ns > h->shared->last.ns) h->shared->last = (anatomy_sent){.ns = m->header.sent_ns, .rank = m->peer};
 }
 
 /* Takes over the message. */
@@ -322,7 +322,7 @@ static status begin_exchange(hub_agent *h, int64_t now_ns, bool *worked)
     h->open_transfers = h->listed = s->count;
     h->begun_ns = h->last_message_ns = now_ns;
     h->leaving_ns = 0;
-    h->shared->last = (anatomy_sent){0, ANATOMY_NOBODY};
+    h->shared->last = (anatomy_sent){.rank = ANATOMY_NOBODY};
     for (int k = 0; s->sums && k < s->sum.keys; k++) h->arrived[k] = 0;
     return receive_held(h, now_ns);
 }

@@ -30,7 +30,7 @@ static anatomy_sent last_of(const worker *w, const message_header *h)
 {
     bool other = h->last_ns > 0 && h->last_rank < (uint32_t)w->c->context->world &&
                  (int)h->last_rank != w->c->context->rank;
-    return other ? (anatomy_sent){h->last_ns, (int)h->last_rank} : (anatomy_sent){0, ANATOMY_NOBODY};
+    return other ? (anatomy_sent){.ns = h->last_ns, .rank = (int)h->last_rank} : (anatomy_sent){.rank = ANATOMY_NOBODY};
 }
 
 /* What was requested at left_ns has come. In progress was the request until the server had it, then, from the last

@@ -234,7 +234,8 @@ bool collective_done(const collective_group *group, collective_ticket ticket);
 /* When all members had arrived and data began to move, and when the call was done; ns, 0: not yet. */
 typedef struct collective_times {
     int64_t started_ns, finished_ns;
-    int last_rank; /* of the group: the last to post the call; -1: not known */
+    int last_rank;    /* of the group: the last to post the call; -1: not known, as with NCCL and MPI */
+    int64_t began_ns; /* then: when this rank began its part. With NCCL it is also started_ns */
 } collective_times;
 collective_times collective_get_times(const collective_group *group, collective_ticket ticket);
 

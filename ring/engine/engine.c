@@ -11,12 +11,18 @@ static bool is_library(const ring_settings *s, const char *name)
     return strcmp(s->collective, name) == 0;
 }
 
+/* Where nothing depends on --divide, which ring_open() is given. */
+static status resolve_undivided(const void *options, const char *policy, ring_settings *out)
+{
+    return ring_settings_resolve(options, SHARED_DIVIDE_AFTER, policy, out);
+}
+
 static status ring_requirements(const void *options, const char *policy, int world, sync_requirements *out)
 {
     ring_settings s;
     (void)world;
     *out = (sync_requirements){0};
-    TRY(ring_settings_resolve(options, SHARED_DIVIDE_POLICY, policy, &s));
+    TRY(resolve_undivided(options, policy, &s));
     /* Sums are written to the gradients in place, except by MPI. */
     bool automatic = is_library(&s, "auto"), shared = s.bucket_view || !is_library(&s, "mpi");
     out->grad_kind = shared ? DEVICE_MEMORY_SHARED : DEVICE_MEMORY_PRIVATE;
@@ -45,7 +51,7 @@ static status ring_requirements(const void *options, const char *policy, int wor
 status ring_check_ranks(const void *options, const char *policy, int world)
 {
     ring_settings s;
-    TRY(ring_settings_resolve(options, SHARED_DIVIDE_POLICY, policy, &s));
+    TRY(resolve_undivided(options, policy, &s));
     if (world <= COLLECTIVE_MOST_SHARED_RANKS || strcmp(s.collective, "mpi") == 0) return STATUS_OK;
     return fail(STATUS_CONFIG,
                 "--gpus: expected at most %d ranks with collectives over shared memory, got %d: take "
@@ -290,6 +296,7 @@ static status ring_connect(sync_engine *base, const sync_blob *handshakes)
     TRY(ring_compare_handshakes(e, handshakes));
     if (e->stream) TRY(ring_take_bootstrap(e, &handshakes[0]));
     TRY(open_collectives(e));
+    if (e->stream || is_library(&e->settings, "mpi")) anatomy_keep_steps(base->context.anatomy);
     if (e->stream) return STATUS_OK;
     sync_agent_config config = {.ops = &ring_agent_ops,
                                 .context = e,

@@ -110,7 +110,8 @@ typedef struct ring_powersgd {
 typedef struct ring_job_times {
     uint64_t ticket;
     int64_t launched_ns, started_ns, finished_ns;
-    int last_rank; /* as in collective_times */
+    int last_rank;    /* as in collective_times */
+    int64_t began_ns; /* likewise */
 } ring_job_times;
 
 /* The lane has waited for a job. */
@@ -269,6 +270,8 @@ status ring_give_up(ring_engine *e, status code);
 status ring_post(ring_engine *e, ring_job_kind kind, int index, int64_t record, uint64_t *ticket);
 /* What the compute stream does from now on waits for a job; `record`: of its bucket, 0 for other jobs. */
 status ring_await(ring_engine *e, uint64_t ticket, int64_t record);
+/* The anatomy receives the time in which a job was in progress. */
+void ring_add_span(const ring_engine *e, const ring_job_times *t);
 /* Reads the times of the jobs that are done into the records. */
 void ring_account(ring_engine *e);
 ring_bucket_record *ring_record(ring_engine *e, int64_t id);

@@ -74,9 +74,10 @@ bool ring_enqueued_done(ring_engine *e, uint64_t ticket)
                         .launched_ns = device_mark_ns(e->base.context.compute, ready_mark(ticket)),
                         .started_ns = first.started_ns,
                         .finished_ns = device_mark_ns(e->stream, end_mark(ticket)),
-                        .last_rank = first.last_rank};
+                        .last_rank = first.last_rank,
+                        .began_ns = first.began_ns};
     e->shared.times[ticket & e->shared.times_mask] = t;
-    anatomy_add_span(e->base.context.anatomy, t.started_ns, t.finished_ns);
+    ring_add_span(e, &t);
     if (kind != RING_JOB_BUCKET)
         trace_slice(e->base.context.trace, TRACE_COMMUNICATION, rank_operation_name(ring_operation_of(kind)), TRACE_NO_INDEX,
                     t.started_ns, t.finished_ns);

@@ -93,12 +93,21 @@ static void trace_bucket(const ring_engine *e, const ring_bucket_record *r)
                taken_ns < r->wait_end_ns ? taken_ns : r->wait_end_ns);
 }
 
+void ring_add_span(const ring_engine *e, const ring_job_times *t)
+{
+    anatomy *a = e->base.context.anatomy;
+    if (t->last_rank < 0) anatomy_add_call(a, t->ticket, t->began_ns, t->finished_ns);
+    else anatomy_add_span(a, t->started_ns, t->finished_ns);
+}
+
 /* Before its peers had posted the job, the lane waited for the last of them. */
 static void name_wait(const ring_engine *e, const ring_wait *w)
 {
     const ring_job_times *t = times_of(e, w->ticket);
     if (!t || t->last_rank == e->base.context.rank) return;
-    anatomy_name_wait(e->base.context.anatomy, w->number, (anatomy_sent){t->started_ns, t->last_rank});
+    anatomy_sent last = {.ns = t->started_ns, .rank = t->last_rank};
+    if (t->last_rank < 0) last = (anatomy_sent){.ns = (int64_t)t->ticket, .rank = ANATOMY_CALL};
+    anatomy_name_wait(e->base.context.anatomy, w->number, last);
 }
 
 void ring_end_step(sync_engine *base)
@@ -285,7 +294,7 @@ static void end_job(ring_engine *e, const ring_job *job, int64_t now_ns)
 {
     uint64_t ticket = job->ticket;
     e->shared.times[ticket & e->shared.times_mask] = job->times;
-    anatomy_add_span(e->base.context.anatomy, job->times.started_ns, job->times.finished_ns);
+    ring_add_span(e, &job->times);
     if (job->kind != RING_JOB_BUCKET)
         trace_slice(e->base.context.trace, TRACE_COMMUNICATION, rank_operation_name(ring_operation_of(job->kind)),
                     TRACE_NO_INDEX, job->times.started_ns, job->times.finished_ns);
@@ -303,6 +312,7 @@ static status advance_job(ring_engine *e, int64_t now_ns)
     if (job->phase == 0) {
         job->times.started_ns = times.started_ns;
         job->times.last_rank = times.last_rank;
+        job->times.began_ns = times.began_ns;
     }
     job->times.finished_ns = times.finished_ns;
     if (ring_is_compressed(e, job) && job->phase == 0) {

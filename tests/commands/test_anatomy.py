@@ -2,13 +2,15 @@
 communication of a step is what the link's arithmetic says."""
 import os
 import re
+import shutil
+import socket
 import statistics
 
-from program import harness, in_ns
-from tap import cases, expect, expect_equal, main, test
+from anatomy import PARTS, expect_all_wait, expect_anatomy, shifted_clock, waiting_and_delay
+from program import BUILD, PROGRAM, Run, harness
+from tap import Skip, cases, expect, expect_equal, main, test
 
 ROOT = os.environ.get("SOURCE_DIR", os.getcwd())
-PARTS = ("data_s", "forward_s", "backward_s", "exposed_communication_s", "waiting_s", "optimizer_s", "other_s")
 VIRTUAL = ["--model", "lenet", "--data", "synthetic:1x28x28:10", "--quiet"]
 LENET = [*VIRTUAL, "--threads", "1"]
 
@@ -18,30 +20,14 @@ def policies(engine):
         return re.findall(r'^POLICY\("([^"]+)"', file.read(), re.M)
 
 
-def job_of(*words, limit=120):
-    result = harness("run", *words, "--json", "-", limit=limit)
+def job_of(*words, limit=120, env=None):
+    result = harness("run", *words, "--json", "-", limit=limit, env=env)
     expect_equal(result.code, 0, "exit code", result)
     job, = result.jobs().values()
     return job
 
 
 # ---- the parts add up --------------------------------------------------------------------------
-
-def expect_anatomy(job):
-    for rank in job["ranks"]:
-        where = f"{job['engine']}={job['policy']}, rank {rank['rank']}"
-        for i, total in enumerate(in_ns(rank["step_s"])):
-            parts = {key: in_ns(rank[key][i]) for key in PARTS}
-            expect(min(parts.values()) >= 0, f"{where}, step {i}: a negative part", parts)
-            expect_equal(sum(parts.values()), total, f"{where}, step {i}: {parts}")
-            hidden, communication = (in_ns(rank[key][i]) for key in ("hidden_communication_s", "communication_s"))
-            expect_equal(hidden + parts["exposed_communication_s"], communication, f"{where}, step {i}: hidden and exposed")
-            expect((rank["waited_for"][i] is not None) == (parts["waiting_s"] > 0), f"{where}, step {i}: who is waited for")
-        named = sum(in_ns(seconds) for seconds in rank["waited_for_s"].values())
-        expect_equal(named, sum(in_ns(rank["waiting_s"])), f"{where}: waiting, by rank")
-        expect(str(rank["rank"]) not in rank["waited_for_s"], f"{where}: waits for itself", rank["waited_for_s"])
-        expect(job["world_size"] == 1 or sum(rank["communication_s"]) > 0, f"{where}: no communication")
-
 
 RUNS = [("none", [])] + [(engine, ["--mode", engine, "--policy", policy, "--gpus", "3"])
                          for engine in ("ring", "ps") for policy in policies(engine)]
@@ -107,31 +93,50 @@ def isolated_ranks_are_refused_where_they_cannot_run(words, says):
 
 # ---- a late rank -------------------------------------------------------------------------------
 
-EXECUTED = ("data_s", "forward_s", "backward_s", "optimizer_s")
 SLOW = [*LENET, "--batch", "64", "--gpus", "3", "--slow", "1:80", "--warmup", "0", "--stall-timeout", "300s"]
-
-
-def executed(rank, steps):
-    return sum(rank[key][i] for key in EXECUTED for i in steps)
-
-
-def waiting_and_delay(job, rank, steps, ahead=0):
-    """What a rank, so many steps ahead of rank 1, waited for others, and by how much rank 1 computed longer; s."""
-    rank, late = job["ranks"][rank], job["ranks"][1]
-    return sum(rank["waiting_s"][i] for i in steps), executed(late, [i - ahead for i in steps]) - executed(rank, steps)
 
 
 @cases([("ring", ["--mode", "ring"], True), ("ps=sync", ["--mode", "ps", "--policy", "sync"], True),
         ("ps=dp", ["--mode", "ps", "--policy", "dp"], False)])
 def all_others_wait_for_a_late_rank(words, by_name):
-    job = job_of(*SLOW, "--steps", "6", *words)
-    expect_anatomy(job)
-    for rank in (0, 2):
-        waited, delay = waiting_and_delay(job, rank, range(1, 6))
-        expect(waited >= 0.9 * delay > 0, f"rank {rank} waited {waited:.3f} s for a delay of {delay:.3f} s")
-        named = job["ranks"][rank]["waited_for_s"]
-        late = "1" if by_name or rank == 0 else "0"  # dp: all wait for rank 0, which waits for rank 1
-        expect(max(named, key=named.get) == late, f"rank {rank} waits for", named)
+    expect_all_wait(job_of(*SLOW, "--steps", "6", *words), 1, by_name)  # dp: all wait for rank 0, which waits for rank 1
+
+
+HOUR, HALF_A_MINUTE = 3_600_000_000_000, 30_000_000_000
+
+
+# Times of sending were on the sender's clock: a rank whose clock was ahead waited for nobody, and others for it alone.
+@cases([(f"{policy}, rank {late} is late", policy, late) for policy, late in (("sync", 0), ("sync", 1), ("dp", 0))])
+def waiting_does_not_depend_on_clocks(policy, late):
+    job = job_of(*SLOW, "--slow", f"{late}:80", "--steps", "4", "--mode", "ps", "--policy", policy, env=shifted_clock(HOUR))
+    expect_equal(job["ranks"][1]["clock"]["aligned"], True, "another clock", job["ranks"][1]["clock"])
+    expect_all_wait(job, late, policy == "sync")
+
+
+def mpi_job(*words, env):
+    mpirun = shutil.which("mpirun")
+    if not mpirun or not os.path.exists(os.path.join(BUILD, "lib", "libpsring_mpi.so")):
+        raise Skip("built or installed without Open MPI")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+           "HARNESS_KEY": "0123456789abcdef" * 4, **env}
+    with Run("run", *words, "--collective", "mpi", "--rendezvous", "env://", "--json", "-", env=env,
+             program=[mpirun, "--oversubscribe", "-np", "3", PROGRAM]) as run:
+        result = run.wait(120)
+    expect_equal(result.code, 0, "exit code", result)
+    job, = result.jobs().values()
+    return job
+
+
+# MPI does not report when other ranks began a call: all of it was communication, or waiting for rank 0.
+@cases([("one clock", 0, 1), ("rank 1 has another clock", -HALF_A_MINUTE, 1), ("and waits", -HALF_A_MINUTE, 2)])
+def with_mpi_all_others_wait_for_a_late_rank(shift, late):
+    job = mpi_job(*LENET, "--batch", "16", "--slow", f"{late}:80", "--warmup", "0", "--stall-timeout", "300s", "--steps", "4", "--mode",
+                  "ring", env=shifted_clock(shift) if shift else {})
+    expect(job["collective"] == "mpi" and job["ranks"][0]["merged_calls"] > 0, "calls of MPI", job["ranks"][0]["merged_calls"])
+    expect_equal(job["ranks"][1]["clock"]["aligned"], shift != 0, "another clock", job["ranks"][1]["clock"])
+    expect_all_wait(job, late)
 
 
 @test
@@ -172,11 +177,11 @@ def there_and_back():
     return back + LATENCY
 
 
-@cases([("ring", ["--mode", "ring", "--policy", "flat"], [2 * LATENCY + 4 * PARAMETERS / RATE] * 2),
-        ("ps with one server", ["--mode", "ps", "--policy", "sync", "--servers", "1"],
-         [LATENCY + 4 * PARAMETERS / RATE, there_and_back()])])
-def communication_is_what_the_link_takes(words, expected):
-    job = job_of(*LINK, *words)
+@cases([("ring", ["--mode", "ring", "--policy", "flat"], [2 * LATENCY + 4 * PARAMETERS / RATE] * 2, 0)] +
+       [(f"ps with one server{', clocks differ' if shift else ''}", ["--mode", "ps", "--policy", "sync", "--servers", "1"],
+         [LATENCY + 4 * PARAMETERS / RATE, there_and_back()], shift) for shift in (0, HOUR)])
+def communication_is_what_the_link_takes(words, expected, shift):
+    job = job_of(*LINK, *words, env=shifted_clock(shift) if shift else None)
     expect_anatomy(job)
     for rank, seconds in zip(job["ranks"], expected):
         found = statistics.median(rank["communication_s"])

@@ -1,19 +1,27 @@
 """Every option of `run` under every engine and on every device: the table that `harness run --help=effects` prints, cell by
 cell. Where a cell names a field it changes when the option is given; where it refuses, the program refuses, with that reason;
-where it names a reason for no effect, nothing changes and a note says so. The column cuda needs GPUs: it is read, not run."""
+where it names a reason for no effect, nothing changes and a note says so.
+
+    test_option_effects.py [--cuda]    the column cuda, with as many GPUs as ranks: real ones, or emulated ones
+"""
 import json
 import os
 import re
 import subprocess
+import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
 from program import PROGRAM, SLOWER, STARTED_BY_OTHERS, harness
-from tap import cases, expect, expect_equal, main, test
+from tap import Skip, cases, expect, expect_equal, main, test
 
+CUDA = "--cuda" in sys.argv
+if CUDA:
+    sys.argv.remove("--cuda")
 ROOT = os.environ.get("SOURCE_DIR", os.getcwd())
 ENGINES = {"none": ["--mode", "none"], "ring": ["--mode", "ring"], **{f"ps={p}": ["--mode", "ps", "--policy", p] for p in ("sync", "ssp", "async", "dp")}}
-DEVICES = ("cpu", "reference", "sim", "--plan")
+DEVICES = ("cuda",) if CUDA else ("cpu", "reference", "sim", "--plan")
+REAL = ("cpu", "reference", "cuda")
 SIM = "sim:dgx-a100-40g"
 TOY = {"--model": "toy", "--batch": "4", "--steps": "3", "--warmup": "1", "--eval-every": "-1"}
 LENET = {"--model": "lenet"}
@@ -154,7 +162,7 @@ def words_of(option, engine, device):
         kept["--gpus"] = "2" if engine != "none" else None
     if option == "connect-timeout" and (engine == "none" or device in ("sim", "--plan")):
         kept.pop("--rendezvous", None)
-    real = device in ("cpu", "reference")
+    real = device in REAL
     if engine == "ps=ssp" and real and option != "staleness":
         kept["--staleness"] = "0"  # with others no two runs are alike
     if engine != "none" and "--gpus" not in kept:
@@ -190,7 +198,7 @@ def check(option, engine, device):
     cell = TABLE[option, engine][device]
     words, given = words_of(option, engine, device)
     env = None
-    if option == "connect-timeout" and device in ("cpu", "reference") and engine != "none":  # a rank whose peer does not come
+    if option == "connect-timeout" and device in REAL and engine != "none":  # a rank whose peer does not come
         env = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "HARNESS_KEY": "0" * 64}
         after = run([*words, *given], env)
         return None if after.code == 75 and "rank 1" in after.err else f"no failure after 300 ms\n{after}"
@@ -259,7 +267,7 @@ def the_page_has_the_programs_table():
 def runs_without_an_option_are_alike_in_the_fields_that_the_table_names():
     fields = {cell.strip("`") for cells in TABLE.values() for cell in cells.values() if cell.startswith("`")} - {"jobs.ranks.step_s"}
     for engine in ENGINES:
-        for device in ("cpu", "reference"):
+        for device in {*DEVICES} & {*REAL}:
             words = words_of("lr", engine, device)[0]
             first, second = run(words), run(words)
             for field in fields & {*first.fields}:
@@ -286,8 +294,10 @@ def the_mode_chooses_the_engines():
 @test
 def the_device_chooses_where_it_runs():
     words = [w for pair in TOY.items() for w in pair] + ["--json", "-", "--mode", "none"]
-    found = {device: run([*words, "--device", device]).fields["jobs.device"] for device in ("cpu", "reference", "sim")}
+    found = {device: run([*words, "--device", device]).fields["jobs.device"] for device in DEVICES if device != "--plan"}
     expect_equal(found, {name: [f'"{name}"'] for name in found}, "devices")
+    if CUDA:
+        return
     plans = [run([*words, "--plan", "--device", device]) for device in ("cpu", "reference")]
     expect(differs(*plans, "jobs.memory_imbalance.maximum_bytes"), "the same memory", *plans)
 

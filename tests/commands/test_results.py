@@ -4,9 +4,10 @@ import os
 import re
 import tempfile
 
+from anatomy import shifted_clock
 from images import few_clothes
-from program import SANITIZED, harness, in_ns
-from tap import Skip, cases, expect, expect_equal, main, test
+from program import harness, in_ns
+from tap import cases, expect, expect_equal, main, test
 
 ROOT = os.environ.get("SOURCE_DIR", os.getcwd())
 ALONE = ["--model", "lenet", "--data", "synthetic:1x28x28:10", "--batch", "8", "--steps", "14", "--threads", "1"]
@@ -350,10 +351,7 @@ def the_report_says_how_samples_are_counted_without_synchronous_steps():
 
 @cases([("one clock", 0), ("a clock that is 50 ms ahead", 50_000_000), ("a clock that is an hour ahead", 3_600_000_000_000)])
 def clocks_of_ranks_are_aligned_where_they_differ(shift):
-    if SANITIZED:
-        raise Skip("sanitizers do not share clock_gettime")
-    library = os.path.join(os.path.abspath(os.environ.get("BUILD_DIR", "build")), "tests", "shift_clock.so")
-    env = {"LD_PRELOAD": library, "SHIFT_CLOCK_NS": str(shift)}
+    env = shifted_clock(shift)
     words = [*ALONE, "--gpus", "2", "--mode", "ps", "--policy", "sync", "--verbose"]
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "r.json")

@@ -148,12 +148,20 @@ def options_that_change_only_communication_keep_the_results(words):
 
 @cases([("fp16", ["--comm-hook", "fp16"], 1e-3), ("bf16", ["--comm-hook", "bf16"], 1e-2),
         ("PowerSGD", ["--comm-hook", "powersgd", "--powersgd-rank", "4", "--powersgd-start", "0"], 0.5),
-        ("predivide", ["--policy", "apex", "--predivide", "3"], 1e-5)])
+        ("predivide", ["--policy", "apex", "--predivide", "3"], 1e-5), ("predivide and ddp", ["--policy", "ddp", "--predivide", "3"], 1e-5)])
 def compression_changes_values_only_a_little(words, bound):
     base = [*RING, *LENET, "--data", few_clothes(), "--batch", "4", "--gpus", 3, "--steps", 4, "--warmup", "0", "--divide", "after"]
     _, right = trained(base)
     _, found = trained([*base, *words])
     expect(abs(found[-1] - right[-1]) < bound, f"found {found[-1]}, expected {right[-1]}")
+
+
+# Before, what the message advises was refused with the same message.
+@cases([("as the policy", [], 64), ("before", ["--divide", "before"], 64), ("after", ["--divide", "after"], 0)])
+def what_the_message_on_predivide_advises_is_taken(words, code):
+    result = harness(*RING, "--model", "toy", "--data", "synthetic", "--gpus", 3, "--steps", 1, "--policy", "ddp", "--predivide", "3", *words)
+    expect_equal(result.code, code, "exit code", result)
+    expect(code == 0 or "add --divide after" in result.err, "the advice", result)
 
 
 # ---- ranks that differ -------------------------------------------------------------------------

@@ -315,7 +315,7 @@ static status advance(collective_queue *base, int64_t now_ns, bool *worked)
     bool done = false;
     if (q->phase == QUEUE_IDLE) {
         q->call = &queued->call;
-        base->since_ns = now_ns;
+        base->since_ns = queued->times.began_ns = now_ns;
         *worked = true;
         return begin_check(q);
     }

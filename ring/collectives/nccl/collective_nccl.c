@@ -225,8 +225,10 @@ static void complete_calls(nccl_world *w)
     collective_queue *q = &w->base.enqueued;
     while (q->completed < q->posted && device_mark_passed(w->stream, nccl_end_mark(q->completed + 1))) {
         uint64_t number = q->completed + 1;
+        int64_t began_ns = device_mark_ns(w->stream, nccl_begin_mark(number));
         collective_queued_at(q, number)->times =
-            (collective_times){.started_ns = device_mark_ns(w->stream, nccl_begin_mark(number)),
+            (collective_times){.started_ns = began_ns,
+                               .began_ns = began_ns,
                                .finished_ns = device_mark_ns(w->stream, nccl_end_mark(number)),
                                .last_rank = -1};
         pthread_mutex_lock(&w->lock);

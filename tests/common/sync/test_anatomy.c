@@ -6,6 +6,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -214,13 +215,75 @@ static void a_wait_is_between_its_two_marks(void **state)
     assert_int_equal(anatomy_end_wait(r.anatomy, &number), STATUS_OK);
     assert_int_equal(number, 0);
     anatomy_span time = anatomy_wait_time(r.anatomy, number);
-    anatomy_name_wait(r.anatomy, number, (anatomy_sent){time.end_ns, 2});
+    anatomy_name_wait(r.anatomy, number, (anatomy_sent){.ns = time.end_ns, .rank = 2});
     int64_t end = device_now_ns(r.device);
     anatomy_figures f = end_step(&r, begin, end);
     assert_int_equal(f.parts[STEP_WAITING], time.end_ns - time.begin_ns);
     assert_int_equal(f.parts[STEP_WAITING] + f.parts[STEP_BACKWARD], end - begin);
     assert_int_equal(f.waited_for, 2);
     assert_int_equal(anatomy_waited(r.anatomy)[2], f.parts[STEP_WAITING]);
+    close_recorder(&r);
+}
+
+/* What a step was found to be. */
+typedef struct found_steps {
+    anatomy_figures figures[3];
+    int64_t waited_for_2[3];
+    int count;
+} found_steps;
+
+static void take_step(void *context, int64_t step, const anatomy_figures *figures, const int64_t *waited_ns)
+{
+    found_steps *f = context;
+    assert_int_equal(step, f->count);
+    f->figures[step] = *figures;
+    f->waited_for_2[step] = waited_ns[2];
+    f->count++;
+}
+
+/* Calls 1 to 4, of which ranks begin 2 and 3 late; this one waits for 2, and executes during 3. */
+static void a_call_is_in_progress_from_the_latest_begin_on(void **state)
+{
+    (void)state;
+    recorder r;
+    open_recorder(&r);
+    anatomy_keep_steps(r.anatomy);
+    int64_t begin = device_now_ns(r.device);
+    int number = -1;
+    assert_int_equal(anatomy_begin_wait(r.anatomy), STATUS_OK);
+    while (device_now_ns(r.device) < begin + 1000000) {
+    }
+    assert_int_equal(anatomy_end_wait(r.anatomy, &number), STATUS_OK);
+    anatomy_span wait = anatomy_wait_time(r.anatomy, number);
+    anatomy_name_wait(r.anatomy, number, (anatomy_sent){.ns = 2, .rank = ANATOMY_CALL});
+    anatomy_add_call(r.anatomy, 1, begin - 100, begin - 50);
+    anatomy_add_call(r.anatomy, 2, wait.begin_ns, wait.end_ns);
+    anatomy_figures f = end_step(&r, begin, wait.end_ns + 10);
+    assert_int_equal(f.parts[STEP_EXPOSED], wait.end_ns - wait.begin_ns);
+    anatomy_add_call(r.anatomy, 3, wait.end_ns + 5, wait.end_ns + 25); /* 5 ns of it lie in the step before */
+    anatomy_add_call(r.anatomy, 4, wait.end_ns + 30, wait.end_ns + 40);
+    f = end_step(&r, wait.end_ns + 10, wait.end_ns + 60);
+    assert_int_equal(f.hidden_ns, 20 + 10);
+
+    int64_t *begins, count;
+    assert_int_equal(anatomy_begins(r.anatomy, &begins, &count), STATUS_OK);
+    assert_int_equal(count, 4);
+    assert_int_equal(begins[1], wait.begin_ns);
+    const anatomy_sent last[] = {{.rank = ANATOMY_NOBODY},
+                                 {.ns = wait.begin_ns + 900000, .rank = 2},
+                                 {.ns = wait.end_ns + 12, .rank = 1},
+                                 {.ns = wait.end_ns + 100, .rank = 1}}; /* after its end: a clock is wrong */
+    found_steps found = {.count = 0};
+    assert_int_equal(anatomy_sweep_again(r.anatomy, last, COUNT(last), take_step, &found), STATUS_OK);
+    assert_int_equal(found.count, 2);
+    assert_int_equal(found.figures[0].parts[STEP_WAITING], 900000);
+    assert_int_equal(found.waited_for_2[0], 900000);
+    assert_int_equal(found.figures[0].waited_for, 2);
+    assert_int_equal(found.figures[0].parts[STEP_EXPOSED], wait.end_ns - wait.begin_ns - 900000);
+    assert_int_equal(found.figures[0].parts[STEP_BACKWARD], wait.begin_ns - begin + 10);
+    assert_int_equal(found.figures[1].hidden_ns, 25 - 12);
+    assert_int_equal(found.figures[1].parts[STEP_BACKWARD], 50);
+    free(begins);
     close_recorder(&r);
 }
 
@@ -232,6 +295,7 @@ int main(void)
         cmocka_unit_test(what_is_known_late_is_hidden_in_the_next_step_and_counted_once),
         cmocka_unit_test(overlapping_spans_are_counted_once_in_any_order),
         cmocka_unit_test(a_wait_is_between_its_two_marks),
+        cmocka_unit_test(a_call_is_in_progress_from_the_latest_begin_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,8 @@
 /* Streams, the time at which their work is done, fences, and recorded work.
  *
- * The GPU's clock is tied to the host's by an anchor: an event whose host time is known. Differences of
- * events are floats in milliseconds, so the anchor is renewed now and then to keep them short. */
+ * The GPU's clock is tied to the host's by an anchor: an event that lies between two readings of the host's clock, and
+ * counts as their middle. Differences of events are floats in milliseconds, so the anchor is renewed now and then to keep
+ * them short. */
 #include "common/base/clock.h"
 #include "common/device/cuda/module/cuda_impl.h"
 #include "common/device/cuda/module/libraries.h"
@@ -13,10 +14,13 @@ static const int64_t ANCHOR_LIFE_NS = 2000000000;
 
 static status set_anchor(cuda_stream *s)
 {
-    const cuda_device *d = (const cuda_device *)s->base.device;
+    cuda_device *d = (cuda_device *)s->base.device;
+    int64_t before = clock_now_ns();
     TRY(cuda_check(d, cudaEventRecord(s->anchor, d->anchor_stream), "cudaEventRecord"));
     TRY(cuda_check(d, cudaEventSynchronize(s->anchor), "cudaEventSynchronize"));
-    s->anchor_ns = clock_now_ns();
+    int64_t error = (clock_now_ns() - before) / 2;
+    s->anchor_ns = before + error;
+    if (error > d->base.info.mark_error_ns) d->base.info.mark_error_ns = error;
     return STATUS_OK;
 }
 

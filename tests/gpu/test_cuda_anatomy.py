@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""The parts of a step on the device `cuda`: they add up under every engine; with NCCL, which does not report when other ranks
+began a call, a late rank is waited for and named; slowdown by communication is against the same ranks without exchange.
+
+    test_cuda_anatomy.py [--emulated]
+"""
+import re
+
+from anatomy import expect_all_wait, expect_anatomy, shifted_clock
+from on_cuda import TRAINING, needs_gpu, needs_nccl, run
+from tap import cases, expect, expect_equal, main, test
+
+CUDA = ["run", "--device", "cuda", "--share-gpu", *[word for word in TRAINING if word != "--quiet"]]
+NCCL = [*CUDA, "--mode", "ring", "--collective", "nccl"]
+HOUR = 3_600_000_000_000
+# What the hosts of ranks do before their GPUs have: nothing, or all.
+ORDERS = [("the GPU at once", {}), ("the host ahead", {"EMULATED_ORDER": "ahead"})]
+
+
+def jobs_of(*words, env=None):
+    result = run(*words, env=env, limit=180)
+    expect_equal(result.code, 0, "exit code", result)
+    return result.jobs()
+
+
+def job_of(*words, env=None):
+    job, = jobs_of(*words, env=env).values()
+    return job
+
+
+@cases([(" ".join(words), words) for words in (
+    ["--mode", "none"], ["--mode", "ring", "--collective", "shm"], ["--mode", "ps", "--policy", "sync"], ["--mode", "ps", "--policy", "async"],
+    ["--mode", "ps", "--policy", "ssp"], ["--mode", "ps", "--policy", "dp"], ["--mode", "ps", "--policy", "sync", "--payload", "p2p"])])
+def the_parts_of_every_step_add_up(words):
+    needs_gpu()
+    expect_anatomy(job_of(*CUDA, *words, *([] if words[1] == "none" else ["--gpus", "2"])))
+
+
+@cases([(f"{' '.join(words) or 'ddp'}, {label}", words, env) for label, env in ORDERS for words in (
+    [], ["--bucket-cap-mb", "0.002"], ["--accumulate", "2"], ["--comm-hook", "powersgd"], ["--join", "world"], ["--cuda-graph"],
+    ["--policy", "torch-0.4.1"])])
+def the_parts_of_every_step_with_nccl_add_up(words, env):
+    needs_nccl()
+    job = job_of(*NCCL, "--gpus", "2", *words, env=env)
+    expect_anatomy(job)
+    expect(job["ranks"][0]["merged_calls"] >= len(job["step_s"]), "calls are merged", job["ranks"][0]["merged_calls"])
+
+
+SLOW = ["--gpus", "3", "--steps", "4", "--warmup", "1", "--stall-timeout", "100s", "--batch", "16"]
+
+
+# All of a call was communication on the ranks that waited for the late one.
+@cases([(f"rank {late}{', clocks differ' if shift else ''}", late, shift) for late, shift in ((1, 0), (0, HOUR), (1, HOUR))])
+def all_others_wait_for_a_late_rank(late, shift):
+    needs_nccl()
+    job = job_of(*NCCL, *SLOW, "--slow", f"{late}:20", env=shifted_clock(shift) if shift else None)
+    expect_equal(job["ranks"][1]["clock"]["aligned"], shift > 0, "another clock", job["ranks"][1]["clock"])
+    expect_all_wait(job, late)
+
+
+@test
+def the_report_says_how_exact_the_merged_clocks_are():
+    needs_nccl()
+    words = [word for word in NCCL if word not in ("--json", "-")]
+    result = run(*words, "--gpus", "2", "--verbose")
+    expect(re.search(r"^Waiting of ring \(ddp\): until the last rank began a call \(\d+ calls\), on clocks within [\d.]+ (ns|us|ms|s)\.$",
+                     result.out, re.M), "no line on clocks", result)
+    for rank in job_of(*NCCL, "--gpus", "2")["ranks"]:
+        expect(rank["clock"]["waiting_error_s"] > 0, "the error of a GPU's clock", rank["clock"])
+
+
+@cases([("ring", "ring", ["--mode", "ring", "--collective", "nccl"]), ("ps", "ps", ["--mode", "ps", "--policy", "sync"]),
+        ("ps=dp", "ps", ["--mode", "ps", "--policy", "dp"])])
+def slowdown_is_against_the_same_ranks_without_exchange(engine, words):
+    needs_nccl()
+    jobs = jobs_of(*CUDA, "--gpus", "2", "--steps", "12", "--isolated", *words)
+    alone, job = jobs["isolated"], jobs[engine]
+    expect_anatomy(job)
+    expect_equal((alone["world_size"], alone["engine"], alone["slowdown"]), (2, "none", None), "the isolated ranks")
+    expect_equal([rank["bytes_sent"] for rank in alone["ranks"]], [0, 0], "bytes of the isolated ranks")
+    expect_equal([rank["step_index"] for rank in alone["ranks"]], [rank["step_index"] for rank in job["ranks"]], "turns")
+    mine, others = [sum(sum(rank["forward_s"]) + sum(rank["backward_s"]) for rank in j["ranks"]) / 24 for j in (job, alone)]
+    found = job["slowdown"]
+    expect(abs(found["mean_s"] - (mine - others)) < 1e-8, "slowdown", found, mine, others)
+    expect(found["low_s"] <= found["mean_s"] <= found["high_s"], "interval", found)
+
+
+if __name__ == "__main__":
+    main()
