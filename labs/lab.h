@@ -15,6 +15,45 @@ enum {
     LAB_END = 1,        /* lab_receive_push(): training has ended */
 };
 
+/* ---- lab 1: count-bytes ----------------------------------------------------------------------------------------- */
+
+/* Yours: bytes that `rank` sends in one training step in which n gradients of type float32 are summed over all ranks and
+ * every rank receives the result. What a rank gives to itself is not sent. LAB_EMISSING: not written yet. */
+
+/* Rank 0 is the reducer: all send it their gradients, and it sends the sum back. */
+int64_t student_reducer_bytes(int ranks, int64_t n, int rank);
+/* Ranks 0 to servers - 1 also hold a server each. Server s sums part s of the gradients for all ranks; the first
+ * n % servers parts have one element more. */
+int64_t student_server_bytes(int ranks, int servers, int64_t n, int rank);
+/* The ring of lab 3: in step s of 2 (ranks - 1) a rank sends chunk rank - s modulo ranks; the first n % ranks chunks have
+ * one element more. */
+int64_t student_ring_bytes(int ranks, int64_t n, int rank);
+/* With servers as above: the most bytes that any rank sends or receives, in one direction. */
+int64_t student_busiest_link(int ranks, int servers, int64_t n);
+
+/* ---- lab 2: reducer --------------------------------------------------------------------------------------------- */
+
+/* A parameter server's side of the messages. */
+typedef struct lab_server lab_server;
+/* The gradients that a rank has computed in a step, the mean over its samples. A rank without samples in a step pushes
+ * samples 0, and its gradients are undefined. */
+typedef struct {
+    int rank;
+    int64_t step, samples;
+    const float *grad; /* [n]; valid until lab_reply() to this rank */
+} lab_push;
+
+/* Waits for the next push, in the order in which they arrive; LAB_END: training has ended. LAB_EDEADLOCK: every rank waits
+ * for a reply. */
+int lab_receive_push(lab_server *server, lab_push *push);
+/* Sends the parameters to a rank, which then computes its next step. LAB_ESIZE: n is not the number of parameters. */
+int lab_reply(lab_server *server, int rank, const float *param, size_t n);
+
+/* Yours: until training ends, in each step receive one push of every rank, compute the mean gradient over all samples,
+ * update param[i] -= lr * mean[i], and reply to every rank. Sums are in rank order: the sum of samples * grad in float32,
+ * divided by all samples. Returns 0. */
+int student_serve(lab_server *server, int ranks, float *param, size_t n, float lr);
+
 /* ---- lab 3: ring ------------------------------------------------------------------------------------------------ */
 
 /* A rank's place in a ring of lab_size() ranks. Rank r sends to (r + 1) % size and receives from (r + size - 1) % size. */

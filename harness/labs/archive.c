@@ -3,6 +3,7 @@
 #include "harness/labs/grader.h"
 
 #include "common/checkpoint/atomic_file.h"
+#include "common/data/dataset.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -211,6 +212,16 @@ static status zip_write(zip *z, const char *path)
     return write_file(path, &z->files);
 }
 
+/* The data of lab 2: the program would look for them where it was built or installed. */
+static status zip_add_wine(zip *z)
+{
+    dataset *set = NULL;
+    TRY(dataset_open(&(dataset_config){.spec = "wine"}, &set));
+    status rc = zip_add_file(z, dataset_describe(set)->files[0], "labs/wine_data.csv", false);
+    dataset_close(&set);
+    return rc;
+}
+
 /* ---- autograders ---- */
 
 static const char set_up[] = "#!/bin/sh\n"
@@ -265,6 +276,7 @@ status grader_autograder(const lab *l, int format, const char *hidden, const cha
     if (rc == STATUS_OK) rc = zip_add(&z, gradescope ? "run_autograder" : "run.sh", &script, true);
     if (rc == STATUS_OK) rc = zip_add_file(&z, "/proc/self/exe", "harness", true);
     if (rc == STATUS_OK) rc = zip_add_folder(&z, labs, "labs");
+    if (rc == STATUS_OK) rc = zip_add_wine(&z);
     if (rc == STATUS_OK && hidden) rc = zip_add_folder(&z, hidden, "hidden");
     if (rc == STATUS_OK) rc = zip_write(&z, path);
     free(z.files.data);

@@ -1,0 +1,338 @@
+/* Lab 2: the student's server trains a softmax regression on Wine. The ranks are here: they compute
+ * gradients, push in a drawn order, and compare every reply bit for bit with the mean in rank order. */
+#include "harness/labs/labs.h"
+#include "harness/labs/students.h"
+
+#include "common/base/random.h"
+#include "common/data/dataset.h"
+#include "labs/lab.h"
+#include "labs/runner/reducer.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { FEATURES = 13, CLASSES = 3, PARAMS = (FEATURES + 1) * CLASSES, RANKS = 5, STEPS = 50, BATCH = 6 };
+static const float learning_rate = 0.1f;
+
+/* How the ranks of a part differ. */
+typedef enum arrival { EQUAL, UNEVEN, ORDER, ABSENT } arrival;
+
+typedef struct training {
+    dataset *set;
+    arrival kind;
+    uint64_t start;
+    int64_t step;
+    float param[PARAMS], next[PARAMS], grad[RANKS][PARAMS];
+    int64_t samples[RANKS];
+    int order[RANKS], pushed; /* of this step */
+    bool replied[RANKS];
+    double loss; /* of the last step */
+    lab_test *t;
+} training;
+
+/* ---- the ranks ---- */
+
+static void add_sample(const dataset *set, int64_t index, const float *param, double *grad, double *loss)
+{
+    float scratch[FEATURES];
+    int32_t label;
+    double logit[CLASSES], sum = 0;
+    const float *x = dataset_input(set, DATA_TRAIN, index, scratch);
+    dataset_target(set, DATA_TRAIN, index, &label);
+    for (int c = 0; c < CLASSES; c++) {
+        logit[c] = (double)param[FEATURES * CLASSES + c];
+        for (int f = 0; f < FEATURES; f++) logit[c] += (double)x[f] * (double)param[f * CLASSES + c];
+    }
+    for (int c = 0; c < CLASSES; c++) sum += exp(logit[c]);
+    *loss -= logit[label] - log(sum);
+    for (int c = 0; c < CLASSES; c++) {
+        double d = exp(logit[c]) / sum - (c == label);
+        for (int f = 0; f < FEATURES; f++) grad[f * CLASSES + c] += d * (double)x[f];
+        grad[FEATURES * CLASSES + c] += d;
+    }
+}
+
+/* Gradients of all ranks for the next step, and the parameters that it must give: the sum in rank order. */
+static void compute_step(training *y)
+{
+    int64_t total = 0, count = dataset_describe(y->set)->samples[DATA_TRAIN];
+    y->loss = 0;
+    for (int r = 0; r < RANKS; r++) {
+        uint64_t draw = (uint64_t)(y->step * RANKS + r) * 100;
+        double grad[PARAMS] = {0};
+        y->samples[r] = BATCH;
+        if (y->kind >= UNEVEN) y->samples[r] = 1 + (int64_t)random_below(y->start, draw, 2 * BATCH);
+        if (y->kind == ABSENT && (y->step + r) % 3 == 0) y->samples[r] = 0;
+        for (int64_t k = 0; k < y->samples[r]; k++)
+            add_sample(y->set, (int64_t)random_below(y->start, draw + 1 + (uint64_t)k, (uint64_t)count),
+                       y->param, grad, &y->loss);
+        for (int i = 0; i < PARAMS; i++)
+            y->grad[r][i] = y->samples[r] ? (float)(grad[i] / (double)y->samples[r]) : NAN;
+        total += y->samples[r];
+    }
+    y->loss /= (double)total;
+    for (int i = 0; i < PARAMS; i++) {
+        float sum = 0;
+        for (int r = 0; r < RANKS; r++)
+            if (y->samples[r] > 0) sum += (float)y->samples[r] * y->grad[r][i];
+        y->next[i] = y->param[i] - learning_rate * (sum / (float)total);
+    }
+    for (int r = 0; r < RANKS; r++) {
+        y->order[r] = r;
+        y->replied[r] = false;
+    }
+    for (int r = RANKS - 1; r > 0 && y->kind >= ORDER; r--) {
+        int other = (int)random_below(y->start, 1000000 + (uint64_t)(y->step * RANKS + r), (uint64_t)r + 1),
+            swap = y->order[r];
+        y->order[r] = y->order[other];
+        y->order[other] = swap;
+    }
+    y->pushed = 0;
+}
+
+/* ---- what a wrong parameter looks like ---- */
+
+static bool is_near(float got, double want)
+{
+    return fabs((double)got - want) <= 1e-5 * (fabs(want) + 1e-3);
+}
+
+static const char *explain(const training *y, int i, float got)
+{
+    double sum = 0, means = 0, samples = 0, lr = (double)learning_rate, old = (double)y->param[i];
+    float arrived = 0;
+    if (isnan(got)) return ": the gradients of a rank with samples 0 have been used";
+    for (int k = 0; k < RANKS; k++) {
+        int r = y->order[k];
+        if (y->samples[r] == 0) continue;
+        samples += (double)y->samples[r];
+        sum += (double)y->samples[r] * (double)y->grad[r][i];
+        means += (double)y->grad[r][i];
+        arrived += (float)y->samples[r] * y->grad[r][i];
+    }
+    if (got == y->param[i] - learning_rate * (arrived / (float)samples))
+        return ": the sum is in the order of arrival, not of ranks";
+    if (is_near(got, old)) return ": the parameters have not been updated";
+    if (is_near(got, old - lr * sum / samples))
+        return ": near, but not the same bits: add samples * grad in rank order, in float, and divide once";
+    if (is_near(got, old - lr * sum)) return ": the sum is not divided by the samples";
+    if (is_near(got, old - lr * sum / samples / RANKS))
+        return ": the mean is divided twice, by the samples and by the ranks";
+    if (is_near(got, old - lr * means / RANKS))
+        return ": this is the mean of the means: ranks have different numbers of samples";
+    if (is_near(got, old + lr * sum / samples)) return ": the step leads away from the minimum";
+    return "";
+}
+
+/* ---- messages ---- */
+
+static void on_receive(training *y, students *s)
+{
+    if (y->step == STEPS) {
+        students_send(s, 0, (runner_message){0, LAB_END, 0, 0}, NULL);
+        return;
+    }
+    if (y->pushed == RANKS) { /* each rank has pushed and none can compute before its reply */
+        for (int r = 0; r < RANKS && !y->t->failed; r++)
+            if (!y->replied[r])
+                test_fail(y->t, "step %lld: the server waits for a push, but rank %d waits for its reply",
+                          (long long)y->step, r);
+        students_send(s, 0, (runner_message){0, LAB_EDEADLOCK, 0, 0}, NULL);
+        return;
+    }
+    struct {
+        reducer_push head;
+        float grad[PARAMS];
+    } push;
+    int rank = y->order[y->pushed++];
+    push.head = (reducer_push){rank, y->step, y->samples[rank]};
+    memcpy(push.grad, y->grad[rank], sizeof push.grad);
+    students_send(s, 0,
+                  (runner_message){REDUCER_PUSH, LAB_OK, 0, (int64_t)(sizeof push.head + sizeof push.grad)},
+                  &push);
+}
+
+static void on_reply(training *y, students *s, runner_message m, const char *data)
+{
+    float param[PARAMS];
+    bool known = m.n >= 0 && m.n < RANKS, all = true;
+    if (known && m.bytes != (int64_t)sizeof param) {
+        students_send(s, 0, (runner_message){0, LAB_ESIZE, 0, 0}, NULL);
+        return;
+    }
+    if (known) memcpy(param, data, sizeof param);
+    if (!known)
+        test_fail(y->t, "step %lld: a reply to rank %lld, ranks are 0 to %d", (long long)y->step,
+                  (long long)m.n, RANKS - 1);
+    else if (y->replied[m.n])
+        test_fail(y->t, "step %lld: rank %lld is replied to twice", (long long)y->step, (long long)m.n);
+    for (int i = 0; i < PARAMS && !y->t->failed; i++)
+        if (memcmp(&param[i], &y->next[i], sizeof param[i]) != 0 && y->pushed == RANKS)
+            test_fail(y->t, "step %lld, reply to rank %lld, parameter %d: got %.9g, expected %.9g%s",
+                      (long long)y->step, (long long)m.n, i, (double)param[i], (double)y->next[i],
+                      explain(y, i, param[i]));
+    if (known) y->replied[m.n] = true;
+    if (y->t->failed && y->pushed == RANKS) {
+        s->finished = true;
+        return;
+    }
+    for (int r = 0; r < RANKS; r++) all = all && y->replied[r];
+    if (all) {
+        memcpy(y->param, y->next, sizeof y->param);
+        if (++y->step < STEPS) compute_step(y);
+    }
+    students_send(s, 0, (runner_message){0, LAB_OK, 0, 0}, NULL);
+}
+
+static void on_message(void *context, students *s, int rank, runner_message m, const char *data)
+{
+    training *y = context;
+    (void)rank;
+    if (m.kind == REDUCER_RECEIVE) {
+        on_receive(y, s);
+    } else if (m.kind == REDUCER_REPLY) {
+        on_reply(y, s, m, data);
+    } else {
+        s->finished = true;
+        if (m.code == LAB_EMISSING)
+            test_fail(y->t, "student_serve() has not been written yet: it returned LAB_EMISSING");
+        else if (!y->t->failed && (m.code != LAB_OK || y->step < STEPS))
+            test_fail(y->t, "student_serve() returned %d after %lld of %d steps", m.code, (long long)y->step,
+                      STEPS);
+    }
+}
+
+/* ---- parts ---- */
+
+/* Next to the labs in an autograder's archive, else where the program has its data. */
+static status open_wine(const grader *g, dataset **set)
+{
+    char spec[PATH_MAX + 64];
+    snprintf(spec, sizeof spec, "wine:%s/labs/wine_data.csv", g->data);
+    return dataset_open(&(dataset_config){.spec = access(spec + 5, R_OK) == 0 ? spec : "wine"}, set);
+}
+
+static status train(grader *g, lab_test *t, arrival kind)
+{
+    char words[1][64] = {""};
+    training *y = calloc(1, sizeof *y);
+    students s = {0};
+    struct {
+        reducer_case head;
+        float param[PARAMS];
+    } begin = {.head = {RANKS, PARAMS, (double)learning_rate}};
+    if (!y) return fail(STATUS_SYSTEM, "lab: no memory for the ranks");
+    y->kind = kind;
+    y->t = t;
+    y->start = random_start(g->seed, random_fnv1a64("lab 2"));
+    status rc = open_wine(g, &y->set);
+    if (rc == STATUS_OK) {
+        compute_step(y);
+        rc = students_start(g, false, 1, words, -1, &s);
+    }
+    if (rc == STATUS_OK) {
+        students_send(&s, 0,
+                      (runner_message){RUNNER_CASE, 0, 0, (int64_t)(sizeof begin.head + sizeof begin.param)},
+                      &begin);
+        rc = students_serve(&s, on_message, y);
+    }
+    if (s.failure[0]) test_fail(t, "%s", s.failure);
+    if (t->failed) students_printed(&s, t);
+    snprintf(t->cost, sizeof t->cost, "loss %.4f after %lld steps on Wine", y->loss, (long long)y->step);
+    students_end(&s);
+    dataset_close(&y->set);
+    free(y);
+    return rc;
+}
+
+static status run_equal(grader *g, lab_test *t)
+{
+    return train(g, t, EQUAL);
+}
+
+static status run_uneven(grader *g, lab_test *t)
+{
+    return train(g, t, UNEVEN);
+}
+
+static status run_order(grader *g, lab_test *t)
+{
+    return train(g, t, ORDER);
+}
+
+static status run_absent(grader *g, lab_test *t)
+{
+    return train(g, t, ABSENT);
+}
+
+/* ---- questions ---- */
+
+typedef struct reducer_question {
+    int samples[3];
+    double grad[3];
+} reducer_question;
+
+static reducer_question draw(uint64_t seed)
+{
+    uint64_t start = random_start(seed, random_fnv1a64("lab 2 questions"));
+    reducer_question q;
+    for (int r = 0; r < 3; r++) {
+        q.samples[r] = (r + 1) * (1 + (int)random_below(start, (uint64_t)r, 9));
+        q.grad[r] = 1 + (double)random_below(start, 10 + (uint64_t)r, 40) / 4;
+    }
+    return q;
+}
+
+static void ask(uint64_t seed, text_buffer *out)
+{
+    reducer_question q = draw(seed);
+    text_append(out, "# Three ranks push the mean gradient of %d, %d and %d samples: %.2f, %.2f and %.2f.\n",
+                q.samples[0], q.samples[1], q.samples[2], q.grad[0], q.grad[1], q.grad[2]);
+    text_append(out, "# The mean over all samples (4 digits).\nmean =\n"
+                     "# What variant A of the handout computes instead.\nvariant_a =\n"
+                     "# What variant B computes instead.\nvariant_b =\n"
+                     "# Which variant still trains as one process would, if only all ranks have equal "
+                     "batches: a or b?\nright_for_equal_batches =\n");
+}
+
+static status run_why(grader *g, lab_test *t)
+{
+    reducer_question q = draw(g->seed);
+    double sum = 0, samples = 0, means = 0, score = 0, each = t->points / 4;
+    for (int r = 0; r < 3; r++) {
+        sum += q.samples[r] * q.grad[r];
+        samples += q.samples[r];
+        means += q.grad[r];
+    }
+    score += each * test_answer_number(g, t, "mean", sum / samples, 2e-3, "weight every rank by its samples");
+    score +=
+        each * test_answer_number(g, t, "variant_a", means / 3, 2e-3, "follow variant A with these numbers");
+    score += each * test_answer_number(g, t, "variant_b", sum / samples / 3, 2e-3,
+                                       "follow variant B with these numbers");
+    score +=
+        each * test_answer_text(g, t, "right_for_equal_batches", "a", "try both with three equal batches");
+    t->score = score;
+    return STATUS_OK;
+}
+
+static const lab_part parts[] = {
+    {"equal", "5 ranks with equal batches", 20, false, run_equal},
+    {"uneven", "unequal batches", 20, false, run_uneven},
+    {"order", "drawn orders of arrival", 20, false, run_order},
+    {"absent", "ranks without samples", 20, false, run_absent},
+    {"why", "questions: two variants that diverge", 15, true, run_why},
+};
+
+const lab reducer_lab = {.number = 2,
+                         .name = "reducer",
+                         .title = "parameter server",
+                         .hours = "1 to 2",
+                         .source = "reducer.c",
+                         .function = "student_serve",
+                         .runner = "reducer",
+                         .parts = parts,
+                         .part_count = sizeof parts / sizeof parts[0],
+                         .questions = ask};

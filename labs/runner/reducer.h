@@ -1,0 +1,24 @@
+/* Messages of lab 2 between the grader and the student's server. */
+#ifndef LABS_RUNNER_REDUCER_H
+#define LABS_RUNNER_REDUCER_H
+
+#include "labs/runner/runner.h"
+
+enum {
+    REDUCER_RECEIVE = RUNNER_FIRST_OF_LAB, /* answered with REDUCER_PUSH, or a code */
+    REDUCER_PUSH,                          /* this, then the gradients */
+    REDUCER_REPLY,                         /* n: the rank; then the parameters; answered with a code */
+};
+
+/* In front of the data of REDUCER_PUSH. */
+typedef struct reducer_push {
+    int64_t rank, step, samples;
+} reducer_push;
+
+/* In front of the parameters of RUNNER_CASE. */
+typedef struct reducer_case {
+    int64_t ranks, n;
+    double lr;
+} reducer_case;
+
+#endif
