@@ -117,7 +117,7 @@ static const char *explain(const training *y, int i, float got)
         return ": the sum is in the order of arrival, not of ranks";
     if (is_near(got, old)) return ": the parameters have not been updated";
     if (is_near(got, old - lr * sum / samples))
-        return ": near, but not the same bits: add samples * grad in rank order, in float, and divide once";
+        return ": near, but not bit-identical: add samples * grad in rank order, in float, and divide once";
     if (is_near(got, old - lr * sum)) return ": the sum is not divided by the samples";
     if (is_near(got, old - lr * sum / samples / RANKS))
         return ": the mean is divided twice, by the samples and by the ranks";
