@@ -65,7 +65,7 @@ static status print_command_help(const command *c, const char *what)
     if (is_word(what, "--help=effects")) {
         c->effects(&out);
         free(options);
-        return output_text(&out);
+        return output_file(&out, "-"); /* Markdown */
     }
     text_append(&out, "usage: harness %s %s\n%s\n", c->name, c->usage, c->summary);
     if (c->help) c->help(all, &out);

@@ -308,3 +308,49 @@ void text_free(text_buffer *buffer)
     free(buffer->data);
     *buffer = (text_buffer){0};
 }
+
+/* Where the continuation of a line begins: at most at half of `columns`, and so that all its words fit. */
+static int hanging_indent(const char *line, int length, int columns)
+{
+    int leading = 0, indent = 0;
+    while (leading < length && line[leading] == ' ') leading++;
+    for (int i = leading; i + 2 < length && i < columns / 2 - 2; i++)
+        if (line[i] == ' ' && line[i + 1] == ' ' && line[i + 2] != ' ') indent = i + 2;
+    for (int i = indent, word; i < length; i += word + 1) {
+        word = (int)strcspn(line + i, " \n");
+        if (word > columns - indent) indent = 0;
+    }
+    return indent ? indent : leading + 2;
+}
+
+/* The characters of `text` that go into `room` columns: up to the last blank, or, of a longer word, all. */
+static int fitting(const char *text, int length, int room)
+{
+    if (length <= room) return length;
+    int end = room;
+    while (end > 0 && text[end] != ' ') end--;
+    if (end == 0) end = (int)strcspn(text, " \n");
+    return end < length ? end : length;
+}
+
+void text_wrap(text_buffer *buffer, int columns)
+{
+    text_buffer out = {0};
+    for (const char *line = buffer->data; line && *line;) {
+        int length = (int)strcspn(line, "\n"), indent = length > columns ? hanging_indent(line, length, columns) : 0;
+        int at = 0, begin = (int)strspn(line, " "); /* the line's own indentation is no place to break it */
+        bool first = true;
+        do {
+            if (!first) begin = 0;
+            int shown = begin + fitting(line + at + begin, length - at - begin, columns - begin - (first ? 0 : indent));
+            text_append(&out, "%*s%.*s\n", first ? 0 : indent, "", shown, line + at);
+            at += shown;
+            while (at < length && line[at] == ' ') at++;
+            first = false;
+        } while (at < length);
+        line += length + (line[length] == '\n');
+    }
+    out.out_of_memory = out.out_of_memory || buffer->out_of_memory;
+    text_free(buffer);
+    *buffer = out;
+}

@@ -54,6 +54,10 @@ typedef struct text_buffer {
 void text_append(text_buffer *buffer, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void text_free(text_buffer *buffer);
 
+/* Breaks lines longer than `columns` between words. What follows is indented to the line's second column, which begins after two
+ * blanks or more, else by two blanks more than the line. */
+void text_wrap(text_buffer *buffer, int columns);
+
 /* Appends the table of units, as `harness help units` prints it. */
 void text_units_help(text_buffer *out);
 

@@ -86,7 +86,7 @@ static void take_row(void *context, const ring_bench_row *row)
     s->rows[s->row_count++] = *row;
     if (s->only_json) return;
     text_buffer line = {0};
-    ring_bench_line(row, &line);
+    ring_bench_line(row, s->row_count > 1 ? &s->rows[s->row_count - 2] : NULL, &line);
     output_text(&line);
 }
 
@@ -123,7 +123,7 @@ static status tune(const ring_bench_config *config)
     TRY(ring_bench_tune(config, &table));
     if (config->rank != 0) return STATUS_OK;
     collective_tuning_write(&table, &text);
-    return output_text(&text);
+    return output_file(&text, "-"); /* a file for --collective-table */
 }
 
 static status run_rank(bench_setup *s, const launch_environment *e)

@@ -46,8 +46,8 @@ static int64_t multiply_adds(const nn_program *p)
 
 static status list_models(const model_options *given, text_buffer *out)
 {
-    text_append(out, "%-12s %13s %16s %13s %19s\n", "model", "parameters", "multiply-adds", "GFLOP/sample",
-                "activations/sample");
+    text_append(out, "%-14s %11s %14s %8s %12s\n", "model", "parameters", "multiply-adds", "GFLOP",
+                "activations");
     for (int i = 0; i < model_count; i++) {
         model_options options = *given;
         options.name = model_table[i].name;
@@ -56,7 +56,7 @@ static status list_models(const model_options *given, text_buffer *out)
         status rc = compile_one(&options, &m, &p);
         char bytes[32];
         if (rc == STATUS_OK)
-            text_append(out, "%-12s %13lld %16lld %13.3f %19s  %s\n", options.name, (long long)m->parameter_elements,
+            text_append(out, "%-14s %11lld %14lld %8.3f %12s\n    %s\n", options.name, (long long)m->parameter_elements,
                         (long long)multiply_adds(p), forward_flops(p) / 1e9, text_format_bytes(bytes, sizeof bytes, (double)nn_program_peak_bytes(p)),
                         model_table[i].summary);
         nn_program_free(&p);
@@ -90,11 +90,11 @@ static status print_layers(const model_options *options, text_buffer *out)
         nn_model_free(&m);
         return rc;
     }
-    text_append(out, "%4s %-46s %-11s %-16s %s\n", "", "layer", "kind", "output", "parameters");
+    text_append(out, "%3s %-34s %-10s %-13s %s\n", "", "layer", "kind", "output", "parameters");
     for (int i = 0; i < m->layer_count; i++) {
         const nn_layer *l = &m->layers[i];
         char sample[64];
-        text_append(out, "%4d %-46s %-11s %-16s", i, l->name, layer_kind_name(l->kind),
+        text_append(out, "%3d %-34s %-10s %-13s", i, l->name, layer_kind_name(l->kind),
                     shape_format(sample, sizeof sample, l->sample));
         for (int p = 0; p < NN_MAX_LAYER_PARAMS; p++) {
             char text[64];
@@ -102,6 +102,7 @@ static status print_layers(const model_options *options, text_buffer *out)
             const nn_param *param = &m->params[l->param[p]];
             text_append(out, " %s%s", shape_format(text, sizeof text, param->shape), param->layer == i ? "" : " (tied)");
         }
+        while (out->length > 0 && out->data[out->length - 1] == ' ') out->data[--out->length] = '\0';
         text_append(out, "\n");
     }
     text_append(out, "%lld parameters in %d tensors, %lld multiply-adds per sample; outputs are height x width x channels, or tokens x width, of one "

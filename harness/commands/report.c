@@ -86,7 +86,7 @@ static status render(const char *path, json_t *result, bool verbose, text_buffer
     else if (json_object_get(result, "vary"))
         sweep_report(result, out);
     else if (json_object_get(result, "cells"))
-        report_reproduction(result, out);
+        report_reproduction(result, false, out);
     else if (json_object_get(result, "workload") && json_object_get(result, "jobs")) {
         TRY(judge(result));
         report_run(result, verbose, out);

@@ -1,6 +1,8 @@
-/* harness reproduce TABLE: published tables, by virtual devices. */
+/* harness reproduce: published tables, by virtual devices; or the run of a result, again. */
 #include "harness/commands/commands.h"
 
+#include "harness/commands/jobs.h"
+#include "harness/compare/compare.h"
 #include "harness/report/report.h"
 #include "harness/run/output.h"
 #include "harness/reproduce/reproduce.h"
@@ -10,10 +12,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct reproduce_options {
     bool list, calibration_only;
     const char *device, *json, *csv, *markdown;
+    int64_t repeat;
 } reproduce_options;
 
 #define FIELD(name) offsetof(reproduce_options, name)
@@ -24,6 +28,8 @@ static const option option_list[] = {
          "another profile than the rows' own, see `harness profiles`; torch-vs-apex: cuda, the GPUs here"},
     {"calibration-only", OPTION_FLAG, FIELD(calibration_only),
      .help = "only the rows that profiles are fitted to: held-out rows are not run"},
+    {"repeat", OPTION_INT, FIELD(repeat), .argument = "N", .low = 1, .high = 1000,
+     .help = "FILE.json: run it N times; 5 on both sides and more allow a verdict [as often as recorded]"},
     {"json", OPTION_TEXT, FIELD(json), .argument = "FILE",
      .help = "write JSON there; -: to stdout, without the table"},
     {"csv", OPTION_TEXT, FIELD(csv), .argument = "FILE", .help = "write CSV there"},
@@ -63,12 +69,18 @@ static status profile_of(const char *device, const char **out)
     return STATUS_OK;
 }
 
-/* Markdown to a file, or to stdout. */
-static status print_table(const json_t *result, const char *path)
+static status write_markdown(const json_t *result, const char *path)
 {
     text_buffer text = {0};
-    report_reproduction(result, &text);
+    report_reproduction(result, true, &text);
     return output_file(&text, path);
+}
+
+static status print_table(const json_t *result)
+{
+    text_buffer text = {0};
+    report_reproduction(result, false, &text);
+    return output_text(&text);
 }
 
 static status write_csv(const reproduction_report *r, const char *path)
@@ -84,9 +96,9 @@ static status print(const reproduction_report *r, const reproduce_options *o)
     bool only_json = o->json && strcmp(o->json, "-") == 0;
     if (!result) return fail(STATUS_SYSTEM, "no memory for the report");
     status rc = o->csv ? write_csv(r, o->csv) : STATUS_OK;
-    if (rc == STATUS_OK && o->markdown) rc = print_table(result, o->markdown);
+    if (rc == STATUS_OK && o->markdown) rc = write_markdown(result, o->markdown);
     if (rc == STATUS_OK && o->json) rc = output_json(json_incref(result), o->json);
-    if (rc == STATUS_OK && !only_json) rc = print_table(result, "-");
+    if (rc == STATUS_OK && !only_json) rc = print_table(result);
     json_decref(result);
     return rc;
 }
@@ -110,6 +122,101 @@ static status reproduce_table(const reproduce_options *o, const char *name)
     return rc;
 }
 
+/* ---- a result ---------------------------------------------------------------------------------- */
+
+static status read_result(const char *path, json_t **out)
+{
+    json_error_t error;
+    *out = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
+    if (*out) return STATUS_OK;
+    if (access(path, R_OK) != 0) return fail_errno(STATUS_DATA, "%s", path);
+    return fail(STATUS_DATA, "%s:%d:%d: %s", path, error.line, error.column, error.text);
+}
+
+/* Whether the parameters at the end are those of the file, bit by bit; null: not recorded. */
+static json_t *compare_parameters(const json_t *before, const json_t *after)
+{
+    json_t *rows = json_array(), *a, *b;
+    size_t i, j;
+    json_array_foreach(json_object_get(before, "jobs"), i, a)
+    json_array_foreach(json_object_get(after, "jobs"), j, b)
+    {
+        const json_t *mine = json_object_get(b, "parameter_hash"), *recorded = json_object_get(a, "parameter_hash");
+        if (!json_equal(json_object_get(a, "name"), json_object_get(b, "name"))) continue;
+        bool known = json_is_string(mine) && json_is_string(recorded);
+        json_array_append_new(rows, json_pack("{s:O, s:o}", "name", json_object_get(a, "name"), "bit_identical",
+                                              known ? json_boolean(json_equal(mine, recorded)) : json_null()));
+    }
+    return rows;
+}
+
+static status show_again(const reproduce_options *o, json_t *comparison)
+{
+    text_buffer text = {0};
+    size_t i;
+    json_t *row;
+    compare_report(comparison, &text);
+    json_array_foreach(json_object_get(comparison, "parameters"), i, row)
+    {
+        const json_t *same = json_object_get(row, "bit_identical");
+        if (json_is_boolean(same))
+            text_append(&text, "%sparameters of %s at the end: %s\n", i ? "" : "\n", report_text_at(row, "name"),
+                        json_is_true(same) ? "bit-identical" : "others than those of the file");
+    }
+    bool only_json = o->json && strcmp(o->json, "-") == 0;
+    status rc = o->json ? output_json(json_incref(comparison), o->json) : STATUS_OK;
+    if (rc == STATUS_OK && !only_json) return output_text(&text);
+    text_free(&text);
+    return rc;
+}
+
+/* `words`: harness run --config=FILE --repeat=N. */
+static status run_again(run_config *c, const char *path, char *const *words, json_t **out, int *exit_code)
+{
+    run_plan plan = {0};
+    int argc = 0;
+    while (words[2 + argc]) argc++;
+    status rc = run_config_parse(c, argc, words + 2);
+    if (rc == STATUS_OK && c->run.rendezvous) rc = fail(STATUS_CONFIG, "%s: expected a run whose ranks harness starts", path);
+    if (rc == STATUS_OK) rc = command_run_repeated(c, &plan, words, out, exit_code);
+    run_plan_free(&plan);
+    return rc;
+}
+
+static status reproduce_result(const reproduce_options *o, const char *path, int *exit_code)
+{
+    char config[PATH_MAX + 16], repeat[40];
+    json_t *before = NULL, *after = NULL, *comparison = NULL;
+    run_config *c = calloc(1, sizeof *c);
+    status rc = c ? run_config_init(c) : fail(STATUS_SYSTEM, "no memory for a configuration");
+    if (rc == STATUS_OK && (o->device || o->csv || o->markdown || o->calibration_only))
+        rc = fail(STATUS_USAGE, "reproduce: expected only --repeat and --json with %s", path);
+    if (rc == STATUS_OK && o->json) rc = output_probe(o->json);
+    if (rc == STATUS_OK) rc = read_result(path, &before);
+    if (rc == STATUS_OK && json_array_size(json_object_get(before, "jobs")) == 0)
+        rc = fail(STATUS_DATA, "%s: expected the JSON of harness run", path);
+    snprintf(config, sizeof config, "--config=%s", path);
+    snprintf(repeat, sizeof repeat, "--repeat=%lld", (long long)o->repeat);
+    char *words[] = {(char *)"harness", (char *)"run", config, o->repeat ? repeat : NULL, NULL};
+    if (rc == STATUS_OK) rc = run_again(c, path, words, &after, exit_code);
+    if (rc == STATUS_OK && after && *exit_code == 0) rc = compare_results(path, before, after, &comparison);
+    if (rc == STATUS_OK && comparison) {
+        json_object_set_new(comparison, "parameters", compare_parameters(before, after));
+        rc = show_again(o, comparison);
+    }
+    json_decref(before);
+    json_decref(after);
+    json_decref(comparison);
+    free(c);
+    return rc;
+}
+
+static bool is_file(const char *word)
+{
+    size_t length = strlen(word);
+    return strchr(word, '/') || (length > 5 && strcmp(word + length - 5, ".json") == 0);
+}
+
 static size_t bind_reproduce(void *options, option_binding *bindings)
 {
     *bindings = (option_binding){.table = &reproduce_option_table, .storage = options};
@@ -120,13 +227,15 @@ static status run_reproduce(command_line *line)
 {
     const reproduce_options *o = line->options;
     if (o->list) return list();
+    if (line->word_count == 1 && is_file(line->words[0])) return reproduce_result(o, line->words[0], &line->exit_code);
+    if (o->repeat) return fail(STATUS_USAGE, "--repeat: expected the JSON of a run to be run again");
     if (line->word_count == 1) return reproduce_table(o, line->words[0]);
-    return fail(STATUS_USAGE, "reproduce: expected one name, got %d; --list shows them", line->word_count);
+    return fail(STATUS_USAGE, "reproduce: expected one name or file, got %d; --list shows the names", line->word_count);
 }
 
 const command command_reproduce = {.name = "reproduce",
-                                   .usage = "TABLE [options]",
-                                   .summary = "compare published tables with those of virtual devices",
+                                   .usage = "TABLE | FILE.json [options]",
+                                   .summary = "compare published tables with virtual devices; run a result again",
                                    .options_size = sizeof(reproduce_options),
                                    .bind = bind_reproduce,
                                    .most_words = INT_MAX,

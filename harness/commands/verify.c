@@ -1,6 +1,8 @@
 /* harness verify FILE.json ...: golden trajectories against this program's engines. */
 #include "harness/commands/commands.h"
 
+#include "harness/run/output.h"
+
 #include "common/sync/engine.h"
 #include "harness/run/engines.h"
 #include "harness/verify/verify.h"
@@ -10,6 +12,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct verify_options {
     const char *device;
@@ -123,13 +126,15 @@ static status verify_engine(const verify_setup *s, const golden_file *f, int eng
     return STATUS_OK;
 }
 
-/* One line per file. */
-static void print_verdict(const char *path, const verdict *v)
+/* One line per file, which a terminal shows in several. */
+static status print_verdict(const char *path, const verdict *v)
 {
+    text_buffer out = {0};
     const char *word = v->ran == 0 ? "skipped" : v->worst <= 1 ? "agrees" : "DISAGREES";
-    printf("%-9s %s%s", word, path, v->line.data);
-    if (v->ran) printf("; %d of %d tensors not checked", v->unchecked, v->tensors);
-    printf("\n");
+    text_append(&out, "%-9s %s%s", word, path, v->line.data);
+    if (v->ran) text_append(&out, "; %d of %d tensors not checked", v->unchecked, v->tensors);
+    text_append(&out, "\n");
+    return isatty(STDOUT_FILENO) ? output_text(&out) : output_file(&out, "-");
 }
 
 static status verify_file(verify_setup *s, const char *path, bool *disagrees)
@@ -143,7 +148,7 @@ static status verify_file(verify_setup *s, const char *path, bool *disagrees)
         if (engine_takes_part(s, f, e)) rc = verify_engine(s, f, e, &v);
     golden_close(&f);
     if (rc == STATUS_OK && !v.line.data) rc = fail(STATUS_SYSTEM, "no memory for the line of %s", path);
-    if (rc == STATUS_OK) print_verdict(path, &v);
+    if (rc == STATUS_OK) rc = print_verdict(path, &v);
     else error_context("%s", path);
     *disagrees = v.worst > 1;
     text_free(&v.line);

@@ -49,6 +49,17 @@ static status side_add(side *s, json_t *run)
     return STATUS_OK;
 }
 
+/* The runs of a result: those of --repeat, or itself. */
+static status side_add_result(side *s, const json_t *result)
+{
+    const json_t *runs = report_at(result, "repetitions.runs");
+    size_t i;
+    json_t *run;
+    if (json_array_size(runs) == 0) return side_add(s, json_incref((json_t *)result));
+    json_array_foreach(runs, i, run) TRY(side_add(s, json_incref(run)));
+    return STATUS_OK;
+}
+
 static void side_free(side *s)
 {
     for (int i = 0; i < s->count; i++) json_decref(s->runs[i]);
@@ -221,9 +232,10 @@ static status read_file(const char *path, side *out)
     json_t *run = json_load_file(path, 0, &error);
     if (!run && access(path, R_OK) != 0) return fail_errno(STATUS_DATA, "%s", path);
     if (!run) return fail(STATUS_DATA, "%s:%d: %s", path, error.line, error.text);
-    if (json_array_size(json_object_get(run, "jobs")) > 0) return side_add(out, run);
+    status rc = json_array_size(json_object_get(run, "jobs")) > 0 ? side_add_result(out, run)
+                                                                  : fail(STATUS_DATA, "%s: expected the JSON of harness run", path);
     json_decref(run);
-    return fail(STATUS_DATA, "%s: expected the JSON of harness run", path);
+    return rc;
 }
 
 static int is_json(const struct dirent *entry)
@@ -289,6 +301,22 @@ static status compare_runs(const char *a, const char *b, json_t *list)
     if (rc == STATUS_OK) rc = compare_sides(&of_a, &of_b, false, "", list);
     side_free(&of_a);
     side_free(&of_b);
+    return rc;
+}
+
+status compare_results(const char *path, const json_t *before, const json_t *after, json_t **out)
+{
+    side a = {0}, b = {0};
+    json_t *list = json_array();
+    status rc = list ? side_add_result(&a, before) : no_memory();
+    if (rc == STATUS_OK) rc = side_add_result(&b, after);
+    if (rc == STATUS_OK) rc = compare_sides(&a, &b, false, "", list);
+    if (rc == STATUS_OK && json_array_size(list) == 0)
+        rc = fail(STATUS_DATA, "%s: expected a job that runs again, got none", path);
+    if (rc == STATUS_OK && !(*out = result_of(path, "run again", false, list))) rc = no_memory();
+    side_free(&a);
+    side_free(&b);
+    json_decref(list);
     return rc;
 }
 

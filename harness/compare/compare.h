@@ -13,10 +13,13 @@ enum { COMPARE_SCHEMA_VERSION = 1 };
 
 #define COMPARE_STEP_TIME "step time, median" /* the metric that decides */
 
-/* Compares what lies at the two paths: a run's JSON, a folder of such files, or the folder of a sweep, of
+/* Compares what lies at the two paths: a run's JSON, a folder of such files (of --repeat each run of them counts), or the folder of a sweep, of
  * which every point is compared with the same point of the other. *out is a new reference, as docs/sweep.md
  * describes. STATUS_DATA: no results there; STATUS_CONFIG: different sweeps. */
 status compare_paths(const char *a, const char *b, json_t **out);
+
+/* Compares two results of runs, the first of which is that of the file `path`. *out as above. */
+status compare_results(const char *path, const json_t *before, const json_t *after, json_t **out);
 
 /* Runs `words` [count], options of `harness run`, with both programs in turn, `rounds` times, and compares.
  * The results stay in `folder`, where an interrupted comparison goes on. *signal: what ended it early, or 0;

@@ -39,8 +39,8 @@ void report_plan(const json_t *plan, text_buffer *out);
 /* A plan of several policies, with `gpus`: what `harness memory` prints. */
 void report_memory_of_policies(const json_t *result, text_buffer *out);
 
-/* A published table next to ours (harness/reproduce), as Markdown. */
-void report_reproduction(const json_t *result, text_buffer *out);
+/* A published table next to ours (harness/reproduce), as text or as Markdown, which has more columns. */
+void report_reproduction(const json_t *result, bool markdown, text_buffer *out);
 
 /* One page of HTML for an array of results of runs, self-contained: it loads nothing. */
 void report_page(const json_t *results, text_buffer *out);

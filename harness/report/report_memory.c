@@ -5,18 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MEMORY_COLUMN = 9 };
-
-/* Column heads of the ledger's classes, by their names in JSON. */
-static const char *short_class_name(const char *name)
-{
-    static const char *const names[][2] = {{"parameters", "params"},        {"gradients", "grads"},
-                                           {"optimizer_state", "optim"},    {"activations", "activ"},
-                                           {"outputs_and_loss", "outputs"}, {"workspace", "scratch"}};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (strcmp(names[i][0], name) == 0) return names[i][1];
-    return name;
-}
+enum { LABEL = 20, COLUMN = 10, MOST_GROUPS = (80 - LABEL) / (2 * COLUMN) };
 
 /* What the figures of a job's table are given in: small models would be all zeros in MiB. */
 typedef struct memory_unit {
@@ -29,25 +18,6 @@ static memory_unit unit_of(bool small)
     return small ? (memory_unit){"KiB", 1024} : (memory_unit){"MiB", 1048576};
 }
 
-static void memory_row(const char *label, const json_t *rank, const char *which, double unit,
-                       text_buffer *out)
-{
-    const json_t *memory = json_object_get(rank, "memory"), *classes = json_object_get(memory, "classes");
-    const json_t *peak = json_object_get(memory, "peak_classes");
-    bool at_peak = strcmp(which, "peak") == 0;
-    const char *key = at_peak ? "total.peak_bytes" : "total.current_bytes";
-    text_append(out, "%5s %-8s %*.1f", label, which, MEMORY_COLUMN, report_number_at(memory, key) / unit);
-    const char *name;
-    json_t *account;
-    json_object_foreach((json_t *)classes, name, account)
-    {
-        double bytes = at_peak ? report_number_at(peak, name) : report_number_at(account, "current_bytes");
-        text_append(out, "%*.1f", MEMORY_COLUMN, bytes / unit);
-    }
-    if (at_peak) text_append(out, "  %s", report_text_at(memory, "total.peak_phase"));
-    text_append(out, "\n");
-}
-
 /* How many ranks from `first` on hold the same memory. */
 static size_t alike(const json_t *ranks, size_t first)
 {
@@ -57,39 +27,92 @@ static size_t alike(const json_t *ranks, size_t first)
     return end - first;
 }
 
+/* Ranks that hold the same, or a server: two columns of the table. */
+typedef struct group {
+    char label[24];
+    const json_t *memory;
+} group;
+
+static double at_peak(const json_t *memory, const char *name)
+{
+    return report_number_at(json_object_get(memory, "peak_classes"), name);
+}
+
+static double at_end(const json_t *memory, const char *name)
+{
+    return report_number_at(json_object_get(json_object_get(memory, "classes"), name), "current_bytes");
+}
+
+static void append_bytes(double bytes, double unit, text_buffer *out)
+{
+    if (isnan(bytes)) text_append(out, "%*s", COLUMN, "-");
+    else text_append(out, "%*.1f", COLUMN, bytes / unit);
+}
+
+static void memory_row(const group *groups, int count, const char *name, double unit, text_buffer *out)
+{
+    bool any = false, total = strcmp(name, "total") == 0;
+    for (int i = 0; i < count; i++) any = any || total || at_peak(groups[i].memory, name) > 0 || at_end(groups[i].memory, name) > 0;
+    if (!any) return;
+    char label[LABEL];
+    snprintf(label, sizeof label, "  %s", name);
+    for (char *at = label; *at; at++)
+        if (*at == '_') *at = ' ';
+    text_append(out, "%-*s", LABEL, total ? name : label);
+    for (int i = 0; i < count; i++) {
+        const json_t *memory = groups[i].memory;
+        append_bytes(total ? report_number_at(memory, "total.peak_bytes") : at_peak(memory, name), unit, out);
+        append_bytes(total ? report_number_at(memory, "total.current_bytes") : at_end(memory, name), unit, out);
+    }
+    text_append(out, "\n");
+}
+
+static void memory_columns(const group *groups, int count, double unit, text_buffer *out)
+{
+    const char *name;
+    json_t *account;
+    text_append(out, "%-*s", LABEL, "");
+    for (int i = 0; i < count; i++) text_append(out, "%*s", 2 * COLUMN, groups[i].label);
+    text_append(out, "\n%-*s", LABEL, "");
+    for (int i = 0; i < count; i++) text_append(out, "%*s%*s", COLUMN, "peak", COLUMN, "current");
+    text_append(out, "\n");
+    memory_row(groups, count, "total", unit, out);
+    json_object_foreach((json_t *)json_object_get(groups[0].memory, "classes"), name, account)
+        memory_row(groups, count, name, unit, out);
+    text_append(out, "%-*s", LABEL, "phase of the peak");
+    for (int i = 0; i < count; i++)
+        text_append(out, "%*.*s", 2 * COLUMN, 2 * COLUMN - 1, report_text_at(groups[i].memory, "total.peak_phase"));
+    text_append(out, "\n");
+}
+
+/* Ranks, then servers, as many side by side as 80 columns hold. */
+static void memory_table(const json_t *ranks, const json_t *servers, double unit, text_buffer *out)
+{
+    group groups[MOST_GROUPS];
+    int used = 0;
+    size_t world = json_array_size(ranks), all = world + json_array_size(servers);
+    for (size_t first = 0, count; first < all; first += count) {
+        const json_t *member = first < world ? json_array_get(ranks, first) : json_array_get(servers, first - world);
+        group *g = &groups[used++];
+        count = first < world ? alike(ranks, first) : 1;
+        g->memory = json_object_get(member, "memory");
+        if (first >= world) snprintf(g->label, sizeof g->label, "server %zu", first - world);
+        else if (count == 1) snprintf(g->label, sizeof g->label, "rank %zu", first);
+        else snprintf(g->label, sizeof g->label, "ranks %zu-%zu", first, first + count - 1);
+        if (used < MOST_GROUPS && first + count < all) continue;
+        memory_columns(groups, used, unit, out);
+        used = 0;
+    }
+}
+
 void report_memory(const json_t *job, text_buffer *out)
 {
     const json_t *ranks = json_object_get(job, "ranks");
-    const json_t *classes = report_at(json_array_get(ranks, 0), "memory.classes");
     memory_unit unit = unit_of(report_number_at(job, "memory_imbalance.maximum_bytes") < 1048576);
     char job_name[64];
     text_append(out, "\nMemory of %s, %s: the ledger's logical bytes at the peak and after the last step\n",
                 report_job_name(job, job_name, sizeof job_name), unit.name);
-    text_append(out, "%5s %-8s %*s", "rank", "", MEMORY_COLUMN, "total");
-    const char *name;
-    json_t *account;
-    json_object_foreach((json_t *)classes, name, account)
-    {
-        text_append(out, "%*s", MEMORY_COLUMN, short_class_name(name));
-    }
-    text_append(out, "  phase\n");
-    for (size_t first = 0, count; first < json_array_size(ranks); first += count) {
-        const json_t *rank = json_array_get(ranks, first);
-        char label[32];
-        count = alike(ranks, first);
-        if (count == 1)
-            snprintf(label, sizeof label, "%zu", first);
-        else
-            snprintf(label, sizeof label, "%zu-%zu", first, first + count - 1);
-        memory_row(label, rank, "peak", unit.bytes, out);
-        memory_row(label, rank, "current", unit.bytes, out);
-    }
-    const json_t *servers = json_object_get(job, "servers");
-    for (size_t i = 0; i < json_array_size(servers); i++) {
-        char label[32];
-        snprintf(label, sizeof label, "s%zu", i);
-        memory_row(label, json_array_get(servers, i), "peak", unit.bytes, out);
-    }
+    memory_table(ranks, json_object_get(job, "servers"), unit.bytes, out);
     text_append(out, "Largest on rank %.0f in %s. Memory imbalance: max/mean %.3f, max-min %.1f %s.",
                 report_number_at(job, "memory_imbalance.rank"), report_text_at(job, "memory_imbalance.phase"),
                 report_number_at(job, "memory_imbalance.maximum_over_mean"),
@@ -163,16 +186,17 @@ void report_dataparallel_memory(const json_t *job, text_buffer *out)
         "(lifetimes %s; the formula's figures include the batch, and the buffers where the parameters are)\n",
         unit.name, strcmp(report_text_at(m, "lifetimes"), "torch") == 0 ? "as in PyTorch" : "lean");
     list_sizes(m, unit.bytes, out);
-    text_append(out, "%-36s%12s%12s%12s%12s  %s\n", "", "device 0", "another", "difference", "formula", "");
+    text_append(out, "%-36s%9s%9s%8s\n", "", "device 0", "another", "formula");
     size_t i;
     json_t *p;
     json_array_foreach(json_object_get(m, "phases"), i, p)
     {
-        text_append(out, "%-36s%12.2f%12.2f%12.2f%12.2f  %s\n", report_text_at(p, "phase"),
-                    report_number_at(p, "device0_bytes") / unit.bytes,
-                    report_number_at(p, "other_bytes") / unit.bytes,
-                    report_number_at(p, "difference_bytes") / unit.bytes,
-                    report_number_at(p, "formula_bytes") / unit.bytes, report_text_at(p, "formula"));
+        text_append(out, "%-36s%9.2f%9.2f", report_text_at(p, "phase"), report_number_at(p, "device0_bytes") / unit.bytes,
+                    report_number_at(p, "other_bytes") / unit.bytes);
+        double difference = report_number_at(p, "difference_bytes"), formula = report_number_at(p, "formula_bytes");
+        text_append(out, "%8.2f %s", formula / unit.bytes, report_text_at(p, "formula"));
+        if (difference != formula) text_append(out, ", found %.2f", difference / unit.bytes);
+        text_append(out, "\n");
     }
     explain(m, unit, out);
     text_append(

@@ -1,4 +1,4 @@
-/* A published table next to ours, as Markdown: what `harness reproduce` prints. */
+/* A published table next to ours, as text and as Markdown: what `harness reproduce` prints and writes. */
 #include "harness/report/report_impl.h"
 
 #include <math.h>
@@ -64,6 +64,44 @@ static void cell_table(const json_t *cells, text_buffer *out)
     for (i = 0; i < json_object_size(baselines); i++) text_append(out, "| ---: ");
     text_append(out, "| --- |\n");
     json_array_foreach(cells, i, cell) cell_row(cell, out);
+}
+
+/* The cells without their baselines and notes, in 80 columns: a line per row of the published table, and below it its cells. */
+static void cell_lines(const json_t *cells, text_buffer *out)
+{
+    static const char *const verdicts[][2] = {{"direction only", "direction"}};
+    const char *row = "";
+    size_t i;
+    json_t *cell;
+    text_append(out, "%-42s%10s%10s%8s%10s\n", "", "published", "ours", "off", "");
+    json_array_foreach(cells, i, cell)
+    {
+        char quantity[160], published[32], ours[32], off[32] = "";
+        double deviation = report_number_at(cell, "deviation");
+        const char *verdict = report_text_at(cell, "verdict");
+        if (!verdict[0] && strcmp(report_text_at(cell, "obtained"), verdicts[0][0]) == 0) verdict = verdicts[0][1];
+        if (strcmp(row, report_text_at(cell, "row")) != 0) text_append(out, "%s\n", report_text_at(cell, "row"));
+        row = report_text_at(cell, "row");
+        snprintf(quantity, sizeof quantity, "  %s, %s", report_text_at(cell, "quantity"), report_text_at(cell, "unit"));
+        if (!isnan(deviation)) snprintf(off, sizeof off, "%+.1f %%", 100 * deviation);
+        if (strlen(quantity) > 41) text_append(out, "%s\n%42s", quantity, "");
+        else text_append(out, "%-42s", quantity);
+        text_append(out, "%10s%10s%8s %.9s\n", figure(published, sizeof published, report_number_at(cell, "published")),
+                    figure(ours, sizeof ours, report_number_at(cell, "ours")), off, verdict);
+    }
+}
+
+static void claim_lines(const json_t *claims, bool markdown, text_buffer *out)
+{
+    size_t i;
+    json_t *one;
+    if (json_array_size(claims) > 0) text_append(out, markdown ? "\n| claim | holds | |\n| --- | --- | --- |\n" : "\nClaims:\n");
+    json_array_foreach(claims, i, one)
+    {
+        const char *holds = json_is_true(json_object_get(one, "holds")) ? "yes" : "NO";
+        if (markdown) text_append(out, "| %s | %s | %s |\n", report_text_at(one, "claim"), holds, report_text_at(one, "detail"));
+        else text_append(out, "%-4s  %s: %s\n", holds, report_text_at(one, "claim"), report_text_at(one, "detail"));
+    }
 }
 
 /* Identities are not: they can only be equal. */
@@ -147,20 +185,18 @@ static void skill(const json_t *s, text_buffer *out)
                 report_text_at(s, "calibration"), report_text_at(s, "constants"));
 }
 
-void report_reproduction(const json_t *result, text_buffer *out)
+void report_reproduction(const json_t *result, bool markdown, text_buffer *out)
 {
     const json_t *cells = json_object_get(result, "cells"), *claims = json_object_get(result, "claims");
     size_t i;
     json_t *one;
-    text_append(out, "# %s\n\n%s %s. %s\nPublished: %s\n\n", report_text_at(result, "title"),
+    text_append(out, "%s%s\n\n%s %s. %s\nPublished: %s\n\n", markdown ? "# " : "", report_text_at(result, "title"),
                 json_is_true(json_object_get(result, "simulated")) ? "SIMULATED by profile" : "MEASURED on",
                 report_text_at(result, "profiles"), report_text_at(result, "how"),
                 report_text_at(result, "published"));
-    cell_table(cells, out);
-    if (json_array_size(claims) > 0) text_append(out, "\n| claim | holds | |\n| --- | --- | --- |\n");
-    json_array_foreach(claims, i, one) text_append(out, "| %s | %s | %s |\n", report_text_at(one, "claim"),
-                                                   json_is_true(json_object_get(one, "holds")) ? "yes" : "NO",
-                                                   report_text_at(one, "detail"));
+    if (markdown) cell_table(cells, out);
+    else cell_lines(cells, out);
+    claim_lines(claims, markdown, out);
     score(cells, claims, out);
     skill(json_object_get(result, "skill"), out);
     json_array_foreach(json_object_get(result, "notes"), i, one)

@@ -100,10 +100,26 @@ char *report_job_name(const json_t *job, char *buffer, size_t size)
 void report_heads(report_layout layout, const json_t *jobs, const char *label, text_buffer *out)
 {
     char name[64];
+    bool fits = true;
+    size_t i;
+    json_t *job;
+    json_array_foreach((json_t *)jobs, i, job) fits =
+        fits && (int)strlen(report_job_name(job, name, sizeof name)) < layout.column_width;
     text_append(out, "%-*s", layout.label_width, label);
-    for (size_t i = 0; i < json_array_size(jobs); i++)
-        text_append(out, "%*s", layout.column_width,
-                    report_job_name(json_array_get(jobs, i), name, sizeof name));
+    json_array_foreach((json_t *)jobs, i, job)
+    {
+        report_job_name(job, name, sizeof name);
+        if (!fits) name[strcspn(name, " ")] = '\0';
+        text_append(out, "%*s", layout.column_width, name);
+    }
+    if (!fits) text_append(out, "\n%-*s", layout.label_width, "");
+    json_array_foreach((json_t *)jobs, i, job)
+    {
+        const char *policy = strchr(report_job_name(job, name, sizeof name), '(');
+        int length = policy ? (int)strlen(policy) - 2 : 0; /* without the parentheses */
+        if (length >= layout.column_width) length = layout.column_width - 1;
+        if (!fits) text_append(out, "%*s%.*s", layout.column_width - length, "", length, policy ? policy + 1 : "");
+    }
     text_append(out, "\n");
 }
 

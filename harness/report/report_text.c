@@ -87,7 +87,7 @@ static const report_row step_rows[] = {
     {"  spread (p75-p25)/median", CELL_PERCENT, .path = "step_time.spread"},
     /* Where the machine has been calibrated. */
     {"  SIMULATED: predicted", CELL_TIME, .path = "prediction.step_median_s", .optional = true},
-    {"  own steps of each rank, median", CELL_TIME, .path = "prediction.measured_s", .optional = true},
+    {"  own steps, median", CELL_TIME, .path = "prediction.measured_s", .optional = true},
     {"  prediction / own steps - 1", CELL_PERCENT, .path = "prediction.error", .optional = true},
     {"a rank's step, mean", CELL_TIME, .path = "phases.step_s.mean_s"},
     {"  data", CELL_TIME, .path = "phases.data_s.mean_s"},
@@ -97,28 +97,26 @@ static const report_row step_rows[] = {
     {"  waiting for other ranks", CELL_TIME, .path = "phases.waiting_s.mean_s"},
     {"  optimizer", CELL_TIME, .path = "phases.optimizer_s.mean_s"},
     {"  other", CELL_TIME, .path = "phases.other_s.mean_s"},
-    {"slowdown by communication (in the parts)", CELL_TIME, .path = "slowdown.mean_s", .absent = "not measured"},
+    {"slowdown by communication", CELL_TIME, .path = "slowdown.mean_s", .absent = "unmeasured"},
     {"  95 % interval, from", CELL_TIME, .path = "slowdown.low_s", .optional = true},
     {"    to", CELL_TIME, .path = "slowdown.high_s", .optional = true},
     {"off the CPU, compute thread", CELL_TIME, .path = "phases.off_cpu_s.mean_s", .optional = true},
     {"CPU time of a rank's agents", CELL_TIME, .path = "agents_cpu_s", .value = mean_per_step,
      .optional = true},
-    {"updates outside the step's thread", CELL_TIME, .path = "update_aside_s", .value = mean_per_step,
+    {"updates on other threads", CELL_TIME, .path = "update_aside_s", .value = mean_per_step,
      .optional = true},
-    {"copy of the next batch (overlapped)", CELL_TIME, .path = "phases.batch_copy_s.mean_s",
+    {"copy of next batch (hidden)", CELL_TIME, .path = "phases.batch_copy_s.mean_s",
      .optional = true},
     {"samples/s, all ranks", CELL_RATE, .path = "throughput.samples_per_s"},
     {"  per rank", CELL_RATE, .path = "throughput.samples_per_s_per_rank"}};
-/* The first row is another where there are more ranks than cores. */
 static const report_row comparison_rows[] = {
     {"speed-up over none", CELL_RATIO, .path = "speedup"},
-    {"speed-up over none (of the implementation)", CELL_RATIO, .path = "speedup"},
     {"weak-scaling efficiency", CELL_PERCENT, .path = "weak_scaling_efficiency"},
     {"efficiency per core", CELL_PERCENT, .path = "efficiency_per_core", .optional = true}};
 static const report_row all_cores_row[] = {{"speed-up over none (all cores)", CELL_RATIO, .path = "speedup"}};
 static const report_row job_rows[] = {
-    {"bytes sent per step, max over ranks", CELL_BYTES, .path = "bytes_sent_per_step", .value = busiest_rank},
-    {"bytes received per step, max over ranks", CELL_BYTES, .path = "bytes_received_per_step",
+    {"bytes sent per step, max", CELL_BYTES, .path = "bytes_sent_per_step", .value = busiest_rank},
+    {"bytes received per step, max", CELL_BYTES, .path = "bytes_received_per_step",
      .value = busiest_rank},
     {"peak memory, max over ranks", CELL_BYTES, .path = "memory_imbalance.maximum_bytes"},
     {"  memory imbalance, max/mean", CELL_RATIO, .path = "memory_imbalance.maximum_over_mean"},
@@ -147,8 +145,7 @@ static void comparison_table(report_layout layout, const json_t *result, text_bu
                  *all_cores = report_at(result, "comparison.against_all_cores");
     bool oversubscribed = json_is_true(json_object_get(result, "oversubscribed"));
     if (json_array_size(none) > 0) {
-        report_rows(layout, none, &comparison_rows[oversubscribed], 1, out);
-        report_rows(layout, none, &comparison_rows[2], COUNT_OF(comparison_rows) - 2, out);
+        report_rows(layout, none, comparison_rows, COUNT_OF(comparison_rows), out);
     }
     if (json_array_size(all_cores) > 0) report_rows(layout, all_cores, all_cores_row, 1, out);
     if (json_array_size(none) > 0 && oversubscribed)
@@ -158,8 +155,9 @@ static void comparison_table(report_layout layout, const json_t *result, text_bu
 
 static void job_table(const json_t *result, text_buffer *out)
 {
-    static const report_layout layout = {42, 18};
     const json_t *jobs = json_object_get(result, "jobs");
+    int count = (int)json_array_size(jobs), width = count > 2 ? 50 / count : 18;
+    report_layout layout = {30, width};
     report_heads(layout, jobs, "", out);
     report_rows(layout, jobs, step_rows, COUNT_OF(step_rows), out);
     comparison_table(layout, result, out);
@@ -170,7 +168,7 @@ static void job_table(const json_t *result, text_buffer *out)
 /* Communication against computation, of the jobs that communicate. */
 static void communication_table(const json_t *result, text_buffer *out)
 {
-    static const report_layout layout = {46, 18};
+    static const report_layout layout = {46, 17};
     bool emulated = json_is_true(json_object_get(result, "emulated"));
     json_t *jobs = json_array(), *job;
     size_t i;

@@ -2,9 +2,12 @@
 
 #include "common/checkpoint/atomic_file.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 status output_probe(const char *path)
 {
@@ -36,9 +39,69 @@ status output_file(text_buffer *text, const char *path)
     return rc;
 }
 
+/* ---- a terminal -------------------------------------------------------------------------------- */
+
+static bool has_colors(void)
+{
+    const char *no = getenv("NO_COLOR"), *term = getenv("TERM");
+    return !(no && no[0]) && term && strcmp(term, "dumb") != 0;
+}
+
+/* Marks what is not measured on real devices, and the heads of tables and lists. */
+static void color(text_buffer *text)
+{
+    static const struct {
+        const char *begin, *code;
+    } kinds[] = {{"SIMULATED", "33"}, {"EMULATED", "33"}, {"DIFFERENT", "31"}, {"No difference is shown:", "1"}, {"Next:", "32"}};
+    text_buffer out = {0};
+    for (const char *line = text->data; line && *line;) {
+        int length = (int)strcspn(line, "\n");
+        const char *code = strstr(line, " times as fast as ") && strstr(line, " times as fast as ") < line + length ? "1" : NULL;
+        for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
+            if (strncmp(line, kinds[i].begin, strlen(kinds[i].begin)) == 0) code = kinds[i].code;
+        if (code) text_append(&out, "\033[%sm%.*s\033[0m\n", code, length, line);
+        else text_append(&out, "%.*s\n", length, line);
+        line += length + (line[length] == '\n');
+    }
+    out.out_of_memory = out.out_of_memory || text->out_of_memory;
+    text_free(text);
+    *text = out;
+}
+
+/* Whether the text has more lines than the terminal. */
+static bool is_long(const text_buffer *text)
+{
+    struct winsize window;
+    int lines = 0;
+    for (const char *at = text->data; at && (at = strchr(at, '\n')); at++) lines++;
+    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_row > 0 && lines >= window.ws_row;
+}
+
+/* Shows the text in $PAGER; false: there is none. */
+static bool page(const text_buffer *text)
+{
+    const char *pager = getenv("PAGER");
+    if (!pager) pager = "less";
+    if (!pager[0] || strcmp(pager, "cat") == 0) return false;
+    setenv("LESS", "FRX", 0);
+    fflush(stdout);
+    void (*before)(int) = signal(SIGPIPE, SIG_IGN); /* who leaves the pager has seen enough */
+    FILE *pipe = popen(pager, "w");
+    if (pipe) fputs(text->data, pipe);
+    bool shown = pipe && pclose(pipe) != 127 << 8; /* the shell found no such program */
+    signal(SIGPIPE, before);
+    return shown;
+}
+
 status output_text(text_buffer *text)
 {
-    return output_file(text, "-");
+    enum { COLUMNS = 80 };
+    text_wrap(text, COLUMNS);
+    if (!isatty(STDOUT_FILENO) || text->out_of_memory || !text->data) return output_file(text, "-");
+    if (has_colors()) color(text);
+    if (!is_long(text) || !page(text)) return output_file(text, "-");
+    text_free(text);
+    return STATUS_OK;
 }
 
 status output_json(json_t *value, const char *path)

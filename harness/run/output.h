@@ -10,7 +10,8 @@
 /* Whether the file could be written: checked before what takes long. */
 status output_probe(const char *path);
 
-/* To stdout; frees the text. */
+/* A report to stdout, in lines of at most 80 columns; on a terminal in color (not with NO_COLOR), and in $PAGER, else less, where
+ * it is longer than that. Frees the text. */
 status output_text(text_buffer *text);
 /* To a file; frees the text. */
 status output_file(text_buffer *text, const char *path);

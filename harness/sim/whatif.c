@@ -175,7 +175,7 @@ status whatif_ask(const whatif_question *q, whatif_answer *out)
 
 static void bar(double part, text_buffer *out)
 {
-    enum { WIDTH = 50 };
+    enum { WIDTH = 44 };
     int filled = (int)(part * WIDTH + 0.5);
     if (filled > WIDTH) filled = WIDTH;
     char text[WIDTH + 1];
@@ -184,29 +184,31 @@ static void bar(double part, text_buffer *out)
 }
 
 /* "285 (280 to 301)", in three digits. */
-static void with_limits(char *out, size_t size, double value, double low, double high)
+static void with_limits(char *out, size_t size, const char *to, double value, double low, double high)
 {
     char texts[3][24];
-    snprintf(out, size, "%s (%s to %s)", text_three_digits(texts[0], sizeof texts[0], value),
-             text_three_digits(texts[1], sizeof texts[1], low), text_three_digits(texts[2], sizeof texts[2], high));
+    snprintf(out, size, "%s (%s%s%s)", text_three_digits(texts[0], sizeof texts[0], value),
+             text_three_digits(texts[1], sizeof texts[1], low), to, text_three_digits(texts[2], sizeof texts[2], high));
 }
 
 static void table(const whatif_question *q, const whatif_answer *a, int p, text_buffer *out)
 {
-    text_append(out, "\n%s\n%8s %24s %12s %12s %24s %12s %14s %9s\n", q->policies[p], "GPUs", "step, ms", "exposed, ms",
-                "waiting, ms", "weak-scaling efficiency", "samples/s", "bytes per rank", "tree, ms");
+    text_append(out, "\n%s\n%5s%17s%8s%8s%17s%8s%10s%7s\n%5s%17s%8s%8s%17s%8s%10s%7s\n", q->policies[p], "GPUs", "step (range)",
+                "exposed", "waiting", "efficiency", "samples", "memory", "tree", "", "ms", "ms", "ms", "% (range)", "per s",
+                "per rank", "ms");
     for (int i = 0; i < q->size_count; i++) {
         const whatif_point *x = &a->points[p][i];
         char bytes[32], step[80], efficiency[80], figures[4][24];
-        with_limits(step, sizeof step, x->step_ms, x->low_ms, x->high_ms);
-        with_limits(efficiency, sizeof efficiency, 100 * x->efficiency, 100 * x->least_efficiency,
+        with_limits(step, sizeof step, "-", x->step_ms, x->low_ms, x->high_ms);
+        with_limits(efficiency, sizeof efficiency, "-", 100 * x->efficiency, 100 * x->least_efficiency,
                     100 * x->most_efficiency);
-        text_append(out, "%8d %24s %12s %12s %22s %% %12s %14s %9s\n", q->gpus[i], step,
+        text_append(out, "%5d%17s%8s%8s%17s%8s%10s%7s", q->gpus[i], step,
                     text_three_digits(figures[0], sizeof figures[0], x->exposed_ms),
                     text_three_digits(figures[1], sizeof figures[1], x->waiting_ms), efficiency,
                     text_three_digits(figures[2], sizeof figures[2], x->samples_per_s),
                     text_format_bytes(bytes, sizeof bytes, (double)x->most_bytes),
-                    x->tree_ms > 0 ? text_three_digits(figures[3], sizeof figures[3], x->tree_ms) : "");
+                    x->tree_ms > 0 ? text_three_digits(figures[3], sizeof figures[3], x->tree_ms) : "-");
+        text_append(out, "\n");
     }
 }
 
@@ -216,10 +218,10 @@ void whatif_text(const whatif_question *q, const whatif_answer *a, text_buffer *
     text_append(out, "\nSIMULATED: profile %s", q->profile);
     for (int i = 0; i < q->word_count; i++) text_append(out, " %s", q->words[i]);
     char one[80];
-    with_limits(one, sizeof one, a->one_gpu.step_ms, a->one_gpu.low_ms, a->one_gpu.high_ms);
+    with_limits(one, sizeof one, " to ", a->one_gpu.step_ms, a->one_gpu.low_ms, a->one_gpu.high_ms);
     text_append(out, "; one GPU takes %s ms\n", one);
     for (int p = 0; p < q->policy_count; p++) table(q, a, p, out);
-    text_append(out, "\nweak-scaling efficiency: the step of one GPU without communication over this step\n");
+    text_append(out, "\nWeak-scaling efficiency: the step of one GPU without communication over this step\n");
     for (int p = 0; p < q->policy_count; p++)
         for (int i = 0; i < q->size_count; i++) {
             text_append(out, "%-14s %7d ", i ? "" : q->policies[p], q->gpus[i]);

@@ -2,8 +2,9 @@
 #include "ring/bench/bench_impl.h"
 
 #include <stdio.h>
+#include <string.h>
 
-enum { PLACE_WIDTH = 34, PERCENTILES_WIDTH = 20 }; /* of the columns of one place */
+enum { PLACE_WIDTH = 28 }; /* of the columns of one place */
 
 void ring_bench_header(const ring_bench_config *config, text_buffer *out)
 {
@@ -20,18 +21,20 @@ void ring_bench_header(const ring_bench_config *config, text_buffer *out)
     text_append(out,
                 "# time: median of the slowest rank's; algbw = size / time; busbw = algbw * 2(n-1)/n for "
                 "all_reduce (doc/PERFORMANCE.md of nccl-tests)\n");
-    text_append(out, "#%9s %12s %14s %12s %10s %9s %7s %5s", "", "", "", "", "", "", "", "");
-    text_append(out, "%*s%*s", PLACE_WIDTH, "out-of-place", PLACE_WIDTH, "in-place");
-    text_append(out, "%*s%*s\n", PERCENTILES_WIDTH, "out-of-place", PERCENTILES_WIDTH, "in-place");
-    text_append(out, "#%9s %12s %14s %12s %10s %9s %7s %5s", "collect.", "algorithm", "operation", "size", "count",
-                "type", "redop", "root");
-    for (int place = 0; place < 2; place++)
-        text_append(out, " %9s %7s %7s %6s", "time", "algbw", "busbw", "#wrong");
-    for (int place = 0; place < 2; place++) text_append(out, " %9s %9s", "p90", "p99");
-    text_append(out, "\n#%9s %12s %14s %12s %10s %9s %7s %5s", "", "", "", "(B)", "(elements)", "", "", "");
-    for (int place = 0; place < 2; place++)
-        text_append(out, " %9s %7s %7s %6s", "(us)", "(GB/s)", "(GB/s)", "");
-    for (int place = 0; place < 2; place++) text_append(out, " %9s %9s", "(us)", "(us)");
+    text_append(out, "# p90 and p99 are in the JSON\n");
+}
+
+/* What the rows below have in common; "root -1": there is none. */
+static void append_group(const ring_bench_row *row, text_buffer *out)
+{
+    text_append(out, "#\n# %s %s, %s, %s, %s, root %d\n", row->collective, row->algorithm, collective_kind_name(row->kind),
+                dtype_name(row->type), collective_reduces(row->kind) ? reduce_op_name(row->op) : "none",
+                collective_has_root(row->kind) ? row->root : -1);
+    text_append(out, "#%10s %10s %*s%*s\n", "", "", PLACE_WIDTH - 1, "out-of-place", PLACE_WIDTH, "in-place");
+    text_append(out, "#%10s %10s", "size", "count");
+    for (int place = 0; place < 2; place++) text_append(out, " %8s %6s %6s %4s", "time", "algbw", "busbw", "#wr.");
+    text_append(out, "\n#%10s %10s", "(B)", "(elements)");
+    for (int place = 0; place < 2; place++) text_append(out, " %8s %6s %6s %4s", "(us)", "(GB/s)", "(GB/s)", "");
     text_append(out, "\n");
 }
 
@@ -39,31 +42,21 @@ static void append_times(const ring_bench_times *t, text_buffer *out)
 {
     char wrong[24] = "N/A";
     if (!t->run) {
-        text_append(out, " %9s %7s %7s %6s", "-", "-", "-", "-");
+        text_append(out, " %8s %6s %6s %4s", "-", "-", "-", "-");
         return;
     }
     if (t->wrong >= 0) snprintf(wrong, sizeof wrong, "%lld", (long long)t->wrong);
-    text_append(out, " %9.2f %7.2f %7.2f %6s", t->median_us, t->algorithm_gbs, t->bus_gbs, wrong);
+    text_append(out, " %8.2f %6.2f %6.2f %4s", t->median_us, t->algorithm_gbs, t->bus_gbs, wrong);
 }
 
-static void append_percentiles(const ring_bench_times *t, text_buffer *out)
+void ring_bench_line(const ring_bench_row *row, const ring_bench_row *before, text_buffer *out)
 {
-    if (t->run)
-        text_append(out, " %9.2f %9.2f", t->p90_us, t->p99_us);
-    else
-        text_append(out, " %9s %9s", "-", "-");
-}
-
-void ring_bench_line(const ring_bench_row *row, text_buffer *out)
-{
-    text_append(out, "%10s %12s %14s %12lld %10lld %9s %7s %5d", row->collective, row->algorithm,
-                collective_kind_name(row->kind), (long long)row->bytes, (long long)row->count, dtype_name(row->type),
-                collective_reduces(row->kind) ? reduce_op_name(row->op) : "none",
-                collective_has_root(row->kind) ? row->root : -1);
+    if (!before || strcmp(row->collective, before->collective) != 0 || strcmp(row->algorithm, before->algorithm) != 0 ||
+        row->kind != before->kind || row->type != before->type || row->op != before->op || row->root != before->root)
+        append_group(row, out);
+    text_append(out, "%11lld %10lld", (long long)row->bytes, (long long)row->count);
     append_times(&row->out_of_place, out);
     append_times(&row->in_place, out);
-    append_percentiles(&row->out_of_place, out);
-    append_percentiles(&row->in_place, out);
     text_append(out, "\n");
 }
 

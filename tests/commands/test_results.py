@@ -106,8 +106,8 @@ def a_run_with_more_ranks_than_cores_says_what_it_shows(ranks, crowded):
     expect_equal(result.code, 0, "exit code", result)
     expect_equal(IMPLEMENTATION in result.err.splitlines()[0], crowded, "the first line", result)
     row = next(line for line in result.out.splitlines() if line.startswith("speed-up over none"))
-    expect_equal("(of the implementation)" in row, crowded, "the row of the speed-up", result)
-    expect_equal(any(IMPLEMENTATION in line for line in result.out[result.out.index(row):].splitlines()), crowded, "below it", result)
+    below = " ".join(result.out[result.out.index(row):].split())
+    expect_equal(IMPLEMENTATION in below, crowded, "below the row of the speed-up", result)
 
 
 @cases([("one core", 1), ("all", None)])
@@ -157,7 +157,8 @@ BERT = "bert: sequences of 128 tokens out of 8192 with masked targets, "
 def the_first_line_states_the_model_its_input_classes_and_parameters(words, line):
     result = harness(*words)
     expect_equal(result.code, 0, "exit code", result)
-    expect(result.out.startswith(line) or f"\n\n{line}" in result.out, f"expected {line!r} at the begin of the tables", result)
+    shown = result.out.replace("\n  ", " ")
+    expect(shown.startswith(line) or f"\n\n{line}" in shown, f"expected {line!r} at the begin of the tables", result)
 
 
 @test
@@ -167,7 +168,7 @@ def quiet_means_an_empty_stderr():
 
 ROWS = ["ranks", "threads per rank", "batch per rank", "trained steps", "measured steps", "step time, mean", "median", "p95", "spread (p75-p25)/median", "forward", "backward",
         "exposed communication", "waiting for other ranks", "optimizer", "samples/s, all ranks", "per rank", "speed-up over none",
-        "weak-scaling efficiency", "efficiency per core", "speed-up over none (all cores)", "bytes sent per step, max over ranks", "bytes received per step, max over ranks",
+        "weak-scaling efficiency", "efficiency per core", "speed-up over none (all cores)", "bytes sent per step, max", "bytes received per step, max",
         "peak memory, max over ranks", "memory imbalance, max/mean", "memory imbalance, max-min", "loss, first measured step",
         "last step", "accuracy on the test data"]
 
@@ -176,8 +177,9 @@ ROWS = ["ranks", "threads per rank", "batch per rank", "trained steps", "measure
 def the_report_shows_every_figure_side_by_side():
     result = harness(*WINE, "--gpus", "3", "--verbose")
     lines = result.out.splitlines()
-    head = next((line for line in lines if "none" in line and "ring" in line), "")
-    expect_equal(re.split("  +", head.strip()), ["none", "none (all cores)", "ps (dp)", "ring (ddp)"], "column heads", result)
+    head = next((i for i, line in enumerate(lines) if line.split() == ["none", "none", "ps", "ring"]), None)
+    expect(head is not None, "column heads", result)
+    expect_equal(re.split("  +", lines[head + 1].strip()), ["all cores", "dp", "ddp"], "policies below", result)
     for row in ROWS:
         found = [line for line in lines if line.strip().startswith(row + " ")]
         expect(found, f"no row {row!r}", result)
@@ -239,7 +241,7 @@ def averaged_gradients_of_the_first_step_differ_at_most_by_the_order_of_sums(wor
     expect(0 <= found["largest_share_of_bound"] <= 1 and (found["largest_share_of_bound"] == 0) == same_bits, "share", found)
     expect_equal(found["bound"], "2 n 2^-24 sum|g| / n" if "3" in words else "2 (n - 1) 2^-24 sum|g| / n", "bound")
     line = "first step: bit-identical" if same_bits else "the same but for the order of sums"
-    expect(line in result.out, "the report does not say it", result)
+    expect(line in " ".join(result.out.split()), "the report does not say it", result)
 
 
 @cases([("a hook", ["--comm-hook", "fp16"], "--comm-hook"), ("no warm-up", ["--warmup", "0"], "--warmup 0"),
@@ -314,7 +316,7 @@ def the_report_shows_as_many_samples_per_second_as_steps():
     units = {"s": 1, "ms": 1e-3, "us": 1e-6}
 
     def row(label):
-        return re.findall(r"([\d.]+)(?: (s|ms|us))?\b", next(line for line in lines if line.strip().startswith(label + " "))[42:])
+        return re.findall(r"([\d.]+)(?: (s|ms|us))?\b", next(line for line in lines if line.strip().startswith(label + " "))[30:])
 
     steps = [float(number) * units[unit] for number, unit in row("step time, mean")]
     rates = [float(number) for number, _ in row("samples/s, all ranks")]
@@ -362,7 +364,7 @@ def clocks_of_ranks_are_aligned_where_they_differ(shift):
     clock = job["ranks"][1]["clock"]
     expect_equal(clock["aligned"], shift > 0, "aligned", clock)
     expect(abs(in_ns(clock["offset_s"]) - shift) <= in_ns(clock["error_s"]), f"an offset of {shift} ns", clock)
-    expect_equal("the ranks' clocks are aligned to rank 0's by exchanged messages, within" in result.out, shift > 0, "a note", result)
+    expect_equal("the ranks' clocks are aligned to rank 0's by exchanged messages, within" in " ".join(result.out.split()), shift > 0, "a note", result)
     # A rank ends its step after the other has begun the same one: each needs the other's gradients.
     for mine, other in (job["ranks"], job["ranks"][::-1]):
         for begin, end in zip(other["step_begin_s"], mine["step_end_s"]):

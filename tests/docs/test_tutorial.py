@@ -69,7 +69,7 @@ def every_command_works_and_servers_on_all_ranks_send_less_than_one():
             servers = "--servers" in words
             result = run(words, folder, 10 if servers else 2)  # messages of the last step may leave after its end
             if servers:
-                row = row_of(result, "bytes sent per step, max over ranks")
+                row = row_of(result, "bytes sent per step, max")
                 sent[words[words.index("--servers") + 1]] = float(re.search(r"([\d.]+) MiB", row)[1])
         expect_equal(sorted(os.listdir(folder)), ["result.json", "trace.json"], "files")
     expect(sent["3"] < 0.8 * sent["1"], f"MiB sent per step by servers: {sent}")

@@ -30,7 +30,7 @@ _psring() {
         return
     fi
     case $before in
-    --model) options=$("$program" models 2>/dev/null | awk '{ print $1 }') ;;
+    --model) options=$("$program" models 2>/dev/null | awk '/^[a-z]/ && NR > 1 { print $1 }') ;;
     --device) options="auto cpu cuda reference $("$program" profiles 2>/dev/null | awk '/^[a-z0-9]/ { print "sim:" $1 }')" ;;
     --policy) options=$("$program" policies 2>/dev/null | awk '/^[a-z]/ { print $2 }') ;;
     *) options=$(awk -v option="$before" '$1 == option { gsub(/\|/, " ", $2); print $2 }' <<<"$options") ;;

@@ -113,31 +113,32 @@ static ring_bench_row example(void)
     return row;
 }
 
-static void a_line_has_nccl_tests_columns(void **state)
+static void a_line_has_nccl_tests_columns_and_fits_80(void **state)
 {
     (void)state;
-    ring_bench_row row = example();
-    text_buffer text = {0};
-    char collective[16], algorithm[16], operation[16], type[16], op[16], wrong[2][8];
+    ring_bench_row row = example(), other = example();
+    text_buffer text = {0}, more = {0};
+    char wrong[2][8];
     long long bytes, count;
-    int root;
-    double time[2], alg[2], bus[2], p90, p99;
-    ring_bench_line(&row, &text);
-    int fields = sscanf(text.data, "%15s %15s %15s %lld %lld %15s %15s %d %lf %lf %lf %7s %lf %lf %lf %7s %lf %lf",
-                        collective, algorithm, operation, &bytes, &count, type, op, &root, &time[0], &alg[0], &bus[0],
-                        wrong[0], &time[1], &alg[1], &bus[1], wrong[1], &p90, &p99);
-    assert_int_equal(fields, 18);
-    assert_string_equal(collective, "shm");
-    assert_string_equal(algorithm, "two-shot");
-    assert_true(p90 == 1100 && p99 == 1300);
-    assert_string_equal(operation, "all_reduce");
+    double time[2], alg[2], bus[2];
+    ring_bench_line(&row, NULL, &text);
+    assert_non_null(strstr(text.data, "# shm two-shot, all_reduce, float32, sum, root -1\n"));
+    for (const char *line = text.data; *line; line += strcspn(line, "\n") + 1) assert_true(strcspn(line, "\n") <= 80);
+    ring_bench_line(&row, &row, &more);
+    assert_null(strchr(more.data, '#')); /* of the same group */
+    int fields = sscanf(more.data, "%lld %lld %lf %lf %lf %7s %lf %lf %lf %7s", &bytes, &count, &time[0], &alg[0], &bus[0],
+                        wrong[0], &time[1], &alg[1], &bus[1], wrong[1]);
+    assert_int_equal(fields, 10);
     assert_int_equal(bytes, 4000000);
     assert_int_equal(count, 1000000);
-    assert_int_equal(root, -1);
     assert_true(time[0] == 1000 && bus[0] == 6 && alg[1] == 8);
     assert_string_equal(wrong[0], "0");
     assert_string_equal(wrong[1], "N/A");
+    other.op = REDUCE_MAX;
+    ring_bench_line(&other, &row, &more);
+    assert_non_null(strstr(more.data, "# shm two-shot, all_reduce, float32, max, root -1\n"));
     text_free(&text);
+    text_free(&more);
 }
 
 static void the_footer_averages_and_counts_wrong_elements(void **state)
@@ -252,7 +253,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_operation_has_a_row_with_right_results),
-        cmocka_unit_test(a_line_has_nccl_tests_columns),
+        cmocka_unit_test(a_line_has_nccl_tests_columns_and_fits_80),
         cmocka_unit_test(the_footer_averages_and_counts_wrong_elements),
         cmocka_unit_test(json_holds_the_row),
         cmocka_unit_test(invalid_options_are_errors),

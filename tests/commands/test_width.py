@@ -1,0 +1,96 @@
+"""What commands print fits 80 columns; on a terminal it is in color and pages, elsewhere it is plain."""
+import errno
+import os
+import pty
+import select
+import struct
+import fcntl
+import tempfile
+import termios
+
+from program import PROGRAM, Run, harness
+from tap import cases, expect, expect_equal, main, test
+
+ROOT = os.environ.get("SOURCE_DIR", os.getcwd())
+LENET = ["--model", "lenet", "--data", "synthetic:1x28x28:10", "--batch", "4", "--gpus", "2", "--steps", "6", "--warmup", "1", "--quiet"]
+SIM = ["--device", "sim:dgx1-v100", "--model", "resnet50", "--steps", "2", "--quiet"]
+
+
+@cases([(" ".join(words[:4]), words) for words in (
+    ["run", *LENET], ["run", "-v", *LENET], ["run", "-v", "--isolated", *LENET, "--target-accuracy", "0.5"], ["run", "-v", "--mode", "ps", "--policy", "async", *LENET],
+    ["run", "-v", *SIM, "--gpus", "8"], ["run", "-v", *LENET, "--link", "250MB/s,50us", "--repeat", "2"], ["run", "-v", *LENET, "--gpus", "8"],
+    ["run", "-v", "--mode", "ps", "--policy", "sync", "--servers", "2", "--server-placement", "own", *LENET],
+    ["run", "--plan", "--model", "bert_large", "--gpus", "64"], ["models"], ["models", "resnet50"], ["models", "bert_large"], ["policies"], ["profiles"],
+    ["profiles", "dgx1-v100-4xib100"], ["buckets"], ["buckets", "--model", "bert_large"], ["doctor"], ["reproduce", "--list"], ["reproduce", "reducer-memory"],
+    ["reproduce", "torch-vs-apex"], ["reproduce", "ddp-benchmark"], ["whatif", "--model", "resnet18", "--gpus", "2,4", "--policy", "ddp,sync"],
+    ["bench", "all-reduce", "--gpus", "2", "--begin", "8", "--end", "64K", "--factor", "64", "--iters", "2"],
+    ["--help"], ["run", "--help=all"], ["sweep", "--help"], ["report", "--help"], ["help", "units"])])
+def lines_have_at_most_80_columns(words):
+    result = harness(*words, limit=120)
+    expect_equal(result.code, 0, "exit code", result)
+    long = [line for line in result.out.splitlines() if len(line) > 80]
+    expect(not long, *long, result)
+    expect("\x1b" not in result.out, "colors in a pipe", result)
+
+
+@test
+def a_table_of_a_sweep_has_at_most_80_columns():
+    with tempfile.TemporaryDirectory() as folder:
+        result = harness("sweep", "--vary", "gpus=2,4", "--vary", "link=10Gbit/s;1Gbit/s", *SIM, "--device", "sim:dgx1-v100-4xib100", "--nodes", "2", "-o", os.path.join(folder, "s"), limit=120)
+    expect_equal(result.code, 0, "exit code", result)
+    expect(all(len(line) <= 80 for line in result.out.splitlines()), result)
+
+
+# ---- a terminal --------------------------------------------------------------------------------
+
+def on_terminal(words, rows, env):
+    """What the program prints on a terminal of so many rows."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, 80, 0, 0))
+    variables = {"TERM": "xterm", "NO_COLOR": "", "PAGER": "sed s/^/PAGED:/", **env}
+    found = b""
+    with Run(*words, env=variables, stdout=theirs, stderr=theirs) as run:
+        os.close(theirs)
+        while select.select([ours], [], [], 60)[0]:
+            try:
+                data = os.read(ours, 65536)
+            except OSError as error:
+                expect_equal(error.errno, errno.EIO, "the terminal ends")
+                break
+            if not data:
+                break
+            found += data
+        run.process.wait()
+    os.close(ours)
+    return found.decode().replace("\r\n", "\n")
+
+
+@cases([("short", ["run", *SIM, "--gpus", "8"], 60, False), ("long", ["run", "-v", *SIM, "--gpus", "8"], 24, True)])
+def what_is_longer_than_the_terminal_is_paged(words, rows, paged):
+    shown = on_terminal(words, rows, {})
+    expect_equal("PAGED:" in shown, paged, "paged", shown[:500])
+    expect("ring (ddp) trains" in shown, "the verdict", shown[:500])
+
+
+@test
+def a_verified_file_is_one_line_for_scripts_and_several_on_a_terminal():
+    words = ["verify", os.path.join(ROOT, "tests/golden/wine_mlp_w1.json")]
+    shown = on_terminal(words, 60, {"NO_COLOR": "1"})
+    expect("agrees " in shown and all(len(line) <= 80 for line in shown.splitlines()), shown)
+    expect_equal(" ".join(shown.split()), " ".join(harness(*words).out.split()), "the same words")
+
+
+@cases([("empty", ""), ("cat", "cat"), ("missing", "/no/such/pager")])
+def without_a_pager_everything_is_printed(pager):
+    shown = on_terminal(["run", "-v", *SIM, "--gpus", "8"], 24, {"PAGER": pager})
+    expect("ring (ddp) trains" in shown and "step time, mean" in shown, shown[:500])
+
+
+@cases([("a terminal", {}, True), ("NO_COLOR", {"NO_COLOR": "1"}, False), ("a dumb terminal", {"TERM": "dumb"}, False)])
+def colors_are_for_terminals_that_have_them(env, colored):
+    shown = on_terminal(["run", *SIM, "--gpus", "8"], 60, env)
+    expect_equal("\x1b[33mSIMULATED" in shown, colored, "a color", shown)
+    expect_equal("\x1b[" in shown, colored, "any color", shown)
+
+
+main()
