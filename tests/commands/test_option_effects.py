@@ -41,7 +41,7 @@ TRIALS = {
     "loss-reduction": ("sum", {}), "eval-every": ("1", {"--eval-every": None}), "target-loss": ("0.5", {"--eval-every": None}),
     "target-accuracy": ("0.5", {"--eval-every": None, "--model": "wine_mlp", "--data": "wine"}), "json": ("@/result.json", {"--json": None}),
     "repeat": ("2", {}), "config": ("@/missing.json", {}), "verbose": ("", {"--json": None}),
-    "trace": ("@/trace.json", {}), "trace-steps": ("1:2", {"--trace": "@/trace.json"}), "quiet": ("", {}), "log-level": ("error", {}),
+    "trace": ("@/trace.json", {}), "report": ("@/report.html", {}), "trace-steps": ("1:2", {"--trace": "@/trace.json"}), "quiet": ("", {}), "log-level": ("error", {}),
     "plan": ("", {}), "rendezvous": ("env://", {}), "connect-timeout": ("300ms", {"--rendezvous": "file://@/ranks"}),
     "isolated": ("", {"--steps": "6"}), "progress": ("thread", {}), "jitter": ("3", {**LENET, "--batch": "64"}), "nodes": ("2", {**LENET, "--batch": "64"}),
     "efficiency": ("0.5", {**LENET, "--batch": "64"}), "draw": ("1", {**LENET, "--batch": "64"}), "model": ("wine_mlp", {}), "classes": ("7", LENET), "image": ("20", LENET),
