@@ -4,6 +4,7 @@ JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
 HARNESS = $(BUILD)/bin/harness
 FOLDERS = $(filter-out bench support,$(patsubst tests/%/,%,$(wildcard tests/*/)))
+DEMO_VIRTUAL = --device sim:dgx1-v100 --gpus 8 --model resnet18 --data fashion-mnist --batch 16 --steps 8
 CONFIGURE = cmake -S . -B $(BUILD) -G Ninja -DCMAKE_INSTALL_PREFIX=$(PREFIX) $(CMAKE_OPTIONS) >/dev/null
 COMPILE = cmake --build $(BUILD) -j $(JOBS) --target
 
@@ -42,9 +43,13 @@ demo: deps-data
 	@$(COMPILE) $$([ -e /dev/nvidiactl ] && echo program || echo harness)
 	@echo "training for 40 steps, four times in turns: one rank without communication (none), once on its share of the cores"
 	@echo "and once on all; a rank for each core with a parameter server (ps) and with a ring all-reduce (ring);"
-	@echo "docs/tutorial.md explains the table and what to try next"
+	@echo "docs/tutorial.md explains the result and what to try next"
+	@$(HARNESS) run $(DEMO_VIRTUAL) --policy ps=dp,ring=ddp --quiet --json $(BUILD)/demo-8-gpus.json >/dev/null
+	@$(HARNESS) run $(DEMO_VIRTUAL) --mode ps --policy sync --servers 8 --quiet --json $(BUILD)/demo-8-servers.json >/dev/null
 	$(HARNESS) --model resnet18 --data fashion-mnist --batch 16 --steps 40 --optimizer sgd --lr 0.01 \
-	  --momentum 0.5 --policy ps=sync,ring=ddp
+	  --momentum 0.5 --policy ps=sync,ring=ddp --json $(BUILD)/demo.json
+	@$(HARNESS) report $(BUILD)/demo.json $(BUILD)/demo-8-gpus.json $(BUILD)/demo-8-servers.json -o $(BUILD)/report.html
+	@echo "figures, and next to them the same model on 8 virtual V100s: $(abspath $(BUILD))/report.html"
 
 test-%: deps-check
 	@[ -d tests/$* ] || { echo "make: test-$*: expected one of $(FOLDERS:%=test-%)" >&2; exit 2; }

@@ -129,6 +129,52 @@ static status add_results(const char *path, json_t *result, json_t *results)
                          path);
 }
 
+static bool has_job(const json_t *result, const json_t *job)
+{
+    static const char *const same[] = {"name", "policy", "settings"};
+    size_t i;
+    json_t *other;
+    json_array_foreach(json_object_get(result, "jobs"), i, other)
+    {
+        bool equal = true;
+        for (int k = 0; k < 3; k++)
+            equal = equal && json_equal(json_object_get(job, same[k]), json_object_get(other, same[k]));
+        if (equal) return true;
+    }
+    return false;
+}
+
+/* Results of one workload in virtual time that ran other engines or policies are shown as one. */
+static bool joins(const json_t *into, const json_t *result)
+{
+    static const char *const same[] = {"workload", "hardware_note", "simulated"};
+    bool equal = json_is_true(json_object_get(result, "simulated"));
+    for (int k = 0; k < 3; k++)
+        equal = equal && json_equal(json_object_get(into, same[k]), json_object_get(result, same[k]));
+    size_t i;
+    json_t *job;
+    json_array_foreach(json_object_get(result, "jobs"), i, job)
+    {
+        bool baseline = strcmp(report_text_at(job, "engine"), "none") == 0;
+        if (!baseline && has_job(into, job)) return false;
+    }
+    return equal;
+}
+
+static void join_results(json_t *results)
+{
+    for (size_t i = 1; i < json_array_size(results); i++) {
+        json_t *into = json_array_get(results, i - 1), *result = json_array_get(results, i), *job;
+        size_t j;
+        if (!joins(into, result)) continue;
+        json_array_foreach(json_object_get(result, "jobs"), j, job)
+        {
+            if (!has_job(into, job)) json_array_append(json_object_get(into, "jobs"), job);
+        }
+        json_array_remove(results, i--);
+    }
+}
+
 static status load_runs(const command_line *line, json_t *results)
 {
     for (int i = 0; i < line->word_count; i++) {
@@ -140,6 +186,7 @@ static status load_runs(const command_line *line, json_t *results)
         json_decref(result);
         TRY(rc);
     }
+    join_results(results);
     return STATUS_OK;
 }
 

@@ -26,7 +26,7 @@ static void collect_losses_of(const json_t *jobs, size_t i, json_t *table, doubl
     size_t count = json_array_size(losses), stretch = count / MOST_POINTS + 1;
     double time = 0;
     char name[64];
-    report_job_name(job, name, sizeof name);
+    figure_job_name(job, name, sizeof name);
     for (size_t s = 0; s < count; s++) {
         time += json_number_value(json_array_get(times, s));
         if ((s + 1) % stretch != 0 && s + 1 != count) continue;
@@ -59,7 +59,7 @@ static json_t *collect_losses(const json_t *result)
         if (!has_losses(job)) continue;
         collect_losses_of(jobs, i, table, &last);
         text_append(&summary, "%s%s %.4f", summary.length ? ", " : "Loss after the last step: ",
-                    report_job_name(job, name, sizeof name), last);
+                    figure_job_name(job, name, sizeof name), last);
     }
     text_append(&summary, ".");
     figure_summary(table, &summary);
@@ -209,7 +209,7 @@ static json_t *collect_staleness(const json_t *result)
             late += (double)b * reads;
             if (reads > 0) largest = (double)b;
         }
-        report_job_name(job, name, sizeof name);
+        figure_job_name(job, name, sizeof name);
         for (size_t b = 0; b <= (size_t)largest; b++) {
             json_t *row = figure_row(table);
             figure_put_text(row, name);

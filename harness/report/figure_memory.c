@@ -46,7 +46,7 @@ static void collect_job(const json_t *job, json_t *table)
 {
     const json_t *ranks = json_object_get(job, "ranks");
     char name[64], label[48];
-    report_job_name(job, name, sizeof name);
+    figure_job_name(job, name, sizeof name);
     double least = least_peak(ranks);
     for (size_t first = 0, count; first < json_array_size(ranks); first += count) {
         const json_t *rank = json_array_get(ranks, first), *peak = report_at(rank, "memory.peak_classes");
@@ -88,7 +88,7 @@ static json_t *collect(const json_t *result)
         if (isnan(report_number_at(job, "ranks.0.memory.total.peak_bytes"))) continue;
         collect_job(job, table);
         text_append(&summary, "%s%s %s", summary.length ? ", " : "Largest peak of a rank: ",
-                    report_job_name(job, name, sizeof name),
+                    figure_job_name(job, name, sizeof name),
                     svg_value(value, sizeof value, CELL_BYTES, most));
         if (above > 0)
             text_append(&summary, " (rank %.0f, %s above the least)",

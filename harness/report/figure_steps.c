@@ -36,7 +36,7 @@ static json_t *collect_parts(const json_t *result)
         double step = report_number_at(job, "phases.step_s.mean_s");
         if (isnan(step)) continue;
         json_t *row = figure_row(table);
-        figure_put_text(row, report_job_name(job, name, sizeof name));
+        figure_put_text(row, figure_job_name(job, name, sizeof name));
         figure_put(row, step);
         for (int p = 0; p < PART_COUNT; p++) {
             snprintf(path, sizeof path, "phases.%s_s.mean_s", parts[p].key);
@@ -65,7 +65,7 @@ static void label_part(svg *s, const char *name, const char *color, double value
 
 static void draw_parts(const json_t *table, svg *s)
 {
-    double left = s->narrow ? 0 : 150, row_height = s->narrow ? 50 : 44, bar = s->narrow ? 26 : 30;
+    double left = s->narrow ? 0 : 176, row_height = s->narrow ? 50 : 44, bar = s->narrow ? 26 : 30;
     double top = 12, end = s->width - (s->narrow ? 16 : 84);
     svg_key keys[PART_COUNT];
     size_t used = 0;
@@ -156,7 +156,7 @@ static json_t *collect_throughput(const json_t *result)
         double ideal = world > 1 ? single * world : NAN;
         if (isnan(rate)) continue;
         json_t *row = figure_row(table);
-        figure_put_text(row, report_job_name(job, name, sizeof name));
+        figure_put_text(row, figure_job_name(job, name, sizeof name));
         figure_put(row, rate);
         figure_put(row, report_number_at(job, "throughput.samples_per_s_per_rank"));
         figure_put(row, ideal);

@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 json_t *figure_table(void)
@@ -81,6 +82,16 @@ double figure_largest(const json_t *table, size_t column)
     double most = NAN;
     for (size_t r = 0; r < figure_rows(table); r++) most = fmax(most, figure_number(table, r, column));
     return most;
+}
+
+char *figure_job_name(const json_t *job, char *buffer, size_t size)
+{
+    double servers = strtod(report_text_at(job, "settings.servers"), NULL);
+    report_job_name(job, buffer, size);
+    size_t length = strlen(buffer);
+    if (servers > 1 && length > 0 && buffer[length - 1] == ')' && length + 16 < size)
+        snprintf(buffer + length - 1, size - length + 1, ", %.0f servers)", servers);
+    return buffer;
 }
 
 const char *figure_job_color(const json_t *jobs, size_t i)

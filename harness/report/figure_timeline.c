@@ -94,7 +94,7 @@ static json_t *collect_timeline(const json_t *result)
         char name[64], value[32];
         double zero = begin_of(job), end = NAN;
         if (!shows(result, job)) continue;
-        report_job_name(job, name, sizeof name);
+        figure_job_name(job, name, sizeof name);
         json_array_foreach(json_object_get(job, "ranks"), r, rank)
         {
             collect_rank(rank, name, zero, table);
@@ -281,7 +281,7 @@ static json_t *collect_buckets(const json_t *result)
         double zero = begin_of(job);
         size_t before = figure_rows(table);
         if (!shows(result, job)) continue;
-        report_job_name(job, name, sizeof name);
+        figure_job_name(job, name, sizeof name);
         json_array_foreach(report_at(job, "ranks.0.timeline.messages"), n, m)
         {
             if (!(report_number_at(m, "ready_s") >= zero))

@@ -45,6 +45,9 @@ int figure_format(const json_t *table, size_t column);
 size_t figure_columns(const json_t *table);
 double figure_largest(const json_t *table, size_t column);
 
+/* As in the text, and with the number of servers where there are several: "ps (sync, 8 servers)". Returns `buffer`. */
+char *figure_job_name(const json_t *job, char *buffer, size_t size);
+
 /* Of job `i`: a class of its engine, other than that of another job of the engine. */
 const char *figure_job_color(const json_t *jobs, size_t i);
 

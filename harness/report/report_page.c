@@ -241,8 +241,8 @@ static void append_headline(const json_t *result, text_buffer *out)
     char first[64], second[64], rate[32];
     if (find_extremes(result, &fast, &slow) > 2) verdict = NULL; /* it is between two */
     if (!fast) fast = slow = json_array_get(json_object_get(result, "jobs"), 0);
-    report_job_name(fast, first, sizeof first);
-    report_job_name(slow, second, sizeof second);
+    figure_job_name(fast, first, sizeof first);
+    figure_job_name(slow, second, sizeof second);
     double factor =
         json_is_object(verdict) ? report_number_at(verdict, "factor") : rate_of(fast) / rate_of(slow);
     const char *where = json_is_true(json_object_get(result, "simulated"))  ? " in virtual time"

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The example in README.md is a recorded run: its JSON is results/readme.json, its text what `harness report` renders from
-it. `make readme-example` runs it again; after a change of the report alone --render is enough.
+it. `make readme-example` runs it again; after a change of the report alone --render is enough. Its figures (docs/figures) are of this run, and of the same model on eight
+virtual GPUs, which is run each time: virtual time is the same everywhere.
 
     readme.py [--harness build/bin/harness] [--render]
 """
@@ -10,6 +11,7 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
 import textwrap
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -20,6 +22,9 @@ RESULT, README = os.path.join(ROOT, "results", "readme.json"), os.path.join(ROOT
 BEGIN, END = "<!-- rendered from results/readme.json by tests/bench/readme.py -->\n", "<!-- end of the example -->\n"
 COMMAND = ["--model", "resnet18", "--data", "fashion-mnist", "--batch", "16", "--steps", "40", "--optimizer",
            "sgd", "--lr", "0.01", "--momentum", "0.5", "--policy", "ps=sync"]
+FIGURES = os.path.join(ROOT, "docs", "figures")
+VIRTUAL = ["run", "--device", "sim:dgx1-v100", "--gpus", "8", "--model", "resnet18", "--data", "synthetic:3x32x32:10", "--batch", "16",
+           "--steps", "8", "--quiet"]
 
 
 def record(harness):
@@ -51,6 +56,22 @@ def rendered(harness):
         """) + END
 
 
+def figures(harness):
+    """{file in docs/figures: its text}"""
+    with tempfile.TemporaryDirectory() as folder:
+        both, sharded = os.path.join(folder, "both.json"), os.path.join(folder, "sharded.json")
+        for words in (["--policy", "ps=dp,ring=ddp", "--json", both],
+                      ["--mode", "ps", "--policy", "sync", "--servers", "8", "--json", sharded]):
+            subprocess.run([harness, *VIRTUAL, *words], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([harness, "report", RESULT, "--svg", os.path.join(folder, "real")], check=True)
+        subprocess.run([harness, "report", both, sharded, "--svg", os.path.join(folder, "virtual")], check=True)
+        found = {}
+        for name, path in (("step-parts.svg", "real/step-parts.svg"), ("memory.svg", "virtual/memory.svg")):
+            with open(os.path.join(folder, path), encoding="utf-8") as file:
+                found[name] = file.read()
+        return found
+
+
 def parts():
     """README before the example, the example, and what follows it."""
     with open(README, encoding="utf-8") as file:
@@ -71,6 +92,10 @@ def main():
     text = before + rendered(options.harness) + after
     with open(README, "w", encoding="utf-8") as file:
         file.write(text)
+    os.makedirs(FIGURES, exist_ok=True)
+    for name, figure in figures(options.harness).items():
+        with open(os.path.join(FIGURES, name), "w", encoding="utf-8") as file:
+            file.write(figure)
 
 
 if __name__ == "__main__":

@@ -324,7 +324,15 @@ def several_results_and_a_comparison_of_policies_are_one_page():
                        "--json", at("policies.json"), "--quiet")
     expect_equal(compared.code, 0, "exit code", compared)
     report(at("policies.json"), "-o", at("policies.html"))
+    sharded = harness("--model", "resnet18", "--device", "sim:dgx1-v100", "--gpus", "8", "--mode", "ps", "--policy", "sync", "--servers", "8",
+                      "--steps", "4", "--json", at("sharded.json"), "--quiet")
+    expect_equal(sharded.code, 0, "exit code", sharded)
+    report(at("virtual.json"), at("sharded.json"), "-o", at("joined.html"), "--csv", at("joined"))
+    rows = csv_rows(at("joined/throughput.csv"))
+    expect_equal([r["job"] for r in rows], ["none", "ps (dp)", "ring (ddp)", "ps (sync, 8 servers)"], "jobs of results of one workload")
     with Browser() as browser:
+        browser.open(at("joined.html"))
+        expect_equal(browser.evaluate("document.querySelectorAll('section').length"), 1, "sections")
         browser.open(at("both.html"))
         expect_equal(browser.evaluate("document.querySelectorAll('section').length"), 2, "sections")
         marks = browser.evaluate("Array.from(document.querySelectorAll('section')).map(s => s.querySelectorAll('svg.wide .mark').length)")

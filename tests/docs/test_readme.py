@@ -25,6 +25,13 @@ def the_snapshot_in_readme_is_what_the_program_renders():
 
 
 @test
+def the_figures_are_what_the_program_draws():
+    for name, expected in readme.figures(PROGRAM).items():
+        with open(os.path.join(readme.FIGURES, name), encoding="utf-8") as file:
+            expect(file.read() == expected, f"docs/figures/{name} differs: tests/bench/readme.py --render writes it again")
+
+
+@test
 def the_report_of_a_file_is_the_one_that_the_run_printed():
     words = ["--mode", "both", "--gpus", "2", "--model", "toy", "--data", "synthetic", "--steps", "3", "--quiet"]
     for more in ([], ["--verbose"]):

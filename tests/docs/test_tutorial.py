@@ -32,7 +32,8 @@ def demo():
     """The words of the program's command in `make demo`."""
     done = subprocess.run(["make", "-s", "-n", "demo"], cwd=ROOT, stdout=subprocess.PIPE, universal_newlines=True, check=True)
     line = next(line for line in done.stdout.replace("\\\n", " ").splitlines() if line.startswith(PROGRAM + " --"))
-    return shlex.split(line)
+    words = shlex.split(line)
+    return words[:words.index("--json")]  # whose file is in the build's folder
 
 
 def run(words, folder, steps=2):
