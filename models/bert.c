@@ -25,6 +25,7 @@ static nn_ref encoder_layer(nn_model *m, nn_ref x, int index, const model_option
 {
     char layer[64], name[NN_NAME_MAX];
     snprintf(layer, sizeof layer, "bert.encoder.layer.%d.", index);
+    nn_unit(m, layer);
     nn_ref q = dense(m, x, layer, "attention.self.query", o->hidden);
     nn_ref k = dense(m, x, layer, "attention.self.key", o->hidden);
     nn_ref v = dense(m, x, layer, "attention.self.value", o->hidden);

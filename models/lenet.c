@@ -5,6 +5,8 @@
 
 status build_lenet(const model_options *options, nn_model *m)
 {
+    static const char *const units[] = {"conv1.", "conv2.", "fc1.", "fc2.", "fc3."};
+    for (int i = 0; i < 5; i++) nn_unit(m, units[i]);
     nn_ref x = nn_input_image(m, options->image, options->image, options->channels);
     x = nn_conv2d(m, x, "conv1", 6, 5, 1, 2, true, nn_init_default());
     x = nn_activation(m, x, ACTIVATION_RELU);

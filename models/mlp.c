@@ -5,6 +5,8 @@
 status build_toy(const model_options *options, nn_model *m)
 {
     (void)options;
+    nn_unit(m, "net1.");
+    nn_unit(m, "net2.");
     nn_ref x = nn_input_features(m, 10);
     x = nn_linear(m, x, "net1", 10, true, nn_init_default());
     x = nn_activation(m, x, ACTIVATION_RELU);
@@ -16,6 +18,8 @@ status build_toy(const model_options *options, nn_model *m)
 status build_wine_mlp(const model_options *options, nn_model *m)
 {
     (void)options;
+    nn_unit(m, "fc1.");
+    nn_unit(m, "fc2.");
     nn_ref x = nn_input_features(m, 13);
     x = nn_linear(m, x, "fc1", 64, true, nn_init_default());
     x = nn_activation(m, x, ACTIVATION_RELU);

@@ -64,6 +64,7 @@ status build_resnet(const model_options *options, nn_model *m)
         for (int block = 0; block < plan->blocks[stage]; block++) {
             char name[NN_NAME_MAX];
             snprintf(name, sizeof name, "layer%d.%d.", stage + 1, block);
+            nn_unit(m, name);
             int64_t stride = stage > 0 && block == 0 ? 2 : 1;
             x = residual_block(&r, x, name, plan->bottleneck, width, stride, stride != 1 || in != out);
             in = out;

@@ -21,6 +21,7 @@
     X(ACTIVATIONS, "activations") /* and the gradients of activations */                             \
     X(OUTPUTS, "outputs_and_loss") /* gathered outputs, the loss and its gradient */                 \
     X(REPLICAS, "replicas")                                                                          \
+    X(GATHERED, "gathered_units") /* whole parameters of units whose parameters are cut among ranks */ \
     X(BUCKETS, "buckets") /* flattened gradients in flight, a server's sums */                       \
     X(WORKSPACE, "workspace")                                                                        \
     X(BATCH, "batch")

@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* Places within an operation at which a run may be suspended. */
-enum { STAGE_NEED, STAGE_LAUNCH, STAGE_GROUP, STAGE_READY };
+enum { STAGE_NEED, STAGE_LAUNCH, STAGE_GROUP, STAGE_READY, STAGE_RELEASE };
 
 /* Padding between two parameters that are converted as one. */
 enum { COPY_GAP = 64 };
@@ -91,11 +91,21 @@ size_t nn_instance_workspace(const nn_instance *instance)
     return instance->workspace;
 }
 
-static void *resolve(const nn_instance *instance, const nn_bindings *bindings, const nn_operand *o)
+/* Parameters where they are in the operation's pass; an evaluation reads whole ones. */
+static char *param_base(const nn_instance *instance, int op, int param)
+{
+    const param_set *set = instance->set;
+    bool cut = param_set_sharding(set) == PARAM_SHARD_ALL, whole = instance->program->config.mode == NN_EVALUATE;
+    int pass = op < instance->program->loss_end ? PARAM_FORWARD : PARAM_BACKWARD;
+    const piece *places = cut && whole ? set->pieces : set->placed[pass];
+    char *base = !cut ? set->params.data : whole ? set->whole.data : set->gathered.data;
+    return base + places[param].offset * dtype_size(set->type);
+}
+
+static void *resolve(const nn_instance *instance, const nn_bindings *bindings, int op, const nn_operand *o)
 {
     const param_set *set = instance->set;
     char *const bases[] = {[NN_SPACE_VALUE] = bindings->memory->activations.data,
-                           [NN_SPACE_PARAM] = set->params.data,
                            [NN_SPACE_BF16_COPY] = set->bf16_copy.data,
                            [NN_SPACE_GRAD] = set->grads.data,
                            [NN_SPACE_BUFFER] = set->buffers.data,
@@ -103,11 +113,12 @@ static void *resolve(const nn_instance *instance, const nn_bindings *bindings, c
                            [NN_SPACE_TARGET] = bindings->target,
                            [NN_SPACE_INDEX] = bindings->index,
                            [NN_SPACE_LOSS] = bindings->memory->loss.data};
-    bool parameter = o->space == NN_SPACE_PARAM || o->space == NN_SPACE_BF16_COPY || o->space == NN_SPACE_GRAD;
     int64_t size = dtype_size(o->space == NN_SPACE_BF16_COPY ? DTYPE_BF16 : set->type), offset = o->offset_bytes;
     if (o->space == NN_SPACE_NONE) return NULL;
+    if (o->space == NN_SPACE_PARAM) return param_base(instance, op, o->index) + offset;
     if (o->space == NN_SPACE_VALUE) offset += instance->program->values[o->index].offset;
-    if (parameter) offset += set->pieces[o->index].offset * size;
+    if (o->space == NN_SPACE_BF16_COPY) offset += set->pieces[o->index].offset * size;
+    if (o->space == NN_SPACE_GRAD) offset += set->grads_placed[o->index].offset * size;
     if (o->space == NN_SPACE_BUFFER) offset += set->buffer_pieces[o->index].offset * size;
     return bases[o->space] + offset;
 }
@@ -121,7 +132,7 @@ status nn_instance_bind(nn_instance *instance, const nn_bindings *bindings)
     instance->memory = bindings->memory;
     for (int i = 0; i < p->op_count; i++)
         for (int s = 0; s < OP_MAX_OPERANDS; s++)
-            instance->operands[i][s] = resolve(instance, bindings, &p->ops[i].operands[s]);
+            instance->operands[i][s] = resolve(instance, bindings, i, &p->ops[i].operands[s]);
     return STATUS_OK;
 }
 
@@ -194,7 +205,7 @@ static status run_op(nn_instance *instance, nn_cursor *cursor, const nn_observer
     void *const *operands = instance->operands[cursor->op];
     switch (cursor->stage) {
     case STAGE_NEED:
-        for (; cursor->index < op->need_count; cursor->index++)
+        for (; (observer->release || cursor->op < p->forward_end) && cursor->index < op->need_count; cursor->index++)
             TRY(observer->need(observer->context, p->needs[op->need_first + cursor->index]));
         cursor->stage = STAGE_LAUNCH;
         /* fall through */
@@ -213,9 +224,15 @@ static status run_op(nn_instance *instance, nn_cursor *cursor, const nn_observer
         cursor->stage = STAGE_READY;
         cursor->index = 0;
         /* fall through */
-    default:
+    case STAGE_READY:
         for (; cursor->index < op->ready_count; cursor->index++)
             TRY(observer->ready(observer->context, p->ready_order[op->ready_first + cursor->index]));
+        cursor->stage = STAGE_RELEASE;
+        cursor->index = 0;
+        /* fall through */
+    default:
+        for (; observer->release && cursor->index < op->release_count; cursor->index++)
+            TRY(observer->release(observer->context, p->releases[op->release_first + cursor->index]));
     }
     release_values(p, op, l);
     if (observer->after_op) observer->after_op(observer->context, op);

@@ -23,6 +23,7 @@ void nn_model_free(nn_model **model)
     free(m->layers);
     free(m->params);
     free(m->buffers);
+    free(m->units);
     free(m);
     *model = NULL;
 }
@@ -404,6 +405,29 @@ int nn_find_param(const nn_model *m, const char *name)
     return NN_NONE;
 }
 
+void nn_unit(nn_model *m, const char *prefix)
+{
+    if (m->failed || !grow(m, (void **)&m->units, m->unit_count, &m->unit_capacity, sizeof *m->units)) return;
+    snprintf(m->units[m->unit_count++], sizeof *m->units, "%s", prefix);
+}
+
+static int layers_of(const nn_model *m, int param)
+{
+    int count = 0;
+    for (int i = 0; i < m->layer_count; i++)
+        for (int j = 0; j < NN_MAX_LAYER_PARAMS; j++) count += m->layers[i].param[j] == param;
+    return count;
+}
+
+static void assign_units(nn_model *m)
+{
+    for (int i = 0; i < m->param_count; i++) {
+        m->params[i].unit = NN_NONE;
+        for (int u = 0; u < m->unit_count && layers_of(m, i) < 2; u++)
+            if (strncmp(m->params[i].name, m->units[u], strlen(m->units[u])) == 0) m->params[i].unit = u;
+    }
+}
+
 status nn_model_finish(nn_model *m, nn_ref output, nn_loss_kind loss)
 {
     if (!m->failed && (output < 0 || output >= m->layer_count)) broken(m, STATUS_INTERNAL, "layer output has no input");
@@ -411,6 +435,7 @@ status nn_model_finish(nn_model *m, nn_ref output, nn_loss_kind loss)
     if (m->failed) return error_code() != STATUS_OK ? error_code() : fail(STATUS_INTERNAL, "model %s failed", m->name);
     m->output = output;
     m->loss = loss;
+    assign_units(m);
     m->classes = columns(m->layers[output].sample);
     m->rows_per_sample = shape_elements(m->layers[output].sample) / m->classes;
     return STATUS_OK;

@@ -38,6 +38,7 @@ typedef struct nn_param {
     int64_t elements;
     nn_init init;
     int layer; /* that uses it first */
+    int unit;  /* of the model's units; NN_NONE: of the root */
 } nn_param;
 
 /* A tensor of state that is not trained: BatchNorm's running statistics. */
@@ -93,6 +94,8 @@ typedef struct nn_model {
     int param_count, param_capacity;
     nn_buffer *buffers;
     int buffer_count, buffer_capacity;
+    char (*units)[NN_NAME_MAX]; /* prefixes of names, "layer1.0.": parameters that engines may move as one (shards.h) */
+    int unit_count, unit_capacity;
     nn_input_kind input_kind;
     nn_loss_kind loss;
     nn_ref output;
@@ -104,6 +107,9 @@ typedef struct nn_model {
 
 status nn_model_create(const char *name, nn_model **out);
 void nn_model_free(nn_model **model);
+
+/* The parameters whose names begin with `prefix`, which ends with a dot, are a unit, less those that several layers use. */
+void nn_unit(nn_model *m, const char *prefix);
 
 /* Inputs: exactly one. */
 nn_ref nn_input_image(nn_model *m, int64_t h, int64_t w, int64_t c);

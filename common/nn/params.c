@@ -44,22 +44,58 @@ static piece append(int64_t *end, int64_t elements, int element_size)
     return p;
 }
 
-static void place_tensors(param_set *set)
+static status place_tensors(param_set *set, const nn_program *program, const param_shards_config *shards)
 {
     const nn_model *m = set->model;
     int size = dtype_size(set->type);
     set->logical_bytes = m->parameter_elements * size;
-    for (int i = 0; i < m->param_count; i++) set->pieces[i] = append(&set->arena_elements, m->params[i].elements, size);
+    if (shards->stage != PARAM_SHARD_NONE)
+        TRY(param_shards_open(program, shards, PLAN_ALIGNMENT / size, set->pieces, &set->arena_elements, &set->shards));
+    else
+        for (int i = 0; i < m->param_count; i++)
+            set->pieces[i] = append(&set->arena_elements, m->params[i].elements, size);
+    bool cut_params = shards->stage == PARAM_SHARD_ALL, cut_grads = shards->stage >= PARAM_SHARD_GRADIENTS;
+    for (int pass = 0; pass < PARAM_PASSES; pass++)
+        set->placed[pass] = cut_params ? set->shards->gathered[pass] : set->pieces;
+    set->grads_placed = cut_grads ? set->shards->gradients : set->pieces;
     for (int i = 0; i < m->buffer_count; i++) {
         set->buffer_pieces[i] = append(&set->buffer_elements, m->buffers[i].elements, size);
         set->buffer_bytes += m->buffers[i].elements * size;
     }
+    return STATUS_OK;
 }
 
 /* Memory of `bytes`, or none. */
 static status allocate(param_set *set, ledger_class class, device_memory_kind kind, size_t bytes, device_memory *out)
 {
     return bytes ? ledger_blame(class, device_allocate(set->device, kind, bytes, out)) : STATUS_OK;
+}
+
+/* Parameters and gradients, or their shards and the places of whole units. */
+static status allocate_arenas(param_set *set, const param_set_config *config)
+{
+    size_t size = (size_t)dtype_size(set->type), arena = (size_t)set->arena_elements * size;
+    const param_shards *s = set->shards;
+    bool cut_params = param_set_sharding(set) == PARAM_SHARD_ALL, cut_grads = param_set_sharding(set) >= PARAM_SHARD_GRADIENTS;
+    size_t shards = s ? (size_t)s->elements * size : 0, gathered = cut_params ? (size_t)s->gathered_elements * size : 0;
+    size_t grads = cut_grads ? (size_t)s->gradient_elements * size : arena;
+    TRY(allocate(set, LEDGER_PARAMETERS, config->param_kind, cut_params ? shards : arena, &set->params));
+    TRY(allocate(set, LEDGER_GATHERED, config->param_kind, gathered, &set->gathered));
+    TRY(allocate(set, LEDGER_GRADIENTS, DEVICE_MEMORY_PRIVATE, cut_grads ? shards : 0, &set->grad_shards));
+    return allocate(set, cut_grads ? LEDGER_BUCKETS : LEDGER_GRADIENTS, config->grad_kind, config->gradients ? grads : 0,
+                    &set->grads);
+}
+
+status param_set_hold_whole(param_set *set)
+{
+    if (param_set_sharding(set) != PARAM_SHARD_ALL || set->whole.bytes > 0) return STATUS_OK;
+    size_t bytes = (size_t)set->arena_elements * (size_t)dtype_size(set->type);
+    return allocate(set, LEDGER_GATHERED, DEVICE_MEMORY_PRIVATE, bytes, &set->whole);
+}
+
+void param_set_drop_whole(param_set *set)
+{
+    device_free(set->device, &set->whole);
 }
 
 status param_set_open(device *d, const nn_model *model, const nn_program *program, const param_set_config *config,
@@ -72,6 +108,7 @@ status param_set_open(device *d, const nn_model *model, const nn_program *progra
     set->device = d;
     set->type = program->config.type;
     set->params.fd = set->bf16_copy.fd = set->grads.fd = set->buffers.fd = -1;
+    set->gathered.fd = set->grad_shards.fd = set->whole.fd = -1;
     set->pieces = calloc((size_t)model->param_count + 1, sizeof *set->pieces);
     set->layouts = calloc((size_t)model->param_count + 1, sizeof *set->layouts);
     set->buffer_pieces = calloc((size_t)model->buffer_count + 1, sizeof *set->buffer_pieces);
@@ -81,13 +118,11 @@ status param_set_open(device *d, const nn_model *model, const nn_program *progra
         goto failed;
     }
     TRY_GOTO(rc, choose_layouts(set, program), failed);
-    place_tensors(set);
-    size_t arena = (size_t)set->arena_elements * (size_t)dtype_size(set->type);
+    TRY_GOTO(rc, place_tensors(set, program, &config->shards), failed);
     size_t buffers = (size_t)set->buffer_elements * (size_t)dtype_size(set->type);
     size_t copy = config->bf16_copy && program->config.bf16 ? param_set_bf16_copy_reserved(set) : 0;
-    TRY_GOTO(rc, allocate(set, LEDGER_PARAMETERS, config->param_kind, arena, &set->params), failed);
+    TRY_GOTO(rc, allocate_arenas(set, config), failed);
     TRY_GOTO(rc, allocate(set, LEDGER_PARAMETERS, DEVICE_MEMORY_PRIVATE, copy, &set->bf16_copy), failed);
-    TRY_GOTO(rc, allocate(set, LEDGER_GRADIENTS, config->grad_kind, config->gradients ? arena : 0, &set->grads), failed);
     TRY_GOTO(rc, allocate(set, LEDGER_PARAMETERS, config->buffer_kind, buffers, &set->buffers), failed);
     *out = set;
     return STATUS_OK;
@@ -103,7 +138,11 @@ void param_set_close(param_set **pointer)
     device_free(set->device, &set->params);
     device_free(set->device, &set->bf16_copy);
     device_free(set->device, &set->grads);
+    device_free(set->device, &set->gathered);
+    device_free(set->device, &set->grad_shards);
+    device_free(set->device, &set->whole);
     device_free(set->device, &set->buffers);
+    param_shards_close(&set->shards);
     free(set->pieces);
     free(set->layouts);
     free(set->buffer_pieces);
@@ -148,9 +187,15 @@ static void convert(void *to, dtype to_type, const void *from, dtype from_type, 
         for (int64_t i = 0; i < count; i++) ((float *)to)[i] = (float)value_at(from, from_type, i);
 }
 
-/* Host tensor in PyTorch's order -> device's type -> device's layout -> arena. */
-static status import_tensor(param_set *set, device_stream *s, const device_layout *layout, void *to,
-                            dtype host_type, const void *plain, int64_t count)
+/* Elements [from, from + count) of a tensor, which begin at `to`. */
+typedef struct import_range {
+    void *to;
+    int64_t from, count;
+} import_range;
+
+/* Host tensor in PyTorch's order -> device's type -> device's layout -> ranges of it to where they belong. */
+static status import_ranges(param_set *set, device_stream *s, const device_layout *layout, dtype host_type,
+                            const void *plain, int64_t count, const import_range *ranges, int range_count)
 {
     if (!device_get_info(set->device)->real) return STATUS_OK;
     int64_t bytes = count * dtype_size(set->type);
@@ -163,11 +208,45 @@ static status import_tensor(param_set *set, device_stream *s, const device_layou
         packed = typed + bytes;
         TRY_GOTO(rc, device_layout_pack(set->device, layout, typed, packed), out);
     }
-    TRY_GOTO(rc, device_upload(s, to, packed, set->type, set->type, count), out);
+    for (int i = 0; i < range_count; i++)
+        TRY_GOTO(rc,
+                 device_upload(s, ranges[i].to, (char *)packed + ranges[i].from * dtype_size(set->type), set->type, set->type,
+                               ranges[i].count),
+                 out);
     rc = device_stream_synchronize(s);
 out:
     free(typed);
     return rc;
+}
+
+static status import_tensor(param_set *set, device_stream *s, const device_layout *layout, void *to, dtype host_type,
+                            const void *plain, int64_t count)
+{
+    return import_ranges(set, s, layout, host_type, plain, count, &(import_range){to, 0, count}, 1);
+}
+
+/* Whether an arena of this sharded set is one of shards. */
+static bool is_cut(const param_set *set, const void *arena)
+{
+    param_sharding stage = param_set_sharding(set);
+    if (stage == PARAM_SHARD_NONE || arena == set->whole.data) return false;
+    if (arena == set->params.data) return stage == PARAM_SHARD_ALL;
+    return arena != set->grads.data;
+}
+
+/* This rank's part of a parameter, which may be none, to an arena of shards. */
+static status import_shard(param_set *set, device_stream *s, void *arena, int param, dtype host_type, const void *plain)
+{
+    const param_shards *h = set->shards;
+    const param_unit *u = &h->units[h->unit_of[param]];
+    piece p = set->pieces[param];
+    for (int i = u->first; i < u->first + u->count; i++) {
+        piece own = h->own[i];
+        if (own.offset < p.offset || own.offset >= p.offset + p.count) continue;
+        import_range range = {at(set, arena, h->pieces[i]), own.offset - p.offset, own.count};
+        return import_ranges(set, s, &set->layouts[param], host_type, plain, p.count, &range, 1);
+    }
+    return STATUS_OK;
 }
 
 /* `s` is NULL where `from` is host memory. */
@@ -204,6 +283,7 @@ status param_set_import(param_set *set, device_stream *s, void *arena, int param
 {
     piece p = set->pieces[param];
     if (arena == set->params.data) param_set_forget_bf16_copy(set);
+    if (is_cut(set, arena)) return import_shard(set, s, arena, param, host_type, plain);
     return import_tensor(set, s, &set->layouts[param], at(set, arena, p), host_type, plain, p.count);
 }
 
@@ -211,6 +291,8 @@ status param_set_export(const param_set *set, device_stream *s, const void *aren
                         void *plain)
 {
     piece p = set->pieces[param];
+    if (arena == set->params.data) arena = param_set_values(set);
+    if (!arena) return fail(STATUS_INTERNAL, "parameters are exported while they are cut");
     return export_tensor(set, s, &set->layouts[param], at(set, arena, p), host_type, plain, p.count);
 }
 

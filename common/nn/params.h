@@ -1,6 +1,11 @@
 /* The parameter set of one rank: arenas for parameters, gradients and buffers, allocated once, each
  * tensor aligned, in the layout that the device's kernels want. The order is the model's registration
- * order. Only imports, exports and checkpoints use PyTorch's layout. */
+ * order, except that of a sharded set units lie one after another. Only imports, exports and checkpoints use PyTorch's
+ * layout.
+ *
+ * A sharded set (shards.h) has whole arenas only of what is not cut: parameters up to the second stage, gradients in the
+ * first. Where parameters are cut, `params` is an arena of shards, and `gathered` has the places of whole units; where
+ * gradients are, `grads` has the places of whole units' gradients, and `grad_shards` is an arena of shards. */
 #ifndef COMMON_NN_PARAMS_H
 #define COMMON_NN_PARAMS_H
 
@@ -9,6 +14,7 @@
 #include "common/memory/piece.h"
 #include "common/nn/model.h"
 #include "common/nn/program.h"
+#include "common/nn/shards.h"
 
 typedef struct param_set {
     const nn_model *model; /* borrowed */
@@ -18,6 +24,11 @@ typedef struct param_set {
     device_layout *layouts;
     int64_t arena_elements; /* of one arena, padding included */
     device_memory params, grads;
+    param_shards *shards;     /* NULL: nothing is cut */
+    device_memory gathered, grad_shards;
+    device_memory whole;      /* all parameters, between param_set_hold_whole() and param_set_drop_whole() */
+    const piece *placed[PARAM_PASSES], *grads_placed; /* [param_count] where programs find a parameter in each pass, in
+                              * `params` or `gathered`, and its gradient in `grads` */
     device_memory bf16_copy;  /* bfloat16, laid out like params; read by convolutions and linear layers if activations
                               * are bfloat16 */
     bool bf16_copy_current;  /* equals the parameters: the last update wrote both. Otherwise every forward pass writes the
@@ -33,6 +44,7 @@ typedef struct param_set_config {
     device_memory_kind param_kind, grad_kind, buffer_kind;
     bool gradients; /* false: none are allocated (a server that only keeps parameters) */
     bool bf16_copy; /* with the bfloat16 copy, if the program reads it */
+    param_shards_config shards;
 } param_set_config;
 
 /* Layouts are chosen with the operations of `program`. Everything starts zero; nothing is in the ledger
@@ -40,6 +52,23 @@ typedef struct param_set_config {
 status param_set_open(device *d, const nn_model *model, const nn_program *program,
                       const param_set_config *config, param_set **out);
 void param_set_close(param_set **set);
+
+/* What of the set is cut among ranks. */
+static inline param_sharding param_set_sharding(const param_set *set)
+{
+    return set->shards ? set->shards->config.stage : PARAM_SHARD_NONE;
+}
+
+/* Where parameters are cut: memory for all of them, which the owner fills; exports, hashes and evaluation programs read it.
+ * Elsewhere, and if it is there already, nothing. */
+status param_set_hold_whole(param_set *set);
+void param_set_drop_whole(param_set *set);
+
+/* The arena of all parameters; NULL where they are cut and nobody holds them. */
+static inline void *param_set_values(const param_set *set)
+{
+    return param_set_sharding(set) == PARAM_SHARD_ALL ? set->whole.data : set->params.data;
+}
 
 /* Bytes of the bfloat16 copies, with and without padding. */
 static inline size_t param_set_bf16_copy_reserved(const param_set *set)
@@ -75,7 +104,8 @@ static inline void param_set_forget_bf16_copy(param_set *set)
 /* One parameter, or its gradient, from or to PyTorch's order; `arena` is the one it lies in (params.data,
  * grads.data, or any laid out like them) and `plain` host memory of `host_type`: float32 or float64, and for an
  * import also float16 or bfloat16. An
- * export without a stream takes an arena that is a copy in host memory. */
+ * export without a stream takes an arena that is a copy in host memory. Of a sharded set an import writes this rank's part to
+ * an arena of shards; an export of `params.data` reads `whole`. */
 status param_set_import(param_set *set, device_stream *s, void *arena, int param, dtype host_type,
                         const void *plain);
 status param_set_export(const param_set *set, device_stream *s, const void *arena, int param, dtype host_type,

@@ -52,16 +52,11 @@ nn_op *build_op(build *b, op_kind kind, const build_node *node)
     return op;
 }
 
-/* Notes what an operand means for its operation: a parameter's first use, a gradient's second, samples. */
+/* Notes what an operand means for its operation: a gradient's second contribution, samples. */
 static void bind(build *b, nn_op *op, const nn_operand *o)
 {
     bool weights = op->weight_param != NN_NONE;
     bool tokens = op->desc.kind == OP_embedding_forward || op->desc.kind == OP_embedding_backward;
-    if ((o->space == NN_SPACE_PARAM || o->space == NN_SPACE_BF16_COPY) && !b->needed[o->index]) {
-        b->needed[o->index] = true;
-        if (op->need_count++ == 0) op->need_first = b->need_count;
-        b->program->needs[b->need_count++] = o->index; /* holds every parameter once */
-    }
     if (o->space == NN_SPACE_GRAD) {
         op->desc.accumulate |= b->written[o->index];
         b->written[o->index] = true;
@@ -140,13 +135,13 @@ static status allocate_tables(build *b)
     b->fused = calloc(layers, sizeof *b->fused);
     b->out = calloc(layers, sizeof *b->out);
     b->gradients = calloc(layers, sizeof *b->gradients);
-    b->needed = calloc(params, sizeof *b->needed);
     b->written = calloc(params, sizeof *b->written);
-    p->needs = calloc(params, sizeof *p->needs);
+    p->needs = calloc(2 * params, sizeof *p->needs);
+    p->releases = calloc(2 * params, sizeof *p->releases);
     p->ready_order = calloc(params, sizeof *p->ready_order);
     p->ops = calloc(layers * MOST_PER_NODE, sizeof *p->ops);
     p->values = calloc(layers * MOST_PER_NODE, sizeof *p->values);
-    if (b->nodes && b->consumers && b->fused && b->out && b->gradients && b->needed && b->written && p->needs &&
+    if (b->nodes && b->consumers && b->fused && b->out && b->gradients && b->written && p->needs && p->releases &&
         p->ready_order && p->ops && p->values)
         return STATUS_OK;
     return fail(STATUS_SYSTEM, "no memory to compile model %s", b->model->name);
@@ -159,7 +154,6 @@ static void free_tables(build *b)
     free(b->fused);
     free(b->out);
     free(b->gradients);
-    free(b->needed);
     free(b->written);
 }
 
@@ -199,6 +193,7 @@ void nn_program_free(nn_program **program)
     free(p->ops);
     free(p->values);
     free(p->needs);
+    free(p->releases);
     free(p->births);
     free(p->deaths);
     free(p->ready_order);

@@ -1,5 +1,5 @@
 /* A model compiled for one batch size: a flat list of operations with their operands; for each operation the parameters
- * that it is the first to use and the gradients that it completes; and the lifetime and place of every activation.
+ * that it is the first or the last of its pass to use and the gradients that it completes; and the lifetime and place of every activation.
  * Immutable after compilation and without device memory, so all ranks of a process share one.
  *
  * Compilation fuses layers (BatchNorm with the following residual addition and activation, linear layers with their
@@ -52,7 +52,8 @@ typedef struct nn_op {
     nn_operand operands[OP_MAX_OPERANDS];
     int layer;        /* of the model, for traces and profiles */
     int weight_param; /* whose layout the kernel is prepared with, or NN_NONE */
-    int need_first, need_count;   /* program->needs[]: parameters used here for the first time */
+    int need_first, need_count;   /* program->needs[]: parameters that the pass uses here for the first time */
+    int release_first, release_count; /* program->releases[]: those that it uses here for the last time */
     int ready_first, ready_count; /* program->ready_order[]: gradients complete after this operation */
     int live_first, live_count;   /* program->births[]: values that begin to live before it */
     int dead_first, dead_count;   /* program->deaths[]: values that end after it */
@@ -85,7 +86,9 @@ typedef struct nn_program {
     int loss_end;       /* ops [forward_end, loss_end) the loss; the rest is the backward pass */
     nn_value *values;
     int value_count;
-    int *needs, *births, *deaths;
+    int *needs, *releases; /* a parameter is used where it is read and where its gradient is written; once in each list for
+                            * the forward pass, and once for the backward pass */
+    int *births, *deaths;
     int output_value;   /* the model's output, until the loss is computed */
     int output_gradient_value; /* the loss's gradient with respect to it (may be the same) */
     int64_t activation_bytes;  /* of the planned memory, gaps included */

@@ -49,8 +49,7 @@ typedef struct build {
     nn_operand *out;           /* per layer: where its output lies */
     build_gradient *gradients; /* per layer */
     int head_node;             /* first node of the masked head, or -1 */
-    bool *needed, *written;    /* per parameter: used by an earlier operation; gradient already written */
-    int need_count;
+    bool *written;             /* per parameter: its gradient is already written */
     status failure; /* the first one; what is built after it is discarded */
 } build;
 

@@ -1,4 +1,4 @@
-/* The last passes of compilation: when each gradient is complete, which results may take the memory of
+/* The last passes of compilation: when each pass uses a parameter, when each gradient is complete, which results may take the memory of
  * an operand, and the lifetime and place of every value. */
 #include "common/nn/program_build.h"
 
@@ -143,9 +143,64 @@ static status order_readiness(nn_program *p)
     return STATUS_OK;
 }
 
+/* The parameter that an operand is, or is the gradient of; NN_NONE: it is neither. */
+static int param_of(const nn_operand *o)
+{
+    bool used = o->space == NN_SPACE_PARAM || o->space == NN_SPACE_BF16_COPY || o->space == NN_SPACE_GRAD;
+    return used ? o->index : NN_NONE;
+}
+
+typedef struct use_lists {
+    int needs, releases; /* entries so far */
+    int *first, *last;   /* [params] operations of the pass, from 1; 0: not used */
+} use_lists;
+
+/* First and last use of each parameter among the operations [begin, end). */
+static void list_pass(nn_program *p, int begin, int end, use_lists *l)
+{
+    int params = p->model->param_count;
+    for (int i = 0; i < params; i++) l->first[i] = l->last[i] = 0;
+    for (int i = begin; i < end; i++) {
+        nn_op *op = &p->ops[i];
+        op->need_first = l->needs;
+        for (int s = 0; s < OP_MAX_OPERANDS; s++) {
+            int param = param_of(&op->operands[s]);
+            if (param == NN_NONE) continue;
+            if (!l->first[param]) p->needs[l->needs++] = param;
+            if (!l->first[param]) l->first[param] = i + 1;
+            l->last[param] = i + 1;
+        }
+        op->need_count = l->needs - op->need_first;
+    }
+    for (int i = begin; i < end; i++) {
+        nn_op *op = &p->ops[i];
+        op->release_first = l->releases;
+        for (int s = 0; s < OP_MAX_OPERANDS; s++) {
+            int param = param_of(&op->operands[s]);
+            if (param == NN_NONE || l->last[param] != i + 1) continue;
+            p->releases[l->releases++] = param;
+            l->last[param] = 0; /* an operation that reads a parameter and writes its gradient releases it once */
+        }
+        op->release_count = l->releases - op->release_first;
+    }
+}
+
+static status order_uses(nn_program *p)
+{
+    size_t params = (size_t)p->model->param_count + 1;
+    use_lists l = {.first = calloc(2 * params, sizeof *l.first)};
+    if (!l.first) return no_memory(p);
+    l.last = l.first + params;
+    list_pass(p, 0, p->forward_end, &l);
+    list_pass(p, p->loss_end, p->op_count, &l);
+    free(l.first);
+    return STATUS_OK;
+}
+
 status build_finish(build *b)
 {
     nn_program *p = b->program;
+    TRY(order_uses(p));
     TRY(order_readiness(p));
     find_lifetimes(p);
     share_in_place(p);

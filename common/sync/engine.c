@@ -107,6 +107,16 @@ status sync_scatter_output_gradient(sync_engine *e, const sync_step *step)
     return e->type->scatter_output_gradient(e, step);
 }
 
+status sync_gather_parameters(sync_engine *e)
+{
+    return e->type->gather_parameters(e);
+}
+
+status sync_release(sync_engine *e, int param)
+{
+    return e->type->release(e, param);
+}
+
 status sync_ready(sync_engine *e, int param)
 {
     return e->staged ? sync_staged_ready(e->staged, param) : e->type->ready(e, param);
@@ -138,21 +148,22 @@ void sync_read_counters(sync_engine *e, sync_counters *out)
 
 /* ---- gradients in the ledger ------------------------------------------------------------------ */
 
-static int64_t arena_bytes(const param_set *set)
+static void count_gradients(sync_engine *e, void (*change)(ledger *l, ledger_class c, int64_t logical, int64_t reserved))
 {
-    return set->arena_elements * dtype_size(set->type);
+    const param_set *set = e->context.params;
+    bool cut = param_set_sharding(set) >= PARAM_SHARD_GRADIENTS;
+    int64_t size = dtype_size(set->type), elements = cut ? set->shards->elements : set->arena_elements;
+    change(e->context.ledger, LEDGER_GRADIENTS, cut ? set->shards->own_elements * size : set->logical_bytes, elements * size);
 }
 
 void sync_hold_gradients(sync_engine *e)
 {
-    const param_set *set = e->context.params;
-    ledger_acquire(e->context.ledger, LEDGER_GRADIENTS, set->logical_bytes, arena_bytes(set));
+    count_gradients(e, ledger_acquire);
 }
 
 void sync_drop_gradients(sync_engine *e)
 {
-    const param_set *set = e->context.params;
-    ledger_release(e->context.ledger, LEDGER_GRADIENTS, set->logical_bytes, arena_bytes(set));
+    count_gradients(e, ledger_release);
 }
 
 /* Copies in bfloat16 are written together with their parameters, so that the next forward pass need not make them. */
@@ -207,54 +218,84 @@ status sync_report_nonfinite(optimizer *o, int64_t step, int rank, const char *n
     return STATUS_OK;
 }
 
-static status report(sync_engine *e, const sync_step *step, const void *grads)
+/* Where ranks have shards of the average, whoever has the gradient reports it; else rank 0, or every rank that stops. */
+static status report(sync_engine *e, const sync_step *step)
 {
     const sync_context *c = &e->context;
     const char *name;
-    bool stops = optimizer_get_options(c->optimizer)->on_nonfinite == NONFINITE_STOP;
-    if (!stops && c->rank != 0) return STATUS_OK; /* rank 0 has the same average */
+    piece_list owned = {0};
+    bool stops = optimizer_get_options(c->optimizer)->on_nonfinite == NONFINITE_STOP, shards = c->params->shards != NULL;
+    if (!stops && c->rank != 0 && !shards) return STATUS_OK; /* rank 0 has the same average */
     if (!optimizer_reports_nonfinite(c->optimizer)) return STATUS_OK;
-    piece_list all = param_set_pieces(c->params, 0, c->params->model->param_count);
-    TRY(sync_find_nonfinite(c->optimizer, c->compute, c->params, grads, all, &name));
-    return sync_report_nonfinite(c->optimizer, step->index, SYNC_THIS_RANK, name);
+    const void *grads = sync_reduced_gradients(e, &owned);
+    TRY(sync_find_nonfinite(c->optimizer, c->compute, c->params, grads, owned, &name));
+    return name || !shards ? sync_report_nonfinite(c->optimizer, step->index, SYNC_THIS_RANK, name) : STATUS_OK;
 }
 
 status sync_check_update(sync_engine *e, const sync_step *step)
 {
-    const void *grads = e->unchecked;
-    e->unchecked = NULL;
-    return grads && optimizer_found_nonfinite(e->context.optimizer) ? report(e, step, grads) : STATUS_OK;
+    bool due = e->unchecked;
+    e->unchecked = false;
+    return due && optimizer_found_nonfinite(e->context.optimizer) ? report(e, step) : STATUS_OK;
 }
 
 /* ---- the update ------------------------------------------------------------------------------- */
 
-status sync_update_parameters(sync_engine *e, const sync_step *step, const void *grads, double *norm_scratch)
+static bool skips(const sync_engine *e)
 {
     const sync_context *c = &e->context;
-    const optimizer_options *o = optimizer_get_options(c->optimizer);
-    piece_list all = param_set_pieces(c->params, 0, c->params->model->param_count);
-    int64_t begin = device_now_ns(c->device);
-    bool skips = o->on_nonfinite == NONFINITE_SKIP && device_get_info(c->device)->real, finite = true;
-    double scale = 1.0;
+    return optimizer_get_options(c->optimizer)->on_nonfinite == NONFINITE_SKIP && device_get_info(c->device)->real;
+}
+
+status sync_begin_update(sync_engine *e)
+{
+    const sync_context *c = &e->context;
+    e->update_begin_ns = device_now_ns(c->device);
     TRY(device_mark(lane_of(c), SYNC_MARK_UPDATE));
     ledger_enter(c->ledger, LEDGER_PHASE_OPTIMIZER_STEP);
     optimizer_begin_state(c->optimizer);
-    if (o->clip_norm > 0 || skips) {
+    return STATUS_OK;
+}
+
+bool sync_update_needs_norm(const sync_engine *e)
+{
+    return optimizer_get_options(e->context.optimizer)->clip_norm > 0 || skips(e);
+}
+
+status sync_scale_update(sync_engine *e, const sync_step *step, double sum_squares, double *scale, bool *skipped)
+{
+    const sync_context *c = &e->context;
+    double clip_norm = optimizer_get_options(c->optimizer)->clip_norm;
+    *scale = clip_norm > 0 ? optimizer_clip_scale(clip_norm, sum_squares) : 1.0;
+    *skipped = skips(e) && !isfinite(sum_squares);
+    if (!*skipped) return STATUS_OK;
+    optimizer_skip(c->optimizer);
+    return report(e, step);
+}
+
+status sync_end_update(sync_engine *e, const sync_step *step, bool skipped)
+{
+    const sync_context *c = &e->context;
+    if (!skipped) e->unchecked = true;
+    TRY(device_mark(lane_of(c), SYNC_MARK_UPDATED));
+    trace_slice(c->trace, TRACE_OPTIMIZER, "update", TRACE_NO_INDEX, e->update_begin_ns, device_now_ns(c->device));
+    return device_get_info(c->device)->host_addressable ? sync_check_update(e, step) : STATUS_OK;
+}
+
+status sync_update_parameters(sync_engine *e, const sync_step *step, const void *grads, double *norm_scratch)
+{
+    const sync_context *c = &e->context;
+    piece_list all = param_set_pieces(c->params, 0, c->params->model->param_count);
+    bool skipped = false;
+    double scale = 1.0;
+    TRY(sync_begin_update(e));
+    if (sync_update_needs_norm(e)) {
         *norm_scratch = 0;
         TRY(optimizer_sum_squares(c->optimizer, c->compute, grads, all, norm_scratch));
-        if (o->clip_norm > 0) scale = optimizer_clip_scale(o->clip_norm, *norm_scratch);
-        finite = !skips || isfinite(*norm_scratch);
+        TRY(sync_scale_update(e, step, *norm_scratch, &scale, &skipped));
     }
-    if (finite) {
-        TRY(update_all(c, step, grads, scale));
-        e->unchecked = grads;
-    } else {
-        optimizer_skip(c->optimizer);
-        TRY(report(e, step, grads));
-    }
-    TRY(device_mark(lane_of(c), SYNC_MARK_UPDATED));
-    trace_slice(c->trace, TRACE_OPTIMIZER, "update", TRACE_NO_INDEX, begin, device_now_ns(c->device));
-    return device_get_info(c->device)->host_addressable ? sync_check_update(e, step) : STATUS_OK;
+    if (!skipped) TRY(update_all(c, step, grads, scale));
+    return sync_end_update(e, step, skipped);
 }
 
 /* ---- recorded passes -------------------------------------------------------------------------- */

@@ -4,6 +4,9 @@
  *   parameter i -> place outputs -> loss -> scatter the output gradient -> backward, with ready(i)
  *   after the last operation that writes gradient i -> finish
  *
+ * Where an engine moves parameters in and out of memory (sync_requirements.each_pass), each pass has its own need(i),
+ * before the first operation that reads parameter i or writes its gradient, and release(i) after the last.
+ *
  * An engine owns the reduction, the averaging, the loss's normalizer, and who runs the optimizer. One
  * train loop drives `none`, `ring` and `ps` alike; models do not know any of them.
  *
@@ -161,6 +164,10 @@ typedef struct sync_requirements {
     device_memory_kind batch_kind;
     int alike_from;           /* ranks from this one on hold the same memory */
     int optimizer_ranks;             /* ranks 0 .. optimizer_ranks - 1 update parameters; 0: all may */
+    bool each_pass;           /* need() and release() in the forward pass and in the backward pass; else need() in the
+                               * forward pass */
+    param_sharding sharding;  /* what of the state is cut among the ranks */
+    param_keep keeps;         /* gathered parameters that stay from the forward pass to the backward pass */
     bool updates_in_front;    /* on a staged copy: parameters are updated by the device in front of it */
     const char *unrecorded;   /* why its passes cannot be recorded (sync_recorder); NULL: in device memory they can */
     const char *virtual_only; /* why real devices cannot run it, as an error's text; NULL: they can */
@@ -196,6 +203,7 @@ typedef struct sync_engine_type {
     status (*scatter_inputs)(sync_engine *e, const sync_step *step);
     status (*begin_forward)(sync_engine *e, const sync_step *step);
     status (*need)(sync_engine *e, int param);
+    status (*release)(sync_engine *e, int param); /* only with each_pass */
     status (*place_outputs)(sync_engine *e, const sync_step *step);
     status (*loss)(sync_engine *e, const sync_step *step, double *normalizer, bool *here);
     status (*scatter_output_gradient)(sync_engine *e, const sync_step *step);
@@ -205,6 +213,9 @@ typedef struct sync_engine_type {
     /* Ends what is in flight such that every rank has the same parameters, and rank 0's buffers: before an
      * evaluation, a checkpoint, the end. */
     status (*flush)(sync_engine *e);
+    /* After that: every rank holds whole parameters until the next step, where they are cut among ranks. Before an
+     * evaluation, a checkpoint, a hash; all ranks call it. */
+    status (*gather_parameters)(sync_engine *e);
 
     /* For layers that need other ranks: sums `count` float64 over the ranks, in stream order. */
     status (*group_sum)(sync_engine *e, double *values, int count);
@@ -223,7 +234,8 @@ struct sync_engine {
     const sync_engine_type *type;
     sync_context context;
     struct sync_staged *staged; /* staged.h; NULL: the engine works on the rank's own device */
-    const void *unchecked; /* gradients of an update whose check is due: sync_check_update() */
+    bool unchecked;          /* the check of an update is due: sync_check_update() */
+    int64_t update_begin_ns; /* of the present update */
 };
 
 /* How an engine is called: the functions of its type, above. Where it has a staged copy (staged.h), that is kept in
@@ -236,12 +248,14 @@ status sync_plan_batch(sync_engine *e, const sync_step *step, int64_t batch, syn
 status sync_scatter_inputs(sync_engine *e, const sync_step *step);
 status sync_begin_forward(sync_engine *e, const sync_step *step);
 status sync_need(sync_engine *e, int param);
+status sync_release(sync_engine *e, int param);
 status sync_place_outputs(sync_engine *e, const sync_step *step);
 status sync_loss(sync_engine *e, const sync_step *step, double *normalizer, bool *here);
 status sync_scatter_output_gradient(sync_engine *e, const sync_step *step);
 status sync_ready(sync_engine *e, int param);
 status sync_finish(sync_engine *e, const sync_step *step);
 status sync_flush(sync_engine *e);
+status sync_gather_parameters(sync_engine *e);
 status sync_group_sum(sync_engine *e, double *values, int count);
 const void *sync_reduced_gradients(sync_engine *e, piece_list *owned);
 /* The lane has passed the end of a step with these phases: sweeps it (anatomy.h). */
@@ -276,6 +290,13 @@ enum {
     SYNC_MARK_WAITS,                       /* anatomy.h's, from here on */
     SYNC_MARK_ENGINE = DEVICE_MARKS - 256, /* engines' own, to the last */
 };
+
+/* The parts of an update, for engines whose ranks update shards: the beginning; whether it takes the squared norm of all
+ * gradients; from that, the factor of gradients and whether the update is left out; the end, once it was launched. */
+status sync_begin_update(sync_engine *e);
+bool sync_update_needs_norm(const sync_engine *e);
+status sync_scale_update(sync_engine *e, const sync_step *step, double sum_squares, double *scale, bool *skipped);
+status sync_end_update(sync_engine *e, const sync_step *step, bool skipped);
 
 /* The optimizer's step on this rank from the gradients in `grads` (an arena laid out like the
  * parameters): clipping, if asked for, then one pass over all parameters. Gradients that are not finite follow

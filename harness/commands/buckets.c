@@ -71,7 +71,8 @@ static status assign_by_limits(const buckets_setup *s, const nn_program *p, buck
         free(ready);
         return fail(STATUS_SYSTEM, "no memory for the buckets");
     }
-    for (int i = 0; i < m->param_count; i++) tensors[i] = (bucket_tensor){m->params[i].elements, DTYPE_F32};
+    for (int i = 0; i < m->param_count; i++)
+        tensors[i] = (bucket_tensor){m->params[i].elements, DTYPE_F32, m->params[i].unit};
     ring_complete_order(p->ready_order, p->ready_count, m->param_count, ready);
     bucket_assign(&plan, tensors, m->param_count, ready, out);
     free(tensors);

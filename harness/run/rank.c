@@ -233,6 +233,7 @@ static status save(rank_state *s)
 {
     rank_slot_enter(s->slot, RANK_CHECKPOINT, clock_now_ns());
     TRY(sync_flush(trainer_engine(s->trainer)));
+    TRY(sync_gather_parameters(trainer_engine(s->trainer)));
     s->saved_steps = s->next_step;
     s->saves++;
     return rank_checkpoint_save(&s->checkpoint, s->next_step,

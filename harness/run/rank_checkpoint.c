@@ -76,7 +76,8 @@ static status pack_chunk(const rank_checkpoint *c, const device_memory *state, p
         if (p.count == 0) continue;
         memcpy(out + *bytes, &p, sizeof p);
         *bytes += sizeof p;
-        const char *from = (const char *)state->data + (size_t)p.offset * size;
+        int64_t cut = set->shards ? owned.pieces[i].offset - set->shards->pieces[i].offset : 0; /* an arena of shards */
+        const char *from = (const char *)state->data + (size_t)(p.offset - cut) * size;
         TRY(device_download(trainer_stream(c->trainer), out + *bytes, from, set->type, set->type, p.count));
         *bytes += (size_t)p.count * size;
     }
@@ -175,12 +176,12 @@ static status check_values(rank_checkpoint *c, int64_t steps, bool *finite)
     double sum = 0;
     const char *name;
     piece_list params = param_set_pieces(set, 0, set->model->param_count);
-    TRY(optimizer_sum_squares(o, s, set->params.data, params, &sum));
+    TRY(optimizer_sum_squares(o, s, param_set_values(set), params, &sum));
     for (int i = 0; i < set->model->buffer_count; i++)
         TRY(optimizer_sum_squares(o, s, set->buffers.data, (piece_list){&set->buffer_pieces[i], 1}, &sum));
     *finite = isfinite(sum);
     if (*finite) return STATUS_OK;
-    TRY(sync_find_nonfinite(o, s, set, set->params.data, params, &name));
+    TRY(sync_find_nonfinite(o, s, set, param_set_values(set), params, &name));
     if (!name) name = "a buffer";
     if (c->config->optimizer.on_nonfinite == NONFINITE_STOP)
         return fail(STATUS_NONFINITE, "step %" PRId64 ": %s is not finite: %s is not written", steps, name,

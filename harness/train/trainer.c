@@ -95,7 +95,8 @@ static status open_instances(trainer *t)
                             .target = t->data.tensors.target.data,
                             .index = t->data.tensors.index.data};
     for (int i = 0; i < t->programs.slot_count; i++) TRY(nn_instance_bind(t->programs.slots[i].instance, &bindings));
-    return nn_instance_bind(t->programs.evaluation.instance, &bindings);
+    t->programs.bindings = bindings;
+    return t->needs.sharding == PARAM_SHARD_ALL ? STATUS_OK : nn_instance_bind(t->programs.evaluation.instance, &bindings);
 }
 
 static void describe_batch(trainer *t)
@@ -126,6 +127,15 @@ static void describe_exchange(trainer *t)
                                   .largest = largest};
 }
 
+static void hold_parameters(trainer *t)
+{
+    const param_set *set = t->params;
+    bool cut = param_set_sharding(set) == PARAM_SHARD_ALL;
+    int64_t size = dtype_size(set->type), elements = cut ? set->shards->elements : set->arena_elements;
+    ledger_acquire(&t->ledger, t->needs.param_class, (cut ? set->shards->own_elements * size : set->logical_bytes) + set->buffer_bytes,
+                   (elements + set->buffer_elements) * size);
+}
+
 static status open_params(trainer *t)
 {
     const trainer_config *c = &t->config;
@@ -133,17 +143,19 @@ static status open_params(trainer *t)
                                .grad_kind = t->needs.grad_kind,
                                .buffer_kind = t->needs.buffer_kind,
                                .gradients = true,
-                               .bf16_copy = true};
+                               .bf16_copy = true,
+                               .shards = {t->needs.sharding, c->rank, c->world, t->needs.keeps}};
     TRY(param_set_open(t->device, c->model, t->programs.slots[0].program, &config, &t->params));
-    int64_t reserved = (t->params->arena_elements + t->params->buffer_elements) * dtype_size(t->params->type);
-    ledger_acquire(&t->ledger, t->needs.param_class, t->params->logical_bytes + t->params->buffer_bytes, reserved);
+    hold_parameters(t);
     if (t->programs.slots[0].program->config.bf16)
         ledger_acquire(&t->ledger, LEDGER_PARAMETERS, param_set_bf16_copy_bytes(t->params),
                        (int64_t)param_set_bf16_copy_reserved(t->params));
-    int64_t logical = t->params->logical_bytes / dtype_size(t->params->type);
+    const param_shards *shards = t->params->shards;
+    int64_t elements = shards ? shards->elements : t->params->arena_elements;
+    int64_t logical = shards ? shards->own_elements : c->model->parameter_elements;
     bool idle = t->needs.optimizer_ranks > 0 && c->rank >= t->needs.optimizer_ranks;
     return (idle ? optimizer_open_idle : optimizer_open)(t->device, c->optimizer, t->params->type,
-                                                         t->params->arena_elements, logical, &t->ledger, &t->optimizer);
+                                                         elements, logical, &t->ledger, &t->optimizer);
 }
 
 static status refuse_graph(const trainer_config *c, const char *why)

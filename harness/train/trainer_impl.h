@@ -66,6 +66,7 @@ typedef struct trainer_programs {
     int slot_count;
     trainer_program_slot evaluation;
     nn_memory memory;
+    nn_bindings bindings; /* of all */
     device_kernel *loss_kernel; /* over the outputs of all ranks; NULL: the program has the loss */
     trainer_recorder recorder;  /* --cuda-graph */
 } trainer_programs;

@@ -256,11 +256,20 @@ static status on_need(void *context, int param)
     return rc;
 }
 
+static status on_release(void *context, int param)
+{
+    trainer *t = context;
+    straggler_pause(&t->straggler);
+    status rc = sync_release(t->engine, param);
+    straggler_resume(&t->straggler);
+    return rc;
+}
+
 static status keep_gradient(trainer *t, int param)
 {
     const param_set *set = t->params;
     piece p = set->pieces[param];
-    const char *from = (const char *)set->grads.data + p.offset * dtype_size(set->type);
+    const char *from = (const char *)set->grads.data + set->grads_placed[param].offset * dtype_size(set->type);
     return device_download(t->stream, t->kept + p.offset, from, set->type, DTYPE_F32, p.count);
 }
 
@@ -312,8 +321,13 @@ static void begin_step(trainer *t, int64_t index)
                           .skipped = t->skipped,
                           .synchronize = is_last_micro_batch(t),
                           .learning_rate = optimizer_learning_rate(t->config.optimizer, index, t->config.total_steps)};
-    t->now.scalars = (op_scalars){.accumulate = t->now.has_gradients};
-    t->now.observer = (nn_observer){.context = t, .need = on_need, .ready = on_ready, .group_sum = on_group_sum};
+    /* Where gradients are cut, shards are accumulated. */
+    t->now.scalars = (op_scalars){.accumulate = t->now.has_gradients && t->needs.sharding < PARAM_SHARD_GRADIENTS};
+    t->now.observer = (nn_observer){.context = t,
+                                    .need = on_need,
+                                    .ready = on_ready,
+                                    .release = t->needs.each_pass ? on_release : NULL,
+                                    .group_sum = on_group_sum};
     rank_slot_step(t->config.slot, index, device_now_ns(t->device));
 }
 
@@ -468,8 +482,11 @@ status trainer_evaluate(trainer *t, batch_source *source, evaluation_stop stop, 
 {
     *out = (evaluation_sums){0};
     TRY(trainer_prefetch_flush(t));
-    t->now.observer = (nn_observer){.context = t, .need = no_param, .ready = no_param, .group_sum = on_group_sum};
     ledger_enter(&t->ledger, LEDGER_PHASE_EVALUATE);
+    TRY(sync_gather_parameters(t->engine));
+    if (t->needs.sharding == PARAM_SHARD_ALL) /* whole parameters are in memory of their own */
+        TRY(nn_instance_bind(t->programs.evaluation.instance, &t->programs.bindings));
+    t->now.observer = (nn_observer){.context = t, .need = no_param, .ready = no_param, .group_sum = on_group_sum};
     enter(t, RANK_EVALUATE);
     for (int64_t step = 0; step < source->steps_per_epoch; step++) {
         batch_view b;

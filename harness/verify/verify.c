@@ -244,6 +244,7 @@ static status run_steps(verification *v, local_ranks *group, int rank, trainer *
         if (rank == 0) TRY(compare_params(v, t, &f->gradients, "gradient", v->gradients));
     }
     TRY(sync_flush(trainer_engine(t)));
+    TRY(sync_gather_parameters(trainer_engine(t)));
     TRY(local_ranks_barrier(group));
     if (rank == 0 && !v->kinks) TRY(compare_params(v, t, &f->parameters_final, "parameter", NULL));
     return local_ranks_barrier(group); /* nobody leaves while a peer may need it */

@@ -15,7 +15,8 @@
     X(REACH_ELEMENTS, "reach_elements") /* its elements reach the limit: it may overshoot */           \
     X(WITHIN_BYTES, "within_bytes")     /* the next tensor would exceed the limit */                   \
     X(ONE, "one")                       /* never: one bucket per type */                               \
-    X(EACH, "each")                     /* after every tensor */
+    X(EACH, "each")                     /* after every tensor */                                       \
+    X(UNITS, "units")                   /* after the last tensor of its unit */
 
 #define BUCKET_RULE_ENUM(name, text) BUCKET_##name,
 typedef enum bucket_rule { BUCKET_RULE_LIST(BUCKET_RULE_ENUM) BUCKET_RULE_COUNT } bucket_rule;
@@ -39,6 +40,7 @@ const char *bucket_order_name(bucket_order order);
 typedef struct bucket_tensor {
     int64_t elements;
     dtype type;
+    int unit; /* of UNITS: tensors with the same number share a bucket */
 } bucket_tensor;
 
 /* Limits in bytes or elements, as the rule says. The first bucket of a type that closes has `first_limit`,

@@ -96,12 +96,29 @@ static int fill_buckets(const bucket_plan *plan, const bucket_tensor *tensors, i
     return opened;
 }
 
+/* Buckets open with the first tensor of a unit, and close with its last. */
+static int fill_units(const bucket_plan *plan, const bucket_tensor *tensors, int count, const int *ready, int *bucket_of,
+                      int *closed)
+{
+    int opened = 0, closings = 0;
+    for (int i = 0; i < count; i++) {
+        int tensor = tensor_at(plan, ready, count, i), other = i;
+        while (--other >= 0 && tensors[tensor_at(plan, ready, count, other)].unit != tensors[tensor].unit) {
+        }
+        bucket_of[tensor] = other < 0 ? opened++ : bucket_of[tensor_at(plan, ready, count, other)];
+        for (other = i + 1; other < count; other++)
+            if (tensors[tensor_at(plan, ready, count, other)].unit == tensors[tensor].unit) break;
+        if (other == count) closed[bucket_of[tensor]] = closings++;
+    }
+    return opened;
+}
+
 void bucket_assign(const bucket_plan *plan, const bucket_tensor *tensors, int count, const int *ready,
                    bucket_schedule *out)
 {
     assert(out->capacity >= count);
     int *closed = out->tensors; /* not filled yet, and there are no more buckets than tensors */
-    out->count = fill_buckets(plan, tensors, count, ready, out->bucket_of, closed);
+    out->count = (plan->rule == BUCKET_UNITS ? fill_units : fill_buckets)(plan, tensors, count, ready, out->bucket_of, closed);
     for (int k = 0; k < out->count; k++) out->buckets[k] = (bucket){0};
     for (int i = 0; i < count; i++) {
         int id = out->bucket_of[i];

@@ -43,6 +43,14 @@ static status ring_requirements(const void *options, const char *policy, int wor
                         ring_hooks[s.hook].name);
         out->reach = SYNC_REACH_HOST;
     }
+    if (s.sharding != PARAM_SHARD_NONE) {
+        out->sharding = s.sharding;
+        out->keeps = s.keeps;
+        out->each_pass = s.sharding >= PARAM_SHARD_GRADIENTS;
+        out->param_kind = DEVICE_MEMORY_SHARED;
+        out->reach = SYNC_REACH_DEVICE;
+        out->unrecorded = "parameters are gathered during the forward pass";
+    }
     if (s.hook == RING_HOOK_POWERSGD)
         out->unrecorded = "PowerSGD begins at a later step, and divides otherwise";
     return STATUS_OK;
@@ -71,7 +79,7 @@ static dtype wire_type(const ring_settings *s, dtype type)
 static status allocate(ring_engine *e)
 {
     size_t params = (size_t)ring_params(e) + 1;
-    uint32_t jobs = (uint32_t)params + SPARE_JOBS;
+    uint32_t jobs = 2 * (uint32_t)params + SPARE_JOBS; /* buckets, and all-gathers of units */
     e->tensors = calloc(params, sizeof *e->tensors);
     e->buckets = calloc(params, sizeof *e->buckets);
     e->offsets = calloc(params, sizeof *e->offsets);
@@ -100,7 +108,8 @@ static void describe_tensors(ring_engine *e)
 {
     const param_set *set = e->base.context.params;
     for (int i = 0; i < set->model->param_count; i++) {
-        e->tensors[i] = (bucket_tensor){set->model->params[i].elements, set->type};
+        int unit = set->shards ? set->shards->unit_of[i] : 0;
+        e->tensors[i] = (bucket_tensor){set->model->params[i].elements, set->type, unit};
         e->compute.order[i] = i;
     }
 }
@@ -140,6 +149,8 @@ static void ring_close(sync_engine *base)
     device_fence_close(&e->shared.posted);
     device_stream_close(&e->stream);
     ring_powersgd_close(e);
+    ring_drop_whole(e);
+    ring_shards_close(e);
     if (e->memory.shared.data) {
         enter_ledger(e, ledger_release);
         sync_drop_gradients(base);
@@ -217,6 +228,7 @@ static status ring_open(const sync_context *context, sync_engine **out)
     sync_hold_gradients(&e->base);
     enter_ledger(e, ledger_acquire);
     describe_tensors(e);
+    TRY_GOTO(rc, ring_shards_open(e), failed);
     TRY_GOTO(rc, ring_powersgd_open(e), failed);
     TRY_GOTO(rc, ring_use_plan(e, &e->settings.first), failed);
     TRY_GOTO(rc, ring_make_handshake(e), failed);
@@ -262,6 +274,8 @@ static status open_collectives(ring_engine *e)
     for (int r = 0; r < c->world; r++) all[r] = r;
     add_window(&e->memory.shared, windows, &count);
     add_window(&c->params->grads, windows, &count);
+    if (e->settings.sharding != PARAM_SHARD_NONE) add_window(&c->params->params, windows, &count);
+    add_window(&c->params->gathered, windows, &count);
     if (c->params->model->buffer_count > 0) add_window(&c->params->buffers, windows, &count);
     collective_config config = {
         .rank = c->rank,
@@ -311,6 +325,7 @@ static status ring_connect(sync_engine *base, const sync_blob *handshakes)
 static const void *ring_reduced_gradients(sync_engine *base, piece_list *owned)
 {
     const param_set *set = base->context.params;
+    if (set->shards) return ring_reduced_shards(ring_of(base), owned);
     *owned = param_set_pieces(set, 0, set->model->param_count);
     return set->grads.data;
 }
@@ -335,7 +350,8 @@ const bucket_schedule *ring_buckets(const sync_engine *base)
     return &((const ring_engine *)base)->schedule;
 }
 
-/* 2(n-1)/n of the bytes through every rank's adapter, in 2(n-1) steps around a ring, in two otherwise. */
+/* 2(n-1)/n of the bytes through every rank's adapter, in 2(n-1) steps around a ring, in two otherwise; half of it where
+ * gradients are reduce-scattered. */
 int64_t ring_link_bound_ns(const sync_engine *base, int64_t bytes)
 {
     const ring_engine *e = (const ring_engine *)base;
@@ -345,8 +361,8 @@ int64_t ring_link_bound_ns(const sync_engine *base, int64_t bytes)
     bool ring = e->settings.algorithm == COLLECTIVE_ALGORITHM_RING;
     if (e->settings.algorithm == COLLECTIVE_ALGORITHM_TUNED)
         ring = collective_tuning_choose(&e->tuning, n, bytes) == COLLECTIVE_ALGORITHM_RING;
-    int steps = ring ? 2 * (n - 1) : 2;
-    return steps * link->latency_ns + net_link_occupied_ns(link, 2 * (n - 1) * bytes / n);
+    int halves = e->settings.sharding != PARAM_SHARD_NONE ? 1 : 2, steps = ring ? halves * (n - 1) : halves;
+    return steps * link->latency_ns + net_link_occupied_ns(link, halves * (n - 1) * bytes / n);
 }
 
 const sync_engine_type sync_ring = {
@@ -363,13 +379,15 @@ const sync_engine_type sync_ring = {
     .plan_batch = sync_default_plan_batch,
     .scatter_inputs = sync_default_stage,
     .begin_forward = ring_begin_forward,
-    .need = sync_default_param,
-    .place_outputs = sync_default_stage,
+    .need = ring_need,
+    .release = ring_release,
+    .place_outputs = ring_place_outputs,
     .loss = sync_default_loss,
     .scatter_output_gradient = sync_default_stage,
     .ready = ring_ready,
     .finish = ring_finish_step,
     .flush = ring_flush,
+    .gather_parameters = ring_gather_parameters,
     .group_sum = ring_group_sum,
     .reduced_gradients = ring_reduced_gradients,
     .end_step = ring_end_step,

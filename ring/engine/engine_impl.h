@@ -42,7 +42,9 @@ _Static_assert(RING_READY_MARK + RING_AHEAD <= DEVICE_MARKS, "a mark for each jo
     X(BUFFERS, BROADCAST, -2)                                                                                          \
     X(ORDER, BROADCAST, -3)     /* in which gradients became ready on rank 0 */                                        \
     X(ACTIVITY, ALL_GATHER, -4) /* which ranks have data */                                                            \
-    X(GROUP_SUM, ALL_REDUCE, -5)
+    X(GROUP_SUM, ALL_REDUCE, -5)                                                                                       \
+    X(SCATTER, REDUCE_SCATTER, 0) /* a bucket, where state is cut among the ranks: a unit's gradients */               \
+    X(GATHER, ALL_GATHER, -6)     /* a unit's parameters */
 
 #define RING_JOB_ENUM(name, operation, tag) RING_JOB_##name,
 typedef enum ring_job_kind { RING_JOB_LIST(RING_JOB_ENUM) RING_JOB_COUNT } ring_job_kind;
@@ -134,6 +136,27 @@ typedef struct ring_job {
 typedef enum ring_begin { BEGIN_STEP, BEGIN_PARAMETERS, BEGIN_ORDER, BEGIN_ACTIVITY, BEGIN_BUFFERS } ring_begin;
 typedef enum ring_finish { FINISH_MARK, FINISH_WAIT, FINISH_UPDATE } ring_finish;
 
+/* A unit of sharded state in the present pass; the compute thread's. */
+typedef struct ring_unit {
+    uint64_t gather;      /* the all-gather that was posted and not waited for; 0: none */
+    bool begun;           /* the pass has used it */
+    bool present;         /* its parameters are gathered, where they are cut */
+    bool reducing;        /* the reduction of its gradients was posted and not waited for */
+    int left;             /* of its parameters that the pass has yet to release */
+    device_kernel *adder; /* of shards of gradients, where they are cut */
+} ring_unit;
+
+/* ring_shards.c; the compute thread's. */
+typedef struct ring_shards {
+    ring_unit *units;
+    int pass;
+    bool accumulates; /* an earlier micro-batch of the step has gradients */
+    bool updating;    /* the norm is being summed over the ranks */
+    bool holds;       /* whole parameters, or memory for them */
+    int held;         /* units of them */
+    device_memory reduced;
+} ring_shards;
+
 /* Only the compute thread reads and writes these. */
 typedef struct ring_compute {
     sync_step step;
@@ -157,6 +180,7 @@ typedef struct ring_compute {
     ring_wait waits[RING_WAITS]; /* of this step */
     int wait_count;
     bool warm; /* NCCL has made calls of all sizes */
+    bool flushing; /* shards are flushed, buffers are not */
     struct {
         ring_job_kind kind;
         collective_ticket first; /* of its calls */
@@ -203,6 +227,7 @@ struct ring_engine {
     collective_group *host_group;
     ring_memory memory;
     ring_powersgd powersgd;
+    ring_shards shards;
 
     /* The bucket table: the compute thread changes it while no job is in flight. (Of the schedule, how far a
      * step has come is the compute thread's.) */
@@ -231,6 +256,11 @@ static inline ring_engine *ring_of(const sync_engine *e)
 static inline int ring_params(const ring_engine *e)
 {
     return e->base.context.params->model->param_count;
+}
+
+static inline bool ring_is_bucket(ring_job_kind kind)
+{
+    return kind == RING_JOB_BUCKET || kind == RING_JOB_SCATTER;
 }
 
 static inline bool ring_powersgd_active(const ring_engine *e, int64_t step)
@@ -295,6 +325,27 @@ status ring_ready(sync_engine *base, int param);
 status ring_finish_step(sync_engine *base, const sync_step *step);
 status ring_flush(sync_engine *base);
 status ring_group_sum(sync_engine *base, double *values, int count);
+
+/* Waits for the bucket that is to be waited for next. */
+status ring_await_bucket(ring_engine *e);
+
+/* ring_shards.c: nothing unless state is cut among the ranks. */
+status ring_shards_open(ring_engine *e);
+void ring_shards_close(ring_engine *e);
+collective_call ring_scatter_call(const ring_engine *e, int bucket);
+collective_call ring_gather_call(const ring_engine *e, int index);
+status ring_shards_begin_forward(ring_engine *e);
+status ring_need(sync_engine *base, int param);
+status ring_release(sync_engine *base, int param);
+status ring_place_outputs(sync_engine *base, const sync_step *step);
+/* A bucket was posted; it is done. */
+void ring_scatter_posted(ring_engine *e, int bucket);
+status ring_scatter_done(ring_engine *e, int bucket);
+status ring_update_shards(ring_engine *e, const sync_step *step);
+status ring_flush_shards(ring_engine *e);
+status ring_gather_parameters(sync_engine *base);
+void ring_drop_whole(ring_engine *e);
+const void *ring_reduced_shards(ring_engine *e, piece_list *owned);
 
 /* ring_powersgd.c */
 status ring_powersgd_open(ring_engine *e);

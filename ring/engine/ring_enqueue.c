@@ -78,7 +78,7 @@ bool ring_enqueued_done(ring_engine *e, uint64_t ticket)
                         .began_ns = first.began_ns};
     e->shared.times[ticket & e->shared.times_mask] = t;
     ring_add_span(e, &t);
-    if (kind != RING_JOB_BUCKET)
+    if (!ring_is_bucket(kind))
         trace_slice(e->base.context.trace, TRACE_COMMUNICATION, rank_operation_name(ring_operation_of(kind)), TRACE_NO_INDEX,
                     t.started_ns, t.finished_ns);
     return true;
@@ -95,6 +95,7 @@ static status warm_up_call(ring_engine *e, collective_call call)
 /* PowerSGD keeps its factors from step to step: other memory stands in for them. */
 static status warm_up_bucket(ring_engine *e, int k)
 {
+    if (e->settings.sharding) return warm_up_call(e, ring_scatter_call(e, k));
     TRY(warm_up_call(e, ring_bucket_call(e, k)));
     if (e->settings.hook != RING_HOOK_POWERSGD) return STATUS_OK;
     const ring_factors *f = &e->powersgd.factors[k];

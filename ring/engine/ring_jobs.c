@@ -86,7 +86,7 @@ static void trace_bucket(const ring_engine *e, const ring_bucket_record *r)
     if (!trace_is_on(t)) return;
     int64_t taken_ns = r->finished_ns > r->wait_begin_ns ? r->finished_ns : r->wait_begin_ns;
     trace_async(t, "bucket", r->bucket, r->id, r->launched_ns, r->finished_ns);
-    trace_slice(t, TRACE_COMMUNICATION, "all_reduce of bucket", r->bucket, r->started_ns, r->finished_ns);
+    trace_slice(t, TRACE_COMMUNICATION, e->settings.sharding ? "reduce_scatter of bucket" : "all_reduce of bucket", r->bucket, r->started_ns, r->finished_ns);
     trace_flow(t, TRACE_FLOW_BEGIN, TRACE_COMPUTE, r->id, r->ready_ns);
     trace_flow(t, TRACE_FLOW_STEP, TRACE_COMMUNICATION, r->id, r->started_ns);
     trace_flow(t, TRACE_FLOW_END, TRACE_COMPUTE, r->id,
@@ -225,6 +225,8 @@ static collective_call plain_call(const ring_engine *e, const ring_job *job)
     switch (job->kind) {
     case RING_JOB_BUCKET:
         return ring_bucket_call(e, job->index);
+    case RING_JOB_SCATTER:
+        return ring_scatter_call(e, job->index);
     case RING_JOB_PARAMETERS:
         call = arena_broadcast(set->type, set->params.data, set->pieces, set->model->param_count);
         break;
@@ -242,8 +244,14 @@ static collective_call plain_call(const ring_engine *e, const ring_job *job)
     case RING_JOB_GROUP_SUM:
         call = in_place(COLLECTIVE_ALL_REDUCE, DTYPE_F64, job->index, m->group);
         break;
+    case RING_JOB_GATHER:
     case RING_JOB_COUNT:
         break;
+    }
+    if (job->kind == RING_JOB_GATHER) {
+        call = ring_gather_call(e, job->index);
+        call.tag = tag_of(job->kind) - job->index;
+        return call;
     }
     call.tag = tag_of(job->kind);
     call.control = true; /* --algorithm is of the buckets */
@@ -266,7 +274,7 @@ static void show(ring_engine *e, int64_t now_ns)
     if (e->agent_state.head == e->agent_state.tail)
         rank_slot_agent(slot, RANK_START, RANK_NO_BUCKET, now_ns);
     else
-        rank_slot_agent(slot, ring_operation_of(job->kind), job->kind == RING_JOB_BUCKET ? job->index : RANK_NO_BUCKET,
+        rank_slot_agent(slot, ring_operation_of(job->kind), ring_is_bucket(job->kind) ? job->index : RANK_NO_BUCKET,
                         now_ns);
 }
 
@@ -295,7 +303,7 @@ static void end_job(ring_engine *e, const ring_job *job, int64_t now_ns)
     uint64_t ticket = job->ticket;
     e->shared.times[ticket & e->shared.times_mask] = job->times;
     ring_add_span(e, &job->times);
-    if (job->kind != RING_JOB_BUCKET)
+    if (!ring_is_bucket(job->kind))
         trace_slice(e->base.context.trace, TRACE_COMMUNICATION, rank_operation_name(ring_operation_of(job->kind)),
                     TRACE_NO_INDEX, job->times.started_ns, job->times.finished_ns);
     publish_traffic(e);

@@ -37,6 +37,7 @@ status ring_memory_open(ring_engine *e)
     m->bucket_bytes = e->settings.bucket_view ? 0 : wire_bytes + (int64_t)params * RING_BUCKET_ALIGNMENT;
     m->factor_count = factor_count(e);
     m->group_capacity = group_capacity(c->program);
+    if (e->settings.sharding && m->group_capacity == 0) m->group_capacity = 1; /* the norm of gradients */
     int64_t factors = plan_align(m->bucket_bytes);
     int64_t group = factors + plan_align(m->factor_count * (int64_t)sizeof(float));
     int64_t order = group + plan_align(m->group_capacity * (int64_t)sizeof(double));

@@ -12,7 +12,7 @@
 static char *gradient(const ring_engine *e, int param)
 {
     const param_set *set = e->base.context.params;
-    return (char *)set->grads.data + set->pieces[param].offset * dtype_size(set->type);
+    return (char *)set->grads.data + set->grads_placed[param].offset * dtype_size(set->type);
 }
 
 static char *packed(const ring_engine *e, int param)
@@ -183,7 +183,8 @@ static status launch(ring_engine *e, int k)
                                                .bytes = wire_bytes(e, k),
                                                .ready_ns = b->ready_ns};
     b->record = id;
-    return ring_post(e, RING_JOB_BUCKET, k, id, &b->ticket);
+    if (e->settings.sharding != PARAM_SHARD_NONE) ring_scatter_posted(e, k);
+    return ring_post(e, e->settings.sharding != PARAM_SHARD_NONE ? RING_JOB_SCATTER : RING_JOB_BUCKET, k, id, &b->ticket);
 }
 
 static status launch_ready(ring_engine *e)
@@ -330,12 +331,15 @@ status ring_begin_forward(sync_engine *base, const sync_step *step)
     case BEGIN_STEP:
         TRY(check_data(e, step));
         e->compute.step = *step;
+        e->shards.accumulates = !e->compute.period_begins;
+        ring_drop_whole(e);
         e->compute.has_data = (e->compute.has_data && !e->compute.period_begins) || step->samples > 0;
         reset_step(e);
         e->compute.begin = BEGIN_PARAMETERS;
         /* fall through */
     case BEGIN_PARAMETERS:
-        if (!e->compute.started && base->context.world > 1) {
+        /* Where parameters are cut, every rank has its shards of the same ones. */
+        if (!e->compute.started && base->context.world > 1 && e->settings.sharding != PARAM_SHARD_ALL) {
             param_set_forget_bf16_copy(base->context.params);
             TRY(ring_run_job(e, RING_JOB_PARAMETERS, 0));
         }
@@ -353,6 +357,7 @@ status ring_begin_forward(sync_engine *base, const sync_step *step)
     case BEGIN_BUFFERS:
         if (buffers && (e->settings.broadcast_buffers || !e->compute.started)) TRY(share_buffers(e));
     }
+    TRY(ring_shards_begin_forward(e));
     e->compute.begin = BEGIN_STEP;
     e->compute.started = true;
     e->compute.period_begins = false;
@@ -361,11 +366,17 @@ status ring_begin_forward(sync_engine *base, const sync_step *step)
 
 /* ---- ready ------------------------------------------------------------------------------------ */
 
+/* Gradients that are cut are reduced in every micro-batch. */
+static bool reduces(const ring_engine *e)
+{
+    return e->compute.step.synchronize || e->settings.sharding >= PARAM_SHARD_GRADIENTS;
+}
+
 status ring_ready(sync_engine *base, int param)
 {
     ring_engine *e = ring_of(base);
     e->compute.seen[param] = true;
-    if (!e->compute.step.synchronize) return STATUS_OK;
+    if (!reduces(e)) return STATUS_OK;
     if (e->compute.ready[param])
         return graph_changed(e, param,
                              e->compute.unused[param] ? "has a gradient, though the graph is static and the first "
@@ -399,23 +410,34 @@ static void end_recording(ring_engine *e)
     e->compute.rebuild = true;
 }
 
+status ring_await_bucket(ring_engine *e)
+{
+    int k = bucket_to_wait_for(&e->schedule);
+    if (e->schedule.next_launch == k) TRY(launch(e, bucket_launch(&e->schedule))); /* one after another */
+    TRY(ring_await(e, e->compute.buckets[k].ticket, e->compute.buckets[k].record));
+    TRY(e->settings.sharding != PARAM_SHARD_NONE ? ring_scatter_done(e, k) : ring_unpack(e, k));
+    if (bucket_passes(e)) ledger_release(e->base.context.ledger, LEDGER_BUCKETS, wire_bytes(e, k), e->buckets[k].reserved);
+    bucket_arrived(&e->schedule);
+    return STATUS_OK;
+}
+
 /* Waits for one bucket after another, and copies each back while the next is still being reduced. */
 static status wait_for_buckets(ring_engine *e)
 {
-    for (int k; (k = bucket_to_wait_for(&e->schedule)) != BUCKET_NONE; bucket_arrived(&e->schedule)) {
-        if (e->schedule.next_launch == k) TRY(launch(e, bucket_launch(&e->schedule))); /* one after another */
-        TRY(ring_await(e, e->compute.buckets[k].ticket, e->compute.buckets[k].record));
-        TRY(ring_unpack(e, k));
-        if (bucket_passes(e))
-            ledger_release(e->base.context.ledger, LEDGER_BUCKETS, wire_bytes(e, k), e->buckets[k].reserved);
-    }
+    while (bucket_to_wait_for(&e->schedule) != BUCKET_NONE) TRY(ring_await_bucket(e));
     return STATUS_OK;
+}
+
+static status update(ring_engine *e, const sync_step *step)
+{
+    if (e->settings.sharding != PARAM_SHARD_NONE) return ring_update_shards(e, step);
+    return sync_update_parameters(&e->base, step, e->base.context.params->grads.data, &e->compute.norm_scratch);
 }
 
 status ring_finish_step(sync_engine *base, const sync_step *step)
 {
     ring_engine *e = ring_of(base);
-    if (!step->synchronize) return STATUS_OK;
+    if (!reduces(e)) return STATUS_OK;
     switch (e->compute.finish) {
     case FINISH_MARK:
         TRY(mark_missing(e));
@@ -427,10 +449,12 @@ status ring_finish_step(sync_engine *base, const sync_step *step)
         e->compute.finish = FINISH_UPDATE;
         /* fall through */
     case FINISH_UPDATE:
-        TRY(sync_update_parameters(base, step, base->context.params->grads.data, &e->compute.norm_scratch));
+        if (!step->synchronize) break;
+        TRY(update(e, step));
     }
-    end_recording(e);
     e->compute.finish = FINISH_MARK;
+    if (!step->synchronize) return STATUS_OK;
+    end_recording(e);
     e->compute.first_done = e->compute.period_begins = true;
     return STATUS_OK;
 }
@@ -440,7 +464,11 @@ status ring_finish_step(sync_engine *base, const sync_step *step)
 status ring_flush(sync_engine *base)
 {
     ring_engine *e = ring_of(base);
-    return ring_has_buffers(e) ? ring_run_job(e, RING_JOB_BUFFERS, e->compute.root) : STATUS_OK;
+    if (!e->compute.flushing) TRY(ring_flush_shards(e));
+    e->compute.flushing = true;
+    if (ring_has_buffers(e)) TRY(ring_run_job(e, RING_JOB_BUFFERS, e->compute.root));
+    e->compute.flushing = false;
+    return STATUS_OK;
 }
 
 status ring_group_sum(sync_engine *base, double *values, int count)

@@ -145,6 +145,22 @@ static status check(const ring_options *o, const ring_settings *s)
     return STATUS_OK;
 }
 
+/* Units are the buckets of sharded state, and every rank has a part in each. */
+static status check_sharded(const ring_options *o)
+{
+    const struct {
+        const char *name;
+        bool given;
+    } options_of_others[] = {{"bucket-view", o->bucket_view},          {"allreduce-fp32", o->allreduce_fp32},
+                             {"find-unused-parameters", o->find_unused}, {"static-graph", o->static_graph},
+                             {"comm-hook", o->hook != RING_HOOK_NONE},   {"join", o->join != RING_JOIN_NONE},
+                             {"order", o->order > 0},                    {"predivide", o->predivide > 0}};
+    for (size_t i = 0; i < sizeof options_of_others / sizeof options_of_others[0]; i++)
+        if (options_of_others[i].given)
+            return refuse(options_of_others[i].name, "expected a policy whose ranks have all gradients, as ddp");
+    return STATUS_OK;
+}
+
 /* With `auto` the device is to decide on the library, and so on its default. */
 static status resolve_algorithm(const ring_options *o, ring_settings *s)
 {
@@ -179,7 +195,10 @@ status ring_settings_resolve(const ring_options *o, int divide, const char *poli
         .powersgd_rank = (int)o->powersgd_rank,
         .powersgd_start = o->powersgd_start,
         .join = (ring_join)o->join,
+        .sharding = row->sharding,
     };
+    if (s->sharding != PARAM_SHARD_NONE) TRY(check_sharded(o));
+    if (s->sharding != PARAM_SHARD_NONE) s->bucket_view = true;
     if (divide != SHARED_DIVIDE_POLICY) s->divide_before = divide == SHARED_DIVIDE_BEFORE;
     if (o->broadcast_buffers != RING_CHOICE_POLICY)
         s->broadcast_buffers = o->broadcast_buffers == RING_CHOICE_YES;
@@ -215,7 +234,8 @@ status ring_program_buckets(const ring_settings *s, const nn_program *program, b
         rc = fail(STATUS_SYSTEM, "no memory for the buckets of model %s", m->name);
         goto out;
     }
-    for (int i = 0; i < count; i++) tensors[i] = (bucket_tensor){m->params[i].elements, program->config.type};
+    for (int i = 0; i < count; i++)
+        tensors[i] = (bucket_tensor){m->params[i].elements, program->config.type, m->params[i].unit};
     ring_complete_order(program->ready_order, program->ready_count, count, order);
     TRY_GOTO(rc, bucket_schedule_open(count, out), out);
     bucket_assign(later ? &s->later.buckets : &s->first.buckets, tensors, count, order, out);
@@ -235,7 +255,7 @@ static void write_plan(const char *name, const ring_step_plan *p, text_buffer *o
 
 void ring_settings_write(const ring_settings *s, text_buffer *out)
 {
-    text_append(out, "policy=%s\n", s->policy->name);
+    text_append(out, "policy=%s\n", s->policy->name); /* with what it cuts */
     write_plan("first", &s->first, out);
     write_plan("later", &s->later, out);
     text_append(out,

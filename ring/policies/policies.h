@@ -1,6 +1,7 @@
 /* The policies: POLICY(name, source, summary, fields of ring_policy). This file is included where POLICY says what becomes
  * of a row; options override fields. Sources: PyTorch's torch/nn/parallel/distributed.py and, since there is one, its
- * torch/csrc/distributed/c10d/reducer.cpp, in the versions named; NVIDIA's apex/parallel/distributed.py. */
+ * torch/csrc/distributed/c10d/reducer.cpp, in the versions named; NVIDIA's apex/parallel/distributed.py; Rajbhandari et al.,
+ * "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", SC 2020. */
 
 /* Buckets of a step: when one is closed (bucket_rule), the order of tensors, and limits in MiB or elements. */
 #define BUCKETS_REACH(order, first, others)                                                                  \
@@ -9,6 +10,7 @@
 #define BUCKETS_WITHIN(order, limit) {BUCKET_WITHIN_BYTES, BUCKET_ORDER_##order, (limit) << 20, (limit) << 20}
 #define BUCKETS_ONE(order) {BUCKET_ONE, BUCKET_ORDER_##order, 0, 0}
 #define BUCKETS_EACH(order) {BUCKET_EACH, BUCKET_ORDER_##order, 0, 0}
+#define BUCKETS_UNITS {BUCKET_UNITS, BUCKET_ORDER_READY, 0, 0}
 
 POLICY("ddp", "torch.nn.parallel.DistributedDataParallel since 2022 (pull requests 35137, 72843)",
        "25 MiB buckets in the order in which gradients became ready, overlapped from the second step on",
@@ -38,3 +40,15 @@ POLICY("flat", "the textbook's: gradients as one vector", "one bucket, after the
        .first = {BUCKETS_ONE(REGISTRATION), RING_AFTER_BACKWARD})
 POLICY("naive", "the textbook's first attempt: one collective per parameter",
        "every gradient by itself, as soon as it is ready", .first = {BUCKETS_EACH(REVERSE), RING_WHEN_READY})
+POLICY("zero1", "ZeRO stage 1, optimizer state (Rajbhandari et al., SC 2020)",
+       "a unit's gradients reduce-scattered when ready, each rank updates its shard, parameters all-gathered",
+       .first = {BUCKETS_UNITS, RING_WHEN_READY}, .divide_before = true, .broadcast_buffers = true,
+       .sharding = PARAM_SHARD_STATE)
+POLICY("zero2", "ZeRO stage 2, and gradients (Rajbhandari et al., SC 2020)",
+       "as zero1; of gradients only shards are kept, and added up over micro-batches",
+       .first = {BUCKETS_UNITS, RING_WHEN_READY}, .divide_before = true, .broadcast_buffers = true,
+       .sharding = PARAM_SHARD_GRADIENTS)
+POLICY("zero3", "ZeRO stage 3, and parameters (Rajbhandari et al., SC 2020)",
+       "as zero2; a unit's parameters are all-gathered before each pass uses them, and dropped after it",
+       .first = {BUCKETS_UNITS, RING_WHEN_READY}, .divide_before = true, .broadcast_buffers = true,
+       .sharding = PARAM_SHARD_ALL)

@@ -36,6 +36,7 @@ typedef struct ring_policy {
                              * has data) */
     bool serial;            /* a bucket is launched when the one before it has been copied back */
     ring_bucket_lifetime lifetime;
+    param_sharding sharding; /* what is cut among the ranks; buckets are then units, reduced in place */
 } ring_policy;
 
 /* The table, ring/policies/policies.h. */
@@ -87,6 +88,8 @@ typedef struct ring_settings {
     ring_bucket_lifetime lifetime;
     double predivide; /* before the sum, where divide_before is false; the rest after it */
     bool bucket_view, find_unused, static_graph;
+    param_sharding sharding;
+    param_keep keeps;
     ring_hook hook;
     bool wire_fp32; /* gradients are sent and summed in float32, float64 ones too */
     int powersgd_rank;

@@ -21,6 +21,9 @@ static const struct {
     {&sync_ring, "ddp", "--algorithm two-shot"},
     {&sync_ring, "apex", "--algorithm ring --message-size 40"},
     {&sync_ring, "torch-0.4.1", ""},
+    {&sync_ring, "zero1", ""},
+    {&sync_ring, "zero2", "--algorithm two-shot"},
+    {&sync_ring, "zero3", ""},
 };
 enum { ENGINES = sizeof engines / sizeof engines[0] };
 

@@ -30,6 +30,9 @@ static const engine_case cases[] = {
     {&sync_ring, "ddp", "--algorithm two-shot", WORLD, true},
     {&sync_ring, "apex", "--algorithm ring --message-size 40", WORLD, true},
     {&sync_ring, "torch-0.4.1", "", WORLD, true},
+    {&sync_ring, "zero1", "", WORLD, true},
+    {&sync_ring, "zero2", "--algorithm two-shot", WORLD, true},
+    {&sync_ring, "zero3", "", WORLD, true},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
@@ -53,7 +56,7 @@ static _Thread_local spoiled_engine spoiled;
 static status spoiled_ready(sync_engine *e, int param)
 {
     const param_set *set = e->context.params;
-    if (spoiled.spoils && param == BAD_PARAM) ((float *)set->grads.data)[set->pieces[param].offset] = NAN;
+    if (spoiled.spoils && param == BAD_PARAM) ((float *)set->grads.data)[set->grads_placed[param].offset] = NAN;
     return spoiled.original->ready(e, param);
 }
 
@@ -67,7 +70,7 @@ static void spoil_engine(sync_engine *e)
 static void look(const training_rank *r, experiment *x)
 {
     const param_set *set = trainer_params(r->trainer);
-    const float *values = set->params.data;
+    const float *values = param_set_values(set);
     bool finite = true;
     for (int p = 0; p < set->model->param_count; p++)
         for (int64_t i = 0; i < set->pieces[p].count; i++) finite = finite && isfinite(values[set->pieces[p].offset + i]);
@@ -89,6 +92,7 @@ static status train(training_rank *r)
         rc = trainer_step(r->trainer, r->source, step++, batch, &result);
     }
     if (rc == STATUS_OK) rc = sync_flush(trainer_engine(r->trainer));
+    if (rc == STATUS_OK) rc = sync_gather_parameters(trainer_engine(r->trainer));
     e->type = spoiled.original;
     TRY(rc);
     look(r, x);

@@ -22,6 +22,9 @@ static const training_config cases[] = {
     {.model = "lenet", .engine = &sync_ring, .world = 2, .batch = 2},
     {.model = "lenet", .engine = &sync_ring, .policy = "torch-0.4.1", .world = 2, .batch = 2, .inline_progress = true},
     {.model = "resnet18", .image = 32, .classes = 10, .engine = &sync_ring, .world = 2, .batch = 2},
+    {.model = "wine_mlp", .engine = &sync_ring, .policy = "zero1", .world = 3, .batch = 8},
+    {.model = "lenet", .engine = &sync_ring, .policy = "zero2", .world = 2, .batch = 2, .inline_progress = true},
+    {.model = "lenet", .engine = &sync_ring, .policy = "zero3", .world = 3, .batch = 2},
 };
 
 typedef struct sight {

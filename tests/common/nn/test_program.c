@@ -114,7 +114,59 @@ static void operands_are_read_and_written_within_the_lives_of_their_values(void 
     }
 }
 
-static void every_parameter_is_needed_once_and_becomes_ready_once(void **state)
+static bool uses(const nn_op *op, int param)
+{
+    for (int s = 0; s < OP_MAX_OPERANDS; s++) {
+        const nn_operand *o = &op->operands[s];
+        bool parameter = o->space == NN_SPACE_PARAM || o->space == NN_SPACE_BF16_COPY || o->space == NN_SPACE_GRAD;
+        if (parameter && o->index == param) return true;
+    }
+    return false;
+}
+
+/* Counts how often `param` is in a list of the operations [begin, end), and finds the last one that has it. */
+static int count_in(const nn_program *p, int param, int begin, int end, bool releases, int *at)
+{
+    int count = 0;
+    for (int o = begin; o < end; o++) {
+        const nn_op *op = &p->ops[o];
+        const int *list = releases ? p->releases + op->release_first : p->needs + op->need_first;
+        for (int i = 0; i < (releases ? op->release_count : op->need_count); i++)
+            if (list[i] == param) count++, *at = o;
+    }
+    return count;
+}
+
+static void expect_uses(const program_case *c, const nn_program *p, int param, int begin, int end)
+{
+    int first = -1, last = -1, needed = -1, released = -1;
+    for (int o = begin; o < end; o++) {
+        if (!uses(&p->ops[o], param)) continue;
+        if (first < 0) first = o;
+        last = o;
+    }
+    int needs = count_in(p, param, begin, end, false, &needed), releases = count_in(p, param, begin, end, true, &released);
+    if (needs != (first >= 0) || releases != needs || needed != first || released != last)
+        fail_msg("%s: %s is used by operations %d to %d, needed %d times at %d, released %d times at %d", c->name,
+                 p->model->params[param].name, first, last, needs, needed, releases, released);
+}
+
+static void each_pass_needs_a_parameter_before_its_first_use_and_releases_it_after_its_last(void **state)
+{
+    (void)state;
+    for (int i = 0; i < CASES; i++) {
+        nn_model *m = NULL;
+        nn_program *p = compile(&cases[i], NN_TRAIN, &m);
+        for (int j = 0; j < m->param_count; j++) {
+            expect_uses(&cases[i], p, j, 0, p->forward_end);
+            expect_uses(&cases[i], p, j, p->loss_end, p->op_count);
+        }
+        nn_program_free(&p);
+        nn_model_free(&m);
+    }
+}
+
+static void every_parameter_is_needed_once_in_each_pass_and_becomes_ready_once(void **state)
 {
     (void)state;
     for (int i = 0; i < CASES; i++) {
@@ -128,7 +180,7 @@ static void every_parameter_is_needed_once_and_becomes_ready_once(void **state)
             for (int j = 0; j < op->ready_count; j++) ready[p->ready_order[op->ready_first + j]]++;
         }
         for (int j = 0; j < m->param_count; j++)
-            if (needed[j] != 1 || ready[j] != 1)
+            if (needed[j] != 2 || ready[j] != 1)
                 fail_msg("%s: %s is needed %d and ready %d times", cases[i].name, m->params[j].name,
                          needed[j], ready[j]);
         assert_int_equal(p->ready_count, m->param_count);
@@ -455,7 +507,8 @@ int main(void)
         cmocka_unit_test(values_that_live_together_never_overlap),
         cmocka_unit_test(planned_memory_is_within_five_percent_of_the_largest_live_sum),
         cmocka_unit_test(operands_are_read_and_written_within_the_lives_of_their_values),
-        cmocka_unit_test(every_parameter_is_needed_once_and_becomes_ready_once),
+        cmocka_unit_test(every_parameter_is_needed_once_in_each_pass_and_becomes_ready_once),
+        cmocka_unit_test(each_pass_needs_a_parameter_before_its_first_use_and_releases_it_after_its_last),
         cmocka_unit_test(gradients_of_resnets_become_ready_in_reverse_order_of_registration),
         cmocka_unit_test(a_tied_table_is_ready_only_behind_its_second_use),
         cmocka_unit_test(batchnorm_takes_in_every_addition_and_activation_of_a_resnet),

@@ -39,11 +39,15 @@ typedef struct small_case {
 
 #define F(n)                                                                                                 \
     {                                                                                                        \
-        n, DTYPE_F32                                                                                         \
+        n, DTYPE_F32, 0                                                                                      \
+    }
+#define U(n, unit)                                                                                           \
+    {                                                                                                        \
+        n, DTYPE_F32, unit                                                                                   \
     }
 #define D(n)                                                                                                 \
     {                                                                                                        \
-        n, DTYPE_F64                                                                                         \
+        n, DTYPE_F64, 0                                                                                      \
     }
 
 static const small_case small_cases[] = {
@@ -67,6 +71,12 @@ static const small_case small_cases[] = {
      {0},
      "0 | 1 | 2 4 | 3 5"},
     /* the other rules and orders */
+    {"units, in the order in which the last of each is ready",
+     {BUCKET_UNITS, BUCKET_ORDER_REVERSE, 0, 0},
+     {U(10, 2), U(10, 0), U(10, 0), U(10, 1), U(10, 2)},
+     5,
+     {0},
+     "3 | 2 1 | 4 0"},
     {"reverse order",
      {BUCKET_REACH_BYTES, BUCKET_ORDER_REVERSE, 40, 80},
      {F(10), F(10), F(10), F(10)},
@@ -133,7 +143,7 @@ static int model_tensors(const char *name, bucket_tensor *out)
     assert_int_equal(model_build(&options, &m), STATUS_OK);
     int count = m->param_count;
     assert_true(count <= MOST);
-    for (int i = 0; i < count; i++) out[i] = (bucket_tensor){m->params[i].elements, DTYPE_F32};
+    for (int i = 0; i < count; i++) out[i] = (bucket_tensor){m->params[i].elements, DTYPE_F32, m->params[i].unit};
     nn_model_free(&m);
     return count;
 }
@@ -191,7 +201,7 @@ static void every_tensor_is_in_one_bucket_of_its_type(void **state)
     static bucket_tensor tensors[MOST];
     static int ready[MOST];
     for (int i = 0; i < MOST; i++) {
-        tensors[i] = (bucket_tensor){1 + i * 37 % 1000, i % 3 ? DTYPE_F32 : DTYPE_F64};
+        tensors[i] = (bucket_tensor){1 + i * 37 % 1000, i % 3 ? DTYPE_F32 : DTYPE_F64, i % 3};
         ready[i] = (i * 5 + 3) % MOST; /* 5 and 512 have no common factor: a permutation */
     }
     bucket_schedule schedule;

@@ -223,7 +223,7 @@ static void unused_parameters_count_as_zero(void **state)
     (void)state;
     static const char *const words[] = {"--find-unused-parameters", "--static-graph"};
     for (int i = 0; i < 2; i++)
-        for (int p = 0; p < RING_POLICIES; p++) {
+        for (int p = 0; p < RING_POLICIES && !ring_policies[p].sharding; p++) {
             engine_job job = {
                 .policy = ring_policies[p].name, .words = {words[i]}, .world = 3, .body = run_unused};
             engine_job_run_well(&job);

@@ -121,6 +121,9 @@ static const field_case field_cases[] = {
     {"torch-0.4.1-gloo", true, true, false, false, RING_WHEN_READY, RING_WHEN_READY, RING_BUCKETS_PASS},
     {"flat", false, false, false, false, RING_AFTER_BACKWARD, RING_AFTER_BACKWARD, RING_BUCKETS_PERSIST},
     {"naive", false, false, false, false, RING_WHEN_READY, RING_WHEN_READY, RING_BUCKETS_PERSIST},
+    {"zero1", true, true, false, false, RING_WHEN_READY, RING_WHEN_READY, RING_BUCKETS_PERSIST},
+    {"zero2", true, true, false, false, RING_WHEN_READY, RING_WHEN_READY, RING_BUCKETS_PERSIST},
+    {"zero3", true, true, false, false, RING_WHEN_READY, RING_WHEN_READY, RING_BUCKETS_PERSIST},
 };
 
 static void every_policy_is_in_the_table_with_its_source(void **state)

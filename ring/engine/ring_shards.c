@@ -1,0 +1,431 @@
+/* Sharded state: zero1, zero2, zero3. Gradients of a unit are reduce-scattered when all are ready (they are
+ * its bucket), each rank updates its shards, and parameters are all-gathered: after the update, or, where
+ * they are cut themselves, before each pass uses them, one unit ahead:
+ *
+ *     forward    compute         | unit 0 | unit 1 | unit 2 |
+ *                all-gather    0 | 1      | 2      |
+ *     backward   compute                  | unit 2 | unit 1 | unit 0 |
+ *                communication          2 | gather 1, scatter 2 | gather 0, scatter 1 | scatter 0
+ */
+#include "ring/engine/engine_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static param_set *set_of(const ring_engine *e)
+{
+    return e->base.context.params;
+}
+
+static const param_shards *shards_of(const ring_engine *e)
+{
+    return set_of(e)->shards;
+}
+
+static int size_of(const ring_engine *e)
+{
+    return dtype_size(set_of(e)->type);
+}
+
+static char *element(const ring_engine *e, const device_memory *memory, int64_t offset)
+{
+    return (char *)memory->data + offset * size_of(e);
+}
+
+/* ---- open ------------------------------------------------------------------------------------- */
+
+static status open_adders(ring_engine *e)
+{
+    const param_shards *s = shards_of(e);
+    for (int u = 0; u < s->unit_count; u++) {
+        op_desc op;
+        memset(&op, 0, sizeof op); /* padding included: descriptions are compared as bytes */
+        op.kind = OP_add;
+        op.type = set_of(e)->type;
+        op.u.elementwise.count = s->units[u].shard;
+        TRY(device_prepare(e->base.context.device, &op, NULL, &e->shards.units[u].adder));
+    }
+    return STATUS_OK;
+}
+
+status ring_shards_open(ring_engine *e)
+{
+    const param_shards *s = shards_of(e);
+    if (!s) return STATUS_OK;
+    const device_info *info = device_get_info(e->base.context.device);
+    if (s->config.stage == PARAM_SHARD_ALL && e->base.context.program->config.bf16)
+        return fail(STATUS_CONFIG, "--bf16: expected a policy that keeps whole parameters, got %s",
+                    e->settings.policy->name);
+    if (info->real && !info->host_addressable && !e->stream)
+        return fail(STATUS_CONFIG, "--collective: expected nccl with %s between GPUs, got %s",
+                    e->settings.policy->name, e->settings.collective);
+    e->shards.units = calloc((size_t)s->unit_count + 1, sizeof *e->shards.units);
+    if (!e->shards.units) return fail(STATUS_SYSTEM, "no memory for the ring engine");
+    ring_complete_order(e->base.context.program->ready_order, e->base.context.program->ready_count,
+                        ring_params(e), e->compute.order);
+    return s->config.stage >= PARAM_SHARD_GRADIENTS ? open_adders(e) : STATUS_OK;
+}
+
+void ring_shards_close(ring_engine *e)
+{
+    const param_shards *s = shards_of(e);
+    for (int u = 0; e->shards.units && u < s->unit_count; u++) device_release(&e->shards.units[u].adder);
+    free(e->shards.units);
+    device_free(e->base.context.device, &e->shards.reduced);
+}
+
+/* ---- calls ------------------------------------------------------------------------------------ */
+
+static char *gradients_of(const ring_engine *e, int unit)
+{
+    const param_unit *u = &shards_of(e)->units[unit];
+    bool cut = e->settings.sharding >= PARAM_SHARD_GRADIENTS;
+    return element(e, &set_of(e)->grads, cut ? u->gradients : u->whole.offset);
+}
+
+/* The first micro-batch of a step writes the shard; later ones are added to it. */
+static bool scatters_to_shard(const ring_engine *e)
+{
+    return e->settings.sharding >= PARAM_SHARD_GRADIENTS && !e->shards.accumulates;
+}
+
+collective_call ring_scatter_call(const ring_engine *e, int k)
+{
+    const param_shards *s = shards_of(e);
+    int unit = s->unit_of[e->schedule.tensors[e->schedule.buckets[k].first]];
+    const param_unit *u = &s->units[unit];
+    char *whole = gradients_of(e, unit), *own = whole + s->config.rank * u->shard * size_of(e);
+    if (scatters_to_shard(e)) own = element(e, &set_of(e)->grad_shards, u->at);
+    return (collective_call){.kind = COLLECTIVE_REDUCE_SCATTER,
+                             .op = ring_means_in_flight(e) ? REDUCE_MEAN : REDUCE_SUM,
+                             .type = set_of(e)->type,
+                             .tag = k,
+                             .count = u->whole.count,
+                             .in = {.base = whole},
+                             .out = {.base = own}};
+}
+
+/* Where a job of kind GATHER puts a unit: its index is that of the unit plus one of these times the number of
+ * units. */
+enum { TO_FORWARD, TO_BACKWARD, TO_WHOLE };
+
+collective_call ring_gather_call(const ring_engine *e, int index)
+{
+    const param_shards *s = shards_of(e);
+    const param_set *set = set_of(e);
+    int unit = index % s->unit_count, to = index / s->unit_count;
+    const param_unit *u = &s->units[unit];
+    bool cut = s->config.stage == PARAM_SHARD_ALL;
+    char *out = !cut             ? element(e, &set->params, u->whole.offset)
+                : to == TO_WHOLE ? element(e, &set->whole, u->whole.offset)
+                                 : element(e, &set->gathered, u->gathered[to]);
+    char *in = cut ? element(e, &set->params, u->at) : out + s->config.rank * u->shard * size_of(e);
+    return (collective_call){.kind = COLLECTIVE_ALL_GATHER,
+                             .type = set->type,
+                             .count = u->whole.count,
+                             .in = {.base = in},
+                             .out = {.base = out}};
+}
+
+/* ---- parameters ------------------------------------------------------------------------------- */
+
+static void count_gathered(ring_engine *e, int unit,
+                           void (*change)(ledger *l, ledger_class c, int64_t logical, int64_t reserved))
+{
+    const param_unit *u = &shards_of(e)->units[unit];
+    change(e->base.context.ledger, LEDGER_GATHERED, u->elements * size_of(e), u->whole.count * size_of(e));
+}
+
+static void count_gradients(ring_engine *e, int unit,
+                            void (*change)(ledger *l, ledger_class c, int64_t logical, int64_t reserved))
+{
+    const param_unit *u = &shards_of(e)->units[unit];
+    change(e->base.context.ledger, LEDGER_BUCKETS, u->elements * size_of(e), u->whole.count * size_of(e));
+}
+
+/* Posts the all-gather of the unit at `position` of the present pass, unless there is none or it is there. */
+static status gather(ring_engine *e, int position)
+{
+    const param_shards *s = shards_of(e);
+    int pass = e->shards.pass;
+    if (position >= s->order_count[pass]) return STATUS_OK;
+    int unit = s->order[pass][position];
+    ring_unit *u = &e->shards.units[unit];
+    if (u->present || u->gather > 0) return STATUS_OK;
+    TRY(ring_post(e, RING_JOB_GATHER, unit + pass * s->unit_count, 0, &u->gather));
+    count_gathered(e, unit, ledger_acquire);
+    return STATUS_OK;
+}
+
+/* A pass begins. */
+static status begin_pass(ring_engine *e, int pass)
+{
+    const param_shards *s = shards_of(e);
+    e->shards.pass = pass;
+    for (int u = 0; u < s->unit_count; u++) {
+        e->shards.units[u].left = s->units[u].uses[pass];
+        e->shards.units[u].begun = false;
+    }
+    return s->config.stage == PARAM_SHARD_ALL ? gather(e, 0) : STATUS_OK;
+}
+
+status ring_shards_begin_forward(ring_engine *e)
+{
+    if (!shards_of(e)) return STATUS_OK;
+    return begin_pass(e, PARAM_FORWARD);
+}
+
+status ring_place_outputs(sync_engine *base, const sync_step *step)
+{
+    ring_engine *e = ring_of(base);
+    (void)step;
+    return shards_of(e) ? begin_pass(e, PARAM_BACKWARD) : STATUS_OK;
+}
+
+static status await_gather(ring_engine *e, ring_unit *u)
+{
+    if (u->gather == 0) return STATUS_OK;
+    TRY(ring_await(e, u->gather, 0));
+    u->gather = 0;
+    return STATUS_OK;
+}
+
+static bool overlap(const param_unit *a, const param_unit *b)
+{
+    return a->gradients < b->gradients + b->whole.count && b->gradients < a->gradients + a->whole.count;
+}
+
+/* The place of a unit's gradients is free when those that were there have been reduced. */
+static status free_gradients(ring_engine *e, int unit)
+{
+    const param_shards *s = shards_of(e);
+    for (int v = 0; v < s->unit_count; v++)
+        while (v != unit && e->shards.units[v].reducing && overlap(&s->units[v], &s->units[unit]))
+            TRY(ring_await_bucket(e));
+    return STATUS_OK;
+}
+
+/* Before a pass first uses a unit. */
+static status begin_unit(ring_engine *e, int unit)
+{
+    const param_shards *s = shards_of(e);
+    ring_unit *u = &e->shards.units[unit];
+    int position = s->units[unit].position[e->shards.pass];
+    if (s->config.stage == PARAM_SHARD_ALL) {
+        TRY(gather(e, position)); /* posted by the unit before it */
+        TRY(gather(e, position + 1));
+    }
+    TRY(await_gather(e, u));
+    u->present = s->config.stage == PARAM_SHARD_ALL;
+    if (e->shards.pass == PARAM_FORWARD || s->config.stage < PARAM_SHARD_GRADIENTS) return STATUS_OK;
+    TRY(free_gradients(e, unit));
+    count_gradients(e, unit, ledger_acquire);
+    return STATUS_OK;
+}
+
+status ring_need(sync_engine *base, int param)
+{
+    ring_engine *e = ring_of(base);
+    const param_shards *s = shards_of(e);
+    if (!s || e->shards.units[s->unit_of[param]].begun) return STATUS_OK;
+    TRY(begin_unit(e, s->unit_of[param]));
+    e->shards.units[s->unit_of[param]].begun = true;
+    return STATUS_OK;
+}
+
+status ring_release(sync_engine *base, int param)
+{
+    ring_engine *e = ring_of(base);
+    const param_shards *s = shards_of(e);
+    ring_unit *u = &e->shards.units[s->unit_of[param]];
+    bool stays = e->shards.pass == PARAM_FORWARD && s->units[s->unit_of[param]].keeps;
+    if (--u->left > 0 || !u->present || stays) return STATUS_OK;
+    u->present = false;
+    count_gathered(e, s->unit_of[param], ledger_release);
+    return STATUS_OK;
+}
+
+/* ---- gradients -------------------------------------------------------------------------------- */
+
+static int unit_of_bucket(const ring_engine *e, int k)
+{
+    return shards_of(e)->unit_of[e->schedule.tensors[e->schedule.buckets[k].first]];
+}
+
+void ring_scatter_posted(ring_engine *e, int k)
+{
+    e->shards.units[unit_of_bucket(e, k)].reducing = true;
+}
+
+status ring_scatter_done(ring_engine *e, int k)
+{
+    int unit = unit_of_bucket(e, k);
+    const param_unit *u = &shards_of(e)->units[unit];
+    e->shards.units[unit].reducing = false;
+    if (e->settings.sharding < PARAM_SHARD_GRADIENTS) return STATUS_OK;
+    count_gradients(e, unit, ledger_release);
+    if (scatters_to_shard(e)) return STATUS_OK;
+    char *sum = element(e, &set_of(e)->grad_shards, u->at);
+    void *operands[OP_MAX_OPERANDS] = {[ADD_A] = sum,
+                                       [ADD_B] = gradients_of(e, unit) +
+                                                 shards_of(e)->config.rank * u->shard * size_of(e),
+                                       [ADD_Y] = sum};
+    return device_launch(e->base.context.compute, e->shards.units[unit].adder, operands, &(op_scalars){0},
+                         NULL);
+}
+
+/* ---- the update ------------------------------------------------------------------------------- */
+
+/* This rank's shards of a unit, as arenas of shards: of gradients, of parameters. */
+static char *as_shards(const ring_engine *e, const device_memory *memory, bool cut, int unit)
+{
+    return element(e, memory,
+                   cut ? 0 : param_shard_of(shards_of(e), unit).offset - shards_of(e)->units[unit].at);
+}
+
+static char *gradient_shards(const ring_engine *e, int unit)
+{
+    bool cut = e->settings.sharding >= PARAM_SHARD_GRADIENTS;
+    return as_shards(e, cut ? &set_of(e)->grad_shards : &set_of(e)->grads, cut, unit);
+}
+
+static piece_list pieces_of(const ring_engine *e, int unit)
+{
+    const param_unit *u = &shards_of(e)->units[unit];
+    return (piece_list){shards_of(e)->pieces + u->first, u->count};
+}
+
+/* The squared norm of the average: of this rank's shards, then of all. */
+static status sum_squares(ring_engine *e)
+{
+    const sync_context *c = &e->base.context;
+    e->compute.norm_scratch = 0;
+    for (int u = 0; u < shards_of(e)->unit_count; u++)
+        if (pieces_of(e, u).count > 0)
+            TRY(optimizer_sum_squares(c->optimizer, c->compute, gradient_shards(e, u), pieces_of(e, u),
+                                      &e->compute.norm_scratch));
+    if (e->stream)
+        return device_upload(c->compute, e->memory.group, &e->compute.norm_scratch, DTYPE_F64, DTYPE_F64, 1);
+    *e->memory.group = e->compute.norm_scratch;
+    return STATUS_OK;
+}
+
+static status read_norm(ring_engine *e)
+{
+    if (!e->stream) {
+        e->compute.norm_scratch = *e->memory.group;
+        return STATUS_OK;
+    }
+    TRY(device_download(e->base.context.compute, &e->compute.norm_scratch, e->memory.group, DTYPE_F64,
+                        DTYPE_F64, 1));
+    return device_stream_synchronize(e->base.context.compute);
+}
+
+static status update_unit(ring_engine *e, const sync_step *step, int unit, double scale)
+{
+    const sync_context *c = &e->base.context;
+    bool cut = e->settings.sharding == PARAM_SHARD_ALL;
+    if (pieces_of(e, unit).count == 0) return STATUS_OK;
+    return optimizer_update(c->optimizer, c->compute, as_shards(e, &set_of(e)->params, cut, unit),
+                            gradient_shards(e, unit), pieces_of(e, unit), step->index - step->skipped,
+                            step->learning_rate, scale);
+}
+
+/* Every rank has the whole parameters again: gathered in the order of the next forward pass, which waits unit
+ * by unit. */
+static status gather_updated(ring_engine *e)
+{
+    const param_shards *s = shards_of(e);
+    if (s->config.stage == PARAM_SHARD_ALL) return STATUS_OK;
+    param_set_forget_bf16_copy(set_of(e));
+    for (int i = 0; i < s->order_count[PARAM_FORWARD]; i++) {
+        int unit = s->order[PARAM_FORWARD][i];
+        TRY(ring_post(e, RING_JOB_GATHER, unit, 0, &e->shards.units[unit].gather));
+    }
+    return STATUS_OK;
+}
+
+static status await_gathers(ring_engine *e)
+{
+    for (int u = 0; u < shards_of(e)->unit_count; u++) TRY(await_gather(e, &e->shards.units[u]));
+    return STATUS_OK;
+}
+
+status ring_update_shards(ring_engine *e, const sync_step *step)
+{
+    double scale = 1.0;
+    bool skipped = false;
+    if (!e->shards.updating) {
+        TRY(await_gathers(e)); /* of what the forward pass did not use */
+        TRY(sync_begin_update(&e->base));
+        if (sync_update_needs_norm(&e->base)) TRY(sum_squares(e));
+    }
+    e->shards.updating = true;
+    if (sync_update_needs_norm(&e->base)) {
+        TRY(ring_run_job(e, RING_JOB_GROUP_SUM, 1));
+        TRY(read_norm(e));
+        TRY(sync_scale_update(&e->base, step, e->compute.norm_scratch, &scale, &skipped));
+    }
+    e->shards.updating = false;
+    for (int u = 0; u < shards_of(e)->unit_count && !skipped; u++) TRY(update_unit(e, step, u, scale));
+    status rc = sync_end_update(&e->base, step, skipped);
+    return rc == STATUS_OK ? gather_updated(e)
+                           : ring_give_up(e, rc); /* peers have other shards, and see nothing */
+}
+
+/* ---- between steps ---------------------------------------------------------------------------- */
+
+static void count_whole(ring_engine *e,
+                        void (*change)(ledger *l, ledger_class c, int64_t logical, int64_t reserved))
+{
+    change(e->base.context.ledger, LEDGER_GATHERED, set_of(e)->logical_bytes,
+           set_of(e)->arena_elements * size_of(e));
+}
+
+status ring_gather_parameters(sync_engine *base)
+{
+    ring_engine *e = ring_of(base);
+    const param_shards *s = shards_of(e);
+    if (e->settings.sharding != PARAM_SHARD_ALL || e->shards.held == s->unit_count) return STATUS_OK;
+    if (e->shards.held == 0 && !e->shards.holds) {
+        TRY(param_set_hold_whole(set_of(e)));
+        count_whole(e, ledger_acquire);
+        e->shards.holds = true;
+    }
+    for (; e->shards.held < s->unit_count; e->shards.held++)
+        TRY(ring_run_job(e, RING_JOB_GATHER, e->shards.held + TO_WHOLE * s->unit_count));
+    return STATUS_OK;
+}
+
+status ring_flush_shards(ring_engine *e)
+{
+    if (!shards_of(e)) return STATUS_OK;
+    return await_gathers(e);
+}
+
+void ring_drop_whole(ring_engine *e)
+{
+    if (!e->shards.holds) return;
+    param_set_drop_whole(set_of(e));
+    count_whole(e, ledger_release);
+    e->shards.holds = false;
+    e->shards.held = 0;
+}
+
+/* Where gradients are cut, shards in an arena of their own, laid out like the parameters: only verification
+ * asks for it. */
+const void *ring_reduced_shards(ring_engine *e, piece_list *owned)
+{
+    const param_shards *s = shards_of(e);
+    const sync_context *c = &e->base.context;
+    *owned = (piece_list){s->own, s->piece_count};
+    if (e->settings.sharding < PARAM_SHARD_GRADIENTS) return set_of(e)->grads.data;
+    device_memory *out = &e->shards.reduced;
+    size_t bytes = (size_t)set_of(e)->arena_elements * (size_t)size_of(e);
+    status rc = out->bytes > 0 ? STATUS_OK : device_allocate(c->device, DEVICE_MEMORY_PRIVATE, bytes, out);
+    for (int i = 0; i < s->piece_count && rc == STATUS_OK; i++)
+        rc = device_convert(c->compute, element(e, out, s->own[i].offset), set_of(e)->type,
+                            element(e, &set_of(e)->grad_shards, s->pieces[i].offset), set_of(e)->type,
+                            s->own[i].count, 1);
+    return rc == STATUS_OK ? out->data : NULL;
+}

@@ -1,0 +1,191 @@
+/* State that is cut among ranks: the numbers of ddp, a part of its memory, and the traffic that the stages
+ * promise. */
+#include "ring/ring.h"
+#include "tests/engines/training.h"
+#include "tests/support/check.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { STEPS = 5, MOST = 5 };
+
+typedef struct result {
+    uint64_t hash[MOST];
+    float *values; /* rank 0's parameters in PyTorch's order */
+    int64_t elements;
+    ledger memory[MOST];
+    sync_counters before[MOST], after[MOST]; /* of the last step */
+    int64_t padded, own[MOST]; /* elements of all units with padding; of a rank's shards without */
+} result;
+
+static status keep_values(training_rank *r, result *out)
+{
+    const param_set *set = trainer_params(r->trainer);
+    out->elements = set->model->parameter_elements;
+    out->values = malloc((size_t)out->elements * sizeof *out->values);
+    float *at = out->values;
+    for (int i = 0; i < set->model->param_count; at += set->model->params[i++].elements)
+        TRY(param_set_export(set, trainer_stream(r->trainer), set->params.data, i, DTYPE_F32, at));
+    return STATUS_OK;
+}
+
+static status train(training_rank *r)
+{
+    result *out = training_context(r);
+    sync_engine *e = trainer_engine(r->trainer);
+    const param_set *set = trainer_params(r->trainer);
+    for (int step = 0; step < STEPS; step++) {
+        TRY(sync_flush(e));
+        TRY(training_barrier(r));
+        sync_read_counters(e, &out->before[r->rank]);
+        if (step == STEPS - 1) ledger_reset_peaks(trainer_ledger(r->trainer));
+        TRY(training_step(r));
+    }
+    TRY(sync_flush(e));
+    sync_read_counters(e, &out->after[r->rank]);
+    out->memory[r->rank] = *trainer_ledger(r->trainer);
+    if (set->shards) out->own[r->rank] = set->shards->own_elements;
+    if (set->shards && r->rank == 0) out->padded = set->arena_elements;
+    TRY(sync_gather_parameters(e));
+    if (r->rank == 0) TRY(keep_values(r, out));
+    return param_set_hash(set, trainer_stream(r->trainer), &out->hash[r->rank]);
+}
+
+typedef struct shard_case {
+    const char *model;
+    int world;
+    const char *options;
+    int64_t image, classes;
+    bool inline_progress;
+    int divide;
+} shard_case;
+
+/* Two ranks add in one order whatever the chunk; more do so by two-shot. */
+static const shard_case cases[] = {
+    {"wine_mlp", 1, "", 0, 0, false, 0},
+    {"wine_mlp", 2, "", 0, 0, true, 0},
+    {"lenet", 2, "--algorithm ring", 0, 0, false, SHARED_DIVIDE_AFTER},
+    {"lenet", 3, "--algorithm two-shot", 0, 0, false, 0},
+    {"lenet", 5, "--algorithm two-shot", 0, 0, true, 0},
+    {"resnet18", 2, "--algorithm two-shot", 32, 10, false, 0},
+};
+enum { CASES = sizeof cases / sizeof cases[0] };
+
+static const char *const policies[] = {"zero1", "zero2", "zero3"};
+
+static void run(const shard_case *c, const char *policy, double clip_norm, result *out)
+{
+    optimizer_options adam = optimizer_defaults(OPTIMIZER_ADAM);
+    adam.clip_norm = clip_norm;
+    training_config config = {.model = c->model,
+                              .image = c->image,
+                              .classes = c->classes,
+                              .engine = &sync_ring,
+                              .policy = policy,
+                              .options = c->options,
+                              .world = c->world,
+                              .batch = 4,
+                              .inline_progress = c->inline_progress,
+                              .divide = c->divide,
+                              .optimizer = adam};
+    *out = (result){0};
+    assert_ok(training_run(&config, out, train));
+}
+
+static void every_stage_is_bit_identical_to_ddp(void **state)
+{
+    (void)state;
+    for (int i = 0; i < CASES; i++) {
+        result ddp, cut;
+        run(&cases[i], "ddp", 0, &ddp);
+        for (int p = 0; p < 3; p++) {
+            run(&cases[i], policies[p], 0, &cut);
+            for (int r = 0; r < cases[i].world; r++)
+                if (cut.hash[r] != ddp.hash[0])
+                    fail_msg("%s, %d ranks, %s: rank %d differs from ddp", cases[i].model, cases[i].world,
+                             policies[p], r);
+            free(cut.values);
+        }
+        free(ddp.values);
+    }
+}
+
+/* The norm of shards is added up in another order. */
+static void with_clipping_every_stage_equals_ddp_to_rounding(void **state)
+{
+    (void)state;
+    result ddp, cut;
+    run(&cases[3], "ddp", 0.05, &ddp);
+    for (int p = 0; p < 3; p++) {
+        run(&cases[3], policies[p], 0.05, &cut);
+        for (int64_t i = 0; i < ddp.elements; i++)
+            if (fabsf(cut.values[i] - ddp.values[i]) > 1e-6F + 1e-5F * fabsf(ddp.values[i]))
+                fail_msg("%s, element %lld: found %.9g, expected %.9g", policies[p], (long long)i,
+                         cut.values[i], ddp.values[i]);
+        free(cut.values);
+    }
+    free(ddp.values);
+}
+
+static int64_t peak(const result *r, int rank, ledger_class c)
+{
+    return r->memory[rank].classes[c].peak;
+}
+
+/* 4 + 4 + 8 bytes per parameter with Adam: what a stage cuts is that of the rank's shards, to the byte; whole
+ * units of what is cut come and go in classes of their own. */
+static void a_stage_holds_its_shards_to_the_byte(void **state)
+{
+    (void)state;
+    for (int i = 0; i < CASES; i++)
+        for (int p = 0; p < 3; p++) {
+            result cut;
+            int64_t all = 0;
+            run(&cases[i], policies[p], 0, &cut);
+            for (int r = 0; r < cases[i].world; r++) {
+                int64_t own = cut.own[r], whole = cut.elements;
+                int64_t buffers = peak(&cut, r, LEDGER_PARAMETERS) - 4 * (p == 2 ? own : whole);
+                assert_int_equal(
+                    buffers, strcmp(cases[i].model, "resnet18") == 0 ? 38400 : 0); /* running statistics */
+                assert_int_equal(peak(&cut, r, LEDGER_GRADIENTS), 4 * (p >= 1 ? own : whole));
+                assert_int_equal(peak(&cut, r, LEDGER_OPTIMIZER), 8 * own);
+                assert_true(peak(&cut, r, LEDGER_BUCKETS) <= (p >= 1 ? 4 * whole : 0));
+                assert_true((peak(&cut, r, LEDGER_GATHERED) > 0) == (p == 2));
+                assert_int_equal(cut.memory[r].classes[LEDGER_GATHERED].current,
+                                 0); /* nothing is left after a step */
+                assert_int_equal(cut.memory[r].classes[LEDGER_BUCKETS].current, 0);
+                all += own;
+            }
+            assert_int_equal(all, cut.elements);
+            free(cut.values);
+        }
+}
+
+/* Of P elements with padding, a ring's all-reduce moves 2 (n - 1) / n P; a reduce-scatter and an all-gather
+ * as much; a second all-gather of all units makes it 1.5 times that. */
+static void stages_move_the_bytes_of_their_collectives(void **state)
+{
+    (void)state;
+    const shard_case c = {"lenet", 3, "--algorithm ring", 0, 0, false, 0};
+    for (int p = 0; p < 3; p++) {
+        result cut;
+        run(&c, policies[p], 0, &cut);
+        for (int r = 0; r < c.world; r++) {
+            int64_t sent = cut.after[r].bytes_sent - cut.before[r].bytes_sent, passes = p == 2 ? 3 : 2;
+            assert_int_equal(sent, passes * 4 * cut.padded / c.world * (c.world - 1));
+        }
+        assert_true(cut.padded >= cut.elements && cut.padded < cut.elements + 10 * 2 * 16 + 5 * 3 * 16);
+        free(cut.values);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_stage_is_bit_identical_to_ddp),
+        cmocka_unit_test(with_clipping_every_stage_equals_ddp_to_rounding),
+        cmocka_unit_test(a_stage_holds_its_shards_to_the_byte),
+        cmocka_unit_test(stages_move_the_bytes_of_their_collectives),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
