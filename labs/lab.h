@@ -72,4 +72,15 @@ int lab_receive_left(lab_ring *ring, float *x, size_t n);
 /* Yours: replaces x[0..n) of every rank by the sum over all ranks. Allocates at most ceil(n / size) elements. */
 int student_all_reduce(lab_ring *ring, float *x, size_t n);
 
+/* ---- lab 4: alpha-beta ------------------------------------------------------------------------------------------ */
+
+/* Yours. Times in seconds, bandwidth in bytes per second. Fits seconds[i] = latency + bytes[i] / bandwidth to `count`
+ * measurements; returns 0. */
+int student_fit(const double *bytes, const double *seconds, int count, double *latency, double *bandwidth);
+/* A message of `bytes`; an all-reduce of `bytes` per rank in the ring of lab 3, and with the reducer of lab 1, which receives
+ * from all at once over its one link. 2 ranks or more. */
+double student_message_time(double bytes, double latency, double bandwidth);
+double student_ring_time(int ranks, double bytes, double latency, double bandwidth);
+double student_reducer_time(int ranks, double bytes, double latency, double bandwidth);
+
 #endif

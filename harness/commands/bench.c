@@ -3,14 +3,16 @@
 
 #include "common/base/log.h"
 #include "common/device/host/host.h"
-#include "harness/launch/processors.h"
 #include "harness/launch/environment.h"
 #include "harness/launch/launch.h"
+#include "harness/launch/processors.h"
+#include "harness/report/fit.h"
 #include "harness/run/output.h"
 #include "harness/run/run_result.h"
 #include "ring/bench/bench.h"
 
 #include <limits.h>
+#include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +21,7 @@
 typedef struct bench_options {
     int64_t gpus;
     const char *json;
-    bool tune;
+    bool tune, fit;
     int64_t timeout_ns;
 } bench_options;
 
@@ -30,6 +32,8 @@ static const option bench_option_list[] = {
     {"tune", OPTION_FLAG, FIELD(tune),
      .help = "measure what is fastest for which size and up to N ranks, and print the table for "
              "--collective-table"},
+    {"fit", OPTION_FLAG, FIELD(fit),
+     .help = "fit latency and bandwidth to the times of all sizes, with 95 % intervals"},
     {"json", OPTION_TEXT, FIELD(json), .argument = "FILE",
      .help = "write the rows there; -: to stdout, instead of the table"},
     {"timeout", OPTION_DURATION, FIELD(timeout_ns), .argument = "TIME", .initial = "60s",
@@ -90,11 +94,90 @@ static void take_row(void *context, const ring_bench_row *row)
     output_text(&line);
 }
 
+/* ---- latency and bandwidth ---- */
+
+static bool same_series(const ring_bench_row *a, const ring_bench_row *b)
+{
+    return a->kind == b->kind && strcmp(a->collective, b->collective) == 0 &&
+           strcmp(a->algorithm, b->algorithm) == 0;
+}
+
+/* Of the rows that belong with row `first`: best times, which other load disturbs least. */
+static status fit_series(const bench_setup *s, int first, line_fit *out)
+{
+    double *bytes = calloc((size_t)s->row_count, 2 * sizeof *bytes), *seconds = bytes + s->row_count;
+    int count = 0;
+    if (!bytes) return fail(STATUS_SYSTEM, "no memory for the fit");
+    for (int i = first; i < s->row_count; i++) {
+        const ring_bench_row *row = &s->rows[i];
+        if (!same_series(row, &s->rows[first])) continue;
+        bytes[count] = (double)row->bytes;
+        seconds[count++] = (row->in_place.run ? row->in_place.best_us : row->out_of_place.best_us) / 1e6;
+    }
+    status rc = fit_line(bytes, seconds, count, out);
+    free(bytes);
+    return rc;
+}
+
+/* Calls per series of rows; stops at an error. */
+static status each_fit(const bench_setup *s,
+                       status (*call)(void *context, const ring_bench_row *row, const line_fit *fit),
+                       void *context)
+{
+    for (int i = 0; s->options.fit && i < s->row_count; i++) {
+        bool first = true;
+        line_fit fit;
+        for (int k = 0; k < i; k++) first = first && !same_series(&s->rows[k], &s->rows[i]);
+        if (!first) continue;
+        TRY(fit_series(s, i, &fit));
+        TRY(call(context, &s->rows[i], &fit));
+    }
+    return STATUS_OK;
+}
+
+static status print_fit(void *context, const ring_bench_row *row, const line_fit *f)
+{
+    text_append(context,
+                "# Fit %s %s: latency %.1f us (%.1f to %.1f), bandwidth %.4g GB/s (%.4g to %.4g), R^2 %.4f, "
+                "%d sizes\n",
+                row->collective, row->algorithm, f->latency_s * 1e6, f->latency_interval.low * 1e6,
+                f->latency_interval.high * 1e6, f->bandwidth_bytes_per_s / 1e9,
+                f->bandwidth_interval.low / 1e9, f->bandwidth_interval.high / 1e9, f->r_squared, f->points);
+    return STATUS_OK;
+}
+
+/* JSON has no infinity. */
+static json_t *real_or_null(double value)
+{
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+static status add_fit(void *context, const ring_bench_row *row, const line_fit *f)
+{
+    json_array_append_new(
+        context,
+        json_pack("{s:s, s:s, s:f, s:f, s:f, s:o, s:o, s:o, s:f, s:i}", "collective", row->collective,
+                  "algorithm", row->algorithm, "latency_s", f->latency_s, "latency_low_s",
+                  f->latency_interval.low, "latency_high_s", f->latency_interval.high,
+                  "bandwidth_bytes_per_s", real_or_null(f->bandwidth_bytes_per_s), "bandwidth_low_bytes_per_s",
+                  real_or_null(f->bandwidth_interval.low), "bandwidth_high_bytes_per_s",
+                  real_or_null(f->bandwidth_interval.high), "r_squared", f->r_squared, "points", f->points));
+    return STATUS_OK;
+}
+
 static status write_json(const bench_setup *s)
 {
+    json_t *fits = json_array();
+    status rc = each_fit(s, add_fit, fits);
+    if (rc != STATUS_OK) {
+        json_decref(fits);
+        return rc;
+    }
     json_t *rows = json_array();
     for (int i = 0; i < s->row_count; i++) json_array_append_new(rows, ring_bench_json(&s->rows[i]));
-    return output_json(json_pack("{s:i, s:o}", "schema_version", RESULT_SCHEMA_VERSION, "rows", rows), s->options.json);
+    return output_json(json_pack("{s:i, s:o, s:o*}", "schema_version", RESULT_SCHEMA_VERSION, "rows", rows,
+                                 "fits", s->options.fit ? fits : (json_decref(fits), NULL)),
+                       s->options.json);
 }
 
 static status bench_rank0(bench_setup *s, const ring_bench_config *config)
@@ -110,6 +193,7 @@ static status bench_rank0(bench_setup *s, const ring_bench_config *config)
     if (s->out_of_memory) return fail(STATUS_SYSTEM, "no memory for the results");
     if (!s->only_json) {
         ring_bench_footer(s->rows, s->row_count, &text);
+        TRY(each_fit(s, print_fit, &text));
         TRY(output_text(&text));
     }
     if (s->options.json) TRY(write_json(s));

@@ -40,6 +40,8 @@ static const option options[] = {
     {"type", OPTION_CHOICE, AT(type), .initial = "float32", .choices = type_choices, .help = "of elements"},
     {"op", OPTION_CHOICE, AT(op), .initial = "sum", .choices = op_choices, .help = "of reductions"},
     {"root", OPTION_INT, AT(root), .argument = "RANK", .help = "of rooted operations"},
+    {"link", OPTION_TEXT, AT(link), .argument = "RATE,LATENCY",
+     .help = "emulate a slower network between the ranks, as in 1Gbit/s,50us"},
     {"check", OPTION_FLAG, AT(check), .initial = "yes", .help = "compare results bit for bit"},
 };
 
@@ -144,8 +146,14 @@ status ring_bench_check(const ring_bench_options *o, int world)
     if (o->root >= world)
         return fail(STATUS_USAGE, "--root: expected a rank from 0 to %d, got %lld", world - 1,
                     (long long)o->root);
+    net_link link;
+    TRY(net_link_parse(o->link, &link));
     TRY(parse_operations(o->operations, kinds, &count));
-    return bench_parse_systems(o, systems, &count);
+    TRY(bench_parse_systems(o, systems, &count));
+    for (int i = 0; i < count; i++)
+        if (o->link && strcmp(systems[i].library, "shm") != 0)
+            return fail(STATUS_USAGE, "--link: expected --collective shm");
+    return STATUS_OK;
 }
 
 /* ---- one row ---------------------------------------------------------------------------------- */

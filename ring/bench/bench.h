@@ -24,6 +24,7 @@ typedef struct ring_bench_options {
     int type, op;            /* choices: see ring_bench_type() */
     int64_t root;
     bool check;
+    const char *link; /* "1Gbit/s,50us": an emulated one between the ranks; NULL: none */
 } ring_bench_options;
 
 extern const option_table ring_bench_option_table;

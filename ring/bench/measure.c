@@ -25,6 +25,7 @@ static status open_world(bench_rank *b, int index)
         .algorithm = b->systems[index].algorithm,
         .tuning = &b->tuning,
     };
+    TRY(net_link_parse(c->options->link, &config.link));
     int *all = calloc((size_t)c->world, sizeof *all);
     if (!all) return fail(STATUS_SYSTEM, "no memory for a benchmark");
     for (int r = 0; r < c->world; r++) all[r] = r;

@@ -1,0 +1,194 @@
+/* Lab 4: latency and bandwidth. The tables to fit are drawn, with noise, so that scores do not depend on the
+ * machine's load; `harness bench --link --fit` is what the student measures with. */
+#include "harness/labs/call.h"
+#include "harness/labs/labs.h"
+
+#include "common/base/random.h"
+
+#include <math.h>
+#include <stdio.h>
+
+enum { FIT, MESSAGE, RING, REDUCER };
+enum { TABLES = 6, SIZES = 10, TIMES = 12 };
+static const double tolerance = 0.15;
+
+typedef struct emulated {
+    double latency, bandwidth; /* seconds; bytes per second */
+} emulated;
+
+/* 20 to 200 MB/s, 0.5 to 5 ms, as `--link` takes them: MB/s as integers, tenths of milliseconds. */
+static emulated draw_link(uint64_t start, uint64_t index)
+{
+    return (emulated){(5 + (double)random_below(start, 2 * index, 46)) / 1e4,
+                      (20 + (double)random_below(start, 2 * index + 1, 181)) * 1e6};
+}
+
+static double expected(int which, int ranks, double bytes, emulated l)
+{
+    switch (which) {
+    case MESSAGE:
+        return l.latency + bytes / l.bandwidth;
+    case RING:
+        return 2 * (ranks - 1) * (l.latency + bytes / ranks / l.bandwidth);
+    default:
+        return ranks == 1 ? 0 : 2 * (l.latency + (ranks - 1) * bytes / l.bandwidth);
+    }
+}
+
+/* ---- the fit ---- */
+
+static void check_fit(const student_calls *c, emulated l, lab_test *t)
+{
+    double latency = c->result[0], bandwidth = c->result[1];
+    if (fabs(bandwidth - l.bandwidth) > tolerance * l.bandwidth)
+        test_fail(
+            t, "bandwidth: got %.4g bytes per second, expected %.4g within 15 %%%s", bandwidth, l.bandwidth,
+            fabs(1 / bandwidth - l.bandwidth) <= tolerance * l.bandwidth ? ": this is seconds per byte" : "");
+    else if (fabs(latency - l.latency) > tolerance * l.latency)
+        test_fail(t,
+                  "latency: got %.4g s, expected %.4g within 15 %%: small sizes show it, so a fit must weigh "
+                  "them as much as large ones",
+                  latency, l.latency);
+}
+
+static status run_fit(grader *g, lab_test *t)
+{
+    uint64_t start = random_start(g->seed, random_fnv1a64("lab 4"));
+    student_calls *c = NULL;
+    status rc = calls_open(g, &c);
+    for (int k = 0; rc == STATUS_OK && k < TABLES && !t->failed; k++) {
+        emulated l = draw_link(start, (uint64_t)k);
+        double in[2 * SIZES];
+        for (int i = 0; i < SIZES; i++) {
+            in[i] = 1024 * pow(4, i);
+            in[SIZES + i] = expected(MESSAGE, 2, in[i], l) *
+                            (1 + 0.03 * random_signed(start, 1000 + (uint64_t)(k * SIZES + i)));
+        }
+        rc = calls_make(c, t, FIT, in, 2 * SIZES);
+        if (!t->failed) check_fit(c, l, t);
+    }
+    calls_close(&c, t);
+    return rc;
+}
+
+/* ---- predictions ---- */
+
+static const char *explain(int which, int ranks, double bytes, emulated l, double got)
+{
+    double want = expected(which, ranks, bytes, l);
+#define NEAR(value) (fabs(got - (value)) <= 0.001 * (value))
+    if (NEAR(1000 * want)) return ": these are milliseconds";
+    if (which == MESSAGE && NEAR(l.latency + 8 * bytes / l.bandwidth))
+        return ": these are bits, the bandwidth is in bytes";
+    if (NEAR(want / 2)) return ": half; the result travels, too";
+    if (which == RING && NEAR(2 * (ranks - 1) * (l.latency + bytes / l.bandwidth)))
+        return ": each step sends 1/n of the buffer";
+    if (which == RING && NEAR(want * ranks / (ranks - 1))) return ": one step too many in each half";
+    if (which == REDUCER && NEAR(2 * (l.latency + bytes / l.bandwidth)))
+        return ": all buffers pass through one link, the reducer's";
+#undef NEAR
+    return "";
+}
+
+static status check_times(grader *g, lab_test *t, int which)
+{
+    uint64_t start = random_start(g->seed, random_fnv1a64("lab 4 times"));
+    student_calls *c = NULL;
+    status rc = calls_open(g, &c);
+    for (int k = 0; rc == STATUS_OK && k < TIMES && !t->failed; k++) {
+        emulated l = draw_link(start, (uint64_t)k);
+        int ranks = 2 + (k * 5) % 15;
+        double bytes = 100 * pow(10, k % 7), in[] = {ranks, bytes, l.latency, l.bandwidth},
+               want = expected(which, ranks, bytes, l);
+        rc = calls_make(c, t, which, in, 4);
+        if (!t->failed && !(fabs(c->result[0] - want) <= 0.001 * want))
+            test_fail(t, "%d ranks, %.0f bytes, %.4g s, %.4g bytes per second: got %.6g s, expected %.6g%s",
+                      ranks, bytes, l.latency, l.bandwidth, c->result[0], want,
+                      explain(which, ranks, bytes, l, c->result[0]));
+    }
+    calls_close(&c, t);
+    return rc;
+}
+
+static status run_message(grader *g, lab_test *t)
+{
+    return check_times(g, t, MESSAGE);
+}
+
+static status run_ring(grader *g, lab_test *t)
+{
+    return check_times(g, t, RING);
+}
+
+static status run_reducer(grader *g, lab_test *t)
+{
+    return check_times(g, t, REDUCER);
+}
+
+/* ---- questions ---- */
+
+typedef struct link_question {
+    emulated link;
+    int ranks;
+    double bytes;
+} link_question;
+
+static link_question draw(uint64_t seed)
+{
+    uint64_t start = random_start(seed, random_fnv1a64("lab 4 questions"));
+    return (link_question){draw_link(start, 0), 4 + (int)random_below(start, 10, 13),
+                           1e6 * (double)(1 + random_below(start, 11, 40))};
+}
+
+static void ask(uint64_t seed, text_buffer *out)
+{
+    link_question q = draw(seed);
+    text_append(out, "# Your link: --link %.0fMB/s,%.1fms. Measure it as the handout says.\n",
+                q.link.bandwidth / 1e6, q.link.latency * 1e3);
+    text_append(out,
+                "# Latency of a message in ms, bandwidth in MB/s, as you have fitted them.\nlatency_ms "
+                "=\nbandwidth =\n"
+                "# Time of an all-reduce of %.0f bytes among %d ranks over this link in ms: in a ring, and "
+                "with one reducer.\n"
+                "ring_ms =\nreducer_ms =\n# The size in bytes from which on the ring is faster, for %d "
+                "ranks.\ncrossover_bytes =\n",
+                q.bytes, q.ranks, q.ranks);
+}
+
+static status run_why(grader *g, lab_test *t)
+{
+    link_question q = draw(g->seed);
+    double n = q.ranks, crossover = n * (n - 2) / ((n - 1) * (n - 1)) * q.link.latency * q.link.bandwidth,
+           score = 0, each = t->points / 5;
+    score += each * test_answer_number(g, t, "latency_ms", q.link.latency * 1e3, tolerance,
+                                       "more than 15 % off; take the best times, on a quiet machine");
+    score += each * test_answer_number(g, t, "bandwidth", q.link.bandwidth / 1e6, tolerance,
+                                       "more than 15 % off; take the best times, on a quiet machine");
+    score += each * test_answer_number(g, t, "ring_ms", 1e3 * expected(RING, q.ranks, q.bytes, q.link),
+                                       tolerance, "use your function with your fit");
+    score += each * test_answer_number(g, t, "reducer_ms", 1e3 * expected(REDUCER, q.ranks, q.bytes, q.link),
+                                       tolerance, "use your function with your fit");
+    score += each * test_answer_number(g, t, "crossover_bytes", crossover, tolerance,
+                                       "set both times equal and solve for the size");
+    t->score = score;
+    return STATUS_OK;
+}
+
+static const lab_part parts[] = {
+    {"fit", "the fit of drawn tables", 25, false, run_fit},
+    {"message", "time of a message", 10, false, run_message},
+    {"ring", "time of a ring all-reduce", 20, false, run_ring},
+    {"reducer", "time with one reducer", 20, false, run_reducer},
+    {"why", "questions: your link", 20, true, run_why},
+};
+
+const lab alpha_beta_lab = {.number = 4,
+                            .name = "alpha-beta",
+                            .title = "latency and bandwidth",
+                            .hours = "1 to 2",
+                            .source = "model.c",
+                            .function = "student_fit",
+                            .runner = "alpha-beta",
+                            .parts = parts,
+                            .part_count = sizeof parts / sizeof parts[0],
+                            .questions = ask};

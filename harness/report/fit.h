@@ -1,0 +1,21 @@
+/* A straight line through times of different sizes: time = latency + bytes / bandwidth (Hockney, "The
+ * communication challenge for MPP", 1994). */
+#ifndef HARNESS_REPORT_FIT_H
+#define HARNESS_REPORT_FIT_H
+
+#include "harness/report/significance.h"
+
+typedef struct line_fit {
+    double latency_s, bandwidth_bytes_per_s;
+    interval latency_interval, bandwidth_interval; /* 95 % */
+    double r_squared;                              /* weighted as the fit */
+    int points;
+} line_fit;
+
+/* Least squares of relative errors, so that small sizes, which show the latency, count as much as large ones.
+ * `count` is 3 or more with at least two different sizes; times are positive. STATUS_CONFIG otherwise.
+ * Intervals use Student's t with count - 2 degrees of freedom; a slope whose interval holds 0 has no upper
+ * limit of the bandwidth (infinite). */
+status fit_line(const double *bytes, const double *seconds, int count, line_fit *out);
+
+#endif
