@@ -238,9 +238,18 @@ static status check_started_right(const bench_setup *s)
                 (int)s->options.gpus);
 }
 
+static status check_fit(const bench_setup *s)
+{
+    int sizes = 0;
+    for (int64_t bytes = s->ring.begin; bytes <= s->ring.end && sizes < 3; bytes *= s->ring.factor) sizes++;
+    return !s->options.fit || sizes >= 3 ? STATUS_OK
+                                         : fail(STATUS_USAGE, "--fit: expected 3 sizes or more, got %d", sizes);
+}
+
 static status run_launcher(const bench_setup *s, command_line *line)
 {
     TRY(ring_bench_check(&s->ring, (int)s->options.gpus));
+    TRY(check_fit(s));
     TRY(check_started_right(s));
     if (s->options.json) TRY(output_probe(s->options.json));
     launch_job job = {.name = "bench", .world = (int)s->options.gpus};

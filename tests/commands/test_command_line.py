@@ -85,7 +85,7 @@ def a_benchmark_over_an_emulated_link_takes_at_least_its_time_and_fits_latency_a
     result = harness(*words, "--json", "-")
     expect_equal(result.code, 0, "exit code", result)
     for row in result.json()["rows"]:
-        least = 2 * (0.003 + row["size_bytes"] / 2 / 20e6)  # each rank sends half of the buffer, twice
+        least = 0.003 + row["size_bytes"] / 20e6  # each rank sends half of the buffer, twice; a late rank waits only once
         expect(row["in_place"]["best_s"] >= 0.99 * least, f"{row['size_bytes']} bytes take at least {least} s", result)
     fit, = result.json()["fits"]
     expect_equal([fit["collective"], fit["algorithm"], fit["points"]], ["shm", "two-shot", 3], "the series", result)
@@ -190,7 +190,7 @@ WRONG = [
      ["--collective-table", "--algorithm tuned"]),
     ("a link for mpi", ["bench", "all-reduce", "--collective", "mpi", "--link", "1Gbit/s,50us"], 64, ["--link: expected --collective shm"]),
     ("a link that is none", ["bench", "all-reduce", "--link", "fast"], 64, ["--link"]),
-    ("a fit of two sizes", ["bench", "all-reduce", "--begin", "4K", "--end", "16K", "--fit", "--iters", "1"], 78, ["--fit: expected 3 sizes or more, got 2"]),
+    ("a fit of two sizes", ["bench", "all-reduce", "--begin", "4K", "--end", "16K", "--fit", "--iters", "1"], 64, ["--fit: expected 3 sizes or more, got 2"]),
     ("mpi without mpirun", ["bench", "all-reduce", "--collective", "shm,mpi"], 64, ["--collective", "mpirun -n 2"]),
     ("sizes upside down", ["bench", "--begin", "1M", "--end", "4K"], 64, ["--begin, --end", "1048576", "4096"]),
     ("root out of the ranks", ["bench", "broadcast", "--root", "2"], 64, ["--root", "2", "from 0 to 1"]),
