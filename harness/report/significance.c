@@ -83,6 +83,25 @@ status bootstrap_ratio(const double *a, int a_count, const double *b, int b_coun
     return STATUS_OK;
 }
 
+status bootstrap_ratio_of_sums(const double *a, const double *b, int rounds, uint64_t seed, interval *out)
+{
+    double *draws = malloc(BOOTSTRAP_DRAWS * sizeof *draws);
+    if (!draws) return no_memory();
+    uint64_t start = random_start(seed, random_fnv1a64("bootstrap")), index = 0;
+    for (int d = 0; d < BOOTSTRAP_DRAWS; d++) {
+        double of_a = 0, of_b = 0;
+        for (int i = 0; i < rounds; i++) {
+            uint64_t round = random_below(start, index++, (uint64_t)rounds);
+            of_a += a[round];
+            of_b += b[round];
+        }
+        draws[d] = of_b / of_a;
+    }
+    *out = percentiles(draws);
+    free(draws);
+    return STATUS_OK;
+}
+
 /* ---- tests ------------------------------------------------------------------------------------------- */
 
 typedef struct ranked {

@@ -53,6 +53,9 @@ status bootstrap_median(const double *values, int count, uint64_t seed, interval
 status bootstrap_ratio(const double *a, int a_count, const double *b, int b_count, bool rounds, uint64_t seed,
                        interval *out);
 
+/* The same of the ratio of sums b / a, of rounds. */
+status bootstrap_ratio_of_sums(const double *a, const double *b, int rounds, uint64_t seed, interval *out);
+
 /* a[i] and b[i] are the two sides of round i. STATUS_SYSTEM without memory. */
 status significance_of_rounds(const double *a, const double *b, int rounds, significance *out);
 

@@ -131,27 +131,25 @@ status run_result_repeat(const json_t *runs, json_t **out)
 
 /* ---- the verdict -------------------------------------------------------------------------------------- */
 
-/* Samples per second of a job in each of its turns: its rate over all steps, times the mean step over the turn's. */
-static int rates_of_turns(const json_t *job, double rates[TURNS])
+/* Seconds per sample in each turn of a job's steps, cut so that they sum to the seconds per sample of all steps. */
+static bool cut_in_turns(const json_t *job, double turns[TURNS])
 {
     const json_t *steps = json_object_get(job, "step_s");
     size_t count = json_array_size(steps);
     double all = 0;
     for (size_t i = 0; i < count; i++) all += json_number_value(json_array_get(steps, i));
-    if (count < TURNS || !(all > 0)) return 0;
+    if (count < TURNS || !(all > 0)) return false;
     for (size_t t = 0; t < TURNS; t++) {
-        size_t begin = count * t / TURNS, end = count * (t + 1) / TURNS;
         double sum = 0;
-        for (size_t i = begin; i < end; i++) sum += json_number_value(json_array_get(steps, i));
-        rates[t] = report_number_at(job, "throughput.samples_per_s") * (all / (double)count) / (sum / (double)(end - begin));
+        for (size_t i = count * t / TURNS; i < count * (t + 1) / TURNS; i++) sum += json_number_value(json_array_get(steps, i));
+        turns[t] = sum / all / report_number_at(job, "throughput.samples_per_s");
     }
-    return TURNS;
+    return true;
 }
 
-/* Samples per second of ps and ring in each run, or in each turn of a single run; 0: there is one measurement. */
-static int rates(const json_t *result, bool in_turns, double *ps, double *ring)
+/* Samples per second of ps and ring in each run. */
+static int rates_of_runs(const json_t *runs, double *ps, double *ring)
 {
-    const json_t *runs = report_at(result, "repetitions.runs");
     int count = 0;
     size_t i;
     json_t *run;
@@ -161,9 +159,7 @@ static int rates(const json_t *result, bool in_turns, double *ps, double *ring)
         ring[count] = report_number_at(job_named(run, "ring"), "throughput.samples_per_s");
         count += ps[count] > 0 && ring[count] > 0;
     }
-    if (runs || !in_turns) return count;
-    count = rates_of_turns(job_named(result, "ps"), ps);
-    return rates_of_turns(job_named(result, "ring"), ring) == count ? count : 0;
+    return count;
 }
 
 static json_t *verdict_of(bool ring_first, double factor, interval of, const char *over, int count)
@@ -186,35 +182,59 @@ static status add_test(json_t *verdict, const double *slower, const double *fast
     return STATUS_OK;
 }
 
+typedef struct judged {
+    double ps, ring; /* samples per second */
+    const char *over;
+    int count;
+    interval factor; /* the faster over the slower */
+} judged;
+
+static status judge_runs(const json_t *runs, double *ps, double *ring, judged *j)
+{
+    j->count = rates_of_runs(runs, ps, ring);
+    j->over = j->count > 1 ? "runs" : NULL;
+    double *copy = malloc((size_t)j->count * sizeof *copy + 1);
+    if (!copy) return no_memory();
+    j->ps = median_of(memcpy(copy, ps, (size_t)j->count * sizeof *copy), j->count);
+    j->ring = median_of(memcpy(copy, ring, (size_t)j->count * sizeof *copy), j->count);
+    free(copy);
+    bool ring_first = j->ring > j->ps;
+    if (j->count < 2) return STATUS_OK;
+    return bootstrap_ratio(ring_first ? ps : ring, j->count, ring_first ? ring : ps, j->count, true, INTERVAL_SEED, &j->factor);
+}
+
+static status judge_run(const json_t *result, bool in_turns, judged *j)
+{
+    const json_t *ps = job_named(result, "ps"), *ring = job_named(result, "ring");
+    double of_ps[TURNS], of_ring[TURNS];
+    j->ps = report_number_at(ps, "throughput.samples_per_s");
+    j->ring = report_number_at(ring, "throughput.samples_per_s");
+    if (json_is_true(json_object_get(result, "simulated"))) j->over = "virtual time";
+    else if (in_turns && cut_in_turns(ps, of_ps) && cut_in_turns(ring, of_ring)) {
+        bool ring_first = j->ring > j->ps;
+        j->over = "turns";
+        j->count = TURNS;
+        return bootstrap_ratio_of_sums(ring_first ? of_ring : of_ps, ring_first ? of_ps : of_ring, TURNS, INTERVAL_SEED, &j->factor);
+    }
+    return STATUS_OK;
+}
+
 static status judge(const json_t *result, bool in_turns, double *ps, double *ring, json_t **out)
 {
     const json_t *runs = report_at(result, "repetitions.runs");
-    double of_ps = report_number_at(job_named(result, "ps"), "throughput.samples_per_s"),
-           of_ring = report_number_at(job_named(result, "ring"), "throughput.samples_per_s");
-    bool is_virtual = json_is_true(json_object_get(result, "simulated"));
-    interval of = {NAN, NAN};
-    int count = is_virtual ? 0 : rates(result, in_turns, ps, ring);
-    if (count > 1) {
-        double *copy = malloc((size_t)count * sizeof *copy);
-        if (!copy) return no_memory();
-        of_ps = median_of(memcpy(copy, ps, (size_t)count * sizeof *copy), count);
-        of_ring = median_of(memcpy(copy, ring, (size_t)count * sizeof *copy), count);
-        free(copy);
-    }
-    if (!(of_ps > 0) || !(of_ring > 0)) return STATUS_OK; /* one of them has not run, or was not measured */
-    bool ring_first = of_ring > of_ps;
-    const double *slower = ring_first ? ps : ring, *faster = ring_first ? ring : ps;
-    const char *over = is_virtual ? "virtual time" : count < 2 ? NULL : runs ? "runs" : "turns";
-    if (count > 1) TRY(bootstrap_ratio(slower, count, faster, count, true, INTERVAL_SEED, &of));
-    *out = verdict_of(ring_first, ring_first ? of_ring / of_ps : of_ps / of_ring, of, over, count);
+    judged j = {.factor = {NAN, NAN}};
+    TRY(runs ? judge_runs(runs, ps, ring, &j) : judge_run(result, in_turns, &j));
+    if (!(j.ps > 0) || !(j.ring > 0)) return STATUS_OK; /* one of them has not run, or was not measured */
+    bool ring_first = j.ring > j.ps;
+    *out = verdict_of(ring_first, ring_first ? j.ring / j.ps : j.ps / j.ring, j.factor, j.over, j.count);
     if (!*out) return no_memory();
-    json_object_set_new(*out, "samples_per_s", json_pack("{s:f, s:f}", "ps", of_ps, "ring", of_ring));
-    return runs && count > 1 ? add_test(*out, slower, faster, count) : STATUS_OK;
+    json_object_set_new(*out, "samples_per_s", json_pack("{s:f, s:f}", "ps", j.ps, "ring", j.ring));
+    return runs && j.count > 1 ? add_test(*out, ring_first ? ps : ring, ring_first ? ring : ps, j.count) : STATUS_OK;
 }
 
 status run_result_judge(json_t *result, bool in_turns)
 {
-    size_t most = json_array_size(report_at(result, "repetitions.runs")) + TURNS;
+    size_t most = json_array_size(report_at(result, "repetitions.runs")) + 1;
     double *memory = malloc(2 * most * sizeof *memory);
     json_t *verdict = NULL;
     status rc = memory ? judge(result, in_turns, memory, memory + most, &verdict) : no_memory();

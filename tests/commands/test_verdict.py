@@ -93,6 +93,17 @@ def the_slower_engine_is_found_and_named():
     expect("ring (ddp) trains 2.4" in slow.out and "--policy ps=sync --servers 8" in slow.out, "what to try next", slow)
 
 
+@test
+def of_one_run_its_samples_per_second_are_those_of_the_jobs():
+    _, found = run(*LENET, "--steps", "30")
+    rates = {job["name"]: job["throughput"]["samples_per_s"] for job in found["jobs"] if job["name"] in ("ps", "ring")}
+    verdict = found["verdict"]
+    expect_equal(verdict["samples_per_s"], rates, "samples/s")
+    expect_equal((verdict["over"], verdict["count"]), ("turns", 6), "over")
+    expect(abs(verdict["factor"] - max(rates.values()) / min(rates.values())) < 1e-12, "factor", verdict)
+    expect(0 < verdict["low"] <= verdict["factor"] <= verdict["high"], "the interval holds the factor", verdict)
+
+
 # ---- repetitions -------------------------------------------------------------------------------
 
 @test

@@ -73,6 +73,18 @@ static void equal_rounds_have_p_1(void **context)
     expect_near(of.high, 1, 0);
 }
 
+static void interval_of_sums_is_that_of_their_ratio_where_rounds_are_drawn_as_wholes(void **context)
+{
+    (void)context;
+    double a[] = {1, 2, 4, 8}, b[] = {3, 6, 12, 24}, c[] = {1, 1, 1, 3};
+    interval of;
+    assert_int_equal(bootstrap_ratio_of_sums(a, b, 4, 1, &of), STATUS_OK);
+    expect_near(of.low, 3, 1e-15); /* every round has the ratio 3 */
+    expect_near(of.high, 3, 1e-15);
+    assert_int_equal(bootstrap_ratio_of_sums(a, c, 4, 1, &of), STATUS_OK);
+    if (!(of.low < 6.0 / 15 && of.high > 6.0 / 15)) fail_msg("[%g, %g] does not hold the ratio of the sums", of.low, of.high);
+}
+
 static void five_runs_above_five_others_are_one_choice_of_252_on_each_side(void **context)
 {
     (void)context;
@@ -261,6 +273,7 @@ int main(void)
         cmocka_unit_test(five_runs_above_five_others_are_one_choice_of_252_on_each_side),
         cmocka_unit_test(equal_values_share_their_mean_rank),
         cmocka_unit_test(holm_multiplies_by_what_is_left_and_never_decreases),
+        cmocka_unit_test(interval_of_sums_is_that_of_their_ratio_where_rounds_are_drawn_as_wholes),
         cmocka_unit_test(bootstrap_interval_covers_the_median_in_19_of_20_samples),
         cmocka_unit_test(equal_runs_get_a_false_verdict_in_at_most_15_of_1000_draws),
         cmocka_unit_test(a_change_of_5_percent_is_found_in_95_of_100_draws),
