@@ -36,6 +36,16 @@ def parameters_gradients_and_moments_of_ddp_are_4_4_and_8_bytes_each_on_every_ra
 
 
 @test
+def state_that_is_cut_among_64_ranks_is_a_64th_of_it():
+    figures = rows(harness("memory", *XL).out)
+    for policy, columns in (("zero1", [2]), ("zero2", [1, 2])):
+        for column in columns:
+            gib = (None, 4, 8)[column] * PARAMETERS / 64 / GIB
+            expect(abs(float(figures[policy][column]) - gib) < 0.05 * gib, f"{policy}: {figures[policy]}, expected {gib:.3f}")
+            expect(float(figures["ddp"][column]) > 60 * gib, f"ddp: {figures['ddp']}")
+
+
+@test
 def the_gpu_is_the_smallest_that_holds_the_total():
     result = harness("memory", *XL, "--policy", "ddp", "--json", "-")
     answer = json.loads(result.out)
