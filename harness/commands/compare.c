@@ -1,5 +1,5 @@
 /* harness compare: whether a difference between runs, sweeps or two builds of the program is shown. */
-#include "harness/commands/compare_policies.h"
+#include "harness/commands/commands.h"
 
 #include "harness/compare/compare.h"
 #include "harness/run/output.h"
@@ -86,31 +86,10 @@ static status compare_and_show(const compare_options *o, const char **words, int
     return rc;
 }
 
-/* Whether the words are those of the comparison of policies: among them are options of run, in front of any "--". */
-static status is_of_policies(command_line *line, bool *out)
-{
-    compare_options unused;
-    option_binding own = {.table = &compare_option_table, .storage = &unused};
-    int count = 0, before = 0;
-    char **rest = calloc((size_t)line->argc + 1, sizeof *rest);
-    if (!rest) return fail(STATUS_SYSTEM, "no memory for the command line");
-    while (before < line->argc && strcmp(line->argv[2 + before], "--") != 0) before++;
-    status rc = options_defaults(&own, 1);
-    if (rc == STATUS_OK) rc = options_take(&own, 1, before, line->argv + 2, rest, &count);
-    *out = false;
-    for (int i = 0; i < count; i++) *out = *out || rest[i][0] == '-';
-    if (unused.builds) *out = false;
-    free(rest);
-    return rc;
-}
-
 static status run_compare(command_line *line)
 {
     compare_options *o = line->options;
     option_binding own = {.table = &compare_option_table, .storage = o};
-    bool of_policies = false;
-    TRY(is_of_policies(line, &of_policies));
-    if (of_policies) return compare_policies(line);
     TRY(options_defaults(&own, 1));
     TRY(options_parse(&own, 1, line->argc, line->argv + 2, line->words, &line->word_count));
     return compare_and_show(o, line->words, line->word_count, &line->exit_code);
@@ -124,15 +103,13 @@ static void help_compare(bool all, text_buffer *out)
     text_append(out, "\nexamples:\n"
                      "  harness compare before.json after.json\n"
                      "  harness compare --builds old/harness new/harness -o builds -- --mode ring --gpus 2\n"
-                     "  harness compare --policies sync,ssp,async --slow 1:4 --gpus 2 --model lenet\n"
-                     "\nWith --policies all other options are those of harness run, but --mode, --policy,\n"
-                     "--plan, --trace, --save and --rendezvous.\n");
+                     "\nPolicies are compared by a sweep: harness sweep --vary policy=sync,ssp,async -o DIR\n");
 }
 
 const command command_compare = {.name = "compare",
-                                 .usage = "A B | --builds A B -o DIR -- OPTIONS | --policies P,P,... OPTIONS",
+                                 .usage = "A B | --builds A B -o DIR -- OPTIONS",
                                  .summary =
-                                     "decide whether two results, sweeps or builds differ; compare policies",
+                                     "decide whether two results, sweeps or builds differ",
                                  .options_size = sizeof(compare_options),
                                  .most_words = COMMAND_READS_ITSELF,
                                  .run = run_compare,

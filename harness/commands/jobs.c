@@ -44,7 +44,7 @@ static status run_in_virtual_time(const run_config *c, run_plan *plan, run_jobs 
     return virtual_run(c, plan, jobs->jobs, plan->hardware_note, sizeof plan->hardware_note);
 }
 
-status command_run_jobs(const run_config *config, run_plan *plan, char *const *words, run_jobs *jobs)
+static status run_jobs_once(const run_config *config, run_plan *plan, char *const *words, run_jobs *jobs)
 {
     *jobs = (run_jobs){0};
     status rc = run_config_is_virtual(config) ? run_in_virtual_time(config, plan, jobs)
@@ -61,7 +61,7 @@ static status run_once(const run_config *c, run_plan *plan, char *const *words, 
     run_result_input input = {.config = c, .plan = plan, .jobs = jobs.jobs, .argc = argc, .argv = words + 2,
                               .started_at_s = (int64_t)time(NULL)};
     *out = NULL;
-    TRY(command_run_jobs(c, plan, words, &jobs));
+    TRY(run_jobs_once(c, plan, words, &jobs));
     *exit_code = jobs.exit_code;
     bool any = run_jobs_any_result(&jobs);
     status traced = any && c->run.trace ? trace_file_write(c->run.trace, c, jobs.jobs) : STATUS_OK;

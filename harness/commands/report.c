@@ -79,11 +79,8 @@ static status judge(json_t *result)
 
 static status render(const char *path, json_t *result, bool verbose, text_buffer *out)
 {
-    const json_t *runs = json_object_get(result, "runs");
     TRY(check_version(path, result));
-    if (json_array_size(runs) > 0)
-        report_compare(runs, out);
-    else if (json_object_get(result, "vary"))
+    if (json_object_get(result, "vary"))
         sweep_report(result, out);
     else if (json_object_get(result, "cells"))
         report_reproduction(result, false, out);
@@ -94,39 +91,24 @@ static status render(const char *path, json_t *result, bool verbose, text_buffer
         report_plan(result, out);
     else
         return fail(STATUS_DATA,
-                    "%s: expected the JSON of harness run, run --plan, compare --policies or reproduce",
-                    path);
+                    "%s: expected the JSON of harness run, run --plan or reproduce", path);
     warn_of_version(path, result);
     return STATUS_OK;
 }
 
 /* ---- pages and figures -------------------------------------------------------------------------- */
 
-/* The results in a file: a sweep's table, the run's, or with `compare --policies` one with the jobs of all.
- */
+/* The result in a file: a sweep's table, or a run's. */
 static status add_results(const char *path, json_t *result, json_t *results)
 {
-    const json_t *runs = json_object_get(result, "runs");
+    if (json_array_append(results, result) != 0) return fail(STATUS_SYSTEM, "no memory for the report");
     if (json_array_size(json_object_get(result, "points")) > 0 &&
         json_array_size(json_object_get(result, "vary")) > 0)
-        return json_array_append(results, result) == 0 ? STATUS_OK
-                                                       : fail(STATUS_SYSTEM, "no memory for the report");
-    json_t *whole = json_array_size(runs) > 0 ? json_copy(json_array_get(runs, 0)) : json_incref(result);
-    if (json_array_size(runs) > 0) {
-        json_t *jobs = json_array();
-        for (size_t i = 0; i < json_array_size(runs); i++)
-            json_array_extend(jobs, json_object_get(json_array_get(runs, i), "jobs"));
-        json_object_set_new(whole, "jobs", jobs);
-        json_object_del(whole, "verdict");
-    }
-    bool is_run = json_is_object(json_object_get(whole, "workload")) &&
-                  json_array_size(report_at(whole, "jobs.0.ranks")) > 0 &&
-                  json_is_object(report_at(whole, "jobs.0.step_time"));
-    json_array_append_new(results, whole);
-    return is_run ? judge(whole)
-                  : fail(STATUS_DATA,
-                         "%s: expected the JSON of harness run or compare --policies, or a sweep's folder",
-                         path);
+        return STATUS_OK;
+    bool is_run = json_is_object(json_object_get(result, "workload")) &&
+                  json_array_size(report_at(result, "jobs.0.ranks")) > 0 &&
+                  json_is_object(report_at(result, "jobs.0.step_time"));
+    return is_run ? judge(result) : fail(STATUS_DATA, "%s: expected the JSON of harness run, or a sweep's folder", path);
 }
 
 static bool has_job(const json_t *result, const json_t *job)

@@ -115,7 +115,7 @@ static status run_sweep(command_line *line)
     if (rc == STATUS_OK) rc = sweep_check(&c->sweep);
     if (rc == STATUS_OK && c->dry_run) {
         rc = sweep_list(&c->sweep, &text);
-        if (rc == STATUS_OK) rc = output_text(&text);
+        if (rc == STATUS_OK) rc = output_file(&text, "-"); /* commands are not broken into lines */
     } else if (rc == STATUS_OK) {
         rc = run_points(&c->sweep, &line->exit_code);
     }

@@ -6,7 +6,7 @@
  *   report_verdict    a run in ten lines
  *   report_text       a run: steps, communication, agreement of the engines
  *   report_memory     where a job's memory is
- *   report_compare    several runs, and how stale reads were
+ *   report_loss       the loss against time, and how stale reads were
  *   report_reproduction  a published table next to ours
  *   figures, svg      a run's figures: their numbers as tables, drawn as SVG (files figure_*)
  *   report_page       runs as a page of HTML with these figures
@@ -50,8 +50,12 @@ void report_page(const json_t *results, text_buffer *out);
 const char *report_figure_svg(const json_t *result, int number, text_buffer *out);
 const char *report_figure_csv(const json_t *result, int number, text_buffer *out);
 
-/* Several results of runs of one engine each: what `harness compare` prints. */
-void report_compare(const json_t *runs, text_buffer *out);
+/* Of a job: the seconds that the measured steps of its slowest rank took together; the mean of the losses of all steps, of
+ * whichever rank, that ended in (from, until], where each rank has its own time, the sum of its steps (NaN: none did); how many
+ * updates its reads were late in the mean (NaN: it has no stale reads). */
+double report_duration(const json_t *job);
+double report_loss_between(const json_t *job, double from, double until);
+double report_mean_staleness(const json_t *job);
 
 /* Of a job of a result: "none", "none (all cores)", "ps (sync)". Returns `buffer`. */
 char *report_job_name(const json_t *job, char *buffer, size_t size);

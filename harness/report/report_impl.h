@@ -55,7 +55,7 @@ void report_tables(const json_t *result, text_buffer *out);
 void report_memory(const json_t *job, text_buffer *out);
 void report_dataparallel_memory(const json_t *job, text_buffer *out);
 
-/* report_compare.c: nothing where the job has no stale reads. */
+/* report_loss.c: nothing where the job has no stale reads. */
 void report_staleness(const json_t *job, text_buffer *out);
 
 #endif

@@ -11,7 +11,7 @@
  * intervals and failures of all points
  *
  * The files of this folder, in the order of the flow: sweep_grid.c (the points), sweep_run.c (the runs),
- * sweep_table.c (what they show). */
+ * sweep_table.c and sweep_loss.c (what they show). */
 #ifndef HARNESS_SWEEP_SWEEP_H
 #define HARNESS_SWEEP_SWEEP_H
 
@@ -40,13 +40,14 @@ typedef struct sweep {
     int rounds;
     const char *folder; /* borrowed */
     int points;         /* the product of the axes' counts; see sweep_has() */
+    bool has_mode;      /* all points have the engines of --mode, or it varies; else a policy that varies has its own */
     bool builds;        /* the values of axis 0 are programs to be run, instead of an option's */
 } sweep;
 
 /* Adds "NAME=VALUE,VALUE,..."; where values hold commas they are separated by ';'. STATUS_USAGE. */
 status sweep_vary(sweep *s, const char *text);
 
-/* Adds the axis `mode` where nothing chooses an engine, counts the points and checks the command line of
+/* Adds the axis `mode` where nothing chooses an engine, neither --mode nor a policy that varies, counts the points and checks the command line of
  * each. STATUS_USAGE for an option that `run` does not have or a value that it does not take. */
 status sweep_check(sweep *s);
 
@@ -64,7 +65,7 @@ const char *sweep_value(const sweep *s, int point, int axis);
 bool sweep_has(const sweep *s, int point);
 
 /* The words of `harness run` at a point: "run", options, NULL. `out` has room for s->word_count + 2 *
- * s->axis_count + 2; the words of the axes are in `text`, which the caller frees after use. */
+ * s->axis_count + 3; the words of the axes are in `text`, which the caller frees after use. */
 status sweep_words(const sweep *s, int point, text_buffer *text, const char **out);
 
 /* Whether the point's device is virtual. */
@@ -95,6 +96,11 @@ status sweep_run(const sweep *s, sweep_outcome *out);
 
 /* The commands that a start would run, one per line. */
 status sweep_list(const sweep *s, text_buffer *out);
+
+/* sweep_loss.c: adds "loss_over_time" to the table of a sweep over policies, whose steps help differently: null in others. As text:
+ * nothing where it is null. */
+status sweep_add_losses(const sweep *s, json_t *table);
+void sweep_report_losses(const json_t *table, text_buffer *out);
 
 /* The table of all results as JSON, a new reference, and as text of at most 80 columns. */
 status sweep_table(const sweep *s, const json_t *failures, json_t **out);

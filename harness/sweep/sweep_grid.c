@@ -60,14 +60,30 @@ static int index_at(const sweep *s, int point, int axis)
     return point % s->axes[axis].count;
 }
 
+static int axis_named(const sweep *s, const char *name)
+{
+    for (int i = 0; i < s->axis_count; i++)
+        if (strcmp(s->axes[i].name, name) == 0) return i;
+    return -1;
+}
+
+/* Of the axis `mode`, or of the policy; NULL: all points have the same. */
+static const char *engine_of_point(const sweep *s, int point)
+{
+    int mode = axis_named(s, "mode"), policy = axis_named(s, "policy"), engine;
+    if (mode >= 0) return s->axes[mode].values[index_at(s, point, mode)];
+    if (policy < 0 || s->has_mode) return NULL;
+    if (engine_of_policy(s->axes[policy].values[index_at(s, point, policy)], &engine) == STATUS_OK)
+        return engine_table[engine]->name;
+    error_clear(); /* sweep_check() has refused it */
+    return NULL;
+}
+
 /* Whether the engine of the point has the option. */
 static bool applies(const sweep *s, int point, int axis)
 {
-    if (!s->axes[axis].engine) return true;
-    for (int i = 0; i < s->axis_count; i++)
-        if (strcmp(s->axes[i].name, "mode") == 0)
-            return strcmp(s->axes[i].values[index_at(s, point, i)], s->axes[axis].engine) == 0;
-    return true;
+    const char *engine = s->axes[axis].engine ? engine_of_point(s, point) : NULL;
+    return !engine || strcmp(engine, s->axes[axis].engine) == 0;
 }
 
 const char *sweep_value(const sweep *s, int point, int axis)
@@ -107,11 +123,15 @@ status sweep_words(const sweep *s, int point, text_buffer *text, const char **ou
         text_append(text, "--%s=%s", s->axes[i].name, sweep_value(s, point, i));
         text_append(text, "%c", '\0');
     }
+    size_t mode = text->length;
+    const char *engine = axis_named(s, "mode") < 0 ? engine_of_point(s, point) : NULL;
+    if (engine) text_append(text, "--mode=%s", engine);
     if (text->out_of_memory) return no_memory();
     out[used++] = "run";
     for (int i = 0; i < s->word_count; i++) out[used++] = s->words[i];
     for (int i = 0; i < s->axis_count; i++)
         if (is_word(s, point, i)) out[used++] = text->data + begins[i];
+    if (engine) out[used++] = text->data + mode;
     out[used] = NULL;
     return STATUS_OK;
 }
@@ -120,7 +140,7 @@ status sweep_words(const sweep *s, int point, text_buffer *text, const char **ou
 static status configure(const sweep *s, int point, run_config **out)
 {
     text_buffer text = {0};
-    const char **words = malloc((size_t)(s->word_count + 2 * s->axis_count + 2) * sizeof *words);
+    const char **words = malloc((size_t)(s->word_count + 2 * s->axis_count + 3) * sizeof *words);
     *out = calloc(1, sizeof **out);
     status rc = words && *out ? sweep_words(s, point, &text, words) : no_memory();
     int count = 0;
@@ -147,7 +167,13 @@ static bool has_option(const sweep *s, const char *name)
 
 status sweep_check(sweep *s)
 {
-    if (!has_option(s, "mode")) TRY(sweep_vary(s, "mode=ps,ring"));
+    int policy = axis_named(s, "policy");
+    s->has_mode = has_option(s, "mode");
+    for (int i = 0; policy >= 0 && i < s->axes[policy].count; i++) {
+        int engine;
+        if (!s->has_mode) TRY(engine_of_policy(s->axes[policy].values[i], &engine));
+    }
+    if (!s->has_mode && policy < 0) TRY(sweep_vary(s, "mode=ps,ring"));
     int64_t points = 1;
     for (int i = 0; i < s->axis_count; i++) {
         s->axes[i].engine = engine_of_option(s->axes[i].name);

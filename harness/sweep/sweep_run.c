@@ -56,7 +56,7 @@ static status start(running *r, int point, int round)
     const sweep *s = r->sweep;
     char path[PATH_MAX];
     text_buffer text = {0};
-    const char **words = malloc((size_t)(s->word_count + 2 * s->axis_count + 8) * sizeof *words);
+    const char **words = malloc((size_t)(s->word_count + 2 * s->axis_count + 9) * sizeof *words);
     child c = {.point = point, .round = round, .errors = memfd_create("harness-sweep", MFD_CLOEXEC)};
     status rc = words ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the sweep");
     if (rc == STATUS_OK && c.errors < 0) rc = fail_errno(STATUS_SYSTEM, "memory for a run's messages");
@@ -242,7 +242,7 @@ status sweep_run(const sweep *s, sweep_outcome *out)
 status sweep_list(const sweep *s, text_buffer *out)
 {
     int *order = malloc((size_t)s->points * sizeof *order);
-    const char **words = malloc((size_t)(s->word_count + 2 * s->axis_count + 2) * sizeof *words);
+    const char **words = malloc((size_t)(s->word_count + 2 * s->axis_count + 3) * sizeof *words);
     status rc = order && words ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the sweep");
     for (int round = 0; round < s->rounds && rc == STATUS_OK; round++) {
         rc = sweep_order(s, round, order);

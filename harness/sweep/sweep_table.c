@@ -165,6 +165,7 @@ status sweep_table(const sweep *s, const json_t *failures, json_t **out)
         rc = add_point(s, p, &figures[row++], failures, points);
     }
     if (rc == STATUS_OK) rc = add_best(s, figures, points, *out);
+    if (rc == STATUS_OK) rc = sweep_add_losses(s, *out);
     free(memory);
     free(figures);
     json_decref(points);
@@ -213,6 +214,15 @@ static void append_rate(double value, int width, text_buffer *out)
         text_append(out, "%*.*f", width, value < 100 ? 2 : 0, value);
 }
 
+/* One round has none. */
+static bool has_intervals(const json_t *table)
+{
+    size_t i;
+    json_t *point;
+    json_array_foreach(json_object_get(table, "points"), i, point) if (!isnan(report_number_at(point, "samples_per_s.low"))) return true;
+    return false;
+}
+
 static void append_row(const json_t *table, const json_t *point, text_buffer *out)
 {
     size_t i;
@@ -235,12 +245,12 @@ static void append_row(const json_t *table, const json_t *point, text_buffer *ou
     if (!isnan(median)) text_format_duration(step, sizeof step, 1e9 * report_number_at(point, "step_s.median"));
     append_rate(median, 10, out);
     if (!isnan(low)) {
-        append_rate(low, 10, out);
-        append_rate(report_number_at(point, "samples_per_s.high"), 10, out);
-    } else {
-        text_append(out, "%20s", "");
+        append_rate(low, 9, out);
+        append_rate(report_number_at(point, "samples_per_s.high"), 9, out);
+    } else if (has_intervals(table)) {
+        text_append(out, "%18s", "");
     }
-    text_append(out, "%12s%5lld%s\n", step, (long long)json_integer_value(json_object_get(point, "runs")),
+    text_append(out, "%9s%5lld%s\n", step, (long long)json_integer_value(json_object_get(point, "runs")),
                 json_is_true(json_object_get(point, "simulated"))  ? "  SIMULATED"
                 : json_is_true(json_object_get(point, "emulated")) ? "  EMULATED"
                                                                    : "");
@@ -289,7 +299,9 @@ void sweep_report(const json_t *table, text_buffer *out)
     json_t *axis, *point;
     json_array_foreach(json_object_get(table, "vary"), i, axis)
         text_append(out, "%-*s", width_of(points, json_string_value(axis)), json_string_value(axis));
-    text_append(out, "%10s%20s%12s%5s\n", "samples/s", "95 % interval", "step", "runs");
+    text_append(out, "%10s%*s%9s%5s\n", "samples/s", has_intervals(table) ? 18 : 0, has_intervals(table) ? "95 % interval" : "", "step",
+                "runs");
     json_array_foreach(points, i, point) append_row(table, point, out);
     append_best(table, out);
+    sweep_report_losses(table, out);
 }

@@ -449,18 +449,6 @@ def a_cell_of_a_published_table_is_what_its_command_gives(name, figure_of):
 
 
 @test
-def compare_runs_on_virtual_devices_too():
-    words = ("--device", "sim:dgx1-v100", *RESNET, "--gpus", "4", "--warmup", "2", "--steps", "3", "--quiet", "--json", "-")
-    runs = harness("compare", "--policies", "sync,ddp", *words).json()["runs"]
-    for result, engine, policy in zip(runs, ("ps", "ring"), ("sync", "ddp")):
-        alone = harness("run", *words, "--mode", engine, "--policy", policy).json()
-        expect_equal(result["jobs"], alone["jobs"], policy)
-    shown = harness("compare", "--policies", "sync,ddp", *words[:-2])
-    expect_equal(shown.code, 0, "exit code", shown)
-    expect("virtual time, profile dgx1-v100" in shown.out, "the note of virtual time", shown)
-
-
-@test
 def precision_options_work_on_virtual_devices():
     def step_ns(*words):
         words = ("run", "--mode", "none", "--model", "resnet50", "--batch", "64", "--steps", "1", "--quiet", *words)

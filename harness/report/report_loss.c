@@ -1,0 +1,97 @@
+/* The loss of a job against the time that it trained, and how stale its reads were. */
+#include "harness/report/report_impl.h"
+
+#include <math.h>
+#include <string.h>
+
+double report_duration(const json_t *job)
+{
+    double longest = 0;
+    size_t r, i;
+    json_t *rank, *step;
+    json_array_foreach(json_object_get(job, "ranks"), r, rank)
+    {
+        double sum = 0;
+        json_array_foreach(json_object_get(rank, "step_s"), i, step) sum += json_number_value(step);
+        longest = fmax(longest, sum);
+    }
+    return longest;
+}
+
+double report_loss_between(const json_t *job, double from, double until)
+{
+    double sum = 0;
+    int count = 0;
+    size_t r, i;
+    json_t *rank, *step;
+    json_array_foreach(json_object_get(job, "ranks"), r, rank)
+    {
+        const json_t *losses = json_object_get(rank, "losses");
+        double now = 0;
+        json_array_foreach(json_object_get(rank, "step_s"), i, step)
+        {
+            now += json_number_value(step);
+            const json_t *loss = json_array_get(losses, i);
+            if (now <= from || now > until || !json_is_number(loss)) continue;
+            sum += json_number_value(loss);
+            count++;
+        }
+    }
+    return count ? sum / count : NAN;
+}
+
+typedef struct staleness {
+    double reads, largest, mean;
+    double bins[64]; /* of the ranks' histograms */
+    int used;
+} staleness;
+
+static staleness staleness_of(const json_t *job)
+{
+    enum { MOST_BINS = 64 };
+    staleness all = {0};
+    size_t r, i;
+    json_t *rank, *count;
+    json_array_foreach(json_object_get(job, "ranks"), r, rank)
+    {
+        const json_t *s = json_object_get(rank, "staleness");
+        double reads = json_number_value(json_object_get(s, "reads"));
+        all.reads += reads;
+        all.mean += reads * json_number_value(json_object_get(s, "mean"));
+        all.largest = fmax(all.largest, json_number_value(json_object_get(s, "largest")));
+        json_array_foreach(json_object_get(s, "histogram"), i, count)
+        {
+            if (i >= MOST_BINS) break;
+            all.bins[i] += json_number_value(count);
+            if ((int)i + 1 > all.used) all.used = (int)i + 1;
+        }
+    }
+    all.mean /= all.reads; /* NaN: no reads */
+    return all;
+}
+
+double report_mean_staleness(const json_t *job)
+{
+    return staleness_of(job).mean;
+}
+
+void report_staleness(const json_t *job, text_buffer *out)
+{
+    enum { SHOWN_BINS = 10 };
+    staleness s = staleness_of(job);
+    if (s.reads == 0) return;
+    text_append(
+        out,
+        "\nStaleness under %s: updates that parameters got between their read and the update made from it;\n"
+        "%.0f reads, mean %.2f, largest %.0f\n",
+        report_text_at(job, "policy"), s.reads, s.mean, s.largest);
+    double rest = 0;
+    for (int i = 0; i < s.used; i++) {
+        if (i >= SHOWN_BINS)
+            rest += s.bins[i];
+        else
+            text_append(out, "  %2d  %5.1f %%  %.*s\n", i, 100 * s.bins[i] / s.reads,
+                        (int)lround(40 * s.bins[i] / s.reads), "########################################");
+    }
+    if (rest > 0) text_append(out, "  more %4.1f %%\n", 100 * rest / s.reads);
+}
