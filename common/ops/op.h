@@ -281,13 +281,17 @@ enum { SUMSQ_X, SUMSQ_OUT };
 enum { DIVIDE_X };
 enum { FILL_X };
 
+/* Elements, of which no two parameters have one in common: what op_scalars.nonfinite counts on a GPU. */
+enum { OP_NONFINITE_UNIT = 16 };
+
 /* What changes from step to step. On a GPU it is in device memory. */
 struct piece;
 typedef struct op_scalars {
     double loss_normalizer; /* dlogits are divided by it */
     double learning_rate, weight_decay;
     double gradient_scale; /* the optimizer multiplies gradients by it first (clipping) */
-    int32_t *nonfinite;    /* the optimizer sets it to 1 where a gradient is not finite; NULL: no check */
+    int32_t *nonfinite;    /* the optimizer raises it where a gradient is not finite: to 1; on a GPU, for element i, to
+                            * INT32_MAX - i / OP_NONFINITE_UNIT if that is more; NULL: no check */
     double bias_correction1, bias_correction2; /* 1 - beta^step */
     bool first_step;                           /* SGD: the momentum buffer starts as the gradient */
     bool accumulate; /* gradients are added to the existing ones: micro-batches after the first */

@@ -117,7 +117,8 @@ struct optimizer {
     device_memory workspace; /* of sum_squares */
     device_memory sum;       /* [1] float64: its result, where the host cannot reach the device's memory */
     device_memory flag;      /* [1] int32: `nonfinite` there */
-    int32_t nonfinite;       /* accessed atomically: several threads may update at a time */
+    device_memory flags;     /* [2] int32 on the host: as an even and an odd update have left it */
+    int32_t nonfinite;       /* of a host device, accessed atomically: several threads may update at a time */
     bool real;
     atomic_bool warned;
     _Atomic int64_t skipped;
@@ -152,6 +153,7 @@ static status prepare_kernels(optimizer *o, dtype type)
     if (info->real && !info->host_addressable) {
         TRY(device_allocate(o->device, DEVICE_MEMORY_PRIVATE, sizeof(double), &o->sum));
         TRY(device_allocate(o->device, DEVICE_MEMORY_PRIVATE, sizeof(int32_t), &o->flag));
+        TRY(device_allocate(o->device, DEVICE_MEMORY_STAGING, 2 * sizeof(int32_t), &o->flags));
     }
     size_t workspace = device_kernel_workspace(o->sum_squares);
     return workspace ? device_allocate(o->device, DEVICE_MEMORY_PRIVATE, workspace, &o->workspace)
@@ -170,6 +172,7 @@ static status open_with(device *d, const optimizer_options *options, dtype type,
                      .workspace = {.fd = -1},
                      .sum = {.fd = -1},
                      .flag = {.fd = -1},
+                     .flags = {.fd = -1},
                      .state_count = optimizer_state_count(options),
                      .elements = elements,
                      .logical = logical,
@@ -213,6 +216,7 @@ void optimizer_close(optimizer **pointer)
     device_free(o->device, &o->workspace);
     device_free(o->device, &o->sum);
     device_free(o->device, &o->flag);
+    device_free(o->device, &o->flags);
     free(o);
     *pointer = NULL;
 }
@@ -233,6 +237,12 @@ void optimizer_begin_shard(optimizer *o, int64_t logical, int64_t elements)
 void optimizer_begin_state(optimizer *o)
 {
     optimizer_begin_shard(o, o->logical, o->elements);
+}
+
+/* Where the host finds the flag as update `step` has left it, until update `step` + 2. */
+static int32_t *flag_of(const optimizer *o, int64_t step)
+{
+    return (int32_t *)o->flags.data + (step & 1);
 }
 
 status optimizer_update_bf16(optimizer *o, device_stream *s, void *params, void *bf16, const void *grads,
@@ -259,7 +269,7 @@ status optimizer_update_bf16(optimizer *o, device_stream *s, void *params, void 
                           .piece_count = pieces.count};
     TRY(device_launch(s, bf16 ? o->update_bf16 : o->update, operands, &scalars, NULL));
     if (!o->flag.data) return STATUS_OK;
-    return device_download(s, &o->nonfinite, o->flag.data, DTYPE_I32, DTYPE_I32, 1);
+    return device_download(s, flag_of(o, step), o->flag.data, DTYPE_I32, DTYPE_I32, 1);
 }
 
 status optimizer_update(optimizer *o, device_stream *s, void *params, const void *grads, piece_list pieces,
@@ -302,7 +312,14 @@ int64_t optimizer_skipped(const optimizer *o)
 
 bool optimizer_found_nonfinite(const optimizer *o)
 {
-    return __atomic_load_n(&o->nonfinite, __ATOMIC_RELAXED) != 0;
+    if (!o->flags.data) return __atomic_load_n(&o->nonfinite, __ATOMIC_RELAXED) != 0;
+    return __atomic_load_n(flag_of(o, 0), __ATOMIC_RELAXED) || __atomic_load_n(flag_of(o, 1), __ATOMIC_RELAXED);
+}
+
+int64_t optimizer_first_nonfinite(const optimizer *o, int64_t step)
+{
+    int32_t found = o->flags.data ? __atomic_load_n(flag_of(o, step), __ATOMIC_RELAXED) : 0;
+    return found ? ((int64_t)INT32_MAX - found) * OP_NONFINITE_UNIT : -1;
 }
 
 bool optimizer_reports_nonfinite(optimizer *o)

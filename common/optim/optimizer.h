@@ -88,6 +88,9 @@ int64_t optimizer_skipped(const optimizer *o);
 /* Whether an update has read a gradient that is not finite. Every update checks while it reads gradients; on a GPU the
  * answer is as of the last synchronization of the stream. Never on devices without bytes. */
 bool optimizer_found_nonfinite(const optimizer *o);
+/* On a GPU, once the stream has passed update `step`, and before update `step` + 2: an element of the first parameter in whose
+ * gradient that update, or one before it, has found such a value; -1: none has. */
+int64_t optimizer_first_nonfinite(const optimizer *o, int64_t step);
 /* Whether to report that: always where the run stops, else the first time. */
 bool optimizer_reports_nonfinite(optimizer *o);
 

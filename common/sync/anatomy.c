@@ -30,9 +30,11 @@ struct anatomy {
     device_stream *lane;
     trace *trace;
     int world;
-    anatomy_wait *waits; /* [wait_capacity] */
-    int wait_count, wait_capacity;
-    bool waiting;
+    anatomy_wait *waits; /* [wait_capacity] of the step that ends next */
+    anatomy_wait *later; /* [wait_capacity] of one that was begun before that has ended: `leads` */
+    int wait_count, later_count, wait_capacity;
+    int kind;            /* 0 or 1: of the numbers of `waits`; those of `later` are of the other */
+    bool waiting, leads;
 
     sync_queue queue;    /* of call_spans, from the agent */
     anatomy_span *spans; /* [SPANS] in order, disjoint; of this step and the previous one */
@@ -196,15 +198,32 @@ void anatomy_add_call(anatomy *a, uint64_t number, int64_t begin_ns, int64_t end
 
 /* ---- waits ------------------------------------------------------------------------------------ */
 
-static int mark_of(int wait)
+/* A number says which wait of a step it is, and in its lowest bit of which of two steps. Their marks meet from both ends. */
+static int mark_of(int number)
 {
-    return SYNC_MARK_WAITS + 2 * wait;
+    int wait = 2 * (number / 2);
+    return number % 2 == 0 ? SYNC_MARK_WAITS + wait : SYNC_MARK_ENGINE - 2 - wait;
+}
+
+static int next_number(const anatomy *a)
+{
+    return a->leads ? 2 * a->later_count + !a->kind : 2 * a->wait_count + a->kind;
+}
+
+bool anatomy_ends(const anatomy *a, int number)
+{
+    return number % 2 == a->kind;
+}
+
+static anatomy_wait *wait_of(const anatomy *a, int number)
+{
+    return (anatomy_ends(a, number) ? a->waits : a->later) + number / 2;
 }
 
 status anatomy_begin_wait(anatomy *a)
 {
-    if (!a || a->waiting || a->wait_count == a->wait_capacity) return STATUS_OK;
-    TRY(device_mark(a->lane, mark_of(a->wait_count)));
+    if (!a || a->waiting || a->wait_count + a->later_count == a->wait_capacity) return STATUS_OK;
+    TRY(device_mark(a->lane, mark_of(next_number(a))));
     a->waiting = true;
     return STATUS_OK;
 }
@@ -213,25 +232,43 @@ status anatomy_end_wait(anatomy *a, int *number)
 {
     *number = -1;
     if (!a || !a->waiting) return STATUS_OK;
-    TRY(device_mark(a->lane, mark_of(a->wait_count) + 1));
+    TRY(device_mark(a->lane, mark_of(next_number(a)) + 1));
     a->waiting = false;
-    *number = a->wait_count++;
-    a->waits[*number].last = (anatomy_sent){.rank = ANATOMY_NOBODY};
+    *number = next_number(a);
+    if (a->leads) a->later_count++;
+    else a->wait_count++;
+    wait_of(a, *number)->last = (anatomy_sent){.rank = ANATOMY_NOBODY};
     return STATUS_OK;
 }
 
 void anatomy_name_wait(anatomy *a, int number, anatomy_sent last)
 {
-    if (number >= 0) a->waits[number].last = last;
+    if (number >= 0) wait_of(a, number)->last = last;
 }
 
-anatomy_span anatomy_wait_time(anatomy *a, int number)
+anatomy_span anatomy_wait_time(const anatomy *a, int number)
 {
     if (number < 0) return (anatomy_span){0, 0};
     return (anatomy_span){device_mark_ns(a->lane, mark_of(number)), device_mark_ns(a->lane, mark_of(number) + 1)};
 }
 
 /* ---- steps ------------------------------------------------------------------------------------ */
+
+void anatomy_lead(anatomy *a)
+{
+    a->leads = true;
+}
+
+static void begin_with_later(anatomy *a)
+{
+    anatomy_wait *waits = a->waits;
+    a->waits = a->later;
+    a->later = waits;
+    a->wait_count = a->later_count;
+    a->later_count = 0;
+    a->kind = !a->kind;
+    a->leads = false;
+}
 
 static void keep(anatomy *a, kept_list *list, const void *items, size_t bytes)
 {
@@ -264,6 +301,7 @@ static void sweep_step(anatomy *a, anatomy_span now, const anatomy_phase *phases
     a->previous = now;
     a->previous_ns = covered(a, now);
     a->wait_count = 0;
+    if (a->leads) begin_with_later(a);
     forget(a, now.begin_ns);
 }
 
@@ -276,7 +314,7 @@ void anatomy_end_step(anatomy *a, anatomy_span now, const anatomy_phase *phases,
         if (a->kept.on) keep(a, &a->kept.calls, &span, sizeof span);
     }
     for (int i = 0; i < a->wait_count; i++) {
-        anatomy_span time = a->waits[i].time = anatomy_wait_time(a, i);
+        anatomy_span time = a->waits[i].time = anatomy_wait_time(a, 2 * i + a->kind);
         trace_slice(a->trace, TRACE_COMPUTE, "wait", TRACE_NO_INDEX, time.begin_ns, time.end_ns);
     }
     if (a->kept.on) {
@@ -370,10 +408,11 @@ status anatomy_open(device_stream *lane, trace *trace, int params, int world, an
     a->world = world;
     a->wait_capacity = waits < MOST_WAITS ? waits : MOST_WAITS;
     a->waits = calloc((size_t)a->wait_capacity, sizeof *a->waits);
+    a->later = calloc((size_t)a->wait_capacity, sizeof *a->later);
     a->spans = calloc(SPANS, sizeof *a->spans);
     a->waited_ns = calloc((size_t)world, sizeof *a->waited_ns);
     status rc = STATUS_OK;
-    if (!a->waits || !a->spans || !a->waited_ns) rc = fail(STATUS_SYSTEM, "no memory to record steps");
+    if (!a->waits || !a->later || !a->spans || !a->waited_ns) rc = fail(STATUS_SYSTEM, "no memory to record steps");
     if (rc == STATUS_OK) rc = sync_queue_init(&a->queue, (uint32_t)(4 * params + SPANS), sizeof(call_span));
     if (rc != STATUS_OK) anatomy_close(&a);
     *out = a;
@@ -386,6 +425,7 @@ void anatomy_close(anatomy **pointer)
     if (!a) return;
     sync_queue_deinit(&a->queue);
     free(a->waits);
+    free(a->later);
     free(a->spans);
     free(a->waited_ns);
     free(a->kept.steps.data);

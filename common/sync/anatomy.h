@@ -98,7 +98,13 @@ status anatomy_end_wait(anatomy *a, int *number);
 /* What the wait was for: any time before the end of the step. */
 void anatomy_name_wait(anatomy *a, int number, anatomy_sent last);
 /* Once the lane has passed it. */
-anatomy_span anatomy_wait_time(anatomy *a, int number);
+anatomy_span anatomy_wait_time(const anatomy *a, int number);
+
+/* Waits that begin from now on belong to another step, the lane not having passed the end of the one before: two at most are
+ * under way. */
+void anatomy_lead(anatomy *a);
+/* Whether the wait belongs to the step that ends next. */
+bool anatomy_ends(const anatomy *a, int number);
 
 /* One thread, the rank's agent: a transfer or a sum for this rank was in progress. */
 void anatomy_add_span(anatomy *a, int64_t begin_ns, int64_t end_ns);
@@ -106,7 +112,7 @@ void anatomy_add_span(anatomy *a, int64_t begin_ns, int64_t end_ns);
 /* Likewise, of a call in which this rank took part from begin_ns on. `number`: from 1, the same on all ranks. */
 void anatomy_add_call(anatomy *a, uint64_t number, int64_t begin_ns, int64_t end_ns);
 
-/* The lane has passed the end of a step with these phases. Waits are forgotten. */
+/* The lane has passed the end of the oldest step with these phases. Its waits are forgotten. */
 void anatomy_end_step(anatomy *a, anatomy_span step, const anatomy_phase *phases, int phase_count, anatomy_figures *out);
 /* [world] of the last step: time waited for each rank, ns. */
 const int64_t *anatomy_waited(const anatomy *a);

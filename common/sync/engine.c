@@ -135,6 +135,11 @@ const void *sync_reduced_gradients(sync_engine *e, piece_list *owned)
     return arena;
 }
 
+void sync_lead(sync_engine *e)
+{
+    anatomy_lead(e->context.anatomy);
+}
+
 void sync_end_step(sync_engine *e, anatomy_span step, const anatomy_phase *phases, int phase_count, anatomy_figures *out)
 {
     e->type->end_step(e);
@@ -218,25 +223,42 @@ status sync_report_nonfinite(optimizer *o, int64_t step, int rank, const char *n
     return STATUS_OK;
 }
 
+static bool is_to_report(const sync_context *c)
+{
+    bool stops = optimizer_get_options(c->optimizer)->on_nonfinite == NONFINITE_STOP, shards = c->params->shards != NULL;
+    if (!stops && c->rank != 0 && !shards) return false; /* rank 0 has the same average */
+    return optimizer_reports_nonfinite(c->optimizer);
+}
+
 /* Where ranks have shards of the average, whoever has the gradient reports it; else rank 0, or every rank that stops. */
 static status report(sync_engine *e, const sync_step *step)
 {
     const sync_context *c = &e->context;
     const char *name;
     piece_list owned = {0};
-    bool stops = optimizer_get_options(c->optimizer)->on_nonfinite == NONFINITE_STOP, shards = c->params->shards != NULL;
-    if (!stops && c->rank != 0 && !shards) return STATUS_OK; /* rank 0 has the same average */
-    if (!optimizer_reports_nonfinite(c->optimizer)) return STATUS_OK;
+    bool shards = c->params->shards != NULL;
+    if (!is_to_report(c)) return STATUS_OK;
     const void *grads = sync_reduced_gradients(e, &owned);
     TRY(sync_find_nonfinite(c->optimizer, c->compute, c->params, grads, owned, &name));
     return name || !shards ? sync_report_nonfinite(c->optimizer, step->index, SYNC_THIS_RANK, name) : STATUS_OK;
 }
 
+static const char *name_of_element(const param_set *set, int64_t element)
+{
+    int p = 0;
+    while (p + 1 < set->model->param_count && set->pieces[p].offset + set->pieces[p].count <= element) p++;
+    return set->model->params[p].name;
+}
+
+/* By now another step may have written the gradients, but for shards. */
 status sync_check_update(sync_engine *e, const sync_step *step)
 {
-    bool due = e->unchecked;
-    e->unchecked = false;
-    return due && optimizer_found_nonfinite(e->context.optimizer) ? report(e, step) : STATUS_OK;
+    const sync_context *c = &e->context;
+    if (!e->updates) return STATUS_OK;
+    if (c->params->shards) return optimizer_found_nonfinite(c->optimizer) ? report(e, step) : STATUS_OK;
+    int64_t element = optimizer_first_nonfinite(c->optimizer, step->index - step->skipped);
+    if (element < 0 || !is_to_report(c)) return STATUS_OK;
+    return sync_report_nonfinite(c->optimizer, step->index, SYNC_THIS_RANK, name_of_element(c->params, element));
 }
 
 /* ---- the update ------------------------------------------------------------------------------- */
@@ -247,11 +269,16 @@ static bool skips(const sync_engine *e)
     return optimizer_get_options(c->optimizer)->on_nonfinite == NONFINITE_SKIP && device_get_info(c->device)->real;
 }
 
-status sync_begin_update(sync_engine *e)
+int sync_mark_update(int64_t index)
+{
+    return SYNC_MARK_UPDATE + 2 * (int)(index & 1);
+}
+
+status sync_begin_update(sync_engine *e, const sync_step *step)
 {
     const sync_context *c = &e->context;
     e->update_begin_ns = device_now_ns(c->device);
-    TRY(device_mark(lane_of(c), SYNC_MARK_UPDATE));
+    TRY(device_mark(lane_of(c), sync_mark_update(step->index)));
     ledger_enter(c->ledger, LEDGER_PHASE_OPTIMIZER_STEP);
     optimizer_begin_state(c->optimizer);
     return STATUS_OK;
@@ -276,10 +303,11 @@ status sync_scale_update(sync_engine *e, const sync_step *step, double sum_squar
 status sync_end_update(sync_engine *e, const sync_step *step, bool skipped)
 {
     const sync_context *c = &e->context;
-    if (!skipped) e->unchecked = true;
-    TRY(device_mark(lane_of(c), SYNC_MARK_UPDATED));
+    e->updates = e->updates || !skipped;
+    TRY(device_mark(lane_of(c), sync_mark_update(step->index) + 1));
     trace_slice(c->trace, TRACE_OPTIMIZER, "update", TRACE_NO_INDEX, e->update_begin_ns, device_now_ns(c->device));
-    return device_get_info(c->device)->host_addressable ? sync_check_update(e, step) : STATUS_OK;
+    bool now = !skipped && device_get_info(c->device)->host_addressable && optimizer_found_nonfinite(c->optimizer);
+    return now ? report(e, step) : STATUS_OK;
 }
 
 status sync_update_parameters(sync_engine *e, const sync_step *step, const void *grads, double *norm_scratch)
@@ -288,7 +316,7 @@ status sync_update_parameters(sync_engine *e, const sync_step *step, const void 
     piece_list all = param_set_pieces(c->params, 0, c->params->model->param_count);
     bool skipped = false;
     double scale = 1.0;
-    TRY(sync_begin_update(e));
+    TRY(sync_begin_update(e, step));
     if (sync_update_needs_norm(e)) {
         *norm_scratch = 0;
         TRY(optimizer_sum_squares(c->optimizer, c->compute, grads, all, norm_scratch));

@@ -224,7 +224,8 @@ typedef struct sync_engine_type {
      * that finished last; NULL where this rank has none of it. For verification, in settled state. */
     const void *(*reduced_gradients)(sync_engine *e, piece_list *owned);
 
-    /* The compute stream is empty: waits of the step whose causes are known only now get their names (anatomy.h). */
+    /* The compute stream has passed the end of the oldest step: its waits whose causes are known only now get their names
+     * (anatomy.h). */
     void (*end_step)(sync_engine *e);
 
     void (*counters)(sync_engine *e, sync_counters *out);
@@ -234,8 +235,9 @@ struct sync_engine {
     const sync_engine_type *type;
     sync_context context;
     struct sync_staged *staged; /* staged.h; NULL: the engine works on the rank's own device */
-    bool unchecked;          /* the check of an update is due: sync_check_update() */
     int64_t update_begin_ns; /* of the present update */
+    bool updates;  /* this rank has made one: sync_update_parameters() */
+    bool enqueues; /* set by open: a GPU's stages only enqueue, so that the next step may begin before this one has ended */
 };
 
 /* How an engine is called: the functions of its type, above. Where it has a staged copy (staged.h), that is kept in
@@ -258,7 +260,9 @@ status sync_flush(sync_engine *e);
 status sync_gather_parameters(sync_engine *e);
 status sync_group_sum(sync_engine *e, double *values, int count);
 const void *sync_reduced_gradients(sync_engine *e, piece_list *owned);
-/* The lane has passed the end of a step with these phases: sweeps it (anatomy.h). */
+/* From now on the stages are those of another step, though the lane has not yet passed the end of the one before. */
+void sync_lead(sync_engine *e);
+/* The lane has passed the end of the oldest step with these phases: sweeps it (anatomy.h). */
 void sync_end_step(sync_engine *e, anatomy_span step, const anatomy_phase *phases, int phase_count, anatomy_figures *out);
 void sync_read_counters(sync_engine *e, sync_counters *out);
 
@@ -283,17 +287,19 @@ bool sync_replays(const sync_context *context);
 void sync_hold_gradients(sync_engine *e);
 void sync_drop_gradients(sync_engine *e);
 
-/* Marks that sync_update_parameters leaves on the lane, around the update. */
+/* Marks of the lane: those below SYNC_MARK_UPDATE are the owner's. */
 enum {
-    SYNC_MARK_UPDATE = 16,
-    SYNC_MARK_UPDATED,
-    SYNC_MARK_WAITS,                       /* anatomy.h's, from here on */
-    SYNC_MARK_ENGINE = DEVICE_MARKS - 256, /* engines' own, to the last */
+    SYNC_MARK_UPDATE = 128,
+    SYNC_MARK_WAITS = SYNC_MARK_UPDATE + 4, /* anatomy.h's, from here on */
+    SYNC_MARK_ENGINE = DEVICE_MARKS - 256,  /* engines' own, to the last */
 };
+
+/* Where sync_update_parameters() of step `index` begins; the next one is where it ends. Two steps may be under way. */
+int sync_mark_update(int64_t index);
 
 /* The parts of an update, for engines whose ranks update shards: the beginning; whether it takes the squared norm of all
  * gradients; from that, the factor of gradients and whether the update is left out; the end, once it was launched. */
-status sync_begin_update(sync_engine *e);
+status sync_begin_update(sync_engine *e, const sync_step *step);
 bool sync_update_needs_norm(const sync_engine *e);
 status sync_scale_update(sync_engine *e, const sync_step *step, double sum_squares, double *scale, bool *skipped);
 status sync_end_update(sync_engine *e, const sync_step *step, bool skipped);
@@ -302,7 +308,7 @@ status sync_end_update(sync_engine *e, const sync_step *step, bool skipped);
  * parameters): clipping, if asked for, then one pass over all parameters. Gradients that are not finite follow
  * --on-nonfinite; on a GPU "stop" and "warn" are up to sync_check_update(). */
 status sync_update_parameters(sync_engine *e, const sync_step *step, const void *grads, double *norm_scratch);
-/* Once the stream of the last update has been synchronized. */
+/* On a GPU, once the compute stream has passed the step, and before the update of the next step but one. */
 status sync_check_update(sync_engine *e, const sync_step *step);
 
 /* The first parameter with an element in `pieces` of `grads` that is not finite; NULL: there is none. One caller at a

@@ -25,7 +25,7 @@ static status none_open(const sync_context *context, sync_engine **out)
 {
     none_engine *e = calloc(1, sizeof *e);
     if (!e) return fail(STATUS_SYSTEM, "no memory for an engine");
-    e->base = (sync_engine){.type = &sync_none, .context = *context};
+    e->base = (sync_engine){.type = &sync_none, .context = *context, .enqueues = true};
     sync_hold_gradients(&e->base);
     *out = &e->base;
     return STATUS_OK;

@@ -249,10 +249,47 @@ static status agree_to_stop(rank_state *s)
     return STATUS_OK;
 }
 
+/* Ends the oldest step until fewer than `most` are under way. */
+static status end_steps(rank_state *s, int most)
+{
+    while (trainer_under_way(s->trainer) >= most) {
+        int64_t index = s->next_step - trainer_under_way(s->trainer);
+        step_result result;
+        rank_trace_begin_step(&s->trace, index);
+        TRY(trainer_end_step(s->trainer, &result));
+        rank_trace_end_step(&s->trace, &result, trainer_ledger(s->trainer));
+        s->trained_ns += result.times.total;
+        overlap_measure(&s->overlap, trainer_engine(s->trainer), &result);
+        if (s->measured[index % 2]) record_step(&s->record, &result);
+    }
+    return STATUS_OK;
+}
+
+/* A host that runs ahead begins the next step before this one has ended. */
+static status run_step(rank_state *s, bool measured)
+{
+    int64_t index = s->next_step;
+    s->measured[index % 2] = measured;
+    rank_trace_begin_step(&s->trace, index);
+    TRY(trainer_begin_step(s->trainer, s->batches.training, index, batch_of_step(s, index)));
+    s->next_step++;
+    TRY(end_steps(s, trainer_depth(s->trainer)));
+    if (s->agreement.fd == 0) return STATUS_OK; /* it is of the first step */
+    TRY(end_steps(s, 1));
+    return agreement_write(&s->agreement, s->trainer);
+}
+
+/* Steps by which a rank may lead another when it looks whether to stop. */
+static int64_t lead_of(const rank_state *s)
+{
+    return s->lead == JOB_UNBOUNDED ? s->lead : s->lead + trainer_depth(s->trainer) - 1;
+}
+
 /* Evaluation and checkpoint, by all ranks between two steps. */
 static status run_between_steps(rank_state *s)
 {
     if (!evaluation_is_due(s) && !save_is_due(s, false)) return STATUS_OK;
+    TRY(end_steps(s, 1));
     trainer_begin_anew(s->trainer);
     TRY(agree_to_stop(s));
     if (s->stopped) return STATUS_OK;
@@ -264,19 +301,11 @@ static status run_between_steps(rank_state *s)
 static status run_steps(rank_state *s, int64_t end, bool measured)
 {
     while (s->next_step < end && !s->stopped) {
-        if (job_stop_here(s->place->table, s->place->rank, s->next_step, s->lead)) {
+        if (job_stop_here(s->place->table, s->place->rank, s->next_step, lead_of(s))) {
             s->stopped = true;
             break;
         }
-        step_result result;
-        rank_trace_begin_step(&s->trace, s->next_step);
-        TRY(trainer_step(s->trainer, s->batches.training, s->next_step, batch_of_step(s, s->next_step), &result));
-        rank_trace_end_step(&s->trace, &result, trainer_ledger(s->trainer));
-        s->next_step++;
-        s->trained_ns += result.times.total;
-        overlap_measure(&s->overlap, trainer_engine(s->trainer), &result);
-        if (measured) record_step(&s->record, &result);
-        TRY(agreement_write(&s->agreement, s->trainer)); /* of the first step */
+        TRY(run_step(s, measured));
         TRY(run_between_steps(s));
     }
     record_counters(&s->record, trainer_engine(s->trainer), &s->seen, measured);
@@ -297,6 +326,7 @@ static status run_block(rank_state *s, int64_t end, bool measured)
     job_turn_wait(b, s->place->rank, s->block);
     if (s->takes_turns) trainer_begin_anew(s->trainer);
     status rc = run_turn(s, end, measured);
+    if (rc == STATUS_OK && s->takes_turns) rc = end_steps(s, 1);
     job_turn_done(b, s->place->rank, s->block);
     s->block++;
     return rc;
@@ -316,6 +346,7 @@ static status run_all_steps(rank_state *s)
         int64_t end = s->next_step + s->steps.turn;
         TRY(run_block(s, end < s->steps.end ? end : s->steps.end, true));
     }
+    TRY(end_steps(s, 1));
     job_turn_wait(s->place->table, s->place->rank, s->block);
     status rc = s->stop_is_agreed ? STATUS_OK : agree_to_stop(s);
     if (rc == STATUS_OK) rc = sync_flush(trainer_engine(s->trainer));

@@ -22,6 +22,7 @@ typedef struct rank_state {
     rank_trace trace;
     step_plan steps;
     int64_t next_step, eval_every;
+    bool measured[2]; /* of the steps under way, by their index */
     int64_t trained_ns; /* in steps, measured or not: without evaluations, checkpoints and other jobs' turns */
     clock_bounds clock_at_begin; /* of the steps */
     clock_alignment clock;

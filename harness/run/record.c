@@ -246,6 +246,7 @@ void overlap_measure(overlap *o, const sync_engine *engine, step_result *result)
 {
     if (engine->type != &sync_ring) return;
     int count = ring_bucket_records(engine, o->seen, o->records, o->capacity);
+    while (count > 0 && o->records[count - 1].step > result->index) count--; /* of a step that has begun */
     if (count == 0) return;
     const ring_bucket_record *last = &o->records[count - 1];
     int64_t overlap_ns = result->backward_end_ns - o->records[0].started_ns;

@@ -66,12 +66,24 @@ static status allocate(trainer *t, ledger_class class, device_memory_kind kind, 
     return ledger_blame(class, device_allocate(t->device, kind, (size_t)bytes, out));
 }
 
+/* Only a GPU's come later than the call that downloads them. */
+static status open_losses(trainer *t)
+{
+    const device_info *info = device_get_info(t->device);
+    bool gpu = info->real && !info->host_addressable;
+    if (gpu) TRY(device_allocate(t->device, DEVICE_MEMORY_STAGING, TRAINER_DEPTH * sizeof t->flights[0].own, &t->losses));
+    for (int i = 0; i < TRAINER_DEPTH; i++)
+        t->flights[i].losses = gpu ? (double(*)[2])t->losses.data + i * TRAINER_KEPT_BATCHES : t->flights[i].own;
+    return STATUS_OK;
+}
+
 static status open_memory(trainer *t)
 {
     nn_memory *m = &t->programs.memory;
     TRY(allocate(t, LEDGER_ACTIVATIONS, DEVICE_MEMORY_PRIVATE, m->activation_bytes, &m->activations));
     TRY(allocate(t, LEDGER_WORKSPACE, DEVICE_MEMORY_PRIVATE, m->workspace_bytes, &m->workspace));
     TRY(allocate(t, LEDGER_OUTPUTS, DEVICE_MEMORY_PRIVATE, 2 * sizeof(double), &t->programs.memory.loss));
+    TRY(open_losses(t));
     TRY(trainer_open_tensors(t, t->needs.batch_kind, &t->data.tensors));
     TRY(trainer_prefetch_open(t));
     if (t->programs.slots[0].program->masked) {
@@ -204,6 +216,15 @@ static status open_engine(trainer *t)
     return sync_staged_open(&context, c->engine, &t->needs, c->threads, &t->engine);
 }
 
+/* --slow measures stages that compute. */
+static bool may_run_ahead(const trainer *t)
+{
+    const device_info *info = device_get_info(t->device);
+    bool enqueues = info->real && !info->host_addressable && t->engine->enqueues;
+    return enqueues && !t->config.separate_phases && t->straggler.stretch == 0 &&
+           trainer_micro_batches(t) <= TRAINER_KEPT_BATCHES;
+}
+
 static status open_all(trainer *t)
 {
     const trainer_config *c = &t->config;
@@ -231,7 +252,9 @@ static status open_all(trainer *t)
     TRY(open_instances(t));
     describe_exchange(t);
     trainer_recorder_init(t);
-    return open_engine(t);
+    TRY(open_engine(t));
+    t->runs_ahead = may_run_ahead(t);
+    return STATUS_OK;
 }
 
 /* Adds the rank and its ledger to the device's out-of-memory error. */
@@ -254,12 +277,12 @@ status trainer_open(const trainer_config *config, trainer **out)
     trainer *t = calloc(1, sizeof *t);
     if (!t) return fail(STATUS_SYSTEM, "no memory for a rank");
     t->config = *config;
-    size_t batches = config->accumulate > 1 ? (size_t)config->accumulate : 1;
-    t->now.phases = calloc(PHASES_OF_BATCH * batches + PHASES_OF_STEP, sizeof *t->now.phases);
+    size_t batches = (size_t)trainer_micro_batches(t);
+    t->phases = calloc(PHASES_OF_BATCH * batches + PHASES_OF_STEP, sizeof *t->phases);
     trainer_tensors none = {.input.fd = -1, .target.fd = -1, .index.fd = -1};
-    t->programs.memory.activations.fd = t->programs.memory.workspace.fd = t->programs.memory.loss.fd = -1;
+    t->programs.memory.activations.fd = t->programs.memory.workspace.fd = t->programs.memory.loss.fd = t->losses.fd = -1;
     t->data.tensors = t->data.prefetch.tensors = none;
-    status rc = t->now.phases ? open_all(t) : fail(STATUS_SYSTEM, "no memory for a rank");
+    status rc = t->phases ? open_all(t) : fail(STATUS_SYSTEM, "no memory for a rank");
     if (rc == STATUS_SYSTEM && t->device && !device_get_info(t->device)->host_addressable) describe_memory(t);
     if (config->refused) *config->refused = t->device && device_has_refused(t->device);
     if (rc != STATUS_OK) trainer_close(&t);
@@ -306,13 +329,14 @@ void trainer_close(trainer **pointer)
         device_free(t->device, &t->programs.memory.activations);
         device_free(t->device, &t->programs.memory.workspace);
         device_free(t->device, &t->programs.memory.loss);
+        device_free(t->device, &t->losses);
         trainer_close_tensors(t, &t->data.tensors);
     }
     device_stream_close(&t->stream);
     device_close(&t->device);
     free(t->data.rows);
     free(t->data.row_targets);
-    free(t->now.phases);
+    free(t->phases);
     free(t);
     *pointer = NULL;
 }

@@ -110,6 +110,15 @@ bool trainer_has_one_loss(const trainer *t);
  * are the mean over the micro-batches (a loss that is a sum: their sum), and so is the loss. */
 status trainer_step(trainer *t, batch_source *source, int64_t index, int64_t batch_step, step_result *out);
 
+/* The same in two halves. begin: on a GPU whose engine only enqueues it returns before the step has ended; elsewhere it has.
+ * end: waits for the end of the oldest step that has begun, checks its loss and its update, and reports it. Up to
+ * trainer_depth() steps, with indices that follow each other, may be under way; everything else that is called between steps
+ * needs all of them ended. */
+status trainer_begin_step(trainer *t, batch_source *source, int64_t index, int64_t batch_step);
+status trainer_end_step(trainer *t, step_result *out);
+int trainer_depth(const trainer *t); /* 1 or 2 */
+int trainer_under_way(const trainer *t);
+
 /* The next step begins when it is called: after a pause that belongs to no step. */
 void trainer_begin_anew(trainer *t);
 

@@ -48,13 +48,17 @@ typedef struct trainer_prefetch {
     batch_view batch;       /* the last one copied */
     int64_t step, rows;     /* its step; masked: its rows with targets */
     int64_t next;           /* the step to copy next; -1: none */
-    uint64_t number, timed; /* batches copied; the one taken last */
+    uint64_t number; /* batches copied */
     bool ahead, lent;       /* the last one has not been used; its buffer has not been returned */
 } trainer_prefetch;
 
-/* The marks that a step leaves on the compute stream. */
-enum { MARK_BEGIN, MARK_LOADED, MARK_FORWARD, MARK_FORWARD_END, MARK_BACKWARD, MARK_BACKWARD_END, MARK_END,
-       MARK_MICRO /* begin of a later micro-batch */ };
+/* The marks that a micro-batch leaves on the compute stream; MARK_END only the last of a step. */
+typedef enum trainer_mark { MARK_BEGIN, MARK_LOADED, MARK_FORWARD, MARK_FORWARD_END, MARK_BACKWARD, MARK_BACKWARD_END,
+                            MARK_END, MARK_LOSS /* its loss is on the host */, TRAINER_MARKS } trainer_mark;
+
+/* Steps that may have begun before the oldest of them has ended, and their micro-batches whose marks are kept. */
+enum { TRAINER_DEPTH = 2, TRAINER_KEPT_BATCHES = 8 };
+_Static_assert(TRAINER_DEPTH * TRAINER_KEPT_BATCHES * TRAINER_MARKS <= SYNC_MARK_UPDATE, "marks that are the owner's");
 
 /* What the lane executes in a micro-batch: data, other, forward, other, backward, other. In a step besides: other before the
  * first, and optimizer, other after the last. */
@@ -83,7 +87,28 @@ typedef struct trainer_data {
     dtype input_type, target_type;
 } trainer_data;
 
-/* The step that is running. */
+/* A micro-batch of a step that has not ended. */
+typedef struct trainer_kept_batch {
+    double loss_normalizer;
+    uint64_t copied; /* the number of its copy ahead of the step; 0: there was none */
+    bool loss_here;
+} trainer_kept_batch;
+
+/* A step from its begin to its end. */
+typedef struct trainer_flight {
+    sync_step step;
+    trainer_kept_batch batches[TRAINER_KEPT_BATCHES];
+    double (*losses)[2]; /* [TRAINER_KEPT_BATCHES] LOSS_SUMS of the batches: `own`, or on a GPU pinned memory */
+    double own[TRAINER_KEPT_BATCHES][2];
+    struct {
+        int64_t copy; /* ns */
+        int64_t samples, targets, correct;
+        bool has_loss;
+        double loss;
+    } sums; /* over the micro-batches */
+} trainer_flight;
+
+/* The step whose stages are running. */
 typedef struct trainer_running {
     int stage;
     trainer_program_slot *slot; /* NULL: no samples for this rank */
@@ -95,17 +120,8 @@ typedef struct trainer_running {
     batch_view batch;
     bool has_batch, loss_here;
     int64_t batch_bytes;
-    double loss_sums[2]; /* LOSS_SUMS of the batch */
     int64_t micro;       /* the present micro-batch */
     bool has_gradients;  /* an earlier micro-batch of the step has written them */
-    struct {
-        int64_t copy; /* ns */
-        int64_t samples, targets, correct;
-        bool has_loss;
-        double loss;
-    } sums; /* over the micro-batches of the step */
-    anatomy_phase *phases; /* [PHASES_OF_BATCH per micro-batch, and PHASES_OF_STEP] of the step */
-    int phase_count;
 } trainer_running;
 
 /* Only the rank's compute thread uses it. */
@@ -130,7 +146,20 @@ struct trainer {
     trainer_programs programs;
     trainer_data data;
     trainer_running now;
+    bool runs_ahead;           /* steps are only enqueued: the next one may begin before the end of this one */
+    device_memory losses;      /* of the flights; pinned */
+    trainer_flight flights[TRAINER_DEPTH];
+    int64_t begun, ended;      /* steps */
+    anatomy_phase *phases;     /* [PHASES_OF_BATCH per micro-batch, and PHASES_OF_STEP] of the step that ends */
+    int phase_count;
 };
+
+/* trainer_step.c */
+int64_t trainer_micro_batches(const trainer *t);
+/* A mark of the present micro-batch. */
+int trainer_mark_now(const trainer *t, trainer_mark mark);
+/* The observer's sum over the ranks. */
+status trainer_group_sum(void *context, double *values, int count);
 
 /* Samples that the memory of a batch must hold; bytes of so many. */
 int64_t trainer_largest_batch(const trainer *t);
@@ -162,8 +191,8 @@ status trainer_prefetch_take(trainer *t);
 status trainer_prefetch_next(trainer *t);
 /* Waits until nothing is read from the host any more. */
 status trainer_prefetch_flush(trainer *t);
-/* How long the last batch was copied, in ns. */
-int64_t trainer_prefetch_time(const trainer *t);
+/* How long the copy of that number took, in ns. */
+int64_t trainer_prefetch_time(const trainer *t, uint64_t number);
 
 /* Runs t->slot's operations from the cursor up to `end`: one by one, or as they were recorded. */
 status trainer_run_pass(trainer *t, trainer_pass pass, int end);

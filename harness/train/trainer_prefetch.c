@@ -10,10 +10,11 @@
 
 #include "common/trace/trace.h"
 
-/* Marks on the copy stream, alternating: one batch is measured while the next may be in flight. */
+/* Marks on the copy stream, in turns: those of the steps under way, and of the batch that is copied meanwhile. */
 static int mark_of(uint64_t number)
 {
-    return (int)(number % 2) * 2;
+    enum { COPIES = TRAINER_DEPTH * TRAINER_KEPT_BATCHES + 1 };
+    return (int)(number % COPIES) * 2;
 }
 
 static bool is_real(const trainer *t)
@@ -131,7 +132,6 @@ status trainer_prefetch_take(trainer *t)
     trainer_hold_batch(t, p->batch.count);
     t->data.row_count = p->rows;
     p->ahead = false;
-    p->timed = p->number;
     return device_stream_signal(t->stream, p->taken, p->number);
 }
 
@@ -148,11 +148,11 @@ status trainer_prefetch_flush(trainer *t)
     return t->data.prefetch.on ? return_buffer_now(t) : STATUS_OK;
 }
 
-int64_t trainer_prefetch_time(const trainer *t)
+int64_t trainer_prefetch_time(const trainer *t, uint64_t number)
 {
     const trainer_prefetch *p = &t->data.prefetch;
-    int64_t begin = device_mark_ns(p->stream, mark_of(p->timed));
-    int64_t end = device_mark_ns(p->stream, mark_of(p->timed) + 1);
-    trace_async(t->config.trace, "batch to the device", TRACE_NO_INDEX, (int64_t)p->timed, begin, end);
+    int64_t begin = device_mark_ns(p->stream, mark_of(number));
+    int64_t end = device_mark_ns(p->stream, mark_of(number) + 1);
+    trace_async(t->config.trace, "batch to the device", TRACE_NO_INDEX, (int64_t)number, begin, end);
     return end - begin;
 }

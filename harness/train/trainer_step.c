@@ -1,5 +1,8 @@
 /* The train loop: one step as a sequence of stages. A stage that has to wait on a virtual device returns
- * STATUS_AGAIN, and the next call of the step continues there. */
+ * STATUS_AGAIN, and the next call of the step continues there.
+ *
+ * Where all stages only enqueue (trainer.runs_ahead) the host waits for nothing: a step leaves marks on the compute stream and
+ * its loss in pinned memory, and trainer_end_step() reads both when the next step has been enqueued. */
 #include "harness/train/trainer_impl.h"
 
 #include "common/base/clock.h"
@@ -15,14 +18,46 @@ static void enter(trainer *t, rank_operation operation)
     rank_slot_enter(t->config.slot, operation, device_now_ns(t->device));
 }
 
-static int64_t micro_batches(const trainer *t)
+int64_t trainer_micro_batches(const trainer *t)
 {
     return t->config.accumulate > 1 ? t->config.accumulate : 1;
 }
 
+/* Of the step whose stages are running. */
+static int flight_now(const trainer *t)
+{
+    return (int)(t->begun % TRAINER_DEPTH);
+}
+
+static int mark_of(int flight, int64_t micro, trainer_mark mark)
+{
+    return (flight * TRAINER_KEPT_BATCHES + (int)(micro % TRAINER_KEPT_BATCHES)) * TRAINER_MARKS + (int)mark;
+}
+
+int trainer_mark_now(const trainer *t, trainer_mark mark)
+{
+    return mark_of(flight_now(t), t->now.micro, mark);
+}
+
+/* Of the present micro-batch. */
+static status mark(trainer *t, trainer_mark which)
+{
+    return device_mark(t->stream, trainer_mark_now(t, which));
+}
+
+static trainer_kept_batch *kept(trainer *t)
+{
+    return &t->flights[flight_now(t)].batches[t->now.micro % TRAINER_KEPT_BATCHES];
+}
+
+static double *kept_losses(trainer *t)
+{
+    return t->flights[flight_now(t)].losses[t->now.micro % TRAINER_KEPT_BATCHES];
+}
+
 static bool is_last_micro_batch(const trainer *t)
 {
-    return t->now.micro + 1 >= micro_batches(t);
+    return t->now.micro + 1 >= trainer_micro_batches(t);
 }
 
 static bool is_last_batch(const trainer *t)
@@ -48,7 +83,7 @@ static status find_slot(trainer *t, int64_t batch, trainer_program_slot **out)
 static status stage_plan(trainer *t)
 {
     enter(t, RANK_LOAD_BATCH);
-    TRY(device_mark(t->stream, t->now.micro > 0 ? MARK_MICRO : MARK_BEGIN));
+    TRY(mark(t, MARK_BEGIN));
     return sync_plan_batch(t->engine, &t->now.step, t->config.batch, &t->now.plan);
 }
 
@@ -63,7 +98,8 @@ static status stage_upload(trainer *t)
     if (t->data.prefetch.on && t->now.plan.load > 0) TRY(trainer_prefetch_take(t));
     else if (x->loaded > 0) TRY(trainer_upload(t, &t->now.batch));
     t->now.scalars.rows = t->data.row_count;
-    return device_mark(t->stream, MARK_LOADED);
+    kept(t)->copied = t->data.prefetch.on && t->now.plan.load > 0 ? t->data.prefetch.number : 0;
+    return mark(t, MARK_LOADED);
 }
 
 static status separate_phases(trainer *t)
@@ -94,7 +130,7 @@ static status stage_enter_forward(trainer *t)
     TRY(separate_phases(t));
     ledger_enter(&t->ledger, LEDGER_PHASE_BEGIN);
     enter(t, RANK_FORWARD);
-    return device_mark(t->stream, MARK_FORWARD);
+    return mark(t, MARK_FORWARD);
 }
 
 static status stage_begin_forward(trainer *t)
@@ -130,13 +166,13 @@ static status launch_one_loss(trainer *t)
 }
 
 /* Stops the rank whose loss it is: afterwards the average would hide the rank. */
-static status check_loss(trainer *t, const double *sums)
+static status check_loss(trainer *t, const sync_step *step, const double *sums)
 {
     if (isfinite(sums[0]) || !device_get_info(t->device)->real) return STATUS_OK;
-    long long step = t->now.step.index;
+    long long index = step->index;
     if (t->config.optimizer->on_nonfinite == NONFINITE_STOP)
-        return fail(STATUS_NONFINITE, "step %lld: the loss is not finite", step);
-    if (!t->loss_reported) log_warn("step %lld: the loss is not finite; further ones are not reported", step);
+        return fail(STATUS_NONFINITE, "step %lld: the loss is not finite", index);
+    if (!t->loss_reported) log_warn("step %lld: the loss is not finite; further ones are not reported", index);
     t->loss_reported = true;
     return STATUS_OK;
 }
@@ -146,13 +182,14 @@ static status stage_loss(trainer *t)
     if (t->ledger.phase != LEDGER_PHASE_LOSS) ledger_enter(&t->ledger, LEDGER_PHASE_LOSS);
     double normalizer = 1;
     TRY(sync_loss(t->engine, &t->now.step, &normalizer, &t->now.loss_here));
-    t->now.scalars.loss_normalizer = t->config.sum_loss ? 1.0 : normalizer * (double)micro_batches(t);
+    t->now.scalars.loss_normalizer = t->config.sum_loss ? 1.0 : normalizer * (double)trainer_micro_batches(t);
     t->now.loss_here = t->now.loss_here && (t->now.slot || t->programs.loss_kernel);
     if (!t->now.loss_here) return STATUS_OK;
     if (t->programs.loss_kernel) TRY(launch_one_loss(t));
     else TRY(trainer_run_pass(t, TRAINER_LOSS, t->now.slot->program->loss_end));
     const device_info *info = device_get_info(t->device);
-    return info->real && info->host_addressable ? check_loss(t, t->programs.memory.loss.data) : STATUS_OK;
+    bool at_once = info->real && info->host_addressable;
+    return at_once ? check_loss(t, &t->now.step, t->programs.memory.loss.data) : STATUS_OK;
 }
 
 static status stage_scatter_gradient(trainer *t)
@@ -164,10 +201,10 @@ static status stage_scatter_gradient(trainer *t)
 static status stage_enter_backward(trainer *t)
 {
     TRY(separate_phases(t));
-    TRY(device_mark(t->stream, MARK_FORWARD_END));
+    TRY(mark(t, MARK_FORWARD_END));
     ledger_enter(&t->ledger, LEDGER_PHASE_BACKWARD);
     enter(t, RANK_BACKWARD);
-    return device_mark(t->stream, MARK_BACKWARD);
+    return mark(t, MARK_BACKWARD);
 }
 
 static status stage_backward(trainer *t)
@@ -178,7 +215,7 @@ static status stage_backward(trainer *t)
 
 static status stage_enter_finish(trainer *t)
 {
-    TRY(device_mark(t->stream, MARK_BACKWARD_END));
+    TRY(mark(t, MARK_BACKWARD_END));
     ledger_enter(&t->ledger, LEDGER_PHASE_REDUCE);
     enter(t, RANK_WAIT);
     return STATUS_OK;
@@ -186,28 +223,28 @@ static status stage_enter_finish(trainer *t)
 
 static status stage_end(trainer *t)
 {
-    TRY(device_stream_synchronize(t->stream));
+    if (!t->runs_ahead) TRY(device_stream_synchronize(t->stream));
     trainer_drop_batch(t);
     if (!is_last_micro_batch(t)) return STATUS_OK;
-    TRY(device_mark(t->stream, MARK_END));
+    TRY(mark(t, MARK_END));
     ledger_enter(&t->ledger, LEDGER_PHASE_AFTER);
     return STATUS_OK;
 }
 
 static status stage_download_loss(trainer *t)
 {
-    t->now.loss_sums[0] = t->now.loss_sums[1] = 0;
+    double *sums = kept_losses(t);
+    sums[0] = sums[1] = 0;
+    kept(t)->loss_here = t->now.loss_here;
+    kept(t)->loss_normalizer = t->now.scalars.loss_normalizer;
     if (!t->now.loss_here) return STATUS_OK;
-    return device_download(t->stream, t->now.loss_sums, t->programs.memory.loss.data, DTYPE_F64, DTYPE_F64, 2);
+    return device_download(t->stream, sums, t->programs.memory.loss.data, DTYPE_F64, DTYPE_F64, 2);
 }
 
 static status stage_await_loss(trainer *t)
 {
-    if (t->now.loss_here) {
-        TRY(device_stream_synchronize(t->stream));
-        TRY(check_loss(t, t->now.loss_sums));
-    }
-    return t->now.step.synchronize ? sync_check_update(t->engine, &t->now.step) : STATUS_OK;
+    if (t->runs_ahead) return mark(t, MARK_LOSS);
+    return t->now.loss_here ? device_stream_synchronize(t->stream) : STATUS_OK;
 }
 
 /* --slow stretches stages that compute; engines' stages wait for other ranks. */
@@ -288,7 +325,7 @@ static status on_ready(void *context, int param)
     return rc;
 }
 
-static status on_group_sum(void *context, double *values, int count)
+status trainer_group_sum(void *context, double *values, int count)
 {
     trainer *t = context;
     straggler_pause(&t->straggler);
@@ -311,11 +348,13 @@ static int64_t off_cpu(trainer *t, int64_t total_ns)
 
 static void begin_step(trainer *t, int64_t index)
 {
+    trainer_flight *f = &t->flights[flight_now(t)];
     if (t->now.micro == 0) {
         if (t->last_end_ns == 0) off_cpu(t, 0);
-        memset(&t->now.sums, 0, sizeof t->now.sums);
+        if (t->begun > t->ended) sync_lead(t->engine);
+        memset(&f->sums, 0, sizeof f->sums);
         t->now.has_gradients = false;
-        t->now.phase_count = 1; /* the first lasts from the end of the previous step until this one is called */
+        if (!t->runs_ahead) t->phase_count = 0;
     }
     t->now.step = (sync_step){.index = index,
                           .skipped = t->skipped,
@@ -327,14 +366,18 @@ static void begin_step(trainer *t, int64_t index)
                                     .need = on_need,
                                     .ready = on_ready,
                                     .release = t->needs.each_pass ? on_release : NULL,
-                                    .group_sum = on_group_sum};
+                                    .group_sum = trainer_group_sum};
+    f->step = t->now.step;
     rank_slot_step(t->config.slot, index, device_now_ns(t->device));
 }
+
+/* ---- its end --------------------------------------------------------------------------------- */
 
 /* The lane executes `part` from a mark on. */
 static void add_phase(trainer *t, int mark, step_part part)
 {
-    t->now.phases[t->now.phase_count++] = (anatomy_phase){device_mark_ns(t->stream, mark), part};
+    if (t->phase_count == 0) t->phase_count = 1; /* the first lasts from the end of the previous step to this one's begin */
+    t->phases[t->phase_count++] = (anatomy_phase){device_mark_ns(t->stream, mark), part};
 }
 
 /* Between two marks the lane executes `part`; also an event of the trace. */
@@ -346,68 +389,80 @@ static void add_part(trainer *t, const char *name, step_part part, int begin, in
                 device_mark_ns(t->stream, end));
 }
 
-/* Adds the completed micro-batch to the step. */
-static void add_batch(trainer *t)
+static status report_batch(trainer *t, int flight, int64_t micro)
 {
-    add_part(t, "data", STEP_DATA, t->now.micro > 0 ? MARK_MICRO : MARK_BEGIN, MARK_LOADED);
-    if (t->data.prefetch.on && t->now.plan.load > 0) t->now.sums.copy += trainer_prefetch_time(t);
-    add_part(t, "forward", STEP_FORWARD, MARK_FORWARD, MARK_FORWARD_END);
-    add_part(t, "backward", STEP_BACKWARD, MARK_BACKWARD, MARK_BACKWARD_END);
-    t->now.sums.samples += t->now.step.samples;
-    t->now.sums.targets += t->now.step.targets;
-    t->now.sums.correct += (int64_t)t->now.loss_sums[1];
-    t->now.sums.has_loss = t->now.sums.has_loss || t->now.loss_here;
-    t->now.sums.loss += t->now.loss_here ? t->now.loss_sums[0] / t->now.scalars.loss_normalizer : 0;
-    t->now.has_gradients = t->now.has_gradients || t->now.slot;
+    trainer_flight *f = &t->flights[flight];
+    const trainer_kept_batch *b = &f->batches[micro % TRAINER_KEPT_BATCHES];
+    const double *sums = f->losses[micro % TRAINER_KEPT_BATCHES];
+    int first = mark_of(flight, micro, MARK_BEGIN);
+    if (b->loss_here) TRY(check_loss(t, &f->step, sums));
+    add_part(t, "data", STEP_DATA, first, first + MARK_LOADED);
+    if (b->copied) f->sums.copy += trainer_prefetch_time(t, b->copied);
+    add_part(t, "forward", STEP_FORWARD, first + MARK_FORWARD, first + MARK_FORWARD_END);
+    add_part(t, "backward", STEP_BACKWARD, first + MARK_BACKWARD, first + MARK_BACKWARD_END);
+    f->sums.correct += (int64_t)sums[1];
+    f->sums.has_loss = f->sums.has_loss || b->loss_here;
+    f->sums.loss += b->loss_here ? sums[0] / b->loss_normalizer : 0;
+    return STATUS_OK;
 }
 
 /* In virtual time. */
-static int64_t slowdown(trainer *t)
+static int64_t slowdown(trainer *t, int end)
 {
     if (!sim_device_simulation(t->device)) return STEP_NOT_MEASURED;
     int64_t before = t->slowed_ns;
-    t->slowed_ns = sim_mark_slowed_ns(t->stream, MARK_END);
+    t->slowed_ns = sim_mark_slowed_ns(t->stream, end);
     return t->slowed_ns - before;
 }
 
-static void report_step(trainer *t, step_result *out)
+/* The update, if this rank has made one in the step. */
+static void add_update(trainer *t, const trainer_flight *f, int64_t backward_end_ns)
 {
+    int begin = sync_mark_update(f->step.index);
+    if (device_mark_ns(t->stream, begin) < backward_end_ns) return;
+    add_phase(t, begin, STEP_OPTIMIZER);
+    add_phase(t, begin + 1, STEP_OTHER);
+}
+
+static void report_step(trainer *t, int flight, step_result *out)
+{
+    const trainer_flight *f = &t->flights[flight];
     device_stream *s = t->stream;
-    int64_t called = device_mark_ns(s, MARK_BEGIN), end = device_mark_ns(s, MARK_END);
-    int64_t begin = t->last_end_ns ? t->last_end_ns : called;
+    int last = mark_of(flight, trainer_micro_batches(t) - 1, MARK_BEGIN);
+    int64_t called = device_mark_ns(s, mark_of(flight, 0, MARK_BEGIN)), end = device_mark_ns(s, last + MARK_END);
+    int64_t begin = t->last_end_ns ? t->last_end_ns : called, backward_end = device_mark_ns(s, last + MARK_BACKWARD_END);
     anatomy_figures figures;
     t->last_end_ns = end;
-    t->now.phases[0] = (anatomy_phase){begin, STEP_OTHER};
-    if (device_mark_ns(s, SYNC_MARK_UPDATE) >= device_mark_ns(s, MARK_BACKWARD_END)) { /* of this step */
-        add_phase(t, SYNC_MARK_UPDATE, STEP_OPTIMIZER);
-        add_phase(t, SYNC_MARK_UPDATED, STEP_OTHER);
-    }
-    sync_end_step(t->engine, (anatomy_span){begin, end}, t->now.phases, t->now.phase_count, &figures);
+    t->phases[0] = (anatomy_phase){begin, STEP_OTHER};
+    add_update(t, f, backward_end);
+    sync_end_step(t->engine, (anatomy_span){begin, end}, t->phases, t->phase_count, &figures);
     step_times times = {.total = end - begin,
-                        .copy = t->data.prefetch.on ? t->now.sums.copy : STEP_NOT_MEASURED,
+                        .copy = t->data.prefetch.on ? f->sums.copy : STEP_NOT_MEASURED,
                         .communication = figures.hidden_ns + figures.parts[STEP_EXPOSED],
                         .hidden = figures.hidden_ns,
-                        .slowdown = slowdown(t),
+                        .slowdown = slowdown(t, last + MARK_END),
                         .off_cpu = off_cpu(t, end - begin),
                         .first_to_backward_end = STEP_NOT_MEASURED,
                         .last_bucket = STEP_NOT_MEASURED};
     memcpy(times.parts, figures.parts, sizeof times.parts);
-    *out = (step_result){.index = t->now.step.index,
+    *out = (step_result){.index = f->step.index,
                          .begin_ns = begin,
                          .end_ns = end,
                          .times = times,
                          .waited_for = figures.waited_for,
                          .waited_ns = anatomy_waited(t->engine->context.anatomy),
-                         .forward_begin_ns = device_mark_ns(s, MARK_FORWARD),
-                         .backward_begin_ns = device_mark_ns(s, MARK_BACKWARD),
-                         .backward_end_ns = device_mark_ns(s, MARK_BACKWARD_END),
-                         .forward_end_ns = device_mark_ns(s, MARK_FORWARD_END),
-                         .reduced_ns = device_mark_ns(s, SYNC_MARK_UPDATE),
-                         .samples = t->now.sums.samples,
-                         .targets = t->now.sums.targets,
-                         .correct = t->now.sums.correct,
-                         .loss = t->now.sums.has_loss ? t->now.sums.loss : (double)NAN};
+                         .forward_begin_ns = device_mark_ns(s, last + MARK_FORWARD),
+                         .backward_begin_ns = device_mark_ns(s, last + MARK_BACKWARD),
+                         .backward_end_ns = backward_end,
+                         .forward_end_ns = device_mark_ns(s, last + MARK_FORWARD_END),
+                         .reduced_ns = device_mark_ns(s, sync_mark_update(f->step.index)),
+                         .samples = f->sums.samples,
+                         .targets = f->sums.targets,
+                         .correct = f->sums.correct,
+                         .loss = f->sums.has_loss ? f->sums.loss : (double)NAN};
 }
+
+/* ---- its stages ------------------------------------------------------------------------------ */
 
 static status run_stage(trainer *t)
 {
@@ -434,70 +489,59 @@ static status run_batch(trainer *t, batch_source *source, int64_t index, int64_t
     return STATUS_OK;
 }
 
-status trainer_step(trainer *t, batch_source *source, int64_t index, int64_t batch_step, step_result *out)
+/* What the host knows of the micro-batch. */
+static void count_batch(trainer *t)
 {
-    for (; t->now.micro < micro_batches(t); t->now.micro++) {
+    trainer_flight *f = &t->flights[flight_now(t)];
+    f->sums.samples += t->now.step.samples;
+    f->sums.targets += t->now.step.targets;
+    t->now.has_gradients = t->now.has_gradients || t->now.slot;
+}
+
+status trainer_begin_step(trainer *t, batch_source *source, int64_t index, int64_t batch_step)
+{
+    for (; t->now.micro < trainer_micro_batches(t); t->now.micro++) {
         TRY(run_batch(t, source, index, batch_step + t->now.micro));
-        add_batch(t);
+        count_batch(t);
+        if (!t->runs_ahead) TRY(report_batch(t, flight_now(t), t->now.micro));
     }
     t->now.micro = 0;
-    report_step(t, out);
+    t->begun++;
     return STATUS_OK;
+}
+
+status trainer_step(trainer *t, batch_source *source, int64_t index, int64_t batch_step, step_result *out)
+{
+    TRY(trainer_begin_step(t, source, index, batch_step));
+    return trainer_end_step(t, out);
+}
+
+status trainer_end_step(trainer *t, step_result *out)
+{
+    int flight = (int)(t->ended % TRAINER_DEPTH);
+    if (t->runs_ahead) {
+        int64_t batches = trainer_micro_batches(t);
+        TRY(device_mark_wait(t->stream, mark_of(flight, batches - 1, MARK_LOSS)));
+        t->phase_count = 0;
+        for (int64_t micro = 0; micro < batches; micro++) TRY(report_batch(t, flight, micro));
+    }
+    TRY(sync_check_update(t->engine, &t->flights[flight].step));
+    report_step(t, flight, out);
+    t->ended++;
+    return STATUS_OK;
+}
+
+int trainer_depth(const trainer *t)
+{
+    return t->runs_ahead ? TRAINER_DEPTH : 1;
+}
+
+int trainer_under_way(const trainer *t)
+{
+    return (int)(t->begun - t->ended);
 }
 
 void trainer_begin_anew(trainer *t)
 {
     t->last_end_ns = 0;
-}
-
-/* ---- evaluation ------------------------------------------------------------------------------- */
-
-static status evaluate_batch(trainer *t, const batch_view *b, evaluation_sums *out)
-{
-    const nn_program *p = t->programs.evaluation.program;
-    op_scalars scalars = {.loss_normalizer = 1.0};
-    nn_cursor cursor = {0};
-    double sums[2];
-    TRY(trainer_upload(t, b));
-    scalars.rows = p->masked ? t->data.row_count : b->count * p->model->rows_per_sample;
-    TRY(nn_instance_run(t->programs.evaluation.instance, &cursor, p->op_count, &t->now.observer, &scalars, &t->ledger));
-    const double *found = nn_instance_loss_sums(t->programs.evaluation.instance);
-    TRY(device_download(t->stream, sums, found, DTYPE_F64, DTYPE_F64, 2));
-    TRY(device_stream_synchronize(t->stream));
-    trainer_drop_batch(t);
-    out->loss += sums[0];
-    out->correct += sums[1];
-    out->targets += (double)b->targets_counted;
-    return STATUS_OK;
-}
-
-static status no_param(void *context, int param)
-{
-    (void)context;
-    (void)param;
-    return STATUS_OK;
-}
-
-status trainer_evaluate(trainer *t, batch_source *source, evaluation_stop stop, evaluation_sums *out)
-{
-    *out = (evaluation_sums){0};
-    TRY(trainer_prefetch_flush(t));
-    ledger_enter(&t->ledger, LEDGER_PHASE_EVALUATE);
-    TRY(sync_gather_parameters(t->engine));
-    if (t->needs.sharding == PARAM_SHARD_ALL) /* whole parameters are in memory of their own */
-        TRY(nn_instance_bind(t->programs.evaluation.instance, &t->programs.bindings));
-    t->now.observer = (nn_observer){.context = t, .need = no_param, .ready = no_param, .group_sum = on_group_sum};
-    enter(t, RANK_EVALUATE);
-    for (int64_t step = 0; step < source->steps_per_epoch; step++) {
-        batch_view b;
-        out->stopped = stop.function && stop.function(stop.context);
-        if (out->stopped) break;
-        TRY(batch_source_next(source, step, &b));
-        status rc = evaluate_batch(t, &b, out);
-        batch_source_return(source, &b);
-        TRY(rc);
-        rank_slot_touch(t->config.slot, clock_now_ns());
-    }
-    ledger_enter(&t->ledger, LEDGER_PHASE_AFTER);
-    return STATUS_OK;
 }

@@ -91,7 +91,7 @@ static status allocate(ring_engine *e)
     e->compute.buckets = calloc(params, sizeof *e->compute.buckets);
     e->compute.ranges = calloc(params, sizeof *e->compute.ranges);
     e->compute.records = calloc(RING_RECORDS, sizeof *e->compute.records);
-    for (e->shared.times_mask = RING_AHEAD; e->shared.times_mask < jobs; e->shared.times_mask *= 2) {
+    for (e->shared.times_mask = RING_AHEAD; e->shared.times_mask < 2 * jobs; e->shared.times_mask *= 2) { /* two steps */
     }
     e->shared.times = calloc(e->shared.times_mask, sizeof *e->shared.times);
     e->compute.record_of = calloc(e->shared.times_mask, sizeof *e->compute.record_of);
@@ -198,6 +198,7 @@ static status open_asynchronous(ring_engine *e)
     char why[192];
     if (is_library(&e->settings, "auto") && !collective_nccl_found(why, sizeof why))
         return fail(STATUS_UNAVAILABLE, "collectives nccl: %s", why);
+    e->base.enqueues = e->base.context.params->shards == NULL;
     return device_stream_open(d, DEVICE_STREAM_COMMUNICATION, &e->stream);
 }
 

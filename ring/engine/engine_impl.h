@@ -28,7 +28,7 @@ enum {
     RING_RECORDS = 4096,
     RING_BUCKET_ALIGNMENT = 64,
     RING_IN_FLIGHT = COLLECTIVE_QUEUE, /* jobs */
-    RING_WAITS = 2048, /* of a step */
+    RING_WAITS = 2048, /* of the steps under way, two at most */
     RING_AHEAD = COLLECTIVE_ENQUEUED / 2, /* NCCL: jobs that may be in flight; PowerSGD makes two calls for one */
     RING_READY_MARK = SYNC_MARK_ENGINE,   /* of the compute stream, and the following: of each job in flight */
     RING_END_MARK = COLLECTIVE_MARKS,     /* of the communication stream, and the following: the same */
@@ -177,7 +177,7 @@ typedef struct ring_compute {
     bool *ready, *seen, *unused; /* [params] in this backward pass; in this step; never (static graph) */
     int *order;                  /* [params] in which gradients become ready */
     int order_count;
-    ring_wait waits[RING_WAITS]; /* of this step */
+    ring_wait waits[RING_WAITS]; /* of the steps under way */
     int wait_count;
     bool warm; /* NCCL has made calls of all sizes */
     bool flushing; /* shards are flushed, buffers are not */

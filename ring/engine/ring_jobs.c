@@ -110,21 +110,29 @@ static void name_wait(const ring_engine *e, const ring_wait *w)
     anatomy_name_wait(e->base.context.anatomy, w->number, last);
 }
 
+static void end_wait(ring_engine *e, const ring_wait *w)
+{
+    anatomy_span time = anatomy_wait_time(e->base.context.anatomy, w->number);
+    name_wait(e, w);
+    if (w->record == 0) return;
+    ring_bucket_record *r = ring_record(e, w->record);
+    r->wait_begin_ns = time.begin_ns;
+    r->wait_end_ns = time.end_ns;
+    trace_bucket(e, r);
+}
+
 void ring_end_step(sync_engine *base)
 {
     ring_engine *e = ring_of(base);
     const sync_context *c = &base->context;
+    int later = 0;
     ring_account(e);
-    for (const ring_wait *w = e->compute.waits; w < e->compute.waits + e->compute.wait_count; w++) {
-        anatomy_span time = anatomy_wait_time(c->anatomy, w->number);
-        name_wait(e, w);
-        if (w->record == 0) continue;
-        ring_bucket_record *r = ring_record(e, w->record);
-        r->wait_begin_ns = time.begin_ns;
-        r->wait_end_ns = time.end_ns;
-        trace_bucket(e, r);
+    for (int i = 0; i < e->compute.wait_count; i++) {
+        ring_wait w = e->compute.waits[i];
+        if (anatomy_ends(c->anatomy, w.number)) end_wait(e, &w);
+        else e->compute.waits[later++] = w;
     }
-    e->compute.wait_count = 0;
+    e->compute.wait_count = later;
 }
 
 status ring_await(ring_engine *e, uint64_t ticket, int64_t record)

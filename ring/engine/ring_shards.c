@@ -357,7 +357,7 @@ status ring_update_shards(ring_engine *e, const sync_step *step)
     bool skipped = false;
     if (!e->shards.updating) {
         TRY(await_gathers(e)); /* of what the forward pass did not use */
-        TRY(sync_begin_update(&e->base));
+        TRY(sync_begin_update(&e->base, step));
         if (sync_update_needs_norm(&e->base)) TRY(sum_squares(e));
     }
     e->shards.updating = true;

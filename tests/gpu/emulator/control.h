@@ -13,7 +13,8 @@
     X(set_streams) /* cudnnSetStream */                                                                      \
     X(first_products) /* of cuBLASLt, by other algorithms than the fastest of a search */                    \
     X(fast_products)                                                                                         \
-    X(graphs) /* operation graphs of cuDNN, executed */
+    X(graphs) /* operation graphs of cuDNN, executed */                                                      \
+    X(idle_waits) /* of the host, for the last of what a stream has been given: meanwhile it gives it nothing */
 
 /* name: what fails */
 #define EMULATOR_FAULTS(X)                                                                                   \
@@ -25,6 +26,7 @@
 typedef struct emulator_control_table {
     EMULATOR_COUNTS(EMULATOR_COUNT) EMULATOR_FAULTS(EMULATOR_FAULT)
     bool slow_first;  /* kernels, and the algorithms that heuristics put first, are not the fastest ("slow_first") */
+    bool slow_sums;   /* products with BGRADB take three times as long as these */
     int64_t slow_ns;  /* that they have taken, which events count and nobody waits for */
 } emulator_control_table;
 #undef EMULATOR_COUNT
@@ -38,9 +40,14 @@ static inline void emulator_count(int64_t *counter)
     __atomic_fetch_add(counter, 1, __ATOMIC_RELAXED);
 }
 
+static inline void emulator_take(int64_t ns)
+{
+    __atomic_fetch_add(&emulator_control.slow_ns, ns, __ATOMIC_RELAXED);
+}
+
 static inline void emulator_be_slow(void)
 {
-    if (emulator_control.slow_first) __atomic_fetch_add(&emulator_control.slow_ns, 1000000000, __ATOMIC_RELAXED);
+    if (emulator_control.slow_first) emulator_take(1000000000);
 }
 
 #endif

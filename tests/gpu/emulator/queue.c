@@ -1,4 +1,5 @@
 /* Streams with a thread of their own, which runs their work in order: stream.h. */
+#include "tests/gpu/emulator/control.h"
 #include "tests/gpu/emulator/stream.h"
 
 #include <sched.h>
@@ -104,8 +105,17 @@ bool emulator_queue(cudaStream_t s, bool (*run)(void *context), const void *cont
 void emulator_queue_drain(cudaStream_t s)
 {
     pthread_mutex_lock(&s->lock);
+    if (s->done < s->given) emulator_count(&emulator_control.idle_waits);
     for (uint64_t given = s->given; s->done < given;) pthread_cond_wait(&s->changed, &s->lock);
     pthread_mutex_unlock(&s->lock);
+}
+
+uint64_t emulator_queue_given(cudaStream_t s)
+{
+    pthread_mutex_lock(&s->lock);
+    uint64_t given = s->given;
+    pthread_mutex_unlock(&s->lock);
+    return given;
 }
 
 /* The owner does not open or close streams meanwhile; others do. */

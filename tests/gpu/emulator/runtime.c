@@ -16,6 +16,7 @@ struct emulated_event {
     int64_t at_ns;
     cudaStream_t of;
     uint64_t recorded, reached;
+    uint64_t given; /* to the stream, up to its last record */
     int references;
 };
 
@@ -219,6 +220,7 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
     e->of = s;
     event_number n = take(e, __atomic_add_fetch(&e->recorded, 1, __ATOMIC_ACQ_REL));
     if (!emulator_keep(s, record, &n, sizeof n)) record(&n);
+    if (s) __atomic_store_n(&e->given, emulator_queue_given(s), __ATOMIC_RELAXED);
     return state_of_gpu(false);
 }
 
@@ -252,8 +254,10 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e)
     enum { NAP_US = 50 };
     uint64_t number = __atomic_load_n(&e->recorded, __ATOMIC_ACQUIRE);
     if (!emulator_has_threads() && !has_reached(e, number)) emulator_drain(e->of);
+    if (!has_reached(e, number) && __atomic_load_n(&e->given, __ATOMIC_RELAXED) == emulator_queue_given(e->of))
+        emulator_count(&emulator_control.idle_waits);
     while (!has_reached(e, number)) usleep(NAP_US);
-    return state_of_gpu(false);
+    return state_of_gpu(true);
 }
 
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end)

@@ -60,6 +60,8 @@ void emulator_stream_close(cudaStream_t s);
 /* False: `always` is false and the stream has nothing to do. */
 bool emulator_queue(cudaStream_t s, bool (*run)(void *context), const void *context, size_t bytes, bool always);
 void emulator_queue_drain(cudaStream_t s);
+/* How much it has been given so far. */
+uint64_t emulator_queue_given(cudaStream_t s);
 /* Returns when the streams that this thread has made have done what they have been given so far: what a call does that
  * synchronizes with a rank's GPU. */
 void emulator_settle(pthread_t owner);

@@ -39,9 +39,11 @@ typedef struct cuda_device {
 typedef struct cuda_stream {
     device_stream base;
     cudaStream_t stream;
-    cudaEvent_t anchor; /* ties the GPU's clock to the host's; of the stream, since each has its own thread */
-    int64_t anchor_ns;
-    cudaEvent_t marks[DEVICE_MARKS]; /* made when first used */
+    cudaEvent_t anchors[2]; /* tie the GPU's clock to the host's; of the stream, since each has its own thread */
+    int64_t anchor_ns[2];
+    int anchored;                      /* which of them marks have now */
+    cudaEvent_t marks[DEVICE_MARKS];   /* made when first used */
+    uint8_t anchor_of[DEVICE_MARKS];
 } cuda_stream;
 
 /* A number in pinned host memory: the GPU waits for it and writes it in stream order (cuStreamWaitValue64,

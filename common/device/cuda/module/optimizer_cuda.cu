@@ -45,10 +45,10 @@ __device__ static inline void put_parameter(float *param, bf16 *rounded, int64_t
     if (rounded) store(rounded + i, value);
 }
 
-/* `nonfinite` may be NULL. */
-__device__ static inline void check_gradient(float scaled, int32_t *nonfinite)
+/* Of element i; `nonfinite` may be NULL. The order in which blocks come does not matter. */
+__device__ static inline void check_gradient(float scaled, int64_t i, int32_t *nonfinite)
 {
-    if (nonfinite && !isfinite(scaled)) *nonfinite = 1;
+    if (nonfinite && !isfinite(scaled)) atomicMax(nonfinite, INT32_MAX - (int32_t)(i / OP_NONFINITE_UNIT));
 }
 
 /* g = scale grad + weight_decay p;  b = momentum b + (1 - dampening) g, at the first step b = g;
@@ -70,7 +70,7 @@ struct sgd_rule {
     __device__ void write(const element &e, int64_t i) const
     {
         float p = e.param, g = scale * e.grad + decay * p;
-        check_gradient(scale * e.grad, nonfinite);
+        check_gradient(scale * e.grad, i, nonfinite);
         if (momentum != 0) {
             float b = first_step ? g : momentum * e.buffer + undamped * g;
             buffer[i] = b;
@@ -100,7 +100,7 @@ struct adam_rule {
     __device__ void write(const element &e, int64_t i) const
     {
         float p = e.param, g = scale * e.grad;
-        check_gradient(g, nonfinite);
+        check_gradient(g, i, nonfinite);
         if (decoupled)
             p -= lr_decay * p;
         else

@@ -2,7 +2,7 @@
  *
  * The GPU's clock is tied to the host's by an anchor: an event that lies between two readings of the host's clock, and
  * counts as their middle. Differences of events are floats in milliseconds, so the anchor is renewed now and then to keep
- * them short. */
+ * them short. Marks of the step before keep the anchor that they were made with. */
 #include "common/base/clock.h"
 #include "common/device/cuda/module/cuda_impl.h"
 #include "common/device/cuda/module/libraries.h"
@@ -15,11 +15,13 @@ static const int64_t ANCHOR_LIFE_NS = 2000000000;
 static status set_anchor(cuda_stream *s)
 {
     cuda_device *d = (cuda_device *)s->base.device;
+    int next = !s->anchored;
     int64_t before = clock_now_ns();
-    TRY(cuda_check(d, cudaEventRecord(s->anchor, d->anchor_stream), "cudaEventRecord"));
-    TRY(cuda_check(d, cudaEventSynchronize(s->anchor), "cudaEventSynchronize"));
+    TRY(cuda_check(d, cudaEventRecord(s->anchors[next], d->anchor_stream), "cudaEventRecord"));
+    TRY(cuda_check(d, cudaEventSynchronize(s->anchors[next]), "cudaEventSynchronize"));
     int64_t error = (clock_now_ns() - before) / 2;
-    s->anchor_ns = before + error;
+    s->anchor_ns[next] = before + error;
+    s->anchored = next;
     if (error > d->base.info.mark_error_ns) d->base.info.mark_error_ns = error;
     return STATUS_OK;
 }
@@ -36,7 +38,7 @@ status cuda_stream_open(device *base, device_stream_role role, device_stream **o
     int priority = role == DEVICE_STREAM_COMMUNICATION ? highest : lowest;
     status rc = cuda_check(d, cudaStreamCreateWithPriority(&s->stream, cudaStreamNonBlocking, priority),
                            "cudaStreamCreateWithPriority");
-    if (rc == STATUS_OK) rc = cuda_check(d, cudaEventCreate(&s->anchor), "cudaEventCreate");
+    for (int i = 0; i < 2 && rc == STATUS_OK; i++) rc = cuda_check(d, cudaEventCreate(&s->anchors[i]), "cudaEventCreate");
     if (rc == STATUS_OK) rc = set_anchor(s);
     if (rc != STATUS_OK) {
         cuda_stream_close(&s->base);
@@ -52,7 +54,8 @@ void cuda_stream_close(device_stream *base)
     cudaSetDevice(((cuda_device *)base->device)->gpu);
     for (int i = 0; i < DEVICE_MARKS; i++)
         if (s->marks[i]) cudaEventDestroy(s->marks[i]);
-    if (s->anchor) cudaEventDestroy(s->anchor);
+    for (int i = 0; i < 2; i++)
+        if (s->anchors[i]) cudaEventDestroy(s->anchors[i]);
     if (s->stream) cudaStreamDestroy(s->stream);
     free(s);
 }
@@ -77,19 +80,21 @@ status cuda_mark(device_stream *base, int slot)
     cuda_stream *s = (cuda_stream *)base;
     cuda_device *d = (cuda_device *)base->device;
     TRY(cuda_use(d));
-    if (slot == 0 && clock_now_ns() - s->anchor_ns > ANCHOR_LIFE_NS) TRY(set_anchor(s));
+    if (slot == 0 && clock_now_ns() - s->anchor_ns[s->anchored] > ANCHOR_LIFE_NS) TRY(set_anchor(s));
     if (!s->marks[slot]) TRY(cuda_check(d, cudaEventCreate(&s->marks[slot]), "cudaEventCreate"));
+    s->anchor_of[slot] = (uint8_t)s->anchored;
     return cuda_check(d, cudaEventRecord(s->marks[slot], s->stream), "cudaEventRecord");
 }
 
 int64_t cuda_mark_ns(device_stream *base, int slot)
 {
     const cuda_stream *s = (const cuda_stream *)base;
+    int of = s->anchor_of[slot];
     float ms = 0;
     if (!s->marks[slot] || cudaEventSynchronize(s->marks[slot]) != cudaSuccess ||
-        cudaEventElapsedTime(&ms, s->anchor, s->marks[slot]) != cudaSuccess)
-        return s->anchor_ns;
-    return s->anchor_ns + llround((double)ms * 1e6);
+        cudaEventElapsedTime(&ms, s->anchors[of], s->marks[slot]) != cudaSuccess)
+        return s->anchor_ns[of];
+    return s->anchor_ns[of] + llround((double)ms * 1e6);
 }
 
 int64_t cuda_now_ns(device *d)

@@ -71,6 +71,13 @@ static inline unsigned atomicInc(unsigned *at, unsigned most)
     return old;
 }
 
+static inline int32_t atomicMax(int32_t *at, int32_t value)
+{
+    int32_t old = *at;
+    if (value > old) *at = value;
+    return old;
+}
+
 /* Blocks and threads as a GPU takes them (CUDA C++ Programming Guide, "Compute Capabilities"). */
 static inline bool emulator_can_launch(dim3 grid, dim3 block)
 {
