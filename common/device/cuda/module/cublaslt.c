@@ -227,7 +227,7 @@ static status find_algorithm(cublaslt_matmul *p, bool timed)
     p->found = code == CUBLAS_STATUS_SUCCESS && count > 0 && found[0].state == CUBLAS_STATUS_SUCCESS;
     if (p->found) {
         p->algorithm = found[0].algo;
-        return timed && count > 1 ? time_algorithms(p, found, count) : STATUS_OK;
+        return timed ? time_algorithms(p, found, count) : STATUS_OK;
     }
     fall_back(p, code);
     return STATUS_OK;

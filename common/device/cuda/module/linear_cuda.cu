@@ -1,7 +1,8 @@
 /* y = act(x w^T + b) with weights [out, in] (torch.nn.Linear). cuBLASLt multiplies and adds the bias, applies ReLU where
  * that is the activation, and computes a bias's gradient with the weights'; the other activations follow in a pass of
  * their own, since its GELU is the tanh approximation. Without cuBLASLt own products take its place, and where it has no
- * such epilogue for a shape, or gradients are added to, a pass sums the bias's gradient. */
+ * such epilogue for a shape, or gradients are added to, a pass sums the bias's gradient; so it does where products are
+ * timed and the plain one with that pass takes less time. */
 #include "common/device/cuda/module/columns.cuh"
 #include "common/device/cuda/module/matmul.cuh"
 
@@ -9,6 +10,7 @@
 
 extern "C" {
 #include "common/device/cuda/module/cublaslt.h"
+#include "common/device/cuda/module/trial.h"
 }
 
 /* For comparisons of the two ways: biases' gradients by sums of their own. */
@@ -58,6 +60,8 @@ static cublaslt_shape shape_of(const op_desc *op)
     return {a->in, a->out, a->m, false, true, CUBLASLT_K, false, false, false, in, DTYPE_F32};
 }
 
+static status choose_sum(cuda_kernel *k);
+
 static status prepare(cuda_kernel *k)
 {
     const linear_attributes *a = &k->base.op.u.linear;
@@ -73,10 +77,11 @@ static status prepare(cuda_kernel *k)
     shape.sums = true;
     if (products->plain && !getenv(PLAIN_PRODUCTS))
         TRY(cublaslt_prepare(cuda_device_of(k), k->base.op.kind, &shape, &products->summing));
-    log_debug("linear %lldx%lld to %lld: the bias's gradient %s", (long long)a->m, (long long)a->in, (long long)a->out,
-              products->summing ? "with the weights'" : "by a separate sum");
     size_t columns = column_workspace(a->m, a->out, write_sum::SUMS);
     if (columns > k->base.workspace) k->base.workspace = columns;
+    if (products->summing && cuda_device_of(k)->base.config.benchmark) TRY(choose_sum(k));
+    log_debug("linear %lldx%lld to %lld: the bias's gradient %s", (long long)a->m, (long long)a->in, (long long)a->out,
+              products->summing ? "with the weights'" : "by a separate sum");
     return STATUS_OK;
 }
 
@@ -265,6 +270,21 @@ static status can_sum_with_weights(const cuda_kernel *k, int64_t m, bool add, bo
     return summing && !add ? cublaslt_set_rows(summing, m, out) : STATUS_OK;
 }
 
+/* dy times the activation's slope, and where `own` is given the sums of its columns. */
+template <typename T>
+static status before_product(const cuda_kernel *k, cudaStream_t s, void *const *o, int64_t m, float *own, bool add,
+                             void *workspace)
+{
+    const linear_attributes *a = &k->base.op.u.linear;
+    T *dy = (T *)o[LINEAR_BWD_WEIGHTS_DY];
+    if (a->act != ACTIVATION_NONE && own)
+        return WITH_PACKS(multiply_slope, T, a->out, k, s, o, m, (write_sum{own, add}), workspace);
+    if (a->act != ACTIVATION_NONE)
+        return over_packs<T>(k, s, o, a->out, m * a->out,
+                             slope_rule<T>{a->act, (const T *)o[LINEAR_BWD_WEIGHTS_ACT], dy});
+    return own ? sum_columns(k, s, dy, own, add, m, a->out, workspace) : STATUS_OK;
+}
+
 template <typename T>
 static status backward_weights(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
                                void *workspace)
@@ -274,16 +294,65 @@ static status backward_weights(const cuda_kernel *k, cudaStream_t s, void *const
     bool add = cuda_accumulates(k, scalars), summed;
     TRY(can_sum_with_weights(k, m, add, &summed));
     float *db = a->bias ? (float *)o[LINEAR_BWD_WEIGHTS_DB] : nullptr, *own = summed ? nullptr : db;
-    T *dy = (T *)o[LINEAR_BWD_WEIGHTS_DY];
-    if (a->act != ACTIVATION_NONE && own)
-        TRY(WITH_PACKS(multiply_slope, T, a->out, k, s, o, m, (write_sum{own, add}), workspace));
-    else if (a->act != ACTIVATION_NONE)
-        TRY(over_packs<T>(k, s, o, a->out, m * a->out,
-                          slope_rule<T>{a->act, (const T *)o[LINEAR_BWD_WEIGHTS_ACT], dy}));
-    else if (own)
-        TRY(sum_columns(k, s, dy, own, add, m, a->out, workspace));
+    TRY(before_product<T>(k, s, o, m, own, add, workspace));
     return k->base.op.x_f32 ? weights_product<float, T>(k, s, o, m, add, summed ? db : nullptr, workspace)
                              : weights_product<T, T>(k, s, o, m, add, summed ? db : nullptr, workspace);
+}
+
+/* ---- the bias's gradient, timed ---------------------------------------------------------------- */
+
+typedef struct sum_trial {
+    const cuda_kernel *kernel;
+    void *operands[OP_MAX_OPERANDS], *sums, *workspace;
+} sum_trial;
+
+/* What comes before the product: 0 with the sums, 1 without. */
+static status attempt(void *context, int index, cudaStream_t s, bool *works)
+{
+    const sum_trial *t = (const sum_trial *)context;
+    const linear_attributes *a = &t->kernel->base.op.u.linear;
+    float *own = index == 0 ? (float *)t->sums : nullptr;
+    *works = true;
+    return t->kernel->base.op.bf16 ? before_product<bf16>(t->kernel, s, t->operands, a->m, own, false, t->workspace)
+                                   : before_product<float>(t->kernel, s, t->operands, a->m, own, false, t->workspace);
+}
+
+/* ms[2] stay negative where the GPU has no memory for it. */
+static status time_sums(const cuda_kernel *k, float *ms)
+{
+    const linear_attributes *a = &k->base.op.u.linear;
+    size_t bytes = (size_t)(a->m * a->out) * (k->base.op.bf16 ? sizeof(bf16) : sizeof(float));
+    cuda_trial trial;
+    sum_trial t = {k, {}, nullptr, nullptr};
+    status rc = cuda_trial_open(cuda_device_of(k), &trial);
+    if (rc == STATUS_OK) rc = cuda_trial_memory(&trial, bytes, &t.operands[LINEAR_BWD_WEIGHTS_DY]);
+    if (rc == STATUS_OK) rc = cuda_trial_memory(&trial, bytes, &t.operands[LINEAR_BWD_WEIGHTS_ACT]);
+    if (rc == STATUS_OK) rc = cuda_trial_memory(&trial, (size_t)a->out * sizeof(float), &t.sums);
+    if (rc == STATUS_OK) rc = cuda_trial_memory(&trial, k->base.workspace, &t.workspace);
+    bool all = t.operands[LINEAR_BWD_WEIGHTS_DY] && t.operands[LINEAR_BWD_WEIGHTS_ACT] && t.sums && t.workspace;
+    for (int i = 0; i < 2 && rc == STATUS_OK && all; i++) rc = cuda_trial_time(&trial, attempt, &t, i, &ms[i]);
+    cuda_trial_close(&trial);
+    return rc;
+}
+
+/* Leaves the product with the sums out where that takes longer than the plain one with a pass. */
+static status choose_sum(cuda_kernel *k)
+{
+    const linear_attributes *a = &k->base.op.u.linear;
+    linear_matmuls *products = matmuls_of(k);
+    int64_t key[] = {k->base.op.kind, a->m, a->in, a->out, a->act, k->base.op.bf16, k->base.op.x_f32};
+    bool separate = false;
+    if (!cuda_recall(cuda_device_of(k), key, sizeof key, &separate, sizeof separate)) {
+        float ms[2] = {-1, -1}, plain = cublaslt_ms(products->plain), summing = cublaslt_ms(products->summing);
+        TRY(time_sums(k, ms));
+        separate = ms[0] >= 0 && ms[1] >= 0 && plain >= 0 && summing >= 0 && ms[0] + plain < ms[1] + summing;
+        log_debug("linear %lldx%lld to %lld: %.3f ms and a sum of %.3f ms, or %.3f ms and %.3f ms with the sum in the product",
+                  (long long)a->m, (long long)a->in, (long long)a->out, (double)plain, (double)ms[0], (double)summing,
+                  (double)ms[1]);
+        TRY(cuda_remember(cuda_device_of(k), key, sizeof key, &separate, sizeof separate));
+    }
+    if (separate) cublaslt_release(&products->summing);
+    return STATUS_OK;
 }
 
 extern "C" {
