@@ -27,12 +27,12 @@ def emulated_faults():
 
 
 def slices(path, name):
-    """{rank: [(begin, end)]} of the events of that name, in microseconds."""
+    """{rank: [(begin, end)]} of the events of that name, in microseconds; of the first track that has them."""
     with open(path, encoding="utf-8") as file:
-        trace = json.load(file)
+        events = [e for e in json.load(file)["traceEvents"] if e.get("ph") == "X" and e["name"] == name]
     found = {}
-    for event in trace["traceEvents"]:
-        if event.get("ph") == "X" and event["name"] == name:
+    for event in events:
+        if event["tid"] == min(e["tid"] for e in events):
             found.setdefault(event["pid"], []).append((event["ts"], event["ts"] + event["dur"]))
     return found
 
