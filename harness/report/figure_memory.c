@@ -116,7 +116,7 @@ static void draw_column(const json_t *table, size_t row, const svg_axis *a, doub
         sum += bytes;
     }
     double top = svg_at(a, sum);
-    svg_value(value, sizeof value, CELL_BYTES, total);
+    snprintf(value, sizeof value, "%.1f", total / a->unit);
     if (svg_text_width(value, SVG_SMALL) <= pitch - 2)
         svg_text(s, center, top - 6, SVG_MIDDLE, "tick", 0, value);
     if (!(excess > 0.005 * total)) return;
@@ -142,31 +142,53 @@ static size_t end_of_job(const json_t *table, size_t first)
     return end;
 }
 
-/* How many columns each job may have so that all have at most `most`: what jobs with fewer leave goes to the
- * others. */
-static size_t columns_per_job(const json_t *table, size_t most, size_t *jobs, size_t *shown)
+/* Rows from `first` on whose peaks are within 1 % share a column; returns the first row of the next one. */
+static size_t end_of_column(const json_t *table, size_t first, size_t end)
 {
-    size_t rows = figure_rows(table), allowed = 0;
-    do {
-        allowed++;
-        *jobs = *shown = 0;
-        for (size_t r = 0, end; r < rows; r = end, (*jobs)++) {
-            end = end_of_job(table, r);
-            *shown += end - r < allowed + 1 ? end - r : allowed + 1;
-        }
-    } while (*shown <= most && allowed < rows);
-    *shown = 0;
-    for (size_t r = 0, end; r < rows; r = end) {
+    double peak = figure_number(table, first, 3);
+    size_t next = first + 1;
+    while (next < end && fabs(figure_number(table, next, 3) - peak) < 0.01 * peak) next++;
+    return next;
+}
+
+static size_t columns_of(const json_t *table, size_t first, size_t end)
+{
+    size_t count = 0;
+    for (; first < end; count++) first = end_of_column(table, first, end);
+    return count;
+}
+
+/* The columns of all jobs where each has at most `allowed`. */
+static size_t columns_shown(const json_t *table, size_t allowed, size_t *jobs)
+{
+    size_t shown = *jobs = 0;
+    for (size_t r = 0, end; r < figure_rows(table); r = end, (*jobs)++) {
         end = end_of_job(table, r);
-        *shown += end - r < allowed ? end - r : allowed;
+        size_t columns = columns_of(table, r, end);
+        shown += columns < allowed ? columns : allowed;
     }
-    return allowed;
+    return shown;
+}
+
+/* "1–7" of the rows [first, end), whose labels are such ranges too. */
+static char *ranks_of(const json_t *table, size_t first, size_t end, char *buffer, size_t size)
+{
+    const char *begin = figure_label(table, first, 1), *last = figure_label(table, end - 1, 1),
+               *dash = strstr(last, "–");
+    if (end - first == 1)
+        snprintf(buffer, size, "%s", begin);
+    else
+        snprintf(buffer, size, "%.*s–%s", (int)strspn(begin, "0123456789"), begin,
+                 dash ? dash + strlen("–") : last);
+    return buffer;
 }
 
 static void draw(const json_t *table, svg *s)
 {
     svg_key keys[CLASS_COUNT];
-    size_t used = 0, jobs, shown, allowed = columns_per_job(table, s->narrow ? 6 : 10, &jobs, &shown);
+    size_t used = 0, jobs, allowed = 1, most = s->narrow ? 6 : 8;
+    while (allowed < figure_rows(table) && columns_shown(table, allowed + 1, &jobs) <= most) allowed++;
+    size_t shown = columns_shown(table, allowed, &jobs);
     for (size_t c = 0; c < CLASS_COUNT; c++)
         if (figure_largest(table, FIRST_CLASS + c) > 0)
             keys[used++] = (svg_key){classes[c].color, classes[c].name};
@@ -179,24 +201,26 @@ static void draw(const json_t *table, svg *s)
     for (size_t r = 0, end; r < figure_rows(table); r = end) {
         double begin = x;
         end = end_of_job(table, r);
-        for (size_t i = r; i < end && i < r + allowed; i++) {
+        for (size_t i = r, n = 0, next; i < end && n < allowed; i = next, n++) {
+            char ranks[64];
+            next = end_of_column(table, i, end);
             draw_column(table, i, &axis, x + pitch / 2, width, pitch, s);
-            svg_text(s, x + pitch / 2, bottom + 16, SVG_MIDDLE, "tick", pitch - 2, figure_label(table, i, 1));
+            svg_text(s, x + pitch / 2, bottom + 16, SVG_MIDDLE, "tick", pitch - 2,
+                     ranks_of(table, i, next, ranks, sizeof ranks));
             x += pitch;
         }
-        svg_text(s, (begin + x) / 2, bottom + 34, SVG_MIDDLE, "label", x - begin + gap - 4,
-                 figure_label(table, r, 0));
+        svg_job(s, (begin + x) / 2, bottom + 34, x - begin + gap - 4, figure_label(table, r, 0));
         x += gap;
     }
     svg_text(s, left - 8, bottom + 16, SVG_END, "tick", 0, "rank");
-    s->height = bottom + 42;
+    s->height = bottom + 54;
 }
 
 const report_figure figure_memory = {
     .name = "memory",
     .title = "Memory of each rank at its peak",
     .reading = "Logical bytes of the ledger by class. The bracket marks what a rank holds above "
-               "the rank that holds least: the reducer's excess.",
+               "the rank that holds least: the reducer's excess. Ranks within 1 % share a column.",
     .half = true,
     .collect = collect,
     .draw = draw};

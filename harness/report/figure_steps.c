@@ -207,15 +207,15 @@ static void draw_throughput(const json_t *table, svg *s)
             if (inside && svg_text_width(text, SVG_SMALL) <= width)
                 svg_text(s, center, y + 33, SVG_MIDDLE, style, 0, text);
             else
-                svg_text(s, center, bottom + 33, SVG_MIDDLE, "tick", pitch, text);
+                svg_text(s, center, bottom + 46, SVG_MIDDLE, "tick", pitch, text);
         }
-        svg_text(s, center, bottom + 17, SVG_MIDDLE, "label", pitch - 4, name);
+        svg_job(s, center, bottom + 17, pitch - 4, name);
     }
     if (!isnan(figure_largest(table, IDEAL))) {
         svg_line(s, right - 150, 8, right - 128, 8, "ideal");
         svg_text(s, right - 122, 12, SVG_START, "tick", 0, "ideal: ranks × none");
     }
-    s->height = bottom + 40;
+    s->height = bottom + 52;
 }
 
 const report_figure figure_throughput = {

@@ -86,6 +86,19 @@ void svg_text(svg *s, double x, double y, svg_anchor anchor, const char *style, 
     text_append(&s->body, "</text>\n");
 }
 
+void svg_job(svg *s, double x, double y, double most, const char *name)
+{
+    const char *space = strstr(name, " (");
+    char head[64];
+    if (!space || svg_text_width(name, SVG_TEXT) <= most) {
+        svg_text(s, x, y, SVG_MIDDLE, "label", most, name);
+        return;
+    }
+    snprintf(head, sizeof head, "%.*s", (int)(space - name), name);
+    svg_text(s, x, y, SVG_MIDDLE, "label", most, head);
+    svg_text(s, x, y + 14, SVG_MIDDLE, "tick", most, space + 1);
+}
+
 char *svg_value(char *buffer, size_t size, cell_format format, double value)
 {
     text_buffer text = {0};
@@ -216,22 +229,26 @@ double svg_legend(svg *s, const svg_key *keys, size_t count, double x, double y,
 void svg_finish(svg *s, const char *id, const char *title, const char *description, const char *style,
                 text_buffer *out)
 {
-    double mark = s->mark ? svg_text_width(s->mark, SVG_SMALL) + 16 : 0, head = style ? 36 : s->mark ? 24 : 0;
+    double mark = s->mark ? svg_text_width(s->mark, SVG_SMALL) + 16 : 0,
+           head = style     ? 44
+                  : s->mark ? 24
+                            : 0,
+           side = style ? 16 : 0;
     text_append(
         out,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"%s\" role=\"img\" aria-labelledby=\"%s-t %s-d\" "
-        "viewBox=\"0 %.0f %.0f %.0f\" width=\"%.0f\" height=\"%.0f\">\n<title id=\"%s-t\">",
-        s->narrow ? "narrow" : "wide", id, id, -head, s->width, s->height + head, s->width, s->height + head,
-        id);
+        "viewBox=\"%.0f %.0f %.0f %.0f\" width=\"%.0f\" height=\"%.0f\">\n<title id=\"%s-t\">",
+        s->narrow ? "narrow" : "wide", id, id, -side, -head, s->width + 2 * side, s->height + head + side,
+        s->width + 2 * side, s->height + head + side, id);
     svg_escape(out, title);
     text_append(out, "</title>\n<desc id=\"%s-d\">", id);
     svg_escape(out, description);
     text_append(out, "</desc>\n");
     if (style)
-        text_append(
-            out,
-            "<style>%s</style>\n<rect class=\"paper\" x=\"-1\" y=\"%.0f\" width=\"%.0f\" height=\"%.0f\"/>\n",
-            style, -head - 1, s->width + 2, s->height + head + 2);
+        text_append(out,
+                    "<style>%s</style>\n<rect class=\"paper\" x=\"%.0f\" y=\"%.0f\" width=\"%.0f\" "
+                    "height=\"%.0f\"/>\n",
+                    style, -side, -head, s->width + 2 * side, s->height + head + side);
     /* Diagonal lines: time in which nothing is done. */
     text_append(out,
                 "<defs><pattern id=\"%s-idle\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\" "
@@ -239,7 +256,7 @@ void svg_finish(svg *s, const char *id, const char *title, const char *descripti
                 "class=\"idle-line\" width=\"2\" height=\"5\"/></pattern></defs>\n",
                 id);
     if (style) {
-        text_append(out, "<text class=\"heading\" x=\"0\" y=\"-16\">");
+        text_append(out, "<text class=\"heading\" x=\"0\" y=\"-18\">");
         svg_escape(out, title);
         text_append(out, "</text>\n");
     }
@@ -248,7 +265,8 @@ void svg_finish(svg *s, const char *id, const char *title, const char *descripti
                     "<g class=\"mark\"><rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"18\" "
                     "rx=\"9\"/><text x=\"%.1f\" "
                     "y=\"%.1f\" text-anchor=\"middle\">%s</text></g>\n",
-                    s->width - mark - 1, -head + 1, mark, s->width - mark / 2 - 1, -head + 14, s->mark);
+                    s->width - mark - 1, style ? -32.0 : -head + 1, mark, s->width - mark / 2 - 1,
+                    style ? -19.0 : -head + 14, s->mark);
     /* Bars of waiting refer to the pattern of their own element: another may not be displayed. */
     text_append(out, "<g fill=\"url(#%s-idle)\">\n%s%s</g>\n</svg>\n", id,
                 s->behind.data ? s->behind.data : "", s->body.data ? s->body.data : "");

@@ -31,6 +31,9 @@ double svg_text_width(const char *text, int size);
 void svg_text(svg *s, double x, double y, svg_anchor anchor, const char *style, double most,
               const char *text);
 
+/* A job's name in the middle at x; "ps (sync, 8 servers)" takes two lines where one is too narrow. */
+void svg_job(svg *s, double x, double y, double most, const char *name);
+
 /* A rectangle of the color `color`. `hover`: what it is, in words; NULL: nothing. `value` is that of the
  * JSON; NaN: none. */
 void svg_bar(svg *s, double x, double y, double width, double height, const char *color, double value,
