@@ -15,6 +15,7 @@ static const struct {
                {"activations", "activations", "forward"},
                {"outputs_and_loss", "outputs and loss", "outputs"},
                {"replicas", "replicas", "replicas"},
+               {"gathered_units", "gathered units", "gathered"},
                {"buckets", "buckets, sums", "exposed"},
                {"workspace", "workspace", "other"},
                {"batch", "batch", "data"}};

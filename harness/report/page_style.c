@@ -17,6 +17,7 @@ static const struct {
               {"parameters", "#56657f", "#ffffff"},
               {"outputs", "#38a0a8", "#101418"},
               {"replicas", "#94549c", "#ffffff"},
+              {"gathered", "#b9a13a", "#101418"},
               {"ps", "#b83a63", "#ffffff"},
               {"ps2", "#e0648b", "#101418"},
               {"ring", "#0a7a70", "#ffffff"},

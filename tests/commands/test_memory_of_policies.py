@@ -1,5 +1,6 @@
-"""harness memory: what every policy holds, as a table of plans."""
+"""What every policy holds: harness memory, a table of plans; and a plan of a large model."""
 import json
+import time
 
 from program import harness
 from tap import cases, expect, expect_equal, main, test
@@ -72,6 +73,30 @@ def the_table_fits_80_columns():
 def wrong_words_are_refused(words, message):
     result = harness("memory", *words)
     expect_equal((result.code, result.err), (64, message), "exit code and stderr", result)
+
+
+LARGE = ["--model", "gpt", "--layers", "36", "--hidden", "4096", "--heads", "32", "--vocabulary", "50304", "--positions", "1024",
+         "--sequence", "64", "--batch", "1", "--gpus", "64", "--mode", "ring", "--optimizer", "adam", "--eval-every", "-1"]
+
+
+@cases([("ddp", "ddp", 1, 1, 1), ("zero1", "zero1", 1, 1, 64), ("zero2", "zero2", 1, 64, 64), ("zero3", "zero3", 64, 64, 64)])
+def a_plan_of_seven_billion_parameters_divides_what_its_policy_cuts(policy, parameters, gradients, state):
+    """Float32 with Adam, 4 + 4 + 8 bytes per parameter: 119.4, 60.6, 31.2 and 1.9 GB. It takes about a second."""
+    begin = time.monotonic()
+    result = harness("run", *LARGE, "--policy", policy, "--plan", "--json", "-")
+    took = time.monotonic() - begin
+    expect_equal(result.code, 0, "exit code", result)
+    count, classes = result.json()["parameters"], result.jobs()["ring"]["ranks"][0]["memory"]["classes"]
+    for name, size, parts in (("parameters", 4, parameters), ("gradients", 4, gradients), ("optimizer_state", 8, state)):
+        expect_equal(classes[name]["peak_bytes"] * parts, size * count, name)
+    block = 4 * (12 * 4096 * 4096 + 13 * 4096)
+    for name, there in (("buckets", policy != "zero1"), ("gathered_units", policy == "zero3")):
+        expect((classes[name]["peak_bytes"] > 0) == there, f"{name}: {classes[name]['peak_bytes']}")
+    if policy == "zero3": # named: the root unit, and at most three blocks
+        root = 4 * (50304 + 1024 + 2) * 4096
+        expect(classes["gathered_units"]["peak_bytes"] <= root + 2 * block, f"{classes['gathered_units']['peak_bytes']} gathered")
+        expect(classes["buckets"]["peak_bytes"] <= root + 3 * block, f"{classes['buckets']['peak_bytes']} of gradients")
+    expect(took < 3, f"it took {took:.1f} s")
 
 
 main()

@@ -1,4 +1,7 @@
 """The same command twice gives bit-identical results, and so do both engines where they add in the same order."""
+import os
+import tempfile
+
 from images import few_clothes
 from program import harness
 from tap import cases, expect, expect_equal, main, test
@@ -111,6 +114,49 @@ def sync_with_any_number_of_servers_ends_bit_identical_to_the_two_shot_ring(rank
 @cases([(f"{ranks} ranks", ranks) for ranks in (3, 5)])
 def sync_and_the_two_shot_ring_are_bit_identical_on_images(ranks):
     ps, ring = two_shot("--model", "lenet", *REAL, "--gpus", ranks, "--momentum", "0.9", "--policy", "ps=sync", "--servers", 2)
+    expect_equal(ps, ring, "after 50 steps")
+
+
+LENET = ["--mode", "ring", "--model", "lenet", *REAL, "--steps", "10", "--threads", "1", "--optimizer", "adam"]
+
+
+@cases([(f"{policy}, {what}", policy, words) for policy in ("zero1", "zero2", "zero3") for what, words in (
+    ("2 ranks", ["--gpus", "2"]),
+    ("3 ranks by two-shot", ["--gpus", "3", "--algorithm", "two-shot"]),
+    ("reference", ["--gpus", "3", "--algorithm", "two-shot", "--device", "reference", "--steps", "3"]),
+    ("inline", ["--gpus", "2", "--progress", "inline"]))])
+def state_that_is_cut_among_ranks_gives_the_results_of_ddp(policy, words):
+    expect_equal(bits(*LENET, *words, "--policy", policy), bits(*LENET, *words, "--policy", "ddp"), f"{policy}, and ddp")
+
+
+@test
+def accumulation_under_zero1_is_that_of_ddp_and_under_zero3_that_of_zero2():
+    ddp, zero1, zero2, zero3 = (bits(*LENET, "--gpus", "2", "--accumulate", "3", "--policy", policy)["ring"]
+                                for policy in ("ddp", "zero1", "zero2", "zero3"))
+    expect_equal(zero1, ddp, "zero1, and ddp")
+    expect_equal(zero3, zero2, "zero3, and zero2")
+    expect(all(abs(a - b) < 1e-4 for a, b in zip(zero2[1], ddp[1])), f"losses {zero2[1]} and {ddp[1]}")
+
+
+@cases([(f"{first} on {before} ranks, then {then} on {after}", first, before, then, after) for first, before, then, after in (
+    ("ddp", 2, "zero3", 3), ("zero1", 2, "zero2", 3), ("zero2", 3, "zero3", 2), ("zero3", 3, "ddp", 1), ("zero3", 2, "zero3", 3))])
+def a_checkpoint_of_any_policy_resumes_under_any_other_on_any_number_of_ranks(first, before, then, after):
+    base = ["--mode", "ring", "--model", "lenet", *REAL, "--steps", "4", "--threads", "1", "--optimizer", "adam", "--algorithm",
+            "two-shot", "--eval-every", "-1"]
+    with tempfile.TemporaryDirectory() as folder:
+        saved, alike = (os.path.join(folder, f"{name}.safetensors") for name in ("saved", "alike"))
+        end = bits(*base, "--gpus", before, "--policy", first, "--save", saved)["ring"]
+        expect_equal(bits(*base, "--gpus", before, "--policy", "ddp", "--save", alike)["ring"], end, "saved by ddp, and here")
+        with open(saved, "rb") as ours, open(alike, "rb") as theirs:
+            expect(ours.read() == theirs.read(), "the file is not the one that ddp writes")
+        resumed = [bits(*base, "--gpus", after, "--policy", policy, "--load", saved)["ring"] for policy in (then, "ddp")]
+        expect_equal(resumed[0], resumed[1], f"resumed under {then}, and under ddp")
+
+
+@cases([(f"{ranks} ranks", ranks) for ranks in (2, 3)])
+def a_server_on_every_rank_gives_the_numbers_of_zero1(ranks):
+    ps, ring = two_shot("--model", "wine_mlp", "--data", "wine", "--batch", "16", "--optimizer", "adam", "--gpus", ranks,
+                        "--policy", "ps=sync,ring=zero1", "--servers", ranks)
     expect_equal(ps, ring, "after 50 steps")
 
 

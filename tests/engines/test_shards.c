@@ -1,5 +1,6 @@
 /* State that is cut among ranks: the numbers of ddp, a part of its memory, and the traffic that the stages
  * promise. */
+#include "ps/ps.h"
 #include "ring/ring.h"
 #include "tests/engines/training.h"
 #include "tests/support/check.h"
@@ -73,14 +74,14 @@ enum { CASES = sizeof cases / sizeof cases[0] };
 
 static const char *const policies[] = {"zero1", "zero2", "zero3"};
 
-static void run(const shard_case *c, const char *policy, double clip_norm, result *out)
+static void run_engine(const shard_case *c, const sync_engine_type *engine, const char *policy, double clip_norm, result *out)
 {
     optimizer_options adam = optimizer_defaults(OPTIMIZER_ADAM);
     adam.clip_norm = clip_norm;
     training_config config = {.model = c->model,
                               .image = c->image,
                               .classes = c->classes,
-                              .engine = &sync_ring,
+                              .engine = engine,
                               .policy = policy,
                               .options = c->options,
                               .world = c->world,
@@ -90,6 +91,11 @@ static void run(const shard_case *c, const char *policy, double clip_norm, resul
                               .optimizer = adam};
     *out = (result){0};
     assert_ok(training_run(&config, out, train));
+}
+
+static void run(const shard_case *c, const char *policy, double clip_norm, result *out)
+{
+    run_engine(c, &sync_ring, policy, clip_norm, out);
 }
 
 static void every_stage_is_bit_identical_to_ddp(void **state)
@@ -179,6 +185,32 @@ static void stages_move_the_bytes_of_their_collectives(void **state)
     }
 }
 
+static int64_t sent_by_all(const result *r, int world)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < world; i++) sum += r->after[i].bytes_sent - r->before[i].bytes_sent;
+    return sum;
+}
+
+/* A parameter server is sharded state placed elsewhere: gradients go to who has the shard, parameters come back. */
+static void a_server_on_every_rank_moves_the_bytes_of_zero1_and_gives_its_numbers(void **state)
+{
+    (void)state;
+    static const char *const servers[] = {"--servers 2", "--servers 3", "--servers 4"};
+    for (int n = 2; n <= 4; n++) {
+        const shard_case sync = {"wine_mlp", n, servers[n - 2], 0, 0, false, SHARED_DIVIDE_AFTER};
+        const shard_case zero1 = {"wine_mlp", n, "--algorithm two-shot", 0, 0, false, SHARED_DIVIDE_AFTER};
+        result ps, ring;
+        run_engine(&sync, &sync_ps, "sync", 0, &ps);
+        run(&zero1, "zero1", 0, &ring);
+        for (int r = 0; r < n; r++) assert_true(ps.hash[r] == ring.hash[r]);
+        assert_int_equal(sent_by_all(&ps, n), 2 * (n - 1) * 4 * ps.elements);
+        assert_int_equal(sent_by_all(&ring, n), 2 * (n - 1) * 4 * ring.padded);
+        free(ps.values);
+        free(ring.values);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -186,6 +218,7 @@ int main(void)
         cmocka_unit_test(with_clipping_every_stage_equals_ddp_to_rounding),
         cmocka_unit_test(a_stage_holds_its_shards_to_the_byte),
         cmocka_unit_test(stages_move_the_bytes_of_their_collectives),
+        cmocka_unit_test(a_server_on_every_rank_moves_the_bytes_of_zero1_and_gives_its_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

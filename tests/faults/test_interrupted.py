@@ -12,6 +12,8 @@ BOTH = ["--gpus", "2", *LENET]
 BESIDE = [*BOTH, "--steps", "6000"]  # a turn of 1000
 JOBS = [("none", ["--mode", "none", *LENET], "none"), ("ps", ["--mode", "ps", *BOTH], "ps"), ("ring", ["--mode", "ring", *BOTH], "ring"),
         ("ps, sync", ["--mode", "ps", "--policy", "sync", *BOTH], "ps"),
+        ("zero1", ["--mode", "ring", "--policy", "zero1", *BOTH], "ring"),
+        ("zero3", ["--mode", "ring", "--policy", "zero3", *BOTH], "ring"),
         ("ps, async", ["--mode", "ps", "--policy", "async", *BOTH], "ps"), ("side by side", BESIDE, "ring")]
 
 

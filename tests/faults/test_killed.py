@@ -14,6 +14,9 @@ KILLS = [(f"{engine} rank {rank} of 3 in {operation}", engine, LENET, rank, oper
 KILLS += [("ps rank 2 of 3 in pull", "ps", [*LENET, "--policy", "async"], 2, "pull", 20),
           ("ps rank 0 of 3 in wait", "ps", LENET, 0, "wait", 20),
           ("ring rank 1 of 3 in the first step", "ring", LENET, 1, "backward", 0),
+          ("zero1 rank 0 of 3 in all_gather", "ring", [*LENET, "--policy", "zero1"], 0, "all_gather", 20),
+          ("zero3 rank 2 of 3 in reduce_scatter", "ring", [*LENET, "--policy", "zero3"], 2, "reduce_scatter", 20),
+          ("zero3 rank 1 of 3 in forward", "ring", [*LENET, "--policy", "zero3"], 1, "forward", 20),
           ("ps rank 0 of 3, resnet18 in push", "ps", RESNET, 0, "push", 3),
           ("ring rank 2 of 3, resnet18 in all_reduce", "ring", RESNET, 2, "all_reduce", 3)]
 
@@ -62,6 +65,9 @@ def a_rank_killed_at_any_time_is_named(engine, trial):
         ("ps, async", ["--mode", "ps", "--policy", "async"], "ps", 0),
         ("ring, inline", ["--mode", "ring", "--progress", "inline"], "ring", 1),
         ("ring, after the backward pass", ["--mode", "ring", "--policy", "torch-0.4.1"], "ring", 0),
+        ("zero1", ["--mode", "ring", "--policy", "zero1"], "ring", 2),
+        ("zero2, inline", ["--mode", "ring", "--policy", "zero2", "--progress", "inline"], "ring", 0),
+        ("zero3", ["--mode", "ring", "--policy", "zero3"], "ring", 1),
         ("alone", ["--mode", "none"], "none", 0)])
 def a_killed_rank_is_named_under_every_setting_of_the_engine(words, engine, rank):
     watch = Watch()

@@ -13,7 +13,8 @@ JOB = ["--gpus", "3", *LENET]
         for engine, rank, operation, words in (
             ("ps", 0, "backward", []), ("ps", 1, "forward", []), ("ps", 2, "push", []), ("ps", 1, "backward", ["--policy", "sync"]),
             ("ps", 2, "backward", ["--policy", "async"]),
-            ("ring", 0, "backward", []), ("ring", 1, "all_reduce", []), ("ring", 2, "forward", ["--progress", "inline"]))])
+            ("ring", 0, "backward", []), ("ring", 1, "all_reduce", []), ("ring", 2, "forward", ["--progress", "inline"]),
+            ("ring", 1, "backward", ["--policy", "zero1"]), ("ring", 2, "forward", ["--policy", "zero3"]))])
 def a_rank_stopped_for_good_is_named_at_the_stall_limit(engine, rank, operation, words):
     watch = Watch()
     with Run("--mode", engine, *JOB, *words, "--stall-timeout", "2s") as run:
