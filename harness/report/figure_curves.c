@@ -161,6 +161,73 @@ const report_figure figure_loss_time = {.name = "loss-time",
                                         .collect = collect_losses,
                                         .draw = draw_against_time};
 
+/* ---- of a sweep over policies ------------------------------------------------------------------------ */
+
+static const char *const sweep_colors[] = {"backward", "exposed", "optimizer", "outputs",
+                                           "replicas", "none",    "data",      "parameters"};
+
+/* The values of a point: "async", "sync servers=2". */
+static void name_point(const json_t *point, char *name, size_t size)
+{
+    const char *axis;
+    json_t *value;
+    size_t used = 0;
+    name[0] = '\0';
+    json_object_foreach(json_object_get(point, "values"), axis, value)
+    {
+        bool word = strcmp(axis, "policy") == 0 || strcmp(axis, "mode") == 0;
+        if (!json_is_string(value) || used + 80 > size) continue;
+        used += (size_t)snprintf(name + used, size - used, "%s%.32s%s%.32s", used ? " " : "",
+                                 word ? "" : axis, word ? "" : "=", json_string_value(value));
+    }
+}
+
+static json_t *collect_sweep_losses(const json_t *sweep)
+{
+    const json_t *losses = json_object_get(sweep, "loss_over_time"),
+                 *until = json_object_get(losses, "until_s");
+    json_t *table = figure_table(), *of_point;
+    text_buffer summary = {0};
+    size_t i, shown = 0;
+    figure_column(table, "point", "point", FIGURE_TEXT, NULL);
+    figure_column(table, "step", "row", CELL_COUNT, NULL);
+    figure_column(table, "time_s", "training time", CELL_TIME, NULL);
+    figure_column(table, "loss", "loss", CELL_LOSS, NULL);
+    figure_column(table, "color", "", FIGURE_TEXT, NULL);
+    json_array_foreach(json_object_get(losses, "points"), i, of_point)
+    {
+        char name[192], path[64];
+        snprintf(path, sizeof path, "points.%.0f", report_number_at(of_point, "row"));
+        name_point(report_at(sweep, path), name, sizeof name);
+        size_t before = figure_rows(table);
+        for (size_t t = 0; t < json_array_size(until) && shown < 8; t++) {
+            const json_t *loss = json_array_get(json_object_get(of_point, "losses"), t);
+            if (!json_is_number(loss)) continue;
+            json_t *row = figure_row(table);
+            figure_put_text(row, name);
+            figure_put(row, (double)t + 1);
+            figure_put(row, json_number_value(json_array_get(until, t)));
+            figure_put(row, json_number_value(loss));
+            figure_put_text(row, sweep_colors[shown]);
+        }
+        shown += figure_rows(table) > before;
+    }
+    text_append(&summary,
+                "Training loss of %zu points against time: the mean over the steps that ended since the "
+                "point before.",
+                shown);
+    figure_summary(table, &summary);
+    return table;
+}
+
+const report_figure figure_sweep_losses = {
+    .name = "sweep-losses",
+    .title = "Loss against time",
+    .reading = "Of each point's first run. One policy makes more steps per second, of "
+               "which each may help less.",
+    .collect = collect_sweep_losses,
+    .draw = draw_against_time};
+
 /* ---- staleness -------------------------------------------------------------------------------------- */
 
 enum { LATE = 1, READS, PORTION, STALE_COLOR };

@@ -115,8 +115,8 @@ const report_figure figure_step_parts = {.name = "step-parts",
 
 enum { RATE = 1, PER_RANK, IDEAL, SHARE, LOW, HIGH, COLOR };
 
-/* Of --repeat, the 95 % interval of a job's median; NaN: there is none. */
-static double interval_of(const json_t *result, const json_t *job, const char *path)
+/* Of --repeat: the median of the runs and its interval; NaN: there are none. */
+static double of_runs(const json_t *result, const json_t *job, const char *path)
 {
     size_t i;
     json_t *row;
@@ -126,6 +126,12 @@ static double interval_of(const json_t *result, const json_t *job, const char *p
             return report_number_at(row, path);
     }
     return NAN;
+}
+
+static double rate_of(const json_t *result, const json_t *job)
+{
+    double median = of_runs(result, job, "samples_per_s.median");
+    return isnan(median) ? report_number_at(job, "throughput.samples_per_s") : median;
 }
 
 static json_t *collect_throughput(const json_t *result)
@@ -146,23 +152,21 @@ static json_t *collect_throughput(const json_t *result)
     figure_column(table, "color", "", FIGURE_TEXT, NULL);
     json_array_foreach(jobs, i, job)
     {
-        if (strcmp(report_text_at(job, "name"), "none") == 0)
-            single = report_number_at(job, "throughput.samples_per_s_per_rank");
+        if (strcmp(report_text_at(job, "name"), "none") == 0) single = rate_of(result, job);
     }
     json_array_foreach(jobs, i, job)
     {
-        double rate = report_number_at(job, "throughput.samples_per_s"),
-               world = report_number_at(job, "world_size");
+        double rate = rate_of(result, job), world = report_number_at(job, "world_size");
         double ideal = world > 1 ? single * world : NAN;
         if (isnan(rate)) continue;
         json_t *row = figure_row(table);
         figure_put_text(row, figure_job_name(job, name, sizeof name));
         figure_put(row, rate);
-        figure_put(row, report_number_at(job, "throughput.samples_per_s_per_rank"));
+        figure_put(row, rate / world);
         figure_put(row, ideal);
         figure_put(row, rate / ideal);
-        figure_put(row, interval_of(result, job, "samples_per_s.low"));
-        figure_put(row, interval_of(result, job, "samples_per_s.high"));
+        figure_put(row, of_runs(result, job, "samples_per_s.low"));
+        figure_put(row, of_runs(result, job, "samples_per_s.high"));
         figure_put_text(row, figure_job_color(jobs, i));
         text_append(&summary, "%s%s %s", summary.length ? ", " : "Samples per second: ", name,
                     svg_value(value, sizeof value, CELL_RATE, rate));
@@ -221,7 +225,8 @@ static void draw_throughput(const json_t *table, svg *s)
 const report_figure figure_throughput = {
     .name = "throughput",
     .title = "Throughput, and scaling against ideal",
-    .reading = "Ideal is the throughput of one rank without communication, times the ranks.",
+    .reading = "Ideal is the throughput of one rank without communication, times the ranks. Of "
+               "repeated runs the median, with its 95 % interval.",
     .half = true,
     .collect = collect_throughput,
     .draw = draw_throughput};

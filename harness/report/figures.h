@@ -28,7 +28,7 @@ typedef struct report_figure {
 
 extern const report_figure figure_step_parts, figure_timeline, figure_throughput, figure_memory,
     figure_buckets, figure_loss_steps, figure_loss_time, figure_staleness,
-    figure_sweep_winners, figure_sweep_curves, figure_sweep_heat;
+    figure_sweep_winners, figure_sweep_losses, figure_sweep_curves, figure_sweep_heat;
 
 json_t *figure_table(void);
 void figure_column(json_t *table, const char *key, const char *name, int format, const char *color);

@@ -12,8 +12,8 @@
 static const report_figure *const run_figures[] = {&figure_step_parts, &figure_timeline,   &figure_throughput,
                                                    &figure_memory,     &figure_loss_steps, &figure_loss_time,
                                                    &figure_buckets,    &figure_staleness};
-static const report_figure *const sweep_figures[] = {&figure_sweep_winners, &figure_sweep_curves,
-                                                     &figure_sweep_heat};
+static const report_figure *const sweep_figures[] = {&figure_sweep_winners, &figure_sweep_losses,
+                                                     &figure_sweep_curves, &figure_sweep_heat};
 
 enum { FULL_WIDTH = 1040, HALF_WIDTH = 500, NARROW_WIDTH = 360, MOST_ROWS = 200 };
 
@@ -294,6 +294,8 @@ static void append_lead(const json_t *result, text_buffer *out)
     }
     for (char *at = text.data ? strtok_r(text.data, "\n", &rest) : NULL; at;
          at = strtok_r(NULL, "\n", &rest)) {
+        char *rest_of_line = strstr(at, " --verbose prints all tables."); /* they are on the page */
+        if (rest_of_line) *rest_of_line = '\0';
         text_append(out, "<p class=\"lead\">");
         append_sentences(at, out);
         text_append(out, "</p>\n");

@@ -366,6 +366,45 @@ def a_sweep_is_a_page_with_the_map_of_who_wins():
         expect_equal(browser.evaluate("document.querySelectorAll('svg.wide .mark').length"), 3, "marks")
 
 
+@test
+def a_sweep_over_policies_shows_loss_against_time():
+    sweep = harness("sweep", "--vary", "policy=sync,async", "--mode", "ps", "--gpus", "2", "--model", "lenet", "--data", "synthetic", "--steps", "12",
+                    "-o", at("policies-sweep"))
+    expect_equal(sweep.code, 0, "exit code", sweep)
+    report(at("policies-sweep"), "-o", at("losses.html"), "--csv", at("losses"))
+    with open(at("policies-sweep/table.json"), encoding="utf-8") as file:
+        table = json.load(file)
+    expected = [(table["points"][p["row"]]["values"]["policy"], until, loss) for p in table["loss_over_time"]["points"]
+                for until, loss in zip(table["loss_over_time"]["until_s"], p["losses"]) if loss is not None]
+    expect_equal([(r["point"], float(r["time_s"]), float(r["loss"])) for r in csv_rows(at("losses/sweep-losses.csv"))], expected, "losses")
+    with Browser() as browser:
+        for width in (1280, 400):
+            browser.open(at("losses.html"), width)
+            expect_equal(browser.complaints(), [], "console and requests")
+            expect_equal(browser.evaluate(OVERLAPS), [], "texts that overlap or are cut off")
+        expect_equal(browser.evaluate("document.querySelectorAll('#s1-sweep-losses svg.wide path.curve').length"), 2, "lines")
+
+
+@test
+def repeated_runs_have_their_interval_in_the_figure():
+    result = harness("--model", "lenet", "--data", "synthetic", "--gpus", "2", "--steps", "4", "--policy", "ps=sync", "--repeat", "3", "--quiet",
+                     "--json", at("repeated.json"), "--report", at("repeated.html"))
+    expect_equal(result.code, 0, "exit code", result)
+    report(at("repeated.json"), "--csv", at("repeated"))
+    with open(at("repeated.json"), encoding="utf-8") as file:
+        jobs = json.load(file)["repetitions"]["jobs"]
+    rows = csv_rows(at("repeated/throughput.csv"))
+    expect_equal([[float(r[k]) for k in ("samples_per_s", "low_samples_per_s", "high_samples_per_s")] for r in rows],
+                 [[job["samples_per_s"][k] for k in ("median", "low", "high")] for job in jobs], "median and interval")
+    with Browser() as browser:
+        browser.open(at("repeated.html"))
+        lengths = browser.evaluate("""Array.from(document.querySelectorAll('#s1-throughput svg.wide line.interval')).map(l => l.getBBox().height)""")
+        bars = browser.evaluate("""Array.from(document.querySelectorAll('#s1-throughput svg.wide rect[data-v]')).map(r => [Number(r.dataset.v), r.getBBox().height])""")
+        expect_equal(len(lengths), len(rows), "intervals")
+        for length, (value, height), row in zip(lengths, bars, rows):
+            expect(abs(length - (float(row["high_samples_per_s"]) - float(row["low_samples_per_s"])) * height / value) < 1, "length of an interval", row)
+
+
 @cases([("no file", ["report"]), ("two as text", ["report", "a", "b"])])
 def wrong_words_are_refused(words):
     result = harness(*words)
