@@ -6,6 +6,8 @@ list(APPEND CMAKE_INSTALL_MANIFEST_FILES \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INST
 file(GLOB documents CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/docs/*.md)
 install(FILES ${CMAKE_SOURCE_DIR}/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(FILES ${documents} DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs)
+file(GLOB schemas CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/docs/schemas/*.json)
+install(FILES ${schemas} DESTINATION ${CMAKE_INSTALL_DATADIR}/psring/schemas)
 file(GLOB golden CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/golden/*.json)
 install(FILES ${golden} ${CMAKE_SOURCE_DIR}/tests/golden/README.md DESTINATION ${CMAKE_INSTALL_DATADIR}/psring/golden)
 foreach(name harness psring)

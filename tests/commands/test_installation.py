@@ -45,6 +45,8 @@ def an_installation_runs_under_both_names_from_any_folder_and_is_removed_again()
             expect(".debug_info" not in sections, "the program is stripped", sections)
             golden = glob.glob(os.path.join(prefix, "share", "psring", "golden", "*.json"))
             expect(len(golden) >= 20, f"golden files: {golden}")
+            schemas = os.listdir(os.path.join(prefix, "share", "psring", "schemas"))
+            expect("run.schema.json" in schemas and len(schemas) >= 11, f"schemas: {schemas}")
             verified = output(os.path.join(prefix, "bin", "psring"), "verify", os.path.join(os.path.dirname(golden[0]), "toy_w1.json"))
             expect("toy_w1" in verified, "a golden file", verified)
             for path in installed:

@@ -1,0 +1,122 @@
+"""JSON Schemas of docs/schemas: every JSON that a command writes is valid, and none has a key that its schema does not have."""
+import glob
+import json
+import os
+import re
+import tempfile
+
+import jsonschema
+
+from program import harness
+from tap import cases, expect, expect_equal, main, test
+
+ROOT = os.environ.get("SOURCE_DIR", os.getcwd())
+LENET = ["--model", "lenet", "--data", "synthetic:1x28x28:10", "--batch", "4", "--steps", "6", "--warmup", "1", "--quiet"]
+TOY = ["--model", "toy", "--steps", "3", "--quiet"]
+SIM = ["--device", "sim:dgx1-v100", "--model", "resnet18", "--steps", "2", "--quiet"]
+SCHEMAS = {os.path.basename(path)[:-len(".schema.json")]: path for path in glob.glob(os.path.join(ROOT, "docs/schemas/*.schema.json"))}
+
+
+def schema(name):
+    with open(SCHEMAS[name], encoding="utf-8") as file:
+        return json.load(file)
+
+
+def check(value, name, *lines):
+    errors = sorted(jsonschema.Draft202012Validator(schema(name)).iter_errors(value), key=lambda e: str(list(e.absolute_path)))
+    expect(not errors, *[f"{name}: {'.'.join(map(str, e.absolute_path))}: {e.message[:200]}" for e in errors[:5]], *lines)
+
+
+# ---- the schemas -------------------------------------------------------------------------------
+
+@cases([(name, name) for name in sorted(SCHEMAS)])
+def a_schema_is_valid_and_strict(name):
+    jsonschema.Draft202012Validator.check_schema(schema(name))
+
+    def objects(value, path):
+        if isinstance(value, dict):
+            if "properties" in value and "type" in value:
+                expect(value.get("additionalProperties") is False, f"{name}: {path}: other keys are let in")
+            for key, inner in value.items():
+                objects(inner, f"{path}.{key}")
+
+    objects(schema(name), "")
+
+
+@test
+def every_command_that_writes_json_has_one():
+    """The commands that --json is an option of, as the program lists them."""
+    of = {"run": {"run", "plan"}, "compare": {"compare"}, "reproduce": {"reproduction", "compare"}}
+    commands = re.findall(r"^  ([a-z]+) ", harness("--help").out.split("commands:")[1], re.M)
+    for command in commands:
+        if re.search(r"--json FILE", harness(command, "--help=all").out):
+            for name in of.get(command, {command}):
+                expect(name in SCHEMAS, f"no schema for {command}: {name}")
+    expect({"sweep", "sweep-definition", "profile"} <= set(SCHEMAS), "files of sweep and calibrate")
+
+
+# ---- what commands write -----------------------------------------------------------------------
+
+@cases([(" ".join([name, *words[:6]]), name, words) for name, words in (
+    ("run", ["run", *LENET, "--gpus", "2"]), ("run", ["run", *LENET, "--gpus", "2", "--mode", "ps", "--policy", "async", "--link", "1GB/s,10us"]),
+    ("run", ["run", *LENET, "--gpus", "2", "--isolated", "--repeat", "3", "--target-loss", "0.1"]), ("run", ["run", *SIM, "--gpus", "8"]),
+    ("run", ["run", *TOY, "--mode", "none", "--steps", "0"]), ("run", ["run", *TOY, "--gpus", "3", "--policy", "ps=sync", "--servers", "2", "--server-placement", "own"]),
+    ("run", ["run", *TOY, "--gpus", "2", "--comm-hook", "fp16"]), ("run", ["run", *TOY, "--gpus", "2", "--mode", "ps", "--policy", "ssp", "--slow", "1:2"]),
+    ("run", ["run", *TOY, "--gpus", "8", "--mode", "ring"]), ("plan", ["run", "--plan", "--model", "lenet", "--gpus", "3"]),
+    ("whatif", ["whatif", "--model", "resnet18", "--gpus", "2,4", "--policy", "ddp,dp"]), ("buckets", ["buckets", "--model", "lenet"]),
+    ("memory", ["memory", "--model", "lenet", "--gpus", "4", "--device", "sim:dgx1-v100"]),
+    ("bench", ["bench", "all-reduce,broadcast", "--gpus", "2", "--begin", "8", "--end", "4K", "--factor", "64", "--iters", "2", "--check"]),
+    ("reproduction", ["reproduce", "reducer-memory"]))])
+def what_a_command_writes_is_valid(name, words):
+    result = harness(*words, "--json", "-", limit=120)
+    expect_equal(result.code, 0, "exit code", result)
+    check(result.json(), name)
+
+
+@test
+def results_again_and_comparisons_are_valid():
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "r.json")
+        expect_equal(harness(*TOY, "--gpus", "2", "--mode", "ring", "--repeat", "3", "--json", path).code, 0, "exit code")
+        for words in (["compare", path, path], ["reproduce", path], ["reproduce", path, "--repeat", "1"]):
+            result = harness(*words, "--json", "-", limit=120)
+            expect_equal(result.code, 0, "exit code", result)
+            check(result.json(), "compare", *words)
+
+
+@cases([("virtual", [*SIM, "--vary", "gpus=2,4,8"]), ("policies", [*TOY, "--vary", "policy=sync,ddp", "--vary", "servers=1,2", "--gpus", "2"]),
+        ("rounds", [*TOY, "--vary", "batch=4,8", "--mode", "ring", "--gpus", "2", "--repeat", "2"]), ("a failure", [*SIM, "--vary", "gpus=2,99", "--mode", "ring"]),
+        ("one point", [*SIM, "--vary", "gpus=2", "--mode", "ring"])])
+def files_of_a_sweep_are_valid(words):
+    with tempfile.TemporaryDirectory() as folder:
+        harness("sweep", *words, "-o", os.path.join(folder, "s"), limit=120)
+        for name, file_name in (("sweep", "table.json"), ("sweep-definition", "sweep.json")):
+            with open(os.path.join(folder, "s", file_name), encoding="utf-8") as file:
+                check(json.load(file), name)
+
+
+@cases([(os.path.basename(path), path) for path in sorted(glob.glob(os.path.join(ROOT, "common/sim/profiles/*.json")))])
+def a_profile_is_valid(path):
+    with open(path, encoding="utf-8") as file:
+        check(json.load(file), "profile")
+
+
+@cases([(os.path.basename(path), path) for path in sorted(glob.glob(os.path.join(ROOT, "results/reproduce/*.json")))])
+def a_recorded_reproduction_is_valid(path):
+    with open(path, encoding="utf-8") as file:
+        found = json.load(file)
+    check({key: value for key, value in found.items() if key != "provenance"}, "reproduction")
+
+
+@test
+def a_key_that_is_not_documented_is_found():
+    found = harness("buckets", "--model", "lenet", "--json", "-").json()
+    try:
+        check({**found, "new": 1}, "buckets")
+    except Exception as error:
+        expect("new" in str(error), "the key", str(error))
+        return
+    expect(False, "a new key was let in")
+
+
+main()
