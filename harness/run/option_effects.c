@@ -54,8 +54,10 @@ static const option_effect table[] = {
     {"bf16", EVERY, CPU | CUDA, EFFECT_CHANGES, HASH},
     {"bf16", EVERY, SIM | PLAN, EFFECT_CHANGES, MEMORY},
     {"benchmark cuda-graph share-gpu", EVERY, HOSTS | SIM | PLAN, EFFECT_REFUSED, "--device cuda"},
+    {"cuda-graph", SERVERS, CUDA, EFFECT_UNAVAILABLE_TO_ENGINE, "none, ps=dp or ring with NCCL"},
     {"benchmark cuda-graph", EVERY, CUDA, EFFECT_CHANGES, STEP},
-    {"share-gpu", EVERY, CUDA, EFFECT_CHANGES, "exit code"},
+    {"share-gpu", NO_ENGINE, CUDA, EFFECT_NOTHING, ONE_RANK},
+    {"share-gpu", SEVERAL, CUDA, EFFECT_CHANGES, "exit code"}, /* with fewer GPUs than ranks it is 0 */
     {"prefetch", EVERY, HOSTS, EFFECT_REFUSED, "--device cuda or sim:PROFILE"},
     {"prefetch", EVERY, CUDA | SIM | PLAN, EFFECT_CHANGES, MEMORY},
     {"steps epochs", EVERY, RUNS, EFFECT_CHANGES, "jobs.steps"},
@@ -155,9 +157,8 @@ static const option_effect table[] = {
     {"divide", SEVERAL, REAL, EFFECT_CHANGES, SETTING("divide")},
     {"divide", SEVERAL, SIM, EFFECT_NOTHING, NO_VALUES},
     {"divide", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
-    {"stall-timeout", NO_ENGINE, RUNS, EFFECT_NOTHING, ONE_RANK},
-    {"stall-timeout", SEVERAL, REAL, EFFECT_CHANGES, "exit code"},
-    {"stall-timeout", SEVERAL, SIM, EFFECT_NOTHING, "virtual ranks wait as long as it takes"},
+    {"stall-timeout", EVERY, REAL, EFFECT_CHANGES, "exit code"},
+    {"stall-timeout", EVERY, SIM, EFFECT_NOTHING, "virtual ranks wait as long as it takes"},
     {"link", NO_ENGINE, ALL, EFFECT_REFUSED, "--mode ring, ps or both"},
     {"link", SEVERAL, REAL, EFFECT_CHANGES, "emulated"},
     {"link", SEVERAL, SIM, EFFECT_CHANGES, STEP},
@@ -186,7 +187,8 @@ static const option_effect table[] = {
     {"predivide", RING, REAL, EFFECT_CHANGES, SETTING("predivide")},
     {"predivide", RING, SIM, EFFECT_NOTHING, NO_VALUES},
     {"collective collective-table", RING, SIM, EFFECT_UNAVAILABLE, "a real device"},
-    {"collective", RING, REAL, EFFECT_CHANGES, "exit code"}, /* of a library that is not there */
+    {"collective", RING, HOSTS, EFFECT_CHANGES, "exit code"}, /* of a library that is not there */
+    {"collective", RING, CUDA, EFFECT_CHANGES, SETTING("collective")},
     {"algorithm collective-table", RING, REAL, EFFECT_CHANGES, SETTING("algorithm")},
     {"algorithm", RING, SIM, EFFECT_CHANGES, STEP},
     {"find-unused-parameters", RING, RUNS, EFFECT_CHANGES, SETTING("find_unused")},

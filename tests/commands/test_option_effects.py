@@ -2,7 +2,7 @@
 cell. Where a cell names a field it changes when the option is given; where it refuses, the program refuses, with that reason;
 where it names a reason for no effect, nothing changes and a note says so.
 
-    test_option_effects.py [--cuda]    the column cuda, with as many GPUs as ranks: real ones, or emulated ones
+    test_option_effects.py [--cuda [--long]]    the column cuda, with as many GPUs as ranks: real ones, or emulated ones
 """
 import json
 import os
@@ -13,7 +13,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
 from program import PROGRAM, SLOWER, STARTED_BY_OTHERS, harness
-from tap import Skip, cases, expect, expect_equal, main, test
+from tap import Skip, cases, expect, expect_equal, long_cases, main, test
 
 CUDA = "--cuda" in sys.argv
 if CUDA:
@@ -71,6 +71,9 @@ DEVICE_OF = {("tf32", "--plan"): SIM, ("jitter", "--plan"): SIM, ("nodes", "--pl
              ("prefetch", "--plan"): SIM}
 OF_ENGINES = {"--policy": "ring", "--comm-hook": "ring", "--transport": "ps"}  # words that only one engine takes
 HEAVY = {"activation", "sync-batchnorm"}   # too slow for the reference device, whose kernels are the CPU's by another name
+EMULATED = bool(os.environ.get("EMULATED_GPUS"))
+ONLY_A_CARD = {"tf32": "the emulator multiplies in float32", "activation": "the emulator takes minutes for convolutions of ResNet-18",
+               "sync-batchnorm": "the emulator takes minutes for convolutions of ResNet-18"}
 NO_TRIALS = {"mode", "device"}             # tests of their own, below
 NOT_AN_EFFECT = re.compile(r"^(started_at|command|configuration|options|host|hardware_note|comparison|jobs.settings)|(^|\.)seed$|^(workload|jobs)$")
 
@@ -146,6 +149,10 @@ def words_of(option, engine, device):
     """The words of the run without the option, and those with which it is given."""
     value, others = TRIALS[option]
     value = value.get(engine, "sync") if isinstance(value, dict) else value
+    if option == "collective" and device == "cuda":
+        value = "shm"  # NCCL is the default
+    if device == "cuda" and option in ("slow", "server-threads"):
+        others = {}  # kernels of LeNet take long on the emulator
     kept = {**TOY, "--json": "-", **{k: v for k, v in others.items() if engine.startswith(OF_ENGINES.get(k, ""))}}
     if option == "link" and device != "sim":
         del kept["--nodes"]
@@ -156,6 +163,10 @@ def words_of(option, engine, device):
     if device == "sim":
         for name in ("--save", "--transport"):
             kept.pop(name, None)
+    if option == "stall-timeout" and device == "cuda":
+        kept["--slow"] = "0:100"
+    elif option == "stall-timeout" and engine == "none" and device in REAL:
+        kept.update({**LENET, "--batch": "1"})  # the launcher looks once a second
     if option == "sync-batchnorm":
         kept["--lr"] = "0"  # losses are of the same parameters, whoever comes first
     if option in ("nodes", "link") and device == "sim":
@@ -202,6 +213,10 @@ def check(option, engine, device):
         env = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "HARNESS_KEY": "0" * 64}
         after = run([*words, *given], env)
         return None if after.code == 75 and "rank 1" in after.err else f"no failure after 300 ms\n{after}"
+    if option == "share-gpu" and engine != "none" and device == "cuda":  # it is needed, and makes the run possible
+        one = {"EMULATED_GPUS": "1", "CUDA_VISIBLE_DEVICES": "0"}
+        codes = [run([*words, *more], one).code for more in ([], given)]
+        return None if codes == [78, 0] else f"expected exit codes 78 without and 0 with it, found {codes}"
     after = run([*words, *given], env)
     if cell.startswith("refused"):
         code, reason = re.match(r"refused \((\d+)\): (.*)", cell).groups()
@@ -232,7 +247,9 @@ def check(option, engine, device):
     return None if differs(first, after, field) else f"expected {field} to change, found {after.fields[field][:3]} twice\n{after}"
 
 
-def check_all(option, only=None):
+def check_all(option):
+    if EMULATED and option in ONLY_A_CARD:
+        raise Skip(f"only a card can: {ONLY_A_CARD[option]}")
     cells = [(engine, device) for engine in ENGINES for device in DEVICES if not (option in HEAVY and device == "reference")]
     with ThreadPoolExecutor(len(os.sched_getaffinity(0)) + 1) as pool:
         found = list(pool.map(lambda c: check(option, *c), cells))
@@ -276,7 +293,12 @@ def runs_without_an_option_are_alike_in_the_fields_that_the_table_names():
 
 # ---- every cell --------------------------------------------------------------------------------
 
-@cases([(name, name) for name in TRIALS])
+# A run on emulated GPUs takes a second: where a row's cells are the CPU's they are for the long suite.
+LATER = [name for name in TRIALS if CUDA and all(TABLE[name, e]["cuda"] == TABLE[name, e]["cpu"] for e in ENGINES)]
+
+
+@cases([(name, name) for name in TRIALS if name not in LATER])
+@long_cases([(name, name) for name in LATER])
 def cells_hold(option):
     check_all(option)
 

@@ -370,6 +370,28 @@ def micro_batches_take_their_passes_and_one_exchange(engine, words):
                 expect(3 * x - 3 <= y < 3.3 * x, f"backward of {y} ns, with one batch {x}")
 
 
+# A worker's gradients of LeNet and the parameters' update: 2 operands and their average; gradient, parameter read and written.
+SUMMED_BYTES = 4 * 61706 * (2 + 1 + 3)
+
+
+@test
+def the_threads_of_a_server_share_its_sums_until_the_memory_is_the_limit():
+    rate, memory = 0.05, 0.3  # GB/s: slow, so that a step waits for sums
+    constants = {name: {"value": value, "unit": "GB/s", "tag": "assumed", "source": "a test"}
+                 for name, value in (("host_sum", rate), ("host_memory", memory))}
+    path = profile("slow-sums", constants=constants)
+    step, sums = {}, {}
+    for threads in (1, 2, 4, 8, 16):
+        words = ["run", "--mode", "ps", "--policy", "sync", "--servers", "1", "--gpus", "2", "--model", "lenet", "--batch", "4",
+                 "--steps", "2", "--device", f"sim:{path}", "--server-threads", threads, "--json", "-", "--quiet"]
+        step[threads] = harness(*words).jobs()["ps"]["step_time"]["median_s"]
+        sums[threads] = SUMMED_BYTES / (min(threads * rate, memory) * 1e9)
+    for some, more in ((1, 2), (2, 4), (4, 8)):
+        found, expected = step[some] - step[more], sums[some] - sums[more]
+        expect(abs(found / expected - 1) < 0.02, f"{more} threads instead of {some} save {found} s, expected {expected} s")
+    expect_equal(step[16], step[8], "the step beyond the memory's rate")
+
+
 @test
 def a_network_of_ones_own_replaces_the_profiles():
     """10 Gbit/s instead of 1.2 GB/s, 5 us: an all-reduce of 246,824 bytes over four hosts."""
