@@ -51,12 +51,12 @@ logs=$build/logs tests=$build/tests harness=$build/bin/harness
 # of --speed end within ten minutes each, where they are run alone. The first load of a library takes long on a cold disk.
 # `engines` has two processes on one GPU through NCCL's sockets, and compute-sanitizer is slow: both have more than they need.
 build_stages="build:900"
-first_stages="float32:50 bf16:40 kernels:60 bandwidth:20 step:40 profile:80"
-later_stages="tf32:30 golden:90 ledger:30 engines:110 ps:70 killed:40 memcheck:90 racecheck:50 calibrate:50"
+first_stages="float32:50 bf16:40 kernels:60 bandwidth:20 step:40 profile:80 calibrate:50"
+later_stages="tf32:30 golden:90 ledger:30 nccl:60 engines:110 ps:70 killed:40 memcheck:90 racecheck:50"
 stages="$build_stages $first_stages $later_stages"
 speed_stages="predict:200 speed:540"
 case $call in '' | first | later) ;; *) echo "run.sh: --call: expected first or later, got '$call'" >&2; exit 64 ;; esac
-[ "$call" != first ] || speed_stages="predict:200 speed:270"
+[ "$call" != first ] || speed_stages="predict:200 speed:220"
 
 names_of() { # stages with limits
     local pair
@@ -324,7 +324,16 @@ engines() {
     for pid in "${pids[@]}"; do wait "$pid" || code=1; done
     return $code
 }
-export -f several parts golden kernels engines
+nccl() { # streams, parts of a step, and a host that is ahead
+    local file pid code=0 pids=()
+    for file in test_cuda_nccl test_cuda_anatomy test_cuda_ahead; do
+        parts 4 "$file" &
+        pids+=($!)
+    done
+    for pid in "${pids[@]}"; do wait "$pid" || code=1; done
+    return $code
+}
+export -f several parts golden kernels engines nccl
 
 stage float32 stdbuf -oL "$tests/test_cuda_operations"
 stage tf32 stdbuf -oL "$tests/test_cuda_operations_tf32"
@@ -332,6 +341,7 @@ stage bf16 stdbuf -oL "$tests/test_cuda_operations_bf16"
 stage kernels bash -c 'kernels "$0"' "$tests"
 stage golden bash -c golden
 stage ledger bash -c 'parts 4 test_cuda_program ledger'
+stage nccl bash -c nccl
 stage engines bash -c engines
 stage ps bash -c 'parts 6 test_cuda_ps'
 stage killed bash -c 'parts 2 test_cuda_program killed'
@@ -383,7 +393,7 @@ stage predict "$python" -B tests/gpu/predict.py $quick --harness "$harness" ${me
     --out "$out/predictions-$stamp.json"
 stage speed "$python" -B tests/gpu/speed.py $quick --python "$python" --harness "$harness" \
     --seconds $(($(limit_of speed) - 40 * scale)) \
-    --keep "$build/speed-measured.json" --out "$out/speed-$stamp.json"
+    --keep "$build/speed-measured.json" --log "$logs/speed-debug.log" --out "$out/speed-$stamp.json"
 for name in bandwidth predict speed; do is_chosen $name && cat "$logs/$name.log"; done
 "$python" -B tests/gpu/record.py "$logs" "$out/checks-$stamp.json" "$commit" || failed=1
 tar -C "$build" -czf "$out/logs-$stamp.tar.gz" logs || failed=1

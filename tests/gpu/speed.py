@@ -34,13 +34,16 @@ EAGER, COMPILED = 0.9, 1.0
 OURS_LIMIT, EAGER_LIMIT, COMPILED_LIMIT = 60, 60, 150
 
 
-def run(command, limit):
-    """(parsed JSON, None) or (None, why not)."""
+def run(command, limit, log=None):
+    """(parsed JSON, None) or (None, why not). What the program reports on stderr is appended to `log`."""
     try:
         out = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=limit,
                              universal_newlines=True, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return None, str(error)
+    if log:
+        with open(log, "a", encoding="utf-8") as file:
+            file.write(" ".join(command) + "\n" + out.stderr + "\n")
     if out.returncode != 0:
         return None, (out.stderr.strip().splitlines() or ["exit code %d" % out.returncode])[-1]
     try:
@@ -49,8 +52,9 @@ def run(command, limit):
         return None, "no JSON on stdout (%s): %s" % (error, out.stdout[:200])
 
 
-def ours_once(command):
-    result, why = run(command, OURS_LIMIT)
+def ours_once(command, log=None):
+    """With what was chosen, fused and refused in the log: nothing of it is written in steps."""
+    result, why = run([*command, "--log-level", "debug"], OURS_LIMIT, log)
     if why:
         return {"command": command, "error": why}
     job = result["jobs"][0]
@@ -146,6 +150,7 @@ def main():
     parser.add_argument("--emulated", action="store_true")
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--keep")
+    parser.add_argument("--log")
     parser.add_argument("--python", default="python3")
     parser.add_argument("--harness", default="build/bin/harness")
     parser.add_argument("--out", required=True)
@@ -154,7 +159,7 @@ def main():
     cases = [(case, precision) for case in (EMULATED_CASES if args.emulated else CASES) for precision in PRECISIONS]
     measured, rows, missed = Measured(args.keep, args.seconds), [], 0
     for case, precision in cases:
-        measured.take(our_commands(args, case, precision, steps), ours_once, OURS_LIMIT)
+        measured.take(our_commands(args, case, precision, steps), lambda command: ours_once(command, args.log), OURS_LIMIT)
         measured.take(peer_commands(args, case, precision, steps, False), peer_once, EAGER_LIMIT)
     compiled = [] if args.quick else [peer_commands(args, case, precision, steps, True) for case, precision in
                                       sorted(cases, key=lambda pair: PRECISIONS.index(pair[1]))]

@@ -166,6 +166,48 @@ static void groups_are_split_from_the_world(void **context)
         }
 }
 
+static status sum_float64(rank *r, collective_group *group)
+{
+    collective_ticket ticket;
+    collective_buffer values = {.base = r->memory.data};
+    return collective_enqueue(group, &(collective_call){.kind = COLLECTIVE_ALL_REDUCE, .op = REDUCE_SUM, .type = DTYPE_F64,
+                                                        .count = COUNT, .in = values, .out = values}, r->stream, &ticket);
+}
+
+/* The sums of layers, in float64 and in place: over {0, 3} and {1, 2}, then over {0} and {1, 2, 3}, then over all. Rank r has
+ * 10^r, so that every other order and every other group has another result. */
+static status run_group_sums(rank *r)
+{
+    static const int pairs[2][2] = {{0, 3}, {1, 2}}, alone[] = {0}, rest[] = {1, 2, 3};
+    static const double powers[RANKS] = {1, 10, 100, 1000};
+    collective_group *pair, *part;
+    double values[COUNT];
+    bool inner = r->rank == 1 || r->rank == 2;
+    TRY(collective_group_open(r->world, inner ? "inner" : "outer", pairs[inner], 2, &pair));
+    TRY(collective_group_open(r->world, r->rank ? "rest" : "alone", r->rank ? rest : alone, r->rank ? 3 : 1, &part));
+    for (int i = 0; i < COUNT; i++) values[i] = powers[r->rank] * (i + 1);
+    TRY(device_upload(r->stream, r->memory.data, values, DTYPE_F64, DTYPE_F64, COUNT));
+    TRY(sum_float64(r, pair));
+    TRY(sum_float64(r, part));
+    TRY(sum_float64(r, r->all));
+    TRY(device_download(r->stream, values, r->memory.data, DTYPE_F64, DTYPE_F64, COUNT));
+    TRY(device_stream_synchronize(r->stream));
+    for (int i = 0; i < COUNT; i++) r->values[i] = (float)values[i];
+    collective_group_close(&part);
+    collective_group_close(&pair);
+    return STATUS_OK;
+}
+
+static void group_sums_of_all_ranks_and_of_subgroups_follow_each_other(void **context)
+{
+    static rank ranks[RANKS];
+    (void)context;
+    run_ranks(ranks, run_group_sums);
+    expect_well(ranks);
+    for (int r = 0; r < RANKS; r++)
+        for (int i = 0; i < COUNT; i++) assert_float_equal(ranks[r].values[i], (1001 + 3 * (110 + 110 + 1001)) * (i + 1), 0);
+}
+
 static status run_many(rank *r)
 {
     int64_t deadline;
@@ -228,6 +270,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(calls_run_one_after_another_in_the_order_of_the_stream),
         cmocka_unit_test(groups_are_split_from_the_world),
+        cmocka_unit_test(group_sums_of_all_ranks_and_of_subgroups_follow_each_other),
         cmocka_unit_test(the_host_waits_where_too_much_is_in_flight),
         cmocka_unit_test(what_an_abort_leaves_is_not_taken_for_a_result),
     };
