@@ -39,6 +39,16 @@ void ps_share_interpreter(device *d, int threads)
     if (sim_device_simulation(d)) sim_device_share_interpreter(d, threads);
 }
 
+void ps_wire(device *d, int replicas, int parameters)
+{
+    if (sim_device_simulation(d)) sim_device_wire(d, replicas, parameters);
+}
+
+void ps_await_wiring(device *d)
+{
+    if (sim_device_simulation(d)) sim_device_await_wiring(d);
+}
+
 /* ---- the thread pool -------------------------------------------------------------------------- */
 
 typedef struct pool_thread {

@@ -15,8 +15,12 @@ void ps_charge_pass(device *d, double bytes, int threads);
 /* In virtual time: the device computes on its host's processor, whose threads sum. */
 bool ps_sums_on_host(device *d);
 
-/* In virtual time: that many host threads launch under one interpreter's lock from now on. */
+/* In virtual time: that many host threads launch under one interpreter's lock from now on; 0: without one. */
 void ps_share_interpreter(device *d, int threads);
+
+/* In virtual time: the host begins to make `replicas` of so many parameters; and waits until they exist. */
+void ps_wire(device *d, int replicas, int parameters);
+void ps_await_wiring(device *d);
 
 /* Threads that process one job at a time together with the thread that submits it. */
 typedef struct ps_thread_pool ps_thread_pool;

@@ -48,11 +48,14 @@
     X(HOST_CORES, "host_cores", "1", 1, 1, 1e5, false, "of a machine that computes on them; else enough")   \
     X(RANK_THREADS, "rank_threads", "1", 1, 1, 1024, false, "that compute for a rank there; else 1")        \
     X(RANK_PROCESSORS, "rank_processors", "1", 1, 1, 1024, false, "that a rank is bound to; else to none")  \
-    X(HOST_THREADS, "host_threads", "1", 1, 1, 1024, true, "threads of a server")                           \
     X(MESSAGE_TIME, "message_time", "us", 1, 0, 1e4, true, "of an agent, for a message it sends or takes")  \
     X(WAKE_TIME, "wake_time", "us", 1, 0, 1e4, false, "of an agent's core where it slept; else free")       \
     X(MESSAGE_COPY, "message_copy", "GB/s", 1, 0.01, 1e4, true, "an agent's copy into or out of a socket")  \
-    X(LOCK_SHARE, "lock_share", "1", 1, 0, 1, true, "of a launch, under the interpreter's lock")           \
+    X(LOADER_DECODE, "loader_decode", "1/s", 1, 0.1, 1e6, false, "images a loader worker decodes, transforms") \
+    X(LOADER_COLLATE, "loader_collate", "GB/s", 1, 0.01, 1e4, false, "of a batch that a worker stacks in shared memory") \
+    X(LOADER_PIN, "loader_pin", "GB/s", 1, 0.01, 1e4, false, "of a batch that a process copies to pinned memory") \
+    X(PYTHON_CALL, "python_call", "us", 1, 0, 1e4, false, "of an operation's call under the interpreter's lock") \
+    X(PYTHON_WIRE, "python_wire", "us", 1, 0, 1e5, false, "of one parameter of a replica, by one thread")   \
     X(NCCL_BASE_RING, "nccl_base_ring", "us", 3, 0, 1000, true, "by protocol")                              \
     X(NCCL_BASE_TREE, "nccl_base_tree", "us", 3, 0, 1000, true, "by protocol")                              \
     X(NCCL_RING_NVLINK, "nccl_ring_nvlink", "us", 3, 0, 1000, true, "a hop, by protocol")                   \

@@ -68,10 +68,21 @@ double sim_price_core_share(const sim_profile *p, int ranks, double *crowding)
 sim_time sim_price_sum(const sim_profile *p, double bytes, int threads)
 {
     double most = sim_profile_get(p, SIM_HOST_MEMORY), each = sim_profile_get(p, SIM_HOST_SUM);
-    double count = threads ? threads : sim_profile_get(p, SIM_HOST_THREADS);
+    double count = threads;
     if (sim_profile_has(p, SIM_HOST_CORES)) count = fmin(count, sim_profile_get(p, SIM_HOST_CORES));
     double rate = each * count;
     return sim_duration(bytes, (rate < most ? rate : most) * SIM_GB_PER_S);
+}
+
+sim_loader_price sim_price_loader(const sim_profile *p, double samples, double bytes, int workers)
+{
+    double decode = samples / (sim_profile_get(p, SIM_LOADER_DECODE) * workers);
+    sim_loader_price out = {
+        .decode = (sim_time)llround(decode * 1e12),
+        .collate = sim_duration(bytes / workers, sim_profile_get(p, SIM_LOADER_COLLATE) * SIM_GB_PER_S),
+        .pin = sim_duration(bytes, sim_profile_get(p, SIM_LOADER_PIN) * SIM_GB_PER_S)};
+    out.workers_time = out.decode + out.collate;
+    return out;
 }
 
 sim_time sim_price_copy(const sim_profile *p, double bytes)

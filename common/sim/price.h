@@ -23,9 +23,17 @@ double sim_price_contention(const sim_profile *p, op_kind kind);
  * share of an agent's time that its rank's compute loses to it, 0 to 1. */
 double sim_price_core_share(const sim_profile *p, int ranks, double *crowding);
 
-/* A server's sum: `bytes` of operands read, by `threads` threads (0: as many as the profile gives), which have at most the
- * machine's cores, where these are scarce, and its memory. */
+/* A server's sum: `bytes` of operands and result, by `threads` threads. Each does `host_sum` (tests/bench/server_sum.c); all have at
+ * most the machine's cores, where these are scarce, and its memory. */
 sim_time sim_price_sum(const sim_profile *p, double bytes, int threads);
+
+/* The loader of a PyTorch process, per batch of `samples` images of `bytes`: its workers, which make a batch each and so give
+ * one in `workers_time`, and the thread that pins it. */
+typedef struct sim_loader_price {
+    sim_time decode, collate; /* of `workers_time`, which is their sum */
+    sim_time workers_time, pin;
+} sim_loader_price;
+sim_loader_price sim_price_loader(const sim_profile *p, double samples, double bytes, int workers);
 
 /* An agent's copy of `bytes` between the memories of two ranks. */
 sim_time sim_price_copy(const sim_profile *p, double bytes);

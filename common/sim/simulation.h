@@ -103,6 +103,8 @@ typedef struct simulation_config {
     uint64_t jitter_seed;    /* 0: all GPUs are alike and every kernel takes what it should */
     double link_rate,
         link_latency; /* GB/s and us of the network instead of the profile's; 0: the profile's */
+    bool python;      /* DataParallel's replicas are threads of one Python process; else the host costs nothing */
+    bool replicates_by_nccl; /* DataParallel broadcasts and reduces by NCCL's rings; else rank 0 sends to each in turn */
     bool trees;       /* calls for which NCCL's model says that a tree is faster take one; else only rings */
     int draw;         /* 0: the constants' values; 1 to SIM_DRAWS: drawn from their ranges (profile.h) */
     const sim_override *overrides; /* [override_count], borrowed; after the draw */
@@ -134,6 +136,7 @@ typedef struct simulation {
     void *devices; /* the device back end's, shared by all ranks */
     void (*free_devices)(void *devices);
     struct sim_group *groups; /* group.h: of all ranks */
+    sim_time wired; /* when the replicas of this step exist, as far as the host of DataParallel makes them */
 } simulation;
 
 /* STATUS_USAGE: no such profile. STATUS_DATA: a profile that is none. STATUS_CONFIG: more ranks than the

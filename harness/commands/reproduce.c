@@ -16,7 +16,7 @@
 
 typedef struct reproduce_options {
     bool list, calibration_only;
-    const char *device, *json, *csv, *markdown;
+    const char *device, *dp_host, *json, *csv, *markdown;
     int64_t repeat;
 } reproduce_options;
 
@@ -26,6 +26,8 @@ static const option option_list[] = {
     {"device", OPTION_TEXT, FIELD(device), .argument = "sim:PROFILE",
      .help =
          "another profile than the rows' own, see `harness profiles`; torch-vs-apex: cuda, the GPUs here"},
+    {"dp-host", OPTION_TEXT, FIELD(dp_host), .argument = "python|none",
+     .help = "dp-vs-ddp: what hosts DataParallel's replicas, as `harness run --dp-host` [python]"},
     {"calibration-only", OPTION_FLAG, FIELD(calibration_only),
      .help = "only the rows that profiles are fitted to: held-out rows are not run"},
     {"repeat", OPTION_INT, FIELD(repeat), .argument = "N", .low = 1, .high = 1000,
@@ -116,7 +118,7 @@ static status reproduce_table(const reproduce_options *o, const char *name)
     if (!cuda) TRY(profile_of(o->device, &profile));
     reproduction_report *report = calloc(1, sizeof *report);
     if (!report) return fail(STATUS_SYSTEM, "no memory for the report");
-    status rc = reproduce(what, profile, o->calibration_only, report);
+    status rc = reproduce(what, profile, o->dp_host, o->calibration_only, report);
     if (rc == STATUS_OK) rc = print(report, o);
     free(report);
     return rc;

@@ -39,12 +39,15 @@ static status add_ranges(const reproduction *what, reproduction_run *r, reproduc
     return rc;
 }
 
-status reproduce(const reproduction *what, const char *profile, bool calibration_only,
+status reproduce(const reproduction *what, const char *profile, const char *dp_host, bool calibration_only,
                  reproduction_report *out)
 {
+    if (dp_host && what != &reproduce_dp_vs_ddp)
+        return fail(STATUS_USAGE, "--dp-host: expected table dp-vs-ddp, got %s", what->name);
     reproduction_run *r = calloc(1, sizeof *r);
     if (!r) return fail(STATUS_SYSTEM, "no memory for the figures");
     r->profile = profile;
+    r->dp_host = dp_host;
     r->calibration_only = calibration_only;
     status rc = published_open(what->name, &r->table);
     if (rc == STATUS_OK) rc = run_table(what, r, 0, out);

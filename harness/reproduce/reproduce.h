@@ -103,6 +103,7 @@ typedef struct reproduction_run {
     const char *profile;   /* NULL: each row's own */
     bool calibration_only; /* no held-out row is run */
     double efficiency;     /* of all jobs, where the table has one; 0: not given */
+    const char *dp_host;   /* --dp-host of DataParallel's rows; NULL: not given */
     int draw;              /* of the constants from their ranges (simulation.h); 0: their values */
     published_table table; /* of the reproduction's name */
     virtual_figures figures;
@@ -131,9 +132,9 @@ extern const reproduction reproduce_torch_vs_apex, reproduce_dp_vs_ddp, reproduc
 extern const reproduction reproduce_torch_vs_apex_cuda;
 
 /* Runs the table with the constants' values, and, unless only the calibration is wanted, once more for every draw of
- * them from their ranges: a cell's low and high are those of its figures. `profile` as in reproduction_run; `out` is
- * zero. */
-status reproduce(const reproduction *what, const char *profile, bool calibration_only,
+ * them from their ranges: a cell's low and high are those of its figures. `profile` and `dp_host` as in reproduction_run;
+ * `out` is zero. STATUS_USAGE: a host for a table without DataParallel. */
+status reproduce(const reproduction *what, const char *profile, const char *dp_host, bool calibration_only,
                  reproduction_report *out);
 
 /* ---- for the reproductions ---- */

@@ -24,9 +24,15 @@ static const struct {
      "apex:message-size=250000000", 32, 128,
      "one message after backward, as the example's message_size of 250,000,000 makes it; sequence 128"},
     {"TensorFlow benchmarks", "DGX-1 P100", "ResNet-50", "dgx1-p100", "resnet50", "sync", 64, 0,
-     "server on the host"},
+     "server on the host, with one GPU as well"},
 };
 enum { SETUPS = sizeof setups / sizeof setups[0] };
+
+/* Parameters are on a server with one GPU as well. */
+static bool has_server(int s)
+{
+    return strcmp(setups[s].policy, "sync") == 0;
+}
 
 static bool starts_with(const char *text, const char *begin)
 {
@@ -50,7 +56,7 @@ static virtual_workload workload_of(const reproduction_run *r, int row, int s)
     virtual_workload w = {.profile = r->profile ? r->profile : setups[s].profile,
                           .gpus = gpus,
                           .draw = r->draw,
-                          .policy = gpus > 1 ? setups[s].policy : NULL};
+                          .policy = gpus > 1 || has_server(s) ? setups[s].policy : NULL};
     workload_options(&w, "--model %s --batch %d %s --prefetch off --warmup 3 --steps 1", setups[s].name,
                      setups[s].batch,
                      setups[s].sequence ? "--optimizer adam" : "--optimizer sgd --momentum 0.9");
@@ -60,7 +66,18 @@ static virtual_workload workload_of(const reproduction_run *r, int row, int s)
     return w;
 }
 
-static status run_row(reproduction_run *r, int row, double *factor, double *one_gpu_rate)
+/* A server on the host cannot make GPUs faster than one alone with the same server. */
+static void claim_no_gain(reproduction_run *r, int row, double rate, double one)
+{
+    const published_table *t = &r->table;
+    int gpus = (int)published_number(t, row, "gpus");
+    char detail[200];
+    snprintf(detail, sizeof detail, "%.3f of %d times one GPU", rate / (one * gpus), gpus);
+    reproduction_claim_that(r->report, rate <= one * gpus * (1 + 1e-6), detail,
+                            "%.24s: %d GPUs with a server scale at most linearly", published_text(t, row, "hardware"), gpus);
+}
+
+static status run_row(reproduction_run *r, int row, double *factor, double *one_gpu_rate, double *one_ours)
 {
     const published_table *t = &r->table;
     int s = setup_of(t, row), gpus = (int)published_number(t, row, "gpus");
@@ -84,6 +101,8 @@ static status run_row(reproduction_run *r, int row, double *factor, double *one_
                                             gpus == 1 ? CELL_CALIBRATED : CELL_PREDICTED, published, ours,
                                             gpus == 1 ? 0 : limit);
     c->baselines[0] = *one_gpu_rate * gpus;
+    if (gpus == 1) *one_ours = ours;
+    else if (has_server(s)) claim_no_gain(r, row, ours, *one_ours);
     reproduction_null(c, c->baselines[0], published_uncertainty(t, row, "value"),
                       published_text(t, row, "source"));
     if (cannot) snprintf(c->note, sizeof c->note, "%s", error_message());
@@ -96,8 +115,8 @@ static status run_row(reproduction_run *r, int row, double *factor, double *one_
 
 static status run(reproduction_run *r)
 {
-    double factor = 1, one_gpu_rate = NAN;
-    for (int row = 0; row < r->table.rows; row++) TRY(run_row(r, row, &factor, &one_gpu_rate));
+    double factor = 1, one_gpu_rate = NAN, one_ours = NAN;
+    for (int row = 0; row < r->table.rows; row++) TRY(run_row(r, row, &factor, &one_gpu_rate, &one_ours));
     return STATUS_OK;
 }
 

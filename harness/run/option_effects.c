@@ -112,6 +112,11 @@ static const option_effect table[] = {
     {"progress", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
     {"jitter nodes efficiency draw", EVERY, REAL, EFFECT_REFUSED, "--device sim:PROFILE"},
     {"jitter nodes efficiency draw", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
+    {"loader-workers dp-host dp-exchange", EVERY, REAL, EFFECT_REFUSED, "--device sim:PROFILE"},
+    {"loader-workers dp-host dp-exchange", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
+    {"loader-workers", EVERY, SIM, EFFECT_CHANGES, STEP},
+    {"dp-host dp-exchange", NO_ENGINE | RING | SERVERS, SIM, EFFECT_NOTHING, "only dp has replicas in one process"},
+    {"dp-host dp-exchange", DP, SIM, EFFECT_CHANGES, STEP},
     {"nodes", NO_ENGINE, SIM, EFFECT_NOTHING, ONE_RANK},
     {"jitter nodes efficiency draw", EVERY, SIM, EFFECT_CHANGES, STEP},
     /* ---- model ---- */

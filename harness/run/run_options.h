@@ -42,6 +42,8 @@ typedef struct run_options {
     int64_t nodes;       /* virtual devices: machines; 0: as many as the ranks fill */
     double efficiency;   /* virtual devices: times those of the profile */
     int64_t draw;        /* virtual devices: simulation.h */
+    int64_t loader_workers; /* virtual devices: of each process; 0: no loader */
+    int dp_host, dp_exchange; /* virtual devices: 1: a Python process; 1: NCCL's rings */
 } run_options;
 
 extern const option_table run_option_table;

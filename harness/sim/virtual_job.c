@@ -122,7 +122,10 @@ static status open_rank(virtual_job *job, int rank)
     odd_size(r, &sampler, t.sizes);
     bool whole = job->needs.whole_batch && rank == 0;
     TRY(virtual_source_open(c->set, &sampling, rank, whole, &r->source));
-    return trainer_open(&t, &r->trainer);
+    TRY(trainer_open(&t, &r->trainer));
+    if (c->loader_workers)
+        virtual_source_load(r->source, sim_device_host(trainer_device(r->trainer)), c->loader_workers);
+    return STATUS_OK;
 }
 
 /* Ranks with equal handshakes share one copy: comparing then takes no time. Those that are not present get a
@@ -210,6 +213,20 @@ static status connect_all(virtual_job *job)
     return STATUS_OK;
 }
 
+/* Images are what a loader decodes, and a machine that computes on its processor has no cores for it. */
+static status check_loader(const virtual_job *job)
+{
+    const sim_profile *p = job->simulation->profile;
+    if (job->config.loader_workers == 0) return STATUS_OK;
+    if (dataset_describe(job->config.set)->form.kind != DATA_IMAGE)
+        return fail(STATUS_CONFIG, "--loader-workers: expected a model of images, got one of other inputs");
+    if (!sim_profile_has(p, SIM_LOADER_DECODE) || !sim_profile_has(p, SIM_LOADER_COLLATE) ||
+        !sim_profile_has(p, SIM_LOADER_PIN))
+        return fail(STATUS_CONFIG, "--loader-workers: expected a profile with loader_decode, loader_collate and "
+                                   "loader_pin, got %s", p->name);
+    return STATUS_OK;
+}
+
 static status open_all(virtual_job *job)
 {
     simulation_config *m = &job->config.machine;
@@ -218,6 +235,7 @@ static status open_all(virtual_job *job)
     m->launches_are_calls = blocks(job);
     if (job->needs.whole_batch) m->processes = 1; /* DataParallel's replicas are threads of one */
     TRY(simulation_open(m, &job->simulation));
+    TRY(check_loader(job));
     if (blocks(job)) TRY(transport_sim_hub_open(job->simulation, &job->hub));
     job->present = simulation_present(job->simulation);
     job->ranks = aligned_alloc(_Alignof(virtual_rank), (size_t)job->present * sizeof *job->ranks);

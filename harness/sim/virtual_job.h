@@ -22,6 +22,7 @@ typedef struct virtual_job_config {
     trainer_config trainer; /* of every rank: model, engine, policy, optimizer, steps; the rest is set here */
     const dataset *set;
     const data_options *data; /* batch, sampler, drop_last */
+    int loader_workers;       /* of each process of the job; 0: batches are there at once */
     bool by_symmetry;         /* ranks of one machine stand for all where nothing makes them differ */
     int64_t warmup;           /* steps that are not reported */
 } virtual_job_config;

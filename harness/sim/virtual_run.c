@@ -6,6 +6,7 @@
 #include "harness/run/record.h"
 #include "harness/run/run_result.h"
 #include "harness/sim/calibrate.h"
+#include "harness/sim/virtual_host.h"
 #include "harness/sim/virtual_job.h"
 #include "harness/sim/virtual_trace.h"
 
@@ -26,6 +27,7 @@ typedef struct job_record {
     const run_config *config;
     const nn_model *model;
     const char *profile;
+    const dataset *set;
     const virtual_variant *variant;
     int engine, world, present;
     int64_t warmup, steps; /* before measuring; measured */
@@ -33,6 +35,7 @@ typedef struct job_record {
     rank_record *ranks;
     trainer *first; /* rank 0's, once it has finished */
     int finished;   /* ranks */
+    virtual_host host; /* of rank 0's process */
     virtual_trace trace;
     text_buffer events; /* of the trace */
     json_t *job, *rank_list;
@@ -64,6 +67,22 @@ static void write_note(job_record *j, const simulation *s)
              network);
 }
 
+/* Who loads, and how much; DataParallel's replicas. */
+static void set_host(job_record *j, const simulation *s, const dataset *set)
+{
+    const run_config *c = j->config;
+    bool dp = j->engine == ENGINE_PS && strcmp(c->policies[ENGINE_PS], "dp") == 0;
+    int64_t samples = run_config_batch(c, j->engine) * (dp ? j->world : 1);
+    int64_t elements = data_form_input_elements(&dataset_describe(set)->form);
+    j->host = (virtual_host){.simulation = s,
+                             .steps = j->steps,
+                             .workers = (int)c->run.loader_workers,
+                             .samples = (double)samples,
+                             .bytes = (double)(samples * elements * (int64_t)sizeof(float)),
+                             .replicas = dp ? j->world : 0,
+                             .parameters = j->model->param_count};
+}
+
 static status on_opened(void *context, simulation *s)
 {
     job_record *j = context;
@@ -79,6 +98,7 @@ static status on_opened(void *context, simulation *s)
         return fail(STATUS_CONFIG, "--link: expected ranks on several machines, got %d on one of profile %s: take --nodes",
                     j->world, s->profile->name);
     write_note(j, s);
+    set_host(j, s, j->set);
     return virtual_trace_watch(&j->trace, s);
 }
 
@@ -89,7 +109,9 @@ static rank_trace *trace_of(void *context, int rank)
 
 static void on_measures(void *context, int rank, trainer *t)
 {
-    rank_record *r = &((job_record *)context)->ranks[rank];
+    job_record *j = context;
+    rank_record *r = &j->ranks[rank];
+    if (rank == 0) virtual_host_begin(&j->host, t);
     sync_engine *e = trainer_engine(t);
     step_result before = {0};
     ledger_reset_peaks(trainer_ledger(t));
@@ -154,6 +176,8 @@ static status on_finished(void *context, int rank, trainer *t)
     if (!j->job) return no_memory();
     json_object_set_new(j->job, "settings", engine_settings_to_json(trainer_engine(j->first)));
     TRY(ring_result_algorithm(trainer_engine(j->first), j->job));
+    json_t *host = virtual_host_to_json(&j->host);
+    if (host) json_object_set_new(j->job, "host_costs", host);
     ps_dp_sizes sizes;
     bool has_sizes = ps_result_sizes(trainer_engine(j->first), &sizes);
     return ps_result_add_memory(j->job, j->rank_list, has_sizes ? &sizes : NULL);
@@ -199,6 +223,8 @@ static status run_job_in_virtual_time(const run_config *c, const run_plan *plan,
                                                                         : SIM_FP32,
                                              .unlimited_memory = v->unlimited_memory,
                                              .jitter_seed = c->run.jitter,
+                                             .python = c->run.dp_host == 1,
+                                             .replicates_by_nccl = c->run.dp_exchange == 1,
                                              .link_rate = (double)link.bytes_per_second / 1e9,
                                              .link_latency = (double)link.latency_ns / 1e3,
                                              .trees = v->trees,
@@ -220,6 +246,7 @@ static status run_job_in_virtual_time(const run_config *c, const run_plan *plan,
                                              .total_steps = j->warmup + j->steps},
                                  .set = plan->set,
                                  .data = &c->data,
+                                 .loader_workers = (int)c->run.loader_workers,
                                  .by_symmetry = v->by_symmetry,
                                  .warmup = j->warmup};
     virtual_job_observer observer = {.context = j,
@@ -240,6 +267,7 @@ static status run_one(const run_config *c, const run_plan *plan, int engine, con
     job_record j = {.config = c,
                     .model = plan->model,
                     .profile = profile,
+                    .set = plan->set,
                     .variant = variant,
                     .engine = engine,
                     .world = run_config_world(c, engine),

@@ -1,6 +1,7 @@
 #include "harness/sim/virtual_source.h"
 
 #include "common/ops/op.h"
+#include "common/sim/price.h"
 
 #include <stdlib.h>
 
@@ -10,6 +11,11 @@ typedef struct virtual_source {
     sampler sampler;
     int first, end;   /* ranks whose batches it gives */
     int32_t *targets; /* [batch][sequence] where targets are masked; else NULL */
+    /* Of a loader; `actor` NULL: batches are there at once. */
+    sim_actor *actor;
+    int workers;
+    int64_t step;   /* the last batch that was asked for; -1: none */
+    sim_time ready; /* when it was made */
 } virtual_source;
 
 /* Writes the targets of a span that follows `before` samples; returns how many count. */
@@ -24,9 +30,43 @@ static int64_t draw_targets(virtual_source *s, const sampler_span *span, int64_t
     return counted;
 }
 
+/* When the batch of `step` is made. Workers and the pinning thread work side by side, each on a later batch than the next:
+ * so batches come at the pace of the slower. */
+static sim_time ready_time(const virtual_source *s, int64_t step)
+{
+    double bytes = (double)(s->base.largest_batch * data_form_input_elements(&s->base.form) * (int64_t)sizeof(float));
+    sim_loader_price price =
+        sim_price_loader(s->actor->simulation->profile, (double)s->base.largest_batch, bytes, s->workers);
+    return step == s->step ? s->ready : s->ready + sim_later(price.workers_time, price.pin);
+}
+
+static bool is_ready(batch_source *base, int64_t step)
+{
+    const virtual_source *s = (const virtual_source *)base;
+    return !s->actor || s->actor->time >= ready_time(s, step);
+}
+
+static void await_loader(virtual_source *s, int64_t step)
+{
+    if (!s->actor) return;
+    s->ready = ready_time(s, step);
+    s->step = step;
+    s->actor->time = sim_later(s->actor->time, s->ready);
+}
+
+void virtual_source_load(batch_source *source, sim_actor *actor, int workers)
+{
+    virtual_source *s = (virtual_source *)source;
+    s->actor = actor;
+    s->workers = workers;
+    s->step = -1;
+    s->ready = actor->time;
+}
+
 static status next_batch(batch_source *base, int64_t step, batch_view *out)
 {
     virtual_source *s = (virtual_source *)base;
+    await_loader(s, step);
     batch_position position = batch_position_of_step(base, step);
     *out = (batch_view){
         .targets = s->targets, .step = step, .epoch = position.epoch, .epoch_step = position.epoch_step};
@@ -50,7 +90,7 @@ static void close_source(batch_source *base)
 
 static const batch_source_type type = {.name = "virtual",
                                        .next = next_batch,
-                                       .ready = batch_source_always_ready,
+                                       .ready = is_ready,
                                        .give_back = batch_source_ignore_return,
                                        .close = close_source};
 

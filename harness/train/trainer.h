@@ -119,6 +119,15 @@ status trainer_end_step(trainer *t, step_result *out);
 int trainer_depth(const trainer *t); /* 1 or 2 */
 int trainer_under_way(const trainer *t);
 
+/* In virtual time, on a rank whose thread blocks (under the parameter server): what its thread has spent in each stage of the
+ * steps so far. Returns how many there are, in the order of a step; names are those of the job's `host_costs`. */
+enum { TRAINER_STAGES = 24 };
+typedef struct trainer_stage_time {
+    const char *name;
+    int64_t ns;
+} trainer_stage_time;
+int trainer_stage_times(const trainer *t, trainer_stage_time out[TRAINER_STAGES]);
+
 /* The next step begins when it is called: after a pause that belongs to no step. */
 void trainer_begin_anew(trainer *t);
 

@@ -136,6 +136,7 @@ struct trainer {
     sync_exchange exchange;
     ledger ledger;
     straggler straggler;
+    int64_t stage_ns[TRAINER_STAGES]; /* virtual time: spent in each stage */
     int64_t slowed_ns;   /* virtual time: by communication, up to the end of the previous step */
     int64_t cpu_ns;      /* processor time of the compute thread, up to there */
     int64_t last_end_ns; /* of the previous step; 0: the next one begins when it is called */

@@ -10,6 +10,7 @@
 #include "common/device/sim/device_sim.h"
 #include "common/trace/trace.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -247,11 +248,12 @@ static status stage_await_loss(trainer *t)
     return t->now.loss_here ? device_stream_synchronize(t->stream) : STATUS_OK;
 }
 
-/* --slow stretches stages that compute; engines' stages wait for other ranks. */
+/* --slow stretches stages that compute; engines' stages wait for other ranks. `part`: what reports call the stage. */
 typedef struct stage {
     status (*run)(trainer *);
     status (*engine)(sync_engine *, const sync_step *); /* instead of `run` */
     bool computes;
+    const char *part;
 } stage;
 
 /* Copies the next step's batch as soon as its buffer is free. */
@@ -261,22 +263,22 @@ static status stage_prefetch(trainer *t)
 }
 
 static const stage stages[] = {{.run = stage_plan},
-                               {.run = stage_upload, .computes = true},
-                               {.engine = sync_scatter_inputs},
+                               {.run = stage_upload, .computes = true, .part = "copy"},
+                               {.engine = sync_scatter_inputs, .part = "scatter"},
                                {.run = stage_choose_program},
                                {.run = stage_prefetch},
                                {.run = stage_enter_forward},
-                               {.run = stage_begin_forward},
-                               {.run = stage_forward, .computes = true},
+                               {.run = stage_begin_forward, .part = "replicate"},
+                               {.run = stage_forward, .computes = true, .part = "forward"},
                                {.run = stage_prefetch},
-                               {.run = stage_place},
-                               {.run = stage_loss, .computes = true},
-                               {.run = stage_scatter_gradient},
+                               {.run = stage_place, .part = "gather"},
+                               {.run = stage_loss, .computes = true, .part = "loss"},
+                               {.run = stage_scatter_gradient, .part = "scatter_gradient"},
                                {.run = stage_enter_backward},
-                               {.run = stage_backward, .computes = true},
+                               {.run = stage_backward, .computes = true, .part = "backward"},
                                {.run = stage_prefetch},
                                {.run = stage_enter_finish},
-                               {.engine = sync_finish},
+                               {.engine = sync_finish, .part = "reduce_and_update"},
                                {.run = stage_end},
                                {.run = stage_download_loss},
                                {.run = stage_await_loss}};
@@ -475,13 +477,30 @@ static status run_stage(trainer *t)
     return rc;
 }
 
+/* In virtual time, what the rank's thread spends on each stage is counted. */
+static int64_t stage_now(const trainer *t)
+{
+    return sim_device_simulation(t->device) ? device_now_ns(t->device) : 0;
+}
+
+int trainer_stage_times(const trainer *t, trainer_stage_time out[TRAINER_STAGES])
+{
+    int count = 0;
+    for (int i = 0; i < STAGE_COUNT; i++)
+        if (stages[i].part) out[count++] = (trainer_stage_time){stages[i].part, t->stage_ns[i]};
+    return count;
+}
+
 static status run_batch(trainer *t, batch_source *source, int64_t index, int64_t batch_step)
 {
+    static_assert((int)STAGE_COUNT <= (int)TRAINER_STAGES, "room for the times of all stages");
     if (t->now.stage == 0) begin_step(t, index);
     for (; t->now.stage < STAGE_COUNT; t->now.stage++) {
         if (t->now.stage == STAGE_LOAD && t->now.plan.load > 0)
             TRY(trainer_borrow_batch(t, source, batch_step, is_last_batch(t)));
+        int64_t begun_ns = stage_now(t);
         TRY(run_stage(t));
+        t->stage_ns[t->now.stage] += stage_now(t) - begun_ns;
         if (t->now.stage == STAGE_LOAD) TRY(trainer_return_batch(t, source, false));
     }
     TRY(trainer_return_batch(t, source, true));

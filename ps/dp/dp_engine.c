@@ -157,6 +157,7 @@ static void dp_close(sync_engine *base)
     dp_engine *e = dp_engine_of(base);
     device *d = base->context.device;
     dp_hub_close(&e->hub);
+    dp_nccl_close(e);
     pin_segments(e, false);
     ps_leave(&e->member);
     dp_staging_close(&e->staging);
@@ -181,6 +182,7 @@ static status dp_connect(sync_engine *base, const sync_blob *handshakes)
 {
     dp_engine *e = dp_engine_of(base);
     if (dp_plans(e)) return STATUS_OK;
+    TRY(dp_nccl_open(e));
     TRY(ps_join(&e->member, handshakes));
     TRY(pin_segments(e, true));
     dp_hub_port(e->hub)->ahead_ns = base->context.clock_ahead_ns;

@@ -104,7 +104,17 @@ typedef struct dp_engine {
     int64_t replica, gradients, results_held, kept_held, outputs_held, chunk_held;
 
     double norm_scratch;
+    struct dp_nccl *nccl; /* NULL: rank 0 sends to each rank in turn */
 } dp_engine;
+
+/* In virtual time with --dp-exchange nccl: parameters and buffers are broadcast, gradients are reduced to rank 0, as
+ * torch.nn.DataParallel does on GPUs, by rings of all ranks in which rank 0 sends each byte once. Batches and outputs are
+ * copied as before. Called by all ranks; calls end when all have. */
+status dp_nccl_open(dp_engine *e);
+void dp_nccl_close(dp_engine *e);
+status dp_nccl_replicate(dp_engine *e);
+status dp_nccl_reduce(dp_engine *e);
+void dp_nccl_collect(const dp_engine *e, sync_counters *out);
 
 static inline dp_engine *dp_engine_of(sync_engine *e)
 {
@@ -135,6 +145,12 @@ static inline bool dp_lean(const dp_engine *e)
 static inline bool dp_plans(const dp_engine *e)
 {
     return device_get_info(e->base.context.device)->plans;
+}
+
+/* Of an exchange in which so many ranks take part. */
+static inline bool dp_has_nccl(const dp_engine *e, int ranks)
+{
+    return e->nccl && ranks == e->base.context.world;
 }
 
 static inline const dp_part *dp_mine(const dp_engine *e)

@@ -60,13 +60,16 @@ static status store_replica(dp_engine *e)
 
 static status replicate(dp_engine *e, int64_t step, bool to_all)
 {
+    int receivers = to_all ? context_of(e)->world : e->present;
+    if (dp_is_root(e) && receivers > 1 && !to_all)
+        ps_wire(context_of(e)->device, receivers, context_of(e)->params->model->param_count);
     if (!dp_is_root(e)) {
         if (!to_all && !dp_takes_part(e)) return STATUS_OK;
         dp_account_replicate(e);
         param_set_forget_bf16_copy(context_of(e)->params);
-        add_replica(e, 0, step);
     }
-    int receivers = to_all ? context_of(e)->world : e->present;
+    if (!to_all && dp_has_nccl(e, receivers)) return dp_nccl_replicate(e);
+    if (!dp_is_root(e)) add_replica(e, 0, step);
     if (dp_is_root(e) && receivers > 1) TRY(fetch_replica(e));
     for (int r = 1; dp_is_root(e) && r < receivers; r++) add_replica(e, r, step);
     TRY(dp_hub_run(e->hub, NULL));
@@ -77,6 +80,7 @@ status dp_begin_forward(sync_engine *base, const sync_step *step)
 {
     dp_engine *e = dp_engine_of(base);
     TRY(replicate(e, step->index, false));
+    ps_await_wiring(base->context.device);
     ps_share_interpreter(base->context.device, e->present); /* one thread per replica */
     return STATUS_OK;
 }
@@ -133,7 +137,7 @@ status dp_place_outputs(sync_engine *base, const sync_step *step)
 {
     dp_engine *e = dp_engine_of(base);
     const sync_exchange *x = base->context.exchange;
-    ps_share_interpreter(base->context.device, 1);
+    ps_share_interpreter(base->context.device, 0);
     if (!dp_one_loss(e) || !dp_takes_part(e)) return STATUS_OK;
     dp_account_gather(e);
     if (dp_is_root(e)) {
@@ -204,6 +208,7 @@ status dp_ready(sync_engine *base, int param)
 
 static status reduce(dp_engine *e, const sync_step *step)
 {
+    if (dp_has_nccl(e, e->contributors)) return dp_nccl_reduce(e);
     const param_set *set = context_of(e)->params;
     char *grads = dp_staged_address(&e->staging, DP_TENSOR_GRADS, set->grads.data);
     dp_sum sum = {.type = set->type,
@@ -303,4 +308,5 @@ void dp_counters(sync_engine *base, sync_counters *out)
     dp_engine *e = dp_engine_of(base);
     *out = (sync_counters){.updates_skipped = optimizer_skipped(base->context.optimizer)};
     dp_hub_collect(e->hub, out);
+    dp_nccl_collect(e, out);
 }

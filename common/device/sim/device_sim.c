@@ -280,9 +280,30 @@ void sim_device_share_core(device *d, device *other)
     ((sim_device *)d)->core = &((sim_device *)other)->host;
 }
 
+static bool has_interpreter(const sim_device *d, sim_constant cost)
+{
+    return d->simulation->config.python && sim_profile_has(d->simulation->profile, cost);
+}
+
 void sim_device_share_interpreter(device *base, int threads)
 {
     sim_device *d = (sim_device *)base;
-    double share = sim_profile_get(d->simulation->profile, SIM_LOCK_SHARE);
-    d->launch = (sim_time)llround((double)d->launch_alone * (1 + share * (threads - 1)));
+    d->launch = d->launch_alone;
+    if (threads == 0 || !has_interpreter(d, SIM_PYTHON_CALL)) return;
+    sim_time call = time_of(d, SIM_PYTHON_CALL);
+    d->launch = sim_later(d->launch_alone + call, call * threads);
+}
+
+void sim_device_wire(device *base, int replicas, int parameters)
+{
+    sim_device *d = (sim_device *)base;
+    if (!has_interpreter(d, SIM_PYTHON_WIRE)) return;
+    d->simulation->wired = sim_actor_of(d)->time + time_of(d, SIM_PYTHON_WIRE) * replicas * parameters;
+}
+
+void sim_device_await_wiring(device *base)
+{
+    sim_device *d = (sim_device *)base;
+    sim_actor *a = sim_actor_of(d);
+    a->time = sim_later(a->time, d->simulation->wired);
 }

@@ -76,8 +76,14 @@ bool sim_address(const void *address);
  * the agents are opened; `other` is closed after them. */
 void sim_device_share_core(device *d, device *other);
 
-/* How many host threads of the rank's process launch under one interpreter lock; initially 1. */
+/* How many host threads of the rank's process call modules under one interpreter lock; 0: the rank launches without an
+ * interpreter, as initially. A launch then takes its call's time as well, or the calls of all threads where that is longer. */
 void sim_device_share_interpreter(device *d, int threads);
+
+/* The main thread of that process begins to make `replicas` of so many parameters. */
+void sim_device_wire(device *d, int replicas, int parameters);
+/* The current actor waits until they exist. */
+void sim_device_await_wiring(device *d);
 
 /* Work in a stream that others finish: a collective, a message. The caller's storage until it has finished. */
 typedef struct sim_task {

@@ -18,7 +18,7 @@ typedef struct sim_device {
     bool synchronous;                       /* launches are calls, */
     bool hides_launches;                    /* on a device without launches: they cost what exceeds the kernel */
     sim_time launch, synchronize, overhead; /* host time of a launch and a wait; fixed time of a kernel */
-    sim_time launch_alone;                  /* with no other thread under the interpreter's lock */
+    sim_time launch_alone;                  /* without an interpreter */
     bool contends;                          /* kernels are slowed by other ranks of the machine, */
     double slowdown;                        /* and by this factor: this GPU's speed, too few cores */
     sim_actor *core;                        /* that its agents share with the host */

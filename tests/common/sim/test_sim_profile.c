@@ -195,7 +195,7 @@ static void every_assumed_constant_has_a_range(void **context)
 {
     (void)context;
     static const sim_constant choices[] = {SIM_GPU_MEMORY, SIM_SYNCHRONOUS, SIM_JITTER_RANK,
-                                           SIM_JITTER_KERNEL, SIM_HOST_THREADS, SIM_PEER_OVERHEAD, SIM_RHO};
+                                           SIM_JITTER_KERNEL, SIM_PEER_OVERHEAD, SIM_RHO};
     char **names = NULL;
     size_t count = 0;
     must(sim_profile_list(&names, &count));

@@ -104,7 +104,6 @@ static int free_of_charge(sim_override *out)
     out[count++] = (sim_override){.constant = SIM_PCIE, .value = 1000};
     out[count++] = (sim_override){.constant = SIM_HOST_MEMORY, .value = 1e4};
     out[count++] = (sim_override){.constant = SIM_HOST_SUM, .value = 1e4};
-    out[count++] = (sim_override){.constant = SIM_HOST_THREADS, .value = 1024};
     out[count++] = (sim_override){.constant = SIM_MESSAGE_COPY, .value = 1e4};
     out[count++] = (sim_override){.constant = SIM_NIC, .value = 0.125};
     assert_true(count <= FREE);

@@ -169,20 +169,44 @@ static void uploads_and_downloads_go_opposite_ways(void **context)
     bench_close(&b);
 }
 
-static void threads_under_one_lock_launch_one_after_another(void **context)
+/* A launch of 10 us, and a call of 4 us before it under the lock: two threads overlap, five are held up by the lock. */
+static void threads_under_one_lock_call_one_after_another(void **context)
 {
     (void)context;
-    bench b;
-    bench_open(&b, NULL, 1);
-    bench_set(b.s, SIM_LOCK_SHARE, 0.5);
-    bench_start(&b);
-    sim_device_share_interpreter(b.devices[0], 5);
-    bench_launch(&b, b.streams[0], 1);
-    check_us("the host among five", bench_host_us(&b, 0), 30);
-    sim_device_share_interpreter(b.devices[0], 1);
-    bench_launch(&b, b.streams[0], 1);
-    check_us("the host alone", bench_host_us(&b, 0), 40);
-    bench_close(&b);
+    static const struct {
+        int threads;
+        double expected;
+    } cases[] = {{0, 10}, {1, 14}, {2, 14}, {5, 20}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        bench b;
+        bench_open(&b, NULL, 1);
+        b.s->config.python = true;
+        bench_set(b.s, SIM_PYTHON_CALL, 4);
+        bench_start(&b);
+        sim_device_share_interpreter(b.devices[0], cases[i].threads);
+        bench_launch(&b, b.streams[0], 1);
+        check_us("the host", bench_host_us(&b, 0), cases[i].expected);
+        bench_close(&b);
+    }
+}
+
+/* Rank 0's thread makes the replicas, 3 us per parameter; all wait for it, and nobody where there is no interpreter. */
+static void replicas_begin_when_they_are_wired(void **context)
+{
+    (void)context;
+    for (int python = 0; python < 2; python++) {
+        bench b;
+        bench_open(&b, NULL, 2);
+        b.s->config.python = python;
+        bench_set(b.s, SIM_PYTHON_WIRE, 3);
+        bench_start(&b);
+        sim_device_wire(b.devices[0], 2, 10);
+        for (int r = 0; r < 2; r++) {
+            sim_device_await_wiring(b.devices[r]);
+            check_us("a replica's thread", bench_host_us(&b, r), python ? 60 : 0);
+        }
+        bench_close(&b);
+    }
 }
 
 /* ---- jitter ----------------------------------------------------------------------------------- */
@@ -221,7 +245,8 @@ int main(void)
         cmocka_unit_test(kappa_slows_compute_where_processes_share_a_machine),
         cmocka_unit_test(copies_share_the_links_that_they_have_in_common),
         cmocka_unit_test(uploads_and_downloads_go_opposite_ways),
-        cmocka_unit_test(threads_under_one_lock_launch_one_after_another),
+        cmocka_unit_test(threads_under_one_lock_call_one_after_another),
+        cmocka_unit_test(replicas_begin_when_they_are_wired),
         cmocka_unit_test(jitter_is_the_same_for_the_same_seed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
