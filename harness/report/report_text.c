@@ -184,6 +184,27 @@ static void communication_table(const json_t *result, text_buffer *out)
     json_decref(jobs);
 }
 
+/* In virtual time: loaders and DataParallel's host, part by part. */
+static void host_costs(const json_t *result, text_buffer *out)
+{
+    static const report_layout layout = {42, 18};
+    size_t i, k;
+    json_t *job, *part;
+    json_array_foreach(json_object_get(result, "jobs"), i, job)
+    {
+        const json_t *host = json_object_get(job, "host_costs");
+        if (!host) continue;
+        text_append(out, "\n%s: its host per step, parts that work side by side; slowest: %s\n", report_text_at(job, "policy"),
+                    report_text_at(host, "slowest"));
+        json_array_foreach(json_object_get(host, "parts"), k, part)
+        {
+            text_append(out, "%-*s", layout.label_width, report_text_at(part, "name"));
+            report_cell(layout, CELL_TIME, report_number_at(part, "time_s"), out);
+            text_append(out, "\n");
+        }
+    }
+}
+
 /* The line that marks a run over an emulated link. */
 static void emulated_line(const json_t *result, text_buffer *out)
 {
@@ -322,6 +343,7 @@ void report_tables(const json_t *result, text_buffer *out)
     job_table(result, out);
     report_notes(json_object_get(result, "jobs"), out);
     communication_table(result, out);
+    host_costs(result, out);
     prediction_note(result, out);
     agreement(result, out);
     size_t i;

@@ -69,5 +69,5 @@ const reproduction reproduce_ddp_benchmark = {
     .profiles = profile_name,
     .baselines = {"as on 1 GPU"},
     .calibration = "one GPU without DDP, for each model",
-    .constants = "dgx1-v100-4xib100 since 316cfe3",
+    .constants = "dgx1-v100-4xib100 since f823f08",
     .run = run};

@@ -131,5 +131,5 @@ const reproduction reproduce_throughput = {
     .profiles = "dgx1-v100, dgx-a100-80g, v100-sxm2-ib100, dgx1-p100",
     .baselines = {"1 GPU times GPUs"},
     .calibration = "one GPU, for each source, hardware and model",
-    .constants = "dgx1-v100, dgx-a100-80g, v100-sxm2-ib100 and dgx1-p100 since 316cfe3",
+    .constants = "dgx1-v100, dgx-a100-80g, v100-sxm2-ib100 and dgx1-p100 since f823f08",
     .run = run};

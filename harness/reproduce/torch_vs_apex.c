@@ -179,7 +179,7 @@ const reproduction reproduce_torch_vs_apex = {
     .profiles = SIM_DEFAULT_PROFILE,
     .baselines = {"as on 1 GPU", [NO_KAPPA] = "no kappa", [IDEAL_OVERLAP] = "ideal overlap"},
     .calibration = "1 GPU, and 2 GPUs under each policy",
-    .constants = "v100-pcie-32g since 14d3100",
+    .constants = "v100-pcie-32g since f823f08",
     .run = run};
 
 /* ---- on GPUs ---------------------------------------------------------------------------------- */

@@ -4,8 +4,7 @@ transformations, collation, the pinning thread's copy, wiring of replicas, calls
 nothing but their overhead counts, and the same calls from several threads under the interpreter's lock. No GPU is needed:
 replicas are on the CPU, and launches are not measured. Times are processor times (of the thread, or of the process where
 threads are several), so a machine that does other work disturbs them little; the wall-clock columns need two free cores.
-Shown are the smallest, the median and the largest of all rounds, and what each becomes as a constant of a profile
-(docs/simulation.md). The published ImageNet files have 108 KB and 469 x 387 pixels on average: the pictures here are noise
+Shown are the smallest, the median and the largest of all rounds; docs/simulation.md says which constants they become. The published ImageNet files have 108 KB and 469 x 387 pixels on average: the pictures here are noise
 of falling spectrum, compressed to that size.
 usage: dp_host.py [--rounds N] [--json FILE]    (needs torch and torchvision)"""
 import argparse
@@ -25,6 +24,9 @@ import torch
 import torchvision
 from PIL import Image
 from torchvision import transforms
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import provenance  # noqa: E402
 
 replicate_module = importlib.import_module("torch.nn.parallel.replicate")
 
@@ -201,6 +203,7 @@ def show(rounds):
     for name in rounds[0]:
         values = [r[name] for r in rounds]
         print("%-44s %10.3f %10.3f %10.3f" % (name, min(values), statistics.median(values), max(values)))
+    print(provenance.closing_line(len(rounds), provenance.largest_spread([r[name] for r in rounds] for name in rounds[0])))
 
 
 def main():

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Calibrates this machine and compares predicted step times with measured ones: ResNet-18 and a small BERT on one rank
-and on two, under ps and ring, to within 15 %. A processor's clock and its neighbors change: every round calibrates
-before and after it measures, predicts from both, and uses the mean; the result is the median over the rounds of
-a round's error, and the limit is met if that of every round is within it. Measured is the median of a rank's own steps; that of the slowest rank is shown too. Rounds may be spread
-over time: --keep FILE adds a round to those that are there, --rounds 0 shows them. Needs a quiet machine.
+"""Calibrates this machine and compares predicted step times with measured ones, of models that the calibration does not
+run: ResNet-50, VGG-16 and GPT on one rank and on two, under ps and ring. Measured is the job's step: from the last rank's
+end of a step to the last rank's end of the next, its median. A processor's clock and its neighbors change: every round
+calibrates before and after it measures, predicts from both, and uses the mean. The limit of 15 % is met by a model and an
+engine if four rounds of five are within it; the program ends with 1 where one misses it. The error against the median
+of a rank's own steps is shown too. Rounds may be spread over time: --keep FILE adds a round to those that are there,
+--rounds 0 shows them. Needs a quiet machine; a round takes one to two minutes.
 usage: predict_cpu.py [--harness FILE] [--rounds N] [--keep FILE]"""
 import argparse
 import json
@@ -16,9 +18,10 @@ import tempfile
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 import provenance  # noqa: E402
 
-LIMIT = 0.15
-MODELS = [("resnet18", ["--model", "resnet18", "--image", "32", "--classes", "10", "--batch", "32"], "40"),
-          ("bert 4x256", ["--model", "bert", "--head", "cls", "--batch", "8"], "12")]
+LIMIT, NEEDED = 0.15, 0.8  # of the step; of the rounds
+MODELS = [("resnet50", ["--model", "resnet50", "--image", "32", "--classes", "10", "--batch", "16"], "20"),
+          ("vgg16", ["--model", "vgg16", "--image", "32", "--classes", "10", "--batch", "16"], "15"),
+          ("gpt 4x256", ["--model", "gpt", "--batch", "4"], "15")]
 ENGINES = [("none", ["--mode", "none"]), ("ps (sync)", ["--mode", "ps", "--policy", "sync", "--gpus", "2"]),
            ("ring (ddp)", ["--mode", "ring", "--policy", "ddp", "--gpus", "2"])]
 
@@ -42,8 +45,8 @@ def run_round(program):
             for engine, mode in ENGINES:
                 job = job_of(program, folder, *mode, *words, "--device", "cpu", "--threads", "1", "--steps", steps)
                 own = [statistics.median(rank["step_s"]) for rank in job["ranks"]]
-                found.append({"model": model, "engine": engine, "measured_ms": statistics.mean(own) * 1e3,
-                              "slowest_ms": job["step_time"]["median_s"] * 1e3})
+                found.append({"model": model, "engine": engine, "measured_ms": job["step_time"]["median_s"] * 1e3,
+                              "own_ms": statistics.mean(own) * 1e3})
         harness(program, folder, "calibrate", "--threads", "1", "--out", profiles[1])
         for run, (words, mode) in zip(found, ((words, mode) for _, words, _ in MODELS for _, mode in ENGINES)):
             both = [job_of(program, folder, *mode, *words, "--device", "sim:" + p, "--steps", "3") for p in profiles]
@@ -53,23 +56,26 @@ def run_round(program):
 
 
 def show(rounds):
-    """The table; how many are not within the limit in every round."""
+    """The table; how many are not within the limit in enough rounds."""
     misses, ratios = 0, []
-    print("%-12s %-12s %12s %12s %13s %8s   %s" % ("model", "engine", "measured, ms", "slowest rank", "predicted, ms", "error",
-                                                   "of each round, %; against the slowest rank"))
+    print("%-12s %-12s %12s %13s %8s   %s" % ("model", "engine", "job's step", "predicted, ms", "error",
+                                              "of each round, %; against a rank's own steps"))
     for i, first in enumerate(rounds[0]["runs"]):
         runs = [r["runs"][i] for r in rounds]
         errors = [r["predicted_ms"] / r["measured_ms"] - 1 for r in runs]
-        error = statistics.median(errors)
-        outcome = provenance.verdict([abs(e) for e in errors], LIMIT)
-        misses += first["engine"] != "none" and not provenance.is_met(outcome)
+        own = [r["predicted_ms"] / r["own_ms"] - 1 for r in runs]
+        within = sum(abs(e) <= LIMIT for e in errors)
+        met = within >= NEEDED * len(rounds)
+        scored = first["engine"] != "none"
+        misses += scored and not met
         ratios.append([1 + e for e in errors])
-        slowest = [r["predicted_ms"] / r["slowest_ms"] - 1 for r in runs]
-        print("%-12s %-12s %12.2f %12.2f %13.2f %6.1f %%   %s; %s%s" % (
+        print("%-12s %-12s %12.2f %13.2f %6.1f %%   %s; %s%s" % (
             first["model"], first["engine"], statistics.median(r["measured_ms"] for r in runs),
-            statistics.median(r["slowest_ms"] for r in runs), statistics.median(r["predicted_ms"] for r in runs), 100 * error,
-            " ".join("%+.0f" % (100 * e) for e in errors), " ".join("%+.0f" % (100 * e) for e in slowest),
-            "   " + outcome if first["engine"] != "none" else ""))
+            statistics.median(r["predicted_ms"] for r in runs), 100 * statistics.median(errors),
+            " ".join("%+.0f" % (100 * e) for e in errors), " ".join("%+.0f" % (100 * e) for e in own),
+            "   %d of %d within %.0f %%: %s" % (within, len(rounds), 100 * LIMIT, "met" if met else "missed") if scored else ""))
+    print("two ranks within %.0f %% of the job's step in four rounds of five: %s" % (
+        100 * LIMIT, "%d missed" % misses if misses else "met" if len(rounds) >= 5 else "met so far, of %d" % len(rounds)))
     print(provenance.closing_line(len(rounds), provenance.largest_spread(ratios)))
     return misses
 

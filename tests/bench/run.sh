@@ -1,7 +1,7 @@
 #!/bin/sh
 # Comparisons with peers, as far as they are installed; `make bench` runs all of them.
 #
-#   run.sh [--quick] [train|profile|allreduce|link|exchange|messages|curve|trace|sim|predict|binding|reproduce ...]
+#   run.sh [--quick] [train|profile|allreduce|link|exchange|messages|curve|trace|sim|predict|binding|host|sum|reproduce ...]
 #          [-- words for train.py]
 #
 # train      training steps compared with PyTorch (train.py): results/speed.json
@@ -15,6 +15,8 @@
 # sim        the cost of simulating a thousand ranks and more (sim_scale.py): results/sim-scale.json
 # predict    step times of two ranks, predicted after a calibration with one (predict_cpu.py): results/predict.json
 # binding    steps of ranks that are bound to cores, and that are not (binding.py): results/binding.json
+# host       what the host of torch.nn.DataParallel takes, part by part (dp_host.py): results/dp-host.json
+# sum        a parameter server's sum by one thread and more (server_sum.c): results/server-sum.json
 # reproduce  published tables in virtual time (harness reproduce): results/reproduce/*.json, snapshots that a test holds
 #
 # BUILD is the build folder (build), RESULTS where results go (results), PSRING_PYTHON a Python with a newer
@@ -23,7 +25,7 @@ set -eu
 cd "$(dirname "$0")/../.."
 export BUILD="${BUILD:-build}"
 build=$BUILD quick= groups=
-all="train profile allreduce link exchange messages curve trace sim predict binding reproduce"
+all="train profile allreduce link exchange messages curve trace sim predict binding host sum reproduce"
 while [ $# -gt 0 ]; do
     case $1 in
     --quick) quick=--quick ;;
@@ -104,6 +106,21 @@ predict() {
 
 binding() {
     record binding python3 tests/bench/binding.py --harness "$build/bin/harness" ${quick:+--rounds 1}
+}
+
+host() {
+    for python in python3 /usr/bin/python3 "${PSRING_PYTHON:-}"; do
+        if [ -n "$python" ] && "$python" -c 'import torch, torchvision' 2>/dev/null; then
+            record dp-host "$python" -W ignore tests/bench/dp_host.py ${quick:+--rounds 1}
+            return
+        fi
+    done
+    echo "host: no Python with torch and torchvision found"
+}
+
+sum() {
+    cmake --build "$build" --target bench_server_sum >/dev/null
+    record server-sum "$build/bin/bench_server_sum" ${quick:+16}
 }
 
 reproduce() {

@@ -73,6 +73,24 @@ static void hosts_have_prices_too(void **context)
     sim_profile_free(&p);
 }
 
+/* Four workers make a batch each, so one comes in a quarter of a batch's time; the pinning thread is one per process. */
+static void loaders_have_prices(void **context)
+{
+    (void)context;
+    sim_profile *p = load("v100-pcie-32g");
+    p->values[SIM_LOADER_DECODE][0] = 100;
+    p->values[SIM_LOADER_COLLATE][0] = 2;
+    p->values[SIM_LOADER_PIN][0] = 4;
+    sim_loader_price four = sim_price_loader(p, 400, 16e6, 4), one = sim_price_loader(p, 400, 16e6, 1);
+    assert_in_range(four.decode, 1000 * SIM_MS, 1000 * SIM_MS + 1);
+    assert_in_range(four.collate, 2 * SIM_MS, 2 * SIM_MS + 1);
+    assert_in_range(four.pin, 4 * SIM_MS, 4 * SIM_MS + 1);
+    assert_in_range(four.workers_time, 1002 * SIM_MS, 1002 * SIM_MS + 2);
+    assert_in_range(one.workers_time, 4008 * SIM_MS, 4008 * SIM_MS + 2);
+    assert_true(one.pin == four.pin);
+    sim_profile_free(&p);
+}
+
 /* V100-PCIE, batch 128, published: forward 119 ms, backward 252. Nothing is calibrated here: the magnitude
  * must be right, and the arithmetic exact. */
 static void resnet50_takes_about_what_was_published(void **context)
@@ -196,7 +214,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_operation_takes_the_longer_of_arithmetic_and_traffic),
         cmocka_unit_test(products_alone_run_in_tf32),
-        cmocka_unit_test(hosts_have_prices_too),
+        cmocka_unit_test(hosts_have_prices_too), cmocka_unit_test(loaders_have_prices),
         cmocka_unit_test(operations_contend_by_class_where_the_profile_says_how),
         cmocka_unit_test(agents_take_from_compute_what_cores_are_missing),
         cmocka_unit_test(bound_ranks_keep_their_agents_and_their_neighbors),
