@@ -85,6 +85,8 @@ class Student:
         """The solution's code and answers, and the hours; `changes` replaces answers."""
         if self.lab.source:
             write(self.lab.solution(), self.folder, self.lab.source)
+        for name in set(os.listdir(self.lab.folder)) & set(os.listdir(self.folder)):
+            shutil.copy(os.path.join(self.lab.folder, name), self.folder)
         self.answer(**changes)
         write("2.5\n", self.folder, "time.txt")
 

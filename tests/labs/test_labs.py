@@ -8,6 +8,7 @@ from labs import LABS, Student
 from tap import cases, expect, expect_equal, long_cases, main
 
 ROWS = [(lab.name, lab) for lab in LABS]
+QUICK = 6  # mutants of a lab in `make check`; all of them run in `make check-all`
 MUTANTS = [(f"{lab.name}, {m['name']}", lab, m["name"]) for lab in LABS for m in lab.mutants]
 
 
@@ -46,7 +47,7 @@ def the_solution_has_full_points(lab):
 
 @cases(ROWS)
 def a_mutant_loses_points_where_its_mistake_is_and_its_message_says_so(lab):
-    for name in [m["name"] for m in lab.mutants]:
+    for name in [m["name"] for m in lab.mutants][:QUICK]:
         check_mutant(lab, name, whole=False)
 
 
@@ -57,7 +58,8 @@ def a_mutant_fails_the_whole_check(lab, name):
 
 def check_mutant(lab, name, whole):
     files, parts, answers = lab.mutant(name)
-    with Student(lab) as student:
+    chosen = next(m for m in lab.mutants if m["name"] == name).get("student", "ada@example.org")
+    with Student(lab, chosen) as student:
         student.solve(**answers)
         for text in files.values():
             student.put(text)
@@ -81,11 +83,11 @@ def questions_follow_from_the_students_id_and_answers_to_one_fail_for_another(la
         texts = [open(f"{s.folder}/answers.txt", encoding="utf-8").read() for s in (ada, again, grace)]
         expect_equal(texts[0], texts[1], "questions of one id")
         expect(texts[0] != texts[2].replace("grace", "ada"), "questions of two ids differ", texts[0])
-        questions = [part for part in ada.check().parts if part in ("why", "predict", "questions", "choose", "fit")]
+        questions = "fits,predict" if lab.number == 8 else "why"
         ada.solve()
-        good = ada.check("-k", ",".join(questions))
+        good = ada.check("-k", questions)
         expect_equal(good.returncode, 0, "ada's answers for ada", good.text)
-        bad = ada.check("-k", ",".join(questions), "--student", "grace@example.org")
+        bad = ada.check("-k", questions, "--student", "grace@example.org")
         expect_equal(bad.returncode, 1, "ada's answers for grace", bad.text)
 
 
