@@ -56,7 +56,7 @@ status ring_shards_open(ring_engine *e)
     if (s->config.stage == PARAM_SHARD_ALL && e->base.context.program->config.bf16)
         return fail(STATUS_CONFIG, "--bf16: expected a policy that keeps whole parameters, got %s",
                     e->settings.policy->name);
-    if (info->real && !info->host_addressable && !e->stream)
+    if (info->real && !info->host_addressable && strcmp(e->settings.collective, "nccl") != 0)
         return fail(STATUS_CONFIG, "--collective: expected nccl with %s between GPUs, got %s",
                     e->settings.policy->name, e->settings.collective);
     e->shards.units = calloc((size_t)s->unit_count + 1, sizeof *e->shards.units);

@@ -3,7 +3,7 @@ import json
 import time
 
 from program import harness
-from tap import cases, expect, expect_equal, main, test
+from tap import cases, expect, expect_equal, long_test, main, test
 
 XL = ["--model", "gpt2-xl", "--gpus", "64", "--batch", "1", "--optimizer", "adam"]
 PARAMETERS = 1557611200
@@ -97,6 +97,22 @@ def a_plan_of_seven_billion_parameters_divides_what_its_policy_cuts(policy, para
         expect(classes["gathered_units"]["peak_bytes"] <= root + 2 * block, f"{classes['gathered_units']['peak_bytes']} gathered")
         expect(classes["buckets"]["peak_bytes"] <= root + 3 * block, f"{classes['buckets']['peak_bytes']} of gradients")
     expect(took < 3, f"it took {took:.1f} s")
+
+
+@long_test
+def processes_hold_what_the_ledger_says_less_under_zero3():
+    """GPT-2, 124 million parameters: proportional set size of rank 0 under ddp and zero3, and the ledger's peaks."""
+    held, planned = [], []
+    for policy in ("ddp", "zero3"):
+        result = harness("run", "--mode", "ring", "--gpus", "2", "--model", "gpt2", "--sequence", "32", "--batch", "1", "--optimizer",
+                         "adam", "--data", "synthetic", "--steps", "2", "--warmup", "1", "--eval-every", "-1", "--threads", "1",
+                         "--policy", policy, "--json", "-", "--quiet", limit=600)
+        expect_equal(result.code, 0, f"{policy}: exit code", result)
+        rank = result.jobs()["ring"]["ranks"][0]
+        held.append(rank["process"]["proportional_bytes"])
+        planned.append(rank["memory"]["total"]["peak_bytes"])
+    saved, expected = held[0] - held[1], planned[0] - planned[1]
+    expect(abs(saved - expected) <= 0.05 * expected, f"{saved} bytes less in memory, {expected} in the ledger")
 
 
 main()

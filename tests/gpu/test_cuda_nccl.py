@@ -125,6 +125,27 @@ def the_rank_that_is_furthest_behind_is_named_with_what_it_has_enqueued():
     expect("ring rank 1 " in result.err and "collectives: " in result.err, "rank 1 is not named", result)
 
 
+@cases([(policy, policy, words) for policy, words in (("zero1", []), ("zero2", ["--accumulate", 2]), ("zero3", ["--clip-norm", 0.1]))])
+def state_that_is_cut_among_ranks_gives_the_losses_of_ddp(policy, words):
+    """Two ranks: one order of summation, so without accumulation and clipping the same bits."""
+    needs_nccl()
+    ends = []
+    for name in ("ddp", policy):
+        result = run(*RING[:-2], "--policy", f"ring={name}", *LENET, "--steps", 6, "--optimizer", "adam", *words, "--json", "-")
+        expect_equal(result.code, 0, f"{name}: exit code", result)
+        ends.append(result.jobs()["ring"])
+    if not words: expect_equal(ends[1]["parameter_hash"], ends[0]["parameter_hash"], f"{policy}, and ddp")
+    differences = [abs(a - b) for a, b in zip(ends[1]["losses"], ends[0]["losses"])]
+    expect(len(differences) > 0 and max(differences) < 1e-4, f"losses differ by {differences}")
+
+
+@test
+def sharded_state_needs_nccl_and_no_graph():
+    for words, text in ((["--collective", "shm"], "--collective"), (["--cuda-graph"], "--cuda-graph")):
+        result = run(*RING[:-4], "--policy", "ring=zero1", *LENET, "--steps", 2, *words)
+        expect(result.code != 0 and text in result.err, f"expected an error about {text}", result)
+
+
 if __name__ == "__main__":
     if not os.path.exists(PROGRAM):
         sys.exit(f"{PROGRAM} is not built")
