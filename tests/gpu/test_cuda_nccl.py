@@ -127,7 +127,7 @@ def the_rank_that_is_furthest_behind_is_named_with_what_it_has_enqueued():
 
 @cases([(policy, policy, words) for policy, words in (("zero1", []), ("zero2", ["--accumulate", 2]), ("zero3", ["--clip-norm", 0.1]))])
 def state_that_is_cut_among_ranks_gives_the_losses_of_ddp(policy, words):
-    """Two ranks: one order of summation, so without accumulation and clipping the same bits."""
+    """Two ranks: one order of summation, so bit-identical without accumulation and clipping."""
     needs_nccl()
     ends = []
     for name in ("ddp", policy):
