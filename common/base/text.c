@@ -343,7 +343,9 @@ void text_wrap(text_buffer *buffer, int columns)
         do {
             if (!first) begin = 0;
             int shown = begin + fitting(line + at + begin, length - at - begin, columns - begin - (first ? 0 : indent));
-            text_append(&out, "%*s%.*s\n", first ? 0 : indent, "", shown, line + at);
+            int visible = shown;
+            while (visible > 0 && line[at + visible - 1] == ' ') visible--;
+            text_append(&out, "%*s%.*s\n", first ? 0 : indent, "", visible, line + at);
             at += shown;
             while (at < length && line[at] == ' ') at++;
             first = false;

@@ -55,7 +55,7 @@ void text_append(text_buffer *buffer, const char *format, ...) __attribute__((fo
 void text_free(text_buffer *buffer);
 
 /* Breaks lines longer than `columns` between words. What follows is indented to the line's second column, which begins after two
- * blanks or more, else by two blanks more than the line. */
+ * blanks or more, else by two blanks more than the line. No line ends with blanks. */
 void text_wrap(text_buffer *buffer, int columns);
 
 /* Appends the table of units, as `harness help units` prints it. */

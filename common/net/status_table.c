@@ -4,13 +4,14 @@
 #include "common/net/shm.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define TABLE_MAGIC UINT32_C(0x42445032) /* layout version in the last digit */
+#define TABLE_MAGIC UINT32_C(0x42445033) /* layout version in the last digit */
 
 typedef struct status_table_header {
     uint32_t magic;
@@ -20,6 +21,7 @@ typedef struct status_table_header {
     _Atomic int64_t stop_step;        /* INT64_MAX: not agreed */
     _Alignas(64) atomic_uint granted; /* blocks that may run */
     doorbell granting;
+    _Alignas(64) _Atomic double loss;
     _Alignas(64) atomic_int failure_claimed;
     atomic_int failure_ready; /* set after `failure` */
     job_failure failure;
@@ -148,6 +150,7 @@ status status_table_create(uint64_t token, int world, status_table **out)
     t->header->token = token;
     atomic_store(&t->header->stop_step, INT64_MAX);
     atomic_store(&t->header->granted, UINT32_MAX);
+    atomic_store(&t->header->loss, NAN);
     for (int r = 0; r < world; r++) {
         atomic_store(&t->slots[r].rank, r);
         atomic_store(&t->slots[r].step, -1);
@@ -293,6 +296,16 @@ void job_turn_grant_all(status_table *t)
 uint32_t job_turn_granted(const status_table *t)
 {
     return atomic_load_explicit(&t->header->granted, memory_order_acquire);
+}
+
+void job_report_loss(status_table *t, double loss)
+{
+    atomic_store_explicit(&t->header->loss, loss, memory_order_relaxed);
+}
+
+double job_loss(const status_table *t)
+{
+    return atomic_load_explicit(&t->header->loss, memory_order_relaxed);
 }
 
 bool job_fail(status_table *t, int rank, status code, const char *text)

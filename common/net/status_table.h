@@ -182,6 +182,12 @@ void job_turn_grant(status_table *t, uint32_t blocks);
 void job_turn_grant_all(status_table *t);
 uint32_t job_turn_granted(const status_table *t);
 
+/* ---- Loss ---- */
+
+/* That of the job's last step, as far as rank 0 computes it; NaN before. */
+void job_report_loss(status_table *t, double loss);
+double job_loss(const status_table *t);
+
 /* ---- First failure ---- */
 
 typedef struct job_failure {

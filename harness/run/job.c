@@ -1,12 +1,12 @@
 #include "harness/run/job.h"
 
 #include "harness/launch/processors.h"
+#include "harness/run/progress.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -117,51 +117,6 @@ bool run_jobs_any_result(const run_jobs *jobs)
     return false;
 }
 
-/* ---- the progress line -------------------------------------------------------------------------- */
-
-typedef struct run_progress {
-    const run_plan *plan;
-    const int *numbers; /* of the jobs, in their order */
-    bool shown;
-} run_progress;
-
-static void put(const char *text, size_t length)
-{
-    ssize_t written = write(STDERR_FILENO, text, length);
-    (void)written; /* a terminal that has gone shows nothing */
-}
-
-/* "ring 12/35 backward": the job's slowest rank. */
-static int describe_progress(char *buffer, size_t size, status_table *b, const launch_job *job, int64_t total, bool has_turn)
-{
-    rank_status slowest = {.step = INT64_MAX};
-    for (int r = 0; r < job->world - job->servers; r++) {
-        rank_status s;
-        status_table_read(b, r, &s);
-        if (s.step < slowest.step) slowest = s;
-    }
-    const char *what = slowest.state == RANK_SLEEPING ? "parked" : rank_operation_name(slowest.operation);
-    return snprintf(buffer, size, "  %s%s %lld/%lld %s", has_turn ? "> " : "", job->name, (long long)(slowest.step + 1),
-                    (long long)total, what);
-}
-
-static void show_progress(void *context, const launch_view *view)
-{
-    run_progress *p = context;
-    struct winsize window;
-    char line[512];
-    size_t width = ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0 ? window.ws_col : 80;
-    size_t used = (size_t)snprintf(line, sizeof line, "%4.0f s", (double)view->elapsed_ns * 1e-9);
-    for (int j = 0; j < view->job_count && used < sizeof line; j++)
-        used += (size_t)describe_progress(line + used, sizeof line - used, view->tables[j], &view->jobs[j],
-                                          p->plan->total_steps[p->numbers[j]], view->turn == j);
-    if (used >= sizeof line) used = sizeof line - 1;
-    if (used >= width) used = width - 1;
-    put("\r\033[K", 4);
-    put(line, used);
-    p->shown = true;
-}
-
 /* ---- the launcher ------------------------------------------------------------------------------ */
 
 /* The jobs' descriptions; the caller frees `processors`. */
@@ -188,7 +143,7 @@ static status launch(const run_config *c, const run_plan *plan, char *const *arg
     launch_job jobs[JOB_COUNT];
     cpu_set_t *processors[JOB_COUNT] = {NULL};
     int fds[FILES * JOB_COUNT];
-    run_progress progress = {.plan = plan, .numbers = numbers};
+    run_progress progress = run_progress_begin(c, plan, numbers);
     launch_options options = launch_defaults();
     launch_outcome outcome;
     status rc;
@@ -201,12 +156,12 @@ static status launch(const run_config *c, const run_plan *plan, char *const *arg
     options.inherited_count = FILES * count;
     options.take_turns = count > 1;
     options.stall_timeout_ns = c->shared.stall_timeout_ns;
-    if (!c->run.quiet && isatty(STDERR_FILENO)) {
-        options.progress = show_progress;
+    if (!c->run.quiet) {
+        options.progress = run_progress_show;
         options.context = &progress;
     }
     rc = launch_run(&options, &outcome);
-    if (progress.shown) put("\r\033[K", 4);
+    run_progress_end(&progress);
     if (rc != STATUS_OK) goto out;
     out->exit_code = outcome.exit_code;
     snprintf(out->cause, sizeof out->cause, "%s", outcome.cause);

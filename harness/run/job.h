@@ -6,6 +6,7 @@
  *   engines           the table of engines, and what every engine is asked before it opens
  *   plan              what the run is going to do and hold
  *   job               the launcher's side: starts ranks and servers, shows progress, collects results
+ *   progress          what stderr shows meanwhile
  *   rank, server      a process of a job: set-up, blocks of steps
  *   rank_result       what a rank has to report, gathered on rank 0
  *   rank_setup        what a rank opens from the configuration: its trainer and its batches

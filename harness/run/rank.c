@@ -260,6 +260,7 @@ static status end_steps(rank_state *s, int most)
         rank_trace_end_step(&s->trace, &result, trainer_ledger(s->trainer));
         s->trained_ns += result.times.total;
         overlap_measure(&s->overlap, trainer_engine(s->trainer), &result);
+        if (s->place->rank == 0) job_report_loss(s->place->table, result.loss);
         if (s->measured[index % 2]) record_step(&s->record, &result);
     }
     return STATUS_OK;

@@ -1,10 +1,14 @@
 """--config FILE: options from a file, and a run's JSON as the file from which it runs again."""
 import json
 import os
+import resource
+import signal
+import subprocess
 import tempfile
+import time
 
-from program import harness
-from tap import cases, expect, expect_equal, main, test
+from program import Run, harness
+from tap import Skip, cases, expect, expect_equal, main, test
 
 SIM = {"mode": "ring", "device": "sim:dgx1-v100", "gpus": 4, "model": "resnet18", "steps": 2, "bucket-cap-mb": 5.5, "bucket_view": True}
 
@@ -69,6 +73,140 @@ def a_result_runs_the_same_again(words):
     expect(differing <= {"config", "json", "quiet"}, f"configuration: {differing}")
     for a, b in zip(before["jobs"], after["jobs"]):
         expect_equal((b["steps"], b["parameter_hash"]), (a["steps"], a["parameter_hash"]), a["name"])
+
+
+# ---- reproduce FILE.json -----------------------------------------------------------------------
+
+@cases([("real", ["--mode", "ring", "--model", "wine_mlp", "--data", "wine", "--gpus", "2", "--steps", "6"], True),
+        ("virtual", ["--device", "sim:dgx1-v100", "--model", "resnet18", "--gpus", "4", "--steps", "2"], None)])
+def a_recorded_result_is_run_again_and_compared(words, identical):
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "result.json")
+        expect_equal(harness(*words, "--json", path, "--quiet").code, 0, "exit code")
+        again = harness("reproduce", path, "--repeat", "2", "--json", os.path.join(folder, "again.json"), limit=120)
+        expect_equal(again.code, 0, "exit code", again)
+        with open(os.path.join(folder, "again.json"), encoding="utf-8") as file:
+            found = json.load(file)
+    expect("no verdict: at least 5 runs per side are needed" in again.out, "too few runs", again)
+    expect_equal({row["bit_identical"] for row in found["parameters"]}, {identical}, "parameters", found["parameters"])
+    expect_equal("bit-identical" in again.out, identical is True, "the report", again)
+    for job in found["comparisons"]:
+        step = next(row for row in job["metrics"] if row["metric"] == "step time, median")
+        expect_equal((step["a_runs"], step["b_runs"]), (1, 1 if identical is None else 2), job["name"])
+        expect(identical or step["ratio"] == 1, "virtual time is the same again", step)
+
+
+@test
+def runs_of_repeat_count_as_runs_of_a_comparison():
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "result.json")
+        expect_equal(harness("--mode", "none", "--model", "toy", "--steps", "3", "--repeat", "5", "--json", path, "--quiet").code, 0, "exit code")
+        found = harness("compare", path, path, "--json", "-").json()
+        step = found["comparisons"][0]["metrics"][0]
+        expect_equal((step["a_runs"], step["b_runs"], step["verdict"]), (5, 5, "not shown"), "a result against itself")
+
+
+@cases([("a table", ["reproduce", "throughput", "--repeat", "2"], 64, "--repeat: expected the JSON of a run"), ("no file", ["reproduce", "./none.json"], 65, "No such file"),
+        ("a device", ["reproduce", "./none.json", "--device", "sim"], 64, "expected only --repeat and --json")])
+def what_cannot_be_run_again_is_refused(words, code, message):
+    result = harness(*words)
+    expect_equal(result.code, code, "exit code", result)
+    expect(message in result.err, "message", result)
+
+
+# ---- files that are written --------------------------------------------------------------------
+
+RUN = ["--mode", "none", "--model", "toy", "--steps", "3", "--quiet"]
+
+
+def old_file(folder):
+    path = os.path.join(folder, "result.json")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("old")
+    return path
+
+
+def holds_old(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read() == "old"
+
+
+@cases([("run", [*RUN, "--device", "sim"]), ("sweep", ["sweep", "--vary", "batch=2,4", *RUN[:-1]]), ("whatif", ["whatif", "--model", "lenet", "--gpus", "2"])])
+def a_limit_of_the_file_size_leaves_the_old_file(words):
+    """As a full disk does, the kernel refuses a part of the file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = old_file(folder)
+        where = ["-o", folder + "/s"] if words[0] == "sweep" else ["--json", path]
+        result = harness(*words, *where, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (300, 300)))
+        expect(result.code in (1, 73, 74), "exit code", result)
+        expect(holds_old(path), "the old file", result)
+        expect_equal([name for name in os.listdir(folder) if name not in ("result.json", "s")], [], "other files")
+        expect_equal(len([line for line in result.lines() if ": sweep: " not in line]), 0 if words[0] == "sweep" and result.code == 1 else 1, "lines", result)
+
+
+def with_small_disk(check):
+    """check(folder, options of mount) in a file system of 16 KiB."""
+    with tempfile.TemporaryDirectory() as folder:
+        mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", folder]
+        if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+            raise Skip("a file system of its own needs mount(2)")
+        try:
+            check(folder)
+        finally:
+            subprocess.run(["umount", folder], check=True)
+
+
+@test
+def a_full_disk_leaves_the_old_file():
+    def check(folder):
+        path = old_file(folder)
+        result = harness(*RUN, "--json", path)
+        expect(result.code in (73, 74), "exit code", result)
+        expect(holds_old(path) and os.listdir(folder) == ["result.json"], "the old file", os.listdir(folder), result)
+        expect(len(result.lines()) == 1 and "result.json" in result.err and "No space left" in result.err, "one line", result)
+        expect("none" in result.out, "what was measured is not lost", result)
+
+    with_small_disk(check)
+
+
+@test
+def a_disk_that_is_read_only_is_found_before_the_run():
+    def check(folder):
+        path = old_file(folder)
+        subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
+        result = harness(*RUN, "--json", path)
+        expect_equal((result.code, result.out, len(result.lines()), holds_old(path)), (73, "", 1, True), "one line, no run, and the old file", result)
+
+    with_small_disk(check)
+
+
+@cases([("a folder that is missing", None), ("a folder that is read-only", 0o500)])
+def a_folder_that_cannot_be_written_is_found_before_the_run(mode):
+    if mode and os.geteuid() == 0:
+        raise Skip("the superuser may write everywhere")
+    with tempfile.TemporaryDirectory() as folder:
+        path = old_file(folder) if mode else os.path.join(folder, "none", "result.json")
+        os.chmod(folder, mode or 0o700)
+        result = harness(*RUN, "--json", path)
+        os.chmod(folder, 0o700)
+        expect_equal((result.code, result.out, len(result.lines())), (73, "", 1), "one line, and no run", result)
+        expect(not mode or holds_old(path), "the old file")
+
+
+@test
+def a_run_that_is_killed_leaves_the_old_file_or_a_whole_one():
+    with tempfile.TemporaryDirectory() as folder:
+        for delay in range(0, 400, 40):
+            path = old_file(folder)
+            with Run(*RUN, "--json", path) as run:
+                until = time.monotonic() + delay / 1000  # any moment of the run will do
+                while time.monotonic() < until and run.process.poll() is None:
+                    pass
+                run.kill(run.pid, signal.SIGKILL)
+                run.process.wait()
+            with open(path, encoding="utf-8") as file:
+                text = file.read()
+            expect(text == "old" or json.loads(text)["jobs"], f"after {delay} ms: {text[:80]}")
 
 
 main()

@@ -2,6 +2,7 @@
 import errno
 import os
 import pty
+import re
 import select
 import struct
 import fcntl
@@ -84,6 +85,27 @@ def a_verified_file_is_one_line_for_scripts_and_several_on_a_terminal():
 def without_a_pager_everything_is_printed(pager):
     shown = on_terminal(["run", "-v", *SIM, "--gpus", "8"], 24, {"PAGER": pager})
     expect("ring (ddp) trains" in shown and "step time, mean" in shown, shown[:500])
+
+
+@test
+def a_terminal_shows_a_line_with_a_bar_for_each_job():
+    words = ["run", *[word for word in LENET if word != "--quiet"], "--steps", "400"]
+    shown = on_terminal(words, 60, {"NO_COLOR": "1"})
+    for job in ("none", "all-cores", "ps", "ring"):
+        found = re.findall(r"\x1b\[K(%s +\[#*-*\] \d+/\d+.*)\n" % job, shown)
+        expect(found and all(len(line) < 80 for line in found), f"no line of {job}", shown[:2000])
+    expect(re.search(r"\[#+-*\] \d+/\d+ +[\d.]+ \w+ left +loss [\d.]+ +\d+(\.\d)? samples/s", shown), "time left, loss and rate", shown[:3000])
+    expect(shown.rindex("\x1b[J") > shown.rindex("[#"), "lines that are removed at the end", shown[-500:])
+
+
+@test
+def elsewhere_a_line_is_written_every_ten_seconds():
+    words = ["--mode", "ring", "--model", "lenet", "--data", "synthetic", "--gpus", "2", "--steps", "1000000"]
+    with Run(*words) as run:
+        run.wait_for_line("harness: progress: ", limit=120)
+        shown = run.text(run.err_file)
+    line = next(line for line in shown.splitlines() if line.startswith("harness: progress: "))
+    expect(re.fullmatch(r"harness: progress: \d+ s: ring \d+/\d+ loss [\d.]+ \d+ samples/s; about [\d.]+ \w+ left", line), line)
 
 
 @cases([("a terminal", {}, True), ("NO_COLOR", {"NO_COLOR": "1"}, False), ("a dumb terminal", {"TERM": "dumb"}, False)])

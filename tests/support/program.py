@@ -35,7 +35,7 @@ class Result:
     def lines(self):
         """Lines on stderr without the one that names the hardware and without those of sanitizers."""
         return [line for line in self.err.splitlines()
-                if line and ": no CUDA device found: " not in line and not line.startswith("==")]
+                if line and ": no CUDA device found: " not in line and not line.startswith(("==", "harness: progress: "))]
 
     def json(self):
         return json.loads(self.out)

@@ -317,6 +317,30 @@ static void buffers_grow_as_they_are_appended_to(void **context)
     text_free(&buffer);
 }
 
+static void lines_are_wrapped_between_words_below_their_second_column(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *wrapped;
+    } rows[] = {{"short\n", "short\n"},
+                {"one two three four five\n", "one two three four\n  five\n"},
+                {"name  what it means to us\nnext\n", "name  what it means\n      to us\nnext\n"},
+                {"  - an item of a longer list\n", "  - an item of a\n    longer list\n"},
+                {"a  wordthatdoesnotfitbelowit x\n", "a\n  wordthatdoesnotfitbelowit\n  x\n"},
+                {"no end of the line at all", "no end of the line\n  at all\n"},
+                {"\n\n", "\n\n"}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        text_buffer buffer = {0};
+        text_append(&buffer, "%s", rows[i].text);
+        text_wrap(&buffer, 20);
+        assert_string_equal(buffer.data, rows[i].wrapped);
+        text_free(&buffer);
+    }
+    text_buffer empty = {0};
+    text_wrap(&empty, 20);
+    assert_null(empty.data);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -331,6 +355,7 @@ int main(void)
         cmocka_unit_test(a_word_is_found_in_a_table_or_the_nearest_one_is_named),
         cmocka_unit_test(words_are_joined_and_cut_to_size),
         cmocka_unit_test(buffers_grow_as_they_are_appended_to),
+        cmocka_unit_test(lines_are_wrapped_between_words_below_their_second_column),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
