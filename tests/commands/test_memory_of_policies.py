@@ -106,7 +106,7 @@ def processes_hold_what_the_ledger_says_less_under_zero3():
     for policy in ("ddp", "zero3"):
         result = harness("run", "--mode", "ring", "--gpus", "2", "--model", "gpt2", "--sequence", "32", "--batch", "1", "--optimizer",
                          "adam", "--data", "synthetic", "--steps", "2", "--warmup", "1", "--eval-every", "-1", "--threads", "1",
-                         "--policy", policy, "--json", "-", "--quiet", limit=600)
+                         "--stall-timeout", "600s", "--policy", policy, "--json", "-", "--quiet", limit=600)
         expect_equal(result.code, 0, f"{policy}: exit code", result)
         rank = result.jobs()["ring"]["ranks"][0]
         held.append(rank["process"]["proportional_bytes"])
