@@ -130,11 +130,11 @@ const char page_style[] =
     "svg,svg *{print-color-adjust:exact;-webkit-print-color-adjust:exact}}";
 
 const char page_script[] =
-    "(function(){'use strict';var tip=document.getElementById('tip');"
+    "(function(){'use strict';var tip=document.getElementById('tip'),from=0;"
     "function show(e){var m=e.target.closest?e.target.closest('[data-t]'):null;if(!m){tip.hidden=true;return}"
-    "tip.textContent=m.getAttribute('data-t');tip.hidden=false;"
+    "tip.textContent=m.getAttribute('data-t');tip.hidden=false;from=window.scrollY;"
     "var w=document.documentElement.clientWidth,b=tip.getBoundingClientRect();"
     "tip.style.left=Math.max(8,Math.min(e.clientX+14,w-b.width-8))+'px';"
     "tip.style.top=(e.clientY-b.height-14>0?e.clientY-b.height-14:e.clientY+20)+'px'}"
     "document.addEventListener('pointermove',show);document.addEventListener('pointerdown',show);"
-    "document.addEventListener('scroll',function(){tip.hidden=true},{passive:true})})();";
+    "document.addEventListener('scroll',function(){if(window.scrollY!==from)tip.hidden=true},{passive:true})})();";

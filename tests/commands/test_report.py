@@ -186,12 +186,11 @@ def the_value_under_the_pointer_is_shown():
         x, y, text = browser.evaluate("""(() => { const r = document.querySelector('#s1-step-parts svg.wide rect.backward[data-t]');
           r.scrollIntoView({block: 'center'}); const b = r.getBoundingClientRect();
           return [b.left + b.width / 2, b.top + b.height / 2, r.dataset.t] })()""")
+        browser.frames()
         expect(browser.evaluate("document.getElementById('tip').hidden"), "it is shown before")
-        browser.point_at(x, y)
+        browser.move_until(x, y, "!document.getElementById('tip').hidden")
         expect_equal(browser.evaluate("document.getElementById('tip').textContent"), text, "text")
-        expect(not browser.evaluate("document.getElementById('tip').hidden"), "it is not shown")
-        browser.point_at(2, 2)
-        expect(browser.evaluate("document.getElementById('tip').hidden"), "it is still shown")
+        browser.move_until(2, 2, "document.getElementById('tip').hidden")
 
 
 # ---- the numbers ----

@@ -84,9 +84,23 @@ class Browser:
         return time.monotonic() - begin
 
     def evaluate(self, expression):
-        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         expect("exceptionDetails" not in answer, expression, answer.get("exceptionDetails"))
         return answer["result"].get("value")
+
+    def frames(self):
+        """Waits until the page has been drawn twice."""
+        self.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+    def move_until(self, x, y, condition):
+        """Moves the pointer to and fro by a pixel, as a hand does, until the expression holds: one event may be lost while the
+        page is being drawn."""
+        for i in range(100):
+            self.point_at(x + i % 2, y)
+            self.frames()
+            if self.evaluate(condition):
+                return
+        expect(False, f"not with the pointer at {x}, {y}: {condition}")
 
     def point_at(self, x, y):
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
