@@ -37,7 +37,7 @@ def idx(shape, data=None):
     ("--help", ["--help"], ["usage: harness [run] [options]", "Exit codes:", "  run ", "  verify ", "  doctor ",
                             "  models ", "  policies "]),
     ("--version", ["--version"], ["harness 0."]),
-    ("run --help", ["run", "--help"], ["--mode none|ps|ring|both", "--gpus N", "--json FILE", "--stall-timeout",
+    ("run --help", ["run", "--help"], ["--mode none|ps|ring|both", "--gpus N", "--json FILE", "--slow",
                                        "--lr-schedule constant|step|cosine|linear", "--bucket-cap-mb", "[both]",
                                        "\nexamples:\n  harness run --model resnet18 --gpus 2 "]),
     ("run --help=all", ["run", "--help=all"], ["--powersgd-rank RANK", ":order=policy|registration|reverse|ready|last_first",
