@@ -260,7 +260,7 @@ status grader_autograder(const lab *l, int format, const char *hidden, const cha
     static const char *const hidden_option[] = {"--hidden source/hidden",
                                                 "--hidden /grade/serverFilesCourse/labs-grader/hidden"};
     bool gradescope = strcmp(report_formats[format], "gradescope") == 0;
-    char data[PATH_MAX], labs[PATH_MAX + 8];
+    char data[PATH_MAX], labs[PATH_MAX + 8], profile[PATH_MAX];
     text_buffer run = {0};
     zip z = {0};
     TRY(grader_data_folder(data));
@@ -277,6 +277,8 @@ status grader_autograder(const lab *l, int format, const char *hidden, const cha
     if (rc == STATUS_OK) rc = zip_add_file(&z, "/proc/self/exe", "harness", true);
     if (rc == STATUS_OK) rc = zip_add_folder(&z, labs, "labs");
     if (rc == STATUS_OK) rc = zip_add_wine(&z);
+    grader_profile(data, profile);
+    if (rc == STATUS_OK) rc = zip_add_file(&z, profile, "labs/" LAB_PROFILE ".json", false);
     if (rc == STATUS_OK && hidden) rc = zip_add_folder(&z, hidden, "hidden");
     if (rc == STATUS_OK) rc = zip_write(&z, path);
     free(z.files.data);
