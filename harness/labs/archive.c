@@ -242,6 +242,7 @@ static const char run_gradescope[] =
     "student=$(grep -o '\"email\": *\"[^\"]*\"' submission_metadata.json 2>/dev/null | head -n 1 | cut -d "
     "'\"' -f 4)\n"
     "mkdir -p results\n"
+    "export XDG_DATA_HOME=\"$PWD/source/labs\"\n"
     "source/harness lab check %d submission --format gradescope --out \"$PWD/results\"/results.json "
     "${student:+--student \"$student\"} %s\n"
     "[ -s \"$PWD/results\"/results.json ]\n";
@@ -251,6 +252,7 @@ static const char run_prairielearn[] =
     "# Grades /grade/student and writes results.json into /grade/results.\n"
     "out=/grade/results\n"
     "mkdir -p $out\n"
+    "export XDG_DATA_HOME=/grade/serverFilesCourse/labs-grader/labs\n"
     "/grade/serverFilesCourse/labs-grader/harness lab check %d /grade/student --format prairielearn --out "
     "$out/results.json %s\n"
     "[ -s $out/results.json ]\n";
@@ -260,7 +262,7 @@ status grader_autograder(const lab *l, int format, const char *hidden, const cha
     static const char *const hidden_option[] = {"--hidden source/hidden",
                                                 "--hidden /grade/serverFilesCourse/labs-grader/hidden"};
     bool gradescope = strcmp(report_formats[format], "gradescope") == 0;
-    char data[PATH_MAX], labs[PATH_MAX + 8], profile[PATH_MAX];
+    char data[PATH_MAX], labs[PATH_MAX + 8], profiles[PATH_MAX + 32];
     text_buffer run = {0};
     zip z = {0};
     TRY(grader_data_folder(data));
@@ -277,8 +279,10 @@ status grader_autograder(const lab *l, int format, const char *hidden, const cha
     if (rc == STATUS_OK) rc = zip_add_file(&z, "/proc/self/exe", "harness", true);
     if (rc == STATUS_OK) rc = zip_add_folder(&z, labs, "labs");
     if (rc == STATUS_OK) rc = zip_add_wine(&z);
-    grader_profile(data, profile);
-    if (rc == STATUS_OK) rc = zip_add_file(&z, profile, "labs/" LAB_PROFILE ".json", false);
+    /* Where a user's own profiles lie; the script sets XDG_DATA_HOME. */
+    snprintf(profiles, sizeof profiles, "%s/common/sim/profiles", data);
+    if (access(profiles, R_OK) != 0) snprintf(profiles, sizeof profiles, "%s/profiles", data);
+    if (rc == STATUS_OK) rc = zip_add_folder(&z, profiles, "labs/psring/profiles");
     if (rc == STATUS_OK && hidden) rc = zip_add_folder(&z, hidden, "hidden");
     if (rc == STATUS_OK) rc = zip_write(&z, path);
     free(z.files.data);

@@ -34,15 +34,6 @@ status grader_data_folder(char out[PATH_MAX])
     return fail(STATUS_DATA, "lab: expected labs/lab.h in %s", out);
 }
 
-void grader_profile(const char *data, char out[PATH_MAX])
-{
-    static const char *const folders[] = {"common/sim/profiles", "profiles", "labs"};
-    for (int i = 0; i < 3; i++) {
-        snprintf(out, PATH_MAX, "%s/%s/" LAB_PROFILE ".json", data, folders[i]);
-        if (access(out, R_OK) == 0) return;
-    }
-}
-
 status grader_read_file(const char *folder, const char *name, text_buffer *out)
 {
     char path[PATH_MAX];

@@ -78,10 +78,6 @@ double lab_points(const lab *l);
 /* ---- files (files.c) ---- */
 /* The folder that holds labs/: of the source tree or of the installation. */
 status grader_data_folder(char out[PATH_MAX]);
-/* The profile of lab 8's machines: in the sources, an installation, or next to the labs in an autograder's
- * archive. */
-#define LAB_PROFILE "dgx1-v100-4xib100"
-void grader_profile(const char *data, char out[PATH_MAX]);
 /* A regular file of at most 1 MiB, as text; never follows a link, which could lead to a file that only the
  * grader may read. STATUS_DATA where there is none. */
 status grader_read_file(const char *folder, const char *name, text_buffer *out);

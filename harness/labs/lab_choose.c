@@ -42,20 +42,32 @@ static choose_question draw(uint64_t seed)
     return q;
 }
 
-static status simulate(const grader *g, const choose_question *q, choice c, outcome *out)
+static status simulate(const choose_question *q, choice c, outcome *out)
 {
-    char profile[PATH_MAX];
     char batch[16], setting[16];
     json_t *result;
-    grader_profile(g->data, profile);
     snprintf(batch, sizeof batch, "%d", c.batch);
     snprintf(setting, sizeof setting, "%d", c.setting);
-    const char *words[] = {
-        "whatif", "--profile", profile,  "--nodes",
-        "2",      "--gpus",    "8",      "--link",
-        q->link,  "--model",   q->model, "--batch",
-        batch,    "--policy",  c.policy, strcmp(c.policy, "ddp") == 0 ? "--bucket-cap-mb" : "--servers",
-        setting,  "--json",    "-",      NULL};
+    const char *words[] = {"whatif",
+                           "--profile",
+                           "dgx1-v100-4xib100",
+                           "--nodes",
+                           "2",
+                           "--gpus",
+                           "8",
+                           "--link",
+                           q->link,
+                           "--model",
+                           q->model,
+                           "--batch",
+                           batch,
+                           "--policy",
+                           c.policy,
+                           strcmp(c.policy, "ddp") == 0 ? "--bucket-cap-mb" : "--servers",
+                           setting,
+                           "--json",
+                           "-",
+                           NULL};
     TRY(program_json(words, &result));
     *out = (outcome){report_number_at(result, "points.0.samples_per_s"),
                      report_number_at(result, "points.0.memory_peak_bytes") / 0x1p30,
@@ -107,7 +119,7 @@ static status run_fits(grader *g, lab_test *t)
     choice c;
     outcome o;
     if (!read_choice(g, t, &c)) return STATUS_OK;
-    TRY(simulate(g, &q, c, &o));
+    TRY(simulate(&q, c, &o));
     snprintf(t->cost, sizeof t->cost, "%.2f GiB (limit %d)", o.memory_gib, q.memory_gib);
     if (o.memory_gib > q.memory_gib)
         test_fail(
@@ -118,13 +130,13 @@ static status run_fits(grader *g, lab_test *t)
 }
 
 /* The most samples per second of all points of the grid that fit. */
-static status best_of_grid(const grader *g, const choose_question *q, double *best)
+static status best_of_grid(const choose_question *q, double *best)
 {
     *best = 0;
     for (int b = 0; b < 3; b++)
         for (int k = 0; k < 6; k++) {
             outcome o;
-            TRY(simulate(g, q,
+            TRY(simulate(q,
                          k < 4 ? (choice){"ddp", batches[b], caps[k]}
                                : (choice){"sync", batches[b], servers[k - 4]},
                          &o));
@@ -140,12 +152,12 @@ static status run_regret(grader *g, lab_test *t)
     outcome o;
     double best;
     if (!read_choice(g, t, &c)) return STATUS_OK;
-    TRY(simulate(g, &q, c, &o));
+    TRY(simulate(&q, c, &o));
     if (o.memory_gib > q.memory_gib) {
         test_fail(t, "your configuration does not fit");
         return STATUS_OK;
     }
-    TRY(best_of_grid(g, &q, &best));
+    TRY(best_of_grid(&q, &best));
     double regret = 100 * (best / o.samples_per_s - 1);
     t->ratio = regret > 0 ? regret : 1e-9;
     snprintf(t->cost, sizeof t->cost, "regret %.1f %%", regret);
@@ -168,7 +180,7 @@ static status run_predict(grader *g, lab_test *t)
     outcome o;
     double score = 0;
     if (!read_choice(g, t, &c)) return STATUS_OK;
-    TRY(simulate(g, &q, c, &o));
+    TRY(simulate(&q, c, &o));
     score += 10 * test_answer_number(g, t, "samples_per_s", o.samples_per_s, 0.05,
                                      "run whatif with your configuration; with --nodes and --link");
     score += 5 * test_answer_number(g, t, "memory_gib", o.memory_gib, 0.05,

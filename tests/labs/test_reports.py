@@ -142,7 +142,7 @@ def an_autograder_holds_all_that_it_needs(run):
         with zipfile.ZipFile(path) as archive:
             expect_equal(archive.testzip(), None, "every file's checksum")
             names = archive.namelist()
-        for name in ("setup.sh", run, "harness", "labs/lab.h", "labs/wine_data.csv", "labs/dgx1-v100-4xib100.json", "hidden/3-ring.txt"):
+        for name in ("setup.sh", run, "harness", "labs/lab.h", "labs/wine_data.csv", "labs/psring/profiles/dgx1-v100-4xib100.json", "hidden/3-ring.txt"):
             expect(name in names, f"{name} is in the archive", names)
 
 
