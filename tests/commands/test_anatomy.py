@@ -110,7 +110,8 @@ HOUR, HALF_A_MINUTE = 3_600_000_000_000, 30_000_000_000
 def waiting_does_not_depend_on_clocks(policy, late):
     job = job_of(*SLOW, "--slow", f"{late}:80", "--steps", "4", "--mode", "ps", "--policy", policy, env=shifted_clock(HOUR))
     expect_equal(job["ranks"][1]["clock"]["aligned"], True, "another clock", job["ranks"][1]["clock"])
-    expect_all_wait(job, late, policy == "sync")
+    # With dp others also have transfers in progress while rank 0 computes.
+    expect_all_wait(job, late, policy == "sync", share=0.9 if policy == "sync" else 0.5)
 
 
 def mpi_job(*words, env):
