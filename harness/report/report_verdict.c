@@ -7,6 +7,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { COLUMNS = 80, MOST_TEXT = 400 };
@@ -272,7 +273,7 @@ static void advise(const json_t *result, const json_t *job, char *out, size_t si
     shares s = shares_of(job);
     bool is_ps = strcmp(report_text_at(job, "engine"), "ps") == 0, is_ring = strcmp(report_text_at(job, "engine"), "ring") == 0;
     bool is_virtual = json_is_true(json_object_get(result, "simulated"));
-    const json_t *servers = report_at(job, "settings.servers");
+    double servers = strtod(report_text_at(job, "settings.servers"), NULL); /* settings are text, as on the command line */
     double ranks = report_number_at(job, "world_size"), shared = 100 * s.of[COMMUNICATION];
     part most = COMMUNICATION;
     for (int p = COMMUNICATION; p < OTHER; p++)
@@ -289,7 +290,7 @@ static void advise(const json_t *result, const json_t *job, char *out, size_t si
         snprintf(out, size, "%s", is_virtual ? "a larger --batch" : "more --loader-threads");
     else if (is_ps && strcmp(report_text_at(job, "policy"), "dp") == 0)
         snprintf(out, size, "--policy ps=sync --servers %.0f, which shards the reducer", ranks);
-    else if (is_ps && ranks > 1 && json_is_number(servers) && json_number_value(servers) < ranks)
+    else if (is_ps && servers > 0 && servers < ranks)
         snprintf(out, size, "--servers %.0f, which shards the reducer over all ranks", ranks);
     else
         snprintf(out, size, "a faster link or a larger --batch%s",

@@ -104,6 +104,13 @@ def of_one_run_its_samples_per_second_are_those_of_the_jobs():
     expect(0 < verdict["low"] <= verdict["factor"] <= verdict["high"], "the interval holds the factor", verdict)
 
 
+@cases([("fewer servers than ranks", "2", True), ("a server on every rank", "8", False)])
+def more_servers_are_advised_where_there_are_fewer_than_ranks(servers, advised):
+    result, _ = run("--model", "resnet50", "--batch", "16", "--steps", "3", "--gpus", "8", "--device", "sim:dgx1-v100",
+                    "--policy", "ps=sync", "--servers", servers)
+    expect_equal("--servers 8, which shards the reducer" in line_of(result, "Next: "), advised, "advice", result)
+
+
 # ---- repetitions -------------------------------------------------------------------------------
 
 @test
