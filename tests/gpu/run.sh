@@ -256,8 +256,10 @@ export PYTHONPATH=$PWD/tests/support SOURCE_DIR=$PWD BUILD_DIR=$build CMOCKA_MES
 # A command that hangs costs its test, not the stage.
 export CUDA_RUN_LIMIT=$((40 * scale))
 [ -z "$emulated" ] || export PSRING_CUDA_MODULE=${PSRING_CUDA_MODULE:-$tests/libpsring_cuda_emulated.so}
-timeout -k 5 60 "$harness" doctor >"$logs/doctor.txt" 2>"$logs/doctor.err"
+timeout -k 5 60 "$harness" doctor >"$logs/doctor.folded" 2>"$logs/doctor.err"
 code=$?
+# A line for each name: what does not fit into 80 columns is printed on further ones.
+awk '/^ /{ sub(/^ +/, " "); line = line $0; next } line { print line } { line = $0 } END { print line }' "$logs/doctor.folded" >"$logs/doctor.txt"
 if ! grep -q '^GPU 0 ' "$logs/doctor.txt"; then
     reason=$(sed -n 's/^CUDA driver *missing: //p; s/^device cuda *not usable: //p' "$logs/doctor.txt" | head -n 1)
     if [ $code -ne 0 ] || [ -n "$architecture" ]; then
