@@ -31,6 +31,7 @@ extern const option_table model_option_table;
     X(resnet50, resnet, IMAGE, "ResNet-50 v1.5 as in torchvision", MODEL_IMAGENET)                             \
     X(resnet101, resnet, IMAGE, "ResNet-101 v1.5 as in torchvision", MODEL_IMAGENET)                           \
     X(resnet152, resnet, IMAGE, "ResNet-152 v1.5 as in torchvision", MODEL_IMAGENET)                           \
+    X(alexnet, alexnet, IMAGE, "AlexNet of 2014 as in torchvision, without dropout", MODEL_IMAGENET)              \
     X(vgg16, vgg16, IMAGE, "VGG-16 as in torchvision, without dropout", MODEL_IMAGENET)                        \
     X(bert_base, bert, TOKENS, "BERT, 12 layers of 768", MODEL_BERT(12, 768, 12, 30522))                       \
     X(bert_large, bert, TOKENS, "BERT, 24 layers of 1024", MODEL_BERT(24, 1024, 16, 30522))                    \

@@ -31,7 +31,10 @@
     X(SYNCHRONOUS, "synchronous", "1", 1, 0, 1, true, "1: a launch is a call, as on a CPU")                 \
     X(KAPPA, "kappa", "1", 1, 1, 3, true, "compute is so much slower where several processes run")          \
     X(CONTENTION, "contention", "1", 3, 1, 5, false, "instead of kappa: of convolutions, products, the rest")\
-    X(RHO, "rho", "1", 1, 0, 1, true, "compute time added per unit of concurrent communication")             \
+    X(SMS, "sms", "1", 1, 1, 1000, false, "streaming multiprocessors of a GPU; else collectives take none")   \
+    X(NCCL_BLOCKS, "nccl_blocks", "1", 1, 0, 16, false, "of a collective's kernel, per channel")            \
+    X(BLOCK_SMS, "block_sms", "1", 1, 0, 4, false, "that one of them keeps from other kernels")             \
+    X(COLLECTIVE_TRAFFIC, "collective_traffic", "1", 1, 0, 10, false, "bytes of GPU memory per byte sent")  \
     X(JITTER_RANK, "jitter_rank", "1", 1, 0, 1, true, "with jitter: spread of the ranks' speeds")           \
     X(JITTER_KERNEL, "jitter_kernel", "1", 1, 0, 1, true, "with jitter: spread of a kernel's time")         \
     X(PCIE, "pcie", "GB/s", 1, 0.01, 1000, false, "a PCIe link, one direction")                             \

@@ -26,18 +26,59 @@ static bool is_product(op_kind kind)
     return c == OP_CLASS_CONVOLUTION || c == OP_CLASS_GEMM || c == OP_CLASS_ATTENTION;
 }
 
-double sim_price_op(const sim_profile *p, sim_precision precision, const op_desc *op)
+/* In picoseconds. */
+typedef struct roofline {
+    double arithmetic, traffic;
+} roofline;
+
+static roofline roofline_of(const sim_profile *p, sim_precision precision, const op_desc *op)
 {
     op_cost cost = op_cost_of(op);
+    double moved = cost.bytes_read + cost.bytes_written;
     if (op->kind == OP_divide && sim_profile_has(p, SIM_HOST_PACK))
-        return (cost.bytes_read + cost.bytes_written) / (sim_profile_get(p, SIM_HOST_PACK) * SIM_GB_PER_S);
+        return (roofline){.traffic = moved / (sim_profile_get(p, SIM_HOST_PACK) * SIM_GB_PER_S)};
     sim_constant efficiency = sim_efficiency_of(op->kind);
     static const sim_constant peaks[] = {SIM_PEAK_FP32, SIM_PEAK_TF32, SIM_PEAK_HALF};
     sim_constant peak = peaks[is_product(op->kind) ? precision : SIM_FP32];
     double flops = sim_profile_get(p, peak) * sim_profile_at(p, efficiency, 0); /* per picosecond: TFLOP/s */
     double bytes = sim_profile_get(p, SIM_MEMORY_BANDWIDTH) * SIM_GB_PER_S * sim_profile_at(p, efficiency, 1);
-    double arithmetic = cost.flops / flops, traffic = (cost.bytes_read + cost.bytes_written) / bytes;
-    return arithmetic > traffic ? arithmetic : traffic;
+    return (roofline){cost.flops / flops, moved / bytes};
+}
+
+double sim_price_op(const sim_profile *p, sim_precision precision, const op_desc *op)
+{
+    roofline r = roofline_of(p, precision, op);
+    return r.arithmetic > r.traffic ? r.arithmetic : r.traffic;
+}
+
+sim_parts sim_price_parts(const sim_profile *p, sim_precision precision, const op_desc *op)
+{
+    roofline r = roofline_of(p, precision, op);
+    double longer = r.arithmetic > r.traffic ? r.arithmetic : r.traffic;
+    if (longer <= 0) return (sim_parts){0};
+    return (sim_parts){(float)(r.arithmetic / longer), (float)(r.traffic / longer)};
+}
+
+double sim_price_rate(sim_load load, sim_parts parts)
+{
+    double rate = 1;
+    if (parts.arithmetic > 0) rate = fmin(rate, fmax(0, 1 - load.sms) / parts.arithmetic);
+    if (parts.traffic > 0) rate = fmin(rate, fmax(0, 1 - load.memory) / parts.traffic);
+    return rate;
+}
+
+sim_load sim_price_collective(const sim_profile *p, int channels, double bus)
+{
+    enum { MOST_CHANNELS = 32 };
+    double blocks = fmin(channels * sim_profile_get(p, SIM_NCCL_BLOCKS), MOST_CHANNELS);
+    double sms = sim_profile_has(p, SIM_SMS) ? blocks * sim_profile_get(p, SIM_BLOCK_SMS) / sim_profile_get(p, SIM_SMS) : 0;
+    double bandwidth = sim_profile_get(p, SIM_MEMORY_BANDWIDTH) * SIM_GB_PER_S;
+    return (sim_load){sms, isfinite(bus) ? sim_profile_get(p, SIM_COLLECTIVE_TRAFFIC) * bus / bandwidth : 0};
+}
+
+sim_load sim_price_copy_engine(const sim_profile *p, double rate)
+{
+    return (sim_load){.memory = rate / (sim_profile_get(p, SIM_MEMORY_BANDWIDTH) * SIM_GB_PER_S)};
 }
 
 int sim_contention_of(op_kind kind)

@@ -12,6 +12,26 @@ sim_constant sim_efficiency_of(op_kind kind);
  * each at the efficiency of its class. Without launch cost, kappa and jitter. */
 double sim_price_op(const sim_profile *p, sim_precision precision, const op_desc *op);
 
+/* Which part of the time of an operation each of the two would take alone: the longer has 1. */
+typedef struct sim_parts {
+    float arithmetic, traffic;
+} sim_parts;
+sim_parts sim_price_parts(const sim_profile *p, sim_precision precision, const op_desc *op);
+
+/* What communication that moves data takes of a GPU, of its SMs and of its memory's bandwidth: 0 to 1. A kernel beside it
+ * has the rest, of what it needs: its rate is the smaller of (1 - sms) / arithmetic and (1 - memory) / traffic, at most 1. */
+typedef struct sim_load {
+    double sms, memory;
+} sim_load;
+double sim_price_rate(sim_load load, sim_parts parts);
+
+/* Of a collective of NCCL over `channels` channels of rings, on which every rank sends `bus` bytes per picosecond. NCCL
+ * runs every channel twice, at most 32 (src/graph/connect.cc); a block of its kernel holds an SM. */
+sim_load sim_price_collective(const sim_profile *p, int channels, double bus);
+
+/* Of a copy by a GPU's copy engine: no SM; each byte passes its memory once. */
+sim_load sim_price_copy_engine(const sim_profile *p, double rate);
+
 /* Which of the values of SIM_CONTENTION: 0 of convolutions, 1 of products, 2 of everything else. */
 int sim_contention_of(op_kind kind);
 

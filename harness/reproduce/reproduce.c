@@ -8,7 +8,7 @@
 #include <string.h>
 
 const reproduction *const reproduction_table[] = {&reproduce_torch_vs_apex, &reproduce_dp_vs_ddp,
-                                                  &reproduce_ddp_benchmark, &reproduce_throughput,
+                                                  &reproduce_ddp_benchmark, &reproduce_throughput, &reproduce_tf_benchmarks,
                                                   &reproduce_reducer_memory};
 const int reproduction_count = sizeof reproduction_table / sizeof reproduction_table[0];
 

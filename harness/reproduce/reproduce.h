@@ -3,7 +3,7 @@
  *
  * The files in the order in which data flow through them:
  *   published.c        the published table
- *   torch_vs_apex.c, dp_vs_ddp.c, ddp_benchmark.c, throughput.c, reducer_memory.c: the tables' rows
+ *   torch_vs_apex.c, dp_vs_ddp.c, ddp_benchmark.c, throughput.c, tf_benchmarks.c, reducer_memory.c: the tables' rows
  *   skill.c            how much better than a null model
  *   gpu_row.c          a row measured on GPUs instead of virtual ones
  *   reproduce.c        cells, claims, notes; the fit of a profile's compute
@@ -126,7 +126,7 @@ extern const reproduction *const reproduction_table[];
 extern const int reproduction_count;
 
 extern const reproduction reproduce_torch_vs_apex, reproduce_dp_vs_ddp, reproduce_ddp_benchmark,
-    reproduce_throughput, reproduce_reducer_memory;
+    reproduce_throughput, reproduce_tf_benchmarks, reproduce_reducer_memory;
 
 /* torch-vs-apex on the GPUs here: the rows that they can do; notes name those that they cannot. */
 extern const reproduction reproduce_torch_vs_apex_cuda;

@@ -44,8 +44,12 @@ static void compare_policies(reproduction_report *r)
 
 /* As it is, and without an effect: those are the baselines of that number. Baseline 0 is one GPU. */
 enum { OURS, NO_KAPPA, IDEAL_OVERLAP, VARIANTS };
-static const sim_override effects[] = {
-    [NO_KAPPA] = {.constant = SIM_KAPPA, .value = 1}, [IDEAL_OVERLAP] = {.constant = SIM_RHO, .value = 0}};
+static const struct {
+    sim_override overrides[2];
+    int count;
+} effects[] = {[OURS] = {.count = 0},
+               [NO_KAPPA] = {{{.constant = SIM_KAPPA, .value = 1}}, 1},
+               [IDEAL_OVERLAP] = {{{.constant = SIM_NCCL_BLOCKS}, {.constant = SIM_COLLECTIVE_TRAFFIC}}, 2}};
 
 static virtual_workload workload_of(const reproduction_run *r, int row, int variant)
 {
@@ -56,8 +60,8 @@ static virtual_workload workload_of(const reproduction_run *r, int row, int vari
                           .draw = r->draw,
                           .policy = gpus > 1 ? published_text(&r->table, row, "policy") : NULL,
                           .variant = {.separate_phases = true,
-                                      .overrides = &effects[variant],
-                                      .override_count = variant == OURS ? 0 : 1}};
+                                      .overrides = effects[variant].overrides,
+                                      .override_count = effects[variant].count}};
     workload_options(
         &w, "--model resnet50 --batch %d --optimizer sgd --lr 0.1 --prefetch off --warmup 2 --steps 1",
         BATCH);

@@ -26,6 +26,7 @@ static const size_case sizes[] = {
     {{.name = "resnet50"}, 25557032, 4089184256},
     {{.name = "resnet101"}, 44549160, 7801405440},
     {{.name = "resnet152"}, 60192808, 11513626624},
+    {{.name = "alexnet"}, 61100840, 714188480},
     {{.name = "vgg16"}, 138357544, 15470264320},
     {{.name = "resnet18", .image = 32, .classes = 10}, 11181642, 0},
     {{.name = "bert_base"}, 109514298, 0},

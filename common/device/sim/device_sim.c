@@ -82,7 +82,6 @@ static void read_profile(sim_device *d)
         d->host_share = sim_price_core_share(p, processes, &crowding);
         d->slowdown *= crowding;
     }
-    d->overlap_rate = d->synchronous ? 1 : 1 - sim_profile_get(p, SIM_RHO);
     uint64_t stream = random_mix(random_fnv1a64("jitter_kernel") ^ (uint64_t)rank);
     d->jitter = s->config.jitter_seed ? random_start(s->config.jitter_seed, stream) : 0;
     d->memory_most = (uint64_t)(sim_profile_get(p, SIM_GPU_MEMORY) * 0x1p30);
@@ -233,25 +232,29 @@ void sim_device_leave(device *d, sim_listener *listener)
 }
 
 /* Streams advance to the current time at the old speed, then look ahead at the new one. */
-static void set_communicating(sim_device *d, int count)
+static void set_communicating(sim_device *d, int count, sim_load load)
 {
     bool ends_or_begins = (d->communicating == 0) != (count == 0);
-    bool changes = ends_or_begins && d->overlap_rate < 1;
+    bool changes = !d->synchronous && (load.sms != d->load.sms || load.memory != d->load.memory);
     for (sim_stream *s = d->streams; s && changes; s = s->next) sim_stream_advance(s);
     d->communicating = count;
+    d->load = load;
     if (ends_or_begins) sim_core_changed(d);
     for (sim_stream *s = d->streams; s && changes; s = s->next) sim_stream_advance(s);
 }
 
-void sim_device_begin_communication(device *d)
+void sim_device_begin_communication(device *base, sim_load load)
 {
-    set_communicating((sim_device *)d, ((sim_device *)d)->communicating + 1);
+    sim_device *d = (sim_device *)base;
+    set_communicating(d, d->communicating + 1, (sim_load){d->load.sms + load.sms, d->load.memory + load.memory});
 }
 
-void sim_device_end_communication(device *d)
+void sim_device_end_communication(device *base, sim_load load)
 {
-    assert(((sim_device *)d)->communicating > 0);
-    set_communicating((sim_device *)d, ((sim_device *)d)->communicating - 1);
+    sim_device *d = (sim_device *)base;
+    assert(d->communicating > 0);
+    sim_load left = {d->load.sms - load.sms, d->load.memory - load.memory};
+    set_communicating(d, d->communicating - 1, d->communicating == 1 ? (sim_load){0} : left);
 }
 
 void sim_device_spend_launch(device *d)

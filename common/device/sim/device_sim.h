@@ -7,7 +7,7 @@
  * accessed; downloads give zeros at once, but the copy takes its time in the stream.
  *
  * A profile may define launches as calls (a CPU): then the host does the work itself, and device_stream_wait returns
- * STATUS_AGAIN until the fence has been reached. rho has no effect there.
+ * STATUS_AGAIN until the fence has been reached. Communication slows kernels there as far as it takes their core.
  *
  * One thread drives a simulation and calls all its devices. Time spent within an actor's run is charged to the actor
  * (common/sim/simulation.h), within any other event to nobody, otherwise to the device's compute thread, sim_device_host.
@@ -25,7 +25,7 @@
 #define COMMON_DEVICE_SIM_DEVICE_SIM_H
 
 #include "common/device/device.h"
-#include "common/sim/simulation.h"
+#include "common/sim/price.h"
 
 /* The simulation that a device is part of: device_config.simulation. NULL: not a virtual device. */
 simulation *sim_device_simulation(device *d);
@@ -45,9 +45,10 @@ typedef struct sim_listener {
 void sim_device_listen(device *d, sim_listener *listener);
 void sim_device_leave(device *d, sim_listener *listener);
 
-/* Communication of this rank begins or stops moving data now. Meanwhile its compute streams advance by 1 - rho. */
-void sim_device_begin_communication(device *d);
-void sim_device_end_communication(device *d);
+/* Communication of this rank that takes `load` of its GPU begins or stops moving data now. Meanwhile kernels of its compute
+ * streams have the rest (price.h). */
+void sim_device_begin_communication(device *d, sim_load load);
+void sim_device_end_communication(device *d, sim_load load);
 
 /* How long, in ns since it was opened, the stream has waited for fences: on a compute stream, exposed communication.
  * Where launches are calls, the host waits and measures itself. */

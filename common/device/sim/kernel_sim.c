@@ -2,7 +2,6 @@
 #include "common/base/random.h"
 #include "common/device/sim/sim_impl.h"
 #include "common/memory/piece.h"
-#include "common/sim/price.h"
 
 #include <math.h>
 #include <search.h>
@@ -13,6 +12,7 @@ typedef struct sim_kernel {
     device_kernel base;
     double price;    /* picoseconds, without contention, at full speed */
     double contention;
+    sim_parts parts;
     double elements; /* priced, where a launch names pieces; else 0 */
 } sim_kernel;
 
@@ -78,6 +78,7 @@ status sim_prepare(device *base, const op_desc *op, const device_layout *layout,
         }
         k->base.device = &table->owner;
         k->price = sim_price_op(s->profile, s->config.precision, op);
+        k->parts = sim_price_parts(s->profile, s->config.precision, op);
         k->contention = sim_price_contention(s->profile, op->kind);
         k->elements = elements_of(op);
     }
@@ -142,6 +143,11 @@ sim_time sim_kernel_time(sim_device *d, const device_kernel *kernel, const op_sc
     const sim_kernel *k = (const sim_kernel *)kernel;
     double price = price_of(d, k, scalars) * (d->contends ? k->contention : 1) * d->slowdown * jitter_of(d);
     return d->overhead + (sim_time)llround(price);
+}
+
+sim_parts sim_kernel_parts(const device_kernel *kernel)
+{
+    return ((const sim_kernel *)kernel)->parts;
 }
 
 void sim_device_spend_op(device *base, const op_desc *op)

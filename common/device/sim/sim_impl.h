@@ -4,6 +4,7 @@
 
 #include "common/device/device_impl.h"
 #include "common/device/sim/device_sim.h"
+#include "common/sim/price.h"
 
 typedef struct sim_stream sim_stream;
 typedef struct sim_fence sim_fence;
@@ -24,8 +25,8 @@ typedef struct sim_device {
     sim_actor *core;                        /* that its agents share with the host */
     double host_share;                      /* of its agents' work that the compute thread loses where cores are scarce */
     bool at_work;                           /* the compute thread, in stream_sim.c's core_work() */
-    double overlap_rate;                    /* of compute during communication: 1 - rho */
-    int communicating;
+    int communicating; /* collectives and copies that move data now, */
+    sim_load load;     /* and what they take of this GPU */
     uint64_t jitter, launches;                      /* start of the random stream, or 0; kernels so far */
     uint64_t memory_used, memory_most, memory_next; /* bytes; the next address */
     sim_route up, down;                             /* host to device and back */
@@ -49,6 +50,7 @@ typedef struct sim_command {
     sim_time enqueued; /* by the host; it cannot begin earlier */
     int64_t value;
     void *object;
+    sim_parts parts; /* of a kernel */
 } sim_command;
 
 /* A stream is a queue of commands, evaluated up to the current time. Commands before the head are done, the last of
@@ -120,6 +122,7 @@ status sim_prepare(device *d, const op_desc *op, const device_layout *layout, de
 void sim_release(device_kernel *kernel);
 /* How long a launch takes on this device without contention. */
 sim_time sim_kernel_time(sim_device *d, const device_kernel *kernel, const op_scalars *scalars);
+sim_parts sim_kernel_parts(const device_kernel *kernel);
 
 /* ---- stream_sim.c: the back end's functions ---- */
 status sim_stream_open(device *d, device_stream_role role, device_stream **out);

@@ -18,10 +18,11 @@ static sim_command *command_at(const sim_stream *s, uint32_t index)
 
 /* ---- speed ------------------------------------------------------------------------------------ */
 
-static double rate_of(const sim_stream *s)
+static double rate_of(const sim_stream *s, const sim_command *c)
 {
     const sim_device *d = device_of(s);
-    return s->base.role == DEVICE_STREAM_COMPUTE && d->communicating ? d->overlap_rate : 1;
+    bool slowed = s->base.role == DEVICE_STREAM_COMPUTE && d->communicating && !d->synchronous;
+    return slowed ? sim_price_rate(d->load, c->parts) : 1;
 }
 
 static sim_time duration_of(int64_t work, double rate)
@@ -46,7 +47,7 @@ static void pop(sim_stream *s)
 /* Each runs the head, which may begin at `start`; true if it is done. */
 static bool run_kernel(sim_stream *s, const sim_command *c, sim_time start, sim_time now)
 {
-    double rate = rate_of(s);
+    double rate = rate_of(s, c);
     if (!s->started) {
         s->started = true;
         s->since = s->begun = start;
@@ -89,6 +90,18 @@ static bool run_wait(sim_stream *s, const sim_command *c, sim_time start)
     return true;
 }
 
+/* A copy engine works beside the kernels of the compute stream. */
+static bool copies_beside(const sim_stream *s)
+{
+    return s->base.role == DEVICE_STREAM_COPY;
+}
+
+static sim_load copy_load(const sim_stream *s)
+{
+    const sim_device *d = device_of(s);
+    return sim_price_copy_engine(d->simulation->profile, d->copy_rate);
+}
+
 static bool run_elsewhere(sim_stream *s, const sim_command *c, sim_time start)
 {
     if (!s->started) {
@@ -99,6 +112,7 @@ static bool run_elsewhere(sim_stream *s, const sim_command *c, sim_time start)
             task->start(task);
         } else {
             const sim_route *route = c->object;
+            if (copies_beside(s)) sim_device_begin_communication(s->base.device, copy_load(s));
             sim_flow_start(&s->flow, start, route->hops, route->count, (double)c->value, INFINITY, route->latency);
         }
     }
@@ -135,7 +149,6 @@ static bool run_head(sim_stream *s, sim_time now)
 /* When the stream must be examined next if nothing changes. */
 static sim_time next_moment(const sim_stream *s)
 {
-    double rate = rate_of(s);
     sim_time at = s->at;
     if (s->waits_on) return SIM_NEVER;
     for (uint32_t i = 0; i < s->count; i++) {
@@ -146,8 +159,8 @@ static sim_time next_moment(const sim_stream *s)
         case COMMAND_MARK:
             break;
         case COMMAND_KERNEL:
-            at = started ? later_by(s->since, duration_of(s->remaining, rate))
-                         : later_by(at, duration_of(c->value, rate));
+            at = started ? later_by(s->since, duration_of(s->remaining, rate_of(s, c)))
+                         : later_by(at, duration_of(c->value, rate_of(s, c)));
             if (at == SIM_NEVER) return SIM_NEVER;
             break;
         default:
@@ -174,6 +187,8 @@ void sim_stream_head_ended(sim_stream *s)
 {
     assert(s->count && s->started);
     s->head_done = true;
+    bool copied = command_at(s, 0)->kind == COMMAND_COPY;
+    if (copied && copies_beside(s)) sim_device_end_communication(s->base.device, copy_load(s));
     sim_stream_advance(s);
 }
 

@@ -119,7 +119,8 @@ status sim_launch(device_stream *base, device_kernel *kernel, void *const *opera
     sim_time at = submit(d), duration = sim_kernel_time(d, kernel, scalars);
     const char *what = op_name(kernel->op.kind);
     if (!d->synchronous)
-        return sim_stream_push(s, (sim_command){.kind = COMMAND_KERNEL, .what = what, .enqueued = at, .value = duration});
+        return sim_stream_push(s, (sim_command){.kind = COMMAND_KERNEL, .what = what, .enqueued = at, .value = duration,
+                                              .parts = sim_kernel_parts(kernel)});
     work(s, duration);
     sim_time begun = d->hides_launches ? at - d->launch : at;
     bool hidden = d->hides_launches && duration < d->launch; /* by its own launch */

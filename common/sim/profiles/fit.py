@@ -11,7 +11,7 @@ import json
 import subprocess
 import sys
 
-LIMITS = {"rho": (0.0, 1.0), "kappa": (1.0, 3.0), "launch_time": (0.0, 1000.0)}
+LIMITS = {"kappa": (1.0, 3.0), "launch_time": (0.0, 1000.0)}
 EFFICIENCY = (0.01, 2.0)
 ROUNDS = 6
 

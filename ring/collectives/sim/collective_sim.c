@@ -80,6 +80,13 @@ static void pass_on(const sim_members_group *g)
     }
 }
 
+/* What the calls of the group take of each GPU. */
+static sim_load load_of(const sim_members_group *g)
+{
+    const sim_rings *r = g->shared->rings;
+    return sim_price_collective(simulation_of(g)->profile, r->channels, r->bus);
+}
+
 static void on_moving(void *context)
 {
     sim_members_group *g = context;
@@ -87,7 +94,7 @@ static void on_moving(void *context)
     bool late = g->shared->members[g->base.rank].at == g->shared->at; /* as late as any other */
     present(g)->times.last_rank = late ? g->base.rank : g->shared->last;
     pass_on(g);
-    sim_device_begin_communication(device_of(g));
+    sim_device_begin_communication(device_of(g), load_of(g));
 }
 
 static status join_next(sim_members_group *g, sim_time at);
@@ -139,7 +146,7 @@ static void on_finished(void *context)
     sim_world *w = world_of(g);
     sim_time now = simulation_now(simulation_of(g));
     collective_queued *slot = present(g);
-    sim_device_end_communication(device_of(g));
+    sim_device_end_communication(device_of(g), load_of(g));
     slot->times.finished_ns = sim_to_ns(now);
     sim_collective kind = kind_of(&slot->call);
     count_traffic(&w->base.traffic, sim_group_share(g->shared, kind, bytes_of(&slot->call)),

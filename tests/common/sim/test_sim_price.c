@@ -149,6 +149,35 @@ static void operations_contend_by_class_where_the_profile_says_how(void **contex
     sim_profile_free(&p);
 }
 
+/* Blocks of the collective over the GPU's SMs, and bytes of memory per byte sent over its bandwidth: one rule for all. */
+static void collectives_take_multiprocessors_and_memory_of_a_gpu(void **context)
+{
+    (void)context;
+    static const struct {
+        const char *profile;
+        int channels;
+        double bus; /* GB/s */
+        double sms, memory;
+    } cases[] = {{"v100-pcie-32g", 1, 9, 2.0 / 80, 27.0 / 897}, {"dgx1-v100", 6, 120, 12.0 / 80, 360.0 / 900},
+                 {"dgx1-p100", 4, 72, 8.0 / 56, 216.0 / 732},   {"dgx-a100-80g", 12, 240, 24.0 / 108, 720.0 / 2039},
+                 {"dgx-h100", 18, 370, 32.0 / 132, 1110.0 / 3350}, {"titan-rtx-x2", 2, 40, 4.0 / 72, 120.0 / 672},
+                 {"cpu", 1, 10, 0, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        sim_profile *p = load(cases[i].profile);
+        sim_load found = sim_price_collective(p, cases[i].channels, cases[i].bus * SIM_GB_PER_S);
+        if (fabs(found.sms - cases[i].sms) > 1e-12 || fabs(found.memory - cases[i].memory) > 1e-12)
+            fail_msg("%s: found %g of the SMs, %g of the memory", cases[i].profile, found.sms, found.memory);
+        sim_profile_free(&p);
+    }
+    sim_load load = {.sms = 0.25, .memory = 0.5};
+    static const struct {
+        sim_parts parts;
+        double rate;
+    } rates[] = {{{1, 0.1F}, 0.75}, {{1, 1}, 0.5}, {{0.5F, 1}, 0.5}, {{1, 0.5F}, 0.75}, {{0, 1}, 0.5}, {{0, 0}, 1}};
+    for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++)
+        assert_true(fabs(sim_price_rate(load, rates[i].parts) - rates[i].rate) < 1e-6);
+}
+
 static void agents_take_from_compute_what_cores_are_missing(void **context)
 {
     (void)context;
@@ -216,6 +245,7 @@ int main(void)
         cmocka_unit_test(products_alone_run_in_tf32),
         cmocka_unit_test(hosts_have_prices_too), cmocka_unit_test(loaders_have_prices),
         cmocka_unit_test(operations_contend_by_class_where_the_profile_says_how),
+        cmocka_unit_test(collectives_take_multiprocessors_and_memory_of_a_gpu),
         cmocka_unit_test(agents_take_from_compute_what_cores_are_missing),
         cmocka_unit_test(bound_ranks_keep_their_agents_and_their_neighbors),
         cmocka_unit_test(copies_between_ranks_and_into_buckets_have_rates_of_their_own),

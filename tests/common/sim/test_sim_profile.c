@@ -13,6 +13,7 @@ static const char *const shipped[] = {"cpu",
                                       "dgx1-p100",
                                       "dgx1-v100",
                                       "dgx1-v100-4xib100",
+                                      "gce-k80",
                                       "hgx-h200",
                                       "titan-rtx-x2",
                                       "titan-rtx-x2-no-p2p",
@@ -65,6 +66,7 @@ static void figures_are_those_of_the_data_sheets(void **context)
         {"v100-sxm2-ib100", 8, 1, 1024, 15.7, 0, 900, 16},
         {"dgx1-v100-4xib100", 8, 4, 1024, 15.7, 0, 900, 32},
         {"dgx1-p100", 8, 0, 1, 10.6, 0, 732, 16},
+        {"gce-k80", 8, 0, 1, 4.37, 0, 240, 12},
         {"dgx-a100-40g", 8, 8, 1024, 19.5, 156, 1555, 40},
         {"dgx-a100-80g", 8, 8, 1024, 19.5, 156, 2039, 80},
         {"dgx-h100", 8, 8, 1024, 67, 495, 3350, 80},
@@ -195,7 +197,7 @@ static void every_assumed_constant_has_a_range(void **context)
 {
     (void)context;
     static const sim_constant choices[] = {SIM_GPU_MEMORY, SIM_SYNCHRONOUS, SIM_JITTER_RANK,
-                                           SIM_JITTER_KERNEL, SIM_PEER_OVERHEAD, SIM_RHO};
+                                           SIM_JITTER_KERNEL, SIM_PEER_OVERHEAD};
     char **names = NULL;
     size_t count = 0;
     must(sim_profile_list(&names, &count));

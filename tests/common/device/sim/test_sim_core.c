@@ -61,12 +61,12 @@ static void failed(void *context, const error_record *error)
 
 static void begin_communication(void *context)
 {
-    sim_device_begin_communication(((machine *)context)->b.devices[0]);
+    sim_device_begin_communication(((machine *)context)->b.devices[0], (sim_load){0});
 }
 
 static void end_communication(void *context)
 {
-    sim_device_end_communication(((machine *)context)->b.devices[0]);
+    sim_device_end_communication(((machine *)context)->b.devices[0], (sim_load){0});
 }
 
 static void set_cores(bench *b, int cores)

@@ -1,4 +1,4 @@
-/* What overlaps with what: communication slows compute by rho, copies share links, processes cost kappa. Times
+/* What overlaps with what: communication slows compute by what it takes of a GPU, copies share links, processes cost kappa. Times
  * in microseconds; a launch takes the host 10. */
 #include "tests/common/device/sim/bench.h"
 
@@ -19,6 +19,7 @@ typedef struct talk {
     sim_actor actor;
     device *device;
     sim_time end;
+    sim_load load;
     bool talking;
 } talk;
 
@@ -26,61 +27,77 @@ static status talk_on(void *context)
 {
     talk *t = context;
     if (t->talking)
-        sim_device_end_communication(t->device);
+        sim_device_end_communication(t->device, t->load);
     else
-        sim_device_begin_communication(t->device);
+        sim_device_begin_communication(t->device, t->load);
     t->talking = !t->talking;
     if (t->talking) sim_actor_wake(&t->actor, t->end);
     return STATUS_OK;
 }
 
-static void open_talk(bench *b, talk *t, int64_t begin_us, int64_t end_us)
+static void open_talk(bench *b, talk *t, sim_load load, int64_t begin_us, int64_t end_us)
 {
-    *t = (talk){.device = b->devices[0], .end = end_us * SIM_US};
+    *t = (talk){.device = b->devices[0], .end = end_us * SIM_US, .load = load};
     must(sim_actor_open(b->s, &t->actor, 0, "talk"));
     sim_actor_set_run(&t->actor, talk_on, t);
     sim_actor_wake(&t->actor, begin_us * SIM_US);
 }
 
-/* A kernel of 100 from 10 on; communication from 50 to 90. With rho the kernel loses rho * 40. */
-static void communication_adds_rho_of_its_time_to_the_compute_beside_it(void **context)
+/* A kernel of 100 from 10 on, of memory alone; communication from 50 to 90. It loses what that takes of the memory, for 40,
+ * and nothing to the SMs, of which it needs none. */
+static void communication_takes_its_share_of_the_memory(void **context)
 {
     (void)context;
-    static const double rhos[] = {0, 0.25, 0.5, 1};
+    static const double shares[] = {0, 0.25, 0.5, 1};
     for (int i = 0; i < 4; i++) {
         bench b;
         talk t;
         bench_open(&b, NULL, 1);
-        bench_set(b.s, SIM_RHO, rhos[i]);
         bench_start(&b);
-        open_talk(&b, &t, 50, 90);
+        open_talk(&b, &t, (sim_load){.sms = 0.9, .memory = shares[i]}, 50, 90);
         bench_launch(&b, b.streams[0], 100);
-        check_us("the end of the kernel", bench_mark_us(&b, 0, b.streams[0], 0), 110 + rhos[i] * 40);
-        check_us("the slowdown", (double)sim_mark_slowed_ns(b.streams[0], 0) / 1000, rhos[i] * 40);
+        check_us("the end of the kernel", bench_mark_us(&b, 0, b.streams[0], 0), 110 + shares[i] * 40);
+        check_us("the slowdown", (double)sim_mark_slowed_ns(b.streams[0], 0) / 1000, shares[i] * 40);
         sim_actor_close(&t.actor);
         bench_close(&b);
     }
 }
 
-/* Two transfers, 50 to 90 and 70 to 130, count as one from 50 to 130. Kernels a (10 .. 60 alone) and b (after it,
- * 40), rho 0.5: a has done 40 at 50, needs 20 more: 70. b: 30 done at 130, 10 left: 140. */
-static void overlapping_communication_slows_once(void **context)
+/* Two transfers that take a quarter each, 50 to 90 and 70 to 130. Kernels a (10 .. 60 alone) and b (after it, 40): a has
+ * done 40 at 50 and ends at 63.333; b has done 5 at 70, 15 at 90, and 25 more take 33.333. */
+static void transfers_at_the_same_time_take_their_shares_each(void **context)
 {
     (void)context;
     bench b;
     talk first, second;
     bench_open(&b, NULL, 1);
-    bench_set(b.s, SIM_RHO, 0.5);
     bench_start(&b);
-    open_talk(&b, &first, 50, 90);
-    open_talk(&b, &second, 70, 130);
+    open_talk(&b, &first, (sim_load){.memory = 0.25}, 50, 90);
+    open_talk(&b, &second, (sim_load){.memory = 0.25}, 70, 130);
     bench_launch(&b, b.streams[0], 50);
     must(device_mark(b.streams[0], 0));
     bench_launch(&b, b.streams[0], 40);
-    check_us("the end of b", bench_mark_us(&b, 0, b.streams[0], 1), 140);
-    check_us("the end of a", (double)device_mark_ns(b.streams[0], 0) / 1000, 70);
+    check_us("the end of b", bench_mark_us(&b, 0, b.streams[0], 1), 123.333);
+    check_us("the end of a", (double)device_mark_ns(b.streams[0], 0) / 1000, 63.333);
     sim_actor_close(&first.actor);
     sim_actor_close(&second.actor);
+    bench_close(&b);
+}
+
+/* 1.2 MB over PCIe at 12 GB/s take 100, and a quarter of a memory of 48 GB/s. */
+static void a_copy_engine_takes_memory_and_no_multiprocessor(void **context)
+{
+    (void)context;
+    bench b;
+    device_stream *copies;
+    bench_open(&b, "v100-pcie-32g", 1);
+    bench_set(b.s, SIM_MEMORY_BANDWIDTH, 48); /* 12 floats a nanosecond: of this 0.25 */
+    bench_start(&b);
+    must(device_stream_open(b.devices[0], DEVICE_STREAM_COPY, &copies));
+    must(device_upload(copies, NULL, NULL, DTYPE_F32, DTYPE_F32, 300000)); /* 10 to 110 */
+    bench_launch(&b, b.streams[0], 1200);                                   /* 100 alone, from 20: 67.5 are done at 110 */
+    check_us("the kernel", bench_mark_us(&b, 0, b.streams[0], 0), 110 + (100 - 90 * 0.75));
+    device_stream_close(&copies);
     bench_close(&b);
 }
 
@@ -93,11 +110,10 @@ static void a_signal_behind_a_slowed_kernel_comes_later(void **context)
     device_stream *second;
     device_fence *f;
     bench_open(&b, NULL, 1);
-    bench_set(b.s, SIM_RHO, 1);
     bench_start(&b);
     must(device_stream_open(b.devices[0], DEVICE_STREAM_COMMUNICATION, &second));
     must(device_fence_open(b.devices[0], &f));
-    open_talk(&b, &t, 50, 1050);
+    open_talk(&b, &t, (sim_load){.memory = 1}, 50, 1050);
     bench_launch(&b, b.streams[0], 100);
     must(device_stream_signal(b.streams[0], f, 1));
     must(device_stream_wait(second, f, 1));
@@ -239,8 +255,9 @@ static void jitter_is_the_same_for_the_same_seed(void **context)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(communication_adds_rho_of_its_time_to_the_compute_beside_it),
-        cmocka_unit_test(overlapping_communication_slows_once),
+        cmocka_unit_test(communication_takes_its_share_of_the_memory),
+        cmocka_unit_test(transfers_at_the_same_time_take_their_shares_each),
+        cmocka_unit_test(a_copy_engine_takes_memory_and_no_multiprocessor),
         cmocka_unit_test(a_signal_behind_a_slowed_kernel_comes_later),
         cmocka_unit_test(kappa_slows_compute_where_processes_share_a_machine),
         cmocka_unit_test(copies_share_the_links_that_they_have_in_common),
