@@ -18,7 +18,7 @@ typedef struct sim_parts {
 } sim_parts;
 sim_parts sim_price_parts(const sim_profile *p, sim_precision precision, const op_desc *op);
 
-/* What communication that moves data takes of a GPU, of its SMs and of its memory's bandwidth: 0 to 1. A kernel beside it
+/* What communication that moves data takes of a GPU, of its SMs and of its memory's bandwidth: 0 to 1. A kernel next to it
  * has the rest, of what it needs: its rate is the smaller of (1 - sms) / arithmetic and (1 - memory) / traffic, at most 1. */
 typedef struct sim_load {
     double sms, memory;

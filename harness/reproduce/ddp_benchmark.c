@@ -27,7 +27,7 @@ static status run_row(reproduction_run *r, int row, double factor, double one_gp
     double published = 1000 * published_number(&r->table, row, "seconds");
     virtual_workload w = workload_of(r, model, gpus);
     w.efficiency = factor;
-    TRY(virtual_measure(&w, &r->figures));
+    TRY(reproduction_measure(r, &w));
     char label[64];
     if (gpus == 0)
         snprintf(label, sizeof label, "%s, 1 GPU, no DDP", model);
@@ -51,7 +51,7 @@ static status run(reproduction_run *r)
         if (calibrates) {
             virtual_workload w = workload_of(r, published_text(&r->table, row, "model"), 0);
             one_gpu_ms = 1000 * published_number(&r->table, row, "seconds");
-            TRY(virtual_fit(&w, one_gpu_ms, &r->figures, &factor));
+            TRY(reproduction_fit(r, &w, one_gpu_ms, &factor));
         }
         if (calibrates || !r->calibration_only) TRY(run_row(r, row, factor, one_gpu_ms));
     }
@@ -69,5 +69,5 @@ const reproduction reproduce_ddp_benchmark = {
     .profiles = profile_name,
     .baselines = {"as on 1 GPU"},
     .calibration = "one GPU without DDP, for each model",
-    .constants = "dgx1-v100-4xib100 since f823f08",
+    .constants = "dgx1-v100-4xib100 since 60e78b8",
     .run = run};

@@ -92,9 +92,9 @@ static status run_group(reproduction_run *r, const group *g, virtual_workload w,
         if (dp && r->dp_host) workload_options(&one, " --dp-host %s", r->dp_host);
         double steps = g->samples / (g->batch * one.gpus);
         double published = published_of(&r->table, g->source, g->modes[m].name);
-        if (m == 0) TRY(virtual_fit(&one, 1000 * published / steps, &r->figures, factor));
+        if (m == 0) TRY(reproduction_fit(r, &one, 1000 * published / steps, factor));
         one.efficiency = *factor;
-        TRY(virtual_measure(&one, &r->figures));
+        TRY(reproduction_measure(r, &one));
         reproduction_cell *c =
             reproduction_add(r->report, g->row, g->modes[m].name, "s", m ? g->kind : CELL_CALIBRATED,
                              published, r->figures.step_ms * steps / 1000, m ? g->within : 0);
@@ -189,5 +189,5 @@ const reproduction reproduce_dp_vs_ddp = {
     .profiles = "titan-rtx-x2, titan-rtx-x2-no-p2p, dgx-a100-40g",
     .baselines = {"dp as a star, without Python and loader"},
     .calibration = "GPT-2 under ddp over NVLink",
-    .constants = "titan-rtx-x2, titan-rtx-x2-no-p2p and dgx-a100-40g since f823f08",
+    .constants = "titan-rtx-x2 and titan-rtx-x2-no-p2p since 60e78b8",
     .run = run};

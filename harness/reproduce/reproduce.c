@@ -136,3 +136,20 @@ void workload_options(virtual_workload *w, const char *format, ...)
     va_end(arguments);
     assert(strlen(w->options) < sizeof w->options - 1);
 }
+
+status reproduction_fit(reproduction_run *r, const virtual_workload *one_gpu, double step_ms, double *efficiency)
+{
+    status rc = virtual_fit(one_gpu, step_ms, &r->figures, efficiency);
+    if (rc != STATUS_CONFIG || r->draw == 0) return rc;
+    error_clear();
+    *efficiency = NAN;
+    return STATUS_OK;
+}
+
+status reproduction_measure(reproduction_run *r, const virtual_workload *w)
+{
+    if (!isnan(w->efficiency)) return virtual_measure(w, &r->figures);
+    virtual_figures_free(&r->figures);
+    r->figures.step_ms = r->figures.forward_ms = r->figures.backward_ms = NAN;
+    return STATUS_OK;
+}

@@ -165,6 +165,13 @@ void reproduction_note(reproduction_report *r, const char *format, ...) __attrib
 void reproduction_csv(const reproduction_report *r, text_buffer *out);
 json_t *reproduction_json(const reproduction_report *r);
 
+/* The efficiency that gives one GPU its published step (virtual_fit). NaN: a draw of constants that cannot give it, as
+ * launches alone take longer; then it is no possible one, and figures that are measured with it are NaN. */
+status reproduction_fit(reproduction_run *r, const virtual_workload *one_gpu, double step_ms, double *efficiency);
+
+/* Fills r->figures. */
+status reproduction_measure(reproduction_run *r, const virtual_workload *w);
+
 /* Appends options of `harness run`. */
 void workload_options(virtual_workload *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

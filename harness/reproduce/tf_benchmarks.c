@@ -66,11 +66,11 @@ static status run_row(reproduction_run *r, int row, double *efficiency, double *
     }
     if (gpus == 1) {
         *one_gpu_rate = published;
-        TRY(virtual_fit(&w, 1000 * batch / published, &r->figures, efficiency));
+        TRY(reproduction_fit(r, &w, 1000 * batch / published, efficiency));
     }
     if (gpus > 1 && r->calibration_only) return STATUS_OK;
     w.efficiency = *efficiency;
-    TRY(virtual_measure(&w, &r->figures));
+    TRY(reproduction_measure(r, &w));
     cell_kind kind = gpus == 1 ? CELL_CALIBRATED : is_blind(t, row) ? CELL_PREDICTED : CELL_DIRECTION;
     reproduction_cell *c = reproduction_add(r->report, label, "throughput", "images/s", kind, published,
                                             batch * gpus / r->figures.step_ms * 1000, kind == CELL_PREDICTED ? limit : 0);
@@ -100,5 +100,5 @@ const reproduction reproduce_tf_benchmarks = {
     .profiles = "dgx1-p100, gce-k80",
     .baselines = {"1 GPU times GPUs"},
     .calibration = "one GPU, for each machine, model and batch",
-    .constants = "dgx1-p100 and gce-k80 since 0000000",
+    .constants = "dgx1-p100 and gce-k80 since 60e78b8",
     .run = run};

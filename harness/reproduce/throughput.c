@@ -89,11 +89,11 @@ static status run_row(reproduction_run *r, int row, double *factor, double *one_
     virtual_workload w = workload_of(r, row, s);
     if (gpus == 1) {
         *one_gpu_rate = published;
-        TRY(virtual_fit(&w, 1000.0 * setups[s].batch / published, &r->figures, factor));
+        TRY(reproduction_fit(r, &w, 1000.0 * setups[s].batch / published, factor));
     }
     if (gpus > 1 && r->calibration_only) return STATUS_OK;
     w.efficiency = *factor;
-    status rc = virtual_measure(&w, &r->figures);
+    status rc = reproduction_measure(r, &w);
     bool cannot = rc == STATUS_CONFIG; /* the device cannot do this row: shown without a figure */
     if (rc != STATUS_OK && !cannot) return rc;
     double ours = cannot ? NAN : (double)(setups[s].batch * gpus) / r->figures.step_ms * 1000;
@@ -131,5 +131,5 @@ const reproduction reproduce_throughput = {
     .profiles = "dgx1-v100, dgx-a100-80g, v100-sxm2-ib100, dgx1-p100",
     .baselines = {"1 GPU times GPUs"},
     .calibration = "one GPU, for each source, hardware and model",
-    .constants = "dgx1-v100, dgx-a100-80g, v100-sxm2-ib100 and dgx1-p100 since f823f08",
+    .constants = "dgx1-v100, dgx-a100-80g, v100-sxm2-ib100 and dgx1-p100 since 60e78b8",
     .run = run};

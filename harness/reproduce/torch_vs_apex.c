@@ -71,7 +71,7 @@ static virtual_workload workload_of(const reproduction_run *r, int row, int vari
 static status simulate(reproduction_run *r, int row, int variant, double ms[QUANTITIES])
 {
     virtual_workload w = workload_of(r, row, variant);
-    TRY(virtual_measure(&w, &r->figures));
+    TRY(reproduction_measure(r, &w));
     ms[FORWARD] = r->figures.forward_ms;
     ms[BACKWARD] = r->figures.backward_ms;
     ms[TOTAL] = ms[FORWARD] + ms[BACKWARD];
@@ -145,8 +145,8 @@ static status anchor(reproduction_run *r)
     if (r->draw == 0) return STATUS_OK;
     fitted.draw = 0;
     fitted.efficiency = 0;
-    TRY(virtual_measure(&fitted, &r->figures));
-    return virtual_fit(&drawn, r->figures.step_ms, &r->figures, &r->efficiency);
+    TRY(reproduction_measure(r, &fitted));
+    return reproduction_fit(r, &drawn, r->figures.step_ms, &r->efficiency);
 }
 
 static status run(reproduction_run *r)
@@ -183,7 +183,7 @@ const reproduction reproduce_torch_vs_apex = {
     .profiles = SIM_DEFAULT_PROFILE,
     .baselines = {"as on 1 GPU", [NO_KAPPA] = "no kappa", [IDEAL_OVERLAP] = "ideal overlap"},
     .calibration = "1 GPU, and 2 GPUs under each policy",
-    .constants = "v100-pcie-32g since f823f08",
+    .constants = "v100-pcie-32g since 60e78b8",
     .run = run};
 
 /* ---- on GPUs ---------------------------------------------------------------------------------- */

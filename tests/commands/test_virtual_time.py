@@ -87,7 +87,7 @@ def wrong_input_is_answered_with_one_line(words, code, line):
 @test
 def every_profile_shows_where_its_constants_come_from():
     names = [line.split()[0] for line in harness("profiles").out.splitlines() if not line.startswith(" ")]
-    for name in ("v100-pcie-32g", "dgx1-v100", "dgx1-v100-4xib100", "v100-sxm2-ib100", "dgx1-p100", "dgx-a100-40g",
+    for name in ("v100-pcie-32g", "dgx1-v100", "dgx1-v100-4xib100", "v100-sxm2-ib100", "dgx1-p100", "gce-k80", "dgx-a100-40g",
                  "dgx-a100-80g", "dgx-h100", "hgx-h200", "titan-rtx-x2", "titan-rtx-x2-no-p2p", "v100-pcie-10gbe", "cpu"):
         expect(name in names, f"expected the profile {name} in {names}")
         shown = harness("profiles", name).out
@@ -256,22 +256,38 @@ def the_range_of_dataparallel_against_ddp_holds_what_was_published():
 # ---- published tables --------------------------------------------------------------------------
 
 @functools.lru_cache(maxsize=None)
+def table_and_text(name):
+    path = os.path.join(FILES.name, name + ".table.json")
+    shown = harness("reproduce", name, "--json", path, limit=300).out  # a job for every cell and draw
+    with open(path) as file:
+        return json.load(file), " ".join(shown.split())
+
+
 def table(name):
-    return harness("reproduce", name, "--json", "-").json()
+    return table_and_text(name)[0]
 
 
-@cases([(name, name, misses) for name, misses in (
-    ("torch-vs-apex", {("2 to 8 GPUs, apex", "added to backward")}), ("ddp-benchmark", set()), ("throughput", set()),
-    ("reducer-memory", set()),
-    ("dp-vs-ddp", {("GPT-2, 2 TITAN RTX", "ddp-no-p2p"), ("GPT-2, 2 TITAN RTX", "ddp-no-p2p / ddp-nvlink")}))])
-def cells_are_within_their_limits_except_documented_ones(name, misses):
+TABLES = ("torch-vs-apex", "dp-vs-ddp", "ddp-benchmark", "throughput", "tf-benchmarks", "reducer-memory")
+MISSES = {  # docs/reproduction.md explains them
+    "torch-vs-apex": {("2 to 4 GPUs, apex", "added to backward"), ("2 to 8 GPUs, apex", "added to backward"), ("4 GPUs, apex", "backward"),
+                      ("4 GPUs, apex", "total"), ("8 GPUs, apex", "backward"), ("8 GPUs, apex", "total")},
+    "dp-vs-ddp": {("GPT-2, 2 TITAN RTX", name) for name in ("ddp-no-p2p", "ddp-no-p2p / ddp-nvlink", "dp-nvlink / ddp-no-p2p")},
+    "tf-benchmarks": {(row, "throughput") for row in (
+        "DGX-1 P100, alexnet, batch 512, nccl, 8 GPUs", "GCE K80, vgg16, batch 32, ps-cpu, 8 GPUs",
+        "DGX-1 P100, vgg16, batch 32, nccl, 8 GPUs", "DGX-1 P100, vgg16, batch 64, nccl, 8 GPUs",
+        "GCE K80, alexnet, batch 512, ps-cpu, 4 GPUs", "GCE K80, alexnet, batch 512, ps-cpu, 8 GPUs",
+        "GCE K80, vgg16, batch 32, ps-cpu, 4 GPUs")}}
+REFUTED = {"dp-vs-ddp": ["GPT-2, 2 TITAN RTX: dp-nvlink is faster than ddp-no-p2p"]}
+
+
+@cases([(name, name) for name in TABLES])
+def cells_are_within_their_limits_except_documented_ones(name):
     result = table(name)
     scored = [c for c in result["cells"] if c["verdict"]]
     expect(len(scored) > 0, "no cell is scored")
     found = {(c["row"], c["quantity"]) for c in scored if c["verdict"] == "MISS"}
-    expect_equal(found, misses, "cells beyond their limits")
-    for claim in result["claims"]:
-        expect(claim["holds"], claim["claim"], claim["detail"])
+    expect_equal(found, MISSES.get(name, set()), "cells beyond their limits")
+    expect_equal([claim["claim"] for claim in result["claims"] if not claim["holds"]], REFUTED.get(name, []), "claims that do not hold")
 
 
 def distance(a, b):
@@ -286,7 +302,8 @@ def skill_of(cells):
     return 1 - beyond("ours") / beyond("null")
 
 
-@cases([("torch-vs-apex", "torch-vs-apex", 5, 3, 0.5, 1), ("throughput", "throughput", 10, 2, 0.5, 1), ("a miss that the document explains", "ddp-benchmark", 10, 0, 0.4, 0.5),
+@cases([("throughput", "throughput", 10, 2, 0.5, 1), ("ddp-benchmark", "ddp-benchmark", 10, 0, 0.5, 1),
+        ("a miss that the document explains", "torch-vs-apex", 5, 3, 0, 0.5), ("another", "tf-benchmarks", 28, 2, 0, 0.5),
         ("too few cells", "dp-vs-ddp", 2, 0, None, None), ("identities", "reducer-memory", 0, 0, None, None)])
 def skill_is_that_of_the_cells(name, scored, unscored, least, most):
     result = table(name)
@@ -294,7 +311,7 @@ def skill_is_that_of_the_cells(name, scored, unscored, least, most):
     used = [c for c in with_null if distance(c["null"], c["published"]) > 2 * c["uncertainty"]]
     expect_equal([len(used), len(with_null) - len(used)], [scored, unscored], "scored and unscored cells")
     expect(all(c["obtained"] == "predicted" and c["uncertainty"] >= 0.01 for c in with_null), "a cell that was fitted, or is sure")
-    shown = harness("reproduce", name).out
+    shown = table_and_text(name)[1]
     if not scored:
         expect(skill is None and "Skill" not in shown, "no null model", shown)
         return
@@ -331,7 +348,7 @@ def constants_at(commit, name):
 
 @test
 def constants_are_those_of_the_commit_that_the_table_names():
-    for name in ("torch-vs-apex", "ddp-benchmark", "throughput", "dp-vs-ddp"):
+    for name in TABLES[:-1]:
         text = table(name)["skill"]["constants"]
         profiles, commit = text.rsplit(" since ", 1)
         if subprocess.run(["git", "-C", os.environ.get("SOURCE_DIR", "."), "cat-file", "-e", commit]).returncode != 0:
@@ -343,13 +360,13 @@ def constants_are_those_of_the_commit_that_the_table_names():
 @test
 def the_program_still_prints_the_snapshots_in_results_reproduce():
     root = os.environ.get("SOURCE_DIR", os.getcwd())
-    for name in ("torch-vs-apex", "ddp-benchmark", "throughput", "dp-vs-ddp", "reducer-memory"):
+    for name in TABLES:
         with open(os.path.join(root, "results/reproduce", name + ".json")) as file:
             found, kept = table(name), json.load(file)
             expect_equal([found["cells"], found["skill"]], [kept["cells"], kept["skill"]], name)
 
 
-@cases([(name, name) for name in ("torch-vs-apex", "ddp-benchmark", "throughput", "dp-vs-ddp", "reducer-memory")])
+@cases([(name, name) for name in TABLES])
 def a_figure_lies_between_its_limits(name):
     cells = [c for c in table(name)["cells"] if c["ours"] is not None]
     for c in cells:
@@ -406,7 +423,7 @@ def whatif_writes_the_same_figures_to_csv_and_json():
         expect_equal(row["tree_step_s"] == "", point["tree_step_s"] is None, "a tree's step")
     path = FILES.name + "/points.csv"
     shown = harness(*words, "--csv", path).out
-    expect("weak-scaling efficiency: " in shown and len(open(path).read().splitlines()) == 1 + len(points), "a file in addition to the table", shown)
+    expect("weak-scaling efficiency: " in shown.lower() and len(open(path).read().splitlines()) == 1 + len(points), "a file in addition to the table", shown)
 
 
 @test

@@ -231,30 +231,28 @@ void sim_device_leave(device *d, sim_listener *listener)
     if (*at) *at = listener->next;
 }
 
-/* Streams advance to the current time at the old speed, then look ahead at the new one. */
-static void set_communicating(sim_device *d, int count, sim_load load)
+/* Streams advance to the current time at the old speed, then look ahead at the new one. Advancing may begin other
+ * transfers. */
+static void change_communication(sim_device *d, int by, sim_load load)
 {
-    bool ends_or_begins = (d->communicating == 0) != (count == 0);
-    bool changes = !d->synchronous && (load.sms != d->load.sms || load.memory != d->load.memory);
+    bool changes = !d->synchronous && (load.sms > 0 || load.memory > 0);
     for (sim_stream *s = d->streams; s && changes; s = s->next) sim_stream_advance(s);
-    d->communicating = count;
-    d->load = load;
-    if (ends_or_begins) sim_core_changed(d);
+    d->communicating += by;
+    d->load = d->communicating == 0 ? (sim_load){0}
+                                    : (sim_load){d->load.sms + by * load.sms, d->load.memory + by * load.memory};
+    if (d->communicating == 0 || d->communicating == by) sim_core_changed(d);
     for (sim_stream *s = d->streams; s && changes; s = s->next) sim_stream_advance(s);
 }
 
-void sim_device_begin_communication(device *base, sim_load load)
+void sim_device_begin_communication(device *d, sim_load load)
 {
-    sim_device *d = (sim_device *)base;
-    set_communicating(d, d->communicating + 1, (sim_load){d->load.sms + load.sms, d->load.memory + load.memory});
+    change_communication((sim_device *)d, 1, load);
 }
 
-void sim_device_end_communication(device *base, sim_load load)
+void sim_device_end_communication(device *d, sim_load load)
 {
-    sim_device *d = (sim_device *)base;
-    assert(d->communicating > 0);
-    sim_load left = {d->load.sms - load.sms, d->load.memory - load.memory};
-    set_communicating(d, d->communicating - 1, d->communicating == 1 ? (sim_load){0} : left);
+    assert(((sim_device *)d)->communicating > 0);
+    change_communication((sim_device *)d, -1, load);
 }
 
 void sim_device_spend_launch(device *d)

@@ -90,7 +90,7 @@ static bool run_wait(sim_stream *s, const sim_command *c, sim_time start)
     return true;
 }
 
-/* A copy engine works beside the kernels of the compute stream. */
+/* A copy engine works next to the kernels of the compute stream. */
 static bool copies_beside(const sim_stream *s)
 {
     return s->base.role == DEVICE_STREAM_COPY;
@@ -186,9 +186,9 @@ void sim_stream_advance(void *context)
 void sim_stream_head_ended(sim_stream *s)
 {
     assert(s->count && s->started);
-    s->head_done = true;
     bool copied = command_at(s, 0)->kind == COMMAND_COPY;
     if (copied && copies_beside(s)) sim_device_end_communication(s->base.device, copy_load(s));
+    s->head_done = true;
     sim_stream_advance(s);
 }
 
