@@ -6,6 +6,9 @@
 
 #include <stdbool.h>
 
+/* "; all-reduce: ring, shm" where a job of the run has one: the algorithm, and the library that carries the tensors. */
+void report_all_reduce(const json_t *result, text_buffer *out);
+
 /* How a figure is written; NaN is "-". */
 typedef enum cell_format {
     CELL_TIME,

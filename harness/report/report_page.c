@@ -439,6 +439,7 @@ static void append_section(const json_t *result, int section, text_buffer *out)
     if (!is_sweep(result)) {
         append_lead(result, out);
         report_workload(json_object_get(result, "workload"), &text);
+        report_all_reduce(result, &text);
         text_append(out, "<p class=\"workload\"><bdi>");
         svg_escape(out, text.data ? text.data : "");
         text_append(out, "</bdi></p>\n");

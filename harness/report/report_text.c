@@ -325,6 +325,18 @@ static void algorithm_line(const json_t *job, text_buffer *out)
                 own ? "the library's choice" : algorithm);
 }
 
+void report_all_reduce(const json_t *result, text_buffer *out)
+{
+    size_t i;
+    json_t *job;
+    json_array_foreach(json_object_get(result, "jobs"), i, job)
+    {
+        if (!report_text_at(job, "collective")[0]) continue;
+        text_append(out, "; all-reduce: %s, %s", report_text_at(job, "algorithm"), report_text_at(job, "collective"));
+        return;
+    }
+}
+
 /* Operations that a library of the device refused. */
 static void fallback_lines(const json_t *job, text_buffer *out)
 {

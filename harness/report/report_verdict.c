@@ -79,10 +79,13 @@ static void context_lines(const json_t *result, text_buffer *out)
     char line[MOST_TEXT];
     const json_t *jobs = json_object_get(result, "jobs"), *last = json_array_get(jobs, json_array_size(jobs) - 1);
     double ranks = report_number_at(last, "world_size");
-    snprintf(line, sizeof line, "%s%s, %s, %.0f %s rank%s, batch %.0f per rank",
+    text_buffer algorithm = {0};
+    report_all_reduce(result, &algorithm);
+    snprintf(line, sizeof line, "%s%s, %s, %.0f %s rank%s, batch %.0f per rank%s",
              json_is_true(json_object_get(result, "stopped_early")) ? "Stopped early on request: " : "", report_text_at(result, "workload.model"),
              report_text_at(result, "workload.data"), ranks, report_text_at(last, "device"), ranks == 1 ? "" : "s",
-             report_number_at(result, "workload.batch_per_rank"));
+             report_number_at(result, "workload.batch_per_rank"), algorithm.data ? algorithm.data : "");
+    text_free(&algorithm);
     append_cut(line, out);
     if (json_is_true(json_object_get(result, "simulated"))) {
         snprintf(line, sizeof line, "SIMULATED on %s: times are modeled, not measured; memory is exact.",

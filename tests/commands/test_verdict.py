@@ -60,6 +60,13 @@ def tables_follow_with_verbose_and_are_always_in_the_json():
 
 # ---- its figures -------------------------------------------------------------------------------
 
+@cases([("ring", ["--algorithm", "ring"], "; all-reduce: ring, shm"), ("two-shot", ["--algorithm", "two-shot"], "; all-reduce: two-shot, shm"),
+        ("no ring", ["--mode", "ps"], "batch 4 per rank")])
+def its_first_line_names_the_algorithm_and_what_carries_it(words, end):
+    result, _ = run(*LENET, *words)
+    expect(result.out.splitlines()[0].endswith(end), "the first line", result)
+
+
 @test
 def its_figures_are_those_of_the_json():
     result, found = run(*LENET, "--repeat", "3")
