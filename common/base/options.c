@@ -184,8 +184,8 @@ static status parse_option(option_binding *bindings, size_t count, int argc, cha
     binding->given |= bit_of(binding, o);
     if (o->level == OPTION_KEY) binding->moved |= bit_of(binding, o);
     if (o->type == OPTION_FLAG) {
-        if (equals) return fail(STATUS_USAGE, "--%s: expected no value, got '%s'", o->name, equals + 1);
-        return set_value(binding, o, negated ? "no" : "yes");
+        if (equals && negated) return fail(STATUS_USAGE, "--no-%s: expected no value, got '%s'", o->name, equals + 1);
+        return set_value(binding, o, equals ? equals + 1 : negated ? "no" : "yes");
     }
     const char *value = equals ? equals + 1 : *at + 1 < argc ? argv[++*at] : NULL;
     if (value) return set_value(binding, o, value);

@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 typedef enum option_type {
-    OPTION_FLAG,     /* bool; --name and --no-name */
+    OPTION_FLAG,     /* bool; --name and --no-name, or --name=yes and --name=no */
     OPTION_INT,      /* int64_t within [low, high] */
     OPTION_DOUBLE,   /* double within [low, high] */
     OPTION_TEXT,     /* const char *, borrowed from argv or from the table */

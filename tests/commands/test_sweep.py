@@ -121,6 +121,19 @@ def options_of_one_engine_are_left_out_for_the_other():
 
 
 @test
+def a_flag_is_varied_over_yes_and_no():
+    with folder() as path:
+        result = sweep(path, *VIRTUAL, "--vary", "bucket-view=yes,no", "--mode", "ring")
+        expect_equal(result.code, 0, "exit code", result)
+        expect_equal([line.split()[0] for line in result.out.splitlines()[1:3]], ["yes", "no"], "points", result)
+        views = {}
+        for name in runs_in(path):
+            with open(os.path.join(path, "runs", name), encoding="utf-8") as file:
+                views[name[:10]] = json.load(file)["configuration"]["bucket-view"]
+        expect_equal(views, {"point-0000": "yes", "point-0001": "no"}, "the flag of each run")
+
+
+@test
 def a_run_that_fails_is_recorded_and_the_others_go_on():
     with folder() as path:
         result = sweep(path, *VIRTUAL, "--vary", "gpus=2,9,4", "--mode", "ring")  # the machine has 8 GPUs

@@ -128,6 +128,17 @@ static void last_of_repeated_options_holds(void **context)
     assert_false(f.train.verbose);
 }
 
+static void a_flag_takes_yes_and_no(void **context)
+{
+    (void)context;
+    static const char *const argv[] = {"--verbose=yes", "--shuffle=yes", "--shuffle=no"};
+    fixture f;
+    start(&f);
+    assert_int_equal(parse(&f, 3, argv), STATUS_OK);
+    assert_true(f.train.verbose);
+    assert_false(f.train.shuffle);
+}
+
 typedef struct refusal {
     const char *word, *next, *message;
 } refusal;
@@ -147,7 +158,8 @@ static const refusal refusals[] = {
     {"--epochs", "-1", "--epochs: expected an integer of at least 0, got '-1'"},
     {"--lr", "fast", "--lr: expected a number of at least 0, got 'fast'"},
     {"--drop", "1.5", "--drop: expected a number from 0 to 1, got '1.5'"},
-    {"--shuffle=yes", NULL, "--shuffle: expected no value, got 'yes'"},
+    {"--shuffle=true", NULL, "--shuffle: expected one of no, yes, got 'true'"},
+    {"--no-shuffle=yes", NULL, "--no-shuffle: expected no value, got 'yes'"},
     {"--device", "cuda", "--device: expected one of reference, cpu, got 'cuda'"},
     {"--bucket-cap", "25Q",
      "--bucket-cap: expected a size of at most 1 PiB such as 4096, 4K, 25MiB or 1GB, got '25Q'"},
@@ -338,6 +350,7 @@ int main(void)
         cmocka_unit_test(defaults_come_from_the_table),
         cmocka_unit_test(every_form_is_understood),
         cmocka_unit_test(last_of_repeated_options_holds),
+        cmocka_unit_test(a_flag_takes_yes_and_no),
         cmocka_unit_test(bad_input_gets_one_clear_line),
         cmocka_unit_test(options_are_set_from_text),
         cmocka_unit_test(values_are_written_in_the_words_of_the_command_line),
