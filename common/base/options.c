@@ -184,7 +184,8 @@ static status parse_option(option_binding *bindings, size_t count, int argc, cha
     binding->given |= bit_of(binding, o);
     if (o->level == OPTION_KEY) binding->moved |= bit_of(binding, o);
     if (o->type == OPTION_FLAG) {
-        if (equals && negated) return fail(STATUS_USAGE, "--no-%s: expected no value, got '%s'", o->name, equals + 1);
+        if (equals && negated)
+            return fail(STATUS_USAGE, "--no-%s: expected no value, got '%s'", o->name, equals + 1);
         return set_value(binding, o, equals ? equals + 1 : negated ? "no" : "yes");
     }
     const char *value = equals ? equals + 1 : *at + 1 < argc ? argv[++*at] : NULL;

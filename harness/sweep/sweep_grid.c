@@ -165,6 +165,22 @@ static bool has_option(const sweep *s, const char *name)
     return false;
 }
 
+/* Options that no run of a sweep has: outputs that all runs would write to one file, and --plan. */
+static status refuse_outputs(const run_config *c)
+{
+    const struct {
+        const char *name;
+        bool given;
+    } outputs[] = {{"json", c->run.json},
+                   {"report", c->run.report},
+                   {"trace", c->run.trace},
+                   {"save", c->checkpoint.save},
+                   {"plan", c->run.plan}};
+    for (size_t i = 0; i < sizeof outputs / sizeof outputs[0]; i++)
+        if (outputs[i].given) return fail(STATUS_USAGE, "sweep: unexpected option --%s", outputs[i].name);
+    return STATUS_OK;
+}
+
 status sweep_check(sweep *s)
 {
     int policy = axis_named(s, "policy");
@@ -189,8 +205,7 @@ status sweep_check(sweep *s)
         status rc = configure(s, p, &config);
         if (rc == STATUS_OK && config->run.mode >= ENGINE_COUNT)
             rc = fail(STATUS_USAGE, "sweep: --mode: expected one engine per run, as in --mode ps,ring");
-        if (rc == STATUS_OK && (config->run.json || config->run.plan))
-            rc = fail(STATUS_USAGE, "sweep: unexpected option --%s", config->run.json ? "json" : "plan");
+        if (rc == STATUS_OK) rc = refuse_outputs(config);
         free(config);
         /* A combination of values that cannot run is a failure of that point, which the table shows. */
         if (rc == STATUS_USAGE || rc == STATUS_SYSTEM) return rc;

@@ -229,6 +229,11 @@ def two_sweeps_never_share_a_folder():
         ("an empty value", ["--vary", "gpus=2,,4"], "gpus=2,,4"),
         ("the same option twice", ["--vary", "gpus=2,4", "--vary", "gpus=8"], "gpus"),
         ("several engines in one run", ["--mode", "both", "--vary", "gpus=2,4"], "--mode"),
+        ("a result", ["--vary", "gpus=2,4", "--mode", "ring", "--json", "out"], "unexpected option --json"),
+        ("a page", ["--vary", "gpus=2,4", "--mode", "ring", "--report", "out.html"], "unexpected option --report"),
+        ("a trace", ["--vary", "gpus=2,4", "--mode", "ring", "--trace", "out.json"], "unexpected option --trace"),
+        ("a checkpoint", ["--device", "cpu", "--vary", "gpus=2,4", "--mode", "ring", "--save", "out"], "unexpected option --save"),
+        ("a plan", ["--vary", "gpus=2,4", "--mode", "ring", "--plan"], "unexpected option --plan"),
         ("too many rounds", ["--vary", "gpus=2,4", "--repeat", "0"], "--repeat")])
 def wrong_words_are_refused_before_anything_runs(words, part):
     with folder() as path:
