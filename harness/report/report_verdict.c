@@ -5,6 +5,7 @@
 
 #include "common/net/link.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,8 +30,9 @@ static void append_sentence(const char *text, text_buffer *out)
     text_append(out, "%s\n", text);
 }
 
-/* Appends the text in lines of at most COLUMNS; each but the first is indented. A longer word is cut. */
-static void append_wrapped(const char *text, text_buffer *out)
+/* Appends the text in at most so many lines of at most COLUMNS; each but the first is indented. What does not fit is left out,
+ * and a longer word is cut. */
+static void append_lines(const char *text, int most, text_buffer *out)
 {
     enum { INDENT = 2 };
     int used = 0;
@@ -40,6 +42,7 @@ static void append_wrapped(const char *text, text_buffer *out)
         while (at[length] == ' ' && at[length + 1] == '%') length += 1 + (int)strcspn(at + length + 1, " "); /* "95 %" */
         int shown = length;
         if (!first && used + 1 + length > COLUMNS) {
+            if (--most == 0) break;
             text_append(out, "\n%*s", INDENT, "");
             used = INDENT;
             first = true;
@@ -53,11 +56,9 @@ static void append_wrapped(const char *text, text_buffer *out)
     text_append(out, "\n");
 }
 
-/* One line, its end cut off where it is longer. */
-static void append_cut(const char *text, text_buffer *out)
+static void append_wrapped(const char *text, text_buffer *out)
 {
-    if (strlen(text) <= COLUMNS) text_append(out, "%s\n", text);
-    else text_append(out, "%.*s...\n", COLUMNS - 3, text);
+    append_lines(text, INT_MAX, out);
 }
 
 static const json_t *job_named(const json_t *result, const char *name)
@@ -81,16 +82,18 @@ static void context_lines(const json_t *result, text_buffer *out)
     double ranks = report_number_at(last, "world_size");
     text_buffer algorithm = {0};
     report_all_reduce(result, &algorithm);
-    snprintf(line, sizeof line, "%s%s, %s, %.0f %s rank%s, batch %.0f per rank%s",
-             json_is_true(json_object_get(result, "stopped_early")) ? "Stopped early on request: " : "", report_text_at(result, "workload.model"),
-             report_text_at(result, "workload.data"), ranks, report_text_at(last, "device"), ranks == 1 ? "" : "s",
-             report_number_at(result, "workload.batch_per_rank"), algorithm.data ? algorithm.data : "");
+    snprintf(line, sizeof line, "%s: %s, %.0f parameters, %s, %.0f %s rank%s, batch %.0f per rank%s%s",
+             report_text_at(result, "workload.model"), report_text_at(result, "workload.input"),
+             report_number_at(result, "workload.parameters"), report_text_at(result, "workload.data"), ranks,
+             report_text_at(last, "device"), ranks == 1 ? "" : "s", report_number_at(result, "workload.batch_per_rank"),
+             algorithm.data ? algorithm.data : "",
+             json_is_true(json_object_get(result, "stopped_early")) ? "; stopped early" : "");
     text_free(&algorithm);
-    append_cut(line, out);
+    append_lines(line, 2, out);
     if (json_is_true(json_object_get(result, "simulated"))) {
         snprintf(line, sizeof line, "SIMULATED on %s: times are modeled, not measured; memory is exact.",
                  report_text_at(last, "profile"));
-        append_cut(line, out);
+        append_lines(line, 1, out);
     }
     if (json_is_true(json_object_get(result, "emulated"))) {
         net_link link;
@@ -99,7 +102,7 @@ static void context_lines(const json_t *result, text_buffer *out)
             net_link_format(&link, shown, sizeof shown);
         error_clear();
         snprintf(line, sizeof line, "EMULATED network, paced to %s; all times are of it.", shown);
-        append_cut(line, out);
+        append_lines(line, 1, out);
     }
 }
 

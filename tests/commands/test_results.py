@@ -146,14 +146,17 @@ def a_model_given_or_by_default_is_the_same_workload():
 
 
 VIRTUAL = ["--device", "sim", "--gpus", "2", "--batch", "4", "--steps", "1"]
-RESNET = "resnet18: images of 3x224x224 with 1000 classes, 11689512 parameters, synthetic, batch 4 per rank, sgd, seed 1"
+RESNET = "resnet18: images of 3x224x224 with 1000 classes, 11689512 parameters, synthetic, "
+WORKLOAD_END = "batch 4 per rank, sgd, seed 1"
 BERT = "bert: sequences of 128 tokens out of 8192 with masked targets, "
 
 
-@cases([("a run", ["run", "-v", *VIRTUAL], RESNET), ("its plan", ["run", *VIRTUAL, "--plan"], RESNET),
-        ("whatif", ["whatif", "--gpus", "2", "--batch", "4"], RESNET),
-        ("tokens", ["run", "-v", *VIRTUAL, "--model", "bert"], BERT),
-        ("features", ["run", "-v", *WINE, "--gpus", "2"], "wine_mlp: 13 features with 3 classes, 1091 parameters, wine, ")])
+@cases([("a run", ["run", *VIRTUAL], RESNET + "2 sim ranks, batch 4 per rank; all-reduce: "),
+        ("its tables", ["run", "-v", *VIRTUAL], RESNET + WORKLOAD_END),
+        ("its plan", ["run", *VIRTUAL, "--plan"], RESNET + WORKLOAD_END),
+        ("whatif", ["whatif", "--gpus", "2", "--batch", "4"], RESNET + WORKLOAD_END),
+        ("tokens", ["run", *VIRTUAL, "--model", "bert"], BERT),
+        ("features", ["run", *WINE, "--gpus", "2"], "wine_mlp: 13 features with 3 classes, 1091 parameters, wine, ")])
 def the_first_line_states_the_model_its_input_classes_and_parameters(words, line):
     result = harness(*words)
     expect_equal(result.code, 0, "exit code", result)

@@ -62,9 +62,20 @@ def tables_follow_with_verbose_and_are_always_in_the_json():
 
 @cases([("ring", ["--algorithm", "ring"], "; all-reduce: ring, shm"), ("two-shot", ["--algorithm", "two-shot"], "; all-reduce: two-shot, shm"),
         ("no ring", ["--mode", "ps"], "batch 4 per rank")])
-def its_first_line_names_the_algorithm_and_what_carries_it(words, end):
+def it_begins_with_the_workload_the_ranks_and_the_all_reduce(words, end):
     result, _ = run(*LENET, *words)
-    expect(result.out.splitlines()[0].endswith(end), "the first line", result)
+    first = line_of(result, "")
+    workload = "lenet: images of 1x28x28 with 10 classes, 61706 parameters, synthetic, 2 cpu ranks"
+    expect_equal(first.partition(", batch 4 per rank")[0], workload, "the first sentence", result)
+    expect(first.endswith(end), "its end", result)
+
+
+@cases([(model, model) for model in ("bert_large", "gpt2_medium", "vgg16", "toy")])
+def the_workload_takes_at_most_two_lines_and_its_end_is_there(model):
+    result, _ = run("--model", model, "--batch", "1", "--steps", "1", "--gpus", "16", "--device", "sim:dgx1-v100-4xib100",
+                    "--mode", "ring")
+    expect(not result.out.splitlines()[2].startswith("  "), "two lines at most", result)
+    expect(line_of(result, "").endswith(", 16 sim ranks, batch 1 per rank; all-reduce: ring, sim"), "the first sentence", result)
 
 
 @test
@@ -97,7 +108,9 @@ def its_figures_are_those_of_the_json():
 def the_slower_engine_is_found_and_named():
     slow, found = run("--model", "resnet50", "--steps", "2", "--gpus", "8", "--device", "sim:dgx1-v100")
     expect_equal((found["verdict"]["faster"], found["verdict"]["over"], found["verdict"]["low"]), ("ring", "virtual time", None), "verdict")
-    expect("ring (ddp) trains 2.4" in slow.out and "--policy ps=sync --servers 8" in slow.out, "what to try next", slow)
+    factor = f"ring (ddp) trains {found['verdict']['factor']:.3f} times as fast as ps (dp)"
+    expect(2 < found["verdict"]["factor"] < 3 and factor in slow.out, factor, slow)
+    expect("--policy ps=sync --servers 8" in slow.out, "what to try next", slow)
 
 
 @test
