@@ -1,6 +1,7 @@
 /* What a sweep shows (harness/sweep, its table as JSON): curves over one option, heat maps over two, and the
  * map of who wins. */
 #include "harness/report/figures.h"
+#include "harness/report/significance.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -356,6 +357,26 @@ const report_figure figure_sweep_heat = {
 
 enum { WIN_X, WIN_Y, WINNER, FACTOR, NEXT, WIN_COLOR };
 
+/* In virtual time a run has no spread. */
+static bool is_measured(const json_t *sweep)
+{
+    size_t i;
+    json_t *point;
+    json_array_foreach(json_object_get(sweep, "points"), i, point)
+    {
+        if (!json_is_true(json_object_get(point, "simulated"))) return true;
+    }
+    return false;
+}
+
+static void append_spread(const json_t *sweep, text_buffer *out)
+{
+    double rounds = report_number_at(sweep, "rounds");
+    if (!is_measured(sweep) || !(rounds < SIGNIFICANCE_LEAST_ROUNDS)) return;
+    text_append(out, " %s decide the colors; %d runs or more of each point show which differences are real.",
+                rounds > 1 ? "Medians of few runs" : "Single runs", SIGNIFICANCE_LEAST_ROUNDS);
+}
+
 static json_t *collect_winners(const json_t *sweep)
 {
     json_t *points = collect_grid(sweep), *table = figure_table();
@@ -403,18 +424,22 @@ static json_t *collect_winners(const json_t *sweep)
                     wins, figure_rows(table));
     }
     text_append(&summary, ".");
+    append_spread(sweep, &summary);
     figure_summary(table, &summary);
     json_decref(points);
     return table;
 }
 
-/* The factor at the centers of the cells; NaN: none. */
-static double factor_at(const json_t *table, const grid *g, int i, int j)
+/* The logarithm of the factor at the center of a cell, negative where `winner` does not win; NaN: none. */
+static double factor_at(const json_t *table, const grid *g, const char *winner, int i, int j)
 {
-    for (size_t r = 0; r < figure_rows(table); r++)
-        if (place_of(&g->x, figure_label(table, r, WIN_X)) == i &&
-            place_of(&g->y, figure_label(table, r, WIN_Y)) == j)
-            return log(figure_number(table, r, FACTOR));
+    for (size_t r = 0; r < figure_rows(table); r++) {
+        if (place_of(&g->x, figure_label(table, r, WIN_X)) != i ||
+            place_of(&g->y, figure_label(table, r, WIN_Y)) != j)
+            continue;
+        double size = log(figure_number(table, r, FACTOR));
+        return strcmp(figure_label(table, r, WINNER), winner) == 0 ? size : -size;
+    }
     return NAN;
 }
 
@@ -424,17 +449,17 @@ static double crossing(double a, double b, double level)
     return (a < level) != (b < level) ? (level - a) / (b - a) : NAN;
 }
 
-/* Lines of one factor between the centers of cells: marching squares (Lorensen and Cline, 1987, in two
- * dimensions). */
-static void draw_contour(const json_t *table, const grid *g, double factor, svg *s)
+/* Lines of one factor of one winner between the centers of cells: marching squares (Lorensen and Cline, 1987,
+ * in two dimensions). */
+static void draw_contour(const json_t *table, const grid *g, const char *winner, double factor, svg *s)
 {
     double level = log(factor);
     for (int j = 0; j + 1 < g->y.count; j++)
         for (int i = 0; i + 1 < g->x.count; i++) {
-            double corner[4] = {factor_at(table, g, i, j), factor_at(table, g, i + 1, j),
-                                factor_at(table, g, i + 1, j + 1), factor_at(table, g, i, j + 1)};
             static const double from[4][2] = {{0, 0}, {1, 0}, {1, 1}, {0, 1}};
-            double at[4][2];
+            double corner[4], at[4][2];
+            for (int c = 0; c < 4; c++)
+                corner[c] = factor_at(table, g, winner, i + (int)from[c][0], j + (int)from[c][1]);
             int found = 0;
             if (isnan(corner[0] + corner[1] + corner[2] + corner[3])) continue;
             for (int e = 0; e < 4; e++) {
@@ -489,7 +514,7 @@ static void draw_winners(const json_t *table, svg *s)
     for (int numbers = 0; numbers < 2; numbers++) { /* over the lines, and these over the cells */
         for (size_t r = 0; r < figure_rows(table); r++) draw_cell(table, &g, r, numbers, s);
         for (size_t f = 0; !numbers && f < sizeof factors / sizeof factors[0]; f++)
-            draw_contour(table, &g, factors[f], s);
+            for (size_t k = 0; k < count; k++) draw_contour(table, &g, keys[k].name, factors[f], s);
     }
     draw_frame(s, &g, true);
     s->height = g.top + g.height * g.y.count + 40;
@@ -500,6 +525,6 @@ const report_figure figure_sweep_winners = {.name = "sweep-winners",
                                             .reading =
                                                 "The color is the fastest scheme, the number how many times "
                                                 "as fast it is as the next one; lines connect equal "
-                                                "factors of 1.1, 1.5, 2, 3, 5 and 10.",
+                                                "factors of one scheme: 1.1, 1.5, 2, 3, 5 and 10.",
                                             .collect = collect_winners,
                                             .draw = draw_winners};

@@ -99,7 +99,9 @@ static void append_table(const report_figure *f, const json_t *table, text_buffe
     for (size_t c = 0; c < figure_columns(table); c++) {
         if (!is_shown(table, c)) continue;
         const char *name = figure_column_text(table, c, "name");
-        text_append(out, "<th scope=\"col\">%s</th>", name[0] ? name : "job");
+        text_append(out, "<th scope=\"col\">");
+        svg_escape(out, name[0] ? name : "job");
+        text_append(out, "</th>");
     }
     text_append(out, "</tr></thead><tbody>\n");
     for (size_t r = 0; r < shown; r++) {
@@ -231,7 +233,13 @@ static void append_best(const json_t *sweep, text_buffer *out)
                 svg_value(rate, sizeof rate, CELL_RATE, report_number_at(sweep, path)));
     if (!isnan(report_number_at(best, "factor")))
         text_append(out, ", %.2f times the next", report_number_at(best, "factor"));
-    text_append(out, "%s", strcmp(report_text_at(best, "verdict"), "not shown") == 0 ? " (not shown)." : ".");
+    const char *verdict = report_text_at(best, "verdict");
+    bool open = verdict[0] && strcmp(verdict, "shown") != 0 && strcmp(verdict, "virtual") != 0;
+    if (open && strcmp(verdict, "not shown") == 0)
+        text_append(out, " (not shown)");
+    else if (open)
+        text_append(out, " (not shown: %s)", verdict);
+    text_append(out, ".");
 }
 
 /* Between ps and ring it is the verdict's. */

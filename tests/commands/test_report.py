@@ -365,6 +365,65 @@ def a_sweep_is_a_page_with_the_map_of_who_wins():
         expect_equal(browser.evaluate("document.querySelectorAll('svg.wide .mark').length"), 3, "marks")
 
 
+def crafted_sweep(name, rates, verdict=None, rounds=1, x="link", links=("1Gbit/s", "10Gbit/s")):
+    """The folder of a sweep over x, gpus and mode whose rates are those of rates[gpus][x] = (ps, ring); none is virtual."""
+    points = [{"values": {x: link, "gpus": gpus, "mode": mode}, "runs": rounds, "simulated": False, "emulated": False, "failure": None,
+               "samples_per_s": {"median": rate, "low": None, "high": None}, "step_s": {"median": 1.0, "low": None, "high": None}}
+              for gpus, row in rates.items() for link, pair in zip(links, row) for mode, rate in zip(("ps", "ring"), pair)]
+    best = max(range(len(points)), key=lambda i: points[i]["samples_per_s"]["median"])
+    table = {"schema_version": 1, "vary": [x, "gpus", "mode"], "rounds": rounds, "points": points, "loss_over_time": None,
+             "best": {"row": best, "next_row": 0, "factor": 1.5, "rounds": rounds, **({"verdict": verdict} if verdict else {})}}
+    os.makedirs(at(name), exist_ok=True)
+    with open(at(name + "/table.json"), "w", encoding="utf-8") as file:
+        json.dump(table, file)
+    return at(name)
+
+
+EVEN = {"2": ((100.0, 150.0), (100.0, 150.0)), "8": ((100.0, 150.0), (100.0, 150.0))}
+
+
+@test
+def hostile_names_in_a_sweep_are_shown_and_not_run():
+    name = "<b id=inj>link</b><script>alert(1)</script>"
+    report(crafted_sweep("hostile-sweep", EVEN, x=name, links=("1", "2")), "-o", at("hostile-sweep.html"))
+    with Browser() as browser:
+        browser.open(at("hostile-sweep.html"))
+        expect_equal(browser.complaints(), [], "console and requests")
+        expect_equal(browser.evaluate("document.querySelectorAll('#inj').length"), 0, "elements from names")
+        expect_equal(browser.evaluate("document.scripts.length"), 1, "scripts")
+        heads = browser.evaluate("Array.from(document.querySelectorAll('th')).map(h => h.textContent)")
+        expect(name in heads, "the name is not shown", heads)
+
+
+@cases([("shown", "shown", 8, "."), ("virtual", "virtual", 1, "."), ("not shown", "not shown", 8, " (not shown)."),
+        ("too few rounds", "too few rounds", 7, " (not shown: too few rounds).")])
+def the_heading_of_a_sweep_says_whether_it_is_shown(verdict, rounds, end):
+    report(crafted_sweep("heading", EVEN, verdict, rounds), "-o", at("heading.html"))
+    with Browser() as browser:
+        browser.open(at("heading.html"))
+        text = browser.evaluate("document.querySelector('h1').textContent")
+        expect(text.endswith("1.50 times the next" + end), "heading", text)
+        few = "Single runs decide" if rounds == 1 else "Medians of few runs decide"
+        said = browser.evaluate("document.querySelector('#s1-sweep-winners svg desc').textContent")
+        expect((few in said) == (rounds < 8) and ("decide" in said) == (rounds < 8), f"description after {rounds} rounds", said)
+
+
+@test
+def lines_of_equal_factors_part_the_cells_of_different_winners():
+    report(crafted_sweep("contours", {"2": ((220.0, 100.0), (100.0, 220.0)), "8": ((220.0, 100.0), (100.0, 220.0))}), "-o", at("contours.html"))
+    report(crafted_sweep("one-winner", {"2": ((100.0, 220.0), (100.0, 220.0)), "8": ((100.0, 220.0), (100.0, 220.0))}), "-o", at("one.html"))
+    with Browser() as browser:
+        browser.open(at("one.html"))
+        expect_equal(browser.evaluate("document.querySelectorAll('#s1-sweep-winners svg.wide .contour').length"), 0, "lines in one region")
+        browser.open(at("contours.html"))
+        lines, cells = browser.evaluate("""['.contour', 'rect[data-v]'].map(q => Array.from(document.querySelectorAll('#s1-sweep-winners svg.wide ' + q))
+          .map(e => e.getBBox()).map(b => [b.x, b.width]))""")
+        border = max(x for x, _ in cells)
+        sides = [x < border for x, _ in lines]
+        expect_equal([len(lines), sum(sides)], [6, 3], "lines of 1.1, 1.5 and 2, and those left of the border", lines)
+        expect(all(width < 0.01 for _, width in lines), "lines between columns are upright", lines)
+
+
 @test
 def a_sweep_over_policies_shows_loss_against_time():
     sweep = harness("sweep", "--vary", "policy=sync,async", "--mode", "ps", "--gpus", "2", "--model", "lenet", "--data", "synthetic", "--steps", "12",
