@@ -329,7 +329,7 @@ status compare_paths(const char *a, const char *b, json_t **out)
     if (rc == STATUS_OK && !definition_a && !definition_b)
         rc = compare_runs(a, b, list);
     else if (rc == STATUS_OK)
-        rc = json_equal(definition_a, definition_b)
+        rc = definition_a && definition_b && sweep_is_same(definition_a, definition_b)
                  ? compare_sweeps(&sweep_a, &sweep_b, list)
                  : fail(STATUS_CONFIG, "compare: expected the same sweep in %s and %s", a, b);
     if (rc == STATUS_OK && json_array_size(list) == 0)

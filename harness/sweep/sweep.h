@@ -6,12 +6,13 @@
  * one file in the sweep's folder, whole or not at all; a sweep that is started again runs only what has no
  * valid file.
  *
- *   DIR/sweep.json                  what is varied; a later start must be the same sweep, but may have more
- * rounds DIR/runs/point-P-round-R.json   the result of a run (docs/results.md) DIR/table.json medians,
- * intervals and failures of all points
+ *   DIR/sweep.json                   what is varied, and by which program; a later start must be the same
+ *                                    sweep, but may have more rounds
+ *   DIR/runs/point-P-round-R.json    the result of a run (docs/results.md)
+ *   DIR/table.json                   medians, intervals and failures of all points
  *
- * The files of this folder, in the order of the flow: sweep_grid.c (the points), sweep_run.c (the runs),
- * sweep_table.c and sweep_loss.c (what they show). */
+ * The files of this folder, in the order of the flow: sweep_grid.c (the points), sweep_program.c (what runs
+ * them), sweep_run.c (the runs), sweep_table.c and sweep_loss.c (what they show). */
 #ifndef HARNESS_SWEEP_SWEEP_H
 #define HARNESS_SWEEP_SWEEP_H
 
@@ -75,6 +76,14 @@ status sweep_is_virtual(const sweep *s, int point, bool *out);
  */
 status sweep_order(const sweep *s, int round, int *order);
 
+/* sweep_program.c: the program that a point runs, and the hashes (XXH3, hexadecimal) of the bytes of all of
+ * them: an array, a new reference. STATUS_UNAVAILABLE: one cannot be read. */
+const char *sweep_program(const sweep *s, int point);
+status sweep_programs(const sweep *s, json_t **out);
+
+/* Whether the definitions of two sweeps vary the same options, whichever programs ran them. */
+bool sweep_is_same(const json_t *a, const json_t *b);
+
 /* "DIR/runs/point-0003-round-000.json". Returns `buffer`. */
 char *sweep_file(const sweep *s, int point, int round, char *buffer, size_t size);
 
@@ -82,7 +91,7 @@ char *sweep_file(const sweep *s, int point, int round, char *buffer, size_t size
 json_t *sweep_result(const sweep *s, int point, int round);
 
 /* Makes the folder, or finds that of the same sweep; *lock is to be closed at the end. STATUS_CONFIG: it
- * holds another sweep, or another process uses it. STATUS_CANNOT_CREATE. */
+ * holds another sweep or the results of another build, or another process uses it. STATUS_CANNOT_CREATE. */
 status sweep_open_folder(const sweep *s, int *lock);
 
 typedef struct sweep_outcome {

@@ -259,7 +259,8 @@ json_t *sweep_result(const sweep *s, int point, int round)
     return NULL;
 }
 
-static json_t *definition(const sweep *s)
+/* `programs` is taken over. */
+static json_t *definition(const sweep *s, json_t *programs)
 {
     json_t *axes = json_array(), *words = json_array();
     for (int i = 0; i < s->axis_count; i++) {
@@ -269,7 +270,32 @@ static json_t *definition(const sweep *s)
         json_array_append_new(axes, json_pack("{s:s, s:o}", "option", s->axes[i].name, "values", values));
     }
     for (int i = 0; i < s->word_count; i++) json_array_append_new(words, json_string(s->words[i]));
-    return json_pack("{s:i, s:o, s:o}", "schema_version", 1, "vary", axes, "options", words);
+    return json_pack("{s:i, s:o, s:o, s:o}", "schema_version", 1, "vary", axes, "options", words, "programs",
+                     programs);
+}
+
+bool sweep_is_same(const json_t *a, const json_t *b)
+{
+    return json_equal(json_object_get(a, "vary"), json_object_get(b, "vary")) &&
+           json_equal(json_object_get(a, "options"), json_object_get(b, "options"));
+}
+
+/* Whether the folder whose sweep.json is `path`, with the definition `before`, goes on with `now`. */
+static status check_definition(const sweep *s, const char *path, const json_t *before, const json_t *now)
+{
+    if (!before)
+        return access(path, F_OK) == 0 ? fail(STATUS_DATA, "%s: expected the definition of a sweep", path)
+                                       : STATUS_OK;
+    if (!sweep_is_same(now, before))
+        return fail(STATUS_CONFIG,
+                    "%s: expected the sweep that was started in this folder (%s), got another one", s->folder,
+                    path);
+    if (!json_equal(json_object_get(now, "programs"), json_object_get(before, "programs")))
+        return fail(STATUS_CONFIG,
+                    "%s: expected the program that started this sweep (%s), got another build; "
+                    "use another folder (-o DIR)",
+                    s->folder, path);
+    return STATUS_OK;
 }
 
 status sweep_read(const char *folder, json_t **definition, sweep *out)
@@ -332,14 +358,10 @@ status sweep_open_folder(const sweep *s, int *lock)
     snprintf(path, sizeof path, "%s/runs", s->folder);
     status rc = make_folder(path);
     snprintf(path, sizeof path, "%s/sweep.json", s->folder);
-    json_t *now = definition(s), *before = json_load_file(path, 0, NULL);
-    if (rc == STATUS_OK && !now) rc = no_memory();
-    if (rc == STATUS_OK && before && !json_equal(now, before))
-        rc = fail(STATUS_CONFIG,
-                  "%s: expected the sweep that was started in this folder (%s), got another one", s->folder,
-                  path);
-    if (rc == STATUS_OK && !before && access(path, F_OK) == 0)
-        rc = fail(STATUS_DATA, "%s: expected the definition of a sweep", path);
+    json_t *programs = NULL, *now = NULL, *before = json_load_file(path, 0, NULL);
+    if (rc == STATUS_OK) rc = sweep_programs(s, &programs);
+    if (rc == STATUS_OK && !(now = definition(s, programs))) rc = no_memory();
+    if (rc == STATUS_OK) rc = check_definition(s, path, before, now);
     if (rc == STATUS_OK && !before) rc = output_json(json_incref(now), path);
     json_decref(now);
     json_decref(before);

@@ -72,7 +72,7 @@ static status start(running *r, int point, int round)
         pid_t parent = getpid();
         c.pid = fork();
         if (c.pid == 0) {
-            become_run(r, s->builds ? sweep_value(s, point, 0) : "/proc/self/exe", words, c.errors, parent);
+            become_run(r, sweep_program(s, point), words, c.errors, parent);
             _exit(127);
         }
         if (c.pid < 0) rc = fail_errno(STATUS_SYSTEM, "a process for a run");

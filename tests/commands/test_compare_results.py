@@ -1,7 +1,9 @@
 """harness compare A B: what is shown, what is not, and what the exit code says."""
 import json
 import os
+import shutil
 import stat
+import subprocess
 import sys
 import tempfile
 
@@ -168,6 +170,34 @@ def a_build_that_is_twice_as_slow_is_found():
 @long_test
 def a_build_that_is_twice_as_slow_is_found_five_times_of_five():
     find_the_slow_build(5)
+
+
+@test
+def a_build_that_was_built_anew_does_not_get_the_old_results():
+    with folder() as path:
+        slow = slowed(path)
+        words = ["compare", "--builds", PROGRAM, slow, "--repeat", "2", "-o", os.path.join(path, "kept"), "--", "--mode", "ring",
+                 "--device", "sim:dgx1-v100", "--model", "resnet18", "--steps", "4"]
+        expect_equal(harness(*words).code, 0, "exit code")
+        expect_equal(harness(*words).code, 0, "the same programs")
+        with open(slow, "a", encoding="utf-8") as file:
+            file.write("# again\n")
+        result = harness(*words)
+        expect_equal((result.code, len(result.lines())), (78, 1), "another program", result)
+
+
+@test
+def sweeps_of_two_programs_are_compared():
+    with folder() as path:
+        copy = os.path.join(path, "harness")
+        shutil.copy(PROGRAM, copy)
+        with open(copy, "ab") as file:
+            file.write(b"rebuilt")
+        words = ["--device", "sim:dgx1-v100", "--model", "resnet18", "--steps", "4", "--vary", "gpus=2,4", "--mode", "ring"]
+        for program, side in ((PROGRAM, "a"), (copy, "b")):
+            subprocess.run([program, "sweep", *words, "-o", os.path.join(path, side)], capture_output=True, check=True)
+        result = harness("compare", path + "/a", path + "/b", "--json", "-")
+        expect_equal(result.code, 0, "exit code", result)
 
 
 @cases([("one side", ["a.json"], 64, "two files"), ("no such file", ["/no/a.json", "/no/b.json"], 65, "/no/a.json"),

@@ -3,11 +3,13 @@ import collections
 import json
 import os
 import re
+import shutil
 import signal
+import subprocess
 import tempfile
 import time
 
-from program import Run, SLOWER, Watch, harness
+from program import PROGRAM, Run, SLOWER, Watch, harness
 from tap import cases, expect, expect_equal, main, test
 
 VIRTUAL = ["--device", "sim:dgx1-v100", "--model", "resnet18", "--steps", "4"]
@@ -221,6 +223,22 @@ def two_sweeps_never_share_a_folder():
             expect("another sweep is running" in second.err, "the reason", second)
             run.kill(run.pid, signal.SIGTERM)
             run.wait(120)
+
+
+@test
+def results_of_another_build_are_not_taken_over():
+    with folder() as path:
+        program, out = os.path.join(path, "harness"), os.path.join(path, "out")
+        words = [program, "sweep", *VIRTUAL, "--vary", "gpus=2,4", "--mode", "ring", "-o", out]
+        shutil.copy(PROGRAM, program)
+        run = subprocess.run(words, capture_output=True, text=True, check=False)
+        expect_equal(run.returncode, 0, "exit code", run.stderr)
+        expect_equal(subprocess.run([*words, "--repeat", "2"], capture_output=True, check=False).returncode, 0, "the same program")
+        with open(program, "ab") as file:
+            file.write(b"rebuilt")
+        run = subprocess.run(words, capture_output=True, text=True, check=False)
+        expect_equal(run.returncode, 78, "another program", run.stderr)
+        expect("got another build" in run.stderr, "the reason", run.stderr)
 
 
 @cases([("no axis", ["--mode", "ring"], "--vary"),

@@ -1,0 +1,51 @@
+/* Which programs a sweep runs: results of another build are not mixed with theirs. */
+#include "harness/sweep/sweep.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+const char *sweep_program(const sweep *s, int point)
+{
+    return s->builds ? sweep_value(s, point, 0) : "/proc/self/exe";
+}
+
+static status hash_file(const char *path, uint64_t *out)
+{
+    struct stat about;
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0 || fstat(file, &about) != 0) {
+        status rc = fail_errno(STATUS_UNAVAILABLE, "%s", path);
+        if (file >= 0) close(file);
+        return rc;
+    }
+    size_t bytes = (size_t)about.st_size;
+    void *at = bytes ? mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, file, 0) : NULL;
+    status rc = at == MAP_FAILED ? fail_errno(STATUS_UNAVAILABLE, "%s", path) : STATUS_OK;
+    if (rc == STATUS_OK) *out = XXH3_64bits(at, bytes);
+    if (rc == STATUS_OK && at) munmap(at, bytes);
+    close(file);
+    return rc;
+}
+
+status sweep_programs(const sweep *s, json_t **out)
+{
+    int count = s->builds ? s->points : 1;
+    *out = json_array();
+    status rc = *out ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the sweep");
+    for (int i = 0; i < count && rc == STATUS_OK; i++) {
+        uint64_t hash = 0;
+        char text[24];
+        rc = hash_file(sweep_program(s, i), &hash);
+        snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);
+        if (rc == STATUS_OK && json_array_append_new(*out, json_string(text)) != 0)
+            rc = fail(STATUS_SYSTEM, "no memory for the sweep");
+    }
+    if (rc == STATUS_OK) return rc;
+    json_decref(*out);
+    *out = NULL;
+    return rc;
+}
