@@ -1,3 +1,4 @@
+#include "common/base/program.h"
 #include "common/data/decoders.h"
 #include "common/data/dataset_impl.h"
 
@@ -12,8 +13,10 @@ static const char *const folders[] = {PSRING_SOURCE_DATA, PSRING_INSTALLED_DATA}
 
 static status find_wine(char *path, size_t size)
 {
-    for (int i = 0; i < 2; i++) {
-        snprintf(path, size, "%s/wine_data.csv", folders[i]);
+    char program[PATH_MAX];
+    program_folder(program);
+    for (int i = 0; i < 3; i++) {
+        snprintf(path, size, "%s%s/wine_data.csv", i < 2 ? folders[i] : program, i < 2 ? "" : "/../share/psring");
         if (access(path, R_OK) == 0) return STATUS_OK;
     }
     return fail(STATUS_DATA, "data set wine: no wine_data.csv in %s or %s; name the file with --data wine:FILE",

@@ -1,4 +1,5 @@
 /* Where profiles lie, and the top level of their files. */
+#include "common/base/program.h"
 #include "common/base/text.h"
 #include "common/sim/profile_impl.h"
 
@@ -12,7 +13,7 @@
 
 /* Set by the build: the source tree's folder, and where `install` puts its files. */
 static const char *const folders[] = {PSRING_SOURCE_PROFILES, PSRING_INSTALLED_PROFILES};
-enum { FOLDERS = 3 }; /* the third is the user's */
+enum { FOLDERS = 4 }; /* the third is that of an installation that was moved, the last the user's */
 
 status sim_profile_user_folder(char *path, size_t size)
 {
@@ -29,7 +30,13 @@ status sim_profile_user_folder(char *path, size_t size)
 /* "" where there is no such folder. */
 static const char *folder_number(int index, char *buffer, size_t size)
 {
-    if (index < FOLDERS - 1) return folders[index];
+    char program[PATH_MAX];
+    if (index < FOLDERS - 2) return folders[index];
+    if (index == FOLDERS - 2) {
+        program_folder(program);
+        snprintf(buffer, size, "%s/../share/psring/profiles", program);
+        return buffer;
+    }
     if (sim_profile_user_folder(buffer, size) == STATUS_OK) return buffer;
     error_clear();
     return "";

@@ -1,6 +1,8 @@
 /* Files of labs and students. */
 #include "harness/labs/grader.h"
 
+#include "common/base/program.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -16,11 +18,8 @@ enum { MOST_FILE = 1 << 20 };
 
 status grader_data_folder(char out[PATH_MAX])
 {
-    char program[PATH_MAX - 64], path[PATH_MAX + 32];
-    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
-    program[length > 0 ? length : 0] = 0;
-    char *slash = strrchr(program, '/');
-    if (slash) *slash = 0;
+    char program[PATH_MAX], path[PATH_MAX + 32];
+    program_folder(program);
     /* Next to the program, as in autograder.zip; an installation, wherever it was moved; where it was built.
      */
     for (int i = 0; i < 3; i++) {

@@ -228,7 +228,8 @@ stage build bash -c configure_and_build || exit 1
 # for at run time: those of PYTHON's wheels, or of the machine.
 pack_programs() { # folder
     local file library
-    mkdir -p "$1/bin" "$1/tests" "$1/libraries" || return
+    mkdir -p "$1/bin" "$1/tests" "$1/libraries" "$1/share/psring/profiles" || return
+    cp common/data/sets/wine_data.csv "$1/share/psring/" && cp common/sim/profiles/*.json "$1/share/psring/profiles/" || return
     cp "$build"/bin/harness "$build"/bin/bench_ops "$1/bin/" && cp "$tests"/test_cuda_* "$tests/bench_cuda" "$1/tests/" || return
     # A program looks for the module in its own folder.
     if [ -e "$build/lib/libpsring_cuda.so" ]; then cp "$build/lib/libpsring_cuda.so" "$1/bin/" || return; fi

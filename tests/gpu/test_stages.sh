@@ -22,6 +22,9 @@ check() { # name, then a command that must succeed
 mkdir -p "$work/repo/tests/gpu" "$work/repo/tests/support" "$work/build/bin" "$work/build/tests" "$work/bin" "$work/results"
 cp "$root"/tests/gpu/run.sh "$root"/tests/gpu/record.py "$work/repo/tests/gpu/"
 cp "$root"/tests/support/provenance.py "$work/repo/tests/support/"
+mkdir -p "$work/repo/common/data/sets" "$work/repo/common/sim/profiles"
+cp "$root/common/data/sets/wine_data.csv" "$work/repo/common/data/sets/"
+cp "$root/common/sim/profiles/cuda.json" "$work/repo/common/sim/profiles/"
 run="$work/repo/tests/gpu/run.sh"
 stand_in() { # file, then what it does after noting its call
     local file=$1; shift
@@ -121,6 +124,6 @@ cp /bin/true "$work/build/bin/bench_ops"
 cp /bin/true "$work/build/tests/bench_cuda"
 find "$work/build/tests" -name 'test_cuda_*' -exec cp /bin/true {} ';'
 call --pack "$work/packed"
-packed() { [ $code -eq 0 ] && [ "$(cat "$work/packed/packed")" = abc123 ] && [ -x "$work/packed/bin/harness" ] && "$work/packed/tests/test_cuda_device"; }
+packed() { [ $code -eq 0 ] && [ "$(cat "$work/packed/packed")" = abc123 ] && [ -x "$work/packed/bin/harness" ] && [ -r "$work/packed/share/psring/wine_data.csv" ] && [ -r "$work/packed/share/psring/profiles/cuda.json" ] && "$work/packed/tests/test_cuda_device"; }
 check "programs are packed to be taken along" packed
 exit $failed

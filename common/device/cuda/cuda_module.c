@@ -1,5 +1,7 @@
 #include "common/device/cuda/cuda_module.h"
 
+#include "common/base/program.h"
+
 #include <dlfcn.h>
 #include <limits.h>
 #include <stdio.h>
@@ -19,10 +21,7 @@ static bool find_file(char *path, size_t size)
         snprintf(path, size, "%s", named);
         return true;
     }
-    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
-    program[length > 0 ? length : 0] = '\0';
-    char *slash = strrchr(program, '/');
-    if (slash) *slash = '\0';
+    program_folder(program);
     for (int i = 0; i < 2; i++) {
         snprintf(path, size, "%s%s/%s", program, folders[i], file_name);
         if (access(path, R_OK) == 0) return true;

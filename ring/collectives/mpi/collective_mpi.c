@@ -3,6 +3,7 @@
  * gathers the members' descriptions, since MPI itself may hang or mix data where ranks disagree. */
 #include "ring/collectives/collective_impl.h"
 #include "ring/collectives/mpi/mpi_module.h"
+#include "common/base/program.h"
 #include "ring/collectives/pieces.h"
 
 #include <dlfcn.h>
@@ -386,10 +387,7 @@ static void mpi_group_close(collective_group *group)
 static void *open_module(void)
 {
     char program[PATH_MAX], path[PATH_MAX + 64];
-    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
-    program[length > 0 ? length : 0] = '\0';
-    char *slash = strrchr(program, '/');
-    if (slash) *slash = '\0';
+    program_folder(program);
     static const char *const places[] = {"%s/libpsring_mpi.so", "%s/../lib/psring/libpsring_mpi.so"};
     for (int i = 0; i < 2; i++) {
         snprintf(path, sizeof path, i == 0 ? places[0] : places[1], program);
