@@ -39,8 +39,6 @@ static void place_unit(param_shards *s, const nn_model *m, int unit, int line, p
         if (s->unit_of[i] != unit) continue;
         pieces[i] = (piece){*end, m->params[i].elements};
         *end += round_up(m->params[i].elements, line);
-        u->keeps = s->config.keeps == PARAM_KEEP_ALL ||
-                   (s->config.keeps == PARAM_KEEP_ROOT && m->params[i].unit == NN_NONE);
         u->elements += m->params[i].elements;
     }
     u->whole.count = round_up(*end - u->whole.offset, (int64_t)line * s->config.ranks);
@@ -119,7 +117,7 @@ static status place_gathered(param_shards *s, const nn_program *p, unit_span *co
                 .bytes = spans[pass][u].first < 0 ? 0 : unit->whole.count * size,
                 .first = spans[pass][u].first < 0 ? 0 : gathered_from(s, p, pass, u, spans[pass]),
                 .last = spans[pass][u].last};
-        if (!unit->keeps || spans[PARAM_FORWARD][u].first < 0 || spans[PARAM_BACKWARD][u].first < 0) continue;
+        if (!s->config.keeps || spans[PARAM_FORWARD][u].first < 0 || spans[PARAM_BACKWARD][u].first < 0) continue;
         ranges[u].last = ranges[n + u].last;
         ranges[n + u].bytes = 0;
     }
@@ -127,7 +125,7 @@ static status place_gathered(param_shards *s, const nn_program *p, unit_span *co
     s->gathered_elements = bytes / size;
     for (int u = 0; u < n; u++)
         for (int pass = 0; pass < PARAM_PASSES; pass++) {
-            bool kept = pass == PARAM_BACKWARD && s->units[u].keeps && spans[PARAM_FORWARD][u].first >= 0;
+            bool kept = pass == PARAM_BACKWARD && s->config.keeps && spans[PARAM_FORWARD][u].first >= 0;
             int64_t offset = ranges[(kept ? 0 : pass * n) + u].offset / size;
             s->units[u].gathered[pass] = spans[pass][u].first < 0 && !kept ? -1 : offset;
         }

@@ -32,10 +32,8 @@ enum { PARAM_FORWARD, PARAM_BACKWARD, PARAM_PASSES };
 typedef struct param_shards_config {
     param_sharding stage;
     int rank, ranks;
-    int keeps; /* param_keep: gathered parameters that stay from the forward pass to the backward pass */
+    bool keeps; /* gathered parameters stay from the forward pass to the backward pass */
 } param_shards_config;
-
-typedef enum param_keep { PARAM_KEEP_NONE, PARAM_KEEP_ROOT, PARAM_KEEP_ALL } param_keep;
 
 /* Offsets and counts are elements. */
 typedef struct param_unit {
@@ -47,7 +45,6 @@ typedef struct param_unit {
     int64_t gathered[PARAM_PASSES], gradients; /* where the whole unit is placed; -1: not used */
     int uses[PARAM_PASSES];                    /* how many of its parameters the pass uses */
     int position[PARAM_PASSES];                /* in `order` below */
-    bool keeps;
 } param_unit;
 
 typedef struct param_shards {

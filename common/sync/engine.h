@@ -167,7 +167,7 @@ typedef struct sync_requirements {
     bool each_pass;           /* need() and release() in the forward pass and in the backward pass; else need() in the
                                * forward pass */
     param_sharding sharding;  /* what of the state is cut among the ranks */
-    param_keep keeps;         /* gathered parameters that stay from the forward pass to the backward pass */
+    bool keeps;               /* gathered parameters that stay from the forward pass to the backward pass */
     bool updates_in_front;    /* on a staged copy: parameters are updated by the device in front of it */
     const char *unrecorded;   /* why its passes cannot be recorded (sync_recorder); NULL: in device memory they can */
     const char *virtual_only; /* why real devices cannot run it, as an error's text; NULL: they can */

@@ -178,7 +178,7 @@ static const option_effect table[] = {
     {"save save-every load", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
     /* ---- ring ---- */
     {"bucket-cap-mb first-bucket-mb message-size order launch broadcast-buffers bucket-view allreduce-fp32 predivide collective "
-     "algorithm collective-table find-unused-parameters static-graph comm-hook powersgd-rank powersgd-start join",
+     "algorithm collective-table find-unused-parameters static-graph comm-hook powersgd-rank powersgd-start join reshard",
      NO_ENGINE | PS, ALL, EFFECT_REFUSED, "--mode ring or both"},
     {"bucket-cap-mb", RING, RUNS, EFFECT_CHANGES, SETTING("later.limit")},
     {"message-size", RING, RUNS, EFFECT_CHANGES, SETTING("later.limit")},
@@ -202,6 +202,8 @@ static const option_effect table[] = {
     {"powersgd-start", RING, REAL, EFFECT_CHANGES, HASH},
     {"powersgd-start", RING, SIM, EFFECT_CHANGES, STEP},
     {"join", RING, RUNS, EFFECT_CHANGES, SETTING("join")},
+    {"reshard", RING, RUNS, EFFECT_CHANGES, SETTING("reshard")},
+    {"reshard", RING, PLAN, EFFECT_CHANGES, CLASSES},
     {"bucket-cap-mb first-bucket-mb message-size order launch broadcast-buffers allreduce-fp32 predivide collective algorithm "
      "collective-table find-unused-parameters static-graph powersgd-start join",
      RING, PLAN, EFFECT_NOTHING, SAME_MEMORY},

@@ -238,7 +238,7 @@ status ring_release(sync_engine *base, int param)
     ring_engine *e = ring_of(base);
     const param_shards *s = shards_of(e);
     ring_unit *u = &e->shards.units[s->unit_of[param]];
-    bool stays = e->shards.pass == PARAM_FORWARD && s->units[s->unit_of[param]].keeps;
+    bool stays = e->shards.pass == PARAM_FORWARD && s->config.keeps && s->units[s->unit_of[param]].uses[PARAM_BACKWARD] > 0;
     if (--u->left > 0 || !u->present || stays) return STATUS_OK;
     u->present = false;
     count_gathered(e, s->unit_of[param], ledger_release);

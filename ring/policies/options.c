@@ -62,6 +62,9 @@ static const option options[] = {
     {"join", OPTION_CHOICE, AT(join), .initial = "none", .choices = join_choices, .level = OPTION_RARE,
      .help = "a rank without data contributes zeros; the mean is over the world or over the ranks that have "
              "data"},
+    {"reshard", OPTION_CHOICE, AT(reshard), .initial = "policy", .choices = yes_no_choices, .level = OPTION_KEY,
+     .help = "zero3: parameters of a unit are dropped after the forward pass and gathered again for the backward "
+             "pass (policy: yes)"},
 };
 
 const option_table ring_option_table = {"Ring engine", options, sizeof options / sizeof options[0]};
@@ -198,6 +201,9 @@ status ring_settings_resolve(const ring_options *o, int divide, const char *poli
         .sharding = row->sharding,
     };
     if (s->sharding != PARAM_SHARD_NONE) TRY(check_sharded(o));
+    if (s->sharding != PARAM_SHARD_ALL && o->reshard != RING_CHOICE_POLICY)
+        return refuse("reshard", "expected --policy zero3, whose parameters are cut");
+    s->keeps = o->reshard == RING_CHOICE_NO;
     if (s->sharding != PARAM_SHARD_NONE) s->bucket_view = true;
     if (divide != SHARED_DIVIDE_POLICY) s->divide_before = divide == SHARED_DIVIDE_BEFORE;
     if (o->broadcast_buffers != RING_CHOICE_POLICY)
@@ -266,4 +272,5 @@ void ring_settings_write(const ring_settings *s, text_buffer *out)
                 s->find_unused, s->static_graph, ring_hooks[s->hook].name, s->wire_fp32, s->powersgd_rank);
     text_append(out, "powersgd_start=%lld\njoin=%s\ncollective=%s\nalgorithm=%s\n", (long long)s->powersgd_start,
                 join_choices[s->join], s->collective, collective_algorithm_names[s->algorithm]);
+    if (s->sharding == PARAM_SHARD_ALL) text_append(out, "reshard=%d\n", !s->keeps);
 }

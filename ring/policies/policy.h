@@ -76,6 +76,7 @@ typedef struct ring_options {
     int hook; /* ring_hook */
     int64_t powersgd_rank, powersgd_start;
     int join; /* ring_join */
+    int reshard; /* ring_choice */
 } ring_options;
 
 extern const option_table ring_option_table;
@@ -89,7 +90,7 @@ typedef struct ring_settings {
     double predivide; /* before the sum, where divide_before is false; the rest after it */
     bool bucket_view, find_unused, static_graph;
     param_sharding sharding;
-    param_keep keeps;
+    bool keeps; /* gathered parameters stay from the forward pass to the backward pass */
     ring_hook hook;
     bool wire_fp32; /* gradients are sent and summed in float32, float64 ones too */
     int powersgd_rank;

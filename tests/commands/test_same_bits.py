@@ -120,7 +120,7 @@ def sync_and_the_two_shot_ring_are_bit_identical_on_images(ranks):
 LENET = ["--mode", "ring", "--model", "lenet", *REAL, "--steps", "10", "--threads", "1", "--optimizer", "adam"]
 
 
-@cases([(f"{policy}, {what}", policy, words) for policy in ("zero1", "zero2", "zero3") for what, words in (
+@cases([(f"{policy}, {what}", policy, words) for policy in ("zero1", "zero2", "zero3", "zero3:reshard=no") for what, words in (
     ("2 ranks", ["--gpus", "2"]),
     ("3 ranks by two-shot", ["--gpus", "3", "--algorithm", "two-shot"]),
     ("reference", ["--gpus", "3", "--algorithm", "two-shot", "--device", "reference", "--steps", "3"]),

@@ -185,6 +185,23 @@ static void stages_move_the_bytes_of_their_collectives(void **state)
     }
 }
 
+static void parameters_that_are_kept_for_the_backward_pass_are_gathered_once(void **state)
+{
+    (void)state;
+    const shard_case once = {"lenet", 3, "--algorithm ring --reshard no", 0, 0, false, 0}, twice = {"lenet", 3, "--algorithm ring", 0, 0, false, 0};
+    result kept, dropped;
+    run(&once, "zero3", 0, &kept);
+    run(&twice, "zero3", 0, &dropped);
+    for (int r = 0; r < once.world; r++) {
+        assert_true(kept.hash[r] == dropped.hash[r]);
+        assert_int_equal(kept.after[r].bytes_sent - kept.before[r].bytes_sent, 2 * 4 * kept.padded / once.world * (once.world - 1));
+        assert_true(peak(&kept, r, LEDGER_GATHERED) > peak(&dropped, r, LEDGER_GATHERED));
+        assert_int_equal(kept.memory[r].classes[LEDGER_GATHERED].current, 0);
+    }
+    free(kept.values);
+    free(dropped.values);
+}
+
 static int64_t sent_by_all(const result *r, int world)
 {
     int64_t sum = 0;
@@ -218,6 +235,7 @@ int main(void)
         cmocka_unit_test(with_clipping_every_stage_equals_ddp_to_rounding),
         cmocka_unit_test(a_stage_holds_its_shards_to_the_byte),
         cmocka_unit_test(stages_move_the_bytes_of_their_collectives),
+        cmocka_unit_test(parameters_that_are_kept_for_the_backward_pass_are_gathered_once),
         cmocka_unit_test(a_server_on_every_rank_moves_the_bytes_of_zero1_and_gives_its_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
