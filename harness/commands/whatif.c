@@ -2,15 +2,18 @@
  * run`. */
 #include "harness/commands/commands.h"
 
+#include "harness/run/option_effects.h"
 #include "harness/run/output.h"
 #include "harness/sim/whatif.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct whatif_options {
     const char *profile, *gpus, *policy, *json, *csv;
+    double step_ms, samples_per_s;
 } whatif_options;
 
 #define FIELD(name) offsetof(whatif_options, name)
@@ -21,6 +24,10 @@ static const option option_list[] = {
      .help = "8,16,64 or 8,16,...,4096"},
     {"policy", OPTION_TEXT, FIELD(policy), .argument = "LIST", .initial = "ddp",
      .help = "of the ring or the parameter server, see `harness policies`; with keys: ddp:order=ready,sync"},
+    {"step-ms", OPTION_DOUBLE, FIELD(step_ms), .argument = "MS", .high = 1e9,
+     .help = "the measured step of one GPU with this workload, instead of the profile's efficiencies"},
+    {"samples-per-s", OPTION_DOUBLE, FIELD(samples_per_s), .argument = "N", .high = 1e12,
+     .help = "the same as a measured throughput of one GPU"},
     {"json", OPTION_TEXT, FIELD(json), .argument = "FILE",
      .help = "write JSON there; -: to stdout, without the table"},
     {"csv", OPTION_TEXT, FIELD(csv), .argument = "FILE",
@@ -39,7 +46,8 @@ typedef struct whatif_setup {
 /* What one job has and a table of many has not. */
 static status refuse_options_of_one_job(const run_config *c)
 {
-    static const char *const names[] = {"mode", "plan", "trace", "trace-steps"};
+    static const char *const names[] = {"mode",   "plan",   "trace",  "trace-steps",
+                                        "report", "repeat", "verbose"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (options_given(&c->bindings[0], names[i]))
             return fail(STATUS_USAGE,
@@ -84,6 +92,14 @@ static status read_words(whatif_setup *s, const command_line *line, whatif_quest
     q->words = s->words;
     q->word_count = s->word_count;
     q->has_length = options_given(&c->bindings[0], "steps") || options_given(&c->bindings[0], "epochs");
+    if (s->options.step_ms > 0 && s->options.samples_per_s > 0)
+        return fail(STATUS_USAGE, "--samples-per-s: unexpected with --step-ms");
+    if ((s->options.step_ms > 0 || s->options.samples_per_s > 0) &&
+        options_given(&c->bindings[0], "efficiency"))
+        return fail(STATUS_USAGE,
+                    "--efficiency: unexpected with a measured step of one GPU, which determines it");
+    q->step_ms = s->options.step_ms;
+    if (s->options.samples_per_s > 0) q->step_ms = 1e3 * (double)c->data.batch / s->options.samples_per_s;
     q->slow_rank = c->shared.slow ? atoi(c->shared.slow) : -1;
     return refuse_options_of_one_job(c);
 }
@@ -99,6 +115,34 @@ static status find_profile(const whatif_setup *s, whatif_question *q)
         return fail(STATUS_USAGE, "--device: expected sim:PROFILE, got %s", c->run.device);
     q->profile = run_config_profile(c);
     return STATUS_OK;
+}
+
+/* On stderr, which options do nothing here: judged by the first policy, as in `run`. */
+static status note_effects(const whatif_setup *s, const whatif_question *q)
+{
+    int engine;
+    char device[4200], gpus[16];
+    TRY(engine_of_policy(q->policies[0], &engine));
+    snprintf(device, sizeof device, "sim:%s", q->profile);
+    snprintf(gpus, sizeof gpus, "%d", q->gpus[q->size_count - 1]);
+    char *own[] = {(char *)"--mode",   (char *)engine_table[engine]->name,
+                   (char *)"--policy", (char *)q->policies[0],
+                   (char *)"--device", device,
+                   (char *)"--gpus",   gpus};
+    enum { OWN = sizeof own / sizeof own[0] };
+    run_config *config = calloc(1, sizeof *config);
+    char **words = calloc((size_t)s->word_count + OWN + 1, sizeof *words);
+    status rc =
+        config && words ? run_config_init(config) : fail(STATUS_SYSTEM, "no memory for a command line");
+    if (rc == STATUS_OK) {
+        memcpy(words, s->words, (size_t)s->word_count * sizeof *words);
+        memcpy(words + s->word_count, own, sizeof own);
+        rc = run_config_parse(config, s->word_count + OWN, words);
+    }
+    if (rc == STATUS_OK && !config->run.quiet) option_effects_note(config);
+    free(words);
+    free(config);
+    return rc;
 }
 
 static bool to_stdout(const char *path)
@@ -131,6 +175,7 @@ static status answer(whatif_setup *s, command_line *line)
     TRY(whatif_parse_policies(o->policy, &q));
     TRY(refuse_unused_options(&s->config, &q));
     if (!s->config.run.quiet) options_notices(s->config.bindings, BINDING_COUNT);
+    TRY(note_effects(s, &q));
     whatif_answer *answer = calloc(1, sizeof *answer);
     if (!answer) return fail(STATUS_SYSTEM, "no memory for the table");
     status rc = whatif_ask(&q, answer);
@@ -158,11 +203,11 @@ static void help_whatif(bool all, text_buffer *out)
                      "harness run --help=all. By default a table has --warmup 2 --steps 3.\n");
 }
 
-const command command_whatif = {.name = "whatif",
-                                .usage = "[options] [options of run]",
-                                .summary =
-                                    "step time, weak-scaling efficiency and memory on machines that one does not have",
-                                .options_size = sizeof(whatif_setup),
-                                .most_words = COMMAND_READS_ITSELF,
-                                .run = run_whatif,
-                                .help = help_whatif};
+const command command_whatif = {
+    .name = "whatif",
+    .usage = "[options] [options of run]",
+    .summary = "step time, weak-scaling efficiency and memory on machines that one does not have",
+    .options_size = sizeof(whatif_setup),
+    .most_words = COMMAND_READS_ITSELF,
+    .run = run_whatif,
+    .help = help_whatif};

@@ -82,7 +82,7 @@ status whatif_parse_policies(const char *text, whatif_question *q)
  * rebuilt. */
 static const char warmup[] = "--warmup 2", length[] = "--steps 3";
 
-static virtual_workload workload_of(const whatif_question *q, const char *policy, int gpus, int draw)
+static virtual_workload workload_of(const whatif_question *q, const char *policy, int gpus, int draw, double efficiency)
 {
     virtual_workload w = {.profile = q->profile,
                           .policy = policy,
@@ -90,6 +90,7 @@ static virtual_workload workload_of(const whatif_question *q, const char *policy
                           .words = q->words,
                           .word_count = q->word_count,
                           .draw = draw,
+                          .efficiency = efficiency,
                           .variant = {.by_symmetry = true, .may_be_one_machine = true}};
     snprintf(w.options, sizeof w.options, "%s %s", warmup, q->has_length ? "" : length);
     return w;
@@ -115,10 +116,10 @@ static status ask_point(const virtual_workload *w, double one_gpu_ms, virtual_fi
     return STATUS_OK;
 }
 
-/* --slow names a rank that one GPU does not have. */
-static status ask_one_gpu(const whatif_question *q, int draw, virtual_figures *figures, whatif_point *out)
+/* --slow names a rank that one GPU does not have. *efficiency: 0 where no measured step anchors it. */
+static status ask_one_gpu(const whatif_question *q, int draw, virtual_figures *figures, double *efficiency, whatif_point *out)
 {
-    virtual_workload alone = workload_of(q, NULL, 1, draw);
+    virtual_workload alone = workload_of(q, NULL, 1, draw, 0);
     char **words = calloc((size_t)q->word_count + 2, sizeof *words);
     if (!words) return fail(STATUS_SYSTEM, "no memory for a command line");
     memcpy(words, q->words, (size_t)q->word_count * sizeof *words);
@@ -127,7 +128,10 @@ static status ask_one_gpu(const whatif_question *q, int draw, virtual_figures *f
         words[alone.word_count++] = (char *)"0:1";
     }
     alone.words = words;
-    status rc = ask_point(&alone, 0, figures, out);
+    *efficiency = 0;
+    status rc = q->step_ms > 0 ? virtual_fit(&alone, q->step_ms, figures, efficiency) : STATUS_OK;
+    alone.efficiency = *efficiency;
+    if (rc == STATUS_OK) rc = ask_point(&alone, 0, figures, out);
     free(words);
     return rc;
 }
@@ -149,12 +153,13 @@ static void put(whatif_point *to, const whatif_point *p, int draw)
 static status ask_all(const whatif_question *q, int draw, virtual_figures *figures, whatif_answer *out)
 {
     whatif_point one, point;
-    TRY(ask_one_gpu(q, draw, figures, &one));
+    double efficiency;
+    TRY(ask_one_gpu(q, draw, figures, &efficiency, &one));
     put(&out->one_gpu, &one, draw);
     if (!out->workload) out->workload = json_incref(figures->workload);
     for (int p = 0; p < q->policy_count; p++)
         for (int i = 0; i < q->size_count; i++) {
-            virtual_workload w = workload_of(q, q->policies[p], q->gpus[i], draw);
+            virtual_workload w = workload_of(q, q->policies[p], q->gpus[i], draw, efficiency);
             point = one;
             if (w.gpus > 1) TRY(ask_point(&w, one.step_ms, figures, &point));
             put(&out->points[p][i], &point, draw);
@@ -162,10 +167,23 @@ static status ask_all(const whatif_question *q, int draw, virtual_figures *figur
     return STATUS_OK;
 }
 
+/* Whether a share of a GPU's peak is a guess. */
+static status has_estimates(const char *profile, bool *out)
+{
+    sim_profile *p = NULL;
+    TRY(sim_profile_load(profile, &p));
+    *out = false;
+    for (int c = SIM_CONVOLUTION_FORWARD; c <= SIM_OPTIMIZER; c++)
+        *out = *out || strcmp(p->provenance[c].tag, "assumed") == 0;
+    sim_profile_free(&p);
+    return STATUS_OK;
+}
+
 status whatif_ask(const whatif_question *q, whatif_answer *out)
 {
     virtual_figures figures = {0};
-    status rc = STATUS_OK;
+    status rc = has_estimates(q->profile, &out->estimated);
+    if (q->step_ms > 0) out->estimated = false;
     for (int draw = 0; draw <= SIM_DRAWS && rc == STATUS_OK; draw++) rc = ask_all(q, draw, &figures, out);
     virtual_figures_free(&figures);
     return rc;
@@ -219,7 +237,11 @@ void whatif_text(const whatif_question *q, const whatif_answer *a, text_buffer *
     for (int i = 0; i < q->word_count; i++) text_append(out, " %s", q->words[i]);
     char one[80];
     with_limits(one, sizeof one, " to ", a->one_gpu.step_ms, a->one_gpu.low_ms, a->one_gpu.high_ms);
-    text_append(out, "; one GPU takes %s ms\n", one);
+    if (q->step_ms > 0) text_append(out, "; one GPU takes %.3f ms, as measured\n", q->step_ms);
+    else text_append(out, "; one GPU takes %s ms\n", one);
+    if (a->estimated)
+        text_append(out, "What one GPU reaches of its peak is an estimate; --step-ms MS or --samples-per-s N, measured on one GPU, "
+                         "anchor it.\n");
     for (int p = 0; p < q->policy_count; p++) table(q, a, p, out);
     text_append(out, "\nWeak-scaling efficiency: the step of one GPU without communication over this step\n");
     for (int p = 0; p < q->policy_count; p++)
@@ -271,8 +293,8 @@ json_t *whatif_json(const whatif_question *q, const whatif_answer *a)
                           "samples_per_s", x->samples_per_s, "memory_peak_bytes", (json_int_t)x->most_bytes,
                           "tree_step_s", x->tree_ms > 0 ? json_real(x->tree_ms / 1e3) : json_null()));
         }
-    return json_pack("{s:i, s:b, s:s, s:o, s:O, s:f, s:f, s:f, s:o}", "schema_version", RESULT_SCHEMA_VERSION,
-                     "simulated", 1, "profile", q->profile, "options", options, "workload", a->workload,
+    return json_pack("{s:i, s:b, s:s, s:b, s:o, s:O, s:f, s:f, s:f, s:o}", "schema_version", RESULT_SCHEMA_VERSION,
+                     "simulated", 1, "profile", q->profile, "efficiencies_estimated", (int)a->estimated, "options", options, "workload", a->workload,
                      "one_gpu_step_s", a->one_gpu.step_ms / 1e3, "one_gpu_step_low_s", a->one_gpu.low_ms / 1e3,
                      "one_gpu_step_high_s", a->one_gpu.high_ms / 1e3, "points", rows);
 }

@@ -16,6 +16,7 @@ typedef struct whatif_question {
     int word_count;
     int slow_rank;   /* of --slow among the words; -1: none */
     bool has_length; /* the words have --steps or --epochs */
+    double step_ms;  /* measured on one GPU, to anchor what is computed; 0: the profile's efficiencies */
     int gpus[WHATIF_SIZES], size_count;
     char policies[WHATIF_POLICIES][WHATIF_POLICY_LENGTH];
     int policy_count;
@@ -35,6 +36,7 @@ typedef struct whatif_point {
 typedef struct whatif_answer {
     whatif_point one_gpu; /* without communication */
     json_t *workload; /* of a result; the caller's */
+    bool estimated;   /* the profile's efficiencies are guesses, and nothing anchors them */
     whatif_point points[WHATIF_POLICIES][WHATIF_SIZES];
 } whatif_answer;
 

@@ -61,6 +61,11 @@ def run(*words):
     ("a time line of whatif", ("whatif", "--trace", FILES.name + "/x.json"), 64, "--trace: unexpected with whatif"),
     ("whatif of a server that no policy has", ("whatif", "--policy", "ddp", "--servers", "2"), 64,
      "--servers: expected a policy of ps, got none"),
+    ("whatif several times", ("whatif", "--repeat", "5"), 64, "--repeat: unexpected with whatif"),
+    ("whatif as a page", ("whatif", "--report", FILES.name + "/x.html"), 64, "--report: unexpected with whatif"),
+    ("whatif of two measurements", ("whatif", "--step-ms", "1", "--samples-per-s", "1"), 64, "--samples-per-s: unexpected with --step-ms"),
+    ("whatif of a measurement and an efficiency", ("whatif", "--step-ms", "1", "--efficiency", "0.5"), 64,
+     "--efficiency: unexpected with a measured step of one GPU, which determines it"),
     ("whatif with a word too many", ("whatif", "resnet50"), 64, "whatif: unexpected argument 'resnet50'"),
     ("whatif with a wrong option", ("whatif", "--btach", "3"), 64, "unknown option '--btach'; did you mean --batch?"),
     ("a rendezvous", run("--device", "sim", "--rendezvous", "env://"), 78, "--rendezvous: expected a real device"),
@@ -424,6 +429,37 @@ def whatif_writes_the_same_figures_to_csv_and_json():
     path = FILES.name + "/points.csv"
     shown = harness(*words, "--csv", path).out
     expect("weak-scaling efficiency: " in shown.lower() and len(open(path).read().splitlines()) == 1 + len(points), "a file in addition to the table", shown)
+
+
+@cases([("a learning rate", ("--lr", "0.5")), ("a seed", ("--seed", "2"))])
+def what_if_notes_an_option_that_does_nothing(words):
+    result = harness("whatif", "--profile", "dgx1-v100", "--model", "lenet", "--gpus", "2", *words)
+    expect_equal(result.code, 0, "exit code", result)
+    expect(f"{words[0]} has no effect here: virtual devices compute no values" in result.err, "a note", result)
+
+
+A100 = ("whatif", "--profile", "dgx-a100-80g", "--model", "resnet50", "--batch", "256", "--tf32", "--gpus", "1,2")
+
+
+@cases([("a step", ("--step-ms", "273"), 0.273), ("a throughput", ("--samples-per-s", "938"), 256 / 938)])
+def a_measured_step_anchors_what_if_in_every_draw(words, seconds):
+    result = harness(*A100, *words, "--json", "-").json()
+    for key in ("one_gpu_step_s", "one_gpu_step_low_s", "one_gpu_step_high_s"):
+        expect(abs(result[key] / seconds - 1) < 2e-4, f"{key}: {result[key]}, expected {seconds}")
+    one, two = result["points"]
+    expect(one["step_s"] == result["one_gpu_step_s"] and two["step_s"] > 0.999 * one["step_s"], "steps", result["points"])
+    expect(two["step_high_s"] / two["step_low_s"] < 1.5, "the range of one GPU's time is gone", two)
+    expect_equal(result["efficiencies_estimated"], False, "estimated")
+    expect("is an estimate" not in harness(*A100, *words).out, "no note")
+
+
+@test
+def what_if_says_that_efficiencies_are_estimates():
+    result = harness(*A100, "--json", "-").json()
+    expect_equal(result["efficiencies_estimated"], True, "estimated")
+    expect(result["one_gpu_step_high_s"] / result["one_gpu_step_low_s"] > 1.5, "a wide range", result)
+    expect(result["one_gpu_step_low_s"] < 256 / 938 < result["one_gpu_step_high_s"], "the range holds the published 938 images/s", result)
+    expect("is an estimate" in harness(*A100).out.replace("\n", " "), "a note")
 
 
 @test
