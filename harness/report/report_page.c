@@ -360,13 +360,14 @@ static void append_command(const json_t *result, text_buffer *out)
 
 static void append_configuration(const json_t *result, text_buffer *out)
 {
-    const char *name;
+    const char *name, *title = is_sweep(result) ? "Configuration of all points" : "Configuration";
     json_t *value;
     text_append(
-        out, "<details><summary>Configuration</summary><div class=\"scroll\" tabindex=\"0\" role=\"region\" "
-             "aria-label=\"Configuration\"><table><thead><tr><th scope=\"col\">option</th><th "
+        out, "<details><summary>%s</summary><div class=\"scroll\" tabindex=\"0\" role=\"region\" "
+             "aria-label=\"%s\"><table><thead><tr><th scope=\"col\">option</th><th "
              "scope=\"col\">value</th></tr>"
-             "</thead><tbody>\n");
+             "</thead><tbody>\n",
+        title, title);
     json_object_foreach(json_object_get(result, "configuration"), name, value)
     {
         text_append(out, "<tr><th scope=\"row\">");
@@ -384,7 +385,7 @@ static void append_text_report(const json_t *result, text_buffer *out)
     report_run(result, true, &text);
     text_append(
         out,
-        "<details><summary>All figures as text</summary><div class=\"scroll\" tabindex=\"0\" role=\"region\" "
+        "<details class=\"text\"><summary>All figures as text</summary><div class=\"scroll\" tabindex=\"0\" role=\"region\" "
         "aria-label=\"All figures as text\"><pre>");
     for (char *line = text.data ? strtok(text.data, "\n") : NULL; line; line = strtok(NULL, "\n")) {
         svg_escape(out, line);
@@ -396,11 +397,16 @@ static void append_text_report(const json_t *result, text_buffer *out)
 
 static void append_provenance(const json_t *result, text_buffer *out)
 {
-    char processors[128];
-    snprintf(processors, sizeof processors, "%.0f", report_number_at(result, "host.processors"));
+    char processors[128] = "", runs[64] = "";
+    if (!isnan(report_number_at(result, "host.processors")))
+        snprintf(processors, sizeof processors, "%.0f", report_number_at(result, "host.processors"));
     text_append(out, "<h2>How this was obtained</h2>\n");
     append_command(result, out);
     text_append(out, "<dl>");
+    if (is_sweep(result))
+        snprintf(runs, sizeof runs, "%zu points, %.0f of each",
+                 json_array_size(json_object_get(result, "points")), report_number_at(result, "rounds"));
+    append_entry("Runs", runs, out);
     append_entry("Started", report_text_at(result, "started_at"), out);
     append_entry("Host", report_text_at(result, "host.name"), out);
     append_entry("System", report_text_at(result, "host.system"), out);
@@ -409,6 +415,8 @@ static void append_provenance(const json_t *result, text_buffer *out)
     append_entry("Hardware of the ranks", report_text_at(result, "hardware_note"), out);
     append_entry("Program", report_text_at(result, "program.version"), out);
     append_entry("Commit", report_text_at(result, "program.commit"), out);
+    if (json_is_false(json_object_get(result, "one_origin")))
+        append_entry("Other runs", "with another program, or on another host", out);
     const char *name;
     json_t *version;
     json_object_foreach(json_object_get(result, "libraries"), name, version)
@@ -421,7 +429,7 @@ static void append_provenance(const json_t *result, text_buffer *out)
     }
     text_append(out, "</dl>\n");
     append_configuration(result, out);
-    append_text_report(result, out);
+    if (!is_sweep(result)) append_text_report(result, out);
 }
 
 /* ---- the page --------------------------------------------------------------------------------------- */
@@ -457,7 +465,7 @@ static void append_section(const json_t *result, int section, text_buffer *out)
     text_append(out, "<div class=\"figures\">\n");
     for (size_t i = 0; figure_of(result, i); i++) append_figure(figure_of(result, i), result, section, out);
     text_append(out, "</div>\n");
-    if (!is_sweep(result)) append_provenance(result, out);
+    if (json_is_array(json_object_get(result, "command"))) append_provenance(result, out);
     text_append(out, "</section>\n");
 }
 
@@ -482,7 +490,8 @@ void report_page(const json_t *results, text_buffer *out)
                 "<meta name=\"color-scheme\" content=\"light dark\">\n<title>psring report: ",
                 sha256_base64(style.data, style.length, style_hash),
                 sha256_base64(page_script, strlen(page_script), script_hash));
-    svg_escape(out, report_text_at(json_array_get(results, 0), "workload.model"));
+    const json_t *first = json_array_get(results, 0);
+    svg_escape(out, is_sweep(first) ? "sweep" : report_text_at(first, "workload.model"));
     text_append(out, "</title>\n<style>%s</style>\n</head>\n<body>\n<main>\n", style.data);
     text_free(&style);
     json_array_foreach((json_t *)results, i, result) append_section(result, (int)i + 1, out);

@@ -12,7 +12,7 @@
  *   DIR/table.json                   medians, intervals and failures of all points
  *
  * The files of this folder, in the order of the flow: sweep_grid.c (the points), sweep_program.c (what runs
- * them), sweep_run.c (the runs), sweep_table.c and sweep_loss.c (what they show). */
+ * them), sweep_run.c (the runs), sweep_table.c, sweep_loss.c and sweep_origin.c (what they show). */
 #ifndef HARNESS_SWEEP_SWEEP_H
 #define HARNESS_SWEEP_SWEEP_H
 
@@ -110,6 +110,12 @@ status sweep_list(const sweep *s, text_buffer *out);
  * nothing where it is null. */
 status sweep_add_losses(const sweep *s, json_t *table);
 void sweep_report_losses(const json_t *table, text_buffer *out);
+
+/* sweep_origin.c: adds to the table what describes its runs: first the command, "started_at", "program", "host",
+ * "libraries" and "configuration", null until a result is added; then of each result, which may be NULL. The
+ * configuration keeps what all results share; "one_origin" is false where program, host or libraries differ. */
+void sweep_add_command(const sweep *s, json_t *table);
+void sweep_add_origin(const json_t *result, json_t *table);
 
 /* The table of all results as JSON, a new reference, and as text of at most 80 columns. */
 status sweep_table(const sweep *s, const json_t *failures, json_t **out);

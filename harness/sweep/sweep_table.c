@@ -18,7 +18,7 @@ typedef struct point_figures {
     bool simulated, emulated;
 } point_figures;
 
-static point_figures read_point(const sweep *s, int point, double *memory)
+static point_figures read_point(const sweep *s, int point, double *memory, json_t *table)
 {
     point_figures f = {.samples = memory, .steps = memory + s->rounds};
     for (int round = 0; round < s->rounds; round++) {
@@ -29,6 +29,7 @@ static point_figures read_point(const sweep *s, int point, double *memory)
         f.runs += result != NULL;
         f.simulated = f.simulated || json_is_true(json_object_get(result, "simulated"));
         f.emulated = f.emulated || json_is_true(json_object_get(result, "emulated"));
+        sweep_add_origin(result, table);
         json_decref(result);
     }
     return f;
@@ -159,9 +160,10 @@ status sweep_table(const sweep *s, const json_t *failures, json_t **out)
                      s->rounds, "points", points, "best");
     status rc =
         memory && figures && *out ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the table of the sweep");
+    if (rc == STATUS_OK) sweep_add_command(s, *out);
     for (int p = 0, row = 0; p < s->points && rc == STATUS_OK; p++) {
         if (!sweep_has(s, p)) continue;
-        figures[row] = read_point(s, p, memory + (size_t)p * (size_t)s->rounds * 2);
+        figures[row] = read_point(s, p, memory + (size_t)p * (size_t)s->rounds * 2, *out);
         rc = add_point(s, p, &figures[row++], failures, points);
     }
     if (rc == STATUS_OK) rc = add_best(s, figures, points, *out);

@@ -343,7 +343,8 @@ def a_sweep_is_a_page_with_the_map_of_who_wins():
     expect_equal(report(at("sweep")).out, sweep.out[sweep.out.index("link "):], "its table as text")
     report(at("sweep"), "-o", at("sweep.html"), "--csv", at("sweep-csv"))
     with open(at("sweep/table.json"), encoding="utf-8") as file:
-        points = json.load(file)["points"]
+        table = json.load(file)
+    points = table["points"]
     winners = csv_rows(at("sweep-csv/sweep-winners.csv"))
     expect_equal(len(winners), 6, "cells")
     for row in winners:
@@ -363,6 +364,17 @@ def a_sweep_is_a_page_with_the_map_of_who_wins():
         expect(all(abs(c - float(row["factor"])) < 1e-6 for c, row in zip(cells, winners)) and len(cells) == 6, "cells", cells, winners)
         expect_equal(browser.evaluate("document.querySelectorAll('figure').length"), 3, "figures")
         expect_equal(browser.evaluate("document.querySelectorAll('svg.wide .mark').length"), 3, "marks")
+        expect_equal(browser.evaluate("document.title"), "psring report: sweep", "title")
+        expect_equal(browser.evaluate("document.querySelector('pre.command').textContent"),
+                     "harness sweep --vary 'link=1Gbit/s,10Gbit/s,100Gbit/s' --vary gpus=2,8 --vary servers=1,2 --vary mode=ps,ring "
+                     f"--policy ps=sync,ring=ddp --device sim:v100-pcie-10gbe --model lenet --steps 2 --repeat 1 -o {at('sweep')}".replace("'", ""), "command")
+        facts = browser.evaluate("""Object.fromEntries(Array.from(document.querySelectorAll('dt')).map(t => [t.textContent, t.nextSibling.textContent]))""")
+        expect_equal([facts.get(k) for k in ("Runs", "Started", "Host", "Program", "Commit")],
+                     [f"{len(points)} points, 1 of each", table["started_at"], table["host"]["name"], table["program"]["version"],
+                      table["program"]["commit"]], "facts")
+        options = browser.evaluate("""Object.fromEntries(Array.from(document.querySelectorAll('details:last-of-type th[scope=row]'))
+          .map(t => [t.textContent, t.nextSibling.textContent]))""")
+        expect_equal([options.get("model"), options.get("steps"), "gpus" in options], ["lenet", "2", False], "options of all points")
 
 
 def crafted_sweep(name, rates, verdict=None, rounds=1, x="link", links=("1Gbit/s", "10Gbit/s")):
