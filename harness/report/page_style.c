@@ -123,9 +123,11 @@ const char page_style[] =
     "svg.wide{display:none}dl{grid-template-columns:minmax(0,1fr);gap:0}"
     "dd{margin-bottom:8px}}"
     "@media "
-    "print{body{font-size:11pt}main{max-width:none;padding:0}figure{break-inside:avoid}#tip,details{display:"
-    "none}"
-    "details.keep{display:block}details.keep::details-content{content-visibility:visible}"
+    "print{body{font-size:11pt}main{max-width:none;padding:0}.figures{display:block}figure{margin-bottom:24pt}"
+    "figure.half svg.wide{max-width:500px}svg,tr{break-inside:avoid}figcaption,h2,h3{break-after:avoid}"
+    "#tip,summary,details.text{display:none}details::details-content{content-visibility:visible;display:block}"
+    ".scroll{overflow:visible;max-height:none}table{font-size:7.5pt;width:100%}"
+    "th,td{white-space:normal;padding:2px 6px 2px 0;overflow:visible}"
     "figure svg.wide{display:block!important}figure svg.narrow{display:none!important}"
     "svg,svg *{print-color-adjust:exact;-webkit-print-color-adjust:exact}}";
 
@@ -137,4 +139,9 @@ const char page_script[] =
     "tip.style.left=Math.max(8,Math.min(e.clientX+14,w-b.width-8))+'px';"
     "tip.style.top=(e.clientY-b.height-14>0?e.clientY-b.height-14:e.clientY+20)+'px'}"
     "document.addEventListener('pointermove',show);document.addEventListener('pointerdown',show);"
-    "document.addEventListener('scroll',function(){if(window.scrollY!==from)tip.hidden=true},{passive:true})})();";
+    "document.addEventListener('scroll',function(){if(window.scrollY!==from)tip.hidden=true},{passive:true});"
+    /* where CSS does not open them */
+    "var shut=[];window.addEventListener('beforeprint',function(){"
+    "shut=Array.from(document.querySelectorAll('details:not([open])'));"
+    "shut.forEach(function(d){d.open=true})});"
+    "window.addEventListener('afterprint',function(){shut.forEach(function(d){d.open=false});shut=[]})})();";

@@ -179,6 +179,30 @@ def lengths_and_heights_of_bars_are_the_numbers_of_the_JSON():
 
 
 @test
+def the_page_prints_with_its_numbers():
+    page_of("virtual")
+    with Browser() as browser:
+        browser.open(at("virtual.html"), 794, media="print")  # A4 at 96 dpi
+        tables = browser.evaluate("""Array.from(document.querySelectorAll('figure')).map(f => { const cells = Array.from(f.querySelectorAll('td'));
+          return [f.id, cells.length, cells.filter(c => c.checkVisibility({contentVisibilityAuto: true}) && c.getBoundingClientRect().height > 8).length] })""")
+        expect(len(tables) == 5, "figures", tables)
+        for figure, cells, visible in tables:
+            expect_equal(visible, cells, f"{figure}: cells on paper")
+        cut = browser.evaluate("""Array.from(document.querySelectorAll('figure .scroll')).filter(e => e.getBoundingClientRect().right > 795 ||
+          getComputedStyle(e).maxHeight != 'none' || e.scrollWidth > e.clientWidth + 1).map(e => e.getAttribute('aria-label') + e.scrollWidth)""")
+        expect_equal(cut, [], "tables that are cut off")
+        expect(browser.evaluate("getComputedStyle(document.querySelector('details.text')).display") == "none", "the text report is printed, too")
+        expect_equal(browser.evaluate("Array.from(document.querySelectorAll('svg.narrow')).filter(s => s.checkVisibility()).length"), 0, "narrow figures")
+        browser.open(at("virtual.html"))
+        opened = "document.querySelectorAll('details[open]').length"
+        expect_equal(browser.evaluate(opened), 0, "open on the screen")
+        browser.evaluate("dispatchEvent(new Event('beforeprint'))")
+        expect_equal(browser.evaluate(opened), browser.evaluate("document.querySelectorAll('details').length"), "open on paper")
+        browser.evaluate("dispatchEvent(new Event('afterprint'))")
+        expect_equal(browser.evaluate(opened), 0, "open after it")
+
+
+@test
 def the_value_under_the_pointer_is_shown():
     page_of("real")
     with Browser() as browser:

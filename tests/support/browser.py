@@ -73,10 +73,10 @@ class Browser:
         while not any(e.get("method") == event for e in self.events):
             self.events.append(self._message())
 
-    def open(self, path, width=1280, dark=False):
+    def open(self, path, width=1280, dark=False, media=""):
         """Seconds until the page has loaded."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
-        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
+        self.call("Emulation.setEmulatedMedia", media=media, features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
         self.events = []
         begin = time.monotonic()
         self.call("Page.navigate", url="file://" + os.path.abspath(path))
