@@ -217,6 +217,79 @@ def the_value_under_the_pointer_is_shown():
         browser.move_until(2, 2, "document.getElementById('tip').hidden")
 
 
+# The ledger's classes, in the order of the figure.
+CLASSES = ["parameters", "gradients", "optimizer_state", "activations", "outputs_and_loss", "replicas", "gathered_units", "buckets", "workspace",
+           "batch"]
+
+
+@test
+def columns_of_memory_are_the_peaks_of_the_JSON():
+    result, _ = virtual()
+    with Browser() as browser:
+        browser.open(page_of("virtual"))
+        bars = browser.evaluate("""Array.from(document.querySelectorAll('#s1-memory svg.wide rect[data-v]')).map(r =>
+          [r.dataset.t.split(', ')[0], r.dataset.t.match(/ranks? ([^:]*):/)[1], Number(r.dataset.v), r.getBoundingClientRect().height])""")
+    scale = max(b[3] for b in bars) / max(b[2] for b in bars)
+    columns = {}
+    for job, ranks, value, height in bars:
+        expect(abs(height - value * scale) < 1, f"{job}, {ranks}: {height} px, expected {value * scale}")
+        columns.setdefault((job, int(re.match(r"\d+", ranks).group())), []).append(value)
+    expect_equal(sorted({job for job, _ in columns}), sorted(job_title(job) for job in result["jobs"]), "jobs")
+    for (name, number), found in columns.items():
+        job = next(job for job in result["jobs"] if job_title(job) == name)
+        memory = job["ranks"][number]["memory"]
+        expected = [memory["peak_classes"][c] for c in CLASSES if memory["peak_classes"].get(c)]
+        expect(len(found) == len(expected) and all(abs(f / e - 1) < 1e-6 for f, e in zip(found, expected)), f"{name}, rank {number}", found, expected)
+        expect(abs(sum(found) / memory["total"]["peak_bytes"] - 1) < 1e-6, f"{name}, rank {number}: sum", sum(found), memory["total"])
+    dp = [number for name, number in columns if name == "ps (dp)"]
+    expect(0 in dp and len(dp) == 2, "rank 0 of dp has a column of its own", dp)
+
+
+@test
+def figures_over_an_emulated_link_are_marked():
+    result = harness("--model", "lenet", "--data", "synthetic", "--gpus", "2", "--steps", "4", "--policy", "ps=sync,ring=ddp", "--link", "1GB/s,10us",
+                     "--json", at("emulated.json"), "--report", at("emulated.html"), "--quiet")
+    expect_equal(result.code, 0, "exit code", result)
+    report(at("emulated.json"), "--svg", at("emulated"))
+    with Browser() as browser:
+        browser.open(at("emulated.html"))
+        marks = browser.evaluate("Array.from(document.querySelectorAll('figure svg')).map(s => Array.from(s.querySelectorAll('.mark')).map(m => m.textContent))")
+        expect(len(marks) >= 12 and all(m == ["EMULATED"] for m in marks), "marks of the page", marks)
+        expect("EMULATED" in browser.evaluate("document.querySelector('.notice').textContent"), "the notice")
+    files = sorted(os.listdir(at("emulated")))
+    expect(len(files) * 2 == len(marks), "files", files)
+    for name in files:
+        with open(os.path.join(at("emulated"), name), encoding="utf-8") as file:
+            expect_equal(re.findall(r"EMULATED|SIMULATED", re.sub(r"<(title|desc)[^>]*>.*?</\1>", "", file.read(), flags=re.S)), ["EMULATED"], f"mark of {name}")
+
+
+@test
+def bars_of_staleness_are_the_histogram_of_the_JSON():
+    result = harness("--model", "lenet", "--data", "synthetic", "--gpus", "3", "--steps", "12", "--mode", "ps", "--policy", "async", "--quiet",
+                     "--json", at("async.json"), "--report", at("async.html"))
+    expect_equal(result.code, 0, "exit code", result)
+    with open(at("async.json"), encoding="utf-8") as file:
+        job = next(job for job in json.load(file)["jobs"] if job["engine"] == "ps")
+    histograms = [rank["staleness"]["histogram"] for rank in job["ranks"]]
+    reads = [sum(h[i] for h in histograms if i < len(h)) for i in range(max(map(len, histograms)))]
+    while not reads[-1]:
+        reads.pop()
+    expect(len(reads) > 1, "no read was late", reads)
+    report(at("async.json"), "--csv", at("async"))
+    expect_equal([(float(r["updates_late"]), float(r["reads"])) for r in csv_rows(at("async/staleness.csv"))], list(enumerate(reads)), "numbers")
+    with Browser() as browser:
+        browser.open(at("async.html"))
+        bars = browser.evaluate("""Array.from(document.querySelectorAll('#s1-staleness svg.wide rect[data-v]')).map(r =>
+          [Number(r.dataset.v), r.getBBox().height, r.dataset.t])""")
+    shares = [n / sum(reads) for n in reads]
+    scale = max(b[1] for b in bars) / max(shares)
+    drawn = [(i, share) for i, share in enumerate(shares)] if len(bars) == len(shares) else [(i, s) for i, s in enumerate(shares) if s]
+    expect_equal(len(bars), len(drawn), "bars")
+    for (value, height, text), (late, share) in zip(bars, drawn):
+        expect(abs(value - share) < 1e-6 and abs(height - share * scale) < 1, f"bar of {late} updates late", value, height, share)
+        expect(f" {late} updates late" in text, "text of a bar", text)
+
+
 # ---- the numbers ----
 
 def csv_rows(path):
