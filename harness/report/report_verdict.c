@@ -82,8 +82,10 @@ static void context_lines(const json_t *result, text_buffer *out)
     double ranks = report_number_at(last, "world_size");
     text_buffer algorithm = {0};
     report_all_reduce(result, &algorithm);
-    snprintf(line, sizeof line, "%s: %s, %.0f parameters, %s, %.0f %s rank%s, batch %.0f per rank%s%s",
-             report_text_at(result, "workload.model"), report_text_at(result, "workload.input"),
+    const char *input = report_text_at(result, "workload.input"), *with = strstr(input, " with ");
+    int length = (int)(with && strstr(with, " targets") ? (size_t)(with - input) : strlen(input)); /* what fits in two lines */
+    snprintf(line, sizeof line, "%s: %.*s, %.0f parameters, %s, %.0f %s rank%s, batch %.0f per rank%s%s",
+             report_text_at(result, "workload.model"), length, input,
              report_number_at(result, "workload.parameters"), report_text_at(result, "workload.data"), ranks,
              report_text_at(last, "device"), ranks == 1 ? "" : "s", report_number_at(result, "workload.batch_per_rank"),
              algorithm.data ? algorithm.data : "",
@@ -91,7 +93,7 @@ static void context_lines(const json_t *result, text_buffer *out)
     text_free(&algorithm);
     append_lines(line, 2, out);
     if (json_is_true(json_object_get(result, "simulated"))) {
-        snprintf(line, sizeof line, "SIMULATED on %s: times are modeled, not measured; memory is exact.",
+        snprintf(line, sizeof line, "SIMULATED on %s: times are modeled; memory is exact.",
                  report_text_at(last, "profile"));
         append_lines(line, 1, out);
     }
@@ -151,6 +153,24 @@ static void faster_lines(const json_t *result, const json_t *verdict, text_buffe
     append_sentence(line, out);
 }
 
+/* The mean step of a job, of several runs the median of their means: what samples/s are made of. */
+static double mean_step_s(const json_t *result, const json_t *job)
+{
+    const json_t *runs = report_at(result, "repetitions.runs"), *run;
+    double *means = calloc(json_array_size(runs) + 1, sizeof *means), median = NAN;
+    int count = 0;
+    size_t i;
+    if (!means) return NAN;
+    json_array_foreach((json_t *)runs, i, run)
+    {
+        double mean = report_number_at(job_named(run, report_text_at(job, "name")), "step_time.mean_s");
+        if (!isnan(mean)) means[count++] = mean;
+    }
+    median = count > 0 ? median_of(means, count) : report_number_at(job, "step_time.mean_s");
+    free(means);
+    return median;
+}
+
 static void rate_lines(const json_t *result, const json_t *job, text_buffer *out)
 {
     char name[64], rate[32], step[32], line[MOST_TEXT], low[32], high[32], tail[MOST_TEXT / 2] = "";
@@ -159,16 +179,18 @@ static void rate_lines(const json_t *result, const json_t *job, text_buffer *out
     json_array_foreach((json_t *)report_at(result, "repetitions.jobs"), i,
                        row) if (strcmp(report_text_at(row, "name"), report_text_at(job, "name")) == 0) of_runs = row;
     double samples = report_number_at(of_runs ? of_runs : job, of_runs ? "samples_per_s.median" : "throughput.samples_per_s"),
-           seconds = report_number_at(of_runs ? of_runs : job, of_runs ? "step_s.median" : "step_time.median_s");
+           seconds = mean_step_s(result, job);
     if (of_runs)
         snprintf(tail, sizeof tail, ", 95 %% interval %s to %s over %.0f runs",
                  format_rate(report_number_at(of_runs, "samples_per_s.low"), low, sizeof low),
                  format_rate(report_number_at(of_runs, "samples_per_s.high"), high, sizeof high),
                  report_number_at(result, "repetitions.count"));
+    else if (!json_is_true(json_object_get(result, "simulated")))
+        snprintf(tail, sizeof tail, ", a single measurement");
     if (isnan(samples) || isnan(seconds)) {
         snprintf(line, sizeof line, "%s: nothing was measured.", report_job_name(job, name, sizeof name));
     } else {
-        snprintf(line, sizeof line, "%s trains %s samples/s%s; a step takes %s.", report_job_name(job, name, sizeof name),
+        snprintf(line, sizeof line, "%s trains %s samples/s%s; a mean step takes %s.", report_job_name(job, name, sizeof name),
                  format_rate(samples, rate, sizeof rate), tail, text_format_duration(step, sizeof step, 1e9 * seconds));
     }
     append_sentence(line, out);
@@ -233,7 +255,7 @@ static void memory_lines(const json_t *ps, const json_t *other, text_buffer *out
         snprintf(tail, sizeof tail, "; %s %s.", report_text_at(other, "engine"),
                  text_format_bytes(others, sizeof others, report_number_at(other, "memory_imbalance.maximum_bytes")));
     if (difference > 0)
-        snprintf(line, sizeof line, "Memory: %s rank %.0f%s %s, %s over the others%s", report_text_at(job, "engine"),
+        snprintf(line, sizeof line, "Memory: %s rank %.0f%s %s, %s over others%s", report_text_at(job, "engine"),
                  report_number_at(job, "memory_imbalance.rank"), ps ? " (reducer)" : "", most,
                  text_format_bytes(more, sizeof more, difference), tail);
     else
@@ -285,12 +307,12 @@ static void advise(const json_t *result, const json_t *job, char *out, size_t si
     for (int p = COMMUNICATION; p < OTHER; p++)
         if (s.of[p] > s.of[most]) most = (part)p;
     if (json_is_true(json_object_get(result, "oversubscribed")))
-        snprintf(out, size, "fewer ranks (--gpus): these share cores, so each slows the others");
+        snprintf(out, size, "fewer ranks (--gpus): these share cores");
     else if (s.of[most] < 0.1)
-        snprintf(out, size, "more or faster %s; no link and no bucket size can save more than %.1f %% of a step",
+        snprintf(out, size, "more or faster %s; no link saves over %.1f %% of a step",
                  strcmp(report_text_at(job, "device"), "cpu") == 0 ? "cores per rank" : "devices", shared);
     else if (most == WAITING)
-        snprintf(out, size, "ranks that are equally fast%s; --verbose shows which one is waited for",
+        snprintf(out, size, "equally fast ranks%s; -v shows which is waited for",
                  is_virtual ? "" : ", as with --bind core");
     else if (most == DATA)
         snprintf(out, size, "%s", is_virtual ? "a larger --batch" : "more --loader-threads");
@@ -299,29 +321,30 @@ static void advise(const json_t *result, const json_t *job, char *out, size_t si
     else if (is_ps && servers > 0 && servers < ranks)
         snprintf(out, size, "--servers %.0f, which shards the reducer over all ranks", ranks);
     else
-        snprintf(out, size, "a faster link or a larger --batch%s",
-                 is_ring ? "; harness sweep --vary bucket-cap-mb=1,5,25,100 -o DIR" : "");
+        snprintf(out, size, is_ring ? "a larger --batch; harness sweep --vary bucket-cap-mb=1,5,25,100 -o DIR"
+                                    : "a faster link or a larger --batch");
 }
 
 static void next_lines(const json_t *result, const json_t *verdict, const json_t *slower, text_buffer *out)
 {
+    static const char tables[] = " -v: all tables.";
     char line[MOST_TEXT], advice[MOST_TEXT / 2];
     const json_t *gradient = report_at(result, "agreement.first_gradient");
     if (json_is_true(json_object_get(gradient, "compared")) && json_is_false(json_object_get(gradient, "bit_identical")) &&
         json_is_false(json_object_get(gradient, "within_bound"))) {
-        append_sentence("DIFFERENT gradients of ps and ring in the first step, by more than orders of sums can be: see --verbose.",
-                       out);
+        append_sentence("DIFFERENT first gradients of ps and ring, by more than orders of sums: see -v.", out);
         return;
     }
     double runs = report_number_at(result, "repetitions.count");
     if (verdict && report_verdict_is_open(verdict) && !(runs >= SIGNIFICANCE_LEAST_ROUNDS))
         snprintf(advice, sizeof advice, "--repeat 10, which decides whether the difference is real");
     else if (verdict && report_verdict_is_open(verdict) && report_number_at(verdict, "detectable") > 0.05)
-        snprintf(advice, sizeof advice, "--repeat %.0f shows a difference of 5 %%; these runs would show %.1f %%",
+        snprintf(advice, sizeof advice, "--repeat %.0f shows a difference of 5 %%, these runs %.1f %%",
                  report_number_at(verdict, "runs_for_5_percent"), 100 * report_number_at(verdict, "detectable"));
     else
         advise(result, slower, advice, sizeof advice);
-    snprintf(line, sizeof line, "Next: %s. --verbose prints all tables.", advice);
+    int used = snprintf(line, sizeof line, "Next: %s.", advice);
+    if (used + (int)strlen(tables) <= COLUMNS) snprintf(line + used, sizeof line - (size_t)used, "%s", tables);
     append_sentence(line, out);
 }
 
