@@ -47,6 +47,12 @@ def an_installation_runs_under_both_names_from_any_folder_and_is_removed_again()
             expect(len(golden) >= 20, f"golden files: {golden}")
             schemas = os.listdir(os.path.join(prefix, "share", "psring", "schemas"))
             expect("run.schema.json" in schemas and len(schemas) >= 11, f"schemas: {schemas}")
+            readme = os.path.join(prefix, "share", "doc", "psring", "README.md")
+            with open(readme, encoding="utf-8") as file:
+                images = re.findall(r"!\[[^\]]*\]\(([^)]*)\)", file.read())
+            expect(len(images) >= 2, f"images of the README: {images}")
+            for image in images:
+                expect(os.path.isfile(os.path.join(os.path.dirname(readme), image)), f"{image} of the README is installed")
             verified = output(os.path.join(prefix, "bin", "psring"), "verify", os.path.join(os.path.dirname(golden[0]), "toy_w1.json"))
             expect("toy_w1" in verified, "a golden file", verified)
             for path in installed:
