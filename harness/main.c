@@ -37,8 +37,8 @@ static status print_help(void)
                       "usage: harness [run] [options]        harness COMMAND [options]\n\ncommands:\n");
     for (int i = 0; i < COMMAND_COUNT; i++) text_append(&out, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
     text_append(&out, "\nharness help COMMAND lists the options of a command that people use,\n"
-                      "harness COMMAND --help=all every option, harness help units the units of sizes, times and\n"
-                      "rates; harness --version prints the version.\n"
+                      "harness COMMAND --help=all every option, harness help units the units of sizes,\n"
+                      "times and rates; harness --version prints the version.\n"
                       "Exit codes: 0 done, 1 a comparison failed, 64 usage, 65 data, 69 unavailable,\n"
                       "70 defect, 71 system, 73 cannot create output, 74 input or output, 75 peer lost,\n"
                       "76 protocol, 77 permission, 78 configuration, 79 a loss, gradient or parameter\n"

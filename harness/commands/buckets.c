@@ -121,7 +121,7 @@ static void to_text(const nn_program *p, const bucket_schedule *list, text_buffe
     }
     bool reversed = true;
     for (int i = 0; i < p->ready_count; i++) reversed = reversed && p->ready_order[i] == m->param_count - 1 - i;
-    text_append(out, "%6s %12lld %8d   gradients become ready in %s order of registration\n", "all", (long long)total,
+    text_append(out, "%6s %12lld %8d\nGradients become ready in %s order of registration.\n", "all", (long long)total,
                 m->param_count, reversed ? "exact reverse" : "another than reverse");
 }
 

@@ -237,7 +237,7 @@ static size_t bind_report(void *options, option_binding *bindings)
 const command command_report = {
     .name = "report",
     .usage = "FILE... [options]",
-    .summary = "show the report of a run, plan or reproduction from its JSON: as text, page or figures",
+    .summary = "show a run, plan or reproduction from its JSON: text, page, figures",
     .options_size = sizeof(report_command),
     .bind = bind_report,
     .most_words = 64,

@@ -206,7 +206,7 @@ static void help_whatif(bool all, text_buffer *out)
 const command command_whatif = {
     .name = "whatif",
     .usage = "[options] [options of run]",
-    .summary = "step time, weak-scaling efficiency and memory on machines that one does not have",
+    .summary = "step time, scaling and memory on machines that one does not have",
     .options_size = sizeof(whatif_setup),
     .most_words = COMMAND_READS_ITSELF,
     .run = run_whatif,

@@ -46,7 +46,7 @@ def buckets_of_resnet50_are_those_of_the_published_systems(policy, sizes, words)
                                                     ("bert_base", "another than reverse"))])
 def the_order_in_which_gradients_become_ready_is_printed(model, order):
     result = harness("buckets", "--model", model)
-    expect(f"gradients become ready in {order} order of registration" in result.out, f"expected {order}", result)
+    expect(f"Gradients become ready in {order} order of registration" in result.out, f"expected {order}", result)
 
 
 @test

@@ -9,7 +9,7 @@ from tap import cases, expect, expect_equal, long_test, main
 JOB = ["--gpus", "3", *LENET]
 
 
-@cases([(f"{engine} rank {rank} in {operation}", engine, rank, operation, words)
+@cases([(f"{engine} rank {rank} in {operation}{', ' + words[-1] if words else ''}", engine, rank, operation, words)
         for engine, rank, operation, words in (
             ("ps", 0, "backward", []), ("ps", 1, "forward", []), ("ps", 2, "push", []), ("ps", 1, "backward", ["--policy", "sync"]),
             ("ps", 2, "backward", ["--policy", "async"]),

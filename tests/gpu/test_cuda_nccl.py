@@ -141,6 +141,7 @@ def state_that_is_cut_among_ranks_gives_the_losses_of_ddp(policy, words):
 
 @test
 def sharded_state_needs_nccl_and_no_graph():
+    needs_nccl()
     for words, text in ((["--collective", "shm"], "--collective"), (["--cuda-graph"], "--cuda-graph")):
         result = run(*RING[:-4], "--policy", "ring=zero1", *LENET, "--steps", 2, *words)
         expect(result.code != 0 and text in result.err, f"expected an error about {text}", result)

@@ -1,4 +1,5 @@
 # Completion of harness and psring for bash: commands, options and their choices, as the program's own help lists them.
+# shellcheck disable=SC2207 # zsh has no mapfile; the words have no blanks
 # For zsh: autoload -U bashcompinit && bashcompinit, then source this file.
 
 # The commands, one per line.
@@ -15,18 +16,18 @@ _psring() {
     local program=${COMP_WORDS[0]} word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} command=run options
     COMPREPLY=()
     if [ "$COMP_CWORD" -eq 1 ] && [ "${word#-}" = "$word" ]; then
-        mapfile -t COMPREPLY < <(compgen -W "$(_psring_commands "$program")" -- "$word")
+        COMPREPLY=($(compgen -W "$(_psring_commands "$program")" -- "$word"))
         return
     fi
     [ "${COMP_WORDS[1]#-}" = "${COMP_WORDS[1]}" ] && command=${COMP_WORDS[1]}
     [ "$command" = help ] && options=$(_psring_commands "$program") || options=
     if [ -n "$options" ]; then
-        mapfile -t COMPREPLY < <(compgen -W "$options" -- "$word")
+        COMPREPLY=($(compgen -W "$options" -- "$word"))
         return
     fi
     options=$(_psring_options "$program" "$command")
     if [ "${word#-}" != "$word" ]; then
-        mapfile -t COMPREPLY < <(compgen -W "$(cut -d ' ' -f 1 <<<"$options")" -- "$word")
+        COMPREPLY=($(compgen -W "$(cut -d ' ' -f 1 <<<"$options")" -- "$word"))
         return
     fi
     case $before in
@@ -36,6 +37,6 @@ _psring() {
     *) options=$(awk -v option="$before" '$1 == option { gsub(/\|/, " ", $2); print $2 }' <<<"$options") ;;
     esac
     COMP_WORDBREAKS=${COMP_WORDBREAKS//:/} # sim:PROFILE is one word
-    mapfile -t COMPREPLY < <(compgen -W "$options" -- "$word")
+    COMPREPLY=($(compgen -W "$options" -- "$word"))
 }
 complete -o default -F _psring harness psring
