@@ -198,8 +198,8 @@ static void help_memory(bool all, text_buffer *out)
     option_binding own = {.table = &memory_option_table};
     options_help(&own, 1, all, out);
     text_append(out,
-                "\nAll other options are those of harness run: --model, --gpus, --batch, --sequence,\n"
-                "--optimizer, --bf16, ... Without --device the ranks are virtual GPUs. The figures are the\n"
+                "\nAll other options are those of harness run, as --model, --gpus, --batch,\n"
+                "--sequence, --optimizer, --bf16. Without --device the ranks are virtual GPUs. The figures are the\n"
                 "ledger's: what libraries hold besides (a CUDA context takes 0.3 to 0.6 GiB) is not\n"
                 "counted. See harness run --help=all.\n");
 }

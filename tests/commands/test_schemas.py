@@ -57,7 +57,7 @@ def every_command_that_writes_json_has_one():
 
 # ---- what commands write -----------------------------------------------------------------------
 
-@cases([(" ".join([name, *words[:6]]), name, words) for name, words in (
+@cases([(" ".join([name, *words]), name, words) for name, words in (
     ("run", ["run", *LENET, "--gpus", "2"]), ("run", ["run", *LENET, "--gpus", "2", "--mode", "ps", "--policy", "async", "--link", "1GB/s,10us"]),
     ("run", ["run", *LENET, "--gpus", "2", "--isolated", "--repeat", "3", "--target-loss", "0.1"]), ("run", ["run", *SIM, "--gpus", "8"]),
     ("run", ["run", *TOY, "--mode", "none", "--steps", "0"]), ("run", ["run", *TOY, "--gpus", "3", "--policy", "ps=sync", "--servers", "2", "--server-placement", "own"]),

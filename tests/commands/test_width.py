@@ -17,7 +17,7 @@ LENET = ["--model", "lenet", "--data", "synthetic:1x28x28:10", "--batch", "4", "
 SIM = ["--device", "sim:dgx1-v100", "--model", "resnet50", "--steps", "2", "--quiet"]
 
 
-@cases([(" ".join(words[:4]), words) for words in (
+@cases([(" ".join(words), words) for words in (
     ["run", *LENET], ["run", "-v", *LENET], ["run", "-v", "--isolated", *LENET, "--target-accuracy", "0.5"], ["run", "-v", "--mode", "ps", "--policy", "async", *LENET],
     ["run", "-v", *SIM, "--gpus", "8"], ["run", "-v", *LENET, "--link", "250MB/s,50us", "--repeat", "2"], ["run", "-v", *LENET, "--gpus", "8"],
     ["run", "-v", "--mode", "ps", "--policy", "sync", "--servers", "2", "--server-placement", "own", *LENET],
