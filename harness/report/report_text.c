@@ -105,7 +105,7 @@ static const report_row step_rows[] = {
      .optional = true},
     {"updates on other threads", CELL_TIME, .path = "update_aside_s", .value = mean_per_step,
      .optional = true},
-    {"copy of next batch (hidden)", CELL_TIME, .path = "phases.batch_copy_s.mean_s",
+    {"copy of the next batch", CELL_TIME, .path = "phases.batch_copy_s.mean_s",
      .optional = true},
     {"samples/s, all ranks", CELL_RATE, .path = "throughput.samples_per_s"},
     {"  per rank", CELL_RATE, .path = "throughput.samples_per_s_per_rank"}};
