@@ -391,14 +391,27 @@ status compare_builds(const char *a, const char *b, const char **words, int coun
     return rc;
 }
 
+const json_t *compare_step_time(const json_t *job)
+{
+    size_t i;
+    json_t *row;
+    json_array_foreach(json_object_get(job, "metrics"), i, row)
+    {
+        if (strcmp(report_text_at(row, "metric"), COMPARE_STEP_TIME) == 0) return row;
+    }
+    return NULL;
+}
+
 bool compare_is_slower(const json_t *comparison, double above)
 {
     size_t i;
     json_t *job;
     json_array_foreach(json_object_get(comparison, "comparisons"), i, job)
     {
-        const json_t *row = json_array_get(json_object_get(job, "metrics"), 0);
-        if (strcmp(report_text_at(row, "verdict"), "more") == 0 && report_number_at(row, "ratio") > 1 + above) return true;
+        const json_t *row = compare_step_time(job);
+        if (row && strcmp(report_text_at(row, "verdict"), "more") == 0 &&
+            report_number_at(row, "ratio") > 1 + above)
+            return true;
     }
     return false;
 }

@@ -30,6 +30,9 @@ status compare_builds(const char *a, const char *b, const char **words, int coun
 /* As text of at most 80 columns. */
 void compare_report(const json_t *comparison, text_buffer *out);
 
+/* The row of the step time in "metrics" of one of the comparisons; NULL: a side has no step time. */
+const json_t *compare_step_time(const json_t *job);
+
 /* Whether B's step time is shown to be more than 1 + `above` times A's, in any of the comparisons. */
 bool compare_is_slower(const json_t *comparison, double above);
 

@@ -45,6 +45,10 @@ static void append_row(const json_t *row, text_buffer *out)
 /* What the step time's row does not show. */
 static void append_power(const json_t *row, bool interleaved, text_buffer *out)
 {
+    if (!row) {
+        text_append(out, "no verdict: expected a step time on both sides\n");
+        return;
+    }
     const char *verdict = report_text_at(row, "verdict"), *unit = interleaved ? "rounds" : "runs per side";
     if (strcmp(verdict, "too few runs") == 0)
         text_append(out, "no verdict: at least %d %s are needed, there are %lld and %lld\n",
@@ -78,6 +82,6 @@ void compare_report(const json_t *comparison, text_buffer *out)
             report_job_name(job, name, sizeof name);
         text_append(out, "\n%-28s%11s%11s%8s  %s\n", name, "A", "B", "B/A", "95 % interval");
         json_array_foreach(rows, r, row) append_row(row, out);
-        if (json_array_size(rows) > 0) append_power(json_array_get(rows, 0), interleaved, out);
+        append_power(compare_step_time(job), interleaved, out);
     }
 }

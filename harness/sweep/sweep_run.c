@@ -30,8 +30,10 @@ typedef struct running {
     sweep_outcome *out;
     child children[MOST_CHILDREN];
     int child_count;
-    int due; /* runs that had no result as this start began */
-    int64_t began_ns, shown_ns;
+    int due[2], done[2]; /* of real work and of virtual time: runs that had no result as this start began */
+    bool kind;           /* of those that run now: virtual time */
+    int64_t began_ns;    /* the kind */
+    int64_t shown_ns;
     sigset_t signals, before;
 } running;
 
@@ -113,11 +115,13 @@ static status note_end(running *r, child c, int ended)
     last_message(c.errors, message, sizeof message);
     close(c.errors);
     if (good) {
+        r->done[r->kind]++;
         r->out->run++;
         return STATUS_OK;
     }
     unlink(sweep_file(r->sweep, c.point, c.round, path, sizeof path));
     if (r->out->signal) return STATUS_OK; /* it was stopped: to be run again */
+    r->done[r->kind]++;
     r->out->failed++;
     if (json_array_append_new(r->out->failures, json_pack("{s:i, s:i, s:i, s:s}", "point", c.point, "round",
                                                           c.round, "exit_code", code, "message", message)) !=
@@ -133,15 +137,16 @@ static void show_progress(running *r, bool always)
     int64_t now = clock_now_ns();
     if (!always && now - r->shown_ns < PROGRESS_NS) return;
     r->shown_ns = now;
-    int done = r->out->run + r->out->failed, left = r->due - done;
-    char time_left[48] = "";
-    if (done > 0 && left > 0) {
+    int done = r->done[r->kind], left = r->due[r->kind] - done, all = r->due[0] + r->due[1] + r->out->kept;
+    char time_left[64] = "";
+    if (done > 0 && left > 0) { /* runs of the other kind take another time */
         char text[32];
         text_format_duration(text, sizeof text, (double)(now - r->began_ns) / done * left);
-        snprintf(time_left, sizeof time_left, ", about %s left", text);
+        snprintf(time_left, sizeof time_left, ", about %s left%s", text,
+                 r->kind && r->due[0] > 0 ? " of the virtual ones" : "");
     }
-    fprintf(stderr, "harness: sweep: %d of %d runs, %d failed%s\n", done + r->out->kept,
-            r->due + r->out->kept, r->out->failed, time_left);
+    fprintf(stderr, "harness: sweep: %d of %d runs, %d failed%s\n", r->done[0] + r->done[1] + r->out->kept, all,
+            r->out->failed, time_left);
 }
 
 static void pass_on(running *r, int number)
@@ -173,6 +178,8 @@ static status run_kind(running *r, const bool *is_virtual, bool kind, int *order
     const sweep *s = r->sweep;
     int most = kind ? host_processors() : 1;
     if (most > MOST_CHILDREN) most = MOST_CHILDREN;
+    r->kind = kind;
+    r->began_ns = clock_now_ns();
     for (int round = 0; round < s->rounds; round++) {
         TRY(sweep_order(s, round, order));
         for (int i = 0; i < s->points; i++) {
@@ -188,7 +195,7 @@ static status run_kind(running *r, const bool *is_virtual, bool kind, int *order
     return wait_below(r, 1);
 }
 
-static status count_due(running *r)
+static status count_due(running *r, const bool *is_virtual)
 {
     const sweep *s = r->sweep;
     for (int round = 0; round < s->rounds; round++)
@@ -198,7 +205,7 @@ static status count_due(running *r)
             if (result)
                 r->out->kept++;
             else
-                r->due++;
+                r->due[is_virtual[p]]++;
             json_decref(result);
         }
     return STATUS_OK;
@@ -207,7 +214,7 @@ static status count_due(running *r)
 static status run_all(running *r, bool *is_virtual, int *order)
 {
     for (int p = 0; p < r->sweep->points; p++) TRY(sweep_is_virtual(r->sweep, p, &is_virtual[p]));
-    TRY(count_due(r));
+    TRY(count_due(r, is_virtual));
     TRY(run_kind(r, is_virtual, true, order));
     if (r->out->signal) return STATUS_OK;
     return run_kind(r, is_virtual, false, order);
@@ -216,7 +223,7 @@ static status run_all(running *r, bool *is_virtual, int *order)
 status sweep_run(const sweep *s, sweep_outcome *out)
 {
     *out = (sweep_outcome){.failures = json_array()};
-    running r = {.sweep = s, .out = out, .began_ns = clock_now_ns(), .shown_ns = clock_now_ns()};
+    running r = {.sweep = s, .out = out, .shown_ns = clock_now_ns()};
     bool *is_virtual = calloc((size_t)s->points, sizeof *is_virtual);
     int *order = malloc((size_t)s->points * sizeof *order);
     status rc =
@@ -233,7 +240,7 @@ status sweep_run(const sweep *s, sweep_outcome *out)
         close(c.errors);
     }
     sigprocmask(SIG_SETMASK, &r.before, NULL);
-    if (rc == STATUS_OK && r.due > 0) show_progress(&r, true);
+    if (rc == STATUS_OK && r.due[0] + r.due[1] > 0) show_progress(&r, true);
     free(is_virtual);
     free(order);
     return rc;

@@ -70,6 +70,25 @@ def a_shown_slowdown_decides_the_exit_code():
 
 
 @test
+def more_memory_is_no_slowdown_where_there_is_no_step_time():
+    with folder() as path:
+        for side, memory in (("a", 1000), ("b", 2000)):
+            write(os.path.join(path, side), [0.1] * 8, memory)
+            for name in os.listdir(os.path.join(path, side)):
+                with open(os.path.join(path, side, name), "r+", encoding="utf-8") as file:
+                    run = json.load(file)
+                    run["jobs"][0].update(step_time={"median_s": None}, throughput={"samples_per_s": None}, phases={})
+                    file.seek(0)
+                    file.truncate()
+                    json.dump(run, file)
+        result, rows = compared(path, "--fail-above", "5%")
+        expect_equal({name: row["verdict"] for name, row in rows.items()}, {"peak memory, max over ranks": "more"}, "rows", result)
+        expect_equal(result.code, 0, "exit code", result)
+        text = harness("compare", path + "/a", path + "/b")
+        expect("no verdict: expected a step time on both sides" in text.out, "text", text)
+
+
+@test
 def equal_runs_show_nothing_and_say_what_would_be_shown():
     with folder() as path:
         write(path + "/a", around(0.1))
