@@ -48,7 +48,7 @@ void page_figure_style(text_buffer *out)
                 dark, light);
     text_append(
         out, "svg text{font:12px system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif;"
-             "font-variant-numeric:tabular-nums;fill:var(--ink)}"
+             "font-variant-numeric:tabular-nums;fill:var(--ink);pointer-events:none}" /* labels lie on what has a value */
              "svg .tick{font-size:11px;fill:var(--muted)}svg .strong{font-weight:600}"
              "svg .heading{font-size:15px;font-weight:600}"
              ".paper{fill:var(--paper)}.grid{stroke:var(--line)}.base{stroke:var(--muted)}"

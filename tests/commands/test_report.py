@@ -207,9 +207,12 @@ def the_value_under_the_pointer_is_shown():
     page_of("real")
     with Browser() as browser:
         browser.open(at("real.html"))
-        x, y, text = browser.evaluate("""(() => { const r = document.querySelector('#s1-step-parts svg.wide rect.backward[data-t]');
-          r.scrollIntoView({block: 'center'}); const b = r.getBoundingClientRect();
-          return [b.left + b.width / 2, b.top + b.height / 2, r.dataset.t] })()""")
+        x, y, text, on_top = browser.evaluate("""(() => {
+          const width = r => r.getBoundingClientRect().width; /* the longest bar has a label on it */
+          const r = Array.from(document.querySelectorAll('#s1-step-parts svg.wide rect[data-t]')).reduce((a, b) => width(a) > width(b) ? a : b);
+          r.scrollIntoView({block: 'center'}); const b = r.getBoundingClientRect(), x = b.left + b.width / 2, y = b.top + b.height / 2;
+          return [x, y, r.dataset.t, document.elementFromPoint(x, y) === r] })()""")
+        expect(on_top, "a label takes the pointer from its bar")
         browser.frames()
         expect(browser.evaluate("document.getElementById('tip').hidden"), "it is shown before")
         browser.move_until(x, y, "!document.getElementById('tip').hidden")
