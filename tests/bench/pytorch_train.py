@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """One measured training run of PyTorch on the CPU: the peer of tests/bench/train.py.
 
-    pytorch_train.py MODEL BATCH STEPS THREADS [single|ddp] [PROCESSES] [--channels-last] [--fused] [--compile]
+    pytorch_train.py MODEL BATCH STEPS THREADS [single|ddp|fully_shard] [PROCESSES] [--channels-last] [--fused] [--compile]
 
 Prints one JSON object: median step time in ms over the measured steps (forward, loss, backward, optimizer;
 data are made before), PyTorch's version, and the peak resident memory. The models are those of this project
@@ -110,22 +110,36 @@ def optimizer(name, params, fused):
     return torch.optim.SGD(params, lr=0.01, momentum=0.9, **options)
 
 
+def shard(model):
+    """One unit per block, as our `units` lists do, and one for the rest."""
+    import torch
+    from torch.distributed.fsdp import fully_shard
+    mesh = torch.distributed.init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    blocks = list(model.blocks) if hasattr(model, "blocks") else [
+        block for name, layer in model.named_children() if name.startswith("layer") for block in layer]
+    for block in blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+
+
 def run(rank, args, store):
     import torch
     import torch.distributed as dist
     torch.set_num_threads(args.threads)
-    if args.mode == "ddp":
+    if args.mode != "single":
         dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=args.processes)
     model, x, y = build(args.model, args.batch)
     if args.channels_last and x.dim() == 4:
         model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
+    if args.mode == "fully_shard":
+        shard(model)
     opt = optimizer(args.model, list(model.parameters()), args.fused)
     net = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True) if args.mode == "ddp" else model
     if args.compile:
         net = torch.compile(net)
     times = []
     for _ in range(args.steps + 3):
-        if args.mode == "ddp":
+        if args.mode != "single":
             dist.barrier()
         begin = time.perf_counter()
         opt.zero_grad(set_to_none=True)
@@ -137,7 +151,7 @@ def run(rank, args, store):
     if rank == 0:
         print(json.dumps({"step_ms": statistics.median(times[3:]), "steps": args.steps, "torch": torch.__version__,
                           "resident_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}), flush=True)
-    if args.mode == "ddp":
+    if args.mode != "single":
         dist.barrier()
         dist.destroy_process_group()
 
@@ -148,7 +162,7 @@ def main():
     parser.add_argument("batch", type=int)
     parser.add_argument("steps", type=int)
     parser.add_argument("threads", type=int)
-    parser.add_argument("mode", nargs="?", default="single", choices=["single", "ddp"])
+    parser.add_argument("mode", nargs="?", default="single", choices=["single", "ddp", "fully_shard"])
     parser.add_argument("processes", nargs="?", type=int, default=2)
     parser.add_argument("--channels-last", action="store_true")
     parser.add_argument("--fused", action="store_true", help="the optimizer's fused implementation")

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Comparisons with peers, as far as they are installed; `make bench` runs all of them.
 #
-#   run.sh [--quick] [train|profile|allreduce|link|exchange|messages|curve|trace|sim|predict|binding|host|sum|reproduce ...]
+#   run.sh [--quick] [train|profile|allreduce|link|exchange|messages|curve|trace|sim|predict|sharded|binding|host|sum|reproduce ...]
 #          [-- words for train.py]
 #
 # train      training steps compared with PyTorch (train.py): results/speed.json
@@ -14,6 +14,7 @@
 # trace      the cost of recording a trace (trace_cost.py): results/trace.json
 # sim        the cost of simulating a thousand ranks and more (sim_scale.py): results/sim-scale.json
 # predict    step times of two ranks, predicted after a calibration with one (predict_cpu.py): results/predict.json
+# sharded    steps of zero1 to zero3 compared with ddp's and with PyTorch's fully_shard (sharded.py): results/sharded.json
 # binding    steps of ranks that are bound to cores, and that are not (binding.py): results/binding.json
 # host       what the host of torch.nn.DataParallel takes, part by part (dp_host.py): results/dp-host.json
 # sum        a parameter server's sum by one thread and more (server_sum.c): results/server-sum.json
@@ -25,7 +26,7 @@ set -eu
 cd "$(dirname "$0")/../.."
 export BUILD="${BUILD:-build}"
 build=$BUILD quick= groups=
-all="train profile allreduce link exchange messages curve trace sim predict binding host sum reproduce"
+all="train profile allreduce link exchange messages curve trace sim predict sharded binding host sum reproduce"
 while [ $# -gt 0 ]; do
     case $1 in
     --quick) quick=--quick ;;
@@ -102,6 +103,17 @@ sim() {
 
 predict() {
     record predict python3 tests/bench/predict_cpu.py --harness "$build/bin/harness" ${quick:+--rounds 1}
+}
+
+sharded() {
+    for python in python3 /usr/bin/python3 "${PSRING_PYTHON:-}"; do
+        if [ -n "$python" ] && "$python" -c 'from torch.distributed.fsdp import fully_shard; import torchvision' 2>/dev/null; then
+            python3 tests/bench/sharded.py --harness "$build/bin/harness" --python "$python" \
+                --keep "$results/sharded.json" ${quick:+--rounds 1}
+            return
+        fi
+    done
+    echo "sharded: no Python with a PyTorch that has fully_shard found"
 }
 
 binding() {
