@@ -3,7 +3,7 @@
 # missing.
 set -eu
 build="gcc g++ libc6-dev cmake ninja-build pkg-config libdnnl-dev libzmq3-dev libprotobuf-c-dev protobuf-c-compiler
-       libjansson-dev libxxhash-dev libhwloc-dev zlib1g-dev libcmocka-dev python3 help2man"
+       libjansson-dev libxxhash-dev libhwloc-dev zlib1g-dev libtomlplusplus-dev libcmocka-dev python3 help2man"
 data="dataset-fashion-mnist"
 check="python3-jsonschema libopenmpi-dev openmpi-bin clang libclang-rt-14-dev libomp-14-dev binutils procps iproute2
        chromium"

@@ -1,4 +1,5 @@
 /* --config FILE, and the configuration in a run's JSON, from which it runs again. */
+#include "harness/run/config_toml.h"
 #include "harness/run/run_options.h"
 
 #include <stdio.h>
@@ -45,23 +46,59 @@ static json_t *as_text(const json_t *value)
     return json_string(text);
 }
 
+static status read_all(const char *path, FILE *file, text_buffer *out)
+{
+    char piece[4096];
+    size_t length;
+    while ((length = fread(piece, 1, sizeof piece, file)) > 0) {
+        if (memchr(piece, '\0', length)) return fail(STATUS_DATA, "--config: %s: expected text, got a zero byte", path);
+        text_append(out, "%.*s", (int)length, piece);
+    }
+    return out->out_of_memory ? fail(STATUS_SYSTEM, "no memory for %s", path) : STATUS_OK;
+}
+
+static status read_toml(const char *path, FILE *file, json_t **out)
+{
+    text_buffer text = {0};
+    char *json = NULL;
+    json_error_t error;
+    status rc = read_all(path, file, &text);
+    if (rc == STATUS_OK) rc = config_toml_to_json(path, text.data ? text.data : "", text.length, &json);
+    if (rc == STATUS_OK && !(*out = json_loads(json, 0, &error))) rc = fail(STATUS_DATA, "--config: %s: %s", path, error.text);
+    free(json);
+    text_free(&text);
+    return rc;
+}
+
+static status read_json(const char *path, FILE *file, json_t **out)
+{
+    json_error_t error;
+    if ((*out = json_loadf(file, JSON_REJECT_DUPLICATES, &error))) return STATUS_OK;
+    return fail(STATUS_DATA, "--config: %s:%d:%d: %s", path, error.line, error.column, error.text);
+}
+
+static bool is_toml(const char *path)
+{
+    size_t length = strlen(path);
+    return length > 5 && strcmp(path + length - 5, ".toml") == 0;
+}
+
 /* The options of the file as text: read once, kept for the process, since options borrow their texts. */
 static status load(const char *path, json_t **out)
 {
     static json_t *files; /* path to options */
-    json_error_t error;
+    json_t *read = NULL;
     *out = json_object_get(files, path);
     if (*out) return STATUS_OK;
     FILE *file = fopen(path, "re");
     if (!file) return fail_errno(STATUS_DATA, "--config: %s", path);
-    json_t *read = json_loadf(file, JSON_REJECT_DUPLICATES, &error);
+    status rc = is_toml(path) ? read_toml(path, file, &read) : read_json(path, file, &read);
     fclose(file);
-    if (!read) return fail(STATUS_DATA, "--config: %s:%d:%d: %s", path, error.line, error.column, error.text);
+    TRY(rc);
     bool of_run = json_object_get(read, "jobs") != NULL;
     const json_t *options = of_run ? json_object_get(read, "options") : read;
     json_t *texts = json_object(), *value;
     const char *name;
-    status rc = STATUS_OK;
     if (!json_is_object(options))
         rc = fail(STATUS_DATA, "--config: %s: expected %s", path,
                   of_run ? "a run's options; an older program wrote it" : "an object of options");

@@ -86,8 +86,8 @@ static const option run_option_list[] = {
     {"repeat", OPTION_INT, FIELD(repeat), .argument = "N", .initial = "1", .low = 1, .high = 1000,
      .help = "run N times and report medians with 95 % intervals; 8 and more allow a verdict"},
     {"config", OPTION_TEXT, FIELD(config), .argument = "FILE",
-     .help = "read options from a JSON object of long names and values, or from the JSON of a run; words of the "
-             "command line come after it"},
+     .help = "read options from a file of long names and values, TOML (FILE.toml) or JSON, or from the JSON of a "
+             "run; words of the command line come after it"},
     {"json", OPTION_TEXT, FIELD(json), .argument = "FILE",
      .help = "write the results there; -: to stdout, without the report"},
     {"report", OPTION_TEXT, FIELD(report), .argument = "FILE.html",

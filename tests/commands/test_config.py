@@ -15,8 +15,9 @@ SIM = {"mode": "ring", "device": "sim:dgx1-v100", "gpus": 4, "model": "resnet18"
 
 def with_file(content, *words, name="config.json"):
     with tempfile.TemporaryDirectory() as folder:
-        with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
-            file.write(content if isinstance(content, str) else json.dumps(content))
+        data = content if isinstance(content, (str, bytes)) else json.dumps(content)
+        with open(os.path.join(folder, name), "wb") as file:
+            file.write(data if isinstance(data, bytes) else data.encode())
         return harness(*words, "--config", name, "--json", "-", "--quiet", cwd=folder, allowed=(name,))
 
 
@@ -44,6 +45,43 @@ def the_command_line_comes_after_the_file():
         ("no object", "[]", 65, "expected an object of options"), ("an old result", {"jobs": [], "configuration": {}}, 65, "an older program wrote it")])
 def a_file_that_is_wrong_is_refused_with_its_name(content, code, message):
     result = with_file(content)
+    expect_equal(result.code, code, "exit code", result)
+    expect(message in result.err and len(result.lines()) == 1, f"expected {message!r}", result)
+
+
+TOML = """# the same in TOML
+mode = "ring"
+device = 'sim:dgx1-v100'
+gpus = 0x4
+model = "resnet18"
+steps = 2
+bucket-cap-mb = 5.5
+bucket_view = true
+"""
+
+
+@test
+def toml_gives_the_same_options_as_json():
+    result, json_result = with_file(TOML, name="config.toml"), with_file(SIM)
+    expect_equal(result.code, 0, "exit code", result)
+    expect_equal(result.json()["options"], json_result.json()["options"], "options")
+    expect_equal(result.json()["jobs"], json_result.json()["jobs"], "jobs")
+
+
+@cases([("a wrong name", "bukcet-cap-mb = 5", 64, "config.toml: unknown option '--bukcet-cap-mb'; did you mean --bucket-cap-mb?"),
+        ("a wrong value", "steps = -1", 64, "config.toml: --steps: expected"), ("a name twice", "mode = 'ring'\nsteps = 1\nsteps = 2", 65, "config.toml:3:"),
+        ("no value", "mode = 'ring'\nsteps =", 65, "config.toml:2:"), ("no TOML", "{\"steps\": 3}", 65, "config.toml:1:"),
+        ("a date", "mode = 'ring'\nsteps = 1979-05-27", 65, "config.toml:2:9: steps: expected a text, a number, true or false"),
+        ("a time", "seed = 07:32:00", 65, "config.toml:1:8: seed: expected a text"),
+        ("a list", "mode = ['ps']", 65, "config.toml:1:8: mode: expected a text"), ("a table", "[ring]\nsteps = 1", 65, "config.toml:1:1: ring: expected a text"),
+        ("a name with a dot", "ring.steps = 1", 65, "ring: expected a text"), ("infinity", "lr = inf", 64, "--lr"), ("a file in the file", "config = 'x'", 64, "no option of that name"),
+        ("a number that is too large", "steps = 99999999999999999999", 65, "config.toml:1:"), ("not UTF-8", b"mode = \"\xff\xfe\"", 65, "config.toml:1:"),
+        ("a zero byte", b"mode = \"ri\0ng\"", 65, "config.toml: expected text, got a zero byte"), ("an escaped zero", 'mode = "ri\\u0000ng"', 65, "config.toml: "),
+        ("a string without end", "mode = 'ring", 65, "config.toml:1:"), ("deep nesting", "a = " + "[" * 100000, 65, "config.toml:1:"),
+        ("quotes and controls", 'mode = "\\"\\t\\u001b\\U0001F600"', 64, "--mode: expected one of"), ("a long line", "mode = '" + "x" * 1000000 + "'", 64, "--mode"),
+        ("a long key", "x" * 1000000 + " = 1", 64, "unknown option")])
+def a_toml_file_that_is_wrong_is_refused_with_its_line(content, code, message):
+    result = with_file(content, name="config.toml")
     expect_equal(result.code, code, "exit code", result)
     expect(message in result.err and len(result.lines()) == 1, f"expected {message!r}", result)
 

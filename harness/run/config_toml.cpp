@@ -1,0 +1,45 @@
+#include "harness/run/config_toml.h"
+
+#define TOML_HEADER_ONLY 1
+#define TOML_EXCEPTIONS 0
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <sstream>
+#include <string>
+
+namespace {
+
+status fail_at(const char *path, const toml::source_region &where, const std::string &what)
+{
+    std::string line = what;
+    std::replace(line.begin(), line.end(), '\n', ' '); /* messages quote the file */
+    return fail(STATUS_DATA, "--config: %s:%u:%u: %s", path, static_cast<unsigned>(where.begin.line),
+                static_cast<unsigned>(where.begin.column), line.c_str());
+}
+
+status convert(const char *path, std::string_view text, char **out)
+{
+    const toml::parse_result result = toml::parse(text);
+    if (!result) return fail_at(path, result.error().source(), std::string(result.error().description()));
+    for (const auto &[name, value] : result.table())
+        if (!value.is_string() && !value.is_number() && !value.is_boolean())
+            return fail_at(path, value.source(), std::string(name.str()) + ": expected a text, a number, true or false");
+    std::ostringstream json;
+    json << toml::json_formatter{result.table()};
+    *out = strdup(json.str().c_str());
+    return *out ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for %s", path);
+}
+
+} // namespace
+
+extern "C" status config_toml_to_json(const char *path, const char *text, size_t length, char **out)
+{
+    try {
+        return convert(path, std::string_view(text, length), out);
+    } catch (...) { /* of the C++ library: there is no other cause */
+        return fail(STATUS_SYSTEM, "no memory for %s", path);
+    }
+}
