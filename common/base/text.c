@@ -309,6 +309,21 @@ void text_free(text_buffer *buffer)
     *buffer = (text_buffer){0};
 }
 
+void text_append_shell_word(text_buffer *buffer, const char *word)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=.,:/+@%";
+    if (word[0] && !word[strspn(word, plain)]) {
+        text_append(buffer, "%s", word);
+        return;
+    }
+    text_append(buffer, "'");
+    for (; *word; word++) {
+        if (*word == '\'') text_append(buffer, "'\\''");
+        else text_append(buffer, "%c", *word);
+    }
+    text_append(buffer, "'");
+}
+
 /* Where the continuation of a line begins: at most at half of `columns`, and so that all its words fit. */
 static int hanging_indent(const char *line, int length, int columns)
 {

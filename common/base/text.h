@@ -54,6 +54,9 @@ typedef struct text_buffer {
 void text_append(text_buffer *buffer, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void text_free(text_buffer *buffer);
 
+/* Appends a word of a command as a shell reads it: in quotes unless it is plain. */
+void text_append_shell_word(text_buffer *buffer, const char *word);
+
 /* Breaks lines longer than `columns` between words. What follows is indented to the line's second column, which begins after two
  * blanks or more, else by two blanks more than the line. No line ends with blanks. */
 void text_wrap(text_buffer *buffer, int columns);

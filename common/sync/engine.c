@@ -23,8 +23,8 @@ static const option option_list[] = {
      .initial = "60s", .low = 1e6, .help = "how long ranks wait for one of them within a step"},
     {"link", OPTION_TEXT, offsetof(shared_options, link), .argument = "RATE,LATENCY",
      .help = "emulate a slower network between the ranks, as in 10Gbit/s,50us"},
-    {"slow", OPTION_TEXT, offsetof(shared_options, slow), .argument = "RANK:FACTOR",
-     .help = "stretch the computation of one rank"},
+    {"slow", OPTION_TEXT, offsetof(shared_options, slow), .argument = "RANK:FACTOR,...",
+     .help = "stretch the computation of these ranks"},
 };
 const option_table shared_option_table = {"Synchronization", option_list,
                                           sizeof option_list / sizeof option_list[0]};

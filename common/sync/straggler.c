@@ -9,22 +9,34 @@
 /* Shorter sleeps overshoot by as much as they take. */
 enum { SHORTEST_SLEEP_NS = 200000 };
 
+/* One "RANK:FACTOR" of the list. */
+static status read_pair(const char *pair, size_t length, int world, int64_t *rank, double *factor)
+{
+    char number[32], value[32];
+    const char *colon = memchr(pair, ':', length);
+    size_t digits = colon ? (size_t)(colon - pair) : 0, rest = colon ? length - digits - 1 : 0;
+    if (!colon || digits >= sizeof number || rest >= sizeof value)
+        return fail(STATUS_USAGE, "--slow: expected RANK:FACTOR, as in 1:2.5, got '%.*s'", (int)length, pair);
+    snprintf(number, sizeof number, "%.*s", (int)digits, pair);
+    snprintf(value, sizeof value, "%.*s", (int)rest, colon + 1);
+    TRY(text_parse_int("--slow, rank", number, 0, INT32_MAX, rank));
+    TRY(text_parse_double("--slow, factor", value, 1, 1000, factor));
+    if (*rank >= world)
+        return fail(STATUS_CONFIG, "--slow: expected a rank from 0 to %d, got %d", world - 1, (int)*rank);
+    return STATUS_OK;
+}
+
 status straggler_init(straggler *s, const char *text, int rank, int world)
 {
     *s = (straggler){0};
-    if (!text) return STATUS_OK;
-    char number[32];
-    int64_t slow = 0;
-    double factor = 1;
-    const char *colon = strchr(text, ':');
-    if (!colon || (size_t)(colon - text) >= sizeof number)
-        return fail(STATUS_USAGE, "--slow: expected RANK:FACTOR, as in 1:2.5, got '%s'", text);
-    snprintf(number, sizeof number, "%.*s", (int)(colon - text), text);
-    TRY(text_parse_int("--slow, rank", number, 0, INT32_MAX, &slow));
-    TRY(text_parse_double("--slow, factor", colon + 1, 1, 1000, &factor));
-    if (slow >= world)
-        return fail(STATUS_CONFIG, "--slow: expected a rank from 0 to %d, got %d", world - 1, (int)slow);
-    if (slow == rank) s->stretch = factor - 1;
+    for (const char *at = text; at;) {
+        size_t length = strcspn(at, ",");
+        int64_t slow;
+        double factor;
+        TRY(read_pair(at, length, world, &slow, &factor));
+        if (slow == rank) s->stretch = factor - 1;
+        at = at[length] ? at + length + 1 : NULL;
+    }
     return STATUS_OK;
 }
 

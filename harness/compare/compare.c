@@ -26,6 +26,21 @@ static const struct {
                {"peak memory, max over ranks", "memory_imbalance.maximum_bytes"}};
 enum { METRIC_COUNT = sizeof metrics / sizeof metrics[0] };
 
+/* A row of the comparison, and its test. */
+typedef struct tested {
+    json_t *row;
+    significance found;
+    bool decides;
+} tested;
+
+/* What is compared: a row of "comparisons" for each job and point, and the tests of all of them, whose p are
+ * corrected together. */
+typedef struct comparison {
+    json_t *list;
+    tested *tests;
+    int count;
+} comparison;
+
 /* The runs of one side: new references; NULL where a round has none. */
 typedef struct side {
     json_t **runs;
@@ -107,86 +122,81 @@ static json_t *number(double value)
     return isfinite(value) ? json_real(value) : json_null();
 }
 
-/* One row: *p is to be corrected, NaN where nothing was tested. NULL row: the metric does not exist or is
- * zero. */
-static status compare_metric(const side *a, const side *b, const char *job, int metric, bool rounds,
-                             json_t **row, double *p)
+static status add_test(comparison *c, tested test)
+{
+    tested *tests = realloc(c->tests, (size_t)(c->count + 1) * sizeof *tests);
+    if (!tests) return no_memory();
+    c->tests = tests;
+    c->tests[c->count++] = test;
+    return STATUS_OK;
+}
+
+/* Adds the row of a metric to `rows`, and its test; nothing where the metric does not exist or is zero. */
+static status compare_metric(const side *a, const side *b, const char *job, int metric, bool rounds, json_t *rows,
+                             comparison *c)
 {
     int most = a->count > b->count ? a->count : b->count, count[2];
     double *values = malloc((size_t)most * 2 * sizeof *values);
-    *row = NULL;
-    *p = NAN;
     if (!values) return no_memory();
     read_values(a, b, job, metric, rounds, values, most, count);
     bool positive = count[0] > 0 && count[1] > 0;
     for (int s = 0; s < 2; s++)
         for (int i = 0; i < count[s]; i++) positive = positive && values[s * most + i] > 0;
-    significance found = {.p = NAN, .detectable = NAN};
+    tested test = {.decides = metric == 0};
     interval of = {NAN, NAN};
     status rc = STATUS_OK;
-    if (positive && count[0] > 1 && count[1] > 1) {
-        rc = rounds ? significance_of_rounds(values, values + most, count[0], &found)
-                    : significance_of_runs(values, count[0], values + most, count[1], &found);
-        if (rc == STATUS_OK)
+    if (positive) {
+        rc = rounds ? significance_of_rounds(values, values + most, count[0], &test.found)
+                    : significance_of_runs(values, count[0], values + most, count[1], &test.found);
+        if (rc == STATUS_OK && count[0] > 1 && count[1] > 1)
             rc = bootstrap_ratio(values, count[0], values + most, count[1], rounds, SEED, &of);
     }
     if (rc == STATUS_OK && positive) {
-        double of_a = median_of(values, count[0]), of_b = median_of(values + most, count[1]);
-        *p = found.verdict == SIGNIFICANCE_TOO_FEW ? NAN : found.p;
-        *row = json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:i, s:i, s:o, s:i, s:s}", "metric",
-                         metrics[metric].name, "a_median", number(of_a), "b_median", number(of_b), "ratio",
-                         number(of_b / of_a), "ratio_low", number(of.low), "ratio_high", number(of.high),
-                         "a_runs", count[0], "b_runs", count[1], "detectable", number(found.detectable),
-                         "runs_for_5_percent", found.runs_for_5, "verdict", "too few runs");
-        if (!*row) rc = no_memory();
+        test.row = json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:i, s:i}", "metric", metrics[metric].name, "a_median",
+                             number(median_of(values, count[0])), "b_median", number(median_of(values + most, count[1])),
+                             "ratio", number(test.found.ratio), "ratio_low", number(of.low), "ratio_high",
+                             number(of.high), "a_runs", count[0], "b_runs", count[1]);
+        rc = json_array_append_new(rows, test.row) == 0 ? add_test(c, test) : no_memory();
     }
     free(values);
     return rc;
 }
 
-/* Verdicts from p and the medians: of the step time as it is, of the others corrected. */
-static status add_verdicts(json_t *rows, double *p)
+static status compare_job(const side *a, const side *b, const char *job, bool rounds, json_t *rows, comparison *c)
 {
-    double others[METRIC_COUNT];
-    int where[METRIC_COUNT], used = 0;
-    for (size_t i = 1; i < json_array_size(rows); i++) {
-        if (isnan(p[i])) continue;
-        where[used] = (int)i;
-        others[used++] = p[i];
-    }
-    TRY(holm_adjust(others, used));
-    for (int i = 0; i < used; i++) p[where[i]] = others[i];
-    for (size_t i = 0; i < json_array_size(rows); i++) {
-        json_t *row = json_array_get(rows, i);
-        json_object_set_new(row, "p", number(p[i]));
-        if (isnan(p[i])) continue;
-        bool greater = json_number_value(json_object_get(row, "ratio")) > 1;
-        json_object_set_new(row, "verdict",
-                            json_string(p[i] >= SIGNIFICANCE_ALPHA ? "not shown"
-                                        : greater                  ? "more"
-                                                                   : "less"));
-    }
+    for (int m = 0; m < METRIC_COUNT; m++) TRY(compare_metric(a, b, job, m, rounds, rows, c));
     return STATUS_OK;
 }
 
-static status compare_job(const side *a, const side *b, const char *job, bool rounds, json_t **out)
+static void add_verdict(const tested *t)
 {
-    json_t *rows = json_array();
-    double p[METRIC_COUNT];
-    status rc = rows ? STATUS_OK : no_memory();
-    for (int m = 0; m < METRIC_COUNT && rc == STATUS_OK; m++) {
-        json_t *row = NULL;
-        double of_row = NAN;
-        rc = compare_metric(a, b, job, m, rounds, &row, &of_row);
-        if (!row) continue;
-        p[json_array_size(rows)] = of_row;
-        json_array_append_new(rows, row);
+    static const char *const verdicts[] = {[SIGNIFICANCE_TOO_FEW] = "too few runs",
+                                           [SIGNIFICANCE_NOT_SHOWN] = "not shown",
+                                           [SIGNIFICANCE_LESS] = "less",
+                                           [SIGNIFICANCE_GREATER] = "more"};
+    const significance *s = &t->found;
+    json_object_set_new(t->row, "p", number(s->verdict == SIGNIFICANCE_TOO_FEW ? NAN : s->p));
+    json_object_set_new(t->row, "verdict", json_string(verdicts[s->verdict]));
+    json_object_set_new(t->row, "detectable", number(s->detectable));
+    json_object_set_new(t->row, "runs_for_5_percent", json_integer(s->runs_for_5));
+    json_object_set_new(t->row, "least_runs", json_integer(s->least));
+}
+
+/* The verdicts of all step times, which are one family of tests, or of all other metrics, which are another. */
+static status add_verdicts(const comparison *c, bool decides, int *count)
+{
+    significance *family = malloc(((size_t)c->count + 1) * sizeof *family);
+    *count = 0;
+    if (!family) return no_memory();
+    for (int i = 0; i < c->count; i++)
+        if (c->tests[i].decides == decides) family[(*count)++] = c->tests[i].found;
+    status rc = significance_correct(family, *count);
+    for (int i = 0, at = 0; rc == STATUS_OK && i < c->count; i++) {
+        if (c->tests[i].decides != decides) continue;
+        c->tests[i].found = family[at++];
+        add_verdict(&c->tests[i]);
     }
-    if (rc == STATUS_OK) rc = add_verdicts(rows, p);
-    if (rc == STATUS_OK)
-        *out = rows;
-    else
-        json_decref(rows);
+    free(family);
     return rc;
 }
 
@@ -197,8 +207,8 @@ static const json_t *first_run(const side *s)
     return NULL;
 }
 
-/* A row in `list` for each job that both sides have, called `label`. */
-static status compare_sides(const side *a, const side *b, bool rounds, const char *label, json_t *list)
+/* A row in the list for each job that both sides have, called `label`. */
+static status compare_sides(const side *a, const side *b, bool rounds, const char *label, comparison *c)
 {
     const json_t *run_a = first_run(a), *run_b = first_run(b);
     size_t j;
@@ -208,20 +218,38 @@ static status compare_sides(const side *a, const side *b, bool rounds, const cha
     {
         const char *name = name_of(job);
         if (!job_of(run_b, name)) continue;
-        json_t *rows = NULL;
-        TRY(compare_job(a, b, name, rounds, &rows));
-        if (json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:s, s:o}", "label", label, "name",
-                                                  report_text_at(job, "name"), "engine", report_text_at(job, "engine"),
-                                                  "policy", report_text_at(job, "policy"), "metrics", rows)) != 0)
+        json_t *rows = json_array();
+        if (json_array_append_new(c->list, json_pack("{s:s, s:s, s:s, s:s, s:o}", "label", label, "name",
+                                                     report_text_at(job, "name"), "engine", report_text_at(job, "engine"),
+                                                     "policy", report_text_at(job, "policy"), "metrics", rows)) != 0)
             return no_memory();
+        TRY(compare_job(a, b, name, rounds, rows, c));
     }
     return STATUS_OK;
 }
 
-static json_t *result_of(const char *a, const char *b, bool interleaved, json_t *list)
+static status comparison_open(comparison *c)
 {
-    return json_pack("{s:i, s:s, s:s, s:b, s:f, s:O}", "schema_version", COMPARE_SCHEMA_VERSION, "a", a, "b",
-                     b, "interleaved", interleaved, "alpha", SIGNIFICANCE_ALPHA, "comparisons", list);
+    *c = (comparison){.list = json_array()};
+    return c->list ? STATUS_OK : no_memory();
+}
+
+/* Judges all rows; *out is a new reference. */
+static status comparison_finish(comparison *c, const char *a, const char *b, bool interleaved, json_t **out)
+{
+    int steps, others;
+    TRY(add_verdicts(c, true, &steps));
+    TRY(add_verdicts(c, false, &others));
+    *out = json_pack("{s:i, s:s, s:s, s:b, s:f, s:i, s:i, s:O}", "schema_version", COMPARE_SCHEMA_VERSION, "a", a, "b", b,
+                     "interleaved", interleaved, "alpha", SIGNIFICANCE_ALPHA, "step_tests", steps, "other_tests", others,
+                     "comparisons", c->list);
+    return *out ? STATUS_OK : no_memory();
+}
+
+static void comparison_close(comparison *c)
+{
+    json_decref(c->list);
+    free(c->tests);
 }
 
 /* ---- files and folders ------------------------------------------------------------------------------- */
@@ -273,7 +301,7 @@ static status read_point(const sweep *s, int point, side *out)
     return STATUS_OK;
 }
 
-static status compare_sweeps(const sweep *a, const sweep *b, json_t *list)
+static status compare_sweeps(const sweep *a, const sweep *b, comparison *c)
 {
     status rc = STATUS_OK;
     for (int p = 0; p < a->points && rc == STATUS_OK; p++) {
@@ -286,19 +314,19 @@ static status compare_sweeps(const sweep *a, const sweep *b, json_t *list)
                                  a->axes[x].name, sweep_value(a, p, x));
         rc = read_point(a, p, &of_a);
         if (rc == STATUS_OK) rc = read_point(b, p, &of_b);
-        if (rc == STATUS_OK) rc = compare_sides(&of_a, &of_b, false, label, list);
+        if (rc == STATUS_OK) rc = compare_sides(&of_a, &of_b, false, label, c);
         side_free(&of_a);
         side_free(&of_b);
     }
     return rc;
 }
 
-static status compare_runs(const char *a, const char *b, json_t *list)
+static status compare_runs(const char *a, const char *b, comparison *c)
 {
     side of_a = {0}, of_b = {0};
     status rc = read_side(a, &of_a);
     if (rc == STATUS_OK) rc = read_side(b, &of_b);
-    if (rc == STATUS_OK) rc = compare_sides(&of_a, &of_b, false, "", list);
+    if (rc == STATUS_OK) rc = compare_sides(&of_a, &of_b, false, "", c);
     side_free(&of_a);
     side_free(&of_b);
     return rc;
@@ -307,35 +335,38 @@ static status compare_runs(const char *a, const char *b, json_t *list)
 status compare_results(const char *path, const json_t *before, const json_t *after, json_t **out)
 {
     side a = {0}, b = {0};
-    json_t *list = json_array();
-    status rc = list ? side_add_result(&a, before) : no_memory();
+    comparison c;
+    status rc = comparison_open(&c);
+    if (rc == STATUS_OK) rc = side_add_result(&a, before);
     if (rc == STATUS_OK) rc = side_add_result(&b, after);
-    if (rc == STATUS_OK) rc = compare_sides(&a, &b, false, "", list);
-    if (rc == STATUS_OK && json_array_size(list) == 0)
+    if (rc == STATUS_OK) rc = compare_sides(&a, &b, false, "", &c);
+    if (rc == STATUS_OK && json_array_size(c.list) == 0)
         rc = fail(STATUS_DATA, "%s: expected a job that runs again, got none", path);
-    if (rc == STATUS_OK && !(*out = result_of(path, "run again", false, list))) rc = no_memory();
+    if (rc == STATUS_OK) rc = comparison_finish(&c, path, "run again", false, out);
     side_free(&a);
     side_free(&b);
-    json_decref(list);
+    comparison_close(&c);
     return rc;
 }
 
 status compare_paths(const char *a, const char *b, json_t **out)
 {
-    json_t *list = json_array(), *definition_a = NULL, *definition_b = NULL;
+    json_t *definition_a = NULL, *definition_b = NULL;
     sweep sweep_a, sweep_b;
-    status rc = list ? sweep_read(a, &definition_a, &sweep_a) : no_memory();
+    comparison c;
+    status rc = comparison_open(&c);
+    if (rc == STATUS_OK) rc = sweep_read(a, &definition_a, &sweep_a);
     if (rc == STATUS_OK) rc = sweep_read(b, &definition_b, &sweep_b);
     if (rc == STATUS_OK && !definition_a && !definition_b)
-        rc = compare_runs(a, b, list);
+        rc = compare_runs(a, b, &c);
     else if (rc == STATUS_OK)
         rc = definition_a && definition_b && sweep_is_same(definition_a, definition_b)
-                 ? compare_sweeps(&sweep_a, &sweep_b, list)
+                 ? compare_sweeps(&sweep_a, &sweep_b, &c)
                  : fail(STATUS_CONFIG, "compare: expected the same sweep in %s and %s", a, b);
-    if (rc == STATUS_OK && json_array_size(list) == 0)
+    if (rc == STATUS_OK && json_array_size(c.list) == 0)
         rc = fail(STATUS_DATA, "compare: expected a job of the same engine in %s and %s", a, b);
-    if (rc == STATUS_OK && !(*out = result_of(a, b, false, list))) rc = no_memory();
-    json_decref(list);
+    if (rc == STATUS_OK) rc = comparison_finish(&c, a, b, false, out);
+    comparison_close(&c);
     json_decref(definition_a);
     json_decref(definition_b);
     return rc;
@@ -343,7 +374,7 @@ status compare_paths(const char *a, const char *b, json_t **out)
 
 /* ---- builds ------------------------------------------------------------------------------------------ */
 
-static status run_builds(sweep *s, int *signal, json_t *list)
+static status run_builds(sweep *s, int *signal, comparison *c)
 {
     int lock;
     sweep_outcome outcome = {0};
@@ -358,7 +389,7 @@ static status run_builds(sweep *s, int *signal, json_t *list)
                   report_text_at(failure, "message"));
     }
     for (int p = 0; p < 2 && rc == STATUS_OK; p++) rc = read_point(s, p, &of[p]);
-    if (rc == STATUS_OK && !outcome.signal) rc = compare_sides(&of[0], &of[1], true, "", list);
+    if (rc == STATUS_OK && !outcome.signal) rc = compare_sides(&of[0], &of[1], true, "", c);
     side_free(&of[0]);
     side_free(&of[1]);
     json_decref(outcome.failures);
@@ -377,15 +408,15 @@ status compare_builds(const char *a, const char *b, const char **words, int coun
                .words = words,
                .word_count = count,
                .folder = folder};
-    json_t *list = json_array();
-    status rc = list ? STATUS_OK : no_memory();
+    comparison c;
+    status rc = comparison_open(&c);
     for (int i = 0; i < 2 && rc == STATUS_OK; i++)
         if (!programs[i] || access(programs[i], X_OK) != 0)
             rc = fail_errno(STATUS_USAGE, "--builds: expected a program, got '%s'", i ? b : a);
     s.axes[0] = (sweep_axis){.name = "build", .values = {programs[0], programs[1]}, .count = 2};
-    if (rc == STATUS_OK) rc = run_builds(&s, signal, list);
-    if (rc == STATUS_OK && !*signal && !(*out = result_of(a, b, true, list))) rc = no_memory();
-    json_decref(list);
+    if (rc == STATUS_OK) rc = run_builds(&s, signal, &c);
+    if (rc == STATUS_OK && !*signal) rc = comparison_finish(&c, a, b, true, out);
+    comparison_close(&c);
     free(programs[0]);
     free(programs[1]);
     return rc;

@@ -1,6 +1,7 @@
 /* Two sides compared: results of runs, folders of them, sweeps, or two builds of the program. The sample is a
- * run (harness/report/significance.h); the step time decides, all other figures are corrected for being
- * several. */
+ * run (harness/report/significance.h). The step time decides. Holm's correction is over the step times of all jobs and
+ * points of the comparison, and over all other figures, so that a comparison of any size finds a difference between equal
+ * sides once in a hundred times. */
 #ifndef HARNESS_COMPARE_COMPARE_H
 #define HARNESS_COMPARE_COMPARE_H
 

@@ -42,35 +42,54 @@ static void append_row(const json_t *row, text_buffer *out)
     text_append(out, " %s\n", word_for(metric, report_text_at(row, "verdict")));
 }
 
-/* What the step time's row does not show. */
-static void append_power(const json_t *row, bool interleaved, text_buffer *out)
+/* What a row that shows nothing could have shown. */
+static void append_power(const json_t *row, const char *unit, text_buffer *out)
 {
-    if (!row) {
+    text_append(out, "  ~ not shown, p = %.2g; %.1f %% would be; 5 %% would take %lld %s\n", report_number_at(row, "p"),
+                100 * report_number_at(row, "detectable"),
+                (long long)json_integer_value(json_object_get(row, "runs_for_5_percent")), unit);
+}
+
+static bool has_verdict(const json_t *row, const char *verdict)
+{
+    return strcmp(report_text_at(row, "verdict"), verdict) == 0;
+}
+
+/* What the step time's row does not show, and how many runs the rows without a verdict take. */
+static void append_verdict(const json_t *job, const char *unit, text_buffer *out)
+{
+    const json_t *step = compare_step_time(job);
+    size_t r;
+    json_t *row;
+    if (!step)
         text_append(out, "no verdict: expected a step time on both sides\n");
+    else if (has_verdict(step, "too few runs"))
+        text_append(out, "no verdict: at least %lld %s are needed, there are %lld and %lld\n",
+                    (long long)json_integer_value(json_object_get(step, "least_runs")), unit,
+                    (long long)json_integer_value(json_object_get(step, "a_runs")),
+                    (long long)json_integer_value(json_object_get(step, "b_runs")));
+    else if (!has_verdict(step, "not shown"))
+        text_append(out, "shown, p = %.2g\n", report_number_at(step, "p"));
+    json_array_foreach(json_object_get(job, "metrics"), r, row)
+    {
+        if (row == step || !has_verdict(row, "too few runs")) continue;
+        text_append(out, "no verdict on the other figures: at least %lld %s are needed\n",
+                    (long long)json_integer_value(json_object_get(row, "least_runs")), unit);
         return;
     }
-    const char *verdict = report_text_at(row, "verdict"), *unit = interleaved ? "rounds" : "runs per side";
-    if (strcmp(verdict, "too few runs") == 0)
-        text_append(out, "no verdict: at least %d %s are needed, there are %lld and %lld\n",
-                    interleaved ? SIGNIFICANCE_LEAST_ROUNDS : SIGNIFICANCE_LEAST_RUNS, unit,
-                    (long long)json_integer_value(json_object_get(row, "a_runs")),
-                    (long long)json_integer_value(json_object_get(row, "b_runs")));
-    else if (strcmp(verdict, "not shown") == 0)
-        text_append(out, "~ not shown, p = %.2g; a change of %.1f %% would be; 5 %% would take %lld %s\n",
-                    report_number_at(row, "p"), 100 * report_number_at(row, "detectable"),
-                    (long long)json_integer_value(json_object_get(row, "runs_for_5_percent")), unit);
-    else
-        text_append(out, "shown, p = %.2g\n", report_number_at(row, "p"));
 }
 
 void compare_report(const json_t *comparison, text_buffer *out)
 {
     bool interleaved = json_is_true(json_object_get(comparison, "interleaved"));
+    const char *unit = interleaved ? "rounds" : "runs per side";
+    json_int_t steps = json_integer_value(json_object_get(comparison, "step_tests"));
     size_t i, r;
     json_t *job, *row;
     text_append(out, "A  %s\nB  %s\n%s\n", report_text_at(comparison, "a"), report_text_at(comparison, "b"),
                 interleaved ? "interleaved rounds, one run of each per round"
                             : "not interleaved: drift of the machine between A and B is not excluded");
+    if (steps > 1) text_append(out, "p is corrected (Holm) for %lld step times\n", (long long)steps);
     json_array_foreach(json_object_get(comparison, "comparisons"), i, job)
     {
         const json_t *rows = json_object_get(job, "metrics");
@@ -81,7 +100,11 @@ void compare_report(const json_t *comparison, text_buffer *out)
         else
             report_job_name(job, name, sizeof name);
         text_append(out, "\n%-28s%11s%11s%8s  %s\n", name, "A", "B", "B/A", "95 % interval");
-        json_array_foreach(rows, r, row) append_row(row, out);
-        append_power(compare_step_time(job), interleaved, out);
+        json_array_foreach(rows, r, row)
+        {
+            append_row(row, out);
+            if (has_verdict(row, "not shown")) append_power(row, unit, out);
+        }
+        append_verdict(job, unit, out);
     }
 }

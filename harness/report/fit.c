@@ -2,16 +2,6 @@
 
 #include <math.h>
 
-/* The 0.975 quantile of Student's t with `freedom` degrees of freedom: tables up to 10, above them the
- * expansion in 1 / freedom (Abramowitz and Stegun, 26.7.5), right to 0.1 %. */
-static double student_quantile(int freedom)
-{
-    static const double table[] = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228};
-    const double z = 1.959964, z3 = z * z * z, z5 = z3 * z * z, v = freedom;
-    if (freedom <= 10) return table[freedom - 1];
-    return z + (z3 + z) / (4 * v) + (5 * z5 + 16 * z3 + 3 * z) / (96 * v * v);
-}
-
 status fit_line(const double *bytes, const double *seconds, int count, line_fit *out)
 {
     double w = 0, wx = 0, wy = 0, sxx = 0, sxy = 0, syy = 0, residual = 0;

@@ -337,25 +337,21 @@ static void append_entry(const char *term, const char *text, text_buffer *out)
     text_append(out, "</bdi></dd>");
 }
 
-/* The words as a shell reads them. */
 static void append_command(const json_t *result, text_buffer *out)
 {
     size_t i;
     json_t *word;
-    text_append(out, "<pre class=\"command\" dir=\"ltr\">harness");
+    text_buffer text = {0};
     json_array_foreach(json_object_get(result, "command"), i, word)
     {
-        const char *text = json_string_value(word);
-        if (!text) continue;
-        bool plain =
-            text[0] &&
-            strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=.,:/+@%") ==
-                strlen(text);
-        text_append(out, plain ? " " : " '");
-        svg_escape(out, text);
-        text_append(out, plain ? "" : "'");
+        if (!json_is_string(word)) continue;
+        text_append(&text, " ");
+        text_append_shell_word(&text, json_string_value(word));
     }
+    text_append(out, "<pre class=\"command\" dir=\"ltr\">harness");
+    svg_escape(out, text.data ? text.data : "");
     text_append(out, "</pre>\n");
+    text_free(&text);
 }
 
 static void append_configuration(const json_t *result, text_buffer *out)

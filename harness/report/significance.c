@@ -10,8 +10,7 @@
 #define EXACT_ROUNDS 200 /* up to so many the distribution is counted, beyond it is taken for normal */
 #define EXACT_RUNS 60    /* of both sides */
 #define ROUNDING 1e-12   /* equal statistics differ by no more */
-#define Z_VERDICT 2.5758 /* normal quantile at 1 - SIGNIFICANCE_ALPHA / 2 */
-#define Z_POWER 1.6449   /* at SIGNIFICANCE_POWER */
+#define Z_POWER 1.6449   /* normal quantile at SIGNIFICANCE_POWER */
 
 static status no_memory(void)
 {
@@ -83,23 +82,28 @@ status bootstrap_ratio(const double *a, int a_count, const double *b, int b_coun
     return STATUS_OK;
 }
 
-status bootstrap_ratio_of_sums(const double *a, const double *b, int rounds, uint64_t seed, interval *out)
+/* ---- ratio of sums ----------------------------------------------------------------------------------- */
+
+double student_quantile(int freedom)
 {
-    double *draws = malloc(BOOTSTRAP_DRAWS * sizeof *draws);
-    if (!draws) return no_memory();
-    uint64_t start = random_start(seed, random_fnv1a64("bootstrap")), index = 0;
-    for (int d = 0; d < BOOTSTRAP_DRAWS; d++) {
-        double of_a = 0, of_b = 0;
-        for (int i = 0; i < rounds; i++) {
-            uint64_t round = random_below(start, index++, (uint64_t)rounds);
-            of_a += a[round];
-            of_b += b[round];
-        }
-        draws[d] = of_b / of_a;
+    static const double table[] = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228};
+    const double z = 1.959964, z3 = z * z * z, z5 = z3 * z * z, v = freedom;
+    if (freedom <= 10) return table[freedom - 1];
+    return z + (z3 + z) / (4 * v) + (5 * z5 + 16 * z3 + 3 * z) / (96 * v * v);
+}
+
+interval ratio_of_sums_interval(const double *a, const double *b, int rounds)
+{
+    double of_a = 0, of_b = 0, squares = 0;
+    for (int i = 0; i < rounds; i++) {
+        of_a += a[i];
+        of_b += b[i];
     }
-    *out = percentiles(draws);
-    free(draws);
-    return STATUS_OK;
+    double ratio = of_b / of_a;
+    for (int i = 0; i < rounds; i++) squares += (b[i] - ratio * a[i]) * (b[i] - ratio * a[i]);
+    double error = sqrt(squares * rounds / (rounds - 1)) / of_b; /* of log(ratio) */
+    double factor = exp(student_quantile(rounds - 1) * error);
+    return (interval){ratio / factor, ratio * factor};
 }
 
 /* ---- tests ------------------------------------------------------------------------------------------- */
@@ -232,45 +236,73 @@ static double student(double z, double freedom)
            (3 * z7 + 19 * z5 + 17 * z3 - 15 * z) / (384 * freedom * freedom * freedom);
 }
 
-/* The change of a log that would be found: `error` is its standard error. Tests by ranks need 1 / 0.955 times
- * the runs that a t-test of normal values does (Hodges and Lehmann, 1956). */
-static double detectable_log(double error, double freedom)
+/* The quantile of the normal distribution at 1 - tail, for tail < 1 / 2. */
+static double normal_quantile(double tail)
 {
-    return (student(Z_VERDICT, freedom) + Z_POWER) * error / sqrt(0.955);
+    double low = 0, high = 40;
+    for (int i = 0; i < 60; i++) {
+        double middle = (low + high) / 2;
+        if (erfc(middle / sqrt(2)) / 2 > tail) low = middle;
+        else high = middle;
+    }
+    return low;
 }
 
-/* Sets what could have been found from the deviation of one run's (or round's) log; `sides`: 1 of rounds, 2
- * of runs. */
-static void set_power(significance *s, double of_one, int count, int sides)
+/* The change of a log that would be found: `error` is its standard error, `z` the normal quantile of the
+ * verdict. Tests by ranks need 1 / 0.955 times the runs that a t-test of normal values does (Hodges and
+ * Lehmann, 1956). */
+static double detectable_log(double z, double error, double freedom)
 {
-    s->detectable = expm1(detectable_log(of_one * sqrt((double)sides / count), sides * (count - 1)));
-    int least = sides == 1 ? SIGNIFICANCE_LEAST_ROUNDS : SIGNIFICANCE_LEAST_RUNS;
-    for (s->runs_for_5 = least; s->runs_for_5 < 1000000; s->runs_for_5 += 1 + s->runs_for_5 / 100) {
-        double error = of_one * sqrt((double)sides / s->runs_for_5);
-        if (!(detectable_log(error, sides * (s->runs_for_5 - 1)) > log(1.05))) break;
+    return (student(z, freedom) + Z_POWER) * error / sqrt(0.955);
+}
+
+/* The smallest p that so many rounds, or runs of two sides, can have: where all agree. */
+static double least_p(const significance *s, int a_count, int b_count)
+{
+    if (s->rounds) return ldexp(2, -a_count);
+    return 2 * exp(lgamma(a_count + 1.0) + lgamma(b_count + 1.0) - lgamma(a_count + b_count + 1.0));
+}
+
+/* Sets how many runs a verdict takes, and what could have been found, where p must be below `alpha`. */
+static void set_power(significance *s, double alpha)
+{
+    double z = normal_quantile(alpha / 2), sides = s->rounds ? 1 : 2;
+    int count = s->a_count < s->b_count ? s->a_count : s->b_count;
+    s->least = s->rounds ? SIGNIFICANCE_LEAST_ROUNDS : SIGNIFICANCE_LEAST_RUNS;
+    while (!(least_p(s, s->least, s->least) < alpha)) s->least++;
+    s->detectable = expm1(detectable_log(z, s->deviation * sqrt(sides / count), sides * (count - 1)));
+    s->runs_for_5 = isnan(s->detectable) ? 0 : s->least;
+    for (; s->runs_for_5 > 0 && s->runs_for_5 < 1000000; s->runs_for_5 += 1 + s->runs_for_5 / 100) {
+        double error = s->deviation * sqrt(sides / s->runs_for_5);
+        if (!(detectable_log(z, error, sides * (s->runs_for_5 - 1)) > log(1.05))) break;
     }
 }
 
-static void set_verdict(significance *s, bool enough, double direction)
+/* From p, which is corrected for `tests`. */
+static void set_verdict(significance *s, int tests)
 {
-    if (!enough)
+    double alpha = SIGNIFICANCE_ALPHA / tests;
+    int least = s->rounds ? SIGNIFICANCE_LEAST_ROUNDS : SIGNIFICANCE_LEAST_RUNS;
+    set_power(s, alpha);
+    if (s->a_count < least || s->b_count < least || !(least_p(s, s->a_count, s->b_count) < alpha))
         s->verdict = SIGNIFICANCE_TOO_FEW;
     else if (s->p >= SIGNIFICANCE_ALPHA)
         s->verdict = SIGNIFICANCE_NOT_SHOWN;
     else
-        s->verdict = direction < 0 ? SIGNIFICANCE_LESS : SIGNIFICANCE_GREATER;
+        s->verdict = s->direction < 0 ? SIGNIFICANCE_LESS : SIGNIFICANCE_GREATER;
 }
 
 status significance_of_rounds(const double *a, const double *b, int rounds, significance *out)
 {
     double *logs = malloc((size_t)rounds * 2 * sizeof *logs), *scratch = logs + rounds;
     if (!logs) return no_memory();
-    *out = (significance){0};
+    *out = (significance){.rounds = true, .a_count = rounds, .b_count = rounds};
     for (int i = 0; i < rounds; i++) logs[i] = log(b[i] / a[i]);
     status rc = signed_rank_p(logs, rounds, &out->p);
-    set_power(out, deviation(logs, rounds), rounds, 1);
-    set_verdict(out, rounds >= SIGNIFICANCE_LEAST_ROUNDS, copied_median(logs, rounds, scratch));
+    out->deviation = deviation(logs, rounds);
+    out->direction = copied_median(logs, rounds, scratch);
     out->ratio = copied_median(b, rounds, scratch) / copied_median(a, rounds, scratch);
+    set_verdict(out, 1);
     free(logs);
     return rc;
 }
@@ -278,15 +310,15 @@ status significance_of_rounds(const double *a, const double *b, int rounds, sign
 status significance_of_runs(const double *a, int a_count, const double *b, int b_count, significance *out)
 {
     int n = a_count + b_count;
-    double *logs = malloc((size_t)n * 2 * sizeof *logs), *scratch = logs + n, direction = 0;
+    double *logs = malloc((size_t)n * 2 * sizeof *logs), *scratch = logs + n;
     if (!logs) return no_memory();
-    *out = (significance){0};
+    *out = (significance){.a_count = a_count, .b_count = b_count};
     for (int i = 0; i < n; i++) logs[i] = log(i < a_count ? a[i] : b[i - a_count]);
-    status rc = rank_sum_p(logs, a_count, b_count, &direction, &out->p);
+    status rc = rank_sum_p(logs, a_count, b_count, &out->direction, &out->p);
     double of_a = deviation(logs, a_count), of_b = deviation(logs + a_count, b_count);
-    set_power(out, sqrt((of_a * of_a + of_b * of_b) / 2), a_count < b_count ? a_count : b_count, 2);
-    set_verdict(out, a_count >= SIGNIFICANCE_LEAST_RUNS && b_count >= SIGNIFICANCE_LEAST_RUNS, direction);
+    out->deviation = sqrt((of_a * of_a + of_b * of_b) / 2);
     out->ratio = copied_median(b, b_count, scratch) / copied_median(a, a_count, scratch);
+    set_verdict(out, 1);
     free(logs);
     return rc;
 }
@@ -305,4 +337,18 @@ status holm_adjust(double *p, int count)
     }
     free(sorted);
     return STATUS_OK;
+}
+
+status significance_correct(significance *tests, int count)
+{
+    double *p = malloc((size_t)count * sizeof *p);
+    if (count && !p) return no_memory();
+    for (int i = 0; i < count; i++) p[i] = tests[i].p;
+    status rc = holm_adjust(p, count);
+    for (int i = 0; i < count && rc == STATUS_OK; i++) {
+        tests[i].p = p[i];
+        set_verdict(&tests[i], count);
+    }
+    free(p);
+    return rc;
 }

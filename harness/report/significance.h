@@ -27,7 +27,7 @@ typedef struct interval {
 } interval;
 
 typedef enum significance_verdict {
-    SIGNIFICANCE_TOO_FEW,   /* runs for any verdict */
+    SIGNIFICANCE_TOO_FEW,   /* runs for any verdict: p could not be small enough */
     SIGNIFICANCE_NOT_SHOWN, /* p is not below SIGNIFICANCE_ALPHA */
     SIGNIFICANCE_LESS,      /* b is less than a */
     SIGNIFICANCE_GREATER
@@ -39,6 +39,12 @@ typedef struct significance {
     double p;          /* two-sided */
     double detectable; /* the smallest change that would be found, as a ratio less 1: 0.05 is 5 % */
     int runs_for_5;    /* rounds, or runs per side, with which a change of 5 % would be found */
+    int least;         /* rounds, or runs per side, that a verdict takes */
+    /* What significance_correct() needs. */
+    bool rounds;
+    int a_count, b_count;
+    double deviation; /* of the logs of one run, or of one round's ratio */
+    double direction; /* below 0: b is less */
 } significance;
 
 /* The median of values[count], which it sorts; NaN of none. */
@@ -53,8 +59,14 @@ status bootstrap_median(const double *values, int count, uint64_t seed, interval
 status bootstrap_ratio(const double *a, int a_count, const double *b, int b_count, bool rounds, uint64_t seed,
                        interval *out);
 
-/* The same of the ratio of sums b / a, of rounds. */
-status bootstrap_ratio_of_sums(const double *a, const double *b, int rounds, uint64_t seed, interval *out);
+/* 95 % interval of the ratio of sums b / a over two or more rounds, of which six are too few for a bootstrap:
+ * Student's t with the standard error of a ratio estimator (Cochran, "Sampling Techniques", 1977, 6.4), of its
+ * log. */
+interval ratio_of_sums_interval(const double *a, const double *b, int rounds);
+
+/* The 0.975 quantile of Student's t with 1 or more degrees of freedom: a table up to 10, above them the expansion in
+ * 1 / freedom (Abramowitz and Stegun, 26.7.5), right to 0.1 %. */
+double student_quantile(int freedom);
 
 /* a[i] and b[i] are the two sides of round i. STATUS_SYSTEM without memory. */
 status significance_of_rounds(const double *a, const double *b, int rounds, significance *out);
@@ -65,5 +77,10 @@ status significance_of_runs(const double *a, int a_count, const double *b, int b
 /* Holm's correction ("A Simple Sequentially Rejective Multiple Test Procedure", 1979): p[count] become
  * adjusted values, which are compared with SIGNIFICANCE_ALPHA as they are. STATUS_SYSTEM without memory. */
 status holm_adjust(double *p, int count);
+
+/* For tests[count] of one comparison, each of which could lead to a verdict by chance: p becomes Holm's, and the
+ * verdict, `least`, `detectable` and `runs_for_5` are those at SIGNIFICANCE_ALPHA / count, which the smallest p of
+ * them must be below. STATUS_SYSTEM without memory. */
+status significance_correct(significance *tests, int count);
 
 #endif

@@ -1,5 +1,6 @@
 #include "harness/run/run_result.h"
 
+#include "harness/report/significance.h"
 #include "harness/run/record.h"
 
 #include <math.h>
@@ -224,7 +225,6 @@ static double computed(const json_t *job, int turn)
 /* The mean over the turns of the difference, and its 95 % interval: Student's t with TURNS - 1 degrees of freedom. */
 static json_t *slowdown_against(const json_t *job, const json_t *isolated)
 {
-    static const double quantile = 2.5706;
     double differences[TURNS], mean = 0, squares = 0;
     for (int t = 0; t < TURNS; t++) {
         differences[t] = computed(job, t) - computed(isolated, t);
@@ -232,7 +232,7 @@ static json_t *slowdown_against(const json_t *job, const json_t *isolated)
     }
     if (!isfinite(mean)) return json_null();
     for (int t = 0; t < TURNS; t++) squares += (differences[t] - mean) * (differences[t] - mean);
-    double half = quantile * sqrt(squares / (TURNS - 1) / TURNS);
+    double half = student_quantile(TURNS - 1) * sqrt(squares / (TURNS - 1) / TURNS);
     return json_pack("{s:f, s:f, s:f}", "mean_s", mean, "low_s", mean - half, "high_s", mean + half);
 }
 

@@ -214,7 +214,7 @@ static status judge_run(const json_t *result, bool in_turns, judged *j)
         bool ring_first = j->ring > j->ps;
         j->over = "turns";
         j->count = TURNS;
-        return bootstrap_ratio_of_sums(ring_first ? of_ring : of_ps, ring_first ? of_ps : of_ring, TURNS, INTERVAL_SEED, &j->factor);
+        j->factor = ratio_of_sums_interval(ring_first ? of_ring : of_ps, ring_first ? of_ps : of_ring, TURNS);
     }
     return STATUS_OK;
 }

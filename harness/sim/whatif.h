@@ -14,7 +14,7 @@ typedef struct whatif_question {
     const char *profile;
     char *const *words; /* [word_count] options of `harness run`, borrowed */
     int word_count;
-    int slow_rank;   /* of --slow among the words; -1: none */
+    int slow_rank;   /* the last of --slow among the words; -1: none */
     bool has_length; /* the words have --steps or --epochs */
     double step_ms;  /* measured on one GPU, to anchor what is computed; 0: the profile's efficiencies */
     int gpus[WHATIF_SIZES], size_count;

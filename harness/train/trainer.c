@@ -239,7 +239,7 @@ static status open_all(trainer *t)
                             .benchmark = c->benchmark};
     TRY(device_open(&device, &t->device));
     TRY(device_stream_open(t->device, DEVICE_STREAM_COMPUTE, &t->stream));
-    if (!device_get_info(t->device)->plans) TRY(straggler_init(&t->straggler, c->slow, c->rank, c->world));
+    if (!device_get_info(t->device)->plans) TRY(straggler_init(&t->straggler, c->slow, c->rank, INT32_MAX));
     t->slowdown = 1 + t->straggler.stretch;
     if (sim_device_simulation(t->device)) { /* its kernels take longer; nobody sleeps */
         sim_device_slow_down(t->device, 1 + t->straggler.stretch);

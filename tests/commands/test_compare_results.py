@@ -1,6 +1,7 @@
 """harness compare A B: what is shown, what is not, and what the exit code says."""
 import json
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -115,14 +116,66 @@ def single_files_are_single_measurements_without_a_verdict():
 @test
 def other_figures_are_corrected_for_being_several():
     with folder() as path:
-        write(path + "/a", around(0.1, 5))
-        write(path + "/b", around(0.108, 5))
+        write(path + "/a", around(0.1, 6))
+        write(path + "/b", around(0.108, 6))
         _, rows = compared(path)
-        # Five against five: p = 2 / 252; of four others that are tested, three have it and equal memory has 1.
-        expect(abs(rows["step time, median"]["p"] - 2 / 252) < 1e-12, "step time", rows)
+        # Six against six: p = 2 / 924; of four others that are tested, three have it and equal memory has 1.
+        expect(abs(rows["step time, median"]["p"] - 2 / 924) < 1e-12, "step time", rows)
         for name in ("samples/s", "exposed communication", "communication"):
-            expect(abs(rows[name]["p"] - 4 * 2 / 252) < 1e-12, name, rows)
-            expect_equal(rows[name]["verdict"], "not shown", name)
+            expect(abs(rows[name]["p"] - 4 * 2 / 924) < 1e-12, name, rows)
+            expect(rows[name]["verdict"] in ("more", "less"), name, rows)
+        os.remove(path + "/b/run-05.json")
+        os.remove(path + "/a/run-05.json")
+        result, rows = compared(path)
+        # Five against five: p = 2 / 252 is below 0.01, but not below 0.01 / 4.
+        expect_equal({name: (row["verdict"], row["least_runs"]) for name, row in rows.items()},
+                     {name: ("more", 5) if name == "step time, median" else ("too few runs", 6) for name in rows}, "verdicts", result)
+        text = harness("compare", path + "/a", path + "/b")
+        expect("no verdict on the other figures: at least 6 runs per side are needed" in text.out, "text", text)
+
+
+@test
+def every_figure_that_shows_nothing_says_what_would_be_shown():
+    with folder() as path:
+        write(path + "/a", around(0.1))
+        write(path + "/b", list(reversed(around(0.1))))
+        _, rows = compared(path)
+        text = harness("compare", path + "/a", path + "/b")
+        lines = text.out.splitlines()
+        for name, row in rows.items():
+            expect_equal(row["verdict"], "not shown", name)
+            at = next(i for i, line in enumerate(lines) if line.startswith(name + " "))
+            said = re.match(r"  ~ not shown, p = [0-9.e-]+; ([0-9.]+) % would be; 5 % would take (\d+) runs per side$", lines[at + 1])
+            expect(said, f"{name}: the line after it", text)
+            expect_equal((said[1], int(said[2])), (f"{100 * row['detectable']:.1f}", row["runs_for_5_percent"]), name)
+        expect(rows["communication"]["detectable"] > rows["step time, median"]["detectable"], "one of four takes a larger change", rows)
+        expect(max(map(len, lines[3:])) <= 80, "80 columns", text)
+
+
+@test
+def points_and_jobs_of_one_comparison_are_corrected_together():
+    """Two jobs of which one is slower: 5 runs per side, which decide of one job, do not decide of two; 6 do."""
+    with folder() as path:
+        for runs, names, code in ((5, ["ring"], 1), (5, ["ps", "ring"], 0), (6, ["ps", "ring"], 1)):
+            for side, factor in (("a", 1), ("b", 1.2)):
+                at = os.path.join(path, f"{runs}-{len(names)}", side)
+                os.makedirs(at)
+                for i in range(runs):
+                    jobs = [{"name": name, "engine": name, "policy": "p", "step_time": {"median_s": (factor if name == "ring" else 1) * (1 + i / 1000)}}
+                            for name in names]
+                    with open(os.path.join(at, f"{i}.json"), "w", encoding="utf-8") as file:
+                        json.dump({"jobs": jobs}, file)
+            where = os.path.join(path, f"{runs}-{len(names)}")
+            result, _ = compared(where, "--fail-above", "5%")
+            found = {c["name"]: c["metrics"][0] for c in result.json()["comparisons"]}
+            expect_equal((result.code, found["ring"]["verdict"]), (code, "more" if code else "too few runs"), f"{runs} runs, {names}", result)
+            expect_equal((result.json()["step_tests"], found["ring"]["least_runs"]), (len(names), 4 + len(names)), "tests and runs", result)
+            if code and len(names) == 2:
+                expect(abs(found["ring"]["p"] - 2 * 2 / 924) < 1e-12, "p", result)
+            if not code:
+                text = harness("compare", where + "/a", where + "/b")
+                expect("no verdict: at least 6 runs per side are needed, there are 5 and 5" in text.out, "text", text)
+                expect("p is corrected (Holm) for 2 step times" in text.out, "text", text)
 
 
 @test
@@ -159,10 +212,10 @@ def sweeps_are_compared_point_by_point():
 
 
 def slowed(path):
-    """A build that is slower by a factor of 2, on every rank."""
+    """A build that is slower by a factor of 2, on both ranks."""
     program = os.path.join(path, "slow")
     with open(program, "w", encoding="utf-8") as file:
-        file.write(f"#!/bin/sh\nexec {PROGRAM} \"$@\" --slow 0:2\n")
+        file.write(f"#!/bin/sh\nexec {PROGRAM} \"$@\" --slow 0:2,1:2\n")
     os.chmod(program, os.stat(program).st_mode | stat.S_IXUSR)
     return program
 
@@ -170,7 +223,7 @@ def slowed(path):
 def find_the_slow_build(times):
     with folder() as path:
         slow = slowed(path)
-        words = ["--mode", "none", "--model", "lenet", "--data", "synthetic", "--batch", "256", "--steps", "30", "--threads", "1"]
+        words = ["--mode", "ring", "--gpus", "2", "--model", "lenet", "--data", "synthetic", "--batch", "128", "--steps", "24", "--threads", "1"]
         for attempt in range(times):
             kept = os.path.join(path, f"kept-{attempt}")
             result = harness("compare", "--builds", PROGRAM, slow, "--repeat", "10", "-o", kept, "--fail-above", "5%", "--json", "-",
@@ -179,6 +232,10 @@ def find_the_slow_build(times):
             row = result.json()["comparisons"][0]["metrics"][0]
             expect_equal((row["verdict"], row["a_runs"], row["b_runs"]), ("more", 10, 10), "verdict and runs", result)
             expect(result.json()["interleaved"], "interleaved", result)
+            for name in os.listdir(os.path.join(kept, "runs")):
+                with open(os.path.join(kept, "runs", name), encoding="utf-8") as file:
+                    factors = [rank["slow_factor"] for rank in json.load(file)["jobs"][0]["ranks"]]
+                expect_equal(factors, [1, 1] if name.startswith("point-0000") else [2, 2], f"factors of {name}")
 
 
 @test

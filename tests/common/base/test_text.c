@@ -341,9 +341,29 @@ static void lines_are_wrapped_between_words_below_their_second_column(void **sta
     assert_null(empty.data);
 }
 
+static void words_of_a_command_are_quoted_where_a_shell_would_change_them(void **state)
+{
+    (void)state;
+    static const char *const cases[][2] = {{"--gpus=4", "--gpus=4"},
+                                           {"a/b_c.d:e@f%", "a/b_c.d:e@f%"},
+                                           {"", "''"},
+                                           {"10Gbit/s;1Gbit/s", "'10Gbit/s;1Gbit/s'"},
+                                           {"two words", "'two words'"},
+                                           {"$(x) `y` *", "'$(x) `y` *'"},
+                                           {"it's", "'it'\\''s'"},
+                                           {"~", "'~'"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        text_buffer text = {0};
+        text_append_shell_word(&text, cases[i][0]);
+        assert_string_equal(text.data, cases[i][1]);
+        text_free(&text);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(words_of_a_command_are_quoted_where_a_shell_would_change_them),
         cmocka_unit_test(sizes_are_parsed_strictly),
         cmocka_unit_test(durations_need_their_unit),
         cmocka_unit_test(a_rate_is_in_bits_or_in_bytes_as_it_is_written),

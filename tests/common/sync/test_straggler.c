@@ -22,6 +22,8 @@ static void malformed_texts_are_refused_with_what_is_allowed(void **state)
         {"1:fast", STATUS_USAGE, "--slow, factor: expected a number from 1 to 1000, got 'fast'"},
         {"1:0.5", STATUS_USAGE, "--slow, factor: expected a number from 1 to 1000, got '0.5'"},
         {"4:2", STATUS_CONFIG, "expected a rank from 0 to 3, got 4"},
+        {"1:2,", STATUS_USAGE, "expected RANK:FACTOR, as in 1:2.5, got ''"},
+        {"1:2,4:2", STATUS_CONFIG, "expected a rank from 0 to 3, got 4"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         straggler s;
@@ -30,6 +32,17 @@ static void malformed_texts_are_refused_with_what_is_allowed(void **state)
             fail_msg("%s: found %s '%s', expected %s '%s'", cases[i].text, status_name(rc), error_message(),
                      status_name(cases[i].code), cases[i].says);
         error_clear();
+    }
+}
+
+static void several_ranks_have_factors_of_their_own(void **state)
+{
+    (void)state;
+    static const double stretch[] = {1, 0, 2.5, 0};
+    for (int rank = 0; rank < 4; rank++) {
+        straggler s;
+        assert_int_equal(straggler_init(&s, "0:2,2:3.5", rank, 4), STATUS_OK);
+        assert_true(s.stretch == stretch[rank]);
     }
 }
 
@@ -71,6 +84,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(malformed_texts_are_refused_with_what_is_allowed),
+        cmocka_unit_test(several_ranks_have_factors_of_their_own),
         cmocka_unit_test(computation_is_stretched_on_one_rank),
         cmocka_unit_test(pauses_without_computation_cost_nothing),
     };

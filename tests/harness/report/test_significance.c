@@ -73,16 +73,38 @@ static void equal_rounds_have_p_1(void **context)
     expect_near(of.high, 1, 0);
 }
 
-static void interval_of_sums_is_that_of_their_ratio_where_rounds_are_drawn_as_wholes(void **context)
+static void interval_of_sums_holds_their_ratio_and_has_no_width_where_all_rounds_agree(void **context)
 {
     (void)context;
     double a[] = {1, 2, 4, 8}, b[] = {3, 6, 12, 24}, c[] = {1, 1, 1, 3};
-    interval of;
-    assert_int_equal(bootstrap_ratio_of_sums(a, b, 4, 1, &of), STATUS_OK);
+    interval of = ratio_of_sums_interval(a, b, 4);
     expect_near(of.low, 3, 1e-15); /* every round has the ratio 3 */
     expect_near(of.high, 3, 1e-15);
-    assert_int_equal(bootstrap_ratio_of_sums(a, c, 4, 1, &of), STATUS_OK);
-    if (!(of.low < 6.0 / 15 && of.high > 6.0 / 15)) fail_msg("[%g, %g] does not hold the ratio of the sums", of.low, of.high);
+    of = ratio_of_sums_interval(a, c, 4);
+    /* Residuals c - 0.4 a: 0.6, 0.2, -0.6, -0.2; squares sum to 0.8; error sqrt(0.8 * 4 / 3) / 6, t(3) = 3.182. */
+    double factor = exp(3.182 * sqrt(0.8 * 4 / 3) / 6);
+    expect_near(of.low, 0.4 / factor, 1e-12);
+    expect_near(of.high, 0.4 * factor, 1e-12);
+}
+
+/* Six values are few: a percentile bootstrap of them covers in about 85 of 100 samples only. */
+static void interval_of_six_turns_covers_the_ratio_in_19_of_20_samples(void **context)
+{
+    (void)context;
+    uint64_t start = random_start(5, random_fnv1a64("test.turns"));
+    int covered = 0, draws = 4000;
+    for (int k = 0; k < draws; k++) {
+        double a[6], b[6];
+        for (int i = 0; i < 6; i++) {
+            uint64_t at = (uint64_t)(12 * k + 2 * i);
+            a[i] = exp(0.05 * random_normal(start, at));
+            b[i] = 1.1 * exp(0.05 * random_normal(start, at + 1));
+        }
+        interval of = ratio_of_sums_interval(a, b, 6);
+        covered += of.low <= 1.1 && 1.1 <= of.high;
+    }
+    if (covered < 0.935 * draws || covered > 0.965 * draws)
+        fail_msg("expected about 3800 of 4000 intervals to hold the ratio, got %d", covered);
 }
 
 static void five_runs_above_five_others_are_one_choice_of_252_on_each_side(void **context)
@@ -122,6 +144,49 @@ static void holm_multiplies_by_what_is_left_and_never_decreases(void **context)
                                       0.02}; /* R: p.adjust(c(.01, .04, .03, .005), "holm") */
     for (int i = 0; i < 4; i++) expect_near(p[i], expected[i], 1e-15);
     assert_int_equal(holm_adjust(p, 0), STATUS_OK);
+}
+
+static void several_tests_take_more_rounds_and_a_smaller_p(void **context)
+{
+    (void)context;
+    double a[14], b[14];
+    for (int i = 0; i < 14; i++) {
+        a[i] = 1;
+        b[i] = 1.1 + 0.01 * i;
+    }
+    /* All n rounds agree: p = 2 / 2^n. Of m tests the smallest must be below 0.01 / m. */
+    static const struct {
+        int rounds, tests, least;
+        significance_verdict verdict;
+    } cases[] = {{8, 1, 8, SIGNIFICANCE_GREATER},  {8, 2, 9, SIGNIFICANCE_TOO_FEW},
+                 {9, 2, 9, SIGNIFICANCE_GREATER},  {9, 4, 10, SIGNIFICANCE_TOO_FEW},
+                 {10, 4, 10, SIGNIFICANCE_GREATER}, {13, 72, 14, SIGNIFICANCE_TOO_FEW},
+                 {14, 72, 14, SIGNIFICANCE_GREATER}};
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        significance of[72];
+        for (int t = 0; t < cases[c].tests; t++)
+            assert_int_equal(significance_of_rounds(a, t ? a : b, cases[c].rounds, &of[t]), STATUS_OK);
+        double detectable = of[0].detectable;
+        assert_int_equal(significance_correct(of, cases[c].tests), STATUS_OK);
+        assert_int_equal(of[0].verdict, cases[c].verdict);
+        assert_int_equal(of[0].least, cases[c].least);
+        expect_near(of[0].p, cases[c].tests * ldexp(2, -cases[c].rounds), 1e-12);
+        if (cases[c].tests > 1) {
+            assert_true(of[0].detectable > detectable);
+            assert_int_not_equal(of[1].verdict, SIGNIFICANCE_GREATER);
+            assert_true(of[1].runs_for_5 >= cases[c].least);
+        }
+    }
+    significance runs; /* 2 / C(10, 5) = 0.0079, 2 / C(12, 6) = 0.0022 */
+    significance two[2];
+    for (int n = 5; n <= 6; n++) {
+        assert_int_equal(significance_of_runs(a, n, b, n, &runs), STATUS_OK);
+        assert_int_equal(runs.verdict, SIGNIFICANCE_GREATER);
+        two[0] = two[1] = runs;
+        assert_int_equal(significance_correct(two, 2), STATUS_OK);
+        assert_int_equal(two[0].verdict, n == 5 ? SIGNIFICANCE_TOO_FEW : SIGNIFICANCE_GREATER);
+        assert_int_equal(two[0].least, 6);
+    }
 }
 
 static void bootstrap_interval_covers_the_median_in_19_of_20_samples(void **context)
@@ -222,13 +287,44 @@ static void a_change_of_5_percent_is_found_in_95_of_100_draws(void **context)
     (void)context;
     samples s = recorded();
     for (int rounds = 0; rounds < 2; rounds++) {
-        int found = verdicts(&s, 0.02, rounds, 10, 1.05, 1000);
-        if (found < 950)
-            fail_msg("n = 10, variation 2%%: expected 950 of 1000, got %d (rounds: %d)", found, rounds);
-        found = verdicts(&s, 0.05, rounds, 50, 1.05, 1000);
-        if (found < 950)
-            fail_msg("n = 50, variation 5%%: expected 950 of 1000, got %d (rounds: %d)", found, rounds);
+        int found = verdicts(&s, 0.02, rounds, 10, 1.05, 10000);
+        if (found < 9500)
+            fail_msg("n = 10, variation 2%%: expected 9500 of 10000, got %d (rounds: %d)", found, rounds);
+        found = verdicts(&s, 0.05, rounds, 50, 1.05, 10000);
+        if (found < 9500)
+            fail_msg("n = 50, variation 5%%: expected 9500 of 10000, got %d (rounds: %d)", found, rounds);
     }
+}
+
+/* Twenty comparisons of equal sides in one: without a correction, one in six would show something. */
+static void equal_sides_of_20_points_get_a_false_verdict_in_at_most_15_of_1000_draws(void **context)
+{
+    (void)context;
+    samples s = recorded();
+    enum { POINTS = 20, ROUNDS = 12, DRAWS = 2000 };
+    uint64_t start = random_start(11, random_fnv1a64("test.points"));
+    int found = 0, alone = 0;
+    for (int d = 0; d < DRAWS; d++) {
+        significance of[POINTS];
+        bool any = false, any_alone = false;
+        for (int p = 0; p < POINTS; p++) {
+            double a[ROUNDS], b[ROUNDS];
+            for (int i = 0; i < ROUNDS; i++) {
+                uint64_t at = (uint64_t)2 * (((uint64_t)d * POINTS + (uint64_t)p) * ROUNDS + (uint64_t)i);
+                a[i] = exp(0.02 * s.logs[random_below(start, at, (uint64_t)s.count)]);
+                b[i] = exp(0.02 * s.logs[random_below(start, at + 1, (uint64_t)s.count)]);
+            }
+            assert_int_equal(significance_of_rounds(a, b, ROUNDS, &of[p]), STATUS_OK);
+            any_alone = any_alone || of[p].verdict >= SIGNIFICANCE_LESS;
+        }
+        assert_int_equal(significance_correct(of, POINTS), STATUS_OK);
+        for (int p = 0; p < POINTS; p++) any = any || of[p].verdict >= SIGNIFICANCE_LESS;
+        found += any;
+        alone += any_alone;
+    }
+    if (found > DRAWS * 0.015 || alone < DRAWS * 0.1)
+        fail_msg("expected at most 15 of 1000 comparisons with a verdict, got %d of %d (%d without the correction)", found,
+                 DRAWS, alone);
 }
 
 static void what_is_said_to_be_detectable_is_found(void **context)
@@ -273,10 +369,13 @@ int main(void)
         cmocka_unit_test(five_runs_above_five_others_are_one_choice_of_252_on_each_side),
         cmocka_unit_test(equal_values_share_their_mean_rank),
         cmocka_unit_test(holm_multiplies_by_what_is_left_and_never_decreases),
-        cmocka_unit_test(interval_of_sums_is_that_of_their_ratio_where_rounds_are_drawn_as_wholes),
+        cmocka_unit_test(several_tests_take_more_rounds_and_a_smaller_p),
+        cmocka_unit_test(interval_of_sums_holds_their_ratio_and_has_no_width_where_all_rounds_agree),
+        cmocka_unit_test(interval_of_six_turns_covers_the_ratio_in_19_of_20_samples),
         cmocka_unit_test(bootstrap_interval_covers_the_median_in_19_of_20_samples),
         cmocka_unit_test(equal_runs_get_a_false_verdict_in_at_most_15_of_1000_draws),
         cmocka_unit_test(a_change_of_5_percent_is_found_in_95_of_100_draws),
+        cmocka_unit_test(equal_sides_of_20_points_get_a_false_verdict_in_at_most_15_of_1000_draws),
         cmocka_unit_test(what_is_said_to_be_detectable_is_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
