@@ -1,6 +1,7 @@
 /* harness sweep: runs over a grid of option values, and which of them is best. */
 #include "harness/commands/commands.h"
 
+#include "common/base/log.h"
 #include "harness/run/output.h"
 #include "harness/sweep/sweep.h"
 
@@ -97,10 +98,11 @@ static status run_points(const sweep *s, int *exit_code)
     sweep_outcome outcome = {0};
     TRY(sweep_open_folder(s, &lock));
     status rc = sweep_run(s, &outcome);
-    if (rc == STATUS_OK && outcome.signal)
+    if (rc == STATUS_OK) rc = show_table(s, &outcome); /* after an interruption of what there is */
+    if (rc == STATUS_OK && outcome.signal) {
+        log_warn("the sweep was interrupted: the same command goes on");
         *exit_code = 128 + outcome.signal;
-    else if (rc == STATUS_OK)
-        rc = show_table(s, &outcome);
+    }
     if (rc == STATUS_OK && outcome.failed > 0 && !*exit_code) *exit_code = 1;
     json_decref(outcome.failures);
     close(lock);

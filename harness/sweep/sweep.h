@@ -9,6 +9,7 @@
  *   DIR/sweep.json                   what is varied, and by which program; a later start must be the same
  *                                    sweep, but may have more rounds
  *   DIR/runs/point-P-round-R.json    the result of a run (docs/results.md)
+ *   DIR/failures.json                runs that have failed and not been run again, written at each failure
  *   DIR/table.json                   medians, intervals and failures of all points
  *
  * The files of this folder, in the order of the flow: sweep_grid.c (the points), sweep_program.c (what runs
@@ -97,13 +98,13 @@ status sweep_open_folder(const sweep *s, int *lock);
 typedef struct sweep_outcome {
     int run, failed, kept; /* runs of this start; runs that an earlier start had finished */
     int signal;            /* that ended it early, or 0 */
-    json_t *failures;      /* array of {point, round, exit_code, message} */
+    json_t *failures;      /* array of {point, round, exit_code, message}, also of earlier starts */
 } sweep_outcome;
 
 /* Runs everything that has no result. The caller drops out->failures. */
 status sweep_run(const sweep *s, sweep_outcome *out);
 
-/* The commands that a start would run, one per line. */
+/* The commands that a start would run, in its order, as a shell reads them, one per line. */
 status sweep_list(const sweep *s, text_buffer *out);
 
 /* sweep_loss.c: adds "loss_over_time" to the table of a sweep over policies, whose steps help differently: null in others. As text:

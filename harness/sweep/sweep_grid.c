@@ -136,19 +136,17 @@ status sweep_words(const sweep *s, int point, text_buffer *text, const char **ou
     return STATUS_OK;
 }
 
-/* The configuration of a point; the caller frees it. */
-static status configure(const sweep *s, int point, run_config **out)
+/* The configuration of a point, which borrows words from `text`; the caller frees both. */
+static status configure(const sweep *s, int point, text_buffer *text, run_config **out)
 {
-    text_buffer text = {0};
     const char **words = malloc((size_t)(s->word_count + 2 * s->axis_count + 3) * sizeof *words);
     *out = calloc(1, sizeof **out);
-    status rc = words && *out ? sweep_words(s, point, &text, words) : no_memory();
+    status rc = words && *out ? sweep_words(s, point, text, words) : no_memory();
     int count = 0;
     while (rc == STATUS_OK && words[count]) count++;
     if (rc == STATUS_OK) rc = run_config_init(*out);
     if (rc == STATUS_OK) rc = run_config_parse(*out, count - 1, (char *const *)words + 1);
     free(words);
-    text_free(&text);
     return rc;
 }
 
@@ -202,11 +200,13 @@ status sweep_check(sweep *s)
     for (int p = 0; p < s->points; p++) {
         if (!sweep_has(s, p)) continue;
         run_config *config = NULL;
-        status rc = configure(s, p, &config);
+        text_buffer text = {0};
+        status rc = configure(s, p, &text, &config);
         if (rc == STATUS_OK && config->run.mode >= ENGINE_COUNT)
             rc = fail(STATUS_USAGE, "sweep: --mode: expected one engine per run, as in --mode ps,ring");
         if (rc == STATUS_OK) rc = refuse_outputs(config);
         free(config);
+        text_free(&text);
         /* A combination of values that cannot run is a failure of that point, which the table shows. */
         if (rc == STATUS_USAGE || rc == STATUS_SYSTEM) return rc;
         error_clear();
@@ -217,11 +217,13 @@ status sweep_check(sweep *s)
 status sweep_is_virtual(const sweep *s, int point, bool *out)
 {
     run_config *config = NULL;
+    text_buffer text = {0};
     *out = false;
     if (s->builds) return STATUS_OK;
-    status rc = configure(s, point, &config);
+    status rc = configure(s, point, &text, &config);
     *out = rc == STATUS_OK && run_config_is_virtual(config);
     free(config);
+    text_free(&text);
     if (rc == STATUS_CONFIG) { /* it fails when it is run, with that message */
         error_clear();
         rc = STATUS_OK;

@@ -2,22 +2,27 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/device/host/host.h"
+#include "harness/run/output.h"
+#include "harness/run/progress.h"
 #include "harness/sweep/sweep.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 enum { MOST_CHILDREN = 64 };
-#define PROGRESS_NS (10 * NS_PER_S)
+#define PROGRESS_NS (10 * NS_PER_S)          /* between lines */
+#define PROGRESS_ON_TERMINAL_NS (NS_PER_S / 10) /* between drawings */
 
 typedef struct child {
     pid_t pid;
@@ -34,10 +39,9 @@ typedef struct running {
     bool kind;           /* of those that run now: virtual time */
     int64_t began_ns;    /* the kind */
     int64_t shown_ns;
+    bool is_terminal;
     sigset_t signals, before;
 } running;
-
-/* ---- one run ----------------------------------------------------------------------------------------- */
 
 /* In the child: returns only on failure. */
 static void become_run(const running *r, const char *program, const char *const *words, int errors,
@@ -52,6 +56,52 @@ static void become_run(const running *r, const char *program, const char *const 
     sigprocmask(SIG_SETMASK, &r->before, NULL);
     execv(program, (char *const *)words);
 }
+
+/* ---- failures ---------------------------------------------------------------------------------------- */
+
+static char *failures_file(const sweep *s, char *buffer, size_t size)
+{
+    snprintf(buffer, size, "%s/failures.json", s->folder);
+    return buffer;
+}
+
+/* Those that an earlier start recorded: a new array. */
+static json_t *read_failures(const sweep *s)
+{
+    char path[PATH_MAX];
+    json_t *file = json_load_file(failures_file(s, path, sizeof path), 0, NULL), *list = json_object_get(file, "failures");
+    json_t *failures = json_is_array(list) ? json_incref(list) : json_array();
+    json_decref(file);
+    return failures;
+}
+
+static status write_failures(const running *r)
+{
+    char path[PATH_MAX];
+    failures_file(r->sweep, path, sizeof path);
+    if (json_array_size(r->out->failures) > 0)
+        return output_json(json_pack("{s:i, s:O}", "schema_version", 1, "failures", r->out->failures), path);
+    unlink(path);
+    return STATUS_OK;
+}
+
+/* Whether the run had failed before: it is run again, or has ended well. */
+static bool forget_failure(const running *r, int point, int round)
+{
+    size_t i;
+    json_t *failure;
+    json_array_foreach(r->out->failures, i, failure)
+    {
+        if (json_integer_value(json_object_get(failure, "point")) != point ||
+            json_integer_value(json_object_get(failure, "round")) != round)
+            continue;
+        json_array_remove(r->out->failures, i);
+        return true;
+    }
+    return false;
+}
+
+/* ---- one run ----------------------------------------------------------------------------------------- */
 
 static status start(running *r, int point, int round)
 {
@@ -117,36 +167,60 @@ static status note_end(running *r, child c, int ended)
     if (good) {
         r->done[r->kind]++;
         r->out->run++;
-        return STATUS_OK;
+        return forget_failure(r, c.point, c.round) ? write_failures(r) : STATUS_OK;
     }
     unlink(sweep_file(r->sweep, c.point, c.round, path, sizeof path));
     if (r->out->signal) return STATUS_OK; /* it was stopped: to be run again */
     r->done[r->kind]++;
     r->out->failed++;
+    forget_failure(r, c.point, c.round);
     if (json_array_append_new(r->out->failures, json_pack("{s:i, s:i, s:i, s:s}", "point", c.point, "round",
                                                           c.round, "exit_code", code, "message", message)) !=
         0)
         return fail(STATUS_SYSTEM, "no memory for the failures of the sweep");
-    return STATUS_OK;
+    return write_failures(r);
 }
 
 /* ---- all runs ---------------------------------------------------------------------------------------- */
 
-static void show_progress(running *r, bool always)
+/* Of the runs of the kind that runs now, ns; NaN: not known. Those of the other kind take another time. */
+static double time_left(const running *r)
+{
+    int done = r->done[r->kind], left = r->due[r->kind] - done;
+    return done > 0 && left > 0 ? (double)(clock_now_ns() - r->began_ns) / done * left : NAN;
+}
+
+static void draw_progress(const running *r, int done, int all)
+{
+    struct winsize window;
+    int columns = ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 24 ? window.ws_col - 12 : 68;
+    char line[256], failed[24] = "";
+    if (r->out->failed > 0) snprintf(failed, sizeof failed, " %d failed", r->out->failed);
+    run_progress_line(line, sizeof line, columns, "sweep", done, all, 1e-9 * time_left(r), NAN, NAN);
+    fprintf(stderr, "\r\033[K%s%s", line, failed);
+}
+
+static void write_progress(const running *r, int done, int all)
+{
+    char left[64] = "", text[32];
+    if (!isnan(time_left(r)))
+        snprintf(left, sizeof left, ", about %s left%s", text_format_duration(text, sizeof text, time_left(r)),
+                 r->kind && r->due[0] > 0 ? " of the virtual ones" : "");
+    fprintf(stderr, "harness: sweep: %d of %d runs, %d failed%s\n", done, all, r->out->failed, left);
+}
+
+/* A bar on a terminal, elsewhere a line every 10 s; `ends`: a line in any case. */
+static void show_progress(running *r, bool ends)
 {
     int64_t now = clock_now_ns();
-    if (!always && now - r->shown_ns < PROGRESS_NS) return;
+    int done = r->done[0] + r->done[1] + r->out->kept, all = r->due[0] + r->due[1] + r->out->kept;
+    if (!ends && now - r->shown_ns < (r->is_terminal ? PROGRESS_ON_TERMINAL_NS : PROGRESS_NS)) return;
     r->shown_ns = now;
-    int done = r->done[r->kind], left = r->due[r->kind] - done, all = r->due[0] + r->due[1] + r->out->kept;
-    char time_left[64] = "";
-    if (done > 0 && left > 0) { /* runs of the other kind take another time */
-        char text[32];
-        text_format_duration(text, sizeof text, (double)(now - r->began_ns) / done * left);
-        snprintf(time_left, sizeof time_left, ", about %s left%s", text,
-                 r->kind && r->due[0] > 0 ? " of the virtual ones" : "");
-    }
-    fprintf(stderr, "harness: sweep: %d of %d runs, %d failed%s\n", r->done[0] + r->done[1] + r->out->kept, all,
-            r->out->failed, time_left);
+    if (r->is_terminal && ends) fprintf(stderr, "\r\033[K");
+    if (r->is_terminal && !ends)
+        draw_progress(r, done, all);
+    else
+        write_progress(r, done, all);
 }
 
 static void pass_on(running *r, int number)
@@ -222,8 +296,8 @@ static status run_all(running *r, bool *is_virtual, int *order)
 
 status sweep_run(const sweep *s, sweep_outcome *out)
 {
-    *out = (sweep_outcome){.failures = json_array()};
-    running r = {.sweep = s, .out = out, .shown_ns = clock_now_ns()};
+    *out = (sweep_outcome){.failures = read_failures(s)};
+    running r = {.sweep = s, .out = out, .shown_ns = clock_now_ns(), .is_terminal = isatty(STDERR_FILENO)};
     bool *is_virtual = calloc((size_t)s->points, sizeof *is_virtual);
     int *order = malloc((size_t)s->points * sizeof *order);
     status rc =
@@ -246,28 +320,39 @@ status sweep_run(const sweep *s, sweep_outcome *out)
     return rc;
 }
 
+/* The command of a run, unless it has a result. */
+static status list_run(const sweep *s, int point, int round, const char **words, text_buffer *out)
+{
+    text_buffer text = {0};
+    json_t *result = sweep_result(s, point, round);
+    json_decref(result);
+    if (result) return STATUS_OK;
+    status rc = sweep_words(s, point, &text, words);
+    if (rc == STATUS_OK) text_append(out, "harness");
+    for (int w = 0; rc == STATUS_OK && words[w]; w++) {
+        text_append(out, " ");
+        text_append_shell_word(out, words[w]);
+    }
+    if (rc == STATUS_OK) text_append(out, "\n");
+    text_free(&text);
+    return rc;
+}
+
 status sweep_list(const sweep *s, text_buffer *out)
 {
     int *order = malloc((size_t)s->points * sizeof *order);
+    bool *is_virtual = calloc((size_t)s->points, sizeof *is_virtual);
     const char **words = malloc((size_t)(s->word_count + 2 * s->axis_count + 3) * sizeof *words);
-    status rc = order && words ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the sweep");
-    for (int round = 0; round < s->rounds && rc == STATUS_OK; round++) {
-        rc = sweep_order(s, round, order);
-        for (int i = 0; i < s->points && rc == STATUS_OK; i++) {
-            if (!sweep_has(s, order[i])) continue;
-            text_buffer text = {0};
-            json_t *result = sweep_result(s, order[i], round);
-            if (!result) rc = sweep_words(s, order[i], &text, words);
-            if (!result && rc == STATUS_OK) {
-                text_append(out, "harness");
-                for (int w = 0; words[w]; w++) text_append(out, " %s", words[w]);
-                text_append(out, "\n");
-            }
-            json_decref(result);
-            text_free(&text);
+    status rc = order && is_virtual && words ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the sweep");
+    for (int p = 0; p < s->points && rc == STATUS_OK; p++) rc = sweep_is_virtual(s, p, &is_virtual[p]);
+    for (int kind = 1; kind >= 0; kind--) /* as run_all() does */
+        for (int round = 0; round < s->rounds && rc == STATUS_OK; round++) {
+            rc = sweep_order(s, round, order);
+            for (int i = 0; i < s->points && rc == STATUS_OK; i++)
+                if (sweep_has(s, order[i]) && is_virtual[order[i]] == kind) rc = list_run(s, order[i], round, words, out);
         }
-    }
     free(order);
+    free(is_virtual);
     free(words);
     return rc;
 }

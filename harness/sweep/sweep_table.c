@@ -283,8 +283,9 @@ static void append_best(const json_t *table, text_buffer *out)
                     json_number_value(json_object_get(best, "factor_high")),
                     json_number_value(json_object_get(best, "p")));
     if (strcmp(verdict, "shown") == 0) return;
-    text_append(out, "The difference between the two is not shown by %lld rounds",
-                (long long)json_integer_value(json_object_get(best, "rounds")));
+    text_append(out, "The difference between the two is not shown by %lld round%s",
+                (long long)json_integer_value(json_object_get(best, "rounds")),
+                json_integer_value(json_object_get(best, "rounds")) == 1 ? "" : "s");
     if (json_object_get(best, "detectable"))
         text_append(out, ":\n%.1f %% would be; 5 %% would take %lld rounds (--repeat)",
                     100 * json_number_value(json_object_get(best, "detectable")),

@@ -3,6 +3,7 @@ import collections
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -146,6 +147,76 @@ def a_run_that_fails_is_recorded_and_the_others_go_on():
         expect_equal(len(runs_in(path)), 2, "results", result)
         again = sweep(path, *VIRTUAL, "--vary", "gpus=2,9,4", "--mode", "ring")
         expect_equal(again.code, 1, "a point without result is tried again", again)
+        expect_equal(len(failures_in(path)), 1, "a failure is recorded once", failures_in(path))
+
+
+def failures_in(path):
+    name = os.path.join(path, "failures.json")
+    if not os.path.exists(name):
+        return []
+    with open(name, encoding="utf-8") as file:
+        return json.load(file)["failures"]
+
+
+@test
+def a_failure_is_recorded_at_once_and_shown_after_an_interruption():
+    """Runs with a missing file fail while others have long to go; the sweep is then killed, and its second start interrupted."""
+    words = ["--model", "wine_mlp", "--gpus", "2", "--threads", "1", "--mode", "ring", "--steps", "500", "--vary", "data=idx:no,none;wine",
+             "--vary", "seed=1,2,3,4"]
+    with folder() as path:
+        with Run("sweep", *words, "-o", path) as run:
+            until = time.monotonic() + 300 * SLOWER
+            while not failures_in(path):
+                expect(time.monotonic() < until and run.process.poll() is None, "expected a recorded failure", run.peek())
+                time.sleep(0.002)
+            run.kill(run.pid, signal.SIGKILL)
+            run.process.wait()
+        expect("No such file" in failures_in(path)[0]["message"], "the failure", failures_in(path))
+        finished = len(runs_in(path))
+        with Run("sweep", *words, "-o", path) as run:
+            wait_for_runs(run, path, finished + 1)
+            run.kill(run.pid, signal.SIGINT)
+            result = run.wait(120)
+        expect_equal(result.code, 130, "exit code", result)
+        rows = [line.split() for line in result.out.splitlines() if line.startswith(("idx:no,none ", "wine "))]
+        expect_equal([row[:2] for row in rows], [[data, seed] for data in ("idx:no,none", "wine") for seed in "1234"], "the table of what there is", result)
+        failed = [row[2] == "failed" for row in rows]
+        expect(any(failed) and not any(failed[4:]), "failures", result)
+        expect_equal(sum(row[2] not in ("failed", "-") for row in rows), len(runs_in(path)), "finished points", result)
+        expect(any(row[2] == "-" for row in rows), "points that were not reached", result)
+        expect("the sweep was interrupted" in result.err, "what to do next", result)
+        with open(path + "/table.json", encoding="utf-8") as file:
+            table = json.load(file)
+        expect_equal([point["failure"] is not None for point in table["points"]], failed, "table.json")
+
+
+@test
+def a_dry_run_prints_commands_that_a_shell_runs():
+    with folder() as path:
+        words = ["--vary", "link=10Gbit/s,50us;1Gbit/s,50us", "--vary", "gpus=2,4", "--mode", "ring", "--device", "sim:v100-pcie-10gbe", "--model", "lenet",
+                 "--steps", "2", "--data", "synthetic:1x28x28:10"]
+        result = sweep(path, *words, "--dry-run")
+        expect_equal(result.code, 0, "exit code", result)
+        lines = result.out.splitlines()
+        expect_equal(len(lines), 4, "commands", result)
+        for line in lines:
+            read = subprocess.run(["bash", "-c", f'set -- {line}; printf "%s\\n" "$@"'], capture_output=True, text=True, check=True).stdout.splitlines()
+            expect_equal(read[:2], ["harness", "run"], "the command")
+            again = harness(*read[1:], "--json", "-", "--quiet")
+            expect_equal(again.code, 0, "exit code", again)
+            expect(f"--gpus={again.json()['options']['gpus']}" in read and f"--link={again.json()['options']['link']}" in read, "its options", line)
+        quoted = sweep(path, *VIRTUAL, "--mode", "ring", "--vary", "gpus=2", "--vary", "load=it's a $file,other", "--dry-run")
+        found = [shlex.split(line) for line in quoted.out.splitlines()]
+        expect(any("--load=it's a $file" in read for read in found), "quotes and blanks", quoted)
+
+
+@test
+def virtual_runs_come_first_in_a_dry_run_as_in_a_sweep():
+    with folder() as path:
+        result = sweep(path, "--vary", "device=cpu,sim:dgx1-v100", "--vary", "gpus=2,4", "--model", "lenet", "--data", "synthetic:1x28x28:10", "--mode",
+                       "ring", "--repeat", "2", "--dry-run")
+        kinds = ["--device=cpu" in line for line in result.out.splitlines()]
+        expect_equal(kinds, [False] * 4 + [True] * 4, "real runs", result)
 
 
 @test
