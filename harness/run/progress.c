@@ -1,5 +1,6 @@
 #include "harness/run/progress.h"
 
+#include "common/base/clock.h"
 #include "common/base/text.h"
 
 #include <math.h>
@@ -129,6 +130,25 @@ void run_progress_show(void *context, const launch_view *view)
     } else if (view->elapsed_ns - p->written_ns >= WRITTEN_EVERY_NS) {
         p->written_ns = view->elapsed_ns;
         write_line(p, view, jobs);
+    }
+}
+
+void run_progress_show_virtual(run_progress *p, const char *name, int64_t steps, int64_t total, double samples_per_s)
+{
+    enum { DRAWN_EVERY_NS = NS_PER_S / 10 };
+    int64_t now = clock_now_ns();
+    job_view v = {.name = name, .steps = steps, .total = total, .left_s = NAN, .loss = NAN, .samples_per_s = samples_per_s};
+    if (steps == 0) p->began_ns = now;
+    else v.left_s = 1e-9 * (double)(now - p->began_ns) / (double)steps * (double)(total - steps);
+    if (p->written_ns == 0) p->written_ns = now; /* the first job begins */
+    if (p->is_terminal && (steps == 0 || now - p->seen_ns >= DRAWN_EVERY_NS)) {
+        p->seen_ns = now;
+        draw(p, &v, 1);
+    } else if (!p->is_terminal && now - p->written_ns >= WRITTEN_EVERY_NS) {
+        char line[256];
+        p->written_ns = now;
+        fprintf(stderr, "harness: progress: %s\n",
+                run_progress_line(line, sizeof line, sizeof line - 1, v.name, v.steps, v.total, v.left_s, NAN, v.samples_per_s));
     }
 }
 

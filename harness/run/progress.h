@@ -1,4 +1,4 @@
-/* What a run shows on stderr while its ranks train: a line per job on a terminal, elsewhere one line every 10 s. */
+/* What a run shows on stderr while its ranks train, on real devices or in virtual time: a line per job on a terminal, elsewhere one line every 10 s. */
 #ifndef HARNESS_RUN_PROGRESS_H
 #define HARNESS_RUN_PROGRESS_H
 
@@ -11,7 +11,8 @@ typedef struct run_progress {
     const int *numbers; /* [job_count] of the jobs, in their order (engines.h) */
     bool is_terminal;
     int lines;                    /* on the terminal */
-    int64_t seen_ns, written_ns;  /* times of the last look and of the last line, since the launch */
+    int64_t seen_ns, written_ns;  /* times of the last look and of the last line, since the launch; in virtual time of the clock */
+    int64_t began_ns;             /* in virtual time: the job */
     int64_t active_ns[JOB_COUNT]; /* in which the job trained after its first step that was seen */
     int64_t first[JOB_COUNT];     /* that step */
 } run_progress;
@@ -20,6 +21,9 @@ run_progress run_progress_begin(const run_config *config, const run_plan *plan, 
 
 /* As launch_options.progress; `context` is the run_progress. */
 void run_progress_show(void *context, const launch_view *view);
+
+/* The same of a job in virtual time, when its rank 0 has ended `steps` of its measured steps; with 0 the job begins. */
+void run_progress_show_virtual(run_progress *p, const char *name, int64_t steps, int64_t total, double samples_per_s);
 
 /* Removes the lines from the terminal. */
 void run_progress_end(run_progress *p);

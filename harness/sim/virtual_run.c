@@ -35,6 +35,7 @@ typedef struct job_record {
     rank_record *ranks;
     trainer *first; /* rank 0's, once it has finished */
     int finished;   /* ranks */
+    int64_t shown;  /* rank 0's measured steps */
     virtual_host host; /* of rank 0's process */
     virtual_trace trace;
     text_buffer events; /* of the trace */
@@ -99,6 +100,7 @@ static status on_opened(void *context, simulation *s)
                     j->world, s->profile->name);
     write_note(j, s);
     set_host(j, s, j->set);
+    if (j->variant->progress) run_progress_show_virtual(j->variant->progress, job_name(j->engine), 0, j->steps, NAN);
     return virtual_trace_watch(&j->trace, s);
 }
 
@@ -119,15 +121,26 @@ static void on_measures(void *context, int rank, trainer *t)
     overlap_measure(&r->overlap, e, &before);
 }
 
+static void show_step(job_record *j, const step_result *step)
+{
+    const run_config *c = j->config;
+    double samples = (double)(run_config_batch(c, j->engine) * c->run.accumulate * j->world);
+    double seconds = 1e-9 * (double)(step->end_ns - step->begin_ns);
+    run_progress_show_virtual(j->variant->progress, job_name(j->engine), ++j->shown, j->steps,
+                              seconds > 0 ? samples / seconds : NAN);
+}
+
 static void on_step(void *context, int rank, trainer *t, const step_result *result)
 {
-    rank_record *r = &((job_record *)context)->ranks[rank];
+    job_record *j = context;
+    rank_record *r = &j->ranks[rank];
     step_result step = *result;
     overlap_measure(&r->overlap, trainer_engine(t), &step);
     step.loss = NAN; /* there are no tensors to compute it from */
     record_step(&r->record, &step);
-    const virtual_variant *v = ((job_record *)context)->variant;
+    const virtual_variant *v = j->variant;
     if (v->step) v->step(v->context, &step);
+    if (rank == 0 && v->progress) show_step(j, &step);
 }
 
 static json_t *rank_to_json(const job_record *j, int rank, trainer *t)
@@ -310,10 +323,13 @@ status virtual_run_job(const run_config *config, const run_plan *plan, int engin
 
 status virtual_run(const run_config *config, const run_plan *plan, run_job *jobs, char *note, size_t size)
 {
-    const virtual_variant as_it_is = {0};
-    for (int e = 0; e < ENGINE_COUNT; e++)
-        if (run_config_uses(config, e)) TRY(virtual_run_job(config, plan, e, &as_it_is, &jobs[e], note, size));
-    return STATUS_OK;
+    run_progress progress = run_progress_begin(config, plan, NULL);
+    const virtual_variant as_it_is = {.progress = config->run.quiet ? NULL : &progress};
+    status rc = STATUS_OK;
+    for (int e = 0; e < ENGINE_COUNT && rc == STATUS_OK; e++)
+        if (run_config_uses(config, e)) rc = virtual_run_job(config, plan, e, &as_it_is, &jobs[e], note, size);
+    run_progress_end(&progress);
+    return rc;
 }
 
 /* ---- prediction of real runs ------------------------------------------------------------------ */

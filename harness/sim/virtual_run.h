@@ -4,6 +4,7 @@
 
 #include "common/sim/simulation.h"
 #include "harness/run/plan.h"
+#include "harness/run/progress.h"
 #include "harness/run/run_result.h"
 #include "harness/train/trainer.h"
 
@@ -18,6 +19,7 @@ typedef struct virtual_variant {
     int override_count;
     void (*step)(void *context, const step_result *result); /* of each rank's measured steps; or NULL */
     void *context;
+    run_progress *progress; /* shows rank 0's steps; or NULL */
 } virtual_variant;
 
 enum { VIRTUAL_VARIANT_OVERRIDES = 32 }; /* at most */

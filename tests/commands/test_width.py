@@ -99,6 +99,37 @@ def a_terminal_shows_a_line_with_a_bar_for_each_job():
 
 
 @test
+def a_run_in_virtual_time_shows_a_line_with_a_bar():
+    shown = on_terminal(["run", "--model", "resnet50", "--device", "sim:dgx1-v100", "--gpus", "8", "--steps", "60"], 60, {"NO_COLOR": "1"})
+    for job in ("none", "ps", "ring"):
+        found = re.findall(r"\x1b\[K(%s +\[#*-*\] \d+/\d+.*)\n" % job, shown)
+        expect(found and all(len(line) < 80 for line in found), f"no line of {job}", shown[:2000])
+    expect(shown.rindex("\x1b[J") > shown.rindex("[-"), "lines that are removed at the end", shown[-500:])
+    quiet = on_terminal(["run", "--model", "resnet50", "--device", "sim:dgx1-v100", "--gpus", "8", "--quiet"], 60, {"NO_COLOR": "1"})
+    expect("[--" not in quiet, "a bar with --quiet", quiet[:500])
+
+
+@test
+def a_sweep_shows_a_bar():
+    with tempfile.TemporaryDirectory() as folder:
+        shown = on_terminal(["sweep", "--vary", "gpus=2,4,6,8", "--mode", "ring,ps", "--model", "resnet18", "--steps", "4", "--device", "sim:dgx1-v100", "-o",
+                             os.path.join(folder, "s")], 60, {"NO_COLOR": "1"})
+    bars = re.findall(r"\r\x1b\[K(sweep +\[#*-*\] \d+/8[^\r]*)", shown)
+    expect(bars and any("left" in bar for bar in bars), "a bar and the time left", shown[:2000])
+    expect("harness: sweep: 8 of 8 runs, 0 failed" in shown, "the last line", shown)
+
+
+@test
+def elsewhere_a_line_is_written_every_ten_seconds_in_virtual_time_too():
+    words = ["--mode", "ring", "--model", "resnet50", "--device", "sim:dgx1-v100-4xib100", "--gpus", "32", "--steps", "100000"]
+    with Run(*words) as run:
+        run.wait_for_line("harness: progress: ", limit=120)
+        shown = run.text(run.err_file)
+    line = next(line for line in shown.splitlines() if line.startswith("harness: progress: "))
+    expect(re.fullmatch(r"harness: progress: ring +\[#*-*\] \d+/\d+ +[\d.]+ \w+ left +\d+ samples/s", line), line)
+
+
+@test
 def elsewhere_a_line_is_written_every_ten_seconds():
     words = ["--mode", "ring", "--model", "lenet", "--data", "synthetic", "--gpus", "2", "--steps", "1000000"]
     with Run(*words) as run:
