@@ -52,7 +52,8 @@ def every_command_that_writes_json_has_one():
         if re.search(r"--json FILE", harness(command, "--help=all").out):
             for name in of.get(command, {command}):
                 expect(name in SCHEMAS, f"no schema for {command}: {name}")
-    expect({"sweep", "sweep-definition", "profile"} <= set(SCHEMAS), "files of sweep and calibrate")
+    others = {"sweep", "sweep-definition", "sweep-failures", "profile", "trace", "lab", "lab-gradescope", "lab-prairielearn"}  # labs: test_reports.py
+    expect(others <= set(SCHEMAS), "files of sweep, calibrate, --trace and lab check")
 
 
 # ---- what commands write -----------------------------------------------------------------------
@@ -84,12 +85,29 @@ def results_again_and_comparisons_are_valid():
             check(result.json(), "compare", *words)
 
 
+@cases([("both engines", [*LENET, "--gpus", "2", "--link", "1GB/s,10us"]), ("stale", [*TOY, "--gpus", "2", "--mode", "ps", "--policy", "async"]),
+        ("virtual time", [*SIM, "--gpus", "8", "--nodes", "1"])])
+def a_trace_is_valid(words):
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "t.json")
+        result = harness("run", *words, "--trace", path, limit=120)
+        expect_equal(result.code, 0, "exit code", result)
+        with open(path, encoding="utf-8") as file:
+            found = json.load(file)
+        expect({"M", "X", "C"} <= {event["ph"] for event in found["traceEvents"]}, "kinds of events")
+        check(found, "trace")
+
+
 @cases([("virtual", [*SIM, "--vary", "gpus=2,4,8"]), ("policies", [*TOY, "--vary", "policy=sync,ddp", "--vary", "servers=1,2", "--gpus", "2"]),
         ("rounds", [*TOY, "--vary", "batch=4,8", "--mode", "ring", "--gpus", "2", "--repeat", "2"]), ("a failure", [*SIM, "--vary", "gpus=2,99", "--mode", "ring"]),
         ("one point", [*SIM, "--vary", "gpus=2", "--mode", "ring"])])
 def files_of_a_sweep_are_valid(words):
     with tempfile.TemporaryDirectory() as folder:
-        harness("sweep", *words, "-o", os.path.join(folder, "s"), limit=120)
+        done = harness("sweep", *words, "-o", os.path.join(folder, "s"), limit=120)
+        expect_equal(os.path.exists(os.path.join(folder, "s/failures.json")), done.code == 1, "a file of failures", done)
+        if done.code == 1:
+            with open(os.path.join(folder, "s/failures.json"), encoding="utf-8") as file:
+                check(json.load(file), "sweep-failures")
         for name, file_name in (("sweep", "table.json"), ("sweep-definition", "sweep.json")):
             with open(os.path.join(folder, "s", file_name), encoding="utf-8") as file:
                 check(json.load(file), name)

@@ -5,6 +5,8 @@ import shutil
 import subprocess
 import zipfile
 
+import jsonschema
+
 from labs import LABS, Student, read, write
 from program import PROGRAM
 from tap import cases, expect, expect_equal, main, test
@@ -38,7 +40,15 @@ def validate(value, fields, where):
     expect_equal(sorted(set(value) - set(fields)), [], f"{where}: fields that are not documented")
 
 
+def validate_schema(report, name):
+    """By the file that is installed."""
+    with open(os.path.join(os.environ.get("SOURCE_DIR", os.getcwd()), "docs/schemas", name + ".schema.json"), encoding="utf-8") as file:
+        errors = list(jsonschema.Draft202012Validator(json.load(file)).iter_errors(report))
+    expect(not errors, *[f"{name}: {'.'.join(map(str, e.absolute_path))}: {e.message[:200]}" for e in errors[:5]])
+
+
 def validate_gradescope(report):
+    validate_schema(report, "lab-gradescope")
     validate(report, GRADESCOPE, "results.json")
     for test_ in report["tests"]:
         validate(test_, GRADESCOPE_TEST, "tests")
@@ -70,10 +80,21 @@ def results_for_prairielearn_have_its_documented_fields():
         done = student.run("check", "3", student.folder, "--format", "prairielearn", "-k", "two,why", code=1)
         report = json.loads(done.stdout)
         validate(report, PRAIRIELEARN, "results.json")
+        validate_schema(report, "lab-prairielearn")
         for test_ in report["tests"]:
             validate(test_, PRAIRIELEARN_TEST, "tests")
         expect(0 < report["score"] < 1, "score", report)
         expect(len(done.stdout) < 1 << 20, "at most 1 MB")
+
+
+@test
+def results_as_json_are_those_of_the_schema():
+    with Student(RING) as student:
+        student.solve(order="0 1")
+        done = student.run("check", "3", student.folder, "--format", "json", "-k", "two,why", code=1)
+        report = json.loads(done.stdout)
+        validate_schema(report, "lab")
+        expect_equal({t["part"]: t["status"] for t in report["tests"]}, {"two": "passed", "why": "failed"}, "tests")
 
 
 @test
