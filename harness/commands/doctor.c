@@ -1,12 +1,12 @@
 /* harness doctor: what this machine offers, and what may be in the way. */
 #include "harness/commands/commands.h"
 
+#include "common/collectives/nccl/collective_nccl.h"
 #include "common/device/cuda/cuda_module.h"
 #include "common/device/host/host.h"
-#include "harness/run/output.h"
 #include "harness/launch/processors.h"
+#include "harness/run/output.h"
 #include "harness/run/run_result.h"
-#include "ring/collectives/nccl/collective_nccl.h"
 
 #include <inttypes.h>
 #include <jansson.h>

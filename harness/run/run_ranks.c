@@ -3,11 +3,11 @@
 #include "harness/run/run_options.h"
 
 #include "common/base/text.h"
+#include "common/collectives/collective.h"
 #include "common/device/cuda/cuda_module.h"
 #include "harness/launch/cgroup.h"
 #include "harness/launch/environment.h"
 #include "harness/launch/processors.h"
-#include "ring/collectives/collective.h"
 #include "ring/ring.h"
 
 #include <stdio.h>

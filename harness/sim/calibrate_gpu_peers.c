@@ -4,9 +4,9 @@
 
 #include "common/base/clock.h"
 #include "common/base/random.h"
+#include "common/collectives/collective.h"
+#include "common/collectives/nccl/collective_nccl.h"
 #include "harness/train/local_ranks.h"
-#include "ring/collectives/collective.h"
-#include "ring/collectives/nccl/collective_nccl.h"
 
 #include <string.h>
 

@@ -7,8 +7,8 @@
 #define RING_BENCH_BENCH_H
 
 #include "common/base/options.h"
-#include "ring/collectives/collective.h"
-#include "ring/collectives/tuning.h"
+#include "common/collectives/collective.h"
+#include "common/collectives/tuning.h"
 
 #include <jansson.h>
 

@@ -16,9 +16,9 @@
 #include "common/sync/agent.h"
 #include "common/sync/queue.h"
 #include "common/trace/trace.h"
-#include "ring/collectives/collective.h"
-#include "ring/collectives/nccl/collective_nccl.h"
-#include "ring/collectives/tuning.h"
+#include "common/collectives/collective.h"
+#include "common/collectives/nccl/collective_nccl.h"
+#include "common/collectives/tuning.h"
 #include "ring/hooks/powersgd_module.h"
 #include "ring/ring.h"
 

@@ -3,10 +3,10 @@
 #ifndef RING_POLICIES_POLICY_H
 #define RING_POLICIES_POLICY_H
 
+#include "common/collectives/collective.h"
 #include "common/nn/program.h"
 #include "common/sync/engine.h"
 #include "ring/buckets/buckets.h"
-#include "ring/collectives/collective.h"
 #include "ring/hooks/hook.h"
 
 typedef enum ring_launch {

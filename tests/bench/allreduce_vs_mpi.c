@@ -6,8 +6,8 @@
  * A time is from a barrier to the end of the slowest rank; a line gives medians in us and how many times
  * faster than MPI_Allreduce each implementation is. Every result is checked. */
 #include "common/base/clock.h"
+#include "common/collectives/collective.h"
 #include "common/net/shm.h"
-#include "ring/collectives/collective.h"
 
 #include <mpi.h>
 #include <stdio.h>

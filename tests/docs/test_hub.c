@@ -1,6 +1,6 @@
 /* The algorithm of docs/add-a-collective.md, found by its name: an all-reduce in one round, and through the staging areas
  * in many. */
-#include "tests/ring/ranks.h"
+#include "tests/common/collectives/ranks.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

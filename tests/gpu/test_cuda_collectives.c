@@ -1,9 +1,9 @@
 /* NCCL's collectives in stream order: kinds, groups, more calls than fit in the queue, and a rank that leaves. Ranks are
  * threads that share a GPU, which NCCL itself refuses: on the emulator only. */
-#include "common/device/cuda/cuda_module.h"
 #include "common/base/clock.h"
-#include "ring/collectives/collective.h"
-#include "ring/collectives/nccl/collective_nccl.h"
+#include "common/collectives/collective.h"
+#include "common/collectives/nccl/collective_nccl.h"
+#include "common/device/cuda/cuda_module.h"
 #include "tests/common/device/op_devices.h"
 #include "tests/common/device/op_runner.h"
 

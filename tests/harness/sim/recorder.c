@@ -1,7 +1,7 @@
 #include "tests/harness/sim/recorder.h"
 
+#include "common/collectives/collective.h"
 #include "ps/port.h"
-#include "ring/collectives/collective.h"
 
 #include <pthread.h>
 #include <stdbool.h>

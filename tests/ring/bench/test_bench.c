@@ -1,5 +1,5 @@
 #include "ring/bench/bench.h"
-#include "tests/ring/ranks.h"
+#include "tests/common/collectives/ranks.h"
 
 #include "common/base/clock.h"
 

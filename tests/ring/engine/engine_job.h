@@ -6,7 +6,7 @@
 
 #include "common/net/status_table.h"
 #include "ring/ring.h"
-#include "tests/ring/ranks.h"
+#include "tests/common/collectives/ranks.h"
 
 #include <pthread.h>
 

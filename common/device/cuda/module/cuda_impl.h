@@ -1,4 +1,4 @@
-/* The internals of the module, for this folder and for ring/collectives/nccl, which is part of the module.
+/* The internals of the module, for this folder and for common/collectives/nccl, which is part of the module.
  *
  * Storage is float32, except activations and weights of matrix multiplications where op_desc.bf16; `precision` is the
  * type in which matrix multiplications multiply. Threads: a device belongs to its rank's thread; streams and fences may

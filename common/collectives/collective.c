@@ -1,0 +1,502 @@
+#include "common/collectives/collective.h"
+
+#include "common/base/text.h"
+#include "common/collectives/collective_impl.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SLEEP_NS = 100000000, POLL_NS = 20000, YIELDS = 400 }; /* of a world that is polled */
+
+#define DECLARE(id, name) extern const collective_type collective_##id;
+COLLECTIVE_LIST(DECLARE)
+DECLARE(sim, "sim")
+DECLARE(plan, "plan")
+#undef DECLARE
+
+#define LIBRARY(id, name) {name, &collective_##id},
+static const struct {
+    const char *name;
+    const collective_type *type;
+} libraries[] = {COLLECTIVE_LIST(LIBRARY) LIBRARY(sim, "sim") LIBRARY(plan, "plan")};
+#undef LIBRARY
+
+enum { LIBRARIES = sizeof libraries / sizeof libraries[0] };
+
+/* ---- libraries and algorithms ----------------------------------------------------------------- */
+
+#define NAME(upper, lower, name) name,
+const char *const collective_algorithm_names[] = {
+    "auto", COLLECTIVE_SHM_LIST(NAME) "tuned", "library", "tree", "hierarchical", NULL};
+#undef NAME
+
+static status find_library(const char *name, const collective_type **out)
+{
+    int index;
+    TRY(text_parse_choice("collectives", name, &libraries[0].name, sizeof libraries[0], LIBRARIES, &index));
+    *out = libraries[index].type;
+    return STATUS_OK;
+}
+
+static status choose_algorithm(const collective_type *type, collective_algorithm wanted, collective_algorithm *out)
+{
+    const char *names[COLLECTIVE_ALGORITHM_COUNT];
+    char list[96];
+    size_t count = 0;
+    *out = wanted == COLLECTIVE_ALGORITHM_AUTO ? type->algorithm : wanted;
+    if (type->algorithms >> *out & 1) return STATUS_OK;
+    for (int a = 0; a < COLLECTIVE_ALGORITHM_COUNT; a++)
+        if (type->algorithms >> a & 1) names[count++] = collective_algorithm_names[a];
+    return fail(STATUS_USAGE, "--algorithm: expected %s%s with --collective %s, got '%s'", count > 1 ? "one of " : "",
+                text_join(list, sizeof list, names, count), type->name, collective_algorithm_names[wanted]);
+}
+
+bool collective_has_algorithm(const char *library, collective_algorithm a)
+{
+    for (int i = 0; i < LIBRARIES; i++)
+        if (strcmp(libraries[i].name, library) == 0)
+            return a == COLLECTIVE_ALGORITHM_AUTO || libraries[i].type->algorithms >> a & 1;
+    return false;
+}
+
+status collective_choose_algorithm(const char *library, collective_algorithm wanted, collective_algorithm *out)
+{
+    const collective_type *type;
+    TRY(find_library(library, &type));
+    return choose_algorithm(type, wanted, out);
+}
+
+/* ---- kinds ------------------------------------------------------------------------------------ */
+
+typedef enum holding { NOTHING, WHOLE, WHOLE_AT_ROOT, PART, PART_OF_EACH } holding;
+
+#define KIND_ROW(name, text, in, out, reduces) [COLLECTIVE_##name] = {text, in, out, reduces},
+static const struct {
+    const char *name;
+    holding in, out;
+    bool reduces;
+} kinds[] = {COLLECTIVE_KIND_LIST(KIND_ROW)};
+#undef KIND_ROW
+
+const char *collective_kind_name(collective_kind kind)
+{
+    return kinds[kind].name;
+}
+
+bool collective_reduces(collective_kind kind)
+{
+    return kinds[kind].reduces;
+}
+
+static bool is_pair(collective_kind kind)
+{
+    return kind == COLLECTIVE_SEND || kind == COLLECTIVE_RECEIVE;
+}
+
+bool collective_has_root(collective_kind kind)
+{
+    return kinds[kind].in == WHOLE_AT_ROOT || kinds[kind].out == WHOLE_AT_ROOT || is_pair(kind);
+}
+
+bool collective_is_cut(collective_kind kind)
+{
+    return kinds[kind].in == PART || kinds[kind].out == PART || kinds[kind].out == PART_OF_EACH;
+}
+
+static collective_extent extent(holding held, const collective_call *c, int n, int rank)
+{
+    int64_t part = collective_part_count(c->count, n, rank);
+    switch (held) {
+    case WHOLE:
+        return (collective_extent){0, c->count};
+    case WHOLE_AT_ROOT:
+        return (collective_extent){0, rank == c->root ? c->count : 0};
+    case PART:
+        return (collective_extent){collective_part_begin(c->count, n, rank), part};
+    case PART_OF_EACH:
+        return (collective_extent){0, n * part};
+    default:
+        return (collective_extent){0, 0};
+    }
+}
+
+collective_extent collective_in_extent(const collective_call *call, int n, int rank)
+{
+    return extent(kinds[call->kind].in, call, n, rank);
+}
+
+collective_extent collective_out_extent(const collective_call *call, int n, int rank)
+{
+    return extent(kinds[call->kind].out, call, n, rank);
+}
+
+char *collective_call_format(const collective_call *call, char *buffer, size_t size)
+{
+    char op[24] = "", root[24] = "";
+    const char *of = call->kind == COLLECTIVE_SEND      ? " to"
+                     : call->kind == COLLECTIVE_RECEIVE ? " from"
+                                                        : ", root";
+    if (kinds[call->kind].reduces) snprintf(op, sizeof op, " (%s)", reduce_op_name(call->op));
+    if (collective_has_root(call->kind)) snprintf(root, sizeof root, "%s %d", of, call->root);
+    snprintf(buffer, size, "%s%s of %lld %s%s, tag %d", kinds[call->kind].name, op, (long long)call->count,
+             dtype_name(call->type), root, call->tag);
+    return buffer;
+}
+
+/* ---- worlds ----------------------------------------------------------------------------------- */
+
+status collective_open_type(const collective_type *type, const collective_config *config,
+                            collective_world **out)
+{
+    *out = NULL;
+    if (strlen(config->name) >= COLLECTIVE_NAME_MAX)
+        return fail(STATUS_INTERNAL, "world '%s': the name is too long", config->name);
+    collective_algorithm algorithm;
+    TRY(choose_algorithm(type, config->algorithm, &algorithm));
+    collective_world *world = calloc(1, type->world_bytes);
+    if (!world) return fail(STATUS_SYSTEM, "no memory for collectives");
+    world->type = type;
+    world->config = *config;
+    snprintf(world->name, sizeof world->name, "%s", config->name);
+    world->config.name = world->name;
+    world->config.algorithm = algorithm;
+    status rc = type->open(world);
+    world->config.windows = NULL;
+    *out = world;
+    if (rc != STATUS_OK) collective_close(out);
+    return rc;
+}
+
+status collective_open(const char *library, const collective_config *config, collective_world **out)
+{
+    const collective_type *type;
+    *out = NULL;
+    TRY(find_library(library, &type));
+    return collective_open_type(type, config, out);
+}
+
+void collective_close(collective_world **world)
+{
+    if (*world) (*world)->type->close(*world);
+    free(*world);
+    *world = NULL;
+}
+
+static status check_ranks(const collective_world *world, const char *name, const int *ranks, int count)
+{
+    bool member = false;
+    for (int i = 0; i < count; i++) {
+        if (ranks[i] < 0 || ranks[i] >= world->config.world || (i > 0 && ranks[i] <= ranks[i - 1]))
+            return fail(STATUS_INTERNAL, "group '%s': found rank %d at place %d of %d ranks of a world of %d",
+                        name, ranks[i], i, count, world->config.world);
+        member = member || ranks[i] == world->config.rank;
+    }
+    if (!member) return fail(STATUS_INTERNAL, "group '%s': rank %d is not in it", name, world->config.rank);
+    if (strlen(name) >= COLLECTIVE_NAME_MAX)
+        return fail(STATUS_INTERNAL, "group '%s': the name is too long", name);
+    return STATUS_OK;
+}
+
+static status open_queues(collective_group *g)
+{
+    int count = g->world->type->pairs ? 1 + 2 * g->size : 1;
+    g->queues = calloc((size_t)count, g->world->type->queue_bytes);
+    if (!g->queues) return fail(STATUS_SYSTEM, "no memory for group '%s'", g->name);
+    for (; g->queue_count < count; g->queue_count++) {
+        collective_queue *q = collective_queue_at(g, g->queue_count);
+        q->group = g;
+        q->capacity = g->queue_count == 0 ? COLLECTIVE_QUEUE : COLLECTIVE_PAIR_QUEUE;
+        q->calls = calloc((size_t)q->capacity, sizeof *q->calls);
+        if (!q->calls) return fail(STATUS_SYSTEM, "no memory for group '%s'", g->name);
+    }
+    return STATUS_OK;
+}
+
+status collective_group_open(collective_world *world, const char *name, const int *ranks, int count,
+                             collective_group **out)
+{
+    *out = NULL;
+    TRY(check_ranks(world, name, ranks, count));
+    collective_group *group = calloc(1, world->type->group_bytes);
+    if (!group) return fail(STATUS_SYSTEM, "no memory for group '%s'", name);
+    group->world = world;
+    group->size = count;
+    snprintf(group->name, sizeof group->name, "%s", name);
+    while (ranks[group->rank] != world->config.rank) group->rank++;
+    status rc = open_queues(group);
+    if (rc == STATUS_OK) rc = world->type->group_open(group, ranks);
+    collective_group **end = &world->groups;
+    while (*end) end = &(*end)->next;
+    *end = *out = group;
+    if (rc != STATUS_OK) collective_group_close(out);
+    return rc;
+}
+
+void collective_group_close(collective_group **pointer)
+{
+    collective_group *group = *pointer;
+    if (!group) return;
+    collective_group **at = &group->world->groups;
+    while (*at != group) at = &(*at)->next;
+    *at = group->next;
+    group->world->type->group_close(group);
+    for (int i = 0; i < group->queue_count; i++) free(collective_queue_at(group, i)->calls);
+    free(group->queues);
+    free(group);
+    *pointer = NULL;
+}
+
+collective_world *collective_group_world(const collective_group *group)
+{
+    return group->world;
+}
+
+int collective_group_rank(const collective_group *group)
+{
+    return group->rank;
+}
+
+int collective_group_size(const collective_group *group)
+{
+    return group->size;
+}
+
+/* ---- calls ------------------------------------------------------------------------------------ */
+
+static status refuse(const collective_group *g, const collective_call *call, const char *why)
+{
+    char text[128];
+    return fail(STATUS_INTERNAL, "group '%s' of %d ranks, %s: %s", g->name, g->size,
+                collective_call_format(call, text, sizeof text), why);
+}
+
+static bool has_elements(const collective_buffer *b, int64_t count)
+{
+    return !b->pieces.pieces || count == 0 || piece_list_elements(b->pieces) == count;
+}
+
+static status check_call(const collective_group *g, const collective_call *call)
+{
+    if (call->kind < 0 || call->kind >= COLLECTIVE_KIND_COUNT || call->op < 0 ||
+        call->op >= REDUCE_OP_COUNT || call->type < 0 || call->type >= DTYPE_COUNT || call->count < 0)
+        return fail(STATUS_INTERNAL, "group '%s': kind %d, op %d, type %d, count %lld is no call", g->name,
+                    (int)call->kind, (int)call->op, (int)call->type, (long long)call->count);
+    if (collective_has_root(call->kind) && (call->root < 0 || call->root >= g->size))
+        return refuse(g, call, "there is no such rank");
+    if (is_pair(call->kind) && call->root == g->rank) return refuse(g, call, "that is this rank");
+    if (kinds[call->kind].reduces && !reduce_has_type(call->type))
+        return refuse(g, call, "the type cannot be reduced");
+    if (!has_elements(&call->in, collective_in_extent(call, g->size, g->rank).count))
+        return refuse(g, call, "the pieces of `in` hold another number of elements");
+    if (!has_elements(&call->out, collective_out_extent(call, g->size, g->rank).count))
+        return refuse(g, call, "the pieces of `out` hold another number of elements");
+    return STATUS_OK;
+}
+
+static int queue_index(const collective_group *g, const collective_call *call)
+{
+    if (!g->world->type->pairs || !is_pair(call->kind)) return 0;
+    return 1 + call->root + (call->kind == COLLECTIVE_RECEIVE ? g->size : 0);
+}
+
+status collective_post(collective_group *group, const collective_call *call, collective_ticket *out)
+{
+    if (group->world->failure.code != STATUS_OK) return error_adopt(&group->world->failure);
+    TRY(check_call(group, call));
+    int index = queue_index(group, call);
+    collective_queue *q = collective_queue_at(group, index);
+    if (q->posted - q->completed == (uint64_t)q->capacity) return STATUS_AGAIN;
+    if (q->posted == q->completed) q->since_ns = clock_now_ns();
+    *collective_queued_at(q, ++q->posted) = (collective_queued){.call = *call, .times.last_rank = -1};
+    *out = (collective_ticket){index, q->posted};
+    status rc = group->world->type->post(q);
+    if (rc != STATUS_OK) q->posted--;
+    return rc;
+}
+
+status collective_enqueue(collective_group *group, const collective_call *call, struct device_stream *stream,
+                          collective_ticket *out)
+{
+    collective_world *world = group->world;
+    if (!world->type->enqueue) return refuse(group, call, "calls are posted, not enqueued");
+    if (world->failure.code != STATUS_OK) return error_adopt(&world->failure);
+    TRY(check_call(group, call));
+    *out = (collective_ticket){-1, world->enqueued.posted + 1};
+    return world->type->enqueue(group, call, stream);
+}
+
+static const collective_queue *queue_of(const collective_group *g, collective_ticket ticket)
+{
+    return ticket.queue < 0 ? &g->world->enqueued : collective_queue_at(g, ticket.queue);
+}
+
+bool collective_done(const collective_group *group, collective_ticket ticket)
+{
+    return queue_of(group, ticket)->completed >= ticket.sequence;
+}
+
+collective_times collective_get_times(const collective_group *group, collective_ticket ticket)
+{
+    return collective_queued_at(queue_of(group, ticket), ticket.sequence)->times;
+}
+
+status collective_progress(collective_world *world, int64_t now_ns, int64_t *deadline_ns, bool *worked)
+{
+    *deadline_ns = CLOCK_NEVER;
+    *worked = false;
+    if (world->failure.code != STATUS_OK) return error_adopt(&world->failure);
+    status rc = world->type->progress(world, now_ns, deadline_ns, worked);
+    if (rc == STATUS_OK) return STATUS_OK;
+    error_record record;
+    error_copy(&record);
+    collective_abort(world, &record);
+    return rc;
+}
+
+void collective_wait(collective_world *world, int64_t deadline_ns)
+{
+    world->type->wait(world, deadline_ns);
+}
+
+void collective_wake(collective_world *world)
+{
+    world->type->wake(world);
+}
+
+void collective_abort(collective_world *world, const error_record *why)
+{
+    if (world->failure.code != STATUS_OK) return;
+    world->failure = *why;
+    world->type->abort(world, why);
+}
+
+status collective_run(collective_group *group, const collective_call *call)
+{
+    collective_world *world = group->world;
+    collective_ticket ticket;
+    int64_t deadline;
+    bool worked;
+    status rc;
+    while ((rc = collective_post(group, call, &ticket)) == STATUS_AGAIN)
+        TRY(collective_progress(world, clock_now_ns(), &deadline, &worked));
+    if (rc != STATUS_OK) return rc;
+    while (!collective_done(group, ticket)) {
+        TRY(collective_progress(world, clock_now_ns(), &deadline, &worked));
+        if (!worked && !collective_done(group, ticket)) collective_wait(world, deadline);
+    }
+    return STATUS_OK;
+}
+
+collective_traffic collective_get_traffic(const collective_world *world)
+{
+    return world->traffic;
+}
+
+/* ---- for implementations ---------------------------------------------------------------------- */
+
+status collective_stalled(const collective_queue *q, const char *detail)
+{
+    char call[128], limit[32];
+    int64_t timeout_ns = q->group->world->config.stall_timeout_ns;
+    return fail(STATUS_PEER, "%s (call %llu of group '%s'): no progress for %s%s",
+                collective_call_format(&collective_queued_at(q, q->completed + 1)->call, call, sizeof call),
+                (unsigned long long)q->completed + 1, q->group->name,
+                text_format_duration(limit, sizeof limit, (double)timeout_ns), detail);
+}
+
+status collective_poll(collective_world *world, const char *library,
+                       status (*advance)(collective_queue *q, int64_t now_ns, bool *worked), int64_t now_ns,
+                       int64_t *deadline_ns, bool *worked)
+{
+    world->seen = doorbell_rings(&world->bell);
+    for (collective_group *g = world->groups; g; g = g->next) {
+        for (int i = 0; i < g->queue_count; i++) {
+            collective_queue *q = collective_queue_at(g, i);
+            if (q->completed == q->posted) continue;
+            TRY(advance(q, now_ns, worked));
+            if (q->completed == q->posted) continue;
+            int64_t deadline = collective_deadline(q->since_ns, world->config.stall_timeout_ns);
+            if (deadline < *deadline_ns) *deadline_ns = deadline;
+            if (now_ns < deadline) continue;
+            char detail[96];
+            snprintf(detail, sizeof detail, " in rank %d; %s does not report whom it waits for",
+                     world->config.rank, library);
+            return collective_stalled(q, detail);
+        }
+    }
+    if (*worked) world->fruitless = 0;
+    return STATUS_OK;
+}
+
+static bool has_calls(const collective_world *world)
+{
+    for (const collective_group *g = world->groups; g; g = g->next)
+        for (int i = 0; i < g->queue_count; i++)
+            if (collective_queue_at(g, i)->completed != collective_queue_at(g, i)->posted) return true;
+    return false;
+}
+
+void collective_poll_wait(collective_world *world, int64_t deadline_ns)
+{
+    bool busy = has_calls(world);
+    if (busy && world->fruitless++ < YIELDS) {
+        sched_yield();
+        return;
+    }
+    int64_t poll_ns = clock_now_ns() + (busy ? POLL_NS : SLEEP_NS);
+    doorbell_enter(&world->bell);
+    doorbell_sleep(&world->bell, world->seen, deadline_ns < poll_ns ? deadline_ns : poll_ns);
+    doorbell_leave(&world->bell);
+}
+
+void collective_poll_wake(collective_world *world)
+{
+    doorbell_ring(&world->bell);
+}
+
+status collective_default_open(collective_world *world)
+{
+    (void)world;
+    return STATUS_OK;
+}
+
+void collective_default_close(collective_world *world)
+{
+    (void)world;
+}
+
+status collective_default_group_open(collective_group *group, const int *ranks)
+{
+    (void)group, (void)ranks;
+    return STATUS_OK;
+}
+
+void collective_default_group_close(collective_group *group)
+{
+    (void)group;
+}
+
+status collective_default_post(collective_queue *queue)
+{
+    (void)queue;
+    return STATUS_OK;
+}
+
+void collective_default_wait(collective_world *world, int64_t deadline_ns)
+{
+    (void)world;
+    (void)deadline_ns;
+}
+
+void collective_default_wake(collective_world *world)
+{
+    (void)world;
+}
+
+void collective_default_abort(collective_world *world, const error_record *why)
+{
+    (void)world;
+    (void)why;
+}

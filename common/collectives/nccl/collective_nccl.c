@@ -1,0 +1,331 @@
+/* Collectives through NCCL, on device memory. The rank's compute thread enqueues a call on a stream, between two marks; it
+ * waits for nothing, except where NCCL connects. nccl_world.h has the parts. */
+#include "common/collectives/nccl/collective_nccl.h"
+
+#include "common/device/cuda/cuda_module.h"
+#include "common/collectives/nccl/nccl_world.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+enum { SCRATCH_BYTES = 256 };
+
+/* ---- the module ------------------------------------------------------------------------------- */
+
+static status find_module(const nccl_module **out)
+{
+    TRY(cuda_module_find(NCCL_MODULE_SYMBOL, (const void **)out));
+    if (*out && (*out)->version == NCCL_MODULE_VERSION) return STATUS_OK;
+    return fail(STATUS_UNAVAILABLE,
+                "collectives nccl: this program was built without NCCL's headers; take --collective shm or auto");
+}
+
+bool collective_nccl_found(char *text, size_t size)
+{
+    const nccl_module *module;
+    if (find_module(&module) == STATUS_OK) return module->available(text, size);
+    snprintf(text, size, "%s", error_message());
+    error_clear();
+    return false;
+}
+
+status collective_nccl_bootstrap(char out[COLLECTIVE_BOOTSTRAP_BYTES])
+{
+    const nccl_module *module;
+    static_assert((int)COLLECTIVE_BOOTSTRAP_BYTES == (int)NCCL_ID_BYTES, "an id is what is passed on");
+    TRY(find_module(&module));
+    return module->make_id(out);
+}
+
+/* ---- worlds ----------------------------------------------------------------------------------- */
+
+static void complete_calls(nccl_world *w);
+
+static status init(nccl_world *w)
+{
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->woken, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    collective_queue *q = &w->base.enqueued;
+    q->capacity = COLLECTIVE_ENQUEUED;
+    q->calls = calloc(COLLECTIVE_ENQUEUED, sizeof *q->calls);
+    return q->calls ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for collectives");
+}
+
+static status nccl_open(collective_world *world)
+{
+    nccl_world *w = (nccl_world *)world;
+    const collective_config *c = &world->config;
+    nccl_comm *comm;
+    TRY(init(w));
+    if (!c->device || !c->bootstrap)
+        return fail(STATUS_CONFIG, "collectives nccl: expected --device cuda, got a device without GPU memory");
+    TRY(find_module(&w->module));
+    /* NCCL reads it when a communicator is made: of all its algorithms only this one is left. */
+    if (c->algorithm == COLLECTIVE_ALGORITHM_RING && setenv("NCCL_ALGO", "Ring", 1) != 0)
+        return fail_errno(STATUS_SYSTEM, "collectives nccl: NCCL_ALGO");
+    TRY(device_allocate(c->device, DEVICE_MEMORY_PRIVATE, SCRATCH_BYTES, &w->scratch));
+    TRY(nccl_comm_make(w, NULL, 0, 0, &comm));
+    return nccl_watchdog_open(w);
+}
+
+static void nccl_close(collective_world *world)
+{
+    nccl_world *w = (nccl_world *)world;
+    nccl_watchdog_close(w);
+    if (w->stream) complete_calls(w);
+    nccl_comms_close(w);
+    if (w->scratch.data) device_free(world->config.device, &w->scratch);
+    free(world->enqueued.calls);
+    pthread_cond_destroy(&w->woken);
+    pthread_mutex_destroy(&w->lock);
+}
+
+/* A group of the whole world is the world's communicator; smaller ones are split off. ncclCommSplit is called
+ * by all ranks of the world: such groups are opened as a partition of it, every rank in one of them. */
+static status nccl_group_open(collective_group *group, const int *ranks)
+{
+    nccl_group *g = (nccl_group *)group;
+    nccl_world *w = (nccl_world *)group->world;
+    g->comm = w->comms[0];
+    if (group->size == group->world->config.world) return STATUS_OK;
+    return nccl_comm_make(w, w->comms[0], ranks[0], group->rank, &g->comm);
+}
+
+/* ---- a call as one or several operations of NCCL, which run as a group ------------------------- */
+
+static char *element(const collective_buffer *b, dtype type, int64_t i)
+{
+    return b->base ? (char *)b->base + i * dtype_size(type) : NULL;
+}
+
+/* A part over the elements from `in_at` of `in` and `out_at` of `out`, both without pieces. */
+static status add(const nccl_group *g, const collective_call *call, device_stream *s, nccl_kind kind, int peer, int64_t count,
+                  int64_t in_at, int64_t out_at)
+{
+    nccl_part part = {.kind = kind,
+                      .op = call->op,
+                      .type = call->type,
+                      .peer = peer,
+                      .count = count,
+                      .in = element(&call->in, call->type, in_at),
+                      .out = element(&call->out, call->type, out_at)};
+    return count > 0 ? ((nccl_world *)g->base.world)->module->add(g->comm, s, &part) : STATUS_OK;
+}
+
+/* The same elements of both buffers: a part for each piece, where there are pieces. */
+static status add_whole(const nccl_group *g, const collective_call *call, device_stream *s, nccl_kind kind)
+{
+    const piece_list *list = &call->out.pieces;
+    if (call->in.pieces.pieces != list->pieces)
+        return fail(STATUS_INTERNAL, "collectives nccl: `in` and `out` lie in different pieces");
+    if (!list->pieces) return add(g, call, s, kind, call->root, call->count, 0, 0);
+    for (int i = 0; i < list->count; i++)
+        TRY(add(g, call, s, kind, call->root, list->pieces[i].count, list->pieces[i].offset,
+                list->pieces[i].offset));
+    return STATUS_OK;
+}
+
+/* Parts may be of different sizes, so a gather is a broadcast from each rank, a scatter of a reduction a
+ * reduction to each. A single part is at its buffer's base. */
+static status add_parts(const nccl_group *g, const collective_call *call, device_stream *s)
+{
+    int n = g->base.size, me = g->base.rank;
+    int64_t mine = collective_part_count(call->count, n, me);
+    for (int r = 0; r < n; r++) {
+        int64_t at = collective_part_begin(call->count, n, r),
+                count = collective_part_count(call->count, n, r);
+        switch (call->kind) {
+        case COLLECTIVE_ALL_GATHER:
+            TRY(add(g, call, s, NCCL_BROADCAST, r, count, 0, at));
+            break;
+        case COLLECTIVE_REDUCE_SCATTER:
+            TRY(add(g, call, s, NCCL_REDUCE, r, count, at, 0));
+            break;
+        case COLLECTIVE_GATHER:
+            if (me == call->root) TRY(add(g, call, s, NCCL_RECEIVE, r, count, 0, at));
+            if (r == call->root) TRY(add(g, call, s, NCCL_SEND, r, mine, 0, 0));
+            break;
+        case COLLECTIVE_SCATTER:
+            if (me == call->root) TRY(add(g, call, s, NCCL_SEND, r, count, at, 0));
+            if (r == call->root) TRY(add(g, call, s, NCCL_RECEIVE, r, mine, 0, 0));
+            break;
+        default: /* all_to_all */
+            TRY(add(g, call, s, NCCL_SEND, r, count, at, 0));
+            TRY(add(g, call, s, NCCL_RECEIVE, r, mine, 0, r * mine));
+            break;
+        }
+    }
+    return STATUS_OK;
+}
+
+static status add_call(const nccl_group *g, const collective_call *call, device_stream *s)
+{
+    collective_call barrier = {.kind = COLLECTIVE_ALL_REDUCE, .type = DTYPE_I32, .count = 1};
+    switch (call->kind) {
+    case COLLECTIVE_ALL_REDUCE:
+        return add_whole(g, call, s, NCCL_ALL_REDUCE);
+    case COLLECTIVE_REDUCE:
+        return add_whole(g, call, s, NCCL_REDUCE);
+    case COLLECTIVE_BROADCAST:
+        return add_whole(g, call, s, NCCL_BROADCAST);
+    case COLLECTIVE_SEND:
+        return add(g, call, s, NCCL_SEND, call->root, call->count, 0, 0);
+    case COLLECTIVE_RECEIVE:
+        return add(g, call, s, NCCL_RECEIVE, call->root, call->count, 0, 0);
+    case COLLECTIVE_BARRIER:
+        barrier.in.base = barrier.out.base = ((nccl_world *)g->base.world)->scratch.data;
+        return add_whole(g, &barrier, s, NCCL_ALL_REDUCE);
+    default:
+        return add_parts(g, call, s);
+    }
+}
+
+/* ---- enqueued --------------------------------------------------------------------------------- */
+
+/* Mean: a true division of this rank's result by n. */
+static status divide(const nccl_group *g, const collective_call *call, device_stream *s)
+{
+    bool mean = call->op == REDUCE_MEAN && collective_reduces(call->kind);
+    if (!mean || (call->kind == COLLECTIVE_REDUCE && call->root != g->base.rank)) return STATUS_OK;
+    const piece_list *pieces = &call->out.pieces;
+    piece whole = {0, collective_out_extent(call, g->base.size, g->base.rank).count};
+    const piece *list = pieces->pieces ? pieces->pieces : &whole;
+    for (int i = 0; i < (pieces->pieces ? pieces->count : 1); i++) {
+        char *at = (char *)call->out.base + list[i].offset * dtype_size(call->type);
+        TRY(device_convert(s, at, call->type, at, call->type, list[i].count, g->base.size));
+    }
+    return STATUS_OK;
+}
+
+static int64_t payload(const collective_call *call)
+{
+    return call->count * dtype_size(call->type);
+}
+
+/* A ring's share; NCCL does not report what it has sent. */
+static void count_traffic(nccl_world *w, int size, const collective_call *call)
+{
+    int64_t bytes = size > 1 ? 2 * payload(call) * (size - 1) / size : 0;
+    if (call->kind != COLLECTIVE_ALL_REDUCE) bytes /= 2;
+    w->base.traffic.bytes_sent += bytes;
+    w->base.traffic.bytes_received += bytes;
+    w->base.traffic.messages_sent++;
+    w->base.traffic.messages_received++;
+}
+
+/* Reads the times of calls that are done. */
+static void complete_calls(nccl_world *w)
+{
+    collective_queue *q = &w->base.enqueued;
+    while (q->completed < q->posted && device_mark_passed(w->stream, nccl_end_mark(q->completed + 1))) {
+        uint64_t number = q->completed + 1;
+        int64_t began_ns = device_mark_ns(w->stream, nccl_begin_mark(number));
+        collective_queued_at(q, number)->times =
+            (collective_times){.started_ns = began_ns,
+                               .began_ns = began_ns,
+                               .finished_ns = device_mark_ns(w->stream, nccl_end_mark(number)),
+                               .last_rank = -1};
+        pthread_mutex_lock(&w->lock);
+        q->completed = number;
+        pthread_mutex_unlock(&w->lock);
+    }
+}
+
+/* The watchdog learns of the call before NCCL does. */
+static status enter(nccl_world *w, const collective_call *call, device_stream *s)
+{
+    collective_queue *q = &w->base.enqueued;
+    if (q->posted - q->completed == COLLECTIVE_ENQUEUED) {
+        TRY(device_mark_wait(s, nccl_end_mark(q->completed + 1)));
+        complete_calls(w);
+    }
+    TRY(nccl_check(w));
+    pthread_mutex_lock(&w->lock);
+    *collective_queued_at(q, q->posted + 1) = (collective_queued){.call = *call};
+    w->stream = s;
+    w->entered = !w->ended;
+    w->entered_ns = clock_now_ns();
+    pthread_mutex_unlock(&w->lock);
+    return nccl_check(w);
+}
+
+static status launch(nccl_world *w, nccl_group *g, const collective_call *call, device_stream *s)
+{
+    uint64_t number = w->base.enqueued.posted + 1;
+    if (w->entered_ns - w->anchored_ns > NS_PER_S) {
+        w->anchored_ns = w->entered_ns;
+        TRY(device_mark(s, 0));
+    }
+    TRY(device_mark(s, nccl_begin_mark(number)));
+    TRY(w->module->begin(g->comm));
+    status rc = add_call(g, call, s), ended = w->module->end(g->comm);
+    TRY(rc);
+    TRY(ended);
+    TRY(divide(g, call, s));
+    return device_mark(s, nccl_end_mark(number));
+}
+
+/* A call that failed may be in flight in part: the world has failed with it. */
+static status nccl_enqueue(collective_group *group, const collective_call *call, device_stream *s)
+{
+    nccl_world *w = (nccl_world *)group->world;
+    TRY(enter(w, call, s));
+    status rc = launch(w, (nccl_group *)group, call, s);
+    pthread_mutex_lock(&w->lock);
+    w->entered = false;
+    if (rc == STATUS_OK) w->base.enqueued.posted++;
+    pthread_mutex_unlock(&w->lock);
+    if (rc == STATUS_OK) {
+        count_traffic(w, group->size, call);
+        return STATUS_OK;
+    }
+    error_record why;
+    error_copy(&why);
+    if (nccl_fail(w, &why)) return rc;
+    error_clear(); /* it failed because the watchdog has aborted it */
+    return nccl_check(w);
+}
+
+static status nccl_post(collective_queue *q)
+{
+    return fail(STATUS_INTERNAL, "collectives nccl, group '%s': calls are enqueued, not posted", q->group->name);
+}
+
+static status nccl_progress(collective_world *world, int64_t now_ns, int64_t *deadline_ns, bool *worked)
+{
+    nccl_world *w = (nccl_world *)world;
+    (void)now_ns, (void)deadline_ns, (void)worked;
+    TRY(nccl_check(w));
+    complete_calls(w);
+    return STATUS_OK;
+}
+
+static void nccl_abort(collective_world *world, const error_record *why)
+{
+    nccl_fail((nccl_world *)world, why);
+}
+
+const collective_type collective_nccl = {
+    .name = "nccl",
+    .algorithms = COLLECTIVE_HAS(LIBRARY) | COLLECTIVE_HAS(RING),
+    .algorithm = COLLECTIVE_ALGORITHM_LIBRARY,
+    .world_bytes = sizeof(nccl_world),
+    .group_bytes = sizeof(nccl_group),
+    .queue_bytes = sizeof(collective_queue),
+    .open = nccl_open,
+    .close = nccl_close,
+    .group_open = nccl_group_open,
+    .group_close = collective_default_group_close,
+    .post = nccl_post,
+    .enqueue = nccl_enqueue,
+    .progress = nccl_progress,
+    .wait = collective_default_wait,
+    .wake = collective_default_wake,
+    .abort = nccl_abort,
+};

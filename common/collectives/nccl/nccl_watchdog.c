@@ -1,0 +1,159 @@
+/* The watchdog: a thread that looks at what is in flight ten times per second, writes it to the rank's status slot, and
+ * ends the world when NCCL reports an error or nothing moves. */
+#include "common/collectives/nccl/nccl_world.h"
+
+#include "common/base/text.h"
+#include "common/net/status_table.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <string.h>
+#include <time.h>
+
+static const int64_t PERIOD_NS = NS_PER_S / 10;
+
+/* What the watchdog has seen so far. */
+typedef struct sight {
+    uint64_t enqueued, started, completed;
+    int64_t changed_ns;
+    collective_call call; /* completed + 1, if it is enqueued */
+} sight;
+
+/* The numbers of calls on the host. */
+static void copy_numbers(nccl_world *w, sight *now, device_stream **stream, int64_t *entered_ns)
+{
+    const collective_queue *q = &w->base.enqueued;
+    pthread_mutex_lock(&w->lock);
+    if (now->completed < q->completed) now->completed = q->completed;
+    if (now->started < now->completed) now->started = now->completed;
+    now->enqueued = q->posted;
+    *stream = w->stream;
+    *entered_ns = w->entered ? w->entered_ns : 0;
+    pthread_mutex_unlock(&w->lock);
+}
+
+static void copy_call(nccl_world *w, sight *now)
+{
+    pthread_mutex_lock(&w->lock);
+    if (now->completed < now->enqueued) now->call = collective_queued_at(&w->base.enqueued, now->completed + 1)->call;
+    pthread_mutex_unlock(&w->lock);
+}
+
+/* A mark may be made anew once its call is completed, and then not be passed: the numbers catch up at the next look. */
+static void follow_stream(sight *now, device_stream *stream)
+{
+    while (now->completed < now->enqueued && device_mark_passed(stream, nccl_end_mark(now->completed + 1))) now->completed++;
+    if (now->started < now->completed) now->started = now->completed;
+    while (now->started < now->enqueued && device_mark_passed(stream, nccl_begin_mark(now->started + 1))) now->started++;
+}
+
+static rank_operation operation_of(collective_kind kind)
+{
+    switch (kind) {
+    case COLLECTIVE_BROADCAST: return RANK_BROADCAST;
+    case COLLECTIVE_ALL_GATHER: return RANK_ALL_GATHER;
+    case COLLECTIVE_REDUCE_SCATTER: return RANK_REDUCE_SCATTER;
+    default: return RANK_ALL_REDUCE;
+    }
+}
+
+static void show(const nccl_world *w, const sight *now, bool in_flight)
+{
+    rank_slot *slot = w->base.config.slot;
+    if (!slot) return;
+    rank_slot_collectives(slot, (uint32_t)now->enqueued, (uint32_t)now->started, (uint32_t)now->completed);
+    if (in_flight)
+        rank_slot_agent(slot, operation_of(now->call.kind), now->call.tag >= 0 ? now->call.tag : RANK_NO_BUCKET,
+                        now->changed_ns);
+    else
+        rank_slot_agent(slot, RANK_START, RANK_NO_BUCKET, now->changed_ns);
+}
+
+static status stalled(const nccl_world *w, const sight *now, const char *where)
+{
+    char call[128], limit[32];
+    return fail(STATUS_PEER, "%s (call %" PRIu64 "): no progress for %s %s; NCCL does not report whom it waits for",
+                collective_call_format(&now->call, call, sizeof call), now->completed + 1,
+                text_format_duration(limit, sizeof limit, (double)w->base.config.stall_timeout_ns), where);
+}
+
+static status ask_nccl(nccl_world *w)
+{
+    nccl_comm *comms[NCCL_MOST_GROUPS];
+    pthread_mutex_lock(&w->lock);
+    int count = w->ended ? 0 : w->comm_count;
+    memcpy(comms, w->comms, sizeof comms);
+    pthread_mutex_unlock(&w->lock);
+    for (int i = 0; i < count; i++) TRY(w->module->state(comms[i]));
+    return STATUS_OK;
+}
+
+/* A call that waits for this rank's own computation is not late: others' watchdogs see that theirs is. */
+static status look(nccl_world *w, sight *seen)
+{
+    sight now = *seen;
+    device_stream *stream;
+    int64_t entered_ns, time_ns = clock_now_ns(), limit_ns = w->base.config.stall_timeout_ns;
+    copy_numbers(w, &now, &stream, &entered_ns);
+    if (stream) follow_stream(&now, stream);
+    now.enqueued += entered_ns > 0;
+    copy_call(w, &now);
+    bool moved = now.enqueued != seen->enqueued || now.started != seen->started || now.completed != seen->completed;
+    if (moved) now.changed_ns = time_ns;
+    if (moved) show(w, &now, now.completed < now.enqueued);
+    *seen = now;
+    TRY(ask_nccl(w));
+    if (entered_ns > 0 && time_ns - entered_ns > limit_ns) return stalled(w, &now, "while NCCL connects");
+    bool in_progress = now.completed < now.started;
+    return in_progress && time_ns - now.changed_ns > limit_ns ? stalled(w, &now, "on the GPU") : STATUS_OK;
+}
+
+/* Returns whether the watchdog is to go on. */
+static bool sleep_until_next(nccl_world *w)
+{
+    int64_t ns = clock_now_ns() + PERIOD_NS;
+    struct timespec until = {.tv_sec = ns / NS_PER_S, .tv_nsec = ns % NS_PER_S};
+    pthread_mutex_lock(&w->lock);
+    if (!w->stopping) pthread_cond_timedwait(&w->woken, &w->lock, &until);
+    bool goes_on = !w->stopping && !w->ended;
+    pthread_mutex_unlock(&w->lock);
+    return goes_on;
+}
+
+static void *watch(void *argument)
+{
+    nccl_world *w = argument;
+    sight seen = {.changed_ns = clock_now_ns()};
+    while (sleep_until_next(w)) {
+        if (look(w, &seen) == STATUS_OK) continue;
+        error_record why;
+        error_copy(&why);
+        nccl_end(w, &why);
+        break;
+    }
+    return NULL;
+}
+
+status nccl_watchdog_open(nccl_world *w)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failure = pthread_create(&w->watchdog, NULL, watch, w);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failure) return fail(STATUS_SYSTEM, "no thread for NCCL's watchdog (error %d)", failure);
+    pthread_setname_np(w->watchdog, "nccl-watchdog");
+    w->has_watchdog = true;
+    return STATUS_OK;
+}
+
+void nccl_watchdog_close(nccl_world *w)
+{
+    if (!w->has_watchdog) return;
+    pthread_mutex_lock(&w->lock);
+    w->stopping = true;
+    pthread_cond_signal(&w->woken);
+    pthread_mutex_unlock(&w->lock);
+    pthread_join(w->watchdog, NULL);
+    w->has_watchdog = false;
+}

@@ -1,0 +1,108 @@
+/* Two-shot: each rank reduces its n-th of all buffers (shot one) and writes it to all ranks (shot two). No
+ * rank forwards what it has received.
+ *
+ *   all_reduce of three ranks over a = a0 a1 a2, b, c (share r is cut on cache lines):
+ *
+ *     rank 0 reads a0 b0 c0, writes s0 = (a0 + b0) + c0 to all three ranks
+ *     rank 1 reads a1 b1 c1, writes s1 to all three
+ *     rank 2 reads a2 b2 c2, writes s2 to all three
+ *
+ * Two waits (all have arrived, all have written) and one pass over memory: each rank reads (n-1)/n of a
+ * buffer from its peers and as much is written by them, as in a ring, but without its 2(n-1) consecutive
+ * steps. Sums are computed in rank order.
+ *
+ * Inline (operands in the slots): every rank computes the whole result itself, after a single wait. */
+#include "common/collectives/shm/shm_internal.h"
+
+/* All ranks' operands over [at, at + count) of what they expose, to `outs`. */
+static void reduce_exposed(shm_queue *q, int64_t in_at, char *const *outs, int out_count,
+                           piece_layout out_layout, int64_t out_at, int64_t count)
+{
+    pieces_reduction r = {
+        .type = q->call->type,
+        .op = q->call->op,
+        .ins = q->exposed_in,
+        .in_count = q->size,
+        .in_layout = q->in_layout,
+        .in_at = in_at,
+        .outs = outs,
+        .out_count = out_count,
+        .out_layout = out_layout,
+        .out_at = out_at,
+        .count = count,
+    };
+    pieces_reduce_many(&r);
+}
+
+static void reduce_own_share(shm_queue *q)
+{
+    int64_t begin = shm_share_begin(q, q->round_count, q->me);
+    int64_t end = shm_share_begin(q, q->round_count, q->me + 1), at = q->round_at + begin;
+    bool all = q->call->kind == COLLECTIVE_ALL_REDUCE;
+    reduce_exposed(q, at, all ? q->exposed_out : &q->exposed_out[q->call->root], all ? q->size : 1,
+                   q->out_layout, at, end - begin);
+}
+
+static void reduce_own_part(shm_queue *q)
+{
+    reduce_exposed(q, shm_exposed_index(q, q->me, q->round_at), &q->out.base, 1, q->out.layout, q->round_at,
+                   shm_round_part(q, q->me));
+}
+
+void shm_run_inline(shm_queue *q)
+{
+    switch (q->call->kind) {
+    case COLLECTIVE_REDUCE:
+        if (q->me != q->call->root) break;
+        /* fall through */
+    case COLLECTIVE_ALL_REDUCE:
+        reduce_exposed(q, 0, &q->out.base, 1, q->out.layout, 0, q->round_count);
+        break;
+    case COLLECTIVE_REDUCE_SCATTER:
+        reduce_own_part(q);
+        break;
+    default:
+        shm_fetch(q);
+        break;
+    }
+}
+
+static void two_shot_begin_round(shm_queue *q)
+{
+    switch (q->call->kind) {
+    case COLLECTIVE_ALL_REDUCE:
+    case COLLECTIVE_REDUCE:
+        reduce_own_share(q);
+        break;
+    case COLLECTIVE_REDUCE_SCATTER:
+        reduce_own_part(q);
+        break;
+    default:
+        shm_fetch(q);
+        break;
+    }
+    shm_publish(q, 1, shm_everyone(q));
+    shm_await(q, q->step, shm_everyone(q));
+}
+
+static bool two_shot_advance(shm_queue *q)
+{
+    (void)q;
+    return true;
+}
+
+static void two_shot_copy_out(shm_queue *q)
+{
+    if (q->call->kind == COLLECTIVE_ALL_REDUCE || q->call->kind == COLLECTIVE_REDUCE) shm_copy_out(q);
+}
+
+static bool two_shot_serves(collective_kind kind)
+{
+    (void)kind;
+    return true;
+}
+
+const shm_algorithm shm_algorithm_two_shot = {.serves = two_shot_serves,
+                                              .begin_round = two_shot_begin_round,
+                                              .advance = two_shot_advance,
+                                              .copy_out = two_shot_copy_out};

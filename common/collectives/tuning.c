@@ -1,0 +1,87 @@
+#include "common/collectives/tuning.h"
+
+#include "common/base/options.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NAME(upper, lower, name) name,
+static const char *const names[] = {COLLECTIVE_SHM_LIST(NAME)};
+#undef NAME
+enum { MOST_BYTES = 65536 }; /* of a file */
+enum { NAMES = sizeof names / sizeof names[0], FIRST = COLLECTIVE_ALGORITHM_AUTO + 1 }; /* names[0] is FIRST's */
+
+collective_algorithm collective_tuning_choose(const collective_tuning *t, int ranks, int64_t bytes)
+{
+    for (int i = 0; i < t->count; i++)
+        if (ranks <= t->rows[i].most_ranks && bytes <= t->rows[i].most_bytes) return t->rows[i].algorithm;
+    return COLLECTIVE_ALGORITHM_RING;
+}
+
+void collective_tuning_write(const collective_tuning *t, text_buffer *out)
+{
+    for (int i = 0; i < t->count; i++)
+        text_append(out, "ranks<=%d bytes<=%lld %s\n", t->rows[i].most_ranks, (long long)t->rows[i].most_bytes,
+                    collective_algorithm_names[t->rows[i].algorithm]);
+}
+
+/* The present error, in a file and not on the command line. */
+static status data_error(void)
+{
+    error_record record;
+    error_copy(&record);
+    record.code = STATUS_DATA;
+    error_clear();
+    return error_adopt(&record);
+}
+
+static status read_row(const char *line, int number, collective_tuning *out)
+{
+    int ranks, used = 0;
+    long long bytes;
+    char name[16];
+    if (sscanf(line, " ranks<=%d bytes<=%lld %15s %n", &ranks, &bytes, name, &used) != 3 || line[used] != '\0' ||
+        ranks < 1 || bytes < 0)
+        return fail(STATUS_DATA, "collective table, line %d: expected 'ranks<=N bytes<=N NAME', got '%s'", number,
+                    line);
+    if (out->count == COLLECTIVE_TUNING_ROWS)
+        return fail(STATUS_DATA, "collective table, line %d: expected at most %d rows", number, COLLECTIVE_TUNING_ROWS);
+    char what[48];
+    int algorithm;
+    snprintf(what, sizeof what, "collective table, line %d", number);
+    if (text_parse_choice(what, options_present_value(what, name, "direct=two-shot"), names, sizeof *names, NAMES,
+                          &algorithm) != STATUS_OK)
+        return data_error();
+    out->rows[out->count++] = (collective_tuning_row){ranks, bytes, (collective_algorithm)(FIRST + algorithm)};
+    return STATUS_OK;
+}
+
+status collective_tuning_read(const char *text, collective_tuning *out)
+{
+    *out = (collective_tuning){0};
+    for (int number = 1; *text; number++) {
+        char line[160];
+        size_t length = strcspn(text, "\n");
+        snprintf(line, sizeof line, "%.*s", (int)length, text);
+        line[strcspn(line, "#")] = '\0';
+        if (line[strspn(line, " \t\r")]) TRY(read_row(line, number, out));
+        text += length + (text[length] == '\n');
+    }
+    return STATUS_OK;
+}
+
+status collective_tuning_load(const char *what, const char *path, collective_tuning *out)
+{
+    FILE *file = fopen(path, "re");
+    if (!file) return fail_errno(STATUS_DATA, "%s %s", what, path);
+    char *text = calloc(1, MOST_BYTES + 1);
+    size_t got = text ? fread(text, 1, MOST_BYTES, file) : 0;
+    bool whole = text && got < MOST_BYTES && !ferror(file);
+    fclose(file);
+    status rc = whole ? collective_tuning_read(text, out)
+                      : fail(STATUS_DATA, "%s %s: cannot be read or is no table", what, path);
+    if (whole && rc != STATUS_OK) error_context("%s %s", what, path);
+    free(text);
+    return rc;
+}
