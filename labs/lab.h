@@ -83,4 +83,34 @@ double student_message_time(double bytes, double latency, double bandwidth);
 double student_ring_time(int ranks, double bytes, double latency, double bandwidth);
 double student_reducer_time(int ranks, double bytes, double latency, double bandwidth);
 
+/* ---- lab 5: buckets --------------------------------------------------------------------------------------------- */
+
+/* Yours: puts gradients into buckets as PyTorch's DistributedDataParallel does. bytes[i] is the size of gradient i, in the
+ * order in which gradients become ready. A bucket takes one gradient after another and closes when its bytes reach its
+ * limit, first_limit for bucket 0 and limit for the others; the last one may stay below. Stores the bucket of every
+ * gradient and returns the number of buckets. */
+int student_assign(const int64_t *bytes, int count, int64_t first_limit, int64_t limit, int *bucket_of);
+
+/* The backward pass of one step on one of several ranks. */
+typedef struct lab_step lab_step;
+/* Computes the next gradient; LAB_END: the backward pass has ended. Ranks may have other orders than 0, 1, 2, ... */
+int lab_next_gradient(lab_step *step, int *gradient);
+/* The all-reduce of a bucket begins, and goes on while you compute. Buckets are reduced one after another; NCCL pairs the
+ * n-th call of every rank, whatever it reduces. */
+int lab_launch(lab_step *step, int bucket);
+/* Waits until a bucket that you have launched is reduced. */
+int lab_wait(lab_step *step, int bucket);
+
+/* Yours: computes all gradients, launches every bucket as soon as the rules of the handout permit, and returns 0 when all
+ * buckets are reduced. bucket_of[0 .. count) is the bucket of each gradient. */
+int student_backward(lab_step *step, const int *bucket_of, int count, int buckets);
+
+/* From begin to end, in seconds. */
+typedef struct {
+    double begin, end;
+} lab_span;
+/* Yours: the seconds in which at least one bucket was in flight and nothing was computed. Spans come in any order; buckets
+ * may overlap each other. */
+double student_exposed(const lab_span *compute, int computes, const lab_span *flight, int flights);
+
 #endif

@@ -212,7 +212,7 @@ static status zip_write(zip *z, const char *path)
     return write_file(path, &z->files);
 }
 
-/* The data of lab 2: the program would look for them where it was built or installed. */
+/* The data of lab_ranks_open(): the program would look for them where it was built or installed. */
 static status zip_add_wine(zip *z)
 {
     dataset *set = NULL;

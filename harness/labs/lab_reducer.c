@@ -1,10 +1,10 @@
-/* Lab 2: the student's server trains a softmax regression on Wine. The ranks are here: they compute
- * gradients, push in a drawn order, and compare every reply bit for bit with the mean in rank order. */
+/* Lab 2: the student's server trains wine_mlp on Wine (ranks.h). The grader pushes the ranks' gradients in a drawn order,
+ * and compares every reply bit for bit with the mean in rank order. */
 #include "harness/labs/labs.h"
+#include "harness/labs/ranks.h"
 #include "harness/labs/students.h"
 
 #include "common/base/random.h"
-#include "common/data/dataset.h"
 #include "labs/lab.h"
 #include "labs/runner/reducer.h"
 
@@ -12,16 +12,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-enum { FEATURES = 13, CLASSES = 3, PARAMS = (FEATURES + 1) * CLASSES, RANKS = 5, STEPS = 50, BATCH = 6 };
+enum { PARAMS = LAB_RANKS_ELEMENTS, RANKS = 5, STEPS = 50, BATCH = 6 };
+static const int64_t uneven[] = {1, 3, 6, LAB_RANKS_BATCH};
 static const float learning_rate = 0.1f;
 
 /* How the ranks of a part differ. */
 typedef enum arrival { EQUAL, UNEVEN, ORDER, ABSENT } arrival;
 
 typedef struct training {
-    dataset *set;
+    lab_ranks *ranks;
+    status rc; /* of the ranks */
     arrival kind;
     uint64_t start;
     int64_t step;
@@ -35,43 +36,21 @@ typedef struct training {
 
 /* ---- the ranks ---- */
 
-static void add_sample(const dataset *set, int64_t index, const float *param, double *grad, double *loss)
-{
-    float scratch[FEATURES];
-    int32_t label;
-    double logit[CLASSES], sum = 0;
-    const float *x = dataset_input(set, DATA_TRAIN, index, scratch);
-    dataset_target(set, DATA_TRAIN, index, &label);
-    for (int c = 0; c < CLASSES; c++) {
-        logit[c] = (double)param[FEATURES * CLASSES + c];
-        for (int f = 0; f < FEATURES; f++) logit[c] += (double)x[f] * (double)param[f * CLASSES + c];
-    }
-    for (int c = 0; c < CLASSES; c++) sum += exp(logit[c]);
-    *loss -= logit[label] - log(sum);
-    for (int c = 0; c < CLASSES; c++) {
-        double d = exp(logit[c]) / sum - (c == label);
-        for (int f = 0; f < FEATURES; f++) grad[f * CLASSES + c] += d * (double)x[f];
-        grad[FEATURES * CLASSES + c] += d;
-    }
-}
-
 /* Gradients of all ranks for the next step, and the parameters that it must give: the sum in rank order. */
-static void compute_step(training *y)
+static status compute_step(training *y)
 {
-    int64_t total = 0, count = dataset_describe(y->set)->samples[DATA_TRAIN];
+    int64_t total = 0;
     y->loss = 0;
     for (int r = 0; r < RANKS; r++) {
-        uint64_t draw = (uint64_t)(y->step * RANKS + r) * 100;
-        double grad[PARAMS] = {0};
+        double loss = 0;
         y->samples[r] = BATCH;
-        if (y->kind >= UNEVEN) y->samples[r] = 1 + (int64_t)random_below(y->start, draw, 2 * BATCH);
+        if (y->kind >= UNEVEN) y->samples[r] = uneven[random_below(y->start, (uint64_t)(y->step * RANKS + r), 4)];
         if (y->kind == ABSENT && (y->step + r) % 3 == 0) y->samples[r] = 0;
-        for (int64_t k = 0; k < y->samples[r]; k++)
-            add_sample(y->set, (int64_t)random_below(y->start, draw + 1 + (uint64_t)k, (uint64_t)count),
-                       y->param, grad, &y->loss);
-        for (int i = 0; i < PARAMS; i++)
-            y->grad[r][i] = y->samples[r] ? (float)(grad[i] / (double)y->samples[r]) : NAN;
+        if (y->samples[r] > 0)
+            TRY(lab_ranks_compute(y->ranks, r, y->step, y->samples[r], y->param, y->grad[r], &loss));
+        for (int i = 0; i < PARAMS && y->samples[r] == 0; i++) y->grad[r][i] = NAN;
         total += y->samples[r];
+        y->loss += loss * (double)y->samples[r];
     }
     y->loss /= (double)total;
     for (int i = 0; i < PARAMS; i++) {
@@ -91,6 +70,7 @@ static void compute_step(training *y)
         y->order[other] = swap;
     }
     y->pushed = 0;
+    return STATUS_OK;
 }
 
 /* ---- what a wrong parameter looks like ---- */
@@ -182,7 +162,8 @@ static void on_reply(training *y, students *s, runner_message m, const char *dat
     for (int r = 0; r < RANKS; r++) all = all && y->replied[r];
     if (all) {
         memcpy(y->param, y->next, sizeof y->param);
-        if (++y->step < STEPS) compute_step(y);
+        if (++y->step < STEPS) y->rc = compute_step(y);
+        s->finished = y->rc != STATUS_OK;
     }
     students_send(s, 0, (runner_message){0, LAB_OK, 0, 0}, NULL);
 }
@@ -207,14 +188,6 @@ static void on_message(void *context, students *s, int rank, runner_message m, c
 
 /* ---- parts ---- */
 
-/* Next to the labs in an autograder's archive, else where the program has its data. */
-static status open_wine(const grader *g, dataset **set)
-{
-    char spec[PATH_MAX + 64];
-    snprintf(spec, sizeof spec, "wine:%s/labs/wine_data.csv", g->data);
-    return dataset_open(&(dataset_config){.spec = access(spec + 5, R_OK) == 0 ? spec : "wine"}, set);
-}
-
 static status train(grader *g, lab_test *t, arrival kind)
 {
     char words[1][64] = {""};
@@ -228,22 +201,22 @@ static status train(grader *g, lab_test *t, arrival kind)
     y->kind = kind;
     y->t = t;
     y->start = random_start(g->seed, random_fnv1a64("lab 2"));
-    status rc = open_wine(g, &y->set);
+    status rc = lab_ranks_open(g, RANKS, g->seed, y->param, &y->ranks);
+    if (rc == STATUS_OK) rc = compute_step(y);
+    if (rc == STATUS_OK) rc = students_start(g, false, 1, words, -1, &s);
     if (rc == STATUS_OK) {
-        compute_step(y);
-        rc = students_start(g, false, 1, words, -1, &s);
-    }
-    if (rc == STATUS_OK) {
+        memcpy(begin.param, y->param, sizeof begin.param);
         students_send(&s, 0,
                       (runner_message){RUNNER_CASE, 0, 0, (int64_t)(sizeof begin.head + sizeof begin.param)},
                       &begin);
         rc = students_serve(&s, on_message, y);
+        if (rc == STATUS_OK) rc = y->rc;
     }
     if (s.failure[0]) test_fail(t, "%s", s.failure);
     if (t->failed) students_printed(&s, t);
     snprintf(t->cost, sizeof t->cost, "loss %.4f after %lld steps on Wine", y->loss, (long long)y->step);
     students_end(&s);
-    dataset_close(&y->set);
+    lab_ranks_close(&y->ranks);
     free(y);
     return rc;
 }

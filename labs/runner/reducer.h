@@ -1,13 +1,15 @@
-/* Messages of lab 2 between the grader and the student's server. */
+/* Messages of labs 2 and 6 between the grader and the student's server. */
 #ifndef LABS_RUNNER_REDUCER_H
 #define LABS_RUNNER_REDUCER_H
 
 #include "labs/runner/runner.h"
 
 enum {
-    REDUCER_RECEIVE = RUNNER_FIRST_OF_LAB, /* answered with REDUCER_PUSH, or a code */
+    REDUCER_RECEIVE = RUNNER_FIRST_OF_LAB, /* answered with REDUCER_PUSH, REDUCER_SAVE, or a code */
     REDUCER_PUSH,                          /* this, then the gradients */
     REDUCER_REPLY,                         /* n: the rank; then the parameters; answered with a code */
+    REDUCER_SAVE,  /* lab 6: answered with REDUCER_SAVED, then the process asks again */
+    REDUCER_SAVED, /* the checkpoint */
 };
 
 /* In front of the data of REDUCER_PUSH. */

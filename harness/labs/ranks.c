@@ -1,0 +1,152 @@
+#include "harness/labs/ranks.h"
+
+#include "common/data/batches.h"
+#include "common/net/status_table.h"
+#include "harness/train/trainer.h"
+#include "models/models.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+const int64_t lab_ranks_tensors[LAB_RANKS_TENSORS] = {13 * 64, 64, 64 * 3, 3};
+
+/* Lends the first `samples` samples of a step. */
+typedef struct cut_source {
+    batch_source base;
+    batch_source *whole;
+    int64_t samples;
+} cut_source;
+
+typedef struct lab_rank {
+    trainer *trainer;
+    cut_source source;
+    int64_t steps; /* done */
+} lab_rank;
+
+struct lab_ranks {
+    int count;
+    lab_rank *ranks;
+    dataset *set;
+    nn_model *model;
+    status_table *table;
+    optimizer_options optimizer;
+};
+
+/* ---- batches ---- */
+
+static status cut_next(batch_source *base, int64_t step, batch_view *out)
+{
+    cut_source *s = (cut_source *)base;
+    TRY(batch_source_next(s->whole, step, out));
+    out->count = out->targets_counted = s->samples;
+    return STATUS_OK;
+}
+
+static void cut_give_back(batch_source *base, const batch_view *b)
+{
+    batch_source_return(((cut_source *)base)->whole, b);
+}
+
+static void cut_close(batch_source *base)
+{
+    (void)base;
+}
+
+static const batch_source_type cut_type = {"cut", cut_next, batch_source_always_ready, cut_give_back,
+                                           cut_close};
+
+/* Next to the labs in an autograder's archive, else where the program has its data. */
+static status open_wine(const grader *g, dataset **set)
+{
+    char spec[PATH_MAX + 64];
+    snprintf(spec, sizeof spec, "wine:%s/labs/wine_data.csv", g->data);
+    return dataset_open(&(dataset_config){.spec = access(spec + 5, R_OK) == 0 ? spec : "wine"}, set);
+}
+
+/* ---- ranks ---- */
+
+static status open_rank(lab_ranks *l, int rank, uint64_t seed)
+{
+    lab_rank *r = &l->ranks[rank];
+    trainer_config config = {.world = 1,
+                             .device = "cpu",
+                             .threads = 1,
+                             .model = l->model,
+                             .engine = &sync_none,
+                             .policy = "none",
+                             .optimizer = &l->optimizer,
+                             .batch = LAB_RANKS_BATCH,
+                             .sizes = {1, 3, 6},
+                             .slot = status_table_slot(l->table, rank),
+                             .stall_timeout_ns = 60 * NS_PER_S};
+    batches_config batches = {.set = l->set,
+                              .part = DATA_TRAIN,
+                              .purpose = BATCHES_TRAIN,
+                              .model = data_form_of_model(l->model),
+                              .seed = seed,
+                              .rank = rank,
+                              .world = l->count,
+                              .batch = LAB_RANKS_BATCH,
+                              .drop_last = true};
+    TRY(batches_open(&batches, &r->source.whole));
+    r->source.base = *r->source.whole;
+    r->source.base.type = &cut_type;
+    TRY(trainer_open(&config, &r->trainer));
+    TRY(sync_connect(trainer_engine(r->trainer), NULL));
+    return param_set_initialize(trainer_params(r->trainer), trainer_stream(r->trainer), seed);
+}
+
+/* All parameters, or gradients, one after another in PyTorch's order. */
+static status export(const lab_rank *r, const void *arena, float *out)
+{
+    const param_set *set = trainer_params(r->trainer);
+    for (int p = 0; p < LAB_RANKS_TENSORS; out += lab_ranks_tensors[p++])
+        TRY(param_set_export(set, trainer_stream(r->trainer), arena, p, DTYPE_F32, out));
+    return STATUS_OK;
+}
+
+status lab_ranks_open(const grader *g, int ranks, uint64_t seed, float *initial, lab_ranks **out)
+{
+    lab_ranks *l = *out = calloc(1, sizeof *l);
+    if (!l || !(l->ranks = calloc((size_t)ranks, sizeof *l->ranks)))
+        return fail(STATUS_SYSTEM, "lab: no memory for the ranks");
+    l->count = ranks;
+    l->optimizer = optimizer_defaults(OPTIMIZER_SGD);
+    TRY(open_wine(g, &l->set));
+    TRY(model_build(&(model_options){.name = "wine_mlp"}, &l->model));
+    TRY(status_table_create(0, ranks, &l->table));
+    for (int r = 0; r < ranks; r++) TRY(open_rank(l, r, seed));
+    return export(&l->ranks[0], trainer_params(l->ranks[0].trainer)->params.data, initial);
+}
+
+void lab_ranks_close(lab_ranks **out)
+{
+    lab_ranks *l = *out;
+    if (!l) return;
+    for (int r = 0; l->ranks && r < l->count; r++) {
+        trainer_close(&l->ranks[r].trainer);
+        if (l->ranks[r].source.whole) batch_source_close(&l->ranks[r].source.whole);
+    }
+    status_table_close(&l->table);
+    nn_model_free(&l->model);
+    dataset_close(&l->set);
+    free(l->ranks);
+    free(l);
+    *out = NULL;
+}
+
+status lab_ranks_compute(lab_ranks *l, int rank, int64_t step, int64_t samples, const float *param,
+                         float *grad, double *loss)
+{
+    lab_rank *r = &l->ranks[rank];
+    param_set *set = trainer_params(r->trainer);
+    step_result result;
+    piece_list owned;
+    for (int p = 0; p < LAB_RANKS_TENSORS; param += lab_ranks_tensors[p++])
+        TRY(param_set_import(set, trainer_stream(r->trainer), set->params.data, p, DTYPE_F32, param));
+    r->source.samples = samples;
+    TRY(trainer_step(r->trainer, &r->source.base, r->steps++, step, &result));
+    *loss = result.loss;
+    return export(r, sync_reduced_gradients(trainer_engine(r->trainer), &owned), grad);
+}

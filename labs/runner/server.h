@@ -1,0 +1,56 @@
+/* A parameter server's side of the messages, for labs 2 and 6. A rank's gradients are in memory of their own,
+ * which the reply frees, so that the sanitizer finds what is read later. */
+#ifndef LABS_RUNNER_SERVER_H
+#define LABS_RUNNER_SERVER_H
+
+#include "labs/lab.h"
+#include "labs/runner/reducer.h"
+
+#include <stdlib.h>
+
+enum { SERVER_MOST_RANKS = 64 };
+
+struct lab_server {
+    float *grad[SERVER_MOST_RANKS];
+    void (*save)(void *state); /* answers REDUCER_SAVE */
+    void *state;
+};
+
+int lab_receive_push(lab_server *server, lab_push *push)
+{
+    reducer_push head;
+    runner_message m;
+    do {
+        runner_write((runner_message){REDUCER_RECEIVE, 0, 0, 0}, NULL);
+        m = runner_read();
+        if (m.kind == REDUCER_SAVE) server->save(server->state);
+    } while (m.kind == REDUCER_SAVE);
+    if (m.code != LAB_OK) return m.code;
+    runner_read_data(&head, (int64_t)sizeof head);
+    size_t bytes = (size_t)m.bytes - sizeof head;
+    float *grad = malloc(bytes ? bytes : 1);
+    if (!grad) abort();
+    runner_read_data(grad, (int64_t)bytes);
+    free(server->grad[head.rank]);
+    server->grad[head.rank] = grad;
+    *push = (lab_push){(int)head.rank, head.step, head.samples, grad};
+    return LAB_OK;
+}
+
+int lab_reply(lab_server *server, int rank, const float *param, size_t n)
+{
+    runner_write((runner_message){REDUCER_REPLY, 0, rank, (int64_t)(n * sizeof *param)}, param);
+    int code = runner_read().code;
+    if (code == LAB_OK) {
+        free(server->grad[rank]);
+        server->grad[rank] = NULL;
+    }
+    return code;
+}
+
+static void server_close(lab_server *server)
+{
+    for (int r = 0; r < SERVER_MOST_RANKS; r++) free(server->grad[r]);
+}
+
+#endif
