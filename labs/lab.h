@@ -113,4 +113,33 @@ typedef struct {
  * may overlap each other. */
 double student_exposed(const lab_span *compute, int computes, const lab_span *flight, int flights);
 
+/* ---- lab 6: stragglers ------------------------------------------------------------------------------------------ */
+
+/* The state of a server: all that a restart needs. */
+typedef struct {
+    int ranks;
+    int64_t staleness; /* steps that a rank which computes may be ahead of the slowest one */
+    size_t n;
+    float lr, momentum;
+    float *param, *velocity; /* [n] */
+    int64_t *clock;          /* [ranks] steps that each rank has pushed */
+} lab_state;
+
+/* Yours: 1 where a rank may begin its next step, else 0: no rank begins a step when it has pushed more than `staleness`
+ * steps more than the slowest. LAB_EMISSING: not written yet. */
+int student_may_begin(const int64_t *clock, int ranks, int rank, int64_t staleness);
+
+/* Yours: serves until lab_receive_push() returns LAB_END; returns 0. A rank that has pushed waits for the reply, and at the
+ * beginning all ranks wait. Every push is applied when it arrives:
+ *     velocity[i] = momentum * velocity[i] + grad[i];  param[i] = param[i] - lr * velocity[i];  clock[rank] = clock[rank] + 1
+ * Before it receives the next push, the server replies to every rank that waits and may begin. */
+int student_serve_stale(lab_server *server, lab_state *state);
+
+/* Yours: writes a checkpoint of at most `capacity` bytes and returns its size, 0 where it does not fit; it is called while
+ * student_serve_stale() waits for a push. */
+size_t student_save(const lab_state *state, unsigned char *bytes, size_t capacity);
+/* Yours, in a new process: restores what the checkpoint holds. ranks, staleness, n, lr and momentum are set; the three arrays
+ * are allocated and zero. Returns 0. student_serve_stale() is called next. */
+int student_load(lab_state *state, const unsigned char *bytes, size_t size);
+
 #endif

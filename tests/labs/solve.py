@@ -110,7 +110,19 @@ def buckets(text):
             "trace_ms": (flight - busy) / 1e3}
 
 
-SOLVERS = {1: count_bytes, 2: reducer, 3: ring, 4: alpha_beta, 5: buckets, 8: choose}
+@functools.lru_cache
+def stragglers(text):
+    command = re.search(r"# harness (run .*) --policy sync", text)[1].split()
+    answers = {}
+    for policy in ("sync", "ssp", "async"):
+        out = subprocess.run([PROGRAM, *command, "--policy", policy, "--json", "-"], check=True, capture_output=True).stdout
+        answers[f"{policy}_samples_per_s"] = json.loads(out)["jobs"][0]["throughput"]["samples_per_s"]
+    staleness = int(re.search(r"# Staleness (\d+);", text)[1])
+    step, pause = map(int, re.search(r"need (\d+) ms for a step; .* for (\d+) ms", text).groups())
+    return dict(answers, steps_before_wait=staleness + 1, smallest_staleness=-(-pause // step))
+
+
+SOLVERS = {1: count_bytes, 2: reducer, 3: ring, 4: alpha_beta, 5: buckets, 6: stragglers, 8: choose}
 
 
 def answers(lab, text):
