@@ -4,11 +4,12 @@ JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
 HARNESS = $(BUILD)/bin/harness
 FOLDERS = $(filter-out bench support,$(patsubst tests/%/,%,$(wildcard tests/*/)))
+DEMO_STEPS = 40
 DEMO_VIRTUAL = --device sim:dgx1-v100 --gpus 8 --model resnet18 --data fashion-mnist --batch 16 --steps 8
 CONFIGURE = cmake -S . -B $(BUILD) -G Ninja -DCMAKE_INSTALL_PREFIX=$(PREFIX) $(CMAKE_OPTIONS) >/dev/null
 COMPILE = cmake --build $(BUILD) -j $(JOBS) --target
 
-.PHONY: help deps deps-data deps-check build demo check check-all bench uninstall deb readme-example format install clean
+.PHONY: help deps deps-data deps-check build demo demo-run check check-all bench uninstall deb readme-example format install clean
 
 help:
 	@echo "make demo         install what is missing, build the program, train ResNet-18 on Fashion-MNIST with both engines"
@@ -41,12 +42,16 @@ demo: deps-data
 	@echo "building $(HARNESS): about a minute on 2 cores"
 	@$(CONFIGURE)
 	@$(COMPILE) $$([ -e /dev/nvidiactl ] && echo program || echo harness)
-	@echo "training for 40 steps, four times in turns: one rank without communication (none), once on its share of the cores"
+	@echo "training for $(DEMO_STEPS) steps, four times in turns: one rank without communication (none), once on its share of the cores"
 	@echo "and once on all; a rank for each core with a parameter server (ps) and with a ring all-reduce (ring);"
 	@echo "docs/tutorial.md explains the result and what to try next"
+	@$(MAKE) --no-print-directory demo-run
+
+# What demo does once everything is there.
+demo-run:
 	@$(HARNESS) run $(DEMO_VIRTUAL) --policy ps=dp,ring=ddp --quiet --json $(BUILD)/demo-8-gpus.json >/dev/null
 	@$(HARNESS) run $(DEMO_VIRTUAL) --mode ps --policy sync --servers 8 --quiet --json $(BUILD)/demo-8-servers.json >/dev/null
-	$(HARNESS) --model resnet18 --data fashion-mnist --batch 16 --steps 40 --optimizer sgd --lr 0.01 \
+	$(HARNESS) --model resnet18 --data fashion-mnist --batch 16 --steps $(DEMO_STEPS) --optimizer sgd --lr 0.01 \
 	  --momentum 0.5 --policy ps=sync,ring=ddp --json $(BUILD)/demo.json
 	@$(HARNESS) report $(BUILD)/demo.json $(BUILD)/demo-8-gpus.json $(BUILD)/demo-8-servers.json -o $(BUILD)/report.html
 	@echo "figures, and next to them the same model on 8 virtual V100s: $(abspath $(BUILD))/report.html"
