@@ -153,6 +153,9 @@ static void join_results(json_t *results)
         {
             if (!has_job(into, job)) json_array_append(json_object_get(into, "jobs"), job);
         }
+        json_t *commands = json_object_get(into, "joined_commands");
+        if (!commands) json_object_set_new(into, "joined_commands", commands = json_array());
+        json_array_append(commands, json_object_get(result, "command"));
         json_array_remove(results, i--);
     }
 }

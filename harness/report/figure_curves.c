@@ -68,11 +68,11 @@ static json_t *collect_losses(const json_t *result)
 
 typedef struct end_label {
     const char *name, *color;
-    double y;
+    double x, y;
 } end_label;
 
 /* Names at the ends of the lines, moved apart where they would overlap. */
-static void draw_end_labels(svg *s, end_label *labels, size_t count, double x)
+static void draw_end_labels(svg *s, end_label *labels, size_t count)
 {
     for (size_t i = 1; i < count; i++)
         for (size_t j = i; j > 0 && labels[j].y < labels[j - 1].y; j--) {
@@ -82,9 +82,13 @@ static void draw_end_labels(svg *s, end_label *labels, size_t count, double x)
         }
     for (size_t i = 0; i < count; i++) {
         char style[48];
-        if (i > 0 && labels[i].y < labels[i - 1].y + 15) labels[i].y = labels[i - 1].y + 15;
-        snprintf(style, sizeof style, "label ink-%s", labels[i].color);
-        svg_text(s, x + 8, labels[i].y + 4, SVG_START, style, s->width - x - 8, labels[i].name);
+        for (size_t j = 0; j < i; j++) {
+            bool beside = labels[i].x < labels[j].x + svg_text_width(labels[j].name, SVG_TEXT) + 8 &&
+                          labels[j].x < labels[i].x + svg_text_width(labels[i].name, SVG_TEXT) + 8;
+            if (beside && labels[i].y < labels[j].y + 15) labels[i].y = labels[j].y + 15;
+        }
+        snprintf(style, sizeof style, "label on-paper ink-%s", labels[i].color);
+        svg_text(s, labels[i].x + 8, labels[i].y + 4, SVG_START, style, s->width - labels[i].x - 8, labels[i].name);
     }
 }
 
@@ -128,9 +132,10 @@ static void draw_losses(const json_t *table, svg *s, size_t across, cell_format 
             svg_escape(&s->body, hover);
             text_append(&s->body, "\"/>\n");
         }
-        labels[count++] = (end_label){name, color, svg_at(&y, figure_number(table, end - 1, LOSS))};
+        labels[count++] = (end_label){name, color, svg_at(&x, figure_number(table, end - 1, across)),
+                                        svg_at(&y, figure_number(table, end - 1, LOSS))};
     }
-    draw_end_labels(s, labels, count, right);
+    draw_end_labels(s, labels, count);
     s->height = bottom + 40;
     if (count > 0 && labels[count - 1].y + 10 > s->height) s->height = labels[count - 1].y + 10;
 }

@@ -117,7 +117,7 @@ static void draw_column(const json_t *table, size_t row, const svg_axis *a, doub
         sum += bytes;
     }
     double top = svg_at(a, sum);
-    snprintf(value, sizeof value, "%.1f", total / a->unit);
+    snprintf(value, sizeof value, "%.*f", total / a->unit < 10 ? 2 : 1, total / a->unit);
     if (svg_text_width(value, SVG_SMALL) <= pitch - 2)
         svg_text(s, center, top - 6, SVG_MIDDLE, "tick", 0, value);
     if (!(excess > 0.005 * total)) return;
@@ -199,6 +199,7 @@ static void draw(const json_t *table, svg *s)
            width = fmin(pitch * 0.62, 56), x = left + gap / 2;
     svg_axis axis = svg_axis_of(CELL_BYTES, 0, figure_largest(table, 3) * 1.02, 5, bottom, top);
     svg_y_axis(s, &axis, left, s->width, "");
+    int most_lines = 1;
     for (size_t r = 0, end; r < figure_rows(table); r = end) {
         double begin = x;
         end = end_of_job(table, r);
@@ -210,11 +211,12 @@ static void draw(const json_t *table, svg *s)
                      ranks_of(table, i, next, ranks, sizeof ranks));
             x += pitch;
         }
-        svg_job(s, (begin + x) / 2, bottom + 34, x - begin + gap - 4, figure_label(table, r, 0));
+        int lines = svg_job(s, (begin + x) / 2, bottom + 34, x - begin + gap - 4, figure_label(table, r, 0));
+        if (lines > most_lines) most_lines = lines;
         x += gap;
     }
     svg_text(s, left - 8, bottom + 16, SVG_END, "tick", 0, "rank");
-    s->height = bottom + 54;
+    s->height = bottom + 26 + 14 * most_lines;
 }
 
 const report_figure figure_memory = {

@@ -186,6 +186,7 @@ static void draw_throughput(const json_t *table, svg *s)
         fmax(fmax(figure_largest(table, RATE), figure_largest(table, HIGH)), figure_largest(table, IDEAL));
     svg_axis axis = svg_axis_of(CELL_RATE, 0, most * 1.04, 5, bottom, top);
     svg_y_axis(s, &axis, left, right, "samples/s");
+    int most_lines = 1;
     for (size_t r = 0; r < figure_rows(table); r++) {
         double rate = figure_number(table, r, RATE), ideal = figure_number(table, r, IDEAL),
                share = figure_number(table, r, SHARE);
@@ -200,6 +201,7 @@ static void draw_throughput(const json_t *table, svg *s)
             svg_line(s, center + width / 2 - 8, svg_at(&axis, low), center + width / 2 - 8,
                      svg_at(&axis, high), "interval");
         bool inside = bottom - y > 44;
+        int lines = svg_job(s, center, bottom + 17, pitch - 4, name);
         char style[48];
         snprintf(style, sizeof style, inside ? "strong on-%s" : "strong", color);
         svg_text(s, center, inside ? y + 17 : y - 6, SVG_MIDDLE, style, pitch, value);
@@ -210,16 +212,18 @@ static void draw_throughput(const json_t *table, svg *s)
             snprintf(style, sizeof style, "tick on-%s", color);
             if (inside && svg_text_width(text, SVG_SMALL) <= width)
                 svg_text(s, center, y + 33, SVG_MIDDLE, style, 0, text);
-            else
-                svg_text(s, center, bottom + 46, SVG_MIDDLE, "tick", pitch, text);
+            else {
+                if (svg_text_width(text, SVG_SMALL) > pitch) snprintf(text, sizeof text, "%.0f %%", 100 * share);
+                svg_text(s, center, bottom + 18 + 14 * lines, SVG_MIDDLE, "tick", pitch, text);
+            }
         }
-        svg_job(s, center, bottom + 17, pitch - 4, name);
+        if (lines > most_lines) most_lines = lines;
     }
     if (!isnan(figure_largest(table, IDEAL))) {
         svg_line(s, right - 150, 8, right - 128, 8, "ideal");
         svg_text(s, right - 122, 12, SVG_START, "tick", 0, "ideal: ranks × none");
     }
-    s->height = bottom + 52;
+    s->height = bottom + 24 + 14 * most_lines;
 }
 
 const report_figure figure_throughput = {

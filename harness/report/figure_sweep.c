@@ -449,9 +449,55 @@ static double crossing(double a, double b, double level)
     return (a < level) != (b < level) ? (level - a) / (b - a) : NAN;
 }
 
+/* The factors of the lines, at their right ends. */
+typedef struct line_labels {
+    struct {
+        double x, y, factor;
+        const char *color;
+    } at[MOST_SERIES * 6];
+    int count;
+} line_labels;
+
+static void note_line_end(line_labels *l, double factor, const char *color, double x, double y)
+{
+    int i = 0;
+    while (i < l->count && (l->at[i].factor != factor || l->at[i].color != color)) i++;
+    if (i == (int)(sizeof l->at / sizeof l->at[0])) return;
+    if (i == l->count) l->count++;
+    else if (x < l->at[i].x) return;
+    l->at[i].x = x;
+    l->at[i].y = y;
+    l->at[i].factor = factor;
+    l->at[i].color = color;
+}
+
+/* Of the cell at a point. */
+static const char *color_at(const json_t *table, const grid *g, double x, double y)
+{
+    int i = (int)((x - g->left) / g->width), j = g->y.count - 1 - (int)((y - g->top) / g->height);
+    for (size_t r = 0; r < figure_rows(table); r++)
+        if (place_of(&g->x, figure_label(table, r, WIN_X)) == i && place_of(&g->y, figure_label(table, r, WIN_Y)) == j)
+            return figure_label(table, r, WIN_COLOR);
+    return "none";
+}
+
+static void draw_line_labels(const json_t *table, const grid *g, const line_labels *l, svg *s)
+{
+    for (int i = 0; i < l->count; i++) {
+        char text[24], style[64];
+        bool apart = true;
+        for (int j = 0; j < i; j++)
+            apart = apart && (fabs(l->at[i].y - l->at[j].y) > 12 || fabs(l->at[i].x - l->at[j].x) > 36);
+        snprintf(text, sizeof text, "%g×", l->at[i].factor);
+        const char *color = color_at(table, g, l->at[i].x + 8, l->at[i].y);
+        snprintf(style, sizeof style, "tick halo stroke-%s on-%s", color, color);
+        if (apart) svg_text(s, l->at[i].x + 5, l->at[i].y + 4, SVG_START, style, 0, text);
+    }
+}
+
 /* Lines of one factor of one winner between the centers of cells: marching squares (Lorensen and Cline, 1987,
  * in two dimensions). */
-static void draw_contour(const json_t *table, const grid *g, const char *winner, double factor, svg *s)
+static void draw_contour(const json_t *table, const grid *g, const svg_key *winner, double factor, line_labels *labels, svg *s)
 {
     double level = log(factor);
     for (int j = 0; j + 1 < g->y.count; j++)
@@ -459,7 +505,7 @@ static void draw_contour(const json_t *table, const grid *g, const char *winner,
             static const double from[4][2] = {{0, 0}, {1, 0}, {1, 1}, {0, 1}};
             double corner[4], at[4][2];
             for (int c = 0; c < 4; c++)
-                corner[c] = factor_at(table, g, winner, i + (int)from[c][0], j + (int)from[c][1]);
+                corner[c] = factor_at(table, g, winner->name, i + (int)from[c][0], j + (int)from[c][1]);
             int found = 0;
             if (isnan(corner[0] + corner[1] + corner[2] + corner[3])) continue;
             for (int e = 0; e < 4; e++) {
@@ -471,8 +517,11 @@ static void draw_contour(const json_t *table, const grid *g, const char *winner,
                 at[found][0] = g->left + g->width * (i + 0.5 + u);
                 at[found++][1] = g->top + g->height * (g->y.count - 0.5 - j - v);
             }
-            for (int e = 0; e + 1 < found; e += 2)
+            for (int e = 0; e + 1 < found; e += 2) {
+                int last = at[e][0] > at[e + 1][0] ? e : e + 1;
                 svg_line(s, at[e][0], at[e][1], at[e + 1][0], at[e + 1][1], "contour");
+                note_line_end(labels, factor, winner->color, at[last][0], at[last][1]);
+            }
         }
 }
 
@@ -491,9 +540,9 @@ static void draw_cell(const json_t *table, const grid *g, size_t row, bool numbe
         return;
     }
     snprintf(value, sizeof value, "%.2f×", factor);
-    snprintf(style, sizeof style, "label halo stroke-%s on-%s", color, color);
-    if (svg_text_width(value, SVG_TEXT) < g->width - 4)
-        svg_text(s, left + g->width / 2, top + g->height / 2 + 4, SVG_MIDDLE, style, 0, value);
+    snprintf(style, sizeof style, "strong halo stroke-%s on-%s", color, color);
+    if (svg_text_width(value, SVG_TEXT) < g->width / 2) /* lines end at the middle of a cell, with their label to the right */
+        svg_text(s, left + 8, top + 18, SVG_START, style, 0, value);
 }
 
 static void draw_winners(const json_t *table, svg *s)
@@ -508,14 +557,16 @@ static void draw_winners(const json_t *table, svg *s)
         if (!seen && count < MOST_SERIES)
             keys[count++] = (svg_key){figure_label(table, r, WIN_COLOR), figure_label(table, r, WINNER)};
     }
-    grid g = {.x = texts_in(table, WIN_X), .y = texts_in(table, WIN_Y), .left = 56, .height = 44};
+    grid g = {.x = texts_in(table, WIN_X), .y = texts_in(table, WIN_Y), .left = 56, .height = 56};
+    line_labels labels = {.count = 0};
     g.top = svg_legend(s, keys, count, 0, 12, s->width) + 26;
     g.width = (s->width - g.left) / g.x.count;
     for (int numbers = 0; numbers < 2; numbers++) { /* over the lines, and these over the cells */
         for (size_t r = 0; r < figure_rows(table); r++) draw_cell(table, &g, r, numbers, s);
         for (size_t f = 0; !numbers && f < sizeof factors / sizeof factors[0]; f++)
-            for (size_t k = 0; k < count; k++) draw_contour(table, &g, keys[k].name, factors[f], s);
+            for (size_t k = 0; k < count; k++) draw_contour(table, &g, &keys[k], factors[f], &labels, s);
     }
+    draw_line_labels(table, &g, &labels, s);
     draw_frame(s, &g, true);
     s->height = g.top + g.height * g.y.count + 40;
 }
@@ -525,6 +576,6 @@ const report_figure figure_sweep_winners = {.name = "sweep-winners",
                                             .reading =
                                                 "The color is the fastest scheme, the number how many times "
                                                 "as fast it is as the next one; lines connect equal "
-                                                "factors of one scheme: 1.1, 1.5, 2, 3, 5 and 10.",
+                                                "factors of one scheme.",
                                             .collect = collect_winners,
                                             .draw = draw_winners};

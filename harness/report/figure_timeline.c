@@ -131,11 +131,11 @@ static int message_row(double busy_until[MESSAGE_ROWS], double begin, double end
     return row;
 }
 
-/* How many rows the rank needs that needs most. */
-static int message_rows(const json_t *table)
+/* How many rows the rank of a job needs that needs most. */
+static int message_rows(const json_t *table, size_t first, size_t last)
 {
     int most = 1;
-    for (size_t i = 0, end; i < figure_rows(table); i = end) {
+    for (size_t i = first, end; i < last; i = end) {
         double busy_until[MESSAGE_ROWS] = {0};
         end = end_of_rank(table, i);
         for (size_t m = i; m < end; m++) {
@@ -145,6 +145,43 @@ static int message_rows(const json_t *table)
         }
     }
     return most;
+}
+
+/* ---- time axes -------------------------------------------------------------------------------------- */
+
+/* The rows [first, end) of a job. */
+static size_t end_of_job(const json_t *table, size_t first)
+{
+    size_t end = first;
+    while (end < figure_rows(table) && strcmp(figure_label(table, end, JOB), figure_label(table, first, JOB)) == 0) end++;
+    return end;
+}
+
+static double last_end(const json_t *table, size_t first, size_t end, size_t column)
+{
+    double last = 0;
+    for (; first < end; first++) last = fmax(last, figure_number(table, first, column));
+    return last;
+}
+
+/* Jobs share a time axis, unless one of them would be too small on it to be seen. */
+static bool share_an_axis(const json_t *table, size_t column)
+{
+    enum { MOST_APART = 5 };
+    double most = 0, least = INFINITY;
+    for (size_t r = 0, end; r < figure_rows(table); r = end) {
+        end = end_of_job(table, r);
+        double last = last_end(table, r, end, column);
+        most = fmax(most, last);
+        least = fmin(least, last);
+    }
+    return most <= MOST_APART * least;
+}
+
+static void draw_job_name(svg *s, const char *name, bool shared, double y)
+{
+    svg_text(s, 0, y, SVG_START, "strong", shared ? s->width : s->width - 130, name);
+    if (!shared) svg_text(s, s->width, y, SVG_END, "tick", 0, "on its own time axis");
 }
 
 static void draw_rank(const json_t *table, size_t first, size_t end, const svg_axis *a, double y, svg *s)
@@ -206,44 +243,57 @@ static double draw_keys(const json_t *table, svg *s)
     return svg_legend(s, used, count, 0, 12, s->width);
 }
 
-static void draw_timeline(const json_t *table, svg *s)
+/* The rows [first, last) of a job; returns the y under them. */
+static double draw_job(const json_t *table, size_t first, size_t last, const svg_axis *axis, double left, int most, double y,
+                       svg *s)
 {
-    double left = s->narrow ? 0 : 62, y = draw_keys(table, s) + 8, top = y,
-           row_height = LANE + message_rows(table) * (MESSAGE + 1) + 12;
-    int most = (s->narrow ? MARKS_NARROW : MARKS_WIDE) / 2 / (int)marks_per_rank(table), of_job = 0, all = 0;
-    const char *job = "";
-    most = most < 1 ? 1 : most > (s->narrow ? 4 : 8) ? (s->narrow ? 4 : 8) : most;
-    svg_axis axis =
-        svg_axis_of(CELL_TIME, 0, figure_largest(table, END), s->narrow ? 4 : 10, left, s->width - 16);
-    for (size_t i = 0, end; i < figure_rows(table); i = end) {
+    double row_height = LANE + message_rows(table, first, last) * (MESSAGE + 1) + 10;
+    int ranks = 0;
+    for (size_t i = first, end; i < last; i = end) {
         char rank[64];
         end = end_of_rank(table, i);
-        if (strcmp(job, figure_label(table, i, JOB)) != 0) {
-            if (all > most) svg_text(s, left, y + 2, SVG_START, "tick", 0, "further ranks are in the table");
-            if (job[0]) y += all > most ? 24 : 8;
-            job = figure_label(table, i, JOB);
-            svg_text(s, 0, y + 12, SVG_START, "strong", s->width, job);
-            y += 22;
-            of_job = all = 0;
-        }
-        all++;
-        if (++of_job > most) continue;
+        if (++ranks > most) continue;
         snprintf(rank, sizeof rank, "rank %.0f", figure_number(table, i, RANK));
         if (s->narrow) {
-            svg_text(s, 0, y + 9, SVG_START, "tick", 0, rank);
+            svg_text(s, 0, y + 9, SVG_START, "tick halo", 0, rank);
             y += 14;
         } else {
             svg_text(s, left - 10, y + LANE - 5, SVG_END, "tick", 0, rank);
         }
-        draw_rank(table, i, end, &axis, y, s);
+        draw_rank(table, i, end, axis, y, s);
         y += row_height;
     }
-    if (all > most) {
-        svg_text(s, left, y + 2, SVG_START, "tick", 0, "further ranks are in the table");
-        y += 14;
+    if (ranks > most) {
+        char more[64];
+        snprintf(more, sizeof more, "%d further ranks are in the table", ranks - most);
+        svg_text(s, left, y + 7, SVG_START, "tick", 0, more);
+        y += 16;
     }
-    svg_x_axis(s, &axis, top, y, "time since the step began");
-    s->height = y + 36;
+    return y;
+}
+
+static void draw_timeline(const json_t *table, svg *s)
+{
+    double left = s->narrow ? 0 : 62, y = draw_keys(table, s) + 8;
+    int most = (s->narrow ? MARKS_NARROW : MARKS_WIDE) / 2 / (int)marks_per_rank(table);
+    bool shared = share_an_axis(table, END);
+    most = most < 1 ? 1 : most > (s->narrow ? 4 : 8) ? (s->narrow ? 4 : 8) : most;
+    for (size_t r = 0, end; r < figure_rows(table); r = end) {
+        end = end_of_job(table, r);
+        double high = shared ? figure_largest(table, END) : last_end(table, r, end, END);
+        svg_axis axis = svg_axis_of(CELL_TIME, 0, high, s->narrow ? 4 : 10, left, s->width - 16);
+        draw_job_name(s, figure_label(table, r, JOB), shared, y + 12);
+        double top = y + 20;
+        y = draw_job(table, r, end, &axis, left, most, y + 22, s);
+        if (shared && end < figure_rows(table)) {
+            svg_x_grid(s, &axis, top, y);
+            y += 6;
+        } else {
+            svg_x_axis(s, &axis, top, y, "time since the step began");
+            y += 48;
+        }
+    }
+    s->height = y - 12;
 }
 
 const report_figure figure_timeline = {.name = "timeline",
@@ -307,50 +357,64 @@ static json_t *collect_buckets(const json_t *result)
 
 enum { BUCKET_ROWS = 16 };
 
+static double first_ready(const json_t *table, size_t first, size_t end)
+{
+    double low = INFINITY;
+    for (; first < end; first++) low = fmin(low, figure_number(table, first, READY));
+    return fmax(low, 0);
+}
+
+static double last_taken(const json_t *table, size_t first, size_t end)
+{
+    return fmax(last_end(table, first, end, FINISHED), last_end(table, first, end, TAKEN));
+}
+
+static const svg_key bucket_keys[] = {
+    {"waiting", "ready, not yet moving"}, {"message", "in flight"}, {"other", "done, not yet taken"}};
+
+static void draw_bucket(const json_t *table, size_t r, const svg_axis *axis, double left, double y, svg *s)
+{
+    const char *name = figure_label(table, r, BUCKET_NAME);
+    double at[] = {figure_number(table, r, READY), figure_number(table, r, STARTED), figure_number(table, r, FINISHED),
+                   figure_number(table, r, TAKEN)};
+    svg_text(s, left - 10, y + 10, SVG_END, "tick", left - 12, name);
+    for (int k = 0; k < 3; k++) {
+        char hover[200], took[32];
+        double from = svg_at(axis, fmax(at[k], axis->low)), to = svg_at(axis, at[k + 1]);
+        if (!(to > from)) continue;
+        snprintf(hover, sizeof hover, "%s, %s: %s, %s", figure_label(table, r, BUCKET_JOB), name, bucket_keys[k].name,
+                 svg_value(took, sizeof took, CELL_TIME, at[k + 1] - at[k]));
+        svg_bar(s, from, y + (k == 2 ? 4 : 0), to - from, k == 2 ? 4 : 12, bucket_keys[k].color, at[k + 1] - at[k], hover);
+    }
+}
+
 static void draw_buckets(const json_t *table, svg *s)
 {
-    static const svg_key keys[] = {
-        {"waiting", "ready, not yet moving"}, {"message", "in flight"}, {"other", "done, not yet taken"}};
-    double left = 76, y = svg_legend(s, keys, 3, 0, 12, s->width) + 8, top = y, low = INFINITY, high = 0;
-    for (size_t r = 0; r < figure_rows(table); r++) {
-        low = fmin(low, figure_number(table, r, READY));
-        high = fmax(high, fmax(figure_number(table, r, FINISHED), figure_number(table, r, TAKEN)));
-    }
-    svg_axis axis = svg_axis_of(CELL_TIME, fmax(low, 0), high, 5, left, s->width - 16);
-    const char *job = "";
-    int of_job = 0, all = 0;
-    for (size_t r = 0; r <= figure_rows(table); r++) {
-        bool end = r == figure_rows(table);
-        if (end || strcmp(job, figure_label(table, r, BUCKET_JOB)) != 0) {
+    double left = 76, y = svg_legend(s, bucket_keys, 3, 0, 12, s->width) + 8;
+    bool shared = share_an_axis(table, FINISHED);
+    for (size_t r = 0, end; r < figure_rows(table); r = end) {
+        end = end_of_job(table, r);
+        size_t from = shared ? 0 : r, to = shared ? figure_rows(table) : end, shown = 0;
+        svg_axis axis = svg_axis_of(CELL_TIME, first_ready(table, from, to), last_taken(table, from, to), s->narrow ? 4 : 5, left,
+                                    s->width - 16);
+        draw_job_name(s, figure_label(table, r, BUCKET_JOB), shared, y + 14);
+        double top = y + 22;
+        y += 24;
+        for (; r + shown < end && shown < BUCKET_ROWS; shown++, y += 16) draw_bucket(table, r + shown, &axis, left, y, s);
+        if (r + shown < end) {
             char more[64];
-            snprintf(more, sizeof more, "and %d more, in the table", all - BUCKET_ROWS);
-            if (all > BUCKET_ROWS) svg_text(s, left, y + 11, SVG_START, "tick", 0, more);
-            if (all > BUCKET_ROWS) y += 18;
-            if (end) break;
-            job = figure_label(table, r, BUCKET_JOB);
-            svg_text(s, 0, y + 14, SVG_START, "strong", s->width, job);
-            y += 24;
-            of_job = all = 0;
+            snprintf(more, sizeof more, "and %zu more, in the table", end - r - shown);
+            svg_text(s, left, y + 11, SVG_START, "tick", 0, more);
+            y += 18;
         }
-        all++;
-        if (++of_job > BUCKET_ROWS) continue;
-        const char *name = figure_label(table, r, BUCKET_NAME);
-        double at[] = {figure_number(table, r, READY), figure_number(table, r, STARTED),
-                       figure_number(table, r, FINISHED), figure_number(table, r, TAKEN)};
-        svg_text(s, left - 10, y + 10, SVG_END, "tick", left - 12, name);
-        for (int k = 0; k < 3; k++) {
-            char hover[200], took[32];
-            double from = svg_at(&axis, fmax(at[k], axis.low)), to = svg_at(&axis, at[k + 1]);
-            if (!(to > from)) continue;
-            snprintf(hover, sizeof hover, "%s, %s: %s, %s", job, name, keys[k].name,
-                     svg_value(took, sizeof took, CELL_TIME, at[k + 1] - at[k]));
-            svg_bar(s, from, y + (k == 2 ? 4 : 0), to - from, k == 2 ? 4 : 12, keys[k].color,
-                    at[k + 1] - at[k], hover);
+        if (shared && end < figure_rows(table)) {
+            svg_x_grid(s, &axis, top, y);
+        } else {
+            svg_x_axis(s, &axis, top, y + 4, "time since the step began");
+            y += 46;
         }
-        y += 16;
     }
-    svg_x_axis(s, &axis, top, y + 4, "time since the step began");
-    s->height = y + 40;
+    s->height = y - 4;
 }
 
 const report_figure figure_buckets = {

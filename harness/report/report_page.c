@@ -113,13 +113,36 @@ static void append_table(const report_figure *f, const json_t *table, text_buffe
     text_append(out, "</tbody></table></div></details>");
 }
 
+/* A number and its unit stay on one line. */
+static void append_sentences(const char *text, text_buffer *out)
+{
+    static const char *const units[] = {"ns", "us", "ms", "s", "B", "KiB", "MiB", "GiB", "TiB", "%"};
+    while (*text) {
+        char piece[128];
+        size_t length = strcspn(text, " ");
+        bool number = length > 0 && text[length - 1] >= '0' && text[length - 1] <= '9', unit = false;
+        size_t next = text[length] ? strcspn(text + length + 1, " .,;)") : 0;
+        for (size_t i = 0; i < sizeof units / sizeof units[0] && number; i++)
+            unit = unit || (next == strlen(units[i]) && strncmp(text + length + 1, units[i], next) == 0);
+        if (length >= sizeof piece) length = sizeof piece - 1;
+        snprintf(piece, sizeof piece, "%.*s", (int)length, text);
+        svg_escape(out, piece);
+        text += length;
+        if (*text != ' ') continue;
+        text_append(out, unit ? "&nbsp;" : " ");
+        text++;
+    }
+}
+
 static void append_figure(const report_figure *f, const json_t *result, int section, text_buffer *out)
 {
     json_t *table = f->collect(result);
     char id[64];
     if (table && figure_rows(table) > 0) {
-        text_append(out, "<figure id=\"s%d-%s\"%s><figcaption><h3>%s</h3>%s</figcaption>\n", section, f->name,
-                    f->half ? " class=\"half\"" : "", f->title, f->reading);
+        text_append(out, "<figure id=\"s%d-%s\"%s><figcaption><h3>%s</h3>", section, f->name,
+                    f->half ? " class=\"half\"" : "", f->title);
+        append_sentences(f->reading, out);
+        text_append(out, "</figcaption>\n");
         for (int narrow = 0; narrow < 2; narrow++) {
             snprintf(id, sizeof id, "s%d-%s-%s", section, f->name, narrow ? "n" : "w");
             append_svg(f, result, table, narrow, id, NULL, out);
@@ -265,27 +288,6 @@ static void append_headline(const json_t *result, text_buffer *out)
         text_append(out, "%s trains %.2f times as fast as %s%s.", first, factor, second, where);
 }
 
-/* A number and its unit stay on one line. */
-static void append_sentences(const char *text, text_buffer *out)
-{
-    static const char *const units[] = {"ns", "us", "ms", "s", "B", "KiB", "MiB", "GiB", "TiB", "%"};
-    while (*text) {
-        char piece[128];
-        size_t length = strcspn(text, " ");
-        bool number = length > 0 && text[length - 1] >= '0' && text[length - 1] <= '9', unit = false;
-        size_t next = text[length] ? strcspn(text + length + 1, " .,;)") : 0;
-        for (size_t i = 0; i < sizeof units / sizeof units[0] && number; i++)
-            unit = unit || (next == strlen(units[i]) && strncmp(text + length + 1, units[i], next) == 0);
-        if (length >= sizeof piece) length = sizeof piece - 1;
-        snprintf(piece, sizeof piece, "%.*s", (int)length, text);
-        svg_escape(out, piece);
-        text += length;
-        if (*text != ' ') continue;
-        text_append(out, unit ? "&nbsp;" : " ");
-        text++;
-    }
-}
-
 /* The verdict of the text report; of more than two jobs what their figures show. */
 static void append_lead(const json_t *result, text_buffer *out)
 {
@@ -302,7 +304,7 @@ static void append_lead(const json_t *result, text_buffer *out)
     }
     for (char *at = text.data ? strtok_r(text.data, "\n", &rest) : NULL; at;
          at = strtok_r(NULL, "\n", &rest)) {
-        char *rest_of_line = strstr(at, " --verbose prints all tables."); /* they are on the page */
+        char *rest_of_line = strstr(at, " -v: all tables."); /* they are on the page */
         if (rest_of_line) *rest_of_line = '\0';
         text_append(out, "<p class=\"lead\">");
         append_sentences(at, out);
@@ -337,21 +339,22 @@ static void append_entry(const char *term, const char *text, text_buffer *out)
     text_append(out, "</bdi></dd>");
 }
 
-static void append_command(const json_t *result, text_buffer *out)
+static void append_command(const json_t *command, text_buffer *out)
 {
     size_t i;
     json_t *word;
-    text_buffer text = {0};
-    json_array_foreach(json_object_get(result, "command"), i, word)
+    text_append(out, "<pre class=\"command\" dir=\"ltr\"><span>harness</span>");
+    json_array_foreach(command, i, word)
     {
+        text_buffer text = {0};
         if (!json_is_string(word)) continue;
-        text_append(&text, " ");
         text_append_shell_word(&text, json_string_value(word));
+        text_append(out, " <span>");
+        svg_escape(out, text.data ? text.data : "");
+        text_append(out, "</span>");
+        text_free(&text);
     }
-    text_append(out, "<pre class=\"command\" dir=\"ltr\">harness");
-    svg_escape(out, text.data ? text.data : "");
     text_append(out, "</pre>\n");
-    text_free(&text);
 }
 
 static void append_configuration(const json_t *result, text_buffer *out)
@@ -394,10 +397,13 @@ static void append_text_report(const json_t *result, text_buffer *out)
 static void append_provenance(const json_t *result, text_buffer *out)
 {
     char processors[128] = "", runs[64] = "";
+    size_t i;
+    json_t *command;
     if (!isnan(report_number_at(result, "host.processors")))
         snprintf(processors, sizeof processors, "%.0f", report_number_at(result, "host.processors"));
     text_append(out, "<h2>How this was obtained</h2>\n");
-    append_command(result, out);
+    append_command(json_object_get(result, "command"), out);
+    json_array_foreach((json_t *)json_object_get(result, "joined_commands"), i, command) append_command(command, out);
     text_append(out, "<dl>");
     if (is_sweep(result))
         snprintf(runs, sizeof runs, "%zu points, %.0f of each",
@@ -430,6 +436,18 @@ static void append_provenance(const json_t *result, text_buffer *out)
 
 /* ---- the page --------------------------------------------------------------------------------------- */
 
+/* "ring (ddp)" stays on one line where there is room. */
+static void append_heading(const json_t *result, const char *text, text_buffer *out)
+{
+    for (const char *at; !is_sweep(result) && (at = strstr(text, " (")); text = at + 1) {
+        char head[512];
+        snprintf(head, sizeof head, "%.*s", (int)(at - text), text);
+        svg_escape(out, head);
+        text_append(out, "&nbsp;");
+    }
+    svg_escape(out, text);
+}
+
 static void append_section(const json_t *result, int section, text_buffer *out)
 {
     text_buffer text = {0};
@@ -440,11 +458,11 @@ static void append_section(const json_t *result, int section, text_buffer *out)
     text_append(out, "<section>\n");
     if (section == 1) {
         text_append(out, "<p class=\"eyebrow\">psring report</p><h1>");
-        svg_escape(out, text.data ? text.data : "");
+        append_heading(result, text.data ? text.data : "", out);
         text_append(out, "</h1>\n");
     } else {
         text_append(out, "<h2>");
-        svg_escape(out, text.data ? text.data : "");
+        append_heading(result, text.data ? text.data : "", out);
         text_append(out, "</h2>\n");
     }
     text_free(&text);

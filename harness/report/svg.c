@@ -79,24 +79,38 @@ void svg_text(svg *s, double x, double y, svg_anchor anchor, const char *style, 
 {
     static const char *const anchors[] = {"start", "middle", "end"};
     char shown[256];
-    cut(text, most, SVG_TEXT, shown, sizeof shown - 4);
+    cut(text, most, strncmp(style, "tick", 4) == 0 ? SVG_SMALL : SVG_TEXT, shown, sizeof shown - 4);
     text_append(&s->body, "<text class=\"%s\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">", style, x, y,
                 anchors[anchor]);
     svg_escape(&s->body, shown);
     text_append(&s->body, "</text>\n");
 }
 
-void svg_job(svg *s, double x, double y, double most, const char *name)
+int svg_job(svg *s, double x, double y, double most, const char *name)
 {
-    const char *space = strstr(name, " (");
-    char head[64];
-    if (!space || svg_text_width(name, SVG_TEXT) <= most) {
+    enum { MOST_LINES = 4 };
+    const char *rest = strstr(name, " (");
+    char line[64];
+    int lines = 1;
+    if (!rest || svg_text_width(name, SVG_TEXT) <= most) {
         svg_text(s, x, y, SVG_MIDDLE, "label", most, name);
-        return;
+        return lines;
     }
-    snprintf(head, sizeof head, "%.*s", (int)(space - name), name);
-    svg_text(s, x, y, SVG_MIDDLE, "label", most, head);
-    svg_text(s, x, y + 14, SVG_MIDDLE, "tick", most, space + 1);
+    snprintf(line, sizeof line, "%.*s", (int)(rest - name), name);
+    svg_text(s, x, y, SVG_MIDDLE, "label", most, line);
+    for (rest++; *rest && lines < MOST_LINES; lines++) {
+        size_t end = strcspn(rest, " ");
+        for (size_t next = end; rest[end]; end = next) { /* as many words as fit */
+            next = end + 1 + strcspn(rest + end + 1, " ");
+            snprintf(line, sizeof line, "%.*s", (int)next, rest);
+            if (next >= sizeof line || svg_text_width(line, SVG_SMALL) > most) break;
+        }
+        if (lines + 1 == MOST_LINES) end = strlen(rest);
+        snprintf(line, sizeof line, "%.*s", (int)end, rest);
+        svg_text(s, x, y + 14 * lines, SVG_MIDDLE, "tick", most, line);
+        rest += end + (rest[end] == ' ');
+    }
+    return lines;
 }
 
 char *svg_value(char *buffer, size_t size, cell_format format, double value)
@@ -142,6 +156,7 @@ static unit unit_of(cell_format format, double high)
 {
     static const unit times[] = {{1, "s"}, {1e-3, "ms"}, {1e-6, "µs"}, {1e-9, "ns"}},
                       sizes[] = {{1073741824, "GiB"}, {1048576, "MiB"}, {1024, "KiB"}, {1, "B"}};
+    if (format == CELL_RATE && high >= 1e5) return high >= 1e6 ? (unit){1e6, "millions"} : (unit){1e3, "thousands"};
     if (format == CELL_PERCENT) return (unit){0.01, "%"};
     if (format != CELL_TIME && format != CELL_BYTES) return (unit){1, ""};
     const unit *u = format == CELL_TIME ? times : sizes;
@@ -182,12 +197,18 @@ static void axis_title(const svg_axis *a, const char *what, char *buffer, size_t
     snprintf(buffer, size, "%s%s%s", what, both ? ", " : "", a->unit_name);
 }
 
+void svg_x_grid(svg *s, const svg_axis *a, double top, double bottom)
+{
+    for (double v = a->low; v <= a->high + a->step / 2; v += a->step)
+        svg_line(s, svg_at(a, v), top, svg_at(a, v), bottom, "grid");
+}
+
 void svg_x_axis(svg *s, const svg_axis *a, double top, double bottom, const char *what)
 {
     char label[80];
+    svg_x_grid(s, a, top, bottom);
     for (double v = a->low; v <= a->high + a->step / 2; v += a->step) {
         double x = svg_at(a, v);
-        svg_line(s, x, top, x, bottom, "grid");
         tick_label(a, v, label, sizeof label);
         svg_text(s, x, bottom + 15, SVG_MIDDLE, "tick", 0, label);
     }
@@ -217,7 +238,8 @@ double svg_legend(svg *s, const svg_key *keys, size_t count, double x, double y,
             at = x;
             y += 18;
         }
-        svg_bar(s, at, y - 9, 10, 10, keys[i].color, NAN, NULL);
+        bool thin = strcmp(keys[i].color, "message") == 0; /* as it is drawn */
+        svg_bar(s, at, thin ? y - 6 : y - 9, 10, thin ? 5 : 10, keys[i].color, NAN, NULL);
         svg_text(s, at + 16, y, SVG_START, "label", width - 16, keys[i].name);
         at += needed;
     }

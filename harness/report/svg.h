@@ -31,8 +31,9 @@ double svg_text_width(const char *text, int size);
 void svg_text(svg *s, double x, double y, svg_anchor anchor, const char *style, double most,
               const char *text);
 
-/* A job's name in the middle at x; "ps (sync, 8 servers)" takes two lines where one is too narrow. */
-void svg_job(svg *s, double x, double y, double most, const char *name);
+/* A job's name in the middle at x; "ps (sync, 8 servers)" takes several lines of 14 px where one is too narrow. Returns how
+ * many. */
+int svg_job(svg *s, double x, double y, double most, const char *name);
 
 /* A rectangle of the color `color`. `hover`: what it is, in words; NULL: nothing. `value` is that of the
  * JSON; NaN: none. */
@@ -56,6 +57,7 @@ typedef struct svg_axis {
 svg_axis svg_axis_of(cell_format format, double low, double high, int ticks, double from, double to);
 double svg_at(const svg_axis *a, double value);
 
+void svg_x_grid(svg *s, const svg_axis *a, double top, double bottom);
 /* Grid lines across, labels below `bottom`, and `what` with the unit under them. */
 void svg_x_axis(svg *s, const svg_axis *a, double top, double bottom, const char *what);
 /* Grid lines, labels left of `left`; `what` with the unit above the axis. */

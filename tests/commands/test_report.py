@@ -9,7 +9,7 @@ import resource
 import subprocess
 import tempfile
 
-from browser import Browser
+from browser import CONTRAST, OVERLAPS, Browser
 from program import PROGRAM, harness, in_ns
 from tap import cases, expect, expect_equal, main, test
 
@@ -92,9 +92,6 @@ def the_time_line_of_a_rank_adds_up_to_its_step(made):
 
 # ---- the page ----
 
-SEEN = """Array.from(document.querySelectorAll('figure svg')).filter(s => getComputedStyle(s).display != 'none')"""
-
-
 @cases([(f"{which}, {width} px, {'dark' if dark else 'light'}", which, width, dark)
         for which in ("real", "virtual") for width in (1280, 400) for dark in (False, True)])
 def the_page_opens_without_a_network(which, width, dark):
@@ -107,35 +104,6 @@ def the_page_opens_without_a_network(which, width, dark):
         expect_equal(browser.evaluate(CONTRAST), [], "texts with too little contrast")
         paper = browser.evaluate("getComputedStyle(document.body).backgroundColor")
         expect_equal(sum(map(int, re.findall(r"\d+", paper))) < 200, dark, f"dark, with paper {paper}")
-
-
-# Boxes of texts in a figure must be apart, and within the page.
-OVERLAPS = """(() => { const bad = [], width = document.documentElement.clientWidth;
-for (const svg of %s) { const boxes = Array.from(svg.querySelectorAll('text')).map(t => [t.textContent, t.getBoundingClientRect()]);
-  for (const [name, a] of boxes) if (a.left < -0.5 || a.right > width + 0.5) bad.push('outside: ' + name);
-  for (let i = 0; i < boxes.length; i++) for (let j = 0; j < i; j++) { const [n, a] = boxes[i], [m, b] = boxes[j];
-    const x = Math.min(a.right, b.right) - Math.max(a.left, b.left), y = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
-    if (x > 1 && y > 3) bad.push(svg.parentElement.id + ': ' + n + ' | ' + m + ' ' + x.toFixed(1) + 'x' + y.toFixed(1)); } }
-return bad; })()""" % SEEN
-
-# WCAG 2.2, 1.4.3: 4.5 : 1 for texts against what lies under them: paper, or a bar.
-CONTRAST = """(() => { const bad = [];
-const rgb = c => c.match(/[\\d.]+/g).slice(0, 3).map(Number);
-const light = c => { const [r, g, b] = rgb(c).map(v => (v /= 255) <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
-  return .2126 * r + .7152 * g + .0722 * b };
-const ratio = (a, b) => { const [x, y] = [light(a), light(b)].sort((p, q) => p - q); return (y + .05) / (x + .05) };
-const paper = getComputedStyle(document.body).backgroundColor;
-for (const e of document.querySelectorAll('h1,h2,h3,p,figcaption,summary,dt,dd,th,td')) { const s = getComputedStyle(e);
-  if (ratio(s.color, paper) < 4.5) bad.push(e.tagName + ' ' + ratio(s.color, paper).toFixed(2)); }
-for (const svg of %s) { const bars = Array.from(svg.querySelectorAll('rect[data-v]')).map(b => [b, b.getBoundingClientRect()]);
-  for (const t of svg.querySelectorAll('text')) { const s = getComputedStyle(t), box = t.getBoundingClientRect();
-    if (s.stroke != 'none') continue;
-    const x = (box.left + box.right) / 2, y = (box.top + box.bottom) / 2;
-    const under = bars.filter(([b, r]) => r.left <= x && x <= r.right && r.top <= y && y <= r.bottom).pop();
-    const ground = under && !t.closest('.mark') ? getComputedStyle(under[0]).fill : paper;
-    if (ground.startsWith('url')) { bad.push('on a pattern: ' + t.textContent); continue; }
-    if (ratio(s.fill, ground) < 4.5) bad.push(svg.parentElement.id + ' ' + t.textContent + ' ' + ratio(s.fill, ground).toFixed(2)); } }
-return bad; })()""" % SEEN
 
 
 @test
@@ -428,11 +396,34 @@ def several_results_are_one_page():
     with Browser() as browser:
         browser.open(at("joined.html"))
         expect_equal(browser.evaluate("document.querySelectorAll('section').length"), 1, "sections")
+        expect_equal(browser.evaluate("Array.from(document.querySelectorAll('svg text')).map(t => t.textContent).filter(t => t.includes('…'))"), [], "names that are cut")
+        commands = browser.evaluate("Array.from(document.querySelectorAll('pre.command')).map(c => c.textContent)")
+        expect(len(commands) == 2 and "--servers 8" not in commands[0] and "--servers 8" in commands[1], "commands of both results", commands)
         browser.open(at("both.html"))
         expect_equal(browser.evaluate("document.querySelectorAll('section').length"), 2, "sections")
         marks = browser.evaluate("Array.from(document.querySelectorAll('section')).map(s => s.querySelectorAll('svg.wide .mark').length)")
         expect(marks[0] == 0 and marks[1] == browser.evaluate("document.querySelectorAll('section:nth-of-type(2) svg.wide').length"), "marks", marks)
         expect_equal(browser.complaints(), [], "console and requests")
+
+
+@test
+def a_step_that_is_many_times_as_short_has_a_time_axis_of_its_own():
+    result = harness("--model", "resnet18", "--data", "synthetic:3x32x32:10", "--batch", "16", "--device", "sim:dgx1-v100", "--gpus", "8", "--policy",
+                     "ps=sync,ring=ddp", "--servers", "8", "--steps", "4", "--quiet", "--json", at("short.json"), "--report", at("short.html"))
+    expect_equal(result.code, 0, "exit code", result)
+    with open(at("short.json"), encoding="utf-8") as file:
+        steps = [job["phases"]["step_s"]["mean_s"] for job in json.load(file)["jobs"] if job["engine"] != "none"]
+    expect(max(steps) > 5 * min(steps), "steps", steps)
+    own = "Array.from(document.querySelectorAll('#s1-%s svg.wide text')).filter(t => t.textContent == 'on its own time axis').length"
+    with Browser() as browser:
+        browser.open(at("short.html"))
+        for figure in ("timeline", "buckets"):
+            expect_equal(browser.evaluate(own % figure), 2, f"{figure}: time axes of their own")
+        width = browser.evaluate("""(r => Math.max(...r.map(b => b.right)) - Math.min(...r.map(b => b.left)))(Array.from(
+          document.querySelectorAll('#s1-timeline svg.wide rect[data-t^="ring (ddp), rank 0"]')).map(m => m.getBoundingClientRect()))""")
+        expect(width > 500, f"the short step of the ring is {width} px long")
+        browser.open(page_of("real"))
+        expect_equal(browser.evaluate(own % "timeline"), 0, "axes of steps of about the same length")
 
 
 @test
@@ -533,6 +524,8 @@ def lines_of_equal_factors_part_the_cells_of_different_winners():
         border = max(x for x, _ in cells)
         sides = [x < border for x, _ in lines]
         expect_equal([len(lines), sum(sides)], [6, 3], "lines of 1.1, 1.5 and 2, and those left of the border", lines)
+        names = browser.evaluate("Array.from(document.querySelectorAll('#s1-sweep-winners svg.wide text.tick.halo')).map(t => t.textContent)")
+        expect(names and set(names) <= {"1.1×", "1.5×", "2×"}, "labels of the lines", names)
         expect(all(width < 0.01 for _, width in lines), "lines between columns are upright", lines)
 
 

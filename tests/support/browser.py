@@ -12,6 +12,37 @@ from tap import Skip, expect
 
 DEADLINE_S = 120  # for one answer, on a loaded machine
 
+# What a page of the report is checked for: lists of what is wrong.
+SEEN = """Array.from(document.querySelectorAll('figure svg')).filter(s => getComputedStyle(s).display != 'none')"""
+
+# Boxes of texts in a figure must be apart, and within the page.
+OVERLAPS = """(() => { const bad = [], width = document.documentElement.clientWidth;
+for (const svg of %s) { const boxes = Array.from(svg.querySelectorAll('text')).map(t => [t.textContent, t.getBoundingClientRect()]);
+  for (const [name, a] of boxes) if (a.left < -0.5 || a.right > width + 0.5) bad.push('outside: ' + name);
+  for (let i = 0; i < boxes.length; i++) for (let j = 0; j < i; j++) { const [n, a] = boxes[i], [m, b] = boxes[j];
+    const x = Math.min(a.right, b.right) - Math.max(a.left, b.left), y = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+    if (x > 1 && y > 3) bad.push(svg.parentElement.id + ': ' + n + ' | ' + m + ' ' + x.toFixed(1) + 'x' + y.toFixed(1)); } }
+return bad; })()""" % SEEN
+
+# WCAG 2.2, 1.4.3: 4.5 : 1 for texts against what lies under them: paper, or a bar.
+CONTRAST = """(() => { const bad = [];
+const rgb = c => c.match(/[\\d.]+/g).slice(0, 3).map(Number);
+const light = c => { const [r, g, b] = rgb(c).map(v => (v /= 255) <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
+  return .2126 * r + .7152 * g + .0722 * b };
+const ratio = (a, b) => { const [x, y] = [light(a), light(b)].sort((p, q) => p - q); return (y + .05) / (x + .05) };
+const paper = getComputedStyle(document.body).backgroundColor;
+for (const e of document.querySelectorAll('h1,h2,h3,p,figcaption,summary,dt,dd,th,td')) { const s = getComputedStyle(e);
+  if (ratio(s.color, paper) < 4.5) bad.push(e.tagName + ' ' + ratio(s.color, paper).toFixed(2)); }
+for (const svg of %s) { const bars = Array.from(svg.querySelectorAll('rect[data-v]')).map(b => [b, b.getBoundingClientRect()]);
+  for (const t of svg.querySelectorAll('text')) { const s = getComputedStyle(t), box = t.getBoundingClientRect();
+    if (s.stroke != 'none') continue;
+    const x = (box.left + box.right) / 2, y = (box.top + box.bottom) / 2;
+    const under = bars.filter(([b, r]) => r.left <= x && x <= r.right && r.top <= y && y <= r.bottom).pop();
+    const ground = under && !t.closest('.mark') ? getComputedStyle(under[0]).fill : paper;
+    if (ground.startsWith('url')) { bad.push('on a pattern: ' + t.textContent); continue; }
+    if (ratio(s.fill, ground) < 4.5) bad.push(svg.parentElement.id + ' ' + t.textContent + ' ' + ratio(s.fill, ground).toFixed(2)); } }
+return bad; })()""" % SEEN
+
 
 class Browser:
     def __init__(self):
@@ -104,6 +135,17 @@ class Browser:
 
     def point_at(self, x, y):
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
+    def press(self, key, code):
+        """A key without a character of its own (Tab) or with one ("\\r" of Enter)."""
+        text = {"Enter": "\r"}.get(key)
+        more = {"text": text} if text else {}
+        self.call("Input.dispatchKeyEvent", type="keyDown" if text else "rawKeyDown", key=key, code=key, windowsVirtualKeyCode=code, **more)
+        self.call("Input.dispatchKeyEvent", type="keyUp", key=key, code=key, windowsVirtualKeyCode=code)
+
+    def printed(self):
+        """The page as PDF."""
+        return base64.b64decode(self.call("Page.printToPDF", printBackground=False)["data"])
 
     def screenshot(self, path):
         image = self.call("Page.captureScreenshot", captureBeyondViewport=True)["data"]

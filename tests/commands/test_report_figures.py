@@ -1,0 +1,167 @@
+"""Every figure of the report's pages in a browser: values under the pointer, light and dark, the keyboard, paper."""
+import os
+import tempfile
+
+from browser import CONTRAST, OVERLAPS, SEEN, Browser
+from program import harness
+from tap import cases, expect, expect_equal, main, test
+
+folder = tempfile.TemporaryDirectory()
+
+
+def at(name):
+    return os.path.join(folder.name, name)
+
+
+LENET = ["--model", "lenet", "--data", "synthetic:1x28x28:10", "--steps", "12", "--quiet"]
+# The command that makes a page, and the page's figures.
+PAGES = {
+    "stale": (["run", *LENET, "--gpus", "3", "--policy", "ps=async,ring=ddp", "--bucket-cap-mb", "0.05", "--report", at("stale.html")],
+              ["step-parts", "timeline", "throughput", "memory", "loss-steps", "loss-time", "buckets", "staleness"]),
+    "virtual": (["run", "--model", "resnet18", "--device", "sim:dgx1-v100", "--gpus", "8", "--policy", "ps=dp,ring=ddp", "--steps", "4", "--quiet",
+                 "--report", at("virtual.html")], ["step-parts", "timeline", "throughput", "memory", "buckets"]),
+    "many": (["run", "--model", "lenet", "--data", "synthetic:1x28x28:10", "--device", "sim:dgx1-v100-4xib100", "--gpus", "32", "--policy", "ps=sync,ring=ddp",
+              "--steps", "3", "--quiet", "--report", at("many.html")], ["step-parts", "timeline", "throughput", "memory", "buckets"]),
+    "sweep": (["sweep", "--vary", "link=1Gbit/s;10Gbit/s;100Gbit/s", "--vary", "gpus=4,8,16", "--vary", "servers=1,4", "--mode", "ps,ring", "--policy",
+               "ps=sync,ring=ddp", "--device", "sim:v100-pcie-10gbe", "--model", "resnet18", "--steps", "2", "-o", at("sweep")],
+              ["sweep-winners", "sweep-curves", "sweep-heat"]),
+    "policies": (["sweep", "--vary", "policy=sync,ssp,async", *LENET[:-1], "--gpus", "2", "-o", at("policies")], ["sweep-losses"]),
+}
+_made = {}
+
+
+def page(name):
+    if name not in _made:
+        words, _ = PAGES[name]
+        result = harness(*words, limit=300)
+        expect_equal(result.code, 0, "exit code", result)
+        if words[0] == "sweep":
+            expect_equal(harness("report", at(name), "-o", at(name + ".html")).code, 0, "exit code")
+        _made[name] = at(name + ".html")
+    return _made[name]
+
+
+@cases([(name, name) for name in PAGES])
+def a_page_has_its_figures(name):
+    path = page(name)
+    with Browser() as browser:
+        browser.open(path)
+        found = browser.evaluate("Array.from(document.querySelectorAll('figure')).map(f => f.id.slice(3))")
+        expect_equal(sorted(found), sorted(PAGES[name][1]), "figures")
+
+
+# Of each figure that is seen: the marks with the largest, the middle and the smallest area that the pointer can hit.
+MARKS = """Array.from(document.querySelectorAll('figure')).map(f => { const svg = %s.find(s => f.contains(s));
+  const area = m => { const b = m.getBoundingClientRect(); return b.width * b.height };
+  const all = Array.from(svg.querySelectorAll('[data-t]')).filter(m => area(m) >= 9 && m.getBoundingClientRect().width >= 3 && m.getBoundingClientRect().height >= 3).sort((a, b) => area(a) - area(b));
+  const chosen = new Set([all[all.length - 1], all[all.length >> 1], all[0]]);
+  chosen.forEach(m => m && m.setAttribute('data-test', f.id));
+  return [f.id, all.length] })""" % SEEN
+
+PLACE = """(() => { const m = document.querySelectorAll('[data-test="%s"]')[%d]; if (!m) return null;
+  m.scrollIntoView({block: 'center', inline: 'nearest'}); const b = m.getBoundingClientRect();
+  for (const [p, q] of [[.5, .5], [.5, .2], [.5, .8], [.2, .5], [.8, .5]]) { const x = b.left + b.width * p, y = b.top + b.height * q,
+    e = document.elementFromPoint(x, y); if (e && e.closest('[data-t]') === m) return [x, y, m.dataset.t]; }
+  const e = document.elementFromPoint(b.left + b.width / 2, b.top + b.height / 2);
+  return [0, 0, 'behind ' + (e ? e.outerHTML.slice(0, 120) : 'nothing') + ': ' + m.dataset.t] })()"""
+
+
+@cases([(f"{name}, {width} px", name, width) for name in PAGES for width in (1280, 400)])
+def every_figure_shows_the_value_under_the_pointer(name, width):
+    with Browser() as browser:
+        browser.open(page(name), width)
+        for figure, marks in browser.evaluate(MARKS):
+            expect(marks > 0, f"{figure} has no values")
+            for number in range(3):
+                place = browser.evaluate(PLACE % (figure, number))
+                if not place:
+                    continue
+                x, y, text = place
+                if x == 0 and "behind" in text:  # of overlapping points of lines, or messages in flight, the upper one is shown
+                    expect('"point' in text or '"message"' in text or "curves" in figure, f"{figure}: {text}")
+                    continue
+                browser.frames()
+                browser.move_until(x, y, f"document.getElementById('tip').textContent === {text!r} && !document.getElementById('tip').hidden")
+                box = browser.evaluate("(b => [b.left, b.top, b.right, b.bottom])(document.getElementById('tip').getBoundingClientRect())")
+                expect(box[0] >= 0 and box[1] >= 0 and box[2] <= width and box[3] <= 900, f"{figure}: the value is within the window", box)
+
+
+# Colors of texts and marks of every figure. Marks of maps and of waiting have other means than contrast: numbers, a pattern.
+COLORS = """Object.fromEntries(Array.from(document.querySelectorAll('figure')).map(f => [f.id, Array.from(f.querySelectorAll('svg.wide text'))
+  .map(t => getComputedStyle(t).fill)[0]]))"""
+FAINT = """(() => { const bad = [];
+const rgb = c => c.match(/[\\d.]+/g).slice(0, 3).map(Number);
+const light = c => { const [r, g, b] = rgb(c).map(v => (v /= 255) <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
+  return .2126 * r + .7152 * g + .0722 * b };
+const ratio = (a, b) => { const [x, y] = [light(a), light(b)].sort((p, q) => p - q); return (y + .05) / (x + .05) };
+const paper = getComputedStyle(document.body).backgroundColor;
+for (const svg of %s) { for (const m of svg.querySelectorAll('rect[data-v]:not([class^=heat])')) { const c = getComputedStyle(m).fill;
+    if (!c.startsWith('url') && ratio(c, paper) < 3) bad.push(svg.parentElement.id + ' ' + m.getAttribute('class') + ' ' + ratio(c, paper).toFixed(2)); }
+  for (const m of svg.querySelectorAll('path.curve')) { const c = getComputedStyle(m).stroke;
+    if (ratio(c, paper) < 3) bad.push(svg.parentElement.id + ' ' + m.getAttribute('class') + ' ' + ratio(c, paper).toFixed(2)); } }
+return [...new Set(bad)]; })()""" % SEEN
+
+
+@cases([(name, name) for name in PAGES])
+def every_figure_is_light_and_dark_and_readable_in_both(name):
+    path, colors = page(name), {}
+    with Browser() as browser:
+        for width in (1280, 400):
+            for dark in (False, True):
+                browser.open(path, width, dark)
+                expect_equal(browser.complaints(), [], "console and requests")
+                expect_equal(browser.evaluate("document.documentElement.scrollWidth"), width, "width of the page")
+                expect_equal(browser.evaluate(OVERLAPS), [], f"texts that overlap or are cut off at {width} px")
+                expect_equal(browser.evaluate(CONTRAST), [], f"texts with too little contrast, dark: {dark}")
+                expect_equal(browser.evaluate(FAINT), [], f"marks with too little contrast, dark: {dark}")
+                colors[dark] = browser.evaluate(COLORS)
+    for figure, color in colors[False].items():
+        expect(color and color != colors[True][figure], f"{figure} has the same color in light and dark", color)
+
+
+@cases([(name, name) for name in PAGES])
+def the_keyboard_reaches_and_opens_the_numbers_of_every_figure(name):
+    with Browser() as browser:
+        browser.open(page(name))
+        summaries = browser.evaluate("Array.from(document.querySelectorAll('summary')).map(s => s.textContent)")
+        reached = []
+        for _ in range(3 * len(summaries)):
+            browser.press("Tab", 9)
+            focus = browser.evaluate("""(e => e === document.body ? null : [e.tagName, e.textContent.slice(0, 80), getComputedStyle(e).outlineStyle,
+              parseFloat(getComputedStyle(e).outlineWidth)])(document.activeElement)""")
+            if focus is None:
+                break
+            if focus[0] == "SUMMARY":
+                expect(focus[2] != "none" and focus[3] >= 1, f"{focus[1]}: the focus is not seen")
+                reached.append(focus[1])
+                browser.press("Enter", 13)
+                expect(browser.evaluate("document.activeElement.parentElement.open"), f"{focus[1]} does not open with Enter")
+            else:  # the numbers, which may be longer than their region
+                expect_equal(browser.evaluate("document.activeElement.getAttribute('role') + ' ' + !!document.activeElement.getAttribute('aria-label')"),
+                             "region true", "what has the focus after a summary")
+        expect_equal(reached, [s[:80] for s in summaries], "summaries, in their order")
+        rows = browser.evaluate("Array.from(document.querySelectorAll('figure')).map(f => f.querySelector('tbody td').checkVisibility())")
+        expect(all(rows), "tables that are shown", rows)
+
+
+@cases([(f"{name}{', dark' if dark else ''}", name, dark) for name in PAGES for dark in (False, True)])
+def every_figure_is_printed_in_light_colors_with_its_numbers(name, dark):
+    with Browser() as browser:
+        browser.open(page(name), 794, dark, media="print")  # A4 at 96 dpi
+        paper = browser.evaluate("getComputedStyle(document.body).backgroundColor")
+        expect_equal(paper, "rgb(252, 252, 250)", "paper")
+        figures = browser.evaluate("""Array.from(document.querySelectorAll('figure')).map(f => { const cells = Array.from(f.querySelectorAll('td')),
+          b = f.querySelector('svg.wide').getBoundingClientRect();
+          return [f.id, b.width > 300 && b.right <= 795, cells.length, cells.filter(c => c.checkVisibility({contentVisibilityAuto: true}) &&
+            c.getBoundingClientRect().height > 8).length, f.querySelector('svg.narrow').checkVisibility()] })""")
+        for figure, fits, cells, visible, narrow in figures:
+            expect(fits, f"{figure} fits the page")
+            expect(cells > 0 and visible == cells, f"{figure}: {visible} of {cells} cells on paper")
+            expect(not narrow, f"{figure}: the narrow drawing is printed, too")
+        expect_equal(browser.evaluate(OVERLAPS), [], "texts that overlap or are cut off")
+        expect_equal(browser.evaluate("document.querySelector('#tip').checkVisibility()"), False, "the value under the pointer")
+        document = browser.printed()
+        expect(document.startswith(b"%PDF-") and len(document) > 20000, f"a PDF of {len(document)} bytes")
+
+
+main()
