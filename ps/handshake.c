@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FIRST_LINE "psring parameter server 2"
-enum { OWN_LINES = 5, LINE_MAX = 1536 };
+#define FIRST_LINE "psring parameter server 3"
+enum { OWN_LINES = 6, LINE_MAX = 1536 };
 _Static_assert(LINE_MAX > PS_HANDSHAKE_SHARES * 2 * DEVICE_SHARE_BYTES + 16, "a line must hold all shares");
 enum { WINDOW = 64, LONGEST_TEXT = 4096 };
 
@@ -22,6 +22,13 @@ static void describe_shares(text_buffer *t, const ps_handshake_own *own)
     text_append(t, "shares %d ", own->share_count);
     for (int i = 0; i < own->share_count; i++)
         for (int b = 0; b < DEVICE_SHARE_BYTES; b++) text_append(t, "%02x", own->shares[i].bytes[b]);
+    text_append(t, "\n");
+}
+
+static void describe_nccl(text_buffer *t, const ps_handshake_own *own)
+{
+    text_append(t, "nccl ");
+    if (own->has_nccl) collective_bootstrap_write(own->nccl, t);
     text_append(t, "\n");
 }
 
@@ -70,6 +77,7 @@ status ps_handshake_make(const ps_handshake_own *own, int world, const char *pol
     text_append(&t, FIRST_LINE "\nhost %016" PRIx64 "\nshared %d\nurl %s\n", own->host, own->shared,
                 own->url);
     describe_shares(&t, own);
+    describe_nccl(&t, own);
     text_append(&t, "ranks %d\n", world);
     describe_policy(&t, policy_name, policy, options);
     describe_optimizer(&t, optimizer_get_options(optimizer));
@@ -111,19 +119,29 @@ static bool read_shares(const char *line, ps_handshake_own *own)
     return true;
 }
 
+/* "nccl 00ff...", or "nccl " */
+static bool read_nccl(const char *line, ps_handshake_own *own)
+{
+    if (strncmp(line, "nccl ", 5) != 0) return false;
+    own->has_nccl = line[5] != '\0';
+    if (!own->has_nccl) return true;
+    return strlen(line + 5) == 2 * COLLECTIVE_BOOTSTRAP_BYTES && collective_bootstrap_read(line + 5, own->nccl);
+}
+
 status ps_handshake_read(const sync_blob *handshake, const char *who, ps_handshake_own *own, char *url,
                          size_t size)
 {
-    char first[LINE_MAX], host[LINE_MAX], shared[LINE_MAX], address[LINE_MAX], shares[LINE_MAX];
+    char first[LINE_MAX], host[LINE_MAX], shared[LINE_MAX], address[LINE_MAX], shares[LINE_MAX], nccl[LINE_MAX];
     size_t at = read_line(handshake, 0, first);
     at = read_line(handshake, at, host);
     at = read_line(handshake, at, shared);
     at = read_line(handshake, at, address);
-    read_line(handshake, at, shares);
+    at = read_line(handshake, at, shares);
+    read_line(handshake, at, nccl);
     int is_shared = 0;
     if (strcmp(first, FIRST_LINE) != 0 || sscanf(host, "host %" SCNx64, &own->host) != 1 ||
         sscanf(shared, "shared %d", &is_shared) != 1 || strncmp(address, "url ", 4) != 0 ||
-        !read_shares(shares, own))
+        !read_shares(shares, own) || !read_nccl(nccl, own))
         return fail(STATUS_PROTOCOL, "%s: expected '" FIRST_LINE "', got '%s'", who, first);
     own->shared = is_shared;
     snprintf(url, size, "%s", address + 4);
@@ -255,6 +273,8 @@ static status describe(const ps_member *m, ps_handshake_own *out)
     *out = (ps_handshake_own){.host = shm_host_id(), .shared = true, .url = m->url};
     for (int i = 0; i < m->export_count; i++)
         out->shared = out->shared && (!m->exported[i] || m->exported[i]->fd >= 0);
+    out->has_nccl = m->nccl;
+    if (m->nccl && m->context->rank == 0) TRY(collective_nccl_bootstrap(out->nccl));
     if (!uses_peers(m)) return STATUS_OK;
     for (int i = 0; i < m->export_count; i++)
         TRY(refuse_peers(device_share_memory(m->context->device, exported(m, i), &out->shares[i])));
@@ -304,6 +324,7 @@ static status read_handshakes(ps_member *m, const sync_blob *handshakes, circums
         for (int s = 0; out->shares && s < m->export_count; s++)
             out->shares[i * m->export_count + s] = own.shares[s];
         if (i == 0) all->host = own.host;
+        if (i == 0) memcpy(m->nccl_id, own.nccl, sizeof m->nccl_id);
         all->one_host = all->one_host && own.host == all->host;
         all->all_shared = all->all_shared && own.shared;
         int server = own_servers ? i - m->context->world : i;
@@ -320,8 +341,8 @@ static status decide_sharing(const ps_member *m, const circumstances *all, bool 
     bool possible = all->one_host && all->all_shared, paced = net_link_is_emulated(&m->context->link);
     if (payload == PS_PAYLOAD_SHM && sim_device_is_host(m->context->device))
         payload = PS_PAYLOAD_AUTO; /* who needs no segments */
-    if (payload == PS_PAYLOAD_P2P && (paced || !all->one_host))
-        return fail(STATUS_CONFIG, "--payload: expected zmq, got p2p: %s",
+    if ((payload == PS_PAYLOAD_P2P && (paced || !all->one_host)) || (payload == PS_PAYLOAD_NCCL && paced))
+        return fail(STATUS_CONFIG, "--payload: expected zmq, got %s: %s", payload == PS_PAYLOAD_P2P ? "p2p" : "nccl",
                     paced ? "only messages can be paced (--link)" : "ranks run on several hosts");
     if (!all->one_host && transport_kind(m) != PS_TRANSPORT_TCP)
         return fail(STATUS_CONFIG, "--transport: expected tcp with ranks on several hosts, got %s",

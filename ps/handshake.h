@@ -6,6 +6,7 @@
 #ifndef PS_HANDSHAKE_H
 #define PS_HANDSHAKE_H
 
+#include "common/collectives/nccl/collective_nccl.h"
 #include "common/net/link.h"
 #include "common/net/shm.h"
 #include "common/nn/params.h"
@@ -24,6 +25,8 @@ typedef struct ps_handshake_own {
     const char *url; /* of its server; "" where it has none */
     int share_count; /* p2p: memory of its GPU that the others open */
     device_share shares[PS_HANDSHAKE_SHARES];
+    bool has_nccl; /* --payload nccl: made by rank 0, zeros of the others */
+    char nccl[COLLECTIVE_BOOTSTRAP_BYTES];
 } ps_handshake_own;
 
 /* The caller frees out->data. */
@@ -55,7 +58,9 @@ typedef struct ps_member {
     int64_t frame_bytes; /* of a frame, at most */
     const device_memory *exported[PS_SEGMENTS]; /* that others may map; NULL: none, the parameters instead */
     int export_count;     /* the same for every member */
+    bool nccl;            /* ranks make calls of NCCL */
     /* The member's own. */
+    char nccl_id[COLLECTIVE_BOOTSTRAP_BYTES]; /* rank 0's, once joined */
     net_adapter adapter;  /* that its transports share where a link is emulated */
     char url[PS_URL_MAX]; /* of its server */
     sync_blob handshake;

@@ -27,7 +27,7 @@ static const char *const consistency_names[] = {"policy", "sync", "ssp", "async"
 static const char *const priority_names[] = {"policy", "reverse", "fifo", NULL};
 static const char *const placement_names[] = {"policy", "rank", "own", NULL};
 static const char *const switch_names[] = {"policy", "on", "off", NULL};
-static const char *const payload_names[] = {"auto", "shm", "zmq", "p2p", NULL};
+static const char *const payload_names[] = {"auto", "shm", "zmq", "p2p", "nccl", NULL};
 static const char *const loss_names[] = {"policy", "device0", "replica", NULL};
 static const char *const lifetime_names[] = {"policy", "torch", "lean", NULL};
 static const char *const transport_names[] = {"auto", "inproc", "ipc", "tcp", NULL};
@@ -64,7 +64,7 @@ static const option option_list[] = {
      .help = "dp: gradients are kept between steps, as zero_grad() did before torch 2.0"},
     {"payload", OPTION_CHOICE, FIELD(payload), .initial = "auto", .choices = payload_names,
      .level = OPTION_RARE,
-     .help = "tensors go through shared memory, or from GPU to GPU (p2p), ZeroMQ carries the notice; or "
+     .help = "tensors go through shared memory, from GPU to GPU (p2p) or through NCCL (dp), ZeroMQ carries the notice; or "
              "ZeroMQ carries all"},
     {"transport", OPTION_CHOICE, FIELD(transport), .initial = "auto", .choices = transport_names,
      .level = OPTION_RARE, .help = "of ZeroMQ; auto: ipc, inproc where ranks are threads"},
@@ -148,6 +148,9 @@ status ps_policy_resolve(const char *name, const ps_options *options, int world,
         {options->keep_grads, "keep-grads", "it"},
     };
     TRY(refuse(list, sizeof list / sizeof list[0], name, "ps=dp"));
+    if (options->payload == PS_PAYLOAD_NCCL)
+        return fail(STATUS_CONFIG, "--payload: expected shm, zmq or p2p, or ps=dp, got nccl with ps=%s: ranks push and pull in no "
+                                   "common order, which NCCL's calls need", name);
     override(out, options);
     if (options->staleness > 0 && out->consistency != PS_SSP)
         return fail(STATUS_USAGE, "--staleness: expected 0, or consistency ssp, got %" PRId64 " with consistency %s",

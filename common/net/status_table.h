@@ -30,6 +30,7 @@
     X(REDUCE_SCATTER, "reduce_scatter", 1)                                                                   \
     X(ALL_GATHER, "all_gather", 1)                                                                           \
     X(BROADCAST, "broadcast", 1)                                                                             \
+    X(REDUCE, "reduce", 1)                                                                                   \
     X(PUSH, "push", 1)                                                                                       \
     X(PULL, "pull", 1)                                                                                       \
     X(SERVE, "serve", 1)                                                                                     \

@@ -104,7 +104,6 @@ typedef struct simulation_config {
     double link_rate,
         link_latency; /* GB/s and us of the network instead of the profile's; 0: the profile's */
     bool python;      /* DataParallel's replicas are threads of one Python process; else the host costs nothing */
-    bool replicates_by_nccl; /* DataParallel broadcasts and reduces by NCCL's rings; else rank 0 sends to each in turn */
     bool trees;       /* calls for which NCCL's model says that a tree is faster take one; else only rings */
     int draw;         /* 0: the constants' values; 1 to SIM_DRAWS: drawn from their ranges (profile.h) */
     const sim_override *overrides; /* [override_count], borrowed; after the draw */

@@ -373,6 +373,7 @@ status anatomy_sweep_again(anatomy *a, const anatomy_sent *last, int64_t count, 
     const call_span *calls = (const call_span *)a->kept.calls.data;
     if (a->kept.lost) return fail(STATUS_SYSTEM, "no memory for the steps of a run");
     a->span_count = 0;
+    a->wait_count = 0; /* waits of what followed the last step */
     a->previous = (anatomy_span){0, 0};
     a->previous_ns = 0;
     for (int64_t i = 0; i < (int64_t)(a->kept.steps.count / sizeof *steps); i++) {

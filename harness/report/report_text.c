@@ -292,6 +292,11 @@ static void agreement(const json_t *result, text_buffer *out)
             report_text_at(a, "hash_ps"), report_text_at(a, "hash_ring"));
 }
 
+static bool moves_by_nccl(const json_t *job)
+{
+    return strcmp(report_text_at(job, "settings.payload"), "nccl") == 0;
+}
+
 /* Under a parameter server on GPUs: who updates. */
 static void updates_line(const json_t *job, text_buffer *out)
 {
@@ -304,8 +309,11 @@ static void updates_line(const json_t *job, text_buffer *out)
                       : own ? "by the processors: servers of their own have no GPU"
                             : "by the processors";
     if (strcmp(report_text_at(job, "policy"), "dp") == 0) who = "by device 0";
-    text_append(out, "\nGradients of %s are summed, and parameters updated, %s.\n",
-                report_text_at(job, "policy"), who);
+    if (moves_by_nccl(job))
+        text_append(out, "\nGradients of dp are summed by NCCL onto device 0, and its parameters broadcast; ZeroMQ carries "
+                         "control messages.\n");
+    else
+        text_append(out, "\nGradients of %s are summed, and parameters updated, %s.\n", report_text_at(job, "policy"), who);
 }
 
 /* How the ring's buckets are reduced, and what carries them. */
@@ -331,9 +339,9 @@ void report_all_reduce(const json_t *result, text_buffer *out)
     json_t *job;
     json_array_foreach(json_object_get(result, "jobs"), i, job)
     {
+        if (moves_by_nccl(job)) text_append(out, "; dp: nccl");
         if (!report_text_at(job, "collective")[0]) continue;
         text_append(out, "; all-reduce: %s, %s", report_text_at(job, "algorithm"), report_text_at(job, "collective"));
-        return;
     }
 }
 

@@ -14,11 +14,11 @@ typedef struct mode {
 
 /* GPT-2 by a script that computes the loss within the model: in the replicas. */
 static const mode gpt2_modes[] = {{"ddp-nvlink", "titan-rtx-x2", "ddp", ""},
-                                  {"dp-nvlink", "titan-rtx-x2", "dp", " --dp-loss replica --dp-exchange nccl"},
+                                  {"dp-nvlink", "titan-rtx-x2", "dp", " --dp-loss replica --payload nccl"},
                                   {"ddp-no-p2p", "titan-rtx-x2-no-p2p", "ddp", ""}};
 /* Every process had a loader of four workers: resnet_dp.py and the others of HFAiLab/pytorch_distributed. */
 static const mode resnet_modes[] = {{"single", "dgx-a100-40g", NULL, " --loader-workers 4"},
-                                    {"dp", "dgx-a100-40g", "dp", " --loader-workers 4 --dp-exchange nccl"},
+                                    {"dp", "dgx-a100-40g", "dp", " --loader-workers 4 --payload nccl"},
                                     {"ddp", "dgx-a100-40g", "ddp", " --loader-workers 4"},
                                     {"apex", "dgx-a100-40g", "apex", " --loader-workers 4"}};
 
@@ -73,7 +73,7 @@ static status add_dataparallel(reproduction_run *r, const virtual_workload *base
 {
     virtual_workload star = *base;
     add_host(r, g->row);
-    workload_options(&star, " --loader-workers 0 --dp-exchange star --dp-host none");
+    workload_options(&star, " --loader-workers 0 --payload auto --dp-host none");
     TRY(virtual_measure(&star, &r->figures));
     c->baselines[0] = r->figures.step_ms * seconds_per_ms;
     return STATUS_OK;

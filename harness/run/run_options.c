@@ -20,7 +20,6 @@ static const char *const mode_names[] = {ENGINE_LIST(ENGINE_MODE) "both", NULL};
 static const char *const reduction_names[] = {"mean", "sum", NULL};
 static const char *const switch_names[] = {"off", "on", NULL};
 static const char *const host_names[] = {"none", "python", NULL};
-static const char *const exchange_names[] = {"star", "nccl", NULL};
 static const char *const progress_names[] = {"auto", "thread", "inline", NULL};
 #define LEVEL_NAME(name) #name,
 static const char *const level_names[] = {LOG_LEVELS(LEVEL_NAME) NULL};
@@ -125,10 +124,6 @@ static const option run_option_list[] = {
     {"dp-host", OPTION_CHOICE, FIELD(dp_host), .initial = "python", .choices = host_names, .level = OPTION_RARE,
      .help = "virtual devices, dp: replicas are threads of one Python process, as in PyTorch; none: hosts launch "
              "without an interpreter, as this program"},
-    {"dp-exchange", OPTION_CHOICE, FIELD(dp_exchange), .initial = "star", .choices = exchange_names,
-     .level = OPTION_RARE,
-     .help = "virtual devices, dp: rank 0 sends parameters to each rank in turn, as this program; nccl: over rings of "
-             "all ranks, as in PyTorch"},
 };
 const option_table run_option_table = {"Run", run_option_list,
                                        sizeof run_option_list / sizeof run_option_list[0]};

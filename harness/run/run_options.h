@@ -43,7 +43,7 @@ typedef struct run_options {
     double efficiency;   /* virtual devices: times those of the profile */
     int64_t draw;        /* virtual devices: simulation.h */
     int64_t loader_workers; /* virtual devices: of each process; 0: no loader */
-    int dp_host, dp_exchange; /* virtual devices: 1: a Python process; 1: NCCL's rings */
+    int dp_host;         /* virtual devices: 1: a Python process */
 } run_options;
 
 extern const option_table run_option_table;

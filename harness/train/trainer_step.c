@@ -466,13 +466,22 @@ static void report_step(trainer *t, int flight, step_result *out)
 
 /* ---- its stages ------------------------------------------------------------------------------ */
 
+/* What a GPU computes is stretched by the time that it takes, without what it waited for before. */
+static status settle_straggler(trainer *t)
+{
+    bool behind = !device_get_info(t->device)->host_addressable;
+    return t->straggler.stretch > 0 && behind ? device_stream_synchronize(t->stream) : STATUS_OK;
+}
+
 static status run_stage(trainer *t)
 {
     const stage *now = &stages[t->now.stage];
     if (now->engine) return now->engine(t->engine, &t->now.step);
     if (!now->computes) return now->run(t);
+    TRY(settle_straggler(t));
     straggler_resume(&t->straggler);
     status rc = now->run(t);
+    if (rc == STATUS_OK) rc = settle_straggler(t);
     straggler_pause(&t->straggler);
     return rc;
 }

@@ -14,7 +14,7 @@
  *   dp_batch.c       the batch: planned, cut, scattered
  *   dp_stages.c      replicate, gather outputs, loss, scatter its gradient, reduce
  *   hub.c            exchanges of tensors with rank 0, and the sum of gradients
- *   dp_nccl_sim.c    the same by NCCL's rings, in virtual time
+ *   dp_nccl.c        the same by NCCL's calls on memory of GPUs (--payload nccl); dp_nccl_sim.c: in virtual time
  *   dp_memory.c      chunks, arenas, staging buffers of a GPU, the ledger, the formula for its phases */
 #ifndef PS_DP_DP_H
 #define PS_DP_DP_H

@@ -101,7 +101,7 @@ static status store_parts(dp_engine *e, const dp_part *p)
 
 static void add_parts(dp_engine *e, int peer, const dp_part *p, int64_t step)
 {
-    if (p->samples == 0) return;
+    if (p->samples == 0 || dp_nccl_sends(e)) return;
     add_batch(e, peer, p, KEY_INPUTS, step);
     if (!dp_one_loss(e)) add_batch(e, peer, p, KEY_TARGETS, step);
 }
@@ -117,7 +117,8 @@ static status scatter(dp_engine *e, const sync_step *step)
         transfer->header.integers[DP_INT_PRESENT] = e->present;
         add_parts(e, r, &e->parts[r], step->index);
     }
-    return dp_hub_run(e->hub, NULL);
+    TRY(dp_hub_run(e->hub, NULL));
+    return dp_nccl_sends(e) ? dp_nccl_scatter_batch(e) : STATUS_OK;
 }
 
 static status receive_part(dp_engine *e, const sync_step *step, dp_part *mine)
@@ -155,6 +156,7 @@ static status join_batch(dp_engine *e, const sync_step *step)
         assume_part(e, mine);
     else
         TRY(receive_part(e, step, mine));
+    if (dp_nccl_sends(e)) return dp_nccl_scatter_batch(e);
     add_parts(e, 0, mine, step->index);
     TRY(dp_hub_run(e->hub, NULL));
     return store_parts(e, mine);
@@ -163,6 +165,7 @@ static status join_batch(dp_engine *e, const sync_step *step)
 status dp_scatter_inputs(sync_engine *base, const sync_step *step)
 {
     dp_engine *e = dp_engine_of(base);
+    TRY(dp_nccl_warm_up(e));
     TRY(dp_is_root(e) ? scatter(e, step) : join_batch(e, step));
     base->context.exchange->samples = dp_mine(e)->samples;
     base->context.exchange->targets = dp_mine(e)->targets;

@@ -12,7 +12,8 @@ status ps_dp_requirements(const void *options, const char *policy, int world, sy
     const ps_options *o = options;
     ps_policy p;
     TRY(ps_policy_resolve(policy, o, world, &p));
-    device_memory_kind kind = o->payload == PS_PAYLOAD_ZMQ ? DEVICE_MEMORY_PRIVATE : DEVICE_MEMORY_SHARED;
+    bool exchanged = o->payload != PS_PAYLOAD_ZMQ && o->payload != PS_PAYLOAD_NCCL;
+    device_memory_kind kind = exchanged ? DEVICE_MEMORY_SHARED : DEVICE_MEMORY_PRIVATE;
     *out = (sync_requirements){.reach = SYNC_REACH_DEVICE,
                                .param_kind = kind,
                                .grad_kind = kind,
@@ -77,12 +78,14 @@ static status open_hub(dp_engine *e)
                              .keys = e->reduce.count,
                              .threads = (int)e->options->server_threads,
                              .landing = e->landing.data,
-                             .peers = e->options->payload == PS_PAYLOAD_P2P};
+                             .peers = e->options->payload == PS_PAYLOAD_P2P,
+                             .only_control = e->options->payload == PS_PAYLOAD_NCCL};
     TRY(dp_hub_open(&config, &e->hub));
     e->member = (ps_member){.context = c,
                             .options = e->options,
                             .policy = &e->policy,
                             .servers = 1,
+                            .nccl = e->options->payload == PS_PAYLOAD_NCCL && c->world > 1 && device_get_info(c->device)->real,
                             .frames = larger(larger(e->replicate.most_pieces, e->reduce.most_pieces),
                                              larger(c->params->model->buffer_count, 1)),
                             .frame_bytes = largest_frame(e),
@@ -106,7 +109,8 @@ static status open_parts(dp_engine *e)
 {
     const sync_context *c = &e->base.context;
     if (!c->exchange) return fail(STATUS_INTERNAL, "policy dp: expected an exchange in the context, got none");
-    TRY(ps_policy_resolve(c->policy, e->options, c->world, &e->policy));
+    TRY(ps_policy_resolve(c->policy, c->options, c->world, &e->policy));
+    TRY(dp_choose_payload(e, c->options));
     if (c->divide != SHARED_DIVIDE_POLICY && dp_one_loss(e))
         return fail(
             STATUS_CONFIG,
@@ -130,7 +134,6 @@ status ps_dp_open(const sync_context *context, sync_engine **out)
     dp_engine *e = calloc(1, sizeof *e);
     if (!e) return fail(STATUS_SYSTEM, "no memory for an engine");
     e->base = (sync_engine){.type = &sync_ps_dp, .context = *context};
-    e->options = context->options;
     e->element = (size_t)dtype_size(context->params->type);
     e->outputs.fd = e->landing.fd = -1;
     status rc = open_parts(e);
@@ -157,7 +160,7 @@ static void dp_close(sync_engine *base)
     dp_engine *e = dp_engine_of(base);
     device *d = base->context.device;
     dp_hub_close(&e->hub);
-    dp_nccl_close(e);
+    dp_nccl_close(e); /* before what its calls read */
     pin_segments(e, false);
     ps_leave(&e->member);
     dp_staging_close(&e->staging);
@@ -182,8 +185,8 @@ static status dp_connect(sync_engine *base, const sync_blob *handshakes)
 {
     dp_engine *e = dp_engine_of(base);
     if (dp_plans(e)) return STATUS_OK;
-    TRY(dp_nccl_open(e));
     TRY(ps_join(&e->member, handshakes));
+    TRY(dp_nccl_open(e));
     TRY(pin_segments(e, true));
     dp_hub_port(e->hub)->ahead_ns = base->context.clock_ahead_ns;
     if (!dp_is_root(e)) TRY(dp_hub_connect(e->hub, e->member.group.urls[0]));
@@ -254,6 +257,6 @@ const sync_engine_type sync_ps_dp = {
     .gather_parameters = sync_default_flush,
     .group_sum = dp_group_sum,
     .reduced_gradients = dp_reduced_gradients,
-    .end_step = sync_default_end_step,
+    .end_step = dp_nccl_end_step,
     .counters = dp_counters,
 };

@@ -2,6 +2,7 @@
 #ifndef PS_DP_DP_IMPL_H
 #define PS_DP_DP_IMPL_H
 
+#include "common/collectives/collective.h"
 #include "ps/handshake.h"
 #include "ps/dp/dp.h"
 #include "ps/dp/hub.h"
@@ -31,7 +32,7 @@ void dp_chunks_free(dp_chunks *chunks);
  * Where the host can access the device's memory, and on devices without bytes, tensors are exchanged where they are.
  * A GPU's pass through staging buffers in pinned host memory: copied down before an exchange sends them, copied up after
  * an exchange has received them. With `--payload p2p` tensors go from device memory to device memory, and only what
- * always travels in frames is staged. Staging buffers are in no ledger: they are buffers of the transport. */
+ * always travels in frames is staged; with `--payload nccl` only what the host reads. Staging buffers are in no ledger: they are buffers of the transport. */
 typedef enum dp_tensor {
     DP_TENSOR_PARAMS,  /* the first five are those that ranks map, in the order of PS_SEGMENT_... */
     DP_TENSOR_GRADS,
@@ -46,7 +47,7 @@ typedef enum dp_tensor {
 
 typedef struct dp_staging {
     sync_staging copies;    /* on the compute stream */
-    bool peers;             /* p2p */
+    bool peers, nccl;       /* --payload */
     device *host;
     device_memory buffers[DP_TENSORS];
 } dp_staging;
@@ -74,9 +75,13 @@ typedef struct dp_part {
     int64_t first, samples, targets;
 } dp_part;
 
+typedef struct dp_nccl dp_nccl;
+typedef struct dp_nccl_sim dp_nccl_sim;
+
 typedef struct dp_engine {
     sync_engine base;
-    const ps_options *options;
+    ps_options resolved;
+    const ps_options *options; /* `resolved` */
     ps_policy policy;
     ps_member member;
     dp_hub *hub;
@@ -104,17 +109,33 @@ typedef struct dp_engine {
     int64_t replica, gradients, results_held, kept_held, outputs_held, chunk_held;
 
     double norm_scratch;
-    struct dp_nccl *nccl; /* NULL: rank 0 sends to each rank in turn */
+    dp_nccl *nccl; /* NULL: rank 0 sends to each rank in turn */
 } dp_engine;
 
-/* In virtual time with --dp-exchange nccl: parameters and buffers are broadcast, gradients are reduced to rank 0, as
- * torch.nn.DataParallel does on GPUs, by rings of all ranks in which rank 0 sends each byte once. Batches and outputs are
- * copied as before. Called by all ranks; calls end when all have. */
-status dp_nccl_open(dp_engine *e);
+/* dp_nccl.c: tensors through NCCL, where e->nccl is set. Called by all ranks; what they enqueue is in the order of the compute
+ * stream. */
+/* The engine's options, with the payload that it uses. STATUS_CONFIG where it cannot be used. */
+status dp_choose_payload(dp_engine *e, const ps_options *options);
+status dp_nccl_open(dp_engine *e); /* blocks, at most for the connect time-out: all ranks come */
 void dp_nccl_close(dp_engine *e);
+/* Before the first step: NCCL connects. */
+status dp_nccl_warm_up(dp_engine *e);
 status dp_nccl_replicate(dp_engine *e);
-status dp_nccl_reduce(dp_engine *e);
+/* As in dp_sum. */
+status dp_nccl_reduce(dp_engine *e, double before, double after);
 void dp_nccl_collect(const dp_engine *e, sync_counters *out);
+void dp_nccl_end_step(sync_engine *e);
+/* Parts of the batch and of the outputs go through NCCL, too: not in virtual time, where they are copied. */
+bool dp_nccl_sends(const dp_engine *e);
+status dp_nccl_scatter_batch(dp_engine *e);
+status dp_nccl_gather_outputs(dp_engine *e);
+status dp_nccl_scatter_gradient(dp_engine *e);
+
+/* dp_nccl_sim.c: a call in virtual time, at whose end it returns. */
+status dp_nccl_sim_open(const dp_engine *e, dp_nccl_sim **out);
+void dp_nccl_sim_close(dp_nccl_sim **n);
+status dp_nccl_sim_run(const dp_engine *e, dp_nccl_sim *n, collective_kind kind, int64_t bytes);
+collective_traffic dp_nccl_sim_traffic(const dp_nccl_sim *n);
 
 static inline dp_engine *dp_engine_of(sync_engine *e)
 {
@@ -145,12 +166,6 @@ static inline bool dp_lean(const dp_engine *e)
 static inline bool dp_plans(const dp_engine *e)
 {
     return device_get_info(e->base.context.device)->plans;
-}
-
-/* Of an exchange in which so many ranks take part. */
-static inline bool dp_has_nccl(const dp_engine *e, int ranks)
-{
-    return e->nccl && ranks == e->base.context.world;
 }
 
 static inline const dp_part *dp_mine(const dp_engine *e)

@@ -65,7 +65,7 @@ static status open_outputs(dp_engine *e)
 static status open_landing(dp_engine *e)
 {
     const sync_context *c = &e->base.context;
-    if (!sync_memory_is_separate(c->device)) return STATUS_OK;
+    if (!sync_memory_is_separate(c->device) || e->options->payload == PS_PAYLOAD_NCCL) return STATUS_OK;
     size_t chunk = (size_t)e->reduce.largest_bytes;
     return ledger_blame(LEDGER_BUCKETS,
                         device_allocate(c->device, DEVICE_MEMORY_PRIVATE, chunk, &e->landing));
@@ -74,7 +74,7 @@ static status open_landing(dp_engine *e)
 static status open_buffer(dp_engine *e, dp_tensor tensor, size_t bytes)
 {
     dp_staging *p = &e->staging;
-    bool shared = e->options->payload != PS_PAYLOAD_ZMQ && tensor <= DP_TENSOR_OUTPUTS;
+    bool shared = e->options->payload != PS_PAYLOAD_ZMQ && !p->nccl && tensor <= DP_TENSOR_OUTPUTS;
     TRY(device_allocate(p->host, shared ? DEVICE_MEMORY_SHARED : DEVICE_MEMORY_PRIVATE, bytes,
                         &p->buffers[tensor]));
     return device_pin(p->copies.device, p->buffers[tensor].data, p->buffers[tensor].bytes);
@@ -91,13 +91,14 @@ static status open_staging(dp_engine *e)
     device_config host = {.name = "cpu", .rank = c->rank, .world = c->world, .threads = 1};
     TRY(device_open(&host, &p->host));
     p->peers = e->options->payload == PS_PAYLOAD_P2P;
+    p->nccl = e->options->payload == PS_PAYLOAD_NCCL;
     size_t arena = (size_t)c->params->arena_elements * e->element;
     bool root = dp_is_root(e);
-    size_t bytes[DP_TENSORS] = {[DP_TENSOR_INPUT] = x->input->bytes,
-                                [DP_TENSOR_TARGET] = x->target->bytes,
-                                [DP_TENSOR_BUFFERS] = c->params->buffers.bytes,
+    size_t bytes[DP_TENSORS] = {[DP_TENSOR_INPUT] = p->nccl ? 0 : x->input->bytes,
+                                [DP_TENSOR_TARGET] = p->nccl && !root ? 0 : x->target->bytes, /* rank 0 counts them */
+                                [DP_TENSOR_BUFFERS] = p->nccl ? 0 : c->params->buffers.bytes,
                                 [DP_TENSOR_SUMS] = (size_t)e->largest_sum * sizeof(double)};
-    if (!p->peers) {
+    if (!p->peers && !p->nccl) {
         bytes[DP_TENSOR_PARAMS] =
             arena; /* elsewhere what comes in frames, and what is shown where nothing else is */
         bytes[root ? DP_TENSOR_OUTPUTS : DP_TENSOR_GRADS] = root ? e->outputs.bytes : arena;
@@ -133,7 +134,8 @@ void dp_staging_close(dp_staging *p)
 
 bool dp_is_staged(const dp_staging *p, dp_tensor tensor)
 {
-    return p->copies.separate && (!p->peers || tensor == DP_TENSOR_BUFFERS || tensor == DP_TENSOR_SUMS);
+    if (!p->copies.separate || tensor == DP_TENSOR_SUMS) return p->copies.separate;
+    return !p->nccl && (!p->peers || tensor == DP_TENSOR_BUFFERS);
 }
 
 char *dp_staged_address(const dp_staging *p, dp_tensor tensor, void *data)

@@ -63,12 +63,12 @@ static status replicate(dp_engine *e, int64_t step, bool to_all)
     int receivers = to_all ? context_of(e)->world : e->present;
     if (dp_is_root(e) && receivers > 1 && !to_all)
         ps_wire(context_of(e)->device, receivers, context_of(e)->params->model->param_count);
+    if (!dp_is_root(e) && (to_all || dp_takes_part(e))) dp_account_replicate(e);
+    if (e->nccl) return receivers > 1 ? dp_nccl_replicate(e) : STATUS_OK;
     if (!dp_is_root(e)) {
         if (!to_all && !dp_takes_part(e)) return STATUS_OK;
-        dp_account_replicate(e);
         param_set_forget_bf16_copy(context_of(e)->params);
     }
-    if (!to_all && dp_has_nccl(e, receivers)) return dp_nccl_replicate(e);
     if (!dp_is_root(e)) add_replica(e, 0, step);
     if (dp_is_root(e) && receivers > 1) TRY(fetch_replica(e));
     for (int r = 1; dp_is_root(e) && r < receivers; r++) add_replica(e, r, step);
@@ -138,11 +138,14 @@ status dp_place_outputs(sync_engine *base, const sync_step *step)
     dp_engine *e = dp_engine_of(base);
     const sync_exchange *x = base->context.exchange;
     ps_share_interpreter(base->context.device, 0);
-    if (!dp_one_loss(e) || !dp_takes_part(e)) return STATUS_OK;
+    if (!dp_one_loss(e)) return STATUS_OK;
+    if (!dp_takes_part(e)) return dp_nccl_sends(e) ? dp_nccl_gather_outputs(e) : STATUS_OK;
     dp_account_gather(e);
-    if (dp_is_root(e)) {
+    if (dp_is_root(e))
         TRY(sync_copy_within(&e->staging.copies, x->all_outputs, x->output,
                     output_bytes(e, dp_mine(e)->samples)));
+    if (dp_nccl_sends(e)) return dp_nccl_gather_outputs(e);
+    if (dp_is_root(e)) {
         char *outputs = dp_staged_address(&e->staging, DP_TENSOR_OUTPUTS, x->all_outputs);
         for (int r = 1; r < e->present; r++)
             add_outputs(e, DP_RECEIVE, r, &e->parts[r], MESSAGE_OUTPUTS, step->index, outputs);
@@ -174,11 +177,15 @@ status dp_scatter_output_gradient(sync_engine *base, const sync_step *step)
 {
     dp_engine *e = dp_engine_of(base);
     const sync_exchange *x = base->context.exchange;
-    if (!dp_one_loss(e) || !dp_takes_part(e)) return STATUS_OK;
+    if (!dp_one_loss(e)) return STATUS_OK;
+    if (!dp_takes_part(e)) return dp_nccl_sends(e) ? dp_nccl_scatter_gradient(e) : STATUS_OK;
     dp_account_end_loss(e);
-    if (dp_is_root(e)) {
+    if (!dp_is_root(e)) dp_account_take_gradient(e);
+    if (dp_is_root(e))
         TRY(sync_copy_within(&e->staging.copies, x->output_gradient, x->all_gradients,
                     output_bytes(e, dp_mine(e)->samples)));
+    if (dp_nccl_sends(e)) return dp_nccl_scatter_gradient(e);
+    if (dp_is_root(e)) {
         TRY(dp_stage_down(&e->staging, DP_TENSOR_OUTPUTS, x->all_outputs,
                      output_bytes(e, dp_mine(e)->samples), others_output(e)));
         char *gradients = dp_staged_address(&e->staging, DP_TENSOR_OUTPUTS, x->all_outputs);
@@ -186,7 +193,6 @@ status dp_scatter_output_gradient(sync_engine *base, const sync_step *step)
             add_outputs(e, DP_SEND, r, &e->parts[r], MESSAGE_OUTPUT_GRADIENT, step->index, gradients);
         return dp_hub_run(e->hub, NULL);
     }
-    dp_account_take_gradient(e);
     int64_t at = output_bytes(e, dp_mine(e)->first);
     dp_transfer *transfer = add_outputs(e, DP_RECEIVE, 0, dp_mine(e), MESSAGE_OUTPUT_GRADIENT, step->index,
                                 dp_staged_address(&e->staging, DP_TENSOR_PART, x->output_gradient));
@@ -208,7 +214,6 @@ status dp_ready(sync_engine *base, int param)
 
 static status reduce(dp_engine *e, const sync_step *step)
 {
-    if (dp_has_nccl(e, e->contributors)) return dp_nccl_reduce(e);
     const param_set *set = context_of(e)->params;
     char *grads = dp_staged_address(&e->staging, DP_TENSOR_GRADS, set->grads.data);
     dp_sum sum = {.type = set->type,
@@ -217,6 +222,7 @@ static status reduce(dp_engine *e, const sync_step *step)
                   .present = e->contributors,
                   .before = dp_one_loss(e) || !e->policy.divide_before ? 1 : e->contributors,
                   .after = dp_one_loss(e) || e->policy.divide_before ? 1 : e->contributors};
+    if (e->nccl) return e->contributors > 1 ? dp_nccl_reduce(e, sum.before, sum.after) : STATUS_OK;
     if (!dp_is_root(e)) TRY(dp_stage_down(&e->staging, DP_TENSOR_GRADS, set->grads.data, 0, arena_bytes(e)));
     for (int k = 0; k < e->reduce.count; k++) {
         for (int r = 1; dp_is_root(e) && r < e->contributors; r++) {
@@ -250,11 +256,10 @@ status dp_finish(sync_engine *base, const sync_step *step)
     e->accumulates = !step->synchronize;
     if (e->present > e->contributors) e->contributors = e->present;
     if (e->accumulates) return acknowledge(e, step);
-    if (c->rank < e->contributors) {
-        dp_account_begin_reduce(e);
-        TRY(reduce(e, step));
-        dp_account_reduced(e);
-    }
+    bool contributes = c->rank < e->contributors;
+    if (contributes) dp_account_begin_reduce(e);
+    if (contributes || e->nccl) TRY(reduce(e, step));
+    if (contributes) dp_account_reduced(e);
     ledger_enter(c->ledger, LEDGER_PHASE_OPTIMIZER_STEP);
     dp_account_end_reduce(e);
     if (!dp_is_root(e)) return STATUS_OK;

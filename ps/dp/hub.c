@@ -392,7 +392,7 @@ status dp_hub_run(dp_hub *p, const dp_sum *sum)
     if (s->count == 0) return STATUS_OK;
     rank_operation before = (rank_operation)atomic_load_explicit(&c->slot->operation, memory_order_relaxed);
     rank_operation during = operation_of(s);
-    TRY(sync_staging_end(&p->compute.staging)); /* tensors to be sent are complete */
+    if (!p->config.only_control) TRY(sync_staging_end(&p->compute.staging)); /* tensors to be sent are complete */
     s->sums = sum != NULL;
     if (sum) s->sum = *sum;
     int64_t exchange = atomic_fetch_add_explicit(&s->posted, 1, memory_order_release) + 1;

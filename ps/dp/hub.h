@@ -71,6 +71,7 @@ typedef struct dp_hub_config {
     int threads;   /* that sum */
     void *landing; /* where a GPU sums: its memory for one key that has arrived */
     bool peers;    /* `remote` is memory of the peer's GPU, and regions of shared transfers are this GPU's */
+    bool only_control; /* tensors of devices go elsewhere: an exchange waits for nothing that they compute */
 } dp_hub_config;
 
 status dp_hub_open(const dp_hub_config *config, dp_hub **out);

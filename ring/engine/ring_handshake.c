@@ -22,8 +22,7 @@ static status append_bootstrap(ring_engine *e)
 {
     if (e->base.context.rank == 0) TRY(collective_nccl_bootstrap(e->bootstrap));
     text_append(&e->handshake, "%s", BOOTSTRAP_KEY);
-    for (int i = 0; i < COLLECTIVE_BOOTSTRAP_BYTES; i++)
-        text_append(&e->handshake, "%02x", (unsigned char)e->bootstrap[i]);
+    collective_bootstrap_write(e->bootstrap, &e->handshake);
     text_append(&e->handshake, "\n");
     return STATUS_OK;
 }
@@ -53,12 +52,8 @@ status ring_make_handshake(ring_engine *e)
 status ring_take_bootstrap(ring_engine *e, const sync_blob *first)
 {
     const char *hex = (const char *)first->data + e->handshake_common + strlen(BOOTSTRAP_KEY);
-    for (int i = 0; i < COLLECTIVE_BOOTSTRAP_BYTES; i++) {
-        unsigned byte;
-        if (sscanf(hex + 2 * i, "%2x", &byte) != 1) return fail(STATUS_PROTOCOL, "rank 0's handshake has no NCCL id");
-        e->bootstrap[i] = (char)byte;
-    }
-    return STATUS_OK;
+    if (collective_bootstrap_read(hex, e->bootstrap)) return STATUS_OK;
+    return fail(STATUS_PROTOCOL, "rank 0's handshake has no NCCL id");
 }
 
 /* The line at `at`, without its end. */

@@ -64,10 +64,10 @@ TRIALS = {
     "credit-bytes": ("100", {}), "priority": ("fifo", {}), "servers": ("2", {"--gpus": "2"}), "server-placement": ("own", {}),
     "server-optimizer": ("off", {}), "server-threads": ("2", LENET), "dp-loss": ("replica", {}), "dp-lifetimes": ("lean", LENET),
     "keep-grads": ("", {}), "payload": ("zmq", LENET), "transport": ("tcp", {}), "interface": ("eth0", {"--transport": "tcp"}),
-    "policy": (OTHER_POLICY, {}), "loader-workers": ("4", LENET), "dp-host": ("none", LENET), "dp-exchange": ("nccl", LENET),
+    "policy": (OTHER_POLICY, {}), "loader-workers": ("4", LENET), "dp-host": ("none", LENET),
 }
 # What another cell than the usual one needs.
-DEVICE_OF = {("tf32", "--plan"): SIM, ("jitter", "--plan"): SIM, ("nodes", "--plan"): SIM, ("efficiency", "--plan"): SIM, ("loader-workers", "--plan"): SIM, ("dp-host", "--plan"): SIM, ("dp-exchange", "--plan"): SIM, ("draw", "--plan"): SIM, ("payload", "sim"): "sim:cpu",
+DEVICE_OF = {("tf32", "--plan"): SIM, ("jitter", "--plan"): SIM, ("nodes", "--plan"): SIM, ("efficiency", "--plan"): SIM, ("loader-workers", "--plan"): SIM, ("dp-host", "--plan"): SIM, ("draw", "--plan"): SIM, ("payload", "sim"): "sim:cpu",
              ("prefetch", "--plan"): SIM}
 OF_ENGINES = {"--policy": "ring", "--comm-hook": "ring", "--transport": "ps"}  # words that only one engine takes
 HEAVY = {"activation", "sync-batchnorm"}   # too slow for the reference device, whose kernels are the CPU's by another name

@@ -11,7 +11,9 @@ from on_cuda import TRAINING, needs_gpu, needs_nccl, run
 from tap import cases, expect, expect_equal, main, test
 
 CUDA = ["run", "--device", "cuda", "--share-gpu", *[word for word in TRAINING if word != "--quiet"]]
-NCCL = [*CUDA, "--mode", "ring", "--collective", "nccl"]
+RING = ["--mode", "ring", "--collective", "nccl"]
+NCCL = [*CUDA, *RING]
+DP = ["--mode", "ps", "--policy", "dp", "--payload", "nccl"]
 HOUR = 3_600_000_000_000
 # What the hosts of ranks do before their GPUs have: nothing, or all.
 ORDERS = [("the GPU at once", {}), ("the host ahead", {"EMULATED_ORDER": "ahead"})]
@@ -38,10 +40,10 @@ def the_parts_of_every_step_add_up(words):
 
 @cases([(f"{' '.join(words) or 'ddp'}, {label}", words, env) for label, env in ORDERS for words in (
     [], ["--bucket-cap-mb", "0.002"], ["--accumulate", "2"], ["--comm-hook", "powersgd"], ["--join", "world"], ["--cuda-graph"],
-    ["--policy", "torch-0.4.1"])])
+    ["--policy", "torch-0.4.1"], DP, [*DP, "--accumulate", "2"], [*DP, "--dp-loss", "replica"])])
 def the_parts_of_every_step_with_nccl_add_up(words, env):
     needs_nccl()
-    job = job_of(*NCCL, "--gpus", "2", *words, env=env)
+    job = job_of(*CUDA, "--gpus", "2", *(words if words[:2] == DP[:2] else [*RING, *words]), env=env)
     expect_anatomy(job)
     expect(job["ranks"][0]["merged_calls"] >= len(job["step_s"]), "calls are merged", job["ranks"][0]["merged_calls"])
 
@@ -50,10 +52,12 @@ SLOW = ["--gpus", "3", "--steps", "4", "--warmup", "1", "--stall-timeout", "100s
 
 
 # All of a call was communication on the ranks that waited for the late one.
-@cases([(f"rank {late}{', clocks differ' if shift else ''}", late, shift) for late, shift in ((1, 0), (0, HOUR), (1, HOUR))])
-def all_others_wait_for_a_late_rank(late, shift):
+@cases([(f"{words[1]}, rank {late}{', clocks differ' if shift else ''}", words, late, shift)
+        for words, late, shift in ((RING, 1, 0), (RING, 0, HOUR), (RING, 1, HOUR), (DP, 1, 0), (DP, 0, HOUR))])
+def all_others_wait_for_a_late_rank(words, late, shift):
     needs_nccl()
-    job = job_of(*NCCL, *SLOW, "--slow", f"{late}:20", env=shifted_clock(shift) if shift else None)
+    factor = 200 if words is DP and late else 20  # rank 0 of DataParallel has the loss
+    job = job_of(*CUDA, *words, *SLOW, "--slow", f"{late}:{factor}", env=shifted_clock(shift) if shift else None)
     expect_equal(job["ranks"][1]["clock"]["aligned"], shift > 0, "another clock", job["ranks"][1]["clock"])
     expect_all_wait(job, late)
 

@@ -208,6 +208,35 @@ static void group_sums_of_all_ranks_and_of_subgroups_follow_each_other(void **co
         for (int i = 0; i < COUNT; i++) assert_float_equal(ranks[r].values[i], (1001 + 3 * (110 + 110 + 1001)) * (i + 1), 0);
 }
 
+/* Rank 0 sends a part to each, and each sends it on to its neighbor; the last one's comes back to rank 0, all to all ranks. */
+static status run_pairs(rank *r)
+{
+    int64_t base = r->rank ? 0 : COUNT;
+    TRY(load(r));
+    for (int to = 1; r->rank == 0 && to < RANKS; to++) TRY(enqueue(r, r->all, COLLECTIVE_SEND, REDUCE_SUM, to, to, to));
+    if (r->rank > 0) TRY(enqueue(r, r->all, COLLECTIVE_RECEIVE, REDUCE_SUM, 0, 0, 0));
+    if (r->rank > 1) TRY(enqueue(r, r->all, COLLECTIVE_RECEIVE, REDUCE_SUM, r->rank - 1, COUNT, COUNT));
+    if (r->rank == 0) TRY(enqueue(r, r->all, COLLECTIVE_RECEIVE, REDUCE_SUM, RANKS - 1, COUNT, COUNT));
+    else TRY(enqueue(r, r->all, COLLECTIVE_SEND, REDUCE_SUM, (r->rank + 1) % RANKS, base, base));
+    TRY(enqueue(r, r->all, COLLECTIVE_BROADCAST, REDUCE_SUM, 0, 2 * COUNT, 2 * COUNT));
+    return store(r);
+}
+
+static void sends_and_receives_of_pairs_stand_between_collectives(void **context)
+{
+    static rank ranks[RANKS];
+    (void)context;
+    run_ranks(ranks, run_pairs);
+    expect_well(ranks);
+    for (int r = 0; r < RANKS; r++)
+        for (int i = 0; i < COUNT; i++) {
+            int before = r > 1 ? r - 1 : RANKS - 1; /* whose part the neighbor has sent */
+            if (r > 0) assert_float_equal(ranks[r].values[i], 100 + r + i, 0);
+            if (r != 1) assert_float_equal(ranks[r].values[COUNT + i], 100 + before + i, 0);
+            assert_float_equal(ranks[r].values[2 * COUNT + i], 100 + 2 * COUNT + i, 0);
+        }
+}
+
 static status run_many(rank *r)
 {
     int64_t deadline;
@@ -271,6 +300,7 @@ int main(void)
         cmocka_unit_test(calls_run_one_after_another_in_the_order_of_the_stream),
         cmocka_unit_test(groups_are_split_from_the_world),
         cmocka_unit_test(group_sums_of_all_ranks_and_of_subgroups_follow_each_other),
+        cmocka_unit_test(sends_and_receives_of_pairs_stand_between_collectives),
         cmocka_unit_test(the_host_waits_where_too_much_is_in_flight),
         cmocka_unit_test(what_an_abort_leaves_is_not_taken_for_a_result),
     };

@@ -33,7 +33,7 @@ def a_driver_that_does_not_fit_is_named_before_ranks_start(driver, words):
 
 
 @cases([(f"{options or mode}, {'in setup' if waits == 1 else 'in a step'}", mode, options, waits)
-        for mode, options in (("none", ""), ("ps", "ps=sync"), ("ps", "ps=sync --payload p2p"), ("ps", "ps=dp --payload p2p"),
+        for mode, options in (("none", ""), ("ps", "ps=sync"), ("ps", "ps=sync --payload p2p"), ("ps", "ps=dp --payload p2p"), ("ps", "ps=dp --payload nccl"),
                               ("ring", "ring=ddp --algorithm two-shot")) for waits in (1, 60)])
 def a_gpu_that_is_lost_is_named_with_rank_host_and_operation(mode, options, waits):
     words = ["--device", "cuda", "--mode", mode, *TRAIN]
@@ -46,11 +46,15 @@ def a_gpu_that_is_lost_is_named_with_rank_host_and_operation(mode, options, wait
 @cases([("a system error", "0:5:2", 71, "rank 0", "ncclAllReduce", "ncclSystemError"),
         ("an error of CUDA", "1:5:1", 71, "rank 1", "ncclAllReduce", "ncclUnhandledCudaError"),
         ("another rank's", "1:3:6", 75, "rank ", "ncclBroadcast", "ncclRemoteError"),
-        ("at the start", "0:0:2", 71, "rank 0", "ncclCommInitRankConfig", "ncclSystemError")])
+        ("at the start", "0:0:2", 71, "rank 0", "ncclCommInitRankConfig", "ncclSystemError"),
+        ("of DataParallel", "1:60:2", 71, "rank 1", "nccl", "ncclSystemError")])
 def an_error_of_nccl_is_named_with_rank_host_and_operation(fault, code, rank, operation, name):
+    words = ["--mode", "ring", "--collective", "nccl", "--policy", "ring=ddp"]
+    if operation == "nccl":
+        words = ["--mode", "ps", "--policy", "ps=dp", "--payload", "nccl"]
     for more in ([], ["--cuda-graph"]):
-        fails(["verify", "--device", "cuda", "--mode", "ring", "--collective", "nccl", "--policy", "ring=ddp", *more,
-               golden("wine_mlp_w2")], {"EMULATED_NCCL_FAULT": fault}, code, [rank, f" on {HOST}, GPU 0: NCCL, {operation}: ", f"({name})"])
+        fails(["verify", "--device", "cuda", *words, *more,
+               golden("wine_mlp_w2")], {"EMULATED_NCCL_FAULT": fault}, code, [rank, f" on {HOST}, GPU 0: NCCL, {operation}", f"({name})"])
 
 
 if __name__ == "__main__":

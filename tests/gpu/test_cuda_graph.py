@@ -56,14 +56,14 @@ def recorded_passes_between_buckets_follow_pytorch(name, policy, options):
     expect_equal(lines[1], lines[0], "with recorded passes")
 
 
-@cases([(f"{name}, {payload}", name, payload) for name in ("wine_mlp_w2", "toy_w4") for payload in ("zmq", "p2p")])
+@cases([(f"{name}, {payload}", name, payload) for name in ("wine_mlp_w2", "toy_w4") for payload in ("zmq", "p2p", "nccl")])
 def recorded_passes_of_replicas_follow_pytorch(name, payload):
     needs_gpu()
     verify(name, "--mode", "ps", "--policy", "ps=dp", "--payload", payload, "--cuda-graph")
 
 
 # Their parameters are new in every step, and so are the copies that products read.
-@cases([(payload, payload) for payload in ("zmq", "p2p")])
+@cases([(payload, payload) for payload in ("zmq", "p2p", "nccl")])
 def recorded_passes_of_replicas_in_bfloat16_compute_what_launched_ones_do(payload):
     needs_gpu()
     words = ["--bf16", "--mode", "ps", "--policy", "ps=dp", "--payload", payload, golden("wine_mlp_w2")]

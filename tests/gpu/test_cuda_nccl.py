@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The ring with NCCL, whose calls run in the order of a stream: buckets overlap with the backward pass, no host thread stands
-between a gradient and its average, and what goes wrong ends the job with its cause.
+"""NCCL, whose calls run in the order of a stream. The ring: buckets overlap with the backward pass, no host thread stands between
+a gradient and its average. The ring and DataParallel: what goes wrong ends the job with its cause.
 
     test_cuda_nccl.py [--emulated]    on the emulator, whose streams run behind the host
 """
@@ -16,6 +16,8 @@ from program import PROGRAM, Run
 from tap import Skip, cases, expect, expect_equal, main, test
 
 RING = ["--device", "cuda", "--share-gpu", "--mode", "ring", "--gpus", 2, "--collective", "nccl", "--policy", "ring=ddp"]
+DP = ["--device", "cuda", "--share-gpu", "--mode", "ps", "--gpus", 2, "--policy", "ps=dp", "--payload", "nccl"]
+ENGINES = [("ring", RING), ("ps", DP)]
 LENET = ["--model", "lenet", "--data", "synthetic", "--batch", 4, "--warmup", 2, "--quiet", "--eval-every", -1]
 AHEAD = {"EMULATED_ORDER": "ahead"}  # read by the emulator alone
 
@@ -97,32 +99,35 @@ def a_host_that_is_ahead_trains_as_one_that_is_not(options):
 
 
 # Before, the abort waited for a stream that waited for the thread that aborted.
-@cases([("behind", {}), ("ahead", AHEAD)])
-def an_asynchronous_error_ends_the_job_with_its_cause(order):
+@cases([(f"{engine}, {label}", engine, words, order) for engine, words in (("ring", [*RING, "--bucket-cap-mb", 0.02]), ("ps", DP))
+        for label, order in (("behind", {}), ("ahead", AHEAD))])
+def an_asynchronous_error_ends_the_job_with_its_cause(engine, words, order):
     emulated_faults()
-    result = run(*RING, *LENET, "--steps", 60, "--bucket-cap-mb", 0.02, env={**order, "EMULATED_NCCL_FAULT": "0:40:-2"})
+    result = run(*words, *LENET, "--steps", 60, env={**order, "EMULATED_NCCL_FAULT": "0:40:-2"})
     expect_equal(result.code, 71, "exit code", result)
     lines = [line for line in result.lines() if ": warning: " not in line]
-    expect(len(lines) == 1 and "ring rank 0 " in lines[0] and "NCCL, communication: " in lines[0] and "(ncclSystemError)" in lines[0],
+    expect(len(lines) == 1 and f"{engine} rank 0 " in lines[0] and "NCCL, communication: " in lines[0] and "(ncclSystemError)" in lines[0],
            "not one line with the reason", result)
 
 
-@cases([("on the GPU", "1:20:-1", "2s", "no progress "), ("the start", "1:0:-100", "60s", "collectives nccl: the start: rank ")])
-def what_hangs_in_nccl_ends_the_job_and_is_named(fault, stall_timeout, text):
+@cases([(f"{engine}, {label}", words, *row) for engine, words in ENGINES for label, *row in (
+    ("on the GPU", "1:20:-1", "2s", "no progress "), ("the start", "1:0:-100", "60s", "collectives nccl: the start: rank "))])
+def what_hangs_in_nccl_ends_the_job_and_is_named(words, fault, stall_timeout, text):
     emulated_faults()
-    result = run(*RING, *TRAINING[:-4], "--steps", 1000000, "--stall-timeout", stall_timeout, "--connect-timeout", "2s",
+    result = run(*words, *TRAINING[:-4], "--steps", 1000000, "--stall-timeout", stall_timeout, "--connect-timeout", "2s",
                  env={"EMULATED_NCCL_FAULT": fault}, limit=60)
     expect_equal(result.code, 75, "exit code", result)
     expect(text in result.err, "it is not named", result)
 
 
-@test
-def the_rank_that_is_furthest_behind_is_named_with_what_it_has_enqueued():
+@cases(ENGINES)
+def the_rank_that_is_furthest_behind_is_named_with_what_it_has_enqueued(words):
     emulated_faults()
-    result = run(*RING, *TRAINING[:-4], "--steps", 1000000, "--stall-timeout", "2s",
+    engine = words[words.index("--mode") + 1]
+    result = run(*words, *TRAINING[:-4], "--steps", 1000000, "--stall-timeout", "2s",
                  env={"EMULATED_NCCL_FAULT": "1:20:-100"}, limit=60)
     expect_equal(result.code, 75, "exit code", result)
-    expect("ring rank 1 " in result.err and "collectives: " in result.err, "rank 1 is not named", result)
+    expect(f"{engine} rank 1 " in result.err and "collectives: " in result.err, "rank 1 is not named", result)
 
 
 @cases([(policy, policy, words) for policy, words in (("zero1", []), ("zero2", ["--accumulate", 2]), ("zero3", ["--clip-norm", 0.1]))])

@@ -375,13 +375,14 @@ def more_ranks_than_gpus_are_refused_with_what_would_run():
     expect(len(lines) == 1 and "got 64 ranks" in lines[0] and "--share-gpu" in lines[0], "not one line", result)
 
 
-@cases([("host memory", "shm"), ("NCCL", "nccl")])
-def a_rank_killed_in_training_ends_the_job_and_is_named(collective):
-    (needs_nccl if collective == "nccl" else needs_gpu)()
-    words = ["--device", "cuda", "--share-gpu", "--mode", "ring", "--gpus", "2", "--model", "wine_mlp", "--data", "wine",
-             "--batch", "16", "--steps", "1000000", "--collective", collective, "--stall-timeout", "10s"]
+@cases([("host memory", "ring", "--collective shm"), ("NCCL", "ring", "--collective nccl"),
+        ("DataParallel through NCCL", "ps", "--policy dp --payload nccl")])
+def a_rank_killed_in_training_ends_the_job_and_is_named(mode, options):
+    (needs_nccl if "nccl" in options else needs_gpu)()
+    words = ["--device", "cuda", "--share-gpu", "--mode", mode, "--gpus", "2", "--model", "wine_mlp", "--data", "wine",
+             "--batch", "16", "--steps", "1000000", *options.split(), "--stall-timeout", "10s"]
     with Run(*words) as running:
-        victim = running.wait_for_rank("ring", 1, limit=60)
+        victim = running.wait_for_rank(mode, 1, limit=60)
         time.sleep(5)
         running.kill(victim, signal.SIGKILL)
         result = running.wait(40)

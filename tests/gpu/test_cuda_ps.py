@@ -8,17 +8,17 @@ import os
 import sys
 import tempfile
 
-from on_cuda import EMULATED, TRAINING, USABLE, classes, needs_gpu, run, verify
+from on_cuda import EMULATED, TRAINING, USABLE, classes, needs_gpu, needs_nccl, run, verify
 from program import PROGRAM
 from tap import Skip, cases, expect, expect_equal, main, test
 
 SMALL = ["wine_mlp_w2", "toy_w4"]
 LARGE = ["gpt2_tiny_w2", "bert_tiny_w2_global_loss", "resnet18_32_w2_syncbn"]
-PAYLOADS = ("zmq", "shm", "p2p")
+PAYLOADS = ("zmq", "shm", "p2p", "nccl")
 
 
 @cases([(f"{name}, {payload}", name, payload) for name in (SMALL[:1] if EMULATED else SMALL + LARGE) for payload in PAYLOADS] +
-       [(f"toy_w4, {options}", "toy_w4", options) for options in ("zmq --dp-loss replica", "p2p --dp-lifetimes lean")])
+       [(f"toy_w4, {options}", "toy_w4", options) for options in ("zmq --dp-loss replica", "p2p --dp-lifetimes lean", "nccl --dp-loss replica")])
 def dataparallel_follows_pytorch(name, payload):
     needs_gpu()
     verify(name, "--mode", "ps", "--policy", "ps=dp", "--payload", *payload.split())
@@ -74,11 +74,25 @@ def parameters(result):
 def processes_compute_the_same_bits_whatever_tensors_travel_through():
     needs_gpu()
     replicas = ["--policy", "ps=dp", "--dp-loss", "replica"]
-    runs = {payload: parameters(on_gpu(*replicas, "--payload", payload, ranks=3)) for payload in PAYLOADS}
+    payloads = PAYLOADS if EMULATED else PAYLOADS[:-1]  # NCCL adds three gradients in an order of its own
+    runs = {payload: parameters(on_gpu(*replicas, "--payload", payload, ranks=3)) for payload in payloads}
     for words in ("ps=sync --servers 2", "ps=sync --servers 3 --payload zmq", "ps=sync --servers 2 --payload p2p",
                   "ps=ssp --staleness 0 --payload p2p", "ps=sync --server-optimizer off --payload p2p"):
         runs[words] = parameters(on_gpu("--policy", *words.split(), ranks=3))
     expect_equal(len(set(runs.values())), 1, f"different parameters: {runs}")
+
+
+# Of three ranks the last batch has parts for two; of two there is one order of summation.
+@cases([(" ".join(map(str, words)), words) for words in (
+    ["--dp-loss", "device0"], ["--dp-loss", "device0", "--accumulate", 2], ["--dp-loss", "replica", "--divide", "before"],
+    ["--dp-loss", "replica", "--divide", "after"])])
+def dataparallel_computes_the_same_bits_through_messages_and_nccl(words):
+    needs_nccl()
+    runs = [on_gpu("--policy", "ps=dp", "--batch", 58, *words, "--payload", payload, ranks=3 if EMULATED else 2,
+                   env={"EMULATED_ORDER": "ahead"}) for payload in ("zmq", "nccl")]
+    sent = [[rank["bytes_sent"] for rank in result.json()["jobs"][0]["ranks"]] for result in runs]
+    expect_equal(parameters(runs[1]), parameters(runs[0]), "parameters")
+    expect(min(sent[1]) > 0 and sent[1][0] < sent[0][0], "rank 0 sends more than by messages", sent)
 
 
 @cases([("clipped", ["--clip-norm", "0.5"]), ("divided first", ["--divide", "before"]), ("in two micro-batches", ["--accumulate", "2"])])
@@ -112,7 +126,7 @@ def one_rank_under_async_computes_what_a_rank_alone_does(payload, more):
     expect_equal(found[1], found[0], "losses, parameters, evaluations")
 
 
-@cases([(options, options) for options in ("ps=dp --payload p2p", "ps=sync --servers 2",
+@cases([(options, options) for options in ("ps=dp --payload p2p", "ps=dp --payload nccl", "ps=sync --servers 2",
                                            "ps=sync --servers 2 --payload p2p")])
 def a_run_that_goes_on_from_a_checkpoint_ends_with_the_same_bits(options):
     needs_gpu()
@@ -125,12 +139,13 @@ def a_run_that_goes_on_from_a_checkpoint_ends_with_the_same_bits(options):
 
 
 @cases([(options, options) for options in ("ps=dp", "ps=dp --dp-lifetimes lean --accumulate 2", "ps=ssp --servers 2")] +
-       [(f"{options} --payload p2p", f"{options} --payload p2p") for options in ("ps=sync --servers 2", "ps=async")])
+       [(f"{options} --payload p2p", f"{options} --payload p2p") for options in ("ps=sync --servers 2", "ps=async")] +
+       [(f"{options} --payload nccl", f"{options} --payload nccl") for options in ("ps=dp", "ps=dp --dp-lifetimes lean")])
 def the_ledger_is_the_cpus_and_the_virtual_devices(options):
     needs_gpu()
-    options, peers = options.replace(" --payload p2p", ""), "--payload p2p" in options  # it is the ledger of all payloads
+    options, _, payload = options.partition(" --payload ")  # it is the ledger of all payloads
     words = ["--policy", *options.split(), "--eval-every", -1]  # the virtual device evaluates nothing
-    found = classes(on_gpu(*words, "--prefetch", "off", *(["--payload", "p2p"] if peers else [])))
+    found = classes(on_gpu(*words, "--prefetch", "off", *(["--payload", payload] if payload else [])))
     for device, off in (("cpu", []), ("sim:v100-pcie-32g", ["--prefetch", "off"])):
         expected = classes(train("--device", device, *off, *words))
         expect(len(expected) >= 8 and max(expected.values()) > 0, f"the ledger of {device} is empty")
@@ -157,6 +172,13 @@ def refused(words, parts, env=None, code=78, policy="dp"):
 @cases([("dp", "dp"), ("sync", "sync")])
 def copies_between_gpus_are_refused_on_another_device(policy):
     refused(["--device", "cpu", "--payload", "p2p"], ["--payload", "p2p", "shm or zmq", "expected --device cuda, got cpu"], policy=policy)
+
+
+@cases([("the CPU", "cpu", [], "a device with GPUs"), ("a virtual processor", "sim:cpu", [], "a device with GPUs"),
+        ("servers", "cuda", ["--share-gpu"], "ps=dp"), ("an emulated link", "cuda", ["--share-gpu", "--link", "1GB/s,10us"], "paced")])
+def nccl_is_refused_where_it_cannot_carry_tensors(device, words, reason):
+    if device == "cuda": needs_nccl()
+    refused(["--device", device, *words, "--payload", "nccl"], ["--payload", "got nccl", reason], policy="sync" if reason == "ps=dp" else "dp")
 
 
 @test

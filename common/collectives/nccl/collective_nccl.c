@@ -39,6 +39,21 @@ status collective_nccl_bootstrap(char out[COLLECTIVE_BOOTSTRAP_BYTES])
     return module->make_id(out);
 }
 
+void collective_bootstrap_write(const char bootstrap[COLLECTIVE_BOOTSTRAP_BYTES], text_buffer *out)
+{
+    for (int i = 0; i < COLLECTIVE_BOOTSTRAP_BYTES; i++) text_append(out, "%02x", (unsigned char)bootstrap[i]);
+}
+
+bool collective_bootstrap_read(const char *hex, char out[COLLECTIVE_BOOTSTRAP_BYTES])
+{
+    for (int i = 0; i < COLLECTIVE_BOOTSTRAP_BYTES; i++) {
+        unsigned byte;
+        if (sscanf(hex + 2 * i, "%2x", &byte) != 1) return false;
+        out[i] = (char)byte;
+    }
+    return true;
+}
+
 /* ---- worlds ----------------------------------------------------------------------------------- */
 
 static void complete_calls(nccl_world *w);
@@ -212,11 +227,13 @@ static int64_t payload(const collective_call *call)
 static void count_traffic(nccl_world *w, int size, const collective_call *call)
 {
     int64_t bytes = size > 1 ? 2 * payload(call) * (size - 1) / size : 0;
+    bool sends = call->kind != COLLECTIVE_RECEIVE, receives = call->kind != COLLECTIVE_SEND;
     if (call->kind != COLLECTIVE_ALL_REDUCE) bytes /= 2;
-    w->base.traffic.bytes_sent += bytes;
-    w->base.traffic.bytes_received += bytes;
-    w->base.traffic.messages_sent++;
-    w->base.traffic.messages_received++;
+    if (!sends || !receives) bytes = payload(call);
+    w->base.traffic.bytes_sent += sends ? bytes : 0;
+    w->base.traffic.bytes_received += receives ? bytes : 0;
+    w->base.traffic.messages_sent += sends;
+    w->base.traffic.messages_received += receives;
 }
 
 /* Reads the times of calls that are done. */

@@ -3,6 +3,7 @@
 #define COMMON_COLLECTIVES_NCCL_COLLECTIVE_NCCL_H
 
 #include "common/base/status.h"
+#include "common/base/text.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -14,5 +15,9 @@ bool collective_nccl_found(char *text, size_t size);
 
 /* Made by rank 0; every rank passes it to collective_config.bootstrap. */
 status collective_nccl_bootstrap(char out[COLLECTIVE_BOOTSTRAP_BYTES]);
+
+/* The same as hexadecimal digits, for handshakes; false where `hex` does not begin with one. */
+void collective_bootstrap_write(const char bootstrap[COLLECTIVE_BOOTSTRAP_BYTES], text_buffer *out);
+bool collective_bootstrap_read(const char *hex, char out[COLLECTIVE_BOOTSTRAP_BYTES]);
 
 #endif

@@ -51,6 +51,9 @@ static rank_operation operation_of(collective_kind kind)
 {
     switch (kind) {
     case COLLECTIVE_BROADCAST: return RANK_BROADCAST;
+    case COLLECTIVE_REDUCE: return RANK_REDUCE;
+    case COLLECTIVE_SEND: return RANK_PUSH;
+    case COLLECTIVE_RECEIVE: return RANK_PULL;
     case COLLECTIVE_ALL_GATHER: return RANK_ALL_GATHER;
     case COLLECTIVE_REDUCE_SCATTER: return RANK_REDUCE_SCATTER;
     default: return RANK_ALL_REDUCE;

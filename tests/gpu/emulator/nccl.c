@@ -20,7 +20,9 @@
 
 enum { MOST_RANKS = 16, MOST_SIZES = 256, CHUNK = 1 << 20, LOOKS = 200, NAP_US = 50 };
 
-/* What ranks compare. op -1: broadcast; root -1: everybody gets the result. */
+/* What ranks compare. op -1: broadcast; root -1: everybody gets the result. SEND and RECEIVE are of two ranks: `root` is
+ * the other one. */
+enum { BROADCAST = -1, SEND = -2, RECEIVE = -3 };
 typedef struct call {
     size_t count;
     ncclDataType_t type;
@@ -49,6 +51,7 @@ typedef struct world {
         int color, key;
         world_id id; /* of the color's world: written by its first rank */
     } splits[MOST_RANKS];
+    uint64_t sent[MOST_RANKS][MOST_RANKS], received[MOST_RANKS][MOST_RANKS]; /* chunks, by sender and receiver */
     char data[MOST_RANKS][CHUNK];
 } world;
 
@@ -56,6 +59,7 @@ struct emulated_comm {
     world *world;
     int size, rank;
     uint64_t host_meetings, stream_meetings;
+    uint64_t sent[MOST_RANKS], received[MOST_RANKS]; /* chunks, by the other rank */
     int calls; /* made by the host */
     call seen[MOST_SIZES];
     int seen_count;
@@ -230,24 +234,71 @@ static bool exchange(const enqueued *e, size_t at, size_t bytes)
     return meet_streams(c) && agree;
 }
 
+/* False: this rank has aborted. */
+static bool wait_for(const struct emulated_comm *c, const uint64_t *number, uint64_t value)
+{
+    for (int looks = 0; __atomic_load_n(number, __ATOMIC_ACQUIRE) < value; looks++) {
+        if (is_aborted(c)) return false;
+        if (looks < LOOKS) sched_yield();
+        else usleep(NAP_US);
+    }
+    return true;
+}
+
+/* A chunk of a send, which ends when the other rank has it. */
+static bool send_chunk(const enqueued *e, size_t at, size_t bytes)
+{
+    ncclComm_t c = e->comm;
+    world *w = c->world;
+    int to = e->call.root;
+    emulator_open_memory();
+    memcpy(w->data[c->rank], e->in + at, bytes);
+    emulator_close_memory();
+    w->calls[c->rank] = e->call;
+    __atomic_store_n(&w->sent[c->rank][to], ++c->sent[to], __ATOMIC_RELEASE);
+    return wait_for(c, &w->received[c->rank][to], c->sent[to]);
+}
+
+static bool receive_chunk(const enqueued *e, size_t at, size_t bytes)
+{
+    ncclComm_t c = e->comm;
+    world *w = c->world;
+    int from = e->call.root;
+    if (!wait_for(c, &w->sent[from][c->rank], ++c->received[from])) return false;
+    const call *theirs = &w->calls[from];
+    bool agree = theirs->op == SEND && theirs->count == e->call.count && theirs->type == e->call.type;
+    if (!agree) __atomic_store_n(&c->failure, (int)ncclInvalidUsage, __ATOMIC_RELEASE);
+    emulator_open_memory();
+    if (agree) memcpy(e->out + at, w->data[from], bytes);
+    emulator_close_memory();
+    __atomic_store_n(&w->received[from][c->rank], c->received[from], __ATOMIC_RELEASE);
+    return agree;
+}
+
+static bool run_chunk(const enqueued *e, size_t at, size_t bytes)
+{
+    if (e->call.op == SEND) return send_chunk(e, at, bytes);
+    return e->call.op == RECEIVE ? receive_chunk(e, at, bytes) : exchange(e, at, bytes);
+}
+
 static bool run_call(void *context)
 {
     const enqueued *e = context;
     size_t bytes = e->call.count * (size_t)dtype_size(dtype_of(e->call.type));
     while (e->hangs && !is_aborted(e->comm)) usleep(NAP_US);
     for (size_t at = 0; at < bytes; at += CHUNK)
-        if (!exchange(e, at, bytes - at < CHUNK ? bytes - at : CHUNK)) break;
+        if (!run_chunk(e, at, bytes - at < CHUNK ? bytes - at : CHUNK)) break;
     return true;
 }
 
-/* The first call of a size. */
+/* The first call of a size; of two ranks the first one only synchronizes. */
 static bool connect_ranks(ncclComm_t c, const call *k)
 {
     for (int i = 0; i < c->seen_count; i++)
         if (same(&c->seen[i], k)) return true;
     if (c->seen_count < MOST_SIZES) c->seen[c->seen_count++] = *k;
     emulator_settle(c->owner);
-    return meet_hosts(c);
+    return k->op < BROADCAST || meet_hosts(c);
 }
 
 static ncclResult_t enqueue_call(ncclComm_t c, cudaStream_t s, const void *in, void *out, call k)
@@ -410,17 +461,15 @@ ncclResult_t ncclReduce(const void *in, void *out, size_t count, ncclDataType_t 
 ncclResult_t ncclBroadcast(const void *in, void *out, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
                            cudaStream_t s)
 {
-    return enqueue(comm, s, in, out, (call){count, type, -1, root});
+    return enqueue(comm, s, in, out, (call){count, type, BROADCAST, root});
 }
 
 ncclResult_t ncclSend(const void *in, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t s)
 {
-    (void)in, (void)count, (void)type, (void)peer, (void)comm, (void)s;
-    return ncclInvalidUsage;
+    return enqueue(comm, s, in, NULL, (call){count, type, SEND, peer});
 }
 
 ncclResult_t ncclRecv(void *out, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t s)
 {
-    (void)out, (void)count, (void)type, (void)peer, (void)comm, (void)s;
-    return ncclInvalidUsage;
+    return enqueue(comm, s, NULL, out, (call){count, type, RECEIVE, peer});
 }
