@@ -142,4 +142,46 @@ size_t student_save(const lab_state *state, unsigned char *bytes, size_t capacit
  * are allocated and zero. Returns 0. student_serve_stale() is called next. */
 int student_load(lab_state *state, const unsigned char *bytes, size_t size);
 
+/* ---- lab 7: memory ---------------------------------------------------------------------------------------------- */
+
+enum { LAB_DATA_PARALLEL, LAB_DDP, LAB_ZERO1, LAB_ZERO2, LAB_ZERO3 };
+
+/* A model in float32: `units` blocks of `unit` elements each, used one after another, and the root, the parameters that are
+ * used first or last (a transformer's embedding). Root and blocks are gathered, reduced and cut into shards as a whole. */
+typedef struct {
+    int64_t root, unit; /* elements; multiples of 16 */
+    int units;
+    int states; /* arrays of the optimizer's state, each as large as the parameters: 2 with Adam, 0 with plain SGD */
+} lab_model;
+
+/* The largest number of bytes that a rank holds of each class at any moment of a step; README.md defines the classes. */
+typedef struct {
+    int64_t parameters, replicas, gradients, optimizer_state, gathered_units, buckets;
+} lab_memory;
+
+/* Yours: the peaks of one rank under a scheme; returns 0. 2 ranks or more. */
+int student_memory(const lab_model *model, int scheme, int ranks, int rank, lab_memory *peak);
+
+/* A rank of a group. Rank r's shard of n elements begins at r * c and ends before min(n, (r + 1) * c), where
+ * c = ceil(n / size): the last shards may be shorter, or empty. */
+typedef struct lab_group lab_group;
+int lab_group_rank(const lab_group *group);
+int lab_group_size(const lab_group *group);
+/* All ranks call it with x[0 .. n); stores the sum over all ranks, added in rank order, of this rank's shard. */
+int lab_reduce_scatter(lab_group *group, const float *x, size_t n, float *shard);
+/* All ranks call it; each gives its shard of x[0 .. n), which is in its place, and receives the others' into theirs. */
+int lab_all_gather(lab_group *group, float *x, size_t n);
+
+/* Adam, of which this rank keeps its shard. `rate` has the learning rate and both bias corrections in it. */
+typedef struct {
+    float rate, beta1, beta2, eps;
+    float *m, *v; /* [elements of this rank's shard], zero before the first step */
+} lab_adam;
+
+/* Yours: a step of ZeRO-1 or ZeRO-2. With g the mean of the gradients over the ranks (the sum, divided once), each rank
+ * updates its shard in float32,
+ *     m = beta1 * m + (1 - beta1) * g;  v = beta2 * v + (1 - beta2) * g * g;  param = param - rate * (m / (sqrtf(v) + eps))
+ * and every rank ends with the same param[0 .. n). Allocates at most one shard. Returns 0. */
+int student_sharded_step(lab_group *group, lab_adam *adam, float *param, const float *grad, size_t n);
+
 #endif

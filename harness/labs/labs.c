@@ -3,7 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-const lab *const lab_table[] = {&count_bytes_lab, &reducer_lab, &ring_lab, &alpha_beta_lab, &buckets_lab, &stragglers_lab, &choose_lab};
+const lab *const lab_table[] = {&count_bytes_lab, &reducer_lab,    &ring_lab,   &alpha_beta_lab,
+                                &buckets_lab,     &stragglers_lab, &memory_lab, &choose_lab};
 const int lab_count = sizeof lab_table / sizeof lab_table[0];
 
 status lab_find(const char *number_or_name, const lab **out)

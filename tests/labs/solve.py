@@ -1,6 +1,7 @@
 """Answers to the questions of answers.txt, computed without the program from what the questions say."""
 import functools
 import json
+import math
 import re
 import struct
 import subprocess
@@ -122,7 +123,14 @@ def stragglers(text):
     return dict(answers, steps_before_wait=staleness + 1, smallest_staleness=-(-pause // step))
 
 
-SOLVERS = {1: count_bytes, 2: reducer, 3: ring, 4: alpha_beta, 5: buckets, 6: stragglers, 8: choose}
+def memory(text):
+    millions, ranks = map(int, re.search(r"A model of (\d+) million parameters .* on (\d+) ranks", text).groups())
+    limit, gib = int(re.search(r"fit into (\d+) GiB", text)[1]), millions * 1e6 / 2**30
+    return {"ddp_gib": 16 * gib, "zero1_gib": (8 + 8 / ranks) * gib, "zero3_gib": 16 * gib / ranks,
+            "least_ranks": math.ceil(16 * gib / limit), "sent_ratio": 1.5}
+
+
+SOLVERS = {1: count_bytes, 2: reducer, 3: ring, 4: alpha_beta, 5: buckets, 6: stragglers, 7: memory, 8: choose}
 
 
 def answers(lab, text):

@@ -1,0 +1,32 @@
+/* Messages of lab 7 between the grader and a rank. */
+#ifndef LABS_RUNNER_MEMORY_H
+#define LABS_RUNNER_MEMORY_H
+
+#include "labs/runner/runner.h"
+
+enum { MEMORY_PEAKS, MEMORY_STEP }; /* code of RUNNER_CASE: the function */
+
+enum {
+    MEMORY_REDUCE_SCATTER = RUNNER_FIRST_OF_LAB, /* n elements; answered with a code and this rank's shard */
+    MEMORY_ALL_GATHER, /* this rank's shard, n: of all; answered with a code and all elements */
+};
+
+/* The result's data are the numbers of lab_memory. */
+typedef struct memory_peaks_case {
+    int64_t root, unit, units, states, scheme, ranks, rank;
+} memory_peaks_case;
+
+/* In front of the parameters and the gradients; the result's data are the parameters, its n the most bytes
+ * allocated. */
+typedef struct memory_step_case {
+    int64_t n, first; /* first: the state is zero */
+    double rate, beta1, beta2, eps;
+} memory_step_case;
+
+static inline int64_t memory_shard_begin(int64_t n, int size, int rank)
+{
+    int64_t begin = rank * ((n + size - 1) / size);
+    return begin < n ? begin : n;
+}
+
+#endif
