@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 typedef struct report_command {
     const char *page, *svg, *csv;
@@ -32,6 +33,22 @@ static const option option_list[] = {
 static const option_table report_option_table = {"Report", option_list,
                                                  sizeof option_list / sizeof option_list[0]};
 
+/* The table of a sweep that was killed before it wrote one. */
+static status read_sweep(const char *folder, json_t **out)
+{
+    json_t *definition = NULL;
+    sweep s;
+    status rc = sweep_read(folder, &definition, &s);
+    if (rc == STATUS_OK && !definition)
+        rc = fail(STATUS_DATA, "%s: expected the folder of a sweep: sweep.json and table.json", folder);
+    if (rc == STATUS_OK && s.rounds == 0) rc = fail(STATUS_DATA, "%s: expected a finished run of the sweep, got none", folder);
+    json_t *failures = rc == STATUS_OK ? sweep_failures(&s) : NULL;
+    if (rc == STATUS_OK) rc = sweep_table(&s, failures, out);
+    json_decref(failures);
+    json_decref(definition);
+    return rc;
+}
+
 static status load(const char *path, json_t **out)
 {
     json_error_t error;
@@ -40,6 +57,7 @@ static status load(const char *path, json_t **out)
     char table[PATH_MAX];
     if (!is_stdin && stat(path, &found) == 0 && S_ISDIR(found.st_mode)) { /* of a sweep */
         snprintf(table, sizeof table, "%s/table.json", path);
+        if (access(table, F_OK) != 0) return read_sweep(path, out);
         path = table;
     }
     FILE *file = is_stdin ? stdin : fopen(path, "re");

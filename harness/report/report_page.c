@@ -378,6 +378,30 @@ static void append_configuration(const json_t *result, text_buffer *out)
     text_append(out, "</tbody></table></div></details>\n");
 }
 
+/* What --config runs the same again from, as TOML: a text of JSON is one of TOML, too. */
+static void append_config_file(const json_t *result, text_buffer *out)
+{
+    const char *name;
+    json_t *value;
+    if (!json_is_object(json_object_get(result, "options"))) return;
+    text_append(out, "<details><summary>Configuration file: harness run --config FILE.toml</summary><div class=\"scroll\" tabindex=\"0\" "
+                     "role=\"region\" aria-label=\"Configuration file\"><pre class=\"config\" dir=\"ltr\">");
+    json_object_foreach(json_object_get(result, "options"), name, value)
+    {
+        char *text = json_dumps(value, JSON_ENCODE_ANY);
+        if (!text || !json_is_string(value)) {
+            free(text);
+            continue;
+        }
+        svg_escape(out, name);
+        text_append(out, " = ");
+        svg_escape(out, text);
+        text_append(out, "\n");
+        free(text);
+    }
+    text_append(out, "</pre></div></details>\n");
+}
+
 static void append_text_report(const json_t *result, text_buffer *out)
 {
     text_buffer text = {0};
@@ -431,7 +455,9 @@ static void append_provenance(const json_t *result, text_buffer *out)
     }
     text_append(out, "</dl>\n");
     append_configuration(result, out);
-    if (!is_sweep(result)) append_text_report(result, out);
+    if (is_sweep(result)) return;
+    append_config_file(result, out);
+    append_text_report(result, out);
 }
 
 /* ---- the page --------------------------------------------------------------------------------------- */

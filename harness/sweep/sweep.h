@@ -101,6 +101,9 @@ typedef struct sweep_outcome {
     json_t *failures;      /* array of {point, round, exit_code, message}, also of earlier starts */
 } sweep_outcome;
 
+/* The failures that earlier starts recorded: a new array. */
+json_t *sweep_failures(const sweep *s);
+
 /* Runs everything that has no result. The caller drops out->failures. */
 status sweep_run(const sweep *s, sweep_outcome *out);
 

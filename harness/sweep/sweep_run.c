@@ -65,8 +65,7 @@ static char *failures_file(const sweep *s, char *buffer, size_t size)
     return buffer;
 }
 
-/* Those that an earlier start recorded: a new array. */
-static json_t *read_failures(const sweep *s)
+json_t *sweep_failures(const sweep *s)
 {
     char path[PATH_MAX];
     json_t *file = json_load_file(failures_file(s, path, sizeof path), 0, NULL), *list = json_object_get(file, "failures");
@@ -296,7 +295,7 @@ static status run_all(running *r, bool *is_virtual, int *order)
 
 status sweep_run(const sweep *s, sweep_outcome *out)
 {
-    *out = (sweep_outcome){.failures = read_failures(s)};
+    *out = (sweep_outcome){.failures = sweep_failures(s)};
     running r = {.sweep = s, .out = out, .shown_ns = clock_now_ns(), .is_terminal = isatty(STDERR_FILENO)};
     bool *is_virtual = calloc((size_t)s->points, sizeof *is_virtual);
     int *order = malloc((size_t)s->points * sizeof *order);

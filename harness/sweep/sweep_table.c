@@ -286,7 +286,7 @@ static void append_best(const json_t *table, text_buffer *out)
     text_append(out, "The difference between the two is not shown by %lld round%s",
                 (long long)json_integer_value(json_object_get(best, "rounds")),
                 json_integer_value(json_object_get(best, "rounds")) == 1 ? "" : "s");
-    if (json_object_get(best, "detectable"))
+    if (json_object_get(best, "detectable") && strcmp(verdict, "too few rounds") != 0)
         text_append(out, ":\n%.1f %% would be; 5 %% would take %lld rounds (--repeat)",
                     100 * json_number_value(json_object_get(best, "detectable")),
                     (long long)json_integer_value(json_object_get(best, "rounds_for_5_percent")));

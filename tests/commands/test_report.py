@@ -325,6 +325,24 @@ def hostile_names_are_shown_and_not_run(width):
 
 
 @test
+def the_page_holds_a_configuration_file_that_runs_the_same_again():
+    result = harness("--mode", "ring", "--model", "wine_mlp", "--data", "wine", "--gpus", "2", "--steps", "6", "--policy", "ring=ddp:order=ready", "--lr", "0.05",
+                     "--json", at("again.json"), "--report", at("again.html"), "--quiet")
+    expect_equal(result.code, 0, "exit code", result)
+    with Browser() as browser:
+        browser.open(at("again.html"))
+        text = browser.evaluate("document.querySelector('pre.config').textContent")
+    with open(at("again.toml"), "w", encoding="utf-8") as file:
+        file.write(text)
+    with open(at("again.json"), encoding="utf-8") as file:
+        before = json.load(file)
+    again = harness("--config", at("again.toml"), "--json", "-", "--quiet")
+    expect_equal(again.code, 0, "exit code", again, text)
+    expect_equal(again.json()["options"], before["options"], "options")
+    expect_equal([j["parameter_hash"] for j in again.json()["jobs"]], [j["parameter_hash"] for j in before["jobs"]], "parameters")
+
+
+@test
 def a_changed_script_does_not_run():
     with open(page_of("real"), encoding="utf-8") as file:
         page = file.read()

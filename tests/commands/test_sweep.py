@@ -173,6 +173,12 @@ def a_failure_is_recorded_at_once_and_shown_after_an_interruption():
             run.process.wait()
         expect("No such file" in failures_in(path)[0]["message"], "the failure", failures_in(path))
         finished = len(runs_in(path))
+        killed = harness("report", path)
+        if finished:
+            expect_equal(killed.code, 0, "exit code", killed)
+            expect("failed (65)" in killed.out and len(re.findall(r"^wine +\d +[\d.]+ ", killed.out, re.M)) == finished, "the table after a kill", killed)
+        else:
+            expect_equal((killed.code, "expected a finished run" in killed.err), (65, True), "exit code", killed)
         with Run("sweep", *words, "-o", path) as run:
             wait_for_runs(run, path, finished + 1)
             run.kill(run.pid, signal.SIGINT)
