@@ -223,7 +223,7 @@ def slowed(path):
 def find_the_slow_build(times):
     with folder() as path:
         slow = slowed(path)
-        words = ["--mode", "ring", "--gpus", "2", "--model", "lenet", "--data", "synthetic", "--batch", "128", "--steps", "24", "--threads", "1"]
+        words = ["--mode", "ring", "--gpus", "2", "--model", "lenet", "--data", "synthetic", "--batch", "1024", "--steps", "10", "--warmup", "2", "--threads", "1"]
         for attempt in range(times):
             kept = os.path.join(path, f"kept-{attempt}")
             result = harness("compare", "--builds", PROGRAM, slow, "--repeat", "10", "-o", kept, "--fail-above", "5%", "--json", "-",
