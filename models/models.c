@@ -22,7 +22,7 @@ static const option model_option_list[] = {
     {"image", OPTION_INT, FIELD(image), .argument = "N", .high = 4096,
      .help = "height and width of images [the data's; of synthetic data the model's]"},
     {"activation", OPTION_CHOICE, FIELD(activation), .level = OPTION_RARE, .initial = "default",
-     .choices = activation_names, .help = "activation of the ResNets"},
+     .choices = activation_names, .help = "activation of the ResNets and Inception"},
     {"sync-batchnorm", OPTION_FLAG, FIELD(sync_batchnorm), .level = OPTION_RARE,
      .help = "synchronize BatchNorm statistics over all ranks"},
     {"layers", OPTION_INT, FIELD(layers), .level = OPTION_RARE, .argument = "N", .high = 10000,
@@ -74,7 +74,7 @@ static bool is_taken(const model_entry *m, const option *o)
 {
     if (o->type == OPTION_TEXT) return true; /* its name */
     if (o->offset == FIELD(head)) return m->build == build_bert;
-    if (o->type != OPTION_INT) return m->build == build_resnet;
+    if (o->type != OPTION_INT) return m->build == build_resnet || m->build == build_inception_v3;
     return m->input != NN_INPUT_FEATURES && *(const int64_t *)((const char *)&m->defaults + o->offset) > 0;
 }
 

@@ -10,7 +10,7 @@ typedef struct model_options {
     const char *name;
     int64_t classes, image; /* outputs; height and width of its input */
     int64_t channels;
-    int activation; /* activation of the ResNets: RELU or SILU */
+    int activation; /* of the ResNets and Inception: RELU or SILU */
     bool sync_batchnorm;
     int64_t layers, hidden, heads, vocabulary, positions, sequence; /* bert, gpt */
     int head; /* model_head */
@@ -32,6 +32,8 @@ extern const option_table model_option_table;
     X(resnet101, resnet, IMAGE, "ResNet-101 v1.5 as in torchvision", MODEL_IMAGENET)                           \
     X(resnet152, resnet, IMAGE, "ResNet-152 v1.5 as in torchvision", MODEL_IMAGENET)                           \
     X(alexnet, alexnet, IMAGE, "AlexNet of 2014 as in torchvision, without dropout", MODEL_IMAGENET)              \
+    X(inception_v3, inception_v3, IMAGE, "Inception v3 as in torchvision, without aux classifier and dropout",    \
+      .image = 299, .channels = 3, .classes = 1000)                                                            \
     X(vgg16, vgg16, IMAGE, "VGG-16 as in torchvision, without dropout", MODEL_IMAGENET)                        \
     X(bert_base, bert, TOKENS, "BERT, 12 layers of 768", MODEL_BERT(12, 768, 12, 30522))                       \
     X(bert_large, bert, TOKENS, "BERT, 24 layers of 1024", MODEL_BERT(24, 1024, 16, 30522))                    \

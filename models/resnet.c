@@ -27,7 +27,7 @@ static nn_ref conv_bn(const resnet_builder *r, nn_ref x, const char *block, cons
     snprintf(name, sizeof name, "%s%s", block, conv);
     x = nn_conv2d(r->m, x, name, out, kernel, stride, kernel / 2, false, nn_init_kaiming_fan_out());
     snprintf(name, sizeof name, "%s%s", block, norm);
-    x = nn_batchnorm(r->m, x, name, r->sync);
+    x = nn_batchnorm(r->m, x, name, 1e-5, r->sync);
     return act ? nn_activation(r->m, x, r->act) : x;
 }
 

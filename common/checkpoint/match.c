@@ -4,6 +4,7 @@
  *   - hold a tied tensor under the name of the layer that shares it (lm_head.weight), instead of its own
  *     name (safetensors.torch.save_model keeps one of them) or in addition to it (state_dict())
  *   - hold constants that Hugging Face's models register as buffers and ignore when they load
+ *   - hold the auxiliary classifier of torchvision's Inception, which is not built here
  *   - hold the matrices of Hugging Face's GPT-2 as Conv1D does, [in, out] */
 #include "common/checkpoint/checkpoint_impl.h"
 
@@ -46,10 +47,10 @@ bool match_is_floating(dtype type)
     return type == DTYPE_F64 || type == DTYPE_F32 || type == DTYPE_F16 || type == DTYPE_BF16;
 }
 
-static bool is_constant(const char *name)
+static bool is_ignored(const char *name)
 {
     static const char *const constants[] = {".attn.bias", ".attn.masked_bias", ".position_ids", NULL};
-    return ends_with_any(name, constants);
+    return ends_with_any(name, constants) || strncmp(name, "AuxLogits.", 10) == 0;
 }
 
 /* ---- names ------------------------------------------------------------------------------------ */
@@ -92,7 +93,7 @@ static void find_all(matcher *m)
     for (int i = 0; r->foreign && i < r->model->layer_count; i++) find_tied(m, &r->model->layers[i]);
     for (int i = 0; i < h->count; i++) {
         const char *name = h->tensors[i].name;
-        if (r->foreign && is_constant(name)) m->used[i] = true;
+        if (r->foreign && is_ignored(name)) m->used[i] = true;
         if (r->skips_state && strncmp(name, "optimizer.", 10) == 0) m->used[i] = true;
     }
 }

@@ -204,16 +204,21 @@ static int64_t windows(int64_t extent, int64_t r, int64_t stride, int64_t pad)
 nn_ref nn_conv2d(nn_model *m, nn_ref x, const char *name, int64_t out, int64_t kernel, int64_t stride,
                  int64_t pad, bool bias, nn_init init)
 {
+    return nn_conv2d_window(m, x, name, out, (nn_window){kernel, kernel, stride, pad, pad}, bias, init);
+}
+
+nn_ref nn_conv2d_window(nn_model *m, nn_ref x, const char *name, int64_t out, nn_window window, bool bias, nn_init init)
+{
     nn_layer *l = add_layer(m, NN_CONV2D, name, 3, 1, &x);
     if (!l) return NN_NONE;
-    int64_t h = l->sample.dims[0], w = l->sample.dims[1], c = l->sample.dims[2];
-    int64_t p = windows(h, kernel, stride, pad), q = windows(w, kernel, stride, pad);
+    int64_t h = l->sample.dims[0], w = l->sample.dims[1], c = l->sample.dims[2], r = window.r, s = window.s;
+    int64_t p = windows(h, r, window.stride, window.pad_h), q = windows(w, s, window.stride, window.pad_w);
     if (p <= 0 || q <= 0) return broken(m, STATUS_CONFIG, "layer %s: its input is smaller than its kernel", name);
     l->sample = (shape){3, {p, q, out}};
     l->attributes.conv2d =
-        (conv2d_attributes){1, h, w, c, out, kernel, kernel, stride, pad, p, q, bias};
-    double fan_in = (double)(c * kernel * kernel), fan_out = (double)(out * kernel * kernel);
-    add_named_param(m, l, 0, "weight", shape_4d(out, c, kernel, kernel), resolve_init(init, fan_in, fan_out));
+        (conv2d_attributes){1, h, w, c, out, r, s, window.stride, window.pad_h, window.pad_w, p, q, bias};
+    double fan_in = (double)(c * r * s), fan_out = (double)(out * r * s);
+    add_named_param(m, l, 0, "weight", shape_4d(out, c, r, s), resolve_init(init, fan_in, fan_out));
     if (bias) add_named_param(m, l, 1, "bias", shape_1d(out), bias_init(init, fan_in));
     return ref_of(m, l);
 }
@@ -275,13 +280,13 @@ static void add_norm_params(nn_model *m, nn_layer *l, int64_t c)
     add_named_param(m, l, 1, "bias", shape_1d(c), constant(0));
 }
 
-nn_ref nn_batchnorm(nn_model *m, nn_ref x, const char *name, bool sync)
+nn_ref nn_batchnorm(nn_model *m, nn_ref x, const char *name, double eps, bool sync)
 {
     nn_layer *l = add_layer(m, NN_BATCHNORM, name, 3, 1, &x);
     if (!l) return NN_NONE;
     const int64_t *d = l->sample.dims;
     l->attributes.batchnorm =
-        (batchnorm_attributes){.n = 1, .h = d[0], .w = d[1], .c = d[2], .eps = 1e-5, .momentum = 0.1, .world = 1};
+        (batchnorm_attributes){.n = 1, .h = d[0], .w = d[1], .c = d[2], .eps = eps, .momentum = 0.1, .world = 1};
     l->sync = sync;
     add_norm_params(m, l, d[2]);
     l->buffer[0] = add_buffer(m, l, "running_mean", d[2], 0);
@@ -316,6 +321,24 @@ nn_ref nn_add(nn_model *m, nn_ref a, nn_ref b)
     return ref_of(m, l);
 }
 
+nn_ref nn_concat(nn_model *m, const nn_ref *images, int count)
+{
+    if (count < 1 || count > NN_MAX_INPUTS) return broken(m, STATUS_INTERNAL, "a concatenation of %d images", count);
+    nn_layer *l = add_layer(m, NN_CONCAT, "concat", 3, count, images);
+    if (!l) return NN_NONE;
+    int64_t h = l->sample.dims[0], w = l->sample.dims[1], channels = 0;
+    concat_attributes *a = &l->attributes.concat;
+    a->rows = h * w;
+    for (int i = 0; i < count; i++) {
+        const int64_t *d = m->layers[images[i]].sample.dims;
+        if (d[0] != h || d[1] != w) return broken(m, STATUS_CONFIG, "a concatenation of images of two sizes");
+        a->c[i] = d[2];
+        channels += d[2];
+    }
+    l->sample.dims[2] = channels;
+    return ref_of(m, l);
+}
+
 /* kernel 0: the whole image. */
 static nn_ref add_pool(nn_model *m, nn_layer_kind kind, const char *name, nn_ref x, int64_t kernel, int64_t stride,
                        int64_t pad)
@@ -337,9 +360,9 @@ nn_ref nn_maxpool(nn_model *m, nn_ref x, int64_t kernel, int64_t stride, int64_t
     return add_pool(m, NN_MAXPOOL, "maxpool", x, kernel, stride, pad);
 }
 
-nn_ref nn_avgpool(nn_model *m, nn_ref x, int64_t kernel, int64_t stride)
+nn_ref nn_avgpool(nn_model *m, nn_ref x, int64_t kernel, int64_t stride, int64_t pad)
 {
-    return add_pool(m, NN_AVGPOOL, "avgpool", x, kernel, stride, 0);
+    return add_pool(m, NN_AVGPOOL, "avgpool", x, kernel, stride, pad);
 }
 
 nn_ref nn_global_avgpool(nn_model *m, nn_ref x)

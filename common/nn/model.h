@@ -61,6 +61,7 @@ typedef enum nn_layer_kind {
     NN_LAYERNORM,
     NN_ACTIVATION,
     NN_ADD,
+    NN_CONCAT, /* along channels */
     NN_MAXPOOL,
     NN_AVGPOOL,
     NN_FLATTEN,
@@ -69,7 +70,7 @@ typedef enum nn_layer_kind {
     NN_TAKE_FIRST /* the first token of every sequence */
 } nn_layer_kind;
 
-enum { NN_MAX_INPUTS = 3, NN_MAX_LAYER_PARAMS = 3 };
+enum { NN_MAX_INPUTS = CONCAT_MOST, NN_MAX_LAYER_PARAMS = 3 };
 
 typedef struct nn_layer {
     nn_layer_kind kind;
@@ -119,18 +120,26 @@ nn_ref nn_input_tokens(nn_model *m, int64_t sequence, int64_t vocabulary);
 /* Weight [out, c, kernel, kernel]; output height (h + 2 pad - kernel) / stride + 1. */
 nn_ref nn_conv2d(nn_model *m, nn_ref x, const char *name, int64_t out, int64_t kernel, int64_t stride,
                  int64_t pad, bool bias, nn_init init);
+/* Of any sides: weight [out, c, r, s]. */
+typedef struct nn_window {
+    int64_t r, s, stride, pad_h, pad_w; /* pad_h zeros above and below, pad_w left and right */
+} nn_window;
+nn_ref nn_conv2d_window(nn_model *m, nn_ref x, const char *name, int64_t out, nn_window window, bool bias, nn_init init);
 /* Weight [out, in], bias [out]; keeps leading dimensions. */
 nn_ref nn_linear(nn_model *m, nn_ref x, const char *name, int64_t out, bool bias, nn_init init);
 /* With the parameter `weight` [out, in] of another layer, and the declared parameter `bias` or NN_NONE. */
 nn_ref nn_linear_tied(nn_model *m, nn_ref x, const char *name, int weight, int bias);
 /* Registers a parameter ahead of the layer that uses it, where PyTorch's order wants it so. */
 int nn_declare_param(nn_model *m, const char *name, shape s, nn_init init);
-nn_ref nn_batchnorm(nn_model *m, nn_ref x, const char *name, bool sync);
+nn_ref nn_batchnorm(nn_model *m, nn_ref x, const char *name, double eps, bool sync);
 nn_ref nn_layernorm(nn_model *m, nn_ref x, const char *name, double eps);
 nn_ref nn_activation(nn_model *m, nn_ref x, activation act);
 nn_ref nn_add(nn_model *m, nn_ref a, nn_ref b);
+/* Images of one height and width, one after the other along channels; 1 to NN_MAX_INPUTS. */
+nn_ref nn_concat(nn_model *m, const nn_ref *images, int count);
 nn_ref nn_maxpool(nn_model *m, nn_ref x, int64_t kernel, int64_t stride, int64_t pad);
-nn_ref nn_avgpool(nn_model *m, nn_ref x, int64_t kernel, int64_t stride);
+/* Padding counts as zeros. */
+nn_ref nn_avgpool(nn_model *m, nn_ref x, int64_t kernel, int64_t stride, int64_t pad);
 nn_ref nn_global_avgpool(nn_model *m, nn_ref x); /* output [c] */
 nn_ref nn_flatten(nn_model *m, nn_ref x);
 /* Tables "NAME..." given by full parameter names; position and type may be NULL. */

@@ -165,6 +165,17 @@ static void backward_attention(build *b, build_node *node)
     contribute(b, node->v, node->at[DV]);
 }
 
+/* Samples get no gradient. */
+static void backward_concat(build *b, build_node *node)
+{
+    const nn_ref *input = node->layer->input;
+    for (int i = 0; i < NN_MAX_INPUTS && input[i] != NN_NONE; i++)
+        if (b->model->layers[input[i]].kind != NN_INPUT) node->at[DPART + i] = gradient_value(b, node->at[PART + i]);
+    build_emit(b, OP_concat_backward, node);
+    for (int i = 0; i < NN_MAX_INPUTS && input[i] != NN_NONE; i++)
+        if (node->at[DPART + i].space != NN_SPACE_NONE) contribute(b, input[i], node->at[DPART + i]);
+}
+
 static void backward_node(build *b, build_node *node)
 {
     take_gradient(b, node, node->output, node->layer->kind == NN_BATCHNORM ? 2 : 1, &node->at[DY]); /* DY, DY2 */
@@ -175,6 +186,7 @@ static void backward_node(build *b, build_node *node)
     else if (kind == NN_BATCHNORM) backward_batchnorm(b, node);
     else if (kind == NN_LAYERNORM) backward_layernorm(b, node);
     else if (kind == NN_ATTENTION) backward_attention(b, node);
+    else if (kind == NN_CONCAT) backward_concat(b, node);
     else if (kind == NN_EMBEDDING) build_emit(b, OP_embedding_backward, node);
     else if (kind != NN_ADD) backward_input(b, node);
     if (kind != NN_ADD) return;

@@ -18,7 +18,8 @@ typedef enum build_name {
     SUMS, COUNT,               /* SyncBatchNorm: over all ranks */
     DY, DY2, DX, DRESIDUAL, DK, DV, DSUM, DSUMS,
     DPARAM0, DPARAM1, DPARAM2, /* the parameters' gradients */
-    NAMES
+    PART, DPART = PART + CONCAT_MOST, /* concatenation: each input, and its gradient */
+    NAMES = DPART + CONCAT_MOST
 } build_name;
 
 /* A layer after fusion: what becomes one forward operation and its backward operations. */

@@ -70,13 +70,16 @@ static void forward_node(build *b, build_node *node)
 {
     static const op_kind kinds[] = {[NN_CONV2D] = OP_conv2d_forward,       [NN_LINEAR] = OP_linear_forward,
                                     [NN_ACTIVATION] = OP_activation_forward, [NN_ADD] = OP_add,
-                                    [NN_MAXPOOL] = OP_maxpool_forward,     [NN_AVGPOOL] = OP_avgpool_forward,
+                                    [NN_CONCAT] = OP_concat_forward,       [NN_MAXPOOL] = OP_maxpool_forward,
+                                    [NN_AVGPOOL] = OP_avgpool_forward,
                                     [NN_EMBEDDING] = OP_embedding_forward, [NN_TAKE_FIRST] = OP_gather_rows};
     nn_layer_kind kind = node->layer->kind;
     bool slope = node->act != ACTIVATION_NONE && node->act != ACTIVATION_RELU;
     ledger_class class = node->output == b->model->output ? LEDGER_OUTPUTS : LEDGER_ACTIVATIONS;
     node->at[X] = b->out[node->x];
     if (node->residual != NN_NONE) node->at[RESIDUAL] = b->out[node->residual];
+    for (int i = 0; kind == NN_CONCAT && i < NN_MAX_INPUTS && node->layer->input[i] != NN_NONE; i++)
+        node->at[PART + i] = b->out[node->layer->input[i]];
     node->at[Y] = output_like(b, node, build_storage(b), class);
     if (kind == NN_LINEAR && training(b) && slope)
         node->at[SLOPE] = output_like(b, node, build_storage(b), LEDGER_ACTIVATIONS);

@@ -166,6 +166,14 @@ static traffic layernorm_cost(const op_desc *op)
     return t;
 }
 
+static traffic concat_cost(const op_desc *op)
+{
+    const concat_attributes *a = &op->u.concat;
+    double count = 0;
+    for (int i = 0; i < CONCAT_MOST; i++) count += (double)(a->rows * a->c[i]);
+    return (traffic){.in = count, .out = count};
+}
+
 static traffic elementwise_cost(const op_desc *op)
 {
     double count = (double)op->u.elementwise.count;
@@ -179,6 +187,9 @@ static traffic elementwise_cost(const op_desc *op)
         return (traffic){.flops = count, .in = 2 * count, .out = count};
     case OP_divide:
         return (traffic){.flops = count, .f32_in = count, .out = count};
+    case OP_concat_forward:
+    case OP_concat_backward:
+        return concat_cost(op);
     default: /* fill */
         return (traffic){.out = count};
     }

@@ -34,6 +34,8 @@
     X(activation_forward, ELEMENTWISE)                                                               \
     X(activation_backward, ELEMENTWISE)                                                              \
     X(add, ELEMENTWISE)                                                                              \
+    X(concat_forward, ELEMENTWISE)                                                                   \
+    X(concat_backward, ELEMENTWISE)                                                                  \
     X(maxpool_forward, POOLING)                                                                      \
     X(maxpool_backward, POOLING)                                                                     \
     X(avgpool_forward, POOLING)                                                                      \
@@ -86,7 +88,7 @@ const char *activation_name(activation a);
 typedef struct conv2d_attributes {
     int64_t n, h, w, c; /* input [n, h, w, c] */
     int64_t k, r, s;    /* weights [k, c, r, s] in PyTorch's order */
-    int64_t stride, pad;
+    int64_t stride, pad_h, pad_w; /* zeros above and below, left and right */
     int64_t p, q; /* output [n, p, q, k] */
     bool bias;
 } conv2d_attributes;
@@ -121,6 +123,12 @@ typedef struct elementwise_attributes {
     int64_t count;
     activation act;
 } elementwise_attributes;
+
+enum { CONCAT_MOST = 6 };
+typedef struct concat_attributes {
+    int64_t rows; /* pixels */
+    int64_t c[CONCAT_MOST]; /* channels of each input; 0 after the last */
+} concat_attributes;
 
 typedef struct pool_attributes {
     int64_t n, h, w, c, r, s, stride, pad, p, q;
@@ -161,6 +169,7 @@ typedef union op_attributes {
     batchnorm_attributes batchnorm;
     layernorm_attributes layernorm;
     elementwise_attributes elementwise;
+    concat_attributes concat;
     pool_attributes pool;
     embedding_attributes embedding;
     attention_attributes attention;
@@ -238,8 +247,14 @@ enum { ACT_BWD_X, ACT_BWD_DY, ACT_BWD_DX };
 /* y = a + b; Y may be A's or B's memory. */
 enum { ADD_A, ADD_B, ADD_Y };
 
+/* Along channels: y [rows, sum of c] = x0 [rows, c0] | x1 [rows, c1] | ..., in slots from X on. Backward cuts dy the same
+ * way; a slot from DX on is NULL where that input needs no gradient. */
+enum { CONCAT_FWD_Y, CONCAT_FWD_X };
+enum { CONCAT_BWD_DY, CONCAT_BWD_DX };
+
 /* INDEX [n,p,q,c] uint8: position of the maximum in its window, row by row, padding counted (r*s <= 256).
- * The first of equals wins, as in PyTorch; pad <= r/2, s/2. Average pooling divides by r*s (no padding). */
+ * The first of equals wins, as in PyTorch; pad <= r/2, s/2. Average pooling divides by r*s, padding counted as zeros
+ * (AvgPool2d's count_include_pad). */
 enum { MAXPOOL_FWD_X, MAXPOOL_FWD_Y, MAXPOOL_FWD_INDEX };
 enum { MAXPOOL_BWD_DY, MAXPOOL_BWD_INDEX, MAXPOOL_BWD_DX };
 enum { AVGPOOL_FWD_X, AVGPOOL_FWD_Y };

@@ -74,10 +74,10 @@ static const char *layer_kind_name(nn_layer_kind kind)
     static const char *const names[] = {[NN_INPUT] = "input",         [NN_CONV2D] = "conv2d",
                                         [NN_LINEAR] = "linear",       [NN_BATCHNORM] = "batchnorm",
                                         [NN_LAYERNORM] = "layernorm", [NN_ACTIVATION] = "activation",
-                                        [NN_ADD] = "add",             [NN_MAXPOOL] = "maxpool",
-                                        [NN_AVGPOOL] = "avgpool",     [NN_FLATTEN] = "flatten",
-                                        [NN_EMBEDDING] = "embedding", [NN_ATTENTION] = "attention",
-                                        [NN_TAKE_FIRST] = "take_first"};
+                                        [NN_ADD] = "add",             [NN_CONCAT] = "concat",
+                                        [NN_MAXPOOL] = "maxpool",     [NN_AVGPOOL] = "avgpool",
+                                        [NN_FLATTEN] = "flatten",     [NN_EMBEDDING] = "embedding",
+                                        [NN_ATTENTION] = "attention", [NN_TAKE_FIRST] = "take_first"};
     return names[kind];
 }
 

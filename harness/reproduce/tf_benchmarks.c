@@ -42,14 +42,6 @@ static bool is_blind(const published_table *t, int row)
            strcmp(published_text(t, row, "model"), "resnet50") != 0 || published_number(t, row, "batch_per_gpu") != 64;
 }
 
-static bool is_there(const char *model)
-{
-    const model_entry *entry;
-    bool found = model_find(model, &entry) == STATUS_OK;
-    if (!found) error_clear();
-    return found;
-}
-
 static status run_row(reproduction_run *r, int row, double *efficiency, double *one_gpu_rate)
 {
     const published_table *t = &r->table;
@@ -59,16 +51,16 @@ static status run_row(reproduction_run *r, int row, double *efficiency, double *
     char label[64];
     snprintf(label, sizeof label, "%s, %s, batch %.0f, %s, %d GPU%s", published_text(t, row, "hardware"),
              published_text(t, row, "model"), batch, published_text(t, row, "scheme"), gpus, gpus == 1 ? "" : "s");
-    if (!is_there(published_text(t, row, "model"))) {
-        reproduction_cell *c = reproduction_add(r->report, label, "throughput", "images/s", CELL_DIRECTION, published, NAN, 0);
-        snprintf(c->note, sizeof c->note, "this program does not have the model: not run");
-        return STATUS_OK;
-    }
     if (gpus == 1) {
         *one_gpu_rate = published;
         TRY(reproduction_fit(r, &w, 1000 * batch / published, efficiency));
     }
     if (gpus > 1 && r->calibration_only) return STATUS_OK;
+    if (gpus > 1 && strcmp(published_text(t, row, "model"), "inception_v3") == 0) {
+        reproduction_cell *c = reproduction_add(r->report, label, "throughput", "images/s", CELL_DIRECTION, published, NAN, 0);
+        snprintf(c->note, sizeof c->note, "held out: runs once the factors of one GPU are committed");
+        return STATUS_OK;
+    }
     w.efficiency = *efficiency;
     TRY(reproduction_measure(r, &w));
     cell_kind kind = gpus == 1 ? CELL_CALIBRATED : is_blind(t, row) ? CELL_PREDICTED : CELL_DIRECTION;
@@ -92,7 +84,7 @@ static status run(reproduction_run *r)
 
 const reproduction reproduce_tf_benchmarks = {
     .name = "tf-benchmarks",
-    .summary = "AlexNet, VGG-16 and ResNets under TensorFlow's server and NCCL on P100 and K80",
+    .summary = "AlexNet, Inception v3, ResNets and VGG-16 under TensorFlow's server and NCCL on P100 and K80",
     .title = "TensorFlow's benchmarks of May 2017: server on the processor and NCCL, 8 P100 and 8 K80",
     .source = "results/published/tf-benchmarks.csv",
     .how = "A whole step. For each machine, model and batch all efficiencies are multiplied by the factor that gives its "

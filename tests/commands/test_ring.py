@@ -42,7 +42,7 @@ def buckets_of_resnet50_are_those_of_the_published_systems(policy, sizes, words)
     expect_equal(buckets("--model", "resnet50", "--policy", policy, *words)["bytes"], sizes, policy)
 
 
-@cases([(model, model, order) for model, order in (("resnet18", "exact reverse"), ("resnet50", "exact reverse"),
+@cases([(model, model, order) for model, order in (("resnet18", "exact reverse"), ("resnet50", "exact reverse"), ("inception_v3", "exact reverse"),
                                                     ("bert_base", "another than reverse"))])
 def the_order_in_which_gradients_become_ready_is_printed(model, order):
     result = harness("buckets", "--model", model)

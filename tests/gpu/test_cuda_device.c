@@ -264,7 +264,7 @@ static void shapes_of_several_tiles_agree_with_the_reference(void **context)
     case_linear(&c, (linear_attributes){.m = 130, .in = 70, .out = 150, .bias = true, .act = ACTIVATION_GELU},
                 (case_options){0});
     check_case(&c, cuda, EXACT);
-    case_conv2d(&c, (conv2d_attributes){2, 17, 19, 24, 70, 3, 3, 2, 1, 0, 0, true}, (case_options){0});
+    case_conv2d(&c, (conv2d_attributes){2, 17, 19, 24, 70, 3, 3, 2, 1, 1, 0, 0, true}, (case_options){0});
     check_case(&c, cuda, EXACT);
     case_embedding(&c, (embedding_attributes){3, 60, 140, 9, 70, true, true}, (case_options){0});
     check_case(&c, cuda, EXACT);

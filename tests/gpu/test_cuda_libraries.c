@@ -51,7 +51,7 @@ static op_case linear_case(int64_t m)
 static op_case conv_case(int64_t channels)
 {
     static op_case c;
-    case_conv2d(&c, (conv2d_attributes){2, 7, 7, channels, 8, 3, 3, 1, 1, 0, 0, true}, (case_options){0});
+    case_conv2d(&c, (conv2d_attributes){2, 7, 7, channels, 8, 3, 3, 1, 1, 1, 0, 0, true}, (case_options){0});
     return c;
 }
 
@@ -182,7 +182,7 @@ static void a_convolution_runs_as_a_graph_where_that_is_faster(void **context)
     int64_t before = control->graphs;
     check_case_on(d, &c, 2, EXACT);
     assert_int_equal(control->graphs - before, 3 * 2);
-    case_conv2d(&c, (conv2d_attributes){2, 7, 7, 4, 8, 3, 3, 2, 1, 0, 0, true}, (case_options){.micro_batch = true});
+    case_conv2d(&c, (conv2d_attributes){2, 7, 7, 4, 8, 3, 3, 2, 1, 1, 0, 0, true}, (case_options){.micro_batch = true});
     check_case_on(d, &c, 1, EXACT);
     before = control->graphs;
     check_case_on(d, &c, 1, EXACT);

@@ -26,6 +26,7 @@ static const size_case sizes[] = {
     {{.name = "resnet50"}, 25557032, 4089184256},
     {{.name = "resnet101"}, 44549160, 7801405440},
     {{.name = "resnet152"}, 60192808, 11513626624},
+    {{.name = "inception_v3"}, 23834568, 5713216096},
     {{.name = "alexnet"}, 61100840, 714188480},
     {{.name = "vgg16"}, 138357544, 15470264320},
     {{.name = "resnet18", .image = 32, .classes = 10}, 11181642, 0},
@@ -90,6 +91,22 @@ static void every_listed_model_builds_with_its_defaults(void **state)
     }
 }
 
+/* Engines that move parameters by unit move a block of Inception as one. */
+static void each_block_of_inception_is_a_unit(void **state)
+{
+    (void)state;
+    nn_model *m = NULL;
+    model_options options = {.name = "inception_v3"};
+    assert_int_equal(model_build(&options, &m), STATUS_OK);
+    assert_int_equal(m->unit_count, 11);
+    for (int i = 0; i < m->param_count; i++) {
+        bool in_block = strncmp(m->params[i].name, "Mixed_", 6) == 0;
+        if (in_block != (m->params[i].unit != NN_NONE)) fail_msg("%s is of unit %d", m->params[i].name, m->params[i].unit);
+        if (in_block) assert_int_equal(strncmp(m->params[i].name, m->units[m->params[i].unit], 9), 0);
+    }
+    nn_model_free(&m);
+}
+
 static void what_cannot_be_built_is_refused_in_one_line(void **state)
 {
     (void)state;
@@ -108,6 +125,9 @@ static void what_cannot_be_built_is_refused_in_one_line(void **state)
         {{.name = "vgg16", .image = 16},
          STATUS_CONFIG,
          "model vgg16: maxpool: its input is smaller than its window"},
+        {{.name = "inception_v3", .image = 74},
+         STATUS_CONFIG,
+         "model inception_v3: layer Mixed_7a.branch3x3_2.conv: its input is smaller than its kernel"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         nn_model *m = NULL;
@@ -125,6 +145,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(models_have_the_published_numbers_of_parameters_and_multiply_adds),
         cmocka_unit_test(every_listed_model_builds_with_its_defaults),
+        cmocka_unit_test(each_block_of_inception_is_a_unit),
         cmocka_unit_test(what_cannot_be_built_is_refused_in_one_line),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

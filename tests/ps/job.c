@@ -16,9 +16,9 @@ static void build_model(bool sync, nn_model **out)
     assert_ok(nn_model_create("job", &m));
     nn_ref x = nn_input_image(m, 4, 4, 3);
     x = nn_conv2d(m, x, "conv1", 8, 3, 1, 1, false, nn_init_default());
-    x = nn_activation(m, nn_batchnorm(m, x, "bn1", sync), ACTIVATION_RELU);
+    x = nn_activation(m, nn_batchnorm(m, x, "bn1", 1e-5, sync), ACTIVATION_RELU);
     x = nn_conv2d(m, x, "conv2", 16, 3, 1, 1, false, nn_init_default());
-    x = nn_activation(m, nn_batchnorm(m, x, "bn2", sync), ACTIVATION_RELU);
+    x = nn_activation(m, nn_batchnorm(m, x, "bn2", 1e-5, sync), ACTIVATION_RELU);
     x = nn_linear(m, nn_global_avgpool(m, x), "fc", 5, true, nn_init_default());
     assert_ok(nn_model_finish(m, x, NN_LOSS_CROSS_ENTROPY));
     *out = m;

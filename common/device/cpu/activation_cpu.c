@@ -1,4 +1,4 @@
-/* Elementwise operations: activations, addition, division, clearing. */
+/* Elementwise operations: activations, addition, concatenation, division, clearing. */
 #include "common/device/cpu/kernel.h"
 
 #include <string.h>
@@ -20,6 +20,19 @@ static void elementwise_part(const void *context, int part, int64_t first, int64
 static void elementwise(const host_call *call)
 {
     cpu_parallel(call->kernel->threads, call->op->u.elementwise.count, CPU_GRAIN, elementwise_part, call);
+}
+
+static void concat_part(const void *context, int part, int64_t first, int64_t end)
+{
+    host_concat_rows(context, first, end);
+}
+
+static void concat(const host_call *call)
+{
+    const concat_attributes *a = &call->op->u.concat;
+    int64_t columns = 0;
+    for (int i = 0; i < CONCAT_MOST; i++) columns += a->c[i];
+    cpu_parallel(call->kernel->threads, a->rows, cpu_row_grain(columns), concat_part, call);
 }
 
 static void divide_piece(const void *context, int part, int64_t offset, int64_t count)
@@ -47,5 +60,7 @@ static void fill(const host_call *call)
 const host_kernel_entry cpu_activation_forward = {.run = elementwise};
 const host_kernel_entry cpu_activation_backward = {.run = elementwise};
 const host_kernel_entry cpu_add = {.run = elementwise};
+const host_kernel_entry cpu_concat_forward = {.run = concat};
+const host_kernel_entry cpu_concat_backward = {.run = concat};
 const host_kernel_entry cpu_divide = {.run = divide};
 const host_kernel_entry cpu_fill = {.run = fill};

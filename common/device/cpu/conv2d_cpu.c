@@ -7,7 +7,7 @@ enum { FEW_PIXELS = 16, FEW_PIXELS_DATA = 4 };
 
 static const conv2d_algorithm *choose_algorithm(const conv2d_attributes *a, conv2d_pass pass)
 {
-    if (a->r == 1 && a->s == 1 && a->pad == 0) return &conv2d_gemm;
+    if (a->r == 1 && a->s == 1 && a->pad_h == 0 && a->pad_w == 0) return &conv2d_gemm;
     if (conv2d_winograd_pays(a)) return &conv2d_winograd;
     int64_t most = pass == CONV2D_BACKWARD_DATA ? FEW_PIXELS_DATA : FEW_PIXELS;
     return a->p * a->q <= most ? &conv2d_per_pixel : &conv2d_direct;

@@ -41,7 +41,7 @@ static status describe(const host_kernel *kernel, conv2d_descs *out)
     dnnl_format_tag_t tag = state->block == 16  ? dnnl_OIhw16i16o
                             : state->block == 8 ? dnnl_OIhw8i8o
                                                 : dnnl_hwio;
-    *out = (conv2d_descs){.strides = {a->stride, a->stride}, .padding = {a->pad, a->pad}, .bias = a->bias, .bf16 = bf16};
+    *out = (conv2d_descs){.strides = {a->stride, a->stride}, .padding = {a->pad_h, a->pad_w}, .bias = a->bias, .bf16 = bf16};
     TRY(onednn_check(dnnl_memory_desc_init_by_tag(&out->x, 4, x, x_type, dnnl_nhwc), "source"));
     TRY(onednn_check(dnnl_memory_desc_init_by_tag(&out->y, 4, y, y_type, dnnl_nhwc), "destination"));
     TRY(onednn_check(dnnl_memory_desc_init_by_tag(&out->arena, 4, w, dnnl_f32, tag), "weights"));

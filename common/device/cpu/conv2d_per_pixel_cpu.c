@@ -15,20 +15,20 @@ typedef struct taps {
     int64_t first, end;
 } taps;
 
-static taps taps_at(int64_t o, const conv2d_attributes *a, int64_t kernel, int64_t size)
+static taps taps_at(int64_t o, int64_t stride, int64_t pad, int64_t kernel, int64_t size)
 {
-    int64_t start = o * a->stride - a->pad;
+    int64_t start = o * stride - pad;
     taps t = {start < 0 ? -start : 0, start + kernel > size ? size - start : kernel};
     if (t.end < t.first) t.end = t.first;
     return t;
 }
 
 /* The outputs, of `outputs`, at which tap t meets the image along one axis. */
-static taps outputs_at(int64_t t, const conv2d_attributes *a, int64_t size, int64_t outputs)
+static taps outputs_at(int64_t t, int64_t stride, int64_t pad, int64_t size, int64_t outputs)
 {
-    int64_t above = a->pad - t, first = above > 0 ? (above + a->stride - 1) / a->stride : 0;
-    int64_t last = size - 1 + a->pad - t;
-    int64_t end = last < 0 ? 0 : last / a->stride + 1;
+    int64_t above = pad - t, first = above > 0 ? (above + stride - 1) / stride : 0;
+    int64_t last = size - 1 + pad - t;
+    int64_t end = last < 0 ? 0 : last / stride + 1;
     if (end > outputs) end = outputs;
     return (taps){first, end < first ? first : end};
 }
@@ -49,12 +49,12 @@ static void forward(const cpu_isa *isa, const conv2d_attributes *a, const conv2d
 {
     for (int64_t point = 0; point < a->p * a->q; point++) {
         int64_t p = point / a->q, q = point % a->q;
-        taps rows = taps_at(p, a, a->r, a->h), columns = taps_at(q, a, a->s, a->w);
+        taps rows = taps_at(p, a->stride, a->pad_h, a->r, a->h), columns = taps_at(q, a->stride, a->pad_w, a->s, a->w);
         float *y = o->y + point * a->k;
         bool meets = rows.first < rows.end && columns.first < columns.end, add = o->b || !meets;
         if (add) start_pixel(a, o->b, y);
         for (int64_t r = rows.first; meets && r < rows.end; r++) {
-            int64_t h = p * a->stride - a->pad + r, w = q * a->stride - a->pad + columns.first;
+            int64_t h = p * a->stride - a->pad_h + r, w = q * a->stride - a->pad_w + columns.first;
             cpu_gemm_shape shape =
                 cpu_gemm_dense(false, false, a->n, a->k, (columns.end - columns.first) * a->c);
             shape.a_stride = a->h * a->w * a->c;
@@ -85,7 +85,7 @@ static void backward_data(const cpu_isa *isa, const conv2d_attributes *a, const 
         float *dx = o->x + pixel * a->c;
         bool add = false;
         for (int64_t tap = 0; tap < a->r * a->s; tap++) {
-            int64_t above = h + a->pad - tap / a->s, left = w + a->pad - tap % a->s;
+            int64_t above = h + a->pad_h - tap / a->s, left = w + a->pad_w - tap % a->s;
             if (above < 0 || left < 0 || above % a->stride || left % a->stride) continue;
             int64_t p = above / a->stride, q = left / a->stride;
             if (p >= a->p || q >= a->q) continue;
@@ -116,7 +116,7 @@ static void tap_gradient(const cpu_isa *isa, const conv2d_attributes *a, const c
                          int64_t s, taps ps, taps qs, float *scratch)
 {
     int64_t points = (ps.end - ps.first) * (qs.end - qs.first);
-    int64_t h = ps.first * a->stride - a->pad + r, w = qs.first * a->stride - a->pad + s;
+    int64_t h = ps.first * a->stride - a->pad_h + r, w = qs.first * a->stride - a->pad_w + s;
     float *dw = o->w + (r * a->s + s) * a->c * a->k;
     cpu_gemm_shape shape = cpu_gemm_dense(true, false, a->c, a->k, a->n * points);
     if (points == 1) {
@@ -144,7 +144,7 @@ static void backward_weights(const cpu_isa *isa, const conv2d_attributes *a, con
 {
     for (int64_t tap = 0; tap < a->r * a->s; tap++) {
         int64_t r = tap / a->s, s = tap % a->s;
-        taps ps = outputs_at(r, a, a->h, a->p), qs = outputs_at(s, a, a->w, a->q);
+        taps ps = outputs_at(r, a->stride, a->pad_h, a->h, a->p), qs = outputs_at(s, a->stride, a->pad_w, a->w, a->q);
         if (ps.first < ps.end && qs.first < qs.end)
             tap_gradient(isa, a, o, r, s, ps, qs, scratch);
         else if (!o->add)

@@ -60,7 +60,7 @@ enum { WINOGRAD_CHANNELS = 32, WINOGRAD_OUTPUTS = WINOGRAD_TILE * WINOGRAD_TILE 
 
 bool conv2d_winograd_pays(const conv2d_attributes *a)
 {
-    if (a->r != 3 || a->s != 3 || a->stride != 1 || a->pad >= a->r) return false;
+    if (a->r != 3 || a->s != 3 || a->stride != 1 || a->pad_h != a->pad_w || a->pad_h >= a->r) return false;
     if (a->c % WINOGRAD_CHANNELS != 0 || a->k % WINOGRAD_CHANNELS != 0) return false;
     if (a->p < WINOGRAD_TILE || a->q < WINOGRAD_TILE) return false;
     return a->p * a->q >= WINOGRAD_OUTPUTS * winograd_tiles_of(1, a->p, a->q).count;
@@ -89,11 +89,11 @@ static winograd_conv winograd_conv_of(const host_kernel *kernel)
     if (f.flip) {
         f.h = a->p, f.w = a->q, f.depth = a->k;
         f.p = a->h, f.q = a->w, f.columns = a->c;
-        f.pad = a->r - 1 - a->pad;
+        f.pad = a->r - 1 - a->pad_h;
     } else {
         f.h = a->h, f.w = a->w, f.depth = a->c;
         f.p = a->p, f.q = a->q, f.columns = a->k;
-        f.pad = a->pad;
+        f.pad = a->pad_h;
     }
     f.tiles = winograd_tiles_of(a->n, f.p, f.q);
     f.chunks = winograd_ceiling(f.depth, WINOGRAD_DEPTH);
@@ -248,7 +248,7 @@ static void transform_part(const void *context, int part, int64_t first, int64_t
     const conv2d_attributes *a = w->attributes;
     int64_t columns = w->kernels->columns, panel_floats = winograd_u_floats(columns);
     for (int64_t i = first; i < end; i++) {
-        cpu_patch patch = winograd_patch(&w->tiles, w->first + i, a->h, a->w, a->c, a->pad, WINOGRAD_PATCH);
+        cpu_patch patch = winograd_patch(&w->tiles, w->first + i, a->h, a->w, a->c, a->pad_h, WINOGRAD_PATCH);
         for (int64_t chunk = 0; chunk < w->chunks; chunk++)
             w->kernels->input_transform(w->x + chunk * WINOGRAD_DEPTH, &patch,
                               winograd_least(WINOGRAD_DEPTH, a->c - chunk * WINOGRAD_DEPTH),

@@ -93,6 +93,10 @@ static inline int64_t host_rows(const host_call *call, int64_t all)
 void host_gather_rows(const host_call *call);
 void host_scatter_rows(const host_call *call);
 
+/* Both directions of a concatenation: of any type, rows [first, end), or all. */
+void host_concat_rows(const host_call *call, int64_t first, int64_t end);
+void host_concat(const host_call *call);
+
 /* Slots of any back end in whose memory the host computes, or nobody. */
 #define HOST_SHARED_SLOTS                                                                                    \
     .convert = host_convert, .add = host_add, .clear = host_clear, .usage = host_usage

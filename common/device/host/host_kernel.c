@@ -68,3 +68,27 @@ void host_scatter_rows(const host_call *call)
         memcpy(dx + selected_row(a, call->operands[ROWS_SCATTER_INDEX], i) * bytes, dy + i * bytes,
                (size_t)bytes);
 }
+
+/* ---- concatenation ------------------------------------------------------------------------------ */
+
+void host_concat_rows(const host_call *call, int64_t first, int64_t end)
+{
+    const concat_attributes *a = &call->op->u.concat;
+    bool forward = call->op->kind == OP_concat_forward;
+    int64_t size = dtype_size(call->op->type), whole = 0, before = 0;
+    for (int i = 0; i < CONCAT_MOST; i++) whole += a->c[i] * size;
+    for (int i = 0; i < CONCAT_MOST; before += a->c[i] * size, i++) {
+        int64_t bytes = a->c[i] * size;
+        char *all = (char *)call->operands[CONCAT_FWD_Y] + first * whole + before; /* y, or dy */
+        char *part = call->operands[CONCAT_FWD_X + i];
+        if (!part || !bytes) continue;
+        part += first * bytes;
+        for (int64_t row = first; row < end; row++, all += whole, part += bytes)
+            memcpy(forward ? all : part, forward ? part : all, (size_t)bytes);
+    }
+}
+
+void host_concat(const host_call *call)
+{
+    host_concat_rows(call, 0, call->op->u.concat.rows);
+}

@@ -1,6 +1,6 @@
 /* Convolution as PyTorch defines it (torch.nn.Conv2d, a cross-correlation):
  *
- *   y[n,p,q,k] = b[k] + sum over r, s, c of x[n, p stride + r - pad, q stride + s - pad, c] * w[k,c,r,s]
+ *   y[n,p,q,k] = b[k] + sum over r, s, c of x[n, p stride + r - pad_h, q stride + s - pad_w, c] * w[k,c,r,s]
  *
  * where x is zero outside the image. For fixed n, p, r, s that is a matrix multiplication over a row of
  * output pixels; the gradients are the same with the operands exchanged. */
@@ -24,10 +24,10 @@ static int64_t row_count(const conv2d_attributes *a)
 static pixel_row row_at(const conv2d_attributes *a, int64_t index)
 {
     int64_t s = index % a->s, r = index / a->s % a->r, row = index / (a->r * a->s), n = row / a->p;
-    int64_t h = row % a->p * a->stride + r - a->pad, q = 0, count = 0;
+    int64_t h = row % a->p * a->stride + r - a->pad_h, q = 0, count = 0;
     if (h < 0 || h >= a->h) return (pixel_row){0};
-    while (q < a->q && q * a->stride + s - a->pad < 0) q++;
-    int64_t w = q * a->stride + s - a->pad;
+    while (q < a->q && q * a->stride + s - a->pad_w < 0) q++;
+    int64_t w = q * a->stride + s - a->pad_w;
     while (q + count < a->q && w + count * a->stride < a->w) count++;
     return (pixel_row){count, ((n * a->h + h) * a->w + w) * a->c, (row * a->q + q) * a->k,
                        (r * a->s + s) * a->c * a->k};
@@ -57,7 +57,7 @@ void reference_conv2d_forward(const host_call *call)
     }
 }
 
-/* dx[n, p stride + r - pad, q stride + s - pad, c] = sum over all p, q, r, s that meet there, and k, of
+/* dx[n, p stride + r - pad_h, q stride + s - pad_w, c] = sum over all p, q, r, s that meet there, and k, of
  * dy[n,p,q,k] * w[k,c,r,s] */
 void reference_conv2d_backward_data(const host_call *call)
 {
@@ -74,7 +74,7 @@ void reference_conv2d_backward_data(const host_call *call)
     }
 }
 
-/* dw[k,c,r,s] = sum over n, p, q of x[n, p stride + r - pad, q stride + s - pad, c] * dy[n,p,q,k];
+/* dw[k,c,r,s] = sum over n, p, q of x[n, p stride + r - pad_h, q stride + s - pad_w, c] * dy[n,p,q,k];
  * db[k] = sum over n, p, q of dy[n,p,q,k] */
 void reference_conv2d_backward_weights(const host_call *call)
 {

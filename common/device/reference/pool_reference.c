@@ -57,10 +57,12 @@ void reference_avgpool_forward(const host_call *call)
     const pool_attributes *a = &call->op->u.pool;
     const double *x = call->operands[AVGPOOL_FWD_X];
     double *y = call->operands[AVGPOOL_FWD_Y];
-    assert(a->pad == 0);
     for (int64_t i = 0; i < outputs(a); i++) {
         double sum = 0;
-        for (int64_t tap = 0; tap < a->r * a->s; tap++) sum += x[input_under(a, i, tap)];
+        for (int64_t tap = 0; tap < a->r * a->s; tap++) {
+            int64_t at = input_under(a, i, tap);
+            if (at >= 0) sum += x[at];
+        }
         y[i] = sum / (double)(a->r * a->s);
     }
 }
@@ -72,6 +74,8 @@ void reference_avgpool_backward(const host_call *call)
     double *dx = call->operands[AVGPOOL_BWD_DX];
     memset(dx, 0, (size_t)(a->n * a->h * a->w * a->c) * sizeof *dx);
     for (int64_t i = 0; i < outputs(a); i++)
-        for (int64_t tap = 0; tap < a->r * a->s; tap++)
-            dx[input_under(a, i, tap)] += dy[i] / (double)(a->r * a->s);
+        for (int64_t tap = 0; tap < a->r * a->s; tap++) {
+            int64_t at = input_under(a, i, tap);
+            if (at >= 0) dx[at] += dy[i] / (double)(a->r * a->s);
+        }
 }

@@ -11,6 +11,8 @@ OP_LIST(DECLARE_KERNEL)
 #undef DECLARE_KERNEL
 #define reference_gather_rows host_gather_rows
 #define reference_scatter_rows host_scatter_rows
+#define reference_concat_forward host_concat
+#define reference_concat_backward host_concat
 
 /* reference_linear_forward() transposes the weights of so many outputs at a time, in the workspace. */
 enum { REFERENCE_PANEL = 64 };

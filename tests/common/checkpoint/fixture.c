@@ -78,9 +78,9 @@ static void build_small(nn_model **out)
     must(nn_model_create(small_model.name, &m));
     nn_ref x = nn_input_image(m, 6, 6, 3);
     x = nn_conv2d(m, x, "conv1", 5, 3, 1, 1, false, nn_init_default());
-    x = nn_activation(m, nn_batchnorm(m, x, "bn1", false), ACTIVATION_RELU);
+    x = nn_activation(m, nn_batchnorm(m, x, "bn1", 1e-5, false), ACTIVATION_RELU);
     x = nn_conv2d(m, x, "conv2", 4, 3, 2, 1, true, nn_init_default());
-    x = nn_activation(m, nn_batchnorm(m, x, "bn2", false), ACTIVATION_RELU);
+    x = nn_activation(m, nn_batchnorm(m, x, "bn2", 1e-5, false), ACTIVATION_RELU);
     x = nn_linear(m, nn_flatten(m, x), "fc", 3, true, nn_init_default());
     must(nn_model_finish(m, x, NN_LOSS_CROSS_ENTROPY));
     *out = m;

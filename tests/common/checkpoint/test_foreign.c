@@ -59,7 +59,8 @@ static void parameters_load_in_any_order_and_the_log_says_that_the_optimizer_sta
     rank_fill(&before, 1);
     static const char *const headers[] = {plain, "{" LAST "," SECOND "," FIRST "}   ",
                                           "{\"__metadata__\":{\"format\":\"pt\"}," SECOND ", " LAST
-                                          ",\n" FIRST "}"};
+                                          ",\n" FIRST "}",
+                                          "{" FIRST "," SECOND "," ENTRY("AuxLogits.fc.bias", "F32", "[0]", "[640,640]") "," LAST "}"};
     for (size_t i = 0; i < sizeof headers / sizeof headers[0]; i++) {
         write_safetensors(path_in(*state, "c"), headers[i], PLAIN_BYTES);
         must(load_and_log(&r, path_in(*state, "c"), log, sizeof log));

@@ -77,10 +77,10 @@ def activate(act, x):
 # ---- families: attributes -> results by the tensor's name in op_families.h ---------------------
 
 
-def conv2d(n, h, w, c, k, r, s, stride, pad, bias):
+def conv2d(n, h, w, c, k, r, s, stride, pad_h, pad_w, bias):
     x, weight = signed("x", n, h, w, c), signed("w", k, c, r, s)
     b = signed("b", k) if bias else None
-    y = nhwc(F.conv2d(nchw(x), weight, b, stride, pad))
+    y = nhwc(F.conv2d(nchw(x), weight, b, stride, (pad_h, pad_w)))
     dy = signed("dy", *y.shape)
     return {"y": y, **gradients((y * dy).sum(), dx=x, dw=weight, db=b)}
 
@@ -144,8 +144,14 @@ def maxpool(n, h, w, c, r, s, stride, pad):
     return pool(F.max_pool2d, n, h, w, c, kernel_size=(r, s), stride=stride, padding=pad)
 
 
-def avgpool(n, h, w, c, r, s, stride):
-    return pool(F.avg_pool2d, n, h, w, c, kernel_size=(r, s), stride=stride)
+def avgpool(n, h, w, c, r, s, stride, pad):
+    return pool(F.avg_pool2d, n, h, w, c, kernel_size=(r, s), stride=stride, padding=pad)
+
+
+def concat(rows, channels):
+    parts = {"x%d" % i: signed("x%d" % i, rows, c) for i, c in enumerate(channels)}
+    y = torch.cat(list(parts.values()), 1)
+    return {"y": y, **gradients((y * signed("dy", *y.shape)).sum(), **{"d" + name: x for name, x in parts.items()})}
 
 
 def embedding(batch, sequence, hidden, vocabulary, positions, position_table, type_table):
@@ -208,10 +214,12 @@ def optimizer(kind, count, steps, **options):
 # ---- cases ---------------------------------------------------------------------------------------
 
 CASES = [
-    (conv2d, dict(n=2, h=7, w=5, c=3, k=5, r=3, s=3, stride=1, pad=1, bias=True)),
-    (conv2d, dict(n=1, h=9, w=10, c=4, k=7, r=5, s=3, stride=2, pad=1, bias=False)),
-    (conv2d, dict(n=3, h=5, w=7, c=17, k=13, r=1, s=1, stride=2, pad=0, bias=False)),
-    (conv2d, dict(n=1, h=19, w=19, c=3, k=16, r=7, s=7, stride=2, pad=3, bias=False)),
+    (conv2d, dict(n=2, h=7, w=5, c=3, k=5, r=3, s=3, stride=1, pad_h=1, pad_w=1, bias=True)),
+    (conv2d, dict(n=1, h=9, w=10, c=4, k=7, r=5, s=3, stride=2, pad_h=1, pad_w=1, bias=False)),
+    (conv2d, dict(n=3, h=5, w=7, c=17, k=13, r=1, s=1, stride=2, pad_h=0, pad_w=0, bias=False)),
+    (conv2d, dict(n=1, h=19, w=19, c=3, k=16, r=7, s=7, stride=2, pad_h=3, pad_w=3, bias=False)),
+    (conv2d, dict(n=2, h=5, w=9, c=4, k=6, r=1, s=7, stride=1, pad_h=0, pad_w=3, bias=False)),
+    (conv2d, dict(n=2, h=9, w=5, c=4, k=6, r=7, s=1, stride=2, pad_h=3, pad_w=0, bias=True)),
     (linear, {"m": 7, "in": 13, "out": 11, "bias": True, "act": "relu"}),
     (linear, {"m": 5, "in": 17, "out": 33, "bias": True, "act": "gelu"}),
     (linear, {"m": 4, "in": 19, "out": 23, "bias": False, "act": "gelu_tanh"}),
@@ -231,8 +239,12 @@ CASES = [
     *[(activation, dict(count=101, act=act)) for act in ("relu", "silu", "gelu", "gelu_tanh")],
     (maxpool, dict(n=2, h=7, w=7, c=3, r=3, s=3, stride=2, pad=1)),
     (maxpool, dict(n=1, h=5, w=9, c=17, r=3, s=2, stride=1, pad=1)),
-    (avgpool, dict(n=2, h=7, w=7, c=5, r=7, s=7, stride=1)),
-    (avgpool, dict(n=1, h=5, w=8, c=3, r=3, s=2, stride=1)),
+    (avgpool, dict(n=2, h=7, w=7, c=5, r=7, s=7, stride=1, pad=0)),
+    (avgpool, dict(n=1, h=5, w=8, c=3, r=3, s=2, stride=1, pad=0)),
+    (avgpool, dict(n=2, h=5, w=6, c=7, r=3, s=3, stride=1, pad=1)),
+    (avgpool, dict(n=1, h=8, w=7, c=19, r=4, s=3, stride=2, pad=1)),
+    (concat, dict(rows=10, channels=[3, 17, 1, 5, 64, 7])),
+    (concat, dict(rows=7, channels=[33, 2])),
     (embedding, dict(batch=2, sequence=7, hidden=13, vocabulary=11, positions=9, position_table=True, type_table=True)),
     (embedding, dict(batch=3, sequence=5, hidden=3, vocabulary=101, positions=5, position_table=False,
                      type_table=False)),

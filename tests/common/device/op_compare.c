@@ -34,7 +34,7 @@ static bool may_be_filtered(const op_desc *op)
     const conv2d_attributes *a = &op->u.conv2d;
     bool convolution = op->kind == OP_conv2d_forward || op->kind == OP_conv2d_backward_data ||
                        op->kind == OP_conv2d_backward_weights;
-    return convolution && a->r == 3 && a->s == 3 && a->stride == 1 && a->c % 32 == 0 && a->k % 32 == 0;
+    return convolution && a->r == 3 && a->s == 3 && a->stride == 1 && a->pad_h == a->pad_w && a->c % 32 == 0 && a->k % 32 == 0;
 }
 
 /* With Y = A^T [(G g) * (B^T d)] in one dimension, the terms of output i have a variance of

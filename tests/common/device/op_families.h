@@ -31,6 +31,8 @@ void case_syncbatchnorm(op_case *c, batchnorm_attributes a, case_options o);
 void case_layernorm(op_case *c, layernorm_attributes a, case_options o);
 void case_activation(op_case *c, elementwise_attributes a, case_options o);
 void case_add(op_case *c, elementwise_attributes a, case_options o);
+/* The channels of a.c, images of a.rows pixels. */
+void case_concat(op_case *c, concat_attributes a);
 void case_maxpool(op_case *c, pool_attributes a);
 void case_avgpool(op_case *c, pool_attributes a);
 void case_embedding(op_case *c, embedding_attributes a, case_options o);

@@ -1,6 +1,8 @@
 #include "tests/common/device/op_families.h"
 
 #include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
 
 const char *case_options_text(case_options o)
 {
@@ -18,12 +20,12 @@ static int64_t windows(int64_t size, int64_t pad, int64_t kernel, int64_t stride
 
 void case_conv2d(op_case *c, conv2d_attributes a, case_options o)
 {
-    a.p = windows(a.h, a.pad, a.r, a.stride);
-    a.q = windows(a.w, a.pad, a.s, a.stride);
+    a.p = windows(a.h, a.pad_h, a.r, a.stride);
+    a.q = windows(a.w, a.pad_w, a.s, a.stride);
     case_begin(c,
                "conv2d %" PRId64 "x%" PRId64 "x%" PRId64 "x%" PRId64 " to %" PRId64 " kernel %" PRId64
-               "x%" PRId64 " stride %" PRId64 " pad %" PRId64 "%s%s",
-               a.n, a.h, a.w, a.c, a.k, a.r, a.s, a.stride, a.pad, a.bias ? " bias" : "",
+               "x%" PRId64 " stride %" PRId64 " pad %" PRId64 "x%" PRId64 "%s%s",
+               a.n, a.h, a.w, a.c, a.k, a.r, a.s, a.stride, a.pad_h, a.pad_w, a.bias ? " bias" : "",
                case_options_text(o));
     c->scalars.accumulate = o.micro_batch;
     bool adds = o.accumulate || o.micro_batch;
@@ -175,6 +177,34 @@ void case_syncbatchnorm(op_case *c, batchnorm_attributes a, case_options o)
     case_add_step(c, &op,
                   (int[OP_MAX_OPERANDS]){t.x, t.gamma, t.mean, t.invstd, g, t.dx, gradient_sums, count},
                   1 << BN_BAPPLY_DX);
+}
+
+void case_concat(op_case *c, concat_attributes a)
+{
+    int whole = 0, forward[OP_MAX_OPERANDS] = {0}, backward[OP_MAX_OPERANDS] = {0};
+    unsigned written = 0;
+    char text[CONCAT_MOST * 24] = "";
+    for (int i = 0; i < CONCAT_MOST && a.c[i]; whole += (int)a.c[i++])
+        snprintf(text + strlen(text), sizeof text - strlen(text), " %" PRId64, a.c[i]);
+    case_begin(c, "concat of %" PRId64 " rows of%s", a.rows, text);
+    int y = case_output(c, "y", a.rows, whole), dy = case_input(c, "dy", a.rows, whole);
+    for (int i = 0; i < CONCAT_MOST && a.c[i]; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "x%d", i);
+        forward[CONCAT_FWD_X + i] = case_input(c, name, a.rows, a.c[i]);
+        snprintf(name, sizeof name, "dx%d", i);
+        backward[CONCAT_BWD_DX + i] = case_output(c, name, a.rows, a.c[i]);
+        written |= 1u << (CONCAT_BWD_DX + i);
+        case_gradient(c, forward[CONCAT_FWD_X + i], backward[CONCAT_BWD_DX + i], false);
+    }
+    forward[CONCAT_FWD_Y] = y;
+    backward[CONCAT_BWD_DY] = dy;
+    op_desc op = {.kind = OP_concat_forward, .type = DTYPE_F64, .u.concat = a};
+    case_add_step(c, &op, forward, 1 << CONCAT_FWD_Y);
+    c->forward_steps = c->step_count;
+    op.kind = OP_concat_backward;
+    case_add_step(c, &op, backward, written);
+    case_objective(c, y, dy);
 }
 
 static void name_pool(op_case *c, const char *what, pool_attributes *a)

@@ -18,14 +18,16 @@ static const case_options plain = {0}, accumulated = {.accumulate = true},
 static void add_convolutions(op_case *cases, int *count)
 {
     static const conv2d_attributes shapes[] = {
-        /* n  h  w   c   k  r  s stride pad p q bias */
-        {1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, false},   {2, 7, 5, 3, 5, 3, 3, 1, 1, 0, 0, true},
-        {1, 8, 8, 16, 32, 3, 3, 2, 1, 0, 0, false}, {3, 5, 7, 17, 13, 1, 1, 1, 0, 0, 0, false},
-        {2, 9, 9, 4, 6, 7, 7, 2, 3, 0, 0, false},   {1, 6, 6, 64, 48, 3, 3, 1, 1, 0, 0, false},
-        {2, 7, 7, 8, 24, 1, 1, 2, 0, 0, 0, false},  {1, 5, 4, 3, 2, 5, 3, 2, 1, 0, 0, true},
-        {2, 3, 3, 5, 7, 3, 3, 1, 0, 0, 0, true},    {5, 11, 13, 1, 19, 3, 3, 1, 1, 0, 0, false},
-        {1, 32, 32, 3, 16, 7, 7, 2, 3, 0, 0, true}, {2, 12, 12, 32, 64, 3, 3, 1, 1, 0, 0, false},
-        {2, 7, 9, 96, 32, 3, 3, 1, 1, 0, 0, true},
+        /* n  h  w   c   k  r  s stride pad_h pad_w p q bias */
+        {1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, false}, {2, 7, 5, 3, 5, 3, 3, 1, 1, 1, 0, 0, true},
+        {1, 8, 8, 16, 32, 3, 3, 2, 1, 1, 0, 0, false}, {3, 5, 7, 17, 13, 1, 1, 1, 0, 0, 0, 0, false},
+        {2, 9, 9, 4, 6, 7, 7, 2, 3, 3, 0, 0, false}, {1, 6, 6, 64, 48, 3, 3, 1, 1, 1, 0, 0, false},
+        {2, 7, 7, 8, 24, 1, 1, 2, 0, 0, 0, 0, false}, {1, 5, 4, 3, 2, 5, 3, 2, 1, 1, 0, 0, true},
+        {2, 3, 3, 5, 7, 3, 3, 1, 0, 0, 0, 0, true}, {5, 11, 13, 1, 19, 3, 3, 1, 1, 1, 0, 0, false},
+        {1, 32, 32, 3, 16, 7, 7, 2, 3, 3, 0, 0, true}, {2, 12, 12, 32, 64, 3, 3, 1, 1, 1, 0, 0, false},
+        {2, 7, 9, 96, 32, 3, 3, 1, 1, 1, 0, 0, true}, {2, 5, 9, 16, 32, 1, 7, 1, 0, 3, 0, 0, false},
+        {1, 9, 17, 32, 48, 7, 1, 1, 3, 0, 0, 0, true}, {3, 4, 5, 7, 5, 1, 3, 2, 0, 1, 0, 0, true},
+        {2, 8, 8, 32, 32, 3, 3, 1, 1, 0, 0, 0, false}, {5, 2, 2, 8, 16, 3, 1, 1, 1, 0, 0, 0, false},
     };
     for (int i = 0; i < COUNT(shapes); i++) case_conv2d(next(cases, count), shapes[i], plain);
     case_conv2d(next(cases, count), shapes[1], accumulated);
@@ -33,6 +35,7 @@ static void add_convolutions(op_case *cases, int *count)
     case_conv2d(next(cases, count), shapes[3], accumulated);
     case_conv2d(next(cases, count), shapes[6], micro_batch);
     case_conv2d(next(cases, count), shapes[12], micro_batch);
+    case_conv2d(next(cases, count), shapes[14], micro_batch);
 }
 
 static void add_linears(op_case *cases, int *count)
@@ -130,9 +133,19 @@ static void add_pools(op_case *cases, int *count)
         {2, 7, 7, 33, 7, 7, 1, 0, 0, 0},
         {1, 4, 6, 5, 2, 2, 2, 0, 0, 0},
         {3, 5, 8, 7, 3, 2, 1, 0, 0, 0},
+        {2, 5, 6, 32, 3, 3, 1, 1, 0, 0},
+        {1, 8, 7, 19, 4, 3, 2, 1, 0, 0},
+    };
+    static const concat_attributes parts[] = {
+        /* rows c */
+        {1, {1}},
+        {6, {3, 17, 1, 5, 64, 7}},
+        {35, {16, 32, 8}},
+        {7, {33, 2}},
     };
     for (int i = 0; i < COUNT(maxima); i++) case_maxpool(next(cases, count), maxima[i]);
     for (int i = 0; i < COUNT(averages); i++) case_avgpool(next(cases, count), averages[i]);
+    for (int i = 0; i < COUNT(parts); i++) case_concat(next(cases, count), parts[i]);
 }
 
 static void add_tokens(op_case *cases, int *count)

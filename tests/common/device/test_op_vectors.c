@@ -32,7 +32,8 @@ static void build_conv2d(op_case *c, const json_t *v)
                            .r = vector_integer(v, "r"),
                            .s = vector_integer(v, "s"),
                            .stride = vector_integer(v, "stride"),
-                           .pad = vector_integer(v, "pad"),
+                           .pad_h = vector_integer(v, "pad_h"),
+                           .pad_w = vector_integer(v, "pad_w"),
                            .bias = vector_flag(v, "bias")};
     case_conv2d(c, a, plain);
 }
@@ -116,6 +117,14 @@ static void build_avgpool(op_case *c, const json_t *v)
     case_avgpool(c, pool_of(v));
 }
 
+static void build_concat(op_case *c, const json_t *v)
+{
+    concat_attributes a = {.rows = vector_integer(v, "rows")};
+    const json_t *channels = json_object_get(json_object_get(v, "attributes"), "channels");
+    for (size_t i = 0; i < json_array_size(channels); i++) a.c[i] = json_integer_value(json_array_get(channels, i));
+    case_concat(c, a);
+}
+
 static void build_embedding(op_case *c, const json_t *v)
 {
     embedding_attributes a = {.batch = vector_integer(v, "batch"),
@@ -172,6 +181,7 @@ static const family families[] = {
     {"activation", "activation", build_activation},
     {"maxpool", "maxpool", build_maxpool},
     {"avgpool", "avgpool", build_avgpool},
+    {"concat", "concat", build_concat},
     {"embedding", "embedding", build_embedding},
     {"attention", "attention", build_attention},
     {"cross_entropy", "cross_entropy", build_cross_entropy},

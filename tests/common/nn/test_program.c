@@ -27,6 +27,8 @@ static const program_case cases[] = {
     {"resnet50", {.name = "resnet50", .image = 64}, 2},
     {"resnet101", {.name = "resnet101", .image = 32}, 2},
     {"resnet152", {.name = "resnet152", .image = 64}, 1},
+    {"inception_v3", {.name = "inception_v3", .image = 75, .classes = 10}, 2},
+    {"inception_v3 silu", {.name = "inception_v3", .image = 107, .activation = ACTIVATION_SILU}, 2},
     {"vgg16", {.name = "vgg16", .image = 32}, 2},
     {"bert mlm", {.name = "bert", .layers = 2, .hidden = 32, .heads = 4, .vocabulary = 97, .sequence = 7}, 3},
     {"bert cls",
@@ -190,11 +192,12 @@ static void every_parameter_is_needed_once_in_each_pass_and_becomes_ready_once(v
     }
 }
 
-static void gradients_of_resnets_become_ready_in_reverse_order_of_registration(void **state)
+static void gradients_of_resnets_and_inception_become_ready_in_reverse_order_of_registration(void **state)
 {
     (void)state;
     for (int i = 0; i < CASES; i++) {
-        if (strncmp(cases[i].options.name, "resnet", 6) != 0) continue;
+        const char *name = cases[i].options.name;
+        if (strncmp(name, "resnet", 6) != 0 && strcmp(name, "inception_v3") != 0) continue;
         nn_model *m = NULL;
         nn_program *p = compile(&cases[i], NN_TRAIN, &m);
         for (int j = 0; j < m->param_count; j++)
@@ -262,6 +265,72 @@ static void batchnorm_takes_in_every_addition_and_activation_of_a_resnet(void **
         nn_program_free(&p);
         nn_model_free(&m);
     }
+}
+
+/* Nine blocks have four branches and two have three, whose gradients are added; where a branch forks, BatchNorm takes both
+ * gradients. Every activation is part of a BatchNorm. */
+static void inceptions_branches_meet_in_one_concatenation_per_block(void **state)
+{
+    (void)state;
+    for (int i = 0; i < CASES; i++) {
+        if (strcmp(cases[i].options.name, "inception_v3") != 0) continue;
+        nn_model *m = NULL;
+        nn_program *p = compile(&cases[i], NN_TRAIN, &m);
+        assert_int_equal(count_kind(p, OP_concat_forward), 11);
+        assert_int_equal(count_kind(p, OP_concat_backward), 11);
+        assert_int_equal(count_kind(p, OP_add), 9 * 3 + 2 * 2);
+        assert_int_equal(count_kind(p, OP_activation_forward) + count_kind(p, OP_activation_backward), 0);
+        nn_program_free(&p);
+        nn_model_free(&m);
+    }
+}
+
+/* x | conv(x) | pool(x): samples get no gradient, what is read twice gets a sum. */
+static void a_concatenation_cuts_the_gradient_for_all_but_samples(void **state)
+{
+    (void)state;
+    nn_model *m = NULL;
+    nn_program *p = NULL;
+    nn_program_config config = {.batch = 3, .mode = NN_TRAIN, .type = DTYPE_F32, .world = 1};
+    assert_int_equal(nn_model_create("branches", &m), STATUS_OK);
+    nn_ref x = nn_input_image(m, 6, 5, 3);
+    nn_ref y = nn_conv2d_window(m, x, "conv", 7, (nn_window){1, 3, 1, 0, 1}, false, nn_init_default());
+    y = nn_concat(m, (const nn_ref[]){x, y, nn_avgpool(m, y, 3, 1, 1)}, 3);
+    y = nn_linear(m, nn_flatten(m, y), "fc", 4, true, nn_init_default());
+    assert_int_equal(nn_model_finish(m, y, NN_LOSS_CROSS_ENTROPY), STATUS_OK);
+    assert_int_equal(nn_program_compile(m, &config, &p), STATUS_OK);
+    int found = 0;
+    for (int i = 0; i < p->op_count; i++) {
+        const nn_op *op = &p->ops[i];
+        if (op->desc.kind != OP_concat_backward) continue;
+        found++;
+        assert_int_equal(op->desc.u.concat.rows, 3 * 6 * 5);
+        assert_int_equal(op->operands[CONCAT_BWD_DX].space, NN_SPACE_NONE);
+        for (int part = 1; part < 3; part++) {
+            const nn_operand *dx = &op->operands[CONCAT_BWD_DX + part];
+            assert_int_equal(dx->space, NN_SPACE_VALUE);
+            assert_int_equal(p->values[dx->index].shape.dims[3], 7);
+        }
+        assert_int_equal(op->operands[CONCAT_BWD_DX + 3].space, NN_SPACE_NONE);
+    }
+    assert_int_equal(found, 1);
+    assert_int_equal(count_kind(p, OP_add), 1);
+    assert_int_equal(count_kind(p, OP_conv2d_backward_data), 0);
+    nn_program_free(&p);
+    nn_model_free(&m);
+}
+
+static void images_of_two_sizes_are_not_concatenated(void **state)
+{
+    (void)state;
+    nn_model *m = NULL;
+    assert_int_equal(nn_model_create("branches", &m), STATUS_OK);
+    nn_ref x = nn_input_image(m, 6, 6, 3);
+    nn_ref y = nn_concat(m, (const nn_ref[]){x, nn_maxpool(m, x, 3, 1, 0)}, 2);
+    assert_int_equal(nn_model_finish(m, y, NN_LOSS_CROSS_ENTROPY), STATUS_CONFIG);
+    assert_string_equal(error_message(), "model branches: a concatenation of images of two sizes");
+    error_clear();
+    nn_model_free(&m);
 }
 
 static void the_input_gets_no_gradient(void **state)
@@ -509,9 +578,12 @@ int main(void)
         cmocka_unit_test(operands_are_read_and_written_within_the_lives_of_their_values),
         cmocka_unit_test(every_parameter_is_needed_once_in_each_pass_and_becomes_ready_once),
         cmocka_unit_test(each_pass_needs_a_parameter_before_its_first_use_and_releases_it_after_its_last),
-        cmocka_unit_test(gradients_of_resnets_become_ready_in_reverse_order_of_registration),
+        cmocka_unit_test(gradients_of_resnets_and_inception_become_ready_in_reverse_order_of_registration),
         cmocka_unit_test(a_tied_table_is_ready_only_behind_its_second_use),
         cmocka_unit_test(batchnorm_takes_in_every_addition_and_activation_of_a_resnet),
+        cmocka_unit_test(inceptions_branches_meet_in_one_concatenation_per_block),
+        cmocka_unit_test(a_concatenation_cuts_the_gradient_for_all_but_samples),
+        cmocka_unit_test(images_of_two_sizes_are_not_concatenated),
         cmocka_unit_test(the_input_gets_no_gradient),
         cmocka_unit_test(evaluation_keeps_less_than_two_thirds_of_the_memory_of_training),
         cmocka_unit_test(a_batch_of_nothing_is_refused),

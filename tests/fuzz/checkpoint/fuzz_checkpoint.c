@@ -15,7 +15,7 @@ static nn_model *batchnorm_model(void)
     nn_model *m = NULL;
     if (nn_model_create("small", &m) != STATUS_OK) abort();
     nn_ref x = nn_input_image(m, 2, 2, 1);
-    x = nn_batchnorm(m, nn_conv2d(m, x, "conv1", 1, 1, 1, 0, false, nn_init_default()), "bn1", false);
+    x = nn_batchnorm(m, nn_conv2d(m, x, "conv1", 1, 1, 1, 0, false, nn_init_default()), "bn1", 1e-5, false);
     x = nn_linear(m, nn_flatten(m, x), "fc", 2, true, nn_init_default());
     if (nn_model_finish(m, x, NN_LOSS_CROSS_ENTROPY) != STATUS_OK) abort();
     return m;

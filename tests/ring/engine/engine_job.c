@@ -18,10 +18,10 @@ static status build(nn_model **out)
     TRY(nn_model_create("job", &m));
     nn_ref x = nn_input_image(m, 8, 8, 3);
     x = nn_conv2d(m, x, "conv1", 16, 3, 1, 1, false, nn_init_default());
-    x = nn_batchnorm(m, x, "bn1", false);
+    x = nn_batchnorm(m, x, "bn1", 1e-5, false);
     x = nn_activation(m, x, ACTIVATION_RELU);
     x = nn_conv2d(m, x, "conv2", 16, 3, 1, 1, true, nn_init_default());
-    x = nn_batchnorm(m, x, "bn2", false);
+    x = nn_batchnorm(m, x, "bn2", 1e-5, false);
     x = nn_global_avgpool(m, x);
     x = nn_linear(m, x, "fc1", 100, true, nn_init_default());
     x = nn_activation(m, x, ACTIVATION_RELU);

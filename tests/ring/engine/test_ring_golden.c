@@ -28,6 +28,7 @@ static const golden_case cases[] = {
     {"resnet18_32_w3_silu", "cpu", "torch-0.4.1-gloo", {"--algorithm=ring"}},
     {"resnet18_32_w2_syncbn_silu", "cpu", "ddp-1.0", {NULL}},
     {"resnet18_32_w2_syncbn", "cpu", "torch-0.4.1", {NULL}},
+    {"inception_v3_107_w2_silu", "cpu", "zero3", {NULL}},
 };
 
 static void run_case(const golden_case *c)
@@ -101,7 +102,8 @@ static void every_policy_agrees_with_every_trajectory_of_several_ranks(void **st
                                         "resnet18_32_w4_silu",
                                         "resnet18_32_w2_syncbn",
                                         "resnet18_32_w2_syncbn_silu",
-                                        "resnet50_96_w2_silu"};
+                                        "resnet50_96_w2_silu",
+                                        "inception_v3_107_w2_silu"};
     run_under_every_policy(files, sizeof files / sizeof files[0], "--algorithm=two-shot");
     run_under_every_policy(files, sizeof files / sizeof files[0], "--algorithm=ring");
 }

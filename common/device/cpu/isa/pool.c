@@ -116,6 +116,8 @@ static void max_backward(const pool_attributes *attributes, void *const *operand
 
 /* ---- average ---------------------------------------------------------------------------------- */
 
+/* Padding counts as zeros: windows are divided by r*s. */
+
 /* The sum of a rectangle of pixels of c channels whose rows are `stride` apart. */
 ALWAYS_INLINE vf pixel_sum(const float *x, int64_t rows, int64_t columns, int64_t stride, int64_t c,
                            int64_t count)
@@ -133,12 +135,16 @@ static void average_forward(const pool_attributes *a, void *const *operands, int
     float divisor = (float)(a->r * a->s);
     for (int64_t row = first; row < end; row++) {
         int64_t image = row / a->p, p = row % a->p, c = a->c;
+        range rows = window(p, a->stride, a->pad, a->r, a->h);
+        int64_t top = image * a->h + p * a->stride - a->pad + rows.first;
         for (int64_t q = 0; q < a->q; q++) {
-            const float *corner = x + ((image * a->h + p * a->stride) * a->w + q * a->stride) * c;
+            range columns = window(q, a->stride, a->pad, a->s, a->w);
+            const float *corner = x + (top * a->w + q * a->stride - a->pad + columns.first) * c;
             float *out = y + (row * a->q + q) * c;
-            for (int64_t j = 0; j < c; j += VF)
-                vf_store_some(out + j, pixel_sum(corner + j, a->r, a->s, a->w * c, c, c - j) / divisor,
-                              c - j);
+            for (int64_t j = 0; j < c; j += VF) {
+                vf sum = pixel_sum(corner + j, rows.end - rows.first, columns.end - columns.first, a->w * c, c, c - j);
+                vf_store_some(out + j, sum / divisor, c - j);
+            }
         }
     }
 }
@@ -150,9 +156,9 @@ static void average_backward(const pool_attributes *a, void *const *operands, in
     float divisor = (float)(a->r * a->s);
     for (int64_t row = first; row < end; row++) {
         int64_t image = row / a->h, h = row % a->h, c = a->c;
-        range ps = windows_over(h, a->stride, 0, a->r, a->p);
+        range ps = windows_over(h, a->stride, a->pad, a->r, a->p);
         for (int64_t w = 0; w < a->w; w++) {
-            range qs = windows_over(w, a->stride, 0, a->s, a->q);
+            range qs = windows_over(w, a->stride, a->pad, a->s, a->q);
             const float *corner = dy + ((image * a->p + ps.first) * a->q + qs.first) * c;
             float *out = dx + (row * a->w + w) * c;
             for (int64_t j = 0; j < c; j += VF) {

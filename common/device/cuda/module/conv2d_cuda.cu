@@ -41,7 +41,7 @@ template <typename T> struct windows {
     {
         int64_t c = position % a.c, s = position / a.c % a.s, r = position / (a.c * a.s);
         int64_t q = pixel % a.q, p = pixel / a.q % a.p, n = pixel / (a.q * a.p);
-        int64_t h = p * a.stride + r - a.pad, w = q * a.stride + s - a.pad;
+        int64_t h = p * a.stride + r - a.pad_h, w = q * a.stride + s - a.pad_w;
         return h < 0 || h >= a.h || w < 0 || w >= a.w ? 0 : load(x + ((n * a.h + h) * a.w + w) * a.c + c);
     }
 };
@@ -55,7 +55,7 @@ template <typename T> struct covering_windows {
     {
         int64_t k = position % a.k, s = position / a.k % a.s, r = position / (a.k * a.s);
         int64_t w = pixel % a.w, h = pixel / a.w % a.h, n = pixel / (a.w * a.h);
-        int64_t p = h + a.pad - r, q = w + a.pad - s;
+        int64_t p = h + a.pad_h - r, q = w + a.pad_w - s;
         if (p < 0 || q < 0 || p % a.stride || q % a.stride) return 0;
         p /= a.stride;
         q /= a.stride;

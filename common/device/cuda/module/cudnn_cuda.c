@@ -74,7 +74,7 @@ static status describe(cudnn_conv *p)
                     "cudnnSetFilter4dDescriptor"));
     TRY(cudnn_check(d, t->conv_create(&p->conv), "cudnnCreateConvolutionDescriptor"));
     TRY(cudnn_check(d,
-                    t->conv_set(p->conv, (int)a->pad, (int)a->pad, (int)a->stride, (int)a->stride, 1, 1,
+                    t->conv_set(p->conv, (int)a->pad_h, (int)a->pad_w, (int)a->stride, (int)a->stride, 1, 1,
                                 CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT),
                     "cudnnSetConvolution2dDescriptor"));
     return cudnn_check(d, t->conv_set_math(p->conv, p->math), "cudnnSetConvolutionMathType");

@@ -115,7 +115,7 @@ void cudnn_graph_convolution(cudnn_graph *g, op_kind kind, const conv2d_attribut
                 CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA};
     __typeof__(&forward) names = kind == OP_conv2d_forward ? &forward : kind == OP_conv2d_backward_data ? &data : &filter;
     cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
-    int64_t spatial = 2, pads[2] = {a->pad, a->pad}, strides[2] = {a->stride, a->stride}, dilations[2] = {1, 1};
+    int64_t spatial = 2, pads[2] = {a->pad_h, a->pad_w}, strides[2] = {a->stride, a->stride}, dilations[2] = {1, 1};
     float one = 1, zero = 0;
     cudnnBackendDescriptor_t conv = make(g, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
     set_type(g, conv, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_DATA_FLOAT);

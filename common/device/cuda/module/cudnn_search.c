@@ -118,13 +118,13 @@ static status time_all(const cudnn_conv *p, const cudnn_choice *list, int count,
 typedef struct timed_key {
     op_kind kind;
     dtype type;
-    int64_t of[9];
+    int64_t of[10];
 } timed_key;
 
 static timed_key key_of(const cudnn_conv *p)
 {
     const conv2d_attributes *a = &p->shape;
-    return (timed_key){p->kind, p->type, {a->n, a->h, a->w, a->c, a->k, a->r, a->s, a->stride, a->pad}};
+    return (timed_key){p->kind, p->type, {a->n, a->h, a->w, a->c, a->k, a->r, a->s, a->stride, a->pad_h, a->pad_w}};
 }
 
 /* ---- plans of the convolution as a graph ------------------------------------------------------- */

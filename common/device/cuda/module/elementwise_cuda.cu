@@ -1,4 +1,4 @@
-/* Activations and sums of tensors, element by element. */
+/* Activations, sums and concatenations of tensors, element by element. */
 #include "common/device/cuda/module/kernel.cuh"
 
 template <typename T> struct activation_rule {
@@ -41,6 +41,40 @@ template <typename T> struct add_rule {
     }
 };
 
+/* Element i is of the concatenated tensor. */
+template <bool FORWARD, typename T> struct concat_rule {
+    concat_attributes a;
+    int64_t whole; /* channels of all parts */
+    T *all, *parts[CONCAT_MOST];
+    template <int V> __device__ void at(int64_t i) const
+    {
+        int64_t row = i / whole, c = i - row * whole;
+        int part = 0;
+        while (c >= a.c[part]) c -= a.c[part++];
+        if (!parts[part]) return;
+        T *at = parts[part] + row * a.c[part] + c;
+        *reinterpret_cast<pack<T, V> *>(FORWARD ? all + i : at) = take_pack<V>(FORWARD ? at : all + i);
+    }
+};
+
+/* Packs fit where they fit the channels of each part: a pack has a power of two elements. */
+template <typename T>
+static status concat(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *)
+{
+    const concat_attributes *a = &k->base.op.u.concat;
+    concat_rule<true, T> forward = {*a, 0, (T *)o[CONCAT_FWD_Y], {}};
+    int64_t bits = 0;
+    for (int i = 0; i < CONCAT_MOST; i++) {
+        forward.whole += a->c[i];
+        forward.parts[i] = (T *)o[CONCAT_FWD_X + i];
+        bits |= a->c[i];
+    }
+    if (k->base.op.kind == OP_concat_forward) return over_packs<T>(k, s, o, bits, a->rows * forward.whole, forward);
+    concat_rule<false, T> backward = {*a, forward.whole, forward.all, {}};
+    for (int i = 0; i < CONCAT_MOST; i++) backward.parts[i] = forward.parts[i];
+    return over_packs<T>(k, s, o, bits, a->rows * forward.whole, backward);
+}
+
 template <typename T>
 static status run(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *)
 {
@@ -64,4 +98,6 @@ extern "C" {
 const cuda_kernel_entry cuda_activation_forward = {nullptr, BY_STORAGE(run), nullptr};
 const cuda_kernel_entry cuda_activation_backward = {nullptr, BY_STORAGE(run), nullptr};
 const cuda_kernel_entry cuda_add = {nullptr, BY_STORAGE(run), nullptr};
+const cuda_kernel_entry cuda_concat_forward = {nullptr, BY_STORAGE(concat), nullptr};
+const cuda_kernel_entry cuda_concat_backward = {nullptr, BY_STORAGE(concat), nullptr};
 }

@@ -58,7 +58,9 @@ template <typename T> struct average_rule {
         float sum[V] = {}, values[V];
         for (int64_t r = 0; r < a.r; r++)
             for (int64_t s = 0; s < a.s; s++) {
-                load_pack<V>(x + ((o.n * a.h + o.y * a.stride + r) * a.w + o.x * a.stride + s) * a.c + o.c, values);
+                int64_t h = o.y * a.stride + r - a.pad, w = o.x * a.stride + s - a.pad;
+                if (h < 0 || h >= a.h || w < 0 || w >= a.w) continue;
+                load_pack<V>(x + ((o.n * a.h + h) * a.w + w) * a.c + o.c, values);
                 for (int v = 0; v < V; v++) sum[v] += values[v];
             }
         for (int v = 0; v < V; v++) sum[v] /= (float)(a.r * a.s);

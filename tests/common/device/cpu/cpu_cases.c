@@ -77,7 +77,7 @@ static void build_direct_convolution(op_case *c)
     case_conv2d(
         c,
         (conv2d_attributes){
-            .n = 4, .h = 14, .w = 14, .c = 32, .k = 48, .r = 3, .s = 3, .stride = 1, .pad = 1, .bias = true},
+            .n = 4, .h = 14, .w = 14, .c = 32, .k = 48, .r = 3, .s = 3, .stride = 1, .pad_h = 1, .pad_w = 1, .bias = true},
         plain);
 }
 
@@ -86,7 +86,7 @@ static void build_filtered_convolution(op_case *c)
     case_conv2d(
         c,
         (conv2d_attributes){
-            .n = 9, .h = 17, .w = 14, .c = 160, .k = 64, .r = 3, .s = 3, .stride = 1, .pad = 1},
+            .n = 9, .h = 17, .w = 14, .c = 160, .k = 64, .r = 3, .s = 3, .stride = 1, .pad_h = 1, .pad_w = 1},
         plain);
 }
 
@@ -94,7 +94,7 @@ static void build_points_convolution(op_case *c)
 {
     case_conv2d(
         c,
-        (conv2d_attributes){.n = 16, .h = 4, .w = 4, .c = 64, .k = 96, .r = 3, .s = 3, .stride = 2, .pad = 1},
+        (conv2d_attributes){.n = 16, .h = 4, .w = 4, .c = 64, .k = 96, .r = 3, .s = 3, .stride = 2, .pad_h = 1, .pad_w = 1},
         plain);
 }
 

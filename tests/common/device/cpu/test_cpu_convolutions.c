@@ -14,40 +14,48 @@
 #include <cmocka.h>
 
 static const conv2d_attributes shapes[] = {
-    /* n h w c k r s stride pad p q bias */
-    {2, 9, 7, 16, 32, 1, 1, 1, 0, 0, 0, false},   /* GEMM */
-    {2, 9, 7, 5, 10, 1, 1, 2, 0, 0, 0, true},     /* with pixels between */
-    {3, 8, 8, 24, 120, 1, 1, 3, 0, 0, 0, false},  /* pixels at the edge that no output meets */
-    {40, 7, 7, 6, 84, 1, 1, 1, 0, 0, 0, false},   /* */
-    {2, 5, 5, 3, 4, 1, 1, 1, 1, 0, 0, false},     /* a padded 1x1 kernel */
-    {5, 1, 1, 32, 48, 3, 3, 1, 1, 0, 0, false},   /* points: one tap of nine */
-    {33, 2, 2, 64, 64, 3, 3, 1, 1, 0, 0, false},  /* */
-    {20, 2, 2, 160, 96, 3, 3, 1, 1, 0, 0, false}, /* */
-    {4, 2, 2, 16, 32, 3, 3, 2, 1, 0, 0, true},    /* */
-    {3, 4, 4, 10, 12, 3, 3, 1, 1, 0, 0, false},   /* */
-    {2, 4, 4, 16, 20, 3, 3, 2, 1, 0, 0, false},   /* */
-    {2, 8, 8, 8, 16, 3, 3, 2, 1, 0, 0, true},     /* */
-    {2, 3, 5, 3, 7, 2, 4, 1, 0, 0, 0, false},     /* */
-    {1, 5, 5, 4, 6, 5, 5, 1, 0, 0, 0, false},     /* */
-    {2, 2, 2, 3, 5, 3, 3, 3, 2, 0, 0, true},      /* outputs that meet no pixel */
-    {1, 6, 6, 3, 5, 2, 2, 4, 0, 0, 0, false},     /* pixels that meet no tap */
-    {2, 10, 9, 32, 48, 3, 3, 1, 1, 0, 0, false},  /* oneDNN, channels in blocks */
-    {1, 12, 12, 64, 16, 3, 3, 2, 1, 0, 0, true},  /* */
-    {2, 14, 14, 48, 64, 5, 5, 1, 2, 0, 0, false}, /* */
-    {2, 8, 7, 8, 24, 3, 3, 1, 1, 0, 0, false},    /* blocks of 8, not of 16 */
-    {2, 20, 18, 3, 64, 7, 7, 2, 3, 0, 0, false},  /* oneDNN, odd channels */
-    {2, 12, 12, 1, 6, 5, 5, 1, 2, 0, 0, true},    /* */
-    {1, 14, 14, 6, 16, 5, 5, 1, 0, 0, 0, true},   /* */
-    {1, 9, 9, 10, 84, 3, 3, 1, 1, 0, 0, false},   /* */
-    {1, 9, 11, 120, 3, 3, 1, 1, 1, 0, 0, false},  /* */
-    {2, 10, 9, 32, 64, 3, 3, 1, 1, 0, 0, false},  /* filtered; tiles over the edge */
-    {1, 8, 16, 64, 32, 3, 3, 1, 1, 0, 0, true},   /* whole tiles */
-    {5, 4, 4, 32, 64, 3, 3, 1, 1, 0, 0, false},   /* */
-    {2, 5, 5, 32, 32, 3, 3, 1, 1, 0, 0, false},   /* too little of its tiles is used */
-    {3, 7, 7, 96, 32, 3, 3, 1, 1, 0, 0, false},   /* more channels than are summed at a time */
-    {1, 10, 11, 32, 32, 3, 3, 1, 0, 0, 0, true},  /* without padding */
-    {2, 6, 5, 32, 96, 3, 3, 1, 2, 0, 0, false},   /* with more */
-    {3, 16, 16, 160, 32, 3, 3, 1, 1, 0, 0, false}, /* several blocks of tiles */
+    /* n h w c k r s stride pad_h pad_w p q bias */
+    {2, 9, 7, 16, 32, 1, 1, 1, 0, 0, 0, 0, false},   /* GEMM */
+    {2, 9, 7, 5, 10, 1, 1, 2, 0, 0, 0, 0, true},     /* with pixels between */
+    {3, 8, 8, 24, 120, 1, 1, 3, 0, 0, 0, 0, false},  /* pixels at the edge that no output meets */
+    {40, 7, 7, 6, 84, 1, 1, 1, 0, 0, 0, 0, false},   /* */
+    {2, 5, 5, 3, 4, 1, 1, 1, 1, 1, 0, 0, false},     /* a padded 1x1 kernel */
+    {5, 1, 1, 32, 48, 3, 3, 1, 1, 1, 0, 0, false},   /* points: one tap of nine */
+    {33, 2, 2, 64, 64, 3, 3, 1, 1, 1, 0, 0, false},  /* */
+    {20, 2, 2, 160, 96, 3, 3, 1, 1, 1, 0, 0, false}, /* */
+    {4, 2, 2, 16, 32, 3, 3, 2, 1, 1, 0, 0, true},    /* */
+    {3, 4, 4, 10, 12, 3, 3, 1, 1, 1, 0, 0, false},   /* */
+    {2, 4, 4, 16, 20, 3, 3, 2, 1, 1, 0, 0, false},   /* */
+    {2, 8, 8, 8, 16, 3, 3, 2, 1, 1, 0, 0, true},     /* */
+    {2, 3, 5, 3, 7, 2, 4, 1, 0, 0, 0, 0, false},     /* */
+    {1, 5, 5, 4, 6, 5, 5, 1, 0, 0, 0, 0, false},     /* */
+    {2, 2, 2, 3, 5, 3, 3, 3, 2, 2, 0, 0, true},      /* outputs that meet no pixel */
+    {1, 6, 6, 3, 5, 2, 2, 4, 0, 0, 0, 0, false},     /* pixels that meet no tap */
+    {2, 10, 9, 32, 48, 3, 3, 1, 1, 1, 0, 0, false},  /* oneDNN, channels in blocks */
+    {1, 12, 12, 64, 16, 3, 3, 2, 1, 1, 0, 0, true},  /* */
+    {2, 14, 14, 48, 64, 5, 5, 1, 2, 2, 0, 0, false}, /* */
+    {2, 8, 7, 8, 24, 3, 3, 1, 1, 1, 0, 0, false},    /* blocks of 8, not of 16 */
+    {2, 20, 18, 3, 64, 7, 7, 2, 3, 3, 0, 0, false},  /* oneDNN, odd channels */
+    {2, 12, 12, 1, 6, 5, 5, 1, 2, 2, 0, 0, true},    /* */
+    {1, 14, 14, 6, 16, 5, 5, 1, 0, 0, 0, 0, true},   /* */
+    {1, 9, 9, 10, 84, 3, 3, 1, 1, 1, 0, 0, false},   /* */
+    {1, 9, 11, 120, 3, 3, 1, 1, 1, 1, 0, 0, false},  /* */
+    {2, 10, 9, 32, 64, 3, 3, 1, 1, 1, 0, 0, false},  /* filtered; tiles over the edge */
+    {1, 8, 16, 64, 32, 3, 3, 1, 1, 1, 0, 0, true},   /* whole tiles */
+    {5, 4, 4, 32, 64, 3, 3, 1, 1, 1, 0, 0, false},   /* */
+    {2, 5, 5, 32, 32, 3, 3, 1, 1, 1, 0, 0, false},   /* too little of its tiles is used */
+    {3, 7, 7, 96, 32, 3, 3, 1, 1, 1, 0, 0, false},   /* more channels than are summed at a time */
+    {1, 10, 11, 32, 32, 3, 3, 1, 0, 0, 0, 0, true},  /* without padding */
+    {2, 6, 5, 32, 96, 3, 3, 1, 2, 2, 0, 0, false},   /* with more */
+    {3, 16, 16, 160, 32, 3, 3, 1, 1, 1, 0, 0, false}, /* several blocks of tiles */
+    {3, 17, 9, 64, 32, 1, 7, 1, 0, 3, 0, 0, false}, /* rectangles: oneDNN */
+    {2, 9, 17, 48, 64, 7, 1, 1, 3, 0, 0, 0, true},  /* */
+    {2, 8, 8, 32, 32, 3, 3, 1, 1, 0, 0, 0, false},  /* padded on two sides: not filtered */
+    {4, 7, 6, 10, 6, 1, 3, 2, 0, 1, 0, 0, false},   /* */
+    {6, 3, 3, 32, 48, 1, 7, 1, 0, 3, 0, 0, false},  /* points: most taps outside */
+    {5, 2, 4, 16, 32, 7, 1, 1, 3, 0, 0, 0, true},   /* */
+    {5, 2, 2, 24, 16, 3, 1, 1, 1, 0, 0, 0, false},  /* */
+    {2, 5, 7, 16, 16, 1, 1, 1, 0, 1, 0, 0, false},  /* a 1x1 kernel with zeros left and right */
 };
 enum { SHAPES = sizeof shapes / sizeof shapes[0], BOUND = 4 };
 
@@ -56,7 +64,7 @@ static const float CLOSE = 1.0f / 16;
 
 static bool is_filtered(const conv2d_attributes *a)
 {
-    return a->r == 3 && a->s == 3 && a->stride == 1 && a->c % 32 == 0 && a->k % 32 == 0;
+    return a->r == 3 && a->s == 3 && a->stride == 1 && a->pad_h == a->pad_w && a->c % 32 == 0 && a->k % 32 == 0;
 }
 
 static void check_result(const conv2d_attributes *a, const char *what, float *found, const float *expected,
@@ -109,7 +117,7 @@ static void visit_products(const conv2d_attributes *a, visit_function visit, voi
     for (int64_t point = 0; point < a->n * a->p * a->q; point++)
         for (int64_t tap = 0; tap < a->r * a->s; tap++) {
             int64_t n = point / (a->p * a->q), p = point / a->q % a->p, q = point % a->q;
-            int64_t h = p * a->stride - a->pad + tap / a->s, w = q * a->stride - a->pad + tap % a->s;
+            int64_t h = p * a->stride - a->pad_h + tap / a->s, w = q * a->stride - a->pad_w + tap % a->s;
             if (h < 0 || h >= a->h || w < 0 || w >= a->w) continue;
             for (int64_t c = 0; c < a->c; c++)
                 for (int64_t k = 0; k < a->k; k++)
@@ -217,8 +225,8 @@ static void a_layout_serves_every_batch_size(void **context)
             op_desc op = {.kind = OP_conv2d_forward, .u.conv2d = shapes[i]};
             conv2d_attributes *a = &op.u.conv2d;
             a->n = j == 0 ? 1 : j == 1 ? 7 : 256;
-            a->p = (a->h + 2 * a->pad - a->r) / a->stride + 1;
-            a->q = (a->w + 2 * a->pad - a->s) / a->stride + 1;
+            a->p = (a->h + 2 * a->pad_h - a->r) / a->stride + 1;
+            a->q = (a->w + 2 * a->pad_w - a->s) / a->stride + 1;
             layouts[j] = cpu_test_layout(d, &op, CONV_FWD_W, shape_4d(a->k, a->c, a->r, a->s));
         }
         assert_memory_equal(&layouts[0], &layouts[1], sizeof layouts[0]);
@@ -234,14 +242,14 @@ int main(void)
     for (int i = 0; i < 2 * SHAPES; i++) {
         conv_test *t = &contexts[i];
         t->a = shapes[i / 2];
-        t->a.p = (t->a.h + 2 * t->a.pad - t->a.r) / t->a.stride + 1;
-        t->a.q = (t->a.w + 2 * t->a.pad - t->a.s) / t->a.stride + 1;
+        t->a.p = (t->a.h + 2 * t->a.pad_h - t->a.r) / t->a.stride + 1;
+        t->a.q = (t->a.w + 2 * t->a.pad_w - t->a.s) / t->a.stride + 1;
         t->threads = i % 2 + 1;
         snprintf(t->name, sizeof t->name,
-                 "a convolution of integers is exact with %d threads: %lldx%lldx%lldx%lld to %lld, kernel %lldx%lld, stride %lld, pad %lld",
+                 "a convolution of integers is exact with %d threads: %lldx%lldx%lldx%lld to %lld, kernel %lldx%lld, stride %lld, pad %lldx%lld",
                  t->threads, (long long)t->a.n, (long long)t->a.h, (long long)t->a.w, (long long)t->a.c,
                  (long long)t->a.k, (long long)t->a.r, (long long)t->a.s, (long long)t->a.stride,
-                 (long long)t->a.pad);
+                 (long long)t->a.pad_h, (long long)t->a.pad_w);
         tests[i] = (struct CMUnitTest){t->name, convolutions_of_whole_numbers_are_exact, NULL, NULL, t};
     }
     tests[2 * SHAPES] = (struct CMUnitTest)cmocka_unit_test(a_layout_serves_every_batch_size);

@@ -52,7 +52,8 @@ static void convolution_weights_round_trip_without_padding(void **context)
                                        .r = r,
                                        .s = r,
                                        .stride = 1,
-                                       .pad = r / 2,
+                                       .pad_h = r / 2,
+                                       .pad_w = r / 2,
                                        .p = h,
                                        .q = h}};
             device_layout layout = cpu_test_layout(d, &op, CONV_FWD_W, shape_4d(k, c, r, r));
@@ -107,7 +108,7 @@ static void a_convolution_refuses_weights_of_another_layout(void **context)
         .kind = OP_conv2d_forward,
         .type = DTYPE_F32,
         .u.conv2d = {
-            .n = 1, .h = 8, .w = 8, .c = 16, .k = 16, .r = 3, .s = 3, .stride = 1, .pad = 1, .p = 8, .q = 8}};
+            .n = 1, .h = 8, .w = 8, .c = 16, .k = 16, .r = 3, .s = 3, .stride = 1, .pad_h = 1, .pad_w = 1, .p = 8, .q = 8}};
     device_kernel *kernel = NULL;
     assert_int_equal(device_prepare(d, &op, NULL, &kernel), STATUS_INTERNAL);
     assert_null(kernel);
