@@ -38,7 +38,7 @@ typedef struct golden_file {
     int64_t steps, parameters;
     uint64_t seed;
     bool global_loss; /* one loss over the targets of all ranks */
-    bool kinks;       /* ReLU next to BatchNorm: in float32 only the first step is held */
+    bool kinks;       /* ReLU or maxima next to BatchNorm: in float32 only the first step is held */
     int losses_per_step;
     double *loss, *loss_error; /* [steps][losses_per_step] */
     golden_tensors gradients, parameters_final, buffers_final;

@@ -132,7 +132,7 @@ typedef struct verification {
     uint64_t token;
     bool shares_buffers, one_loss;
     bool first_holds_all; /* of the averages: rank 0 */
-    bool kinks; /* ReLU next to BatchNorm, in less than float64: only the first step is held */
+    bool kinks; /* ReLU or maxima next to BatchNorm, in less than float64: only the first step is held */
     double *losses;  /* [steps][world] */
     char *gradients; /* an arena of the device's type, on the host: every rank's share of the averages */
     double **buffers; /* [world * buffer_count] */

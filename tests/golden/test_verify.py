@@ -53,12 +53,12 @@ SEVERAL = [name for name in RESNET18 if "_w1" not in name]
        rows(["toy_w4", "wine_mlp_w4"], "reference", *sync(2)) + rows(["toy_w4", "wine_mlp_w4"], "reference", *sync(4)) +
        rows(["wine_mlp_w2", "bert_tiny_w2", "gpt2_tiny_w2"], "reference", *sync(1)) +
        rows(["wine_mlp_w2", "bert_tiny_w2", "gpt2_tiny_w2"], "reference", *sync(2)) +
-       rows(["bert_tiny_w2_global_loss"], "reference", "--mode", "ps") + rows(RESNET18 + ALEXNET + INCEPTION, "cpu") + rows(RESNET18_REFERENCE, "reference"))
+       rows(["bert_tiny_w2_global_loss"], "reference", "--mode", "ps") + rows(RESNET18 + ALEXNET + INCEPTION, "cpu") + rows(RESNET18_REFERENCE + INCEPTION, "reference"))
 def runs_agree_with_pytorch(name, device, words):
     agrees(name, device, words, 120)
 
 
-@long_cases(rows(SEVERAL, "cpu", *sync(1)) + rows(SEVERAL, "cpu", *sync(2)) + rows(RESNET18 + ALEXNET + INCEPTION + LARGE, "reference") + rows(LARGE, "cpu"))
+@long_cases(rows(SEVERAL, "cpu", *sync(1)) + rows(SEVERAL, "cpu", *sync(2)) + rows(RESNET18 + ALEXNET + LARGE, "reference") + rows(LARGE, "cpu"))
 def long_runs_agree_with_pytorch(name, device, words):
     agrees(name, device, words, 1800)
 

@@ -50,6 +50,11 @@ static const conv2d_attributes shapes[] = {
     {3, 16, 16, 160, 32, 3, 3, 1, 1, 1, 0, 0, false}, /* several blocks of tiles */
     {3, 17, 9, 64, 32, 1, 7, 1, 0, 3, 0, 0, false}, /* rectangles: oneDNN */
     {2, 9, 17, 48, 64, 7, 1, 1, 3, 0, 0, 0, true},  /* */
+    {2, 5, 5, 192, 192, 1, 7, 1, 0, 3, 0, 0, false}, /* a kernel wider than the image */
+    {2, 5, 5, 192, 192, 7, 1, 1, 3, 0, 0, 0, false}, /* higher */
+    {1, 17, 17, 128, 192, 1, 7, 1, 0, 3, 0, 0, false}, /* */
+    {1, 17, 17, 192, 192, 7, 1, 1, 3, 0, 0, 0, false}, /* */
+    {1, 8, 8, 384, 384, 1, 3, 1, 0, 1, 0, 0, false}, /* */
     {2, 8, 8, 32, 32, 3, 3, 1, 1, 0, 0, 0, false},  /* padded on two sides: not filtered */
     {4, 7, 6, 10, 6, 1, 3, 2, 0, 1, 0, 0, false},   /* */
     {6, 3, 3, 32, 48, 1, 7, 1, 0, 3, 0, 0, false},  /* points: most taps outside */
