@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RULE_CASES = 300, INTERLEAVINGS = 1000, PER_PROCESS = 250, RESUMES = 6, WITHOUT_LIMIT = 1 << 30 };
+enum { RULE_CASES = 300, INTERLEAVINGS = 1000, PER_PROCESS = 100, RESUMES = 6, WITHOUT_LIMIT = 1 << 30 };
 
 /* ---- the rule ---- */
 

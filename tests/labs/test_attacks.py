@@ -115,6 +115,37 @@ def attacks_by_a_user_who_is_not_root():
                     check_attack(student, code, message)
 
 
+FORGED = """
+#include <unistd.h>
+static void forge(unsigned state)
+{
+    static const int64_t numbers[] = {0, 1, 2, -1, 7, 1091, 1LL << 31, 1LL << 32, -(1LL << 40)}, sizes[] = {0, 0, 4, 48, 4364, -1, 90000};
+    static const unsigned char data[90000];
+    struct { int32_t kind, code; int64_t n, bytes; } m;
+    for (int k = 0; k < 300; k++) {
+        state = state * 1103515245u + 12345u;
+        m.kind = (int)(state >> 16) % 9, m.code = (int)(state >> 20) % 3 - 1;
+        m.n = numbers[(state >> 12) % 9], m.bytes = sizes[(state >> 8) % 7];
+        if (write(3, &m, sizeof m) < 0 || (m.bytes > 0 && write(3, data, (size_t)m.bytes) < 0)) return;
+    }
+}
+"""
+FIRST_LINES = [(5, "    int *pending = calloc"), (6, "    int rc = LAB_OK, *waits"), (7, "    size_t size = (size_t)lab_group_size")]
+
+
+@cases([(lab.name, lab, line) for lab in LABS for number, line in FIRST_LINES if lab.number == number])
+def forged_messages_lose_points_and_the_grader_goes_on(lab, line):
+    with Student(lab) as student:
+        student.solve()
+        expect_equal(lab.solution().count(line), 1, "the line")
+        student.put(lab.solution().replace(line, f"    forge(17);\n{line}").replace("#include <lab.h>", "#include <lab.h>\n" + FORGED))
+        done = student.check()
+        expect_equal(done.returncode, 1, "exit code", done.text)
+        expect(done.parts["compiles"]["score"] == done.parts["compiles"]["max_score"] and done.report["score"] < 100, "scores", done.text)
+        expect(done.parts["why"]["score"] == done.parts["why"]["max_score"], "the questions are scored", done.text)
+        expect_equal(student.left_behind(), [], "left behind")
+
+
 @test
 def neither_code_nor_compiler_can_read_hidden_tests():
     with Student(RING) as student:
