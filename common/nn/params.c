@@ -49,8 +49,10 @@ static status place_tensors(param_set *set, const nn_program *program, const par
     const nn_model *m = set->model;
     int size = dtype_size(set->type);
     set->logical_bytes = m->parameter_elements * size;
+    param_shards_config cut = *shards;
+    cut.real = device_get_info(set->device)->real;
     if (shards->stage != PARAM_SHARD_NONE)
-        TRY(param_shards_open(program, shards, PLAN_ALIGNMENT / size, set->pieces, &set->arena_elements, &set->shards));
+        TRY(param_shards_open(program, &cut, PLAN_ALIGNMENT / size, set->pieces, &set->arena_elements, &set->shards));
     else
         for (int i = 0; i < m->param_count; i++)
             set->pieces[i] = append(&set->arena_elements, m->params[i].elements, size);
@@ -81,7 +83,7 @@ static status allocate_arenas(param_set *set, const param_set_config *config)
     size_t grads = cut_grads ? (size_t)s->gradient_elements * size : arena;
     TRY(allocate(set, LEDGER_PARAMETERS, config->param_kind, cut_params ? shards : arena, &set->params));
     TRY(allocate(set, LEDGER_GATHERED, config->param_kind, gathered, &set->gathered));
-    TRY(allocate(set, LEDGER_GRADIENTS, DEVICE_MEMORY_PRIVATE, cut_grads ? shards : 0, &set->grad_shards));
+    TRY(allocate(set, LEDGER_GRADIENTS, config->grad_kind, cut_grads ? shards : 0, &set->grad_shards));
     return allocate(set, cut_grads ? LEDGER_BUCKETS : LEDGER_GRADIENTS, config->grad_kind, config->gradients ? grads : 0,
                     &set->grads);
 }

@@ -31,21 +31,42 @@ static void number_units(param_shards *s, const nn_model *m)
     }
 }
 
+/* Elements of the chunk that each rank has of a parameter, padding included. */
+static int64_t chunk_of(const param_shards *s, const nn_param *p)
+{
+    int64_t rows = p->shape.rank > 0 ? p->shape.dims[0] : 1;
+    return round_up(rows, s->config.ranks) / s->config.ranks * (p->elements / rows);
+}
+
 static void place_unit(param_shards *s, const nn_model *m, int unit, int line, piece *pieces, int64_t *end)
 {
     param_unit *u = &s->units[unit];
+    int n = s->config.ranks;
     u->whole.offset = *end;
     for (int i = 0; i < m->param_count; i++) {
         if (s->unit_of[i] != unit) continue;
+        int64_t chunk = chunk_of(s, &m->params[i]);
         pieces[i] = (piece){*end, m->params[i].elements};
-        *end += round_up(m->params[i].elements, line);
+        *end += round_up(s->config.rows ? n * chunk : m->params[i].elements, line);
         u->elements += m->params[i].elements;
+        u->shard += chunk;
     }
-    u->whole.count = round_up(*end - u->whole.offset, (int64_t)line * s->config.ranks);
+    u->whole.count = *end - u->whole.offset;
+    if (!s->config.rows) {
+        u->whole.count = round_up(u->whole.count, (int64_t)line * n);
+        u->shard = u->whole.count / n;
+    }
     *end = u->whole.offset + u->whole.count;
-    u->shard = u->whole.count / s->config.ranks;
     u->at = s->elements;
-    s->elements += u->shard;
+    u->reserved = round_up(u->shard, line);
+    s->elements += u->reserved;
+}
+
+static void add_own(param_shards *s, param_unit *u, piece own, int64_t at)
+{
+    s->own[s->piece_count] = own;
+    s->pieces[s->piece_count++] = (piece){at, own.count};
+    u->own += own.count;
 }
 
 /* The parts of a unit's parameters that this rank has. */
@@ -53,19 +74,39 @@ static void list_own(param_shards *s, const nn_model *m, int unit, const piece *
 {
     param_unit *u = &s->units[unit];
     piece shard = param_shard_of(s, unit);
+    int64_t at = u->at;
     u->first = s->piece_count;
     for (int i = 0; i < m->param_count; i++) {
         if (s->unit_of[i] != unit) continue;
+        int64_t chunk = chunk_of(s, &m->params[i]);
+        if (s->config.rows) shard = (piece){pieces[i].offset + s->config.rank * chunk, chunk};
         int64_t begin = pieces[i].offset > shard.offset ? pieces[i].offset : shard.offset;
         int64_t end = pieces[i].offset + pieces[i].count;
         if (end > shard.offset + shard.count) end = shard.offset + shard.count;
-        if (begin >= end) continue;
-        s->own[s->piece_count] = (piece){begin, end - begin};
-        s->pieces[s->piece_count++] = (piece){begin - shard.offset + u->at, end - begin};
-        u->own += end - begin;
+        if (begin < end) add_own(s, u, (piece){begin, end - begin}, at + begin - shard.offset);
+        if (s->config.rows) at += chunk;
     }
     u->count = s->piece_count - u->first;
     s->own_elements += u->own;
+}
+
+/* By rows: a unit as it is sent, the chunks of rank 0, of rank 1, and so on. */
+static status list_sent(param_shards *s, const nn_model *m, const piece *pieces)
+{
+    if (!s->config.rows || !s->config.real) return STATUS_OK;
+    piece *next = s->sent = calloc((size_t)s->config.ranks * (size_t)m->param_count + 1, sizeof *s->sent);
+    if (!s->sent) return no_memory(m);
+    for (int unit = 0; unit < s->unit_count; unit++) {
+        param_unit *u = &s->units[unit];
+        u->sent.pieces = next;
+        for (int r = 0; r < s->config.ranks; r++)
+            for (int i = 0; i < m->param_count; i++) {
+                int64_t chunk = chunk_of(s, &m->params[i]);
+                if (s->unit_of[i] == unit) *next++ = (piece){pieces[i].offset - u->whole.offset + r * chunk, chunk};
+            }
+        u->sent.count = (int)(next - u->sent.pieces);
+    }
+    return STATUS_OK;
 }
 
 /* ---- where whole units are placed -------------------------------------------------------------- */
@@ -143,12 +184,17 @@ static int gradients_until(const param_shards *s, const nn_program *p, int unit,
     return p->op_count - 1;
 }
 
+int64_t param_gradients_place(const param_shards *s, int unit)
+{
+    return s->units[unit].whole.count + (s->config.rows ? s->units[unit].reserved : 0);
+}
+
 static status place_gradients(param_shards *s, const nn_program *p, const unit_span *spans, int size,
                               plan_range *ranges)
 {
     int64_t bytes;
     for (int u = 0; u < s->unit_count; u++)
-        ranges[u] = (plan_range){.bytes = spans[u].first < 0 ? 0 : s->units[u].whole.count * size,
+        ranges[u] = (plan_range){.bytes = spans[u].first < 0 ? 0 : param_gradients_place(s, u) * size,
                                  .first = spans[u].first < 0 ? 0 : spans[u].first,
                                  .last = spans[u].first < 0 ? 0 : gradients_until(s, p, u, spans)};
     TRY(plan_place(ranges, s->unit_count, &bytes));
@@ -212,6 +258,7 @@ status param_shards_open(const nn_program *program, const param_shards_config *c
     *out = NULL;
     if (!s) return no_memory(m);
     s->config = *config;
+    s->config.rows = config->rows && config->ranks > 1;
     status rc = allocate(s, m) ? STATUS_OK : no_memory(m);
     if (rc == STATUS_OK) {
         number_units(s, m);
@@ -220,8 +267,9 @@ status param_shards_open(const nn_program *program, const param_shards_config *c
             place_unit(s, m, u, line, pieces, arena_elements);
             list_own(s, m, u, pieces);
         }
-        rc = plan_places(s, program, line, pieces);
+        rc = list_sent(s, m, pieces);
     }
+    if (rc == STATUS_OK) rc = plan_places(s, program, line, pieces);
     if (rc == STATUS_OK)
         *out = s;
     else
@@ -242,6 +290,7 @@ void param_shards_close(param_shards **pointer)
     free(s->own);
     free(s->pieces);
     free(s->gradients);
+    free(s->sent);
     free(s);
     *pointer = NULL;
 }

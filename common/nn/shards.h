@@ -10,6 +10,10 @@
  *     rank 1 of 2                  |######|             |########|          |####|
  *     arena of shards   |######|########|####|
  *
+ * Cut by rows, as PyTorch's fully_shard does, a unit is not one vector: each parameter is cut on its first dimension, d0,
+ * in n chunks of ceil(d0 / n) rows, of which later ranks may have less or nothing. A shard is this rank's chunks, each padded
+ * to the full size, and a unit is sent as the chunks of rank 0, those of rank 1, and so on.
+ *
  * Where gradients or parameters are cut, whole ones exist only for a while: a plan gives every unit a place
  * in a smaller arena from its first use in a pass, one unit ahead for parameters, to its last, one unit
  * longer for gradients. */
@@ -31,18 +35,23 @@ enum { PARAM_FORWARD, PARAM_BACKWARD, PARAM_PASSES };
 
 typedef struct param_shards_config {
     param_sharding stage;
-    int rank, ranks;
+    int rank, ranks; /* of those among whom the state is cut */
     bool keeps; /* gathered parameters stay from the forward pass to the backward pass */
+    bool rows;  /* each parameter is cut on its first dimension, not the unit's vector; only with PARAM_SHARD_ALL */
+    bool real;  /* there is memory: `sent` is listed */
 } param_shards_config;
 
 /* Offsets and counts are elements. */
 typedef struct param_unit {
     piece whole;                               /* of the arena, padding included */
     int64_t shard;                             /* of each rank's shard, padding included */
+    int64_t reserved;                          /* of it in arenas of shards */
+    piece_list sent;                           /* by rows: the whole as it is sent, from its beginning; else none */
     int64_t at;                                /* of this rank's shard, in arenas of shards */
     int64_t elements, own;                     /* without padding: of the unit, of this rank's shard */
     int first, count;                          /* of `own` and `pieces` below */
-    int64_t gathered[PARAM_PASSES], gradients; /* where the whole unit is placed; -1: not used */
+    int64_t gathered[PARAM_PASSES], gradients; /* where the whole unit is placed; -1: not used. By rows the gradients'
+                                               * place ends with one for their reduced shard */
     int uses[PARAM_PASSES];                    /* how many of its parameters the pass uses */
     int position[PARAM_PASSES];                /* in `order` below */
 } param_unit;
@@ -54,6 +63,7 @@ typedef struct param_shards {
     int *unit_of;  /* [params] */
     piece *own;    /* this rank's parts of parameters, in the arena */
     piece *pieces; /* the same in an arena of shards */
+    piece *sent;   /* by rows: of all units */
     int piece_count;
     int64_t elements, own_elements; /* of an arena of shards; of it without padding */
     int *order[PARAM_PASSES];       /* units in the order in which a pass first uses them */
@@ -68,7 +78,10 @@ status param_shards_open(const nn_program *program, const param_shards_config *c
                          piece *pieces, int64_t *arena_elements, param_shards **out);
 void param_shards_close(param_shards **shards);
 
-/* This rank's shard of a unit, in the arena. */
+/* Elements of the place of a unit's whole gradients. */
+int64_t param_gradients_place(const param_shards *s, int unit);
+
+/* This rank's shard of a unit that is cut as one vector, in the arena. */
 static inline piece param_shard_of(const param_shards *s, int unit)
 {
     const param_unit *u = &s->units[unit];

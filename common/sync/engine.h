@@ -166,8 +166,7 @@ typedef struct sync_requirements {
     int optimizer_ranks;             /* ranks 0 .. optimizer_ranks - 1 update parameters; 0: all may */
     bool each_pass;           /* need() and release() in the forward pass and in the backward pass; else need() in the
                                * forward pass */
-    param_sharding sharding;  /* what of the state is cut among the ranks */
-    bool keeps;               /* gathered parameters that stay from the forward pass to the backward pass */
+    param_shards_config shards; /* what of the state is cut among the ranks, and how; `rank` is the caller's */
     bool updates_in_front;    /* on a staged copy: parameters are updated by the device in front of it */
     const char *unrecorded;   /* why its passes cannot be recorded (sync_recorder); NULL: in device memory they can */
     const char *virtual_only; /* why real devices cannot run it, as an error's text; NULL: they can */

@@ -152,7 +152,7 @@ status sync_staged_open(const sync_context *context, const sync_engine_type *typ
                         const sync_requirements *needs, int threads, sync_engine **out)
 {
     *out = NULL;
-    if (needs->sharding != PARAM_SHARD_NONE)
+    if (needs->shards.stage != PARAM_SHARD_NONE)
         return fail(STATUS_CONFIG, "policy %s: expected --collective nccl with a GPU whose memory the host cannot reach",
                     context->policy);
     if (needs->whole_batch || needs->one_loss)

@@ -27,7 +27,7 @@ typedef struct memory_command {
 
 #define FIELD(name) offsetof(memory_options, name)
 static const option option_list[] = {
-    {"policy", OPTION_TEXT, FIELD(policies), .argument = "LIST", .initial = "dp,sync,ddp,zero1,zero2,zero3",
+    {"policy", OPTION_TEXT, FIELD(policies), .argument = "LIST", .initial = "dp,sync,ddp,zero1,zero2,zero3,fsdp",
      .help = "of both engines, see `harness policies`; with keys: ddp:order=ready,sync"},
     {"json", OPTION_TEXT, FIELD(json), .argument = "FILE",
      .help = "write JSON there; -: to stdout, without the table"},

@@ -108,7 +108,7 @@ static status open_instances(trainer *t)
                             .index = t->data.tensors.index.data};
     for (int i = 0; i < t->programs.slot_count; i++) TRY(nn_instance_bind(t->programs.slots[i].instance, &bindings));
     t->programs.bindings = bindings;
-    return t->needs.sharding == PARAM_SHARD_ALL ? STATUS_OK : nn_instance_bind(t->programs.evaluation.instance, &bindings);
+    return t->needs.shards.stage == PARAM_SHARD_ALL ? STATUS_OK : nn_instance_bind(t->programs.evaluation.instance, &bindings);
 }
 
 static void describe_batch(trainer *t)
@@ -156,7 +156,8 @@ static status open_params(trainer *t)
                                .buffer_kind = t->needs.buffer_kind,
                                .gradients = true,
                                .bf16_copy = true,
-                               .shards = {t->needs.sharding, c->rank, c->world, t->needs.keeps}};
+                               .shards = t->needs.shards};
+    if (config.shards.ranks > 0) config.shards.rank = c->rank % config.shards.ranks;
     TRY(param_set_open(t->device, c->model, t->programs.slots[0].program, &config, &t->params));
     hold_parameters(t);
     if (t->programs.slots[0].program->config.bf16)

@@ -51,6 +51,7 @@ static status read_optimizer(golden_file *f, const json_t *c)
     d.weight_decay = number_or(o, "weight_decay", d.weight_decay);
     d.eps = number_or(o, "eps", d.eps);
     d.nesterov = json_is_true(json_object_get(o, "nesterov"));
+    d.clip_norm = number_or(c, "clip_norm", 0);
     const json_t *betas = json_object_get(o, "betas");
     if (json_array_size(betas) == 2) {
         d.beta1 = json_number_value(json_array_get(betas, 0));

@@ -20,7 +20,6 @@ static status resolve_undivided(const void *options, const char *policy, ring_se
 static status ring_requirements(const void *options, const char *policy, int world, sync_requirements *out)
 {
     ring_settings s;
-    (void)world;
     *out = (sync_requirements){0};
     TRY(resolve_undivided(options, policy, &s));
     /* Sums are written to the gradients in place, except by MPI. */
@@ -44,8 +43,9 @@ static status ring_requirements(const void *options, const char *policy, int wor
         out->reach = SYNC_REACH_HOST;
     }
     if (s.sharding != PARAM_SHARD_NONE) {
-        out->sharding = s.sharding;
-        out->keeps = s.keeps;
+        if (s.group > 0 && world % s.group != 0)
+            return fail(STATUS_CONFIG, "--group: expected a divisor of %d ranks, got %d", world, s.group);
+        out->shards = (param_shards_config){.stage = s.sharding, .ranks = s.group > 0 ? s.group : world, .keeps = s.keeps, .rows = s.rows};
         out->each_pass = s.sharding >= PARAM_SHARD_GRADIENTS;
         out->param_kind = DEVICE_MEMORY_SHARED;
         out->reach = SYNC_REACH_DEVICE;
@@ -141,6 +141,8 @@ static void ring_close(sync_engine *base)
     if (e->agent) sync_agent_close(&e->agent);
     if (e->world && atomic_load_explicit(&e->shared.given_up, memory_order_relaxed))
         collective_abort(e->world, &e->shared.failure);
+    if (e->replicas) collective_group_close(&e->shard_group);
+    collective_group_close(&e->replicas);
     collective_group_close(&e->group);
     collective_close(&e->world);
     collective_group_close(&e->host_group);
@@ -266,6 +268,31 @@ static status open_between_hosts(ring_engine *e, const collective_config *config
     return collective_group_open(e->host_world, "hosts", all, own.world, &e->host_group);
 }
 
+/* Ranks r, r + step, r + 2 step, ... of `count`. */
+static status open_group(ring_engine *e, const char *what, int first, int step, int count, collective_group **out)
+{
+    char name[32];
+    int *ranks = calloc((size_t)count, sizeof *ranks);
+    if (!ranks) return fail(STATUS_SYSTEM, "no memory for the ring engine");
+    for (int i = 0; i < count; i++) ranks[i] = first + i * step;
+    snprintf(name, sizeof name, "%s %d", what, first);
+    status rc = collective_group_open(e->world, name, ranks, count, out);
+    free(ranks);
+    return rc;
+}
+
+/* State is cut among neighbors; ranks that have the same shards are `replicas`. */
+static status open_shard_groups(ring_engine *e)
+{
+    const sync_context *c = &e->base.context;
+    int each = e->settings.group;
+    e->shard_group = e->group;
+    if (each == 0 || each == c->world) return STATUS_OK;
+    status rc = open_group(e, "replicas", c->rank % each, each, c->world / each, &e->replicas);
+    e->shard_group = NULL;
+    return rc == STATUS_OK ? open_group(e, "shards", c->rank - c->rank % each, 1, each, &e->shard_group) : rc;
+}
+
 static status open_collectives(ring_engine *e)
 {
     const sync_context *c = &e->base.context;
@@ -277,6 +304,7 @@ static status open_collectives(ring_engine *e)
     add_window(&c->params->grads, windows, &count);
     if (e->settings.sharding != PARAM_SHARD_NONE) add_window(&c->params->params, windows, &count);
     add_window(&c->params->gathered, windows, &count);
+    if (e->settings.group > 0) add_window(&c->params->grad_shards, windows, &count);
     if (c->params->model->buffer_count > 0) add_window(&c->params->buffers, windows, &count);
     collective_config config = {
         .rank = c->rank,
@@ -300,6 +328,7 @@ static status open_collectives(ring_engine *e)
     };
     status rc = collective_open(e->settings.collective, &config, &e->world);
     if (rc == STATUS_OK) rc = collective_group_open(e->world, "data", all, c->world, &e->group);
+    if (rc == STATUS_OK) rc = open_shard_groups(e);
     if (rc == STATUS_OK && e->stream && e->settings.join != RING_JOIN_NONE) rc = open_between_hosts(e, &config, all);
     free(all);
     return rc;
@@ -351,19 +380,25 @@ const bucket_schedule *ring_buckets(const sync_engine *base)
     return &((const ring_engine *)base)->schedule;
 }
 
-/* 2(n-1)/n of the bytes through every rank's adapter, in 2(n-1) steps around a ring, in two otherwise; half of it where
- * gradients are reduce-scattered. */
+/* (n-1)/n of the bytes through every rank's adapter, in n-1 steps around a ring, in one otherwise: half of an all-reduce. */
+static int64_t half_bound_ns(const ring_engine *e, int n, int64_t bytes)
+{
+    const net_link *link = &e->base.context.link;
+    bool ring = e->settings.algorithm == COLLECTIVE_ALGORITHM_RING;
+    if (n == 1) return 0;
+    if (e->settings.algorithm == COLLECTIVE_ALGORITHM_TUNED)
+        ring = collective_tuning_choose(&e->tuning, n, bytes) == COLLECTIVE_ALGORITHM_RING;
+    return (ring ? n - 1 : 1) * link->latency_ns + net_link_occupied_ns(link, (n - 1) * bytes / n);
+}
+
+/* Gradients that are cut are reduce-scattered, and between groups their shards are all-reduced. */
 int64_t ring_link_bound_ns(const sync_engine *base, int64_t bytes)
 {
     const ring_engine *e = (const ring_engine *)base;
-    const net_link *link = &base->context.link;
-    int n = base->context.world;
-    if (n == 1 || !net_link_is_emulated(link)) return 0;
-    bool ring = e->settings.algorithm == COLLECTIVE_ALGORITHM_RING;
-    if (e->settings.algorithm == COLLECTIVE_ALGORITHM_TUNED)
-        ring = collective_tuning_choose(&e->tuning, n, bytes) == COLLECTIVE_ALGORITHM_RING;
-    int halves = e->settings.sharding != PARAM_SHARD_NONE ? 1 : 2, steps = ring ? halves * (n - 1) : halves;
-    return steps * link->latency_ns + net_link_occupied_ns(link, halves * (n - 1) * bytes / n);
+    int n = base->context.world, each = e->settings.group > 0 ? e->settings.group : n;
+    if (n == 1 || !net_link_is_emulated(&base->context.link)) return 0;
+    if (e->settings.sharding == PARAM_SHARD_NONE) return 2 * half_bound_ns(e, n, bytes);
+    return half_bound_ns(e, each, bytes) + 2 * half_bound_ns(e, n / each, bytes / each);
 }
 
 const sync_engine_type sync_ring = {

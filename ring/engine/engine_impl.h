@@ -44,6 +44,7 @@ _Static_assert(RING_READY_MARK + RING_AHEAD <= DEVICE_MARKS, "a mark for each jo
     X(ACTIVITY, ALL_GATHER, -4) /* which ranks have data */                                                            \
     X(GROUP_SUM, ALL_REDUCE, -5)                                                                                       \
     X(SCATTER, REDUCE_SCATTER, 0) /* a bucket, where state is cut among the ranks: a unit's gradients */               \
+    X(NORM, ALL_REDUCE, -5)       /* the squared norm of gradients, over the ranks that have shards of them */         \
     X(GATHER, ALL_GATHER, -6)     /* a unit's parameters */
 
 #define RING_JOB_ENUM(name, operation, tag) RING_JOB_##name,
@@ -127,7 +128,7 @@ typedef struct ring_job {
     ring_job_kind kind;
     int index;    /* bucket, root, or count of a group sum */
     int64_t step; /* of a bucket */
-    int phase;    /* of a bucket with a hook that is all-reduced more than once */
+    int phase;    /* of a bucket that takes more than one call */
     uint64_t ticket;
     ring_job_times times;
     collective_ticket call;
@@ -222,7 +223,9 @@ struct ring_engine {
     device_stream *stream; /* GPUs: of the collectives, which are NCCL's; else NULL */
     sync_agent *agent;     /* NULL with NCCL */
     collective_world *world; /* the agent's; with NCCL the compute thread's */
-    collective_group *group;
+    collective_group *group;       /* all ranks */
+    collective_group *shard_group; /* those among whom state is cut: `group`, or its neighbors in it */
+    collective_group *replicas;    /* those with the same shards; NULL: none */
     collective_world *host_world; /* NCCL with --join: between the hosts */
     collective_group *host_group;
     ring_memory memory;
@@ -280,6 +283,9 @@ status ring_compare_handshakes(const ring_engine *e, const sync_blob *handshakes
 /* From rank 0's handshake, where the collectives are NCCL's. */
 status ring_take_bootstrap(ring_engine *e, const sync_blob *first);
 
+/* Between groups of ranks that have shards, the reduced shard of a bucket is averaged. */
+collective_call ring_replicas_call(const ring_engine *e, int bucket);
+
 /* ring_enqueue.c: jobs with NCCL. */
 /* Makes calls of all sizes that steps make once, and waits for them: where NCCL connects for one, it does so now. */
 status ring_warm_up(ring_engine *e);
@@ -312,6 +318,10 @@ bool ring_has_buffers(const ring_engine *e);
 /* A job as a call of the collectives. */
 rank_operation ring_operation_of(ring_job_kind kind); /* in the status table and the trace */
 bool ring_is_compressed(const ring_engine *e, const ring_job *job);
+/* Calls that the job makes, one after another. */
+int ring_phases(const ring_engine *e, const ring_job *job);
+/* The ranks that make the job's present call. */
+collective_group *ring_group_of(const ring_engine *e, const ring_job *job);
 collective_call ring_bucket_call(const ring_engine *e, int bucket);
 status ring_call_of(ring_engine *e, const ring_job *job, collective_call *out);
 

@@ -27,16 +27,16 @@ static status make_room(ring_engine *e, uint64_t ticket)
 
 static status enqueue_phases(ring_engine *e, ring_job *job)
 {
-    int phases = ring_is_compressed(e, job) ? 2 : 1;
+    int phases = ring_phases(e, job);
     e->compute.enqueued[job->ticket % RING_AHEAD].kind = job->kind;
     for (job->phase = 0; job->phase < phases; job->phase++) {
         collective_call call;
         collective_ticket ticket;
         TRY(ring_call_of(e, job, &call));
-        TRY(collective_enqueue(e->group, &call, e->stream, &ticket));
+        TRY(collective_enqueue(ring_group_of(e, job), &call, e->stream, &ticket));
         if (job->phase == 0) e->compute.enqueued[job->ticket % RING_AHEAD].first = ticket;
     }
-    return phases == 2 ? ring_powersgd_finish(e, job->index) : STATUS_OK;
+    return ring_is_compressed(e, job) ? ring_powersgd_finish(e, job->index) : STATUS_OK;
 }
 
 /* The marks differ from step to step, and an abort of NCCL waits for recorded calls: none of this is part of a recorded pass;
@@ -86,16 +86,24 @@ bool ring_enqueued_done(ring_engine *e, uint64_t ticket)
 
 /* ---- warm-up ---------------------------------------------------------------------------------- */
 
-static status warm_up_call(ring_engine *e, collective_call call)
+static status warm_up_in(ring_engine *e, collective_group *group, collective_call call)
 {
     collective_ticket ticket;
-    return call.count > 0 ? collective_enqueue(e->group, &call, e->stream, &ticket) : STATUS_OK;
+    return call.count > 0 ? collective_enqueue(group, &call, e->stream, &ticket) : STATUS_OK;
+}
+
+static status warm_up_call(ring_engine *e, collective_call call)
+{
+    return warm_up_in(e, e->group, call);
 }
 
 /* PowerSGD keeps its factors from step to step: other memory stands in for them. */
 static status warm_up_bucket(ring_engine *e, int k)
 {
-    if (e->settings.sharding) return warm_up_call(e, ring_scatter_call(e, k));
+    if (e->settings.sharding) {
+        TRY(warm_up_in(e, e->shard_group, ring_scatter_call(e, k)));
+        return e->replicas ? warm_up_in(e, e->replicas, ring_replicas_call(e, k)) : STATUS_OK;
+    }
     TRY(warm_up_call(e, ring_bucket_call(e, k)));
     if (e->settings.hook != RING_HOOK_POWERSGD) return STATUS_OK;
     const ring_factors *f = &e->powersgd.factors[k];

@@ -224,6 +224,25 @@ bool ring_is_compressed(const ring_engine *e, const ring_job *job)
     return job->kind == RING_JOB_BUCKET && ring_powersgd_active(e, job->step);
 }
 
+int ring_phases(const ring_engine *e, const ring_job *job)
+{
+    return ring_is_compressed(e, job) || (job->kind == RING_JOB_SCATTER && e->replicas) ? 2 : 1;
+}
+
+collective_group *ring_group_of(const ring_engine *e, const ring_job *job)
+{
+    if (job->kind == RING_JOB_SCATTER && job->phase > 0) return e->replicas;
+    bool of_shards = job->kind == RING_JOB_SCATTER || job->kind == RING_JOB_GATHER || job->kind == RING_JOB_NORM;
+    return of_shards ? e->shard_group : e->group;
+}
+
+/* Of a member of the group that makes the job's first call; -1 stays. */
+static int rank_of_member(const ring_engine *e, const ring_job *job, int member)
+{
+    if (member < 0 || ring_group_of(e, job) == e->group) return member;
+    return e->base.context.rank - e->base.context.rank % e->settings.group + member;
+}
+
 static collective_call plain_call(const ring_engine *e, const ring_job *job)
 {
     const sync_context *c = &e->base.context;
@@ -234,7 +253,7 @@ static collective_call plain_call(const ring_engine *e, const ring_job *job)
     case RING_JOB_BUCKET:
         return ring_bucket_call(e, job->index);
     case RING_JOB_SCATTER:
-        return ring_scatter_call(e, job->index);
+        return job->phase > 0 ? ring_replicas_call(e, job->index) : ring_scatter_call(e, job->index);
     case RING_JOB_PARAMETERS:
         call = arena_broadcast(set->type, set->params.data, set->pieces, set->model->param_count);
         break;
@@ -250,6 +269,7 @@ static collective_call plain_call(const ring_engine *e, const ring_job *job)
         call.in.base = m->activity + c->rank;
         break;
     case RING_JOB_GROUP_SUM:
+    case RING_JOB_NORM:
         call = in_place(COLLECTIVE_ALL_REDUCE, DTYPE_F64, job->index, m->group);
         break;
     case RING_JOB_GATHER:
@@ -300,7 +320,7 @@ static status begin_job(ring_engine *e, sync_event event, int64_t now_ns)
         ring_hooks[e->settings.hook].compress(e->wire, ring_bucket_data(e, job->index),
                                               e->schedule.buckets[job->index].elements);
     TRY(ring_call_of(e, job, &call));
-    TRY(collective_post(e->group, &call, &job->call));
+    TRY(collective_post(ring_group_of(e, job), &call, &job->call));
     e->agent_state.tail++;
     if (e->agent_state.tail == e->agent_state.head + 1) show(e, now_ns);
     return STATUS_OK;
@@ -324,18 +344,18 @@ static void end_job(ring_engine *e, const ring_job *job, int64_t now_ns)
 static status advance_job(ring_engine *e, int64_t now_ns)
 {
     ring_job *job = &e->agent_state.in_flight[e->agent_state.head % RING_IN_FLIGHT];
-    collective_times times = collective_get_times(e->group, job->call);
+    collective_times times = collective_get_times(ring_group_of(e, job), job->call);
     if (job->phase == 0) {
         job->times.started_ns = times.started_ns;
-        job->times.last_rank = times.last_rank;
+        job->times.last_rank = rank_of_member(e, job, times.last_rank);
         job->times.began_ns = times.began_ns;
     }
     job->times.finished_ns = times.finished_ns;
-    if (ring_is_compressed(e, job) && job->phase == 0) {
-        job->phase = 1;
+    if (job->phase + 1 < ring_phases(e, job)) {
+        job->phase++;
         collective_call call;
         TRY(ring_call_of(e, job, &call));
-        return collective_post(e->group, &call, &job->call);
+        return collective_post(ring_group_of(e, job), &call, &job->call);
     }
     if (ring_is_compressed(e, job)) TRY(ring_powersgd_finish(e, job->index));
     end_job(e, job, now_ns);
@@ -361,9 +381,9 @@ static status progress(void *context, int64_t now_ns, int64_t *deadline_ns, bool
         return error_adopt(&e->shared.failure);
     }
     TRY(collective_progress(e->world, now_ns, deadline_ns, worked));
-    while (e->agent_state.head != e->agent_state.tail &&
-           collective_done(e->group,
-                           e->agent_state.in_flight[e->agent_state.head % RING_IN_FLIGHT].call)) {
+    while (e->agent_state.head != e->agent_state.tail) {
+        const ring_job *job = &e->agent_state.in_flight[e->agent_state.head % RING_IN_FLIGHT];
+        if (!collective_done(ring_group_of(e, job), job->call)) break;
         *worked = true;
         TRY(advance_job(e, now_ns));
     }

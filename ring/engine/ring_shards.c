@@ -1,4 +1,4 @@
-/* Sharded state: zero1, zero2, zero3. Gradients of a unit are reduce-scattered when all are ready (they are
+/* Sharded state: zero1, zero2, zero3, fsdp. Gradients of a unit are reduce-scattered when all are ready (they are
  * its bucket), each rank updates its shards, and parameters are all-gathered: after the update, or, where
  * they are cut themselves, before each pass uses them, one unit ahead:
  *
@@ -83,26 +83,60 @@ static char *gradients_of(const ring_engine *e, int unit)
     return element(e, &set_of(e)->grads, cut ? u->gradients : u->whole.offset);
 }
 
+/* Where this rank's part of a unit's gradients is reduced to, in their place. */
+static char *reduced_part(const ring_engine *e, int unit)
+{
+    const param_shards *s = shards_of(e);
+    const param_unit *u = &s->units[unit];
+    return gradients_of(e, unit) + (s->config.rows ? u->whole.count : s->config.rank * u->shard) * size_of(e);
+}
+
 /* The first micro-batch of a step writes the shard; later ones are added to it. */
 static bool scatters_to_shard(const ring_engine *e)
 {
     return e->settings.sharding >= PARAM_SHARD_GRADIENTS && !e->shards.accumulates;
 }
 
+static int unit_of_bucket(const ring_engine *e, int k)
+{
+    return shards_of(e)->unit_of[e->schedule.tensors[e->schedule.buckets[k].first]];
+}
+
+static char *reduced_shard(const ring_engine *e, int unit)
+{
+    return scatters_to_shard(e) ? element(e, &set_of(e)->grad_shards, shards_of(e)->units[unit].at) : reduced_part(e, unit);
+}
+
+static reduce_op op_of(const ring_engine *e)
+{
+    return ring_means_in_flight(e) ? REDUCE_MEAN : REDUCE_SUM;
+}
+
+collective_call ring_replicas_call(const ring_engine *e, int k)
+{
+    int unit = unit_of_bucket(e, k);
+    collective_buffer shard = {.base = reduced_shard(e, unit)};
+    return (collective_call){.kind = COLLECTIVE_ALL_REDUCE,
+                             .op = op_of(e),
+                             .type = set_of(e)->type,
+                             .tag = k,
+                             .count = shards_of(e)->units[unit].shard,
+                             .in = shard,
+                             .out = shard};
+}
+
 collective_call ring_scatter_call(const ring_engine *e, int k)
 {
     const param_shards *s = shards_of(e);
-    int unit = s->unit_of[e->schedule.tensors[e->schedule.buckets[k].first]];
+    int unit = unit_of_bucket(e, k);
     const param_unit *u = &s->units[unit];
-    char *whole = gradients_of(e, unit), *own = whole + s->config.rank * u->shard * size_of(e);
-    if (scatters_to_shard(e)) own = element(e, &set_of(e)->grad_shards, u->at);
     return (collective_call){.kind = COLLECTIVE_REDUCE_SCATTER,
-                             .op = ring_means_in_flight(e) ? REDUCE_MEAN : REDUCE_SUM,
+                             .op = op_of(e),
                              .type = set_of(e)->type,
                              .tag = k,
-                             .count = u->whole.count,
-                             .in = {.base = whole},
-                             .out = {.base = own}};
+                             .count = s->config.ranks * u->shard,
+                             .in = {gradients_of(e, unit), u->sent},
+                             .out = {.base = reduced_shard(e, unit)}};
 }
 
 /* Where a job of kind GATHER puts a unit: its index is that of the unit plus one of these times the number of
@@ -122,9 +156,9 @@ collective_call ring_gather_call(const ring_engine *e, int index)
     char *in = cut ? element(e, &set->params, u->at) : out + s->config.rank * u->shard * size_of(e);
     return (collective_call){.kind = COLLECTIVE_ALL_GATHER,
                              .type = set->type,
-                             .count = u->whole.count,
+                             .count = s->config.ranks * u->shard,
                              .in = {.base = in},
-                             .out = {.base = out}};
+                             .out = {out, u->sent}};
 }
 
 /* ---- parameters ------------------------------------------------------------------------------- */
@@ -140,7 +174,8 @@ static void count_gradients(ring_engine *e, int unit,
                             void (*change)(ledger *l, ledger_class c, int64_t logical, int64_t reserved))
 {
     const param_unit *u = &shards_of(e)->units[unit];
-    change(e->base.context.ledger, LEDGER_BUCKETS, u->elements * size_of(e), u->whole.count * size_of(e));
+    change(e->base.context.ledger, LEDGER_BUCKETS, u->elements * size_of(e),
+           param_gradients_place(shards_of(e), unit) * size_of(e));
 }
 
 /* Posts the all-gather of the unit at `position` of the present pass, unless there is none or it is there. */
@@ -190,9 +225,11 @@ static status await_gather(ring_engine *e, ring_unit *u)
     return STATUS_OK;
 }
 
-static bool overlap(const param_unit *a, const param_unit *b)
+static bool overlap(const param_shards *s, int v, int w)
 {
-    return a->gradients < b->gradients + b->whole.count && b->gradients < a->gradients + a->whole.count;
+    const param_unit *a = &s->units[v], *b = &s->units[w];
+    return a->gradients < b->gradients + param_gradients_place(s, w) &&
+           b->gradients < a->gradients + param_gradients_place(s, v);
 }
 
 /* The place of a unit's gradients is free when those that were there have been reduced. */
@@ -200,7 +237,7 @@ static status free_gradients(ring_engine *e, int unit)
 {
     const param_shards *s = shards_of(e);
     for (int v = 0; v < s->unit_count; v++)
-        while (v != unit && e->shards.units[v].reducing && overlap(&s->units[v], &s->units[unit]))
+        while (v != unit && e->shards.units[v].reducing && overlap(s, v, unit))
             TRY(ring_await_bucket(e));
     return STATUS_OK;
 }
@@ -247,11 +284,6 @@ status ring_release(sync_engine *base, int param)
 
 /* ---- gradients -------------------------------------------------------------------------------- */
 
-static int unit_of_bucket(const ring_engine *e, int k)
-{
-    return shards_of(e)->unit_of[e->schedule.tensors[e->schedule.buckets[k].first]];
-}
-
 void ring_scatter_posted(ring_engine *e, int k)
 {
     e->shards.units[unit_of_bucket(e, k)].reducing = true;
@@ -267,8 +299,7 @@ status ring_scatter_done(ring_engine *e, int k)
     if (scatters_to_shard(e)) return STATUS_OK;
     char *sum = element(e, &set_of(e)->grad_shards, u->at);
     void *operands[OP_MAX_OPERANDS] = {[ADD_A] = sum,
-                                       [ADD_B] = gradients_of(e, unit) +
-                                                 shards_of(e)->config.rank * u->shard * size_of(e),
+                                       [ADD_B] = reduced_part(e, unit),
                                        [ADD_Y] = sum};
     return device_launch(e->base.context.compute, e->shards.units[unit].adder, operands, &(op_scalars){0},
                          NULL);
@@ -362,7 +393,7 @@ status ring_update_shards(ring_engine *e, const sync_step *step)
     }
     e->shards.updating = true;
     if (sync_update_needs_norm(&e->base)) {
-        TRY(ring_run_job(e, RING_JOB_GROUP_SUM, 1));
+        TRY(ring_run_job(e, RING_JOB_NORM, 1));
         TRY(read_norm(e));
         TRY(sync_scale_update(&e->base, step, e->compute.norm_scratch, &scale, &skipped));
     }

@@ -63,8 +63,11 @@ static const option options[] = {
      .help = "a rank without data contributes zeros; the mean is over the world or over the ranks that have "
              "data"},
     {"reshard", OPTION_CHOICE, AT(reshard), .initial = "policy", .choices = yes_no_choices, .level = OPTION_KEY,
-     .help = "zero3: parameters of a unit are dropped after the forward pass and gathered again for the backward "
+     .help = "zero3, fsdp: parameters of a unit are dropped after the forward pass and gathered again for the backward "
              "pass (policy: yes)"},
+    {"group", OPTION_INT, AT(group), .argument = "RANKS", .high = 1024, .level = OPTION_KEY,
+     .help = "zero1, zero2, zero3, fsdp: state is cut among RANKS neighbors, as those of a host, and replicated between such "
+             "groups (0: among all)"},
 };
 
 const option_table ring_option_table = {"Ring engine", options, sizeof options / sizeof options[0]};
@@ -199,11 +202,15 @@ status ring_settings_resolve(const ring_options *o, int divide, const char *poli
         .powersgd_start = o->powersgd_start,
         .join = (ring_join)o->join,
         .sharding = row->sharding,
+        .rows = row->rows,
     };
     if (s->sharding != PARAM_SHARD_NONE) TRY(check_sharded(o));
     if (s->sharding != PARAM_SHARD_ALL && o->reshard != RING_CHOICE_POLICY)
-        return refuse("reshard", "expected --policy zero3, whose parameters are cut");
+        return refuse("reshard", "expected --policy zero3 or fsdp, whose parameters are cut");
     s->keeps = o->reshard == RING_CHOICE_NO;
+    s->group = (int)o->group;
+    if (s->sharding == PARAM_SHARD_NONE && s->group > 0)
+        return refuse("group", "expected a policy that cuts state among ranks, as zero3");
     if (s->sharding != PARAM_SHARD_NONE) s->bucket_view = true;
     if (divide != SHARED_DIVIDE_POLICY) s->divide_before = divide == SHARED_DIVIDE_BEFORE;
     if (o->broadcast_buffers != RING_CHOICE_POLICY)
@@ -273,4 +280,5 @@ void ring_settings_write(const ring_settings *s, text_buffer *out)
     text_append(out, "powersgd_start=%lld\njoin=%s\ncollective=%s\nalgorithm=%s\n", (long long)s->powersgd_start,
                 join_choices[s->join], s->collective, collective_algorithm_names[s->algorithm]);
     if (s->sharding == PARAM_SHARD_ALL) text_append(out, "reshard=%d\n", !s->keeps);
+    if (s->sharding != PARAM_SHARD_NONE) text_append(out, "group=%d\n", s->group);
 }

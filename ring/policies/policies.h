@@ -52,3 +52,7 @@ POLICY("zero3", "ZeRO stage 3, and parameters (Rajbhandari et al., SC 2020)",
        "as zero2; a unit's parameters are all-gathered before each pass uses them, and dropped after it",
        .first = {BUCKETS_UNITS, RING_WHEN_READY}, .divide_before = true, .broadcast_buffers = true,
        .sharding = PARAM_SHARD_ALL)
+POLICY("fsdp", "torch.distributed.fsdp.fully_shard (torch 2.6 and later, FSDP2)",
+       "as zero3; each parameter is cut on its first dimension, in chunks that are padded to one size",
+       .first = {BUCKETS_UNITS, RING_WHEN_READY}, .divide_before = true, .broadcast_buffers = true,
+       .sharding = PARAM_SHARD_ALL, .rows = true)

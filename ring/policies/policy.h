@@ -37,6 +37,7 @@ typedef struct ring_policy {
     bool serial;            /* a bucket is launched when the one before it has been copied back */
     ring_bucket_lifetime lifetime;
     param_sharding sharding; /* what is cut among the ranks; buckets are then units, reduced in place */
+    bool rows;               /* each parameter on its first dimension; else a unit's flat vector */
 } ring_policy;
 
 /* The table, ring/policies/policies.h. */
@@ -77,6 +78,7 @@ typedef struct ring_options {
     int64_t powersgd_rank, powersgd_start;
     int join; /* ring_join */
     int reshard; /* ring_choice */
+    int64_t group; /* 0: all ranks */
 } ring_options;
 
 extern const option_table ring_option_table;
@@ -90,6 +92,8 @@ typedef struct ring_settings {
     double predivide; /* before the sum, where divide_before is false; the rest after it */
     bool bucket_view, find_unused, static_graph;
     param_sharding sharding;
+    int group;  /* ranks among whom state is cut; 0: all. It is replicated between groups */
+    bool rows;  /* as in ring_policy */
     bool keeps; /* gathered parameters stay from the forward pass to the backward pass */
     ring_hook hook;
     bool wire_fp32; /* gradients are sent and summed in float32, float64 ones too */

@@ -146,6 +146,23 @@ static status add_whole(const nccl_group *g, const collective_call *call, device
     return STATUS_OK;
 }
 
+/* Elements [begin, begin + count) of the whole, which may be in pieces, and a part from its base on. */
+static status add_part(const nccl_group *g, const collective_call *call, device_stream *s, nccl_kind kind, int peer,
+                       int64_t begin, int64_t count)
+{
+    bool gather = call->kind == COLLECTIVE_ALL_GATHER;
+    const piece_list *whole = gather ? &call->out.pieces : &call->in.pieces;
+    const piece all = {0, call->count}, *pieces = whole->pieces ? whole->pieces : &all;
+    int64_t at = 0, end = begin + count;
+    for (int i = 0; i < (whole->pieces ? whole->count : 1); at += pieces[i++].count) {
+        int64_t from = at > begin ? at : begin, to = at + pieces[i].count < end ? at + pieces[i].count : end;
+        int64_t in_whole = pieces[i].offset + from - at, in_part = from - begin;
+        if (from < to)
+            TRY(add(g, call, s, kind, peer, to - from, gather ? in_part : in_whole, gather ? in_whole : in_part));
+    }
+    return STATUS_OK;
+}
+
 /* Parts may be of different sizes, so a gather is a broadcast from each rank, a scatter of a reduction a
  * reduction to each. A single part is at its buffer's base. */
 static status add_parts(const nccl_group *g, const collective_call *call, device_stream *s)
@@ -157,10 +174,10 @@ static status add_parts(const nccl_group *g, const collective_call *call, device
                 count = collective_part_count(call->count, n, r);
         switch (call->kind) {
         case COLLECTIVE_ALL_GATHER:
-            TRY(add(g, call, s, NCCL_BROADCAST, r, count, 0, at));
+            TRY(add_part(g, call, s, NCCL_BROADCAST, r, at, count));
             break;
         case COLLECTIVE_REDUCE_SCATTER:
-            TRY(add(g, call, s, NCCL_REDUCE, r, count, at, 0));
+            TRY(add_part(g, call, s, NCCL_REDUCE, r, at, count));
             break;
         case COLLECTIVE_GATHER:
             if (me == call->root) TRY(add(g, call, s, NCCL_RECEIVE, r, count, 0, at));

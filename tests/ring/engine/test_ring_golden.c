@@ -29,6 +29,15 @@ static const golden_case cases[] = {
     {"resnet18_32_w2_syncbn_silu", "cpu", "ddp-1.0", {NULL}},
     {"resnet18_32_w2_syncbn", "cpu", "torch-0.4.1", {NULL}},
     {"inception_v3_107_w2_silu", "cpu", "zero3", {NULL}},
+    {"wine_mlp_w3_fully_shard", "reference", "fsdp", {NULL}},
+    {"wine_mlp_w3_fully_shard", "reference", "zero3", {NULL}},
+    {"wine_mlp_w3_fully_shard", "cpu", "fsdp", {"--algorithm=two-shot"}},
+    {"gpt2_tiny_w2_fully_shard", "reference", "fsdp", {NULL}},
+    {"gpt2_tiny_w2_fully_shard", "reference", "zero3", {NULL}},
+    {"gpt2_tiny_w3_fully_shard", "reference", "fsdp", {NULL}},
+    {"gpt2_tiny_w3_fully_shard", "reference", "zero3", {NULL}},
+    {"gpt2_tiny_w3_fully_shard", "cpu", "fsdp", {NULL}},
+    {"gpt2_tiny_w3_fully_shard", "cpu", "zero3", {NULL}},
 };
 
 static void run_case(const golden_case *c)

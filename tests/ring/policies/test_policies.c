@@ -124,6 +124,7 @@ static const field_case field_cases[] = {
     {"zero1", true, true, false, false, RING_WHEN_READY, RING_WHEN_READY, RING_BUCKETS_PERSIST},
     {"zero2", true, true, false, false, RING_WHEN_READY, RING_WHEN_READY, RING_BUCKETS_PERSIST},
     {"zero3", true, true, false, false, RING_WHEN_READY, RING_WHEN_READY, RING_BUCKETS_PERSIST},
+    {"fsdp", true, true, false, false, RING_WHEN_READY, RING_WHEN_READY, RING_BUCKETS_PERSIST},
 };
 
 static void every_policy_is_in_the_table_with_its_source(void **state)
