@@ -95,29 +95,38 @@ size_t nn_instance_workspace(const nn_instance *instance)
 static char *param_base(const nn_instance *instance, int op, int param)
 {
     const param_set *set = instance->set;
-    bool cut = param_set_sharding(set) == PARAM_SHARD_ALL, whole = instance->program->config.mode == NN_EVALUATE;
+    bool cut = param_set_gathers(set), whole = instance->program->config.mode == NN_EVALUATE;
     int pass = op < instance->program->loss_end ? PARAM_FORWARD : PARAM_BACKWARD;
     const piece *places = cut && whole ? set->pieces : set->placed[pass];
-    char *base = !cut ? set->params.data : whole ? set->whole.data : set->gathered.data;
+    char *base = !cut ? set->params.data : whole ? set->whole.data : param_set_is_mixed(set) ? set->wide.data : set->gathered.data;
     return base + places[param].offset * dtype_size(set->type);
+}
+
+/* Copies of parameters in bfloat16: with mixed precision the parameters themselves. */
+static char *bf16_copy_base(const nn_instance *instance, int op, int param)
+{
+    const param_set *set = instance->set;
+    bool placed = param_set_is_mixed(set) && param_set_sharding(set) == PARAM_SHARD_ALL;
+    int pass = op < instance->program->loss_end ? PARAM_FORWARD : PARAM_BACKWARD;
+    char *base = !param_set_is_mixed(set) ? set->bf16_copy.data : placed ? set->gathered.data : set->params.data;
+    return base + (placed ? set->placed[pass] : set->pieces)[param].offset * dtype_size(DTYPE_BF16);
 }
 
 static void *resolve(const nn_instance *instance, const nn_bindings *bindings, int op, const nn_operand *o)
 {
     const param_set *set = instance->set;
     char *const bases[] = {[NN_SPACE_VALUE] = bindings->memory->activations.data,
-                           [NN_SPACE_BF16_COPY] = set->bf16_copy.data,
-                           [NN_SPACE_GRAD] = set->grads.data,
+                           [NN_SPACE_GRAD] = param_set_is_mixed(set) ? set->wide_grads.data : set->grads.data,
                            [NN_SPACE_BUFFER] = set->buffers.data,
                            [NN_SPACE_INPUT] = bindings->input,
                            [NN_SPACE_TARGET] = bindings->target,
                            [NN_SPACE_INDEX] = bindings->index,
                            [NN_SPACE_LOSS] = bindings->memory->loss.data};
-    int64_t size = dtype_size(o->space == NN_SPACE_BF16_COPY ? DTYPE_BF16 : set->type), offset = o->offset_bytes;
+    int64_t size = dtype_size(set->type), offset = o->offset_bytes;
     if (o->space == NN_SPACE_NONE) return NULL;
     if (o->space == NN_SPACE_PARAM) return param_base(instance, op, o->index) + offset;
+    if (o->space == NN_SPACE_BF16_COPY) return bf16_copy_base(instance, op, o->index) + offset;
     if (o->space == NN_SPACE_VALUE) offset += instance->program->values[o->index].offset;
-    if (o->space == NN_SPACE_BF16_COPY) offset += set->pieces[o->index].offset * size;
     if (o->space == NN_SPACE_GRAD) offset += set->grads_placed[o->index].offset * size;
     if (o->space == NN_SPACE_BUFFER) offset += set->buffer_pieces[o->index].offset * size;
     return bases[o->space] + offset;
@@ -185,7 +194,7 @@ static status copy_weights_to_bf16(const nn_instance *instance, int index)
     const nn_op *op = &instance->program->ops[index];
     const param_set *set = instance->set;
     int64_t elements = 0;
-    if (index >= instance->program->forward_end || set->bf16_copy_current) return STATUS_OK;
+    if (index >= instance->program->forward_end || set->bf16_copy_current || param_set_is_mixed(set)) return STATUS_OK;
     for (int s = 0; s < OP_MAX_OPERANDS; s++)
         if (op->operands[s].space == NN_SPACE_BF16_COPY) elements += set->pieces[op->operands[s].index].count;
     piece all = bf16_copy_range(instance, op);

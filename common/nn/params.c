@@ -56,10 +56,9 @@ static status place_tensors(param_set *set, const nn_program *program, const par
     else
         for (int i = 0; i < m->param_count; i++)
             set->pieces[i] = append(&set->arena_elements, m->params[i].elements, size);
-    bool cut_params = shards->stage == PARAM_SHARD_ALL, cut_grads = shards->stage >= PARAM_SHARD_GRADIENTS;
     for (int pass = 0; pass < PARAM_PASSES; pass++)
-        set->placed[pass] = cut_params ? set->shards->gathered[pass] : set->pieces;
-    set->grads_placed = cut_grads ? set->shards->gradients : set->pieces;
+        set->placed[pass] = param_shards_place_params(shards) ? set->shards->gathered[pass] : set->pieces;
+    set->grads_placed = param_shards_place_gradients(shards) ? set->shards->gradients : set->pieces;
     for (int i = 0; i < m->buffer_count; i++) {
         set->buffer_pieces[i] = append(&set->buffer_elements, m->buffers[i].elements, size);
         set->buffer_bytes += m->buffers[i].elements * size;
@@ -76,8 +75,13 @@ static status allocate(param_set *set, ledger_class class, device_memory_kind ki
 /* Parameters and gradients, or their shards and the places of whole units. */
 static status allocate_arenas(param_set *set, const param_set_config *config)
 {
-    size_t size = (size_t)dtype_size(set->type), arena = (size_t)set->arena_elements * size;
+    size_t size = (size_t)dtype_size(set->sent), wide = (size_t)dtype_size(set->type), arena = (size_t)set->arena_elements * size;
     const param_shards *s = set->shards;
+    if (param_set_is_mixed(set)) {
+        TRY(allocate(set, LEDGER_OPTIMIZER, DEVICE_MEMORY_PRIVATE, (size_t)s->elements * wide, &set->masters));
+        TRY(allocate(set, LEDGER_GATHERED, DEVICE_MEMORY_PRIVATE, (size_t)s->gathered_elements * wide, &set->wide));
+        TRY(allocate(set, LEDGER_BUCKETS, DEVICE_MEMORY_PRIVATE, (size_t)s->gradient_elements * wide, &set->wide_grads));
+    }
     bool cut_params = param_set_sharding(set) == PARAM_SHARD_ALL, cut_grads = param_set_sharding(set) >= PARAM_SHARD_GRADIENTS;
     size_t shards = s ? (size_t)s->elements * size : 0, gathered = cut_params ? (size_t)s->gathered_elements * size : 0;
     size_t grads = cut_grads ? (size_t)s->gradient_elements * size : arena;
@@ -90,7 +94,7 @@ static status allocate_arenas(param_set *set, const param_set_config *config)
 
 status param_set_hold_whole(param_set *set)
 {
-    if (param_set_sharding(set) != PARAM_SHARD_ALL || set->whole.bytes > 0) return STATUS_OK;
+    if (!param_set_gathers(set) || set->whole.bytes > 0) return STATUS_OK;
     size_t bytes = (size_t)set->arena_elements * (size_t)dtype_size(set->type);
     return allocate(set, LEDGER_GATHERED, DEVICE_MEMORY_PRIVATE, bytes, &set->whole);
 }
@@ -109,8 +113,10 @@ status param_set_open(device *d, const nn_model *model, const nn_program *progra
     set->model = model;
     set->device = d;
     set->type = program->config.type;
+    set->sent = config->shards.mixed ? DTYPE_BF16 : set->type;
     set->params.fd = set->bf16_copy.fd = set->grads.fd = set->buffers.fd = -1;
     set->gathered.fd = set->grad_shards.fd = set->whole.fd = -1;
+    set->masters.fd = set->wide.fd = set->wide_grads.fd = -1;
     set->pieces = calloc((size_t)model->param_count + 1, sizeof *set->pieces);
     set->layouts = calloc((size_t)model->param_count + 1, sizeof *set->layouts);
     set->buffer_pieces = calloc((size_t)model->buffer_count + 1, sizeof *set->buffer_pieces);
@@ -122,7 +128,7 @@ status param_set_open(device *d, const nn_model *model, const nn_program *progra
     TRY_GOTO(rc, choose_layouts(set, program), failed);
     TRY_GOTO(rc, place_tensors(set, program, &config->shards), failed);
     size_t buffers = (size_t)set->buffer_elements * (size_t)dtype_size(set->type);
-    size_t copy = config->bf16_copy && program->config.bf16 ? param_set_bf16_copy_reserved(set) : 0;
+    size_t copy = config->bf16_copy && program->config.bf16 && !config->shards.mixed ? param_set_bf16_copy_reserved(set) : 0;
     TRY_GOTO(rc, allocate_arenas(set, config), failed);
     TRY_GOTO(rc, allocate(set, LEDGER_PARAMETERS, DEVICE_MEMORY_PRIVATE, copy, &set->bf16_copy), failed);
     TRY_GOTO(rc, allocate(set, LEDGER_PARAMETERS, config->buffer_kind, buffers, &set->buffers), failed);
@@ -143,6 +149,9 @@ void param_set_close(param_set **pointer)
     device_free(set->device, &set->gathered);
     device_free(set->device, &set->grad_shards);
     device_free(set->device, &set->whole);
+    device_free(set->device, &set->masters);
+    device_free(set->device, &set->wide);
+    device_free(set->device, &set->wide_grads);
     device_free(set->device, &set->buffers);
     param_shards_close(&set->shards);
     free(set->pieces);
@@ -232,7 +241,7 @@ static bool is_cut(const param_set *set, const void *arena)
 {
     param_sharding stage = param_set_sharding(set);
     if (stage == PARAM_SHARD_NONE || arena == set->whole.data) return false;
-    if (arena == set->params.data) return stage == PARAM_SHARD_ALL;
+    if (arena == set->params.data) return param_set_gathers(set);
     return arena != set->grads.data;
 }
 
@@ -285,6 +294,7 @@ status param_set_import(param_set *set, device_stream *s, void *arena, int param
 {
     piece p = set->pieces[param];
     if (arena == set->params.data) param_set_forget_bf16_copy(set);
+    if (arena == set->params.data && param_set_is_mixed(set)) arena = set->masters.data;
     if (is_cut(set, arena)) return import_shard(set, s, arena, param, host_type, plain);
     return import_tensor(set, s, &set->layouts[param], at(set, arena, p), host_type, plain, p.count);
 }

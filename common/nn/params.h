@@ -19,13 +19,16 @@
 typedef struct param_set {
     const nn_model *model; /* borrowed */
     device *device;        /* borrowed */
-    dtype type;
+    dtype type; /* of operations, updates and checkpoints */
+    dtype sent; /* of params, gathered, grads and grad_shards: bfloat16 with mixed precision, else `type` */
     piece *pieces;         /* [param_count] where each parameter (and its gradient) lies */
     device_layout *layouts;
     int64_t arena_elements; /* of one arena, padding included */
     device_memory params, grads;
     param_shards *shards;     /* NULL: nothing is cut */
     device_memory gathered, grad_shards;
+    device_memory masters;    /* with mixed precision: this rank's shards of the parameters as they are updated */
+    device_memory wide, wide_grads; /* with mixed precision: places of whole units, as operations read and write them */
     device_memory whole;      /* all parameters, between param_set_hold_whole() and param_set_drop_whole() */
     const piece *placed[PARAM_PASSES], *grads_placed; /* [param_count] where programs find a parameter in each pass, in
                               * `params` or `gathered`, and its gradient in `grads` */
@@ -59,7 +62,19 @@ static inline param_sharding param_set_sharding(const param_set *set)
     return set->shards ? set->shards->config.stage : PARAM_SHARD_NONE;
 }
 
-/* Where parameters are cut: memory for all of them, which the owner fills; exports, hashes and evaluation programs read it.
+/* Parameters are bfloat16, and masters are updated. */
+static inline bool param_set_is_mixed(const param_set *set)
+{
+    return set->shards && set->shards->config.mixed;
+}
+
+/* Nobody has all parameters as they are updated. */
+static inline bool param_set_gathers(const param_set *set)
+{
+    return param_set_sharding(set) == PARAM_SHARD_ALL || param_set_is_mixed(set);
+}
+
+/* Where parameters are cut, or masters are: memory for all of them, which the owner fills; exports, hashes and evaluation programs read it.
  * Elsewhere, and if it is there already, nothing. */
 status param_set_hold_whole(param_set *set);
 void param_set_drop_whole(param_set *set);
@@ -67,7 +82,7 @@ void param_set_drop_whole(param_set *set);
 /* The arena of all parameters; NULL where they are cut and nobody holds them. */
 static inline void *param_set_values(const param_set *set)
 {
-    return param_set_sharding(set) == PARAM_SHARD_ALL ? set->whole.data : set->params.data;
+    return param_set_gathers(set) ? set->whole.data : set->params.data;
 }
 
 /* Bytes of the bfloat16 copies, with and without padding. */

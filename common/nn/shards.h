@@ -16,7 +16,8 @@
  *
  * Where gradients or parameters are cut, whole ones exist only for a while: a plan gives every unit a place
  * in a smaller arena from its first use in a pass, one unit ahead for parameters, to its last, one unit
- * longer for gradients. */
+ * longer for gradients. With mixed precision there is another arena with the same places, of the program's type, which
+ * operations read and write: a unit is converted when a pass first uses it, a gradient when it is ready. */
 #ifndef COMMON_NN_SHARDS_H
 #define COMMON_NN_SHARDS_H
 
@@ -37,6 +38,7 @@ typedef struct param_shards_config {
     param_sharding stage;
     int rank, ranks; /* of those among whom the state is cut */
     bool keeps; /* gathered parameters stay from the forward pass to the backward pass */
+    bool mixed; /* parameters and gradients are bfloat16, and each rank's shards have masters in the program's type */
     bool rows;  /* each parameter is cut on its first dimension, not the unit's vector; only with PARAM_SHARD_ALL */
     bool real;  /* there is memory: `sent` is listed */
 } param_shards_config;
@@ -77,6 +79,17 @@ typedef struct param_shards {
 status param_shards_open(const nn_program *program, const param_shards_config *config, int line,
                          piece *pieces, int64_t *arena_elements, param_shards **out);
 void param_shards_close(param_shards **shards);
+
+/* Whether operations find parameters, and gradients, in places rather than in whole arenas. */
+static inline bool param_shards_place_params(const param_shards_config *c)
+{
+    return c->stage == PARAM_SHARD_ALL || c->mixed;
+}
+
+static inline bool param_shards_place_gradients(const param_shards_config *c)
+{
+    return c->stage >= PARAM_SHARD_GRADIENTS || c->mixed;
+}
 
 /* Elements of the place of a unit's whole gradients. */
 int64_t param_gradients_place(const param_shards *s, int unit);

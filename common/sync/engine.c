@@ -157,8 +157,9 @@ static void count_gradients(sync_engine *e, void (*change)(ledger *l, ledger_cla
 {
     const param_set *set = e->context.params;
     bool cut = param_set_sharding(set) >= PARAM_SHARD_GRADIENTS;
-    int64_t size = dtype_size(set->type), elements = cut ? set->shards->elements : set->arena_elements;
-    change(e->context.ledger, LEDGER_GRADIENTS, cut ? set->shards->own_elements * size : set->logical_bytes, elements * size);
+    int64_t size = dtype_size(set->sent), elements = cut ? set->shards->elements : set->arena_elements;
+    int64_t logical = cut ? set->shards->own_elements : set->model->parameter_elements;
+    change(e->context.ledger, LEDGER_GRADIENTS, logical * size, elements * size);
 }
 
 void sync_hold_gradients(sync_engine *e)

@@ -9,6 +9,7 @@
 #include "harness/run/run_result.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,12 +24,12 @@ typedef struct memory_command {
     char **words; /* [word_count] options of `run`, then room for OWN_WORDS */
     int word_count;
     bool has_device;
+    char all[96]; /* the policies, where none are named */
 } memory_command;
 
 #define FIELD(name) offsetof(memory_options, name)
 static const option option_list[] = {
-    {"policy", OPTION_TEXT, FIELD(policies), .argument = "LIST", .initial = "dp,sync,ddp,zero1,zero2,zero3,fsdp",
-     .help = "of both engines, see `harness policies`; with keys: ddp:order=ready,sync"},
+    {"policy", OPTION_TEXT, FIELD(policies), .argument = "LIST", .help = "of both engines, see `harness policies`; with keys: ddp:order=ready,zero3:group=8 (those below)"},
     {"json", OPTION_TEXT, FIELD(json), .argument = "FILE",
      .help = "write JSON there; -: to stdout, without the table"},
 };
@@ -64,6 +65,8 @@ static status plan_policy(const memory_command *m, const char *policy, json_t *j
     status rc = config ? configure(m, policy, config) : no_memory();
     if (rc == STATUS_OK) rc = run_plan_make(config, &plan);
     if (rc == STATUS_OK) rc = ledger_plan_make(config, &plan, &planned);
+    if (rc == STATUS_OK && json_object_set_new(json_array_get(json_object_get(planned, "jobs"), 0), "row", json_string(policy)) != 0)
+        rc = no_memory();
     if (rc == STATUS_OK && json_array_extend(jobs, json_object_get(planned, "jobs")) != 0) rc = no_memory();
     if (rc == STATUS_OK && !*workload) {
         json_object_del(planned, "jobs");
@@ -135,6 +138,24 @@ static status check_words(memory_command *m, run_config *c)
     return refuse_options_of_one_job(c);
 }
 
+/* All that cut or place state in ways of their own; among several machines also shards within each. */
+static status list_all(memory_command *m, const run_config *c)
+{
+    const char *device = c->run.device, *name = SIM_DEFAULT_PROFILE;
+    sim_profile *p = NULL;
+    size_t used = (size_t)snprintf(m->all, sizeof m->all, "dp,sync,ddp,zero1,zero2,zero3,fsdp");
+    if (m->options.policies) return STATUS_OK;
+    m->options.policies = m->all;
+    if (m->has_device && strncmp(device, "sim", 3) != 0) return STATUS_OK;
+    if (m->has_device && device[3] == ':' && device[4]) name = device + 4;
+    TRY(sim_profile_load(name, &p));
+    int each = p->wiring.gpus;
+    sim_profile_free(&p);
+    if (c->run.gpus > each && c->run.gpus % each == 0 && c->run.nodes == 0)
+        snprintf(m->all + used, sizeof m->all - used, ",zero3:group=%d", each);
+    return STATUS_OK;
+}
+
 static status read_words(memory_command *m, const command_line *line)
 {
     option_binding own = {.table = &memory_option_table, .storage = &m->options};
@@ -143,6 +164,7 @@ static status read_words(memory_command *m, const command_line *line)
     status rc = config && m->words ? options_defaults(&own, 1) : no_memory();
     if (rc == STATUS_OK) rc = options_take(&own, 1, line->argc, line->argv + 2, m->words, &m->word_count);
     if (rc == STATUS_OK) rc = check_words(m, config);
+    if (rc == STATUS_OK) rc = list_all(m, config);
     free(config);
     return rc;
 }
@@ -198,7 +220,8 @@ static void help_memory(bool all, text_buffer *out)
     option_binding own = {.table = &memory_option_table};
     options_help(&own, 1, all, out);
     text_append(out,
-                "\nAll other options are those of harness run, as --model, --gpus, --batch,\n"
+                "\nPolicies: dp, sync, ddp, zero1, zero2, zero3, fsdp; with several full machines also zero3\n"
+                "in groups of the GPUs of each. All other options are those of harness run, as --model, --gpus, --batch,\n"
                 "--sequence, --optimizer, --bf16. Without --device the ranks are virtual GPUs. The figures are the\n"
                 "ledger's: what libraries hold besides (a CUDA context takes 0.3 to 0.6 GiB) is not\n"
                 "counted. See harness run --help=all.\n");

@@ -59,10 +59,10 @@ static void append_job(const json_t *job, const json_t *gpus, text_buffer *out)
     const json_t *ranks = json_object_get(job, "ranks");
     size_t last = json_array_size(ranks) - 1;
     const json_t *first = json_array_get(ranks, 0), *other = json_array_get(ranks, last);
-    const char *policy = report_text_at(job, "policy");
+    const char *row = report_text_at(job, "row");
     char label[80];
     bool alike = json_equal(report_at(first, "memory"), report_at(other, "memory"));
-    snprintf(label, sizeof label, "%.11s%s", policy, alike ? "" : " rank 0");
+    snprintf(label, sizeof label, "%.*s%s", alike ? LABEL_COLUMN - 1 : 11, row, alike ? "" : " rank 0");
     append_rank(label, first, gpus, out);
     if (!alike) append_rank("  another rank", other, gpus, out);
 }

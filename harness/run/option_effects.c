@@ -178,7 +178,8 @@ static const option_effect table[] = {
     {"save save-every load", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
     /* ---- ring ---- */
     {"bucket-cap-mb first-bucket-mb message-size order launch broadcast-buffers bucket-view allreduce-fp32 predivide collective "
-     "algorithm collective-table find-unused-parameters static-graph comm-hook powersgd-rank powersgd-start join reshard",
+     "algorithm collective-table find-unused-parameters static-graph comm-hook powersgd-rank powersgd-start join reshard "
+     "mixed-precision group",
      NO_ENGINE | PS, ALL, EFFECT_REFUSED, "--mode ring or both"},
     {"bucket-cap-mb", RING, RUNS, EFFECT_CHANGES, SETTING("later.limit")},
     {"message-size", RING, RUNS, EFFECT_CHANGES, SETTING("later.limit")},
@@ -204,6 +205,9 @@ static const option_effect table[] = {
     {"join", RING, RUNS, EFFECT_CHANGES, SETTING("join")},
     {"reshard", RING, RUNS, EFFECT_CHANGES, SETTING("reshard")},
     {"reshard", RING, PLAN, EFFECT_CHANGES, CLASSES},
+    {"mixed-precision", RING, ALL, EFFECT_CHANGES, CLASSES},
+    {"group", RING, RUNS, EFFECT_CHANGES, SETTING("group")},
+    {"group", RING, PLAN, EFFECT_CHANGES, CLASSES},
     {"bucket-cap-mb first-bucket-mb message-size order launch broadcast-buffers allreduce-fp32 predivide collective algorithm "
      "collective-table find-unused-parameters static-graph powersgd-start join",
      RING, PLAN, EFFECT_NOTHING, SAME_MEMORY},

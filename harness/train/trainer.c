@@ -108,7 +108,7 @@ static status open_instances(trainer *t)
                             .index = t->data.tensors.index.data};
     for (int i = 0; i < t->programs.slot_count; i++) TRY(nn_instance_bind(t->programs.slots[i].instance, &bindings));
     t->programs.bindings = bindings;
-    return t->needs.shards.stage == PARAM_SHARD_ALL ? STATUS_OK : nn_instance_bind(t->programs.evaluation.instance, &bindings);
+    return param_set_gathers(t->params) ? STATUS_OK : nn_instance_bind(t->programs.evaluation.instance, &bindings);
 }
 
 static void describe_batch(trainer *t)
@@ -143,9 +143,13 @@ static void hold_parameters(trainer *t)
 {
     const param_set *set = t->params;
     bool cut = param_set_sharding(set) == PARAM_SHARD_ALL;
-    int64_t size = dtype_size(set->type), elements = cut ? set->shards->elements : set->arena_elements;
-    ledger_acquire(&t->ledger, t->needs.param_class, (cut ? set->shards->own_elements * size : set->logical_bytes) + set->buffer_bytes,
-                   (elements + set->buffer_elements) * size);
+    int64_t size = dtype_size(set->sent), wide = dtype_size(set->type);
+    int64_t logical = cut ? set->shards->own_elements : set->model->parameter_elements;
+    int64_t reserved = cut ? set->shards->elements : set->arena_elements;
+    ledger_acquire(&t->ledger, t->needs.param_class, logical * size + set->buffer_bytes,
+                   reserved * size + set->buffer_elements * wide);
+    if (param_set_is_mixed(set))
+        ledger_acquire(&t->ledger, LEDGER_OPTIMIZER, set->shards->own_elements * wide, set->shards->elements * wide);
 }
 
 static status open_params(trainer *t)
@@ -160,7 +164,7 @@ static status open_params(trainer *t)
     if (config.shards.ranks > 0) config.shards.rank = c->rank % config.shards.ranks;
     TRY(param_set_open(t->device, c->model, t->programs.slots[0].program, &config, &t->params));
     hold_parameters(t);
-    if (t->programs.slots[0].program->config.bf16)
+    if (param_set_has_bf16_copy(t->params))
         ledger_acquire(&t->ledger, LEDGER_PARAMETERS, param_set_bf16_copy_bytes(t->params),
                        (int64_t)param_set_bf16_copy_reserved(t->params));
     const param_shards *shards = t->params->shards;

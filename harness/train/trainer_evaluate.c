@@ -35,7 +35,7 @@ status trainer_evaluate(trainer *t, batch_source *source, evaluation_stop stop, 
     TRY(trainer_prefetch_flush(t));
     ledger_enter(&t->ledger, LEDGER_PHASE_EVALUATE);
     TRY(sync_gather_parameters(t->engine));
-    if (t->needs.shards.stage == PARAM_SHARD_ALL) /* whole parameters are in memory of their own */
+    if (param_set_gathers(t->params)) /* whole parameters are in memory of their own */
         TRY(nn_instance_bind(t->programs.evaluation.instance, &t->programs.bindings));
     t->now.observer = (nn_observer){.context = t, .need = no_param, .ready = no_param, .group_sum = trainer_group_sum};
     rank_slot_enter(t->config.slot, RANK_EVALUATE, device_now_ns(t->device));

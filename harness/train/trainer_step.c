@@ -362,8 +362,8 @@ static void begin_step(trainer *t, int64_t index)
                           .skipped = t->skipped,
                           .synchronize = is_last_micro_batch(t),
                           .learning_rate = optimizer_learning_rate(t->config.optimizer, index, t->config.total_steps)};
-    /* Where gradients are cut, shards are accumulated. */
-    t->now.scalars = (op_scalars){.accumulate = t->now.has_gradients && t->needs.shards.stage < PARAM_SHARD_GRADIENTS};
+    /* Where gradients are in places, they are gone. */
+    t->now.scalars = (op_scalars){.accumulate = t->now.has_gradients && !param_shards_place_gradients(&t->needs.shards)};
     t->now.observer = (nn_observer){.context = t,
                                     .need = on_need,
                                     .ready = on_ready,

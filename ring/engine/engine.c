@@ -45,8 +45,8 @@ static status ring_requirements(const void *options, const char *policy, int wor
     if (s.sharding != PARAM_SHARD_NONE) {
         if (s.group > 0 && world % s.group != 0)
             return fail(STATUS_CONFIG, "--group: expected a divisor of %d ranks, got %d", world, s.group);
-        out->shards = (param_shards_config){.stage = s.sharding, .ranks = s.group > 0 ? s.group : world, .keeps = s.keeps, .rows = s.rows};
-        out->each_pass = s.sharding >= PARAM_SHARD_GRADIENTS;
+        out->shards = (param_shards_config){.stage = s.sharding, .ranks = s.group > 0 ? s.group : world, .keeps = s.keeps, .mixed = s.mixed, .rows = s.rows};
+        out->each_pass = param_shards_place_gradients(&out->shards);
         out->param_kind = DEVICE_MEMORY_SHARED;
         out->reach = SYNC_REACH_DEVICE;
         out->unrecorded = "parameters are gathered during the forward pass";
@@ -73,6 +73,7 @@ static dtype wire_type(const ring_settings *s, dtype type)
 {
     dtype wire = ring_hooks[s->hook].wire;
     if (wire != DTYPE_COUNT) return wire;
+    if (s->mixed) return DTYPE_BF16;
     return s->wire_fp32 ? DTYPE_F32 : type;
 }
 

@@ -115,6 +115,8 @@ typedef struct ring_job_times {
     int64_t launched_ns, started_ns, finished_ns;
     int last_rank;    /* as in collective_times */
     int64_t began_ns; /* likewise */
+    int64_t traced_ns; /* from when on the time line shows it: what runs side by side, in several groups, is one after another
+                        * there */
 } ring_job_times;
 
 /* The lane has waited for a job. */
@@ -155,7 +157,8 @@ typedef struct ring_shards {
     bool updating;    /* the norm is being summed over the ranks */
     bool holds;       /* whole parameters, or memory for them */
     int held;         /* units of them */
-    device_memory reduced;
+    device_memory reduced; /* for verification */
+    device_memory update;  /* mixed precision: the gradients of the shard that is updated, as the masters' type */
 } ring_shards;
 
 /* Only the compute thread reads and writes these. */
@@ -196,6 +199,7 @@ typedef struct ring_compute {
 typedef struct ring_agent_state {
     ring_job in_flight[RING_IN_FLIGHT];
     uint64_t head, tail; /* of in_flight */
+    int64_t traced_until_ns;
 } ring_agent_state;
 
 /* How the two threads hand work to each other. */
@@ -344,7 +348,7 @@ status ring_shards_open(ring_engine *e);
 void ring_shards_close(ring_engine *e);
 collective_call ring_scatter_call(const ring_engine *e, int bucket);
 collective_call ring_gather_call(const ring_engine *e, int index);
-status ring_shards_begin_forward(ring_engine *e);
+status ring_shards_begin_forward(ring_engine *e, const sync_step *step);
 status ring_need(sync_engine *base, int param);
 status ring_release(sync_engine *base, int param);
 status ring_place_outputs(sync_engine *base, const sync_step *step);

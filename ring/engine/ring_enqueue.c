@@ -73,6 +73,7 @@ bool ring_enqueued_done(ring_engine *e, uint64_t ticket)
     ring_job_times t = {.ticket = ticket,
                         .launched_ns = device_mark_ns(e->base.context.compute, ready_mark(ticket)),
                         .started_ns = first.started_ns,
+                        .traced_ns = first.started_ns,
                         .finished_ns = device_mark_ns(e->stream, end_mark(ticket)),
                         .last_rank = first.last_rank,
                         .began_ns = first.began_ns};

@@ -80,15 +80,16 @@ void ring_account(ring_engine *e)
 
 /* ---- the compute thread waits ------------------------------------------------------------------ */
 
-static void trace_bucket(const ring_engine *e, const ring_bucket_record *r)
+static void trace_bucket(const ring_engine *e, const ring_bucket_record *r, const ring_job_times *times)
 {
     trace *t = e->base.context.trace;
     if (!trace_is_on(t)) return;
+    int64_t from_ns = times ? times->traced_ns : r->started_ns;
     int64_t taken_ns = r->finished_ns > r->wait_begin_ns ? r->finished_ns : r->wait_begin_ns;
     trace_async(t, "bucket", r->bucket, r->id, r->launched_ns, r->finished_ns);
-    trace_slice(t, TRACE_COMMUNICATION, e->settings.sharding ? "reduce_scatter of bucket" : "all_reduce of bucket", r->bucket, r->started_ns, r->finished_ns);
+    trace_slice(t, TRACE_COMMUNICATION, e->replicas ? "all_reduce of shard" : e->settings.sharding ? "reduce_scatter of bucket" : "all_reduce of bucket", r->bucket, from_ns, r->finished_ns);
     trace_flow(t, TRACE_FLOW_BEGIN, TRACE_COMPUTE, r->id, r->ready_ns);
-    trace_flow(t, TRACE_FLOW_STEP, TRACE_COMMUNICATION, r->id, r->started_ns);
+    trace_flow(t, TRACE_FLOW_STEP, TRACE_COMMUNICATION, r->id, from_ns);
     trace_flow(t, TRACE_FLOW_END, TRACE_COMPUTE, r->id,
                taken_ns < r->wait_end_ns ? taken_ns : r->wait_end_ns);
 }
@@ -118,7 +119,7 @@ static void end_wait(ring_engine *e, const ring_wait *w)
     ring_bucket_record *r = ring_record(e, w->record);
     r->wait_begin_ns = time.begin_ns;
     r->wait_end_ns = time.end_ns;
-    trace_bucket(e, r);
+    trace_bucket(e, r, times_of(e, w->ticket));
 }
 
 void ring_end_step(sync_engine *base)
@@ -236,11 +237,13 @@ collective_group *ring_group_of(const ring_engine *e, const ring_job *job)
     return of_shards ? e->shard_group : e->group;
 }
 
-/* Of a member of the group that makes the job's first call; -1 stays. */
+/* Of a member of the group that makes the job's present call; -1 stays. */
 static int rank_of_member(const ring_engine *e, const ring_job *job, int member)
 {
-    if (member < 0 || ring_group_of(e, job) == e->group) return member;
-    return e->base.context.rank - e->base.context.rank % e->settings.group + member;
+    const collective_group *group = ring_group_of(e, job);
+    int rank = e->base.context.rank, each = e->settings.group;
+    if (member < 0 || group == e->group) return member;
+    return group == e->replicas ? rank % each + member * each : rank - rank % each + member;
 }
 
 static collective_call plain_call(const ring_engine *e, const ring_job *job)
@@ -326,14 +329,17 @@ static status begin_job(ring_engine *e, sync_event event, int64_t now_ns)
     return STATUS_OK;
 }
 
-static void end_job(ring_engine *e, const ring_job *job, int64_t now_ns)
+static void end_job(ring_engine *e, ring_job *job, int64_t now_ns)
 {
     uint64_t ticket = job->ticket;
+    int64_t *until_ns = &e->agent_state.traced_until_ns;
+    job->times.traced_ns = job->times.started_ns > *until_ns ? job->times.started_ns : *until_ns;
+    if (job->times.finished_ns > *until_ns) *until_ns = job->times.finished_ns;
     e->shared.times[ticket & e->shared.times_mask] = job->times;
     ring_add_span(e, &job->times);
     if (!ring_is_bucket(job->kind))
         trace_slice(e->base.context.trace, TRACE_COMMUNICATION, rank_operation_name(ring_operation_of(job->kind)),
-                    TRACE_NO_INDEX, job->times.started_ns, job->times.finished_ns);
+                    TRACE_NO_INDEX, job->times.traced_ns, job->times.finished_ns);
     publish_traffic(e);
     e->agent_state.head++;
     show(e, now_ns);
@@ -345,7 +351,9 @@ static status advance_job(ring_engine *e, int64_t now_ns)
 {
     ring_job *job = &e->agent_state.in_flight[e->agent_state.head % RING_IN_FLIGHT];
     collective_times times = collective_get_times(ring_group_of(e, job), job->call);
-    if (job->phase == 0) {
+    if (job->phase > 0 && !ring_is_compressed(e, job)) /* between groups ranks may have waited once more */
+        ring_add_span(e, &job->times);
+    if (job->phase == 0 || !ring_is_compressed(e, job)) {
         job->times.started_ns = times.started_ns;
         job->times.last_rank = rank_of_member(e, job, times.last_rank);
         job->times.began_ns = times.began_ns;

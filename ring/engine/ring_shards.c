@@ -22,14 +22,30 @@ static const param_shards *shards_of(const ring_engine *e)
     return set_of(e)->shards;
 }
 
+/* Of an element that is sent: with mixed precision not of those that are updated, which are `wide`. */
 static int size_of(const ring_engine *e)
 {
+    return dtype_size(set_of(e)->sent);
+}
+
+static int wide_size(const ring_engine *e)
+{
     return dtype_size(set_of(e)->type);
+}
+
+static bool is_mixed(const ring_engine *e)
+{
+    return e->settings.mixed;
 }
 
 static char *element(const ring_engine *e, const device_memory *memory, int64_t offset)
 {
     return (char *)memory->data + offset * size_of(e);
+}
+
+static char *wide_element(const ring_engine *e, const device_memory *memory, int64_t offset)
+{
+    return (char *)memory->data + offset * wide_size(e);
 }
 
 /* ---- open ------------------------------------------------------------------------------------- */
@@ -48,12 +64,31 @@ static status open_adders(ring_engine *e)
     return STATUS_OK;
 }
 
+static void count_update(ring_engine *e, void (*change)(ledger *l, ledger_class c, int64_t logical, int64_t reserved))
+{
+    int64_t bytes = (int64_t)e->shards.update.bytes;
+    if (bytes > 0) change(e->base.context.ledger, LEDGER_WORKSPACE, bytes, bytes);
+}
+
+/* Mixed precision: a shard's gradients as the masters' type, while they are updated. */
+static status open_update(ring_engine *e)
+{
+    const param_shards *s = shards_of(e);
+    int64_t most = 1;
+    for (int u = 0; u < s->unit_count; u++)
+        if (s->units[u].shard > most) most = s->units[u].shard;
+    size_t bytes = (size_t)(most * wide_size(e));
+    TRY(device_allocate(e->base.context.device, DEVICE_MEMORY_PRIVATE, bytes, &e->shards.update));
+    count_update(e, ledger_acquire);
+    return STATUS_OK;
+}
+
 status ring_shards_open(ring_engine *e)
 {
     const param_shards *s = shards_of(e);
     if (!s) return STATUS_OK;
     const device_info *info = device_get_info(e->base.context.device);
-    if (s->config.stage == PARAM_SHARD_ALL && e->base.context.program->config.bf16)
+    if (s->config.stage == PARAM_SHARD_ALL && e->base.context.program->config.bf16 && (info->real || !is_mixed(e)))
         return fail(STATUS_CONFIG, "--bf16: expected a policy that keeps whole parameters, got %s",
                     e->settings.policy->name);
     if (info->real && !info->host_addressable && strcmp(e->settings.collective, "nccl") != 0)
@@ -63,6 +98,7 @@ status ring_shards_open(ring_engine *e)
     if (!e->shards.units) return fail(STATUS_SYSTEM, "no memory for the ring engine");
     ring_complete_order(e->base.context.program->ready_order, e->base.context.program->ready_count,
                         ring_params(e), e->compute.order);
+    if (is_mixed(e)) return open_update(e);
     return s->config.stage >= PARAM_SHARD_GRADIENTS ? open_adders(e) : STATUS_OK;
 }
 
@@ -72,6 +108,8 @@ void ring_shards_close(ring_engine *e)
     for (int u = 0; e->shards.units && u < s->unit_count; u++) device_release(&e->shards.units[u].adder);
     free(e->shards.units);
     device_free(e->base.context.device, &e->shards.reduced);
+    count_update(e, ledger_release);
+    device_free(e->base.context.device, &e->shards.update);
 }
 
 /* ---- calls ------------------------------------------------------------------------------------ */
@@ -118,7 +156,7 @@ collective_call ring_replicas_call(const ring_engine *e, int k)
     collective_buffer shard = {.base = reduced_shard(e, unit)};
     return (collective_call){.kind = COLLECTIVE_ALL_REDUCE,
                              .op = op_of(e),
-                             .type = set_of(e)->type,
+                             .type = set_of(e)->sent,
                              .tag = k,
                              .count = shards_of(e)->units[unit].shard,
                              .in = shard,
@@ -132,7 +170,7 @@ collective_call ring_scatter_call(const ring_engine *e, int k)
     const param_unit *u = &s->units[unit];
     return (collective_call){.kind = COLLECTIVE_REDUCE_SCATTER,
                              .op = op_of(e),
-                             .type = set_of(e)->type,
+                             .type = set_of(e)->sent,
                              .tag = k,
                              .count = s->config.ranks * u->shard,
                              .in = {gradients_of(e, unit), u->sent},
@@ -150,12 +188,18 @@ collective_call ring_gather_call(const ring_engine *e, int index)
     int unit = index % s->unit_count, to = index / s->unit_count;
     const param_unit *u = &s->units[unit];
     bool cut = s->config.stage == PARAM_SHARD_ALL;
+    if (to == TO_WHOLE && is_mixed(e))
+        return (collective_call){.kind = COLLECTIVE_ALL_GATHER,
+                                 .type = set->type,
+                                 .count = s->config.ranks * u->shard,
+                                 .in = {.base = wide_element(e, &set->masters, u->at)},
+                                 .out = {wide_element(e, &set->whole, u->whole.offset), u->sent}};
     char *out = !cut             ? element(e, &set->params, u->whole.offset)
                 : to == TO_WHOLE ? element(e, &set->whole, u->whole.offset)
                                  : element(e, &set->gathered, u->gathered[to]);
     char *in = cut ? element(e, &set->params, u->at) : out + s->config.rank * u->shard * size_of(e);
     return (collective_call){.kind = COLLECTIVE_ALL_GATHER,
-                             .type = set->type,
+                             .type = set->sent,
                              .count = s->config.ranks * u->shard,
                              .in = {.base = in},
                              .out = {out, u->sent}};
@@ -167,15 +211,18 @@ static void count_gathered(ring_engine *e, int unit,
                            void (*change)(ledger *l, ledger_class c, int64_t logical, int64_t reserved))
 {
     const param_unit *u = &shards_of(e)->units[unit];
-    change(e->base.context.ledger, LEDGER_GATHERED, u->elements * size_of(e), u->whole.count * size_of(e));
+    int64_t size = shards_of(e)->config.stage == PARAM_SHARD_ALL ? size_of(e) : 0;
+    if (is_mixed(e)) size += wide_size(e);
+    change(e->base.context.ledger, LEDGER_GATHERED, u->elements * size, u->whole.count * size);
 }
 
 static void count_gradients(ring_engine *e, int unit,
                             void (*change)(ledger *l, ledger_class c, int64_t logical, int64_t reserved))
 {
     const param_unit *u = &shards_of(e)->units[unit];
-    change(e->base.context.ledger, LEDGER_BUCKETS, u->elements * size_of(e),
-           param_gradients_place(shards_of(e), unit) * size_of(e));
+    int64_t size = shards_of(e)->config.stage >= PARAM_SHARD_GRADIENTS ? size_of(e) : 0;
+    if (is_mixed(e)) size += wide_size(e);
+    change(e->base.context.ledger, LEDGER_BUCKETS, u->elements * size, param_gradients_place(shards_of(e), unit) * size);
 }
 
 /* Posts the all-gather of the unit at `position` of the present pass, unless there is none or it is there. */
@@ -204,9 +251,69 @@ static status begin_pass(ring_engine *e, int pass)
     return s->config.stage == PARAM_SHARD_ALL ? gather(e, 0) : STATUS_OK;
 }
 
-status ring_shards_begin_forward(ring_engine *e)
+/* Elements of any two types, in stream order. */
+static status copy_elements(ring_engine *e, void *to, dtype to_type, const void *from, dtype from_type, int64_t count)
+{
+    device_range range = {to, from, count};
+    return device_pack(e->base.context.compute, &range, 1, to_type, from_type, 1);
+}
+
+/* This rank's shard of the parameters as they are sent. */
+static char *own_params(const ring_engine *e, int unit)
+{
+    const param_unit *u = &shards_of(e)->units[unit];
+    bool cut = e->settings.sharding == PARAM_SHARD_ALL;
+    return element(e, &set_of(e)->params, cut ? u->at : param_shard_of(shards_of(e), unit).offset);
+}
+
+/* Mixed precision: masters to bfloat16. */
+static status round_unit(ring_engine *e, int unit)
+{
+    const param_unit *u = &shards_of(e)->units[unit];
+    const param_set *set = set_of(e);
+    return copy_elements(e, own_params(e, unit), set->sent, wide_element(e, &set->masters, u->at), set->type, u->shard);
+}
+
+/* Mixed precision: a unit that a pass begins to use, as operations read it. */
+static status widen_unit(ring_engine *e, int unit)
+{
+    const param_unit *u = &shards_of(e)->units[unit];
+    const param_set *set = set_of(e);
+    int64_t place = u->gathered[e->shards.pass];
+    bool cut = e->settings.sharding == PARAM_SHARD_ALL;
+    char *from = cut ? element(e, &set->gathered, place) : element(e, &set->params, u->whole.offset);
+    if (!cut) count_gathered(e, unit, ledger_acquire);
+    return copy_elements(e, wide_element(e, &set->wide, place), set->type, from, set->sent, u->whole.count);
+}
+
+/* Every rank has the whole parameters again: gathered in the order of the next forward pass, which waits unit
+ * by unit. */
+static status gather_updated(ring_engine *e)
+{
+    const param_shards *s = shards_of(e);
+    if (s->config.stage == PARAM_SHARD_ALL) return STATUS_OK;
+    param_set_forget_bf16_copy(set_of(e));
+    for (int i = 0; i < s->order_count[PARAM_FORWARD]; i++) {
+        int unit = s->order[PARAM_FORWARD][i];
+        TRY(ring_post(e, RING_JOB_GATHER, unit, 0, &e->shards.units[unit].gather));
+    }
+    return STATUS_OK;
+}
+
+/* Masters have been drawn or loaded. */
+static status begin_mixed(ring_engine *e, const sync_step *step)
+{
+    if (!step->synchronize)
+        return ring_give_up(e, fail(STATUS_CONFIG, "--accumulate: expected 1 with --mixed-precision: sums of micro-batches "
+                                                   "would be rounded to bfloat16"));
+    for (int u = 0; u < shards_of(e)->unit_count && !e->compute.started; u++) TRY(round_unit(e, u));
+    return e->compute.started ? STATUS_OK : gather_updated(e);
+}
+
+status ring_shards_begin_forward(ring_engine *e, const sync_step *step)
 {
     if (!shards_of(e)) return STATUS_OK;
+    if (is_mixed(e)) TRY(begin_mixed(e, step));
     return begin_pass(e, PARAM_FORWARD);
 }
 
@@ -253,8 +360,9 @@ static status begin_unit(ring_engine *e, int unit)
         TRY(gather(e, position + 1));
     }
     TRY(await_gather(e, u));
-    u->present = s->config.stage == PARAM_SHARD_ALL;
-    if (e->shards.pass == PARAM_FORWARD || s->config.stage < PARAM_SHARD_GRADIENTS) return STATUS_OK;
+    if (is_mixed(e) && !u->present) TRY(widen_unit(e, unit));
+    u->present = param_shards_place_params(&s->config);
+    if (e->shards.pass == PARAM_FORWARD || !param_shards_place_gradients(&s->config)) return STATUS_OK;
     TRY(free_gradients(e, unit));
     count_gradients(e, unit, ledger_acquire);
     return STATUS_OK;
@@ -294,9 +402,9 @@ status ring_scatter_done(ring_engine *e, int k)
     int unit = unit_of_bucket(e, k);
     const param_unit *u = &shards_of(e)->units[unit];
     e->shards.units[unit].reducing = false;
-    if (e->settings.sharding < PARAM_SHARD_GRADIENTS) return STATUS_OK;
+    if (!param_shards_place_gradients(&shards_of(e)->config)) return STATUS_OK;
     count_gradients(e, unit, ledger_release);
-    if (scatters_to_shard(e)) return STATUS_OK;
+    if (is_mixed(e) || scatters_to_shard(e)) return STATUS_OK;
     char *sum = element(e, &set_of(e)->grad_shards, u->at);
     void *operands[OP_MAX_OPERANDS] = {[ADD_A] = sum,
                                        [ADD_B] = reduced_part(e, unit),
@@ -307,7 +415,7 @@ status ring_scatter_done(ring_engine *e, int k)
 
 /* ---- the update ------------------------------------------------------------------------------- */
 
-/* This rank's shards of a unit, as arenas of shards: of gradients, of parameters. */
+/* This rank's shards of a unit, as arenas of shards: of reduced gradients, of parameters. */
 static char *as_shards(const ring_engine *e, const device_memory *memory, bool cut, int unit)
 {
     return element(e, memory,
@@ -318,6 +426,17 @@ static char *gradient_shards(const ring_engine *e, int unit)
 {
     bool cut = e->settings.sharding >= PARAM_SHARD_GRADIENTS;
     return as_shards(e, cut ? &set_of(e)->grad_shards : &set_of(e)->grads, cut, unit);
+}
+
+/* The same as updates read them. */
+static status update_gradients(ring_engine *e, int unit, char **out)
+{
+    const param_unit *u = &shards_of(e)->units[unit];
+    *out = gradient_shards(e, unit);
+    if (!is_mixed(e)) return STATUS_OK;
+    char *from = *out + u->at * size_of(e);
+    *out = (char *)e->shards.update.data - u->at * wide_size(e);
+    return copy_elements(e, e->shards.update.data, set_of(e)->type, from, set_of(e)->sent, u->shard);
 }
 
 static piece_list pieces_of(const ring_engine *e, int unit)
@@ -331,10 +450,12 @@ static status sum_squares(ring_engine *e)
 {
     const sync_context *c = &e->base.context;
     e->compute.norm_scratch = 0;
-    for (int u = 0; u < shards_of(e)->unit_count; u++)
-        if (pieces_of(e, u).count > 0)
-            TRY(optimizer_sum_squares(c->optimizer, c->compute, gradient_shards(e, u), pieces_of(e, u),
-                                      &e->compute.norm_scratch));
+    for (int u = 0; u < shards_of(e)->unit_count; u++) {
+        char *grads;
+        if (pieces_of(e, u).count == 0) continue;
+        TRY(update_gradients(e, u, &grads));
+        TRY(optimizer_sum_squares(c->optimizer, c->compute, grads, pieces_of(e, u), &e->compute.norm_scratch));
+    }
     if (e->stream)
         return device_upload(c->compute, e->memory.group, &e->compute.norm_scratch, DTYPE_F64, DTYPE_F64, 1);
     *e->memory.group = e->compute.norm_scratch;
@@ -356,24 +477,12 @@ static status update_unit(ring_engine *e, const sync_step *step, int unit, doubl
 {
     const sync_context *c = &e->base.context;
     bool cut = e->settings.sharding == PARAM_SHARD_ALL;
+    char *grads, *params = is_mixed(e) ? set_of(e)->masters.data : as_shards(e, &set_of(e)->params, cut, unit);
     if (pieces_of(e, unit).count == 0) return STATUS_OK;
-    return optimizer_update(c->optimizer, c->compute, as_shards(e, &set_of(e)->params, cut, unit),
-                            gradient_shards(e, unit), pieces_of(e, unit), step->index - step->skipped,
-                            step->learning_rate, scale);
-}
-
-/* Every rank has the whole parameters again: gathered in the order of the next forward pass, which waits unit
- * by unit. */
-static status gather_updated(ring_engine *e)
-{
-    const param_shards *s = shards_of(e);
-    if (s->config.stage == PARAM_SHARD_ALL) return STATUS_OK;
-    param_set_forget_bf16_copy(set_of(e));
-    for (int i = 0; i < s->order_count[PARAM_FORWARD]; i++) {
-        int unit = s->order[PARAM_FORWARD][i];
-        TRY(ring_post(e, RING_JOB_GATHER, unit, 0, &e->shards.units[unit].gather));
-    }
-    return STATUS_OK;
+    TRY(update_gradients(e, unit, &grads));
+    TRY(optimizer_update(c->optimizer, c->compute, params, grads, pieces_of(e, unit), step->index - step->skipped,
+                         step->learning_rate, scale));
+    return is_mixed(e) ? round_unit(e, unit) : STATUS_OK;
 }
 
 static status await_gathers(ring_engine *e)
@@ -409,15 +518,14 @@ status ring_update_shards(ring_engine *e, const sync_step *step)
 static void count_whole(ring_engine *e,
                         void (*change)(ledger *l, ledger_class c, int64_t logical, int64_t reserved))
 {
-    change(e->base.context.ledger, LEDGER_GATHERED, set_of(e)->logical_bytes,
-           set_of(e)->arena_elements * size_of(e));
+    change(e->base.context.ledger, LEDGER_GATHERED, set_of(e)->logical_bytes, set_of(e)->arena_elements * wide_size(e));
 }
 
 status ring_gather_parameters(sync_engine *base)
 {
     ring_engine *e = ring_of(base);
     const param_shards *s = shards_of(e);
-    if (e->settings.sharding != PARAM_SHARD_ALL || e->shards.held == s->unit_count) return STATUS_OK;
+    if (!param_set_gathers(set_of(e)) || e->shards.held == s->unit_count) return STATUS_OK;
     if (e->shards.held == 0 && !e->shards.holds) {
         TRY(param_set_hold_whole(set_of(e)));
         count_whole(e, ledger_acquire);
@@ -443,20 +551,22 @@ void ring_drop_whole(ring_engine *e)
     e->shards.held = 0;
 }
 
-/* Where gradients are cut, shards in an arena of their own, laid out like the parameters: only verification
+/* Where gradients are cut or bfloat16, shards in an arena of their own, laid out like the parameters: only verification
  * asks for it. */
 const void *ring_reduced_shards(ring_engine *e, piece_list *owned)
 {
     const param_shards *s = shards_of(e);
     const sync_context *c = &e->base.context;
     *owned = (piece_list){s->own, s->piece_count};
-    if (e->settings.sharding < PARAM_SHARD_GRADIENTS) return set_of(e)->grads.data;
+    bool cut = e->settings.sharding >= PARAM_SHARD_GRADIENTS;
+    if (!cut && !is_mixed(e)) return set_of(e)->grads.data;
     device_memory *out = &e->shards.reduced;
-    size_t bytes = (size_t)set_of(e)->arena_elements * (size_t)size_of(e);
+    size_t bytes = (size_t)set_of(e)->arena_elements * (size_t)wide_size(e);
     status rc = out->bytes > 0 ? STATUS_OK : device_allocate(c->device, DEVICE_MEMORY_PRIVATE, bytes, out);
     for (int i = 0; i < s->piece_count && rc == STATUS_OK; i++)
-        rc = device_convert(c->compute, element(e, out, s->own[i].offset), set_of(e)->type,
-                            element(e, &set_of(e)->grad_shards, s->pieces[i].offset), set_of(e)->type,
-                            s->own[i].count, 1);
+        rc = device_convert(c->compute, wide_element(e, out, s->own[i].offset), set_of(e)->type,
+                            cut ? element(e, &set_of(e)->grad_shards, s->pieces[i].offset)
+                                : element(e, &set_of(e)->grads, s->own[i].offset),
+                            set_of(e)->sent, s->own[i].count, 1);
     return rc == STATUS_OK ? out->data : NULL;
 }

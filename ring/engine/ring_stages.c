@@ -12,7 +12,17 @@
 static char *gradient(const ring_engine *e, int param)
 {
     const param_set *set = e->base.context.params;
-    return (char *)set->grads.data + set->grads_placed[param].offset * dtype_size(set->type);
+    const device_memory *grads = param_set_is_mixed(set) ? &set->wide_grads : &set->grads;
+    return (char *)grads->data + set->grads_placed[param].offset * dtype_size(set->type);
+}
+
+/* Where it is reduced: with mixed precision, in bfloat16; else in place. */
+static char *reduced_gradient(const ring_engine *e, int param)
+{
+    const param_set *set = e->base.context.params;
+    if (!param_set_is_mixed(set)) return gradient(e, param);
+    const piece *places = e->settings.sharding >= PARAM_SHARD_GRADIENTS ? set->grads_placed : set->pieces;
+    return (char *)set->grads.data + places[param].offset * dtype_size(set->sent);
 }
 
 static char *packed(const ring_engine *e, int param)
@@ -80,10 +90,10 @@ static status ring_pack(ring_engine *e, const int *params, int count)
     const param_set *set = e->base.context.params;
     double divisor = divisor_before(e);
     int ranges = 0;
-    if (e->settings.bucket_view && divisor == 1) return STATUS_OK;
+    if (e->settings.bucket_view && divisor == 1 && !e->settings.mixed) return STATUS_OK;
     if (e->stream && sync_replays(&e->base.context)) return STATUS_OK; /* the recorded pass packs */
     for (int i = 0; i < count; i++) {
-        char *from = gradient(e, params[i]), *to = e->settings.bucket_view ? from : packed(e, params[i]);
+        char *from = gradient(e, params[i]), *to = e->settings.bucket_view ? reduced_gradient(e, params[i]) : packed(e, params[i]);
         if (wants_plain(e, params[i])) TRY(pack_plain(e, params[i], from, to, divisor));
         else e->compute.ranges[ranges++] = (device_range){to, from, set->pieces[params[i]].count};
     }
@@ -338,8 +348,8 @@ status ring_begin_forward(sync_engine *base, const sync_step *step)
         e->compute.begin = BEGIN_PARAMETERS;
         /* fall through */
     case BEGIN_PARAMETERS:
-        /* Where parameters are cut, every rank has its shards of the same ones. */
-        if (!e->compute.started && base->context.world > 1 && e->settings.sharding != PARAM_SHARD_ALL) {
+        /* Where parameters or masters are cut, every rank has its shards of the same ones. */
+        if (!e->compute.started && base->context.world > 1 && !param_set_gathers(base->context.params)) {
             param_set_forget_bf16_copy(base->context.params);
             TRY(ring_run_job(e, RING_JOB_PARAMETERS, 0));
         }
@@ -357,7 +367,7 @@ status ring_begin_forward(sync_engine *base, const sync_step *step)
     case BEGIN_BUFFERS:
         if (buffers && (e->settings.broadcast_buffers || !e->compute.started)) TRY(share_buffers(e));
     }
-    TRY(ring_shards_begin_forward(e));
+    TRY(ring_shards_begin_forward(e, step));
     e->compute.begin = BEGIN_STEP;
     e->compute.started = true;
     e->compute.period_begins = false;

@@ -65,6 +65,9 @@ static const option options[] = {
     {"reshard", OPTION_CHOICE, AT(reshard), .initial = "policy", .choices = yes_no_choices, .level = OPTION_KEY,
      .help = "zero3, fsdp: parameters of a unit are dropped after the forward pass and gathered again for the backward "
              "pass (policy: yes)"},
+    {"mixed-precision", OPTION_FLAG, AT(mixed_precision),
+     .help = "ddp, zero1, zero2, zero3, fsdp: parameters and gradients are kept and sent as bfloat16; updates change float32 "
+             "masters"},
     {"group", OPTION_INT, AT(group), .argument = "RANKS", .high = 1024, .level = OPTION_KEY,
      .help = "zero1, zero2, zero3, fsdp: state is cut among RANKS neighbors, as those of a host, and replicated between such "
              "groups (0: among all)"},
@@ -167,6 +170,20 @@ static status check_sharded(const ring_options *o)
     return STATUS_OK;
 }
 
+/* Under ddp every rank then has all of zero1's shards: groups of one. */
+static status mix(const ring_options *o, const ring_policy **row, ring_settings *s)
+{
+    if (s->sharding == PARAM_SHARD_NONE && strcmp((*row)->name, "ddp") != 0)
+        return refuse("mixed-precision", "expected --policy ddp, zero1, zero2, zero3 or fsdp");
+    s->mixed = true;
+    if (s->sharding != PARAM_SHARD_NONE) return STATUS_OK;
+    if (o->group > 0) return refuse("group", "expected a policy that cuts state among ranks, as zero3");
+    s->group = 1;
+    TRY(ring_policy_find("zero1", row));
+    s->sharding = (*row)->sharding;
+    return STATUS_OK;
+}
+
 /* With `auto` the device is to decide on the library, and so on its default. */
 static status resolve_algorithm(const ring_options *o, ring_settings *s)
 {
@@ -204,12 +221,13 @@ status ring_settings_resolve(const ring_options *o, int divide, const char *poli
         .sharding = row->sharding,
         .rows = row->rows,
     };
+    if (o->mixed_precision) TRY(mix(o, &row, s));
     if (s->sharding != PARAM_SHARD_NONE) TRY(check_sharded(o));
     if (s->sharding != PARAM_SHARD_ALL && o->reshard != RING_CHOICE_POLICY)
         return refuse("reshard", "expected --policy zero3 or fsdp, whose parameters are cut");
     s->keeps = o->reshard == RING_CHOICE_NO;
-    s->group = (int)o->group;
-    if (s->sharding == PARAM_SHARD_NONE && s->group > 0)
+    if (o->group > 0) s->group = (int)o->group;
+    if (row->sharding == PARAM_SHARD_NONE && o->group > 0)
         return refuse("group", "expected a policy that cuts state among ranks, as zero3");
     if (s->sharding != PARAM_SHARD_NONE) s->bucket_view = true;
     if (divide != SHARED_DIVIDE_POLICY) s->divide_before = divide == SHARED_DIVIDE_BEFORE;
@@ -280,5 +298,5 @@ void ring_settings_write(const ring_settings *s, text_buffer *out)
     text_append(out, "powersgd_start=%lld\njoin=%s\ncollective=%s\nalgorithm=%s\n", (long long)s->powersgd_start,
                 join_choices[s->join], s->collective, collective_algorithm_names[s->algorithm]);
     if (s->sharding == PARAM_SHARD_ALL) text_append(out, "reshard=%d\n", !s->keeps);
-    if (s->sharding != PARAM_SHARD_NONE) text_append(out, "group=%d\n", s->group);
+    if (s->sharding != PARAM_SHARD_NONE) text_append(out, "group=%d\nmixed_precision=%d\n", s->group, s->mixed);
 }

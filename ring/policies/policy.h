@@ -69,7 +69,7 @@ typedef struct ring_options {
     int64_t message_size;                  /* elements */
     int order, launch;                     /* 0: policy; else 1 + bucket_order, 1 + ring_launch */
     int broadcast_buffers;                 /* ring_choice */
-    bool bucket_view, allreduce_fp32, find_unused, static_graph;
+    bool bucket_view, allreduce_fp32, find_unused, static_graph, mixed_precision;
     double predivide;
     int collective; /* index into collective_choices (options.c) */
     int algorithm;  /* collective_algorithm */
@@ -94,6 +94,7 @@ typedef struct ring_settings {
     param_sharding sharding;
     int group;  /* ranks among whom state is cut; 0: all. It is replicated between groups */
     bool rows;  /* as in ring_policy */
+    bool mixed; /* bfloat16 parameters and gradients, and masters */
     bool keeps; /* gathered parameters stay from the forward pass to the backward pass */
     ring_hook hook;
     bool wire_fp32; /* gradients are sent and summed in float32, float64 ones too */

@@ -24,7 +24,7 @@ def every_row_is_the_plan_of_that_policy():
     found = {job["policy"]: job for job in json.loads(result.out)["jobs"]}
     for policy, mode in (("dp", "ps"), ("sync", "ps"), ("ddp", "ring")):
         plan = harness("run", "--plan", *XL, "--mode", mode, "--policy", policy, "--device", "sim:v100-pcie-32g", "--json", "-")
-        expect_equal(found[policy], json.loads(plan.out)["jobs"][0], f"the job of {policy}", plan)
+        expect_equal(found[policy], {**json.loads(plan.out)["jobs"][0], "row": policy}, f"the job of {policy}", plan)
 
 
 @test
@@ -75,6 +75,18 @@ def wrong_words_are_refused(words, message):
     expect_equal((result.code, result.err), (64, message), "exit code and stderr", result)
 
 
+@test
+def shards_within_machines_and_replicated_between_them_have_a_row():
+    result = harness("memory", *XL, "--device", "sim:dgx-a100-80g")
+    figures = rows(result.out)
+    expect("zero3:group=8" in figures, "the row of groups of 8", result)
+    for column, each in enumerate((None, 4, 8)):
+        if not each: continue # whole units come on top of parameters
+        gib = each * PARAMETERS / 8 / GIB
+        expect(abs(float(figures["zero3:group=8"][column]) - gib) < 0.05 * gib, f"column {column}, expected {gib:.3f}", result)
+    expect("zero3:group=8" not in rows(harness("memory", *XL[:2], "--gpus", "8", *XL[4:], "--device", "sim:dgx-a100-80g").out), "one machine")
+
+
 LARGE = ["--model", "gpt", "--layers", "36", "--hidden", "4096", "--heads", "32", "--vocabulary", "50304", "--positions", "1024",
          "--sequence", "64", "--batch", "1", "--gpus", "64", "--mode", "ring", "--optimizer", "adam", "--eval-every", "-1"]
 
@@ -97,6 +109,20 @@ def a_plan_of_seven_billion_parameters_divides_what_its_policy_cuts(policy, para
         expect(classes["gathered_units"]["peak_bytes"] <= root + 2 * block, f"{classes['gathered_units']['peak_bytes']} gathered")
         expect(classes["buckets"]["peak_bytes"] <= root + 3 * block, f"{classes['buckets']['peak_bytes']} of gradients")
     expect(took < 3, f"it took {took:.1f} s")
+
+
+@cases([("ddp", "ddp", 1, 1, 1, 120.0), ("zero1", "zero1", 1, 1, 64, 31.4), ("zero2", "zero2", 1, 64, 64, 16.6),
+        ("zero3", "zero3", 64, 64, 64, 1.9), ("fsdp", "fsdp", 64, 64, 64, 1.9)])
+def with_mixed_precision_a_parameter_has_2_and_2_and_12_bytes(policy, parameters, gradients, state, gigabytes):
+    """The table of ZeRO's figure 1: 7.5 billion parameters, 64 ranks."""
+    result = harness("run", *LARGE, "--policy", policy, "--mixed-precision", "--plan", "--json", "-")
+    expect_equal(result.code, 0, "exit code", result)
+    count, classes = result.json()["parameters"], result.jobs()["ring"]["ranks"][0]["memory"]["classes"]
+    total = 0
+    for name, size, parts in (("parameters", 2, parameters), ("gradients", 2, gradients), ("optimizer_state", 12, state)):
+        expect_equal(classes[name]["peak_bytes"] * parts, size * count, name)
+        total += classes[name]["peak_bytes"]
+    expect(abs(total / count * 7.5e9 / 1e9 - gigabytes) < 0.05, f"{total / count} bytes per parameter")
 
 
 @long_test

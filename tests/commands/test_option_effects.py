@@ -60,7 +60,7 @@ TRIALS = {
     "allreduce-fp32": ("", {}), "predivide": ("3", {"--policy": "apex"}), "collective": ("nccl", {}), "algorithm": ("two-shot", {"--gpus": "3"}),
     "collective-table": ("@/table", {}), "find-unused-parameters": ("", {}), "static-graph": ("", {}),
     "comm-hook": ("powersgd", {}), "powersgd-rank": ("2", {"--comm-hook": "powersgd"}), "powersgd-start": ("1", {"--comm-hook": "powersgd"}),
-    "join": ("world", {}), "reshard": ("no", {**LENET, "--policy": "zero3", "--gpus": "2"}), "consistency": (OTHER_CONSISTENCY, {}), "staleness": ("1", {}), "partition-bytes": ("100", {}),
+    "join": ("world", {}), "reshard": ("no", {**LENET, "--policy": "zero3", "--gpus": "2"}), "mixed-precision": ("", LENET), "group": ("1", {**LENET, "--policy": "zero3", "--gpus": "2"}), "consistency": (OTHER_CONSISTENCY, {}), "staleness": ("1", {}), "partition-bytes": ("100", {}),
     "credit-bytes": ("100", {}), "priority": ("fifo", {}), "servers": ("2", {"--gpus": "2"}), "server-placement": ("own", {}),
     "server-optimizer": ("off", {}), "server-threads": ("2", LENET), "dp-loss": ("replica", {}), "dp-lifetimes": ("lean", LENET),
     "keep-grads": ("", {}), "payload": ("zmq", LENET), "transport": ("tcp", {}), "interface": ("eth0", {"--transport": "tcp"}),

@@ -120,7 +120,7 @@ def sync_and_the_two_shot_ring_are_bit_identical_on_images(ranks):
 LENET = ["--mode", "ring", "--model", "lenet", *REAL, "--steps", "10", "--threads", "1", "--optimizer", "adam"]
 
 
-@cases([(f"{policy}, {what}", policy, words) for policy in ("zero1", "zero2", "zero3", "zero3:reshard=no") for what, words in (
+@cases([(f"{policy}, {what}", policy, words) for policy in ("zero1", "zero2", "zero3", "zero3:reshard=no", "fsdp") for what, words in (
     ("2 ranks", ["--gpus", "2"]),
     ("3 ranks by two-shot", ["--gpus", "3", "--algorithm", "two-shot"]),
     ("reference", ["--gpus", "3", "--algorithm", "two-shot", "--device", "reference", "--steps", "3"]),
@@ -130,16 +130,18 @@ def state_that_is_cut_among_ranks_gives_the_results_of_ddp(policy, words):
 
 
 @test
-def accumulation_under_zero1_is_that_of_ddp_and_under_zero3_that_of_zero2():
-    ddp, zero1, zero2, zero3 = (bits(*LENET, "--gpus", "2", "--accumulate", "3", "--policy", policy)["ring"]
-                                for policy in ("ddp", "zero1", "zero2", "zero3"))
+def accumulation_under_zero1_is_that_of_ddp_and_under_zero3_and_fsdp_that_of_zero2():
+    ddp, zero1, zero2, zero3, fsdp = (bits(*LENET, "--gpus", "2", "--accumulate", "3", "--policy", policy)["ring"]
+                                      for policy in ("ddp", "zero1", "zero2", "zero3", "fsdp"))
     expect_equal(zero1, ddp, "zero1, and ddp")
     expect_equal(zero3, zero2, "zero3, and zero2")
+    expect_equal(fsdp, zero2, "fsdp, and zero2")
     expect(all(abs(a - b) < 1e-4 for a, b in zip(zero2[1], ddp[1])), f"losses {zero2[1]} and {ddp[1]}")
 
 
 @cases([(f"{first} on {before} ranks, then {then} on {after}", first, before, then, after) for first, before, then, after in (
-    ("ddp", 2, "zero3", 3), ("zero1", 2, "zero2", 3), ("zero2", 3, "zero3", 2), ("zero3", 3, "ddp", 1), ("zero3", 2, "zero3", 3))])
+    ("ddp", 2, "zero3", 3), ("zero1", 2, "zero2", 3), ("zero2", 3, "zero3", 2), ("zero3", 3, "ddp", 1), ("zero3", 2, "zero3", 3),
+    ("zero3", 2, "fsdp", 3), ("fsdp", 3, "zero1", 2), ("fsdp", 2, "fsdp", 1), ("zero3:group=2", 4, "fsdp:group=1", 2))])
 def a_checkpoint_of_any_policy_resumes_under_any_other_on_any_number_of_ranks(first, before, then, after):
     base = ["--mode", "ring", "--model", "lenet", *REAL, "--steps", "4", "--threads", "1", "--optimizer", "adam", "--algorithm",
             "two-shot", "--eval-every", "-1"]

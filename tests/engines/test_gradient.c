@@ -24,6 +24,7 @@ static const struct {
     {&sync_ring, "zero1", ""},
     {&sync_ring, "zero2", "--algorithm two-shot"},
     {&sync_ring, "zero3", ""},
+    {&sync_ring, "fsdp", ""},
 };
 enum { ENGINES = sizeof engines / sizeof engines[0] };
 

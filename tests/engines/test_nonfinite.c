@@ -33,6 +33,8 @@ static const engine_case cases[] = {
     {&sync_ring, "zero1", "", WORLD, true},
     {&sync_ring, "zero2", "--algorithm two-shot", WORLD, true},
     {&sync_ring, "zero3", "", WORLD, true},
+    {&sync_ring, "fsdp", "", WORLD, true},
+    {&sync_ring, "zero3", "--mixed-precision", WORLD, true},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 

@@ -223,6 +223,128 @@ static void parameters_that_are_kept_for_the_backward_pass_are_gathered_once(voi
     free(dropped.values);
 }
 
+/* Ranks 0, 1 and 2, 3 have shards; 0, 2 and 1, 3 the same ones. A group of one is ddp, a group of all is no group. */
+static void groups_cut_state_among_neighbors_and_replicate_it(void **state)
+{
+    (void)state;
+    static const char *const words[] = {"--algorithm two-shot --group 1", "--algorithm two-shot --group 2",
+                                        "--algorithm two-shot --group 4"};
+    shard_case c = {"lenet", 4, "--algorithm two-shot", 0, 0, false, 0};
+    result ddp, cut;
+    run(&c, "ddp", 0, &ddp);
+    for (int p = 0; p < POLICIES; p++) {
+        uint64_t pairs = 0;
+        for (int g = 0; g < 3; g++) {
+            c.options = words[g];
+            run(&c, policies[p], 0, &cut);
+            if (g == 1) pairs = cut.hash[0];
+            for (int r = 0; r < c.world; r++) {
+                assert_int_equal(peak(&cut, r, LEDGER_OPTIMIZER), 8 * cut.own[r]);
+                if (cut.hash[r] != (g == 1 ? pairs : ddp.hash[0])) fail_msg("%s, %s: rank %d differs", policies[p], words[g], r);
+            }
+            assert_int_equal(cut.own[0] + (g == 0 ? 0 : cut.own[1]) + (g < 2 ? 0 : cut.own[2] + cut.own[3]), cut.elements);
+            for (int64_t i = 0; i < ddp.elements; i++) /* with two groups sums have another order */
+                assert_true(fabsf(cut.values[i] - ddp.values[i]) <= 1e-4F);
+            free(cut.values);
+        }
+    }
+    free(ddp.values);
+}
+
+/* Within groups a reduce-scatter and two all-gathers, between them an all-reduce of shards. */
+static void groups_move_the_bytes_of_their_collectives(void **state)
+{
+    (void)state;
+    const shard_case c = {"lenet", 4, "--algorithm ring --group 2", 0, 0, false, 0};
+    result cut;
+    run(&c, "zero3", 0, &cut);
+    for (int r = 0; r < c.world; r++)
+        assert_int_equal(cut.after[r].bytes_sent - cut.before[r].bytes_sent, 3 * 4 * cut.padded / 2 + 4 * cut.padded / 2);
+    free(cut.values);
+}
+
+/* ---- mixed precision -------------------------------------------------------------------------- */
+
+static const shard_case mixed_cases[] = {
+    {"wine_mlp", 1, "--mixed-precision", 0, 0, false, 0},
+    {"lenet", 2, "--mixed-precision --algorithm ring", 0, 0, true, 0},
+    {"lenet", 3, "--mixed-precision --algorithm two-shot", 0, 0, false, 0},
+    {"resnet18", 2, "--mixed-precision --algorithm two-shot", 32, 10, false, SHARED_DIVIDE_AFTER},
+};
+
+static void with_mixed_precision_every_stage_is_bit_identical_to_ddp(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof mixed_cases / sizeof mixed_cases[0]; i++) {
+        result ddp, cut;
+        run(&mixed_cases[i], "ddp", 0, &ddp);
+        for (int p = 0; p < POLICIES; p++) {
+            run(&mixed_cases[i], policies[p], 0, &cut);
+            for (int r = 0; r < mixed_cases[i].world; r++)
+                if (cut.hash[r] != ddp.hash[0])
+                    fail_msg("%s, %d ranks, %s: rank %d differs from ddp", mixed_cases[i].model, mixed_cases[i].world,
+                             policies[p], r);
+            free(cut.values);
+        }
+        free(ddp.values);
+    }
+}
+
+/* 2 + 2 + 4 + 8 bytes per parameter with Adam; half of what float32 sends. */
+static void mixed_precision_halves_parameters_gradients_and_traffic(void **state)
+{
+    (void)state;
+    const shard_case c = {"lenet", 3, "--mixed-precision --algorithm ring", 0, 0, false, 0};
+    for (int p = 0; p < POLICIES; p++) {
+        result cut;
+        run(&c, policies[p], 0, &cut);
+        for (int r = 0; r < c.world; r++) {
+            int64_t own = cut.own[r], whole = cut.elements, passes = p >= 2 ? 3 : 2;
+            assert_int_equal(peak(&cut, r, LEDGER_PARAMETERS), 2 * (p >= 2 ? own : whole));
+            assert_int_equal(peak(&cut, r, LEDGER_GRADIENTS), 2 * (p >= 1 ? own : whole));
+            assert_int_equal(peak(&cut, r, LEDGER_OPTIMIZER), (4 + 8) * own);
+            assert_int_equal(cut.memory[r].classes[LEDGER_GATHERED].current, 0);
+            assert_int_equal(cut.memory[r].classes[LEDGER_BUCKETS].current, 0);
+            assert_int_equal(cut.after[r].bytes_sent - cut.before[r].bytes_sent, passes * 2 * cut.padded / c.world * (c.world - 1));
+        }
+        free(cut.values);
+    }
+}
+
+/* An update of 2^-12 of a parameter is lost in bfloat16, whose last bit is worth at least 2^-8 of it. */
+static void masters_add_up_updates_that_bfloat16_loses(void **state)
+{
+    (void)state;
+    static const char *const words[] = {"", "--mixed-precision"};
+    static const char *const devices[] = {"cpu", "reference"};
+    for (size_t d = 0; d < sizeof devices / sizeof devices[0]; d++) {
+        result found[2], start;
+        optimizer_options sgd = optimizer_defaults(OPTIMIZER_SGD);
+        training_config config = {.model = "wine_mlp", .device = devices[d], .engine = &sync_ring, .policy = "zero3",
+                                  .world = 2, .batch = 4, .optimizer = sgd};
+        config.optimizer.lr = 0;
+        start = (result){0};
+        assert_ok(training_run(&config, &start, train));
+        config.optimizer.lr = 2e-4;
+        for (int i = 0; i < 2; i++) {
+            config.options = words[i];
+            found[i] = (result){0};
+            assert_ok(training_run(&config, &found[i], train));
+        }
+        double wide = 0, apart = 0;
+        for (int64_t i = 0; i < start.elements; i++) {
+            double moved = (double)found[0].values[i] - (double)start.values[i];
+            wide += moved * moved;
+            apart += pow((double)found[1].values[i] - (double)found[0].values[i], 2);
+        }
+        if (!(wide > 0 && sqrt(apart) < 0.05 * sqrt(wide)))
+            fail_msg("%s: parameters moved by %g, and with mixed precision by %g less or more", devices[d], sqrt(wide),
+                     sqrt(apart));
+        for (int i = 0; i < 2; i++) free(found[i].values);
+        free(start.values);
+    }
+}
+
 static int64_t sent_by_all(const result *r, int world)
 {
     int64_t sum = 0;
@@ -258,6 +380,11 @@ int main(void)
         cmocka_unit_test(stages_move_the_bytes_of_their_collectives),
         cmocka_unit_test(under_fsdp_later_ranks_may_have_nothing_of_a_parameter),
         cmocka_unit_test(parameters_that_are_kept_for_the_backward_pass_are_gathered_once),
+        cmocka_unit_test(groups_cut_state_among_neighbors_and_replicate_it),
+        cmocka_unit_test(groups_move_the_bytes_of_their_collectives),
+        cmocka_unit_test(with_mixed_precision_every_stage_is_bit_identical_to_ddp),
+        cmocka_unit_test(mixed_precision_halves_parameters_gradients_and_traffic),
+        cmocka_unit_test(masters_add_up_updates_that_bfloat16_loses),
         cmocka_unit_test(a_server_on_every_rank_moves_the_bytes_of_zero1_and_gives_its_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -25,6 +25,8 @@ static const training_config cases[] = {
     {.model = "wine_mlp", .engine = &sync_ring, .policy = "zero1", .world = 3, .batch = 8},
     {.model = "lenet", .engine = &sync_ring, .policy = "zero2", .world = 2, .batch = 2, .inline_progress = true},
     {.model = "lenet", .engine = &sync_ring, .policy = "zero3", .world = 3, .batch = 2},
+    {.model = "lenet", .engine = &sync_ring, .policy = "fsdp", .options = "--group 2", .world = 4, .batch = 2},
+    {.model = "lenet", .engine = &sync_ring, .policy = "zero3", .options = "--mixed-precision", .world = 2, .batch = 2},
 };
 
 typedef struct sight {

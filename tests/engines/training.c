@@ -127,7 +127,7 @@ static status run_rank(local_ranks *group, int rank, void *context)
                              .world = c->world,
                              .local_rank = rank,
                              .job_token = t->token,
-                             .device = "cpu",
+                             .device = c->device ? c->device : "cpu",
                              .threads = 1,
                              .model = t->model,
                              .engine = c->engine,

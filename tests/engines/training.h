@@ -15,6 +15,7 @@ typedef struct training_config {
     const char *model;
     int64_t image, classes; /* the model's own unless set */
     const sync_engine_type *engine;
+    const char *device;  /* cpu unless set */
     const char *policy;  /* unless set: none, sync, ddp */
     const char *options; /* "--servers 2 --payload zmq" */
     int world;           /* 1 unless set */

@@ -14,6 +14,8 @@ JOBS = [("none", ["--mode", "none", *LENET], "none"), ("ps", ["--mode", "ps", *B
         ("ps, sync", ["--mode", "ps", "--policy", "sync", *BOTH], "ps"),
         ("zero1", ["--mode", "ring", "--policy", "zero1", *BOTH], "ring"),
         ("zero3", ["--mode", "ring", "--policy", "zero3", *BOTH], "ring"),
+        ("zero2", ["--mode", "ring", "--policy", "zero2", *BOTH], "ring"), ("fsdp", ["--mode", "ring", "--policy", "fsdp", *BOTH], "ring"),
+        ("hybrid", ["--mode", "ring", "--policy", "zero3:group=2", "--gpus", "4", *LENET], "ring"),
         ("ps, async", ["--mode", "ps", "--policy", "async", *BOTH], "ps"), ("side by side", BESIDE, "ring")]
 
 

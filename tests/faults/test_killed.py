@@ -17,6 +17,10 @@ KILLS += [("ps rank 2 of 3 in pull", "ps", [*LENET, "--policy", "async"], 2, "pu
           ("zero1 rank 0 of 3 in all_gather", "ring", [*LENET, "--policy", "zero1"], 0, "all_gather", 20),
           ("zero3 rank 2 of 3 in reduce_scatter", "ring", [*LENET, "--policy", "zero3"], 2, "reduce_scatter", 20),
           ("zero3 rank 1 of 3 in forward", "ring", [*LENET, "--policy", "zero3"], 1, "forward", 20),
+          ("zero2 rank 1 of 3 in reduce_scatter", "ring", [*LENET, "--policy", "zero2"], 1, "reduce_scatter", 20),
+          ("fsdp rank 2 of 3 in all_gather", "ring", [*LENET, "--policy", "fsdp"], 2, "all_gather", 20),
+          ("zero3 with mixed precision rank 0 of 3 in backward", "ring", [*LENET, "--policy", "zero3", "--mixed-precision"], 0,
+           "backward", 20),
           ("ps rank 0 of 3, resnet18 in push", "ps", RESNET, 0, "push", 3),
           ("ring rank 2 of 3, resnet18 in all_reduce", "ring", RESNET, 2, "all_reduce", 3)]
 
@@ -68,6 +72,8 @@ def a_rank_killed_at_any_time_is_named(engine, trial):
         ("zero1", ["--mode", "ring", "--policy", "zero1"], "ring", 2),
         ("zero2, inline", ["--mode", "ring", "--policy", "zero2", "--progress", "inline"], "ring", 0),
         ("zero3", ["--mode", "ring", "--policy", "zero3"], "ring", 1),
+        ("fsdp, inline", ["--mode", "ring", "--policy", "fsdp", "--progress", "inline"], "ring", 2),
+        ("hybrid", ["--mode", "ring", "--policy", "zero3:group=1"], "ring", 1),
         ("alone", ["--mode", "none"], "none", 0)])
 def a_killed_rank_is_named_under_every_setting_of_the_engine(words, engine, rank):
     watch = Watch()

@@ -14,7 +14,9 @@ JOB = ["--gpus", "3", *LENET]
             ("ps", 0, "backward", []), ("ps", 1, "forward", []), ("ps", 2, "push", []), ("ps", 1, "backward", ["--policy", "sync"]),
             ("ps", 2, "backward", ["--policy", "async"]),
             ("ring", 0, "backward", []), ("ring", 1, "all_reduce", []), ("ring", 2, "forward", ["--progress", "inline"]),
-            ("ring", 1, "backward", ["--policy", "zero1"]), ("ring", 2, "forward", ["--policy", "zero3"]))])
+            ("ring", 1, "backward", ["--policy", "zero1"]), ("ring", 2, "forward", ["--policy", "zero3"]),
+            ("ring", 0, "backward", ["--policy", "zero2"]), ("ring", 1, "forward", ["--policy", "fsdp"]),
+            ("ring", 2, "backward", ["--policy", "zero3:group=1"]))])
 def a_rank_stopped_for_good_is_named_at_the_stall_limit(engine, rank, operation, words):
     watch = Watch()
     with Run("--mode", engine, *JOB, *words, "--stall-timeout", "2s") as run:
@@ -31,9 +33,10 @@ def a_rank_stopped_for_good_is_named_at_the_stall_limit(engine, rank, operation,
     expect_equal(result.code, 75, "exit code", result)
 
 
-@cases([("ps, the server's", "ps", 0), ("ps", "ps", 1), ("ring", "ring", 1)])
-def a_rank_stopped_for_a_while_is_waited_for(engine, rank):
-    words = ["--mode", engine, *JOB, "--steps", "2000", "--json", "-"]
+@cases([("ps, the server's", "ps", 0, []), ("ps", "ps", 1, []), ("ring", "ring", 1, [])] +
+       [(policy, "ring", 1, ["--policy", policy]) for policy in ("zero1", "zero2", "zero3", "fsdp", "zero3:group=1")])
+def a_rank_stopped_for_a_while_is_waited_for(engine, rank, policy):
+    words = ["--mode", engine, *JOB, *policy, "--steps", "2000", "--json", "-"]
     watch = Watch()
     with Run(*words) as run:
         pid, _ = strike(run, engine, rank, "backward", 20, signal.SIGSTOP)

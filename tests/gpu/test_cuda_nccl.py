@@ -130,7 +130,7 @@ def the_rank_that_is_furthest_behind_is_named_with_what_it_has_enqueued(words):
     expect(f"{engine} rank 1 " in result.err and "collectives: " in result.err, "rank 1 is not named", result)
 
 
-@cases([(policy, policy, words) for policy, words in (("zero1", []), ("zero2", ["--accumulate", 2]), ("zero3", ["--clip-norm", 0.1]))])
+@cases([(policy, policy, words) for policy, words in (("zero1", []), ("zero2", ["--accumulate", 2]), ("zero3", ["--clip-norm", 0.1]), ("fsdp", []), ("zero2:group=1", []))])
 def state_that_is_cut_among_ranks_gives_the_losses_of_ddp(policy, words):
     """Two ranks: one order of summation, so bit-identical without accumulation and clipping."""
     needs_nccl()

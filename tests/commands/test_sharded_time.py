@@ -1,0 +1,93 @@
+"""State that is cut among ranks, in virtual time: bytes, overlap, and the recorded table of GPT-2 XL."""
+import json
+import os
+import sys
+import tempfile
+
+from program import harness
+from tap import cases, expect, expect_equal, main, test
+from timeline import slices
+
+ROOT = os.environ.get("SOURCE_DIR", os.getcwd())
+sys.path.insert(0, os.path.join(ROOT, "tests", "bench"))
+GPT2 = ["run", "--mode", "ring", "--device", "sim:dgx-a100-80g", "--model", "gpt2", "--batch", "2", "--steps", "2", "--warmup", "1",
+        "--eval-every", "-1", "--quiet", "--json", "-"]
+PARAMETERS = 124439808
+
+
+def sent(policy, gpus, *words):
+    result = harness(*GPT2, "--policy", policy, "--gpus", str(gpus), *words)
+    expect_equal(result.code, 0, f"{policy}: exit code", result)
+    return result.jobs()["ring"]["traffic"]["per_rank"][0]["bytes_sent_per_step"]
+
+
+def expect_near(found, expected, what, within=0.002):
+    expect(abs(found - expected) <= within * expected, f"{what}: {found:.0f} bytes, expected {expected:.0f}")
+
+
+@test
+def zero3_moves_one_and_a_half_times_the_bytes_of_ddp():
+    ddp = sent("ddp", 8)
+    expect_near(ddp, 2 * 7 / 8 * 4 * PARAMETERS, "ddp")
+    for policy, times in (("zero1", 1), ("zero2", 1), ("zero3", 1.5), ("zero3:reshard=no", 1)):
+        expect_near(sent(policy, 8), times * ddp, policy)
+    expect_near(sent("zero3", 8, "--mixed-precision"), 0.75 * ddp, "zero3 with mixed precision")
+
+
+@test
+def fsdp_moves_more_where_ranks_do_not_divide_rows():
+    expect_near(sent("fsdp", 8), sent("zero3", 8) * 50264 / 50257, "50,257 rows in 8 chunks", 0.001)  # the table is a third of the model
+
+
+@test
+def groups_move_shards_between_machines_and_the_rest_within():
+    whole = 4 * PARAMETERS
+    expect_near(sent("zero3:group=8", 32), 3 * 7 / 8 * whole + 2 * 3 / 4 * whole / 8, "groups of 8 of 32")
+    expect_near(sent("zero1:group=8", 32), 2 * 7 / 8 * whole + 2 * 3 / 4 * whole / 8, "groups of 8 of 32")
+
+
+@test
+def less_between_machines_makes_a_step_shorter():
+    def step(policy):
+        return harness(*GPT2, "--policy", policy, "--gpus", "64").jobs()["ring"]["step_time"]["mean_s"]
+
+    expect(step("zero3:group=8") < step("zero3"), "steps with groups and without")
+
+
+def overlap(found, others):
+    """Time of `found` during which one of `others` is in progress, which do not overlap themselves."""
+    return sum(max(0, min(end, e) - max(begin, b)) for begin, end, _ in found for b, e, _ in others)
+
+
+@cases([(policy, policy) for policy in ("zero3", "fsdp", "zero3:group=4")])
+def all_gathers_run_during_computation_as_the_trace_shows(policy):
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "trace.json")
+        result = harness(*GPT2, "--policy", policy, "--gpus", "8", "--trace", path)
+        expect_equal(result.code, 0, "exit code", result)
+        with open(path, encoding="utf-8") as file:
+            events = json.load(file)["traceEvents"]
+    mine = [e for e in events if e.get("pid") == events[0]["pid"]]
+    gathers = [s for s in slices(mine, "communication") if s[2].startswith("all_gather")]
+    compute = [s for s in slices(mine, "compute") if s[2] in ("forward", "backward")]
+    took, hidden = sum(end - begin for begin, end, _ in gathers), overlap(gathers, compute)
+    expect(len(gathers) >= 2 * 12, f"{len(gathers)} all-gathers, of 12 blocks in two passes")
+    expect(hidden > 0.5 * took, f"{hidden} ns of {took} during computation")
+
+
+@test
+def the_recorded_table_is_what_the_program_predicts():
+    import sharded_virtual
+    with open(os.path.join(ROOT, "results", "sharded-virtual.json"), encoding="utf-8") as file:
+        rows = json.load(file)["rows"]
+    words = dict(sharded_virtual.POLICIES)
+    expect_equal([(r["gpus"], r["policy"]) for r in rows],
+                 [(n, name) for n in sharded_virtual.GPUS for name in words if (n, name) != (8, "zero3:group=8")], "rows")
+    for row in rows:
+        expect(0 < row["samples_per_s"] <= row["null_samples_per_s"], f"faster than the null model: {row}")
+        if row["gpus"] != 8: continue
+        result = harness(*sharded_virtual.WORDS, "--mode", "ring", "--gpus", "8", *words[row["policy"]])
+        expect_equal(result.jobs()["ring"]["samples_per_s"], row["samples_per_s"], row["policy"], result)
+
+
+main()
