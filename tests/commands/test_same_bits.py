@@ -141,7 +141,7 @@ def accumulation_under_zero1_is_that_of_ddp_and_under_zero3_and_fsdp_that_of_zer
 
 @cases([(f"{first} on {before} ranks, then {then} on {after}", first, before, then, after) for first, before, then, after in (
     ("ddp", 2, "zero3", 3), ("zero1", 2, "zero2", 3), ("zero2", 3, "zero3", 2), ("zero3", 3, "ddp", 1), ("zero3", 2, "zero3", 3),
-    ("zero3", 2, "fsdp", 3), ("fsdp", 3, "zero1", 2), ("fsdp", 2, "fsdp", 1), ("zero3:group=2", 4, "fsdp:group=1", 2))])
+    ("zero3", 2, "fsdp", 3), ("fsdp", 3, "zero1", 2), ("fsdp", 2, "fsdp", 1), ("zero3:group=1", 3, "fsdp:group=1", 2))])
 def a_checkpoint_of_any_policy_resumes_under_any_other_on_any_number_of_ranks(first, before, then, after):
     base = ["--mode", "ring", "--model", "lenet", *REAL, "--steps", "4", "--threads", "1", "--optimizer", "adam", "--algorithm",
             "two-shot", "--eval-every", "-1"]
@@ -153,6 +153,29 @@ def a_checkpoint_of_any_policy_resumes_under_any_other_on_any_number_of_ranks(fi
             expect(ours.read() == theirs.read(), "the file is not the one that ddp writes")
         resumed = [bits(*base, "--gpus", after, "--policy", policy, "--load", saved)["ring"] for policy in (then, "ddp")]
         expect_equal(resumed[0], resumed[1], f"resumed under {then}, and under ddp")
+
+
+@test
+def groups_of_ranks_write_one_checkpoint_whatever_they_cut():
+    words = [*LENET, "--steps", "4", "--eval-every", "-1", "--gpus", "4", "--policy"]
+    with tempfile.TemporaryDirectory() as folder:
+        files = []
+        for policy in ("zero1:group=2", "zero3:group=2", "fsdp:group=2"):
+            path = os.path.join(folder, policy.replace(":", "-") + ".safetensors")
+            bits(*words, policy, "--algorithm", "two-shot", "--save", path)
+            with open(path, "rb") as file:
+                files.append(file.read())
+    expect(files[0] == files[1] == files[2], "the files differ")
+
+
+@cases([(f"{policy} on {device}", policy, device) for device, policies in (
+    ("cpu", ("zero1", "zero2", "zero3", "fsdp")), ("reference", ("zero1", "zero3"))) for policy in policies])
+def with_mixed_precision_state_that_is_cut_gives_the_results_of_ddp_with_it(policy, device):
+    words = [*LENET, "--gpus", "2", "--mixed-precision", "--device", device, "--steps", "4", "--clip-norm", "1e6", "--policy"]
+    expect_equal(bits(*words, policy), bits(*words, "ddp"), f"{policy}, and ddp")
+    mixed, plain = (bits(*[w for w in words if w not in without], "ddp")["ring"] for without in ((), ("--mixed-precision",)))
+    expect(mixed[0] != plain[0], "bfloat16 rounds nothing")
+    expect(all(abs(a - b) < 0.01 * abs(b) for a, b in zip(mixed[1], plain[1])), f"losses {mixed[1]} and {plain[1]}")
 
 
 @cases([(f"{ranks} ranks", ranks) for ranks in (2, 3)])
