@@ -20,14 +20,14 @@ def job(harness, *words):
 
 
 def measure(harness):
-    alone = job(harness, "--mode", "none")["samples_per_s"]
+    alone = job(harness, "--mode", "none")["throughput"]["samples_per_s"]
     rows = []
     for gpus in GPUS:
         for name, words in POLICIES:
             if name == "zero3:group=8" and gpus == 8:
                 continue  # one machine: it is zero3
             found = job(harness, "--mode", "ring", "--gpus", str(gpus), *words)
-            rows.append({"policy": name, "gpus": gpus, "samples_per_s": found["samples_per_s"], "null_samples_per_s": gpus * alone,
+            rows.append({"policy": name, "gpus": gpus, "samples_per_s": found["throughput"]["samples_per_s"], "null_samples_per_s": gpus * alone,
                          "step_s": found["step_time"]["mean_s"],
                          "exposed_communication_s": found["phases"]["exposed_communication_s"]["mean_s"],
                          "bytes_sent_per_step": found["traffic"]["per_rank"][0]["bytes_sent_per_step"],

@@ -58,7 +58,8 @@ static _Thread_local spoiled_engine spoiled;
 static status spoiled_ready(sync_engine *e, int param)
 {
     const param_set *set = e->context.params;
-    if (spoiled.spoils && param == BAD_PARAM) ((float *)set->grads.data)[set->grads_placed[param].offset] = NAN;
+    float *grads = param_set_is_mixed(set) ? set->wide_grads.data : set->grads.data;
+    if (spoiled.spoils && param == BAD_PARAM) grads[set->grads_placed[param].offset] = NAN;
     return spoiled.original->ready(e, param);
 }
 
