@@ -1,15 +1,12 @@
-"""State that is cut among ranks, in virtual time: bytes, overlap, and the recorded table of GPT-2 XL."""
+"""State that is cut among ranks, in virtual time: bytes and overlap."""
 import json
 import os
-import sys
 import tempfile
 
 from program import harness
 from tap import cases, expect, expect_equal, main, test
-from timeline import slices
+from timeline import TRACKS, slices
 
-ROOT = os.environ.get("SOURCE_DIR", os.getcwd())
-sys.path.insert(0, os.path.join(ROOT, "tests", "bench"))
 GPT2 = ["run", "--mode", "ring", "--device", "sim:dgx-a100-80g", "--model", "gpt2", "--batch", "2", "--steps", "2", "--warmup", "1",
         "--eval-every", "-1", "--quiet", "--json", "-"]
 PARAMETERS = 124439808
@@ -29,7 +26,7 @@ def expect_near(found, expected, what, within=0.002):
 def zero3_moves_one_and_a_half_times_the_bytes_of_ddp():
     ddp = sent("ddp", 8)
     expect_near(ddp, 2 * 7 / 8 * 4 * PARAMETERS, "ddp")
-    for policy, times in (("zero1", 1), ("zero2", 1), ("zero3", 1.5), ("zero3:reshard=no", 1)):
+    for policy, times in (("zero3", 1.5), ("zero3:reshard=no", 1)):
         expect_near(sent(policy, 8), times * ddp, policy)
     expect_near(sent("zero3", 8, "--mixed-precision"), 0.75 * ddp, "zero3 with mixed precision")
 
@@ -43,15 +40,6 @@ def fsdp_moves_more_where_ranks_do_not_divide_rows():
 def groups_move_shards_between_machines_and_the_rest_within():
     whole = 4 * PARAMETERS
     expect_near(sent("zero3:group=8", 32), 3 * 7 / 8 * whole + 2 * 3 / 4 * whole / 8, "groups of 8 of 32")
-    expect_near(sent("zero1:group=8", 32), 2 * 7 / 8 * whole + 2 * 3 / 4 * whole / 8, "groups of 8 of 32")
-
-
-@test
-def less_between_machines_makes_a_step_shorter():
-    def step(policy):
-        return harness(*GPT2, "--policy", policy, "--gpus", "64").jobs()["ring"]["step_time"]["mean_s"]
-
-    expect(step("zero3:group=8") < step("zero3"), "steps with groups and without")
 
 
 def overlap(found, others):
@@ -67,27 +55,12 @@ def all_gathers_run_during_computation_as_the_trace_shows(policy):
         expect_equal(result.code, 0, "exit code", result)
         with open(path, encoding="utf-8") as file:
             events = json.load(file)["traceEvents"]
-    mine = [e for e in events if e.get("pid") == events[0]["pid"]]
+    mine = [e for e in events if e.get("pid") == events[0]["pid"] and e.get("tid") in TRACKS]
     gathers = [s for s in slices(mine, "communication") if s[2].startswith("all_gather")]
     compute = [s for s in slices(mine, "compute") if s[2] in ("forward", "backward")]
     took, hidden = sum(end - begin for begin, end, _ in gathers), overlap(gathers, compute)
     expect(len(gathers) >= 2 * 12, f"{len(gathers)} all-gathers, of 12 blocks in two passes")
     expect(hidden > 0.5 * took, f"{hidden} ns of {took} during computation")
-
-
-@test
-def the_recorded_table_is_what_the_program_predicts():
-    import sharded_virtual
-    with open(os.path.join(ROOT, "results", "sharded-virtual.json"), encoding="utf-8") as file:
-        rows = json.load(file)["rows"]
-    words = dict(sharded_virtual.POLICIES)
-    expect_equal([(r["gpus"], r["policy"]) for r in rows],
-                 [(n, name) for n in sharded_virtual.GPUS for name in words if (n, name) != (8, "zero3:group=8")], "rows")
-    for row in rows:
-        expect(0 < row["samples_per_s"] <= row["null_samples_per_s"], f"faster than the null model: {row}")
-        if row["gpus"] != 8: continue
-        result = harness(*sharded_virtual.WORDS, "--mode", "ring", "--gpus", "8", *words[row["policy"]])
-        expect_equal(result.jobs()["ring"]["throughput"]["samples_per_s"], row["samples_per_s"], row["policy"], result)
 
 
 main()
