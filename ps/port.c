@@ -54,8 +54,8 @@ int64_t ps_port_now(const ps_port *p)
 /* The times in a header on a clock that is so much ahead. 0: there is none. */
 static void shift_times(message_header *h, int64_t ns)
 {
-    int64_t *times[] = {&h->sent_ns, &h->arrived_ns, &h->last_ns, &h->pushed_ns};
-    for (int i = 0; i < 4 && ns != 0; i++)
+    int64_t *times[] = {&h->sent_ns, &h->ready_ns, &h->arrived_ns, &h->last_ns, &h->pushed_ns};
+    for (int i = 0; i < 5 && ns != 0; i++)
         if (*times[i] != 0) *times[i] = (int64_t)((uint64_t)*times[i] + (uint64_t)ns);
 }
 

@@ -47,7 +47,8 @@ typedef struct message_header {
     uint32_t flags;
     int64_t integers[3];
     double doubles[2];
-    int64_t sent_ns;    /* when it was handed to the transport; with ps these four travel on rank 0's clock */
+    int64_t sent_ns;    /* when it was handed to the transport; with ps these five travel on rank 0's clock */
+    int64_t ready_ns;   /* when its sender had computed it; of a reply: the last contribution's sender; 0: not known */
     int64_t arrived_ns; /* of a reply: when the request arrived, */
     int64_t last_ns;    /* and when the last contribution that the reply needed was sent; 0: none was needed */
     uint32_t last_rank; /* by which rank */

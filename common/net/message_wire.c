@@ -46,7 +46,8 @@ void *wire_unpack(const ProtobufCMessageDescriptor *type, const void *bytes, siz
 #define OPTIONAL_LIST(X)                                                                                     \
     X(step, step) X(key, key) X(offset, offset) X(count, count) X(dtype, dtype) X(flags, flags)              \
     X(int0, integers[0]) X(int1, integers[1]) X(int2, integers[2]) X(sent_ns, sent_ns)                       \
-    X(arrived_ns, arrived_ns) X(last_ns, last_ns) X(last_rank, last_rank) X(pushed_ns, pushed_ns)
+    X(arrived_ns, arrived_ns) X(last_ns, last_ns) X(last_rank, last_rank) X(pushed_ns, pushed_ns)             \
+    X(ready_ns, ready_ns)
 
 size_t message_pack(const message_header *h, uint8_t out[MESSAGE_HEADER_BYTES])
 {
@@ -66,7 +67,7 @@ size_t message_pack(const message_header *h, uint8_t out[MESSAGE_HEADER_BYTES])
     return net__message_header__pack(&wire, out);
 }
 
-enum { ARENA_BYTES = 8192 }; /* a header has 22 fields; what needs more is not one of ours */
+enum { ARENA_BYTES = 8192 }; /* a header has 23 fields; what needs more is not one of ours */
 
 status message_unpack(const void *bytes, size_t count, message_header *out)
 {

@@ -78,6 +78,7 @@ static int64_t next_edge(const sweep *s, int64_t at, int64_t end)
         nearer(&end, at, s->wait->time.begin_ns);
         nearer(&end, at, s->wait->time.end_ns);
         nearer(&end, at, s->wait->last.ns);
+        nearer(&end, at, s->wait->last.ready_ns);
     }
     if (s->span < s->spans_end) {
         nearer(&end, at, s->span->begin_ns);
@@ -90,8 +91,10 @@ static step_part label(const sweep *s, int64_t at, bool in_progress)
 {
     bool waits = s->wait < s->waits_end && s->wait->time.begin_ns <= at;
     if (!waits || s->phase->part == STEP_DATA) return s->phase->part;
+    bool other = s->wait->last.rank >= 0;
+    if (other && at < s->wait->last.ready_ns) return STEP_WAITING;
     if (in_progress) return STEP_EXPOSED;
-    return s->wait->last.rank >= 0 && at < s->wait->last.ns ? STEP_WAITING : STEP_OTHER;
+    return other && at < s->wait->last.ns ? STEP_WAITING : STEP_OTHER;
 }
 
 static sweep begin_sweep(const anatomy_step *step)

@@ -5,6 +5,7 @@
  *
  *   the lane executes                                            data, forward, backward, optimizer, other
  *   it waits for the loader                                      data
+ *   it waits for something that another rank has not computed    waiting
  *   it waits while a transfer or a sum for the rank is in progress    exposed communication
  *   it waits for something that another rank has not sent        waiting
  *   it waits for anything else                                   other
@@ -12,7 +13,8 @@
  * Recorded are the lane's phases (by the train loop), its waits with the time and rank of the last contribution to what
  * was awaited (by engines), and spans in which a transfer or a sum was in progress (by the engine's agent). One sweep at
  * the end of the step labels it, so its parts add up to the step in integer nanoseconds. Communication is the union of
- * the spans: its exposed part is that in which the lane waited, the rest is hidden.
+ * the spans: its exposed part is that in which the lane waited, the rest is hidden. Where the lane would have waited
+ * without it too, because another rank still computes what is awaited, it is hidden.
  *
  * A span may become known after its step has ended. What lies in the previous step then counts as hidden in this one.
  *
@@ -50,9 +52,10 @@ typedef struct anatomy_span {
 
 /* The last contribution to something that a rank waits for. */
 typedef struct anatomy_sent {
-    int64_t ns;
+    int64_t ns; /* when it was sent */
     int rank; /* who sent it; ANATOMY_NOBODY: not known, or nobody had to; ANATOMY_CALL: the last rank to begin call `ns`, for
                * anatomy_sweep_again() */
+    int64_t ready_ns; /* when that rank had computed it; 0: not known */
 } anatomy_sent;
 
 typedef struct anatomy_wait {

@@ -9,12 +9,17 @@ struct dp_nccl_sim {
     sim_group *group; /* of all ranks */
     device_fence *done;
     int64_t calls;
+    int rank;
+    anatomy_sent last; /* when the last rank joined the call that runs */
     collective_traffic traffic;
 };
 
 static void on_moving(void *context)
 {
-    (void)context;
+    dp_nccl_sim *n = context;
+    bool late = n->group->members[n->rank].at == n->group->at; /* as late as any other */
+    n->last.ns = sim_to_ns(simulation_now(n->group->simulation));
+    n->last.rank = late ? ANATOMY_NOBODY : n->group->last;
 }
 
 static void on_finished(void *context)
@@ -40,6 +45,7 @@ status dp_nccl_sim_open(const dp_engine *e, dp_nccl_sim **out)
 {
     *out = calloc(1, sizeof **out);
     if (!*out) return fail(STATUS_SYSTEM, "no memory for an exchange");
+    (*out)->rank = context_of(e)->rank;
     TRY(device_fence_open(context_of(e)->device, &(*out)->done));
     return open_group(e, *out);
 }
@@ -62,13 +68,13 @@ status dp_nccl_sim_run(const dp_engine *e, dp_nccl_sim *n, collective_kind call,
     int number;
     n->calls++;
     TRY(anatomy_begin_wait(c->anatomy));
-    int64_t begun_ns = device_now_ns(c->device);
     sim_device_spend_launch(c->device);
     TRY(sim_group_join(n->group, c->rank, sim_device_actor(c->device)->time, kind, SIM_RING, (double)bytes,
                        &told));
     TRY(device_stream_wait(c->compute, n->done, (uint64_t)n->calls));
     TRY(anatomy_end_wait(c->anatomy, &number));
-    anatomy_add_span(c->anatomy, begun_ns, device_now_ns(c->device));
+    anatomy_name_wait(c->anatomy, number, n->last);
+    anatomy_add_span(c->anatomy, n->last.ns, device_now_ns(c->device));
     int64_t share = (int64_t)sim_group_share(n->group, kind, (double)bytes),
             messages = sim_group_messages(n->group, kind);
     n->traffic.bytes_sent += share;

@@ -153,6 +153,7 @@ static status send_transfer(hub_agent *h, dp_transfer *transfer, int64_t now_ns)
     if (transfer->shared && transfer->remote && !transfer->copied)
         TRY(ps_copy_pieces(&h->staging, transfer->remote, r->base, r->pieces, r->element));
     transfer->copied = true;
+    transfer->header.ready_ns = h->begun_ns;
     TRY(ps_port_send(h->port, transfer->peer, &transfer->header, frames, count, &h->ticket, region_bytes(r)));
     if (h->leaving_ns == 0) h->leaving_ns = now_ns;
     rank_slot_agent(h->c->context->slot, RANK_PUSH, (int)transfer->header.key, now_ns);
@@ -206,7 +207,8 @@ static void record_message(hub_agent *h, const ps_message *m, int64_t begin_ns)
     anatomy *a = h->c->context->anatomy;
     anatomy_add_span(a, m->header.sent_ns, m->arrived_ns);
     anatomy_add_span(a, begin_ns, ps_port_now(h->port));
-    if (m->header.sent_ns > h->shared->last.ns) h->shared->last = (anatomy_sent){.ns = m->header.sent_ns, .rank = m->peer};
+    if (m->header.sent_ns > h->shared->last.ns)
+        h->shared->last = (anatomy_sent){.ns = m->header.sent_ns, .ready_ns = m->header.ready_ns, .rank = m->peer};
 }
 
 /* Takes over the message. */

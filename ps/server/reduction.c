@@ -23,7 +23,8 @@
 /* 1. Receive: rank `worker` has pushed its gradient of `key`. Takes over the message. */
 status server_receive_push(server *s, int key, int worker, ps_message *m)
 {
-    int64_t iteration = m->header.step, sent_ns = m->header.sent_ns;
+    int64_t iteration = m->header.step;
+    server_last last = server_last_of(&m->header, worker);
     server_step step = {m->header.integers[PS_INT_STEP], m->header.doubles[PS_DOUBLE_RATE]};
     TRY(server_check_push(s, key, worker, m));
     TRY(server_keep_push(s, key, worker, m));
@@ -32,7 +33,7 @@ status server_receive_push(server *s, int key, int worker, ps_message *m)
     if (s->c->policy->consistency == PS_ASYNC) return server_receive_async(s, key, worker, step);
     s->steps[iteration % s->window] = step;
     server_arrival *arrived = server_arrived(s, key, iteration);
-    arrived->last = server_later(arrived->last, (server_last){sent_ns, (uint32_t)worker});
+    arrived->last = server_later(arrived->last, last);
     if (++arrived->count == 1) s->incomplete++;
     if (arrived->count < s->c->world) return STATUS_OK;
     s->incomplete--;
@@ -120,11 +121,10 @@ static status reply(server *s, int key, int worker)
                         .count = s->c->plan->keys[s->first + key].elements,
                         .dtype = s->c->params->type,
                         .arrived_ns = slot->arrived_ns,
-                        .last_ns = slot->last.sent_ns,
-                        .last_rank = slot->last.rank,
                         .pushed_ns = slot->pushed_ns,
                         .integers = {[PS_INT_SKIPPED] = optimizer_skipped(s->c->optimizer),
                                      [PS_INT_UPDATES] = s->keys[key].updates, [PS_INT_STALENESS] = slot->staleness}};
+    server_put_last(&h, slot->last);
     TRY(server_send(s, worker, &h, frames, count, &s->keys[key].ticket, server_key_bytes(s, key)));
     server_end_reply(s, key, worker);
     return STATUS_OK;

@@ -8,9 +8,21 @@
 
 /* The last of several messages to be sent. */
 typedef struct server_last {
-    int64_t sent_ns; /* 0: none */
+    int64_t sent_ns, ready_ns; /* sent_ns 0: none; ready_ns: message_header */
     uint32_t rank;
 } server_last;
+
+static inline server_last server_last_of(const message_header *h, int worker)
+{
+    return (server_last){h->sent_ns, h->ready_ns, (uint32_t)worker};
+}
+
+static inline void server_put_last(message_header *reply, server_last last)
+{
+    reply->last_ns = last.sent_ns;
+    reply->ready_ns = last.ready_ns;
+    reply->last_rank = last.rank;
+}
 
 static inline server_last server_later(server_last a, server_last b)
 {
@@ -144,7 +156,7 @@ typedef struct server {
         int64_t bytes, iteration; /* -1: none yet */
         int64_t received;         /* the last iteration that came, accepted or not */
         ps_message next;          /* kind NONE: none */
-        int64_t sent_ns;          /* by rank 0 */
+        server_last last;         /* of rank 0 */
         bool acknowledge;         /* rank 0 is to be sent an acknowledgement */
         transport_ticket ticket;
     } buffers;

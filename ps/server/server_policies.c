@@ -253,7 +253,7 @@ static status update_async(server *s, bool *worked)
                         .scale = s->needs_norm ? w->scale : 1.0};
     if (!w->skips) TRY(server_reduce(&work));
     else if (a.key == s->count - 1) optimizer_skip(s->c->optimizer);
-    key->last = (server_last){slot->push.header.sent_ns, (uint32_t)a.worker};
+    key->last = server_last_of(&slot->push.header, a.worker);
     slot->staleness = key->updates - slot->push.header.integers[PS_INT_UPDATES];
     ps_port_release(s->port, &slot->push);
     key->updates++;

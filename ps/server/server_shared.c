@@ -79,7 +79,7 @@ static void accept_buffers(server *s, bool *worked)
     if (m->header.kind == MESSAGE_NONE || !transport_sent(&s->buffers.ticket) || buffers_needed(s)) return;
     memcpy(s->buffers.data, ps_message_frame(m, 0).data, (size_t)s->buffers.bytes);
     s->buffers.iteration = m->header.step;
-    s->buffers.sent_ns = m->header.sent_ns;
+    s->buffers.last = server_last_of(&m->header, 0);
     ps_port_release(s->port, m);
     m->header.kind = MESSAGE_NONE;
     s->buffers.acknowledge = true;
@@ -105,8 +105,8 @@ static status send_buffers(server *s, bool *worked)
         message_header h = {.kind = MESSAGE_BUFFERS,
                             .step = w->buffers_pull,
                             .integers = {0, s->buffers.iteration},
-                            .arrived_ns = w->buffers_arrived_ns,
-                            .last_ns = s->buffers.sent_ns}; /* by rank 0 */
+                            .arrived_ns = w->buffers_arrived_ns};
+        server_put_last(&h, s->buffers.last);
         message_frame frame = {s->buffers.data, (size_t)s->buffers.bytes};
         TRY(try_send(s, i, &h, &frame, &s->buffers.ticket, &sent, worked));
         if (!sent) continue;
@@ -133,7 +133,7 @@ status server_receive_layer_share(server *s, ps_message *m)
     }
     ps_port_count_received(s->port, m->peer, h->count * (int64_t)sizeof(double));
     s->layer.header = *h;
-    s->layer.last = server_later(s->layer.last, (server_last){h->sent_ns, (uint32_t)m->peer});
+    s->layer.last = server_later(s->layer.last, server_last_of(h, m->peer));
     w->share_arrived_ns = m->arrived_ns;
     w->layer_share = *m;
     s->layer.shares++;
@@ -153,9 +153,8 @@ static void add_layer_shares(server *s)
     }
     s->layer.reply = (message_header){.kind = MESSAGE_SUM,
                                       .step = s->layer.header.step,
-                                      .count = s->layer.header.count,
-                                      .last_ns = s->layer.last.sent_ns,
-                                      .last_rank = s->layer.last.rank};
+                                      .count = s->layer.header.count};
+    server_put_last(&s->layer.reply, s->layer.last);
     s->layer.last = (server_last){0};
     s->layer.shares = 0;
     s->layer.replies = s->c->world;

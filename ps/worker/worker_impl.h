@@ -44,6 +44,7 @@ typedef struct worker_key {
     transport_ticket ticket;
     int64_t iteration;           /* that is pushed, or was last */
     int64_t ready_ns, left_ns;   /* its gradient was ready; its push, or the pull for it, left */
+    bool traced;                 /* it was ready while the trace was on */
     int64_t pushed_ns;           /* async, ssp: when its push left */
     int64_t requested, received; /* numbers of pulls */
     int64_t updates_seen;        /* updates that the parameters had */
@@ -121,6 +122,7 @@ typedef struct worker {
     bool sum_due;
     int sum_count;
     int64_t sum_number;
+    int64_t sum_ready_ns, buffers_ready_ns; /* when they had been computed */
     transport_ticket packed_ticket, sum_ticket;
     double norm;
 

@@ -30,7 +30,8 @@ static anatomy_sent last_of(const worker *w, const message_header *h)
 {
     bool other = h->last_ns > 0 && h->last_rank < (uint32_t)w->c->context->world &&
                  (int)h->last_rank != w->c->context->rank;
-    return other ? (anatomy_sent){.ns = h->last_ns, .rank = (int)h->last_rank} : (anatomy_sent){.rank = ANATOMY_NOBODY};
+    if (!other) return (anatomy_sent){.rank = ANATOMY_NOBODY};
+    return (anatomy_sent){.ns = h->last_ns, .ready_ns = h->ready_ns, .rank = (int)h->last_rank};
 }
 
 /* What was requested at left_ns has come. In progress was the request until the server had it, then, from the last
@@ -156,7 +157,7 @@ static status receive_average(worker *w, int key)
 static void trace_key(const worker *w, int key, int64_t now_ns)
 {
     trace *t = w->c->context->trace;
-    bool pushed = w->c->policy->consistency == PS_SYNC && w->keys[key].ready_ns > 0;
+    bool pushed = w->c->policy->consistency == PS_SYNC && w->keys[key].traced;
     if (!trace_is_on(t)) return;
     int64_t id = w->keys[key].received * w->c->plan->key_count + key;
     trace_async(t, pushed ? "push and pull of key" : "pull of key", key, id, w->keys[key].left_ns, now_ns);
@@ -165,7 +166,7 @@ static void trace_key(const worker *w, int key, int64_t now_ns)
     trace_flow(t, TRACE_FLOW_BEGIN, TRACE_COMPUTE, id, ready_ns);
     trace_flow(t, TRACE_FLOW_STEP, TRACE_COMMUNICATION, id, w->keys[key].left_ns);
     trace_flow(t, TRACE_FLOW_END, TRACE_COMMUNICATION, id, now_ns);
-    w->keys[key].ready_ns = 0;
+    w->keys[key].traced = false;
 }
 
 static status receive_parameters(worker *w, const ps_message *m, int64_t now_ns)

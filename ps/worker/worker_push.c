@@ -20,7 +20,8 @@ static void queue_push(worker *w, int param, int64_t iteration)
         if (--w->keys[key].missing > 0) continue;
         w->keys[key].missing = plan->keys[key].param_count;
         w->keys[key].iteration = iteration;
-        w->keys[key].ready_ns = trace_is_on(w->c->context->trace) ? device_now_ns(w->c->context->device) : 0;
+        w->keys[key].ready_ns = ps_port_now(w->port);
+        w->keys[key].traced = trace_is_on(w->c->context->trace);
         queue_key(w, key);
     }
 }
@@ -47,11 +48,13 @@ void worker_pop_events(worker *w, bool *worked)
         case WORKER_BUFFERS:
             w->pack_due = true;
             w->pack_iteration = e.value;
+            w->buffers_ready_ns = ps_port_now(w->port);
             break;
         case WORKER_SUM:
             w->sum_due = true;
             w->sum_count = e.index;
             w->sum_number = e.value;
+            w->sum_ready_ns = ps_port_now(w->port);
             break;
         }
     }
@@ -87,6 +90,7 @@ static message_header push_header(const worker *w, int key)
                                                         : MESSAGE_PUSH;
     if (w->handing_over) return h;
     h.step = w->keys[key].iteration;
+    h.ready_ns = w->keys[key].ready_ns;
     h.integers[PS_INT_STEP] = iteration->optimizer_step;
     h.integers[PS_INT_UPDATES] = w->keys[key].updates_seen;
     h.doubles[PS_DOUBLE_RATE] = iteration->rate;
@@ -180,7 +184,7 @@ static status send_buffers(worker *w, bool *worked)
     }
     if (!w->packed_due) return STATUS_OK;
     int64_t bytes = w->c->context->params->buffer_bytes;
-    message_header h = {.kind = MESSAGE_BUFFERS, .step = w->pack_iteration};
+    message_header h = {.kind = MESSAGE_BUFFERS, .step = w->pack_iteration, .ready_ns = w->buffers_ready_ns};
     message_frame frame = {w->shared->packed_buffers, (size_t)bytes};
     TRY(ps_port_send(w->port, 0, &h, &frame, 1, &w->packed_ticket, bytes));
     w->packed_due = false;
@@ -191,7 +195,8 @@ static status send_buffers(worker *w, bool *worked)
 
 static status send_sum(worker *w, int64_t now_ns)
 {
-    message_header h = {.kind = MESSAGE_SUM, .step = w->sum_number, .count = w->sum_count};
+    message_header h = {
+        .kind = MESSAGE_SUM, .step = w->sum_number, .count = w->sum_count, .ready_ns = w->sum_ready_ns};
     message_frame frame = {w->shared->sum_values, (size_t)w->sum_count * sizeof(double)};
     TRY(ps_port_send(w->port, 0, &h, &frame, 1, &w->sum_ticket, (int64_t)frame.bytes));
     w->sum_due = false;

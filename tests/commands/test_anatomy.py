@@ -6,7 +6,7 @@ import shutil
 import socket
 import statistics
 
-from anatomy import PARTS, expect_all_wait, expect_anatomy, shifted_clock, waiting_and_delay
+from anatomy import PARTS, best_of, executed, expect_all_wait, expect_anatomy, shifted_clock, waiting_and_delay
 from program import BUILD, PROGRAM, Run, harness
 from tap import Skip, cases, expect, expect_equal, main, test
 
@@ -103,6 +103,66 @@ def all_others_wait_for_a_late_rank(words, by_name):
     expect_all_wait(job_of(*SLOW, "--steps", "6", *words), 1, by_name)  # dp: all wait for rank 0, which waits for rank 1
 
 
+# ---- a rank that computes twice as long ---------------------------------------------------------
+
+V100 = ["--device", "sim:v100-pcie-32g", "--model", "resnet18", "--batch", "32", "--gpus", "3", "--quiet"]
+RING, SYNC, DP = ["--mode", "ring"], ["--mode", "ps", "--policy", "sync"], ["--mode", "ps", "--policy", "dp"]
+ASYNC, SSP = ["--mode", "ps", "--policy", "async"], ["--mode", "ps", "--policy", "ssp"]
+
+
+@cases([("ring", RING, True), ("ps=sync", SYNC, True), ("ps=sync, three servers", [*SYNC, "--servers", "3"], True),
+        ("ps=dp", DP, False), ("ps=dp by NCCL", [*DP, "--payload", "nccl"], None)])
+def in_virtual_time_waiting_grows_by_the_delay(words, by_name):
+    usual, slowed = (job_of(*V100, "--steps", "6", *words, *slow) for slow in ([], ["--slow", "1:2"]))
+    steps = range(6)
+    delay = executed(slowed["ranks"][1], steps) - executed(usual["ranks"][1], steps)
+    expect_anatomy(slowed)
+    for rank in (0, 2):
+        before, after = (sum(job["ranks"][rank]["waiting_s"]) for job in (usual, slowed))
+        expect(0.95 * delay <= after - before <= 1.05 * delay > 0,
+               f"rank {rank} waited {before:.4f} s and now {after:.4f} s, for a delay of {delay:.4f} s")
+        named = slowed["ranks"][rank]["waited_for_s"]
+        if by_name is not None:  # dp: all wait for rank 0, which waits for rank 1
+            expect_equal(max(named, key=named.get), str(1 if by_name or rank == 0 else 0), f"whom rank {rank} waits for", named)
+
+
+@test
+def in_virtual_time_nobody_waits_under_async():
+    job = job_of(*V100, "--steps", "6", "--slow", "1:2", *ASYNC)
+    expect_anatomy(job)
+    expect_equal([sum(rank["waiting_s"]) for rank in job["ranks"]], [0, 0, 0], "waiting under async")
+
+
+@test
+def in_virtual_time_ssp_waits_only_beyond_its_bound():
+    job = job_of(*V100, "--steps", "16", "--warmup", "0", "--slow", "1:2", *SSP, "--staleness", "3")
+    expect_anatomy(job)
+    for rank in (0, 2):
+        expect_equal(job["ranks"][rank]["waiting_s"][:6], [0] * 6, f"waiting of rank {rank} until it is three steps ahead")
+        waited, delay = waiting_and_delay(job, rank, range(7, 16), ahead=4)
+        expect(waited >= 0.9 * delay > 0, f"rank {rank} waited {waited:.4f} s beyond the bound for a delay of {delay:.4f} s")
+
+
+TWICE = [*LENET, "--batch", "1024", "--gpus", "3", "--slow", "1:2", "--warmup", "0", "--steps", "4", "--stall-timeout", "300s"]
+
+
+@cases([("ring", RING, True), ("ps=sync", SYNC, True), ("ps=dp", DP, False)])
+def all_others_wait_for_a_rank_that_takes_twice_as_long(words, by_name):
+    best_of(3, lambda: job_of(*TWICE, *words), lambda job: expect_all_wait(job, 1, by_name))
+
+
+def expect_no_waiting(job, steps):
+    expect_anatomy(job)
+    for rank in (0, 2):
+        waited, delay = waiting_and_delay(job, rank, steps)
+        expect(waited < 0.1 * delay, f"rank {rank} waited {waited:.3f} s, and the delay is {delay:.3f} s")
+
+
+@cases([("async", ASYNC, range(1, 4)), ("ssp within its bound", [*SSP, "--staleness", "3"], range(0, 4))])
+def nobody_waits_for_a_rank_that_takes_twice_as_long(words, steps):
+    best_of(3, lambda: job_of(*TWICE, *words), lambda job: expect_no_waiting(job, steps))
+
+
 HOUR, HALF_A_MINUTE = 3_600_000_000_000, 30_000_000_000
 
 
@@ -111,8 +171,7 @@ HOUR, HALF_A_MINUTE = 3_600_000_000_000, 30_000_000_000
 def waiting_does_not_depend_on_clocks(policy, late):
     job = job_of(*SLOW, "--slow", f"{late}:80", "--steps", "4", "--mode", "ps", "--policy", policy, env=shifted_clock(HOUR))
     expect_equal(job["ranks"][1]["clock"]["aligned"], True, "another clock", job["ranks"][1]["clock"])
-    # With dp others also have transfers in progress while rank 0 computes.
-    expect_all_wait(job, late, policy == "sync", share=0.9 if policy == "sync" else 0.5)
+    expect_all_wait(job, late, policy == "sync")
 
 
 def mpi_job(*words, env):
@@ -144,10 +203,7 @@ def with_mpi_all_others_wait_for_a_late_rank(shift, late):
 @test
 def under_async_nobody_waits_for_a_late_rank():
     job = job_of(*SLOW, "--steps", "6", "--mode", "ps", "--policy", "async")
-    expect_anatomy(job)
-    for rank in (0, 2):
-        waited, delay = waiting_and_delay(job, rank, range(1, 6))
-        expect(waited < 0.1 * delay, f"rank {rank} waited {waited:.3f} s, and the delay is {delay:.3f} s")
+    expect_no_waiting(job, range(1, 6))
 
 
 @test

@@ -2,7 +2,7 @@
 import os
 
 from program import BUILD, SANITIZED, in_ns
-from tap import Skip, expect, expect_equal
+from tap import Failure, Skip, expect, expect_equal
 
 PARTS = ("data_s", "forward_s", "backward_s", "exposed_communication_s", "waiting_s", "optimizer_s", "other_s")
 EXECUTED = ("data_s", "forward_s", "backward_s", "optimizer_s")
@@ -35,14 +35,25 @@ def waiting_and_delay(job, rank, steps, ahead=0, late=1):
     return sum(rank["waiting_s"][i] for i in steps), executed(late, [i - ahead for i in steps]) - executed(rank, steps)
 
 
-def expect_all_wait(job, late, named_by_all=True, share=0.9):
-    """All other ranks waited for the late one, at least this share of its delay."""
+def best_of(runs, job, check):
+    """`check` holds for the result of one of so many runs of job(): load on the machine delays transfers, so it hides waiting now
+    and then, and a wrong definition always."""
+    for left in reversed(range(runs)):
+        try:
+            return check(job())
+        except Failure:
+            if left == 0:
+                raise
+
+
+def expect_all_wait(job, late, named_by_all=True):
+    """All other ranks waited for the late one, at least 90 % of its delay."""
     expect_anatomy(job)
     for rank in range(job["world_size"]):
         if rank == late:
             continue
         waited, delay = waiting_and_delay(job, rank, range(1, len(job["step_s"])), late=late)
-        expect(waited >= share * delay > 0, f"rank {rank} waited {waited:.3f} s for a delay of {delay:.3f} s")
+        expect(waited >= 0.9 * delay > 0, f"rank {rank} waited {waited:.3f} s for a delay of {delay:.3f} s")
         named = job["ranks"][rank]["waited_for_s"]
         expected = str(late if named_by_all or rank == 0 else 0)
         expect_equal(max(named, key=named.get), expected, f"whom rank {rank} waits for", named)

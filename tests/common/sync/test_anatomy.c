@@ -28,22 +28,26 @@ typedef struct sweep_case {
 } sweep_case;
 
 static const sweep_case cases[] = {
-    {"nothing is waited for", {{{0, 0}, {0, 0}}}, {{0, 0}}, {100, 200, 300, 0, 0, 100, 300}, 0, ANATOMY_NOBODY},
-    {"communication while the lane executes is hidden", {{{0, 0}, {0, 0}}}, {{450, 650}}, {100, 200, 300, 0, 0, 100, 300}, 200,
+    {"nothing is waited for", {{{0, 0}, {0, 0, 0}}}, {{0, 0}}, {100, 200, 300, 0, 0, 100, 300}, 0, ANATOMY_NOBODY},
+    {"communication while the lane executes is hidden", {{{0, 0}, {0, 0, 0}}}, {{450, 650}}, {100, 200, 300, 0, 0, 100, 300}, 200,
      ANATOMY_NOBODY},
     {"a wait during communication is exposed, before the last contribution it is waiting, else other",
-     {{{700, 900}, {760, 2}}}, {{760, 850}}, {100, 200, 300, 90, 60, 100, 150}, 0, 2},
-    {"a transfer in progress comes before waiting", {{{700, 900}, {850, 1}}}, {{650, 800}},
+     {{{700, 900}, {760, 2, 0}}}, {{760, 850}}, {100, 200, 300, 90, 60, 100, 150}, 0, 2},
+    {"a transfer in progress comes before waiting", {{{700, 900}, {850, 1, 0}}}, {{650, 800}},
      {100, 200, 300, 100, 50, 100, 150}, 50, 1},
-    {"nobody had to send anything", {{{700, 800}, {900, ANATOMY_NOBODY}}}, {{0, 0}}, {100, 200, 300, 0, 0, 100, 300}, 0,
+    {"what another rank still computes is waited for, whatever is in progress", {{{700, 900}, {850, 1, 800}}}, {{650, 820}},
+     {100, 200, 300, 20, 130, 100, 150}, 150, 1},
+    {"of a rank that is not known nothing is waited for", {{{700, 900}, {850, ANATOMY_NOBODY, 800}}}, {{650, 820}},
+     {100, 200, 300, 120, 0, 100, 180}, 50, ANATOMY_NOBODY},
+    {"nobody had to send anything", {{{700, 800}, {900, ANATOMY_NOBODY, 0}}}, {{0, 0}}, {100, 200, 300, 0, 0, 100, 300}, 0,
      ANATOMY_NOBODY},
-    {"waiting for the loader is data, whatever is in progress", {{{120, 180}, {170, 1}}}, {{110, 150}},
+    {"waiting for the loader is data, whatever is in progress", {{{120, 180}, {170, 1, 0}}}, {{110, 150}},
      {100, 200, 300, 0, 0, 100, 300}, 40, ANATOMY_NOBODY},
-    {"a wait within the forward pass is not part of it", {{{250, 300}, {270, 1}}}, {{0}},
+    {"a wait within the forward pass is not part of it", {{{250, 300}, {270, 1, 0}}}, {{0}},
      {100, 180 - 30, 300, 0, 20, 100, 330}, 0, 1},
-    {"the rank waited for longest is named", {{{200, 260}, {260, 0}}, {{300, 330}, {330, 2}}, {{400, 440}, {440, 2}}},
+    {"the rank waited for longest is named", {{{200, 260}, {260, 0, 0}}, {{300, 330}, {330, 2, 0}}, {{400, 440}, {440, 2, 0}}},
      {{0, 0}}, {100, 110, 260, 0, 130, 100, 300}, 0, 2},
-    {"waits and spans outside the step do not count", {{{-50, -20}, {-20, 1}}, {{1000, 1100}, {1100, 1}}},
+    {"waits and spans outside the step do not count", {{{-50, -20}, {-20, 1, 0}}, {{1000, 1100}, {1100, 1, 0}}},
      {{-90, -10}, {950, 1200}}, {100, 200, 300, 0, 0, 100, 300}, 50, ANATOMY_NOBODY},
 };
 
@@ -103,8 +107,10 @@ static step_part label_at(const anatomy_step *s, int64_t ns, bool *in_progress)
     for (int i = 0; i < s->span_count; i++)
         if (s->spans[i].begin_ns <= ns && ns < s->spans[i].end_ns) *in_progress = true;
     if (!wait || part == STEP_DATA) return part;
+    bool other = wait->last.rank != ANATOMY_NOBODY;
+    if (other && ns < wait->last.ready_ns) return STEP_WAITING;
     if (*in_progress) return STEP_EXPOSED;
-    return ns < wait->last.ns && wait->last.rank != ANATOMY_NOBODY ? STEP_WAITING : STEP_OTHER;
+    return other && ns < wait->last.ns ? STEP_WAITING : STEP_OTHER;
 }
 
 static void the_sweep_equals_a_look_at_every_nanosecond(void **state)
@@ -121,7 +127,8 @@ static void the_sweep_equals_a_look_at_every_nanosecond(void **state)
         t = -20;
         for (int i = 0; i < MOST; i++) {
             int64_t begin = t + draw(start, &at, 40), end = begin + draw(start, &at, 30);
-            w[i] = (anatomy_wait){{begin, end}, {begin + draw(start, &at, 50) - 10, (int)draw(start, &at, RANKS + 1) - 1}};
+            int64_t sent = begin + draw(start, &at, 50) - 10, ready = sent - draw(start, &at, 30);
+            w[i] = (anatomy_wait){{begin, end}, {sent, (int)draw(start, &at, RANKS + 1) - 1, ready}};
             t = end;
         }
         t = -20;
