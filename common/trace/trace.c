@@ -56,17 +56,26 @@ int64_t trace_dropped(const trace *t)
 }
 
 /* Each writer reserves its own slots. The reader starts after the recorded work has ended. */
-static void add(trace *t, const trace_event *events, int count)
+static void add_always(trace *t, const trace_event *events, int count)
 {
-    if (!trace_is_on(t)) return;
     int64_t at = atomic_fetch_add_explicit(&t->count, count, memory_order_relaxed);
     for (int i = 0; i < count && at + i < t->capacity; i++) t->events[at + i] = events[i];
+}
+
+static void add(trace *t, const trace_event *events, int count)
+{
+    if (trace_is_on(t)) add_always(t, events, count);
 }
 
 void trace_slice(trace *t, trace_track track, const char *name, int64_t index, int64_t begin_ns,
                  int64_t end_ns)
 {
     add(t, &(trace_event){TRACE_SLICE, (int32_t)track, name, index, 0, begin_ns, end_ns}, 1);
+}
+
+void trace_late_slice(trace *t, trace_track track, const char *name, int64_t index, int64_t begin_ns, int64_t end_ns)
+{
+    if (t) add_always(t, &(trace_event){TRACE_SLICE, (int32_t)track, name, index, 0, begin_ns, end_ns}, 1);
 }
 
 void trace_async(trace *t, const char *name, int64_t index, int64_t id, int64_t begin_ns, int64_t end_ns)

@@ -46,6 +46,8 @@ int64_t trace_dropped(const trace *t);
 /* Names are borrowed: literals. With an index the viewer shows "name 3". */
 void trace_slice(trace *t, trace_track track, const char *name, int64_t index, int64_t begin_ns,
                  int64_t end_ns);
+/* The same also after the trace was switched off: of a slice that holds what was recorded before. */
+void trace_late_slice(trace *t, trace_track track, const char *name, int64_t index, int64_t begin_ns, int64_t end_ns);
 /* In flight; `id` distinguishes it from others of that name at the same time. */
 void trace_async(trace *t, const char *name, int64_t index, int64_t id, int64_t begin_ns, int64_t end_ns);
 /* The points of a flow have one id; each lies in a slice of its track. */

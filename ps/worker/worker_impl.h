@@ -106,6 +106,7 @@ typedef struct worker {
     int *missing_keys;        /* [param_count] of the pull that arrives */
     int replies_due;
     int64_t waiting_since_ns; /* since when replies are due */
+    bool flows;               /* pass through the slice of the trace that began then */
     int64_t buffers_left_ns, sum_left_ns; /* when they were requested */
     int64_t last_message_ns;  /* when the last reply arrived, or the first was requested */
 

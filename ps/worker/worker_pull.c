@@ -52,8 +52,9 @@ static void end_reply(worker *w, int64_t now_ns)
 {
     w->last_message_ns = now_ns;
     if (--w->replies_due > 0) return;
-    trace_slice(w->c->context->trace, TRACE_COMMUNICATION, "push and pull", TRACE_NO_INDEX,
-                w->waiting_since_ns, now_ns);
+    (w->flows ? trace_late_slice : trace_slice)(w->c->context->trace, TRACE_COMMUNICATION, "push and pull", TRACE_NO_INDEX,
+                                                w->waiting_since_ns, now_ns);
+    w->flows = false;
     rank_slot_agent(w->c->context->slot, RANK_START, RANK_NO_BUCKET, now_ns);
 }
 
@@ -154,7 +155,7 @@ static status receive_average(worker *w, int key)
 }
 
 /* From the gradient, where a push requested the reply, over the message that left, to the reply. */
-static void trace_key(const worker *w, int key, int64_t now_ns)
+static void trace_key(worker *w, int key, int64_t now_ns)
 {
     trace *t = w->c->context->trace;
     bool pushed = w->c->policy->consistency == PS_SYNC && w->keys[key].traced;
@@ -167,6 +168,7 @@ static void trace_key(const worker *w, int key, int64_t now_ns)
     trace_flow(t, TRACE_FLOW_STEP, TRACE_COMMUNICATION, id, w->keys[key].left_ns);
     trace_flow(t, TRACE_FLOW_END, TRACE_COMMUNICATION, id, now_ns);
     w->keys[key].traced = false;
+    w->flows = true;
 }
 
 static status receive_parameters(worker *w, const ps_message *m, int64_t now_ns)

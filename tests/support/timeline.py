@@ -28,8 +28,7 @@ def encloses(found, at):
 
 
 def expect_flows(events, where):
-    """Every flow begins, passes and ends, in that order, each within a slice of its track; returns their number. A slice of
-    communication that is open when the time line ends is not in it."""
+    """Every flow begins, passes and ends, in that order, each within a slice of its track; returns their number."""
     points = {}
     for e in events:
         if e["ph"] in "stf":
@@ -38,9 +37,7 @@ def expect_flows(events, where):
         expect_equal([phase for _, phase, _ in found], ["s", "t", "f"], f"{where}: points of flow {flow}")
         expect_equal(found, sorted(found, key=lambda p: p[0]), f"{where}: order of flow {flow}")
         for at, phase, track in found:
-            of_track = slices(events, track)
-            is_open = track == "communication" and at >= max((end for _, end, _ in of_track), default=0)
-            expect(is_open or encloses(of_track, at), f"{where}: {phase} of flow {flow} at {at} lies in no slice of {track}")
+            expect(encloses(slices(events, track), at), f"{where}: {phase} of flow {flow} at {at} lies in no slice of {track}")
     return len(points)
 
 
