@@ -100,7 +100,7 @@ static const report_row step_rows[] = {
     {"slowdown by communication", CELL_TIME, .path = "slowdown.mean_s", .absent = "unmeasured"},
     {"  95 % interval, from", CELL_TIME, .path = "slowdown.low_s", .optional = true},
     {"    to", CELL_TIME, .path = "slowdown.high_s", .optional = true},
-    {"off the CPU, compute thread", CELL_TIME, .path = "phases.off_cpu_s.mean_s", .optional = true},
+    {"off the CPU, compute thread", CELL_TIME, .path = "off_cpu_s", .value = mean_per_step, .optional = true},
     {"CPU time of a rank's agents", CELL_TIME, .path = "agents_cpu_s", .value = mean_per_step,
      .optional = true},
     {"updates on other threads", CELL_TIME, .path = "update_aside_s", .value = mean_per_step,

@@ -309,7 +309,7 @@ static status run_steps(rank_state *s, int64_t end, bool measured)
         TRY(run_step(s, measured));
         TRY(run_between_steps(s));
     }
-    record_counters(&s->record, trainer_engine(s->trainer), &s->seen, measured);
+    record_counters(&s->record, s->trainer, &s->seen, measured);
     return STATUS_OK;
 }
 
@@ -324,8 +324,8 @@ static status run_turn(rank_state *s, int64_t end, bool measured)
 static status run_block(rank_state *s, int64_t end, bool measured)
 {
     status_table *b = s->place->table;
-    job_turn_wait(b, s->place->rank, s->block);
     if (s->takes_turns) trainer_begin_anew(s->trainer);
+    job_turn_wait(b, s->place->rank, s->block);
     status rc = run_turn(s, end, measured);
     if (rc == STATUS_OK && s->takes_turns) rc = end_steps(s, 1);
     job_turn_done(b, s->place->rank, s->block);
@@ -339,8 +339,8 @@ static status run_all_steps(rank_state *s)
     TRY(agreement_open(&s->agreement, s->place->gradients_fd, s->config, s->trainer));
     TRY(run_block(s, s->steps.first + s->steps.warmup, false));
     if (s->lead != 0 && !s->takes_turns) { /* ranks that may be ahead begin to measure together */
-        TRY(rendezvous_barrier(s->rendezvous, "warm", rank_deadline(s)));
         trainer_begin_anew(s->trainer);
+        TRY(rendezvous_barrier(s->rendezvous, "warm", rank_deadline(s)));
     }
     ledger_reset_peaks(trainer_ledger(s->trainer));
     while (s->next_step < s->steps.end && !s->stopped) {
@@ -351,7 +351,7 @@ static status run_all_steps(rank_state *s)
     job_turn_wait(s->place->table, s->place->rank, s->block);
     status rc = s->stop_is_agreed ? STATUS_OK : agree_to_stop(s);
     if (rc == STATUS_OK) rc = sync_flush(trainer_engine(s->trainer));
-    record_counters(&s->record, trainer_engine(s->trainer), &s->seen, false);
+    record_counters(&s->record, s->trainer, &s->seen, false);
     if (rc == STATUS_OK && save_is_due(s, true)) rc = save(s);
     if (rc == STATUS_OK && !s->stopped) rc = evaluate(s);
     job_turn_done(s->place->table, s->place->rank, s->block);

@@ -30,7 +30,7 @@ typedef struct rank_state {
     uint32_t block;
     bool stopped;        /* before the last step */
     bool stop_is_agreed; /* by all ranks */
-    sync_counters seen;
+    record_seen seen;
     agreement agreement;
     rank_checkpoint checkpoint;
     int64_t checkpoint_step; /* from which the run goes on; 0 without --load */

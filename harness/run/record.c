@@ -21,7 +21,6 @@ const record_phase record_phases[RECORD_PHASES] = {
     {"communication_s", offsetof(step_times, communication)},
     {"hidden_communication_s", offsetof(step_times, hidden)},
     {"slowdown_s", offsetof(step_times, slowdown)},
-    {"off_cpu_s", offsetof(step_times, off_cpu)},
     {"batch_copy_s", offsetof(step_times, copy)},
     {"first_to_backward_end_s", offsetof(step_times, first_to_backward_end)},
     {"last_bucket_s", offsetof(step_times, last_bucket)},
@@ -77,20 +76,24 @@ void record_correct_step(record *r, int64_t index, const anatomy_figures *figure
     for (int i = 0; i < r->world; i++) r->waited_ns[i] += waited_ns[i];
 }
 
-void record_counters(record *r, sync_engine *e, sync_counters *seen, bool keep)
+void record_counters(record *r, trainer *t, record_seen *seen, bool keep)
 {
     sync_counters now, *sum = &r->counters;
-    sync_read_counters(e, &now);
+    const sync_counters *before = &seen->engine;
+    int64_t cpu_ns = trainer_cpu_ns(t);
+    sync_read_counters(trainer_engine(t), &now);
     if (keep) {
-        sum->update_aside_ns += now.update_aside_ns - seen->update_aside_ns;
-        sum->agents_cpu_ns += now.agents_cpu_ns - seen->agents_cpu_ns;
-        sum->bytes_sent += now.bytes_sent - seen->bytes_sent;
-        sum->bytes_received += now.bytes_received - seen->bytes_received;
-        sum->messages_sent += now.messages_sent - seen->messages_sent;
-        sum->messages_received += now.messages_received - seen->messages_received;
+        sum->update_aside_ns += now.update_aside_ns - before->update_aside_ns;
+        sum->agents_cpu_ns += now.agents_cpu_ns - before->agents_cpu_ns;
+        sum->bytes_sent += now.bytes_sent - before->bytes_sent;
+        sum->bytes_received += now.bytes_received - before->bytes_received;
+        sum->messages_sent += now.messages_sent - before->messages_sent;
+        sum->messages_received += now.messages_received - before->messages_received;
+        r->cpu_ns += cpu_ns - seen->cpu_ns;
     }
+    if (cpu_ns == STEP_NOT_MEASURED) r->cpu_ns = STEP_NOT_MEASURED;
     sum->updates_skipped = now.updates_skipped;
-    *seen = now;
+    *seen = (record_seen){now, cpu_ns};
 }
 
 void record_evaluation_result(record *r, record_evaluation e)
@@ -131,6 +134,13 @@ static json_t *waited_to_json(const record *r)
         json_object_set_new(object, rank, record_seconds(r->waited_ns[i]));
     }
     return object;
+}
+
+/* The measured steps less the time in them that the compute thread was on a processor. */
+static json_t *off_cpu_to_json(const record *r)
+{
+    int64_t ns = r->wall_ns - r->cpu_ns;
+    return r->cpu_ns == STEP_NOT_MEASURED ? json_null() : record_seconds(ns > 0 ? ns : 0);
 }
 
 /* "step_begin_s", "step_end_s", "step_samples": what the job's steps are made of. */
@@ -180,6 +190,7 @@ status record_to_json(const record *r, const clock_alignment *clock, json_t *ran
     bad |= json_object_set_new(rank, "messages_received", json_integer(r->counters.messages_received));
     bad |= json_object_set_new(rank, "update_aside_s", record_seconds(r->counters.update_aside_ns));
     bad |= json_object_set_new(rank, "agents_cpu_s", record_seconds(r->counters.agents_cpu_ns));
+    bad |= json_object_set_new(rank, "off_cpu_s", off_cpu_to_json(r));
     bad |= json_object_set_new(rank, "waited_for_s", waited_to_json(r));
     bad |= json_object_set_new(rank, "updates_skipped", json_integer(r->counters.updates_skipped));
     json_t *evaluations = json_array();

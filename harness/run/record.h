@@ -18,7 +18,7 @@ typedef struct record_phase {
     size_t offset; /* in step_times */
 } record_phase;
 
-enum { RECORD_PHASES = 15 };
+enum { RECORD_PHASES = 14 };
 extern const record_phase record_phases[RECORD_PHASES];
 
 typedef struct record_evaluation {
@@ -46,6 +46,7 @@ typedef struct record {
     int64_t waiting_error_ns;      /* of this rank's times by which others tell waiting from communication; -1: one clock */
     int world;
     sync_counters counters;        /* in measured steps; updates_skipped: in all */
+    int64_t cpu_ns;                /* of the compute thread in measured steps; STEP_NOT_MEASURED: kernels run elsewhere */
     record_evaluation *evaluations;
     int64_t evaluation_capacity, evaluation_count;
 } record;
@@ -59,8 +60,13 @@ void record_step(record *r, const step_result *result);
  * is called once. */
 void record_forget_waits(record *r);
 void record_correct_step(record *r, int64_t index, const anatomy_figures *figures, const int64_t *waited_ns);
-/* The engine's counters since `seen`, which becomes what they are now; added to the record if `keep`. */
-void record_counters(record *r, sync_engine *e, sync_counters *seen, bool keep);
+/* What has been counted since `seen`, which becomes what it is now; added to the record if `keep`: the steps in between are
+ * measured. */
+typedef struct record_seen {
+    sync_counters engine;
+    int64_t cpu_ns; /* trainer_cpu_ns() */
+} record_seen;
+void record_counters(record *r, trainer *t, record_seen *seen, bool keep);
 void record_evaluation_result(record *r, record_evaluation e);
 
 /* A time in JSON: in seconds, from which the nanoseconds can be read back exactly. */

@@ -10,7 +10,7 @@
 #error "PROGRAM_VERSION comes from CMakeLists.txt"
 #endif
 
-enum { RESULT_SCHEMA_VERSION = 3 }; /* docs/results.md */
+enum { RESULT_SCHEMA_VERSION = 4 }; /* docs/results.md */
 
 /* The outcome of a job: its result and, for the comparison of engines, its parameters. */
 typedef struct run_job {

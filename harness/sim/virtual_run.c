@@ -20,7 +20,7 @@
 typedef struct rank_record {
     record record;
     overlap overlap;
-    sync_counters before;
+    record_seen before;
 } rank_record;
 
 typedef struct job_record {
@@ -114,11 +114,10 @@ static void on_measures(void *context, int rank, trainer *t)
     job_record *j = context;
     rank_record *r = &j->ranks[rank];
     if (rank == 0) virtual_host_begin(&j->host, t);
-    sync_engine *e = trainer_engine(t);
     step_result before = {0};
     ledger_reset_peaks(trainer_ledger(t));
-    sync_read_counters(e, &r->before);
-    overlap_measure(&r->overlap, e, &before);
+    record_counters(&r->record, t, &r->before, false);
+    overlap_measure(&r->overlap, trainer_engine(t), &before);
 }
 
 static void show_step(job_record *j, const step_result *step)
@@ -179,7 +178,7 @@ static status on_finished(void *context, int rank, trainer *t)
 {
     job_record *j = context;
     rank_record *r = &j->ranks[rank];
-    record_counters(&r->record, trainer_engine(t), &r->before, true);
+    record_counters(&r->record, t, &r->before, true);
     json_t *object = rank_to_json(j, rank, t);
     if (!object || json_array_set_new(j->rank_list, (size_t)rank, object) != 0) return no_memory();
     if (rank == 0) j->first = t;

@@ -62,7 +62,6 @@ typedef struct step_times {
     int64_t communication; /* a transfer or a sum was in progress: hidden + exposed */
     int64_t hidden;
     int64_t slowdown;      /* of the computation in it, by concurrent communication */
-    int64_t off_cpu;       /* of the compute thread: the total less its processor time */
     int64_t first_to_backward_end; /* PyTorch's overlap: from the start of the first all-reduce */
     int64_t last_bucket;   /* from its start to its end */
 } step_times;
@@ -127,6 +126,10 @@ typedef struct trainer_stage_time {
     int64_t ns;
 } trainer_stage_time;
 int trainer_stage_times(const trainer *t, trainer_stage_time out[TRAINER_STAGES]);
+
+/* Processor time that the compute thread has spent in steps, up to the end of the last one; between steps.
+ * STEP_NOT_MEASURED: kernels run elsewhere. */
+int64_t trainer_cpu_ns(trainer *t);
 
 /* The next step begins when it is called: after a pause that belongs to no step. */
 void trainer_begin_anew(trainer *t);

@@ -138,7 +138,7 @@ struct trainer {
     straggler straggler;
     int64_t stage_ns[TRAINER_STAGES]; /* virtual time: spent in each stage */
     int64_t slowed_ns;   /* virtual time: by communication, up to the end of the previous step */
-    int64_t cpu_ns;      /* processor time of the compute thread, up to there */
+    int64_t cpu_ns, cpu_read_ns; /* processor time of the compute thread in steps up to the last reading, and that reading */
     int64_t last_end_ns; /* of the previous step; 0: the next one begins when it is called */
     double slowdown;    /* by it */
     int64_t skipped;    /* updates that the run skipped before this process started */

@@ -338,21 +338,27 @@ status trainer_group_sum(void *context, double *values, int count)
     return rc;
 }
 
-/* Since the last call the compute thread was on no processor, of total_ns. On a GPU the lane is another. */
-static int64_t off_cpu(trainer *t, int64_t total_ns)
+/* The clock is read where a stretch of steps begins and ends: a reading takes as long as a small step's bookkeeping. */
+static void count_cpu(trainer *t, bool in_steps)
+{
+    int64_t now = clock_cpu_ns(CLOCK_THREAD_CPUTIME_ID);
+    if (in_steps) t->cpu_ns += now - t->cpu_read_ns;
+    t->cpu_read_ns = now;
+}
+
+int64_t trainer_cpu_ns(trainer *t)
 {
     const device_info *info = device_get_info(t->device);
     if (!info->real || !info->host_addressable) return STEP_NOT_MEASURED;
-    int64_t before = t->cpu_ns;
-    t->cpu_ns = clock_cpu_ns(CLOCK_THREAD_CPUTIME_ID);
-    return total_ns - (t->cpu_ns - before);
+    count_cpu(t, t->last_end_ns != 0);
+    return t->cpu_ns;
 }
 
 static void begin_step(trainer *t, int64_t index)
 {
     trainer_flight *f = &t->flights[flight_now(t)];
     if (t->now.micro == 0) {
-        if (t->last_end_ns == 0) off_cpu(t, 0);
+        if (t->last_end_ns == 0) count_cpu(t, false);
         if (t->begun > t->ended) sync_lead(t->engine);
         memset(&f->sums, 0, sizeof f->sums);
         t->now.has_gradients = false;
@@ -443,7 +449,6 @@ static void report_step(trainer *t, int flight, step_result *out)
                         .communication = figures.hidden_ns + figures.parts[STEP_EXPOSED],
                         .hidden = figures.hidden_ns,
                         .slowdown = slowdown(t, last + MARK_END),
-                        .off_cpu = off_cpu(t, end - begin),
                         .first_to_backward_end = STEP_NOT_MEASURED,
                         .last_bucket = STEP_NOT_MEASURED};
     memcpy(times.parts, figures.parts, sizeof times.parts);
@@ -571,5 +576,6 @@ int trainer_under_way(const trainer *t)
 
 void trainer_begin_anew(trainer *t)
 {
+    if (t->last_end_ns != 0) count_cpu(t, true);
     t->last_end_ns = 0;
 }
