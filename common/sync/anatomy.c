@@ -3,11 +3,12 @@
 #include "common/sync/engine.h"
 #include "common/sync/queue.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* Two marks per wait; parts of a step that are known only at the end of the next one. */
-enum { MOST_WAITS = (SYNC_MARK_ENGINE - SYNC_MARK_WAITS) / 2, WAITS_PER_PARAM = 2, OTHER_WAITS = 64, SPANS = 1024 };
+enum { MOST_WAITS = (SYNC_MARK_ENGINE - SYNC_MARK_WAITS) / 2, WAITS_PER_PARAM = 2, OTHER_WAITS = 64, SPANS = 1024, MOST_BATCHES = 64 };
 
 /* Some or all of the time of a call. */
 typedef struct call_span {
@@ -19,6 +20,7 @@ typedef struct call_span {
 typedef struct kept_step {
     anatomy_span time;
     int phases, waits, spans;
+    bool lost; /* waits or spans */
 } kept_step;
 
 typedef struct kept_list {
@@ -37,14 +39,17 @@ struct anatomy {
     bool waiting, leads;
 
     sync_queue queue;    /* of call_spans, from the agent */
-    anatomy_span *spans; /* [SPANS] in order, disjoint; of this step and the previous one */
-    int span_count;
+    anatomy_span *spans; /* [span_capacity] in order, disjoint; of this step and the previous one */
+    int span_count, span_capacity;
     anatomy_span previous; /* step */
     int64_t previous_ns;   /* communication in it that has been counted */
     int64_t *waited_ns;    /* [world] in the last step */
+    _Atomic int64_t lost;  /* waits and spans, so far */
+    int64_t lost_before, lost_at_end; /* up to the begin of the step that ends next; up to the end of the previous one */
 
     struct {
-        bool on, lost;                         /* lost: there was no memory for a step */
+        bool on, full;                         /* full: there was no room for a step; later ones are not kept */
+        size_t bytes, most;
         kept_list steps, phases, waits, calls; /* kept_step, anatomy_phase, anatomy_wait, call_span */
     } kept;
 };
@@ -152,6 +157,11 @@ static void trace_parts(trace *t, const anatomy_step *step)
 
 /* ---- spans ------------------------------------------------------------------------------------ */
 
+static void lose(anatomy *a)
+{
+    atomic_fetch_add_explicit(&a->lost, 1, memory_order_relaxed);
+}
+
 /* Spans arrive nearly in order: from the end backward. */
 static void insert(anatomy *a, anatomy_span span)
 {
@@ -162,7 +172,10 @@ static void insert(anatomy *a, anatomy_span span)
         if (a->spans[last].begin_ns < span.begin_ns) span.begin_ns = a->spans[last].begin_ns;
         if (a->spans[last].end_ns > span.end_ns) span.end_ns = a->spans[last].end_ns;
     }
-    if (last == first && a->span_count == SPANS) return; /* the gaps between so many do not matter any more */
+    if (last == first && a->span_count == a->span_capacity) {
+        lose(a);
+        return;
+    }
     memmove(&a->spans[first + 1], &a->spans[last], (size_t)(a->span_count - last) * sizeof *a->spans);
     a->spans[first] = span;
     a->span_count += 1 - (last - first);
@@ -196,7 +209,7 @@ void anatomy_add_span(anatomy *a, int64_t begin_ns, int64_t end_ns)
 
 void anatomy_add_call(anatomy *a, uint64_t number, int64_t begin_ns, int64_t end_ns)
 {
-    if (a && end_ns > begin_ns) sync_queue_push(&a->queue, &(call_span){{begin_ns, end_ns}, number});
+    if (a && end_ns > begin_ns && !sync_queue_push(&a->queue, &(call_span){{begin_ns, end_ns}, number})) lose(a);
 }
 
 /* ---- waits ------------------------------------------------------------------------------------ */
@@ -225,7 +238,11 @@ static anatomy_wait *wait_of(const anatomy *a, int number)
 
 status anatomy_begin_wait(anatomy *a)
 {
-    if (!a || a->waiting || a->wait_count + a->later_count == a->wait_capacity) return STATUS_OK;
+    if (!a || a->waiting) return STATUS_OK;
+    if (a->wait_count + a->later_count == a->wait_capacity) {
+        lose(a);
+        return STATUS_OK;
+    }
     TRY(device_mark(a->lane, mark_of(next_number(a))));
     a->waiting = true;
     return STATUS_OK;
@@ -275,12 +292,15 @@ static void begin_with_later(anatomy *a)
 
 static void keep(anatomy *a, kept_list *list, const void *items, size_t bytes)
 {
+    if (!a->kept.on || a->kept.full) return;
     size_t capacity = list->capacity ? list->capacity : 4096;
     while (capacity < list->count + bytes) capacity *= 2;
-    char *grown = a->kept.lost || capacity == list->capacity ? list->data : realloc(list->data, capacity);
-    if (!grown) a->kept.lost = true;
-    if (a->kept.lost) return;
+    bool fits = a->kept.bytes + bytes <= a->kept.most;
+    char *grown = fits && capacity > list->capacity ? realloc(list->data, capacity) : list->data;
+    a->kept.full = !fits || !grown;
+    if (a->kept.full) return;
     list->data = grown;
+    a->kept.bytes += bytes;
     list->capacity = capacity;
     memcpy(list->data + list->count, items, bytes);
     list->count += bytes;
@@ -299,6 +319,10 @@ static void sweep_step(anatomy *a, anatomy_span now, const anatomy_phase *phases
                          .wait_count = a->wait_count,
                          .span_count = a->span_count};
     anatomy_sweep(&step, a->waited_ns, out);
+    int64_t lost = atomic_load_explicit(&a->lost, memory_order_relaxed);
+    out->lost = lost - a->lost_before;
+    a->lost_before = a->leads ? a->lost_at_end : lost; /* the next one has begun: some of them may be its own */
+    a->lost_at_end = lost;
     if (trace_is_on(a->trace)) trace_parts(a->trace, &step);
     out->hidden_ns += covered(a, a->previous) - a->previous_ns;
     a->previous = now;
@@ -310,22 +334,21 @@ static void sweep_step(anatomy *a, anatomy_span now, const anatomy_phase *phases
 
 void anatomy_end_step(anatomy *a, anatomy_span now, const anatomy_phase *phases, int phase_count, anatomy_figures *out)
 {
-    kept_step step = {now, phase_count, a->wait_count, 0};
+    kept_step step = {.time = now, .phases = phase_count, .waits = a->wait_count};
     call_span span;
     for (; sync_queue_pop(&a->queue, &span); step.spans++) {
         insert(a, span.time);
-        if (a->kept.on) keep(a, &a->kept.calls, &span, sizeof span);
+        keep(a, &a->kept.calls, &span, sizeof span);
     }
     for (int i = 0; i < a->wait_count; i++) {
         anatomy_span time = a->waits[i].time = anatomy_wait_time(a, 2 * i + a->kind);
         trace_slice(a->trace, TRACE_COMPUTE, "wait", TRACE_NO_INDEX, time.begin_ns, time.end_ns);
     }
-    if (a->kept.on) {
-        keep(a, &a->kept.phases, phases, (size_t)phase_count * sizeof *phases);
-        keep(a, &a->kept.waits, a->waits, (size_t)a->wait_count * sizeof *a->waits);
-        keep(a, &a->kept.steps, &step, sizeof step);
-    }
+    keep(a, &a->kept.phases, phases, (size_t)phase_count * sizeof *phases);
+    keep(a, &a->kept.waits, a->waits, (size_t)a->wait_count * sizeof *a->waits);
     sweep_step(a, now, phases, phase_count, out);
+    step.lost = out->lost > 0;
+    keep(a, &a->kept.steps, &step, sizeof step); /* last: only then all of it is kept */
 }
 
 const int64_t *anatomy_waited(const anatomy *a)
@@ -335,9 +358,11 @@ const int64_t *anatomy_waited(const anatomy *a)
 
 /* ---- calls whose begins on other ranks are known after the run -------------------------------- */
 
-void anatomy_keep_steps(anatomy *a)
+void anatomy_keep_steps(anatomy *a, size_t most_bytes)
 {
-    if (a) a->kept.on = true;
+    if (!a) return;
+    a->kept.on = true;
+    a->kept.most = most_bytes;
 }
 
 bool anatomy_keeps_steps(const anatomy *a)
@@ -353,7 +378,7 @@ status anatomy_begins(const anatomy *a, int64_t **begins, int64_t *count)
     for (size_t i = 0; i < kept; i++)
         if ((int64_t)calls[i].call > *count) *count = (int64_t)calls[i].call;
     *begins = calloc((size_t)*count + 1, sizeof **begins);
-    if (!*begins || a->kept.lost) return fail(STATUS_SYSTEM, "no memory for the steps of a run");
+    if (!*begins) return fail(STATUS_SYSTEM, "no memory for the calls of a run");
     for (size_t i = 0; i < kept; i++)
         if (calls[i].call) (*begins)[calls[i].call - 1] = calls[i].time.begin_ns;
     return STATUS_OK;
@@ -368,13 +393,12 @@ static void correct_span(call_span *s, const anatomy_sent *last, int64_t count)
     if (ns > s->time.begin_ns) s->time.begin_ns = ns;
 }
 
-status anatomy_sweep_again(anatomy *a, const anatomy_sent *last, int64_t count, anatomy_swept *swept, void *context)
+void anatomy_sweep_again(anatomy *a, const anatomy_sent *last, int64_t count, anatomy_swept *swept, void *context)
 {
     const kept_step *steps = (const kept_step *)a->kept.steps.data;
     const anatomy_phase *phases = (const anatomy_phase *)a->kept.phases.data;
     const anatomy_wait *waits = (const anatomy_wait *)a->kept.waits.data;
     const call_span *calls = (const call_span *)a->kept.calls.data;
-    if (a->kept.lost) return fail(STATUS_SYSTEM, "no memory for the steps of a run");
     a->span_count = 0;
     a->wait_count = 0; /* waits of what followed the last step */
     a->previous = (anatomy_span){0, 0};
@@ -393,19 +417,20 @@ status anatomy_sweep_again(anatomy *a, const anatomy_sent *last, int64_t count, 
             if (w->last.rank == ANATOMY_CALL && w->last.ns <= count) w->last = last[w->last.ns - 1];
         }
         sweep_step(a, step->time, phases, step->phases, &figures);
+        figures.lost += step->lost;
         phases += step->phases;
         swept(context, i, &figures, a->waited_ns);
     }
-    return STATUS_OK;
 }
 
 /* ---- open and close --------------------------------------------------------------------------- */
 
-status anatomy_open(device_stream *lane, trace *trace, int params, int world, anatomy **out)
+status anatomy_open(device_stream *lane, trace *trace, int params, int batches, int world, anatomy **out)
 {
     *out = NULL;
     anatomy *a = calloc(1, sizeof *a);
-    int waits = WAITS_PER_PARAM * params + OTHER_WAITS;
+    int many = batches < 1 ? 1 : batches < MOST_BATCHES ? batches : MOST_BATCHES;
+    int waits = (WAITS_PER_PARAM * params + OTHER_WAITS) * many;
     if (!a) return fail(STATUS_SYSTEM, "no memory to record steps");
     a->lane = lane;
     a->trace = trace;
@@ -413,11 +438,12 @@ status anatomy_open(device_stream *lane, trace *trace, int params, int world, an
     a->wait_capacity = waits < MOST_WAITS ? waits : MOST_WAITS;
     a->waits = calloc((size_t)a->wait_capacity, sizeof *a->waits);
     a->later = calloc((size_t)a->wait_capacity, sizeof *a->later);
-    a->spans = calloc(SPANS, sizeof *a->spans);
+    a->span_capacity = SPANS * many;
+    a->spans = calloc((size_t)a->span_capacity, sizeof *a->spans);
     a->waited_ns = calloc((size_t)world, sizeof *a->waited_ns);
     status rc = STATUS_OK;
     if (!a->waits || !a->later || !a->spans || !a->waited_ns) rc = fail(STATUS_SYSTEM, "no memory to record steps");
-    if (rc == STATUS_OK) rc = sync_queue_init(&a->queue, (uint32_t)(4 * params + SPANS), sizeof(call_span));
+    if (rc == STATUS_OK) rc = sync_queue_init(&a->queue, (uint32_t)((4 * params + SPANS) * many), sizeof(call_span));
     if (rc != STATUS_OK) anatomy_close(&a);
     *out = a;
     return rc;

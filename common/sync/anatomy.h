@@ -67,6 +67,7 @@ typedef struct anatomy_figures {
     int64_t parts[STEP_PARTS]; /* ns; they add up to the step */
     int64_t hidden_ns;         /* communication while the lane executed */
     int waited_for;            /* the rank waited for longest; ANATOMY_NOBODY: none */
+    int64_t lost;              /* waits and spans without room for them: where there are any, the parts are not known */
 } anatomy_figures;
 
 /* ---- the sweep ---- */
@@ -88,9 +89,9 @@ void anatomy_sweep(const anatomy_step *step, int64_t *waited_ns, anatomy_figures
 
 typedef struct anatomy anatomy;
 
-/* `lane` and `trace` (of the rank, or NULL) are borrowed. Room for the waits of a step over `params` parameters; further ones are not told apart from what
- * the lane executes. Nothing is allocated later. */
-status anatomy_open(device_stream *lane, trace *trace, int params, int world, anatomy **out);
+/* `lane` and `trace` (of the rank, or NULL) are borrowed. Room for the waits and spans of steps of so many micro-batches over
+ * `params` parameters; further ones are counted in the step's figures. Nothing is allocated later. */
+status anatomy_open(device_stream *lane, trace *trace, int params, int batches, int world, anatomy **out);
 void anatomy_close(anatomy **a);
 
 /* The thread that feeds the lane: the lane waits from begin to end. A second begin before the end does nothing, so a
@@ -122,15 +123,15 @@ const int64_t *anatomy_waited(const anatomy *a);
 
 /* ---- calls whose begins on other ranks are known after the run ---- */
 
-/* Before the first step: calls will be added. From now on every step is kept, in memory that grows with their number (some
- * hundred bytes each). */
-void anatomy_keep_steps(anatomy *a);
+/* Before the first step: calls will be added. From now on steps are kept (some hundred bytes each), as long as there is room. */
+enum { ANATOMY_KEPT_BYTES = 64 << 20 };
+void anatomy_keep_steps(anatomy *a, size_t most_bytes);
 bool anatomy_keeps_steps(const anatomy *a);
 /* *begins [*count]: when this rank began call i + 1, 0 where it did not; the caller's, to be freed. */
 status anatomy_begins(const anatomy *a, int64_t **begins, int64_t *count);
-/* Sweeps all steps again, in order, and hands out each: `step` counts from 0. last[i]: the last rank to begin call i + 1, and
+/* Sweeps the steps that were kept again, in order, and hands out each: `step` counts from 0. last[i]: the last rank to begin call i + 1, and
  * when, on this rank's clock; ANATOMY_NOBODY: this rank, or not known. */
 typedef void anatomy_swept(void *context, int64_t step, const anatomy_figures *figures, const int64_t *waited_ns);
-status anatomy_sweep_again(anatomy *a, const anatomy_sent *last, int64_t count, anatomy_swept *swept, void *context);
+void anatomy_sweep_again(anatomy *a, const anatomy_sent *last, int64_t count, anatomy_swept *swept, void *context);
 
 #endif

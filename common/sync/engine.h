@@ -102,6 +102,7 @@ typedef struct sync_context {
     bool share_gpu;            /* ranks may share a GPU */
     bool inline_progress;      /* no communication thread: the compute thread progresses while it waits */
     int divide;                /* shared_divide: of shared_options */
+    int micro_batches;         /* per step; 0 counts as 1 */
     net_link link;             /* that the engine's transports are to be paced like */
     sync_recorder *recorder;   /* NULL: nothing is recorded */
     struct trace *trace;       /* of this rank; NULL: nothing is recorded */

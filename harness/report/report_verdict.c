@@ -206,6 +206,12 @@ static double phase(const json_t *job, const char *key)
     return isnan(value) ? 0 : value;
 }
 
+/* Not where a step had more waits and transfers than there was room for. */
+static bool has_parts(const json_t *job)
+{
+    return isfinite(report_number_at(job, "phases.forward_s.mean_s"));
+}
+
 static shares shares_of(const json_t *job)
 {
     double step = phase(job, "step_s");
@@ -227,7 +233,7 @@ static void time_lines(const json_t *job, text_buffer *out)
     shares s = shares_of(job);
     double seconds = phase(job, "step_s");
     bool done[PARTS] = {false};
-    if (!(seconds > 0)) return;
+    if (!(seconds > 0) || !has_parts(job)) return;
     int used = snprintf(line, sizeof line, "Of a step of %s, %s:", report_job_name(job, name, sizeof name),
                         text_format_duration(step, sizeof step, 1e9 * seconds));
     for (int n = 0; n < PARTS; n++) {
@@ -282,6 +288,7 @@ static const char *limit_of(const shares *s, double *share)
 static void limit_lines(const json_t *slower, const json_t *faster, text_buffer *out)
 {
     char line[MOST_TEXT];
+    if (!has_parts(slower) || (faster && !has_parts(faster))) return;
     shares s = shares_of(slower), f = shares_of(faster ? faster : slower);
     double of_slower, of_faster;
     const char *a = report_text_at(slower, "engine"), *b = report_text_at(faster, "engine");
@@ -308,6 +315,8 @@ static void advise(const json_t *result, const json_t *job, char *out, size_t si
         if (s.of[p] > s.of[most]) most = (part)p;
     if (json_is_true(json_object_get(result, "oversubscribed")))
         snprintf(out, size, "fewer ranks (--gpus): these share cores");
+    else if (!has_parts(job))
+        snprintf(out, size, "a smaller --accumulate, so that the parts of a step are measured");
     else if (s.of[most] < 0.1)
         snprintf(out, size, "more or faster %s; no link saves over %.1f %% of a step",
                  strcmp(report_text_at(job, "device"), "cpu") == 0 ? "cores per rank" : "devices", shared);

@@ -195,9 +195,14 @@ static status add_steps(json_t *job, const job_steps *j)
     return rc;
 }
 
-/* Statistics over the steps of one phase, each step's value being the mean of its ranks; steps in which rank
- * 0 did not measure it are left out. */
-static status phase_statistics(const json_t *ranks, const char *key, statistics *out)
+static bool is_measured(const json_t *ranks, size_t rank, const char *key, size_t step)
+{
+    return !json_is_null(json_array_get(json_object_get(json_array_get(ranks, rank), key), step));
+}
+
+/* Statistics over the steps of one phase, each step's value being the mean of its ranks; steps in which rank 0, or one of
+ * the first `of`, did not measure it are left out. */
+static status phase_statistics(const json_t *ranks, const char *key, size_t of, statistics *out)
 {
     size_t world = json_array_size(ranks);
     size_t steps = json_array_size(json_object_get(json_array_get(ranks, 0), key));
@@ -206,7 +211,9 @@ static status phase_statistics(const json_t *ranks, const char *key, statistics 
     int64_t count = 0;
     for (size_t s = 0; s < steps; s++) {
         int64_t sum = 0;
-        if (json_is_null(json_array_get(json_object_get(json_array_get(ranks, 0), key), s))) continue;
+        bool measured = is_measured(ranks, 0, key, s);
+        for (size_t r = 1; r < of && measured; r++) measured = is_measured(ranks, r, key, s);
+        if (!measured) continue;
         for (size_t r = 0; r < world; r++)
             sum += ns_of(json_array_get(json_object_get(json_array_get(ranks, r), key), s));
         values[count++] = sum / (int64_t)world;
@@ -222,7 +229,7 @@ static status add_phases(json_t *job, const json_t *ranks)
     status rc = STATUS_OK;
     for (int i = 0; i < RECORD_PHASES && rc == STATUS_OK; i++) {
         statistics s = {0};
-        rc = phase_statistics(ranks, record_phases[i].key, &s);
+        rc = phase_statistics(ranks, record_phases[i].key, i < RECORD_ANATOMY ? json_array_size(ranks) : 1, &s);
         json_object_set_new(phases, record_phases[i].key, statistics_to_json(&s));
     }
     json_object_set_new(job, "phases", phases);

@@ -2,6 +2,8 @@
  * and each rank's steps are swept again (common/sync/anatomy.h). */
 #include "harness/run/rank_impl.h"
 
+#include "common/base/log.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -57,7 +59,10 @@ static status exchange_begins(rank_state *s, int64_t *begins, int64_t count)
     if (rc == STATUS_OK && !last) rc = fail(STATUS_SYSTEM, "no memory for the calls of %d ranks", s->place->world);
     if (rc == STATUS_OK) {
         record_forget_waits(&s->record);
-        rc = anatomy_sweep_again(a, last, s->record.merged_calls, take_step, s);
+        anatomy_sweep_again(a, last, s->record.merged_calls, take_step, s);
+        if (record_end_correction(&s->record) > 0 && s->place->rank == 0)
+            log_warn("the parts of the first %lld measured steps are known: there is no room to merge the calls of more",
+                     (long long)s->record.corrected);
     }
     free(last);
     free(got);

@@ -53,7 +53,8 @@ void record_step(record *r, const step_result *result)
     r->steps[r->count].waited_for = result->waited_for;
     r->steps[r->count].end_ns = result->end_ns;
     r->steps[r->count].samples = result->samples;
-    for (int i = 0; i < r->world; i++) r->waited_ns[i] += result->waited_ns[i];
+    bool known = result->times.communication != STEP_NOT_MEASURED;
+    for (int i = 0; known && i < r->world; i++) r->waited_ns[i] += result->waited_ns[i];
     r->wall_ns += result->times.total;
     r->steps[r->count++].times = result->times;
     r->samples += result->samples;
@@ -68,12 +69,18 @@ void record_forget_waits(record *r)
 void record_correct_step(record *r, int64_t index, const anatomy_figures *figures, const int64_t *waited_ns)
 {
     if (r->corrected == r->count || r->steps[r->corrected].index != index) return; /* steps come in order */
-    step_times *times = &r->steps[r->corrected].times;
-    memcpy(times->parts, figures->parts, sizeof times->parts);
-    times->hidden = figures->hidden_ns;
-    times->communication = figures->hidden_ns + figures->parts[STEP_EXPOSED];
+    step_set_anatomy(&r->steps[r->corrected].times, figures);
     r->steps[r->corrected++].waited_for = figures->waited_for;
-    for (int i = 0; i < r->world; i++) r->waited_ns[i] += waited_ns[i];
+    for (int i = 0; figures->lost == 0 && i < r->world; i++) r->waited_ns[i] += waited_ns[i];
+}
+
+int64_t record_end_correction(record *r)
+{
+    for (int64_t i = r->corrected; i < r->count; i++) {
+        step_set_anatomy(&r->steps[i].times, &(anatomy_figures){.lost = 1});
+        r->steps[i].waited_for = ANATOMY_NOBODY;
+    }
+    return r->count - r->corrected;
 }
 
 void record_counters(record *r, trainer *t, record_seen *seen, bool keep)

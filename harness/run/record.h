@@ -18,7 +18,7 @@ typedef struct record_phase {
     size_t offset; /* in step_times */
 } record_phase;
 
-enum { RECORD_PHASES = 14 };
+enum { RECORD_PHASES = 14, RECORD_ANATOMY = 10 /* the first of them: a rank has all or none in a step */ };
 extern const record_phase record_phases[RECORD_PHASES];
 
 typedef struct record_evaluation {
@@ -60,6 +60,8 @@ void record_step(record *r, const step_result *result);
  * is called once. */
 void record_forget_waits(record *r);
 void record_correct_step(record *r, int64_t index, const anatomy_figures *figures, const int64_t *waited_ns);
+/* After the last of them. Of further measured steps neither is known; returns how many those are. */
+int64_t record_end_correction(record *r);
 /* What has been counted since `seen`, which becomes what it is now; added to the record if `keep`: the steps in between are
  * measured. */
 typedef struct record_seen {

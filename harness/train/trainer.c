@@ -202,6 +202,7 @@ static status open_engine(trainer *t)
                             .share_gpu = c->share_gpu,
                             .inline_progress = c->inline_progress,
                             .divide = c->divide,
+                            .micro_batches = (int)trainer_micro_batches(t),
                             .link = c->link,
                             .recorder = c->cuda_graph ? &t->programs.recorder.base : NULL,
                             .trace = c->trace,

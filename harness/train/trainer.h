@@ -66,6 +66,9 @@ typedef struct step_times {
     int64_t last_bucket;   /* from its start to its end */
 } step_times;
 
+/* The figures of its anatomy; not measured, where some of it was lost. */
+void step_set_anatomy(step_times *times, const anatomy_figures *figures);
+
 typedef struct step_result {
     int64_t index;
     int64_t begin_ns, end_ns; /* on the clock that all ranks of a host share: CLOCK_MONOTONIC, or virtual time */

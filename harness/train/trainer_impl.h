@@ -143,6 +143,7 @@ struct trainer {
     double slowdown;    /* by it */
     int64_t skipped;    /* updates that the run skipped before this process started */
     bool loss_reported; /* that it is not finite */
+    bool lost_parts_reported;
     float *kept;        /* trainer_keep_gradients() */
     trainer_programs programs;
     trainer_data data;

@@ -432,6 +432,22 @@ static void add_update(trainer *t, const trainer_flight *f, int64_t backward_end
     add_phase(t, begin + 1, STEP_OTHER);
 }
 
+void step_set_anatomy(step_times *times, const anatomy_figures *figures)
+{
+    bool known = figures->lost == 0;
+    for (int p = 0; p < STEP_PARTS; p++) times->parts[p] = known ? figures->parts[p] : STEP_NOT_MEASURED;
+    times->hidden = known ? figures->hidden_ns : STEP_NOT_MEASURED;
+    times->communication = known ? figures->hidden_ns + figures->parts[STEP_EXPOSED] : STEP_NOT_MEASURED;
+}
+
+static void warn_of_lost_parts(trainer *t, int64_t index)
+{
+    if (!t->lost_parts_reported)
+        log_warn("step %lld: more waits and transfers than there is room for: the parts of such steps are not measured",
+                 (long long)index);
+    t->lost_parts_reported = true;
+}
+
 static void report_step(trainer *t, int flight, step_result *out)
 {
     const trainer_flight *f = &t->flights[flight];
@@ -446,17 +462,16 @@ static void report_step(trainer *t, int flight, step_result *out)
     sync_end_step(t->engine, (anatomy_span){begin, end}, t->phases, t->phase_count, &figures);
     step_times times = {.total = end - begin,
                         .copy = t->data.prefetch.on ? f->sums.copy : STEP_NOT_MEASURED,
-                        .communication = figures.hidden_ns + figures.parts[STEP_EXPOSED],
-                        .hidden = figures.hidden_ns,
                         .slowdown = slowdown(t, last + MARK_END),
                         .first_to_backward_end = STEP_NOT_MEASURED,
                         .last_bucket = STEP_NOT_MEASURED};
-    memcpy(times.parts, figures.parts, sizeof times.parts);
+    step_set_anatomy(&times, &figures);
+    if (figures.lost > 0) warn_of_lost_parts(t, f->step.index);
     *out = (step_result){.index = f->step.index,
                          .begin_ns = begin,
                          .end_ns = end,
                          .times = times,
-                         .waited_for = figures.waited_for,
+                         .waited_for = figures.lost > 0 ? ANATOMY_NOBODY : figures.waited_for,
                          .waited_ns = anatomy_waited(t->engine->context.anatomy),
                          .forward_begin_ns = device_mark_ns(s, last + MARK_FORWARD),
                          .backward_begin_ns = device_mark_ns(s, last + MARK_BACKWARD),

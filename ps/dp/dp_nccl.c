@@ -317,7 +317,7 @@ status dp_nccl_open(dp_engine *e)
     e->nccl = calloc(1, sizeof *e->nccl);
     if (!e->nccl) return fail(STATUS_SYSTEM, "no memory for an exchange");
     if (device_get_info(c->device)->simulated) return dp_nccl_sim_open(e, &e->nccl->sim);
-    anatomy_keep_steps(c->anatomy);
+    anatomy_keep_steps(c->anatomy, ANATOMY_KEPT_BYTES);
     return open_world(e);
 }
 

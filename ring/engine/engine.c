@@ -341,7 +341,7 @@ static status ring_connect(sync_engine *base, const sync_blob *handshakes)
     TRY(ring_compare_handshakes(e, handshakes));
     if (e->stream) TRY(ring_take_bootstrap(e, &handshakes[0]));
     TRY(open_collectives(e));
-    if (e->stream || is_library(&e->settings, "mpi")) anatomy_keep_steps(base->context.anatomy);
+    if (e->stream || is_library(&e->settings, "mpi")) anatomy_keep_steps(base->context.anatomy, ANATOMY_KEPT_BYTES);
     if (e->stream) return STATUS_OK;
     sync_agent_config config = {.ops = &ring_agent_ops,
                                 .context = e,

@@ -2,6 +2,7 @@
 communication of a step is what the link's arithmetic says."""
 import os
 import re
+import resource
 import shutil
 import socket
 import statistics
@@ -49,6 +50,73 @@ FURTHER = [("cpu", words) for words in (
        [(" ".join(words), device, DEVICES[0][1], words + ["--gpus", "2"]) for device, words in FURTHER])
 def the_parts_of_every_step_add_up(device, model, words):
     expect_anatomy(job_of(*model, "--device", device, "--steps", "6", "--warmup", "1", *words))
+
+
+MICRO_BATCHES = ["--device", "sim", "--model", "lenet", "--gpus", "2", "--batch", "1", "--steps", "3", "--mode", "ps", "--policy", "dp"]
+
+
+@test
+def all_waits_of_many_micro_batches_are_recorded():
+    job = job_of(*MICRO_BATCHES, "--accumulate", "30", "--quiet")
+    expect_anatomy(job)
+    for rank in job["ranks"]:  # every stage of dp waits for its exchange: nothing is hidden
+        expect_equal(rank["exposed_communication_s"], rank["communication_s"], f"rank {rank['rank']}: exposed communication")
+
+
+@test
+def parts_of_a_step_with_more_waits_than_there_is_room_for_are_not_measured():
+    shown = harness("run", *MICRO_BATCHES, "--accumulate", "700", "--verbose")
+    expect("are not measured" in shown.err, "the warning", shown)
+    expect(re.search(r"^  exposed communication +-$", shown.out, re.M) and "Limit" not in shown.out, "the report", shown)
+    job = job_of(*MICRO_BATCHES, "--accumulate", "700", "--quiet")
+    for rank in job["ranks"]:
+        for key in (*PARTS, "communication_s", "hidden_communication_s", "waited_for"):
+            expect_equal(rank[key], [None] * 3, f"rank {rank['rank']}: {key}")
+        expect_equal((rank["waited_for_s"], min(rank["step_s"]) > 0), ({}, True), f"rank {rank['rank']}: waits and steps")
+    for key in (*PARTS, "communication_s", "hidden_communication_s"):
+        expect_equal((job["phases"][key]["count"], job["phases"][key]["mean_s"]), (0, None), key)
+
+
+# ---- the processor time of the compute thread ---------------------------------------------------
+
+def on_the_cpu(rank):
+    return rank["wall_s"] - rank["off_cpu_s"]
+
+
+def with_cpu_time(*words):
+    """The job, and the processor time of all processes of the run."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    job = job_of(*words)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return job, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+@cases([("ring", ["--mode", "ring", "--progress", "thread"]), ("ps", ["--mode", "ps", "--policy", "sync", "--progress", "thread"]),
+        ("between evaluations", ["--mode", "ring", "--progress", "thread", "--eval-every", "1"])])
+def a_rank_that_sleeps_is_off_the_cpu(words):
+    """--slow makes a rank sleep for 19 of 20 parts of its computation. Agents and compute threads do not take more than the
+    processes do."""
+    job, used = with_cpu_time(*LENET, "--batch", "32", "--gpus", "2", "--slow", "1:20", "--steps", "6", "--stall-timeout", "300s", *words)
+    for rank in job["ranks"]:
+        expect(0 < on_the_cpu(rank) < rank["wall_s"], f"rank {rank['rank']}: {rank['off_cpu_s']} s of {rank['wall_s']} s", rank)
+        expect(rank["agents_cpu_s"] > 0, f"rank {rank['rank']}: processor time of its agent", rank["agents_cpu_s"])
+    slept = 19 / 20 * (sum(job["ranks"][1]["forward_s"]) + sum(job["ranks"][1]["backward_s"]))
+    expect(job["ranks"][1]["off_cpu_s"] >= 0.9 * slept, f"off the CPU for {job['ranks'][1]['off_cpu_s']} s, slept for {slept} s")
+    counted = sum(on_the_cpu(rank) + rank["agents_cpu_s"] for rank in job["ranks"])
+    expect(counted <= used, f"{counted} s of processor time, the processes took {used} s")
+
+
+@test
+def computing_is_on_the_cpu():
+    job, used = with_cpu_time(*LENET, "--batch", "128", "--steps", "120", "--mode", "none", "--eval-every", "-1")
+    rank, = job["ranks"]
+    expect(0.5 * used <= on_the_cpu(rank) <= used, f"{on_the_cpu(rank)} s in steps, the process took {used} s")
+    expect_equal(rank["agents_cpu_s"], 0, "processor time of agents")
+
+
+@test
+def in_virtual_time_nothing_is_on_the_cpu():
+    expect_equal([rank["off_cpu_s"] for rank in job_of(*MICRO_BATCHES, "--quiet")["ranks"]], [None, None], "off_cpu_s")
 
 
 @test

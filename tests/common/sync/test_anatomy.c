@@ -165,7 +165,7 @@ static void open_recorder(recorder *r)
     device_config config = {.name = "cpu", .world = RANKS, .threads = 1};
     assert_int_equal(device_open(&config, &r->device), STATUS_OK);
     assert_int_equal(device_stream_open(r->device, DEVICE_STREAM_COMPUTE, &r->lane), STATUS_OK);
-    assert_int_equal(anatomy_open(r->lane, NULL, 4, RANKS, &r->anatomy), STATUS_OK);
+    assert_int_equal(anatomy_open(r->lane, NULL, 4, 1, RANKS, &r->anatomy), STATUS_OK);
 }
 
 static void close_recorder(recorder *r)
@@ -205,6 +205,49 @@ static void overlapping_spans_are_counted_once_in_any_order(void **state)
     const anatomy_span spans[] = {{50, 60}, {10, 20}, {15, 25}, {58, 70}, {5, 7}, {24, 52}, {80, 90}};
     for (int i = 0; i < COUNT(spans); i++) anatomy_add_span(r.anatomy, spans[i].begin_ns, spans[i].end_ns);
     assert_int_equal(end_step(&r, 0, 100).hidden_ns, 2 + 60 + 10);
+    close_recorder(&r);
+}
+
+static void spans_and_waits_without_room_are_counted_in_their_step(void **state)
+{
+    (void)state;
+    enum { MANY = 5000 };
+    recorder r;
+    int number;
+    open_recorder(&r);
+    for (int i = 0; i < MANY; i++) anatomy_add_span(r.anatomy, 10 * i, 10 * i + 5); /* more than the queue holds */
+    assert_true(end_step(&r, 0, 10 * MANY).lost > 0);
+    assert_int_equal(end_step(&r, 10 * MANY, 20 * MANY).lost, 0);
+    int64_t begin = 20 * MANY, lost = 0;
+    for (int i = 0; i < MANY; i++) { /* pieces of which the queue has room, but not the list of disjoint ones */
+        anatomy_add_span(r.anatomy, begin + 10 * i, begin + 10 * i + 5);
+        if (i % 500 == 499) lost += end_step(&r, begin, begin + 1).lost;
+    }
+    assert_true(lost > 0);
+    end_step(&r, begin + 1, begin + 20 * MANY);
+    begin = device_now_ns(r.device);
+    for (int i = 0; i < MANY; i++) {
+        assert_int_equal(anatomy_begin_wait(r.anatomy), STATUS_OK);
+        assert_int_equal(anatomy_end_wait(r.anatomy, &number), STATUS_OK);
+    }
+    assert_int_equal(number, -1);
+    assert_true(end_step(&r, begin, device_now_ns(r.device)).lost > 0);
+    begin = device_now_ns(r.device);
+    assert_int_equal(end_step(&r, begin, device_now_ns(r.device)).lost, 0);
+    close_recorder(&r);
+}
+
+/* Of a step that begins before the previous one has ended. */
+static void what_a_step_that_leads_has_lost_counts_for_both(void **state)
+{
+    (void)state;
+    recorder r;
+    open_recorder(&r);
+    anatomy_lead(r.anatomy);
+    for (int i = 0; i < 5000; i++) anatomy_add_span(r.anatomy, 10 * i, 10 * i + 5);
+    assert_true(end_step(&r, 0, 100).lost > 0);
+    assert_true(end_step(&r, 100, 200).lost > 0);
+    assert_int_equal(end_step(&r, 200, 300).lost, 0);
     close_recorder(&r);
 }
 
@@ -254,7 +297,7 @@ static void a_call_is_in_progress_from_the_latest_begin_on(void **state)
     (void)state;
     recorder r;
     open_recorder(&r);
-    anatomy_keep_steps(r.anatomy);
+    anatomy_keep_steps(r.anatomy, ANATOMY_KEPT_BYTES);
     int64_t begin = device_now_ns(r.device);
     int number = -1;
     assert_int_equal(anatomy_begin_wait(r.anatomy), STATUS_OK);
@@ -281,7 +324,7 @@ static void a_call_is_in_progress_from_the_latest_begin_on(void **state)
                                  {.ns = wait.end_ns + 12, .rank = 1},
                                  {.ns = wait.end_ns + 100, .rank = 1}}; /* after its end: a clock is wrong */
     found_steps found = {.count = 0};
-    assert_int_equal(anatomy_sweep_again(r.anatomy, last, COUNT(last), take_step, &found), STATUS_OK);
+    anatomy_sweep_again(r.anatomy, last, COUNT(last), take_step, &found);
     assert_int_equal(found.count, 2);
     assert_int_equal(found.figures[0].parts[STEP_WAITING], 900000);
     assert_int_equal(found.waited_for_2[0], 900000);
@@ -294,6 +337,39 @@ static void a_call_is_in_progress_from_the_latest_begin_on(void **state)
     close_recorder(&r);
 }
 
+static void count_step(void *context, int64_t step, const anatomy_figures *figures, const int64_t *waited_ns)
+{
+    int64_t *count = context;
+    (void)waited_ns;
+    assert_int_equal(step, *count);
+    assert_int_equal(figures->hidden_ns, 4);
+    ++*count;
+}
+
+static void steps_are_kept_as_long_as_there_is_room(void **state)
+{
+    (void)state;
+    enum { STEPS = 1000, ROOM = 8192 };
+    recorder r;
+    open_recorder(&r);
+    anatomy_keep_steps(r.anatomy, ROOM);
+    for (int64_t i = 0; i < STEPS; i++) {
+        anatomy_add_call(r.anatomy, (uint64_t)i + 1, 10 * i + 2, 10 * i + 6);
+        assert_int_equal(end_step(&r, 10 * i, 10 * i + 10).hidden_ns, 4);
+    }
+    int64_t *begins, count, swept = 0;
+    assert_int_equal(anatomy_begins(r.anatomy, &begins, &count), STATUS_OK);
+    anatomy_sent *last = calloc((size_t)count, sizeof *last);
+    assert_non_null(last);
+    for (int64_t i = 0; i < count; i++) last[i].rank = ANATOMY_NOBODY;
+    anatomy_sweep_again(r.anatomy, last, count, count_step, &swept);
+    assert_in_range(swept, ROOM / 200, ROOM / 50);
+    assert_in_range(count, swept, swept + 1);
+    free(last);
+    free(begins);
+    close_recorder(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -301,8 +377,11 @@ int main(void)
         cmocka_unit_test(the_sweep_equals_a_look_at_every_nanosecond),
         cmocka_unit_test(what_is_known_late_is_hidden_in_the_next_step_and_counted_once),
         cmocka_unit_test(overlapping_spans_are_counted_once_in_any_order),
+        cmocka_unit_test(spans_and_waits_without_room_are_counted_in_their_step),
+        cmocka_unit_test(what_a_step_that_leads_has_lost_counts_for_both),
         cmocka_unit_test(a_wait_is_between_its_two_marks),
         cmocka_unit_test(a_call_is_in_progress_from_the_latest_begin_on),
+        cmocka_unit_test(steps_are_kept_as_long_as_there_is_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
