@@ -1,6 +1,8 @@
 """Every file of results/ says who measured what, where and how often, as results/README.md describes it; documents and the
 program name only files that are there."""
 import csv
+import fnmatch
+import glob
 import json
 import os
 import re
@@ -106,7 +108,43 @@ def documents_and_programs_name_results_that_are_there():
             continue
         with open(os.path.join(ROOT, path), encoding="utf-8", errors="replace") as file:
             for name in re.findall(r"\bresults/([a-z0-9/-]+\.(?:json|csv|md|txt|py))", file.read()):
-                expect(name in there or name == "README.md" or name.startswith("gpu/"), f"{path} names results/{name}, which is not there")
+                expect(name in there or name == "README.md", f"{path} names results/{name}, which is not there")
+
+
+@test
+def the_list_of_files_is_that_of_the_folder():
+    with open(os.path.join(RESULTS, "README.md"), encoding="utf-8") as file:
+        rows = re.findall(r"^\| (`.*?`) \|", file.read().partition("## Provenance")[0], re.MULTILINE)
+    listed = [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
+    expect(listed, "no row found")
+    there = [name for name in names() if name != "README.md"]
+    for pattern in listed:
+        expect(fnmatch.filter(there, pattern), f"results/README.md lists {pattern}, which is not there")
+    for name in there:
+        expect(any(fnmatch.fnmatch(name, pattern) for pattern in listed), f"results/README.md does not list {name}")
+
+
+# A paragraph that says on which processor, or with which quartiles, and has a rate, a time or a ratio.
+MEASURED = re.compile(r"\b(Xeon|EPYC|quartiles|Recorded,)")
+FIGURE = re.compile(r"\d ?(?:ms|us|ns|s|[GM]B/s|GFLOP/s|%)(?!\w)|\d times as|\d of the (?:time|rate)")
+
+
+def unsourced(text):
+    """Paragraphs with measured figures that name no file of results/, nor does one of the two before them."""
+    parts = re.split(r"\n\s*\n", text)
+    return [part for at, part in enumerate(parts)
+            if MEASURED.search(part) and FIGURE.search(part) and "results/" not in "\n".join(parts[max(0, at - 2):at + 1])]
+
+
+@test
+def measured_figures_of_documents_name_the_file_that_they_are_from():
+    for path in [os.path.join(ROOT, "README.md"), *glob.glob(os.path.join(ROOT, "docs/*.md"))]:
+        with open(path, encoding="utf-8") as file:
+            found = unsourced(file.read())
+        expect(not found, f"{os.path.relpath(path, ROOT)} has figures that are in no file of results/", *found)
+    lines = "A step took 3.34 times as long (quartiles 3.25 to 3.64)."
+    expect_equal(unsourced(lines), [lines], "figures without a file")
+    expect_equal(unsourced(f"{lines} They are in `results/curve.json`."), [], "figures with a file")
 
 
 @cases([("every round is within", [0.5, 0.6], "met"), ("no round is within", [0.8, 0.9], "missed"),
