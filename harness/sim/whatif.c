@@ -250,7 +250,8 @@ void whatif_text(const whatif_question *q, const whatif_answer *a, text_buffer *
             bar(a->points[p][i].efficiency, out);
             text_append(out, " %.1f %%\n", 100 * a->points[p][i].efficiency);
         }
-    text_append(out, "\nin brackets: limits over %d draws of the profile's constants from their ranges\n"
+    text_append(out, "\nstep, exposed, waiting: medians of the steps; samples per s: of all steps, as their mean\n"
+                     "in brackets: limits over %d draws of the profile's constants from their ranges\n"
                      "tree: the step where NCCL's model leaves the ring for a tree, for calls for which "
                      "that is faster.\n",
                 SIM_DRAWS);

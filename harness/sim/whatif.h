@@ -25,10 +25,10 @@ typedef struct whatif_question {
 /* Of one GPU, or of a policy on some: as `harness run` reports them, and the limits of the same over the draws of the
  * profile's constants from their ranges (--draw). */
 typedef struct whatif_point {
-    double step_ms, exposed_ms, waiting_ms;
+    double step_ms, exposed_ms, waiting_ms; /* medians of the steps */
     double efficiency; /* the step of one GPU without communication, over this step */
     double tree_ms;    /* step where NCCL takes trees where they are faster; 0: nowhere */
-    double samples_per_s;
+    double samples_per_s; /* of all steps: batches over the mean step */
     double low_ms, high_ms, least_efficiency, most_efficiency;
     int64_t most_bytes; /* the largest rank's peak */
 } whatif_point;
