@@ -7,13 +7,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Memory as the system and the driver report it. */
+/* Of this process; 0 where the system does not say. */
+static int count_threads(void)
+{
+    char line[128];
+    int threads = 0;
+    FILE *f = fopen("/proc/self/status", "r");
+    while (f && threads == 0 && fgets(line, sizeof line, f)) sscanf(line, "Threads: %d", &threads);
+    if (f) fclose(f);
+    return threads;
+}
+
+/* Memory and threads as the system and the driver report them. */
 static json_t *measured_to_json(device *d)
 {
     ledger_external process = ledger_measure_process();
     int64_t used = -1, whole = -1;
-    json_t *measured = json_pack("{s:I, s:I}", "resident_bytes", (json_int_t)process.resident, "proportional_bytes",
-                                 (json_int_t)process.proportional);
+    json_t *measured = json_pack("{s:I, s:I, s:i}", "resident_bytes", (json_int_t)process.resident, "proportional_bytes",
+                                 (json_int_t)process.proportional, "threads", count_threads());
     if (device_usage(d, &used, &whole) != STATUS_OK) error_clear();
     if (used < 0) return measured;
     json_object_set_new(measured, "device_used_bytes", json_integer((json_int_t)used));
@@ -111,7 +122,7 @@ static status merge_results(rank_state *s, const rendezvous_blob *blobs, run_job
         if (json_array_append_new(ranks, rank) != 0) rc = fail(STATUS_PROTOCOL, "the results of rank %d cannot be read", r);
     }
     if (rc == STATUS_OK && !out->result) rc = fail(STATUS_SYSTEM, "no memory for the results");
-    if (rc == STATUS_OK) rc = ring_result_algorithm(trainer_engine(s->trainer), out->result);
+    if (rc == STATUS_OK) rc = engine_exchange_to_json(trainer_engine(s->trainer), out->result);
     if (rc == STATUS_OK) rc = job_result_finish(out->result, ranks);
     ps_dp_sizes sizes;
     bool has_sizes = ps_result_sizes(trainer_engine(s->trainer), &sizes);
