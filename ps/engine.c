@@ -358,6 +358,11 @@ bool ps_updates_on_gpu(const sync_engine *e)
     return e->context.front && p->server_optimizer && p->placement == PS_PLACEMENT_RANK;
 }
 
+void ps_read_ways(const sync_engine *e, const char **transport, const char **payload)
+{
+    ps_member_ways(e->type == &sync_ps_dp ? ps_dp_member(e) : &((const ps_engine *)e)->member, transport, payload);
+}
+
 void ps_write_settings(const sync_engine *e, text_buffer *out)
 {
     if (e->type == &sync_ps_dp) ps_dp_write_settings(e, out);

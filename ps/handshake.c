@@ -199,6 +199,20 @@ static ps_transport transport_kind(const ps_member *m)
     return m->context->hub ? PS_TRANSPORT_INPROC : PS_TRANSPORT_IPC;
 }
 
+void ps_member_ways(const ps_member *m, const char **transport, const char **payload)
+{
+    static const char *const transports[] = {"inproc", "ipc", "tcp"};
+    const sync_context *c = m->context;
+    bool read_in_place = c->hub && m->options->payload != PS_PAYLOAD_ZMQ && !net_link_is_emulated(&c->link);
+    *transport = *payload = NULL;
+    if (!m->group.urls || ps_member_count(m->policy, c->world) == 1) return;
+    for (size_t i = 0; i < sizeof transports / sizeof *transports; i++)
+        if (strncmp(m->group.urls[0], transports[i], strlen(transports[i])) == 0) *transport = transports[i];
+    if (device_get_info(c->device)->simulated) *transport = "sim";
+    if (m->options->payload == PS_PAYLOAD_NCCL) *payload = "nccl";
+    else *payload = m->group.peers ? "p2p" : m->group.segments || read_in_place ? "shm" : "zmq";
+}
+
 static int64_t leave_ns(void *context, int peer, int64_t bytes, int64_t now_ns)
 {
     (void)peer;

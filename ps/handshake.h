@@ -76,6 +76,11 @@ status ps_transport_options(ps_member *m, int number, transport_options *out);
 /* Listens as server `server`. */
 status ps_listen(ps_member *m, int server, ps_port *port);
 
+/* How it reaches the others, after ps_join(): the transport of the messages ("inproc", "ipc", "tcp"; "sim" in virtual time), and
+ * what carries tensors, as --payload names it: "nccl", "p2p", "shm" (also where a thread reads another's memory) or "zmq", in messages.
+ * Both NULL where there are no others. */
+void ps_member_ways(const ps_member *m, const char **transport, const char **payload);
+
 /* What the member sends the others; borrowed. STATUS_CONFIG where p2p is requested and the memory cannot be exported for
  * it. Where memory is only planned this and ps_join() do nothing: there are no others. */
 status ps_make_handshake(ps_member *m, sync_blob *out);

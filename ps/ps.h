@@ -30,6 +30,9 @@ bool ps_dp_read_sizes(sync_engine *e, ps_dp_sizes *out);
 /* Whether gradients are summed and parameters updated by GPUs: device 0's under `dp`, else those of the servers' ranks. */
 bool ps_updates_on_gpu(const sync_engine *e);
 
+/* How ranks and servers reach each other: ps_member_ways(). */
+void ps_read_ways(const sync_engine *e, const char **transport, const char **payload);
+
 /* What runs, policy and options together, as "key=value" lines. */
 void ps_write_settings(const sync_engine *e, text_buffer *out);
 

@@ -57,8 +57,22 @@ static void append_svg(const report_figure *f, const json_t *result, const json_
                                 : FULL_WIDTH,
              .narrow = narrow,
              .mark = mark_of(result)};
+    text_buffer ways = {0}, description = {0};
+    report_ways(result, narrow || f->half ? "\n" : "; ", &ways);
+    text_append(&description, "%s", report_text_at(table, "summary"));
     f->draw(table, &s);
-    svg_finish(&s, id, f->title, report_text_at(table, "summary"), style, out);
+    for (const char *at = ways.data ? ways.data : ""; *at; at += strspn(at, "\n")) {
+        char line[256];
+        size_t length = strcspn(at, "\n");
+        snprintf(line, sizeof line, "%.*s", (int)length, at);
+        svg_text(&s, 0, s.height + 12, SVG_START, "tick", s.width, line);
+        s.height += 18;
+        at += length;
+        text_append(&description, " %s.", line);
+    }
+    svg_finish(&s, id, f->title, description.data, style, out);
+    text_free(&description);
+    text_free(&ways);
 }
 
 /* Columns of colors are the drawing's. */

@@ -333,6 +333,36 @@ static void algorithm_line(const json_t *job, text_buffer *out)
                 own ? "the library's choice" : algorithm);
 }
 
+/* What carries a parameter server's tensors and messages. */
+static void transport_line(const json_t *job, text_buffer *out)
+{
+    const char *transport = report_text_at(job, "transport"), *payload = report_text_at(job, "payload");
+    const char *shown = strcmp(payload, "shm") == 0   ? "through shared memory"
+                        : strcmp(payload, "p2p") == 0 ? "from GPU to GPU"
+                        : strcmp(payload, "nccl") == 0 ? "through NCCL"
+                                                      : "in messages";
+    if (!transport[0]) return;
+    text_append(out, "\nGradients and parameters of %s go %s; messages: %s.\n", report_text_at(job, "policy"), shown,
+                strcmp(transport, "sim") == 0 ? "in virtual time" : transport);
+}
+
+void report_ways(const json_t *result, const char *between, text_buffer *out)
+{
+    const char *separator = "";
+    char name[64];
+    size_t i;
+    json_t *job;
+    json_array_foreach(json_object_get(result, "jobs"), i, job)
+    {
+        const char *algorithm = report_text_at(job, "algorithm"), *payload = report_text_at(job, "payload");
+        if (!algorithm[0] && !payload[0]) continue;
+        text_append(out, "%s%s: ", separator, report_job_name(job, name, sizeof name));
+        if (algorithm[0]) text_append(out, "%s all-reduce, %s", algorithm, report_text_at(job, "collective"));
+        else text_append(out, "%s, messages over %s", payload, report_text_at(job, "transport"));
+        separator = between;
+    }
+}
+
 void report_all_reduce(const json_t *result, text_buffer *out)
 {
     size_t i;
@@ -374,6 +404,7 @@ void report_tables(const json_t *result, text_buffer *out)
         report_dataparallel_memory(job, out);
         updates_line(job, out);
         algorithm_line(job, out);
+        transport_line(job, out);
         fallback_lines(job, out);
         report_staleness(job, out);
     }

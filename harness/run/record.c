@@ -286,17 +286,6 @@ void overlap_to_json(const overlap *o, const sync_engine *engine, json_t *rank)
     json_object_set_new(rank, "last_bucket_bound_s", bound > 0 ? record_seconds(bound) : json_null());
 }
 
-status ring_result_algorithm(const sync_engine *e, json_t *job)
-{
-    const ring_settings *s = e->type == &sync_ring ? ring_get_settings(e) : NULL;
-    const char *algorithm = s ? collective_algorithm_names[s->algorithm] : NULL;
-    int bad = json_object_set_new(job, "collective", s ? json_string(s->collective) : json_null());
-    bad |= json_object_set_new(job, "algorithm", s ? json_string(algorithm) : json_null());
-    return bad ? fail(STATUS_SYSTEM, "no memory for the results") : STATUS_OK;
-}
-
-/* ---- parameter server ------------------------------------------------------------------------- */
-
 static bool is_ring(const sync_engine *e)
 {
     return strcmp(e->type->name, sync_ring.name) == 0;
@@ -306,6 +295,21 @@ static bool is_ps(const sync_engine *e)
 {
     return strcmp(e->type->name, sync_ps.name) == 0;
 }
+
+status engine_exchange_to_json(const sync_engine *e, json_t *job)
+{
+    const ring_settings *s = e->type == &sync_ring ? ring_get_settings(e) : NULL;
+    const char *algorithm = s ? collective_algorithm_names[s->algorithm] : NULL;
+    const char *transport = NULL, *payload = NULL;
+    if (is_ps(e)) ps_read_ways(e, &transport, &payload);
+    int bad = json_object_set_new(job, "collective", s ? json_string(s->collective) : json_null());
+    bad |= json_object_set_new(job, "algorithm", s ? json_string(algorithm) : json_null());
+    bad |= json_object_set_new(job, "transport", transport ? json_string(transport) : json_null());
+    bad |= json_object_set_new(job, "payload", payload ? json_string(payload) : json_null());
+    return bad ? fail(STATUS_SYSTEM, "no memory for the results") : STATUS_OK;
+}
+
+/* ---- parameter server ------------------------------------------------------------------------- */
 
 json_t *ps_result_staleness(sync_engine *e)
 {

@@ -98,9 +98,9 @@ void overlap_measure(overlap *o, const sync_engine *engine, step_result *result)
  * where there is no such thing. */
 void overlap_to_json(const overlap *o, const sync_engine *engine, json_t *rank);
 
-/* Of the job: "collective" and "algorithm", what carries the ring's buckets and how they are reduced; null under other
- * engines. */
-status ring_result_algorithm(const sync_engine *e, json_t *job);
+/* Of the job: "collective" and "algorithm", what carries the ring's buckets and how they are reduced; "transport" and
+ * "payload", what carries messages and tensors of the parameter server. Null under other engines. */
+status engine_exchange_to_json(const sync_engine *e, json_t *job);
 
 /* A rank's "staleness"; null under other engines. NULL without memory. After a flush. */
 json_t *ps_result_staleness(sync_engine *e);

@@ -187,7 +187,7 @@ static status on_finished(void *context, int rank, trainer *t)
     j->job = job_to_json(j, j->first);
     if (!j->job) return no_memory();
     json_object_set_new(j->job, "settings", engine_settings_to_json(trainer_engine(j->first)));
-    TRY(ring_result_algorithm(trainer_engine(j->first), j->job));
+    TRY(engine_exchange_to_json(trainer_engine(j->first), j->job));
     json_t *host = virtual_host_to_json(&j->host);
     if (host) json_object_set_new(j->job, "host_costs", host);
     ps_dp_sizes sizes;

@@ -25,6 +25,7 @@
 status ps_dp_requirements(const void *options, const char *policy, int world, sync_requirements *out);
 status ps_dp_open(const sync_context *context, sync_engine **out);
 
+const struct ps_member *ps_dp_member(const sync_engine *e);
 void ps_dp_write_settings(const sync_engine *e, text_buffer *out);
 
 extern const sync_engine_type sync_ps_dp;

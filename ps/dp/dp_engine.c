@@ -205,6 +205,11 @@ static const void *dp_reduced_gradients(sync_engine *base, piece_list *owned)
     return set->grads.data;
 }
 
+const ps_member *ps_dp_member(const sync_engine *base)
+{
+    return &((const dp_engine *)base)->member;
+}
+
 void ps_dp_write_settings(const sync_engine *base, text_buffer *out)
 {
     const dp_engine *e = (const dp_engine *)base;

@@ -86,6 +86,31 @@ def mpirun_starts_ranks(engine, world):
     expect_equal(result.json()["jobs"][0]["parameter_hash"], hash_of([*words, "--gpus", world]), "hash")
 
 
+def of_mpi(algorithm, variables):
+    """The ring's job on three ranks that mpirun starts and Open MPI connects: collective, algorithm, hash."""
+    words = [*LENET, "--mode", "ring", "--collective", "mpi", "--algorithm", algorithm]
+    env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMPI_ALLOW_RUN_AS_ROOT": "1",
+           "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "HARNESS_KEY": KEY, **variables}
+    with Run(*words, "--rendezvous", "env://", "--json", "-", env=env,
+             program=["mpirun", "--oversubscribe", "-np", "3", PROGRAM]) as run:
+        result = run.wait(90)
+        run.wait_until_gone(5)
+    expect_equal(result.code, 0, "exit code", result)
+    job = result.json()["jobs"][0]
+    return job["collective"], job["algorithm"], job["parameter_hash"]
+
+
+@test
+def the_ring_of_open_mpi_is_chosen_by_its_variable():
+    if not shutil.which("mpirun") or not os.path.exists(os.path.join(os.environ.get("BUILD_DIR", "build"), "lib", "libpsring_mpi.so")):
+        raise Skip("Open MPI is not installed")
+    library, ring = of_mpi("library", {}), of_mpi("ring", {})
+    by_hand = of_mpi("library", {"OMPI_MCA_coll_libnbc_iallreduce_algorithm": "ring"})
+    expect_equal((library[:2], ring[:2]), (("mpi", "library"), ("mpi", "ring")), "library and algorithm")
+    expect(ring[2] != library[2], f"three ranks sum in the same order by both algorithms: {ring[2]}")
+    expect_equal(by_hand[2], ring[2], "hash where the user sets the variable")
+
+
 def tried_with(key):
     """Rank 1 of a job whose rank 0 has KEY; both results."""
     port, watch = free_port(), Watch()

@@ -255,18 +255,34 @@ def gradients_that_cannot_be_compared_have_a_reason(words, part):
     expect(not found["compared"] and part in found["reason"], "reason", found)
 
 
-@cases([("ring", [], "ring"), ("two-shot", ["--algorithm", "two-shot"], "two-shot")])
-def reports_name_library_and_algorithm(words, algorithm):
+@cases([("ring, ps in shared memory", [], "ring", "shm", "ipc", "through shared memory"),
+        ("two-shot, ps in messages over tcp", ["--algorithm", "two-shot", "--payload", "zmq", "--transport", "tcp"], "two-shot", "zmq",
+         "tcp", "in messages")])
+def reports_and_figures_name_algorithm_and_transport(words, algorithm, payload, transport, shown):
     with tempfile.TemporaryDirectory() as folder:
-        path, trace = os.path.join(folder, "r.json"), os.path.join(folder, "t.json")
+        path, trace, page, figures = (os.path.join(folder, name) for name in ("r.json", "t.json", "page.html", "figures"))
         result = harness(*WINE, *words, "--json", path, "--trace", trace, "--verbose")
         with open(path, encoding="utf-8") as file:
-            jobs = {job["engine"]: (job["collective"], job["algorithm"]) for job in json.load(file)["jobs"]}
+            found = json.load(file)["jobs"]
+        jobs = {job["engine"]: (job["collective"], job["algorithm"]) for job in found}
+        ways = {job["engine"]: (job["payload"], job["transport"]) for job in found}
+        harness("report", path, "-o", page)
+        harness("report", path, "--svg", figures)
+        drawn = {}
+        for name in ("page.html", *(os.path.join("figures", svg) for svg in os.listdir(figures))):
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                drawn[name] = file.read()
         with open(trace, encoding="utf-8") as file:
             about = json.load(file)["otherData"]
     expect_equal(jobs, {"none": (None, None), "ps": (None, None), "ring": ("shm", algorithm)}, "of the jobs")
     expect_equal((about["collective"], about["algorithm"]), ("shm", algorithm), "of the trace")
+    expect_equal(ways, {"none": (None, None), "ps": (payload, transport), "ring": (None, None)}, "of the parameter server")
     expect(f"all-reduced in shared memory; algorithm: {algorithm}." in result.out, "the report does not say it", result)
+    expect(f"Gradients and parameters of dp go {shown}; messages: {transport}." in result.out, "the report does not say it", result)
+    expect(len(drawn) > 5, f"figures: {sorted(drawn)}")
+    for name, text in drawn.items():
+        for job in (f"ring (ddp): {algorithm} all-reduce, shm", f"ps (dp): {payload}, messages over {transport}"):
+            expect(job in text.split("</desc>", 1)[1], f"{name} does not show '{job}'")
 
 
 @test

@@ -6,6 +6,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -263,6 +264,54 @@ static void sums_over_the_ranks_run_between_buckets(void **state)
             fail_msg("rank %d: %s", r, results[r].error.message);
 }
 
+/* ---- algorithms -------------------------------------------------------------------------------- */
+
+/* What the engine posts (CMakeLists.txt wraps the call): all-reduces of gradients, and its own calls; and how many of each are
+ * for two-shot whatever the algorithm is. */
+static _Atomic int bucket_calls, bucket_controls, own_calls, own_controls;
+
+status __real_collective_post(collective_group *group, const collective_call *call, collective_ticket *out);
+status __wrap_collective_post(collective_group *group, const collective_call *call, collective_ticket *out);
+
+status __wrap_collective_post(collective_group *group, const collective_call *call, collective_ticket *out)
+{
+    bool bucket = call->kind == COLLECTIVE_ALL_REDUCE && call->type == DTYPE_F32;
+    atomic_fetch_add(bucket ? &bucket_calls : &own_calls, 1);
+    if (call->control) atomic_fetch_add(bucket ? &bucket_controls : &own_controls, 1);
+    return __real_collective_post(group, call, out);
+}
+
+static status run_all_calls(engine_rank *r)
+{
+    for (int64_t s = 0; s < 3; s++) {
+        double values[16] = {1};
+        sync_step step = job_step_of(r, s);
+        TRY(job_begin(r, &step)); /* parameters, buffers, the order, who has data */
+        TRY(sync_group_sum(r->engine, values, 16));
+        if (values[0] != 3) return rank_error(STATUS_MISMATCH, "a sum of 3 ranks is %g", values[0]);
+        TRY(job_backward(r, &step, NULL, 0));
+        TRY(job_finish(r, &step));
+        TRY(job_check_gradients(r, s));
+    }
+    return STATUS_OK;
+}
+
+static void the_algorithm_is_of_buckets_and_small_sums_buffers_and_order_keep_two_shot(void **state)
+{
+    (void)state;
+    engine_job job = {.policy = "ddp",
+                      .words = {"--algorithm=ring", SMALL_BUCKETS, "--join=world"},
+                      .world = 3,
+                      .body = run_all_calls,
+                      .group_values = 16};
+    bucket_calls = bucket_controls = own_calls = own_controls = 0;
+    engine_job_run_well(&job);
+    assert_true(bucket_calls > 3 * 3); /* ranks, steps; the first step has one bucket */
+    assert_int_equal(bucket_controls, 0);
+    assert_true(own_calls >= 3 * 3 * 2);
+    assert_int_equal(own_controls, own_calls);
+}
+
 /* ---- records ---------------------------------------------------------------------------------- */
 
 static status check_record(const ring_bucket_record *b, int64_t step, int bucket, const bucket_schedule *list)
@@ -372,6 +421,7 @@ int main(void)
         cmocka_unit_test(a_rank_without_data_contributes_zeros),
         cmocka_unit_test(unused_parameters_count_as_zero),
         cmocka_unit_test(sums_over_the_ranks_run_between_buckets),
+        cmocka_unit_test(the_algorithm_is_of_buckets_and_small_sums_buffers_and_order_keep_two_shot),
         cmocka_unit_test(the_times_of_every_bucket_are_recorded),
         cmocka_unit_test(the_ledger_holds_buckets_only_while_they_are_allocated),
     };
