@@ -199,6 +199,11 @@ static status open_asynchronous(ring_engine *e)
     if (device_get_info(d)->host_addressable) return STATUS_OK;
     if (!enqueues) return device_fence_open(d, &e->shared.posted);
     char why[192];
+    bool paced = net_link_is_emulated(&e->base.context.link);
+    if (paced && is_library(&e->settings, "auto")) /* staged: the host's memory goes through shared memory */
+        return fail(STATUS_UNAVAILABLE, "collectives nccl: what NCCL sends cannot be paced");
+    if (paced)
+        return fail(STATUS_CONFIG, "--link: expected --collective shm, got %s: what NCCL sends cannot be paced", e->settings.collective);
     if (is_library(&e->settings, "auto") && !collective_nccl_found(why, sizeof why))
         return fail(STATUS_UNAVAILABLE, "collectives nccl: %s", why);
     e->base.enqueues = e->base.context.params->shards == NULL;
