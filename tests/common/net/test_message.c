@@ -21,6 +21,12 @@ static const message_header full = {
     .flags = UINT32_MAX,
     .integers = {INT64_MIN, INT64_MAX, -1},
     .doubles = {-0.0, 1e308},
+    .sent_ns = INT64_MIN,
+    .ready_ns = INT64_MAX,
+    .arrived_ns = INT64_MIN,
+    .last_ns = INT64_MAX,
+    .last_rank = UINT32_MAX,
+    .pushed_ns = INT64_MIN,
     .checksum = UINT64_MAX,
 };
 static const message_header smallest = {.kind = MESSAGE_HEARTBEAT};
@@ -47,6 +53,8 @@ static void a_header_survives_packing(void **state)
         assert_true(back.flags == h->flags);
         assert_memory_equal(back.integers, h->integers, sizeof h->integers);
         assert_memory_equal(back.doubles, h->doubles, sizeof h->doubles);
+        assert_true(back.sent_ns == h->sent_ns && back.ready_ns == h->ready_ns && back.arrived_ns == h->arrived_ns);
+        assert_true(back.last_ns == h->last_ns && back.last_rank == h->last_rank && back.pushed_ns == h->pushed_ns);
     }
 }
 
@@ -156,13 +164,15 @@ static void the_digest_sees_every_bit_of_header_and_frames(void **state)
     assert_true(message_digest(&full, elsewhere, 2) != original);
     assert_true(message_digest(&full, swapped, 2) != original);
     assert_true(message_digest(&full, frames, 1) != original);
-    message_header h[16];
-    for (int i = 0; i < 16; i++) h[i] = full;
+    enum { CHANGES = 22 };
+    message_header h[CHANGES];
+    for (int i = 0; i < CHANGES; i++) h[i] = full;
     h[0].kind--, h[1].sender--, h[2].sequence--, h[3].token--, h[4].frames--, h[5].step++, h[6].key--,
         h[7].offset++;
     h[8].count--, h[9].dtype--, h[10].flags--, h[11].integers[0]++, h[12].integers[1]--, h[13].integers[2]--;
     h[14].doubles[0] = 0.0, h[15].doubles[1] = 1e307;
-    for (int i = 0; i < 16; i++)
+    h[16].sent_ns++, h[17].ready_ns--, h[18].arrived_ns++, h[19].last_ns--, h[20].last_rank--, h[21].pushed_ns++;
+    for (int i = 0; i < CHANGES; i++)
         if (message_digest(&h[i], frames, 2) == original) fail_msg("change %d goes unnoticed", i);
     assert_true(message_digest(&full, frames, 2) == original);
 }
