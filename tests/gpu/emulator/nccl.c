@@ -286,7 +286,7 @@ static bool run_call(void *context)
     const enqueued *e = context;
     size_t bytes = e->call.count * (size_t)dtype_size(dtype_of(e->call.type));
     while (e->hangs && !is_aborted(e->comm)) usleep(NAP_US);
-    for (size_t at = 0; at < bytes; at += CHUNK)
+    for (size_t at = 0; at < bytes && !is_aborted(e->comm); at += CHUNK) /* who has aborted takes no further part */
         if (!run_chunk(e, at, bytes - at < CHUNK ? bytes - at : CHUNK)) break;
     return true;
 }
