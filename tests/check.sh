@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
 # Builds and runs the test suites. Prints for each suite what it protects, the time that it took, its budget and its
-# cases, and ends with "N passed, N failed, N skipped". --all adds the suites that take longer.
+# cases, then the total time, and ends with "N passed, N failed, N skipped". --all adds the suites that take longer.
+#
+# The suites of every check are to take less than 20 minutes on two idle cores. Each budget is about twice the suite's share of
+# them, and the check fails where the total is more than twice that, so that a machine with one busy core stays within both.
 #
 # A suite is a set of CTest tests (psring_test(... SUITE name)) in one of the builds. Tests print TAP: a case is a line
 # of it, under the name of its test; a test that prints none is one case. A case that runs in several builds counts once,
@@ -10,6 +13,7 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 jobs=$(nproc)
 logs=build/logs
+promise=1200 # seconds, of the suites of every check
 summary=()
 
 # Adds a case to those of this check.
@@ -107,6 +111,13 @@ suite() { # name budget_s protects folder label [concurrent tests]
     report "$name" "$budget" "$started" "$folder" "$first" "$protects"
 }
 
+# Ends the suites of every check, which began with this shell.
+total() {
+    local used=$SECONDS
+    [ "$used" -le $((2 * promise)) ] || note check failed "the whole check takes at most $((2 * promise)) s"
+    summary+=("$(printf '%-14s %4d s of %4d' total "$used" "$promise")")
+}
+
 # Prints the summary and succeeds if nothing failed.
 finish() {
     echo
@@ -127,8 +138,6 @@ finish() {
 
 [ "${BASH_SOURCE[0]}" = "$0" ] || return 0 # tests/architecture/test_check.sh tests the functions above
 
-# On two idle cores the suites up to `fuzz` take less than 20 minutes in total, with a cold compiler cache. Each budget is
-# about twice the suite's share, so that a machine with one busy core stays within it.
 gpu=10 # the tests skip
 [ -e /dev/nvidiactl ] && gpu=480
 mkdir -p "$logs"
@@ -137,9 +146,9 @@ build_suite build 280 "The sources compile with gcc." build all
 suite sources 30 "Includes, documents, scripts and recorded results agree with one another." build sources "$jobs"
 suite units 240 "Each folder keeps the promises of its headers, also on input and failures that are rare." build units "$jobs"
 suite golden 120 "Models and engines compute what PyTorch computes." build golden "$jobs"
-suite faults 240 "A rank that dies, stops or is attacked ends the run with its name, and nothing is left behind." build faults
+suite faults 240 "A rank that dies, stops or is attacked ends the run with its name, and nothing is left behind." build faults "$jobs"
 suite gpu "$gpu" "Devices, engines and program do on a real GPU what they do elsewhere." build gpu
-suite commands 670 "The program prints, refuses and trains as its documents say." build commands
+suite commands 670 "The program prints, refuses and trains as its documents say." build commands "$jobs"
 suite labs 120 "The labs' solutions have full points, mistakes are named, and no code harms the grader." build labs "$jobs"
 build_suite build-address 120 "The sources compile with the address sanitizer." build-asan suite_units -DPSRING_SANITIZE=address
 suite address 230 "No unit reads or writes memory that is not its own, loses any, or relies on undefined behavior." build-asan units "$jobs"
@@ -147,6 +156,7 @@ build_suite build-thread 80 "The sources compile with the thread sanitizer." bui
 suite thread 190 "No two threads race for a field." build-tsan threads "$jobs"
 build_suite build-fuzz 60 "The decoders compile with clang and libFuzzer." build-fuzz suite_fuzz -DPSRING_FUZZ=ON -DCMAKE_C_COMPILER=clang
 suite fuzz 20 "No bytes from a file or a socket crash a decoder." build-fuzz fuzz "$jobs"
+total
 if [ "${1:-}" = --all ]; then
     suite golden-large 3600 "Large models compute what PyTorch computes." build golden-large
     suite units-long 3600 "Collectives are right for every count, alignment and number of ranks." build units-long

@@ -8,7 +8,7 @@ trap 'rm -rf "$work"' EXIT
 logs=$work
 
 number=0 bad=0
-echo "1..18"
+echo "1..20"
 expect() { # name found expected
     number=$((number + 1))
     if [ "$2" = "$3" ]; then
@@ -100,10 +100,17 @@ output='1: ok 1 - adds
 expect "a suite over its budget fails the check" "$(outcome units)" "1 passed, 1 failed, 0 skipped, red"
 expect "a build over its budget fails the check" "$(outcome build_all)" "1 passed, 1 failed, 0 skipped, red"
 takes_s=0
+of_total() {
+    SECONDS=$total_s
+    total
+}
+expect "the total is shown next to the time that is promised" "$(total_s=1201; line of_total '^total +[0-9]+ s of [0-9]+')" "total          1201 s of 1200"
+expect "a check that takes more than twice the promised time fails" \
+    "$(total_s=2400; outcome of_total), $(total_s=2401; outcome of_total)" "0 passed, 0 failed, 0 skipped, green, 0 passed, 1 failed, 0 skipped, red"
 
 sum=$(awk '/^if \[ .*--all/ { exit } /^(build_suite|suite) / { sum += $3 } END { print sum }' tests/check.sh)
 result="$sum s"
-[ "$sum" -gt 0 ] && [ "$sum" -le 2400 ] && result="at most 2400 s"
+[ "$sum" -gt 0 ] && [ "$sum" -le $((2 * promise)) ] && result="at most 2400 s"
 expect "the budgets add up to at most twice 20 minutes" "$result" "at most 2400 s"
 expect "every suite says in a sentence what it protects" \
     "$(grep -E '^ *(build_)?suite [a-z]' tests/check.sh | grep -vE '^ *(build_)?suite [a-z-]+ ("\$gpu"|[0-9]+) "[A-Z][^"]+\." ')" ""
