@@ -1,7 +1,7 @@
 #!/bin/sh
 # Comparisons with peers, as far as they are installed; `make bench` runs all of them.
 #
-#   run.sh [--quick] [train|profile|allreduce|link|exchange|messages|curve|trace|sim|predict|sharded|binding|host|sum|reproduce ...]
+#   run.sh [--quick] [train|profile|allreduce|link|exchange|messages|curve|trace|sim|predict|sharded|binding|host|sum|virtual|reproduce ...]
 #          [-- words for train.py]
 #
 # train      training steps compared with PyTorch (train.py): results/speed.json
@@ -18,6 +18,7 @@
 # binding    steps of ranks that are bound to cores, and that are not (binding.py): results/binding.json
 # host       what the host of torch.nn.DataParallel takes, part by part (dp_host.py): results/dp-host.json
 # sum        a parameter server's sum by one thread and more (server_sum.c): results/server-sum.json
+# virtual    GPT-2 XL on virtual A100s under the policies that cut state (sharded_virtual.py): results/sharded-virtual.json
 # reproduce  published tables in virtual time (harness reproduce): results/reproduce/*.json, snapshots that a test holds
 #
 # BUILD is the build folder (build), RESULTS where results go (results), PSRING_PYTHON a Python with a newer
@@ -26,7 +27,7 @@ set -eu
 cd "$(dirname "$0")/../.."
 export BUILD="${BUILD:-build}"
 build=$BUILD quick= groups=
-all="train profile allreduce link exchange messages curve trace sim predict sharded binding host sum reproduce"
+all="train profile allreduce link exchange messages curve trace sim predict sharded binding host sum virtual reproduce"
 while [ $# -gt 0 ]; do
     case $1 in
     --quick) quick=--quick ;;
@@ -133,6 +134,11 @@ host() {
 sum() {
     cmake --build "$build" --target bench_server_sum >/dev/null
     record server-sum "$build/bin/bench_server_sum" ${quick:+16}
+}
+
+virtual() {
+    python3 -B tests/support/provenance.py "$results/sharded-virtual.json" --virtual -- \
+        python3 -B tests/bench/sharded_virtual.py "$build/bin/harness"
 }
 
 reproduce() {
