@@ -1,12 +1,15 @@
-"""State that is cut among ranks, in virtual time: bytes and overlap."""
+"""State that is cut among ranks, in virtual time: bytes, overlap, and the recorded table of GPT-2 XL."""
 import json
 import os
+import subprocess
+import sys
 import tempfile
 
 from program import harness
 from tap import cases, expect, expect_equal, main, test
 from timeline import TRACKS, slices
 
+ROOT = os.environ.get("SOURCE_DIR", os.getcwd())
 GPT2 = ["run", "--mode", "ring", "--device", "sim:dgx-a100-80g", "--model", "gpt2", "--batch", "2", "--steps", "2", "--warmup", "1",
         "--eval-every", "-1", "--quiet", "--json", "-"]
 PARAMETERS = 124439808
@@ -61,6 +64,29 @@ def all_gathers_run_during_computation_as_the_trace_shows(policy):
     took, hidden = sum(end - begin for begin, end, _ in gathers), overlap(gathers, compute)
     expect(len(gathers) >= 2 * 12, f"{len(gathers)} all-gathers, of 12 blocks in two passes")
     expect(hidden > 0.5 * took, f"{hidden} ns of {took} during computation")
+
+
+@test
+def the_recorded_table_is_what_the_program_predicts():
+    with open(os.path.join(ROOT, "results", "sharded-virtual.json"), encoding="utf-8") as file:
+        result = json.load(file)
+    recorded = {row["policy"]: row for row in result["rows"] if row["gpus"] == 8}
+    for policy in ("ddp", "zero3"):
+        words = ["8" if word == "8,64,512" else word for word in result["words"]]
+        point, = harness(*words, "--policy", policy).json()["points"]
+        for name, value in point.items():
+            expect_equal(recorded[policy][name], value, f"{policy}: {name}")
+
+
+@test
+def the_document_shows_the_recorded_table():
+    script = os.path.join(ROOT, "tests", "bench", "sharded_virtual.py")
+    shown = subprocess.run([sys.executable, "-B", script, "--show", os.path.join(ROOT, "results", "sharded-virtual.json")],
+                           stdout=subprocess.PIPE, check=True, universal_newlines=True).stdout
+    with open(os.path.join(ROOT, "docs", "sharding.md"), encoding="utf-8") as file:
+        document = file.read()
+    for line in shown.splitlines():
+        expect("    " + line + "\n" in document, f"docs/sharding.md lacks: {line}")
 
 
 main()
