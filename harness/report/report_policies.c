@@ -34,11 +34,10 @@ static double smallest_gpu(const json_t *gpus, double bytes)
     return 0;
 }
 
-static void append_rank(const char *label, const json_t *rank, const json_t *gpus, text_buffer *out)
+static void append_figures(const json_t *rank, const json_t *gpus, text_buffer *out)
 {
     const json_t *peak = report_at(rank, "memory.peak_classes");
     double total = report_number_at(rank, "memory.total.peak_bytes"), gpu = smallest_gpu(gpus, total);
-    text_append(out, "%-*s", LABEL_COLUMN, label);
     for (size_t i = 0; i < sizeof columns / sizeof columns[0]; i++) {
         double sum = 0;
         for (int c = 0; c < 3 && columns[i].classes[c]; c++) {
@@ -54,17 +53,21 @@ static void append_rank(const char *label, const json_t *rank, const json_t *gpu
         text_append(out, "%5s\n", "none");
 }
 
+/* The last rank has a row of its own where its figures read otherwise than rank 0's. */
 static void append_job(const json_t *job, const json_t *gpus, text_buffer *out)
 {
     const json_t *ranks = json_object_get(job, "ranks");
-    size_t last = json_array_size(ranks) - 1;
-    const json_t *first = json_array_get(ranks, 0), *other = json_array_get(ranks, last);
     const char *row = report_text_at(job, "row");
-    char label[80];
-    bool alike = json_equal(report_at(first, "memory"), report_at(other, "memory"));
-    snprintf(label, sizeof label, "%.*s%s", alike ? LABEL_COLUMN - 1 : 11, row, alike ? "" : " rank 0");
-    append_rank(label, first, gpus, out);
-    if (!alike) append_rank("  another rank", other, gpus, out);
+    text_buffer first = {0}, last = {0};
+    append_figures(json_array_get(ranks, 0), gpus, &first);
+    append_figures(json_array_get(ranks, json_array_size(ranks) - 1), gpus, &last);
+    if (first.data && last.data && strcmp(first.data, last.data) == 0)
+        text_append(out, "%-*.*s%s", LABEL_COLUMN, LABEL_COLUMN - 1, row, first.data);
+    else
+        text_append(out, "%-.11s%-*s%s%-*s%s", row, LABEL_COLUMN - (int)(strlen(row) < 11 ? strlen(row) : 11), " rank 0",
+                    first.data ? first.data : "", LABEL_COLUMN, "  another rank", last.data ? last.data : "");
+    text_free(&first);
+    text_free(&last);
 }
 
 void report_memory_of_policies(const json_t *result, text_buffer *out)

@@ -102,7 +102,14 @@ static status warm_up_call(ring_engine *e, collective_call call)
 static status warm_up_bucket(ring_engine *e, int k)
 {
     if (e->settings.sharding) {
-        TRY(warm_up_in(e, e->shard_group, ring_scatter_call(e, k)));
+        collective_call call = ring_scatter_call(e, k);
+        collective_buffer shard = call.out;
+        TRY(warm_up_in(e, e->shard_group, call));
+        /* The other way round: gradients stand in for parameters, which may still differ between ranks. */
+        call.kind = COLLECTIVE_ALL_GATHER;
+        call.out = call.in;
+        call.in = shard;
+        TRY(warm_up_in(e, e->shard_group, call));
         return e->replicas ? warm_up_in(e, e->replicas, ring_replicas_call(e, k)) : STATUS_OK;
     }
     TRY(warm_up_call(e, ring_bucket_call(e, k)));

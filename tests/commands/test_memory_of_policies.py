@@ -125,6 +125,17 @@ def with_mixed_precision_a_parameter_has_2_and_2_and_12_bytes(policy, parameters
     expect(abs(total / count * 7.5e9 / 1e9 - gigabytes) < 0.05, f"{total / count} bytes per parameter")
 
 
+@cases([(policy, policy) for policy in ("zero1", "zero2", "zero3", "fsdp")])
+def a_plan_has_the_memory_of_every_rank_of_a_run(policy):
+    """Wine's parameters do not divide by 3: the last rank has less."""
+    words = ["--mode", "ring", "--policy", policy, "--gpus", "3", "--model", "wine_mlp", "--optimizer", "adam", "--steps", "2",
+             "--eval-every", "-1", "--json", "-"]
+    planned, held = ([rank["memory"]["classes"]["optimizer_state"]["peak_bytes"] for rank in result.jobs()["ring"]["ranks"]]
+                     for result in (harness("run", *words, "--plan"), harness("run", *words)))
+    expect_equal(planned, held, "bytes of optimizer state, rank by rank")
+    expect(held[2] < held[0], f"ranks hold the same: {held}")
+
+
 @long_test
 def processes_hold_what_the_ledger_says_less_under_zero3():
     """GPT-2, 124 million parameters: proportional set size of rank 0 under ddp and zero3, and the ledger's peaks."""
