@@ -49,6 +49,25 @@ void ps_await_wiring(device *d)
     if (sim_device_simulation(d)) sim_device_await_wiring(d);
 }
 
+/* Per sample, in the type of the outputs. */
+static int64_t cache_bytes(const nn_program *program)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < program->op_count; i++) {
+        const op_desc *op = &program->ops[i].desc;
+        const attention_attributes *a = &op->u.attention;
+        if (op->kind == OP_attention_forward) bytes += 2 * a->sequence * a->heads * a->width * (int64_t)dtype_size(op->type);
+    }
+    return bytes;
+}
+
+int64_t ps_returned_bytes(device *d, const nn_program *program, int64_t output_bytes)
+{
+    const simulation *s = sim_device_simulation(d);
+    if (!s || s->config.gathered == SIM_GATHERS_LOSSES) return 0;
+    return output_bytes + (s->config.gathered == SIM_GATHERS_CACHES ? cache_bytes(program) : 0);
+}
+
 /* ---- the thread pool -------------------------------------------------------------------------- */
 
 typedef struct pool_thread {

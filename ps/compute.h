@@ -5,6 +5,7 @@
 
 #include "common/device/device.h"
 #include "common/memory/piece.h"
+#include "common/nn/program.h"
 #include "common/sync/staging.h"
 
 bool ps_has_bytes(const device *d);
@@ -21,6 +22,9 @@ void ps_share_interpreter(device *d, int threads);
 /* In virtual time: the host begins to make `replicas` of so many parameters; and waits until they exist. */
 void ps_wire(device *d, int replicas, int parameters);
 void ps_await_wiring(device *d);
+
+/* In virtual time: bytes per sample that replicas whose loss is their own return besides it (simulation_config.gathered). */
+int64_t ps_returned_bytes(device *d, const nn_program *program, int64_t output_bytes);
 
 /* Threads that process one job at a time together with the thread that submits it. */
 typedef struct ps_thread_pool ps_thread_pool;

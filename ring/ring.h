@@ -20,6 +20,7 @@ typedef struct ring_bucket_record {
     int64_t started_ns;  /* all ranks had arrived: data began to move */
     int64_t finished_ns;
     int64_t wait_begin_ns, wait_end_ns; /* the compute stream waited for it; equal: it did not wait */
+    collective_algorithm algorithm;     /* that reduced it; LIBRARY: the library does not say */
 } ring_bucket_record;
 
 /* Copies up to `capacity` records with ids above `after`, oldest first; returns how many. Records that have

@@ -309,7 +309,8 @@ status collective_post(collective_group *group, const collective_call *call, col
     collective_queue *q = collective_queue_at(group, index);
     if (q->posted - q->completed == (uint64_t)q->capacity) return STATUS_AGAIN;
     if (q->posted == q->completed) q->since_ns = clock_now_ns();
-    *collective_queued_at(q, ++q->posted) = (collective_queued){.call = *call, .times.last_rank = -1};
+    *collective_queued_at(q, ++q->posted) = (collective_queued){
+        .call = *call, .times.last_rank = -1, .times.algorithm = group->world->config.algorithm};
     *out = (collective_ticket){index, q->posted};
     status rc = group->world->type->post(q);
     if (rc != STATUS_OK) q->posted--;

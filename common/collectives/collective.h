@@ -137,7 +137,7 @@ typedef enum collective_algorithm {
     COLLECTIVE_ALGORITHM_AUTO, /* the library's first: ring in shared memory, elsewhere `library` */
     COLLECTIVE_SHM_LIST(COLLECTIVE_ALGORITHM_ENUM)
     COLLECTIVE_ALGORITHM_TUNED,   /* in shared memory: one of these by ranks and bytes (tuning.h) */
-    COLLECTIVE_ALGORITHM_LIBRARY, /* what the library chooses, call by call */
+    COLLECTIVE_ALGORITHM_LIBRARY, /* what the library chooses, call by call; in virtual time ring or tree, as NCCL's model says */
     COLLECTIVE_ALGORITHM_TREE,    /* this and the next only in virtual time */
     COLLECTIVE_ALGORITHM_HIERARCHICAL,
     COLLECTIVE_ALGORITHM_COUNT
@@ -231,11 +231,12 @@ status collective_post(collective_group *group, const collective_call *call, col
 /* Done: results are in `out`, and no peer uses this rank's buffers any more. */
 bool collective_done(const collective_group *group, collective_ticket ticket);
 
-/* When all members had arrived and data began to move, and when the call was done; ns, 0: not yet. */
+/* When all members had arrived and data began to move, and when the call was done; ns, 0: not yet. Which algorithm ran it. */
 typedef struct collective_times {
     int64_t started_ns, finished_ns;
     int last_rank;    /* of the group: the last to post the call; -1: not known, as with NCCL and MPI */
     int64_t began_ns; /* then: when this rank began its part. With NCCL it is also started_ns */
+    collective_algorithm algorithm; /* that ran the call; LIBRARY: the library does not say */
 } collective_times;
 collective_times collective_get_times(const collective_group *group, collective_ticket ticket);
 

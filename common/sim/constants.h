@@ -59,6 +59,7 @@
     X(LOADER_PIN, "loader_pin", "GB/s", 1, 0.01, 1e4, false, "of a batch that a process copies to pinned memory") \
     X(PYTHON_CALL, "python_call", "us", 1, 0, 1e4, false, "of an operation's call under the interpreter's lock") \
     X(PYTHON_WIRE, "python_wire", "us", 1, 0, 1e5, false, "of one parameter of a replica, by one thread")   \
+    X(NCCL_RINGS_MOST, "nccl_rings_most", "1", 1, 1, 32, false, "in a machine; 1: in the order of the GPUs, as NCCL 1") \
     X(NCCL_BASE_RING, "nccl_base_ring", "us", 3, 0, 1000, true, "by protocol")                              \
     X(NCCL_BASE_TREE, "nccl_base_tree", "us", 3, 0, 1000, true, "by protocol")                              \
     X(NCCL_RING_NVLINK, "nccl_ring_nvlink", "us", 3, 0, 1000, true, "a hop, by protocol")                   \

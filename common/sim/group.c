@@ -11,6 +11,12 @@ static const char *const kind_names[] = {[SIM_ALL_REDUCE] = "all_reduce",
                                          [SIM_BROADCAST] = "broadcast",
                                          [SIM_REDUCE] = "reduce"};
 
+/* Of an all-reduce. */
+static const char *const algorithm_names[] = {[SIM_RING] = "ring all_reduce",
+                                              [SIM_TREE] = "tree all_reduce",
+                                              [SIM_TWO_SHOT] = "two-shot all_reduce",
+                                              [SIM_HIERARCHICAL] = "hierarchical all_reduce"};
+
 static void start_phase(sim_group *g)
 {
     const sim_phase *f = &g->plans[g->algorithm].phases[g->phase];
@@ -54,8 +60,7 @@ int64_t sim_group_messages(const sim_group *g, sim_collective kind)
 static void choose_algorithm(sim_group *g, sim_time ring)
 {
     sim_time tree = SIM_NEVER;
-    bool library = g->algorithm == SIM_LIBRARY || (g->simulation->config.trees && g->algorithm == SIM_RING);
-    if (!library) return;
+    if (g->algorithm != SIM_LIBRARY) return;
     g->algorithm = SIM_RING;
     if (g->kind != SIM_ALL_REDUCE || g->count < 2) return;
     sim_nccl_choose(g->rings, g->kind, SIM_TREE, g->bytes, &tree);
@@ -73,7 +78,7 @@ static void on_begin(void *context)
     g->sent = sim_group_share(g, g->kind, g->bytes);
     g->phase = 0;
     choose_algorithm(g, alone);
-    g->flow.what = kind_names[g->kind];
+    g->flow.what = g->kind == SIM_ALL_REDUCE ? algorithm_names[g->algorithm] : kind_names[g->kind];
     for (int i = 0; i < g->present; i++) g->members[i].told.moving(g->members[i].told.context);
     if (g->plans[g->algorithm].count > 0) {
         sim_plan_cost(&g->plans[g->algorithm], g->bytes, g->costs);
@@ -120,7 +125,6 @@ static status open_all(sim_group *g, const int *ranks)
     TRY_GOTO(rc, sim_event_init(&g->simulation->queue, &g->begin, ranks[0], on_begin, g), out);
     g->hops = g->rings->use_count;
     rc = sim_flow_init(&g->simulation->network, &g->flow, ranks[0], g->hops, NULL, on_arrived, g);
-    if (rc == STATUS_OK && g->simulation->config.trees) rc = prepare(g, SIM_TREE);
 out:
     free(gpus);
     return rc;

@@ -6,7 +6,8 @@
  *   calibrated on ...   fitted here, and to what
  *   assumed             a guess, and its reason
  *
- * A constant may have a range, [low, high] around its value: what it may be as far as its sources say. Without one
+ * A constant may have a range, [low, high] around its value: what it may be as far as its sources say, `range_is` "source", or
+ * as far as somebody guessed, "guess" (where it does not say, too). Without one
  * it is taken to be exact. Predictions are made with the values, their limits with draws from the ranges (draw.c).
  *
  * A profile may extend another (`base`) and replace some of its constants. Loading is strict:
@@ -25,6 +26,7 @@
 typedef struct sim_provenance {
     const char *tag, *source; /* NULL: the constant is absent */
     const char *from;         /* the profile in whose file it stands */
+    bool guessed;             /* an end of its range, if it has one, is a guess */
 } sim_provenance;
 
 enum { SIM_NODES_MOST = 64, SIM_GPUS_MOST = 16, SIM_NICS_MOST = 32, SIM_LINKS_MOST = 256 }; /* of a machine */

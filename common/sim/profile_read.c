@@ -212,7 +212,7 @@ static status read_range(const profile_file *f, sim_constant c, const json_t *ra
 
 static status read_constant(const profile_file *f, const char *name, const json_t *entry, sim_profile *p)
 {
-    static const char *const keys[] = {"value", "range", "unit", "tag", "source"};
+    static const char *const keys[] = {"value", "range", "range_is", "unit", "tag", "source"};
     sim_constant c;
     TRY(find_constant(f, name, &c));
     if (!json_is_object(entry))
@@ -231,7 +231,11 @@ static status read_constant(const profile_file *f, const char *name, const json_
             tag ? tag : "");
     const char *source = json_string_value(json_object_get(entry, "source"));
     if (!source || !*source) return profile_bad(f, "%s: the source is missing", name);
-    p->provenance[c] = (sim_provenance){tag, source, f->name};
+    const char *range_is = json_string_value(json_object_get(entry, "range_is"));
+    bool sourced = range_is && strcmp(range_is, "source") == 0;
+    if (json_object_get(entry, "range_is") && !sourced && !(range_is && strcmp(range_is, "guess") == 0))
+        return profile_bad(f, "%s: range_is: expected source or guess, got '%s'", name, range_is ? range_is : "");
+    p->provenance[c] = (sim_provenance){tag, source, f->name, !sourced};
     return STATUS_OK;
 }
 

@@ -90,13 +90,19 @@ void sim_event_deinit(sim_queue *q, sim_event *e)
 
 void sim_event_schedule(sim_queue *q, sim_event *e, sim_time at)
 {
-    if (e->slot >= 0) take_out(q, e->slot);
-    if (at == SIM_NEVER) return;
-    assert(q->count < q->capacity);
+    if (at == SIM_NEVER) {
+        if (e->slot >= 0) take_out(q, e->slot);
+        return;
+    }
     sim_entry entry = {.time = sim_later(at, q->now),
                        .order = (uint64_t)e->rank << SEQUENCE_BITS | q->sequence++,
                        .event = e};
-    sift_up(q, q->count++, entry);
+    assert(e->slot >= 0 || q->count < q->capacity);
+    int32_t slot = e->slot >= 0 ? e->slot : q->count++;
+    if (slot > 0 && before(&entry, &q->heap[(slot - 1) / CHILDREN]))
+        sift_up(q, slot, entry);
+    else
+        sift_down(q, slot, entry); /* new ones are the last: they stay there */
 }
 
 bool sim_queue_step(sim_queue *q)

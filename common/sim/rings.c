@@ -38,6 +38,11 @@ static bool all_linked(const sim_topology *t, const sim_place *gpus, int count,
     return all;
 }
 
+static bool lays_one_ring(const sim_topology *t)
+{
+    return sim_profile_has(t->profile, SIM_NCCL_RINGS_MOST) && sim_profile_get(t->profile, SIM_NCCL_RINGS_MOST) == 1;
+}
+
 static void find_local_rings(const sim_topology *t, const sim_place *gpus, local_group *g)
 {
     int8_t links[SIM_CYCLE_GPUS][SIM_CYCLE_GPUS] = {{0}};
@@ -47,6 +52,11 @@ static void find_local_rings(const sim_topology *t, const sim_place *gpus, local
     for (int i = 0; i < g->count; i++) g->cycles.order[0][i] = (int8_t)i;
     if (g->count == 1) return;
     bool all = all_linked(t, gpus + g->first, g->count, links);
+    if (lays_one_ring(t)) { /* over NVLink where all neighbors have one */
+        g->nvlink = true;
+        for (int i = 0; i < g->count; i++) g->nvlink = g->nvlink && links[i][(i + 1) % g->count] > 0;
+        return;
+    }
     if (t->w->nvswitches > 0) {
         g->nvlink = all;
         if (all) g->links = links[0][1];

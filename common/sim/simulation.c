@@ -78,7 +78,7 @@ static status replace(sim_profile *p, const char *what, sim_override o)
                         info->unit, value);
         values[i] = value;
     }
-    p->provenance[c] = (sim_provenance){"assumed", "the command line", "command line"};
+    p->provenance[c] = (sim_provenance){.tag = "assumed", .source = "the command line", .from = "command line"};
     return STATUS_OK;
 }
 

@@ -84,6 +84,13 @@ static inline status sim_actor_block(sim_actor *a, const char *what)
 /* Of matrix products and convolutions; storage is float32. */
 typedef enum sim_precision { SIM_FP32, SIM_TF32, SIM_BF16 } sim_precision;
 
+/* What DataParallel gathers of each replica: what its module returns. */
+typedef enum sim_gathered {
+    SIM_GATHERS_LOSSES,
+    SIM_GATHERS_OUTPUTS, /* and its outputs */
+    SIM_GATHERS_CACHES   /* and the keys and values of its attention */
+} sim_gathered;
+
 /* A constant of the profile that a simulation replaces, all its values; or multiplies them. */
 typedef struct sim_override {
     sim_constant constant;
@@ -104,7 +111,7 @@ typedef struct simulation_config {
     double link_rate,
         link_latency; /* GB/s and us of the network instead of the profile's; 0: the profile's */
     bool python;      /* DataParallel's replicas are threads of one Python process; else the host costs nothing */
-    bool trees;       /* calls for which NCCL's model says that a tree is faster take one; else only rings */
+    sim_gathered gathered; /* with losses in the replicas */
     int draw;         /* 0: the constants' values; 1 to SIM_DRAWS: drawn from their ranges (profile.h) */
     const sim_override *overrides; /* [override_count], borrowed; after the draw */
     int override_count;

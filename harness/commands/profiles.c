@@ -69,7 +69,8 @@ static void append_constant(const sim_profile *p, sim_constant c, text_buffer *o
     text_append(out, "%s: ", info->name);
     for (int i = 0; i < info->count; i++) text_append(out, "%s%g", i ? ", " : "", sim_profile_at(p, c, i));
     for (int i = 0; i < info->count && sim_profile_has_range(p, c); i++)
-        text_append(out, "%s%g to %g%s", i ? ", " : " (", p->low[c][i], p->high[c][i], i + 1 < info->count ? "" : ")");
+        text_append(out, "%s%g to %g", i ? ", " : " (", p->low[c][i], p->high[c][i]);
+    if (sim_profile_has_range(p, c)) text_append(out, "; range: %s)", from->guessed ? "guess" : "source");
     if (strcmp(info->unit, "1") != 0) text_append(out, " %s", info->unit);
     if (c == SIM_NIC) text_append(out, " = %g Gbit/s", 8 * sim_profile_at(p, c, 0)); /* as adapters are sold */
     text_append(out, " (%s)\n  %s; in profile %s\n  %s\n", info->meaning, from->tag, from->from, from->source);

@@ -182,7 +182,7 @@ static status answer(whatif_setup *s, command_line *line)
     if (!answer) return fail(STATUS_SYSTEM, "no memory for the table");
     status rc = whatif_ask(&q, answer);
     if (rc == STATUS_OK) rc = print(o, &q, answer);
-    json_decref(answer->workload);
+    whatif_answer_close(answer);
     free(answer);
     return rc;
 }

@@ -28,13 +28,21 @@ static void limits(const json_t *cell, text_buffer *out)
         text_append(out, "| ");
 }
 
+/* "; ring": how the job all-reduced its buckets. */
+static void add_algorithms(const json_t *cell, text_buffer *out)
+{
+    const char *algorithms = report_text_at(cell, "algorithms");
+    if (algorithms[0]) text_append(out, "; %s", algorithms);
+}
+
 static void cell_row(json_t *cell, text_buffer *out)
 {
     double deviation = report_number_at(cell, "deviation"), limit = report_number_at(cell, "limit");
     const char *name;
     json_t *baseline;
-    text_append(out, "| %s | %s, %s ", report_text_at(cell, "row"), report_text_at(cell, "quantity"),
-                report_text_at(cell, "unit"));
+    text_append(out, "| %s | %s, %s", report_text_at(cell, "row"), report_text_at(cell, "quantity"), report_text_at(cell, "unit"));
+    add_algorithms(cell, out);
+    text_append(out, " ");
     text_append(out, "| ");
     if (!isnan(report_number_at(cell, "published"))) text_append(out, "%.6g ", report_number_at(cell, "published"));
     figure_cell(cell, "ours", out);
@@ -76,16 +84,19 @@ static void cell_lines(const json_t *cells, text_buffer *out)
     text_append(out, "%-42s%10s%10s%8s%10s\n", "", "published", "ours", "off", "");
     json_array_foreach(cells, i, cell)
     {
-        char quantity[160], published[32], ours[32], off[32] = "";
+        text_buffer quantity = {0};
+        char published[32], ours[32], off[32] = "";
         double deviation = report_number_at(cell, "deviation");
         const char *verdict = report_text_at(cell, "verdict");
         if (!verdict[0] && strcmp(report_text_at(cell, "obtained"), verdicts[0][0]) == 0) verdict = verdicts[0][1];
         if (strcmp(row, report_text_at(cell, "row")) != 0) text_append(out, "%s\n", report_text_at(cell, "row"));
         row = report_text_at(cell, "row");
-        snprintf(quantity, sizeof quantity, "  %s, %s", report_text_at(cell, "quantity"), report_text_at(cell, "unit"));
+        text_append(&quantity, "  %s, %s", report_text_at(cell, "quantity"), report_text_at(cell, "unit"));
+        add_algorithms(cell, &quantity);
         if (!isnan(deviation)) snprintf(off, sizeof off, "%+.1f %%", 100 * deviation);
-        if (strlen(quantity) > 41) text_append(out, "%s\n%42s", quantity, "");
-        else text_append(out, "%-42s", quantity);
+        if (quantity.length > 41) text_append(out, "%s\n%42s", quantity.data, "");
+        else text_append(out, "%-42s", quantity.data ? quantity.data : "");
+        text_free(&quantity);
         text_append(out, "%10s%10s%8s %.9s\n", figure(published, sizeof published, report_number_at(cell, "published")),
                     figure(ours, sizeof ours, report_number_at(cell, "ours")), off, verdict);
     }
@@ -198,6 +209,10 @@ void report_reproduction(const json_t *result, bool markdown, text_buffer *out)
     else cell_lines(cells, out);
     claim_lines(claims, markdown, out);
     score(cells, claims, out);
+    const json_t *ranges = json_object_get(result, "ranges");
+    if (json_is_object(ranges))
+        text_append(out, "Of %.0f constants with a range, %.0f ranges are guesses (harness profiles NAME).\n",
+                    report_number_at(ranges, "constants"), report_number_at(ranges, "guesses"));
     skill(json_object_get(result, "skill"), out);
     json_array_foreach(json_object_get(result, "notes"), i, one)
         text_append(out, "\n%s\n", json_string_value(one));

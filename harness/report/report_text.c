@@ -316,6 +316,26 @@ static void updates_line(const json_t *job, text_buffer *out)
         text_append(out, "\nGradients of %s are summed, and parameters updated, %s.\n", report_text_at(job, "policy"), who);
 }
 
+static void algorithm_counts(const json_t *row, text_buffer *out)
+{
+    char bytes[32];
+    double calls = report_number_at(row, "calls_per_step");
+    text_append(out, " %.4g call%s of %s", calls, calls == 1 ? "" : "s",
+                text_format_bytes(bytes, sizeof bytes, report_number_at(row, "bytes_per_step")));
+}
+
+void report_algorithms(const json_t *job, bool counts, text_buffer *out)
+{
+    const json_t *rows = json_object_get(job, "algorithms"), *row;
+    size_t i;
+    if (json_array_size(rows) == 0) text_append(out, "%s", report_text_at(job, "algorithm"));
+    json_array_foreach(rows, i, row)
+    {
+        text_append(out, "%s%s", i == 0 ? "" : counts ? ", " : " and ", report_text_at(row, "algorithm"));
+        if (counts) algorithm_counts(row, out);
+    }
+}
+
 /* How the ring's buckets are reduced, and what carries them. */
 static void algorithm_line(const json_t *job, text_buffer *out)
 {
@@ -328,9 +348,14 @@ static void algorithm_line(const json_t *job, text_buffer *out)
     if (!collective[0]) return;
     for (size_t i = 0; i < COUNT_OF(libraries); i++)
         if (strcmp(libraries[i].name, collective) == 0) shown = libraries[i].shown;
-    bool own = strcmp(algorithm, "library") == 0;
-    text_append(out, "\nGradients of %s are all-reduced %s; algorithm: %s.\n", report_text_at(job, "policy"), shown,
-                own ? "the library's choice" : algorithm);
+    bool own = strcmp(algorithm, "library") == 0, chosen = own && strcmp(collective, "sim") == 0;
+    text_append(out, "\nGradients of %s are all-reduced %s; algorithm: %s", report_text_at(job, "policy"), shown,
+                chosen ? "per call the faster" : own ? "the library's choice" : algorithm);
+    if (chosen) {
+        text_append(out, "; per step ");
+        report_algorithms(job, true, out);
+    }
+    text_append(out, ".\n");
 }
 
 /* What carries a parameter server's tensors and messages. */
@@ -371,7 +396,9 @@ void report_all_reduce(const json_t *result, text_buffer *out)
     {
         if (moves_by_nccl(job)) text_append(out, "; dp: nccl");
         if (!report_text_at(job, "collective")[0]) continue;
-        text_append(out, "; all-reduce: %s, %s", report_text_at(job, "algorithm"), report_text_at(job, "collective"));
+        text_append(out, "; all-reduce: ");
+        report_algorithms(job, false, out);
+        text_append(out, ", %s", report_text_at(job, "collective"));
     }
 }
 

@@ -40,7 +40,7 @@ static status run_row(reproduction_run *r, int row, double factor, double one_gp
     reproduction_null(cell, one_gpu_ms, published_uncertainty(&r->table, row, "seconds"),
                       "PyTorch's DDP benchmark");
     if (gpus == 0) snprintf(cell->note, sizeof cell->note, "efficiencies times %.4f", factor);
-    return reproduction_from(cell, &w);
+    return reproduction_from(r, cell, &w);
 }
 
 static status run(reproduction_run *r)

@@ -12,9 +12,11 @@ typedef struct mode {
     const char *name, *profile, *policy, *options;
 } mode;
 
-/* GPT-2 by a script that computes the loss within the model: in the replicas. */
+/* GPT-2 by a script that computes the loss within the model: in the replicas. It returns logits, keys and values besides, and
+ * DataParallel gathers them: GPT2LMHeadModel.forward with its configuration's use_cache (transformers/models/gpt2), and
+ * torch/nn/parallel/scatter_gather.py. */
 static const mode gpt2_modes[] = {{"ddp-nvlink", "titan-rtx-x2", "ddp", ""},
-                                  {"dp-nvlink", "titan-rtx-x2", "dp", " --dp-loss replica --payload nccl"},
+                                  {"dp-nvlink", "titan-rtx-x2", "dp", " --dp-loss replica --dp-gather caches --payload nccl"},
                                   {"ddp-no-p2p", "titan-rtx-x2-no-p2p", "ddp", ""}};
 /* Every process had a loader of four workers: resnet_dp.py and the others of HFAiLab/pytorch_distributed. */
 static const mode resnet_modes[] = {{"single", "dgx-a100-40g", NULL, " --loader-workers 4"},
@@ -98,7 +100,7 @@ static status run_group(reproduction_run *r, const group *g, virtual_workload w,
         reproduction_cell *c =
             reproduction_add(r->report, g->row, g->modes[m].name, "s", m ? g->kind : CELL_CALIBRATED,
                              published, r->figures.step_ms * steps / 1000, m ? g->within : 0);
-        TRY(reproduction_from(c, &one));
+        TRY(reproduction_from(r, c, &one));
         /* Schemes are equal: as under the calibrated one. */
         reproduction_null(c, published_of(&r->table, g->source, g->modes[0].name), 0.01, g->source);
         if (dp) TRY(add_dataparallel(r, &one, steps / 1000, g, c));

@@ -1,6 +1,7 @@
 /* A reproduction as CSV and JSON. */
 #include "harness/reproduce/reproduce.h"
 
+#include "common/sim/profile.h"
 #include "harness/run/run_result.h"
 
 #include <math.h>
@@ -72,14 +73,15 @@ static json_t *cell_to_json(const reproduction_report *r, const reproduction_cel
     for (int i = 0; baselines && i < baseline_count(r); i++)
         json_object_set_new(baselines, r->of->baselines[i], number_or_null(c->baselines[i]));
     bool has_null = c->null > 0 && c->kind == CELL_PREDICTED;
-    return json_pack("{s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:s, s:o}", "row", c->row,
+    return json_pack("{s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:s, s:o, s:o}", "row", c->row,
                      "quantity", c->quantity, "unit", c->unit, "obtained", kind_names[c->kind], "published",
                      number_or_null(c->published), "ours", number_or_null(c->ours), "low", number_or_null(c->low), "high", number_or_null(c->high), "deviation",
                      number_or_null(reproduction_deviation(c)), "limit",
                      c->tolerance > 0 ? json_real(c->tolerance) : json_null(), "verdict", verdict(c),
                      "baselines", baselines, "null", has_null ? json_real(c->null) : json_null(),
                      "uncertainty", has_null ? json_real(c->uncertainty) : json_null(), "note", c->note,
-                     "command", c->command[0] ? json_string(c->command) : json_null());
+                     "command", c->command[0] ? json_string(c->command) : json_null(), "algorithms",
+                     c->algorithms[0] ? json_string(c->algorithms) : json_null());
 }
 
 static json_t *skill_to_json(const reproduction_report *r)
@@ -96,6 +98,41 @@ static json_t *skill_to_json(const reproduction_report *r)
                      own ? r->of->constants : "those of another profile than the table's");
 }
 
+/* Whether the constant, of the same file, is in one of the profiles before. */
+static bool is_counted(sim_profile *const *profiles, int count, sim_constant c, const char *from)
+{
+    for (int i = 0; i < count; i++)
+        if (sim_profile_has_range(profiles[i], c) && strcmp(profiles[i]->provenance[c].from, from) == 0) return true;
+    return false;
+}
+
+/* Constants that have a range in the profiles, and those of which it is a guess; null where no constant enters. */
+static json_t *ranges_to_json(const reproduction_report *r)
+{
+    enum { MOST = 8 };
+    sim_profile *profiles[MOST];
+    int count = 0, ranges = 0, guesses = 0;
+    char names[sizeof r->profiles], *rest = NULL;
+    snprintf(names, sizeof names, "%s", r->of->measured || r->of->exact ? "" : r->profiles);
+    for (char *name = strtok_r(names, ", ", &rest); name && count < MOST; name = strtok_r(NULL, ", ", &rest)) {
+        if (sim_profile_load(name, &profiles[count]) != STATUS_OK) {
+            error_clear();
+            continue;
+        }
+        for (int c = 0; c < SIM_CONSTANT_COUNT; c++) {
+            const sim_provenance *from = &profiles[count]->provenance[c];
+            if (!sim_profile_has_range(profiles[count], (sim_constant)c) ||
+                is_counted(profiles, count, (sim_constant)c, from->from))
+                continue;
+            ranges++;
+            guesses += from->guessed;
+        }
+        count++;
+    }
+    for (int i = 0; i < count; i++) sim_profile_free(&profiles[i]);
+    return count ? json_pack("{s:i, s:i}", "constants", ranges, "guesses", guesses) : json_null();
+}
+
 json_t *reproduction_json(const reproduction_report *r)
 {
     json_t *cells = json_array(), *claims = json_array(), *notes = json_array();
@@ -104,9 +141,9 @@ json_t *reproduction_json(const reproduction_report *r)
         json_array_append_new(claims, json_pack("{s:s, s:b, s:s}", "claim", r->claims[i].text, "holds",
                                                 (int)r->claims[i].holds, "detail", r->claims[i].detail));
     for (int i = 0; i < r->note_count; i++) json_array_append_new(notes, json_string(r->notes[i]));
-    return json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:b, s:o, s:o, s:o, s:o}", "schema_version",
+    return json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:b, s:o, s:o, s:o, s:o, s:o}", "schema_version",
                      RESULT_SCHEMA_VERSION, "table", r->of->name, "title", r->of->title, "published",
                      r->of->source, "profiles", r->profiles, "how", r->of->how, "simulated",
                      (int)!r->of->measured, "cells", cells, "claims", claims, "skill", skill_to_json(r),
-                     "notes", notes);
+                     "ranges", ranges_to_json(r), "notes", notes);
 }

@@ -1,5 +1,7 @@
 #include "harness/reproduce/reproduce.h"
 
+#include "harness/report/report.h"
+
 #include <assert.h>
 #include <math.h>
 #include <stdarg.h>
@@ -97,11 +99,14 @@ reproduction_cell *reproduction_find(reproduction_report *r, const char *row, co
     return NULL;
 }
 
-status reproduction_from(reproduction_cell *c, const virtual_workload *w)
+status reproduction_from(const reproduction_run *r, reproduction_cell *c, const virtual_workload *w)
 {
     text_buffer text = {0};
     TRY(virtual_command(w, &text));
     snprintf(c->command, sizeof c->command, "%s", text.data ? text.data : "");
+    text_free(&text);
+    report_algorithms(r->figures.job, false, &text);
+    snprintf(c->algorithms, sizeof c->algorithms, "%s", text.data ? text.data : "");
     text_free(&text);
     return STATUS_OK;
 }

@@ -65,6 +65,7 @@ typedef struct reproduction_cell {
     char source[64];    /* of the published figure */
     char note[160];
     char command[640]; /* `harness run ...` of the job that gave the figure; "": several, or none */
+    char algorithms[40]; /* by which its buckets were all-reduced: "ring and tree"; "": it has none */
 } reproduction_cell;
 
 /* A condition that must hold, in addition to single cells. */
@@ -156,8 +157,8 @@ void reproduction_claim_that(reproduction_report *r, bool holds, const char *det
 void reproduction_null(reproduction_cell *c, double forecast, double uncertainty, const char *source);
 void reproduction_skill_of(const reproduction_report *r, reproduction_skill *out);
 
-/* Notes the job of a cell's figure. */
-status reproduction_from(reproduction_cell *c, const virtual_workload *w);
+/* Notes the job of a cell's figure, which is the one measured last or one whose all-reduces are the same. */
+status reproduction_from(const reproduction_run *r, reproduction_cell *c, const virtual_workload *w);
 void reproduction_note(reproduction_report *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* ---- rendering ---- */

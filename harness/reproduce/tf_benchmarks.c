@@ -8,10 +8,11 @@
 
 static const double limit = 0.10;
 
-/* The device for a published machine. */
-static const char *profile_of(const char *hardware)
+/* The device for a published machine; TensorFlow of that time brought NCCL 1. */
+static const char *profile_of(const char *hardware, const char *scheme)
 {
-    return strcmp(hardware, "GCE K80") == 0 ? "gce-k80" : "dgx1-p100";
+    if (strcmp(hardware, "GCE K80") == 0) return "gce-k80";
+    return strcmp(scheme, "nccl") == 0 ? "dgx1-p100-nccl1" : "dgx1-p100";
 }
 
 /* The server holds the variables of one GPU, too. Under NCCL each gradient is reduced by itself, when it is ready
@@ -26,7 +27,8 @@ static virtual_workload workload_of(const reproduction_run *r, int row)
 {
     const published_table *t = &r->table;
     int gpus = (int)published_number(t, row, "gpus");
-    virtual_workload w = {.profile = r->profile ? r->profile : profile_of(published_text(t, row, "hardware")),
+    const char *profile = profile_of(published_text(t, row, "hardware"), published_text(t, row, "scheme"));
+    virtual_workload w = {.profile = r->profile ? r->profile : profile,
                           .gpus = gpus,
                           .policy = policy_of(published_text(t, row, "scheme"), gpus),
                           .draw = r->draw};
@@ -67,7 +69,7 @@ static status run_row(reproduction_run *r, int row, double *efficiency, double *
                           published_text(t, row, "hardware"));
     if (gpus == 1) snprintf(c->note, sizeof c->note, "efficiencies times %.4f", *efficiency);
     if (kind == CELL_DIRECTION) snprintf(c->note, sizeof c->note, "not blind: also in the table throughput");
-    return reproduction_from(c, &w);
+    return reproduction_from(r, c, &w);
 }
 
 static status run(reproduction_run *r)
@@ -84,7 +86,7 @@ const reproduction reproduce_tf_benchmarks = {
     .source = "results/published/tf-benchmarks.csv",
     .how = "A whole step. For each machine, model and batch all efficiencies are multiplied by the factor that gives its "
            "row of one GPU, whose variables the server holds, too, before its other rows are run.",
-    .profiles = "dgx1-p100, gce-k80",
+    .profiles = "dgx1-p100, dgx1-p100-nccl1, gce-k80",
     .baselines = {"1 GPU times GPUs"},
     .calibration = "one GPU, for each machine, model and batch",
     .constants = "dgx1-p100 and gce-k80 since 60e78b8",

@@ -110,7 +110,7 @@ static status run_row(reproduction_run *r, int row, double *factor, double *one_
     if (gpus == 1)
         snprintf(c->note, sizeof c->note, "%.24s; %s%sefficiencies times %.4f",
                  published_text(t, row, "source"), setups[s].note, setups[s].note[0] ? "; " : "", *factor);
-    return cannot ? STATUS_OK : reproduction_from(c, &w);
+    return cannot ? STATUS_OK : reproduction_from(r, c, &w);
 }
 
 static status run(reproduction_run *r)

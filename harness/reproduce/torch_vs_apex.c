@@ -110,7 +110,7 @@ static status simulate_row(reproduction_run *r, int row)
         double limit = gpus > CALIBRATED_GPUS ? (total ? total_limit : cell_limit) : 0;
         reproduction_cell *c = reproduction_add(r->report, label, quantities[q], "ms", kind_of(gpus, total),
                                                 published_number(t, row, columns[q]), ms[OURS][q], limit);
-        TRY(reproduction_from(c, &w));
+        TRY(reproduction_from(r, c, &w));
         if (gpus == 1) continue;
         add_null(r, c, row, q);
         for (int v = 0; v < VARIANTS; v++)

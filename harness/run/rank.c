@@ -259,7 +259,7 @@ static status end_steps(rank_state *s, int most)
         TRY(trainer_end_step(s->trainer, &result));
         rank_trace_end_step(&s->trace, &result, trainer_ledger(s->trainer));
         s->trained_ns += result.times.total;
-        overlap_measure(&s->overlap, trainer_engine(s->trainer), &result);
+        overlap_measure(&s->overlap, trainer_engine(s->trainer), &result, s->measured[index % 2]);
         if (s->place->rank == 0) job_report_loss(s->place->table, result.loss);
         if (s->measured[index % 2]) record_step(&s->record, &result);
     }

@@ -260,14 +260,28 @@ void overlap_close(overlap *o)
     *o = (overlap){0};
 }
 
-void overlap_measure(overlap *o, const sync_engine *engine, step_result *result)
+void overlap_begin(overlap *o, const sync_engine *engine)
+{
+    int count = o->capacity;
+    while (engine->type == &sync_ring && count == o->capacity) {
+        count = ring_bucket_records(engine, o->seen, o->records, o->capacity);
+        if (count > 0) o->seen = o->records[count - 1].id;
+    }
+}
+
+void overlap_measure(overlap *o, const sync_engine *engine, step_result *result, bool measured)
 {
     if (engine->type != &sync_ring) return;
+    o->steps += measured;
     int count = ring_bucket_records(engine, o->seen, o->records, o->capacity);
     while (count > 0 && o->records[count - 1].step > result->index) count--; /* of a step that has begun */
     if (count == 0) return;
     const ring_bucket_record *last = &o->records[count - 1];
     int64_t overlap_ns = result->backward_end_ns - o->records[0].started_ns;
+    for (int i = 0; measured && i < count; i++) {
+        o->by[o->records[i].algorithm].calls++;
+        o->by[o->records[i].algorithm].bytes += o->records[i].bytes;
+    }
     o->seen = last->id;
     o->last_bucket_bytes = last->bytes;
     result->times.first_to_backward_end = overlap_ns > 0 ? overlap_ns : 0;
@@ -286,6 +300,17 @@ void overlap_to_json(const overlap *o, const sync_engine *engine, json_t *rank)
     json_object_set_new(rank, "last_bucket_bound_s", bound > 0 ? record_seconds(bound) : json_null());
 }
 
+static json_t *algorithms_to_json(const overlap *o)
+{
+    json_t *rows = json_array();
+    double steps = (double)o->steps;
+    for (int a = 0; a < COLLECTIVE_ALGORITHM_COUNT; a++)
+        if (o->by[a].calls > 0)
+            json_array_append_new(rows, json_pack("{s:s, s:f, s:f}", "algorithm", collective_algorithm_names[a], "calls_per_step",
+                                                  (double)o->by[a].calls / steps, "bytes_per_step", (double)o->by[a].bytes / steps));
+    return rows;
+}
+
 static bool is_ring(const sync_engine *e)
 {
     return strcmp(e->type->name, sync_ring.name) == 0;
@@ -296,7 +321,7 @@ static bool is_ps(const sync_engine *e)
     return strcmp(e->type->name, sync_ps.name) == 0;
 }
 
-status engine_exchange_to_json(const sync_engine *e, json_t *job)
+status engine_exchange_to_json(const sync_engine *e, const overlap *first, json_t *job)
 {
     const ring_settings *s = e->type == &sync_ring ? ring_get_settings(e) : NULL;
     const char *algorithm = s ? collective_algorithm_names[s->algorithm] : NULL;
@@ -304,6 +329,7 @@ status engine_exchange_to_json(const sync_engine *e, json_t *job)
     if (is_ps(e)) ps_read_ways(e, &transport, &payload);
     int bad = json_object_set_new(job, "collective", s ? json_string(s->collective) : json_null());
     bad |= json_object_set_new(job, "algorithm", s ? json_string(algorithm) : json_null());
+    bad |= json_object_set_new(job, "algorithms", s ? algorithms_to_json(first) : json_null());
     bad |= json_object_set_new(job, "transport", transport ? json_string(transport) : json_null());
     bad |= json_object_set_new(job, "payload", payload ? json_string(payload) : json_null());
     return bad ? fail(STATUS_SYSTEM, "no memory for the results") : STATUS_OK;

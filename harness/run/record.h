@@ -86,21 +86,30 @@ typedef struct overlap {
     int capacity;
     int64_t seen;              /* id of the last record that was read */
     int64_t last_bucket_bytes; /* of the last step; 0: none yet */
+    int64_t steps;             /* measured */
+    struct {
+        int64_t calls, bytes; /* of buckets, in these steps */
+    } by[COLLECTIVE_ALGORITHM_COUNT];
 } overlap;
 
 status overlap_open(overlap *o, int params);
 void overlap_close(overlap *o);
 
-/* After each step: completes result->times from the engine's records of its buckets, where it has any. */
-void overlap_measure(overlap *o, const sync_engine *engine, step_result *result);
+/* Before the first measured step: forgets what the engine has recorded. */
+void overlap_begin(overlap *o, const sync_engine *engine);
+
+/* After each step: completes result->times from the engine's records of its buckets, where it has any; counts those of
+ * measured steps. */
+void overlap_measure(overlap *o, const sync_engine *engine, step_result *result, bool measured);
 
 /* "last_bucket_bytes" and "last_bucket_bound_s": how long it takes at least over an emulated link; both null
  * where there is no such thing. */
 void overlap_to_json(const overlap *o, const sync_engine *engine, json_t *rank);
 
-/* Of the job: "collective" and "algorithm", what carries the ring's buckets and how they are reduced; "transport" and
+/* Of the job: "collective" and "algorithm", what carries the ring's buckets and how they are to be reduced, "algorithms", how
+ * rank 0's were in the measured steps; "transport" and
  * "payload", what carries messages and tensors of the parameter server. Null under other engines. */
-status engine_exchange_to_json(const sync_engine *e, json_t *job);
+status engine_exchange_to_json(const sync_engine *e, const overlap *first, json_t *job);
 
 /* A rank's "staleness"; null under other engines. NULL without memory. After a flush. */
 json_t *ps_result_staleness(sync_engine *e);

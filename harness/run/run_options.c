@@ -20,6 +20,7 @@ static const char *const mode_names[] = {ENGINE_LIST(ENGINE_MODE) "both", NULL};
 static const char *const reduction_names[] = {"mean", "sum", NULL};
 static const char *const switch_names[] = {"off", "on", NULL};
 static const char *const host_names[] = {"none", "python", NULL};
+static const char *const gather_names[] = {"loss", "outputs", "caches", NULL};
 static const char *const progress_names[] = {"auto", "thread", "inline", NULL};
 #define LEVEL_NAME(name) #name,
 static const char *const level_names[] = {LOG_LEVELS(LEVEL_NAME) NULL};
@@ -124,6 +125,9 @@ static const option run_option_list[] = {
     {"dp-host", OPTION_CHOICE, FIELD(dp_host), .initial = "python", .choices = host_names, .level = OPTION_RARE,
      .help = "virtual devices, dp: replicas are threads of one Python process, as in PyTorch; none: hosts launch "
              "without an interpreter, as this program"},
+    {"dp-gather", OPTION_CHOICE, FIELD(dp_gather), .initial = "loss", .choices = gather_names, .level = OPTION_RARE,
+     .help = "virtual devices, dp with --dp-loss replica: what rank 0 gathers of each replica besides its loss: outputs; "
+             "caches: the keys and values of attention, too, as language models of Hugging Face return them"},
 };
 const option_table run_option_table = {"Run", run_option_list,
                                        sizeof run_option_list / sizeof run_option_list[0]};

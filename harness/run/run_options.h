@@ -44,6 +44,7 @@ typedef struct run_options {
     int64_t draw;        /* virtual devices: simulation.h */
     int64_t loader_workers; /* virtual devices: of each process; 0: no loader */
     int dp_host;         /* virtual devices: 1: a Python process */
+    int dp_gather;       /* virtual devices: sim_gathered */
 } run_options;
 
 extern const option_table run_option_table;

@@ -114,10 +114,9 @@ static void on_measures(void *context, int rank, trainer *t)
     job_record *j = context;
     rank_record *r = &j->ranks[rank];
     if (rank == 0) virtual_host_begin(&j->host, t);
-    step_result before = {0};
     ledger_reset_peaks(trainer_ledger(t));
     record_counters(&r->record, t, &r->before, false);
-    overlap_measure(&r->overlap, trainer_engine(t), &before);
+    overlap_begin(&r->overlap, trainer_engine(t));
 }
 
 static void show_step(job_record *j, const step_result *step)
@@ -134,7 +133,7 @@ static void on_step(void *context, int rank, trainer *t, const step_result *resu
     job_record *j = context;
     rank_record *r = &j->ranks[rank];
     step_result step = *result;
-    overlap_measure(&r->overlap, trainer_engine(t), &step);
+    overlap_measure(&r->overlap, trainer_engine(t), &step, true);
     step.loss = NAN; /* there are no tensors to compute it from */
     record_step(&r->record, &step);
     const virtual_variant *v = j->variant;
@@ -187,7 +186,7 @@ static status on_finished(void *context, int rank, trainer *t)
     j->job = job_to_json(j, j->first);
     if (!j->job) return no_memory();
     json_object_set_new(j->job, "settings", engine_settings_to_json(trainer_engine(j->first)));
-    TRY(engine_exchange_to_json(trainer_engine(j->first), j->job));
+    TRY(engine_exchange_to_json(trainer_engine(j->first), &j->ranks[0].overlap, j->job));
     json_t *host = virtual_host_to_json(&j->host);
     if (host) json_object_set_new(j->job, "host_costs", host);
     ps_dp_sizes sizes;
@@ -236,9 +235,9 @@ static status run_job_in_virtual_time(const run_config *c, const run_plan *plan,
                                              .unlimited_memory = v->unlimited_memory,
                                              .jitter_seed = c->run.jitter,
                                              .python = c->run.dp_host == 1,
+                                             .gathered = (sim_gathered)c->run.dp_gather,
                                              .link_rate = (double)link.bytes_per_second / 1e9,
                                              .link_latency = (double)link.latency_ns / 1e3,
-                                             .trees = v->trees,
                                              .draw = (int)c->run.draw,
                                              .overrides = overrides,
                                              .override_count = override_count},

@@ -11,7 +11,6 @@
 /* What no option of `run` says; zero: as `run` does. */
 typedef struct virtual_variant {
     bool by_symmetry;        /* ranks of one machine stand for all, however many there are (virtual_job.h) */
-    bool trees;              /* simulation.h */
     bool unlimited_memory;   /* simulation.h */
     bool separate_phases;    /* trainer.h */
     bool may_be_one_machine; /* --link is no error where it has no effect */

@@ -108,11 +108,8 @@ static status ask_point(const virtual_workload *w, double one_gpu_ms, virtual_fi
                           .efficiency = one_gpu_ms / figures->step_ms,
                           .samples_per_s = figures->samples_per_s,
                           .most_bytes = figures->most_bytes};
-    if (figures->ranks == w->gpus || w->draw > 0) return STATUS_OK;
-    virtual_workload trees = *w;
-    trees.variant.trees = true;
-    TRY(virtual_measure(&trees, figures));
-    if (figures->step_ms < out->step_ms) out->tree_ms = figures->step_ms;
+    json_t *algorithms = json_object_get(figures->job, "algorithms");
+    if (w->draw == 0 && json_is_array(algorithms)) out->algorithms = json_incref(algorithms);
     return STATUS_OK;
 }
 
@@ -189,6 +186,14 @@ status whatif_ask(const whatif_question *q, whatif_answer *out)
     return rc;
 }
 
+void whatif_answer_close(whatif_answer *a)
+{
+    json_decref(a->workload);
+    for (int p = 0; p < WHATIF_POLICIES; p++)
+        for (int i = 0; i < WHATIF_SIZES; i++) json_decref(a->points[p][i].algorithms);
+    *a = (whatif_answer){0};
+}
+
 /* ---- showing ---------------------------------------------------------------------------------- */
 
 static void bar(double part, text_buffer *out)
@@ -209,14 +214,42 @@ static void with_limits(char *out, size_t size, const char *to, double value, do
              text_three_digits(texts[1], sizeof texts[1], low), to, text_three_digits(texts[2], sizeof texts[2], high));
 }
 
+/* "ring"; more than one are listed below the table. */
+static const char *algorithm_of(const whatif_point *x)
+{
+    size_t count = json_array_size(x->algorithms);
+    return count == 0 ? "-" : count > 1 ? "both" : report_text_at(json_array_get(x->algorithms, 0), "algorithm");
+}
+
+static bool takes_tree(const whatif_point *x)
+{
+    size_t i;
+    json_t *row;
+    json_array_foreach(x->algorithms, i, row) if (strcmp(report_text_at(row, "algorithm"), "tree") == 0) return true;
+    return false;
+}
+
+static void mixed_lines(const whatif_question *q, const whatif_answer *a, int p, text_buffer *out)
+{
+    for (int i = 0; i < q->size_count; i++) {
+        const whatif_point *x = &a->points[p][i];
+        if (json_array_size(x->algorithms) < 2) continue;
+        json_t *job = json_pack("{s:O}", "algorithms", x->algorithms);
+        text_append(out, "%d GPUs, per step: ", q->gpus[i]);
+        report_algorithms(job, true, out);
+        text_append(out, "\n");
+        json_decref(job);
+    }
+}
+
 static void table(const whatif_question *q, const whatif_answer *a, int p, text_buffer *out)
 {
     text_append(out, "\n%s\n%5s%17s%8s%8s%17s%8s%10s%7s\n%5s%17s%8s%8s%17s%8s%10s%7s\n", q->policies[p], "GPUs", "step (range)",
-                "exposed", "waiting", "efficiency", "samples", "memory", "tree", "", "ms", "ms", "ms", "% (range)", "per s",
-                "per rank", "ms");
+                "exposed", "waiting", "efficiency", "samples", "memory", "calls", "", "ms", "ms", "ms", "% (range)", "per s",
+                "per rank", "by");
     for (int i = 0; i < q->size_count; i++) {
         const whatif_point *x = &a->points[p][i];
-        char bytes[32], step[80], efficiency[80], figures[4][24];
+        char bytes[32], step[80], efficiency[80], figures[3][24];
         with_limits(step, sizeof step, "-", x->step_ms, x->low_ms, x->high_ms);
         with_limits(efficiency, sizeof efficiency, "-", 100 * x->efficiency, 100 * x->least_efficiency,
                     100 * x->most_efficiency);
@@ -225,9 +258,10 @@ static void table(const whatif_question *q, const whatif_answer *a, int p, text_
                     text_three_digits(figures[1], sizeof figures[1], x->waiting_ms), efficiency,
                     text_three_digits(figures[2], sizeof figures[2], x->samples_per_s),
                     text_format_bytes(bytes, sizeof bytes, (double)x->most_bytes),
-                    x->tree_ms > 0 ? text_three_digits(figures[3], sizeof figures[3], x->tree_ms) : "-");
+                    algorithm_of(x));
         text_append(out, "\n");
     }
+    mixed_lines(q, a, p, out);
 }
 
 void whatif_text(const whatif_question *q, const whatif_answer *a, text_buffer *out)
@@ -252,8 +286,7 @@ void whatif_text(const whatif_question *q, const whatif_answer *a, text_buffer *
         }
     text_append(out, "\nstep, exposed, waiting: medians of the steps; samples per s: of all steps, as their mean\n"
                      "in brackets: limits over %d draws of the profile's constants from their ranges\n"
-                     "tree: the step where NCCL's model leaves the ring for a tree, for calls for which "
-                     "that is faster.\n",
+                     "calls by: how buckets are all-reduced, each by what NCCL's model says is faster.\n",
                 SIM_DRAWS);
 }
 
@@ -271,7 +304,7 @@ void whatif_csv(const whatif_question *q, const whatif_answer *a, text_buffer *o
                         (long long)batch, q->policies[p], q->gpus[i], x->step_ms / 1e3, x->exposed_ms / 1e3,
                         x->waiting_ms / 1e3, x->efficiency, x->samples_per_s, (long long)x->most_bytes, x->low_ms / 1e3,
                         x->high_ms / 1e3, x->least_efficiency, x->most_efficiency);
-            if (x->tree_ms > 0) text_append(out, "%.9g", x->tree_ms / 1e3);
+            if (takes_tree(x)) text_append(out, "%.9g", x->step_ms / 1e3);
             text_append(out, "\n");
         }
 }
@@ -285,14 +318,15 @@ json_t *whatif_json(const whatif_question *q, const whatif_answer *a)
             const whatif_point *x = &a->points[p][i];
             json_array_append_new(
                 rows,
-                json_pack("{s:s, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:o}", "policy", q->policies[p], "gpus",
+                json_pack("{s:s, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:o, s:o}", "policy", q->policies[p], "gpus",
                           q->gpus[i], "step_s", x->step_ms / 1e3, "step_low_s", x->low_ms / 1e3, "step_high_s",
                           x->high_ms / 1e3, "exposed_communication_s",
                           x->exposed_ms / 1e3, "waiting_s", x->waiting_ms / 1e3, "weak_scaling_efficiency", x->efficiency,
                           "weak_scaling_efficiency_low", x->least_efficiency, "weak_scaling_efficiency_high",
                           x->most_efficiency,
                           "samples_per_s", x->samples_per_s, "memory_peak_bytes", (json_int_t)x->most_bytes,
-                          "tree_step_s", x->tree_ms > 0 ? json_real(x->tree_ms / 1e3) : json_null()));
+                          "tree_step_s", takes_tree(x) ? json_real(x->step_ms / 1e3) : json_null(), "algorithms",
+                          x->algorithms ? json_incref(x->algorithms) : json_null()));
         }
     return json_pack("{s:i, s:b, s:s, s:b, s:o, s:O, s:f, s:f, s:f, s:o}", "schema_version", RESULT_SCHEMA_VERSION,
                      "simulated", 1, "profile", q->profile, "efficiencies_estimated", (int)a->estimated, "options", options, "workload", a->workload,

@@ -27,15 +27,15 @@ typedef struct whatif_question {
 typedef struct whatif_point {
     double step_ms, exposed_ms, waiting_ms; /* medians of the steps */
     double efficiency; /* the step of one GPU without communication, over this step */
-    double tree_ms;    /* step where NCCL takes trees where they are faster; 0: nowhere */
     double samples_per_s; /* of all steps: batches over the mean step */
     double low_ms, high_ms, least_efficiency, most_efficiency;
     int64_t most_bytes; /* the largest rank's peak */
+    json_t *algorithms; /* of the job's result; NULL: no buckets */
 } whatif_point;
 
 typedef struct whatif_answer {
     whatif_point one_gpu; /* without communication */
-    json_t *workload; /* of a result; the caller's */
+    json_t *workload; /* of a result */
     bool estimated;   /* the profile's efficiencies are guesses, and nothing anchors them */
     whatif_point points[WHATIF_POLICIES][WHATIF_SIZES];
 } whatif_answer;
@@ -45,6 +45,8 @@ status whatif_parse_gpus(const char *text, whatif_question *q);
 status whatif_parse_policies(const char *text, whatif_question *q);
 
 status whatif_ask(const whatif_question *q, whatif_answer *out);
+/* Frees what it holds. */
+void whatif_answer_close(whatif_answer *answer);
 
 void whatif_text(const whatif_question *q, const whatif_answer *a, text_buffer *out);
 /* A header and one line per point. */

@@ -3,7 +3,7 @@
  *   plan      rank 0 loads the batches of all ranks
  *   scatter   in chunks of ceil(batch / n) samples, the last smaller or absent (torch.chunk)
  *   begin     parameters and buffers are replicated from rank 0
- *   place     outputs are gathered on rank 0 (unless the loss is in the replicas)
+ *   place     outputs are gathered on rank 0 (with the loss in the replicas only what --dp-gather says, in virtual time)
  *   loss      one, over the whole batch, on rank 0
  *   scatter   of its gradient
  *   finish    gradients are reduced onto rank 0, after the whole backward pass; rank 0 updates

@@ -53,7 +53,7 @@ static int64_t largest_frame(const dp_engine *e)
     for (int i = 0; i < c->params->model->param_count; i++)
         if (c->params->pieces[i].count * (int64_t)e->element > bytes)
             bytes = c->params->pieces[i].count * (int64_t)e->element;
-    const int64_t others[] = {part * x->input_bytes, part * x->target_bytes, part * x->output_bytes,
+    const int64_t others[] = {part * x->input_bytes, part * x->target_bytes, part * (x->output_bytes > e->returned ? x->output_bytes : e->returned),
                               e->largest_sum * (int64_t)sizeof(double)};
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
         if (others[i] > bytes) bytes = others[i];
@@ -118,6 +118,9 @@ static status open_parts(dp_engine *e)
             "nothing to divide",
             c->divide == SHARED_DIVIDE_BEFORE ? "before" : "after");
     e->policy.divide_before = c->divide == SHARED_DIVIDE_BEFORE;
+    e->returned = ps_returned_bytes(c->device, c->program, c->exchange->output_bytes);
+    if (e->returned > 0 && dp_one_loss(e))
+        return fail(STATUS_CONFIG, "--dp-gather: expected --dp-loss replica, got device0, which gathers outputs in any case");
     e->largest_sum = ps_largest_sum(c->program);
     TRY(dp_chunks_make(c->params, false, e->policy.replicate_bytes, &e->replicate));
     TRY(dp_chunks_make(c->params, true, e->policy.reduce_bytes, &e->reduce));

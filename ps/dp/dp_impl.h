@@ -87,6 +87,7 @@ typedef struct dp_engine {
     dp_hub *hub;
     dp_staging staging;
     dp_chunks replicate, reduce;
+    int64_t returned;     /* bytes per sample that replicas return besides their loss */
     int largest_sum;      /* numbers that a layer adds up over the ranks at once */
     size_t element;       /* bytes */
 

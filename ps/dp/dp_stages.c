@@ -133,11 +133,25 @@ static status add_own_outputs(dp_engine *e, const sync_step *step)
     return STATUS_OK;
 }
 
+/* In virtual time. What is gathered has no other use, so only its time counts; rank 0 copies its own part, too. */
+static status gather_returned(dp_engine *e, const sync_step *step)
+{
+    void *place = context_of(e)->exchange->output;
+    if (dp_is_root(e)) ps_charge_pass(context_of(e)->device, 2.0 * (double)(dp_mine(e)->samples * e->returned), 0);
+    for (int r = dp_is_root(e) ? 1 : 0; r < (dp_is_root(e) ? e->present : 1); r++) {
+        int64_t samples = dp_is_root(e) ? e->parts[r].samples : dp_mine(e)->samples;
+        dp_transfer *transfer = dp_hub_add(e->hub, dp_is_root(e) ? DP_RECEIVE : DP_SEND, r, MESSAGE_OUTPUTS, step->index, 0);
+        transfer->region = dp_plain_region(e, r, DP_PIECE_OUTPUTS, place, 0, samples * e->returned);
+    }
+    return dp_hub_run(e->hub, NULL);
+}
+
 status dp_place_outputs(sync_engine *base, const sync_step *step)
 {
     dp_engine *e = dp_engine_of(base);
     const sync_exchange *x = base->context.exchange;
     ps_share_interpreter(base->context.device, 0);
+    if (e->returned > 0 && dp_takes_part(e)) TRY(gather_returned(e, step));
     if (!dp_one_loss(e)) return STATUS_OK;
     if (!dp_takes_part(e)) return dp_nccl_sends(e) ? dp_nccl_gather_outputs(e) : STATUS_OK;
     dp_account_gather(e);

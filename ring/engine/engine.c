@@ -185,6 +185,8 @@ static status choose_library(ring_engine *e)
 {
     const device_info *info = device_get_info(e->base.context.device);
     ring_settings *s = &e->settings;
+    bool processor = info->simulated && !info->copy_engine; /* its ranks have shared memory */
+    if (processor && s->algorithm == COLLECTIVE_ALGORITHM_AUTO) s->algorithm = COLLECTIVE_ALGORITHM_RING;
     if (info->simulated) s->collective = "sim";
     else if (info->plans) s->collective = "plan";
     else if (is_library(s, "auto")) s->collective = info->host_addressable ? "shm" : "nccl";

@@ -117,6 +117,7 @@ typedef struct ring_job_times {
     int64_t began_ns; /* likewise */
     int64_t traced_ns; /* from when on the time line shows it: what runs side by side, in several groups, is one after another
                         * there */
+    collective_algorithm algorithm; /* likewise */
 } ring_job_times;
 
 /* The lane has waited for a job. */

@@ -76,7 +76,8 @@ bool ring_enqueued_done(ring_engine *e, uint64_t ticket)
                         .traced_ns = first.started_ns,
                         .finished_ns = device_mark_ns(e->stream, end_mark(ticket)),
                         .last_rank = first.last_rank,
-                        .began_ns = first.began_ns};
+                        .began_ns = first.began_ns,
+                        .algorithm = first.algorithm};
     e->shared.times[ticket & e->shared.times_mask] = t;
     ring_add_span(e, &t);
     if (!ring_is_bucket(kind))

@@ -65,6 +65,7 @@ static void account_job(ring_engine *e, uint64_t ticket)
         t->launched_ns > r->ready_ns ? t->launched_ns : r->ready_ns; /* the agent's clock may be older */
     r->started_ns = t->started_ns;
     r->finished_ns = t->finished_ns;
+    r->algorithm = t->algorithm;
 }
 
 static bool is_done(ring_engine *e, uint64_t ticket)
@@ -80,6 +81,15 @@ void ring_account(ring_engine *e)
 
 /* ---- the compute thread waits ------------------------------------------------------------------ */
 
+static const char *const all_reduce_names[COLLECTIVE_ALGORITHM_COUNT] = {
+    [COLLECTIVE_ALGORITHM_AUTO] = "all_reduce of bucket",
+    [COLLECTIVE_ALGORITHM_TUNED] = "all_reduce of bucket",
+    [COLLECTIVE_ALGORITHM_LIBRARY] = "all_reduce of bucket",
+    [COLLECTIVE_ALGORITHM_RING] = "ring all_reduce of bucket",
+    [COLLECTIVE_ALGORITHM_TWO_SHOT] = "two-shot all_reduce of bucket",
+    [COLLECTIVE_ALGORITHM_TREE] = "tree all_reduce of bucket",
+    [COLLECTIVE_ALGORITHM_HIERARCHICAL] = "hierarchical all_reduce of bucket"};
+
 static void trace_bucket(const ring_engine *e, const ring_bucket_record *r, const ring_job_times *times)
 {
     trace *t = e->base.context.trace;
@@ -87,7 +97,9 @@ static void trace_bucket(const ring_engine *e, const ring_bucket_record *r, cons
     int64_t from_ns = times ? times->traced_ns : r->started_ns;
     int64_t taken_ns = r->finished_ns > r->wait_begin_ns ? r->finished_ns : r->wait_begin_ns;
     trace_async(t, "bucket", r->bucket, r->id, r->launched_ns, r->finished_ns);
-    trace_slice(t, TRACE_COMMUNICATION, e->replicas ? "all_reduce of shard" : e->settings.sharding ? "reduce_scatter of bucket" : "all_reduce of bucket", r->bucket, from_ns, r->finished_ns);
+    const char *name = e->replicas ? "all_reduce of shard"
+                       : e->settings.sharding ? "reduce_scatter of bucket" : all_reduce_names[r->algorithm];
+    trace_slice(t, TRACE_COMMUNICATION, name, r->bucket, from_ns, r->finished_ns);
     trace_flow(t, TRACE_FLOW_BEGIN, TRACE_COMPUTE, r->id, r->ready_ns);
     trace_flow(t, TRACE_FLOW_STEP, TRACE_COMMUNICATION, r->id, from_ns);
     trace_flow(t, TRACE_FLOW_END, TRACE_COMPUTE, r->id,
@@ -357,6 +369,7 @@ static status advance_job(ring_engine *e, int64_t now_ns)
         job->times.started_ns = times.started_ns;
         job->times.last_rank = rank_of_member(e, job, times.last_rank);
         job->times.began_ns = times.began_ns;
+        job->times.algorithm = times.algorithm;
     }
     job->times.finished_ns = times.finished_ns;
     if (job->phase + 1 < ring_phases(e, job)) {

@@ -46,7 +46,8 @@ static const option options[] = {
              "GPUs where it is found, else shm"},
     {"algorithm", OPTION_CHOICE, AT(algorithm), .initial = "auto", .choices = collective_algorithm_names,
      .help = "of the buckets' all-reduce; shm: ring (auto), two-shot, tuned; nccl, mpi: library (auto: the "
-             "library chooses), ring; tree and hierarchical in virtual time"},
+             "library chooses), ring; in virtual time library (auto: ring or tree, per call the faster), ring, tree, two-shot, "
+             "hierarchical"},
     {"collective-table", OPTION_TEXT, AT(collective_table), .argument = "FILE", .level = OPTION_RARE,
      .help = "the table of --algorithm tuned, as bench --tune writes it; implies it"},
     {"find-unused-parameters", OPTION_FLAG, AT(find_unused), .level = OPTION_RARE,

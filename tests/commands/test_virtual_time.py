@@ -364,6 +364,69 @@ def constants_are_those_of_the_commit_that_the_table_names():
 
 
 @test
+def every_range_is_listed_in_constants_md_as_a_source_or_a_guess():
+    root = os.environ.get("SOURCE_DIR", os.getcwd())
+    folder = os.path.join(root, "common/sim/profiles")
+    expected = []
+    for name in sorted(name for name in os.listdir(folder) if name.endswith(".json")):
+        with open(os.path.join(folder, name), encoding="utf-8") as file:
+            profile_of = json.load(file)
+        for key, constant in profile_of["constants"].items():
+            if "range" not in constant:
+                expect("range_is" not in constant, f"{name}: {key} has no range")
+                continue
+            expect(constant.get("range_is") in ("source", "guess"), f"{name}: {key}: source or guess?")
+            expect("a guess" not in constant["source"].partition("range")[2] or constant["range_is"] == "guess", f"{name}: {key} is a guess")
+            ends = [constant["value"], *constant["range"]]
+            shown = [", ".join(f"{x:g}" for x in v) if isinstance(v, list) else f"{v:g}" for v in ends]
+            expected.append(f"| `{key}` | {profile_of['profile']} | {' | '.join(shown)} | {constant['unit']} | {constant['range_is']} |")
+    with open(os.path.join(root, "docs/constants.md"), encoding="utf-8") as file:
+        text = file.read()
+    expect_equal([line for line in text.splitlines() if line.startswith("| `")], expected, "rows")
+    guesses = sum(row.endswith(" guess |") for row in expected)
+    expect(f"{guesses} of {len(expected)} ranges are guesses" in text, f"the sum: {guesses} of {len(expected)}")
+
+
+@cases([(name, name) for name in TABLES])
+def a_table_says_how_many_ranges_are_guesses(name):
+    result, text = table_and_text(name)
+    ranges = result["ranges"]
+    if name == "reducer-memory":
+        expect(ranges is None and "ranges are guesses" not in text, "no constant enters", text)
+        return
+    found, folder = {}, os.path.join(os.environ.get("SOURCE_DIR", os.getcwd()), "common/sim/profiles")
+    for used in result["profiles"].split(", "):
+        seen = set()
+        while used:
+            with open(f"{folder}/{used}.json", encoding="utf-8") as file:
+                content = json.load(file)
+            for key, constant in content["constants"].items():
+                if key not in seen and "range" in constant:
+                    found[key, used] = constant["range_is"] == "guess"
+                seen.add(key)
+            used = content.get("base")
+    expect_equal([ranges["constants"], ranges["guesses"]], [len(found), sum(found.values())], "constants with a range, guesses")
+    expect(f"Of {len(found)} constants with a range, {sum(found.values())} ranges are guesses" in text, "the text", text)
+
+
+@test
+def the_range_of_dataparallel_on_two_gpus_holds_what_was_published():
+    cells = {(c["row"], c["quantity"]): c for c in table("dp-vs-ddp")["cells"]}
+    c = cells["GPT-2, 2 TITAN RTX", "dp-nvlink / ddp-nvlink"]
+    expect(abs(c["published"] - 1.0853) < 1e-4 and c["low"] <= c["published"] <= c["high"] <= 1.25 * c["low"], "1.085 within a range", c)
+
+
+@test
+def ddp_s_table_names_ring_or_tree():
+    result, text = table_and_text("ddp-benchmark")
+    by = {c["row"]: c["algorithms"] for c in result["cells"]}
+    expect_equal({by[f"{model}, {gpus} GPU{'s' * (gpus > 1)}"] for model in ("resnet50", "resnet101") for gpus in (2, 4, 8)}, {"ring"}, "in a machine")
+    expect({by["resnet50, 16 GPUs"], by["resnet101, 16 GPUs"]} <= {"ring", "tree", "ring and tree"}, "two machines", by)
+    expect(by["resnet50, 1 GPU, no DDP"] is None, "one GPU", by)
+    expect("iteration, ms; ring" in text, "the text", text)
+
+
+@test
 def the_program_still_prints_the_snapshots_in_results_reproduce():
     root = os.environ.get("SOURCE_DIR", os.getcwd())
     for name in TABLES:
@@ -405,6 +468,51 @@ def virtual_runs_report_the_times_of_buckets():
     expect_equal((late["hidden_communication_s"], late["first_to_backward_end_s"]), (0, 0), "under torch-0.4.1", late)
 
 
+TREES = ("run", "--mode", "ring", "--gpus", "32", "--device", "sim:v100-pcie-10gbe", "--model", "resnet18", "--image", "32",
+         "--classes", "10", "--batch", "4", "--warmup", "2", "--steps", "2")
+
+
+@test
+def every_bucket_goes_by_what_is_faster_and_the_job_says_which():
+    def job(*words):
+        result = harness(*TREES, "--bucket-cap-mb", "0.25", "--verbose", *words, "--json", FILES.name + "/trees.json")
+        with open(FILES.name + "/trees.json", encoding="utf-8") as file:
+            return result, json.load(file)["jobs"][0]
+
+    result, own = job()
+    rows = {row["algorithm"]: row for row in own["algorithms"]}
+    expect_equal((own["algorithm"], sorted(rows)), ("library", ["ring", "tree"]), "both are taken", result)
+    gradients = 4 * 11181642
+    expect_equal(sum(row["bytes_per_step"] for row in rows.values()), gradients, "all gradients", result)
+    mean = {name: row["bytes_per_step"] / row["calls_per_step"] for name, row in rows.items()}
+    expect(mean["tree"] < mean["ring"], "small calls take trees", own["algorithms"])
+    for name, row in rows.items():
+        expect(f"{name} {row['calls_per_step']:.4g} call" in result.out, "the report's text", result)
+    expect("all-reduce: ring and tree, sim" in result.out.replace("\n  ", " "), "the first sentence", result)
+    ring, tree, library = job("--algorithm", "ring")[1], job("--algorithm", "tree")[1], job("--algorithm", "library")[1]
+    expect_equal([row["algorithm"] for row in ring["algorithms"] + tree["algorithms"]], ["ring", "tree"], "fixed", ring)
+    expect_equal(library["step_s"], own["step_s"], "library is the default")
+    expect(own["step_s"][0] < min(ring["step_s"][0], tree["step_s"][0]), "faster than either alone", own["step_s"])
+
+
+@test
+def time_lines_name_the_algorithm_of_a_call():
+    path = FILES.name + "/trees-trace.json"
+    harness(*TREES, "--bucket-cap-mb", "0.25", "--quiet", "--trace", path)
+    with open(path, encoding="utf-8") as file:
+        names = {event["name"] for event in json.load(file)["traceEvents"] if event["ph"] == "X"}
+    for name in ("ring all_reduce", "tree all_reduce"):
+        expect(name in names, "on the links", sorted(names))
+        expect(any(one.startswith(name + " of bucket") for one in names), "on the communication row", sorted(names))
+
+
+@test
+def a_processor_takes_the_ring_of_shared_memory():
+    for row in harness("run", "--mode", "ring", "--gpus", "2", "--device", "sim:cpu", "--model", "lenet", "--batch", "4", "--steps",
+                       "2", "--quiet", "--json", "-").json()["jobs"]:
+        expect_equal((row["algorithm"], [one["algorithm"] for one in row["algorithms"]]), ("ring", ["ring"]), "algorithm")
+
+
 # ---- what if -----------------------------------------------------------------------------------
 
 @test
@@ -412,7 +520,13 @@ def four_thousand_gpus_take_seconds_to_simulate_and_a_tree_beats_the_ring():
     result = harness("whatif", "--model", "resnet50", "--profile", "dgx-a100-80g", "--gpus", "8,64,...,4096", "--json", "-")
     points = result.json()["points"]
     expect_equal([p["gpus"] for p in points], [8, 64, 512, 4096], "GPUs", result)
-    expect(points[0]["tree_step_s"] is None and points[-1]["tree_step_s"] < points[-1]["step_s"], "trees", result)
+    by = [{row["algorithm"]: row for row in p["algorithms"]} for p in points]
+    expect(list(by[0]) == ["ring"] and points[0]["tree_step_s"] is None, "eight GPUs take rings", result)
+    expect("tree" in by[-1] and points[-1]["tree_step_s"] == points[-1]["step_s"], "4,096 GPUs take trees", result)
+    rings = harness("whatif", "--model", "resnet50", "--profile", "dgx-a100-80g", "--gpus", "8,4096", "--algorithm", "ring", "--json", "-")
+    fixed = rings.json()["points"]
+    expect([list(row["algorithm"] for row in p["algorithms"]) for p in fixed] == [["ring"], ["ring"]], "--algorithm ring", rings)
+    expect(fixed[0]["step_s"] == points[0]["step_s"] and fixed[1]["step_s"] > points[-1]["step_s"], "a tree is faster", rings)
     expect(all(a["weak_scaling_efficiency"] >= b["weak_scaling_efficiency"] for a, b in zip(points, points[1:])), "efficiency grows", result)
 
 
@@ -537,6 +651,24 @@ def a_network_of_ones_own_replaces_the_profiles():
     for a, b in zip(own["communication_s"], slow["communication_s"]):
         more = bytes_sent * (1 / 0.125e9 - 1 / 1.2e9)
         expect(abs((b - a) - more) < 0.15 * more, f"{b - a} s more, expected {more}")
+
+
+@test
+def dataparallel_gathers_what_a_module_returns():
+    """Logits, and keys and values of 12 layers, in float32, over two NVLinks of 20 GB/s each."""
+    def step_s(gathered):
+        return harness("run", "--device", "sim:titan-rtx-x2", "--mode", "ps", "--policy", "dp", "--gpus", "2", "--model", "gpt2", "--sequence",
+                       "1024", "--batch", "4", "--dp-loss", "replica", "--dp-host", "none", "--payload", "nccl", "--dp-gather", gathered,
+                       "--steps", "1", "--quiet", "--json", "-").jobs()["ps"]["step_s"][0]
+
+    loss, outputs, caches = step_s("loss"), step_s("outputs"), step_s("caches")
+    tokens, rate = 4 * 1024, 2 * 20e9
+    expect(abs(outputs - loss - 4 * tokens * 50257 / rate) < 1e-4, f"logits take {outputs - loss} s")
+    expect(abs(caches - outputs - 4 * tokens * 768 * 2 * 12 / rate) < 1e-6, f"keys and values take {caches - outputs} s")
+    refused = harness("run", "--device", "sim", "--mode", "ps", "--policy", "dp", "--gpus", "2", "--model", "lenet", "--dp-gather", "outputs")
+    expect_equal((refused.code, "--dp-gather: expected --dp-loss replica" in refused.err), (78, True), "one loss", refused)
+
+
 # ---- one path ----------------------------------------------------------------------------------
 
 RESNET = ["--model", "resnet50", "--batch", "16"]

@@ -99,7 +99,7 @@ def a_link_carries_what_the_report_says():
         calls = slices(host(ranks[f"ring rank {machine}"]), "communication")
         expect_equal([ns(use["ts"]) for use in sorted(uses, key=lambda e: e["ts"])], [begin for begin, _, _ in calls], "begins")
         for use, (begin, end, _) in zip(sorted(uses, key=lambda e: e["ts"]), calls):
-            expect(use["name"] in ("all_reduce", "broadcast"), "what a link carries", use)
+            expect(use["name"] in ("ring all_reduce", "broadcast"), "what a link carries", use)
             expect(ns(use["dur"]) <= end - begin, f"{use} beyond its call [{begin}, {end}]")
             # 2 (n - 1) / n of the bucket at the adapter's rate of 1.2 GB/s, in the protocol that NCCL's model takes
             expect(use["args"]["bytes"] / 1.2 <= ns(use["dur"]) * 1.001, "faster than the adapter", use)

@@ -264,7 +264,8 @@ static void complete_calls(nccl_world *w)
             (collective_times){.started_ns = began_ns,
                                .began_ns = began_ns,
                                .finished_ns = device_mark_ns(w->stream, nccl_end_mark(number)),
-                               .last_rank = -1};
+                               .last_rank = -1,
+                               .algorithm = w->base.config.algorithm};
         pthread_mutex_lock(&w->lock);
         q->completed = number;
         pthread_mutex_unlock(&w->lock);

@@ -100,6 +100,8 @@ static void begin_call(shm_queue *q)
     q->step = 0;
     q->base.since_ns = now_ns;
     q->algorithm = shm_choose_algorithm(q, q->call);
+    queued(q)->times.algorithm =
+        q->algorithm == &shm_algorithm_ring ? COLLECTIVE_ALGORITHM_RING : COLLECTIVE_ALGORITHM_TWO_SHOT;
     shm_place_own_part(q);
     q->mode = shm_fits_inline(q) ? SHM_INLINE : SHM_STAGED;
     if (q->mode == SHM_INLINE) {

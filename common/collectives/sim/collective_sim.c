@@ -123,16 +123,19 @@ static sim_collective kind_of(const collective_call *call)
     return kinds[call->kind].as;
 }
 
+static const collective_algorithm names[] = {[SIM_RING] = COLLECTIVE_ALGORITHM_RING,
+                                             [SIM_TREE] = COLLECTIVE_ALGORITHM_TREE,
+                                             [SIM_TWO_SHOT] = COLLECTIVE_ALGORITHM_TWO_SHOT,
+                                             [SIM_HIERARCHICAL] = COLLECTIVE_ALGORITHM_HIERARCHICAL,
+                                             [SIM_LIBRARY] = COLLECTIVE_ALGORITHM_LIBRARY};
+
 /* --algorithm governs buckets. */
 static sim_algorithm algorithm_of(const sim_members_group *g, const collective_call *call)
 {
-    static const sim_algorithm as[COLLECTIVE_ALGORITHM_COUNT] = {[COLLECTIVE_ALGORITHM_RING] = SIM_RING,
-                                                                 [COLLECTIVE_ALGORITHM_TWO_SHOT] = SIM_TWO_SHOT,
-                                                                 [COLLECTIVE_ALGORITHM_LIBRARY] = SIM_LIBRARY,
-                                                                 [COLLECTIVE_ALGORITHM_TREE] = SIM_TREE,
-                                                                 [COLLECTIVE_ALGORITHM_HIERARCHICAL] = SIM_HIERARCHICAL};
-    bool of_bucket = call->kind == COLLECTIVE_ALL_REDUCE && !call->control;
-    return of_bucket ? as[g->base.world->config.algorithm] : SIM_RING;
+    int a = SIM_LIBRARY;
+    if (call->kind != COLLECTIVE_ALL_REDUCE || call->control) return SIM_RING;
+    while (a > SIM_RING && names[a] != g->base.world->config.algorithm) a--;
+    return (sim_algorithm)a;
 }
 
 static double bytes_of(const collective_call *call)
@@ -148,6 +151,7 @@ static void on_finished(void *context)
     collective_queued *slot = present(g);
     sim_device_end_communication(device_of(g), load_of(g));
     slot->times.finished_ns = sim_to_ns(now);
+    slot->times.algorithm = names[g->shared->ran];
     sim_collective kind = kind_of(&slot->call);
     count_traffic(&w->base.traffic, sim_group_share(g->shared, kind, bytes_of(&slot->call)),
                   sim_group_messages(g->shared, kind));
@@ -223,7 +227,7 @@ const collective_type collective_sim = {
     .name = "sim",
     .algorithms = COLLECTIVE_HAS(RING) | COLLECTIVE_HAS(TWO_SHOT) | COLLECTIVE_HAS(TREE) | COLLECTIVE_HAS(HIERARCHICAL) |
                   COLLECTIVE_HAS(LIBRARY),
-    .algorithm = COLLECTIVE_ALGORITHM_RING,
+    .algorithm = COLLECTIVE_ALGORITHM_LIBRARY,
     .world_bytes = sizeof(sim_world),
     .group_bytes = sizeof(sim_members_group),
     .queue_bytes = sizeof(collective_queue),

@@ -67,6 +67,22 @@ static double time_of(const char *profile, int world, int machines, sim_algorith
     return (double)took / (double)SIM_US;
 }
 
+/* Which of the two NCCL's model takes, and its time, alone, in us. */
+static sim_algorithm library_choice(const char *profile, int world, double bytes, double *us)
+{
+    stage st;
+    open_stage(&st, profile, world, 0);
+    for (int r = 0; r < world; r++) {
+        sim_group_member told = {on_moving, on_finished, &st.players[r]};
+        must(sim_group_join(st.group, r, 0, SIM_ALL_REDUCE, SIM_LIBRARY, bytes, &told));
+    }
+    must(simulation_run(st.s));
+    sim_algorithm ran = st.group->ran;
+    *us = (double)(st.players[0].ended - st.players[0].begun) / (double)SIM_US;
+    close_stage(&st);
+    return ran;
+}
+
 /* Of protocol Simple where a constant is given by protocol. */
 static double constant(const stage *st, sim_constant c)
 {
@@ -187,6 +203,80 @@ static void two_shots_lose_where_the_pairs_share_a_bridge(void **context)
     assert_true(ring > 1.5 * shots);
 }
 
+static void the_library_takes_what_its_model_says_is_faster(void **context)
+{
+    (void)context;
+    static const struct {
+        const char *profile;
+        int ranks;
+    } cases[] = {{"v100-pcie-10gbe", 16}, {"dgx1-v100-4xib100", 32}, {"dgx-a100-80g", 64}, {"v100-pcie-32g", 8}, {"dgx1-v100", 1}};
+    int taken[2] = {0};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (double bytes = 64; bytes < 8e9; bytes *= 8) {
+            stage st;
+            sim_time ring, tree;
+            double us;
+            open_stage(&st, cases[i].profile, cases[i].ranks, 0);
+            sim_nccl_choose(st.group->rings, SIM_ALL_REDUCE, SIM_RING, bytes, &ring);
+            sim_nccl_choose(st.group->rings, SIM_ALL_REDUCE, SIM_TREE, bytes, &tree);
+            close_stage(&st);
+            sim_algorithm expected = cases[i].ranks > 1 && tree < ring ? SIM_TREE : SIM_RING;
+            sim_algorithm found = library_choice(cases[i].profile, cases[i].ranks, bytes, &us);
+            taken[found]++;
+            if (found != expected)
+                fail_msg("%s, %.0f bytes: found algorithm %d, expected %d", cases[i].profile, bytes, (int)found, (int)expected);
+            if (cases[i].ranks > 1) expect_us("library", cases[i].ranks, us, time_of(cases[i].profile, cases[i].ranks, 0, found, bytes));
+        }
+    assert_true(taken[SIM_RING] > 0 && taken[SIM_TREE] > 0);
+}
+
+/* The size up to which the library takes a tree, by bisection. */
+static int64_t last_by_tree(const char *profile, int ranks)
+{
+    int64_t low = 64, high = 1 << 24;
+    double us;
+    assert_int_equal(library_choice(profile, ranks, (double)low, &us), SIM_TREE);
+    assert_int_equal(library_choice(profile, ranks, (double)high, &us), SIM_RING);
+    while (high - low > 1) {
+        int64_t middle = (low + high) / 2;
+        if (library_choice(profile, ranks, (double)middle, &us) == SIM_TREE) low = middle;
+        else high = middle;
+    }
+    return low;
+}
+
+/* A tree has the shorter latency, 2 log2 n hops instead of 2 (n - 1), and the ring the higher bandwidth. Both are as fast
+ * where the difference of the latencies is that of the times of the bytes: on 8 machines both in protocol LL, on 32 the
+ * ring in LL and the tree in Simple. */
+static void the_library_leaves_the_tree_where_the_ring_is_as_fast(void **context)
+{
+    (void)context;
+    enum { LL };
+    static const char profile[] = "v100-pcie-10gbe";
+    static const struct {
+        int ranks, levels, protocol; /* of the tree */
+        double share;                /* that the protocol leaves of the tree's bandwidth */
+        sim_constant corrections;
+        int power; /* of two, of the size at which that is: 64 * 2^power to 128 * 2^power bytes */
+    } cases[] = {{8, 3, LL, 1 / 3.8, SIM_NCCL_CORRECTION_LL, 6}, {32, 5, SIMPLE, 1, SIM_NCCL_CORRECTION_SIMPLE, 12}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        int n = cases[i].ranks, p = cases[i].protocol;
+        stage st;
+        open_stage(&st, profile, n, 0);
+        const sim_profile *of = st.s->profile;
+        double nic = sim_profile_get(of, SIM_NIC) / us_per_byte;
+        double ring_us = sim_profile_at(of, SIM_NCCL_BASE_RING, LL) + 2 * (n - 1) * sim_profile_at(of, SIM_NCCL_TREE_NETWORK, LL);
+        double tree_us = sim_profile_at(of, SIM_NCCL_BASE_TREE, p) + 2 * cases[i].levels * sim_profile_at(of, SIM_NCCL_TREE_NETWORK, p);
+        double ring_rate = 0.5 * nic * n / (2 * (n - 1));
+        double tree_rate = 0.92 * nic * cases[i].share / 2 * sim_profile_at(of, cases[i].corrections, cases[i].power);
+        close_stage(&st);
+        double expected = (ring_us - tree_us) / (1 / tree_rate - 1 / ring_rate);
+        double found = (double)last_by_tree(profile, n);
+        assert_true(expected >= 64 << cases[i].power && expected < 128 << cases[i].power);
+        if (fabs(found - expected) > 1) fail_msg("%d ranks: found %.0f bytes, expected %.3f", n, found, expected);
+    }
+}
+
 static void machines_with_unequal_ranks_have_no_hierarchy(void **context)
 {
     (void)context;
@@ -209,6 +299,8 @@ int main(void)
         cmocka_unit_test(hierarchical_adds_its_three_phases),
         cmocka_unit_test(bytes_between_machines_are_those_of_the_algorithm),
         cmocka_unit_test(two_shots_lose_where_the_pairs_share_a_bridge),
+        cmocka_unit_test(the_library_takes_what_its_model_says_is_faster),
+        cmocka_unit_test(the_library_leaves_the_tree_where_the_ring_is_as_fast),
         cmocka_unit_test(machines_with_unequal_ranks_have_no_hierarchy),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -53,6 +53,28 @@ static void derived_times_of_an_all_reduce_hold(void **context)
     }
 }
 
+/* On the cube of a DGX-1 all GPUs up to four are neighbors over NVLink in their order; eight cross both ways between the
+ * sockets. */
+static void nccl_1_lays_one_ring_in_the_order_of_the_gpus(void **context)
+{
+    (void)context;
+    static const struct {
+        int ranks;
+        bool nvlink;
+        double gb_per_s;
+    } cases[] = {{2, true, 18}, {4, true, 18}, {8, false, 6}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        job j = open_job("dgx1-p100-nccl1", cases[i].ranks, 0);
+        double found = j.rings->bus / SIM_GB_PER_S;
+        assert_int_equal(j.rings->count, 1);
+        assert_int_equal(j.rings->channels, 1);
+        assert_int_equal(j.rings->nvlink, cases[i].nvlink);
+        for (int r = 0; r < cases[i].ranks; r++) assert_int_equal(j.rings->order[r], r);
+        if (fabs(found - cases[i].gb_per_s) > 1e-9) fail_msg("%d ranks: found %g GB/s, expected %g", cases[i].ranks, found, cases[i].gb_per_s);
+        close_job(&j);
+    }
+}
+
 /* Latencies of the formula: base + 2 (n - 1) hops; over several machines 2 (m - 1) of them cross. */
 static void latency_counts_hops_inside_and_between(void **context)
 {
@@ -245,6 +267,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(derived_times_of_an_all_reduce_hold),
+        cmocka_unit_test(nccl_1_lays_one_ring_in_the_order_of_the_gpus),
         cmocka_unit_test(latency_counts_hops_inside_and_between),
         cmocka_unit_test(the_plateau_lengthens_large_calls_over_several_machines),
         cmocka_unit_test(the_protocol_of_least_time_is_chosen),
