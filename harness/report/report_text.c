@@ -382,8 +382,10 @@ void report_ways(const json_t *result, const char *between, text_buffer *out)
         const char *algorithm = report_text_at(job, "algorithm"), *payload = report_text_at(job, "payload");
         if (!algorithm[0] && !payload[0]) continue;
         text_append(out, "%s%s: ", separator, report_job_name(job, name, sizeof name));
-        if (algorithm[0]) text_append(out, "%s all-reduce, %s", algorithm, report_text_at(job, "collective"));
-        else text_append(out, "%s, messages over %s", payload, report_text_at(job, "transport"));
+        if (algorithm[0]) {
+            report_algorithms(job, false, out);
+            text_append(out, " all-reduce, %s", report_text_at(job, "collective"));
+        } else text_append(out, "%s, messages over %s", payload, report_text_at(job, "transport"));
         separator = between;
     }
 }
