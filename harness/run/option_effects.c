@@ -48,11 +48,11 @@ enum {
 /* The first row that has a cell counts. */
 static const option_effect table[] = {
     /* ---- run ---- */
-    {"mode", EVERY, ALL, EFFECT_CHANGES, "jobs.engine"},
+    {"mode", EVERY, RUNS, EFFECT_CHANGES, MESSAGES},
+    {"mode", EVERY, PLAN, EFFECT_CHANGES, CLASSES},
     {"gpus", NO_ENGINE, ALL, EFFECT_REFUSED_BY_ENGINE, "1 with --mode none"},
     {"gpus", SEVERAL, ALL, EFFECT_CHANGES, "jobs.ranks.rank"},
-    {"device", EVERY, RUNS, EFFECT_CHANGES, "jobs.device"},
-    {"device", EVERY, PLAN, EFFECT_CHANGES, MEMORY},
+    {"device", EVERY, ALL, EFFECT_CHANGES, MEMORY},
     {"tf32", EVERY, HOSTS, EFFECT_REFUSED, "--device cuda or sim:PROFILE"},
     {"tf32", EVERY, CUDA, EFFECT_CHANGES, HASH},
     {"tf32", EVERY, SIM, EFFECT_CHANGES, STEP},
@@ -129,8 +129,7 @@ static const option_effect table[] = {
     {"nodes", NO_ENGINE, SIM, EFFECT_NOTHING, ONE_RANK},
     {"jitter nodes efficiency draw", EVERY, SIM, EFFECT_CHANGES, STEP},
     /* ---- model ---- */
-    {"model classes image layers hidden vocabulary positions head", EVERY, RUNS, EFFECT_CHANGES, "workload.parameters"},
-    {"model classes image layers hidden vocabulary positions head", EVERY, PLAN, EFFECT_CHANGES, "parameters"},
+    {"model classes image layers hidden vocabulary positions head", EVERY, ALL, EFFECT_CHANGES, MEMORY},
     {"heads sequence", EVERY, REAL, EFFECT_CHANGES, HASH},
     {"heads sequence", EVERY, SIM | PLAN, EFFECT_CHANGES, MEMORY},
     {"activation", EVERY, REAL, EFFECT_CHANGES, HASH},
@@ -140,10 +139,8 @@ static const option_effect table[] = {
     {"sync-batchnorm", SEVERAL, SIM, EFFECT_CHANGES, STEP},
     {"sync-batchnorm", SEVERAL, PLAN, EFFECT_CHANGES, "jobs.ranks.memory"},
     /* ---- data ---- */
-    {"data", EVERY, RUNS, EFFECT_CHANGES, "workload.parameters"},
-    {"data", EVERY, PLAN, EFFECT_CHANGES, "parameters"},
-    {"batch", EVERY, REAL, EFFECT_CHANGES, HASH},
-    {"batch", EVERY, SIM | PLAN, EFFECT_CHANGES, MEMORY},
+    {"data batch", EVERY, REAL, EFFECT_CHANGES, HASH},
+    {"data batch", EVERY, SIM | PLAN, EFFECT_CHANGES, MEMORY},
     {"sampler", NO_ENGINE, RUNS, EFFECT_NOTHING, ONE_RANK},
     {"sampler", SEVERAL, RUNS, EFFECT_CHANGES, "jobs.ranks.samples"},
     {"drop-last", EVERY, RUNS, EFFECT_CHANGES, "jobs.steps"},

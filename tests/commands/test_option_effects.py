@@ -229,6 +229,7 @@ NOISY = {
     ("slow", "jobs.ranks.step_s"): lambda first, after: min(after[0]) > 5 * min(first[0]),
     ("link", "jobs.ranks.communication_s"): lambda first, after: max(min(rank) for rank in after) >= LINK[1],  # a server's rank sends nothing
     ("launch", "jobs.ranks.first_to_backward_end_s"): lambda first, after: max(map(max, first)) > 0 and max(map(max, after)) == 0,
+    ("loader-threads", "jobs.ranks.process.threads"): lambda first, after: max(b[0] - a[0] for a, b in zip(first, after)) >= 2,  # of training and of evaluation
     ("partition-bytes", "jobs.ranks.messages_sent"): lambda first, after: sum(map(sum, after)) > 1.5 * sum(map(sum, first)),
 }
 NOISY_FIELDS = {field for option, field in NOISY if option != "partition-bytes"} | {"jobs.target.loss_s", "jobs.target.accuracy_s"}
@@ -363,20 +364,24 @@ def the_mode_chooses_the_engines():
     words = [*[w for pair in TOY.items() for w in pair], "--json", "-"]
     for device in DEVICES:
         place = ["--device", {"sim": SIM, "--plan": "cpu"}.get(device, device)] + (["--plan"] if device == "--plan" else [])
-        jobs = {engine: run([*words, *place, "--mode", engine]).fields["jobs.engine"] for engine in ("both", "none", "ring", "ps")}
-        jobs["both"] = sorted({*jobs["both"]})  # there are two baselines
+        runs = {engine: run([*words, *place, "--mode", engine]).fields for engine in ("both", "none", "ring", "ps")}
+        jobs = {engine: sorted({*fields["jobs.engine"]}) for engine, fields in runs.items()}  # of both there are two baselines
         expect_equal(jobs, {"both": ['"none"', '"ps"', '"ring"'], "none": ['"none"'], "ring": ['"ring"'], "ps": ['"ps"']}, device)
+        changes = {engine: fields[TABLE["mode", "ring"][device].strip("`")] for engine, fields in runs.items()}
+        expect_equal(len({*map(str, changes.values())}), 4, f"{device}: different values of {changes}")
 
 
 @test
 def the_device_chooses_where_it_runs():
     words = [w for pair in TOY.items() for w in pair] + ["--json", "-", "--mode", "none"]
-    found = {device: run([*words, "--device", device]).fields["jobs.device"] for device in DEVICES if device != "--plan"}
-    expect_equal(found, {name: [f'"{name}"'] for name in found}, "devices")
-    if CUDA:
-        return
+    names = {"cpu", "reference", "sim", *DEVICES} - {"--plan"}
+    runs = {device: run([*words, "--device", SIM if device == "sim" else device]) for device in names}
+    expect_equal({device: r.fields["jobs.device"] for device, r in runs.items()}, {name: [f'"{name}"'] for name in names}, "devices")
     plans = [run([*words, "--plan", "--device", device]) for device in ("cpu", "reference")]
-    expect(differs(*plans, "jobs.memory_imbalance.maximum_bytes"), "the same memory", *plans)
+    field = TABLE["device", "none"]["cpu"].strip("`")
+    for device in {*DEVICES} - {"--plan", "reference"}:
+        expect(differs(runs["reference"], runs[device], field), "the same memory", runs[device])
+    expect(differs(*plans, field), "the same memory", *plans)
 
 
 # ---- options that need another one -------------------------------------------------------------

@@ -5,6 +5,7 @@ import io
 import json
 import math
 import os
+import re
 import statistics
 import subprocess
 import tempfile
@@ -544,6 +545,18 @@ def whatif_writes_the_same_figures_to_csv_and_json():
     path = FILES.name + "/points.csv"
     shown = harness(*words, "--csv", path).out
     expect("weak-scaling efficiency: " in shown.lower() and len(open(path).read().splitlines()) == 1 + len(points), "a file in addition to the table", shown)
+
+
+@test
+def whatif_says_which_of_its_figures_are_medians():
+    words = ("whatif", "--model", "lenet", "--profile", "dgx1-v100", "--batch", "4096", "--gpus", "4", "--policy", "ddp", "--jitter", "20")
+    point = harness(*words, "--json", "-").json()["points"][0]
+    shown = harness(*words).out
+    mean = 4 * 4096 / point["samples_per_s"]
+    expect(abs(point["step_s"] / mean - 1) > 1e-3, "the median of the steps is not their mean", point)
+    row = next(line.split() for line in shown.splitlines() if re.match(r" +4 ", line))
+    expect_equal((row[1], row[-4]), (f"{1000 * point['step_s']:.2f}", f"{float('%.3g' % point['samples_per_s']):.0f}"), "step and samples per s", shown)
+    expect("step, exposed, waiting: medians of the steps; samples per s: of all steps, as their mean" in " ".join(shown.split()), "the note", shown)
 
 
 @cases([("a learning rate", ("--lr", "0.5")), ("a seed", ("--seed", "2"))])
