@@ -352,3 +352,15 @@ status significance_correct(significance *tests, int count)
     free(p);
     return rc;
 }
+
+significance significance_of_choice(const significance *tests, int count)
+{
+    significance least = {0};
+    for (int i = 0; i < count; i++) {
+        significance t = tests[i];
+        t.p = t.direction > 0 ? fmin(1, count * t.p) : 1;
+        set_verdict(&t, count);
+        if (i == 0 || t.verdict < least.verdict || (t.verdict == least.verdict && t.p > least.p)) least = t;
+    }
+    return least;
+}

@@ -83,4 +83,10 @@ status holm_adjust(double *p, int count);
  * them must be below. STATUS_SYSTEM without memory. */
 status significance_correct(significance *tests, int count);
 
+/* For what was chosen because its median is the greatest: tests[count], 1 or more, of each other (a) against
+ * it (b). The choice is shown if every test shows it with p times `count` (Bonferroni): where another is as
+ * good as the chosen one, the chosen one may be any of `count`, and each must be above that other with p / 2.
+ * Returns the test that shows least. */
+significance significance_of_choice(const significance *tests, int count);
+
 #endif

@@ -88,6 +88,56 @@ static double rate_of(const json_t *points, int row)
     return report_number_at(json_array_get(points, (size_t)row), "samples_per_s.median");
 }
 
+/* The rates of two points in the rounds that both have: pairs[0] of `a`, pairs[s->rounds] of `b`; returns how
+ * many. */
+static int pair_rounds(const sweep *s, const point_figures *a, const point_figures *b, double *pairs)
+{
+    int rounds = 0;
+    for (int i = 0; i < s->rounds; i++) {
+        if (isnan(a->samples[i]) || isnan(b->samples[i])) continue;
+        pairs[rounds] = a->samples[i];
+        pairs[s->rounds + rounds++] = b->samples[i];
+    }
+    return rounds;
+}
+
+/* Whether the rounds show that `best` is above every other point with a result, and how far above `next`.
+ * `tests` and `pairs` are scratch, of all points and of two times all rounds. */
+static status test_best(const sweep *s, const point_figures *figures, const json_t *points, int best,
+                        int next, significance *tests, double *pairs, json_t *row)
+{
+    static const char *const verdicts[] = {[SIGNIFICANCE_TOO_FEW] = "too few rounds",
+                                           [SIGNIFICANCE_NOT_SHOWN] = "not shown",
+                                           [SIGNIFICANCE_LESS] = "not shown",
+                                           [SIGNIFICANCE_GREATER] = "shown"};
+    const double *rates = pairs + s->rounds;
+    int others = 0, rounds;
+    for (int p = 0; p < (int)json_array_size(points); p++) {
+        if (p == best || isnan(rate_of(points, p))) continue;
+        rounds = pair_rounds(s, &figures[p], &figures[best], pairs);
+        tests[others] =
+            (significance){.rounds = true, .a_count = rounds, .b_count = rounds, .p = 1, .deviation = NAN};
+        if (rounds > 1) TRY(significance_of_rounds(pairs, rates, rounds, &tests[others]));
+        others++;
+    }
+    significance found = significance_of_choice(tests, others);
+    interval of;
+    json_object_set_new(row, "verdict", json_string(verdicts[found.verdict]));
+    json_object_set_new(row, "rounds", json_integer(found.a_count));
+    json_object_set_new(row, "tests", json_integer(others));
+    json_object_set_new(row, "least_rounds", json_integer(found.least));
+    if (found.a_count < 2) return STATUS_OK;
+    json_object_set_new(row, "p", json_real(found.p));
+    json_object_set_new(row, "detectable", json_real(found.detectable));
+    json_object_set_new(row, "rounds_for_5_percent", json_integer(found.runs_for_5));
+    rounds = pair_rounds(s, &figures[next], &figures[best], pairs);
+    if (rounds < 2) return STATUS_OK;
+    TRY(bootstrap_ratio(pairs, rounds, rates, rounds, true, INTERVAL_SEED, &of));
+    json_object_set_new(row, "factor_low", json_real(of.low));
+    json_object_set_new(row, "factor_high", json_real(of.high));
+    return STATUS_OK;
+}
+
 /* The point with the highest throughput, how many times that of the next it is, and whether the rounds show
  * it. */
 static status add_best(const sweep *s, const point_figures *figures, const json_t *points, json_t *table)
@@ -113,35 +163,13 @@ static status add_best(const sweep *s, const point_figures *figures, const json_
         json_object_set_new(row, "verdict", json_string("virtual"));
         return STATUS_OK;
     }
+    significance *tests = malloc(json_array_size(points) * sizeof *tests);
     double *pairs = malloc((size_t)s->rounds * 2 * sizeof *pairs);
-    if (!pairs) return fail(STATUS_SYSTEM, "no memory for the table of the sweep");
-    int rounds = 0;
-    for (int i = 0; i < s->rounds; i++) {
-        double a = figures[next].samples[i], b = figures[best].samples[i];
-        if (isnan(a) || isnan(b)) continue;
-        pairs[rounds] = a;
-        pairs[s->rounds + rounds++] = b;
-    }
-    significance found = {0};
-    interval of = {NAN, NAN};
-    status rc = rounds > 1 ? significance_of_rounds(pairs, pairs + s->rounds, rounds, &found) : STATUS_OK;
-    if (rc == STATUS_OK && rounds > 1)
-        rc = bootstrap_ratio(pairs, rounds, pairs + s->rounds, rounds, true, INTERVAL_SEED, &of);
+    status rc = tests && pairs ? test_best(s, figures, points, best, next, tests, pairs, row)
+                               : fail(STATUS_SYSTEM, "no memory for the table of the sweep");
     free(pairs);
-    TRY(rc);
-    static const char *const verdicts[] = {[SIGNIFICANCE_TOO_FEW] = "too few rounds",
-                                           [SIGNIFICANCE_NOT_SHOWN] = "not shown",
-                                           [SIGNIFICANCE_LESS] = "not shown",
-                                           [SIGNIFICANCE_GREATER] = "shown"};
-    json_object_set_new(row, "verdict", json_string(verdicts[found.verdict]));
-    json_object_set_new(row, "rounds", json_integer(rounds));
-    if (rounds < 2) return STATUS_OK;
-    json_object_set_new(row, "factor_low", json_real(of.low));
-    json_object_set_new(row, "factor_high", json_real(of.high));
-    json_object_set_new(row, "p", json_real(found.p));
-    json_object_set_new(row, "detectable", json_real(found.detectable));
-    json_object_set_new(row, "rounds_for_5_percent", json_integer(found.runs_for_5));
-    return STATUS_OK;
+    free(tests);
+    return rc;
 }
 
 static json_t *axes_of(const sweep *s)
@@ -277,21 +305,25 @@ static void append_best(const json_t *table, text_buffer *out)
         text_append(out, "In virtual time there is no spread: the figures are as good as the profile.\n");
         return;
     }
+    int64_t rounds = json_integer_value(json_object_get(best, "rounds")),
+            tests = json_integer_value(json_object_get(best, "tests")),
+            least = json_integer_value(json_object_get(best, "least_rounds"));
     if (json_object_get(best, "factor_low"))
-        text_append(out, "95 %% interval %.3f to %.3f, p = %.2g\n",
-                    json_number_value(json_object_get(best, "factor_low")),
-                    json_number_value(json_object_get(best, "factor_high")),
-                    json_number_value(json_object_get(best, "p")));
+        text_append(out, "95 %% interval %.3f to %.3f, p = %.2g", report_number_at(best, "factor_low"),
+                    report_number_at(best, "factor_high"), report_number_at(best, "p"));
+    if (json_object_get(best, "factor_low"))
+        text_append(out, tests > 1 ? ", corrected for a choice among %lld points\n" : "\n",
+                    (long long)tests + 1);
     if (strcmp(verdict, "shown") == 0) return;
-    text_append(out, "The difference between the two is not shown by %lld round%s",
-                (long long)json_integer_value(json_object_get(best, "rounds")),
-                json_integer_value(json_object_get(best, "rounds")) == 1 ? "" : "s");
+    text_append(out, "That it is the best is not shown by %lld round%s", (long long)rounds,
+                rounds == 1 ? "" : "s");
     if (json_object_get(best, "detectable") && strcmp(verdict, "too few rounds") != 0)
         text_append(out, ":\n%.1f %% would be; 5 %% would take %lld rounds (--repeat)",
-                    100 * json_number_value(json_object_get(best, "detectable")),
+                    100 * report_number_at(best, "detectable"),
                     (long long)json_integer_value(json_object_get(best, "rounds_for_5_percent")));
     else
-        text_append(out, ": at least %d are needed (--repeat)", SIGNIFICANCE_LEAST_ROUNDS);
+        text_append(out, ": at least %lld are needed (--repeat)",
+                    (long long)(least ? least : SIGNIFICANCE_LEAST_ROUNDS));
     text_append(out, "\n");
 }
 

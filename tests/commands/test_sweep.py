@@ -110,7 +110,9 @@ def the_table_is_that_of_the_runs():
         best = max(table["points"], key=lambda p: p["samples_per_s"]["median"])
         expect_equal(table["points"][table["best"]["row"]], best, "best point")
         expect_equal(table["best"]["verdict"], "too few rounds", "three rounds give no verdict")
-        expect("not shown by 3 rounds" in result.out, "the text says so", result)
+        expect_equal((table["best"]["tests"], table["best"]["least_rounds"]), (3, 10), "the best of four points takes more rounds than one of two")
+        expect(table["best"]["p"] >= 3 * 2 / 2 ** 3, "p is corrected for three other points", table["best"])
+        expect("not shown by 3 rounds: at least 10 are needed" in result.out and "for a choice among 4 points" in result.out, "the text says so", result)
 
 
 @test

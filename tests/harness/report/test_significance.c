@@ -146,6 +146,64 @@ static void holm_multiplies_by_what_is_left_and_never_decreases(void **context)
     assert_int_equal(holm_adjust(p, 0), STATUS_OK);
 }
 
+static void a_choice_is_as_sure_as_its_least_sure_test_times_their_number(void **context)
+{
+    (void)context;
+    double one[10], clear[10], close[10], above[10];
+    significance tests[3];
+    for (int i = 0; i < 10; i++) {
+        one[i] = 1;
+        clear[i] = 2 + i * 0.1;
+        close[i] =
+            i == 0 ? 0.99 : 1.1 + i * 0.1; /* one round of the ten, the smallest, disagrees: p = 4 / 1024 */
+        above[i] = 0.5;
+    }
+    assert_int_equal(significance_of_rounds(one, clear, 10, &tests[0]), STATUS_OK);
+    assert_int_equal(significance_of_rounds(one, close, 10, &tests[1]), STATUS_OK);
+    significance both = significance_of_choice(tests, 2);
+    expect_near(both.p, 2 * 4.0 / 1024, 1e-15);
+    assert_int_equal(both.verdict, SIGNIFICANCE_GREATER);
+    assert_int_equal(significance_of_rounds(one, clear, 10, &tests[2]), STATUS_OK);
+    significance three = significance_of_choice(tests, 3);
+    expect_near(three.p, 3 * 4.0 / 1024, 1e-15);
+    assert_int_equal(three.verdict, SIGNIFICANCE_NOT_SHOWN); /* though each alone is shown */
+    assert_int_equal(significance_of_rounds(one, clear, 8, &tests[1]), STATUS_OK);
+    three = significance_of_choice(tests, 3);
+    assert_int_equal(three.verdict, SIGNIFICANCE_TOO_FEW);
+    assert_int_equal(three.least, 10);
+    assert_int_equal(significance_of_rounds(one, above, 10, &tests[1]), STATUS_OK);
+    three = significance_of_choice(tests, 3);
+    expect_near(three.p, 1, 0);
+    assert_int_equal(three.verdict, SIGNIFICANCE_NOT_SHOWN);
+}
+
+/* One always leads, here among a steady point and five noisy ones. */
+static void of_equal_points_the_best_is_rarely_shown(void **context)
+{
+    (void)context;
+    enum { POINTS = 6, ROUNDS = 12, DRAWS = 4000 };
+    uint64_t start = random_start(9, random_fnv1a64("test.choice")), at = 0;
+    int shown = 0;
+    for (int k = 0; k < DRAWS; k++) {
+        double rates[POINTS][ROUNDS], copy[ROUNDS], most = 0;
+        int best = 0, others = 0;
+        for (int p = 0; p < POINTS; p++) {
+            for (int i = 0; i < ROUNDS; i++)
+                rates[p][i] = exp((p ? 0.05 : 0.0005) * random_normal(start, at++));
+            memcpy(copy, rates[p], sizeof copy);
+            double median = median_of(copy, ROUNDS);
+            if (median > most) most = median, best = p;
+        }
+        significance tests[POINTS - 1];
+        for (int p = 0; p < POINTS; p++)
+            if (p != best)
+                assert_int_equal(significance_of_rounds(rates[p], rates[best], ROUNDS, &tests[others++]),
+                                 STATUS_OK);
+        shown += significance_of_choice(tests, others).verdict == SIGNIFICANCE_GREATER;
+    }
+    if (shown > 0.01 * DRAWS) fail_msg("expected at most 40 of 4000 choices to be shown, got %d", shown);
+}
+
 static void several_tests_take_more_rounds_and_a_smaller_p(void **context)
 {
     (void)context;
@@ -369,6 +427,8 @@ int main(void)
         cmocka_unit_test(five_runs_above_five_others_are_one_choice_of_252_on_each_side),
         cmocka_unit_test(equal_values_share_their_mean_rank),
         cmocka_unit_test(holm_multiplies_by_what_is_left_and_never_decreases),
+        cmocka_unit_test(a_choice_is_as_sure_as_its_least_sure_test_times_their_number),
+        cmocka_unit_test(of_equal_points_the_best_is_rarely_shown),
         cmocka_unit_test(several_tests_take_more_rounds_and_a_smaller_p),
         cmocka_unit_test(interval_of_sums_holds_their_ratio_and_has_no_width_where_all_rounds_agree),
         cmocka_unit_test(interval_of_six_turns_covers_the_ratio_in_19_of_20_samples),
