@@ -11,13 +11,6 @@
 
 #define WRITTEN_EVERY_NS (10 * NS_PER_S) /* where stderr is no terminal */
 
-/* What is seen of a job. */
-typedef struct job_view {
-    const char *name;
-    int64_t steps, total; /* of its slowest rank */
-    double left_s, loss, samples_per_s;
-} job_view;
-
 run_progress run_progress_begin(const run_config *config, const run_plan *plan, const int *numbers)
 {
     run_progress p = {.config = config, .plan = plan, .numbers = numbers, .is_terminal = isatty(STDERR_FILENO)};
@@ -139,11 +132,14 @@ void run_progress_show_virtual(run_progress *p, const char *name, int64_t steps,
     int64_t now = clock_now_ns();
     job_view v = {.name = name, .steps = steps, .total = total, .left_s = NAN, .loss = NAN, .samples_per_s = samples_per_s};
     if (steps == 0) p->began_ns = now;
-    else v.left_s = 1e-9 * (double)(now - p->began_ns) / (double)steps * (double)(total - steps);
+    else if (steps < total)
+        v.left_s = 1e-9 * (double)(now - p->began_ns) / (double)steps * (double)(total - steps);
+    if (steps == 0 && p->begun_count < JOB_COUNT) p->begun_count++;
+    p->begun[p->begun_count - 1] = v;
     if (p->written_ns == 0) p->written_ns = now; /* the first job begins */
     if (p->is_terminal && (steps == 0 || now - p->seen_ns >= DRAWN_EVERY_NS)) {
         p->seen_ns = now;
-        draw(p, &v, 1);
+        draw(p, p->begun, p->begun_count);
     } else if (!p->is_terminal && now - p->written_ns >= WRITTEN_EVERY_NS) {
         char line[256];
         p->written_ns = now;

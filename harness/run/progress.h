@@ -5,6 +5,13 @@
 #include "harness/launch/launch.h"
 #include "harness/run/plan.h"
 
+/* What is seen of a job. */
+typedef struct job_view {
+    const char *name;
+    int64_t steps, total; /* of its slowest rank */
+    double left_s, loss, samples_per_s;
+} job_view;
+
 typedef struct run_progress {
     const run_config *config;
     const run_plan *plan;
@@ -12,7 +19,9 @@ typedef struct run_progress {
     bool is_terminal;
     int lines;                    /* on the terminal */
     int64_t seen_ns, written_ns;  /* times of the last look and of the last line, since the launch; in virtual time of the clock */
-    int64_t began_ns;             /* in virtual time: the job */
+    int64_t began_ns;             /* in virtual time: the last job */
+    job_view begun[JOB_COUNT];    /* in virtual time, where jobs run one after the other */
+    int begun_count;
     int64_t active_ns[JOB_COUNT]; /* in which the job trained after its first step that was seen */
     int64_t first[JOB_COUNT];     /* that step */
 } run_progress;

@@ -104,6 +104,9 @@ def a_run_in_virtual_time_shows_a_line_with_a_bar():
     for job in ("none", "ps", "ring"):
         found = re.findall(r"\x1b\[K(%s +\[#*-*\] \d+/\d+.*)\n" % job, shown)
         expect(found and all(len(line) < 80 for line in found), f"no line of {job}", shown[:2000])
+    lines = re.findall(r"\r\x1b\[K(none|ps|ring) +\[(#*)(-*)\]", shown)[-3:]
+    expect_equal([name for name, _, _ in lines], ["none", "ps", "ring"], "a line of each job, the ones that have ended, too")
+    expect(not lines[0][2] and not lines[1][2], "full bars of the jobs that have ended", shown[-500:])
     expect(shown.rindex("\x1b[J") > shown.rindex("[-"), "lines that are removed at the end", shown[-500:])
     quiet = on_terminal(["run", "--model", "resnet50", "--device", "sim:dgx1-v100", "--gpus", "8", "--quiet"], 60, {"NO_COLOR": "1"})
     expect("[--" not in quiet, "a bar with --quiet", quiet[:500])
