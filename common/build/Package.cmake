@@ -49,7 +49,7 @@ set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_PRIORITY optional)
-set(CPACK_DEBIAN_PACKAGE_DESCRIPTION "data-parallel training by parameter server or ring all-reduce
- Trains the same model with a parameter server and with a ring all-reduce, on
- processors, GPUs or in virtual time, and reports where time and memory go.")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "data-parallel training by parameter server or ring all-reduce")
+set(CPACK_DEBIAN_PACKAGE_DESCRIPTION "Trains the same model with a parameter server and with a ring all-reduce, on
+processors, GPUs or in virtual time, and reports where time and memory go.")
 include(CPack)
