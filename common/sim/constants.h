@@ -16,6 +16,8 @@
     X(MEMORY_BANDWIDTH, "memory_bandwidth", "GB/s", 1, 0.1, 1e5, true, "memory of a GPU")                   \
     X(CONVOLUTION_FORWARD, "efficiency_convolution_forward", "1", 2, 0.001, 2, true, "of peak, of memory")  \
     X(CONVOLUTION_BACKWARD, "efficiency_convolution_backward", "1", 2, 0.001, 2, true, "of peak, of memory")\
+    X(CONVOLUTION_3X3_FORWARD, "efficiency_convolution_3x3_forward", "1", 2, 0.001, 10, false, "stride 1; else as others") \
+    X(CONVOLUTION_3X3_BACKWARD, "efficiency_convolution_3x3_backward", "1", 2, 0.001, 10, false, "stride 1; else as others") \
     X(GEMM_FORWARD, "efficiency_gemm_forward", "1", 2, 0.001, 2, true, "of peak, of memory")                \
     X(GEMM_BACKWARD, "efficiency_gemm_backward", "1", 2, 0.001, 2, true, "of peak, of memory")              \
     X(ATTENTION, "efficiency_attention", "1", 2, 0.001, 2, true, "of peak, of memory")                      \

@@ -3,7 +3,13 @@
 #include <math.h>
 #include <stdbool.h>
 
-sim_constant sim_efficiency_of(op_kind kind)
+static bool is_3x3(const op_desc *op)
+{
+    const conv2d_attributes *a = &op->u.conv2d;
+    return op_class_of(op->kind) == OP_CLASS_CONVOLUTION && a->r == 3 && a->s == 3 && a->stride == 1;
+}
+
+sim_constant sim_efficiency_of(const op_desc *op)
 {
     static const sim_constant by_class[OP_CLASS_COUNT] = {[OP_CLASS_CONVOLUTION] = SIM_CONVOLUTION_BACKWARD,
                                                           [OP_CLASS_GEMM] = SIM_GEMM_BACKWARD,
@@ -14,9 +20,19 @@ sim_constant sim_efficiency_of(op_kind kind)
                                                           [OP_CLASS_EMBEDDING] = SIM_EMBEDDING,
                                                           [OP_CLASS_LOSS] = SIM_LOSS,
                                                           [OP_CLASS_OPTIMIZER] = SIM_OPTIMIZER};
-    if (kind == OP_conv2d_forward) return SIM_CONVOLUTION_FORWARD;
-    if (kind == OP_linear_forward) return SIM_GEMM_FORWARD;
-    return by_class[op_class_of(kind)];
+    if (is_3x3(op))
+        return op->kind == OP_conv2d_forward ? SIM_CONVOLUTION_3X3_FORWARD : SIM_CONVOLUTION_3X3_BACKWARD;
+    if (op->kind == OP_conv2d_forward) return SIM_CONVOLUTION_FORWARD;
+    if (op->kind == OP_linear_forward) return SIM_GEMM_FORWARD;
+    return by_class[op_class_of(op->kind)];
+}
+
+static sim_constant efficiency_in(const sim_profile *p, const op_desc *op)
+{
+    sim_constant own = sim_efficiency_of(op);
+    if (sim_profile_has(p, own)) return own;
+    return own == SIM_CONVOLUTION_3X3_FORWARD ? SIM_CONVOLUTION_FORWARD
+                                              : SIM_CONVOLUTION_BACKWARD; /* others are needed */
 }
 
 /* Matrix products run on what is fastest, everything else in float32. */
@@ -37,7 +53,7 @@ static roofline roofline_of(const sim_profile *p, sim_precision precision, const
     double moved = cost.bytes_read + cost.bytes_written;
     if (op->kind == OP_divide && sim_profile_has(p, SIM_HOST_PACK))
         return (roofline){.traffic = moved / (sim_profile_get(p, SIM_HOST_PACK) * SIM_GB_PER_S)};
-    sim_constant efficiency = sim_efficiency_of(op->kind);
+    sim_constant efficiency = efficiency_in(p, op);
     static const sim_constant peaks[] = {SIM_PEAK_FP32, SIM_PEAK_TF32, SIM_PEAK_HALF};
     sim_constant peak = peaks[is_product(op->kind) ? precision : SIM_FP32];
     double flops = sim_profile_get(p, peak) * sim_profile_at(p, efficiency, 0); /* per picosecond: TFLOP/s */

@@ -5,8 +5,11 @@
 #include "common/ops/op.h"
 #include "common/sim/simulation.h"
 
-/* The two values of this constant are the efficiencies of an operation: of the peak, of the memory. */
-sim_constant sim_efficiency_of(op_kind kind);
+/* The two values of this constant are the efficiencies of an operation: of the peak, of the memory.
+ * Convolutions of 3 x 3 with stride 1 have their own where a profile says so, since Winograd's algorithm
+ * (Lavin and Gray, CVPR 2016) takes a fraction of the products that their cost counts; other profiles price
+ * them as all convolutions. */
+sim_constant sim_efficiency_of(const op_desc *op);
 
 /* Roofline (Williams, Waterman, Patterson, CACM 52:4, 2009): the longer of arithmetic and memory traffic,
  * each at the efficiency of its class. Without launch cost, kappa and jitter. */

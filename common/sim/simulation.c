@@ -71,6 +71,7 @@ static status replace(sim_profile *p, const char *what, sim_override o)
     sim_constant c = o.constant;
     const sim_constant_info *info = &sim_constant_table[c];
     double *values = p->values[c];
+    if (o.multiplies && !sim_profile_has(p, c)) return STATUS_OK;
     for (int i = 0; i < info->count; i++) {
         double value = o.multiplies ? values[i] * o.value : o.value;
         if (value < info->least || value > info->most)

@@ -56,7 +56,7 @@ static void show(const calibration *c, const char *path, text_buffer *out)
     text_append(out, "copies between ranks     %10.2f GB/s\n", c->copy_gbs);
     for (int k = 0; k < SIM_EFFICIENCIES; k++)
         if (c->efficiency[k] > 0)
-            text_append(out, "%-32s %5.3f of the roofline\n",
+            text_append(out, "%-36s %5.3f of the roofline\n",
                         sim_constant_table[SIM_CONVOLUTION_FORWARD + k].name, c->efficiency[k]);
     text_append(out, "written to %s\n", path);
 }

@@ -25,7 +25,7 @@ typedef struct calibration {
     int threads, cores;                        /* of a rank, that compute; of the machine */
     int processors;                            /* that a rank is bound to; 0: it is not */
     cpu_set_t *sets;                           /* [2] while it is measured; NULL: not bound */
-    double peak_tflops;                        /* of the fastest operation */
+    double peak_tflops;                        /* of the fastest operation but for convolutions of 3 x 3 */
     double memory_gbs;                         /* of the operation that moves most bytes, caches included */
     double efficiency[SIM_EFFICIENCIES];       /* SIM_CONVOLUTION_FORWARD ..; 0: not seen */
     double launch_us;                          /* of the shortest operation */

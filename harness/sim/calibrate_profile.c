@@ -121,7 +121,8 @@ status calibration_write(const calibration *c, const char *path)
     snprintf(summary, sizeof summary, "the machine that harness calibrate ran on, %d thread%s a rank%s",
              c->threads, c->threads == 1 ? "" : "s", c->processors ? ", bound to cores" : "");
     begin(&p, path, summary, "cpu");
-    number(&p, SIM_PEAK_FP32, c->peak_tflops, "the fastest operation of a ResNet-18 and a small BERT");
+    number(&p, SIM_PEAK_FP32, c->peak_tflops,
+           "the fastest operation of a ResNet-18 and a small BERT, 3 x 3 convolutions apart");
     number(&p, SIM_MEMORY_BANDWIDTH, c->memory_gbs,
            "the operation that moves most bytes a second, caches included");
     for (int k = 0; k < SIM_EFFICIENCIES; k++)

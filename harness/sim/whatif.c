@@ -171,7 +171,7 @@ static status has_estimates(const char *profile, bool *out)
     TRY(sim_profile_load(profile, &p));
     *out = false;
     for (int c = SIM_CONVOLUTION_FORWARD; c <= SIM_OPTIMIZER; c++)
-        *out = *out || strcmp(p->provenance[c].tag, "assumed") == 0;
+        *out = *out || (sim_profile_has(p, (sim_constant)c) && strcmp(p->provenance[c].tag, "assumed") == 0);
     sim_profile_free(&p);
     return STATUS_OK;
 }

@@ -238,17 +238,57 @@ static void copies_between_ranks_and_into_buckets_have_rates_of_their_own(void *
     sim_profile_free(&p);
 }
 
+static void convolutions_of_3x3_have_an_efficiency_of_their_own_where_a_profile_says_so(void **context)
+{
+    (void)context;
+    sim_profile *p = load("cpu");
+    op_desc three = {.kind = OP_conv2d_forward,
+                     .type = DTYPE_F32,
+                     .u.conv2d = {.n = 8,
+                                  .h = 64,
+                                  .w = 64,
+                                  .c = 64,
+                                  .k = 64,
+                                  .r = 3,
+                                  .s = 3,
+                                  .stride = 1,
+                                  .pad_h = 1,
+                                  .pad_w = 1,
+                                  .p = 64,
+                                  .q = 64}};
+    op_desc strided = three, wide = three, backward = three;
+    strided.u.conv2d.stride = 2;
+    strided.u.conv2d.p = strided.u.conv2d.q = 32;
+    wide.u.conv2d.s = 5;
+    backward.kind = OP_conv2d_backward_weights;
+    op_desc *all[] = {&three, &backward, &strided, &wide};
+    double before[4];
+    set(p, SIM_CONVOLUTION_FORWARD, 0.5, 0.5);
+    set(p, SIM_CONVOLUTION_BACKWARD, 0.5, 0.5);
+    for (int i = 0; i < 4; i++) before[i] = sim_price_op(p, SIM_FP32, all[i]);
+    tag(p, SIM_CONVOLUTION_3X3_FORWARD, 1);
+    set(p, SIM_CONVOLUTION_3X3_FORWARD, 1, 1);
+    tag(p, SIM_CONVOLUTION_3X3_BACKWARD, 2);
+    set(p, SIM_CONVOLUTION_3X3_BACKWARD, 2, 2);
+    static const double faster[] = {2, 4, 1, 1};
+    for (int i = 0; i < 4; i++)
+        assert_true(fabs(before[i] / sim_price_op(p, SIM_FP32, all[i]) - faster[i]) < 1e-9);
+    sim_profile_free(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_operation_takes_the_longer_of_arithmetic_and_traffic),
         cmocka_unit_test(products_alone_run_in_tf32),
-        cmocka_unit_test(hosts_have_prices_too), cmocka_unit_test(loaders_have_prices),
+        cmocka_unit_test(hosts_have_prices_too),
+        cmocka_unit_test(loaders_have_prices),
         cmocka_unit_test(operations_contend_by_class_where_the_profile_says_how),
         cmocka_unit_test(collectives_take_multiprocessors_and_memory_of_a_gpu),
         cmocka_unit_test(agents_take_from_compute_what_cores_are_missing),
         cmocka_unit_test(bound_ranks_keep_their_agents_and_their_neighbors),
         cmocka_unit_test(copies_between_ranks_and_into_buckets_have_rates_of_their_own),
+        cmocka_unit_test(convolutions_of_3x3_have_an_efficiency_of_their_own_where_a_profile_says_so),
         cmocka_unit_test(resnet50_takes_about_what_was_published),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
