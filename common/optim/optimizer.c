@@ -35,7 +35,7 @@ static const option optimizer_option_list[] = {
      .help = "step: factor of a decay", .level = OPTION_RARE},
     {"clip-norm", OPTION_DOUBLE, FIELD(clip_norm), .argument = "X", .initial = "0",
      .help = "scale gradients so that their norm is at most X (0: off)"},
-    {"on-nonfinite", OPTION_CHOICE, FIELD(on_nonfinite), .initial = "stop", .choices = nonfinite_names,
+    {"on-nonfinite", OPTION_CHOICE, FIELD(on_nonfinite), .level = OPTION_RARE, .initial = "stop", .choices = nonfinite_names,
      .help = "gradient or loss infinite or NaN: stop with exit code 79, skip the update on all ranks, or "
              "warn once"},
 };

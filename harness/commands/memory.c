@@ -220,11 +220,12 @@ static void help_memory(bool all, text_buffer *out)
     option_binding own = {.table = &memory_option_table};
     options_help(&own, 1, all, out);
     text_append(out,
-                "\nPolicies: dp, sync, ddp, zero1, zero2, zero3, fsdp; with several full machines also zero3\n"
-                "in groups of the GPUs of each. All other options are those of harness run, as --model, --gpus, --batch,\n"
-                "--sequence, --optimizer, --bf16. Without --device the ranks are virtual GPUs. The figures are the\n"
-                "ledger's: what libraries hold besides (a CUDA context takes 0.3 to 0.6 GiB) is not\n"
-                "counted. See harness run --help=all.\n");
+                "\nPolicies: dp, sync, ddp, zero1, zero2, zero3, fsdp; on several full machines\n"
+                "also zero3 in groups of the GPUs of each. All other options are those of\n"
+                "harness run, the model, the batch and --gpus among them. Without --device the\n"
+                "ranks are virtual GPUs. The figures are the ledger's: what libraries hold\n"
+                "besides (a CUDA context takes 0.3 to 0.6 GiB) is not counted.\n"
+                "See harness run --help=all.\n");
 }
 
 const command command_memory = {.name = "memory",

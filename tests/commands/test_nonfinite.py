@@ -35,7 +35,7 @@ def content(name):
 
 @cases(ENGINES)
 def stop_ends_with_79_and_names_step_and_rank(words):
-    result = harness("run", *RUNAWAY, *words)
+    result = harness("run", *RUNAWAY, *words, "--stall-timeout", "1min")
     expect_equal(result.code, 79, "exit code", result)
     expect_equal(len(result.lines()), 1, "lines on stderr", result)
     expect("the loss is not finite" in result.err, result)

@@ -60,7 +60,7 @@ TRIALS = {
     "divide": (OTHER_DIVISION, THREE), "stall-timeout": ("1ms", {"--slow": "0:1000"}), "link": (LINK[0], {"--nodes": "2"}), "slow": (f"0:{SLOWER_BY}", {**LENET, "--batch": "1"}),
     "save": ("@/saved.safetensors", {}), "save-every": ("1", {"--save": "@/saved.safetensors"}), "load": ("@/checkpoint.safetensors", {}),
     "bucket-cap-mb": ("0.0001", {}), "first-bucket-mb": ("0.0001", {"--policy": "ddp-2019"}), "message-size": ("20", {"--policy": "apex"}),
-    "order": ("registration", SMALL_BUCKETS), "launch": ("after-backward", {**RESNET, "--bucket-cap-mb": "1"}), "broadcast-buffers": ("no", {**RESNET, "--steps": "3"}), "bucket-view": ("", {}),
+    "order": ("registration", SMALL_BUCKETS), "launch": ("after-backward", {**RESNET, "--bucket-cap-mb": "1", "--steps": "6"}), "broadcast-buffers": ("no", {**RESNET, "--steps": "3"}), "bucket-view": ("", {}),
     "allreduce-fp32": ("", {}), "predivide": ("3", {**THREE, "--policy": "apex"}), "collective": ("nccl", {}), "algorithm": ("two-shot", THREE),
     "collective-table": ("@/table", THREE), "find-unused-parameters": ("", {"--warmup": "0"}), "static-graph": ("", {"--warmup": "0", "--find-unused-parameters": ""}),
     "comm-hook": ("powersgd", {}), "powersgd-rank": ("2", {"--comm-hook": "powersgd"}), "powersgd-start": ("1", {"--comm-hook": "powersgd"}),

@@ -607,7 +607,7 @@ def limits_of_whatif_are_those_of_runs_with_drawn_constants():
     scaling = [a / b for a, b in zip(one, four)]
     expect(abs(point["weak_scaling_efficiency_low"] - min(scaling)) < 1e-9, "the ratio is that of one draw", point)
     shown = harness("profiles", "dgx1-v100").out
-    expect("kappa: 1 (1 to 1.1)" in shown, "the range of a constant", shown)
+    expect("kappa: 1 (1 to 1.1; range: source)" in shown, "the range of a constant", shown)
 
 
 def lenet_job(engine, *words):
