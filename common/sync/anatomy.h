@@ -65,7 +65,7 @@ typedef struct anatomy_wait {
 
 typedef struct anatomy_figures {
     int64_t parts[STEP_PARTS]; /* ns; they add up to the step */
-    int64_t hidden_ns;         /* communication while the lane executed */
+    int64_t hidden_ns;         /* communication that is not exposed */
     int waited_for;            /* the rank waited for longest; ANATOMY_NOBODY: none */
     int64_t lost;              /* waits and spans without room for them: where there are any, the parts are not known */
 } anatomy_figures;

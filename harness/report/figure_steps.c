@@ -106,7 +106,7 @@ static void draw_parts(const json_t *table, svg *s)
 const report_figure figure_step_parts = {.name = "step-parts",
                                          .title = "Where the time of a step goes",
                                          .reading = "Every instant of a step counts once. Communication that "
-                                                    "runs while the rank computes is hidden and takes no "
+                                                    "computation does not wait for is hidden and takes no "
                                                     "length here.",
                                          .collect = collect_parts,
                                          .draw = draw_parts};

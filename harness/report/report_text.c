@@ -126,7 +126,7 @@ static const report_row job_rows[] = {
     {"accuracy on the test data", CELL_PERCENT, .path = "accuracy"}};
 static const report_row communication_rows[] = {
     {"total", CELL_TIME, .path = "phases.communication_s.mean_s"},
-    {"  hidden (overlapped with computation)", CELL_TIME, .path = "phases.hidden_communication_s.mean_s"},
+    {"  hidden (computation did not wait for it)", CELL_TIME, .path = "phases.hidden_communication_s.mean_s"},
     {"  exposed (computation waited)", CELL_TIME, .path = "phases.exposed_communication_s.mean_s"},
     {"waiting for other ranks", CELL_TIME, .path = "phases.waiting_s.mean_s"},
     {"  of it, for the rank waited for longest", CELL_TIME, .value = longest_wait, .optional = true},
