@@ -4,6 +4,43 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* ---- memory ----------------------------------------------------------------------------------- */
+
+/* Gives *array, a pointer to anything, room for `count`; false: it is as it was. */
+static bool resize(void *array, int32_t count, size_t size)
+{
+    void *old, *moved;
+    memcpy(&old, array, sizeof old);
+    moved = realloc(old, (size_t)count * size);
+    if (moved) memcpy(array, &moved, sizeof moved);
+    return moved;
+}
+
+static status grow_flows(sim_network *n)
+{
+    int32_t c = n->flow_capacity ? n->flow_capacity * 2 : 64;
+    if (!resize(&n->flows, c, sizeof *n->flows) || !resize(&n->fresh, c, sizeof *n->fresh) ||
+        !resize(&n->known, c, sizeof *n->known) || !resize(&n->by_id, c, sizeof *n->by_id) ||
+        !resize(&n->visited, c, sizeof *n->visited) || !resize(&n->free_ids, c, sizeof *n->free_ids))
+        return fail(STATUS_SYSTEM, "no memory for %d flows", c);
+    n->flow_capacity = c;
+    return STATUS_OK;
+}
+
+static status grow_hops(sim_network *n, int32_t needed)
+{
+    int32_t c = n->hop_capacity ? n->hop_capacity : 256;
+    while (c < needed) c *= 2;
+    int32_t room = 3 * c + 4; /* see make_room */
+    if (!resize(&n->hops, c, sizeof *n->hops) || !resize(&n->members, c, sizeof *n->members) ||
+        !resize(&n->flow_ids, room, sizeof *n->flow_ids) ||
+        !resize(&n->other_flow_ids, room, sizeof *n->other_flow_ids))
+        return fail(STATUS_SYSTEM, "no memory for flows over %d links", c);
+    n->hop_capacity = c;
+    n->id_room = room;
+    return STATUS_OK;
+}
+
 status sim_network_init(sim_network *n, sim_queue *queue, const double *capacities, int32_t count)
 {
     size_t slots = count > 0 ? (size_t)count : 1;
@@ -18,7 +55,8 @@ status sim_network_init(sim_network *n, sim_queue *queue, const double *capaciti
         rc = fail(STATUS_SYSTEM, "no memory for %d links", count);
         goto failed;
     }
-    for (int32_t i = 0; i < count; i++) n->resources[i].capacity = capacities[i];
+    for (int32_t i = 0; i < count; i++)
+        n->resources[i] = (sim_resource){.capacity = capacities[i], .place = -1};
     TRY_GOTO(rc, sim_event_init(queue, &n->solve, SIM_RANK_LAST, sim_network_solve, n), failed);
     return STATUS_OK;
 failed:
@@ -40,7 +78,9 @@ void sim_network_deinit(sim_network *n)
     free(n->hops);
     free(n->members);
     free(n->by_id);
-    free(n->visits);
+    free(n->flow_ids);
+    free(n->other_flow_ids);
+    free(n->visited);
     free(n->free_ids);
     *n = (sim_network){0};
 }
@@ -74,18 +114,53 @@ static bool takes_place(sim_flow *f)
     return true;
 }
 
+/* Moves the ids of all resources together. */
+static void pack_ids(sim_network *n)
+{
+    int32_t *packed = n->other_flow_ids, used = 0;
+    for (int32_t i = 0; i < n->resource_count; i++) {
+        sim_resource *r = &n->resources[i];
+        for (int32_t k = 0; k < r->flow_count; k++) packed[used + k] = n->flow_ids[r->first + k];
+        r->first = used;
+        r->room = r->flow_count;
+        used += r->flow_count;
+    }
+    n->other_flow_ids = n->flow_ids;
+    n->flow_ids = packed;
+    n->used_ids = used;
+}
+
+/* For one more id: moves those of the resource to twice the room. All resources have at most hop_capacity
+ * ids, and three times as much holds these and the doubled ones. */
+static void make_room(sim_network *n, sim_resource *r)
+{
+    int32_t room = 2 * r->flow_count + 4;
+    if (n->used_ids + room > n->id_room) pack_ids(n);
+    for (int32_t k = 0; k < r->flow_count; k++) n->flow_ids[n->used_ids + k] = n->flow_ids[r->first + k];
+    r->first = n->used_ids;
+    r->room = room;
+    n->used_ids += room;
+}
+
+static void add_id(sim_network *n, sim_resource *r, int32_t id)
+{
+    if (r->flow_count == r->room) make_room(n, r);
+    n->flow_ids[r->first + r->flow_count++] = id;
+}
+
+/* The others keep their order. */
+static void remove_id(sim_network *n, sim_resource *r, int32_t id)
+{
+    int32_t *ids = n->flow_ids + r->first, at = 0;
+    while (ids[at] != id) at++;
+    r->flow_count--;
+    memmove(ids + at, ids + at + 1, (size_t)(r->flow_count - at) * sizeof *ids);
+}
+
 static void enter(sim_flow *f)
 {
     sim_network *n = f->network;
-    for (int32_t i = 0; i < f->hop_count; i++) {
-        sim_hop *hop = &f->hops[i];
-        sim_resource *r = &n->resources[hop->resource];
-        hop->previous = NULL;
-        hop->next = r->flows;
-        if (r->flows) r->flows->previous = hop;
-        r->flows = hop;
-        r->flow_count++;
-    }
+    for (int32_t i = 0; i < f->hop_count; i++) add_id(n, &n->resources[f->hops[i].resource], f->id);
     if (takes_place(f)) {
         for (int32_t i = 0; i < f->hop_count; i++)
             n->resources[f->hops[i].resource].used += f->rate * f->hops[i].weight;
@@ -109,18 +184,13 @@ static void leave(sim_flow *f)
     n->left = f;
     n->left_dirty = n->dirty_count;
     for (int32_t i = 0; i < f->hop_count; i++) {
-        sim_hop *hop = &f->hops[i];
-        if (hop->next) hop->next->previous = hop->previous;
-        if (hop->previous)
-            hop->previous->next = hop->next;
-        else
-            n->resources[hop->resource].flows = hop->next;
-        n->resources[hop->resource].flow_count--;
-        n->resources[hop->resource].used -= f->rate * hop->weight;
+        sim_resource *r = &n->resources[f->hops[i].resource];
+        remove_id(n, r, f->id);
+        r->used -= f->rate * f->hops[i].weight;
     }
     for (int32_t i = 0; i < f->hop_count; i++) {
         const sim_resource *r = &n->resources[f->hops[i].resource];
-        if (r->flows && r->full) make_dirty(n, f->hops[i].resource);
+        if (r->flow_count && r->full) make_dirty(n, f->hops[i].resource);
     }
 }
 
@@ -177,37 +247,6 @@ static void on_event(void *context)
         arrive(f);
 }
 
-/* Gives *array, a pointer to anything, room for `count`; false: it is as it was. */
-static bool resize(void *array, int32_t count, size_t size)
-{
-    void *old, *moved;
-    memcpy(&old, array, sizeof old);
-    moved = realloc(old, (size_t)count * size);
-    if (moved) memcpy(array, &moved, sizeof moved);
-    return moved;
-}
-
-static status grow_flows(sim_network *n)
-{
-    int32_t c = n->flow_capacity ? n->flow_capacity * 2 : 64;
-    if (!resize(&n->flows, c, sizeof *n->flows) || !resize(&n->fresh, c, sizeof *n->fresh) ||
-        !resize(&n->known, c, sizeof *n->known) || !resize(&n->by_id, c, sizeof *n->by_id) ||
-        !resize(&n->visits, c, sizeof *n->visits) || !resize(&n->free_ids, c, sizeof *n->free_ids))
-        return fail(STATUS_SYSTEM, "no memory for %d flows", c);
-    n->flow_capacity = c;
-    return STATUS_OK;
-}
-
-static status grow_hops(sim_network *n, int32_t needed)
-{
-    int32_t c = n->hop_capacity ? n->hop_capacity : 256;
-    while (c < needed) c *= 2;
-    if (!resize(&n->hops, c, sizeof *n->hops) || !resize(&n->members, c, sizeof *n->members))
-        return fail(STATUS_SYSTEM, "no memory for flows over %d links", c);
-    n->hop_capacity = c;
-    return STATUS_OK;
-}
-
 status sim_flow_init(sim_network *n, sim_flow *f, int rank, int32_t most_hops, void (*left)(void *context),
                      void (*arrived)(void *context), void *context)
 {
@@ -224,7 +263,7 @@ status sim_flow_init(sim_network *n, sim_flow *f, int rank, int32_t most_hops, v
     }
     f->id = n->free_count > 0 ? n->free_ids[--n->free_count] : n->ids++;
     n->by_id[f->id] = f;
-    n->visits[f->id] = 0;
+    n->visited[f->id] = false;
     n->registered++;
     n->registered_hops += most_hops;
     f->network = n;
@@ -262,7 +301,7 @@ void sim_flow_start(sim_flow *f, sim_time at, const sim_hop_use *route, int32_t 
     for (int32_t i = 0; i < f->hop_count; i++) {
         assert(route[i].resource >= 0 && route[i].resource < f->network->resource_count &&
                route[i].weight > 0);
-        f->hops[i] = (sim_hop){.resource = route[i].resource, .id = f->id, .weight = route[i].weight};
+        f->hops[i] = route[i];
     }
     if (at > q->now)
         sim_event_schedule(q, &f->event, at);

@@ -18,23 +18,14 @@ typedef struct sim_hop_use {
     double weight;
 } sim_hop_use;
 
-/* A flow on a resource. */
-typedef struct sim_hop {
-    double weight;
-    int32_t resource, id; /* id: of the flow */
-    struct sim_hop *next, *previous; /* on the same resource */
-} sim_hop;
-
 typedef struct sim_resource {
     double capacity; /* bytes a picosecond */
-    sim_hop *flows;
-    int32_t flow_count;
-    bool dirty;  /* flows have left that it had held back */
-    bool full;   /* it holds flows back: none of its flows is faster than they */
-    double used; /* by its flows, bytes per picosecond */
-    double fastest; /* none of its flows has a higher rate, but for those that are being solved */
-    uint64_t visit; /* the last solution that reached it */
-    int32_t place;  /* there: in n->links */
+    double used;     /* by its flows, bytes per picosecond */
+    double fastest;  /* none of its flows has a higher rate, but for those that are being solved */
+    int32_t first, flow_count, room; /* ids of its flows in n->flow_ids, in the order in which they came */
+    int32_t place;                   /* in n->links while a solution has reached it, else -1 */
+    bool dirty;                      /* flows have left that it had held back */
+    bool full;                       /* it holds flows back: none of its flows is faster than they */
 } sim_resource;
 
 /* The part that is being solved: copies of what its inner loops need, side by side and found by number. A list of
@@ -60,6 +51,7 @@ typedef struct sim_part_link {
 /* Of a link while rates rise: what is left to the flows whose rates are not known yet, their weight and number. */
 typedef struct sim_filling {
     double left, weight;
+    double share;                  /* of each of them; negative: to be computed */
     int32_t unfixed, first_member; /* in n->members: the flows inside, the one visited last first */
 } sim_filling;
 
@@ -79,7 +71,6 @@ typedef struct sim_network {
     int32_t dirty_count;
     struct sim_flow **fresh; /* [flow_capacity] that have no rate yet */
     int32_t fresh_count;
-    uint64_t visit; /* solutions */
     sim_part_link *links;  /* [resource_count] */
     sim_filling *filling;  /* [resource_count] */
     int32_t *part;         /* [resource_count] of the links those that are not full yet */
@@ -89,8 +80,11 @@ typedef struct sim_network {
     int32_t *members;      /* [hop_capacity] link by link, in n->flows */
     int32_t flow_capacity, registered;
     int32_t hop_capacity, registered_hops;
+    int32_t *flow_ids,
+        *other_flow_ids; /* [id_room] flows of the resources; the spare array that pack_ids fills */
+    int32_t id_room, used_ids;
     struct sim_flow **by_id; /* [flow_capacity] */
-    uint64_t *visits;  /* [flow_capacity] by id: the last solution that reached the flow */
+    bool *visited;           /* [flow_capacity] by id: the solution has reached the flow */
     int32_t *free_ids; /* [flow_capacity] of flows that are no more */
     int32_t free_count, ids;
     int64_t solved; /* rates computed so far */
@@ -102,23 +96,23 @@ typedef struct sim_network {
 status sim_network_init(sim_network *n, sim_queue *queue, const double *capacities, int32_t count);
 void sim_network_deinit(sim_network *n);
 
-/* The caller's storage; one transfer at a time. */
+/* The caller's storage; one transfer at a time. What solutions read comes first. */
 typedef struct sim_flow {
+    sim_hop_use *hops; /* [hop_capacity] */
     int32_t hop_count, id;
     double limit;     /* of the rate; INFINITY: none */
     double rate;      /* bytes a picosecond */
-    sim_network *network;
+    double remaining; /* bytes at `since` */
+    sim_time since;
     sim_event event;
+    sim_network *network;
     void (*left)(void *context);    /* the last byte has left; may be NULL */
     void (*arrived)(void *context); /* the last byte has arrived */
     void *context;
     sim_time latency;
-    double remaining; /* bytes at `since` */
-    sim_time since;
     const char *what; /* "copy", for a meter; the owner's, not copied; may be NULL */
     double bytes;     /* of the whole transfer */
     sim_time begun;
-    sim_hop *hops; /* [hop_capacity] */
     int32_t hop_capacity;
     bool waiting, active, on_the_way; /* to begin; moving; all has left, not all has arrived */
 } sim_flow;

@@ -31,8 +31,7 @@ static sim_resource *resource_of(const sim_network *n, const sim_part_link *l)
 static int32_t visit_resource(sim_network *n, part *p, int32_t index)
 {
     sim_resource *r = &n->resources[index];
-    if (r->visit == n->visit) return r->place;
-    r->visit = n->visit;
+    if (r->place >= 0) return r->place;
     r->place = p->links++;
     n->links[r->place] = (sim_part_link){.resource = index, .free = r->capacity - r->used};
     return r->place;
@@ -40,12 +39,12 @@ static int32_t visit_resource(sim_network *n, part *p, int32_t index)
 
 static void visit_flow(sim_network *n, part *p, sim_flow *f)
 {
-    n->visits[f->id] = n->visit;
+    n->visited[f->id] = true;
     n->flows[p->flows++] = (sim_part_flow){
         .rate = f->rate, .limit = f->limit, .flow = f, .first_hop = p->hops, .hop_count = f->hop_count};
     p->limited += !isinf(f->limit);
     for (int32_t i = 0; i < f->hop_count; i++) {
-        const sim_hop *hop = &f->hops[i];
+        const sim_hop_use *hop = &f->hops[i];
         int32_t place = visit_resource(n, p, hop->resource);
         sim_part_link *l = &n->links[place];
         n->hops[p->hops++] = (sim_part_hop){hop->weight, place};
@@ -55,12 +54,15 @@ static void visit_flow(sim_network *n, part *p, sim_flow *f)
     }
 }
 
-/* Flows of a resource that have not been visited by way of another one; often all have. */
+/* Flows of a resource that have not been visited by way of another one, the latest first; often all have
+ * been. */
 static void visit_flows(sim_network *n, part *p, int32_t resource)
 {
-    int32_t place = visit_resource(n, p, resource), count = n->resources[resource].flow_count;
-    for (const sim_hop *hop = n->resources[resource].flows; hop && n->links[place].inside < count; hop = hop->next)
-        if (n->visits[hop->id] != n->visit) visit_flow(n, p, n->by_id[hop->id]);
+    const sim_resource *r = &n->resources[resource];
+    const int32_t *ids = n->flow_ids + r->first;
+    int32_t place = visit_resource(n, p, resource);
+    for (int32_t i = r->flow_count - 1; i >= 0 && n->links[place].inside < r->flow_count; i--)
+        if (!n->visited[ids[i]]) visit_flow(n, p, n->by_id[ids[i]]);
 }
 
 /* The flows that are new and those of the region's resources, n->dirty, and all resources that they use: those
@@ -68,7 +70,7 @@ static void visit_flows(sim_network *n, part *p, int32_t resource)
 static void gather(sim_network *n, part *p)
 {
     for (int32_t i = 0; i < n->fresh_count && p->seen == 0; i++)
-        if (n->visits[n->fresh[i]->id] != n->visit) visit_flow(n, p, n->fresh[i]);
+        if (!n->visited[n->fresh[i]->id]) visit_flow(n, p, n->fresh[i]);
     for (; p->seen < n->dirty_count; p->seen++) visit_flows(n, p, n->dirty[p->seen]);
 }
 
@@ -97,6 +99,7 @@ static void start_round(sim_network *n, part *p)
         sim_filling *f = &n->filling[i];
         f->left = l->inside == r->flow_count ? r->capacity : l->free; /* all: without rounding */
         f->weight = l->load;
+        f->share = -1;
         f->unfixed = l->inside;
         l->filled = l->changed = false;
         n->part[i] = i;
@@ -115,14 +118,16 @@ static void fix(sim_network *n, int32_t flow, double rate)
         sim_filling *l = &n->filling[hop->link];
         l->left -= rate * hop->weight;
         l->weight -= hop->weight;
+        l->share = -1;
         l->unfixed--;
     }
 }
 
 /* What a link gives to each of its flows that are not fixed. */
-static double share_of(const sim_filling *l)
+static double share_of(sim_filling *l)
 {
-    return l->left > 0 ? l->left / l->weight : 0;
+    if (l->share < 0) l->share = l->left > 0 ? l->left / l->weight : 0;
+    return l->share;
 }
 
 /* The rate at which the first links are full, as all rates that are not fixed rise together. Links whose flows all
@@ -132,7 +137,7 @@ static double find_level(sim_network *n, part *p)
     double level = INFINITY;
     int32_t kept = 0;
     for (int32_t i = 0; i < p->filling; i++) {
-        const sim_filling *l = &n->filling[n->part[i]];
+        sim_filling *l = &n->filling[n->part[i]];
         if (l->unfixed == 0) continue;
         n->part[kept++] = n->part[i];
         double share = share_of(l);
@@ -174,7 +179,7 @@ static int32_t fix_full(sim_network *n, part *p, double level)
     int32_t fixed = 0;
     for (int32_t i = 0; i < p->filling; i++) {
         int32_t link = n->part[i];
-        const sim_filling *l = &n->filling[link];
+        sim_filling *l = &n->filling[link];
         if (l->unfixed == 0 || share_of(l) > level * SAME_LEVEL) continue;
         n->links[link].filled = true;
         n->links[link].level = level;
@@ -208,8 +213,8 @@ static bool has_faster_outside(const sim_network *n, sim_resource *r, double ful
 {
     double level = full_at * SAME_LEVEL;
     if (r->fastest <= level) return false;
-    for (const sim_hop *hop = r->flows; hop; hop = hop->next)
-        if (n->visits[hop->id] != n->visit && n->by_id[hop->id]->rate > level) return true;
+    for (const int32_t *id = n->flow_ids + r->first, *end = id + r->flow_count; id < end; id++)
+        if (!n->visited[*id] && n->by_id[*id]->rate > level) return true;
     r->fastest = level;
     return false;
 }
@@ -252,12 +257,16 @@ static void apply(sim_network *n, const sim_part_flow *p)
 
 static void settle(sim_network *n, const part *p)
 {
-    for (int32_t i = 0; i < p->flows; i++) apply(n, &n->flows[i]);
+    for (int32_t i = 0; i < p->flows; i++) {
+        apply(n, &n->flows[i]);
+        n->visited[n->flows[i].flow->id] = false;
+    }
     for (int32_t i = 0; i < p->links; i++) {
         const sim_part_link *l = &n->links[i];
         sim_resource *r = resource_of(n, l);
         bool all = l->inside == r->flow_count;
         r->full = l->filled || (r->full && !all);
+        r->place = -1;
         if (all) r->used = r->capacity - n->filling[i].left; /* what rounding has added up goes */
     }
     for (int32_t i = 0; i < n->dirty_count; i++) n->resources[n->dirty[i]].dirty = false;
@@ -268,7 +277,6 @@ void sim_network_solve(void *context)
 {
     sim_network *n = context;
     part p = {0};
-    n->visit++;
     do {
         gather(n, &p);
         start_round(n, &p);

@@ -1,0 +1,25 @@
+"""What the largest virtual runs may cost: less than 20 s of one idle core. The test allows three times as much, of
+processor time, so that other programs on the machine do not matter."""
+import resource
+
+from program import harness
+from tap import cases, expect, expect_equal, main
+
+MODEL = ("--model", "resnet50", "--batch", "32", "--steps", "10", "--warmup", "0", "--quiet", "--json", "-")
+SHARDS = ("--mode", "ps", "--policy", "sync", "--gpus", "64", "--servers", "64")
+
+
+@cases([("64 workers with 64 shards on hosts of one GPU", "v100-pcie-10gbe", 64, SHARDS),
+        ("64 workers with 64 shards on hosts of eight GPUs", "dgx1-v100-4xib100", 64, SHARDS),
+        ("1,024 ranks of a ring", "dgx1-v100-4xib100", 1024, ("--mode", "ring", "--gpus", "1024"))])
+def ten_steps_of_resnet50_take_seconds_to_simulate(profile, ranks, words):
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    job = harness("run", "--device", "sim:" + profile, *words, *MODEL).json()["jobs"][0]
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    expect_equal(job["world_size"], ranks, "ranks")
+    expect(used < 60, f"simulating took {used:.1f} s of processor time")
+
+
+if __name__ == "__main__":
+    main()
