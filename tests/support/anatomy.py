@@ -22,7 +22,8 @@ def expect_anatomy(job):
         named = sum(in_ns(seconds) for seconds in rank["waited_for_s"].values())
         expect_equal(named, sum(in_ns(rank["waiting_s"])), f"{where}: waiting, by rank")
         expect(str(rank["rank"]) not in rank["waited_for_s"], f"{where}: waits for itself", rank["waited_for_s"])
-        expect(job["world_size"] == 1 or sum(rank["communication_s"]) > 0, f"{where}: no communication")
+    # One rank may have none: where the other is always late, its waits can be as long as the alignment of clocks lets them.
+    expect(job["world_size"] == 1 or sum(sum(rank["communication_s"]) for rank in job["ranks"]) > 0, "no communication")
 
 
 def executed(rank, steps):
