@@ -29,7 +29,7 @@ _psring() {
         COMPREPLY=($(compgen -W "$options" -- "$word"))
         return
     fi
-    case "$command ${COMP_WORDS[*]:0:COMP_CWORD} " in
+    case "$command ${COMP_WORDS[*]:0:$COMP_CWORD} " in
     "compare "*" -- "*) command=run ;; # compare --builds A B -- OPTIONS
     esac
     options=$(_psring_options "$program" "$command")
