@@ -27,7 +27,7 @@ static const option optimizer_option_list[] = {
     {"eps", OPTION_DOUBLE, FIELD(eps), .argument = "X", .help = "adam, adamw [1e-8]", .level = OPTION_RARE},
     {"lr-schedule", OPTION_CHOICE, FIELD(schedule), .initial = "constant", .choices = schedule_names,
      .help = "learning rate over the steps"},
-    {"lr-warmup", OPTION_INT, FIELD(warmup_steps), .argument = "STEPS", .initial = "0",
+    {"lr-warmup", OPTION_INT, FIELD(warmup_steps), .level = OPTION_RARE, .argument = "STEPS", .initial = "0",
      .help = "steps of linear warm-up before the schedule"},
     {"lr-steps", OPTION_INT, FIELD(schedule_steps), .argument = "STEPS", .initial = "0", .level = OPTION_RARE,
      .help = "step: steps between decays; cosine, linear: length (0: the run's)"},
@@ -35,7 +35,7 @@ static const option optimizer_option_list[] = {
      .help = "step: factor of a decay", .level = OPTION_RARE},
     {"clip-norm", OPTION_DOUBLE, FIELD(clip_norm), .argument = "X", .initial = "0",
      .help = "scale gradients so that their norm is at most X (0: off)"},
-    {"on-nonfinite", OPTION_CHOICE, FIELD(on_nonfinite), .level = OPTION_RARE, .initial = "stop", .choices = nonfinite_names,
+    {"on-nonfinite", OPTION_CHOICE, FIELD(on_nonfinite), .initial = "stop", .choices = nonfinite_names,
      .help = "gradient or loss infinite or NaN: stop with exit code 79, skip the update on all ranks, or "
              "warn once"},
 };
