@@ -13,7 +13,7 @@ COMPILE = cmake --build $(BUILD) -j $(JOBS) --target
 
 help:
 	@echo "make demo         install what is missing, build the program, train ResNet-18 on Fashion-MNIST with both engines"
-	@echo "make check        install what is missing, build everything, run the tests of every change (under 20 minutes on 2 cores)"
+	@echo "make check        install what is missing, build everything, run the tests of every change (about 20 minutes on 2 cores)"
 	@echo "make check-all    run every test: those of make check, and the longer ones"
 	@echo "make test-FOLDER  build and run the tests of one folder: $(FOLDERS)"
 	@echo "make build        build $(HARNESS) and the modules that it opens (CUDA, MPI)"

@@ -93,7 +93,7 @@ static void show_gpu(const gpu_calibration *c, const char *path, text_buffer *ou
     text_append(out, "return from a wait       %10.2f us\n", c->synchronize_us);
     for (int k = 0; k < SIM_EFFICIENCIES; k++)
         if (c->efficiency[k][0] > 0)
-            text_append(out, "%-32s %5.3f of the peak, %5.3f of the memory\n",
+            text_append(out, "%-36s %5.3f of the peak, %5.3f of the memory\n",
                         sim_constant_table[SIM_CONVOLUTION_FORWARD + k].name, c->efficiency[k][0], c->efficiency[k][1]);
     if (c->peer_gbs > 0) {
         text_append(out, "copy from GPU to GPU      %10.2f GB/s\n", c->peer_gbs);
