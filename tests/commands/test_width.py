@@ -115,7 +115,8 @@ def a_run_in_virtual_time_shows_a_line_with_a_bar():
 @test
 def a_sweep_shows_a_bar():
     with tempfile.TemporaryDirectory() as folder:
-        shown = on_terminal(["sweep", "--vary", "gpus=2,4,6,8", "--mode", "ring,ps", "--model", "resnet18", "--steps", "4", "--device", "sim:dgx1-v100", "-o",
+        # A bar is drawn at most ten times per second: the runs take seconds on any machine.
+        shown = on_terminal(["sweep", "--vary", "gpus=2,4,6,8", "--mode", "ring,ps", "--model", "resnet18", "--steps", "2000", "--device", "sim:dgx1-v100", "-o",
                              os.path.join(folder, "s")], 60, {"NO_COLOR": "1"})
     bars = re.findall(r"\r\x1b\[K(sweep +\[#*-*\] \d+/8[^\r]*)", shown)
     expect(bars and any("left" in bar for bar in bars), "a bar and the time left", shown[:2000])
