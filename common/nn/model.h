@@ -39,6 +39,7 @@ typedef struct nn_param {
     nn_init init;
     int layer; /* that uses it first */
     int unit;  /* of the model's units; NN_NONE: of the root */
+    uint64_t stages; /* of a stage's model (stages.h): bit i: stage i uses it too; else 0 */
 } nn_param;
 
 /* A tensor of state that is not trained: BatchNorm's running statistics. */
@@ -103,6 +104,8 @@ typedef struct nn_model {
     int64_t classes;          /* columns of the output */
     int64_t rows_per_sample;  /* rows of the output per sample: 1, or the sequence */
     int64_t parameter_elements;
+    bool received; /* a stage (stages.h): its input is the output of the stage before, and gets a gradient */
+    bool sent;     /* a stage: its output is the input of the next one, and there is no loss */
     bool failed;
 } nn_model;
 

@@ -180,6 +180,9 @@ status nn_program_compile(const nn_model *model, const nn_program_config *config
     if (!p) return fail(STATUS_SYSTEM, "no memory to compile model %s", model->name);
     p->model = model;
     p->config = *config;
+    p->config.external_loss |= model->sent;
+    p->config.masked_loss &= !model->sent;
+    p->input_value = p->input_gradient_value = NN_NONE;
     build b = {.model = model, .program = p, .head_node = -1};
     status rc = compile(&b);
     free_tables(&b);

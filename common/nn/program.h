@@ -73,7 +73,8 @@ typedef struct nn_program_config {
      * gathered before it, targets are handed over without those that do not count, and op_scalars.rows
      * says how many there are. */
     bool masked_loss;
-    bool external_loss; /* the loss is computed elsewhere: the program's output and its gradient are exchanged */
+    bool external_loss; /* the loss is computed elsewhere: the program's output and its gradient are exchanged. Always of a
+                         * stage that is not the last (nn_model.sent) */
     int64_t world;      /* ranks of SyncBatchNorm's group */
 } nn_program_config;
 
@@ -91,6 +92,8 @@ typedef struct nn_program {
     int *births, *deaths;
     int output_value;   /* the model's output, until the loss is computed */
     int output_gradient_value; /* the loss's gradient with respect to it (may be the same) */
+    int input_value, input_gradient_value; /* of a stage that is not the first (nn_model.received): where its input is put
+                                            * before operation 0, and its gradient after the last one; else NN_NONE */
     int64_t activation_bytes;  /* of the planned memory, gaps included */
     bool masked;        /* the head does run on gathered rows: the model has one */
     int *ready_order;   /* parameters in the order in which their gradients become ready */

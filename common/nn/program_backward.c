@@ -8,9 +8,15 @@ static nn_operand gradient_value(build *b, nn_operand like)
     return build_value(b, b->program->values[like.index].shape, build_storage(b), LEDGER_ACTIVATIONS);
 }
 
+/* Samples get no gradient; the output of the stage before does. */
+static bool is_samples(const build *b, nn_ref r)
+{
+    return b->model->layers[r].kind == NN_INPUT && !b->model->received;
+}
+
 static bool reads_input(const build *b, const build_node *node)
 {
-    return b->model->layers[node->x].kind == NN_INPUT;
+    return is_samples(b, node->x);
 }
 
 static void contribute(build *b, nn_ref r, nn_operand gradient)
@@ -49,7 +55,7 @@ static nn_operand input_gradient(build *b, const build_node *node, bool *accumul
     nn_operand last = g->count > 0 ? g->parts[g->count - 1] : (nn_operand){0};
     bool in_head = b->head_node >= 0 && node >= &b->nodes[b->head_node];
     *accumulate = g->count > 0 && !in_head && last.offset_bytes == 0 && !same_value(last, node->at[DY]) &&
-                  last.index != b->program->output_gradient_value && !is_awaited(b, node->x, last);
+                  (last.index != b->program->output_gradient_value || b->model->sent) && !is_awaited(b, node->x, last);
     return *accumulate ? last : gradient_value(b, node->at[X]);
 }
 
@@ -165,12 +171,11 @@ static void backward_attention(build *b, build_node *node)
     contribute(b, node->v, node->at[DV]);
 }
 
-/* Samples get no gradient. */
 static void backward_concat(build *b, build_node *node)
 {
     const nn_ref *input = node->layer->input;
     for (int i = 0; i < NN_MAX_INPUTS && input[i] != NN_NONE; i++)
-        if (b->model->layers[input[i]].kind != NN_INPUT) node->at[DPART + i] = gradient_value(b, node->at[PART + i]);
+        if (!is_samples(b, input[i])) node->at[DPART + i] = gradient_value(b, node->at[PART + i]);
     build_emit(b, OP_concat_backward, node);
     for (int i = 0; i < NN_MAX_INPUTS && input[i] != NN_NONE; i++)
         if (node->at[DPART + i].space != NN_SPACE_NONE) contribute(b, input[i], node->at[DPART + i]);
@@ -200,6 +205,11 @@ status build_backward(build *b)
         backward_node(b, &b->nodes[i]);
         build_gradient *g = &b->gradients[b->nodes[i].x];
         if (i == b->head_node && g->count == 1) g->parts[0] = build_move_rows(b, OP_scatter_rows, g->parts[0]);
+    }
+    if (b->model->received && b->failure == STATUS_OK) {
+        nn_operand gradient;
+        take_gradient(b, &b->nodes[0], 0, 1, &gradient);
+        b->program->input_gradient_value = gradient.index;
     }
     return b->failure;
 }

@@ -42,6 +42,11 @@ static void find_lifetimes(nn_program *p)
             v->last = i;
         }
     }
+    if (p->input_value != NN_NONE) { /* the next one may come as soon as the last operation has ended */
+        p->values[p->input_value].first = 0;
+        p->values[p->input_value].last = p->op_count - 1;
+    }
+    if (p->input_gradient_value != NN_NONE) p->values[p->input_gradient_value].last = p->op_count - 1;
     /* Exchanged with other ranks between forward and backward. */
     if (!p->config.external_loss) return;
     nn_value *output = &p->values[p->output_value];
@@ -63,7 +68,9 @@ static void replace_value(nn_program *p, int from_op, int value, int by)
         for (int s = 0; s < OP_MAX_OPERANDS; s++)
             if (p->ops[i].operands[s].space == NN_SPACE_VALUE && p->ops[i].operands[s].index == value)
                 p->ops[i].operands[s].index = by;
-    if (p->output_gradient_value == value) p->output_gradient_value = by;
+    int *named[] = {&p->output_value, &p->output_gradient_value, &p->input_gradient_value};
+    for (size_t i = 0; i < sizeof named / sizeof named[0]; i++)
+        if (*named[i] == value) *named[i] = by;
     p->values[by].last = p->values[value].last;
     p->values[value].first = p->values[value].last = -1;
 }

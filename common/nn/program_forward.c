@@ -75,7 +75,7 @@ static void forward_node(build *b, build_node *node)
                                     [NN_EMBEDDING] = OP_embedding_forward, [NN_TAKE_FIRST] = OP_gather_rows};
     nn_layer_kind kind = node->layer->kind;
     bool slope = node->act != ACTIVATION_NONE && node->act != ACTIVATION_RELU;
-    ledger_class class = node->output == b->model->output ? LEDGER_OUTPUTS : LEDGER_ACTIVATIONS;
+    ledger_class class = node->output == b->model->output && !b->model->sent ? LEDGER_OUTPUTS : LEDGER_ACTIVATIONS;
     node->at[X] = b->out[node->x];
     if (node->residual != NN_NONE) node->at[RESIDUAL] = b->out[node->residual];
     for (int i = 0; kind == NN_CONCAT && i < NN_MAX_INPUTS && node->layer->input[i] != NN_NONE; i++)
@@ -94,6 +94,10 @@ static void forward_node(build *b, build_node *node)
 status build_forward(build *b)
 {
     b->out[0] = (nn_operand){NN_SPACE_INPUT, 0, 0};
+    if (b->model->received) {
+        b->out[0] = build_value(b, build_shape(b, b->model->layers[0].sample), build_storage(b), LEDGER_ACTIVATIONS);
+        b->program->input_value = b->out[0].index;
+    }
     for (int i = 0; i < b->node_count && b->failure == STATUS_OK; i++) {
         nn_operand *read = &b->out[b->nodes[i].x]; /* where the head begins, nobody else reads it */
         if (i == b->head_node) *read = build_move_rows(b, OP_gather_rows, *read);
@@ -112,7 +116,7 @@ status build_loss(build *b)
     nn_operand gradient = {0};
     shape s = shape_2d(p->config.batch * m->rows_per_sample, m->classes);
     if (training(b)) {
-        gradient = build_value(b, s, build_storage(b), LEDGER_OUTPUTS);
+        gradient = build_value(b, s, build_storage(b), m->sent ? LEDGER_ACTIVATIONS : LEDGER_OUTPUTS);
         p->output_gradient_value = gradient.index;
         b->gradients[output] = (build_gradient){.parts = {gradient}, .count = 1};
     }

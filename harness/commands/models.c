@@ -1,17 +1,31 @@
-/* harness models [NAME]: the models, or one model's layers. */
+/* harness models [NAME]: the models, or one model's layers or stages. */
 #include "harness/commands/commands.h"
 
 #include "common/nn/program.h"
+#include "common/nn/stages.h"
 #include "harness/run/output.h"
 #include "models/models.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+typedef struct models_options {
+    model_options model;
+    int64_t stages;
+} models_options;
+
+static const option option_list[] = {
+    {"stages", OPTION_INT, offsetof(models_options, stages), .argument = "P", .low = 1, .high = NN_MOST_STAGES,
+     .help = "with NAME: cut the model into P stages of about equal cost, and list them"},
+};
+static const option_table models_option_table = {"Models", option_list, sizeof option_list / sizeof option_list[0]};
+
 static size_t bind_models(void *options, option_binding *bindings)
 {
-    *bindings = (option_binding){.table = &model_option_table, .storage = options};
-    return 1;
+    bindings[0] = (option_binding){.table = &models_option_table, .storage = options};
+    bindings[1] = (option_binding){.table = &model_option_table, .storage = options}; /* its options come first */
+    return 2;
 }
 
 static status compile_one(const model_options *options, nn_model **model, nn_program **program)
@@ -112,17 +126,50 @@ static status print_layers(const model_options *options, text_buffer *out)
     return STATUS_OK;
 }
 
+static void print_cut(const nn_model *m, const nn_cut *cut, text_buffer *out)
+{
+    char bytes[32];
+    double flops = 0;
+    for (int i = 0; i < cut->count; i++) flops += cut->stages[i].flops;
+    text_append(out, "%5s %-34s %12s %8s %6s %10s\n", "stage", "begins at", "parameters", "GFLOP", "share", "sends");
+    for (int i = 0; i < cut->count; i++) {
+        const nn_stage *s = &cut->stages[i];
+        text_append(out, "%5d %-34s %12lld %8.3f %5.1f%% %10s\n", i, m->layers[s->begin].name, (long long)s->parameters,
+                    s->flops / 1e9, flops > 0 ? 100 * s->flops / flops : 0,
+                    s->crosses ? text_format_bytes(bytes, sizeof bytes, (double)(s->crosses * dtype_size(DTYPE_F32))) : "-");
+    }
+    text_append(out, "GFLOP of both passes over one sample. A stage sends so much per sample to the\n"
+                     "next one in float32, and gets as much back.\n");
+    for (int p = 0; p < m->param_count; p++) {
+        int users = 0;
+        for (int i = 0; i < cut->count; i++) users += nn_stage_uses(m, cut, i, p);
+        if (users > 1) text_append(out, "%s is a parameter of %d stages.\n", m->params[p].name, users);
+    }
+}
+
+static status print_stages(const models_options *options, text_buffer *out)
+{
+    nn_model *m = NULL;
+    nn_cut cut;
+    status rc = model_build(&options->model, &m);
+    if (rc == STATUS_OK) rc = nn_cut_model(m, (int)options->stages, &cut);
+    if (rc == STATUS_OK) print_cut(m, &cut, out);
+    nn_model_free(&m);
+    return rc;
+}
+
+static status print(models_options *options, const command_line *line, text_buffer *out)
+{
+    if (line->word_count == 0 && options->stages) return fail(STATUS_USAGE, "--stages: expected the NAME of a model too");
+    if (line->word_count == 0) return list_models(&options->model, out);
+    options->model.name = line->words[0];
+    return options->stages ? print_stages(options, out) : print_layers(&options->model, out);
+}
+
 static status run_models(command_line *line)
 {
-    model_options *options = line->options;
     text_buffer out = {0};
-    status rc;
-    if (line->word_count == 0) {
-        rc = list_models(options, &out);
-    } else {
-        options->name = line->words[0];
-        rc = print_layers(options, &out);
-    }
+    status rc = print(line->options, line, &out);
     if (rc == STATUS_OK) rc = output_text(&out);
     text_free(&out);
     return rc;
@@ -130,8 +177,8 @@ static status run_models(command_line *line)
 
 const command command_models = {.name = "models",
                                 .usage = "[NAME] [options]",
-                                .summary = "list the models, or the layers of one",
-                                .options_size = sizeof(model_options),
+                                .summary = "list the models, or the layers or stages of one",
+                                .options_size = sizeof(models_options),
                                 .bind = bind_models,
                                 .most_words = 1,
                                 .run = run_models};

@@ -54,6 +54,8 @@ def idx(shape, data=None):
                             "device reference", "oneDNN", "libzmq", "protobuf-c", "OpenMP run-time"]),
     ("models", ["models"], ["toy ", "wine_mlp ", "lenet ", "resnet18 ", "resnet50 ", "vgg16 ", "bert_base ", "gpt2 "]),
     ("models toy", ["models", "toy"], ["net1", "5x10", "165 parameters"]),
+    ("models gpt2 --stages", ["models", "gpt2", "--stages", "4"], ["transformer.h.4.ln_1", "384.0 KiB",
+                                                                  "transformer.wte.weight is a parameter of 2 stages."]),
     ("units", ["help", "units"], ["Sizes:", "KiB MiB GiB", "Times:", "us", "Rates:", "Gbit/s", "Gib/s", "10Gb/s is 1.25GB/s"]),
     ("units of a command", ["run", "--help=units"], ["Sizes:", "Times:", "Rates:"]),
     ("units of another command", ["bench", "--help=units"], ["Sizes:", "Times:", "Rates:"]),
@@ -213,6 +215,8 @@ WRONG = [
     ("profile that is a folder", ["--device", f"sim:{FILES.name}", "--model", "resnet50"], 65, [FILES.name, "expected a file, got a folder"]),
     ("verify without a file", ["verify"], 64, ["verify", "golden"]),
     ("unknown model to list", ["models", "lennet"], 64, ["lennet", "lenet"]),
+    ("stages of no model", ["models", "--stages", "2"], 64, ["--stages: expected the NAME of a model too"]),
+    ("too many stages", ["models", "toy", "--stages", "9"], 78, ["--stages: expected at most"]),
 
     ("images missing", [*LENET, "--data", f"idx:/no/such,{LABELS}"], 65, ["/no/such", "No such file"]),
     ("labels missing", [*LENET, "--data", f"idx:{IMAGES},/no/such"], 65, ["/no/such", "No such file"]),
