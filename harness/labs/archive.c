@@ -262,9 +262,12 @@ status grader_autograder(const lab *l, int format, const char *hidden, const cha
     static const char *const hidden_option[] = {"--hidden source/hidden",
                                                 "--hidden /grade/serverFilesCourse/labs-grader/hidden"};
     bool gradescope = strcmp(report_formats[format], "gradescope") == 0;
-    char data[PATH_MAX], labs[PATH_MAX + 8], profiles[PATH_MAX + 32];
-    text_buffer run = {0};
+    char data[PATH_MAX], labs[PATH_MAX + 8], profiles[PATH_MAX + 32], tests[64];
+    text_buffer run = {0}, hidden_tests = {0};
     zip z = {0};
+    snprintf(tests, sizeof tests, "%d-%s.txt", l->number, l->name);
+    if (hidden) TRY(grader_read_file(hidden, tests, &hidden_tests)); /* else no submission could be graded */
+    text_free(&hidden_tests);
     TRY(grader_data_folder(data));
     snprintf(labs, sizeof labs, "%s/labs", data);
 #pragma GCC diagnostic push

@@ -41,33 +41,51 @@ static void become_tool(const grader *g, char *const argv[], int printed)
     _exit(127);
 }
 
-status tool_run(const grader *g, char *const argv[], text_buffer *printed, int *code)
+typedef struct tool {
+    const char *name;
+    pid_t pid;
+    int printed_fd;
+} tool;
+
+static status tool_start(const grader *g, char *const argv[], tool *t)
 {
-    int ends[2], how;
+    int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0) return fail_errno(STATUS_SYSTEM, "lab: a pipe for %s", argv[0]);
-    pid_t pid = fork();
-    if (pid == 0) become_tool(g, argv, ends[1]);
+    *t = (tool){argv[0], fork(), ends[0]};
+    if (t->pid == 0) become_tool(g, argv, ends[1]);
     close(ends[1]);
-    if (pid < 0) {
-        close(ends[0]);
-        return fail_errno(STATUS_SYSTEM, "lab: a process for %s", argv[0]);
-    }
+    if (t->pid > 0) return STATUS_OK;
+    close(ends[0]);
+    return fail_errno(STATUS_SYSTEM, "lab: a process for %s", argv[0]);
+}
+
+/* Appends what it prints, and waits for its end. */
+static status tool_finish(tool *t, text_buffer *printed, int *code)
+{
+    int how;
     char bytes[4096];
-    struct pollfd polled = {ends[0], POLLIN, 0};
+    struct pollfd polled = {t->printed_fd, POLLIN, 0};
     while (!grader_interrupted && poll(&polled, 1, 1000 * TOOL_SECONDS) > 0) {
-        ssize_t n = read(ends[0], bytes, sizeof bytes);
+        ssize_t n = read(t->printed_fd, bytes, sizeof bytes);
         if (n <= 0) break;
         if (printed->length < TOOL_MOST_PRINTED) text_append(printed, "%.*s", (int)n, bytes);
     }
-    close(ends[0]);
+    close(t->printed_fd);
     int64_t until =
         clock_now_ns() + 2 * NS_PER_S; /* it has closed its streams: it ends by itself, or is ended */
     pid_t ended;
-    while ((ended = waitpid(pid, &how, WNOHANG)) == 0 && clock_now_ns() < until) clock_sleep_ns(NS_PER_MS);
-    kill(-pid, SIGKILL); /* its own children as well */
-    while (ended <= 0 && (ended = waitpid(pid, &how, 0)) < 0 && errno == EINTR) continue;
+    while ((ended = waitpid(t->pid, &how, WNOHANG)) == 0 && clock_now_ns() < until) clock_sleep_ns(NS_PER_MS);
+    kill(-t->pid, SIGKILL); /* its own children as well */
+    while (ended <= 0 && (ended = waitpid(t->pid, &how, 0)) < 0 && errno == EINTR) continue;
     *code = WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
     return grader_interrupted ? fail(STATUS_STOPPED, "lab: stopped") : STATUS_OK;
+}
+
+status tool_run(const grader *g, char *const argv[], text_buffer *printed, int *code)
+{
+    tool t;
+    TRY(tool_start(g, argv, &t));
+    return tool_finish(&t, printed, code);
 }
 
 static status copy_source(grader *g)
@@ -90,67 +108,68 @@ static status copy_source(grader *g)
     return written ? STATUS_OK : fail_errno(STATUS_CANNOT_CREATE, "%s", path);
 }
 
+/* The runner only needs the address sanitizer, which sees what it writes through a student's pointers; the
+ * other one would double its time. */
+static const char *const checked_mode[] = {"-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all",
+                                           "-fno-omit-frame-pointer", NULL},
+                         *const runner_mode[] = {"-O1", "-fsanitize=address", "-fno-omit-frame-pointer",
+                                                 NULL},
+                         *const fast_mode[] = {"-O2", NULL};
+
+static status start_compiler(const grader *g, const char *const *mode, const char *const words[], tool *t)
+{
+    char root[PATH_MAX + 8], labs[PATH_MAX + 16];
+    snprintf(root, sizeof root, "-I%s", g->data);
+    snprintf(labs, sizeof labs, "-I%s/labs", g->data);
+    const char *argv[32] = {"cc", "-std=c11", "-D_GNU_SOURCE", "-ffp-contract=off", root, labs};
+    int n = 6;
+    for (; *mode; mode++) argv[n++] = *mode;
+    for (; *words; words++) argv[n++] = *words;
+    return tool_start(g, (char *const *)argv, t);
+}
+
+/* The student's file, and next to it the program around it as one unit, which takes as long. */
+static status compile_and_link(grader *g, bool fast, text_buffer *printed, int *code)
+{
+    char main_file[PATH_MAX + 32], lab_file[PATH_MAX + 64];
+    const char *program = fast ? "fast" : "checked", *object = fast ? "fast.o" : "checked.o";
+    const char *const *mode = fast ? fast_mode : checked_mode;
+    int runner_code = 1;
+    tool student, runner;
+    text_buffer of_runner = {0};
+    snprintf(main_file, sizeof main_file, "%s/labs/runner/runner.c", g->data);
+    snprintf(lab_file, sizeof lab_file, "%s/labs/runner/%s.c", g->data, g->lab->runner);
+    TRY(start_compiler(
+        g, mode, (const char *const[]){"-g", "-Wall", "-Wextra", "-c", g->lab->source, "-o", object, NULL},
+        &student));
+    status rc = start_compiler(
+        g, fast ? fast_mode : runner_mode,
+        (const char *const[]){"-include", main_file, "-c", lab_file, "-o", "runner.o", NULL}, &runner);
+    status ended = tool_finish(&student, printed, code);
+    if (rc == STATUS_OK) rc = tool_finish(&runner, &of_runner, &runner_code);
+    if (*code == 0) text_append(printed, "%s", of_runner.data ? of_runner.data : "");
+    text_free(&of_runner);
+    if (ended != STATUS_OK || rc != STATUS_OK) return ended != STATUS_OK ? ended : rc;
+    if (*code == 0) *code = runner_code;
+    if (*code != 0) return STATUS_OK;
+    TRY(start_compiler(g, mode, (const char *const[]){object, "runner.o", "-o", program, "-lm", NULL},
+                       &student));
+    return tool_finish(&student, printed, code);
+}
+
 status grader_build(grader *g, bool fast)
 {
-    char root[PATH_MAX + 8], labs[PATH_MAX + 16], main_file[PATH_MAX + 32], lab_file[PATH_MAX + 64];
-    const char *program = fast ? "fast" : "checked", *object = fast ? "fast.o" : "checked.o";
-    int code = 0;
     bool *built = fast ? &g->built_fast : &g->built;
+    text_buffer ignored = {0};
+    int code = 0;
     if (*built) return STATUS_OK;
     *built = true;
     if (!fast) TRY(copy_source(g));
     if (!g->compiles) return STATUS_OK;
-    snprintf(root, sizeof root, "-I%s", g->data);
-    snprintf(labs, sizeof labs, "-I%s/labs", g->data);
-    snprintf(main_file, sizeof main_file, "%s/labs/runner/runner.c", g->data);
-    snprintf(lab_file, sizeof lab_file, "%s/labs/runner/%s.c", g->data, g->lab->runner);
-    char *const modes[2][4] = {{(char *)"-O1", (char *)"-fsanitize=address,undefined",
-                                (char *)"-fno-sanitize-recover=all", (char *)"-fno-omit-frame-pointer"},
-                               {(char *)"-O2", (char *)"-pipe", (char *)"-pipe", (char *)"-pipe"}};
-    char *const *m = modes[fast];
-    char *compile[] = {(char *)"cc",
-                       (char *)"-std=c11",
-                       (char *)"-D_GNU_SOURCE",
-                       (char *)"-g",
-                       (char *)"-ffp-contract=off",
-                       m[0],
-                       m[1],
-                       m[2],
-                       m[3],
-                       (char *)"-Wall",
-                       (char *)"-Wextra",
-                       root,
-                       labs,
-                       (char *)"-c",
-                       (char *)g->lab->source,
-                       (char *)"-o",
-                       (char *)object,
-                       NULL};
-    text_buffer ignored = {0};
-    TRY(tool_run(g, compile, fast ? &ignored : &g->compiler, &code));
-    if (code == 0) {
-        char *link[] = {(char *)"cc",
-                        (char *)"-std=c11",
-                        (char *)"-D_GNU_SOURCE",
-                        (char *)"-g",
-                        m[0],
-                        m[1],
-                        m[2],
-                        m[3],
-                        root,
-                        labs,
-                        main_file,
-                        lab_file,
-                        (char *)object,
-                        (char *)"-o",
-                        (char *)program,
-                        (char *)"-lm",
-                        NULL};
-        TRY(tool_run(g, link, fast ? &ignored : &g->compiler, &code));
-    }
+    status rc = compile_and_link(g, fast, fast ? &ignored : &g->compiler, &code);
     text_free(&ignored);
     g->compiles = g->compiles && code == 0;
     if (code == 127)
         text_append(&g->compiler, "cc: the C compiler cannot be run: install gcc and libc6-dev\n");
-    return STATUS_OK;
+    return rc;
 }

@@ -174,6 +174,15 @@ static bool wanted(const grader *g, const char *key)
     return !g->only;
 }
 
+/* Whether something that was asked for runs the student's code: else there is nothing to compile. */
+static bool needs_code(const grader *g)
+{
+    bool needed = g->lab->source && (wanted(g, "compiles") || (g->hidden && wanted(g, "hidden")));
+    for (int p = 0; p < g->lab->part_count; p++)
+        needed = needed || (!g->lab->parts[p].answers && wanted(g, g->lab->parts[p].key));
+    return needed;
+}
+
 static status check_compiles(grader *g, bool text)
 {
     TRY(grader_build(g, false));
@@ -197,12 +206,32 @@ static status check_part(grader *g, const lab_part *p, bool text)
     return end_test(g, t, text);
 }
 
+/* "PART ID": the part's cases as the id of a student draws them whom only the instructor knows; else words of
+ * the lab's own. */
+static status run_hidden(grader *g, lab_test *t, const char *words)
+{
+    char key[64] = "", id[128] = "";
+    if (sscanf(words, "%63s %127s", key, id) == 2)
+        for (int p = 0; p < g->lab->part_count; p++)
+            if (strcmp(g->lab->parts[p].key, key) == 0 && !g->lab->parts[p].answers) {
+                uint64_t seed = g->seed;
+                g->seed = random_fnv1a64(id);
+                status rc = g->lab->parts[p].run(g, t);
+                g->seed = seed;
+                return rc;
+            }
+    if (g->lab->hidden) return g->lab->hidden(g, t, words);
+    return fail(STATUS_DATA,
+                "--hidden: expected POINTS PART ID, a part of lab %d that runs code, got '... %s'",
+                g->lab->number, words);
+}
+
 /* The instructor's lines "POINTS WORDS..." in HIDDEN/N-name.txt, '#' begins a comment. */
 static status check_hidden(grader *g, bool text)
 {
     char name[64], *rest = NULL;
     text_buffer lines = {0};
-    if (!g->hidden || !g->lab->hidden || !wanted(g, "hidden")) return STATUS_OK;
+    if (!g->hidden || !wanted(g, "hidden")) return STATUS_OK;
     snprintf(name, sizeof name, "%d-%s.txt", g->lab->number, g->lab->name);
     TRY(grader_read_file(g->hidden, name, &lines));
     status rc = STATUS_OK;
@@ -221,10 +250,12 @@ static status check_hidden(grader *g, bool text)
         snprintf(title, sizeof title, "hidden test %d", number++);
         lab_test *t = begin_test(g, "hidden", title, points);
         t->hidden = true;
-        if (!g->compiles)
+        if (g->lab->source && !g->compiles)
             test_fail(t, "not run: %s does not compile", g->lab->source);
         else
-            rc = g->lab->hidden(g, t, words + strspn(words, " \t"));
+            rc = run_hidden(g, t, words + strspn(words, " \t"));
+        t->cost[0] = 0; /* it would show the test's values */
+        t->ratio = 0;
         if (rc == STATUS_OK) rc = end_test(g, t, text);
     }
     text_free(&lines);
@@ -252,7 +283,7 @@ status grader_check(grader *g, bool text)
     TRY(open_grader(g));
     report_begin(g, &out);
     TRY(print(&out, text));
-    if (g->lab->source) TRY(check_compiles(g, text));
+    if (needs_code(g)) TRY(check_compiles(g, text));
     for (int p = 0; p < g->lab->part_count; p++)
         if (wanted(g, g->lab->parts[p].key)) TRY(check_part(g, &g->lab->parts[p], text));
     TRY(check_hidden(g, text));

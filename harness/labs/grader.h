@@ -43,8 +43,8 @@ typedef struct lab {
     const lab_part *parts;
     int part_count;
     const char *leaderboard; /* what lab_test.ratio is; NULL: no leaderboard */
-    /* A line "POINTS ..." of the instructor's file for this lab; the words after POINTS. NULL: no such tests.
-     */
+    /* A line "POINTS ..." of the instructor's file that names no part: the words after POINTS. NULL: there are
+     * none. */
     status (*hidden)(grader *g, lab_test *t, const char *words);
     void (*questions)(uint64_t seed,
                       text_buffer *out); /* answers.txt as handed to the student; NULL: no questions */

@@ -1,5 +1,5 @@
-/* Lab 2: the student's server trains wine_mlp on Wine (ranks.h). The grader pushes the ranks' gradients in a drawn order,
- * and compares every reply bit for bit with the mean in rank order. */
+/* Lab 2: the student's server trains wine_mlp on Wine (ranks.h). The grader pushes the ranks' gradients in a
+ * drawn order, and compares every reply bit for bit with the mean in rank order. */
 #include "harness/labs/labs.h"
 #include "harness/labs/ranks.h"
 #include "harness/labs/students.h"
@@ -30,7 +30,8 @@ typedef struct training {
     int64_t samples[RANKS];
     int order[RANKS], pushed; /* of this step */
     bool replied[RANKS];
-    double loss; /* of the last step */
+    double loss;                        /* of the last step */
+    int64_t received_bytes, sent_bytes; /* by the server, without heads */
     lab_test *t;
 } training;
 
@@ -44,7 +45,8 @@ static status compute_step(training *y)
     for (int r = 0; r < RANKS; r++) {
         double loss = 0;
         y->samples[r] = BATCH;
-        if (y->kind >= UNEVEN) y->samples[r] = uneven[random_below(y->start, (uint64_t)(y->step * RANKS + r), 4)];
+        if (y->kind >= UNEVEN)
+            y->samples[r] = uneven[random_below(y->start, (uint64_t)(y->step * RANKS + r), 4)];
         if (y->kind == ABSENT && (y->step + r) % 3 == 0) y->samples[r] = 0;
         if (y->samples[r] > 0)
             TRY(lab_ranks_compute(y->ranks, r, y->step, y->samples[r], y->param, y->grad[r], &loss));
@@ -128,6 +130,7 @@ static void on_receive(training *y, students *s)
         float grad[PARAMS];
     } push;
     int rank = y->order[y->pushed++];
+    y->received_bytes += (int64_t)sizeof push.grad;
     push.head = (reducer_push){rank, y->step, y->samples[rank]};
     memcpy(push.grad, y->grad[rank], sizeof push.grad);
     students_send(s, 0,
@@ -139,6 +142,7 @@ static void on_reply(training *y, students *s, runner_message m, const char *dat
 {
     float param[PARAMS];
     bool known = m.n >= 0 && m.n < RANKS, all = true;
+    y->sent_bytes += m.bytes;
     if (known && m.bytes != (int64_t)sizeof param) {
         students_send(s, 0, (runner_message){0, LAB_ESIZE, 0, 0}, NULL);
         return;
@@ -214,7 +218,8 @@ static status train(grader *g, lab_test *t, arrival kind)
     }
     if (s.failure[0]) test_fail(t, "%s", s.failure);
     if (t->failed) students_printed(&s, t);
-    snprintf(t->cost, sizeof t->cost, "loss %.4f after %lld steps on Wine", y->loss, (long long)y->step);
+    snprintf(t->cost, sizeof t->cost, "loss %.4f after %lld steps on Wine; %lld bytes received, %lld sent",
+             y->loss, (long long)y->step, (long long)y->received_bytes, (long long)y->sent_bytes);
     students_end(&s);
     lab_ranks_close(&y->ranks);
     free(y);

@@ -8,7 +8,9 @@
 
 #include <sys/types.h>
 
-enum { STUDENTS_MOST = 8, STUDENT_CPU_SECONDS = 2, STUDENT_SILENCE_SECONDS = 30 };
+/* A process has so much processor time, which may take a while on a loaded machine; where all of them wait,
+ * nothing will come. */
+enum { STUDENTS_MOST = 8, STUDENT_CPU_SECONDS = 2, STUDENT_WAIT_SECONDS = 3, STUDENT_SILENCE_SECONDS = 120 };
 
 typedef struct student_process {
     pid_t pid;

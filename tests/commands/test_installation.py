@@ -28,6 +28,23 @@ def completed(*words):
     return output("bash", "-c", script, "bash", PROGRAM, *words).split()
 
 
+def check_labs(prefix, folder):
+    """A student who is not root starts and checks a lab, in a folder of their own, with what is installed."""
+    user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.getuid() == 0 else []
+    mine = os.path.join(folder, "a student's ü")
+    os.mkdir(mine)
+    os.chmod(mine, 0o777)
+    os.chmod(folder, 0o755)
+    with open(os.path.join(prefix, "share", "psring", "labs", "1-count-bytes", "count.c"), "a", encoding="utf-8") as file:
+        file.write("/* installed */\n")
+    lab = [*user, os.path.join(prefix, "bin", "psring"), "lab"]
+    output(*lab, "start", "1", cwd=mine)
+    with open(os.path.join(mine, "1-count-bytes", "count.c"), encoding="utf-8") as file:
+        expect("/* installed */" in file.read(), "the starter files are those of the installation")
+    done = subprocess.run([*lab, "check", "1", "-k", "compiles,ring"], cwd=mine, capture_output=True, text=True, timeout=300)
+    expect(done.returncode == 1 and "has not been written yet" in done.stdout and "OK" in done.stdout, "the check", done.stdout, done.stderr)
+
+
 @test
 def an_installation_runs_under_both_names_from_any_folder_and_is_removed_again():
     with tempfile.TemporaryDirectory(prefix="install-test-") as folder:
@@ -53,6 +70,7 @@ def an_installation_runs_under_both_names_from_any_folder_and_is_removed_again()
             expect(len(images) >= 2, f"images of the README: {images}")
             for image in images:
                 expect(os.path.isfile(os.path.join(os.path.dirname(readme), image)), f"{image} of the README is installed")
+            check_labs(prefix, folder)
             verified = output(os.path.join(prefix, "bin", "psring"), "verify", os.path.join(os.path.dirname(golden[0]), "toy_w1.json"))
             expect("toy_w1" in verified, "a golden file", verified)
             for path in installed:

@@ -35,6 +35,9 @@ class Lab:
         sources = sorted(glob.glob(os.path.join(SOURCE, "labs", self.name, "*.c")))
         self.source = os.path.basename(sources[0]) if sources else None
         self.mutants = json.loads(read(folder, "mutants.json"))
+        # The rows "| `one`, `two` | 10 each | ..." of the handout: {part: points}.
+        rows = re.findall(r"^\| (`.*?) \| (\d+)(?: each)? \|", read(SOURCE, "labs", self.name, "README.md"), re.M)
+        self.parts = {part: float(points) for parts, points in rows for part in re.findall(r"`(\w+)`", parts)}
 
     def solution(self):
         return read(self.folder, self.source) if self.source else ""

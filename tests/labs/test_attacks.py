@@ -1,31 +1,37 @@
 """Code that attacks the grader loses its own points at most: the rest is scored, and nothing is left behind."""
-import glob
 import os
+import re
 import shutil
 import tempfile
 
-from labs import LABS, SOURCE, Student, write
+from labs import LABS, SOURCE, Student, read, write
 from program import PROGRAM
 from tap import cases, expect, expect_equal, long_cases, main, test
 
 RING = next(lab for lab in LABS if lab.number == 3)
 SECRET = "4711 is hidden"
 LOOP = "does a loop not end?"
+WAIT = "nothing has happened for 3 s"
 
 HEADERS = """
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
+static int deep(int n) { volatile char a[4096]; a[0] = (char)n; return deep(n + 1) + a[0]; }
+static int never;
 """
 
-# What rank 0 does in the sum of 8 elements among 2 ranks, which is part of `two`, and a piece of the message that `two` then
-# gives; None: it changes nothing, and no points are lost.
+# What the student's function does first, and a piece of the message of the part that runs it; None: it changes nothing, and no
+# points are lost.
 ATTACKS = [
     ("an endless loop", "for (;;) continue;", LOOP),
     ("a fork bomb", "for (int i = 0; i < 100000; i++) fork();", None),
@@ -48,15 +54,19 @@ ATTACKS = [
     ("filling the disk", 'int fd = open("fill", O_WRONLY | O_CREAT, 0666); if (fd >= 0) abort();', None),
     ("sockets", "if (socket(AF_INET, SOCK_STREAM, 0) >= 0 || socket(AF_UNIX, SOCK_STREAM, 0) >= 0) abort();", None),
     ("starting a program", 'execl("/bin/sh", "sh", "-c", "sleep 100", (char *)0);', None),
-    ("recursion without end", "volatile char a[4096]; a[0] = 1; student_all_reduce(ring, x, n); a[1] = a[0];", "stack-overflow"),
-    ("writing after the end", "x[n] = 1;", "heap-buffer-overflow: WRITE of size 4 in student_all_reduce() (ring.c:"),
+    ("recursion without end", "deep(1);", "stack-overflow"),
+    ("waiting for ever", "syscall(SYS_futex, &never, FUTEX_WAIT, 0, NULL, NULL, 0);", WAIT),
+    ("stopping itself", "raise(SIGSTOP);", WAIT),
     ("messages that lab.h cannot send", "char m[24]; memset(m, 0x7f, sizeof m); write(3, m, sizeof m);", "are possible"),
-    ("silence", "char c; read(0, &c, 1);", None),
+    ("reading what nobody writes", "char c; read(0, &c, 1);", None),
 ]
+REFUSED = " ".join("{ %s }" % code for _, code, message in ATTACKS if message is None)
+# In lab 3 rank 0 attacks in the sum of 8 elements among 2 ranks, which is in part `two`.
+RING_ATTACKS = ATTACKS + [("writing after the end", "x[n] = 1;", "heap-buffer-overflow: WRITE of size 4 in student_all_reduce() (ring.c:")]
 
 
 def attacked(code, headers=HEADERS):
-    """The solution, with the attack at the start of its function."""
+    """The solution of lab 3, with the attack at the start of its function."""
     start = "int rank = lab_rank(ring), size"
     text = RING.solution()
     expect(start in text, "the solution's first line")
@@ -75,26 +85,98 @@ def check_attack(student, code, message):
         expect(two["score"] == 0 and message in two["output"], f"the message holds {message!r}", done.text)
     expect("\nScore: 100/100" not in done.text, "the student's line is not one of the report", done.text)
     expect_equal(student.left_behind(), [], "left behind")
-    expect_equal(sorted(os.listdir(student.folder)), ["README.md", "answers.txt", "ring.c", "time.txt"], "files of the student")
+    expect_equal(sorted(os.listdir(student.folder)), ["README.md", "answers.txt", "figure.svg", "ring.c", "time.txt"], "files of the student")
 
 
 @test
 def attacks_that_the_system_refuses_cost_nothing_even_all_at_once():
     with Student(RING) as student:
         student.solve()
-        check_attack(student, " ".join("{ %s }" % code for _, code, message in ATTACKS if message is None), None)
+        check_attack(student, REFUSED, None)
 
 
-@cases([attack for attack in ATTACKS if attack[2] not in (None, LOOP)] + [attack for attack in ATTACKS if attack[2] == LOOP][-1:])
+@cases([attack for attack in RING_ATTACKS if attack[2] not in (None, LOOP)] + [attack for attack in ATTACKS if attack[2] == LOOP][-1:])
 def an_attack_loses_its_own_points_at_most(code, message):
     with Student(RING) as student:
         student.solve()
         check_attack(student, code, message)
 
 
-@long_cases(ATTACKS)
+@long_cases(RING_ATTACKS)
 def alone_an_attack_loses_its_own_points_at_most(code, message):
     an_attack_loses_its_own_points_at_most(code, message)
+
+
+# Of the other labs: the function that attacks, the part that runs it, and one that does not.
+TARGETS = [(1, "student_reducer_bytes", "reducer", "ring"), (2, "student_serve", "equal", "why"), (4, "student_message_time", "message", "fit"),
+           (5, "student_assign", "assign", "launch"), (6, "student_save", "resume", "rule"), (7, "student_memory", "ddp", "step")]
+TARGETS = [(lab.name, lab, *target[1:]) for lab in LABS for target in TARGETS if target[0] == lab.number]
+
+
+def attack_with(lab, function, part, other, code, message):
+    with Student(lab) as student:
+        student.solve()
+        text, found = re.subn(rf"(\n\w[\w ]*\b{function}\([^)]*\)\n{{\n)", r"\1    attack();\n", lab.solution())
+        expect_equal(found, 1, f"definitions of {function}()")
+        student.put(HEADERS + "static void attack(void) { static int done; if (done++) return; %s }\n" % code + text)
+        done = student.check("-k", f"{part},{other}")
+        expect_equal(done.parts[other]["score"], done.parts[other]["max_score"], "the rest is scored", done.text)
+        if message is None:
+            expect_equal(done.parts[part]["score"], done.parts[part]["max_score"], "no points are lost", done.text)
+        else:
+            expect(done.parts[part]["score"] == 0 and message in done.parts[part]["output"], f"the message holds {message!r}", done.text)
+        expect("\nScore: 100/100" not in done.text, "the student's line is not one of the report", done.text)
+        expect_equal(student.left_behind(), [], "left behind")
+
+
+@cases(TARGETS)
+def in_every_lab_refused_attacks_cost_nothing_and_exit_costs_one_part(lab, function, part, other):
+    attack_with(lab, function, part, other, REFUSED, None)
+    attack_with(lab, function, part, other, "exit(0);", "exit code 0 before it returned a result")
+
+
+@long_cases([(f"{target[0]}, {name}", *target[1:], code, message) for target in TARGETS for name, code, message in ATTACKS if message is not None])
+def in_every_lab_an_attack_loses_its_own_points_at_most(lab, function, part, other, code, message):
+    attack_with(lab, function, part, other, code, message)
+
+
+def make_fifo(path, _):
+    os.mkfifo(path)
+
+
+def make_link(path, secret):
+    os.symlink(secret, path)
+
+
+def make_large(path, _):
+    write("policy = ddp\n" * (1 << 18), path)
+
+
+def make_folder(path, _):
+    os.mkdir(path)
+
+
+@cases([("a pipe", make_fifo), ("a link to hidden tests", make_link), ("3 MiB", make_large), ("a folder", make_folder)])
+def answers_that_are_no_file_of_the_student_lose_only_what_they_answer(make):
+    lab = next(lab for lab in LABS if lab.number == 8)
+    with Student(lab) as student:
+        student.solve()
+        secret = os.path.join(student.home, "secret.txt")
+        write(SECRET + " policy = " + SECRET, secret)
+        for name, lost, kept in (("answers.txt", "fits", "defence"), ("defence.md", "defence", "fits")):
+            path = os.path.join(student.folder, name)
+            text = read(path)
+            os.remove(path)
+            make(path, secret)
+            done = student.check("-k", "fits,defence", "--student", student.student)
+            expect_equal([done.parts[part]["score"] for part in (lost, kept)], [0, done.parts[kept]["max_score"]], f"scores without {name}", done.text)
+            expect(SECRET not in done.text, "the link's target is not shown", done.text)
+            if os.path.isdir(path):
+                os.rmdir(path)
+            else:
+                os.remove(path)
+            write(text, path)
+        expect_equal(student.left_behind(), [], "left behind")
 
 
 @test
@@ -109,8 +191,8 @@ def attacks_by_a_user_who_is_not_root():
             os.chmod(student.folder, 0o777)
             student.solve()
             wanted = ("exit(0)", "writing after the end")
-            check_attack(student, " ".join("{ %s }" % code for _, code, message in ATTACKS if message is None), None)
-            for name, code, message in ATTACKS:
+            check_attack(student, REFUSED, None)
+            for name, code, message in RING_ATTACKS:
                 if name in wanted:
                     check_attack(student, code, message)
 
@@ -186,6 +268,9 @@ def a_file_that_keeps_the_compiler_busy_or_is_no_file_loses_only_the_code_parts(
         expect("expected a file" in done.text, "the message", done.text)
         os.remove(os.path.join(student.folder, "ring.c"))
         student.put('#include "ring.c"\n')
+        done = student.check("-k", "compiles,two,why")
+        expect_equal([done.parts[p]["score"] for p in ("compiles", "two", "why")], [0, 0, 10], "scores", done.text)
+        student.put("char large[1 << 30] = {1};\n" + RING.solution())  # more than the compiler may write
         done = student.check("-k", "compiles,two,why")
         expect_equal([done.parts[p]["score"] for p in ("compiles", "two", "why")], [0, 0, 10], "scores", done.text)
         expect_equal(student.left_behind(), [], "left behind")

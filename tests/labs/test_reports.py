@@ -1,13 +1,14 @@
 """What students and instructors do around a check: list, start, pack, reports for Gradescope and PrairieLearn, an autograder."""
 import json
 import os
+import re
 import shutil
 import subprocess
 import zipfile
 
 import jsonschema
 
-from labs import LABS, Student, read, write
+from labs import LABS, SOURCE, Student, read, write
 from program import PROGRAM
 from tap import cases, expect, expect_equal, main, test
 
@@ -57,6 +58,13 @@ def validate_gradescope(report):
     expect(abs(report["score"] - sum(t["score"] for t in report["tests"])) < 1e-9, "the score is the sum", report)
 
 
+def validate_prairielearn(report):
+    validate_schema(report, "lab-prairielearn")
+    validate(report, PRAIRIELEARN, "results.json")
+    for test_ in report["tests"]:
+        validate(test_, PRAIRIELEARN_TEST, "tests")
+
+
 @test
 def results_for_gradescope_have_its_documented_fields():
     with Student(RING) as student:
@@ -79,10 +87,7 @@ def results_for_prairielearn_have_its_documented_fields():
         student.put(RING.solution().replace(start, 'for (int i = 0; i < 100000; i++) puts("much \\x01 \\xff");\n' + start).replace("#include <stdlib.h>", "#include <stdio.h>\n#include <stdlib.h>"))
         done = student.run("check", "3", student.folder, "--format", "prairielearn", "-k", "two,why", code=1)
         report = json.loads(done.stdout)
-        validate(report, PRAIRIELEARN, "results.json")
-        validate_schema(report, "lab-prairielearn")
-        for test_ in report["tests"]:
-            validate(test_, PRAIRIELEARN_TEST, "tests")
+        validate_prairielearn(report)
         expect(0 < report["score"] < 1, "score", report)
         expect(len(done.stdout) < 1 << 20, "at most 1 MB")
 
@@ -121,7 +126,7 @@ def a_packed_folder_is_the_same_every_time_and_holds_no_built_files():
                 packed.append(file.read())
         expect(packed[0] == packed[1], "both are equal")
         names = subprocess.run(["tar", "tzf", path], check=True, capture_output=True, text=True).stdout.split()
-        expect_equal(names, ["README.md", "answers.txt", "ring.c", "time.txt"], "files")
+        expect_equal(names, ["README.md", "answers.txt", "figure.svg", "ring.c", "time.txt"], "files")
         unpacked = os.path.join(student.home, "unpacked")
         os.mkdir(unpacked)
         subprocess.run(["tar", "xzf", path, "-C", unpacked], check=True)
@@ -148,6 +153,47 @@ def a_wrong_command_line_is_refused_with_what_is_expected():
             expect(message in done.text, f"{words}: {message!r}", done.text)
         done = student.run("check", "3", "nowhere", code=65)
         expect("nowhere" in done.text, "a folder that is not there", done.text)
+
+
+@cases([("parts of lab 1", 1, "7 ring hidden-1\n3 servers hidden-2\n"), ("lab 3, also its own", 3, "5 4 10\n5 uneven hidden-1\n"), ("lab 6", 6, "5 rule hidden-1\n")])
+def hidden_tests_of_any_lab_count_and_show_nothing(number, lines):
+    lab = next(lab for lab in LABS if lab.number == number)
+    with Student(lab) as student:
+        student.solve()
+        write("# points, and what is tested\n" + lines, student.home, f"{lab.name}.txt")
+        done = student.check("-k", "hidden", "--hidden", student.home)
+        expect_equal([(t["name"], t["score"], t["max_score"], t["output"], t["cost"]) for t in done.report["tests"]],
+                     [(f"hidden test {i + 1}", float(line.split()[0]), float(line.split()[0]), "", "") for i, line in enumerate(lines.splitlines())], "tests")
+        source = read(SOURCE, "labs", lab.name, lab.source)
+        student.put(source)
+        done = student.check("-k", "hidden", "--hidden", student.home)
+        expect_equal({(t["score"], t["output"], t["cost"]) for t in done.report["tests"]}, {(0.0, "", "")}, "starter files", done.text)
+        expect("hidden-1" not in done.text, "the id is not shown", done.text)
+
+
+@test
+def hidden_tests_that_cannot_run_are_refused():
+    for number, line, message in ((8, "5 regret other", "a part of lab 8 that runs code"), (1, "5 why other", "a part of lab 1 that runs code"),
+                                  (1, "reducer 5", "expected POINTS and")):
+        lab = next(lab for lab in LABS if lab.number == number)
+        with Student(lab) as student:
+            write(line, student.home, f"{lab.name}.txt")
+            done = student.run("check", str(number), student.folder, "-k", "hidden", "--hidden", student.home, code=65)
+            expect(message in done.text, f"{message!r}", done.text)
+            os.remove(os.path.join(student.home, f"{lab.name}.txt"))
+            done = student.run("autograder", str(number), "--format", "gradescope", "--hidden", student.home, code=65)
+            expect(lab.name + ".txt" in done.text, "an autograder without the lab's hidden tests", done.text)
+
+
+@test
+def the_instructors_table_of_mistakes_quotes_messages_of_mutants():
+    rows = re.findall(r"^\| (\d) \| .* \| (.*) \|$", read(SOURCE, "labs", "INSTRUCTOR.md"), re.M)
+    expect(len(rows) >= 20 and {int(number) for number, _ in rows} == {lab.number for lab in LABS}, "a row for every lab", rows)
+    for number, cell in rows:
+        quoted = re.findall(r"``(.+?)``|`([^`]+)`", cell)[-1]
+        message = quoted[0] or quoted[1]
+        known = [text for lab in LABS if lab.number == int(number) for m in lab.mutants for text in m["parts"].values()]
+        expect(any(text.strip("` ") in message or message in text for text in known), f"lab {number}: {message!r} is what the grader says to a mutant", known)
 
 
 @cases([("gradescope", "run_autograder"), ("prairielearn", "run.sh")])

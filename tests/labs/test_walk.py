@@ -30,7 +30,7 @@ def walk(folder, lines):
 
 
 @cases([(lab.name, lab) for lab in LABS if lab.number == 1])
-@long_cases([(lab.name, lab) for lab in LABS if lab.number in (3, 5, 6, 7, 8)])  # many checks of all parts
+@long_cases([(lab.name, lab) for lab in LABS if lab.number != 1])  # many checks of all parts
 def every_command_of_the_handout_does_what_it_says(lab):
     part = lab.mutants[0]["parts"]
     start = [re.sub(r"\b3\b(?!-)", str(lab.number), line).replace("3-ring", lab.name).replace("-k uneven", "-k " + next(iter(part)))
