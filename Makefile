@@ -66,6 +66,7 @@ check: deps-check
 	@bash tests/check.sh
 
 check-all: deps-check
+	@sh .ci/install-packages.sh long
 	@bash tests/check.sh --all
 
 readme-example: deps-data

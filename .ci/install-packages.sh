@@ -1,19 +1,21 @@
 #!/bin/sh
-# Installs the missing Debian packages of the given groups: build, data, check. Needs root or sudo only if one is
+# Installs the missing Debian packages of the given groups: build, data, check, long. Needs root or sudo only if one is
 # missing.
 set -eu
 build="gcc g++ libc6-dev cmake ninja-build pkg-config libdnnl-dev libzmq3-dev libprotobuf-c-dev protobuf-c-compiler
        libjansson-dev libxxhash-dev libhwloc-dev zlib1g-dev libtomlplusplus-dev libcmocka-dev python3 help2man"
 data="dataset-fashion-mnist"
 check="python3-jsonschema libopenmpi-dev openmpi-bin clang libclang-rt-14-dev libomp-14-dev binutils procps iproute2
-       chromium"
+       chromium zsh"
+long="lintian"
 wanted=
 for group in "$@"; do
     case $group in
     build) wanted="$wanted $build" ;;
     data) wanted="$wanted $data" ;;
     check) wanted="$wanted $check" ;;
-    *) echo "install-packages.sh: expected one of build, data, check, got '$group'" >&2; exit 64 ;;
+    long) wanted="$wanted $long" ;;
+    *) echo "install-packages.sh: expected one of build, data, check, long, got '$group'" >&2; exit 64 ;;
     esac
 done
 missing=

@@ -15,6 +15,12 @@ foreach(name harness psring)
   install(FILES ${CMAKE_SOURCE_DIR}/common/build/completion/psring.bash
     DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME ${name})
 endforeach()
+# Debian's zsh reads no site-functions in /usr, but what packages bring in vendor-completions.
+set(zsh site-functions)
+if(CMAKE_INSTALL_PREFIX STREQUAL "/usr" AND EXISTS /etc/debian_version)
+  set(zsh vendor-completions)
+endif()
+install(FILES ${CMAKE_SOURCE_DIR}/common/build/completion/_psring DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/${zsh})
 
 # What Debian asks of a package.
 set(debian ${CMAKE_BINARY_DIR}/debian)

@@ -1,10 +1,16 @@
 """What `make install` and `make deb` leave: the program under both names, pages, completion."""
+import fcntl
 import glob
 import os
+import pty
 import re
+import select
 import shutil
+import struct
 import subprocess
 import tempfile
+import termios
+import time
 
 from program import BUILD, PROGRAM
 from tap import Skip, expect, expect_equal, long_test, main, test
@@ -64,6 +70,8 @@ def an_installation_runs_under_both_names_from_any_folder_and_is_removed_again()
             expect(len(golden) >= 20, f"golden files: {golden}")
             schemas = os.listdir(os.path.join(prefix, "share", "psring", "schemas"))
             expect("run.schema.json" in schemas and len(schemas) >= 11, f"schemas: {schemas}")
+            for path in ("zsh/site-functions/_psring", "bash-completion/completions/harness", "bash-completion/completions/psring"):
+                expect(os.path.isfile(os.path.join(prefix, "share", path)), f"{path} is installed")
             readme = os.path.join(prefix, "share", "doc", "psring", "README.md")
             with open(readme, encoding="utf-8") as file:
                 images = re.findall(r"!\[[^\]]*\]\(([^)]*)\)", file.read())
@@ -106,6 +114,79 @@ def bash_completes_every_command_option_and_choice():
     expect_equal(completed("compare", "--bucket-c"), [], "options of compare")
 
 
+class Zsh:
+    """An interactive zsh at a terminal of 50 lines of 200 columns, with the program and its completion and no other settings."""
+
+    # Ctrl-X shows the line and clears it.
+    SETTINGS = """PS1='ready: '; PATH={folder}:$PATH; fpath=({functions} $fpath); cd {folder}
+autoload -U compinit; compinit -D -u; setopt no_list_beep no_beep; LISTMAX=1000; bindkey -e
+show() {{ local line=$BUFFER; BUFFER=; zle -I; print -r -- "<<<$line>>>" }}; zle -N show; bindkey '^X' show
+"""
+
+    def __init__(self, functions):
+        if not shutil.which("zsh"):
+            raise Skip("zsh is not installed")
+        self.folder = tempfile.mkdtemp(prefix="zsh-test-")
+        for name in ("harness", "psring"):
+            os.symlink(PROGRAM, os.path.join(self.folder, name))
+        with open(os.path.join(self.folder, ".zshrc"), "w", encoding="utf-8") as file:
+            file.write(self.SETTINGS.format(functions=functions, folder=self.folder))
+        self.terminal, inside = pty.openpty()
+        fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 200, 0, 0))
+        self.process = subprocess.Popen(["zsh", "-d", "-i"], stdin=inside, stdout=inside, stderr=inside, start_new_session=True,
+                                        env={**os.environ, "ZDOTDIR": self.folder, "TERM": "dumb"})
+        os.close(inside)
+        self.until("ready: ")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        os.close(self.terminal)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def until(self, end):
+        """What the shell writes until `end`."""
+        text, limit = "", time.monotonic() + 120
+        while end not in text:
+            ready, _, _ = select.select([self.terminal], [], [], max(0, limit - time.monotonic()))
+            expect(ready, f"expected {end!r}", text)
+            text += os.read(self.terminal, 1 << 16).decode("utf-8", "replace")
+        return text
+
+    def tab(self, line):
+        """The line after the Tab key, and what was listed."""
+        os.write(self.terminal, line.encode() + b"\t\x18")
+        text = self.until(">>>")
+        listed, _, found = text.rpartition("<<<")
+        return found.partition(">>>")[0], listed
+
+
+@test
+def zsh_completes_a_line():
+    with Zsh(os.path.dirname(COMPLETION)) as zsh:
+        for line, expected in (("harness ru", "harness run "), ("psring wha", "psring whatif "), ("harness help swe", "harness help sweep "),
+                               ("harness sweep --va", "harness sweep --vary="), ("harness run --bucket-c", "harness run --bucket-cap-mb="),
+                               ("harness --bucket-c", "harness --bucket-cap-mb="), ("harness run --qui", "harness run --quiet "),
+                               ("harness run --mode ri", "harness run --mode ring "), ("harness run --mode=ri", "harness run --mode=ring "),
+                               ("harness run --model resnet15", "harness run --model resnet152 "), ("harness sweep --model=resnet15", "harness sweep --model=resnet152 "),
+                               ("harness run --device sim:dgx1-v100-4x", "harness run --device sim:dgx1-v100-4xib100 "), ("harness run --policy ss", "harness run --policy ssp "),
+                               ("harness run --policy ps=dp,ring=ape", "harness run --policy ps=dp,ring=apex "),
+                               ("harness sweep --vary bucket-c", "harness sweep --vary bucket-cap-mb="), ("harness sweep --vary mode=ps,ri", "harness sweep --vary mode=ps,ring"),
+                               ("harness sweep --vary=bucket-view=no,y", "harness sweep --vary=bucket-view=no,yes"),
+                               ("harness sweep --mode ps,ri", "harness sweep --mode ps,ring,"), ("harness sweep --vary model=lenet,resnet15", "harness sweep --vary model=lenet,resnet152 "), ("harness sweep --json", "harness sweep --json"), ("harness compare --builds a b -o c -- --bucket-c",
+                                                                                  "harness compare --builds a b -o c -- --bucket-cap-mb=")):
+            found, listed = zsh.tab(line)
+            expect_equal(found, expected, repr(line), listed)
+        found, listed = zsh.tab("harness ")
+        for command in commands():
+            expect(re.search(rf"\b{command} +-- \w", listed), f"expected {command} and what it does in the list", listed)
+        found, listed = zsh.tab("harness run --bucket-")
+        expect(re.search(r"--bucket-cap-mb +-- \w", listed), "options with their help", listed)
+
+
 @test
 def every_command_has_a_manual_page():
     if not shutil.which("help2man"):
@@ -132,6 +213,10 @@ def the_debian_package_has_no_errors():
         expect_equal(len(package), 1, "packages")
         found = subprocess.run(["lintian", "--fail-on", "error", package[0]], capture_output=True, text=True, check=False)
         expect_equal(found.returncode, 0, "lintian", found.stdout)
+        expect_equal("E: " in found.stdout, False, "errors", found.stdout)
+        files = output("dpkg-deb", "--contents", package[0])
+        for path in ("zsh/vendor-completions/_psring", "bash-completion/completions/psring", "man/man1/psring-sweep.1.gz", "psring/schemas/run.schema.json"):
+            expect(f"./usr/share/{path}\n" in files, f"{path} is in the package", files)
 
 
 main()

@@ -1,6 +1,5 @@
 # Completion of harness and psring for bash: commands, options and their choices, as the program's own help lists them.
-# shellcheck disable=SC2207 # zsh has no mapfile; the words have no blanks
-# For zsh: autoload -U bashcompinit && bashcompinit, then source this file.
+# shellcheck disable=SC2207 # the words have no blanks
 
 # The commands, one per line.
 _psring_commands() {
