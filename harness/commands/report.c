@@ -45,6 +45,7 @@ static status read_sweep(const char *folder, json_t **out)
     json_t *failures = rc == STATUS_OK ? sweep_failures(&s) : NULL;
     if (rc == STATUS_OK) rc = sweep_table(&s, failures, out);
     json_decref(failures);
+    sweep_free(&s);
     json_decref(definition);
     return rc;
 }
@@ -171,9 +172,9 @@ static void join_results(json_t *results)
         {
             if (!has_job(into, job)) json_array_append(json_object_get(into, "jobs"), job);
         }
-        json_t *commands = json_object_get(into, "joined_commands");
-        if (!commands) json_object_set_new(into, "joined_commands", commands = json_array());
-        json_array_append(commands, json_object_get(result, "command"));
+        json_t *joined = json_object_get(into, "joined");
+        if (!joined) json_object_set_new(into, "joined", joined = json_array());
+        json_array_append(joined, result);
         json_array_remove(results, i--);
     }
 }

@@ -3,6 +3,7 @@
 
 #include "common/base/log.h"
 #include "harness/run/output.h"
+#include "harness/run/run_options.h"
 #include "harness/sweep/sweep.h"
 
 #include <limits.h>
@@ -15,12 +16,16 @@
 typedef struct sweep_command {
     sweep sweep;
     bool dry_run;
-    const char *folder;
+    const char *folder, *vary; /* the sweep has all that is given as --vary */
     int64_t rounds;
+    json_t *file_words; /* options of run that the file of --config holds */
 } sweep_command;
 
 #define FIELD(name) offsetof(sweep_command, name)
 static const option option_list[] = {
+    {"vary", OPTION_TEXT, FIELD(vary), .argument = "NAME=V,V,...",
+     .help = "an option of run and its values; several make a grid. Values that hold commas are separated by "
+             "';'"},
     {"repeat", OPTION_INT, FIELD(rounds), .argument = "N", .initial = "1", .low = 1,
      .high = SWEEP_MOST_ROUNDS, .help = "runs per point; 8 and more allow a verdict"},
     {"out", OPTION_TEXT, FIELD(folder), .letter = 'o', .argument = "DIR",
@@ -48,16 +53,78 @@ static status vary_mode(sweep *s, const char *value)
     return sweep_vary(s, axis);
 }
 
-static status read_words(sweep_command *c, const command_line *line)
+/* "vary" of the file: a text, or texts. An option that the command line has is not varied. */
+static status take_axes(sweep *s, const json_t *option)
+{
+    sweep given = *s;
+    const json_t *texts = json_object_get(option, "texts");
+    const char *text = json_string_value(json_object_get(option, "text"));
+    for (size_t i = 0; text ? i == 0 : i < json_array_size(texts); i++) {
+        const char *axis = text ? text : json_string_value(json_array_get(texts, i));
+        char name[64];
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(axis, "="), axis);
+        if (!sweep_has_option(&given, name)) TRY(sweep_vary(s, axis));
+    }
+    return STATUS_OK;
+}
+
+/* Another option of the file: the sweep's, or a word for all runs. What the command line has counts instead.
+ */
+static status take_option(sweep_command *c, option_binding *own, run_config *checked, const char *name,
+                          const json_t *option)
+{
+    option_binding all[1 + BINDING_COUNT] = {*own};
+    const char *text = json_string_value(json_object_get(option, "text")),
+               *first = json_string_value(json_array_get(json_object_get(option, "texts"), 0));
+    if (strcmp(name, "config") == 0) return fail(STATUS_USAGE, "--config: expected no option of that name");
+    if (text && strcmp(name, "mode") == 0 && strchr(text, ','))
+        return sweep_has_option(&c->sweep, name) ? STATUS_OK : vary_mode(&c->sweep, text);
+    if (options_given(own, name)) return STATUS_OK;
+    memcpy(all + 1, checked->bindings, sizeof checked->bindings);
+    TRY(options_set(all, 1 + BINDING_COUNT, name, text ? text : first));
+    if (!text) return fail(STATUS_DATA, "%s: expected a text, a number, true or false", name);
+    if (all[0].given != own->given) return STATUS_OK;
+    if (json_array_append_new(c->file_words, json_sprintf("--%s=%s", name, text)) == 0) return STATUS_OK;
+    return fail(STATUS_SYSTEM, "no memory for %s", name);
+}
+
+/* Puts the words of the file before those of the command line, which are read after them. */
+static status add_file_words(sweep_command *c)
 {
     sweep *s = &c->sweep;
-    option_binding own = {.table = &sweep_option_table, .storage = c};
-    char **words = calloc((size_t)line->argc + 1, sizeof *words);
-    int count = 0;
-    s->words = (const char **)words; /* the sweep's, with fewer words */
+    size_t count = json_array_size(c->file_words);
+    const char **words = calloc(count + (size_t)s->word_count + 1, sizeof *words);
     if (!words) return fail(STATUS_SYSTEM, "no memory for the command line");
-    TRY(options_defaults(&own, 1));
-    TRY(options_take(&own, 1, line->argc, line->argv + 2, words, &count));
+    for (size_t i = 0; i < count; i++) words[i] = json_string_value(json_array_get(c->file_words, i));
+    memcpy(words + count, s->words, (size_t)s->word_count * sizeof *words);
+    free(s->words);
+    s->words = words;
+    s->word_count += (int)count;
+    return STATUS_OK;
+}
+
+static status read_file(sweep_command *c, option_binding *own, const char *path)
+{
+    run_config *checked = calloc(1, sizeof *checked);
+    const json_t *options;
+    json_t *option;
+    const char *name;
+    c->file_words = json_array();
+    status rc =
+        checked && c->file_words ? run_config_init(checked) : fail(STATUS_SYSTEM, "no memory for %s", path);
+    if (rc == STATUS_OK) rc = config_file_read(path, &options);
+    if (rc == STATUS_OK && (option = json_object_get(options, "vary")))
+        rc = config_file_failed(path, option, take_axes(&c->sweep, option));
+    if (rc == STATUS_OK)
+        json_object_foreach((json_t *)options, name, option) if (rc == STATUS_OK && strcmp(name, "vary") != 0)
+            rc = config_file_failed(path, option, take_option(c, own, checked, name, option));
+    free(checked);
+    return rc == STATUS_OK ? add_file_words(c) : rc;
+}
+
+/* What the sweep takes of the command line besides its options: what varies, and the file of options. */
+static status take_words(sweep *s, char **words, int count, const char **file)
+{
     for (int i = 0; i < count; i++) {
         int at = i;
         const char *value = value_of("--mode", words, count, &at);
@@ -66,10 +133,27 @@ static status read_words(sweep_command *c, const command_line *line)
             i = at;
         } else if ((value = value_of("--vary", words, count, &i))) {
             TRY(sweep_vary(s, value));
+        } else if ((value = value_of("--config", words, count, &i))) {
+            *file = value;
         } else {
             s->words[s->word_count++] = words[i];
         }
     }
+    return STATUS_OK;
+}
+
+static status read_words(sweep_command *c, const command_line *line)
+{
+    sweep *s = &c->sweep;
+    option_binding own = {.table = &sweep_option_table, .storage = c};
+    char **words = calloc((size_t)line->argc + 1, sizeof *words);
+    const char *file = NULL;
+    s->words = (const char **)words; /* the sweep's, with fewer words */
+    if (!words) return fail(STATUS_SYSTEM, "no memory for the command line");
+    TRY(options_defaults(&own, 1));
+    TRY(take_words(s, line->argv + 2, line->argc, &file));
+    TRY(options_take(&own, 1, s->word_count, words, words, &s->word_count));
+    if (file) TRY(read_file(c, &own, file));
     s->folder = c->folder;
     s->rounds = (int)c->rounds;
     if (s->axis_count == 0)
@@ -123,16 +207,18 @@ static status run_sweep(command_line *line)
     }
     text_free(&text);
     sweep_free(&c->sweep);
+    json_decref(c->file_words);
     return rc;
 }
 
 static void help_sweep(bool all, text_buffer *out)
 {
     option_binding own = {.table = &sweep_option_table};
-    text_append(out, "\n  --vary NAME=V,V,...  an option of run and its values; several make a grid. Values\n"
-                     "                       that hold commas are separated by ';'\n"
-                     "  --mode ENGINE,...    as --vary mode=ENGINE,... [ps,ring]\n");
     options_help(&own, 1, all, out);
+    text_append(out,
+                "  --mode ENGINE,...       as --vary mode=ENGINE,... [ps,ring]\n"
+                "  --config FILE           options of sweep and run by their long names, TOML (FILE.toml)\n"
+                "                          or JSON; vary is a text or a list of texts\n");
     text_append(out, "\nAll other options are those of harness run. Exit code 1: a run has failed.\n"
                      "\nexample:\n"
                      "  harness sweep --vary bucket-cap-mb=1,5,25,100 --vary gpus=2,4,8 --mode ring \\\n"

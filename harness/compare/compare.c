@@ -352,7 +352,7 @@ status compare_results(const char *path, const json_t *before, const json_t *aft
 status compare_paths(const char *a, const char *b, json_t **out)
 {
     json_t *definition_a = NULL, *definition_b = NULL;
-    sweep sweep_a, sweep_b;
+    sweep sweep_a = {0}, sweep_b = {0};
     comparison c;
     status rc = comparison_open(&c);
     if (rc == STATUS_OK) rc = sweep_read(a, &definition_a, &sweep_a);
@@ -367,6 +367,8 @@ status compare_paths(const char *a, const char *b, json_t **out)
         rc = fail(STATUS_DATA, "compare: expected a job of the same engine in %s and %s", a, b);
     if (rc == STATUS_OK) rc = comparison_finish(&c, a, b, false, out);
     comparison_close(&c);
+    sweep_free(&sweep_a);
+    sweep_free(&sweep_b);
     json_decref(definition_a);
     json_decref(definition_b);
     return rc;

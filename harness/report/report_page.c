@@ -392,25 +392,26 @@ static void append_configuration(const json_t *result, text_buffer *out)
     text_append(out, "</tbody></table></div></details>\n");
 }
 
-/* What --config runs the same again from, as TOML: a text of JSON is one of TOML, too. */
+/* What --config runs the same again from, as TOML: texts and lists of JSON are those of TOML, too. */
 static void append_config_file(const json_t *result, text_buffer *out)
 {
-    const char *name;
+    const char *name, *command = is_sweep(result) ? "sweep" : "run";
     json_t *value;
     if (!json_is_object(json_object_get(result, "options"))) return;
-    text_append(out, "<details><summary>Configuration file: harness run --config FILE.toml</summary><div class=\"scroll\" tabindex=\"0\" "
-                     "role=\"region\" aria-label=\"Configuration file\"><pre class=\"config\" dir=\"ltr\">");
+    text_append(out,
+                "<details><summary>Configuration file: harness %s --config FILE.toml%s</summary><div "
+                "class=\"scroll\" tabindex=\"0\" "
+                "role=\"region\" aria-label=\"Configuration file\"><pre class=\"config\" dir=\"ltr\">",
+                command, is_sweep(result) ? " -o DIR" : "");
     json_object_foreach(json_object_get(result, "options"), name, value)
     {
         char *text = json_dumps(value, JSON_ENCODE_ANY);
-        if (!text || !json_is_string(value)) {
-            free(text);
-            continue;
+        if (text && (json_is_string(value) || json_is_array(value))) {
+            svg_escape(out, name);
+            text_append(out, " = ");
+            svg_escape(out, text);
+            text_append(out, "\n");
         }
-        svg_escape(out, name);
-        text_append(out, " = ");
-        svg_escape(out, text);
-        text_append(out, "\n");
         free(text);
     }
     text_append(out, "</pre></div></details>\n");
@@ -436,12 +437,13 @@ static void append_provenance(const json_t *result, text_buffer *out)
 {
     char processors[128] = "", runs[64] = "";
     size_t i;
-    json_t *command;
+    json_t *joined;
     if (!isnan(report_number_at(result, "host.processors")))
         snprintf(processors, sizeof processors, "%.0f", report_number_at(result, "host.processors"));
     text_append(out, "<h2>How this was obtained</h2>\n");
     append_command(json_object_get(result, "command"), out);
-    json_array_foreach((json_t *)json_object_get(result, "joined_commands"), i, command) append_command(command, out);
+    json_array_foreach((json_t *)json_object_get(result, "joined"), i, joined)
+        append_command(json_object_get(joined, "command"), out);
     text_append(out, "<dl>");
     if (is_sweep(result))
         snprintf(runs, sizeof runs, "%zu points, %.0f of each",
@@ -469,9 +471,10 @@ static void append_provenance(const json_t *result, text_buffer *out)
     }
     text_append(out, "</dl>\n");
     append_configuration(result, out);
-    if (is_sweep(result)) return;
     append_config_file(result, out);
-    append_text_report(result, out);
+    json_array_foreach((json_t *)json_object_get(result, "joined"), i, joined)
+        append_config_file(joined, out);
+    if (!is_sweep(result)) append_text_report(result, out);
 }
 
 /* ---- the page --------------------------------------------------------------------------------------- */

@@ -18,15 +18,15 @@ static bool is_of_output(const char *name)
     return false;
 }
 
-json_t *run_config_given(const run_config *c)
+json_t *run_config_given(const run_config *c, bool with_chosen)
 {
     json_t *object = json_object();
     for (int b = 0; object && b < BINDING_COUNT; b++)
         for (size_t i = 0; i < c->bindings[b].table->count; i++) {
             const char *name = c->bindings[b].table->options[i].name;
             char value[4096 + 64]; /* a path fits */
-            bool chosen = strcmp(name, "device") == 0 || strcmp(name, "gpus") == 0 ||
-                          (strcmp(name, "steps") == 0 && c->run.epochs == 0);
+            bool chosen = with_chosen && (strcmp(name, "device") == 0 || strcmp(name, "gpus") == 0 ||
+                                          (strcmp(name, "steps") == 0 && c->run.epochs == 0));
             if ((!chosen && !options_given(&c->bindings[b], name)) || is_of_output(name)) continue;
             options_format(&c->bindings[b], i, value, sizeof value);
             json_object_set_new(object, name, json_string(value));
@@ -46,35 +46,91 @@ static json_t *as_text(const json_t *value)
     return json_string(text);
 }
 
-static status read_all(const char *path, FILE *file, text_buffer *out)
+static status read_all(const char *path, text_buffer *out)
 {
     char piece[4096];
     size_t length;
-    while ((length = fread(piece, 1, sizeof piece, file)) > 0) {
-        if (memchr(piece, '\0', length)) return fail(STATUS_DATA, "--config: %s: expected text, got a zero byte", path);
+    FILE *file = fopen(path, "re");
+    if (!file) return fail_errno(STATUS_DATA, "--config: %s", path);
+    status rc = STATUS_OK;
+    while (rc == STATUS_OK && (length = fread(piece, 1, sizeof piece, file)) > 0) {
+        if (memchr(piece, '\0', length))
+            rc = fail(STATUS_DATA, "--config: %s: expected text, got a zero byte", path);
         text_append(out, "%.*s", (int)length, piece);
     }
-    return out->out_of_memory ? fail(STATUS_SYSTEM, "no memory for %s", path) : STATUS_OK;
-}
-
-static status read_toml(const char *path, FILE *file, json_t **out)
-{
-    text_buffer text = {0};
-    char *json = NULL;
-    json_error_t error;
-    status rc = read_all(path, file, &text);
-    if (rc == STATUS_OK) rc = config_toml_to_json(path, text.data ? text.data : "", text.length, &json);
-    if (rc == STATUS_OK && !(*out = json_loads(json, 0, &error))) rc = fail(STATUS_DATA, "--config: %s: %s", path, error.text);
-    free(json);
-    text_free(&text);
+    fclose(file);
+    if (rc == STATUS_OK && out->out_of_memory) rc = fail(STATUS_SYSTEM, "no memory for %s", path);
     return rc;
 }
 
-static status read_json(const char *path, FILE *file, json_t **out)
+/* ---- options and their places in the file ------------------------------------------------------ */
+
+static status read_toml(const char *path, const char *text, size_t length, json_t **options)
+{
+    char *json = NULL;
+    json_error_t error;
+    TRY(config_toml_to_json(path, text, length, &json));
+    *options = json_loads(json, 0, &error);
+    free(json);
+    return *options ? STATUS_OK : fail(STATUS_DATA, "--config: %s: %s", path, error.text);
+}
+
+/* A walk over the keys of valid JSON: jansson does not tell where they stand. */
+typedef struct walk {
+    const char *at, *line_begin;
+    int line, depth; /* 1: in the outermost object */
+} walk;
+
+/* The next key, from its quote on; NULL: there is none. */
+static const char *next_key(walk *w)
+{
+    for (; *w->at; w->at++) {
+        if (*w->at == '\n') {
+            w->line++;
+            w->line_begin = w->at + 1;
+        }
+        w->depth += (*w->at == '{' || *w->at == '[') - (*w->at == '}' || *w->at == ']');
+        if (*w->at != '"') continue;
+        const char *word = w->at++;
+        while (*w->at != '"') w->at += *w->at == '\\' ? 2 : 1;
+        if (w->at[1 + strspn(w->at + 1, " \t\r\n")] != ':') continue;
+        w->at++;
+        return word;
+    }
+    return NULL;
+}
+
+/* Values with the places of their keys, which jansson keeps in order. `nested`: the options are an object
+ * "options" of the file. */
+static json_t *with_places(const char *text, const json_t *values, bool nested)
+{
+    walk w = {.at = text, .line_begin = text, .line = 1};
+    bool inside = !nested;
+    json_t *options = json_object(), *value;
+    const char *name, *key;
+    json_object_foreach((json_t *)values, name, value)
+    {
+        while ((key = next_key(&w)) && (!inside || w.depth != 1 + nested))
+            if (w.depth == 1) inside = strncmp(key, "\"options\"", 9) == 0;
+        json_object_set_new(options, name,
+                            json_pack("{s:O, s:i, s:i}", "value", value, "line", w.line, "column",
+                                      key ? (int)(key - w.line_begin) + 1 : 1));
+    }
+    return options;
+}
+
+static status read_json(const char *path, const char *text, size_t length, json_t **options)
 {
     json_error_t error;
-    if ((*out = json_loadf(file, JSON_REJECT_DUPLICATES, &error))) return STATUS_OK;
-    return fail(STATUS_DATA, "--config: %s:%d:%d: %s", path, error.line, error.column, error.text);
+    json_t *read = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
+    if (!read) return fail(STATUS_DATA, "--config: %s:%d:%d: %s", path, error.line, error.column, error.text);
+    bool of_result = json_object_get(read, "jobs") || json_object_get(read, "points");
+    const json_t *values = of_result ? json_object_get(read, "options") : read;
+    if (json_is_object(values)) *options = with_places(text, values, of_result);
+    json_decref(read);
+    if (*options) return STATUS_OK;
+    return fail(STATUS_DATA, "--config: %s: expected %s", path,
+                of_result ? "the options of a result; an older program wrote it" : "an object of options");
 }
 
 static bool is_toml(const char *path)
@@ -83,52 +139,70 @@ static bool is_toml(const char *path)
     return length > 5 && strcmp(path + length - 5, ".toml") == 0;
 }
 
-/* The options of the file as text: read once, kept for the process, since options borrow their texts. */
-static status load(const char *path, json_t **out)
+status config_file_failed(const char *path, const json_t *option, status rc)
+{
+    if (rc != STATUS_OK)
+        error_context("%s:%d:%d", path, (int)json_integer_value(json_object_get(option, "line")),
+                      (int)json_integer_value(json_object_get(option, "column")));
+    return rc;
+}
+
+/* Adds "text", or "texts" of a list. */
+static status add_texts(const char *path, const char *name, json_t *option)
+{
+    const json_t *value = json_object_get(option, "value");
+    json_t *texts = json_array(), *element, *text = as_text(value);
+    size_t i;
+    bool good = text || json_array_size(value) > 0;
+    json_array_foreach(value, i, element) good = good && json_array_append_new(texts, as_text(element)) == 0;
+    if (text)
+        json_object_set_new(option, "text", text);
+    else
+        json_object_set(option, "texts", texts);
+    json_decref(texts);
+    if (good) return STATUS_OK;
+    return config_file_failed(path, option,
+                              fail(STATUS_DATA, "%s: expected a text, a number, true or false", name));
+}
+
+status config_file_read(const char *path, const json_t **out)
 {
     static json_t *files; /* path to options */
-    json_t *read = NULL;
+    json_t *options = NULL, *option;
+    text_buffer text = {0};
+    const char *name;
     *out = json_object_get(files, path);
     if (*out) return STATUS_OK;
-    FILE *file = fopen(path, "re");
-    if (!file) return fail_errno(STATUS_DATA, "--config: %s", path);
-    status rc = is_toml(path) ? read_toml(path, file, &read) : read_json(path, file, &read);
-    fclose(file);
-    TRY(rc);
-    bool of_run = json_object_get(read, "jobs") != NULL;
-    const json_t *options = of_run ? json_object_get(read, "options") : read;
-    json_t *texts = json_object(), *value;
-    const char *name;
-    if (!json_is_object(options))
-        rc = fail(STATUS_DATA, "--config: %s: expected %s", path,
-                  of_run ? "a run's options; an older program wrote it" : "an object of options");
-    json_object_foreach((json_t *)options, name, value)
-    {
-        json_t *text = as_text(value);
-        if (!text && rc == STATUS_OK)
-            rc = fail(STATUS_DATA, "--config: %s: %s: expected a text, a number, true or false", path, name);
-        if (text) json_object_set_new(texts, name, text);
-    }
-    json_decref(read);
-    if (!files) files = json_object();
-    if (rc == STATUS_OK && json_object_set(files, path, texts) != 0) rc = fail(STATUS_SYSTEM, "no memory for %s", path);
-    json_decref(texts); /* `files` has it */
-    *out = rc == STATUS_OK ? texts : NULL;
+    status rc = read_all(path, &text);
+    if (rc == STATUS_OK)
+        rc = (is_toml(path) ? read_toml : read_json)(path, text.data ? text.data : "", text.length, &options);
+    text_free(&text);
+    json_object_foreach(options, name, option) if (rc == STATUS_OK) rc = add_texts(path, name, option);
+    if (rc == STATUS_OK && !files) files = json_object();
+    if (rc == STATUS_OK && json_object_set(files, path, options) != 0)
+        rc = fail(STATUS_SYSTEM, "no memory for %s", path);
+    json_decref(options); /* `files` has it */
+    if (rc == STATUS_OK) *out = options;
     return rc;
+}
+
+/* The option is set, as if it were given on the command line. */
+static status set_option(run_config *c, const char *name, const json_t *option)
+{
+    const char *text = json_string_value(json_object_get(option, "text")),
+               *first = json_string_value(json_array_get(json_object_get(option, "texts"), 0));
+    if (strcmp(name, "config") == 0) return fail(STATUS_USAGE, "--config: expected no option of that name");
+    TRY(options_set(c->bindings, BINDING_COUNT, name, text ? text : first));
+    return text ? STATUS_OK : fail(STATUS_DATA, "%s: expected a text, a number, true or false", name);
 }
 
 status run_config_read(run_config *c, const char *path)
 {
-    json_t *options, *value;
+    const json_t *options;
+    json_t *option;
     const char *name;
-    TRY(load(path, &options));
-    json_object_foreach(options, name, value)
-    {
-        status rc = strcmp(name, "config") == 0 ? fail(STATUS_USAGE, "--config: expected no option of that name")
-                                                : options_set(c->bindings, BINDING_COUNT, name, json_string_value(value));
-        if (rc == STATUS_OK) continue;
-        error_context("%s", path);
-        return rc;
-    }
+    TRY(config_file_read(path, &options));
+    json_object_foreach((json_t *)options, name, option)
+        TRY(config_file_failed(path, option, set_option(c, name, option)));
     return STATUS_OK;
 }

@@ -81,12 +81,22 @@ status run_config_parse(run_config *config, int argc, char *const argv[]);
  * that of `harness models`. `resolved` is the model's options without a default left open. */
 status run_config_build(const run_config *config, dataset **set, nn_model **model, model_options *resolved);
 
-/* The options that were given, and device, gpus and steps as they were chosen, by their long names: a file for --config that
- * runs the same again. Options of output are left out. NULL without memory. */
-json_t *run_config_given(const run_config *config);
+/* The options that were given, by their long names: a file for --config. `with_chosen`: and device, gpus and
+ * steps as they were chosen, so that it runs the same again. Options of output are left out. NULL without
+ * memory. */
+json_t *run_config_given(const run_config *config, bool with_chosen);
 
-/* Sets the options of a file of --config: a JSON object of long names and values, or the JSON of a run. STATUS_DATA;
- * STATUS_USAGE for an option that `run` does not have or a value that it does not take. */
+/* The options of a file of --config, TOML (FILE.toml) or JSON: an object of long names and values, or the
+ * JSON of a run or of a sweep's table. *out holds for each name its "text", or "texts" of a list, and the
+ * "line" and "column" of its key; the process keeps it. STATUS_DATA; the message names the file and the line.
+ */
+status config_file_read(const char *path, const json_t **out);
+
+/* Adds file, line and column of an option to the message of a failure; returns `rc`. */
+status config_file_failed(const char *path, const json_t *option, status rc);
+
+/* Sets the options of such a file. STATUS_DATA; STATUS_USAGE for an option that `run` does not have or a
+ * value that it does not take. */
 status run_config_read(run_config *config, const char *path);
 
 /* In what products multiply: a device_precision. */

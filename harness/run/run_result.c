@@ -152,14 +152,13 @@ status run_result_build(const run_result_input *in, json_t **out)
     json_t *program = json_pack("{s:s, s:s, s:o}", "name", "harness", "version", PROGRAM_VERSION, "commit",
                                 commit[0] ? json_string(commit) : json_null());
     json_t *result = json_pack(
-        "{s:i, s:o, s:s, s:o, s:o, s:o, s:o, s:s, s:b, s:b, s:b, s:o, s:o, s:b, s:o, s:n}", "schema_version", RESULT_SCHEMA_VERSION, "program",
-        program, "started_at", started, "command", command, "host", host_to_json(in->config->processors),
-        "libraries", libraries_to_json(), "workload",
-        run_workload_to_json(in->config, in->plan), "hardware_note",
-        in->plan->hardware_note, "oversubscribed",
-        (int)run_config_is_oversubscribed(in->config), "emulated", emulated, "simulated", (int)simulated,
-        "configuration", configuration_to_json(in->config), "options", run_config_given(in->config), "stopped_early",
-        (int)stopped, "jobs", jobs, "repetitions");
+        "{s:i, s:o, s:s, s:o, s:o, s:o, s:o, s:s, s:b, s:b, s:b, s:o, s:o, s:b, s:o, s:n}", "schema_version",
+        RESULT_SCHEMA_VERSION, "program", program, "started_at", started, "command", command, "host",
+        host_to_json(in->config->processors), "libraries", libraries_to_json(), "workload",
+        run_workload_to_json(in->config, in->plan), "hardware_note", in->plan->hardware_note,
+        "oversubscribed", (int)run_config_is_oversubscribed(in->config), "emulated", emulated, "simulated",
+        (int)simulated, "configuration", configuration_to_json(in->config), "options",
+        run_config_given(in->config, true), "stopped_early", (int)stopped, "jobs", jobs, "repetitions");
     if (!result) return fail(STATUS_SYSTEM, "no memory for the results");
     status rc = job_result_compare(result, in->config->processors, in->plan->alternate);
     if (rc == STATUS_OK) rc = run_result_judge(result, in->plan->alternate);

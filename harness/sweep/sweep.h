@@ -53,8 +53,19 @@ status sweep_vary(sweep *s, const char *text);
  * each. STATUS_USAGE for an option that `run` does not have or a value that it does not take. */
 status sweep_check(sweep *s);
 
-/* The sweep whose results lie in `folder`: its axes borrow the texts of *definition, the caller's to drop,
- * and it has as many rounds as there are results. *definition is NULL where the folder holds no sweep. */
+/* Whether some word or axis is the option `name`. */
+bool sweep_has_option(const sweep *s, const char *name);
+
+/* The options of run that words give, by their long names, without those of output: a new reference. NULL:
+ * they are none. */
+json_t *sweep_options(const char **words, int count);
+
+/* The words of a list of JSON, which has them: an array that the caller frees; NULL without memory. */
+const char **sweep_words_of(const json_t *list);
+
+/* The sweep whose results lie in `folder`: its axes and words borrow the texts of *definition, the caller's
+ * to drop after sweep_free(), and it has as many rounds as there are results. *definition is NULL where the
+ * folder holds no sweep. */
 status sweep_read(const char *folder, json_t **definition, sweep *out);
 
 void sweep_free(sweep *s);
@@ -115,9 +126,10 @@ status sweep_list(const sweep *s, text_buffer *out);
 status sweep_add_losses(const sweep *s, json_t *table);
 void sweep_report_losses(const json_t *table, text_buffer *out);
 
-/* sweep_origin.c: adds to the table what describes its runs: first the command, "started_at", "program", "host",
- * "libraries" and "configuration", null until a result is added; then of each result, which may be NULL. The
- * configuration keeps what all results share; "one_origin" is false where program, host or libraries differ. */
+/* sweep_origin.c: adds to the table what describes its runs: first the command, the "options" with which
+ * --config runs the sweep again, "started_at", "program", "host", "libraries" and "configuration", null until
+ * a result is added; then of each result, which may be NULL. The configuration keeps what all results share;
+ * "one_origin" is false where program, host or libraries differ. */
 void sweep_add_command(const sweep *s, json_t *table);
 void sweep_add_origin(const json_t *result, json_t *table);
 

@@ -150,8 +150,7 @@ static status configure(const sweep *s, int point, text_buffer *text, run_config
     return rc;
 }
 
-/* Whether some word or axis is the option `name`. */
-static bool has_option(const sweep *s, const char *name)
+bool sweep_has_option(const sweep *s, const char *name)
 {
     size_t length = strlen(name);
     for (int i = 0; i < s->axis_count; i++)
@@ -182,7 +181,7 @@ static status refuse_outputs(const run_config *c)
 status sweep_check(sweep *s)
 {
     int policy = axis_named(s, "policy");
-    s->has_mode = has_option(s, "mode");
+    s->has_mode = sweep_has_option(s, "mode");
     for (int i = 0; policy >= 0 && i < s->axes[policy].count; i++) {
         int engine;
         if (!s->has_mode) TRY(engine_of_policy(s->axes[policy].values[i], &engine));
@@ -276,12 +275,6 @@ static json_t *definition(const sweep *s, json_t *programs)
                      programs);
 }
 
-bool sweep_is_same(const json_t *a, const json_t *b)
-{
-    return json_equal(json_object_get(a, "vary"), json_object_get(b, "vary")) &&
-           json_equal(json_object_get(a, "options"), json_object_get(b, "options"));
-}
-
 /* Whether the folder whose sweep.json is `path`, with the definition `before`, goes on with `now`. */
 static status check_definition(const sweep *s, const char *path, const json_t *before, const json_t *now)
 {
@@ -325,6 +318,10 @@ status sweep_read(const char *folder, json_t **definition, sweep *out)
             json_is_string(value) ? json_string_value(value) : "";
         out->points *= a->count;
     }
+    const json_t *words = json_object_get(*definition, "options");
+    out->words = sweep_words_of(words);
+    out->word_count = out->words ? (int)json_array_size(words) : 0;
+    out->has_mode = sweep_has_option(out, "mode");
     for (int p = 0; p < out->points; p++)
         while (out->rounds < SWEEP_MOST_ROUNDS &&
                access(sweep_file(out, p, out->rounds, path, sizeof path), F_OK) == 0)

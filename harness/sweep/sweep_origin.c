@@ -1,9 +1,61 @@
-/* How a sweep was obtained: its command, and of its runs the program, the host and the options that all points
- * share. */
+/* How a sweep was obtained: its command and options, and of its runs the program, the host and the options
+ * that all points share. */
+#include "harness/run/run_options.h"
 #include "harness/sweep/sweep.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- options --------------------------------------------------------------------------------------- */
+
+json_t *sweep_options(const char **words, int count)
+{
+    run_config *config = calloc(1, sizeof *config);
+    const char **others = calloc((size_t)count + 1, sizeof *others);
+    int other_count = 0;
+    status rc = config && others ? run_config_init(config) : fail(STATUS_SYSTEM, "no memory for the sweep");
+    if (rc == STATUS_OK)
+        rc =
+            options_parse(config->bindings, BINDING_COUNT, count, (char *const *)words, others, &other_count);
+    json_t *options = rc == STATUS_OK ? run_config_given(config, false) : NULL;
+    if (rc != STATUS_OK) error_clear();
+    free(others);
+    free(config);
+    return options;
+}
+
+const char **sweep_words_of(const json_t *list)
+{
+    const char **words = calloc(json_array_size(list) + 1, sizeof *words);
+    size_t i;
+    json_t *word;
+    json_array_foreach(list, i, word) if (words) words[i] =
+        json_is_string(word) ? json_string_value(word) : "";
+    return words;
+}
+
+/* Whether two lists of words give options the same values. */
+static bool give_the_same(const json_t *a, const json_t *b)
+{
+    if (json_equal(a, b)) return true;
+    const char **words_a = sweep_words_of(a), **words_b = sweep_words_of(b);
+    json_t *options_a = words_a ? sweep_options(words_a, (int)json_array_size(a)) : NULL;
+    json_t *options_b = words_b ? sweep_options(words_b, (int)json_array_size(b)) : NULL;
+    bool same = options_a && options_b && json_equal(options_a, options_b);
+    json_decref(options_a);
+    json_decref(options_b);
+    free(words_a);
+    free(words_b);
+    return same;
+}
+
+bool sweep_is_same(const json_t *a, const json_t *b)
+{
+    return json_equal(json_object_get(a, "vary"), json_object_get(b, "vary")) &&
+           give_the_same(json_object_get(a, "options"), json_object_get(b, "options"));
+}
+
+/* ---- the table's description ------------------------------------------------------------------------- */
 
 /* The values of an axis as --vary takes them. */
 static json_t *axis_word(const sweep_axis *axis)
@@ -17,6 +69,20 @@ static json_t *axis_word(const sweep_axis *axis)
     json_t *word = json_string(text.data ? text.data : "");
     text_free(&text);
     return word;
+}
+
+/* As in a file of --config. */
+static json_t *options_of(const sweep *s)
+{
+    json_t *axes = json_array(), *options = json_object(), *of_runs = sweep_options(s->words, s->word_count);
+    char rounds[16];
+    snprintf(rounds, sizeof rounds, "%d", s->rounds);
+    for (int a = 0; a < s->axis_count; a++) json_array_append_new(axes, axis_word(&s->axes[a]));
+    json_object_set_new(options, "vary", axes);
+    json_object_set_new(options, "repeat", json_string(rounds));
+    json_object_update(options, of_runs);
+    json_decref(of_runs);
+    return options;
 }
 
 void sweep_add_command(const sweep *s, json_t *table)
@@ -37,6 +103,7 @@ void sweep_add_command(const sweep *s, json_t *table)
         json_array_append_new(words, json_string(s->folder));
     }
     json_object_set_new(table, "command", words);
+    json_object_set_new(table, "options", options_of(s));
     static const char *const later[] = {"started_at", "program", "host", "libraries", "configuration"};
     for (size_t i = 0; i < sizeof later / sizeof *later; i++)
         json_object_set_new(table, later[i], json_null()); /* until a run is found */

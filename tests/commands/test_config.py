@@ -37,13 +37,28 @@ def the_command_line_comes_after_the_file():
     expect_equal((found["gpus"], found["bucket-view"], found["steps"]), ("2", "no", "2"), "options")
 
 
-@cases([("a wrong name", {"bukcet-cap-mb": 5}, 64, "config.json: unknown option '--bukcet-cap-mb'; did you mean --bucket-cap-mb?"),
-        ("a wrong value", {"steps": -1}, 64, "config.json: --steps: expected"), ("a wrong word", {"mode": "rang"}, 64, "config.json: --mode: expected one of"),
-        ("a list", {"mode": ["ps"]}, 65, "--config: config.json: mode: expected a text, a number, true or false"),
-        ("a file in the file", {"config": "x"}, 64, "config.json: --config: expected no option of that name"),
+# A result with words that look like keys before and after its options, and inside of them.
+RESULT = """{"jobs": [{"steps": 1, "name": "\\"options\\": {"}], "note": "\\\\",
+ "list": ["options", {"options": {"steps": 3}}],
+ "options":
+ {"mode": "\\"gpus\\": 2", "steps" : "2",
+   "gpuz": "4"},
+ "after": {"gpuz": 1}}"""
+
+
+@cases([("a wrong name", {"bukcet-cap-mb": 5}, 64, "config.json:1:2: unknown option '--bukcet-cap-mb'; did you mean --bucket-cap-mb?"),
+        ("a wrong name on the third line", '{\n "steps": 2,\n  "bukcet-cap-mb": 5\n}', 64, "config.json:3:3: unknown option '--bukcet-cap-mb'; did you mean --bucket-cap-mb?"),
+        ("a wrong name in a result", RESULT.replace('"\\"gpus\\": 2"', '"ring"'), 64, "config.json:5:4: unknown option '--gpuz'; did you mean --gpus?"),
+        ("a wrong value in a result", RESULT, 64, "config.json:4:3: --mode: expected one of"),
+        ("a wrong value", {"steps": -1}, 64, "config.json:1:2: --steps: expected"), ("a wrong word", {"mode": "rang"}, 64, "config.json:1:2: --mode: expected one of"),
+        ("a list", {"steps": 1, "mode": ["ps"]}, 65, "config.json:1:14: mode: expected a text, a number, true or false"),
+        ("a list of lists", {"vary": [["gpus=1"]]}, 65, "config.json:1:2: vary: expected a text, a number, true or false"),
+        ("an object", '{\n"mode":\n {"steps": 1}}', 65, "config.json:2:1: mode: expected a text, a number, true or false"),
+        ("a file in the file", {"config": "x"}, 64, "config.json:1:2: --config: expected no option of that name"),
         ("no JSON", "steps = 3", 65, "--config: config.json:1:"), ("twice", '{"steps": 1, "steps": 2}', 65, "config.json:1:"),
-        ("no object", "[]", 65, "expected an object of options"), ("an old result", {"jobs": [], "configuration": {}}, 65, "an older program wrote it")])
-def a_file_that_is_wrong_is_refused_with_its_name(content, code, message):
+        ("no object", "[]", 65, "expected an object of options"), ("an old result", {"jobs": [], "configuration": {}}, 65, "an older program wrote it"),
+        ("a zero byte", b'{"mode": "ri\0ng"}', 65, "config.json: expected text, got a zero byte"), ("nothing", "", 65, "--config: config.json:1:")])
+def a_file_that_is_wrong_is_refused_with_its_line(content, code, message):
     result = with_file(content)
     expect_equal(result.code, code, "exit code", result)
     expect(message in result.err and len(result.lines()) == 1, f"expected {message!r}", result)
@@ -68,12 +83,15 @@ def toml_gives_the_same_options_as_json():
     expect_equal(result.json()["jobs"], json_result.json()["jobs"], "jobs")
 
 
-@cases([("a wrong name", "bukcet-cap-mb = 5", 64, "config.toml: unknown option '--bukcet-cap-mb'; did you mean --bucket-cap-mb?"),
-        ("a wrong value", "steps = -1", 64, "config.toml: --steps: expected"), ("a name twice", "mode = 'ring'\nsteps = 1\nsteps = 2", 65, "config.toml:3:"),
+@cases([("a wrong name", "bukcet-cap-mb = 5", 64, "config.toml:1:1: unknown option '--bukcet-cap-mb'; did you mean --bucket-cap-mb?"),
+        ("a wrong name on the third line", "# options\nmode = 'ring'\n  bukcet-cap-mb = 5\n", 64,
+         "config.toml:3:3: unknown option '--bukcet-cap-mb'; did you mean --bucket-cap-mb?"),
+        ("a wrong value", "mode = 'ring'\nsteps = -1", 64, "config.toml:2:1: --steps: expected"), ("a name twice", "mode = 'ring'\nsteps = 1\nsteps = 2", 65, "config.toml:3:"),
         ("no value", "mode = 'ring'\nsteps =", 65, "config.toml:2:"), ("no TOML", "{\"steps\": 3}", 65, "config.toml:1:"),
         ("a date", "mode = 'ring'\nsteps = 1979-05-27", 65, "config.toml:2:9: steps: expected a text, a number, true or false"),
         ("a time", "seed = 07:32:00", 65, "config.toml:1:8: seed: expected a text"),
-        ("a list", "mode = ['ps']", 65, "config.toml:1:8: mode: expected a text"), ("a table", "[ring]\nsteps = 1", 65, "config.toml:1:1: ring: expected a text"),
+        ("a list", "mode = ['ps']", 65, "config.toml:1:1: mode: expected a text"), ("a list of numbers", "mode = [1]", 65, "config.toml:1:8: mode: expected a text"),
+        ("an empty list", "mode = []", 65, "config.toml:1:8: mode: expected a text"), ("a table", "[ring]\nsteps = 1", 65, "config.toml:1:1: ring: expected a text"),
         ("a name with a dot", "ring.steps = 1", 65, "ring: expected a text"), ("infinity", "lr = inf", 64, "--lr"), ("a file in the file", "config = 'x'", 64, "no option of that name"),
         ("a number that is too large", "steps = 99999999999999999999", 65, "config.toml:1:"), ("not UTF-8", b"mode = \"\xff\xfe\"", 65, "config.toml:1:"),
         ("a zero byte", b"mode = \"ri\0ng\"", 65, "config.toml: expected text, got a zero byte"), ("an escaped zero", 'mode = "ri\\u0000ng"', 65, "config.toml: "),

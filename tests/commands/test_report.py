@@ -146,6 +146,44 @@ def lengths_and_heights_of_bars_are_the_numbers_of_the_JSON():
             expect(len(bars) == len(values) and all(abs(b[0] / v - 1) < 1e-6 for b, v in zip(bars, values)), name, bars, values)
 
 
+@cases([("measured", "real", []), ("virtual time", "virtual", []), ("median of several runs", "runs", ["--repeat", "3"])])
+def the_ideal_of_the_throughput_is_one_rank_without_communication_times_the_ranks(which, repeat):
+    """In the numbers, in the dashed lines and in the texts of the figure, against the JSON."""
+    if repeat:
+        result = harness("--model", "lenet", "--data", "synthetic", "--gpus", "2", "--steps", "4", *repeat, "--json", at("runs.json"), "--report", at("runs.html"), "--quiet")
+        expect_equal(result.code, 0, "exit code", result)
+    else:
+        page_of(which)
+    with open(at(which + ".json"), encoding="utf-8") as file:
+        result = json.load(file)
+    report(at(which + ".json"), "--csv", at("ideal-" + which))
+    medians = {job["name"]: job["samples_per_s"]["median"] for job in result["repetitions"]["jobs"]} if repeat else {}
+    rates = {job["name"]: medians.get(job["name"], job["throughput"]["samples_per_s"]) for job in result["jobs"]}
+    ideals = [rates["none"] * job["world_size"] if job["world_size"] > 1 else None for job in result["jobs"]]
+    rows = csv_rows(at(f"ideal-{which}/throughput.csv"))
+    expect_equal(len(rows), len(ideals), "rows")
+    for row, job, ideal in zip(rows, result["jobs"], ideals):
+        rate = rates[job["name"]]
+        expect_equal(float(row["samples_per_s"]), rate, "samples/s")
+        expect_equal(float(row["samples_per_s_per_rank"]), rate / job["world_size"], "per rank")
+        expect_equal([row["ideal_samples_per_s"], row["share_of_ideal"]], ["", ""] if ideal is None else [f"{ideal:.17g}", f"{rate / ideal:.17g}"], "ideal and share")
+    for efficiency in [] if repeat else result["comparison"]["against_none"]:
+        row = next(r for r, job in zip(rows, result["jobs"]) if job["name"] == efficiency["name"])
+        if row["share_of_ideal"]:
+            expect(abs(float(row["share_of_ideal"]) / efficiency["weak_scaling_efficiency"] - 1) < 1e-9, "the weak-scaling efficiency", row, efficiency)
+    with Browser() as browser:
+        browser.open(at(which + ".html"))
+        bars, lines, texts = browser.evaluate("""((f, box) => [Array.from(f.querySelectorAll('rect[data-v]')).map(r => [Number(r.dataset.v), box(r).bottom, box(r).height]),
+          Array.from(f.querySelectorAll('line.ideal')).map(l => [box(l).top, box(l).left, box(l).right]), Array.from(f.querySelectorAll('text')).map(t => t.textContent)])(
+          document.querySelector('#s1-throughput svg.wide'), e => e.getBoundingClientRect())""")
+    bottom, scale = bars[0][1], max(b[2] for b in bars) / max(b[0] for b in bars)
+    drawn = [(ideal, rate) for ideal, rate in zip(ideals, rates.values()) if ideal]
+    expect_equal(len(lines), len(drawn) + 1, "lines, and that of the legend")
+    for ideal, rate in drawn:
+        expect(any(abs(bottom - y - ideal * scale) < 1.5 for y, _, _ in lines[:len(drawn)]), f"a line at {ideal}", lines, bars)
+        expect(any(t.startswith(f"{100 * rate / ideal:.0f} %") for t in texts), f"a text of {rate / ideal}", texts)
+
+
 @test
 def the_page_prints_with_its_numbers():
     page_of("virtual")
@@ -342,6 +380,54 @@ def the_page_holds_a_configuration_file_that_runs_the_same_again():
     expect_equal([j["parameter_hash"] for j in again.json()["jobs"]], [j["parameter_hash"] for j in before["jobs"]], "parameters")
 
 
+def config_files(page):
+    """Texts of the configuration files on a page, and what their headings name."""
+    with Browser() as browser:
+        browser.open(page)
+        return browser.evaluate("""Array.from(document.querySelectorAll('pre.config')).map(p => [p.textContent, p.closest('details').querySelector('summary').textContent])""")
+
+
+@test
+def the_page_of_a_sweep_holds_a_configuration_file_that_runs_the_same_again():
+    words = ["--vary", "link=1Gbit/s,50us;10Gbit/s,50us", "--vary", "gpus=2,4", "--vary", "bucket-cap-mb=1,25", "--mode", "ps,ring", "--policy", "ps=sync,ring=ddp",
+             "--device", "sim:v100-pcie-10gbe", "--model", "lenet", "--steps", "2", "--drop-last", "--repeat", "2"]
+    first = harness("sweep", *words, "-o", at("sweep-first"), limit=300)
+    expect_equal(first.code, 0, "exit code", first)
+    report(at("sweep-first"), "-o", at("sweep-first.html"))
+    ((text, heading),) = config_files(at("sweep-first.html"))
+    expect("harness sweep --config FILE.toml -o DIR" in heading, "heading", heading)
+    with open(at("sweep-again.toml"), "w", encoding="utf-8") as file:
+        file.write(text)
+    again = harness("sweep", "--config", at("sweep-again.toml"), "-o", at("sweep-again"), limit=300)
+    expect_equal(again.code, 0, "exit code", again, text)
+    expect_equal(again.out, first.out, "table", text)
+    tables = []
+    for name in ("sweep-first", "sweep-again"):
+        with open(at(name + "/table.json"), encoding="utf-8") as file:
+            tables.append(json.load(file))
+    for key in ("options", "vary", "rounds", "points", "best"):
+        expect_equal(tables[1][key], tables[0][key], key)
+    expect_equal({k: v for k, v in tables[1]["configuration"].items() if k != "json"}, {k: v for k, v in tables[0]["configuration"].items() if k != "json"}, "configuration")
+
+
+@test
+def the_page_of_results_shown_as_one_holds_a_configuration_file_of_each():
+    words = ["--model", "lenet", "--device", "sim:dgx1-v100", "--gpus", "4", "--steps", "2", "--quiet"]
+    for name, more in (("one", ["--policy", "ps=dp,ring=ddp"]), ("two", ["--mode", "ps", "--policy", "sync", "--servers", "4"])):
+        expect_equal(harness(*words, *more, "--json", at(f"joined-{name}.json")).code, 0, "exit code")
+    report(at("joined-one.json"), at("joined-two.json"), "-o", at("joined-pages.html"))
+    files = config_files(at("joined-pages.html"))
+    expect_equal(len(files), 2, "files")
+    for name, (text, _) in zip(("one", "two"), files):
+        with open(at("part.toml"), "w", encoding="utf-8") as file:
+            file.write(text)
+        again = harness("--config", at("part.toml"), "--json", "-", "--quiet")
+        expect_equal(again.code, 0, "exit code", again, text)
+        with open(at(f"joined-{name}.json"), encoding="utf-8") as file:
+            before = json.load(file)
+        expect_equal([again.json()[k] for k in ("options", "jobs")], [before[k] for k in ("options", "jobs")], name)
+
+
 @test
 def a_changed_script_does_not_run():
     with open(page_of("real"), encoding="utf-8") as file:
@@ -481,7 +567,7 @@ def a_sweep_is_a_page_with_the_map_of_who_wins():
         expect_equal([facts.get(k) for k in ("Runs", "Started", "Host", "Program", "Commit")],
                      [f"{len(points)} points, 1 of each", table["started_at"], table["host"]["name"], table["program"]["version"],
                       table["program"]["commit"]], "facts")
-        options = browser.evaluate("""Object.fromEntries(Array.from(document.querySelectorAll('details:last-of-type th[scope=row]'))
+        options = browser.evaluate("""Object.fromEntries(Array.from(document.querySelectorAll('section > details th[scope=row]'))
           .map(t => [t.textContent, t.nextSibling.textContent]))""")
         expect_equal([options.get("model"), options.get("steps"), "gpus" in options], ["lenet", "2", False], "options of all points")
 

@@ -304,6 +304,96 @@ def two_sweeps_never_share_a_folder():
             run.wait(120)
 
 
+# ---- --config ------------------------------------------------------------------------------------
+
+FILE = """# of sweep and of run
+vary = ["link=1Gbit/s,50us;10Gbit/s,50us", "gpus=2,4"]
+mode = "ps,ring"
+policy = "ps=sync,ring=ddp"
+device = "sim:v100-pcie-10gbe"
+model = "lenet"
+drop_last = true
+steps = 2
+repeat = 2
+"""
+FILE_WORDS = ["--vary", "link=1Gbit/s,50us;10Gbit/s,50us", "--vary", "gpus=2,4", "--mode", "ps,ring", "--policy", "ps=sync,ring=ddp", "--device",
+              "sim:v100-pcie-10gbe", "--model", "lenet", "--drop-last", "--steps", "2", "--repeat", "2"]
+
+
+def write(path, text):
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+    return path
+
+
+def table_in(path):
+    with open(os.path.join(path, "table.json"), encoding="utf-8") as file:
+        return json.load(file)
+
+
+@test
+def a_sweep_of_a_file_is_that_of_the_command_line():
+    with folder() as path:
+        toml = write(path + "/sweep.toml", FILE)
+        by_file, by_words = sweep(path + "/file", "--config", toml), sweep(path + "/words", *FILE_WORDS)
+        expect_equal((by_file.code, by_words.code), (0, 0), "exit codes", by_file, by_words)
+        expect_equal(by_file.out, by_words.out, "tables")
+        of_file, of_words = table_in(path + "/file"), table_in(path + "/words")
+        expect_equal([of_file[k] for k in ("options", "points", "best")], [of_words[k] for k in ("options", "points", "best")], "table.json")
+        before = runs_in(path + "/words")
+        expect_equal(len(before), 16, "runs")
+        again = sweep(path + "/words", "--config", toml)
+        expect_equal(again.code, 0, "the same sweep goes on in its folder", again)
+        expect_equal(runs_in(path + "/words"), before, "finished runs")
+        other = sweep(path + "/words", "--config", write(path + "/other.toml", FILE.replace("steps = 2", "steps = 3")))
+        expect_equal((other.code, "got another one" in other.err), (78, True), "a file that has changed", other)
+        result = sweep(path + "/again", "--config", path + "/words/table.json")
+        expect_equal(result.code, 0, "the table of a sweep as its file", result)
+        expect_equal(table_in(path + "/again")["points"], of_words["points"], "points")
+
+
+@test
+def the_command_line_of_a_sweep_comes_after_its_file():
+    with folder() as path:
+        toml = write(path + "/sweep.toml", FILE)
+        found = [frozenset(shlex.split(line)[2:]) for line in sweep(path + "/s", "--config", toml, "--gpus", "8", "--vary", "link=2Gbit/s;4Gbit/s", "--mode", "ring",
+                                                              "--repeat", "1", "--steps", "3", "--dry-run").out.splitlines()]
+        words = ["--policy=ps=sync,ring=ddp", "--device=sim:v100-pcie-10gbe", "--model=lenet", "--drop_last=yes", "--steps=2", "--gpus", "8", "--mode", "ring",
+                 "--steps", "3"]
+        expect_equal(set(found), {frozenset([*words, f"--link={link}"]) for link in ("2Gbit/s", "4Gbit/s")}, "commands")
+        one = sweep(path + "/one", *VIRTUAL, "--config", write(path + "/one.json", '{"vary": "gpus=2,4", "mode": "ring", "out": "/none/there"}'))
+        expect_equal((one.code, len(runs_in(path + "/one"))), (0, 2), "one axis as a text, and the folder of the command line", one)
+
+
+@cases([("a wrong name", "vary = ['gpus=2,4']\nbukcet-cap-mb = 5", 64, "sweep.toml:2:1: unknown option '--bukcet-cap-mb'; did you mean --bucket-cap-mb?"),
+        ("a wrong name of the sweep's", "model = 'lenet'\n\nvarry = ['gpus=2,4']", 64, "sweep.toml:3:1: unknown option '--varry'; did you mean --vary?"),
+        ("a wrong value", "vary = 'gpus=2,4'\nrepeat = 0", 64, "sweep.toml:2:1: --repeat: expected"), ("a list", "vary = 'gpus=2'\nmodel = ['lenet']", 65, "sweep.toml:2:1: model: expected a text"),
+        ("a wrong axis", "vary = ['gpus=2', 'batch']", 64, "sweep.toml:1:1: --vary: expected NAME=VALUE"), ("an axis twice", "vary = ['gpus=2', 'gpus=4']", 64, "sweep.toml:1:1: --vary: expected an option once"),
+        ("an output", "vary = 'gpus=2,4'\njson = 'x'", 64, "unexpected option --json"), ("no file", None, 65, "sweep.toml: No such file")])
+def a_file_of_a_sweep_that_is_wrong_is_refused_with_its_line(content, code, message):
+    with folder() as path:
+        if content:
+            write(path + "/sweep.toml", content)
+        result = sweep(path + "/s", "--config", path + "/sweep.toml", "--device", "sim")
+        expect_equal(result.code, code, "exit code", result)
+        expect(message in result.err and len(result.lines()) == 1, f"expected {message!r}", result)
+        expect(not os.path.exists(path + "/s"), "files")
+
+
+@test
+def the_table_of_a_sweep_that_was_killed_has_its_command():
+    with folder() as path:
+        words = [*VIRTUAL, "--vary", "gpus=2,4", "--mode", "ring"]
+        whole = sweep(path, *words)
+        expect_equal(whole.code, 0, "exit code", whole)
+        command = table_in(path)["command"]
+        os.remove(path + "/table.json")
+        expect_equal(harness("report", path, "-o", path + "/page.html").code, 0, "exit code")
+        with open(path + "/page.html", encoding="utf-8") as file:
+            text = re.sub(r"<[^>]*>", "", re.search(r'<pre class="command".*?</pre>', file.read(), re.S)[0])
+        expect_equal(text.split(), ["harness", *command], "command")
+
+
 @test
 def results_of_another_build_are_not_taken_over():
     with folder() as path:
