@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 import time
 
-from program import Run, harness
+from program import BUILD, Run, harness
 from tap import Skip, cases, expect, expect_equal, main, test
 
 SIM = {"mode": "ring", "device": "sim:dgx1-v100", "gpus": 4, "model": "resnet18", "steps": 2, "bucket-cap-mb": 5.5, "bucket_view": True}
@@ -263,6 +263,48 @@ def a_run_that_is_killed_leaves_the_old_file_or_a_whole_one():
             with open(path, encoding="utf-8") as file:
                 text = file.read()
             expect(text == "old" or json.loads(text)["jobs"], f"after {delay} ms: {text[:80]}")
+
+
+KILL_AT_CALL = os.path.abspath(os.path.join(BUILD, "tests", "kill_at_call.so"))
+PAGE = ["--model", "toy", "--gpus", "2", "--steps", "3", "--quiet"]
+
+
+def is_whole(path):
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    if path.endswith(".json"):
+        return bool(json.loads(text))
+    return text.endswith({"html": "</html>\n", "svg": "</svg>\n", "csv": "\n"}[path.rsplit(".", 1)[1]]) and len(text) > 100
+
+
+@cases([("run, JSON and page", ["run", *PAGE, "--json", "result.json", "--report", "page.html"], ["result.json", "page.html"], 15),
+        ("report, a page", ["report", "in.json", "-o", "page.html"], ["page.html"], 5),
+        ("report, figures and numbers", ["report", "in.json", "--svg", ".", "--csv", "."], ["throughput.svg", "memory.svg", "throughput.csv", "memory.csv"], 20),
+        ("compare", ["compare", "in.json", "in.json", "--json", "result.json"], ["result.json"], 5)])
+def a_kill_at_any_call_leaves_old_files_or_whole_ones(words, outputs, least):
+    """Every call that writes is the last one once; then the same command runs undisturbed."""
+    with tempfile.TemporaryDirectory() as folder:
+        expect_equal(harness(*PAGE, "--json", os.path.join(folder, "in.json")).code, 0, "exit code")
+        states, number = set(), 0
+        while True:
+            number += 1
+            for name in outputs:
+                with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+                    file.write("old")
+            with Run(*words, cwd=folder, env={"LD_PRELOAD": KILL_AT_CALL, "KILL_AT": str(number)}) as run:
+                result = run.wait(120)
+            if result.code == 0:
+                break
+            expect_equal(result.code, 128 + signal.SIGKILL, f"exit code of a run that is killed at call {number}", result)
+            for name in outputs:
+                old = holds_old(os.path.join(folder, name))
+                expect(old or is_whole(os.path.join(folder, name)), f"{name} after a kill at call {number}")
+                states.add((name, old))
+        expect(number > least, f"calls that were the last one: {number - 1}")
+        expect_equal(states, {(name, old) for name in outputs for old in (True, False)}, "old and new files")
+        left = [name for name in os.listdir(folder) if name.endswith(".partial")]
+        expect_equal(left, [], "partial files after a run to the end")
+        expect(all(is_whole(os.path.join(folder, name)) for name in outputs), "new files")
 
 
 main()

@@ -1,0 +1,71 @@
+/* To be preloaded: kills the process at the KILL_AT-th system call, from 1, that makes, writes, moves or
+ * removes a partial file (common/checkpoint/atomic_file.h): before it, but in the middle of a write. A move
+ * has a second call, after it. */
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static int is_partial(const char *name)
+{
+    size_t length = strlen(name);
+    return length > 8 && strcmp(name + length - 8, ".partial") == 0;
+}
+
+static int is_of_partial(int fd)
+{
+    char path[64], name[4096];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    ssize_t length = readlink(path, name, sizeof name - 1);
+    name[length > 0 ? length : 0] = '\0';
+    return is_partial(name);
+}
+
+static int is_due(int counts)
+{
+    static int calls;
+    const char *at = getenv("KILL_AT");
+    return counts && at && ++calls == atoi(at);
+}
+
+int openat(int folder, const char *name, int flags, ...)
+{
+    va_list more;
+    va_start(more, flags);
+    mode_t mode = flags & O_CREAT ? va_arg(more, mode_t) : 0;
+    va_end(more);
+    if (is_due(is_partial(name))) raise(SIGKILL);
+    return (int)syscall(SYS_openat, folder, name, flags, mode);
+}
+
+ssize_t write(int fd, const void *data, size_t bytes)
+{
+    if (!is_due(is_of_partial(fd))) return syscall(SYS_write, fd, data, bytes);
+    syscall(SYS_write, fd, data, bytes / 2);
+    raise(SIGKILL);
+    return -1;
+}
+
+int fsync(int fd)
+{
+    if (is_due(is_of_partial(fd))) raise(SIGKILL);
+    return (int)syscall(SYS_fsync, fd);
+}
+
+int renameat(int from, const char *name, int to, const char *new_name)
+{
+    if (is_due(is_partial(name))) raise(SIGKILL);
+    int result = (int)syscall(SYS_renameat, from, name, to, new_name);
+    if (is_due(is_partial(name))) raise(SIGKILL);
+    return result;
+}
+
+int unlinkat(int folder, const char *name, int flags)
+{
+    if (is_due(is_partial(name))) raise(SIGKILL);
+    return (int)syscall(SYS_unlinkat, folder, name, flags);
+}
