@@ -56,15 +56,21 @@ static int other_number(int x, int m)
     return m % 2 == 0 ? m - 1 - x : (x + 1) % m;
 }
 
-static void add_both_ways(const sim_topology *t, link_loads load, sim_place a, sim_place b, int nic, double weight)
+/* A member of a tree, and the adapter by which its machine is entered and left. */
+typedef struct tree_member {
+    sim_place place;
+    int nic;
+} tree_member;
+
+static void add_both_ways(const sim_topology *t, link_loads load, tree_member a, tree_member b, double weight)
 {
     sim_route there, back;
-    if (a.machine == b.machine) {
-        sim_topology_route(t, a, b, &there);
-        sim_topology_route(t, b, a, &back);
+    if (a.place.machine == b.place.machine) {
+        sim_topology_route(t, a.place, b.place, &there);
+        sim_topology_route(t, b.place, a.place, &back);
     } else {
-        sim_topology_route_over(t, a, b, nic, &there);
-        sim_topology_route_over(t, b, a, nic, &back);
+        sim_topology_route_over(t, a.place, a.nic, b.place, b.nic, &there);
+        sim_topology_route_over(t, b.place, b.nic, a.place, a.nic, &back);
     }
     add_route(load, &there, weight);
     add_route(load, &back, weight);
@@ -72,22 +78,24 @@ static void add_both_ways(const sim_topology *t, link_loads load, sim_place a, s
 
 /* One of the trees that share the bytes: along the ring within every machine, from where it enters; between these places
  * two binary trees. `roots` has room for all machines. */
-static void add_tree(const sim_rings *r, int ring, link_loads load, sim_place *roots)
+static void add_tree(const sim_rings *r, int ring, link_loads load, tree_member *roots)
 {
     double weight = 1.0 / r->count;
-    const int32_t *order = r->order + (size_t)ring * (size_t)r->ranks;
+    size_t first = (size_t)ring * (size_t)r->ranks;
+    tree_member before = {.nic = -1};
     int m = 0;
     for (int i = 0; i < r->ranks; i++) {
-        sim_place here = r->places[order[i]];
-        if (i > 0 && here.machine == r->places[order[i - 1]].machine)
-            add_both_ways(r->topology, load, r->places[order[i - 1]], here, 0, weight);
+        tree_member here = {r->places[r->order[first + (size_t)i]], r->nics[first + (size_t)i]};
+        if (i > 0 && here.place.machine == before.place.machine)
+            add_both_ways(r->topology, load, before, here, weight);
         else
             roots[m++] = here;
+        before = here;
     }
     for (int x = 1; x < m; x++) {
         int up = parent_of(x, m);
-        add_both_ways(r->topology, load, roots[x], roots[up], ring, weight / 2);
-        add_both_ways(r->topology, load, roots[other_number(x, m)], roots[other_number(up, m)], ring, weight / 2);
+        add_both_ways(r->topology, load, roots[x], roots[up], weight / 2);
+        add_both_ways(r->topology, load, roots[other_number(x, m)], roots[other_number(up, m)], weight / 2);
     }
 }
 
@@ -95,7 +103,7 @@ static status plan_tree(sim_plan *p)
 {
     const sim_rings *r = p->rings;
     link_loads load;
-    sim_place *roots = calloc((size_t)r->machines, sizeof *roots);
+    tree_member *roots = calloc((size_t)r->machines, sizeof *roots);
     if (!roots) return fail(STATUS_SYSTEM, "no memory for a tree of %d machines", r->machines);
     status rc = loads_open(r->topology, &load);
     for (int ring = 0; rc == STATUS_OK && ring < r->count; ring++) add_tree(r, ring, load, roots);

@@ -19,6 +19,8 @@ typedef struct local_group {
     bool nvlink, mesh;         /* mesh: the cycles follow links between two GPUs each */
     int links;                 /* parallel ones: as many rings as NCCL would lay */
     cut cuts[SIM_CYCLES_MOST]; /* by ring */
+    int8_t nics[SIM_NICS_MOST]; /* [near] by ring: where it enters and leaves. First the members' own, then others as near */
+    int own, near;
 } local_group;
 
 static status no_memory(int ranks)
@@ -81,9 +83,26 @@ static int distance(const sim_topology *t, sim_place first, sim_place last, int 
 {
     sim_place other = {.machine = first.machine ? 0 : 1};
     sim_route out, in;
-    sim_topology_route_over(t, last, other, nic, &out);
-    sim_topology_route_over(t, other, first, nic, &in);
+    sim_topology_route_over(t, last, nic, other, nic, &out);
+    sim_topology_route_over(t, other, nic, first, nic, &in);
     return out.count + in.count;
+}
+
+static void add_nic(local_group *g, int nic)
+{
+    if (!memchr(g->nics, nic, (size_t)g->near)) g->nics[g->near++] = (int8_t)nic;
+}
+
+/* As NCCL lists the adapters at which its rings may start (src/graph/search.cc, ncclTopoSelectNets): each GPU's own, where
+ * GPUs that have several equally near take different ones (ncclTopoGetLocalNet). Of the rest, none that is farther: a ring
+ * that has adapters behind the GPUs' switches does not cross between sockets for another. */
+static void list_nics(const sim_topology *t, const sim_place *gpus, local_group *g)
+{
+    for (int i = 0; i < g->count; i++) add_nic(g, t->gpu_nic[gpus[i].index]);
+    g->own = g->near;
+    for (int i = 0; i < g->count; i++)
+        for (int nic = 0; nic < t->w->nics; nic++)
+            if (sim_topology_is_near(t, gpus[i].index, nic)) add_nic(g, nic);
 }
 
 /* Where rings enter and leave already, and the cycles that they follow. */
@@ -111,11 +130,11 @@ static cut best_cut(const sim_topology *t, const sim_place *gpus, const local_gr
 
 /* Cuts a ring for every adapter so that both ends are near it; among such cuts it spares the GPUs at which
  * others enter and leave, and the cycles that others follow. */
-static void cut_rings(const sim_topology *t, const sim_place *gpus, local_group *g, int nics)
+static void cut_rings(const sim_topology *t, const sim_place *gpus, local_group *g)
 {
     cut_uses uses = {{0}, {0}, {0}};
-    for (int nic = 0; nic < nics; nic++) {
-        cut c = g->cuts[nic] = best_cut(t, gpus, g, nic, &uses);
+    for (int ring = 0; ring < g->near; ring++) {
+        cut c = g->cuts[ring] = best_cut(t, gpus, g, g->nics[ring], &uses);
         uses.enters[at_place(g, c, 0)]++;
         uses.leaves[at_place(g, c, g->count - 1)]++;
         uses.cycles[c.cycle]++;
@@ -124,10 +143,12 @@ static void cut_rings(const sim_topology *t, const sim_place *gpus, local_group 
 
 static void lay_ring(sim_rings *r, const local_group *groups, int ring)
 {
-    int32_t *order = r->order + (size_t)ring * (size_t)r->ranks;
+    size_t at = (size_t)ring * (size_t)r->ranks;
     for (int m = 0; m < r->machines; m++)
-        for (int i = 0; i < groups[m].count; i++)
-            *order++ = groups[m].first + at_place(&groups[m], groups[m].cuts[ring], i);
+        for (int i = 0; i < groups[m].count; i++, at++) {
+            r->order[at] = groups[m].first + at_place(&groups[m], groups[m].cuts[ring], i);
+            r->nics[at] = groups[m].nics[ring];
+        }
 }
 
 static int split_by_machine(const sim_place *gpus, int ranks, local_group *groups)
@@ -149,13 +170,10 @@ static bool same_places(const sim_place *gpus, const local_group *a, const local
     return true;
 }
 
-static status lay_rings(sim_rings *r)
+static void find_groups(sim_rings *r, local_group *groups)
 {
-    local_group *groups = calloc((size_t)r->ranks, sizeof *groups);
-    if (!groups) return no_memory(r->ranks);
     r->machines = split_by_machine(r->places, r->ranks, groups);
     r->nvlink = true;
-    int nics = r->topology->w->nics;
     for (int m = 0; m < r->machines; m++) {
         int first = groups[m].first;
         if (m > 0 && same_places(r->places, &groups[m], &groups[m - 1])) {
@@ -164,17 +182,13 @@ static status lay_rings(sim_rings *r)
         } else {
             find_local_rings(r->topology, r->places, &groups[m]);
             for (int k = 0; k < groups[m].cycles.count; k++) groups[m].cuts[k] = (cut){.cycle = (int8_t)k};
-            if (r->machines > 1) cut_rings(r->topology, r->places + first, &groups[m], nics);
+            if (r->machines > 1) {
+                list_nics(r->topology, r->places + first, &groups[m]);
+                cut_rings(r->topology, r->places + first, &groups[m]);
+            }
         }
         r->nvlink = r->nvlink && groups[m].nvlink;
     }
-    r->count = r->machines > 1 ? nics : groups[0].cycles.count;
-    r->channels = r->machines > 1 ? nics : groups[0].links;
-    r->order = calloc((size_t)r->count * (size_t)r->ranks, sizeof *r->order);
-    status rc = r->order ? STATUS_OK : no_memory(r->ranks);
-    for (int ring = 0; rc == STATUS_OK && ring < r->count; ring++) lay_ring(r, groups, ring);
-    free(groups);
-    return rc;
 }
 
 status sim_rings_uses(const sim_topology *t, const double *load, sim_hop_use **uses, int *count, double *bus)
@@ -211,16 +225,64 @@ static status measure(sim_rings *r)
     return rc;
 }
 
+static void forget_rings(sim_rings *r)
+{
+    free(r->order);
+    free(r->nics);
+    free(r->uses);
+    r->order = NULL;
+    r->nics = NULL;
+    r->uses = NULL;
+}
+
+static status lay_rings(sim_rings *r, const local_group *groups, int count)
+{
+    size_t slots = (size_t)count * (size_t)r->ranks;
+    forget_rings(r);
+    r->count = count;
+    r->channels = r->machines > 1 ? count : groups[0].links;
+    r->order = calloc(slots, sizeof *r->order);
+    r->nics = calloc(slots, sizeof *r->nics);
+    if (!r->order || !r->nics) return no_memory(r->ranks);
+    for (int ring = 0; ring < count; ring++) lay_ring(r, groups, ring);
+    return measure(r);
+}
+
+/* One ring for every adapter that a machine's members have of their own: of as many as the machine with the fewest has.
+ * Further ones as long as they add bandwidth. */
+static status lay_rings_between(sim_rings *r, const local_group *groups)
+{
+    int own = SIM_NICS_MOST, near = SIM_NICS_MOST;
+    for (int m = 0; m < r->machines; m++) {
+        if (groups[m].own < own) own = groups[m].own;
+        if (groups[m].near < near) near = groups[m].near;
+    }
+    TRY(lay_rings(r, groups, own));
+    for (int count = own + 1; count <= near; count++) {
+        double bus = r->bus;
+        TRY(lay_rings(r, groups, count));
+        if (r->bus <= bus * (1 + 1e-9)) return lay_rings(r, groups, count - 1);
+    }
+    return STATUS_OK;
+}
+
 status sim_rings_open(const sim_topology *t, const sim_place *gpus, int ranks, sim_rings **out)
 {
     sim_rings *r = *out = calloc(1, sizeof *r);
-    if (!r) return no_memory(ranks);
+    local_group *groups = calloc((size_t)ranks, sizeof *groups);
+    status rc = STATUS_OK;
+    if (r) r->places = calloc((size_t)ranks, sizeof *r->places);
+    if (!r || !groups || !r->places) {
+        rc = no_memory(ranks);
+        goto out;
+    }
     r->topology = t;
     r->ranks = ranks;
-    r->places = calloc((size_t)ranks, sizeof *r->places);
-    if (r->places) memcpy(r->places, gpus, (size_t)ranks * sizeof *gpus);
-    status rc = r->places ? lay_rings(r) : no_memory(ranks);
-    if (rc == STATUS_OK) rc = measure(r);
+    memcpy(r->places, gpus, (size_t)ranks * sizeof *gpus);
+    find_groups(r, groups);
+    rc = r->machines > 1 ? lay_rings_between(r, groups) : lay_rings(r, groups, groups[0].cycles.count);
+out:
+    free(groups);
     if (rc != STATUS_OK) sim_rings_close(out);
     return rc;
 }
@@ -229,28 +291,32 @@ void sim_rings_close(sim_rings **rings)
 {
     sim_rings *r = *rings;
     if (!r) return;
+    forget_rings(r);
     free(r->places);
-    free(r->order);
-    free(r->uses);
     free(r);
     *rings = NULL;
 }
 
-static const sim_place *member(const sim_rings *r, int ring, int i)
+static size_t slot(const sim_rings *r, int ring, int i)
 {
-    return &r->places[r->order[(size_t)ring * (size_t)r->ranks + (size_t)(i % r->ranks)]];
+    return (size_t)ring * (size_t)r->ranks + (size_t)(i % r->ranks);
+}
+
+static sim_place member(const sim_rings *r, int ring, int i)
+{
+    return r->places[r->order[slot(r, ring, i)]];
 }
 
 bool sim_rings_crosses(const sim_rings *r, int ring, int i)
 {
-    return member(r, ring, i)->machine != member(r, ring, i + 1)->machine;
+    return member(r, ring, i).machine != member(r, ring, i + 1).machine;
 }
 
 void sim_rings_edge(const sim_rings *r, int ring, int i, sim_route *out)
 {
-    sim_place from = *member(r, ring, i), to = *member(r, ring, i + 1);
+    sim_place from = member(r, ring, i), to = member(r, ring, i + 1);
     if (sim_rings_crosses(r, ring, i))
-        sim_topology_route_over(r->topology, from, to, ring, out);
+        sim_topology_route_over(r->topology, from, r->nics[slot(r, ring, i)], to, r->nics[slot(r, ring, i + 1)], out);
     else
         sim_topology_route(r->topology, from, to, out);
 }

@@ -1,8 +1,9 @@
 /* The rings of a group of GPUs, as NCCL would lay them, and what they take of the links.
  *
  * In a machine: over NVLink, one ring for every set of links that closes through all GPUs; over NVSwitch one
- * that stands for all; else one over PCIe in the order of the GPUs. Between machines: one for every adapter,
- * entering and leaving a machine at the GPUs nearest to it. Each ring carries an equal share. */
+ * that stands for all; else one over PCIe in the order of the GPUs. Between machines: one for every adapter that is the
+ * nearest of a member, entering and leaving a machine at the GPUs nearest to it; so a group of one GPU per machine has one
+ * ring, over this GPU's adapter. Each ring carries an equal share. */
 #ifndef COMMON_SIM_RINGS_H
 #define COMMON_SIM_RINGS_H
 
@@ -14,7 +15,8 @@ typedef struct sim_rings {
     sim_place *places;   /* [ranks] of the members, ordered by machine */
     int count;           /* rings */
     int32_t *order;      /* [count * ranks] members, ring by ring */
-    int channels;        /* NCCL's: parallel links in a machine, adapters between machines */
+    int8_t *nics;        /* the same: the adapter by which the ring enters and leaves the member's machine */
+    int channels;        /* NCCL's: parallel links in a machine, rings between machines */
     bool nvlink;         /* inside the machines */
     double bus;          /* bytes per picosecond that every rank sends when nothing else uses the links */
     sim_hop_use *uses;   /* [use_count] of the links, per byte that every rank sends */

@@ -305,11 +305,17 @@ void sim_topology_route(const sim_topology *t, sim_place from, sim_place to, sim
         route_between(t, out, from, to, nic_of(t, from), nic_of(t, to));
 }
 
-void sim_topology_route_over(const sim_topology *t, sim_place from, sim_place to, int nic, sim_route *out)
+void sim_topology_route_over(const sim_topology *t, sim_place from, int nic_from, sim_place to, int nic_to, sim_route *out)
 {
     out->count = 0;
     out->latency = 0;
-    route_between(t, out, from, to, nic, nic);
+    route_between(t, out, from, to, nic_from, nic_to);
+}
+
+bool sim_topology_is_near(const sim_topology *t, int gpu, int nic)
+{
+    int from = t->gpu_node[gpu];
+    return path(t, from, t->nic_node[nic])->cost == path(t, from, t->nic_node[t->gpu_nic[gpu]])->cost;
 }
 
 int sim_topology_nvlinks(const sim_topology *t, int from, int to)

@@ -53,8 +53,11 @@ void sim_topology_close(sim_topology **topology);
  * machines. A copy within a socket's memory reads and writes it; one within a GPU costs nothing here. */
 void sim_topology_route(const sim_topology *t, sim_place from, sim_place to, sim_route *out);
 
-/* As above between GPUs of two machines, over adapter `nic` of each. */
-void sim_topology_route_over(const sim_topology *t, sim_place from, sim_place to, int nic, sim_route *out);
+/* As above between GPUs of two machines, over the adapters given. */
+void sim_topology_route_over(const sim_topology *t, sim_place from, int nic_from, sim_place to, int nic_to, sim_route *out);
+
+/* Whether no adapter is nearer to the GPU. */
+bool sim_topology_is_near(const sim_topology *t, int gpu, int nic);
 
 /* "gpu0 -> switch0", "memory of socket0", "nic1 sends": a resource of any machine, which is resource / per_machine. Returns
  * `buffer`; 64 bytes are enough. */

@@ -45,6 +45,14 @@ def groups_move_shards_between_machines_and_the_rest_within():
     expect_near(sent("zero3:group=8", 32), 3 * 7 / 8 * whole + 2 * 3 / 4 * whole / 8, "groups of 8 of 32")
 
 
+@test
+def less_between_machines_makes_a_step_shorter():
+    def step(policy):
+        return harness(*GPT2, "--policy", policy, "--gpus", "64").jobs()["ring"]["step_time"]["mean_s"]
+
+    expect(step("zero3:group=8") < step("zero3"), "steps with groups and without")
+
+
 def overlap(found, others):
     """Time of `found` during which one of `others` is in progress, which do not overlap themselves."""
     return sum(max(0, min(end, e) - max(begin, b)) for begin, end, _ in found for b, e, _ in others)

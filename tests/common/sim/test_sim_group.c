@@ -152,6 +152,33 @@ static void groups_share_the_links_that_they_have_in_common(void **context)
     simulation_close(&s);
 }
 
+/* A group for each place in the machine, of one GPU per machine, all at once: each has the adapter of its GPU, 24 GB/s, so
+ * that nothing is slower than alone. A rank sends 2 (4 - 1) / 4 of the bytes in 6 hops. */
+static void groups_between_machines_do_not_share_adapters(void **context)
+{
+    (void)context;
+    enum { MACHINES = 4, EACH = 8 };
+    const double bytes = 64e6, sending_us = 1.5 * bytes / 24e3, latency_us = (8.4 + 6 * 14.0) * 1.4;
+    simulation *s = open_simulation("dgx-a100-80g", MACHINES * EACH);
+    stage *stages = calloc(EACH, sizeof *stages);
+    assert_non_null(stages);
+    for (int g = 0; g < EACH; g++) {
+        int ranks[MACHINES];
+        for (int m = 0; m < MACHINES; m++) ranks[m] = m * EACH + g;
+        open_stage(&stages[g], s, ranks, MACHINES, bytes, 1);
+        for (int m = 0; m < MACHINES; m++) join(&stages[g].players[m]);
+    }
+    must(simulation_run(s));
+    for (int g = 0; g < EACH; g++) {
+        double us = (double)stages[g].players[0].finished / (double)SIM_US;
+        if (fabs(us - sending_us - latency_us) > 1e-3)
+            fail_msg("GPUs %d: found %.3f us, expected %.3f", g, us, sending_us + latency_us);
+        sim_group_close(&stages[g].group);
+    }
+    free(stages);
+    simulation_close(&s);
+}
+
 /* A copy from the host to GPU 0 shares that GPU's PCIe link with the ring, not max-min by half: the ring is
  * bound by the link between the sockets, and leaves the rest. */
 static void a_copy_beside_a_ring_takes_what_it_leaves(void **context)
@@ -215,6 +242,7 @@ int main(void)
         cmocka_unit_test(alone_a_call_takes_the_time_of_the_model),
         cmocka_unit_test(a_call_begins_when_the_last_member_has_come),
         cmocka_unit_test(groups_share_the_links_that_they_have_in_common),
+        cmocka_unit_test(groups_between_machines_do_not_share_adapters),
         cmocka_unit_test(a_copy_beside_a_ring_takes_what_it_leaves),
         cmocka_unit_test(ranks_that_make_different_calls_are_named),
         cmocka_unit_test(a_group_of_one_has_nothing_to_wait_for),

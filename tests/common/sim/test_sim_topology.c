@@ -145,6 +145,62 @@ static void rings_have_the_bus_bandwidth_of_their_links(void **context)
     }
 }
 
+/* GPUs of several machines that are not all of theirs: rings take the members' own adapters. Two GPUs of a DGX A100 each have
+ * an adapter behind their switch; on a DGX-1 they share one. Between sockets a ring does not go for another adapter. */
+static void groups_of_some_gpus_take_the_adapters_of_these(void **context)
+{
+    (void)context;
+    static const struct {
+        const char *profile;
+        int machines, members[4], count; /* of each machine */
+        double bus;                      /* GB/s */
+        int rings, nics[4];              /* of the first machine */
+    } cases[] = {
+        {"dgx-a100-80g", 8, {0}, 1, 24, 1, {0}},
+        {"dgx-a100-80g", 8, {1}, 1, 24, 1, {1}},
+        {"dgx-a100-80g", 8, {6}, 1, 24, 1, {6}},
+        {"dgx-a100-80g", 2, {0, 1}, 2, 48, 2, {0, 1}},
+        {"dgx-a100-80g", 4, {4, 5, 6, 7}, 4, 96, 4, {4, 5, 6, 7}},
+        {"dgx1-v100-4xib100", 2, {3}, 1, 12, 1, {1}},
+        {"dgx1-v100-4xib100", 2, {6, 7}, 2, 12, 1, {3}},
+        {"v100-sxm2-ib100", 4, {2}, 1, 12, 1, {0}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        simulation *s = open_simulation(cases[i].profile, 8 * cases[i].machines);
+        sim_place gpus[32];
+        sim_rings *r;
+        int n = cases[i].count, ranks = n * cases[i].machines;
+        for (int k = 0; k < ranks; k++) gpus[k] = simulation_gpu(s, 8 * (k / n) + cases[i].members[k % n]);
+        must(sim_rings_open(s->topology, gpus, ranks, &r));
+        double bus = r->bus / SIM_GB_PER_S;
+        if (fabs(bus - cases[i].bus) > 1e-9 * bus || r->count != cases[i].rings || r->channels != cases[i].rings)
+            fail_msg("case %zu: found bus %.6g GB/s, %d rings, %d channels, expected %g, %d", i, bus, r->count, r->channels,
+                     cases[i].bus, cases[i].rings);
+        for (int ring = 0; ring < r->count; ring++)
+            for (int k = 0; k < ranks; k++) assert_int_equal(r->nics[ring * ranks + k], cases[i].nics[ring]);
+        sim_rings_close(&r);
+        simulation_close(&s);
+    }
+}
+
+/* Different places in two machines: each is left by the adapter of its own member. As many rings as the machine with the
+ * fewest members has adapters. */
+static void machines_with_other_members_have_other_adapters(void **context)
+{
+    (void)context;
+    simulation *s = open_simulation("dgx-a100-80g", 16);
+    const sim_place gpus[] = {{.machine = 0, .index = 2}, {.machine = 1, .index = 6}, {.machine = 1, .index = 7}};
+    sim_rings *r;
+    must(sim_rings_open(s->topology, gpus, 3, &r));
+    assert_int_equal(r->count, 1);
+    assert_int_equal(r->nics[0], 2);
+    assert_int_equal(r->nics[1], 6);
+    assert_int_equal(r->nics[2], 6);
+    assert_true(fabs(r->bus / SIM_GB_PER_S - 24) < 1e-9);
+    sim_rings_close(&r);
+    simulation_close(&s);
+}
+
 static void every_ring_passes_every_member_once(void **context)
 {
     (void)context;
@@ -200,6 +256,8 @@ int main(void)
         cmocka_unit_test(the_two_directions_of_a_link_are_two_resources),
         cmocka_unit_test(ranks_fill_the_machines_in_order),
         cmocka_unit_test(rings_have_the_bus_bandwidth_of_their_links),
+        cmocka_unit_test(groups_of_some_gpus_take_the_adapters_of_these),
+        cmocka_unit_test(machines_with_other_members_have_other_adapters),
         cmocka_unit_test(every_ring_passes_every_member_once),
         cmocka_unit_test(cycles_use_every_link_once),
     };
