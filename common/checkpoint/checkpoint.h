@@ -1,14 +1,15 @@
-/* Checkpoints: the state of a run as one safetensors file, in PyTorch's names, order and layout.
- * docs/checkpoints.md describes the file.
+/* Checkpoints: the state of a run as one safetensors file, or as several with an index, in PyTorch's names, order and
+ * layout. docs/checkpoints.md describes the files.
  *
- * One rank saves, at a time at which all ranks agree (sync_engine_type.flush): tensor by tensor from a
- * source, so that what other ranks hold can be gathered one tensor at a time. The memory needed is that of
- * the largest tensor. Every rank loads.
+ * One rank saves, or each rank a file of its own, at a time at which all ranks agree (sync_engine_type.flush): tensor by
+ * tensor from a source. The memory needed is that of the largest tensor. Every rank loads.
  *
  *     save.c  contents.c     the list of tensors; a rank's arenas as their source and sink
  *             metadata.c     progress, options and checksums as texts of the header
  *             atomic_file.h  the file, which appears whole or not at all
+ *             save_index.c   the index, which is replaced when all its files are there
  *     load.c  safetensors.h  decodes the header
+ *             index.c        decodes an index
  *             metadata.c     checks model, optimizer and checksums
  *             match.c        finds the model's tensors, also in files of PyTorch and Hugging Face */
 #ifndef COMMON_CHECKPOINT_CHECKPOINT_H
@@ -64,6 +65,12 @@ typedef struct checkpoint_contents {
 status checkpoint_contents_make(const nn_model *model, dtype type, const optimizer_options *optimizer,
                                 checkpoint_contents *out);
 void checkpoint_contents_free(checkpoint_contents *contents);
+
+/* In which of several files a tensor of the whole contents is: buffers in the first, which rank 0 writes, because its are
+ * those that count; the others in the order of their data, about as many bytes in each. A file may have none. */
+int checkpoint_file_of(const checkpoint_contents *c, const checkpoint_tensor *t, int files);
+/* Keeps only the tensors of file `number`. */
+void checkpoint_contents_cut(checkpoint_contents *c, int number, int files);
 
 /* ---- options ---------------------------------------------------------------------------------- */
 
@@ -125,6 +132,39 @@ typedef struct checkpoint_sink {
 status checkpoint_save(const char *path, const checkpoint_subject *subject,
                        const checkpoint_progress *progress, const checkpoint_source *source);
 
+/* ---- saving in several files ------------------------------------------------------------------------
+ *
+ * A path that ends with ".index.json" is that of an index, as Hugging Face's loaders read it: for every tensor the name of
+ * a file next to it. The files of a save have other names than those of the save before, so until the index is replaced the
+ * old checkpoint is whole. With NAME.index.json the files are NAME-a-00001-of-00004.safetensors or NAME-b-... */
+
+enum { CHECKPOINT_PATH_MAX = 4096 };
+
+bool checkpoint_has_index(const char *path);
+
+/* One of the files of a save: number of count, of set 'a' or 'b'. */
+typedef struct checkpoint_file {
+    const char *index; /* path */
+    char set;
+    int number, count;
+} checkpoint_file;
+
+/* The set that the present index, if there is one, does not name. */
+status checkpoint_choose_set(const char *index, char *set);
+
+/* As checkpoint_save(). *hash is its header's; 0: the file would have no tensors, and is not written. */
+status checkpoint_save_file(const checkpoint_file *file, const checkpoint_subject *subject, const checkpoint_progress *progress,
+                            const checkpoint_source *source, uint64_t *hash);
+/* After a failure elsewhere: the old checkpoint stays. */
+void checkpoint_drop_file(const checkpoint_file *file);
+
+/* All files have been written, with these hashes [files->count]: looks for them, replaces the index as atomic_file.h says, and
+ * removes files of earlier saves. STATUS_DATA: a file is not there, or another one. */
+status checkpoint_save_index(const checkpoint_file *files, const checkpoint_subject *subject, const uint64_t *hashes);
+
+/* checkpoint_probe() for a file and, if it is the first, for the index. */
+status checkpoint_probe_file(const checkpoint_file *file);
+
 /* ---- loading ---------------------------------------------------------------------------------- */
 
 typedef struct checkpoint checkpoint;
@@ -136,8 +176,8 @@ typedef struct checkpoint_info {
     checkpoint_progress progress; /* all zero where foreign */
 } checkpoint_info;
 
-/* Opens the file and checks its header. STATUS_DATA: it cannot be opened, is truncated, malformed or edited;
- * the message says why and at which offset. */
+/* Opens the file, or the index and its files, and checks headers. STATUS_DATA: one cannot be opened, is truncated, malformed or
+ * edited, or is of another save; the message says why and at which offset. */
 status checkpoint_open(const char *path, checkpoint **out);
 void checkpoint_close(checkpoint **c);
 const checkpoint_info *checkpoint_get_info(const checkpoint *c);

@@ -116,6 +116,7 @@ static status check_names(const matcher *m)
     const safetensors_header *h = m->header;
     text_buffer text = {0};
     int missing = 0, unexpected = 0;
+    const char *file = h->file;
     int64_t offset = SAFETENSORS_PREFIX;
     for (int i = 0; i < r->contents->count; i++) {
         const checkpoint_tensor *t = &r->contents->tensors[i];
@@ -125,13 +126,16 @@ static status check_names(const matcher *m)
     end_names(&text, missing);
     for (int i = 0; i < h->count; i++) {
         if (m->used[i]) continue;
-        if (unexpected == 0) offset = safetensors_offset_of(h, h->tensors[i].name);
+        if (unexpected == 0) {
+            file = h->tensors[i].in->file;
+            offset = safetensors_offset_of(h->tensors[i].in, h->tensors[i].name);
+        }
         add_name(&text, &unexpected, "unexpected", h->tensors[i].name);
     }
     end_names(&text, unexpected);
     status rc = STATUS_OK;
     if (missing || unexpected)
-        rc = safetensors_refuse(h->file, offset, "expected the tensors of model %s: %s", r->model->name,
+        rc = safetensors_refuse(file, offset, "expected the tensors of model %s: %s", r->model->name,
                                 text.data ? text.data : "");
     text_free(&text);
     return rc;
@@ -161,20 +165,21 @@ static bool are_transposed(const matcher *m)
 
 static status check_tensor(const matcher *m, const checkpoint_tensor *wanted, const safetensors_tensor *t)
 {
-    int64_t offset = safetensors_offset_of(m->header, t->name);
+    const char *file = t->in->file;
+    int64_t offset = safetensors_offset_of(t->in, t->name);
     dtype type = t->dtype->type;
     if (wanted->kind == CHECKPOINT_BATCHES && type != DTYPE_I64)
-        return safetensors_refuse(m->header->file, offset, "tensor %.100s: expected dtype I64, got %s",
+        return safetensors_refuse(file, offset, "tensor %.100s: expected dtype I64, got %s",
                                   t->name, t->dtype->name);
     if (wanted->kind != CHECKPOINT_BATCHES && !match_is_floating(type))
-        return safetensors_refuse(m->header->file, offset,
+        return safetensors_refuse(file, offset,
                                   "tensor %.100s: expected dtype F64, F32, F16 or BF16, got %s", t->name,
                                   t->dtype->name);
     bool transposed = m->out->transposed && match_is_conv1d(wanted->name);
     shape s = transposed ? reversed(wanted->shape) : wanted->shape;
     if (has_shape(t, s)) return STATUS_OK;
     char got[160], expected[160];
-    return safetensors_refuse(m->header->file, offset, "tensor %.100s: expected shape %s, got %s", t->name,
+    return safetensors_refuse(file, offset, "tensor %.100s: expected shape %s, got %s", t->name,
                               safetensors_format_shape(expected, sizeof expected, s.rank, s.dims),
                               safetensors_format_shape(got, sizeof got, t->rank, t->dims));
 }
@@ -184,7 +189,7 @@ static status check_ties(const matcher *m)
     for (int i = 0; i < m->out->tied_count; i++) {
         const safetensors_tensor *a = m->out->tied[i].one, *b = m->out->tied[i].other;
         if (a->dtype == b->dtype && a->elements == b->elements) continue;
-        return safetensors_refuse(m->header->file, safetensors_offset_of(m->header, b->name),
+        return safetensors_refuse(b->in->file, safetensors_offset_of(b->in, b->name),
                                   "tensor %.100s: expected the dtype and size of %.100s, since model %s ties them",
                                   b->name, a->name, m->request->model->name);
     }

@@ -25,6 +25,7 @@ typedef struct safetensors_dtype {
 } safetensors_dtype;
 
 typedef struct safetensors_tensor {
+    const struct safetensors_header *in; /* of its file */
     const char *name;
     const safetensors_dtype *dtype;
     int rank; /* 0: a scalar */
@@ -59,6 +60,10 @@ status safetensors_measure(const char *file, const uint8_t *bytes, size_t size, 
 status safetensors_decode(const char *file, const char *text, int64_t text_bytes, int64_t file_bytes,
                           safetensors_header *out);
 void safetensors_free(safetensors_header *h);
+
+/* The tensors of several files under one header, which has no text; `parts` [count] must outlive it. STATUS_DATA: two have
+ * the same tensor. */
+status safetensors_merge(const char *file, const safetensors_header *const *parts, int count, safetensors_header *out);
 
 /* NULL if there is none. */
 const safetensors_tensor *safetensors_find(const safetensors_header *h, const char *name);

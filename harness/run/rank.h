@@ -74,7 +74,8 @@ typedef struct rank_checkpoint {
     trainer *trainer;
     rendezvous *rendezvous;
     int rank, world;
-    void *states[2]; /* rank 0: host copies of optimizer state that other ranks hold; else NULL */
+    bool has_index;  /* --save names an index: each rank writes a file */
+    void *states[2]; /* host copies of optimizer state that other ranks hold and this one writes; else NULL */
     int64_t batches_tracked;
 } rank_checkpoint;
 
@@ -83,7 +84,7 @@ typedef struct rank_checkpoint {
 status rank_checkpoint_open(rank_checkpoint *c, checkpoint_progress *progress);
 void rank_checkpoint_close(rank_checkpoint *c);
 
-/* Saves the run after `steps` steps. All ranks call it, flushed; rank 0 writes. */
+/* Saves the run after `steps` steps. All ranks call it, flushed; rank 0 writes, or each a file of its own. */
 status rank_checkpoint_save(rank_checkpoint *c, int64_t steps, batch_position next);
 
 /* ---- rank_trace.c: the time line of some steps, recorded by engine and train loop: for the file of --trace, gathered on

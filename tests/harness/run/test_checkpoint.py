@@ -1,5 +1,6 @@
 """--save, --load and --save-every from the command line: a resumed run ends with the bits of one that was never
-interrupted, and what cannot be saved or loaded ends with one line."""
+interrupted, whatever the policy, in one file or several, and what cannot be saved or loaded ends with one line."""
+import json
 import os
 import tempfile
 
@@ -41,11 +42,88 @@ def a_resumed_run_is_bit_identical_to_an_uninterrupted_one(words):
     expect(content("whole") == content("resumed"), "the checkpoints differ")
 
 
+# Two ranks, two-shot, divided after the sum: all end bit-identical, so a checkpoint of one resumes in another if the
+# files are the same and all go on in the same way from one of them.
+RING, PS = [*WINE, "--mode", "ring", "--algorithm", "two-shot", "--divide", "after"], [*WINE, "--mode", "ps", "--divide", "after"]
+ALIKE = [(policy, [*RING, "--policy", f"ring={policy}", "--gpus", "2"])
+         for policy in ("ddp", "apex", "naive", "zero1", "zero2", "zero3", "zero3:reshard=no", "fsdp", "zero1:group=1", "fsdp:group=1")]
+ALIKE += [("sync", [*PS, "--policy", "ps=sync", "--gpus", "2"]),
+          ("sync with a server per rank", [*PS, "--policy", "ps=sync", "--servers", "2", "--gpus", "2"]),
+          ("sync where workers update", [*PS, "--policy", "ps=sync", "--server-optimizer", "off", "--gpus", "2"])]
+# These add in another order, or round.
+OTHERS = [("dp", [*PS[:-2], "--policy", "ps=dp", "--gpus", "3"]), ("async", [*PS, "--policy", "ps=async", "--gpus", "2"]),
+          ("ssp", [*PS, "--policy", "ps=ssp", "--gpus", "3"]), ("one rank", ONE),
+          ("zero2 on 3 ranks", [*RING, "--policy", "ring=zero2", "--gpus", "3"]),
+          ("groups of zero3", [*RING, "--policy", "ring=zero3:group=2", "--gpus", "4"]),
+          ("mixed ddp", [*RING, "--policy", "ring=ddp", "--gpus", "2", "--mixed-precision"]),
+          ("mixed zero3", [*RING, "--policy", "ring=zero3", "--gpus", "3", "--mixed-precision"]),
+          ("mixed fsdp", [*RING, "--policy", "ring=fsdp", "--gpus", "2", "--mixed-precision"])]
+
+
+def tensors(name):
+    """{name: (type, shape, bytes)} of a file, or of the files that an index names."""
+    if not name.endswith(".index.json"):
+        whole = content(name)
+        length = int.from_bytes(whole[:8], "little")
+        header = {key: value for key, value in json.loads(whole[8:8 + length]).items() if key != "__metadata__"}
+        return {key: (t["dtype"], t["shape"], whole[8 + length + t["data_offsets"][0]:8 + length + t["data_offsets"][1]])
+                for key, t in header.items()}
+    index = json.loads(content(name))
+    files = {file: tensors(file) for file in set(index["weight_map"].values())}
+    expect_equal(sum(len(t[2]) for file in files.values() for t in file.values()), index["metadata"]["total_size"], "total_size")
+    expect_equal({key: file for file, names in files.items() for key in names}, index["weight_map"], "the weight_map")
+    return {key: files[file][key] for key, file in index["weight_map"].items()}
+
+
+def end_of(words, source):
+    """Hash and losses of 3 steps on, from a checkpoint."""
+    job, = run(*words, *ADAM, "--steps", "3", "--eval-every", "-1", "--load", path(source), "--json", "-").json()["jobs"]
+    return job["parameter_hash"], job["losses"]
+
+
+def of_ddp():
+    """What ddp saves, and how it goes on."""
+    if not of_ddp.end:
+        run(*ALIKE[0][1], *ADAM, "--steps", "4", "--save", path("ddp"))
+        of_ddp.end = end_of(ALIKE[0][1], "ddp")
+    return tensors("ddp"), of_ddp.end
+
+
+of_ddp.end = None
+
+
+@cases(ALIKE)
+def a_checkpoint_of_any_policy_is_that_of_any_other_and_all_go_on_from_it_alike(words):
+    saved, end = of_ddp()
+    run(*words, *ADAM, "--steps", "4", "--save", path("one"))
+    run(*words, *ADAM, "--steps", "4", "--save", path("several.index.json"))
+    expect(tensors("one") == saved, "the tensors in one file are not those of ddp")
+    expect(tensors("several.index.json") == saved, "the tensors in several files are not those of ddp")
+    expect_equal(len({file for file in os.listdir(FOLDER.name) if file.startswith("several-")}), 2, "files of two ranks")
+    expect_equal(end_of(words, "ddp"), end, "from ddp's checkpoint")
+    expect_equal(end_of(words, "several.index.json"), end, "from several files")
+
+
+@cases(OTHERS)
+def what_any_policy_saves_goes_on_under_all_others_alike(words):
+    """And it goes on from what the others save."""
+    run(*words, *ADAM, "--steps", "4", "--save", path("other.index.json"))
+    ends = [end_of(alike, "other.index.json") for _, alike in (ALIKE[0], ALIKE[4], ALIKE[5], ALIKE[-2])]
+    expect(all(end == ends[0] for end in ends), f"ends of ddp, zero2, zero3 and sync: {ends}")
+    of_ddp()
+    _, losses = end_of(words, "ddp")
+    expect(len(losses) == 3 and all(loss < 2 for loss in losses), f"losses from ddp's checkpoint: {losses}")
+
+
 @test
 def the_last_of_several_checkpoints_is_the_final_state():
     run(*ONE, "--steps", "9", "--save", path("end"))
     run(*ONE, "--steps", "9", "--save-every", "4", "--save", path("often"))
     expect(content("end") == content("often"), "the checkpoints differ")
+    run(*RING, "--gpus", "2", "--steps", "9", "--save-every", "2", "--save", path("runs.index.json"))
+    run(*RING, "--gpus", "2", "--steps", "9", "--save", path("alike"))
+    expect(tensors("runs.index.json") == tensors("alike"), "the files of ranks hold another state")
+    expect_equal(len([n for n in os.listdir(FOLDER.name) if n.startswith("runs")]), 3, "an index and the files of the last save")
     expect_equal([n for n in os.listdir(FOLDER.name) if n.endswith(".partial")], [], "files left behind")
 
 
@@ -58,6 +136,8 @@ def damaged(name, change):
 
 @cases([
     ("no such folder to save in", ["--save", "/nonexistent/file"], 73, "/nonexistent/file"),
+    ("no such folder for several files", ["--save", "/nonexistent/file.index.json"], 73, "/nonexistent/file.index.json"),
+    ("no such index", ["--load", "/nonexistent.index.json"], 65, "/nonexistent.index.json"),
     ("--save-every without a file", ["--save-every", "5"], 64, "--save-every"),
     ("no such file", ["--load", "/nonexistent"], 65, "/nonexistent"),
     ("a truncated file", ["--load", damaged("short", lambda b: b[:200])], 65, "at offset"),

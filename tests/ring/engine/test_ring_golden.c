@@ -38,6 +38,10 @@ static const golden_case cases[] = {
     {"gpt2_tiny_w3_fully_shard", "reference", "zero3", {NULL}},
     {"gpt2_tiny_w3_fully_shard", "cpu", "fsdp", {NULL}},
     {"gpt2_tiny_w3_fully_shard", "cpu", "zero3", {NULL}},
+    {"toy_w4", "reference", "zero3", {"--group=2"}},
+    {"wine_mlp_w4", "reference", "fsdp", {"--group=2"}},
+    {"wine_mlp_w4", "cpu", "zero1", {"--group=2"}},
+    {"resnet18_32_w4_silu", "cpu", "zero3", {"--group=2"}},
 };
 
 static void run_case(const golden_case *c)
