@@ -166,7 +166,7 @@ SLOW = [*LENET, "--batch", "64", "--gpus", "3", "--slow", "1:80", "--warmup", "0
 
 @cases([("ring", ["--mode", "ring"], True), ("ps=sync", ["--mode", "ps", "--policy", "sync"], True),
         ("ps=dp", ["--mode", "ps", "--policy", "dp"], False)] +
-       [(policy, ["--mode", "ring", "--policy", policy], True) for policy in ("zero1", "zero2")])
+       [(policy, ["--mode", "ring", "--policy", policy], True) for policy in ("zero1", "zero2")], at_once=3)
 def all_others_wait_for_a_late_rank(words, by_name):
     expect_all_wait(job_of(*SLOW, "--steps", "6", *words), 1, by_name)  # dp: all wait for rank 0, which waits for rank 1
 
@@ -235,7 +235,7 @@ HOUR, HALF_A_MINUTE = 3_600_000_000_000, 30_000_000_000
 
 
 # Times of sending were on the sender's clock: a rank whose clock was ahead waited for nobody, and others for it alone.
-@cases([(f"{policy}, rank {late} is late", policy, late) for policy, late in (("sync", 0), ("sync", 1), ("dp", 0))])
+@cases([(f"{policy}, rank {late} is late", policy, late) for policy, late in (("sync", 0), ("sync", 1), ("dp", 0))], at_once=3)
 def waiting_does_not_depend_on_clocks(policy, late):
     job = job_of(*SLOW, "--slow", f"{late}:80", "--steps", "4", "--mode", "ps", "--policy", policy, env=shifted_clock(HOUR))
     expect_equal(job["ranks"][1]["clock"]["aligned"], True, "another clock", job["ranks"][1]["clock"])
@@ -305,7 +305,7 @@ def there_and_back():
 
 @cases([("ring", ["--mode", "ring", "--policy", "flat"], [2 * LATENCY + 4 * PARAMETERS / RATE] * 2, 0)] +
        [(f"ps with one server{', clocks differ' if shift else ''}", ["--mode", "ps", "--policy", "sync", "--servers", "1"],
-         [LATENCY + 4 * PARAMETERS / RATE, there_and_back()], shift) for shift in (0, HOUR)])
+         [LATENCY + 4 * PARAMETERS / RATE, there_and_back()], shift) for shift in (0, HOUR)], at_once=3)
 def communication_is_what_the_link_takes(words, expected, shift):
     job = job_of(*LINK, *words, env=shifted_clock(shift) if shift else None)
     expect_anatomy(job)

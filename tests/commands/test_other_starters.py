@@ -125,7 +125,7 @@ def tried_with(key):
 
 @cases([("another key", "fedcba9876543210" * 4, 77, "HARNESS_KEY"),
         ("no key", None, 77, "export HARNESS_KEY=$(openssl rand -hex 32)"),
-        ("a key that is none", "secret", 78, "expected 64 hexadecimal digits")])
+        ("a key that is none", "secret", 78, "expected 64 hexadecimal digits")], at_once=3)
 def a_rank_without_the_key_of_the_job_is_refused(key, code, text):
     first, other = tried_with(key)
     expect_equal(other.code, code, "exit code of the rank without the key", other)

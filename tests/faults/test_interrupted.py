@@ -9,7 +9,7 @@ from struck import GONE, LENET, RESNET, errors, reach, strike
 from tap import cases, expect, expect_equal, main, test
 
 BOTH = ["--gpus", "2", *LENET]
-BESIDE = [*BOTH, "--steps", "6000"]  # a turn of 1000
+BESIDE = [*BOTH, "--steps", "3000"]  # a turn of 500
 JOBS = [("none", ["--mode", "none", *LENET], "none"), ("ps", ["--mode", "ps", *BOTH], "ps"), ("ring", ["--mode", "ring", *BOTH], "ring"),
         ("ps, sync", ["--mode", "ps", "--policy", "sync", *BOTH], "ps"),
         ("zero1", ["--mode", "ring", "--policy", "zero1", *BOTH], "ring"),

@@ -57,7 +57,7 @@ def the_solution_has_full_points(lab):
     check_solution(lab)
 
 
-@cases(ROWS)
+@cases(ROWS, at_once=2)
 def a_mutant_loses_points_where_its_mistake_is_and_its_message_says_so(lab):
     for name in [m["name"] for m in lab.mutants][:QUICK]:
         check_mutant(lab, name, whole=False)

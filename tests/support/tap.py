@@ -1,14 +1,17 @@
 """Tests that print TAP. A test is a function marked with @test whose name is a sentence, or one row of a
 table: @cases(rows) calls the function once a row, and each row is a test of its own. @long_test and
-@long_cases(rows) mark those that take too long for `make check`.
+@long_cases(rows) mark those that take too long for `make check`. Rows that mostly wait run several at once:
+@cases(rows, at_once=4).
 
     python3 test_x.py [--long] [--part I/N] [WORDS]    only the tests whose names hold the words; every N-th of them
 """
+import itertools
 import sys
 import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 
-_tests = []       # (name, function, arguments)
+_tests = []       # (name, function, arguments, how many rows of the function run at once)
 _long_tests = []
 
 
@@ -22,16 +25,16 @@ class Failure(Exception):
 
 def _marks_one(tests):
     def mark(function):
-        tests.append((function.__name__.replace("_", " "), function, ()))
+        tests.append((function.__name__.replace("_", " "), function, (), 1))
         return function
     return mark
 
 
 def _marks_rows(tests):
-    def with_rows(rows):
+    def with_rows(rows, at_once=1):
         def mark(function):
             for row in rows:
-                tests.append((f"{function.__name__.replace('_', ' ')}: {row[0]}", function, row[1:]))
+                tests.append((f"{function.__name__.replace('_', ' ')}: {row[0]}", function, row[1:], at_once))
             return function
         return mark
     return with_rows
@@ -50,17 +53,29 @@ def expect_equal(found, expected, what, *lines):
     expect(found == expected, f"{what}: found {found!r}, expected {expected!r}", *lines)
 
 
-def _run(name, function, arguments):
-    """'ok', 'not ok' or 'skip', and the lines that explain it."""
+def _run(one):
+    """Its name; 'ok', 'not ok' or 'skip', the lines that explain it, and the seconds that it took."""
+    name, function, arguments, _ = one
+    begin, outcome, lines = time.monotonic(), "ok", ""
     try:
         function(*arguments)
     except Skip as reason:
-        return "skip", str(reason)
+        outcome, lines = "skip", str(reason)
     except Failure as failure:
-        return "not ok", str(failure)
+        outcome, lines = "not ok", str(failure)
     except Exception:
-        return "not ok", traceback.format_exc()
-    return "ok", ""
+        outcome, lines = "not ok", traceback.format_exc()
+    return name, outcome, lines, time.monotonic() - begin
+
+
+def _run_all(chosen):
+    """Their outcomes, in their order."""
+    for (_, at_once), rows in itertools.groupby(chosen, lambda one: (one[1], one[3])):
+        if at_once == 1:
+            yield from map(_run, rows)
+        else:
+            with ThreadPoolExecutor(at_once) as pool:
+                yield from pool.map(_run, rows)
 
 
 def main():
@@ -73,13 +88,11 @@ def main():
     chosen = [t for t in (_long_tests if long else _tests) if " ".join(words) in t[0]][part - 1::parts]
     failed = 0
     print(f"1..{len(chosen)}", flush=True)
-    for number, (name, function, arguments) in enumerate(chosen, 1):
-        begin = time.monotonic()
-        outcome, lines = _run(name, function, arguments)
+    for number, (name, outcome, lines, seconds) in enumerate(_run_all(chosen), 1):
         failed += outcome == "not ok"
         word = "not ok" if outcome == "not ok" else "ok"
         print(f"{word} {number} - {name}" + (f" # SKIP {lines}" if outcome == "skip" else ""))
         if outcome == "not ok":
             print("".join(f"# {line}\n" for line in lines.splitlines()), end="")
-        print(f"# {time.monotonic() - begin:.2f} s", flush=True)
+        print(f"# {seconds:.2f} s", flush=True)
     sys.exit(1 if failed else 0)

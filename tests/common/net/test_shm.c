@@ -6,7 +6,9 @@
 
 #include <fcntl.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -85,6 +87,7 @@ typedef struct exchanger {
     shm_segment own[COUNT_MAX], peers[WORLD_MAX * COUNT_MAX];
     status result;
     char message[1024];
+    atomic_bool ended;
     pthread_t thread;
 } exchanger;
 
@@ -102,6 +105,7 @@ static void *run(void *argument)
     clock_sleep_ns(x->delay_ns);
     x->result = shm_exchange(o, x->peers);
     strncpy(x->message, error_message(), sizeof x->message - 1);
+    atomic_store(&x->ended, true);
     return NULL;
 }
 
@@ -213,11 +217,20 @@ static void missing_ranks_are_named_at_the_deadline(void **state)
     release(&x);
 }
 
+static bool has_ended(void *flag)
+{
+    return atomic_load((atomic_bool *)flag);
+}
+
+/* The rank that names the other one leaves first; a stop request ends the other's wait. */
 static void ranks_that_offer_different_numbers_of_segments_are_named(void **state)
 {
     (void)state;
     exchanger ranks[2] = {exchanger_of(0, 2, 1), exchanger_of(1, 2, 2)};
-    for (int r = 0; r < 2; r++) ranks[r].options.deadline_ns = clock_now_ns() + 3 * NS_PER_S;
+    for (int r = 0; r < 2; r++) {
+        ranks[r].options.canceled = has_ended;
+        ranks[r].options.context = &ranks[1 - r].ended;
+    }
     for (int r = 0; r < 2; r++) pthread_create(&ranks[r].thread, NULL, run, &ranks[r]);
     for (int r = 0; r < 2; r++) pthread_join(ranks[r].thread, NULL);
     int named = 0;
@@ -302,33 +315,51 @@ static bool names_other_user(const exchanger *x, int peer)
     return x->result == STATUS_PERMISSION && strstr(x->message, text);
 }
 
-/* Needs the right to become somebody else. The rank that connects first names the other; the other may find that it has
- * left. */
+static bool has_exited(void *pid)
+{
+    siginfo_t end = {0};
+    return waitid(P_PID, (id_t)*(pid_t *)pid, &end, WEXITED | WNOHANG | WNOWAIT) == 0 && end.si_pid != 0;
+}
+
+static bool is_closed(void *fd)
+{
+    struct pollfd p = {.fd = *(int *)fd};
+    return poll(&p, 1, 0) > 0;
+}
+
+/* Needs the right to become somebody else. The rank that connects first names the other and leaves; a stop request ends the
+ * other's wait. */
 static void another_user_is_refused(void **state)
 {
     (void)state;
     if (geteuid() != 0) skip();
-    int ready[2];
+    int ready[2], leaves[2];
     char byte = 0;
     assert_int_equal(pipe(ready), 0);
+    assert_int_equal(pipe(leaves), 0);
     pid_t pid = fork();
     if (pid == 0) {
+        close(leaves[1]);
         if (setresuid(65534, 65534, 65534) != 0 || write(ready[1], &byte, 1) != 1) _exit(3);
         exchanger x = exchanger_of(1, 2, 1);
-        x.options.deadline_ns = clock_now_ns() + 10 * NS_PER_S;
+        x.options.canceled = is_closed;
+        x.options.context = &leaves[0];
         run(&x);
-        _exit(names_other_user(&x, 0) ? 0 : x.result == STATUS_PEER ? 1 : 2);
+        _exit(names_other_user(&x, 0) ? 0 : x.result == STATUS_STOPPED ? 1 : 2);
     }
     close(ready[1]);
+    close(leaves[0]);
     assert_int_equal(read(ready[0], &byte, 1), 1);
     close(ready[0]);
     exchanger x = exchanger_of(0, 2, 1);
-    x.options.deadline_ns = clock_now_ns() + 10 * NS_PER_S;
+    x.options.canceled = has_exited;
+    x.options.context = &pid;
     run(&x);
+    close(leaves[1]);
     int end;
     waitpid(pid, &end, 0);
     assert_true(WIFEXITED(end));
-    assert_true(x.result == STATUS_PERMISSION || x.result == STATUS_PEER);
+    assert_true(x.result == STATUS_PERMISSION || x.result == STATUS_STOPPED);
     assert_in_range(WEXITSTATUS(end), 0, 1); /* neither got a segment */
     assert_true(WEXITSTATUS(end) == 0 || names_other_user(&x, 1));
     release(&x);

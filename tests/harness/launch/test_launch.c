@@ -169,12 +169,13 @@ static void a_failure_is_named_once_with_its_exit_code_and_nothing_is_left(void 
          {"cause=first rank 1 (host ", ": stopped by a signal", "warning: first rank 1 (process "}},
         {"never-attach", "3000", 75, {"cause=first rank 1 (host ", "before step 0 in start: no progress"}},
     };
-    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
-        run r;
-        start(&r, cases[c].scenario, "3", "1", cases[c].stall_ms);
-        finish(&r);
-        expect_end(&r, cases[c].exit_code, cases[c].texts);
-        expect_nothing_left(&r, 0);
+    enum { CASES = sizeof cases / sizeof cases[0] };
+    static run runs[CASES]; /* all at once: they mostly wait */
+    for (int c = 0; c < CASES; c++) start(&runs[c], cases[c].scenario, "3", "1", cases[c].stall_ms);
+    for (int c = 0; c < CASES; c++) {
+        finish(&runs[c]);
+        expect_end(&runs[c], cases[c].exit_code, cases[c].texts);
+        expect_nothing_left(&runs[c], 0);
     }
 }
 
