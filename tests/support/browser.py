@@ -1,6 +1,8 @@
 """A page in headless Chromium, driven over its DevTools protocol (chromedevtools.github.io/devtools-protocol): messages of
 JSON, each ended by a zero byte, on two pipes. The network is off."""
+import atexit
 import base64
+import contextlib
 import json
 import os
 import shutil
@@ -44,7 +46,7 @@ for (const svg of %s) { const bars = Array.from(svg.querySelectorAll('rect[data-
 return bad; })()""" % SEEN
 
 
-class Browser:
+class Chromium:
     def __init__(self):
         program = shutil.which("chromium") or shutil.which("chromium-browser")
         if not program:
@@ -60,16 +62,20 @@ class Browser:
         os.close(to_browser)
         os.close(from_browser)
         self.pending, self.number, self.events, self.session = b"", 0, [], None
-        pages = [t for t in self.call("Target.getTargets")["targetInfos"] if t["type"] == "page"]
-        self.session = self.call("Target.attachToTarget", targetId=pages[0]["targetId"], flatten=True)["sessionId"]
+
+    def empty(self):
+        """A page of its own, and no other."""
+        self.session = None
+        old = [t["targetId"] for t in self.call("Target.getTargets")["targetInfos"] if t["type"] == "page"]
+        page = self.call("Target.createTarget", url="about:blank")["targetId"]
+        for other in old:
+            self.call("Target.closeTarget", targetId=other)
+        self.session = self.call("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
         self.call("Network.emulateNetworkConditions", offline=True, latency=0, downloadThroughput=-1, uploadThroughput=-1)
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
+    def close(self):
         self.process.kill()
         self.process.wait()
         os.close(self.read_fd)
@@ -160,3 +166,26 @@ class Browser:
         said += [str(e["params"]["exceptionDetails"]) for e in self.events if e.get("method") == "Runtime.exceptionThrown"]
         urls = [e["params"]["request"]["url"] for e in self.events if e.get("method") == "Network.requestWillBeSent"]
         return said + urls[1:]
+
+
+_started = []  # the Chromium of this program
+
+
+@contextlib.contextmanager
+def Browser():
+    """An empty page, in a Chromium that the first test starts and others use again."""
+    if not _started:
+        _started.append(Chromium())
+    chromium, = _started
+    try:
+        chromium.empty()
+        yield chromium
+    except BaseException:  # the next test has another one
+        _stop()
+        raise
+
+
+@atexit.register
+def _stop():
+    while _started:
+        _started.pop().close()
