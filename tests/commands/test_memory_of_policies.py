@@ -1,4 +1,5 @@
 """What every policy holds: harness memory, a table of plans; and a plan of a large model."""
+import functools
 import json
 import time
 
@@ -8,6 +9,12 @@ from tap import cases, expect, expect_equal, long_test, main, test
 XL = ["--model", "gpt2-xl", "--gpus", "64", "--batch", "1", "--optimizer", "adam"]
 PARAMETERS = 1557611200
 GIB = 1 << 30
+
+
+@functools.lru_cache(maxsize=None)
+def memory(*words):
+    """The result of harness memory; of the same words there is one run."""
+    return harness("memory", *words)
 
 
 def rows(text):
@@ -29,7 +36,7 @@ def every_row_is_the_plan_of_that_policy():
 
 @test
 def parameters_gradients_and_moments_of_ddp_are_4_4_and_8_bytes_each_on_every_rank():
-    result = harness("memory", *XL, "--policy", "ddp")
+    result = memory(*XL, "--policy", "ddp")
     figures = rows(result.out)["ddp"]
     for column, each in enumerate((4, 4, 8)):
         gib = each * PARAMETERS / GIB
@@ -38,7 +45,7 @@ def parameters_gradients_and_moments_of_ddp_are_4_4_and_8_bytes_each_on_every_ra
 
 @test
 def state_that_is_cut_among_64_ranks_is_a_64th_of_it():
-    figures = rows(harness("memory", *XL).out)
+    figures = rows(memory(*XL).out)
     for policy, columns in (("zero1", [2]), ("zero2", [1, 2])):
         for column in columns:
             gib = (None, 4, 8)[column] * PARAMETERS / 64 / GIB
@@ -55,12 +62,12 @@ def the_gpu_is_the_smallest_that_holds_the_total():
     expect(all(gpu["profiles"] for gpu in answer["gpus"]), "a memory size without a profile")
     total = answer["jobs"][0]["memory_imbalance"]["maximum_bytes"]
     smallest = min(size for size in sizes if size >= total)
-    expect_equal(rows(harness("memory", *XL, "--policy", "ddp").out)["ddp"][-1], f"{smallest / GIB:.0f}", "the GPU")
+    expect_equal(rows(memory(*XL, "--policy", "ddp").out)["ddp"][-1], f"{smallest / GIB:.0f}", "the GPU")
 
 
 @test
 def the_table_fits_80_columns():
-    result = harness("memory", *XL)
+    result = memory(*XL)
     expect_equal(result.code, 0, "exit code", result)
     expect(all(len(line) <= 80 for line in result.out.splitlines()), "a line is longer than 80 columns", result)
 

@@ -178,7 +178,7 @@ def words_of(option, engine, device):
         kept["--slow"] = "0:100"
     elif option == "stall-timeout" and engine == "none" and device in REAL:
         kept.update({**LENET, "--batch": "1"})  # the launcher looks once a second
-    if option == "sync-batchnorm":
+    if option == "sync-batchnorm" and engine == "ps=async":
         kept["--lr"] = "0"  # losses are of the same parameters, whoever comes first
     if option in ("nodes", "link") and device == "sim":
         kept["--gpus"] = "2" if engine != "none" else None

@@ -287,7 +287,7 @@ def reports_and_figures_name_algorithm_and_transport(words, algorithm, payload, 
 
 @test
 def time_spent_on_a_late_rank_is_waiting_and_not_communication():
-    job = harness("run", *BOTH, "--mode", "ring", "--slow", "1:150", "--json", "-").jobs()["ring"]
+    job = harness("run", *BOTH, "--mode", "ring", "--slow", "1:150", "--warmup", "1", "--steps", "6", "--json", "-").jobs()["ring"]
     first, late = (sum(rank["waiting_s"]) for rank in job["ranks"])
     exposed = sum(job["ranks"][0]["exposed_communication_s"])
     expect(first > 2 * exposed and first > 2 * late, f"rank 0 waits {first} s for the others, exposed {exposed} s; rank 1 {late} s")
@@ -345,7 +345,7 @@ def the_report_shows_as_many_samples_per_second_as_steps():
 
 @cases([("async", ["--policy", "async"]), ("ssp", ["--policy", "ssp", "--staleness", "2"])])
 def without_synchronous_steps_samples_count_while_all_ranks_train(words):
-    job = harness(*ALONE, "--mode", "ps", *words, "--gpus", "3", "--batch", "32", "--slow", "1:40", "--steps", "30", "--json", "-").jobs()["ps"]
+    job = harness(*ALONE, "--mode", "ps", *words, "--gpus", "3", "--batch", "32", "--slow", "1:40", "--steps", "15", "--json", "-").jobs()["ps"]
     (first, last), = segments(job)
     begin = max(in_ns(rank["step_begin_s"][first]) for rank in job["ranks"])
     end = min(in_ns(rank["step_end_s"][last]) for rank in job["ranks"])

@@ -266,6 +266,7 @@ def the_range_of_dataparallel_against_ddp_holds_what_was_published():
 def table_and_text(name):
     path = os.path.join(FILES.name, name + ".table.json")
     shown = harness("reproduce", name, "--json", path, limit=300).out  # a job for every cell and draw
+    expect(all(len(line) <= 80 for line in shown.splitlines()), "80 columns", shown)
     with open(path) as file:
         return json.load(file), " ".join(shown.split())
 

@@ -33,14 +33,39 @@ static pixel_row row_at(const conv2d_attributes *a, int64_t index)
                        (r * a->s + s) * a->c * a->k};
 }
 
+/* Filters that are reordered together: their weights of a tap and a channel fill a line of the cache, in either order. */
+enum { FILTERS = 8 };
+
+static int64_t end_of_filters(const conv2d_attributes *a, int64_t first)
+{
+    return first + FILTERS < a->k ? first + FILTERS : a->k;
+}
+
 /* From [k, c, r, s] to [r, s, c, k] or, with channels last, [r, s, k, c]. */
 static void reorder_weights(const conv2d_attributes *a, bool channels_last, const double *weights,
                             double *out)
 {
-    for (int64_t kc = 0; kc < a->k * a->c; kc++) {
-        double *to = out + (channels_last ? kc : kc % a->c * a->k + kc / a->c);
-        for (int64_t tap = 0; tap < a->r * a->s; tap++) to[tap * a->c * a->k] = *weights++;
-    }
+    int64_t taps = a->r * a->s;
+    for (int64_t first = 0; first < a->k; first += FILTERS)
+        for (int64_t c = 0; c < a->c; c++)
+            for (int64_t k = first; k < end_of_filters(a, first); k++) {
+                double *to = out + (channels_last ? k * a->c + c : c * a->k + k);
+                const double *from = weights + (k * a->c + c) * taps;
+                for (int64_t tap = 0; tap < taps; tap++) to[tap * a->c * a->k] = from[tap];
+            }
+}
+
+/* Sums [r, s, c, k] become gradients [k, c, r, s], or are added to them. */
+static void store_weights(const conv2d_attributes *a, bool add, const double *sums, double *dw)
+{
+    int64_t taps = a->r * a->s;
+    for (int64_t first = 0; first < a->k; first += FILTERS)
+        for (int64_t c = 0; c < a->c; c++)
+            for (int64_t k = first; k < end_of_filters(a, first); k++) {
+                double *to = dw + (k * a->c + c) * taps;
+                const double *from = sums + c * a->k + k;
+                for (int64_t tap = 0; tap < taps; tap++) to[tap] = (add ? to[tap] : 0) + from[tap * a->c * a->k];
+            }
 }
 
 void reference_conv2d_forward(const host_call *call)
@@ -88,9 +113,7 @@ void reference_conv2d_backward_weights(const host_call *call)
         matrix_view pixels = {x + row.input, 1, a->stride * a->c}; /* transposed */
         reference_matmul(a->c, a->k, row.count, pixels, dy + row.output, a->k, sums + row.weights, a->k);
     }
-    for (int64_t kc = 0; kc < a->k * a->c; kc++)
-        for (int64_t tap = 0; tap < a->r * a->s; tap++, dw++)
-            *dw = (add ? *dw : 0) + sums[(tap * a->c + kc % a->c) * a->k + kc / a->c];
+    store_weights(a, add, sums, dw);
     if (a->bias)
         reference_column_sums(dy, a->n * a->p * a->q, a->k, add, call->operands[CONV_BWD_WEIGHTS_DB]);
 }

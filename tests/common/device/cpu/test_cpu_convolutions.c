@@ -1,4 +1,4 @@
-/* Convolutions over integers, whose sums are exact in float32 in any order, against seven plain loops:
+/* Convolutions over integers, whose sums are exact in float32 in any order, against plain loops:
  * every bit must agree, whichever algorithm the device uses for a shape. Only Winograd's filtering multiplies by
  * fractions; it must agree in the nearest integer, and come close to it. */
 #include "tests/common/device/cpu/cpu_test.h"
@@ -114,53 +114,59 @@ static void free_tensors(tensors *t)
     for (int i = 0; i < 4; i++) free(arrays[i]);
 }
 
-/* Calls `visit` for every product of a pixel with a tap. */
-typedef void (*visit_function)(void *context, int64_t x, int64_t w, int64_t y);
-
-static void visit_products(const conv2d_attributes *a, visit_function visit, void *context)
-{
-    for (int64_t point = 0; point < a->n * a->p * a->q; point++)
-        for (int64_t tap = 0; tap < a->r * a->s; tap++) {
-            int64_t n = point / (a->p * a->q), p = point / a->q % a->p, q = point % a->q;
-            int64_t h = p * a->stride - a->pad_h + tap / a->s, w = q * a->stride - a->pad_w + tap % a->s;
-            if (h < 0 || h >= a->h || w < 0 || w >= a->w) continue;
-            for (int64_t c = 0; c < a->c; c++)
-                for (int64_t k = 0; k < a->k; k++)
-                    visit(context, ((n * a->h + h) * a->w + w) * a->c + c, (k * a->c + c) * a->r * a->s + tap,
-                          point * a->k + k);
-        }
-}
-
+/* Sums over all products of a pixel with a tap, in no order that matters: of outputs, of pixels and of weights. */
 typedef struct sums {
-    const float *a, *b;
-    float *to;
+    float *y, *dx, *dw;
 } sums;
 
-static void add_forward(void *context, int64_t x, int64_t w, int64_t y)
+static void add_products(const conv2d_attributes *a, const tensors *t, sums *s)
 {
-    sums *s = context;
-    s->to[y] += s->a[x] * s->b[w];
+    int64_t taps = a->r * a->s;
+    for (int64_t i = 0; i < a->n * a->p * a->q * taps; i++) {
+        int64_t point = i / taps, tap = i % taps, n = point / (a->p * a->q), p = point / a->q % a->p, q = point % a->q;
+        int64_t h = p * a->stride - a->pad_h + tap / a->s, w = q * a->stride - a->pad_w + tap % a->s;
+        if (h < 0 || h >= a->h || w < 0 || w >= a->w) continue;
+        const float *x = t->x + ((n * a->h + h) * a->w + w) * a->c;
+        float *dx = s->dx + (x - t->x);
+        for (int64_t k = 0; k < a->k; k++) {
+            const float *weights = t->w + k * a->c * taps + tap, dy = t->dy[point * a->k + k];
+            float *dw = s->dw + k * a->c * taps + tap, y = 0;
+            for (int64_t c = 0; c < a->c; c++) {
+                y += x[c] * weights[c * taps];
+                dx[c] += dy * weights[c * taps];
+                dw[c * taps] += dy * x[c];
+            }
+            s->y[point * a->k + k] += y;
+        }
+    }
 }
 
-static void add_data(void *context, int64_t x, int64_t w, int64_t y)
+static float *zeros(int64_t count)
 {
-    sums *s = context;
-    s->to[x] += s->a[y] * s->b[w];
+    return memset(cpu_test_blank(count), 0, (size_t)count * sizeof(float));
 }
 
-static void add_weights(void *context, int64_t x, int64_t w, int64_t y)
+/* Those of a shape, added up for the first of its tests. */
+static const sums *sums_of(const conv2d_attributes *a, const tensors *t)
 {
-    sums *s = context;
-    s->to[w] += s->a[x] * s->b[y];
+    static conv2d_attributes shape;
+    static sums found;
+    if (memcmp(&shape, a, sizeof shape) == 0) return &found;
+    free(found.y);
+    free(found.dx);
+    free(found.dw);
+    found = (sums){zeros(t->y_count), zeros(t->x_count), zeros(t->w_count)};
+    add_products(a, t, &found);
+    shape = *a;
+    return &found;
 }
 
 static void check_forward(device *d, const conv2d_attributes *a, const tensors *t,
                           const device_layout *layout, float *packed)
 {
     op_desc op = {.kind = OP_conv2d_forward, .u.conv2d = *a};
-    float *y = cpu_test_blank(t->y_count), *expected = cpu_test_blank(t->y_count);
-    for (int64_t i = 0; i < t->y_count; i++) expected[i] = a->bias ? t->b[i % a->k] : 0;
-    visit_products(a, add_forward, &(sums){t->x, t->w, expected});
+    float *y = cpu_test_blank(t->y_count), *expected = cpu_test_copy(sums_of(a, t)->y, t->y_count);
+    for (int64_t i = 0; i < t->y_count; i++) expected[i] += a->bias ? t->b[i % a->k] : 0;
     cpu_test_run(d, op, layout, (void *[OP_MAX_OPERANDS]){t->x, packed, a->bias ? t->b : NULL, y}, NULL);
     check_result(a, "y", y, expected, t->y_count);
     free(y);
@@ -171,13 +177,10 @@ static void check_backward_data(device *d, const conv2d_attributes *a, const ten
                                 const device_layout *layout, float *packed)
 {
     op_desc op = {.kind = OP_conv2d_backward_data, .u.conv2d = *a};
-    float *dx = cpu_test_blank(t->x_count), *expected = cpu_test_blank(t->x_count);
-    memset(expected, 0, (size_t)t->x_count * sizeof *expected);
-    visit_products(a, add_data, &(sums){t->dy, t->w, expected});
+    float *dx = cpu_test_blank(t->x_count);
     cpu_test_run(d, op, layout, (void *[OP_MAX_OPERANDS]){t->dy, packed, dx}, NULL);
-    check_result(a, "dx", dx, expected, t->x_count);
+    check_result(a, "dx", dx, sums_of(a, t)->dx, t->x_count);
     free(dx);
-    free(expected);
 }
 
 static void check_backward_weights(device *d, const conv2d_attributes *a, const tensors *t,
@@ -185,10 +188,9 @@ static void check_backward_weights(device *d, const conv2d_attributes *a, const 
 {
     op_desc op = {.kind = OP_conv2d_backward_weights, .accumulate = add, .u.conv2d = *a};
     float *before = add ? cpu_test_whole("dw", t->w_count, BOUND) : cpu_test_blank(t->w_count);
-    float *expected = cpu_test_copy(before, t->w_count), *dw = cpu_test_blank(t->w_count);
+    float *expected = cpu_test_copy(sums_of(a, t)->dw, t->w_count), *dw = cpu_test_blank(t->w_count);
     float *expected_db = cpu_test_whole("db", a->k, BOUND), *db = cpu_test_copy(expected_db, a->k);
-    if (!add) memset(expected, 0, (size_t)t->w_count * sizeof *expected);
-    visit_products(a, add_weights, &(sums){t->x, t->dy, expected});
+    for (int64_t i = 0; i < t->w_count && add; i++) expected[i] += before[i];
     for (int64_t k = 0; k < a->k && !add; k++) expected_db[k] = 0;
     for (int64_t i = 0; i < t->y_count; i++) expected_db[i % a->k] += t->dy[i];
     must(device_layout_pack(d, layout, before, dw));
