@@ -4,6 +4,7 @@ import os
 import pty
 import re
 import select
+import signal
 import struct
 import fcntl
 import tempfile
@@ -23,7 +24,7 @@ SIM = ["--device", "sim:dgx1-v100", "--model", "resnet50", "--steps", "2", "--qu
     ["run", "-v", "--mode", "ps", "--policy", "sync", "--servers", "2", "--server-placement", "own", *LENET],
     ["run", "--plan", "--model", "bert_large", "--gpus", "64"], ["models"], ["models", "resnet50"], ["models", "bert_large"], ["policies"], ["profiles"],
     ["profiles", "dgx1-v100-4xib100"], ["buckets"], ["buckets", "--model", "bert_large"], ["doctor"], ["reproduce", "--list"], ["reproduce", "reducer-memory"],
-    ["reproduce", "torch-vs-apex"], ["reproduce", "ddp-benchmark"], ["whatif", "--model", "resnet18", "--gpus", "2,4", "--policy", "ddp,sync"],
+    ["whatif", "--model", "resnet18", "--gpus", "2,4", "--policy", "ddp,sync"],
     ["bench", "all-reduce", "--gpus", "2", "--begin", "8", "--end", "64K", "--factor", "64", "--iters", "2"],
     ["--help"], ["run", "--help=all"], ["sweep", "--help"], ["report", "--help"], ["help", "units"])])
 def lines_have_at_most_80_columns(words):
@@ -44,8 +45,8 @@ def a_table_of_a_sweep_has_at_most_80_columns():
 
 # ---- a terminal --------------------------------------------------------------------------------
 
-def on_terminal(words, rows, env):
-    """What the program prints on a terminal of so many rows."""
+def on_terminal(words, rows, env, until=None):
+    """What the program prints on a terminal of so many rows; Ctrl-C ends it once it has printed what the expression finds."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, 80, 0, 0))
     variables = {"TERM": "xterm", "NO_COLOR": "", "PAGER": "sed s/^/PAGED:/", **env}
@@ -61,6 +62,9 @@ def on_terminal(words, rows, env):
             if not data:
                 break
             found += data
+            if until and re.search(until, found.decode(errors="ignore")):
+                run.kill(run.pid, signal.SIGINT)
+                until = None
         run.process.wait()
     os.close(ours)
     return found.decode().replace("\r\n", "\n")
@@ -89,13 +93,15 @@ def without_a_pager_everything_is_printed(pager):
 
 @test
 def a_terminal_shows_a_line_with_a_bar_for_each_job():
-    words = ["run", *[word for word in LENET if word != "--quiet"], "--steps", "400"]
-    shown = on_terminal(words, 60, {"NO_COLOR": "1"})
+    """The bars are drawn some times per second: the run goes on until one has a rate."""
+    words = ["run", *[word for word in LENET if word != "--quiet"], "--steps", "20000"]
+    line = r"\[#*-*\] \d+/\d+ +[\d.]+ \w+ left +loss [\d.]+ +\d+(\.\d)? samples/s"
+    shown = on_terminal(words, 60, {"NO_COLOR": "1"}, until=line)
     for job in ("none", "all-cores", "ps", "ring"):
         found = re.findall(r"\x1b\[K(%s +\[#*-*\] \d+/\d+.*)\n" % job, shown)
         expect(found and all(len(line) < 80 for line in found), f"no line of {job}", shown[:2000])
-    expect(re.search(r"\[#+-*\] \d+/\d+ +[\d.]+ \w+ left +loss [\d.]+ +\d+(\.\d)? samples/s", shown), "time left, loss and rate", shown[:3000])
-    expect(shown.rindex("\x1b[J") > shown.rindex("[#"), "lines that are removed at the end", shown[-500:])
+    expect(re.search(line, shown), "time left, loss and rate", shown[:3000])
+    expect(shown.rindex("\x1b[J") > shown.rindex("[-"), "lines that are removed at the end", shown[-500:])
 
 
 @test

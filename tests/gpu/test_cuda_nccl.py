@@ -4,6 +4,7 @@ a gradient and its average. The ring and DataParallel: what goes wrong ends the 
 
     test_cuda_nccl.py [--emulated]    on the emulator, whose streams run behind the host
 """
+import functools
 import glob
 import json
 import os
@@ -11,6 +12,7 @@ import sys
 import tempfile
 import time
 
+from anatomy import best_of
 from on_cuda import EMULATED, TRAINING, golden, needs_nccl, run
 from program import PROGRAM, Run
 from tap import Skip, cases, expect, expect_equal, main, test
@@ -43,11 +45,19 @@ def slices(path, name):
 @test
 def the_first_bucket_has_arrived_before_the_backward_pass_ends():
     needs_nccl()
+    best_of(3, traced_passes, expect_first_buckets_within)  # on a busy machine the thread of a stream may come late
+
+
+def traced_passes():
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "trace.json")
         result = run(*RING, *LENET, "--steps", 6, "--bucket-cap-mb", 0.02, "--trace", path, env=AHEAD)
         expect_equal(result.code, 0, "exit code", result)
-        backward, buckets = slices(path, "backward"), slices(path, "all_reduce of bucket 0")
+        return slices(path, "backward"), slices(path, "all_reduce of bucket 0")
+
+
+def expect_first_buckets_within(traced):
+    backward, buckets = traced
     expect(len(backward) == 2 and set(backward) == set(buckets), "not the traces of two ranks", backward, buckets)
     for rank, passes in backward.items():
         expect_equal(len(buckets[rank]), len(passes), "first buckets", rank)
@@ -111,7 +121,7 @@ def an_asynchronous_error_ends_the_job_with_its_cause(engine, words, order):
 
 
 @cases([(f"{engine}, {label}", words, *row) for engine, words in ENGINES for label, *row in (
-    ("on the GPU", "1:20:-1", "2s", "no progress "), ("the start", "1:0:-100", "60s", "collectives nccl: the start: rank "))])
+    ("on the GPU", "1:20:-1", "2s", "no progress "), ("the start", "1:0:-100", "60s", "collectives nccl: the start: rank "))], at_once=4)
 def what_hangs_in_nccl_ends_the_job_and_is_named(words, fault, stall_timeout, text):
     emulated_faults()
     result = run(*words, *TRAINING[:-4], "--steps", 1000000, "--stall-timeout", stall_timeout, "--connect-timeout", "2s",
@@ -130,15 +140,18 @@ def the_rank_that_is_furthest_behind_is_named_with_what_it_has_enqueued(words):
     expect(f"{engine} rank 1 " in result.err and "collectives: " in result.err, "rank 1 is not named", result)
 
 
+@functools.lru_cache(maxsize=None)
+def trained(policy, *words):
+    result = run(*RING[:-2], "--policy", f"ring={policy}", *LENET, "--steps", 6, "--optimizer", "adam", *words, "--json", "-")
+    expect_equal(result.code, 0, f"{policy}: exit code", result)
+    return result.jobs()["ring"]
+
+
 @cases([(policy, policy, words) for policy, words in (("zero1", []), ("zero2", ["--accumulate", 2]), ("zero3", ["--clip-norm", 0.1]), ("fsdp", []), ("zero2:group=1", []))])
 def state_that_is_cut_among_ranks_gives_the_losses_of_ddp(policy, words):
     """Two ranks: one order of summation, so bit-identical without accumulation and clipping."""
     needs_nccl()
-    ends = []
-    for name in ("ddp", policy):
-        result = run(*RING[:-2], "--policy", f"ring={name}", *LENET, "--steps", 6, "--optimizer", "adam", *words, "--json", "-")
-        expect_equal(result.code, 0, f"{name}: exit code", result)
-        ends.append(result.jobs()["ring"])
+    ends = [trained(name, *words) for name in ("ddp", policy)]
     if not words: expect_equal(ends[1]["parameter_hash"], ends[0]["parameter_hash"], f"{policy}, and ddp")
     differences = [abs(a - b) for a, b in zip(ends[1]["losses"], ends[0]["losses"])]
     expect(len(differences) > 0 and max(differences) < 1e-4, f"losses differ by {differences}")

@@ -10,11 +10,11 @@ import re
 import signal
 import sys
 import tempfile
-import time
 
 from on_cuda import (CONVOLUTIONS, EMULATED, TRAINING, TRANSFORMER, USABLE, classes, golden, needs_gpu, needs_nccl, run,
                      verify)
 from program import PROGRAM, Run
+from struck import strike
 from tap import Skip, cases, expect, expect_equal, main, test
 
 SMALL = ["toy_w1", "wine_mlp_w1", "wine_mlp_w2", "toy_w4"]
@@ -382,9 +382,7 @@ def a_rank_killed_in_training_ends_the_job_and_is_named(mode, options):
     words = ["--device", "cuda", "--share-gpu", "--mode", mode, "--gpus", "2", "--model", "wine_mlp", "--data", "wine",
              "--batch", "16", "--steps", "1000000", *options.split(), "--stall-timeout", "10s"]
     with Run(*words) as running:
-        victim = running.wait_for_rank(mode, 1, limit=60)
-        time.sleep(5)
-        running.kill(victim, signal.SIGKILL)
+        strike(running, mode, 1, "wait" if "nccl" in options else "forward", 20, signal.SIGKILL)
         result = running.wait(40)
         expect(result.code not in (0, 130), "it ended as if nothing had happened", result)
         expect("rank 1" in result.err, "the rank is not named", result)
