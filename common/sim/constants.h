@@ -27,6 +27,7 @@
     X(EMBEDDING, "efficiency_embedding", "1", 2, 0.001, 2, true, "of peak, of memory")                      \
     X(LOSS, "efficiency_loss", "1", 2, 0.001, 2, true, "of peak, of memory")                                \
     X(OPTIMIZER, "efficiency_optimizer", "1", 2, 0.001, 2, true, "of peak, of memory")                      \
+    X(WEIGHT_BANDWIDTH, "weight_bandwidth", "GB/s", 1, 0.1, 1e5, false, "of convolutions but 3 x 3, besides the roofline") \
     X(KERNEL_OVERHEAD, "kernel_overhead", "us", 1, 0, 1000, true, "fixed time of a launch on the device")   \
     X(LAUNCH_TIME, "launch_time", "us", 1, 0, 1000, true, "time of a launch on the host")                   \
     X(SYNCHRONIZE_TIME, "synchronize_time", "us", 1, 0, 1000, true, "the host's return from a wait")        \

@@ -27,6 +27,13 @@ sim_constant sim_efficiency_of(const op_desc *op)
     return by_class[op_class_of(op->kind)];
 }
 
+double sim_weight_bytes(const op_desc *op)
+{
+    const conv2d_attributes *a = &op->u.conv2d;
+    if (op_class_of(op->kind) != OP_CLASS_CONVOLUTION || is_3x3(op)) return 0;
+    return (double)sizeof(float) * (double)(a->k * a->r * a->s * a->c);
+}
+
 static sim_constant efficiency_in(const sim_profile *p, const op_desc *op)
 {
     sim_constant own = sim_efficiency_of(op);
@@ -44,7 +51,7 @@ static bool is_product(op_kind kind)
 
 /* In picoseconds. */
 typedef struct roofline {
-    double arithmetic, traffic;
+    double arithmetic, traffic, weights;
 } roofline;
 
 static roofline roofline_of(const sim_profile *p, sim_precision precision, const op_desc *op)
@@ -58,21 +65,28 @@ static roofline roofline_of(const sim_profile *p, sim_precision precision, const
     sim_constant peak = peaks[is_product(op->kind) ? precision : SIM_FP32];
     double flops = sim_profile_get(p, peak) * sim_profile_at(p, efficiency, 0); /* per picosecond: TFLOP/s */
     double bytes = sim_profile_get(p, SIM_MEMORY_BANDWIDTH) * SIM_GB_PER_S * sim_profile_at(p, efficiency, 1);
-    return (roofline){cost.flops / flops, moved / bytes};
+    roofline out = {cost.flops / flops, moved / bytes, 0};
+    if (sim_profile_has(p, SIM_WEIGHT_BANDWIDTH))
+        out.weights = sim_weight_bytes(op) / (sim_profile_get(p, SIM_WEIGHT_BANDWIDTH) * SIM_GB_PER_S);
+    return out;
+}
+
+static double whole(roofline r)
+{
+    return fmax(r.arithmetic, r.traffic) + r.weights;
 }
 
 double sim_price_op(const sim_profile *p, sim_precision precision, const op_desc *op)
 {
-    roofline r = roofline_of(p, precision, op);
-    return r.arithmetic > r.traffic ? r.arithmetic : r.traffic;
+    return whole(roofline_of(p, precision, op));
 }
 
 sim_parts sim_price_parts(const sim_profile *p, sim_precision precision, const op_desc *op)
 {
     roofline r = roofline_of(p, precision, op);
-    double longer = r.arithmetic > r.traffic ? r.arithmetic : r.traffic;
-    if (longer <= 0) return (sim_parts){0};
-    return (sim_parts){(float)(r.arithmetic / longer), (float)(r.traffic / longer)};
+    double all = whole(r);
+    if (all <= 0) return (sim_parts){0};
+    return (sim_parts){(float)(r.arithmetic / all), (float)(r.traffic / all)};
 }
 
 double sim_price_rate(sim_load load, sim_parts parts)

@@ -11,8 +11,13 @@
  * them as all convolutions. */
 sim_constant sim_efficiency_of(const op_desc *op);
 
+/* Of the weights that a convolution other than those of 3 x 3 with stride 1 reads, or whose gradient it writes, in float32; 0
+ * of all other operations. */
+double sim_weight_bytes(const op_desc *op);
+
 /* Roofline (Williams, Waterman, Patterson, CACM 52:4, 2009): the longer of arithmetic and memory traffic,
- * each at the efficiency of its class. Without launch cost, kappa and jitter. */
+ * each at the efficiency of its class. On a processor the weights of a convolution come out of memory in every pass and
+ * are packed, which takes as long for a small batch: added where a profile has SIM_WEIGHT_BANDWIDTH. Without launch cost, kappa and jitter. */
 double sim_price_op(const sim_profile *p, sim_precision precision, const op_desc *op);
 
 /* Which part of the time of an operation each of the two would take alone: the longer has 1. */

@@ -55,9 +55,11 @@ static void show(const calibration *c, const char *path, text_buffer *out)
     text_append(out, "a server's sum           %10.2f GB/s\n", c->host_sum_gbs);
     text_append(out, "copies between ranks     %10.2f GB/s\n", c->copy_gbs);
     for (int k = 0; k < SIM_EFFICIENCIES; k++)
-        if (c->efficiency[k] > 0)
-            text_append(out, "%-36s %5.3f of the roofline\n",
-                        sim_constant_table[SIM_CONVOLUTION_FORWARD + k].name, c->efficiency[k]);
+        if (c->efficiency[k][0] > 0)
+            text_append(out, "%-36s %5.3f of the peak, %5.3f of the memory\n",
+                        sim_constant_table[SIM_CONVOLUTION_FORWARD + k].name, c->efficiency[k][0], c->efficiency[k][1]);
+    if (c->weight_gbs > 0)
+        text_append(out, "weights of convolutions  %10.2f GB/s besides, 3 x 3 apart\n", c->weight_gbs);
     text_append(out, "written to %s\n", path);
 }
 

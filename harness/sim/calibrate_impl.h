@@ -38,7 +38,8 @@ status calibration_program_run(calibration_program *p, void (*after_op)(void *co
 /* Over the operations of a class, by what binds them, the peak (0) or the memory (1): measured time, and what
  * a roofline of efficiency 1 gives. */
 typedef struct calibration_sums {
-    double measured_s[SIM_EFFICIENCIES][2], roofline_s[SIM_EFFICIENCIES][2];
+    double measured_s[SIM_EFFICIENCIES][2], roofline_s[SIM_EFFICIENCIES][2], weight_bytes[SIM_EFFICIENCIES];
+    double traffic_s[SIM_EFFICIENCIES]; /* of all operations of the class, whatever binds them */
 } calibration_sums;
 
 /* Adds an operation that took `s` seconds, of which `launch_us` are its launch. */
@@ -49,7 +50,8 @@ void calibration_add_op(const op_desc *op, double s, double peak_tflops, double 
 double calibration_median(int64_t *values, int count);
 
 /* Measured steps come in blocks, each after one that warms up: between blocks others take their turns. */
-enum { CALIBRATION_MODELS = 2, CALIBRATION_BLOCK = 3, CALIBRATION_REPEATS = 3 * CALIBRATION_BLOCK };
+enum { CALIBRATION_MODELS = 2, CALIBRATION_WORKLOADS = 2 * CALIBRATION_MODELS };
+enum { CALIBRATION_BLOCK = 3, CALIBRATION_REPEATS = 3 * CALIBRATION_BLOCK };
 
 typedef enum calibration_setting {
     CALIBRATION_ALONE,
@@ -72,8 +74,9 @@ typedef struct calibration_run {
     int64_t since;
 } calibration_run;
 
-/* ResNet-18 (0) or a small BERT (1), `threads` compute threads. Close it whatever comes back. */
-status calibration_open(calibration_run *r, int model, int threads);
+/* ResNet-18 (0) or a small BERT (1), or ResNet-18 with a quarter of the batch (2) or a BERT of few rows and wide products
+ * (3), `threads` compute threads. Close it whatever comes back. */
+status calibration_open(calibration_run *r, int workload, int threads);
 void calibration_close(calibration_run *r);
 
 /* Forward, backward, update; the times go to `repeat` of the setting. */

@@ -35,6 +35,8 @@ void calibration_add_op(const op_desc *op, double s, double peak_tflops, double 
     double net = s - launch_us * 1e-6;
     sums->measured_s[class][side] += net > 0 ? net : 0;
     sums->roofline_s[class][side] += side == 0 ? arithmetic : traffic;
+    sums->traffic_s[class] += traffic;
+    sums->weight_bytes[class] += sim_weight_bytes(op);
 }
 
 static void add_op(const calibration *c, const op_desc *op, double ns, calibration_sums *out)
@@ -51,11 +53,67 @@ static void add_run(calibration_run *r, const calibration *c, calibration_sums *
     add_op(c, &update, calibration_update_ns(r, CALIBRATION_ALONE), out);
 }
 
-/* The models take turns, so that both meet what the processor's clock does meanwhile. */
-static status run_steps(calibration_run runs[CALIBRATION_MODELS])
+static void set_efficiency(calibration *c, sim_constant class, double of_both)
+{
+    double *e = c->efficiency[class - SIM_CONVOLUTION_FORWARD];
+    e[0] = e[1] = of_both;
+}
+
+/* Of convolutions but 3 x 3, what takes the same time with any batch is what the weights take: the time that grows with the
+ * batch gives the efficiency, what is left goes to the weights. Of 3 x 3 the smallest images of the calibration's ResNet lie
+ * within the padding, which tells nothing of other images. */
+typedef struct class_fit {
+    double measured_s, roofline_s, weight_bytes, fixed_s;
+} class_fit;
+
+static class_fit fit(const calibration_sums sums[2], int class)
+{
+    double s[2], roofline[2];
+    class_fit out = {0};
+    for (int i = 0; i < 2; i++) {
+        s[i] = sums[i].measured_s[class][0] + sums[i].measured_s[class][1];
+        roofline[i] = sums[i].roofline_s[class][0] + sums[i].roofline_s[class][1];
+        out.measured_s += s[i];
+        out.roofline_s += roofline[i];
+        out.weight_bytes += sums[i].weight_bytes[class];
+    }
+    if (roofline[0] > roofline[1])
+        out.fixed_s = out.measured_s - out.roofline_s * (s[0] - s[1]) / (roofline[0] - roofline[1]);
+    return out;
+}
+
+static void take_weights(const calibration_sums sums[2], calibration *c)
+{
+    static const sim_constant classes[] = {SIM_CONVOLUTION_FORWARD, SIM_CONVOLUTION_BACKWARD};
+    double fixed_s = 0, bytes = 0;
+    class_fit fits[2];
+    for (int i = 0; i < 2; i++) {
+        fits[i] = fit(sums, (int)classes[i] - SIM_CONVOLUTION_FORWARD);
+        fixed_s += fits[i].fixed_s;
+        bytes += fits[i].weight_bytes;
+    }
+    if (fixed_s <= 0 || bytes <= 0) return;
+    c->weight_gbs = bytes / fixed_s * 1e-9;
+    for (int i = 0; i < 2; i++) {
+        double left = fits[i].measured_s - fits[i].weight_bytes * fixed_s / bytes;
+        if (left > 0) set_efficiency(c, classes[i], fits[i].roofline_s / left);
+    }
+}
+
+/* Products of few rows are bound by their weights' way out of memory. */
+static void take_products(const calibration_sums *few_rows, calibration *c)
+{
+    for (int k = SIM_GEMM_FORWARD - SIM_CONVOLUTION_FORWARD; k <= SIM_GEMM_BACKWARD - SIM_CONVOLUTION_FORWARD; k++) {
+        double measured_s = few_rows->measured_s[k][0] + few_rows->measured_s[k][1];
+        if (measured_s > 0) c->efficiency[k][1] = few_rows->traffic_s[k] / measured_s;
+    }
+}
+
+/* The workloads take turns, so that all meet what the processor's clock does meanwhile. */
+static status run_steps(calibration_run runs[CALIBRATION_WORKLOADS])
 {
     for (int begin = 0; begin < CALIBRATION_REPEATS; begin += CALIBRATION_BLOCK)
-        for (int m = 0; m < CALIBRATION_MODELS; m++) {
+        for (int m = 0; m < CALIBRATION_WORKLOADS; m++) {
             for (int i = -WARM; i < 0; i++) TRY(calibration_step(&runs[m], CALIBRATION_ALONE, i));
             for (int i = begin; i < begin + CALIBRATION_BLOCK; i++)
                 TRY(calibration_step(&runs[m], CALIBRATION_ALONE, i));
@@ -65,28 +123,34 @@ static status run_steps(calibration_run runs[CALIBRATION_MODELS])
 
 status calibrate_operations(calibration *c)
 {
-    calibration_run runs[CALIBRATION_MODELS];
-    calibration_sums all = {0};
+    calibration_run runs[CALIBRATION_WORKLOADS];
+    calibration_sums sums[2] = {0}; /* of many samples or rows, of few */
     status rc = STATUS_OK;
     int opened = 0;
-    for (; opened < CALIBRATION_MODELS && rc == STATUS_OK; opened++)
+    for (; opened < CALIBRATION_WORKLOADS && rc == STATUS_OK; opened++)
         rc = calibration_open(&runs[opened], opened, c->threads);
     if (rc == STATUS_OK) rc = run_steps(runs);
-    for (int i = 0; i < CALIBRATION_MODELS && rc == STATUS_OK; i++) take_peak(&runs[i], c);
-    for (int i = 0; i < CALIBRATION_MODELS && rc == STATUS_OK; i++) add_run(&runs[i], c, &all);
+    for (int i = 0; i < CALIBRATION_WORKLOADS && rc == STATUS_OK; i++) take_peak(&runs[i], c);
+    for (int i = 0; i < CALIBRATION_WORKLOADS && rc == STATUS_OK; i++)
+        add_run(&runs[i], c, &sums[i / CALIBRATION_MODELS]);
     for (int k = 0; k < SIM_EFFICIENCIES && rc == STATUS_OK; k++) {
-        double measured = all.measured_s[k][0] + all.measured_s[k][1];
-        if (measured > 0) c->efficiency[k] = (all.roofline_s[k][0] + all.roofline_s[k][1]) / measured;
+        double measured = sums[0].measured_s[k][0] + sums[0].measured_s[k][1];
+        double roofline = sums[0].roofline_s[k][0] + sums[0].roofline_s[k][1];
+        if (measured > 0) set_efficiency(c, (sim_constant)(SIM_CONVOLUTION_FORWARD + k), roofline / measured);
     }
+    if (rc == STATUS_OK) take_weights(sums, c);
+    if (rc == STATUS_OK) take_products(&sums[1], c);
     for (int i = 0; i < opened; i++) calibration_close(&runs[i]);
     return rc;
 }
 
 /* ---- Training steps of a ResNet-18 and a small BERT on one rank, every operation timed ---- */
 
-static const calibration_workload workloads[CALIBRATION_MODELS] = {
+static const calibration_workload workloads[CALIBRATION_WORKLOADS] = {
     {{.name = "resnet18", .image = 32, .classes = 10}, 32},
     {{.name = "bert", .head = MODEL_HEAD_MLM}, 8}, /* a loss over a vocabulary */
+    {{.name = "resnet18", .image = 32, .classes = 10}, 8},
+    {{.name = "bert", .head = MODEL_HEAD_CLS, .layers = 2, .hidden = 1024, .heads = 16, .vocabulary = 1024, .sequence = 8}, 1},
 };
 
 static int64_t *times_of(const calibration_run *r, calibration_setting setting, int op)
@@ -113,13 +177,13 @@ void calibration_close(calibration_run *r)
     free(r->times);
 }
 
-status calibration_open(calibration_run *r, int model, int threads)
+status calibration_open(calibration_run *r, int workload, int threads)
 {
     device_config device = {.name = "cpu", .world = 1, .threads = threads};
     *r = (calibration_run){.repeat = -1};
     TRY(device_open(&device, &r->device));
     TRY(device_stream_open(r->device, DEVICE_STREAM_COMPUTE, &r->stream));
-    TRY(calibration_program_open(&r->work, r->device, r->stream, &workloads[model], DEVICE_MEMORY_SHARED));
+    TRY(calibration_program_open(&r->work, r->device, r->stream, &workloads[workload], DEVICE_MEMORY_SHARED));
     const param_set *set = r->work.params;
     optimizer_options options = optimizer_defaults(OPTIMIZER_SGD);
     TRY(optimizer_open(r->device, &options, set->type, set->arena_elements, set->model->parameter_elements,

@@ -276,6 +276,28 @@ static void convolutions_of_3x3_have_an_efficiency_of_their_own_where_a_profile_
     sim_profile_free(&p);
 }
 
+static void weights_of_convolutions_but_3x3_take_time_besides_where_a_profile_says_so(void **context)
+{
+    (void)context;
+    sim_profile *p = load("cpu");
+    op_desc one = {.kind = OP_conv2d_forward,
+                   .type = DTYPE_F32,
+                   .u.conv2d = {.n = 4, .h = 8, .w = 8, .c = 256, .k = 512, .r = 1, .s = 1, .stride = 1, .p = 8, .q = 8}};
+    op_desc three = one, product = {.kind = OP_linear_forward, .type = DTYPE_F32, .u.linear = {.m = 64, .in = 256, .out = 512}};
+    three.u.conv2d.r = three.u.conv2d.s = 3;
+    three.u.conv2d.pad_h = three.u.conv2d.pad_w = 1;
+    op_desc *all[] = {&one, &three, &product};
+    double before[3];
+    for (int i = 0; i < 3; i++) before[i] = sim_price_op(p, SIM_FP32, all[i]);
+    tag(p, SIM_WEIGHT_BANDWIDTH, 20);
+    set(p, SIM_WEIGHT_BANDWIDTH, 20, 20);
+    double bytes = 4.0 * 256 * 512, expected[] = {bytes / 20e9 * 1e12, 0, 0};
+    for (int i = 0; i < 3; i++) assert_true(fabs(sim_price_op(p, SIM_FP32, all[i]) - before[i] - expected[i]) < 1e-3);
+    sim_parts parts = sim_price_parts(p, SIM_FP32, &one);
+    assert_true(parts.arithmetic < 1 && parts.traffic < 1); /* the rest of the time it needs neither */
+    sim_profile_free(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -289,6 +311,7 @@ int main(void)
         cmocka_unit_test(bound_ranks_keep_their_agents_and_their_neighbors),
         cmocka_unit_test(copies_between_ranks_and_into_buckets_have_rates_of_their_own),
         cmocka_unit_test(convolutions_of_3x3_have_an_efficiency_of_their_own_where_a_profile_says_so),
+        cmocka_unit_test(weights_of_convolutions_but_3x3_take_time_besides_where_a_profile_says_so),
         cmocka_unit_test(resnet50_takes_about_what_was_published),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

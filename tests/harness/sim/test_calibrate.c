@@ -15,6 +15,7 @@ static void a_calibration_is_a_profile_whose_constants_say_so(void **context)
                      .peak_tflops = 0.5,
                      .memory_gbs = 40,
                      .launch_us = 0.25,
+                     .weight_gbs = 33,
                      .contention = {1.125, 1.25, 1.5},
                      .host_memory_gbs = 30,
                      .pack_gbs = 12,
@@ -36,10 +37,12 @@ static void a_calibration_is_a_profile_whose_constants_say_so(void **context)
                  {SIM_HOST_MEMORY, 0, 30},    {SIM_HOST_PACK, 0, 12},        {SIM_HOST_SUM, 0, 17},
                  {SIM_HOST_COPY, 0, 7},       {SIM_PCIE, 0, 6},              {SIM_NCCL_BASE_RING, 2, 2},
                  {SIM_MESSAGE_TIME, 0, 12},   {SIM_MESSAGE_COPY, 0, 9},      {SIM_WAKE_TIME, 0, 3},
-                 {SIM_GEMM_FORWARD, 0, 0.25}, {SIM_GEMM_FORWARD, 1, 0.25}};
+                 {SIM_GEMM_FORWARD, 0, 0.25}, {SIM_GEMM_FORWARD, 1, 0.125},   {SIM_WEIGHT_BANDWIDTH, 0, 33}};
     char folder[] = "calibrated-XXXXXX", path[64];
     sim_profile *p;
-    c.efficiency[SIM_GEMM_FORWARD - SIM_CONVOLUTION_FORWARD] = 0.25;
+    double *products = c.efficiency[SIM_GEMM_FORWARD - SIM_CONVOLUTION_FORWARD];
+    products[0] = 0.25;
+    products[1] = 0.125;
     assert_non_null(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/mine.json", folder);
     must(calibration_write(&c, path));
