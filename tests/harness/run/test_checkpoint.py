@@ -127,6 +127,21 @@ def the_last_of_several_checkpoints_is_the_final_state():
     expect_equal([n for n in os.listdir(FOLDER.name) if n.endswith(".partial")], [], "files left behind")
 
 
+@cases([("rank 0", 0), ("rank 2", 2)])
+def a_rank_that_cannot_write_its_file_ends_the_run_and_the_old_checkpoint_stays(rank):
+    """Its second file, of the other set, has the name of a folder."""
+    name = f"stuck{rank}"
+    os.mkdir(path(f"{name}-b-{rank + 1:05}-of-00003.safetensors"))
+    words = [*RING, "--policy", "ring=zero2", "--gpus", "3", *ADAM]
+    result = harness("run", *words, "--steps", "9", "--save-every", "2", "--save", path(f"{name}.index.json"))
+    expect_equal((result.code, len(result.lines())), (73, 1), "exit code, lines on stderr", result)
+    expect(f"ring rank {rank} " in result.err and "expected a regular file, got a folder" in result.err, result)
+    run(*words, "--steps", "2", "--save", path("alike"))
+    expect(tensors(f"{name}.index.json") == tensors("alike"), "the checkpoint is not that of step 2")
+    left = [file for file in os.listdir(FOLDER.name) if file.startswith(name + "-b") and not file.endswith(f"{rank + 1:05}-of-00003.safetensors")]
+    expect_equal(left, [], "files of the save that failed")
+
+
 def damaged(name, change):
     run(*ONE, "--steps", "2", "--save", path("good"))
     with open(path(name), "wb") as file:
