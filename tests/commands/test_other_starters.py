@@ -86,13 +86,13 @@ def mpirun_starts_ranks(engine, world):
     expect_equal(result.json()["jobs"][0]["parameter_hash"], hash_of([*words, "--gpus", world]), "hash")
 
 
-def of_mpi(algorithm, variables):
-    """The ring's job on three ranks that mpirun starts and Open MPI connects: collective, algorithm, hash."""
-    words = [*LENET, "--mode", "ring", "--collective", "mpi", "--algorithm", algorithm]
+def of_mpi(algorithm, variables, world=3, words=()):
+    """The ring's job on ranks that mpirun starts and Open MPI connects: collective, algorithm, hash."""
+    words = [*LENET, "--mode", "ring", "--collective", "mpi", "--algorithm", algorithm, *words]
     env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMPI_ALLOW_RUN_AS_ROOT": "1",
            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "HARNESS_KEY": KEY, **variables}
     with Run(*words, "--rendezvous", "env://", "--json", "-", env=env,
-             program=["mpirun", "--oversubscribe", "-np", "3", PROGRAM]) as run:
+             program=["mpirun", "--oversubscribe", "-np", str(world), PROGRAM]) as run:
         result = run.wait(90)
         run.wait_until_gone(5)
     expect_equal(result.code, 0, "exit code", result)
@@ -109,6 +109,15 @@ def the_ring_of_open_mpi_is_chosen_by_its_variable():
     expect_equal((library[:2], ring[:2]), (("mpi", "library"), ("mpi", "ring")), "library and algorithm")
     expect(ring[2] != library[2], f"three ranks sum in the same order by both algorithms: {ring[2]}")
     expect_equal(by_hand[2], ring[2], "hash where the user sets the variable")
+
+
+@cases([(policy, policy) for policy in ("zero1", "zero2", "zero3", "fsdp")])
+def over_mpi_state_that_is_cut_among_ranks_ends_with_the_parameters_of_ddp(policy):
+    """Two ranks: one order of summation."""
+    if not shutil.which("mpirun") or not os.path.exists(os.path.join(os.environ.get("BUILD_DIR", "build"), "lib", "libpsring_mpi.so")):
+        raise Skip("Open MPI is not installed")
+    found = of_mpi("library", {}, world=2, words=("--policy", policy))
+    expect_equal(found[2], hash_of([*LENET, "--mode", "ring", "--gpus", 2]), f"hash of {policy}, and of ddp in shared memory")
 
 
 def tried_with(key):
