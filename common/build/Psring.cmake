@@ -50,8 +50,11 @@ function(psring_protobuf name proto)
 endfunction()
 
 # psring_kernels(NAME SOURCES file... [PRIVATE library...]): compiles each source once per instruction set, with
-# KERNEL_ISA defined to the set's name, for a run-time choice.
-set(PSRING_ISAS baseline avx2 avx512)
+# KERNEL_ISA defined to the set's name, for a run-time choice. The sets are those of common/base/processor.h.
+set(PSRING_ISAS baseline)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$")
+  list(APPEND PSRING_ISAS avx2 avx512)
+endif()
 set(PSRING_KERNEL_OPTIMIZATION -O3)
 if(PSRING_SANITIZE OR PSRING_FUZZ OR CMAKE_BUILD_TYPE STREQUAL "Debug")
   set(PSRING_KERNEL_OPTIMIZATION)

@@ -3,7 +3,12 @@
 #include "common/net/message.pb-c.h"
 
 #include <string.h>
-#include <xxh_x86dispatch.h>
+#if defined(__x86_64__)
+#include <xxh_x86dispatch.h> /* uses the processor's instruction set instead of the compiler's */
+#else
+#include <xxhash.h>
+#define XXH3_64bits_withSeed_dispatch XXH3_64bits_withSeed
+#endif
 
 const char *message_kind_name(message_kind kind)
 {

@@ -5,15 +5,15 @@
 #include <assert.h>
 #include <string.h>
 
-/* __builtin_cpu_supports() reads words that the C runtime fills in before main: no state of ours. */
+/* The last of the list that this processor has. */
 static const reduce_kernels *kernels(void)
 {
-    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512cd"))
-        return &reduce_kernels_avx512;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("fma"))
-        return &reduce_kernels_avx2;
-    return &reduce_kernels_baseline;
+    const reduce_kernels *best = NULL;
+#define CONSIDER(name)                                                                                       \
+    if (processor_has_##name()) best = &reduce_kernels_##name;
+    PROCESSOR_ISA_LIST(CONSIDER)
+#undef CONSIDER
+    return best;
 }
 
 const char *reduce_op_name(reduce_op op)

@@ -2,6 +2,7 @@
 #ifndef COMMON_REDUCE_REDUCE_IMPL_H
 #define COMMON_REDUCE_REDUCE_IMPL_H
 
+#include "common/base/processor.h"
 #include "common/reduce/reduce.h"
 
 typedef void (*reduce_pair_kernel)(void *out, const void *a, const void *b, int64_t count);
@@ -18,6 +19,8 @@ typedef struct reduce_kernels {
     reduce_divide_kernel convert[DTYPE_COUNT][DTYPE_COUNT]; /* [to][from] */
 } reduce_kernels;
 
-extern const reduce_kernels reduce_kernels_baseline, reduce_kernels_avx2, reduce_kernels_avx512;
+#define REDUCE_KERNELS(name) extern const reduce_kernels reduce_kernels_##name;
+PROCESSOR_ISA_LIST(REDUCE_KERNELS)
+#undef REDUCE_KERNELS
 
 #endif

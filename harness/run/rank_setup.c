@@ -6,6 +6,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Batch sizes of an epoch's last step, other than the full one. */
 static status odd_sizes(const sampler_config *c, int rank, int64_t sizes[TRAINER_MAX_SIZES])
@@ -67,13 +68,11 @@ status trainer_setup(const run_config *c, const dataset *set, const nn_model *mo
 
 /* ---- batches ---------------------------------------------------------------------------------- */
 
-enum { PAGE = 4096 };
-
 static status allocate(void *context, size_t bytes, void **out)
 {
     rank_batches *m = context;
-    size_t whole = (bytes + PAGE - 1) / PAGE * PAGE;
-    *out = aligned_alloc(PAGE, whole);
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = (bytes + page - 1) / page * page;
+    *out = aligned_alloc(page, whole);
     if (!*out) return fail(STATUS_SYSTEM, "loader: no memory for a buffer of %zu bytes", whole);
     memset(*out, 0, whole); /* pages must exist before they are pinned */
     if (m->buffer_count < TRAINER_MAX_BUFFERS) {

@@ -1,4 +1,5 @@
 /* Collectives over shared memory: worlds with their doorbells, groups with their slots, and which algorithm runs a call. */
+#include "common/base/processor.h"
 #include "common/collectives/shm/shm_internal.h"
 #include "common/collectives/tuning.h"
 
@@ -148,7 +149,7 @@ static void shm_world_wait(collective_world *world, int64_t deadline_ns)
     for (int i = 0; i < spins; i++) {
         if (something_happened(w, &idle)) return;
         if (idle) break;
-        __builtin_ia32_pause();
+        processor_pause();
     }
     for (int64_t until = clock_now_ns() + YIELD_NS; !idle && clock_now_ns() < until;) {
         if (something_happened(w, &idle)) return;

@@ -26,7 +26,7 @@ static const conv2d_algorithm *algorithm_of(const cpu_device *device, const conv
 /* In blocks of channels as in oneDNN's kernels for both directions of a direct convolution. */
 void conv2d_choose_layout(device *d, const conv2d_attributes *a, device_layout *out)
 {
-    int64_t block = ((cpu_device *)d)->isa == &cpu_isa_avx512 ? 16 : 8;
+    int64_t block = ((cpu_device *)d)->isa->vector_floats == 16 ? 16 : 8;
     const conv2d_algorithm *algorithm = choose_algorithm(a, CONV2D_FORWARD);
     bool blocked = (algorithm == &conv2d_direct || algorithm == &conv2d_winograd) && a->k % block == 0 &&
                    a->c % block == 0;

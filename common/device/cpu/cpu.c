@@ -1,6 +1,6 @@
 /* The CPU back end: float32; convolutions and matrix multiplications of oneDNN and of our own, own kernels for the
- * rest, compiled for three instruction sets of which the best one of the machine is used (ONEDNN_MAX_CPU_ISA limits
- * both).
+ * rest, compiled for the instruction sets of processor.h, of which the best one of the machine is used
+ * (ONEDNN_MAX_CPU_ISA limits both).
  *
  * The same command with the same number of threads gives bit-identical results. Where nothing is summed across rows
  * (activations, pooling, embeddings, optimizers, division) the number of threads does not matter either.
@@ -16,25 +16,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-const cpu_isa *const cpu_isas[CPU_ISA_COUNT] = {&cpu_isa_baseline, &cpu_isa_avx2, &cpu_isa_avx512};
+#define DECLARE_ISA(name) extern const cpu_isa cpu_isa_##name;
+PROCESSOR_ISA_LIST(DECLARE_ISA)
+#undef DECLARE_ISA
 
-/* x86-64-v3 and x86-64-v4, as far as our kernels use them. */
-static bool has_v3(void)
-{
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
-}
-
-static bool has_v4(void)
-{
-    return has_v3() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512vl");
-}
+#define ISA(name) &cpu_isa_##name,
+const cpu_isa *const cpu_isas[CPU_ISA_COUNT] = {PROCESSOR_ISA_LIST(ISA)};
+#undef ISA
 
 bool cpu_isa_supported(const cpu_isa *isa)
 {
-    if (isa == &cpu_isa_avx512) return has_v4();
-    return isa == &cpu_isa_avx2 ? has_v3() : true;
+#define CHECK_ISA(name)                                                                                      \
+    if (isa == &cpu_isa_##name) return processor_has_##name();
+    PROCESSOR_ISA_LIST(CHECK_ISA)
+#undef CHECK_ISA
+    return false;
 }
 
 /* One entry for every operation, defined with its kernels: a missing one is a link error. */
@@ -55,7 +51,10 @@ static void use_threads(const device *d)
 /* The best instruction set that both the machine and oneDNN's setting (ONEDNN_MAX_CPU_ISA) allow. */
 static const cpu_isa *choose_isa(void)
 {
-    static const unsigned needed[CPU_ISA_COUNT] = {0, dnnl_cpu_isa_avx2, dnnl_cpu_isa_avx512_core};
+    enum { NEEDED_baseline = 0, NEEDED_avx2 = dnnl_cpu_isa_avx2, NEEDED_avx512 = dnnl_cpu_isa_avx512_core };
+#define NEEDED(name) NEEDED_##name,
+    static const unsigned needed[CPU_ISA_COUNT] = {PROCESSOR_ISA_LIST(NEEDED)};
+#undef NEEDED
     unsigned allowed = dnnl_get_effective_cpu_isa();
     int best = CPU_ISA_COUNT - 1;
     while (!cpu_isa_supported(cpu_isas[best]) || (allowed & needed[best]) != needed[best]) best--;

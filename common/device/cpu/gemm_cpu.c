@@ -131,7 +131,7 @@ dnnl_status_t dnnl_gemm_bf16bf16f32(char transa, char transb, dnnl_dim_t m, dnnl
 
 bool cpu_has_bf16(void)
 {
-    return __builtin_cpu_supports("avx512bf16") &&
+    return processor_has_bf16() &&
            (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
 }
 

@@ -2,6 +2,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/doorbell.h"
+#include "common/base/processor.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -106,15 +107,6 @@ static bool settled(host_fence *f, uint64_t value, status *result)
     return true;
 }
 
-static void pause_briefly(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#else
-    sched_yield();
-#endif
-}
-
 static status sleep_until_moved(host_fence *f, uint64_t value)
 {
     status result;
@@ -133,7 +125,7 @@ status host_stream_wait(device_stream *s, device_fence *base, uint64_t value)
         while (!settled(f, value, &result)) {
             bool worked = false;
             TRY(d->idle(d->idle_context, &worked));
-            if (!worked) pause_briefly();
+            if (!worked) processor_pause();
         }
         return result;
     }
@@ -141,7 +133,7 @@ status host_stream_wait(device_stream *s, device_fence *base, uint64_t value)
     for (int64_t until = clock_now_ns() + spin; clock_now_ns() < until;) {
         for (int i = 0; i < 32; i++) {
             if (settled(f, value, &result)) return result;
-            pause_briefly();
+            processor_pause();
         }
     }
     return sleep_until_moved(f, value);

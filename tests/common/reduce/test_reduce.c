@@ -150,20 +150,22 @@ static double inputs[SOURCES][LONGEST];
 static double results[SOURCES][LONGEST + 8];
 static double expected[LONGEST];
 
-static const reduce_kernels *const sets[] = {&reduce_kernels_baseline, &reduce_kernels_avx2,
-                                             &reduce_kernels_avx512};
+#define SET(name) &reduce_kernels_##name,
+static const reduce_kernels *const sets[] = {PROCESSOR_ISA_LIST(SET)};
+enum { SETS = sizeof sets / sizeof sets[0] };
 
 static bool can_run(const reduce_kernels *set)
 {
-    if (set == &reduce_kernels_avx512) return strcmp(reduce_instruction_set(), "avx512") == 0;
-    if (set == &reduce_kernels_avx2) return strcmp(reduce_instruction_set(), "baseline") != 0;
-    return true;
+#define CAN_RUN(name)                                                                                        \
+    if (set == &reduce_kernels_##name) return processor_has_##name();
+    PROCESSOR_ISA_LIST(CAN_RUN)
+    return false;
 }
 
 static void a_pair_equals_a_plain_loop_in_every_type_operation_and_instruction_set(void **state)
 {
     (void)state;
-    for (size_t s = 0; s < 3; s++) {
+    for (size_t s = 0; s < SETS; s++) {
         if (!can_run(sets[s])) continue;
         for (int t = 0; t < TYPES; t++) {
             dtype type = types[t];
@@ -205,7 +207,7 @@ static void many_sources_are_reduced_in_order_and_rounded_once(void **state)
     const void *ins[SOURCES];
     void *outs[SOURCES];
     for (int s = 0; s < SOURCES; s++) ins[s] = inputs[s];
-    for (size_t set = 0; set < 3; set++) {
+    for (size_t set = 0; set < SETS; set++) {
         if (!can_run(sets[set])) continue;
         for (int t = 0; t < TYPES; t++) {
             dtype type = types[t];
@@ -271,7 +273,7 @@ static void a_division_is_a_true_one(void **state)
     in[200] = INFINITY;
     in[201] = -0.0f;
     in[202] = FLT_MAX;
-    for (size_t set = 0; set < 3; set++) {
+    for (size_t set = 0; set < SETS; set++) {
         if (!can_run(sets[set])) continue;
         for (size_t d = 0; d < sizeof divisors / sizeof divisors[0]; d++) {
             volatile float divisor = (float)divisors[d];
@@ -387,7 +389,7 @@ static void conversions_divide_first_and_round_once(void **state)
 {
     (void)state;
     static const dtype floating[] = {DTYPE_F64, DTYPE_F32, DTYPE_F16, DTYPE_BF16};
-    for (size_t set = 0; set < 3; set++) {
+    for (size_t set = 0; set < SETS; set++) {
         if (!can_run(sets[set])) continue;
         for (int from = 0; from < 4; from++)
             for (int to = 0; to < 4; to++) {

@@ -5,6 +5,7 @@
 #ifndef COMMON_DEVICE_CPU_ISA_ISA_H
 #define COMMON_DEVICE_CPU_ISA_ISA_H
 
+#include "common/base/processor.h"
 #include "common/ops/op.h"
 
 #include <stdbool.h>
@@ -214,7 +215,8 @@ typedef struct cpu_winograd {
 /* ---- the table -------------------------------------------------------------------------------- */
 
 typedef struct cpu_isa {
-    const char *name; /* "AVX-512" */
+    const char *name;  /* "AVX-512" */
+    int vector_floats; /* in a register */
     const cpu_elementwise *elementwise;
     const cpu_batchnorm *batchnorm;
     const cpu_layernorm *layernorm;
@@ -226,8 +228,9 @@ typedef struct cpu_isa {
 } cpu_isa;
 
 /* All sets, from the least to the most capable; whether this machine has one. */
-enum { CPU_ISA_COUNT = 3 };
-extern const cpu_isa cpu_isa_baseline, cpu_isa_avx2, cpu_isa_avx512;
+#define CPU_ISA_INDEX(name) CPU_ISA_##name,
+enum { PROCESSOR_ISA_LIST(CPU_ISA_INDEX) CPU_ISA_COUNT };
+#undef CPU_ISA_INDEX
 extern const cpu_isa *const cpu_isas[CPU_ISA_COUNT];
 bool cpu_isa_supported(const cpu_isa *isa);
 

@@ -15,12 +15,15 @@ extern const cpu_isa KERNEL(cpu_isa);
 #define ISA_NAME "AVX-512"
 #elif defined(__AVX2__)
 #define ISA_NAME "AVX2"
+#elif defined(__ARM_NEON)
+#define ISA_NAME "NEON"
 #else
 #define ISA_NAME "baseline"
 #endif
 
 const cpu_isa KERNEL(cpu_isa) = {
     .name = ISA_NAME,
+    .vector_floats = VF,
     .elementwise = &KERNEL(cpu_elementwise),
     .batchnorm = &KERNEL(cpu_batchnorm),
     .layernorm = &KERNEL(cpu_layernorm),

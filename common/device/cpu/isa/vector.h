@@ -2,8 +2,8 @@
  *
  * Kernels are written once, for whole vectors; the last, incomplete vector of a row or an array goes
  * through the same instructions (vf_load_part fills it up with zeros), so that an element's result does not
- * depend on where an array was cut. A fused multiply-add is written explicitly (vf_fma); the baseline has none
- * and rounds twice. */
+ * depend on where an array was cut. A fused multiply-add is written explicitly (vf_fma); the baseline of x86-64 has
+ * none and rounds twice. */
 #ifndef COMMON_DEVICE_CPU_ISA_VECTOR_H
 #define COMMON_DEVICE_CPU_ISA_VECTOR_H
 
@@ -14,6 +14,8 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
 #endif
 
 #if defined(__AVX512F__)
@@ -196,6 +198,8 @@ ALWAYS_INLINE vf vf_fma(vf a, vf b, vf c)
     return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif VF == 8
     return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__ARM_NEON)
+    return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #else
     return a * b + c;
 #endif
@@ -207,6 +211,8 @@ ALWAYS_INLINE vd vd_fma(vd a, vd b, vd c)
     return (vd)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
 #elif VF == 8
     return (vd)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+#elif defined(__ARM_NEON)
+    return (vd)vfmaq_f64((float64x2_t)c, (float64x2_t)a, (float64x2_t)b);
 #else
     return a * b + c;
 #endif
@@ -215,7 +221,7 @@ ALWAYS_INLINE vd vd_fma(vd a, vd b, vd c)
 /* What the rounding of square = a * a has lost; without a fused multiply-add by Dekker's splitting (1971). */
 ALWAYS_INLINE vf vf_square_rest(vf a, vf square)
 {
-#if VF > 4
+#if VF > 4 || defined(__ARM_NEON)
     return vf_fma(a, a, -square);
 #else
     vf high = (vf)((vi)a & (int32_t)0xfffff000), low = a - high;
@@ -232,9 +238,7 @@ ALWAYS_INLINE vf vf_sqrt(vf a)
 #elif defined(__SSE2__)
     return (vf)_mm_sqrt_ps((__m128)a);
 #else
-    vf root;
-    for (int i = 0; i < VF; i++) root[i] = __builtin_sqrtf(a[i]);
-    return root;
+    return (vf)vsqrtq_f32((float32x4_t)a);
 #endif
 }
 
@@ -335,6 +339,8 @@ ALWAYS_INLINE vd vf_low(vf a)
     return (vd)_mm512_cvtps_pd(_mm512_castps512_ps256((__m512)a));
 #elif VF == 8
     return (vd)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)a));
+#elif defined(__ARM_NEON)
+    return (vd)vcvt_f64_f32(vget_low_f32((float32x4_t)a));
 #else
     return (vd){a[0], a[1]};
 #endif
@@ -346,6 +352,8 @@ ALWAYS_INLINE vd vf_high(vf a)
     return (vd)_mm512_cvtps_pd(_mm512_extractf32x8_ps((__m512)a, 1));
 #elif VF == 8
     return (vd)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)a, 1));
+#elif defined(__ARM_NEON)
+    return (vd)vcvt_high_f64_f32((float32x4_t)a);
 #else
     return (vd){a[2], a[3]};
 #endif
