@@ -201,7 +201,9 @@ static status check_ranks(const collective_world *world, const char *name, const
 
 static status open_queues(collective_group *g)
 {
-    int count = g->world->type->pairs ? 1 + 2 * g->size : 1;
+    const collective_type *type = g->world->type;
+    bool pairs = type->pairs && (!type->pairs_on_request || g->world->config.pairs);
+    int count = pairs ? 1 + 2 * g->size : 1;
     g->queues = calloc((size_t)count, g->world->type->queue_bytes);
     if (!g->queues) return fail(STATUS_SYSTEM, "no memory for group '%s'", g->name);
     for (; g->queue_count < count; g->queue_count++) {
@@ -297,7 +299,7 @@ static status check_call(const collective_group *g, const collective_call *call)
 
 static int queue_index(const collective_group *g, const collective_call *call)
 {
-    if (!g->world->type->pairs || !is_pair(call->kind)) return 0;
+    if (g->queue_count == 1 || !is_pair(call->kind)) return 0;
     return 1 + call->root + (call->kind == COLLECTIVE_RECEIVE ? g->size : 0);
 }
 

@@ -177,7 +177,9 @@ typedef struct collective_config {
     const char *name;                 /* of this world, unique in the job at a time */
     const collective_window *windows; /* the same number on every rank */
     int window_count;
-    struct device *device;        /* sim, nccl: whose memory the buffers lie in */
+    bool pairs;                   /* sim: ranks send to each other; elsewhere they always may */
+    struct device *device;        /* sim, nccl: whose memory the buffers lie in. sim: of its rank; where the world is some
+                                   * of the simulation's ranks, they follow each other */
     const char *bootstrap;        /* nccl: what rank 0 made (nccl/collective_nccl.h) */
     bool share_gpu;               /* nccl: ranks may be on the same GPU */
     struct rank_slot *slot;       /* nccl: where the watchdog writes what is in flight; NULL: nowhere */

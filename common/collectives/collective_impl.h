@@ -39,6 +39,7 @@ typedef struct collective_type {
     size_t world_bytes, group_bytes, queue_bytes; /* of the implementation's structs */
     bool pairs; /* a queue for each rank that is sent to, and received from, besides that of all; else one
                    queue */
+    bool pairs_on_request; /* only where collective_config.pairs is set */
     /* After a failure close() is called, too. The windows of world->config are only for open(). */
     status (*open)(collective_world *world);
     void (*close)(collective_world *world);

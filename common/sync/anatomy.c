@@ -207,6 +207,11 @@ void anatomy_add_span(anatomy *a, int64_t begin_ns, int64_t end_ns)
     anatomy_add_call(a, 0, begin_ns, end_ns);
 }
 
+void anatomy_insert_span(anatomy *a, int64_t begin_ns, int64_t end_ns)
+{
+    if (a && end_ns > begin_ns) insert(a, (anatomy_span){begin_ns, end_ns});
+}
+
 void anatomy_add_call(anatomy *a, uint64_t number, int64_t begin_ns, int64_t end_ns)
 {
     if (a && end_ns > begin_ns && !sync_queue_push(&a->queue, &(call_span){{begin_ns, end_ns}, number})) lose(a);

@@ -113,7 +113,10 @@ bool anatomy_ends(const anatomy *a, int number);
 /* One thread, the rank's agent: a transfer or a sum for this rank was in progress. */
 void anatomy_add_span(anatomy *a, int64_t begin_ns, int64_t end_ns);
 
-/* Likewise, of a call in which this rank took part from begin_ns on. `number`: from 1, the same on all ranks. */
+/* The same by the thread that feeds the lane, before the end of the step. */
+void anatomy_insert_span(anatomy *a, int64_t begin_ns, int64_t end_ns);
+
+/* By the agent, of a call in which this rank took part from begin_ns on. `number`: from 1, the same on all ranks. */
 void anatomy_add_call(anatomy *a, uint64_t number, int64_t begin_ns, int64_t end_ns);
 
 /* The lane has passed the end of the oldest step with these phases. Its waits are forgotten. */

@@ -74,7 +74,7 @@ status sync_open(const sync_engine_type *type, const sync_context *context, sync
     sync_context own = *context;
     *out = NULL;
     if (own.compute)
-        TRY(anatomy_open(lane_of(&own), own.trace, own.params->model->param_count, own.micro_batches, own.world, &own.anatomy));
+        TRY(anatomy_open(lane_of(&own), own.trace, own.params->model->param_count, own.micro_batches, own.job_world ? own.job_world : own.world, &own.anatomy));
     status rc = type->open(&own, out);
     if (rc != STATUS_OK) anatomy_close(&own.anatomy);
     return rc;

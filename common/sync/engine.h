@@ -86,6 +86,7 @@ typedef struct sync_recorder {
  * enter. */
 typedef struct sync_context {
     int rank, world; /* in the group of the data axis */
+    int first, job_world; /* its rank 0 is rank `first` of the job's `job_world`; 0, 0: it is the job */
     uint64_t job_token;
     device *device;
     device_stream *compute;

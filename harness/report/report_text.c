@@ -205,6 +205,28 @@ static void host_costs(const json_t *result, text_buffer *out)
     }
 }
 
+/* The stages of a model that was cut. */
+static void pipeline_tables(const json_t *result, text_buffer *out)
+{
+    size_t i, s;
+    json_t *job, *stage;
+    json_array_foreach(json_object_get(result, "jobs"), i, job)
+    {
+        const json_t *p = json_object_get(job, "pipeline");
+        if (!p) continue;
+        text_append(out, "\n%-5s %-30s %11s %5s %11s %7s\n", "stage", "begins at", "parameters", "live", "activations", "idle");
+        json_array_foreach(json_object_get(p, "stages"), s, stage)
+        {
+            char bytes[32];
+            text_append(out, "%5zu %-30s %11.0f %5.0f %11s %5.1f %%\n", s, report_text_at(stage, "begins_at"),
+                        report_number_at(stage, "parameters"), report_number_at(stage, "live_micro_batches"),
+                        text_format_bytes(bytes, sizeof bytes, report_number_at(stage, "activations_peak_bytes")),
+                        100 * report_number_at(stage, "idle"));
+        }
+        text_append(out, "live: micro-batches whose activations a stage keeps; idle: of a step without data, optimizer, other\n");
+    }
+}
+
 /* The line that marks a run over an emulated link. */
 static void emulated_line(const json_t *result, text_buffer *out)
 {
@@ -423,6 +445,7 @@ void report_tables(const json_t *result, text_buffer *out)
     report_notes(json_object_get(result, "jobs"), out);
     communication_table(result, out);
     host_costs(result, out);
+    pipeline_tables(result, out);
     prediction_note(result, out);
     agreement(result, out);
     size_t i;

@@ -249,6 +249,17 @@ static void time_lines(const json_t *job, text_buffer *out)
     append_sentence(line, out);
 }
 
+static void pipeline_lines(const json_t *job, text_buffer *out)
+{
+    const json_t *p = json_object_get(job, "pipeline");
+    char line[MOST_TEXT];
+    if (!p) return;
+    snprintf(line, sizeof line, "Pipeline: %zu stages, %s, %.0f micro-batches; bubble %.1f %% (equal: %.1f %%).",
+             json_array_size(json_object_get(p, "stages")), report_text_at(p, "schedule"), report_number_at(p, "micro_batches"),
+             100 * report_number_at(p, "bubble"), 100 * report_number_at(p, "bubble_of_equal_stages"));
+    append_wrapped(line, out);
+}
+
 /* ---- memory ------------------------------------------------------------------------------------- */
 
 static void memory_lines(const json_t *ps, const json_t *other, text_buffer *out)
@@ -374,6 +385,7 @@ void report_sentences(const json_t *result, text_buffer *out)
     if (!slower) slower = json_array_get(jobs, json_array_size(jobs) - 1);
     if (!slower) return;
     time_lines(slower, out);
+    pipeline_lines(slower, out);
     memory_lines(only && only != ps ? NULL : ps, only == ps ? NULL : only ? only : ring, out);
     limit_lines(slower, faster, out);
     next_lines(result, verdict, slower, out);

@@ -22,7 +22,7 @@ static status plan_steps(const run_config *c, run_plan *p)
         sampler_config config = {.mode = (sampler_mode)c->data.sampler,
                                  .samples = dataset_describe(p->set)->samples[DATA_TRAIN],
                                  .batch = run_config_batch(c, j),
-                                 .world = run_config_world(c, j),
+                                 .world = run_config_replicas(c, j),
                                  .drop_last = c->data.drop_last};
         TRY(sampler_init(&s, &config));
         bool takes_turns = p->alternate && run_config_takes_turns(c);

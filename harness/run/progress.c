@@ -48,7 +48,7 @@ static job_view look_at(run_progress *p, const launch_view *view, int j)
     int64_t done = v.steps - p->first[j];
     if (p->first[j] < 0 || done <= 0 || p->active_ns[j] <= 0) return v;
     double step_s = (double)p->active_ns[j] * 1e-9 / (double)done;
-    int64_t samples = run_config_batch(p->config, number) * p->config->run.accumulate * run_config_world(p->config, number);
+    int64_t samples = run_config_batch(p->config, number) * p->config->run.accumulate * run_config_replicas(p->config, number);
     v.left_s = step_s * (double)(v.total - v.steps);
     v.samples_per_s = (double)samples / step_s;
     return v;

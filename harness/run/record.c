@@ -88,7 +88,7 @@ void record_counters(record *r, trainer *t, record_seen *seen, bool keep)
     sync_counters now, *sum = &r->counters;
     const sync_counters *before = &seen->engine;
     int64_t cpu_ns = trainer_cpu_ns(t);
-    sync_read_counters(trainer_engine(t), &now);
+    trainer_counters(t, &now);
     if (keep) {
         sum->update_aside_ns += now.update_aside_ns - before->update_aside_ns;
         sum->agents_cpu_ns += now.agents_cpu_ns - before->agents_cpu_ns;

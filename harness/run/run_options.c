@@ -5,6 +5,8 @@
 #include "common/device/cuda/cuda_module.h"
 #include "common/net/link.h"
 #include "common/net/status_table.h"
+#include "common/nn/stages.h"
+#include "common/pipeline/schedule.h"
 #include "common/sim/profile.h"
 #include "common/sync/straggler.h"
 #include "harness/launch/processors.h"
@@ -63,6 +65,11 @@ static const option run_option_list[] = {
      .help = "first steps that train but are not measured"},
     {"accumulate", OPTION_INT, FIELD(accumulate), .argument = "K", .initial = "1", .low = 1, .high = 1e6,
      .help = "batches per step: gradients are averaged over them, and exchanged only after the last"},
+    {"stages", OPTION_INT, FIELD(stages), .argument = "P", .initial = "1", .low = 1, .high = NN_MOST_STAGES, .level = OPTION_RARE,
+     .help = "virtual devices, ring: cut the model into P stages, each on GPUs of its own; micro-batches (--accumulate) pass "
+             "through them as a pipeline, and with N x P GPUs there are N replicas of each stage"},
+    {"schedule", OPTION_CHOICE, FIELD(schedule), .initial = "1f1b", .choices = pipeline_schedule_names, .level = OPTION_RARE,
+     .help = "with --stages: the order of passes; gpipe: all forward, then all backward; 1f1b: in turns"},
     {"seed", OPTION_INT, FIELD(seed), .argument = "N", .initial = "1", .high = 0x1p62,
      .help = "seed of parameters, data order, augmentation and held-out data"},
     {"policy", OPTION_TEXT, FIELD(policy), .argument = "P|ps=P,ring=P",
@@ -307,6 +314,22 @@ static status fill_synthetic_batches(run_config *c)
     return STATUS_OK;
 }
 
+static status check_stages(const run_config *c)
+{
+    bool schedule = options_given(&c->bindings[0], "schedule");
+    if (c->run.stages == 1 && !schedule) return STATUS_OK;
+    const char *name = c->run.stages == 1 ? "schedule" : "stages";
+    if (c->run.mode != ENGINE_RING) return fail(STATUS_USAGE, "--%s: expected --mode ring, got %s", name, mode_names[c->run.mode]);
+    if (!run_config_is_virtual(c))
+        return fail(STATUS_USAGE, "--%s: expected --device sim:PROFILE, got %s", name, c->run.device);
+    if (c->run.plan) return fail(STATUS_USAGE, "--%s: expected a run without --plan", name);
+    if (c->run.stages == 1) return fail(STATUS_USAGE, "--schedule: expected --stages of at least 2");
+    if (c->run.gpus % c->run.stages != 0)
+        return fail(STATUS_USAGE, "--gpus: expected a multiple of %lld stages, got %lld", (long long)c->run.stages,
+                    (long long)c->run.gpus);
+    return STATUS_OK;
+}
+
 static status check_targets(const run_config *c)
 {
     const char *name = c->run.target_loss > 0 ? "loss" : c->run.target_accuracy > 0 ? "accuracy" : NULL;
@@ -343,6 +366,7 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
         return fail(STATUS_USAGE, "--gpus: expected 1 with --mode none, got %lld", (long long)c->run.gpus);
     TRY(model_check_options(&c->bindings[1]));
     TRY(choose_device(c));
+    TRY(check_stages(c));
     TRY(check_checkpoint(c));
     straggler unused_straggler;
     TRY(straggler_init(&unused_straggler, c->shared.slow, 0, (int)c->run.gpus));

@@ -22,6 +22,8 @@ typedef struct run_options {
     bool tf32, bf16, share_gpu, benchmark, cuda_graph, isolated;
     int prefetch; /* 0 off, 1 on */
     int64_t steps, epochs, warmup, accumulate;
+    int64_t stages; /* of the model, each on ranks of its own; 1: it is not cut */
+    int schedule;   /* a pipeline_schedule */
     uint64_t seed;
     const char *policy;
     int64_t threads; /* 0: the processors divided by the ranks */
@@ -129,6 +131,8 @@ bool run_config_uses(const run_config *config, int job);
 /* It has several jobs, which alternate where memory holds them all. */
 bool run_config_takes_turns(const run_config *config);
 int run_config_world(const run_config *config, int job);
+/* Replicas of the model, which have data of their own: the ranks, or with --stages as many to a replica. */
+int run_config_replicas(const run_config *config, int job);
 int run_config_threads(const run_config *config, int job);
 int64_t run_config_batch(const run_config *config, int job);
 const char *run_config_slow(const run_config *config, int job);

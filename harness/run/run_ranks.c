@@ -80,6 +80,11 @@ int run_config_world(const run_config *c, int job)
     return job == ENGINE_NONE || job == JOB_ALL_CORES ? 1 : (int)c->run.gpus;
 }
 
+int run_config_replicas(const run_config *c, int job)
+{
+    return run_config_world(c, job) / (int)c->run.stages;
+}
+
 int run_config_threads(const run_config *c, int job)
 {
     if (job == JOB_ALL_CORES) return c->processors;

@@ -3,6 +3,7 @@
 #ifndef HARNESS_RUN_RUN_RESULT_H
 #define HARNESS_RUN_RUN_RESULT_H
 
+#include "common/nn/stages.h"
 #include "harness/run/agreement.h"
 #include "harness/run/plan.h"
 
@@ -53,6 +54,9 @@ void job_result_add_evaluations(json_t *job, const json_t *ranks);
 
 /* Adds "memory_imbalance": of the ranks' peaks, who holds most, when, and by how much more than the others. */
 void job_result_add_memory(json_t *job, const json_t *ranks);
+
+/* Adds "pipeline", of a run with --stages of this model; `ranks` as above. */
+status job_result_add_pipeline(json_t *job, const json_t *ranks, const nn_model *m, const run_config *config);
 
 /* Adds "comparison" to the result of a run: speed-up and efficiency of every job against each baseline that
  * ran. `cores` are the processors of the host. */

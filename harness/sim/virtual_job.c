@@ -2,6 +2,7 @@
 
 #include "common/base/clock.h"
 #include "common/device/sim/device_sim.h"
+#include "common/nn/stages.h"
 #include "common/net/sim/transport_sim.h"
 #include "common/sim/fiber.h"
 #include "harness/sim/virtual_source.h"
@@ -19,6 +20,7 @@ typedef struct virtual_rank {
     trainer *trainer;
     batch_source *source;
     rank_slot slot;
+    pipeline_place place;
     rank_trace *trace; /* or NULL */
     int64_t next;
     bool settled, done;
@@ -46,6 +48,8 @@ struct virtual_job {
     transport_hub *hub; /* of engines that send messages; else NULL */
     sync_requirements needs;
     int present, running;
+    int replicas;                      /* of the model: ranks, or pipelines */
+    nn_model *stages[NN_MOST_STAGES]; /* [config.stages], where there are several */
 };
 
 /* ---- steps ------------------------------------------------------------------------------------ */
@@ -83,19 +87,29 @@ static status drive(void *context)
 
 /* ---- set-up ----------------------------------------------------------------------------------- */
 
+static bool is_pipeline(const virtual_job_config *c)
+{
+    return c->stages > 1;
+}
+
+static int replicas_of(const virtual_job_config *c)
+{
+    return is_pipeline(c) ? c->machine.world / c->stages : c->machine.world;
+}
+
 static sampler_config sampler_of(const virtual_job_config *c)
 {
     return (sampler_config){.mode = (sampler_mode)c->data->sampler,
                             .samples = dataset_describe(c->set)->samples[DATA_TRAIN],
                             .batch = c->data->batch,
-                            .world = c->machine.world,
+                            .world = replicas_of(c),
                             .drop_last = c->data->drop_last};
 }
 
 /* Batches that an epoch's last step may have besides the full one. */
 static void odd_size(const virtual_rank *r, const sampler *s, int64_t sizes[TRAINER_MAX_SIZES])
 {
-    int64_t count = sampler_span_of(s, r->rank, s->steps - 1).count;
+    int64_t count = sampler_span_of(s, r->place.replica, s->steps - 1).count;
     if (count != r->job->config.data->batch && count != 0) sizes[0] = count;
 }
 
@@ -105,9 +119,19 @@ static status open_rank(virtual_job *job, int rank)
     virtual_rank *r = &job->ranks[rank];
     r->job = job;
     r->rank = rank;
+    r->place = (pipeline_place){
+        .shape = {.schedule = (pipeline_schedule)c->schedule, .stages = c->stages, .batches = (int)c->trainer.accumulate},
+        .stage = rank / job->replicas,
+        .replica = rank % job->replicas,
+        .replicas = job->replicas};
     trainer_config t = c->trainer;
-    t.rank = t.local_rank = rank;
-    t.world = c->machine.world;
+    t.rank = r->place.replica;
+    t.local_rank = rank;
+    t.world = job->replicas;
+    if (is_pipeline(c)) {
+        t.place = &r->place;
+        t.model = job->stages[r->place.stage];
+    }
     t.device = "sim";
     t.threads = 1;
     t.simulation = job->simulation;
@@ -121,7 +145,7 @@ static status open_rank(virtual_job *job, int rank)
     TRY(sampler_init(&sampler, &sampling));
     odd_size(r, &sampler, t.sizes);
     bool whole = job->needs.whole_batch && rank == 0;
-    TRY(virtual_source_open(c->set, &sampling, rank, whole, &r->source));
+    TRY(virtual_source_open(c->set, &sampling, r->place.replica, whole, &r->source));
     TRY(trainer_open(&t, &r->trainer));
     if (c->loader_workers)
         virtual_source_load(r->source, sim_device_host(trainer_device(r->trainer)), c->loader_workers);
@@ -208,7 +232,7 @@ static void close_server(virtual_server *v)
 static status connect_all(virtual_job *job)
 {
     TRY(collect_handshakes(job));
-    for (int r = 0; r < job->present; r++) TRY(sync_connect(trainer_engine(job->ranks[r].trainer), job->handshakes));
+    for (int r = 0; r < job->present; r++) TRY(trainer_connect(job->ranks[r].trainer, job->handshakes));
     for (int j = 0; j < job->server_count; j++) TRY(sync_connect(job->servers[j].engine, job->handshakes));
     return STATUS_OK;
 }
@@ -227,10 +251,22 @@ static status check_loader(const virtual_job *job)
     return STATUS_OK;
 }
 
+static status cut_model(virtual_job *job)
+{
+    nn_cut cut;
+    const nn_model *m = job->config.trainer.model;
+    job->replicas = replicas_of(&job->config);
+    if (!is_pipeline(&job->config)) return STATUS_OK;
+    TRY(nn_cut_model(m, job->config.stages, &cut));
+    for (int s = 0; s < cut.count; s++) TRY(nn_stage_model(m, &cut, s, &job->stages[s]));
+    return STATUS_OK;
+}
+
 static status open_all(virtual_job *job)
 {
     simulation_config *m = &job->config.machine;
     const trainer_config *t = &job->config.trainer;
+    TRY(cut_model(job));
     TRY(t->engine->requirements(t->engine_options, t->policy, m->world, &job->needs));
     m->launches_are_calls = blocks(job);
     if (job->needs.whole_batch) m->processes = 1; /* DataParallel's replicas are threads of one */
@@ -280,7 +316,7 @@ static int ranks_to_simulate(const virtual_job_config *c)
 {
     const simulation_config *m = &c->machine;
     bool wanted = c->by_symmetry || m->world > VIRTUAL_JOB_ALL_RANKS;
-    if (!wanted || m->jitter_seed || c->trainer.slow || strcmp(c->trainer.engine->name, "ring") != 0)
+    if (!wanted || m->jitter_seed || c->trainer.slow || is_pipeline(c) || strcmp(c->trainer.engine->name, "ring") != 0)
         return 0;
     sim_profile *profile = NULL;
     if (sim_profile_load(m->profile, &profile) != STATUS_OK) {
@@ -307,6 +343,7 @@ status virtual_job_run(const virtual_job_config *config, const virtual_job_obser
     for (int r = 0; job.ranks && r < job.present; r++) batch_source_close(&job.ranks[r].source);
     transport_hub_close(&job.hub);
     simulation_close(&job.simulation);
+    for (int s = 0; s < NN_MOST_STAGES; s++) nn_model_free(&job.stages[s]);
     free(job.ranks);
     free(job.handshakes);
     free(job.servers);

@@ -25,6 +25,8 @@ typedef struct virtual_job_config {
     int loader_workers;       /* of each process of the job; 0: batches are there at once */
     bool by_symmetry;         /* ranks of one machine stand for all where nothing makes them differ */
     int64_t warmup;           /* steps that are not reported */
+    int stages;               /* above 1: the model is cut, and the ranks are a pipeline, or replicas of one */
+    int schedule;             /* pipeline_schedule */
 } virtual_job_config;
 
 /* Callbacks. Any slot may be NULL; a failure ends the job. */

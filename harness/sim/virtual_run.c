@@ -122,7 +122,7 @@ static void on_measures(void *context, int rank, trainer *t)
 static void show_step(job_record *j, const step_result *step)
 {
     const run_config *c = j->config;
-    double samples = (double)(run_config_batch(c, j->engine) * c->run.accumulate * j->world);
+    double samples = (double)(run_config_batch(c, j->engine) * c->run.accumulate * run_config_replicas(c, j->engine));
     double seconds = 1e-9 * (double)(step->end_ns - step->begin_ns);
     run_progress_show_virtual(j->variant->progress, job_name(j->engine), ++j->shown, j->steps,
                               seconds > 0 ? samples / seconds : NAN);
@@ -189,6 +189,7 @@ static status on_finished(void *context, int rank, trainer *t)
     TRY(engine_exchange_to_json(trainer_engine(j->first), &j->ranks[0].overlap, j->job));
     json_t *host = virtual_host_to_json(&j->host);
     if (host) json_object_set_new(j->job, "host_costs", host);
+    if (j->config->run.stages > 1) TRY(job_result_add_pipeline(j->job, j->rank_list, j->model, j->config));
     ps_dp_sizes sizes;
     bool has_sizes = ps_result_sizes(trainer_engine(j->first), &sizes);
     return ps_result_add_memory(j->job, j->rank_list, has_sizes ? &sizes : NULL);
@@ -257,6 +258,8 @@ static status run_job_in_virtual_time(const run_config *c, const run_plan *plan,
                                  .set = plan->set,
                                  .data = &c->data,
                                  .loader_workers = (int)c->run.loader_workers,
+                                 .stages = (int)c->run.stages,
+                                 .schedule = c->run.schedule,
                                  .by_symmetry = v->by_symmetry,
                                  .warmup = j->warmup};
     virtual_job_observer observer = {.context = j,

@@ -96,7 +96,7 @@ status local_ranks_connect(local_ranks *g, int rank, trainer *t)
     const sync_blob *handshakes;
     TRY(sync_handshake(trainer_engine(t), &mine));
     TRY(local_ranks_exchange(g, rank, mine, &handshakes));
-    return sync_connect(trainer_engine(t), handshakes);
+    return trainer_connect(t, handshakes);
 }
 
 status local_ranks_run(int world, local_rank_function function, void *context)

@@ -116,8 +116,8 @@ static void describe_batch(trainer *t)
     const nn_model *m = t->config.model;
     dtype compute = device_get_info(t->device)->compute_type;
     bool tokens = m->input_kind == NN_INPUT_TOKENS, values = m->loss == NN_LOSS_MSE;
-    t->data.input_sample = shape_elements(m->layers[0].sample);
-    t->data.target_sample = m->rows_per_sample * (values ? m->classes : 1);
+    t->data.input_sample = m->received ? 0 : shape_elements(m->layers[0].sample);
+    t->data.target_sample = m->sent ? 0 : m->rows_per_sample * (values ? m->classes : 1);
     t->data.input_type = tokens ? DTYPE_I32 : compute;
     t->data.target_type = values ? compute : DTYPE_I32;
 }
@@ -186,7 +186,9 @@ static status open_engine(trainer *t)
     const trainer_config *c = &t->config;
     sync_context context = {.rank = c->rank,
                             .world = c->world,
-                            .job_token = c->job_token,
+                            .first = c->place ? c->place->stage * c->place->replicas : 0,
+                            .job_world = c->place ? c->world * c->place->shape.stages : c->world,
+                            .job_token = c->job_token + (c->place ? (uint64_t)c->place->stage : 0), /* one job per stage */
                             .device = t->device,
                             .compute = t->stream,
                             .params = t->params,
@@ -231,12 +233,18 @@ static bool may_run_ahead(const trainer *t)
            trainer_micro_batches(t) <= TRAINER_KEPT_BATCHES;
 }
 
+static int job_rank(const trainer_config *c)
+{
+    return c->place ? pipeline_rank(c->place, c->place->stage) : c->rank;
+}
+
 static status open_all(trainer *t)
 {
     const trainer_config *c = &t->config;
+    int rank = job_rank(c), world = c->place ? c->world * c->place->shape.stages : c->world;
     device_config device = {.name = c->device,
-                            .rank = c->rank,
-                            .world = c->world,
+                            .rank = rank,
+                            .world = world,
                             .local_rank = c->local_rank,
                             .threads = c->threads,
                             .simulation = c->simulation,
@@ -245,7 +253,7 @@ static status open_all(trainer *t)
                             .benchmark = c->benchmark};
     TRY(device_open(&device, &t->device));
     TRY(device_stream_open(t->device, DEVICE_STREAM_COMPUTE, &t->stream));
-    if (!device_get_info(t->device)->plans) TRY(straggler_init(&t->straggler, c->slow, c->rank, INT32_MAX));
+    if (!device_get_info(t->device)->plans) TRY(straggler_init(&t->straggler, c->slow, rank, INT32_MAX));
     t->slowdown = 1 + t->straggler.stretch;
     if (sim_device_simulation(t->device)) { /* its kernels take longer; nobody sleeps */
         sim_device_slow_down(t->device, 1 + t->straggler.stretch);
@@ -260,7 +268,7 @@ static status open_all(trainer *t)
     trainer_recorder_init(t);
     TRY(open_engine(t));
     t->runs_ahead = may_run_ahead(t);
-    return STATUS_OK;
+    return trainer_pipeline_open(t);
 }
 
 /* Adds the rank and its ledger to the device's out-of-memory error. */
@@ -274,7 +282,7 @@ static void describe_memory(const trainer *t)
         length += (size_t)snprintf(table + length, sizeof table - length, "%s%s %s", length ? ", " : "",
                                    ledger_class_name((ledger_class)c), text_format_bytes(size, sizeof size, (double)bytes));
     }
-    error_context("rank %d, which holds %s", t->config.rank, length ? table : "nothing yet");
+    error_context("rank %d, which holds %s", job_rank(&t->config), length ? table : "nothing yet");
 }
 
 status trainer_open(const trainer_config *config, trainer **out)
@@ -303,6 +311,20 @@ static void close_slot(trainer_program_slot *slot)
     nn_program_free(&slot->program);
 }
 
+status trainer_connect(trainer *t, const sync_blob *handshakes)
+{
+    const pipeline_place *place = t->config.place;
+    if (!place) return sync_connect(t->engine, handshakes);
+    TRY(sync_connect(t->engine, handshakes + place->stage * place->replicas));
+    return pipeline_connect(t->pipeline.messages);
+}
+
+void trainer_counters(const trainer *t, sync_counters *out)
+{
+    sync_read_counters(t->engine, out);
+    if (t->config.place) pipeline_counters(t->pipeline.messages, out);
+}
+
 void trainer_leave(trainer *t)
 {
     sync_close(&t->engine);
@@ -325,6 +347,7 @@ void trainer_close(trainer **pointer)
     if (!t) return;
     trainer_leave(t);
     trainer_prefetch_close(t);
+    trainer_pipeline_close(t);
     for (int i = 0; i < t->data.pinned_count; i++) device_unpin(t->device, t->data.pinned[i]);
     for (int i = 0; i < t->programs.slot_count; i++) close_slot(&t->programs.slots[i]);
     close_slot(&t->programs.evaluation);

@@ -10,13 +10,15 @@
 #include "common/net/status_table.h"
 #include "common/net/transport.h"
 #include "common/nn/instance.h"
+#include "common/pipeline/pipeline.h"
 #include "common/sync/anatomy.h"
 #include "common/sync/engine.h"
 
 enum { TRAINER_MAX_SIZES = 4 };
 
 typedef struct trainer_config {
-    int rank, world, local_rank;
+    int rank, world, local_rank; /* of the job; with a pipeline of the replicas of this rank's stage */
+    const pipeline_place *place; /* NULL: this rank has the whole model; else `model` is that of the stage */
     uint64_t job_token;
     const char *device; /* "cpu" */
     int precision;      /* device_precision */
@@ -86,6 +88,10 @@ typedef struct trainer trainer;
 /* Opens everything up to the engine's handshake (sync_handshake(), sync_connect()). Parameters are zero: see
  * trainer_params(). */
 status trainer_open(const trainer_config *config, trainer **out);
+/* With the handshakes of all ranks of the job; they call it at about the same time. */
+status trainer_connect(trainer *t, const sync_blob *handshakes);
+/* What the rank has sent and received: its engine, and its stage of a pipeline. */
+void trainer_counters(const trainer *t, sync_counters *out);
 /* Closes only the engine: memory that peers have mapped stays. */
 void trainer_leave(trainer *t);
 void trainer_close(trainer **t);
@@ -123,7 +129,7 @@ int trainer_under_way(const trainer *t);
 
 /* In virtual time, on a rank whose thread blocks (under the parameter server): what its thread has spent in each stage of the
  * steps so far. Returns how many there are, in the order of a step; names are those of the job's `host_costs`. */
-enum { TRAINER_STAGES = 24 };
+enum { TRAINER_STAGES = 32 };
 typedef struct trainer_stage_time {
     const char *name;
     int64_t ns;

@@ -28,8 +28,8 @@ status trainer_open_tensors(trainer *t, device_memory_kind kind, trainer_tensors
     int64_t batch = trainer_largest_batch(t);
     size_t inputs = (size_t)(batch * t->data.input_sample * dtype_size(t->data.input_type));
     size_t targets = (size_t)(batch * t->data.target_sample * dtype_size(t->data.target_type));
-    TRY(ledger_blame(LEDGER_BATCH, device_allocate(t->device, kind, inputs, &out->input)));
-    TRY(ledger_blame(LEDGER_BATCH, device_allocate(t->device, kind, targets, &out->target)));
+    if (inputs) TRY(ledger_blame(LEDGER_BATCH, device_allocate(t->device, kind, inputs, &out->input)));
+    if (targets) TRY(ledger_blame(LEDGER_BATCH, device_allocate(t->device, kind, targets, &out->target)));
     if (!t->programs.slots[0].program->masked) return STATUS_OK;
     size_t rows = (size_t)(batch * t->data.target_sample) * sizeof(int32_t);
     return ledger_blame(LEDGER_BATCH, device_allocate(t->device, DEVICE_MEMORY_PRIVATE, rows, &out->index));
@@ -64,6 +64,7 @@ static status copy_targets(trainer *t, device_stream *s, const batch_view *b, co
 {
     int64_t targets = b->count * t->data.target_sample;
     *rows = 0;
+    if (targets == 0) return STATUS_OK;
     if (!t->programs.slots[0].program->masked) {
         dtype host_target = t->data.target_type == DTYPE_I32 ? DTYPE_I32 : DTYPE_F32;
         return device_upload(s, to->target.data, b->targets, host_target, t->data.target_type, targets);
@@ -76,7 +77,8 @@ static status copy_targets(trainer *t, device_stream *s, const batch_view *b, co
 status trainer_copy_batch(trainer *t, device_stream *s, const batch_view *b, const trainer_tensors *to, int64_t *rows)
 {
     dtype host_input = t->data.input_type == DTYPE_I32 ? DTYPE_I32 : DTYPE_F32;
-    TRY(device_upload(s, to->input.data, b->inputs, host_input, t->data.input_type, b->count * t->data.input_sample));
+    if (t->data.input_sample > 0)
+        TRY(device_upload(s, to->input.data, b->inputs, host_input, t->data.input_type, b->count * t->data.input_sample));
     return copy_targets(t, s, b, to, rows);
 }
 
@@ -89,7 +91,8 @@ void trainer_hold_batch(trainer *t, int64_t samples)
 status trainer_upload(trainer *t, const batch_view *b)
 {
     trainer_hold_batch(t, b->count);
-    return trainer_copy_batch(t, t->stream, b, &t->data.tensors, &t->data.row_count);
+    const trainer_tensors *to = t->config.place ? trainer_tensors_now(t) : &t->data.tensors;
+    return trainer_copy_batch(t, t->stream, b, to, &t->data.row_count);
 }
 
 void trainer_drop_batch(trainer *t)

@@ -119,10 +119,31 @@ typedef struct trainer_running {
     sync_batch plan;
     batch_view batch;
     bool has_batch, loss_here;
+    uint64_t copied; /* the number of the batch's copy ahead of the step; 0: there was none */
     int64_t batch_bytes;
     int64_t micro;       /* the present micro-batch */
     bool has_gradients;  /* an earlier micro-batch of the step has written them */
 } trainer_running;
+
+/* The micro-batches of a stage whose backward pass has not ended: micro-batch i uses number i mod `live`. */
+typedef struct trainer_live {
+    nn_memory memory;       /* workspace is shared by all */
+    trainer_tensors tensors;
+    trainer_program_slot slot; /* its program is that of `programs.slots` */
+    trainer_running now;    /* as the forward pass has left it */
+} trainer_live;
+
+/* A rank that has a stage of the model: trainer_pipeline.c. */
+typedef struct trainer_pipeline {
+    pipeline *messages; /* NULL: the rank has the whole model */
+    trainer_live *lives;
+    int live;
+    int action;         /* of the step */
+    bool acting;        /* it has begun */
+    int64_t before;     /* micro-batches of the steps before */
+    int64_t asked;      /* inputs that have been asked for, over all steps */
+    int shared, ready;  /* parameters of other stages too: summed, and told to the engine, up to these */
+} trainer_pipeline;
 
 /* Only the rank's compute thread uses it. */
 struct trainer {
@@ -139,6 +160,7 @@ struct trainer {
     int64_t stage_ns[TRAINER_STAGES]; /* virtual time: spent in each stage */
     int64_t slowed_ns;   /* virtual time: by communication, up to the end of the previous step */
     int64_t cpu_ns, cpu_read_ns; /* processor time of the compute thread in steps up to the last reading, and that reading */
+    int64_t called_ns;   /* the first micro-batch of the step began */
     int64_t last_end_ns; /* of the previous step; 0: the next one begins when it is called */
     double slowdown;    /* by it */
     int64_t skipped;    /* updates that the run skipped before this process started */
@@ -148,6 +170,7 @@ struct trainer {
     trainer_programs programs;
     trainer_data data;
     trainer_running now;
+    trainer_pipeline pipeline;
     bool runs_ahead;           /* steps are only enqueued: the next one may begin before the end of this one */
     device_memory losses;      /* of the flights; pinned */
     trainer_flight flights[TRAINER_DEPTH];
@@ -180,6 +203,30 @@ void trainer_drop_batch(trainer *t);
 status trainer_borrow_batch(trainer *t, batch_source *source, int64_t step, bool last);
 /* Returns the batch to its source as soon as the device has it: at the end of the step at the latest. */
 status trainer_return_batch(trainer *t, batch_source *source, bool ended);
+
+/* trainer_pipeline.c: nothing where the rank has the whole model. */
+status trainer_pipeline_open(trainer *t);
+void trainer_pipeline_close(trainer *t);
+/* The rest only where it has a stage (config.place). Of the present micro-batch: its program, the memory of its loss, and
+ * where its batch is copied to. */
+trainer_program_slot *trainer_slot_now(const trainer *t);
+double *trainer_loss_now(const trainer *t);
+const trainer_tensors *trainer_tensors_now(const trainer *t);
+/* Parts of a step's stages (trainer_step.c). */
+status trainer_await_input(trainer *t);
+status trainer_send_output(trainer *t);
+void trainer_hold_gradient(trainer *t);
+status trainer_await_gradient(trainer *t);
+status trainer_begin_reduction(trainer *t);
+status trainer_end_backward(trainer *t);
+status trainer_share_gradients(trainer *t);
+bool trainer_defers_ready(const trainer *t, int param);
+status trainer_ready_shared(trainer *t);
+status trainer_await_sends(trainer *t);
+/* The step's next pass of a micro-batch begins, or goes on: its stages end before *end, and the forward pass at `split` of
+ * `count`. False: the step has no more. */
+bool trainer_begin_action(trainer *t, int split, int count, int *end);
+void trainer_end_action(trainer *t);
 
 /* trainer_prefetch.c. open() leaves it off where nothing can be copied ahead. */
 status trainer_prefetch_open(trainer *t);

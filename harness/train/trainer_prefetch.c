@@ -29,7 +29,8 @@ status trainer_prefetch_open(trainer *t)
 {
     trainer_prefetch *p = &t->data.prefetch;
     bool loads = trainer_loads(t) != TRAINER_LOADS_NOTHING;
-    if (!t->config.prefetch || !loads || !device_get_info(t->device)->copy_engine) return STATUS_OK;
+    bool nothing = trainer_batch_bytes(t, 1) == 0; /* of a stage in the middle of a pipeline */
+    if (!t->config.prefetch || !loads || nothing || !device_get_info(t->device)->copy_engine) return STATUS_OK;
     TRY(trainer_open_tensors(t, DEVICE_MEMORY_PRIVATE, &p->tensors));
     TRY(device_stream_open(t->device, DEVICE_STREAM_COPY, &p->stream));
     TRY(device_fence_open(t->device, &p->copied));
@@ -123,7 +124,7 @@ static status move(trainer *t, const device_memory *to, const device_memory *fro
 status trainer_prefetch_take(trainer *t)
 {
     trainer_prefetch *p = &t->data.prefetch;
-    const trainer_tensors *to = &t->data.tensors, *from = &p->tensors;
+    const trainer_tensors *to = t->config.place ? trainer_tensors_now(t) : &t->data.tensors, *from = &p->tensors;
     int64_t targets = p->rows > 0 ? p->rows : p->batch.count * t->data.target_sample;
     TRY(device_stream_wait(t->stream, p->copied, p->number));
     TRY(move(t, &to->input, &from->input, t->data.input_type, p->batch.count * t->data.input_sample));

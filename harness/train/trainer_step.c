@@ -56,6 +56,17 @@ static double *kept_losses(trainer *t)
     return t->flights[flight_now(t)].losses[t->now.micro % TRAINER_KEPT_BATCHES];
 }
 
+/* Of the model; else the rank has all of it. */
+static bool is_stage(const trainer *t)
+{
+    return t->config.place != NULL;
+}
+
+static double *loss_sums(const trainer *t)
+{
+    return is_stage(t) ? trainer_loss_now(t) : t->programs.memory.loss.data;
+}
+
 static bool is_last_micro_batch(const trainer *t)
 {
     return t->now.micro + 1 >= trainer_micro_batches(t);
@@ -71,9 +82,10 @@ static bool is_last_batch(const trainer *t)
 /* The program of a batch size. */
 static status find_slot(trainer *t, int64_t batch, trainer_program_slot **out)
 {
+    trainer_program_slot *slots = is_stage(t) ? trainer_slot_now(t) : t->programs.slots;
     for (int i = 0; i < t->programs.slot_count; i++) {
-        if (t->programs.slots[i].batch != batch) continue;
-        *out = &t->programs.slots[i];
+        if (slots[i].batch != batch) continue;
+        *out = &slots[i];
         return STATUS_OK;
     }
     return fail(STATUS_INTERNAL, "a batch of %lld samples was not announced", (long long)batch);
@@ -99,7 +111,7 @@ static status stage_upload(trainer *t)
     if (t->data.prefetch.on && t->now.plan.load > 0) TRY(trainer_prefetch_take(t));
     else if (x->loaded > 0) TRY(trainer_upload(t, &t->now.batch));
     t->now.scalars.rows = t->data.row_count;
-    kept(t)->copied = t->data.prefetch.on && t->now.plan.load > 0 ? t->data.prefetch.number : 0;
+    t->now.copied = t->data.prefetch.on && t->now.plan.load > 0 ? t->data.prefetch.number : 0;
     return mark(t, MARK_LOADED);
 }
 
@@ -136,7 +148,7 @@ static status stage_enter_forward(trainer *t)
 
 static status stage_begin_forward(trainer *t)
 {
-    TRY(sync_begin_forward(t->engine, &t->now.step));
+    if (!is_stage(t) || t->now.micro == 0) TRY(sync_begin_forward(t->engine, &t->now.step));
     ledger_enter(&t->ledger, LEDGER_PHASE_FORWARD);
     t->now.cursor = (nn_cursor){0};
     return STATUS_OK;
@@ -184,13 +196,18 @@ static status stage_loss(trainer *t)
     double normalizer = 1;
     TRY(sync_loss(t->engine, &t->now.step, &normalizer, &t->now.loss_here));
     t->now.scalars.loss_normalizer = t->config.sum_loss ? 1.0 : normalizer * (double)trainer_micro_batches(t);
-    t->now.loss_here = t->now.loss_here && (t->now.slot || t->programs.loss_kernel);
+    t->now.loss_here = t->now.loss_here && !t->config.model->sent && (t->now.slot || t->programs.loss_kernel);
     if (!t->now.loss_here) return STATUS_OK;
     if (t->programs.loss_kernel) TRY(launch_one_loss(t));
     else TRY(trainer_run_pass(t, TRAINER_LOSS, t->now.slot->program->loss_end));
     const device_info *info = device_get_info(t->device);
     bool at_once = info->real && info->host_addressable;
-    return at_once ? check_loss(t, &t->now.step, t->programs.memory.loss.data) : STATUS_OK;
+    return at_once ? check_loss(t, &t->now.step, loss_sums(t)) : STATUS_OK;
+}
+
+static status stage_end_forward(trainer *t)
+{
+    return mark(t, MARK_FORWARD_END);
 }
 
 static status stage_scatter_gradient(trainer *t)
@@ -202,7 +219,8 @@ static status stage_scatter_gradient(trainer *t)
 static status stage_enter_backward(trainer *t)
 {
     TRY(separate_phases(t));
-    TRY(mark(t, MARK_FORWARD_END));
+    if (!is_stage(t)) TRY(mark(t, MARK_FORWARD_END));
+    if (is_stage(t)) trainer_hold_gradient(t);
     ledger_enter(&t->ledger, LEDGER_PHASE_BACKWARD);
     enter(t, RANK_BACKWARD);
     return mark(t, MARK_BACKWARD);
@@ -222,6 +240,11 @@ static status stage_enter_finish(trainer *t)
     return STATUS_OK;
 }
 
+static status stage_finish(trainer *t)
+{
+    return is_stage(t) && !is_last_micro_batch(t) ? STATUS_OK : sync_finish(t->engine, &t->now.step);
+}
+
 static status stage_end(trainer *t)
 {
     if (!t->runs_ahead) TRY(device_stream_synchronize(t->stream));
@@ -236,10 +259,11 @@ static status stage_download_loss(trainer *t)
 {
     double *sums = kept_losses(t);
     sums[0] = sums[1] = 0;
+    kept(t)->copied = t->now.copied;
     kept(t)->loss_here = t->now.loss_here;
     kept(t)->loss_normalizer = t->now.scalars.loss_normalizer;
     if (!t->now.loss_here) return STATUS_OK;
-    return device_download(t->stream, sums, t->programs.memory.loss.data, DTYPE_F64, DTYPE_F64, 2);
+    return device_download(t->stream, sums, loss_sums(t), DTYPE_F64, DTYPE_F64, 2);
 }
 
 static status stage_await_loss(trainer *t)
@@ -250,6 +274,7 @@ static status stage_await_loss(trainer *t)
 
 /* --slow stretches stages that compute; engines' stages wait for other ranks. `part`: what reports call the stage. */
 typedef struct stage {
+    bool pipeline; /* only of ranks that have a stage of the model: what passes between these is awaited and sent */
     status (*run)(trainer *);
     status (*engine)(sync_engine *, const sync_step *); /* instead of `run` */
     bool computes;
@@ -268,21 +293,30 @@ static const stage stages[] = {{.run = stage_plan},
                                {.run = stage_choose_program},
                                {.run = stage_prefetch},
                                {.run = stage_enter_forward},
+                               {.run = trainer_await_input, .pipeline = true},
                                {.run = stage_begin_forward, .part = "replicate"},
                                {.run = stage_forward, .computes = true, .part = "forward"},
                                {.run = stage_prefetch},
                                {.run = stage_place, .part = "gather"},
                                {.run = stage_loss, .computes = true, .part = "loss"},
-                               {.run = stage_scatter_gradient, .part = "scatter_gradient"},
+                               {.run = stage_end_forward, .pipeline = true},
+                               {.run = trainer_send_output, .pipeline = true},
+                               {.run = stage_scatter_gradient, .part = "scatter_gradient"}, /* STAGE_SPLIT */
                                {.run = stage_enter_backward},
+                               {.run = trainer_await_gradient, .pipeline = true},
+                               {.run = trainer_begin_reduction, .pipeline = true},
                                {.run = stage_backward, .computes = true, .part = "backward"},
                                {.run = stage_prefetch},
                                {.run = stage_enter_finish},
-                               {.engine = sync_finish, .part = "reduce_and_update"},
+                               {.run = trainer_end_backward, .pipeline = true},
+                               {.run = trainer_share_gradients, .pipeline = true},
+                               {.run = trainer_ready_shared, .pipeline = true},
+                               {.run = stage_finish, .part = "reduce_and_update"},
+                               {.run = trainer_await_sends, .pipeline = true},
                                {.run = stage_end},
                                {.run = stage_download_loss},
                                {.run = stage_await_loss}};
-enum { STAGE_COUNT = sizeof stages / sizeof stages[0], STAGE_LOAD = 1 };
+enum { STAGE_COUNT = sizeof stages / sizeof stages[0], STAGE_LOAD = 1, STAGE_SPLIT = 14 };
 
 /* ---- the step --------------------------------------------------------------------------------- */
 
@@ -320,6 +354,7 @@ void trainer_keep_gradients(trainer *t, float *arena)
 static status on_ready(void *context, int param)
 {
     trainer *t = context;
+    if (is_stage(t) && trainer_defers_ready(t, param)) return STATUS_OK;
     if (t->kept && is_last_micro_batch(t)) TRY(keep_gradient(t, param));
     straggler_pause(&t->straggler);
     status rc = sync_ready(t->engine, param);
@@ -389,29 +424,41 @@ static void add_phase(trainer *t, int mark, step_part part)
 }
 
 /* Between two marks the lane executes `part`; also an event of the trace. */
-static void add_part(trainer *t, const char *name, step_part part, int begin, int end)
+static void add_part(trainer *t, const char *name, int64_t micro, step_part part, int begin, int end)
 {
     add_phase(t, begin, part);
     add_phase(t, end, STEP_OTHER);
-    trace_slice(t->config.trace, TRACE_COMPUTE, name, TRACE_NO_INDEX, device_mark_ns(t->stream, begin),
-                device_mark_ns(t->stream, end));
+    trace_slice(t->config.trace, TRACE_COMPUTE, name, is_stage(t) ? micro : TRACE_NO_INDEX,
+                device_mark_ns(t->stream, begin), device_mark_ns(t->stream, end));
 }
 
-static status report_batch(trainer *t, int flight, int64_t micro)
+static void report_forward(trainer *t, int flight, int64_t micro)
+{
+    int first = mark_of(flight, micro, MARK_BEGIN);
+    if (micro == 0) t->called_ns = device_mark_ns(t->stream, first);
+    add_part(t, "data", micro, STEP_DATA, first, first + MARK_LOADED);
+    add_part(t, "forward", micro, STEP_FORWARD, first + MARK_FORWARD, first + MARK_FORWARD_END);
+}
+
+static status report_backward(trainer *t, int flight, int64_t micro)
 {
     trainer_flight *f = &t->flights[flight];
     const trainer_kept_batch *b = &f->batches[micro % TRAINER_KEPT_BATCHES];
     const double *sums = f->losses[micro % TRAINER_KEPT_BATCHES];
     int first = mark_of(flight, micro, MARK_BEGIN);
     if (b->loss_here) TRY(check_loss(t, &f->step, sums));
-    add_part(t, "data", STEP_DATA, first, first + MARK_LOADED);
     if (b->copied) f->sums.copy += trainer_prefetch_time(t, b->copied);
-    add_part(t, "forward", STEP_FORWARD, first + MARK_FORWARD, first + MARK_FORWARD_END);
-    add_part(t, "backward", STEP_BACKWARD, first + MARK_BACKWARD, first + MARK_BACKWARD_END);
+    add_part(t, "backward", micro, STEP_BACKWARD, first + MARK_BACKWARD, first + MARK_BACKWARD_END);
     f->sums.correct += (int64_t)sums[1];
     f->sums.has_loss = f->sums.has_loss || b->loss_here;
     f->sums.loss += b->loss_here ? sums[0] / b->loss_normalizer : 0;
     return STATUS_OK;
+}
+
+static status report_batch(trainer *t, int flight, int64_t micro)
+{
+    report_forward(t, flight, micro);
+    return report_backward(t, flight, micro);
 }
 
 /* In virtual time. */
@@ -453,12 +500,13 @@ static void report_step(trainer *t, int flight, step_result *out)
     const trainer_flight *f = &t->flights[flight];
     device_stream *s = t->stream;
     int last = mark_of(flight, trainer_micro_batches(t) - 1, MARK_BEGIN);
-    int64_t called = device_mark_ns(s, mark_of(flight, 0, MARK_BEGIN)), end = device_mark_ns(s, last + MARK_END);
-    int64_t begin = t->last_end_ns ? t->last_end_ns : called, backward_end = device_mark_ns(s, last + MARK_BACKWARD_END);
+    int64_t end = device_mark_ns(s, last + MARK_END);
+    int64_t begin = t->last_end_ns ? t->last_end_ns : t->called_ns, backward_end = device_mark_ns(s, last + MARK_BACKWARD_END);
     anatomy_figures figures;
     t->last_end_ns = end;
     t->phases[0] = (anatomy_phase){begin, STEP_OTHER};
     add_update(t, f, backward_end);
+    if (is_stage(t)) pipeline_end_step(t->pipeline.messages, t->engine->context.anatomy);
     sync_end_step(t->engine, (anatomy_span){begin, end}, t->phases, t->phase_count, &figures);
     step_times times = {.total = end - begin,
                         .copy = t->data.prefetch.on ? f->sums.copy : STEP_NOT_MEASURED,
@@ -520,39 +568,60 @@ int trainer_stage_times(const trainer *t, trainer_stage_time out[TRAINER_STAGES]
     return count;
 }
 
-static status run_batch(trainer *t, batch_source *source, int64_t index, int64_t batch_step)
+/* Up to the stage before `end`. */
+static status run_stages(trainer *t, batch_source *source, int64_t index, int64_t batch_step, int end)
 {
     static_assert((int)STAGE_COUNT <= (int)TRAINER_STAGES, "room for the times of all stages");
     if (t->now.stage == 0) begin_step(t, index);
-    for (; t->now.stage < STAGE_COUNT; t->now.stage++) {
+    for (; t->now.stage < end; t->now.stage++) {
         if (t->now.stage == STAGE_LOAD && t->now.plan.load > 0)
             TRY(trainer_borrow_batch(t, source, batch_step, is_last_batch(t)));
         int64_t begun_ns = stage_now(t);
-        TRY(run_stage(t));
+        if (is_stage(t) || !stages[t->now.stage].pipeline) TRY(run_stage(t));
         t->stage_ns[t->now.stage] += stage_now(t) - begun_ns;
         if (t->now.stage == STAGE_LOAD) TRY(trainer_return_batch(t, source, false));
     }
-    TRY(trainer_return_batch(t, source, true));
-    t->now.stage = 0;
-    return STATUS_OK;
+    return trainer_return_batch(t, source, true);
 }
 
-/* What the host knows of the micro-batch. */
+/* What the host knows of the micro-batch. In a pipeline the first stage has its samples, the last one its targets. */
 static void count_batch(trainer *t)
 {
     trainer_flight *f = &t->flights[flight_now(t)];
-    f->sums.samples += t->now.step.samples;
-    f->sums.targets += t->now.step.targets;
+    f->sums.samples += t->config.model->received ? 0 : t->now.step.samples;
+    f->sums.targets += t->config.model->sent ? 0 : t->now.step.targets;
     t->now.has_gradients = t->now.has_gradients || t->now.slot;
+}
+
+/* The passes of the micro-batches in the order of the schedule. */
+static status run_pipeline(trainer *t, batch_source *source, int64_t index, int64_t batch_step)
+{
+    for (int end; trainer_begin_action(t, STAGE_SPLIT, STAGE_COUNT, &end); trainer_end_action(t)) {
+        TRY(run_stages(t, source, index, batch_step + t->now.micro, end));
+        if (end == STAGE_COUNT) {
+            TRY(report_backward(t, flight_now(t), t->now.micro));
+            continue;
+        }
+        count_batch(t);
+        report_forward(t, flight_now(t), t->now.micro);
+    }
+    return STATUS_OK;
+}
+
+static status run_batches(trainer *t, batch_source *source, int64_t index, int64_t batch_step)
+{
+    for (; t->now.micro < trainer_micro_batches(t); t->now.micro++) {
+        TRY(run_stages(t, source, index, batch_step + t->now.micro, STAGE_COUNT));
+        t->now.stage = 0;
+        count_batch(t);
+        if (!t->runs_ahead) TRY(report_batch(t, flight_now(t), t->now.micro));
+    }
+    return STATUS_OK;
 }
 
 status trainer_begin_step(trainer *t, batch_source *source, int64_t index, int64_t batch_step)
 {
-    for (; t->now.micro < trainer_micro_batches(t); t->now.micro++) {
-        TRY(run_batch(t, source, index, batch_step + t->now.micro));
-        count_batch(t);
-        if (!t->runs_ahead) TRY(report_batch(t, flight_now(t), t->now.micro));
-    }
+    TRY((is_stage(t) ? run_pipeline : run_batches)(t, source, index, batch_step));
     t->now.micro = 0;
     t->begun++;
     return STATUS_OK;

@@ -118,7 +118,7 @@ static void name_wait(const ring_engine *e, const ring_wait *w)
 {
     const ring_job_times *t = times_of(e, w->ticket);
     if (!t || t->last_rank == e->base.context.rank) return;
-    anatomy_sent last = {.ns = t->started_ns, .rank = t->last_rank};
+    anatomy_sent last = {.ns = t->started_ns, .rank = t->last_rank + e->base.context.first};
     if (t->last_rank < 0) last = (anatomy_sent){.ns = (int64_t)t->ticket, .rank = ANATOMY_CALL};
     anatomy_name_wait(e->base.context.anatomy, w->number, last);
 }

@@ -9,7 +9,8 @@ import re
 import subprocess
 import sys
 
-COMMON = ["base", "memory", "ops", "sim", "device", "reduce", "optim", "nn", "data", "net", "collectives", "trace", "checkpoint", "sync"]
+COMMON = ["base", "memory", "ops", "sim", "device", "reduce", "optim", "nn", "data", "net", "collectives", "trace", "checkpoint", "sync",
+          "pipeline"]
 
 # folder -> folders below it, nearest rule wins (longest prefix)
 ALLOWED = {
@@ -30,9 +31,11 @@ ALLOWED = {
     "common/checkpoint": ["common/base", "common/memory", "common/ops", "common/device", "common/optim", "common/nn"],
     "common/sync": ["common/base", "common/memory", "common/ops", "common/sim", "common/device", "common/reduce", "common/optim",
                     "common/nn", "common/net", "common/trace"],
+    "common/pipeline": ["common/base", "common/memory", "common/ops", "common/device", "common/nn", "common/net", "common/collectives",
+                        "common/trace", "common/sync"],
     "models": ["common/base", "common/ops", "common/nn"],
-    "ring": ["common/" + c for c in COMMON if c not in ("data", "checkpoint")],
-    "ps": ["common/" + c for c in COMMON if c not in ("data", "checkpoint")],
+    "ring": ["common/" + c for c in COMMON if c not in ("data", "checkpoint", "pipeline")],
+    "ps": ["common/" + c for c in COMMON if c not in ("data", "checkpoint", "pipeline")],
     "labs": [],
     "harness": ["common/" + c for c in COMMON] + ["models", "ring", "ps", "harness", "labs"],
     "tests": ["common/" + c for c in COMMON] + ["models", "ring", "ps", "harness", "tests"],

@@ -17,6 +17,7 @@ struct training {
     void *context;
     training_function function;
     nn_model *model;
+    nn_model *stages[NN_MOST_STAGES];
     status_table *table;
     transport_hub *hub;
     uint64_t token;
@@ -54,7 +55,7 @@ typedef struct value_source {
     batch_source base;
     const training *training;
     int64_t first, count; /* samples of a step: those of one rank, or of all */
-    float *inputs;
+    float *inputs; /* int32 for tokens */
     void *targets; /* float, or int32 for classes */
 } value_source;
 
@@ -64,7 +65,12 @@ static status source_next(batch_source *base, int64_t step, batch_view *out)
     int64_t batch = s->count, input = data_form_input_elements(&base->form), target = data_form_target_elements(&base->form);
     char name[48];
     snprintf(name, sizeof name, "input of step %lld", (long long)step);
-    for (int64_t i = 0; i < batch * input; i++) s->inputs[i] = (float)value_at(s->training, name, s->first * input + i);
+    uint64_t tokens = random_start(17, random_fnv1a64(name)), vocabulary = (uint64_t)s->training->model->layers[0].vocabulary;
+    for (int64_t i = 0; i < batch * input; i++) {
+        int64_t at = s->first * input + i;
+        if (vocabulary) ((int32_t *)s->inputs)[i] = (int32_t)random_below(tokens, (uint64_t)at, vocabulary);
+        else s->inputs[i] = (float)value_at(s->training, name, at);
+    }
     snprintf(name, sizeof name, "target of step %lld", (long long)step);
     uint64_t start = random_start(17, random_fnv1a64(name));
     for (int64_t i = 0; i < batch * target; i++) {
@@ -143,9 +149,21 @@ static status run_rank(local_ranks *group, int rank, void *context)
                              .hub = t->hub};
     training_rank r = {.training = t, .group = group, .rank = rank};
     status rc;
+    config.accumulate = c->accumulate;
+    if (c->stages > 1) {
+        int replicas = c->world / c->stages;
+        r.place = (pipeline_place){.shape = {(pipeline_schedule)c->schedule, c->stages, (int)c->accumulate},
+                                   .stage = rank / replicas,
+                                   .replica = rank % replicas,
+                                   .replicas = replicas};
+        config.place = &r.place;
+        config.rank = r.place.replica;
+        config.world = replicas;
+        config.model = t->stages[r.place.stage];
+    }
     TRY_GOTO(rc, trainer_open(&config, &r.trainer), out);
     TRY_GOTO(rc, set_params(t, r.trainer), out);
-    TRY_GOTO(rc, source_open(t, rank, trainer_loads(r.trainer) == TRAINER_LOADS_ALL, &r.source), out);
+    TRY_GOTO(rc, source_open(t, config.rank, trainer_loads(r.trainer) == TRAINER_LOADS_ALL, &r.source), out);
     TRY_GOTO(rc, local_ranks_connect(group, rank, r.trainer), out);
     TRY_GOTO(rc, t->function(&r), out);
     TRY_GOTO(rc, sync_flush(trainer_engine(r.trainer)), out);
@@ -173,8 +191,11 @@ static status parse_options(training *t)
 static status run(training *t)
 {
     model_options model = {.name = t->config.model, .image = t->config.image, .classes = t->config.classes};
+    nn_cut cut = {0};
     TRY(parse_options(t));
-    TRY(model_build(&model, &t->model));
+    TRY(model_build(t->config.sizes ? t->config.sizes : &model, &t->model));
+    if (t->config.stages > 1) TRY(nn_cut_model(t->model, t->config.stages, &cut));
+    for (int s = 0; s < cut.count; s++) TRY(nn_stage_model(t->model, &cut, s, &t->stages[s]));
     TRY(status_table_create(t->token, t->config.world, &t->table));
     if (!t->config.processes) TRY(transport_hub_open(&t->hub));
     return local_ranks_run(t->config.world, run_rank, t);
@@ -193,6 +214,7 @@ status training_run(const training_config *config, void *context, training_funct
                       config->options ? config->options : "", t.config.world);
     transport_hub_close(&t.hub);
     status_table_close(&t.table);
+    for (int s = 0; s < NN_MOST_STAGES; s++) nn_model_free(&t.stages[s]);
     nn_model_free(&t.model);
     return rc;
 }
@@ -204,8 +226,8 @@ void *training_context(const training_rank *r)
 
 status training_step(training_rank *r)
 {
-    step_result result;
-    TRY(trainer_step(r->trainer, r->source, r->next, r->next, &result));
+    int64_t batches = r->training->config.accumulate > 1 ? r->training->config.accumulate : 1;
+    TRY(trainer_step(r->trainer, r->source, r->next, r->next * batches, &r->last));
     r->next++;
     return STATUS_OK;
 }

@@ -14,6 +14,10 @@ typedef struct training training;
 typedef struct training_config {
     const char *model;
     int64_t image, classes; /* the model's own unless set */
+    const model_options *sizes; /* instead of these and the name; or NULL */
+    int stages;          /* above 1: ranks are the stages of world / stages replicas */
+    int schedule;        /* pipeline_schedule */
+    int64_t accumulate;  /* micro-batches per step; batch is that of each */
     const sync_engine_type *engine;
     const char *device;  /* cpu unless set */
     const char *policy;  /* unless set: none, sync, ddp */
@@ -37,6 +41,8 @@ typedef struct training_rank {
     trainer *trainer;
     batch_source *source;
     int64_t next; /* step */
+    pipeline_place place; /* with stages */
+    step_result last;
 } training_rank;
 
 typedef status (*training_function)(training_rank *r);

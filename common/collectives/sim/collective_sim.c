@@ -17,30 +17,36 @@ typedef struct sim_world {
 
 typedef struct sim_members_group {
     collective_group base;
-    sim_group *shared; /* by all members */
-    bool joined;    /* call number completed + 1 */
-    status failure; /* of a join */
+    int *ranks; /* [size] of the simulation: a world may be some of its ranks */
 } sim_members_group;
 
-static sim_world *world_of(const sim_members_group *g)
+/* The calls of all members, or what one of them sends to another. */
+typedef struct sim_calls {
+    collective_queue base;
+    sim_group *shared; /* by the members; of two ranks NULL before the first call */
+    int member;        /* this rank among them */
+    bool joined;       /* call number completed + 1 */
+    status failure;    /* of a join */
+} sim_calls;
+
+static sim_world *world_of(const sim_calls *q)
 {
-    return (sim_world *)g->base.world;
+    return (sim_world *)q->base.group->world;
 }
 
-static device *device_of(const sim_members_group *g)
+static device *device_of(const sim_calls *q)
 {
-    return g->base.world->config.device;
+    return q->base.group->world->config.device;
 }
 
-static collective_queued *present(const sim_members_group *g)
+static collective_queued *present(const sim_calls *q)
 {
-    const collective_queue *q = collective_queue_at(&g->base, 0);
-    return collective_queued_at(q, q->completed + 1);
+    return collective_queued_at(&q->base, q->base.completed + 1);
 }
 
-static simulation *simulation_of(const sim_members_group *g)
+static simulation *simulation_of(const sim_calls *q)
 {
-    return sim_device_simulation(device_of(g));
+    return sim_device_simulation(device_of(q));
 }
 
 /* ---- a call ----------------------------------------------------------------------------------- */
@@ -50,10 +56,15 @@ static bool in_host_memory(const collective_buffer *b)
     return b->base && !b->pieces.pieces && !sim_address(b->base);
 }
 
-/* The running call of a member; NULL: its rank is not present. */
-static const collective_call *call_of(const sim_members_group *g, int member)
+static bool is_pair(const collective_call *call)
 {
-    sim_members_group *other = g->shared->members[member].told.context;
+    return call->kind == COLLECTIVE_SEND || call->kind == COLLECTIVE_RECEIVE;
+}
+
+/* The running call of a member; NULL: its rank is not present. */
+static const collective_call *call_of(const sim_calls *q, int member)
+{
+    sim_calls *other = q->shared->members[member].told.context;
     return other ? &present(other)->call : NULL;
 }
 
@@ -66,45 +77,55 @@ static void take_from(const collective_call *to, const collective_call *from, in
 }
 
 /* Members that are not present are copies of the first. */
-static void pass_on(const sim_members_group *g)
+static void pass_on(const sim_calls *q)
 {
-    const collective_call *call = call_of(g, g->base.rank), *from;
-    int n = g->base.size;
+    const collective_call *call = call_of(q, q->member), *from;
+    int n = q->base.group->size;
+    if (is_pair(call)) return;
     if (!in_host_memory(&call->out) || !in_host_memory(&call->in)) return;
-    if (call->kind == COLLECTIVE_BROADCAST && (from = call_of(g, call->root)))
+    if (call->kind == COLLECTIVE_BROADCAST && (from = call_of(q, call->root)))
         take_from(call, from, 0, call->count);
     for (int r = 0; call->kind == COLLECTIVE_ALL_GATHER && r < n; r++) {
-        from = call_of(g, r);
-        take_from(call, from ? from : call_of(g, 0), collective_part_begin(call->count, n, r),
+        from = call_of(q, r);
+        take_from(call, from ? from : call_of(q, 0), collective_part_begin(call->count, n, r),
                   collective_part_count(call->count, n, r));
     }
 }
 
 /* What the calls of the group take of each GPU. */
-static sim_load load_of(const sim_members_group *g)
+static sim_load load_of(const sim_calls *q)
 {
-    const sim_rings *r = g->shared->rings;
-    return sim_price_collective(simulation_of(g)->profile, r->channels, r->bus);
+    const sim_rings *r = q->shared->rings;
+    return sim_price_collective(simulation_of(q)->profile, r->channels, r->bus);
+}
+
+/* A member of the queue's ranks as one of the group's. */
+static int member_of(const sim_calls *q, int member)
+{
+    const collective_call *call = &present(q)->call;
+    if (!is_pair(call)) return member;
+    return member == q->member ? q->base.group->rank : call->root;
 }
 
 static void on_moving(void *context)
 {
-    sim_members_group *g = context;
-    present(g)->times.started_ns = sim_to_ns(simulation_now(simulation_of(g)));
-    bool late = g->shared->members[g->base.rank].at == g->shared->at; /* as late as any other */
-    present(g)->times.last_rank = late ? g->base.rank : g->shared->last;
-    pass_on(g);
-    sim_device_begin_communication(device_of(g), load_of(g));
+    sim_calls *q = context;
+    present(q)->times.started_ns = sim_to_ns(simulation_now(simulation_of(q)));
+    bool late = q->shared->members[q->member].at == q->shared->at; /* as late as any other */
+    present(q)->times.last_rank = member_of(q, late ? q->member : q->shared->last);
+    pass_on(q);
+    sim_device_begin_communication(device_of(q), load_of(q));
 }
 
-static status join_next(sim_members_group *g, sim_time at);
+static status join_next(sim_calls *q, sim_time at);
 
-static void count_traffic(collective_traffic *t, double bytes, int64_t steps)
+static void count_traffic(collective_traffic *t, collective_kind kind, double bytes, int64_t steps)
 {
-    t->bytes_sent += (int64_t)bytes;
-    t->bytes_received += (int64_t)bytes;
-    t->messages_sent += steps;
-    t->messages_received += steps;
+    bool sends = kind != COLLECTIVE_RECEIVE, receives = kind != COLLECTIVE_SEND;
+    t->bytes_sent += sends ? (int64_t)bytes : 0;
+    t->bytes_received += receives ? (int64_t)bytes : 0;
+    t->messages_sent += sends ? steps : 0;
+    t->messages_received += receives ? steps : 0;
 }
 
 /* What a call is to NCCL's model; it does not have the kinds that are not listed. */
@@ -116,6 +137,8 @@ static const struct {
                                   [COLLECTIVE_ALL_GATHER] = {true, SIM_ALL_GATHER},
                                   [COLLECTIVE_REDUCE_SCATTER] = {true, SIM_REDUCE_SCATTER},
                                   [COLLECTIVE_ALL_REDUCE] = {true, SIM_ALL_REDUCE},
+                                  [COLLECTIVE_SEND] = {true, SIM_BROADCAST},     /* to one rank */
+                                  [COLLECTIVE_RECEIVE] = {true, SIM_BROADCAST},
                                   [COLLECTIVE_BARRIER] = {true, SIM_ALL_REDUCE}}; /* of nothing */
 
 static sim_collective kind_of(const collective_call *call)
@@ -130,11 +153,11 @@ static const collective_algorithm names[] = {[SIM_RING] = COLLECTIVE_ALGORITHM_R
                                              [SIM_LIBRARY] = COLLECTIVE_ALGORITHM_LIBRARY};
 
 /* --algorithm governs buckets. */
-static sim_algorithm algorithm_of(const sim_members_group *g, const collective_call *call)
+static sim_algorithm algorithm_of(const sim_calls *q, const collective_call *call)
 {
     int a = SIM_LIBRARY;
     if (call->kind != COLLECTIVE_ALL_REDUCE || call->control) return SIM_RING;
-    while (a > SIM_RING && names[a] != g->base.world->config.algorithm) a--;
+    while (a > SIM_RING && names[a] != q->base.group->world->config.algorithm) a--;
     return (sim_algorithm)a;
 }
 
@@ -145,46 +168,62 @@ static double bytes_of(const collective_call *call)
 
 static void on_finished(void *context)
 {
-    sim_members_group *g = context;
-    sim_world *w = world_of(g);
-    sim_time now = simulation_now(simulation_of(g));
-    collective_queued *slot = present(g);
-    sim_device_end_communication(device_of(g), load_of(g));
+    sim_calls *q = context;
+    sim_world *w = world_of(q);
+    sim_time now = simulation_now(simulation_of(q));
+    collective_queued *slot = present(q);
+    sim_device_end_communication(device_of(q), load_of(q));
     slot->times.finished_ns = sim_to_ns(now);
-    slot->times.algorithm = names[g->shared->ran];
+    slot->times.algorithm = names[q->shared->ran];
     sim_collective kind = kind_of(&slot->call);
-    count_traffic(&w->base.traffic, sim_group_share(g->shared, kind, bytes_of(&slot->call)),
-                  sim_group_messages(g->shared, kind));
-    collective_queue_at(&g->base, 0)->completed++;
-    g->joined = false;
+    count_traffic(&w->base.traffic, slot->call.kind, sim_group_share(q->shared, kind, bytes_of(&slot->call)),
+                  sim_group_messages(q->shared, kind));
+    q->base.completed++;
+    q->joined = false;
     w->moved = true;
-    g->failure = join_next(g, now);
+    q->failure = join_next(q, now);
     sim_actor_wake(w->agent, now);
 }
 
-static status join_next(sim_members_group *g, sim_time at)
+static status join_next(sim_calls *q, sim_time at)
 {
-    const collective_queue *q = collective_queue_at(&g->base, 0);
-    if (g->joined || q->completed == q->posted) return STATUS_OK;
-    sim_group_member told = {.moving = on_moving, .finished = on_finished, .context = g};
-    const collective_call *call = &present(g)->call;
-    g->joined = true;
-    return sim_group_join(g->shared, g->base.rank, at, kind_of(call), algorithm_of(g, call), bytes_of(call), &told);
+    if (q->joined || q->base.completed == q->base.posted) return STATUS_OK;
+    sim_group_member told = {.moving = on_moving, .finished = on_finished, .context = q};
+    const collective_call *call = &present(q)->call;
+    q->joined = true;
+    return sim_group_join(q->shared, q->member, at, kind_of(call), algorithm_of(q, call), bytes_of(call), &told);
 }
 
-static status sim_post(collective_queue *q)
+/* What the sender and the receiver call the same; the group is that of their two ranks. */
+static status open_pair(sim_calls *q, const collective_call *call)
 {
-    sim_members_group *g = (sim_members_group *)q->group;
-    sim_world *w = world_of(g);
-    collective_kind kind = collective_queued_at(q, q->posted)->call.kind;
-    if (!kinds[kind].possible)
+    const sim_members_group *g = (const sim_members_group *)q->base.group;
+    int own = g->ranks[g->base.rank], peer = g->ranks[call->root];
+    int from = call->kind == COLLECTIVE_SEND ? own : peer, to = call->kind == COLLECTIVE_SEND ? peer : own;
+    int ranks[2] = {from < to ? from : to, from < to ? to : from};
+    char key[2 * COLLECTIVE_NAME_MAX];
+    snprintf(key, sizeof key, "%s: %d to %d", g->base.world->name, from, to);
+    q->member = own == ranks[1];
+    return sim_group_open(simulation_of(q), key, ranks, 2, &q->shared);
+}
+
+static status sim_post(collective_queue *queue)
+{
+    sim_calls *q = (sim_calls *)queue;
+    sim_world *w = world_of(q);
+    const collective_call *call = &collective_queued_at(queue, queue->posted)->call;
+    collective_kind kind = call->kind;
+    bool own_queue = queue != collective_queue_at(queue->group, 0);
+    if (!kinds[kind].possible || is_pair(call) != own_queue)
         return fail(
             STATUS_UNAVAILABLE,
-            "collectives in virtual time: expected a reduction, broadcast, all_gather or barrier, got %s",
+            "collectives in virtual time: expected a reduction, broadcast, all_gather, send, receive or barrier, got "
+            "%s",
             collective_kind_name(kind));
-    sim_device_spend_launch(device_of(g));
-    w->agent = sim_device_actor(device_of(g));
-    return join_next(g, w->agent->time);
+    if (!q->shared) TRY(open_pair(q, call));
+    sim_device_spend_launch(device_of(q));
+    w->agent = sim_device_actor(device_of(q));
+    return join_next(q, w->agent->time);
 }
 
 /* ---- groups ----------------------------------------------------------------------------------- */
@@ -192,15 +231,25 @@ static status sim_post(collective_queue *q)
 static status sim_group_of_ranks(collective_group *group, const int *ranks)
 {
     sim_members_group *g = (sim_members_group *)group;
-    char key[2 * COLLECTIVE_NAME_MAX + 8];
-    snprintf(key, sizeof key, "%s/%s", group->world->name, group->name);
-    return sim_group_open(simulation_of(g), key, ranks, group->size, &g->shared);
+    sim_calls *all = (sim_calls *)collective_queue_at(group, 0);
+    const collective_config *c = &group->world->config;
+    int first = sim_device_host(c->device)->rank - c->rank; /* the world's rank 0 */
+    char key[2 * COLLECTIVE_NAME_MAX + 16];
+    g->ranks = calloc((size_t)group->size, sizeof *g->ranks);
+    if (!g->ranks) return fail(STATUS_SYSTEM, "no memory for a group of %d ranks", group->size);
+    for (int i = 0; i < group->size; i++) g->ranks[i] = first + ranks[i];
+    snprintf(key, sizeof key, "%s/%s/%d", group->world->name, group->name, first);
+    all->member = group->rank;
+    return sim_group_open(simulation_of(all), key, g->ranks, group->size, &all->shared);
 }
 
 static void sim_group_leave(collective_group *group)
 {
-    sim_members_group *g = (sim_members_group *)group;
-    if (g->shared) sim_group_close(&g->shared);
+    for (int i = 0; i < group->queue_count; i++) {
+        sim_calls *q = (sim_calls *)collective_queue_at(group, i);
+        if (q->shared) sim_group_close(&q->shared);
+    }
+    free(((sim_members_group *)group)->ranks);
 }
 
 /* ---- worlds ----------------------------------------------------------------------------------- */
@@ -230,7 +279,9 @@ const collective_type collective_sim = {
     .algorithm = COLLECTIVE_ALGORITHM_LIBRARY,
     .world_bytes = sizeof(sim_world),
     .group_bytes = sizeof(sim_members_group),
-    .queue_bytes = sizeof(collective_queue),
+    .queue_bytes = sizeof(sim_calls),
+    .pairs = true,
+    .pairs_on_request = true,
     .open = sim_world_open,
     .close = collective_default_close,
     .group_open = sim_group_of_ranks,

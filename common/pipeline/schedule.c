@@ -1,0 +1,33 @@
+#include "common/pipeline/schedule.h"
+
+#include <stddef.h>
+
+#define NAME(upper, name) name,
+const char *const pipeline_schedule_names[] = {PIPELINE_SCHEDULE_LIST(NAME) NULL};
+#undef NAME
+
+/* Forward passes before the first backward pass. */
+static int ahead(const pipeline_shape *p, int stage)
+{
+    int first = p->schedule == PIPELINE_GPIPE ? p->batches : p->stages - stage;
+    return first < p->batches ? first : p->batches;
+}
+
+pipeline_action pipeline_action_of(const pipeline_shape *p, int stage, int index)
+{
+    int first = ahead(p, stage), alternating = 2 * (p->batches - first), after = index - first;
+    if (after < 0) return (pipeline_action){.batch = index};
+    if (after >= alternating) return (pipeline_action){.backward = true, .batch = index - p->batches};
+    if (after % 2 == 0) return (pipeline_action){.backward = true, .batch = after / 2};
+    return (pipeline_action){.batch = first + after / 2};
+}
+
+int pipeline_live(const pipeline_shape *p, int stage)
+{
+    return ahead(p, stage);
+}
+
+double pipeline_bubble(const pipeline_shape *p)
+{
+    return (double)(p->stages - 1) / (double)(p->batches + p->stages - 1);
+}

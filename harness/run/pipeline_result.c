@@ -1,0 +1,72 @@
+/* The job's "pipeline": its stages, and for which part of a step each was idle. */
+#include "harness/run/run_result.h"
+
+#include "common/pipeline/schedule.h"
+
+typedef struct share {
+    double idle_s, busy_s;
+} share;
+
+static double sum_of(const json_t *rank, const char *key)
+{
+    double sum = 0;
+    size_t i;
+    json_t *value;
+    json_array_foreach(json_object_get(rank, key), i, value) sum += json_number_value(value);
+    return sum;
+}
+
+/* Of the ranks of a stage. */
+static share share_of(const json_t *ranks, int stage, int replicas)
+{
+    share s = {0};
+    for (int r = stage * replicas; r < (stage + 1) * replicas; r++) {
+        const json_t *rank = json_array_get(ranks, (size_t)r);
+        s.idle_s += sum_of(rank, "waiting_s") + sum_of(rank, "exposed_communication_s");
+        s.busy_s += sum_of(rank, "forward_s") + sum_of(rank, "backward_s");
+    }
+    return s;
+}
+
+static json_t *ratio(share s)
+{
+    return s.idle_s + s.busy_s > 0 ? json_real(s.idle_s / (s.idle_s + s.busy_s)) : json_null();
+}
+
+/* The most that a rank of the stage holds of a class; NULL: of all. */
+static json_int_t peak(const json_t *ranks, int stage, int replicas, const char *class)
+{
+    json_int_t most = 0;
+    for (int r = stage * replicas; r < (stage + 1) * replicas; r++) {
+        const json_t *memory = json_object_get(json_array_get(ranks, (size_t)r), "memory");
+        const json_t *of = class ? json_object_get(json_object_get(memory, "classes"), class) : json_object_get(memory, "total");
+        json_int_t bytes = json_integer_value(json_object_get(of, "peak_bytes"));
+        if (bytes > most) most = bytes;
+    }
+    return most;
+}
+
+status job_result_add_pipeline(json_t *job, const json_t *ranks, const nn_model *m, const run_config *c)
+{
+    nn_cut cut;
+    TRY(nn_cut_model(m, (int)c->run.stages, &cut));
+    pipeline_shape shape = {(pipeline_schedule)c->run.schedule, cut.count, (int)c->run.accumulate};
+    int replicas = (int)json_array_size(ranks) / cut.count;
+    json_t *stages = json_array();
+    share all = {0};
+    for (int s = 0; s < cut.count; s++) {
+        const nn_stage *stage = &cut.stages[s];
+        share own = share_of(ranks, s, replicas);
+        all.idle_s += own.idle_s;
+        all.busy_s += own.busy_s;
+        json_array_append_new(
+            stages, json_pack("{s:s, s:I, s:f, s:i, s:I, s:I, s:o}", "begins_at", m->layers[stage->begin].name, "parameters",
+                              (json_int_t)stage->parameters, "flop_per_sample", stage->flops, "live_micro_batches",
+                              pipeline_live(&shape, s), "activations_peak_bytes", peak(ranks, s, replicas, "activations"),
+                              "memory_peak_bytes", peak(ranks, s, replicas, NULL), "idle", ratio(own)));
+    }
+    json_t *pipeline = json_pack("{s:s, s:i, s:i, s:o, s:f, s:o}", "schedule", pipeline_schedule_names[shape.schedule],
+                                 "micro_batches", shape.batches, "replicas", replicas, "bubble", ratio(all),
+                                 "bubble_of_equal_stages", pipeline_bubble(&shape), "stages", stages);
+    return json_object_set_new(job, "pipeline", pipeline) == 0 ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the results");
+}

@@ -1,0 +1,269 @@
+/* A rank that has a stage of the model (common/nn/stages.h): micro-batches pass through it in the order of a
+ * schedule. Those whose backward pass has not ended have activations of their own. A step is still the table
+ * of trainer_step.c: a forward pass runs its first half, a backward pass the rest.
+ *
+ * The engine averages over the replicas of the stage and sees one step: it begins in front of the first
+ * forward pass, and reduces in the last backward pass. The gradient of a parameter that other stages have too
+ * is summed over them before the engine gets it. */
+#include "common/memory/plan.h"
+#include "harness/train/trainer_impl.h"
+
+#include <stdlib.h>
+
+static const pipeline_place *place_of(const trainer *t)
+{
+    return t->config.place;
+}
+
+static int64_t batches(const trainer *t)
+{
+    return trainer_micro_batches(t);
+}
+
+static bool is_last(const trainer *t)
+{
+    return t->now.micro + 1 >= batches(t);
+}
+
+/* The number of the present micro-batch's messages. */
+static int64_t number_now(const trainer *t)
+{
+    return t->pipeline.before + t->now.micro + 1;
+}
+
+static trainer_live *live_of(const trainer *t, int64_t micro)
+{
+    return &t->pipeline.lives[micro % t->pipeline.live];
+}
+
+static bool is_shared(const nn_param *p)
+{
+    return (p->stages & (p->stages - 1)) != 0;
+}
+
+/* ---- the present micro-batch -------------------------------------------------------------------- */
+
+trainer_program_slot *trainer_slot_now(const trainer *t)
+{
+    return &live_of(t, t->now.micro)->slot;
+}
+
+double *trainer_loss_now(const trainer *t)
+{
+    return live_of(t, t->now.micro)->memory.loss.data;
+}
+
+const trainer_tensors *trainer_tensors_now(const trainer *t)
+{
+    return &live_of(t, t->now.micro)->tensors;
+}
+
+bool trainer_begin_action(trainer *t, int split, int count, int *end)
+{
+    trainer_pipeline *p = &t->pipeline;
+    if (p->action == 2 * batches(t)) {
+        p->action = 0;
+        p->before += batches(t);
+        return false;
+    }
+    pipeline_action a = pipeline_action_of(&place_of(t)->shape, place_of(t)->stage, p->action);
+    *end = a.backward ? count : split;
+    if (p->acting) return true;
+    if (a.backward) t->now = live_of(t, a.batch)->now;
+    t->now.micro = a.batch;
+    t->now.stage = a.backward ? split : 0;
+    t->now.scalars.accumulate = a.batch > 0;
+    p->acting = true;
+    return true;
+}
+
+void trainer_end_action(trainer *t)
+{
+    live_of(t, t->now.micro)->now = t->now;
+    t->pipeline.acting = false;
+    t->pipeline.action++;
+}
+
+/* ---- messages ----------------------------------------------------------------------------------- */
+
+static status post(trainer *t, pipeline_channel channel, int64_t micro, int value)
+{
+    const trainer_program_slot *slot = &live_of(t, micro)->slot;
+    const nn_value *v = &slot->program->values[value];
+    return pipeline_post(t->pipeline.messages, channel, nn_instance_value(slot->instance, value), v->type,
+                         v->bytes / dtype_size(v->type));
+}
+
+/* Asks for the inputs of the step's micro-batches before `end`. */
+static status ask_for_inputs(trainer *t, int64_t end)
+{
+    trainer_pipeline *p = &t->pipeline;
+    for (; p->asked < p->before + (end < batches(t) ? end : batches(t)); p->asked++)
+        TRY(post(t, PIPELINE_INPUT, p->asked - p->before, p->lives[0].slot.program->input_value));
+    return STATUS_OK;
+}
+
+/* The gradient that was sent from the memory of an earlier micro-batch has left it. */
+status trainer_await_input(trainer *t)
+{
+    if (!t->config.model->received) return STATUS_OK;
+    trainer_pipeline *p = &t->pipeline;
+    TRY(ask_for_inputs(t, p->live));
+    if (t->now.micro >= p->live)
+        TRY(pipeline_await(p->messages, PIPELINE_INPUT_GRADIENT, number_now(t) - p->live,
+                           t->engine->context.anatomy));
+    return pipeline_await(p->messages, PIPELINE_INPUT, number_now(t), t->engine->context.anatomy);
+}
+
+status trainer_send_output(trainer *t)
+{
+    TRY(device_stream_synchronize(t->stream));
+    if (!t->config.model->sent) return STATUS_OK;
+    TRY(post(t, PIPELINE_OUTPUT, t->now.micro, t->now.slot->program->output_value));
+    return post(t, PIPELINE_OUTPUT_GRADIENT, t->now.micro, t->now.slot->program->output_gradient_value);
+}
+
+status trainer_await_gradient(trainer *t)
+{
+    if (!t->config.model->sent) return STATUS_OK;
+    return pipeline_await(t->pipeline.messages, PIPELINE_OUTPUT_GRADIENT, number_now(t),
+                          t->engine->context.anatomy);
+}
+
+void trainer_hold_gradient(trainer *t)
+{
+    if (!t->config.model->sent) return;
+    const nn_value *v = &t->now.slot->program->values[t->now.slot->program->output_gradient_value];
+    ledger_acquire(&t->ledger, v->ledger_class, v->bytes, plan_align(v->bytes));
+}
+
+/* With one micro-batch the engine has begun so. */
+status trainer_begin_reduction(trainer *t)
+{
+    if (!is_last(t) || batches(t) == 1) return STATUS_OK;
+    return sync_begin_forward(t->engine, &t->now.step);
+}
+
+status trainer_end_backward(trainer *t)
+{
+    TRY(device_stream_synchronize(t->stream));
+    if (!t->config.model->received) return STATUS_OK;
+    TRY(post(t, PIPELINE_INPUT_GRADIENT, t->now.micro, t->now.slot->program->input_gradient_value));
+    return ask_for_inputs(t, t->now.micro + 1 + t->pipeline.live);
+}
+
+status trainer_share_gradients(trainer *t)
+{
+    if (!is_last(t)) return STATUS_OK;
+    trainer_pipeline *p = &t->pipeline;
+    const nn_model *m = t->config.model;
+    for (; p->shared < m->param_count; p->shared++)
+        if (is_shared(&m->params[p->shared])) TRY(pipeline_post_shared(p->messages, p->shared));
+    int64_t posted = pipeline_posted(p->messages, PIPELINE_SHARED);
+    return posted > 0 ? pipeline_await(p->messages, PIPELINE_SHARED, posted, t->engine->context.anatomy)
+                      : STATUS_OK;
+}
+
+bool trainer_defers_ready(const trainer *t, int param)
+{
+    return is_shared(&t->config.model->params[param]);
+}
+
+status trainer_ready_shared(trainer *t)
+{
+    if (!is_last(t)) return STATUS_OK;
+    const nn_model *m = t->config.model;
+    for (int *i = &t->pipeline.ready; *i < m->param_count; ++*i)
+        if (is_shared(&m->params[*i])) TRY(sync_ready(t->engine, *i));
+    t->pipeline.ready = t->pipeline.shared = 0;
+    return STATUS_OK;
+}
+
+/* The last gradient has been received when the step ends. */
+status trainer_await_sends(trainer *t)
+{
+    if (!t->config.model->received || !is_last(t)) return STATUS_OK;
+    return pipeline_await(t->pipeline.messages, PIPELINE_INPUT_GRADIENT, number_now(t),
+                          t->engine->context.anatomy);
+}
+
+/* ---- open and close ----------------------------------------------------------------------------- */
+
+static status check(const trainer *t)
+{
+    const trainer_config *c = &t->config;
+    const sync_requirements *n = &t->needs;
+    if (n->each_pass || n->whole_batch || n->one_loss || n->shards.stage != PARAM_SHARD_NONE)
+        return fail(STATUS_CONFIG,
+                    "--stages: expected a policy whose ranks have all gradients, as ddp, got %s", c->policy);
+    if (c->optimizer->clip_norm > 0)
+        return fail(STATUS_CONFIG,
+                    "--stages: expected no --clip-norm: each stage has the gradients of its own parameters");
+    if (c->sizes[0] > 0)
+        return fail(STATUS_CONFIG, "--stages: expected batches of one size: add --drop-last");
+    return STATUS_OK;
+}
+
+/* The first are the trainer's own. */
+static status open_live(trainer *t, trainer_live *l)
+{
+    const nn_memory *shared = &t->programs.memory;
+    l->memory = *shared;
+    l->memory.activations.data = l->memory.loss.data = NULL;
+    TRY(ledger_blame(LEDGER_ACTIVATIONS,
+                     device_allocate(t->device, DEVICE_MEMORY_PRIVATE, (size_t)shared->activation_bytes,
+                                     &l->memory.activations)));
+    TRY(device_allocate(t->device, DEVICE_MEMORY_PRIVATE, 2 * sizeof(double), &l->memory.loss));
+    TRY(trainer_open_tensors(t, DEVICE_MEMORY_PRIVATE, &l->tensors));
+    l->slot =
+        (trainer_program_slot){.batch = t->programs.slots[0].batch, .program = t->programs.slots[0].program};
+    TRY(nn_instance_open(t->device, t->stream, l->slot.program, t->params, &l->slot.instance));
+    nn_bindings bindings = {.memory = &l->memory,
+                            .input = l->tensors.input.data,
+                            .target = l->tensors.target.data,
+                            .index = l->tensors.index.data};
+    return nn_instance_bind(l->slot.instance, &bindings);
+}
+
+status trainer_pipeline_open(trainer *t)
+{
+    const trainer_config *c = &t->config;
+    trainer_pipeline *p = &t->pipeline;
+    if (!c->place) return STATUS_OK;
+    TRY(check(t));
+    p->live = pipeline_live(&c->place->shape, c->place->stage);
+    p->lives = calloc((size_t)p->live, sizeof *p->lives);
+    if (!p->lives) return fail(STATUS_SYSTEM, "no memory for a stage");
+    for (int i = 0; i < p->live; i++)
+        p->lives[i] = (trainer_live){.memory = {.activations.fd = -1, .loss.fd = -1},
+                                     .tensors = {.input.fd = -1, .target.fd = -1, .index.fd = -1}};
+    p->lives[0] = (trainer_live){
+        .memory = t->programs.memory, .tensors = t->data.tensors, .slot = t->programs.slots[0]};
+    for (int i = 1; i < p->live; i++) TRY(open_live(t, &p->lives[i]));
+    pipeline_config config = {.place = *c->place,
+                              .job_token = c->job_token,
+                              .device = t->device,
+                              .compute = t->stream,
+                              .params = t->params,
+                              .slot = c->slot,
+                              .stall_timeout_ns = c->stall_timeout_ns,
+                              .connect_timeout_ns = c->connect_timeout_ns,
+                              .link = c->link,
+                              .trace = c->trace};
+    return pipeline_open(&config, &p->messages);
+}
+
+void trainer_pipeline_close(trainer *t)
+{
+    trainer_pipeline *p = &t->pipeline;
+    pipeline_close(&p->messages);
+    for (int i = 1; i < p->live && p->lives; i++) {
+        trainer_live *l = &p->lives[i];
+        nn_instance_close(&l->slot.instance);
+        device_free(t->device, &l->memory.activations);
+        device_free(t->device, &l->memory.loss);
+        trainer_close_tensors(t, &l->tensors);
+    }
+    free(p->lives);
+    p->lives = NULL;
+}

@@ -1,0 +1,169 @@
+/* A pipeline of stages trains as the whole model does with as many micro-batches: the same losses and parameters, bit for
+ * bit; where two stages have a parameter, to rounding. */
+#include "ring/ring.h"
+#include "tests/engines/training.h"
+#include "tests/support/check.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { STEPS = 3 };
+
+typedef struct pipeline_case {
+    const char *name;
+    model_options model;
+    int stages, replicas;
+    int64_t batches, batch;
+    bool shares; /* a parameter of two stages */
+    bool slow;   /* on the reference device */
+} pipeline_case;
+
+#define GPT .layers = 3, .hidden = 24, .heads = 3, .vocabulary = 50, .sequence = 9
+static const pipeline_case cases[] = {
+    {"wine_mlp", {.name = "wine_mlp"}, 2, 1, 4, 3, false, false},
+    {"lenet, one micro-batch", {.name = "lenet"}, 3, 1, 1, 2, false, false},
+    {"lenet", {.name = "lenet"}, 3, 1, 7, 2, false, false},
+    {"lenet, two replicas", {.name = "lenet"}, 2, 2, 5, 2, false, false},
+    {"resnet18", {.name = "resnet18", .image = 32, .classes = 10}, 4, 1, 10, 2, false, true},
+    {"bert", {.name = "bert", .head = MODEL_HEAD_CLS, .layers = 3, .hidden = 32, .heads = 4, .vocabulary = 97, .sequence = 7},
+     3, 2, 4, 3, false, false},
+    {"gpt2", {.name = "gpt2", GPT}, 3, 1, 4, 2, true, false},
+    {"gpt2, two replicas", {.name = "gpt2", GPT}, 2, 2, 3, 2, true, false},
+};
+enum { CASES = sizeof cases / sizeof cases[0] };
+
+/* What a run ends with: the parameters by the whole model's order, and the losses. */
+typedef struct outcome {
+    const nn_model *model;
+    float **params;       /* [param_count] */
+    double losses[STEPS];
+} outcome;
+
+static void open_outcome(const nn_model *m, outcome *o)
+{
+    *o = (outcome){.model = m, .params = calloc((size_t)m->param_count, sizeof *o->params)};
+    for (int p = 0; p < m->param_count; p++) o->params[p] = calloc((size_t)m->params[p].elements, sizeof **o->params);
+}
+
+static void close_outcome(outcome *o)
+{
+    for (int p = 0; p < o->model->param_count; p++) free(o->params[p]);
+    free(o->params);
+}
+
+static status train(training_rank *r)
+{
+    outcome *o = training_context(r);
+    param_set *set = trainer_params(r->trainer);
+    for (int step = 0; step < STEPS; step++) {
+        TRY(training_step(r));
+        bool has_loss = isfinite(r->last.loss);
+        if (has_loss == set->model->sent) return fail(STATUS_INTERNAL, "rank %d: a loss is the last stage's", r->rank);
+        if (has_loss && r->place.replica == 0 && (r->place.shape.stages > 0 || r->rank == 0)) o->losses[step] = r->last.loss;
+    }
+    if (r->place.replica != 0 || (r->place.shape.stages == 0 && r->rank != 0)) return STATUS_OK;
+    for (int p = 0; p < set->model->param_count; p++) {
+        int whole = nn_find_param(o->model, set->model->params[p].name);
+        if (set->model->params[p].stages >> (r->place.stage + 1)) continue; /* a later stage has it too */
+        TRY(param_set_export(set, trainer_stream(r->trainer), set->params.data, p, DTYPE_F32, o->params[whole]));
+    }
+    return STATUS_OK;
+}
+
+static void compare(const pipeline_case *c, const char *device, const char *schedule, const outcome *expected, const outcome *got)
+{
+    for (int s = 0; s < STEPS; s++) {
+        double difference = fabs(expected->losses[s] - got->losses[s]);
+        if (c->shares && s > 0 ? difference > 1e-5 : difference != 0)
+            fail_msg("%s on %s, %s: loss of step %d: expected %.17g, got %.17g", c->name, device, schedule, s,
+                     expected->losses[s], got->losses[s]);
+    }
+    for (int p = 0; p < expected->model->param_count; p++)
+        for (int64_t e = 0; e < expected->model->params[p].elements; e++) {
+            float a = expected->params[p][e], b = got->params[p][e];
+            if (c->shares ? fabsf(a - b) <= 1e-5f * (1 + fabsf(a)) : a == b) continue;
+            fail_msg("%s on %s, %s: %s[%lld]: expected %.9g, got %.9g", c->name, device, schedule,
+                     expected->model->params[p].name, (long long)e, a, b);
+        }
+}
+
+static void train_whole_and_split(const pipeline_case *c, const char *device)
+{
+    nn_model *m = NULL;
+    outcome expected;
+    assert_ok(model_build(&c->model, &m));
+    open_outcome(m, &expected);
+    training_config config = {.model = c->model.name,
+                              .sizes = &c->model,
+                              .engine = &sync_ring,
+                              .device = device,
+                              .world = c->replicas,
+                              .batch = c->batch,
+                              .accumulate = c->batches};
+    assert_ok(training_run(&config, &expected, train));
+    config.stages = c->stages;
+    config.world = c->stages * c->replicas;
+    for (int s = 0; s < PIPELINE_SCHEDULE_COUNT; s++) {
+        outcome got;
+        open_outcome(m, &got);
+        config.schedule = s;
+        assert_ok(training_run(&config, &got, train));
+        compare(c, device, pipeline_schedule_names[s], &expected, &got);
+        close_outcome(&got);
+    }
+    close_outcome(&expected);
+    nn_model_free(&m);
+}
+
+static void pipelines_train_as_the_whole_model_on_cpu(void **state)
+{
+    (void)state;
+    for (int i = 0; i < CASES; i++) train_whole_and_split(&cases[i], "cpu");
+}
+
+static void pipelines_train_as_the_whole_model_on_reference(void **state)
+{
+    (void)state;
+    for (int i = 0; i < CASES; i++)
+        if (!cases[i].slow) train_whole_and_split(&cases[i], "reference");
+}
+
+/* ---- what is refused -------------------------------------------------------------------------- */
+
+static void refuse(const char *policy, double clip_norm, const char *message)
+{
+    training_config config = {.model = "lenet",
+                              .engine = &sync_ring,
+                              .policy = policy,
+                              .world = 2,
+                              .stages = 2,
+                              .accumulate = 2,
+                              .batch = 2,
+                              .optimizer = optimizer_defaults(OPTIMIZER_SGD)};
+    config.optimizer.clip_norm = clip_norm;
+    assert_fails(training_run(&config, NULL, train), STATUS_CONFIG, message);
+}
+
+static void policies_that_cut_state_are_refused(void **state)
+{
+    (void)state;
+    refuse("zero3", 0, "--stages: expected a policy whose ranks have all gradients, as ddp, got zero3");
+}
+
+static void clipping_is_refused(void **state)
+{
+    (void)state;
+    refuse("ddp", 1, "--stages: expected no --clip-norm");
+}
+
+int main(void)
+{
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pipelines_train_as_the_whole_model_on_cpu),
+        cmocka_unit_test(pipelines_train_as_the_whole_model_on_reference),
+        cmocka_unit_test(policies_that_cut_state_are_refused),
+        cmocka_unit_test(clipping_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
