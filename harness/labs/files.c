@@ -153,10 +153,13 @@ status grader_start(const lab *l, const char *folder, const char *student, text_
     snprintf(from, sizeof from, "%s/labs/%d-%s", data, l->number, l->name);
     status rc = copy_folder(from, folder, out);
     if (rc == STATUS_OK && l->questions) {
+        const char *only = "";
+        for (int p = 0; p < l->part_count; p++)
+            if (strcmp(l->parts[p].key, "why") == 0) only = " -k why";
         text_append(&answers,
-                    "# Answers to lab %d: a value after each '='. `harness lab check %d -k why` checks "
+                    "# Answers to lab %d: a value after each '='. `harness lab check %d%s` checks "
                     "them.\nstudent = %s\n\n",
-                    l->number, l->number, student);
+                    l->number, l->number, only, student);
         l->questions(random_fnv1a64(student), &answers);
         rc = write_new(folder, "answers.txt", &answers, out);
     }

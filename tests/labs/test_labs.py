@@ -5,6 +5,7 @@ students make ("name"), the change of the solution that makes it ("from", "to", 
 for each part that must lose points a piece of the message that it must give. solve.py answers the questions.
 """
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 
 from labs import LABS, Student
 from program import PROGRAM
-from tap import cases, expect, expect_equal, long_cases, long_test, main, test
+from tap import Skip, cases, expect, expect_equal, long_cases, long_test, main, test
 
 ROWS = [(lab.name, lab) for lab in LABS]
 QUICK = 4  # mutants of a lab in `make check`; all of them run in `make check-all`
@@ -133,6 +134,7 @@ def questions_follow_from_the_students_id_and_answers_to_one_fail_for_another(la
         expect_equal(texts[0], texts[1], "questions of one id")
         expect(texts[0] != texts[2].replace("grace", "ada"), "questions of two ids differ", texts[0])
         questions = "fits,predict" if lab.number == 8 else "why"
+        expect(f"`harness lab check {lab.number}{'' if lab.number == 8 else ' -k why'}` checks them" in texts[0], "what checks them", texts[0])
         ada.solve()
         good = ada.check("-k", questions)
         expect_equal(good.returncode, 0, "ada's answers for ada", good.text)
@@ -160,14 +162,24 @@ def ten_checks_next_to_a_busy_process_give_the_same_scores_within_3_minutes_each
 
 @long_test
 def next_to_a_busy_process_the_rows_of_bench_are_two_messages_of_half_their_size_ten_times():
-    """As the handout of lab 4 says, with its command; the promise is a fit within 15 %."""
-    words = ["bench", "all-reduce", "--algorithm", "ring", "--gpus", "2", "--link", "50MB/s,2ms", "--begin", "1K", "--end", "4M", "--iters", "5",
-             "--fit", "--json", "-"]
+    """As the handout of lab 4 says, with its link. A row never takes less, whatever the load; the best of ten runs is within the 15 % of
+    the lab, also in what follows from it for one message."""
+    words = ["bench", "all-reduce", "--algorithm", "ring", "--gpus", "2", "--link", "50MB/s,2ms", "--begin", "1K", "--end", "4M", "--factor", "64",
+             "--iters", "5", "--json", "-"]
+    best = {}
     with busy_process():
         for _ in range(10):
-            fit = json.loads(subprocess.run([PROGRAM, *words], check=True, capture_output=True).stdout)["fits"][0]
-            expect(abs(fit["latency_s"] / 2 / 2e-3 - 1) <= 0.15, "latency of one message", fit)
-            expect(abs(fit["bandwidth_bytes_per_s"] / 50e6 - 1) <= 0.15, "bandwidth", fit)
+            for row in json.loads(subprocess.run([PROGRAM, *words], check=True, capture_output=True).stdout)["rows"]:
+                size, seconds = row["size_bytes"], min(row["in_place"]["best_s"], row["out_of_place"]["best_s"])
+                expect(seconds >= 0.99 * 2 * (2e-3 + size / 2 / 50e6), f"{size} bytes take two messages of half of it, not {seconds} s", row)
+                best[size] = min(seconds, best.get(size, seconds))
+    small, large = min(best), max(best)
+    bandwidth = (large - small) / (best[large] - best[small])
+    latency = (best[small] - small / bandwidth) / 2
+    near = abs(latency / 2e-3 - 1) <= 0.15 and abs(bandwidth / 50e6 - 1) <= 0.15
+    if not near and os.getloadavg()[0] > 2 * os.cpu_count():
+        raise Skip(f"more than a busy process runs here: load {os.getloadavg()[0]:.0f}")
+    expect(large > 1000 * small and near, "latency and bandwidth of one message", latency, bandwidth, best)
 
 
 if __name__ == "__main__":
