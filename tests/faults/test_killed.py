@@ -1,9 +1,10 @@
 """A rank that dies ends the run: one line that names it, exit code 75, nothing left."""
+import os
 import random
 import signal
 import time
 
-from program import Run, Watch
+from program import Run, Watch, harness
 from struck import GONE, GONE_WITH_LAUNCHER, LENET, RESNET, cause, held, reach, strike
 from tap import cases, expect, expect_equal, long_cases, main, test
 
@@ -123,6 +124,19 @@ def the_signal_that_ended_a_rank_is_named(engine, number, text):
         result = run.wait(GONE)
         watch.check(run)
     expect_cause(result, engine, 1, pid, "", text)
+
+
+@cases([(f"{name}, rank {rank}", name, rank) for name, rank in (("run.safetensors", 0), ("run.index.json", 0), ("run.index.json", 2))])
+def a_rank_killed_while_it_saves_is_named_and_the_checkpoint_is_whole(name, rank):
+    watch = Watch()
+    words = [*LENET, "--optimizer", "adam"]
+    with Run("--mode", "ring", "--policy", "zero3", "--gpus", "3", *words, "--save", name, "--save-every", "1") as run:
+        pid, where = strike(run, "ring", rank, "checkpoint", 5, signal.SIGKILL)
+        result = run.wait(GONE)
+        loaded = harness("run", "--mode", "none", *words, "--steps", "1", "--load", os.path.join(run.cwd, name))
+        watch.check(run, allowed=[file for file in os.listdir(run.cwd) if file.startswith("run")])
+    expect_cause(result, "ring", rank, pid, where, "killed by signal 9 (Killed)")
+    expect_equal(loaded.code, 0, "exit code of a run that loads it", loaded)
 
 
 @cases([("ps, the store", "ps", 0), ("ps", "ps", 2), ("ring, the store", "ring", 0), ("ring", "ring", 1)])
