@@ -1,7 +1,9 @@
-/* Memory at the peak by class, a column per rank or per ranks that hold the same. */
+/* Memory at the peak by class, a column per rank or per ranks that hold the same, and per server of its own.
+ */
 #include "harness/report/figures.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -43,27 +45,42 @@ static double least_peak(const json_t *ranks)
     return least;
 }
 
+/* `count` ranks that hold the same, or a server. */
+static void add_row(json_t *table, const char *job, const char *label, size_t count, const json_t *memory,
+                    double least)
+{
+    json_t *row = figure_row(table);
+    double total = report_number_at(memory, "total.peak_bytes");
+    figure_put_text(row, job);
+    figure_put_text(row, label);
+    figure_put(row, (double)count);
+    figure_put(row, total);
+    figure_put(row, total - least);
+    for (int c = 0; c < CLASS_COUNT; c++)
+        figure_put(row, report_number_at(json_object_get(memory, "peak_classes"), classes[c].key));
+}
+
+/* Ranks, then servers that are processes of their own, which no rank is compared with. */
 static void collect_job(const json_t *job, json_t *table)
 {
     const json_t *ranks = json_object_get(job, "ranks");
+    json_t *server;
     char name[64], label[48];
+    size_t i;
     figure_job_name(job, name, sizeof name);
-    double least = least_peak(ranks);
     for (size_t first = 0, count; first < json_array_size(ranks); first += count) {
-        const json_t *rank = json_array_get(ranks, first), *peak = report_at(rank, "memory.peak_classes");
-        double total = report_number_at(rank, "memory.total.peak_bytes");
         count = alike(ranks, first);
-        json_t *row = figure_row(table);
         if (count == 1)
             snprintf(label, sizeof label, "%zu", first);
         else
             snprintf(label, sizeof label, "%zu–%zu", first, first + count - 1);
-        figure_put_text(row, name);
-        figure_put_text(row, label);
-        figure_put(row, (double)count);
-        figure_put(row, total);
-        figure_put(row, total - least);
-        for (int c = 0; c < CLASS_COUNT; c++) figure_put(row, report_number_at(peak, classes[c].key));
+        add_row(table, name, label, count, json_object_get(json_array_get(ranks, first), "memory"),
+                least_peak(ranks));
+    }
+    json_array_foreach(json_object_get(job, "servers"), i, server)
+    {
+        snprintf(label, sizeof label, "server %zu", i);
+        add_row(table, name, label, 1, json_object_get(server, "memory"), NAN);
     }
 }
 
@@ -101,6 +118,11 @@ static json_t *collect(const json_t *result)
     return table;
 }
 
+static bool is_server(const char *label)
+{
+    return strncmp(label, "server", 6) == 0;
+}
+
 static void draw_column(const json_t *table, size_t row, const svg_axis *a, double center, double width,
                         double pitch, svg *s)
 {
@@ -111,8 +133,8 @@ static void draw_column(const json_t *table, size_t row, const svg_axis *a, doub
         double bytes = figure_number(table, row, FIRST_CLASS + c);
         if (!(bytes > 0)) continue;
         double y = svg_at(a, sum + bytes), height = svg_at(a, sum) - y;
-        snprintf(hover, sizeof hover, "%s, rank %s: %s, %s", job, ranks, classes[c].name,
-                 svg_value(value, sizeof value, CELL_BYTES, bytes));
+        snprintf(hover, sizeof hover, "%s, %s%s: %s, %s", job, is_server(ranks) ? "" : "rank ", ranks,
+                 classes[c].name, svg_value(value, sizeof value, CELL_BYTES, bytes));
         svg_bar(s, center - width / 2, y, width, height, classes[c].color, bytes, hover);
         sum += bytes;
     }
@@ -148,7 +170,9 @@ static size_t end_of_column(const json_t *table, size_t first, size_t end)
 {
     double peak = figure_number(table, first, 3);
     size_t next = first + 1;
-    while (next < end && fabs(figure_number(table, next, 3) - peak) < 0.01 * peak) next++;
+    while (next < end && fabs(figure_number(table, next, 3) - peak) < 0.01 * peak &&
+           is_server(figure_label(table, next, 1)) == is_server(figure_label(table, first, 1)))
+        next++;
     return next;
 }
 
@@ -171,16 +195,21 @@ static size_t columns_shown(const json_t *table, size_t allowed, size_t *jobs)
     return shown;
 }
 
-/* "1–7" of the rows [first, end), whose labels are such ranges too. */
-static char *ranks_of(const json_t *table, size_t first, size_t end, char *buffer, size_t size)
+/* "1–7" of the rows [first, end), whose labels are such ranges too; "server 0–1", or "s0–1" where `most` px
+ * do not hold that. */
+static char *ranks_of(const json_t *table, size_t first, size_t end, double most, char *buffer, size_t size)
 {
     const char *begin = figure_label(table, first, 1), *last = figure_label(table, end - 1, 1),
-               *dash = strstr(last, "–");
+               *dash = strstr(last, "–"), *inner = strstr(begin, "–");
+    const char *number = dash ? dash + strlen("–") : last + strcspn(last, "0123456789");
     if (end - first == 1)
         snprintf(buffer, size, "%s", begin);
     else
-        snprintf(buffer, size, "%.*s–%s", (int)strspn(begin, "0123456789"), begin,
-                 dash ? dash + strlen("–") : last);
+        snprintf(buffer, size, "%.*s–%s", (int)(inner ? inner - begin : (ptrdiff_t)strlen(begin)), begin,
+                 number);
+    size_t word = strlen("server ");
+    if (is_server(buffer) && svg_text_width(buffer, SVG_SMALL) > most)
+        memmove(buffer + 1, buffer + word, strlen(buffer + word) + 1);
     return buffer;
 }
 
@@ -208,7 +237,7 @@ static void draw(const json_t *table, svg *s)
             next = end_of_column(table, i, end);
             draw_column(table, i, &axis, x + pitch / 2, width, pitch, s);
             svg_text(s, x + pitch / 2, bottom + 16, SVG_MIDDLE, "tick", pitch - 2,
-                     ranks_of(table, i, next, ranks, sizeof ranks));
+                     ranks_of(table, i, next, pitch - 2, ranks, sizeof ranks));
             x += pitch;
         }
         int lines = svg_job(s, (begin + x) / 2, bottom + 34, x - begin + gap - 4, figure_label(table, r, 0));
@@ -223,7 +252,8 @@ const report_figure figure_memory = {
     .name = "memory",
     .title = "Memory of each rank at its peak",
     .reading = "Logical bytes of the ledger by class. The bracket marks what a rank holds above "
-               "the rank that holds least: the reducer's excess. Ranks within 1 % share a column.",
+               "the rank that holds least: the reducer's excess. Ranks within 1 % share a column; "
+               "servers of their own have columns, too.",
     .half = true,
     .collect = collect,
     .draw = draw};

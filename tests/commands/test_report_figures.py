@@ -18,6 +18,8 @@ LENET = ["--model", "lenet", "--data", "synthetic:1x28x28:10", "--steps", "12", 
 PAGES = {
     "stale": (["run", *LENET, "--gpus", "3", "--policy", "ps=async,ring=ddp", "--bucket-cap-mb", "0.05", "--report", at("stale.html")],
               ["step-parts", "timeline", "throughput", "memory", "loss-steps", "loss-time", "buckets", "staleness"]),
+    "servers": (["run", *LENET, "--gpus", "2", "--mode", "ps", "--policy", "sync", "--servers", "3", "--server-placement", "own", "--report", at("servers.html")],
+                ["step-parts", "timeline", "throughput", "memory", "loss-steps", "loss-time", "buckets"]),
     "virtual": (["run", "--model", "resnet18", "--device", "sim:dgx1-v100", "--gpus", "8", "--policy", "ps=dp,ring=ddp", "--steps", "4", "--quiet",
                  "--report", at("virtual.html")], ["step-parts", "timeline", "throughput", "memory", "buckets"]),
     "many": (["run", "--model", "lenet", "--data", "synthetic:1x28x28:10", "--device", "sim:dgx1-v100-4xib100", "--gpus", "32", "--policy", "ps=sync,ring=ddp",
