@@ -3,27 +3,27 @@
 #include <stddef.h>
 
 /* One color for one thing in all figures. All but those of heat maps have 3 : 1 against light and dark paper,
- * and differ for color-blind readers in hue (blue against orange) or lightness; `ink` is what has 4.5 : 1 on
- * the color. */
+ * and what stands in one figure differs for readers with protanopia, deuteranopia and tritanopia, too: by
+ * 0.05 and more in Oklab (tests/commands/test_report_figures.py). `ink` is what has 4.5 : 1 on the color. */
 static const struct {
     const char *name, *color, *ink;
-} colors[] = {{"data", "#96897a", "#101418"},
-              {"forward", "#5493d0", "#101418"},
-              {"backward", "#2a66ad", "#ffffff"},
-              {"exposed", "#de6b1f", "#101418"},
-              {"message", "#de6b1f", "#101418"},
-              {"optimizer", "#9a7fd1", "#101418"},
-              {"other", "#8b939e", "#101418"},
-              {"parameters", "#56657f", "#ffffff"},
-              {"outputs", "#38a0a8", "#101418"},
-              {"replicas", "#94549c", "#ffffff"},
-              {"gathered", "#b9a13a", "#101418"},
-              {"ps", "#b83a63", "#ffffff"},
-              {"ps2", "#e0648b", "#101418"},
-              {"ring", "#0a7a70", "#ffffff"},
-              {"ring2", "#11a393", "#101418"},
-              {"none", "#68727f", "#ffffff"},
-              {"none2", "#8b939e", "#101418"},
+} colors[] = {{"data", "#967d63", "#101418"},
+              {"forward", "#5392d9", "#101418"},
+              {"backward", "#2968ad", "#ffffff"},
+              {"exposed", "#df6b1e", "#101418"},
+              {"message", "#df6b1e", "#101418"},
+              {"optimizer", "#826de8", "#101418"},
+              {"other", "#908f93", "#101418"},
+              {"parameters", "#596683", "#ffffff"},
+              {"outputs", "#7992b7", "#101418"},
+              {"replicas", "#974cc7", "#ffffff"},
+              {"gathered", "#a98d59", "#101418"},
+              {"ps", "#bc3b60", "#ffffff"},
+              {"ps2", "#e1668b", "#101418"},
+              {"ring", "#077a70", "#ffffff"},
+              {"ring2", "#15a292", "#101418"},
+              {"none", "#6f739b", "#ffffff"},
+              {"none2", "#7f91b7", "#101418"},
               /* from little to much */
               {"heat0", "#d6e6f4", "#101418"},
               {"heat1", "#abcfe5", "#101418"},

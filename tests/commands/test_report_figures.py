@@ -1,5 +1,8 @@
 """Every figure of the report's pages in a browser: values under the pointer, light and dark, the keyboard, paper."""
+import itertools
+import math
 import os
+import re
 import tempfile
 
 from browser import CONTRAST, OVERLAPS, SEEN, Browser
@@ -119,6 +122,66 @@ def every_figure_is_light_and_dark_and_readable_in_both(name):
                 colors[dark] = browser.evaluate(COLORS)
     for figure, color in colors[False].items():
         expect(color and color != colors[True][figure], f"{figure} has the same color in light and dark", color)
+
+
+# Colors as they appear with all cones, and without those of one kind, to linear RGB (Machado, Oliveira and Fernandes, "A
+# Physiologically-based Model for Simulation of Color Vision Deficiency", 2009, severity 1.0).
+SIGHT = {"all cones": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+         "protanopia": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
+         "deuteranopia": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881)),
+         "tritanopia": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.303900))}
+
+
+def oklab(color, sight):
+    """Where a color "rgb(...)" lies in Oklab (Ottosson, 2020): distances are about those that are seen."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (int(c) / 255 for c in re.findall(r"\d+", color)[:3])]
+    seen = [min(1, max(0, sum(a * c for a, c in zip(row, linear)))) for row in SIGHT[sight]]
+    cones = [sum(a * c for a, c in zip(row, seen)) ** (1 / 3) for row in ((0.4122214708, 0.5363325363, 0.0514459929), (0.2119034982, 0.6806995451, 0.1073969566),
+                                                                          (0.0883024619, 0.2817188376, 0.6299787005))]
+    return [sum(a * c for a, c in zip(row, cones)) for row in ((0.2104542553, 0.7936177850, -0.0040720468), (1.9779984951, -2.4285922050, 0.4505937099),
+                                                               (0.0259040371, 0.7827717662, -0.8086757660))]
+
+
+# Of each figure the colors of its marks and lines by their class; texts and maps of numbers tell their value in words.
+CLASSES = """Object.fromEntries(Array.from(document.querySelectorAll('figure')).map(f => [f.id, Object.fromEntries([
+  ...Array.from(f.querySelectorAll('svg.wide rect[data-v]')).map(r => [r.getAttribute('class'), getComputedStyle(r).fill]),
+  ...Array.from(f.querySelectorAll('svg.wide path.curve')).map(p => [p.getAttribute('class').replace('curve stroke-', ''), getComputedStyle(p).stroke])]
+  .filter(([name, color]) => !name.startsWith('heat') && !color.startsWith('url')))]))"""
+
+
+# What may stand in one figure: parts of a step, classes of memory, jobs, lines of a sweep.
+TOGETHER = {"parts": ["data", "forward", "backward", "exposed", "optimizer", "other"],
+            "memory": ["parameters", "backward", "optimizer", "forward", "outputs", "replicas", "gathered", "exposed", "other", "data"],
+            "jobs": ["none", "none2", "ps", "ps2", "ring", "ring2"], "engines of a sweep": ["ps", "ps2", "replicas", "ring", "ring2", "outputs"],
+            "points of a sweep": ["backward", "exposed", "optimizer", "none", "outputs", "replicas", "data", "forward"],
+            "losses of a sweep": ["backward", "exposed", "optimizer", "outputs", "replicas", "none", "data", "parameters"]}
+
+
+def expect_apart(colors, where):
+    for sight in SIGHT:
+        for a, b in itertools.combinations(sorted(colors), 2):
+            apart = math.dist(oklab(colors[a], sight), oklab(colors[b], sight))
+            expect(apart >= 0.05 or {a, b} == {"exposed", "message"}, f"{where}, {sight}: {a} {colors[a]} and {b} {colors[b]} are {apart:.3f} apart")
+
+
+@test
+def colors_that_stand_together_differ_for_color_blind_readers():
+    with Browser() as browser:
+        browser.open(page("stale"))
+        for where, names in TOGETHER.items():
+            expect_apart(browser.evaluate("""(names => Object.fromEntries(names.map(name => { const svg = document.querySelector('figure svg.wide'),
+              r = svg.appendChild(document.createElementNS(svg.namespaceURI, 'rect')); r.setAttribute('class', name);
+              return [name, getComputedStyle(r).fill] })))(%s)""" % names), where)
+
+
+@cases([(name, name) for name in PAGES])
+def colors_of_a_figure_differ_for_color_blind_readers(name):
+    with Browser() as browser:
+        browser.open(page(name))
+        figures = browser.evaluate(CLASSES)
+    expect(any(len(colors) > 1 for colors in figures.values()), "figures with several colors", figures)
+    for figure, colors in figures.items():
+        expect_apart(colors, figure)
 
 
 @cases([(name, name) for name in PAGES])
