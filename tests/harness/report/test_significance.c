@@ -307,10 +307,14 @@ static samples recorded(void)
     return s;
 }
 
+/* What varies: the ratio of a round's two runs, or each run. */
+typedef enum drawn { RUNS, RATIOS, BOTH_RUNS_OF_ROUNDS } drawn;
+
 /* How many of `draws` comparisons of `n` drawn rounds, or of `n` runs per side, end with a verdict, where
- * ratios of rounds, or runs, have that coefficient of variation and b takes `factor` times as long. */
-static int verdicts(const samples *s, double variation, bool rounds, int n, double factor, int draws)
+ * what varies has that coefficient of variation and b takes `factor` times as long. */
+static int verdicts(const samples *s, double variation, drawn what, int n, double factor, int draws)
 {
+    bool rounds = what != RUNS;
     uint64_t start = random_start(3, random_fnv1a64(rounds ? "test.rounds" : "test.runs"));
     int found = 0;
     for (int d = 0; d < draws; d++) {
@@ -319,7 +323,7 @@ static int verdicts(const samples *s, double variation, bool rounds, int n, doub
             uint64_t at = (uint64_t)2 * ((uint64_t)d * 64 + (uint64_t)i);
             a[i] = exp(variation * s->logs[random_below(start, at, (uint64_t)s->count)]);
             b[i] = exp(variation * s->logs[random_below(start, at + 1, (uint64_t)s->count)]) * factor;
-            if (rounds) b[i] *= a[i];
+            if (what == RATIOS) b[i] *= a[i];
         }
         significance of;
         assert_int_equal(
@@ -352,6 +356,20 @@ static void a_change_of_5_percent_is_found_in_95_of_100_draws(void **context)
         if (found < 9500)
             fail_msg("n = 50, variation 5%%: expected 9500 of 10000, got %d (rounds: %d)", found, rounds);
     }
+}
+
+/* Where each side of a round varies by 2 %, and independently, the ratio varies by 2.8 %. */
+static void sides_that_vary_independently_take_more_rounds_for_5_percent(void **context)
+{
+    (void)context;
+    samples s = recorded();
+    int ten = verdicts(&s, 0.02, BOTH_RUNS_OF_ROUNDS, 10, 1.05, 10000);
+    int more = verdicts(&s, 0.02, BOTH_RUNS_OF_ROUNDS, 12, 1.05, 10000);
+    int fifty = verdicts(&s, 0.05, BOTH_RUNS_OF_ROUNDS, 50, 1.05, 10000);
+    /* docs/measuring.md: about 92 % by 10 rounds */
+    if (ten < 9100 || ten > 9300) fail_msg("expected about 9200 of 10000 by 10 rounds, got %d", ten);
+    if (more < 9500) fail_msg("expected 9500 of 10000 by 12 rounds, got %d", more);
+    if (fifty < 9500) fail_msg("variation 5%%: expected 9500 of 10000 by 50 rounds, got %d", fifty);
 }
 
 /* Twenty comparisons of equal sides in one: without a correction, one in six would show something. */
@@ -435,6 +453,7 @@ int main(void)
         cmocka_unit_test(bootstrap_interval_covers_the_median_in_19_of_20_samples),
         cmocka_unit_test(equal_runs_get_a_false_verdict_in_at_most_15_of_1000_draws),
         cmocka_unit_test(a_change_of_5_percent_is_found_in_95_of_100_draws),
+        cmocka_unit_test(sides_that_vary_independently_take_more_rounds_for_5_percent),
         cmocka_unit_test(equal_sides_of_20_points_get_a_false_verdict_in_at_most_15_of_1000_draws),
         cmocka_unit_test(what_is_said_to_be_detectable_is_found),
     };
