@@ -208,7 +208,7 @@ static void x_labels(svg *s, const axis_values *x, double left, double pitch, do
         while (svg_text_width(x->texts[i], SVG_SMALL) > pitch * every - 4 && every < x->count) every++;
     for (int i = 0; i < x->count; i += every)
         svg_text(s, left + pitch * (i + 0.5), y + 16, SVG_MIDDLE, "tick", pitch * every, x->texts[i]);
-    svg_text(s, left + pitch * x->count, y + 33, SVG_END, "tick", 0, x->name);
+    svg_text(s, left + pitch * x->count, y + 33, SVG_END, "tick", pitch * x->count, x->name);
 }
 
 /* ---- curves ----------------------------------------------------------------------------------------- */
@@ -305,7 +305,7 @@ static void draw_frame(svg *s, const grid *g, bool first)
         svg_text(s, g->left - 8, g->top + g->height * (g->y.count - j - 0.5) + 4, SVG_END, "tick",
                  g->left - 10, g->y.texts[j]);
     x_labels(s, &g->x, g->left, g->width, g->top + g->height * g->y.count);
-    if (first) svg_text(s, 0, g->top - 8, SVG_START, "tick", 0, g->y.name);
+    if (first) svg_text(s, 0, g->top - 8, SVG_START, "tick", g->left + g->width * g->x.count, g->y.name);
 }
 
 static void draw_heat(const json_t *table, svg *s)

@@ -589,13 +589,14 @@ def crafted_sweep(name, rates, verdict=None, rounds=1, x="link", links=("1Gbit/s
 EVEN = {"2": ((100.0, 150.0), (100.0, 150.0)), "8": ((100.0, 150.0), (100.0, 150.0))}
 
 
-@test
-def hostile_names_in_a_sweep_are_shown_and_not_run():
-    name = "<b id=inj>link</b><script>alert(1)</script>"
+@cases([(f"{what}, {width} px", name, width) for width in (1280, 400) for what, name in (("elements", "<b id=inj>link</b><script>alert(1)</script>"), ("200 characters", HOSTILE))])
+def hostile_names_in_a_sweep_are_shown_and_not_run(name, width):
     report(crafted_sweep("hostile-sweep", EVEN, x=name, links=("1", "2")), "-o", at("hostile-sweep.html"))
     with Browser() as browser:
-        browser.open(at("hostile-sweep.html"))
+        browser.open(at("hostile-sweep.html"), width)
         expect_equal(browser.complaints(), [], "console and requests")
+        expect_equal(browser.evaluate("document.documentElement.scrollWidth"), width, "width of the page")
+        expect_equal(browser.evaluate(OVERLAPS), [], "texts that overlap or are cut off")
         expect_equal(browser.evaluate("document.querySelectorAll('#inj').length"), 0, "elements from names")
         expect_equal(browser.evaluate("document.scripts.length"), 1, "scripts")
         heads = browser.evaluate("Array.from(document.querySelectorAll('th')).map(h => h.textContent)")
