@@ -168,7 +168,7 @@ SLOW = [*LENET, "--batch", "64", "--gpus", "3", "--slow", "1:80", "--warmup", "0
         ("ps=dp", ["--mode", "ps", "--policy", "dp"], False)] +
        [(policy, ["--mode", "ring", "--policy", policy], True) for policy in ("zero1", "zero2")], at_once=3)
 def all_others_wait_for_a_late_rank(words, by_name):
-    expect_all_wait(job_of(*SLOW, "--steps", "6", *words), 1, by_name)  # dp: all wait for rank 0, which waits for rank 1
+    expect_all_wait(job_of(*SLOW, "--steps", "4", *words), 1, by_name)  # dp: all wait for rank 0, which waits for rank 1
 
 
 # ---- a rank that computes twice as long ---------------------------------------------------------
