@@ -57,7 +57,7 @@ static status plan_memory(const run_config *c, run_plan *p)
         int64_t bytes = 0;
         if (!run_config_uses(c, j)) continue;
         TRY(estimate_rank(c, p, j, &bytes));
-        bytes *= run_config_world(c, j);
+        bytes *= run_config_replicas(c, j);
         if (bytes > p->largest_job_bytes) p->largest_job_bytes = bytes;
         p->needed_bytes += bytes;
     }

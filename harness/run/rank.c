@@ -97,7 +97,7 @@ static status connect_with(rank_state *s, rendezvous *r, int members)
     TRY_GOTO(rc, rendezvous_allgather(r, "handshakes", mine.data, mine.bytes,
                                       clock_now_ns() + s->config->run.connect_timeout_ns, got), out);
     for (int m = 0; m < members; m++) all[m] = (sync_blob){(void *)got[m].data, got[m].bytes};
-    rc = sync_connect(trainer_engine(s->trainer), all);
+    rc = trainer_connect(s->trainer, all);
 out:
     free(all);
     free(got);
@@ -123,11 +123,32 @@ static void publish_loss(void *context, const error_record *why)
     if (!p->has_launcher) log_error("%s", why->message);
 }
 
+/* With --stages: the part of the model that is this rank's. */
+static status open_stage(rank_state *s)
+{
+    const run_options *r = &s->config->run;
+    int replicas = s->place->world / (int)r->stages;
+    nn_cut cut;
+    s->stage_place = (pipeline_place){.shape = {(pipeline_schedule)r->schedule, (int)r->stages, (int)r->accumulate},
+                                      .stage = s->place->rank / replicas,
+                                      .replica = s->place->rank % replicas,
+                                      .replicas = replicas};
+    if (r->stages == 1) return STATUS_OK;
+    TRY(nn_cut_model(s->model, (int)r->stages, &cut));
+    return nn_stage_model(s->model, &cut, s->stage_place.stage, &s->stage);
+}
+
 static status open_trainer(rank_state *s)
 {
     const rank_place *p = s->place;
+    const pipeline_place *place = &s->stage_place;
     trainer_config t;
-    TRY(trainer_setup(s->config, s->set, s->model, p->job, p->rank, p->world, &t));
+    TRY(open_stage(s));
+    TRY(trainer_setup(s->config, s->set, s->stage ? s->stage : s->model, p->job, place->replica, place->replicas, &t));
+    if (s->stage) {
+        t.place = place;
+        t.inline_progress = false; /* two agents: of the engine, and of the pipeline */
+    }
     t.local_rank = p->local_rank;
     t.job_token = s->token;
     t.slot = s->slot;
@@ -202,7 +223,7 @@ static bool stop_is_requested(void *context)
 /* An evaluation that a rank stopped before its end has no result. */
 static status evaluate(rank_state *s)
 {
-    if (!s->batches.evaluation || s->config->run.eval_every < 0) return STATUS_OK;
+    if (!s->batches.evaluation || s->config->run.eval_every < 0 || s->stage) return STATUS_OK;
     evaluation_sums sums;
     TRY(sync_flush(trainer_engine(s->trainer)));
     TRY(trainer_evaluate(s->trainer, s->batches.evaluation, (evaluation_stop){stop_is_requested, s->place->table}, &sums));
@@ -260,7 +281,8 @@ static status end_steps(rank_state *s, int most)
         rank_trace_end_step(&s->trace, &result, trainer_ledger(s->trainer));
         s->trained_ns += result.times.total;
         overlap_measure(&s->overlap, trainer_engine(s->trainer), &result, s->measured[index % 2]);
-        if (s->place->rank == 0) job_report_loss(s->place->table, result.loss);
+        bool tells = s->stage ? !s->stage->sent && s->stage_place.replica == 0 : s->place->rank == 0;
+        if (tells) job_report_loss(s->place->table, result.loss);
         if (s->measured[index % 2]) record_step(&s->record, &result);
     }
     return STATUS_OK;
@@ -376,6 +398,7 @@ static void tear_down(rank_state *s)
     rank_batches_close(&s->batches);
     rendezvous_close(&s->rendezvous);
     record_deinit(&s->record);
+    nn_model_free(&s->stage);
     nn_model_free(&s->model);
     dataset_close(&s->set);
 }

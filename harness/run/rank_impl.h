@@ -13,6 +13,8 @@ typedef struct rank_state {
     rank_slot *slot;
     dataset *set;
     nn_model *model;
+    nn_model *stage;      /* of it that this rank trains, with --stages; else NULL */
+    pipeline_place stage_place;
     rendezvous *rendezvous;
     uint64_t token; /* of the job, drawn for this run */
     trainer *trainer;

@@ -123,6 +123,10 @@ static status merge_results(rank_state *s, const rendezvous_blob *blobs, run_job
     }
     if (rc == STATUS_OK && !out->result) rc = fail(STATUS_SYSTEM, "no memory for the results");
     if (rc == STATUS_OK) rc = engine_exchange_to_json(trainer_engine(s->trainer), &s->overlap, out->result);
+    if (rc == STATUS_OK && s->stage) {
+        json_object_set_new(out->result, "parameter_hash", json_null()); /* rank 0 has some of them */
+        rc = job_result_add_pipeline(out->result, ranks, s->model, s->config);
+    }
     if (rc == STATUS_OK) rc = job_result_finish(out->result, ranks);
     ps_dp_sizes sizes;
     bool has_sizes = ps_result_sizes(trainer_engine(s->trainer), &sizes);
@@ -155,7 +159,7 @@ status rank_share_results(rank_state *s, run_job *out)
     else rc = rendezvous_allgather(s->rendezvous, "results", text, strlen(text), rank_deadline(s), blobs);
     if (rc == STATUS_OK) rc = sync_gather_parameters(trainer_engine(s->trainer)); /* after the memory was measured */
     if (rc == STATUS_OK && s->place->rank == 0) rc = merge_results(s, blobs, out);
-    if (rc == STATUS_OK && s->place->rank == 0) rc = keep_params(s, out);
+    if (rc == STATUS_OK && s->place->rank == 0 && !s->stage) rc = keep_params(s, out);
     if (rc == STATUS_OK)
         rc = rank_trace_gather(&s->trace, s->rendezvous, s->place->job, s->place->rank,
                                rank_deadline(s), s->place->world, &out->trace);

@@ -96,13 +96,14 @@ status rank_batches_open(const run_config *c, const rank_place *place, const dat
     sync_requirements needs = {0};
     TRY(engine_table[engine]->requirements(c->engine_options[engine], c->policies[engine], place->world, &needs));
     bool elsewhere = needs.whole_batch && place->rank != 0; /* rank 0 loads this rank's batches */
+    int replicas = place->world / (int)c->run.stages;        /* stages of a replica have the same data */
     batches_config b = {.set = set,
                         .part = DATA_TRAIN,
                         .purpose = BATCHES_TRAIN,
                         .model = data_form_of_model(model),
                         .seed = c->run.seed,
-                        .rank = place->rank,
-                        .world = place->world,
+                        .rank = place->rank % replicas,
+                        .world = replicas,
                         .batch = run_config_batch(c, place->job),
                         .sampler = (sampler_mode)c->data.sampler,
                         .drop_last = c->data.drop_last,

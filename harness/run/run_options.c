@@ -66,8 +66,8 @@ static const option run_option_list[] = {
     {"accumulate", OPTION_INT, FIELD(accumulate), .argument = "K", .initial = "1", .low = 1, .high = 1e6,
      .help = "batches per step: gradients are averaged over them, and exchanged only after the last"},
     {"stages", OPTION_INT, FIELD(stages), .argument = "P", .initial = "1", .low = 1, .high = NN_MOST_STAGES, .level = OPTION_RARE,
-     .help = "virtual devices, ring: cut the model into P stages, each on GPUs of its own; micro-batches (--accumulate) pass "
-             "through them as a pipeline, and with N x P GPUs there are N replicas of each stage"},
+     .help = "ring, not on cuda: cut the model into P stages, each on ranks of its own; micro-batches (--accumulate) pass "
+             "through them as a pipeline, and with N x P ranks there are N replicas of each stage"},
     {"schedule", OPTION_CHOICE, FIELD(schedule), .initial = "1f1b", .choices = pipeline_schedule_names, .level = OPTION_RARE,
      .help = "with --stages: the order of passes; gpipe: all forward, then all backward; 1f1b: in turns"},
     {"seed", OPTION_INT, FIELD(seed), .argument = "N", .initial = "1", .high = 0x1p62,
@@ -314,15 +314,25 @@ static status fill_synthetic_batches(run_config *c)
     return STATUS_OK;
 }
 
+/* What a rank with a part of the model cannot do. */
+static const char *not_of_stages(const run_config *c)
+{
+    const run_options *r = &c->run;
+    if (c->checkpoint.save || c->checkpoint.load) return c->checkpoint.save ? "save" : "load";
+    if (r->target_loss > 0 || r->target_accuracy > 0) return r->target_loss > 0 ? "target-loss" : "target-accuracy";
+    if (r->eval_every > 0) return "eval-every";
+    return r->plan ? "plan" : r->isolated ? "isolated" : r->inline_progress == 2 ? "progress inline" : NULL;
+}
+
 static status check_stages(const run_config *c)
 {
     bool schedule = options_given(&c->bindings[0], "schedule");
     if (c->run.stages == 1 && !schedule) return STATUS_OK;
-    const char *name = c->run.stages == 1 ? "schedule" : "stages";
+    const char *name = c->run.stages == 1 ? "schedule" : "stages", *other = not_of_stages(c);
     if (c->run.mode != ENGINE_RING) return fail(STATUS_USAGE, "--%s: expected --mode ring, got %s", name, mode_names[c->run.mode]);
-    if (!run_config_is_virtual(c))
-        return fail(STATUS_USAGE, "--%s: expected --device sim:PROFILE, got %s", name, c->run.device);
-    if (c->run.plan) return fail(STATUS_USAGE, "--%s: expected a run without --plan", name);
+    if (strcmp(c->run.device, "cuda") == 0)
+        return fail(STATUS_USAGE, "--%s: expected --device cpu, reference or sim:PROFILE, got cuda", name);
+    if (other) return fail(STATUS_USAGE, "--%s: expected a run without --%s", name, other);
     if (c->run.stages == 1) return fail(STATUS_USAGE, "--schedule: expected --stages of at least 2");
     if (c->run.gpus % c->run.stages != 0)
         return fail(STATUS_USAGE, "--gpus: expected a multiple of %lld stages, got %lld", (long long)c->run.stages,
@@ -382,6 +392,8 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
         if (!run_config_uses(c, e)) continue;
         if (e == ENGINE_RING)
             TRY(ring_settings_resolve((const void *)c->engine_options[e], c->shared.divide, c->policies[e], &unused));
+        if (e == ENGINE_RING && c->run.stages > 1 && strcmp(unused.collective, "mpi") == 0)
+            return fail(STATUS_USAGE, "--collective: expected shm with --stages, got mpi");
         TRY(engine_table[e]->requirements(c->engine_options[e], c->policies[e], run_config_world(c, e), &needs));
         if (needs.virtual_only && !run_config_is_virtual(c)) return fail(STATUS_USAGE, "%s", needs.virtual_only);
     }

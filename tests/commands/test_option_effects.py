@@ -158,7 +158,7 @@ def words_of(option, engine, device):
     if device == "cuda" and option in ("slow", "server-threads"):
         others = {}  # kernels of LeNet take long on the emulator
     kept = {**TOY, "--json": "-", **{k: v for k, v in others.items() if engine.startswith(OF_ENGINES.get(k, ""))}}
-    if option == "schedule" and (engine, device) != ("ring", "sim"):
+    if option == "schedule" and (engine != "ring" or device in ("cuda", "--plan")):
         del kept["--stages"]
     if option == "link" and device != "sim":
         del kept["--nodes"]

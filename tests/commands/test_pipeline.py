@@ -12,6 +12,9 @@ EVEN = ["--model", "bert", "--head", "cls", "--layers", "16", "--hidden", "1024"
         "--vocabulary", "1000", "--batch", "8"]
 TOY = ["--model", "gpt", "--layers", "4", "--hidden", "64", "--heads", "4", "--sequence", "16", "--vocabulary", "100", "--batch", "2"]
 
+REAL = ["run", "--mode", "ring", "--gpus", "2", "--model", "lenet", "--batch", "4", "--accumulate", "3", "--steps", "3", "--warmup", "1",
+        "--threads", "1"]
+
 
 def words(stages, batches, *more, gpus=None, model=TOY):
     return ["run", "--mode", "ring", "--device", "sim:dgx-a100-80g", "--gpus", str(gpus or stages), "--stages", str(stages),
@@ -83,10 +86,25 @@ def the_report_names_the_bubble_and_lists_the_stages():
         expect(text in result.out, f"no {text!r}", result)
 
 
+@cases([(f"{device}, {ranks} ranks, {schedule}", device, ranks, schedule)
+        for device, ranks, schedule in (("cpu", 2, "1f1b"), ("cpu", 4, "gpipe"), ("reference", 2, "gpipe"))])
+def processes_train_as_those_with_the_whole_model(device, ranks, schedule):
+    losses = []
+    for more in (["--gpus", str(ranks), "--stages", "2", "--schedule", schedule], ["--gpus", str(ranks // 2), "--eval-every", "-1"]):
+        result = harness(*REAL, "--device", device, *more, "--json", "-")
+        expect_equal(result.code, 0, "exit code", result)
+        job = result.json()["jobs"][0]
+        losses.append(job["losses"])
+    expect(len(losses[0]) == 3 and None not in losses[0], f"losses: {losses}")
+    expect_equal(losses[0], losses[1], "losses of stages and of the whole model")
+
+
 @cases([
     ("ranks that stages do not divide", words(2, 2, gpus=3), 64, "--gpus: expected a multiple of 2 stages, got 3"),
     ("stages of both engines", ["run", "--device", "sim", "--gpus", "2", "--stages", "2"], 64, "--stages: expected --mode ring, got both"),
-    ("stages on a CPU", ["run", "--mode", "ring", "--device", "cpu", "--stages", "2"], 64, "--stages: expected --device sim:PROFILE, got cpu"),
+    ("stages that are saved", [*REAL, "--stages", "2", "--save", os.path.join(FILES.name, "x.safetensors")], 64, "--stages: expected a run without --save"),
+    ("stages that are evaluated", [*REAL, "--stages", "2", "--eval-every", "2"], 64, "--stages: expected a run without --eval-every"),
+    ("stages over MPI", [*REAL, "--stages", "2", "--collective", "mpi"], 64, "--collective: expected shm with --stages, got mpi"),
     ("a plan of stages", words(2, 2, "--plan"), 64, "--stages: expected a run without --plan"),
     ("a schedule without stages", ["run", "--mode", "ring", "--device", "sim", "--schedule", "gpipe"], 64, "--schedule: expected --stages of at least 2"),
     ("sharded state", words(2, 2, "--policy", "zero1"), 78, "--stages: expected a policy whose ranks have all gradients"),
