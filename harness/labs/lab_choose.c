@@ -185,9 +185,9 @@ static status best_of_grid(const choose_question *q, double *best)
         for (int k = 0; k < 6; k++) {
             outcome o;
             TRY(run_point(q,
-                         k < 4 ? (choice){"ddp", batches[b], caps[k]}
-                               : (choice){"sync", batches[b], servers[k - 4]},
-                         &o));
+                          k < 4 ? (choice){"ddp", batches[b], caps[k]}
+                                : (choice){"sync", batches[b], servers[k - 4]},
+                          &o));
             if (o.memory_gib <= q->memory_gib && o.samples_per_s > *best) *best = o.samples_per_s;
         }
     return STATUS_OK;
