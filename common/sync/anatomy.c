@@ -127,7 +127,8 @@ void anatomy_sweep(const anatomy_step *step, int64_t *waited_ns, anatomy_figures
         bool in_progress = is_in_progress(&s, at);
         step_part part = label(&s, at, in_progress);
         out->parts[part] += next - at;
-        if (in_progress && part != STEP_EXPOSED) out->hidden_ns += next - at;
+        if (in_progress && part == STEP_WAITING) out->hidden_waiting_ns += next - at;
+        else if (in_progress && part != STEP_EXPOSED) out->hidden_computing_ns += next - at;
         if (part != STEP_WAITING) continue;
         int rank = s.wait->last.rank;
         waited_ns[rank] += next - at;
@@ -329,7 +330,7 @@ static void sweep_step(anatomy *a, anatomy_span now, const anatomy_phase *phases
     a->lost_before = a->leads ? a->lost_at_end : lost; /* the next one has begun: some of them may be its own */
     a->lost_at_end = lost;
     if (trace_is_on(a->trace)) trace_parts(a->trace, &step);
-    out->hidden_ns += covered(a, a->previous) - a->previous_ns;
+    out->hidden_computing_ns += covered(a, a->previous) - a->previous_ns;
     a->previous = now;
     a->previous_ns = covered(a, now);
     a->wait_count = 0;

@@ -13,10 +13,11 @@
  * Recorded are the lane's phases (by the train loop), its waits with the time and rank of the last contribution to what
  * was awaited (by engines), and spans in which a transfer or a sum was in progress (by the engine's agent). One sweep at
  * the end of the step labels it, so its parts add up to the step in integer nanoseconds. Communication is the union of
- * the spans: its exposed part is that in which the lane waited, the rest is hidden. Where the lane would have waited
- * without it too, because another rank still computes what is awaited, it is hidden.
+ * the spans: its exposed part is that in which the lane waited, the rest is hidden: while the lane computed or waited for
+ * the loader, or while it waited for what another rank still computed, where it would have waited without it too.
  *
- * A span may become known after its step has ended. What lies in the previous step then counts as hidden in this one.
+ * A span may become known after its step has ended. What lies in the previous step then counts as hidden in this one,
+ * while the lane computed.
  *
  * NCCL and MPI do not report when other ranks began their part of a call. Then a rank keeps what its steps were made of;
  * after the run the ranks' begins are merged, and every step is swept again: a call is in progress from the latest of its
@@ -65,7 +66,8 @@ typedef struct anatomy_wait {
 
 typedef struct anatomy_figures {
     int64_t parts[STEP_PARTS]; /* ns; they add up to the step */
-    int64_t hidden_ns;         /* communication that is not exposed */
+    int64_t hidden_waiting_ns;   /* communication that is not exposed: while the lane waited for another rank */
+    int64_t hidden_computing_ns; /* else */
     int waited_for;            /* the rank waited for longest; ANATOMY_NOBODY: none */
     int64_t lost;              /* waits and spans without room for them: where there are any, the parts are not known */
 } anatomy_figures;

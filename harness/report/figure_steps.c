@@ -7,17 +7,20 @@
 
 /* ---- the exclusive parts of a step ------------------------------------------------------------- */
 
-enum { FIRST_PART = 2, PART_COUNT = 7 }; /* columns: job, step, the parts */
+/* Columns: job, step, the parts, and what the bars do not show. */
+enum { FIRST_PART = 2, PART_COUNT = 7, COLUMN_COUNT = 9 };
 
 static const struct {
     const char *key, *name, *color;
-} parts[PART_COUNT] = {{"data", "data", "data"},
+} parts[COLUMN_COUNT] = {{"data", "data", "data"},
                        {"forward", "forward", "forward"},
                        {"backward", "backward", "backward"},
                        {"exposed_communication", "exposed communication", "exposed"},
                        {"waiting", "waiting for other ranks", "waiting"},
                        {"optimizer", "optimizer", "optimizer"},
-                       {"other", "other", "other"}};
+                       {"other", "other", "other"},
+                       {"hidden_while_computing", "hidden communication, while computing", NULL},
+                       {"hidden_while_waiting", "hidden communication, while waiting for other ranks", NULL}};
 
 static json_t *collect_parts(const json_t *result)
 {
@@ -27,7 +30,7 @@ static json_t *collect_parts(const json_t *result)
     size_t i;
     figure_column(table, "job", "", FIGURE_TEXT, NULL);
     figure_column(table, "step_s", "step", CELL_TIME, NULL);
-    for (int p = 0; p < PART_COUNT; p++) {
+    for (int p = 0; p < COLUMN_COUNT; p++) {
         snprintf(path, sizeof path, "%s_s", parts[p].key);
         figure_column(table, path, parts[p].name, CELL_TIME, parts[p].color);
     }
@@ -38,7 +41,7 @@ static json_t *collect_parts(const json_t *result)
         json_t *row = figure_row(table);
         figure_put_text(row, figure_job_name(job, name, sizeof name));
         figure_put(row, step);
-        for (int p = 0; p < PART_COUNT; p++) {
+        for (int p = 0; p < COLUMN_COUNT; p++) {
             snprintf(path, sizeof path, "phases.%s_s.mean_s", parts[p].key);
             figure_put(row, report_number_at(job, path));
         }
@@ -107,7 +110,7 @@ const report_figure figure_step_parts = {.name = "step-parts",
                                          .title = "Where the time of a step goes",
                                          .reading = "Every instant of a step counts once. Communication that "
                                                     "computation does not wait for is hidden and takes no "
-                                                    "length here.",
+                                                    "length here; the table has it.",
                                          .collect = collect_parts,
                                          .draw = draw_parts};
 

@@ -97,7 +97,7 @@ static const report_row step_rows[] = {
     {"  waiting for other ranks", CELL_TIME, .path = "phases.waiting_s.mean_s"},
     {"  optimizer", CELL_TIME, .path = "phases.optimizer_s.mean_s"},
     {"  other", CELL_TIME, .path = "phases.other_s.mean_s"},
-    {"slowdown by communication", CELL_TIME, .path = "slowdown.mean_s", .absent = "unmeasured"},
+    {"slowdown by communication", CELL_TIME, .path = "slowdown.mean_s", .absent = "not measured"},
     {"  95 % interval, from", CELL_TIME, .path = "slowdown.low_s", .optional = true},
     {"    to", CELL_TIME, .path = "slowdown.high_s", .optional = true},
     {"off the CPU, compute thread", CELL_TIME, .path = "off_cpu_s", .value = mean_per_step, .optional = true},
@@ -126,8 +126,9 @@ static const report_row job_rows[] = {
     {"accuracy on the test data", CELL_PERCENT, .path = "accuracy"}};
 static const report_row communication_rows[] = {
     {"total", CELL_TIME, .path = "phases.communication_s.mean_s"},
-    {"  hidden (computation did not wait for it)", CELL_TIME, .path = "phases.hidden_communication_s.mean_s"},
-    {"  exposed (computation waited)", CELL_TIME, .path = "phases.exposed_communication_s.mean_s"},
+    {"  hidden while computing", CELL_TIME, .path = "phases.hidden_while_computing_s.mean_s"},
+    {"  hidden while waiting for another rank", CELL_TIME, .path = "phases.hidden_while_waiting_s.mean_s"},
+    {"  exposed (computation waited for it)", CELL_TIME, .path = "phases.exposed_communication_s.mean_s"},
     {"waiting for other ranks", CELL_TIME, .path = "phases.waiting_s.mean_s"},
     {"  of it, for the rank waited for longest", CELL_TIME, .value = longest_wait, .optional = true},
     {"    that rank", CELL_COUNT, .value = slowest_rank, .optional = true},

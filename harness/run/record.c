@@ -20,6 +20,8 @@ const record_phase record_phases[RECORD_PHASES] = {
     {"other_s", offsetof(step_times, parts[STEP_OTHER])},
     {"communication_s", offsetof(step_times, communication)},
     {"hidden_communication_s", offsetof(step_times, hidden)},
+    {"hidden_while_computing_s", offsetof(step_times, hidden_computing)},
+    {"hidden_while_waiting_s", offsetof(step_times, hidden_waiting)},
     {"slowdown_s", offsetof(step_times, slowdown)},
     {"batch_copy_s", offsetof(step_times, copy)},
     {"first_to_backward_end_s", offsetof(step_times, first_to_backward_end)},

@@ -18,7 +18,7 @@ typedef struct record_phase {
     size_t offset; /* in step_times */
 } record_phase;
 
-enum { RECORD_PHASES = 14, RECORD_ANATOMY = 10 /* the first of them: a rank has all or none in a step */ };
+enum { RECORD_PHASES = 16, RECORD_ANATOMY = 12 /* the first of them: a rank has all or none in a step */ };
 extern const record_phase record_phases[RECORD_PHASES];
 
 typedef struct record_evaluation {

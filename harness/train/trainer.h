@@ -62,7 +62,7 @@ typedef struct step_times {
     int64_t parts[STEP_PARTS];
     int64_t copy;          /* of the batch to the device, during the step before: what is not in the data part was hidden */
     int64_t communication; /* a transfer or a sum was in progress: hidden + exposed */
-    int64_t hidden;
+    int64_t hidden, hidden_computing, hidden_waiting; /* the first is the sum of the others */
     int64_t slowdown;      /* of the computation in it, by concurrent communication */
     int64_t first_to_backward_end; /* PyTorch's overlap: from the start of the first all-reduce */
     int64_t last_bucket;   /* from its start to its end */

@@ -483,8 +483,10 @@ void step_set_anatomy(step_times *times, const anatomy_figures *figures)
 {
     bool known = figures->lost == 0;
     for (int p = 0; p < STEP_PARTS; p++) times->parts[p] = known ? figures->parts[p] : STEP_NOT_MEASURED;
-    times->hidden = known ? figures->hidden_ns : STEP_NOT_MEASURED;
-    times->communication = known ? figures->hidden_ns + figures->parts[STEP_EXPOSED] : STEP_NOT_MEASURED;
+    times->hidden_computing = known ? figures->hidden_computing_ns : STEP_NOT_MEASURED;
+    times->hidden_waiting = known ? figures->hidden_waiting_ns : STEP_NOT_MEASURED;
+    times->hidden = known ? times->hidden_computing + times->hidden_waiting : STEP_NOT_MEASURED;
+    times->communication = known ? times->hidden + times->parts[STEP_EXPOSED] : STEP_NOT_MEASURED;
 }
 
 static void warn_of_lost_parts(trainer *t, int64_t index)

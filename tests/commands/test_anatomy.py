@@ -7,7 +7,7 @@ import shutil
 import socket
 import statistics
 
-from anatomy import PARTS, best_of, executed, expect_all_wait, expect_anatomy, shifted_clock, waiting_and_delay
+from anatomy import HIDDEN, PARTS, best_of, executed, expect_all_wait, expect_anatomy, shifted_clock, waiting_and_delay
 from program import BUILD, PROGRAM, Run, harness
 from tap import Skip, cases, expect, expect_equal, main, test
 
@@ -70,10 +70,10 @@ def parts_of_a_step_with_more_waits_than_there_is_room_for_are_not_measured():
     expect(re.search(r"^  exposed communication +-$", shown.out, re.M) and "Limit" not in shown.out, "the report", shown)
     job = job_of(*MICRO_BATCHES, "--accumulate", "700", "--quiet")
     for rank in job["ranks"]:
-        for key in (*PARTS, "communication_s", "hidden_communication_s", "waited_for"):
+        for key in (*PARTS, *HIDDEN, "waited_for"):
             expect_equal(rank[key], [None] * 3, f"rank {rank['rank']}: {key}")
         expect_equal((rank["waited_for_s"], min(rank["step_s"]) > 0), ({}, True), f"rank {rank['rank']}: waits and steps")
-    for key in (*PARTS, "communication_s", "hidden_communication_s"):
+    for key in (*PARTS, *HIDDEN):
         expect_equal((job["phases"][key]["count"], job["phases"][key]["mean_s"]), (0, None), key)
 
 
@@ -144,7 +144,7 @@ def slowdown_is_against_the_same_ranks_without_exchange(words):
 @test
 def slowdown_without_the_isolated_ranks_is_not_measured_and_virtual_time_has_it():
     shown = harness("run", *LENET, "--batch", "4", "--gpus", "2", "--steps", "3", "--mode", "ring", "--verbose")
-    expect(re.search(r"slowdown by communication.* unmeasured", shown.out), "the report", shown)
+    expect(re.search(r"slowdown by communication.* not measured", shown.out), "the report", shown)
     job = job_of("--model", "resnet18", "--image", "64", "--device", "sim:v100-pcie-32g", "--mode", "ring", "--gpus", "4",
                  "--steps", "3", "--quiet")
     slowed, hidden = job["slowdown"]["mean_s"], job["phases"]["hidden_communication_s"]["mean_s"]
@@ -192,6 +192,17 @@ def in_virtual_time_waiting_grows_by_the_delay(words, by_name):
         named = slowed["ranks"][rank]["waited_for_s"]
         if by_name is not None:  # dp: all wait for rank 0, which waits for rank 1
             expect_equal(max(named, key=named.get), str(1 if by_name or rank == 0 else 0), f"whom rank {rank} waits for", named)
+
+
+@test
+def in_virtual_time_what_moves_while_a_late_rank_computes_is_hidden_by_waiting():
+    usual, slowed = (job_of(*V100, "--steps", "6", *SYNC, *slow) for slow in ([], ["--slow", "1:4"]))
+    for job in (usual, slowed):
+        expect_anatomy(job)
+    for rank in (0, 2):
+        usual_s, slowed_s = ([sum(job["ranks"][rank][key]) for key in HIDDEN] for job in (usual, slowed))
+        expect(usual_s[1] < 0.01 * usual_s[2] and usual_s[0] > 0, f"rank {rank}: all ranks are as fast", usual_s)
+        expect(slowed_s[1] > 0.5 * slowed_s[2] > 0, f"rank {rank}: rank 1 is late", slowed_s)
 
 
 @test

@@ -34,7 +34,7 @@ def shown(text, unit=1):
     """The number that a cell shows, and half of its last digit; None: no number."""
     found = re.fullmatch(r"(-?[\d.]+)(?: (\w+|%))?", text)
     if not found:
-        expect(text in ("", "-", "unmeasured"), f"no number: {text!r}")
+        expect(text in ("", "-", "not measured"), f"no number: {text!r}")
         return None
     scale = UNITS[found[2]] if found[2] else unit
     return float(found[1]) * scale, 0.5 * 10 ** -len(found[1].partition(".")[2]) * scale
@@ -113,8 +113,10 @@ JOB_ROWS = {
     "accuracy on the test data": (path("accuracy"), "no figure of accuracy")}
 COMMUNICATION_ROWS = {
     "total": (path("phases.communication_s.mean_s"), "figures show what takes time of the step"),
-    "  hidden (computation did not wait for it)": (path("phases.hidden_communication_s.mean_s"), "figures show what takes time of the step"),
-    "  exposed (computation waited)": (path("phases.exposed_communication_s.mean_s"), ("step-parts", "exposed communication")),
+    "  hidden while computing": (path("phases.hidden_while_computing_s.mean_s"), ("step-parts", "hidden communication, while computing")),
+    "  hidden while waiting for another rank": (path("phases.hidden_while_waiting_s.mean_s"),
+                                                ("step-parts", "hidden communication, while waiting for other ranks")),
+    "  exposed (computation waited for it)": (path("phases.exposed_communication_s.mean_s"), ("step-parts", "exposed communication")),
     "waiting for other ranks": (path("phases.waiting_s.mean_s"), ("step-parts", "waiting for other ranks")),
     "  of it, for the rank waited for longest": (lambda job, _: waited_for(job)[1], DETAIL), "    that rank": (lambda job, _: waited_for(job)[0], DETAIL),
     "first all-reduce to end of backward (PyTorch)": (path("phases.first_to_backward_end_s.mean_s"), "PyTorch's figure, of another definition"),
@@ -123,6 +125,8 @@ COMMUNICATION_ROWS = {
 # Columns of the page's tables without a row of the text.
 PAGE_ONLY = {("throughput", "ideal"): "the text has the efficiency", ("throughput", "95 % from"): "the verdict has the interval", ("throughput", "to"): "the verdict has the interval",
              ("memory", "ranks alike"): "the text's heads name the ranks", ("staleness", "reads"): "the text has shares and the sum",
+             **{("step-parts", f"hidden communication, while {what}"): "the text has no table of communication for one rank"
+                for what in ("computing", "waiting for other ranks")},
              **{("loss-steps", name): "the text has first and last loss" for name in ("step", "training time")},
              **{("loss-time", name): "the same rows as against steps" for name in ("step", "training time", "loss")},
              **{("timeline", name): "one step in detail" for name in ("rank", "index", "begins", "ends")},
@@ -282,7 +286,7 @@ def expected_rows(result):
     exchange = any(job["engine"] != "none" and job["ranks"][0].get("timeline") for job in jobs)
     for job in jobs:
         name, rate, world = title(job), at(job, "throughput.samples_per_s"), job["world_size"]
-        parts = ("step", "data", "forward", "backward", "exposed_communication", "waiting", "optimizer", "other")
+        parts = ("step", "data", "forward", "backward", "exposed_communication", "waiting", "optimizer", "other", "hidden_while_computing", "hidden_while_waiting")
         rows["step-parts"].append([name, *[at(job, f"phases.{part}_s.mean_s") for part in parts]])
         ideal = single * world if world > 1 and single is not None else None
         rows["throughput"].append([name, rate, rate / world, ideal, ideal and rate / ideal, None, None])

@@ -5,6 +5,7 @@ from program import BUILD, SANITIZED, in_ns
 from tap import Failure, Skip, expect, expect_equal
 
 PARTS = ("data_s", "forward_s", "backward_s", "exposed_communication_s", "waiting_s", "optimizer_s", "other_s")
+HIDDEN = ("hidden_while_computing_s", "hidden_while_waiting_s", "hidden_communication_s", "communication_s")
 EXECUTED = ("data_s", "forward_s", "backward_s", "optimizer_s")
 
 
@@ -16,8 +17,10 @@ def expect_anatomy(job):
             parts = {key: in_ns(rank[key][i]) for key in PARTS}
             expect(min(parts.values()) >= 0, f"{where}, step {i}: a negative part", parts)
             expect_equal(sum(parts.values()), total, f"{where}, step {i}: {parts}")
-            hidden, communication = (in_ns(rank[key][i]) for key in ("hidden_communication_s", "communication_s"))
-            expect_equal(hidden + parts["exposed_communication_s"], communication, f"{where}, step {i}: hidden and exposed")
+            computing, waiting, hidden, communication = (in_ns(rank[key][i]) for key in HIDDEN)
+            expect(computing >= 0 <= waiting <= parts["waiting_s"], f"{where}, step {i}: hidden", computing, waiting, parts)
+            expect_equal(computing + waiting, hidden, f"{where}, step {i}: hidden while computing and while waiting")
+            expect_equal(computing + waiting + parts["exposed_communication_s"], communication, f"{where}, step {i}: communication")
             expect((rank["waited_for"][i] is not None) == (parts["waiting_s"] > 0), f"{where}, step {i}: who is waited for")
         named = sum(in_ns(seconds) for seconds in rank["waited_for_s"].values())
         expect_equal(named, sum(in_ns(rank["waiting_s"])), f"{where}: waiting, by rank")

@@ -23,32 +23,32 @@ typedef struct sweep_case {
     anatomy_wait waits[3];
     anatomy_span spans[3];
     int64_t parts[STEP_PARTS]; /* data, forward, backward, exposed, waiting, optimizer, other */
-    int64_t hidden;
+    int64_t hidden[2]; /* while computing, while waiting */
     int waited_for;
 } sweep_case;
 
 static const sweep_case cases[] = {
-    {"nothing is waited for", {{{0, 0}, {0, 0, 0}}}, {{0, 0}}, {100, 200, 300, 0, 0, 100, 300}, 0, ANATOMY_NOBODY},
-    {"communication while the lane executes is hidden", {{{0, 0}, {0, 0, 0}}}, {{450, 650}}, {100, 200, 300, 0, 0, 100, 300}, 200,
+    {"nothing is waited for", {{{0, 0}, {0, 0, 0}}}, {{0, 0}}, {100, 200, 300, 0, 0, 100, 300}, {0, 0}, ANATOMY_NOBODY},
+    {"communication while the lane executes is hidden", {{{0, 0}, {0, 0, 0}}}, {{450, 650}}, {100, 200, 300, 0, 0, 100, 300}, {200, 0},
      ANATOMY_NOBODY},
     {"a wait during communication is exposed, before the last contribution it is waiting, else other",
-     {{{700, 900}, {760, 2, 0}}}, {{760, 850}}, {100, 200, 300, 90, 60, 100, 150}, 0, 2},
+     {{{700, 900}, {760, 2, 0}}}, {{760, 850}}, {100, 200, 300, 90, 60, 100, 150}, {0, 0}, 2},
     {"a transfer in progress comes before waiting", {{{700, 900}, {850, 1, 0}}}, {{650, 800}},
-     {100, 200, 300, 100, 50, 100, 150}, 50, 1},
+     {100, 200, 300, 100, 50, 100, 150}, {50, 0}, 1},
     {"what another rank still computes is waited for, whatever is in progress", {{{700, 900}, {850, 1, 800}}}, {{650, 820}},
-     {100, 200, 300, 20, 130, 100, 150}, 150, 1},
+     {100, 200, 300, 20, 130, 100, 150}, {50, 100}, 1},
     {"of a rank that is not known nothing is waited for", {{{700, 900}, {850, ANATOMY_NOBODY, 800}}}, {{650, 820}},
-     {100, 200, 300, 120, 0, 100, 180}, 50, ANATOMY_NOBODY},
-    {"nobody had to send anything", {{{700, 800}, {900, ANATOMY_NOBODY, 0}}}, {{0, 0}}, {100, 200, 300, 0, 0, 100, 300}, 0,
+     {100, 200, 300, 120, 0, 100, 180}, {50, 0}, ANATOMY_NOBODY},
+    {"nobody had to send anything", {{{700, 800}, {900, ANATOMY_NOBODY, 0}}}, {{0, 0}}, {100, 200, 300, 0, 0, 100, 300}, {0, 0},
      ANATOMY_NOBODY},
     {"waiting for the loader is data, whatever is in progress", {{{120, 180}, {170, 1, 0}}}, {{110, 150}},
-     {100, 200, 300, 0, 0, 100, 300}, 40, ANATOMY_NOBODY},
+     {100, 200, 300, 0, 0, 100, 300}, {40, 0}, ANATOMY_NOBODY},
     {"a wait within the forward pass is not part of it", {{{250, 300}, {270, 1, 0}}}, {{0}},
-     {100, 180 - 30, 300, 0, 20, 100, 330}, 0, 1},
+     {100, 180 - 30, 300, 0, 20, 100, 330}, {0, 0}, 1},
     {"the rank waited for longest is named", {{{200, 260}, {260, 0, 0}}, {{300, 330}, {330, 2, 0}}, {{400, 440}, {440, 2, 0}}},
-     {{0, 0}}, {100, 110, 260, 0, 130, 100, 300}, 0, 2},
+     {{0, 0}}, {100, 110, 260, 0, 130, 100, 300}, {0, 0}, 2},
     {"waits and spans outside the step do not count", {{{-50, -20}, {-20, 1, 0}}, {{1000, 1100}, {1100, 1, 0}}},
-     {{-90, -10}, {950, 1200}}, {100, 200, 300, 0, 0, 100, 300}, 50, ANATOMY_NOBODY},
+     {{-90, -10}, {950, 1200}}, {100, 200, 300, 0, 0, 100, 300}, {50, 0}, ANATOMY_NOBODY},
 };
 
 static int used_waits(const sweep_case *c)
@@ -79,9 +79,11 @@ static void every_instant_gets_the_first_label_that_fits(void **state)
             if (found.parts[p] != c->parts[p])
                 fail_msg("%s: part %d is %lld, expected %lld", c->name, p, (long long)found.parts[p], (long long)c->parts[p]);
         }
-        if (sum != 1000 || found.hidden_ns != c->hidden || found.waited_for != c->waited_for)
-            fail_msg("%s: sum %lld, hidden %lld, waited for %d", c->name, (long long)sum, (long long)found.hidden_ns,
-                     found.waited_for);
+        if (found.hidden_computing_ns != c->hidden[0] || found.hidden_waiting_ns != c->hidden[1])
+            fail_msg("%s: hidden %lld while computing, %lld while waiting", c->name, (long long)found.hidden_computing_ns,
+                     (long long)found.hidden_waiting_ns);
+        if (sum != 1000 || found.waited_for != c->waited_for)
+            fail_msg("%s: sum %lld, waited for %d", c->name, (long long)sum, found.waited_for);
     }
 }
 
@@ -139,16 +141,17 @@ static void the_sweep_equals_a_look_at_every_nanosecond(void **state)
         }
         anatomy_step step = {0, LENGTH, p, w, s, MOST, MOST, MOST};
         anatomy_figures found;
-        int64_t waited[RANKS] = {0}, expected[STEP_PARTS] = {0}, hidden = 0;
+        int64_t waited[RANKS] = {0}, expected[STEP_PARTS] = {0}, hidden[2] = {0};
         anatomy_sweep(&step, waited, &found);
         for (int64_t ns = 0; ns < LENGTH; ns++) {
             bool in_progress;
             step_part label = label_at(&step, ns, &in_progress);
             expected[label]++;
-            hidden += in_progress && label != STEP_EXPOSED;
+            hidden[label == STEP_WAITING] += in_progress && label != STEP_EXPOSED;
         }
         assert_memory_equal(found.parts, expected, sizeof expected);
-        assert_int_equal(found.hidden_ns, hidden);
+        assert_int_equal(found.hidden_computing_ns, hidden[0]);
+        assert_int_equal(found.hidden_waiting_ns, hidden[1]);
     }
 }
 
@@ -189,11 +192,11 @@ static void what_is_known_late_is_hidden_in_the_next_step_and_counted_once(void 
     recorder r;
     open_recorder(&r);
     anatomy_add_span(r.anatomy, 10, 30);
-    assert_int_equal(end_step(&r, 0, 100).hidden_ns, 20);
+    assert_int_equal(end_step(&r, 0, 100).hidden_computing_ns, 20);
     anatomy_add_span(r.anatomy, 20, 50);   /* of the step that has ended: 20 ns more */
     anatomy_add_span(r.anatomy, 90, 130);  /* 10 in that step, 30 in this one */
-    assert_int_equal(end_step(&r, 100, 200).hidden_ns, 20 + 10 + 30);
-    assert_int_equal(end_step(&r, 200, 300).hidden_ns, 0);
+    assert_int_equal(end_step(&r, 100, 200).hidden_computing_ns, 20 + 10 + 30);
+    assert_int_equal(end_step(&r, 200, 300).hidden_computing_ns, 0);
     close_recorder(&r);
 }
 
@@ -204,7 +207,7 @@ static void overlapping_spans_are_counted_once_in_any_order(void **state)
     open_recorder(&r);
     const anatomy_span spans[] = {{50, 60}, {10, 20}, {15, 25}, {58, 70}, {5, 7}, {24, 52}, {80, 90}};
     for (int i = 0; i < COUNT(spans); i++) anatomy_add_span(r.anatomy, spans[i].begin_ns, spans[i].end_ns);
-    assert_int_equal(end_step(&r, 0, 100).hidden_ns, 2 + 60 + 10);
+    assert_int_equal(end_step(&r, 0, 100).hidden_computing_ns, 2 + 60 + 10);
     close_recorder(&r);
 }
 
@@ -313,7 +316,7 @@ static void a_call_is_in_progress_from_the_latest_begin_on(void **state)
     anatomy_add_call(r.anatomy, 3, wait.end_ns + 5, wait.end_ns + 25); /* 5 ns of it lie in the step before */
     anatomy_add_call(r.anatomy, 4, wait.end_ns + 30, wait.end_ns + 40);
     f = end_step(&r, wait.end_ns + 10, wait.end_ns + 60);
-    assert_int_equal(f.hidden_ns, 20 + 10);
+    assert_int_equal(f.hidden_computing_ns, 20 + 10);
 
     int64_t *begins, count;
     assert_int_equal(anatomy_begins(r.anatomy, &begins, &count), STATUS_OK);
@@ -331,7 +334,7 @@ static void a_call_is_in_progress_from_the_latest_begin_on(void **state)
     assert_int_equal(found.figures[0].waited_for, 2);
     assert_int_equal(found.figures[0].parts[STEP_EXPOSED], wait.end_ns - wait.begin_ns - 900000);
     assert_int_equal(found.figures[0].parts[STEP_BACKWARD], wait.begin_ns - begin + 10);
-    assert_int_equal(found.figures[1].hidden_ns, 25 - 12);
+    assert_int_equal(found.figures[1].hidden_computing_ns, 25 - 12);
     assert_int_equal(found.figures[1].parts[STEP_BACKWARD], 50);
     free(begins);
     close_recorder(&r);
@@ -342,7 +345,7 @@ static void count_step(void *context, int64_t step, const anatomy_figures *figur
     int64_t *count = context;
     (void)waited_ns;
     assert_int_equal(step, *count);
-    assert_int_equal(figures->hidden_ns, 4);
+    assert_int_equal(figures->hidden_computing_ns, 4);
     ++*count;
 }
 
@@ -355,7 +358,7 @@ static void steps_are_kept_as_long_as_there_is_room(void **state)
     anatomy_keep_steps(r.anatomy, ROOM);
     for (int64_t i = 0; i < STEPS; i++) {
         anatomy_add_call(r.anatomy, (uint64_t)i + 1, 10 * i + 2, 10 * i + 6);
-        assert_int_equal(end_step(&r, 10 * i, 10 * i + 10).hidden_ns, 4);
+        assert_int_equal(end_step(&r, 10 * i, 10 * i + 10).hidden_computing_ns, 4);
     }
     int64_t *begins, count, swept = 0;
     assert_int_equal(anatomy_begins(r.anatomy, &begins, &count), STATUS_OK);
