@@ -152,6 +152,7 @@ status text_parse_in_unit(const char *what, const char *text, const char *unit, 
 
 void text_units_help(text_buffer *out)
 {
+    const int width = 32; /* of the first column; a longer list has a line to itself, so that no line is wrapped */
     text_append(out, "A number and its unit, without a blank.\n");
     for (size_t u = 0; u < sizeof units / sizeof units[0]; u++) {
         int used = 0;
@@ -161,10 +162,11 @@ void text_units_help(text_buffer *out)
             if (prefixes[p].sets & units[u].sets)
                 used += snprintf(line + used, sizeof line - (size_t)used, "%s%s%s", used ? " " : "", prefixes[p].name,
                                  prefixes[p].name[0] || units[u].name[0] ? units[u].name : "100");
-        text_append(out, "  %-70s %s\n", line, units[u].meaning);
+        if (used > width) text_append(out, "  %s\n", line);
+        text_append(out, "  %-*s  %s\n", width, used > width ? "" : line, units[u].meaning);
     }
-    text_append(out, "\nk, K, M, G and T are powers of 1000, Ki, Mi, Gi and Ti of 1024; alone, as in 4K, K, M, G and T are\n"
-                     "powers of 1024. b is a bit and B a byte, so 10Gb/s is 1.25GB/s.\n");
+    text_append(out, "\nk, K, M, G and T are powers of 1000, Ki, Mi, Gi and Ti of 1024; alone, as in\n"
+                     "4K, K, M, G and T are powers of 1024. b is a bit and B a byte:\n10Gb/s is 1.25GB/s.\n");
 }
 
 /* Divides by `base` until the number is below it; returns how often, at most count - 1 times. */

@@ -69,6 +69,15 @@ def commands_print_what_they_document(words, parts):
         expect(part in result.out, f"expected {part!r} in the output", result)
 
 
+@test
+def lines_of_the_units_fit_and_are_not_wrapped():
+    lines = harness("help", "units").out.splitlines()
+    expect_equal(lines, harness("run", "--help=units").out.splitlines(), "two ways to the units")
+    expect_equal([line for line in lines if len(line) > 80 or line.startswith("    ") and line[4] != " "], [], "wrapped lines")
+    for meaning in ("bytes", "bytes, with powers of 1024", "nanoseconds", "minutes", "bytes per second", "bits per second"):
+        expect(any(line.endswith("  " + meaning) for line in lines), f"a line that ends with '{meaning}'", lines)
+
+
 @cases([("a run", ["run", "--mode", "ring", "--gpus", "2", "--model", "toy", "--data", "synthetic", "--steps", "2", "--warmup", "0", "--json", "-"]),
         ("a benchmark", ["bench", "all-reduce", "--gpus", "2", "--begin", "4K", "--end", "4K", "--iters", "4"])])
 def a_renamed_value_still_works_and_the_notice_names_the_new_one(words):
