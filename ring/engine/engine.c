@@ -81,7 +81,7 @@ static dtype wire_type(const ring_settings *s, dtype type)
 static status allocate(ring_engine *e)
 {
     size_t params = (size_t)ring_params(e) + 1;
-    uint32_t jobs = 2 * (uint32_t)params + SPARE_JOBS; /* buckets, and all-gathers of units */
+    uint32_t jobs = 3 * (uint32_t)params + SPARE_JOBS; /* of a bucket, also between groups; all-gathers of units */
     e->tensors = calloc(params, sizeof *e->tensors);
     e->buckets = calloc(params, sizeof *e->buckets);
     e->offsets = calloc(params, sizeof *e->offsets);
@@ -149,7 +149,7 @@ static void ring_close(sync_engine *base)
     collective_close(&e->world);
     collective_group_close(&e->host_group);
     collective_close(&e->host_world);
-    device_fence_close(&e->shared.done);
+    for (ring_queue q = 0; q < RING_QUEUES; q++) device_fence_close(&e->shared.done[q]);
     device_fence_close(&e->shared.posted);
     device_stream_close(&e->stream);
     ring_powersgd_close(e);
@@ -198,7 +198,7 @@ static status open_asynchronous(ring_engine *e)
 {
     device *d = e->base.context.device;
     bool enqueues = device_get_info(d)->real && !device_get_info(d)->host_addressable;
-    if (!enqueues) TRY(device_fence_open(d, &e->shared.done));
+    for (ring_queue q = 0; q < RING_QUEUES && !enqueues; q++) TRY(device_fence_open(d, &e->shared.done[q]));
     if (device_get_info(d)->host_addressable) return STATUS_OK;
     if (!enqueues) return device_fence_open(d, &e->shared.posted);
     char why[192];

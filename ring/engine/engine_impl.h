@@ -4,8 +4,9 @@
  * because all run the same program. Jobs run one after another, in one of two ways.
  *
  * Transports of the host: an agent, a thread (or the compute thread itself, where progress is inline), drives the
- * collectives. Job t is done when the fence `done` has reached t; the compute thread may then read what the agent wrote
- * before (ring_jobs.c).
+ * collectives, from two queues: all-reduces between groups of ranks that have shards would hold up what is gathered within a
+ * group. Job t is done when the fence `done` of its queue has reached t; the compute thread may then read what the agent
+ * wrote before (ring_jobs.c).
  *
  * NCCL: there is no other thread in a step. The compute thread enqueues the job on the communication stream, after a mark
  * of the compute stream; what needs the result waits, in the compute stream, for a mark after the job (ring_enqueue.c). */
@@ -27,7 +28,7 @@
 enum {
     RING_RECORDS = 4096,
     RING_BUCKET_ALIGNMENT = 64,
-    RING_IN_FLIGHT = COLLECTIVE_QUEUE, /* jobs */
+    RING_IN_FLIGHT = COLLECTIVE_QUEUE, /* jobs of a queue */
     RING_WAITS = 2048, /* of the steps under way, two at most */
     RING_AHEAD = COLLECTIVE_ENQUEUED / 2, /* NCCL: jobs that may be in flight; PowerSGD makes two calls for one */
     RING_READY_MARK = SYNC_MARK_ENGINE,   /* of the compute stream, and the following: of each job in flight */
@@ -45,7 +46,8 @@ _Static_assert(RING_READY_MARK + RING_AHEAD <= DEVICE_MARKS, "a mark for each jo
     X(GROUP_SUM, ALL_REDUCE, -5)                                                                                       \
     X(SCATTER, REDUCE_SCATTER, 0) /* a bucket, where state is cut among the ranks: a unit's gradients */               \
     X(NORM, ALL_REDUCE, -5)       /* the squared norm of gradients, over the ranks that have shards of them */         \
-    X(GATHER, ALL_GATHER, -6)     /* a unit's parameters */
+    X(GATHER, ALL_GATHER, -6)     /* a unit's parameters */                                                            \
+    X(REPLICAS, ALL_REDUCE, 0)    /* follows a SCATTER: its shard, over the ranks that have the same one */
 
 #define RING_JOB_ENUM(name, operation, tag) RING_JOB_##name,
 typedef enum ring_job_kind { RING_JOB_LIST(RING_JOB_ENUM) RING_JOB_COUNT } ring_job_kind;
@@ -131,7 +133,7 @@ typedef struct ring_job {
     ring_job_kind kind;
     int index;    /* bucket, root, or count of a group sum */
     int64_t step; /* of a bucket */
-    int phase;    /* of a bucket that takes more than one call */
+    int phase;    /* PowerSGD: of a bucket */
     uint64_t ticket;
     ring_job_times times;
     collective_ticket call;
@@ -170,6 +172,8 @@ typedef struct ring_compute {
     uint64_t posted;             /* jobs */
     uint64_t accounted;          /* jobs whose times have been read */
     uint64_t waiting;            /* the job that a stage waits for; 0: none */
+    uint64_t awaited;            /* of RING_QUEUE_RANKS: the last job that the compute stream waits for */
+    bool awaits;                 /* a wait for the next one of that queue has begun */
     bool started;                /* parameters are alike on all ranks */
     bool period_begins;           /* the next micro-batch is the first of its step */
     bool has_data;               /* a micro-batch of this step had samples */
@@ -196,10 +200,19 @@ typedef struct ring_compute {
     int64_t *record_of;          /* [times_mask + 1] by ticket; 0: not a bucket */
 } ring_compute;
 
+typedef enum ring_queue { RING_QUEUE_RANKS, RING_QUEUE_REPLICAS, RING_QUEUES } ring_queue;
+
+/* Jobs of a queue, in the order of their tickets. */
+typedef struct ring_job_queue {
+    ring_job jobs[RING_IN_FLIGHT];
+    uint64_t head, begun, tail; /* the calls of those before `begun` have been posted */
+} ring_job_queue;
+
 /* Only the agent reads and writes these. */
 typedef struct ring_agent_state {
-    ring_job in_flight[RING_IN_FLIGHT];
-    uint64_t head, tail; /* of in_flight */
+    ring_job_queue queues[RING_QUEUES];
+    uint64_t taken;             /* jobs */
+    uint64_t ended[RING_QUEUES]; /* the last ticket */
     int64_t traced_until_ns;
 } ring_agent_state;
 
@@ -207,7 +220,7 @@ typedef struct ring_agent_state {
 typedef struct ring_shared {
     sync_queue jobs;      /* from the compute thread to the agent */
     device_fence *posted;  /* virtual devices: the compute stream has passed job N; else NULL */
-    device_fence *done;    /* job N is done: the agent will not touch its memory and its times again; NCCL: NULL */
+    device_fence *done[RING_QUEUES]; /* job N is done: the agent will not touch its memory and its times again; NCCL: NULL */
     ring_job_times *times; /* [times_mask + 1] by ticket */
     uint64_t times_mask;
     error_record failure;                                                         /* written before given_up is set */
@@ -268,7 +281,13 @@ static inline int ring_params(const ring_engine *e)
 
 static inline bool ring_is_bucket(ring_job_kind kind)
 {
-    return kind == RING_JOB_BUCKET || kind == RING_JOB_SCATTER;
+    return kind == RING_JOB_BUCKET || kind == RING_JOB_SCATTER || kind == RING_JOB_REPLICAS;
+}
+
+/* The job after which a bucket has been reduced. */
+static inline bool ring_ends_bucket(const ring_engine *e, ring_job_kind kind)
+{
+    return ring_is_bucket(kind) && !(kind == RING_JOB_SCATTER && e->replicas);
 }
 
 static inline bool ring_powersgd_active(const ring_engine *e, int64_t step)
@@ -325,8 +344,8 @@ rank_operation ring_operation_of(ring_job_kind kind); /* in the status table and
 bool ring_is_compressed(const ring_engine *e, const ring_job *job);
 /* Calls that the job makes, one after another. */
 int ring_phases(const ring_engine *e, const ring_job *job);
-/* The ranks that make the job's present call. */
-collective_group *ring_group_of(const ring_engine *e, const ring_job *job);
+/* The ranks that take part in such a job. */
+collective_group *ring_group_of(const ring_engine *e, ring_job_kind kind);
 collective_call ring_bucket_call(const ring_engine *e, int bucket);
 status ring_call_of(ring_engine *e, const ring_job *job, collective_call *out);
 

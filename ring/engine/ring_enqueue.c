@@ -33,7 +33,7 @@ static status enqueue_phases(ring_engine *e, ring_job *job)
         collective_call call;
         collective_ticket ticket;
         TRY(ring_call_of(e, job, &call));
-        TRY(collective_enqueue(ring_group_of(e, job), &call, e->stream, &ticket));
+        TRY(collective_enqueue(ring_group_of(e, job->kind), &call, e->stream, &ticket));
         if (job->phase == 0) e->compute.enqueued[job->ticket % RING_AHEAD].first = ticket;
     }
     return ring_is_compressed(e, job) ? ring_powersgd_finish(e, job->index) : STATUS_OK;
@@ -69,7 +69,7 @@ bool ring_enqueued_done(ring_engine *e, uint64_t ticket)
     if (!device_mark_passed(e->stream, end_mark(ticket)) ||
         collective_progress(e->world, clock_now_ns(), &deadline_ns, &worked) != STATUS_OK)
         return false;
-    collective_times first = collective_get_times(e->group, e->compute.enqueued[ticket % RING_AHEAD].first);
+    collective_times first = collective_get_times(ring_group_of(e, kind), e->compute.enqueued[ticket % RING_AHEAD].first);
     ring_job_times t = {.ticket = ticket,
                         .launched_ns = device_mark_ns(e->base.context.compute, ready_mark(ticket)),
                         .started_ns = first.started_ns,
@@ -80,7 +80,7 @@ bool ring_enqueued_done(ring_engine *e, uint64_t ticket)
                         .algorithm = first.algorithm};
     e->shared.times[ticket & e->shared.times_mask] = t;
     ring_add_span(e, &t);
-    if (!ring_is_bucket(kind))
+    if (!ring_ends_bucket(e, kind))
         trace_slice(e->base.context.trace, TRACE_COMMUNICATION, rank_operation_name(ring_operation_of(kind)), TRACE_NO_INDEX,
                     t.started_ns, t.finished_ns);
     return true;

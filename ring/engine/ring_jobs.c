@@ -1,6 +1,6 @@
 /* Jobs. The compute thread posts them, waits for them, and adds up their times. The agent pops them in the
- * order of posting, posts them to the collectives, and advances the fence when they are done. With NCCL there is no agent:
- * ring_enqueue.c. */
+ * order of posting, posts them to the collectives, and advances the fence of their queue when they are done. With NCCL
+ * there is no agent: ring_enqueue.c. */
 #include "common/base/clock.h"
 #include "common/sync/anatomy.h"
 #include "ring/engine/engine_impl.h"
@@ -68,9 +68,16 @@ static void account_job(ring_engine *e, uint64_t ticket)
     r->algorithm = t->algorithm;
 }
 
+/* Between groups only buckets are reduced, whose records end there. */
+static ring_queue queue_of(const ring_engine *e, uint64_t ticket)
+{
+    return e->replicas && e->compute.record_of[ticket & e->shared.times_mask] != 0 ? RING_QUEUE_REPLICAS : RING_QUEUE_RANKS;
+}
+
 static bool is_done(ring_engine *e, uint64_t ticket)
 {
-    return e->stream ? ring_enqueued_done(e, ticket) : device_fence_reached(e->shared.done, ticket);
+    if (e->stream) return ring_enqueued_done(e, ticket);
+    return device_fence_reached(e->shared.done[queue_of(e, ticket)], ticket);
 }
 
 void ring_account(ring_engine *e)
@@ -148,14 +155,38 @@ void ring_end_step(sync_engine *base)
     e->compute.wait_count = later;
 }
 
-status ring_await(ring_engine *e, uint64_t ticket, int64_t record)
+static status await_job(ring_engine *e, uint64_t ticket, int64_t record)
 {
     const sync_context *c = &e->base.context;
     ring_wait w = {.ticket = ticket, .record = record};
     TRY(anatomy_begin_wait(c->anatomy));
-    TRY(e->stream ? ring_await_in_stream(e, ticket) : device_stream_wait(c->compute, e->shared.done, ticket));
+    TRY(e->stream ? ring_await_in_stream(e, ticket)
+                  : device_stream_wait(c->compute, e->shared.done[queue_of(e, ticket)], ticket));
     TRY(anatomy_end_wait(c->anatomy, &w.number));
     if (w.number >= 0 && e->compute.wait_count < RING_WAITS) e->compute.waits[e->compute.wait_count++] = w;
+    return STATUS_OK;
+}
+
+/* Jobs of a queue end one after another, and an all-reduce between groups follows those within. Each that is still under
+ * way is waited for by itself: which rank was waited for differs from job to job. */
+static status await_those_before(ring_engine *e, uint64_t ticket)
+{
+    for (; e->compute.awaited + 1 < ticket; e->compute.awaited++) {
+        uint64_t before = e->compute.awaited + 1;
+        if (queue_of(e, before) != RING_QUEUE_RANKS) continue;
+        if (!e->compute.awaits && device_fence_reached(e->shared.done[RING_QUEUE_RANKS], before)) continue;
+        e->compute.awaits = true;
+        TRY(await_job(e, before, 0));
+        e->compute.awaits = false;
+    }
+    return STATUS_OK;
+}
+
+status ring_await(ring_engine *e, uint64_t ticket, int64_t record)
+{
+    if (!e->stream) TRY(await_those_before(e, ticket));
+    TRY(await_job(e, ticket, record));
+    if (ticket > e->compute.awaited && queue_of(e, ticket) == RING_QUEUE_RANKS) e->compute.awaited = ticket;
     return STATUS_OK;
 }
 
@@ -239,20 +270,20 @@ bool ring_is_compressed(const ring_engine *e, const ring_job *job)
 
 int ring_phases(const ring_engine *e, const ring_job *job)
 {
-    return ring_is_compressed(e, job) || (job->kind == RING_JOB_SCATTER && e->replicas) ? 2 : 1;
+    return ring_is_compressed(e, job) ? 2 : 1;
 }
 
-collective_group *ring_group_of(const ring_engine *e, const ring_job *job)
+collective_group *ring_group_of(const ring_engine *e, ring_job_kind kind)
 {
-    if (job->kind == RING_JOB_SCATTER && job->phase > 0) return e->replicas;
-    bool of_shards = job->kind == RING_JOB_SCATTER || job->kind == RING_JOB_GATHER || job->kind == RING_JOB_NORM;
+    if (kind == RING_JOB_REPLICAS) return e->replicas;
+    bool of_shards = kind == RING_JOB_SCATTER || kind == RING_JOB_GATHER || kind == RING_JOB_NORM;
     return of_shards ? e->shard_group : e->group;
 }
 
-/* Of a member of the group that makes the job's present call; -1 stays. */
+/* Of a member of the group that takes part in the job; -1 stays. */
 static int rank_of_member(const ring_engine *e, const ring_job *job, int member)
 {
-    const collective_group *group = ring_group_of(e, job);
+    const collective_group *group = ring_group_of(e, job->kind);
     int rank = e->base.context.rank, each = e->settings.group;
     if (member < 0 || group == e->group) return member;
     return group == e->replicas ? rank % each + member * each : rank - rank % each + member;
@@ -268,7 +299,9 @@ static collective_call plain_call(const ring_engine *e, const ring_job *job)
     case RING_JOB_BUCKET:
         return ring_bucket_call(e, job->index);
     case RING_JOB_SCATTER:
-        return job->phase > 0 ? ring_replicas_call(e, job->index) : ring_scatter_call(e, job->index);
+        return ring_scatter_call(e, job->index);
+    case RING_JOB_REPLICAS:
+        return ring_replicas_call(e, job->index);
     case RING_JOB_PARAMETERS:
         call = arena_broadcast(set->type, set->params.data, set->pieces, set->model->param_count);
         break;
@@ -310,38 +343,68 @@ status ring_call_of(ring_engine *e, const ring_job *job, collective_call *out)
 
 /* ---- the agent --------------------------------------------------------------------------------- */
 
-static void show(ring_engine *e, int64_t now_ns)
+static ring_job *job_at(ring_job_queue *queue, uint64_t number)
 {
-    const ring_job *job = &e->agent_state.in_flight[e->agent_state.head % RING_IN_FLIGHT];
-    rank_slot *slot = e->base.context.slot;
-    if (e->agent_state.head == e->agent_state.tail)
-        rank_slot_agent(slot, RANK_START, RANK_NO_BUCKET, now_ns);
-    else
-        rank_slot_agent(slot, ring_operation_of(job->kind), ring_is_bucket(job->kind) ? job->index : RANK_NO_BUCKET,
-                        now_ns);
+    return &queue->jobs[number % RING_IN_FLIGHT];
 }
 
-static status begin_job(ring_engine *e, sync_event event, int64_t now_ns)
+/* The oldest job. */
+static void show(ring_engine *e, int64_t now_ns)
 {
-    ring_job *job = &e->agent_state.in_flight[e->agent_state.tail % RING_IN_FLIGHT];
-    *job = (ring_job){.kind = (ring_job_kind)event.kind,
-                      .index = event.index,
-                      .ticket = e->agent_state.tail + 1,
-                      .step = event.value,
-                      .times = {.ticket = e->agent_state.tail + 1, .launched_ns = now_ns}};
+    rank_slot *slot = e->base.context.slot;
+    const ring_job *oldest = NULL;
+    for (ring_queue q = 0; q < RING_QUEUES; q++) {
+        ring_job_queue *queue = &e->agent_state.queues[q];
+        const ring_job *job = queue->head == queue->tail ? NULL : job_at(queue, queue->head);
+        if (job && (!oldest || job->ticket < oldest->ticket)) oldest = job;
+    }
+    if (oldest)
+        rank_slot_agent(slot, ring_operation_of(oldest->kind), ring_is_bucket(oldest->kind) ? oldest->index : RANK_NO_BUCKET,
+                        now_ns);
+    else rank_slot_agent(slot, RANK_START, RANK_NO_BUCKET, now_ns);
+}
+
+static void take_job(ring_engine *e, sync_event event, int64_t now_ns)
+{
+    ring_agent_state *a = &e->agent_state;
+    ring_job_queue *queue = &a->queues[event.kind == RING_JOB_REPLICAS ? RING_QUEUE_REPLICAS : RING_QUEUE_RANKS];
+    uint64_t ticket = ++a->taken;
+    bool idle = a->queues[0].head == a->queues[0].tail && a->queues[1].head == a->queues[1].tail;
+    *job_at(queue, queue->tail++) = (ring_job){.kind = (ring_job_kind)event.kind,
+                                               .index = event.index,
+                                               .ticket = ticket,
+                                               .step = event.value,
+                                               .times = {.ticket = ticket, .launched_ns = now_ns}};
+    if (idle) show(e, now_ns);
+}
+
+static status begin_job(ring_engine *e, ring_job *job)
+{
     collective_call call;
     if (job->kind == RING_JOB_BUCKET && ring_hook_has_function(e->settings.hook) &&
         device_get_info(e->base.context.device)->real)
         ring_hooks[e->settings.hook].compress(e->wire, ring_bucket_data(e, job->index),
                                               e->schedule.buckets[job->index].elements);
     TRY(ring_call_of(e, job, &call));
-    TRY(collective_post(ring_group_of(e, job), &call, &job->call));
-    e->agent_state.tail++;
-    if (e->agent_state.tail == e->agent_state.head + 1) show(e, now_ns);
+    return collective_post(ring_group_of(e, job->kind), &call, &job->call);
+}
+
+/* A shard is reduced between groups when it has been within the group, by the job before. */
+static status begin_jobs(ring_engine *e, bool *worked)
+{
+    for (ring_queue q = 0; q < RING_QUEUES; q++) {
+        ring_job_queue *queue = &e->agent_state.queues[q];
+        for (; queue->begun != queue->tail; queue->begun++) {
+            ring_job *job = job_at(queue, queue->begun);
+            if (q == RING_QUEUE_REPLICAS && e->agent_state.ended[RING_QUEUE_RANKS] + 1 < job->ticket) break;
+            TRY(begin_job(e, job));
+            *worked = true;
+        }
+    }
     return STATUS_OK;
 }
 
-static void end_job(ring_engine *e, ring_job *job, int64_t now_ns)
+static void end_job(ring_engine *e, ring_queue q, ring_job *job, int64_t now_ns)
 {
     uint64_t ticket = job->ticket;
     int64_t *until_ns = &e->agent_state.traced_until_ns;
@@ -349,23 +412,22 @@ static void end_job(ring_engine *e, ring_job *job, int64_t now_ns)
     if (job->times.finished_ns > *until_ns) *until_ns = job->times.finished_ns;
     e->shared.times[ticket & e->shared.times_mask] = job->times;
     ring_add_span(e, &job->times);
-    if (!ring_is_bucket(job->kind))
+    if (!ring_ends_bucket(e, job->kind))
         trace_slice(e->base.context.trace, TRACE_COMMUNICATION, rank_operation_name(ring_operation_of(job->kind)),
                     TRACE_NO_INDEX, job->times.traced_ns, job->times.finished_ns);
     publish_traffic(e);
-    e->agent_state.head++;
+    e->agent_state.queues[q].head++;
+    e->agent_state.ended[q] = ticket;
     show(e, now_ns);
-    device_fence_reach(e->shared.done, ticket); /* last: it publishes all of the above */
+    device_fence_reach(e->shared.done[q], ticket); /* last: it publishes all of the above */
 }
 
-/* The oldest job's call is done: its next phase begins, or it ends. */
-static status advance_job(ring_engine *e, int64_t now_ns)
+/* The call of a queue's oldest job is done: its next phase begins, or it ends. */
+static status advance_job(ring_engine *e, ring_queue q, int64_t now_ns)
 {
-    ring_job *job = &e->agent_state.in_flight[e->agent_state.head % RING_IN_FLIGHT];
-    collective_times times = collective_get_times(ring_group_of(e, job), job->call);
-    if (job->phase > 0 && !ring_is_compressed(e, job)) /* between groups ranks may have waited once more */
-        ring_add_span(e, &job->times);
-    if (job->phase == 0 || !ring_is_compressed(e, job)) {
+    ring_job *job = job_at(&e->agent_state.queues[q], e->agent_state.queues[q].head);
+    collective_times times = collective_get_times(ring_group_of(e, job->kind), job->call);
+    if (job->phase == 0) {
         job->times.started_ns = times.started_ns;
         job->times.last_rank = rank_of_member(e, job, times.last_rank);
         job->times.began_ns = times.began_ns;
@@ -376,21 +438,42 @@ static status advance_job(ring_engine *e, int64_t now_ns)
         job->phase++;
         collective_call call;
         TRY(ring_call_of(e, job, &call));
-        return collective_post(ring_group_of(e, job), &call, &job->call);
+        return collective_post(ring_group_of(e, job->kind), &call, &job->call);
     }
     if (ring_is_compressed(e, job)) TRY(ring_powersgd_finish(e, job->index));
-    end_job(e, job, now_ns);
+    end_job(e, q, job, now_ns);
     return STATUS_OK;
 }
 
-/* Whether another job may be posted: not after a job with a second phase, on any rank; and not before the
- * compute stream has passed it. */
-static bool has_room(const ring_engine *e)
+/* The queue whose oldest job's call was done first; RING_QUEUES: none is. */
+static ring_queue queue_done_first(ring_engine *e)
 {
-    uint64_t head = e->agent_state.head, tail = e->agent_state.tail;
-    if (tail - head == RING_IN_FLIGHT) return false;
-    if (e->shared.posted && !device_fence_reached(e->shared.posted, tail + 1)) return false;
-    return tail == head || !ring_is_compressed(e, &e->agent_state.in_flight[(tail - 1) % RING_IN_FLIGHT]);
+    ring_queue first = RING_QUEUES;
+    int64_t first_ns = INT64_MAX;
+    for (ring_queue q = 0; q < RING_QUEUES; q++) {
+        ring_job_queue *queue = &e->agent_state.queues[q];
+        if (queue->head == queue->begun) continue;
+        const ring_job *job = job_at(queue, queue->head);
+        const collective_group *group = ring_group_of(e, job->kind);
+        if (!collective_done(group, job->call)) continue;
+        int64_t ns = collective_get_times(group, job->call).finished_ns;
+        if (ns >= first_ns) continue;
+        first = q;
+        first_ns = ns;
+    }
+    return first;
+}
+
+/* Whether another job may be taken: not after a job with a second phase, on any rank; and not before the
+ * compute stream has passed it. */
+static bool has_room(ring_engine *e)
+{
+    ring_agent_state *a = &e->agent_state;
+    for (ring_queue q = 0; q < RING_QUEUES; q++)
+        if (a->queues[q].tail - a->queues[q].head == RING_IN_FLIGHT) return false;
+    if (e->shared.posted && !device_fence_reached(e->shared.posted, a->taken + 1)) return false;
+    ring_job_queue *queue = &a->queues[RING_QUEUE_RANKS];
+    return queue->tail == queue->head || !ring_is_compressed(e, job_at(queue, queue->tail - 1));
 }
 
 static status progress(void *context, int64_t now_ns, int64_t *deadline_ns, bool *worked)
@@ -402,18 +485,14 @@ static status progress(void *context, int64_t now_ns, int64_t *deadline_ns, bool
         return error_adopt(&e->shared.failure);
     }
     TRY(collective_progress(e->world, now_ns, deadline_ns, worked));
-    while (e->agent_state.head != e->agent_state.tail) {
-        const ring_job *job = &e->agent_state.in_flight[e->agent_state.head % RING_IN_FLIGHT];
-        if (!collective_done(ring_group_of(e, job), job->call)) break;
+    for (ring_queue q; (q = queue_done_first(e)) < RING_QUEUES;) {
         *worked = true;
-        TRY(advance_job(e, now_ns));
+        TRY(advance_job(e, q, now_ns));
     }
     while (has_room(e) &&
-           sync_queue_pop(&e->shared.jobs, &event)) { /* after the progress: see collective_wait() */
-        *worked = true;
-        TRY(begin_job(e, event, now_ns));
-    }
-    return STATUS_OK;
+           sync_queue_pop(&e->shared.jobs, &event)) /* after the progress: see collective_wait() */
+        take_job(e, event, now_ns);
+    return begin_jobs(e, worked);
 }
 
 static void wait_for_work(void *context, int64_t deadline_ns)
@@ -430,7 +509,7 @@ static void failed(void *context, const error_record *error)
 {
     ring_engine *e = context;
     collective_abort(e->world, error);
-    device_fence_fail(e->shared.done, error);
+    for (ring_queue q = 0; q < RING_QUEUES; q++) device_fence_fail(e->shared.done[q], error);
 }
 
 const sync_agent_ops ring_agent_ops = {

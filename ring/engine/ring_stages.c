@@ -194,7 +194,9 @@ static status launch(ring_engine *e, int k)
                                                .ready_ns = b->ready_ns};
     b->record = id;
     if (e->settings.sharding != PARAM_SHARD_NONE) ring_scatter_posted(e, k);
-    return ring_post(e, e->settings.sharding != PARAM_SHARD_NONE ? RING_JOB_SCATTER : RING_JOB_BUCKET, k, id, &b->ticket);
+    if (e->settings.sharding == PARAM_SHARD_NONE) return ring_post(e, RING_JOB_BUCKET, k, id, &b->ticket);
+    TRY(ring_post(e, RING_JOB_SCATTER, k, e->replicas ? 0 : id, &b->ticket));
+    return e->replicas ? ring_post(e, RING_JOB_REPLICAS, k, id, &b->ticket) : STATUS_OK;
 }
 
 static status launch_ready(ring_engine *e)

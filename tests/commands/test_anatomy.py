@@ -166,7 +166,8 @@ SLOW = [*LENET, "--batch", "64", "--gpus", "3", "--slow", "1:80", "--warmup", "0
 
 @cases([("ring", ["--mode", "ring"], True), ("ps=sync", ["--mode", "ps", "--policy", "sync"], True),
         ("ps=dp", ["--mode", "ps", "--policy", "dp"], False)] +
-       [(policy, ["--mode", "ring", "--policy", policy], True) for policy in ("zero1", "zero2")], at_once=3)
+       [(policy, ["--mode", "ring", "--policy", policy], True) for policy in ("zero1", "zero2", "zero3", "fsdp", "zero3:group=1")],
+       at_once=3)
 def all_others_wait_for_a_late_rank(words, by_name):
     expect_all_wait(job_of(*SLOW, "--steps", "4", *words), 1, by_name)  # dp: all wait for rank 0, which waits for rank 1
 
@@ -192,6 +193,18 @@ def in_virtual_time_waiting_grows_by_the_delay(words, by_name):
         named = slowed["ranks"][rank]["waited_for_s"]
         if by_name is not None:  # dp: all wait for rank 0, which waits for rank 1
             expect_equal(max(named, key=named.get), str(1 if by_name or rank == 0 else 0), f"whom rank {rank} waits for", named)
+
+
+# Ranks 0 and 1 are a group, in which rank 1 is late; rank 2 waits between the groups for rank 0, rank 3 for rank 1.
+@cases([(f"{policy}:group=2", f"{policy}:group=2") for policy in ("zero1", "zero3")])
+def in_virtual_time_what_is_waited_for_has_a_name_between_groups_too(policy):
+    job = job_of(*V100, "--gpus", "4", "--steps", "6", "--mode", "ring", "--policy", policy, "--slow", "1:2")
+    expect_anatomy(job)
+    for rank, other in ((0, 1), (2, 0), (3, 1)):
+        waited, delay = waiting_and_delay(job, rank, range(6))
+        expect(waited >= 0.8 * delay > 0, f"rank {rank} waited {waited:.4f} s for a delay of {delay:.4f} s")
+        named = job["ranks"][rank]["waited_for_s"]
+        expect_equal(max(named, key=named.get), str(other), f"whom rank {rank} waits for", named)
 
 
 @test
