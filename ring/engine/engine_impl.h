@@ -152,7 +152,7 @@ typedef struct ring_unit {
     device_kernel *adder; /* of shards of gradients, where they are cut */
 } ring_unit;
 
-/* ring_shards.c; the compute thread's. */
+/* The compute thread's. */
 typedef struct ring_shards {
     ring_unit *units;
     int pass;
@@ -307,9 +307,6 @@ status ring_compare_handshakes(const ring_engine *e, const sync_blob *handshakes
 /* From rank 0's handshake, where the collectives are NCCL's. */
 status ring_take_bootstrap(ring_engine *e, const sync_blob *first);
 
-/* Between groups of ranks that have shards, the reduced shard of a bucket is averaged. */
-collective_call ring_replicas_call(const ring_engine *e, int bucket);
-
 /* ring_enqueue.c: jobs with NCCL. */
 /* Makes calls of all sizes that steps make once, and waits for them: where NCCL connects for one, it does so now. */
 status ring_warm_up(ring_engine *e);
@@ -347,6 +344,8 @@ int ring_phases(const ring_engine *e, const ring_job *job);
 /* The ranks that take part in such a job. */
 collective_group *ring_group_of(const ring_engine *e, ring_job_kind kind);
 collective_call ring_bucket_call(const ring_engine *e, int bucket);
+/* Between groups of ranks that have shards, the reduced shard of a bucket is averaged. */
+collective_call ring_replicas_call(const ring_engine *e, int bucket);
 status ring_call_of(ring_engine *e, const ring_job *job, collective_call *out);
 
 /* ring_stages.c */
@@ -363,7 +362,7 @@ status ring_group_sum(sync_engine *base, double *values, int count);
 /* Waits for the bucket that is to be waited for next. */
 status ring_await_bucket(ring_engine *e);
 
-/* ring_shards.c: nothing unless state is cut among the ranks. */
+/* ring_shards.c, ring_units.c, ring_shard_update.c: nothing unless state is cut among the ranks. */
 status ring_shards_open(ring_engine *e);
 void ring_shards_close(ring_engine *e);
 collective_call ring_scatter_call(const ring_engine *e, int bucket);

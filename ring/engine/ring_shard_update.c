@@ -1,0 +1,154 @@
+/* Each rank updates its shards of the state; and, between steps, whole parameters for those who read them. */
+#include "ring/engine/ring_shards.h"
+
+/* ---- the update ------------------------------------------------------------------------------- */
+
+/* This rank's shards of a unit, as arenas of shards: of reduced gradients, of parameters. */
+static char *as_shards(const ring_engine *e, const device_memory *memory, bool cut, int unit)
+{
+    return element(e, memory,
+                   cut ? 0 : param_shard_of(shards_of(e), unit).offset - shards_of(e)->units[unit].at);
+}
+
+static char *gradient_shards(const ring_engine *e, int unit)
+{
+    bool cut = e->settings.sharding >= PARAM_SHARD_GRADIENTS;
+    return as_shards(e, cut ? &set_of(e)->grad_shards : &set_of(e)->grads, cut, unit);
+}
+
+/* The same as updates read them. */
+static status update_gradients(ring_engine *e, int unit, char **out)
+{
+    const param_unit *u = &shards_of(e)->units[unit];
+    *out = gradient_shards(e, unit);
+    if (!is_mixed(e)) return STATUS_OK;
+    char *from = *out + u->at * size_of(e);
+    *out = (char *)e->shards.update.data - u->at * wide_size(e);
+    return ring_copy_elements(e, e->shards.update.data, set_of(e)->type, from, set_of(e)->sent, u->shard);
+}
+
+static piece_list pieces_of(const ring_engine *e, int unit)
+{
+    const param_unit *u = &shards_of(e)->units[unit];
+    return (piece_list){shards_of(e)->pieces + u->first, u->count};
+}
+
+/* The squared norm of the average: of this rank's shards, then of all. */
+static status sum_squares(ring_engine *e)
+{
+    const sync_context *c = &e->base.context;
+    e->compute.norm_scratch = 0;
+    for (int u = 0; u < shards_of(e)->unit_count; u++) {
+        char *grads;
+        if (pieces_of(e, u).count == 0) continue;
+        TRY(update_gradients(e, u, &grads));
+        TRY(optimizer_sum_squares(c->optimizer, c->compute, grads, pieces_of(e, u), &e->compute.norm_scratch));
+    }
+    if (e->stream)
+        return device_upload(c->compute, e->memory.group, &e->compute.norm_scratch, DTYPE_F64, DTYPE_F64, 1);
+    *e->memory.group = e->compute.norm_scratch;
+    return STATUS_OK;
+}
+
+static status read_norm(ring_engine *e)
+{
+    if (!e->stream) {
+        e->compute.norm_scratch = *e->memory.group;
+        return STATUS_OK;
+    }
+    TRY(device_download(e->base.context.compute, &e->compute.norm_scratch, e->memory.group, DTYPE_F64,
+                        DTYPE_F64, 1));
+    return device_stream_synchronize(e->base.context.compute);
+}
+
+static status update_unit(ring_engine *e, const sync_step *step, int unit, double scale)
+{
+    const sync_context *c = &e->base.context;
+    bool cut = e->settings.sharding == PARAM_SHARD_ALL;
+    char *grads, *params = is_mixed(e) ? set_of(e)->masters.data : as_shards(e, &set_of(e)->params, cut, unit);
+    if (pieces_of(e, unit).count == 0) return STATUS_OK;
+    TRY(update_gradients(e, unit, &grads));
+    TRY(optimizer_update(c->optimizer, c->compute, params, grads, pieces_of(e, unit), step->index - step->skipped,
+                         step->learning_rate, scale));
+    return is_mixed(e) ? ring_round_unit(e, unit) : STATUS_OK;
+}
+
+status ring_update_shards(ring_engine *e, const sync_step *step)
+{
+    double scale = 1.0;
+    bool skipped = false;
+    if (!e->shards.updating) {
+        TRY(ring_await_gathers(e)); /* of what the forward pass did not use */
+        TRY(sync_begin_update(&e->base, step));
+        if (sync_update_needs_norm(&e->base)) TRY(sum_squares(e));
+    }
+    e->shards.updating = true;
+    if (sync_update_needs_norm(&e->base)) {
+        TRY(ring_run_job(e, RING_JOB_NORM, 1));
+        TRY(read_norm(e));
+        TRY(sync_scale_update(&e->base, step, e->compute.norm_scratch, &scale, &skipped));
+    }
+    e->shards.updating = false;
+    for (int u = 0; u < shards_of(e)->unit_count && !skipped; u++) TRY(update_unit(e, step, u, scale));
+    status rc = sync_end_update(&e->base, step, skipped);
+    return rc == STATUS_OK ? ring_gather_updated(e)
+                           : ring_give_up(e, rc); /* peers have other shards, and see nothing */
+}
+
+/* ---- between steps ---------------------------------------------------------------------------- */
+
+static void count_whole(ring_engine *e,
+                        void (*change)(ledger *l, ledger_class c, int64_t logical, int64_t reserved))
+{
+    change(e->base.context.ledger, LEDGER_GATHERED, set_of(e)->logical_bytes, set_of(e)->arena_elements * wide_size(e));
+}
+
+status ring_gather_parameters(sync_engine *base)
+{
+    ring_engine *e = ring_of(base);
+    const param_shards *s = shards_of(e);
+    if (!param_set_gathers(set_of(e)) || e->shards.held == s->unit_count) return STATUS_OK;
+    if (e->shards.held == 0 && !e->shards.holds) {
+        TRY(param_set_hold_whole(set_of(e)));
+        count_whole(e, ledger_acquire);
+        e->shards.holds = true;
+    }
+    for (; e->shards.held < s->unit_count; e->shards.held++)
+        TRY(ring_run_job(e, RING_JOB_GATHER, e->shards.held + TO_WHOLE * s->unit_count));
+    return STATUS_OK;
+}
+
+status ring_flush_shards(ring_engine *e)
+{
+    if (!shards_of(e)) return STATUS_OK;
+    return ring_await_gathers(e);
+}
+
+void ring_drop_whole(ring_engine *e)
+{
+    if (!e->shards.holds) return;
+    param_set_drop_whole(set_of(e));
+    count_whole(e, ledger_release);
+    e->shards.holds = false;
+    e->shards.held = 0;
+}
+
+/* Where gradients are cut or bfloat16, shards in an arena of their own, laid out like the parameters: only verification
+ * asks for it. */
+const void *ring_reduced_shards(ring_engine *e, piece_list *owned)
+{
+    const param_shards *s = shards_of(e);
+    const sync_context *c = &e->base.context;
+    *owned = (piece_list){s->own, s->piece_count};
+    bool cut = e->settings.sharding >= PARAM_SHARD_GRADIENTS;
+    if (!cut && !is_mixed(e)) return set_of(e)->grads.data;
+    device_memory *out = &e->shards.reduced;
+    size_t bytes = (size_t)set_of(e)->arena_elements * (size_t)wide_size(e);
+    status rc = out->bytes > 0 ? STATUS_OK : device_allocate(c->device, DEVICE_MEMORY_PRIVATE, bytes, out);
+    for (int i = 0; i < s->piece_count && rc == STATUS_OK; i++)
+        rc = device_convert(c->compute, wide_element(e, out, s->own[i].offset), set_of(e)->type,
+                            cut ? element(e, &set_of(e)->grad_shards, s->pieces[i].offset)
+                                : element(e, &set_of(e)->grads, s->own[i].offset),
+                            set_of(e)->sent, s->own[i].count, 1);
+    return rc == STATUS_OK ? out->data : NULL;
+}
