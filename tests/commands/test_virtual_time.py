@@ -275,6 +275,7 @@ def table(name):
     return table_and_text(name)[0]
 
 
+ROOT = os.environ.get("SOURCE_DIR", os.getcwd())
 TABLES = ("torch-vs-apex", "dp-vs-ddp", "ddp-benchmark", "throughput", "tf-benchmarks", "reducer-memory")
 MISSES = {  # docs/reproduction.md explains them
     "torch-vs-apex": {("2 to 4 GPUs, apex", "added to backward"), ("2 to 8 GPUs, apex", "added to backward"), ("4 GPUs, apex", "backward"),
@@ -286,6 +287,37 @@ MISSES = {  # docs/reproduction.md explains them
         "GCE K80, alexnet, batch 512, ps-cpu, 4 GPUs", "GCE K80, alexnet, batch 512, ps-cpu, 8 GPUs",
         "GCE K80, vgg16, batch 32, ps-cpu, 4 GPUs")}}
 REFUTED = {"dp-vs-ddp": ["GPT-2, 2 TITAN RTX: dp-nvlink is faster than ddp-no-p2p"]}
+
+
+def recorded_losses(name):
+    """For each scored cell of the recorded table its row, and what ours and the null model add to the skill's two sums."""
+    with open(os.path.join(ROOT, "results/reproduce", name + ".json"), encoding="utf-8") as file:
+        cells = [c for c in json.load(file)["cells"] if c["obtained"] == "predicted" and c["null"] is not None]
+    for c in cells:
+        ours, null = (abs(math.log(c[key] / c["published"])) for key in ("ours", "null"))
+        if null > 2 * c["uncertainty"]:
+            yield c["row"], max(0, ours - c["uncertainty"]), null - c["uncertainty"]
+
+
+@test
+def the_page_says_which_rows_lose_skill():
+    with open(os.path.join(ROOT, "docs/reproduction.md"), encoding="utf-8") as file:
+        stated = re.findall(r"^\| (tf-benchmarks|torch-vs-apex), (.*) \| (\d+) \| (\S+) \| (\S+) \|$", file.read(), re.M)
+    found = {}
+    for name in ("tf-benchmarks", "torch-vs-apex"):
+        losses = list(recorded_losses(name))
+        for row, ours, null in losses:
+            if name == "tf-benchmarks":
+                of = "alexnet and vgg16" if "alexnet" in row or "vgg16" in row else "others"
+                group = f"{'K80' if 'K80' in row else 'P100'}, {'nccl' if 'nccl' in row else 'server'}, {of}"
+            else:
+                group = "apex" if "apex" in row else "torch-0.4.1"
+            sums = found.setdefault((name, group), [0, 0, 0, sum(loss[1] for loss in losses)])
+            for i, more in enumerate((1, ours, null)):
+                sums[i] += more
+    expected = {(name, group, str(n), f"{ours / all_of_it:.2f}", f"{abs(s) if abs(s) < 0.005 else s:.2f}")
+                for (name, group), (n, ours, null, all_of_it) in found.items() for s in [1 - ours / null]}
+    expect_equal({*stated}, expected, "groups of rows")
 
 
 @cases([(name, name) for name in TABLES])
