@@ -163,7 +163,8 @@ if [ "${1:-}" = --all ]; then
     suite units-long 3600 "Collectives are right for every count, alignment and number of ranks." build units-long
     suite faults-long 1800 "A rank may die or stop at any operation of any engine." build faults-long
     suite commands-long 1800 "Accuracy after whole trainings, the gain from overlap and the benchmarks are as documented." build commands-long
-    suite labs-long 3600 "The labs give the same scores under load, and each attack on the grader fails." build labs-long
+    suite labs-long 7200 "The labs give the same scores under load, and each attack on the grader fails." build labs-long
+    suite emulated-long 14400 "The program does on AArch64, emulated, what it does here." build emulated-long
     suite fuzz-long 1800 "No bytes crash a decoder in five minutes of search." build-fuzz fuzz-long
 fi
 finish

@@ -1,11 +1,8 @@
 """Code that attacks the grader loses its own points at most: the rest is scored, and nothing is left behind."""
 import os
 import re
-import shutil
-import tempfile
 
-from labs import LABS, SOURCE, Student, read, write
-from program import PROGRAM
+from labs import LABS, Student, read, user_who_is_not_root, write
 from tap import cases, expect, expect_equal, long_cases, main, test
 
 RING = next(lab for lab in LABS if lab.number == 3)
@@ -181,20 +178,13 @@ def answers_that_are_no_file_of_the_student_lose_only_what_they_answer(make):
 
 @test
 def attacks_by_a_user_who_is_not_root():
-    """The program and the labs in a folder that this user may read."""
-    with tempfile.TemporaryDirectory(prefix="lab program ü ") as folder:
-        os.chmod(folder, 0o755)
-        program = shutil.copy(PROGRAM, folder)
-        shutil.copytree(os.path.join(SOURCE, "labs"), os.path.join(folder, "labs"))
-        user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.getuid() == 0 else []
-        with Student(RING, program=program, as_user=user) as student:
-            os.chmod(student.folder, 0o777)
-            student.solve()
-            wanted = ("exit(0)", "writing after the end")
-            check_attack(student, REFUSED, None)
-            for name, code, message in RING_ATTACKS:
-                if name in wanted:
-                    check_attack(student, code, message)
+    program, as_user = user_who_is_not_root()
+    with Student(RING, program=program, as_user=as_user) as student:
+        student.solve()
+        check_attack(student, REFUSED, None)
+        for name, code, message in RING_ATTACKS:
+            if name in ("exit(0)", "writing after the end"):
+                check_attack(student, code, message)
 
 
 FORGED = """

@@ -3,32 +3,13 @@ next to it for each submission. As PrairieLearn runs it: the archive in /grade/s
 import json
 import os
 import shutil
-import subprocess
 import tempfile
 import zipfile
 
+from debian import inside, make_debian
 from labs import LABS, Student, read, write
-from tap import Skip, expect, expect_equal, long_test, main
+from tap import expect, expect_equal, long_test, main
 from test_reports import validate_gradescope, validate_prairielearn
-
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-
-def inside(root, *words):
-    """In namespaces of its own, with nothing of the tester's environment."""
-    script = 'mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" && exec chroot "$0" "$@"'
-    done = subprocess.run(["unshare", "--mount", "--pid", "--fork", "sh", "-c", script, root, *words], capture_output=True, text=True,
-                          env={"PATH": PATH, "HOME": "/root"}, stdin=subprocess.DEVNULL, timeout=900)
-    expect_equal(done.returncode, 0, f"{words}: exit code", done.stdout[-3000:], done.stderr[-3000:])
-
-
-def bare_debian(root):
-    if os.getuid() != 0 or not shutil.which("debootstrap"):
-        raise Skip("needs root and debootstrap")
-    made = subprocess.run(["debootstrap", "--variant=minbase", "bookworm", root], capture_output=True, text=True)
-    if made.returncode != 0:
-        raise Skip("debootstrap: no packages: " + made.stdout[-200:])
-    shutil.copy("/etc/resolv.conf", os.path.join(root, "etc"))
 
 
 def pack(lab, form, solved, source, submission):
@@ -74,7 +55,7 @@ def autograde_prairielearn(root, lab):
 def every_autograder_runs_in_a_bare_debian():
     with tempfile.TemporaryDirectory(prefix="bare-debian-") as folder:
         root = os.path.join(folder, "root")
-        bare_debian(root)
+        make_debian(root)
         for lab in LABS:
             report = autograde(root, lab, solved=True)
             expect(report["score"] >= 100, f"{lab.name}: the solution has full points", json.dumps(report, indent=1))

@@ -5,7 +5,6 @@ import shutil
 import subprocess
 
 from labs import LABS, SOURCE, Student, read
-from program import PROGRAM
 from tap import cases, expect, expect_equal, long_cases, main
 
 
@@ -13,15 +12,15 @@ def commands(*path):
     return re.findall(r"^    (harness .*)$", read(SOURCE, "labs", *path), re.M)
 
 
-def walk(folder, lines):
+def walk(student, folder, lines):
     """Runs each line in a shell; {line: exit code}."""
     programs = os.path.join(folder, "bin")
     os.makedirs(programs, exist_ok=True)
     if not os.path.lexists(os.path.join(programs, "harness")):
-        os.symlink(PROGRAM, os.path.join(programs, "harness"))
+        os.symlink(student.program, os.path.join(programs, "harness"))
     codes = {}
     for line in lines:
-        done = subprocess.run(["sh", "-c", line], cwd=folder, capture_output=True, text=True, timeout=300,
+        done = subprocess.run([*student.as_user, "sh", "-c", line], cwd=folder, capture_output=True, text=True, timeout=300,
                               env=dict(os.environ, PATH=programs + ":" + os.environ["PATH"]))
         codes[line] = done.returncode
         expected = (0, 1) if " lab check " in line else (0,)
@@ -40,13 +39,14 @@ def every_command_of_the_handout_does_what_it_says(lab):
     with Student(lab) as student:
         folder = os.path.join(student.home, "fresh")
         os.mkdir(folder)
-        codes = walk(folder, start + handout)
+        os.chmod(folder, 0o777)
+        codes = walk(student, folder, start + handout)
         checks = [line for line in codes if " lab check " in line]
         expect_equal([codes[line] for line in checks], [1] * len(checks), "exit codes of checks before the lab is solved")
         mine, student.folder = student.folder, os.path.join(folder, lab.name)
         expect_equal(sorted(os.listdir(student.folder)), sorted(os.listdir(mine)), "files of the started lab")
         student.solve()
-        codes = walk(folder, checks)
+        codes = walk(student, folder, checks)
         expect_equal([codes[line] for line in checks], [0] * len(checks), "exit codes of checks after it is solved")
         expect(os.path.exists(os.path.join(folder, lab.name + ".tar.gz")), "the packed folder")
         shutil.rmtree(mine)

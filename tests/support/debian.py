@@ -1,0 +1,32 @@
+"""Debian 12 in a folder, for tests that need a machine of their own: made by debootstrap, entered in namespaces of its own."""
+import os
+import shutil
+import subprocess
+
+from program import BUILD
+from tap import Skip, expect_equal
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def make_debian(root, *options):
+    """Packages that were downloaded before are kept in the build's folder."""
+    if os.getuid() != 0 or not shutil.which("debootstrap"):
+        raise Skip("needs root and debootstrap")
+    cache = os.path.join(os.path.abspath(BUILD), "debian-packages")
+    os.makedirs(cache, exist_ok=True)
+    made = subprocess.run(["debootstrap", "--variant=minbase", f"--cache-dir={cache}", *options, "bookworm", root],
+                          capture_output=True, text=True)
+    if made.returncode != 0:
+        raise Skip("debootstrap: no packages: " + made.stdout[-200:])
+    shutil.copy("/etc/resolv.conf", os.path.join(root, "etc"))
+
+
+def inside(root, *words, user="root", folder="/", code=0, limit=900, **variables):
+    """Runs a command there, with nothing of the tester's environment; its output."""
+    script = 'mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" && exec chroot "$@"'
+    done = subprocess.run(["unshare", "--mount", "--pid", "--fork", "sh", "-c", script, root, f"--userspec={user}", root,
+                           "env", "-C", folder, *words], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=limit,
+                          env={"PATH": PATH, "HOME": "/root", **variables})
+    expect_equal(done.returncode, code, f"{words}: exit code", done.stdout[-3000:], done.stderr[-3000:])
+    return done.stdout
