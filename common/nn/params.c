@@ -80,7 +80,10 @@ static status allocate_arenas(param_set *set, const param_set_config *config)
     if (param_set_is_mixed(set)) {
         TRY(allocate(set, LEDGER_OPTIMIZER, DEVICE_MEMORY_PRIVATE, (size_t)s->elements * wide, &set->masters));
         TRY(allocate(set, LEDGER_GATHERED, DEVICE_MEMORY_PRIVATE, (size_t)s->gathered_elements * wide, &set->wide));
-        TRY(allocate(set, LEDGER_BUCKETS, DEVICE_MEMORY_PRIVATE, (size_t)s->gradient_elements * wide, &set->wide_grads));
+        bool whole = !param_shards_place_gradients(&s->config), sums = s->config.accumulates && !whole;
+        size_t grads = (size_t)(whole ? set->arena_elements : s->gradient_elements) * wide;
+        TRY(allocate(set, whole ? LEDGER_GRADIENTS : LEDGER_BUCKETS, DEVICE_MEMORY_PRIVATE, grads, &set->wide_grads));
+        TRY(allocate(set, LEDGER_GRADIENTS, DEVICE_MEMORY_PRIVATE, sums ? (size_t)s->elements * wide : 0, &set->wide_shards));
     }
     bool cut_params = param_set_sharding(set) == PARAM_SHARD_ALL, cut_grads = param_set_sharding(set) >= PARAM_SHARD_GRADIENTS;
     size_t shards = s ? (size_t)s->elements * size : 0, gathered = cut_params ? (size_t)s->gathered_elements * size : 0;
@@ -116,7 +119,7 @@ status param_set_open(device *d, const nn_model *model, const nn_program *progra
     set->sent = config->shards.mixed ? DTYPE_BF16 : set->type;
     set->params.fd = set->bf16_copy.fd = set->grads.fd = set->buffers.fd = -1;
     set->gathered.fd = set->grad_shards.fd = set->whole.fd = -1;
-    set->masters.fd = set->wide.fd = set->wide_grads.fd = -1;
+    set->masters.fd = set->wide.fd = set->wide_grads.fd = set->wide_shards.fd = -1;
     set->pieces = calloc((size_t)model->param_count + 1, sizeof *set->pieces);
     set->layouts = calloc((size_t)model->param_count + 1, sizeof *set->layouts);
     set->buffer_pieces = calloc((size_t)model->buffer_count + 1, sizeof *set->buffer_pieces);
@@ -152,6 +155,7 @@ void param_set_close(param_set **pointer)
     device_free(set->device, &set->masters);
     device_free(set->device, &set->wide);
     device_free(set->device, &set->wide_grads);
+    device_free(set->device, &set->wide_shards);
     device_free(set->device, &set->buffers);
     param_shards_close(&set->shards);
     free(set->pieces);

@@ -28,7 +28,9 @@ typedef struct param_set {
     param_shards *shards;     /* NULL: nothing is cut */
     device_memory gathered, grad_shards;
     device_memory masters;    /* with mixed precision: this rank's shards of the parameters as they are updated */
-    device_memory wide, wide_grads; /* with mixed precision: places of whole units, as operations read and write them */
+    device_memory wide, wide_grads; /* with mixed precision: places of whole units, as operations read and write them; where
+                                     * whole gradients are added up, wide_grads is an arena of all */
+    device_memory wide_shards; /* where shards of gradients are added up with mixed precision: their sums */
     device_memory whole;      /* all parameters, between param_set_hold_whole() and param_set_drop_whole() */
     const piece *placed[PARAM_PASSES], *grads_placed; /* [param_count] where programs find a parameter in each pass, in
                               * `params` or `gathered`, and its gradient in `grads` */

@@ -39,6 +39,8 @@ typedef struct param_shards_config {
     int rank, ranks; /* of those among whom the state is cut */
     bool keeps; /* gathered parameters stay from the forward pass to the backward pass */
     bool mixed; /* parameters and gradients are bfloat16, and each rank's shards have masters in the program's type */
+    bool accumulates; /* mixed: gradients of several micro-batches are added up in the program's type, whole ones or, where
+                       * they are cut, shards */
     bool rows;  /* each parameter is cut on its first dimension, not the unit's vector; only with PARAM_SHARD_ALL */
     bool real;  /* there is memory: `sent` is listed */
 } param_shards_config;
@@ -88,7 +90,7 @@ static inline bool param_shards_place_params(const param_shards_config *c)
 
 static inline bool param_shards_place_gradients(const param_shards_config *c)
 {
-    return c->stage >= PARAM_SHARD_GRADIENTS || c->mixed;
+    return c->stage >= PARAM_SHARD_GRADIENTS || (c->mixed && !c->accumulates);
 }
 
 /* Elements of the place of a unit's whole gradients. */

@@ -159,6 +159,7 @@ static void count_gradients(sync_engine *e, void (*change)(ledger *l, ledger_cla
     bool cut = param_set_sharding(set) >= PARAM_SHARD_GRADIENTS;
     int64_t size = dtype_size(set->sent), elements = cut ? set->shards->elements : set->arena_elements;
     int64_t logical = cut ? set->shards->own_elements : set->model->parameter_elements;
+    if (set->shards && set->shards->config.accumulates) size += dtype_size(set->type);
     change(e->context.ledger, LEDGER_GRADIENTS, logical * size, elements * size);
 }
 

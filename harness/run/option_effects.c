@@ -73,7 +73,7 @@ static const option_effect table[] = {
     {"accumulate", EVERY, REAL, EFFECT_CHANGES, HASH},
     {"accumulate", EVERY, SIM, EFFECT_CHANGES, STEP},
     {"accumulate", DP, PLAN, EFFECT_CHANGES, "jobs.dataparallel_memory"},
-    {"accumulate", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
+    {"accumulate", EVERY, PLAN, EFFECT_NOTHING, "it changes no memory without --mixed-precision"},
     {"stages schedule", NO_ENGINE | PS, ALL, EFFECT_REFUSED, "--mode ring"},
     {"stages schedule", RING, CUDA, EFFECT_REFUSED, "--device cpu, reference or sim:PROFILE"},
     {"stages schedule", RING, PLAN, EFFECT_REFUSED, "a run without --plan"},

@@ -260,6 +260,7 @@ static status open_all(trainer *t)
         t->straggler = (straggler){0};
     }
     TRY(c->engine->requirements(c->engine_options, c->policy, c->world, &t->needs));
+    t->needs.shards.accumulates = t->needs.shards.mixed && c->accumulate > 1;
     describe_batch(t);
     TRY(compile_programs(t));
     TRY(open_params(t));

@@ -47,7 +47,7 @@ static status ring_requirements(const void *options, const char *policy, int wor
             return fail(STATUS_CONFIG, "--group: expected a divisor of %d ranks, got %d", world, s.group);
         out->shards = (param_shards_config){.stage = s.sharding, .ranks = s.group > 0 ? s.group : world, .keeps = s.keeps, .mixed = s.mixed, .rows = s.rows};
         out->alike_from = out->shards.ranks - 1; /* the last ranks' shards may be smaller */
-        out->each_pass = param_shards_place_gradients(&out->shards);
+        out->each_pass = param_shards_place_params(&out->shards) || param_shards_place_gradients(&out->shards);
         out->param_kind = DEVICE_MEMORY_SHARED;
         out->reach = SYNC_REACH_DEVICE;
         out->unrecorded = "parameters are gathered during the forward pass";

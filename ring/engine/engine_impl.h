@@ -367,7 +367,7 @@ status ring_shards_open(ring_engine *e);
 void ring_shards_close(ring_engine *e);
 collective_call ring_scatter_call(const ring_engine *e, int bucket);
 collective_call ring_gather_call(const ring_engine *e, int index);
-status ring_shards_begin_forward(ring_engine *e, const sync_step *step);
+status ring_shards_begin_forward(ring_engine *e);
 status ring_need(sync_engine *base, int param);
 status ring_release(sync_engine *base, int param);
 status ring_place_outputs(sync_engine *base, const sync_step *step);

@@ -20,8 +20,8 @@ static char *gradient_shards(const ring_engine *e, int unit)
 static status update_gradients(ring_engine *e, int unit, char **out)
 {
     const param_unit *u = &shards_of(e)->units[unit];
-    *out = gradient_shards(e, unit);
-    if (!is_mixed(e)) return STATUS_OK;
+    *out = adds_wide_shards(e) ? set_of(e)->wide_shards.data : gradient_shards(e, unit);
+    if (!is_mixed(e) || adds_wide_shards(e)) return STATUS_OK;
     char *from = *out + u->at * size_of(e);
     *out = (char *)e->shards.update.data - u->at * wide_size(e);
     return ring_copy_elements(e, e->shards.update.data, set_of(e)->type, from, set_of(e)->sent, u->shard);
@@ -145,10 +145,12 @@ const void *ring_reduced_shards(ring_engine *e, piece_list *owned)
     device_memory *out = &e->shards.reduced;
     size_t bytes = (size_t)set_of(e)->arena_elements * (size_t)wide_size(e);
     status rc = out->bytes > 0 ? STATUS_OK : device_allocate(c->device, DEVICE_MEMORY_PRIVATE, bytes, out);
-    for (int i = 0; i < s->piece_count && rc == STATUS_OK; i++)
-        rc = device_convert(c->compute, wide_element(e, out, s->own[i].offset), set_of(e)->type,
-                            cut ? element(e, &set_of(e)->grad_shards, s->pieces[i].offset)
-                                : element(e, &set_of(e)->grads, s->own[i].offset),
-                            set_of(e)->sent, s->own[i].count, 1);
+    for (int i = 0; i < s->piece_count && rc == STATUS_OK; i++) {
+        const char *from = adds_wide_shards(e) ? wide_element(e, &set_of(e)->wide_shards, s->pieces[i].offset)
+                           : cut               ? element(e, &set_of(e)->grad_shards, s->pieces[i].offset)
+                                               : element(e, &set_of(e)->grads, s->own[i].offset);
+        rc = device_convert(c->compute, wide_element(e, out, s->own[i].offset), set_of(e)->type, from,
+                            adds_wide_shards(e) ? set_of(e)->type : set_of(e)->sent, s->own[i].count, 1);
+    }
     return rc == STATUS_OK ? out->data : NULL;
 }

@@ -34,7 +34,7 @@ static void count_update(ring_engine *e, void (*change)(ledger *l, ledger_class 
     if (bytes > 0) change(e->base.context.ledger, LEDGER_WORKSPACE, bytes, bytes);
 }
 
-/* Mixed precision: a shard's gradients as the masters' type, while they are updated. */
+/* Mixed precision: a shard's gradients as the masters' type, while they are added up or updated. */
 static status open_update(ring_engine *e)
 {
     const param_shards *s = shards_of(e);
@@ -62,8 +62,9 @@ status ring_shards_open(ring_engine *e)
     if (!e->shards.units) return fail(STATUS_SYSTEM, "no memory for the ring engine");
     ring_complete_order(e->base.context.program->ready_order, e->base.context.program->ready_count,
                         ring_params(e), e->compute.order);
-    if (is_mixed(e)) return open_update(e);
-    return s->config.stage >= PARAM_SHARD_GRADIENTS ? open_adders(e) : STATUS_OK;
+    if (is_mixed(e)) TRY(open_update(e));
+    bool adds = s->config.stage >= PARAM_SHARD_GRADIENTS && (!is_mixed(e) || adds_wide_shards(e));
+    return adds ? open_adders(e) : STATUS_OK;
 }
 
 void ring_shards_close(ring_engine *e)
@@ -85,7 +86,8 @@ static char *gradients_of(const ring_engine *e, int unit)
     return element(e, &set_of(e)->grads, cut ? u->gradients : u->whole.offset);
 }
 
-char *ring_reduced_part(const ring_engine *e, int unit)
+/* Where this rank's part of a unit's gradients is reduced to, in their place. */
+static char *reduced_part(const ring_engine *e, int unit)
 {
     const param_shards *s = shards_of(e);
     const param_unit *u = &s->units[unit];
@@ -102,9 +104,9 @@ int ring_unit_of_bucket(const ring_engine *e, int k)
     return shards_of(e)->unit_of[e->schedule.tensors[e->schedule.buckets[k].first]];
 }
 
-static char *reduced_shard(const ring_engine *e, int unit)
+char *ring_reduced_shard(const ring_engine *e, int unit)
 {
-    return ring_scatters_to_shard(e) ? element(e, &set_of(e)->grad_shards, shards_of(e)->units[unit].at) : ring_reduced_part(e, unit);
+    return ring_scatters_to_shard(e) ? element(e, &set_of(e)->grad_shards, shards_of(e)->units[unit].at) : reduced_part(e, unit);
 }
 
 static reduce_op op_of(const ring_engine *e)
@@ -115,7 +117,7 @@ static reduce_op op_of(const ring_engine *e)
 collective_call ring_replicas_call(const ring_engine *e, int k)
 {
     int unit = ring_unit_of_bucket(e, k);
-    collective_buffer shard = {.base = reduced_shard(e, unit)};
+    collective_buffer shard = {.base = ring_reduced_shard(e, unit)};
     return (collective_call){.kind = COLLECTIVE_ALL_REDUCE,
                              .op = op_of(e),
                              .type = set_of(e)->sent,
@@ -136,7 +138,7 @@ collective_call ring_scatter_call(const ring_engine *e, int k)
                              .tag = k,
                              .count = s->config.ranks * u->shard,
                              .in = {gradients_of(e, unit), u->sent},
-                             .out = {.base = reduced_shard(e, unit)}};
+                             .out = {.base = ring_reduced_shard(e, unit)}};
 }
 
 collective_call ring_gather_call(const ring_engine *e, int index)

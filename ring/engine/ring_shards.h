@@ -30,6 +30,12 @@ static inline bool is_mixed(const ring_engine *e)
     return e->settings.mixed;
 }
 
+/* Shards of gradients are added up as `wide` elements. */
+static inline bool adds_wide_shards(const ring_engine *e)
+{
+    return set_of(e)->wide_shards.bytes > 0;
+}
+
 static inline char *element(const ring_engine *e, const device_memory *memory, int64_t offset)
 {
     return (char *)memory->data + offset * size_of(e);
@@ -48,8 +54,8 @@ enum { TO_FORWARD, TO_BACKWARD, TO_WHOLE };
 int ring_unit_of_bucket(const ring_engine *e, int bucket);
 /* The first micro-batch of a step writes the shard; later ones are added to it. */
 bool ring_scatters_to_shard(const ring_engine *e);
-/* Where this rank's part of a unit's gradients is reduced to, in their place. */
-char *ring_reduced_part(const ring_engine *e, int unit);
+/* Where this rank's part of a unit's gradients is reduced to: the shard, or a part of their place. */
+char *ring_reduced_shard(const ring_engine *e, int unit);
 
 /* ring_units.c */
 

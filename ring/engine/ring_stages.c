@@ -369,7 +369,7 @@ status ring_begin_forward(sync_engine *base, const sync_step *step)
     case BEGIN_BUFFERS:
         if (buffers && (e->settings.broadcast_buffers || !e->compute.started)) TRY(share_buffers(e));
     }
-    TRY(ring_shards_begin_forward(e, step));
+    TRY(ring_shards_begin_forward(e));
     e->compute.begin = BEGIN_STEP;
     e->compute.started = true;
     e->compute.period_begins = false;

@@ -94,19 +94,16 @@ status ring_gather_updated(ring_engine *e)
 }
 
 /* Masters have been drawn or loaded. */
-static status begin_mixed(ring_engine *e, const sync_step *step)
+static status begin_mixed(ring_engine *e)
 {
-    if (!step->synchronize)
-        return ring_give_up(e, fail(STATUS_CONFIG, "--accumulate: expected 1 with --mixed-precision: sums of micro-batches "
-                                                   "would be rounded to bfloat16"));
-    for (int u = 0; u < shards_of(e)->unit_count && !e->compute.started; u++) TRY(ring_round_unit(e, u));
-    return e->compute.started ? STATUS_OK : ring_gather_updated(e);
+    for (int u = 0; u < shards_of(e)->unit_count; u++) TRY(ring_round_unit(e, u));
+    return ring_gather_updated(e);
 }
 
-status ring_shards_begin_forward(ring_engine *e, const sync_step *step)
+status ring_shards_begin_forward(ring_engine *e)
 {
     if (!shards_of(e)) return STATUS_OK;
-    if (is_mixed(e)) TRY(begin_mixed(e, step));
+    if (is_mixed(e) && !e->compute.started) TRY(begin_mixed(e));
     return begin_pass(e, PARAM_FORWARD);
 }
 
@@ -196,6 +193,22 @@ void ring_scatter_posted(ring_engine *e, int k)
     e->shards.units[ring_unit_of_bucket(e, k)].reducing = true;
 }
 
+static status add_to(ring_engine *e, int unit, void *sum, void *shard)
+{
+    void *operands[OP_MAX_OPERANDS] = {[ADD_A] = sum, [ADD_B] = shard, [ADD_Y] = sum};
+    return device_launch(e->base.context.compute, e->shards.units[unit].adder, operands, &(op_scalars){0}, NULL);
+}
+
+/* Mixed precision: shards of micro-batches are added up in the masters' type. */
+static status add_wide(ring_engine *e, int unit)
+{
+    const param_unit *u = &shards_of(e)->units[unit];
+    const param_set *set = set_of(e);
+    char *sum = wide_element(e, &set->wide_shards, u->at), *to = ring_scatters_to_shard(e) ? sum : e->shards.update.data;
+    TRY(ring_copy_elements(e, to, set->type, ring_reduced_shard(e, unit), set->sent, u->shard));
+    return to == sum ? STATUS_OK : add_to(e, unit, sum, to);
+}
+
 status ring_scatter_done(ring_engine *e, int k)
 {
     int unit = ring_unit_of_bucket(e, k);
@@ -203,11 +216,7 @@ status ring_scatter_done(ring_engine *e, int k)
     e->shards.units[unit].reducing = false;
     if (!param_shards_place_gradients(&shards_of(e)->config)) return STATUS_OK;
     count_gradients(e, unit, ledger_release);
-    if (is_mixed(e) || ring_scatters_to_shard(e)) return STATUS_OK;
-    char *sum = element(e, &set_of(e)->grad_shards, u->at);
-    void *operands[OP_MAX_OPERANDS] = {[ADD_A] = sum,
-                                       [ADD_B] = ring_reduced_part(e, unit),
-                                       [ADD_Y] = sum};
-    return device_launch(e->base.context.compute, e->shards.units[unit].adder, operands, &(op_scalars){0},
-                         NULL);
+    if (is_mixed(e)) return adds_wide_shards(e) ? add_wide(e, unit) : STATUS_OK;
+    if (ring_scatters_to_shard(e)) return STATUS_OK;
+    return add_to(e, unit, element(e, &set_of(e)->grad_shards, u->at), ring_reduced_shard(e, unit));
 }

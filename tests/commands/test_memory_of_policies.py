@@ -132,6 +132,14 @@ def with_mixed_precision_a_parameter_has_2_and_2_and_12_bytes(policy, parameters
     expect(abs(total / count * 7.5e9 / 1e9 - gigabytes) < 0.05, f"{total / count} bytes per parameter")
 
 
+@cases([("ddp", "ddp", 1), ("zero1", "zero1", 1), ("zero2", "zero2", 64), ("zero3", "zero3", 64), ("fsdp", "fsdp", 64)])
+def with_mixed_precision_and_accumulation_a_gradient_has_2_bytes_and_4_of_the_sum(policy, parts):
+    result = harness("run", *LARGE, "--policy", policy, "--mixed-precision", "--accumulate", "2", "--plan", "--json", "-")
+    expect_equal(result.code, 0, "exit code", result)
+    classes = result.jobs()["ring"]["ranks"][0]["memory"]["classes"]
+    expect_equal(classes["gradients"]["peak_bytes"] * parts, (2 + 4) * result.json()["parameters"], "bytes of gradients")
+
+
 @cases([(policy, policy) for policy in ("zero1", "zero2", "zero3", "fsdp")])
 def a_plan_has_the_memory_of_every_rank_of_a_run(policy):
     """Wine's parameters do not divide by 3: the last rank has less."""

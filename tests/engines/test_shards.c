@@ -330,7 +330,7 @@ static void masters_add_up_updates_that_bfloat16_loses(void **state)
         optimizer_options sgd = optimizer_defaults(OPTIMIZER_SGD);
         training_config config = {.model = "wine_mlp", .device = devices[d], .engine = &sync_ring, .policy = "zero3",
                                   .world = 2, .batch = 4, .optimizer = sgd};
-        config.optimizer.lr = 0;
+        config.optimizer.lr = 1e-30;
         start = (result){0};
         assert_ok(training_run(&config, &start, train));
         config.optimizer.lr = 2e-4;
@@ -350,6 +350,45 @@ static void masters_add_up_updates_that_bfloat16_loses(void **state)
                      sqrt(apart));
         for (int i = 0; i < 2; i++) free(found[i].values);
         free(start.values);
+    }
+}
+
+static status train_once(training_rank *r)
+{
+    TRY(training_step(r));
+    TRY(sync_flush(trainer_engine(r->trainer)));
+    TRY(sync_gather_parameters(trainer_engine(r->trainer)));
+    return r->rank == 0 ? keep_values(r, training_context(r)) : STATUS_OK;
+}
+
+/* All batches are alike, so that the mean of 1024 is that of one; a sum in bfloat16 of as many equal numbers ends at half of it. */
+static void sums_of_micro_batches_are_not_rounded_to_bfloat16(void **state)
+{
+    (void)state;
+    static const char *const all[] = {"ddp", "zero1", "zero2", "zero3", "fsdp"};
+    static const struct {
+        double lr;
+        int64_t accumulate;
+    } runs[] = {{1e-30, 1}, {0.1, 1}, {0.1, 1024}};
+    for (size_t p = 0; p < sizeof all / sizeof all[0]; p++) {
+        result found[3];
+        for (int i = 0; i < 3; i++) {
+            training_config config = {.model = "wine_mlp", .engine = &sync_ring, .policy = all[p], .options = "--mixed-precision",
+                                      .world = 2, .batch = 4, .accumulate = runs[i].accumulate, .repeats = true,
+                                      .optimizer = optimizer_defaults(OPTIMIZER_SGD)};
+            config.optimizer.lr = runs[i].lr;
+            found[i] = (result){0};
+            assert_ok(training_run(&config, &found[i], train_once));
+        }
+        double most = 0;
+        for (int64_t i = 0; i < found[0].elements; i++) {
+            float one = found[1].values[i] - found[0].values[i], many = found[2].values[i] - found[0].values[i];
+            most = fmax(most, fabsf(one));
+            if (fabsf(many - one) > 0x1p-6F * fabsf(one) + 1e-6F)
+                fail_msg("%s, element %lld: moved by %g, and by %g with micro-batches", all[p], (long long)i, one, many);
+        }
+        assert_true(most > 1e-3);
+        for (int i = 0; i < 3; i++) free(found[i].values);
     }
 }
 
@@ -393,6 +432,7 @@ int main(void)
         cmocka_unit_test(with_mixed_precision_every_stage_is_bit_identical_to_ddp),
         cmocka_unit_test(mixed_precision_halves_parameters_gradients_and_traffic),
         cmocka_unit_test(masters_add_up_updates_that_bfloat16_loses),
+        cmocka_unit_test(sums_of_micro_batches_are_not_rounded_to_bfloat16),
         cmocka_unit_test(a_server_on_every_rank_moves_the_bytes_of_zero1_and_gives_its_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

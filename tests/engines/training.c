@@ -63,15 +63,16 @@ static status source_next(batch_source *base, int64_t step, batch_view *out)
 {
     value_source *s = (value_source *)base;
     int64_t batch = s->count, input = data_form_input_elements(&base->form), target = data_form_target_elements(&base->form);
+    int64_t drawn = s->training->config.repeats ? 0 : step;
     char name[48];
-    snprintf(name, sizeof name, "input of step %lld", (long long)step);
+    snprintf(name, sizeof name, "input of step %lld", (long long)drawn);
     uint64_t tokens = random_start(17, random_fnv1a64(name)), vocabulary = (uint64_t)s->training->model->layers[0].vocabulary;
     for (int64_t i = 0; i < batch * input; i++) {
         int64_t at = s->first * input + i;
         if (vocabulary) ((int32_t *)s->inputs)[i] = (int32_t)random_below(tokens, (uint64_t)at, vocabulary);
         else s->inputs[i] = (float)value_at(s->training, name, at);
     }
-    snprintf(name, sizeof name, "target of step %lld", (long long)step);
+    snprintf(name, sizeof name, "target of step %lld", (long long)drawn);
     uint64_t start = random_start(17, random_fnv1a64(name));
     for (int64_t i = 0; i < batch * target; i++) {
         int64_t at = s->first * target + i;

@@ -30,6 +30,7 @@ typedef struct training_config {
     bool processes;      /* no hub: ranks do not know that they are threads */
     bool inline_progress;
     int divide;          /* shared_divide */
+    bool repeats;        /* every batch is the first */
     optimizer_options optimizer; /* SGD unless set */
 } training_config;
 
