@@ -93,6 +93,7 @@ def processes_train_as_those_with_the_whole_model(device, ranks, schedule):
     for more in (["--gpus", str(ranks), "--stages", "2", "--schedule", schedule], ["--gpus", str(ranks // 2), "--eval-every", "-1"]):
         result = harness(*REAL, "--device", device, *more, "--json", "-")
         expect_equal(result.code, 0, "exit code", result)
+        expect_equal("no evaluation: with --stages no rank has the whole model" in result.err, "--stages" in more, "a note", result)
         job = result.json()["jobs"][0]
         losses.append(job["losses"])
     expect(len(losses[0]) == 3 and None not in losses[0], f"losses: {losses}")
