@@ -113,6 +113,53 @@ static bool is_word(const sweep *s, int point, int axis)
     return sweep_value(s, point, axis) && !(s->builds && axis == 0);
 }
 
+static bool is_name(const char *text, size_t length, const char *name)
+{
+    return strlen(name) == length && memcmp(text, name, length) == 0;
+}
+
+/* Whether all policies of the list are of other engines. An unknown one is left to the run, which refuses it. */
+static bool is_policy_of_others(const char *text, const char *engine)
+{
+    for (const char *at = text; *at; at += *at == ',') {
+        char one[256];
+        const char *of = NULL;
+        size_t length = strcspn(at, ","), prefix = strcspn(at, "=:,");
+        int e;
+        for (e = 0; e < ENGINE_COUNT && at[prefix] == '=' && !of; e++)
+            if (is_name(at, prefix, engine_table[e]->name)) of = engine_table[e]->name;
+        snprintf(one, sizeof one, "%.*s", (int)length, at);
+        if (!of && engine_of_policy(one, &e) == STATUS_OK) of = engine_table[e]->name;
+        error_clear();
+        if (!of || strcmp(of, engine) == 0) return false;
+        at += length;
+    }
+    return true;
+}
+
+/* How many words, from word `i` on, are an option that only engines other than the point's have, with its value: the point
+ * leaves them out, as `run` does with an engine's options in the other engine's job. */
+static int words_of_others(const sweep *s, const char *engine, int i)
+{
+    const char *name = s->words[i] + 2;
+    size_t length = strcspn(name, "=");
+    int all = 0;
+    if (!engine || strncmp(s->words[i], "--", 2) != 0) return 0;
+    if (is_name(name, length, "policy")) {
+        const char *value = name[length] ? name + length + 1 : i + 1 < s->word_count ? s->words[i + 1] : "";
+        return !is_policy_of_others(value, engine) ? 0 : name[length] ? 1 : 2;
+    }
+    for (int e = 0; e < ENGINE_COUNT; e++)
+        for (size_t k = 0; engine_table[e]->options && k < engine_table[e]->options->count; k++) {
+            const option *o = &engine_table[e]->options->options[k];
+            bool negated = o->type == OPTION_FLAG && length > 3 && memcmp(name, "no-", 3) == 0 && is_name(name + 3, length - 3, o->name);
+            if (!negated && !is_name(name, length, o->name)) continue;
+            if (strcmp(engine_table[e]->name, engine) == 0) return 0;
+            all = name[length] || o->type == OPTION_FLAG ? 1 : 2;
+        }
+    return all;
+}
+
 status sweep_words(const sweep *s, int point, text_buffer *text, const char **out)
 {
     int used = 0;
@@ -128,7 +175,11 @@ status sweep_words(const sweep *s, int point, text_buffer *text, const char **ou
     if (engine) text_append(text, "--mode=%s", engine);
     if (text->out_of_memory) return no_memory();
     out[used++] = "run";
-    for (int i = 0; i < s->word_count; i++) out[used++] = s->words[i];
+    const char *own = engine_of_point(s, point);
+    for (int i = 0, left_out; i < s->word_count; i += left_out ? left_out : 1) {
+        left_out = words_of_others(s, own, i);
+        if (!left_out) out[used++] = s->words[i];
+    }
     for (int i = 0; i < s->axis_count; i++)
         if (is_word(s, point, i)) out[used++] = text->data + begins[i];
     if (engine) out[used++] = text->data + mode;

@@ -125,6 +125,27 @@ def options_of_one_engine_are_left_out_for_the_other():
                                            ["1", "4", "ring"], ["25", "4", "ring"]]), "points", result)
 
 
+@cases([
+    ("a value in a word of its own", ["--bucket-cap-mb", "5"], "bucket-cap-mb", "5"),
+    ("a value after an equals sign", ["--bucket-cap-mb=5"], "bucket-cap-mb", "5"),
+    ("a flag", ["--bucket-view"], "bucket-view", "yes"),
+    ("a flag that is off", ["--no-bucket-view"], "bucket-view", "no"),
+    ("a policy", ["--policy", "zero1"], "policy", "zero1"),
+    ("a policy with its engine and keys", ["--policy=ring=ddp:order=ready"], "policy", "ring=ddp:order=ready")])
+def an_option_of_one_engine_that_all_runs_share_is_left_out_for_the_other(words, name, value):
+    with folder() as path:
+        result = sweep(path, *VIRTUAL, *words, "--vary", "gpus=2", "--mode", "ps,ring")
+        expect_equal(result.code, 0, "exit code", result)
+        found = {}
+        for run in runs_in(path):
+            with open(os.path.join(path, "runs", run), encoding="utf-8") as file:
+                configuration = json.load(file)["configuration"]
+            found[configuration["mode"]] = configuration.get(name)
+        default = "no" if name == "bucket-view" else None
+        expect_equal(found["ring"] or default, value, "ring", result)
+        expect(found["ps"] != value or value == default, f"ps has {found['ps']}", result)
+
+
 @test
 def a_flag_is_varied_over_yes_and_no():
     with folder() as path:
