@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """Calibrates this machine and compares predicted step times with measured ones, of models that the calibration does not
 run: ResNet-34, ResNet-50, VGG-16, another BERT and GPT on one rank and on two, under ps and ring. Measured is the job's step: from the last rank's
-end of a step to the last rank's end of the next, its median. A processor's clock and its neighbors change: every round
-calibrates before and after it measures, predicts from both, and uses the mean. The limit of 15 % is met by a model and an
-engine if four rounds of five are within it; the program ends with 1 where one misses it. The error against the median
-of a rank's own steps is shown too. Rounds may be spread over time: --keep FILE adds a round to those that are there,
---rounds 0 shows them. Needs a quiet machine; a round takes one to two minutes.
+end of a step to the last rank's end of the next, its median. A processor's clock and its neighbors change within seconds:
+a round measures everything three times, in a drawn order, calibrates before, between and after, and compares the median of
+the three with the median of the four predictions. The limit of 15 % is met by a model and an engine if four rounds of
+five are within it; the program ends with 1 where one misses it. The error against the median of a rank's own steps is shown
+too. Rounds may be spread over time: --keep FILE adds a round to those that are there, --rounds 0 shows them. Needs a quiet
+machine; a round takes four minutes.
 usage: predict_cpu.py [--harness FILE] [--rounds N] [--keep FILE]"""
 import argparse
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -19,6 +21,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import provenance  # noqa: E402
 
 LIMIT, NEEDED = 0.15, 0.8  # of the step; of the rounds
+PASSES = 3
 MODELS = [("resnet34", ["--model", "resnet34", "--image", "32", "--classes", "10", "--batch", "32"], "20"),
           ("bert 2x512", ["--model", "bert", "--head", "cls", "--layers", "2", "--hidden", "512", "--heads", "8", "--batch", "8"], "15"),
           ("resnet50", ["--model", "resnet50", "--image", "32", "--classes", "10", "--batch", "16"], "20"),
@@ -38,23 +41,25 @@ def job_of(program, folder, *words):
 
 
 def run_round(program):
-    """What the calibration said; and for every model and engine measured and predicted ms."""
-    found = []
+    """What the first calibration said; and for every model and engine measured and predicted ms."""
+    runs = [{"model": model, "engine": engine, "measured": [], "own": [], "words": [*mode, *words], "steps": steps}
+            for model, words, steps in MODELS for engine, mode in ENGINES]
     with tempfile.TemporaryDirectory() as folder:
-        profiles = [os.path.join(folder, name) for name in ("before.json", "after.json")]
+        profiles = [os.path.join(folder, f"{number}.json") for number in range(PASSES + 1)]
         calibration = harness(program, folder, "calibrate", "--threads", "1", "--out", profiles[0])
-        for model, words, steps in MODELS:
-            for engine, mode in ENGINES:
-                job = job_of(program, folder, *mode, *words, "--device", "cpu", "--threads", "1", "--steps", steps)
-                own = [statistics.median(rank["step_s"]) for rank in job["ranks"]]
-                found.append({"model": model, "engine": engine, "measured_ms": job["step_time"]["median_s"] * 1e3,
-                              "own_ms": statistics.mean(own) * 1e3})
-        harness(program, folder, "calibrate", "--threads", "1", "--out", profiles[1])
-        for run, (words, mode) in zip(found, ((words, mode) for _, words, _ in MODELS for _, mode in ENGINES)):
-            both = [job_of(program, folder, *mode, *words, "--device", "sim:" + p, "--steps", "3") for p in profiles]
-            run["predictions_ms"] = [job["step_time"]["median_s"] * 1e3 for job in both]
-            run["predicted_ms"] = statistics.mean(run["predictions_ms"])
-    return {"calibration": calibration, "runs": found}
+        for profile in profiles[1:]:
+            for run in random.sample(runs, len(runs)):
+                job = job_of(program, folder, *run["words"], "--device", "cpu", "--threads", "1", "--steps", run["steps"])
+                run["measured"].append(job["step_time"]["median_s"] * 1e3)
+                run["own"].append(statistics.mean(statistics.median(rank["step_s"]) for rank in job["ranks"]) * 1e3)
+            harness(program, folder, "calibrate", "--threads", "1", "--out", profile)
+        for run in runs:
+            words = run.pop("words")
+            jobs = [job_of(program, folder, *words, "--device", "sim:" + p, "--steps", "3") for p in profiles]
+            run["predictions_ms"] = [job["step_time"]["median_s"] * 1e3 for job in jobs]
+            run["predicted_ms"] = statistics.median(run["predictions_ms"])
+            run["measured_ms"], run["own_ms"] = statistics.median(run["measured"]), statistics.median(run["own"])
+    return {"calibration": calibration, "runs": runs}
 
 
 def show(rounds):

@@ -8,6 +8,7 @@ from struck import GONE, LENET, cause, held, strike
 from tap import cases, expect, expect_equal, long_test, main
 
 JOB = ["--gpus", "3", *LENET]
+STALL = 5  # seconds: ranks that share a processor with many others are not taken for stopped
 
 
 @functools.lru_cache(maxsize=None)
@@ -24,20 +25,20 @@ def parameters_of(*words):
             ("ring", 0, "backward", []), ("ring", 1, "all_reduce", []), ("ring", 2, "forward", ["--progress", "inline"]),
             ("ring", 1, "backward", ["--policy", "zero1"]), ("ring", 2, "forward", ["--policy", "zero3"]),
             ("ring", 0, "backward", ["--policy", "zero2"]), ("ring", 1, "forward", ["--policy", "fsdp"]),
-            ("ring", 2, "backward", ["--policy", "zero3:group=1"]))], at_once=4)
+            ("ring", 2, "backward", ["--policy", "zero3:group=1"]))], at_once=5)
 def a_rank_stopped_for_good_is_named_at_the_stall_limit(engine, rank, operation, words):
     watch = Watch()
-    with Run("--mode", engine, *JOB, *words, "--stall-timeout", "2s") as run:
+    with Run("--mode", engine, *JOB, *words, "--stall-timeout", f"{STALL}s") as run:
         pid, where = strike(run, engine, rank, operation, 20, signal.SIGSTOP)
         begin = time.monotonic()
-        result = run.wait(2 + GONE)
+        result = run.wait(STALL + GONE)
         waited = time.monotonic() - begin
         watch.check(run)
     line = cause(result)
-    for part in (f"{engine} rank {rank} (host ", f"process {pid})", where.split(",")[0], "no progress within the stall limit of 2",
+    for part in (f"{engine} rank {rank} (host ", f"process {pid})", where.split(",")[0], f"no progress within the stall limit of {STALL}",
                  "stopped by a signal"):
         expect(part in line, f"expected {part!r} in the line", result)
-    expect(waited >= 1.9, f"ended after {waited:.2f} s, before the limit", result)
+    expect(waited >= STALL - 0.1, f"ended after {waited:.2f} s, before the limit", result)
     expect_equal(result.code, 75, "exit code", result)
 
 

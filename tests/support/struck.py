@@ -2,7 +2,7 @@
 import os
 import subprocess
 
-from program import BUILD, SLOWER, Run
+from program import BUILD, SLOWER, Run, ends_within
 from tap import expect
 
 AT_OPERATION = os.path.abspath(os.path.join(BUILD, "tests", "at_operation"))
@@ -24,6 +24,8 @@ def strike(run, job, rank, operation, step, number):
     pid = run.wait_for_rank(job, rank)
     done = subprocess.run([AT_OPERATION, str(pid), operation, str(step), str(int(number))], capture_output=True, text=True,
                           timeout=150 * SLOWER, check=False)
+    if done.returncode != 0:
+        ends_within(run.process, GONE)  # it says why the rank has gone
     expect(done.returncode == 0, done.stderr, run.peek())
     return pid, done.stdout.strip()
 
