@@ -9,7 +9,7 @@ const char *const pipeline_schedule_names[] = {PIPELINE_SCHEDULE_LIST(NAME) NULL
 /* Forward passes before the first backward pass. */
 static int ahead(const pipeline_shape *p, int stage)
 {
-    int first = p->schedule == PIPELINE_GPIPE ? p->batches : p->stages - stage;
+    int first = p->schedule == PIPELINE_GPIPE ? p->batches : p->schedule == PIPELINE_1F1B ? p->stages - stage : 1;
     return first < p->batches ? first : p->batches;
 }
 
@@ -29,5 +29,6 @@ int pipeline_live(const pipeline_shape *p, int stage)
 
 double pipeline_bubble(const pipeline_shape *p)
 {
-    return (double)(p->stages - 1) / (double)(p->batches + p->stages - 1);
+    int fills = p->schedule == PIPELINE_SEQUENTIAL ? 1 : p->batches;
+    return (double)(p->stages - 1) / (double)(fills + p->stages - 1);
 }

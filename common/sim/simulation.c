@@ -91,18 +91,32 @@ static status replace_link(sim_profile *p, sim_constant c, double value)
     return replace(p, "link", (sim_override){.constant = c, .value = value});
 }
 
+static int gpus_of_process(const simulation *s)
+{
+    return s->config.per_process > 1 ? s->config.per_process : 1;
+}
+
+int simulation_processes(const simulation *s)
+{
+    return s->config.processes ? s->config.processes : s->ranks_per_machine / gpus_of_process(s);
+}
+
 static status place_ranks(simulation *s)
 {
     const simulation_config *c = &s->config;
     const sim_wiring *w = &s->profile->wiring;
-    int machines = c->machines ? c->machines : (c->world + w->gpus - 1) / w->gpus;
-    int most = (c->machines ? c->machines : w->machines) * w->gpus;
+    int each = gpus_of_process(s), room = w->gpus / each * each; /* GPUs of a machine that processes can have */
+    if (room == 0)
+        return fail(STATUS_CONFIG, "profile %s: expected processes of at most %d GPUs, which a machine has, got %d",
+                    s->profile->name, w->gpus, each);
+    int machines = c->machines ? c->machines : (c->world + room - 1) / room;
+    int most = (c->machines ? c->machines : w->machines) * room;
     if (c->world > most)
         return fail(STATUS_CONFIG,
                     "profile %s: expected 1 to %d ranks (%d GPU%s on each of %d machine%s), got %d",
-                    s->profile->name, most, w->gpus, w->gpus == 1 ? "" : "s", most / w->gpus,
-                    most / w->gpus == 1 ? "" : "s", c->world);
-    s->ranks_per_machine = (c->world + machines - 1) / machines;
+                    s->profile->name, most, room, room == 1 ? "" : "s", most / room, most / room == 1 ? "" : "s",
+                    c->world);
+    s->ranks_per_machine = (c->world / each + machines - 1) / machines * each;
     return sim_topology_open(s->profile, machines, &s->topology);
 }
 
@@ -170,7 +184,9 @@ void simulation_close(simulation **pointer)
 
 sim_place simulation_gpu(const simulation *s, int rank)
 {
-    return (sim_place){.machine = rank / s->ranks_per_machine, .index = rank % s->ranks_per_machine};
+    int each = gpus_of_process(s), processes = s->config.world / each;
+    int seat = rank % processes * each + rank / processes;
+    return (sim_place){.machine = seat / s->ranks_per_machine, .index = seat % s->ranks_per_machine};
 }
 
 sim_place simulation_host(const simulation *s, int rank)

@@ -1,7 +1,8 @@
 /* A simulation: the virtual clock, the machines and the ranks on them. One thread drives it; all ranks of a
  * job are in it, and nothing of it is global.
  *
- * Where ranks lie: rank r on machine r / ranks_per_machine, GPU r % ranks_per_machine.
+ * Where ranks lie: rank r on machine r / ranks_per_machine, GPU r % ranks_per_machine. Where a process drives several GPUs
+ * (per_process), `ranks` are GPUs: number s * n + r is GPU s of process r of n, and those of a process are neighbors.
  *
  * The files in the order in which data flow through them:
  *   constants.h       the constants of a profile
@@ -103,6 +104,7 @@ typedef struct simulation_config {
     int world;           /* ranks, at least 1 */
     int machines;        /* 0: as many as the ranks fill */
     int processes;       /* that a machine's ranks are; 0: one process per rank. More than one: kappa applies */
+    int per_process;     /* GPUs of one machine that a process drives; it divides `world`; 0: one */
     sim_precision precision;
     int present;             /* ranks that are simulated, the first ones; 0: all. See simulation_present() */
     bool launches_are_calls; /* whatever the profile says: for hosts that read what devices write */
@@ -150,6 +152,9 @@ typedef struct simulation {
 status simulation_open(const simulation_config *config, simulation **out);
 /* Close it after all its actors, flows and devices. */
 void simulation_close(simulation **s);
+
+/* Of a machine. */
+int simulation_processes(const simulation *s);
 
 /* Where a rank is. */
 sim_place simulation_gpu(const simulation *s, int rank);

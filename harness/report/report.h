@@ -63,5 +63,7 @@ double report_mean_staleness(const json_t *job);
 
 /* Of a job of a result: "none", "none (all cores)", "ps (sync)". Returns `buffer`. */
 char *report_job_name(const json_t *job, char *buffer, size_t size);
+/* Of row `number` of the job's ranks: "rank 3", or with --stages-on devices "device 1 of rank 0". */
+char *report_rank_name(const json_t *job, double number, char *buffer, size_t size);
 
 #endif

@@ -18,20 +18,47 @@ static memory_unit unit_of(bool small)
     return small ? (memory_unit){"KiB", 1024} : (memory_unit){"MiB", 1048576};
 }
 
-/* How many ranks from `first` on hold the same memory. */
+char *report_rank_name(const json_t *job, double number, char *buffer, size_t size)
+{
+    const json_t *rank = json_array_get(json_object_get(job, "ranks"), number > 0 ? (size_t)number : 0);
+    if (json_object_get(rank, "stage"))
+        snprintf(buffer, size, "device %.0f of rank %.0f", report_number_at(rank, "stage"), report_number_at(rank, "of_rank"));
+    else
+        snprintf(buffer, size, "rank %.0f", number);
+    return buffer;
+}
+
+/* How many ranks from `first` on hold the same memory; of devices, those of the same stage. */
 static size_t alike(const json_t *ranks, size_t first)
 {
-    const json_t *memory = json_object_get(json_array_get(ranks, first), "memory");
+    const json_t *rank = json_array_get(ranks, first), *next;
+    const json_t *memory = json_object_get(rank, "memory"), *stage = json_object_get(rank, "stage");
     size_t end = first + 1;
-    while (json_equal(memory, json_object_get(json_array_get(ranks, end), "memory"))) end++;
+    while ((next = json_array_get(ranks, end)) && json_equal(memory, json_object_get(next, "memory")) &&
+           (!stage || json_equal(stage, json_object_get(next, "stage"))))
+        end++;
     return end - first;
 }
 
 /* Ranks that hold the same, or a server: two columns of the table. */
 typedef struct group {
-    char label[24];
+    char label[48];
     const json_t *memory;
 } group;
+
+static void name_group(group *g, const json_t *ranks, size_t first, size_t count)
+{
+    const json_t *rank = json_array_get(ranks, first), *stage = json_object_get(rank, "stage");
+    int used = 0;
+    if (stage) {
+        used = snprintf(g->label, sizeof g->label, "device %.0f, ", json_number_value(stage));
+        first = (size_t)report_number_at(rank, "of_rank");
+    }
+    char *at = g->label + used;
+    size_t left = sizeof g->label - (size_t)used;
+    if (count == 1) snprintf(at, left, "rank %zu", first);
+    else snprintf(at, left, "ranks %zu-%zu", first, first + count - 1);
+}
 
 static double at_peak(const json_t *memory, const char *name)
 {
@@ -97,8 +124,7 @@ static void memory_table(const json_t *ranks, const json_t *servers, double unit
         count = first < world ? alike(ranks, first) : 1;
         g->memory = json_object_get(member, "memory");
         if (first >= world) snprintf(g->label, sizeof g->label, "server %zu", first - world);
-        else if (count == 1) snprintf(g->label, sizeof g->label, "rank %zu", first);
-        else snprintf(g->label, sizeof g->label, "ranks %zu-%zu", first, first + count - 1);
+        else name_group(g, ranks, first, count);
         if (used < MOST_GROUPS && first + count < all) continue;
         memory_columns(groups, used, unit, out);
         used = 0;
@@ -109,12 +135,13 @@ void report_memory(const json_t *job, text_buffer *out)
 {
     const json_t *ranks = json_object_get(job, "ranks");
     memory_unit unit = unit_of(report_number_at(job, "memory_imbalance.maximum_bytes") < 1048576);
-    char job_name[64];
+    char job_name[64], rank[48];
     text_append(out, "\nMemory of %s, %s: the ledger's logical bytes at the peak and after the last step\n",
                 report_job_name(job, job_name, sizeof job_name), unit.name);
     memory_table(ranks, json_object_get(job, "servers"), unit.bytes, out);
-    text_append(out, "Largest on rank %.0f in %s. Memory imbalance: max/mean %.3f, max-min %.1f %s.",
-                report_number_at(job, "memory_imbalance.rank"), report_text_at(job, "memory_imbalance.phase"),
+    text_append(out, "Largest on %s in %s. Memory imbalance: max/mean %.3f, max-min %.1f %s.",
+                report_rank_name(job, report_number_at(job, "memory_imbalance.rank"), rank, sizeof rank),
+                report_text_at(job, "memory_imbalance.phase"),
                 report_number_at(job, "memory_imbalance.maximum_over_mean"),
                 report_number_at(job, "memory_imbalance.maximum_minus_minimum_bytes") / unit.bytes,
                 unit.name);

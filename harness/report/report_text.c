@@ -206,6 +206,24 @@ static void host_costs(const json_t *result, text_buffer *out)
     }
 }
 
+/* What they took; earlier versions did not say. */
+static void stage_times(const json_t *stages, bool on_devices, text_buffer *out)
+{
+    static const report_layout layout = {12, 15};
+    static const char *const times[] = {"forward_s", "backward_s", "exposed_communication_s", "waiting_s"};
+    size_t s;
+    json_t *stage;
+    if (!json_object_get(json_array_get(stages, 0), times[0])) return;
+    text_append(out, "\n%-*s%*s%*s%*s%*s\n", layout.label_width, "per step", layout.column_width, "forward", layout.column_width, "backward",
+                layout.column_width, "exposed comm.", layout.column_width, "waiting");
+    json_array_foreach(stages, s, stage)
+    {
+        text_append(out, "%s %-*zu", on_devices ? "device" : "stage", layout.label_width - (on_devices ? 7 : 6), s);
+        for (size_t i = 0; i < COUNT_OF(times); i++) report_cell(layout, CELL_TIME, report_number_at(stage, times[i]), out);
+        text_append(out, "\n");
+    }
+}
+
 /* The stages of a model that was cut. */
 static void pipeline_tables(const json_t *result, text_buffer *out)
 {
@@ -224,6 +242,7 @@ static void pipeline_tables(const json_t *result, text_buffer *out)
                         text_format_bytes(bytes, sizeof bytes, report_number_at(stage, "activations_peak_bytes")),
                         100 * report_number_at(stage, "idle"));
         }
+        stage_times(json_object_get(p, "stages"), strcmp(report_text_at(p, "on"), "devices") == 0, out);
         text_append(out, "live: micro-batches whose activations a stage keeps; idle: of a step without data, optimizer, other\n");
     }
 }

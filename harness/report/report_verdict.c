@@ -254,9 +254,14 @@ static void pipeline_lines(const json_t *job, text_buffer *out)
     const json_t *p = json_object_get(job, "pipeline");
     char line[MOST_TEXT];
     if (!p) return;
-    snprintf(line, sizeof line, "Pipeline: %zu stages, %s, %.0f micro-batches; bubble %.1f %% (equal: %.1f %%).",
-             json_array_size(json_object_get(p, "stages")), report_text_at(p, "schedule"), report_number_at(p, "micro_batches"),
-             100 * report_number_at(p, "bubble"), 100 * report_number_at(p, "bubble_of_equal_stages"));
+    size_t stages = json_array_size(json_object_get(p, "stages"));
+    double idle = 100 * report_number_at(p, "bubble"), equal = 100 * report_number_at(p, "bubble_of_equal_stages");
+    if (strcmp(report_text_at(p, "on"), "devices") == 0)
+        snprintf(line, sizeof line, "Stages: %zu on devices of each rank, one after the other; a device is idle %.1f %% "
+                 "(equal stages: %.1f %%).", stages, idle, equal);
+    else
+        snprintf(line, sizeof line, "Pipeline: %zu stages, %s, %.0f micro-batches; bubble %.1f %% (equal: %.1f %%).", stages,
+                 report_text_at(p, "schedule"), report_number_at(p, "micro_batches"), idle, equal);
     append_wrapped(line, out);
 }
 
@@ -264,7 +269,7 @@ static void pipeline_lines(const json_t *job, text_buffer *out)
 
 static void memory_lines(const json_t *ps, const json_t *other, text_buffer *out)
 {
-    char most[32], more[32], others[32], line[MOST_TEXT], tail[80] = ".";
+    char most[32], more[32], others[32], rank[48], line[MOST_TEXT], tail[80] = ".";
     const json_t *job = ps ? ps : other;
     double difference = report_number_at(job, "memory_imbalance.maximum_minus_minimum_bytes");
     text_format_bytes(most, sizeof most, report_number_at(job, "memory_imbalance.maximum_bytes"));
@@ -272,8 +277,9 @@ static void memory_lines(const json_t *ps, const json_t *other, text_buffer *out
         snprintf(tail, sizeof tail, "; %s %s.", report_text_at(other, "engine"),
                  text_format_bytes(others, sizeof others, report_number_at(other, "memory_imbalance.maximum_bytes")));
     if (difference > 0)
-        snprintf(line, sizeof line, "Memory: %s rank %.0f%s %s, %s over others%s", report_text_at(job, "engine"),
-                 report_number_at(job, "memory_imbalance.rank"), ps ? " (reducer)" : "", most,
+        snprintf(line, sizeof line, "Memory: %s %s%s %s, %s over others%s", report_text_at(job, "engine"),
+                 report_rank_name(job, report_number_at(job, "memory_imbalance.rank"), rank, sizeof rank),
+                 ps ? " (reducer)" : "", most,
                  text_format_bytes(more, sizeof more, difference), tail);
     else
         snprintf(line, sizeof line, "Memory: every rank of %s %s%s", report_text_at(job, "engine"), most, tail);

@@ -1,4 +1,4 @@
-/* The job's "pipeline": its stages, and for which part of a step each was idle. */
+/* The job's "pipeline": its stages, what they took, and for which part of a step each was idle. */
 #include "harness/run/run_result.h"
 
 #include "common/pipeline/schedule.h"
@@ -6,6 +6,9 @@
 typedef struct share {
     double idle_s, busy_s;
 } share;
+
+enum { TIMES = 4 };
+static const char *const times[TIMES] = {"forward_s", "backward_s", "exposed_communication_s", "waiting_s"};
 
 static double sum_of(const json_t *rank, const char *key)
 {
@@ -28,6 +31,20 @@ static share share_of(const json_t *ranks, int stage, int replicas)
     return s;
 }
 
+/* The mean per step, over the ranks of a stage, of each of `times`; null where none were measured. */
+static void add_times(json_t *to, const json_t *ranks, int stage, int replicas)
+{
+    for (int i = 0; i < TIMES; i++) {
+        double sum = 0;
+        size_t steps = 0;
+        for (int r = stage * replicas; r < (stage + 1) * replicas; r++) {
+            sum += sum_of(json_array_get(ranks, (size_t)r), times[i]);
+            steps += json_array_size(json_object_get(json_array_get(ranks, (size_t)r), times[i]));
+        }
+        json_object_set_new(to, times[i], steps > 0 ? json_real(sum / (double)steps) : json_null());
+    }
+}
+
 static json_t *ratio(share s)
 {
     return s.idle_s + s.busy_s > 0 ? json_real(s.idle_s / (s.idle_s + s.busy_s)) : json_null();
@@ -46,6 +63,14 @@ static json_int_t peak(const json_t *ranks, int stage, int replicas, const char 
     return most;
 }
 
+void job_result_name_device(json_t *row, const run_config *c, int number)
+{
+    int ranks = (int)c->run.gpus;
+    if (run_config_devices(c) == 1) return;
+    json_object_set_new(row, "of_rank", json_integer(number % ranks));
+    json_object_set_new(row, "stage", json_integer(number / ranks));
+}
+
 status job_result_add_pipeline(json_t *job, const json_t *ranks, const nn_model *m, const run_config *c)
 {
     nn_cut cut;
@@ -59,14 +84,16 @@ status job_result_add_pipeline(json_t *job, const json_t *ranks, const nn_model 
         share own = share_of(ranks, s, replicas);
         all.idle_s += own.idle_s;
         all.busy_s += own.busy_s;
-        json_array_append_new(
-            stages, json_pack("{s:s, s:I, s:f, s:i, s:I, s:I, s:o}", "begins_at", m->layers[stage->begin].name, "parameters",
-                              (json_int_t)stage->parameters, "flop_per_sample", stage->flops, "live_micro_batches",
-                              pipeline_live(&shape, s), "activations_peak_bytes", peak(ranks, s, replicas, "activations"),
-                              "memory_peak_bytes", peak(ranks, s, replicas, NULL), "idle", ratio(own)));
+        json_t *row = json_pack("{s:s, s:I, s:f, s:i, s:I, s:I, s:o}", "begins_at", m->layers[stage->begin].name, "parameters",
+                                (json_int_t)stage->parameters, "flop_per_sample", stage->flops, "live_micro_batches",
+                                pipeline_live(&shape, s), "activations_peak_bytes", peak(ranks, s, replicas, "activations"),
+                                "memory_peak_bytes", peak(ranks, s, replicas, NULL), "idle", ratio(own));
+        add_times(row, ranks, s, replicas);
+        json_array_append_new(stages, row);
     }
-    json_t *pipeline = json_pack("{s:s, s:i, s:i, s:o, s:f, s:o}", "schedule", pipeline_schedule_names[shape.schedule],
-                                 "micro_batches", shape.batches, "replicas", replicas, "bubble", ratio(all),
+    const char *on = run_config_devices(c) > 1 ? "devices" : "ranks";
+    json_t *pipeline = json_pack("{s:s, s:s, s:i, s:i, s:o, s:f, s:o}", "on", on, "schedule",
+                                 pipeline_schedule_names[shape.schedule], "micro_batches", shape.batches, "replicas", replicas, "bubble", ratio(all),
                                  "bubble_of_equal_stages", pipeline_bubble(&shape), "stages", stages);
     return json_object_set_new(job, "pipeline", pipeline) == 0 ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the results");
 }

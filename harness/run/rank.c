@@ -84,7 +84,7 @@ static status draw_token(rank_state *s)
 }
 
 /* Connects the engine with the handshakes of all members; servers with processes of their own meet only for this. */
-static status connect_with(rank_state *s, rendezvous *r, int members)
+status rank_exchange_handshakes(rank_state *s, rendezvous *r, int members, trainer *t)
 {
     sync_blob mine, *all = calloc((size_t)members, sizeof *all);
     rendezvous_blob *got = calloc((size_t)members, sizeof *got);
@@ -93,11 +93,11 @@ static status connect_with(rank_state *s, rendezvous *r, int members)
         rc = fail(STATUS_SYSTEM, "no memory for the handshakes of %d ranks", members);
         goto out;
     }
-    TRY_GOTO(rc, sync_handshake(trainer_engine(s->trainer), &mine), out);
+    TRY_GOTO(rc, sync_handshake(trainer_engine(t), &mine), out);
     TRY_GOTO(rc, rendezvous_allgather(r, "handshakes", mine.data, mine.bytes,
                                       clock_now_ns() + s->config->run.connect_timeout_ns, got), out);
     for (int m = 0; m < members; m++) all[m] = (sync_blob){(void *)got[m].data, got[m].bytes};
-    rc = trainer_connect(s->trainer, all);
+    rc = trainer_connect(t, all);
 out:
     free(all);
     free(got);
@@ -108,9 +108,9 @@ static status exchange_handshakes(rank_state *s)
 {
     rendezvous *members = NULL;
     int count = s->place->world + s->place->servers;
-    if (s->place->servers == 0) return connect_with(s, s->rendezvous, count);
+    if (s->place->servers == 0) return rank_exchange_handshakes(s, s->rendezvous, count, s->trainer);
     TRY(rank_open_rendezvous(s->config, s->place, count, &members));
-    status rc = connect_with(s, members, count);
+    status rc = rank_exchange_handshakes(s, members, count, s->trainer);
     rendezvous_close(&members);
     return rc;
 }
@@ -127,12 +127,13 @@ static void publish_loss(void *context, const error_record *why)
 static status open_stage(rank_state *s)
 {
     const run_options *r = &s->config->run;
-    int replicas = s->place->world / (int)r->stages;
+    int replicas = run_config_replicas(s->config, s->place->job);
     nn_cut cut;
     s->stage_place = (pipeline_place){.shape = {(pipeline_schedule)r->schedule, (int)r->stages, (int)r->accumulate},
                                       .stage = s->place->rank / replicas,
                                       .replica = s->place->rank % replicas,
-                                      .replicas = replicas};
+                                      .replicas = replicas,
+                                      .devices = r->stages_on == STAGES_ON_DEVICES};
     if (r->stages == 1) return STATUS_OK;
     TRY(nn_cut_model(s->model, (int)r->stages, &cut));
     return nn_stage_model(s->model, &cut, s->stage_place.stage, &s->stage);
@@ -164,6 +165,7 @@ static status open_trainer(rank_state *s)
     if (refused && p->engine == ENGINE_PS)
         plan_explain_memory(s->config, &(run_plan){.set = s->set, .model = s->model}, p->job);
     if (rc != STATUS_OK) return rc;
+    TRY(rank_devices_open(s, &t));
     return param_set_initialize(trainer_params(s->trainer), trainer_stream(s->trainer), s->config->run.seed);
 }
 
@@ -206,11 +208,14 @@ static status set_up(rank_state *s)
     s->eval_every = run_config_eval_every(s->config, s->steps.end - s->steps.first);
     int64_t evaluations = 1 + (s->eval_every > 0 ? s->steps.end / s->eval_every : 0);
     TRY(overlap_open(&s->overlap, s->model->param_count));
-    TRY(record_init(&s->record, s->steps.end - s->steps.first - s->steps.warmup, evaluations, s->place->world));
+    TRY(record_init(&s->record, s->steps.end - s->steps.first - s->steps.warmup, evaluations,
+                    s->place->world * run_config_devices(s->config)));
+    TRY(rank_devices_record(s, evaluations));
     TRY(measure_clock(s, &s->clock_at_begin));
     clock_alignment now = clock_align(s->rendezvous, s->place->rank, &s->clock_at_begin, &s->clock_at_begin);
     trainer_engine(s->trainer)->context.clock_ahead_ns = now.begin_offset_ns;
-    return exchange_handshakes(s);
+    TRY(exchange_handshakes(s));
+    return rank_devices_connect(s);
 }
 
 /* ---- steps ------------------------------------------------------------------------------------ */
@@ -279,10 +284,12 @@ static status end_steps(rank_state *s, int most)
         rank_trace_begin_step(&s->trace, index);
         TRY(trainer_end_step(s->trainer, &result));
         rank_trace_end_step(&s->trace, &result, trainer_ledger(s->trainer));
+        double loss = result.loss;
+        TRY(rank_devices_end_step(s, index, s->measured[index % 2], &loss));
         s->trained_ns += result.times.total;
         overlap_measure(&s->overlap, trainer_engine(s->trainer), &result, s->measured[index % 2]);
-        bool tells = s->stage ? !s->stage->sent && s->stage_place.replica == 0 : s->place->rank == 0;
-        if (tells) job_report_loss(s->place->table, result.loss);
+        bool last_stage = !s->stage || !s->stage->sent || s->stage_place.devices;
+        if (last_stage && s->stage_place.replica == 0) job_report_loss(s->place->table, loss);
         if (s->measured[index % 2]) record_step(&s->record, &result);
     }
     return STATUS_OK;
@@ -294,6 +301,7 @@ static status run_step(rank_state *s, bool measured)
     int64_t index = s->next_step;
     s->measured[index % 2] = measured;
     rank_trace_begin_step(&s->trace, index);
+    rank_devices_begin_step(s, index);
     TRY(trainer_begin_step(s->trainer, s->batches.training, index, batch_of_step(s, index)));
     s->next_step++;
     TRY(end_steps(s, trainer_depth(s->trainer)));
@@ -314,6 +322,7 @@ static status run_between_steps(rank_state *s)
     if (!evaluation_is_due(s) && !save_is_due(s, false)) return STATUS_OK;
     TRY(end_steps(s, 1));
     trainer_begin_anew(s->trainer);
+    rank_devices_begin_anew(s);
     TRY(agree_to_stop(s));
     if (s->stopped) return STATUS_OK;
     if (evaluation_is_due(s)) TRY(evaluate(s));
@@ -332,6 +341,7 @@ static status run_steps(rank_state *s, int64_t end, bool measured)
         TRY(run_between_steps(s));
     }
     record_counters(&s->record, s->trainer, &s->seen, measured);
+    rank_devices_count(s, measured);
     return STATUS_OK;
 }
 
@@ -365,6 +375,7 @@ static status run_all_steps(rank_state *s)
         TRY(rendezvous_barrier(s->rendezvous, "warm", rank_deadline(s)));
     }
     ledger_reset_peaks(trainer_ledger(s->trainer));
+    for (int d = 0; d < s->device_count; d++) ledger_reset_peaks(trainer_ledger(s->devices[d].trainer));
     while (s->next_step < s->steps.end && !s->stopped) {
         int64_t end = s->next_step + s->steps.turn;
         TRY(run_block(s, end < s->steps.end ? end : s->steps.end, true));
@@ -373,6 +384,7 @@ static status run_all_steps(rank_state *s)
     job_turn_wait(s->place->table, s->place->rank, s->block);
     status rc = s->stop_is_agreed ? STATUS_OK : agree_to_stop(s);
     if (rc == STATUS_OK) rc = sync_flush(trainer_engine(s->trainer));
+    if (rc == STATUS_OK) rc = rank_devices_flush(s);
     record_counters(&s->record, s->trainer, &s->seen, false);
     if (rc == STATUS_OK && save_is_due(s, true)) rc = save(s);
     if (rc == STATUS_OK && !s->stopped) rc = evaluate(s);
@@ -391,6 +403,7 @@ static status align_clock(rank_state *s)
 static void tear_down(rank_state *s)
 {
     rank_checkpoint_close(&s->checkpoint);
+    rank_devices_close(s);
     trainer_close(&s->trainer);
     agreement_close(&s->agreement); /* after the copies to it */
     rank_trace_close(&s->trace);

@@ -94,6 +94,7 @@ typedef struct rank_trace {
     trace *recorder;
     int64_t begin, end; /* steps [begin, end) of the run; end 0: not chosen yet */
     bool to_file;       /* --trace; without it a few steps are recorded, of which the results hold one */
+    int processes;      /* with --stages-on devices: of whose devices it is one, numbered as in pipeline_place; else 0 */
 } rank_trace;
 
 /* Room for the steps of --trace-steps, and in each of them for so many kernels with --trace. */
@@ -108,16 +109,16 @@ void rank_trace_end_step(rank_trace *t, const step_result *result, const ledger 
 
 enum { TRACE_MOST_RANKS = 4096 }; /* of a job, in the numbers of processes */
 
-/* Appends the rank's events, each followed by a comma. */
-void rank_trace_write(const rank_trace *t, int job, int rank, text_buffer *out);
+/* Appends the events of a rank, or of a device, each followed by a comma. */
+void rank_trace_write(const rank_trace *t, int job, int number, text_buffer *out);
 
 /* "timeline" of the rank's JSON: the first recorded ones of its measured steps, of which the job's results keep one
  * (job_result_finish()). On rank 0's clock. */
 status rank_trace_to_json(const rank_trace *t, const record *record, const clock_alignment *clock, json_t *rank);
 
-/* With --trace all ranks call it. *text on rank 0, the caller's: all ranks' events, each followed by
+/* With --trace all ranks call it, for each of their devices. *text on rank 0, the caller's: all ranks' events, each followed by
  * a comma; NULL elsewhere. */
-status rank_trace_gather(rank_trace *t, rendezvous *r, int job, int rank, int64_t deadline_ns, int world,
+status rank_trace_gather(rank_trace *t, rendezvous *r, int job, int rank, int number, int64_t deadline_ns, int world,
                          char **text);
 
 #endif

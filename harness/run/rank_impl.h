@@ -7,6 +7,17 @@
 #include "harness/run/record.h"
 #include "harness/run/run_result.h"
 
+/* With --stages-on devices: a further stage of the rank, with a device of its own. */
+typedef struct rank_device {
+    nn_model *stage;
+    pipeline_place place;
+    trainer *trainer;
+    record record;
+    record_seen seen;
+    overlap overlap;
+    rank_trace trace;
+} rank_device;
+
 typedef struct rank_state {
     const run_config *config;
     const rank_place *place;
@@ -15,6 +26,9 @@ typedef struct rank_state {
     nn_model *model;
     nn_model *stage;      /* of it that this rank trains, with --stages; else NULL */
     pipeline_place stage_place;
+    rank_device *devices; /* [device_count] with the stages after `stage`; what follows is of the first device */
+    int device_count;
+    batch_source *shared; /* by all stages: of `batches` */
     rendezvous *rendezvous;
     uint64_t token; /* of the job, drawn for this run */
     trainer *trainer;
@@ -43,6 +57,23 @@ typedef struct rank_state {
 
 /* Until when a collective call between steps may wait for the other ranks. */
 int64_t rank_deadline(const rank_state *s);
+
+/* rank_devices.c: with --stages-on devices the further devices of the rank; else nothing. In the order of a run; the
+ * configuration is that of the first device. */
+status rank_devices_open(rank_state *s, const trainer_config *config);
+status rank_devices_connect(rank_state *s);
+status rank_devices_record(rank_state *s, int64_t evaluations);
+void rank_devices_begin_step(rank_state *s, int64_t index);
+/* *loss becomes the last stage's. */
+status rank_devices_end_step(rank_state *s, int64_t index, bool measured, double *loss);
+void rank_devices_begin_anew(rank_state *s);
+void rank_devices_count(rank_state *s, bool measured);
+status rank_devices_flush(rank_state *s);
+void rank_devices_leave(rank_state *s);
+void rank_devices_close(rank_state *s);
+
+/* All ranks connect an engine; `members` of them. */
+status rank_exchange_handshakes(rank_state *s, rendezvous *r, int members, trainer *t);
 
 /* rank_calls.c: all ranks call it after the last step, once clocks are aligned. Completes s->record. */
 status rank_merge_calls(rank_state *s);

@@ -45,11 +45,12 @@ static json_t *fallbacks_to_json(const device *d)
     return out;
 }
 
-static json_t *rank_to_json(rank_state *s)
+/* `number`: of the rank, or of a device among those of all ranks. */
+static json_t *rank_to_json(rank_state *s, int number)
 {
     const rendezvous_member *me = &rendezvous_members(s->rendezvous)[s->place->rank];
     char processors[256];
-    json_t *rank = json_pack("{s:i, s:s, s:i, s:s, s:s, s:o, s:o, s:o}", "rank", s->place->rank, "host", me->host,
+    json_t *rank = json_pack("{s:i, s:s, s:i, s:s, s:s, s:o, s:o, s:o}", "rank", number, "host", me->host,
                              "pid", (int)me->pid, "processors", processors_own(processors, sizeof processors),
                              "device", device_get_info(trainer_device(s->trainer))->description, "memory",
                              ledger_to_json(trainer_ledger(s->trainer)), "process",
@@ -58,12 +59,32 @@ static json_t *rank_to_json(rank_state *s)
     overlap_to_json(&s->overlap, trainer_engine(s->trainer), rank);
     json_t *staleness = ps_result_staleness(trainer_engine(s->trainer));
     bool whole = rank && json_object_set_new(rank, "staleness", staleness) == 0;
+    job_result_name_device(rank, s->config, number);
     json_object_set_new(rank, "slow_factor", json_real(trainer_slowdown(s->trainer)));
     json_object_set_new(rank, "loader_threads", json_integer(s->batches.loader_threads));
     if (whole && record_to_json(&s->record, &s->clock, rank) == STATUS_OK &&
         rank_trace_to_json(&s->trace, &s->record, &s->clock, rank) == STATUS_OK)
         return rank;
     json_decref(rank);
+    return NULL;
+}
+
+/* The rank's row, or with --stages-on devices one for each of its devices: those are ranks to whom looks at results. */
+static json_t *rows_to_json(rank_state *s)
+{
+    json_t *rows = json_array();
+    bool whole = json_array_append_new(rows, rank_to_json(s, s->place->rank)) == 0;
+    for (int d = 0; d < s->device_count && whole; d++) {
+        rank_state view = *s;
+        view.trainer = s->devices[d].trainer;
+        view.record = s->devices[d].record;
+        view.overlap = s->devices[d].overlap;
+        view.trace = s->devices[d].trace;
+        const pipeline_place *place = &s->devices[d].place;
+        whole = json_array_append_new(rows, rank_to_json(&view, pipeline_rank(place, place->stage))) == 0;
+    }
+    if (whole) return rows;
+    json_decref(rows);
     return NULL;
 }
 
@@ -117,10 +138,13 @@ static status merge_results(rank_state *s, const rendezvous_blob *blobs, run_job
     out->result = job_to_json(s, hash);
     if (out->result) add_settings(s, out->result);
     status rc = STATUS_OK;
-    for (int r = 0; r < s->place->world && rc == STATUS_OK; r++) {
-        json_t *rank = json_loadb(blobs[r].data, blobs[r].bytes, 0, NULL);
-        if (json_array_append_new(ranks, rank) != 0) rc = fail(STATUS_PROTOCOL, "the results of rank %d cannot be read", r);
-    }
+    for (int d = 0; d <= s->device_count && rc == STATUS_OK; d++)
+        for (int r = 0; r < s->place->world && rc == STATUS_OK; r++) {
+            json_t *rows = json_loadb(blobs[r].data, blobs[r].bytes, 0, NULL);
+            if (json_array_append(ranks, json_array_get(rows, (size_t)d)) != 0)
+                rc = fail(STATUS_PROTOCOL, "the results of rank %d cannot be read", r);
+            json_decref(rows);
+        }
     if (rc == STATUS_OK && !out->result) rc = fail(STATUS_SYSTEM, "no memory for the results");
     if (rc == STATUS_OK) rc = engine_exchange_to_json(trainer_engine(s->trainer), &s->overlap, out->result);
     if (rc == STATUS_OK && s->stage) {
@@ -149,10 +173,30 @@ static status keep_params(rank_state *s, run_job *out)
     return STATUS_OK;
 }
 
+/* *text on rank 0, the caller's: of all ranks and their devices. */
+static status gather_traces(rank_state *s, char **text)
+{
+    int job = s->place->job, rank = s->place->rank, world = s->place->world;
+    TRY(rank_trace_gather(&s->trace, s->rendezvous, job, rank, rank, rank_deadline(s), world, text));
+    for (int d = 0; d < s->device_count; d++) {
+        const pipeline_place *place = &s->devices[d].place;
+        char *more, *both = NULL;
+        TRY(rank_trace_gather(&s->devices[d].trace, s->rendezvous, job, rank, pipeline_rank(place, place->stage),
+                              rank_deadline(s), world, &more));
+        if (!more) continue;
+        if (asprintf(&both, "%s%s", *text, more) < 0) both = NULL;
+        free(*text);
+        free(more);
+        *text = both;
+        if (!both) return fail(STATUS_SYSTEM, "no memory for a trace");
+    }
+    return STATUS_OK;
+}
+
 status rank_share_results(rank_state *s, run_job *out)
 {
     rendezvous_blob *blobs = calloc((size_t)s->place->world, sizeof *blobs);
-    json_t *mine = rank_to_json(s);
+    json_t *mine = rows_to_json(s);
     char *text = mine ? json_dumps(mine, JSON_COMPACT) : NULL;
     status rc;
     if (!blobs || !text) rc = fail(STATUS_SYSTEM, "no memory for the results");
@@ -160,12 +204,11 @@ status rank_share_results(rank_state *s, run_job *out)
     if (rc == STATUS_OK) rc = sync_gather_parameters(trainer_engine(s->trainer)); /* after the memory was measured */
     if (rc == STATUS_OK && s->place->rank == 0) rc = merge_results(s, blobs, out);
     if (rc == STATUS_OK && s->place->rank == 0 && !s->stage) rc = keep_params(s, out);
-    if (rc == STATUS_OK)
-        rc = rank_trace_gather(&s->trace, s->rendezvous, s->place->job, s->place->rank,
-                               rank_deadline(s), s->place->world, &out->trace);
+    if (rc == STATUS_OK) rc = gather_traces(s, &out->trace);
     if (rc == STATUS_OK) rc = rendezvous_barrier(s->rendezvous, "end", rank_deadline(s));
     if (rc == STATUS_OK) { /* a GPU's memory is freed once no other process has it open */
         trainer_leave(s->trainer);
+        rank_devices_leave(s);
         rc = rendezvous_barrier(s->rendezvous, "left", rank_deadline(s));
     }
     free(text);

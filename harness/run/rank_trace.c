@@ -17,7 +17,10 @@ enum {
 
 status rank_trace_open(const run_config *c, const nn_model *model, int64_t kernels, rank_trace *out)
 {
-    *out = (rank_trace){.begin = c->trace_begin, .end = c->trace_end, .to_file = c->run.trace != NULL};
+    *out = (rank_trace){.begin = c->trace_begin,
+                        .end = c->trace_end,
+                        .to_file = c->run.trace != NULL,
+                        .processes = run_config_devices(c) > 1 ? (int)c->run.gpus : 0};
     int64_t a_step = EVENTS_PER_STEP + EVENTS_PER_PARAMETER * (int64_t)model->param_count + (out->to_file ? kernels : 0);
     int64_t steps = out->end > 0 ? out->end - out->begin : out->to_file ? DEFAULT_STEPS : TIMELINE_STEPS;
     return trace_open(steps < MOST_EVENTS / a_step ? steps * a_step : MOST_EVENTS, &out->recorder);
@@ -134,23 +137,25 @@ static status join(const rendezvous_blob *blobs, int world, char **text)
     return STATUS_OK;
 }
 
-void rank_trace_write(const rank_trace *t, int job, int rank, text_buffer *out)
+void rank_trace_write(const rank_trace *t, int job, int number, text_buffer *out)
 {
     char name[48];
     if (trace_dropped(t->recorder) > 0)
         log_warn("the trace has no room for %lld events: --trace-steps chooses fewer steps",
                  (long long)trace_dropped(t->recorder));
-    snprintf(name, sizeof name, "%s rank %d", job_name(job), rank);
-    trace_write(t->recorder, job * TRACE_MOST_RANKS + rank + 1, name, out);
+    int rank = t->processes ? number % t->processes : number, device = t->processes ? number / t->processes : 0;
+    int used = snprintf(name, sizeof name, "%s rank %d", job_name(job), rank);
+    if (t->processes) snprintf(name + used, sizeof name - (size_t)used, " device %d", device);
+    trace_write(t->recorder, job * TRACE_MOST_RANKS + number + 1, name, out);
 }
 
-status rank_trace_gather(rank_trace *t, rendezvous *r, int job, int rank, int64_t deadline_ns, int world,
+status rank_trace_gather(rank_trace *t, rendezvous *r, int job, int rank, int number, int64_t deadline_ns, int world,
                          char **text)
 {
     text_buffer events = {0};
     *text = NULL;
     if (!t->to_file) return STATUS_OK;
-    rank_trace_write(t, job, rank, &events);
+    rank_trace_write(t, job, number, &events);
     rendezvous_blob *blobs = calloc((size_t)world, sizeof *blobs);
     status rc = STATUS_OK;
     if (events.out_of_memory || !blobs)

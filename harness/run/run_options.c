@@ -19,6 +19,7 @@
 #include <string.h>
 
 static const char *const mode_names[] = {ENGINE_LIST(ENGINE_MODE) "both", NULL};
+static const char *const stages_places[] = {"ranks", "devices", NULL}; /* stages_place */
 static const char *const reduction_names[] = {"mean", "sum", NULL};
 static const char *const switch_names[] = {"off", "on", NULL};
 static const char *const host_names[] = {"none", "python", NULL};
@@ -68,8 +69,11 @@ static const option run_option_list[] = {
     {"stages", OPTION_INT, FIELD(stages), .argument = "P", .initial = "1", .low = 1, .high = NN_MOST_STAGES, .level = OPTION_RARE,
      .help = "ring, not on cuda: cut the model into P stages, each on ranks of its own; micro-batches (--accumulate) pass "
              "through them as a pipeline, and with N x P ranks there are N replicas of each stage"},
+    {"stages-on", OPTION_CHOICE, FIELD(stages_on), .initial = "ranks", .choices = stages_places, .level = OPTION_RARE,
+     .help = "with --stages; devices: each rank has all stages, on P devices of its process that work one after the other"},
     {"schedule", OPTION_CHOICE, FIELD(schedule), .initial = "1f1b", .choices = pipeline_schedule_names, .level = OPTION_RARE,
-     .help = "with --stages: the order of passes; gpipe: all forward, then all backward; 1f1b: in turns"},
+     .help = "with --stages: the order of passes; gpipe: all forward, then all backward; 1f1b: in turns; sequential: of one "
+             "micro-batch at a time, always so on devices"},
     {"seed", OPTION_INT, FIELD(seed), .argument = "N", .initial = "1", .high = 0x1p62,
      .help = "seed of parameters, data order, augmentation and held-out data"},
     {"policy", OPTION_TEXT, FIELD(policy), .argument = "P|ps=P,ring=P",
@@ -324,17 +328,29 @@ static const char *not_of_stages(const run_config *c)
     return r->plan ? "plan" : r->isolated ? "isolated" : r->inline_progress == 2 ? "progress inline" : NULL;
 }
 
-static status check_stages(const run_config *c)
+/* The stages of a rank take turns on its devices; a machine that computes on its processor has one device per rank. */
+static status check_devices(run_config *c, bool schedule)
 {
-    bool schedule = options_given(&c->bindings[0], "schedule");
-    if (c->run.stages == 1 && !schedule) return STATUS_OK;
-    const char *name = c->run.stages == 1 ? "schedule" : "stages", *other = not_of_stages(c);
+    if (c->run.stages_on != STAGES_ON_DEVICES) return STATUS_OK;
+    if (schedule && c->run.schedule != PIPELINE_SEQUENTIAL)
+        return fail(STATUS_USAGE, "--schedule: expected sequential with --stages-on devices, got %s",
+                    pipeline_schedule_names[c->run.schedule]);
+    c->run.schedule = PIPELINE_SEQUENTIAL;
+    return STATUS_OK;
+}
+
+static status check_stages(run_config *c)
+{
+    bool schedule = options_given(&c->bindings[0], "schedule"), on = c->run.stages_on != STAGES_ON_RANKS;
+    if (c->run.stages == 1 && !schedule && !on) return STATUS_OK;
+    const char *name = c->run.stages > 1 ? "stages" : on ? "stages-on" : "schedule", *other = not_of_stages(c);
     if (c->run.mode != ENGINE_RING) return fail(STATUS_USAGE, "--%s: expected --mode ring, got %s", name, mode_names[c->run.mode]);
     if (strcmp(c->run.device, "cuda") == 0)
         return fail(STATUS_USAGE, "--%s: expected --device cpu, reference or sim:PROFILE, got cuda", name);
     if (other) return fail(STATUS_USAGE, "--%s: expected a run without --%s", name, other);
-    if (c->run.stages == 1) return fail(STATUS_USAGE, "--schedule: expected --stages of at least 2");
-    if (c->run.gpus % c->run.stages != 0)
+    if (c->run.stages == 1) return fail(STATUS_USAGE, "--%s: expected --stages of at least 2", name);
+    TRY(check_devices(c, schedule));
+    if (c->run.gpus * run_config_devices(c) % c->run.stages != 0)
         return fail(STATUS_USAGE, "--gpus: expected a multiple of %lld stages, got %lld", (long long)c->run.stages,
                     (long long)c->run.gpus);
     return STATUS_OK;

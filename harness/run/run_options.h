@@ -15,6 +15,9 @@
 
 #include <jansson.h>
 
+/* --stages-on: each stage has ranks of its own, or each rank a device for each stage. */
+typedef enum stages_place { STAGES_ON_RANKS, STAGES_ON_DEVICES } stages_place;
+
 typedef struct run_options {
     int mode;
     int64_t gpus; /* ranks; 0: what the machine suggests */
@@ -22,7 +25,8 @@ typedef struct run_options {
     bool tf32, bf16, share_gpu, benchmark, cuda_graph, isolated;
     int prefetch; /* 0 off, 1 on */
     int64_t steps, epochs, warmup, accumulate;
-    int64_t stages; /* of the model, each on ranks of its own; 1: it is not cut */
+    int64_t stages; /* of the model; 1: it is not cut */
+    int stages_on;  /* a stages_place */
     int schedule;   /* a pipeline_schedule */
     uint64_t seed;
     const char *policy;
@@ -131,8 +135,10 @@ bool run_config_uses(const run_config *config, int job);
 /* It has several jobs, which alternate where memory holds them all. */
 bool run_config_takes_turns(const run_config *config);
 int run_config_world(const run_config *config, int job);
-/* Replicas of the model, which have data of their own: the ranks, or with --stages as many to a replica. */
+/* Replicas of the model, which have data of their own: the ranks, or with stages on ranks as many to a replica. */
 int run_config_replicas(const run_config *config, int job);
+/* Devices that a rank drives: with stages on devices as many, else one. */
+int run_config_devices(const run_config *config);
 int run_config_threads(const run_config *config, int job);
 int64_t run_config_batch(const run_config *config, int job);
 const char *run_config_slow(const run_config *config, int job);

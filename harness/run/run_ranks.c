@@ -82,7 +82,12 @@ int run_config_world(const run_config *c, int job)
 
 int run_config_replicas(const run_config *c, int job)
 {
-    return run_config_world(c, job) / (int)c->run.stages;
+    return run_config_world(c, job) * run_config_devices(c) / (int)c->run.stages;
+}
+
+int run_config_devices(const run_config *c)
+{
+    return c->run.stages_on == STAGES_ON_DEVICES ? (int)c->run.stages : 1;
 }
 
 int run_config_threads(const run_config *c, int job)

@@ -55,6 +55,9 @@ void job_result_add_evaluations(json_t *job, const json_t *ranks);
 /* Adds "memory_imbalance": of the ranks' peaks, who holds most, when, and by how much more than the others. */
 void job_result_add_memory(json_t *job, const json_t *ranks);
 
+/* With --stages-on devices: which device row `number` of "ranks" is of: "of_rank" and "stage". */
+void job_result_name_device(json_t *row, const run_config *c, int number);
+
 /* Adds "pipeline", of a run with --stages of this model; `ranks` as above. */
 status job_result_add_pipeline(json_t *job, const json_t *ranks, const nn_model *m, const run_config *config);
 

@@ -54,13 +54,44 @@ struct virtual_job {
 
 /* ---- steps ------------------------------------------------------------------------------------ */
 
+/* The device with the rank's next stage; NULL: it has no further one. */
+static virtual_rank *next_device(const virtual_rank *r)
+{
+    virtual_job *job = r->job;
+    bool more = job->config.machine.per_process > 1 && r->rank + job->replicas < job->present;
+    return more ? &job->ranks[r->rank + job->replicas] : NULL;
+}
+
 static status finish(virtual_rank *r)
 {
-    const virtual_job_observer *o = r->job->observer;
+    virtual_job *job = r->job;
+    const virtual_job_observer *o = job->observer;
     r->done = true;
-    if (o->finished) TRY(o->finished(o->context, r->rank, r->trainer));
-    if (--r->job->running == 0) simulation_stop(r->job->simulation);
+    for (virtual_rank *d = r; d; d = next_device(d)) {
+        if (o->finished) TRY(o->finished(o->context, d->rank, d->trainer));
+        job->running--;
+    }
+    if (job->running == 0) simulation_stop(job->simulation);
     return STATUS_OK;
+}
+
+/* Ends the step, which is that of all devices of the rank. */
+static status end_step(virtual_rank *r, bool measured)
+{
+    const virtual_job_observer *o = r->job->observer;
+    for (virtual_rank *d = r; d; d = next_device(d)) {
+        step_result result;
+        TRY(trainer_end_step(d->trainer, &result));
+        if (d->trace) rank_trace_end_step(d->trace, &result, trainer_ledger(d->trainer));
+        if (measured && o->step) o->step(o->context, d->rank, d->trainer, &result);
+    }
+    return STATUS_OK;
+}
+
+static void begin_measuring(virtual_rank *r)
+{
+    const virtual_job_observer *o = r->job->observer;
+    for (virtual_rank *d = r; d && o->measures; d = next_device(d)) o->measures(o->context, d->rank, d->trainer);
 }
 
 /* A rank's compute thread: until something must be waited for. */
@@ -68,20 +99,20 @@ static status drive(void *context)
 {
     virtual_rank *r = context;
     const virtual_job *job = r->job;
-    const virtual_job_observer *o = job->observer;
     int64_t batches = job->config.trainer.accumulate > 1 ? job->config.trainer.accumulate : 1; /* per step */
     while (r->next < job->config.trainer.total_steps) {
-        step_result result;
-        if (r->trace) rank_trace_begin_step(r->trace, r->next);
-        TRY(trainer_step(r->trainer, r->source, r->next, r->next * batches, &result));
-        if (r->trace) rank_trace_end_step(r->trace, &result, trainer_ledger(r->trainer));
-        if (r->next >= job->config.warmup && o->step) o->step(o->context, r->rank, r->trainer, &result);
-        if (++r->next == job->config.warmup && o->measures) o->measures(o->context, r->rank, r->trainer);
+        for (virtual_rank *d = r; d; d = next_device(d))
+            if (d->trace) rank_trace_begin_step(d->trace, r->next);
+        TRY(trainer_begin_step(r->trainer, r->source, r->next, r->next * batches));
+        TRY(end_step(r, r->next >= job->config.warmup));
+        if (++r->next == job->config.warmup) begin_measuring(r);
     }
     if (r->done) return STATUS_OK;
-    if (!r->settled) TRY(sync_flush(trainer_engine(r->trainer)));
-    r->settled = true;
-    TRY(device_stream_synchronize(trainer_stream(r->trainer)));
+    for (virtual_rank *d = r; d; d = next_device(d)) {
+        if (!d->settled) TRY(sync_flush(trainer_engine(d->trainer)));
+        d->settled = true;
+        TRY(device_stream_synchronize(trainer_stream(d->trainer)));
+    }
     return finish(r);
 }
 
@@ -122,6 +153,7 @@ static status open_rank(virtual_job *job, int rank)
     r->place = (pipeline_place){
         .shape = {.schedule = (pipeline_schedule)c->schedule, .stages = c->stages, .batches = (int)c->trainer.accumulate},
         .stage = rank / job->replicas,
+        .devices = c->machine.per_process > 1,
         .replica = rank % job->replicas,
         .replicas = job->replicas};
     trainer_config t = c->trainer;
@@ -147,9 +179,24 @@ static status open_rank(virtual_job *job, int rank)
     bool whole = job->needs.whole_batch && rank == 0;
     TRY(virtual_source_open(c->set, &sampling, r->place.replica, whole, &r->source));
     TRY(trainer_open(&t, &r->trainer));
-    if (c->loader_workers)
+    bool loads = !r->place.devices || r->place.stage == 0; /* a process loads once */
+    if (c->loader_workers && loads)
         virtual_source_load(r->source, sim_device_host(trainer_device(r->trainer)), c->loader_workers);
     return STATUS_OK;
+}
+
+static void join_devices(virtual_job *job)
+{
+    for (int r = 0; r < job->replicas; r++) {
+        trainer *stages[NN_MOST_STAGES];
+        batch_source *sources[NN_MOST_STAGES];
+        int count = 0;
+        for (virtual_rank *d = &job->ranks[r]; d; d = next_device(d), count++) {
+            stages[count] = d->trainer;
+            sources[count] = d->source;
+        }
+        trainer_join_devices(stages, sources, count);
+    }
 }
 
 /* Ranks with equal handshakes share one copy: comparing then takes no time. Those that are not present get a
@@ -232,7 +279,10 @@ static void close_server(virtual_server *v)
 static status connect_all(virtual_job *job)
 {
     TRY(collect_handshakes(job));
-    for (int r = 0; r < job->present; r++) TRY(trainer_connect(job->ranks[r].trainer, job->handshakes));
+    for (int r = 0; r < job->present; r++) {
+        const pipeline_place *place = &job->ranks[r].place;
+        TRY(trainer_connect(job->ranks[r].trainer, job->handshakes + (place->devices ? place->stage * place->replicas : 0)));
+    }
     for (int j = 0; j < job->server_count; j++) TRY(sync_connect(job->servers[j].engine, job->handshakes));
     return STATUS_OK;
 }
@@ -272,6 +322,9 @@ static status open_all(virtual_job *job)
     if (job->needs.whole_batch) m->processes = 1; /* DataParallel's replicas are threads of one */
     TRY(simulation_open(m, &job->simulation));
     TRY(check_loader(job));
+    if (m->per_process > 1 && sim_profile_get(job->simulation->profile, SIM_SYNCHRONOUS) > 0)
+        return fail(STATUS_CONFIG, "--stages-on: expected ranks for profile %s, whose ranks compute on processors, got devices",
+                    job->simulation->profile->name);
     if (blocks(job)) TRY(transport_sim_hub_open(job->simulation, &job->hub));
     job->present = simulation_present(job->simulation);
     job->ranks = aligned_alloc(_Alignof(virtual_rank), (size_t)job->present * sizeof *job->ranks);
@@ -282,6 +335,7 @@ static status open_all(virtual_job *job)
     if (!job->ranks || !job->handshakes || !job->servers)
         return fail(STATUS_SYSTEM, "no memory for %d virtual ranks", job->present);
     for (int r = 0; r < job->present; r++) TRY(open_rank(job, r));
+    if (m->per_process > 1) join_devices(job);
     for (int j = 0; j < job->server_count; j++) TRY(open_server(job, j));
     TRY(connect_all(job));
     const virtual_job_observer *o = job->observer;
@@ -296,13 +350,13 @@ static status run_all(virtual_job *job)
         sim_actor *host = sim_device_host(trainer_device(job->ranks[r].trainer));
         begin = sim_later(begin, host->time);
     }
-    for (int r = 0; r < job->present; r++) {
+    int hosts = job->config.machine.per_process > 1 ? job->replicas : job->present;
+    for (int r = 0; r < hosts; r++) {
         sim_actor *host = sim_device_host(trainer_device(job->ranks[r].trainer));
         sim_actor_set_run(host, drive, &job->ranks[r]);
         if (on_fibers(job)) TRY(sim_fiber_open(host, drive, &job->ranks[r]));
         sim_actor_wake(host, begin);
-        if (job->config.warmup == 0 && job->observer->measures)
-            job->observer->measures(job->observer->context, r, job->ranks[r].trainer);
+        if (job->config.warmup == 0) begin_measuring(&job->ranks[r]);
     }
     TRY(simulation_run(job->simulation));
     if (job->running > 0) TRY(simulation_check_finished(job->simulation));

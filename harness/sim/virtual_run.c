@@ -148,6 +148,7 @@ static json_t *rank_to_json(const job_record *j, int rank, trainer *t)
                                ledger_to_json(trainer_ledger(t)));
     json_t *staleness = ps_result_staleness(trainer_engine(t));
     bool whole = object && json_object_set_new(object, "staleness", staleness) == 0;
+    job_result_name_device(object, j->config, rank);
     json_object_set_new(object, "slow_factor", json_real(trainer_slowdown(t)));
     if (whole) overlap_to_json(&j->ranks[rank].overlap, trainer_engine(t), object);
     const clock_alignment clock = {.aligned = false};
@@ -166,7 +167,7 @@ static json_t *job_to_json(const job_record *j, trainer *t)
     return json_pack(
         "{s:s, s:s, s:s, s:i, s:i, s:i, s:I, s:s, s:s, s:b, s:I, s:I, s:I, s:b, s:n, s:b, s:b, s:n}", "name",
         job_name(j->engine), "engine", engine_table[j->engine]->name, "policy", c->policies[j->engine],
-        "world_size", j->world, "simulated_ranks", j->present, "threads_per_rank", 1, "batch_per_rank",
+        "world_size", run_config_world(c, j->engine), "simulated_ranks", j->present / run_config_devices(c), "threads_per_rank", 1, "batch_per_rank",
         (json_int_t)run_config_batch(c, j->engine), "device", info->name, "profile", c->run.device,
         "simulated", (int)info->simulated, "warmup_steps", (json_int_t)j->warmup, "trained_steps",
         (json_int_t)(j->warmup + j->steps), "steps", (json_int_t)(j->warmup + j->steps), "stopped_early", 0,
@@ -230,6 +231,7 @@ static status run_job_in_virtual_time(const run_config *c, const run_plan *plan,
     virtual_job_config config = {.machine = {.profile = j->profile,
                                              .world = j->world,
                                              .machines = j->world == 1 ? 1 : (int)c->run.nodes,
+                                             .per_process = run_config_devices(c),
                                              .precision = c->run.tf32   ? SIM_TF32
                                                           : c->run.bf16 ? SIM_BF16
                                                                         : SIM_FP32,
@@ -283,7 +285,7 @@ static status run_one(const run_config *c, const run_plan *plan, int engine, con
                     .set = plan->set,
                     .variant = variant,
                     .engine = engine,
-                    .world = run_config_world(c, engine),
+                    .world = run_config_world(c, engine) * run_config_devices(c),
                     .warmup = warmup,
                     .steps = steps,
                     .note = note,

@@ -253,7 +253,8 @@ static status open_all(trainer *t)
                             .benchmark = c->benchmark};
     TRY(device_open(&device, &t->device));
     TRY(device_stream_open(t->device, DEVICE_STREAM_COMPUTE, &t->stream));
-    if (!device_get_info(t->device)->plans) TRY(straggler_init(&t->straggler, c->slow, rank, INT32_MAX));
+    int slow = c->place && c->place->devices ? c->rank : rank; /* --slow names a rank: all its devices */
+    if (!device_get_info(t->device)->plans) TRY(straggler_init(&t->straggler, c->slow, slow, INT32_MAX));
     t->slowdown = 1 + t->straggler.stretch;
     if (sim_device_simulation(t->device)) { /* its kernels take longer; nobody sleeps */
         sim_device_slow_down(t->device, 1 + t->straggler.stretch);
@@ -297,6 +298,7 @@ status trainer_open(const trainer_config *config, trainer **out)
     trainer_tensors none = {.input.fd = -1, .target.fd = -1, .index.fd = -1};
     t->programs.memory.activations.fd = t->programs.memory.workspace.fd = t->programs.memory.loss.fd = t->losses.fd = -1;
     t->data.tensors = t->data.prefetch.tensors = none;
+    t->devices.arrived.fd = -1;
     status rc = t->phases ? open_all(t) : fail(STATUS_SYSTEM, "no memory for a rank");
     if (rc == STATUS_SYSTEM && t->device && !device_get_info(t->device)->host_addressable) describe_memory(t);
     if (config->refused) *config->refused = t->device && device_has_refused(t->device);
@@ -315,7 +317,7 @@ static void close_slot(trainer_program_slot *slot)
 status trainer_connect(trainer *t, const sync_blob *handshakes)
 {
     const pipeline_place *place = t->config.place;
-    if (!place) return sync_connect(t->engine, handshakes);
+    if (!place || place->devices) return sync_connect(t->engine, handshakes);
     TRY(sync_connect(t->engine, handshakes + place->stage * place->replicas));
     return pipeline_connect(t->pipeline.messages);
 }
@@ -323,7 +325,7 @@ status trainer_connect(trainer *t, const sync_blob *handshakes)
 void trainer_counters(const trainer *t, sync_counters *out)
 {
     sync_read_counters(t->engine, out);
-    if (t->config.place) pipeline_counters(t->pipeline.messages, out);
+    if (t->pipeline.messages) pipeline_counters(t->pipeline.messages, out);
 }
 
 void trainer_leave(trainer *t)

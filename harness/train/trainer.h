@@ -88,7 +88,8 @@ typedef struct trainer trainer;
 /* Opens everything up to the engine's handshake (sync_handshake(), sync_connect()). Parameters are zero: see
  * trainer_params(). */
 status trainer_open(const trainer_config *config, trainer **out);
-/* With the handshakes of all ranks of the job; they call it at about the same time. */
+/* With the handshakes of all ranks of the job, or where stages are on devices of one rank those of this stage on all ranks; they
+ * call it at about the same time. */
 status trainer_connect(trainer *t, const sync_blob *handshakes);
 /* What the rank has sent and received: its engine, and its stage of a pipeline. */
 void trainer_counters(const trainer *t, sync_counters *out);
@@ -117,6 +118,15 @@ bool trainer_has_one_loss(const trainer *t);
 /* Runs step `index` on the source's batches from `batch_step` on: one, or as many as are accumulated. Gradients
  * are the mean over the micro-batches (a loss that is a sum: their sum), and so is the loss. */
 status trainer_step(trainer *t, batch_source *source, int64_t index, int64_t batch_step, step_result *out);
+
+/* The stages of one rank on devices of its process (pipeline_place.devices), each with a trainer: one thread drives them all.
+ * Called once with the open trainers, in the order of their stages, and the source of the batches of each; a source may be of
+ * several (trainer_share_source()). From then on trainer_begin_step() of the first runs the step of all, and its source is not
+ * used; each step is ended on each of them. They are closed after the last step, in any order. */
+void trainer_join_devices(trainer *const *stages, batch_source *const *sources, int count);
+
+/* A source that lends the batch of a step any number of times, before the next one is asked for. `of` is borrowed. */
+status trainer_share_source(batch_source *of, batch_source **out);
 
 /* The same in two halves. begin: on a GPU whose engine only enqueues it returns before the step has ended; elsewhere it has.
  * end: waits for the end of the oldest step that has begun, checks its loss and its update, and reports it. Up to

@@ -145,6 +145,21 @@ typedef struct trainer_pipeline {
     int shared, ready;  /* parameters of other stages too: summed, and told to the engine, up to these */
 } trainer_pipeline;
 
+/* Stages on devices of this process take turns, four in each micro-batch; before each a device has waited for another. */
+typedef enum trainer_turn { TURN_FORWARD, TURN_BACKWARD, TURN_REDUCE, TURN_END, TRAINER_TURNS } trainer_turn;
+
+/* A rank whose stages are on devices of its process: trainer_devices.c. */
+typedef struct trainer_devices {
+    trainer *stages[NN_MOST_STAGES]; /* all of the rank */
+    int count;                       /* 0: it has one, or the whole model */
+    batch_source *source;            /* of this stage */
+    int turn;                        /* the first's: of the step */
+    int waits[TRAINER_TURNS];        /* of the present micro-batch, by the turn that they precede (anatomy.h) */
+    device_fence *passed;            /* what the compute stream has reached, for copies to other devices */
+    uint64_t passes;
+    device_memory arrived;           /* a gradient that another stage has too */
+} trainer_devices;
+
 /* Only the rank's compute thread uses it. */
 struct trainer {
     trainer_config config;
@@ -171,6 +186,7 @@ struct trainer {
     trainer_data data;
     trainer_running now;
     trainer_pipeline pipeline;
+    trainer_devices devices;
     bool runs_ahead;           /* steps are only enqueued: the next one may begin before the end of this one */
     device_memory losses;      /* of the flights; pinned */
     trainer_flight flights[TRAINER_DEPTH];
@@ -227,6 +243,19 @@ status trainer_await_sends(trainer *t);
  * `count`. False: the step has no more. */
 bool trainer_begin_action(trainer *t, int split, int count, int *end);
 void trainer_end_action(trainer *t);
+
+/* trainer_devices.c: the same where the stages are on devices of this process. */
+bool trainer_drives_devices(const trainer *t);
+status trainer_devices_open(trainer *t);
+void trainer_devices_close(trainer *t);
+/* Before a turn the device's wait ends, and after it the next begins. */
+status trainer_end_idle(trainer *t, trainer_turn turn);
+status trainer_begin_idle(trainer *t);
+status trainer_copy_input(trainer *t);
+status trainer_copy_gradient(trainer *t);
+status trainer_sum_shared(trainer *t);
+/* The micro-batch has ended: names its waits, adds its copies to the anatomy and the trace. `first_mark`: of the micro-batch. */
+void trainer_report_waits(trainer *t, int first_mark, int64_t micro);
 
 /* trainer_prefetch.c. open() leaves it off where nothing can be copied ahead. */
 status trainer_prefetch_open(trainer *t);

@@ -106,6 +106,7 @@ static status ask_for_inputs(trainer *t, int64_t end)
 /* The gradient that was sent from the memory of an earlier micro-batch has left it. */
 status trainer_await_input(trainer *t)
 {
+    if (trainer_drives_devices(t)) return trainer_copy_input(t);
     if (!t->config.model->received) return STATUS_OK;
     trainer_pipeline *p = &t->pipeline;
     TRY(ask_for_inputs(t, p->live));
@@ -117,6 +118,7 @@ status trainer_await_input(trainer *t)
 
 status trainer_send_output(trainer *t)
 {
+    if (trainer_drives_devices(t)) return STATUS_OK; /* the next stage fetches it */
     TRY(device_stream_synchronize(t->stream));
     if (!t->config.model->sent) return STATUS_OK;
     TRY(post(t, PIPELINE_OUTPUT, t->now.micro, t->now.slot->program->output_value));
@@ -125,6 +127,7 @@ status trainer_send_output(trainer *t)
 
 status trainer_await_gradient(trainer *t)
 {
+    if (trainer_drives_devices(t)) return trainer_copy_gradient(t);
     if (!t->config.model->sent) return STATUS_OK;
     return pipeline_await(t->pipeline.messages, PIPELINE_OUTPUT_GRADIENT, number_now(t),
                           t->engine->context.anatomy);
@@ -146,6 +149,7 @@ status trainer_begin_reduction(trainer *t)
 
 status trainer_end_backward(trainer *t)
 {
+    if (trainer_drives_devices(t)) return STATUS_OK;
     TRY(device_stream_synchronize(t->stream));
     if (!t->config.model->received) return STATUS_OK;
     TRY(post(t, PIPELINE_INPUT_GRADIENT, t->now.micro, t->now.slot->program->input_gradient_value));
@@ -155,6 +159,7 @@ status trainer_end_backward(trainer *t)
 status trainer_share_gradients(trainer *t)
 {
     if (!is_last(t)) return STATUS_OK;
+    if (trainer_drives_devices(t)) return trainer_sum_shared(t);
     trainer_pipeline *p = &t->pipeline;
     const nn_model *m = t->config.model;
     for (; p->shared < m->param_count; p->shared++)
@@ -182,7 +187,7 @@ status trainer_ready_shared(trainer *t)
 /* The last gradient has been received when the step ends. */
 status trainer_await_sends(trainer *t)
 {
-    if (!t->config.model->received || !is_last(t)) return STATUS_OK;
+    if (!t->config.model->received || !is_last(t) || trainer_drives_devices(t)) return STATUS_OK;
     return pipeline_await(t->pipeline.messages, PIPELINE_INPUT_GRADIENT, number_now(t),
                           t->engine->context.anatomy);
 }
@@ -240,6 +245,7 @@ status trainer_pipeline_open(trainer *t)
     p->lives[0] = (trainer_live){
         .memory = t->programs.memory, .tensors = t->data.tensors, .slot = t->programs.slots[0]};
     for (int i = 1; i < p->live; i++) TRY(open_live(t, &p->lives[i]));
+    if (trainer_drives_devices(t)) return trainer_devices_open(t);
     pipeline_config config = {.place = *c->place,
                               .job_token = c->job_token,
                               .device = t->device,
@@ -257,6 +263,7 @@ void trainer_pipeline_close(trainer *t)
 {
     trainer_pipeline *p = &t->pipeline;
     pipeline_close(&p->messages);
+    trainer_devices_close(t);
     for (int i = 1; i < p->live && p->lives; i++) {
         trainer_live *l = &p->lives[i];
         nn_instance_close(&l->slot.instance);

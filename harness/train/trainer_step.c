@@ -309,14 +309,14 @@ static const stage stages[] = {{.run = stage_plan},
                                {.run = stage_prefetch},
                                {.run = stage_enter_finish},
                                {.run = trainer_end_backward, .pipeline = true},
-                               {.run = trainer_share_gradients, .pipeline = true},
+                               {.run = trainer_share_gradients, .pipeline = true}, /* STAGE_SHARE */
                                {.run = trainer_ready_shared, .pipeline = true},
                                {.run = stage_finish, .part = "reduce_and_update"},
                                {.run = trainer_await_sends, .pipeline = true},
-                               {.run = stage_end},
+                               {.run = stage_end}, /* STAGE_END */
                                {.run = stage_download_loss},
                                {.run = stage_await_loss}};
-enum { STAGE_COUNT = sizeof stages / sizeof stages[0], STAGE_LOAD = 1, STAGE_SPLIT = 14 };
+enum { STAGE_COUNT = sizeof stages / sizeof stages[0], STAGE_LOAD = 1, STAGE_SPLIT = 14, STAGE_SHARE = 22, STAGE_END = 26 };
 
 /* ---- the step --------------------------------------------------------------------------------- */
 
@@ -385,6 +385,7 @@ int64_t trainer_cpu_ns(trainer *t)
 {
     const device_info *info = device_get_info(t->device);
     if (!info->real || !info->host_addressable) return STEP_NOT_MEASURED;
+    if (trainer_drives_devices(t) && t->devices.stages[0] != t) return 0; /* the first has all of the thread's */
     count_cpu(t, t->last_end_ns != 0);
     return t->cpu_ns;
 }
@@ -508,7 +509,7 @@ static void report_step(trainer *t, int flight, step_result *out)
     t->last_end_ns = end;
     t->phases[0] = (anatomy_phase){begin, STEP_OTHER};
     add_update(t, f, backward_end);
-    if (is_stage(t)) pipeline_end_step(t->pipeline.messages, t->engine->context.anatomy);
+    if (t->pipeline.messages) pipeline_end_step(t->pipeline.messages, t->engine->context.anatomy);
     sync_end_step(t->engine, (anatomy_span){begin, end}, t->phases, t->phase_count, &figures);
     step_times times = {.total = end - begin,
                         .copy = t->data.prefetch.on ? f->sums.copy : STEP_NOT_MEASURED,
@@ -610,6 +611,49 @@ static status run_pipeline(trainer *t, batch_source *source, int64_t index, int6
     return STATUS_OK;
 }
 
+/* Up to which stage a turn goes, and in which order the devices take it. The last stage reduces first: its gradients are ready
+ * first. */
+static const struct {
+    int end;
+    bool last_first;
+} turns[TRAINER_TURNS] = {[TURN_FORWARD] = {STAGE_SPLIT, false},
+                          [TURN_BACKWARD] = {STAGE_SHARE, true},
+                          [TURN_REDUCE] = {STAGE_END, true},
+                          [TURN_END] = {STAGE_COUNT, false}};
+
+static status take_turn(trainer *t, trainer_turn turn, int64_t index, int64_t batch_step, int64_t micro)
+{
+    if (turn == TURN_REDUCE || turn == TURN_END) TRY(trainer_end_idle(t, turn));
+    TRY(run_stages(t, t->devices.source, index, batch_step + micro, turns[turn].end));
+    if (turn != TURN_END) return trainer_begin_idle(t);
+    trainer_report_waits(t, mark_of(flight_now(t), micro, MARK_BEGIN), micro);
+    TRY(report_batch(t, flight_now(t), micro));
+    t->now.stage = 0;
+    count_batch(t);
+    t->now.micro++;
+    return STATUS_OK;
+}
+
+/* The stages on devices of this process: one after the other. */
+static status run_devices(trainer *first, batch_source *source, int64_t index, int64_t batch_step)
+{
+    trainer_devices *d = &first->devices;
+    int round = TRAINER_TURNS * d->count;
+    for (; d->turn < round * trainer_micro_batches(first); d->turn++) {
+        int turn = d->turn % round / d->count, at = d->turn % d->count, micro = d->turn / round;
+        if (d->turn % round == 0 && first->now.stage == 0)
+            for (int s = 0; s < d->count; s++) TRY(trainer_begin_idle(d->stages[s]));
+        TRY(take_turn(d->stages[turns[turn].last_first ? d->count - 1 - at : at], (trainer_turn)turn, index, batch_step, micro));
+    }
+    (void)source; /* each stage has its own */
+    for (int s = 1; s < d->count; s++) {
+        d->stages[s]->now.micro = 0;
+        d->stages[s]->begun++;
+    }
+    d->turn = 0;
+    return STATUS_OK;
+}
+
 static status run_batches(trainer *t, batch_source *source, int64_t index, int64_t batch_step)
 {
     for (; t->now.micro < trainer_micro_batches(t); t->now.micro++) {
@@ -623,7 +667,7 @@ static status run_batches(trainer *t, batch_source *source, int64_t index, int64
 
 status trainer_begin_step(trainer *t, batch_source *source, int64_t index, int64_t batch_step)
 {
-    TRY((is_stage(t) ? run_pipeline : run_batches)(t, source, index, batch_step));
+    TRY((trainer_drives_devices(t) ? run_devices : is_stage(t) ? run_pipeline : run_batches)(t, source, index, batch_step));
     t->now.micro = 0;
     t->begun++;
     return STATUS_OK;

@@ -41,7 +41,7 @@ OTHER_CONSISTENCY = {"ps=sync": "async", "ps=ssp": "sync", "ps=async": "sync"}
 TRIALS = {
     "tf32": ("", LENET), "bf16": ("", {}), "benchmark": ("", {}), "cuda-graph": ("", {}), "share-gpu": ("", {}),
     "gpus": ("3", {}), "prefetch": ("off", {}), "steps": ("4", {}), "warmup": ("2", {}), "accumulate": ("2", {}),
-    "stages": ("2", {}), "schedule": ("gpipe", {"--stages": "2", "--accumulate": "4"}),
+    "stages": ("2", {}), "stages-on": ("devices", {"--stages": "2", "--gpus": "2"}), "schedule": ("gpipe", {"--stages": "2", "--accumulate": "4"}),
     "epochs": ("2", WINE), "seed": ("2", {}), "threads": ("3", {**LENET, "--threads": "1"}), "bind": ("core", {"--threads": "1"}),
     "loss-reduction": ("sum", {}), "eval-every": ("1", {"--eval-every": None}), "target-loss": ("1000", {"--eval-every": None}),
     "target-accuracy": ("0.0001", {"--eval-every": None, "--model": "wine_mlp", "--data": "wine"}), "json": ("@/result.json", {"--json": None}),
@@ -73,7 +73,7 @@ TRIALS = {
 }
 # What another cell than the usual one needs.
 DEVICE_OF = {("tf32", "--plan"): SIM, ("jitter", "--plan"): SIM, ("nodes", "--plan"): SIM, ("efficiency", "--plan"): SIM, ("loader-workers", "--plan"): SIM, ("dp-host", "--plan"): SIM, ("dp-gather", "--plan"): SIM, ("draw", "--plan"): SIM, ("payload", "sim"): "sim:cpu",
-             ("prefetch", "--plan"): SIM, ("stages", "--plan"): SIM, ("schedule", "--plan"): SIM}
+             ("prefetch", "--plan"): SIM, ("stages", "--plan"): SIM, ("schedule", "--plan"): SIM, ("stages-on", "--plan"): SIM}
 OF_ENGINES = {"--policy": "ring", "--comm-hook": "ring", "--bucket-cap-mb": "ring", "--find-unused-parameters": "ring", "--transport": "ps", "--dp-loss": "ps=dp"}  # words that only one engine takes
 EMULATED = bool(os.environ.get("EMULATED_GPUS"))
 ONLY_A_CARD = {"tf32": "the emulator multiplies in float32"}
@@ -157,7 +157,7 @@ def words_of(option, engine, device):
     if device == "cuda" and option in ("slow", "server-threads"):
         others = {}  # kernels of LeNet take long on the emulator
     kept = {**TOY, "--json": "-", **{k: v for k, v in others.items() if engine.startswith(OF_ENGINES.get(k, ""))}}
-    if option == "schedule" and (engine != "ring" or device in ("cuda", "--plan")):
+    if option in ("schedule", "stages-on") and (engine != "ring" or device in ("cuda", "--plan")):
         del kept["--stages"]
     if option == "link" and device != "sim":
         del kept["--nodes"]

@@ -100,7 +100,117 @@ def processes_train_as_those_with_the_whole_model(device, ranks, schedule):
     expect_equal(losses[0], losses[1], "losses of stages and of the whole model")
 
 
+def on_devices(stages, ranks, batches=1, *more, model=TOY):
+    return run(stages, batches, "--stages-on", "devices", *more, gpus=ranks, model=model)
+
+
+def whole(ranks, batches, *more, model):
+    """The same steps with the whole model on each GPU."""
+    return run(1, batches, *more, gpus=ranks, model=model)
+
+
+def time_of(job, part):
+    return sum(job["ranks"][0][part]) / len(job["ranks"][0][part])
+
+
+@cases([("one rank, 2 devices", 1, 2, 1), ("one rank, 4 devices, 3 micro-batches", 1, 4, 3), ("2 ranks of 2 devices", 2, 2, 1),
+        ("2 ranks of 4 devices, 2 micro-batches", 2, 4, 2)])
+def a_step_on_devices_is_the_computation_of_all_stages_and_the_copies_between_them(ranks, stages, batches):
+    job, one = on_devices(stages, ranks, batches, model=EVEN), whole(1, batches, model=EVEN)
+    rows = job["pipeline"]["stages"]
+    for part in ("forward_s", "backward_s"):
+        slower = 1 + 0.01 * (part == "backward_s")  # by reductions at the same time
+        total, expected = sum(stage[part] for stage in rows), time_of(one, part)
+        expect(0.99 * expected < total < 1.01 * slower * expected, f"{part} of all stages: {total}, of the whole model: {expected}")
+    links = [600e9 / 2 * share for share in (0.4, 1)]  # NVLink: bytes per second one way, and what of it a copy reaches at least
+    crossing = 8 * 512 * 1024 * 4
+    copies = 2 * (stages - 1) * batches
+    computed = sum(stage["forward_s"] + stage["backward_s"] for stage in rows)
+    rest = time_of(job, "step_s") - computed - time_of(job, "optimizer_s") - time_of(job, "other_s")
+    if ranks == 1:
+        expect(copies * crossing / links[1] < rest < copies * crossing / links[0] + 1e-3, f"copies: {rest} s, {copies} of {crossing} bytes")
+    for row in job["ranks"]:
+        for index, step in enumerate(row["step_s"]):
+            parts = sum(row[p][index] for p in ("data_s", "forward_s", "backward_s", "exposed_communication_s", "waiting_s", "optimizer_s", "other_s"))
+            expect(abs(parts - step) < 1e-8, f"parts {parts}, step {step}")
+    expect(abs(job["pipeline"]["bubble_of_equal_stages"] - (stages - 1) / stages) < 1e-9, f"{job['pipeline']}")
+    expect(abs(job["pipeline"]["bubble"] - (stages - 1) / stages) < 0.01, f"idle: {job['pipeline']['bubble']}")
+
+
+@test
+def buckets_of_a_stage_are_reduced_while_the_stages_before_it_compute():
+    job = on_devices(4, 2, model=EVEN)
+    first, last = job["ranks"][0], job["ranks"][-1]
+    expect_equal((last["stage"], last["of_rank"], last["rank"]), (3, 1, 7), "the last device")
+    for row in job["ranks"]:
+        hidden, exposed = (sum(row[key]) for key in ("hidden_communication_s", "exposed_communication_s"))
+        expect(hidden > 3 * exposed, f"device {row['rank']}: hidden {hidden}, exposed {exposed}")
+    begin = next(p["begin_s"] for p in first["timeline"]["parts"] if p["part"] == "backward")
+    buckets = [m["finished_s"] for m in last["timeline"]["messages"] if m["name"] == "bucket"]
+    expect(len(buckets) > 2 and max(buckets) < begin, f"buckets of the last stage end at {buckets}, the first stage computes from {begin}")
+
+
+@test
+def each_device_has_a_ledger_of_its_own():
+    job, one = on_devices(2, 2), whole(2, 1, model=TOY)
+    expect_equal([(r["of_rank"], r["stage"]) for r in job["ranks"]], [(0, 0), (1, 0), (0, 1), (1, 1)], "devices")
+    held = [r["memory"]["classes"]["parameters"]["peak_bytes"] for r in job["ranks"]]
+    expect_equal(held, [4 * s["parameters"] for s in job["pipeline"]["stages"] for _ in range(2)], "bytes of parameters")
+    whole_one = one["ranks"][0]["memory"]["classes"]["parameters"]["peak_bytes"]
+    shared = 4 * 100 * 64  # the table of tokens is the head, too
+    expect_equal(held[0] + held[2], whole_one + shared, "of all devices of a rank")
+    result = harness(*words(2, 1, "--stages-on", "devices", "-v"))
+    for text in ("device 0, ranks 0-1 device 1, ranks 0-1", "Stages: 2 on devices of each rank", "exposed comm.", "device 1 "):
+        expect(text in result.out, f"no {text!r}", result)
+
+
+@test
+def gpus_of_a_rank_are_neighbors_on_one_machine():
+    for stages, ranks, machines in ((4, 4, "16 GPUs on 2 machines of 8"), (3, 2, "6 GPUs on 1 machine of 8"), (3, 3, "9 GPUs on 2 machines of 8")):
+        result = harness(*words(stages, 1, "--stages-on", "devices", "--json", "-", gpus=ranks))
+        expect(machines in result.json()["hardware_note"], machines, result)
+
+
+@test
+def the_time_line_has_a_lane_for_each_device():
+    for device in ("sim:dgx-a100-80g", "cpu"):
+        path = os.path.join(FILES.name, f"devices-{device[:3]}.json")
+        real = REAL if device == "cpu" else REAL[:-2]  # no threads in virtual time
+        result = harness(*real, "--device", device, "--stages", "2", "--stages-on", "devices", "--trace", path)
+        expect_equal(result.code, 0, "exit code", result)
+        with open(path, encoding="utf-8") as file:
+            events = json.load(file)["traceEvents"]
+        names = {e["args"]["name"] for e in events if e.get("name") == "process_name"}
+        expect({f"ring rank {r} device {d}" for r in range(2) for d in range(2)} <= names, f"lanes: {names}")
+        shown = {e.get("name") for e in events}
+        expect({"activations received 2", "gradient received 2", "forward 2", "backward 2"} <= shown, f"events: {shown}")
+
+
+@cases([(f"{device}, {ranks} ranks, {model[1]}", device, ranks, model)
+        for device, ranks, model in (("cpu", 1, ["--model", "lenet"]), ("cpu", 2, ["--model", "lenet"]), ("reference", 2, ["--model", "lenet"]),
+                                     ("cpu", 2, ["--model", "wine_mlp", "--data", "wine", "--drop-last"]))])
+def ranks_with_a_device_for_each_stage_train_as_those_with_one_device(device, ranks, model):
+    losses = []
+    for more in (["--stages", "2", "--stages-on", "devices"], ["--eval-every", "-1"]):
+        result = harness(*REAL, *model, "--device", device, "--gpus", str(ranks), *more, "--json", "-")
+        expect_equal(result.code, 0, "exit code", result)
+        job = result.json()["jobs"][0]
+        expect_equal(job["world_size"], ranks, "ranks")
+        losses.append(job["losses"])
+    expect(len(losses[0]) == 3 and None not in losses[0], f"losses: {losses}")
+    expect_equal(losses[0], losses[1], "losses of stages on devices and of the whole model")
+
+
 @cases([
+    ("devices of whole models", ["run", "--mode", "ring", "--device", "sim", "--stages-on", "devices"], 64, "--stages-on: expected --stages of at least 2"),
+    ("devices of GPUs", [*REAL, "--device", "cuda", "--stages", "2", "--stages-on", "devices"], 64, "--stages: expected --device cpu, reference or sim:PROFILE"),
+    ("devices of processors in virtual time", [*REAL[:-2], "--device", "sim:cpu", "--stages", "2", "--stages-on", "devices"], 78,
+     "--stages-on: expected ranks for profile cpu, whose ranks compute on processors, got devices"),
+    ("a pipeline on devices", words(2, 2, "--stages-on", "devices", "--schedule", "gpipe"), 64,
+     "--schedule: expected sequential with --stages-on devices, got gpipe"),
+    ("more stages than a machine has GPUs", words(9, 1, "--stages-on", "devices", gpus=1, model=EVEN), 78,
+     "expected processes of at most 8 GPUs, which a machine has, got 9"),
+    ("clipping on devices", words(2, 1, "--stages-on", "devices", "--clip-norm", "1"), 78, "--stages: expected no --clip-norm"),
     ("ranks that stages do not divide", words(2, 2, gpus=3), 64, "--gpus: expected a multiple of 2 stages, got 3"),
     ("stages of both engines", ["run", "--device", "sim", "--gpus", "2", "--stages", "2"], 64, "--stages: expected --mode ring, got both"),
     ("stages that are saved", [*REAL, "--stages", "2", "--save", os.path.join(FILES.name, "x.safetensors")], 64, "--stages: expected a run without --save"),

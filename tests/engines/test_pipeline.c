@@ -1,5 +1,5 @@
-/* A pipeline of stages trains as the whole model does with as many micro-batches: the same losses and parameters, bit for
- * bit; where two stages have a parameter, to rounding. */
+/* Stages, a pipeline over ranks or on devices of each rank, train as the whole model does with as many micro-batches: the same
+ * losses and parameters, bit for bit; where two stages have a parameter, to rounding. */
 #include "ring/ring.h"
 #include "tests/engines/training.h"
 #include "tests/support/check.h"
@@ -52,6 +52,30 @@ static void close_outcome(outcome *o)
     free(o->params);
 }
 
+/* The parameters whose last user is the stage. */
+static status export_stage(training_rank *r, trainer *t, int stage)
+{
+    outcome *o = training_context(r);
+    param_set *set = trainer_params(t);
+    for (int p = 0; p < set->model->param_count; p++) {
+        int whole = nn_find_param(o->model, set->model->params[p].name);
+        if (set->model->params[p].stages >> (stage + 1)) continue; /* a later stage has it too */
+        TRY(param_set_export(set, trainer_stream(t), set->params.data, p, DTYPE_F32, o->params[whole]));
+    }
+    return STATUS_OK;
+}
+
+static status train_on_devices(training_rank *r)
+{
+    outcome *o = training_context(r);
+    for (int step = 0; step < STEPS; step++) {
+        TRY(training_step(r));
+        if (r->rank == 0) o->losses[step] = r->last.loss;
+    }
+    for (int s = 0; s < r->stage_count && r->rank == 0; s++) TRY(export_stage(r, r->stages[s], s));
+    return STATUS_OK;
+}
+
 static status train(training_rank *r)
 {
     outcome *o = training_context(r);
@@ -63,12 +87,7 @@ static status train(training_rank *r)
         if (has_loss && r->place.replica == 0 && (r->place.shape.stages > 0 || r->rank == 0)) o->losses[step] = r->last.loss;
     }
     if (r->place.replica != 0 || (r->place.shape.stages == 0 && r->rank != 0)) return STATUS_OK;
-    for (int p = 0; p < set->model->param_count; p++) {
-        int whole = nn_find_param(o->model, set->model->params[p].name);
-        if (set->model->params[p].stages >> (r->place.stage + 1)) continue; /* a later stage has it too */
-        TRY(param_set_export(set, trainer_stream(r->trainer), set->params.data, p, DTYPE_F32, o->params[whole]));
-    }
-    return STATUS_OK;
+    return export_stage(r, r->trainer, r->place.stage);
 }
 
 static void compare(const pipeline_case *c, const char *device, const char *schedule, const outcome *expected, const outcome *got)
@@ -112,17 +131,24 @@ static void train_whole_and_split(const pipeline_case *c, const char *device)
         compare(c, device, pipeline_schedule_names[s], &expected, &got);
         close_outcome(&got);
     }
+    config.world = c->replicas;
+    config.on_devices = true;
+    outcome got;
+    open_outcome(m, &got);
+    assert_ok(training_run(&config, &got, train_on_devices));
+    compare(c, device, "devices of a rank", &expected, &got);
+    close_outcome(&got);
     close_outcome(&expected);
     nn_model_free(&m);
 }
 
-static void pipelines_train_as_the_whole_model_on_cpu(void **state)
+static void stages_train_as_the_whole_model_on_cpu(void **state)
 {
     (void)state;
     for (int i = 0; i < CASES; i++) train_whole_and_split(&cases[i], "cpu");
 }
 
-static void pipelines_train_as_the_whole_model_on_reference(void **state)
+static void stages_train_as_the_whole_model_on_reference(void **state)
 {
     (void)state;
     for (int i = 0; i < CASES; i++)
@@ -160,8 +186,8 @@ static void clipping_is_refused(void **state)
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pipelines_train_as_the_whole_model_on_cpu),
-        cmocka_unit_test(pipelines_train_as_the_whole_model_on_reference),
+        cmocka_unit_test(stages_train_as_the_whole_model_on_cpu),
+        cmocka_unit_test(stages_train_as_the_whole_model_on_reference),
         cmocka_unit_test(policies_that_cut_state_are_refused),
         cmocka_unit_test(clipping_is_refused),
     };

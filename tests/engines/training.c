@@ -126,6 +126,37 @@ static status source_open(const training *t, int rank, bool whole, batch_source 
 
 /* ---- ranks ------------------------------------------------------------------------------------ */
 
+static status open_device(training *t, training_rank *r, const trainer_config *all, int stage)
+{
+    trainer_config config = *all;
+    r->places[stage] = (pipeline_place){
+        .shape = {PIPELINE_SEQUENTIAL, t->config.stages, (int)t->config.accumulate},
+        .stage = stage,
+        .replica = r->rank,
+        .replicas = t->config.world,
+        .devices = true};
+    config.place = &r->places[stage];
+    config.model = t->stages[stage];
+    TRY(trainer_open(&config, &r->stages[stage]));
+    r->stage_count++;
+    return set_params(t, r->stages[stage]);
+}
+
+static status run_on_devices(training *t, training_rank *r, const trainer_config *config)
+{
+    batch_source *sources[NN_MOST_STAGES];
+    for (int s = 0; s < t->config.stages; s++) TRY(open_device(t, r, config, s));
+    r->trainer = r->stages[0];
+    r->place = r->places[0];
+    TRY(source_open(t, r->rank, false, &r->source));
+    for (int s = 0; s < t->config.stages; s++) sources[s] = r->source;
+    for (int s = 0; s < t->config.stages; s++) TRY(local_ranks_connect(r->group, r->rank, r->stages[s]));
+    trainer_join_devices(r->stages, sources, t->config.stages);
+    TRY(t->function(r));
+    for (int s = 0; s < t->config.stages; s++) TRY(sync_flush(trainer_engine(r->stages[s])));
+    return local_ranks_barrier(r->group); /* nobody leaves while a peer may need it */
+}
+
 static status run_rank(local_ranks *group, int rank, void *context)
 {
     training *t = context;
@@ -151,6 +182,10 @@ static status run_rank(local_ranks *group, int rank, void *context)
     training_rank r = {.training = t, .group = group, .rank = rank};
     status rc;
     config.accumulate = c->accumulate;
+    if (c->on_devices) {
+        rc = run_on_devices(t, &r, &config);
+        goto out;
+    }
     if (c->stages > 1) {
         int replicas = c->world / c->stages;
         r.place = (pipeline_place){.shape = {(pipeline_schedule)c->schedule, c->stages, (int)c->accumulate},
@@ -171,7 +206,8 @@ static status run_rank(local_ranks *group, int rank, void *context)
     rc = local_ranks_barrier(group); /* nobody leaves while a peer may need it */
 out:
     if (r.source) batch_source_close(&r.source);
-    trainer_close(&r.trainer);
+    for (int s = 0; s < r.stage_count; s++) trainer_close(&r.stages[s]);
+    if (!c->on_devices) trainer_close(&r.trainer);
     return rc;
 }
 
@@ -229,6 +265,7 @@ status training_step(training_rank *r)
 {
     int64_t batches = r->training->config.accumulate > 1 ? r->training->config.accumulate : 1;
     TRY(trainer_step(r->trainer, r->source, r->next, r->next * batches, &r->last));
+    for (int s = 1; s < r->stage_count; s++) TRY(trainer_end_step(r->stages[s], &r->last));
     r->next++;
     return STATUS_OK;
 }

@@ -16,7 +16,8 @@ typedef struct training_config {
     int64_t image, classes; /* the model's own unless set */
     const model_options *sizes; /* instead of these and the name; or NULL */
     int stages;          /* above 1: ranks are the stages of world / stages replicas */
-    int schedule;        /* pipeline_schedule */
+    bool on_devices;     /* each of the `world` ranks has all stages, on devices of its own */
+    int schedule;        /* pipeline_schedule; on devices sequential */
     int64_t accumulate;  /* micro-batches per step; batch is that of each */
     const sync_engine_type *engine;
     const char *device;  /* cpu unless set */
@@ -43,7 +44,10 @@ typedef struct training_rank {
     batch_source *source;
     int64_t next; /* step */
     pipeline_place place; /* with stages */
-    step_result last;
+    step_result last;     /* on devices: of the last stage */
+    trainer *stages[NN_MOST_STAGES]; /* [stage_count] on devices: of all of them, the first is `trainer` */
+    pipeline_place places[NN_MOST_STAGES];
+    int stage_count;
 } training_rank;
 
 typedef status (*training_function)(training_rank *r);

@@ -69,7 +69,7 @@ static void read_profile(sim_device *d)
     const simulation *s = d->simulation;
     const sim_profile *p = s->profile;
     int rank = d->base.config.rank;
-    int processes = s->config.processes ? s->config.processes : s->ranks_per_machine;
+    int processes = simulation_processes(s);
     d->hides_launches = s->config.launches_are_calls && sim_profile_get(p, SIM_SYNCHRONOUS) == 0;
     d->synchronous = d->hides_launches || sim_profile_get(p, SIM_SYNCHRONOUS) > 0;
     d->launch = d->launch_alone = time_of(d, SIM_LAUNCH_TIME);
@@ -106,6 +106,10 @@ static void sim_close(device *base)
 {
     sim_device *d = (sim_device *)base;
     assert(!d->streams);
+    for (sim_peer *p = d->peers, *next; p; p = next) {
+        next = p->next;
+        free(p);
+    }
     sim_actor_close(&d->host);
     if (d->owns_simulation) simulation_close(&d->simulation);
     free(d->failure);

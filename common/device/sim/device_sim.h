@@ -86,6 +86,10 @@ void sim_device_wire(device *d, int replicas, int parameters);
 /* The current actor waits until they exist. */
 void sim_device_await_wiring(device *d);
 
+/* In stream order: a copy from the memory of a device of the same simulation, over the links between their GPUs. For devices
+ * whose launches are not calls, in a simulation whose processes drive several (simulation_config.per_process). */
+status sim_device_copy_from(device_stream *s, const device *from, dtype type, int64_t count);
+
 /* Work in a stream that others finish: a collective, a message. The caller's storage until it has finished. */
 typedef struct sim_task {
     void (*start)(struct sim_task *task); /* the stream has reached it, now */

@@ -9,6 +9,13 @@
 typedef struct sim_stream sim_stream;
 typedef struct sim_fence sim_fence;
 
+/* How a device of the same process is reached. */
+typedef struct sim_peer {
+    struct sim_peer *next;
+    const device *from;
+    sim_route route;
+} sim_peer;
+
 typedef struct sim_device {
     device base;
     simulation *simulation;
@@ -31,6 +38,7 @@ typedef struct sim_device {
     uint64_t memory_used, memory_most, memory_next; /* bytes; the next address */
     sim_route up, down;                             /* host to device and back */
     double copy_rate;                               /* without other traffic, bytes per picosecond */
+    sim_peer *peers;
     error_record *failure;                          /* of a fence for which a stream waited */
 } sim_device;
 

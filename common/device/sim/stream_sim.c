@@ -22,6 +22,7 @@ status sim_stream_open(device *base, device_stream_role role, device_stream **ou
     s->base.device = base;
     s->base.role = role;
     int hops = d->up.count > d->down.count ? d->up.count : d->down.count;
+    if (d->simulation->config.per_process > 1) hops = SIM_ROUTE_MAX; /* to other GPUs too */
     status rc;
     TRY_GOTO(rc, sim_event_init(sim_queue_of(d), &s->event, base->config.rank, sim_stream_advance, s),
              failed);
@@ -179,6 +180,25 @@ status sim_download(device_stream *s, void *host, const void *from, dtype type, 
 {
     memset(host, 0, (size_t)count * (size_t)dtype_size(host_type));
     return copy((sim_stream *)s, &((sim_device *)s->device)->down, type, count);
+}
+
+static sim_peer *find_peer(sim_device *d, const device *from)
+{
+    simulation *s = d->simulation;
+    for (sim_peer *p = d->peers; p; p = p->next)
+        if (p->from == from) return p;
+    sim_peer *p = calloc(1, sizeof *p);
+    if (!p) return NULL;
+    *p = (sim_peer){.next = d->peers, .from = from};
+    sim_topology_route(s->topology, simulation_gpu(s, from->config.rank), simulation_gpu(s, d->base.config.rank), &p->route);
+    return d->peers = p;
+}
+
+status sim_device_copy_from(device_stream *s, const device *from, dtype type, int64_t count)
+{
+    sim_peer *peer = find_peer((sim_device *)s->device, from);
+    if (!peer) return fail(STATUS_SYSTEM, "no memory for the route between two GPUs");
+    return copy((sim_stream *)s, &peer->route, type, count);
 }
 
 status sim_signal(device_stream *base, device_fence *f, uint64_t value)

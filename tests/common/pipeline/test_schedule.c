@@ -51,14 +51,14 @@ static void check_live(const pipeline_shape *p)
             live += pipeline_action_of(p, stage, i).backward ? -1 : 1;
             if (live > most) most = live;
         }
-        int limit = p->schedule == PIPELINE_GPIPE ? p->batches : p->stages - stage;
+        int limit = p->schedule == PIPELINE_GPIPE ? p->batches : p->schedule == PIPELINE_1F1B ? p->stages - stage : 1;
         if (limit > p->batches) limit = p->batches;
         if (most != limit || pipeline_live(p, stage) != limit)
             complain(p, stage, "%d alive, expected %d", most, limit);
     }
 }
 
-static void a_stage_keeps_p_less_its_number_under_1f1b_and_all_under_gpipe(void **state)
+static void a_stage_keeps_p_less_its_number_under_1f1b_all_under_gpipe_and_one_sequentially(void **state)
 {
     (void)state;
     for_each_shape(check_live);
@@ -104,7 +104,8 @@ static void check_bubble(const pipeline_shape *p)
         if (t.free_at[stage] > last) last = t.free_at[stage];
     }
     int64_t busy = p->batches * (FORWARD + BACKWARD),
-            expected = (p->batches + p->stages - 1) * (FORWARD + BACKWARD);
+            slots = p->schedule == PIPELINE_SEQUENTIAL ? p->batches * p->stages : p->batches + p->stages - 1,
+            expected = slots * (FORWARD + BACKWARD);
     if (last != expected)
         complain(p, 0, "a step takes %lld, expected %lld", (long long)last, (long long)expected);
     double idle = 1 - (double)busy / (double)last, difference = idle - pipeline_bubble(p);
@@ -112,7 +113,7 @@ static void check_bubble(const pipeline_shape *p)
         complain(p, 0, "idle for %g, expected %g", idle, pipeline_bubble(p));
 }
 
-static void equal_stages_are_idle_for_p_less_1_of_m_and_p_less_1(void **state)
+static void equal_stages_are_idle_for_the_bubble_of_their_schedule(void **state)
 {
     (void)state;
     for_each_shape(check_bubble);
@@ -122,8 +123,8 @@ int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_stage_computes_the_passes_in_the_order_of_the_micro_batches),
-        cmocka_unit_test(a_stage_keeps_p_less_its_number_under_1f1b_and_all_under_gpipe),
-        cmocka_unit_test(equal_stages_are_idle_for_p_less_1_of_m_and_p_less_1),
+        cmocka_unit_test(a_stage_keeps_p_less_its_number_under_1f1b_all_under_gpipe_and_one_sequentially),
+        cmocka_unit_test(equal_stages_are_idle_for_the_bubble_of_their_schedule),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -96,6 +96,29 @@ static void ranks_fill_the_machines_in_order(void **context)
     simulation_close(&s);
 }
 
+/* Processes with several GPUs each: number s * n + r is GPU s of process r. */
+static void gpus_of_a_process_are_neighbors_on_one_machine(void **context)
+{
+    (void)context;
+    simulation *s = NULL;
+    simulation_config config = {.profile = "dgx1-v100-4xib100", .world = 9, .per_process = 3};
+    must(simulation_open(&config, &s));
+    assert_int_equal(s->topology->machines, 2); /* two processes to a machine of 8 GPUs */
+    assert_int_equal(simulation_processes(s), 2);
+    for (int process = 0; process < 3; process++)
+        for (int stage = 0; stage < 3; stage++) {
+            sim_place gpu = simulation_gpu(s, stage * 3 + process);
+            assert_int_equal(gpu.machine, process / 2);
+            assert_int_equal(gpu.index, process % 2 * 3 + stage);
+        }
+    simulation_close(&s);
+    config.per_process = config.world = 9;
+    assert_fails(simulation_open(&config, &s), STATUS_CONFIG, "expected processes of at most 8 GPUs, which a machine has, got 9");
+    config.per_process = 3;
+    config.machines = 1;
+    assert_fails(simulation_open(&config, &s), STATUS_CONFIG, "expected 1 to 6 ranks (6 GPUs on each of 1 machine), got 9");
+}
+
 static void rings_have_the_bus_bandwidth_of_their_links(void **context)
 {
     (void)context;
@@ -255,6 +278,7 @@ int main(void)
         cmocka_unit_test(routes_take_the_links_between_their_ends),
         cmocka_unit_test(the_two_directions_of_a_link_are_two_resources),
         cmocka_unit_test(ranks_fill_the_machines_in_order),
+        cmocka_unit_test(gpus_of_a_process_are_neighbors_on_one_machine),
         cmocka_unit_test(rings_have_the_bus_bandwidth_of_their_links),
         cmocka_unit_test(groups_of_some_gpus_take_the_adapters_of_these),
         cmocka_unit_test(machines_with_other_members_have_other_adapters),

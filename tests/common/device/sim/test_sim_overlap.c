@@ -185,6 +185,28 @@ static void uploads_and_downloads_go_opposite_ways(void **context)
     bench_close(&b);
 }
 
+/* A process that drives two GPUs: a kernel of 100 from 10 on, then 12 MB over a link of 12 GB/s, then a kernel of 50. */
+static void a_copy_between_gpus_of_a_process_takes_the_link_between_them(void **context)
+{
+    (void)context;
+    bench b;
+    device_fence *passed;
+    bench_open(&b, "v100-pcie-32g", 2);
+    b.s->config.per_process = 2;
+    bench_set(b.s, SIM_COPY_LATENCY, 25);
+    bench_start(&b);
+    must(device_fence_open(b.devices[0], &passed));
+    bench_launch(&b, b.streams[0], 100);
+    must(device_stream_signal(b.streams[0], passed, 1));
+    must(device_stream_wait(b.streams[1], passed, 1));
+    must(sim_device_copy_from(b.streams[1], b.devices[0], DTYPE_F32, 3000000));
+    bench_launch(&b, b.streams[1], 50);
+    check_us("the end", bench_mark_us(&b, 1, b.streams[1], 0), 110 + 25 + 1000 + 50);
+    check_us("the first GPU", bench_mark_us(&b, 0, b.streams[0], 0), 110);
+    device_fence_close(&passed);
+    bench_close(&b);
+}
+
 /* A launch of 10 us, and a call of 4 us before it under the lock: two threads overlap, five are held up by the lock. */
 static void threads_under_one_lock_call_one_after_another(void **context)
 {
@@ -262,6 +284,7 @@ int main(void)
         cmocka_unit_test(kappa_slows_compute_where_processes_share_a_machine),
         cmocka_unit_test(copies_share_the_links_that_they_have_in_common),
         cmocka_unit_test(uploads_and_downloads_go_opposite_ways),
+        cmocka_unit_test(a_copy_between_gpus_of_a_process_takes_the_link_between_them),
         cmocka_unit_test(threads_under_one_lock_call_one_after_another),
         cmocka_unit_test(replicas_begin_when_they_are_wired),
         cmocka_unit_test(jitter_is_the_same_for_the_same_seed),

@@ -1,0 +1,257 @@
+/* A rank whose model is cut into stages on devices of its own process (common/nn/stages.h): model parallelism as a module
+ * on several GPUs has it under DistributedDataParallel. Each stage has a trainer, with device, stream, parameters and engine
+ * of its own; one thread drives them, in four turns per micro-batch:
+ *
+ *   forward    stage 0, 1, .. p - 1    each fetches the activations of the stage before
+ *   backward   stage p - 1, .. 0       each fetches the gradient from the stage after; full buckets are launched
+ *   reduce     stage p - 1, .. 0       waits for the buckets of the stage, and updates (after the last micro-batch)
+ *   end        stage 0, .. p - 1       the step ends on this device
+ *
+ * So one device works at a time, but for the reductions: those of a stage are in progress while the stages before it compute
+ * their backward passes. A bucket has parameters of one device, and each stage's ranks form a group of their own.
+ *
+ * A gradient of several stages is summed on the last of them before engines get it. */
+#include "common/memory/plan.h"
+#include "common/device/sim/device_sim.h"
+#include "common/trace/trace.h"
+#include "harness/train/trainer_impl.h"
+
+#include <stdlib.h>
+
+static const char *const copy_names[] = {[TURN_FORWARD] = "activations received", [TURN_BACKWARD] = "gradient received"};
+
+bool trainer_drives_devices(const trainer *t)
+{
+    return t->config.place && t->config.place->devices;
+}
+
+static int stage_of(const trainer *t)
+{
+    return t->config.place->stage;
+}
+
+/* NULL: there is none. */
+static trainer *neighbor(const trainer *t, int by)
+{
+    int stage = stage_of(t) + by;
+    return stage >= 0 && stage < t->devices.count ? t->devices.stages[stage] : NULL;
+}
+
+void trainer_join_devices(trainer *const *stages, batch_source *const *sources, int count)
+{
+    for (int s = 0; s < count; s++) {
+        trainer_devices *d = &stages[s]->devices;
+        for (int i = 0; i < count; i++) d->stages[i] = stages[i];
+        d->count = count;
+        d->source = sources[s];
+    }
+}
+
+/* ---- copies between devices --------------------------------------------------------------------- */
+
+/* After all that `from` has launched, and before all that `to` launches from now on. */
+static status copy(trainer *to, void *target, trainer *from, const void *source, dtype type, int64_t count)
+{
+    trainer_devices *d = &from->devices;
+    TRY(device_stream_signal(from->stream, d->passed, ++d->passes));
+    TRY(device_stream_wait(to->stream, d->passed, d->passes));
+    if (sim_device_simulation(to->device)) return sim_device_copy_from(to->stream, from->device, type, count);
+    return device_convert(to->stream, target, type, source, type, count, 1);
+}
+
+static status copy_value(trainer *to, int value, trainer *from, int source)
+{
+    const trainer_program_slot *ours = to->now.slot, *theirs = from->now.slot;
+    const nn_value *v = &ours->program->values[value];
+    return copy(to, nn_instance_value(ours->instance, value), from, nn_instance_value(theirs->instance, source), v->type,
+                v->bytes / dtype_size(v->type));
+}
+
+status trainer_copy_input(trainer *t)
+{
+    trainer *before = neighbor(t, -1);
+    if (before)
+        TRY(copy_value(t, t->now.slot->program->input_value, before, before->now.slot->program->output_value));
+    return trainer_end_idle(t, TURN_FORWARD);
+}
+
+status trainer_copy_gradient(trainer *t)
+{
+    trainer *after = neighbor(t, 1);
+    if (after)
+        TRY(copy_value(t, t->now.slot->program->output_gradient_value, after,
+                       after->now.slot->program->input_gradient_value));
+    return trainer_end_idle(t, TURN_BACKWARD);
+}
+
+/* ---- gradients of several stages ---------------------------------------------------------------- */
+
+static bool is_last_with(const trainer *t, const nn_param *p)
+{
+    return p->stages >> stage_of(t) == 1;
+}
+
+static void *gradient(const trainer *t, int param)
+{
+    const param_set *set = t->params;
+    return (char *)set->grads.data + set->grads_placed[param].offset * dtype_size(set->type);
+}
+
+/* The last stage adds those of the stages before, in their order, and gives them the sum. */
+static status sum_shared(trainer *t, int param)
+{
+    const nn_param *p = &t->config.model->params[param];
+    int64_t count = t->params->pieces[param].count;
+    dtype type = t->params->type;
+    device_range sum = {gradient(t, param), t->devices.arrived.data, count};
+    for (int s = 0; s < stage_of(t); s++) {
+        trainer *other = t->devices.stages[s];
+        if (!(p->stages >> s & 1)) continue;
+        int theirs = nn_find_param(other->config.model, p->name);
+        TRY(copy(t, t->devices.arrived.data, other, gradient(other, theirs), type, count));
+        if (sim_device_simulation(t->device)) TRY(device_pack(t->stream, &sum, 1, type, type, 1)); /* its price */
+        else TRY(device_add(t->stream, sum.to, sum.to, sum.from, type, count));
+    }
+    for (int s = 0; s < stage_of(t); s++) {
+        trainer *other = t->devices.stages[s];
+        if (!(p->stages >> s & 1)) continue;
+        TRY(copy(other, gradient(other, nn_find_param(other->config.model, p->name)), t, sum.to, type, count));
+    }
+    return STATUS_OK;
+}
+
+status trainer_sum_shared(trainer *t)
+{
+    const nn_model *m = t->config.model;
+    for (; t->pipeline.shared < m->param_count; t->pipeline.shared++)
+        if (stage_of(t) > 0 && is_last_with(t, &m->params[t->pipeline.shared]) &&
+            m->params[t->pipeline.shared].stages != UINT64_C(1) << stage_of(t))
+            TRY(sum_shared(t, t->pipeline.shared));
+    return STATUS_OK;
+}
+
+/* ---- what devices wait for ---------------------------------------------------------------------- */
+
+status trainer_begin_idle(trainer *t)
+{
+    return anatomy_begin_wait(t->engine->context.anatomy);
+}
+
+status trainer_end_idle(trainer *t, trainer_turn turn)
+{
+    int number;
+    TRY(anatomy_end_wait(t->engine->context.anatomy, &number));
+    if (number >= 0) t->devices.waits[turn] = number; /* else it had ended: in virtual time a turn may be begun again */
+    return STATUS_OK;
+}
+
+/* Until the other stage had computed what it needs, then until the copy was there. */
+static void name_copy(trainer *t, trainer_turn turn, const trainer *from, int mark, int64_t micro)
+{
+    anatomy *a = t->engine->context.anatomy;
+    anatomy_span time = anatomy_wait_time(a, t->devices.waits[turn]);
+    int64_t ready_ns = device_mark_ns(from->stream, mark), began_ns = ready_ns > time.begin_ns ? ready_ns : time.begin_ns;
+    anatomy_name_wait(a, t->devices.waits[turn],
+                      (anatomy_sent){.ns = ready_ns, .rank = pipeline_rank(from->config.place, stage_of(from))});
+    if (began_ns >= time.end_ns) return;
+    anatomy_insert_span(a, began_ns, time.end_ns);
+    trace_async(t->config.trace, copy_names[turn], micro, micro + 1, began_ns, time.end_ns);
+}
+
+/* The thread was busy with other stages. */
+static void name_turn(trainer *t, trainer_turn turn)
+{
+    anatomy *a = t->engine->context.anatomy;
+    const trainer *other = t->devices.stages[stage_of(t) == 0];
+    anatomy_span time = anatomy_wait_time(a, t->devices.waits[turn]);
+    anatomy_name_wait(a, t->devices.waits[turn],
+                      (anatomy_sent){.ns = time.end_ns, .rank = pipeline_rank(other->config.place, stage_of(other))});
+}
+
+void trainer_report_waits(trainer *t, int first_mark, int64_t micro)
+{
+    const trainer *before = neighbor(t, -1), *after = neighbor(t, 1);
+    if (before) name_copy(t, TURN_FORWARD, before, first_mark + MARK_FORWARD_END, micro);
+    if (after) name_copy(t, TURN_BACKWARD, after, first_mark + MARK_BACKWARD_END, micro);
+    name_turn(t, TURN_REDUCE);
+    name_turn(t, TURN_END);
+}
+
+/* ---- batches ------------------------------------------------------------------------------------ */
+
+typedef struct shared_source {
+    batch_source base;
+    batch_source *of;
+    batch_view view;
+    bool holds; /* a batch of `of` */
+} shared_source;
+
+static void give_back(shared_source *s)
+{
+    if (s->holds) batch_source_return(s->of, &s->view);
+    s->holds = false;
+}
+
+static status shared_next(batch_source *base, int64_t step, batch_view *out)
+{
+    shared_source *s = (shared_source *)base;
+    if (!s->holds || s->view.step != step) {
+        give_back(s);
+        TRY(batch_source_next(s->of, step, &s->view));
+        s->holds = true;
+    }
+    *out = s->view;
+    return STATUS_OK;
+}
+
+static bool shared_ready(batch_source *base, int64_t step)
+{
+    const shared_source *s = (const shared_source *)base;
+    return (s->holds && s->view.step == step) || batch_source_ready(s->of, step);
+}
+
+static void shared_close(batch_source *base)
+{
+    give_back((shared_source *)base);
+    free(base);
+}
+
+static const batch_source_type shared_type = {.name = "shared",
+                                              .next = shared_next,
+                                              .ready = shared_ready,
+                                              .give_back = batch_source_ignore_return,
+                                              .close = shared_close};
+
+status trainer_share_source(batch_source *of, batch_source **out)
+{
+    shared_source *s = calloc(1, sizeof *s);
+    *out = &s->base;
+    if (!s) return fail(STATUS_SYSTEM, "no memory for batches");
+    *s = (shared_source){.base = *of, .of = of};
+    s->base.type = &shared_type;
+    return STATUS_OK;
+}
+
+/* ---- open and close ----------------------------------------------------------------------------- */
+
+status trainer_devices_open(trainer *t)
+{
+    const nn_model *m = t->config.model;
+    int64_t largest = 0;
+    for (int p = 0; p < m->param_count; p++)
+        if (is_last_with(t, &m->params[p]) && m->params[p].stages != UINT64_C(1) << stage_of(t) &&
+            m->params[p].elements > largest)
+            largest = m->params[p].elements;
+    TRY(device_fence_open(t->device, &t->devices.passed));
+    if (largest == 0) return STATUS_OK;
+    int64_t bytes = largest * dtype_size(t->params->type);
+    ledger_acquire(&t->ledger, LEDGER_GRADIENTS, bytes, plan_align(bytes));
+    return ledger_blame(LEDGER_GRADIENTS,
+                        device_allocate(t->device, DEVICE_MEMORY_PRIVATE, (size_t)bytes, &t->devices.arrived));
+}
+
+void trainer_devices_close(trainer *t)
+{
+    device_fence_close(&t->devices.passed);
+    if (t->device) device_free(t->device, &t->devices.arrived);
+}
