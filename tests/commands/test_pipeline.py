@@ -210,7 +210,7 @@ def ranks_with_a_device_for_each_stage_train_as_those_with_one_device(device, ra
      "--schedule: expected sequential with --stages-on devices, got gpipe"),
     ("more stages than a machine has GPUs", words(9, 1, "--stages-on", "devices", gpus=1, model=EVEN), 78,
      "expected processes of at most 8 GPUs, which a machine has, got 9"),
-    ("clipping on devices", words(2, 1, "--stages-on", "devices", "--clip-norm", "1"), 78, "--stages: expected no --clip-norm"),
+    ("clipping on devices", words(2, 1, "--stages-on", "devices", "--clip-norm", "1"), 64, "--stages-on: expected ranks with --clip-norm, got devices"),
     ("ranks that stages do not divide", words(2, 2, gpus=3), 64, "--gpus: expected a multiple of 2 stages, got 3"),
     ("stages of both engines", ["run", "--device", "sim", "--gpus", "2", "--stages", "2"], 64, "--stages: expected --mode ring, got both"),
     ("stages that are saved", [*REAL, "--stages", "2", "--save", os.path.join(FILES.name, "x.safetensors")], 64, "--stages: expected a run without --save"),
