@@ -42,34 +42,45 @@ static choose_question draw(uint64_t seed)
     return q;
 }
 
+static bool is_ring(choice c)
+{
+    return strcmp(c.policy, "ddp") == 0;
+}
+
+/* What the program's `command` computes of a choice. */
+static status compute(const char *const command[], const choose_question *q, choice c, json_t **result)
+{
+    char batch[16], setting[16];
+    const char *const of_choice[] = {"--nodes",
+                                     "2",
+                                     "--gpus",
+                                     "8",
+                                     "--link",
+                                     q->link,
+                                     "--model",
+                                     q->model,
+                                     "--batch",
+                                     batch,
+                                     "--policy",
+                                     c.policy,
+                                     is_ring(c) ? "--bucket-cap-mb" : "--servers",
+                                     setting,
+                                     "--json",
+                                     "-"};
+    const char *words[40] = {NULL};
+    int count = 0;
+    snprintf(batch, sizeof batch, "%d", c.batch);
+    snprintf(setting, sizeof setting, "%d", c.setting);
+    while (*command) words[count++] = *command++;
+    memcpy(words + count, of_choice, sizeof of_choice);
+    return program_json(words, result);
+}
+
 /* As the student sees it. */
 static status simulate(const choose_question *q, choice c, outcome *out)
 {
-    char batch[16], setting[16];
     json_t *result;
-    snprintf(batch, sizeof batch, "%d", c.batch);
-    snprintf(setting, sizeof setting, "%d", c.setting);
-    const char *words[] = {"whatif",
-                           "--profile",
-                           "dgx1-v100-4xib100",
-                           "--nodes",
-                           "2",
-                           "--gpus",
-                           "8",
-                           "--link",
-                           q->link,
-                           "--model",
-                           q->model,
-                           "--batch",
-                           batch,
-                           "--policy",
-                           c.policy,
-                           strcmp(c.policy, "ddp") == 0 ? "--bucket-cap-mb" : "--servers",
-                           setting,
-                           "--json",
-                           "-",
-                           NULL};
-    TRY(program_json(words, &result));
+    TRY(compute((const char *const[]){"whatif", "--profile", "dgx1-v100-4xib100", NULL}, q, c, &result));
     *out = (outcome){report_number_at(result, "points.0.samples_per_s"),
                      report_number_at(result, "points.0.memory_peak_bytes") / 0x1p30,
                      report_number_at(result, "points.0.exposed_communication_s") * 1e3};
@@ -81,40 +92,21 @@ static status simulate(const choose_question *q, choice c, outcome *out)
  * the grid does not need. */
 static status run_point(const choose_question *q, choice c, outcome *out)
 {
-    bool ring = strcmp(c.policy, "ddp") == 0;
-    char batch[16], setting[16], path[64];
+    const char *const command[] = {"run",
+                                   "--device",
+                                   "sim:dgx1-v100-4xib100",
+                                   "--mode",
+                                   is_ring(c) ? "ring" : "ps",
+                                   "--data",
+                                   "synthetic",
+                                   "--warmup",
+                                   "2",
+                                   "--steps",
+                                   "3",
+                                   NULL};
+    char path[64];
     json_t *result;
-    snprintf(batch, sizeof batch, "%d", c.batch);
-    snprintf(setting, sizeof setting, "%d", c.setting);
-    const char *words[] = {"run",
-                           "--device",
-                           "sim:dgx1-v100-4xib100",
-                           "--mode",
-                           ring ? "ring" : "ps",
-                           "--policy",
-                           c.policy,
-                           "--nodes",
-                           "2",
-                           "--gpus",
-                           "8",
-                           "--link",
-                           q->link,
-                           "--model",
-                           q->model,
-                           "--batch",
-                           batch,
-                           ring ? "--bucket-cap-mb" : "--servers",
-                           setting,
-                           "--data",
-                           "synthetic",
-                           "--warmup",
-                           "2",
-                           "--steps",
-                           "3",
-                           "--json",
-                           "-",
-                           NULL};
-    TRY(program_json(words, &result));
+    TRY(compute(command, q, c, &result));
     *out = (outcome){.samples_per_s = report_number_at(result, "jobs.0.throughput.samples_per_s")};
     for (int rank = 0; rank < GPUS; rank++) {
         snprintf(path, sizeof path, "jobs.0.ranks.%d.memory.total.peak_bytes", rank);
@@ -155,7 +147,7 @@ static bool read_choice(const grader *g, lab_test *t, choice *c)
         test_fail(t, "answers.txt: servers: expected 2 or 8");
     else
         *c = (choice){strcmp(policy, "ddp") == 0 ? "ddp" : "sync", (int)number(g, "batch"), 0};
-    if (!t->failed) c->setting = (int)number(g, c->policy[0] == 'd' ? "bucket_cap_mb" : "servers");
+    if (!t->failed) c->setting = (int)number(g, is_ring(*c) ? "bucket_cap_mb" : "servers");
     return !t->failed;
 }
 
@@ -215,8 +207,7 @@ static status run_regret(grader *g, lab_test *t)
               "3 %%, 30 within 10 %%, 15 "
               "within 30 %%; %s",
               o.samples_per_s, regret,
-              c.policy[0] == 's' ? "is another policy faster?"
-                                 : "have you tried larger batches and all caps?");
+              is_ring(c) ? "have you tried larger batches and all caps?" : "is another policy faster?");
     t->score = regret <= 10 ? 30 : regret <= 30 ? 15 : 0;
     return STATUS_OK;
 }
