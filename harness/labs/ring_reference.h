@@ -10,7 +10,7 @@
 /* Anonymous shared memory with a link per rank, for `count` elements each; the caller closes it. */
 status ring_reference_links(int ranks, int64_t count, int *fd);
 
-/* Time of one all-reduce, from the release of all ranks to the return of the last. */
+/* Time of one all-reduce along its critical path, as labs/runner/ring_direct.h counts it. */
 status ring_reference_time(int ranks, int64_t count, int64_t *ns);
 
 #endif

@@ -6,13 +6,25 @@
 #include "labs/runner/ring_direct.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 
 struct lab_ring {
     int rank, size;
     void *shared; /* timed runs: the links; NULL: the grader carries messages */
     size_t capacity;
+    ring_path path;
 };
+
+static ring_link *right_link(const lab_ring *ring)
+{
+    return ring_link_at(ring->shared, ring->capacity, ring->rank);
+}
+
+static ring_link *left_link(const lab_ring *ring)
+{
+    return ring_link_at(ring->shared, ring->capacity, (ring->rank + ring->size - 1) % ring->size);
+}
 
 int lab_rank(const lab_ring *ring)
 {
@@ -26,20 +38,33 @@ int lab_size(const lab_ring *ring)
 
 int lab_send_right(lab_ring *ring, const float *x, size_t n)
 {
-    if (ring->shared)
-        return ring_link_send(ring_link_at(ring->shared, ring->capacity, ring->rank), ring->capacity, x, n);
+    if (ring->shared) return ring_link_send(right_link(ring), ring->capacity, x, n, &ring->path);
     runner_write((runner_message){RING_SEND, 0, (int64_t)n, (int64_t)(n * sizeof *x)}, x);
     return runner_read().code;
 }
 
 int lab_receive_left(lab_ring *ring, float *x, size_t n)
 {
-    int left = (ring->rank + ring->size - 1) % ring->size;
-    if (ring->shared) return ring_link_receive(ring_link_at(ring->shared, ring->capacity, left), x, n);
+    if (ring->shared) return ring_link_receive(left_link(ring), x, n, &ring->path);
     runner_write((runner_message){RING_RECEIVE, 0, (int64_t)n, 0}, NULL);
     runner_message m = runner_read();
     if (m.code == LAB_OK) runner_read_data(x, m.bytes); /* the grader has checked that n elements come */
     return m.code;
+}
+
+/* As the reference: once untimed, so that all memory has been touched, and then all ranks begin at once. */
+static void prepare_timed(lab_ring *ring, float *x, size_t n)
+{
+    float *input = malloc(n * sizeof *x + 1);
+    if (!input) abort();
+    memcpy(input, x, n * sizeof *x);
+    student_all_reduce(ring, x, n);
+    memcpy(x, input, n * sizeof *x);
+    free(input);
+    left_link(ring)->path_ns = 0; /* nobody else uses it any more */
+    runner_write((runner_message){RING_READY, 0, 0, 0}, NULL);
+    runner_read();
+    ring->path = ring_path_begin();
 }
 
 static void all_reduce(lab_ring *ring, runner_message m)
@@ -49,15 +74,12 @@ static void all_reduce(lab_ring *ring, runner_message m)
         malloc(bytes ? bytes : 1); /* of its exact size: the sanitizer finds what is written after its end */
     if (!x) abort();
     runner_read_data(x, m.bytes);
-    if (ring->shared) { /* the clock starts for all at once */
-        runner_write((runner_message){RING_READY, 0, 0, 0}, NULL);
-        runner_read();
-    }
+    if (ring->shared) prepare_timed(ring, x, (size_t)m.n);
     runner_watch_memory();
     int code = student_all_reduce(ring, x, (size_t)m.n);
-    if (ring->shared) runner_write((runner_message){RING_READY, 0, 0, 0}, NULL);
     int64_t most = runner_most_memory();
-    runner_write((runner_message){RUNNER_RESULT, code, most, m.bytes}, x);
+    if (ring->shared) ring_path_advance(&ring->path);
+    runner_write((runner_message){RUNNER_RESULT, code, ring->shared ? ring->path.ns : most, m.bytes}, x);
     free(x);
 }
 

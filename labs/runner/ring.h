@@ -8,7 +8,7 @@ enum {
     RING_SEND = RUNNER_FIRST_OF_LAB, /* n elements for the right neighbor; answered with a code when the link
                                         has room */
     RING_RECEIVE,                    /* answered with a code and n elements */
-    RING_READY,                      /* timed runs: before and after the call */
+    RING_READY,                      /* timed runs: before the call */
 };
 
 #endif

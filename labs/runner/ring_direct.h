@@ -1,4 +1,7 @@
-/* Links of a timed run: memory that the ranks share, one message per link. The grader is not in between. */
+/* Links of a timed run: memory that the ranks share, one message per link. The grader is not in between.
+ * The time is that of the critical path: processor time of the rank whose messages the others wait for, rank
+ * after rank. Other programs on the machine and the number of its cores do not change it; ranks that wait for
+ * each other one after another make it longer. */
 #ifndef LABS_RUNNER_RING_DIRECT_H
 #define LABS_RUNNER_RING_DIRECT_H
 
@@ -8,15 +11,41 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 typedef struct ring_link {
     _Atomic uint32_t full; /* 0: empty; 1: it holds a message */
     uint32_t unused;
     uint64_t n;
-    char padding[48];
+    int64_t path_ns; /* of the rank that has changed `full` */
+    char padding[40];
     float data[]; /* [capacity] */
 } ring_link;
+
+/* A rank's critical path so far, and its processor time then. */
+typedef struct ring_path {
+    int64_t ns, processor_ns;
+} ring_path;
+
+static inline int64_t ring_processor_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static inline ring_path ring_path_begin(void)
+{
+    return (ring_path){0, ring_processor_ns()};
+}
+
+static inline void ring_path_advance(ring_path *path)
+{
+    int64_t now = ring_processor_ns();
+    path->ns += now - path->processor_ns;
+    path->processor_ns = now;
+}
 
 static inline size_t ring_link_bytes(size_t capacity)
 {
@@ -28,34 +57,39 @@ static inline ring_link *ring_link_at(void *memory, size_t capacity, int sender)
     return (ring_link *)((char *)memory + (size_t)sender * ring_link_bytes(capacity));
 }
 
-static inline void ring_link_await(ring_link *link, uint32_t full)
+static inline void ring_link_await(ring_link *link, uint32_t full, ring_path *path)
 {
+    ring_path_advance(path);
     while (atomic_load(&link->full) != full)
         syscall(SYS_futex, &link->full, FUTEX_WAIT, !full, NULL, NULL, 0);
+    if (link->path_ns > path->ns) path->ns = link->path_ns;
+    path->processor_ns = ring_processor_ns();
 }
 
-static inline void ring_link_set(ring_link *link, uint32_t full)
+static inline void ring_link_set(ring_link *link, uint32_t full, ring_path *path)
 {
+    ring_path_advance(path);
+    link->path_ns = path->ns;
     atomic_store(&link->full, full);
     syscall(SYS_futex, &link->full, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
-static inline int ring_link_send(ring_link *link, size_t capacity, const float *x, size_t n)
+static inline int ring_link_send(ring_link *link, size_t capacity, const float *x, size_t n, ring_path *path)
 {
     if (n > capacity) return LAB_ESIZE;
-    ring_link_await(link, 0);
+    ring_link_await(link, 0, path);
     link->n = n;
     if (n > 0) memcpy(link->data, x, n * sizeof *x);
-    ring_link_set(link, 1);
+    ring_link_set(link, 1, path);
     return LAB_OK;
 }
 
-static inline int ring_link_receive(ring_link *link, float *x, size_t n)
+static inline int ring_link_receive(ring_link *link, float *x, size_t n, ring_path *path)
 {
-    ring_link_await(link, 1);
+    ring_link_await(link, 1, path);
     int rc = link->n == n ? LAB_OK : LAB_ESIZE;
     if (rc == LAB_OK && n > 0) memcpy(x, link->data, n * sizeof *x);
-    ring_link_set(link, 0);
+    ring_link_set(link, 0, path);
     return rc;
 }
 

@@ -152,6 +152,27 @@ def busy_process():
         busy.wait()
 
 
+@contextmanager
+def one_core():
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@test
+def on_one_core_next_to_a_busy_process_speed_scores_as_on_a_quiet_machine():
+    """There, ranks that wait one after another take no longer than ranks that compute at the same time."""
+    lab = next(lab for lab in LABS if lab.number == 3)
+    with one_core(), busy_process(), Student(lab) as student:
+        student.solve()
+        done = student.check("-k", "speed")
+        expect_equal(done.parts["speed"]["score"], 12, "the solution's points with the bonus", done.text)
+        check_mutant(lab, "only rank 0 sends first: the others wait one after another", whole=False)
+
+
 @long_cases(ROWS)
 def ten_checks_next_to_a_busy_process_give_the_same_scores_within_3_minutes_each(lab):
     with busy_process():
