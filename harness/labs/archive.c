@@ -212,17 +212,17 @@ static status zip_write(zip *z, const char *path)
     return write_file(path, &z->files);
 }
 
-/* The data of lab_ranks_open(): the program would look for them where it was built or installed. */
+/* The data of lab_ranks_open(). */
 static status zip_add_wine(zip *z)
 {
     dataset *set = NULL;
     TRY(dataset_open(&(dataset_config){.spec = "wine"}, &set));
-    status rc = zip_add_file(z, dataset_describe(set)->files[0], "labs/wine_data.csv", false);
+    status rc = zip_add_file(z, dataset_describe(set)->files[0], "share/psring/wine_data.csv", false);
     dataset_close(&set);
     return rc;
 }
 
-/* ---- autograders ---- */
+/* ---- autograders: an installation in a folder of its own ---- */
 
 static const char set_up[] = "#!/bin/sh\n"
                              "# Installs what the grader needs, on Debian 12.\n"
@@ -231,7 +231,7 @@ static const char set_up[] = "#!/bin/sh\n"
                              "DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends gcc "
                              "libc6-dev binutils libdnnl2 libzmq5 \\\n"
                              "  libprotobuf-c1 libjansson4 libxxhash0 libhwloc15 zlib1g libgomp1\n"
-                             "chmod +x \"$(dirname \"$0\")/harness\"\n";
+                             "chmod +x \"$(dirname \"$0\")/bin/harness\"\n";
 
 /* The student's id is the e-mail address that Gradescope has on file, so that questions differ and cannot be
  * chosen. */
@@ -242,8 +242,7 @@ static const char run_gradescope[] =
     "student=$(grep -o '\"email\": *\"[^\"]*\"' submission_metadata.json 2>/dev/null | head -n 1 | cut -d "
     "'\"' -f 4)\n"
     "mkdir -p results\n"
-    "export XDG_DATA_HOME=\"$PWD/source/labs\"\n"
-    "source/harness lab check %d submission --format gradescope --out \"$PWD/results\"/results.json "
+    "source/bin/harness lab check %d submission --format gradescope --out \"$PWD/results\"/results.json "
     "${student:+--student \"$student\"} %s\n"
     "[ -s \"$PWD/results\"/results.json ]\n";
 
@@ -252,9 +251,8 @@ static const char run_prairielearn[] =
     "# Grades /grade/student and writes results.json into /grade/results.\n"
     "out=/grade/results\n"
     "mkdir -p $out\n"
-    "export XDG_DATA_HOME=/grade/serverFilesCourse/labs-grader/labs\n"
-    "/grade/serverFilesCourse/labs-grader/harness lab check %d /grade/student --format prairielearn --out "
-    "$out/results.json %s\n"
+    "/grade/serverFilesCourse/labs-grader/bin/harness lab check %d /grade/student --format prairielearn "
+    "--out $out/results.json %s\n"
     "[ -s $out/results.json ]\n";
 
 status grader_autograder(const lab *l, int format, const char *hidden, const char *path)
@@ -279,13 +277,12 @@ status grader_autograder(const lab *l, int format, const char *hidden, const cha
     bytes installer = {(unsigned char *)(uintptr_t)set_up, sizeof set_up - 1};
     status rc = zip_add(&z, "setup.sh", &installer, true);
     if (rc == STATUS_OK) rc = zip_add(&z, gradescope ? "run_autograder" : "run.sh", &script, true);
-    if (rc == STATUS_OK) rc = zip_add_file(&z, "/proc/self/exe", "harness", true);
-    if (rc == STATUS_OK) rc = zip_add_folder(&z, labs, "labs");
+    if (rc == STATUS_OK) rc = zip_add_file(&z, "/proc/self/exe", "bin/harness", true);
+    if (rc == STATUS_OK) rc = zip_add_folder(&z, labs, "share/psring/labs");
     if (rc == STATUS_OK) rc = zip_add_wine(&z);
-    /* Where a user's own profiles lie; the script sets XDG_DATA_HOME. */
     snprintf(profiles, sizeof profiles, "%s/common/sim/profiles", data);
     if (access(profiles, R_OK) != 0) snprintf(profiles, sizeof profiles, "%s/profiles", data);
-    if (rc == STATUS_OK) rc = zip_add_folder(&z, profiles, "labs/psring/profiles");
+    if (rc == STATUS_OK) rc = zip_add_folder(&z, profiles, "share/psring/profiles");
     if (rc == STATUS_OK && hidden) rc = zip_add_folder(&z, hidden, "hidden");
     if (rc == STATUS_OK) rc = zip_write(&z, path);
     free(z.files.data);

@@ -20,13 +20,9 @@ status grader_data_folder(char out[PATH_MAX])
 {
     char program[PATH_MAX], path[PATH_MAX + 32];
     program_folder(program);
-    /* Next to the program, as in autograder.zip; an installation, wherever it was moved; where it was built.
-     */
-    for (int i = 0; i < 3; i++) {
-        if (i == 2)
-            snprintf(out, PATH_MAX, "%s", PSRING_SOURCE_LABS);
-        else
-            snprintf(out, PATH_MAX, i ? "%s/../share/psring" : "%s", program);
+    /* An installation or an autograder, wherever it was moved; where it was built. */
+    for (int i = 0; i < 2; i++) {
+        snprintf(out, PATH_MAX, "%s%s", i ? PSRING_SOURCE_LABS : program, i ? "" : "/../share/psring");
         snprintf(path, sizeof path, "%s/labs/lab.h", out);
         if (access(path, R_OK) == 0) return STATUS_OK;
     }

@@ -207,7 +207,7 @@ static status run_train(grader *g, lab_test *t)
     int64_t done = 0;
     status rc =
         step && grad ? assign_wine(g, t, &schedule) : fail(STATUS_SYSTEM, "lab: no memory for the ranks");
-    if (rc == STATUS_OK) rc = lab_ranks_open(g, STEP_RANKS, g->seed, param, &ranks);
+    if (rc == STATUS_OK) rc = lab_ranks_open(STEP_RANKS, g->seed, param, &ranks);
     if (rc == STATUS_OK) rc = buckets_ranks_open(g, &s);
     for (; rc == STATUS_OK && done < STEPS && !t->failed; done++) {
         *step = (buckets_step){.count = LAB_RANKS_TENSORS, .schedule = &schedule, .bytes_per_s = 1};

@@ -242,7 +242,7 @@ static status run_train(grader *g, lab_test *t)
     lab_ranks *ranks = NULL;
     students s = {0};
     double loss = 0;
-    status rc = y ? lab_ranks_open(g, 3, g->seed, y->param, &ranks)
+    status rc = y ? lab_ranks_open(3, g->seed, y->param, &ranks)
                   : fail(STATUS_SYSTEM, "lab: no memory for the ranks");
     if (rc == STATUS_OK) rc = shard_ranks_open(g, 3, &s);
     if (rc == STATUS_OK) {

@@ -205,7 +205,7 @@ static status train(grader *g, lab_test *t, arrival kind)
     y->kind = kind;
     y->t = t;
     y->start = random_start(g->seed, random_fnv1a64("lab 2"));
-    status rc = lab_ranks_open(g, RANKS, g->seed, y->param, &y->ranks);
+    status rc = lab_ranks_open(RANKS, g->seed, y->param, &y->ranks);
     if (rc == STATUS_OK) rc = compute_step(y);
     if (rc == STATUS_OK) rc = students_start(g, false, 1, words, -1, &s);
     if (rc == STATUS_OK) {

@@ -190,7 +190,7 @@ static status resume_wine(grader *g, stale_run *y, lab_test *t)
         y->most = 60;
         if (run == 1) y->save_at = 3 * (3 + (int64_t)random_below(start, 0, 6));
         if (run == 1) y->kill_at = y->save_at + 2 + (int64_t)random_below(start, 1, 20);
-        rc = lab_ranks_open(g, y->ranks, g->seed, y->now.param, &y->wine);
+        rc = lab_ranks_open(y->ranks, g->seed, y->now.param, &y->wine);
         if (rc == STATUS_OK) rc = serve_and_resume(g, y);
         lab_ranks_close(&y->wine);
         if (run == 0) memcpy(uninterrupted, y->now.param, sizeof uninterrupted);
@@ -243,7 +243,7 @@ static status run_train(grader *g, lab_test *t)
         y->momentum = 0;
         y->most = 240;
         y->loss_limit = 0.3;
-        rc = lab_ranks_open(g, y->ranks, g->seed, y->now.param, &y->wine);
+        rc = lab_ranks_open(y->ranks, g->seed, y->now.param, &y->wine);
         if (rc == STATUS_OK) rc = open_server(g, &s);
         if (rc == STATUS_OK) rc = stale_serve(&s, y);
         close_server(&s, t);

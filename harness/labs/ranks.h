@@ -14,7 +14,7 @@ enum { LAB_RANKS_BATCH = 12, LAB_RANKS_TENSORS = 4, LAB_RANKS_ELEMENTS = 13 * 64
 extern const int64_t lab_ranks_tensors[LAB_RANKS_TENSORS];
 
 /* `initial` [LAB_RANKS_ELEMENTS]: parameters one after another, in PyTorch's order. */
-status lab_ranks_open(const grader *g, int ranks, uint64_t seed, float *initial, lab_ranks **out);
+status lab_ranks_open(int ranks, uint64_t seed, float *initial, lab_ranks **out);
 void lab_ranks_close(lab_ranks **l);
 
 /* The mean gradient of rank `rank` over its first `samples` samples of step `step`, and the mean loss;

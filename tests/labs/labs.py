@@ -1,6 +1,6 @@
 """What the tests of the labs share: the table of labs, a student's folder with a solution, and a check of it.
 
-With LABS_BY_USER=UID in the environment every student is that user, who starts a copy of the program."""
+With LABS_BY_USER=UID in the environment every student is that user, who starts the program of an autograder."""
 import atexit
 import functools
 import glob
@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import zipfile
 
 import solve
 from program import PROGRAM
@@ -27,6 +28,12 @@ def read(*path):
 def write(text, *path):
     with open(os.path.join(*path), "w", encoding="utf-8") as file:
         file.write(text)
+
+
+def unpack(archive, folder):
+    with zipfile.ZipFile(archive) as archive:
+        for entry in archive.infolist():
+            os.chmod(archive.extract(entry, folder), entry.external_attr >> 16 & 0o777)
 
 
 class Lab:
@@ -63,13 +70,15 @@ LABS = [Lab(folder) for folder in sorted(glob.glob(os.path.join(HERE, "[1-8]-*")
 
 @functools.cache
 def user_who_is_not_root(uid="65534"):
-    """The program and the labs in a folder that this user may read, and the words that run a command as this user."""
+    """The program and its data in a folder that this user may read, and the words that run a command as this user."""
     folder = tempfile.mkdtemp(prefix="lab program ü ")
     atexit.register(shutil.rmtree, folder)
     os.chmod(folder, 0o755)
-    shutil.copytree(os.path.join(SOURCE, "labs"), os.path.join(folder, "labs"))
+    path = os.path.join(folder, "autograder.zip")
+    subprocess.run([PROGRAM, "lab", "autograder", "1", "--format", "gradescope", "--out", path], check=True, capture_output=True)
+    unpack(path, folder)
     words = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"] if os.getuid() == 0 else []
-    return shutil.copy(PROGRAM, folder), words
+    return os.path.join(folder, "bin", "harness"), words
 
 
 class Student:

@@ -4,10 +4,9 @@ import json
 import os
 import shutil
 import tempfile
-import zipfile
 
 from debian import inside, make_debian
-from labs import LABS, Student, read, write
+from labs import LABS, Student, read, unpack, write
 from tap import expect, expect_equal, long_test, main
 from test_reports import validate_gradescope, validate_prairielearn
 
@@ -19,9 +18,7 @@ def pack(lab, form, solved, source, submission):
             student.solve()
         path = os.path.join(student.home, "autograder.zip")
         student.run("autograder", str(lab.number), "--format", form, "--out", path, code=0)
-        with zipfile.ZipFile(path) as archive:
-            for entry in archive.infolist():
-                os.chmod(archive.extract(entry, source), entry.external_attr >> 16 & 0o777)
+        unpack(path, source)
         shutil.copytree(student.folder, submission)
         return student.student
 

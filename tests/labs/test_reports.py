@@ -8,7 +8,7 @@ import zipfile
 
 import jsonschema
 
-from labs import LABS, SOURCE, Student, read, write
+from labs import LABS, SOURCE, Student, read, unpack, write
 from program import PROGRAM
 from tap import cases, expect, expect_equal, main, test
 
@@ -209,7 +209,8 @@ def an_autograder_holds_all_that_it_needs(run):
         with zipfile.ZipFile(path) as archive:
             expect_equal(archive.testzip(), None, "every file's checksum")
             names = archive.namelist()
-        for name in ("setup.sh", run, "harness", "labs/lab.h", "labs/wine_data.csv", "labs/psring/profiles/dgx1-v100-4xib100.json", "hidden/3-ring.txt"):
+        for name in ("setup.sh", run, "bin/harness", "share/psring/labs/lab.h", "share/psring/wine_data.csv", "share/psring/profiles/dgx1-v100-4xib100.json",
+                     "hidden/3-ring.txt"):
             expect(name in names, f"{name} is in the archive", names)
 
 
@@ -220,15 +221,14 @@ def a_gradescope_autograder_writes_its_results():
         student.solve()
         base = os.path.join(student.home, "autograder")
         os.mkdir(base)
+        os.chmod(base, 0o777)
         path = os.path.join(student.home, "autograder.zip")
         student.run("autograder", "3", "--format", "gradescope", "--out", path, code=0)
-        with zipfile.ZipFile(path) as archive:
-            for entry in archive.infolist():
-                os.chmod(archive.extract(entry, os.path.join(base, "source")), entry.external_attr >> 16 & 0o777)
+        unpack(path, os.path.join(base, "source"))
         shutil.copy(os.path.join(base, "source", "run_autograder"), base)
         shutil.copytree(student.folder, os.path.join(base, "submission"))
         write(json.dumps({"id": 7, "users": [{"email": student.student, "id": 1}, {"email": "x@y", "id": 2}]}), base, "submission_metadata.json")
-        subprocess.run([os.path.join(base, "run_autograder")], check=True, capture_output=True, cwd="/")
+        subprocess.run([*student.as_user, os.path.join(base, "run_autograder")], check=True, capture_output=True, cwd="/")
         report = json.loads(read(base, "results", "results.json"))
         validate_gradescope(report)
         expect(report["score"] >= 100, "the solution has full points", json.dumps(report, indent=1))
