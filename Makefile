@@ -5,6 +5,7 @@ PREFIX ?= /usr/local
 HARNESS = $(BUILD)/bin/harness
 FOLDERS = $(filter-out bench support,$(patsubst tests/%/,%,$(wildcard tests/*/)))
 DEMO_STEPS = 40
+DEMO_DATA = fashion-mnist
 DEMO_VIRTUAL = --device sim:dgx1-v100 --gpus 8 --model resnet18 --data fashion-mnist --batch 16 --steps 8
 CONFIGURE = cmake -S . -B $(BUILD) -G Ninja -DCMAKE_INSTALL_PREFIX=$(PREFIX) $(CMAKE_OPTIONS) >/dev/null
 COMPILE = cmake --build $(BUILD) -j $(JOBS) --target
@@ -51,7 +52,7 @@ demo: deps-data
 demo-run:
 	@$(HARNESS) run $(DEMO_VIRTUAL) --policy ps=dp,ring=ddp --quiet --json $(BUILD)/demo-8-gpus.json >/dev/null
 	@$(HARNESS) run $(DEMO_VIRTUAL) --mode ps --policy sync --servers 8 --quiet --json $(BUILD)/demo-8-servers.json >/dev/null
-	$(HARNESS) --model resnet18 --data fashion-mnist --batch 16 --steps $(DEMO_STEPS) --optimizer sgd --lr 0.01 \
+	$(HARNESS) --model resnet18 --data $(DEMO_DATA) --batch 16 --steps $(DEMO_STEPS) --optimizer sgd --lr 0.01 \
 	  --momentum 0.5 --policy ps=sync,ring=ddp --json $(BUILD)/demo.json
 	@$(HARNESS) report $(BUILD)/demo.json $(BUILD)/demo-8-gpus.json $(BUILD)/demo-8-servers.json -o $(BUILD)/report.html
 	@echo "figures, and next to them the same model on 8 virtual V100s: $(abspath $(BUILD))/report.html"

@@ -17,7 +17,7 @@
 typedef struct reproduce_options {
     bool list, calibration_only;
     const char *device, *dp_host, *json, *csv, *markdown;
-    int64_t repeat;
+    int64_t repeat, draws;
 } reproduce_options;
 
 #define FIELD(name) offsetof(reproduce_options, name)
@@ -30,6 +30,9 @@ static const option option_list[] = {
      .help = "dp-vs-ddp: what hosts DataParallel's replicas, as `harness run --dp-host` [python]"},
     {"calibration-only", OPTION_FLAG, FIELD(calibration_only),
      .help = "only the rows that profiles are fitted to: held-out rows are not run"},
+    {"draws", OPTION_INT, FIELD(draws), .argument = "N", .initial = "16", .high = SIM_DRAWS,
+     .help = "draws of the constants from their ranges, which give low to high; 0: figures without limits, in a 17th of "
+             "the time"},
     {"repeat", OPTION_INT, FIELD(repeat), .argument = "N", .low = 1, .high = 1000,
      .help = "FILE.json: run it N times; 5 on both sides and more allow a verdict [as often as recorded]"},
     {"json", OPTION_TEXT, FIELD(json), .argument = "FILE",
@@ -37,6 +40,7 @@ static const option option_list[] = {
     {"csv", OPTION_TEXT, FIELD(csv), .argument = "FILE", .help = "write CSV there"},
     {"markdown", OPTION_TEXT, FIELD(markdown), .argument = "FILE", .help = "write Markdown there"},
 };
+_Static_assert(SIM_DRAWS == 16, "the initial value of --draws");
 static const option_table reproduce_option_table = {"Reproduce", option_list,
                                                     sizeof option_list / sizeof option_list[0]};
 
@@ -118,7 +122,7 @@ static status reproduce_table(const reproduce_options *o, const char *name)
     if (!cuda) TRY(profile_of(o->device, &profile));
     reproduction_report *report = calloc(1, sizeof *report);
     if (!report) return fail(STATUS_SYSTEM, "no memory for the report");
-    status rc = reproduce(what, profile, o->dp_host, o->calibration_only, report);
+    status rc = reproduce(what, profile, o->dp_host, o->calibration_only, (int)o->draws, report);
     if (rc == STATUS_OK) rc = print(report, o);
     free(report);
     return rc;
@@ -191,7 +195,7 @@ static status reproduce_result(const reproduce_options *o, const char *path, int
     json_t *before = NULL, *after = NULL, *comparison = NULL;
     run_config *c = calloc(1, sizeof *c);
     status rc = c ? run_config_init(c) : fail(STATUS_SYSTEM, "no memory for a configuration");
-    if (rc == STATUS_OK && (o->device || o->csv || o->markdown || o->calibration_only))
+    if (rc == STATUS_OK && (o->device || o->csv || o->markdown || o->calibration_only || o->draws != SIM_DRAWS))
         rc = fail(STATUS_USAGE, "reproduce: expected only --repeat and --json with %s", path);
     if (rc == STATUS_OK && o->json) rc = output_probe(o->json);
     if (rc == STATUS_OK) rc = read_result(path, &before);

@@ -24,12 +24,12 @@ static status run_table(const reproduction *what, reproduction_run *r, int draw,
 }
 
 /* Every draw runs the same cells in the same order. */
-static status add_ranges(const reproduction *what, reproduction_run *r, reproduction_report *out)
+static status add_ranges(const reproduction *what, reproduction_run *r, int draws, reproduction_report *out)
 {
     reproduction_report *drawn = malloc(sizeof *drawn);
     if (!drawn) return fail(STATUS_SYSTEM, "no memory for the figures");
     status rc = STATUS_OK;
-    for (int draw = 1; draw <= SIM_DRAWS && rc == STATUS_OK; draw++) {
+    for (int draw = 1; draw <= draws && rc == STATUS_OK; draw++) {
         rc = run_table(what, r, draw, drawn);
         for (int i = 0; rc == STATUS_OK && i < out->cell_count; i++) {
             reproduction_cell *c = &out->cells[i];
@@ -41,7 +41,7 @@ static status add_ranges(const reproduction *what, reproduction_run *r, reproduc
     return rc;
 }
 
-status reproduce(const reproduction *what, const char *profile, const char *dp_host, bool calibration_only,
+status reproduce(const reproduction *what, const char *profile, const char *dp_host, bool calibration_only, int draws,
                  reproduction_report *out)
 {
     if (dp_host && what != &reproduce_dp_vs_ddp)
@@ -53,7 +53,7 @@ status reproduce(const reproduction *what, const char *profile, const char *dp_h
     r->calibration_only = calibration_only;
     status rc = published_open(what->name, &r->table);
     if (rc == STATUS_OK) rc = run_table(what, r, 0, out);
-    if (rc == STATUS_OK && !calibration_only && !what->measured && !what->exact) rc = add_ranges(what, r, out);
+    if (rc == STATUS_OK && !calibration_only && !what->measured && !what->exact) rc = add_ranges(what, r, draws, out);
     published_close(&r->table);
     virtual_figures_free(&r->figures);
     free(r);

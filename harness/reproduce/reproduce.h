@@ -132,10 +132,10 @@ extern const reproduction reproduce_torch_vs_apex, reproduce_dp_vs_ddp, reproduc
 /* torch-vs-apex on the GPUs here: the rows that they can do; notes name those that they cannot. */
 extern const reproduction reproduce_torch_vs_apex_cuda;
 
-/* Runs the table with the constants' values, and, unless only the calibration is wanted, once more for every draw of
- * them from their ranges: a cell's low and high are those of its figures. `profile` and `dp_host` as in reproduction_run;
- * `out` is zero. STATUS_USAGE: a host for a table without DataParallel. */
-status reproduce(const reproduction *what, const char *profile, const char *dp_host, bool calibration_only,
+/* Runs the table with the constants' values, and, unless only the calibration is wanted, once more for each of `draws`
+ * draws of them from their ranges (0 to SIM_DRAWS): a cell's low and high are those of its figures. `profile` and `dp_host`
+ * as in reproduction_run; `out` is zero. STATUS_USAGE: a host for a table without DataParallel. */
+status reproduce(const reproduction *what, const char *profile, const char *dp_host, bool calibration_only, int draws,
                  reproduction_report *out);
 
 /* ---- for the reproductions ---- */

@@ -312,7 +312,7 @@ def under_ssp_ranks_wait_only_beyond_the_bound():
 # ---- communication and the link ----------------------------------------------------------------
 
 RATE, LATENCY = 200e3, 0.05
-LINK = [*LENET, "--batch", "2", "--gpus", "2", "--steps", "5", "--warmup", "1", "--link", "200KB/s,50ms"]
+LINK = [*LENET, "--batch", "2", "--gpus", "2", "--steps", "3", "--warmup", "1", "--link", "200KB/s,50ms"]
 # fc3, fc2, fc1, conv2, conv1: in the order in which gradients become ready; a bias is as good as no bytes
 TENSORS = [840, 10080, 48000, 2400, 150]
 PARAMETERS = 61706

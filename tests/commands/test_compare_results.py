@@ -223,7 +223,7 @@ def slowed(path):
 def find_the_slow_build(times, runs, steps):
     with folder() as path:
         slow = slowed(path)
-        words = ["--mode", "ring", "--gpus", "2", "--model", "lenet", "--data", "synthetic", "--batch", "1024", "--steps", steps, "--warmup", "1", "--threads", "1"]
+        words = ["--mode", "ring", "--gpus", "2", "--model", "lenet", "--data", "synthetic", "--batch", "512", "--steps", steps, "--warmup", "1", "--eval-every", "-1", "--threads", "1"]
         for attempt in range(times):
             kept = os.path.join(path, f"kept-{attempt}")
             result = harness("compare", "--builds", PROGRAM, slow, "--repeat", runs, "-o", kept, "--fail-above", "5%", "--json", "-",

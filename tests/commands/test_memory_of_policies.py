@@ -7,6 +7,7 @@ from program import harness
 from tap import cases, expect, expect_equal, long_test, main, test
 
 XL = ["--model", "gpt2-xl", "--gpus", "64", "--batch", "1", "--optimizer", "adam"]
+MACHINES = ["--device", "sim:dgx-a100-80g"]  # of 8 GPUs
 PARAMETERS = 1557611200
 GIB = 1 << 30
 
@@ -45,7 +46,7 @@ def parameters_gradients_and_moments_of_ddp_are_4_4_and_8_bytes_each_on_every_ra
 
 @test
 def state_that_is_cut_among_64_ranks_is_a_64th_of_it():
-    figures = rows(memory(*XL).out)
+    figures = rows(memory(*XL, *MACHINES).out)
     for policy, columns in (("zero1", [2]), ("zero2", [1, 2])):
         for column in columns:
             gib = (None, 4, 8)[column] * PARAMETERS / 64 / GIB
@@ -67,7 +68,7 @@ def the_gpu_is_the_smallest_that_holds_the_total():
 
 @test
 def the_table_fits_80_columns():
-    result = memory(*XL)
+    result = memory(*XL, *MACHINES)
     expect_equal(result.code, 0, "exit code", result)
     expect(all(len(line) <= 80 for line in result.out.splitlines()), "a line is longer than 80 columns", result)
 
@@ -84,14 +85,14 @@ def wrong_words_are_refused(words, message):
 
 @test
 def shards_within_machines_and_replicated_between_them_have_a_row():
-    result = harness("memory", *XL, "--device", "sim:dgx-a100-80g")
+    result = memory(*XL, *MACHINES)
     figures = rows(result.out)
     expect("zero3:group=8" in figures, "the row of groups of 8", result)
     for column, each in enumerate((None, 4, 8)):
         if not each: continue # whole units come on top of parameters
         gib = each * PARAMETERS / 8 / GIB
         expect(abs(float(figures["zero3:group=8"][column]) - gib) < 0.05 * gib, f"column {column}, expected {gib:.3f}", result)
-    expect("zero3:group=8" not in rows(harness("memory", *XL[:2], "--gpus", "8", *XL[4:], "--device", "sim:dgx-a100-80g").out), "one machine")
+    expect("zero3:group=8" not in rows(harness("memory", "--model", "gpt2", "--gpus", "8", *XL[4:], *MACHINES).out), "one machine")
 
 
 LARGE = ["--model", "gpt", "--layers", "36", "--hidden", "4096", "--heads", "32", "--vocabulary", "50304", "--positions", "1024",

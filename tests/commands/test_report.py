@@ -53,8 +53,18 @@ def virtual():
     return _made["virtual"]
 
 
+def runs():
+    if "runs" not in _made:
+        result = harness("--model", "lenet", "--data", "synthetic", "--gpus", "2", "--steps", "4", "--policy", "ps=sync", "--repeat", "3",
+                         "--json", at("runs.json"), "--report", at("runs.html"), "--quiet")
+        expect_equal(result.code, 0, "exit code", result)
+        with open(at("runs.json"), encoding="utf-8") as file:
+            _made["runs"] = json.load(file), result.out
+    return _made["runs"]
+
+
 def page_of(which):
-    {"real": real, "virtual": virtual}[which]()
+    {"real": real, "virtual": virtual, "runs": runs}[which]()
     return at(which + ".html")
 
 
@@ -146,14 +156,10 @@ def lengths_and_heights_of_bars_are_the_numbers_of_the_JSON():
             expect(len(bars) == len(values) and all(abs(b[0] / v - 1) < 1e-6 for b, v in zip(bars, values)), name, bars, values)
 
 
-@cases([("measured", "real", []), ("virtual time", "virtual", []), ("median of several runs", "runs", ["--repeat", "3"])])
+@cases([("measured", "real", False), ("virtual time", "virtual", False), ("median of several runs", "runs", True)])
 def the_ideal_of_the_throughput_is_one_rank_without_communication_times_the_ranks(which, repeat):
     """In the numbers, in the dashed lines and in the texts of the figure, against the JSON."""
-    if repeat:
-        result = harness("--model", "lenet", "--data", "synthetic", "--gpus", "2", "--steps", "4", *repeat, "--json", at("runs.json"), "--report", at("runs.html"), "--quiet")
-        expect_equal(result.code, 0, "exit code", result)
-    else:
-        page_of(which)
+    page_of(which)
     with open(at(which + ".json"), encoding="utf-8") as file:
         result = json.load(file)
     report(at(which + ".json"), "--csv", at("ideal-" + which))
@@ -453,12 +459,12 @@ def many_ranks_and_steps_stay_small_and_open_fast():
         job["world_size"] = 1024
         job["ranks"] = []
         for r in range(1024):
-            rank = dict(first, rank=r, step_index=first["step_index"] if r == 0 else [], memory=copy.deepcopy(first["memory"]))
-            rank["memory"]["peak_classes"]["activations"] += r
-            rank["memory"]["total"]["peak_bytes"] += r
-            job["ranks"].append(rank)
+            memory = dict(first["memory"])
+            for part, name in (("peak_classes", "activations"), ("total", "peak_bytes")):
+                memory[part] = dict(memory[part], **{name: memory[part][name] + r})
+            job["ranks"].append(dict(first, rank=r, step_index=first["step_index"] if r == 0 else [], memory=memory))
     with open(at("large.json"), "w", encoding="utf-8") as file:
-        json.dump(result, file)
+        file.write(json.dumps(result))
     report(at("large.json"), "-o", at("large.html"))
     size = os.path.getsize(at("large.html"))
     expect(size < 2e6, f"the page has {size} bytes, expected less than 2 MB")
@@ -655,17 +661,13 @@ def a_sweep_over_policies_shows_loss_against_time():
 
 @test
 def repeated_runs_have_their_interval_in_the_figure():
-    result = harness("--model", "lenet", "--data", "synthetic", "--gpus", "2", "--steps", "4", "--policy", "ps=sync", "--repeat", "3", "--quiet",
-                     "--json", at("repeated.json"), "--report", at("repeated.html"))
-    expect_equal(result.code, 0, "exit code", result)
-    report(at("repeated.json"), "--csv", at("repeated"))
-    with open(at("repeated.json"), encoding="utf-8") as file:
-        jobs = json.load(file)["repetitions"]["jobs"]
+    jobs = runs()[0]["repetitions"]["jobs"]
+    report(at("runs.json"), "--csv", at("repeated"))
     rows = csv_rows(at("repeated/throughput.csv"))
     expect_equal([[float(r[k]) for k in ("samples_per_s", "low_samples_per_s", "high_samples_per_s")] for r in rows],
                  [[job["samples_per_s"][k] for k in ("median", "low", "high")] for job in jobs], "median and interval")
     with Browser() as browser:
-        browser.open(at("repeated.html"))
+        browser.open(page_of("runs"))
         lengths = browser.evaluate("""Array.from(document.querySelectorAll('#s1-throughput svg.wide line.interval')).map(l => l.getBBox().height)""")
         bars = browser.evaluate("""Array.from(document.querySelectorAll('#s1-throughput svg.wide rect[data-v]')).map(r => [Number(r.dataset.v), r.getBBox().height])""")
         expect_equal(len(lengths), len(rows), "intervals")

@@ -9,6 +9,7 @@ from tap import cases, expect, expect_equal, main, test
 
 REAL = ["--data", "CLOTHES", "--batch", "8"]
 FEW = ["--data", "CLOTHES", "--batch", "4"]
+TWO = ["--data", "CLOTHES", "--batch", "2", "--eval-every", "-1"]
 
 
 def bits_anew(*words, limit=120):
@@ -28,8 +29,9 @@ bits = functools.lru_cache(maxsize=None)(bits_anew)  # the same command gives th
     ("lenet, 2 threads", ["--model", "lenet", *REAL, "--threads", "2", "--steps", "20", "--augment", "crop,flip"]),
     ("lenet, 4 ranks, Nesterov, clipping", ["--model", "lenet", *REAL, "--threads", "1", "--gpus", "4", "--steps", "20",
                                             "--momentum", "0.9", "--nesterov", "--clip-norm", "0.5"]),
-    ("resnet18, 2 threads", ["--model", "resnet18", *FEW, "--threads", "2", "--warmup", "1", "--steps", "4"]),
-    ("resnet18, SyncBatchNorm", ["--model", "resnet18", *FEW, "--threads", "1", "--warmup", "1", "--steps", "2", "--sync-batchnorm"]),
+    ("resnet18, 2 threads", ["--mode", "ring", "--model", "resnet18", *TWO, "--threads", "2", "--warmup", "1", "--steps", "2"]),
+    ("resnet18, SyncBatchNorm", ["--mode", "ps", "--policy", "sync", "--model", "resnet18", *TWO, "--gpus", "2", "--threads", "1", "--warmup", "1",
+                                 "--steps", "2", "--sync-batchnorm"]),
     ("reference", ["--model", "wine_mlp", "--data", "wine", "--device", "reference", "--steps", "20"]),
     ("gpt2", ["--model", "gpt2", "--layers", "1", "--hidden", "32", "--heads", "2", "--vocabulary", "100", "--positions", "8",
               "--sequence", "8", "--batch", "2", "--steps", "4"]),
@@ -85,8 +87,8 @@ def other_jobs_in_the_run_do_not_change_the_results(engine):
 
 
 @cases([
-    ("resnet18 on real data, 50 steps", ["--model", "resnet18", *REAL, "--steps", "50", "--warmup", "0", "--momentum", "0.9"]),
-    ("resnet18 with silu and adamw", ["--model", "resnet18", "--activation", "silu", *REAL, "--steps", "10", "--warmup", "0", "--optimizer", "adamw"]),
+    ("resnet18 on real data, 12 steps", ["--model", "resnet18", *FEW, "--steps", "12", "--warmup", "0", "--momentum", "0.9"]),
+    ("resnet18 with silu and adamw", ["--model", "resnet18", "--activation", "silu", *TWO, "--steps", "5", "--warmup", "0", "--optimizer", "adamw"]),
 ])
 def two_ranks_end_with_bit_identical_parameters_under_both_engines(words):
     ps, ring = (bits(*words, "--gpus", "2", "--threads", "1", "--mode", mode, "--policy", f"{mode}={policy}", limit=300)[mode]

@@ -274,7 +274,7 @@ def launcher(pid, sweep_pid):
 
 @cases([("SIGINT", signal.SIGINT, 130), ("SIGTERM", signal.SIGTERM, 143)])
 def a_signal_ends_the_sweep_and_the_next_start_goes_on(number, code):
-    words = [*REAL[:-4], "--steps", "2000", "--mode", "ring,ps", "--vary", "batch=4,8"]
+    words = [*REAL[:-4], "--steps", "1000", "--mode", "ring,ps", "--vary", "batch=4,8"]
     with folder() as path:
         watch = Watch()
         with Run("sweep", *words, "-o", path) as run:

@@ -170,7 +170,7 @@ def repetitions_have_medians_and_intervals_and_the_run_of_the_median_is_shown():
 
 @test
 def eight_runs_allow_a_verdict():
-    result, found = run("--model", "wine_mlp", "--data", "wine", "--steps", "6", "--gpus", "2", "--repeat", "8", "--link", "2MB/s,2ms", limit=180)
+    result, found = run("--model", "toy", "--steps", "6", "--warmup", "1", "--eval-every", "-1", "--gpus", "2", "--repeat", "8", limit=180)
     verdict = found["verdict"]
     expect(isinstance(verdict["shown"], bool) and 0 < verdict["p"] <= 1 and verdict["detectable"] > 0, verdict, result)
 

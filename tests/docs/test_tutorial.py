@@ -6,13 +6,13 @@ import shlex
 import subprocess
 import tempfile
 
-from images import fashion_mnist
+from images import fashion_mnist, few_clothes
 from program import harness
 from tap import expect, expect_equal, main, test
 
 ROOT = os.environ.get("SOURCE_DIR", os.getcwd())
 PROGRAM = "build/bin/harness"
-SHORT = ["--warmup", "1", "--eval-every", "-1"]
+SHORT = ["--batch", "2", "--warmup", "1", "--eval-every", "-1"]
 
 with open(os.path.join(ROOT, "docs/tutorial.md"), encoding="utf-8") as file:
     TEXT = file.read()
@@ -25,7 +25,7 @@ def commands():
         for line in block.replace("\\\n", " ").splitlines():
             if line.startswith("run="):
                 variable = shlex.split(line)[0][len("run="):]
-                line = variable
+                continue
             yield shlex.split(line.replace("$run", variable))
 
 
@@ -37,8 +37,10 @@ def demo():
     return words[:words.index("--json")]  # whose file is in the build's folder
 
 
-def run(words, folder, steps=2):
+def run(words, folder, steps=2, data=None):
+    """`data`: in the place of the whole set, which takes as long to read as these steps."""
     expect_equal(words[0], PROGRAM, "program of a command")
+    words = [data or word if word == "fashion-mnist" else word for word in words]
     result = harness(*words[1:], *SHORT, "--steps", steps, cwd=folder, allowed=("trace.json", "result.json", "step.html", "buckets", "buckets.html"), limit=120)
     expect_equal(result.code, 0, "exit code", result)
     return result
@@ -53,7 +55,7 @@ def the_table_explains_rows_of_the_report_of_make_demo():
     fashion_mnist()
     expect(["make", "demo"] in commands(), "the tutorial begins with make demo")
     with tempfile.TemporaryDirectory(prefix="run-") as folder:
-        result = run([*demo(), "--verbose"], folder)
+        result = run([*demo(), "--verbose"], folder, data=few_clothes(2400))
     for first in re.findall(r"^\| (`.*?) \|", TEXT, re.M):
         for name in re.findall(r"`([^`]+)`", first):
             expect(row_of(result, name), f"no row {name!r}", result)
@@ -67,7 +69,7 @@ def the_table_explains_rows_of_the_report_of_make_demo():
 @test
 def every_command_works_and_servers_on_all_ranks_send_less_than_one():
     fashion_mnist()
-    sent = {}
+    sent, data = {}, None
     with tempfile.TemporaryDirectory(prefix="run-") as folder:
         for words in commands():
             if words[0] == "make":
@@ -77,7 +79,8 @@ def every_command_works_and_servers_on_all_ranks_send_less_than_one():
                 expect_equal(done.code, 0, "exit code", done)
                 continue
             servers = "--servers" in words
-            result = run(words, folder, 10 if servers else 2)  # messages of the last step may leave after its end
+            result = run(words, folder, 10 if servers else 2, data)  # messages of the last step may leave after its end
+            data = few_clothes(2400)  # of all but the first command
             if servers:
                 row = row_of(result, "bytes sent per step, max")
                 sent[words[words.index("--servers") + 1]] = float(re.search(r"([\d.]+) MiB", row)[1])

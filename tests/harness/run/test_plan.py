@@ -21,7 +21,7 @@ def write(name, header, data):
 # Few samples, so that evaluations are short.
 IMAGES = write("images", [0x803, COUNT, 28, 28], bytes(i * i % 251 for i in range(COUNT * 28 * 28)))
 LABELS = write("labels", [0x801, COUNT], bytes(i % 10 for i in range(COUNT)))
-RESNET = ["--model", "resnet18", "--batch", "8", "--data", f"idx:{IMAGES},{LABELS}"]
+RESNET = ["--model", "resnet18", "--batch", "2", "--data", f"idx:{IMAGES},{LABELS}"]
 LENET = ["--model", "lenet", *RESNET[2:]]
 BERT = ["--model", "bert", "--layers", "2", "--hidden", "32", "--heads", "4", "--batch", "4", "--vocabulary", "99", "--sequence", "8"]
 # Runs of both flush after their first step, to compare gradients: the peaks are those of the steps from the third on.
