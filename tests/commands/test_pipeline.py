@@ -165,6 +165,17 @@ def each_device_has_a_ledger_of_its_own():
 
 
 @test
+def devices_hold_the_same_on_a_processor_and_in_virtual_time():
+    held = []
+    for device, more in (("cpu", ["--threads", "1"]), ("sim:dgx-a100-80g", ["--prefetch", "off"])):
+        result = harness(*REAL[:-2], "--device", device, *more, "--stages", "2", "--stages-on", "devices", "--json", "-")
+        expect_equal(result.code, 0, "exit code", result)
+        held.append([{name: bytes_["peak_bytes"] for name, bytes_ in row["memory"]["classes"].items() if name != "workspace"}
+                     for row in result.json()["jobs"][0]["ranks"]])
+    expect_equal(held[0], held[1], "bytes by class, workspace excepted")
+
+
+@test
 def gpus_of_a_rank_are_neighbors_on_one_machine():
     for stages, ranks, machines in ((4, 4, "16 GPUs on 2 machines of 8"), (3, 2, "6 GPUs on 1 machine of 8"), (3, 3, "9 GPUs on 2 machines of 8")):
         result = harness(*words(stages, 1, "--stages-on", "devices", "--json", "-", gpus=ranks))

@@ -78,6 +78,7 @@ def a_rank_killed_at_any_time_is_named(engine, trial):
         ("fsdp, inline", ["--mode", "ring", "--policy", "fsdp", "--progress", "inline"], "ring", 2),
         ("hybrid", ["--mode", "ring", "--policy", "zero3:group=1"], "ring", 1),
         ("pipeline", ["--mode", "ring", "--stages", "3", "--eval-every", "-1", "--accumulate", "2"], "ring", 2),
+        ("stages on devices", ["--mode", "ring", "--stages", "2", "--stages-on", "devices", "--eval-every", "-1"], "ring", 1),
         ("alone", ["--mode", "none"], "none", 0)])
 def a_killed_rank_is_named_under_every_setting_of_the_engine(words, engine, rank):
     watch = Watch()
