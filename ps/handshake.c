@@ -213,18 +213,6 @@ void ps_member_ways(const ps_member *m, const char **transport, const char **pay
     else *payload = m->group.peers ? "p2p" : m->group.segments || read_in_place ? "shm" : "zmq";
 }
 
-static int64_t leave_ns(void *context, int peer, int64_t bytes, int64_t now_ns)
-{
-    (void)peer;
-    return net_adapter_send(context, bytes, now_ns);
-}
-
-static int64_t come_in_ns(void *context, int peer, int64_t bytes, int64_t now_ns)
-{
-    (void)peer;
-    return net_adapter_receive(context, bytes, now_ns);
-}
-
 status ps_transport_options(ps_member *m, int number, transport_options *out)
 {
     const sync_context *c = m->context;
@@ -239,7 +227,7 @@ status ps_transport_options(ps_member *m, int number, transport_options *out)
     out->hub = c->hub;
     out->in_sight = m->options->payload != PS_PAYLOAD_ZMQ;
     m->adapter.link = c->link;
-    if (net_link_is_emulated(&c->link)) out->pacer = (transport_pacer){leave_ns, come_in_ns, &m->adapter};
+    out->pacer = transport_pacer_of(&m->adapter);
     return STATUS_OK;
 }
 

@@ -25,7 +25,8 @@
     X(OUTPUT_GRADIENT, "output_gradient")                                                                    \
     X(SUM, "sum") /* of a few numbers over the ranks */                                                      \
     X(CONTROL, "control")                                                                                    \
-    X(FAILED, "failed") /* the sender gives up; its reason is in the status table */
+    X(FAILED, "failed") /* the sender gives up; its reason is in the status table */                        \
+    X(INPUT_GRADIENT, "input_gradient")
 
 #define MESSAGE_KIND_ENUM(name, text) MESSAGE_##name,
 typedef enum message_kind { MESSAGE_KIND_LIST(MESSAGE_KIND_ENUM) MESSAGE_KIND_COUNT } message_kind;

@@ -57,6 +57,10 @@ typedef struct transport_pacer {
     void *context;
 } transport_pacer;
 
+/* The pacer of an adapter (link.h), which must outlive the transport; none where its link is not emulated. */
+struct net_adapter;
+transport_pacer transport_pacer_of(struct net_adapter *adapter);
+
 typedef struct transport_options {
     int rank;            /* own number among the peers */
     int peers;           /* all agents are numbered 0 .. peers - 1 */

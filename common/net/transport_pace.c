@@ -1,4 +1,5 @@
 /* Keeping messages back until an emulated link would have carried them. */
+#include "common/net/link.h"
 #include "common/net/transport_impl.h"
 
 #include <stdlib.h>
@@ -137,4 +138,24 @@ void transport_drop_held(transport *t)
         transport_release(t, &t->held[t->held_first].message);
         t->held_first = (t->held_first + 1) % t->held_size;
     }
+}
+
+/* ---- the pacer of an adapter -------------------------------------------------------------------- */
+
+static int64_t leave_ns(void *context, int peer, int64_t bytes, int64_t now_ns)
+{
+    (void)peer;
+    return net_adapter_send(context, bytes, now_ns);
+}
+
+static int64_t come_in_ns(void *context, int peer, int64_t bytes, int64_t now_ns)
+{
+    (void)peer;
+    return net_adapter_receive(context, bytes, now_ns);
+}
+
+transport_pacer transport_pacer_of(net_adapter *adapter)
+{
+    if (!net_link_is_emulated(&adapter->link)) return (transport_pacer){0};
+    return (transport_pacer){leave_ns, come_in_ns, adapter};
 }

@@ -113,6 +113,7 @@ static status find_servers(const run_command *c, const launch_environment *e, ra
     const run_config *config = &c->config;
     int engine = place->engine;
     TRY(engine_servers(engine, config->engine_options[engine], config->policies[engine], place->world, &place->servers));
+    if (run_config_starts_stage(config)) place->world--;
     if (place->servers == 0) return STATUS_OK;
     if (e->origin != LAUNCH_BY_HARNESS)
         return fail(
@@ -127,7 +128,7 @@ static status run_server(const run_command *c, const rank_place *place)
     char prefix[48];
     snprintf(prefix, sizeof prefix, "%s server %d", engine_table[place->engine]->name, place->rank - place->world);
     log_set_prefix(prefix);
-    status rc = server_run(&c->config, place);
+    status rc = (run_config_starts_stage(&c->config) ? stage_server_run : server_run)(&c->config, place);
     error_clear(); /* it is in the status table */
     return rc;
 }
@@ -151,6 +152,7 @@ static status run_rank(run_command *c, const launch_environment *e, command_line
                         .local_rank = e->local_rank,
                         .token = e->token,
                         .key = e->key[0] ? e->key : NULL,
+                        .stage_key = e->stage_key[0] ? e->stage_key : NULL,
                         .rendezvous = e->origin == LAUNCH_BY_HARNESS ? e->rendezvous : c->config.run.rendezvous,
                         .table = e->table,
                         .gradients_fd = run_jobs_gradients_fd(),
@@ -176,6 +178,17 @@ static status run_rank(run_command *c, const launch_environment *e, command_line
     return rc;
 }
 
+/* ---- a remote stage that was started by hand ---- */
+
+static status serve_stage(const run_command *c)
+{
+    char key[NET_KEY_TEXT];
+    TRY(launch_environment_key(key));
+    rank_place place = {.job = ENGINE_RING, .engine = ENGINE_RING, .world = (int)c->config.run.gpus, .stage_key = key[0] ? key : NULL};
+    log_set_prefix("remote stage");
+    return stage_server_run(&c->config, &place);
+}
+
 /* ---- both -------------------------------------------------------------------------------------- */
 
 static status start(run_command *c, command_line *line)
@@ -190,6 +203,7 @@ static status start(run_command *c, command_line *line)
     if (!launch_environment_is_rank() && !c->config.run.quiet) option_effects_note(&c->config);
     if (c->config.run.plan) return report_the_plan(c);
     if (run_config_is_virtual(&c->config)) return run_and_report(c, line);
+    if (c->config.run.serve_stage) return serve_stage(c);
     launch_environment e;
     TRY(launch_environment_open(c->config.run.rendezvous != NULL, &e));
     status rc = e.origin == LAUNCH_BY_HAND ? run_and_report(c, line) : run_rank(c, &e, line);

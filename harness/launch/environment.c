@@ -42,16 +42,22 @@ static status read_token(uint64_t *out)
 }
 
 /* Optional: what needs a key asks for it. */
-static status read_key(char out[NET_KEY_TEXT])
+static status read_key(const char *name, char out[NET_KEY_TEXT])
 {
-    const char *text = getenv("HARNESS_KEY");
+    const char *text = getenv(name);
     if (!text) return STATUS_OK;
     if (!net_key_is_valid(text))
-        return fail(STATUS_CONFIG, "environment: HARNESS_KEY: expected %d hexadecimal digits (openssl rand -hex 32), got %zu characters",
-                    NET_KEY_TEXT - 1, strlen(text));
+        return fail(STATUS_CONFIG, "environment: %s: expected %d hexadecimal digits (openssl rand -hex 32), got %zu characters",
+                    name, NET_KEY_TEXT - 1, strlen(text));
     snprintf(out, NET_KEY_TEXT, "%s", text);
-    unsetenv("HARNESS_KEY");
+    unsetenv(name);
     return STATUS_OK;
+}
+
+status launch_environment_key(char out[NET_KEY_TEXT])
+{
+    out[0] = '\0';
+    return read_key("HARNESS_KEY", out);
 }
 
 static status inherit_status_table(launch_environment *e)
@@ -74,7 +80,8 @@ static status from_harness(launch_environment *e)
     e->local_world = e->world;
     if (getenv("HARNESS_PROCESSORS")) TRY(read_number("HARNESS_PROCESSORS", 1, CPU_SETSIZE, &e->processors));
     TRY(read_token(&e->token));
-    TRY(read_key(e->key));
+    TRY(read_key("HARNESS_KEY", e->key));
+    TRY(read_key("HARNESS_STAGE_KEY", e->stage_key));
     TRY(inherit_status_table(e));
     snprintf(e->job, sizeof e->job, "%s", job ? job : "");
     snprintf(e->rendezvous, sizeof e->rendezvous, "%s", rendezvous ? rendezvous : "");
@@ -113,7 +120,8 @@ static status from_manager(launch_environment *e)
         TRY(read_ranks(e, JOB_MOST_RANKS, m->rank, m->world, m->local_rank));
         e->local_world = e->world;
         if (getenv(m->local_world)) TRY(read_number(m->local_world, 1, JOB_MOST_RANKS, &e->local_world));
-        TRY(read_key(e->key));
+        TRY(read_key("HARNESS_KEY", e->key));
+        memcpy(e->stage_key, e->key, sizeof e->stage_key);
         e->token = derive_token(m, e->key);
         snprintf(e->rendezvous, sizeof e->rendezvous, "env://");
         return status_table_create(e->token, e->world, &e->table);

@@ -22,6 +22,7 @@ typedef struct launch_environment {
     char job[32];          /* "ring"; "" unless the harness started it */
     uint64_t token;        /* of the job: the harness's, or derived from what the manager calls it */
     char key[NET_KEY_TEXT]; /* that admits processes to the job (common/net/key.h); "": none */
+    char stage_key[NET_KEY_TEXT]; /* the user's HARNESS_KEY, that admits workers to a remote stage; "": none */
     char rendezvous[256];  /* "env://" under a manager, "" by hand */
     status_table *table;          /* the job's, or one of this process alone; NULL by hand */
     rank_slot *slot;      /* of this rank; NULL by hand */
@@ -36,6 +37,9 @@ bool launch_environment_is_rank(void);
  * the rank. */
 status launch_environment_open(bool manager, launch_environment *out);
 void launch_environment_close(launch_environment *e);
+
+/* HARNESS_KEY of a process that was started by hand; "": not set. */
+status launch_environment_key(char out[NET_KEY_TEXT]);
 
 /* Ranks of the job, of all hosts and of this one, that a manager's variables name; 0 without them. */
 void launch_environment_count(int *world, int *local_world);

@@ -1,5 +1,6 @@
 #include "harness/run/job.h"
 
+#include "common/net/key.h"
 #include "harness/launch/processors.h"
 #include "harness/run/progress.h"
 
@@ -20,22 +21,28 @@ static const char *const variables[FILES] = {"HARNESS_RESULT_FD", "HARNESS_PARAM
 typedef struct delivery {
     int fds[FILES];
     char settings[FILES][48];
-    const char *environment[FILES + 2];
+    char stage_key[NET_KEY_TEXT + 24]; /* with --remote-stage HOST:PORT: the user's key, as ranks have one of their own */
+    const char *environment[FILES + 3];
 } delivery;
 
 /* GNU OpenMP's threads spin for 15 ms after a parallel region: in a rank of several threads they take the
  * processors from loader, communication and other ranks, and steps take many times as long. */
 static const char short_spin[] = "GOMP_SPINCOUNT=1000";
 
-static status open_delivery(delivery *d)
+static status open_delivery(const run_config *c, delivery *d)
 {
+    const char *key = c->run.remote_stage ? getenv("HARNESS_KEY") : NULL;
+    int further = FILES;
     for (int i = 0; i < FILES; i++) {
         d->fds[i] = memfd_create("harness-result", 0);
         if (d->fds[i] < 0) return fail_errno(STATUS_SYSTEM, "no memory for the results (memfd_create)");
         snprintf(d->settings[i], sizeof d->settings[i], "%s=%d", variables[i], d->fds[i]);
         d->environment[i] = d->settings[i];
     }
-    if (!getenv("GOMP_SPINCOUNT") && !getenv("OMP_WAIT_POLICY")) d->environment[FILES] = short_spin;
+    if (!getenv("GOMP_SPINCOUNT") && !getenv("OMP_WAIT_POLICY")) d->environment[further++] = short_spin;
+    if (!key) return STATUS_OK;
+    snprintf(d->stage_key, sizeof d->stage_key, "HARNESS_STAGE_KEY=%s", key);
+    d->environment[further] = d->stage_key;
     return STATUS_OK;
 }
 
@@ -126,6 +133,7 @@ static status describe_jobs(const run_config *c, const int *numbers, int count, 
     for (int i = 0; i < count; i++) {
         int j = numbers[i], e = job_engine(j), world = run_config_world(c, j), servers = 0;
         TRY(engine_servers(e, c->engine_options[e], c->policies[e], world, &servers));
+        servers += run_config_starts_stage(c);
         bind_group group = {world + servers, run_config_threads(c, j)};
         TRY(bind_plan((bind_mode)c->run.bind, group, &processors[i]));
         jobs[i] = (launch_job){.name = job_name(j),
@@ -204,7 +212,7 @@ status run_jobs_run(const run_config *config, const run_plan *plan, char *const 
     status rc = STATUS_OK;
     for (int e = 0; e < JOB_COUNT; e++) deliveries[e] = (delivery){.fds = {-1, -1, -1, -1, -1}};
     for (int e = 0; e < JOB_COUNT && rc == STATUS_OK; e++)
-        if (run_config_uses(config, e)) rc = open_delivery(&deliveries[e]);
+        if (run_config_uses(config, e)) rc = open_delivery(config, &deliveries[e]);
     char gpus[32], **words = command_of_ranks(config, argv, gpus);
     if (rc == STATUS_OK && !words) rc = fail(STATUS_SYSTEM, "no memory for the command line of the ranks");
     if (rc == STATUS_OK) rc = launch_all(config, plan, words, deliveries, out);

@@ -79,6 +79,11 @@ static const option_effect table[] = {
     {"stages stages-on schedule", RING, PLAN, EFFECT_REFUSED, "a run without --plan"},
     {"stages schedule", RING, ALL, EFFECT_CHANGES, "jobs.pipeline.stages.live_micro_batches"},
     {"stages-on", RING, ALL, EFFECT_CHANGES, "jobs.pipeline.replicas"},
+    {"remote-stage serve-stage", NO_ENGINE | PS, ALL, EFFECT_REFUSED, "--mode ring"},
+    {"remote-stage serve-stage", RING, PLAN, EFFECT_REFUSED, "a run without --plan"},
+    {"remote-stage serve-stage", RING, CUDA | SIM, EFFECT_REFUSED, "--device cpu or reference"},
+    {"remote-stage", RING, HOSTS, EFFECT_CHANGES, "jobs.remote_stage"},
+    {"serve-stage", RING, HOSTS, EFFECT_CHANGES, "exit code"}, /* where no worker comes */
     {"seed", EVERY, REAL, EFFECT_CHANGES, HASH},
     {"seed", EVERY, SIM, EFFECT_NOTHING, NO_VALUES},
     {"seed", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
@@ -382,6 +387,8 @@ void option_effects_note(const run_config *c)
         log_info("no evaluation: with --stages-on devices runs are not evaluated");
     if (c->run.stages > 1 && !devices && c->run.eval_every >= 0 && !c->run.plan && !run_config_is_virtual(c))
         log_info("no evaluation: with --stages no rank has the whole model");
+    if (c->run.remote_stage && c->run.eval_every >= 0)
+        log_info("no evaluation: with --remote-stage no rank has the whole model");
 }
 
 /* ---- as text ------------------------------------------------------------------------------------ */

@@ -41,30 +41,35 @@ static status plan_steps(rank_state *s)
                 (long long)s->config->run.epochs);
 }
 
+status rank_open_meeting(const run_config *config, rank_slot *slot, const rank_meeting *m, rendezvous **out)
+{
+    text_buffer text = {0};
+    run_config_text(config, &text);
+    if (text.out_of_memory) return fail(STATUS_SYSTEM, "no memory for the configuration");
+    rendezvous_options options = {.url = m->url,
+                                  .rank = m->rank,
+                                  .world = m->members,
+                                  .token = m->token,
+                                  .key = m->key,
+                                  .program = PROGRAM_VERSION,
+                                  .config_hash = run_config_hash(config),
+                                  .config_text = text.data,
+                                  .connect_limit_ns = config->run.connect_timeout_ns,
+                                  .slot = slot};
+    if (slot) rank_slot_enter(slot, RANK_RENDEZVOUS, clock_now_ns());
+    status rc = rendezvous_open(&options, out);
+    text_free(&text);
+    return rc;
+}
+
 status rank_open_rendezvous(const run_config *config, const rank_place *place, int members, rendezvous **out)
 {
     char url[288];
     snprintf(url, sizeof url, "%s", place->rendezvous);
     if (members > place->world && place->key) /* no other user can take this name in advance: it depends on the key */
         snprintf(url, sizeof url, "%s-%016" PRIx64, place->rendezvous, net_key_number(place->key, "members"));
-    text_buffer text = {0};
-    run_config_text(config, &text);
-    if (text.out_of_memory) return fail(STATUS_SYSTEM, "no memory for the configuration");
-    rank_slot *slot = status_table_slot(place->table, place->rank);
-    rendezvous_options options = {.url = url,
-                                  .rank = place->rank,
-                                  .world = members,
-                                  .token = place->token,
-                                  .key = place->key,
-                                  .program = PROGRAM_VERSION,
-                                  .config_hash = run_config_hash(config),
-                                  .config_text = text.data,
-                                  .connect_limit_ns = config->run.connect_timeout_ns,
-                                  .slot = slot};
-    rank_slot_enter(slot, RANK_RENDEZVOUS, clock_now_ns());
-    status rc = rendezvous_open(&options, out);
-    text_free(&text);
-    return rc;
+    rank_meeting m = {url, place->key, place->token, place->rank, members};
+    return rank_open_meeting(config, status_table_slot(place->table, place->rank), &m, out);
 }
 
 /* Replaces a token that other starters' variables give away: names of sockets follow from it. */
@@ -123,7 +128,7 @@ static void publish_loss(void *context, const error_record *why)
     if (!p->has_launcher) log_error("%s", why->message);
 }
 
-/* With --stages: the part of the model that is this rank's. */
+/* With --stages and --remote-stage: the part of the model that is this rank's. */
 static status open_stage(rank_state *s)
 {
     const run_options *r = &s->config->run;
@@ -134,8 +139,9 @@ static status open_stage(rank_state *s)
                                       .replica = s->place->rank % replicas,
                                       .replicas = replicas,
                                       .devices = r->stages_on == STAGES_ON_DEVICES};
-    if (r->stages == 1) return STATUS_OK;
-    TRY(nn_cut_model(s->model, (int)r->stages, &cut));
+    if (r->stages == 1 && !r->remote_stage) return STATUS_OK;
+    TRY(nn_cut_model(s->model, r->remote_stage ? 2 : (int)r->stages, &cut));
+    if (r->remote_stage) TRY(nn_stage_model(s->model, &cut, 1, &s->remote));
     return nn_stage_model(s->model, &cut, s->stage_place.stage, &s->stage);
 }
 
@@ -146,7 +152,8 @@ static status open_trainer(rank_state *s)
     trainer_config t;
     TRY(open_stage(s));
     TRY(trainer_setup(s->config, s->set, s->stage ? s->stage : s->model, p->job, place->replica, place->replicas, &t));
-    if (s->stage) {
+    t.remote = s->remote;
+    if (s->stage && !s->remote) {
         t.place = place;
         t.inline_progress = false; /* two agents: of the engine, and of the pipeline */
     }
@@ -209,13 +216,14 @@ static status set_up(rank_state *s)
     int64_t evaluations = 1 + (s->eval_every > 0 ? s->steps.end / s->eval_every : 0);
     TRY(overlap_open(&s->overlap, s->model->param_count));
     TRY(record_init(&s->record, s->steps.end - s->steps.first - s->steps.warmup, evaluations,
-                    s->place->world * run_config_devices(s->config)));
+                    s->place->world * run_config_devices(s->config) + (s->remote != NULL)));
     TRY(rank_devices_record(s, evaluations));
     TRY(measure_clock(s, &s->clock_at_begin));
     clock_alignment now = clock_align(s->rendezvous, s->place->rank, &s->clock_at_begin, &s->clock_at_begin);
     trainer_engine(s->trainer)->context.clock_ahead_ns = now.begin_offset_ns;
     TRY(exchange_handshakes(s));
-    return rank_devices_connect(s);
+    TRY(rank_devices_connect(s));
+    return rank_connect_remote(s);
 }
 
 /* ---- steps ------------------------------------------------------------------------------------ */
@@ -289,7 +297,7 @@ static status end_steps(rank_state *s, int most)
         TRY(rank_devices_end_step(s, index, s->measured[index % 2], &loss));
         s->trained_ns += result.times.total;
         overlap_measure(&s->overlap, trainer_engine(s->trainer), &result, s->measured[index % 2]);
-        bool last_stage = !s->stage || !s->stage->sent || s->stage_place.devices;
+        bool last_stage = !s->stage || s->remote || !s->stage->sent || s->stage_place.devices;
         if (last_stage && s->stage_place.replica == 0) job_report_loss(s->place->table, loss);
         if (s->measured[index % 2]) record_step(&s->record, &result);
     }
@@ -413,6 +421,7 @@ static void tear_down(rank_state *s)
     rendezvous_close(&s->rendezvous);
     record_deinit(&s->record);
     nn_model_free(&s->stage);
+    nn_model_free(&s->remote);
     nn_model_free(&s->model);
     dataset_close(&s->set);
 }

@@ -19,6 +19,7 @@ typedef struct rank_place {
     int servers; /* in their own processes, numbered after the ranks */
     uint64_t token;
     const char *key;        /* of the job; NULL: none */
+    const char *stage_key;  /* that admits to a remote stage which something else started; NULL: none */
     const char *rendezvous; /* URL */
     status_table *table;
     int gradients_fd; /* of the file for the first step's gradients (agreement.h); 0: none */
@@ -28,6 +29,13 @@ typedef struct rank_place {
 /* Opens the job's rendezvous. `members`: the ranks, or ranks and servers, which have a rendezvous of their own for the
  * handshake. */
 status rank_open_rendezvous(const run_config *config, const rank_place *place, int members, rendezvous **out);
+/* Another one, at `url`, where this process is rank `rank` of `members`. */
+typedef struct rank_meeting {
+    const char *url, *key;
+    uint64_t token;
+    int rank, members;
+} rank_meeting;
+status rank_open_meeting(const run_config *config, rank_slot *slot, const rank_meeting *m, rendezvous **out);
 
 /* Runs the rank to its end. *out: on rank 0 the job's outcome, the caller's to free; elsewhere nothing. *stopped: it
  * ended early on request. A failure is also recorded in the status table. */
@@ -35,6 +43,9 @@ status rank_run(const run_config *config, const rank_place *place, run_job *out,
 
 /* `place->rank` >= place->world. A failure is also recorded in the status table. */
 status server_run(const run_config *config, const rank_place *place);
+
+/* The remote stage of a job: started by the launcher as the member after the ranks, or by hand (place->table NULL). */
+status stage_server_run(const run_config *config, const rank_place *place);
 
 /* ---- rank_setup.c: what a rank opens from the configuration: its trainer, and its batches in pages that its device can
  * pin ---- */

@@ -25,6 +25,7 @@ typedef struct rank_state {
     dataset *set;
     nn_model *model;
     nn_model *stage;      /* of it that this rank trains, with --stages; else NULL */
+    nn_model *remote;     /* the rest of it, which a remote stage has, with --remote-stage; else NULL */
     pipeline_place stage_place;
     rank_device *devices; /* [device_count] with the stages after `stage`; what follows is of the first device */
     int device_count;
@@ -74,6 +75,11 @@ void rank_devices_close(rank_state *s);
 
 /* All ranks connect an engine; `members` of them. */
 status rank_exchange_handshakes(rank_state *s, rendezvous *r, int members, trainer *t);
+
+/* remote.c: meets the remote stage, and connects to it; nothing without one. */
+status rank_connect_remote(rank_state *s);
+/* "remote_stage" of the job's JSON. */
+status rank_add_remote(const rank_state *s, json_t *job);
 
 /* rank_calls.c: all ranks call it after the last step, once clocks are aligned. Completes s->record. */
 status rank_merge_calls(rank_state *s);

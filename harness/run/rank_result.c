@@ -149,7 +149,7 @@ static status merge_results(rank_state *s, const rendezvous_blob *blobs, run_job
     if (rc == STATUS_OK) rc = engine_exchange_to_json(trainer_engine(s->trainer), &s->overlap, out->result);
     if (rc == STATUS_OK && s->stage) {
         json_object_set_new(out->result, "parameter_hash", json_null()); /* rank 0 has some of them */
-        rc = job_result_add_pipeline(out->result, ranks, s->model, s->config);
+        rc = s->remote ? rank_add_remote(s, out->result) : job_result_add_pipeline(out->result, ranks, s->model, s->config);
     }
     if (rc == STATUS_OK) rc = job_result_finish(out->result, ranks);
     ps_dp_sizes sizes;

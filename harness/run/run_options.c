@@ -74,6 +74,11 @@ static const option run_option_list[] = {
     {"schedule", OPTION_CHOICE, FIELD(schedule), .initial = "1f1b", .choices = pipeline_schedule_names, .level = OPTION_RARE,
      .help = "with --stages: the order of passes; gpipe: all forward, then all backward; 1f1b: in turns; sequential: of one "
              "micro-batch at a time, always so on devices"},
+    {"remote-stage", OPTION_TEXT, FIELD(remote_stage), .argument = "HOST:PORT|local", .level = OPTION_RARE,
+     .help = "ring, on cpu and reference: the second half of the model is in a process of its own, started with --serve-stage "
+             "HOST:PORT and the same options; local: this program starts it"},
+    {"serve-stage", OPTION_TEXT, FIELD(serve_stage), .argument = "HOST:PORT", .level = OPTION_RARE,
+     .help = "have the second half of the model for a run with --remote-stage HOST:PORT; ends with it"},
     {"seed", OPTION_INT, FIELD(seed), .argument = "N", .initial = "1", .high = 0x1p62,
      .help = "seed of parameters, data order, augmentation and held-out data"},
     {"policy", OPTION_TEXT, FIELD(policy), .argument = "P|ps=P,ring=P",
@@ -365,6 +370,35 @@ static status check_stages(run_config *c)
     return STATUS_OK;
 }
 
+/* "HOST:PORT" with a port. */
+static status check_address(const char *name, const char *text)
+{
+    const char *colon = strrchr(text, ':');
+    int64_t port;
+    if (!colon || colon == text)
+        return fail(STATUS_USAGE, "--%s: expected HOST:PORT such as 10.0.0.1:5555, got '%s'", name, text);
+    return text_parse_int(name[0] == 'r' ? "--remote-stage" : "--serve-stage", colon + 1, 1, 65535, &port);
+}
+
+static status check_remote_stage(const run_config *c)
+{
+    const run_options *r = &c->run;
+    const char *name = r->serve_stage ? "serve-stage" : "remote-stage", *other = not_of_stages(c);
+    const char *address = r->serve_stage ? r->serve_stage : r->remote_stage;
+    bool local = run_config_starts_stage(c);
+    if (!address) return STATUS_OK;
+    if (r->mode != ENGINE_RING) return fail(STATUS_USAGE, "--%s: expected --mode ring, got %s", name, mode_names[r->mode]);
+    if (r->serve_stage && r->remote_stage) return fail(STATUS_USAGE, "--serve-stage: unexpected with --remote-stage");
+    if (!local) TRY(check_address(name, address));
+    if (r->stages > 1) other = "stages";
+    else if (r->repeat > 1 && !local) other = "repeat";
+    else if (r->rendezvous && (local || r->serve_stage)) other = "rendezvous";
+    else if (r->serve_stage && (r->json || r->report || r->trace)) other = r->json ? "json" : r->report ? "report" : "trace";
+    else if (c->model.sync_batchnorm && r->gpus > 1) other = "sync-batchnorm";
+    if (other && strcmp(other, "progress inline") == 0) other = NULL; /* the engine's own */
+    return other ? fail(STATUS_USAGE, "--%s: expected a run without --%s", name, other) : STATUS_OK;
+}
+
 static status check_targets(const run_config *c)
 {
     const char *name = c->run.target_loss > 0 ? "loss" : c->run.target_accuracy > 0 ? "accuracy" : NULL;
@@ -402,6 +436,7 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
     TRY(model_check_options(&c->bindings[1]));
     TRY(choose_device(c));
     TRY(check_stages(c));
+    TRY(check_remote_stage(c));
     TRY(check_checkpoint(c));
     straggler unused_straggler;
     TRY(straggler_init(&unused_straggler, c->shared.slow, 0, (int)c->run.gpus));
@@ -435,7 +470,7 @@ static bool is_among(const char *name, const char *const *names, size_t count)
 void run_config_text(const run_config *c, text_buffer *out)
 {
     static const char *const where_only[] = {"config", "json", "quiet", "verbose", "repeat", "log-level", "rendezvous",
-                                             "connect-timeout", "save"};
+                                             "connect-timeout", "save", "remote-stage", "serve-stage", "stall-timeout"};
     for (int b = 0; b < BINDING_COUNT; b++) {
         const option_table *table = c->bindings[b].table;
         for (size_t i = 0; i < table->count; i++) {

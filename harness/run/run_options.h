@@ -28,6 +28,8 @@ typedef struct run_options {
     int64_t stages; /* of the model; 1: it is not cut */
     int stages_on;  /* a stages_place */
     int schedule;   /* a pipeline_schedule */
+    const char *remote_stage; /* HOST:PORT, or "local"; NULL: none */
+    const char *serve_stage;  /* HOST:PORT: this process is the remote stage; NULL: it is not */
     uint64_t seed;
     const char *policy;
     int64_t threads; /* 0: the processors divided by the ranks */
@@ -140,6 +142,8 @@ int run_config_replicas(const run_config *config, int job);
 /* Devices that a rank drives: with stages on devices as many, else one. */
 int run_config_devices(const run_config *config);
 int run_config_threads(const run_config *config, int job);
+/* The launcher starts a remote stage, too: --remote-stage local. */
+bool run_config_starts_stage(const run_config *config);
 int64_t run_config_batch(const run_config *config, int job);
 const char *run_config_slow(const run_config *config, int job);
 

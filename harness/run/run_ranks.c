@@ -90,6 +90,11 @@ int run_config_devices(const run_config *c)
     return c->run.stages_on == STAGES_ON_DEVICES ? (int)c->run.stages : 1;
 }
 
+bool run_config_starts_stage(const run_config *c)
+{
+    return c->run.remote_stage && strcmp(c->run.remote_stage, "local") == 0;
+}
+
 int run_config_threads(const run_config *c, int job)
 {
     if (job == JOB_ALL_CORES) return c->processors;

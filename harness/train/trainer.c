@@ -44,11 +44,11 @@ static status open_instance(trainer *t, trainer_program_slot *slot)
     return STATUS_OK;
 }
 
-/* The loss over the outputs of all ranks. */
+/* The loss over the outputs of all ranks, or of the remote stage. */
 static status open_loss(trainer *t)
 {
-    const nn_model *m = t->config.model;
-    if (!t->needs.one_loss || t->config.rank != 0) return STATUS_OK;
+    const nn_model *m = trainer_last_model(t);
+    if (!t->config.remote && (!t->needs.one_loss || t->config.rank != 0)) return STATUS_OK;
     op_desc op = {.kind = m->loss == NN_LOSS_MSE ? OP_mean_squared_error : OP_cross_entropy,
                   .type = device_get_info(t->device)->compute_type,
                   .bf16 = device_get_info(t->device)->bf16,
@@ -113,11 +113,11 @@ static status open_instances(trainer *t)
 
 static void describe_batch(trainer *t)
 {
-    const nn_model *m = t->config.model;
+    const nn_model *m = t->config.model, *last = trainer_last_model(t);
     dtype compute = device_get_info(t->device)->compute_type;
     bool tokens = m->input_kind == NN_INPUT_TOKENS, values = m->loss == NN_LOSS_MSE;
     t->data.input_sample = m->received ? 0 : shape_elements(m->layers[0].sample);
-    t->data.target_sample = m->sent ? 0 : m->rows_per_sample * (values ? m->classes : 1);
+    t->data.target_sample = last->sent ? 0 : last->rows_per_sample * (values ? last->classes : 1);
     t->data.input_type = tokens ? DTYPE_I32 : compute;
     t->data.target_type = values ? compute : DTYPE_I32;
 }
@@ -187,7 +187,9 @@ static status open_engine(trainer *t)
     sync_context context = {.rank = c->rank,
                             .world = c->world,
                             .first = c->place ? c->place->stage * c->place->replicas : 0,
-                            .job_world = c->place ? c->world * c->place->shape.stages : c->world,
+                            .job_world = c->place    ? c->world * c->place->shape.stages
+                                         : c->remote ? c->world + 1 /* which may be waited for, too */
+                                                     : c->world,
                             .job_token = c->job_token + (c->place ? (uint64_t)c->place->stage : 0), /* one job per stage */
                             .device = t->device,
                             .compute = t->stream,
@@ -270,6 +272,7 @@ static status open_all(trainer *t)
     trainer_recorder_init(t);
     TRY(open_engine(t));
     t->runs_ahead = may_run_ahead(t);
+    TRY(trainer_remote_open(t));
     return trainer_pipeline_open(t);
 }
 
@@ -297,6 +300,7 @@ status trainer_open(const trainer_config *config, trainer **out)
     t->phases = calloc(PHASES_OF_BATCH * batches + PHASES_OF_STEP, sizeof *t->phases);
     trainer_tensors none = {.input.fd = -1, .target.fd = -1, .index.fd = -1};
     t->programs.memory.activations.fd = t->programs.memory.workspace.fd = t->programs.memory.loss.fd = t->losses.fd = -1;
+    t->remote.output.fd = t->remote.gradient.fd = -1;
     t->data.tensors = t->data.prefetch.tensors = none;
     t->devices.arrived.fd = -1;
     status rc = t->phases ? open_all(t) : fail(STATUS_SYSTEM, "no memory for a rank");
@@ -326,6 +330,7 @@ void trainer_counters(const trainer *t, sync_counters *out)
 {
     sync_read_counters(t->engine, out);
     if (t->pipeline.messages) pipeline_counters(t->pipeline.messages, out);
+    if (t->remote.stage) remote_stage_counters(t->remote.stage, out);
 }
 
 void trainer_leave(trainer *t)
@@ -351,6 +356,7 @@ void trainer_close(trainer **pointer)
     trainer_leave(t);
     trainer_prefetch_close(t);
     trainer_pipeline_close(t);
+    trainer_remote_close(t);
     for (int i = 0; i < t->data.pinned_count; i++) device_unpin(t->device, t->data.pinned[i]);
     for (int i = 0; i < t->programs.slot_count; i++) close_slot(&t->programs.slots[i]);
     close_slot(&t->programs.evaluation);

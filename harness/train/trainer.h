@@ -11,6 +11,7 @@
 #include "common/net/transport.h"
 #include "common/nn/instance.h"
 #include "common/pipeline/pipeline.h"
+#include "common/pipeline/remote.h"
 #include "common/sync/anatomy.h"
 #include "common/sync/engine.h"
 
@@ -18,6 +19,7 @@ enum { TRAINER_MAX_SIZES = 4 };
 
 typedef struct trainer_config {
     int rank, world, local_rank; /* of the job; with a pipeline of the replicas of this rank's stage */
+    const nn_model *remote; /* `model` is the first half, this the second, which a remote stage has; else NULL */
     const pipeline_place *place; /* NULL: this rank has the whole model; else `model` is that of the stage */
     uint64_t job_token;
     const char *device; /* "cpu" */
@@ -91,7 +93,9 @@ status trainer_open(const trainer_config *config, trainer **out);
 /* With the handshakes of all ranks of the job, or where stages are on devices of one rank those of this stage on all ranks; they
  * call it at about the same time. */
 status trainer_connect(trainer *t, const sync_blob *handshakes);
-/* What the rank has sent and received: its engine, and its stage of a pipeline. */
+/* Where the rank has a remote stage, before the first step: `url` is remote_server_listen()'s. */
+status trainer_connect_remote(trainer *t, const remote_config *config, const char *url);
+/* What the rank has sent and received: its engine, its stage of a pipeline, its remote stage. */
 void trainer_counters(const trainer *t, sync_counters *out);
 /* Closes only the engine: memory that peers have mapped stays. */
 void trainer_leave(trainer *t);

@@ -160,6 +160,12 @@ typedef struct trainer_devices {
     device_memory arrived;           /* a gradient that another stage has too */
 } trainer_devices;
 
+/* A rank whose model has its second half elsewhere: trainer_remote.c. */
+typedef struct trainer_remote {
+    remote_stage *stage;
+    device_memory output, gradient; /* of the second half, one batch */
+} trainer_remote;
+
 /* Only the rank's compute thread uses it. */
 struct trainer {
     trainer_config config;
@@ -187,6 +193,7 @@ struct trainer {
     trainer_running now;
     trainer_pipeline pipeline;
     trainer_devices devices;
+    trainer_remote remote;
     bool runs_ahead;           /* steps are only enqueued: the next one may begin before the end of this one */
     device_memory losses;      /* of the flights; pinned */
     trainer_flight flights[TRAINER_DEPTH];
@@ -256,6 +263,18 @@ status trainer_copy_gradient(trainer *t);
 status trainer_sum_shared(trainer *t);
 /* The micro-batch has ended: names its waits, adds its copies to the anatomy and the trace. `first_mark`: of the micro-batch. */
 void trainer_report_waits(trainer *t, int first_mark, int64_t micro);
+
+/* trainer_remote.c: nothing where the rank has no remote stage. */
+status trainer_remote_open(trainer *t);
+void trainer_remote_close(trainer *t);
+/* The rest only where it has one (config.remote). Parts of a step's stages. */
+status trainer_remote_forward(trainer *t);
+status trainer_remote_backward(trainer *t);
+/* Has the loss: the model, or the second half of it. */
+static inline const nn_model *trainer_last_model(const trainer *t)
+{
+    return t->config.remote ? t->config.remote : t->config.model;
+}
 
 /* trainer_prefetch.c. open() leaves it off where nothing can be copied ahead. */
 status trainer_prefetch_open(trainer *t);

@@ -173,7 +173,7 @@ static status launch_one_loss(trainer *t)
                                        [LOSS_TARGETS] = t->data.tensors.target.data,
                                        [LOSS_DLOGITS] = x->all_gradients,
                                        [LOSS_SUMS] = t->programs.memory.loss.data};
-    op_scalars scalars = {.rows = x->loaded * t->config.model->rows_per_sample,
+    op_scalars scalars = {.rows = x->loaded * trainer_last_model(t)->rows_per_sample,
                           .loss_normalizer = t->now.scalars.loss_normalizer};
     return device_launch(t->stream, t->programs.loss_kernel, operands, &scalars, t->programs.memory.workspace.data);
 }
@@ -196,7 +196,7 @@ static status stage_loss(trainer *t)
     double normalizer = 1;
     TRY(sync_loss(t->engine, &t->now.step, &normalizer, &t->now.loss_here));
     t->now.scalars.loss_normalizer = t->config.sum_loss ? 1.0 : normalizer * (double)trainer_micro_batches(t);
-    t->now.loss_here = t->now.loss_here && !t->config.model->sent && (t->now.slot || t->programs.loss_kernel);
+    t->now.loss_here = t->now.loss_here && !trainer_last_model(t)->sent && (t->now.slot || t->programs.loss_kernel);
     if (!t->now.loss_here) return STATUS_OK;
     if (t->programs.loss_kernel) TRY(launch_one_loss(t));
     else TRY(trainer_run_pass(t, TRAINER_LOSS, t->now.slot->program->loss_end));
@@ -220,7 +220,7 @@ static status stage_enter_backward(trainer *t)
 {
     TRY(separate_phases(t));
     if (!is_stage(t)) TRY(mark(t, MARK_FORWARD_END));
-    if (is_stage(t)) trainer_hold_gradient(t);
+    trainer_hold_gradient(t);
     ledger_enter(&t->ledger, LEDGER_PHASE_BACKWARD);
     enter(t, RANK_BACKWARD);
     return mark(t, MARK_BACKWARD);
@@ -275,6 +275,7 @@ static status stage_await_loss(trainer *t)
 /* --slow stretches stages that compute; engines' stages wait for other ranks. `part`: what reports call the stage. */
 typedef struct stage {
     bool pipeline; /* only of ranks that have a stage of the model: what passes between these is awaited and sent */
+    bool remote;   /* only of ranks with a remote stage: it runs its pass */
     status (*run)(trainer *);
     status (*engine)(sync_engine *, const sync_step *); /* instead of `run` */
     bool computes;
@@ -297,12 +298,14 @@ static const stage stages[] = {{.run = stage_plan},
                                {.run = stage_begin_forward, .part = "replicate"},
                                {.run = stage_forward, .computes = true, .part = "forward"},
                                {.run = stage_prefetch},
+                               {.run = trainer_remote_forward, .remote = true},
                                {.run = stage_place, .part = "gather"},
                                {.run = stage_loss, .computes = true, .part = "loss"},
                                {.run = stage_end_forward, .pipeline = true},
                                {.run = trainer_send_output, .pipeline = true},
                                {.run = stage_scatter_gradient, .part = "scatter_gradient"}, /* STAGE_SPLIT */
                                {.run = stage_enter_backward},
+                               {.run = trainer_remote_backward, .remote = true},
                                {.run = trainer_await_gradient, .pipeline = true},
                                {.run = trainer_begin_reduction, .pipeline = true},
                                {.run = stage_backward, .computes = true, .part = "backward"},
@@ -316,7 +319,7 @@ static const stage stages[] = {{.run = stage_plan},
                                {.run = stage_end}, /* STAGE_END */
                                {.run = stage_download_loss},
                                {.run = stage_await_loss}};
-enum { STAGE_COUNT = sizeof stages / sizeof stages[0], STAGE_LOAD = 1, STAGE_SPLIT = 14, STAGE_SHARE = 22, STAGE_END = 26 };
+enum { STAGE_COUNT = sizeof stages / sizeof stages[0], STAGE_LOAD = 1, STAGE_SPLIT = 15, STAGE_SHARE = 24, STAGE_END = 28 };
 
 /* ---- the step --------------------------------------------------------------------------------- */
 
@@ -571,6 +574,11 @@ int trainer_stage_times(const trainer *t, trainer_stage_time out[TRAINER_STAGES]
     return count;
 }
 
+static bool concerns(const trainer *t, const stage *s)
+{
+    return (!s->pipeline || is_stage(t)) && (!s->remote || t->config.remote);
+}
+
 /* Up to the stage before `end`. */
 static status run_stages(trainer *t, batch_source *source, int64_t index, int64_t batch_step, int end)
 {
@@ -580,7 +588,7 @@ static status run_stages(trainer *t, batch_source *source, int64_t index, int64_
         if (t->now.stage == STAGE_LOAD && t->now.plan.load > 0)
             TRY(trainer_borrow_batch(t, source, batch_step, is_last_batch(t)));
         int64_t begun_ns = stage_now(t);
-        if (is_stage(t) || !stages[t->now.stage].pipeline) TRY(run_stage(t));
+        if (concerns(t, &stages[t->now.stage])) TRY(run_stage(t));
         t->stage_ns[t->now.stage] += stage_now(t) - begun_ns;
         if (t->now.stage == STAGE_LOAD) TRY(trainer_return_batch(t, source, false));
     }
@@ -592,7 +600,7 @@ static void count_batch(trainer *t)
 {
     trainer_flight *f = &t->flights[flight_now(t)];
     f->sums.samples += t->config.model->received ? 0 : t->now.step.samples;
-    f->sums.targets += t->config.model->sent ? 0 : t->now.step.targets;
+    f->sums.targets += trainer_last_model(t)->sent ? 0 : t->now.step.targets;
     t->now.has_gradients = t->now.has_gradients || t->now.slot;
 }
 

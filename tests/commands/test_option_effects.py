@@ -42,6 +42,7 @@ TRIALS = {
     "tf32": ("", LENET), "bf16": ("", {}), "benchmark": ("", {}), "cuda-graph": ("", {}), "share-gpu": ("", {}),
     "gpus": ("3", {}), "prefetch": ("off", {}), "steps": ("4", {}), "warmup": ("2", {}), "accumulate": ("2", {}),
     "stages": ("2", {}), "stages-on": ("devices", {"--stages": "2", "--gpus": "2"}), "schedule": ("gpipe", {"--stages": "2", "--accumulate": "4"}),
+    "remote-stage": ("local", {}), "serve-stage": ("127.0.0.1:9", {"--json": None}),  # which needs a key
     "epochs": ("2", WINE), "seed": ("2", {}), "threads": ("3", {**LENET, "--threads": "1"}), "bind": ("core", {"--threads": "1"}),
     "loss-reduction": ("sum", {}), "eval-every": ("1", {"--eval-every": None}), "target-loss": ("1000", {"--eval-every": None}),
     "target-accuracy": ("0.0001", {"--eval-every": None, "--model": "wine_mlp", "--data": "wine"}), "json": ("@/result.json", {"--json": None}),

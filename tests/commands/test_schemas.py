@@ -62,6 +62,7 @@ def every_command_that_writes_json_has_one():
     ("run", ["run", *LENET, "--gpus", "2"]), ("run", ["run", *LENET, "--gpus", "2", "--mode", "ps", "--policy", "async", "--link", "1GB/s,10us"]),
     ("run", ["run", *TOY, "--gpus", "2", "--isolated", "--repeat", "3", "--target-loss", "0.1"]), ("run", ["run", *SIM, "--gpus", "8"]),
     ("run", ["run", *SIM, "--mode", "ring", "--gpus", "4", "--stages", "2", "--accumulate", "3"]),
+    ("run", ["run", *LENET, "--mode", "ring", "--gpus", "2", "--remote-stage", "local"]),
     ("run", ["run", *LENET, "--mode", "ring", "--gpus", "2", "--stages", "2", "--accumulate", "2", "--repeat", "3"]),
     ("run", ["run", *LENET, "--mode", "ring", "--gpus", "2", "--stages", "2", "--stages-on", "devices"]),
     ("run", ["run", *SIM, "--mode", "ring", "--gpus", "2", "--stages", "2", "--stages-on", "devices"]),

@@ -24,6 +24,8 @@ KILLS += [("ps rank 2 of 3 in pull", "ps", [*LENET, "--policy", "async"], 2, "pu
            "backward", 20),
           ("pipeline stage 1 of 3 in forward", "ring", [*LENET, "--stages", "3", "--eval-every", "-1", "--accumulate", "4"], 1, "forward", 20),
           ("pipeline stage 0 of 3 in backward", "ring", [*LENET, "--stages", "3", "--eval-every", "-1", "--accumulate", "4"], 0, "backward", 20),
+          ("rank 1 of 3 with a remote stage in forward", "ring", [*LENET, "--eval-every", "-1", "--remote-stage", "local"], 1, "forward", 20),
+          ("rank 0 of 3 with a remote stage in wait", "ring", [*LENET, "--eval-every", "-1", "--remote-stage", "local"], 0, "wait", 20),
           ("ps rank 0 of 3, resnet18 in push", "ps", RESNET, 0, "push", 3),
           ("ring rank 2 of 3, resnet18 in all_reduce", "ring", RESNET, 2, "all_reduce", 3)]
 
@@ -90,17 +92,21 @@ def a_killed_rank_is_named_under_every_setting_of_the_engine(words, engine, rank
     expect_cause(result, engine, rank, pid, where, "killed by signal 9 (Killed)")
 
 
-@cases([("sync", "sync"), ("async", "async")])
-def a_killed_server_process_is_named(policy):
+OWN_SERVERS = ["--servers", "2", "--server-placement", "own"]
+
+
+@cases([("sync", "ps", ["--policy", "sync", *OWN_SERVERS], 1), ("async", "ps", ["--policy", "async", *OWN_SERVERS], 1),
+        ("a remote stage", "ring", ["--eval-every", "-1", "--remote-stage", "local"], 0)])
+def a_killed_server_process_is_named(engine, words, server):
     watch = Watch()
-    with Run("--mode", "ps", "--policy", policy, "--gpus", "2", "--servers", "2", "--server-placement", "own", *LENET) as run:
-        reach(run, "ps", 0, 5)
-        pid = run.wait_for_rank("ps", 3)
+    with Run("--mode", engine, "--gpus", "2", *words, *LENET) as run:
+        reach(run, engine, 0, 5)
+        pid = run.wait_for_rank(engine, 2 + server)
         run.kill(pid, signal.SIGKILL)
         result = run.wait(GONE)
         watch.check(run)
     line = cause(result)
-    for part in ("ps server 1 (host ", f"process {pid})", "serve", "killed by signal 9 (Killed)"):
+    for part in (f"{engine} server {server} (host ", f"process {pid})", "serve", "killed by signal 9 (Killed)"):
         expect(part in line, f"expected {part!r} in the line", result)
     expect_equal(result.code, 75, "exit code", result)
 

@@ -1,0 +1,223 @@
+/* A remote stage: what both sides share, and the worker's side. */
+#include "common/pipeline/remote_impl.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LONGEST_TEXT = 4096 };
+
+/* ---- both sides --------------------------------------------------------------------------------- */
+
+int64_t remote_frame_bytes(const nn_model *stage, int64_t batch, dtype type)
+{
+    int64_t input = shape_elements(stage->layers[0].sample), output = stage->rows_per_sample * stage->classes;
+    int64_t bytes = batch * (input > output ? input : output) * dtype_size(type);
+    return bytes > LONGEST_TEXT ? bytes : LONGEST_TEXT;
+}
+
+status remote_open_transport(const remote_config *config, int number, net_adapter *adapter, transport **out)
+{
+    transport_options o = transport_defaults(number, config->workers + 1, config->token, config->frame_bytes);
+    adapter->link = config->link;
+    o.hub = config->hub;
+    o.pacer = transport_pacer_of(adapter);
+    return transport_open(transport_hub_type(config->hub), &o, out);
+}
+
+status remote_await_sent(transport *t, const transport_ticket *ticket, int64_t patience_ns)
+{
+    int64_t deadline = clock_now_ns() + patience_ns;
+    while (!transport_sent(ticket)) {
+        if (clock_now_ns() >= deadline)
+            return fail(STATUS_PEER, "a message was not sent within %.3g s", (double)patience_ns / NS_PER_S);
+        TRY(transport_wait(t, deadline));
+    }
+    return STATUS_OK;
+}
+
+static int64_t heartbeat_interval(int64_t stall_timeout_ns)
+{
+    return stall_timeout_ns / 8 < NS_PER_S ? stall_timeout_ns / 8 : NS_PER_S;
+}
+
+int64_t remote_watch_look(remote_watch *w, int64_t stall_timeout_ns)
+{
+    int64_t now = clock_now_ns(), passed = now - w->looked_ns, most = 2 * heartbeat_interval(stall_timeout_ns);
+    w->looked_ns = now;
+    return passed < most ? passed : most;
+}
+
+int64_t remote_watch_beat(remote_watch *w, transport *t, const int *links, int count, int64_t stall_timeout_ns)
+{
+    int64_t now = clock_now_ns(), interval = heartbeat_interval(stall_timeout_ns);
+    message_header h = {.kind = MESSAGE_HEARTBEAT};
+    if (now - w->heartbeat_ns < interval) return w->heartbeat_ns + interval;
+    w->heartbeat_ns = now;
+    for (int i = 0; i < count; i++)
+        if (transport_link_up(t, links[i]) && transport_send(t, links[i], &h, NULL, 0, NULL) != STATUS_OK)
+            error_clear(); /* it is found where a message is received */
+    return now + interval;
+}
+
+status remote_failure(const transport_message *m)
+{
+    error_record record = {.code = (status)m->header.flags};
+    message_frame text = m->header.frames > 0 ? m->frames[0] : (message_frame){0};
+    size_t length = text.bytes < sizeof record.message ? text.bytes : sizeof record.message - 1;
+    if (length > 0) memcpy(record.message, text.data, length);
+    if (record.code <= STATUS_AGAIN || record.code >= STATUS_COUNT) record.code = STATUS_PEER;
+    return error_adopt(&record);
+}
+
+/* ---- the worker's side -------------------------------------------------------------------------- */
+
+struct remote_stage {
+    remote_config config;
+    transport *transport;
+    net_adapter adapter;
+    int link;
+    transport_ticket ticket;
+    remote_watch watch;
+    int64_t silent_ns; /* since the last message of any kind, or the present request */
+};
+
+status remote_stage_open(const remote_config *config, const char *url, remote_stage **out)
+{
+    remote_stage *r = calloc(1, sizeof *r);
+    *out = r;
+    if (!r) return fail(STATUS_SYSTEM, "no memory for a remote stage");
+    r->config = *config;
+    r->ticket.wake = true;
+    TRY(remote_open_transport(config, config->worker, &r->adapter, &r->transport));
+    TRY(transport_reserve(r->transport, 2));
+    return transport_connect(r->transport, config->workers, url, &r->link);
+}
+
+void remote_stage_close(remote_stage **pointer)
+{
+    remote_stage *r = *pointer;
+    if (!r) return;
+    transport_close(&r->transport, NS_PER_S);
+    free(r);
+    *pointer = NULL;
+}
+
+/* Shorter than the launcher's, which would name this rank, as it waits. */
+static int64_t patience(const remote_stage *r)
+{
+    return r->config.stall_timeout_ns / 2;
+}
+
+/* One look for a message other than a heartbeat; STATUS_AGAIN after a wait without one. Whatever comes shows that the
+ * remote stage is there. */
+static status look(remote_stage *r, transport_message *out)
+{
+    int64_t stall_ns = r->config.stall_timeout_ns;
+    status rc = transport_receive(r->transport, out);
+    r->silent_ns = rc == STATUS_OK ? 0 : r->silent_ns + remote_watch_look(&r->watch, stall_ns);
+    if (rc == STATUS_OK && out->header.kind != MESSAGE_HEARTBEAT) return rc;
+    if (rc == STATUS_OK) transport_release(r->transport, out);
+    if (rc == STATUS_OK) return STATUS_AGAIN;
+    if (rc != STATUS_AGAIN) return rc;
+    if (transport_link_ended(r->transport, r->link)) return fail(STATUS_PEER, "it has left");
+    if (r->silent_ns >= patience(r))
+        return fail(STATUS_PEER, "nothing received for %.3g s", (double)patience(r) / NS_PER_S);
+    TRY(transport_wait(r->transport, remote_watch_beat(&r->watch, r->transport, &r->link, 1, stall_ns)));
+    return STATUS_AGAIN;
+}
+
+/* Nothing but a failure comes before the request has been sent. */
+static status send_request(remote_stage *r, const message_header *h, message_frame frame)
+{
+    for (;;) {
+        transport_message m;
+        status rc = transport_send(r->transport, r->link, h, &frame, 1, &r->ticket);
+        if (rc != STATUS_AGAIN) return rc;
+        rc = look(r, &m);
+        if (rc == STATUS_AGAIN) continue;
+        TRY(rc);
+        rc = m.header.kind == MESSAGE_FAILED
+                 ? remote_failure(&m)
+                 : fail(STATUS_PROTOCOL, "expected nothing, got %s", message_kind_name(m.header.kind));
+        transport_release(r->transport, &m);
+        return rc;
+    }
+}
+
+static status take_reply(remote_stage *r, message_kind kind, const message_header *request, remote_tensor to,
+                         message_header *out)
+{
+    transport_message m;
+    status rc;
+    do rc = look(r, &m);
+    while (rc == STATUS_AGAIN);
+    TRY(rc);
+    *out = m.header;
+    size_t bytes = (size_t)(to.count * dtype_size(to.type));
+    bool fits = out->kind == kind && out->step == request->step && out->key == request->key && out->frames == 1 &&
+                out->dtype == (int)to.type && m.frames[0].bytes == bytes;
+    if (out->kind == MESSAGE_FAILED) rc = remote_failure(&m);
+    else if (fits) memcpy(to.data, m.frames[0].data, bytes);
+    else
+        rc = fail(STATUS_PROTOCOL, "expected %s of step %" PRId64 " with %zu bytes, got %s of step %" PRId64,
+                  message_kind_name(kind), request->step, bytes, message_kind_name(out->kind), out->step);
+    transport_release(r->transport, &m);
+    return rc;
+}
+
+static status call(remote_stage *r, message_header *request, remote_tensor from, message_kind kind, remote_tensor to,
+                   anatomy *a)
+{
+    message_header reply;
+    int number;
+    TRY(anatomy_begin_wait(a));
+    request->sent_ns = clock_now_ns();
+    request->count = from.count;
+    request->dtype = (int)from.type;
+    message_frame frame = {from.data, (size_t)(from.count * dtype_size(from.type))};
+    r->watch = (remote_watch){request->sent_ns, request->sent_ns};
+    r->silent_ns = 0;
+    status rc = send_request(r, request, frame);
+    if (rc == STATUS_OK) rc = take_reply(r, kind, request, to, &reply);
+    if (rc == STATUS_OK) rc = remote_await_sent(r->transport, &r->ticket, patience(r));
+    if (rc != STATUS_OK) {
+        error_context("remote stage");
+        return rc;
+    }
+    int64_t taken_ns = reply.arrived_ns + r->config.clock_ahead_ns, left_ns = reply.sent_ns + r->config.clock_ahead_ns;
+    TRY(anatomy_end_wait(a, &number));
+    anatomy_insert_span(a, request->sent_ns, taken_ns > request->sent_ns ? taken_ns : request->sent_ns);
+    anatomy_insert_span(a, left_ns, clock_now_ns());
+    if (number >= 0) anatomy_name_wait(a, number, (anatomy_sent){.ns = left_ns, .rank = r->config.workers});
+    return STATUS_OK;
+}
+
+status remote_stage_forward(remote_stage *r, int64_t step, int64_t micro, remote_tensor input, remote_tensor output,
+                            anatomy *a)
+{
+    message_header h = {.kind = MESSAGE_INPUTS, .step = step, .key = micro};
+    return call(r, &h, input, MESSAGE_OUTPUTS, output, a);
+}
+
+status remote_stage_backward(remote_stage *r, int64_t step, int64_t micro, double learning_rate,
+                             remote_tensor output_gradient, remote_tensor input_gradient, anatomy *a)
+{
+    message_header h = {.kind = MESSAGE_OUTPUT_GRADIENT, .step = step, .key = micro, .doubles[0] = learning_rate};
+    return call(r, &h, output_gradient, MESSAGE_INPUT_GRADIENT, input_gradient, a);
+}
+
+void remote_stage_counters(const remote_stage *r, sync_counters *out)
+{
+    transport_counters c;
+    transport_read_counters(r->transport, &c);
+    out->bytes_sent += c.bytes_sent;
+    out->bytes_received += c.bytes_received;
+    out->messages_sent += c.messages_sent;
+    out->messages_received += c.messages_received;
+}
+
+transport *remote_stage_transport(remote_stage *r)
+{
+    return r->transport;
+}
