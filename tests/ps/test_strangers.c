@@ -7,6 +7,7 @@
 #include "ps/engine_impl.h"
 #include "tests/ps/job.h"
 #include "tests/support/check.h"
+#include "tests/support/sanitized.h"
 
 #include <arpa/inet.h>
 #include <pthread.h>
@@ -16,11 +17,7 @@
 #include <unistd.h>
 #include <zmq.h>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { SLACK = 4 }; /* sanitizers keep what was freed for a while */
-#else
-enum { SLACK = 1 };
-#endif
+enum { SLACK = SANITIZED ? 4 : 1 }; /* sanitizers keep what was freed for a while */
 enum { STEPS = 12, LARGEST_GROWTH_KIB = SLACK * (200 << 10) };
 
 typedef struct stranger {

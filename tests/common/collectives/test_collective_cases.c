@@ -1,5 +1,6 @@
 #include "common/base/random.h"
 #include "tests/common/collectives/collective_case.h"
+#include "tests/support/sanitized.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,11 +12,7 @@
 
 enum { MOST_COUNT = 1021 };
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { SAMPLED = 1, MILLION = 100000 };
-#else
-enum { SAMPLED = 0, MILLION = 1000000 };
-#endif
+enum { MILLION = SANITIZED ? 100000 : 1000000 };
 
 static const dtype types[] = {DTYPE_F32, DTYPE_F64, DTYPE_F16, DTYPE_BF16, DTYPE_I64, DTYPE_I32};
 static const collective_kind kinds[] = {
@@ -54,7 +51,7 @@ static bool fits(const collective_case *c)
 
 static bool taken(const plan *p, uint64_t index)
 {
-    return !SAMPLED || random_mix(index * RANDOM_GOLDEN) % (uint64_t)p->sampled_in == 0;
+    return !SANITIZED || random_mix(index * RANDOM_GOLDEN) % (uint64_t)p->sampled_in == 0;
 }
 
 static status run_if_taken(const plan *p, collective_group *g, case_arena *arena, const collective_case *c,

@@ -5,6 +5,7 @@
 #include "common/nn/stages.h"
 #include "models/models.h"
 #include "tests/support/check.h"
+#include "tests/support/sanitized.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -36,9 +37,11 @@ static const stage_case cases[] = {
 };
 enum { CASES = sizeof cases / sizeof cases[0], BATCH = 4 };
 
-static bool is_large(const stage_case *c)
+/* Takes many seconds there: on the reference device, or with a sanitizer. */
+static bool is_slow(const stage_case *c, bool reference)
 {
-    return c->options.image > 32 || strcmp(c->options.name, "vgg16") == 0;
+    bool large = c->options.image > 32 || strcmp(c->options.name, "vgg16") == 0;
+    return large ? reference || SANITIZED : c->options.image > 0 && reference && SANITIZED;
 }
 
 static void open_case(const stage_case *c, nn_model **m, nn_cut *cut)
@@ -339,7 +342,7 @@ static void compare(const char *name)
     assert_ok(device_open(&(device_config){.name = name, .world = 1, .threads = 1}, &d));
     assert_ok(device_stream_open(d, DEVICE_STREAM_COMPUTE, &s));
     for (int i = 0; i < CASES; i++) {
-        if (is_large(&cases[i]) && device_get_info(d)->compute_type == DTYPE_F64) continue; /* slow there */
+        if (is_slow(&cases[i], device_get_info(d)->compute_type == DTYPE_F64)) continue;
         nn_model *m = NULL;
         nn_cut cut;
         part whole = {0}, parts[NN_MOST_STAGES] = {0};

@@ -3,6 +3,7 @@
 #include "harness/report/significance.h"
 
 #include "common/base/random.h"
+#include "tests/support/sanitized.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -92,7 +93,7 @@ static void interval_of_six_turns_covers_the_ratio_in_19_of_20_samples(void **co
 {
     (void)context;
     uint64_t start = random_start(5, random_fnv1a64("test.turns"));
-    int covered = 0, draws = 4000;
+    int covered = 0, draws = SANITIZED ? 400 : 4000;
     for (int k = 0; k < draws; k++) {
         double a[6], b[6];
         for (int i = 0; i < 6; i++) {
@@ -104,7 +105,7 @@ static void interval_of_six_turns_covers_the_ratio_in_19_of_20_samples(void **co
         covered += of.low <= 1.1 && 1.1 <= of.high;
     }
     if (covered < 0.935 * draws || covered > 0.965 * draws)
-        fail_msg("expected about 3800 of 4000 intervals to hold the ratio, got %d", covered);
+        fail_msg("expected about 95 of 100 intervals to hold the ratio, got %d of %d", covered, draws);
 }
 
 static void five_runs_above_five_others_are_one_choice_of_252_on_each_side(void **context)
@@ -181,10 +182,10 @@ static void a_choice_is_as_sure_as_its_least_sure_test_times_their_number(void *
 static void of_equal_points_the_best_is_rarely_shown(void **context)
 {
     (void)context;
-    enum { POINTS = 6, ROUNDS = 12, DRAWS = 4000 };
+    enum { POINTS = 6, ROUNDS = 12, CHOICES = SANITIZED ? 400 : 4000 };
     uint64_t start = random_start(9, random_fnv1a64("test.choice")), at = 0;
     int shown = 0;
-    for (int k = 0; k < DRAWS; k++) {
+    for (int k = 0; k < CHOICES; k++) {
         double rates[POINTS][ROUNDS], copy[ROUNDS], most = 0;
         int best = 0, others = 0;
         for (int p = 0; p < POINTS; p++) {
@@ -201,7 +202,7 @@ static void of_equal_points_the_best_is_rarely_shown(void **context)
                                  STATUS_OK);
         shown += significance_of_choice(tests, others).verdict == SIGNIFICANCE_GREATER;
     }
-    if (shown > 0.01 * DRAWS) fail_msg("expected at most 40 of 4000 choices to be shown, got %d", shown);
+    if (shown > 0.01 * CHOICES) fail_msg("expected at most 1 of 100 choices to be shown, got %d of %d", shown, CHOICES);
 }
 
 static void several_tests_take_more_rounds_and_a_smaller_p(void **context)
@@ -307,6 +308,8 @@ static samples recorded(void)
     return s;
 }
 
+enum { DRAWS = SANITIZED ? 1000 : 10000 };
+
 /* What varies: the ratio of a round's two runs, or each run. */
 typedef enum drawn { RUNS, RATIOS, BOTH_RUNS_OF_ROUNDS } drawn;
 
@@ -338,9 +341,9 @@ static void equal_runs_get_a_false_verdict_in_at_most_15_of_1000_draws(void **co
     (void)context;
     samples s = recorded();
     for (int rounds = 0; rounds < 2; rounds++) {
-        int found = verdicts(&s, 0.02, rounds, 10, 1, 10000);
-        if (found > 150)
-            fail_msg("expected at most 150 false verdicts of 10000, got %d (rounds: %d)", found, rounds);
+        int found = verdicts(&s, 0.02, rounds, 10, 1, DRAWS);
+        if (found > DRAWS * 0.015)
+            fail_msg("expected at most 15 false verdicts of 1000, got %d of %d (rounds: %d)", found, DRAWS, rounds);
     }
 }
 
@@ -349,12 +352,12 @@ static void a_change_of_5_percent_is_found_in_95_of_100_draws(void **context)
     (void)context;
     samples s = recorded();
     for (int rounds = 0; rounds < 2; rounds++) {
-        int found = verdicts(&s, 0.02, rounds, 10, 1.05, 10000);
-        if (found < 9500)
-            fail_msg("n = 10, variation 2%%: expected 9500 of 10000, got %d (rounds: %d)", found, rounds);
-        found = verdicts(&s, 0.05, rounds, 50, 1.05, 10000);
-        if (found < 9500)
-            fail_msg("n = 50, variation 5%%: expected 9500 of 10000, got %d (rounds: %d)", found, rounds);
+        int found = verdicts(&s, 0.02, rounds, 10, 1.05, DRAWS);
+        if (found < DRAWS * 0.95)
+            fail_msg("n = 10, variation 2%%: expected 95 of 100, got %d of %d (rounds: %d)", found, DRAWS, rounds);
+        found = verdicts(&s, 0.05, rounds, 50, 1.05, DRAWS);
+        if (found < DRAWS * 0.95)
+            fail_msg("n = 50, variation 5%%: expected 95 of 100, got %d of %d (rounds: %d)", found, DRAWS, rounds);
     }
 }
 
@@ -363,13 +366,14 @@ static void sides_that_vary_independently_take_more_rounds_for_5_percent(void **
 {
     (void)context;
     samples s = recorded();
-    int ten = verdicts(&s, 0.02, BOTH_RUNS_OF_ROUNDS, 10, 1.05, 10000);
-    int more = verdicts(&s, 0.02, BOTH_RUNS_OF_ROUNDS, 12, 1.05, 10000);
-    int fifty = verdicts(&s, 0.05, BOTH_RUNS_OF_ROUNDS, 50, 1.05, 10000);
+    int ten = verdicts(&s, 0.02, BOTH_RUNS_OF_ROUNDS, 10, 1.05, DRAWS);
+    int more = verdicts(&s, 0.02, BOTH_RUNS_OF_ROUNDS, 12, 1.05, DRAWS);
+    int fifty = verdicts(&s, 0.05, BOTH_RUNS_OF_ROUNDS, 50, 1.05, DRAWS);
     /* docs/measuring.md: about 92 % by 10 rounds */
-    if (ten < 9100 || ten > 9300) fail_msg("expected about 9200 of 10000 by 10 rounds, got %d", ten);
-    if (more < 9500) fail_msg("expected 9500 of 10000 by 12 rounds, got %d", more);
-    if (fifty < 9500) fail_msg("variation 5%%: expected 9500 of 10000 by 50 rounds, got %d", fifty);
+    if (ten < DRAWS * 0.91 || ten > DRAWS * 0.93)
+        fail_msg("expected about 92 of 100 by 10 rounds, got %d of %d", ten, DRAWS);
+    if (more < DRAWS * 0.95) fail_msg("expected 95 of 100 by 12 rounds, got %d of %d", more, DRAWS);
+    if (fifty < DRAWS * 0.95) fail_msg("variation 5%%: expected 95 of 100 by 50 rounds, got %d of %d", fifty, DRAWS);
 }
 
 /* Twenty comparisons of equal sides in one: without a correction, one in six would show something. */
@@ -377,10 +381,10 @@ static void equal_sides_of_20_points_get_a_false_verdict_in_at_most_15_of_1000_d
 {
     (void)context;
     samples s = recorded();
-    enum { POINTS = 20, ROUNDS = 12, DRAWS = 2000 };
+    enum { POINTS = 20, ROUNDS = 12, DRAWS_OF_ALL = DRAWS / 5 };
     uint64_t start = random_start(11, random_fnv1a64("test.points"));
     int found = 0, alone = 0;
-    for (int d = 0; d < DRAWS; d++) {
+    for (int d = 0; d < DRAWS_OF_ALL; d++) {
         significance of[POINTS];
         bool any = false, any_alone = false;
         for (int p = 0; p < POINTS; p++) {
@@ -398,9 +402,9 @@ static void equal_sides_of_20_points_get_a_false_verdict_in_at_most_15_of_1000_d
         found += any;
         alone += any_alone;
     }
-    if (found > DRAWS * 0.015 || alone < DRAWS * 0.1)
+    if (found > DRAWS_OF_ALL * 0.015 || alone < DRAWS_OF_ALL * 0.1)
         fail_msg("expected at most 15 of 1000 comparisons with a verdict, got %d of %d (%d without the correction)", found,
-                 DRAWS, alone);
+                 DRAWS_OF_ALL, alone);
 }
 
 static void what_is_said_to_be_detectable_is_found(void **context)
@@ -408,6 +412,7 @@ static void what_is_said_to_be_detectable_is_found(void **context)
     (void)context;
     samples s = recorded();
     uint64_t start = random_start(9, random_fnv1a64("test.detectable"));
+    int draws = DRAWS / 10;
     for (int rounds = 0; rounds < 2; rounds++) {
         double detectable = 0;
         for (int d = 0; d < 200; d++) {
@@ -424,14 +429,12 @@ static void what_is_said_to_be_detectable_is_found(void **context)
                              STATUS_OK);
             detectable += of.detectable / 200;
         }
-        int found = verdicts(&s, 0.04, rounds, 20, 1 + detectable, 1000);
-        if (found < 900)
-            fail_msg("expected a change of %.3f to be found in about 950 of 1000 draws, got %d", detectable,
-                     found);
-        found = verdicts(&s, 0.04, rounds, 20, 1 + detectable / 4, 1000);
-        if (found > 500)
-            fail_msg("expected a change of %.3f to be missed mostly, found in %d of 1000", detectable / 4,
-                     found);
+        int found = verdicts(&s, 0.04, rounds, 20, 1 + detectable, draws);
+        if (found < 0.9 * draws)
+            fail_msg("expected a change of %.3f to be found in about 95 of 100 draws, got %d of %d", detectable, found, draws);
+        found = verdicts(&s, 0.04, rounds, 20, 1 + detectable / 4, draws);
+        if (found > 0.5 * draws)
+            fail_msg("expected a change of %.3f to be missed mostly, found in %d of %d", detectable / 4, found, draws);
     }
 }
 

@@ -11,17 +11,12 @@
 #include "ps/ps.h"
 #include "tests/harness/sim/recorder.h"
 #include "tests/support/check.h"
+#include "tests/support/sanitized.h"
 
 #include <stdlib.h>
 #include <unistd.h>
 
 enum { STEPS = 3, RANKS_MOST = 4, MEMBERS_MOST = 8 };
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { SANITIZED = 1 };
-#else
-enum { SANITIZED = 0 };
-#endif
 
 enum { RESNET, BERT };
 static const model_options models[] = {
