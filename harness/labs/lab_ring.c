@@ -480,7 +480,7 @@ static void ask(uint64_t seed, text_buffer *out)
                 q.size, q.chunk, q.chunk);
     for (int r = 0; r < q.size; r++) text_append(out, "%s %.0f", r ? "," : "", (double)q.value[r]);
     text_append(out, " (of rank 0, 1, ...). 16777216 is 2^24.\n\n"
-                     "# In which order are the ranks' values added? As 2 3 0 1.\norder =\n"
+                     "# In which order are the ranks' values added? Write ranks, as in 3 1 0 2.\norder =\n"
                      "# The sum in that order, in float32.\nring_sum =\n"
                      "# The sum in rank order, as lab 2's server adds, in float32.\nrank_order_sum =\n"
                      "# With how many ranks at most are the bits of both always equal?\nequal_up_to =\n");

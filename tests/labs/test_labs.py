@@ -6,6 +6,7 @@ for each part that must lose points a piece of the message that it must give. so
 """
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
-from labs import LABS, Student
+from labs import LABS, SOURCE, Student, read
 from program import PROGRAM
 from tap import Skip, cases, expect, expect_equal, long_cases, long_test, main, test
 
@@ -83,6 +84,34 @@ def check_mutant(lab, name, whole):
             expect(message in done.parts[part]["output"], f"{name}: {part}: the message holds {message!r}",
                    done.parts[part]["output"])
         expect_equal(student.left_behind(), [], f"{name}: left behind")
+
+
+# A handout's quotation of the grader, by its first words, and the mutant to which the grader says it.
+QUOTES = [(2, "step 0, reply to", "mean of the ranks' means"), (3, "3 ranks, 13 elements", "one step too few"),
+          (5, "drawn sizes, limits", "closes only when the limit is exceeded"), (5, "rank 1 launches", "launches whatever is complete, in any order"),
+          (6, "clocks 3 1 4", "one step too many"), (6, "clocks 1 1", "replies only to the rank that has pushed"),
+          (7, "zero2, 3 ranks", "cuts into equal parts"), (7, "3 ranks, 100 elements", "forgets the all-gather")]
+
+
+@long_cases([(f"{number}, {begin}", number, begin, name) for number, begin, name in QUOTES])
+def a_handout_quotes_what_the_grader_says_to_a_mutant(number, begin, name):
+    lab = LABS[number - 1]
+    quote = re.search(rf"^    ({re.escape(begin)}.*)", read(SOURCE, "labs", lab.name, "README.md"), re.M)[1]
+    files, parts, _ = lab.mutant(name)
+    with Student(lab) as student:
+        student.solve()
+        student.put(files[lab.source])
+        done = student.check("-k", ",".join(parts))
+    shape = lambda line: re.sub(r"#( #)+", "#", re.sub(r"-?\d+(\.\d+)?", "#", line.strip()))
+    said = [line for test in done.parts.values() for line in test["output"].splitlines()]
+    expect(shape(quote) in map(shape, said), quote, *said)
+
+
+@test
+def the_numbers_of_lab_3_that_the_handout_quotes_are_sums_of_its_values():
+    quote = re.search(r"element (\d+): got (\d+), expected (\d+) \(rank (\d)'s share is missing", read(SOURCE, "labs", "3-ring", "README.md"))
+    element, got, expected, missing = map(int, quote.groups())
+    expect_equal([got, expected], [(element * 7 % 61 << 16) + sum(4**r for r in range(3) if r not in without) for without in ([missing], [])], "sums")
 
 
 @cases(ROWS)
