@@ -85,6 +85,21 @@ status engine_of_policy(const char *text, int *out)
     return find_policy(name, none, out);
 }
 
+bool engine_has_one_of(const char *list, const char *engine)
+{
+    for (const char *at = list; *at; at += *at == ',') {
+        char one[256];
+        int of;
+        size_t length = strcspn(at, ",");
+        snprintf(one, sizeof one, "%.*s", (int)length, at);
+        bool known = engine_of_policy(one, &of) == STATUS_OK;
+        if (!known) error_clear();
+        if (!known || strcmp(engine_table[of]->name, engine) == 0) return true;
+        at += length;
+    }
+    return false;
+}
+
 status engine_lead(int engine, const void *options, const char *policy, int world, int64_t *out)
 {
     *out = engine == ENGINE_NONE && world > 1 ? JOB_UNBOUNDED : 0; /* isolated ranks */

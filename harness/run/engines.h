@@ -37,6 +37,9 @@ status engine_parse_policies(const char *text, const char *policies[ENGINE_COUNT
 /* The engine of one policy, given as above. STATUS_USAGE. */
 status engine_of_policy(const char *text, int *out);
 
+/* Whether one of the policies of a list is the engine's, or is unknown, which engine_parse_policies() refuses. */
+bool engine_has_one_of(const char *list, const char *engine);
+
 /* Processes that a job of `engine` needs besides its ranks: servers of their own. */
 status engine_servers(int engine, const void *options, const char *policy, int world, int *out);
 

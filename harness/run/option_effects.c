@@ -342,19 +342,10 @@ static const option_effect *in_this_run(const run_config *c, const option_bindin
 /* Whether one of the policies that were given is of an engine of the run. */
 static bool policy_is_used(const run_config *c)
 {
-    for (const char *at = c->run.policy; at && *at; at += *at == ',') {
-        size_t length = strcspn(at, ","), name = strcspn(at, "=:,");
-        for (int e = 0; e < ENGINE_COUNT; e++) {
-            const char *engine = engine_table[e]->name;
-            bool mine = at[name] == '=' && strlen(engine) == name && memcmp(at, engine, name) == 0;
-            for (int p = 0; p < engine_table[e]->policy_count && at[name] != '='; p++)
-                mine = mine || (strlen(engine_table[e]->policies[p].name) == name &&
-                                memcmp(at, engine_table[e]->policies[p].name, name) == 0);
-            if (mine && run_config_uses(c, e)) return true;
-        }
-        at += length;
-    }
-    return !c->run.policy;
+    bool used = !c->run.policy;
+    for (int e = 0; e < ENGINE_COUNT; e++)
+        used = used || (run_config_uses(c, e) && engine_has_one_of(c->run.policy, engine_table[e]->name));
+    return used;
 }
 
 status option_effects_check_engines(const run_config *c)

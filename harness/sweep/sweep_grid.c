@@ -113,56 +113,33 @@ static bool is_word(const sweep *s, int point, int axis)
     return sweep_value(s, point, axis) && !(s->builds && axis == 0);
 }
 
-static bool is_name(const char *text, size_t length, const char *name)
+/* The words of all points, without options that only engines other than the point's have: `run` takes them in a run of
+ * both, and refuses them in a run of one. */
+static status words_of_point(const sweep *s, const char *engine, const char **out, int *count)
 {
-    return strlen(name) == length && memcmp(text, name, length) == 0;
-}
-
-/* Whether all policies of the list are of other engines. An unknown one is left to the run, which refuses it. */
-static bool is_policy_of_others(const char *text, const char *engine)
-{
-    for (const char *at = text; *at; at += *at == ',') {
-        char one[256];
-        const char *of = NULL;
-        size_t length = strcspn(at, ","), prefix = strcspn(at, "=:,");
-        int e;
-        for (e = 0; e < ENGINE_COUNT && at[prefix] == '=' && !of; e++)
-            if (is_name(at, prefix, engine_table[e]->name)) of = engine_table[e]->name;
-        snprintf(one, sizeof one, "%.*s", (int)length, at);
-        if (!of && engine_of_policy(one, &e) == STATUS_OK) of = engine_table[e]->name;
-        error_clear();
-        if (!of || strcmp(of, engine) == 0) return false;
-        at += length;
+    static const option policy_option = {"policy", OPTION_TEXT, .argument = "a policy"};
+    static const option_table policy_table = {"policy", &policy_option, 1};
+    run_config *scratch = calloc(1, sizeof *scratch);
+    const char *policy = NULL;
+    option_binding others[ENGINE_COUNT + 1] = {{.table = &policy_table, .storage = &policy}};
+    size_t other_count = engine ? 1 : 0;
+    status rc = scratch ? run_config_init(scratch) : no_memory();
+    for (int e = 0; e < ENGINE_COUNT && engine; e++)
+        if (strcmp(engine_table[e]->name, engine) != 0)
+            others[other_count++] = scratch->bindings[BINDING_COUNT - ENGINE_COUNT + e];
+    if (rc == STATUS_OK)
+        rc = options_take(others, other_count, s->word_count, (char *const *)s->words, (char **)out, count);
+    if (rc == STATUS_OK && policy && engine_has_one_of(policy, engine)) {
+        out[(*count)++] = "--policy";
+        out[(*count)++] = policy;
     }
-    return true;
-}
-
-/* How many words, from word `i` on, are an option that only engines other than the point's have, with its value: the point
- * leaves them out, as `run` does with an engine's options in the other engine's job. */
-static int words_of_others(const sweep *s, const char *engine, int i)
-{
-    const char *name = s->words[i] + 2;
-    size_t length = strcspn(name, "=");
-    int all = 0;
-    if (!engine || strncmp(s->words[i], "--", 2) != 0) return 0;
-    if (is_name(name, length, "policy")) {
-        const char *value = name[length] ? name + length + 1 : i + 1 < s->word_count ? s->words[i + 1] : "";
-        return !is_policy_of_others(value, engine) ? 0 : name[length] ? 1 : 2;
-    }
-    for (int e = 0; e < ENGINE_COUNT; e++)
-        for (size_t k = 0; engine_table[e]->options && k < engine_table[e]->options->count; k++) {
-            const option *o = &engine_table[e]->options->options[k];
-            bool negated = o->type == OPTION_FLAG && length > 3 && memcmp(name, "no-", 3) == 0 && is_name(name + 3, length - 3, o->name);
-            if (!negated && !is_name(name, length, o->name)) continue;
-            if (strcmp(engine_table[e]->name, engine) == 0) return 0;
-            all = name[length] || o->type == OPTION_FLAG ? 1 : 2;
-        }
-    return all;
+    free(scratch);
+    return rc;
 }
 
 status sweep_words(const sweep *s, int point, text_buffer *text, const char **out)
 {
-    int used = 0;
+    int used;
     size_t begins[SWEEP_MOST_AXES];
     for (int i = 0; i < s->axis_count; i++) {
         begins[i] = text->length;
@@ -171,18 +148,16 @@ status sweep_words(const sweep *s, int point, text_buffer *text, const char **ou
         text_append(text, "%c", '\0');
     }
     size_t mode = text->length;
-    const char *engine = axis_named(s, "mode") < 0 ? engine_of_point(s, point) : NULL;
-    if (engine) text_append(text, "--mode=%s", engine);
+    const char *engine = engine_of_point(s, point);
+    bool adds_mode = engine && axis_named(s, "mode") < 0;
+    if (adds_mode) text_append(text, "--mode=%s", engine);
     if (text->out_of_memory) return no_memory();
-    out[used++] = "run";
-    const char *own = engine_of_point(s, point);
-    for (int i = 0, left_out; i < s->word_count; i += left_out ? left_out : 1) {
-        left_out = words_of_others(s, own, i);
-        if (!left_out) out[used++] = s->words[i];
-    }
+    out[0] = "run";
+    TRY(words_of_point(s, engine, out + 1, &used));
+    used++;
     for (int i = 0; i < s->axis_count; i++)
         if (is_word(s, point, i)) out[used++] = text->data + begins[i];
-    if (engine) out[used++] = text->data + mode;
+    if (adds_mode) out[used++] = text->data + mode;
     out[used] = NULL;
     return STATUS_OK;
 }

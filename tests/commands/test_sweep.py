@@ -128,7 +128,9 @@ def options_of_one_engine_are_left_out_for_the_other():
 @cases([
     ("a value in a word of its own", ["--bucket-cap-mb", "5"], "bucket-cap-mb", "5"),
     ("a value after an equals sign", ["--bucket-cap-mb=5"], "bucket-cap-mb", "5"),
+    ("a name with underscores", ["--bucket_cap_mb=5"], "bucket-cap-mb", "5"),
     ("a flag", ["--bucket-view"], "bucket-view", "yes"),
+    ("a flag with a value", ["--bucket-view=yes"], "bucket-view", "yes"),
     ("a flag that is off", ["--no-bucket-view"], "bucket-view", "no"),
     ("a policy", ["--policy", "zero1"], "policy", "zero1"),
     ("a policy with its engine and keys", ["--policy=ring=ddp:order=ready"], "policy", "ring=ddp:order=ready")])
