@@ -267,23 +267,39 @@ static void pipeline_lines(const json_t *job, text_buffer *out)
 
 /* ---- memory ------------------------------------------------------------------------------------- */
 
+/* ", its 2 servers at most 85.3 MiB each", where servers have processes of their own; else nothing. */
+static void append_servers(const json_t *job, text_buffer *out)
+{
+    const json_t *servers = json_object_get(job, "servers");
+    size_t count = json_array_size(servers);
+    double most = 0;
+    char text[32];
+    for (size_t i = 0; i < count; i++) most = fmax(most, report_number_at(json_array_get(servers, i), "memory.total.peak_bytes"));
+    text_format_bytes(text, sizeof text, most);
+    if (count == 1) text_append(out, ", its server %s", text);
+    if (count > 1) text_append(out, ", its %zu servers at most %s each", count, text);
+}
+
 static void memory_lines(const json_t *ps, const json_t *other, text_buffer *out)
 {
-    char most[32], more[32], others[32], rank[48], line[MOST_TEXT], tail[80] = ".";
+    char most[32], more[32], others[32], rank[48];
+    text_buffer line = {0};
     const json_t *job = ps ? ps : other;
+    bool reduces = ps && json_array_size(json_object_get(ps, "servers")) == 0;
     double difference = report_number_at(job, "memory_imbalance.maximum_minus_minimum_bytes");
     text_format_bytes(most, sizeof most, report_number_at(job, "memory_imbalance.maximum_bytes"));
-    if (ps && other)
-        snprintf(tail, sizeof tail, "; %s %s.", report_text_at(other, "engine"),
-                 text_format_bytes(others, sizeof others, report_number_at(other, "memory_imbalance.maximum_bytes")));
     if (difference > 0)
-        snprintf(line, sizeof line, "Memory: %s %s%s %s, %s over others%s", report_text_at(job, "engine"),
-                 report_rank_name(job, report_number_at(job, "memory_imbalance.rank"), rank, sizeof rank),
-                 ps ? " (reducer)" : "", most,
-                 text_format_bytes(more, sizeof more, difference), tail);
+        text_append(&line, "Memory: %s %s%s %s, %s over others", report_text_at(job, "engine"),
+                    report_rank_name(job, report_number_at(job, "memory_imbalance.rank"), rank, sizeof rank),
+                    reduces ? " (reducer)" : "", most, text_format_bytes(more, sizeof more, difference));
     else
-        snprintf(line, sizeof line, "Memory: every rank of %s %s%s", report_text_at(job, "engine"), most, tail);
-    append_sentence(line, out);
+        text_append(&line, "Memory: every rank of %s %s", report_text_at(job, "engine"), most);
+    append_servers(job, &line);
+    if (ps && other)
+        text_append(&line, "; %s %s", report_text_at(other, "engine"),
+                    text_format_bytes(others, sizeof others, report_number_at(other, "memory_imbalance.maximum_bytes")));
+    if (line.data) text_append(out, "%s.\n", line.data);
+    text_free(&line);
 }
 
 /* ---- limits and what to try --------------------------------------------------------------------- */

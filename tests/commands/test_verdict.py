@@ -34,6 +34,7 @@ def line_of(result, begin):
 # ---- its form ----------------------------------------------------------------------------------
 
 @cases([("both", LENET), ("a server per rank", [*LENET, "--policy", "ps=sync", "--servers", "2"]),
+        ("servers of their own", [*LENET, "--policy", "ps=sync,ring=ddp", "--servers", "2", "--server-placement", "own"]),
         ("an emulated link", [*LENET, "--link", "250MB/s,50us"]), ("more ranks than cores", [*LENET, "--gpus", "8"]),
         ("baselines", [*LENET, "--isolated"]), ("ring", [*LENET, "--mode", "ring"]), ("ps", [*LENET, "--mode", "ps"]),
         ("none", ["--mode", "none", "--model", "toy"]), ("virtual time", [*SIM, "--device", "sim:dgx1-v100"]),
@@ -103,6 +104,17 @@ def its_figures_are_those_of_the_json():
         expect(share < 0.05 or f"{share:.1f} % {name}" in line, f"{share} % {name}", line)
     memory = jobs["ps"]["memory_imbalance"]
     expect(f"{memory['maximum_bytes'] / 2**20:.1f} MiB" in line_of(result, "Memory: ps rank 0 (reducer)"), "memory", result, memory)
+
+
+@cases([("one", 1, ", its server {}; ring "), ("two", 2, ", its 2 servers at most {} each; ring ")])
+def the_memory_of_servers_of_their_own_is_named(count, expected):
+    words = ["--policy", "ps=sync,ring=ddp", "--servers", str(count), "--server-placement", "own"]
+    result, found = run(*LENET, "--steps", "3", *words)
+    servers = next(job for job in found["jobs"] if job["name"] == "ps")["servers"]
+    expect_equal(len(servers), count, "servers")
+    most = max(server["memory"]["total"]["peak_bytes"] for server in servers)
+    line = line_of(result, "Memory: ")
+    expect(expected.format(f"{most / 2**10:.1f} KiB") in line and "(reducer)" not in line, expected, result, most)
 
 
 @test
