@@ -17,7 +17,9 @@ RUNS = [("both engines", [*LENET, "--gpus", "2", "--policy", "ps=sync,ring=ddp",
         ("late reads over an emulated link", [*LENET, "--gpus", "3", "--policy", "ps=async,ring=ddp", "--link", "1GB/s,10us", "--target-loss", "2.305"]),
         ("dp in virtual time", [*SIM, "--gpus", "8", "--policy", "ps=dp,ring=ddp", "--loader-workers", "2"]),
         ("servers of their own", [*LENET, "--gpus", "2", "--mode", "ps", "--policy", "sync", "--servers", "2", "--server-placement", "own"]),
-        ("ranks that are sharded", [*LENET, "--gpus", "3", "--mode", "ring", "--policy", "zero3"]), ("one rank", [*LENET, "--mode", "none"])]
+        ("ranks that are sharded", [*LENET, "--gpus", "3", "--mode", "ring", "--policy", "zero3"]),
+        ("a split model", [*LENET, "--gpus", "2", "--mode", "ring", "--stages", "2", "--accumulate", "3"]),
+        ("a split model in virtual time", [*SIM, "--gpus", "4", "--mode", "ring", "--stages", "2", "--accumulate", "4", "--schedule", "gpipe"]), ("one rank", [*LENET, "--mode", "none"])]
 UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "%": 0.01}
 
 
@@ -141,7 +143,7 @@ class Text:
 
     def __init__(self, text, result):
         self.result, self.jobs = result, result["jobs"]
-        self.cells, self.memory, self.staleness, self.phases, self.hosts = {}, {}, {}, {}, {}
+        self.cells, self.memory, self.staleness, self.phases, self.hosts, self.stages = {}, {}, {}, {}, {}, []
         self.numbers = 0
         blocks = [block.splitlines() for block in re.split(r"\n\n+", text.strip("\n"))]
         expect(len(blocks) > 2 and blocks[1][0].startswith(result["workload"]["model"]), "verdict, then the workload", text)
@@ -161,6 +163,8 @@ class Text:
             self.read_memory(block)
         elif first.startswith("Staleness under "):
             self.read_staleness(block)
+        elif first.startswith("stage "):
+            self.read_stages(block)
         elif ": its host per step" in first:
             rows = [line for line in block if re.match(r".{42}", line) and ": its host" not in line]
             expect(len(rows) >= len(block) - 2, "parts of a host", block)
@@ -221,6 +225,13 @@ class Text:
         bins = [re.fullmatch(r" *(\d+|more) +([\d.]+ %) *#*", line) for line in block if "%" in line]
         expect(all(bins), "shares", block)
         self.staleness[policy] = re.fullmatch(r"(\d+) reads, mean ([\d.]+), largest (\d+)", counts).groups(), [(b[1], b[2]) for b in bins]
+
+    def read_stages(self, block):
+        expect_equal(block[0].split(), ["stage", "begins", "at", "parameters", "live", "activations", "idle"], "heads")
+        note = next((i for i, line in enumerate(block) if line.startswith("live: ")), 0)
+        found = [re.fullmatch(r" *(\d+) (\S+) +(\d+) +(\d+) +([\d.]+ \w*B) +([\d.]+ %)", line) for line in block[1:note]]
+        expect(found and all(found), "rows of stages, and a note", block)
+        self.stages = [row.groups() for row in found]
 
     def read_phases(self, block):
         text = " ".join(line.strip() for line in block)
@@ -382,6 +393,15 @@ def every_number_of_the_text_is_that_of_the_json(name):
         for late, share in bins:
             rows = range(10, 64) if late == "more" else [int(late)]
             expect_shown(share, sum(h[i] for h in counts for i in rows if i < len(h)) / total, f"reads that are {late} late")
+    for job in jobs.values():
+        stages, bubble = at(job, "pipeline.stages") or [], re.search(r"bubble ([\d.]+ %) \(equal: ([\d.]+ %)\)", re.sub(r"\n +", " ", text))
+        expect_equal(bubble is not None, bool(stages), "a line of the pipeline")
+        for i, key in enumerate(("bubble", "bubble_of_equal_stages") if stages else ()):
+            expect_shown(bubble[i + 1], job["pipeline"][key], key)
+        expect_equal([row[:2] for row in report.stages], [(str(i), stage["begins_at"]) for i, stage in enumerate(stages)], "stages")
+        for row, stage in zip(report.stages, stages):
+            for cell, key in zip(row[2:], ("parameters", "live_micro_batches", "activations_peak_bytes", "idle")):
+                expect_shown(cell, stage[key], f"stage {row[0]}, {key}")
     for policy, rows in report.hosts.items():
         parts = next(job["host_costs"]["parts"] for job in jobs.values() if job["policy"] == policy and job.get("host_costs"))
         expect_equal([label for label, _ in rows], [part["name"].strip() for part in parts], f"parts of the host of {policy}")
