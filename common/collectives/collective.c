@@ -3,12 +3,9 @@
 #include "common/base/text.h"
 #include "common/collectives/collective_impl.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { SLEEP_NS = 100000000, POLL_NS = 20000, YIELDS = 400 }; /* of a world that is polled */
 
 #define DECLARE(id, name) extern const collective_type collective_##id;
 COLLECTIVE_LIST(DECLARE)
@@ -90,14 +87,14 @@ bool collective_reduces(collective_kind kind)
     return kinds[kind].reduces;
 }
 
-static bool is_pair(collective_kind kind)
+bool collective_is_pair(collective_kind kind)
 {
     return kind == COLLECTIVE_SEND || kind == COLLECTIVE_RECEIVE;
 }
 
 bool collective_has_root(collective_kind kind)
 {
-    return kinds[kind].in == WHOLE_AT_ROOT || kinds[kind].out == WHOLE_AT_ROOT || is_pair(kind);
+    return kinds[kind].in == WHOLE_AT_ROOT || kinds[kind].out == WHOLE_AT_ROOT || collective_is_pair(kind);
 }
 
 bool collective_is_cut(collective_kind kind)
@@ -287,7 +284,7 @@ static status check_call(const collective_group *g, const collective_call *call)
                     (int)call->kind, (int)call->op, (int)call->type, (long long)call->count);
     if (collective_has_root(call->kind) && (call->root < 0 || call->root >= g->size))
         return refuse(g, call, "there is no such rank");
-    if (is_pair(call->kind) && call->root == g->rank) return refuse(g, call, "that is this rank");
+    if (collective_is_pair(call->kind) && call->root == g->rank) return refuse(g, call, "that is this rank");
     if (kinds[call->kind].reduces && !reduce_has_type(call->type))
         return refuse(g, call, "the type cannot be reduced");
     if (!has_elements(&call->in, collective_in_extent(call, g->size, g->rank).count))
@@ -299,7 +296,7 @@ static status check_call(const collective_group *g, const collective_call *call)
 
 static int queue_index(const collective_group *g, const collective_call *call)
 {
-    if (g->queue_count == 1 || !is_pair(call->kind)) return 0;
+    if (g->queue_count == 1 || !collective_is_pair(call->kind)) return 0;
     return 1 + call->root + (call->kind == COLLECTIVE_RECEIVE ? g->size : 0);
 }
 
@@ -395,111 +392,4 @@ status collective_run(collective_group *group, const collective_call *call)
 collective_traffic collective_get_traffic(const collective_world *world)
 {
     return world->traffic;
-}
-
-/* ---- for implementations ---------------------------------------------------------------------- */
-
-status collective_stalled(const collective_queue *q, const char *detail)
-{
-    char call[128], limit[32];
-    int64_t timeout_ns = q->group->world->config.stall_timeout_ns;
-    return fail(STATUS_PEER, "%s (call %llu of group '%s'): no progress for %s%s",
-                collective_call_format(&collective_queued_at(q, q->completed + 1)->call, call, sizeof call),
-                (unsigned long long)q->completed + 1, q->group->name,
-                text_format_duration(limit, sizeof limit, (double)timeout_ns), detail);
-}
-
-status collective_poll(collective_world *world, const char *library,
-                       status (*advance)(collective_queue *q, int64_t now_ns, bool *worked), int64_t now_ns,
-                       int64_t *deadline_ns, bool *worked)
-{
-    world->seen = doorbell_rings(&world->bell);
-    for (collective_group *g = world->groups; g; g = g->next) {
-        for (int i = 0; i < g->queue_count; i++) {
-            collective_queue *q = collective_queue_at(g, i);
-            if (q->completed == q->posted) continue;
-            TRY(advance(q, now_ns, worked));
-            if (q->completed == q->posted) continue;
-            int64_t deadline = collective_deadline(q->since_ns, world->config.stall_timeout_ns);
-            if (deadline < *deadline_ns) *deadline_ns = deadline;
-            if (now_ns < deadline) continue;
-            char detail[96];
-            snprintf(detail, sizeof detail, " in rank %d; %s does not report whom it waits for",
-                     world->config.rank, library);
-            return collective_stalled(q, detail);
-        }
-    }
-    if (*worked) world->fruitless = 0;
-    return STATUS_OK;
-}
-
-static bool has_calls(const collective_world *world)
-{
-    for (const collective_group *g = world->groups; g; g = g->next)
-        for (int i = 0; i < g->queue_count; i++)
-            if (collective_queue_at(g, i)->completed != collective_queue_at(g, i)->posted) return true;
-    return false;
-}
-
-void collective_poll_wait(collective_world *world, int64_t deadline_ns)
-{
-    bool busy = has_calls(world);
-    if (busy && world->fruitless++ < YIELDS) {
-        sched_yield();
-        return;
-    }
-    int64_t poll_ns = clock_now_ns() + (busy ? POLL_NS : SLEEP_NS);
-    doorbell_enter(&world->bell);
-    doorbell_sleep(&world->bell, world->seen, deadline_ns < poll_ns ? deadline_ns : poll_ns);
-    doorbell_leave(&world->bell);
-}
-
-void collective_poll_wake(collective_world *world)
-{
-    doorbell_ring(&world->bell);
-}
-
-status collective_default_open(collective_world *world)
-{
-    (void)world;
-    return STATUS_OK;
-}
-
-void collective_default_close(collective_world *world)
-{
-    (void)world;
-}
-
-status collective_default_group_open(collective_group *group, const int *ranks)
-{
-    (void)group, (void)ranks;
-    return STATUS_OK;
-}
-
-void collective_default_group_close(collective_group *group)
-{
-    (void)group;
-}
-
-status collective_default_post(collective_queue *queue)
-{
-    (void)queue;
-    return STATUS_OK;
-}
-
-void collective_default_wait(collective_world *world, int64_t deadline_ns)
-{
-    (void)world;
-    (void)deadline_ns;
-}
-
-void collective_default_wake(collective_world *world)
-{
-    (void)world;
-}
-
-void collective_default_abort(collective_world *world, const error_record *why)
-{
-    (void)world;
-    (void)why;
 }

@@ -56,6 +56,8 @@ typedef enum collective_kind {
 const char *collective_kind_name(collective_kind kind);
 bool collective_reduces(collective_kind kind);
 bool collective_has_root(collective_kind kind);
+/* One rank sends, another receives. */
+bool collective_is_pair(collective_kind kind);
 /* Every rank has a part of the elements of such a call. */
 bool collective_is_cut(collective_kind kind);
 

@@ -54,6 +54,15 @@ void report_heads(report_layout layout, const json_t *jobs, const char *label, t
 /* report_verdict.c: whether the interval of the factor includes 1. */
 bool report_verdict_is_open(const json_t *verdict);
 
+/* The JSON is that of a sweep's table. */
+static inline bool report_is_sweep(const json_t *result)
+{
+    return json_is_array(json_object_get(result, "vary"));
+}
+
+/* page_provenance.c: the end of a page, how its results were obtained, and how to obtain them again. */
+void page_provenance(const json_t *result, text_buffer *out);
+
 /* report_text.c: the tables of a run. */
 void report_tables(const json_t *result, text_buffer *out);
 

@@ -1,12 +1,12 @@
 /* The ring engine from inside. For this folder only.
  *
  * The compute thread calls the stages: it packs gradients into buckets and posts jobs, in the same order on all ranks
- * because all run the same program. Jobs run one after another, in one of two ways.
+ * because all run the same program. Jobs run in one of two ways.
  *
  * Transports of the host: an agent, a thread (or the compute thread itself, where progress is inline), drives the
- * collectives, from two queues: all-reduces between groups of ranks that have shards would hold up what is gathered within a
- * group. Job t is done when the fence `done` of its queue has reached t; the compute thread may then read what the agent
- * wrote before (ring_jobs.c).
+ * collectives, from two queues: in one, all-reduces between groups of ranks that have shards would hold up what is
+ * gathered within a group. Jobs of a queue end one after another. Job t is done when the fence `done` of its queue has
+ * reached t; the compute thread may then read what the agent wrote before (ring_jobs.c).
  *
  * NCCL: there is no other thread in a step. The compute thread enqueues the job on the communication stream, after a mark
  * of the compute stream; what needs the result waits, in the compute stream, for a mark after the job (ring_enqueue.c). */
@@ -316,10 +316,17 @@ status ring_await_in_stream(ring_engine *e, uint64_t ticket);
 /* Whether the job is done; then it has read its times. */
 bool ring_enqueued_done(ring_engine *e, uint64_t ticket);
 
-/* ring_jobs.c */
-extern const sync_agent_ops ring_agent_ops;
+/* ring_times.c */
 void ring_end_step(sync_engine *base);
 void ring_counters(sync_engine *base, sync_counters *out);
+/* Reads the times of the jobs that are done into the records. */
+void ring_account(ring_engine *e);
+
+/* ring_jobs.c */
+extern const sync_agent_ops ring_agent_ops;
+bool ring_is_done(ring_engine *e, uint64_t ticket);
+/* For ring_counters(), by the thread that drives the collectives. */
+void ring_publish_traffic(ring_engine *e);
 int64_t ring_now(const ring_engine *e);
 /* Reports to the peers, through the agent, that this rank ends; returns `code`, that of the present error. */
 status ring_give_up(ring_engine *e, status code);
@@ -329,8 +336,6 @@ status ring_post(ring_engine *e, ring_job_kind kind, int index, int64_t record, 
 status ring_await(ring_engine *e, uint64_t ticket, int64_t record);
 /* The anatomy receives the time in which a job was in progress. */
 void ring_add_span(const ring_engine *e, const ring_job_times *t);
-/* Reads the times of the jobs that are done into the records. */
-void ring_account(ring_engine *e);
 ring_bucket_record *ring_record(ring_engine *e, int64_t id);
 /* Posts a job and waits for it; called again after STATUS_AGAIN, it only waits. */
 status ring_run_job(ring_engine *e, ring_job_kind kind, int index);

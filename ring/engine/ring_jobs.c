@@ -1,7 +1,5 @@
-/* Jobs. The compute thread posts them, waits for them, and adds up their times. The agent pops them in the
- * order of posting, posts them to the collectives, and advances the fence of their queue when they are done. With NCCL
- * there is no agent: ring_enqueue.c. */
-#include "common/base/clock.h"
+/* Jobs. The compute thread posts them and waits for them. The agent pops them in the order of posting, posts them to the
+ * collectives, and advances the fence of their queue when they are done. With NCCL there is no agent: ring_enqueue.c. */
 #include "common/sync/anatomy.h"
 #include "ring/engine/engine_impl.h"
 
@@ -47,112 +45,25 @@ status ring_post(ring_engine *e, ring_job_kind kind, int index, int64_t record, 
     return STATUS_OK;
 }
 
-/* The times of a job that is done; NULL: another job's have replaced them. */
-static const ring_job_times *times_of(const ring_engine *e, uint64_t ticket)
-{
-    const ring_job_times *t = &e->shared.times[ticket & e->shared.times_mask];
-    return t->ticket == ticket ? t : NULL;
-}
-
-static void account_job(ring_engine *e, uint64_t ticket)
-{
-    const ring_job_times *t = times_of(e, ticket);
-    int64_t id = e->compute.record_of[ticket & e->shared.times_mask];
-    if (id == 0 || !t) return;
-    ring_bucket_record *r = ring_record(e, id);
-    if (e->stream) r->ready_ns = t->launched_ns; /* when the GPU was there */
-    r->launched_ns =
-        t->launched_ns > r->ready_ns ? t->launched_ns : r->ready_ns; /* the agent's clock may be older */
-    r->started_ns = t->started_ns;
-    r->finished_ns = t->finished_ns;
-    r->algorithm = t->algorithm;
-}
-
 /* Between groups only buckets are reduced, whose records end there. */
 static ring_queue queue_of(const ring_engine *e, uint64_t ticket)
 {
     return e->replicas && e->compute.record_of[ticket & e->shared.times_mask] != 0 ? RING_QUEUE_REPLICAS : RING_QUEUE_RANKS;
 }
 
-static bool is_done(ring_engine *e, uint64_t ticket)
+bool ring_is_done(ring_engine *e, uint64_t ticket)
 {
     if (e->stream) return ring_enqueued_done(e, ticket);
     return device_fence_reached(e->shared.done[queue_of(e, ticket)], ticket);
 }
 
-void ring_account(ring_engine *e)
-{
-    while (e->compute.accounted < e->compute.posted && is_done(e, e->compute.accounted + 1))
-        account_job(e, ++e->compute.accounted);
-}
-
 /* ---- the compute thread waits ------------------------------------------------------------------ */
-
-static const char *const all_reduce_names[COLLECTIVE_ALGORITHM_COUNT] = {
-    [COLLECTIVE_ALGORITHM_AUTO] = "all_reduce of bucket",
-    [COLLECTIVE_ALGORITHM_TUNED] = "all_reduce of bucket",
-    [COLLECTIVE_ALGORITHM_LIBRARY] = "all_reduce of bucket",
-    [COLLECTIVE_ALGORITHM_RING] = "ring all_reduce of bucket",
-    [COLLECTIVE_ALGORITHM_TWO_SHOT] = "two-shot all_reduce of bucket",
-    [COLLECTIVE_ALGORITHM_TREE] = "tree all_reduce of bucket",
-    [COLLECTIVE_ALGORITHM_HIERARCHICAL] = "hierarchical all_reduce of bucket"};
-
-static void trace_bucket(const ring_engine *e, const ring_bucket_record *r, const ring_job_times *times)
-{
-    trace *t = e->base.context.trace;
-    if (!trace_is_on(t)) return;
-    int64_t from_ns = times ? times->traced_ns : r->started_ns;
-    int64_t taken_ns = r->finished_ns > r->wait_begin_ns ? r->finished_ns : r->wait_begin_ns;
-    trace_async(t, "bucket", r->bucket, r->id, r->launched_ns, r->finished_ns);
-    const char *name = e->replicas ? "all_reduce of shard"
-                       : e->settings.sharding ? "reduce_scatter of bucket" : all_reduce_names[r->algorithm];
-    trace_slice(t, TRACE_COMMUNICATION, name, r->bucket, from_ns, r->finished_ns);
-    trace_flow(t, TRACE_FLOW_BEGIN, TRACE_COMPUTE, r->id, r->ready_ns);
-    trace_flow(t, TRACE_FLOW_STEP, TRACE_COMMUNICATION, r->id, from_ns);
-    trace_flow(t, TRACE_FLOW_END, TRACE_COMPUTE, r->id,
-               taken_ns < r->wait_end_ns ? taken_ns : r->wait_end_ns);
-}
 
 void ring_add_span(const ring_engine *e, const ring_job_times *t)
 {
     anatomy *a = e->base.context.anatomy;
     if (t->last_rank < 0) anatomy_add_call(a, t->ticket, t->began_ns, t->finished_ns);
     else anatomy_add_span(a, t->started_ns, t->finished_ns);
-}
-
-/* Before its peers had posted the job, the lane waited for the last of them. */
-static void name_wait(const ring_engine *e, const ring_wait *w)
-{
-    const ring_job_times *t = times_of(e, w->ticket);
-    if (!t || t->last_rank == e->base.context.rank) return;
-    anatomy_sent last = {.ns = t->started_ns, .rank = t->last_rank + e->base.context.first};
-    if (t->last_rank < 0) last = (anatomy_sent){.ns = (int64_t)t->ticket, .rank = ANATOMY_CALL};
-    anatomy_name_wait(e->base.context.anatomy, w->number, last);
-}
-
-static void end_wait(ring_engine *e, const ring_wait *w)
-{
-    anatomy_span time = anatomy_wait_time(e->base.context.anatomy, w->number);
-    name_wait(e, w);
-    if (w->record == 0) return;
-    ring_bucket_record *r = ring_record(e, w->record);
-    r->wait_begin_ns = time.begin_ns;
-    r->wait_end_ns = time.end_ns;
-    trace_bucket(e, r, times_of(e, w->ticket));
-}
-
-void ring_end_step(sync_engine *base)
-{
-    ring_engine *e = ring_of(base);
-    const sync_context *c = &base->context;
-    int later = 0;
-    ring_account(e);
-    for (int i = 0; i < e->compute.wait_count; i++) {
-        ring_wait w = e->compute.waits[i];
-        if (anatomy_ends(c->anatomy, w.number)) end_wait(e, &w);
-        else e->compute.waits[later++] = w;
-    }
-    e->compute.wait_count = later;
 }
 
 static status await_job(ring_engine *e, uint64_t ticket, int64_t record)
@@ -198,25 +109,13 @@ status ring_run_job(ring_engine *e, ring_job_kind kind, int index)
     return STATUS_OK;
 }
 
-static void publish_traffic(ring_engine *e)
+void ring_publish_traffic(ring_engine *e)
 {
     collective_traffic t = collective_get_traffic(e->world);
     atomic_store_explicit(&e->shared.bytes_sent, t.bytes_sent, memory_order_relaxed);
     atomic_store_explicit(&e->shared.bytes_received, t.bytes_received, memory_order_relaxed);
     atomic_store_explicit(&e->shared.messages_sent, t.messages_sent, memory_order_relaxed);
     atomic_store_explicit(&e->shared.messages_received, t.messages_received, memory_order_relaxed);
-}
-
-void ring_counters(sync_engine *base, sync_counters *out)
-{
-    ring_engine *e = ring_of(base);
-    *out = (sync_counters){.agents_cpu_ns = e->agent ? sync_agent_cpu_ns(e->agent) : 0};
-    if (e->stream) publish_traffic(e);
-    out->bytes_sent = atomic_load_explicit(&e->shared.bytes_sent, memory_order_relaxed);
-    out->bytes_received = atomic_load_explicit(&e->shared.bytes_received, memory_order_relaxed);
-    out->messages_sent = atomic_load_explicit(&e->shared.messages_sent, memory_order_relaxed);
-    out->messages_received = atomic_load_explicit(&e->shared.messages_received, memory_order_relaxed);
-    out->updates_skipped = optimizer_skipped(base->context.optimizer);
 }
 
 /* ---- what a job is to the status table and the collectives -------------------------------------- */
@@ -280,7 +179,7 @@ collective_group *ring_group_of(const ring_engine *e, ring_job_kind kind)
     return of_shards ? e->shard_group : e->group;
 }
 
-/* Of a member of the group that takes part in the job; -1 stays. */
+/* The rank of a member of the group that takes part in the job; -1, which is none, stays. */
 static int rank_of_member(const ring_engine *e, const ring_job *job, int member)
 {
     const collective_group *group = ring_group_of(e, job->kind);
@@ -321,13 +220,11 @@ static collective_call plain_call(const ring_engine *e, const ring_job *job)
         call = in_place(COLLECTIVE_ALL_REDUCE, DTYPE_F64, job->index, m->group);
         break;
     case RING_JOB_GATHER:
-    case RING_JOB_COUNT:
-        break;
-    }
-    if (job->kind == RING_JOB_GATHER) {
         call = ring_gather_call(e, job->index);
         call.tag = tag_of(job->kind) - job->index;
         return call;
+    case RING_JOB_COUNT:
+        break;
     }
     call.tag = tag_of(job->kind);
     call.control = true; /* --algorithm is of the buckets */
@@ -348,7 +245,7 @@ static ring_job *job_at(ring_job_queue *queue, uint64_t number)
     return &queue->jobs[number % RING_IN_FLIGHT];
 }
 
-/* The oldest job. */
+/* The status table shows the oldest job. */
 static void show(ring_engine *e, int64_t now_ns)
 {
     rank_slot *slot = e->base.context.slot;
@@ -415,7 +312,7 @@ static void end_job(ring_engine *e, ring_queue q, ring_job *job, int64_t now_ns)
     if (!ring_ends_bucket(e, job->kind))
         trace_slice(e->base.context.trace, TRACE_COMMUNICATION, rank_operation_name(ring_operation_of(job->kind)),
                     TRACE_NO_INDEX, job->times.traced_ns, job->times.finished_ns);
-    publish_traffic(e);
+    ring_publish_traffic(e);
     e->agent_state.queues[q].head++;
     e->agent_state.ended[q] = ticket;
     show(e, now_ns);

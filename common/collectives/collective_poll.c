@@ -1,0 +1,113 @@
+/* For implementations (collective_impl.h): libraries that can only be polled, and functions that do nothing. */
+#include "common/base/text.h"
+#include "common/collectives/collective_impl.h"
+
+#include <sched.h>
+#include <stdio.h>
+
+enum { SLEEP_NS = 100000000, POLL_NS = 20000, YIELDS = 400 };
+
+status collective_stalled(const collective_queue *q, const char *detail)
+{
+    char call[128], limit[32];
+    int64_t timeout_ns = q->group->world->config.stall_timeout_ns;
+    return fail(STATUS_PEER, "%s (call %llu of group '%s'): no progress for %s%s",
+                collective_call_format(&collective_queued_at(q, q->completed + 1)->call, call, sizeof call),
+                (unsigned long long)q->completed + 1, q->group->name,
+                text_format_duration(limit, sizeof limit, (double)timeout_ns), detail);
+}
+
+status collective_poll(collective_world *world, const char *library,
+                       status (*advance)(collective_queue *q, int64_t now_ns, bool *worked), int64_t now_ns,
+                       int64_t *deadline_ns, bool *worked)
+{
+    world->seen = doorbell_rings(&world->bell);
+    for (collective_group *g = world->groups; g; g = g->next) {
+        for (int i = 0; i < g->queue_count; i++) {
+            collective_queue *q = collective_queue_at(g, i);
+            if (q->completed == q->posted) continue;
+            TRY(advance(q, now_ns, worked));
+            if (q->completed == q->posted) continue;
+            int64_t deadline = collective_deadline(q->since_ns, world->config.stall_timeout_ns);
+            if (deadline < *deadline_ns) *deadline_ns = deadline;
+            if (now_ns < deadline) continue;
+            char detail[96];
+            snprintf(detail, sizeof detail, " in rank %d; %s does not report whom it waits for",
+                     world->config.rank, library);
+            return collective_stalled(q, detail);
+        }
+    }
+    if (*worked) world->fruitless = 0;
+    return STATUS_OK;
+}
+
+static bool has_calls(const collective_world *world)
+{
+    for (const collective_group *g = world->groups; g; g = g->next)
+        for (int i = 0; i < g->queue_count; i++)
+            if (collective_queue_at(g, i)->completed != collective_queue_at(g, i)->posted) return true;
+    return false;
+}
+
+void collective_poll_wait(collective_world *world, int64_t deadline_ns)
+{
+    bool busy = has_calls(world);
+    if (busy && world->fruitless++ < YIELDS) {
+        sched_yield();
+        return;
+    }
+    int64_t poll_ns = clock_now_ns() + (busy ? POLL_NS : SLEEP_NS);
+    doorbell_enter(&world->bell);
+    doorbell_sleep(&world->bell, world->seen, deadline_ns < poll_ns ? deadline_ns : poll_ns);
+    doorbell_leave(&world->bell);
+}
+
+void collective_poll_wake(collective_world *world)
+{
+    doorbell_ring(&world->bell);
+}
+
+status collective_default_open(collective_world *world)
+{
+    (void)world;
+    return STATUS_OK;
+}
+
+void collective_default_close(collective_world *world)
+{
+    (void)world;
+}
+
+status collective_default_group_open(collective_group *group, const int *ranks)
+{
+    (void)group, (void)ranks;
+    return STATUS_OK;
+}
+
+void collective_default_group_close(collective_group *group)
+{
+    (void)group;
+}
+
+status collective_default_post(collective_queue *queue)
+{
+    (void)queue;
+    return STATUS_OK;
+}
+
+void collective_default_wait(collective_world *world, int64_t deadline_ns)
+{
+    (void)world;
+    (void)deadline_ns;
+}
+
+void collective_default_wake(collective_world *world)
+{
+    (void)world;
+}
+
+void collective_default_abort(collective_world *world, const error_record *why)
+{
+    (void)world;
+    (void)why;
+}
