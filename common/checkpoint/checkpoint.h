@@ -66,8 +66,9 @@ status checkpoint_contents_make(const nn_model *model, dtype type, const optimiz
                                 checkpoint_contents *out);
 void checkpoint_contents_free(checkpoint_contents *contents);
 
-/* In which of several files a tensor of the whole contents is: buffers in the first, which rank 0 writes, because its are
- * those that count; the others in the order of their data, about as many bytes in each. A file may have none. */
+/* In which of several files a tensor of the whole contents is. Buffers are in the first, because rank 0 writes that file and
+ * its buffers are saved; the others follow in the order of their data, about as many bytes in each file. A file may have no
+ * tensor. */
 int checkpoint_file_of(const checkpoint_contents *c, const checkpoint_tensor *t, int files);
 /* Keeps only the tensors of file `number`. */
 void checkpoint_contents_cut(checkpoint_contents *c, int number, int files);

@@ -114,7 +114,7 @@ static bool takes_place(sim_flow *f)
     return true;
 }
 
-/* Moves the ids of all resources together. */
+/* Copies the ids of all resources to the spare array, without gaps. */
 static void pack_ids(sim_network *n)
 {
     int32_t *packed = n->other_flow_ids, used = 0;

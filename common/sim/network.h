@@ -21,7 +21,7 @@ typedef struct sim_hop_use {
 typedef struct sim_resource {
     double capacity; /* bytes a picosecond */
     double used;     /* by its flows, bytes per picosecond */
-    double fastest;  /* none of its flows has a higher rate, but for those that are being solved */
+    double fastest;  /* no flow has a higher rate, except flows that are being solved */
     int32_t first, flow_count, room; /* ids of its flows in n->flow_ids, in the order in which they came */
     int32_t place;                   /* in n->links while a solution has reached it, else -1 */
     bool dirty;                      /* flows have left that it had held back */

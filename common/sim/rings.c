@@ -93,9 +93,9 @@ static void add_nic(local_group *g, int nic)
     if (!memchr(g->nics, nic, (size_t)g->near)) g->nics[g->near++] = (int8_t)nic;
 }
 
-/* As NCCL lists the adapters at which its rings may start (src/graph/search.cc, ncclTopoSelectNets): each GPU's own, where
- * GPUs that have several equally near take different ones (ncclTopoGetLocalNet). Of the rest, none that is farther: a ring
- * that has adapters behind the GPUs' switches does not cross between sockets for another. */
+/* The adapters at which NCCL's rings may start (src/graph/search.cc, ncclTopoSelectNets): first each GPU's own (of several
+ * equally near, GPUs take different ones: ncclTopoGetLocalNet), then others that are as near to a GPU. Farther ones are left
+ * out: a ring that has adapters behind the GPUs' switches does not cross between sockets for another. */
 static void list_nics(const sim_topology *t, const sim_place *gpus, local_group *g)
 {
     for (int i = 0; i < g->count; i++) add_nic(g, t->gpu_nic[gpus[i].index]);

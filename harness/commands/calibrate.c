@@ -59,7 +59,7 @@ static void show(const calibration *c, const char *path, text_buffer *out)
             text_append(out, "%-36s %5.3f of the peak, %5.3f of the memory\n",
                         sim_constant_table[SIM_CONVOLUTION_FORWARD + k].name, c->efficiency[k][0], c->efficiency[k][1]);
     if (c->weight_gbs > 0)
-        text_append(out, "weights of convolutions  %10.2f GB/s besides, 3 x 3 apart\n", c->weight_gbs);
+        text_append(out, "weights of convolutions  %10.2f GB/s, except those of 3 x 3\n", c->weight_gbs);
     text_append(out, "written to %s\n", path);
 }
 

@@ -75,7 +75,7 @@ static status read_toml(const char *path, const char *text, size_t length, json_
     return *options ? STATUS_OK : fail(STATUS_DATA, "--config: %s: %s", path, error.text);
 }
 
-/* A walk over the keys of valid JSON: jansson does not tell where they stand. */
+/* A walk over the keys of valid JSON: jansson does not report their lines. */
 typedef struct walk {
     const char *at, *line_begin;
     int line, depth; /* 1: in the outermost object */

@@ -157,7 +157,7 @@ static status gather_state(rank_checkpoint *c, int index, piece_list owned, char
     return STATUS_OK;
 }
 
-/* Whether a rank that writes updates only a part of the parameters, and so does not have all of the state. */
+/* Whether a rank that writes a file lacks a part of the optimizer state, because other ranks update those parameters. */
 static status state_is_spread(rank_checkpoint *c, piece_list owned, bool *out)
 {
     int64_t all = trainer_params(c->trainer)->model->parameter_elements;
@@ -191,8 +191,8 @@ static status gather_states(rank_checkpoint *c)
 
 /* ---- saving ------------------------------------------------------------------------------------ */
 
-/* All ranks: each its file; then rank 0 the index, which the old one's files outlive. If a rank cannot write its file, the
- * others remove theirs. */
+/* Each rank writes its file; then rank 0 replaces the index, and removes the files of the one before. If a rank cannot write
+ * its file, the others remove theirs. */
 static status write_files(rank_checkpoint *c, const checkpoint_subject *subject, const checkpoint_progress *progress,
                           const checkpoint_source *source)
 {

@@ -59,9 +59,9 @@ static void set_efficiency(calibration *c, sim_constant class, double of_both)
     e[0] = e[1] = of_both;
 }
 
-/* Of convolutions but 3 x 3, what takes the same time with any batch is what the weights take: the time that grows with the
- * batch gives the efficiency, what is left goes to the weights. Of 3 x 3 the smallest images of the calibration's ResNet lie
- * within the padding, which tells nothing of other images. */
+/* The time of a convolution other than 3 x 3 has two parts: one grows with the batch, from which follows the efficiency; the
+ * other is the same with any batch, and is that of the weights. Convolutions of 3 x 3 are left out: the smallest images of
+ * the calibration's ResNet are mostly padding, so their times do not hold for larger images. */
 typedef struct class_fit {
     double measured_s, roofline_s, weight_bytes, fixed_s;
 } class_fit;
@@ -100,7 +100,7 @@ static void take_weights(const calibration_sums sums[2], calibration *c)
     }
 }
 
-/* Products of few rows are bound by their weights' way out of memory. */
+/* GEMMs of few rows take as long as their weights take from memory. */
 static void take_products(const calibration_sums *few_rows, calibration *c)
 {
     for (int k = SIM_GEMM_FORWARD - SIM_CONVOLUTION_FORWARD; k <= SIM_GEMM_BACKWARD - SIM_CONVOLUTION_FORWARD; k++) {
@@ -109,7 +109,7 @@ static void take_products(const calibration_sums *few_rows, calibration *c)
     }
 }
 
-/* The workloads take turns, so that all meet what the processor's clock does meanwhile. */
+/* The workloads take turns, so that a change of the processor's clock affects all of them. */
 static status run_steps(calibration_run runs[CALIBRATION_WORKLOADS])
 {
     for (int begin = 0; begin < CALIBRATION_REPEATS; begin += CALIBRATION_BLOCK)

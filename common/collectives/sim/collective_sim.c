@@ -56,11 +56,6 @@ static bool in_host_memory(const collective_buffer *b)
     return b->base && !b->pieces.pieces && !sim_address(b->base);
 }
 
-static bool is_pair(const collective_call *call)
-{
-    return call->kind == COLLECTIVE_SEND || call->kind == COLLECTIVE_RECEIVE;
-}
-
 /* The running call of a member; NULL: its rank is not present. */
 static const collective_call *call_of(const sim_calls *q, int member)
 {
@@ -81,7 +76,7 @@ static void pass_on(const sim_calls *q)
 {
     const collective_call *call = call_of(q, q->member), *from;
     int n = q->base.group->size;
-    if (is_pair(call)) return;
+    if (collective_is_pair(call->kind)) return;
     if (!in_host_memory(&call->out) || !in_host_memory(&call->in)) return;
     if (call->kind == COLLECTIVE_BROADCAST && (from = call_of(q, call->root)))
         take_from(call, from, 0, call->count);
@@ -99,11 +94,11 @@ static sim_load load_of(const sim_calls *q)
     return sim_price_collective(simulation_of(q)->profile, r->channels, r->bus);
 }
 
-/* A member of the queue's ranks as one of the group's. */
+/* The rank in the group of a member of the queue, which holds all ranks of the group or two of them. */
 static int member_of(const sim_calls *q, int member)
 {
     const collective_call *call = &present(q)->call;
-    if (!is_pair(call)) return member;
+    if (!collective_is_pair(call->kind)) return member;
     return member == q->member ? q->base.group->rank : call->root;
 }
 
@@ -194,7 +189,7 @@ static status join_next(sim_calls *q, sim_time at)
     return sim_group_join(q->shared, q->member, at, kind_of(call), algorithm_of(q, call), bytes_of(call), &told);
 }
 
-/* What the sender and the receiver call the same; the group is that of their two ranks. */
+/* Sender and receiver make the same name for their two ranks, by which they share a group. */
 static status open_pair(sim_calls *q, const collective_call *call)
 {
     const sim_members_group *g = (const sim_members_group *)q->base.group;
@@ -214,7 +209,7 @@ static status sim_post(collective_queue *queue)
     const collective_call *call = &collective_queued_at(queue, queue->posted)->call;
     collective_kind kind = call->kind;
     bool own_queue = queue != collective_queue_at(queue->group, 0);
-    if (!kinds[kind].possible || is_pair(call) != own_queue)
+    if (!kinds[kind].possible || collective_is_pair(call->kind) != own_queue)
         return fail(
             STATUS_UNAVAILABLE,
             "collectives in virtual time: expected a reduction, broadcast, all_gather, send, receive or barrier, got "
