@@ -242,8 +242,8 @@ static void pipeline_tables(const json_t *result, text_buffer *out)
                         text_format_bytes(bytes, sizeof bytes, report_number_at(stage, "activations_peak_bytes")),
                         100 * report_number_at(stage, "idle"));
         }
-        stage_times(json_object_get(p, "stages"), strcmp(report_text_at(p, "on"), "devices") == 0, out);
         text_append(out, "live: micro-batches whose activations a stage keeps; idle: of a step without data, optimizer, other\n");
+        stage_times(json_object_get(p, "stages"), strcmp(report_text_at(p, "on"), "devices") == 0, out);
     }
 }
 

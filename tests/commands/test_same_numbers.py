@@ -143,7 +143,7 @@ class Text:
 
     def __init__(self, text, result):
         self.result, self.jobs = result, result["jobs"]
-        self.cells, self.memory, self.staleness, self.phases, self.hosts, self.stages = {}, {}, {}, {}, {}, []
+        self.cells, self.memory, self.staleness, self.phases, self.hosts, self.stages, self.stage_times = {}, {}, {}, {}, {}, [], []
         self.numbers = 0
         blocks = [block.splitlines() for block in re.split(r"\n\n+", text.strip("\n"))]
         expect(len(blocks) > 2 and blocks[1][0].startswith(result["workload"]["model"]), "verdict, then the workload", text)
@@ -165,6 +165,9 @@ class Text:
             self.read_staleness(block)
         elif first.startswith("stage "):
             self.read_stages(block)
+        elif first.startswith("per step "):
+            expect_equal(re.split(r"  +", first), ["per step", "forward", "backward", "exposed comm.", "waiting"], "heads")
+            self.stage_times = [re.fullmatch(r"(?:stage|device) (\d+) +(.*)", line).groups() for line in block[1:]]
         elif ": its host per step" in first:
             rows = [line for line in block if re.match(r".{42}", line) and ": its host" not in line]
             expect(len(rows) >= len(block) - 2, "parts of a host", block)
@@ -230,7 +233,7 @@ class Text:
         expect_equal(block[0].split(), ["stage", "begins", "at", "parameters", "live", "activations", "idle"], "heads")
         note = next((i for i, line in enumerate(block) if line.startswith("live: ")), 0)
         found = [re.fullmatch(r" *(\d+) (\S+) +(\d+) +(\d+) +([\d.]+ \w*B) +([\d.]+ %)", line) for line in block[1:note]]
-        expect(found and all(found), "rows of stages, and a note", block)
+        expect(found and all(found), "rows of stages, then a note", block)
         self.stages = [row.groups() for row in found]
 
     def read_phases(self, block):
@@ -394,7 +397,7 @@ def every_number_of_the_text_is_that_of_the_json(name):
             rows = range(10, 64) if late == "more" else [int(late)]
             expect_shown(share, sum(h[i] for h in counts for i in rows if i < len(h)) / total, f"reads that are {late} late")
     for job in jobs.values():
-        stages, bubble = at(job, "pipeline.stages") or [], re.search(r"bubble ([\d.]+ %) \(equal: ([\d.]+ %)\)", re.sub(r"\n +", " ", text))
+        stages, bubble = at(job, "pipeline.stages") or [], re.search(r"(?:bubble|idle) ([\d.]+ %) \(equal(?: stages)?: ([\d.]+ %)\)", re.sub(r"\n +", " ", text))
         expect_equal(bubble is not None, bool(stages), "a line of the pipeline")
         for i, key in enumerate(("bubble", "bubble_of_equal_stages") if stages else ()):
             expect_shown(bubble[i + 1], job["pipeline"][key], key)
@@ -402,6 +405,10 @@ def every_number_of_the_text_is_that_of_the_json(name):
         for row, stage in zip(report.stages, stages):
             for cell, key in zip(row[2:], ("parameters", "live_micro_batches", "activations_peak_bytes", "idle")):
                 expect_shown(cell, stage[key], f"stage {row[0]}, {key}")
+        expect_equal([number for number, _ in report.stage_times], [str(i) for i in range(len(stages))], "times of stages")
+        for (number, cells), stage in zip(report.stage_times, stages):
+            for cell, key in zip(re.split(r"  +", cells), ("forward_s", "backward_s", "exposed_communication_s", "waiting_s")):
+                expect_shown(cell, stage[key], f"stage {number}, {key}")
     for policy, rows in report.hosts.items():
         parts = next(job["host_costs"]["parts"] for job in jobs.values() if job["policy"] == policy and job.get("host_costs"))
         expect_equal([label for label, _ in rows], [part["name"].strip() for part in parts], f"parts of the host of {policy}")
