@@ -166,6 +166,15 @@ static status take_reply(remote_stage *r, message_kind kind, const message_heade
     return rc;
 }
 
+/* A message of this side or the other, on this side's clock. */
+static void record(const remote_stage *r, anatomy *a, const message_header *request, const char *name, int64_t begin_ns,
+                   int64_t end_ns)
+{
+    if (end_ns < begin_ns) end_ns = begin_ns; /* clocks of two machines differ by more than it took */
+    anatomy_insert_span(a, begin_ns, end_ns);
+    trace_async(r->config.trace, name, request->key, request->key + 1, begin_ns, end_ns);
+}
+
 static status call(remote_stage *r, message_header *request, remote_tensor from, message_kind kind, remote_tensor to,
                    anatomy *a)
 {
@@ -187,8 +196,9 @@ static status call(remote_stage *r, message_header *request, remote_tensor from,
     }
     int64_t taken_ns = reply.arrived_ns + r->config.clock_ahead_ns, left_ns = reply.sent_ns + r->config.clock_ahead_ns;
     TRY(anatomy_end_wait(a, &number));
-    anatomy_insert_span(a, request->sent_ns, taken_ns > request->sent_ns ? taken_ns : request->sent_ns);
-    anatomy_insert_span(a, left_ns, clock_now_ns());
+    bool forward = kind == MESSAGE_OUTPUTS;
+    record(r, a, request, forward ? "activations sent" : "output gradient sent", request->sent_ns, taken_ns);
+    record(r, a, request, forward ? "output received" : "gradient received", left_ns, clock_now_ns());
     if (number >= 0) anatomy_name_wait(a, number, (anatomy_sent){.ns = left_ns, .rank = r->config.workers});
     return STATUS_OK;
 }

@@ -37,6 +37,7 @@ typedef struct remote_config {
     int64_t clock_ahead_ns; /* of a worker: this clock less the remote stage's */
     net_link link;
     transport_hub *hub;     /* where both are threads of one process; or NULL */
+    trace *trace;           /* of a worker: where its messages are recorded; or NULL */
 } remote_config;
 
 /* Of the largest message of a stage, as a model of its own (stages.h), with `batch` samples. */

@@ -265,6 +265,18 @@ static void pipeline_lines(const json_t *job, text_buffer *out)
     append_wrapped(line, out);
 }
 
+static void remote_stage_line(const json_t *job, text_buffer *out)
+{
+    const json_t *r = json_object_get(job, "remote_stage");
+    char line[MOST_TEXT];
+    if (!r) return;
+    const char *address = report_text_at(r, "address");
+    bool local = strcmp(address, "local") == 0;
+    snprintf(line, sizeof line, "Remote stage%s%s: layers from %s on, %.0f parameters, for all ranks.", local ? "" : " at ",
+             local ? "" : address, report_text_at(r, "begins_at"), report_number_at(r, "parameters"));
+    append_wrapped(line, out);
+}
+
 /* ---- memory ------------------------------------------------------------------------------------- */
 
 /* ", its 2 servers at most 85.3 MiB each", where servers have processes of their own; else nothing. */
@@ -408,6 +420,7 @@ void report_sentences(const json_t *result, text_buffer *out)
     if (!slower) return;
     time_lines(slower, out);
     pipeline_lines(slower, out);
+    remote_stage_line(slower, out);
     memory_lines(only && only != ps ? NULL : ps, only == ps ? NULL : only ? only : ring, out);
     limit_lines(slower, faster, out);
     next_lines(result, verdict, slower, out);

@@ -70,6 +70,7 @@ static status join(rank_state *s, rendezvous *r)
     remote_config config = config_of(s->config, s->remote, trainer_device(s->trainer), s->place->world);
     config.worker = s->place->rank;
     config.token = from.token;
+    config.trace = s->trace.recorder;
     config.clock_ahead_ns = clock_align(r, me, &bounds, &bounds).begin_offset_ns;
     TRY(net_link_parse(s->config->shared.link, &config.link));
     address_of(s->config, from.url, url, sizeof url);

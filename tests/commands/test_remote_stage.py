@@ -1,8 +1,10 @@
 """A remote stage, from the command line: the same losses as with the whole model, processes that meet over TCP, what the
 anatomy and the link say about its messages, and how a wrong peer ends both sides."""
+import json
 import os
 import socket
 import subprocess
+import tempfile
 
 from program import PROGRAM, SLOWER, STARTED_BY_OTHERS, harness
 from tap import cases, expect, expect_equal, main, test
@@ -127,6 +129,19 @@ def a_remote_stage_where_nobody_comes_ends():
     result = harness("run", *LENET, "--gpus", "2", "--serve-stage", address, "--connect-timeout", "1s", env=KEY)
     expect_equal(result.code, 75, "exit code", result)
     expect(f"--serve-stage {address}" in result.err and "ranks 1, 2" in result.err, "who is missing", result)
+
+
+@test
+def the_time_line_shows_its_messages_and_the_report_names_it():
+    with tempfile.TemporaryDirectory(prefix="remote-") as folder:
+        path = os.path.join(folder, "trace.json")
+        result = harness("run", *LENET, "--gpus", "1", "--accumulate", "2", "--remote-stage", "local", "--trace", path)
+        expect_equal(result.code, 0, "exit code", result)
+        with open(path, encoding="utf-8") as file:
+            names = {event.get("name") for event in json.load(file)["traceEvents"]}
+    wanted = {f"{what} {i}" for what in ("activations sent", "output received", "output gradient sent", "gradient received") for i in (0, 1)}
+    expect(wanted <= names, f"missing: {wanted - names}")
+    expect("Remote stage: layers from conv2 on, 61550 parameters, for all ranks." in result.out, "a line of the report", result)
 
 
 @test

@@ -37,7 +37,7 @@ LEDGER_CLASSES = set(tables("docs/measuring.md")["Memory"])
 with open(os.path.join(ROOT, "docs/measuring.md"), encoding="utf-8") as text:
     PHASES = set(re.findall(r"`(\w+)`", text.read()))
 SECTIONS = {"jobs": "A job", "ranks": "A rank"}
-OPTIONAL = {"agreement", "profile", "simulated_ranks", "prediction", "host_costs", "pipeline", "remote_stage"}
+OPTIONAL = {"agreement", "profile", "simulated_ranks", "prediction", "host_costs", "pipeline", "remote_stage", "of_rank", "stage"}
 
 
 def undocumented_within(value, row, path):

@@ -16,6 +16,7 @@ JOBS = [("none", ["--mode", "none", *LENET], "none"), ("ps", ["--mode", "ps", *B
         ("zero3", ["--mode", "ring", "--policy", "zero3", *BOTH], "ring"),
         ("zero2", ["--mode", "ring", "--policy", "zero2", *BOTH], "ring"), ("fsdp", ["--mode", "ring", "--policy", "fsdp", *BOTH], "ring"),
         ("hybrid", ["--mode", "ring", "--policy", "zero3:group=2", "--gpus", "4", *LENET], "ring"),
+        ("a remote stage", ["--mode", "ring", "--remote-stage", "local", "--eval-every", "-1", *BOTH], "ring"),
         ("ps, async", ["--mode", "ps", "--policy", "async", *BOTH], "ps"), ("side by side", BESIDE, "ring")]
 
 

@@ -62,7 +62,8 @@ def another_user_cannot_take_over_a_rank(policy, payload):
         expect_equal(result.json()["jobs"][0]["parameter_hash"], alone.json()["jobs"][0]["parameter_hash"], "hash")
 
 
-@cases([("ps", "ps", ["--payload", "zmq"]), ("ps, shared memory", "ps", []), ("ring", "ring", [])])
+@cases([("ps", "ps", ["--payload", "zmq"]), ("ps, shared memory", "ps", []), ("ring", "ring", []),
+        ("a remote stage", "ring", ["--remote-stage", "local"])])
 def names_that_anybody_can_read_hold_no_secret(engine, words):
     names = set()
     with Run("--mode", engine, "--gpus", "2", *words, *LENET) as run:
