@@ -194,6 +194,8 @@ def words_of(option, engine, device):
         kept["--gpus"] = "1" if engine == "ps=async" and real and TABLE[option, engine][device] == "`jobs.parameter_hash`" else "2"
     if engine == "none":
         kept.pop("--gpus", None)
+    if option == "launch" and device == "reference":
+        kept["--steps"] = "2"
     if option == "powersgd-start" and device == "sim":
         kept["--model"] = "lenet"
     words = list(ENGINES[engine])

@@ -30,7 +30,7 @@ def waits(words, steps):
 
 
 # Before, the host waited at the end of every step, again for its loss, and in the update.
-@cases([row for row in ENGINES if "clipped" not in row[0]])
+@cases([row for row in ENGINES if "clipped" not in row[0]], at_once=2)
 def the_host_waits_no_oftener_in_more_steps(words):
     needs_nccl() if "ring" in words else needs_gpu()
     if not EMULATED:
@@ -39,7 +39,7 @@ def the_host_waits_no_oftener_in_more_steps(words):
     expect(many - few < 32, "32 more steps: idle waits", few, many)
 
 
-@cases(ENGINES)
+@cases(ENGINES, at_once=2)
 def losses_and_parameters_do_not_depend_on_how_far_the_host_is_ahead(words):
     needs_nccl() if "ring" in words else needs_gpu()
     found = [run(*words, *TRAINING, "--steps", 12, "--eval-every", 5, *more, env=env)
@@ -54,7 +54,7 @@ def losses_and_parameters_do_not_depend_on_how_far_the_host_is_ahead(words):
                      [e["loss"] for e in jobs[0]["ranks"][0]["evaluations"]], "evaluations")
 
 
-@cases(ENGINES)
+@cases(ENGINES, at_once=2)
 def steps_follow_each_other_and_their_parts_add_up(words):
     needs_nccl() if "ring" in words else needs_gpu()
     result = run(*words, *TRAINING, "--steps", 12, "--eval-every", -1, env=AHEAD)
@@ -70,7 +70,7 @@ def steps_follow_each_other_and_their_parts_add_up(words):
 
 
 # The step that has begun meanwhile has other gradients: those of the step that is named are gone.
-@cases([("none", NONE), ("ring", RING)])
+@cases([("none", NONE), ("ring", RING)], at_once=2)
 def a_gradient_that_is_not_finite_is_named_with_its_step(words):
     needs_nccl() if "ring" in words else needs_gpu()
     found = [run(*words, *TRAINING, "--optimizer", "sgd", "--momentum", 0, "--steps", 40, "--warmup", 0, "--lr", 1e30,

@@ -40,7 +40,7 @@ def the_parts_of_every_step_add_up(words):
 
 @cases([(f"{' '.join(words) or 'ddp'}, {label}", words, env) for label, env in ORDERS for words in (
     [], ["--bucket-cap-mb", "0.002"], ["--accumulate", "2"], ["--comm-hook", "powersgd"], ["--join", "world"], ["--cuda-graph"],
-    ["--policy", "torch-0.4.1"], DP, [*DP, "--accumulate", "2"], [*DP, "--dp-loss", "replica"])])
+    ["--policy", "torch-0.4.1"], DP, [*DP, "--accumulate", "2"], [*DP, "--dp-loss", "replica"])], at_once=2)
 def the_parts_of_every_step_with_nccl_add_up(words, env):
     needs_nccl()
     job = job_of(*CUDA, "--gpus", "2", *(words if words[:2] == DP[:2] else [*RING, *words]), env=env)
@@ -53,7 +53,7 @@ SLOW = ["--gpus", "3", "--steps", "4", "--warmup", "1", "--stall-timeout", "100s
 
 # All of a call was communication on the ranks that waited for the late one.
 @cases([(f"{words[1]}, rank {late}{', clocks differ' if shift else ''}", words, late, shift)
-        for words, late, shift in ((RING, 1, 0), (RING, 0, HOUR), (RING, 1, HOUR), (DP, 1, 0), (DP, 0, HOUR))])
+        for words, late, shift in ((RING, 1, 0), (RING, 0, HOUR), (RING, 1, HOUR), (DP, 1, 0), (DP, 0, HOUR))], at_once=2)
 def all_others_wait_for_a_late_rank(words, late, shift):
     needs_nccl()
     factor = 200 if words is DP and late else 20  # rank 0 of DataParallel has the loss

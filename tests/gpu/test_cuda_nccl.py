@@ -13,7 +13,7 @@ import tempfile
 import time
 
 from anatomy import best_of
-from on_cuda import EMULATED, TRAINING, golden, needs_nccl, run
+from on_cuda import EMULATED, TRAINING, TRANSFORMER, golden, needs_nccl, run
 from program import PROGRAM, Run
 from tap import Skip, cases, expect, expect_equal, main, test
 
@@ -147,7 +147,8 @@ def the_rank_that_is_furthest_behind_is_named_with_what_it_has_enqueued(words):
 
 @functools.lru_cache(maxsize=None)
 def trained(policy, *words):
-    result = run(*RING[:-2], "--policy", f"ring={policy}", *LENET, "--steps", 6, "--optimizer", "adam", *words, "--json", "-")
+    result = run(*RING[:-2], "--policy", f"ring={policy}", *TRANSFORMER, "--batch", 4, "--warmup", 1, "--steps", 4, "--eval-every", -1, "--quiet",
+                 "--optimizer", "adam", *words, "--json", "-")
     expect_equal(result.code, 0, f"{policy}: exit code", result)
     return result.jobs()["ring"]
 
