@@ -17,6 +17,7 @@
 
 #include "common/base/options.h"
 #include "common/nn/params.h"
+#include "common/nn/stages.h"
 #include "common/optim/optimizer.h"
 
 #include <stdbool.h>
@@ -66,13 +67,6 @@ status checkpoint_contents_make(const nn_model *model, dtype type, const optimiz
                                 checkpoint_contents *out);
 void checkpoint_contents_free(checkpoint_contents *contents);
 
-/* In which of several files a tensor of the whole contents is. Buffers are in the first, because rank 0 writes that file and
- * its buffers are saved; the others follow in the order of their data, about as many bytes in each file. A file may have no
- * tensor. */
-int checkpoint_file_of(const checkpoint_contents *c, const checkpoint_tensor *t, int files);
-/* Keeps only the tensors of file `number`. */
-void checkpoint_contents_cut(checkpoint_contents *c, int number, int files);
-
 /* ---- options ---------------------------------------------------------------------------------- */
 
 typedef struct checkpoint_options {
@@ -102,7 +96,17 @@ typedef struct checkpoint_subject {
      * NULL. A checkpoint of a model with other options is refused. */
     const option_binding *model_options;
     const optimizer_options *optimizer; /* NULL: only parameters and buffers */
+    const nn_cut *cut; /* of the model into stages, each of which several ranks may have; NULL: every rank has all of it */
 } checkpoint_subject;
+
+/* The first stage that has the tensor. */
+int checkpoint_stage_of(const checkpoint_subject *subject, const checkpoint_tensor *t);
+/* In which of several files, one per rank, a tensor of the whole contents is. Buffers are in the first, because rank 0 writes
+ * that file and its buffers are saved; the others follow in the order of their data, about as many bytes in each file. Where
+ * the model is cut, a tensor is in the file of its stage's first rank. A file may have no tensor. */
+int checkpoint_file_of(const checkpoint_subject *subject, const checkpoint_contents *c, const checkpoint_tensor *t, int files);
+/* Keeps only the tensors of file `number`. */
+void checkpoint_contents_cut(const checkpoint_subject *subject, checkpoint_contents *c, int number, int files);
 
 /* Where a run stands. */
 typedef struct checkpoint_progress {

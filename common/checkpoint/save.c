@@ -130,7 +130,7 @@ static status prepare(saving *s)
 {
     const checkpoint_subject *subject = s->subject;
     TRY(checkpoint_contents_make(subject->model, subject->type, subject->optimizer, &s->contents));
-    if (s->files > 1) checkpoint_contents_cut(&s->contents, s->number, s->files);
+    if (s->files > 1) checkpoint_contents_cut(subject, &s->contents, s->number, s->files);
     if (s->contents.count == 0) return STATUS_OK;
     TRY(make_header(s));
     s->values = malloc((size_t)s->contents.largest_elements * sizeof(double) + sizeof(int64_t));

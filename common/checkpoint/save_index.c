@@ -82,24 +82,26 @@ static int add_files(json_t *files, const checkpoint_file *of, const uint64_t *h
     return failures;
 }
 
-static int add_tensors(json_t *map, const checkpoint_file *of, const checkpoint_contents *contents)
+static int add_tensors(json_t *map, const checkpoint_file *of, const checkpoint_subject *subject,
+                       const checkpoint_contents *contents)
 {
     int failures = 0;
     checkpoint_file f = *of;
     for (int i = 0; i < contents->count; i++) {
         char path[CHECKPOINT_PATH_MAX];
-        f.number = checkpoint_file_of(contents, &contents->tensors[i], f.count);
+        f.number = checkpoint_file_of(subject, contents, &contents->tensors[i], f.count);
         failures += json_object_set_new(map, contents->tensors[i].name, json_string(name_of(index_file_path(&f, path))));
     }
     return failures;
 }
 
 /* NULL without memory, or if the name is not UTF-8. */
-static char *encode(const checkpoint_file *files, const checkpoint_contents *contents, const uint64_t *hashes)
+static char *encode(const checkpoint_file *files, const checkpoint_subject *subject, const checkpoint_contents *contents,
+                    const uint64_t *hashes)
 {
     json_t *json = json_object(), *metadata = json_object(), *named = json_object(), *map = json_object();
     char *text = NULL;
-    int failures = add_files(named, files, hashes) + add_tensors(map, files, contents);
+    int failures = add_files(named, files, hashes) + add_tensors(map, files, subject, contents);
     failures += json_object_set_new(metadata, "total_size", json_integer(contents->data_bytes));
     failures += json_object_set_new(metadata, METADATA_HEADER_HASH, json_string("0000000000000000"));
     failures += json_object_set_new(metadata, INDEX_FILES, named);
@@ -190,7 +192,7 @@ status checkpoint_save_index(const checkpoint_file *files, const checkpoint_subj
         if (hashes[f.number] != 0) TRY(look_for(&f, hashes[f.number]));
     f.number = 0;
     TRY(checkpoint_contents_make(subject->model, subject->type, subject->optimizer, &contents));
-    char *text = encode(&f, &contents, hashes);
+    char *text = encode(&f, subject, &contents, hashes);
     status rc = text ? seal(f.index, text)
                      : fail(STATUS_SYSTEM, "%s: no memory for an index, or its name is not UTF-8", f.index);
     if (rc == STATUS_OK) rc = write_index(f.index, text);

@@ -428,6 +428,13 @@ int nn_find_param(const nn_model *m, const char *name)
     return NN_NONE;
 }
 
+int nn_find_buffer(const nn_model *m, const char *name)
+{
+    for (int i = 0; i < m->buffer_count; i++)
+        if (strcmp(m->buffers[i].name, name) == 0) return i;
+    return NN_NONE;
+}
+
 void nn_unit(nn_model *m, const char *prefix)
 {
     if (m->failed || !grow(m, (void **)&m->units, m->unit_count, &m->unit_capacity, sizeof *m->units)) return;

@@ -158,8 +158,9 @@ nn_init nn_init_normal(double deviation);
 /* He et al. 2015 with fan out, as torchvision's ResNets use: normal, sqrt(2 / (out r s)). */
 nn_init nn_init_kaiming_fan_out(void);
 
-/* The index of a parameter by name, NN_NONE if there is none. */
+/* The index by name, NN_NONE if there is none. */
 int nn_find_param(const nn_model *m, const char *name);
+int nn_find_buffer(const nn_model *m, const char *name);
 
 /* Declares output and loss, checks the whole. STATUS_CONFIG if a builder failed. */
 status nn_model_finish(nn_model *m, nn_ref output, nn_loss_kind loss);

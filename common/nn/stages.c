@@ -159,6 +159,22 @@ bool nn_stage_uses(const nn_model *m, const nn_cut *cut, int stage, int param)
     return uses(m, &cut->stages[stage], param);
 }
 
+int nn_stage_of_param(const nn_model *m, const nn_cut *cut, int param)
+{
+    int stage = 0;
+    while (stage < cut->count - 1 && !uses(m, &cut->stages[stage], param)) stage++;
+    return stage;
+}
+
+int nn_stage_of_buffer(const nn_model *m, const nn_cut *cut, int buffer)
+{
+    nn_ref layer = 0;
+    int stage = 0;
+    while (m->layers[layer].buffer[0] != buffer && m->layers[layer].buffer[1] != buffer) layer++;
+    while (cut->stages[stage].end <= layer) stage++;
+    return stage;
+}
+
 /* ---- a stage as a model ------------------------------------------------------------------------- */
 
 static status allocate(const nn_model *m, const nn_stage *s, nn_model *out)

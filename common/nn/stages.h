@@ -35,6 +35,10 @@ status nn_cut_model(const nn_model *m, int stages, nn_cut *out);
 /* Whether layers of the stage use the parameter. */
 bool nn_stage_uses(const nn_model *m, const nn_cut *cut, int stage, int param);
 
+/* The first stage that has it. */
+int nn_stage_of_param(const nn_model *m, const nn_cut *cut, int param);
+int nn_stage_of_buffer(const nn_model *m, const nn_cut *cut, int buffer);
+
 /* The stage as a model: `received` but for the first, `sent` but for the last. The caller frees it. */
 status nn_stage_model(const nn_model *m, const nn_cut *cut, int stage, nn_model **out);
 

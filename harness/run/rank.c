@@ -133,16 +133,15 @@ static status open_stage(rank_state *s)
 {
     const run_options *r = &s->config->run;
     int replicas = run_config_replicas(s->config, s->place->job);
-    nn_cut cut;
     s->stage_place = (pipeline_place){.shape = {(pipeline_schedule)r->schedule, (int)r->stages, (int)r->accumulate},
                                       .stage = s->place->rank / replicas,
                                       .replica = s->place->rank % replicas,
                                       .replicas = replicas,
                                       .devices = r->stages_on == STAGES_ON_DEVICES};
     if (r->stages == 1 && !r->remote_stage) return STATUS_OK;
-    TRY(nn_cut_model(s->model, r->remote_stage ? 2 : (int)r->stages, &cut));
-    if (r->remote_stage) TRY(nn_stage_model(s->model, &cut, 1, &s->remote));
-    return nn_stage_model(s->model, &cut, s->stage_place.stage, &s->stage);
+    TRY(nn_cut_model(s->model, r->remote_stage ? 2 : (int)r->stages, &s->cut));
+    if (r->remote_stage) TRY(nn_stage_model(s->model, &s->cut, 1, &s->remote));
+    return nn_stage_model(s->model, &s->cut, s->stage_place.stage, &s->stage);
 }
 
 static status open_trainer(rank_state *s)
@@ -181,6 +180,8 @@ static status resume(rank_state *s)
 {
     checkpoint_progress progress;
     s->checkpoint.config = s->config;
+    s->checkpoint.whole = s->model;
+    s->checkpoint.cut = s->stage && !s->stage_place.devices && !s->remote ? &s->cut : NULL;
     s->checkpoint.trainer = s->trainer;
     s->checkpoint.rendezvous = s->rendezvous;
     s->checkpoint.rank = s->place->rank;

@@ -82,6 +82,8 @@ typedef struct rank_checkpoint {
     const run_config *config;
     model_options model; /* resolved */
     option_binding model_binding;
+    const nn_model *whole; /* the run's model */
+    const nn_cut *cut;     /* of it, where ranks have stages; else NULL */
     trainer *trainer;
     rendezvous *rendezvous;
     int rank, world;
@@ -97,6 +99,9 @@ void rank_checkpoint_close(rank_checkpoint *c);
 
 /* Saves the run after `steps` steps. All ranks call it, flushed; rank 0 writes, or each a file of its own. */
 status rank_checkpoint_save(rank_checkpoint *c, int64_t steps, batch_position next);
+
+/* Parameter `param` of the run's model to rank 0, in PyTorch's order. All ranks call it; `values` is NULL on the others. */
+status rank_checkpoint_gather(rank_checkpoint *c, int param, float *values);
 
 /* ---- rank_trace.c: the time line of some steps, recorded by engine and train loop: for the file of --trace, gathered on
  * rank 0, and one step of it for the results ---- */

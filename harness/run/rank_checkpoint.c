@@ -1,4 +1,4 @@
-#include "harness/run/rank.h"
+#include "harness/run/rank_tensors.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
@@ -11,11 +11,11 @@
 
 static checkpoint_subject subject_of(const rank_checkpoint *c)
 {
-    const param_set *set = trainer_params(c->trainer);
-    return (checkpoint_subject){.model = set->model,
-                                .type = set->type,
+    return (checkpoint_subject){.model = c->whole,
+                                .type = trainer_params(c->trainer)->type,
                                 .model_options = &c->model_binding,
-                                .optimizer = &c->config->optimizer};
+                                .optimizer = &c->config->optimizer,
+                                .cut = c->cut};
 }
 
 static int64_t deadline_of(const rank_checkpoint *c)
@@ -34,9 +34,8 @@ static status load(rank_checkpoint *c, checkpoint_progress *progress)
     checkpoint *file = NULL;
     TRY(checkpoint_open(c->config->checkpoint.load, &file));
     checkpoint_subject subject = subject_of(c);
-    checkpoint_arenas arenas =
-        checkpoint_arenas_of(trainer_params(c->trainer), trainer_stream(c->trainer), trainer_optimizer(c->trainer));
-    checkpoint_sink sink = checkpoint_arenas_sink(&arenas);
+    rank_tensors tensors = rank_tensors_of(c, &subject);
+    checkpoint_sink sink = rank_tensors_sink(&tensors);
     status rc = checkpoint_load(file, &subject, &sink);
     if (rc == STATUS_OK) {
         *progress = checkpoint_get_info(file)->progress;
@@ -63,6 +62,16 @@ status rank_checkpoint_open(rank_checkpoint *c, checkpoint_progress *progress)
 void rank_checkpoint_close(rank_checkpoint *c)
 {
     for (int i = 0; i < 2; i++) free(c->states[i]);
+}
+
+status rank_checkpoint_gather(rank_checkpoint *c, int param, float *values)
+{
+    const nn_param *p = &c->whole->params[param];
+    checkpoint_subject subject = subject_of(c);
+    rank_tensors tensors = rank_tensors_of(c, &subject);
+    checkpoint_tensor t = {.kind = CHECKPOINT_PARAM, .index = param, .type = DTYPE_F32, .elements = p->elements,
+                           .bytes = p->elements * dtype_size(DTYPE_F32)};
+    return rank_tensors_gather(&tensors, &t, values);
 }
 
 /* ---- optimizer state of other ranks ------------------------------------------------------------ */
@@ -129,7 +138,7 @@ static status find_wanted(const rank_checkpoint *c, int index, piece *out, int *
     checkpoint_contents contents;
     *count = 0;
     TRY(checkpoint_contents_make(subject.model, subject.type, subject.optimizer, &contents));
-    if (c->has_index) checkpoint_contents_cut(&contents, c->rank, c->world);
+    if (c->has_index) checkpoint_contents_cut(&subject, &contents, c->rank, c->world);
     for (int i = 0; i < contents.count && (c->has_index || c->rank == 0); i++)
         if (contents.tensors[i].kind == CHECKPOINT_STATE && contents.tensors[i].state == index)
             out[(*count)++] = trainer_params(c->trainer)->pieces[contents.tensors[i].index];
@@ -174,7 +183,7 @@ static status gather_states(rank_checkpoint *c)
     bool spread = false;
     int states = optimizer_state_count(&c->config->optimizer);
     sync_reduced_gradients(e, &owned);
-    if (states == 0 || c->world == 1) return STATUS_OK;
+    if (states == 0 || c->world == 1 || c->cut) return STATUS_OK;
     TRY(state_is_spread(c, owned, &spread));
     if (!spread) return STATUS_OK;
     size_t size = (size_t)dtype_size(trainer_params(c->trainer)->type);
@@ -225,14 +234,13 @@ static status write_files(rank_checkpoint *c, const checkpoint_subject *subject,
 static status write_file(rank_checkpoint *c, int64_t steps, batch_position next)
 {
     checkpoint_subject subject = subject_of(c);
-    checkpoint_arenas arenas =
-        checkpoint_arenas_of(trainer_params(c->trainer), trainer_stream(c->trainer), trainer_optimizer(c->trainer));
+    rank_tensors tensors = rank_tensors_of(c, &subject);
     for (int i = 0; i < 2; i++) {
         if (!c->states[i]) continue;
-        arenas.states[i] = c->states[i];
-        arenas.states_on_host = true;
+        tensors.arenas.states[i] = c->states[i];
+        tensors.arenas.states_on_host = true;
     }
-    checkpoint_source source = checkpoint_arenas_source(&arenas);
+    checkpoint_source source = rank_tensors_source(&tensors);
     checkpoint_progress progress = {.step = steps,
                                     .optimizer_step = steps - trainer_skipped(c->trainer),
                                     .epoch = next.epoch,
@@ -241,6 +249,14 @@ static status write_file(rank_checkpoint *c, int64_t steps, batch_position next)
                                     .seed = c->config->run.seed};
     if (c->has_index) return write_files(c, &subject, &progress, &source);
     return checkpoint_save(c->config->checkpoint.save, &subject, &progress, &source);
+}
+
+/* Rank 0 writes tensors of this rank's stage. */
+static status send_tensors(rank_checkpoint *c)
+{
+    checkpoint_subject subject = subject_of(c);
+    rank_tensors tensors = rank_tensors_of(c, &subject);
+    return rank_tensors_send(&tensors);
 }
 
 /* What is not finite never replaces a checkpoint. */
@@ -270,9 +286,10 @@ status rank_checkpoint_save(rank_checkpoint *c, int64_t steps, batch_position ne
 {
     bool finite = true;
     TRY(gather_states(c));
-    if (c->rank == 0) TRY(check_values(c, steps, &finite));
+    if (c->rank == 0 || c->cut) TRY(check_values(c, steps, &finite));
     double unfit = !finite;
     TRY(rendezvous_sum(c->rendezvous, "checkpoint", &unfit, 1, deadline_of(c)));
     if (unfit == 0 && (c->rank == 0 || c->has_index)) TRY(write_file(c, steps, next));
+    else if (unfit == 0 && c->cut) TRY(send_tensors(c));
     return rendezvous_barrier(c->rendezvous, "checkpoint", deadline_of(c));
 }

@@ -26,6 +26,7 @@ typedef struct rank_state {
     nn_model *model;
     nn_model *stage;      /* of it that this rank trains, with --stages; else NULL */
     nn_model *remote;     /* the rest of it, which a remote stage has, with --remote-stage; else NULL */
+    nn_cut cut;           /* with --stages or --remote-stage */
     pipeline_place stage_place;
     rank_device *devices; /* [device_count] with the stages after `stage`; what follows is of the first device */
     int device_count;

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 /* Of this process; 0 where the system does not say. */
 static int count_threads(void)
@@ -110,11 +111,12 @@ static void add_settings(rank_state *s, json_t *job)
     json_object_set_new(job, "checkpoints", json_integer(s->saves));
 }
 
-static json_t *job_to_json(rank_state *s, uint64_t hash)
+static json_t *job_to_json(rank_state *s, const run_job *job)
 {
     const device_info *info = device_get_info(trainer_device(s->trainer));
     int engine = s->place->engine;
     char text[24];
+    uint64_t hash = XXH3_64bits(job->params, (size_t)job->param_count * sizeof *job->params); /* as param_set_hash() */
     snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);
     return json_pack(
         "{s:s, s:s, s:s, s:i, s:i, s:I, s:s, s:s, s:b, s:I, s:I, s:I, s:b, s:s, s:b, s:b, s:o, s:o, s:o}",
@@ -132,10 +134,8 @@ static json_t *job_to_json(rank_state *s, uint64_t hash)
 
 static status merge_results(rank_state *s, const rendezvous_blob *blobs, run_job *out)
 {
-    uint64_t hash = 0;
-    TRY(param_set_hash(trainer_params(s->trainer), trainer_stream(s->trainer), &hash));
     json_t *ranks = json_array();
-    out->result = job_to_json(s, hash);
+    out->result = job_to_json(s, out);
     if (out->result) add_settings(s, out->result);
     status rc = STATUS_OK;
     for (int d = 0; d <= s->device_count && rc == STATUS_OK; d++)
@@ -147,10 +147,9 @@ static status merge_results(rank_state *s, const rendezvous_blob *blobs, run_job
         }
     if (rc == STATUS_OK && !out->result) rc = fail(STATUS_SYSTEM, "no memory for the results");
     if (rc == STATUS_OK) rc = engine_exchange_to_json(trainer_engine(s->trainer), &s->overlap, out->result);
-    if (rc == STATUS_OK && s->stage) {
-        json_object_set_new(out->result, "parameter_hash", json_null()); /* rank 0 has some of them */
+    if (rc == STATUS_OK && !out->params) json_object_set_new(out->result, "parameter_hash", json_null());
+    if (rc == STATUS_OK && s->stage)
         rc = s->remote ? rank_add_remote(s, out->result) : job_result_add_pipeline(out->result, ranks, s->model, s->config);
-    }
     if (rc == STATUS_OK) rc = job_result_finish(out->result, ranks);
     ps_dp_sizes sizes;
     bool has_sizes = ps_result_sizes(trainer_engine(s->trainer), &sizes);
@@ -159,16 +158,18 @@ static status merge_results(rank_state *s, const rendezvous_blob *blobs, run_job
     return rc;
 }
 
+/* All of them, one after another, on rank 0. */
 static status keep_params(rank_state *s, run_job *out)
 {
-    out->param_count = s->model->parameter_elements;
-    out->params = malloc((size_t)out->param_count * sizeof *out->params);
-    if (!out->params) return fail(STATUS_SYSTEM, "no memory for a copy of the parameters");
+    if (s->place->rank == 0) {
+        out->param_count = s->model->parameter_elements;
+        out->params = malloc((size_t)out->param_count * sizeof *out->params);
+        if (!out->params) return fail(STATUS_SYSTEM, "no memory for a copy of the parameters");
+    }
     float *at = out->params;
-    param_set *set = trainer_params(s->trainer);
     for (int i = 0; i < s->model->param_count; i++) {
-        TRY(param_set_export(set, trainer_stream(s->trainer), set->params.data, i, DTYPE_F32, at));
-        at += s->model->params[i].elements;
+        TRY(rank_checkpoint_gather(&s->checkpoint, i, at));
+        if (at) at += s->model->params[i].elements;
     }
     return STATUS_OK;
 }
@@ -200,10 +201,10 @@ status rank_share_results(rank_state *s, run_job *out)
     char *text = mine ? json_dumps(mine, JSON_COMPACT) : NULL;
     status rc;
     if (!blobs || !text) rc = fail(STATUS_SYSTEM, "no memory for the results");
-    else rc = rendezvous_allgather(s->rendezvous, "results", text, strlen(text), rank_deadline(s), blobs);
-    if (rc == STATUS_OK) rc = sync_gather_parameters(trainer_engine(s->trainer)); /* after the memory was measured */
+    else rc = sync_gather_parameters(trainer_engine(s->trainer)); /* after the memory was measured */
+    if (rc == STATUS_OK && s->device_count == 0 && !s->remote) rc = keep_params(s, out);
+    if (rc == STATUS_OK) rc = rendezvous_allgather(s->rendezvous, "results", text, strlen(text), rank_deadline(s), blobs);
     if (rc == STATUS_OK && s->place->rank == 0) rc = merge_results(s, blobs, out);
-    if (rc == STATUS_OK && s->place->rank == 0 && !s->stage) rc = keep_params(s, out);
     if (rc == STATUS_OK) rc = gather_traces(s, &out->trace);
     if (rc == STATUS_OK) rc = rendezvous_barrier(s->rendezvous, "end", rank_deadline(s));
     if (rc == STATUS_OK) { /* a GPU's memory is freed once no other process has it open */

@@ -115,6 +115,65 @@ def what_any_policy_saves_goes_on_under_all_others_alike(words):
     expect(len(losses) == 3 and all(loss < 2 for loss in losses), f"losses from ddp's checkpoint: {losses}")
 
 
+# A pipeline trains as the ranks with whole models do that have as many replicas.
+def model(name, *more):
+    return ["--model", name, *more, "--batch", "2", "--accumulate", "2", "--warmup", "0", "--threads", "1", "--quiet", "--eval-every", "-1"]
+
+
+def stages(count, replicas=1):
+    return ["--mode", "ring", "--gpus", str(count * replicas), "--stages", str(count)]
+
+
+LENET, NORM = model("lenet"), model("resnet18", "--image", "32", "--classes", "10")
+TIED = model("gpt", "--layers", "4", "--hidden", "64", "--heads", "4", "--sequence", "16", "--vocabulary", "100")
+TWO_SHOT = ["--mode", "ring", "--gpus", "2", "--algorithm", "two-shot", "--divide", "after"]
+
+
+@cases([("lenet in 2", LENET, 2, 1, ["--mode", "none"]), ("lenet in 3", LENET, 3, 1, ["--mode", "none"]),
+        ("lenet in 2, 2 replicas", LENET, 2, 2, ["--mode", "ring", "--gpus", "2"]),
+        ("resnet18, which has buffers, in 3", NORM, 3, 1, ["--mode", "none"]),
+        ("data of a file", [*WINE, "--drop-last"], 2, 2, ["--mode", "ring", "--gpus", "2"])])
+def a_checkpoint_of_stages_is_that_of_the_whole_model_and_each_goes_on_from_the_other(words, count, replicas, whole):
+    split = [*words, *stages(count, replicas)]
+    run(*words, *whole, *ADAM, "--steps", "3", "--save", path("whole"))
+    run(*split, *ADAM, "--steps", "3", "--save", path("split"))
+    run(*split, *ADAM, "--steps", "3", "--save", path("parts.index.json"))
+    expect(tensors("split") == tensors("whole"), "the tensors in one file are not those of the whole model")
+    expect(tensors("parts.index.json") == tensors("whole"), "the tensors in several files are not those of the whole model")
+    expect_equal(len(set(json.loads(content("parts.index.json"))["weight_map"].values())), count, "files: one per stage")
+    end = end_of([*words, *whole], "whole")
+    expect_equal([end_of(go_on, source) for go_on, source in ((split, "whole"), ([*words, *whole], "split"), (split, "parts.index.json"))],
+                 [end] * 3, "hash and losses of what goes on")
+
+
+@test
+def stages_and_policies_go_on_from_each_other():
+    alike = [[*LENET, *stages(2)], [*LENET, *stages(3)], [*LENET, "--mode", "none"]]
+    pairs = [[*LENET, *TWO_SHOT, "--policy", policy] for policy in ("ddp", "zero1")]
+    pairs.append([*LENET, *stages(2, 2), "--algorithm", "two-shot", "--divide", "after"])
+    zero3 = [*LENET, *TWO_SHOT, "--policy", "zero3"]  # which adds the averages of micro-batches, in another order
+    for source, name in ((alike[1], "three.index.json"), (alike[0], "two"), (pairs[1], "zero1.index.json"), (zero3, "zero3")):
+        run(*source, *ADAM, "--steps", "2", "--save", path(name))
+        for group in (alike, pairs):
+            ends = [end_of(words, name) for words in group]
+            expect(all(end == ends[0] for end in ends), f"from {name}: {ends}")
+
+
+@test
+def a_parameter_of_two_stages_is_saved_once():
+    split = [*TIED, *stages(3)]
+    run(*TIED, "--mode", "none", *ADAM, "--steps", "4", "--save", path("whole"))
+    for name in ("split", "parts.index.json"):
+        run(*split, *ADAM, "--steps", "4", "--save", path(name))
+        expect_equal(list(tensors(name)), list(tensors("whole")), "names")
+        for key, (_, shape, data) in tensors(name).items():
+            pairs = zip(memoryview(data).cast("f"), memoryview(tensors("whole")[key][2]).cast("f"))
+            expect(all(abs(a - b) <= 1e-5 * (1 + abs(b)) for a, b in pairs), f"{key} {shape} differs by more than rounding")
+    run(*split, *ADAM, "--steps", "2", "--save", path("part.index.json"))
+    run(*split, *ADAM, "--steps", "2", "--load", path("part.index.json"), "--save", path("resumed"))
+    expect(content("resumed") == content("split"), "a resumed run does not end as one that was not interrupted")
+
+
 @test
 def the_last_of_several_checkpoints_is_the_final_state():
     run(*ONE, "--steps", "9", "--save", path("end"))
@@ -123,16 +182,21 @@ def the_last_of_several_checkpoints_is_the_final_state():
     run(*RING, "--gpus", "2", "--steps", "9", "--save-every", "2", "--save", path("runs.index.json"))
     run(*RING, "--gpus", "2", "--steps", "9", "--save", path("alike"))
     expect(tensors("runs.index.json") == tensors("alike"), "the files of ranks hold another state")
+    run(*LENET, *stages(2), "--steps", "5", "--save", path("end"))
+    run(*LENET, *stages(2), "--steps", "5", "--save-every", "2", "--save", path("often"))
+    expect(content("end") == content("often"), "the checkpoints of stages differ")
     expect_equal(len([n for n in os.listdir(FOLDER.name) if n.startswith("runs")]), 3, "an index and the files of the last save")
     expect_equal([n for n in os.listdir(FOLDER.name) if n.endswith(".partial")], [], "files left behind")
 
 
-@cases([("rank 0", 0), ("rank 2", 2)])
-def a_rank_that_cannot_write_its_file_ends_the_run_and_the_old_checkpoint_stays(rank):
+ZERO2 = [*RING, "--policy", "ring=zero2", "--gpus", "3", *ADAM]
+
+
+@cases([("rank 0", 0, ZERO2), ("rank 2", 2, ZERO2), ("stage 1", 1, [*LENET, *stages(3)])])
+def a_rank_that_cannot_write_its_file_ends_the_run_and_the_old_checkpoint_stays(rank, words):
     """Its second file, of the other set, has the name of a folder."""
     name = f"stuck{rank}"
     os.mkdir(path(f"{name}-b-{rank + 1:05}-of-00003.safetensors"))
-    words = [*RING, "--policy", "ring=zero2", "--gpus", "3", *ADAM]
     result = harness("run", *words, "--steps", "9", "--save-every", "2", "--save", path(f"{name}.index.json"))
     expect_equal((result.code, len(result.lines())), (73, 1), "exit code, lines on stderr", result)
     expect(f"ring rank {rank} " in result.err and "expected a regular file, got a folder" in result.err, result)

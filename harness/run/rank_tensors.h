@@ -1,0 +1,27 @@
+/* The tensors of a run's model for its checkpoints and its results: a rank has all of them, or, with --stages, those of its
+ * stage. */
+#ifndef HARNESS_RUN_RANK_TENSORS_H
+#define HARNESS_RUN_RANK_TENSORS_H
+
+#include "harness/run/rank.h"
+
+/* Everything is borrowed. */
+typedef struct rank_tensors {
+    const rank_checkpoint *checkpoint;
+    const checkpoint_subject *subject; /* of the whole model */
+    checkpoint_arenas arenas;          /* this rank's */
+} rank_tensors;
+
+rank_tensors rank_tensors_of(const rank_checkpoint *c, const checkpoint_subject *subject);
+
+/* Takes those of this rank, and skips the others. */
+checkpoint_sink rank_tensors_sink(rank_tensors *tensors);
+
+/* Of a file of this rank's own tensors; or of one file, by rank 0, while each other rank calls rank_tensors_send(). */
+checkpoint_source rank_tensors_source(rank_tensors *tensors);
+status rank_tensors_send(rank_tensors *tensors);
+
+/* One tensor to rank 0; `values` is NULL on the others. All ranks call it. */
+status rank_tensors_gather(rank_tensors *tensors, const checkpoint_tensor *t, void *values);
+
+#endif
