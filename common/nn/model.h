@@ -40,6 +40,7 @@ typedef struct nn_param {
     int layer; /* that uses it first */
     int unit;  /* of the model's units; NN_NONE: of the root */
     uint64_t stages; /* of a stage's model (stages.h): bit i: stage i uses it too; else 0 */
+    bool repeated;   /* likewise: an earlier stage has it */
 } nn_param;
 
 /* A tensor of state that is not trained: BatchNorm's running statistics. */

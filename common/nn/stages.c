@@ -226,6 +226,7 @@ static void copy_params(const nn_model *m, const nn_cut *cut, const nn_stage *s,
         copy->layer = NN_NONE;
         for (int i = 0; i < cut->count; i++)
             if (nn_stage_uses(m, cut, i, p)) copy->stages |= UINT64_C(1) << i;
+        copy->repeated = s > &cut->stages[nn_stage_of_param(m, cut, p)];
         for (nn_ref l = s->begin; l < s->end; l++)
             for (int i = 0; i < NN_MAX_LAYER_PARAMS; i++) {
                 if (m->layers[l].param[i] != p) continue;

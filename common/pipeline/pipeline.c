@@ -71,7 +71,8 @@ static const char *const channel_names[PIPELINE_CHANNELS] = {[PIPELINE_INPUT] = 
                                                              [PIPELINE_OUTPUT_GRADIENT] = "gradient received",
                                                              [PIPELINE_INPUT_GRADIENT] = "gradient sent",
                                                              [PIPELINE_SHARED] =
-                                                                 "all_reduce of shared gradients"};
+                                                                 "all_reduce of shared gradients",
+                                                             [PIPELINE_NORM] = "all_reduce of the norm"};
 
 /* The stage at the other end. */
 static int peer_of(const pipeline *p, pipeline_channel c)
@@ -84,7 +85,8 @@ static int peer_of(const pipeline *p, pipeline_channel c)
 static collective_call call_of(const pipeline *p, pipeline_channel c, const post *post)
 {
     collective_buffer data = {.base = post->data};
-    bool sends = c == PIPELINE_OUTPUT || c == PIPELINE_INPUT_GRADIENT, all = c == PIPELINE_SHARED;
+    bool sends = c == PIPELINE_OUTPUT || c == PIPELINE_INPUT_GRADIENT;
+    bool all = c == PIPELINE_SHARED || c == PIPELINE_NORM;
     return (collective_call){.kind = all     ? COLLECTIVE_ALL_REDUCE
                                      : sends ? COLLECTIVE_SEND
                                              : COLLECTIVE_RECEIVE,
@@ -220,6 +222,11 @@ status pipeline_post_shared(pipeline *p, int param)
     return add(p, PIPELINE_SHARED, all);
 }
 
+status pipeline_post_norm(pipeline *p, double *sum)
+{
+    return add(p, PIPELINE_NORM, (post){.data = sum, .type = DTYPE_F64, .count = 1});
+}
+
 int64_t pipeline_posted(const pipeline *p, pipeline_channel channel)
 {
     return p->channels[channel].posted;
@@ -257,6 +264,11 @@ void pipeline_end_step(pipeline *p, anatomy *a)
                         c->accounted + 1, t->started_ns, t->finished_ns);
         }
     }
+}
+
+void pipeline_skip(pipeline *p)
+{
+    for (int n = 0; n < PIPELINE_CHANNELS; n++) p->channels[n].accounted = p->channels[n].posted;
 }
 
 void pipeline_counters(const pipeline *p, sync_counters *out)

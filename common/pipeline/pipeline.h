@@ -1,7 +1,7 @@
 /* What the stages of a pipeline send each other, one replica of the model: activations to the next stage,
  * their gradients back, and the gradients of parameters that several stages have.
  *
- * Four channels, each a sequence of messages in the order of the micro-batches; message n is that of
+ * Channels, each a sequence of messages in the order of the micro-batches; message n is that of
  * micro-batch (n - 1) mod m. The compute thread posts sends and receives and waits for them in stream order;
  * an agent drives them by point-to-point calls (common/collectives). A receive may be posted long before:
  * then the transfer begins as soon as the data exist. */
@@ -22,6 +22,7 @@ typedef enum pipeline_channel {
     PIPELINE_OUTPUT_GRADIENT, /* from the next stage */
     PIPELINE_INPUT_GRADIENT,  /* to the stage before */
     PIPELINE_SHARED,          /* sums of gradients over the stages that have a parameter */
+    PIPELINE_NORM,            /* sum of a number over the stages */
     PIPELINE_CHANNELS
 } pipeline_channel;
 
@@ -62,6 +63,8 @@ void pipeline_close(pipeline **p);
 status pipeline_post(pipeline *p, pipeline_channel channel, void *data, dtype type, int64_t count);
 /* Sums the gradient of a parameter over the stages that have it, in place. */
 status pipeline_post_shared(pipeline *p, int param);
+/* Sums a number over the stages of this replica, in place. */
+status pipeline_post_norm(pipeline *p, double *sum);
 /* Messages posted so far. */
 int64_t pipeline_posted(const pipeline *p, pipeline_channel channel);
 /* What the compute stream does from now on waits for message `number`, from 1, of the channel. */
@@ -70,6 +73,8 @@ status pipeline_await(pipeline *p, pipeline_channel channel, int64_t number, ana
 /* The compute stream has passed the end of the step: names its waits, adds its messages to the anatomy and
  * the trace. */
 void pipeline_end_step(pipeline *p, anatomy *a);
+/* The messages so far belong to no step. */
+void pipeline_skip(pipeline *p);
 
 void pipeline_counters(const pipeline *p, sync_counters *out);
 

@@ -232,17 +232,17 @@ static bool is_to_report(const sync_context *c)
     return optimizer_reports_nonfinite(c->optimizer);
 }
 
-/* Where ranks have shards of the average, whoever has the gradient reports it; else rank 0, or every rank that stops. */
+/* Where ranks have shards of the average, or stages, whoever has the gradient reports it; else rank 0, or every rank that stops. */
 static status report(sync_engine *e, const sync_step *step)
 {
     const sync_context *c = &e->context;
     const char *name;
     piece_list owned = {0};
-    bool shards = c->params->shards != NULL;
+    bool part = c->params->shards != NULL || c->add_norms != NULL;
     if (!is_to_report(c)) return STATUS_OK;
     const void *grads = sync_reduced_gradients(e, &owned);
     TRY(sync_find_nonfinite(c->optimizer, c->compute, c->params, grads, owned, &name));
-    return name || !shards ? sync_report_nonfinite(c->optimizer, step->index, SYNC_THIS_RANK, name) : STATUS_OK;
+    return name || !part ? sync_report_nonfinite(c->optimizer, step->index, SYNC_THIS_RANK, name) : STATUS_OK;
 }
 
 static const char *name_of_element(const param_set *set, int64_t element)
@@ -312,16 +312,33 @@ status sync_end_update(sync_engine *e, const sync_step *step, bool skipped)
     return now ? report(e, step) : STATUS_OK;
 }
 
+/* Each parameter of several stages is the first one's. */
+static status sum_squares(const sync_context *c, const void *grads, double *sum)
+{
+    const nn_model *m = c->params->model;
+    *sum = 0;
+    for (int first = 0, end; first < m->param_count; first = end + 1) {
+        for (end = first; end < m->param_count && !m->params[end].repeated; end++) {
+        }
+        if (end > first)
+            TRY(optimizer_sum_squares(c->optimizer, c->compute, grads, param_set_pieces(c->params, first, end - first), sum));
+    }
+    return STATUS_OK;
+}
+
 status sync_update_parameters(sync_engine *e, const sync_step *step, const void *grads, double *norm_scratch)
 {
     const sync_context *c = &e->context;
-    piece_list all = param_set_pieces(c->params, 0, c->params->model->param_count);
-    bool skipped = false;
+    bool skipped = false, needs_norm = sync_update_needs_norm(e);
     double scale = 1.0;
-    TRY(sync_begin_update(e, step));
-    if (sync_update_needs_norm(e)) {
-        *norm_scratch = 0;
-        TRY(optimizer_sum_squares(c->optimizer, c->compute, grads, all, norm_scratch));
+    if (!e->norming) {
+        TRY(sync_begin_update(e, step));
+        if (needs_norm) TRY(sum_squares(c, grads, norm_scratch));
+    }
+    if (needs_norm) {
+        e->norming = c->add_norms != NULL;
+        if (e->norming) TRY(c->add_norms(c->norms_context, norm_scratch));
+        e->norming = false;
         TRY(sync_scale_update(e, step, *norm_scratch, &scale, &skipped));
     }
     if (!skipped) TRY(update_all(c, step, grads, scale));

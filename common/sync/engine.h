@@ -114,6 +114,10 @@ typedef struct sync_context {
     void (*lost)(void *context, const error_record *why);
     void *lost_context;
     int64_t clock_ahead_ns;    /* this rank's clock less rank 0's; the owner sets it before sync_connect() */
+    /* Adds the squared norms of the gradients that other stages of the model have; called with that of this rank's, each
+     * parameter counted by one stage. NULL: this rank has the whole model. */
+    status (*add_norms)(void *context, double *sum_squares);
+    void *norms_context;
     const struct sync_context *front; /* on a staged copy (staged.h): the device in front of it; NULL: there is none */
 } sync_context;
 
@@ -237,6 +241,7 @@ struct sync_engine {
     sync_context context;
     struct sync_staged *staged; /* staged.h; NULL: the engine works on the rank's own device */
     int64_t update_begin_ns; /* of the present update */
+    bool norming;  /* the present update waits for the norms of other stages */
     bool updates;  /* this rank has made one: sync_update_parameters() */
     bool enqueues; /* set by open: a GPU's stages only enqueue, so that the next step may begin before this one has ended */
 };

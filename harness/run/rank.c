@@ -237,8 +237,7 @@ static bool stop_is_requested(void *context)
 /* An evaluation that a rank stopped before its end has no result. */
 static status evaluate(rank_state *s)
 {
-    if (!s->batches.evaluation || s->config->run.eval_every < 0 || s->stage) return STATUS_OK;
-    if (s->device_count > 0) return STATUS_OK;
+    if (!s->batches.evaluation || s->config->run.eval_every < 0 || s->remote || s->device_count > 0) return STATUS_OK;
     evaluation_sums sums;
     TRY(sync_flush(trainer_engine(s->trainer)));
     TRY(trainer_evaluate(s->trainer, s->batches.evaluation, (evaluation_stop){stop_is_requested, s->place->table}, &sums));

@@ -113,7 +113,7 @@ status rank_batches_open(const run_config *c, const rank_place *place, const dat
     TRY(data_augment_parse(c->data.augment, &b.augment));
     out->loader_threads = b.threads;
     TRY(batches_open(&b, &out->training));
-    if (dataset_describe(set)->samples[DATA_TEST] < place->world) return STATUS_OK; /* nothing to evaluate */
+    if (dataset_describe(set)->samples[DATA_TEST] < replicas) return STATUS_OK; /* nothing to evaluate */
     b.part = DATA_TEST;
     b.whole = false;
     b.threads = (int)c->data.loader_threads;

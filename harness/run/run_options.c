@@ -327,11 +327,11 @@ static status fill_synthetic_batches(run_config *c)
 static const char *not_of_stages(const run_config *c)
 {
     const run_options *r = &c->run;
-    bool remote = r->remote_stage || r->serve_stage;
-    bool saves = (r->stages_on == STAGES_ON_DEVICES || remote) && (c->checkpoint.save || c->checkpoint.load);
-    if (saves) return c->checkpoint.save ? "save" : "load";
-    if (r->target_loss > 0 || r->target_accuracy > 0) return r->target_loss > 0 ? "target-loss" : "target-accuracy";
-    if (r->eval_every > 0) return "eval-every";
+    if (r->remote_stage || r->serve_stage) {
+        if (c->checkpoint.save || c->checkpoint.load) return c->checkpoint.save ? "save" : "load";
+        if (r->target_loss > 0 || r->target_accuracy > 0) return r->target_loss > 0 ? "target-loss" : "target-accuracy";
+        if (r->eval_every > 0) return "eval-every";
+    }
     return r->plan ? "plan" : r->isolated ? "isolated" : r->inline_progress == 2 ? "progress inline" : NULL;
 }
 

@@ -211,6 +211,8 @@ static status open_engine(trainer *t)
                             .recorder = c->cuda_graph ? &t->programs.recorder.base : NULL,
                             .trace = c->trace,
                             .hub = c->hub,
+                            .add_norms = c->place && !c->place->devices ? trainer_add_norms : NULL,
+                            .norms_context = t,
                             .lost = c->lost,
                             .lost_context = c->lost_context};
     const device_info *info = device_get_info(t->device);

@@ -1,25 +1,50 @@
-/* Evaluation: the forward pass over every batch of a source, between steps. */
+/* Evaluation: the forward pass over every batch of a source, between steps. Through the stages of a pipeline one batch after
+ * another: each stage computes the next one while the stage after it computes this one. The last stage counts. */
 #include "harness/train/trainer_impl.h"
 
 #include "common/base/clock.h"
+
+static status add_sums(trainer *t, const batch_view *b, evaluation_sums *out)
+{
+    double sums[2];
+    const double *found = nn_instance_loss_sums(t->programs.evaluation.instance);
+    TRY(device_download(t->stream, sums, found, DTYPE_F64, DTYPE_F64, 2));
+    TRY(device_stream_synchronize(t->stream));
+    out->loss += sums[0];
+    out->correct += sums[1];
+    out->targets += (double)b->targets_counted;
+    return STATUS_OK;
+}
 
 static status evaluate_batch(trainer *t, const batch_view *b, evaluation_sums *out)
 {
     const nn_program *p = t->programs.evaluation.program;
     op_scalars scalars = {.loss_normalizer = 1.0};
     nn_cursor cursor = {0};
-    double sums[2];
     TRY(trainer_upload(t, b));
+    TRY(trainer_receive_evaluated(t));
     scalars.rows = p->masked ? t->data.row_count : b->count * p->model->rows_per_sample;
     TRY(nn_instance_run(t->programs.evaluation.instance, &cursor, p->op_count, &t->now.observer, &scalars, &t->ledger));
-    const double *found = nn_instance_loss_sums(t->programs.evaluation.instance);
-    TRY(device_download(t->stream, sums, found, DTYPE_F64, DTYPE_F64, 2));
-    TRY(device_stream_synchronize(t->stream));
+    TRY(trainer_send_evaluated(t));
+    if (!t->config.model->sent) TRY(add_sums(t, b, out));
     trainer_drop_batch(t);
-    out->loss += sums[0];
-    out->correct += sums[1];
-    out->targets += (double)b->targets_counted;
     return STATUS_OK;
+}
+
+static status evaluate_next(trainer *t, batch_source *source, int64_t step, evaluation_sums *out)
+{
+    batch_view b;
+    TRY(batch_source_next(source, step, &b));
+    status rc = evaluate_batch(t, &b, out);
+    batch_source_return(source, &b);
+    return rc;
+}
+
+/* Other stages of the replica may not have seen yet that the evaluation stops: they get messages without content. */
+static status pass_on(trainer *t)
+{
+    TRY(trainer_receive_evaluated(t));
+    return trainer_send_evaluated(t);
 }
 
 static status no_param(void *context, int param)
@@ -40,15 +65,11 @@ status trainer_evaluate(trainer *t, batch_source *source, evaluation_stop stop, 
     t->now.observer = (nn_observer){.context = t, .need = no_param, .ready = no_param, .group_sum = trainer_group_sum};
     rank_slot_enter(t->config.slot, RANK_EVALUATE, device_now_ns(t->device));
     for (int64_t step = 0; step < source->steps_per_epoch; step++) {
-        batch_view b;
-        out->stopped = stop.function && stop.function(stop.context);
-        if (out->stopped) break;
-        TRY(batch_source_next(source, step, &b));
-        status rc = evaluate_batch(t, &b, out);
-        batch_source_return(source, &b);
-        TRY(rc);
+        out->stopped = out->stopped || (stop.function && stop.function(stop.context));
+        TRY(out->stopped ? pass_on(t) : evaluate_next(t, source, step, out));
         rank_slot_touch(t->config.slot, clock_now_ns());
     }
+    trainer_end_evaluation(t);
     ledger_enter(&t->ledger, LEDGER_PHASE_AFTER);
     return STATUS_OK;
 }

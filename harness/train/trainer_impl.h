@@ -142,6 +142,8 @@ typedef struct trainer_pipeline {
     bool acting;        /* it has begun */
     int64_t before;     /* micro-batches of the steps before */
     int64_t asked;      /* inputs that have been asked for, over all steps */
+    int64_t evaluated;  /* inputs of evaluations, which are numbered with those of steps */
+    bool norming;       /* the norm is being summed over the stages */
     int shared, ready;  /* parameters of other stages too: summed, and told to the engine, up to these */
 } trainer_pipeline;
 
@@ -230,6 +232,10 @@ status trainer_return_batch(trainer *t, batch_source *source, bool ended);
 /* trainer_pipeline.c: nothing where the rank has the whole model. */
 status trainer_pipeline_open(trainer *t);
 void trainer_pipeline_close(trainer *t);
+/* Likewise. Of the batch that is evaluated: its input arrives; its output leaves the memory of the program. */
+status trainer_receive_evaluated(trainer *t);
+status trainer_send_evaluated(trainer *t);
+void trainer_end_evaluation(trainer *t);
 /* The rest only where it has a stage (config.place). Of the present micro-batch: its program, the memory of its loss, and
  * where its batch is copied to. */
 trainer_program_slot *trainer_slot_now(const trainer *t);
@@ -245,6 +251,7 @@ status trainer_end_backward(trainer *t);
 status trainer_share_gradients(trainer *t);
 bool trainer_defers_ready(const trainer *t, int param);
 status trainer_ready_shared(trainer *t);
+status trainer_add_norms(void *trainer, double *sum_squares); /* sync_context.add_norms */
 status trainer_await_sends(trainer *t);
 /* The step's next pass of a micro-batch begins, or goes on: its stages end before *end, and the forward pass at `split` of
  * `count`. False: the step has no more. */

@@ -86,12 +86,16 @@ void trainer_end_action(trainer *t)
 
 /* ---- messages ----------------------------------------------------------------------------------- */
 
-static status post(trainer *t, pipeline_channel channel, int64_t micro, int value)
+static status post_value(trainer *t, pipeline_channel channel, const trainer_program_slot *slot, int value)
 {
-    const trainer_program_slot *slot = &live_of(t, micro)->slot;
     const nn_value *v = &slot->program->values[value];
     return pipeline_post(t->pipeline.messages, channel, nn_instance_value(slot->instance, value), v->type,
                          v->bytes / dtype_size(v->type));
+}
+
+static status post(trainer *t, pipeline_channel channel, int64_t micro, int value)
+{
+    return post_value(t, channel, &live_of(t, micro)->slot, value);
 }
 
 /* Asks for the inputs of the step's micro-batches before `end`. */
@@ -113,7 +117,7 @@ status trainer_await_input(trainer *t)
     if (t->now.micro >= p->live)
         TRY(pipeline_await(p->messages, PIPELINE_INPUT_GRADIENT, number_now(t) - p->live,
                            t->engine->context.anatomy));
-    return pipeline_await(p->messages, PIPELINE_INPUT, number_now(t), t->engine->context.anatomy);
+    return pipeline_await(p->messages, PIPELINE_INPUT, p->evaluated + number_now(t), t->engine->context.anatomy);
 }
 
 status trainer_send_output(trainer *t)
@@ -184,12 +188,52 @@ status trainer_ready_shared(trainer *t)
     return STATUS_OK;
 }
 
+status trainer_add_norms(void *context, double *sum_squares)
+{
+    trainer *t = context;
+    pipeline *messages = t->pipeline.messages;
+    if (!t->pipeline.norming) TRY(pipeline_post_norm(messages, sum_squares));
+    t->pipeline.norming = true;
+    TRY(pipeline_await(messages, PIPELINE_NORM, pipeline_posted(messages, PIPELINE_NORM), t->engine->context.anatomy));
+    t->pipeline.norming = false;
+    return STATUS_OK;
+}
+
 /* The last gradient has been received when the step ends. */
 status trainer_await_sends(trainer *t)
 {
     if (!t->config.model->received || !is_last(t) || trainer_drives_devices(t)) return STATUS_OK;
     return pipeline_await(t->pipeline.messages, PIPELINE_INPUT_GRADIENT, number_now(t),
                           t->engine->context.anatomy);
+}
+
+/* ---- evaluation --------------------------------------------------------------------------------- */
+
+static status exchange(trainer *t, pipeline_channel channel, int value)
+{
+    pipeline *messages = t->pipeline.messages;
+    TRY(device_stream_synchronize(t->stream));
+    TRY(post_value(t, channel, &t->programs.evaluation, value));
+    TRY(pipeline_await(messages, channel, pipeline_posted(messages, channel), NULL));
+    return device_stream_synchronize(t->stream);
+}
+
+status trainer_receive_evaluated(trainer *t)
+{
+    if (!t->config.model->received) return STATUS_OK;
+    t->pipeline.evaluated++;
+    return exchange(t, PIPELINE_INPUT, t->programs.evaluation.program->input_value);
+}
+
+status trainer_send_evaluated(trainer *t)
+{
+    if (!t->config.model->sent) return STATUS_OK;
+    return exchange(t, PIPELINE_OUTPUT, t->programs.evaluation.program->output_value);
+}
+
+void trainer_end_evaluation(trainer *t)
+{
+    if (t->config.place) pipeline_skip(t->pipeline.messages);
 }
 
 /* ---- open and close ----------------------------------------------------------------------------- */
@@ -201,9 +245,6 @@ static status check(const trainer *t)
     if (n->each_pass || n->whole_batch || n->one_loss || n->shards.stage != PARAM_SHARD_NONE)
         return fail(STATUS_CONFIG,
                     "--stages: expected a policy whose ranks have all gradients, as ddp, got %s", c->policy);
-    if (c->optimizer->clip_norm > 0)
-        return fail(STATUS_CONFIG,
-                    "--stages: expected no --clip-norm: each stage has the gradients of its own parameters");
     if (c->sizes[0] > 0)
         return fail(STATUS_CONFIG, "--stages: expected batches of one size: add --drop-last");
     return STATUS_OK;

@@ -21,6 +21,7 @@ ENGINES = [("none", ["--mode", "none"]),
            ("async", ["--mode", "ps", "--policy", "async"]),
            ("ddp", ["--mode", "ring"]),
            ("apex", ["--mode", "ring", "--policy", "apex"]),
+           ("stages", ["--mode", "ring", "--stages", "2", "--drop-last"]),
            ("torch-0.4.1", ["--mode", "ring", "--policy", "torch-0.4.1"])]
 
 

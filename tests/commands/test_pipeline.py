@@ -86,18 +86,53 @@ def the_report_names_the_bubble_and_lists_the_stages():
         expect(text in result.out, f"no {text!r}", result)
 
 
+def train(*words):
+    result = harness(*words, "--json", "-")
+    expect_equal(result.code, 0, "exit code", result)
+    return result.json()["jobs"][0]
+
+
+def figures(job):
+    return [(e["step"], e["loss"], e["accuracy"], e["samples"]) for e in job["evaluations"]]
+
+
 @cases([(f"{device}, {ranks} ranks, {schedule}", device, ranks, schedule)
         for device, ranks, schedule in (("cpu", 2, "1f1b"), ("cpu", 4, "gpipe"), ("reference", 2, "gpipe"))])
 def processes_train_as_those_with_the_whole_model(device, ranks, schedule):
     losses = []
-    for more in (["--gpus", str(ranks), "--stages", "2", "--schedule", schedule], ["--gpus", str(ranks // 2), "--eval-every", "-1"]):
-        result = harness(*REAL, "--device", device, *more, "--json", "-")
-        expect_equal(result.code, 0, "exit code", result)
-        expect_equal("no evaluation: with --stages no rank has the whole model" in result.err, "--stages" in more, "a note", result)
-        job = result.json()["jobs"][0]
-        losses.append((job["losses"], job["parameter_hash"]))
-    expect(len(losses[0][0]) == 3 and None not in losses[0][0], f"losses: {losses}")
-    expect_equal(losses[0], losses[1], "losses and parameters of stages and of the whole model")
+    for more in (["--gpus", str(ranks), "--stages", "2", "--schedule", schedule], ["--gpus", str(ranks // 2)]):
+        job = train(*REAL, "--device", device, *more, "--eval-every", "1")
+        losses.append((job["losses"], job["parameter_hash"], figures(job)))
+    expect(len(losses[0][0]) == 3 and None not in losses[0][0] and len(losses[0][2]) == 4, f"losses: {losses}")
+    expect_equal(losses[0], losses[1], "losses, parameters and evaluations of stages and of the whole model")
+
+
+@cases([("buffers, 3 stages", ["--model", "resnet18", "--image", "32", "--classes", "10"], 3, 1),
+        ("rows without targets, 3 stages", ["--model", "bert", *TOY[2:-2]], 3, 1),
+        ("data of a file, 2 replicas of 2 stages", ["--model", "wine_mlp", "--data", "wine", "--drop-last"], 2, 2)])
+def an_evaluation_through_stages_has_the_figures_of_the_whole_model(model, stages, replicas):
+    words = [*model, "--batch", "2", "--accumulate", "2", "--steps", "2", "--warmup", "0", "--threads", "1", "--eval-every", "1"]
+    split = train("run", "--mode", "ring", "--gpus", str(stages * replicas), "--stages", str(stages), *words)
+    whole = train("run", "--mode", "ring", "--gpus", str(replicas), *words)
+    expect_equal(len(figures(split)), 2, "evaluations: after the first step and at the end")
+    for got, expected in zip(figures(split), figures(whole)):
+        expect(all(abs(g - e) <= 1e-5 * (1 + abs(e)) for g, e in zip(got, expected)), f"{figures(split)}, not {figures(whole)}")
+    if "bert" not in model:
+        expect_equal(figures(split), figures(whole), "figures of stages and of the whole model")
+
+
+@test
+def a_target_is_reached_by_stages():
+    job = train(*REAL, "--stages", "2", "--eval-every", "1", "--target-loss", "1000")
+    expect(job["target"]["loss_s"] > 0, job["target"])
+
+
+@test
+def gradients_are_clipped_by_the_norm_over_all_stages():
+    clip = ["--clip-norm", "0.05", "--lr", "1"]
+    split, whole, free = (train(*REAL, *more) for more in (["--stages", "2", *clip], ["--gpus", "1", *clip], ["--gpus", "1", "--lr", "1"]))
+    expect(all(abs(a - b) < 1e-5 for a, b in zip(split["losses"], whole["losses"])), f"{split['losses']}, not {whole['losses']}")
+    expect(abs(free["losses"][2] - whole["losses"][2]) > 1e-3, f"clipping changes nothing: {free['losses']}, {whole['losses']}")
 
 
 def on_devices(stages, ranks, batches=1, *more, model=TOY):
@@ -224,12 +259,10 @@ def ranks_with_a_device_for_each_stage_train_as_those_with_one_device(device, ra
     ("clipping on devices", words(2, 1, "--stages-on", "devices", "--clip-norm", "1"), 64, "--stages-on: expected ranks with --clip-norm, got devices"),
     ("ranks that stages do not divide", words(2, 2, gpus=3), 64, "--gpus: expected a multiple of 2 stages, got 3"),
     ("stages of both engines", ["run", "--device", "sim", "--gpus", "2", "--stages", "2"], 64, "--stages: expected --mode ring, got both"),
-    ("stages that are evaluated", [*REAL, "--stages", "2", "--eval-every", "2"], 64, "--stages: expected a run without --eval-every"),
     ("stages over MPI", [*REAL, "--stages", "2", "--collective", "mpi"], 64, "--collective: expected shm with --stages, got mpi"),
     ("a plan of stages", words(2, 2, "--plan"), 64, "--stages: expected a run without --plan"),
     ("a schedule without stages", ["run", "--mode", "ring", "--device", "sim", "--schedule", "gpipe"], 64, "--schedule: expected --stages of at least 2"),
     ("sharded state", words(2, 2, "--policy", "zero1"), 78, "--stages: expected a policy whose ranks have all gradients"),
-    ("clipping", words(2, 2, "--clip-norm", "1"), 78, "--stages: expected no --clip-norm"),
     ("more stages than places", words(8, 2, model=["--model", "toy", "--batch", "2"]), 78, "--stages: expected at most 2 for model toy"),
 ])
 def wrong_input_is_refused(line, code, message):

@@ -91,11 +91,11 @@ def a_signal_during_setup_ends_the_run(words, engine):
     expect_equal(result.code, 130, "exit code", result)
 
 
-@test
-def a_signal_ends_an_evaluation_without_a_result():
+@cases([("ring", [], 0), ("the first stage of two", ["--stages", "2"], 0), ("the last stage of two", ["--stages", "2"], 1)])
+def a_signal_ends_an_evaluation_without_a_result(words, rank):
     watch = Watch()
-    with Run("--mode", "ring", "--gpus", "2", *RESNET, "--data", "synthetic:3x96x96:10", "--steps", "3", "--json", "-") as run:
-        strike(run, "ring", 0, "evaluate", 3, 0)
+    with Run("--mode", "ring", "--gpus", "2", *RESNET, "--data", "synthetic:3x96x96:10", "--steps", "3", *words, "--json", "-") as run:
+        strike(run, "ring", rank, "evaluate", 3, 0)
         run.kill(run.pid, signal.SIGTERM)
         result = ends_in_order(run, watch, 143)
     job = result.json()["jobs"][0]

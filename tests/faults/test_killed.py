@@ -22,10 +22,11 @@ KILLS += [("ps rank 2 of 3 in pull", "ps", [*LENET, "--policy", "async"], 2, "pu
           ("fsdp rank 2 of 3 in all_gather", "ring", [*LENET, "--policy", "fsdp"], 2, "all_gather", 20),
           ("zero3 with mixed precision rank 0 of 3 in backward", "ring", [*LENET, "--policy", "zero3", "--mixed-precision"], 0,
            "backward", 20),
-          ("pipeline stage 1 of 3 in forward", "ring", [*LENET, "--stages", "3", "--eval-every", "-1", "--accumulate", "4"], 1, "forward", 20),
-          ("pipeline stage 0 of 3 in backward", "ring", [*LENET, "--stages", "3", "--eval-every", "-1", "--accumulate", "4"], 0, "backward", 20),
+          ("pipeline stage 1 of 3 in forward", "ring", [*LENET, "--stages", "3", "--accumulate", "4"], 1, "forward", 20),
+          ("pipeline stage 0 of 3 in backward", "ring", [*LENET, "--stages", "3", "--accumulate", "4"], 0, "backward", 20),
           ("rank 1 of 3 with a remote stage in forward", "ring", [*LENET, "--eval-every", "-1", "--remote-stage", "local"], 1, "forward", 20),
           ("rank 0 of 3 with a remote stage in wait", "ring", [*LENET, "--eval-every", "-1", "--remote-stage", "local"], 0, "wait", 20),
+          ("pipeline stage 1 of 3 in evaluate", "ring", [*RESNET, "--data", "synthetic:3x96x96:10", "--steps", "3", "--stages", "3"], 1, "evaluate", 3),
           ("ps rank 0 of 3, resnet18 in push", "ps", RESNET, 0, "push", 3),
           ("ring rank 2 of 3, resnet18 in all_reduce", "ring", RESNET, 2, "all_reduce", 3)]
 
@@ -79,7 +80,7 @@ def a_rank_killed_at_any_time_is_named(engine, trial):
         ("zero3", ["--mode", "ring", "--policy", "zero3"], "ring", 1),
         ("fsdp, inline", ["--mode", "ring", "--policy", "fsdp", "--progress", "inline"], "ring", 2),
         ("hybrid", ["--mode", "ring", "--policy", "zero3:group=1"], "ring", 1),
-        ("pipeline", ["--mode", "ring", "--stages", "3", "--eval-every", "-1", "--accumulate", "2"], "ring", 2),
+        ("pipeline", ["--mode", "ring", "--stages", "3", "--accumulate", "2"], "ring", 2),
         ("stages on devices", ["--mode", "ring", "--stages", "2", "--stages-on", "devices", "--eval-every", "-1"], "ring", 1),
         ("alone", ["--mode", "none"], "none", 0)])
 def a_killed_rank_is_named_under_every_setting_of_the_engine(words, engine, rank):

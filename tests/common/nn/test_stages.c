@@ -64,7 +64,7 @@ static void every_layer_is_in_one_stage_and_every_parameter_where_it_is_used(voi
         nn_model *m = NULL;
         nn_cut cut;
         open_case(&cases[i], &m, &cut);
-        int *users = calloc((size_t)m->param_count, sizeof *users), buffers = 0;
+        int *users = calloc((size_t)m->param_count, sizeof *users), buffers = 0, first = 0;
         nn_ref next = 1;
         for (int s = 0; s < cut.count; s++) {
             const nn_stage *stage = &cut.stages[s];
@@ -74,17 +74,22 @@ static void every_layer_is_in_one_stage_and_every_parameter_where_it_is_used(voi
             nn_model *part = stage_of(&cases[i], m, &cut, s);
             for (int p = 0; p < part->param_count; p++) {
                 int whole = nn_find_param(m, part->params[p].name);
-                users[whole]++;
+                if (users[whole]++ == 0) assert_int_equal(nn_stage_of_param(m, &cut, whole), s);
+                assert_int_equal(part->params[p].repeated, users[whole] > 1);
+                first += !part->params[p].repeated;
                 if (!nn_stage_uses(m, &cut, s, whole))
                     fail_msg("%s: stage %d has %s", cases[i].name, s, part->params[p].name);
                 assert_true(part->params[p].stages >> s & 1);
             }
             assert_int_equal(part->parameter_elements, stage->parameters);
             buffers += part->buffer_count;
+            for (int b = 0; b < part->buffer_count; b++)
+                assert_int_equal(nn_stage_of_buffer(m, &cut, nn_find_buffer(m, part->buffers[b].name)), s);
             nn_model_free(&part);
         }
         assert_int_equal(next, m->layer_count);
         assert_int_equal(buffers, m->buffer_count);
+        assert_int_equal(first, m->param_count);
         for (int p = 0; p < m->param_count; p++) {
             bool tied = strcmp(m->params[p].name, "transformer.wte.weight") == 0 ||
                         strcmp(m->params[p].name, "bert.embeddings.word_embeddings.weight") == 0;
