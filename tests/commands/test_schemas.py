@@ -8,7 +8,7 @@ import tempfile
 import jsonschema
 
 from program import harness
-from tap import cases, expect, expect_equal, main, test
+from tap import cases, expect, expect_equal, long_test, main, test
 
 ROOT = os.environ.get("SOURCE_DIR", os.getcwd())
 LENET = ["--model", "lenet", "--data", "synthetic:1x28x28:10", "--batch", "4", "--steps", "6", "--warmup", "1", "--quiet"]
@@ -116,6 +116,17 @@ def files_of_a_sweep_are_valid(words):
         for name, file_name in (("sweep", "table.json"), ("sweep-definition", "sweep.json")):
             with open(os.path.join(folder, "s", file_name), encoding="utf-8") as file:
                 check(json.load(file), name)
+
+
+@long_test
+def what_calibrate_writes_is_a_valid_profile_of_virtual_time():
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "mine.json")
+        result = harness("calibrate", "--threads", "1", "--out", path, limit=600)
+        expect_equal(result.code, 0, "exit code", result)
+        with open(path, encoding="utf-8") as file:
+            check(json.load(file), "profile")
+        expect_equal(harness(*SIM[2:], "--device", "sim:" + path, "--gpus", "2").code, 0, "exit code of a run with it")
 
 
 @cases([(os.path.basename(path), path) for path in sorted(glob.glob(os.path.join(ROOT, "common/sim/profiles/*.json")))])

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import shlex
 import statistics
 import subprocess
 import tempfile
@@ -713,6 +714,18 @@ def the_threads_of_a_server_share_its_sums_until_the_memory_is_the_limit():
         found, expected = step[some] - step[more], sums[some] - sums[more]
         expect(abs(found / expected - 1) < 0.02, f"{more} threads instead of {some} save {found} s, expected {expected} s")
     expect_equal(step[16], step[8], "the step beyond the memory's rate")
+
+
+@test
+def the_page_quotes_what_whatif_gives_with_one_thread_of_a_server_and_with_eight():
+    with open(os.path.join(ROOT, "docs/simulation.md"), encoding="utf-8") as file:
+        quoted = re.search(r"^    harness (whatif .*--server-threads) 1\n\nshows a step of (\d+) ms \((\d+) to (\d+)\); "
+                           r"eight threads give (\d+) \((\d+) to (\d+)\)", file.read(), re.M)
+    expect(quoted, "the command and its figures")
+    for threads, figures in (("1", quoted.groups()[1:4]), ("8", quoted.groups()[4:])):
+        point = harness(*shlex.split(quoted[1]), threads, "--json", "-").json()["points"][0]
+        found = tuple(f"{1e3 * point[key]:.0f}" for key in ("step_s", "step_low_s", "step_high_s"))
+        expect_equal(figures, found, f"{threads} threads")
 
 
 @test
