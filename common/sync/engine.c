@@ -337,7 +337,10 @@ status sync_update_parameters(sync_engine *e, const sync_step *step, const void 
     }
     if (needs_norm) {
         e->norming = c->add_norms != NULL;
-        if (e->norming) TRY(c->add_norms(c->norms_context, norm_scratch));
+        if (e->norming) {
+            TRY(c->add_norms(c->norms_context, norm_scratch));
+            TRY(sync_begin_update(e, step)); /* what it has waited for the other stages is not of the update */
+        }
         e->norming = false;
         TRY(sync_scale_update(e, step, *norm_scratch, &scale, &skipped));
     }

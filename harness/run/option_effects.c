@@ -373,8 +373,6 @@ void option_effects_note(const run_config *c)
             const option_effect *e = in_this_run(c, &c->bindings[b], o);
             if (e && e->kind == EFFECT_NOTHING) log_info("--%s has no effect here: %s", o->name, e->text);
         }
-    if (run_config_devices(c) > 1 && c->run.eval_every >= 0 && !run_config_is_virtual(c))
-        log_info("no evaluation: with --stages-on devices runs are not evaluated");
     if (c->run.remote_stage && c->run.eval_every >= 0)
         log_info("no evaluation: with --remote-stage no rank has the whole model");
 }

@@ -183,6 +183,8 @@ static status resume(rank_state *s)
     s->checkpoint.whole = s->model;
     s->checkpoint.cut = s->stage && !s->stage_place.devices && !s->remote ? &s->cut : NULL;
     s->checkpoint.trainer = s->trainer;
+    s->checkpoint.device_count = s->device_count;
+    for (int d = 0; d < s->device_count; d++) s->checkpoint.devices[d] = s->devices[d].trainer;
     s->checkpoint.rendezvous = s->rendezvous;
     s->checkpoint.rank = s->place->rank;
     s->checkpoint.world = s->place->world;
@@ -237,9 +239,10 @@ static bool stop_is_requested(void *context)
 /* An evaluation that a rank stopped before its end has no result. */
 static status evaluate(rank_state *s)
 {
-    if (!s->batches.evaluation || s->config->run.eval_every < 0 || s->remote || s->device_count > 0) return STATUS_OK;
+    if (!s->batches.evaluation || s->config->run.eval_every < 0 || s->remote) return STATUS_OK;
     evaluation_sums sums;
     TRY(sync_flush(trainer_engine(s->trainer)));
+    TRY(rank_devices_flush(s));
     TRY(trainer_evaluate(s->trainer, s->batches.evaluation, (evaluation_stop){stop_is_requested, s->place->table}, &sums));
     double values[4] = {sums.loss, sums.correct, sums.targets, sums.stopped};
     TRY(rendezvous_sum(s->rendezvous, "evaluation", values, 4, rank_deadline(s)));
@@ -268,6 +271,7 @@ static status save(rank_state *s)
 {
     rank_slot_enter(s->slot, RANK_CHECKPOINT, clock_now_ns());
     TRY(sync_flush(trainer_engine(s->trainer)));
+    TRY(rank_devices_flush(s));
     TRY(sync_gather_parameters(trainer_engine(s->trainer)));
     s->saved_steps = s->next_step;
     s->saves++;

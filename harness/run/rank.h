@@ -85,6 +85,8 @@ typedef struct rank_checkpoint {
     const nn_model *whole; /* the run's model */
     const nn_cut *cut;     /* of it, where ranks have stages; else NULL */
     trainer *trainer;
+    trainer *devices[NN_MOST_STAGES]; /* [device_count] further ones, where the stages are on devices of the rank */
+    int device_count;
     rendezvous *rendezvous;
     int rank, world;
     bool has_index;  /* --save names an index: each rank writes a file */

@@ -41,6 +41,8 @@ static status load(rank_checkpoint *c, checkpoint_progress *progress)
         *progress = checkpoint_get_info(file)->progress;
         c->batches_tracked = progress->batches_tracked - progress->step;
         trainer_set_skipped(c->trainer, progress->step - progress->optimizer_step);
+        for (int d = 0; d < c->device_count; d++)
+            trainer_set_skipped(c->devices[d], progress->step - progress->optimizer_step);
         if (c->rank == 0) checkpoint_log_load(file, &subject);
     }
     checkpoint_close(&file);
@@ -183,7 +185,7 @@ static status gather_states(rank_checkpoint *c)
     bool spread = false;
     int states = optimizer_state_count(&c->config->optimizer);
     sync_reduced_gradients(e, &owned);
-    if (states == 0 || c->world == 1 || c->cut) return STATUS_OK;
+    if (states == 0 || c->world == 1 || c->cut || c->device_count > 0) return STATUS_OK;
     TRY(state_is_spread(c, owned, &spread));
     if (!spread) return STATUS_OK;
     size_t size = (size_t)dtype_size(trainer_params(c->trainer)->type);
@@ -237,8 +239,8 @@ static status write_file(rank_checkpoint *c, int64_t steps, batch_position next)
     rank_tensors tensors = rank_tensors_of(c, &subject);
     for (int i = 0; i < 2; i++) {
         if (!c->states[i]) continue;
-        tensors.arenas.states[i] = c->states[i];
-        tensors.arenas.states_on_host = true;
+        tensors.arenas[0].states[i] = c->states[i];
+        tensors.arenas[0].states_on_host = true;
     }
     checkpoint_source source = rank_tensors_source(&tensors);
     checkpoint_progress progress = {.step = steps,
@@ -260,11 +262,11 @@ static status send_tensors(rank_checkpoint *c)
 }
 
 /* What is not finite never replaces a checkpoint. */
-static status check_values(rank_checkpoint *c, int64_t steps, bool *finite)
+static status check_values(rank_checkpoint *c, trainer *t, int64_t steps, bool *finite)
 {
-    param_set *set = trainer_params(c->trainer);
-    optimizer *o = trainer_optimizer(c->trainer);
-    device_stream *s = trainer_stream(c->trainer);
+    param_set *set = trainer_params(t);
+    optimizer *o = trainer_optimizer(t);
+    device_stream *s = trainer_stream(t);
     double sum = 0;
     const char *name;
     piece_list params = param_set_pieces(set, 0, set->model->param_count);
@@ -286,7 +288,8 @@ status rank_checkpoint_save(rank_checkpoint *c, int64_t steps, batch_position ne
 {
     bool finite = true;
     TRY(gather_states(c));
-    if (c->rank == 0 || c->cut) TRY(check_values(c, steps, &finite));
+    if (c->rank == 0 || c->cut) TRY(check_values(c, c->trainer, steps, &finite));
+    for (int d = 0; d < c->device_count && c->rank == 0 && finite; d++) TRY(check_values(c, c->devices[d], steps, &finite));
     double unfit = !finite;
     TRY(rendezvous_sum(c->rendezvous, "checkpoint", &unfit, 1, deadline_of(c)));
     if (unfit == 0 && (c->rank == 0 || c->has_index)) TRY(write_file(c, steps, next));

@@ -202,7 +202,7 @@ status rank_share_results(rank_state *s, run_job *out)
     status rc;
     if (!blobs || !text) rc = fail(STATUS_SYSTEM, "no memory for the results");
     else rc = sync_gather_parameters(trainer_engine(s->trainer)); /* after the memory was measured */
-    if (rc == STATUS_OK && s->device_count == 0 && !s->remote) rc = keep_params(s, out);
+    if (rc == STATUS_OK && !s->remote) rc = keep_params(s, out);
     if (rc == STATUS_OK) rc = rendezvous_allgather(s->rendezvous, "results", text, strlen(text), rank_deadline(s), blobs);
     if (rc == STATUS_OK && s->place->rank == 0) rc = merge_results(s, blobs, out);
     if (rc == STATUS_OK) rc = gather_traces(s, &out->trace);

@@ -9,39 +9,50 @@
 enum { CHUNK = 32 << 20 };
 _Static_assert((int)CHUNK <= (int)RENDEZVOUS_BLOB_MAX, "a chunk is one contribution");
 
-rank_tensors rank_tensors_of(const rank_checkpoint *c, const checkpoint_subject *subject)
+static checkpoint_arenas arenas_of(trainer *t)
 {
-    return (rank_tensors){.checkpoint = c,
-                          .subject = subject,
-                          .arenas = checkpoint_arenas_of(trainer_params(c->trainer), trainer_stream(c->trainer),
-                                                         trainer_optimizer(c->trainer))};
+    return checkpoint_arenas_of(trainer_params(t), trainer_stream(t), trainer_optimizer(t));
 }
 
-/* *own: the same in the model of this rank's stage. False: it is of other stages only. */
-static bool find_own(const rank_tensors *x, const checkpoint_tensor *t, checkpoint_tensor *own)
+rank_tensors rank_tensors_of(const rank_checkpoint *c, const checkpoint_subject *subject)
 {
-    const nn_model *whole = x->subject->model, *stage = x->arenas.set->model;
+    rank_tensors x = {.checkpoint = c, .subject = subject, .count = 1 + c->device_count};
+    x.arenas[0] = arenas_of(c->trainer);
+    for (int d = 0; d < c->device_count; d++) x.arenas[1 + d] = arenas_of(c->devices[d]);
+    return x;
+}
+
+/* *own: the same in the model of a device. False: it is of other stages only. */
+static bool find_own(const rank_tensors *x, int device, const checkpoint_tensor *t, checkpoint_tensor *own)
+{
+    const nn_model *whole = x->subject->model, *stage = x->arenas[device].set->model;
     *own = *t;
-    if (!x->subject->cut) return true;
+    if (stage == whole) return true;
     own->index = t->kind == CHECKPOINT_BUFFER ? nn_find_buffer(stage, whole->buffers[t->index].name)
                                               : nn_find_param(stage, whole->params[t->index].name);
     return own->index != NN_NONE;
 }
 
+/* To all devices that have it. */
 static status write_own(void *context, const checkpoint_tensor *t, dtype type, const void *values)
 {
     rank_tensors *x = context;
-    checkpoint_sink arenas = checkpoint_arenas_sink(&x->arenas);
-    checkpoint_tensor own;
-    return find_own(x, t, &own) ? arenas.write(arenas.context, &own, type, values) : STATUS_OK;
+    for (int d = 0; d < x->count; d++) {
+        checkpoint_sink arenas = checkpoint_arenas_sink(&x->arenas[d]);
+        checkpoint_tensor own;
+        if (find_own(x, d, t, &own)) TRY(arenas.write(arenas.context, &own, type, values));
+    }
+    return STATUS_OK;
 }
 
 static status read_own(void *context, const checkpoint_tensor *t, void *values)
 {
     rank_tensors *x = context;
-    checkpoint_source arenas = checkpoint_arenas_source(&x->arenas);
     checkpoint_tensor own;
-    if (!find_own(x, t, &own)) return fail(STATUS_INTERNAL, "%s is not a tensor of this stage", t->name);
+    int device = 0;
+    while (device < x->count && !find_own(x, device, t, &own)) device++;
+    if (device == x->count) return fail(STATUS_INTERNAL, "%s is not a tensor of this rank", t->name);
+    checkpoint_source arenas = checkpoint_arenas_source(&x->arenas[device]);
     return arenas.read(arenas.context, &own, values);
 }
 

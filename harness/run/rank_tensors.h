@@ -1,5 +1,5 @@
-/* The tensors of a run's model for its checkpoints and its results: a rank has all of them, or, with --stages, those of its
- * stage. */
+/* The tensors of a run's model for its checkpoints and its results: a rank has all of them, on one device or on several, or
+ * those of its stage. */
 #ifndef HARNESS_RUN_RANK_TENSORS_H
 #define HARNESS_RUN_RANK_TENSORS_H
 
@@ -9,7 +9,8 @@
 typedef struct rank_tensors {
     const rank_checkpoint *checkpoint;
     const checkpoint_subject *subject; /* of the whole model */
-    checkpoint_arenas arenas;          /* this rank's */
+    checkpoint_arenas arenas[NN_MOST_STAGES]; /* [count] of this rank's devices */
+    int count;
 } rank_tensors;
 
 rank_tensors rank_tensors_of(const rank_checkpoint *c, const checkpoint_subject *subject);

@@ -338,16 +338,7 @@ static const char *not_of_stages(const run_config *c)
 /* The stages of a rank take turns on its devices; a machine that computes on its processor has one device per rank. */
 static status check_devices(run_config *c, bool schedule)
 {
-    const run_options *r = &c->run;
-    if (r->stages_on != STAGES_ON_DEVICES) return STATUS_OK;
-    const char *other = c->checkpoint.save           ? "save"
-                        : c->checkpoint.load         ? "load"
-                        : r->target_loss > 0         ? "target-loss"
-                        : r->target_accuracy > 0     ? "target-accuracy"
-                        : r->eval_every > 0          ? "eval-every"
-                        : c->optimizer.clip_norm > 0 ? "clip-norm"
-                                                     : NULL;
-    if (other) return fail(STATUS_USAGE, "--stages-on: expected ranks with --%s, got devices", other);
+    if (c->run.stages_on != STAGES_ON_DEVICES) return STATUS_OK;
     if (schedule && c->run.schedule != PIPELINE_SEQUENTIAL)
         return fail(STATUS_USAGE, "--schedule: expected sequential with --stages-on devices, got %s",
                     pipeline_schedule_names[c->run.schedule]);

@@ -1,10 +1,11 @@
 /* A rank whose model is cut into stages on devices of its own process (common/nn/stages.h): model parallelism as a module
  * on several GPUs has it under DistributedDataParallel. Each stage has a trainer, with device, stream, parameters and engine
- * of its own; one thread drives them, in four turns per micro-batch:
+ * of its own; one thread drives them, in turns, five per micro-batch:
  *
  *   forward    stage 0, 1, .. p - 1    each fetches the activations of the stage before
  *   backward   stage p - 1, .. 0       each fetches the gradient from the stage after; full buckets are launched
  *   reduce     stage p - 1, .. 0       waits for the buckets of the stage, and updates (after the last micro-batch)
+ *   update     stage p - 1, .. 0       updates, where that needs the norm of all gradients
  *   end        stage 0, .. p - 1       the step ends on this device
  *
  * So one device works at a time, but for the reductions: those of a stage are in progress while the stages before it compute
@@ -59,19 +60,29 @@ static status copy(trainer *to, void *target, trainer *from, const void *source,
     return device_convert(to->stream, target, type, source, type, count, 1);
 }
 
-static status copy_value(trainer *to, int value, trainer *from, int source)
+static status copy_value(trainer *to, const trainer_program_slot *ours, int value, trainer *from,
+                         const trainer_program_slot *theirs, int source)
 {
-    const trainer_program_slot *ours = to->now.slot, *theirs = from->now.slot;
     const nn_value *v = &ours->program->values[value];
     return copy(to, nn_instance_value(ours->instance, value), from, nn_instance_value(theirs->instance, source), v->type,
                 v->bytes / dtype_size(v->type));
 }
 
+static status copy_output(trainer *t, const trainer_program_slot *ours, trainer *before, const trainer_program_slot *theirs)
+{
+    return copy_value(t, ours, ours->program->input_value, before, theirs, theirs->program->output_value);
+}
+
+status trainer_copy_evaluated(trainer *t)
+{
+    trainer *before = neighbor(t, -1);
+    return copy_output(t, &t->programs.evaluation, before, &before->programs.evaluation);
+}
+
 status trainer_copy_input(trainer *t)
 {
     trainer *before = neighbor(t, -1);
-    if (before)
-        TRY(copy_value(t, t->now.slot->program->input_value, before, before->now.slot->program->output_value));
+    if (before) TRY(copy_output(t, t->now.slot, before, before->now.slot));
     return trainer_end_idle(t, TURN_FORWARD);
 }
 
@@ -79,7 +90,7 @@ status trainer_copy_gradient(trainer *t)
 {
     trainer *after = neighbor(t, 1);
     if (after)
-        TRY(copy_value(t, t->now.slot->program->output_gradient_value, after,
+        TRY(copy_value(t, t->now.slot, t->now.slot->program->output_gradient_value, after, after->now.slot,
                        after->now.slot->program->input_gradient_value));
     return trainer_end_idle(t, TURN_BACKWARD);
 }
@@ -130,7 +141,44 @@ status trainer_sum_shared(trainer *t)
     return STATUS_OK;
 }
 
+/* ---- the norm of all gradients ------------------------------------------------------------------ */
+
+bool trainer_awaits_norms(const trainer *t)
+{
+    bool all = true;
+    for (int s = 0; s < t->devices.count; s++) all = all && t->devices.stages[s]->devices.has_norm;
+    return t->devices.has_norm && !all;
+}
+
+/* STATUS_AGAIN until all stages have their parts; added in the order of the stages. */
+status trainer_add_device_norms(void *context, double *sum_squares)
+{
+    trainer *t = context;
+    trainer_devices *d = &t->devices;
+    bool real = device_get_info(t->device)->real;
+    if (!d->has_norm) {
+        d->norm = real ? *sum_squares : 0;
+        d->has_norm = true;
+        TRY(device_stream_signal(t->stream, d->passed, ++d->passes));
+    }
+    if (trainer_awaits_norms(t)) return STATUS_AGAIN;
+    double sum = 0;
+    for (int s = 0; s < d->count; s++) {
+        const trainer_devices *other = &d->stages[s]->devices;
+        TRY(device_stream_wait(t->stream, other->passed, other->passes));
+        sum += other->norm;
+    }
+    if (real) *sum_squares = sum;
+    return STATUS_OK;
+}
+
 /* ---- what devices wait for ---------------------------------------------------------------------- */
+
+void trainer_begin_turns(trainer *t)
+{
+    for (int i = 0; i < TRAINER_TURNS; i++) t->devices.waits[i] = -1;
+    t->devices.has_norm = false;
+}
 
 status trainer_begin_idle(trainer *t)
 {
@@ -174,6 +222,7 @@ void trainer_report_waits(trainer *t, int first_mark, int64_t micro)
     if (before) name_copy(t, TURN_FORWARD, before, first_mark + MARK_FORWARD_END, micro);
     if (after) name_copy(t, TURN_BACKWARD, after, first_mark + MARK_BACKWARD_END, micro);
     name_turn(t, TURN_REDUCE);
+    name_turn(t, TURN_UPDATE);
     name_turn(t, TURN_END);
 }
 

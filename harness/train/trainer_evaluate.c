@@ -1,5 +1,6 @@
 /* Evaluation: the forward pass over every batch of a source, between steps. Through the stages of a pipeline one batch after
- * another: each stage computes the next one while the stage after it computes this one. The last stage counts. */
+ * another: each stage computes the next one while the stage after it computes this one. The last stage counts. On devices of
+ * one rank the stages take turns. */
 #include "harness/train/trainer_impl.h"
 
 #include "common/base/clock.h"
@@ -36,6 +37,7 @@ static status evaluate_next(trainer *t, batch_source *source, int64_t step, eval
     batch_view b;
     TRY(batch_source_next(source, step, &b));
     status rc = evaluate_batch(t, &b, out);
+    for (int s = 1; s < t->devices.count && rc == STATUS_OK; s++) rc = evaluate_batch(t->devices.stages[s], &b, out);
     batch_source_return(source, &b);
     return rc;
 }
@@ -54,15 +56,22 @@ static status no_param(void *context, int param)
     return STATUS_OK;
 }
 
-status trainer_evaluate(trainer *t, batch_source *source, evaluation_stop stop, evaluation_sums *out)
+static status begin(trainer *t)
 {
-    *out = (evaluation_sums){0};
     TRY(trainer_prefetch_flush(t));
     ledger_enter(&t->ledger, LEDGER_PHASE_EVALUATE);
     TRY(sync_gather_parameters(t->engine));
     if (param_set_gathers(t->params)) /* whole parameters are in memory of their own */
         TRY(nn_instance_bind(t->programs.evaluation.instance, &t->programs.bindings));
     t->now.observer = (nn_observer){.context = t, .need = no_param, .ready = no_param, .group_sum = trainer_group_sum};
+    return STATUS_OK;
+}
+
+status trainer_evaluate(trainer *t, batch_source *source, evaluation_stop stop, evaluation_sums *out)
+{
+    *out = (evaluation_sums){0};
+    TRY(begin(t));
+    for (int s = 1; s < t->devices.count; s++) TRY(begin(t->devices.stages[s]));
     rank_slot_enter(t->config.slot, RANK_EVALUATE, device_now_ns(t->device));
     for (int64_t step = 0; step < source->steps_per_epoch; step++) {
         out->stopped = out->stopped || (stop.function && stop.function(stop.context));
@@ -71,5 +80,6 @@ status trainer_evaluate(trainer *t, batch_source *source, evaluation_stop stop, 
     }
     trainer_end_evaluation(t);
     ledger_enter(&t->ledger, LEDGER_PHASE_AFTER);
+    for (int s = 1; s < t->devices.count; s++) ledger_enter(&t->devices.stages[s]->ledger, LEDGER_PHASE_AFTER);
     return STATUS_OK;
 }

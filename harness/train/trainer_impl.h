@@ -147,8 +147,8 @@ typedef struct trainer_pipeline {
     int shared, ready;  /* parameters of other stages too: summed, and told to the engine, up to these */
 } trainer_pipeline;
 
-/* Stages on devices of this process take turns, four in each micro-batch; before each a device has waited for another. */
-typedef enum trainer_turn { TURN_FORWARD, TURN_BACKWARD, TURN_REDUCE, TURN_END, TRAINER_TURNS } trainer_turn;
+/* Stages on devices of this process take turns; before each a device has waited for another. */
+typedef enum trainer_turn { TURN_FORWARD, TURN_BACKWARD, TURN_REDUCE, TURN_UPDATE, TURN_END, TRAINER_TURNS } trainer_turn;
 
 /* A rank whose stages are on devices of its process: trainer_devices.c. */
 typedef struct trainer_devices {
@@ -156,7 +156,9 @@ typedef struct trainer_devices {
     int count;                       /* 0: it has one, or the whole model */
     batch_source *source;            /* of this stage */
     int turn;                        /* the first's: of the step */
-    int waits[TRAINER_TURNS];        /* of the present micro-batch, by the turn that they precede (anatomy.h) */
+    int waits[TRAINER_TURNS];        /* of the present micro-batch, by the turn that they precede (anatomy.h); -1: none */
+    bool has_norm;                   /* of its gradients, squared: */
+    double norm;
     device_fence *passed;            /* what the compute stream has reached, for copies to other devices */
     uint64_t passes;
     device_memory arrived;           /* a gradient that another stage has too */
@@ -262,11 +264,16 @@ void trainer_end_action(trainer *t);
 bool trainer_drives_devices(const trainer *t);
 status trainer_devices_open(trainer *t);
 void trainer_devices_close(trainer *t);
+void trainer_begin_turns(trainer *t); /* of a micro-batch */
+status trainer_add_device_norms(void *trainer, double *sum_squares); /* sync_context.add_norms */
+/* Its update waits for norms of other stages, which have not taken their turns. */
+bool trainer_awaits_norms(const trainer *t);
 /* Before a turn the device's wait ends, and after it the next begins. */
 status trainer_end_idle(trainer *t, trainer_turn turn);
 status trainer_begin_idle(trainer *t);
 status trainer_copy_input(trainer *t);
 status trainer_copy_gradient(trainer *t);
+status trainer_copy_evaluated(trainer *t);
 status trainer_sum_shared(trainer *t);
 /* The micro-batch has ended: names its waits, adds its copies to the anatomy and the trace. `first_mark`: of the micro-batch. */
 void trainer_report_waits(trainer *t, int first_mark, int64_t micro);

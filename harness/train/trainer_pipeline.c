@@ -221,19 +221,20 @@ static status exchange(trainer *t, pipeline_channel channel, int value)
 status trainer_receive_evaluated(trainer *t)
 {
     if (!t->config.model->received) return STATUS_OK;
+    if (trainer_drives_devices(t)) return trainer_copy_evaluated(t);
     t->pipeline.evaluated++;
     return exchange(t, PIPELINE_INPUT, t->programs.evaluation.program->input_value);
 }
 
 status trainer_send_evaluated(trainer *t)
 {
-    if (!t->config.model->sent) return STATUS_OK;
+    if (!t->config.model->sent || trainer_drives_devices(t)) return STATUS_OK;
     return exchange(t, PIPELINE_OUTPUT, t->programs.evaluation.program->output_value);
 }
 
 void trainer_end_evaluation(trainer *t)
 {
-    if (t->config.place) pipeline_skip(t->pipeline.messages);
+    if (t->pipeline.messages) pipeline_skip(t->pipeline.messages);
 }
 
 /* ---- open and close ----------------------------------------------------------------------------- */

@@ -627,12 +627,16 @@ static const struct {
 } turns[TRAINER_TURNS] = {[TURN_FORWARD] = {STAGE_SPLIT, false},
                           [TURN_BACKWARD] = {STAGE_SHARE, true},
                           [TURN_REDUCE] = {STAGE_END, true},
+                          [TURN_UPDATE] = {STAGE_END, true},
                           [TURN_END] = {STAGE_COUNT, false}};
 
 static status take_turn(trainer *t, trainer_turn turn, int64_t index, int64_t batch_step, int64_t micro)
 {
-    if (turn == TURN_REDUCE || turn == TURN_END) TRY(trainer_end_idle(t, turn));
-    TRY(run_stages(t, t->devices.source, index, batch_step + micro, turns[turn].end));
+    if (turn == TURN_UPDATE && t->now.stage == STAGE_END) return STATUS_OK;
+    if (turn >= TURN_REDUCE) TRY(trainer_end_idle(t, turn));
+    status rc = run_stages(t, t->devices.source, index, batch_step + micro, turns[turn].end);
+    bool later = rc == STATUS_AGAIN && turn == TURN_REDUCE && trainer_awaits_norms(t);
+    if (!later) TRY(rc);
     if (turn != TURN_END) return trainer_begin_idle(t);
     trainer_report_waits(t, mark_of(flight_now(t), micro, MARK_BEGIN), micro);
     TRY(report_batch(t, flight_now(t), micro));
@@ -649,8 +653,10 @@ static status run_devices(trainer *first, batch_source *source, int64_t index, i
     int round = TRAINER_TURNS * d->count;
     for (; d->turn < round * trainer_micro_batches(first); d->turn++) {
         int turn = d->turn % round / d->count, at = d->turn % d->count, micro = d->turn / round;
-        if (d->turn % round == 0 && first->now.stage == 0)
-            for (int s = 0; s < d->count; s++) TRY(trainer_begin_idle(d->stages[s]));
+        for (int s = 0; d->turn % round == 0 && first->now.stage == 0 && s < d->count; s++) {
+            trainer_begin_turns(d->stages[s]);
+            TRY(trainer_begin_idle(d->stages[s]));
+        }
         TRY(take_turn(d->stages[turns[turn].last_first ? d->count - 1 - at : at], (trainer_turn)turn, index, batch_step, micro));
     }
     (void)source; /* each stage has its own */

@@ -22,6 +22,7 @@ ENGINES = [("none", ["--mode", "none"]),
            ("ddp", ["--mode", "ring"]),
            ("apex", ["--mode", "ring", "--policy", "apex"]),
            ("stages", ["--mode", "ring", "--stages", "2", "--drop-last"]),
+           ("stages on devices", ["--mode", "ring", "--stages", "2", "--stages-on", "devices", "--drop-last"]),
            ("torch-0.4.1", ["--mode", "ring", "--policy", "torch-0.4.1"])]
 
 

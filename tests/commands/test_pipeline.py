@@ -12,6 +12,7 @@ EVEN = ["--model", "bert", "--head", "cls", "--layers", "16", "--hidden", "1024"
         "--vocabulary", "1000", "--batch", "8"]
 TOY = ["--model", "gpt", "--layers", "4", "--hidden", "64", "--heads", "4", "--sequence", "16", "--vocabulary", "100", "--batch", "2"]
 
+ON_DEVICES = ["--stages-on", "devices"]
 REAL = ["run", "--mode", "ring", "--gpus", "2", "--model", "lenet", "--batch", "4", "--accumulate", "3", "--steps", "3", "--warmup", "1",
         "--threads", "1"]
 
@@ -109,10 +110,13 @@ def processes_train_as_those_with_the_whole_model(device, ranks, schedule):
 
 @cases([("buffers, 3 stages", ["--model", "resnet18", "--image", "32", "--classes", "10"], 3, 1),
         ("rows without targets, 3 stages", ["--model", "bert", *TOY[2:-2]], 3, 1),
-        ("data of a file, 2 replicas of 2 stages", ["--model", "wine_mlp", "--data", "wine", "--drop-last"], 2, 2)])
-def an_evaluation_through_stages_has_the_figures_of_the_whole_model(model, stages, replicas):
+        ("data of a file, 2 replicas of 2 stages", ["--model", "wine_mlp", "--data", "wine", "--drop-last"], 2, 2),
+        ("buffers, on 3 devices", ["--model", "resnet18", "--image", "32", "--classes", "10"], 3, 1, ON_DEVICES),
+        ("rows without targets, on 3 devices", ["--model", "bert", *TOY[2:-2]], 3, 1, ON_DEVICES),
+        ("data of a file, 2 ranks of 2 devices", ["--model", "wine_mlp", "--data", "wine", "--drop-last"], 2, 2, ON_DEVICES)])
+def an_evaluation_through_stages_has_the_figures_of_the_whole_model(model, stages, replicas, on=()):
     words = [*model, "--batch", "2", "--accumulate", "2", "--steps", "2", "--warmup", "0", "--threads", "1", "--eval-every", "1"]
-    split = train("run", "--mode", "ring", "--gpus", str(stages * replicas), "--stages", str(stages), *words)
+    split = train("run", "--mode", "ring", "--gpus", str(replicas if on else stages * replicas), "--stages", str(stages), *on, *words)
     whole = train("run", "--mode", "ring", "--gpus", str(replicas), *words)
     expect_equal(len(figures(split)), 2, "evaluations: after the first step and at the end")
     for got, expected in zip(figures(split), figures(whole)):
@@ -127,10 +131,10 @@ def a_target_is_reached_by_stages():
     expect(job["target"]["loss_s"] > 0, job["target"])
 
 
-@test
-def gradients_are_clipped_by_the_norm_over_all_stages():
+@cases([("on ranks", []), ("on devices", ["--stages-on", "devices", "--gpus", "1"])])
+def gradients_are_clipped_by_the_norm_over_all_stages(on):
     clip = ["--clip-norm", "0.05", "--lr", "1"]
-    split, whole, free = (train(*REAL, *more) for more in (["--stages", "2", *clip], ["--gpus", "1", *clip], ["--gpus", "1", "--lr", "1"]))
+    split, whole, free = (train(*REAL, *more) for more in (["--stages", "2", *on, *clip], ["--gpus", "1", *clip], ["--gpus", "1", "--lr", "1"]))
     expect(all(abs(a - b) < 1e-5 for a, b in zip(split["losses"], whole["losses"])), f"{split['losses']}, not {whole['losses']}")
     expect(abs(free["losses"][2] - whole["losses"][2]) > 1e-3, f"clipping changes nothing: {free['losses']}, {whole['losses']}")
 
@@ -237,14 +241,12 @@ def the_time_line_has_a_lane_for_each_device():
                                      ("cpu", 2, ["--model", "wine_mlp", "--data", "wine", "--drop-last"]))])
 def ranks_with_a_device_for_each_stage_train_as_those_with_one_device(device, ranks, model):
     losses = []
-    for more in (["--stages", "2", "--stages-on", "devices"], ["--eval-every", "-1"]):
-        result = harness(*REAL, *model, "--device", device, "--gpus", str(ranks), *more, "--json", "-")
-        expect_equal(result.code, 0, "exit code", result)
-        job = result.json()["jobs"][0]
+    for more in (["--stages", "2", *ON_DEVICES], []):
+        job = train(*REAL, *model, "--device", device, "--gpus", str(ranks), *more, "--eval-every", "2")
         expect_equal(job["world_size"], ranks, "ranks")
-        losses.append(job["losses"])
-    expect(len(losses[0]) == 3 and None not in losses[0], f"losses: {losses}")
-    expect_equal(losses[0], losses[1], "losses of stages on devices and of the whole model")
+        losses.append((job["losses"], job["parameter_hash"], figures(job)))
+    expect(len(losses[0][0]) == 3 and None not in losses[0][0] and losses[0][1], f"losses: {losses}")
+    expect_equal(losses[0], losses[1], "losses, parameters and evaluations of stages on devices and of the whole model")
 
 
 @cases([
@@ -256,7 +258,6 @@ def ranks_with_a_device_for_each_stage_train_as_those_with_one_device(device, ra
      "--schedule: expected sequential with --stages-on devices, got gpipe"),
     ("more stages than a machine has GPUs", words(9, 1, "--stages-on", "devices", gpus=1, model=EVEN), 78,
      "expected processes of at most 8 GPUs, which a machine has, got 9"),
-    ("clipping on devices", words(2, 1, "--stages-on", "devices", "--clip-norm", "1"), 64, "--stages-on: expected ranks with --clip-norm, got devices"),
     ("ranks that stages do not divide", words(2, 2, gpus=3), 64, "--gpus: expected a multiple of 2 stages, got 3"),
     ("stages of both engines", ["run", "--device", "sim", "--gpus", "2", "--stages", "2"], 64, "--stages: expected --mode ring, got both"),
     ("stages over MPI", [*REAL, "--stages", "2", "--collective", "mpi"], 64, "--collective: expected shm with --stages, got mpi"),

@@ -124,6 +124,10 @@ def stages(count, replicas=1):
     return ["--mode", "ring", "--gpus", str(count * replicas), "--stages", str(count)]
 
 
+def devices(count, ranks=1):
+    return ["--mode", "ring", "--gpus", str(ranks), "--stages", str(count), "--stages-on", "devices"]
+
+
 LENET, NORM = model("lenet"), model("resnet18", "--image", "32", "--classes", "10")
 TIED = model("gpt", "--layers", "4", "--hidden", "64", "--heads", "4", "--sequence", "16", "--vocabulary", "100")
 TWO_SHOT = ["--mode", "ring", "--gpus", "2", "--algorithm", "two-shot", "--divide", "after"]
@@ -132,15 +136,18 @@ TWO_SHOT = ["--mode", "ring", "--gpus", "2", "--algorithm", "two-shot", "--divid
 @cases([("lenet in 2", LENET, 2, 1, ["--mode", "none"]), ("lenet in 3", LENET, 3, 1, ["--mode", "none"]),
         ("lenet in 2, 2 replicas", LENET, 2, 2, ["--mode", "ring", "--gpus", "2"]),
         ("resnet18, which has buffers, in 3", NORM, 3, 1, ["--mode", "none"]),
-        ("data of a file", [*WINE, "--drop-last"], 2, 2, ["--mode", "ring", "--gpus", "2"])])
-def a_checkpoint_of_stages_is_that_of_the_whole_model_and_each_goes_on_from_the_other(words, count, replicas, whole):
-    split = [*words, *stages(count, replicas)]
+        ("data of a file", [*WINE, "--drop-last"], 2, 2, ["--mode", "ring", "--gpus", "2"]),
+        ("lenet on 3 devices", LENET, 3, 1, ["--mode", "none"], devices),
+        ("lenet on 2 devices of 2 ranks", LENET, 2, 2, ["--mode", "ring", "--gpus", "2"], devices)])
+def a_checkpoint_of_stages_is_that_of_the_whole_model_and_each_goes_on_from_the_other(words, count, replicas, whole, on=stages):
+    split = [*words, *on(count, replicas)]
     run(*words, *whole, *ADAM, "--steps", "3", "--save", path("whole"))
     run(*split, *ADAM, "--steps", "3", "--save", path("split"))
     run(*split, *ADAM, "--steps", "3", "--save", path("parts.index.json"))
     expect(tensors("split") == tensors("whole"), "the tensors in one file are not those of the whole model")
     expect(tensors("parts.index.json") == tensors("whole"), "the tensors in several files are not those of the whole model")
-    expect_equal(len(set(json.loads(content("parts.index.json"))["weight_map"].values())), count, "files: one per stage")
+    files = count if on is stages else replicas
+    expect_equal(len(set(json.loads(content("parts.index.json"))["weight_map"].values())), files, "files: one per stage, or rank")
     end = end_of([*words, *whole], "whole")
     expect_equal([end_of(go_on, source) for go_on, source in ((split, "whole"), ([*words, *whole], "split"), (split, "parts.index.json"))],
                  [end] * 3, "hash and losses of what goes on")
@@ -159,9 +166,9 @@ def stages_and_policies_go_on_from_each_other():
             expect(all(end == ends[0] for end in ends), f"from {name}: {ends}")
 
 
-@test
-def a_parameter_of_two_stages_is_saved_once():
-    split = [*TIED, *stages(3)]
+@cases([("on ranks", stages), ("on devices", devices)])
+def a_parameter_of_two_stages_is_saved_once(on):
+    split = [*TIED, *on(3)]
     run(*TIED, "--mode", "none", *ADAM, "--steps", "4", "--save", path("whole"))
     for name in ("split", "parts.index.json"):
         run(*split, *ADAM, "--steps", "4", "--save", path(name))
