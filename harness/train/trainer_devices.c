@@ -163,13 +163,14 @@ status trainer_add_device_norms(void *context, double *sum_squares)
     }
     if (trainer_awaits_norms(t)) return STATUS_AGAIN;
     double sum = 0;
+    TRY(trainer_begin_idle(t));
     for (int s = 0; s < d->count; s++) {
         const trainer_devices *other = &d->stages[s]->devices;
         TRY(device_stream_wait(t->stream, other->passed, other->passes));
         sum += other->norm;
     }
     if (real) *sum_squares = sum;
-    return STATUS_OK;
+    return trainer_end_idle(t, TURN_UPDATE);
 }
 
 /* ---- what devices wait for ---------------------------------------------------------------------- */

@@ -633,7 +633,7 @@ static const struct {
 static status take_turn(trainer *t, trainer_turn turn, int64_t index, int64_t batch_step, int64_t micro)
 {
     if (turn == TURN_UPDATE && t->now.stage == STAGE_END) return STATUS_OK;
-    if (turn >= TURN_REDUCE) TRY(trainer_end_idle(t, turn));
+    if (turn == TURN_REDUCE || turn == TURN_END) TRY(trainer_end_idle(t, turn)); /* others end it when they have what they need */
     status rc = run_stages(t, t->devices.source, index, batch_step + micro, turns[turn].end);
     bool later = rc == STATUS_AGAIN && turn == TURN_REDUCE && trainer_awaits_norms(t);
     if (!later) TRY(rc);

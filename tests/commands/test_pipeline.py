@@ -190,6 +190,14 @@ def buckets_of_a_stage_are_reduced_while_the_stages_before_it_compute():
 
 
 @test
+def a_stage_that_clips_waits_for_the_norms_of_the_others():
+    free, clipped = on_devices(2, 2, model=EVEN), on_devices(2, 2, 1, "--clip-norm", "1", model=EVEN)
+    last = clipped["ranks"][-1]
+    expect(max(last["other_s"]) < 2e-3 and max(last["optimizer_s"]) < 2e-3, f"other: {last['other_s']}, optimizer: {last['optimizer_s']}")
+    expect(0 < time_of(clipped, "step_s") - time_of(free, "step_s") < 1e-3, "updates begin together, and take no longer")
+
+
+@test
 def each_device_has_a_ledger_of_its_own():
     job, one = on_devices(2, 2), whole(2, 1, model=TOY)
     expect_equal([(r["of_rank"], r["stage"]) for r in job["ranks"]], [(0, 0), (1, 0), (0, 1), (1, 1)], "devices")
