@@ -20,7 +20,9 @@ if(PSRING_SANITIZE STREQUAL "address")
                          -fno-omit-frame-pointer)
   target_link_options(psring_flags INTERFACE -fsanitize=address,undefined)
 elseif(PSRING_SANITIZE STREQUAL "thread")
-  target_compile_options(psring_flags INTERFACE -fsanitize=thread -fno-omit-frame-pointer)
+  # Functions are instrumented for tests/architecture/test_function_trace.py, which so needs no build of its own.
+  target_compile_options(psring_flags INTERFACE -fsanitize=thread -fno-omit-frame-pointer
+                         $<$<COMPILE_LANGUAGE:C>:-finstrument-functions;-finstrument-functions-exclude-file-list=tests/,isa/>)
   target_link_options(psring_flags INTERFACE -fsanitize=thread)
 elseif(PSRING_SANITIZE)
   message(FATAL_ERROR "PSRING_SANITIZE: expected address or thread, got '${PSRING_SANITIZE}'")

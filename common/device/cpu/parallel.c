@@ -7,7 +7,7 @@
 #if defined(__SANITIZE_THREAD__)
 void __tsan_acquire(void *address);
 void __tsan_release(void *address);
-const char *__tsan_default_suppressions(void);
+const char *__tsan_default_suppressions(void) __attribute__((no_instrument_function)); /* before the sanitizer is ready */
 
 const char *__tsan_default_suppressions(void)
 {
