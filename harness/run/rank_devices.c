@@ -3,12 +3,12 @@
 
 #include <stdlib.h>
 
-static status open_device(rank_state *s, const nn_cut *cut, int stage, const trainer_config *first, rank_device *d)
+static status open_device(rank_state *s, int stage, const trainer_config *first, rank_device *d)
 {
     trainer_config config = *first;
     d->place = s->stage_place;
     d->place.stage = stage;
-    TRY(nn_stage_model(s->model, cut, stage, &d->stage));
+    TRY(nn_stage_model(s->model, &s->cut, stage, &d->stage));
     TRY(rank_trace_open(s->config, s->model, 0, &d->trace));
     config.model = d->stage;
     config.place = &d->place;
@@ -22,14 +22,12 @@ status rank_devices_open(rank_state *s, const trainer_config *first)
     int count = run_config_devices(s->config);
     trainer *stages[NN_MOST_STAGES] = {s->trainer};
     batch_source *sources[NN_MOST_STAGES];
-    nn_cut cut;
     if (count == 1) return STATUS_OK;
-    TRY(nn_cut_model(s->model, count, &cut));
     s->devices = calloc((size_t)count, sizeof *s->devices);
     if (!s->devices) return fail(STATUS_SYSTEM, "no memory for %d devices", count);
     for (; s->device_count < count - 1; s->device_count++) {
         rank_device *d = &s->devices[s->device_count];
-        status rc = open_device(s, &cut, s->device_count + 1, first, d);
+        status rc = open_device(s, s->device_count + 1, first, d);
         if (rc != STATUS_OK) s->device_count++; /* what it has is closed */
         TRY(rc);
         stages[s->device_count + 1] = d->trainer;

@@ -335,7 +335,7 @@ static const char *not_of_stages(const run_config *c)
     return r->plan ? "plan" : r->isolated ? "isolated" : r->inline_progress == 2 ? "progress inline" : NULL;
 }
 
-/* The stages of a rank take turns on its devices; a machine that computes on its processor has one device per rank. */
+/* The stages of a rank take turns on its devices. */
 static status check_devices(run_config *c, bool schedule)
 {
     if (c->run.stages_on != STAGES_ON_DEVICES) return STATUS_OK;
@@ -367,10 +367,12 @@ static status check_stages(run_config *c)
 static status check_address(const char *name, const char *text)
 {
     const char *colon = strrchr(text, ':');
+    char option[32];
     int64_t port;
     if (!colon || colon == text)
         return fail(STATUS_USAGE, "--%s: expected HOST:PORT such as 10.0.0.1:5555, got '%s'", name, text);
-    return text_parse_int(name[0] == 'r' ? "--remote-stage" : "--serve-stage", colon + 1, 1, 65535, &port);
+    snprintf(option, sizeof option, "--%s", name);
+    return text_parse_int(option, colon + 1, 1, 65535, &port);
 }
 
 static status check_remote_stage(const run_config *c)

@@ -15,21 +15,11 @@
 
 enum { STEPS = 6, MICRO_BATCHES = 2, FAULTY_STEP = 2, BATCH = 3, NOBODY = -1 };
 
-typedef enum act {
-    ACT_NOTHING,
-    ACT_DIE,     /* kill -9 in the middle of a step */
-    ACT_FREEZE,  /* SIGSTOP */
-    ACT_LEAVE,   /* ends in good order, though others go on */
-    ACT_LATE,    /* comes half a second after the others */
-    ACT_MISLEAD, /* sends an address where nobody listens */
-    ACT_DIFFER,  /* has batches of another size */
-} act;
-
 typedef struct fault_case {
     const char *name;
     int workers;
     bool tcp;
-    act act;
+    process_act act;
     int member; /* that does it; `workers` is the remote stage */
     transport_fault_kind fault; /* of what it sends */
     int64_t stall_timeout_ns;
@@ -93,7 +83,7 @@ static remote_config config_of(const fault_job *f, int worker, int64_t batch)
                            .stall_timeout_ns = c->stall_timeout_ns ? c->stall_timeout_ns : 60 * NS_PER_S};
 }
 
-static bool is_mine(const fault_case *c, int number, act act)
+static bool is_mine(const fault_case *c, int number, process_act act)
 {
     return number == c->member && c->act == act;
 }
@@ -142,7 +132,7 @@ static void act_in_step(const fault_case *c, processes *all, int number, int64_t
 static status run_steps(fault_job *f, processes *all, int number, member *m)
 {
     const fault_case *c = f->c;
-    int64_t batch = is_mine(c, number, ACT_DIFFER) ? BATCH + 1 : BATCH;
+    int64_t batch = is_mine(c, number, ACT_DIFFER) ? BATCH + 1 : BATCH; /* the other configuration */
     remote_tensor in = {m->values, batch * shape_elements(f->stage->layers[0].sample), DTYPE_F32};
     remote_tensor out = {m->values, batch * f->stage->rows_per_sample * f->stage->classes, DTYPE_F32};
     for (int64_t step = 0; step < STEPS; step++)

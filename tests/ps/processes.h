@@ -29,6 +29,17 @@ typedef struct processes {
     process_outcome members[];
 } processes;
 
+/* What a member does in a test of faults. */
+typedef enum process_act {
+    ACT_NOTHING,
+    ACT_DIE,     /* kill -9 in the middle of a step */
+    ACT_FREEZE,  /* SIGSTOP */
+    ACT_LEAVE,   /* ends in good order, though others go on */
+    ACT_LATE,    /* comes half a second after the others */
+    ACT_MISLEAD, /* sends an address where nobody listens */
+    ACT_DIFFER,  /* has another configuration */
+} process_act;
+
 typedef status (*process_function)(processes *all, int member, void *context);
 
 /* Forks `count` members and waits for all of them; those that live longer than `limit_s` are killed, and

@@ -14,20 +14,10 @@
 
 enum { STEPS = 6, FAULTY_STEP = 2, NOBODY = -1 };
 
-typedef enum act {
-    ACT_NOTHING,
-    ACT_DIE,     /* kill -9 in the middle of a step */
-    ACT_FREEZE,  /* SIGSTOP */
-    ACT_LEAVE,   /* ends in good order, though others go on */
-    ACT_LATE,    /* comes half a second after the others */
-    ACT_MISLEAD, /* sends an address where nobody listens */
-    ACT_DIFFER,  /* sends another configuration */
-} act;
-
 typedef struct fault_case {
     const char *name;
     job_config config;
-    act act;
+    process_act act;
     int member;               /* that does it */
     transport_fault_kind fault; /* of what it sends */
     bool of_server;           /* not what the rank sends, but its server */
