@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Calibrates this machine and compares predicted step times with measured ones, of models that the calibration does not
-run: ResNet-34, ResNet-50, VGG-16, another BERT and GPT on one rank and on two, under ps and ring. Measured is the job's step: from the last rank's
-end of a step to the last rank's end of the next, its median. A processor's clock and its neighbors change within seconds:
-a round measures everything three times, in a drawn order, calibrates before, between and after, and compares the median of
-the three with the median of the four predictions. The limit of 15 % is met by a model and an engine if four rounds of
-five are within it; the program ends with 1 where one misses it. The error against the median of a rank's own steps is shown
-too. Rounds may be spread over time: --keep FILE adds a round to those that are there, --rounds 0 shows them. Needs a quiet
-machine; a round takes four minutes.
+"""Calibrates this machine and compares predicted step times with measured ones, of models that the calibration does
+not run: ResNet-34, ResNet-50, VGG-16, another BERT and GPT on one rank and on two, under ps and ring. Measured is the
+job's step: from the last rank's end of a step to the last rank's end of the next, its median. A processor's clock and
+its neighbors change within seconds: a round measures everything three times, in a drawn order, calibrates before,
+between and after, and compares the median of the three with the median of the four predictions. The limit of 15 % is
+met by a model and an engine if four rounds of five are within it; the program ends with 1 where one misses it. The
+error against the median of a rank's own steps is shown too. Rounds may be spread over time: --keep FILE adds a round
+to those that are there, --rounds 0 shows them. Needs a quiet machine; a round takes four minutes.
 usage: predict_cpu.py [--harness FILE] [--rounds N] [--keep FILE]"""
 import argparse
 import json
