@@ -256,13 +256,14 @@ static void pipeline_lines(const json_t *job, text_buffer *out)
     if (!p) return;
     size_t stages = json_array_size(json_object_get(p, "stages"));
     double idle = 100 * report_number_at(p, "bubble"), equal = 100 * report_number_at(p, "bubble_of_equal_stages");
+    double batches = report_number_at(p, "micro_batches");
     if (strcmp(report_text_at(p, "on"), "devices") == 0)
         snprintf(line, sizeof line, "Stages: %zu on devices of each rank, one after the other; a device is idle %.1f %% "
                  "(equal stages: %.1f %%).", stages, idle, equal);
     else
-        snprintf(line, sizeof line, "Pipeline: %zu stages, %s, %.0f micro-batches; bubble %.1f %% (equal: %.1f %%).", stages,
-                 report_text_at(p, "schedule"), report_number_at(p, "micro_batches"), idle, equal);
-    append_wrapped(line, out);
+        snprintf(line, sizeof line, "Pipeline: %zu stages, %s, %.0f micro-batch%s; bubble %.1f %% (equal: %.1f %%).", stages,
+                 report_text_at(p, "schedule"), batches, batches == 1 ? "" : "es", idle, equal);
+    append_sentence(line, out);
 }
 
 static void remote_stage_line(const json_t *job, text_buffer *out)
@@ -274,7 +275,7 @@ static void remote_stage_line(const json_t *job, text_buffer *out)
     bool local = strcmp(address, "local") == 0;
     snprintf(line, sizeof line, "Remote stage%s%s: layers from %s on, %.0f parameters, for all ranks.", local ? "" : " at ",
              local ? "" : address, report_text_at(r, "begins_at"), report_number_at(r, "parameters"));
-    append_wrapped(line, out);
+    append_sentence(line, out);
 }
 
 /* ---- memory ------------------------------------------------------------------------------------- */
@@ -347,11 +348,30 @@ static void limit_lines(const json_t *slower, const json_t *faster, text_buffer 
     append_sentence(line, out);
 }
 
+/* What could shorten the waiting of stages for each other. */
+static void advise_stages(const json_t *job, const json_t *pipeline, char *out, size_t size)
+{
+    double ranks = report_number_at(job, "world_size"), stages = (double)json_array_size(json_object_get(pipeline, "stages"));
+    double batches = report_number_at(pipeline, "micro_batches");
+    bool equal = 2 * report_number_at(pipeline, "bubble_of_equal_stages") >= report_number_at(pipeline, "bubble");
+    if (strcmp(report_text_at(pipeline, "on"), "devices") == 0)
+        snprintf(out, size, "a pipeline: --gpus %.0f --stages %.0f --accumulate %.0f", ranks * stages, stages,
+                 fmax(batches, 4 * stages));
+    else if (strcmp(report_text_at(pipeline, "schedule"), "sequential") == 0)
+        snprintf(out, size, "--schedule 1f1b, whose stages compute at the same time");
+    else if (equal)
+        snprintf(out, size, "--accumulate %.0f: more micro-batches make the bubble shorter", 2 * batches);
+    else
+        snprintf(out, size, "fewer --stages: these are unequal, as -v shows");
+}
+
 /* What could make the job faster: of the parts of its step that are no computation, the largest. */
 static void advise(const json_t *result, const json_t *job, char *out, size_t size)
 {
     shares s = shares_of(job);
-    bool is_ps = strcmp(report_text_at(job, "engine"), "ps") == 0, is_ring = strcmp(report_text_at(job, "engine"), "ring") == 0;
+    const json_t *pipeline = json_object_get(job, "pipeline"), *remote = json_object_get(job, "remote_stage");
+    bool is_ps = strcmp(report_text_at(job, "engine"), "ps") == 0;
+    bool only_buckets = strcmp(report_text_at(job, "engine"), "ring") == 0 && !pipeline && !remote; /* are sent, no activations */
     bool is_virtual = json_is_true(json_object_get(result, "simulated"));
     double servers = strtod(report_text_at(job, "settings.servers"), NULL); /* settings are text, as on the command line */
     double ranks = report_number_at(job, "world_size"), shared = 100 * s.of[COMMUNICATION];
@@ -365,6 +385,8 @@ static void advise(const json_t *result, const json_t *job, char *out, size_t si
     else if (s.of[most] < 0.1)
         snprintf(out, size, "more or faster %s; no link saves over %.1f %% of a step",
                  strcmp(report_text_at(job, "device"), "cpu") == 0 ? "cores per rank" : "devices", shared);
+    else if (most == WAITING && pipeline)
+        advise_stages(job, pipeline, out, size);
     else if (most == WAITING)
         snprintf(out, size, "equally fast ranks%s; -v shows which is waited for",
                  is_virtual ? "" : ", as with --bind core");
@@ -375,8 +397,8 @@ static void advise(const json_t *result, const json_t *job, char *out, size_t si
     else if (is_ps && servers > 0 && servers < ranks)
         snprintf(out, size, "--servers %.0f, which shards the reducer over all ranks", ranks);
     else
-        snprintf(out, size, is_ring ? "a larger --batch; harness sweep --vary bucket-cap-mb=1,5,25,100 -o DIR"
-                                    : "a faster link or a larger --batch");
+        snprintf(out, size, only_buckets ? "a larger --batch; harness sweep --vary bucket-cap-mb=1,5,25,100 -o DIR"
+                                         : "a faster link or a larger --batch");
 }
 
 static void next_lines(const json_t *result, const json_t *verdict, const json_t *slower, text_buffer *out)

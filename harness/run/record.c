@@ -325,7 +325,7 @@ static bool is_ps(const sync_engine *e)
 
 status engine_exchange_to_json(const sync_engine *e, const overlap *first, json_t *job)
 {
-    const ring_settings *s = e->type == &sync_ring ? ring_get_settings(e) : NULL;
+    const ring_settings *s = e->type == &sync_ring && e->context.world > 1 ? ring_get_settings(e) : NULL;
     const char *algorithm = s ? collective_algorithm_names[s->algorithm] : NULL;
     const char *transport = NULL, *payload = NULL;
     if (is_ps(e)) ps_read_ways(e, &transport, &payload);

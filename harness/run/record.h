@@ -108,7 +108,7 @@ void overlap_to_json(const overlap *o, const sync_engine *engine, json_t *rank);
 
 /* Of the job: "collective" and "algorithm", what carries the ring's buckets and how they are to be reduced, "algorithms", how
  * rank 0's were in the measured steps; "transport" and
- * "payload", what carries messages and tensors of the parameter server. Null under other engines. */
+ * "payload", what carries messages and tensors of the parameter server. Null under other engines, and with one rank. */
 status engine_exchange_to_json(const sync_engine *e, const overlap *first, json_t *job);
 
 /* A rank's "staleness"; null under other engines. NULL without memory. After a flush. */

@@ -180,10 +180,9 @@ status trace_file_write(const char *path, const run_config *config, const run_jo
     if (net_link_is_emulated(&link)) net_link_format(&link, shown, sizeof shown);
     text_append(&out, "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"program\":\"harness %s\",\"emulated_link\":\"%s\"",
                 PROGRAM_VERSION, shown);
-    const json_t *ring = jobs[ENGINE_RING].result;
-    if (ring)
-        text_append(&out, ",\"collective\":\"%s\",\"algorithm\":\"%s\"",
-                    json_string_value(json_object_get(ring, "collective")),
+    const json_t *ring = jobs[ENGINE_RING].result, *collective = json_object_get(ring, "collective");
+    if (json_is_string(collective))
+        text_append(&out, ",\"collective\":\"%s\",\"algorithm\":\"%s\"", json_string_value(collective),
                     json_string_value(json_object_get(ring, "algorithm")));
     text_append(&out, "},\n\"traceEvents\":[\n");
     for (int e = 0; e < JOB_COUNT; e++)

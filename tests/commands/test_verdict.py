@@ -71,6 +71,20 @@ def it_begins_with_the_workload_the_ranks_and_the_all_reduce(words, end):
     expect(first.endswith(end), "its end", result)
 
 
+@cases([("one rank", ["--gpus", "1"]), ("stages without replicas", ["--stages", "2"]),
+        ("stages on devices of one rank", ["--gpus", "1", "--stages", "2", "--stages-on", "devices"]), ("virtual time", ["--gpus", "1", "--device", "sim"])])
+def a_ring_of_one_rank_names_no_all_reduce(words):
+    with tempfile.TemporaryDirectory() as folder:
+        trace = os.path.join(folder, "t.json")
+        result, found = run(*LENET, "--steps", "2", "--mode", "ring", *words, "--verbose", "--trace", trace)
+        with open(trace, encoding="utf-8") as file:
+            about = json.load(file)["otherData"]
+    job, = found["jobs"]
+    expect_equal([job[key] for key in ("collective", "algorithm", "algorithms")], [None] * 3, "of the JSON", result)
+    expect("all-reduced" not in result.out and "; all-reduce:" not in result.out, "the report", result)
+    expect("algorithm" not in about, "the trace", about)
+
+
 @cases([(model, model) for model in ("bert_large", "gpt2_medium", "gpt2_large", "vgg16", "toy")])
 def the_workload_takes_at_most_two_lines_and_its_end_is_there(model):
     result, _ = run("--model", model, "--batch", "1", "--steps", "1", "--gpus", "16", "--device", "sim:dgx1-v100-4xib100",
@@ -162,6 +176,30 @@ def more_servers_are_advised_where_there_are_fewer_than_ranks(servers, advised):
     result, _ = run("--model", "resnet50", "--batch", "16", "--steps", "3", "--gpus", "8", "--device", "sim:dgx1-v100",
                     "--policy", "ps=sync", "--servers", servers)
     expect_equal("--servers 8, which shards the reducer" in line_of(result, "Next: "), advised, "advice", result)
+
+
+STAGES = ["--mode", "ring", "--device", "sim:dgx-a100-80g", "--steps", "2", "--model", "gpt", "--layers", "4", "--hidden", "256", "--heads", "4",
+          "--sequence", "128", "--batch", "8"]
+EVEN, UNEVEN = ["--vocabulary", "100"], ["--vocabulary", "50000"]  # the last stage has the output layer
+
+
+@cases([("few micro-batches", [*EVEN, "--gpus", "4", "--stages", "4", "--accumulate", "4"], "--accumulate 8: more micro-batches"),
+        ("stages in turn", [*EVEN, "--gpus", "2", "--stages", "2", "--accumulate", "4", "--schedule", "sequential"], "--schedule 1f1b"),
+        ("unequal stages", [*UNEVEN, "--gpus", "4", "--stages", "4", "--accumulate", "64"], "fewer --stages"),
+        ("stages on devices", [*EVEN, "--gpus", "2", "--stages", "2", "--stages-on", "devices"], "a pipeline: --gpus 4 --stages 2 --accumulate 8")])
+def stages_that_wait_for_each_other_are_advised_on_the_bubble(words, advice):
+    result, found = run(*STAGES, *words)
+    expect(advice in line_of(result, "Next: "), advice, result, found["jobs"][0]["pipeline"])
+
+
+# A link so slow that most of a step is communication; --vary bucket-cap-mb changes nothing about activations.
+@cases([("a pipeline", ["--stages", "2", "--accumulate", "2"]), ("a remote stage", ["--remote-stage", "local"])])
+def where_activations_are_sent_the_advice_is_not_on_buckets(words):
+    slow = [*LENET, "--steps", "2", "--warmup", "1", "--eval-every", "-1", "--mode", "ring", "--threads", "1", "--link", "2MB/s,20ms"]
+    result, found = run(*slow, *words)
+    expect(found["jobs"][0]["phases"]["exposed_communication_s"]["mean_s"] > 0.02, "communication", result)
+    expect("bucket-cap-mb" not in line_of(result, "Next: "), "advice", result)
+    expect("bucket-cap-mb" in line_of(run(*slow)[0], "Next: "), "advice on buckets", result)
 
 
 # ---- repetitions -------------------------------------------------------------------------------
