@@ -208,10 +208,38 @@ struct trainer {
 
 /* trainer_step.c */
 int64_t trainer_micro_batches(const trainer *t);
+/* Of the step whose stages are running. */
+static inline int trainer_flight_now(const trainer *t)
+{
+    return (int)(t->begun % TRAINER_DEPTH);
+}
+static inline int trainer_mark_of(int flight, int64_t micro, trainer_mark mark)
+{
+    return (flight * TRAINER_KEPT_BATCHES + (int)(micro % TRAINER_KEPT_BATCHES)) * TRAINER_MARKS + (int)mark;
+}
 /* A mark of the present micro-batch. */
-int trainer_mark_now(const trainer *t, trainer_mark mark);
+static inline int trainer_mark_now(const trainer *t, trainer_mark mark)
+{
+    return trainer_mark_of(trainer_flight_now(t), t->now.micro, mark);
+}
+/* Of the model; else the rank has all of it. */
+static inline bool trainer_is_stage(const trainer *t)
+{
+    return t->config.place != NULL;
+}
 /* The observer's sum over the ranks. */
 status trainer_group_sum(void *context, double *values, int count);
+
+/* trainer_result.c. The lane's phases and the sums of a micro-batch whose marks have been reached. */
+void trainer_report_forward(trainer *t, int flight, int64_t micro);
+status trainer_report_backward(trainer *t, int flight, int64_t micro);
+/* Of the step that ends; all of its micro-batches have been reported. */
+void trainer_report_step(trainer *t, int flight, step_result *out);
+/* Stops the rank whose loss it is: afterwards the average would hide the rank. */
+status trainer_check_loss(trainer *t, const sync_step *step, const double *sums);
+/* Reads the compute thread's clock where a stretch of steps begins or ends (`in_steps`): a reading takes as long as a small
+ * step's bookkeeping. */
+void trainer_count_cpu(trainer *t, bool in_steps);
 
 /* Samples that the memory of a batch must hold; bytes of so many. */
 int64_t trainer_largest_batch(const trainer *t);

@@ -5,13 +5,9 @@
  * its loss in pinned memory, and trainer_end_step() reads both when the next step has been enqueued. */
 #include "harness/train/trainer_impl.h"
 
-#include "common/base/clock.h"
-#include "common/base/log.h"
 #include "common/device/sim/device_sim.h"
-#include "common/trace/trace.h"
 
 #include <assert.h>
-#include <math.h>
 #include <string.h>
 
 static void enter(trainer *t, rank_operation operation)
@@ -24,22 +20,6 @@ int64_t trainer_micro_batches(const trainer *t)
     return t->config.accumulate > 1 ? t->config.accumulate : 1;
 }
 
-/* Of the step whose stages are running. */
-static int flight_now(const trainer *t)
-{
-    return (int)(t->begun % TRAINER_DEPTH);
-}
-
-static int mark_of(int flight, int64_t micro, trainer_mark mark)
-{
-    return (flight * TRAINER_KEPT_BATCHES + (int)(micro % TRAINER_KEPT_BATCHES)) * TRAINER_MARKS + (int)mark;
-}
-
-int trainer_mark_now(const trainer *t, trainer_mark mark)
-{
-    return mark_of(flight_now(t), t->now.micro, mark);
-}
-
 /* Of the present micro-batch. */
 static status mark(trainer *t, trainer_mark which)
 {
@@ -48,23 +28,17 @@ static status mark(trainer *t, trainer_mark which)
 
 static trainer_kept_batch *kept(trainer *t)
 {
-    return &t->flights[flight_now(t)].batches[t->now.micro % TRAINER_KEPT_BATCHES];
+    return &t->flights[trainer_flight_now(t)].batches[t->now.micro % TRAINER_KEPT_BATCHES];
 }
 
 static double *kept_losses(trainer *t)
 {
-    return t->flights[flight_now(t)].losses[t->now.micro % TRAINER_KEPT_BATCHES];
-}
-
-/* Of the model; else the rank has all of it. */
-static bool is_stage(const trainer *t)
-{
-    return t->config.place != NULL;
+    return t->flights[trainer_flight_now(t)].losses[t->now.micro % TRAINER_KEPT_BATCHES];
 }
 
 static double *loss_sums(const trainer *t)
 {
-    return is_stage(t) ? trainer_loss_now(t) : t->programs.memory.loss.data;
+    return trainer_is_stage(t) ? trainer_loss_now(t) : t->programs.memory.loss.data;
 }
 
 static bool is_last_micro_batch(const trainer *t)
@@ -82,7 +56,7 @@ static bool is_last_batch(const trainer *t)
 /* The program of a batch size. */
 static status find_slot(trainer *t, int64_t batch, trainer_program_slot **out)
 {
-    trainer_program_slot *slots = is_stage(t) ? trainer_slot_now(t) : t->programs.slots;
+    trainer_program_slot *slots = trainer_is_stage(t) ? trainer_slot_now(t) : t->programs.slots;
     for (int i = 0; i < t->programs.slot_count; i++) {
         if (slots[i].batch != batch) continue;
         *out = &slots[i];
@@ -148,7 +122,7 @@ static status stage_enter_forward(trainer *t)
 
 static status stage_begin_forward(trainer *t)
 {
-    if (!is_stage(t) || t->now.micro == 0) TRY(sync_begin_forward(t->engine, &t->now.step));
+    if (!trainer_is_stage(t) || t->now.micro == 0) TRY(sync_begin_forward(t->engine, &t->now.step));
     ledger_enter(&t->ledger, LEDGER_PHASE_FORWARD);
     t->now.cursor = (nn_cursor){0};
     return STATUS_OK;
@@ -178,18 +152,6 @@ static status launch_one_loss(trainer *t)
     return device_launch(t->stream, t->programs.loss_kernel, operands, &scalars, t->programs.memory.workspace.data);
 }
 
-/* Stops the rank whose loss it is: afterwards the average would hide the rank. */
-static status check_loss(trainer *t, const sync_step *step, const double *sums)
-{
-    if (isfinite(sums[0]) || !device_get_info(t->device)->real) return STATUS_OK;
-    long long index = step->index;
-    if (t->config.optimizer->on_nonfinite == NONFINITE_STOP)
-        return fail(STATUS_NONFINITE, "step %lld: the loss is not finite", index);
-    if (!t->loss_reported) log_warn("step %lld: the loss is not finite; further ones are not reported", index);
-    t->loss_reported = true;
-    return STATUS_OK;
-}
-
 static status stage_loss(trainer *t)
 {
     if (t->ledger.phase != LEDGER_PHASE_LOSS) ledger_enter(&t->ledger, LEDGER_PHASE_LOSS);
@@ -202,7 +164,7 @@ static status stage_loss(trainer *t)
     else TRY(trainer_run_pass(t, TRAINER_LOSS, t->now.slot->program->loss_end));
     const device_info *info = device_get_info(t->device);
     bool at_once = info->real && info->host_addressable;
-    return at_once ? check_loss(t, &t->now.step, loss_sums(t)) : STATUS_OK;
+    return at_once ? trainer_check_loss(t, &t->now.step, loss_sums(t)) : STATUS_OK;
 }
 
 static status stage_end_forward(trainer *t)
@@ -219,7 +181,7 @@ static status stage_scatter_gradient(trainer *t)
 static status stage_enter_backward(trainer *t)
 {
     TRY(separate_phases(t));
-    if (!is_stage(t)) TRY(mark(t, MARK_FORWARD_END));
+    if (!trainer_is_stage(t)) TRY(mark(t, MARK_FORWARD_END));
     trainer_hold_gradient(t);
     ledger_enter(&t->ledger, LEDGER_PHASE_BACKWARD);
     enter(t, RANK_BACKWARD);
@@ -242,7 +204,7 @@ static status stage_enter_finish(trainer *t)
 
 static status stage_finish(trainer *t)
 {
-    return is_stage(t) && !is_last_micro_batch(t) ? STATUS_OK : sync_finish(t->engine, &t->now.step);
+    return trainer_is_stage(t) && !is_last_micro_batch(t) ? STATUS_OK : sync_finish(t->engine, &t->now.step);
 }
 
 static status stage_end(trainer *t)
@@ -272,6 +234,14 @@ static status stage_await_loss(trainer *t)
     return t->now.loss_here ? device_stream_synchronize(t->stream) : STATUS_OK;
 }
 
+enum { STAGE_PLAN, STAGE_LOAD, STAGE_SCATTER, STAGE_CHOOSE_PROGRAM, STAGE_PREFETCH, STAGE_ENTER_FORWARD,
+       STAGE_AWAIT_INPUT, STAGE_BEGIN_FORWARD, STAGE_FORWARD, STAGE_PREFETCH_AFTER_FORWARD,
+       STAGE_REMOTE_FORWARD, STAGE_PLACE, STAGE_LOSS, STAGE_END_FORWARD, STAGE_SEND_OUTPUT,
+       STAGE_SCATTER_GRADIENT, STAGE_ENTER_BACKWARD, STAGE_REMOTE_BACKWARD, STAGE_AWAIT_GRADIENT,
+       STAGE_BEGIN_REDUCTION, STAGE_BACKWARD, STAGE_PREFETCH_AFTER_BACKWARD, STAGE_ENTER_FINISH,
+       STAGE_END_BACKWARD, STAGE_SHARE_GRADIENTS, STAGE_READY_SHARED, STAGE_FINISH, STAGE_AWAIT_SENDS,
+       STAGE_END, STAGE_DOWNLOAD_LOSS, STAGE_AWAIT_LOSS, STAGE_COUNT };
+
 /* --slow stretches stages that compute; engines' stages wait for other ranks. `part`: what reports call the stage. */
 typedef struct stage {
     bool pipeline; /* only of ranks that have a stage of the model: what passes between these is awaited and sent */
@@ -288,38 +258,39 @@ static status stage_prefetch(trainer *t)
     return t->data.prefetch.on ? trainer_prefetch_next(t) : STATUS_OK;
 }
 
-static const stage stages[] = {{.run = stage_plan},
-                               {.run = stage_upload, .computes = true, .part = "copy"},
-                               {.engine = sync_scatter_inputs, .part = "scatter"},
-                               {.run = stage_choose_program},
-                               {.run = stage_prefetch},
-                               {.run = stage_enter_forward},
-                               {.run = trainer_await_input, .pipeline = true},
-                               {.run = stage_begin_forward, .part = "replicate"},
-                               {.run = stage_forward, .computes = true, .part = "forward"},
-                               {.run = stage_prefetch},
-                               {.run = trainer_remote_forward, .remote = true},
-                               {.run = stage_place, .part = "gather"},
-                               {.run = stage_loss, .computes = true, .part = "loss"},
-                               {.run = stage_end_forward, .pipeline = true},
-                               {.run = trainer_send_output, .pipeline = true},
-                               {.run = stage_scatter_gradient, .part = "scatter_gradient"}, /* STAGE_SPLIT */
-                               {.run = stage_enter_backward},
-                               {.run = trainer_remote_backward, .remote = true},
-                               {.run = trainer_await_gradient, .pipeline = true},
-                               {.run = trainer_begin_reduction, .pipeline = true},
-                               {.run = stage_backward, .computes = true, .part = "backward"},
-                               {.run = stage_prefetch},
-                               {.run = stage_enter_finish},
-                               {.run = trainer_end_backward, .pipeline = true},
-                               {.run = trainer_share_gradients, .pipeline = true}, /* STAGE_SHARE */
-                               {.run = trainer_ready_shared, .pipeline = true},
-                               {.run = stage_finish, .part = "reduce_and_update"},
-                               {.run = trainer_await_sends, .pipeline = true},
-                               {.run = stage_end}, /* STAGE_END */
-                               {.run = stage_download_loss},
-                               {.run = stage_await_loss}};
-enum { STAGE_COUNT = sizeof stages / sizeof stages[0], STAGE_LOAD = 1, STAGE_SPLIT = 15, STAGE_SHARE = 24, STAGE_END = 28 };
+static const stage stages[STAGE_COUNT] = {
+    [STAGE_PLAN] = {.run = stage_plan},
+    [STAGE_LOAD] = {.run = stage_upload, .computes = true, .part = "copy"},
+    [STAGE_SCATTER] = {.engine = sync_scatter_inputs, .part = "scatter"},
+    [STAGE_CHOOSE_PROGRAM] = {.run = stage_choose_program},
+    [STAGE_PREFETCH] = {.run = stage_prefetch},
+    [STAGE_ENTER_FORWARD] = {.run = stage_enter_forward},
+    [STAGE_AWAIT_INPUT] = {.run = trainer_await_input, .pipeline = true},
+    [STAGE_BEGIN_FORWARD] = {.run = stage_begin_forward, .part = "replicate"},
+    [STAGE_FORWARD] = {.run = stage_forward, .computes = true, .part = "forward"},
+    [STAGE_PREFETCH_AFTER_FORWARD] = {.run = stage_prefetch},
+    [STAGE_REMOTE_FORWARD] = {.run = trainer_remote_forward, .remote = true},
+    [STAGE_PLACE] = {.run = stage_place, .part = "gather"},
+    [STAGE_LOSS] = {.run = stage_loss, .computes = true, .part = "loss"},
+    [STAGE_END_FORWARD] = {.run = stage_end_forward, .pipeline = true},
+    [STAGE_SEND_OUTPUT] = {.run = trainer_send_output, .pipeline = true},
+    [STAGE_SCATTER_GRADIENT] = {.run = stage_scatter_gradient, .part = "scatter_gradient"},
+    [STAGE_ENTER_BACKWARD] = {.run = stage_enter_backward},
+    [STAGE_REMOTE_BACKWARD] = {.run = trainer_remote_backward, .remote = true},
+    [STAGE_AWAIT_GRADIENT] = {.run = trainer_await_gradient, .pipeline = true},
+    [STAGE_BEGIN_REDUCTION] = {.run = trainer_begin_reduction, .pipeline = true},
+    [STAGE_BACKWARD] = {.run = stage_backward, .computes = true, .part = "backward"},
+    [STAGE_PREFETCH_AFTER_BACKWARD] = {.run = stage_prefetch},
+    [STAGE_ENTER_FINISH] = {.run = stage_enter_finish},
+    [STAGE_END_BACKWARD] = {.run = trainer_end_backward, .pipeline = true},
+    [STAGE_SHARE_GRADIENTS] = {.run = trainer_share_gradients, .pipeline = true},
+    [STAGE_READY_SHARED] = {.run = trainer_ready_shared, .pipeline = true},
+    [STAGE_FINISH] = {.run = stage_finish, .part = "reduce_and_update"},
+    [STAGE_AWAIT_SENDS] = {.run = trainer_await_sends, .pipeline = true},
+    [STAGE_END] = {.run = stage_end},
+    [STAGE_DOWNLOAD_LOSS] = {.run = stage_download_loss},
+    [STAGE_AWAIT_LOSS] = {.run = stage_await_loss},
+};
 
 /* ---- the step --------------------------------------------------------------------------------- */
 
@@ -357,7 +328,7 @@ void trainer_keep_gradients(trainer *t, float *arena)
 static status on_ready(void *context, int param)
 {
     trainer *t = context;
-    if (is_stage(t) && trainer_defers_ready(t, param)) return STATUS_OK;
+    if (trainer_is_stage(t) && trainer_defers_ready(t, param)) return STATUS_OK;
     if (t->kept && is_last_micro_batch(t)) TRY(keep_gradient(t, param));
     straggler_pause(&t->straggler);
     status rc = sync_ready(t->engine, param);
@@ -376,28 +347,11 @@ status trainer_group_sum(void *context, double *values, int count)
     return rc;
 }
 
-/* The clock is read where a stretch of steps begins and ends: a reading takes as long as a small step's bookkeeping. */
-static void count_cpu(trainer *t, bool in_steps)
-{
-    int64_t now = clock_cpu_ns(CLOCK_THREAD_CPUTIME_ID);
-    if (in_steps) t->cpu_ns += now - t->cpu_read_ns;
-    t->cpu_read_ns = now;
-}
-
-int64_t trainer_cpu_ns(trainer *t)
-{
-    const device_info *info = device_get_info(t->device);
-    if (!info->real || !info->host_addressable) return STEP_NOT_MEASURED;
-    if (trainer_drives_devices(t) && t->devices.stages[0] != t) return 0; /* the first has all of the thread's */
-    count_cpu(t, t->last_end_ns != 0);
-    return t->cpu_ns;
-}
-
 static void begin_step(trainer *t, int64_t index)
 {
-    trainer_flight *f = &t->flights[flight_now(t)];
+    trainer_flight *f = &t->flights[trainer_flight_now(t)];
     if (t->now.micro == 0) {
-        if (t->last_end_ns == 0) count_cpu(t, false);
+        if (t->last_end_ns == 0) trainer_count_cpu(t, false);
         if (t->begun > t->ended) sync_lead(t->engine);
         memset(&f->sums, 0, sizeof f->sums);
         t->now.has_gradients = false;
@@ -418,133 +372,13 @@ static void begin_step(trainer *t, int64_t index)
     rank_slot_step(t->config.slot, index, device_now_ns(t->device));
 }
 
-/* ---- its end --------------------------------------------------------------------------------- */
-
-/* The lane executes `part` from a mark on. */
-static void add_phase(trainer *t, int mark, step_part part)
-{
-    if (t->phase_count == 0) t->phase_count = 1; /* the first lasts from the end of the previous step to this one's begin */
-    t->phases[t->phase_count++] = (anatomy_phase){device_mark_ns(t->stream, mark), part};
-}
-
-/* Between two marks the lane executes `part`; also an event of the trace. */
-static void add_part(trainer *t, const char *name, int64_t micro, step_part part, int begin, int end)
-{
-    add_phase(t, begin, part);
-    add_phase(t, end, STEP_OTHER);
-    trace_slice(t->config.trace, TRACE_COMPUTE, name, is_stage(t) ? micro : TRACE_NO_INDEX,
-                device_mark_ns(t->stream, begin), device_mark_ns(t->stream, end));
-}
-
-static void report_forward(trainer *t, int flight, int64_t micro)
-{
-    int first = mark_of(flight, micro, MARK_BEGIN);
-    if (micro == 0) t->called_ns = device_mark_ns(t->stream, first);
-    add_part(t, "data", micro, STEP_DATA, first, first + MARK_LOADED);
-    add_part(t, "forward", micro, STEP_FORWARD, first + MARK_FORWARD, first + MARK_FORWARD_END);
-}
-
-static status report_backward(trainer *t, int flight, int64_t micro)
-{
-    trainer_flight *f = &t->flights[flight];
-    const trainer_kept_batch *b = &f->batches[micro % TRAINER_KEPT_BATCHES];
-    const double *sums = f->losses[micro % TRAINER_KEPT_BATCHES];
-    int first = mark_of(flight, micro, MARK_BEGIN);
-    if (b->loss_here) TRY(check_loss(t, &f->step, sums));
-    if (b->copied) f->sums.copy += trainer_prefetch_time(t, b->copied);
-    add_part(t, "backward", micro, STEP_BACKWARD, first + MARK_BACKWARD, first + MARK_BACKWARD_END);
-    f->sums.correct += (int64_t)sums[1];
-    f->sums.has_loss = f->sums.has_loss || b->loss_here;
-    f->sums.loss += b->loss_here ? sums[0] / b->loss_normalizer : 0;
-    return STATUS_OK;
-}
-
-static status report_batch(trainer *t, int flight, int64_t micro)
-{
-    report_forward(t, flight, micro);
-    return report_backward(t, flight, micro);
-}
-
-/* In virtual time. */
-static int64_t slowdown(trainer *t, int end)
-{
-    if (!sim_device_simulation(t->device)) return STEP_NOT_MEASURED;
-    int64_t before = t->slowed_ns;
-    t->slowed_ns = sim_mark_slowed_ns(t->stream, end);
-    return t->slowed_ns - before;
-}
-
-/* The update, if this rank has made one in the step. */
-static void add_update(trainer *t, const trainer_flight *f, int64_t backward_end_ns)
-{
-    int begin = sync_mark_update(f->step.index);
-    if (device_mark_ns(t->stream, begin) < backward_end_ns) return;
-    add_phase(t, begin, STEP_OPTIMIZER);
-    add_phase(t, begin + 1, STEP_OTHER);
-}
-
-void step_set_anatomy(step_times *times, const anatomy_figures *figures)
-{
-    bool known = figures->lost == 0;
-    for (int p = 0; p < STEP_PARTS; p++) times->parts[p] = known ? figures->parts[p] : STEP_NOT_MEASURED;
-    times->hidden_computing = known ? figures->hidden_computing_ns : STEP_NOT_MEASURED;
-    times->hidden_waiting = known ? figures->hidden_waiting_ns : STEP_NOT_MEASURED;
-    times->hidden = known ? times->hidden_computing + times->hidden_waiting : STEP_NOT_MEASURED;
-    times->communication = known ? times->hidden + times->parts[STEP_EXPOSED] : STEP_NOT_MEASURED;
-}
-
-static void warn_of_lost_parts(trainer *t, int64_t index)
-{
-    if (!t->lost_parts_reported)
-        log_warn("step %lld: more waits and transfers than there is room for: the parts of such steps are not measured",
-                 (long long)index);
-    t->lost_parts_reported = true;
-}
-
-static void report_step(trainer *t, int flight, step_result *out)
-{
-    const trainer_flight *f = &t->flights[flight];
-    device_stream *s = t->stream;
-    int last = mark_of(flight, trainer_micro_batches(t) - 1, MARK_BEGIN);
-    int64_t end = device_mark_ns(s, last + MARK_END);
-    int64_t begin = t->last_end_ns ? t->last_end_ns : t->called_ns, backward_end = device_mark_ns(s, last + MARK_BACKWARD_END);
-    anatomy_figures figures;
-    t->last_end_ns = end;
-    t->phases[0] = (anatomy_phase){begin, STEP_OTHER};
-    add_update(t, f, backward_end);
-    if (t->pipeline.messages) pipeline_end_step(t->pipeline.messages, t->engine->context.anatomy);
-    sync_end_step(t->engine, (anatomy_span){begin, end}, t->phases, t->phase_count, &figures);
-    step_times times = {.total = end - begin,
-                        .copy = t->data.prefetch.on ? f->sums.copy : STEP_NOT_MEASURED,
-                        .slowdown = slowdown(t, last + MARK_END),
-                        .first_to_backward_end = STEP_NOT_MEASURED,
-                        .last_bucket = STEP_NOT_MEASURED};
-    step_set_anatomy(&times, &figures);
-    if (figures.lost > 0) warn_of_lost_parts(t, f->step.index);
-    *out = (step_result){.index = f->step.index,
-                         .begin_ns = begin,
-                         .end_ns = end,
-                         .times = times,
-                         .waited_for = figures.lost > 0 ? ANATOMY_NOBODY : figures.waited_for,
-                         .waited_ns = anatomy_waited(t->engine->context.anatomy),
-                         .forward_begin_ns = device_mark_ns(s, last + MARK_FORWARD),
-                         .backward_begin_ns = device_mark_ns(s, last + MARK_BACKWARD),
-                         .backward_end_ns = backward_end,
-                         .forward_end_ns = device_mark_ns(s, last + MARK_FORWARD_END),
-                         .reduced_ns = device_mark_ns(s, sync_mark_update(f->step.index)),
-                         .samples = f->sums.samples,
-                         .targets = f->sums.targets,
-                         .correct = f->sums.correct,
-                         .loss = f->sums.has_loss ? f->sums.loss : (double)NAN};
-}
-
 /* ---- its stages ------------------------------------------------------------------------------ */
 
 /* What a GPU computes is stretched by the time that it takes, without what it waited for before. */
 static status settle_straggler(trainer *t)
 {
-    bool behind = !device_get_info(t->device)->host_addressable;
-    return t->straggler.stretch > 0 && behind ? device_stream_synchronize(t->stream) : STATUS_OK;
+    bool enqueues = !device_get_info(t->device)->host_addressable;
+    return t->straggler.stretch > 0 && enqueues ? device_stream_synchronize(t->stream) : STATUS_OK;
 }
 
 static status run_stage(trainer *t)
@@ -576,7 +410,7 @@ int trainer_stage_times(const trainer *t, trainer_stage_time out[TRAINER_STAGES]
 
 static bool concerns(const trainer *t, const stage *s)
 {
-    return (!s->pipeline || is_stage(t)) && (!s->remote || t->config.remote);
+    return (!s->pipeline || trainer_is_stage(t)) && (!s->remote || t->config.remote);
 }
 
 /* Up to the stage before `end`. */
@@ -598,23 +432,29 @@ static status run_stages(trainer *t, batch_source *source, int64_t index, int64_
 /* What the host knows of the micro-batch. In a pipeline the first stage has its samples, the last one its targets. */
 static void count_batch(trainer *t)
 {
-    trainer_flight *f = &t->flights[flight_now(t)];
+    trainer_flight *f = &t->flights[trainer_flight_now(t)];
     f->sums.samples += t->config.model->received ? 0 : t->now.step.samples;
     f->sums.targets += trainer_last_model(t)->sent ? 0 : t->now.step.targets;
     t->now.has_gradients = t->now.has_gradients || t->now.slot;
 }
 
+static status report_batch(trainer *t, int flight, int64_t micro)
+{
+    trainer_report_forward(t, flight, micro);
+    return trainer_report_backward(t, flight, micro);
+}
+
 /* The passes of the micro-batches in the order of the schedule. */
 static status run_pipeline(trainer *t, batch_source *source, int64_t index, int64_t batch_step)
 {
-    for (int end; trainer_begin_action(t, STAGE_SPLIT, STAGE_COUNT, &end); trainer_end_action(t)) {
+    for (int end; trainer_begin_action(t, STAGE_SCATTER_GRADIENT, STAGE_COUNT, &end); trainer_end_action(t)) {
         TRY(run_stages(t, source, index, batch_step + t->now.micro, end));
         if (end == STAGE_COUNT) {
-            TRY(report_backward(t, flight_now(t), t->now.micro));
+            TRY(trainer_report_backward(t, trainer_flight_now(t), t->now.micro));
             continue;
         }
         count_batch(t);
-        report_forward(t, flight_now(t), t->now.micro);
+        trainer_report_forward(t, trainer_flight_now(t), t->now.micro);
     }
     return STATUS_OK;
 }
@@ -624,8 +464,8 @@ static status run_pipeline(trainer *t, batch_source *source, int64_t index, int6
 static const struct {
     int end;
     bool last_first;
-} turns[TRAINER_TURNS] = {[TURN_FORWARD] = {STAGE_SPLIT, false},
-                          [TURN_BACKWARD] = {STAGE_SHARE, true},
+} turns[TRAINER_TURNS] = {[TURN_FORWARD] = {STAGE_SCATTER_GRADIENT, false},
+                          [TURN_BACKWARD] = {STAGE_SHARE_GRADIENTS, true},
                           [TURN_REDUCE] = {STAGE_END, true},
                           [TURN_UPDATE] = {STAGE_END, true},
                           [TURN_END] = {STAGE_COUNT, false}};
@@ -638,8 +478,8 @@ static status take_turn(trainer *t, trainer_turn turn, int64_t index, int64_t ba
     bool later = rc == STATUS_AGAIN && turn == TURN_REDUCE && trainer_awaits_norms(t);
     if (!later) TRY(rc);
     if (turn != TURN_END) return trainer_begin_idle(t);
-    trainer_report_waits(t, mark_of(flight_now(t), micro, MARK_BEGIN), micro);
-    TRY(report_batch(t, flight_now(t), micro));
+    trainer_report_waits(t, trainer_mark_of(trainer_flight_now(t), micro, MARK_BEGIN), micro);
+    TRY(report_batch(t, trainer_flight_now(t), micro));
     t->now.stage = 0;
     count_batch(t);
     t->now.micro++;
@@ -674,14 +514,14 @@ static status run_batches(trainer *t, batch_source *source, int64_t index, int64
         TRY(run_stages(t, source, index, batch_step + t->now.micro, STAGE_COUNT));
         t->now.stage = 0;
         count_batch(t);
-        if (!t->runs_ahead) TRY(report_batch(t, flight_now(t), t->now.micro));
+        if (!t->runs_ahead) TRY(report_batch(t, trainer_flight_now(t), t->now.micro));
     }
     return STATUS_OK;
 }
 
 status trainer_begin_step(trainer *t, batch_source *source, int64_t index, int64_t batch_step)
 {
-    TRY((trainer_drives_devices(t) ? run_devices : is_stage(t) ? run_pipeline : run_batches)(t, source, index, batch_step));
+    TRY((trainer_drives_devices(t) ? run_devices : trainer_is_stage(t) ? run_pipeline : run_batches)(t, source, index, batch_step));
     t->now.micro = 0;
     t->begun++;
     return STATUS_OK;
@@ -698,12 +538,12 @@ status trainer_end_step(trainer *t, step_result *out)
     int flight = (int)(t->ended % TRAINER_DEPTH);
     if (t->runs_ahead) {
         int64_t batches = trainer_micro_batches(t);
-        TRY(device_mark_wait(t->stream, mark_of(flight, batches - 1, MARK_LOSS)));
+        TRY(device_mark_wait(t->stream, trainer_mark_of(flight, batches - 1, MARK_LOSS)));
         t->phase_count = 0;
         for (int64_t micro = 0; micro < batches; micro++) TRY(report_batch(t, flight, micro));
     }
     TRY(sync_check_update(t->engine, &t->flights[flight].step));
-    report_step(t, flight, out);
+    trainer_report_step(t, flight, out);
     t->ended++;
     return STATUS_OK;
 }
@@ -716,10 +556,4 @@ int trainer_depth(const trainer *t)
 int trainer_under_way(const trainer *t)
 {
     return (int)(t->begun - t->ended);
-}
-
-void trainer_begin_anew(trainer *t)
-{
-    if (t->last_end_ns != 0) count_cpu(t, true);
-    t->last_end_ns = 0;
 }
