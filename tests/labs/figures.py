@@ -77,8 +77,8 @@ def edge(f, a, b, words, side):
 def count_bytes():
     f = Figure("1-count-bytes", 720, 232, "Three ways to sum gradients among four ranks",
                "Graphs of four ranks; an edge is labeled with the buffers of n gradients that it carries in each direction. One reducer: rank 0 exchanges 1 "
-               "with each other rank, 3 in total. Two servers, on ranks 0 and 1: each rank exchanges one half with each server. Ring: every rank sends 1.5 to "
-               "its right neighbor.")
+               "with each other rank, 3 in total. Two servers, on ranks 0 and 1: ranks 2 and 3 exchange one half with each server; ranks 0 and 1 exchange 1, one "
+               "half with each of their servers. Ring: every rank sends 1.5 to its right neighbor.")
     f.text(110, 20, "one reducer", "strong", "middle")
     f.text(355, 20, "2 servers, on ranks 0 and 1", "strong", "middle")
     f.text(605, 20, "ring", "strong", "middle")
@@ -87,7 +87,7 @@ def count_bytes():
         edge(f, star[0], star[r], "1", side)
     square = [(285, 70), (425, 70), (285, 180), (425, 180)]
     for a, b, side in ((0, 1, "above"), (0, 2, "left"), (1, 3, "right"), (0, 3, "right"), (1, 2, "left")):
-        edge(f, square[a], square[b], "1/2", side)
+        edge(f, square[a], square[b], "1" if (a, b) == (0, 1) else "1/2", side)  # between the servers' ranks: a push and the other part's sum
     circle = [(535, 70), (675, 70), (675, 180), (535, 180)]
     for r, side in enumerate(("above", "right", "below", "left")):
         edge(f, circle[r], circle[(r + 1) % 4], ">1.5", side)

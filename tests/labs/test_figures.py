@@ -4,7 +4,7 @@ import xml.etree.ElementTree
 
 import figures
 from labs import LABS, SOURCE, read
-from tap import cases, expect, expect_equal, main
+from tap import cases, expect, expect_equal, main, test
 
 
 @cases([(draw().name, draw()) for draw in figures.FIGURES])
@@ -29,6 +29,15 @@ def a_figure_has_a_title_a_description_and_a_dark_style_and_all_lies_inside(figu
         left = x - wide * {"middle": 0.5, "end": 1}.get(at.get("text-anchor"), 0)
         if at is not root and at.tag != name + "marker":
             expect(left >= -1 and left + wide <= figure.width + 1 and 0 <= y <= figure.height, f"{at.tag} at {x}, {y} lies inside", at.text)
+
+
+@test
+def the_edges_of_lab_1_carry_what_four_ranks_send():
+    """2 (4 - 1) buffers in each of the three graphs. A label counts for both directions of its edge, in the ring for the only one."""
+    handout = read(SOURCE, "labs", "1-count-bytes", "README.md")
+    drawing = re.sub(r"rank \d|2 servers, .* 1 ", "", handout[handout.index("as text</summary>"):handout.index("</details>")])
+    for labels in (re.findall(r">([\d./]+)</text>", read(SOURCE, "labs", "1-count-bytes", "figure.svg")), re.findall(r"(?<= )\d[\d./]*", drawing)):
+        expect_equal(sum({"1": 2, "1/2": 1, "1.5": 1.5}[label] for label in labels), 3 * 6, f"buffers: {labels}")
 
 
 if __name__ == "__main__":
