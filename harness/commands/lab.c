@@ -80,7 +80,9 @@ static status start(const command_line *line)
     const char *folder =
         folder_of(l, line->word_count > 2 ? line->words[2] : NULL, false, buffer, sizeof buffer);
     TRY(grader_start(l, folder, o->student ? o->student : "student", &out));
-    text_append(&out, "next: read %s/README.md, then harness lab check %d %s\n", folder, l->number, folder);
+    text_append(&out, "next: read %s/README.md, then harness lab check %d ", folder, l->number);
+    text_append_shell_word(&out, folder);
+    text_append(&out, "\n");
     return output_text(&out);
 }
 
@@ -99,6 +101,7 @@ static status check(command_line *line)
         bool text = o->format == 0 || (o->out && strcmp(o->out, "-") != 0);
         g->folder =
             folder_of(g->lab, line->word_count > 2 ? line->words[2] : NULL, true, buffer, sizeof buffer);
+        g->folder_given = line->word_count > 2;
         g->hidden = o->hidden;
         g->only = o->part;
         snprintf(g->student, sizeof g->student, "%s", o->student ? o->student : "");

@@ -185,9 +185,10 @@ static bool needs_code(const grader *g)
 
 static status check_compiles(grader *g, bool text)
 {
+    lab_test *t = NULL;
+    if (wanted(g, "compiles")) t = begin_test(g, "compiles", "compiles without warnings", LAB_COMPILE_POINTS);
     TRY(grader_build(g, false));
-    if (!wanted(g, "compiles")) return STATUS_OK;
-    lab_test *t = begin_test(g, "compiles", "compiles without warnings", LAB_COMPILE_POINTS);
+    if (!t) return STATUS_OK;
     if (!g->compiles || g->compiler.length > 0) {
         t->failed = true;
         text_append(&t->details, "%s", g->compiler.data ? g->compiler.data : "");

@@ -55,6 +55,7 @@ enum { LAB_MOST_TESTS = 32, LAB_MOST_ANSWERS = 64, LAB_COMPILE_POINTS = 5 };
 struct grader {
     const lab *lab;
     const char *folder, *hidden, *only; /* the student's files; further tests; the parts to run, "two,even" */
+    bool folder_given;                  /* on the command line: commands that the report suggests need it, too */
     char data[PATH_MAX];                /* the folder that holds labs/ */
     char build[PATH_MAX];               /* for programs; removed at the end */
     char student[128];

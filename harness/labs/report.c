@@ -26,7 +26,13 @@ void report_test(const grader *g, const lab_test *t, text_buffer *out)
         text_append(out, "    %.*s\n", length, line);
         line += length + (line[length] == '\n');
     }
-    if (!g->only) text_append(out, "    try: harness lab check %d -k %s\n", g->lab->number, t->key);
+    if (g->only) return;
+    text_append(out, "    try: harness lab check %d ", g->lab->number);
+    if (g->folder_given) {
+        text_append_shell_word(out, g->folder);
+        text_append(out, " ");
+    }
+    text_append(out, "-k %s\n", t->key);
 }
 
 void report_end(const grader *g, text_buffer *out)

@@ -94,7 +94,7 @@ status ring_reference_time(int ranks, int64_t count, int64_t *ns)
     size_t bytes = ring_link_bytes((size_t)count) * (size_t)ranks;
     race *all = mmap(NULL, sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     void *links = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    pid_t pid[MOST_RANKS];
+    pid_t pid[MOST_RANKS] = {0};
     int started = 0;
     if (all == MAP_FAILED || links == MAP_FAILED)
         return fail_errno(STATUS_SYSTEM, "lab: shared memory for the reference");

@@ -289,7 +289,8 @@ status students_serve(students *s, student_handler *handler, void *context)
         waited = ready > 0 || !all_wait(s) ? 0 : waited + 1;
         if (waited == STUDENT_WAIT_SECONDS || silent == STUDENT_SILENCE_SECONDS)
             snprintf(s->failure, sizeof s->failure,
-                     "nothing has happened for %d s: is the function waiting for something?", silent);
+                     "nothing has happened for %d s: is the function waiting for something?",
+                     waited == STUDENT_WAIT_SECONDS ? waited : silent);
         for (int r = 0; ready > 0 && r < s->count && !s->finished && !s->failure[0]; r++) {
             if (polled[2 * r + 1].revents) {
                 read_printed(&s->process[r]);

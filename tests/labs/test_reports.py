@@ -112,6 +112,19 @@ def starting_a_lab_never_overwrites():
 
 
 @test
+def the_commands_that_start_and_check_suggest_run_as_they_are():
+    with Student(RING) as student:
+        text = student.run("start", "3", "my ring", code=0).text
+        suggested = re.findall(r"then (harness .*)", text)
+        text = student.run("check", "3", "my ring", code=1).text
+        suggested += re.findall(r"try: (harness .*)", text)[:2]
+        expect_equal(suggested, [f"harness lab check 3 'my ring'{part}" for part in ("", " -k two", " -k even")], "commands", text)
+        expect(re.search(r"^compiles .* OK +\((?!0\.0)\d", text, re.M), "the time of compiling is shown", text)
+        student.run("start", "3", code=0)
+        expect("try: harness lab check 3 -k two\n" in student.run("check", "3", code=1).text, "without DIR for the default folder")
+
+
+@test
 def a_packed_folder_is_the_same_every_time_and_holds_no_built_files():
     with Student(RING) as student:
         student.solve()

@@ -9,7 +9,7 @@ from tap import cases, expect, expect_equal, long_cases, main
 
 
 def commands(*path):
-    return re.findall(r"^    (harness .*)$", read(SOURCE, "labs", *path), re.M)
+    return re.findall(r"^ {4,}(harness .*)$", read(SOURCE, "labs", *path), re.M)
 
 
 def walk(student, folder, lines):
