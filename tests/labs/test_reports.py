@@ -4,13 +4,14 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import zipfile
 
 import jsonschema
 
 from labs import LABS, SOURCE, Student, read, unpack, write
-from program import PROGRAM
-from tap import cases, expect, expect_equal, main, test
+from program import PROGRAM, SANITIZED
+from tap import Skip, cases, expect, expect_equal, main, test
 
 RING = next(lab for lab in LABS if lab.number == 3)
 
@@ -196,6 +197,37 @@ def hidden_tests_that_cannot_run_are_refused():
             os.remove(os.path.join(student.home, f"{lab.name}.txt"))
             done = student.run("autograder", str(number), "--format", "gradescope", "--hidden", student.home, code=65)
             expect(lab.name + ".txt" in done.text, "an autograder without the lab's hidden tests", done.text)
+
+
+@cases([(lab.name, lab) for lab in LABS])
+def a_handout_states_its_time_and_has_every_section(lab):
+    text = read(SOURCE, "labs", lab.name, "README.md")
+    hours = re.search(r"^Time: (\d to \d) hours\.", text, re.M)[1]
+    row = next(line for line in subprocess.run([PROGRAM, "lab", "list"], check=True, capture_output=True, text=True).stdout.splitlines() if f" {lab.name[2:]} " in line)
+    expect(f" {hours} " in row and re.search(rf"^\| {lab.number} {lab.name[2:]} \| .* \| {hours} \|$", read(SOURCE, "labs", "INSTRUCTOR.md"), re.M), "hours", hours, row)
+    names, bodies = zip(*re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", text, re.M | re.S))
+    expect_equal(names, ("Background", "Task", "What is graded", "Hints", "Questions", "References"), "sections")
+    expect(len(re.findall(r"^\d\. ", bodies[3], re.M)) >= 4 and re.search(r"To think\sabout: ", bodies[4]), "hints and questions", text)
+    references = re.split(r"^- ", bodies[5], flags=re.M)[1:]
+    expect(len(references) >= 3 and all(re.search(r"\b(19|20)\d\d\b", line) for line in references), "references with a year", references)
+
+
+@test
+def the_solver_prints_the_answers_to_the_questions_of_a_folder():
+    with Student(RING) as student:
+        text = subprocess.run([sys.executable, os.path.join(SOURCE, "tests/labs/solve.py"), student.folder], check=True, capture_output=True, text=True).stdout
+        for line in text.splitlines():
+            write(re.sub(rf"^{line.split(' =')[0]} *=.*$", line, read(student.folder, "answers.txt"), flags=re.M), student.folder, "answers.txt")
+        expect_equal(student.check("-k", "why").returncode, 0, "exit code", text)
+
+
+@test
+def a_program_built_on_debian_12_starts_with_the_c_library_that_instructors_are_told():
+    if SANITIZED or "VERSION_ID=\"12\"" not in read("/etc/os-release") or not shutil.which("objdump"):
+        raise Skip("needs Debian 12, a program without sanitizers, and objdump")
+    symbols = subprocess.run(["objdump", "-T", PROGRAM], check=True, capture_output=True, text=True).stdout
+    most = max(re.findall(r"\bGLIBC_(\d+\.\d+)", symbols), key=lambda version: [int(number) for number in version.split(".")])
+    expect_equal(re.search(r"new enough for them \((.*?)\)", read(SOURCE, "labs", "INSTRUCTOR.md"))[1], most, "the C library")
 
 
 @test
