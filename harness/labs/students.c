@@ -51,12 +51,14 @@ static void become_student(const students *s, int socket, int printed, int share
     limit(RLIMIT_FSIZE, 64 << 10); /* an emulator writes to a file what the sanitizer reads of /proc */
     limit(RLIMIT_CPU, STUDENT_CPU_SECONDS);
     setrlimit(RLIMIT_STACK, &(struct rlimit){1 << 20, 1 << 20});
-    if (chdir(s->g->build) != 0) _exit(98);
     snprintf(program, sizeof program, "%s/%s", s->g->build, s->fast ? "fast" : "checked");
     for (char *word = strtok(words, " "); word && argc < 7; word = strtok(NULL, " ")) argv[argc++] = word;
-    limit_files(s->g, false);
-    confine(CONFINE_BEFORE_EXEC);
-    execve(program, argv, environment);
+    if (chdir(s->g->build) == 0) {
+        limit_files(s->g, false);
+        confine(CONFINE_BEFORE_EXEC);
+        execve(program, argv, environment);
+    }
+    dprintf(STDERR_FILENO, "%s: %s\n", program, strerror(errno));
     _exit(98);
 }
 

@@ -144,6 +144,18 @@ def a_part_takes_less_than_three_times_5_seconds(lab, part):
 
 
 @test
+def where_the_system_refuses_to_start_the_students_program_the_message_says_why():
+    mounted = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", 'mount -t tmpfs -o noexec tmpfs "$TMPDIR" && exec "$@"', "sh"]
+    with Student(next(lab for lab in LABS if lab.number == 3)) as student:
+        if subprocess.run([*mounted, "true"], env=dict(os.environ, TMPDIR=student.tmp), capture_output=True).returncode != 0:
+            raise Skip("needs user namespaces")
+        student.solve()
+        student.as_user += mounted
+        done = student.check("-k", "two")
+        expect("/checked: Permission denied" in done.parts["two"]["output"], "the message", done.text)
+
+
+@test
 def students_check_at_the_same_time_on_one_machine():
     rows = [(lab, student, parts) for lab, parts in zip(LABS, ("ring,real", "order", "two,why", "fit", "launch", "resume", "step", "fits"))
             for student in ("ada@example.org", "grace@example.org")]
