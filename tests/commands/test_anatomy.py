@@ -7,18 +7,13 @@ import shutil
 import socket
 import statistics
 
-from anatomy import HIDDEN, PARTS, best_of, executed, expect_all_wait, expect_anatomy, shifted_clock, waiting_and_delay
+from anatomy import HIDDEN, PARTS, best_of, executed, expect_all_wait, expect_anatomy, policies, shifted_clock, waiting_and_delay
 from program import BUILD, PROGRAM, Run, harness
 from tap import Skip, cases, expect, expect_equal, main, test
 
 ROOT = os.environ.get("SOURCE_DIR", os.getcwd())
 VIRTUAL = ["--model", "lenet", "--data", "synthetic:1x28x28:10", "--quiet"]
 LENET = [*VIRTUAL, "--threads", "1"]
-
-
-def policies(engine):
-    with open(os.path.join(ROOT, engine, "policies" if engine == "ring" else "", "policies.h"), encoding="utf-8") as file:
-        return re.findall(r'^POLICY\("([^"]+)"', file.read(), re.M)
 
 
 def job_of(*words, limit=120, env=None):
@@ -42,12 +37,16 @@ FURTHER = [("cpu", words) for words in (
     ["--mode", "ps", "--policy", "sync", "--server-optimizer", "off", "--clip-norm", "0.5"],
     ["--mode", "ps", "--policy", "async", "--server-placement", "own"],
     ["--mode", "ring", "--comm-hook", "powersgd"], ["--mode", "ring", "--link", "100MB/s,100us"],
-    ["--mode", "ps", "--policy", "ssp", "--link", "100MB/s,100us"])]
+    ["--mode", "ps", "--policy", "ssp", "--link", "100MB/s,100us"], ["--mode", "ring", "--remote-stage", "local", "--accumulate", "2"])]
+STAGES = [(device, model, ["--mode", "ring", "--gpus", "4", "--stages", "2", "--accumulate", "3", *words])
+          for device, model in (DEVICES[0], ("sim:dgx-a100-80g", DEVICES[2][1]))
+          for words in (["--schedule", "gpipe"], ["--gpus", "2", "--clip-norm", "0.5"], ["--gpus", "2", "--stages-on", "devices"])]
 
 
 @cases([(f"{' '.join(words[1:4:2]) or 'none'} on {device}", device, model, words or ["--mode", "none"])
         for device, model in DEVICES for _, words in RUNS] +
-       [(" ".join(words), device, DEVICES[0][1], words + ["--gpus", "2"]) for device, words in FURTHER])
+       [(" ".join(words), device, DEVICES[0][1], words + ["--gpus", "2"]) for device, words in FURTHER] +
+       [(f"{' '.join(words[4:])} on {device}", device, model, words) for device, model, words in STAGES])
 def the_parts_of_every_step_add_up(device, model, words):
     expect_anatomy(job_of(*model, "--device", device, "--steps", "6", "--warmup", "1", *words))
 

@@ -1,5 +1,6 @@
 """What tests of the parts of a step share."""
 import os
+import re
 
 from program import BUILD, SANITIZED, in_ns
 from tap import Failure, Skip, expect, expect_equal
@@ -7,6 +8,12 @@ from tap import Failure, Skip, expect, expect_equal
 PARTS = ("data_s", "forward_s", "backward_s", "exposed_communication_s", "waiting_s", "optimizer_s", "other_s")
 HIDDEN = ("hidden_while_computing_s", "hidden_while_waiting_s", "hidden_communication_s", "communication_s")
 EXECUTED = ("data_s", "forward_s", "backward_s", "optimizer_s")
+
+
+def policies(engine):
+    root = os.environ.get("SOURCE_DIR", os.getcwd())
+    with open(os.path.join(root, engine, "policies" if engine == "ring" else "", "policies.h"), encoding="utf-8") as file:
+        return re.findall(r'^POLICY\("([^"]+)"', file.read(), re.M)
 
 
 def expect_anatomy(job):
