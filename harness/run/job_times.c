@@ -164,11 +164,11 @@ static rate over_windows(const job_steps *j)
     return out;
 }
 
-/* In virtual time fewer ranks may stand for the `world` of the job. */
-static json_t *rate_to_json(const job_steps *j, rate r, double world, bool synchronous)
+/* In virtual time fewer ranks, `present`, may stand for the `world` of the job. */
+static json_t *rate_to_json(rate r, double present, double world, bool synchronous)
 {
     bool measured = r.ns > 0;
-    double samples = r.samples * world / (double)j->world,
+    double samples = r.samples * world / present,
            per_second = measured ? samples / ((double)r.ns * 1e-9) : 0;
     return json_pack("{s:o, s:o, s:f, s:o, s:s}", "samples_per_s", real_or_null(measured, per_second),
                      "samples_per_s_per_rank", real_or_null(measured, per_second / world), "samples", samples,
@@ -241,10 +241,12 @@ status job_result_add_times(json_t *job, const json_t *ranks)
     job_steps j = {0};
     bool synchronous = json_is_true(json_object_get(job, "synchronous"));
     double world = json_number_value(json_object_get(job, "world_size"));
+    const json_t *simulated = json_object_get(job, "simulated_ranks");
+    double present = simulated ? json_number_value(simulated) : world; /* a rank with several devices has a row for each */
     status rc = read_steps(ranks, &j);
     if (rc == STATUS_OK) rc = add_steps(job, &j);
     rate r = rc != STATUS_OK ? (rate){0} : synchronous ? over_steps(&j) : over_windows(&j);
-    json_object_set_new(job, "throughput", rate_to_json(&j, r, world, synchronous));
+    json_object_set_new(job, "throughput", rate_to_json(r, present, world, synchronous));
     free_steps(&j);
     return rc == STATUS_OK ? add_phases(job, ranks) : rc;
 }

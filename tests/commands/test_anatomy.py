@@ -11,7 +11,6 @@ from anatomy import HIDDEN, PARTS, best_of, executed, expect_all_wait, expect_an
 from program import BUILD, PROGRAM, Run, harness
 from tap import Skip, cases, expect, expect_equal, main, test
 
-ROOT = os.environ.get("SOURCE_DIR", os.getcwd())
 VIRTUAL = ["--model", "lenet", "--data", "synthetic:1x28x28:10", "--quiet"]
 LENET = [*VIRTUAL, "--threads", "1"]
 

@@ -157,6 +157,7 @@ def time_of(job, part):
 def a_step_on_devices_is_the_computation_of_all_stages_and_the_copies_between_them(ranks, stages, batches):
     job, one = on_devices(stages, ranks, batches, model=EVEN), whole(1, batches, model=EVEN)
     rows = job["pipeline"]["stages"]
+    expect_equal(job["throughput"]["samples"], 2.0 * 8 * batches * ranks, "steps, samples of a micro-batch, micro-batches, ranks")
     for part in ("forward_s", "backward_s"):
         slower = 1 + 0.01 * (part == "backward_s")  # by reductions at the same time
         total, expected = sum(stage[part] for stage in rows), time_of(one, part)
@@ -252,9 +253,9 @@ def ranks_with_a_device_for_each_stage_train_as_those_with_one_device(device, ra
     for more in (["--stages", "2", *ON_DEVICES], []):
         job = train(*REAL, *model, "--device", device, "--gpus", str(ranks), *more, "--eval-every", "2")
         expect_equal(job["world_size"], ranks, "ranks")
-        losses.append((job["losses"], job["parameter_hash"], figures(job)))
+        losses.append((job["losses"], job["parameter_hash"], figures(job), job["throughput"]["samples"]))
     expect(len(losses[0][0]) == 3 and None not in losses[0][0] and losses[0][1], f"losses: {losses}")
-    expect_equal(losses[0], losses[1], "losses, parameters and evaluations of stages on devices and of the whole model")
+    expect_equal(losses[0], losses[1], "losses, parameters, evaluations and samples of stages on devices and of the whole model")
 
 
 @cases([
