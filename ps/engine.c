@@ -1,6 +1,7 @@
 /* The engine as the harness uses it: a worker on every rank, a server on some. */
 #include "ps/engine_impl.h"
 
+#include "common/base/log.h"
 #include "common/net/status_table.h"
 #include "common/sync/staging.h"
 #include "ps/dp/dp.h"
@@ -250,6 +251,8 @@ static status connect_servers(ps_engine *e)
             ps_worker_map_server(e->worker, j,
                                  copies ? ps_segment(&e->member, first + j, PS_SEGMENT_PARAMS) : NULL, true);
     }
+    if (c->rank == 0 && e->options->credit_bytes > 0 && ps_shares_memory(&e->member))
+        log_info("--credit-bytes has no effect here: servers read gradients in place, --payload zmq sends them");
     return STATUS_OK;
 }
 

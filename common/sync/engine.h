@@ -144,6 +144,7 @@ typedef struct sync_counters {
     int64_t bytes_sent, bytes_received;         /* payload over links between ranks */
     int64_t messages_sent, messages_received;
     int64_t updates_skipped;                    /* --on-nonfinite skip */
+    int64_t pushes_overtaken;                   /* of a worker: that left after one whose gradients were ready later */
 } sync_counters;
 
 typedef struct sync_blob {

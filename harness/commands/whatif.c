@@ -100,6 +100,8 @@ static status read_words(whatif_setup *s, const command_line *line, whatif_quest
                     "--efficiency: unexpected with a measured step of one GPU, which determines it");
     q->step_ms = s->options.step_ms;
     if (s->options.samples_per_s > 0) q->step_ms = 1e3 * (double)c->data.batch / s->options.samples_per_s;
+    q->stages = (int)c->run.stages;
+    q->devices = run_config_devices(c);
     q->slow_rank = -1;
     for (const char *at = c->shared.slow; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
         if (atoi(at) > q->slow_rank) q->slow_rank = atoi(at);

@@ -32,13 +32,12 @@ enum {
 #define CLASSES "jobs.ranks.memory.classes"
 #define LOSSES "jobs.ranks.losses"
 #define STEP "jobs.ranks.step_s"
+#define STEPS "jobs.ranks.step_index"
+#define COMMUNICATION "jobs.ranks.communication_s"
 #define MESSAGES "jobs.ranks.messages_sent"
 #define THREADS "jobs.ranks.process.threads"
+#define RANKS "jobs.ranks.rank"
 #define LAST_BUCKET "jobs.ranks.last_bucket_bytes"
-/* What the engine was given, where nothing that it measures shows it. The order of messages that wait at the same time
- * (credit-bytes, priority) changes only times of real runs; virtual time shows it in the step. The float64 of the reference
- * device hides when a gradient is divided. */
-#define SETTING(name) "jobs.settings." name
 
 #define NO_VALUES "virtual devices compute no values"
 #define NO_STEPS "a plan is made of two steps"
@@ -51,7 +50,7 @@ static const option_effect table[] = {
     {"mode", EVERY, RUNS, EFFECT_CHANGES, MESSAGES},
     {"mode", EVERY, PLAN, EFFECT_CHANGES, CLASSES},
     {"gpus", NO_ENGINE, ALL, EFFECT_REFUSED_BY_ENGINE, "1 with --mode none"},
-    {"gpus", SEVERAL, ALL, EFFECT_CHANGES, "jobs.ranks.rank"},
+    {"gpus", SEVERAL, ALL, EFFECT_CHANGES, RANKS},
     {"device", EVERY, ALL, EFFECT_CHANGES, MEMORY},
     {"tf32", EVERY, HOSTS, EFFECT_REFUSED, "--device cuda or sim:PROFILE"},
     {"tf32", EVERY, CUDA, EFFECT_CHANGES, HASH},
@@ -67,8 +66,7 @@ static const option_effect table[] = {
     {"share-gpu", SEVERAL, CUDA, EFFECT_CHANGES, "exit code"}, /* with fewer GPUs than ranks it is 0 */
     {"prefetch", EVERY, HOSTS, EFFECT_REFUSED, "--device cuda or sim:PROFILE"},
     {"prefetch", EVERY, CUDA | SIM | PLAN, EFFECT_CHANGES, MEMORY},
-    {"steps epochs", EVERY, RUNS, EFFECT_CHANGES, "jobs.steps"},
-    {"warmup", EVERY, RUNS, EFFECT_CHANGES, "jobs.ranks.step_index"},
+    {"steps epochs warmup", EVERY, RUNS, EFFECT_CHANGES, STEPS},
     {"steps epochs warmup", EVERY, PLAN, EFFECT_NOTHING, NO_STEPS},
     {"accumulate", EVERY, REAL, EFFECT_CHANGES, HASH},
     {"accumulate", EVERY, SIM, EFFECT_CHANGES, STEP},
@@ -77,12 +75,13 @@ static const option_effect table[] = {
     {"stages stages-on schedule", NO_ENGINE | PS, ALL, EFFECT_REFUSED, "--mode ring"},
     {"stages stages-on schedule", RING, CUDA, EFFECT_REFUSED, "--device cpu, reference or sim:PROFILE"},
     {"stages stages-on schedule", RING, PLAN, EFFECT_REFUSED, "a run without --plan"},
-    {"stages schedule", RING, ALL, EFFECT_CHANGES, "jobs.pipeline.stages.live_micro_batches"},
-    {"stages-on", RING, ALL, EFFECT_CHANGES, "jobs.pipeline.replicas"},
+    {"stages", RING, ALL, EFFECT_CHANGES, CLASSES},
+    {"schedule", RING, ALL, EFFECT_CHANGES, "jobs.pipeline.stages.activations_peak_bytes"},
+    {"stages-on", RING, ALL, EFFECT_CHANGES, RANKS},
     {"remote-stage serve-stage", NO_ENGINE | PS, ALL, EFFECT_REFUSED, "--mode ring"},
     {"remote-stage serve-stage", RING, PLAN, EFFECT_REFUSED, "a run without --plan"},
     {"remote-stage serve-stage", RING, CUDA | SIM, EFFECT_REFUSED, "--device cpu or reference"},
-    {"remote-stage", RING, HOSTS, EFFECT_CHANGES, "jobs.remote_stage"},
+    {"remote-stage", RING, HOSTS, EFFECT_CHANGES, CLASSES},
     {"serve-stage", RING, HOSTS, EFFECT_CHANGES, "exit code"}, /* where no worker comes */
     {"seed", EVERY, REAL, EFFECT_CHANGES, HASH},
     {"seed", EVERY, SIM, EFFECT_NOTHING, NO_VALUES},
@@ -153,7 +152,7 @@ static const option_effect table[] = {
     {"data batch", EVERY, SIM | PLAN, EFFECT_CHANGES, MEMORY},
     {"sampler", NO_ENGINE, RUNS, EFFECT_NOTHING, ONE_RANK},
     {"sampler", SEVERAL, RUNS, EFFECT_CHANGES, "jobs.ranks.samples"},
-    {"drop-last", EVERY, RUNS, EFFECT_CHANGES, "jobs.steps"},
+    {"drop-last", EVERY, RUNS, EFFECT_CHANGES, STEPS},
     {"sampler drop-last augment loader-threads", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
     {"augment", EVERY, REAL, EFFECT_CHANGES, HASH},
     {"loader-threads", EVERY, REAL, EFFECT_CHANGES, THREADS},
@@ -174,14 +173,13 @@ static const option_effect table[] = {
     {"divide", NO_ENGINE, RUNS, EFFECT_NOTHING, ONE_RANK},
     {"divide", DP, ALL, EFFECT_UNAVAILABLE_TO_ENGINE, "policy, or --dp-loss replica"},
     {"divide", ASYNC, REAL, EFFECT_NOTHING, "an update reads the gradient of one rank"},
-    {"divide", PS, REFERENCE, EFFECT_CHANGES, SETTING("divide")},
     {"divide", SEVERAL, REAL, EFFECT_CHANGES, LOSSES},
     {"divide", SEVERAL, SIM, EFFECT_NOTHING, NO_VALUES},
     {"divide", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
     {"stall-timeout", EVERY, REAL, EFFECT_CHANGES, "exit code"},
     {"stall-timeout", EVERY, SIM, EFFECT_NOTHING, "virtual ranks wait as long as it takes"},
     {"link", NO_ENGINE, ALL, EFFECT_REFUSED, "--mode ring, ps or both"},
-    {"link", SEVERAL, REAL, EFFECT_CHANGES, "jobs.ranks.communication_s"},
+    {"link", SEVERAL, REAL, EFFECT_CHANGES, COMMUNICATION},
     {"link", SEVERAL, SIM, EFFECT_CHANGES, STEP},
     {"slow", EVERY, RUNS, EFFECT_CHANGES, STEP},
     {"stall-timeout link slow", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
@@ -229,8 +227,8 @@ static const option_effect table[] = {
     {"consistency", SERVERS, ALL, EFFECT_CHANGES, CLASSES},
     {"staleness", SSP, ALL, EFFECT_CHANGES, MEMORY},
     {"partition-bytes", SERVERS, RUNS, EFFECT_CHANGES, MESSAGES},
-    {"credit-bytes", SERVERS, REAL, EFFECT_CHANGES, SETTING("credit_bytes")},
-    {"priority", SERVERS, REAL, EFFECT_CHANGES, SETTING("priority")},
+    {"credit-bytes", SERVERS, REAL, EFFECT_CHANGES, COMMUNICATION}, /* of messages; elsewhere the engine says that there is none */
+    {"priority", SERVERS, REAL, EFFECT_CHANGES, "jobs.ranks.pushes_overtaken"},
     {"credit-bytes", SERVERS, SIM, EFFECT_NOTHING, "virtual ranks read each other's memory: no push waits for credit"},
     {"priority", SERVERS, SIM, EFFECT_CHANGES, STEP},
     {"partition-bytes credit-bytes priority", SERVERS, PLAN, EFFECT_NOTHING, SAME_MEMORY},

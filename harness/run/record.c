@@ -98,6 +98,7 @@ void record_counters(record *r, trainer *t, record_seen *seen, bool keep)
         sum->bytes_received += now.bytes_received - before->bytes_received;
         sum->messages_sent += now.messages_sent - before->messages_sent;
         sum->messages_received += now.messages_received - before->messages_received;
+        sum->pushes_overtaken += now.pushes_overtaken - before->pushes_overtaken;
         r->cpu_ns += cpu_ns - seen->cpu_ns;
     }
     if (cpu_ns == STEP_NOT_MEASURED) r->cpu_ns = STEP_NOT_MEASURED;
@@ -201,6 +202,7 @@ status record_to_json(const record *r, const clock_alignment *clock, json_t *ran
     bad |= json_object_set_new(rank, "agents_cpu_s", record_seconds(r->counters.agents_cpu_ns));
     bad |= json_object_set_new(rank, "off_cpu_s", off_cpu_to_json(r));
     bad |= json_object_set_new(rank, "waited_for_s", waited_to_json(r));
+    bad |= json_object_set_new(rank, "pushes_overtaken", json_integer(r->counters.pushes_overtaken));
     bad |= json_object_set_new(rank, "updates_skipped", json_integer(r->counters.updates_skipped));
     json_t *evaluations = json_array();
     for (int64_t i = 0; evaluations && i < r->evaluation_count; i++) {

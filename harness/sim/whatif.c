@@ -96,16 +96,17 @@ static virtual_workload workload_of(const whatif_question *q, const char *policy
     return w;
 }
 
-/* one_gpu_ms 0: this is one GPU. */
-static status ask_point(const virtual_workload *w, double one_gpu_ms, virtual_figures *figures,
-                        whatif_point *out)
+/* one_gpu_ms 0: this is one GPU. With stages only each of so many GPUs has a batch. */
+static status ask_point(const virtual_workload *w, double one_gpu_ms, int stages, virtual_figures *figures, whatif_point *out)
 {
     TRY(virtual_measure(w, figures));
+    if (!isfinite(figures->step_ms))
+        return fail(STATUS_CONFIG, "--warmup: expected fewer steps than %d GPUs train, got all of them", w->gpus);
     if (one_gpu_ms == 0) one_gpu_ms = figures->step_ms;
     *out = (whatif_point){.step_ms = figures->step_ms,
                           .exposed_ms = figures->exposed_ms,
                           .waiting_ms = figures->waiting_ms,
-                          .efficiency = one_gpu_ms / figures->step_ms,
+                          .efficiency = one_gpu_ms / figures->step_ms / stages,
                           .samples_per_s = figures->samples_per_s,
                           .most_bytes = figures->most_bytes};
     json_t *algorithms = json_object_get(figures->job, "algorithms");
@@ -113,22 +114,25 @@ static status ask_point(const virtual_workload *w, double one_gpu_ms, virtual_fi
     return STATUS_OK;
 }
 
-/* --slow names a rank that one GPU does not have. *efficiency: 0 where no measured step anchors it. */
+/* --slow names a rank that one GPU does not have, and a model is not cut for it. *efficiency: 0 where no measured step anchors it. */
 static status ask_one_gpu(const whatif_question *q, int draw, virtual_figures *figures, double *efficiency, whatif_point *out)
 {
+    static const option of_stages[] = {{"stages", OPTION_TEXT, .help = ""}, {"stages-on", OPTION_TEXT, .help = ""}, {"schedule", OPTION_TEXT, .help = ""}};
+    static const option_table table = {"Stages", of_stages, sizeof of_stages / sizeof of_stages[0]};
+    const char *left_out;
     virtual_workload alone = workload_of(q, NULL, 1, draw, 0);
     char **words = calloc((size_t)q->word_count + 2, sizeof *words);
     if (!words) return fail(STATUS_SYSTEM, "no memory for a command line");
-    memcpy(words, q->words, (size_t)q->word_count * sizeof *words);
+    status rc = options_take(&(option_binding){.table = &table, .storage = &left_out}, 1, q->word_count, q->words, words, &alone.word_count);
     if (q->slow_rank > 0) {
         words[alone.word_count++] = (char *)"--slow";
         words[alone.word_count++] = (char *)"0:1";
     }
     alone.words = words;
     *efficiency = 0;
-    status rc = q->step_ms > 0 ? virtual_fit(&alone, q->step_ms, figures, efficiency) : STATUS_OK;
+    if (rc == STATUS_OK && q->step_ms > 0) rc = virtual_fit(&alone, q->step_ms, figures, efficiency);
     alone.efficiency = *efficiency;
-    if (rc == STATUS_OK) rc = ask_point(&alone, 0, figures, out);
+    if (rc == STATUS_OK) rc = ask_point(&alone, 0, 1, figures, out);
     free(words);
     return rc;
 }
@@ -158,7 +162,7 @@ static status ask_all(const whatif_question *q, int draw, virtual_figures *figur
         for (int i = 0; i < q->size_count; i++) {
             virtual_workload w = workload_of(q, q->policies[p], q->gpus[i], draw, efficiency);
             point = one;
-            if (w.gpus > 1) TRY(ask_point(&w, one.step_ms, figures, &point));
+            if (w.gpus * q->devices > 1) TRY(ask_point(&w, one.step_ms, q->stages, figures, &point));
             put(&out->points[p][i], &point, draw);
         }
     return STATUS_OK;
@@ -253,7 +257,7 @@ static void table(const whatif_question *q, const whatif_answer *a, int p, text_
         with_limits(step, sizeof step, "-", x->step_ms, x->low_ms, x->high_ms);
         with_limits(efficiency, sizeof efficiency, "-", 100 * x->efficiency, 100 * x->least_efficiency,
                     100 * x->most_efficiency);
-        text_append(out, "%5d%17s%8s%8s%17s%8s%10s%7s", q->gpus[i], step,
+        text_append(out, "%5d %16s%8s%8s %16s%8s%10s%7s", q->gpus[i], step,
                     text_three_digits(figures[0], sizeof figures[0], x->exposed_ms),
                     text_three_digits(figures[1], sizeof figures[1], x->waiting_ms), efficiency,
                     text_three_digits(figures[2], sizeof figures[2], x->samples_per_s),
@@ -277,7 +281,8 @@ void whatif_text(const whatif_question *q, const whatif_answer *a, text_buffer *
         text_append(out, "What one GPU reaches of its peak is an estimate; --step-ms MS or --samples-per-s N, measured on one GPU, "
                          "anchor it.\n");
     for (int p = 0; p < q->policy_count; p++) table(q, a, p, out);
-    text_append(out, "\nWeak-scaling efficiency: the step of one GPU without communication over this step\n");
+    text_append(out, "\nWeak-scaling efficiency: the step of one GPU without communication over this step%s\n",
+                q->stages > 1 ? " and its stages" : "");
     for (int p = 0; p < q->policy_count; p++)
         for (int i = 0; i < q->size_count; i++) {
             text_append(out, "%-14s %7d ", i ? "" : q->policies[p], q->gpus[i]);

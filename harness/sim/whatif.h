@@ -16,6 +16,7 @@ typedef struct whatif_question {
     int word_count;
     int slow_rank;   /* the last of --slow among the words; -1: none */
     bool has_length; /* the words have --steps or --epochs */
+    int stages, devices; /* of --stages, and of a rank: --stages-on devices; 1: none */
     double step_ms;  /* measured on one GPU, to anchor what is computed; 0: the profile's efficiencies */
     int gpus[WHATIF_SIZES], size_count;
     char policies[WHATIF_POLICIES][WHATIF_POLICY_LENGTH];
@@ -26,7 +27,7 @@ typedef struct whatif_question {
  * profile's constants from their ranges (--draw). */
 typedef struct whatif_point {
     double step_ms, exposed_ms, waiting_ms; /* medians of the steps */
-    double efficiency; /* the step of one GPU without communication, over this step */
+    double efficiency; /* the step of one GPU without communication, over this step and its stages */
     double samples_per_s; /* of all steps: batches over the mean step */
     double low_ms, high_ms, least_efficiency, most_efficiency;
     int64_t most_bytes; /* the largest rank's peak */

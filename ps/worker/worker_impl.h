@@ -33,6 +33,7 @@ typedef struct worker_server {
     int *on_the_way;    /* keys whose frames are being sent, oldest first: a ring */
     int first_on_the_way, count_on_the_way;
     int64_t bytes_on_the_way;
+    int64_t latest_ready_ns; /* of the keys that have been pushed */
     uint32_t pull_flags; /* of a pull to be sent; 0: none */
     bool norm_due;       /* the squared norm is to be sent */
     double norm_share;   /* the server's share of it; below 0: not received */
@@ -88,6 +89,7 @@ typedef struct worker_shared {
 
     _Atomic int64_t update_ns;
     _Atomic int64_t skipped; /* updates that servers have skipped */
+    _Atomic int64_t overtaken; /* pushes that left after a key that was ready later */
 } worker_shared;
 
 /* Of the agent. */

@@ -110,6 +110,12 @@ static status send_key(worker *w, int server, int key)
     return STATUS_OK;
 }
 
+static void count_overtaken(worker *w, worker_server *s, int64_t ready_ns)
+{
+    if (ready_ns < s->latest_ready_ns) atomic_fetch_add_explicit(&w->shared->overtaken, 1, memory_order_relaxed);
+    else s->latest_ready_ns = ready_ns;
+}
+
 static status send_keys(worker *w, int server, int64_t now_ns, bool *worked)
 {
     worker_server *s = &w->servers[server];
@@ -122,6 +128,7 @@ static status send_keys(worker *w, int server, int64_t now_ns, bool *worked)
         if (w->c->policy->consistency != PS_SYNC) w->keys[key].pushed_ns = now_ns;
         *worked = true;
         if (w->handing_over) continue;
+        count_overtaken(w, s, w->keys[key].ready_ns);
         rank_slot_agent(c->slot, RANK_PUSH, key, now_ns);
         if (w->c->policy->consistency == PS_ASYNC) continue; /* the server reports it with a reply */
         worker_record_staleness(w, w->keys[key].iteration - w->keys[key].updates_seen);

@@ -239,6 +239,7 @@ status ps_worker_group_sum(sync_engine *e, double *values, int count)
 void ps_worker_collect_times(const ps_worker *w, sync_counters *out)
 {
     out->update_aside_ns += atomic_load_explicit(&w->shared.update_ns, memory_order_relaxed);
+    out->pushes_overtaken += atomic_load_explicit(&w->shared.overtaken, memory_order_relaxed);
 }
 
 int64_t ps_worker_updates_skipped(const ps_worker *w)

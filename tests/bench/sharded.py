@@ -55,14 +55,19 @@ def interval(ratios):
     return statistics.median(ratios), medians[50], medians[-51]
 
 
+def ratios_of(row):
+    """{(scheme, the one that it is compared with): the ratio of each round}"""
+    times = row["step_ms"]
+    return {(one, other): [a / b for a, b in zip(times[one], times[other])] for one, other in COMPARED
+            if times.get(one) and times.get(other)}
+
+
 def show(results):
     for row in results["rows"]:
         print("%s, batch %d, %d rounds:" % (row["model"], row["batch"], row["rounds"]))
         print("  median ms: " + ", ".join("%s %.2f" % (name, statistics.median(times)) for name, times in row["step_ms"].items()))
-        for one, other in COMPARED:
-            if row["step_ms"].get(one) and row["step_ms"].get(other):
-                ratios = [a / b for a, b in zip(row["step_ms"][one], row["step_ms"][other])]
-                print("  %s / %s: %.3f [%.3f, %.3f]" % (one, other, *interval(ratios)))
+        for (one, other), ratios in ratios_of(row).items():
+            print("  %s / %s: %.3f [%.3f, %.3f]" % (one, other, *interval(ratios)))
 
 
 def main():
@@ -91,7 +96,7 @@ def main():
     versions = provenance.versions_of(args.harness)
     if args.python:
         versions["torch"] = provenance.first_line(args.python, "-c", "import torch; print(torch.__version__)")
-    ratios = [[a / b for a, b in zip(row["step_ms"]["zero1"], row["step_ms"]["ddp"])] for row in rows]
+    ratios = [values for row in rows for values in ratios_of(row).values()]
     results = {"rows": rows, "provenance": provenance.here(shlex.join(["python3", *sys.argv]), versions, args.rounds,
                                                            provenance.largest_spread(ratios))}
     show(results)

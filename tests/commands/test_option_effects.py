@@ -31,7 +31,9 @@ RESNET = {"--model": "resnet18", "--image": "8", "--batch": "2", "--steps": "1",
 SMALL_BUCKETS = {"--bucket-cap-mb": "0.0001"}  # of toy: each parameter has its own
 THREE = {**LENET, "--gpus": "3", "--steps": "8"}                        # from three ranks on a sum depends on its order, and on when it is divided
 LINK = ("100MB/s,20ms", 0.02)                  # and what a step communicates at least, in seconds
+SLOW_KEYS = {"--link": "100MB/s,5ms", "--partition-bytes": "100"}  # messages of a few elements that wait for each other
 SLOWER_BY = 300
+REPEATED = {"jobs.parameter_hash", "jobs.ranks.losses", "jobs.memory_imbalance.maximum_bytes"}  # which equal real runs have alike
 ADAM = {"--optimizer": "adam"}
 OTHER_POLICY = {"none": "apex", "ring": "zero1", "ps=sync": "ssp", "ps=ssp": "sync", "ps=async": "sync", "ps=dp": "sync"}
 OTHER_DIVISION = {engine: "after" if engine == "ring" else "before" for engine in ENGINES}
@@ -53,7 +55,7 @@ TRIALS = {
     "efficiency": ("0.5", {**LENET, "--batch": "64"}), "draw": ("1", {**LENET, "--batch": "64"}), "model": ("wine_mlp", {}), "classes": ("7", LENET), "image": ("20", LENET),
     "activation": ("silu", RESNET), "sync-batchnorm": ("", RESNET), "layers": ("2", BERT), "hidden": ("32", BERT), "heads": ("4", BERT),
     "vocabulary": ("96", BERT), "positions": ("32", BERT), "sequence": ("16", BERT), "head": ("cls", BERT),
-    "data": ("synthetic:1x20x20:10", LENET), "batch": ("6", {}), "sampler": ("global", {**WINE, "--batch": "40", "--warmup": "0", "--gpus": "3"}), "drop-last": ("", {**WINE, "--batch": "40"}),
+    "data": ("synthetic:1x20x20:10", LENET), "batch": ("6", {}), "sampler": ("global", {**WINE, "--batch": "40", "--warmup": "0", "--gpus": "3"}), "drop-last": ("", {**WINE, "--batch": "40", "--warmup": "0"}),
     "augment": ("flip", LENET), "loader-threads": ("2", {}), "optimizer": ("adam", {}), "lr": ("0.5", {}), "momentum": ("0.5", {}),
     "dampening": ("0.5", {"--momentum": "0.5"}), "nesterov": ("", {"--momentum": "0.5"}), "weight-decay": ("0.5", {}),
     "beta1": ("0.5", ADAM), "beta2": ("0.5", ADAM), "eps": ("0.5", ADAM), "lr-schedule": ("linear", {}), "lr-warmup": ("3", {}),
@@ -67,7 +69,7 @@ TRIALS = {
     "collective-table": ("@/table", THREE), "find-unused-parameters": ("", {"--warmup": "0"}), "static-graph": ("", {"--warmup": "0", "--find-unused-parameters": ""}),
     "comm-hook": ("powersgd", {}), "powersgd-rank": ("2", {"--comm-hook": "powersgd"}), "powersgd-start": ("1", {"--comm-hook": "powersgd"}),
     "join": ("world", {}), "reshard": ("no", {**LENET, "--policy": "zero3", "--gpus": "2"}), "mixed-precision": ("", LENET), "group": ("1", {**LENET, "--policy": "zero3", "--gpus": "2"}), "consistency": (OTHER_CONSISTENCY, {}), "staleness": ("1", {}), "partition-bytes": ("100", {}),
-    "credit-bytes": ("100", {}), "priority": ("fifo", {}), "servers": ("2", {"--gpus": "2"}), "server-placement": ("own", {}),
+    "credit-bytes": ("1", SLOW_KEYS), "priority": ("fifo", {"--progress": "inline"}), "servers": ("2", {"--gpus": "2"}), "server-placement": ("own", {}),
     "server-optimizer": ("off", {}), "server-threads": ("2", LENET), "dp-loss": ("replica", {}), "dp-lifetimes": ("lean", LENET),
     "keep-grads": ("", {}), "payload": ("zmq", LENET), "transport": ("tcp", {}), "interface": ("none0", {"--transport": "tcp"}),
     "policy": (OTHER_POLICY, {}), "loader-workers": ("4", LENET), "dp-host": ("none", LENET), "dp-gather": ("outputs", {**LENET, "--dp-loss": "replica"}),
@@ -75,7 +77,8 @@ TRIALS = {
 # What another cell than the usual one needs.
 DEVICE_OF = {("tf32", "--plan"): SIM, ("jitter", "--plan"): SIM, ("nodes", "--plan"): SIM, ("efficiency", "--plan"): SIM, ("loader-workers", "--plan"): SIM, ("dp-host", "--plan"): SIM, ("dp-gather", "--plan"): SIM, ("draw", "--plan"): SIM, ("payload", "sim"): "sim:cpu",
              ("prefetch", "--plan"): SIM, ("stages", "--plan"): SIM, ("schedule", "--plan"): SIM, ("stages-on", "--plan"): SIM}
-OF_ENGINES = {"--policy": "ring", "--comm-hook": "ring", "--bucket-cap-mb": "ring", "--find-unused-parameters": "ring", "--transport": "ps", "--dp-loss": "ps=dp"}  # words that only one engine takes
+OF_ENGINES = {"--policy": "ring", "--comm-hook": "ring", "--bucket-cap-mb": "ring", "--find-unused-parameters": "ring", "--transport": "ps", "--dp-loss": "ps=dp",
+              **dict.fromkeys(SLOW_KEYS, ("ps=s", "ps=a"))}  # words that only some engines take
 EMULATED = bool(os.environ.get("EMULATED_GPUS"))
 ONLY_A_CARD = {"tf32": "the emulator multiplies in float32"}
 NO_TRIALS = {"mode", "device"}             # tests of their own, below
@@ -162,6 +165,8 @@ def words_of(option, engine, device):
         del kept["--stages"]
     if option == "link" and device != "sim":
         del kept["--nodes"]
+    if option in ("credit-bytes", "priority") and device not in REAL:
+        kept = {k: v for k, v in kept.items() if k not in (*SLOW_KEYS, "--progress")}
     if option in ("quiet", "log-level") and device == "sim":
         kept["--lr"] = "0.5"  # of which there is a note
     if option in ("jitter", "nodes", "efficiency", "draw", "slow", "algorithm", "tf32", "link") and device == "sim":
@@ -172,6 +177,8 @@ def words_of(option, engine, device):
         kept.update({"--model": "vgg16", "--batch": "1"})  # keys that wait for each other
     if device == "reference" and engine == "ring" and option in ("divide", "predivide", "algorithm", "collective-table"):
         kept["--allreduce-fp32"] = ""  # float64 hides the order of sums
+    if option == "divide" and device == "reference" and engine.startswith("ps"):
+        kept.update({**TOY, "--steps": "50", "--lr": "1"})  # until the last bit of a float64 shows
     if option == "bind" and device not in REAL:
         del kept["--threads"]
     if device == "sim":
@@ -230,13 +237,21 @@ def numbers(outcome, field):
 
 # Fields that no two real runs have alike: what must hold for those of a run without the option and of one with it. A machine
 # with other work makes steps longer, never shorter.
+THREADS = "jobs.ranks.process.threads"
 NOISY = {
     ("slow", "jobs.ranks.step_s"): lambda first, after: min(after[0]) > 5 * min(first[0]),
     ("link", "jobs.ranks.communication_s"): lambda first, after: max(min(rank) for rank in after) >= LINK[1],  # a server's rank sends nothing
     ("launch", "jobs.ranks.first_to_backward_end_s"): lambda first, after: max(map(max, first)) > 0 and max(map(max, after)) == 0,
-    ("loader-threads", "jobs.ranks.process.threads"): lambda first, after: max(b[0] - a[0] for a, b in zip(first, after)) >= 2,  # of training and of evaluation
+    ("loader-threads", THREADS): lambda first, after: max(b[0] - a[0] for a, b in zip(first, after)) >= 2,  # of training and of evaluation
+    ("threads", THREADS): lambda first, after: min(b[0] - a[0] for a, b in zip(first, after)) >= 1,
+    ("progress", THREADS): lambda first, after: min(b[0] - a[0] for a, b in zip(first, after)) >= 1,
+    ("server-threads", THREADS): lambda first, after: max(b[0] - a[0] for a, b in zip(first, after)) >= 1,
+    ("credit-bytes", "jobs.ranks.communication_s"): lambda first, after: max(min(rank) for rank in after) >= 0.04,  # eight messages of 5 ms, one after another
+    ("priority", "jobs.ranks.pushes_overtaken"): lambda first, after: sum(map(sum, first)) > 0 == sum(map(sum, after)),
     ("partition-bytes", "jobs.ranks.messages_sent"): lambda first, after: sum(map(sum, after)) > 1.5 * sum(map(sum, first)),
 }
+FAILURES = {"config": ("missing.json",), "rendezvous": ("RANK is not set",), "serve-stage": ("HARNESS_KEY",), "interface": ("none0",),
+            "collective": ("collectives nccl",), "stall-timeout": ("no progress", "in time")}  # what the message names
 NOISY_FIELDS = {field for option, field in NOISY if option != "partition-bytes"} | {"jobs.target.loss_s", "jobs.target.accuracy_s"}
 
 
@@ -281,24 +296,31 @@ def check(option, engine, device):
     if first.code != 0:
         return f"fails without the option\n{first}"
     if cell == "exit code":
-        return None if after.code != 0 and after.err else f"expected a failure\n{after}"
+        named = after.code != 0 and any(text in after.err for text in FAILURES[option])
+        return None if named else f"expected a failure that names {FAILURES[option]}\n{after}"
     if after.code != 0:
         return f"expected a run\n{after}"
     if cell.startswith("none: "):
         note = f"--{option} has no effect here: {cell[6:]}"
         if device != "--plan" and note not in after.err:
             return f"expected a note '{note}'\n{after}"
-        fields = [f for f in {*first.fields, *after.fields} if not NOT_AN_EFFECT.search(f) and differs(first, after, f)]
-        return f"expected no change, found {fields[:5]}\n{after}" if device in ("sim", "--plan") and fields else None
+        fields = {*first.fields, *after.fields} if device in ("sim", "--plan") else REPEATED if engine != "ps=async" else {}
+        fields = [f for f in fields if not NOT_AN_EFFECT.search(f) and differs(first, after, f)]
+        return f"expected no change, found {fields[:5]}\n{after}" if fields else None
+    if option == "trace-steps":
+        steps = [{*re.findall(r'"(step \d+)"', outcome.files["trace.json"].decode())} for outcome in (first, after)]
+        return None if steps == [{"step 1", "step 2", "step 3"}, {"step 1"}] else f"steps without and with it: {steps}"
     if cell == "a file":
         return None if after.files != first.files and after.files else f"expected a file\n{after}"
     if cell == "stdout":
         return None if len(after.out.splitlines()) > len(first.out.splitlines()) + 10 else f"expected more on stdout\n{after}"
     if cell == "stderr":
-        return None if after.err != first.err else f"expected other lines on stderr\n{after}"
+        return None if first.err and not after.err else f"expected lines only without it, found '{first.err}'\n{after}"
     field = cell.strip("`")
     if field not in first.fields and field not in after.fields:
         return f"there is no field {field}\n{after}"
+    if field not in first.fields and {*after.fields[field]} <= {"null", "[]", "{}"}:
+        return f"{field} has no value\n{after}"
     noisy = NOISY.get((option, field))
     if noisy and device in REAL:
         holds = noisy(numbers(first, field), numbers(after, field))
@@ -381,6 +403,40 @@ def cells_hold(option):
 @long_cases([(name, name) for name in TRIALS if not all(in_every_check(name, engine, device) for engine in ENGINES for device in DEVICES)])
 def the_other_cells_hold(option):
     check_all(option, often=False)
+
+
+# ---- whatif ------------------------------------------------------------------------------------
+
+OF_ONE_RUN = {"mode", "gpus", "device", "plan", "verbose", "trace", "trace-steps", "report", "json"}  # whatif has its own, or refuses them
+_tables = {}
+
+
+def table_of(words):
+    """What whatif finds."""
+    if tuple(words) not in _tables:
+        result = subprocess.run([PROGRAM, "whatif", *words, "--quiet"], capture_output=True, text=True, timeout=60 * SLOWER, check=False)
+        expect_equal((result.returncode, result.stderr), (0, ""), "exit code and stderr of whatif " + " ".join(words))
+        _tables[tuple(words)] = {key: value for key, value in json.loads(result.stdout).items() if key != "options"}
+    return _tables[tuple(words)]
+
+
+def changes_whatif(option):
+    """None, or what is wrong."""
+    engine = next(name for name in ENGINES if name != "none" and TABLE[option, name]["sim"].startswith("`"))
+    words, given = words_of(option, engine, "sim")
+    words = ["--policy", "ddp", *words[2:]] if engine == "ring" else words[2:]
+    try:
+        return None if table_of(words) != table_of([*words, *given]) else f"--{option} changes nothing of a table"
+    except Exception as failure:
+        return f"--{option}: {failure}"
+
+
+@test
+def what_changes_a_virtual_run_changes_what_if():
+    names = [name for name in TRIALS if name not in OF_ONE_RUN and any(TABLE[name, engine]["sim"].startswith("`") for engine in ENGINES if engine != "none")]
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        wrong = [text for text in pool.map(changes_whatif, names) if text]
+    expect(len(names) > 50 and not wrong, f"{len(names)} options", *wrong)
 
 
 @test

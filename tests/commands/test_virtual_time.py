@@ -80,6 +80,8 @@ def run(*words):
     ("an unknown table", ("reproduce", "torch"), 64, "reproduce: expected one of torch-vs-apex"),
     ("a table on a CPU", ("reproduce", "torch-vs-apex", "--device", "cpu"), 64, "--device: expected sim:PROFILE"),
     ("whatif of an unknown policy", ("whatif", "--policy", "dpp"), 64, "got 'dpp'; did you mean 'dp'?"),
+    ("whatif of warm-up steps only", ("whatif", "--model", "wine_mlp", "--data", "wine", "--batch", "40", "--epochs", "1", "--warmup", "1", "--drop-last",
+                                      "--gpus", "2"), 78, "--warmup: expected fewer steps than 2 GPUs train, got all of them"),
     ("whatif of no link", ("whatif", "--gpus", "2", "--link", "1GB/s,1us"), 78, "expected a profile with a network"),
 ])
 def wrong_input_is_answered_with_one_line(words, code, line):
@@ -605,6 +607,8 @@ def whatif_writes_the_same_figures_to_csv_and_json():
         expect_equal(row["tree_step_s"] == "", point["tree_step_s"] is None, "a tree's step")
     path = FILES.name + "/points.csv"
     shown = harness(*words, "--csv", path).out
+    for point in points:
+        expect(re.search(rf"^ *{point['gpus']} [\d.]+ \(", shown, re.M), f"{point['gpus']} GPUs, a blank, the step", shown)
     expect("weak-scaling efficiency: " in shown.lower() and len(open(path).read().splitlines()) == 1 + len(points), "a file in addition to the table", shown)
 
 
@@ -770,6 +774,8 @@ SAME = [  # label, profile, engine, policy, GPUs, options
     ("efficiencies", "v100-pcie-32g", "ring", "ddp", 2, [*RESNET, "--efficiency", "0.5"]),
     ("micro-batches", "v100-pcie-32g", "ring", "ddp", 2, [*RESNET, "--accumulate", "3"]),
     ("other steps", "v100-pcie-32g", "ring", "ddp", 2, [*RESNET, "--warmup", "1", "--steps", "5"]),
+    ("stages of a pipeline", "dgx1-v100", "ring", "ddp", 4, ["--model", "resnet18", "--batch", "8", "--stages", "2", "--accumulate", "4", "--schedule", "gpipe"]),
+    ("stages on a rank's devices", "dgx1-v100", "ring", "ddp", 2, ["--model", "resnet18", "--batch", "8", "--stages", "2", "--stages-on", "devices"]),
     ("servers", "dgx1-v100", "ps", "sync", 4, [*RESNET, "--servers", "2", "--payload", "zmq"]),
     ("servers in their own processes", "v100-pcie-10gbe", "ps", "sync", 4, [*RESNET, "--server-placement", "own"]),
     ("a slow rank under async", "v100-pcie-32g", "ps", "async", 4, [*RESNET, "--slow", "3:2"]),
@@ -791,6 +797,8 @@ def whatif_is_a_table_of_runs(profile, engine, policy, gpus, options):
         expect_equal(round(1e9 * found), round(1e9 * expected), "nanoseconds")
     expect_equal(point["memory_peak_bytes"], job["memory_imbalance"]["maximum_bytes"], "bytes")
     expect(abs(point["samples_per_s"] / job["throughput"]["samples_per_s"] - 1) < 1e-12, "samples per second", point)
+    stages = job.get("pipeline") and len(job["pipeline"]["stages"]) or 1  # of which only the first loads a batch
+    expect(abs(point["weak_scaling_efficiency"] * stages * point["step_s"] / whatif["one_gpu_step_s"] - 1) < 1e-9, "efficiency", point)
     expect_equal(whatif["workload"], run["workload"], "workload")
 
 

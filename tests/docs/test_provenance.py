@@ -7,11 +7,16 @@ import json
 import os
 import re
 import subprocess
+import sys
 
 import provenance
-from tap import cases, expect, expect_equal, main, test
+from tap import Skip, cases, expect, expect_equal, main, test
 
 ROOT = os.environ.get("SOURCE_DIR", os.getcwd())
+sys.path.append(os.path.join(ROOT, "tests", "bench"))
+import sharded  # noqa: E402
+import train  # noqa: E402
+
 RESULTS = os.path.join(ROOT, "results")
 
 
@@ -51,6 +56,18 @@ def a_recorded_file_has_its_provenance(name):
 
 
 @test
+def commits_of_recorded_files_are_in_the_history():
+    def git(*words):
+        return subprocess.run(["git", "-C", ROOT, *words], capture_output=True, text=True, check=False)
+
+    if git("rev-parse", "--is-shallow-repository").stdout.strip() != "false":
+        raise Skip("no history")
+    for name in recorded():
+        commit = load(name)["provenance"]["commit"].split()[0]
+        expect_equal(git("merge-base", "--is-ancestor", commit, "HEAD").returncode, 0, f"{name}: {commit} is an ancestor of HEAD")
+
+
+@test
 def a_provenance_that_lacks_something_is_refused():
     whole = load("allreduce.json")["provenance"]
     check(whole)
@@ -64,6 +81,49 @@ def a_provenance_that_lacks_something_is_refused():
         except Exception:  # check() says what is wrong
             continue
         expect(False, "passes", where)
+
+
+# Of a file that was measured in several rounds: what its spread is of, for each figure the value of each round.
+FIGURES = {
+    "allreduce.json": lambda result: [target["ratios"] for target in result["targets"]],
+    "dp-host.json": lambda result: [[float(value) for value in line.split()[-3:]] for line in result["output"] if re.search(r"( +\d+\.\d{3}){3}$", line)],
+    "link-overlap.json": lambda result: [saved(row) for row in result["rows"]],
+    "sharded.json": lambda result: [ratios for row in result["rows"] for ratios in sharded.ratios_of(row).values()],
+    "speed.json": lambda result: [train.ratios_of(row) or row["ours_ms"] for row in result["rows"]],
+}
+FEWEST = {"dp-host.json": lambda result: min(int(n) for line in result["output"] for n in re.findall(r"(\d+) rounds", line))}  # which keeps least, median, most
+
+
+def saved(row):
+    """Of each round the part of torch-0.4.1's exposed communication that ddp does not expose."""
+    return [1 - ddp["exposed_communication_s"] / late["exposed_communication_s"]
+            for ddp, late in zip(row["rounds"]["ddp"], row["rounds"]["torch-0.4.1"])]
+
+
+@cases([(name, name) for name in recorded() if load(name)["provenance"]["spread"]])
+def rounds_and_spread_are_those_of_the_recorded_values(name):
+    result = load(name)
+    where = result["provenance"]
+    if name not in FIGURES:  # a benchmark's output
+        expect_equal((where["rounds"], where["spread"]), provenance.rounds_in(result["output"]), "rounds and spread of the closing line")
+        return
+    figures = FIGURES[name](result)
+    fewest = FEWEST[name](result) if name in FEWEST else min(len(values) for values in figures)
+    expect_equal(where["rounds"], fewest, "rounds")
+    found = provenance.largest_spread(figures)
+    expect(abs(where["spread"] - found) < 1e-3, f"the largest spread is {found}, the provenance has {where['spread']}")
+
+
+@test
+def recorded_verdicts_are_those_of_all_rounds():
+    result = load("allreduce.json")
+    for target in result["targets"]:
+        times = [row["median_us"] for row in result["rows"] if all(row[key] == target[key] for key in ("ranks", "size_bytes"))]
+        ratios = [of["MPI"] / of[target["algorithm"]] for of in times]
+        expect_equal([round(r, 9) for r in target["ratios"]], [round(r, 9) for r in ratios], "ratios of the recorded times", target)
+        expect_equal(target["verdict"], provenance.verdict(ratios, target["least_ratio"], at_least=True), "verdict", target)
+    for row in load("link-overlap.json")["rows"]:
+        expect_equal(row["verdict"], provenance.verdict(saved(row), row["least_saved"], at_least=True), "verdict", row["link"])
 
 
 @test
