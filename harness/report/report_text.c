@@ -298,6 +298,9 @@ static void prediction_note(const json_t *result, text_buffer *out)
 static void first_gradient(const json_t *g, text_buffer *out)
 {
     static const char what[] = "\nAveraged gradients of ps and ring in the first step";
+    char times[32] = "beyond any multiple of"; /* a value that is not finite, or one where no rank has a gradient */
+    double share = report_number_at(g, "largest_share_of_bound");
+    if (!isnan(share)) snprintf(times, sizeof times, "%.3g times", share);
     if (!g) return;
     if (!json_is_true(json_object_get(g, "compared")))
         text_append(out, "%s: not compared: %s.\n", what, report_text_at(g, "reason"));
@@ -307,13 +310,13 @@ static void first_gradient(const json_t *g, text_buffer *out)
         text_append(out,
                     "%s: the same but for the order of sums; largest difference %.3g of the\n"
                     "bound %s, in %s.\n",
-                    what, report_number_at(g, "largest_share_of_bound"), report_text_at(g, "bound"),
+                    what, share, report_text_at(g, "bound"),
                     report_text_at(g, "largest_share_in"));
     else
         text_append(out,
-                    "%s: DIFFERENT by more than orders of sums can be; largest difference %.3g\n"
-                    "times the bound %s, in %s.\n",
-                    what, report_number_at(g, "largest_share_of_bound"), report_text_at(g, "bound"),
+                    "%s: DIFFERENT by more than orders of sums can be; largest difference %s\n"
+                    "the bound %s, in %s.\n",
+                    what, times, report_text_at(g, "bound"),
                     report_text_at(g, "largest_share_in"));
 }
 

@@ -7,7 +7,7 @@ import tempfile
 
 from browser import Browser
 from images import few_clothes
-from program import PROGRAM, SLOWER
+from program import PROGRAM, SLOWER, harness
 from tap import expect, expect_equal, main, test
 
 SOURCE = os.environ.get("SOURCE_DIR") or os.getcwd()
@@ -28,7 +28,9 @@ def it_ends_with_the_verdict_and_the_path_of_a_page_that_answers_the_question():
         expect(any(" times as fast as " in line or line.startswith("No difference is shown") for line in verdict), "which is faster", verdict)
         with open(os.path.join(build, "demo.json"), encoding="utf-8") as file:
             real = json.load(file)
-        expect_equal([job["name"] for job in real["jobs"]], ["none", "all-cores", "ps", "ring"], "jobs of the real run")
+        ranks = harness("--mode", "ring", "--model", "toy", "--steps", "1", "--json", "-").jobs()["ring"]["world_size"]  # one per core
+        expect_equal([(job["name"], job["world_size"]) for job in real["jobs"]],
+                     [("none", 1), ("all-cores", 1), ("ps", ranks), ("ring", ranks)], "jobs of the real run, and their ranks")
         with Browser() as browser:
             browser.open(page)
             expect_equal(browser.complaints(), [], "console and requests")
