@@ -242,6 +242,9 @@ static const char run_gradescope[] =
     "student=$(grep -o '\"email\": *\"[^\"]*\"' submission_metadata.json 2>/dev/null | head -n 1 | cut -d "
     "'\"' -f 4)\n"
     "mkdir -p results\n"
+    "for packed in submission/*.tar.gz; do # of `harness lab pack`: by name, so that it cannot write elsewhere\n"
+    "    tar -xzf \"$packed\" -C submission %s answers.txt time.txt 2>/dev/null\n"
+    "done\n"
     "source/bin/harness lab check %d submission --format gradescope --out \"$PWD/results\"/results.json "
     "${student:+--student \"$student\"} %s\n"
     "[ -s \"$PWD/results\"/results.json ]\n";
@@ -270,8 +273,11 @@ status grader_autograder(const lab *l, int format, const char *hidden, const cha
     snprintf(labs, sizeof labs, "%s/labs", data);
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
-    text_append(&run, gradescope ? run_gradescope : run_prairielearn, l->number,
-                hidden ? hidden_option[!gradescope] : "");
+    const char *options = hidden ? hidden_option[!gradescope] : "";
+    if (gradescope)
+        text_append(&run, run_gradescope, l->source ? l->source : "defence.md", l->number, options);
+    else
+        text_append(&run, run_prairielearn, l->number, options);
 #pragma GCC diagnostic pop
     bytes script = {(unsigned char *)run.data, run.length};
     bytes installer = {(unsigned char *)(uintptr_t)set_up, sizeof set_up - 1};

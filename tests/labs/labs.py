@@ -102,8 +102,8 @@ class Student:
     def __exit__(self, *_):
         shutil.rmtree(self.home, ignore_errors=True)
 
-    def run(self, *words, code=None, limit=300):
-        done = subprocess.run([*self.as_user, self.program, "lab", *words], cwd=self.home, capture_output=True, timeout=limit,
+    def run(self, *words, code=None, limit=300, folder=None):
+        done = subprocess.run([*self.as_user, self.program, "lab", *words], cwd=folder or self.home, capture_output=True, timeout=limit,
                               env=dict(os.environ, TMPDIR=self.tmp), stdin=subprocess.DEVNULL)
         done.text = done.stdout.decode("utf-8", "replace") + done.stderr.decode("utf-8", "replace")
         expect(code is None or done.returncode == code, f"lab {' '.join(words)}: exit code {done.returncode}, expected {code}",

@@ -2,12 +2,12 @@
 import os
 import re
 
-from labs import LABS, Student, read, user_who_is_not_root, write
+from labs import LABS, SOURCE, Student, read, user_who_is_not_root, write
 from tap import cases, expect, expect_equal, long_cases, main, test
 
 RING = next(lab for lab in LABS if lab.number == 3)
 SECRET = "4711 is hidden"
-LOOP = "does a loop not end?"
+LOOP = "still computing after 2 s of processor time: does a loop not end?"
 WAIT = "nothing has happened for 3 s"
 
 HEADERS = """
@@ -175,6 +175,15 @@ def answers_that_are_no_file_of_the_student_lose_only_what_they_answer(make):
                 os.remove(path)
             write(text, path)
         expect_equal(student.left_behind(), [], "left behind")
+
+
+@test
+def the_students_table_of_messages_has_those_of_attacks_and_mutants():
+    rows = re.findall(r"^\| `(.+?)` \| ", read(SOURCE, "labs", "README.md"), re.M)
+    known = [attack[2] for attack in RING_ATTACKS if attack[2]] + [text for m in RING.mutants for text in m["parts"].values()]
+    expect(len(rows) >= 6, "rows", rows)
+    for row in rows:
+        expect(row == "unprotected: ..." or any(text in row or row in text for text in known), row, *known)
 
 
 @test

@@ -122,7 +122,18 @@ def the_commands_that_start_and_check_suggest_run_as_they_are():
         expect_equal(suggested, [f"harness lab check 3 'my ring'{part}" for part in ("", " -k two", " -k even")], "commands", text)
         expect(re.search(r"^compiles .* OK +\((?!0\.0)\d", text, re.M), "the time of compiling is shown", text)
         student.run("start", "3", code=0)
+        expect_equal(student.run("check", "3", "-k", "compiles", folder=os.path.join(student.home, "3-ring")).returncode, 0, "inside the folder")
         expect("try: harness lab check 3 -k two\n" in student.run("check", "3", code=1).text, "without DIR for the default folder")
+
+
+@test
+def a_warning_is_shown_and_costs_2_points():
+    with Student(RING) as student:
+        student.put(RING.solution() + "static int unused(void) { return 0; }\n")
+        done = student.check("-k", "compiles,steps")
+        compiles = done.parts["compiles"]
+        expect_equal([compiles["score"], done.parts["steps"]["score"], done.returncode], [3, 10, 1], "scores, exit code", done.text)
+        expect("unused-function" in compiles["output"], "the warning", done.text)
 
 
 @test
@@ -169,7 +180,12 @@ def a_wrong_command_line_is_refused_with_what_is_expected():
         expect("nowhere" in done.text, "a folder that is not there", done.text)
 
 
-@cases([("parts of lab 1", 1, "7 ring hidden-1\n3 servers hidden-2\n"), ("lab 3, also its own", 3, "5 4 10\n5 uneven hidden-1\n"), ("lab 6", 6, "5 rule hidden-1\n")])
+# Two labs, and the examples of the instructor's page.
+HIDDEN = [("parts of lab 1", 1, "7 ring hidden-1\n3 servers hidden-2\n"), ("lab 6", 6, "5 rule hidden-1\n")] + [
+    (f"the example of lab {n}", int(n), line.strip() + "\n") for n, line in re.findall(r"^    # (\d)-\w+\.txt: .*\n(.*)", read(SOURCE, "labs", "INSTRUCTOR.md"), re.M)]
+
+
+@cases(HIDDEN)
 def hidden_tests_of_any_lab_count_and_show_nothing(number, lines):
     lab = next(lab for lab in LABS if lab.number == number)
     with Student(lab) as student:
@@ -260,7 +276,7 @@ def an_autograder_holds_all_that_it_needs(run):
 
 
 @test
-def a_gradescope_autograder_writes_its_results():
+def a_gradescope_autograder_writes_its_results_of_a_packed_lab():
     """As Gradescope does it: source/ holds the unpacked archive, run_autograder lies next to it."""
     with Student(RING) as student:
         student.solve()
@@ -271,9 +287,13 @@ def a_gradescope_autograder_writes_its_results():
         student.run("autograder", "3", "--format", "gradescope", "--out", path, code=0)
         unpack(path, os.path.join(base, "source"))
         shutil.copy(os.path.join(base, "source", "run_autograder"), base)
-        shutil.copytree(student.folder, os.path.join(base, "submission"))
+        os.mkdir(os.path.join(base, "submission"))
+        os.chmod(os.path.join(base, "submission"), 0o777)
+        write("#error\n", student.folder, "further.c")
+        student.run("pack", student.folder, "--out", os.path.join(base, "submission", "3-ring.tar.gz"), code=0)
         write(json.dumps({"id": 7, "users": [{"email": student.student, "id": 1}, {"email": "x@y", "id": 2}]}), base, "submission_metadata.json")
         subprocess.run([*student.as_user, os.path.join(base, "run_autograder")], check=True, capture_output=True, cwd="/")
+        expect_equal(sorted(os.listdir(os.path.join(base, "submission"))), ["3-ring.tar.gz", "answers.txt", "ring.c", "time.txt"], "files")
         report = json.loads(read(base, "results", "results.json"))
         validate_gradescope(report)
         expect(report["score"] >= 100, "the solution has full points", json.dumps(report, indent=1))
