@@ -17,15 +17,15 @@ static void figure_cell(const json_t *object, const char *key, text_buffer *out)
     text_append(out, "| %s ", figure(text, sizeof text, report_number_at(object, key)));
 }
 
-/* "280 to 301" */
-static void limits(const json_t *cell, text_buffer *out)
+/* "280 to 301"; "": there are no limits. */
+static const char *limits(char *buffer, size_t size, const json_t *cell, const char *to)
 {
     double low = report_number_at(cell, "low"), high = report_number_at(cell, "high");
     char texts[2][32];
+    buffer[0] = '\0';
     if (low < high)
-        text_append(out, "| %s to %s ", figure(texts[0], sizeof texts[0], low), figure(texts[1], sizeof texts[1], high));
-    else
-        text_append(out, "| ");
+        snprintf(buffer, size, "%s%s%s", figure(texts[0], sizeof texts[0], low), to, figure(texts[1], sizeof texts[1], high));
+    return buffer;
 }
 
 /* "; ring": how the job all-reduced its buckets. */
@@ -39,6 +39,7 @@ static void cell_row(json_t *cell, text_buffer *out)
 {
     double deviation = report_number_at(cell, "deviation"), limit = report_number_at(cell, "limit");
     const char *name;
+    char range[80];
     json_t *baseline;
     text_append(out, "| %s | %s, %s", report_text_at(cell, "row"), report_text_at(cell, "quantity"), report_text_at(cell, "unit"));
     add_algorithms(cell, out);
@@ -46,7 +47,7 @@ static void cell_row(json_t *cell, text_buffer *out)
     text_append(out, "| ");
     if (!isnan(report_number_at(cell, "published"))) text_append(out, "%.6g ", report_number_at(cell, "published"));
     figure_cell(cell, "ours", out);
-    limits(cell, out);
+    text_append(out, "| %s ", limits(range, sizeof range, cell, " to "));
     text_append(out, "| %s ", report_text_at(cell, "obtained"));
     if (isnan(deviation))
         text_append(out, "|  ");
@@ -81,11 +82,11 @@ static void cell_lines(const json_t *cells, text_buffer *out)
     const char *row = "";
     size_t i;
     json_t *cell;
-    text_append(out, "%-42s%10s%10s%8s%10s\n", "", "published", "ours", "off", "");
+    text_append(out, "%-30s%9s%23s%8s\n", "", "published", "ours (range)", "off");
     json_array_foreach(cells, i, cell)
     {
         text_buffer quantity = {0};
-        char published[32], ours[32], off[32] = "";
+        char published[32], best[32], range[80], ours[120] = "", off[32] = "";
         double deviation = report_number_at(cell, "deviation");
         const char *verdict = report_text_at(cell, "verdict");
         if (!verdict[0] && strcmp(report_text_at(cell, "obtained"), verdicts[0][0]) == 0) verdict = verdicts[0][1];
@@ -94,11 +95,15 @@ static void cell_lines(const json_t *cells, text_buffer *out)
         text_append(&quantity, "  %s, %s", report_text_at(cell, "quantity"), report_text_at(cell, "unit"));
         add_algorithms(cell, &quantity);
         if (!isnan(deviation)) snprintf(off, sizeof off, "%+.1f %%", 100 * deviation);
-        if (quantity.length > 41) text_append(out, "%s\n%42s", quantity.data, "");
-        else text_append(out, "%-42s", quantity.data ? quantity.data : "");
+        if (quantity.length > 29) text_append(out, "%s\n%30s", quantity.data, "");
+        else text_append(out, "%-30s", quantity.data ? quantity.data : "");
         text_free(&quantity);
-        text_append(out, "%10s%10s%8s %.9s\n", figure(published, sizeof published, report_number_at(cell, "published")),
-                    figure(ours, sizeof ours, report_number_at(cell, "ours")), off, verdict);
+        if (*limits(range, sizeof range, cell, "-"))
+            snprintf(ours, sizeof ours, "%s (%s)", figure(best, sizeof best, report_number_at(cell, "ours")), range);
+        else
+            figure(ours, sizeof ours, report_number_at(cell, "ours"));
+        text_append(out, "%9s%23s%8s %.9s\n", figure(published, sizeof published, report_number_at(cell, "published")), ours,
+                    off, verdict);
     }
 }
 

@@ -254,8 +254,10 @@ def more_threads_of_a_server_shorten_what_if_steps():
 
 @test
 def the_range_of_dataparallel_against_ddp_holds_what_was_published():
-    cell = next(c for c in table("dp-vs-ddp")["cells"] if (c["row"], c["quantity"]) == ("ResNet-50, 8 GPUs of 40 GB", "dp / ddp"))
+    result, text = table_and_text("dp-vs-ddp")
+    cell = next(c for c in result["cells"] if (c["row"], c["quantity"]) == ("ResNet-50, 8 GPUs of 40 GB", "dp / ddp"))
     expect(cell["low"] <= cell["published"] <= cell["high"] <= 2.5 * cell["low"], "4.1 within a range of 2.5 at most", cell)
+    expect(f"dp / ddp, 1 {cell['published']:.2f} {cell['ours']:.2f} ({cell['low']:.2f}-{cell['high']:.2f}) " in text, "it is printed", text)
     without = harness("reproduce", "dp-vs-ddp", "--dp-host", "none", "--draws", "0", "--json", "-").json()["cells"]
     parts = [c["quantity"] for c in without if "host under dp" in c["row"]]
     expect("pinning thread" in parts and not any("wiring" in part for part in parts), "parts without an interpreter", parts)
@@ -338,6 +340,77 @@ def cells_are_within_their_limits_except_documented_ones(name):
     expect_equal([claim["claim"] for claim in result["claims"] if not claim["holds"]], REFUTED.get(name, []), "claims that do not hold")
 
 
+@cases([("throughput", "throughput"), ("tf-benchmarks", "tf-benchmarks")])
+def gpus_with_a_server_are_no_faster_than_as_many_times_one(name):
+    found, one = 0, None
+    for c in table(name)["cells"]:
+        gpus = int(re.search(r"(\d+) GPUs?$", c["row"])[1])
+        one = c["ours"] if gpus == 1 else one
+        if "--policy sync" in c["command"] and gpus > 1:
+            found += 1
+            expect(c["ours"] <= gpus * one * (1 + 1e-6), f"{c['row']}: {c['ours']}, of one GPU {one}")
+    expect(found >= 3, f"{found} rows with a server")
+
+
+def page_rows(columns, first=r"[a-z-]+"):
+    """Of docs/reproduction.md, the rows of tables of so many columns: {first cell: the others}"""
+    with open(os.path.join(ROOT, "docs/reproduction.md"), encoding="utf-8") as file:
+        rows = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in file if line.startswith("| ")]
+    return {row[0]: row[1:] for row in rows if len(row) == columns and re.fullmatch(first, row[0])}
+
+
+@cases([(name, name) for name in TABLES])
+def the_page_states_the_figures_of_the_snapshot(name):
+    kept = recorded(name)
+    scored = [c for c in kept["cells"] if c["limit"] is not None and c["verdict"] in ("within", "MISS")]
+    ranges = [c for c in kept["cells"] if c["obtained"] == "predicted" and c["low"] < c["high"]]
+    contained = sum(c["low"] <= c["published"] <= c["high"] for c in ranges)
+    within, error, _, between = page_rows(5)[name]
+    hits = sum(c["verdict"] == "within" for c in scored)
+    expect_equal(within.partition(";")[0].partition(",")[0], f"{hits} of {len(scored)}", "scored cells within their limits")
+    expect_equal(error.split()[0], f"{100 * statistics.mean(abs(c['deviation']) for c in scored):.1f}", "mean error, %")
+    expect_equal(between, f"{contained} of {len(ranges)}" if ranges else "", "published between low and high")
+    skill = kept["skill"]
+    if skill:
+        value, count, worst, _, constants = page_rows(6)[name]
+        expect_equal(value, "no verdict" if skill["value"] is None else f"{skill['value']:.2f}", "S")
+        expect_equal(re.findall(r"\d+", count), [str(skill["scored_cells"]), str(skill["sources"])], "scored cells, sources")
+        at_worst = skill["worst_without_one_source"]
+        expect_equal(worst.partition(" ")[0], "" if at_worst is None else f"{abs(at_worst) if abs(at_worst) < 0.005 else at_worst:.2f}", "at worst")
+        expect_equal(re.findall("[0-9a-f]{7}", constants), re.findall("since ([0-9a-f]{7})", skill["constants"]), "commits")
+
+
+@test
+def the_page_states_the_host_of_dataparallel_as_in_the_snapshot():
+    cells = {c["quantity"].strip(): c for c in recorded("dp-vs-ddp")["cells"] if c["row"].startswith("ResNet-50")}
+    found = page_rows(3, "four loader workers.*|pinning thread|main thread.*")
+    for label, (best, limits) in found.items():
+        name = "loader workers" if "workers" in label else label.partition(":")[0]
+        digits = [f"{float('%.3g' % cells[name][key]):.0f}" for key in ("ours", "low", "high")]
+        expect_equal([best, *limits.split(" to ")], [f"{int(d):,}" for d in digits], name)
+    expect_equal(len(found), 3, "parts")
+    with open(os.path.join(ROOT, "docs/reproduction.md"), encoding="utf-8") as file:
+        page = " ".join(file.read().split())
+    c = cells["dp / ddp"]
+    expect(f"ours is {c['ours']:.1f} times slower, within {c['low']:.1f} to {c['high']:.1f}." in page, "DataParallel against DDP", c)
+
+
+@test
+def the_page_states_how_much_of_an_exchange_is_hidden():
+    def exchanges(name, row, quantity):
+        for c in recorded(name)["cells"]:
+            if c["row"].endswith(row) and c["quantity"] == quantity:
+                phases = harness(*c["command"].split()[1:], "--quiet", "--json", "-").json()["jobs"][0]["phases"]
+                yield [1e3 * phases[key]["median_s"] for key in ("hidden_communication_s", "communication_s")]
+
+    with open(os.path.join(ROOT, "docs/reproduction.md"), encoding="utf-8") as file:
+        page = " ".join(file.read().split())
+    parts = [100 * hidden / all_of_it for hidden, all_of_it in exchanges("torch-vs-apex", "apex", "backward")]
+    expect(f"hide {min(parts):.0f} to {max(parts):.0f} % of what it exchanges" in page, f"apex hides {parts} %")
+    (hidden, all_of_it), = exchanges("dp-vs-ddp", "TITAN RTX", "ddp-no-p2p")
+    expect(f"of the {all_of_it:.0f} ms that pass host memory, {hidden:.0f} are hidden" in page, f"{hidden} of {all_of_it} ms")
+
+
 def distance(a, b):
     return abs(math.log(a / b))
 
@@ -377,7 +450,7 @@ def skill_is_that_of_the_cells(name, scored, unscored, least, most):
 
 
 def constants_at(commit, name):
-    """Of a profile and of those that it extends, the nearest first: {constant: value}"""
+    """Of a profile and of those that it extends, the nearest first: {constant: (value, range)}"""
     root, found = os.environ.get("SOURCE_DIR", os.getcwd()), {}
     while name:
         path = f"common/sim/profiles/{name}.json"
@@ -388,7 +461,7 @@ def constants_at(commit, name):
                 text = file.read()
         profile = json.loads(text)
         for key, constant in profile["constants"].items():
-            found.setdefault(key, constant["value"])
+            found.setdefault(key, (constant["value"], constant.get("range")))
         found.setdefault("links", profile.get("topology", {}).get("links"))
         name = profile.get("base")
     return found
@@ -397,12 +470,13 @@ def constants_at(commit, name):
 @test
 def constants_are_those_of_the_commit_that_the_table_names():
     for name in TABLES[:-1]:
-        text = table(name)["skill"]["constants"]
-        profiles, commit = text.rsplit(" since ", 1)
-        if subprocess.run(["git", "-C", os.environ.get("SOURCE_DIR", "."), "cat-file", "-e", commit]).returncode != 0:
-            continue  # a copy of the sources without their history
-        for profile in profiles.replace(" and ", ", ").split(", "):
-            expect_equal(constants_at(None, profile), constants_at(commit, profile), f"{name}: constants of {profile} since {commit}")
+        result = table(name)
+        stated = re.findall(r"([^;]+) since ([0-9a-f]+)(?:, the outcome known)?(?:; |$)", result["skill"]["constants"])
+        since = {profile: commit for profiles, commit in stated for profile in re.split(", | and ", profiles)}
+        expect_equal(sorted(since), sorted(result["profiles"].split(", ")), f"{name}: profiles whose constants have a commit")
+        for profile, commit in since.items():
+            if subprocess.run(["git", "-C", ROOT, "cat-file", "-e", commit]).returncode == 0:  # not in a copy without history
+                expect_equal(constants_at(None, profile), constants_at(commit, profile), f"{name}: constants of {profile} since {commit}")
 
 
 @test
@@ -512,7 +586,7 @@ def a_figure_lies_between_its_limits(name):
 def the_table_rendered_from_a_file_is_the_one_that_the_program_printed():
     path = FILES.name + "/table.json"
     printed = harness("reproduce", "reducer-memory", "--json", path).out
-    expect("published      ours" in printed and all(len(line) <= 80 for line in printed.splitlines()), printed)
+    expect("published           ours (range)" in printed and all(len(line) <= 80 for line in printed.splitlines()), printed)
     expect_equal(harness("report", path).out, printed, "the report of the file")
 
 
