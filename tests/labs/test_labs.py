@@ -114,6 +114,19 @@ def the_numbers_of_lab_3_that_the_handout_quotes_are_sums_of_its_values():
     expect_equal([got, expected], [(element * 7 % 61 << 16) + sum(4**r for r in range(3) if r not in without) for without in ([missing], [])], "sums")
 
 
+@test
+def the_model_that_the_handout_of_lab_7_quotes_is_found_as_the_handout_says():
+    text = read(SOURCE, "labs", "7-memory", "README.md")
+    scheme, ranks, rank, root, layers, expected = re.search(
+        r"^    (\w+), (\d+) ranks, rank (\d), a root of (\d+) elements and (\d+) blocks .* gradients: got \d+ bytes, expected (\d+)", text, re.M).groups()
+    less = int(re.search(r"`--vocabulary` R / 64 - (\d+)", text)[1])
+    words = re.search(r"harness (memory .*) --policy", text)[1].split()
+    for name, value in (("--vocabulary", int(root) // 64 - less), ("--layers", layers), ("--gpus", ranks)):
+        words[words.index(name) + 1] = str(value)
+    jobs = json.loads(subprocess.run([PROGRAM, *words, "--policy", scheme, "--json", "-"], check=True, capture_output=True).stdout)["jobs"]
+    expect_equal(jobs[0]["ranks"][int(rank)]["memory"]["classes"]["gradients"]["peak_bytes"], int(expected), "bytes")
+
+
 @cases(ROWS)
 def every_lab_has_six_mutants_and_its_parts_sum_up_to_100(lab):
     expect(len(lab.mutants) >= 6, f"{len(lab.mutants)} mutants")

@@ -4,7 +4,7 @@ import os
 import re
 import shutil
 import subprocess
-import sys
+import tempfile
 import zipfile
 
 import jsonschema
@@ -229,12 +229,21 @@ def a_handout_states_its_time_and_has_every_section(lab):
 
 
 @test
-def the_solver_prints_the_answers_to_the_questions_of_a_folder():
-    with Student(RING) as student:
-        text = subprocess.run([sys.executable, os.path.join(SOURCE, "tests/labs/solve.py"), student.folder], check=True, capture_output=True, text=True).stdout
-        for line in text.splitlines():
-            write(re.sub(rf"^{line.split(' =')[0]} *=.*$", line, read(student.folder, "answers.txt"), flags=re.M), student.folder, "answers.txt")
-        expect_equal(student.check("-k", "why").returncode, 0, "exit code", text)
+def the_first_commands_of_the_instructors_page_solve_a_lab():
+    lines = re.findall(r"^    (.*)", re.split("Try one first|`tests/labs/N-name/`", read(SOURCE, "labs", "INSTRUCTOR.md"))[1], re.M)
+    expect_equal(len(lines), 4, f"commands: {lines}")
+    with tempfile.TemporaryDirectory() as sources:
+        os.symlink(os.path.join(SOURCE, "tests"), os.path.join(sources, "tests"))
+
+        def shell(script):
+            return subprocess.run(["sh", "-ec", script], cwd=sources, check=True, capture_output=True, text=True,
+                                  env=dict(os.environ, PATH=os.path.dirname(PROGRAM) + ":" + os.environ["PATH"])).stdout
+        shown = re.findall(r"^(\w+) = (.*)", shell("\n".join(lines[:3])), re.M)
+        answers = read(sources, "3-ring", "answers.txt")
+        for key, value in shown:
+            answers = re.sub(rf"^{key} =$", f"{key} = {value}", answers, flags=re.M)
+        write(answers, sources, "3-ring", "answers.txt")
+        shell(lines[3] + " -k two,why")
 
 
 @test
