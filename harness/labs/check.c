@@ -101,11 +101,12 @@ static bool child_succeeds(const grader *g, bool files)
 
 static status open_grader(grader *g)
 {
+    static const int stops[] = {SIGHUP, SIGINT, SIGPIPE, SIGTERM};
     const char *temporary = getenv("TMPDIR");
     prctl(PR_SET_DUMPABLE, 0, 0, 0,
           0); /* no other process of this user may read its memory or its files in /proc */
-    sigaction(SIGINT, &(struct sigaction){.sa_handler = on_signal}, NULL);
-    sigaction(SIGTERM, &(struct sigaction){.sa_handler = on_signal}, NULL);
+    for (size_t i = 0; i < sizeof stops / sizeof stops[0]; i++)
+        sigaction(stops[i], &(struct sigaction){.sa_handler = on_signal}, NULL);
     TRY(grader_data_folder(g->data));
     snprintf(g->build, sizeof g->build, "%s/psring-lab-XXXXXX",
              temporary && temporary[0] == '/' ? temporary : "/tmp");

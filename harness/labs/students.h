@@ -56,6 +56,6 @@ status tool_run(const grader *g, char *const argv[], text_buffer *printed, int *
  * where `write`. -1: the kernel lacks Landlock. */
 int limit_files(const grader *g, bool write);
 
-extern volatile int grader_interrupted; /* by SIGINT or SIGTERM: number of the signal */
+extern volatile int grader_interrupted; /* by a signal that asks it to stop: its number */
 
 #endif

@@ -1,6 +1,8 @@
 """Code that attacks the grader loses its own points at most: the rest is scored, and nothing is left behind."""
 import os
 import re
+import signal
+import subprocess
 
 from labs import LABS, SOURCE, Student, read, user_who_is_not_root, write
 from tap import cases, expect, expect_equal, long_cases, main, test
@@ -184,6 +186,21 @@ def the_students_table_of_messages_has_those_of_attacks_and_mutants():
     expect(len(rows) >= 6, "rows", rows)
     for row in rows:
         expect(row == "unprotected: ..." or any(text in row or row in text for text in known), row, *known)
+
+
+@cases([(stop.name, stop) for stop in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE, signal.SIGTERM)])
+def a_check_that_is_stopped_leaves_nothing_behind(stop):
+    """SIGPIPE: whoever reads the report has gone, as after `harness lab check 3 | head -n 1`."""
+    with Student(RING) as student:
+        check = subprocess.Popen([*student.as_user, student.program, "lab", "check", "3", student.folder], stdout=subprocess.PIPE,
+                                 stderr=subprocess.PIPE, env=dict(os.environ, TMPDIR=student.tmp))
+        expect(b"lab 3" in check.stdout.readline(), "the first line")
+        check.stdout.close()
+        if stop != signal.SIGPIPE:
+            check.send_signal(stop)
+        printed = check.stderr.read()
+        expect(check.wait() > 1, "exit code", check.returncode, printed)
+        expect_equal(student.left_behind(), [], "left behind", printed)
 
 
 @test
