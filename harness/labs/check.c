@@ -58,7 +58,7 @@ bool test_answer_number(const grader *g, lab_test *t, const char *key, double ex
     double value = strtod(given, &end);
     if (*end || end == given)
         test_fail(t, "answers.txt: %s: expected a number, got '%s'", key, given);
-    else if (fabs(value - expected) > tolerance * fabs(expected))
+    else if (!(fabs(value - expected) <= tolerance * fabs(expected))) /* nan, too */
         test_fail(t, "answers.txt: %s: %s is wrong: %s", key, given, hint);
     else
         return true;

@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -98,7 +99,7 @@ status grader_read_answers(grader *g)
     g->hours = -1;
     if (grader_read_file(g->folder, "time.txt", &hours) == STATUS_OK && hours.data) {
         double value = strtod(hours.data, &end);
-        if (end != hours.data && value >= 0) g->hours = value;
+        if (end != hours.data && value >= 0 && isfinite(value)) g->hours = value;
     }
     error_clear();
     text_free(&hours);

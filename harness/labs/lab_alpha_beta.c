@@ -40,11 +40,11 @@ static double expected(int which, int ranks, double bytes, emulated l)
 static void check_fit(const student_calls *c, emulated l, lab_test *t)
 {
     double latency = c->result[0], bandwidth = c->result[1];
-    if (fabs(bandwidth - l.bandwidth) > tolerance * l.bandwidth)
+    if (!(fabs(bandwidth - l.bandwidth) <= tolerance * l.bandwidth))
         test_fail(
             t, "bandwidth: got %.4g bytes per second, expected %.4g within 15 %%%s", bandwidth, l.bandwidth,
             fabs(1 / bandwidth - l.bandwidth) <= tolerance * l.bandwidth ? ": this is seconds per byte" : "");
-    else if (fabs(latency - l.latency) > tolerance * l.latency)
+    else if (!(fabs(latency - l.latency) <= tolerance * l.latency))
         test_fail(t,
                   "latency: got %.4g s, expected %.4g within 15 %%: small sizes show it, so a fit must weigh "
                   "them as much as large ones",

@@ -68,8 +68,8 @@ static json_t *tests_as_json(const grader *g)
 
 static json_t *as_json(const grader *g)
 {
-    return json_pack("{s:i, s:s, s:s, s:f, s:f, s:f, s:s, s:f, s:o}", "lab", g->lab->number, "name",
-                     g->lab->name, "student", g->student, "score", grader_score(g), "max_score",
+    return json_pack("{s:i, s:s, s:o, s:f, s:f, s:f, s:s, s:f, s:o}", "lab", g->lab->number, "name",
+                     g->lab->name, "student", text_of(g->student), "score", grader_score(g), "max_score",
                      grader_points(g), "time_s", g->seconds, "unprotected", g->unprotected, "hours", g->hours,
                      "tests", tests_as_json(g));
 }
@@ -91,9 +91,9 @@ static json_t *as_gradescope(const grader *g)
             json_array_append_new(leaderboard, json_pack("{s:s, s:f, s:s}", "name", g->lab->leaderboard,
                                                          "value", t->ratio, "order", "asc"));
     }
-    return json_pack("{s:f, s:f, s:s, s:s, s:{s:s, s:s, s:f}, s:o, s:o}", "score", grader_score(g),
+    return json_pack("{s:f, s:f, s:s, s:s, s:{s:o, s:s, s:f}, s:o, s:o}", "score", grader_score(g),
                      "execution_time", g->seconds, "visibility", "visible", "stdout_visibility", "hidden",
-                     "extra_data", "student", g->student, "unprotected", g->unprotected, "hours", g->hours,
+                     "extra_data", "student", text_of(g->student), "unprotected", g->unprotected, "hours", g->hours,
                      "tests", tests, "leaderboard", leaderboard);
 }
 

@@ -188,6 +188,16 @@ def the_students_table_of_messages_has_those_of_attacks_and_mutants():
         expect(row == "unprotected: ..." or any(text in row or row in text for text in known), row, *known)
 
 
+@cases([(value, value) for value in ("nan", "inf", "0x1p9999")])
+def an_answer_that_is_no_number_gets_no_points(value):
+    lab = next(lab for lab in LABS if lab.number == 7)
+    with Student(lab) as student:
+        student.solve()
+        student.answer(**dict.fromkeys(("ddp_gib", "zero1_gib", "zero3_gib", "least_ranks", "sent_ratio"), value))
+        why = student.check("-k", "why").parts["why"]
+        expect(why["score"] == 0 and why["output"].count(f"{value} is wrong") == 5, "the questions", why)
+
+
 @cases([(stop.name, stop) for stop in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE, signal.SIGTERM)])
 def a_check_that_is_stopped_leaves_nothing_behind(stop):
     """SIGPIPE: whoever reads the report has gone, as after `harness lab check 3 | head -n 1`."""

@@ -103,6 +103,20 @@ def results_as_json_are_those_of_the_schema():
         expect_equal({t["part"]: t["status"] for t in report["tests"]}, {"two": "passed", "why": "failed"}, "tests")
 
 
+@cases([("json", "lab"), ("gradescope", "lab-gradescope"), ("prairielearn", "lab-prairielearn")])
+def an_id_that_is_no_utf_8_and_hours_that_are_no_number_do_not_prevent_a_report(schema):
+    with Student(RING) as student:
+        student.solve()
+        text = read(student.folder, "answers.txt")
+        with open(os.path.join(student.folder, "answers.txt"), "wb") as file:
+            file.write(text.replace(student.student, "ada").encode().replace(b"= ada", b"= \xff\xfe"))
+        write("inf", student.folder, "time.txt")
+        done = student.run("check", "3", student.folder, "--format", schema.removeprefix("lab-").replace("lab", "json"), "-k", "steps,why", code=1)
+        report = json.loads(done.stdout)
+        validate_schema(report, schema)
+        expect(report["score"] > 0, "the rest is scored", report)
+
+
 @test
 def starting_a_lab_never_overwrites():
     with Student(RING) as student:
