@@ -89,7 +89,8 @@ static const option_effect table[] = {
     {"policy", NO_ENGINE, ALL, EFFECT_REFUSED, "--mode ring, ps or both"},
     {"policy", SEVERAL, ALL, EFFECT_CHANGES, CLASSES},
     {"threads", EVERY, REFERENCE, EFFECT_NOTHING, "its kernels run on one thread"},
-    {"threads", EVERY, REAL, EFFECT_CHANGES, THREADS},
+    {"threads", NO_ENGINE | SSP | ASYNC | DP, CUDA, EFFECT_NOTHING, "the GPU computes"},
+    {"threads", EVERY, REAL, EFFECT_CHANGES, THREADS}, /* on cuda with --collective shm and --server-optimizer off */
     {"bind", EVERY, REAL, EFFECT_CHANGES, "jobs.ranks.processors"},
     {"threads bind", EVERY, SIM, EFFECT_UNAVAILABLE, "a real device"},
     {"threads bind", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
@@ -125,7 +126,8 @@ static const option_effect table[] = {
     {"isolated", SEVERAL, PLAN, EFFECT_CHANGES, "jobs.ranks.memory"}, /* of one more job */
     {"isolated", NO_ENGINE, PLAN, EFFECT_NOTHING, ONE_RANK},
     {"progress", NO_ENGINE, REAL, EFFECT_NOTHING, ONE_RANK},
-    {"progress", SEVERAL, REAL, EFFECT_CHANGES, THREADS},
+    {"progress", DP, CUDA, EFFECT_NOTHING, "what copies between GPU and host has a thread of its own"},
+    {"progress", SEVERAL, REAL, EFFECT_CHANGES, THREADS}, /* on cuda the ring's with --collective shm */
     {"progress", EVERY, SIM, EFFECT_UNAVAILABLE, "a real device"},
     {"progress", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
     {"jitter nodes efficiency draw", EVERY, REAL, EFFECT_REFUSED, "--device sim:PROFILE"},
@@ -363,8 +365,28 @@ status option_effects_check_engines(const run_config *c)
     return STATUS_OK;
 }
 
+/* Calls of NCCL are the GPU's: no host thread sums, nor drives them. */
+static void note_nccl(const run_config *c)
+{
+    bool threads = false, progress = false, shm = false;
+    if (device_of(c) != EFFECT_CUDA || c->run.mode != ENGINE_RING || c->run.plan) return;
+    for (int b = 0; b < BINDING_COUNT; b++)
+        for (size_t i = 0; i < c->bindings[b].table->count; i++) {
+            const option *o = &c->bindings[b].table->options[i];
+            bool moved = is_moved(c, &c->bindings[b], o);
+            char text[64];
+            threads = threads || (moved && strcmp(o->name, "threads") == 0);
+            progress = progress || (moved && strcmp(o->name, "progress") == 0);
+            shm = shm || (moved && strcmp(o->name, "collective") == 0 &&
+                          strcmp(options_format(&c->bindings[b], i, text, sizeof text), "nccl") != 0);
+        }
+    if (threads && !shm) log_info("--threads has no effect on a ring over NCCL: the GPU computes");
+    if (progress && !shm) log_info("--progress has no effect on a ring over NCCL: no host thread drives its calls");
+}
+
 void option_effects_note(const run_config *c)
 {
+    note_nccl(c);
     for (int b = 0; b < BINDING_COUNT; b++)
         for (size_t i = 0; i < c->bindings[b].table->count && !c->run.plan; i++) {
             const option *o = &c->bindings[b].table->options[i];

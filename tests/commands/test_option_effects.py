@@ -161,6 +161,8 @@ def words_of(option, engine, device):
     if device == "cuda" and option in ("slow", "server-threads"):
         others = {}  # kernels of LeNet take long on the emulator
     kept = {**TOY, "--json": "-", **{k: v for k, v in others.items() if engine.startswith(OF_ENGINES.get(k, ""))}}
+    if device == "cuda" and option in ("threads", "progress"):
+        kept.update({"ring": {"--collective": "shm"}, "ps=sync": {"--server-optimizer": "off"}}.get(engine, {}))
     if option in ("schedule", "stages-on") and (engine != "ring" or device in ("cuda", "--plan")):
         del kept["--stages"]
     if option == "link" and device != "sim":
@@ -315,7 +317,8 @@ def check(option, engine, device):
     if cell == "stdout":
         return None if len(after.out.splitlines()) > len(first.out.splitlines()) + 10 else f"expected more on stdout\n{after}"
     if cell == "stderr":
-        return None if first.err and not after.err else f"expected lines only without it, found '{first.err}'\n{after}"
+        notes = [[line for line in outcome.err.splitlines() if ": warning: " not in line] for outcome in (first, after)]
+        return None if notes[0] and not notes[1] else f"expected notes only without it, found {notes}\n{after}"
     field = cell.strip("`")
     if field not in first.fields and field not in after.fields:
         return f"there is no field {field}\n{after}"
@@ -462,6 +465,16 @@ def the_device_chooses_where_it_runs():
     for device in {*DEVICES} - {"--plan", "reference"}:
         expect(differs(runs["reference"], runs[device], field), "the same memory", runs[device])
     expect(differs(*plans, field), "the same memory", *plans)
+
+
+@test
+def a_ring_over_nccl_notes_options_of_host_threads():
+    if not CUDA:
+        raise Skip("a test of the column cuda")
+    for option, value in (("threads", "3"), ("progress", "thread")):
+        words = ["--mode", "ring", "--gpus", "2", "--device", "cuda", "--model", "toy", "--steps", "1", f"--{option}", value]
+        found = [f"--{option} has no effect on a ring over NCCL" in run([*words, *more]).err for more in ([], ["--collective", "shm"])]
+        expect_equal(found, [True, False], f"a note on --{option} with NCCL, and with shared memory")
 
 
 # ---- options that need another one -------------------------------------------------------------
