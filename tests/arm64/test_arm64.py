@@ -13,7 +13,9 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 
+from container import build, walk
 from debian import make_debian
 from labs import LABS, Student
 from program import BUILD, PROGRAM
@@ -135,6 +137,13 @@ def the_solution_of_a_lab_has_full_points(lab):
         done = student.check(limit=3600)
         expect_equal([done.returncode, done.report["score"] >= 100], [0, True], "exit code, full points", done.text)
         expect_equal(student.left_behind(), [], "left behind")
+
+
+@long_test
+def the_container_of_the_labs_is_built_and_a_student_solves_a_lab_in_it():
+    """Each instruction of the Dockerfile emulated, the compiler of the program as well."""
+    with tempfile.TemporaryDirectory(prefix="container-") as folder:
+        walk(*build(folder, "--arch=arm64"), confined=False)
 
 
 def enter(words):
