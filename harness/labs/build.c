@@ -157,19 +157,19 @@ static status compile_and_link(grader *g, bool fast, text_buffer *printed, int *
     return tool_finish(&student, printed, code);
 }
 
-status grader_build(grader *g, bool fast)
+status grader_build(grader *g, bool fast, text_buffer *printed)
 {
-    bool *built = fast ? &g->built_fast : &g->built;
-    text_buffer ignored = {0};
+    bool *built = fast ? &g->built_fast : &g->built, *compiles = fast ? &g->compiles_fast : &g->compiles;
     int code = 0;
     if (*built) return STATUS_OK;
     *built = true;
     if (!fast) TRY(copy_source(g));
     if (!g->compiles) return STATUS_OK;
-    status rc = compile_and_link(g, fast, fast ? &ignored : &g->compiler, &code);
-    text_free(&ignored);
-    g->compiles = g->compiles && code == 0;
+    status rc = compile_and_link(g, fast, printed, &code);
+    *compiles = code == 0;
     if (code == 127)
-        text_append(&g->compiler, "cc: the C compiler cannot be run: install gcc and libc6-dev\n");
+        text_append(printed, "cc: the C compiler cannot be run: install gcc and libc6-dev\n");
+    else if (code > 128)
+        text_append(printed, "cc: killed by signal %d\n", code - 128);
     return rc;
 }

@@ -188,7 +188,7 @@ static status check_compiles(grader *g, bool text)
 {
     lab_test *t = NULL;
     if (wanted(g, "compiles")) t = begin_test(g, "compiles", "compiles without warnings", LAB_COMPILE_POINTS);
-    TRY(grader_build(g, false));
+    TRY(grader_build(g, false, &g->compiler));
     if (!t) return STATUS_OK;
     if (!g->compiles || g->compiler.length > 0) {
         t->failed = true;

@@ -60,7 +60,7 @@ struct grader {
     char build[PATH_MAX];               /* for programs; removed at the end */
     char student[128];
     uint64_t seed; /* from the student's id */
-    bool built, built_fast, compiles;
+    bool built, built_fast, compiles, compiles_fast;
     text_buffer compiler;  /* what it printed */
     char unprotected[160]; /* which protection the kernel lacks; "" none */
     char *answers[LAB_MOST_ANSWERS][2];
@@ -89,8 +89,9 @@ status grader_pack(const char *folder, const char *path);
 status grader_autograder(const lab *l, int format, const char *hidden, const char *path);
 
 /* ---- build.c ---- */
-/* Compiles the student's file and links it with the runner: with sanitizers, or fast. Sets g->compiles. */
-status grader_build(grader *g, bool fast);
+/* Compiles the student's file and links it with the runner, once: with sanitizers, or fast. Sets g->compiles or
+ * g->compiles_fast, and appends what the compiler prints. */
+status grader_build(grader *g, bool fast, text_buffer *printed);
 
 /* ---- check.c ---- */
 /* Loses points; the first line says what was found and what was expected. */

@@ -412,6 +412,18 @@ static status race(students *s, float *x, lab_test *t)
     return STATUS_OK;
 }
 
+static status build_fast(grader *g, lab_test *t)
+{
+    text_buffer printed = {0};
+    status rc = grader_build(g, true, &printed);
+    if (!g->compiles_fast) {
+        test_fail(t, "not timed: %s does not compile without the sanitizers", g->lab->source);
+        text_append(&t->details, "%s", printed.data ? printed.data : "");
+    }
+    text_free(&printed);
+    return rc;
+}
+
 static status run_speed(grader *g, lab_test *t)
 {
     char words[STUDENTS_MOST][64];
@@ -422,7 +434,8 @@ static status run_speed(grader *g, lab_test *t)
         test_note(t, "not timed: the sums are wrong");
         return STATUS_OK;
     }
-    TRY(grader_build(g, true));
+    TRY(build_fast(g, t));
+    if (t->failed) return STATUS_OK;
     TRY(ring_reference_links(SPEED_RANKS, SPEED_COUNT, &shared));
     float *x = malloc(SPEED_COUNT * sizeof *x);
     for (int r = 0; r < SPEED_RANKS; r++)

@@ -169,6 +169,15 @@ def where_the_system_refuses_to_start_the_students_program_the_message_says_why(
 
 
 @test
+def code_that_compiles_with_sanitizers_only_is_not_timed_and_the_message_says_why():
+    with Student(next(lab for lab in LABS if lab.number == 3)) as student:
+        student.solve()
+        student.put("#ifndef __SANITIZE_ADDRESS__\n#error only with sanitizers\n#endif\n" + student.lab.solution())
+        output = student.check("-k", "speed").parts["speed"]["output"]
+        expect("not timed: ring.c does not compile without the sanitizers" in output and "#error only with sanitizers" in output, output)
+
+
+@test
 def students_check_at_the_same_time_on_one_machine():
     rows = [(lab, student, parts) for lab, parts in zip(LABS, ("ring,real", "order", "two,why", "fit", "launch", "resume", "step", "fits"))
             for student in ("ada@example.org", "grace@example.org")]
