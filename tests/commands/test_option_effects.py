@@ -161,6 +161,8 @@ def words_of(option, engine, device):
     if device == "cuda" and option in ("slow", "server-threads"):
         others = {}  # kernels of LeNet take long on the emulator
     kept = {**TOY, "--json": "-", **{k: v for k, v in others.items() if engine.startswith(OF_ENGINES.get(k, ""))}}
+    if device == "cuda" and option == "threads":
+        kept.update({"--batch": "1", "--steps": "1", "--warmup": "0"})
     if device == "cuda" and option in ("threads", "progress"):
         kept.update({"ring": {"--collective": "shm"}, "ps=sync": {"--server-optimizer": "off"}}.get(engine, {}))
     if option in ("schedule", "stages-on") and (engine != "ring" or device in ("cuda", "--plan")):
@@ -189,7 +191,7 @@ def words_of(option, engine, device):
     if option == "stall-timeout" and device == "cuda":
         kept["--slow"] = "0:100"
     elif option == "stall-timeout" and engine == "none" and device in REAL:
-        kept.update({**LENET, "--batch": "1"})  # the launcher looks once a second
+        kept.update({**LENET, "--batch": "1", "--slow": "0:300"})  # for seconds: the launcher looks once a second
     if option == "sync-batchnorm" and engine == "ps=async":
         kept["--lr"] = "0"  # losses are of the same parameters, whoever comes first
     if option in ("nodes", "link") and device == "sim":
