@@ -2,13 +2,13 @@
 """The parts of a step on the device `cuda`: they add up under every engine; with NCCL, which does not report when other ranks
 began a call, a late rank is waited for and named; slowdown by communication is against the same ranks without exchange.
 
-    test_cuda_anatomy.py [--emulated] [--long]
+    test_cuda_anatomy.py [--emulated]
 """
 import re
 
 from anatomy import expect_all_wait, expect_anatomy, policies, shifted_clock
 from on_cuda import TRAINING, needs_gpu, needs_nccl, run
-from tap import cases, expect, expect_equal, long_cases, main, test
+from tap import cases, expect, expect_equal, main, test
 
 CUDA = ["run", "--device", "cuda", "--share-gpu", *[word for word in TRAINING if word != "--quiet"]]
 RING = ["--mode", "ring", "--collective", "nccl"]
@@ -40,8 +40,9 @@ def the_parts_of_every_step_add_up(words):
 
 @cases([(f"{' '.join(words) or 'ddp'}, {label}", words, env) for label, env in ORDERS for words in (
     [], ["--bucket-cap-mb", "0.002"], ["--accumulate", "2"], ["--comm-hook", "powersgd"], ["--join", "world"], ["--cuda-graph"],
-    ["--policy", "torch-0.4.1"], ["--policy", "zero3"], DP, [*DP, "--accumulate", "2"], [*DP, "--dp-loss", "replica"])], at_once=2)
-@long_cases([(f"{policy}, another policy", ["--policy", policy], {}) for policy in policies("ring") if policy not in ("ddp", "torch-0.4.1", "zero3")])
+    ["--policy", "torch-0.4.1"], ["--policy", "zero3"], DP, [*DP, "--accumulate", "2"], [*DP, "--dp-loss", "replica"])] +
+       [(f"{policy}, another policy", ["--policy", policy], {}) for policy in policies("ring") if policy not in ("ddp", "torch-0.4.1", "zero3")],
+       at_once=2)
 def the_parts_of_every_step_with_nccl_add_up(words, env):
     needs_nccl()
     job = job_of(*CUDA, "--gpus", "2", *(words if words[:2] == DP[:2] else [*RING, *words]), env=env)
