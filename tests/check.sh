@@ -149,7 +149,7 @@ suite units 240 "Each folder keeps the promises of its headers, also on input an
 suite golden 120 "Models and engines compute what PyTorch computes." build golden "$jobs"
 suite faults 180 "A rank that dies, stops or is attacked ends the run with its name, and nothing is left behind." build faults "$tests"
 suite gpu "$gpu" "Devices, engines and program do on a real GPU what they do elsewhere." build gpu
-suite commands 560 "The program prints, refuses and trains as its documents say." build commands "$tests"
+suite commands 700 "The program prints, refuses and trains as its documents say." build commands "$tests"
 suite labs 120 "The labs' solutions have full points, mistakes are named, and no code harms the grader." build labs "$tests"
 build_suite build-address 120 "The sources compile with the address sanitizer." build-asan suite_units -DPSRING_SANITIZE=address
 suite address 200 "No unit reads or writes memory that is not its own, loses any, or relies on undefined behavior." build-asan units "$tests"

@@ -5,6 +5,7 @@
 #include "harness/run/progress.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,6 +37,9 @@ static status open_delivery(const run_config *c, delivery *d)
     for (int i = 0; i < FILES; i++) {
         d->fds[i] = memfd_create("harness-result", 0);
         if (d->fds[i] < 0) return fail_errno(STATUS_SYSTEM, "no memory for the results (memfd_create)");
+        /* Servers end at the same time, and share a position that writes to such a file do not lock. */
+        if (i == SERVERS_FILE && fcntl(d->fds[i], F_SETFL, O_APPEND) != 0)
+            return fail_errno(STATUS_SYSTEM, "no file for the results of servers (fcntl)");
         snprintf(d->settings[i], sizeof d->settings[i], "%s=%d", variables[i], d->fds[i]);
         d->environment[i] = d->settings[i];
     }

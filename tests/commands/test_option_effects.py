@@ -97,12 +97,15 @@ class Outcome:
         return f"harness run {' '.join(self.words)}\nexit code {self.code}\n{self.err[-600:]}"
 
 
+encode = json.JSONEncoder(sort_keys=True).encode
+
+
 def flat(value, path="", found=None):
     """{"jobs.ranks.step_s": [all values]}"""
     found = {} if found is None else found
     if isinstance(value, dict):
         for key, inner in value.items():
-            found.setdefault(f"{path}.{key}" if path else key, []).append(json.dumps(inner, sort_keys=True))
+            found.setdefault(f"{path}.{key}" if path else key, []).append(encode(inner))
             if isinstance(inner, (dict, list)):
                 flat(inner, f"{path}.{key}" if path else key, found)
     elif isinstance(value, list):
@@ -123,17 +126,14 @@ def run(words, env=None):
         if any(word.endswith("/table") for word in words):
             with open(f"{folder}/table", "w", encoding="ascii") as file:
                 file.write("ranks<=64 bytes<=1000000000 two-shot\n")
-        with open(f"{folder}/out", "wb") as out, open(f"{folder}/err", "wb") as err:
-            code = subprocess.run([PROGRAM, "run", *words], stdout=out, stderr=err, stdin=subprocess.DEVNULL, env=variables, cwd=folder,
-                                  timeout=60 * SLOWER, check=False).returncode
-        with open(f"{folder}/out", encoding="utf-8") as out, open(f"{folder}/err", encoding="utf-8") as err:
-            text, errors = out.read(), err.read()
+        done = subprocess.run([PROGRAM, "run", *words], stdin=subprocess.DEVNULL, capture_output=True, env=variables, cwd=folder,
+                              encoding="utf-8", timeout=60 * SLOWER, check=False)
         files = {}
         for name in os.listdir(folder):
-            if name not in ("out", "err", "checkpoint.safetensors", "table"):
+            if name not in ("checkpoint.safetensors", "table"):
                 with open(f"{folder}/{name}", "rb") as file:
                     files[name] = file.read()
-    return Outcome(words, code, text, errors.replace(folder, "@"), files)
+    return Outcome(words, done.returncode, done.stdout, done.stderr.replace(folder, "@"), files)
 
 
 def the_table():
@@ -255,7 +255,7 @@ NOISY = {
     ("partition-bytes", "jobs.ranks.messages_sent"): lambda first, after: sum(map(sum, after)) > 1.5 * sum(map(sum, first)),
 }
 FAILURES = {"config": ("missing.json",), "rendezvous": ("RANK is not set",), "serve-stage": ("HARNESS_KEY",), "interface": ("none0",),
-            "collective": ("collectives nccl",), "stall-timeout": ("no progress", "in time")}  # what the message names
+            "collective": ("collectives nccl",), "stall-timeout": ("no progress", "in time", "has not replied")}  # what the message names
 NOISY_FIELDS = {field for option, field in NOISY if option != "partition-bytes"} | {"jobs.target.loss_s", "jobs.target.accuracy_s"}
 
 

@@ -132,6 +132,14 @@ def the_memory_of_servers_of_their_own_is_named(count, expected):
 
 
 @test
+def results_of_servers_that_end_at_the_same_time_are_all_kept():
+    for _ in range(4):  # without a lock one of 32 was lost in every other run
+        _, found = run(*LENET, "--steps", "2", "--mode", "ps", "--policy", "sync", "--servers", "32", "--server-placement", "own")
+        numbers = sorted(server["server"] for job in found["jobs"] if job["name"] == "ps" for server in job["servers"])
+        expect_equal(numbers, list(range(32)), "servers")
+
+
+@test
 def the_slower_engine_is_found_and_named():
     slow, found = run("--model", "resnet50", "--steps", "2", "--gpus", "8", "--device", "sim:dgx1-v100")
     expect_equal((found["verdict"]["faster"], found["verdict"]["over"], found["verdict"]["low"]), ("ring", "virtual time", None), "verdict")
