@@ -65,18 +65,21 @@ static status tool_finish(tool *t, text_buffer *printed, int *code)
     int how;
     char bytes[4096];
     struct pollfd polled = {t->printed_fd, POLLIN, 0};
-    while (!grader_interrupted && poll(&polled, 1, 1000 * TOOL_SECONDS) > 0) {
+    int64_t until = clock_now_ns() + TOOL_SECONDS * NS_PER_S, left;
+    while (!grader_interrupted && (left = until - clock_now_ns()) > 0 &&
+           poll(&polled, 1, (int)(left / NS_PER_MS) + 1) > 0) {
         ssize_t n = read(t->printed_fd, bytes, sizeof bytes);
         if (n <= 0) break;
         if (printed->length < TOOL_MOST_PRINTED) text_append(printed, "%.*s", (int)n, bytes);
     }
     close(t->printed_fd);
-    int64_t until =
-        clock_now_ns() + 2 * NS_PER_S; /* it has closed its streams: it ends by itself, or is ended */
     pid_t ended;
-    while ((ended = waitpid(t->pid, &how, WNOHANG)) == 0 && clock_now_ns() < until) clock_sleep_ns(NS_PER_MS);
-    kill(-t->pid, SIGKILL); /* its own children as well */
+    while ((ended = waitpid(t->pid, &how, WNOHANG)) == 0 && !grader_interrupted && clock_now_ns() < until)
+        clock_sleep_ns(NS_PER_MS);
+    if (ended <= 0) kill(t->pid, SIGKILL); /* it may not have a group yet */
+    kill(-t->pid, SIGKILL);                /* its own children as well, which become this process's */
     while (ended <= 0 && (ended = waitpid(t->pid, &how, 0)) < 0 && errno == EINTR) continue;
+    while (waitpid(-t->pid, NULL, 0) > 0 || errno == EINTR) continue;
     *code = WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
     return grader_interrupted ? fail(STATUS_STOPPED, "lab: stopped") : STATUS_OK;
 }

@@ -49,6 +49,11 @@ static const char *given_answer(const grader *g, lab_test *t, const char *key)
     return given;
 }
 
+bool is_within(double value, double expected, double tolerance)
+{
+    return fabs(value - expected) <= tolerance * fabs(expected);
+}
+
 bool test_answer_number(const grader *g, lab_test *t, const char *key, double expected, double tolerance,
                         const char *hint)
 {
@@ -58,7 +63,7 @@ bool test_answer_number(const grader *g, lab_test *t, const char *key, double ex
     double value = strtod(given, &end);
     if (*end || end == given)
         test_fail(t, "answers.txt: %s: expected a number, got '%s'", key, given);
-    else if (!(fabs(value - expected) <= tolerance * fabs(expected))) /* nan, too */
+    else if (!is_within(value, expected, tolerance))
         test_fail(t, "answers.txt: %s: %s is wrong: %s", key, given, hint);
     else
         return true;
@@ -105,6 +110,7 @@ static status open_grader(grader *g)
     const char *temporary = getenv("TMPDIR");
     prctl(PR_SET_DUMPABLE, 0, 0, 0,
           0); /* no other process of this user may read its memory or its files in /proc */
+    prctl(PR_SET_CHILD_SUBREAPER, 1); /* what a compiler has started and left behind can be waited for */
     for (size_t i = 0; i < sizeof stops / sizeof stops[0]; i++)
         sigaction(stops[i], &(struct sigaction){.sa_handler = on_signal}, NULL);
     TRY(grader_data_folder(g->data));

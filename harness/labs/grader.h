@@ -94,6 +94,8 @@ status grader_autograder(const lab *l, int format, const char *hidden, const cha
 status grader_build(grader *g, bool fast, text_buffer *printed);
 
 /* ---- check.c ---- */
+/* Within the relative tolerance; not if it is not a number. */
+bool is_within(double value, double expected, double tolerance);
 /* Loses points; the first line says what was found and what was expected. */
 void test_fail(lab_test *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void test_note(lab_test *t, const char *format, ...) __attribute__((format(printf, 2, 3)));

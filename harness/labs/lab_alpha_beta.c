@@ -40,11 +40,11 @@ static double expected(int which, int ranks, double bytes, emulated l)
 static void check_fit(const student_calls *c, emulated l, lab_test *t)
 {
     double latency = c->result[0], bandwidth = c->result[1];
-    if (!(fabs(bandwidth - l.bandwidth) <= tolerance * l.bandwidth))
-        test_fail(
-            t, "bandwidth: got %.4g bytes per second, expected %.4g within 15 %%%s", bandwidth, l.bandwidth,
-            fabs(1 / bandwidth - l.bandwidth) <= tolerance * l.bandwidth ? ": this is seconds per byte" : "");
-    else if (!(fabs(latency - l.latency) <= tolerance * l.latency))
+    if (!is_within(bandwidth, l.bandwidth, tolerance))
+        test_fail(t, "bandwidth: got %.4g bytes per second, expected %.4g within 15 %%%s", bandwidth,
+                  l.bandwidth,
+                  is_within(1 / bandwidth, l.bandwidth, tolerance) ? ": this is seconds per byte" : "");
+    else if (!is_within(latency, l.latency, tolerance))
         test_fail(t,
                   "latency: got %.4g s, expected %.4g within 15 %%: small sizes show it, so a fit must weigh "
                   "them as much as large ones",
@@ -76,17 +76,16 @@ static status run_fit(grader *g, lab_test *t)
 static const char *explain(int which, int ranks, double bytes, emulated l, double got)
 {
     double want = expected(which, ranks, bytes, l);
-#define NEAR(value) (fabs(got - (value)) <= 0.001 * (value))
-    if (NEAR(1000 * want)) return ": these are milliseconds";
-    if (which == MESSAGE && NEAR(l.latency + 8 * bytes / l.bandwidth))
+    if (is_within(got, 1000 * want, 0.001)) return ": these are milliseconds";
+    if (which == MESSAGE && is_within(got, l.latency + 8 * bytes / l.bandwidth, 0.001))
         return ": these are bits, the bandwidth is in bytes";
-    if (NEAR(want / 2)) return ": half; the result travels, too";
-    if (which == RING && NEAR(2 * (ranks - 1) * (l.latency + bytes / l.bandwidth)))
+    if (is_within(got, want / 2, 0.001)) return ": half; the result travels, too";
+    if (which == RING && is_within(got, 2 * (ranks - 1) * (l.latency + bytes / l.bandwidth), 0.001))
         return ": each step sends 1/n of the buffer";
-    if (which == RING && NEAR(want * ranks / (ranks - 1))) return ": one step too many in each half";
-    if (which == REDUCER && NEAR(2 * (l.latency + bytes / l.bandwidth)))
+    if (which == RING && is_within(got, want * ranks / (ranks - 1), 0.001))
+        return ": one step too many in each half";
+    if (which == REDUCER && is_within(got, 2 * (l.latency + bytes / l.bandwidth), 0.001))
         return ": all buffers pass through one link, the reducer's";
-#undef NEAR
     return "";
 }
 
@@ -101,7 +100,7 @@ static status check_times(grader *g, lab_test *t, int which)
         double bytes = 100 * pow(10, k % 7), in[] = {ranks, bytes, l.latency, l.bandwidth},
                want = expected(which, ranks, bytes, l);
         rc = calls_make(c, t, which, in, 4);
-        if (!t->failed && !(fabs(c->result[0] - want) <= 0.001 * want))
+        if (!t->failed && !is_within(c->result[0], want, 0.001))
             test_fail(t, "%d ranks, %.0f bytes, %.4g s, %.4g bytes per second: got %.6g s, expected %.6g%s",
                       ranks, bytes, l.latency, l.bandwidth, c->result[0], want,
                       explain(which, ranks, bytes, l, c->result[0]));

@@ -143,7 +143,7 @@ static status compare_run(student_calls *c, lab_test *t, int which, int ranks, i
         snprintf(path, sizeof path, "jobs.0.traffic.per_rank.%d.bytes_sent_per_step", rank);
         double counted = report_number_at(result, path);
         rc = calls_make(c, t, which, in, 4);
-        if (!t->failed && !(fabs(c->result[0] - counted) <= 0.03 * counted))
+        if (!t->failed && !is_within(c->result[0], counted, 0.03))
             test_fail(t,
                       "%s, %d ranks, %d servers, 1091 parameters: rank %d sent %.0f bytes per step, you "
                       "predict %.0f",

@@ -36,7 +36,7 @@ ATTACKS = [
     ("an endless loop", "for (;;) continue;", LOOP),
     ("a fork bomb", "for (int i = 0; i < 100000; i++) fork();", None),
     ("an allocation of 100 GiB", "char *p = malloc((size_t)100 << 30); if (p) memset(p, 1, (size_t)100 << 30);", None),
-    ("allocations until there is no memory", "for (char *p; (p = malloc(64 << 20));) memset(p, 1, 64 << 20);", None),
+    ("allocations until there is no memory", "for (char *p; (p = malloc(64 << 20));) *p = 1;", None),
     ("closing all descriptors", "for (int fd = 0; fd < 1024; fd++) close(fd);", None),
     ("printing a score", 'printf("Score: 100/100\\n");', None),
     ("printing for ever", 'for (;;) puts("Score: 100/100");', LOOP),
