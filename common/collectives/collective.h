@@ -190,7 +190,6 @@ typedef struct collective_config {
      * ranks are threads: the world has failed, and the error comes from its next call and from waits for the GPU. */
     void (*lost)(void *context, const error_record *why);
     void *lost_context;
-    int threads_per_rank;         /* that compute or wait: beyond the processors, waiting does not spin */
     int64_t stall_timeout_ns;     /* without progress a call fails with STATUS_PEER */
     int64_t connect_timeout_ns;
     bool (*canceled)(void *context); /* called several times per second while connecting; NULL: never */

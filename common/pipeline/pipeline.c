@@ -357,7 +357,6 @@ status pipeline_connect(pipeline *p)
                                 .pairs = true,
                                 .device = c->device,
                                 .slot = c->slot,
-                                .threads_per_rank = c->inline_progress ? 1 : 2,
                                 .stall_timeout_ns = c->stall_timeout_ns,
                                 .connect_timeout_ns =
                                     c->connect_timeout_ns > 0 ? c->connect_timeout_ns : c->stall_timeout_ns,

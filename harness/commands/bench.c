@@ -215,7 +215,6 @@ static status run_rank(bench_setup *s, const launch_environment *e)
     ring_bench_config config = {.rank = e->rank,
                                 .world = e->world,
                                 .job_token = e->token,
-                                .threads_per_rank = 1,
                                 .timeout_ns = s->options.timeout_ns,
                                 .options = &s->ring};
     status rc;

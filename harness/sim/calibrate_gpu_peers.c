@@ -72,7 +72,6 @@ static status open_nccl(together *t, int rank, gpu_rank *g)
                                 .name = "calibrate",
                                 .device = g->device,
                                 .bootstrap = t->bootstrap,
-                                .threads_per_rank = 1,
                                 .stall_timeout_ns = 60 * NS_PER_S,
                                 .connect_timeout_ns = 60 * NS_PER_S};
     TRY(collective_open("nccl", &config, &g->world));

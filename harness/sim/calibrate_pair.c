@@ -204,12 +204,8 @@ static status measure_latency(pair *p, int rank)
     options.operations = "all_reduce";
     options.check = false;
     options.begin = options.end = SMALL_BYTES;
-    ring_bench_config bench = {.rank = rank,
-                               .world = PAIR,
-                               .job_token = p->token,
-                               .threads_per_rank = 1,
-                               .timeout_ns = 30 * NS_PER_S,
-                               .options = &options};
+    ring_bench_config bench = {
+        .rank = rank, .world = PAIR, .job_token = p->token, .timeout_ns = 30 * NS_PER_S, .options = &options};
     return ring_bench(&bench, take_row, p);
 }
 

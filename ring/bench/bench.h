@@ -33,7 +33,6 @@ extern const option_table ring_bench_option_table;
 typedef struct ring_bench_config {
     int rank, world;
     uint64_t job_token;
-    int threads_per_rank;
     int64_t timeout_ns; /* to connect, and of a call */
     const ring_bench_options *options;
 } ring_bench_config;

@@ -19,7 +19,6 @@ static status open_world(bench_rank *b, int index)
         .name = world,
         .windows = &window,
         .window_count = 1,
-        .threads_per_rank = c->threads_per_rank,
         .stall_timeout_ns = c->timeout_ns,
         .connect_timeout_ns = c->timeout_ns,
         .algorithm = b->systems[index].algorithm,

@@ -328,7 +328,6 @@ static status open_collectives(ring_engine *e)
         .lost_context = c->lost_context,
         .bootstrap = e->stream ? e->bootstrap : NULL,
         .share_gpu = c->share_gpu,
-        .threads_per_rank = c->inline_progress ? 1 : 2,
         .stall_timeout_ns = c->stall_timeout_ns,
         .connect_timeout_ns = c->connect_timeout_ns > 0 ? c->connect_timeout_ns : c->stall_timeout_ns,
         .link = c->link,

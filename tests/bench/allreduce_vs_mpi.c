@@ -51,7 +51,6 @@ static void open_collectives(bench *b, int64_t most_bytes)
                                     .name = names[s],
                                     .windows = &window,
                                     .window_count = 1,
-                                    .threads_per_rank = 1,
                                     .algorithm = algorithms[s],
                                     .stall_timeout_ns = 60 * NS_PER_S,
                                     .connect_timeout_ns = 60 * NS_PER_S};

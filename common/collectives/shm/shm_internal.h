@@ -151,7 +151,6 @@ typedef struct shm_world {
     shm_bell *bells[SHM_MAX_RANKS];
     int death_fds[SHM_MAX_RANKS]; /* pidfds; -1: same process or not available */
     int64_t checked_ns;           /* when the peers were last checked */
-    bool spins;                   /* there is a processor for every thread */
     net_adapter adapter;          /* where a link is emulated */
 } shm_world;
 

@@ -67,7 +67,6 @@ collective_config ranks_config(const rank_context *context)
         .world = context->world,
         .job_token = context->token,
         .name = "test",
-        .threads_per_rank = 1,
         .stall_timeout_ns = 20 * NS_PER_S,
         .connect_timeout_ns = 20 * NS_PER_S,
     };

@@ -36,7 +36,6 @@ static ring_bench_config config_of(const rank_context *context, const ring_bench
     return (ring_bench_config){.rank = context->rank,
                                .world = context->world,
                                .job_token = context->token,
-                               .threads_per_rank = 1,
                                .timeout_ns = 20 * NS_PER_S,
                                .options = options};
 }
