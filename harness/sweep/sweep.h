@@ -121,8 +121,8 @@ status sweep_run(const sweep *s, sweep_outcome *out);
 /* The commands that a start would run, in its order, as a shell reads them, one per line. */
 status sweep_list(const sweep *s, text_buffer *out);
 
-/* sweep_loss.c: adds "loss_over_time" to the table of a sweep over policies, whose steps help differently: null in others. As text:
- * nothing where it is null. */
+/* sweep_loss.c: adds "loss_over_time" to the table of a sweep over policies, whose steps help differently:
+ * null in others, and in virtual time. As text: nothing where it is null. */
 status sweep_add_losses(const sweep *s, json_t *table);
 void sweep_report_losses(const json_t *table, text_buffer *out);
 

@@ -47,8 +47,10 @@ status sweep_add_losses(const sweep *s, json_t *table)
     double end = 0;
     if (json_object_set_new(table, "loss_over_time", json_null()) != 0) return no_memory();
     for (int p = 0; p < s->points && varies_policy(s); p++) {
-        if (sweep_has(s, p)) end = fmax(end, report_duration(first_job(s, p, &result)));
-        else result = NULL;
+        if (!sweep_has(s, p)) continue;
+        const json_t *job = first_job(s, p, &result);
+        if (!json_is_true(json_object_get(result, "simulated")))
+            end = fmax(end, report_duration(job)); /* others have no loss */
         json_decref(result);
     }
     for (int i = 0; i < ROWS; i++) json_array_append_new(until, json_real(end * (i + 1) / ROWS));

@@ -44,6 +44,13 @@ def sync_ssp_and_async_are_compared_by_their_loss_against_time():
 
 
 @test
+def in_virtual_time_there_are_no_losses_to_compare():
+    result, table, _ = sweep("--vary", "policy=sync,async", "--device", "sim:dgx-a100-80g", "--model", "resnet18", "--steps", "3")
+    expect_equal(table["loss_over_time"], None, "losses")
+    expect("Training loss" not in result.out, "no empty table", result)
+
+
+@test
 def each_policy_runs_with_its_own_engine():
     _, table, runs = sweep("--vary", "policy=sync,ssp,ddp", "--vary", "algorithm=two-shot", "--vary", "staleness=0", *WINE, "--steps", "5", "--divide",
                            "after")
