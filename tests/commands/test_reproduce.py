@@ -1,0 +1,369 @@
+"""Published tables in virtual time: `harness reproduce`, docs/reproduction.md, and the snapshots in results/reproduce."""
+import functools
+import json
+import math
+import os
+import re
+import statistics
+import subprocess
+
+from profiles import FILES, profile
+from program import harness
+from tap import cases, expect, expect_equal, long_cases, main, test
+
+
+@test
+def the_range_of_dataparallel_against_ddp_holds_what_was_published():
+    result, text = table_and_text("dp-vs-ddp")
+    cell = next(c for c in result["cells"] if (c["row"], c["quantity"]) == ("ResNet-50, 8 GPUs of 40 GB", "dp / ddp"))
+    expect(cell["low"] <= cell["published"] <= cell["high"] <= 2.5 * cell["low"], "4.1 within a range of 2.5 at most", cell)
+    expect(f"dp / ddp, 1 {cell['published']:.2f} {cell['ours']:.2f} ({cell['low']:.2f}-{cell['high']:.2f}) " in text, "it is printed", text)
+    without = harness("reproduce", "dp-vs-ddp", "--dp-host", "none", "--draws", "0", "--json", "-").json()["cells"]
+    parts = [c["quantity"] for c in without if "host under dp" in c["row"]]
+    expect("pinning thread" in parts and not any("wiring" in part for part in parts), "parts without an interpreter", parts)
+    refused = harness("reproduce", "throughput", "--dp-host", "none")
+    expect_equal((refused.code, "--dp-host: expected table dp-vs-ddp" in refused.err), (64, True), "another table", refused)
+
+
+# Every draw of the constants runs a table again, which of these takes longest: their limits are for the long suite.
+LIMITS_LATER = ("ddp-benchmark", "throughput", "tf-benchmarks")
+
+
+@functools.lru_cache(maxsize=None)
+def table_and_text(name, limits=None):
+    path = os.path.join(FILES.name, name + ".table.json")
+    limits = limits or name not in LIMITS_LATER
+    shown = harness("reproduce", name, *([] if limits else ["--draws", "0"]), "--json", path, limit=300).out
+    expect(all(len(line) <= 80 for line in shown.splitlines()), "80 columns", shown)
+    with open(path) as file:
+        return json.load(file), " ".join(shown.split())
+
+
+def table(name):
+    return table_and_text(name)[0]
+
+
+ROOT = os.environ.get("SOURCE_DIR", os.getcwd())
+TABLES = ("torch-vs-apex", "dp-vs-ddp", "ddp-benchmark", "throughput", "tf-benchmarks", "reducer-memory")
+MISSES = {  # docs/reproduction.md explains them
+    "torch-vs-apex": {("2 to 4 GPUs, apex", "added to backward"), ("2 to 8 GPUs, apex", "added to backward"), ("4 GPUs, apex", "backward"),
+                      ("4 GPUs, apex", "total"), ("8 GPUs, apex", "backward"), ("8 GPUs, apex", "total")},
+    "dp-vs-ddp": {("GPT-2, 2 TITAN RTX", name) for name in ("ddp-no-p2p", "ddp-no-p2p / ddp-nvlink", "dp-nvlink / ddp-no-p2p")},
+    "tf-benchmarks": {(row, "throughput") for row in (
+        "DGX-1 P100, alexnet, batch 512, nccl, 8 GPUs", "GCE K80, vgg16, batch 32, ps-cpu, 8 GPUs",
+        "DGX-1 P100, vgg16, batch 32, nccl, 8 GPUs", "DGX-1 P100, vgg16, batch 64, nccl, 8 GPUs",
+        "GCE K80, alexnet, batch 512, ps-cpu, 4 GPUs", "GCE K80, alexnet, batch 512, ps-cpu, 8 GPUs",
+        "GCE K80, vgg16, batch 32, ps-cpu, 4 GPUs")}}
+REFUTED = {"dp-vs-ddp": ["GPT-2, 2 TITAN RTX: dp-nvlink is faster than ddp-no-p2p"]}
+
+
+def recorded_losses(name):
+    """For each scored cell of the recorded table its row, and what ours and the null model add to the skill's two sums."""
+    with open(os.path.join(ROOT, "results/reproduce", name + ".json"), encoding="utf-8") as file:
+        cells = [c for c in json.load(file)["cells"] if c["obtained"] == "predicted" and c["null"] is not None]
+    for c in cells:
+        ours, null = (abs(math.log(c[key] / c["published"])) for key in ("ours", "null"))
+        if null > 2 * c["uncertainty"]:
+            yield c["row"], max(0, ours - c["uncertainty"]), null - c["uncertainty"]
+
+
+@test
+def the_page_says_which_rows_lose_skill():
+    with open(os.path.join(ROOT, "docs/reproduction.md"), encoding="utf-8") as file:
+        stated = re.findall(r"^\| (tf-benchmarks|torch-vs-apex), (.*) \| (\d+) \| (\S+) \| (\S+) \|$", file.read(), re.M)
+    found = {}
+    for name in ("tf-benchmarks", "torch-vs-apex"):
+        losses = list(recorded_losses(name))
+        for row, ours, null in losses:
+            if name == "tf-benchmarks":
+                of = "alexnet and vgg16" if "alexnet" in row or "vgg16" in row else "others"
+                group = f"{'K80' if 'K80' in row else 'P100'}, {'nccl' if 'nccl' in row else 'server'}, {of}"
+            else:
+                group = "apex" if "apex" in row else "torch-0.4.1"
+            sums = found.setdefault((name, group), [0, 0, 0, sum(loss[1] for loss in losses)])
+            for i, more in enumerate((1, ours, null)):
+                sums[i] += more
+    expected = {(name, group, str(n), f"{ours / all_of_it:.2f}", f"{abs(s) if abs(s) < 0.005 else s:.2f}")
+                for (name, group), (n, ours, null, all_of_it) in found.items() for s in [1 - ours / null]}
+    expect_equal({*stated}, expected, "groups of rows")
+
+
+@cases([(name, name) for name in TABLES])
+def cells_are_within_their_limits_except_documented_ones(name):
+    result = table(name)
+    scored = [c for c in result["cells"] if c["verdict"]]
+    expect(len(scored) > 0, "no cell is scored")
+    found = {(c["row"], c["quantity"]) for c in scored if c["verdict"] == "MISS"}
+    expect_equal(found, MISSES.get(name, set()), "cells beyond their limits")
+    expect_equal([claim["claim"] for claim in result["claims"] if not claim["holds"]], REFUTED.get(name, []), "claims that do not hold")
+
+
+@cases([("throughput", "throughput"), ("tf-benchmarks", "tf-benchmarks")])
+def gpus_with_a_server_are_no_faster_than_as_many_times_one(name):
+    found, one = 0, None
+    for c in table(name)["cells"]:
+        gpus = int(re.search(r"(\d+) GPUs?$", c["row"])[1])
+        one = c["ours"] if gpus == 1 else one
+        if "--policy sync" in c["command"] and gpus > 1:
+            found += 1
+            expect(c["ours"] <= gpus * one * (1 + 1e-6), f"{c['row']}: {c['ours']}, of one GPU {one}")
+    expect(found >= 3, f"{found} rows with a server")
+
+
+def page_rows(columns, first=r"[a-z-]+"):
+    """Of docs/reproduction.md, the rows of tables of so many columns: {first cell: the others}"""
+    with open(os.path.join(ROOT, "docs/reproduction.md"), encoding="utf-8") as file:
+        rows = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in file if line.startswith("| ")]
+    return {row[0]: row[1:] for row in rows if len(row) == columns and re.fullmatch(first, row[0])}
+
+
+@cases([(name, name) for name in TABLES])
+def the_page_states_the_figures_of_the_snapshot(name):
+    kept = recorded(name)
+    scored = [c for c in kept["cells"] if c["limit"] is not None and c["verdict"] in ("within", "MISS")]
+    ranges = [c for c in kept["cells"] if c["obtained"] == "predicted" and c["low"] < c["high"]]
+    contained = sum(c["low"] <= c["published"] <= c["high"] for c in ranges)
+    within, error, _, between = page_rows(5)[name]
+    hits = sum(c["verdict"] == "within" for c in scored)
+    expect_equal(within.partition(";")[0].partition(",")[0], f"{hits} of {len(scored)}", "scored cells within their limits")
+    expect_equal(error.split()[0], f"{100 * statistics.mean(abs(c['deviation']) for c in scored):.1f}", "mean error, %")
+    expect_equal(between, f"{contained} of {len(ranges)}" if ranges else "", "published between low and high")
+    skill = kept["skill"]
+    if skill:
+        value, count, worst, _, constants = page_rows(6)[name]
+        expect_equal(value, "no verdict" if skill["value"] is None else f"{skill['value']:.2f}", "S")
+        expect_equal(re.findall(r"\d+", count), [str(skill["scored_cells"]), str(skill["sources"])], "scored cells, sources")
+        at_worst = skill["worst_without_one_source"]
+        expect_equal(worst.partition(" ")[0], "" if at_worst is None else f"{abs(at_worst) if abs(at_worst) < 0.005 else at_worst:.2f}", "at worst")
+        expect_equal(re.findall("[0-9a-f]{7}", constants), re.findall("since ([0-9a-f]{7})", skill["constants"]), "commits")
+
+
+@test
+def the_page_states_the_host_of_dataparallel_as_in_the_snapshot():
+    cells = {c["quantity"].strip(): c for c in recorded("dp-vs-ddp")["cells"] if c["row"].startswith("ResNet-50")}
+    found = page_rows(3, "four loader workers.*|pinning thread|main thread.*")
+    for label, (best, limits) in found.items():
+        name = "loader workers" if "workers" in label else label.partition(":")[0]
+        digits = [f"{float('%.3g' % cells[name][key]):.0f}" for key in ("ours", "low", "high")]
+        expect_equal([best, *limits.split(" to ")], [f"{int(d):,}" for d in digits], name)
+    expect_equal(len(found), 3, "parts")
+    with open(os.path.join(ROOT, "docs/reproduction.md"), encoding="utf-8") as file:
+        page = " ".join(file.read().split())
+    c = cells["dp / ddp"]
+    expect(f"ours is {c['ours']:.1f} times slower, within {c['low']:.1f} to {c['high']:.1f}." in page, "DataParallel against DDP", c)
+
+
+@test
+def the_page_states_how_much_of_an_exchange_is_hidden():
+    def exchanges(name, row, quantity):
+        for c in recorded(name)["cells"]:
+            if c["row"].endswith(row) and c["quantity"] == quantity:
+                phases = harness(*c["command"].split()[1:], "--quiet", "--json", "-").json()["jobs"][0]["phases"]
+                yield [1e3 * phases[key]["median_s"] for key in ("hidden_communication_s", "communication_s")]
+
+    with open(os.path.join(ROOT, "docs/reproduction.md"), encoding="utf-8") as file:
+        page = " ".join(file.read().split())
+    parts = [100 * hidden / all_of_it for hidden, all_of_it in exchanges("torch-vs-apex", "apex", "backward")]
+    expect(f"hide {min(parts):.0f} to {max(parts):.0f} % of what it exchanges" in page, f"apex hides {parts} %")
+    (hidden, all_of_it), = exchanges("dp-vs-ddp", "TITAN RTX", "ddp-no-p2p")
+    expect(f"of the {all_of_it:.0f} ms that pass host memory, {hidden:.0f} are hidden" in page, f"{hidden} of {all_of_it} ms")
+
+
+def distance(a, b):
+    return abs(math.log(a / b))
+
+
+def skill_of(cells):
+    """S, over the cells that the null model misses by more than 2 u."""
+    def beyond(key):
+        return sum(max(0, distance(c[key], c["published"]) - c["uncertainty"]) for c in cells)
+
+    return 1 - beyond("ours") / beyond("null")
+
+
+@cases([("throughput", "throughput", 10, 2, 0.5, 1), ("ddp-benchmark", "ddp-benchmark", 10, 0, 0.5, 1),
+        ("a miss that the document explains", "torch-vs-apex", 5, 3, 0, 0.5), ("another", "tf-benchmarks", 32, 7, 0, 0.5),
+        ("too few cells", "dp-vs-ddp", 2, 0, None, None), ("identities", "reducer-memory", 0, 0, None, None)])
+def skill_is_that_of_the_cells(name, scored, unscored, least, most):
+    result = table(name)
+    skill, with_null = result["skill"], [c for c in result["cells"] if c["null"] is not None]
+    used = [c for c in with_null if distance(c["null"], c["published"]) > 2 * c["uncertainty"]]
+    expect_equal([len(used), len(with_null) - len(used)], [scored, unscored], "scored and unscored cells")
+    expect(all(c["obtained"] == "predicted" and c["uncertainty"] >= 0.01 for c in with_null), "a cell that was fitted, or is sure")
+    shown = table_and_text(name)[1]
+    if not scored:
+        expect(skill is None and "Skill" not in shown, "no null model", shown)
+        return
+    expect_equal([skill["scored_cells"], skill["unscored_cells"], skill["unscored_within"]], [scored, unscored, unscored], "counts")
+    if least is None:
+        expect(skill["value"] is None and "no verdict on 2 scored cells" in " ".join(shown.split()), "a verdict on few cells", shown)
+    else:
+        expect(abs(skill["value"] - skill_of(used)) < 1e-9, f"{skill['value']}, from the cells {skill_of(used)}")
+        expect(least <= skill["value"] < most, f"skill {skill['value']}, the document says from {least} to {most}")
+        expect(f"S = {skill['value']:.2f}" in shown, "the skill in the report", shown)
+    if name == "throughput":
+        expect_equal(skill["sources"], 4, "sources")
+        left = [c for c in used if "SXM2" not in c["row"]]
+        expect(abs(skill["worst_without_one_source"] - skill_of(left)) < 1e-9 and "OneFlow" in skill["without"], "at worst", skill)
+
+
+def constants_at(commit, name):
+    """Of a profile and of those that it extends, the nearest first: {constant: (value, range)}"""
+    root, found = os.environ.get("SOURCE_DIR", os.getcwd()), {}
+    while name:
+        path = f"common/sim/profiles/{name}.json"
+        if commit:
+            text = subprocess.run(["git", "-C", root, "show", f"{commit}:{path}"], check=True, stdout=subprocess.PIPE).stdout
+        else:
+            with open(os.path.join(root, path), "rb") as file:
+                text = file.read()
+        profile = json.loads(text)
+        for key, constant in profile["constants"].items():
+            found.setdefault(key, (constant["value"], constant.get("range")))
+        found.setdefault("links", profile.get("topology", {}).get("links"))
+        name = profile.get("base")
+    return found
+
+
+@test
+def constants_are_those_of_the_commit_that_the_table_names():
+    for name in TABLES[:-1]:
+        result = table(name)
+        stated = re.findall(r"([^;]+) since ([0-9a-f]+)(?:, the outcome known)?(?:; |$)", result["skill"]["constants"])
+        since = {profile: commit for profiles, commit in stated for profile in re.split(", | and ", profiles)}
+        expect_equal(sorted(since), sorted(result["profiles"].split(", ")), f"{name}: profiles whose constants have a commit")
+        for profile, commit in since.items():
+            if subprocess.run(["git", "-C", ROOT, "cat-file", "-e", commit]).returncode == 0:  # not in a copy without history
+                expect_equal(constants_at(None, profile), constants_at(commit, profile), f"{name}: constants of {profile} since {commit}")
+
+
+@test
+def every_range_is_listed_in_constants_md_as_a_source_or_a_guess():
+    root = os.environ.get("SOURCE_DIR", os.getcwd())
+    folder = os.path.join(root, "common/sim/profiles")
+    expected = []
+    for name in sorted(name for name in os.listdir(folder) if name.endswith(".json")):
+        with open(os.path.join(folder, name), encoding="utf-8") as file:
+            profile_of = json.load(file)
+        for key, constant in profile_of["constants"].items():
+            if "range" not in constant:
+                expect("range_is" not in constant, f"{name}: {key} has no range")
+                continue
+            expect(constant.get("range_is") in ("source", "guess"), f"{name}: {key}: source or guess?")
+            expect("a guess" not in constant["source"].partition("range")[2] or constant["range_is"] == "guess", f"{name}: {key} is a guess")
+            ends = [constant["value"], *constant["range"]]
+            shown = [", ".join(f"{x:g}" for x in v) if isinstance(v, list) else f"{v:g}" for v in ends]
+            expected.append(f"| `{key}` | {profile_of['profile']} | {' | '.join(shown)} | {constant['unit']} | {constant['range_is']} |")
+    with open(os.path.join(root, "docs/constants.md"), encoding="utf-8") as file:
+        text = file.read()
+    expect_equal([line for line in text.splitlines() if line.startswith("| `")], expected, "rows")
+    guesses = sum(row.endswith(" guess |") for row in expected)
+    expect(f"{guesses} of {len(expected)} ranges are guesses" in text, f"the sum: {guesses} of {len(expected)}")
+
+
+@cases([(name, name) for name in TABLES])
+def a_table_says_how_many_ranges_are_guesses(name):
+    result, text = table_and_text(name)
+    ranges = result["ranges"]
+    if name == "reducer-memory":
+        expect(ranges is None and "ranges are guesses" not in text, "no constant enters", text)
+        return
+    found, folder = {}, os.path.join(os.environ.get("SOURCE_DIR", os.getcwd()), "common/sim/profiles")
+    for used in result["profiles"].split(", "):
+        seen = set()
+        while used:
+            with open(f"{folder}/{used}.json", encoding="utf-8") as file:
+                content = json.load(file)
+            for key, constant in content["constants"].items():
+                if key not in seen and "range" in constant:
+                    found[key, used] = constant["range_is"] == "guess"
+                seen.add(key)
+            used = content.get("base")
+    expect_equal([ranges["constants"], ranges["guesses"]], [len(found), sum(found.values())], "constants with a range, guesses")
+    expect(f"Of {len(found)} constants with a range, {sum(found.values())} ranges are guesses" in text, "the text", text)
+
+
+@test
+def the_range_of_dataparallel_on_two_gpus_holds_what_was_published():
+    cells = {(c["row"], c["quantity"]): c for c in table("dp-vs-ddp")["cells"]}
+    c = cells["GPT-2, 2 TITAN RTX", "dp-nvlink / ddp-nvlink"]
+    expect(abs(c["published"] - 1.0853) < 1e-4 and c["low"] <= c["published"] <= c["high"] <= 1.25 * c["low"], "1.085 within a range", c)
+
+
+@test
+def ddp_s_table_names_ring_or_tree():
+    result, text = table_and_text("ddp-benchmark")
+    by = {c["row"]: c["algorithms"] for c in result["cells"]}
+    expect_equal({by[f"{model}, {gpus} GPU{'s' * (gpus > 1)}"] for model in ("resnet50", "resnet101") for gpus in (2, 4, 8)}, {"ring"}, "in a machine")
+    expect({by["resnet50, 16 GPUs"], by["resnet101, 16 GPUs"]} <= {"ring", "tree", "ring and tree"}, "two machines", by)
+    expect(by["resnet50, 1 GPU, no DDP"] is None, "one GPU", by)
+    expect("iteration, ms; ring" in text, "the text", text)
+
+
+def figures(cells, limits):
+    return [{key: value for key, value in c.items() if limits or key not in ("low", "high")} for c in cells]
+
+
+def recorded(name):
+    with open(os.path.join(ROOT, "results/reproduce", name + ".json"), encoding="utf-8") as file:
+        return json.load(file)
+
+
+def expect_snapshot(name, found, limits):
+    kept = recorded(name)
+    expect_equal([figures(found["cells"], limits), found["skill"]], [figures(kept["cells"], limits), kept["skill"]], name)
+
+
+@cases([(name, name) for name in TABLES])
+def the_program_still_prints_the_snapshot_in_results_reproduce(name):
+    expect_snapshot(name, table(name), name not in LIMITS_LATER)
+
+
+@long_cases([(name, name) for name in LIMITS_LATER])
+def the_program_still_prints_the_limits_in_results_reproduce(name):
+    expect_snapshot(name, table_and_text(name, limits=True)[0], True)
+
+
+@test
+def without_draws_figures_are_those_with_them_and_have_no_limits():
+    with_draws, without = table("torch-vs-apex"), harness("reproduce", "torch-vs-apex", "--draws", "0", "--json", "-").json()
+    expect_equal(figures(without["cells"], False), figures(with_draws["cells"], False), "figures")
+    expect(all(c["low"] == c["ours"] == c["high"] for c in without["cells"]), "no limits", without["cells"])
+
+
+@cases([(name, name) for name in TABLES])
+def a_figure_lies_between_its_limits(name):
+    cells = [c for c in (recorded if name in LIMITS_LATER else table)(name)["cells"] if c["ours"] is not None]
+    for c in cells:
+        expect(c["low"] <= c["ours"] <= c["high"], f"{c['row']}: {c['low']} to {c['high']}, of {c['ours']}")
+    wide = [c for c in cells if c["high"] > c["low"]]
+    expect((len(wide) > len(cells) / 2) == (name != "reducer-memory"), f"{len(wide)} of {len(cells)} cells have a range: bytes have no constants")
+
+
+@test
+def the_table_rendered_from_a_file_is_the_one_that_the_program_printed():
+    path = FILES.name + "/table.json"
+    printed = harness("reproduce", "reducer-memory", "--json", path).out
+    expect("published           ours (range)" in printed and all(len(line) <= 80 for line in printed.splitlines()), printed)
+    expect_equal(harness("report", path).out, printed, "the report of the file")
+
+
+def samples_per_s(ms, batch, gpus):
+    return batch * gpus / ms * 1000
+
+
+@cases([("iterations", "ddp-benchmark", lambda ms, batch, gpus: ms), ("throughput", "throughput", samples_per_s), ("TensorFlow", "tf-benchmarks", samples_per_s),
+        ("200 steps", "dp-vs-ddp", lambda ms, batch, gpus: 200 * ms / 1000)])
+def a_cell_of_a_published_table_is_what_its_command_gives(name, figure_of):
+    cells = [cell for cell in table(name)["cells"] if cell["ours"] is not None]
+    for cell in cells[:2] + (cells[-2:] if cells[-1]["command"] else []):
+        words = cell["command"].split()
+        expect_equal(words[:2], ["harness", "run"], "command")
+        run = harness(*words[1:], "--quiet", "--json", "-").json()
+        ms, gpus = 1e3 * run["jobs"][0]["step_time"]["median_s"], run["jobs"][0]["world_size"]
+        expected = figure_of(ms, run["workload"]["batch_per_rank"], gpus)
+        expect(abs(cell["ours"] / expected - 1) < 1e-9, f"{cell['row']}: {cell['ours']}, its command gives {expected}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,256 @@
+"""Tables of `harness whatif`: of runs in virtual time, with the host of DataParallel."""
+import csv
+import io
+import os
+import re
+import shlex
+
+from profiles import FILES, profile
+from program import harness, in_ns
+from tap import cases, expect, expect_equal, main, test
+
+ROOT = os.environ.get("SOURCE_DIR", os.getcwd())
+
+
+def eight_gpus(*words, device="sim:dgx-a100-40g"):
+    """A job of eight virtual A100, small images, and the parts of its host."""
+    words = ("run", "--device", device, "--gpus", "8", "--model", "resnet18", "--image", "64", "--batch", "64", "--prefetch", "off",
+             "--warmup", "2", "--steps", "2", "--quiet", *words, "--json", "-")
+    job = harness(*words).json()["jobs"][0]
+    return job, {part["name"].strip(): part["time_s"] for part in job.get("host_costs", {}).get("parts", [])}
+
+
+DP, DDP = ("--mode", "ps", "--policy", "dp"), ("--mode", "ring", "--policy", "ddp")
+
+
+@test
+def a_steady_step_of_dataparallel_is_the_slowest_part_of_its_host():
+    slow = {"loader_pin": {"value": 0.01, "unit": "GB/s", "tag": "assumed", "source": "a test"}}
+    slow_pin = "sim:" + profile("slow-pin", base="dgx-a100-40g", constants=slow)
+    for workers, slowest, device in (("1", "loader workers", "sim:dgx-a100-40g"), ("4096", "main thread", "sim:dgx-a100-40g"),
+                                     ("4096", "pinning thread", slow_pin)):
+        job, parts = eight_gpus(*DP, "--loader-workers", workers, device=device)
+        expect_equal(job["host_costs"]["slowest"], slowest, f"{workers} workers", parts)
+        expect(abs(job["step_time"]["median_s"] / parts[slowest] - 1) < 1e-3, f"a step of {job['step_time']['median_s']} s", parts)
+        whole = ("loader workers", "pinning thread", "main thread", "of replicate: wiring")
+        main_parts = [parts[name] for name in parts if name not in (*whole, "decode and transform", "collate")]
+        expect(abs(sum(main_parts) - parts["main thread"]) < 1e-9, "the main thread is the sum of its parts", parts)
+        expect(abs(parts["decode and transform"] + parts["collate"] - parts["loader workers"]) < 1e-9, "so are the workers", parts)
+
+
+@test
+def loader_workers_are_those_of_each_process():
+    dp, of_dp = eight_gpus(*DP, "--loader-workers", "8")
+    ddp, of_ddp = eight_gpus(*DDP, "--loader-workers", "1")
+    expect(abs(of_dp["loader workers"] / of_ddp["loader workers"] - 1) < 1e-9, "8 workers of one process, 1 of each of eight", of_dp, of_ddp)
+    expect(abs(dp["step_time"]["median_s"] / ddp["step_time"]["median_s"] - 1) < 1e-3, "both wait for their loaders", dp["step_time"], ddp["step_time"])
+    expect(ddp["phases"]["data_s"]["median_s"] > 0.5 * ddp["step_time"]["median_s"], "the wait is in the step's data", ddp["phases"]["data_s"])
+    none, parts = eight_gpus(*DDP)
+    expect(none["step_time"]["median_s"] < ddp["step_time"]["median_s"] / 2 and not parts, "without a loader", none["step_time"])
+
+
+@test
+def a_python_host_costs_wiring_and_calls_and_an_exchange_by_nccl_sends_once():
+    steps = {name: eight_gpus(*DP, *words) for name, words in (
+        ("python", ()), ("none", ("--dp-host", "none")), ("nccl", ("--payload", "nccl")))}
+    python, none, nccl = (steps[name][0] for name in ("python", "none", "nccl"))
+    expect(python["step_time"]["median_s"] > none["step_time"]["median_s"] + 0.9 * steps["python"][1]["of replicate: wiring"],
+           "wiring is in the step", steps["python"][1], steps["none"][1])
+    expect("of replicate: wiring" not in steps["none"][1], "no interpreter, no wiring", steps["none"][1])
+    expect(steps["python"][1]["forward"] > steps["none"][1]["forward"], "calls under the lock", steps["python"][1], steps["none"][1])
+    sent, m = [job["ranks"][0]["bytes_sent"] for job in (python, nccl)], python["dataparallel_memory"]
+    replica = m["parameters_bytes"] + m["buffers_bytes"]
+    expect(abs((sent[0] - sent[1]) / ((2 * 5 + 6) * replica) - 1) < 0.01,
+           f"in two steps 7 replicas, or a broadcast and a reduction; after them 7, or a broadcast: {sent}, of {replica} bytes")
+    expect(nccl["step_time"]["median_s"] <= python["step_time"]["median_s"], "rings are no slower than a star", steps["nccl"][1])
+
+
+@cases([("tokens", ("--mode", "none", "--device", "sim", "--model", "bert", "--loader-workers", "4"), 78, "--loader-workers: expected a model of images"),
+        ("a processor", ("--mode", "none", "--device", "sim:cpu", "--model", "lenet", "--loader-workers", "4"), 78, "expected a profile with loader_decode")])
+def loaders_that_nothing_is_known_of_are_refused(words, code, reason):
+    result = harness("run", *words, "--steps", "1")
+    expect_equal(result.code, code, "exit code", result)
+    expect(reason in result.err, f"expected '{reason}'", result)
+
+
+@test
+def more_threads_of_a_server_shorten_what_if_steps():
+    def steps(threads):
+        words = ("whatif", "--profile", "dgx1-p100", "--model", "vgg16", "--image", "32", "--batch", "4", "--policy", "sync", "--gpus", "8",
+                 "--server-threads", threads, "--json", "-")
+        return harness(*words).json()["points"][0]["step_s"]
+
+    one, eight, many = steps("1"), steps("8"), steps("64")
+    expect(eight < one, f"{one} s with one thread, {eight} with eight")
+    expect_equal(many, eight, "more threads than the memory feeds")
+
+
+@test
+def four_thousand_gpus_take_seconds_to_simulate_and_a_tree_beats_the_ring():
+    result = harness("whatif", "--model", "resnet50", "--profile", "dgx-a100-80g", "--gpus", "8,64,...,4096", "--json", "-")
+    points = result.json()["points"]
+    expect_equal([p["gpus"] for p in points], [8, 64, 512, 4096], "GPUs", result)
+    by = [{row["algorithm"]: row for row in p["algorithms"]} for p in points]
+    expect(list(by[0]) == ["ring"] and points[0]["tree_step_s"] is None, "eight GPUs take rings", result)
+    expect("tree" in by[-1] and points[-1]["tree_step_s"] == points[-1]["step_s"], "4,096 GPUs take trees", result)
+    rings = harness("whatif", "--model", "resnet50", "--profile", "dgx-a100-80g", "--gpus", "8,4096", "--algorithm", "ring", "--json", "-")
+    fixed = rings.json()["points"]
+    expect([list(row["algorithm"] for row in p["algorithms"]) for p in fixed] == [["ring"], ["ring"]], "--algorithm ring", rings)
+    expect(fixed[0]["step_s"] == points[0]["step_s"] and fixed[1]["step_s"] > points[-1]["step_s"], "a tree is faster", rings)
+    expect(all(a["weak_scaling_efficiency"] >= b["weak_scaling_efficiency"] for a, b in zip(points, points[1:])), "efficiency grows", result)
+
+
+@test
+def whatif_writes_the_same_figures_to_csv_and_json():
+    words = ("whatif", "--model", "lenet", "--profile", "dgx-a100-80g", "--gpus", "1,8,64", "--policy", "ddp,apex")
+    points = harness(*words, "--json", "-").json()["points"]
+    rows = list(csv.DictReader(io.StringIO(harness(*words, "--csv", "-").out)))
+    expect_equal(len(rows), len(points), "rows")
+    for row, point in zip(rows, points):
+        expect_equal((row["profile"], row["model"], row["policy"]), ("dgx-a100-80g", "lenet", point["policy"]), "row")
+        for key in ("gpus", "step_s", "exposed_communication_s", "weak_scaling_efficiency", "samples_per_s", "memory_peak_bytes"):
+            expect(abs(float(row[key]) - point[key]) <= 1e-8 * abs(point[key]), f"{key}: {row[key]}, expected {point[key]}")
+        expect_equal(row["tree_step_s"] == "", point["tree_step_s"] is None, "a tree's step")
+    path = FILES.name + "/points.csv"
+    shown = harness(*words, "--csv", path).out
+    for point in points:
+        expect(re.search(rf"^ *{point['gpus']} [\d.]+ \(", shown, re.M), f"{point['gpus']} GPUs, a blank, the step", shown)
+    expect("weak-scaling efficiency: " in shown.lower() and len(open(path).read().splitlines()) == 1 + len(points), "a file in addition to the table", shown)
+
+
+@test
+def whatif_says_which_of_its_figures_are_medians():
+    words = ("whatif", "--model", "lenet", "--profile", "dgx1-v100", "--batch", "4096", "--gpus", "4", "--policy", "ddp", "--jitter", "20")
+    point = harness(*words, "--json", "-").json()["points"][0]
+    shown = harness(*words).out
+    mean = 4 * 4096 / point["samples_per_s"]
+    expect(abs(point["step_s"] / mean - 1) > 1e-3, "the median of the steps is not their mean", point)
+    row = next(line.split() for line in shown.splitlines() if re.match(r" +4 ", line))
+    expect_equal((row[1], row[-4]), (f"{1000 * point['step_s']:.2f}", f"{float('%.3g' % point['samples_per_s']):.0f}"), "step and samples per s", shown)
+    expect("step, exposed, waiting: medians of the steps; samples per s: of all steps, as their mean" in " ".join(shown.split()), "the note", shown)
+
+
+@cases([("a learning rate", ("--lr", "0.5")), ("a seed", ("--seed", "2"))])
+def what_if_notes_an_option_that_does_nothing(words):
+    result = harness("whatif", "--profile", "dgx1-v100", "--model", "lenet", "--gpus", "2", *words)
+    expect_equal(result.code, 0, "exit code", result)
+    expect(f"{words[0]} has no effect here: virtual devices compute no values" in result.err, "a note", result)
+
+
+A100 = ("whatif", "--profile", "dgx-a100-80g", "--model", "resnet50", "--batch", "256", "--tf32", "--gpus", "1,2")
+
+
+@cases([("a step", ("--step-ms", "273"), 0.273), ("a throughput", ("--samples-per-s", "938"), 256 / 938)])
+def a_measured_step_anchors_what_if_in_every_draw(words, seconds):
+    result = harness(*A100, *words, "--json", "-").json()
+    for key in ("one_gpu_step_s", "one_gpu_step_low_s", "one_gpu_step_high_s"):
+        expect(abs(result[key] / seconds - 1) < 2e-4, f"{key}: {result[key]}, expected {seconds}")
+    one, two = result["points"]
+    expect(one["step_s"] == result["one_gpu_step_s"] and two["step_s"] > 0.999 * one["step_s"], "steps", result["points"])
+    expect(two["step_high_s"] / two["step_low_s"] < 1.5, "the range of one GPU's time is gone", two)
+    expect_equal(result["efficiencies_estimated"], False, "estimated")
+    expect("is an estimate" not in harness(*A100, *words).out, "no note")
+
+
+@test
+def what_if_says_that_efficiencies_are_estimates():
+    result = harness(*A100, "--json", "-").json()
+    expect_equal(result["efficiencies_estimated"], True, "estimated")
+    expect(result["one_gpu_step_high_s"] / result["one_gpu_step_low_s"] > 1.5, "a wide range", result)
+    expect(result["one_gpu_step_low_s"] < 256 / 938 < result["one_gpu_step_high_s"], "the range holds the published 938 images/s", result)
+    expect("is an estimate" in harness(*A100).out.replace("\n", " "), "a note")
+
+
+@test
+def limits_of_whatif_are_those_of_runs_with_drawn_constants():
+    words = ("--model", "resnet18", "--image", "64", "--batch", "8", "--warmup", "2", "--steps", "1")
+    result = harness("whatif", *words, "--profile", "dgx1-v100", "--gpus", "4", "--json", "-").json()
+
+    def step(draw, *more):
+        return harness("run", *words, *more, "--device", "sim:dgx1-v100", "--draw", draw, "--json", "-", "--quiet").json()["jobs"][0]["step_time"]["median_s"]
+
+    draws = range(0, 17)
+    four, one = [step(d, "--mode", "ring", "--gpus", "4") for d in draws], [step(d, "--mode", "none") for d in draws]
+    point = result["points"][0]
+    found = [point["step_s"], point["step_low_s"], point["step_high_s"], result["one_gpu_step_low_s"], result["one_gpu_step_high_s"]]
+    expected = [four[0], min(four), max(four), min(one), max(one)]
+    expect_equal([in_ns(value) for value in found], [in_ns(value) for value in expected], "steps and their limits")
+    scaling = [a / b for a, b in zip(one, four)]
+    expect(abs(point["weak_scaling_efficiency_low"] - min(scaling)) < 1e-9, "the ratio is that of one draw", point)
+    shown = harness("profiles", "dgx1-v100").out
+    expect("kappa: 1 (1 to 1.1; range: source)" in shown, "the range of a constant", shown)
+
+
+@test
+def the_page_quotes_what_whatif_gives_with_one_thread_of_a_server_and_with_eight():
+    with open(os.path.join(ROOT, "docs/simulation.md"), encoding="utf-8") as file:
+        quoted = re.search(r"^    harness (whatif .*--server-threads) 1\n\nshows a step of (\d+) ms \((\d+) to (\d+)\); "
+                           r"eight threads give (\d+) \((\d+) to (\d+)\)", file.read(), re.M)
+    expect(quoted, "the command and its figures")
+    for threads, figures in (("1", quoted.groups()[1:4]), ("8", quoted.groups()[4:])):
+        point = harness(*shlex.split(quoted[1]), threads, "--json", "-").json()["points"][0]
+        found = tuple(f"{1e3 * point[key]:.0f}" for key in ("step_s", "step_low_s", "step_high_s"))
+        expect_equal(figures, found, f"{threads} threads")
+
+
+RESNET = ["--model", "resnet50", "--batch", "16"]
+SAME = [  # label, profile, engine, policy, GPUs, options
+    ("one configuration", "dgx1-v100", "ring", "ddp", 8, ["--model", "resnet50", "--batch", "64"]),
+    ("keys of a policy", "dgx1-v100", "ring", "ring=apex:message-size=1000000:order=ready", 4, RESNET),
+    ("bfloat16 and Adam", "dgx-a100-80g", "ring", "torch-0.4.1", 8, [*RESNET, "--bf16", "--optimizer", "adam"]),
+    ("machines, a network of one's own", "v100-sxm2-ib100", "ring", "ddp", 16, [*RESNET, "--nodes", "4", "--link", "25Gbit/s,20us"]),
+    ("the rate of a network", "v100-pcie-10gbe", "ring", "ddp", 4, [*RESNET, "--link", "40Gbit/s"]),
+    ("no batch ahead", "v100-pcie-32g", "ring", "ddp", 4, [*RESNET, "--prefetch", "off"]),
+    ("jitter", "v100-pcie-32g", "ring", "ddp", 4, [*RESNET, "--jitter", "3"]),
+    ("sequences and division before the sum", "dgx1-v100", "ring", "ddp", 4, ["--model", "bert", "--batch", "8", "--divide", "before"]),
+    ("efficiencies", "v100-pcie-32g", "ring", "ddp", 2, [*RESNET, "--efficiency", "0.5"]),
+    ("micro-batches", "v100-pcie-32g", "ring", "ddp", 2, [*RESNET, "--accumulate", "3"]),
+    ("other steps", "v100-pcie-32g", "ring", "ddp", 2, [*RESNET, "--warmup", "1", "--steps", "5"]),
+    ("stages of a pipeline", "dgx1-v100", "ring", "ddp", 4, ["--model", "resnet18", "--batch", "8", "--stages", "2", "--accumulate", "4", "--schedule", "gpipe"]),
+    ("stages on a rank's devices", "dgx1-v100", "ring", "ddp", 2, ["--model", "resnet18", "--batch", "8", "--stages", "2", "--stages-on", "devices"]),
+    ("servers", "dgx1-v100", "ps", "sync", 4, [*RESNET, "--servers", "2", "--payload", "zmq"]),
+    ("servers in their own processes", "v100-pcie-10gbe", "ps", "sync", 4, [*RESNET, "--server-placement", "own"]),
+    ("a slow rank under async", "v100-pcie-32g", "ps", "async", 4, [*RESNET, "--slow", "3:2"]),
+    ("replicas", "v100-pcie-32g", "ps", "dp", 4, [*RESNET, "--dp-loss", "replica"]),
+]
+
+
+@cases([(label, *case) for label, *case in SAME])
+def whatif_is_a_table_of_runs(profile, engine, policy, gpus, options):
+    whatif = harness("whatif", "--profile", profile, "--policy", policy, "--gpus", gpus, *options, "--quiet", "--json", "-").json()
+    length = [] if "--steps" in options else ["--warmup", "2", "--steps", "3"]
+    words = ("run", "--device", "sim:" + profile, *options, *length, "--quiet", "--json", "-")
+    run = harness(*words, "--mode", engine, "--policy", policy, "--gpus", gpus).json()
+    job, point = run["jobs"][0], whatif["points"][0]
+    phases = job["phases"]
+    for found, expected in ((point["step_s"], job["step_time"]["median_s"]),
+                            (point["exposed_communication_s"], phases["exposed_communication_s"]["median_s"]),
+                            (point["waiting_s"], phases["waiting_s"]["median_s"])):
+        expect_equal(round(1e9 * found), round(1e9 * expected), "nanoseconds")
+    expect_equal(point["memory_peak_bytes"], job["memory_imbalance"]["maximum_bytes"], "bytes")
+    expect(abs(point["samples_per_s"] / job["throughput"]["samples_per_s"] - 1) < 1e-12, "samples per second", point)
+    stages = job.get("pipeline") and len(job["pipeline"]["stages"]) or 1  # of which only the first loads a batch
+    expect(abs(point["weak_scaling_efficiency"] * stages * point["step_s"] / whatif["one_gpu_step_s"] - 1) < 1e-9, "efficiency", point)
+    expect_equal(whatif["workload"], run["workload"], "workload")
+
+
+@test
+def the_step_of_one_gpu_is_that_of_run_without_communication():
+    options = ("--batch", "16", "--model", "resnet50", "--optimizer", "adam", "--quiet", "--json", "-")
+    whatif = harness("whatif", "--profile", "dgx1-v100", "--gpus", "1,4", "--slow", "3:2", *options).json()
+    none = harness("run", "--device", "sim:dgx1-v100", "--mode", "none", "--warmup", "2", "--steps", "3", *options).jobs()["none"]
+    expect_equal(round(1e9 * whatif["one_gpu_step_s"]), round(1e9 * none["step_time"]["median_s"]), "nanoseconds of one GPU")
+    expect_equal(whatif["points"][0]["step_s"], whatif["one_gpu_step_s"], "the point of one GPU")
+    expect(whatif["points"][1]["weak_scaling_efficiency"] < 0.6, "of four, one of which takes twice the time", whatif["points"])
+
+
+@test
+def whatif_takes_the_device_as_run_does():
+    by_name, by_device = (harness("whatif", *RESNET, "--gpus", "1,2", *words, "--json", "-").json()
+                          for words in (("--profile", "dgx1-p100"), ("--device", "sim:dgx1-p100")))
+    expect_equal(by_device["points"], by_name["points"], "points")
+    expect_equal([by_device["profile"], by_name["profile"]], ["dgx1-p100"] * 2, "profiles")
+
+
+if __name__ == "__main__":
+    main()
