@@ -299,9 +299,9 @@ static void first_gradient(const json_t *g, text_buffer *out)
 {
     static const char what[] = "\nAveraged gradients of ps and ring in the first step";
     char times[32] = "beyond any multiple of"; /* a value that is not finite, or one where no rank has a gradient */
+    if (!g) return;
     double share = report_number_at(g, "largest_share_of_bound");
     if (!isnan(share)) snprintf(times, sizeof times, "%.3g times", share);
-    if (!g) return;
     if (!json_is_true(json_object_get(g, "compared")))
         text_append(out, "%s: not compared: %s.\n", what, report_text_at(g, "reason"));
     else if (json_is_true(json_object_get(g, "bit_identical")))

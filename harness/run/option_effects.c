@@ -365,23 +365,29 @@ status option_effects_check_engines(const run_config *c)
     return STATUS_OK;
 }
 
-/* Calls of NCCL are the GPU's: no host thread sums, nor drives them. */
-static void note_nccl(const run_config *c)
+/* --name is given with another value than its default, and than `value` (NULL: any other). */
+static bool moved_to_other(const run_config *c, const char *name, const char *value)
 {
-    bool threads = false, progress = false, shm = false;
-    if (device_of(c) != EFFECT_CUDA || c->run.mode != ENGINE_RING || c->run.plan) return;
+    char text[64];
     for (int b = 0; b < BINDING_COUNT; b++)
         for (size_t i = 0; i < c->bindings[b].table->count; i++) {
             const option *o = &c->bindings[b].table->options[i];
-            bool moved = is_moved(c, &c->bindings[b], o);
-            char text[64];
-            threads = threads || (moved && strcmp(o->name, "threads") == 0);
-            progress = progress || (moved && strcmp(o->name, "progress") == 0);
-            shm = shm || (moved && strcmp(o->name, "collective") == 0 &&
-                          strcmp(options_format(&c->bindings[b], i, text, sizeof text), "nccl") != 0);
+            if (strcmp(o->name, name) == 0 && is_moved(c, &c->bindings[b], o))
+                return !value || strcmp(options_format(&c->bindings[b], i, text, sizeof text), value) != 0;
         }
-    if (threads && !shm) log_info("--threads has no effect on a ring over NCCL: the GPU computes");
-    if (progress && !shm) log_info("--progress has no effect on a ring over NCCL: no host thread drives its calls");
+    return false;
+}
+
+/* Calls of NCCL are the GPU's: no host thread sums, nor drives them. */
+static void note_nccl(const run_config *c)
+{
+    if (device_of(c) != EFFECT_CUDA || c->run.mode != ENGINE_RING || c->run.plan ||
+        moved_to_other(c, "collective", "nccl"))
+        return;
+    if (moved_to_other(c, "threads", NULL))
+        log_info("--threads has no effect on a ring over NCCL: the GPU computes");
+    if (moved_to_other(c, "progress", NULL))
+        log_info("--progress has no effect on a ring over NCCL: no host thread drives its calls");
 }
 
 void option_effects_note(const run_config *c)

@@ -91,7 +91,7 @@ void trainer_hold_batch(trainer *t, int64_t samples)
 status trainer_upload(trainer *t, const batch_view *b)
 {
     trainer_hold_batch(t, b->count);
-    const trainer_tensors *to = t->config.place ? trainer_tensors_now(t) : &t->data.tensors;
+    const trainer_tensors *to = trainer_is_stage(t) ? trainer_tensors_now(t) : &t->data.tensors;
     return trainer_copy_batch(t, t->stream, b, to, &t->data.row_count);
 }
 

@@ -124,7 +124,8 @@ static status move(trainer *t, const device_memory *to, const device_memory *fro
 status trainer_prefetch_take(trainer *t)
 {
     trainer_prefetch *p = &t->data.prefetch;
-    const trainer_tensors *to = t->config.place ? trainer_tensors_now(t) : &t->data.tensors, *from = &p->tensors;
+    const trainer_tensors *to = trainer_is_stage(t) ? trainer_tensors_now(t) : &t->data.tensors,
+                          *from = &p->tensors;
     int64_t targets = p->rows > 0 ? p->rows : p->batch.count * t->data.target_sample;
     TRY(device_stream_wait(t->stream, p->copied, p->number));
     TRY(move(t, &to->input, &from->input, t->data.input_type, p->batch.count * t->data.input_sample));
