@@ -198,7 +198,7 @@ void store_check_deadline(store *s, int64_t now_ns)
     int count = 0;
     for (int r = 0; r < s->world; r++)
         if (!s->members[r].called) text_append(&missing, "%s%d", count++ ? ", " : "", r);
-    store_fail(s, STATUS_PEER, "rendezvous at %s: %s '%s': in time no call from rank%s %s", s->address,
+    store_fail(s, STATUS_PEER, "rendezvous at %s: %s '%s': no call from rank%s %s in time", s->address,
                rendezvous_operation_name(s->call.operation), s->call.tag, count == 1 ? "" : "s",
                missing.data ? missing.data : "?");
     text_free(&missing);

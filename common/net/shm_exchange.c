@@ -246,10 +246,11 @@ static bool is_complete(const exchange *x)
 static status late(const exchange *x)
 {
     text_buffer missing = {0};
+    int count = 0;
     for (int r = 0; r < x->options->world; r++)
-        if (is_missing(x, r)) text_append(&missing, "%s%d", missing.length ? ", " : "", r);
-    status result = fail(STATUS_PEER, "shared memory exchange '%s': in time no answer from rank %s",
-                         x->options->name, missing.data ? missing.data : "?");
+        if (is_missing(x, r)) text_append(&missing, "%s%d", count++ ? ", " : "", r);
+    status result = fail(STATUS_PEER, "shared memory exchange '%s': no answer from rank%s %s in time",
+                         x->options->name, count == 1 ? "" : "s", missing.data ? missing.data : "?");
     text_free(&missing);
     return result;
 }

@@ -198,8 +198,8 @@ static void a_late_rank_is_named_and_learns_why_it_is_alone(void **state)
     for (int i = 0; i < 3; i++)
         ranks[i] = (meeting){.options = meet_options(url, i, 3), .body = late_for_the_barrier};
     meet(ranks, 3);
-    meet_check(&ranks[0], STATUS_PEER, "barrier 'tea': in time no call from rank 1");
-    meet_check(&ranks[2], STATUS_PEER, "barrier 'tea': in time no call from rank 1");
+    meet_check(&ranks[0], STATUS_PEER, "barrier 'tea': no call from rank 1 in time");
+    meet_check(&ranks[2], STATUS_PEER, "barrier 'tea': no call from rank 1 in time");
     assert_int_equal(ranks[1].result, STATUS_PEER);
 }
 
