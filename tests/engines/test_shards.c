@@ -45,6 +45,7 @@ static status train(training_rank *r)
         TRY(training_step(r));
     }
     TRY(sync_flush(e));
+    TRY(training_barrier(r)); /* a server here may still reply to other ranks when this one has its parameters */
     sync_read_counters(e, &out->after[r->rank]);
     out->memory[r->rank] = *trainer_ledger(r->trainer);
     if (set->shards) out->own[r->rank] = set->shards->own_elements;

@@ -17,8 +17,10 @@ def make_debian(root, *options):
     os.makedirs(cache, exist_ok=True)
     made = subprocess.run(["debootstrap", "--variant=minbase", f"--cache-dir={cache}", *options, "bookworm", root],
                           capture_output=True, text=True, env=dict(os.environ, container="lxc"))  # makes do without devices
-    if made.returncode != 0:
-        raise Skip("debootstrap: no packages: " + made.stdout[-200:])
+    printed = made.stdout[-3000:] + made.stderr[-3000:]
+    if "Failed getting release" in printed or "Couldn't download" in printed:
+        raise Skip("debootstrap: no packages: " + printed[-200:])
+    expect_equal(made.returncode, 0, "exit code of debootstrap", printed)
     shutil.copy("/etc/resolv.conf", os.path.join(root, "etc"))
 
 
