@@ -16,7 +16,7 @@ static int64_t floats_of_part(const attention_attributes *a)
 {
     int64_t block = rows_of_block(a);
     cpu_gemm_shape scores = {.transpose_b = true, .m = block, .n = a->sequence, .k = a->width};
-    int64_t floats = 2 * block * a->sequence + block + (int64_t)(cpu_gemm_scratch(&scores) / sizeof(float));
+    int64_t floats = 2 * block * a->sequence + block + (int64_t)(cpu_gemm_prepare(&scores) / sizeof(float));
     return (floats + 15) / 16 * 16;
 }
 

@@ -73,7 +73,7 @@ static size_t packed_bytes(const conv2d_attributes *a)
 static size_t workspace_bytes(const host_kernel *kernel)
 {
     cpu_gemm_shape shape = shape_of(kernel);
-    return packed_bytes(&kernel->base.op.u.conv2d) + cpu_matmul_scratch(kernel, &shape);
+    return packed_bytes(&kernel->base.op.u.conv2d) + cpu_matmul_prepare(kernel, &shape);
 }
 
 static void run(const host_kernel *kernel, const conv2d_operands *o, void *workspace)

@@ -160,7 +160,7 @@ static size_t workspace_bytes(const host_kernel *kernel)
     conv2d_pass pass = conv2d_state_of(kernel)->pass;
     if (pass == CONV2D_BACKWARD_WEIGHTS) return (size_t)(a->n * a->p * a->q * (a->c + a->k)) * sizeof(float);
     cpu_gemm_shape shape = data_shape(a);
-    return pass == CONV2D_BACKWARD_DATA ? cpu_gemm_scratch(&shape) : 0;
+    return pass == CONV2D_BACKWARD_DATA ? cpu_gemm_prepare(&shape) : 0;
 }
 
 static void run(const host_kernel *kernel, const conv2d_operands *o, void *workspace)

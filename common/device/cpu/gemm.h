@@ -9,8 +9,10 @@
 #include "common/device/cpu/kernel.h"
 
 /* c [m,n] = (or += where `add`) op(a) op(b), row-major; op(a) is [m,k], op(b) [k,n]. A stride is the distance
- * between rows in memory. A function's `scratch` has the bytes that its *_scratch() returns, which also
- * suffice for fewer rows (m, or k where a is transposed). */
+ * between rows in memory. A function's `scratch` has the bytes that its *_prepare() returns, which also
+ * suffice for fewer rows (m, or k where a is transposed). oneDNN writes the machine code of its products at
+ * the first one, in some 40 ms: *_prepare() has it do so where the shape needs it, so that no step waits for
+ * that. */
 typedef struct cpu_gemm_shape {
     bool transpose_a, transpose_b;
     int64_t m, n, k, a_stride, b_stride, c_stride;
@@ -33,12 +35,12 @@ typedef struct cpu_epilogue {
 
 /* In the device's precision, on all threads of the kernel, for a and b without gaps between their rows; then
  * the epilogue, which may be NULL. */
-size_t cpu_matmul_scratch(const host_kernel *kernel, const cpu_gemm_shape *shape);
+size_t cpu_matmul_prepare(const host_kernel *kernel, const cpu_gemm_shape *shape);
 void cpu_matmul(const host_kernel *kernel, const cpu_gemm_shape *shape, const float *a, const float *b,
                 bool add, float *c, const cpu_epilogue *epilogue, void *scratch);
 
 /* On the calling thread, which may be one of a job's. */
-size_t cpu_gemm_scratch(const cpu_gemm_shape *shape);
+size_t cpu_gemm_prepare(const cpu_gemm_shape *shape);
 void cpu_gemm(const cpu_isa *isa, const cpu_gemm_shape *shape, const float *a, const float *b, bool add,
               float *c, float *scratch);
 

@@ -2,6 +2,7 @@
 #include "common/device/cpu/gemm.h"
 
 #include <assert.h>
+#include <pthread.h>
 
 /* Bounds found by measurement: docs/kernels-cpu.md. */
 enum {
@@ -35,14 +36,6 @@ static gemm_algorithm choose_algorithm(const cpu_gemm_shape *s)
     return work <= WHOLE_WORK && s->n % TILE_COLUMNS == 0 ? GEMM_SMALL : GEMM_ONEDNN;
 }
 
-size_t cpu_gemm_scratch(const cpu_gemm_shape *s)
-{
-    if (!s->transpose_b) return 0;
-    int64_t transposed_b = smaller(s->n * s->k, WHOLE_WORK);
-    int64_t transposed_c = (s->n <= FEW_COLUMNS ? s->m : smaller(s->m, FEW_ROWS)) * s->n;
-    return (size_t)(transposed_b > transposed_c ? transposed_b : transposed_c) * sizeof(float);
-}
-
 static void small_gemm(const cpu_isa *isa, const cpu_gemm_shape *s, const float *a, const float *b, bool add,
                         float *c, float *scratch)
 {
@@ -63,6 +56,24 @@ static void sgemm(char transpose_a, char transpose_b, int64_t m, int64_t n, int6
                                   add ? 1.0f : 0.0f, c, c_stride);
     assert(rc == dnnl_success);
     (void)rc;
+}
+
+enum { FULL = 64 }; /* rows and columns that take the same way through oneDNN as large matrices */
+
+static void write_sgemm(void)
+{
+    static float a[FULL * FULL], b[FULL * FULL], c[FULL * FULL];
+    sgemm('N', 'N', FULL, FULL, FULL, a, FULL, b, FULL, false, c, FULL);
+}
+
+size_t cpu_gemm_prepare(const cpu_gemm_shape *s)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    if (choose_algorithm(s) != GEMM_SMALL) pthread_once(&once, write_sgemm);
+    if (!s->transpose_b) return 0;
+    int64_t transposed_b = smaller(s->n * s->k, WHOLE_WORK);
+    int64_t transposed_c = (s->n <= FEW_COLUMNS ? s->m : smaller(s->m, FEW_ROWS)) * s->n;
+    return (size_t)(transposed_b > transposed_c ? transposed_b : transposed_c) * sizeof(float);
 }
 
 void cpu_gemm(const cpu_isa *isa, const cpu_gemm_shape *s, const float *a, const float *b, bool add, float *c,
@@ -158,8 +169,28 @@ size_t cpu_bf16_bytes(int64_t count)
     return ((size_t)count * sizeof(uint16_t) + 63) / 64 * 64;
 }
 
-static size_t bf16_gemm_scratch(const cpu_gemm_shape *s)
+static void onednn_bf16_gemm(const cpu_gemm_shape *s, const uint16_t *a, const uint16_t *b, bool add,
+                             float *c)
 {
+    dnnl_status_t rc =
+        dnnl_gemm_bf16bf16f32(s->transpose_a ? 'T' : 'N', s->transpose_b ? 'T' : 'N', s->m, s->n, s->k, 1.0f,
+                              a, s->a_stride, b, s->b_stride, add ? 1.0f : 0.0f, c, s->c_stride);
+    assert(rc == dnnl_success);
+    (void)rc;
+}
+
+static void write_bf16_gemm(void)
+{
+    static uint16_t a[FULL * FULL], b[FULL * FULL];
+    static float c[FULL * FULL];
+    cpu_gemm_shape shape = cpu_gemm_dense(false, false, FULL, FULL, FULL);
+    onednn_bf16_gemm(&shape, a, b, false, c);
+}
+
+static size_t bf16_gemm_prepare(const cpu_gemm_shape *s)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, write_bf16_gemm);
     return cpu_bf16_bytes(s->m * s->k) + cpu_bf16_bytes(s->k * s->n);
 }
 
@@ -170,19 +201,16 @@ static void bf16_gemm(const host_kernel *kernel, const cpu_gemm_shape *s, const 
     uint16_t *bf16_a = scratch, *bf16_b = (uint16_t *)((char *)scratch + cpu_bf16_bytes(s->m * s->k));
     cpu_to_bf16(kernel, a, bf16_a, s->m * s->k);
     cpu_to_bf16(kernel, b, bf16_b, s->k * s->n);
-    dnnl_status_t rc = dnnl_gemm_bf16bf16f32(s->transpose_a ? 'T' : 'N', s->transpose_b ? 'T' : 'N', s->m, s->n, s->k,
-                                             1.0f, bf16_a, s->a_stride, bf16_b, s->b_stride, add ? 1.0f : 0.0f, c,
-                                             s->c_stride);
-    assert(rc == dnnl_success);
-    (void)rc;
+    onednn_bf16_gemm(s, bf16_a, bf16_b, add, c);
 }
 
 /* ---- the choice -------------------------------------------------------------------------------- */
 
-size_t cpu_matmul_scratch(const host_kernel *kernel, const cpu_gemm_shape *s)
+size_t cpu_matmul_prepare(const host_kernel *kernel, const cpu_gemm_shape *s)
 {
-    if (cpu_device_of(kernel)->bf16) return bf16_gemm_scratch(s);
-    size_t one_thread = cpu_gemm_scratch(s), transposed = transposed_gemm_pays(s) ? transposed_gemm_scratch(s) : 0;
+    if (cpu_device_of(kernel)->bf16) return bf16_gemm_prepare(s);
+    size_t one_thread = cpu_gemm_prepare(s),
+           transposed = transposed_gemm_pays(s) ? transposed_gemm_scratch(s) : 0;
     return one_thread > transposed ? one_thread : transposed;
 }
 

@@ -22,7 +22,7 @@ static size_t workspace_bytes(const host_kernel *kernel)
     cpu_gemm_shape shape = shape_of(&kernel->base.op, a->m);
     size_t sums =
         kernel->base.op.kind == OP_linear_backward_weights ? cpu_sums_bytes(kernel->threads, a->out) : 0;
-    size_t product = cpu_matmul_scratch(kernel, &shape);
+    size_t product = cpu_matmul_prepare(kernel, &shape);
     return sums > product ? sums : product;
 }
 

@@ -2,6 +2,7 @@
  * layers, with at least one shape for each GEMM and row counts below the prepared one;
  * and the kernels of every instruction set. */
 #include "tests/common/device/cpu/cpu_test.h"
+#include "tests/support/check.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -75,6 +76,52 @@ static void multiplications_of_whole_numbers_are_exact(void **context)
     device_close(&d);
 }
 
+/* ---- machine code ------------------------------------------------------------------------------ */
+
+/* What is written while the program runs: of executable memory without a file. */
+static long machine_code_bytes(void)
+{
+    FILE *maps = fopen("/proc/self/maps", "re");
+    char line[512], rights[8];
+    unsigned long begin, end, inode;
+    long bytes = 0;
+    assert_non_null(maps);
+    while (fgets(line, sizeof line, maps))
+        if (sscanf(line, "%lx-%lx %7s %*s %*s %lu", &begin, &end, rights, &inode) == 4 && rights[2] == 'x' &&
+            inode == 0)
+            bytes += (long)(end - begin);
+    fclose(maps);
+    return bytes;
+}
+
+/* The first product of the process; a step that waited for code took 40 ms, and seconds on a busy machine. */
+static void the_first_product_waits_for_no_machine_code(void **context)
+{
+    enum { M = 96, IN = 512, OUT = 100 };
+    (void)context;
+    op_desc op = {.kind = OP_linear_forward, .type = DTYPE_F32, .u.linear = {.m = M, .in = IN, .out = OUT}};
+    device *d = cpu_test_open(1);
+    float *x = cpu_test_uniform("x", M * IN), *w = cpu_test_uniform("w", OUT * IN),
+          *y = cpu_test_blank(M * OUT);
+    device_kernel *kernel;
+    device_stream *stream;
+    device_memory workspace;
+    must(device_stream_open(d, DEVICE_STREAM_COMPUTE, &stream));
+    must(device_prepare(d, &op, NULL, &kernel));
+    must(device_allocate(d, DEVICE_MEMORY_PRIVATE, device_kernel_workspace(kernel), &workspace));
+    long prepared = machine_code_bytes();
+    must(device_launch(stream, kernel, (void *[OP_MAX_OPERANDS]){x, w, NULL, y}, &(op_scalars){0},
+                       workspace.data));
+    assert_int_equal(machine_code_bytes(), prepared);
+    device_free(d, &workspace);
+    device_release(&kernel);
+    device_stream_close(&stream);
+    device_close(&d);
+    free(x);
+    free(w);
+    free(y);
+}
+
 /* ---- kernels ---------------------------------------------------------------------------------- */
 
 typedef struct kernel_case {
@@ -144,7 +191,8 @@ static void transposition_exchanges_rows_and_columns(void **context)
 int main(void)
 {
     static matmul_test contexts[2 * CASES];
-    static struct CMUnitTest tests[2 * CASES + 2];
+    static struct CMUnitTest tests[2 * CASES + 3];
+    tests[0] = (struct CMUnitTest)cmocka_unit_test(the_first_product_waits_for_no_machine_code);
     for (int i = 0; i < 2 * CASES; i++) {
         matmul_test *t = &contexts[i];
         t->c = cases[i / 2];
@@ -152,10 +200,12 @@ int main(void)
         snprintf(t->name, sizeof t->name, "a product of integers is exact with %d threads: %lldx%lld to %lld, %lld rows", t->threads,
                  (long long)t->c.m, (long long)t->c.in, (long long)t->c.out,
                  (long long)(t->c.rows ? t->c.rows : t->c.m));
-        tests[i] = (struct CMUnitTest){t->name, multiplications_of_whole_numbers_are_exact, NULL, NULL, t};
+        tests[i + 1] =
+            (struct CMUnitTest){t->name, multiplications_of_whole_numbers_are_exact, NULL, NULL, t};
     }
-    tests[2 * CASES] = (struct CMUnitTest)cmocka_unit_test(kernels_of_every_instruction_set_are_exact);
-    tests[2 * CASES + 1] = (struct CMUnitTest)cmocka_unit_test(transposition_exchanges_rows_and_columns);
+    tests[2 * CASES + 1] = (struct CMUnitTest)cmocka_unit_test(kernels_of_every_instruction_set_are_exact);
+    tests[2 * CASES + 2] = (struct CMUnitTest)cmocka_unit_test(transposition_exchanges_rows_and_columns);
     bool one_set = getenv("ONEDNN_MAX_CPU_ISA"); /* the last two visit all of them */
-    return _cmocka_run_group_tests("matrix multiplications", tests, 2 * CASES + (one_set ? 0 : 2), NULL, NULL);
+    return _cmocka_run_group_tests("matrix multiplications", tests, 2 * CASES + (one_set ? 1 : 3), NULL,
+                                   NULL);
 }
