@@ -141,7 +141,7 @@ status text_parse_in_unit(const char *what, const char *text, const char *unit, 
 {
     double factor;
     for (int kind = 0; kind < UNIT_KINDS; kind++) {
-        int64_t value;
+        int64_t value = 0;
         if (!unit[0] || !find_unit((unit_kind)kind, unit, &factor)) continue;
         TRY(parse_unit((unit_kind)kind, what, text, &value));
         *out = (double)value / factor;

@@ -62,7 +62,7 @@ status launch_environment_key(char out[NET_KEY_TEXT])
 
 static status inherit_status_table(launch_environment *e)
 {
-    int memory_fd, notify_fd;
+    int memory_fd = -1, notify_fd = -1;
     TRY(read_number("HARNESS_STATUS_FD", 0, INT32_MAX, &memory_fd));
     TRY(read_number("HARNESS_NOTIFY_FD", 0, INT32_MAX, &notify_fd));
     fcntl(memory_fd, F_SETFD, FD_CLOEXEC);
