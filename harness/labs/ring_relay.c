@@ -1,0 +1,269 @@
+#include "harness/labs/ring_relay.h"
+
+#include "labs/lab.h"
+#include "labs/runner/ring.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum ring_state { RING_RUNS, RING_WAITS_TO_SEND, RING_WAITS_TO_RECEIVE, RING_RETURNED };
+
+typedef struct ring_rank {
+    enum ring_state state;
+    int64_t wanted;         /* RING_WAITS_TO_RECEIVE: elements */
+    float *link, *next;     /* to the right: the message there, and the one that waits for room */
+    int64_t link_n, next_n; /* elements; -1: none */
+    int code;
+    float *result; /* [count] */
+    ring_traffic traffic;
+} ring_rank;
+
+typedef struct relay {
+    int size;
+    int64_t count;
+    int returned;
+    ring_rank rank[STUDENTS_MOST];
+    char trouble[400]; /* the first deadlock or wrong size */
+} relay;
+
+/* ---- values ---- */
+
+/* Sums are exact and tell who took part: base-4 digit r counts rank r's share; rank 0 adds the element's
+ * position. */
+static float share(int rank, int64_t i)
+{
+    return (float)((1 << (2 * rank)) + (rank == 0 ? (int)(i * 7 % 61) << 16 : 0));
+}
+
+float ring_relay_sum(int size, int64_t i)
+{
+    float sum = 0;
+    for (int r = 0; r < size; r++) sum += share(r, i);
+    return sum;
+}
+
+static void explain_value(const relay *y, int rank, int64_t i, lab_test *t)
+{
+    float got = y->rank[rank].result[i], want = ring_relay_sum(y->size, i);
+    int shares = got >= 0 && got < 0x1p24f && got == (float)(int)got ? (int)got & 0xffff : -1,
+        times[STUDENTS_MOST];
+    char why[160] = "", *end = why;
+    for (int r = 0; r < STUDENTS_MOST; r++) times[r] = shares < 0 ? 1 : shares >> (2 * r) & 3;
+    for (int r = 0; r < y->size && !why[0]; r++)
+        if (times[r] == 0)
+            end += snprintf(end, sizeof why, " (rank %d's share is missing)", r);
+        else if (times[r] > 1)
+            end += snprintf(end, sizeof why, " (rank %d's share is counted %d times)", r, times[r]);
+    if (shares < 0 && got == 0)
+        snprintf(why, sizeof why, " (no rank's share)");
+    else if (!why[0] && shares >= 0 && (int)got >> 16 != (int)want >> 16)
+        snprintf(why, sizeof why, " (the value belongs to another element)");
+    test_fail(t, "%d ranks, %lld elements: rank %d, element %lld: got %.9g, expected %.9g%s", y->size,
+              (long long)y->count, rank, (long long)i, (double)got, (double)want, why);
+}
+
+/* ---- the relay ---- */
+
+static void reply(students *s, relay *y, int rank, int code)
+{
+    y->rank[rank].state = RING_RUNS;
+    students_send(s, rank, (runner_message){0, code, 0, 0}, NULL);
+}
+
+static float *copy_of(const char *data, int64_t bytes)
+{
+    float *copy = malloc(bytes > 0 ? (size_t)bytes : 1);
+    if (copy && bytes > 0) memcpy(copy, data, (size_t)bytes);
+    return copy;
+}
+
+/* Moves what can move on the link that leaves `rank`. */
+static void advance(students *s, relay *y, int rank)
+{
+    ring_rank *from = &y->rank[rank], *to = &y->rank[(rank + 1) % y->size];
+    if (from->link_n >= 0 && to->state == RING_WAITS_TO_RECEIVE) {
+        int receiver = (rank + 1) % y->size;
+        to->state = RING_RUNS;
+        if (to->wanted == from->link_n) {
+            students_send(s, receiver,
+                          (runner_message){0, LAB_OK, from->link_n, from->link_n * (int64_t)sizeof(float)},
+                          from->link);
+        } else {
+            if (!y->trouble[0])
+                snprintf(y->trouble, sizeof y->trouble, "rank %d expects %lld elements, rank %d sent %lld",
+                         receiver, (long long)to->wanted, rank, (long long)from->link_n);
+            students_send(s, receiver, (runner_message){0, LAB_ESIZE, 0, 0}, NULL);
+        }
+        free(from->link);
+        from->link = NULL;
+        from->link_n = -1;
+    }
+    if (from->link_n < 0 && from->state == RING_WAITS_TO_SEND) {
+        from->link = from->next;
+        from->link_n = from->next_n;
+        from->next = NULL;
+        reply(s, y, rank, LAB_OK);
+        advance(s, y, rank);
+    }
+}
+
+/* Every rank that has not returned waits: nothing can move any more. */
+static void end_deadlock(students *s, relay *y)
+{
+    char *end = y->trouble, *limit = y->trouble + sizeof y->trouble;
+    bool first = !y->trouble[0];
+    for (int r = 0; r < y->size; r++)
+        if (y->rank[r].state == RING_RUNS) return;
+    if (first) end += snprintf(end, (size_t)(limit - end), "every rank waits:");
+    for (int r = 0; r < y->size; r++) {
+        if (first && end < limit)
+            end += snprintf(end, (size_t)(limit - end), "%s rank %d %s", r ? "," : "", r,
+                            y->rank[r].state == RING_RETURNED        ? "has returned"
+                            : y->rank[r].state == RING_WAITS_TO_SEND ? "to send"
+                                                                     : "to receive");
+        if (y->rank[r].state != RING_RETURNED) reply(s, y, r, LAB_EDEADLOCK);
+    }
+}
+
+static void on_message(void *context, students *s, int rank, runner_message m, const char *data)
+{
+    relay *y = context;
+    ring_rank *me = &y->rank[rank];
+    bool well_formed = me->state == RING_RUNS && m.n >= 0;
+    if (well_formed && m.kind == RING_SEND && m.bytes == m.n * (int64_t)sizeof(float)) {
+        free(me->next);
+        me->next = copy_of(data, m.bytes);
+        if (!me->next) s->out_of_memory = true;
+        me->next_n = m.n;
+        me->state = RING_WAITS_TO_SEND;
+        me->traffic.messages++;
+        me->traffic.sent_bytes += m.bytes;
+        advance(s, y, rank);
+    } else if (well_formed && m.kind == RING_RECEIVE) {
+        me->wanted = m.n;
+        me->state = RING_WAITS_TO_RECEIVE;
+        advance(s, y, (rank + y->size - 1) % y->size);
+    } else if (well_formed && m.kind == RUNNER_RESULT && m.bytes == y->count * (int64_t)sizeof(float)) {
+        me->state = RING_RETURNED;
+        me->code = m.code;
+        me->traffic.memory_bytes = m.n;
+        me->result = copy_of(data, m.bytes);
+        if (!me->result) s->out_of_memory = true;
+        y->returned++;
+    } else {
+        snprintf(s->failure, sizeof s->failure, "rank %d: a message that no function of lab.h sends", rank);
+        return;
+    }
+    s->finished = y->returned == y->size;
+    if (!s->finished) end_deadlock(s, y);
+}
+
+static void relay_free(relay *y)
+{
+    for (int r = 0; r < y->size; r++) {
+        free(y->rank[r].link);
+        free(y->rank[r].next);
+        free(y->rank[r].result);
+    }
+}
+
+static const char *code_name(int code)
+{
+    switch (code) {
+    case LAB_EMISSING:
+        return "LAB_EMISSING: the function has not been written yet";
+    case LAB_ESIZE:
+        return "LAB_ESIZE";
+    case LAB_EDEADLOCK:
+        return "LAB_EDEADLOCK";
+    case LAB_EMEMORY:
+        return "LAB_EMEMORY";
+    default:
+        return "not LAB_OK";
+    }
+}
+
+static void check_results(const relay *y, lab_test *t)
+{
+    if (y->trouble[0]) {
+        test_fail(t, "%d ranks, %lld elements: %s", y->size, (long long)y->count, y->trouble);
+        return;
+    }
+    for (int r = 0; r < y->size; r++)
+        if (y->rank[r].code != LAB_OK) {
+            test_fail(t, "%d ranks, %lld elements: rank %d: student_all_reduce() returned %d (%s)", y->size,
+                      (long long)y->count, r, y->rank[r].code, code_name(y->rank[r].code));
+            return;
+        }
+    for (int r = 0; r < y->size; r++)
+        for (int64_t i = 0; i < y->count; i++)
+            if (y->rank[r].result[i] != ring_relay_sum(y->size, i)) {
+                explain_value(y, r, i, t);
+                return;
+            }
+}
+
+void ring_relay_send_input(students *s, int size, int64_t count, float *x)
+{
+    for (int r = 0; r < size; r++) {
+        for (int64_t i = 0; i < count; i++) x[i] = share(r, i);
+        students_send(s, r, (runner_message){RUNNER_CASE, 0, count, count * (int64_t)sizeof *x}, x);
+    }
+}
+
+/* One all-reduce of `count` elements among `size` ranks through the relay; `y` is the caller's to free. */
+static status run_case(students *s, int size, int64_t count, relay *y, lab_test *t)
+{
+    float *x = malloc((size_t)(count > 0 ? count : 1) * sizeof *x);
+    *y = (relay){.size = size, .count = count};
+    for (int r = 0; r < size; r++) y->rank[r].link_n = -1;
+    if (!x) return fail(STATUS_SYSTEM, "lab: no memory for %lld elements", (long long)count);
+    ring_relay_send_input(s, size, count, x);
+    free(x);
+    TRY(students_serve(s, on_message, y));
+    if (s->failure[0])
+        test_fail(t, "%d ranks, %lld elements: %s", size, (long long)count, s->failure);
+    else
+        check_results(y, t);
+    if (t->failed) students_printed(s, t);
+    return STATUS_OK;
+}
+
+static status start_ranks(grader *g, int size, students *s)
+{
+    char words[STUDENTS_MOST][64];
+    for (int r = 0; r < size; r++) snprintf(words[r], sizeof words[r], "%d %d 0", r, size);
+    return students_start(g, false, size, words, -1, s);
+}
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static ring_traffic traffic_of(const relay *y)
+{
+    ring_traffic most = {0};
+    for (int r = 0; r < y->size; r++) {
+        const ring_traffic *of = &y->rank[r].traffic;
+        most.sent_bytes = larger(most.sent_bytes, of->sent_bytes);
+        most.messages = larger(most.messages, of->messages);
+        most.memory_bytes = larger(most.memory_bytes, of->memory_bytes);
+    }
+    return most;
+}
+
+status ring_relay_run(grader *g, lab_test *t, int size, const int64_t *counts, int n, ring_traffic *most)
+{
+    students s;
+    status rc = start_ranks(g, size, &s);
+    for (int i = 0; rc == STATUS_OK && i < n && !t->failed; i++) {
+        relay y;
+        rc = run_case(&s, size, counts[i], &y, t);
+        if (most) *most = traffic_of(&y);
+        relay_free(&y);
+    }
+    students_end(&s);
+    return rc;
+}
