@@ -143,20 +143,20 @@ gpu=30 # the tests skip, once a slow disk has read the CUDA libraries
 [ -e /dev/nvidiactl ] && gpu=480
 mkdir -p "$logs"
 : >"$logs/cases.tsv"
-build_suite build 240 "The sources compile with gcc." build all
+build_suite build 280 "The sources compile with gcc." build all
 suite sources 30 "Includes, documents, scripts and recorded results agree with one another." build sources "$jobs"
-suite units 240 "Each folder keeps the promises of its headers, also on input and failures that are rare." build units "$tests"
-suite golden 120 "Models and engines compute what PyTorch computes." build golden "$jobs"
-suite faults 180 "A rank that dies, stops or is attacked ends the run with its name, and nothing is left behind." build faults "$tests"
+suite units 190 "Each folder keeps the promises of its headers, also on input and failures that are rare." build units "$tests"
+suite golden 110 "Models and engines compute what PyTorch computes." build golden "$jobs"
+suite faults 150 "A rank that dies, stops or is attacked ends the run with its name, and nothing is left behind." build faults "$tests"
 suite gpu "$gpu" "Devices, engines and program do on a real GPU what they do elsewhere." build gpu
-suite commands 700 "The program prints, refuses and trains as its documents say." build commands "$tests"
+suite commands 850 "The program prints, refuses and trains as its documents say." build commands "$tests"
 suite labs 120 "The labs' solutions have full points, mistakes are named, and no code harms the grader." build labs "$tests"
-build_suite build-address 120 "The sources compile with the address sanitizer." build-asan suite_units -DPSRING_SANITIZE=address
-suite address 200 "No unit reads or writes memory that is not its own, loses any, or relies on undefined behavior." build-asan units "$tests"
-build_suite build-thread 80 "The sources compile with the thread sanitizer." build-tsan suite_threads -DPSRING_SANITIZE=thread
-suite thread 150 "No two threads race for a field, and a gradient passes through few files." build-tsan threads "$tests"
-build_suite build-fuzz 60 "The decoders compile with clang and libFuzzer." build-fuzz suite_fuzz -DPSRING_FUZZ=ON -DCMAKE_C_COMPILER=clang
-suite fuzz 20 "No bytes from a file or a socket crash a decoder." build-fuzz fuzz "$jobs"
+build_suite build-address 155 "The sources compile with the address sanitizer." build-asan suite_units -DPSRING_SANITIZE=address
+suite address 220 "No unit reads or writes memory that is not its own, loses any, or relies on undefined behavior." build-asan units "$tests"
+build_suite build-thread 100 "The sources compile with the thread sanitizer." build-tsan suite_threads -DPSRING_SANITIZE=thread
+suite thread 105 "No two threads race for a field, and a gradient passes through few files." build-tsan threads "$tests"
+build_suite build-fuzz 50 "The decoders compile with clang and libFuzzer." build-fuzz suite_fuzz -DPSRING_FUZZ=ON -DCMAKE_C_COMPILER=clang
+suite fuzz 10 "No bytes from a file or a socket crash a decoder." build-fuzz fuzz "$jobs"
 total
 if [ "${1:-}" = --all ]; then
     suite golden-large 3600 "Large models compute what PyTorch computes." build golden-large
