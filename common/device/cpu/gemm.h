@@ -1,7 +1,9 @@
-/* Matrix multiplication in float32, c = op(a) op(b): cpu_matmul() picks the fastest implementation for a
- * shape. cpu_gemm          one thread: oneDNN's sgemm, or a kernel of ours where packing does not pay
+/* Matrix multiplication in float32, c = op(a) op(b). cpu_matmul() picks the fastest for a shape:
+ *
+ *   cpu_gemm          one thread: oneDNN's sgemm, or a kernel of ours where packing does not pay
  *   transposed_gemm   gradients of weights: c^T = b^T a, then a transposition
  *   bf16_gemm         --bf16: factors rounded to bfloat16
+ *
  * docs/kernels-cpu.md has the measurements behind the choice. */
 #ifndef COMMON_DEVICE_CPU_GEMM_H
 #define COMMON_DEVICE_CPU_GEMM_H
