@@ -81,7 +81,7 @@ bench: deps-check
 	@bash tests/bench/run.sh
 
 format:
-	@git ls-files '*.c' '*.h' '*.cu' | xargs clang-format -i
+	@git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.cpp' | xargs clang-format -i
 
 install: build
 	@cmake --build $(BUILD) --target manual_pages 2>/dev/null || true

@@ -5,7 +5,7 @@ set -eu
 build="gcc g++ libc6-dev cmake ninja-build pkg-config libdnnl-dev libzmq3-dev libprotobuf-c-dev protobuf-c-compiler
        libjansson-dev libxxhash-dev libhwloc-dev zlib1g-dev libtomlplusplus-dev libcmocka-dev python3 help2man"
 data="dataset-fashion-mnist"
-check="python3-jsonschema libopenmpi-dev openmpi-bin clang libclang-rt-14-dev libomp-14-dev binutils procps iproute2
+check="python3-jsonschema clang-format libopenmpi-dev openmpi-bin clang libclang-rt-14-dev libomp-14-dev binutils procps iproute2
        chromium zsh"
 long="lintian"
 wanted=

@@ -11,12 +11,11 @@
 #include <string.h>
 #include <unistd.h>
 
-static const command *const commands[] = {&command_run,       &command_verify,    &command_models,
-                                          &command_policies,  &command_sweep,     &command_compare,
-                                          &command_report,    &command_buckets,   &command_bench,
-                                          &command_reproduce, &command_whatif,    &command_calibrate,
-                                          &command_memory,    &command_profiles,  &command_lab,
-                                          &command_doctor};
+static const command *const commands[] = {
+    &command_run,    &command_verify,    &command_models, &command_policies,
+    &command_sweep,  &command_compare,   &command_report, &command_buckets,
+    &command_bench,  &command_reproduce, &command_whatif, &command_calibrate,
+    &command_memory, &command_profiles,  &command_lab,    &command_doctor};
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
 
 static status find_command(const char *name, const command **out)
@@ -32,10 +31,11 @@ static status find_command(const char *name, const command **out)
 static status print_help(void)
 {
     text_buffer out = {0};
-    text_append(&out, "harness " PROGRAM_VERSION
-                      ": data-parallel training by parameter server or all-reduce\n\n"
-                      "usage: harness [run] [options]        harness COMMAND [options]\n\ncommands:\n");
-    for (int i = 0; i < COMMAND_COUNT; i++) text_append(&out, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
+    text_append(&out,
+                "harness " PROGRAM_VERSION ": data-parallel training by parameter server or all-reduce\n\n"
+                "usage: harness [run] [options]        harness COMMAND [options]\n\ncommands:\n");
+    for (int i = 0; i < COMMAND_COUNT; i++)
+        text_append(&out, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
     text_append(&out, "\nharness help COMMAND lists the options of a command that people use,\n"
                       "harness COMMAND --help=all every option, harness help units the units of sizes,\n"
                       "times and rates; harness --version prints the version.\n"
@@ -60,7 +60,8 @@ static status print_command_help(const command *c, const char *what)
     if (!options) return fail(STATUS_SYSTEM, "no memory for the options of %s", c->name);
     if (is_word(what, "--help=effects") && !c->effects) {
         free(options);
-        return fail(STATUS_USAGE, "%s: expected --help or --help=all, got %s; harness run has that table", c->name, what);
+        return fail(STATUS_USAGE, "%s: expected --help or --help=all, got %s; harness run has that table",
+                    c->name, what);
     }
     if (is_word(what, "--help=effects")) {
         c->effects(&out);
@@ -68,8 +69,10 @@ static status print_command_help(const command *c, const char *what)
         return output_file(&out, "-"); /* Markdown */
     }
     text_append(&out, "usage: harness %s %s\n%s\n", c->name, c->usage, c->summary);
-    if (c->help) c->help(all, &out);
-    else if (c->bind) options_help(bindings, c->bind(options, bindings), all, &out);
+    if (c->help)
+        c->help(all, &out);
+    else if (c->bind)
+        options_help(bindings, c->bind(options, bindings), all, &out);
     free(options);
     return output_text(&out);
 }
@@ -135,7 +138,8 @@ static status dispatch(int argc, char *argv[], int *exit_code)
         return output_text(&out);
     }
     for (int i = 1; i < argc; i++)
-        if (is_word(argv[i], "--help=units") || (asks && i == 2 && is_word(argv[i], "units"))) return print_units();
+        if (is_word(argv[i], "--help=units") || (asks && i == 2 && is_word(argv[i], "units")))
+            return print_units();
     const command *c = &command_run;
     int skip = asks ? 2 : 1;
     if (first && argv[skip][0] != '-') TRY(find_command(argv[skip++], &c));
@@ -155,7 +159,8 @@ static void keep_standard_streams(void)
 int main(int argc, char *argv[])
 {
     int exit_code = 0;
-    if (launch_environment_is_rank()) log_set_level(LOG_warn); /* the launcher has given notice of old names */
+    if (launch_environment_is_rank())
+        log_set_level(LOG_warn); /* the launcher has given notice of old names */
     keep_standard_streams();
     signal(SIGXFSZ, SIG_IGN); /* a write beyond ulimit -f is an error that has a name */
     status rc = dispatch(argc, argv, &exit_code);

@@ -1,15 +1,18 @@
-/* AlexNet (Krizhevsky, "One weird trick for parallelizing convolutional neural networks", 2014) with torchvision's layers
- * and names; no dropout. torchvision pools its features to 6x6, which is what an image of 224 gives; smaller images
- * keep what they have. */
+/* AlexNet (Krizhevsky, "One weird trick for parallelizing convolutional neural networks", 2014) with
+ * torchvision's layers and names; no dropout. torchvision pools its features to 6x6, which is what an image
+ * of 224 gives; smaller images keep what they have. */
 #include "models/models.h"
 
 #include <stdio.h>
 
-static nn_ref convolution(nn_model *m, nn_ref x, int index, int64_t out, int64_t kernel, int64_t stride, int64_t pad)
+static nn_ref convolution(nn_model *m, nn_ref x, int index, int64_t out, int64_t kernel, int64_t stride,
+                          int64_t pad)
 {
     char name[NN_NAME_MAX];
-    snprintf(name, sizeof name, "features.%d", index); /* torchvision counts convolutions, activations and poolings */
-    return nn_activation(m, nn_conv2d(m, x, name, out, kernel, stride, pad, true, nn_init_default()), ACTIVATION_RELU);
+    snprintf(name, sizeof name, "features.%d",
+             index); /* torchvision counts convolutions, activations and poolings */
+    return nn_activation(m, nn_conv2d(m, x, name, out, kernel, stride, pad, true, nn_init_default()),
+                         ACTIVATION_RELU);
 }
 
 status build_alexnet(const model_options *options, nn_model *m)

@@ -41,15 +41,17 @@ static nn_ref encoder_layer(nn_model *m, nn_ref x, int index, const model_option
 status build_bert(const model_options *o, nn_model *m)
 {
     nn_ref x = nn_input_tokens(m, o->sequence, o->vocabulary);
-    x = nn_embedding(m, x, "bert.embeddings.word_embeddings.weight", "bert.embeddings.position_embeddings.weight",
-                     o->positions, "bert.embeddings.token_type_embeddings.weight", o->hidden, nn_init_normal(deviation));
+    x = nn_embedding(m, x, "bert.embeddings.word_embeddings.weight",
+                     "bert.embeddings.position_embeddings.weight", o->positions,
+                     "bert.embeddings.token_type_embeddings.weight", o->hidden, nn_init_normal(deviation));
     x = nn_layernorm(m, x, "bert.embeddings.LayerNorm", 1e-12);
     for (int i = 0; i < o->layers; i++) x = encoder_layer(m, x, i, o);
     if (o->head == MODEL_HEAD_CLS) {
         x = nn_linear(m, nn_take_first(m, x), "classifier", o->classes, true, nn_init_normal(deviation));
         return nn_model_finish(m, x, NN_LOSS_CROSS_ENTROPY);
     }
-    int bias = nn_declare_param(m, "cls.predictions.bias", shape_1d(o->vocabulary), (nn_init){NN_INIT_CONSTANT, 0});
+    int bias =
+        nn_declare_param(m, "cls.predictions.bias", shape_1d(o->vocabulary), (nn_init){NN_INIT_CONSTANT, 0});
     x = nn_linear(m, x, "cls.predictions.transform.dense", o->hidden, true, nn_init_normal(deviation));
     x = nn_activation(m, x, ACTIVATION_GELU);
     x = nn_layernorm(m, x, "cls.predictions.transform.LayerNorm", 1e-12);

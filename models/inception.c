@@ -1,7 +1,7 @@
-/* Inception v3 (Szegedy et al., "Rethinking the Inception Architecture for Computer Vision", 2015) with torchvision's
- * layers, order and names, as inception_v3(aux_logits=False, transform_input=False) builds it; no dropout. The auxiliary
- * classifier, a second loss next to Mixed_6e that torchvision returns in training, is not built: a model has one output,
- * and the published benchmarks ran without it. */
+/* Inception v3 (Szegedy et al., "Rethinking the Inception Architecture for Computer Vision", 2015) with
+ * torchvision's layers, order and names, as inception_v3(aux_logits=False, transform_input=False) builds it;
+ * no dropout. The auxiliary classifier, a second loss next to Mixed_6e that torchvision returns in training,
+ * is not built: a model has one output, and the published benchmarks ran without it. */
 #include "models/models.h"
 
 #include <stdio.h>
@@ -112,9 +112,10 @@ static const struct inception_block {
     const char *name;
     nn_ref (*build)(const inception_builder *b, nn_ref x, int64_t width);
     int64_t width; /* of the pooled branch (a), of the 7x7 branches (c) */
-} blocks[] = {{"Mixed_5b.", block_a, 32},  {"Mixed_5c.", block_a, 64},  {"Mixed_5d.", block_a, 64},  {"Mixed_6a.", block_b, 0},
-              {"Mixed_6b.", block_c, 128}, {"Mixed_6c.", block_c, 160}, {"Mixed_6d.", block_c, 160}, {"Mixed_6e.", block_c, 192},
-              {"Mixed_7a.", block_d, 0},   {"Mixed_7b.", block_e, 0},   {"Mixed_7c.", block_e, 0}};
+} blocks[] = {{"Mixed_5b.", block_a, 32},  {"Mixed_5c.", block_a, 64},  {"Mixed_5d.", block_a, 64},
+              {"Mixed_6a.", block_b, 0},   {"Mixed_6b.", block_c, 128}, {"Mixed_6c.", block_c, 160},
+              {"Mixed_6d.", block_c, 160}, {"Mixed_6e.", block_c, 192}, {"Mixed_7a.", block_d, 0},
+              {"Mixed_7b.", block_e, 0},   {"Mixed_7c.", block_e, 0}};
 
 status build_inception_v3(const model_options *options, nn_model *m)
 {

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MODEL_ROW(name, builder, input, summary, ...) \
+#define MODEL_ROW(name, builder, input, summary, ...)                                                        \
     {#name, summary, NN_INPUT_##input, {__VA_ARGS__}, build_##builder},
 const model_entry model_table[] = {MODEL_LIST(MODEL_ROW)};
 const int model_count = sizeof model_table / sizeof model_table[0];
@@ -16,7 +16,8 @@ static const char *const head_names[] = {"mlm", "cls", NULL};
 
 #define FIELD(name) offsetof(model_options, name)
 static const option model_option_list[] = {
-    {"model", OPTION_TEXT, FIELD(name), .argument = "NAME", .initial = "resnet18", .help = "see `harness models`"},
+    {"model", OPTION_TEXT, FIELD(name), .argument = "NAME", .initial = "resnet18",
+     .help = "see `harness models`"},
     {"classes", OPTION_INT, FIELD(classes), .argument = "N", .high = 1e9,
      .help = "outputs of the classifier [the data's; of synthetic data the model's]"},
     {"image", OPTION_INT, FIELD(image), .argument = "N", .high = 4096,
@@ -35,7 +36,8 @@ static const option model_option_list[] = {
      .help = "bert, gpt: tokens in the vocabulary"},
     {"positions", OPTION_INT, FIELD(positions), .level = OPTION_RARE, .argument = "N", .high = 1e6,
      .help = "bert, gpt: longest sequence (position embeddings)"},
-    {"sequence", OPTION_INT, FIELD(sequence), .argument = "N", .high = 1e6, .help = "bert, gpt: tokens per sample"},
+    {"sequence", OPTION_INT, FIELD(sequence), .argument = "N", .high = 1e6,
+     .help = "bert, gpt: tokens per sample"},
     {"head", OPTION_CHOICE, FIELD(head), .level = OPTION_RARE, .initial = "mlm", .choices = head_names,
      .help = "bert: masked language model or classifier"},
 };
@@ -49,7 +51,8 @@ status model_find(const char *name, const model_entry **out)
     snprintf(known, sizeof known, "%s", name);
     for (char *at = known; *at; at++)
         if (*at == '-') *at = '_';
-    TRY(text_parse_choice("--model", known, &model_table[0].name, sizeof model_table[0], (size_t)model_count, &index));
+    TRY(text_parse_choice("--model", known, &model_table[0].name, sizeof model_table[0], (size_t)model_count,
+                          &index));
     *out = &model_table[index];
     return STATUS_OK;
 }
@@ -64,7 +67,8 @@ status model_resolve(const model_options *options, model_options *out)
     for (size_t i = 0; i < model_option_table.count; i++) {
         const option *o = &model_option_list[i];
         int64_t *value = (int64_t *)((char *)out + o->offset);
-        if (o->type == OPTION_INT && !*value) *value = *(const int64_t *)((const char *)&entry->defaults + o->offset);
+        if (o->type == OPTION_INT && !*value)
+            *value = *(const int64_t *)((const char *)&entry->defaults + o->offset);
     }
     return STATUS_OK;
 }

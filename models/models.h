@@ -13,43 +13,44 @@ typedef struct model_options {
     int activation; /* of the ResNets and Inception: RELU or SILU */
     bool sync_batchnorm;
     int64_t layers, hidden, heads, vocabulary, positions, sequence; /* bert, gpt */
-    int head; /* model_head */
+    int head;                                                       /* model_head */
 } model_options;
 
 typedef enum model_head { MODEL_HEAD_MLM, MODEL_HEAD_CLS } model_head;
 
 extern const option_table model_option_table;
 
-/* X(NAME, BUILDER, INPUT, SUMMARY, defaults): a row adds a model, in the order in which `harness models` lists them. The
- * builder is build_BUILDER() in a file of this folder. */
-#define MODEL_LIST(X)                                                                                          \
-    X(toy, toy, FEATURES, "10-10-5 perceptron, mean squared error", .classes = 5)                              \
-    X(wine_mlp, wine_mlp, FEATURES, "13-64-3 perceptron", .classes = 3)                                        \
-    X(lenet, lenet, IMAGE, "LeNet-5 with ReLU and max-pooling", .image = 28, .channels = 1, .classes = 10)     \
-    X(resnet18, resnet, IMAGE, "ResNet-18 v1.5 as in torchvision", MODEL_IMAGENET)                             \
-    X(resnet34, resnet, IMAGE, "ResNet-34 v1.5 as in torchvision", MODEL_IMAGENET)                             \
-    X(resnet50, resnet, IMAGE, "ResNet-50 v1.5 as in torchvision", MODEL_IMAGENET)                             \
-    X(resnet101, resnet, IMAGE, "ResNet-101 v1.5 as in torchvision", MODEL_IMAGENET)                           \
-    X(resnet152, resnet, IMAGE, "ResNet-152 v1.5 as in torchvision", MODEL_IMAGENET)                           \
-    X(alexnet, alexnet, IMAGE, "AlexNet of 2014 as in torchvision, without dropout", MODEL_IMAGENET)              \
-    X(inception_v3, inception_v3, IMAGE, "Inception v3 as in torchvision, without aux classifier and dropout",    \
-      .image = 299, .channels = 3, .classes = 1000)                                                            \
-    X(vgg16, vgg16, IMAGE, "VGG-16 as in torchvision, without dropout", MODEL_IMAGENET)                        \
-    X(bert_base, bert, TOKENS, "BERT, 12 layers of 768", MODEL_BERT(12, 768, 12, 30522))                       \
-    X(bert_large, bert, TOKENS, "BERT, 24 layers of 1024", MODEL_BERT(24, 1024, 16, 30522))                    \
-    X(bert, bert, TOKENS, "BERT of a given size", MODEL_BERT(4, 256, 4, 8192))                                 \
-    X(gpt2, gpt2, TOKENS, "GPT-2, 12 layers of 768", MODEL_GPT(12, 768, 12, 50257))                            \
-    X(gpt2_medium, gpt2, TOKENS, "GPT-2, 24 layers of 1024", MODEL_GPT(24, 1024, 16, 50257))                   \
-    X(gpt2_large, gpt2, TOKENS, "GPT-2, 36 layers of 1280", MODEL_GPT(36, 1280, 20, 50257))                    \
-    X(gpt2_xl, gpt2, TOKENS, "GPT-2, 48 layers of 1600", MODEL_GPT(48, 1600, 25, 50257))                       \
+/* X(NAME, BUILDER, INPUT, SUMMARY, defaults): a row adds a model, in the order in which `harness models`
+ * lists them. The builder is build_BUILDER() in a file of this folder. */
+#define MODEL_LIST(X)                                                                                        \
+    X(toy, toy, FEATURES, "10-10-5 perceptron, mean squared error", .classes = 5)                            \
+    X(wine_mlp, wine_mlp, FEATURES, "13-64-3 perceptron", .classes = 3)                                      \
+    X(lenet, lenet, IMAGE, "LeNet-5 with ReLU and max-pooling", .image = 28, .channels = 1, .classes = 10)   \
+    X(resnet18, resnet, IMAGE, "ResNet-18 v1.5 as in torchvision", MODEL_IMAGENET)                           \
+    X(resnet34, resnet, IMAGE, "ResNet-34 v1.5 as in torchvision", MODEL_IMAGENET)                           \
+    X(resnet50, resnet, IMAGE, "ResNet-50 v1.5 as in torchvision", MODEL_IMAGENET)                           \
+    X(resnet101, resnet, IMAGE, "ResNet-101 v1.5 as in torchvision", MODEL_IMAGENET)                         \
+    X(resnet152, resnet, IMAGE, "ResNet-152 v1.5 as in torchvision", MODEL_IMAGENET)                         \
+    X(alexnet, alexnet, IMAGE, "AlexNet of 2014 as in torchvision, without dropout", MODEL_IMAGENET)         \
+    X(inception_v3, inception_v3, IMAGE,                                                                     \
+      "Inception v3 as in torchvision, without aux classifier and dropout", .image = 299, .channels = 3,     \
+      .classes = 1000)                                                                                       \
+    X(vgg16, vgg16, IMAGE, "VGG-16 as in torchvision, without dropout", MODEL_IMAGENET)                      \
+    X(bert_base, bert, TOKENS, "BERT, 12 layers of 768", MODEL_BERT(12, 768, 12, 30522))                     \
+    X(bert_large, bert, TOKENS, "BERT, 24 layers of 1024", MODEL_BERT(24, 1024, 16, 30522))                  \
+    X(bert, bert, TOKENS, "BERT of a given size", MODEL_BERT(4, 256, 4, 8192))                               \
+    X(gpt2, gpt2, TOKENS, "GPT-2, 12 layers of 768", MODEL_GPT(12, 768, 12, 50257))                          \
+    X(gpt2_medium, gpt2, TOKENS, "GPT-2, 24 layers of 1024", MODEL_GPT(24, 1024, 16, 50257))                 \
+    X(gpt2_large, gpt2, TOKENS, "GPT-2, 36 layers of 1280", MODEL_GPT(36, 1280, 20, 50257))                  \
+    X(gpt2_xl, gpt2, TOKENS, "GPT-2, 48 layers of 1600", MODEL_GPT(48, 1600, 25, 50257))                     \
     X(gpt, gpt2, TOKENS, "GPT-2 of a given size", MODEL_GPT(4, 256, 4, 8192))
 #define MODEL_IMAGENET .image = 224, .channels = 3, .classes = 1000
-#define MODEL_BERT(layers_, hidden_, heads_, vocabulary_)                                                      \
-    .layers = layers_, .hidden = hidden_, .heads = heads_, .vocabulary = vocabulary_, .positions = 512,        \
+#define MODEL_BERT(layers_, hidden_, heads_, vocabulary_)                                                    \
+    .layers = layers_, .hidden = hidden_, .heads = heads_, .vocabulary = vocabulary_, .positions = 512,      \
     .sequence = 128, .classes = 2
 
-#define MODEL_GPT(layers_, hidden_, heads_, vocabulary_)                                                       \
-    .layers = layers_, .hidden = hidden_, .heads = heads_, .vocabulary = vocabulary_, .positions = 1024,       \
+#define MODEL_GPT(layers_, hidden_, heads_, vocabulary_)                                                     \
+    .layers = layers_, .hidden = hidden_, .heads = heads_, .vocabulary = vocabulary_, .positions = 1024,     \
     .sequence = 128
 
 #define MODEL_BUILDER(name, builder, ...) status build_##builder(const model_options *options, nn_model *m);
@@ -70,7 +71,8 @@ extern const int model_count;
 /* "gpt2-xl" is gpt2_xl, too. STATUS_USAGE for an unknown name, naming those allowed. */
 status model_find(const char *name, const model_entry **out);
 
-/* STATUS_USAGE where an option was given that the model does not use; `given` is a binding of model_option_table. */
+/* STATUS_USAGE where an option was given that the model does not use; `given` is a binding of
+ * model_option_table. */
 status model_check_options(const option_binding *given);
 
 /* Fills options that are 0 from the model's defaults and builds it. STATUS_CONFIG where they do not fit. */

@@ -10,7 +10,7 @@ static const struct resnet_plan {
     int blocks[4];
     bool bottleneck;
 } plans[] = {
-    {"resnet18", {2, 2, 2, 2}, false},  {"resnet34", {3, 4, 6, 3}, false},   {"resnet50", {3, 4, 6, 3}, true},
+    {"resnet18", {2, 2, 2, 2}, false},  {"resnet34", {3, 4, 6, 3}, false},  {"resnet50", {3, 4, 6, 3}, true},
     {"resnet101", {3, 4, 23, 3}, true}, {"resnet152", {3, 8, 36, 3}, true},
 };
 
@@ -20,8 +20,8 @@ typedef struct resnet_builder {
     bool sync;
 } resnet_builder;
 
-static nn_ref conv_bn(const resnet_builder *r, nn_ref x, const char *block, const char *conv, const char *norm,
-                      int64_t out, int64_t kernel, int64_t stride, bool act)
+static nn_ref conv_bn(const resnet_builder *r, nn_ref x, const char *block, const char *conv,
+                      const char *norm, int64_t out, int64_t kernel, int64_t stride, bool act)
 {
     char name[NN_NAME_MAX];
     snprintf(name, sizeof name, "%s%s", block, conv);
@@ -33,8 +33,8 @@ static nn_ref conv_bn(const resnet_builder *r, nn_ref x, const char *block, cons
 
 /* basic: 3x3, 3x3; bottleneck: 1x1, 3x3 with the stride, 1x1 to four times the width. The shortcut is a
  * 1x1 convolution where the shape changes. */
-static nn_ref residual_block(const resnet_builder *r, nn_ref x, const char *block, bool bottleneck, int64_t width,
-                             int64_t stride, bool shortcut)
+static nn_ref residual_block(const resnet_builder *r, nn_ref x, const char *block, bool bottleneck,
+                             int64_t width, int64_t stride, bool shortcut)
 {
     int64_t out = bottleneck ? 4 * width : width;
     nn_ref y;

@@ -8,8 +8,8 @@
 status build_vgg16(const model_options *options, nn_model *m)
 {
     enum { POOL = 0 };
-    static const int layers[] = {64,  64,  POOL, 128, 128, POOL, 256, 256, 256,
-                                 POOL, 512, 512,  512, POOL, 512, 512, 512, POOL};
+    static const int layers[] = {64,   64,  POOL, 128, 128,  POOL, 256, 256, 256,
+                                 POOL, 512, 512,  512, POOL, 512,  512, 512, POOL};
     static const char *const classifier[] = {"classifier.0.", "classifier.3.", "classifier.6."};
     nn_ref x = nn_input_image(m, options->image, options->image, 3);
     int index = 0; /* torchvision counts convolutions, activations and poolings */

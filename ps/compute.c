@@ -56,7 +56,8 @@ static int64_t cache_bytes(const nn_program *program)
     for (int i = 0; i < program->op_count; i++) {
         const op_desc *op = &program->ops[i].desc;
         const attention_attributes *a = &op->u.attention;
-        if (op->kind == OP_attention_forward) bytes += 2 * a->sequence * a->heads * a->width * (int64_t)dtype_size(op->type);
+        if (op->kind == OP_attention_forward)
+            bytes += 2 * a->sequence * a->heads * a->width * (int64_t)dtype_size(op->type);
     }
     return bytes;
 }
@@ -98,7 +99,8 @@ static void run_part(ps_thread_pool *p, int index)
     for (int i = 0; i < p->pieces.count; i++) {
         int64_t all = p->pieces.pieces[i].count, end = all * (index + 1) / p->count;
         for (int64_t at = all * index / p->count; at < end; at += RANGE) {
-            if (p->function(p->context, index, i, at, end - at < RANGE ? end - at : RANGE) == STATUS_OK) continue;
+            if (p->function(p->context, index, i, at, end - at < RANGE ? end - at : RANGE) == STATUS_OK)
+                continue;
             if (!atomic_exchange(&p->failed, true)) error_copy(&p->error);
             return;
         }
@@ -133,7 +135,8 @@ static status start(ps_thread_pool *p, int index)
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int failure = pthread_create(&t->thread, NULL, serve, t);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (failure) return fail(STATUS_SYSTEM, "parameter server: cannot start thread %d (error %d)", index, failure);
+    if (failure)
+        return fail(STATUS_SYSTEM, "parameter server: cannot start thread %d (error %d)", index, failure);
     pthread_setname_np(t->thread, "ps-sum");
     p->started++;
     return STATUS_OK;

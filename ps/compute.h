@@ -1,5 +1,5 @@
-/* Work on tensor bytes: threads that sum and update, and what that costs in virtual time. The virtual device has no
- * bytes: there nothing is touched, and whoever acts spends the time that the work would take. */
+/* Work on tensor bytes: threads that sum and update, and what that costs in virtual time. The virtual device
+ * has no bytes: there nothing is touched, and whoever acts spends the time that the work would take. */
 #ifndef PS_COMPUTE_H
 #define PS_COMPUTE_H
 
@@ -23,7 +23,8 @@ void ps_share_interpreter(device *d, int threads);
 void ps_wire(device *d, int replicas, int parameters);
 void ps_await_wiring(device *d);
 
-/* In virtual time: bytes per sample that replicas whose loss is their own return besides it (simulation_config.gathered). */
+/* In virtual time: bytes per sample that replicas whose loss is their own return besides it
+ * (simulation_config.gathered). */
 int64_t ps_returned_bytes(device *d, const nn_program *program, int64_t output_bytes);
 
 /* Threads that process one job at a time together with the thread that submits it. */
@@ -36,8 +37,9 @@ void ps_thread_pool_close(ps_thread_pool **pool);
 /* Elements [at, at + count) of pieces[piece], on thread `thread`. */
 typedef status (*ps_range_function)(void *context, int thread, int piece, int64_t at, int64_t count);
 
-/* Cuts every piece into one part per thread, and each part into ranges that stay in the cache. Calls `function` once
- * for each range, and returns when all have been processed, with the first failure if there was one. */
+/* Cuts every piece into one part per thread, and each part into ranges that stay in the cache. Calls
+ * `function` once for each range, and returns when all have been processed, with the first failure if there
+ * was one. */
 status ps_thread_pool_run(ps_thread_pool *pool, piece_list pieces, ps_range_function function, void *context);
 
 #endif

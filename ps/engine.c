@@ -252,7 +252,8 @@ static status connect_servers(ps_engine *e)
                                  copies ? ps_segment(&e->member, first + j, PS_SEGMENT_PARAMS) : NULL, true);
     }
     if (c->rank == 0 && e->options->credit_bytes > 0 && ps_shares_memory(&e->member))
-        log_info("--credit-bytes has no effect here: servers read gradients in place, --payload zmq sends them");
+        log_info(
+            "--credit-bytes has no effect here: servers read gradients in place, --payload zmq sends them");
     return STATUS_OK;
 }
 
@@ -363,13 +364,16 @@ bool ps_updates_on_gpu(const sync_engine *e)
 
 void ps_read_ways(const sync_engine *e, const char **transport, const char **payload)
 {
-    ps_member_ways(e->type == &sync_ps_dp ? ps_dp_member(e) : &((const ps_engine *)e)->member, transport, payload);
+    ps_member_ways(e->type == &sync_ps_dp ? ps_dp_member(e) : &((const ps_engine *)e)->member, transport,
+                   payload);
 }
 
 void ps_write_settings(const sync_engine *e, text_buffer *out)
 {
-    if (e->type == &sync_ps_dp) ps_dp_write_settings(e, out);
-    else ps_policy_write(&((const ps_engine *)e)->policy, ((const ps_engine *)e)->options, out);
+    if (e->type == &sync_ps_dp)
+        ps_dp_write_settings(e, out);
+    else
+        ps_policy_write(&((const ps_engine *)e)->policy, ((const ps_engine *)e)->options, out);
 }
 
 void ps_read_report(sync_engine *e, ps_report *out)

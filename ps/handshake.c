@@ -125,13 +125,15 @@ static bool read_nccl(const char *line, ps_handshake_own *own)
     if (strncmp(line, "nccl ", 5) != 0) return false;
     own->has_nccl = line[5] != '\0';
     if (!own->has_nccl) return true;
-    return strlen(line + 5) == 2 * COLLECTIVE_BOOTSTRAP_BYTES && collective_bootstrap_read(line + 5, own->nccl);
+    return strlen(line + 5) == 2 * COLLECTIVE_BOOTSTRAP_BYTES &&
+           collective_bootstrap_read(line + 5, own->nccl);
 }
 
 status ps_handshake_read(const sync_blob *handshake, const char *who, ps_handshake_own *own, char *url,
                          size_t size)
 {
-    char first[LINE_MAX], host[LINE_MAX], shared[LINE_MAX], address[LINE_MAX], shares[LINE_MAX], nccl[LINE_MAX];
+    char first[LINE_MAX], host[LINE_MAX], shared[LINE_MAX], address[LINE_MAX], shares[LINE_MAX],
+        nccl[LINE_MAX];
     size_t at = read_line(handshake, 0, first);
     at = read_line(handshake, at, host);
     at = read_line(handshake, at, shared);
@@ -209,8 +211,10 @@ void ps_member_ways(const ps_member *m, const char **transport, const char **pay
     for (size_t i = 0; i < sizeof transports / sizeof *transports; i++)
         if (strncmp(m->group.urls[0], transports[i], strlen(transports[i])) == 0) *transport = transports[i];
     if (device_get_info(c->device)->simulated) *transport = "sim";
-    if (m->options->payload == PS_PAYLOAD_NCCL) *payload = "nccl";
-    else *payload = m->group.peers ? "p2p" : m->group.segments || read_in_place ? "shm" : "zmq";
+    if (m->options->payload == PS_PAYLOAD_NCCL)
+        *payload = "nccl";
+    else
+        *payload = m->group.peers ? "p2p" : m->group.segments || read_in_place ? "shm" : "zmq";
 }
 
 status ps_transport_options(ps_member *m, int number, transport_options *out)
@@ -344,7 +348,8 @@ static status decide_sharing(const ps_member *m, const circumstances *all, bool 
     if (payload == PS_PAYLOAD_SHM && sim_device_is_host(m->context->device))
         payload = PS_PAYLOAD_AUTO; /* who needs no segments */
     if ((payload == PS_PAYLOAD_P2P && (paced || !all->one_host)) || (payload == PS_PAYLOAD_NCCL && paced))
-        return fail(STATUS_CONFIG, "--payload: expected zmq, got %s: %s", payload == PS_PAYLOAD_P2P ? "p2p" : "nccl",
+        return fail(STATUS_CONFIG, "--payload: expected zmq, got %s: %s",
+                    payload == PS_PAYLOAD_P2P ? "p2p" : "nccl",
                     paced ? "only messages can be paced (--link)" : "ranks run on several hosts");
     if (!all->one_host && transport_kind(m) != PS_TRANSPORT_TCP)
         return fail(STATUS_CONFIG, "--transport: expected tcp with ranks on several hosts, got %s",

@@ -1,8 +1,9 @@
-/* How the members of a job find each other: what they send each other before the first step, addresses, the transports'
- * options, shared arenas. Members are the ranks, 0 .. world - 1, then servers that have processes of their own.
+/* How the members of a job find each other: what they send each other before the first step, addresses, the
+ * transports' options, shared arenas. Members are the ranks, 0 .. world - 1, then servers that have processes
+ * of their own.
  *
- * A handshake is lines of text. The first ones are the sender's own; the others must be equal everywhere, so that a
- * difference can be named. */
+ * A handshake is lines of text. The first ones are the sender's own; the others must be equal everywhere, so
+ * that a difference can be named. */
 #ifndef PS_HANDSHAKE_H
 #define PS_HANDSHAKE_H
 
@@ -15,8 +16,16 @@
 #include "ps/port.h"
 
 enum { PS_URL_MAX = 192 }; /* with the key of a tcp address */
-/* Memory that a member exports. Every member exports the first two; under `dp` rank 0 exports the others, too. */
-enum { PS_SEGMENT_PARAMS, PS_SEGMENT_GRADS, PS_SEGMENT_INPUT, PS_SEGMENT_TARGET, PS_SEGMENT_OUTPUTS, PS_SEGMENTS };
+/* Memory that a member exports. Every member exports the first two; under `dp` rank 0 exports the others,
+ * too. */
+enum {
+    PS_SEGMENT_PARAMS,
+    PS_SEGMENT_GRADS,
+    PS_SEGMENT_INPUT,
+    PS_SEGMENT_TARGET,
+    PS_SEGMENT_OUTPUTS,
+    PS_SEGMENTS
+};
 
 enum { PS_HANDSHAKE_SHARES = 5 };
 typedef struct ps_handshake_own {
@@ -30,12 +39,14 @@ typedef struct ps_handshake_own {
 } ps_handshake_own;
 
 /* The caller frees out->data. */
-status ps_handshake_make(const ps_handshake_own *own, int world, const char *policy_name, const ps_policy *policy,
-                     const ps_options *options, const param_set *params, const optimizer *optimizer, sync_blob *out);
+status ps_handshake_make(const ps_handshake_own *own, int world, const char *policy_name,
+                         const ps_policy *policy, const ps_options *options, const param_set *params,
+                         const optimizer *optimizer, sync_blob *out);
 
 /* Reads the sender's own lines; `url` points into the blob's copy url[size]. STATUS_PROTOCOL where it is no
  * handshake of this version. `who` is for messages: "rank 3". */
-status ps_handshake_read(const sync_blob *handshake, const char *who, ps_handshake_own *own, char *url, size_t size);
+status ps_handshake_read(const sync_blob *handshake, const char *who, ps_handshake_own *own, char *url,
+                         size_t size);
 
 /* STATUS_PROTOCOL names the first line in which the two differ. */
 status ps_handshake_compare(const sync_blob *mine, const char *me, const sync_blob *other, const char *who);
@@ -54,15 +65,15 @@ typedef struct ps_member {
     const ps_options *options;
     const ps_policy *policy;
     int servers;
-    int frames;          /* of a message, at most */
-    int64_t frame_bytes; /* of a frame, at most */
+    int frames;                                 /* of a message, at most */
+    int64_t frame_bytes;                        /* of a frame, at most */
     const device_memory *exported[PS_SEGMENTS]; /* that others may map; NULL: none, the parameters instead */
-    int export_count;     /* the same for every member */
-    bool nccl;            /* ranks make calls of NCCL */
+    int export_count;                           /* the same for every member */
+    bool nccl;                                  /* ranks make calls of NCCL */
     /* The member's own. */
     char nccl_id[COLLECTIVE_BOOTSTRAP_BYTES]; /* rank 0's, once joined */
-    net_adapter adapter;  /* that its transports share where a link is emulated */
-    char url[PS_URL_MAX]; /* of its server */
+    net_adapter adapter;                      /* that its transports share where a link is emulated */
+    char url[PS_URL_MAX];                     /* of its server */
     sync_blob handshake;
     ps_group group;
 } ps_member;
@@ -76,23 +87,23 @@ status ps_transport_options(ps_member *m, int number, transport_options *out);
 /* Listens as server `server`. */
 status ps_listen(ps_member *m, int server, ps_port *port);
 
-/* How it reaches the others, after ps_join(): the transport of the messages ("inproc", "ipc", "tcp"; "sim" in virtual time), and
- * what carries tensors, as --payload names it: "nccl", "p2p", "shm" (also where a thread reads another's memory) or "zmq", in messages.
- * Both NULL where there are no others. */
+/* How it reaches the others, after ps_join(): the transport of the messages ("inproc", "ipc", "tcp"; "sim" in
+ * virtual time), and what carries tensors, as --payload names it: "nccl", "p2p", "shm" (also where a thread
+ * reads another's memory) or "zmq", in messages. Both NULL where there are no others. */
 void ps_member_ways(const ps_member *m, const char **transport, const char **payload);
 
-/* What the member sends the others; borrowed. STATUS_CONFIG where p2p is requested and the memory cannot be exported for
- * it. Where memory is only planned this and ps_join() do nothing: there are no others. */
+/* What the member sends the others; borrowed. STATUS_CONFIG where p2p is requested and the memory cannot be
+ * exported for it. Where memory is only planned this and ps_join() do nothing: there are no others. */
 status ps_make_handshake(ps_member *m, sync_blob *out);
 
-/* Compares all handshakes with the own one, and exchanges arenas where tensors go through shared memory. Members may start
- * in any order: returns when all have joined, or fails at the stall limit. STATUS_PROTOCOL names what differs,
- * STATUS_CONFIG what cannot be reached. */
+/* Compares all handshakes with the own one, and exchanges arenas where tensors go through shared memory.
+ * Members may start in any order: returns when all have joined, or fails at the stall limit. STATUS_PROTOCOL
+ * names what differs, STATUS_CONFIG what cannot be reached. */
 status ps_join(ps_member *m, const sync_blob *handshakes);
 void ps_leave(ps_member *m);
 
-/* p2p: ends the use of the others' memory, and begins it again; both may be called at any time. A member frees its
- * exported memory when all others have closed it. */
+/* p2p: ends the use of the others' memory, and begins it again; both may be called at any time. A member
+ * frees its exported memory when all others have closed it. */
 void ps_peers_close(ps_member *m);
 status ps_peers_open(ps_member *m);
 

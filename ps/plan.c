@@ -9,9 +9,9 @@ typedef struct planning {
     const nn_program *program;
     const param_set *set;
     ps_plan *plan;
-    int64_t partition;  /* elements */
-    int64_t total;      /* elements, padding not counted */
-    int *point;         /* [param_count] the operation after which it can be pushed; INT_MAX: after all */
+    int64_t partition; /* elements */
+    int64_t total;     /* elements, padding not counted */
+    int *point;        /* [param_count] the operation after which it can be pushed; INT_MAX: after all */
     int most_keys;
 } planning;
 
@@ -45,7 +45,8 @@ static void find_points(planning *g)
     for (int op = 0; op < p->op_count; op++) {
         for (int s = 0; s < OP_MAX_OPERANDS; s++) {
             const nn_operand *o = &p->ops[op].operands[s];
-            if (o->space == NN_SPACE_PARAM || o->space == NN_SPACE_BF16_COPY || o->space == NN_SPACE_GRAD) g->point[o->index] = op;
+            if (o->space == NN_SPACE_PARAM || o->space == NN_SPACE_BF16_COPY || o->space == NN_SPACE_GRAD)
+                g->point[o->index] = op;
         }
     }
     bool announced;
@@ -75,7 +76,8 @@ static void list_pushable(planning *g)
 /* ---- keys ------------------------------------------------------------------------------------- */
 
 /* Elements [begin, end) of the whole model, which lie in parameters [first, first + count). */
-static status add_key(planning *g, int server, int first, int count, int64_t first_begin, int64_t begin, int64_t *end)
+static status add_key(planning *g, int server, int first, int count, int64_t first_begin, int64_t begin,
+                      int64_t *end)
 {
     ps_plan *plan = g->plan;
     piece pieces[PS_KEY_PIECES];
@@ -94,7 +96,9 @@ static status add_key(planning *g, int server, int first, int count, int64_t fir
     }
     *end = taken;
     if (plan->key_count == g->most_keys)
-        return fail(STATUS_CONFIG, "--partition-bytes: expected a size that cuts the model into at most %d parts", PS_MOST_KEYS);
+        return fail(STATUS_CONFIG,
+                    "--partition-bytes: expected a size that cuts the model into at most %d parts",
+                    PS_MOST_KEYS);
     ps_key *key = &plan->keys[plan->key_count];
     int first_piece = plan->key_count ? key[-1].first_piece + key[-1].piece_count : 0;
     for (int i = 0; i < used; i++) plan->pieces[first_piece + i] = pieces[i];
@@ -124,7 +128,8 @@ static status cut_keys(planning *g)
     int server = 0;
     for (int first = 0, count; first < plan->param_count; first += count) {
         int64_t end = begin;
-        for (count = 0; first + count < plan->param_count && g->point[first + count] == g->point[first]; count++)
+        for (count = 0; first + count < plan->param_count && g->point[first + count] == g->point[first];
+             count++)
             end += g->set->pieces[first + count].count;
         for (int64_t at = begin, next; at < end; at = next) {
             while (shard_begin(g, server + 1) <= at) server++;
@@ -159,7 +164,8 @@ static status allocate(planning *g, int servers)
 {
     ps_plan *plan = g->plan;
     size_t params = (size_t)plan->param_count + 1;
-    /* A key ends at a partition, at a server's end, after PS_KEY_PIECES parameters, or with its point of the pass. */
+    /* A key ends at a partition, at a server's end, after PS_KEY_PIECES parameters, or with its point of the
+     * pass. */
     int64_t keys = g->total / g->partition + servers + 2 * plan->param_count + 1;
     g->most_keys = keys < PS_MOST_KEYS ? (int)keys : PS_MOST_KEYS;
     plan->keys = calloc((size_t)g->most_keys, sizeof *plan->keys);
@@ -171,8 +177,8 @@ static status allocate(planning *g, int servers)
     plan->push_count = calloc(params, sizeof *plan->push_count);
     plan->pushable = calloc(params, sizeof *plan->pushable);
     g->point = calloc(params, sizeof *g->point);
-    bool all = plan->keys && plan->pieces && plan->shards && plan->first_key && plan->keys_of && plan->push_first && plan->push_count &&
-               plan->pushable && g->point;
+    bool all = plan->keys && plan->pieces && plan->shards && plan->first_key && plan->keys_of &&
+               plan->push_first && plan->push_count && plan->pushable && g->point;
     return all ? STATUS_OK : no_memory();
 }
 
@@ -186,8 +192,8 @@ status ps_plan_make(const nn_program *program, const param_set *set, int servers
                   .partition = partition_bytes < size ? 1 : partition_bytes / size,
                   .total = set->model->parameter_elements};
     if (servers > g.total)
-        return fail(STATUS_CONFIG, "--servers: expected at most %lld, the parameters of model %s, got %d", (long long)g.total,
-                    set->model->name, servers);
+        return fail(STATUS_CONFIG, "--servers: expected at most %lld, the parameters of model %s, got %d",
+                    (long long)g.total, set->model->name, servers);
     g.plan = calloc(1, sizeof *g.plan);
     if (!g.plan) return no_memory();
     g.plan->param_count = set->model->param_count;

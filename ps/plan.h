@@ -26,9 +26,9 @@ typedef struct ps_key {
 
 typedef struct ps_shard {
     int first_key, key_count;
-    piece_list pieces;        /* of all its keys, in order */
+    piece_list pieces; /* of all its keys, in order */
     int64_t elements;
-    int64_t begin, end;       /* of the arena: its extent, padding between included */
+    int64_t begin, end; /* of the arena: its extent, padding between included */
 } ps_shard;
 
 typedef struct ps_plan {
@@ -41,7 +41,7 @@ typedef struct ps_plan {
     /* pushable[push_first[p] .. + push_count[p]): what can be pushed after ready(p); the rest after the
      * whole backward pass. */
     int *push_first, *push_count, *pushable;
-    int largest_sum;  /* numbers that a layer adds up over the ranks at once (group_sum); 0: none */
+    int largest_sum; /* numbers that a layer adds up over the ranks at once (group_sum); 0: none */
 } ps_plan;
 
 /* The most numbers that a layer adds up over the ranks at once; 0: none. */
@@ -67,7 +67,7 @@ typedef struct ps_key_queue {
     struct ps_queued {
         int64_t rank; /* smaller goes first */
         int key;
-    } *heap;
+    } * heap;
     int count, capacity;
     ps_priority priority;
     int64_t posted; /* numbers of arrival, for first in, first out */

@@ -64,7 +64,8 @@ static const option option_list[] = {
      .help = "dp: gradients are kept between steps, as zero_grad() did before torch 2.0"},
     {"payload", OPTION_CHOICE, FIELD(payload), .initial = "auto", .choices = payload_names,
      .level = OPTION_RARE,
-     .help = "tensors go through shared memory, from GPU to GPU (p2p) or through NCCL (dp), ZeroMQ carries the notice; or "
+     .help = "tensors go through shared memory, from GPU to GPU (p2p) or through NCCL (dp), ZeroMQ carries "
+             "the notice; or "
              "ZeroMQ carries all"},
     {"transport", OPTION_CHOICE, FIELD(transport), .initial = "auto", .choices = transport_names,
      .level = OPTION_RARE, .help = "of ZeroMQ; auto: ipc, inproc where ranks are threads"},
@@ -140,7 +141,8 @@ status ps_policy_resolve(const char *name, const ps_options *options, int world,
 {
     TRY(find_row(name, out));
     if (options->interface && strcmp(options->interface, "lo") != 0 && options->transport != PS_TRANSPORT_TCP)
-        return fail(STATUS_USAGE, "--interface: expected --transport tcp, got %s", transport_names[options->transport]);
+        return fail(STATUS_USAGE, "--interface: expected --transport tcp, got %s",
+                    transport_names[options->transport]);
     if (out->consistency == PS_DATA_PARALLEL) return resolve_data_parallel(name, options, out);
     const unfit_option list[] = {
         {options->dp_loss > 0, "dp-loss", loss_names[options->dp_loss]},
@@ -149,21 +151,28 @@ status ps_policy_resolve(const char *name, const ps_options *options, int world,
     };
     TRY(refuse(list, sizeof list / sizeof list[0], name, "ps=dp"));
     if (options->payload == PS_PAYLOAD_NCCL)
-        return fail(STATUS_CONFIG, "--payload: expected shm, zmq or p2p, or ps=dp, got nccl with ps=%s: ranks push and pull in no "
-                                   "common order, which NCCL's calls need", name);
+        return fail(
+            STATUS_CONFIG,
+            "--payload: expected shm, zmq or p2p, or ps=dp, got nccl with ps=%s: ranks push and pull in no "
+            "common order, which NCCL's calls need",
+            name);
     override(out, options);
     if (options->staleness > 0 && out->consistency != PS_SSP)
-        return fail(STATUS_USAGE, "--staleness: expected 0, or consistency ssp, got %" PRId64 " with consistency %s",
+        return fail(STATUS_USAGE,
+                    "--staleness: expected 0, or consistency ssp, got %" PRId64 " with consistency %s",
                     options->staleness, consistency_names[1 + out->consistency]);
     if (out->consistency != PS_SSP) out->staleness = 0;
     if (out->placement == PS_PLACEMENT_RANK && out->servers > world)
-        return fail(STATUS_CONFIG, "--servers: expected at most %d, one per rank, or --server-placement own, got %" PRId64,
+        return fail(STATUS_CONFIG,
+                    "--servers: expected at most %d, one per rank, or --server-placement own, got %" PRId64,
                     world, out->servers);
     if (options->payload == PS_PAYLOAD_P2P && out->placement == PS_PLACEMENT_OWN)
-        return fail(STATUS_CONFIG, "--payload: expected shm or zmq with --server-placement own, got p2p: servers in "
-                                   "their own processes have no GPU to sum on");
+        return fail(STATUS_CONFIG,
+                    "--payload: expected shm or zmq with --server-placement own, got p2p: servers in "
+                    "their own processes have no GPU to sum on");
     if (!out->server_optimizer && out->consistency != PS_SYNC)
-        return fail(STATUS_CONFIG, "--server-optimizer: expected on, or consistency sync, got off with consistency %s",
+        return fail(STATUS_CONFIG,
+                    "--server-optimizer: expected on, or consistency sync, got off with consistency %s",
                     consistency_names[1 + out->consistency]);
     return STATUS_OK;
 }
@@ -179,8 +188,9 @@ void ps_policy_write(const ps_policy *p, const ps_options *o, text_buffer *out)
                     lifetime_names[1 + p->lifetimes], p->keep_grads);
         return;
     }
-    text_append(out, "consistency=%s\nstaleness=%" PRId64 "\npartition_bytes=%" PRId64 "\ncredit_bytes=%" PRId64 "\n",
-                consistency_names[1 + p->consistency], p->staleness, p->partition_bytes, p->credit_bytes);
+    text_append(
+        out, "consistency=%s\nstaleness=%" PRId64 "\npartition_bytes=%" PRId64 "\ncredit_bytes=%" PRId64 "\n",
+        consistency_names[1 + p->consistency], p->staleness, p->partition_bytes, p->credit_bytes);
     text_append(out, "priority=%s\nservers=%" PRId64 "\nserver_placement=%s\nserver_optimizer=%s\n",
                 priority_names[1 + p->priority], p->servers, placement_names[1 + p->placement],
                 p->server_optimizer ? "on" : "off");

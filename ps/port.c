@@ -258,7 +258,8 @@ status ps_port_start(ps_port *p, const ps_port_ops *ops, void *context, device *
     p->ops = ops;
     p->context = context;
     p->device = d;
-    sync_agent_config config = {&agent_ops, p, d, name, inline_for != NULL, inline_for ? inline_for->anatomy : NULL};
+    sync_agent_config config = {
+        &agent_ops, p, d, name, inline_for != NULL, inline_for ? inline_for->anatomy : NULL};
     return sync_agent_open(&config, &p->agent);
 }
 

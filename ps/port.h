@@ -49,9 +49,9 @@ typedef struct ps_port {
     _Atomic int64_t bytes_sent, bytes_received, messages_sent, messages_received;
 
     const ps_port_ops *ops;
-    void *context; /* of ops */
+    void *context;    /* of ops */
     int64_t ahead_ns; /* this clock less rank 0's, on which times travel; set before the agent starts */
-    device *device; /* whose clock the agent uses; NULL: the host's */
+    device *device;   /* whose clock the agent uses; NULL: the host's */
     sync_agent *agent;
     atomic_bool ended; /* the agent has failed */
     error_record failure;
@@ -62,8 +62,8 @@ typedef struct ps_port {
  * is none; from one at most `capacity` messages wait. */
 status ps_port_open(ps_port *p, const transport_options *options, int peers, int held, int partner,
                     uint32_t capacity);
-/* Starts the agent, `name` is that of its thread. `inline_for`: the rank whose compute thread is the agent while it waits;
- * NULL: the agent has a thread; */
+/* Starts the agent, `name` is that of its thread. `inline_for`: the rank whose compute thread is the agent
+ * while it waits; NULL: the agent has a thread; */
 status ps_port_start(ps_port *p, const ps_port_ops *ops, void *context, device *d, const char *name,
                      const sync_context *inline_for);
 /* or the caller's thread is the agent, while `*until` is below `count`. */

@@ -8,8 +8,8 @@
 
 extern const sync_engine_type sync_ring;
 
-/* The times of one bucket in one step, in ns on the device's clock. Written by the engine into a fixed ring of
- * records; to be read by the thread that calls the stages, after finish(). */
+/* The times of one bucket in one step, in ns on the device's clock. Written by the engine into a fixed ring
+ * of records; to be read by the thread that calls the stages, after finish(). */
 typedef struct ring_bucket_record {
     int64_t id; /* counts records, from 1 */
     int64_t step;
@@ -33,7 +33,8 @@ status ring_check_ranks(const void *options, const char *policy, int world);
 /* How long an all-reduce of `bytes` takes over the emulated link at least; 0: none is emulated. */
 int64_t ring_link_bound_ns(const sync_engine *e, int64_t bytes);
 
-/* What the engine runs: `collective` and `algorithm` are those that carry and reduce the buckets. Borrowed. */
+/* What the engine runs: `collective` and `algorithm` are those that carry and reduce the buckets. Borrowed.
+ */
 const ring_settings *ring_get_settings(const sync_engine *e);
 
 /* The buckets in use: of the first step until the second begins, then of the later ones. Borrowed. */

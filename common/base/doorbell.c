@@ -12,8 +12,8 @@
 void doorbell_sleep(doorbell *bell, unsigned seen, int64_t deadline_ns)
 {
     struct timespec until = {deadline_ns / NS_PER_S, deadline_ns % NS_PER_S};
-    syscall(SYS_futex, &bell->rings, FUTEX_WAIT_BITSET, seen, deadline_ns == CLOCK_NEVER ? NULL : &until, NULL,
-            FUTEX_BITSET_MATCH_ANY);
+    syscall(SYS_futex, &bell->rings, FUTEX_WAIT_BITSET, seen, deadline_ns == CLOCK_NEVER ? NULL : &until,
+            NULL, FUTEX_BITSET_MATCH_ANY);
 }
 
 void doorbell_ring(doorbell *bell)

@@ -1,5 +1,5 @@
-/* The one way to sleep until another thread or process has done something. Works in memory that processes share, and
- * needs no clean-up: all zero is a doorbell that has not been rung.
+/* The one way to sleep until another thread or process has done something. Works in memory that processes
+ * share, and needs no clean-up: all zero is a doorbell that has not been rung.
  *
  *     unsigned seen = doorbell_enter(&bell);                        the other side
  *     if (!condition) doorbell_sleep(&bell, seen, CLOCK_NEVER);         makes the condition true
@@ -41,8 +41,8 @@ static inline void doorbell_leave(doorbell *bell)
     atomic_fetch_sub_explicit(&bell->sleepers, 1, memory_order_relaxed);
 }
 
-/* Sleeps until the doorbell has been rung more than `seen` times, at most until `deadline_ns` (CLOCK_NEVER: without
- * limit). May return early. */
+/* Sleeps until the doorbell has been rung more than `seen` times, at most until `deadline_ns` (CLOCK_NEVER:
+ * without limit). May return early. */
 void doorbell_sleep(doorbell *bell, unsigned seen, int64_t deadline_ns);
 
 /* Wakes all who sleep. */

@@ -13,8 +13,8 @@ typedef enum log_level { LOG_LEVELS(LOG_ENUM) } log_level;
 /* Lines of a higher level are not written. */
 void log_set_level(log_level level);
 
-/* The prefix after "harness: ", for instance "rank 3"; "" for none. Per thread, since ranks may be threads of one
- * process; new threads start without one. Copied. */
+/* The prefix after "harness: ", for instance "rank 3"; "" for none. Per thread, since ranks may be threads of
+ * one process; new threads start without one. Copied. */
 void log_set_prefix(const char *prefix);
 
 void log_line(log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -27,8 +27,10 @@ const char *options_present_value(const char *what, const char *text, const char
     size_t length = strcspn(renamed, "=");
     if (renamed[length] != '=' || strlen(text) != length || memcmp(text, renamed, length) != 0) return text;
     const char *now = renamed + length + 1;
-    if (strstr(now, " --")) log_info("%s: '%s' is now %s %s", what, text, what, now);
-    else log_info("%s: '%s' is now called '%s'", what, text, now);
+    if (strstr(now, " --"))
+        log_info("%s: '%s' is now %s %s", what, text, what, now);
+    else
+        log_info("%s: '%s' is now called '%s'", what, text, now);
     return renamed + length + 1;
 }
 
@@ -38,7 +40,8 @@ static status set_value(option_binding *binding, const option *o, const char *te
 static status set_choice(option_binding *binding, const option *o, const char *what, const char *text)
 {
     char value[64];
-    for (size_t i = count_choices(o); o->choices[i]; i++) text = options_present_value(what, text, o->choices[i]);
+    for (size_t i = count_choices(o); o->choices[i]; i++)
+        text = options_present_value(what, text, o->choices[i]);
     const char *other = strstr(text, " --");
     if (other) {
         char name[40];
@@ -76,7 +79,8 @@ static status set_value(option_binding *binding, const option *o, const char *te
     case OPTION_BYTES:
         return text_parse_bytes(what, text, at);
     case OPTION_MIB:
-        if (!text[0] || strchr("0123456789.", text[strlen(text) - 1])) return text_parse_double(what, text, 0, INFINITY, at);
+        if (!text[0] || strchr("0123456789.", text[strlen(text) - 1]))
+            return text_parse_double(what, text, 0, INFINITY, at);
         return text_parse_in_unit(what, text, "MiB", at);
     case OPTION_DURATION:
         TRY(text_parse_duration_ns(what, text, at));
@@ -91,9 +95,9 @@ static status set_value(option_binding *binding, const option *o, const char *te
 static void clear_value(const option_binding *binding, const option *o)
 {
     static const size_t sizes[] = {
-        [OPTION_FLAG] = sizeof(bool),    [OPTION_INT] = sizeof(int64_t),      [OPTION_DOUBLE] = sizeof(double),
-        [OPTION_TEXT] = sizeof(char *),  [OPTION_CHOICE] = sizeof(int),       [OPTION_BYTES] = sizeof(int64_t),
-        [OPTION_MIB] = sizeof(double),   [OPTION_DURATION] = sizeof(int64_t)};
+        [OPTION_FLAG] = sizeof(bool),   [OPTION_INT] = sizeof(int64_t),     [OPTION_DOUBLE] = sizeof(double),
+        [OPTION_TEXT] = sizeof(char *), [OPTION_CHOICE] = sizeof(int),      [OPTION_BYTES] = sizeof(int64_t),
+        [OPTION_MIB] = sizeof(double),  [OPTION_DURATION] = sizeof(int64_t)};
     memset(field(binding, o), 0, sizes[o->type]);
 }
 
@@ -223,12 +227,15 @@ static bool names_option(option_binding *bindings, size_t count, const char *wor
     return o && o->type == OPTION_FLAG;
 }
 
-status options_take(option_binding *bindings, size_t count, int argc, char *const argv[], char *rest[], int *rest_count)
+status options_take(option_binding *bindings, size_t count, int argc, char *const argv[], char *rest[],
+                    int *rest_count)
 {
     *rest_count = 0;
     for (int i = 0; i < argc; i++)
-        if (names_option(bindings, count, argv[i])) TRY(parse_option(bindings, count, argc, argv, &i));
-        else rest[(*rest_count)++] = argv[i];
+        if (names_option(bindings, count, argv[i]))
+            TRY(parse_option(bindings, count, argc, argv, &i));
+        else
+            rest[(*rest_count)++] = argv[i];
     return STATUS_OK;
 }
 
@@ -312,7 +319,8 @@ bool options_is_default(const option_binding *binding, const char *name)
         if (strcmp(o->name, name) != 0) continue;
         alone.offset = 0;
         if (options_defaults(&scratch, 1) != STATUS_OK) error_clear();
-        return strcmp(options_format(binding, i, now, sizeof now), options_format(&scratch, 0, initial, sizeof initial)) == 0;
+        return strcmp(options_format(binding, i, now, sizeof now),
+                      options_format(&scratch, 0, initial, sizeof initial)) == 0;
     }
     return false;
 }
@@ -352,9 +360,12 @@ static void format_usage(const option *o, char *out, size_t size)
     bool is_key = o->level == OPTION_KEY;
     int used = o->letter ? snprintf(out, size, "-%c, ", o->letter) : 0;
     used += snprintf(out + used, size - (size_t)used, "%s%s%s", is_key ? ":" : "--", o->name,
-                     is_key ? "=" : o->type == OPTION_FLAG ? "" : " ");
+                     is_key                   ? "="
+                     : o->type == OPTION_FLAG ? ""
+                                              : " ");
     if (o->argument) snprintf(out + used, size - (size_t)used, "%s", o->argument);
-    for (size_t i = 0; o->type == OPTION_CHOICE && !o->argument && i < count_choices(o) && (size_t)used < size; i++)
+    for (size_t i = 0;
+         o->type == OPTION_CHOICE && !o->argument && i < count_choices(o) && (size_t)used < size; i++)
         used += snprintf(out + used, size - (size_t)used, "%s%s", i ? "|" : "", o->choices[i]);
 }
 
@@ -385,10 +396,12 @@ void options_help(const option_binding *bindings, size_t count, bool all, text_b
             has_title = true;
             format_usage(o, usage, sizeof usage);
             bool has_default = o->initial && o->type != OPTION_FLAG;
-            snprintf(help, sizeof help, "%s%s%s%s", o->help, has_default ? " [" : "", has_default ? o->initial : "",
-                     has_default ? "]" : "");
-            if (strlen(usage) > 22) text_append(out, "  %s\n%26s", usage, "");
-            else text_append(out, "  %-22s  ", usage);
+            snprintf(help, sizeof help, "%s%s%s%s", o->help, has_default ? " [" : "",
+                     has_default ? o->initial : "", has_default ? "]" : "");
+            if (strlen(usage) > 22)
+                text_append(out, "  %s\n%26s", usage, "");
+            else
+                text_append(out, "  %-22s  ", usage);
             append_wrapped(help, out);
         }
     }

@@ -1,6 +1,7 @@
-/* Command-line options as data. A component declares each of its options once, in a const table; the table yields
- * parsing, defaults, --help, the configuration block of a report, and JSON. Unknown options and values are errors.
- * Abbreviations are not accepted, unlike getopt_long's: a new option must not change the meaning of an old command. */
+/* Command-line options as data. A component declares each of its options once, in a const table; the table
+ * yields parsing, defaults, --help, the configuration block of a report, and JSON. Unknown options and values
+ * are errors. Abbreviations are not accepted, unlike getopt_long's: a new option must not change the meaning
+ * of an old command. */
 #ifndef COMMON_BASE_OPTIONS_H
 #define COMMON_BASE_OPTIONS_H
 
@@ -24,24 +25,26 @@ typedef enum option_type {
 typedef enum option_level {
     OPTION_COMMON, /* what people use: --help shows it */
     OPTION_RARE,   /* only --help=all does */
-    OPTION_KEY,    /* a key of a policy, "--policy ring=ddp:order=ready"; "--order ready" works, with a notice */
+    OPTION_KEY, /* a key of a policy, "--policy ring=ddp:order=ready"; "--order ready" works, with a notice */
 } option_level;
 
-/* A row of a table: {"bucket-cap-mb", OPTION_INT, offsetof(options, bucket_cap), .argument = "MIB", .help = "..."}. */
+/* A row of a table: {"bucket-cap-mb", OPTION_INT, offsetof(options, bucket_cap), .argument = "MIB", .help =
+ * "..."}. */
 typedef struct option {
     const char *name; /* without the dashes: "bucket-cap-mb" */
     option_type type;
     size_t offset;        /* of the field in the component's struct */
     const char *argument; /* how --help names the value: "MIB"; NULL for a flag */
-    const char *initial;     /* default, as on the command line; NULL: zero, false, no text */
-    double low, high;        /* for INT and DOUBLE; both 0: any value from 0 */
-    const char *const *choices; /* for CHOICE; NULL-terminated; last, and not shown: "OLD=NEW" for a renamed value,
-                                 * "OLD=NEW --OTHER VALUE" where another option of the table holds a part of it */
+    const char *initial;  /* default, as on the command line; NULL: zero, false, no text */
+    double low, high;     /* for INT and DOUBLE; both 0: any value from 0 */
+    const char *const
+        *choices; /* for CHOICE; NULL-terminated; last, and not shown: "OLD=NEW" for a renamed value,
+                   * "OLD=NEW --OTHER VALUE" where another option of the table holds a part of it */
     const char *help;
     option_level level;
-    const char *alias; /* a name that people know from other programs, or NULL */
+    const char *alias;    /* a name that people know from other programs, or NULL */
     const char *old_name; /* that it had; works with a notice; or NULL */
-    char letter;       /* as in -b, or 0 */
+    char letter;          /* as in -b, or 0 */
 } option;
 
 typedef struct option_table {
@@ -61,15 +64,16 @@ typedef struct option_binding {
 /* Sets every field to its default. */
 status options_defaults(option_binding *bindings, size_t count);
 
-/* Parses argv[0..argc), without the names of program and command. In the name of an option an underscore is a dash.
- * Words that do not start with a dash are stored, in order, in positional[0..*positional_count), which needs room for argc of them. "--" ends the options.
- * Errors: STATUS_USAGE. */
+/* Parses argv[0..argc), without the names of program and command. In the name of an option an underscore is a
+ * dash. Words that do not start with a dash are stored, in order, in positional[0..*positional_count), which
+ * needs room for argc of them. "--" ends the options. Errors: STATUS_USAGE. */
 status options_parse(option_binding *bindings, size_t count, int argc, char *const argv[],
                      const char **positional, int *positional_count);
 
-/* As options_parse(), for a command in front of another one: words that are no option of these bindings are the other
- * command's, and go in order to rest[0..*rest_count), which needs room for argc of them. */
-status options_take(option_binding *bindings, size_t count, int argc, char *const argv[], char *rest[], int *rest_count);
+/* As options_parse(), for a command in front of another one: words that are no option of these bindings are
+ * the other command's, and go in order to rest[0..*rest_count), which needs room for argc of them. */
+status options_take(option_binding *bindings, size_t count, int argc, char *const argv[], char *rest[],
+                    int *rest_count);
 
 /* Sets one option from text, as if given on the command line. STATUS_USAGE if no table has it. */
 status options_set(option_binding *bindings, size_t count, const char *name, const char *text);
@@ -91,7 +95,8 @@ bool options_is_default(const option_binding *binding, const char *name);
 /* The current value, as on the command line. Returns `buffer`. */
 char *options_format(const option_binding *binding, size_t index, char *buffer, size_t size);
 
-/* NEW, with a notice on stderr that names `what`, if `renamed` is "OLD=NEW" and `text` is OLD; else `text`. */
+/* NEW, with a notice on stderr that names `what`, if `renamed` is "OLD=NEW" and `text` is OLD; else `text`.
+ */
 const char *options_present_value(const char *what, const char *text, const char *renamed);
 
 /* Appends the options part of --help, at most 80 columns wide; without `all` only what people use. */

@@ -1,5 +1,5 @@
-/* Where the running program lies: what belongs to it is looked for next to it, so that an installation or a packed copy
- * may be moved. */
+/* Where the running program lies: what belongs to it is looked for next to it, so that an installation or a
+ * packed copy may be moved. */
 #ifndef COMMON_BASE_PROGRAM_H
 #define COMMON_BASE_PROGRAM_H
 

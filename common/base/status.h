@@ -10,22 +10,22 @@
 #include <stddef.h>
 
 /* name, exit code of the process, what it means */
-#define STATUS_LIST(X)                                                                               \
-    X(OK, 0, "success")                                                                              \
-    X(AGAIN, 70, "not finished: call again later")                                                   \
-    X(MISMATCH, 1, "a comparison or a threshold failed")                                             \
-    X(USAGE, 64, "wrong command line")                                                               \
-    X(DATA, 65, "input data missing, truncated or of the wrong kind")                                \
-    X(UNAVAILABLE, 69, "a service or an address is not available")                                   \
-    X(INTERNAL, 70, "a defect of this program")                                                      \
-    X(SYSTEM, 71, "the system refused memory, a thread or a descriptor")                             \
-    X(CANNOT_CREATE, 73, "an output file cannot be created")                                         \
-    X(IO, 74, "reading or writing failed")                                                           \
-    X(PEER, 75, "a peer was lost or did not reply in time")                                         \
-    X(PROTOCOL, 76, "a peer speaks another version or configuration")                                \
-    X(PERMISSION, 77, "not permitted")                                                               \
-    X(CONFIG, 78, "a configuration that cannot run")                                                 \
-    X(NONFINITE, 79, "a loss, a gradient or a parameter is not finite")                              \
+#define STATUS_LIST(X)                                                                                       \
+    X(OK, 0, "success")                                                                                      \
+    X(AGAIN, 70, "not finished: call again later")                                                           \
+    X(MISMATCH, 1, "a comparison or a threshold failed")                                                     \
+    X(USAGE, 64, "wrong command line")                                                                       \
+    X(DATA, 65, "input data missing, truncated or of the wrong kind")                                        \
+    X(UNAVAILABLE, 69, "a service or an address is not available")                                           \
+    X(INTERNAL, 70, "a defect of this program")                                                              \
+    X(SYSTEM, 71, "the system refused memory, a thread or a descriptor")                                     \
+    X(CANNOT_CREATE, 73, "an output file cannot be created")                                                 \
+    X(IO, 74, "reading or writing failed")                                                                   \
+    X(PEER, 75, "a peer was lost or did not reply in time")                                                  \
+    X(PROTOCOL, 76, "a peer speaks another version or configuration")                                        \
+    X(PERMISSION, 77, "not permitted")                                                                       \
+    X(CONFIG, 78, "a configuration that cannot run")                                                         \
+    X(NONFINITE, 79, "a loss, a gradient or a parameter is not finite")                                      \
     X(STOPPED, 130, "stopped on request")
 
 #define STATUS_ENUM(name, code, text) STATUS_##name,
@@ -59,16 +59,16 @@ void error_copy(error_record *out);
 status error_adopt(const error_record *record);
 
 /* The only macros that jump. */
-#define TRY(expression)                                                                              \
-    do {                                                                                             \
-        status try_status_ = (expression);                                                           \
-        if (try_status_ != STATUS_OK) return try_status_;                                            \
+#define TRY(expression)                                                                                      \
+    do {                                                                                                     \
+        status try_status_ = (expression);                                                                   \
+        if (try_status_ != STATUS_OK) return try_status_;                                                    \
     } while (0)
 
-#define TRY_GOTO(result, expression, label)                                                          \
-    do {                                                                                             \
-        (result) = (expression);                                                                     \
-        if ((result) != STATUS_OK) goto label;                                                       \
+#define TRY_GOTO(result, expression, label)                                                                  \
+    do {                                                                                                     \
+        (result) = (expression);                                                                             \
+        if ((result) != STATUS_OK) goto label;                                                               \
     } while (0)
 
 #endif

@@ -20,20 +20,23 @@ status text_parse_int(const char *what, const char *text, int64_t low, int64_t h
         return STATUS_OK;
     }
     if (high == INT64_MAX)
-        return fail(STATUS_USAGE, "%s: expected an integer of at least %" PRId64 ", got '%s'", what, low, text);
-    return fail(STATUS_USAGE, "%s: expected an integer from %" PRId64 " to %" PRId64 ", got '%s'", what, low, high,
-                text);
+        return fail(STATUS_USAGE, "%s: expected an integer of at least %" PRId64 ", got '%s'", what, low,
+                    text);
+    return fail(STATUS_USAGE, "%s: expected an integer from %" PRId64 " to %" PRId64 ", got '%s'", what, low,
+                high, text);
 }
 
 status text_parse_double(const char *what, const char *text, double low, double high, double *out)
 {
     char *end;
     double value = strtod(text, &end);
-    if (end != text && !*end && !isspace((unsigned char)text[0]) && isfinite(value) && value >= low && value <= high) {
+    if (end != text && !*end && !isspace((unsigned char)text[0]) && isfinite(value) && value >= low &&
+        value <= high) {
         *out = value;
         return STATUS_OK;
     }
-    if (isinf(high)) return fail(STATUS_USAGE, "%s: expected a number of at least %g, got '%s'", what, low, text);
+    if (isinf(high))
+        return fail(STATUS_USAGE, "%s: expected a number of at least %g, got '%s'", what, low, text);
     return fail(STATUS_USAGE, "%s: expected a number from %g to %g, got '%s'", what, low, high, text);
 }
 
@@ -85,10 +88,12 @@ static const struct {
     const char *expected;
 } kinds[UNIT_KINDS] = {
     [SIZE] = {"Sizes", 0, 0x1p50, "a size of at most 1 PiB such as 4096, 4K, 25MiB or 1GB"},
-    [TIME] = {"Times", 0, 1000 * 86400e9, "a duration of at most 1000 days with its unit such as 50us, 2ms or 60s"},
+    [TIME] = {"Times", 0, 1000 * 86400e9,
+              "a duration of at most 1000 days with its unit such as 50us, 2ms or 60s"},
     [RATE] = {"Rates", 1, 9e18, "a rate such as 10Gbit/s or 1.25GB/s (b: bits, B: bytes)"}};
 
-/* Case tells bits from bytes in rates. In sizes and times it does not matter, but "Mb" is no size: elsewhere that is bits. */
+/* Case tells bits from bytes in rates. In sizes and times it does not matter, but "Mb" is no size: elsewhere
+ * that is bits. */
 static bool is_unit(unit_kind kind, const char *text, const char *prefix, const char *name)
 {
     size_t length = strlen(prefix);
@@ -102,7 +107,8 @@ static bool find_unit(unit_kind kind, const char *text, double *factor)
 {
     for (size_t u = 0; u < sizeof units / sizeof units[0]; u++)
         for (size_t p = 0; units[u].kind == kind && p < sizeof prefixes / sizeof prefixes[0]; p++) {
-            if (!(prefixes[p].sets & units[u].sets) || !is_unit(kind, text, prefixes[p].name, units[u].name)) continue;
+            if (!(prefixes[p].sets & units[u].sets) || !is_unit(kind, text, prefixes[p].name, units[u].name))
+                continue;
             *factor = prefixes[p].factor * units[u].factor;
             return true;
         }
@@ -152,15 +158,18 @@ status text_parse_in_unit(const char *what, const char *text, const char *unit, 
 
 void text_units_help(text_buffer *out)
 {
-    const int width = 32; /* of the first column; a longer list has a line to itself, so that no line is wrapped */
+    const int width =
+        32; /* of the first column; a longer list has a line to itself, so that no line is wrapped */
     text_append(out, "A number and its unit, without a blank.\n");
     for (size_t u = 0; u < sizeof units / sizeof units[0]; u++) {
         int used = 0;
         char line[160] = "";
-        if (u == 0 || units[u].kind != units[u - 1].kind) text_append(out, "\n%s:\n", kinds[units[u].kind].title);
+        if (u == 0 || units[u].kind != units[u - 1].kind)
+            text_append(out, "\n%s:\n", kinds[units[u].kind].title);
         for (size_t p = 0; p < sizeof prefixes / sizeof prefixes[0]; p++)
             if (prefixes[p].sets & units[u].sets)
-                used += snprintf(line + used, sizeof line - (size_t)used, "%s%s%s", used ? " " : "", prefixes[p].name,
+                used += snprintf(line + used, sizeof line - (size_t)used, "%s%s%s", used ? " " : "",
+                                 prefixes[p].name,
                                  prefixes[p].name[0] || units[u].name[0] ? units[u].name : "100");
         if (used > width) text_append(out, "  %s\n", line);
         text_append(out, "  %-*s  %s\n", width, used > width ? "" : line, units[u].meaning);
@@ -259,8 +268,8 @@ char *text_join(char *buffer, size_t size, const char *const *words, size_t coun
     return buffer;
 }
 
-status text_parse_choice(const char *what, const char *text, const char *const *first, size_t stride, size_t count,
-                         int *out)
+status text_parse_choice(const char *what, const char *text, const char *const *first, size_t stride,
+                         size_t count, int *out)
 {
     enum { MOST_WORDS = 64 };
     const char *words[MOST_WORDS] = {0};
@@ -276,8 +285,8 @@ status text_parse_choice(const char *what, const char *text, const char *const *
     char list[512];
     const char *near = text_nearest(text, words, count);
     return fail(STATUS_USAGE, "%s: expected %s%s, got '%s'%s%s%s", what, count > 1 ? "one of " : "",
-                text_join(list, sizeof list, words, count), text, near ? "; did you mean '" : "", near ? near : "",
-                near ? "'?" : "");
+                text_join(list, sizeof list, words, count), text, near ? "; did you mean '" : "",
+                near ? near : "", near ? "'?" : "");
 }
 
 void text_append(text_buffer *buffer, const char *format, ...)
@@ -320,8 +329,10 @@ void text_append_shell_word(text_buffer *buffer, const char *word)
     }
     text_append(buffer, "'");
     for (; *word; word++) {
-        if (*word == '\'') text_append(buffer, "'\\''");
-        else text_append(buffer, "%c", *word);
+        if (*word == '\'')
+            text_append(buffer, "'\\''");
+        else
+            text_append(buffer, "%c", *word);
     }
     text_append(buffer, "'");
 }
@@ -354,12 +365,14 @@ void text_wrap(text_buffer *buffer, int columns)
 {
     text_buffer out = {0};
     for (const char *line = buffer->data; line && *line;) {
-        int length = (int)strcspn(line, "\n"), indent = length > columns ? hanging_indent(line, length, columns) : 0;
+        int length = (int)strcspn(line, "\n"),
+            indent = length > columns ? hanging_indent(line, length, columns) : 0;
         int at = 0, begin = (int)strspn(line, " "); /* the line's own indentation is no place to break it */
         bool first = true;
         do {
             if (!first) begin = 0;
-            int shown = begin + fitting(line + at + begin, length - at - begin, columns - begin - (first ? 0 : indent));
+            int shown = begin + fitting(line + at + begin, length - at - begin,
+                                        columns - begin - (first ? 0 : indent));
             int visible = shown;
             while (visible > 0 && line[at + visible - 1] == ' ') visible--;
             text_append(&out, "%*s%.*s\n", first ? 0 : indent, "", visible, line + at);

@@ -23,7 +23,10 @@ static status cannot(const atomic_file *f, const char *what)
     int e = errno;
     bool shortage = e == EMFILE || e == ENFILE || e == ENOMEM;
     bool storage = e == ENOSPC || e == EDQUOT || e == EIO || e == EFBIG || e == EINTR;
-    return fail_errno(shortage ? STATUS_SYSTEM : storage ? STATUS_IO : STATUS_CANNOT_CREATE, "%.512s: %s", f->path, what);
+    return fail_errno(shortage  ? STATUS_SYSTEM
+                      : storage ? STATUS_IO
+                                : STATUS_CANNOT_CREATE,
+                      "%.512s: %s", f->path, what);
 }
 
 /* ---- the place -------------------------------------------------------------------------------- */
@@ -74,8 +77,7 @@ static status open_folder(atomic_file *f)
     char *slash = strrchr(path, '/');
     const char *name = slash ? slash + 1 : path;
     if (!*name)
-        return fail(STATUS_CANNOT_CREATE, "%s: expected the name of a file, got that of a folder",
-                    f->path);
+        return fail(STATUS_CANNOT_CREATE, "%s: expected the name of a file, got that of a folder", f->path);
     f->name = strdup(name);
     f->partial = malloc(strlen(name) + sizeof SUFFIX);
     if (!f->name || !f->partial) return fail(STATUS_SYSTEM, "%s: no memory for its name", f->path);
@@ -119,7 +121,8 @@ static status remove_left_over(atomic_file *f)
     lock_result result;
     int fd = openat(f->folder, f->partial, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0)
-        return errno == ENOENT ? STATUS_OK : cannot(f, "the partial file of an earlier writer cannot be opened");
+        return errno == ENOENT ? STATUS_OK
+                               : cannot(f, "the partial file of an earlier writer cannot be opened");
     status rc = lock(f, fd, &result);
     if (rc == STATUS_OK && result == LOCK_BUSY)
         rc = busy(f);

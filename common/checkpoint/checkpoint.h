@@ -1,8 +1,9 @@
-/* Checkpoints: the state of a run as one safetensors file, or as several with an index, in PyTorch's names, order and
- * layout. docs/checkpoints.md describes the files.
+/* Checkpoints: the state of a run as one safetensors file, or as several with an index, in PyTorch's names,
+ * order and layout. docs/checkpoints.md describes the files.
  *
- * One rank saves, or each rank a file of its own, at a time at which all ranks agree (sync_engine_type.flush): tensor by
- * tensor from a source. The memory needed is that of the largest tensor. Every rank loads.
+ * One rank saves, or each rank a file of its own, at a time at which all ranks agree
+ * (sync_engine_type.flush): tensor by tensor from a source. The memory needed is that of the largest tensor.
+ * Every rank loads.
  *
  *     save.c  contents.c     the list of tensors; a rank's arenas as their source and sink
  *             metadata.c     progress, options and checksums as texts of the header
@@ -96,17 +97,21 @@ typedef struct checkpoint_subject {
      * NULL. A checkpoint of a model with other options is refused. */
     const option_binding *model_options;
     const optimizer_options *optimizer; /* NULL: only parameters and buffers */
-    const nn_cut *cut; /* of the model into stages, each of which several ranks may have; NULL: every rank has all of it */
+    const nn_cut *cut; /* of the model into stages, each of which several ranks may have; NULL: every rank has
+                          all of it */
 } checkpoint_subject;
 
 /* The first stage that has the tensor. */
 int checkpoint_stage_of(const checkpoint_subject *subject, const checkpoint_tensor *t);
-/* In which of several files, one per rank, a tensor of the whole contents is. Buffers are in the first, because rank 0 writes
- * that file and its buffers are saved; the others follow in the order of their data, about as many bytes in each file. Where
- * the model is cut, a tensor is in the file of its stage's first rank. A file may have no tensor. */
-int checkpoint_file_of(const checkpoint_subject *subject, const checkpoint_contents *c, const checkpoint_tensor *t, int files);
+/* In which of several files, one per rank, a tensor of the whole contents is. Buffers are in the first,
+ * because rank 0 writes that file and its buffers are saved; the others follow in the order of their data,
+ * about as many bytes in each file. Where the model is cut, a tensor is in the file of its stage's first
+ * rank. A file may have no tensor. */
+int checkpoint_file_of(const checkpoint_subject *subject, const checkpoint_contents *c,
+                       const checkpoint_tensor *t, int files);
 /* Keeps only the tensors of file `number`. */
-void checkpoint_contents_cut(const checkpoint_subject *subject, checkpoint_contents *c, int number, int files);
+void checkpoint_contents_cut(const checkpoint_subject *subject, checkpoint_contents *c, int number,
+                             int files);
 
 /* Where a run stands. */
 typedef struct checkpoint_progress {
@@ -139,9 +144,10 @@ status checkpoint_save(const char *path, const checkpoint_subject *subject,
 
 /* ---- saving in several files ------------------------------------------------------------------------
  *
- * A path that ends with ".index.json" is that of an index, as Hugging Face's loaders read it: for every tensor the name of
- * a file next to it. The files of a save have other names than those of the save before, so until the index is replaced the
- * old checkpoint is whole. With NAME.index.json the files are NAME-a-00001-of-00004.safetensors or NAME-b-... */
+ * A path that ends with ".index.json" is that of an index, as Hugging Face's loaders read it: for every
+ * tensor the name of a file next to it. The files of a save have other names than those of the save before,
+ * so until the index is replaced the old checkpoint is whole. With NAME.index.json the files are
+ * NAME-a-00001-of-00004.safetensors or NAME-b-... */
 
 enum { CHECKPOINT_PATH_MAX = 4096 };
 
@@ -158,14 +164,17 @@ typedef struct checkpoint_file {
 status checkpoint_choose_set(const char *index, char *set);
 
 /* As checkpoint_save(). *hash is its header's; 0: the file would have no tensors, and is not written. */
-status checkpoint_save_file(const checkpoint_file *file, const checkpoint_subject *subject, const checkpoint_progress *progress,
-                            const checkpoint_source *source, uint64_t *hash);
+status checkpoint_save_file(const checkpoint_file *file, const checkpoint_subject *subject,
+                            const checkpoint_progress *progress, const checkpoint_source *source,
+                            uint64_t *hash);
 /* After a failure elsewhere: the old checkpoint stays. */
 void checkpoint_drop_file(const checkpoint_file *file);
 
-/* All files have been written, with these hashes [files->count]: looks for them, replaces the index as atomic_file.h says, and
- * removes files of earlier saves. STATUS_DATA: a file is not there, or another one. */
-status checkpoint_save_index(const checkpoint_file *files, const checkpoint_subject *subject, const uint64_t *hashes);
+/* All files have been written, with these hashes [files->count]: looks for them, replaces the index as
+ * atomic_file.h says, and removes files of earlier saves. STATUS_DATA: a file is not there, or another one.
+ */
+status checkpoint_save_index(const checkpoint_file *files, const checkpoint_subject *subject,
+                             const uint64_t *hashes);
 
 /* checkpoint_probe() for a file and, if it is the first, for the index. */
 status checkpoint_probe_file(const checkpoint_file *file);
@@ -181,8 +190,8 @@ typedef struct checkpoint_info {
     checkpoint_progress progress; /* all zero where foreign */
 } checkpoint_info;
 
-/* Opens the file, or the index and its files, and checks headers. STATUS_DATA: one cannot be opened, is truncated, malformed or
- * edited, or is of another save; the message says why and at which offset. */
+/* Opens the file, or the index and its files, and checks headers. STATUS_DATA: one cannot be opened, is
+ * truncated, malformed or edited, or is of another save; the message says why and at which offset. */
 status checkpoint_open(const char *path, checkpoint **out);
 void checkpoint_close(checkpoint **c);
 const checkpoint_info *checkpoint_get_info(const checkpoint *c);
@@ -192,8 +201,8 @@ const checkpoint_info *checkpoint_get_info(const checkpoint *c);
  * or a wrong checksum. */
 status checkpoint_load(checkpoint *c, const checkpoint_subject *subject, const checkpoint_sink *sink);
 
-/* Logs the effects of a load: the step at which the run resumes, a fresh optimizer, converted values, options that
- * differ from the saved ones. Call it on one rank. */
+/* Logs the effects of a load: the step at which the run resumes, a fresh optimizer, converted values, options
+ * that differ from the saved ones. Call it on one rank. */
 void checkpoint_log_load(const checkpoint *c, const checkpoint_subject *subject);
 
 /* ---- a rank's arenas as source and sink ---------------------------------------------------------- */

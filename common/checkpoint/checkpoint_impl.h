@@ -16,7 +16,8 @@ enum { METADATA_HASH_DIGITS = 16 };
 /* The metadata as a JSON object, with zeros for the two hashes; NULL without memory. */
 struct json_t *metadata_encode(const checkpoint_subject *subject, const checkpoint_progress *progress);
 
-/* Where in a header's text the digits of a hash stand; NULL if they are not where this program writes them. */
+/* Where in a header's text the digits of a hash stand; NULL if they are not where this program writes them.
+ */
 char *metadata_hash_digits(char *text, int64_t bytes, const char *key);
 
 /* XXH3 of the header's text with zeros for the digits of the header's own hash. */
@@ -41,8 +42,8 @@ status checkpoint_header_hash(const checkpoint *c, uint64_t *out); /* of its fir
 
 /* {"metadata": {"total_size": BYTES, "psring.header_xxh3": "HASH", "psring.files": {"FILE": "HASH", ...}},
  *  "weight_map": {"TENSOR": "FILE", ...}}
- * The keys with "psring." are this program's: the index's own hash, with zeros for its digits, and those of the files'
- * headers. */
+ * The keys with "psring." are this program's: the index's own hash, with zeros for its digits, and those of
+ * the files' headers. */
 #define INDEX_SUFFIX ".index.json"
 #define INDEX_FILES METADATA_PREFIX "files"
 

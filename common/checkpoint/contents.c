@@ -88,11 +88,13 @@ int checkpoint_stage_of(const checkpoint_subject *subject, const checkpoint_tens
 {
     const nn_model *m = subject->model;
     if (t->kind == CHECKPOINT_BUFFER) return nn_stage_of_buffer(m, subject->cut, t->index);
-    if (t->kind == CHECKPOINT_BATCHES) return nn_stage_of_buffer(m, subject->cut, m->layers[t->index].buffer[0]);
+    if (t->kind == CHECKPOINT_BATCHES)
+        return nn_stage_of_buffer(m, subject->cut, m->layers[t->index].buffer[0]);
     return nn_stage_of_param(m, subject->cut, t->index);
 }
 
-int checkpoint_file_of(const checkpoint_subject *subject, const checkpoint_contents *c, const checkpoint_tensor *t, int files)
+int checkpoint_file_of(const checkpoint_subject *subject, const checkpoint_contents *c,
+                       const checkpoint_tensor *t, int files)
 {
     if (subject->cut) return checkpoint_stage_of(subject, t) * (files / subject->cut->count);
     bool of_rank_0 = t->kind == CHECKPOINT_BUFFER || t->kind == CHECKPOINT_BATCHES;

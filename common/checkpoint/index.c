@@ -22,8 +22,8 @@ char *index_path_of(const char *index, const char *name, char *buffer)
 char *index_file_path(const checkpoint_file *file, char *buffer)
 {
     int stem = (int)(strlen(file->index) - strlen(INDEX_SUFFIX));
-    snprintf(buffer, CHECKPOINT_PATH_MAX, "%.*s-%c-%05d-of-%05d.safetensors", stem, file->index, file->set, file->number + 1,
-             file->count);
+    snprintf(buffer, CHECKPOINT_PATH_MAX, "%.*s-%c-%05d-of-%05d.safetensors", stem, file->index, file->set,
+             file->number + 1, file->count);
     return buffer;
 }
 
@@ -39,8 +39,9 @@ static status add_file(checkpoint_index *x, const char *tensor, const json_t *va
 {
     const char *name = json_string_value(value);
     if (!name || !is_plain(name))
-        return safetensors_refuse(x->path, 0, "tensor %.100s: expected the name of a file in the index's folder, got '%.60s'",
-                                  tensor, name ? name : "no text");
+        return safetensors_refuse(
+            x->path, 0, "tensor %.100s: expected the name of a file in the index's folder, got '%.60s'",
+            tensor, name ? name : "no text");
     for (int i = 0; i < x->count; i++)
         if (strcmp(x->files[i].name, name) == 0) return STATUS_OK;
     x->files[x->count++].name = name;
@@ -50,7 +51,8 @@ static status add_file(checkpoint_index *x, const char *tensor, const json_t *va
 static bool read_hash(const json_t *value, uint64_t *out)
 {
     const char *digits = json_string_value(value);
-    if (!digits || strlen(digits) != METADATA_HASH_DIGITS || strspn(digits, "0123456789abcdef") != METADATA_HASH_DIGITS)
+    if (!digits || strlen(digits) != METADATA_HASH_DIGITS ||
+        strspn(digits, "0123456789abcdef") != METADATA_HASH_DIGITS)
         return false;
     *out = strtoull(digits, NULL, 16);
     return true;
@@ -63,8 +65,10 @@ static status check_hash(checkpoint_index *x, const char *text, int64_t bytes)
     x->foreign = !json_object_get(metadata, METADATA_HEADER_HASH) && !json_object_get(metadata, INDEX_FILES);
     if (x->foreign) return STATUS_OK;
     TRY(metadata_hash_header(text, bytes, &computed));
-    if (read_hash(json_object_get(metadata, METADATA_HEADER_HASH), &stored) && stored == computed) return STATUS_OK;
-    return safetensors_refuse(x->path, 0, "expected an index with checksum %016" PRIx64 ": it is damaged, or edited", computed);
+    if (read_hash(json_object_get(metadata, METADATA_HEADER_HASH), &stored) && stored == computed)
+        return STATUS_OK;
+    return safetensors_refuse(
+        x->path, 0, "expected an index with checksum %016" PRIx64 ": it is damaged, or edited", computed);
 }
 
 static status read_file_hashes(checkpoint_index *x)
@@ -72,8 +76,8 @@ static status read_file_hashes(checkpoint_index *x)
     const json_t *hashes = json_object_get(json_object_get(x->json, "metadata"), INDEX_FILES);
     for (int i = 0; i < x->count && !x->foreign; i++)
         if (!read_hash(json_object_get(hashes, x->files[i].name), &x->files[i].hash))
-            return safetensors_refuse(x->path, 0, "file %.100s has no checksum: the index is damaged, or edited",
-                                      x->files[i].name);
+            return safetensors_refuse(
+                x->path, 0, "file %.100s has no checksum: the index is damaged, or edited", x->files[i].name);
     return STATUS_OK;
 }
 
@@ -120,8 +124,10 @@ status index_check_tensors(const checkpoint_index *x, const safetensors_header *
         int file = 0;
         while (strcmp(x->files[file].name, json_string_value(value)) != 0) file++;
         if (!t || t->in != headers[file])
-            return safetensors_refuse(x->path, 0, "expected tensor %.100s in %.100s, got none", tensor, x->files[file].name);
+            return safetensors_refuse(x->path, 0, "expected tensor %.100s in %.100s, got none", tensor,
+                                      x->files[file].name);
     }
     if ((size_t)merged->count == json_object_size(map)) return STATUS_OK;
-    return safetensors_refuse(x->path, 0, "expected %zu tensors in its files, got %d", json_object_size(map), merged->count);
+    return safetensors_refuse(x->path, 0, "expected %zu tensors in its files, got %d", json_object_size(map),
+                              merged->count);
 }

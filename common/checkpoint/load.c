@@ -45,7 +45,8 @@ static status read_at(const source_file *f, int64_t offset, void *to, int64_t by
         if (count < 0 && errno == EINTR) continue;
         if (count < 0)
             return fail_errno(STATUS_IO, "%s: at offset %" PRId64 ": cannot be read", f->path, offset);
-        if (count == 0) return safetensors_refuse(f->path, offset, "the file was truncated while it was read");
+        if (count == 0)
+            return safetensors_refuse(f->path, offset, "the file was truncated while it was read");
         at += count;
         offset += count;
         bytes -= count;
@@ -109,7 +110,8 @@ static status open_named(const checkpoint_index *x, int number, source_file *f)
     TRY(read_header(f));
     if (!f->info.foreign) TRY(metadata_header_hash(&f->header, &hash));
     if (f->info.foreign == x->foreign && hash == x->files[number].hash) return STATUS_OK;
-    return safetensors_refuse(f->path, SAFETENSORS_PREFIX, "expected the file that %.200s names, got that of another save", x->path);
+    return safetensors_refuse(f->path, SAFETENSORS_PREFIX,
+                              "expected the file that %.200s names, got that of another save", x->path);
 }
 
 static status merge(checkpoint *c, const checkpoint_index *x)
@@ -141,7 +143,8 @@ static status open_index(checkpoint *c)
     checkpoint_index x = {0};
     status rc = open_path(c->path, &file);
     if (rc == STATUS_OK && file.bytes > SAFETENSORS_MAX_HEADER)
-        rc = safetensors_refuse(c->path, 0, "expected an index of at most %d bytes, got %" PRId64, SAFETENSORS_MAX_HEADER, file.bytes);
+        rc = safetensors_refuse(c->path, 0, "expected an index of at most %d bytes, got %" PRId64,
+                                SAFETENSORS_MAX_HEADER, file.bytes);
     if (rc == STATUS_OK) rc = allocate_text(&file, file.bytes);
     if (rc == STATUS_OK) rc = read_at(&file, 0, file.text, file.bytes);
     if (rc == STATUS_OK) rc = index_decode(c->path, file.text, file.bytes, &x);
@@ -240,9 +243,10 @@ static status check_tie(const checkpoint *c, const match_tied *pair, void *chunk
         TRY(read_at(file_of(c, pair->one), place_of(pair->one) + at, one, size));
         TRY(read_at(file_of(c, pair->other), place_of(pair->other) + at, other, size));
         if (memcmp(one, other, (size_t)size) != 0)
-            return safetensors_refuse(pair->other->in->file, place_of(pair->other),
-                                      "tensor %.100s: expected the values of %.100s, since the model ties them",
-                                      pair->other->name, pair->one->name);
+            return safetensors_refuse(
+                pair->other->in->file, place_of(pair->other),
+                "tensor %.100s: expected the values of %.100s, since the model ties them", pair->other->name,
+                pair->one->name);
     }
     return STATUS_OK;
 }
@@ -252,7 +256,8 @@ static status check_data(const checkpoint *c, const match *m)
     void *chunk = malloc(CHUNK);
     if (!chunk) return no_memory(c);
     status rc = STATUS_OK;
-    for (int i = 0; i < c->count && !c->files[0].info.foreign && rc == STATUS_OK; i++) rc = check_data_hash(&c->files[i], chunk);
+    for (int i = 0; i < c->count && !c->files[0].info.foreign && rc == STATUS_OK; i++)
+        rc = check_data_hash(&c->files[i], chunk);
     for (int i = 0; i < m->tied_count && rc == STATUS_OK; i++) rc = check_tie(c, &m->tied[i], chunk);
     free(chunk);
     return rc;
@@ -270,7 +275,8 @@ static void transpose(char *to, const char *from, int64_t rows, int64_t columns,
 
 /* `values` and `transposed` hold one tensor each. */
 static status load_tensor(const checkpoint *c, const match *m, const checkpoint_tensor *wanted,
-                          const safetensors_tensor *t, char *values, char *transposed, const checkpoint_sink *sink)
+                          const safetensors_tensor *t, char *values, char *transposed,
+                          const checkpoint_sink *sink)
 {
     bool swap = m->transposed && match_is_conv1d(wanted->name);
     TRY(read_at(file_of(c, t), place_of(t), values, t->end - t->begin));

@@ -169,12 +169,11 @@ static status check_tensor(const matcher *m, const checkpoint_tensor *wanted, co
     int64_t offset = safetensors_offset_of(t->in, t->name);
     dtype type = t->dtype->type;
     if (wanted->kind == CHECKPOINT_BATCHES && type != DTYPE_I64)
-        return safetensors_refuse(file, offset, "tensor %.100s: expected dtype I64, got %s",
-                                  t->name, t->dtype->name);
-    if (wanted->kind != CHECKPOINT_BATCHES && !match_is_floating(type))
-        return safetensors_refuse(file, offset,
-                                  "tensor %.100s: expected dtype F64, F32, F16 or BF16, got %s", t->name,
+        return safetensors_refuse(file, offset, "tensor %.100s: expected dtype I64, got %s", t->name,
                                   t->dtype->name);
+    if (wanted->kind != CHECKPOINT_BATCHES && !match_is_floating(type))
+        return safetensors_refuse(file, offset, "tensor %.100s: expected dtype F64, F32, F16 or BF16, got %s",
+                                  t->name, t->dtype->name);
     bool transposed = m->out->transposed && match_is_conv1d(wanted->name);
     shape s = transposed ? reversed(wanted->shape) : wanted->shape;
     if (has_shape(t, s)) return STATUS_OK;
@@ -189,9 +188,10 @@ static status check_ties(const matcher *m)
     for (int i = 0; i < m->out->tied_count; i++) {
         const safetensors_tensor *a = m->out->tied[i].one, *b = m->out->tied[i].other;
         if (a->dtype == b->dtype && a->elements == b->elements) continue;
-        return safetensors_refuse(b->in->file, safetensors_offset_of(b->in, b->name),
-                                  "tensor %.100s: expected the dtype and size of %.100s, since model %s ties them",
-                                  b->name, a->name, m->request->model->name);
+        return safetensors_refuse(
+            b->in->file, safetensors_offset_of(b->in, b->name),
+            "tensor %.100s: expected the dtype and size of %.100s, since model %s ties them", b->name,
+            a->name, m->request->model->name);
     }
     return STATUS_OK;
 }

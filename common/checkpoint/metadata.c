@@ -143,8 +143,8 @@ status metadata_hash_header(const char *text, int64_t bytes, uint64_t *out)
 static status refuse_value(const safetensors_header *h, const char *key, const char *got,
                            const char *expected)
 {
-    return safetensors_refuse(h->file, safetensors_offset_of(h, key),
-                              "metadata %s: expected %s, got '%.40s'", key, expected, got);
+    return safetensors_refuse(h->file, safetensors_offset_of(h, key), "metadata %s: expected %s, got '%.40s'",
+                              key, expected, got);
 }
 
 static status need_text(const safetensors_header *h, const char *key, const char **out)
@@ -224,9 +224,11 @@ static bool may_differ(const char *group, const option *o)
     return false;
 }
 
-/* The first option from *index on whose saved value is not the current one; its key, saved and current value. */
-static const option *next_difference(const safetensors_header *h, const char *group, const option_binding *binding,
-                                     size_t *index, char *key, const char **saved, char *value)
+/* The first option from *index on whose saved value is not the current one; its key, saved and current value.
+ */
+static const option *next_difference(const safetensors_header *h, const char *group,
+                                     const option_binding *binding, size_t *index, char *key,
+                                     const char **saved, char *value)
 {
     for (; *index < binding->table->count; ++*index) {
         const option *o = &binding->table->options[*index];

@@ -60,9 +60,10 @@ status safetensors_measure(const char *file, const uint8_t *bytes, size_t size, 
 {
     *out = 0;
     if (size < SAFETENSORS_PREFIX)
-        return safetensors_refuse(file, (int64_t)size,
-                                  "expected %d bytes with the length of a safetensors header, got the end of the file",
-                                  SAFETENSORS_PREFIX);
+        return safetensors_refuse(
+            file, (int64_t)size,
+            "expected %d bytes with the length of a safetensors header, got the end of the file",
+            SAFETENSORS_PREFIX);
     uint64_t length = 0;
     for (int i = SAFETENSORS_PREFIX - 1; i >= 0; i--) length = length << 8 | bytes[i];
     bool fits = length <= SAFETENSORS_MAX_HEADER && (int64_t)length <= file_bytes - SAFETENSORS_PREFIX;
@@ -74,9 +75,9 @@ status safetensors_measure(const char *file, const uint8_t *bytes, size_t size, 
         return safetensors_refuse(file, 0, "expected a header of at most %d bytes, got %" PRIu64,
                                   SAFETENSORS_MAX_HEADER, length);
     if (!fits)
-        return safetensors_refuse(file, 0,
-                                  "expected a header of %" PRIu64 " bytes, got %" PRId64 " bytes after its length",
-                                  length, file_bytes - SAFETENSORS_PREFIX);
+        return safetensors_refuse(
+            file, 0, "expected a header of %" PRIu64 " bytes, got %" PRId64 " bytes after its length", length,
+            file_bytes - SAFETENSORS_PREFIX);
     *out = (int64_t)length;
     return STATUS_OK;
 }
@@ -108,9 +109,8 @@ static status decode_dtype(const safetensors_header *h, safetensors_tensor *t, c
     for (int i = 0; i < DTYPES; i++)
         if (strcmp(json_string_value(value), dtypes[i].name) == 0) t->dtype = &dtypes[i];
     if (t->dtype) return STATUS_OK;
-    return REFUSE_ENTRY(h, t->name,
-                        "tensor %.100s: expected dtype F64, F32, F16, BF16 or I64, got '%.20s'", t->name,
-                        json_string_value(value));
+    return REFUSE_ENTRY(h, t->name, "tensor %.100s: expected dtype F64, F32, F16, BF16 or I64, got '%.20s'",
+                        t->name, json_string_value(value));
 }
 
 static status decode_shape(const safetensors_header *h, safetensors_tensor *t, const json_t *entry)
@@ -143,9 +143,9 @@ static status decode_offsets(const safetensors_header *h, safetensors_tensor *t,
     t->begin = json_integer_value(begin);
     t->end = json_integer_value(end);
     if (t->begin < 0 || t->end < t->begin)
-        return REFUSE_ENTRY(h, t->name,
-                            "tensor %.100s: expected increasing data_offsets from 0, got %" PRId64 " to %" PRId64,
-                            t->name, t->begin, t->end);
+        return REFUSE_ENTRY(
+            h, t->name, "tensor %.100s: expected increasing data_offsets from 0, got %" PRId64 " to %" PRId64,
+            t->name, t->begin, t->end);
     if (t->end > h->data_bytes)
         return REFUSE_ENTRY(h, t->name,
                             "tensor %.100s: its data end at %" PRId64 ", but the file has %" PRId64
@@ -221,9 +221,9 @@ static status check_cover(safetensors_header *h)
                                 "end at %" PRId64,
                                 t->name, t->begin, h->tensors[i - 1].name, end);
         if (t->begin > end)
-            return REFUSE_ENTRY(
-                h, t->name, "tensor %.100s: expected its data at %" PRId64 " (no holes), got %" PRId64, t->name, end,
-                t->begin);
+            return REFUSE_ENTRY(h, t->name,
+                                "tensor %.100s: expected its data at %" PRId64 " (no holes), got %" PRId64,
+                                t->name, end, t->begin);
         end = t->end;
     }
     if (end != h->data_bytes)
@@ -278,7 +278,8 @@ static status check_names_differ(const safetensors_header *h)
     return STATUS_OK;
 }
 
-status safetensors_merge(const char *file, const safetensors_header *const *parts, int count, safetensors_header *out)
+status safetensors_merge(const char *file, const safetensors_header *const *parts, int count,
+                         safetensors_header *out)
 {
     size_t all = 1;
     for (int p = 0; p < count; p++) all += (size_t)parts[p]->count;

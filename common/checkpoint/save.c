@@ -89,7 +89,8 @@ static status put_hash(saving *s, const char *key, uint64_t hash)
 static status seal_header(saving *s)
 {
     TRY(put_hash(s, METADATA_DATA_HASH, XXH3_64bits_digest(s->hash)));
-    TRY(metadata_hash_header(s->header + SAFETENSORS_PREFIX, s->header_bytes - SAFETENSORS_PREFIX, &s->header_hash));
+    TRY(metadata_hash_header(s->header + SAFETENSORS_PREFIX, s->header_bytes - SAFETENSORS_PREFIX,
+                             &s->header_hash));
     TRY(put_hash(s, METADATA_HEADER_HASH, s->header_hash));
     return atomic_file_overwrite(&s->file, 0, s->header, (size_t)s->header_bytes);
 }
@@ -160,12 +161,17 @@ status checkpoint_save(const char *path, const checkpoint_subject *subject,
     return save(&s);
 }
 
-status checkpoint_save_file(const checkpoint_file *file, const checkpoint_subject *subject, const checkpoint_progress *progress,
-                            const checkpoint_source *source, uint64_t *hash)
+status checkpoint_save_file(const checkpoint_file *file, const checkpoint_subject *subject,
+                            const checkpoint_progress *progress, const checkpoint_source *source,
+                            uint64_t *hash)
 {
     char path[CHECKPOINT_PATH_MAX];
-    saving s = {.path = index_file_path(file, path), .number = file->number, .files = file->count, .subject = subject,
-                .progress = progress, .source = source};
+    saving s = {.path = index_file_path(file, path),
+                .number = file->number,
+                .files = file->count,
+                .subject = subject,
+                .progress = progress,
+                .source = source};
     status rc = save(&s);
     *hash = s.header_hash;
     return rc;
@@ -184,9 +190,10 @@ status checkpoint_probe(const char *path)
 #define FIELD(name) offsetof(checkpoint_options, name)
 static const option checkpoint_option_list[] = {
     {"save", OPTION_TEXT, FIELD(save), .argument = "FILE",
-     .help = "write a checkpoint at the end (safetensors, with PyTorch's names); NAME.index.json: a file per rank"},
-    {"save-every", OPTION_INT, FIELD(save_every), .level = OPTION_RARE, .argument = "STEPS", .initial = "0", .high = 1e12,
-     .help = "with --save: also every STEPS steps; 0: only at the end"},
+     .help = "write a checkpoint at the end (safetensors, with PyTorch's names); NAME.index.json: a file per "
+             "rank"},
+    {"save-every", OPTION_INT, FIELD(save_every), .level = OPTION_RARE, .argument = "STEPS", .initial = "0",
+     .high = 1e12, .help = "with --save: also every STEPS steps; 0: only at the end"},
     {"load", OPTION_TEXT, FIELD(load), .argument = "FILE",
      .help = "resume from a checkpoint, or start from parameters that PyTorch saved"},
 };
@@ -203,8 +210,7 @@ status checkpoint_options_check(const checkpoint_options *o)
 {
     TRY(check_name("save", o->save));
     TRY(check_name("load", o->load));
-    if (o->save_every > 0 && !o->save)
-        return fail(STATUS_USAGE, "--save-every: expected --save FILE too");
+    if (o->save_every > 0 && !o->save) return fail(STATUS_USAGE, "--save-every: expected --save FILE too");
     return STATUS_OK;
 }
 

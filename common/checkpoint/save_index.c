@@ -43,7 +43,8 @@ status checkpoint_probe_file(const checkpoint_file *file)
 {
     char path[CHECKPOINT_PATH_MAX];
     if (strlen(file->index) > CHECKPOINT_PATH_MAX - 64)
-        return fail(STATUS_CANNOT_CREATE, "%.200s...: expected a path of at most %d bytes", file->index, CHECKPOINT_PATH_MAX - 64);
+        return fail(STATUS_CANNOT_CREATE, "%.200s...: expected a path of at most %d bytes", file->index,
+                    CHECKPOINT_PATH_MAX - 64);
     if (file->number == 0) TRY(checkpoint_probe(file->index));
     return checkpoint_probe(index_file_path(file, path));
 }
@@ -63,7 +64,9 @@ static status look_for(const checkpoint_file *file, uint64_t hash)
     uint64_t found;
     status rc = checkpoint_header_hash(c, &found);
     if (rc == STATUS_OK && found != hash)
-        rc = fail(STATUS_DATA, "%s: expected the file that rank %d wrote, got another; all ranks need one folder", path, file->number);
+        rc = fail(STATUS_DATA,
+                  "%s: expected the file that rank %d wrote, got another; all ranks need one folder", path,
+                  file->number);
     checkpoint_close(&c);
     return rc;
 }
@@ -90,14 +93,15 @@ static int add_tensors(json_t *map, const checkpoint_file *of, const checkpoint_
     for (int i = 0; i < contents->count; i++) {
         char path[CHECKPOINT_PATH_MAX];
         f.number = checkpoint_file_of(subject, contents, &contents->tensors[i], f.count);
-        failures += json_object_set_new(map, contents->tensors[i].name, json_string(name_of(index_file_path(&f, path))));
+        failures += json_object_set_new(map, contents->tensors[i].name,
+                                        json_string(name_of(index_file_path(&f, path))));
     }
     return failures;
 }
 
 /* NULL without memory, or if the name is not UTF-8. */
-static char *encode(const checkpoint_file *files, const checkpoint_subject *subject, const checkpoint_contents *contents,
-                    const uint64_t *hashes)
+static char *encode(const checkpoint_file *files, const checkpoint_subject *subject,
+                    const checkpoint_contents *contents, const uint64_t *hashes)
 {
     json_t *json = json_object(), *metadata = json_object(), *named = json_object(), *map = json_object();
     char *text = NULL;
@@ -179,12 +183,14 @@ static void remove_old_files(const checkpoint_file *files, const uint64_t *hashe
     DIR *folder = opendir(index_path_of(files->index, ".", folder_path));
     if (!folder) return;
     for (struct dirent *entry; (entry = readdir(folder));)
-        if (is_of_save(entry->d_name, stem, strlen(stem) - strlen(INDEX_SUFFIX)) && !is_present(files, hashes, entry->d_name))
+        if (is_of_save(entry->d_name, stem, strlen(stem) - strlen(INDEX_SUFFIX)) &&
+            !is_present(files, hashes, entry->d_name))
             unlinkat(dirfd(folder), entry->d_name, 0);
     closedir(folder);
 }
 
-status checkpoint_save_index(const checkpoint_file *files, const checkpoint_subject *subject, const uint64_t *hashes)
+status checkpoint_save_index(const checkpoint_file *files, const checkpoint_subject *subject,
+                             const uint64_t *hashes)
 {
     checkpoint_contents contents = {0};
     checkpoint_file f = *files;

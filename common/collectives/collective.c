@@ -37,7 +37,8 @@ static status find_library(const char *name, const collective_type **out)
     return STATUS_OK;
 }
 
-static status choose_algorithm(const collective_type *type, collective_algorithm wanted, collective_algorithm *out)
+static status choose_algorithm(const collective_type *type, collective_algorithm wanted,
+                               collective_algorithm *out)
 {
     const char *names[COLLECTIVE_ALGORITHM_COUNT];
     char list[96];
@@ -46,8 +47,9 @@ static status choose_algorithm(const collective_type *type, collective_algorithm
     if (type->algorithms >> *out & 1) return STATUS_OK;
     for (int a = 0; a < COLLECTIVE_ALGORITHM_COUNT; a++)
         if (type->algorithms >> a & 1) names[count++] = collective_algorithm_names[a];
-    return fail(STATUS_USAGE, "--algorithm: expected %s%s with --collective %s, got '%s'", count > 1 ? "one of " : "",
-                text_join(list, sizeof list, names, count), type->name, collective_algorithm_names[wanted]);
+    return fail(STATUS_USAGE, "--algorithm: expected %s%s with --collective %s, got '%s'",
+                count > 1 ? "one of " : "", text_join(list, sizeof list, names, count), type->name,
+                collective_algorithm_names[wanted]);
 }
 
 bool collective_has_algorithm(const char *library, collective_algorithm a)
@@ -58,7 +60,8 @@ bool collective_has_algorithm(const char *library, collective_algorithm a)
     return false;
 }
 
-status collective_choose_algorithm(const char *library, collective_algorithm wanted, collective_algorithm *out)
+status collective_choose_algorithm(const char *library, collective_algorithm wanted,
+                                   collective_algorithm *out)
 {
     const collective_type *type;
     TRY(find_library(library, &type));

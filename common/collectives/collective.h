@@ -1,18 +1,19 @@
-/* Collective operations between ranks, in two forms. Transports of the host do not block: post a call, progress the world,
- * check whether it is done. A library of GPUs (NCCL) runs calls in the order of a stream: a call is enqueued, and whatever
- * needs its result is in that stream's order or waits for a mark of it. One interface, several
- * libraries:
+/* Collective operations between ranks, in two forms. Transports of the host do not block: post a call,
+ * progress the world, check whether it is done. A library of GPUs (NCCL) runs calls in the order of a stream:
+ * a call is enqueued, and whatever needs its result is in that stream's order or waits for a mark of it. One
+ * interface, several libraries:
  *
- *   shm       one machine, shared memory, ours; algorithms: ring (shm/ring_all_reduce.c; sums in ring order), two-shot
- *             (shm/shm_two_shot.c; each rank reduces its n-th of all buffers and writes it to all; sums in rank order)
- *   nccl      NCCL, on the memory of GPUs; the algorithm is the library's choice, or its ring
- *   mpi       Open MPI's MPI_Iallreduce and the like; the same
- *   plan      devices that plan: a call is done when it is posted
- *   sim       virtual devices: no bytes, and the time that an algorithm takes over a profile's links; algorithms: ring
- *             (NCCL's), tree (NCCL's), two-shot, hierarchical, library (NCCL's choice of its two by size)
+ *   shm       one machine, shared memory, ours; algorithms: ring (shm/ring_all_reduce.c; sums in ring order),
+ * two-shot (shm/shm_two_shot.c; each rank reduces its n-th of all buffers and writes it to all; sums in rank
+ * order) nccl      NCCL, on the memory of GPUs; the algorithm is the library's choice, or its ring mpi Open
+ * MPI's MPI_Iallreduce and the like; the same plan      devices that plan: a call is done when it is posted
+ *   sim       virtual devices: no bytes, and the time that an algorithm takes over a profile's links;
+ * algorithms: ring (NCCL's), tree (NCCL's), two-shot, hierarchical, library (NCCL's choice of its two by
+ * size)
  *
  * The same calls with the same counts give bit-identical results in every run: the order of a sum depends
- * only on library, algorithm, ranks and count. `mean` is the sum, then a true division by the number of ranks.
+ * only on library, algorithm, ranks and count. `mean` is the sum, then a true division by the number of
+ * ranks.
  *
  * A world belongs to one rank and one thread: all functions but collective_wake() are called by the one
  * that drives it. Ranks may be processes or threads of one process. Nothing is allocated after open.
@@ -126,20 +127,21 @@ char *collective_call_format(const collective_call *call, char *buffer, size_t s
 
 /* ---- libraries and algorithms ----------------------------------------------------------------- */
 
-/* Part of the C name (collective_NAME), name: the libraries. Devices in virtual time and devices that plan have their
- * own: sim, plan. */
+/* Part of the C name (collective_NAME), name: the libraries. Devices in virtual time and devices that plan
+ * have their own: sim, plan. */
 #define COLLECTIVE_LIST(X) X(shm, "shm") X(nccl, "nccl") X(mpi, "mpi")
 
-/* The algorithms in shared memory, the default first: in the enum below, part of the C name (shm_algorithm_NAME), name. A
- * new one is a file in shm/ and an entry here. */
+/* The algorithms in shared memory, the default first: in the enum below, part of the C name
+ * (shm_algorithm_NAME), name. A new one is a file in shm/ and an entry here. */
 #define COLLECTIVE_SHM_LIST(X) X(RING, ring, "ring") X(TWO_SHOT, two_shot, "two-shot")
 
 #define COLLECTIVE_ALGORITHM_ENUM(upper, lower, name) COLLECTIVE_ALGORITHM_##upper,
 typedef enum collective_algorithm {
     COLLECTIVE_ALGORITHM_AUTO, /* the library's first: ring in shared memory, elsewhere `library` */
     COLLECTIVE_SHM_LIST(COLLECTIVE_ALGORITHM_ENUM)
-    COLLECTIVE_ALGORITHM_TUNED,   /* in shared memory: one of these by ranks and bytes (tuning.h) */
-    COLLECTIVE_ALGORITHM_LIBRARY, /* what the library chooses, call by call; in virtual time ring or tree, as NCCL's model says */
+        COLLECTIVE_ALGORITHM_TUNED, /* in shared memory: one of these by ranks and bytes (tuning.h) */
+    COLLECTIVE_ALGORITHM_LIBRARY, /* what the library chooses, call by call; in virtual time ring or tree, as
+                                     NCCL's model says */
     COLLECTIVE_ALGORITHM_TREE,    /* this and the next only in virtual time */
     COLLECTIVE_ALGORITHM_HIERARCHICAL,
     COLLECTIVE_ALGORITHM_COUNT
@@ -151,8 +153,10 @@ extern const char *const collective_algorithm_names[];
 
 bool collective_has_algorithm(const char *library, collective_algorithm a);
 
-/* The algorithm that `library` runs: `wanted`, or its default for AUTO. STATUS_USAGE if it does not have that one. */
-status collective_choose_algorithm(const char *library, collective_algorithm wanted, collective_algorithm *out);
+/* The algorithm that `library` runs: `wanted`, or its default for AUTO. STATUS_USAGE if it does not have that
+ * one. */
+status collective_choose_algorithm(const char *library, collective_algorithm wanted,
+                                   collective_algorithm *out);
 
 /* What --collective was before --algorithm, for an option's list of choices (options.h). */
 #define COLLECTIVE_RENAMED                                                                                   \
@@ -179,18 +183,19 @@ typedef struct collective_config {
     const char *name;                 /* of this world, unique in the job at a time */
     const collective_window *windows; /* the same number on every rank */
     int window_count;
-    bool pairs;                   /* sim: ranks send to each other; elsewhere they always may */
-    struct device *device;        /* sim, nccl: whose memory the buffers lie in. sim: of its rank; where the world is some
-                                   * of the simulation's ranks, they follow each other */
-    const char *bootstrap;        /* nccl: what rank 0 made (nccl/collective_nccl.h) */
-    bool share_gpu;               /* nccl: ranks may be on the same GPU */
-    struct rank_slot *slot;       /* nccl: where the watchdog writes what is in flight; NULL: nowhere */
-    /* nccl: this rank cannot go on, and its threads may be stuck in NCCL or CUDA. The function, called once and by any
-     * thread, publishes the error; then the library is aborted, and the process ends with the error's exit code. NULL, where
-     * ranks are threads: the world has failed, and the error comes from its next call and from waits for the GPU. */
+    bool pairs;            /* sim: ranks send to each other; elsewhere they always may */
+    struct device *device; /* sim, nccl: whose memory the buffers lie in. sim: of its rank; where the world is
+                            * some of the simulation's ranks, they follow each other */
+    const char *bootstrap; /* nccl: what rank 0 made (nccl/collective_nccl.h) */
+    bool share_gpu;        /* nccl: ranks may be on the same GPU */
+    struct rank_slot *slot; /* nccl: where the watchdog writes what is in flight; NULL: nowhere */
+    /* nccl: this rank cannot go on, and its threads may be stuck in NCCL or CUDA. The function, called once
+     * and by any thread, publishes the error; then the library is aborted, and the process ends with the
+     * error's exit code. NULL, where ranks are threads: the world has failed, and the error comes from its
+     * next call and from waits for the GPU. */
     void (*lost)(void *context, const error_record *why);
     void *lost_context;
-    int64_t stall_timeout_ns;     /* without progress a call fails with STATUS_PEER */
+    int64_t stall_timeout_ns; /* without progress a call fails with STATUS_PEER */
     int64_t connect_timeout_ns;
     bool (*canceled)(void *context); /* called several times per second while connecting; NULL: never */
     void *canceled_context;
@@ -203,8 +208,8 @@ typedef struct collective_config {
 } collective_config;
 
 /* Opens a library by name; all ranks of the world call it at about the same time, and it returns when they
- * have. STATUS_USAGE for an unknown name, or an algorithm that the library does not have; STATUS_UNAVAILABLE where the
- * library cannot run here; STATUS_PEER names the ranks that did not come. */
+ * have. STATUS_USAGE for an unknown name, or an algorithm that the library does not have; STATUS_UNAVAILABLE
+ * where the library cannot run here; STATUS_PEER names the ranks that did not come. */
 status collective_open(const char *library, const collective_config *config, collective_world **out);
 void collective_close(collective_world **world);
 
@@ -220,7 +225,8 @@ int collective_group_size(const collective_group *group);
 
 /* ---- calls ------------------------------------------------------------------------------------ */
 
-/* Names a call of a group until COLLECTIVE_QUEUE further ones are posted, or COLLECTIVE_ENQUEUED are enqueued. */
+/* Names a call of a group until COLLECTIVE_QUEUE further ones are posted, or COLLECTIVE_ENQUEUED are
+ * enqueued. */
 typedef struct collective_ticket {
     int32_t queue; /* the implementation's; -1: enqueued */
     uint64_t sequence;
@@ -234,7 +240,8 @@ status collective_post(collective_group *group, const collective_call *call, col
 /* Done: results are in `out`, and no peer uses this rank's buffers any more. */
 bool collective_done(const collective_group *group, collective_ticket ticket);
 
-/* When all members had arrived and data began to move, and when the call was done; ns, 0: not yet. Which algorithm ran it. */
+/* When all members had arrived and data began to move, and when the call was done; ns, 0: not yet. Which
+ * algorithm ran it. */
 typedef struct collective_times {
     int64_t started_ns, finished_ns;
     int last_rank;    /* of the group: the last to post the call; -1: not known, as with NCCL and MPI */
@@ -259,15 +266,16 @@ void collective_abort(collective_world *world, const error_record *why);
 
 /* ---- calls in stream order ---------------------------------------------------------------------- */
 
-/* Calls of a world that are not known to be done: more make collective_enqueue() wait. Marks [0, COLLECTIVE_MARKS) of a
- * stream that calls are enqueued on are the world's. */
+/* Calls of a world that are not known to be done: more make collective_enqueue() wait. Marks [0,
+ * COLLECTIVE_MARKS) of a stream that calls are enqueued on are the world's. */
 enum { COLLECTIVE_ENQUEUED = 512, COLLECTIVE_MARKS = 2 + 2 * COLLECTIVE_ENQUEUED };
 
-/* Only for implementations that run calls in stream order. Enqueues the call on `stream`, the same for all calls of a
- * world: it begins when what was launched there before is done, and what is launched there afterwards begins when it is
- * done. It returns at once, except that the first call of a size may wait for the other ranks, while the library connects.
- * Never while the stream is recorded. An error that came up since the last call is returned here. The ticket is for
- * collective_done() and collective_get_times(), which are up to date after a collective_progress(). */
+/* Only for implementations that run calls in stream order. Enqueues the call on `stream`, the same for all
+ * calls of a world: it begins when what was launched there before is done, and what is launched there
+ * afterwards begins when it is done. It returns at once, except that the first call of a size may wait for
+ * the other ranks, while the library connects. Never while the stream is recorded. An error that came up
+ * since the last call is returned here. The ticket is for collective_done() and collective_get_times(), which
+ * are up to date after a collective_progress(). */
 status collective_enqueue(collective_group *group, const collective_call *call, struct device_stream *stream,
                           collective_ticket *out);
 

@@ -34,8 +34,8 @@ typedef struct collective_queue {
 
 typedef struct collective_type {
     const char *name;
-    uint32_t algorithms; /* COLLECTIVE_HAS() of each */
-    collective_algorithm algorithm; /* the default */
+    uint32_t algorithms;                          /* COLLECTIVE_HAS() of each */
+    collective_algorithm algorithm;               /* the default */
     size_t world_bytes, group_bytes, queue_bytes; /* of the implementation's structs */
     bool pairs; /* a queue for each rank that is sent to, and received from, besides that of all; else one
                    queue */

@@ -1,4 +1,5 @@
-/* For implementations (collective_impl.h): libraries that can only be polled, and functions that do nothing. */
+/* For implementations (collective_impl.h): libraries that can only be polled, and functions that do nothing.
+ */
 #include "common/base/text.h"
 #include "common/collectives/collective_impl.h"
 

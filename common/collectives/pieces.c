@@ -14,7 +14,8 @@ static cursor cursor_at_start(const piece_layout *layout)
     return (cursor){.layout = layout};
 }
 
-/* The offset of element `index`, which is not less than in the call before, and how many contiguous elements follow. */
+/* The offset of element `index`, which is not less than in the call before, and how many contiguous elements
+ * follow. */
 static int64_t cursor_seek(cursor *c, int64_t index, int64_t *run)
 {
     const piece_list *list = &c->layout->pieces;
@@ -81,11 +82,12 @@ void pieces_copy(dtype type, const piece_buffer *to, int64_t to_at, const piece_
     }
 }
 
-void pieces_reduce_pair(dtype type, reduce_op op, const piece_buffer *out, const piece_buffer *a, const piece_buffer *b,
-                        int64_t at, int64_t count)
+void pieces_reduce_pair(dtype type, reduce_op op, const piece_buffer *out, const piece_buffer *a,
+                        const piece_buffer *b, int64_t at, int64_t count)
 {
     int size = dtype_size(type);
-    cursor o = cursor_at_start(&out->layout), x = cursor_at_start(&a->layout), y = cursor_at_start(&b->layout);
+    cursor o = cursor_at_start(&out->layout), x = cursor_at_start(&a->layout),
+           y = cursor_at_start(&b->layout);
     for (int64_t done = 0, run; done < count; done += run) {
         int64_t out_run, a_run, b_run;
         char *target = out->base + cursor_seek(&o, at + done, &out_run) * size;

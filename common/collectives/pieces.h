@@ -1,7 +1,7 @@
 /* Buffers that are lists of pieces: for implementations of collectives.
  *
- * A layout gives the offset of element i from the buffer's base. It is separate from the base, because the buffers of
- * all ranks share a layout. */
+ * A layout gives the offset of element i from the buffer's base. It is separate from the base, because the
+ * buffers of all ranks share a layout. */
 #ifndef COMMON_COLLECTIVES_PIECES_H
 #define COMMON_COLLECTIVES_PIECES_H
 
@@ -34,8 +34,8 @@ void pieces_copy(dtype type, const piece_buffer *to, int64_t to_at, const piece_
                  int64_t count);
 
 /* out = a op b over elements [at, at + count) of all three; MEAN adds. */
-void pieces_reduce_pair(dtype type, reduce_op op, const piece_buffer *out, const piece_buffer *a, const piece_buffer *b,
-                        int64_t at, int64_t count);
+void pieces_reduce_pair(dtype type, reduce_op op, const piece_buffer *out, const piece_buffer *a,
+                        const piece_buffer *b, int64_t at, int64_t count);
 
 /* out /= n */
 void pieces_divide(dtype type, const piece_buffer *out, int64_t at, int64_t count, int n);

@@ -10,7 +10,10 @@
 static const char *const names[] = {COLLECTIVE_SHM_LIST(NAME)};
 #undef NAME
 enum { MOST_BYTES = 65536 }; /* of a file */
-enum { NAMES = sizeof names / sizeof names[0], FIRST = COLLECTIVE_ALGORITHM_AUTO + 1 }; /* names[0] is FIRST's */
+enum {
+    NAMES = sizeof names / sizeof names[0],
+    FIRST = COLLECTIVE_ALGORITHM_AUTO + 1
+}; /* names[0] is FIRST's */
 
 collective_algorithm collective_tuning_choose(const collective_tuning *t, int ranks, int64_t bytes)
 {
@@ -22,8 +25,8 @@ collective_algorithm collective_tuning_choose(const collective_tuning *t, int ra
 void collective_tuning_write(const collective_tuning *t, text_buffer *out)
 {
     for (int i = 0; i < t->count; i++)
-        text_append(out, "ranks<=%d bytes<=%lld %s\n", t->rows[i].most_ranks, (long long)t->rows[i].most_bytes,
-                    collective_algorithm_names[t->rows[i].algorithm]);
+        text_append(out, "ranks<=%d bytes<=%lld %s\n", t->rows[i].most_ranks,
+                    (long long)t->rows[i].most_bytes, collective_algorithm_names[t->rows[i].algorithm]);
 }
 
 /* The present error, in a file and not on the command line. */
@@ -41,19 +44,21 @@ static status read_row(const char *line, int number, collective_tuning *out)
     int ranks, used = 0;
     long long bytes;
     char name[16];
-    if (sscanf(line, " ranks<=%d bytes<=%lld %15s %n", &ranks, &bytes, name, &used) != 3 || line[used] != '\0' ||
-        ranks < 1 || bytes < 0)
-        return fail(STATUS_DATA, "collective table, line %d: expected 'ranks<=N bytes<=N NAME', got '%s'", number,
-                    line);
+    if (sscanf(line, " ranks<=%d bytes<=%lld %15s %n", &ranks, &bytes, name, &used) != 3 ||
+        line[used] != '\0' || ranks < 1 || bytes < 0)
+        return fail(STATUS_DATA, "collective table, line %d: expected 'ranks<=N bytes<=N NAME', got '%s'",
+                    number, line);
     if (out->count == COLLECTIVE_TUNING_ROWS)
-        return fail(STATUS_DATA, "collective table, line %d: expected at most %d rows", number, COLLECTIVE_TUNING_ROWS);
+        return fail(STATUS_DATA, "collective table, line %d: expected at most %d rows", number,
+                    COLLECTIVE_TUNING_ROWS);
     char what[48];
     int algorithm;
     snprintf(what, sizeof what, "collective table, line %d", number);
-    if (text_parse_choice(what, options_present_value(what, name, "direct=two-shot"), names, sizeof *names, NAMES,
-                          &algorithm) != STATUS_OK)
+    if (text_parse_choice(what, options_present_value(what, name, "direct=two-shot"), names, sizeof *names,
+                          NAMES, &algorithm) != STATUS_OK)
         return data_error();
-    out->rows[out->count++] = (collective_tuning_row){ranks, bytes, (collective_algorithm)(FIRST + algorithm)};
+    out->rows[out->count++] =
+        (collective_tuning_row){ranks, bytes, (collective_algorithm)(FIRST + algorithm)};
     return STATUS_OK;
 }
 

@@ -1,13 +1,14 @@
-/* Data sets. Each is opened once per process and is then immutable: all ranks of the process, and all their loader
- * threads, read it concurrently. Storage is compact (images stay bytes); batches.h converts samples to a model's input.
+/* Data sets. Each is opened once per process and is then immutable: all ranks of the process, and all their
+ * loader threads, read it concurrently. Storage is compact (images stay bytes); batches.h converts samples to
+ * a model's input.
  *
  * From a file to a step:
  *
  *     form.h       shapes of samples and targets           sampler.h       samples per rank and step
  *     decoders.h   the bytes of a file to samples          transform.h     augmentation, normalization
- *     dataset.h    all samples of a set                    batches.h       puts sampler, transform and loader together
- *     dataset_impl.h, dataset_NAME.c  one set each         loader.h        threads that fill buffers ahead of time
- *                                                          batch_source.h  what the train loop sees
+ *     dataset.h    all samples of a set                    batches.h       puts sampler, transform and loader
+ * together dataset_impl.h, dataset_NAME.c  one set each         loader.h        threads that fill buffers
+ * ahead of time batch_source.h  what the train loop sees
  *
  *   wine[:FILE]               178 samples, 13 features, 3 classes; a stratified fifth is held out
  *   fashion-mnist[:DIR]       60,000 + 10,000 images of 1x28x28, 10 classes (Xiao, Rasul, Vollgraf, 2017)

@@ -1,5 +1,5 @@
-#include "common/data/decoders.h"
 #include "common/data/dataset_impl.h"
+#include "common/data/decoders.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -42,8 +42,7 @@ static status load_part(dataset *set, data_part part, const char *folder, file_b
 static status open_cifar10(dataset *set, const dataset_config *config, const char *argument)
 {
     static const float mean[] = {0.4914f, 0.4822f, 0.4465f}, deviation[] = {0.2470f, 0.2435f, 0.2616f};
-    if (!argument)
-        return fail(STATUS_USAGE, "--data: expected %s, got '%s'", set->type->usage, config->spec);
+    if (!argument) return fail(STATUS_USAGE, "--data: expected %s, got '%s'", set->type->usage, config->spec);
     file_bytes files[FILES] = {{0}};
     status result = load_part(set, DATA_TRAIN, argument, files, 0, TRAIN_FILES);
     if (result == STATUS_OK) result = load_part(set, DATA_TEST, argument, files, TRAIN_FILES, FILES);
@@ -58,4 +57,4 @@ static status open_cifar10(dataset *set, const dataset_config *config, const cha
 }
 
 const dataset_type dataset_cifar10 = {"cifar10", "cifar10:DIR", open_cifar10, dataset_stored_input,
-                                    dataset_stored_target};
+                                      dataset_stored_target};

@@ -38,7 +38,8 @@ static status read_pair(dataset *set, const char *image_path, const char *label_
     TRY(read_file(set, &label_path, &file));
     TRY(idx_decode_labels(label_path, file.data, file.size, classes, labels));
     if (labels->count != images->count)
-        return fail(STATUS_DATA, "%s: offset 4: expected %" PRId64 " labels, one per image in %s, got %" PRId64,
+        return fail(STATUS_DATA,
+                    "%s: offset 4: expected %" PRId64 " labels, one per image in %s, got %" PRId64,
                     label_path, images->count, image_path, labels->count);
     *rows = (stored_part){.pixels = images->pixels, .labels = labels->labels};
     return STATUS_OK;
@@ -91,8 +92,7 @@ static status open_fashion_mnist(dataset *set, const dataset_config *config, con
 
 static status open_mnist(dataset *set, const dataset_config *config, const char *argument)
 {
-    if (!argument)
-        return fail(STATUS_USAGE, "--data: expected %s, got '%s'", set->type->usage, config->spec);
+    if (!argument) return fail(STATUS_USAGE, "--data: expected %s, got '%s'", set->type->usage, config->spec);
     return open_folder(set, argument, "", 0.1307f, 0.3081f);
 }
 
@@ -133,9 +133,9 @@ static status open_pair(dataset *set, const dataset_config *config, const char *
     return STATUS_OK;
 }
 
-const dataset_type dataset_fashion_mnist = {"fashion-mnist", "fashion-mnist[:DIR]", open_fashion_mnist, dataset_stored_input,
-                                    dataset_stored_target};
+const dataset_type dataset_fashion_mnist = {"fashion-mnist", "fashion-mnist[:DIR]", open_fashion_mnist,
+                                            dataset_stored_input, dataset_stored_target};
 const dataset_type dataset_mnist = {"mnist", "mnist:DIR", open_mnist, dataset_stored_input,
                                     dataset_stored_target};
 const dataset_type dataset_idx = {"idx", "idx:IMAGES,LABELS", open_pair, dataset_stored_input,
-                                    dataset_stored_target};
+                                  dataset_stored_target};

@@ -38,8 +38,9 @@ static status parse_shape(const char **text, bool tokens, data_form *out)
     (*text)++;
     TRY(parse_number(text, "x:", "--data synthetic: height", MAX_SIDE, &out->h));
     if (**text != 'x')
-        return fail(STATUS_USAGE, "--data synthetic: expected a shape of one number (features, tokens) or three "
-                                  "(channels x height x width), got two");
+        return fail(STATUS_USAGE,
+                    "--data synthetic: expected a shape of one number (features, tokens) or three "
+                    "(channels x height x width), got two");
     (*text)++;
     return parse_number(text, ":", "--data synthetic: width", MAX_SIDE, &out->w);
 }
@@ -124,8 +125,10 @@ static const void *synthetic_input(const dataset *set, data_part part, int64_t i
     const data_form *form = &set->description.form;
     uint64_t start = set->synthetic[part].input, sample = (uint64_t)index;
     uint64_t elements = (uint64_t)data_form_input_elements(form);
-    if (form->kind == DATA_IMAGE) draw_pixels(start, sample, elements, scratch);
-    else if (form->kind == DATA_FEATURES) draw_signed(start, sample, elements, scratch);
+    if (form->kind == DATA_IMAGE)
+        draw_pixels(start, sample, elements, scratch);
+    else if (form->kind == DATA_FEATURES)
+        draw_signed(start, sample, elements, scratch);
     else
         draw_tokens(start, sample, elements + (form->target == DATA_TARGET_NEXT), 0, elements,
                     (uint64_t)form->vocabulary, scratch);
@@ -150,11 +153,15 @@ static void synthetic_target(const dataset *set, data_part which, int64_t index,
     const data_form *form = &set->description.form;
     const synthetic_part *part = &set->synthetic[which];
     uint64_t sample = (uint64_t)index, sequence = (uint64_t)form->sequence, classes = (uint64_t)form->classes;
-    if (form->target == DATA_TARGET_CLASS) *(int32_t *)target = (int32_t)random_below(part->target, sample, classes);
-    else if (form->target == DATA_TARGET_VALUES) draw_signed(part->target, sample, classes, target);
-    else if (form->target == DATA_TARGET_MASKED) draw_masked(part, sample, sequence, classes, target);
-    else draw_tokens(part->input, sample, sequence + 1, 1, sequence, (uint64_t)form->vocabulary, target);
+    if (form->target == DATA_TARGET_CLASS)
+        *(int32_t *)target = (int32_t)random_below(part->target, sample, classes);
+    else if (form->target == DATA_TARGET_VALUES)
+        draw_signed(part->target, sample, classes, target);
+    else if (form->target == DATA_TARGET_MASKED)
+        draw_masked(part, sample, sequence, classes, target);
+    else
+        draw_tokens(part->input, sample, sequence + 1, 1, sequence, (uint64_t)form->vocabulary, target);
 }
 
-const dataset_type dataset_synthetic = {"synthetic", "synthetic[:SHAPE[:CLASSES]]", open_synthetic, synthetic_input,
-                                        synthetic_target};
+const dataset_type dataset_synthetic = {"synthetic", "synthetic[:SHAPE[:CLASSES]]", open_synthetic,
+                                        synthetic_input, synthetic_target};

@@ -1,6 +1,6 @@
 #include "common/base/program.h"
-#include "common/data/decoders.h"
 #include "common/data/dataset_impl.h"
+#include "common/data/decoders.h"
 
 #include <limits.h>
 #include <math.h>
@@ -16,10 +16,12 @@ static status find_wine(char *path, size_t size)
     char program[PATH_MAX];
     program_folder(program);
     for (int i = 0; i < 3; i++) {
-        snprintf(path, size, "%s%s/wine_data.csv", i < 2 ? folders[i] : program, i < 2 ? "" : "/../share/psring");
+        snprintf(path, size, "%s%s/wine_data.csv", i < 2 ? folders[i] : program,
+                 i < 2 ? "" : "/../share/psring");
         if (access(path, R_OK) == 0) return STATUS_OK;
     }
-    return fail(STATUS_DATA, "data set wine: no wine_data.csv in %s or %s; name the file with --data wine:FILE",
+    return fail(STATUS_DATA,
+                "data set wine: no wine_data.csv in %s or %s; name the file with --data wine:FILE",
                 folders[0], folders[1]);
 }
 
@@ -50,8 +52,8 @@ static status load(dataset *set, const csv_table *table, uint64_t seed)
     stored_part rows = {.features = features, .labels = table->labels};
     TRY(dataset_split(set, &rows, table->samples, seed));
     standardize(table, set->stored[DATA_TRAIN].picks, set->description.samples[DATA_TRAIN], features);
-    set->description.form = (data_form){DATA_FEATURES, DATA_TARGET_CLASS, .features = table->features,
-                                        .classes = table->classes};
+    set->description.form =
+        (data_form){DATA_FEATURES, DATA_TARGET_CLASS, .features = table->features, .classes = table->classes};
     set->description.stored_bytes = (int64_t)(values * sizeof(float)) + table->samples;
     return STATUS_OK;
 }
@@ -78,4 +80,4 @@ static status open_wine(dataset *set, const dataset_config *config, const char *
 }
 
 const dataset_type dataset_wine = {"wine", "wine[:FILE]", open_wine, dataset_stored_input,
-                                    dataset_stored_target};
+                                   dataset_stored_target};

@@ -26,7 +26,8 @@ static status check_header(const char *name, const uint8_t *bytes, size_t size, 
                     " (IDX, unsigned bytes, %d dimension%s), got 0x%08" PRIx32,
                     name, magic, dimensions, dimensions == 1 ? "" : "s", big_endian(bytes));
     if (size < header)
-        return fail(STATUS_DATA, "%s: expected an IDX header of %zu bytes, got %zu bytes", name, header, size);
+        return fail(STATUS_DATA, "%s: expected an IDX header of %zu bytes, got %zu bytes", name, header,
+                    size);
     return STATUS_OK;
 }
 
@@ -35,8 +36,8 @@ static status check_dimension(const char *name, const uint8_t *bytes, size_t off
 {
     uint32_t value = big_endian(bytes + offset);
     if (value < 1 || value > highest)
-        return fail(STATUS_DATA, "%s: offset %zu: expected %s from 1 to %" PRIu32 ", got %" PRIu32, name, offset,
-                    what, highest, value);
+        return fail(STATUS_DATA, "%s: offset %zu: expected %s from 1 to %" PRIu32 ", got %" PRIu32, name,
+                    offset, what, highest, value);
     *out = value;
     return STATUS_OK;
 }
@@ -44,7 +45,8 @@ static status check_dimension(const char *name, const uint8_t *bytes, size_t off
 static status check_size(const char *name, size_t size, size_t wanted, const char *content)
 {
     if (size < wanted)
-        return fail(STATUS_DATA, "%s: truncated: expected %zu bytes (%s), got %zu", name, wanted, content, size);
+        return fail(STATUS_DATA, "%s: truncated: expected %zu bytes (%s), got %zu", name, wanted, content,
+                    size);
     if (size > wanted)
         return fail(STATUS_DATA, "%s: expected %zu bytes (%s), got %zu", name, wanted, content, size);
     return STATUS_OK;
@@ -75,8 +77,8 @@ status idx_decode_labels(const char *name, const uint8_t *bytes, size_t size, in
     out->highest = 0;
     for (int64_t i = 0; i < out->count; i++) {
         if (out->labels[i] >= classes)
-            return fail(STATUS_DATA, "%s: offset %" PRId64 ": expected a label from 0 to %d, got %d", name, 8 + i,
-                        classes - 1, out->labels[i]);
+            return fail(STATUS_DATA, "%s: offset %" PRId64 ": expected a label from 0 to %d, got %d", name,
+                        8 + i, classes - 1, out->labels[i]);
         if (out->labels[i] > out->highest) out->highest = out->labels[i];
     }
     return STATUS_OK;
@@ -142,8 +144,8 @@ static const char *show(char *buffer, size_t size, const field *f)
 static status wrong(const reader *r, const field *f, const char *expected)
 {
     char got[32];
-    return fail(STATUS_DATA, "%s: line %" PRId64 ", column %zu: expected %s, got '%s'", r->name, r->line, f->column,
-                expected, show(got, sizeof got, f));
+    return fail(STATUS_DATA, "%s: line %" PRId64 ", column %zu: expected %s, got '%s'", r->name, r->line,
+                f->column, expected, show(got, sizeof got, f));
 }
 
 static field next_field(reader *r)

@@ -1,7 +1,7 @@
 /* Decoders of data files: IDX, CIFAR-10 and CSV.
  *
- * They borrow the file's bytes; only csv_decode() allocates. Their errors are STATUS_DATA with `name`, the place in the
- * (unpacked) file, what is expected and what was found. */
+ * They borrow the file's bytes; only csv_decode() allocates. Their errors are STATUS_DATA with `name`, the
+ * place in the (unpacked) file, what is expected and what was found. */
 #ifndef COMMON_DATA_DECODERS_H
 #define COMMON_DATA_DECODERS_H
 

@@ -23,7 +23,8 @@ char *data_form_format(char *buffer, size_t size, const data_form *form)
 {
     char input[80], target[40];
     if (form->kind == DATA_IMAGE)
-        snprintf(input, sizeof input, "images of %" PRId64 "x%" PRId64 "x%" PRId64, form->c, form->h, form->w);
+        snprintf(input, sizeof input, "images of %" PRId64 "x%" PRId64 "x%" PRId64, form->c, form->h,
+                 form->w);
     else if (form->kind == DATA_FEATURES)
         snprintf(input, sizeof input, "%" PRId64 " features", form->features);
     else
@@ -33,7 +34,8 @@ char *data_form_format(char *buffer, size_t size, const data_form *form)
         snprintf(target, sizeof target, "%" PRId64 " %s", form->classes,
                  form->target == DATA_TARGET_CLASS ? "classes" : "values");
     else
-        snprintf(target, sizeof target, "%s targets", form->target == DATA_TARGET_MASKED ? "masked" : "next-token");
+        snprintf(target, sizeof target, "%s targets",
+                 form->target == DATA_TARGET_MASKED ? "masked" : "next-token");
     snprintf(buffer, size, "%s with %s", input, target);
     return buffer;
 }
@@ -43,7 +45,8 @@ static data_target target_of_model(const nn_model *model, const data_form *form)
     if (model->loss == NN_LOSS_MSE) return DATA_TARGET_VALUES;
     if (form->kind != DATA_TOKENS || model->rows_per_sample != form->sequence) return DATA_TARGET_CLASS;
     for (int i = 0; i < model->layer_count; i++)
-        if (model->layers[i].kind == NN_ATTENTION && model->layers[i].attributes.attention.causal) return DATA_TARGET_NEXT;
+        if (model->layers[i].kind == NN_ATTENTION && model->layers[i].attributes.attention.causal)
+            return DATA_TARGET_NEXT;
     return DATA_TARGET_MASKED;
 }
 
@@ -55,7 +58,8 @@ data_form data_form_of_model(const nn_model *model)
 {
     const nn_layer *input = &model->layers[0];
     const int64_t *dims = input->sample.dims;
-    data_form form = {.kind = (data_kind)model->input_kind, .classes = model->classes, .vocabulary = input->vocabulary};
+    data_form form = {
+        .kind = (data_kind)model->input_kind, .classes = model->classes, .vocabulary = input->vocabulary};
     if (form.kind == DATA_IMAGE) {
         form.h = dims[0];
         form.w = dims[1];

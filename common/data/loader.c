@@ -121,8 +121,8 @@ static status take(loader *l, int64_t step, batch_view *out)
 {
     slot *s;
     if (all_on_loan(l))
-        return fail(STATUS_INTERNAL, "loader: step %" PRId64 ": expected at most %d buffers on loan, got %d", step,
-                    l->depth - 1, l->depth);
+        return fail(STATUS_INTERNAL, "loader: step %" PRId64 ": expected at most %d buffers on loan, got %d",
+                    step, l->depth - 1, l->depth);
     if (step != l->next_asked) jump(l, step);
     if (l->threads == 0) {
         s = find(l, SLOT_FREE);

@@ -33,8 +33,8 @@ status sampler_init(sampler *s, const sampler_config *config)
     s->steps = config->drop_last ? cut / whole : divide_up(cut, whole);
     if (s->steps == 0)
         return fail(STATUS_CONFIG,
-                    "--drop-last: expected at least one full batch per rank, got %" PRId64 " samples for %" PRId64
-                    " ranks with batches of %" PRId64,
+                    "--drop-last: expected at least one full batch per rank, got %" PRId64
+                    " samples for %" PRId64 " ranks with batches of %" PRId64,
                     n, world, batch);
     return STATUS_OK;
 }
@@ -104,7 +104,7 @@ static void share_out(const int64_t *class_counts, int64_t count, int64_t total,
 }
 
 status stratified_split(const uint8_t *labels, int64_t count, uint64_t seed, int32_t *picks,
-                         int64_t *train_count)
+                        int64_t *train_count)
 {
     int64_t class_counts[CLASSES] = {0}, quota[CLASSES];
     for (int64_t i = 0; i < count; i++) class_counts[labels[i]]++;

@@ -76,6 +76,6 @@ void permutation_fill(int32_t *out, int64_t count, uint64_t start);
  * function of `seed`. picks [count] becomes the training samples in ascending order, then the samples
  * held out in ascending order. STATUS_SYSTEM without memory for `count` bytes. */
 status stratified_split(const uint8_t *labels, int64_t count, uint64_t seed, int32_t *picks,
-                         int64_t *train_count);
+                        int64_t *train_count);
 
 #endif

@@ -49,7 +49,8 @@ static bool fits(const data_form *from, const data_form *to, data_transform *out
     if (from->target == DATA_TARGET_VALUES && from->classes != to->classes) return false;
     if (to->kind == DATA_IMAGE) return from->kind == DATA_IMAGE && fits_image(from, to, &out->padding);
     if (to->kind == DATA_TOKENS)
-        return from->kind == DATA_TOKENS && from->sequence == to->sequence && from->vocabulary <= to->vocabulary;
+        return from->kind == DATA_TOKENS && from->sequence == to->sequence &&
+               from->vocabulary <= to->vocabulary;
     out->channel_first = from->kind == DATA_IMAGE;
     return from->kind != DATA_TOKENS && data_form_input_elements(from) == to->features;
 }
@@ -61,7 +62,8 @@ status data_transform_plan(const data_description *set, const data_form *model, 
     *out = (data_transform){.from = set->form, .to = *model};
     if (!fits(&set->form, model, out))
         return fail(STATUS_CONFIG, "data set %s: expected what the model takes, %s, got %s", set->name,
-                    data_form_format(wanted, sizeof wanted, model), data_form_format(got, sizeof got, &set->form));
+                    data_form_format(wanted, sizeof wanted, model),
+                    data_form_format(got, sizeof got, &set->form));
     if (augment && model->kind != DATA_IMAGE)
         return fail(STATUS_CONFIG, "--augment: expected a model that takes images, got one that takes %s",
                     data_form_format(wanted, sizeof wanted, model));

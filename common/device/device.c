@@ -7,7 +7,7 @@
 #include <string.h>
 
 #define DEVICE_ENTRY(name, option) &device_##name,
-static const device_backend *const backends[] = {DEVICE_LIST(DEVICE_ENTRY) &device_plan};
+static const device_backend *const backends[] = {DEVICE_LIST(DEVICE_ENTRY) & device_plan};
 #undef DEVICE_ENTRY
 enum { BACKEND_COUNT = sizeof backends / sizeof backends[0] };
 
@@ -79,18 +79,20 @@ status device_upload(device_stream *s, void *to, const void *host, dtype host_ty
     return s->device->backend->upload(s, to, host, host_type, type, count);
 }
 
-status device_download(device_stream *s, void *host, const void *from, dtype type, dtype host_type, int64_t count)
+status device_download(device_stream *s, void *host, const void *from, dtype type, dtype host_type,
+                       int64_t count)
 {
     return s->device->backend->download(s, host, from, type, host_type, count);
 }
 
-status device_convert(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type, int64_t count,
-                      double divisor)
+status device_convert(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type,
+                      int64_t count, double divisor)
 {
     return s->device->backend->convert(s, to, to_type, from, from_type, count, divisor);
 }
 
-status device_pack(device_stream *s, const device_range *ranges, int count, dtype to_type, dtype from_type, double divisor)
+status device_pack(device_stream *s, const device_range *ranges, int count, dtype to_type, dtype from_type,
+                   double divisor)
 {
     return s->device->backend->pack(s, ranges, count, to_type, from_type, divisor);
 }
@@ -114,14 +116,16 @@ status device_share_memory(device *d, const device_memory *memory, device_share 
 {
     *out = (device_share){0};
     if (d->backend->share) return d->backend->share(d, memory, out);
-    return fail(STATUS_CONFIG, "expected --device cuda, got %s: only GPUs map each other's memory", d->info.name);
+    return fail(STATUS_CONFIG, "expected --device cuda, got %s: only GPUs map each other's memory",
+                d->info.name);
 }
 
 status device_peer_open(device *d, const device_share *share, device_peer *out)
 {
     *out = (device_peer){0};
     if (d->backend->peer_open) return d->backend->peer_open(d, share, out);
-    return fail(STATUS_CONFIG, "expected --device cuda, got %s: only GPUs map each other's memory", d->info.name);
+    return fail(STATUS_CONFIG, "expected --device cuda, got %s: only GPUs map each other's memory",
+                d->info.name);
 }
 
 void device_peer_close(device *d, device_peer *peer)
@@ -224,8 +228,8 @@ size_t device_kernel_workspace(const device_kernel *kernel)
     return kernel->workspace;
 }
 
-status device_launch(device_stream *s, device_kernel *kernel, void *const *operands, const op_scalars *scalars,
-                     void *workspace)
+status device_launch(device_stream *s, device_kernel *kernel, void *const *operands,
+                     const op_scalars *scalars, void *workspace)
 {
     return s->device->backend->launch(s, kernel, operands, scalars, workspace);
 }

@@ -2,18 +2,18 @@
  *
  * There are five back ends: `reference` (double precision, plain loops), `cpu`,
  * `cuda` (a module opened at run time), `sim:PROFILE` (no bytes; an operation advances virtual time) and
- * `plan:NAME` (no bytes and no time: the memory that NAME would use). The model is CUDA's: work is launched on
- * streams, and a stream waits for fences. On the CPU a stream is the calling thread: a launch is a call, and a wait
- * blocks. On the virtual device a wait that cannot complete yet returns STATUS_AGAIN, and the caller repeats the
- * call.
+ * `plan:NAME` (no bytes and no time: the memory that NAME would use). The model is CUDA's: work is launched
+ * on streams, and a stream waits for fences. On the CPU a stream is the calling thread: a launch is a call,
+ * and a wait blocks. On the virtual device a wait that cannot complete yet returns STATUS_AGAIN, and the
+ * caller repeats the call.
  *
  * A fence is a timeline: a number that only grows. Work after device_stream_wait(stream, fence, v)
  * begins when the fence has reached v. Fences are never reset: one serves every step.
  *
  * A device belongs to one rank; its functions are called by that rank's thread, unless stated otherwise.
  *
- * device_impl.h is the interface of a back end; device.c finds one in the list below; host/ is what back ends in host memory
- * share, and reference/, cpu/, cuda/, sim/ and plan/ are the back ends. */
+ * device_impl.h is the interface of a back end; device.c finds one in the list below; host/ is what back ends
+ * in host memory share, and reference/, cpu/, cuda/, sim/ and plan/ are the back ends. */
 #ifndef COMMON_DEVICE_DEVICE_H
 #define COMMON_DEVICE_DEVICE_H
 
@@ -24,12 +24,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A line adds a device: X(name, option) is device_name in the folder common/device/name and library device_name, and
+/* A line adds a device: X(name, option) is device_name in the folder common/device/name and library
+ * device_name, and
  * --device option. The build reads this list, too. `plan` is no device to train on. */
-#define DEVICE_LIST(X)         \
-    X(cpu, "cpu")              \
-    X(cuda, "cuda")            \
-    X(reference, "reference")  \
+#define DEVICE_LIST(X)                                                                                       \
+    X(cpu, "cpu")                                                                                            \
+    X(cuda, "cuda")                                                                                          \
+    X(reference, "reference")                                                                                \
     X(sim, "sim:PROFILE")
 
 typedef struct device device;
@@ -39,43 +40,49 @@ typedef struct device_kernel device_kernel;
 typedef struct device_graph device_graph;
 
 /* The type in which matrix multiplications multiply where storage is float32. */
-typedef enum device_precision { DEVICE_PRECISION_F32, DEVICE_PRECISION_TF32, DEVICE_PRECISION_BF16 } device_precision;
+typedef enum device_precision {
+    DEVICE_PRECISION_F32,
+    DEVICE_PRECISION_TF32,
+    DEVICE_PRECISION_BF16
+} device_precision;
 
 typedef struct device_config {
-    const char *name;   /* "cpu", "reference", "cuda", "sim:PROFILE", "plan:NAME" */
-    int rank, world;    /* the device's rank */
-    int local_rank;     /* picks the GPU */
-    int threads;        /* compute threads of this rank; at least 1 */
-    void *simulation;   /* sim: the simulation that all ranks share; NULL otherwise */
-    int precision;      /* device_precision */
-    bool share_gpu;     /* cuda: ranks beyond the GPUs share them */
-    bool benchmark;     /* cuda: times the libraries' algorithms and uses the fastest */
+    const char *name; /* "cpu", "reference", "cuda", "sim:PROFILE", "plan:NAME" */
+    int rank, world;  /* the device's rank */
+    int local_rank;   /* picks the GPU */
+    int threads;      /* compute threads of this rank; at least 1 */
+    void *simulation; /* sim: the simulation that all ranks share; NULL otherwise */
+    int precision;    /* device_precision */
+    bool share_gpu;   /* cuda: ranks beyond the GPUs share them */
+    bool benchmark;   /* cuda: times the libraries' algorithms and uses the fastest */
 } device_config;
 
 typedef struct device_info {
-    const char *name;        /* "cpu" */
-    char description[128];   /* "2 threads, AVX-512, oneDNN 2.6.3" */
-    dtype compute_type;      /* of parameters, activations and gradients */
+    const char *name;      /* "cpu" */
+    char description[128]; /* "2 threads, AVX-512, oneDNN 2.6.3" */
+    dtype compute_type;    /* of parameters, activations and gradients */
     bool bf16;             /* activations and their gradients are to be stored as bfloat16 */
-    bool host_addressable;   /* the host may read and write device memory */
-    bool copy_engine;        /* copies from the host may overlap with the compute stream */
-    bool real;               /* tensor bytes exist */
-    bool simulated;          /* figures come from a model: reports must mark them */
-    int64_t mark_error_ns;   /* by how much the times of marks may be wrong on the host's clock; a GPU's change it */
-    bool plans;              /* nothing runs or is stored: only the ledger counts (plan/device_plan.c) */
+    bool host_addressable; /* the host may read and write device memory */
+    bool copy_engine;      /* copies from the host may overlap with the compute stream */
+    bool real;             /* tensor bytes exist */
+    bool simulated;        /* figures come from a model: reports must mark them */
+    int64_t mark_error_ns; /* by how much the times of marks may be wrong on the host's clock; a GPU's change
+                              it */
+    bool plans;            /* nothing runs or is stored: only the ledger counts (plan/device_plan.c) */
 } device_info;
 
 status device_open(const device_config *config, device **out);
 void device_close(device **d);
 const device_info *device_get_info(const device *d);
 
-/* Operations that a library of the device refused, and slower kernels run: an entry for each kind and reason. */
+/* Operations that a library of the device refused, and slower kernels run: an entry for each kind and reason.
+ */
 typedef struct device_fallback {
     op_kind kind;
-    int64_t count;            /* of the operations prepared so */
-    char shape[96];           /* of the first: "4x28x28x1 to 6, 5x5, bfloat16" */
-    char reason[96];          /* "cuDNN: CUDNN_STATUS_NOT_SUPPORTED" */
-    char instead[64];         /* "multiplied in TF32" */
+    int64_t count;    /* of the operations prepared so */
+    char shape[96];   /* of the first: "4x28x28x1 to 6, 5x5, bfloat16" */
+    char reason[96];  /* "cuDNN: CUDNN_STATUS_NOT_SUPPORTED" */
+    char instead[64]; /* "multiplied in TF32" */
 } device_fallback;
 
 /* Returns how many; *out is the device's. */
@@ -90,9 +97,9 @@ typedef enum device_memory_kind {
 } device_memory_kind;
 
 typedef struct device_memory {
-    void *data;      /* zeroed; on a GPU a device pointer; on the virtual device not accessible */
+    void *data; /* zeroed; on a GPU a device pointer; on the virtual device not accessible */
     size_t bytes;
-    int fd;          /* SHARED on a host-addressable device: the memfd; else -1 */
+    int fd; /* SHARED on a host-addressable device: the memfd; else -1 */
     device_memory_kind kind;
 } device_memory;
 
@@ -103,31 +110,35 @@ void device_free(device *d, device_memory *memory);
 /* Whether an allocation has failed. */
 bool device_has_refused(const device *d);
 
-/* Lets the device copy from and to this host memory fast and asynchronously; does nothing on other devices. Unpin
- * before the memory is freed. */
+/* Lets the device copy from and to this host memory fast and asynchronously; does nothing on other devices.
+ * Unpin before the memory is freed. */
 status device_pin(device *d, void *data, size_t bytes);
 void device_unpin(device *d, void *data);
 
 /* Copies in stream order. `count` elements; host elements are float32 (or int32 for targets and tokens),
  * device elements of `type`; converts where the device computes in another type. The host side must
  * stay valid until the stream has completed the copy. */
-status device_upload(device_stream *s, void *to, const void *host, dtype host_type, dtype type, int64_t count);
-status device_download(device_stream *s, void *host, const void *from, dtype type, dtype host_type, int64_t count);
+status device_upload(device_stream *s, void *to, const void *host, dtype host_type, dtype type,
+                     int64_t count);
+status device_download(device_stream *s, void *host, const void *from, dtype type, dtype host_type,
+                       int64_t count);
 
-/* In stream order: to[i] = from[i] / divisor, a true division. Between equal types with a divisor of 1 it is a
- * copy of any type; float32, float16 and bfloat16 are converted into each other. `to` may be `from` where
+/* In stream order: to[i] = from[i] / divisor, a true division. Between equal types with a divisor of 1 it is
+ * a copy of any type; float32, float16 and bfloat16 are converted into each other. `to` may be `from` where
  * the types are equal. Both are device memory or pinned. */
-status device_convert(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type, int64_t count,
-                      double divisor);
+status device_convert(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type,
+                      int64_t count, double divisor);
 
-/* The same for gradients on their way into or out of a bucket: all ranges by as few launches as the device can. Unlike
- * device_convert(), it takes time on virtual devices. Ranges do not overlap; `ranges` is free when it returns. */
+/* The same for gradients on their way into or out of a bucket: all ranges by as few launches as the device
+ * can. Unlike device_convert(), it takes time on virtual devices. Ranges do not overlap; `ranges` is free
+ * when it returns. */
 typedef struct device_range {
     void *to;
     const void *from;
     int64_t count; /* elements */
 } device_range;
-status device_pack(device_stream *s, const device_range *ranges, int count, dtype to_type, dtype from_type, double divisor);
+status device_pack(device_stream *s, const device_range *ranges, int count, dtype to_type, dtype from_type,
+                   double divisor);
 
 /* In stream order: to[i] = a[i] + b[i]; `to` may be either. All are device memory. */
 status device_add(device_stream *s, void *to, const void *a, const void *b, dtype type, int64_t count);
@@ -135,7 +146,8 @@ status device_add(device_stream *s, void *to, const void *a, const void *b, dtyp
 /* In stream order: bytes become zero. */
 status device_clear(device_stream *s, void *data, size_t bytes);
 
-/* Memory in use on the device by all processes, and its total, from the driver; -1 where there is no driver. */
+/* Memory in use on the device by all processes, and its total, from the driver; -1 where there is no driver.
+ */
 status device_usage(device *d, int64_t *used_bytes, int64_t *total_bytes);
 
 /* ---- one rank's memory for another's --------------------------------------------------------------
@@ -180,7 +192,8 @@ typedef struct device_layout {
     bool plain; /* equal to PyTorch's order */
 } device_layout;
 
-/* The best layout for operation `op`, a forward operation with the parameter in `slot`; `shape` is PyTorch's. */
+/* The best layout for operation `op`, a forward operation with the parameter in `slot`; `shape` is PyTorch's.
+ */
 status device_choose_layout(device *d, const op_desc *op, int slot, shape parameter, device_layout *out);
 
 /* From PyTorch's order to the device's and back; both in host memory, `type` is the device's. Where the
@@ -200,8 +213,8 @@ size_t device_kernel_workspace(const device_kernel *kernel);
 
 /* Runs (cpu), enqueues (cuda) or prices (sim). `operands` has OP_MAX_OPERANDS slots (op.h); `scalars`
  * may be NULL where the operation reads none; `workspace` has device_kernel_workspace() bytes. */
-status device_launch(device_stream *s, device_kernel *kernel, void *const *operands, const op_scalars *scalars,
-                     void *workspace);
+status device_launch(device_stream *s, device_kernel *kernel, void *const *operands,
+                     const op_scalars *scalars, void *workspace);
 
 /* ---- streams and fences ----------------------------------------------------------------------- */
 
@@ -231,8 +244,9 @@ bool device_fence_reached(device_fence *f, uint64_t value);
 /* A failed fence ends every wait on it, present and future, with the error. Any thread. */
 void device_fence_fail(device_fence *f, const error_record *error);
 
-/* From now on waits and synchronizations of a GPU's streams, and device_mark_wait(), return the error: what streams have
- * done may be incomplete. The first error counts. Other devices have nothing that outlives a failure. Any thread. */
+/* From now on waits and synchronizations of a GPU's streams, and device_mark_wait(), return the error: what
+ * streams have done may be incomplete. The first error counts. Other devices have nothing that outlives a
+ * failure. Any thread. */
 void device_fail(device *d, const error_record *error);
 
 /* Waits until the stream's work is done. STATUS_AGAIN on the virtual device. */
@@ -241,16 +255,16 @@ status device_stream_synchronize(device_stream *s);
 /* ---- recorded work ---------------------------------------------------------------------------- */
 
 /* From begin to end, what this thread launches on the stream is recorded and does not run; `out` may then be
- * launched repeatedly, with the recorded operands and scalars. Only operations may be recorded: no copies from or
- * to the host, no marks, no fences. End the recording even if an operation failed. STATUS_CONFIG on all devices but
- * cuda. */
+ * launched repeatedly, with the recorded operands and scalars. Only operations may be recorded: no copies
+ * from or to the host, no marks, no fences. End the recording even if an operation failed. STATUS_CONFIG on
+ * all devices but cuda. */
 status device_capture_begin(device_stream *s);
 status device_capture_end(device_stream *s, device_graph **out);
 status device_graph_launch(device_stream *s, device_graph *graph);
 void device_graph_close(device_graph **graph);
 
-/* What a blocking wait calls repeatedly on a CPU: an engine that progresses inline. *worked is set to whether it did
- * anything. NULL: the wait spins briefly, then sleeps until the fence moves. */
+/* What a blocking wait calls repeatedly on a CPU: an engine that progresses inline. *worked is set to whether
+ * it did anything. NULL: the wait spins briefly, then sleeps until the fence moves. */
 typedef status (*device_idle_function)(void *context, bool *worked);
 void device_set_idle(device *d, device_idle_function idle, void *context);
 
@@ -263,13 +277,13 @@ enum { DEVICE_MARKS = 4096 };
 status device_mark(device_stream *s, int slot);
 int64_t device_mark_ns(device_stream *s, int slot);
 
-/* What waits for a mark that was made before. On a device whose launches are calls, it has passed; not for virtual ones.
+/* What waits for a mark that was made before. On a device whose launches are calls, it has passed; not for
+ * virtual ones.
  *
- *   device_stream_wait_mark   work launched on `s` from now on: the stream `of` has reached the mark. No host thread
- *                             takes part, and the slot may be used again at once.
- *   device_mark_passed        whether the stream has reached it, or never will. Any thread, if the mark is not made again
- *                             at the same time.
- *   device_mark_wait          the host */
+ *   device_stream_wait_mark   work launched on `s` from now on: the stream `of` has reached the mark. No host
+ * thread takes part, and the slot may be used again at once. device_mark_passed        whether the stream has
+ * reached it, or never will. Any thread, if the mark is not made again at the same time. device_mark_wait the
+ * host */
 status device_stream_wait_mark(device_stream *s, device_stream *of, int slot);
 bool device_mark_passed(device_stream *s, int slot);
 status device_mark_wait(device_stream *s, int slot);

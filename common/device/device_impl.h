@@ -1,6 +1,7 @@
 /* The interface of a back end, for implementers of devices only; everyone else includes device.h.
  *
- * A back end is one const struct with every slot set. The structs below are the first members of the back end's own. */
+ * A back end is one const struct with every slot set. The structs below are the first members of the back
+ * end's own. */
 #ifndef COMMON_DEVICE_DEVICE_IMPL_H
 #define COMMON_DEVICE_DEVICE_IMPL_H
 
@@ -19,11 +20,13 @@ typedef struct device_backend {
     /* Both NULL where the host's memory is as good as any. */
     status (*pin)(device *d, void *data, size_t bytes);
     void (*unpin)(device *d, void *data);
-    status (*upload)(device_stream *s, void *to, const void *host, dtype host_type, dtype type, int64_t count);
-    status (*download)(device_stream *s, void *host, const void *from, dtype type, dtype host_type, int64_t count);
+    status (*upload)(device_stream *s, void *to, const void *host, dtype host_type, dtype type,
+                     int64_t count);
+    status (*download)(device_stream *s, void *host, const void *from, dtype type, dtype host_type,
+                       int64_t count);
 
-    status (*convert)(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type, int64_t count,
-                      double divisor);
+    status (*convert)(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type,
+                      int64_t count, double divisor);
     status (*pack)(device_stream *s, const device_range *ranges, int count, dtype to_type, dtype from_type,
                    double divisor);
     status (*add)(device_stream *s, void *to, const void *a, const void *b, dtype type, int64_t count);
@@ -40,8 +43,8 @@ typedef struct device_backend {
 
     status (*prepare)(device *d, const op_desc *op, const device_layout *layout, device_kernel **out);
     void (*release)(device_kernel *kernel);
-    status (*launch)(device_stream *s, device_kernel *kernel, void *const *operands, const op_scalars *scalars,
-                     void *workspace);
+    status (*launch)(device_stream *s, device_kernel *kernel, void *const *operands,
+                     const op_scalars *scalars, void *workspace);
 
     status (*stream_open)(device *d, device_stream_role role, device_stream **out);
     void (*stream_close)(device_stream *s);
@@ -107,7 +110,8 @@ DEVICE_LIST(DEVICE_DECLARE)
 #undef DEVICE_DECLARE
 extern const device_backend device_plan;
 
-/* Finds a back end by name; of "sim:PROFILE" only the part before the colon counts. STATUS_USAGE lists the names. */
+/* Finds a back end by name; of "sim:PROFILE" only the part before the colon counts. STATUS_USAGE lists the
+ * names. */
 status device_find_backend(const char *name, const device_backend **out);
 
 #endif

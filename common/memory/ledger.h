@@ -14,16 +14,16 @@
 #include <stdint.h>
 
 /* name, name in reports and JSON */
-#define LEDGER_CLASS_LIST(X)                                                                         \
-    X(PARAMETERS, "parameters") /* and a model's buffers */                                          \
-    X(GRADIENTS, "gradients")                                                                        \
-    X(OPTIMIZER, "optimizer_state")                                                                  \
-    X(ACTIVATIONS, "activations") /* and the gradients of activations */                             \
-    X(OUTPUTS, "outputs_and_loss") /* gathered outputs, the loss and its gradient */                 \
-    X(REPLICAS, "replicas")                                                                          \
-    X(GATHERED, "gathered_units") /* whole parameters of units whose parameters are cut among ranks */ \
-    X(BUCKETS, "buckets") /* flattened gradients in flight, a server's sums */                       \
-    X(WORKSPACE, "workspace")                                                                        \
+#define LEDGER_CLASS_LIST(X)                                                                                 \
+    X(PARAMETERS, "parameters") /* and a model's buffers */                                                  \
+    X(GRADIENTS, "gradients")                                                                                \
+    X(OPTIMIZER, "optimizer_state")                                                                          \
+    X(ACTIVATIONS, "activations")  /* and the gradients of activations */                                    \
+    X(OUTPUTS, "outputs_and_loss") /* gathered outputs, the loss and its gradient */                         \
+    X(REPLICAS, "replicas")                                                                                  \
+    X(GATHERED, "gathered_units") /* whole parameters of units whose parameters are cut among ranks */       \
+    X(BUCKETS, "buckets")         /* flattened gradients in flight, a server's sums */                       \
+    X(WORKSPACE, "workspace")                                                                                \
     X(BATCH, "batch")
 
 #define LEDGER_CLASS_ENUM(name, text) LEDGER_##name,
@@ -31,19 +31,19 @@ typedef enum ledger_class { LEDGER_CLASS_LIST(LEDGER_CLASS_ENUM) LEDGER_CLASS_CO
 #undef LEDGER_CLASS_ENUM
 
 /* The stages of a step, in order; the ledger records the one with the peak. */
-#define LEDGER_PHASE_LIST(X)                                                                         \
-    X(SETUP, "setup")                                                                                \
-    X(SCATTER, "scatter_inputs")                                                                     \
-    X(BEGIN, "begin_forward") /* replicate, pull, broadcast of buffers */                            \
-    X(FORWARD, "forward")                                                                            \
-    X(PLACE, "place_outputs")                                                                        \
-    X(LOSS, "loss")                                                                                  \
-    X(LOSS_GRADIENT, "loss_gradient") /* DataParallel's, over the outputs of all ranks */           \
-    X(SCATTER_GRADIENT, "scatter_output_gradient")                                                   \
-    X(BACKWARD, "backward")                                                                          \
-    X(REDUCE, "reduce")                                                                              \
-    X(OPTIMIZER_STEP, "optimizer")                                                                   \
-    X(AFTER, "after_step")                                                                           \
+#define LEDGER_PHASE_LIST(X)                                                                                 \
+    X(SETUP, "setup")                                                                                        \
+    X(SCATTER, "scatter_inputs")                                                                             \
+    X(BEGIN, "begin_forward") /* replicate, pull, broadcast of buffers */                                    \
+    X(FORWARD, "forward")                                                                                    \
+    X(PLACE, "place_outputs")                                                                                \
+    X(LOSS, "loss")                                                                                          \
+    X(LOSS_GRADIENT, "loss_gradient") /* DataParallel's, over the outputs of all ranks */                    \
+    X(SCATTER_GRADIENT, "scatter_output_gradient")                                                           \
+    X(BACKWARD, "backward")                                                                                  \
+    X(REDUCE, "reduce")                                                                                      \
+    X(OPTIMIZER_STEP, "optimizer")                                                                           \
+    X(AFTER, "after_step")                                                                                   \
     X(EVALUATE, "evaluate")
 
 #define LEDGER_PHASE_ENUM(name, text) LEDGER_PHASE_##name,
@@ -61,10 +61,10 @@ typedef struct ledger {
     ledger_account classes[LEDGER_CLASS_COUNT];
     ledger_account total;
     ledger_phase phase;
-    int64_t peak_classes[LEDGER_CLASS_COUNT];                       /* each class when `total` peaked */
-    int64_t phase_peak[LEDGER_PHASE_COUNT];                         /* of the total */
+    int64_t peak_classes[LEDGER_CLASS_COUNT];                           /* each class when `total` peaked */
+    int64_t phase_peak[LEDGER_PHASE_COUNT];                             /* of the total */
     int64_t phase_peak_classes[LEDGER_PHASE_COUNT][LEDGER_CLASS_COUNT]; /* each class at that time */
-    int64_t phase_end[LEDGER_PHASE_COUNT];                          /* of the total, at the end of the phase */
+    int64_t phase_end[LEDGER_PHASE_COUNT]; /* of the total, at the end of the phase */
     int64_t phase_end_classes[LEDGER_PHASE_COUNT][LEDGER_CLASS_COUNT];
 } ledger;
 
@@ -84,8 +84,8 @@ void ledger_release(ledger *l, ledger_class c, int64_t logical, int64_t reserved
 /* Resets the peaks: after warm-up. */
 void ledger_reset_peaks(ledger *l);
 
-/* Memory of this process in bytes: resident set size, and proportional set size (shared pages divided by the number of
- * processes that map them; /proc/self/smaps_rollup). -1 where it cannot be read. */
+/* Memory of this process in bytes: resident set size, and proportional set size (shared pages divided by the
+ * number of processes that map them; /proc/self/smaps_rollup). -1 where it cannot be read. */
 typedef struct ledger_external {
     int64_t resident, proportional;
 } ledger_external;

@@ -27,7 +27,8 @@ static inline int64_t piece_list_elements(piece_list list)
 /* Cuts a list of items into groups (buckets, chunks) at a limit, in bytes or elements. */
 typedef struct list_cut {
     int64_t limit;
-    bool within;  /* a group ends before it would have more than the limit; else when it has reached it, and may overshoot */
+    bool within;  /* a group ends before it would have more than the limit; else when it has reached it, and
+                     may overshoot */
     int64_t size; /* of the group so far; 0: it is empty */
 } list_cut;
 

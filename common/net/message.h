@@ -25,7 +25,7 @@
     X(OUTPUT_GRADIENT, "output_gradient")                                                                    \
     X(SUM, "sum") /* of a few numbers over the ranks */                                                      \
     X(CONTROL, "control")                                                                                    \
-    X(FAILED, "failed") /* the sender gives up; its reason is in the status table */                        \
+    X(FAILED, "failed") /* the sender gives up; its reason is in the status table */                         \
     X(INPUT_GRADIENT, "input_gradient")
 
 #define MESSAGE_KIND_ENUM(name, text) MESSAGE_##name,
@@ -49,11 +49,13 @@ typedef struct message_header {
     int64_t integers[3];
     double doubles[2];
     int64_t sent_ns;    /* when it was handed to the transport; with ps these five travel on rank 0's clock */
-    int64_t ready_ns;   /* when its sender had computed it; of a reply: the last contribution's sender; 0: not known */
+    int64_t ready_ns;   /* when its sender had computed it; of a reply: the last contribution's sender; 0: not
+                           known */
     int64_t arrived_ns; /* of a reply: when the request arrived, */
-    int64_t last_ns;    /* and when the last contribution that the reply needed was sent; 0: none was needed */
+    int64_t last_ns; /* and when the last contribution that the reply needed was sent; 0: none was needed */
     uint32_t last_rank; /* by which rank */
-    int64_t pushed_ns;  /* and when the receiver's own last push arrived, where that did not request the reply */
+    int64_t
+        pushed_ns; /* and when the receiver's own last push arrived, where that did not request the reply */
     uint64_t checksum; /* filled in: message_digest() over header and frames; 0 where switched off */
 } message_header;
 

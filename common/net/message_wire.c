@@ -48,11 +48,13 @@ void *wire_unpack(const ProtobufCMessageDescriptor *type, const void *bytes, siz
 }
 
 /* name in message.proto, field: the numbers that are sent only where they are not zero */
-#define OPTIONAL_LIST(X)                                                                                     \
-    X(step, step) X(key, key) X(offset, offset) X(count, count) X(dtype, dtype) X(flags, flags)              \
-    X(int0, integers[0]) X(int1, integers[1]) X(int2, integers[2]) X(sent_ns, sent_ns)                       \
-    X(arrived_ns, arrived_ns) X(last_ns, last_ns) X(last_rank, last_rank) X(pushed_ns, pushed_ns)             \
+/* clang-format off */
+#define OPTIONAL_LIST(X) \
+    X(step, step) X(key, key) X(offset, offset) X(count, count) X(dtype, dtype) X(flags, flags) \
+    X(int0, integers[0]) X(int1, integers[1]) X(int2, integers[2]) X(sent_ns, sent_ns) \
+    X(arrived_ns, arrived_ns) X(last_ns, last_ns) X(last_rank, last_rank) X(pushed_ns, pushed_ns) \
     X(ready_ns, ready_ns)
+/* clang-format on */
 
 size_t message_pack(const message_header *h, uint8_t out[MESSAGE_HEADER_BYTES])
 {
@@ -92,15 +94,14 @@ status message_unpack(const void *bytes, size_t count, message_header *out)
         return fail(STATUS_PROTOCOL, "header frame: got sender %u, dtype %u, %u frames: out of range",
                     wire->sender, wire->dtype, wire->frames);
 #define UNPACK(name, field) .field = wire->name,
-    *out = (message_header){
-        .kind = (message_kind)wire->kind,
-        .sender = (int)wire->sender,
-        .sequence = wire->sequence,
-        .token = wire->token,
-        .frames = (int)wire->frames,
-        .doubles = {wire->double0, wire->double1},
-        .checksum = wire->checksum,
-        OPTIONAL_LIST(UNPACK)};
+    *out = (message_header){.kind = (message_kind)wire->kind,
+                            .sender = (int)wire->sender,
+                            .sequence = wire->sequence,
+                            .token = wire->token,
+                            .frames = (int)wire->frames,
+                            .doubles = {wire->double0, wire->double1},
+                            .checksum = wire->checksum,
+                            OPTIONAL_LIST(UNPACK)};
 #undef UNPACK
     return STATUS_OK;
 }
@@ -109,7 +110,7 @@ uint64_t message_digest(const message_header *h, const message_frame *frames, in
 {
     uint64_t doubles[2];
     memcpy(doubles, h->doubles, sizeof doubles);
-#define WORD(name, field) (uint64_t)h->field,
+#define WORD(name, field) (uint64_t) h->field,
     uint64_t words[] = {(uint64_t)h->kind,   (uint64_t)h->sender, h->sequence, h->token,
                         (uint64_t)h->frames, doubles[0],          doubles[1],  OPTIONAL_LIST(WORD)};
 #undef WORD

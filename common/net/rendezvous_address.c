@@ -156,7 +156,8 @@ bool rendezvous_address_lookup(const rendezvous_endpoints *endpoints, char *addr
     if (!file) return false;
     char line[ADDRESS_TEXT + 128] = "", end;
     struct stat who;
-    bool read = fstat(fd, &who) == 0 && S_ISREG(who.st_mode) && who.st_uid == geteuid() && fgets(line, sizeof line, file) &&
+    bool read = fstat(fd, &who) == 0 && S_ISREG(who.st_mode) && who.st_uid == geteuid() &&
+                fgets(line, sizeof line, file) &&
                 sscanf(line, "%239s %" SCNx64 " %64s%c", address, token, key, &end) == 4;
     fclose(file);
     return read && end == '\n' && starts(address, "tcp://") && net_key_is_valid(key);

@@ -154,7 +154,7 @@ struct store {
     store_call call;
     status failed; /* other than STATUS_OK: every rank receives it, nothing is carried out any more */
     char failure[1024];
-    int64_t strangers;    /* connections and messages ignored */
+    int64_t strangers; /* connections and messages ignored */
     _Alignas(16) unsigned char arena[RENDEZVOUS_ARENA_BYTES];
     uint8_t packet[RENDEZVOUS_PACKET_CAP];
 };

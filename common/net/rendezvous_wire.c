@@ -19,8 +19,9 @@ static char *string(const char *s)
 
 /* The fields that packet and wire have alike: numbers, sent only where they are not zero, and texts. */
 #define NUMBER_LIST(X)                                                                                       \
-    X(protocol) X(token) X(config_hash) X(rank) X(world) X(pid) X(sequence) X(operation) X(root)             \
-    X(timeout_ms) X(code) X(blobs)
+    X(protocol)                                                                                              \
+    X(token)                                                                                                 \
+    X(config_hash) X(rank) X(world) X(pid) X(sequence) X(operation) X(root) X(timeout_ms) X(code) X(blobs)
 #define TEXT_LIST(X) X(program) X(config_text) X(host) X(tag) X(text)
 
 size_t rendezvous_pack(const rendezvous_packet *p, uint8_t *out, size_t size)

@@ -59,7 +59,8 @@ typedef struct exchange {
     int64_t retry_ns; /* when to try the unreached peers again */
 } exchange;
 
-/* Anybody may read the names of abstract sockets. One gives away neither the token nor the name of another rank. */
+/* Anybody may read the names of abstract sockets. One gives away neither the token nor the name of another
+ * rank. */
 static socklen_t address_of(const exchange *x, int rank, struct sockaddr_un *out)
 {
     *out = (struct sockaddr_un){.sun_family = AF_UNIX};

@@ -101,15 +101,16 @@ char *rank_status_format(const rank_status *s, char *buffer, size_t size)
     else if (s->agent != RANK_START)
         snprintf(agent, sizeof agent, ", %s in flight", rank_operation_name(s->agent));
     if (s->enqueued > 0)
-        snprintf(collectives, sizeof collectives, " (collectives: %u enqueued, %u started, %u completed)", s->enqueued,
-                 s->started, s->completed);
+        snprintf(collectives, sizeof collectives, " (collectives: %u enqueued, %u started, %u completed)",
+                 s->enqueued, s->started, s->completed);
     snprintf(buffer, size, "%s in %s%s%s", step, rank_operation_name(s->operation), agent, collectives);
     return buffer;
 }
 
 bool rank_status_is_behind(const rank_status *a, const rank_status *b)
 {
-    const uint32_t mine[] = {a->enqueued, a->started, a->completed}, theirs[] = {b->enqueued, b->started, b->completed};
+    const uint32_t mine[] = {a->enqueued, a->started, a->completed},
+                   theirs[] = {b->enqueued, b->started, b->completed};
     for (int i = 0; i < 3; i++)
         if (mine[i] != theirs[i]) return (int32_t)(mine[i] - theirs[i]) < 0;
     return false;

@@ -57,9 +57,10 @@ typedef enum rank_slot_state {
 
 enum { RANK_NO_BUCKET = -1 };
 
-/* A rank's status slot: one cache line. `operation` is what the compute thread does, `agent` what its communication agent
- * or GPU has in flight (RANK_START: nothing), `bucket` which bucket that is. Collectives that run in a stream's order
- * (NCCL) are counted, modulo 2^32: what the host has enqueued, and what the GPU has started and completed. */
+/* A rank's status slot: one cache line. `operation` is what the compute thread does, `agent` what its
+ * communication agent or GPU has in flight (RANK_START: nothing), `bucket` which bucket that is. Collectives
+ * that run in a stream's order (NCCL) are counted, modulo 2^32: what the host has enqueued, and what the GPU
+ * has started and completed. */
 typedef struct rank_slot {
     _Alignas(64) atomic_int pid;
     atomic_int rank, state, operation, agent, bucket;
@@ -93,7 +94,8 @@ static inline void rank_slot_agent(rank_slot *slot, rank_operation operation, in
     rank_slot_touch(slot, now_ns);
 }
 
-static inline void rank_slot_collectives(rank_slot *slot, uint32_t enqueued, uint32_t started, uint32_t completed)
+static inline void rank_slot_collectives(rank_slot *slot, uint32_t enqueued, uint32_t started,
+                                         uint32_t completed)
 {
     atomic_store_explicit(&slot->enqueued, enqueued, memory_order_relaxed);
     atomic_store_explicit(&slot->started, started, memory_order_relaxed);
@@ -125,8 +127,8 @@ typedef struct rank_status {
 } rank_status;
 void rank_slot_read(const rank_slot *slot, rank_status *out);
 
-/* "at step 12 in backward, all_reduce of bucket 3 in flight (collectives: 41 enqueued, 41 started, 40 completed)". Returns
- * `buffer`. */
+/* "at step 12 in backward, all_reduce of bucket 3 in flight (collectives: 41 enqueued, 41 started, 40
+ * completed)". Returns `buffer`. */
 enum { RANK_STATUS_TEXT = 192 };
 char *rank_status_format(const rank_status *s, char *buffer, size_t size);
 /* Whether `a` has come less far in the collectives of its job than `b`; never where they are not counted. */

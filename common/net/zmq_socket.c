@@ -74,8 +74,8 @@ static status set_role(void *socket, const zsocket_options *o)
          * see to it that nothing is sent to a peer who is not there. */
         {ZMQ_IMMEDIATE, 0},
         {ZMQ_PROBE_ROUTER, 1}, /* the server knows of us before we say anything */
-        /* Without a key only the server checks its peer, and listens before its address is known: a quick second try
-         * could only reach another user who took the name of a server that has died. */
+        /* Without a key only the server checks its peer, and listens before its address is known: a quick
+         * second try could only reach another user who took the name of a server that has died. */
         {ZMQ_RECONNECT_IVL, o->key ? RECONNECT_MS : RECONNECT_MAX_MS},
         {ZMQ_RECONNECT_IVL_MAX, RECONNECT_MAX_MS},
     };

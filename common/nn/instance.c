@@ -18,9 +18,9 @@ struct nn_instance {
     device_stream *stream;
     const nn_program *program;
     param_set *set;
-    device_kernel **kernels;  /* [op_count] */
-    device_kernel *rounder;   /* the price of copies in bfloat16 on the virtual device; else NULL */
-    operand_row *operands;    /* [op_count], resolved by bind */
+    device_kernel **kernels; /* [op_count] */
+    device_kernel *rounder;  /* the price of copies in bfloat16 on the virtual device; else NULL */
+    operand_row *operands;   /* [op_count], resolved by bind */
     nn_memory *memory;
     size_t workspace;
 };
@@ -39,7 +39,8 @@ static status open_rounder(nn_instance *instance)
     return device_prepare(instance->device, &op, NULL, &instance->rounder);
 }
 
-status nn_instance_open(device *d, device_stream *s, const nn_program *program, param_set *set, nn_instance **out)
+status nn_instance_open(device *d, device_stream *s, const nn_program *program, param_set *set,
+                        nn_instance **out)
 {
     *out = NULL;
     nn_instance *instance = calloc(1, sizeof *instance);
@@ -78,7 +79,8 @@ void nn_instance_close(nn_instance **pointer)
 {
     nn_instance *instance = *pointer;
     if (!instance) return;
-    for (int i = 0; instance->kernels && i < instance->program->op_count; i++) device_release(&instance->kernels[i]);
+    for (int i = 0; instance->kernels && i < instance->program->op_count; i++)
+        device_release(&instance->kernels[i]);
     device_release(&instance->rounder);
     free(instance->kernels);
     free(instance->operands);
@@ -98,7 +100,10 @@ static char *param_base(const nn_instance *instance, int op, int param)
     bool cut = param_set_gathers(set), whole = instance->program->config.mode == NN_EVALUATE;
     int pass = op < instance->program->loss_end ? PARAM_FORWARD : PARAM_BACKWARD;
     const piece *places = cut && whole ? set->pieces : set->placed[pass];
-    char *base = !cut ? set->params.data : whole ? set->whole.data : param_set_is_mixed(set) ? set->wide.data : set->gathered.data;
+    char *base = !cut                      ? set->params.data
+                 : whole                   ? set->whole.data
+                 : param_set_is_mixed(set) ? set->wide.data
+                                           : set->gathered.data;
     return base + places[param].offset * dtype_size(set->type);
 }
 
@@ -108,7 +113,9 @@ static char *bf16_copy_base(const nn_instance *instance, int op, int param)
     const param_set *set = instance->set;
     bool placed = param_set_is_mixed(set) && param_set_sharding(set) == PARAM_SHARD_ALL;
     int pass = op < instance->program->loss_end ? PARAM_FORWARD : PARAM_BACKWARD;
-    char *base = !param_set_is_mixed(set) ? set->bf16_copy.data : placed ? set->gathered.data : set->params.data;
+    char *base = !param_set_is_mixed(set) ? set->bf16_copy.data
+                 : placed                 ? set->gathered.data
+                                          : set->params.data;
     return base + (placed ? set->placed[pass] : set->pieces)[param].offset * dtype_size(DTYPE_BF16);
 }
 
@@ -137,7 +144,8 @@ status nn_instance_bind(nn_instance *instance, const nn_bindings *bindings)
     const nn_program *p = instance->program;
     if (bindings->memory->activation_bytes < p->activation_bytes ||
         bindings->memory->workspace_bytes < (int64_t)instance->workspace)
-        return fail(STATUS_INTERNAL, "model %s: expected the memory that it planned, got less", p->model->name);
+        return fail(STATUS_INTERNAL, "model %s: expected the memory that it planned, got less",
+                    p->model->name);
     instance->memory = bindings->memory;
     for (int i = 0; i < p->op_count; i++)
         for (int s = 0; s < OP_MAX_OPERANDS; s++)
@@ -169,7 +177,8 @@ static piece bf16_copy_range(const nn_instance *instance, const nn_op *op)
         if (op->operands[s].space != NN_SPACE_BF16_COPY) continue;
         piece p = instance->set->pieces[op->operands[s].index];
         int64_t begin = range.count && range.offset < p.offset ? range.offset : p.offset;
-        int64_t end = range.offset + range.count > p.offset + p.count ? range.offset + range.count : p.offset + p.count;
+        int64_t end =
+            range.offset + range.count > p.offset + p.count ? range.offset + range.count : p.offset + p.count;
         range = (piece){begin, end - begin};
     }
     return range;
@@ -183,18 +192,20 @@ static status copy_piece_to_bf16(const nn_instance *instance, piece p)
         op_scalars scalars = {.divisor = 1, .pieces = &p, .piece_count = 1};
         return device_launch(instance->stream, instance->rounder, operands, &scalars, NULL);
     }
-    return device_convert(instance->stream, (char *)set->bf16_copy.data + p.offset * dtype_size(DTYPE_BF16), DTYPE_BF16,
-                          (const char *)set->params.data + p.offset * dtype_size(set->type), set->type, p.count, 1);
+    return device_convert(instance->stream, (char *)set->bf16_copy.data + p.offset * dtype_size(DTYPE_BF16),
+                          DTYPE_BF16, (const char *)set->params.data + p.offset * dtype_size(set->type),
+                          set->type, p.count, 1);
 }
 
-/* In bfloat16, from what they are now, unless the last update has left them so. Parameters that lie apart, a bias after a
- * tied weight, are copied one by one. */
+/* In bfloat16, from what they are now, unless the last update has left them so. Parameters that lie apart, a
+ * bias after a tied weight, are copied one by one. */
 static status copy_weights_to_bf16(const nn_instance *instance, int index)
 {
     const nn_op *op = &instance->program->ops[index];
     const param_set *set = instance->set;
     int64_t elements = 0;
-    if (index >= instance->program->forward_end || set->bf16_copy_current || param_set_is_mixed(set)) return STATUS_OK;
+    if (index >= instance->program->forward_end || set->bf16_copy_current || param_set_is_mixed(set))
+        return STATUS_OK;
     for (int s = 0; s < OP_MAX_OPERANDS; s++)
         if (op->operands[s].space == NN_SPACE_BF16_COPY) elements += set->pieces[op->operands[s].index].count;
     piece all = bf16_copy_range(instance, op);
@@ -214,7 +225,8 @@ static status run_op(nn_instance *instance, nn_cursor *cursor, const nn_observer
     void *const *operands = instance->operands[cursor->op];
     switch (cursor->stage) {
     case STAGE_NEED:
-        for (; (observer->release || cursor->op < p->forward_end) && cursor->index < op->need_count; cursor->index++)
+        for (; (observer->release || cursor->op < p->forward_end) && cursor->index < op->need_count;
+             cursor->index++)
             TRY(observer->need(observer->context, p->needs[op->need_first + cursor->index]));
         cursor->stage = STAGE_LAUNCH;
         /* fall through */

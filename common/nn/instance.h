@@ -1,8 +1,8 @@
 /* A program on one rank's device: prepared kernels, activation memory, and a cursor that runs it.
  *
- * The observer is called before an operation for each parameter that the pass uses there for the first time, and after
- * it for each gradient that it completes and each parameter that the pass has used for the last time. Model and engine have
- * no other connection. */
+ * The observer is called before an operation for each parameter that the pass uses there for the first time,
+ * and after it for each gradient that it completes and each parameter that the pass has used for the last
+ * time. Model and engine have no other connection. */
 #ifndef COMMON_NN_INSTANCE_H
 #define COMMON_NN_INSTANCE_H
 
@@ -18,7 +18,8 @@ typedef struct nn_observer {
     void *context;
     status (*need)(void *context, int param);
     status (*ready)(void *context, int param);
-    /* NULL where parameters stay in their place: then need() is called in the forward pass only. Called after ready(). */
+    /* NULL where parameters stay in their place: then need() is called in the forward pass only. Called after
+     * ready(). */
     status (*release)(void *context, int param);
     /* Sums `count` float64 over all ranks, in stream order. */
     status (*group_sum)(void *context, double *values, int count);
@@ -47,8 +48,8 @@ typedef struct nn_bindings {
 } nn_bindings;
 status nn_instance_bind(nn_instance *instance, const nn_bindings *bindings);
 
-/* A position in a run: an operation and a place within it (a parameter to wait for, a sum over the ranks, a gradient
- * to report, a parameter to release). Zero-initialized: the start. */
+/* A position in a run: an operation and a place within it (a parameter to wait for, a sum over the ranks, a
+ * gradient to report, a parameter to release). Zero-initialized: the start. */
 typedef struct nn_cursor {
     int op, stage, index;
 } nn_cursor;

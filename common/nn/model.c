@@ -56,20 +56,23 @@ static bool grow(nn_model *m, void **array, int count, int *capacity, size_t siz
     return true;
 }
 
-/* A new layer that reads `count` layers, each of `rank` dimensions (-1: any). Its output has the first one's shape
- * until its builder says otherwise. NULL after a failure. */
-static nn_layer *add_layer(nn_model *m, nn_layer_kind kind, const char *name, int rank, int count, const nn_ref *inputs)
+/* A new layer that reads `count` layers, each of `rank` dimensions (-1: any). Its output has the first one's
+ * shape until its builder says otherwise. NULL after a failure. */
+static nn_layer *add_layer(nn_model *m, nn_layer_kind kind, const char *name, int rank, int count,
+                           const nn_ref *inputs)
 {
     if (m->failed) return NULL;
     for (int i = 0; i < count; i++) {
         char text[64];
         bool exists = inputs[i] >= 0 && inputs[i] < m->layer_count;
-        if (!exists) broken(m, STATUS_INTERNAL, "layer %s has no input", name);
+        if (!exists)
+            broken(m, STATUS_INTERNAL, "layer %s has no input", name);
         else if (rank >= 0 && m->layers[inputs[i]].sample.rank != rank)
             broken(m, STATUS_CONFIG, "layer %s: expected an input of %d dimensions, got shape %s", name, rank,
                    shape_format(text, sizeof text, m->layers[inputs[i]].sample));
     }
-    if (m->failed || !grow(m, (void **)&m->layers, m->layer_count, &m->layer_capacity, sizeof *m->layers)) return NULL;
+    if (m->failed || !grow(m, (void **)&m->layers, m->layer_count, &m->layer_capacity, sizeof *m->layers))
+        return NULL;
     nn_layer *l = &m->layers[m->layer_count++];
     memset(l, 0, sizeof *l); /* padding included: descriptions of operations are compared as bytes */
     l->kind = kind;
@@ -116,7 +119,8 @@ static int add_named_param(nn_model *m, nn_layer *l, int slot, const char *suffi
 static int add_buffer(nn_model *m, const nn_layer *l, const char *suffix, int64_t elements, double initial)
 {
     if (m->failed) return NN_NONE;
-    if (!grow(m, (void **)&m->buffers, m->buffer_count, &m->buffer_capacity, sizeof *m->buffers)) return NN_NONE;
+    if (!grow(m, (void **)&m->buffers, m->buffer_count, &m->buffer_capacity, sizeof *m->buffers))
+        return NN_NONE;
     nn_buffer *b = &m->buffers[m->buffer_count];
     *b = (nn_buffer){.elements = elements, .initial = initial};
     snprintf(b->name, sizeof b->name, "%s.%s", l->name, suffix);
@@ -145,8 +149,10 @@ nn_init nn_init_kaiming_fan_out(void)
 
 static nn_init resolve_init(nn_init init, double fan_in, double fan_out)
 {
-    if (init.a == INIT_DEFAULT) init.a = 1.0 / sqrt(fan_in);
-    else if (init.a == INIT_KAIMING_FAN_OUT) init.a = sqrt(2.0 / fan_out);
+    if (init.a == INIT_DEFAULT)
+        init.a = 1.0 / sqrt(fan_in);
+    else if (init.a == INIT_KAIMING_FAN_OUT)
+        init.a = sqrt(2.0 / fan_out);
     return init;
 }
 
@@ -207,13 +213,15 @@ nn_ref nn_conv2d(nn_model *m, nn_ref x, const char *name, int64_t out, int64_t k
     return nn_conv2d_window(m, x, name, out, (nn_window){kernel, kernel, stride, pad, pad}, bias, init);
 }
 
-nn_ref nn_conv2d_window(nn_model *m, nn_ref x, const char *name, int64_t out, nn_window window, bool bias, nn_init init)
+nn_ref nn_conv2d_window(nn_model *m, nn_ref x, const char *name, int64_t out, nn_window window, bool bias,
+                        nn_init init)
 {
     nn_layer *l = add_layer(m, NN_CONV2D, name, 3, 1, &x);
     if (!l) return NN_NONE;
     int64_t h = l->sample.dims[0], w = l->sample.dims[1], c = l->sample.dims[2], r = window.r, s = window.s;
     int64_t p = windows(h, r, window.stride, window.pad_h), q = windows(w, s, window.stride, window.pad_w);
-    if (p <= 0 || q <= 0) return broken(m, STATUS_CONFIG, "layer %s: its input is smaller than its kernel", name);
+    if (p <= 0 || q <= 0)
+        return broken(m, STATUS_CONFIG, "layer %s: its input is smaller than its kernel", name);
     l->sample = (shape){3, {p, q, out}};
     l->attributes.conv2d =
         (conv2d_attributes){1, h, w, c, out, r, s, window.stride, window.pad_h, window.pad_w, p, q, bias};
@@ -229,8 +237,10 @@ static nn_layer *linear_layer(nn_model *m, nn_ref x, const char *name, int64_t o
     if (l && l->sample.rank == 3) broken(m, STATUS_INTERNAL, "layer %s: flatten its input first", name);
     if (m->failed) return NULL;
     linear_attributes *a = &l->attributes.linear;
-    *a = (linear_attributes){
-        .m = shape_elements(l->sample) / columns(l->sample), .in = columns(l->sample), .out = out, .bias = bias};
+    *a = (linear_attributes){.m = shape_elements(l->sample) / columns(l->sample),
+                             .in = columns(l->sample),
+                             .out = out,
+                             .bias = bias};
     if (m->layers[x].kind == NN_FLATTEN) {
         shape image = m->layers[m->layers[x].input[0]].sample;
         if (image.rank == 3) {
@@ -285,8 +295,8 @@ nn_ref nn_batchnorm(nn_model *m, nn_ref x, const char *name, double eps, bool sy
     nn_layer *l = add_layer(m, NN_BATCHNORM, name, 3, 1, &x);
     if (!l) return NN_NONE;
     const int64_t *d = l->sample.dims;
-    l->attributes.batchnorm =
-        (batchnorm_attributes){.n = 1, .h = d[0], .w = d[1], .c = d[2], .eps = eps, .momentum = 0.1, .world = 1};
+    l->attributes.batchnorm = (batchnorm_attributes){
+        .n = 1, .h = d[0], .w = d[1], .c = d[2], .eps = eps, .momentum = 0.1, .world = 1};
     l->sync = sync;
     add_norm_params(m, l, d[2]);
     l->buffer[0] = add_buffer(m, l, "running_mean", d[2], 0);
@@ -316,14 +326,16 @@ nn_ref nn_add(nn_model *m, nn_ref a, nn_ref b)
 {
     nn_layer *l = add_layer(m, NN_ADD, "add", -1, 2, (const nn_ref[]){a, b});
     if (!l) return NN_NONE;
-    if (!shape_equal(l->sample, m->layers[b].sample)) return broken(m, STATUS_CONFIG, "an addition of two shapes");
+    if (!shape_equal(l->sample, m->layers[b].sample))
+        return broken(m, STATUS_CONFIG, "an addition of two shapes");
     l->attributes.elementwise.count = shape_elements(l->sample);
     return ref_of(m, l);
 }
 
 nn_ref nn_concat(nn_model *m, const nn_ref *images, int count)
 {
-    if (count < 1 || count > NN_MAX_INPUTS) return broken(m, STATUS_INTERNAL, "a concatenation of %d images", count);
+    if (count < 1 || count > NN_MAX_INPUTS)
+        return broken(m, STATUS_INTERNAL, "a concatenation of %d images", count);
     nn_layer *l = add_layer(m, NN_CONCAT, "concat", 3, count, images);
     if (!l) return NN_NONE;
     int64_t h = l->sample.dims[0], w = l->sample.dims[1], channels = 0;
@@ -340,8 +352,8 @@ nn_ref nn_concat(nn_model *m, const nn_ref *images, int count)
 }
 
 /* kernel 0: the whole image. */
-static nn_ref add_pool(nn_model *m, nn_layer_kind kind, const char *name, nn_ref x, int64_t kernel, int64_t stride,
-                       int64_t pad)
+static nn_ref add_pool(nn_model *m, nn_layer_kind kind, const char *name, nn_ref x, int64_t kernel,
+                       int64_t stride, int64_t pad)
 {
     nn_layer *l = add_layer(m, kind, name, 3, 1, &x);
     if (!l) return NN_NONE;
@@ -388,8 +400,8 @@ nn_ref nn_embedding(nn_model *m, nn_ref tokens, const char *table, const char *p
         return broken(m, STATUS_CONFIG, "expected a sequence of at most %lld tokens (positions), got %lld",
                       (long long)positions, (long long)sequence);
     l->sample = shape_2d(sequence, hidden);
-    l->attributes.embedding = (embedding_attributes){1, sequence, hidden, vocabulary, position ? positions : 0,
-                                                     position != NULL, type != NULL};
+    l->attributes.embedding = (embedding_attributes){
+        1, sequence, hidden, vocabulary, position ? positions : 0, position != NULL, type != NULL};
     add_param(m, l, 0, table, shape_2d(vocabulary, hidden), init);
     if (position) add_param(m, l, 1, position, shape_2d(positions, hidden), init);
     if (type) add_param(m, l, 2, type, shape_2d(2, hidden), init);
@@ -403,11 +415,12 @@ nn_ref nn_attention(nn_model *m, nn_ref q, nn_ref k, nn_ref v, const char *name,
     bool packed = q == k && k == v;
     int64_t sequence = l->sample.dims[0], hidden = packed ? l->sample.dims[1] / 3 : l->sample.dims[1];
     if (hidden % heads != 0)
-        return broken(m, STATUS_CONFIG, "expected a number of heads that divides the hidden size %lld, got %lld",
+        return broken(m, STATUS_CONFIG,
+                      "expected a number of heads that divides the hidden size %lld, got %lld",
                       (long long)hidden, (long long)heads);
     l->sample = shape_2d(sequence, hidden);
-    l->attributes.attention = (attention_attributes){1, sequence, heads, hidden / heads, causal,
-                                                     packed ? 3 * hidden : hidden};
+    l->attributes.attention =
+        (attention_attributes){1, sequence, heads, hidden / heads, causal, packed ? 3 * hidden : hidden};
     return ref_of(m, l);
 }
 
@@ -460,9 +473,11 @@ static void assign_units(nn_model *m)
 
 status nn_model_finish(nn_model *m, nn_ref output, nn_loss_kind loss)
 {
-    if (!m->failed && (output < 0 || output >= m->layer_count)) broken(m, STATUS_INTERNAL, "layer output has no input");
+    if (!m->failed && (output < 0 || output >= m->layer_count))
+        broken(m, STATUS_INTERNAL, "layer output has no input");
     if (!m->failed && m->layers[output].kind == NN_INPUT) broken(m, STATUS_INTERNAL, "it has no layers");
-    if (m->failed) return error_code() != STATUS_OK ? error_code() : fail(STATUS_INTERNAL, "model %s failed", m->name);
+    if (m->failed)
+        return error_code() != STATUS_OK ? error_code() : fail(STATUS_INTERNAL, "model %s failed", m->name);
     m->output = output;
     m->loss = loss;
     assign_units(m);

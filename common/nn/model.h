@@ -1,12 +1,12 @@
 /* A model is a list of layers, built once and then immutable: it can be shared by all ranks of a
  * process. It has no batch size, device or engine.
  *
- * models/ calls the nn_... builders below. After the first error every builder returns NN_NONE, and nn_model_finish()
- * reports that error, so that a model reads as a list of layers.
+ * models/ calls the nn_... builders below. After the first error every builder returns NN_NONE, and
+ * nn_model_finish() reports that error, so that a model reads as a list of layers.
  *
- * From layers to a step:   model.h    layers and parameters    params.h    a rank's arenas of parameters and gradients
- *                          program.h  operations, compiled     instance.h  a program on a device: runs it and calls
- *                                     for a batch size                     the observer, need(i) and ready(i) */
+ * From layers to a step:   model.h    layers and parameters    params.h    a rank's arenas of parameters and
+ * gradients program.h  operations, compiled     instance.h  a program on a device: runs it and calls for a
+ * batch size                     the observer, need(i) and ready(i) */
 #ifndef COMMON_NN_MODEL_H
 #define COMMON_NN_MODEL_H
 
@@ -37,8 +37,8 @@ typedef struct nn_param {
     shape shape;            /* PyTorch's: [k,c,r,s], [out,in], [c], [rows,hidden] */
     int64_t elements;
     nn_init init;
-    int layer; /* that uses it first */
-    int unit;  /* of the model's units; NN_NONE: of the root */
+    int layer;       /* that uses it first */
+    int unit;        /* of the model's units; NN_NONE: of the root */
     uint64_t stages; /* of a stage's model (stages.h): bit i: stage i uses it too; else 0 */
     bool repeated;   /* likewise: an earlier stage has it */
 } nn_param;
@@ -80,10 +80,10 @@ typedef struct nn_layer {
     nn_ref input[NN_MAX_INPUTS];
     int param[NN_MAX_LAYER_PARAMS]; /* weight, bias (gamma, beta; token, position, type table) or NN_NONE */
     int buffer[2];                  /* running mean, running variance or NN_NONE */
-    shape sample;                   /* of its output without the batch: [h,w,c], [features], [sequence,hidden] */
-    op_attributes attributes;       /* of its operation, for a batch of one sample */
-    int64_t vocabulary;             /* of an input of tokens */
-    bool sync;                      /* BatchNorm over all ranks */
+    shape sample;             /* of its output without the batch: [h,w,c], [features], [sequence,hidden] */
+    op_attributes attributes; /* of its operation, for a batch of one sample */
+    int64_t vocabulary;       /* of an input of tokens */
+    bool sync;                /* BatchNorm over all ranks */
 } nn_layer;
 
 typedef enum nn_input_kind { NN_INPUT_IMAGE, NN_INPUT_FEATURES, NN_INPUT_TOKENS } nn_input_kind;
@@ -97,13 +97,14 @@ typedef struct nn_model {
     int param_count, param_capacity;
     nn_buffer *buffers;
     int buffer_count, buffer_capacity;
-    char (*units)[NN_NAME_MAX]; /* prefixes of names, "layer1.0.": parameters that engines may move as one (shards.h) */
+    char (*units)[NN_NAME_MAX]; /* prefixes of names, "layer1.0.": parameters that engines may move as one
+                                   (shards.h) */
     int unit_count, unit_capacity;
     nn_input_kind input_kind;
     nn_loss_kind loss;
     nn_ref output;
-    int64_t classes;          /* columns of the output */
-    int64_t rows_per_sample;  /* rows of the output per sample: 1, or the sequence */
+    int64_t classes;         /* columns of the output */
+    int64_t rows_per_sample; /* rows of the output per sample: 1, or the sequence */
     int64_t parameter_elements;
     bool received; /* a stage (stages.h): its input is the output of the stage before, and gets a gradient */
     bool sent;     /* a stage: its output is the input of the next one, and there is no loss */
@@ -113,7 +114,8 @@ typedef struct nn_model {
 status nn_model_create(const char *name, nn_model **out);
 void nn_model_free(nn_model **model);
 
-/* The parameters whose names begin with `prefix`, which ends with a dot, are a unit, less those that several layers use. */
+/* The parameters whose names begin with `prefix`, which ends with a dot, are a unit, less those that several
+ * layers use. */
 void nn_unit(nn_model *m, const char *prefix);
 
 /* Inputs: exactly one. */
@@ -128,7 +130,8 @@ nn_ref nn_conv2d(nn_model *m, nn_ref x, const char *name, int64_t out, int64_t k
 typedef struct nn_window {
     int64_t r, s, stride, pad_h, pad_w; /* pad_h zeros above and below, pad_w left and right */
 } nn_window;
-nn_ref nn_conv2d_window(nn_model *m, nn_ref x, const char *name, int64_t out, nn_window window, bool bias, nn_init init);
+nn_ref nn_conv2d_window(nn_model *m, nn_ref x, const char *name, int64_t out, nn_window window, bool bias,
+                        nn_init init);
 /* Weight [out, in], bias [out]; keeps leading dimensions. */
 nn_ref nn_linear(nn_model *m, nn_ref x, const char *name, int64_t out, bool bias, nn_init init);
 /* With the parameter `weight` [out, in] of another layer, and the declared parameter `bias` or NN_NONE. */

@@ -52,7 +52,8 @@ static status place_tensors(param_set *set, const nn_program *program, const par
     param_shards_config cut = *shards;
     cut.real = device_get_info(set->device)->real;
     if (shards->stage != PARAM_SHARD_NONE)
-        TRY(param_shards_open(program, &cut, PLAN_ALIGNMENT / size, set->pieces, &set->arena_elements, &set->shards));
+        TRY(param_shards_open(program, &cut, PLAN_ALIGNMENT / size, set->pieces, &set->arena_elements,
+                              &set->shards));
     else
         for (int i = 0; i < m->param_count; i++)
             set->pieces[i] = append(&set->arena_elements, m->params[i].elements, size);
@@ -67,7 +68,8 @@ static status place_tensors(param_set *set, const nn_program *program, const par
 }
 
 /* Memory of `bytes`, or none. */
-static status allocate(param_set *set, ledger_class class, device_memory_kind kind, size_t bytes, device_memory *out)
+static status allocate(param_set *set, ledger_class class, device_memory_kind kind, size_t bytes,
+                       device_memory *out)
 {
     return bytes ? ledger_blame(class, device_allocate(set->device, kind, bytes, out)) : STATUS_OK;
 }
@@ -75,24 +77,31 @@ static status allocate(param_set *set, ledger_class class, device_memory_kind ki
 /* Parameters and gradients, or their shards and the places of whole units. */
 static status allocate_arenas(param_set *set, const param_set_config *config)
 {
-    size_t size = (size_t)dtype_size(set->sent), wide = (size_t)dtype_size(set->type), arena = (size_t)set->arena_elements * size;
+    size_t size = (size_t)dtype_size(set->sent), wide = (size_t)dtype_size(set->type),
+           arena = (size_t)set->arena_elements * size;
     const param_shards *s = set->shards;
     if (param_set_is_mixed(set)) {
-        TRY(allocate(set, LEDGER_OPTIMIZER, DEVICE_MEMORY_PRIVATE, (size_t)s->elements * wide, &set->masters));
-        TRY(allocate(set, LEDGER_GATHERED, DEVICE_MEMORY_PRIVATE, (size_t)s->gathered_elements * wide, &set->wide));
+        TRY(allocate(set, LEDGER_OPTIMIZER, DEVICE_MEMORY_PRIVATE, (size_t)s->elements * wide,
+                     &set->masters));
+        TRY(allocate(set, LEDGER_GATHERED, DEVICE_MEMORY_PRIVATE, (size_t)s->gathered_elements * wide,
+                     &set->wide));
         bool whole = !param_shards_place_gradients(&s->config), sums = s->config.accumulates && !whole;
         size_t grads = (size_t)(whole ? set->arena_elements : s->gradient_elements) * wide;
-        TRY(allocate(set, whole ? LEDGER_GRADIENTS : LEDGER_BUCKETS, DEVICE_MEMORY_PRIVATE, grads, &set->wide_grads));
-        TRY(allocate(set, LEDGER_GRADIENTS, DEVICE_MEMORY_PRIVATE, sums ? (size_t)s->elements * wide : 0, &set->wide_shards));
+        TRY(allocate(set, whole ? LEDGER_GRADIENTS : LEDGER_BUCKETS, DEVICE_MEMORY_PRIVATE, grads,
+                     &set->wide_grads));
+        TRY(allocate(set, LEDGER_GRADIENTS, DEVICE_MEMORY_PRIVATE, sums ? (size_t)s->elements * wide : 0,
+                     &set->wide_shards));
     }
-    bool cut_params = param_set_sharding(set) == PARAM_SHARD_ALL, cut_grads = param_set_sharding(set) >= PARAM_SHARD_GRADIENTS;
-    size_t shards = s ? (size_t)s->elements * size : 0, gathered = cut_params ? (size_t)s->gathered_elements * size : 0;
+    bool cut_params = param_set_sharding(set) == PARAM_SHARD_ALL,
+         cut_grads = param_set_sharding(set) >= PARAM_SHARD_GRADIENTS;
+    size_t shards = s ? (size_t)s->elements * size : 0,
+           gathered = cut_params ? (size_t)s->gathered_elements * size : 0;
     size_t grads = cut_grads ? (size_t)s->gradient_elements * size : arena;
     TRY(allocate(set, LEDGER_PARAMETERS, config->param_kind, cut_params ? shards : arena, &set->params));
     TRY(allocate(set, LEDGER_GATHERED, config->param_kind, gathered, &set->gathered));
     TRY(allocate(set, LEDGER_GRADIENTS, config->grad_kind, cut_grads ? shards : 0, &set->grad_shards));
-    return allocate(set, cut_grads ? LEDGER_BUCKETS : LEDGER_GRADIENTS, config->grad_kind, config->gradients ? grads : 0,
-                    &set->grads);
+    return allocate(set, cut_grads ? LEDGER_BUCKETS : LEDGER_GRADIENTS, config->grad_kind,
+                    config->gradients ? grads : 0, &set->grads);
 }
 
 status param_set_hold_whole(param_set *set)
@@ -107,8 +116,8 @@ void param_set_drop_whole(param_set *set)
     device_free(set->device, &set->whole);
 }
 
-status param_set_open(device *d, const nn_model *model, const nn_program *program, const param_set_config *config,
-                      param_set **out)
+status param_set_open(device *d, const nn_model *model, const nn_program *program,
+                      const param_set_config *config, param_set **out)
 {
     *out = NULL;
     param_set *set = calloc(1, sizeof *set);
@@ -131,7 +140,9 @@ status param_set_open(device *d, const nn_model *model, const nn_program *progra
     TRY_GOTO(rc, choose_layouts(set, program), failed);
     TRY_GOTO(rc, place_tensors(set, program, &config->shards), failed);
     size_t buffers = (size_t)set->buffer_elements * (size_t)dtype_size(set->type);
-    size_t copy = config->bf16_copy && program->config.bf16 && !config->shards.mixed ? param_set_bf16_copy_reserved(set) : 0;
+    size_t copy = config->bf16_copy && program->config.bf16 && !config->shards.mixed
+                      ? param_set_bf16_copy_reserved(set)
+                      : 0;
     TRY_GOTO(rc, allocate_arenas(set, config), failed);
     TRY_GOTO(rc, allocate(set, LEDGER_PARAMETERS, DEVICE_MEMORY_PRIVATE, copy, &set->bf16_copy), failed);
     TRY_GOTO(rc, allocate(set, LEDGER_PARAMETERS, config->buffer_kind, buffers, &set->buffers), failed);
@@ -168,7 +179,8 @@ void param_set_close(param_set **pointer)
 status param_set_refresh_bf16_copy(param_set *set, device_stream *s)
 {
     if (!set->bf16_copy_kept || set->bf16_copy_current) return STATUS_OK;
-    TRY(device_convert(s, set->bf16_copy.data, DTYPE_BF16, set->params.data, set->type, set->arena_elements, 1));
+    TRY(device_convert(s, set->bf16_copy.data, DTYPE_BF16, set->params.data, set->type, set->arena_elements,
+                       1));
     set->bf16_copy_current = true;
     return STATUS_OK;
 }
@@ -225,8 +237,8 @@ static status import_ranges(param_set *set, device_stream *s, const device_layou
     }
     for (int i = 0; i < range_count; i++)
         TRY_GOTO(rc,
-                 device_upload(s, ranges[i].to, (char *)packed + ranges[i].from * dtype_size(set->type), set->type, set->type,
-                               ranges[i].count),
+                 device_upload(s, ranges[i].to, (char *)packed + ranges[i].from * dtype_size(set->type),
+                               set->type, set->type, ranges[i].count),
                  out);
     rc = device_stream_synchronize(s);
 out:
@@ -234,8 +246,8 @@ out:
     return rc;
 }
 
-static status import_tensor(param_set *set, device_stream *s, const device_layout *layout, void *to, dtype host_type,
-                            const void *plain, int64_t count)
+static status import_tensor(param_set *set, device_stream *s, const device_layout *layout, void *to,
+                            dtype host_type, const void *plain, int64_t count)
 {
     return import_ranges(set, s, layout, host_type, plain, count, &(import_range){to, 0, count}, 1);
 }
@@ -250,7 +262,8 @@ static bool is_cut(const param_set *set, const void *arena)
 }
 
 /* This rank's part of a parameter, which may be none, to an arena of shards. */
-static status import_shard(param_set *set, device_stream *s, void *arena, int param, dtype host_type, const void *plain)
+static status import_shard(param_set *set, device_stream *s, void *arena, int param, dtype host_type,
+                           const void *plain)
 {
     const param_shards *h = set->shards;
     const param_unit *u = &h->units[h->unit_of[param]];
@@ -265,8 +278,8 @@ static status import_shard(param_set *set, device_stream *s, void *arena, int pa
 }
 
 /* `s` is NULL where `from` is host memory. */
-static status export_tensor(const param_set *set, device_stream *s, const device_layout *layout, const void *from,
-                            dtype host_type, void *plain, int64_t count)
+static status export_tensor(const param_set *set, device_stream *s, const device_layout *layout,
+                            const void *from, dtype host_type, void *plain, int64_t count)
 {
     if (!device_get_info(set->device)->real) {
         memset(plain, 0, (size_t)(count * dtype_size(host_type)));
@@ -312,13 +325,15 @@ status param_set_export(const param_set *set, device_stream *s, const void *aren
     return export_tensor(set, s, &set->layouts[param], at(set, arena, p), host_type, plain, p.count);
 }
 
-status param_set_import_buffer(param_set *set, device_stream *s, int buffer, dtype host_type, const void *plain)
+status param_set_import_buffer(param_set *set, device_stream *s, int buffer, dtype host_type,
+                               const void *plain)
 {
     piece p = set->buffer_pieces[buffer];
     return import_tensor(set, s, NULL, at(set, set->buffers.data, p), host_type, plain, p.count);
 }
 
-status param_set_export_buffer(const param_set *set, device_stream *s, int buffer, dtype host_type, void *plain)
+status param_set_export_buffer(const param_set *set, device_stream *s, int buffer, dtype host_type,
+                               void *plain)
 {
     piece p = set->buffer_pieces[buffer];
     return export_tensor(set, s, NULL, at(set, set->buffers.data, p), host_type, plain, p.count);
@@ -328,8 +343,10 @@ static void draw(const nn_init *init, uint64_t start, float *out, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
         double value = init->a;
-        if (init->kind == NN_INIT_UNIFORM) value *= random_signed(start, (uint64_t)i);
-        else if (init->kind == NN_INIT_NORMAL) value *= random_normal(start, (uint64_t)i);
+        if (init->kind == NN_INIT_UNIFORM)
+            value *= random_signed(start, (uint64_t)i);
+        else if (init->kind == NN_INIT_NORMAL)
+            value *= random_normal(start, (uint64_t)i);
         out[i] = (float)value;
     }
 }

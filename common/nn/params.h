@@ -1,11 +1,12 @@
 /* The parameter set of one rank: arenas for parameters, gradients and buffers, allocated once, each
  * tensor aligned, in the layout that the device's kernels want. The order is the model's registration
- * order, except that of a sharded set units lie one after another. Only imports, exports and checkpoints use PyTorch's
- * layout.
+ * order, except that of a sharded set units lie one after another. Only imports, exports and checkpoints use
+ * PyTorch's layout.
  *
- * A sharded set (shards.h) has whole arenas only of what is not cut: parameters up to the second stage, gradients in the
- * first. Where parameters are cut, `params` is an arena of shards, and `gathered` has the places of whole units; where
- * gradients are, `grads` has the places of whole units' gradients, and `grad_shards` is an arena of shards. */
+ * A sharded set (shards.h) has whole arenas only of what is not cut: parameters up to the second stage,
+ * gradients in the first. Where parameters are cut, `params` is an arena of shards, and `gathered` has the
+ * places of whole units; where gradients are, `grads` has the places of whole units' gradients, and
+ * `grad_shards` is an arena of shards. */
 #ifndef COMMON_NN_PARAMS_H
 #define COMMON_NN_PARAMS_H
 
@@ -19,26 +20,29 @@
 typedef struct param_set {
     const nn_model *model; /* borrowed */
     device *device;        /* borrowed */
-    dtype type; /* of operations, updates and checkpoints */
+    dtype type;            /* of operations, updates and checkpoints */
     dtype sent; /* of params, gathered, grads and grad_shards: bfloat16 with mixed precision, else `type` */
-    piece *pieces;         /* [param_count] where each parameter (and its gradient) lies */
+    piece *pieces; /* [param_count] where each parameter (and its gradient) lies */
     device_layout *layouts;
     int64_t arena_elements; /* of one arena, padding included */
     device_memory params, grads;
-    param_shards *shards;     /* NULL: nothing is cut */
+    param_shards *shards; /* NULL: nothing is cut */
     device_memory gathered, grad_shards;
-    device_memory masters;    /* with mixed precision: this rank's shards of the parameters as they are updated */
-    device_memory wide, wide_grads; /* with mixed precision: places of whole units, as operations read and write them; where
-                                     * whole gradients are added up, wide_grads is an arena of all */
+    device_memory
+        masters; /* with mixed precision: this rank's shards of the parameters as they are updated */
+    device_memory wide,
+        wide_grads; /* with mixed precision: places of whole units, as operations read and write them; where
+                     * whole gradients are added up, wide_grads is an arena of all */
     device_memory wide_shards; /* where shards of gradients are added up with mixed precision: their sums */
-    device_memory whole;      /* all parameters, between param_set_hold_whole() and param_set_drop_whole() */
-    const piece *placed[PARAM_PASSES], *grads_placed; /* [param_count] where programs find a parameter in each pass, in
+    device_memory whole;       /* all parameters, between param_set_hold_whole() and param_set_drop_whole() */
+    const piece *placed[PARAM_PASSES],
+        *grads_placed;       /* [param_count] where programs find a parameter in each pass, in
                               * `params` or `gathered`, and its gradient in `grads` */
-    device_memory bf16_copy;  /* bfloat16, laid out like params; read by convolutions and linear layers if activations
-                              * are bfloat16 */
-    bool bf16_copy_current;  /* equals the parameters: the last update wrote both. Otherwise every forward pass writes the
-                              * copy, layer by layer */
-    bool bf16_copy_kept;     /* updates of this rank write the copy too */
+    device_memory bf16_copy; /* bfloat16, laid out like params; read by convolutions and linear layers if
+                              * activations are bfloat16 */
+    bool bf16_copy_current; /* equals the parameters: the last update wrote both. Otherwise every forward pass
+                             * writes the copy, layer by layer */
+    bool bf16_copy_kept;    /* updates of this rank write the copy too */
     piece *buffer_pieces;   /* [buffer_count] */
     int64_t buffer_elements;
     device_memory buffers;
@@ -76,8 +80,8 @@ static inline bool param_set_gathers(const param_set *set)
     return param_set_sharding(set) == PARAM_SHARD_ALL || param_set_is_mixed(set);
 }
 
-/* Where parameters are cut, or masters are: memory for all of them, which the owner fills; exports, hashes and evaluation programs read it.
- * Elsewhere, and if it is there already, nothing. */
+/* Where parameters are cut, or masters are: memory for all of them, which the owner fills; exports, hashes
+ * and evaluation programs read it. Elsewhere, and if it is there already, nothing. */
 status param_set_hold_whole(param_set *set);
 void param_set_drop_whole(param_set *set);
 
@@ -119,16 +123,18 @@ static inline void param_set_forget_bf16_copy(param_set *set)
 }
 
 /* One parameter, or its gradient, from or to PyTorch's order; `arena` is the one it lies in (params.data,
- * grads.data, or any laid out like them) and `plain` host memory of `host_type`: float32 or float64, and for an
- * import also float16 or bfloat16. An
- * export without a stream takes an arena that is a copy in host memory. Of a sharded set an import writes this rank's part to
- * an arena of shards; an export of `params.data` reads `whole`. */
+ * grads.data, or any laid out like them) and `plain` host memory of `host_type`: float32 or float64, and for
+ * an import also float16 or bfloat16. An export without a stream takes an arena that is a copy in host
+ * memory. Of a sharded set an import writes this rank's part to an arena of shards; an export of
+ * `params.data` reads `whole`. */
 status param_set_import(param_set *set, device_stream *s, void *arena, int param, dtype host_type,
                         const void *plain);
 status param_set_export(const param_set *set, device_stream *s, const void *arena, int param, dtype host_type,
                         void *plain);
-status param_set_import_buffer(param_set *set, device_stream *s, int buffer, dtype host_type, const void *plain);
-status param_set_export_buffer(const param_set *set, device_stream *s, int buffer, dtype host_type, void *plain);
+status param_set_import_buffer(param_set *set, device_stream *s, int buffer, dtype host_type,
+                               const void *plain);
+status param_set_export_buffer(const param_set *set, device_stream *s, int buffer, dtype host_type,
+                               void *plain);
 
 /* Fills parameters and buffers as the layers' `nn_init` says. */
 status param_set_initialize(param_set *set, device_stream *s, uint64_t seed);

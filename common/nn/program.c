@@ -5,7 +5,9 @@
 #include <assert.h>
 #include <stdlib.h>
 
-enum { MOST_PER_NODE = 16 }; /* operations, and values, that come of one node, additions of gradients included */
+enum {
+    MOST_PER_NODE = 16
+}; /* operations, and values, that come of one node, additions of gradients included */
 
 /* The operands of each operation, in the order of its slots (op.h). */
 static const uint8_t operand_names[OP_COUNT][OP_MAX_OPERANDS] = {
@@ -17,11 +19,12 @@ static const uint8_t operand_names[OP_COUNT][OP_MAX_OPERANDS] = {
     [OP_linear_backward_weights] = {X, DY, DPARAM0, DPARAM1, SLOPE},
     [OP_batchnorm_forward] = {X, PARAM0, PARAM1, RESIDUAL, BUFFER0, BUFFER1, Y, MEAN, INVSTD},
     [OP_batchnorm_inference] = {X, PARAM0, PARAM1, RESIDUAL, BUFFER0, BUFFER1, Y},
-    [OP_batchnorm_backward] = {X, Y, PARAM0, PARAM1, RESIDUAL, MEAN, INVSTD, DY, DY2, DX, DPARAM0, DPARAM1, DRESIDUAL},
+    [OP_batchnorm_backward] = {X, Y, PARAM0, PARAM1, RESIDUAL, MEAN, INVSTD, DY, DY2, DX, DPARAM0, DPARAM1,
+                               DRESIDUAL},
     [OP_batchnorm_stats] = {X, SUMS},
     [OP_batchnorm_apply] = {X, PARAM0, PARAM1, RESIDUAL, BUFFER0, BUFFER1, Y, MEAN, INVSTD, SUMS},
-    [OP_batchnorm_backward_stats] = {X, Y, PARAM0, PARAM1, RESIDUAL, MEAN, INVSTD, DY, DY2, DRESIDUAL, DPARAM0, DPARAM1,
-                                     DSUMS},
+    [OP_batchnorm_backward_stats] = {X, Y, PARAM0, PARAM1, RESIDUAL, MEAN, INVSTD, DY, DY2, DRESIDUAL,
+                                     DPARAM0, DPARAM1, DSUMS},
     [OP_batchnorm_backward_apply] = {X, PARAM0, MEAN, INVSTD, DRESIDUAL, DX, DSUMS, COUNT},
     [OP_layernorm_forward] = {X, RESIDUAL, PARAM0, PARAM1, Y, SUM, MEAN, INVSTD},
     [OP_layernorm_backward] = {SUM, PARAM0, MEAN, INVSTD, DY, DSUM, DX, DPARAM0, DPARAM1},
@@ -106,8 +109,8 @@ nn_operand build_value(build *b, shape s, dtype type, ledger_class c)
     if (b->failure != STATUS_OK) return (nn_operand){0};
     if (elements > SHAPE_MOST_ELEMENTS) {
         char text[96];
-        b->failure = fail(STATUS_CONFIG, "model %s: expected tensors of at most %lld elements, got shape %s", b->model->name,
-                          (long long)SHAPE_MOST_ELEMENTS, shape_format(text, sizeof text, s));
+        b->failure = fail(STATUS_CONFIG, "model %s: expected tensors of at most %lld elements, got shape %s",
+                          b->model->name, (long long)SHAPE_MOST_ELEMENTS, shape_format(text, sizeof text, s));
         return (nn_operand){0};
     }
     assert(p->value_count < b->node_count * MOST_PER_NODE + 1);
@@ -143,8 +146,8 @@ static status allocate_tables(build *b)
     p->ready_order = calloc(params, sizeof *p->ready_order);
     p->ops = calloc(layers * MOST_PER_NODE, sizeof *p->ops);
     p->values = calloc(layers * MOST_PER_NODE, sizeof *p->values);
-    if (b->nodes && b->consumers && b->fused && b->out && b->gradients && b->written && p->needs && p->releases &&
-        p->ready_order && p->ops && p->values)
+    if (b->nodes && b->consumers && b->fused && b->out && b->gradients && b->written && p->needs &&
+        p->releases && p->ready_order && p->ops && p->values)
         return STATUS_OK;
     return fail(STATUS_SYSTEM, "no memory to compile model %s", b->model->name);
 }
@@ -211,9 +214,11 @@ int64_t nn_program_peak_bytes(const nn_program *program)
     int64_t live = 0, peak = 0;
     for (int i = 0; i < program->op_count; i++) {
         const nn_op *op = &program->ops[i];
-        for (int j = 0; j < op->live_count; j++) live += program->values[program->births[op->live_first + j]].bytes;
+        for (int j = 0; j < op->live_count; j++)
+            live += program->values[program->births[op->live_first + j]].bytes;
         if (live > peak) peak = live;
-        for (int j = 0; j < op->dead_count; j++) live -= program->values[program->deaths[op->dead_first + j]].bytes;
+        for (int j = 0; j < op->dead_count; j++)
+            live -= program->values[program->deaths[op->dead_first + j]].bytes;
     }
     return peak;
 }

@@ -23,8 +23,8 @@ static void contribute(build *b, nn_ref r, nn_operand gradient)
 {
     build_gradient *g = &b->gradients[build_through_flatten(b->model, r)];
     if (g->count == (int)(sizeof g->parts / sizeof g->parts[0])) {
-        b->failure = fail(STATUS_CONFIG, "model %s: layer %s has too many readers",
-                          b->model->name, b->model->layers[r].name);
+        b->failure = fail(STATUS_CONFIG, "model %s: layer %s has too many readers", b->model->name,
+                          b->model->layers[r].name);
         return;
     }
     g->parts[g->count++] = gradient;
@@ -35,7 +35,8 @@ static bool same_value(nn_operand x, nn_operand y)
     return x.space == NN_SPACE_VALUE && y.space == NN_SPACE_VALUE && x.index == y.index;
 }
 
-/* A sum's gradient goes to two layers, or twice to one: whether it is also to be read as the last part of `r`'s. */
+/* A sum's gradient goes to two layers, or twice to one: whether it is also to be read as the last part of
+ * `r`'s. */
 static bool is_awaited(const build *b, nn_ref r, nn_operand gradient)
 {
     for (nn_ref layer = 0; layer < b->model->layer_count; layer++) {
@@ -55,7 +56,8 @@ static nn_operand input_gradient(build *b, const build_node *node, bool *accumul
     nn_operand last = g->count > 0 ? g->parts[g->count - 1] : (nn_operand){0};
     bool in_head = b->head_node >= 0 && node >= &b->nodes[b->head_node];
     *accumulate = g->count > 0 && !in_head && last.offset_bytes == 0 && !same_value(last, node->at[DY]) &&
-                  (last.index != b->program->output_gradient_value || b->model->sent) && !is_awaited(b, node->x, last);
+                  (last.index != b->program->output_gradient_value || b->model->sent) &&
+                  !is_awaited(b, node->x, last);
     return *accumulate ? last : gradient_value(b, node->at[X]);
 }
 
@@ -82,8 +84,10 @@ static void take_gradient(build *b, const build_node *node, nn_ref r, int most, 
 /* The layers with one operation that turns DY into the gradient of their input; samples need none. */
 static void backward_input(build *b, build_node *node)
 {
-    static const op_kind kinds[] = {[NN_CONV2D] = OP_conv2d_backward_data, [NN_ACTIVATION] = OP_activation_backward,
-                                    [NN_MAXPOOL] = OP_maxpool_backward, [NN_AVGPOOL] = OP_avgpool_backward,
+    static const op_kind kinds[] = {[NN_CONV2D] = OP_conv2d_backward_data,
+                                    [NN_ACTIVATION] = OP_activation_backward,
+                                    [NN_MAXPOOL] = OP_maxpool_backward,
+                                    [NN_AVGPOOL] = OP_avgpool_backward,
                                     [NN_TAKE_FIRST] = OP_scatter_rows};
     nn_layer_kind kind = node->layer->kind;
     if (kind == NN_CONV2D) build_emit(b, OP_conv2d_backward_weights, node);
@@ -123,15 +127,18 @@ static void backward_batchnorm(build *b, build_node *node)
     bool synchronized = node->at[SUMS].space != NN_SPACE_NONE, residual = node->residual != NN_NONE;
     bool recompute = node->act != ACTIVATION_NONE && node->act != ACTIVATION_RELU;
     bool two = node->at[DY2].space != NN_SPACE_NONE;
-    bool passes_through = !synchronized && node->act == ACTIVATION_NONE && !two; /* the residual's gradient is DY */
+    bool passes_through =
+        !synchronized && node->act == ACTIVATION_NONE && !two; /* the residual's gradient is DY */
     node->attributes.batchnorm.dy2 = two;
     if (synchronized) node->at[DRESIDUAL] = gradient_value(b, y);
     node->at[DX] = gradient_value(b, y);
     if (!synchronized && residual && !passes_through) node->at[DRESIDUAL] = gradient_value(b, y);
     if (node->act != ACTIVATION_RELU) node->at[Y] = (nn_operand){0};
     if (!recompute) node->at[RESIDUAL] = (nn_operand){0};
-    if (synchronized) backward_sync_batchnorm(b, node);
-    else build_emit(b, OP_batchnorm_backward, node);
+    if (synchronized)
+        backward_sync_batchnorm(b, node);
+    else
+        build_emit(b, OP_batchnorm_backward, node);
     contribute(b, node->x, node->at[DX]);
     if (residual) contribute(b, node->residual, node->at[passes_through ? DY : DRESIDUAL]);
 }
@@ -183,17 +190,25 @@ static void backward_concat(build *b, build_node *node)
 
 static void backward_node(build *b, build_node *node)
 {
-    take_gradient(b, node, node->output, node->layer->kind == NN_BATCHNORM ? 2 : 1, &node->at[DY]); /* DY, DY2 */
+    take_gradient(b, node, node->output, node->layer->kind == NN_BATCHNORM ? 2 : 1,
+                  &node->at[DY]);                    /* DY, DY2 */
     if (node->at[DY].space == NN_SPACE_NONE) return; /* its output reaches no loss */
     b->gradients[node->output].count = 0;
     nn_layer_kind kind = node->layer->kind;
-    if (kind == NN_LINEAR) backward_linear(b, node);
-    else if (kind == NN_BATCHNORM) backward_batchnorm(b, node);
-    else if (kind == NN_LAYERNORM) backward_layernorm(b, node);
-    else if (kind == NN_ATTENTION) backward_attention(b, node);
-    else if (kind == NN_CONCAT) backward_concat(b, node);
-    else if (kind == NN_EMBEDDING) build_emit(b, OP_embedding_backward, node);
-    else if (kind != NN_ADD) backward_input(b, node);
+    if (kind == NN_LINEAR)
+        backward_linear(b, node);
+    else if (kind == NN_BATCHNORM)
+        backward_batchnorm(b, node);
+    else if (kind == NN_LAYERNORM)
+        backward_layernorm(b, node);
+    else if (kind == NN_ATTENTION)
+        backward_attention(b, node);
+    else if (kind == NN_CONCAT)
+        backward_concat(b, node);
+    else if (kind == NN_EMBEDDING)
+        build_emit(b, OP_embedding_backward, node);
+    else if (kind != NN_ADD)
+        backward_input(b, node);
     if (kind != NN_ADD) return;
     contribute(b, node->x, node->at[DY]);
     contribute(b, node->residual, node->at[DY]);
@@ -204,7 +219,8 @@ status build_backward(build *b)
     for (int i = b->node_count - 1; i >= 0 && b->failure == STATUS_OK; i--) {
         backward_node(b, &b->nodes[i]);
         build_gradient *g = &b->gradients[b->nodes[i].x];
-        if (i == b->head_node && g->count == 1) g->parts[0] = build_move_rows(b, OP_scatter_rows, g->parts[0]);
+        if (i == b->head_node && g->count == 1)
+            g->parts[0] = build_move_rows(b, OP_scatter_rows, g->parts[0]);
     }
     if (b->model->received && b->failure == STATUS_OK) {
         nn_operand gradient;

@@ -4,21 +4,43 @@
 
 #include "common/nn/program.h"
 
-/* What the operands of a node's operations are; "d" in front of a name is its gradient. program.c lists them by
- * operation. */
+/* What the operands of a node's operations are; "d" in front of a name is its gradient. program.c lists them
+ * by operation. */
 typedef enum build_name {
     NONE,
-    X, Y, RESIDUAL, /* X: the input, or the query, or q, k and v in one */
-    K, V,
-    PARAM0, PARAM1, PARAM2,    /* the layer's parameters */
-    WEIGHT, BIAS,              /* the first two, as bfloat16 copies where activations are bf16 */
-    BUFFER0, BUFFER1,          /* running mean and variance */
-    MEAN, INVSTD, LSE, SLOPE, INDEX,
-    SUM,                       /* LayerNorm: what it normalizes */
-    SUMS, COUNT,               /* SyncBatchNorm: over all ranks */
-    DY, DY2, DX, DRESIDUAL, DK, DV, DSUM, DSUMS,
-    DPARAM0, DPARAM1, DPARAM2, /* the parameters' gradients */
-    PART, DPART = PART + CONCAT_MOST, /* concatenation: each input, and its gradient */
+    X,
+    Y,
+    RESIDUAL, /* X: the input, or the query, or q, k and v in one */
+    K,
+    V,
+    PARAM0,
+    PARAM1,
+    PARAM2, /* the layer's parameters */
+    WEIGHT,
+    BIAS, /* the first two, as bfloat16 copies where activations are bf16 */
+    BUFFER0,
+    BUFFER1, /* running mean and variance */
+    MEAN,
+    INVSTD,
+    LSE,
+    SLOPE,
+    INDEX,
+    SUM, /* LayerNorm: what it normalizes */
+    SUMS,
+    COUNT, /* SyncBatchNorm: over all ranks */
+    DY,
+    DY2,
+    DX,
+    DRESIDUAL,
+    DK,
+    DV,
+    DSUM,
+    DSUMS,
+    DPARAM0,
+    DPARAM1,
+    DPARAM2, /* the parameters' gradients */
+    PART,
+    DPART = PART + CONCAT_MOST, /* concatenation: each input, and its gradient */
     NAMES = DPART + CONCAT_MOST
 } build_name;
 
@@ -51,7 +73,7 @@ typedef struct build {
     build_gradient *gradients; /* per layer */
     int head_node;             /* first node of the masked head, or -1 */
     bool *written;             /* per parameter: its gradient is already written */
-    status failure; /* the first one; what is built after it is discarded */
+    status failure;            /* the first one; what is built after it is discarded */
 } build;
 
 /* program_fuse.c: fills nodes, and finds the masked head. */

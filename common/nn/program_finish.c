@@ -1,5 +1,5 @@
-/* The last passes of compilation: when each pass uses a parameter, when each gradient is complete, which results may take the memory of
- * an operand, and the lifetime and place of every value. */
+/* The last passes of compilation: when each pass uses a parameter, when each gradient is complete, which
+ * results may take the memory of an operand, and the lifetime and place of every value. */
 #include "common/nn/program_build.h"
 
 #include "common/memory/plan.h"
@@ -89,7 +89,8 @@ static void share_in_place(nn_program *p)
     }
 }
 
-/* Whoever brings the output's gradient enters it in the ledger when it comes; it ends like any other value. */
+/* Whoever brings the output's gradient enters it in the ledger when it comes; it ends like any other value.
+ */
 static bool comes_from_outside(const nn_program *p, int value)
 {
     return p->config.external_loss && value == p->output_gradient_value;
@@ -122,7 +123,8 @@ static status place_values(nn_program *p)
     if (!ranges) return no_memory(p);
     for (int v = 0; v < p->value_count; v++) {
         const nn_value *value = &p->values[v];
-        ranges[v] = (plan_range){.bytes = value->first < 0 ? 0 : value->bytes, .first = value->first, .last = value->last};
+        ranges[v] = (plan_range){
+            .bytes = value->first < 0 ? 0 : value->bytes, .first = value->first, .last = value->last};
     }
     status rc = plan_place(ranges, p->value_count, &p->activation_bytes);
     for (int v = 0; v < p->value_count; v++) p->values[v].offset = ranges[v].offset;
@@ -186,7 +188,8 @@ static void list_pass(nn_program *p, int begin, int end, use_lists *l)
             int param = param_of(&op->operands[s]);
             if (param == NN_NONE || l->last[param] != i + 1) continue;
             p->releases[l->releases++] = param;
-            l->last[param] = 0; /* an operation that reads a parameter and writes its gradient releases it once */
+            l->last[param] =
+                0; /* an operation that reads a parameter and writes its gradient releases it once */
         }
         op->release_count = l->releases - op->release_first;
     }

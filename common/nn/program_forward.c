@@ -68,14 +68,16 @@ static void forward_attention(build *b, build_node *node)
 
 static void forward_node(build *b, build_node *node)
 {
-    static const op_kind kinds[] = {[NN_CONV2D] = OP_conv2d_forward,       [NN_LINEAR] = OP_linear_forward,
-                                    [NN_ACTIVATION] = OP_activation_forward, [NN_ADD] = OP_add,
-                                    [NN_CONCAT] = OP_concat_forward,       [NN_MAXPOOL] = OP_maxpool_forward,
-                                    [NN_AVGPOOL] = OP_avgpool_forward,
-                                    [NN_EMBEDDING] = OP_embedding_forward, [NN_TAKE_FIRST] = OP_gather_rows};
+    static const op_kind kinds[] = {
+        [NN_CONV2D] = OP_conv2d_forward,         [NN_LINEAR] = OP_linear_forward,
+        [NN_ACTIVATION] = OP_activation_forward, [NN_ADD] = OP_add,
+        [NN_CONCAT] = OP_concat_forward,         [NN_MAXPOOL] = OP_maxpool_forward,
+        [NN_AVGPOOL] = OP_avgpool_forward,       [NN_EMBEDDING] = OP_embedding_forward,
+        [NN_TAKE_FIRST] = OP_gather_rows};
     nn_layer_kind kind = node->layer->kind;
     bool slope = node->act != ACTIVATION_NONE && node->act != ACTIVATION_RELU;
-    ledger_class class = node->output == b->model->output && !b->model->sent ? LEDGER_OUTPUTS : LEDGER_ACTIVATIONS;
+    ledger_class class =
+        node->output == b->model->output && !b->model->sent ? LEDGER_OUTPUTS : LEDGER_ACTIVATIONS;
     node->at[X] = b->out[node->x];
     if (node->residual != NN_NONE) node->at[RESIDUAL] = b->out[node->residual];
     for (int i = 0; kind == NN_CONCAT && i < NN_MAX_INPUTS && node->layer->input[i] != NN_NONE; i++)
@@ -84,10 +86,14 @@ static void forward_node(build *b, build_node *node)
     if (kind == NN_LINEAR && training(b) && slope)
         node->at[SLOPE] = output_like(b, node, build_storage(b), LEDGER_ACTIVATIONS);
     if (kind == NN_MAXPOOL) node->at[INDEX] = output_like(b, node, DTYPE_U8, LEDGER_ACTIVATIONS);
-    if (kind == NN_BATCHNORM) forward_batchnorm(b, node);
-    else if (kind == NN_LAYERNORM) forward_layernorm(b, node);
-    else if (kind == NN_ATTENTION) forward_attention(b, node);
-    else build_emit(b, kinds[kind], node);
+    if (kind == NN_BATCHNORM)
+        forward_batchnorm(b, node);
+    else if (kind == NN_LAYERNORM)
+        forward_layernorm(b, node);
+    else if (kind == NN_ATTENTION)
+        forward_attention(b, node);
+    else
+        build_emit(b, kinds[kind], node);
     b->out[node->output] = node->at[Y];
 }
 
@@ -95,7 +101,8 @@ status build_forward(build *b)
 {
     b->out[0] = (nn_operand){NN_SPACE_INPUT, 0, 0};
     if (b->model->received) {
-        b->out[0] = build_value(b, build_shape(b, b->model->layers[0].sample), build_storage(b), LEDGER_ACTIVATIONS);
+        b->out[0] =
+            build_value(b, build_shape(b, b->model->layers[0].sample), build_storage(b), LEDGER_ACTIVATIONS);
         b->program->input_value = b->out[0].index;
     }
     for (int i = 0; i < b->node_count && b->failure == STATUS_OK; i++) {

@@ -180,7 +180,8 @@ void build_fuse(build *b)
     const nn_model *m = b->model;
     count_consumers(b);
     for (int i = 0; i < m->layer_count; i++)
-        if (m->layers[i].kind != NN_INPUT && m->layers[i].kind != NN_FLATTEN && !b->fused[i] && !belongs_to_layernorm(b, i))
+        if (m->layers[i].kind != NN_INPUT && m->layers[i].kind != NN_FLATTEN && !b->fused[i] &&
+            !belongs_to_layernorm(b, i))
             make_node(b, i);
     find_head(b);
 }

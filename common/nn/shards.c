@@ -102,7 +102,8 @@ static status list_sent(param_shards *s, const nn_model *m, const piece *pieces)
         for (int r = 0; r < s->config.ranks; r++)
             for (int i = 0; i < m->param_count; i++) {
                 int64_t chunk = chunk_of(s, &m->params[i]);
-                if (s->unit_of[i] == unit) *next++ = (piece){pieces[i].offset - u->whole.offset + r * chunk, chunk};
+                if (s->unit_of[i] == unit)
+                    *next++ = (piece){pieces[i].offset - u->whole.offset + r * chunk, chunk};
             }
         u->sent.count = (int)(next - u->sent.pieces);
     }
@@ -158,7 +159,8 @@ static status place_gathered(param_shards *s, const nn_program *p, unit_span *co
                 .bytes = spans[pass][u].first < 0 ? 0 : unit->whole.count * size,
                 .first = spans[pass][u].first < 0 ? 0 : gathered_from(s, p, pass, u, spans[pass]),
                 .last = spans[pass][u].last};
-        if (!s->config.keeps || spans[PARAM_FORWARD][u].first < 0 || spans[PARAM_BACKWARD][u].first < 0) continue;
+        if (!s->config.keeps || spans[PARAM_FORWARD][u].first < 0 || spans[PARAM_BACKWARD][u].first < 0)
+            continue;
         ranges[u].last = ranges[n + u].last;
         ranges[n + u].bytes = 0;
     }

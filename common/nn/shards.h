@@ -10,14 +10,16 @@
  *     rank 1 of 2                  |######|             |########|          |####|
  *     arena of shards   |######|########|####|
  *
- * Cut by rows, as PyTorch's fully_shard does, a unit is not one vector: each parameter is cut on its first dimension, d0,
- * in n chunks of ceil(d0 / n) rows, of which later ranks may have less or nothing. A shard is this rank's chunks, each padded
- * to the full size, and a unit is sent as the chunks of rank 0, those of rank 1, and so on.
+ * Cut by rows, as PyTorch's fully_shard does, a unit is not one vector: each parameter is cut on its first
+ * dimension, d0, in n chunks of ceil(d0 / n) rows, of which later ranks may have less or nothing. A shard is
+ * this rank's chunks, each padded to the full size, and a unit is sent as the chunks of rank 0, those of rank
+ * 1, and so on.
  *
  * Where gradients or parameters are cut, whole ones exist only for a while: a plan gives every unit a place
  * in a smaller arena from its first use in a pass, one unit ahead for parameters, to its last, one unit
- * longer for gradients. With mixed precision there is another arena with the same places, of the program's type, which
- * operations read and write: a unit is converted when a pass first uses it, a gradient when it is ready. */
+ * longer for gradients. With mixed precision there is another arena with the same places, of the program's
+ * type, which operations read and write: a unit is converted when a pass first uses it, a gradient when it is
+ * ready. */
 #ifndef COMMON_NN_SHARDS_H
 #define COMMON_NN_SHARDS_H
 
@@ -37,25 +39,27 @@ enum { PARAM_FORWARD, PARAM_BACKWARD, PARAM_PASSES };
 typedef struct param_shards_config {
     param_sharding stage;
     int rank, ranks; /* of those among whom the state is cut */
-    bool keeps; /* gathered parameters stay from the forward pass to the backward pass */
-    bool mixed; /* parameters and gradients are bfloat16, and each rank's shards have masters in the program's type */
-    bool accumulates; /* mixed: gradients of several micro-batches are added up in the program's type, whole ones or, where
-                       * they are cut, shards */
-    bool rows;  /* each parameter is cut on its first dimension, not the unit's vector; only with PARAM_SHARD_ALL */
-    bool real;  /* there is memory: `sent` is listed */
+    bool keeps;      /* gathered parameters stay from the forward pass to the backward pass */
+    bool mixed; /* parameters and gradients are bfloat16, and each rank's shards have masters in the program's
+                   type */
+    bool accumulates; /* mixed: gradients of several micro-batches are added up in the program's type, whole
+                       * ones or, where they are cut, shards */
+    bool rows;        /* each parameter is cut on its first dimension, not the unit's vector; only with
+                         PARAM_SHARD_ALL */
+    bool real;        /* there is memory: `sent` is listed */
 } param_shards_config;
 
 /* Offsets and counts are elements. */
 typedef struct param_unit {
-    piece whole;                               /* of the arena, padding included */
-    int64_t shard;                             /* of each rank's shard, padding included */
-    int64_t reserved;                          /* of it in arenas of shards */
-    piece_list sent;                           /* by rows: the whole as it is sent, from its beginning; else none */
-    int64_t at;                                /* of this rank's shard, in arenas of shards */
-    int64_t elements, own;                     /* without padding: of the unit, of this rank's shard */
-    int first, count;                          /* of `own` and `pieces` below */
-    int64_t gathered[PARAM_PASSES], gradients; /* where the whole unit is placed; -1: not used. By rows the gradients'
-                                               * place ends with one for their reduced shard */
+    piece whole;           /* of the arena, padding included */
+    int64_t shard;         /* of each rank's shard, padding included */
+    int64_t reserved;      /* of it in arenas of shards */
+    piece_list sent;       /* by rows: the whole as it is sent, from its beginning; else none */
+    int64_t at;            /* of this rank's shard, in arenas of shards */
+    int64_t elements, own; /* without padding: of the unit, of this rank's shard */
+    int first, count;      /* of `own` and `pieces` below */
+    int64_t gathered[PARAM_PASSES], gradients; /* where the whole unit is placed; -1: not used. By rows the
+                                                * gradients' place ends with one for their reduced shard */
     int uses[PARAM_PASSES];                    /* how many of its parameters the pass uses */
     int position[PARAM_PASSES];                /* in `order` below */
 } param_unit;

@@ -15,7 +15,8 @@ int64_t shape_elements(shape s)
 {
     int64_t count = 1;
     for (int i = 0; i < s.rank; i++)
-        if (__builtin_mul_overflow(count, s.dims[i], &count) || count > SHAPE_MOST_ELEMENTS) return SHAPE_MOST_ELEMENTS + 1;
+        if (__builtin_mul_overflow(count, s.dims[i], &count) || count > SHAPE_MOST_ELEMENTS)
+            return SHAPE_MOST_ELEMENTS + 1;
     return count;
 }
 

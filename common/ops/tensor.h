@@ -6,13 +6,13 @@
 #include <stdint.h>
 
 /* name, size of an element in bytes, name in reports and checkpoints */
-#define DTYPE_LIST(X)                                                                                \
-    X(F64, 8, "float64")                                                                             \
-    X(F32, 4, "float32")                                                                             \
-    X(F16, 2, "float16")                                                                             \
-    X(BF16, 2, "bfloat16")                                                                           \
-    X(I64, 8, "int64")                                                                               \
-    X(I32, 4, "int32")                                                                               \
+#define DTYPE_LIST(X)                                                                                        \
+    X(F64, 8, "float64")                                                                                     \
+    X(F32, 4, "float32")                                                                                     \
+    X(F16, 2, "float16")                                                                                     \
+    X(BF16, 2, "bfloat16")                                                                                   \
+    X(I64, 8, "int64")                                                                                       \
+    X(I32, 4, "int32")                                                                                       \
     X(U8, 1, "uint8")
 
 #define DTYPE_ENUM(name, size, text) DTYPE_##name,
@@ -37,8 +37,8 @@ typedef struct shape {
     int64_t dims[SHAPE_MAX_RANK];
 } shape;
 
-/* The most elements of a tensor, and of all parameters of a model: more than any machine holds, and few enough to be
- * multiplied by the size of an element and added up in 64 bits. */
+/* The most elements of a tensor, and of all parameters of a model: more than any machine holds, and few
+ * enough to be multiplied by the size of an element and added up in 64 bits. */
 #define SHAPE_MOST_ELEMENTS (INT64_C(1) << 44)
 
 /* SHAPE_MOST_ELEMENTS + 1 if there are more. */

@@ -70,7 +70,8 @@ status optimizer_resolve(const option_binding *binding)
         return fail(STATUS_USAGE, "--lr-gamma: expected --lr-schedule step");
     if (options_given(binding, "lr-steps") && o->schedule == LR_CONSTANT)
         return fail(STATUS_USAGE, "--lr-steps: expected --lr-schedule step, cosine or linear");
-    if (options_given(binding, "dampening") && o->dampening != 0 && o->kind == OPTIMIZER_SGD && o->momentum <= 0)
+    if (options_given(binding, "dampening") && o->dampening != 0 && o->kind == OPTIMIZER_SGD &&
+        o->momentum <= 0)
         return fail(STATUS_USAGE, "--dampening: expected --momentum above 0");
     static const char *const of_sgd[] = {"momentum", "dampening", "nesterov"};
     static const char *const of_adam[] = {"beta1", "beta2", "eps"};
@@ -313,7 +314,8 @@ int64_t optimizer_skipped(const optimizer *o)
 bool optimizer_found_nonfinite(const optimizer *o)
 {
     if (!o->flags.data) return __atomic_load_n(&o->nonfinite, __ATOMIC_RELAXED) != 0;
-    return __atomic_load_n(flag_of(o, 0), __ATOMIC_RELAXED) || __atomic_load_n(flag_of(o, 1), __ATOMIC_RELAXED);
+    return __atomic_load_n(flag_of(o, 0), __ATOMIC_RELAXED) ||
+           __atomic_load_n(flag_of(o, 1), __ATOMIC_RELAXED);
 }
 
 int64_t optimizer_first_nonfinite(const optimizer *o, int64_t step)

@@ -26,8 +26,9 @@ typedef enum pipeline_channel {
     PIPELINE_CHANNELS
 } pipeline_channel;
 
-/* Ranks of a job: stage s of replica r of n is rank s * n + r, so that the ranks of a stage are neighbors. Where the stages of
- * a replica are on devices of one rank, that rank is r, and these are the numbers of its devices. */
+/* Ranks of a job: stage s of replica r of n is rank s * n + r, so that the ranks of a stage are neighbors.
+ * Where the stages of a replica are on devices of one rank, that rank is r, and these are the numbers of its
+ * devices. */
 typedef struct pipeline_place {
     pipeline_shape shape;
     int stage, replica, replicas;

@@ -43,12 +43,14 @@ static int64_t heartbeat_interval(int64_t stall_timeout_ns)
 
 int64_t remote_watch_look(remote_watch *w, int64_t stall_timeout_ns)
 {
-    int64_t now = clock_now_ns(), passed = now - w->looked_ns, most = 2 * heartbeat_interval(stall_timeout_ns);
+    int64_t now = clock_now_ns(), passed = now - w->looked_ns,
+            most = 2 * heartbeat_interval(stall_timeout_ns);
     w->looked_ns = now;
     return passed < most ? passed : most;
 }
 
-int64_t remote_watch_beat(remote_watch *w, transport *t, const int *links, int count, int64_t stall_timeout_ns)
+int64_t remote_watch_beat(remote_watch *w, transport *t, const int *links, int count,
+                          int64_t stall_timeout_ns)
 {
     int64_t now = clock_now_ns(), interval = heartbeat_interval(stall_timeout_ns);
     message_header h = {.kind = MESSAGE_HEARTBEAT};
@@ -109,8 +111,8 @@ static int64_t patience(const remote_stage *r)
     return r->config.stall_timeout_ns / 2;
 }
 
-/* One look for a message other than a heartbeat; STATUS_AGAIN after a wait without one. Whatever comes shows that the
- * remote stage is there. */
+/* One look for a message other than a heartbeat; STATUS_AGAIN after a wait without one. Whatever comes shows
+ * that the remote stage is there. */
 static status look(remote_stage *r, transport_message *out)
 {
     int64_t stall_ns = r->config.stall_timeout_ns;
@@ -155,10 +157,12 @@ static status take_reply(remote_stage *r, message_kind kind, const message_heade
     TRY(rc);
     *out = m.header;
     size_t bytes = (size_t)(to.count * dtype_size(to.type));
-    bool fits = out->kind == kind && out->step == request->step && out->key == request->key && out->frames == 1 &&
-                out->dtype == (int)to.type && m.frames[0].bytes == bytes;
-    if (out->kind == MESSAGE_FAILED) rc = remote_failure(&m);
-    else if (fits) memcpy(to.data, m.frames[0].data, bytes);
+    bool fits = out->kind == kind && out->step == request->step && out->key == request->key &&
+                out->frames == 1 && out->dtype == (int)to.type && m.frames[0].bytes == bytes;
+    if (out->kind == MESSAGE_FAILED)
+        rc = remote_failure(&m);
+    else if (fits)
+        memcpy(to.data, m.frames[0].data, bytes);
     else
         rc = fail(STATUS_PROTOCOL, "expected %s of step %" PRId64 " with %zu bytes, got %s of step %" PRId64,
                   message_kind_name(kind), request->step, bytes, message_kind_name(out->kind), out->step);
@@ -167,16 +171,16 @@ static status take_reply(remote_stage *r, message_kind kind, const message_heade
 }
 
 /* A message of this side or the other, on this side's clock. */
-static void record(const remote_stage *r, anatomy *a, const message_header *request, const char *name, int64_t begin_ns,
-                   int64_t end_ns)
+static void record(const remote_stage *r, anatomy *a, const message_header *request, const char *name,
+                   int64_t begin_ns, int64_t end_ns)
 {
     if (end_ns < begin_ns) end_ns = begin_ns; /* clocks of two machines differ by more than it took */
     anatomy_insert_span(a, begin_ns, end_ns);
     trace_async(r->config.trace, name, request->key, request->key + 1, begin_ns, end_ns);
 }
 
-static status call(remote_stage *r, message_header *request, remote_tensor from, message_kind kind, remote_tensor to,
-                   anatomy *a)
+static status call(remote_stage *r, message_header *request, remote_tensor from, message_kind kind,
+                   remote_tensor to, anatomy *a)
 {
     message_header reply;
     int number;
@@ -194,7 +198,8 @@ static status call(remote_stage *r, message_header *request, remote_tensor from,
         error_context("remote stage");
         return rc;
     }
-    int64_t taken_ns = reply.arrived_ns + r->config.clock_ahead_ns, left_ns = reply.sent_ns + r->config.clock_ahead_ns;
+    int64_t taken_ns = reply.arrived_ns + r->config.clock_ahead_ns,
+            left_ns = reply.sent_ns + r->config.clock_ahead_ns;
     TRY(anatomy_end_wait(a, &number));
     bool forward = kind == MESSAGE_OUTPUTS;
     record(r, a, request, forward ? "activations sent" : "output gradient sent", request->sent_ns, taken_ns);
@@ -203,8 +208,8 @@ static status call(remote_stage *r, message_header *request, remote_tensor from,
     return STATUS_OK;
 }
 
-status remote_stage_forward(remote_stage *r, int64_t step, int64_t micro, remote_tensor input, remote_tensor output,
-                            anatomy *a)
+status remote_stage_forward(remote_stage *r, int64_t step, int64_t micro, remote_tensor input,
+                            remote_tensor output, anatomy *a)
 {
     message_header h = {.kind = MESSAGE_INPUTS, .step = step, .key = micro};
     return call(r, &h, input, MESSAGE_OUTPUTS, output, a);
@@ -213,7 +218,8 @@ status remote_stage_forward(remote_stage *r, int64_t step, int64_t micro, remote
 status remote_stage_backward(remote_stage *r, int64_t step, int64_t micro, double learning_rate,
                              remote_tensor output_gradient, remote_tensor input_gradient, anatomy *a)
 {
-    message_header h = {.kind = MESSAGE_OUTPUT_GRADIENT, .step = step, .key = micro, .doubles[0] = learning_rate};
+    message_header h = {
+        .kind = MESSAGE_OUTPUT_GRADIENT, .step = step, .key = micro, .doubles[0] = learning_rate};
     return call(r, &h, output_gradient, MESSAGE_INPUT_GRADIENT, input_gradient, a);
 }
 

@@ -16,11 +16,13 @@ typedef struct remote_watch {
     int64_t looked_ns, heartbeat_ns;
 } remote_watch;
 
-/* The time since the last look, for limits of silence. A process or a machine that stood still has not listened: then it
- * counts two heartbeats at most. */
+/* The time since the last look, for limits of silence. A process or a machine that stood still has not
+ * listened: then it counts two heartbeats at most. */
 int64_t remote_watch_look(remote_watch *w, int64_t stall_timeout_ns);
-/* Sends a heartbeat to each link that is up, where the last one was sent long enough before; returns when the next is due. */
-int64_t remote_watch_beat(remote_watch *w, transport *t, const int *links, int count, int64_t stall_timeout_ns);
+/* Sends a heartbeat to each link that is up, where the last one was sent long enough before; returns when the
+ * next is due. */
+int64_t remote_watch_beat(remote_watch *w, transport *t, const int *links, int count,
+                          int64_t stall_timeout_ns);
 
 /* Makes the reason in a FAILED message this thread's failure. */
 status remote_failure(const transport_message *m);

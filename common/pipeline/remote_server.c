@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a worker has here: a micro-batch between its two requests, gradients, and running statistics, of which only the
- * first worker's count, as with ddp. */
+/* What a worker has here: a micro-batch between its two requests, gradients, and running statistics, of which
+ * only the first worker's count, as with ddp. */
 typedef struct client {
     param_set params; /* the stage's, but for gradients and buffers */
     device_memory grads, buffers;
@@ -24,7 +24,7 @@ typedef struct client {
     int64_t arrived_ns; /* the request */
     int64_t silent_ns;  /* since the last message of any kind */
     int64_t step, micro;
-    bool in_backward;   /* the next request is that of the backward pass */
+    bool in_backward; /* the next request is that of the backward pass */
 } client;
 
 struct remote_server {
@@ -38,8 +38,8 @@ struct remote_server {
     int *links;      /* [workers] */
     device_memory workspace;
     const void **sources; /* [workers] */
-    int64_t step;    /* updates so far */
-    int finished;    /* workers whose last backward pass of this step is done */
+    int64_t step;         /* updates so far */
+    int finished;         /* workers whose last backward pass of this step is done */
     double learning_rate;
     remote_watch watch;
     transport_ticket failure_ticket;
@@ -89,14 +89,16 @@ static void average(remote_server *s)
     double before = s->config.divide_before ? n : 1, after = s->config.divide_before ? 1 : n;
     for (int w = 0; w < n; w++) s->sources[w] = s->clients[w].params.grads.data;
     if (n > 1)
-        reduce_average(s->params->type, s->params->grads.data, s->sources, n, s->params->arena_elements, before, after);
+        reduce_average(s->params->type, s->params->grads.data, s->sources, n, s->params->arena_elements,
+                       before, after);
 }
 
 static status check_update(remote_server *s)
 {
     const char *name;
     piece_list all = param_set_pieces(s->params, 0, s->params->model->param_count);
-    if (!optimizer_found_nonfinite(s->optimizer) || !optimizer_reports_nonfinite(s->optimizer)) return STATUS_OK;
+    if (!optimizer_found_nonfinite(s->optimizer) || !optimizer_reports_nonfinite(s->optimizer))
+        return STATUS_OK;
     TRY(sync_find_nonfinite(s->optimizer, s->config.stream, s->params, s->params->grads.data, all, &name));
     return sync_report_nonfinite(s->optimizer, s->step, SYNC_THIS_RANK, name);
 }
@@ -106,8 +108,8 @@ static status update(remote_server *s)
     piece_list all = param_set_pieces(s->params, 0, s->params->model->param_count);
     average(s);
     optimizer_begin_state(s->optimizer);
-    TRY(optimizer_update(s->optimizer, s->config.stream, s->params->params.data, s->params->grads.data, all, s->step,
-                         s->learning_rate, 1.0));
+    TRY(optimizer_update(s->optimizer, s->config.stream, s->params->params.data, s->params->grads.data, all,
+                         s->step, s->learning_rate, 1.0));
     TRY(device_stream_synchronize(s->config.stream));
     TRY(check_update(s));
     s->finished = 0;
@@ -156,8 +158,8 @@ static status take_frame(remote_server *s, int worker, int value)
     const nn_value *v = value_of(s, value);
     message_kind expected = c->in_backward ? MESSAGE_OUTPUT_GRADIENT : MESSAGE_INPUTS;
     if (h->kind != expected || h->step != c->step || h->key != c->micro)
-        return fail(STATUS_PROTOCOL, "rank %d: expected %s of step %" PRId64 ", got %s of step %" PRId64, worker,
-                    message_kind_name(expected), c->step, message_kind_name(h->kind), h->step);
+        return fail(STATUS_PROTOCOL, "rank %d: expected %s of step %" PRId64 ", got %s of step %" PRId64,
+                    worker, message_kind_name(expected), c->step, message_kind_name(h->kind), h->step);
     if (h->frames != 1 || h->dtype != (int)v->type || (int64_t)c->request.frames[0].bytes != v->bytes)
         return fail(STATUS_PROTOCOL, "rank %d: expected %" PRId64 " bytes of %s, got %zu", worker, v->bytes,
                     message_kind_name(expected), h->frames > 0 ? c->request.frames[0].bytes : 0);
@@ -231,7 +233,8 @@ static bool has_ended(const remote_server *s, int worker)
 static status check_members(const remote_server *s)
 {
     for (int w = 0; w < workers(s); w++)
-        if (has_ended(s, w) && s->clients[w].step == s->step) return fail(STATUS_PEER, "rank %d has left: others are at step %" PRId64, w, s->step);
+        if (has_ended(s, w) && s->clients[w].step == s->step)
+            return fail(STATUS_PEER, "rank %d has left: others are at step %" PRId64, w, s->step);
     return STATUS_OK;
 }
 
@@ -260,7 +263,8 @@ static status check_silence(remote_server *s, bool *all_ended)
         *all_ended = false;
         c->silent_ns += passed;
         if (c->silent_ns >= patience(s))
-            return fail(STATUS_PEER, "rank %d has sent nothing for %.3g s", w, (double)patience(s) / NS_PER_S);
+            return fail(STATUS_PEER, "rank %d has sent nothing for %.3g s", w,
+                        (double)patience(s) / NS_PER_S);
     }
     return STATUS_OK;
 }
@@ -275,7 +279,8 @@ static status serve(remote_server *s)
         if (worked) continue;
         TRY(check_silence(s, &all_ended));
         if (all_ended) return STATUS_OK;
-        TRY(transport_wait(s->transport, remote_watch_beat(&s->watch, s->transport, s->links, workers(s), patience(s))));
+        TRY(transport_wait(s->transport,
+                           remote_watch_beat(&s->watch, s->transport, s->links, workers(s), patience(s))));
     }
 }
 
@@ -316,11 +321,11 @@ static status open_client(remote_server *s, int worker)
                      .workspace_bytes = (int64_t)nn_instance_workspace(c->instance),
                      .activations.fd = -1,
                      .loss.fd = -1};
-    TRY(ledger_blame(LEDGER_ACTIVATIONS,
-                     device_allocate(d, DEVICE_MEMORY_PRIVATE, (size_t)m->activation_bytes, &m->activations)));
+    TRY(ledger_blame(LEDGER_ACTIVATIONS, device_allocate(d, DEVICE_MEMORY_PRIVATE,
+                                                         (size_t)m->activation_bytes, &m->activations)));
     if (worker == 0)
-        TRY(ledger_blame(LEDGER_WORKSPACE,
-                         device_allocate(d, DEVICE_MEMORY_PRIVATE, (size_t)m->workspace_bytes, &s->workspace)));
+        TRY(ledger_blame(LEDGER_WORKSPACE, device_allocate(d, DEVICE_MEMORY_PRIVATE,
+                                                           (size_t)m->workspace_bytes, &s->workspace)));
     m->workspace = s->workspace;
     return nn_instance_bind(c->instance, &(nn_bindings){.memory = m});
 }
@@ -331,7 +336,8 @@ static void hold_memory(remote_server *s)
     ledger *l = s->config.ledger;
     int64_t size = dtype_size(set->type), logical = set->model->parameter_elements * size;
     int64_t workspace = s->clients[0].memory.workspace_bytes;
-    ledger_acquire(l, LEDGER_PARAMETERS, logical + set->buffer_bytes, (set->arena_elements + set->buffer_elements) * size);
+    ledger_acquire(l, LEDGER_PARAMETERS, logical + set->buffer_bytes,
+                   (set->arena_elements + set->buffer_elements) * size);
     ledger_acquire(l, LEDGER_GRADIENTS, logical * workers(s), set->arena_elements * size * workers(s));
     ledger_acquire(l, LEDGER_WORKSPACE, workspace, workspace);
 }

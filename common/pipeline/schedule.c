@@ -9,7 +9,9 @@ const char *const pipeline_schedule_names[] = {PIPELINE_SCHEDULE_LIST(NAME) NULL
 /* Forward passes before the first backward pass. */
 static int ahead(const pipeline_shape *p, int stage)
 {
-    int first = p->schedule == PIPELINE_GPIPE ? p->batches : p->schedule == PIPELINE_1F1B ? p->stages - stage : 1;
+    int first = p->schedule == PIPELINE_GPIPE  ? p->batches
+                : p->schedule == PIPELINE_1F1B ? p->stages - stage
+                                               : 1;
     return first < p->batches ? first : p->batches;
 }
 

@@ -1,11 +1,11 @@
 /* In which order the stages of a pipeline compute their micro-batches. p stages, m micro-batches per step:
  *
- *   gpipe       all forward passes, then all backward passes (Huang et al., "GPipe: Efficient Training of Giant Neural
- *               Networks using Pipeline Parallelism", NeurIPS 2019). Every stage keeps the activations of m micro-batches.
- *   1f1b        stage s begins with p - 1 - s forward passes, then alternates one forward and one backward pass (Narayanan
- *               et al., "PipeDream", SOSP 2019; with a flush as in Megatron-LM, SC 2021). Stage s keeps those of p - s at most.
- *   sequential  a micro-batch passes through all stages and back before the next one begins: model parallelism without a
- *               pipeline. Every stage keeps those of one.
+ *   gpipe       all forward passes, then all backward passes (Huang et al., "GPipe: Efficient Training of
+ * Giant Neural Networks using Pipeline Parallelism", NeurIPS 2019). Every stage keeps the activations of m
+ * micro-batches. 1f1b        stage s begins with p - 1 - s forward passes, then alternates one forward and
+ * one backward pass (Narayanan et al., "PipeDream", SOSP 2019; with a flush as in Megatron-LM, SC 2021).
+ * Stage s keeps those of p - s at most. sequential  a micro-batch passes through all stages and back before
+ * the next one begins: model parallelism without a pipeline. Every stage keeps those of one.
  *
  *   p = 3, m = 4; time from left to right, a backward pass (B) as long as a forward pass (F)
  *
@@ -22,8 +22,8 @@
  *           stage 1    . F0  .  . B0  .  . F1  .  . B1  .  . ..
  *           stage 2    .  . F0 B0  .  .  .  . F1 B1  .  .  . ..
  *
- * All compute gradients in the order of the micro-batches. Stages that take equally long are idle for (p - 1) / (m + p - 1)
- * of the step, the bubble, under the first two, and for (p - 1) / p under the third. */
+ * All compute gradients in the order of the micro-batches. Stages that take equally long are idle for (p - 1)
+ * / (m + p - 1) of the step, the bubble, under the first two, and for (p - 1) / p under the third. */
 #ifndef COMMON_PIPELINE_SCHEDULE_H
 #define COMMON_PIPELINE_SCHEDULE_H
 

@@ -2,7 +2,8 @@
  * loops over them become vector code on every instruction set.
  *
  * To float32 is exact. From float32 rounds to nearest, ties to even; values that are too large become
- * infinity, too small ones a subnormal or zero of the same sign; every NaN becomes the quiet NaN of its sign. */
+ * infinity, too small ones a subnormal or zero of the same sign; every NaN becomes the quiet NaN of its sign.
+ */
 #ifndef COMMON_REDUCE_HALF_H
 #define COMMON_REDUCE_HALF_H
 

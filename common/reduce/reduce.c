@@ -49,7 +49,8 @@ void reduce_divide(dtype type, void *out, const void *in, int64_t count, double 
         memcpy(out, in, (size_t)(count * dtype_size(type)));
 }
 
-void reduce_average(dtype type, void *out, const void *const *ins, int in_count, int64_t count, double before, double after)
+void reduce_average(dtype type, void *out, const void *const *ins, int in_count, int64_t count, double before,
+                    double after)
 {
     enum { BLOCK_BYTES = 4096 };
     _Alignas(64) char divided[BLOCK_BYTES];

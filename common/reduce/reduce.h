@@ -38,9 +38,10 @@ void reduce_many(dtype type, reduce_op op, void *const *outs, int out_count, con
  * integers: toward zero, by an integer). `out` may be `in`. */
 void reduce_divide(dtype type, void *out, const void *in, int64_t count, double divisor);
 
-/* out[i] = (ins[0][i] + ins[1][i] + ...), every ins[k][i] divided by `before` first, the sum by `after`: the average over
- * contributions in their order. `out` may be ins[0]; otherwise nothing overlaps. */
-void reduce_average(dtype type, void *out, const void *const *ins, int in_count, int64_t count, double before, double after);
+/* out[i] = (ins[0][i] + ins[1][i] + ...), every ins[k][i] divided by `before` first, the sum by `after`: the
+ * average over contributions in their order. `out` may be ins[0]; otherwise nothing overlaps. */
+void reduce_average(dtype type, void *out, const void *const *ins, int in_count, int64_t count, double before,
+                    double after);
 
 /* out[i] = in[i] / divisor, between floating-point types; the quotient is taken in the wider of the two
  * (at least float32), then rounded to `to`. Between float64 and a half type the value passes through

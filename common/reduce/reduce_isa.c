@@ -93,8 +93,10 @@ static inline bool has_exact_inverse(double divisor)
                 c = combine(vector, c, in[2]);                                                               \
                 d = combine(vector, d, in[3]);                                                               \
             }                                                                                                \
-            if (divisor != 1 && multiplies) a *= by, b *= by, c *= by, d *= by;                              \
-            else if (divisor != 1) a /= by, b /= by, c /= by, d /= by;                                       \
+            if (divisor != 1 && multiplies)                                                                  \
+                a *= by, b *= by, c *= by, d *= by;                                                          \
+            else if (divisor != 1)                                                                           \
+                a /= by, b /= by, c /= by, d /= by;                                                          \
             for (int k = 0; k < out_count; k++) {                                                            \
                 vector *out = (vector *)((element *)outs[k] + at);                                           \
                 out[0] = a;                                                                                  \
@@ -220,16 +222,29 @@ const reduce_kernels NAMED(reduce_kernels, KERNEL_ISA) = {
     .name = TEXT(KERNEL_ISA),
     .pair = TYPES(pair),
     .many = TYPES(many),
-    .divide = {[DTYPE_F64] = f64_divide, [DTYPE_F32] = f32_divide, [DTYPE_F16] = f16_divide,
-               [DTYPE_BF16] = bf16_divide, [DTYPE_I64] = i64_divide, [DTYPE_I32] = i32_divide},
-    .convert = {
-        [DTYPE_F64] = {[DTYPE_F64] = f64_divide, [DTYPE_F32] = f64_from_f32, [DTYPE_F16] = f64_from_f16,
-                       [DTYPE_BF16] = f64_from_bf16},
-        [DTYPE_F32] = {[DTYPE_F64] = f32_from_f64, [DTYPE_F32] = f32_divide, [DTYPE_F16] = f32_from_f16,
-                       [DTYPE_BF16] = f32_from_bf16},
-        [DTYPE_F16] = {[DTYPE_F64] = f16_from_f64, [DTYPE_F32] = f16_from_f32, [DTYPE_F16] = f16_divide,
-                       [DTYPE_BF16] = f16_from_bf16},
-        [DTYPE_BF16] = {[DTYPE_F64] = bf16_from_f64, [DTYPE_F32] = bf16_from_f32, [DTYPE_F16] = bf16_from_f16,
-                        [DTYPE_BF16] = bf16_divide},
-    },
+    .divide = {[DTYPE_F64] = f64_divide,
+               [DTYPE_F32] = f32_divide,
+               [DTYPE_F16] = f16_divide,
+               [DTYPE_BF16] = bf16_divide,
+               [DTYPE_I64] = i64_divide,
+               [DTYPE_I32] = i32_divide},
+    .convert =
+        {
+            [DTYPE_F64] = {[DTYPE_F64] = f64_divide,
+                           [DTYPE_F32] = f64_from_f32,
+                           [DTYPE_F16] = f64_from_f16,
+                           [DTYPE_BF16] = f64_from_bf16},
+            [DTYPE_F32] = {[DTYPE_F64] = f32_from_f64,
+                           [DTYPE_F32] = f32_divide,
+                           [DTYPE_F16] = f32_from_f16,
+                           [DTYPE_BF16] = f32_from_bf16},
+            [DTYPE_F16] = {[DTYPE_F64] = f16_from_f64,
+                           [DTYPE_F32] = f16_from_f32,
+                           [DTYPE_F16] = f16_divide,
+                           [DTYPE_BF16] = f16_from_bf16},
+            [DTYPE_BF16] = {[DTYPE_F64] = bf16_from_f64,
+                            [DTYPE_F32] = bf16_from_f32,
+                            [DTYPE_F16] = bf16_from_f16,
+                            [DTYPE_BF16] = bf16_divide},
+        },
 };

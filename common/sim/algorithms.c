@@ -19,7 +19,8 @@ static void add_route(link_loads load, const sim_route *route, double weight)
 }
 
 /* Only what lies in `machine`. */
-static void add_part(const sim_topology *t, link_loads load, const sim_route *route, int machine, double weight)
+static void add_part(const sim_topology *t, link_loads load, const sim_route *route, int machine,
+                     double weight)
 {
     for (int h = 0; h < route->count; h++)
         if (route->hops[h].resource / t->per_machine == machine)
@@ -42,15 +43,16 @@ static status end_phase(sim_plan *p, link_loads *load, sim_phase phase)
 
 /* ---- tree --------------------------------------------------------------------------------------- */
 
-/* The parent of member x of a binary tree over m members, whose root is 0: the next multiple of a higher power of two. */
+/* The parent of member x of a binary tree over m members, whose root is 0: the next multiple of a higher
+ * power of two. */
 static int parent_of(int x, int m)
 {
     int low = x & -x, up = (x & ~low) | (low << 1);
     return up < m ? up : x & ~low;
 }
 
-/* The same over members that are numbered otherwise, so that its inner members are the other tree's leaves: mirrored, or
- * moved by one where their number is odd. */
+/* The same over members that are numbered otherwise, so that its inner members are the other tree's leaves:
+ * mirrored, or moved by one where their number is odd. */
 static int other_number(int x, int m)
 {
     return m % 2 == 0 ? m - 1 - x : (x + 1) % m;
@@ -76,8 +78,8 @@ static void add_both_ways(const sim_topology *t, link_loads load, tree_member a,
     add_route(load, &back, weight);
 }
 
-/* One of the trees that share the bytes: along the ring within every machine, from where it enters; between these places
- * two binary trees. `roots` has room for all machines. */
+/* One of the trees that share the bytes: along the ring within every machine, from where it enters; between
+ * these places two binary trees. `roots` has room for all machines. */
 static void add_tree(const sim_rings *r, int ring, link_loads load, tree_member *roots)
 {
     double weight = 1.0 / r->count;
@@ -113,8 +115,8 @@ static status plan_tree(sim_plan *p)
 
 /* ---- two-shot ----------------------------------------------------------------------------------- */
 
-/* To and from every peer 1 / (n - 1) of what a rank sends. Machines are alike: a route to one place in another machine
- * stands, within this machine, for those to all. */
+/* To and from every peer 1 / (n - 1) of what a rank sends. Machines are alike: a route to one place in
+ * another machine stands, within this machine, for those to all. */
 static status plan_two_shot(sim_plan *p)
 {
     const sim_rings *r = p->rings;
@@ -140,8 +142,10 @@ static status plan_two_shot(sim_plan *p)
         add_part(t, load, &route, here.machine, others * weight);
     }
     bool crosses = r->machines > 1;
-    return end_phase(p, &load, (sim_phase){.share = 2.0 * (r->ranks - 1) / r->ranks, .hops = crosses ? 0 : 2,
-                                           .outer_hops = crosses ? 2 : 0});
+    return end_phase(p, &load,
+                     (sim_phase){.share = 2.0 * (r->ranks - 1) / r->ranks,
+                                 .hops = crosses ? 0 : 2,
+                                 .outer_hops = crosses ? 2 : 0});
 }
 
 /* ---- hierarchical ------------------------------------------------------------------------------- */
@@ -176,8 +180,9 @@ static status plan_between(sim_plan *p, int each)
         sim_topology_route(r->topology, r->places[i], r->places[(i + each) % r->ranks], &route);
         add_route(load, &route, 1);
     }
-    return end_phase(p, &load, (sim_phase){.share = 2.0 * (r->machines - 1) / r->machines / each,
-                                           .outer_hops = 2 * (r->machines - 1)});
+    return end_phase(p, &load,
+                     (sim_phase){.share = 2.0 * (r->machines - 1) / r->machines / each,
+                                 .outer_hops = 2 * (r->machines - 1)});
 }
 
 static status plan_hierarchical(sim_plan *p)
@@ -186,7 +191,8 @@ static status plan_hierarchical(sim_plan *p)
     int each = r->ranks / r->machines;
     for (int i = 0; i < r->ranks; i++)
         if (r->ranks % r->machines || r->places[i].machine != r->places[i / each * each].machine)
-            return fail(STATUS_CONFIG, "--algorithm hierarchical: expected as many ranks on every machine, got %d on %d",
+            return fail(STATUS_CONFIG,
+                        "--algorithm hierarchical: expected as many ranks on every machine, got %d on %d",
                         r->ranks, r->machines);
     if (each > 1) TRY(plan_inside(p, each));
     if (r->machines > 1) TRY(plan_between(p, each));
@@ -219,7 +225,8 @@ static sim_time tree_cost(const sim_plan *plan, double bytes, sim_phase_cost *ou
     sim_nccl_cost cost;
     sim_nccl_cost_of(plan->rings, SIM_ALL_REDUCE, SIM_TREE, p, &cost);
     sim_time latency = sim_nccl_latency(&cost, bytes);
-    *out = (sim_phase_cost){bytes, bytes > 0 ? bytes / (double)(time - latency) : plan->phases[0].bus, latency};
+    *out =
+        (sim_phase_cost){bytes, bytes > 0 ? bytes / (double)(time - latency) : plan->phases[0].bus, latency};
     return time;
 }
 
@@ -232,7 +239,8 @@ static sim_time cost_with(const sim_plan *plan, sim_protocol protocol, double by
     for (int i = 0; i < plan->count; i++) {
         const sim_phase *f = &plan->phases[i];
         double us = (i == 0 ? link.base_us : 0) + f->hops * link.hop_us + f->outer_hops * link.outer_hop_us;
-        costs[i] = (sim_phase_cost){bytes * f->share, sim_nccl_bus(plan->rings, protocol, f->bus), sim_from_us(us)};
+        costs[i] =
+            (sim_phase_cost){bytes * f->share, sim_nccl_bus(plan->rings, protocol, f->bus), sim_from_us(us)};
         time += costs[i].latency + sim_duration(costs[i].sent, costs[i].limit);
     }
     return time;

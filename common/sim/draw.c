@@ -1,4 +1,5 @@
-/* Constants drawn from their ranges: what a prediction could be as far as the sources of its constants say. */
+/* Constants drawn from their ranges: what a prediction could be as far as the sources of its constants say.
+ */
 #include "common/base/random.h"
 #include "common/sim/profile.h"
 

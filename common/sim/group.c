@@ -67,7 +67,8 @@ static void choose_algorithm(sim_group *g, sim_time ring)
     if (tree < ring) g->algorithm = SIM_TREE;
 }
 
-/* All have come. Over the rings every rank sends (bus bandwidth) * (time) = bytes * bus bandwidth / algorithm bandwidth. */
+/* All have come. Over the rings every rank sends (bus bandwidth) * (time) = bytes * bus bandwidth / algorithm
+ * bandwidth. */
 static void on_begin(void *context)
 {
     sim_group *g = context;
@@ -165,8 +166,8 @@ void sim_group_close(sim_group **group)
     free(g);
 }
 
-status sim_group_join(sim_group *g, int member, sim_time at, sim_collective kind, sim_algorithm algorithm, double bytes,
-                      const sim_group_member *told)
+status sim_group_join(sim_group *g, int member, sim_time at, sim_collective kind, sim_algorithm algorithm,
+                      double bytes, const sim_group_member *told)
 {
     struct sim_joined *m = &g->members[member];
     if (m->joined)

@@ -3,8 +3,8 @@
  * A member joins the group's next call when it has come to it. When the last has, data begin to move: one
  * flow over all links of the group's rings (rings.h), at most as fast as NCCL's model says for the protocol
  * that it chooses (nccl.h), slower where others use the same links; then the model's latency. Alone it takes
- * exactly the model's time. Between calls nothing is left over: all members end a call at the same time. An all-reduce by
- * another algorithm is a flow for each of its phases (algorithms.h). */
+ * exactly the model's time. Between calls nothing is left over: all members end a call at the same time. An
+ * all-reduce by another algorithm is a flow for each of its phases (algorithms.h). */
 #ifndef COMMON_SIM_GROUP_H
 #define COMMON_SIM_GROUP_H
 
@@ -26,7 +26,7 @@ typedef struct sim_group {
     sim_rings *rings;
     sim_event begin; /* when the last has come */
     sim_flow flow;
-    int hops; /* that the flow has room for */
+    int hops;                            /* that the flow has room for */
     sim_plan plans[SIM_ALGORITHM_COUNT]; /* opened as they are first used */
     sim_algorithm algorithm;             /* of the call that gathers or runs */
     sim_algorithm ran;                   /* by which the last call was made */
@@ -54,10 +54,10 @@ status sim_group_open(simulation *s, const char *name, const int *ranks, int cou
 void sim_group_close(sim_group **group);
 
 /* Member number `member` of the group comes to its next call at `at` (now, where that is later); `bytes` of
- * the whole buffer; SIM_RING but for all-reduces. Data begin to move when the last has come. STATUS_PROTOCOL: the others make another call,
- * or the member has not finished its last one. */
-status sim_group_join(sim_group *g, int member, sim_time at, sim_collective kind, sim_algorithm algorithm, double bytes,
-                      const sim_group_member *told);
+ * the whole buffer; SIM_RING but for all-reduces. Data begin to move when the last has come. STATUS_PROTOCOL:
+ * the others make another call, or the member has not finished its last one. */
+status sim_group_join(sim_group *g, int member, sim_time at, sim_collective kind, sim_algorithm algorithm,
+                      double bytes, const sim_group_member *told);
 
 /* Messages that every member has sent in the call that has just finished. */
 int64_t sim_group_messages(const sim_group *g, sim_collective kind);

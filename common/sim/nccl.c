@@ -106,7 +106,7 @@ static double tree_bus(const sim_rings *r, sim_protocol p)
     if (p == SIM_LL) bus = fmin(bus / 3.8, most(r, SIM_NCCL_LL_MOST, 1));
     if (p == SIM_LL128)
         bus = fmin(bus * (r->machines == 1 ? 7.0 / 9.0 : 120.0 / 128.0),
-                      most(r, SIM_NCCL_TREE_LL128_MOST, r->channels));
+                   most(r, SIM_NCCL_TREE_LL128_MOST, r->channels));
     return bus * constant(r, SIM_NCCL_TREE_PATTERN, 0);
 }
 
@@ -173,6 +173,7 @@ sim_time sim_nccl_hop(const sim_rings *r, sim_protocol p, bool crosses)
 
 bool sim_nccl_link_of(const sim_rings *r, sim_protocol p, sim_nccl_link *out)
 {
-    *out = (sim_nccl_link){constant(r, bases[SIM_RING], p), inner_hop(r, SIM_RING, p), outer_hop(r, SIM_TREE, p)};
+    *out = (sim_nccl_link){constant(r, bases[SIM_RING], p), inner_hop(r, SIM_RING, p),
+                           outer_hop(r, SIM_TREE, p)};
     return possible(r, p);
 }

@@ -1,5 +1,5 @@
-/* The time that NCCL expects its collectives to take: the model with which it chooses algorithm and protocol itself
- * (NCCL 2.2x, src/graph/tuning.cc), with the constants of the profile.
+/* The time that NCCL expects its collectives to take: the model with which it chooses algorithm and protocol
+ * itself (NCCL 2.2x, src/graph/tuning.cc), with the constants of the profile.
  *
  *   time = latency + bytes / algorithm bandwidth
  *   ring: algorithm bandwidth = bus bandwidth * n / steps, steps = 2 (n - 1) for an all-reduce
@@ -55,8 +55,8 @@ sim_protocol sim_nccl_choose(const sim_rings *r, sim_collective c, sim_algorithm
 sim_time sim_nccl_latency(const sim_nccl_cost *cost, double bytes);
 sim_time sim_nccl_hop(const sim_rings *r, sim_protocol p, bool crosses);
 
-/* What other algorithms (algorithms.h) take from the model: the latencies of a call, of a hop in a machine, and of one
- * between machines that nothing hides, in us; false: the GPUs do not have the protocol. */
+/* What other algorithms (algorithms.h) take from the model: the latencies of a call, of a hop in a machine,
+ * and of one between machines that nothing hides, in us; false: the GPUs do not have the protocol. */
 typedef struct sim_nccl_link {
     double base_us, hop_us, outer_hop_us;
 } sim_nccl_link;

@@ -108,7 +108,8 @@ static bool takes_place(sim_flow *f)
     n->left = NULL;
     if (!left || left->hop_count != f->hop_count || left->limit != f->limit || left->rate <= 0) return false;
     for (int32_t i = 0; i < f->hop_count; i++)
-        if (left->hops[i].resource != f->hops[i].resource || left->hops[i].weight != f->hops[i].weight) return false;
+        if (left->hops[i].resource != f->hops[i].resource || left->hops[i].weight != f->hops[i].weight)
+            return false;
     while (n->dirty_count > n->left_dirty) n->resources[n->dirty[--n->dirty_count]].dirty = false;
     f->rate = left->rate;
     return true;
@@ -219,8 +220,8 @@ static void measure(const sim_flow *f)
 {
     const sim_meter *m = &f->network->meter;
     for (int32_t i = 0; m->passed && i < f->hop_count; i++)
-        m->passed(m->context, f->hops[i].resource, f->what ? f->what : "transfer", f->begun, f->network->queue->now,
-                  f->bytes * f->hops[i].weight);
+        m->passed(m->context, f->hops[i].resource, f->what ? f->what : "transfer", f->begun,
+                  f->network->queue->now, f->bytes * f->hops[i].weight);
 }
 
 static void end(sim_flow *f)

@@ -1,13 +1,15 @@
 /* Progressive filling over the part of the network whose rates a change may have changed.
  *
- * Rates are max-min fair if every flow has a resource that is full and none of whose flows is faster (Bertsekas and
- * Gallager, section 6.5.2), or runs at its limit. A region, of flows that have come and of resources that flows have
- * left, is solved with the others' rates as they are. The rest still is as it should be, unless a resource that it
- * shares with the region was full and rates on it have changed, or is full now and holds back a flow of the region
- * for a faster one outside: such a resource joins the region, and that is solved again. */
+ * Rates are max-min fair if every flow has a resource that is full and none of whose flows is faster
+ * (Bertsekas and Gallager, section 6.5.2), or runs at its limit. A region, of flows that have come and of
+ * resources that flows have left, is solved with the others' rates as they are. The rest still is as it
+ * should be, unless a resource that it shares with the region was full and rates on it have changed, or is
+ * full now and holds back a flow of the region for a faster one outside: such a resource joins the region,
+ * and that is solved again. */
 #include "common/sim/network.h"
 
-/* A part: how many of n->links, of n->part, of n->flows and n->hops are its, how many flows have a limit of their own. */
+/* A part: how many of n->links, of n->part, of n->flows and n->hops are its, how many flows have a limit of
+ * their own. */
 typedef struct part {
     int32_t links, filling, flows, hops, limited;
     int32_t seen; /* of n->dirty */
@@ -55,7 +57,8 @@ static void visit_flow(sim_network *n, part *p, sim_flow *f)
 }
 
 /* Flows of a resource that have not been visited by way of another one, the latest first; often all have
- * been. Flows lie all over the memory: asking for them some turns early saves an eighth of the time of 64 x 64. */
+ * been. Flows lie all over the memory: asking for them some turns early saves an eighth of the time of 64
+ * x 64. */
 static void visit_flows(sim_network *n, part *p, int32_t resource)
 {
     const sim_resource *r = &n->resources[resource];
@@ -68,8 +71,8 @@ static void visit_flows(sim_network *n, part *p, int32_t resource)
     }
 }
 
-/* The flows that are new and those of the region's resources, n->dirty, and all resources that they use: those
- * that have not been gathered in an earlier round. */
+/* The flows that are new and those of the region's resources, n->dirty, and all resources that they use:
+ * those that have not been gathered in an earlier round. */
 static void gather(sim_network *n, part *p)
 {
     for (int32_t i = 0; i < n->fresh_count && p->seen == 0; i++)
@@ -133,8 +136,8 @@ static double share_of(sim_filling *l)
     return l->share;
 }
 
-/* The rate at which the first links are full, as all rates that are not fixed rise together. Links whose flows all
- * are fixed leave the part. */
+/* The rate at which the first links are full, as all rates that are not fixed rise together. Links whose
+ * flows all are fixed leave the part. */
 static double find_level(sim_network *n, part *p)
 {
     double level = INFINITY;

@@ -101,7 +101,9 @@ sim_load sim_price_collective(const sim_profile *p, int channels, double bus)
 {
     enum { MOST_CHANNELS = 32 };
     double blocks = fmin(channels * sim_profile_get(p, SIM_NCCL_BLOCKS), MOST_CHANNELS);
-    double sms = sim_profile_has(p, SIM_SMS) ? blocks * sim_profile_get(p, SIM_BLOCK_SMS) / sim_profile_get(p, SIM_SMS) : 0;
+    double sms = sim_profile_has(p, SIM_SMS)
+                     ? blocks * sim_profile_get(p, SIM_BLOCK_SMS) / sim_profile_get(p, SIM_SMS)
+                     : 0;
     double bandwidth = sim_profile_get(p, SIM_MEMORY_BANDWIDTH) * SIM_GB_PER_S;
     return (sim_load){sms, isfinite(bus) ? sim_profile_get(p, SIM_COLLECTIVE_TRAFFIC) * bus / bandwidth : 0};
 }

@@ -6,9 +6,9 @@
  *   calibrated on ...   fitted here, and to what
  *   assumed             a guess, and its reason
  *
- * A constant may have a range, [low, high] around its value: what it may be as far as its sources say, `range_is` "source", or
- * as far as somebody guessed, "guess" (where it does not say, too). Without one
- * it is taken to be exact. Predictions are made with the values, their limits with draws from the ranges (draw.c).
+ * A constant may have a range, [low, high] around its value: what it may be as far as its sources say,
+ * `range_is` "source", or as far as somebody guessed, "guess" (where it does not say, too). Without one it is
+ * taken to be exact. Predictions are made with the values, their limits with draws from the ranges (draw.c).
  *
  * A profile may extend another (`base`) and replace some of its constants. Loading is strict:
  * STATUS_DATA for an unknown key, and for a constant that is missing, absurd or in another unit. */
@@ -77,10 +77,11 @@ typedef struct sim_wiring {
 /* Its texts are those of its files, which it keeps. */
 typedef struct sim_profile {
     const char *name, *summary;
-    char *asked, *file; /* the name or file by which it was loaded; the file */
+    char *asked, *file;                       /* the name or file by which it was loaded; the file */
     struct json_t *files[SIM_BASES_MOST + 1]; /* its own and its bases' */
     double values[SIM_CONSTANT_COUNT][SIM_VALUES_MOST];
-    double low[SIM_CONSTANT_COUNT][SIM_VALUES_MOST], high[SIM_CONSTANT_COUNT][SIM_VALUES_MOST]; /* the range */
+    double low[SIM_CONSTANT_COUNT][SIM_VALUES_MOST],
+        high[SIM_CONSTANT_COUNT][SIM_VALUES_MOST]; /* the range */
     sim_provenance provenance[SIM_CONSTANT_COUNT];
     sim_wiring wiring;
 } sim_profile;
@@ -117,11 +118,12 @@ static inline double sim_profile_get(const sim_profile *p, sim_constant c)
 
 enum { SIM_DRAWS = 16 };
 
-/* Replaces every value by draw number `draw` of 1 to SIM_DRAWS from its range; 0 leaves them alone. The draws are a
- * Latin hypercube (McKay, Beckman, Conover, Technometrics 1979): each constant takes SIM_DRAWS positions from the low
- * end of its range to the high one, once each, in an order of its own. All values of a constant have one position, and
- * so have all efficiencies: what is unknown of them is how well a library uses the GPU. Positions are functions of the
- * constant's name, so all figures of a draw have the same constants, and their ratios mean something. */
+/* Replaces every value by draw number `draw` of 1 to SIM_DRAWS from its range; 0 leaves them alone. The draws
+ * are a Latin hypercube (McKay, Beckman, Conover, Technometrics 1979): each constant takes SIM_DRAWS
+ * positions from the low end of its range to the high one, once each, in an order of its own. All values of a
+ * constant have one position, and so have all efficiencies: what is unknown of them is how well a library
+ * uses the GPU. Positions are functions of the constant's name, so all figures of a draw have the same
+ * constants, and their ratios mean something. */
 void sim_profile_draw(sim_profile *p, int draw);
 
 static inline bool sim_profile_has_range(const sim_profile *p, sim_constant c)

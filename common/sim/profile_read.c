@@ -16,10 +16,10 @@ const sim_constant_info sim_constant_table[SIM_CONSTANT_COUNT] = {SIM_CONSTANT_L
 enum { MOST_PARALLEL = 64, MOST_MACHINES = 65536 };
 
 const char *const sim_node_names[SIM_NODE_KINDS] = {[SIM_NODE_GPU] = "gpu",
-                                                       [SIM_NODE_SWITCH] = "switch",
-                                                       [SIM_NODE_SOCKET] = "socket",
-                                                       [SIM_NODE_NVSWITCH] = "nvswitch",
-                                                       [SIM_NODE_NIC] = "nic"};
+                                                    [SIM_NODE_SWITCH] = "switch",
+                                                    [SIM_NODE_SOCKET] = "socket",
+                                                    [SIM_NODE_NVSWITCH] = "nvswitch",
+                                                    [SIM_NODE_NIC] = "nic"};
 static const char *const link_names[] = {
     [SIM_LINK_PCIE] = "pcie", [SIM_LINK_NVLINK] = "nvlink", [SIM_LINK_SOCKET] = "socket"};
 enum { LINK_KINDS = sizeof link_names / sizeof link_names[0] };
@@ -30,8 +30,8 @@ static status find_node(const profile_file *f, sim_wiring *w, const char *name, 
     size_t letters = 0;
     while (name && isalpha((unsigned char)name[letters])) letters++;
     int kind = 0;
-    while (kind < SIM_NODE_KINDS &&
-           (!name || strlen(sim_node_names[kind]) != letters || strncmp(sim_node_names[kind], name, letters) != 0))
+    while (kind < SIM_NODE_KINDS && (!name || strlen(sim_node_names[kind]) != letters ||
+                                     strncmp(sim_node_names[kind], name, letters) != 0))
         kind++;
     char *end = NULL;
     long index = kind < SIM_NODE_KINDS ? strtol(name + letters, &end, 10) : -1;
@@ -206,7 +206,8 @@ static status read_range(const profile_file *f, sim_constant c, const json_t *ra
     TRY(read_values(f, c, json_array_get(range, 1), high));
     for (int i = 0; i < sim_constant_table[c].count; i++)
         if (!(low[i] <= value[i] && value[i] <= high[i]))
-            return profile_bad(f, "%s: expected a range around %g, got %g to %g", name, value[i], low[i], high[i]);
+            return profile_bad(f, "%s: expected a range around %g, got %g to %g", name, value[i], low[i],
+                               high[i]);
     return STATUS_OK;
 }
 
@@ -234,7 +235,8 @@ static status read_constant(const profile_file *f, const char *name, const json_
     const char *range_is = json_string_value(json_object_get(entry, "range_is"));
     bool sourced = range_is && strcmp(range_is, "source") == 0;
     if (json_object_get(entry, "range_is") && !sourced && !(range_is && strcmp(range_is, "guess") == 0))
-        return profile_bad(f, "%s: range_is: expected source or guess, got '%s'", name, range_is ? range_is : "");
+        return profile_bad(f, "%s: range_is: expected source or guess, got '%s'", name,
+                           range_is ? range_is : "");
     p->provenance[c] = (sim_provenance){tag, source, f->name, !sourced};
     return STATUS_OK;
 }

@@ -15,11 +15,12 @@ typedef struct cut {
 /* Members [first, first + count) of the group are in one machine. */
 typedef struct local_group {
     int first, count;
-    sim_cycles cycles;         /* of members counted from `first` */
-    bool nvlink, mesh;         /* mesh: the cycles follow links between two GPUs each */
-    int links;                 /* parallel ones: as many rings as NCCL would lay */
-    cut cuts[SIM_CYCLES_MOST]; /* by ring */
-    int8_t nics[SIM_NICS_MOST]; /* [near] by ring: where it enters and leaves. First the members' own, then others as near */
+    sim_cycles cycles;          /* of members counted from `first` */
+    bool nvlink, mesh;          /* mesh: the cycles follow links between two GPUs each */
+    int links;                  /* parallel ones: as many rings as NCCL would lay */
+    cut cuts[SIM_CYCLES_MOST];  /* by ring */
+    int8_t nics[SIM_NICS_MOST]; /* [near] by ring: where it enters and leaves. First the members' own, then
+                                   others as near */
     int own, near;
 } local_group;
 
@@ -42,7 +43,8 @@ static bool all_linked(const sim_topology *t, const sim_place *gpus, int count,
 
 static bool lays_one_ring(const sim_topology *t)
 {
-    return sim_profile_has(t->profile, SIM_NCCL_RINGS_MOST) && sim_profile_get(t->profile, SIM_NCCL_RINGS_MOST) == 1;
+    return sim_profile_has(t->profile, SIM_NCCL_RINGS_MOST) &&
+           sim_profile_get(t->profile, SIM_NCCL_RINGS_MOST) == 1;
 }
 
 static void find_local_rings(const sim_topology *t, const sim_place *gpus, local_group *g)
@@ -93,9 +95,10 @@ static void add_nic(local_group *g, int nic)
     if (!memchr(g->nics, nic, (size_t)g->near)) g->nics[g->near++] = (int8_t)nic;
 }
 
-/* The adapters at which NCCL's rings may start (src/graph/search.cc, ncclTopoSelectNets): first each GPU's own (of several
- * equally near, GPUs take different ones: ncclTopoGetLocalNet), then others that are as near to a GPU. Farther ones are left
- * out: a ring that has adapters behind the GPUs' switches does not cross between sockets for another. */
+/* The adapters at which NCCL's rings may start (src/graph/search.cc, ncclTopoSelectNets): first each GPU's
+ * own (of several equally near, GPUs take different ones: ncclTopoGetLocalNet), then others that are as near
+ * to a GPU. Farther ones are left out: a ring that has adapters behind the GPUs' switches does not cross
+ * between sockets for another. */
 static void list_nics(const sim_topology *t, const sim_place *gpus, local_group *g)
 {
     for (int i = 0; i < g->count; i++) add_nic(g, t->gpu_nic[gpus[i].index]);
@@ -248,8 +251,8 @@ static status lay_rings(sim_rings *r, const local_group *groups, int count)
     return measure(r);
 }
 
-/* One ring for every adapter that a machine's members have of their own: of as many as the machine with the fewest has.
- * Further ones as long as they add bandwidth. */
+/* One ring for every adapter that a machine's members have of their own: of as many as the machine with the
+ * fewest has. Further ones as long as they add bandwidth. */
 static status lay_rings_between(sim_rings *r, const local_group *groups)
 {
     int own = SIM_NICS_MOST, near = SIM_NICS_MOST;
@@ -316,7 +319,8 @@ void sim_rings_edge(const sim_rings *r, int ring, int i, sim_route *out)
 {
     sim_place from = member(r, ring, i), to = member(r, ring, i + 1);
     if (sim_rings_crosses(r, ring, i))
-        sim_topology_route_over(r->topology, from, r->nics[slot(r, ring, i)], to, r->nics[slot(r, ring, i + 1)], out);
+        sim_topology_route_over(r->topology, from, r->nics[slot(r, ring, i)], to,
+                                r->nics[slot(r, ring, i + 1)], out);
     else
         sim_topology_route(r->topology, from, to, out);
 }

@@ -1,9 +1,9 @@
 /* The rings of a group of GPUs, as NCCL would lay them, and what they take of the links.
  *
  * In a machine: over NVLink, one ring for every set of links that closes through all GPUs; over NVSwitch one
- * that stands for all; else one over PCIe in the order of the GPUs. Between machines: one for every adapter that is the
- * nearest of a member, entering and leaving a machine at the GPUs nearest to it; so a group of one GPU per machine has one
- * ring, over this GPU's adapter. Each ring carries an equal share. */
+ * that stands for all; else one over PCIe in the order of the GPUs. Between machines: one for every adapter
+ * that is the nearest of a member, entering and leaving a machine at the GPUs nearest to it; so a group of
+ * one GPU per machine has one ring, over this GPU's adapter. Each ring carries an equal share. */
 #ifndef COMMON_SIM_RINGS_H
 #define COMMON_SIM_RINGS_H
 
@@ -27,8 +27,8 @@ typedef struct sim_rings {
 status sim_rings_open(const sim_topology *t, const sim_place *gpus, int ranks, sim_rings **out);
 void sim_rings_close(sim_rings **rings);
 
-/* The links that `load` [resources of the topology] uses, in weights per byte, which the caller frees; *bus: the rate at
- * which the first of them is full. */
+/* The links that `load` [resources of the topology] uses, in weights per byte, which the caller frees; *bus:
+ * the rate at which the first of them is full. */
 status sim_rings_uses(const sim_topology *t, const double *load, sim_hop_use **uses, int *count, double *bus);
 
 /* The route of ring `ring` from its member number i to the next, around. */

@@ -79,7 +79,8 @@ static status replace(sim_profile *p, const char *what, sim_override o)
                         info->unit, value);
         values[i] = value;
     }
-    p->provenance[c] = (sim_provenance){.tag = "assumed", .source = "the command line", .from = "command line"};
+    p->provenance[c] =
+        (sim_provenance){.tag = "assumed", .source = "the command line", .from = "command line"};
     return STATUS_OK;
 }
 
@@ -105,17 +106,19 @@ static status place_ranks(simulation *s)
 {
     const simulation_config *c = &s->config;
     const sim_wiring *w = &s->profile->wiring;
-    int each = gpus_of_process(s), room = w->gpus / each * each; /* GPUs of a machine that processes can have */
+    int each = gpus_of_process(s),
+        room = w->gpus / each * each; /* GPUs of a machine that processes can have */
     if (room == 0)
-        return fail(STATUS_CONFIG, "profile %s: expected processes of at most %d GPUs, which a machine has, got %d",
+        return fail(STATUS_CONFIG,
+                    "profile %s: expected processes of at most %d GPUs, which a machine has, got %d",
                     s->profile->name, w->gpus, each);
     int machines = c->machines ? c->machines : (c->world + room - 1) / room;
     int most = (c->machines ? c->machines : w->machines) * room;
     if (c->world > most)
         return fail(STATUS_CONFIG,
                     "profile %s: expected 1 to %d ranks (%d GPU%s on each of %d machine%s), got %d",
-                    s->profile->name, most, room, room == 1 ? "" : "s", most / room, most / room == 1 ? "" : "s",
-                    c->world);
+                    s->profile->name, most, room, room == 1 ? "" : "s", most / room,
+                    most / room == 1 ? "" : "s", c->world);
     s->ranks_per_machine = (c->world / each + machines - 1) / machines * each;
     return sim_topology_open(s->profile, machines, &s->topology);
 }

@@ -1,24 +1,20 @@
 /* A simulation: the virtual clock, the machines and the ranks on them. One thread drives it; all ranks of a
  * job are in it, and nothing of it is global.
  *
- * Where ranks lie: rank r on machine r / ranks_per_machine, GPU r % ranks_per_machine. Where a process drives several GPUs
- * (per_process), `ranks` are GPUs: number s * n + r is GPU s of process r of n, and those of a process are neighbors.
+ * Where ranks lie: rank r on machine r / ranks_per_machine, GPU r % ranks_per_machine. Where a process drives
+ * several GPUs (per_process), `ranks` are GPUs: number s * n + r is GPU s of process r of n, and those of a
+ * process are neighbors.
  *
  * The files in the order in which data flow through them:
  *   constants.h       the constants of a profile
- *   profile.c         where profiles lie, the top level of their files; profile_read.c: constants and topology
- *   draw.c            constants drawn from their ranges
- *   topology.c        machines as links, and the routes between places
- *   cycles.c          rings over point-to-point links
- *   rings.c           the rings of a group of GPUs
- *   nccl.c            what NCCL's collectives take over these rings
- *   algorithms.c      all-reduces by other algorithms: which links they take, and for how long
- *   price.c           what work takes on devices and hosts
- *   simulation.c      actors (virtual host threads), and the loop that runs them
- *   fiber.c           actors that block
- *   group.c           collectives of a group of ranks
- *   network.c         flows that share links; network_solve.c: their rates
- *   queue.c           events in the order of virtual time */
+ *   profile.c         where profiles lie, the top level of their files; profile_read.c: constants and
+ * topology draw.c            constants drawn from their ranges topology.c        machines as links, and the
+ * routes between places cycles.c          rings over point-to-point links rings.c           the rings of a
+ * group of GPUs nccl.c            what NCCL's collectives take over these rings algorithms.c      all-reduces
+ * by other algorithms: which links they take, and for how long price.c           what work takes on devices
+ * and hosts simulation.c      actors (virtual host threads), and the loop that runs them fiber.c actors that
+ * block group.c           collectives of a group of ranks network.c         flows that share links;
+ * network_solve.c: their rates queue.c           events in the order of virtual time */
 #ifndef COMMON_SIM_SIMULATION_H
 #define COMMON_SIM_SIMULATION_H
 
@@ -103,8 +99,8 @@ typedef struct simulation_config {
     const char *profile; /* name or file; NULL: SIM_DEFAULT_PROFILE */
     int world;           /* ranks, at least 1 */
     int machines;        /* 0: as many as the ranks fill */
-    int processes;       /* that a machine's ranks are; 0: one process per rank. More than one: kappa applies */
-    int per_process;     /* GPUs of one machine that a process drives; it divides `world`; 0: one */
+    int processes;   /* that a machine's ranks are; 0: one process per rank. More than one: kappa applies */
+    int per_process; /* GPUs of one machine that a process drives; it divides `world`; 0: one */
     sim_precision precision;
     int present;             /* ranks that are simulated, the first ones; 0: all. See simulation_present() */
     bool launches_are_calls; /* whatever the profile says: for hosts that read what devices write */
@@ -112,15 +108,15 @@ typedef struct simulation_config {
     uint64_t jitter_seed;    /* 0: all GPUs are alike and every kernel takes what it should */
     double link_rate,
         link_latency; /* GB/s and us of the network instead of the profile's; 0: the profile's */
-    bool python;      /* DataParallel's replicas are threads of one Python process; else the host costs nothing */
+    bool python; /* DataParallel's replicas are threads of one Python process; else the host costs nothing */
     sim_gathered gathered; /* with losses in the replicas */
-    int draw;         /* 0: the constants' values; 1 to SIM_DRAWS: drawn from their ranges (profile.h) */
+    int draw;              /* 0: the constants' values; 1 to SIM_DRAWS: drawn from their ranges (profile.h) */
     const sim_override *overrides; /* [override_count], borrowed; after the draw */
     int override_count;
 } simulation_config;
 
-/* Receives what a stream of a rank has run: `stream` is the device's number for its role, `what` the name of an operation,
- * "copy", or SIM_WAIT, itself: it has waited for a fence. */
+/* Receives what a stream of a rank has run: `stream` is the device's number for its role, `what` the name of
+ * an operation, "copy", or SIM_WAIT, itself: it has waited for a fence. */
 #define SIM_WAIT "wait"
 typedef struct sim_recorder {
     void (*ran)(void *context, int rank, int stream, const char *what, sim_time begin, sim_time end);

@@ -56,7 +56,8 @@ char *sim_topology_resource_name(const sim_topology *t, int32_t resource, char *
     } else if (index < memories) {
         snprintf(buffer, size, "memory of socket%d", index - links);
     } else {
-        snprintf(buffer, size, "nic%d %s", (index - memories) / 2, (index - memories) % 2 ? "receives" : "sends");
+        snprintf(buffer, size, "nic%d %s", (index - memories) / 2,
+                 (index - memories) % 2 ? "receives" : "sends");
     }
     return buffer;
 }
@@ -305,7 +306,8 @@ void sim_topology_route(const sim_topology *t, sim_place from, sim_place to, sim
         route_between(t, out, from, to, nic_of(t, from), nic_of(t, to));
 }
 
-void sim_topology_route_over(const sim_topology *t, sim_place from, int nic_from, sim_place to, int nic_to, sim_route *out)
+void sim_topology_route_over(const sim_topology *t, sim_place from, int nic_from, sim_place to, int nic_to,
+                             sim_route *out)
 {
     out->count = 0;
     out->latency = 0;

@@ -1,7 +1,7 @@
 /* The machines of a simulation as resources of its network, and the routes between places.
  *
- * Per machine: both directions of every link of the profile's topology, one memory per socket (one resource for
- * reading and writing), both directions of every network adapter. The network between the adapters never
+ * Per machine: both directions of every link of the profile's topology, one memory per socket (one resource
+ * for reading and writing), both directions of every network adapter. The network between the adapters never
  * blocks. Machines are alike: routes are found once, in one machine. */
 #ifndef COMMON_SIM_TOPOLOGY_H
 #define COMMON_SIM_TOPOLOGY_H
@@ -54,13 +54,14 @@ void sim_topology_close(sim_topology **topology);
 void sim_topology_route(const sim_topology *t, sim_place from, sim_place to, sim_route *out);
 
 /* As above between GPUs of two machines, over the adapters given. */
-void sim_topology_route_over(const sim_topology *t, sim_place from, int nic_from, sim_place to, int nic_to, sim_route *out);
+void sim_topology_route_over(const sim_topology *t, sim_place from, int nic_from, sim_place to, int nic_to,
+                             sim_route *out);
 
 /* Whether no adapter is nearer to the GPU. */
 bool sim_topology_is_near(const sim_topology *t, int gpu, int nic);
 
-/* "gpu0 -> switch0", "memory of socket0", "nic1 sends": a resource of any machine, which is resource / per_machine. Returns
- * `buffer`; 64 bytes are enough. */
+/* "gpu0 -> switch0", "memory of socket0", "nic1 sends": a resource of any machine, which is resource /
+ * per_machine. Returns `buffer`; 64 bytes are enough. */
 char *sim_topology_resource_name(const sim_topology *t, int32_t resource, char *buffer, size_t size);
 
 /* NVLinks from one GPU to another; to an NVSwitch, where both are on one, those of the first. 0: none. */

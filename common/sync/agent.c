@@ -19,7 +19,7 @@ struct sync_agent {
     atomic_bool stop;
     atomic_bool failed; /* set once, after `error` */
     error_record error;
-    int idle_rounds; /* since something was done */
+    int idle_rounds;          /* since something was done */
     sim_agent *virtual_agent; /* on a virtual device: neither thread nor inline */
     sim_agent_ops virtual_ops;
 };
@@ -127,7 +127,10 @@ int64_t sync_agent_cpu_ns(const sync_agent *agent)
 void sync_agent_wake(sync_agent *agent)
 {
     bool worked = false;
-    if (agent->virtual_agent) sim_agent_wake(agent->virtual_agent);
-    else if (agent->has_thread) agent->config.ops->wake(agent->config.context);
-    else if (device_get_info(agent->config.device)->plans) progress(agent, &worked); /* nobody waits there */
+    if (agent->virtual_agent)
+        sim_agent_wake(agent->virtual_agent);
+    else if (agent->has_thread)
+        agent->config.ops->wake(agent->config.context);
+    else if (device_get_info(agent->config.device)->plans)
+        progress(agent, &worked); /* nobody waits there */
 }

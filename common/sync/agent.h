@@ -1,8 +1,8 @@
 /* The agent drives an engine's state machine: it hands over the time, learns whether anything was done
  * and by when it must be called again, and sleeps in between. On a CPU that is a communication thread a
- * rank, or, for small models, the compute thread itself while it waits for a fence (on a device that plans: when
- * it wakes the agent); on the virtual device the event queue (common/device/sim/agent_sim.h). Compute may block its thread; the agent never
- * blocks in progress(). */
+ * rank, or, for small models, the compute thread itself while it waits for a fence (on a device that plans:
+ * when it wakes the agent); on the virtual device the event queue (common/device/sim/agent_sim.h). Compute
+ * may block its thread; the agent never blocks in progress(). */
 #ifndef COMMON_SYNC_AGENT_H
 #define COMMON_SYNC_AGENT_H
 
@@ -28,9 +28,9 @@ typedef struct sync_agent_ops {
 typedef struct sync_agent_config {
     const sync_agent_ops *ops;
     void *context;
-    device *device;       /* whose idle function an inline agent becomes */
-    const char *name;     /* of the thread, at most 15 characters */
-    bool inline_progress; /* no thread: the waiting compute thread progresses */
+    device *device;          /* whose idle function an inline agent becomes */
+    const char *name;        /* of the thread, at most 15 characters */
+    bool inline_progress;    /* no thread: the waiting compute thread progresses */
     struct anatomy *anatomy; /* where what it does inline is recorded as communication; or NULL */
 } sync_agent_config;
 

@@ -8,7 +8,13 @@
 #include <string.h>
 
 /* Two marks per wait; parts of a step that are known only at the end of the next one. */
-enum { MOST_WAITS = (SYNC_MARK_ENGINE - SYNC_MARK_WAITS) / 2, WAITS_PER_PARAM = 2, OTHER_WAITS = 64, SPANS = 1024, MOST_BATCHES = 64 };
+enum {
+    MOST_WAITS = (SYNC_MARK_ENGINE - SYNC_MARK_WAITS) / 2,
+    WAITS_PER_PARAM = 2,
+    OTHER_WAITS = 64,
+    SPANS = 1024,
+    MOST_BATCHES = 64
+};
 
 /* Some or all of the time of a call. */
 typedef struct call_span {
@@ -35,7 +41,7 @@ struct anatomy {
     anatomy_wait *waits; /* [wait_capacity] of the step that ends next */
     anatomy_wait *later; /* [wait_capacity] of one that was begun before that has ended: `leads` */
     int wait_count, later_count, wait_capacity;
-    int kind;            /* 0 or 1: of the numbers of `waits`; those of `later` are of the other */
+    int kind; /* 0 or 1: of the numbers of `waits`; those of `later` are of the other */
     bool waiting, leads;
 
     sync_queue queue;    /* of call_spans, from the agent */
@@ -45,10 +51,11 @@ struct anatomy {
     int64_t previous_ns;   /* communication in it that has been counted */
     int64_t *waited_ns;    /* [world] in the last step */
     _Atomic int64_t lost;  /* waits and spans, so far */
-    int64_t lost_before, lost_at_end; /* up to the begin of the step that ends next; up to the end of the previous one */
+    int64_t lost_before,
+        lost_at_end; /* up to the begin of the step that ends next; up to the end of the previous one */
 
     struct {
-        bool on, full;                         /* full: there was no room for a step; later ones are not kept */
+        bool on, full; /* full: there was no room for a step; later ones are not kept */
         size_t bytes, most;
         kept_list steps, phases, waits, calls; /* kept_step, anatomy_phase, anatomy_wait, call_span */
     } kept;
@@ -127,12 +134,15 @@ void anatomy_sweep(const anatomy_step *step, int64_t *waited_ns, anatomy_figures
         bool in_progress = is_in_progress(&s, at);
         step_part part = label(&s, at, in_progress);
         out->parts[part] += next - at;
-        if (in_progress && part == STEP_WAITING) out->hidden_waiting_ns += next - at;
-        else if (in_progress && part != STEP_EXPOSED) out->hidden_computing_ns += next - at;
+        if (in_progress && part == STEP_WAITING)
+            out->hidden_waiting_ns += next - at;
+        else if (in_progress && part != STEP_EXPOSED)
+            out->hidden_computing_ns += next - at;
         if (part != STEP_WAITING) continue;
         int rank = s.wait->last.rank;
         waited_ns[rank] += next - at;
-        if (out->waited_for == ANATOMY_NOBODY || waited_ns[rank] > waited_ns[out->waited_for]) out->waited_for = rank;
+        if (out->waited_for == ANATOMY_NOBODY || waited_ns[rank] > waited_ns[out->waited_for])
+            out->waited_for = rank;
     }
 }
 
@@ -215,12 +225,14 @@ void anatomy_insert_span(anatomy *a, int64_t begin_ns, int64_t end_ns)
 
 void anatomy_add_call(anatomy *a, uint64_t number, int64_t begin_ns, int64_t end_ns)
 {
-    if (a && end_ns > begin_ns && !sync_queue_push(&a->queue, &(call_span){{begin_ns, end_ns}, number})) lose(a);
+    if (a && end_ns > begin_ns && !sync_queue_push(&a->queue, &(call_span){{begin_ns, end_ns}, number}))
+        lose(a);
 }
 
 /* ---- waits ------------------------------------------------------------------------------------ */
 
-/* A number says which wait of a step it is, and in its lowest bit of which of two steps. Their marks meet from both ends. */
+/* A number says which wait of a step it is, and in its lowest bit of which of two steps. Their marks meet
+ * from both ends. */
 static int mark_of(int number)
 {
     int wait = 2 * (number / 2);
@@ -261,8 +273,10 @@ status anatomy_end_wait(anatomy *a, int *number)
     TRY(device_mark(a->lane, mark_of(next_number(a)) + 1));
     a->waiting = false;
     *number = next_number(a);
-    if (a->leads) a->later_count++;
-    else a->wait_count++;
+    if (a->leads)
+        a->later_count++;
+    else
+        a->wait_count++;
     wait_of(a, *number)->last = (anatomy_sent){.rank = ANATOMY_NOBODY};
     return STATUS_OK;
 }
@@ -275,7 +289,8 @@ void anatomy_name_wait(anatomy *a, int number, anatomy_sent last)
 anatomy_span anatomy_wait_time(const anatomy *a, int number)
 {
     if (number < 0) return (anatomy_span){0, 0};
-    return (anatomy_span){device_mark_ns(a->lane, mark_of(number)), device_mark_ns(a->lane, mark_of(number) + 1)};
+    return (anatomy_span){device_mark_ns(a->lane, mark_of(number)),
+                          device_mark_ns(a->lane, mark_of(number) + 1)};
 }
 
 /* ---- steps ------------------------------------------------------------------------------------ */
@@ -313,7 +328,8 @@ static void keep(anatomy *a, kept_list *list, const void *items, size_t bytes)
 }
 
 /* The step's waits, and the spans that became known in it. */
-static void sweep_step(anatomy *a, anatomy_span now, const anatomy_phase *phases, int phase_count, anatomy_figures *out)
+static void sweep_step(anatomy *a, anatomy_span now, const anatomy_phase *phases, int phase_count,
+                       anatomy_figures *out)
 {
     memset(a->waited_ns, 0, (size_t)a->world * sizeof *a->waited_ns);
     anatomy_step step = {.begin_ns = now.begin_ns,
@@ -327,7 +343,8 @@ static void sweep_step(anatomy *a, anatomy_span now, const anatomy_phase *phases
     anatomy_sweep(&step, a->waited_ns, out);
     int64_t lost = atomic_load_explicit(&a->lost, memory_order_relaxed);
     out->lost = lost - a->lost_before;
-    a->lost_before = a->leads ? a->lost_at_end : lost; /* the next one has begun: some of them may be its own */
+    a->lost_before =
+        a->leads ? a->lost_at_end : lost; /* the next one has begun: some of them may be its own */
     a->lost_at_end = lost;
     if (trace_is_on(a->trace)) trace_parts(a->trace, &step);
     out->hidden_computing_ns += covered(a, a->previous) - a->previous_ns;
@@ -338,7 +355,8 @@ static void sweep_step(anatomy *a, anatomy_span now, const anatomy_phase *phases
     forget(a, now.begin_ns);
 }
 
-void anatomy_end_step(anatomy *a, anatomy_span now, const anatomy_phase *phases, int phase_count, anatomy_figures *out)
+void anatomy_end_step(anatomy *a, anatomy_span now, const anatomy_phase *phases, int phase_count,
+                      anatomy_figures *out)
 {
     kept_step step = {.time = now, .phases = phase_count, .waits = a->wait_count};
     call_span span;
@@ -399,7 +417,8 @@ static void correct_span(call_span *s, const anatomy_sent *last, int64_t count)
     if (ns > s->time.begin_ns) s->time.begin_ns = ns;
 }
 
-void anatomy_sweep_again(anatomy *a, const anatomy_sent *last, int64_t count, anatomy_swept *swept, void *context)
+void anatomy_sweep_again(anatomy *a, const anatomy_sent *last, int64_t count, anatomy_swept *swept,
+                         void *context)
 {
     const kept_step *steps = (const kept_step *)a->kept.steps.data;
     const anatomy_phase *phases = (const anatomy_phase *)a->kept.phases.data;
@@ -448,8 +467,10 @@ status anatomy_open(device_stream *lane, trace *trace, int params, int batches, 
     a->spans = calloc((size_t)a->span_capacity, sizeof *a->spans);
     a->waited_ns = calloc((size_t)world, sizeof *a->waited_ns);
     status rc = STATUS_OK;
-    if (!a->waits || !a->later || !a->spans || !a->waited_ns) rc = fail(STATUS_SYSTEM, "no memory to record steps");
-    if (rc == STATUS_OK) rc = sync_queue_init(&a->queue, (uint32_t)((4 * params + SPANS) * many), sizeof(call_span));
+    if (!a->waits || !a->later || !a->spans || !a->waited_ns)
+        rc = fail(STATUS_SYSTEM, "no memory to record steps");
+    if (rc == STATUS_OK)
+        rc = sync_queue_init(&a->queue, (uint32_t)((4 * params + SPANS) * many), sizeof(call_span));
     if (rc != STATUS_OK) anatomy_close(&a);
     *out = a;
     return rc;

@@ -1,7 +1,7 @@
 /* The anatomy of a rank's step: on what each of its instants was spent.
  *
- * The lane is the compute thread or, where kernels run after the host has launched them, the compute stream. Every
- * instant of a step gets the first label that fits:
+ * The lane is the compute thread or, where kernels run after the host has launched them, the compute stream.
+ * Every instant of a step gets the first label that fits:
  *
  *   the lane executes                                            data, forward, backward, optimizer, other
  *   it waits for the loader                                      data
@@ -10,18 +10,19 @@
  *   it waits for something that another rank has not sent        waiting
  *   it waits for anything else                                   other
  *
- * Recorded are the lane's phases (by the train loop), its waits with the time and rank of the last contribution to what
- * was awaited (by engines), and spans in which a transfer or a sum was in progress (by the engine's agent). One sweep at
- * the end of the step labels it, so its parts add up to the step in integer nanoseconds. Communication is the union of
- * the spans: its exposed part is that in which the lane waited, the rest is hidden: while the lane computed or waited for
- * the loader, or while it waited for what another rank still computed, where it would have waited without it too.
+ * Recorded are the lane's phases (by the train loop), its waits with the time and rank of the last
+ * contribution to what was awaited (by engines), and spans in which a transfer or a sum was in progress (by
+ * the engine's agent). One sweep at the end of the step labels it, so its parts add up to the step in integer
+ * nanoseconds. Communication is the union of the spans: its exposed part is that in which the lane waited,
+ * the rest is hidden: while the lane computed or waited for the loader, or while it waited for what another
+ * rank still computed, where it would have waited without it too.
  *
- * A span may become known after its step has ended. What lies in the previous step then counts as hidden in this one,
- * while the lane computed.
+ * A span may become known after its step has ended. What lies in the previous step then counts as hidden in
+ * this one, while the lane computed.
  *
- * NCCL and MPI do not report when other ranks began their part of a call. Then a rank keeps what its steps were made of;
- * after the run the ranks' begins are merged, and every step is swept again: a call is in progress from the latest of its
- * begins on. */
+ * NCCL and MPI do not report when other ranks began their part of a call. Then a rank keeps what its steps
+ * were made of; after the run the ranks' begins are merged, and every step is swept again: a call is in
+ * progress from the latest of its begins on. */
 #ifndef COMMON_SYNC_ANATOMY_H
 #define COMMON_SYNC_ANATOMY_H
 
@@ -54,8 +55,8 @@ typedef struct anatomy_span {
 /* The last contribution to something that a rank waits for. */
 typedef struct anatomy_sent {
     int64_t ns; /* when it was sent */
-    int rank; /* who sent it; ANATOMY_NOBODY: not known, or nobody had to; ANATOMY_CALL: the last rank to begin call `ns`, for
-               * anatomy_sweep_again() */
+    int rank;   /* who sent it; ANATOMY_NOBODY: not known, or nobody had to; ANATOMY_CALL: the last rank to
+                 * begin call `ns`, for   anatomy_sweep_again() */
     int64_t ready_ns; /* when that rank had computed it; 0: not known */
 } anatomy_sent;
 
@@ -66,16 +67,16 @@ typedef struct anatomy_wait {
 
 typedef struct anatomy_figures {
     int64_t parts[STEP_PARTS]; /* ns; they add up to the step */
-    int64_t hidden_waiting_ns;   /* communication that is not exposed: while the lane waited for another rank */
+    int64_t hidden_waiting_ns; /* communication that is not exposed: while the lane waited for another rank */
     int64_t hidden_computing_ns; /* else */
-    int waited_for;            /* the rank waited for longest; ANATOMY_NOBODY: none */
-    int64_t lost;              /* waits and spans without room for them: where there are any, the parts are not known */
+    int waited_for;              /* the rank waited for longest; ANATOMY_NOBODY: none */
+    int64_t lost; /* waits and spans without room for them: where there are any, the parts are not known */
 } anatomy_figures;
 
 /* ---- the sweep ---- */
 
-/* Phases, waits and spans are in order of time. The first phase begins at begin_ns or before; neither waits nor spans
- * overlap among themselves, and those outside the step are passed over. */
+/* Phases, waits and spans are in order of time. The first phase begins at begin_ns or before; neither waits
+ * nor spans overlap among themselves, and those outside the step are passed over. */
 typedef struct anatomy_step {
     int64_t begin_ns, end_ns;
     const anatomy_phase *phases;
@@ -91,14 +92,15 @@ void anatomy_sweep(const anatomy_step *step, int64_t *waited_ns, anatomy_figures
 
 typedef struct anatomy anatomy;
 
-/* `lane` and `trace` (of the rank, or NULL) are borrowed. Room for the waits and spans of steps of so many micro-batches over
- * `params` parameters; further ones are counted in the step's figures. Nothing is allocated later. */
+/* `lane` and `trace` (of the rank, or NULL) are borrowed. Room for the waits and spans of steps of so many
+ * micro-batches over `params` parameters; further ones are counted in the step's figures. Nothing is
+ * allocated later. */
 status anatomy_open(device_stream *lane, trace *trace, int params, int batches, int world, anatomy **out);
 void anatomy_close(anatomy **a);
 
-/* The thread that feeds the lane: the lane waits from begin to end. A second begin before the end does nothing, so a
- * stage that returned STATUS_AGAIN may come again. *number: of the wait in this step, for the two calls below; -1: it was
- * not recorded. */
+/* The thread that feeds the lane: the lane waits from begin to end. A second begin before the end does
+ * nothing, so a stage that returned STATUS_AGAIN may come again. *number: of the wait in this step, for the
+ * two calls below; -1: it was not recorded. */
 status anatomy_begin_wait(anatomy *a);
 status anatomy_end_wait(anatomy *a, int *number);
 /* What the wait was for: any time before the end of the step. */
@@ -106,8 +108,8 @@ void anatomy_name_wait(anatomy *a, int number, anatomy_sent last);
 /* Once the lane has passed it. */
 anatomy_span anatomy_wait_time(const anatomy *a, int number);
 
-/* Waits that begin from now on belong to another step, the lane not having passed the end of the one before: two at most are
- * under way. */
+/* Waits that begin from now on belong to another step, the lane not having passed the end of the one before:
+ * two at most are under way. */
 void anatomy_lead(anatomy *a);
 /* Whether the wait belongs to the step that ends next. */
 bool anatomy_ends(const anatomy *a, int number);
@@ -118,25 +120,30 @@ void anatomy_add_span(anatomy *a, int64_t begin_ns, int64_t end_ns);
 /* The same by the thread that feeds the lane, before the end of the step. */
 void anatomy_insert_span(anatomy *a, int64_t begin_ns, int64_t end_ns);
 
-/* By the agent, of a call in which this rank took part from begin_ns on. `number`: from 1, the same on all ranks. */
+/* By the agent, of a call in which this rank took part from begin_ns on. `number`: from 1, the same on all
+ * ranks. */
 void anatomy_add_call(anatomy *a, uint64_t number, int64_t begin_ns, int64_t end_ns);
 
 /* The lane has passed the end of the oldest step with these phases. Its waits are forgotten. */
-void anatomy_end_step(anatomy *a, anatomy_span step, const anatomy_phase *phases, int phase_count, anatomy_figures *out);
+void anatomy_end_step(anatomy *a, anatomy_span step, const anatomy_phase *phases, int phase_count,
+                      anatomy_figures *out);
 /* [world] of the last step: time waited for each rank, ns. */
 const int64_t *anatomy_waited(const anatomy *a);
 
 /* ---- calls whose begins on other ranks are known after the run ---- */
 
-/* Before the first step: calls will be added. From now on steps are kept (some hundred bytes each), as long as there is room. */
+/* Before the first step: calls will be added. From now on steps are kept (some hundred bytes each), as long
+ * as there is room. */
 enum { ANATOMY_KEPT_BYTES = 64 << 20 };
 void anatomy_keep_steps(anatomy *a, size_t most_bytes);
 bool anatomy_keeps_steps(const anatomy *a);
 /* *begins [*count]: when this rank began call i + 1, 0 where it did not; the caller's, to be freed. */
 status anatomy_begins(const anatomy *a, int64_t **begins, int64_t *count);
-/* Sweeps the steps that were kept again, in order, and hands out each: `step` counts from 0. last[i]: the last rank to begin call i + 1, and
- * when, on this rank's clock; ANATOMY_NOBODY: this rank, or not known. */
-typedef void anatomy_swept(void *context, int64_t step, const anatomy_figures *figures, const int64_t *waited_ns);
-void anatomy_sweep_again(anatomy *a, const anatomy_sent *last, int64_t count, anatomy_swept *swept, void *context);
+/* Sweeps the steps that were kept again, in order, and hands out each: `step` counts from 0. last[i]: the
+ * last rank to begin call i + 1, and when, on this rank's clock; ANATOMY_NOBODY: this rank, or not known. */
+typedef void anatomy_swept(void *context, int64_t step, const anatomy_figures *figures,
+                           const int64_t *waited_ns);
+void anatomy_sweep_again(anatomy *a, const anatomy_sent *last, int64_t count, anatomy_swept *swept,
+                         void *context);
 
 #endif

@@ -6,9 +6,9 @@
 #include "common/base/log.h"
 #include "common/sync/staged.h"
 
-#include <stddef.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 
 /* A function behind an interface rarely needs all of its parameters. */
@@ -19,8 +19,9 @@ static const char *const divide_names[] = {"policy", "before", "after", NULL};
 static const option option_list[] = {
     {"divide", OPTION_CHOICE, offsetof(shared_options, divide), .initial = "policy", .choices = divide_names,
      .level = OPTION_RARE, .help = "gradients by the number of ranks, before or after they are summed"},
-    {"stall-timeout", OPTION_DURATION, offsetof(shared_options, stall_timeout_ns), .argument = "TIME", .level = OPTION_RARE,
-     .initial = "60s", .low = 1e6, .help = "how long ranks wait for one of them within a step"},
+    {"stall-timeout", OPTION_DURATION, offsetof(shared_options, stall_timeout_ns), .argument = "TIME",
+     .level = OPTION_RARE, .initial = "60s", .low = 1e6,
+     .help = "how long ranks wait for one of them within a step"},
     {"link", OPTION_TEXT, offsetof(shared_options, link), .argument = "RATE,LATENCY",
      .help = "emulate a slower network between the ranks, as in 10Gbit/s,50us"},
     {"slow", OPTION_TEXT, offsetof(shared_options, slow), .argument = "RANK:FACTOR,...",
@@ -74,7 +75,8 @@ status sync_open(const sync_engine_type *type, const sync_context *context, sync
     sync_context own = *context;
     *out = NULL;
     if (own.compute)
-        TRY(anatomy_open(lane_of(&own), own.trace, own.params->model->param_count, own.micro_batches, own.job_world ? own.job_world : own.world, &own.anatomy));
+        TRY(anatomy_open(lane_of(&own), own.trace, own.params->model->param_count, own.micro_batches,
+                         own.job_world ? own.job_world : own.world, &own.anatomy));
     status rc = type->open(&own, out);
     if (rc != STATUS_OK) anatomy_close(&own.anatomy);
     return rc;
@@ -140,7 +142,8 @@ void sync_lead(sync_engine *e)
     anatomy_lead(e->context.anatomy);
 }
 
-void sync_end_step(sync_engine *e, anatomy_span step, const anatomy_phase *phases, int phase_count, anatomy_figures *out)
+void sync_end_step(sync_engine *e, anatomy_span step, const anatomy_phase *phases, int phase_count,
+                   anatomy_figures *out)
 {
     e->type->end_step(e);
     anatomy_end_step(e->context.anatomy, step, phases, phase_count, out);
@@ -153,7 +156,8 @@ void sync_read_counters(sync_engine *e, sync_counters *out)
 
 /* ---- gradients in the ledger ------------------------------------------------------------------ */
 
-static void count_gradients(sync_engine *e, void (*change)(ledger *l, ledger_class c, int64_t logical, int64_t reserved))
+static void count_gradients(sync_engine *e,
+                            void (*change)(ledger *l, ledger_class c, int64_t logical, int64_t reserved))
 {
     const param_set *set = e->context.params;
     bool cut = param_set_sharding(set) >= PARAM_SHARD_GRADIENTS;
@@ -173,16 +177,18 @@ void sync_drop_gradients(sync_engine *e)
     count_gradients(e, ledger_release);
 }
 
-/* Copies in bfloat16 are written together with their parameters, so that the next forward pass need not make them. */
+/* Copies in bfloat16 are written together with their parameters, so that the next forward pass need not make
+ * them. */
 static status update_all(const sync_context *c, const sync_step *step, const void *grads, double scale)
 {
     param_set *set = c->params;
     piece_list all = param_set_pieces(set, 0, set->model->param_count);
     int64_t update = step->index - step->skipped;
     if (!param_set_has_bf16_copy(set))
-        return optimizer_update(c->optimizer, c->compute, set->params.data, grads, all, update, step->learning_rate, scale);
-    TRY(optimizer_update_bf16(c->optimizer, c->compute, set->params.data, set->bf16_copy.data, grads, all, update,
-                                step->learning_rate, scale));
+        return optimizer_update(c->optimizer, c->compute, set->params.data, grads, all, update,
+                                step->learning_rate, scale);
+    TRY(optimizer_update_bf16(c->optimizer, c->compute, set->params.data, set->bf16_copy.data, grads, all,
+                              update, step->learning_rate, scale));
     set->bf16_copy_kept = set->bf16_copy_current = true;
     return STATUS_OK;
 }
@@ -196,8 +202,8 @@ static piece common_part(piece a, piece b)
     return (piece){begin, end > begin ? end - begin : 0};
 }
 
-status sync_find_nonfinite(optimizer *o, device_stream *s, const param_set *set, const void *grads, piece_list pieces,
-                           const char **name)
+status sync_find_nonfinite(optimizer *o, device_stream *s, const param_set *set, const void *grads,
+                           piece_list pieces, const char **name)
 {
     *name = NULL;
     for (int p = 0; p < set->model->param_count; p++) {
@@ -221,18 +227,21 @@ status sync_report_nonfinite(optimizer *o, int64_t step, int rank, const char *n
     if (!name) name = "a parameter";
     if (optimizer_get_options(o)->on_nonfinite == NONFINITE_STOP)
         return fail(STATUS_NONFINITE, "step %" PRId64 ": %sgradient of %s is not finite", step, who, name);
-    log_warn("step %" PRId64 ": %sgradient of %s is not finite; further ones are not reported", step, who, name);
+    log_warn("step %" PRId64 ": %sgradient of %s is not finite; further ones are not reported", step, who,
+             name);
     return STATUS_OK;
 }
 
 static bool is_to_report(const sync_context *c)
 {
-    bool stops = optimizer_get_options(c->optimizer)->on_nonfinite == NONFINITE_STOP, shards = c->params->shards != NULL;
+    bool stops = optimizer_get_options(c->optimizer)->on_nonfinite == NONFINITE_STOP,
+         shards = c->params->shards != NULL;
     if (!stops && c->rank != 0 && !shards) return false; /* rank 0 has the same average */
     return optimizer_reports_nonfinite(c->optimizer);
 }
 
-/* Where ranks have shards of the average, or stages, whoever has the gradient reports it; else rank 0, or every rank that stops. */
+/* Where ranks have shards of the average, or stages, whoever has the gradient reports it; else rank 0, or
+ * every rank that stops. */
 static status report(sync_engine *e, const sync_step *step)
 {
     const sync_context *c = &e->context;
@@ -260,7 +269,8 @@ status sync_check_update(sync_engine *e, const sync_step *step)
     if (c->params->shards) return optimizer_found_nonfinite(c->optimizer) ? report(e, step) : STATUS_OK;
     int64_t element = optimizer_first_nonfinite(c->optimizer, step->index - step->skipped);
     if (element < 0 || !is_to_report(c)) return STATUS_OK;
-    return sync_report_nonfinite(c->optimizer, step->index, SYNC_THIS_RANK, name_of_element(c->params, element));
+    return sync_report_nonfinite(c->optimizer, step->index, SYNC_THIS_RANK,
+                                 name_of_element(c->params, element));
 }
 
 /* ---- the update ------------------------------------------------------------------------------- */
@@ -268,7 +278,8 @@ status sync_check_update(sync_engine *e, const sync_step *step)
 static bool skips(const sync_engine *e)
 {
     const sync_context *c = &e->context;
-    return optimizer_get_options(c->optimizer)->on_nonfinite == NONFINITE_SKIP && device_get_info(c->device)->real;
+    return optimizer_get_options(c->optimizer)->on_nonfinite == NONFINITE_SKIP &&
+           device_get_info(c->device)->real;
 }
 
 int sync_mark_update(int64_t index)
@@ -291,7 +302,8 @@ bool sync_update_needs_norm(const sync_engine *e)
     return optimizer_get_options(e->context.optimizer)->clip_norm > 0 || skips(e);
 }
 
-status sync_scale_update(sync_engine *e, const sync_step *step, double sum_squares, double *scale, bool *skipped)
+status sync_scale_update(sync_engine *e, const sync_step *step, double sum_squares, double *scale,
+                         bool *skipped)
 {
     const sync_context *c = &e->context;
     double clip_norm = optimizer_get_options(c->optimizer)->clip_norm;
@@ -307,8 +319,10 @@ status sync_end_update(sync_engine *e, const sync_step *step, bool skipped)
     const sync_context *c = &e->context;
     e->updates = e->updates || !skipped;
     TRY(device_mark(lane_of(c), sync_mark_update(step->index) + 1));
-    trace_slice(c->trace, TRACE_OPTIMIZER, "update", TRACE_NO_INDEX, e->update_begin_ns, device_now_ns(c->device));
-    bool now = !skipped && device_get_info(c->device)->host_addressable && optimizer_found_nonfinite(c->optimizer);
+    trace_slice(c->trace, TRACE_OPTIMIZER, "update", TRACE_NO_INDEX, e->update_begin_ns,
+                device_now_ns(c->device));
+    bool now =
+        !skipped && device_get_info(c->device)->host_addressable && optimizer_found_nonfinite(c->optimizer);
     return now ? report(e, step) : STATUS_OK;
 }
 
@@ -321,7 +335,8 @@ static status sum_squares(const sync_context *c, const void *grads, double *sum)
         for (end = first; end < m->param_count && !m->params[end].repeated; end++) {
         }
         if (end > first)
-            TRY(optimizer_sum_squares(c->optimizer, c->compute, grads, param_set_pieces(c->params, first, end - first), sum));
+            TRY(optimizer_sum_squares(c->optimizer, c->compute, grads,
+                                      param_set_pieces(c->params, first, end - first), sum));
     }
     return STATUS_OK;
 }
@@ -339,7 +354,8 @@ status sync_update_parameters(sync_engine *e, const sync_step *step, const void 
         e->norming = c->add_norms != NULL;
         if (e->norming) {
             TRY(c->add_norms(c->norms_context, norm_scratch));
-            TRY(sync_begin_update(e, step)); /* what it has waited for the other stages is not of the update */
+            TRY(sync_begin_update(e,
+                                  step)); /* what it has waited for the other stages is not of the update */
         }
         e->norming = false;
         TRY(sync_scale_update(e, step, *norm_scratch, &scale, &skipped));

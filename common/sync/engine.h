@@ -4,8 +4,9 @@
  *   parameter i -> place outputs -> loss -> scatter the output gradient -> backward, with ready(i)
  *   after the last operation that writes gradient i -> finish
  *
- * Where an engine moves parameters in and out of memory (sync_requirements.each_pass), each pass has its own need(i),
- * before the first operation that reads parameter i or writes its gradient, and release(i) after the last.
+ * Where an engine moves parameters in and out of memory (sync_requirements.each_pass), each pass has its own
+ * need(i), before the first operation that reads parameter i or writes its gradient, and release(i) after the
+ * last.
  *
  * An engine owns the reduction, the averaging, the loss's normalizer, and who runs the optimizer. One
  * train loop drives `none`, `ring` and `ps` alike; models do not know any of them.
@@ -19,9 +20,9 @@
  * On a device that plans (device_info.plans) an engine is alone: it has no peers and waits for none,
  * and its stages do to the ledger what they do elsewhere.
  *
- * The files of this folder, in the order of the flow: straggler.h (a slow rank), engine.h, queue.h (from the compute
- * thread to the agent), agent.h, staging.h (between a GPU and the host), staged.h, none.c, anatomy.h (what a step was
- * spent on). */
+ * The files of this folder, in the order of the flow: straggler.h (a slow rank), engine.h, queue.h (from the
+ * compute thread to the agent), agent.h, staging.h (between a GPU and the host), staged.h, none.c, anatomy.h
+ * (what a step was spent on). */
 #ifndef COMMON_SYNC_ENGINE_H
 #define COMMON_SYNC_ENGINE_H
 
@@ -63,18 +64,19 @@ typedef struct sync_exchange {
     int64_t loss_output_bytes; /* in the loss's type: more than output_bytes where activations are bfloat16 */
     int64_t ahead_bytes;       /* all: of the next batch, which this rank has ahead; 0: none */
     dtype target_type;
-    int64_t targets_each; /* targets of a sample */
-    int64_t largest;      /* samples of the largest batch that one rank loads for all */
-    int64_t loaded;       /* samples that this rank has loaded */
-    int64_t samples, targets; /* of this rank's part and its targets that count: as loaded, unless
-                               * scatter_inputs sets them */
-    void *output, *output_gradient;    /* of this rank's part */
-    void *all_outputs, *all_gradients; /* set by open where this rank computes the loss over all ranks' outputs */
+    int64_t targets_each;           /* targets of a sample */
+    int64_t largest;                /* samples of the largest batch that one rank loads for all */
+    int64_t loaded;                 /* samples that this rank has loaded */
+    int64_t samples, targets;       /* of this rank's part and its targets that count: as loaded, unless
+                                     * scatter_inputs sets them */
+    void *output, *output_gradient; /* of this rank's part */
+    void *all_outputs,
+        *all_gradients; /* set by open where this rank computes the loss over all ranks' outputs */
 } sync_exchange;
 
-/* The owner records what the compute stream is given between two stages, once, and launches the record later. What an
- * engine launches there in ready() belongs to it; what cannot (signals, waits, marks, copies from or to the host) stands
- * between leave() and enter(), and is done every time. */
+/* The owner records what the compute stream is given between two stages, once, and launches the record later.
+ * What an engine launches there in ready() belongs to it; what cannot (signals, waits, marks, copies from or
+ * to the host) stands between leave() and enter(), and is done every time. */
 typedef struct sync_recorder {
     bool replays; /* what the engine would launch on the compute stream is in the record: it leaves it out */
     status (*leave)(struct sync_recorder *r); /* what was recorded so far is launched */
@@ -85,7 +87,7 @@ typedef struct sync_recorder {
  * entered parameters, activations and batch; gradients, buckets and optimizer state are the engine's to
  * enter. */
 typedef struct sync_context {
-    int rank, world; /* in the group of the data axis */
+    int rank, world;      /* in the group of the data axis */
     int first, job_world; /* its rank 0 is rank `first` of the job's `job_world`; 0, 0: it is the job */
     uint64_t job_token;
     device *device;
@@ -94,41 +96,44 @@ typedef struct sync_context {
     const nn_program *program; /* the training program: order of readiness, sizes */
     optimizer *optimizer;
     ledger *ledger;
-    sync_exchange *exchange;   /* NULL where nobody moves batches: in tests */
-    struct rank_slot *slot;   /* this rank's status slot; never NULL */
-    const void *options;       /* the engine's own option struct (sync_engine_type.options) */
-    const char *policy;        /* a name from the engine's policy table */
+    sync_exchange *exchange; /* NULL where nobody moves batches: in tests */
+    struct rank_slot *slot;  /* this rank's status slot; never NULL */
+    const void *options;     /* the engine's own option struct (sync_engine_type.options) */
+    const char *policy;      /* a name from the engine's policy table */
     int64_t stall_timeout_ns;
     int64_t connect_timeout_ns; /* of libraries that connect the ranks; 0: the one above */
-    bool share_gpu;            /* ranks may share a GPU */
-    bool inline_progress;      /* no communication thread: the compute thread progresses while it waits */
-    int divide;                /* shared_divide: of shared_options */
-    int micro_batches;         /* per step; 0 counts as 1 */
-    net_link link;             /* that the engine's transports are to be paced like */
-    sync_recorder *recorder;   /* NULL: nothing is recorded */
-    struct trace *trace;       /* of this rank; NULL: nothing is recorded */
+    bool share_gpu;             /* ranks may share a GPU */
+    bool inline_progress;       /* no communication thread: the compute thread progresses while it waits */
+    int divide;                 /* shared_divide: of shared_options */
+    int micro_batches;          /* per step; 0 counts as 1 */
+    net_link link;              /* that the engine's transports are to be paced like */
+    sync_recorder *recorder;    /* NULL: nothing is recorded */
+    struct trace *trace;        /* of this rank; NULL: nothing is recorded */
     anatomy *anatomy;          /* of this rank, from sync_open(); NULL: of a server in a process of its own */
     struct transport_hub *hub; /* of ranks that are threads of one process; NULL: every rank has a process */
-    /* This rank cannot go on, and the compute thread may be stuck in a library: publishes the error. Any thread; then the
-     * process ends with the error's exit code. NULL where ranks are threads: the error comes from the engine's next call. */
+    /* This rank cannot go on, and the compute thread may be stuck in a library: publishes the error. Any
+     * thread; then the process ends with the error's exit code. NULL where ranks are threads: the error comes
+     * from the engine's next call. */
     void (*lost)(void *context, const error_record *why);
     void *lost_context;
-    int64_t clock_ahead_ns;    /* this rank's clock less rank 0's; the owner sets it before sync_connect() */
-    /* Adds the squared norms of the gradients that other stages of the model have; called with that of this rank's, each
-     * parameter counted by one stage. NULL: this rank has the whole model. */
+    int64_t clock_ahead_ns; /* this rank's clock less rank 0's; the owner sets it before sync_connect() */
+    /* Adds the squared norms of the gradients that other stages of the model have; called with that of this
+     * rank's, each parameter counted by one stage. NULL: this rank has the whole model. */
     status (*add_norms)(void *context, double *sum_squares);
     void *norms_context;
-    const struct sync_context *front; /* on a staged copy (staged.h): the device in front of it; NULL: there is none */
+    const struct sync_context
+        *front; /* on a staged copy (staged.h): the device in front of it; NULL: there is none */
 } sync_context;
 
 /* One step as the train loop sees it. */
 typedef struct sync_step {
-    int64_t index;         /* from 0, over the whole run */
-    int64_t skipped;       /* updates that were left out before this process started: of the optimizer's step number */
-    int64_t samples;       /* of this rank's batch; 0: it takes part without data */
-    int64_t targets;       /* of this rank's batch that count in the loss (rows or elements) */
+    int64_t index; /* from 0, over the whole run */
+    int64_t
+        skipped; /* updates that were left out before this process started: of the optimizer's step number */
+    int64_t samples; /* of this rank's batch; 0: it takes part without data */
+    int64_t targets; /* of this rank's batch that count in the loss (rows or elements) */
     double learning_rate;
-    bool synchronize;      /* false: a micro-batch that only accumulates */
+    bool synchronize; /* false: a micro-batch that only accumulates */
 } sync_step;
 
 /* What a rank loads and trains on in a step. */
@@ -139,12 +144,13 @@ typedef struct sync_batch {
 
 /* All since the start. */
 typedef struct sync_counters {
-    int64_t update_aside_ns; /* this rank's agent or server updated parameters, on another thread than the compute thread */
+    int64_t update_aside_ns; /* this rank's agent or server updated parameters, on another thread than the
+                                compute thread */
     int64_t agents_cpu_ns;   /* processor time of this rank's agents' threads */
-    int64_t bytes_sent, bytes_received;         /* payload over links between ranks */
+    int64_t bytes_sent, bytes_received; /* payload over links between ranks */
     int64_t messages_sent, messages_received;
-    int64_t updates_skipped;                    /* --on-nonfinite skip */
-    int64_t pushes_overtaken;                   /* of a worker: that left after one whose gradients were ready later */
+    int64_t updates_skipped;  /* --on-nonfinite skip */
+    int64_t pushes_overtaken; /* of a worker: that left after one whose gradients were ready later */
 } sync_counters;
 
 typedef struct sync_blob {
@@ -164,18 +170,21 @@ typedef struct sync_requirements {
     sync_reach reach;
     device_memory_kind param_kind, grad_kind, buffer_kind;
     ledger_class param_class; /* PARAMETERS, or REPLICAS where this rank holds a copy of another's */
-    bool shares_buffers;      /* the first forward pass of a step starts from the buffers of rank 0 on every rank (with
-                               * --join, of the lowest rank that has data) */
-    bool whole_batch;         /* rank 0 loads the batches of all ranks, and scatter_inputs hands them out */
-    bool one_loss;            /* rank 0 computes one loss over the outputs of all ranks: programs end before it */
+    bool shares_buffers; /* the first forward pass of a step starts from the buffers of rank 0 on every rank
+                          * (with
+                          * --join, of the lowest rank that has data) */
+    bool whole_batch;    /* rank 0 loads the batches of all ranks, and scatter_inputs hands them out */
+    bool one_loss;       /* rank 0 computes one loss over the outputs of all ranks: programs end before it */
     device_memory_kind batch_kind;
-    int alike_from;           /* ranks from this one on hold the same memory */
-    int optimizer_ranks;             /* ranks 0 .. optimizer_ranks - 1 update parameters; 0: all may */
-    bool each_pass;           /* need() and release() in the forward pass and in the backward pass; else need() in the
-                               * forward pass */
-    param_shards_config shards; /* what of the state is cut among the ranks, and how; `rank` is the caller's */
-    bool updates_in_front;    /* on a staged copy: parameters are updated by the device in front of it */
-    const char *unrecorded;   /* why its passes cannot be recorded (sync_recorder); NULL: in device memory they can */
+    int alike_from;      /* ranks from this one on hold the same memory */
+    int optimizer_ranks; /* ranks 0 .. optimizer_ranks - 1 update parameters; 0: all may */
+    bool each_pass; /* need() and release() in the forward pass and in the backward pass; else need() in the
+                     * forward pass */
+    param_shards_config
+        shards;            /* what of the state is cut among the ranks, and how; `rank` is the caller's */
+    bool updates_in_front; /* on a staged copy: parameters are updated by the device in front of it */
+    const char
+        *unrecorded; /* why its passes cannot be recorded (sync_recorder); NULL: in device memory they can */
     const char *virtual_only; /* why real devices cannot run it, as an error's text; NULL: they can */
 } sync_requirements;
 
@@ -197,8 +206,8 @@ typedef struct sync_engine_type {
     /* Fails with STATUS_USAGE or STATUS_CONFIG where policy and options do not fit together. */
     status (*requirements)(const void *options, const char *policy, int world, sync_requirements *out);
 
-    /* Set-up in three steps, so that nothing blocks: open; make a handshake, which holds what the peers need; connect
-     * with the handshakes of all ranks (handshakes[rank]). The harness exchanges them. */
+    /* Set-up in three steps, so that nothing blocks: open; make a handshake, which holds what the peers need;
+     * connect with the handshakes of all ranks (handshakes[rank]). The harness exchanges them. */
     status (*open)(const sync_context *context, sync_engine **out);
     status (*handshake)(sync_engine *e, sync_blob *out); /* borrowed until connect returns */
     status (*connect)(sync_engine *e, const sync_blob *handshakes);
@@ -219,8 +228,8 @@ typedef struct sync_engine_type {
     /* Ends what is in flight such that every rank has the same parameters, and rank 0's buffers: before an
      * evaluation, a checkpoint, the end. */
     status (*flush)(sync_engine *e);
-    /* After that: every rank holds whole parameters until the next step, where they are cut among ranks. Before an
-     * evaluation, a checkpoint, a hash; all ranks call it. */
+    /* After that: every rank holds whole parameters until the next step, where they are cut among ranks.
+     * Before an evaluation, a checkpoint, a hash; all ranks call it. */
     status (*gather_parameters)(sync_engine *e);
 
     /* For layers that need other ranks: sums `count` float64 over the ranks, in stream order. */
@@ -230,8 +239,8 @@ typedef struct sync_engine_type {
      * that finished last; NULL where this rank has none of it. For verification, in settled state. */
     const void *(*reduced_gradients)(sync_engine *e, piece_list *owned);
 
-    /* The compute stream has passed the end of the oldest step: its waits whose causes are known only now get their names
-     * (anatomy.h). */
+    /* The compute stream has passed the end of the oldest step: its waits whose causes are known only now get
+     * their names (anatomy.h). */
     void (*end_step)(sync_engine *e);
 
     void (*counters)(sync_engine *e, sync_counters *out);
@@ -241,14 +250,15 @@ struct sync_engine {
     const sync_engine_type *type;
     sync_context context;
     struct sync_staged *staged; /* staged.h; NULL: the engine works on the rank's own device */
-    int64_t update_begin_ns; /* of the present update */
-    bool norming;  /* the present update waits for the norms of other stages */
-    bool updates;  /* this rank has made one: sync_update_parameters() */
-    bool enqueues; /* set by open: a GPU's stages only enqueue, so that the next step may begin before this one has ended */
+    int64_t update_begin_ns;    /* of the present update */
+    bool norming;               /* the present update waits for the norms of other stages */
+    bool updates;               /* this rank has made one: sync_update_parameters() */
+    bool enqueues; /* set by open: a GPU's stages only enqueue, so that the next step may begin before this
+                      one has ended */
 };
 
-/* How an engine is called: the functions of its type, above. Where it has a staged copy (staged.h), that is kept in
- * step. */
+/* How an engine is called: the functions of its type, above. Where it has a staged copy (staged.h), that is
+ * kept in step. */
 status sync_open(const sync_engine_type *type, const sync_context *context, sync_engine **out);
 status sync_handshake(sync_engine *e, sync_blob *out);
 status sync_connect(sync_engine *e, const sync_blob *handshakes);
@@ -267,10 +277,12 @@ status sync_flush(sync_engine *e);
 status sync_gather_parameters(sync_engine *e);
 status sync_group_sum(sync_engine *e, double *values, int count);
 const void *sync_reduced_gradients(sync_engine *e, piece_list *owned);
-/* From now on the stages are those of another step, though the lane has not yet passed the end of the one before. */
+/* From now on the stages are those of another step, though the lane has not yet passed the end of the one
+ * before. */
 void sync_lead(sync_engine *e);
 /* The lane has passed the end of the oldest step with these phases: sweeps it (anatomy.h). */
-void sync_end_step(sync_engine *e, anatomy_span step, const anatomy_phase *phases, int phase_count, anatomy_figures *out);
+void sync_end_step(sync_engine *e, anatomy_span step, const anatomy_phase *phases, int phase_count,
+                   anatomy_figures *out);
 void sync_read_counters(sync_engine *e, sync_counters *out);
 
 /* Defaults for engines that override little: own batch, own loss, nothing to scatter. */
@@ -301,29 +313,33 @@ enum {
     SYNC_MARK_ENGINE = DEVICE_MARKS - 256,  /* engines' own, to the last */
 };
 
-/* Where sync_update_parameters() of step `index` begins; the next one is where it ends. Two steps may be under way. */
+/* Where sync_update_parameters() of step `index` begins; the next one is where it ends. Two steps may be
+ * under way. */
 int sync_mark_update(int64_t index);
 
-/* The parts of an update, for engines whose ranks update shards: the beginning; whether it takes the squared norm of all
- * gradients; from that, the factor of gradients and whether the update is left out; the end, once it was launched. */
+/* The parts of an update, for engines whose ranks update shards: the beginning; whether it takes the squared
+ * norm of all gradients; from that, the factor of gradients and whether the update is left out; the end, once
+ * it was launched. */
 status sync_begin_update(sync_engine *e, const sync_step *step);
 bool sync_update_needs_norm(const sync_engine *e);
-status sync_scale_update(sync_engine *e, const sync_step *step, double sum_squares, double *scale, bool *skipped);
+status sync_scale_update(sync_engine *e, const sync_step *step, double sum_squares, double *scale,
+                         bool *skipped);
 status sync_end_update(sync_engine *e, const sync_step *step, bool skipped);
 
 /* The optimizer's step on this rank from the gradients in `grads` (an arena laid out like the
- * parameters): clipping, if asked for, then one pass over all parameters. Gradients that are not finite follow
+ * parameters): clipping, if asked for, then one pass over all parameters. Gradients that are not finite
+ * follow
  * --on-nonfinite; on a GPU "stop" and "warn" are up to sync_check_update(). */
 status sync_update_parameters(sync_engine *e, const sync_step *step, const void *grads, double *norm_scratch);
 /* On a GPU, once the compute stream has passed the step, and before the update of the next step but one. */
 status sync_check_update(sync_engine *e, const sync_step *step);
 
-/* The first parameter with an element in `pieces` of `grads` that is not finite; NULL: there is none. One caller at a
- * time, of those who use the optimizer. */
-status sync_find_nonfinite(optimizer *o, device_stream *s, const param_set *set, const void *grads, piece_list pieces,
-                           const char **name);
-/* STATUS_NONFINITE, or a warning: "step 7: rank 1: gradient of conv1.weight is not finite". `rank`: whose gradient it is,
- * where another finds it; `name` NULL: of a parameter that is not known here. */
+/* The first parameter with an element in `pieces` of `grads` that is not finite; NULL: there is none. One
+ * caller at a time, of those who use the optimizer. */
+status sync_find_nonfinite(optimizer *o, device_stream *s, const param_set *set, const void *grads,
+                           piece_list pieces, const char **name);
+/* STATUS_NONFINITE, or a warning: "step 7: rank 1: gradient of conv1.weight is not finite". `rank`: whose
+ * gradient it is, where another finds it; `name` NULL: of a parameter that is not known here. */
 enum { SYNC_AVERAGE = -1, SYNC_THIS_RANK = -2 /* it is named by what shows the message */ };
 status sync_report_nonfinite(optimizer *o, int64_t step, int rank, const char *name);
 

@@ -11,7 +11,7 @@
 typedef struct sync_queue {
     char *entries;
     size_t entry_bytes;
-    uint32_t capacity; /* a power of two */
+    uint32_t capacity;                  /* a power of two */
     _Alignas(64) _Atomic uint32_t head; /* next to be popped; moved by the consumer */
     _Alignas(64) _Atomic uint32_t tail; /* next to be pushed; moved by the producer */
 } sync_queue;

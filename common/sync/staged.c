@@ -153,7 +153,8 @@ status sync_staged_open(const sync_context *context, const sync_engine_type *typ
 {
     *out = NULL;
     if (needs->shards.stage != PARAM_SHARD_NONE)
-        return fail(STATUS_CONFIG, "policy %s: expected --collective nccl with a GPU whose memory the host cannot reach",
+        return fail(STATUS_CONFIG,
+                    "policy %s: expected --collective nccl with a GPU whose memory the host cannot reach",
                     context->policy);
     if (needs->whole_batch || needs->one_loss)
         return fail(STATUS_CONFIG,

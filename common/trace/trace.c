@@ -73,7 +73,8 @@ void trace_slice(trace *t, trace_track track, const char *name, int64_t index, i
     add(t, &(trace_event){TRACE_SLICE, (int32_t)track, name, index, 0, begin_ns, end_ns}, 1);
 }
 
-void trace_late_slice(trace *t, trace_track track, const char *name, int64_t index, int64_t begin_ns, int64_t end_ns)
+void trace_late_slice(trace *t, trace_track track, const char *name, int64_t index, int64_t begin_ns,
+                      int64_t end_ns)
 {
     if (t) add_always(t, &(trace_event){TRACE_SLICE, (int32_t)track, name, index, 0, begin_ns, end_ns}, 1);
 }
@@ -195,6 +196,7 @@ void trace_write(const trace *t, int process, const char *name, text_buffer *out
     int64_t count = recorded(t);
     write_name(process, 0, name, process, out);
     for (int k = 0; k < TRACE_TRACKS; k++)
-        if (k < TRACE_COMPUTE_STREAM || has_slices(t, count, k)) write_name(process, k + 1, track_names[k], k, out);
+        if (k < TRACE_COMPUTE_STREAM || has_slices(t, count, k))
+            write_name(process, k + 1, track_names[k], k, out);
     for (int64_t i = 0; i < count;) i = write_event(t, i, count, process, out);
 }

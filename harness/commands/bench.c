@@ -64,7 +64,8 @@ static status name_operations(bench_setup *s, const char **words, int count)
 {
     size_t used = 0;
     for (int i = 0; i < count; i++) {
-        int more = snprintf(s->operations + used, sizeof s->operations - used, "%s%s", i ? "," : "", words[i]);
+        int more =
+            snprintf(s->operations + used, sizeof s->operations - used, "%s%s", i ? "," : "", words[i]);
         used += (size_t)more;
         if (used >= sizeof s->operations) return fail(STATUS_USAGE, "bench: expected fewer operations");
     }
@@ -154,14 +155,15 @@ static json_t *real_or_null(double value)
 
 static status add_fit(void *context, const ring_bench_row *row, const line_fit *f)
 {
-    json_array_append_new(
-        context,
-        json_pack("{s:s, s:s, s:f, s:f, s:f, s:o, s:o, s:o, s:f, s:i}", "collective", row->collective,
-                  "algorithm", row->algorithm, "latency_s", f->latency_s, "latency_low_s",
-                  f->latency_interval.low, "latency_high_s", f->latency_interval.high,
-                  "bandwidth_bytes_per_s", real_or_null(f->bandwidth_bytes_per_s), "bandwidth_low_bytes_per_s",
-                  real_or_null(f->bandwidth_interval.low), "bandwidth_high_bytes_per_s",
-                  real_or_null(f->bandwidth_interval.high), "r_squared", f->r_squared, "points", f->points));
+    json_array_append_new(context,
+                          json_pack("{s:s, s:s, s:f, s:f, s:f, s:o, s:o, s:o, s:f, s:i}", "collective",
+                                    row->collective, "algorithm", row->algorithm, "latency_s", f->latency_s,
+                                    "latency_low_s", f->latency_interval.low, "latency_high_s",
+                                    f->latency_interval.high, "bandwidth_bytes_per_s",
+                                    real_or_null(f->bandwidth_bytes_per_s), "bandwidth_low_bytes_per_s",
+                                    real_or_null(f->bandwidth_interval.low), "bandwidth_high_bytes_per_s",
+                                    real_or_null(f->bandwidth_interval.high), "r_squared", f->r_squared,
+                                    "points", f->points));
     return STATUS_OK;
 }
 
@@ -218,9 +220,12 @@ static status run_rank(bench_setup *s, const launch_environment *e)
                                 .timeout_ns = s->options.timeout_ns,
                                 .options = &s->ring};
     status rc;
-    if (s->options.tune) rc = tune(&config);
-    else if (e->rank == 0) rc = bench_rank0(s, &config);
-    else rc = ring_bench(&config, take_row, s);
+    if (s->options.tune)
+        rc = tune(&config);
+    else if (e->rank == 0)
+        rc = bench_rank0(s, &config);
+    else
+        rc = ring_bench(&config, take_row, s);
     if (rc == STATUS_OK) {
         rank_slot_finish(e->slot);
     } else {
@@ -233,7 +238,8 @@ static status run_rank(bench_setup *s, const launch_environment *e)
 static status check_started_right(const bench_setup *s)
 {
     if (!strstr(s->ring.collectives, "mpi")) return STATUS_OK;
-    return fail(STATUS_USAGE, "--collective: expected mpirun to start the ranks of 'mpi': mpirun -n %d harness bench ...",
+    return fail(STATUS_USAGE,
+                "--collective: expected mpirun to start the ranks of 'mpi': mpirun -n %d harness bench ...",
                 (int)s->options.gpus);
 }
 
@@ -241,8 +247,9 @@ static status check_fit(const bench_setup *s)
 {
     int sizes = 0;
     for (int64_t bytes = s->ring.begin; bytes <= s->ring.end && sizes < 3; bytes *= s->ring.factor) sizes++;
-    return !s->options.fit || sizes >= 3 ? STATUS_OK
-                                         : fail(STATUS_USAGE, "--fit: expected 3 sizes or more, got %d", sizes);
+    return !s->options.fit || sizes >= 3
+               ? STATUS_OK
+               : fail(STATUS_USAGE, "--fit: expected 3 sizes or more, got %d", sizes);
 }
 
 static status run_launcher(const bench_setup *s, command_line *line)
@@ -257,9 +264,10 @@ static status run_launcher(const bench_setup *s, command_line *line)
     options.jobs = &job;
     options.job_count = 1;
     options.argv = line->argv;
-    options.stall_timeout_ns = 10 * s->options.timeout_ns; /* a size may take long, and slots do not change meanwhile */
-    log_info("%d CPU ranks %s %d processors", job.world,
-             job.world > host_processors() ? "share" : "on", host_processors());
+    options.stall_timeout_ns =
+        10 * s->options.timeout_ns; /* a size may take long, and slots do not change meanwhile */
+    log_info("%d CPU ranks %s %d processors", job.world, job.world > host_processors() ? "share" : "on",
+             host_processors());
     /* Two ranks that happen to share a processor would measure the scheduler. */
     bind_mode bind = job.world > host_processors() ? BIND_NONE : BIND_CORE;
     cpu_set_t *sets = NULL;

@@ -120,9 +120,10 @@ static void to_text(const nn_program *p, const bucket_schedule *list, text_buffe
                     readiness_of(p, tensors[k->count - 1]), m->params[tensors[k->count - 1]].name);
     }
     bool reversed = true;
-    for (int i = 0; i < p->ready_count; i++) reversed = reversed && p->ready_order[i] == m->param_count - 1 - i;
-    text_append(out, "%6s %12lld %8d\nGradients become ready in %s order of registration.\n", "all", (long long)total,
-                m->param_count, reversed ? "exact reverse" : "another than reverse");
+    for (int i = 0; i < p->ready_count; i++)
+        reversed = reversed && p->ready_order[i] == m->param_count - 1 - i;
+    text_append(out, "%6s %12lld %8d\nGradients become ready in %s order of registration.\n", "all",
+                (long long)total, m->param_count, reversed ? "exact reverse" : "another than reverse");
 }
 
 static status run_buckets(command_line *line)

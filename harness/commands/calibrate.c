@@ -3,8 +3,8 @@
 #include "harness/commands/commands.h"
 
 #include "common/device/host/host.h"
-#include "harness/run/output.h"
 #include "harness/launch/processors.h"
+#include "harness/run/output.h"
 #include "harness/sim/calibrate.h"
 #include "harness/sim/calibrate_gpu.h"
 
@@ -45,8 +45,8 @@ static void show(const calibration *c, const char *path, text_buffer *out)
     text_append(out, "shortest operation       %10.2f us\n", c->launch_us);
     text_append(out, "cores, threads per rank  %10d %d%s\n", c->cores, c->threads,
                 c->processors ? ", bound to cores" : "");
-    text_append(out, "two ranks against one    %10.3f convolutions, %.3f products, %.3f the rest\n", c->contention[0],
-                c->contention[1], c->contention[2]);
+    text_append(out, "two ranks against one    %10.3f convolutions, %.3f products, %.3f the rest\n",
+                c->contention[0], c->contention[1], c->contention[2]);
     text_append(out, "gradients into buckets   %10.2f GB/s\n", c->pack_gbs);
     text_append(out, "all-reduce, 4 KiB        %10.2f us\n", c->allreduce_us);
     text_append(out, "all-reduce, a rank's own %10.2f GB/s\n", c->allreduce_gbs);
@@ -57,7 +57,8 @@ static void show(const calibration *c, const char *path, text_buffer *out)
     for (int k = 0; k < SIM_EFFICIENCIES; k++)
         if (c->efficiency[k][0] > 0)
             text_append(out, "%-36s %5.3f of the peak, %5.3f of the memory\n",
-                        sim_constant_table[SIM_CONVOLUTION_FORWARD + k].name, c->efficiency[k][0], c->efficiency[k][1]);
+                        sim_constant_table[SIM_CONVOLUTION_FORWARD + k].name, c->efficiency[k][0],
+                        c->efficiency[k][1]);
     if (c->weight_gbs > 0)
         text_append(out, "weights of convolutions  %10.2f GB/s, except those of 3 x 3\n", c->weight_gbs);
     text_append(out, "written to %s\n", path);
@@ -96,7 +97,8 @@ static void show_gpu(const gpu_calibration *c, const char *path, text_buffer *ou
     for (int k = 0; k < SIM_EFFICIENCIES; k++)
         if (c->efficiency[k][0] > 0)
             text_append(out, "%-36s %5.3f of the peak, %5.3f of the memory\n",
-                        sim_constant_table[SIM_CONVOLUTION_FORWARD + k].name, c->efficiency[k][0], c->efficiency[k][1]);
+                        sim_constant_table[SIM_CONVOLUTION_FORWARD + k].name, c->efficiency[k][0],
+                        c->efficiency[k][1]);
     if (c->peer_gbs > 0) {
         text_append(out, "copy from GPU to GPU      %10.2f GB/s\n", c->peer_gbs);
         text_append(out, "copy of eight bytes there %10.2f us\n", c->peer_us);
@@ -105,8 +107,11 @@ static void show_gpu(const gpu_calibration *c, const char *path, text_buffer *ou
         text_append(out, "all-reduce, bus bandwidth %10.2f GB/s, %d GPUs\n", c->all_reduce_gbs, c->gpus);
         text_append(out, "all-reduce of eight bytes %10.2f us\n", c->all_reduce_us);
     }
-    if (c->gpus < 2) text_append(out, "one GPU: links between GPUs are assumed to be PCIe, and NCCL's constants as published\n");
-    else if (c->all_reduce_gbs <= 0) text_append(out, "no NCCL: its constants are assumed as published\n");
+    if (c->gpus < 2)
+        text_append(
+            out, "one GPU: links between GPUs are assumed to be PCIe, and NCCL's constants as published\n");
+    else if (c->all_reduce_gbs <= 0)
+        text_append(out, "no NCCL: its constants are assumed as published\n");
     text_append(out, "written to %s\n", path);
 }
 
@@ -115,8 +120,10 @@ static status run_gpu(const char *out)
     char path[PATH_MAX];
     gpu_calibration c;
     text_buffer text = {0};
-    if (out) snprintf(path, sizeof path, "%s", out);
-    else TRY(calibration_path("this-gpu.json", path, sizeof path));
+    if (out)
+        snprintf(path, sizeof path, "%s", out);
+    else
+        TRY(calibration_path("this-gpu.json", path, sizeof path));
     TRY(calibrate_gpu(&c));
     TRY(gpu_calibration_write(&c, path));
     show_gpu(&c, path, &text);

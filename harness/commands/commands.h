@@ -1,4 +1,5 @@
-/* The commands of the program: `harness COMMAND options`. Main finds the command and reads its command line. */
+/* The commands of the program: `harness COMMAND options`. Main finds the command and reads its command line.
+ */
 #ifndef HARNESS_COMMANDS_COMMANDS_H
 #define HARNESS_COMMANDS_COMMANDS_H
 
@@ -6,8 +7,8 @@
 
 typedef struct command_line {
     int argc;
-    char **argv;        /* "harness", the command's name, and argc words of the user */
-    void *options;      /* the command's struct */
+    char **argv;   /* "harness", the command's name, and argc words of the user */
+    void *options; /* the command's struct */
     option_binding *bindings;
     const char **words; /* [word_count] the user's words that are not options */
     int word_count;
@@ -22,17 +23,18 @@ typedef struct command {
     const char *usage;   /* what follows the name */
     const char *summary; /* one line */
     size_t options_size; /* of the command's struct, all zero at first */
-    /* Binds the struct's fields to their tables; returns the number of bindings, at most COMMAND_MOST_BINDINGS. NULL: no
-     * options. */
+    /* Binds the struct's fields to their tables; returns the number of bindings, at most
+     * COMMAND_MOST_BINDINGS. NULL: no options. */
     size_t (*bind)(void *options, option_binding *bindings);
     int most_words; /* besides options */
     status (*run)(command_line *line);
-    void (*effects)(text_buffer *out); /* --help=effects: what its options do where; NULL: there is no such table */
+    void (*effects)(
+        text_buffer *out); /* --help=effects: what its options do where; NULL: there is no such table */
     void (*help)(bool all, text_buffer *out); /* instead of the options in `bind`; NULL: none */
 } command;
 
-extern const command command_run, command_verify, command_doctor, command_models, command_policies, command_buckets,
-    command_bench, command_profiles, command_reproduce, command_whatif, command_calibrate, command_compare, command_report,
-    command_sweep, command_memory, command_lab;
+extern const command command_run, command_verify, command_doctor, command_models, command_policies,
+    command_buckets, command_bench, command_profiles, command_reproduce, command_whatif, command_calibrate,
+    command_compare, command_report, command_sweep, command_memory, command_lab;
 
 #endif

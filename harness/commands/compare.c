@@ -100,16 +100,16 @@ static void help_compare(bool all, text_buffer *out)
     option_binding own = {.table = &compare_option_table};
     text_append(out, "\nA and B: a run's JSON, a folder of them, or a sweep's folder.\n");
     options_help(&own, 1, all, out);
-    text_append(out, "\nexamples:\n"
-                     "  harness compare before.json after.json\n"
-                     "  harness compare --builds old/harness new/harness -o builds -- --mode ring --gpus 2\n"
-                     "\nPolicies are compared by a sweep: harness sweep --vary policy=sync,ssp,async -o DIR\n");
+    text_append(out,
+                "\nexamples:\n"
+                "  harness compare before.json after.json\n"
+                "  harness compare --builds old/harness new/harness -o builds -- --mode ring --gpus 2\n"
+                "\nPolicies are compared by a sweep: harness sweep --vary policy=sync,ssp,async -o DIR\n");
 }
 
 const command command_compare = {.name = "compare",
                                  .usage = "A B | --builds A B -o DIR -- OPTIONS",
-                                 .summary =
-                                     "decide whether two results, sweeps or builds differ",
+                                 .summary = "decide whether two results, sweeps or builds differ",
                                  .options_size = sizeof(compare_options),
                                  .most_words = COMMAND_READS_ITSELF,
                                  .run = run_compare,

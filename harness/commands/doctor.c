@@ -24,7 +24,8 @@
 #include <zlib.h>
 #include <zmq.h>
 
-static void row(text_buffer *out, const char *what, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void row(text_buffer *out, const char *what, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 static void row(text_buffer *out, const char *what, const char *format, ...)
 {
     char text[512];
@@ -59,8 +60,9 @@ static void binding(text_buffer *out)
         return;
     }
     int threads = CPU_COUNT(&p.cores[0]);
-    row(out, "cores", "%d of %d hardware thread%s, processors %s%s", p.core_count, threads, threads == 1 ? "" : "s",
-        processors_format(&p.allowed, own, sizeof own), p.restricted ? ": bound by what started this" : "");
+    row(out, "cores", "%d of %d hardware thread%s, processors %s%s", p.core_count, threads,
+        threads == 1 ? "" : "s", processors_format(&p.allowed, own, sizeof own),
+        p.restricted ? ": bound by what started this" : "");
     bind_choose(&p, (bind_group){2, 1}, 0, &set);
     processors_format(&set, first, sizeof first);
     bind_choose(&p, (bind_group){2, 1}, 1, &set);
@@ -81,9 +83,12 @@ static void limits(text_buffer *out)
     getrlimit(RLIMIT_NOFILE, &files);
     getrlimit(RLIMIT_MEMLOCK, &locked);
     row(out, "descriptors", "%" PRIu64 "%s", (uint64_t)files.rlim_cur,
-        files.rlim_cur < 256 ? ": a job of 8 ranks needs about 100 per process, raise it with ulimit -n" : "");
-    if (locked.rlim_cur == RLIM_INFINITY) row(out, "lockable memory", "unlimited");
-    else row(out, "lockable memory", "%s", text_format_bytes(size, sizeof size, (double)locked.rlim_cur));
+        files.rlim_cur < 256 ? ": a job of 8 ranks needs about 100 per process, raise it with ulimit -n"
+                             : "");
+    if (locked.rlim_cur == RLIM_INFINITY)
+        row(out, "lockable memory", "unlimited");
+    else
+        row(out, "lockable memory", "%s", text_format_bytes(size, sizeof size, (double)locked.rlim_cur));
     int fd = memfd_create("harness-doctor", MFD_CLOEXEC);
     if (fd < 0) {
         row(out, "shared memory", "none: memfd_create is refused, the ring and --payload shm cannot run");
@@ -100,12 +105,15 @@ static void libraries(text_buffer *out)
     int major, minor, patch;
     zmq_version(&major, &minor, &patch);
     row(out, "oneDNN", "%d.%d.%d, %s", v->major, v->minor, v->patch,
-        v->cpu_runtime == DNNL_RUNTIME_OMP ? "OpenMP" : v->cpu_runtime == DNNL_RUNTIME_SEQ ? "sequential" : "other threads");
+        v->cpu_runtime == DNNL_RUNTIME_OMP   ? "OpenMP"
+        : v->cpu_runtime == DNNL_RUNTIME_SEQ ? "sequential"
+                                             : "other threads");
     row(out, "libzmq", "%d.%d.%d", major, minor, patch);
     row(out, "protobuf-c", "%s", protobuf_c_version());
     row(out, "jansson", "%s", jansson_version_str());
     row(out, "zlib", "%s", zlibVersion());
-    row(out, "xxHash", "%u.%u.%u", XXH_versionNumber() / 10000, XXH_versionNumber() / 100 % 100, XXH_versionNumber() % 100);
+    row(out, "xxHash", "%u.%u.%u", XXH_versionNumber() / 10000, XXH_versionNumber() / 100 % 100,
+        XXH_versionNumber() % 100);
 }
 
 /* Two OpenMP run-times in one process fight over the processors. */
@@ -115,7 +123,8 @@ static int count_openmp(struct dl_phdr_info *info, size_t size, void *context)
     text_buffer *found = context;
     const char *name = strrchr(info->dlpi_name, '/');
     name = name ? name + 1 : info->dlpi_name;
-    if (strncmp(name, "libgomp", 7) == 0 || strncmp(name, "libomp", 6) == 0 || strncmp(name, "libiomp", 7) == 0)
+    if (strncmp(name, "libgomp", 7) == 0 || strncmp(name, "libomp", 6) == 0 ||
+        strncmp(name, "libiomp", 7) == 0)
         text_append(found, "%s%s", found->length ? ", " : "", name);
     return 0;
 }
@@ -143,7 +152,8 @@ static void devices(text_buffer *out)
         device_config config = {.name = names[i], .world = 1, .threads = host_processors()};
         snprintf(label, sizeof label, "device %s", names[i]);
         if (device_open(&config, &d) == STATUS_OK) {
-            row(out, label, "%s, %s", device_get_info(d)->description, dtype_name(device_get_info(d)->compute_type));
+            row(out, label, "%s, %s", device_get_info(d)->description,
+                dtype_name(device_get_info(d)->compute_type));
             device_close(&d);
         } else {
             row(out, label, "not usable: %s", error_message());
@@ -153,10 +163,13 @@ static void devices(text_buffer *out)
 }
 
 /* A piece of CUDA: its version, or why it is missing and what that costs. */
-static void cuda_piece(text_buffer *out, const char *name, const char *found, const char *why, const char *cost)
+static void cuda_piece(text_buffer *out, const char *name, const char *found, const char *why,
+                       const char *cost)
 {
-    if (found[0] && !why[0]) row(out, name, "%s", found);
-    else row(out, name, "missing: %s: %s", why[0] ? why : "not found", cost);
+    if (found[0] && !why[0])
+        row(out, name, "%s", found);
+    else
+        row(out, name, "missing: %s: %s", why[0] ? why : "not found", cost);
 }
 
 /* What the CUDA device would run on. Opening it is left to a run: that takes memory on the GPU. */
@@ -170,22 +183,26 @@ static void cuda(text_buffer *out)
         return;
     }
     module->probe(&p);
-    row(out, "device cuda", "%s, built with CUDA %s for %s%s", p.gpu_count > 0 ? "usable" : "not usable", p.toolkit,
-        p.architectures, p.emulated ? "; EMULATED on the host, for tests" : strstr(p.architectures, "70") ? "" :
-        "; this toolkit has no code for 70 (V100)");
+    row(out, "device cuda", "%s, built with CUDA %s for %s%s", p.gpu_count > 0 ? "usable" : "not usable",
+        p.toolkit, p.architectures,
+        p.emulated                      ? "; EMULATED on the host, for tests"
+        : strstr(p.architectures, "70") ? ""
+                                        : "; this toolkit has no code for 70 (V100)");
     for (int i = 0; i < p.gpu_count && i < CUDA_MOST_GPUS; i++) {
         char label[48], memory[32];
         snprintf(label, sizeof label, "GPU %d", i);
-        row(out, label, "%s, compute capability %d.%d, %s%s", p.gpus[i].name, p.gpus[i].major, p.gpus[i].minor,
-            text_format_bytes(memory, sizeof memory, (double)p.gpus[i].memory_bytes),
+        row(out, label, "%s, compute capability %d.%d, %s%s", p.gpus[i].name, p.gpus[i].major,
+            p.gpus[i].minor, text_format_bytes(memory, sizeof memory, (double)p.gpus[i].memory_bytes),
             p.gpus[i].runs ? "" : ": too old for this build");
     }
     cuda_piece(out, "CUDA driver", p.driver.version, p.driver.why, "no GPU can be used");
-    cuda_piece(out, "cuBLASLt", p.cublaslt.version, p.cublaslt.why, "own matrix products, many times slower, no TF32");
+    cuda_piece(out, "cuBLASLt", p.cublaslt.version, p.cublaslt.why,
+               "own matrix products, many times slower, no TF32");
     cuda_piece(out, "cuDNN", p.cudnn.version, p.cudnn.why, "own convolutions, many times slower, no TF32");
     char nccl[192];
     bool found = collective_nccl_found(nccl, sizeof nccl);
-    cuda_piece(out, "NCCL", found ? nccl : "", found ? "" : nccl, "the ring goes through host memory, on one machine");
+    cuda_piece(out, "NCCL", found ? nccl : "", found ? "" : nccl,
+               "the ring goes through host memory, on one machine");
 }
 
 static void data_sets(text_buffer *out)
@@ -211,5 +228,7 @@ static status run_doctor(command_line *line)
     return output_text(&out);
 }
 
-const command command_doctor = {
-    .name = "doctor", .usage = "", .summary = "show devices, libraries and limits of this machine", .run = run_doctor};
+const command command_doctor = {.name = "doctor",
+                                .usage = "",
+                                .summary = "show devices, libraries and limits of this machine",
+                                .run = run_doctor};

@@ -30,7 +30,8 @@ static status run_here(const run_config *c, run_plan *plan, char *const *words, 
     TRY(run_config_check_gpus(c));
     TRY(run_plan_make(c, plan));
     TRY(run_config_check_host(c, plan->largest_job_bytes));
-    if (!c->run.quiet && c->repetition == 0) log_info("%s%s", cuda ? "" : "no CUDA device found: ", plan->hardware_note);
+    if (!c->run.quiet && c->repetition == 0)
+        log_info("%s%s", cuda ? "" : "no CUDA device found: ", plan->hardware_note);
     if (c->repetition == 0) warn_of_openmp();
     TRY(run_jobs_run(c, plan, words, jobs));
     if (jobs->cause[0]) log_error("%s", jobs->cause);
@@ -58,7 +59,11 @@ static status run_once(const run_config *c, run_plan *plan, char *const *words, 
     int argc = 0;
     run_jobs jobs;
     while (words[2 + argc]) argc++;
-    run_result_input input = {.config = c, .plan = plan, .jobs = jobs.jobs, .argc = argc, .argv = words + 2,
+    run_result_input input = {.config = c,
+                              .plan = plan,
+                              .jobs = jobs.jobs,
+                              .argc = argc,
+                              .argv = words + 2,
                               .started_at_s = (int64_t)time(NULL)};
     *out = NULL;
     TRY(run_jobs_once(c, plan, words, &jobs));

@@ -29,7 +29,9 @@ typedef struct memory_command {
 
 #define FIELD(name) offsetof(memory_options, name)
 static const option option_list[] = {
-    {"policy", OPTION_TEXT, FIELD(policies), .argument = "LIST", .help = "of both engines, see `harness policies`; with keys: ddp:order=ready,zero3:group=8 (those below)"},
+    {"policy", OPTION_TEXT, FIELD(policies), .argument = "LIST",
+     .help =
+         "of both engines, see `harness policies`; with keys: ddp:order=ready,zero3:group=8 (those below)"},
     {"json", OPTION_TEXT, FIELD(json), .argument = "FILE",
      .help = "write JSON there; -: to stdout, without the table"},
 };
@@ -65,7 +67,8 @@ static status plan_policy(const memory_command *m, const char *policy, json_t *j
     status rc = config ? configure(m, policy, config) : no_memory();
     if (rc == STATUS_OK) rc = run_plan_make(config, &plan);
     if (rc == STATUS_OK) rc = ledger_plan_make(config, &plan, &planned);
-    if (rc == STATUS_OK && json_object_set_new(json_array_get(json_object_get(planned, "jobs"), 0), "row", json_string(policy)) != 0)
+    if (rc == STATUS_OK && json_object_set_new(json_array_get(json_object_get(planned, "jobs"), 0), "row",
+                                               json_string(policy)) != 0)
         rc = no_memory();
     if (rc == STATUS_OK && json_array_extend(jobs, json_object_get(planned, "jobs")) != 0) rc = no_memory();
     if (rc == STATUS_OK && !*workload) {
@@ -219,13 +222,12 @@ static void help_memory(bool all, text_buffer *out)
 {
     option_binding own = {.table = &memory_option_table};
     options_help(&own, 1, all, out);
-    text_append(out,
-                "\nPolicies: dp, sync, ddp, zero1, zero2, zero3, fsdp; on several full machines\n"
-                "also zero3 in groups of the GPUs of each. All other options are those of\n"
-                "harness run, the model, the batch and --gpus among them. Without --device the\n"
-                "ranks are virtual GPUs. The figures are the ledger's: what libraries hold\n"
-                "besides (a CUDA context takes 0.3 to 0.6 GiB) is not counted.\n"
-                "See harness run --help=all.\n");
+    text_append(out, "\nPolicies: dp, sync, ddp, zero1, zero2, zero3, fsdp; on several full machines\n"
+                     "also zero3 in groups of the GPUs of each. All other options are those of\n"
+                     "harness run, the model, the batch and --gpus among them. Without --device the\n"
+                     "ranks are virtual GPUs. The figures are the ledger's: what libraries hold\n"
+                     "besides (a CUDA context takes 0.3 to 0.6 GiB) is not counted.\n"
+                     "See harness run --help=all.\n");
 }
 
 const command command_memory = {.name = "memory",

@@ -16,15 +16,18 @@ typedef struct models_options {
 } models_options;
 
 static const option option_list[] = {
-    {"stages", OPTION_INT, offsetof(models_options, stages), .argument = "P", .low = 1, .high = NN_MOST_STAGES,
+    {"stages", OPTION_INT, offsetof(models_options, stages), .argument = "P", .low = 1,
+     .high = NN_MOST_STAGES,
      .help = "with NAME: cut the model into P stages of about equal cost, and list them"},
 };
-static const option_table models_option_table = {"Models", option_list, sizeof option_list / sizeof option_list[0]};
+static const option_table models_option_table = {"Models", option_list,
+                                                 sizeof option_list / sizeof option_list[0]};
 
 static size_t bind_models(void *options, option_binding *bindings)
 {
     bindings[0] = (option_binding){.table = &models_option_table, .storage = options};
-    bindings[1] = (option_binding){.table = &model_option_table, .storage = options}; /* its options come first */
+    bindings[1] =
+        (option_binding){.table = &model_option_table, .storage = options}; /* its options come first */
     return 2;
 }
 
@@ -51,9 +54,12 @@ static int64_t multiply_adds(const nn_program *p)
         const conv2d_attributes *c = &op->u.conv2d;
         const linear_attributes *l = &op->u.linear;
         const attention_attributes *a = &op->u.attention;
-        if (op->kind == OP_conv2d_forward) sum += c->n * c->p * c->q * c->k * c->c * c->r * c->s;
-        else if (op->kind == OP_linear_forward) sum += l->m * l->in * l->out;
-        else if (op->kind == OP_attention_forward) sum += 2 * a->batch * a->heads * a->sequence * a->sequence * a->width;
+        if (op->kind == OP_conv2d_forward)
+            sum += c->n * c->p * c->q * c->k * c->c * c->r * c->s;
+        else if (op->kind == OP_linear_forward)
+            sum += l->m * l->in * l->out;
+        else if (op->kind == OP_attention_forward)
+            sum += 2 * a->batch * a->heads * a->sequence * a->sequence * a->width;
     }
     return sum;
 }
@@ -70,28 +76,38 @@ static status list_models(const model_options *given, text_buffer *out)
         status rc = compile_one(&options, &m, &p);
         char bytes[32];
         if (rc == STATUS_OK)
-            text_append(out, "%-14s %11lld %14lld %8.3f %12s\n    %s\n", options.name, (long long)m->parameter_elements,
-                        (long long)multiply_adds(p), forward_flops(p) / 1e9, text_format_bytes(bytes, sizeof bytes, (double)nn_program_peak_bytes(p)),
+            text_append(out, "%-14s %11lld %14lld %8.3f %12s\n    %s\n", options.name,
+                        (long long)m->parameter_elements, (long long)multiply_adds(p), forward_flops(p) / 1e9,
+                        text_format_bytes(bytes, sizeof bytes, (double)nn_program_peak_bytes(p)),
                         model_table[i].summary);
         nn_program_free(&p);
         nn_model_free(&m);
         TRY(rc);
     }
-    text_append(out, "Of one sample's forward pass: multiply-adds in convolutions, linear layers and attention; GFLOP of all\n"
-                     "operations, a multiply-add counted as two. Activations: the largest sum alive in a training step of\n"
+    text_append(out, "Of one sample's forward pass: multiply-adds in convolutions, linear layers and "
+                     "attention; GFLOP of all\n"
+                     "operations, a multiply-add counted as two. Activations: the largest sum alive in a "
+                     "training step of\n"
                      "one sample, gradients of activations included.\n");
     return STATUS_OK;
 }
 
 static const char *layer_kind_name(nn_layer_kind kind)
 {
-    static const char *const names[] = {[NN_INPUT] = "input",         [NN_CONV2D] = "conv2d",
-                                        [NN_LINEAR] = "linear",       [NN_BATCHNORM] = "batchnorm",
-                                        [NN_LAYERNORM] = "layernorm", [NN_ACTIVATION] = "activation",
-                                        [NN_ADD] = "add",             [NN_CONCAT] = "concat",
-                                        [NN_MAXPOOL] = "maxpool",     [NN_AVGPOOL] = "avgpool",
-                                        [NN_FLATTEN] = "flatten",     [NN_EMBEDDING] = "embedding",
-                                        [NN_ATTENTION] = "attention", [NN_TAKE_FIRST] = "take_first"};
+    static const char *const names[] = {[NN_INPUT] = "input",
+                                        [NN_CONV2D] = "conv2d",
+                                        [NN_LINEAR] = "linear",
+                                        [NN_BATCHNORM] = "batchnorm",
+                                        [NN_LAYERNORM] = "layernorm",
+                                        [NN_ACTIVATION] = "activation",
+                                        [NN_ADD] = "add",
+                                        [NN_CONCAT] = "concat",
+                                        [NN_MAXPOOL] = "maxpool",
+                                        [NN_AVGPOOL] = "avgpool",
+                                        [NN_FLATTEN] = "flatten",
+                                        [NN_EMBEDDING] = "embedding",
+                                        [NN_ATTENTION] = "attention",
+                                        [NN_TAKE_FIRST] = "take_first"};
     return names[kind];
 }
 
@@ -114,13 +130,17 @@ static status print_layers(const model_options *options, text_buffer *out)
             char text[64];
             if (l->param[p] == NN_NONE) continue;
             const nn_param *param = &m->params[l->param[p]];
-            text_append(out, " %s%s", shape_format(text, sizeof text, param->shape), param->layer == i ? "" : " (tied)");
+            text_append(out, " %s%s", shape_format(text, sizeof text, param->shape),
+                        param->layer == i ? "" : " (tied)");
         }
         while (out->length > 0 && out->data[out->length - 1] == ' ') out->data[--out->length] = '\0';
         text_append(out, "\n");
     }
-    text_append(out, "%lld parameters in %d tensors, %lld multiply-adds per sample; outputs are height x width x channels, or tokens x width, of one "
-                     "sample\n", (long long)m->parameter_elements, m->param_count, (long long)multiply_adds(program));
+    text_append(out,
+                "%lld parameters in %d tensors, %lld multiply-adds per sample; outputs are height x width x "
+                "channels, or tokens x width, of one "
+                "sample\n",
+                (long long)m->parameter_elements, m->param_count, (long long)multiply_adds(program));
     nn_program_free(&program);
     nn_model_free(&m);
     return STATUS_OK;
@@ -131,12 +151,15 @@ static void print_cut(const nn_model *m, const nn_cut *cut, text_buffer *out)
     char bytes[32];
     double flops = 0;
     for (int i = 0; i < cut->count; i++) flops += cut->stages[i].flops;
-    text_append(out, "%5s %-34s %12s %8s %6s %10s\n", "stage", "begins at", "parameters", "GFLOP", "share", "sends");
+    text_append(out, "%5s %-34s %12s %8s %6s %10s\n", "stage", "begins at", "parameters", "GFLOP", "share",
+                "sends");
     for (int i = 0; i < cut->count; i++) {
         const nn_stage *s = &cut->stages[i];
-        text_append(out, "%5d %-34s %12lld %8.3f %5.1f%% %10s\n", i, m->layers[s->begin].name, (long long)s->parameters,
-                    s->flops / 1e9, flops > 0 ? 100 * s->flops / flops : 0,
-                    s->crosses ? text_format_bytes(bytes, sizeof bytes, (double)(s->crosses * dtype_size(DTYPE_F32))) : "-");
+        text_append(out, "%5d %-34s %12lld %8.3f %5.1f%% %10s\n", i, m->layers[s->begin].name,
+                    (long long)s->parameters, s->flops / 1e9, flops > 0 ? 100 * s->flops / flops : 0,
+                    s->crosses
+                        ? text_format_bytes(bytes, sizeof bytes, (double)(s->crosses * dtype_size(DTYPE_F32)))
+                        : "-");
     }
     text_append(out, "GFLOP of both passes over one sample. A stage sends so much per sample to the\n"
                      "next one in float32, and gets as much back.\n");
@@ -160,7 +183,8 @@ static status print_stages(const models_options *options, text_buffer *out)
 
 static status print(models_options *options, const command_line *line, text_buffer *out)
 {
-    if (line->word_count == 0 && options->stages) return fail(STATUS_USAGE, "--stages: expected the NAME of a model too");
+    if (line->word_count == 0 && options->stages)
+        return fail(STATUS_USAGE, "--stages: expected the NAME of a model too");
     if (line->word_count == 0) return list_models(&options->model, out);
     options->model.name = line->words[0];
     return options->stages ? print_stages(options, out) : print_layers(&options->model, out);

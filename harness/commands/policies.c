@@ -12,10 +12,12 @@ static void describe_buckets(const ring_step_plan *p, text_buffer *out)
 {
     const bucket_plan *b = &p->buckets;
     text_append(out, "%s, %s", bucket_order_name(b->order), bucket_rule_name(b->rule));
-    if (b->rule == BUCKET_REACH_ELEMENTS) text_append(out, " %lld", (long long)b->limit);
+    if (b->rule == BUCKET_REACH_ELEMENTS)
+        text_append(out, " %lld", (long long)b->limit);
     else if (b->limit > 0 && b->first_limit != b->limit)
         text_append(out, " %lld and %lld", (long long)b->first_limit, (long long)b->limit);
-    else if (b->limit > 0) text_append(out, " %lld", (long long)b->limit);
+    else if (b->limit > 0)
+        text_append(out, " %lld", (long long)b->limit);
     text_append(out, ", %s", p->launch == RING_WHEN_READY ? "when ready" : "after backward");
 }
 
@@ -28,7 +30,8 @@ static void describe_ring(const ring_policy *p, text_buffer *out)
         describe_buckets(&p->later, out);
     }
     text_append(out, "\n    divide %s; buffers %s%s%s\n", p->divide_before ? "before" : "after",
-                p->broadcast_buffers ? "broadcast from rank 0 before every forward pass" : "never synchronized",
+                p->broadcast_buffers ? "broadcast from rank 0 before every forward pass"
+                                     : "never synchronized",
                 p->serial ? "; one bucket after another" : "",
                 p->lifetime == RING_BUCKETS_PASS ? "; bucket memory only while in flight" : "");
 }
@@ -42,23 +45,30 @@ static status describe_ps(const char *name, text_buffer *out)
     TRY(options_defaults(&binding, 1));
     TRY(ps_policy_resolve(name, binding.storage, 2, &p));
     if (p.consistency == PS_DATA_PARALLEL) {
-        text_append(out, "    parameters in chunks that reach %lld bytes, gradients in chunks within %lld; loss and optimizer "
-                         "on rank 0;\n    all traffic through rank 0, over ZeroMQ\n", (long long)p.replicate_bytes, (long long)p.reduce_bytes);
+        text_append(out,
+                    "    parameters in chunks that reach %lld bytes, gradients in chunks within %lld; loss "
+                    "and optimizer "
+                    "on rank 0;\n    all traffic through rank 0, over ZeroMQ\n",
+                    (long long)p.replicate_bytes, (long long)p.reduce_bytes);
         return STATUS_OK;
     }
     text_append(out, "    consistency %s", consistency[p.consistency]);
     if (p.consistency == PS_SSP) text_append(out, " of %lld steps", (long long)p.staleness);
-    text_append(out, "; keys of at most %lld bytes, %s first; servers %lld, on the ranks; optimizer on the %s; divide %s\n",
-                (long long)p.partition_bytes, p.priority == PS_PRIORITY_REVERSE ? "what is needed first" : "what is ready",
-                (long long)p.servers, p.server_optimizer ? "server" : "workers", p.divide_before ? "before" : "after");
+    text_append(out,
+                "; keys of at most %lld bytes, %s first; servers %lld, on the ranks; optimizer on the %s; "
+                "divide %s\n",
+                (long long)p.partition_bytes,
+                p.priority == PS_PRIORITY_REVERSE ? "what is needed first" : "what is ready",
+                (long long)p.servers, p.server_optimizer ? "server" : "workers",
+                p.divide_before ? "before" : "after");
     return STATUS_OK;
 }
 
 static status describe_policy(int engine, int index, text_buffer *out)
 {
     const sync_policy_info *info = &engine_table[engine]->policies[index];
-    text_append(out, "%-5s %-17s %s%s\n    source: %s\n", engine_table[engine]->name, info->name, info->summary,
-                index == 0 ? " (default)" : "", info->source);
+    text_append(out, "%-5s %-17s %s%s\n    source: %s\n", engine_table[engine]->name, info->name,
+                info->summary, index == 0 ? " (default)" : "", info->source);
     if (engine == ENGINE_RING) {
         const ring_policy *p = NULL;
         TRY(ring_policy_find(info->name, &p));
@@ -73,9 +83,12 @@ static status run_policies(command_line *line)
     text_buffer out = {0};
     status rc = STATUS_OK;
     for (int e = 0; e < ENGINE_COUNT && rc == STATUS_OK; e++)
-        for (int i = 0; i < engine_table[e]->policy_count && rc == STATUS_OK; i++) rc = describe_policy(e, i, &out);
-    text_append(&out, "\nEvery field is an option, or a key as in --policy ring=ddp:order=ready: see harness run --help=all.\nA bucket "
-                      "closes when it reaches its limit (reach_...), or before it would exceed it (within_...).\n");
+        for (int i = 0; i < engine_table[e]->policy_count && rc == STATUS_OK; i++)
+            rc = describe_policy(e, i, &out);
+    text_append(&out,
+                "\nEvery field is an option, or a key as in --policy ring=ddp:order=ready: see harness run "
+                "--help=all.\nA bucket "
+                "closes when it reaches its limit (reach_...), or before it would exceed it (within_...).\n");
     if (rc == STATUS_OK) return output_text(&out);
     text_free(&out);
     return rc;

@@ -72,8 +72,10 @@ static void append_constant(const sim_profile *p, sim_constant c, text_buffer *o
         text_append(out, "%s%g to %g", i ? ", " : " (", p->low[c][i], p->high[c][i]);
     if (sim_profile_has_range(p, c)) text_append(out, "; range: %s)", from->guessed ? "guess" : "source");
     if (strcmp(info->unit, "1") != 0) text_append(out, " %s", info->unit);
-    if (c == SIM_NIC) text_append(out, " = %g Gbit/s", 8 * sim_profile_at(p, c, 0)); /* as adapters are sold */
-    text_append(out, " (%s)\n  %s; in profile %s\n  %s\n", info->meaning, from->tag, from->from, from->source);
+    if (c == SIM_NIC)
+        text_append(out, " = %g Gbit/s", 8 * sim_profile_at(p, c, 0)); /* as adapters are sold */
+    text_append(out, " (%s)\n  %s; in profile %s\n  %s\n", info->meaning, from->tag, from->from,
+                from->source);
 }
 
 static status show_profile(const char *name, text_buffer *out)
@@ -99,6 +101,7 @@ static status run_profiles(command_line *line)
 
 const command command_profiles = {.name = "profiles",
                                   .usage = "[NAME|FILE]",
-                                  .summary = "list the machines of device sim, or one's constants and sources",
+                                  .summary =
+                                      "list the machines of device sim, or one's constants and sources",
                                   .most_words = 1,
                                   .run = run_profiles};

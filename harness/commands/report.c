@@ -41,7 +41,8 @@ static status read_sweep(const char *folder, json_t **out)
     status rc = sweep_read(folder, &definition, &s);
     if (rc == STATUS_OK && !definition)
         rc = fail(STATUS_DATA, "%s: expected the folder of a sweep: sweep.json and table.json", folder);
-    if (rc == STATUS_OK && s.rounds == 0) rc = fail(STATUS_DATA, "%s: expected a finished run of the sweep, got none", folder);
+    if (rc == STATUS_OK && s.rounds == 0)
+        rc = fail(STATUS_DATA, "%s: expected a finished run of the sweep, got none", folder);
     json_t *failures = rc == STATUS_OK ? sweep_failures(&s) : NULL;
     if (rc == STATUS_OK) rc = sweep_table(&s, failures, out);
     json_decref(failures);
@@ -109,8 +110,7 @@ static status render(const char *path, json_t *result, bool verbose, text_buffer
     } else if (json_object_get(result, "jobs"))
         report_plan(result, out);
     else
-        return fail(STATUS_DATA,
-                    "%s: expected the JSON of harness run, run --plan or reproduce", path);
+        return fail(STATUS_DATA, "%s: expected the JSON of harness run, run --plan or reproduce", path);
     warn_of_version(path, result);
     return STATUS_OK;
 }
@@ -127,7 +127,8 @@ static status add_results(const char *path, json_t *result, json_t *results)
     bool is_run = json_is_object(json_object_get(result, "workload")) &&
                   json_array_size(report_at(result, "jobs.0.ranks")) > 0 &&
                   json_is_object(report_at(result, "jobs.0.step_time"));
-    return is_run ? judge(result) : fail(STATUS_DATA, "%s: expected the JSON of harness run, or a sweep's folder", path);
+    return is_run ? judge(result)
+                  : fail(STATUS_DATA, "%s: expected the JSON of harness run, or a sweep's folder", path);
 }
 
 static bool has_job(const json_t *result, const json_t *job)
@@ -256,11 +257,11 @@ static size_t bind_report(void *options, option_binding *bindings)
     return 1;
 }
 
-const command command_report = {
-    .name = "report",
-    .usage = "FILE... [options]",
-    .summary = "show a run, plan or reproduction from its JSON: text, page, figures",
-    .options_size = sizeof(report_command),
-    .bind = bind_report,
-    .most_words = 64,
-    .run = run_report};
+const command command_report = {.name = "report",
+                                .usage = "FILE... [options]",
+                                .summary =
+                                    "show a run, plan or reproduction from its JSON: text, page, figures",
+                                .options_size = sizeof(report_command),
+                                .bind = bind_report,
+                                .most_words = 64,
+                                .run = run_report};

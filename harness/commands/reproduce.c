@@ -4,8 +4,8 @@
 #include "harness/commands/jobs.h"
 #include "harness/compare/compare.h"
 #include "harness/report/report.h"
-#include "harness/run/output.h"
 #include "harness/reproduce/reproduce.h"
+#include "harness/run/output.h"
 
 #include <limits.h>
 #include <stddef.h>
@@ -31,7 +31,8 @@ static const option option_list[] = {
     {"calibration-only", OPTION_FLAG, FIELD(calibration_only),
      .help = "only the rows that profiles are fitted to: held-out rows are not run"},
     {"draws", OPTION_INT, FIELD(draws), .argument = "N", .initial = "16", .high = SIM_DRAWS,
-     .help = "draws of the constants from their ranges, which give low to high; 0: figures without limits, in a 17th of "
+     .help = "draws of the constants from their ranges, which give low to high; 0: figures without limits, "
+             "in a 17th of "
              "the time"},
     {"repeat", OPTION_INT, FIELD(repeat), .argument = "N", .low = 1, .high = 1000,
      .help = "FILE.json: run it N times; 5 on both sides and more allow a verdict [as often as recorded]"},
@@ -68,8 +69,7 @@ static status profile_of(const char *device, const char **out)
     *out = NULL;
     if (!device || strcmp(device, "sim") == 0) return STATUS_OK;
     if (strncmp(device, "sim:", 4) != 0 || !device[4])
-        return fail(STATUS_USAGE,
-                    "--device: expected sim:PROFILE, or cuda for torch-vs-apex, got '%s'",
+        return fail(STATUS_USAGE, "--device: expected sim:PROFILE, or cuda for torch-vs-apex, got '%s'",
                     device);
     *out = device + 4;
     return STATUS_OK;
@@ -116,7 +116,8 @@ static status reproduce_table(const reproduce_options *o, const char *name)
     TRY(find(name, &what));
     bool cuda = o->device && strcmp(o->device, "cuda") == 0;
     if (cuda && what != &reproduce_torch_vs_apex)
-        return fail(STATUS_USAGE, "--device: expected sim:PROFILE for %s, got cuda: only torch-vs-apex is measured",
+        return fail(STATUS_USAGE,
+                    "--device: expected sim:PROFILE for %s, got cuda: only torch-vs-apex is measured",
                     what->name);
     if (cuda) what = &reproduce_torch_vs_apex_cuda;
     if (!cuda) TRY(profile_of(o->device, &profile));
@@ -145,13 +146,15 @@ static json_t *compare_parameters(const json_t *before, const json_t *after)
     json_t *rows = json_array(), *a, *b;
     size_t i, j;
     json_array_foreach(json_object_get(before, "jobs"), i, a)
-    json_array_foreach(json_object_get(after, "jobs"), j, b)
+        json_array_foreach(json_object_get(after, "jobs"), j, b)
     {
-        const json_t *mine = json_object_get(b, "parameter_hash"), *recorded = json_object_get(a, "parameter_hash");
+        const json_t *mine = json_object_get(b, "parameter_hash"),
+                     *recorded = json_object_get(a, "parameter_hash");
         if (!json_equal(json_object_get(a, "name"), json_object_get(b, "name"))) continue;
         bool known = json_is_string(mine) && json_is_string(recorded);
-        json_array_append_new(rows, json_pack("{s:O, s:o}", "name", json_object_get(a, "name"), "bit_identical",
-                                              known ? json_boolean(json_equal(mine, recorded)) : json_null()));
+        json_array_append_new(rows,
+                              json_pack("{s:O, s:o}", "name", json_object_get(a, "name"), "bit_identical",
+                                        known ? json_boolean(json_equal(mine, recorded)) : json_null()));
     }
     return rows;
 }
@@ -166,7 +169,8 @@ static status show_again(const reproduce_options *o, json_t *comparison)
     {
         const json_t *same = json_object_get(row, "bit_identical");
         if (json_is_boolean(same))
-            text_append(&text, "%sparameters of %s at the end: %s\n", i ? "" : "\n", report_text_at(row, "name"),
+            text_append(&text, "%sparameters of %s at the end: %s\n", i ? "" : "\n",
+                        report_text_at(row, "name"),
                         json_is_true(same) ? "bit-identical" : "others than those of the file");
     }
     bool only_json = o->json && strcmp(o->json, "-") == 0;
@@ -183,7 +187,8 @@ static status run_again(run_config *c, const char *path, char *const *words, jso
     int argc = 0;
     while (words[2 + argc]) argc++;
     status rc = run_config_parse(c, argc, words + 2);
-    if (rc == STATUS_OK && c->run.rendezvous) rc = fail(STATUS_CONFIG, "%s: expected a run whose ranks harness starts", path);
+    if (rc == STATUS_OK && c->run.rendezvous)
+        rc = fail(STATUS_CONFIG, "%s: expected a run whose ranks harness starts", path);
     if (rc == STATUS_OK) rc = command_run_repeated(c, &plan, words, out, exit_code);
     run_plan_free(&plan);
     return rc;
@@ -195,7 +200,8 @@ static status reproduce_result(const reproduce_options *o, const char *path, int
     json_t *before = NULL, *after = NULL, *comparison = NULL;
     run_config *c = calloc(1, sizeof *c);
     status rc = c ? run_config_init(c) : fail(STATUS_SYSTEM, "no memory for a configuration");
-    if (rc == STATUS_OK && (o->device || o->csv || o->markdown || o->calibration_only || o->draws != SIM_DRAWS))
+    if (rc == STATUS_OK &&
+        (o->device || o->csv || o->markdown || o->calibration_only || o->draws != SIM_DRAWS))
         rc = fail(STATUS_USAGE, "reproduce: expected only --repeat and --json with %s", path);
     if (rc == STATUS_OK && o->json) rc = output_probe(o->json);
     if (rc == STATUS_OK) rc = read_result(path, &before);
@@ -233,15 +239,18 @@ static status run_reproduce(command_line *line)
 {
     const reproduce_options *o = line->options;
     if (o->list) return list();
-    if (line->word_count == 1 && is_file(line->words[0])) return reproduce_result(o, line->words[0], &line->exit_code);
+    if (line->word_count == 1 && is_file(line->words[0]))
+        return reproduce_result(o, line->words[0], &line->exit_code);
     if (o->repeat) return fail(STATUS_USAGE, "--repeat: expected the JSON of a run to be run again");
     if (line->word_count == 1) return reproduce_table(o, line->words[0]);
-    return fail(STATUS_USAGE, "reproduce: expected one name or file, got %d; --list shows the names", line->word_count);
+    return fail(STATUS_USAGE, "reproduce: expected one name or file, got %d; --list shows the names",
+                line->word_count);
 }
 
 const command command_reproduce = {.name = "reproduce",
                                    .usage = "TABLE | FILE.json [options]",
-                                   .summary = "compare published tables with virtual devices; run a result again",
+                                   .summary =
+                                       "compare published tables with virtual devices; run a result again",
                                    .options_size = sizeof(reproduce_options),
                                    .bind = bind_reproduce,
                                    .most_words = INT_MAX,

@@ -8,8 +8,8 @@
 #include "harness/run/option_effects.h"
 #include "harness/run/output.h"
 #include "harness/run/plan.h"
-#include "harness/run/run_result.h"
 #include "harness/run/rank.h"
+#include "harness/run/run_result.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,9 +40,12 @@ static status deliver(const run_command *c, json_t *result)
     const char *json = c->config.run.json;
     bool only_json = json && strcmp(json, "-") == 0;
     text_buffer text = {0};
-    if (!only_json && c->config.run.plan) report_plan(result, &text);
-    else if (!only_json) report_run(result, c->config.run.verbose, &text);
-    status drawn = c->config.run.report && !c->config.run.plan ? write_page(result, c->config.run.report) : STATUS_OK;
+    if (!only_json && c->config.run.plan)
+        report_plan(result, &text);
+    else if (!only_json)
+        report_run(result, c->config.run.verbose, &text);
+    status drawn =
+        c->config.run.report && !c->config.run.plan ? write_page(result, c->config.run.report) : STATUS_OK;
     status written = json ? output_json(result, json) : STATUS_OK;
     if (!json) json_decref(result);
     status printed = output_text(&text); /* also where a file failed: what was measured is not lost */
@@ -83,9 +86,8 @@ static status job_of(const run_config *c, const launch_environment *e, int *out)
         *out = i;
         return STATUS_OK;
     }
-    return fail(
-        STATUS_USAGE,
-        "--mode: expected none, ps or ring where something else starts the ranks, got both");
+    return fail(STATUS_USAGE,
+                "--mode: expected none, ps or ring where something else starts the ranks, got both");
 }
 
 /* Under a job manager rank 0 reports itself. */
@@ -112,13 +114,13 @@ static status find_servers(const run_command *c, const launch_environment *e, ra
 {
     const run_config *config = &c->config;
     int engine = place->engine;
-    TRY(engine_servers(engine, config->engine_options[engine], config->policies[engine], place->world, &place->servers));
+    TRY(engine_servers(engine, config->engine_options[engine], config->policies[engine], place->world,
+                       &place->servers));
     if (run_config_starts_stage(config)) place->world--;
     if (place->servers == 0) return STATUS_OK;
     if (e->origin != LAUNCH_BY_HARNESS)
-        return fail(
-            STATUS_CONFIG,
-            "--server-placement: expected rank where something else starts the ranks, got own");
+        return fail(STATUS_CONFIG,
+                    "--server-placement: expected rank where something else starts the ranks, got own");
     place->world -= place->servers;
     return STATUS_OK;
 }
@@ -126,7 +128,8 @@ static status find_servers(const run_command *c, const launch_environment *e, ra
 static status run_server(const run_command *c, const rank_place *place)
 {
     char prefix[48];
-    snprintf(prefix, sizeof prefix, "%s server %d", engine_table[place->engine]->name, place->rank - place->world);
+    snprintf(prefix, sizeof prefix, "%s server %d", engine_table[place->engine]->name,
+             place->rank - place->world);
     log_set_prefix(prefix);
     status rc = (run_config_starts_stage(&c->config) ? stage_server_run : server_run)(&c->config, place);
     error_clear(); /* it is in the status table */
@@ -153,7 +156,8 @@ static status run_rank(run_command *c, const launch_environment *e, command_line
                         .token = e->token,
                         .key = e->key[0] ? e->key : NULL,
                         .stage_key = e->stage_key[0] ? e->stage_key : NULL,
-                        .rendezvous = e->origin == LAUNCH_BY_HARNESS ? e->rendezvous : c->config.run.rendezvous,
+                        .rendezvous =
+                            e->origin == LAUNCH_BY_HARNESS ? e->rendezvous : c->config.run.rendezvous,
                         .table = e->table,
                         .gradients_fd = run_jobs_gradients_fd(),
                         .has_launcher = e->origin == LAUNCH_BY_HARNESS};
@@ -168,9 +172,12 @@ static status run_rank(run_command *c, const launch_environment *e, command_line
     snprintf(prefix, sizeof prefix, "%s rank %d", job_name(place.job), place.rank);
     log_set_prefix(prefix);
     status rc = rank_run(&c->config, &place, &outcome, &stopped);
-    if (rc == STATUS_OK && e->origin == LAUNCH_BY_HARNESS) rc = run_jobs_deliver(&outcome);
-    else if (rc == STATUS_OK && outcome.result) rc = report_alone(c, &outcome, place.engine);
-    if (e->origin == LAUNCH_BY_HARNESS) error_clear(); /* it is in the status table: the launcher prints it, once */
+    if (rc == STATUS_OK && e->origin == LAUNCH_BY_HARNESS)
+        rc = run_jobs_deliver(&outcome);
+    else if (rc == STATUS_OK && outcome.result)
+        rc = report_alone(c, &outcome, place.engine);
+    if (e->origin == LAUNCH_BY_HARNESS)
+        error_clear(); /* it is in the status table: the launcher prints it, once */
     if (stopped && e->origin != LAUNCH_BY_HARNESS) line->exit_code = status_exit_code(STATUS_STOPPED);
     json_decref(outcome.result);
     free(outcome.params);
@@ -184,7 +191,10 @@ static status serve_stage(const run_command *c)
 {
     char key[NET_KEY_TEXT];
     TRY(launch_environment_key(key));
-    rank_place place = {.job = ENGINE_RING, .engine = ENGINE_RING, .world = (int)c->config.run.gpus, .stage_key = key[0] ? key : NULL};
+    rank_place place = {.job = ENGINE_RING,
+                        .engine = ENGINE_RING,
+                        .world = (int)c->config.run.gpus,
+                        .stage_key = key[0] ? key : NULL};
     log_set_prefix("remote stage");
     return stage_server_run(&c->config, &place);
 }

@@ -65,7 +65,8 @@ static size_t bind_verify(void *options, option_binding *bindings)
 
 static bool engine_takes_part(const verify_setup *s, const golden_file *f, int engine)
 {
-    if (s->options.mode == MODE_AUTO) return engine_in_both(engine) && (engine == ENGINE_NONE) == (f->world == 1);
+    if (s->options.mode == MODE_AUTO)
+        return engine_in_both(engine) && (engine == ENGINE_NONE) == (f->world == 1);
     if (s->options.mode == MODE_BOTH) return engine_in_both(engine) && engine != ENGINE_NONE;
     return engine == s->options.mode - MODE_ENGINE;
 }
@@ -113,7 +114,9 @@ static status verify_engine(const verify_setup *s, const golden_file *f, int eng
     if (config.cuda_graph && strcmp(config.device, "cuda") != 0)
         return fail(STATUS_USAGE, "--cuda-graph: expected --device cuda, got %s", config.device);
     if (!config.policy) {
-        text_append(&v->line, "  %s not comparable: its loss is over the targets of all ranks, which takes ps=dp", name);
+        text_append(&v->line,
+                    "  %s not comparable: its loss is over the targets of all ranks, which takes ps=dp",
+                    name);
         return STATUS_OK;
     }
     TRY(verify_run(&config, &c));
@@ -148,8 +151,10 @@ static status verify_file(verify_setup *s, const char *path, bool *disagrees)
         if (engine_takes_part(s, f, e)) rc = verify_engine(s, f, e, &v);
     golden_close(&f);
     if (rc == STATUS_OK && !v.line.data) rc = fail(STATUS_SYSTEM, "no memory for the line of %s", path);
-    if (rc == STATUS_OK) rc = print_verdict(path, &v);
-    else error_context("%s", path);
+    if (rc == STATUS_OK)
+        rc = print_verdict(path, &v);
+    else
+        error_context("%s", path);
     *disagrees = v.worst > 1;
     text_free(&v.line);
     return rc;
@@ -159,7 +164,8 @@ static status run_verify(command_line *line)
 {
     verify_setup *s = line->options;
     int disagreeing = 0;
-    if (line->word_count == 0) return fail(STATUS_USAGE, "verify: expected one or more golden trajectories, got none");
+    if (line->word_count == 0)
+        return fail(STATUS_USAGE, "verify: expected one or more golden trajectories, got none");
     TRY(engine_parse_policies(s->options.policy, s->policies, NULL));
     s->loss_given = options_given(&line->bindings[2 + ENGINE_PS], "dp-loss");
     for (int i = 0; i < line->word_count; i++) {

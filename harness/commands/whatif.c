@@ -207,11 +207,10 @@ static void help_whatif(bool all, text_buffer *out)
                      "harness run --help=all. By default a table has --warmup 2 --steps 3.\n");
 }
 
-const command command_whatif = {
-    .name = "whatif",
-    .usage = "[options] [options of run]",
-    .summary = "step time, scaling and memory on machines that one does not have",
-    .options_size = sizeof(whatif_setup),
-    .most_words = COMMAND_READS_ITSELF,
-    .run = run_whatif,
-    .help = help_whatif};
+const command command_whatif = {.name = "whatif",
+                                .usage = "[options] [options of run]",
+                                .summary = "step time, scaling and memory on machines that one does not have",
+                                .options_size = sizeof(whatif_setup),
+                                .most_words = COMMAND_READS_ITSELF,
+                                .run = run_whatif,
+                                .help = help_whatif};

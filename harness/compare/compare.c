@@ -132,8 +132,8 @@ static status add_test(comparison *c, tested test)
 }
 
 /* Adds the row of a metric to `rows`, and its test; nothing where the metric does not exist or is zero. */
-static status compare_metric(const side *a, const side *b, const char *job, int metric, bool rounds, json_t *rows,
-                             comparison *c)
+static status compare_metric(const side *a, const side *b, const char *job, int metric, bool rounds,
+                             json_t *rows, comparison *c)
 {
     int most = a->count > b->count ? a->count : b->count, count[2];
     double *values = malloc((size_t)most * 2 * sizeof *values);
@@ -152,17 +152,19 @@ static status compare_metric(const side *a, const side *b, const char *job, int 
             rc = bootstrap_ratio(values, count[0], values + most, count[1], rounds, SEED, &of);
     }
     if (rc == STATUS_OK && positive) {
-        test.row = json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:i, s:i}", "metric", metrics[metric].name, "a_median",
-                             number(median_of(values, count[0])), "b_median", number(median_of(values + most, count[1])),
-                             "ratio", number(test.found.ratio), "ratio_low", number(of.low), "ratio_high",
-                             number(of.high), "a_runs", count[0], "b_runs", count[1]);
+        test.row = json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:i, s:i}", "metric", metrics[metric].name,
+                             "a_median", number(median_of(values, count[0])), "b_median",
+                             number(median_of(values + most, count[1])), "ratio", number(test.found.ratio),
+                             "ratio_low", number(of.low), "ratio_high", number(of.high), "a_runs", count[0],
+                             "b_runs", count[1]);
         rc = json_array_append_new(rows, test.row) == 0 ? add_test(c, test) : no_memory();
     }
     free(values);
     return rc;
 }
 
-static status compare_job(const side *a, const side *b, const char *job, bool rounds, json_t *rows, comparison *c)
+static status compare_job(const side *a, const side *b, const char *job, bool rounds, json_t *rows,
+                          comparison *c)
 {
     for (int m = 0; m < METRIC_COUNT; m++) TRY(compare_metric(a, b, job, m, rounds, rows, c));
     return STATUS_OK;
@@ -182,7 +184,8 @@ static void add_verdict(const tested *t)
     json_object_set_new(t->row, "least_runs", json_integer(s->least));
 }
 
-/* The verdicts of all step times, which are one family of tests, or of all other metrics, which are another. */
+/* The verdicts of all step times, which are one family of tests, or of all other metrics, which are another.
+ */
 static status add_verdicts(const comparison *c, bool decides, int *count)
 {
     significance *family = malloc(((size_t)c->count + 1) * sizeof *family);
@@ -220,8 +223,9 @@ static status compare_sides(const side *a, const side *b, bool rounds, const cha
         if (!job_of(run_b, name)) continue;
         json_t *rows = json_array();
         if (json_array_append_new(c->list, json_pack("{s:s, s:s, s:s, s:s, s:o}", "label", label, "name",
-                                                     report_text_at(job, "name"), "engine", report_text_at(job, "engine"),
-                                                     "policy", report_text_at(job, "policy"), "metrics", rows)) != 0)
+                                                     report_text_at(job, "name"), "engine",
+                                                     report_text_at(job, "engine"), "policy",
+                                                     report_text_at(job, "policy"), "metrics", rows)) != 0)
             return no_memory();
         TRY(compare_job(a, b, name, rounds, rows, c));
     }
@@ -240,9 +244,9 @@ static status comparison_finish(comparison *c, const char *a, const char *b, boo
     int steps, others;
     TRY(add_verdicts(c, true, &steps));
     TRY(add_verdicts(c, false, &others));
-    *out = json_pack("{s:i, s:s, s:s, s:b, s:f, s:i, s:i, s:O}", "schema_version", COMPARE_SCHEMA_VERSION, "a", a, "b", b,
-                     "interleaved", interleaved, "alpha", SIGNIFICANCE_ALPHA, "step_tests", steps, "other_tests", others,
-                     "comparisons", c->list);
+    *out = json_pack("{s:i, s:s, s:s, s:b, s:f, s:i, s:i, s:O}", "schema_version", COMPARE_SCHEMA_VERSION,
+                     "a", a, "b", b, "interleaved", interleaved, "alpha", SIGNIFICANCE_ALPHA, "step_tests",
+                     steps, "other_tests", others, "comparisons", c->list);
     return *out ? STATUS_OK : no_memory();
 }
 
@@ -260,8 +264,9 @@ static status read_file(const char *path, side *out)
     json_t *run = json_load_file(path, 0, &error);
     if (!run && access(path, R_OK) != 0) return fail_errno(STATUS_DATA, "%s", path);
     if (!run) return fail(STATUS_DATA, "%s:%d: %s", path, error.line, error.text);
-    status rc = json_array_size(json_object_get(run, "jobs")) > 0 ? side_add_result(out, run)
-                                                                  : fail(STATUS_DATA, "%s: expected the JSON of harness run", path);
+    status rc = json_array_size(json_object_get(run, "jobs")) > 0
+                    ? side_add_result(out, run)
+                    : fail(STATUS_DATA, "%s: expected the JSON of harness run", path);
     json_decref(run);
     return rc;
 }

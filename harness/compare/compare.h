@@ -1,7 +1,7 @@
 /* Two sides compared: results of runs, folders of them, sweeps, or two builds of the program. The sample is a
- * run (harness/report/significance.h). The step time decides. Holm's correction is over the step times of all jobs and
- * points of the comparison, and over all other figures, so that a comparison of any size finds a difference between equal
- * sides once in a hundred times. */
+ * run (harness/report/significance.h). The step time decides. Holm's correction is over the step times of all
+ * jobs and points of the comparison, and over all other figures, so that a comparison of any size finds a
+ * difference between equal sides once in a hundred times. */
 #ifndef HARNESS_COMPARE_COMPARE_H
 #define HARNESS_COMPARE_COMPARE_H
 
@@ -14,9 +14,10 @@ enum { COMPARE_SCHEMA_VERSION = 1 };
 
 #define COMPARE_STEP_TIME "step time, median" /* the metric that decides */
 
-/* Compares what lies at the two paths: a run's JSON, a folder of such files (of --repeat each run of them counts), or the folder of a sweep, of
- * which every point is compared with the same point of the other. *out is a new reference, as docs/sweep.md
- * describes. STATUS_DATA: no results there; STATUS_CONFIG: different sweeps. */
+/* Compares what lies at the two paths: a run's JSON, a folder of such files (of --repeat each run of them
+ * counts), or the folder of a sweep, of which every point is compared with the same point of the other. *out
+ * is a new reference, as docs/sweep.md describes. STATUS_DATA: no results there; STATUS_CONFIG: different
+ * sweeps. */
 status compare_paths(const char *a, const char *b, json_t **out);
 
 /* Compares two results of runs, the first of which is that of the file `path`. *out as above. */

@@ -38,15 +38,16 @@ static void append_row(const json_t *row, text_buffer *out)
     if (isnan(report_number_at(row, "ratio_low")))
         text_append(out, "%14s", "");
     else
-        text_append(out, "  %5.3f-%-6.3f", report_number_at(row, "ratio_low"), report_number_at(row, "ratio_high"));
+        text_append(out, "  %5.3f-%-6.3f", report_number_at(row, "ratio_low"),
+                    report_number_at(row, "ratio_high"));
     text_append(out, " %s\n", word_for(metric, report_text_at(row, "verdict")));
 }
 
 /* What a row that shows nothing could have shown. */
 static void append_power(const json_t *row, const char *unit, text_buffer *out)
 {
-    text_append(out, "  ~ not shown, p = %.2g; %.1f %% would be; 5 %% would take %lld %s\n", report_number_at(row, "p"),
-                100 * report_number_at(row, "detectable"),
+    text_append(out, "  ~ not shown, p = %.2g; %.1f %% would be; 5 %% would take %lld %s\n",
+                report_number_at(row, "p"), 100 * report_number_at(row, "detectable"),
                 (long long)json_integer_value(json_object_get(row, "runs_for_5_percent")), unit);
 }
 

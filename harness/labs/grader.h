@@ -43,8 +43,8 @@ typedef struct lab {
     const lab_part *parts;
     int part_count;
     const char *leaderboard; /* what lab_test.ratio is; NULL: no leaderboard */
-    /* A line "POINTS ..." of the instructor's file that names no part: the words after POINTS. NULL: there are
-     * none. */
+    /* A line "POINTS ..." of the instructor's file that names no part: the words after POINTS. NULL: there
+     * are none. */
     status (*hidden)(grader *g, lab_test *t, const char *words);
     void (*questions)(uint64_t seed,
                       text_buffer *out); /* answers.txt as handed to the student; NULL: no questions */
@@ -55,9 +55,9 @@ enum { LAB_MOST_TESTS = 32, LAB_MOST_ANSWERS = 64, LAB_COMPILE_POINTS = 5 };
 struct grader {
     const lab *lab;
     const char *folder, *hidden, *only; /* the student's files; further tests; the parts to run, "two,even" */
-    bool folder_given;                  /* on the command line: commands that the report suggests need it, too */
-    char data[PATH_MAX];                /* the folder that holds labs/ */
-    char build[PATH_MAX];               /* for programs; removed at the end */
+    bool folder_given;    /* on the command line: commands that the report suggests need it, too */
+    char data[PATH_MAX];  /* the folder that holds labs/ */
+    char build[PATH_MAX]; /* for programs; removed at the end */
     char student[128];
     uint64_t seed; /* from the student's id */
     bool built, built_fast, compiles, compiles_fast;
@@ -89,8 +89,8 @@ status grader_pack(const char *folder, const char *path);
 status grader_autograder(const lab *l, int format, const char *hidden, const char *path);
 
 /* ---- build.c ---- */
-/* Compiles the student's file and links it with the runner, once: with sanitizers, or fast. Sets g->compiles or
- * g->compiles_fast, and appends what the compiler prints. */
+/* Compiles the student's file and links it with the runner, once: with sanitizers, or fast. Sets g->compiles
+ * or g->compiles_fast, and appends what the compiler prints. */
 status grader_build(grader *g, bool fast, text_buffer *printed);
 
 /* ---- check.c ---- */

@@ -4,7 +4,7 @@
 
 #include "harness/labs/grader.h"
 
-extern const lab count_bytes_lab, reducer_lab, ring_lab, alpha_beta_lab, buckets_lab, stragglers_lab, memory_lab,
-    choose_lab;
+extern const lab count_bytes_lab, reducer_lab, ring_lab, alpha_beta_lab, buckets_lab, stragglers_lab,
+    memory_lab, choose_lab;
 
 #endif

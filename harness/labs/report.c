@@ -93,8 +93,8 @@ static json_t *as_gradescope(const grader *g)
     }
     return json_pack("{s:f, s:f, s:s, s:s, s:{s:o, s:s, s:f}, s:o, s:o}", "score", grader_score(g),
                      "execution_time", g->seconds, "visibility", "visible", "stdout_visibility", "hidden",
-                     "extra_data", "student", text_of(g->student), "unprotected", g->unprotected, "hours", g->hours,
-                     "tests", tests, "leaderboard", leaderboard);
+                     "extra_data", "student", text_of(g->student), "unprotected", g->unprotected, "hours",
+                     g->hours, "tests", tests, "leaderboard", leaderboard);
 }
 
 /* https://prairielearn.readthedocs.io, "External grading" */

@@ -35,7 +35,7 @@ typedef struct stale_run {
     bool waits[STALE_MOST_RANKS], resumed, saved, killed;
     double ends_s[STALE_MOST_RANKS], losses[STALE_MOST_RANKS];
     float grad[STALE_MOST_RANKS][STALE_MOST], before[STALE_MOST];
-    int64_t applied; /* pushes of this process */
+    int64_t applied;   /* pushes of this process */
     stale_state wrong; /* that of a server without momentum, or of one that has lost the velocity */
     stale_state checkpoint;
     char *bytes; /* of the student's checkpoint [byte_count]; the caller's to free */

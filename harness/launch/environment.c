@@ -24,7 +24,8 @@ static status read_number(const char *name, int64_t low, int64_t high, int *out)
     return STATUS_OK;
 }
 
-static status read_ranks(launch_environment *e, int most, const char *rank, const char *world, const char *local_rank)
+static status read_ranks(launch_environment *e, int most, const char *rank, const char *world,
+                         const char *local_rank)
 {
     TRY(read_number(world, 1, most, &e->world));
     TRY(read_number(rank, 0, e->world - 1, &e->rank));
@@ -47,8 +48,10 @@ static status read_key(const char *name, char out[NET_KEY_TEXT])
     const char *text = getenv(name);
     if (!text) return STATUS_OK;
     if (!net_key_is_valid(text))
-        return fail(STATUS_CONFIG, "environment: %s: expected %d hexadecimal digits (openssl rand -hex 32), got %zu characters",
-                    name, NET_KEY_TEXT - 1, strlen(text));
+        return fail(
+            STATUS_CONFIG,
+            "environment: %s: expected %d hexadecimal digits (openssl rand -hex 32), got %zu characters",
+            name, NET_KEY_TEXT - 1, strlen(text));
     snprintf(out, NET_KEY_TEXT, "%s", text);
     unsetenv(name);
     return STATUS_OK;
@@ -72,7 +75,7 @@ static status inherit_status_table(launch_environment *e)
 
 static status from_harness(launch_environment *e)
 {
-    static const char *const names[] = {"HARNESS_JOB", "HARNESS_TOKEN", "HARNESS_RENDEZVOUS",
+    static const char *const names[] = {"HARNESS_JOB",       "HARNESS_TOKEN",     "HARNESS_RENDEZVOUS",
                                         "HARNESS_STATUS_FD", "HARNESS_NOTIFY_FD", "HARNESS_PROCESSORS"};
     const char *job = getenv("HARNESS_JOB"), *rendezvous = getenv("HARNESS_RENDEZVOUS");
     e->origin = LAUNCH_BY_HARNESS;

@@ -9,23 +9,24 @@
 #define HARNESS_LAUNCH_ENVIRONMENT_H
 
 #include "common/base/status.h"
-#include "common/net/status_table.h"
 #include "common/net/key.h"
+#include "common/net/status_table.h"
 
 typedef enum launch_origin { LAUNCH_BY_HAND, LAUNCH_BY_HARNESS, LAUNCH_BY_MANAGER } launch_origin;
 
 typedef struct launch_environment {
     launch_origin origin;
     int rank, world, local_rank;
-    int local_world;       /* ranks of the job on this host, as far as is known: else world */
-    int processors;        /* that they share, where launch_run() bound each to its part (processors.h); else 0 */
-    char job[32];          /* "ring"; "" unless the harness started it */
-    uint64_t token;        /* of the job: the harness's, or derived from what the manager calls it */
+    int local_world; /* ranks of the job on this host, as far as is known: else world */
+    int processors;  /* that they share, where launch_run() bound each to its part (processors.h); else 0 */
+    char job[32];    /* "ring"; "" unless the harness started it */
+    uint64_t token;  /* of the job: the harness's, or derived from what the manager calls it */
     char key[NET_KEY_TEXT]; /* that admits processes to the job (common/net/key.h); "": none */
-    char stage_key[NET_KEY_TEXT]; /* the user's HARNESS_KEY, that admits workers to a remote stage; "": none */
-    char rendezvous[256];  /* "env://" under a manager, "" by hand */
-    status_table *table;          /* the job's, or one of this process alone; NULL by hand */
-    rank_slot *slot;      /* of this rank; NULL by hand */
+    char
+        stage_key[NET_KEY_TEXT]; /* the user's HARNESS_KEY, that admits workers to a remote stage; "": none */
+    char rendezvous[256];        /* "env://" under a manager, "" by hand */
+    status_table *table;         /* the job's, or one of this process alone; NULL by hand */
+    rank_slot *slot;             /* of this rank; NULL by hand */
 } launch_environment;
 
 /* Was the process started by launch_run()? Does not look further; for the first lines of main. */

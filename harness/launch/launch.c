@@ -131,7 +131,8 @@ static int fill_poll(launcher *l)
     int count = 0;
     l->polled[count++] = (struct pollfd){.fd = l->signal_fd, .events = POLLIN};
     for (int i = 0; i < l->options.job_count; i++) {
-        l->polled[count++] = (struct pollfd){.fd = status_table_notify_fd(l->jobs[i].table), .events = POLLIN};
+        l->polled[count++] =
+            (struct pollfd){.fd = status_table_notify_fd(l->jobs[i].table), .events = POLLIN};
         for (int r = 0; r < l->jobs[i].job->world; r++)
             l->polled[count++] = (struct pollfd){.fd = l->jobs[i].ranks[r].pidfd, .events = POLLIN};
     }

@@ -27,11 +27,11 @@
 #include <sched.h>
 
 typedef struct launch_job {
-    const char *name;       /* becomes HARNESS_JOB */
-    int world;              /* ranks, then servers */
-    int servers;            /* of these: they answer the ranks, never park, and owe no progress */
-    const char *rendezvous; /* NULL: an abstract unix socket of a random name */
-    const cpu_set_t *processors; /* [world] that each may run on (processors.h); NULL: not bound */
+    const char *name;               /* becomes HARNESS_JOB */
+    int world;                      /* ranks, then servers */
+    int servers;                    /* of these: they answer the ranks, never park, and owe no progress */
+    const char *rendezvous;         /* NULL: an abstract unix socket of a random name */
+    const cpu_set_t *processors;    /* [world] that each may run on (processors.h); NULL: not bound */
     const char *const *environment; /* further "NAME=value", NULL-terminated; NULL: none */
 } launch_job;
 
@@ -40,19 +40,19 @@ typedef struct launch_view {
     const launch_job *jobs;
     status_table *const *tables; /* [job_count] */
     int job_count;
-    int turn;             /* the job whose turn it is; -1: all run, or none does yet */
+    int turn; /* the job whose turn it is; -1: all run, or none does yet */
     int64_t elapsed_ns;
 } launch_view;
 
 typedef struct launch_options {
     const launch_job *jobs;
     int job_count;
-    char *const *argv;           /* of the ranks, as of this program; NULL-terminated */
-    const int *inherited_fds;    /* kept open in the ranks */
+    char *const *argv;        /* of the ranks, as of this program; NULL-terminated */
+    const int *inherited_fds; /* kept open in the ranks */
     int inherited_count;
     bool take_turns;
-    int64_t stall_timeout_ns;    /* no progress for so long ends the run */
-    int64_t grace_ns;            /* after SIGTERM */
+    int64_t stall_timeout_ns;                                 /* no progress for so long ends the run */
+    int64_t grace_ns;                                         /* after SIGTERM */
     void (*progress)(void *context, const launch_view *view); /* four times a second; NULL: none */
     void *context;
 } launch_options;
@@ -61,13 +61,13 @@ typedef struct launch_options {
 launch_options launch_defaults(void);
 
 typedef struct launch_outcome {
-    int exit_code; /* what the program should exit with; 0: every rank ended well */
-    int job, rank; /* where it failed, else -1 */
+    int exit_code;    /* what the program should exit with; 0: every rank ended well */
+    int job, rank;    /* where it failed, else -1 */
     char cause[1024]; /* the root cause in one line, "" where there is none */
 } launch_outcome;
 
-/* Runs the jobs to their end. Call it on the main thread before others exist: the ranks end when that thread ends.
- * STATUS_OK if the ranks could be started; `out` has how they ended. */
+/* Runs the jobs to their end. Call it on the main thread before others exist: the ranks end when that thread
+ * ends. STATUS_OK if the ranks could be started; `out` has how they ended. */
 status launch_run(const launch_options *options, launch_outcome *out);
 
 #endif

@@ -114,7 +114,8 @@ bool launch_find_cause(launcher *l)
     if (best == NO_CAUSE || (l->stop_signal && best <= LOST_PEER_RECORD)) return false;
     if (best <= LOST_PEER_RECORD && launch_blame_stalled(l, clock_now_ns())) return true;
     if (best == LOST_PEER_RECORD || best == OTHER_RECORD)
-        blame(l, job, chosen.where.rank, &chosen.where, status_exit_code(chosen.code), "%s", text_of(&chosen));
+        blame(l, job, chosen.where.rank, &chosen.where, status_exit_code(chosen.code), "%s",
+              text_of(&chosen));
     else
         blame_end(l, job, rank);
     return true;

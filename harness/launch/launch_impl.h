@@ -28,12 +28,12 @@ typedef struct rank_process {
     pid_t pid;
     int pidfd; /* -1: ended */
     rank_end end;
-    int end_value;       /* exit code or signal */
-    uint64_t progress;   /* as last seen */
+    int end_value;     /* exit code or signal */
+    uint64_t progress; /* as last seen */
     rank_slot_state state;
-    int64_t changed_ns;  /* when that was seen to change */
-    bool warned;         /* as a straggler */
-    sight sight;         /* the last one */
+    int64_t changed_ns; /* when that was seen to change */
+    bool warned;        /* as a straggler */
+    sight sight;        /* the last one */
 } rank_process;
 
 typedef struct job_run {
@@ -50,24 +50,24 @@ typedef struct job_run {
 
 typedef struct launcher {
     launch_options options;
-    job_run *jobs;  /* [job_count] */
+    job_run *jobs;         /* [job_count] */
     status_table **tables; /* [job_count], for the view */
-    int alive;      /* of all jobs */
+    int alive;             /* of all jobs */
     pid_t pid;
     char host[64];
     int signal_fd;
     sigset_t original_mask;
-    struct pollfd *polled; /* [1 + jobs + all ranks] */
+    struct pollfd *polled;                   /* [1 + jobs + all ranks] */
     int64_t begin_ns, watch_ns, progress_ns; /* the latter two: when next due */
     int64_t oom_kills;                       /* of the kernel, as the run began */
     struct sigaction original_child_action;
-    int stop_signal;    /* 0: no stop was asked for */
-    bool failing;       /* a rank has failed: the cause is being looked for */
-    bool ending;        /* ranks have been told to end */
-    bool killed;        /* with SIGKILL */
-    int64_t settle_ns;  /* when the cause is decided */
-    int64_t kill_ns;    /* when surviving ranks are killed; CLOCK_NEVER: not at all */
-    int turn;           /* job, -1: none */
+    int stop_signal;   /* 0: no stop was asked for */
+    bool failing;      /* a rank has failed: the cause is being looked for */
+    bool ending;       /* ranks have been told to end */
+    bool killed;       /* with SIGKILL */
+    int64_t settle_ns; /* when the cause is decided */
+    int64_t kill_ns;   /* when surviving ranks are killed; CLOCK_NEVER: not at all */
+    int turn;          /* job, -1: none */
     launch_outcome *outcome;
 } launcher;
 

@@ -108,7 +108,8 @@ static void warn_once(const job_run *j, int rank)
 
 bool launch_blame_stalled(launcher *l, int64_t now_ns)
 {
-    int64_t limit = l->options.stall_timeout_ns / 4 * 3; /* ranks began to count a little before or after us */
+    int64_t limit =
+        l->options.stall_timeout_ns / 4 * 3; /* ranks began to count a little before or after us */
     for (int job = 0; job < l->options.job_count; job++)
         if (blame_stalled(l, job, now_ns, limit)) return true;
     return false;

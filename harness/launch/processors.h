@@ -14,12 +14,12 @@
 
 typedef struct processors {
     cpu_set_t allowed;
-    int count;             /* of allowed processors */
+    int count;        /* of allowed processors */
     cpu_set_t *cores; /* [core_count] their allowed processors, socket by socket, in each by number: neighbors
                          are near */
     int core_count;
-    double limit;     /* processors' worth of time that the container has (cgroup's cpu.max); 0: no limit */
-    bool restricted;  /* somebody has bound this process: it may use less than its container's set */
+    double limit;    /* processors' worth of time that the container has (cgroup's cpu.max); 0: no limit */
+    bool restricted; /* somebody has bound this process: it may use less than its container's set */
 } processors;
 
 /* `root` is "" but in tests: the folder in which the files of control groups lie, "/sys" and "/proc"; hwloc
@@ -41,13 +41,14 @@ char *processors_own(char *buffer, size_t size);
 
 /* Binding: which processors a rank may run on, with all its threads.
  *
- * `none` leaves it to the kernel. `core` gives every rank cores of its own, as mpirun --bind-to core does: as many as it
- * has compute threads, with all their hardware threads, socket by socket. Where there are fewer cores than threads of
- * all ranks, hardware threads of a core count; where these are too few, too, ranks go round: rank r of one thread is on
- * core r mod cores. Where a container's share of time (cpu.max) is less than its processors, as many cores take part as
- * it can keep at work: more would be throttled.
+ * `none` leaves it to the kernel. `core` gives every rank cores of its own, as mpirun --bind-to core does: as
+ * many as it has compute threads, with all their hardware threads, socket by socket. Where there are fewer
+ * cores than threads of all ranks, hardware threads of a core count; where these are too few, too, ranks go
+ * round: rank r of one thread is on core r mod cores. Where a container's share of time (cpu.max) is less
+ * than its processors, as many cores take part as it can keep at work: more would be throttled.
  *
- * Whoever starts ranks and binds them itself (mpirun, srun, torchrun --numa-binding, taskset) is left to it. */
+ * Whoever starts ranks and binds them itself (mpirun, srun, torchrun --numa-binding, taskset) is left to it.
+ */
 
 typedef enum bind_mode { BIND_NONE, BIND_CORE } bind_mode;
 extern const char *const bind_names[]; /* of bind_mode, NULL-terminated */
@@ -64,12 +65,12 @@ typedef struct bind_group {
 /* The processors of member 0 <= member < g.members: never empty, always allowed. */
 void bind_choose(const processors *p, bind_group g, int member, cpu_set_t *out);
 
-/* For every member of a group that this process starts: sets[g.members], or NULL under BIND_NONE. The caller's, to be
- * freed. */
+/* For every member of a group that this process starts: sets[g.members], or NULL under BIND_NONE. The
+ * caller's, to be freed. */
 status bind_plan(bind_mode mode, bind_group g, cpu_set_t **sets);
 
-/* Binds this process, one of a group that something else has started, unless that has bound it. Before it has other
- * threads. `local_rank` may be beyond the group. */
+/* Binds this process, one of a group that something else has started, unless that has bound it. Before it has
+ * other threads. `local_rank` may be beyond the group. */
 status bind_self(bind_mode mode, bind_group g, int local_rank, bound_by *out);
 
 #endif

@@ -88,7 +88,8 @@ static void draw_end_labels(svg *s, end_label *labels, size_t count)
             if (beside && labels[i].y < labels[j].y + 15) labels[i].y = labels[j].y + 15;
         }
         snprintf(style, sizeof style, "label on-paper ink-%s", labels[i].color);
-        svg_text(s, labels[i].x + 8, labels[i].y + 4, SVG_START, style, s->width - labels[i].x - 8, labels[i].name);
+        svg_text(s, labels[i].x + 8, labels[i].y + 4, SVG_START, style, s->width - labels[i].x - 8,
+                 labels[i].name);
     }
 }
 
@@ -133,7 +134,7 @@ static void draw_losses(const json_t *table, svg *s, size_t across, cell_format 
             text_append(&s->body, "\"/>\n");
         }
         labels[count++] = (end_label){name, color, svg_at(&x, figure_number(table, end - 1, across)),
-                                        svg_at(&y, figure_number(table, end - 1, LOSS))};
+                                      svg_at(&y, figure_number(table, end - 1, LOSS))};
     }
     draw_end_labels(s, labels, count);
     s->height = bottom + 40;

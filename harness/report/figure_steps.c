@@ -12,15 +12,16 @@ enum { FIRST_PART = 2, PART_COUNT = 7, COLUMN_COUNT = 9 };
 
 static const struct {
     const char *key, *name, *color;
-} parts[COLUMN_COUNT] = {{"data", "data", "data"},
-                       {"forward", "forward", "forward"},
-                       {"backward", "backward", "backward"},
-                       {"exposed_communication", "exposed communication", "exposed"},
-                       {"waiting", "waiting for other ranks", "waiting"},
-                       {"optimizer", "optimizer", "optimizer"},
-                       {"other", "other", "other"},
-                       {"hidden_while_computing", "hidden communication, while computing", NULL},
-                       {"hidden_while_waiting", "hidden communication, while waiting for other ranks", NULL}};
+} parts[COLUMN_COUNT] = {
+    {"data", "data", "data"},
+    {"forward", "forward", "forward"},
+    {"backward", "backward", "backward"},
+    {"exposed_communication", "exposed communication", "exposed"},
+    {"waiting", "waiting for other ranks", "waiting"},
+    {"optimizer", "optimizer", "optimizer"},
+    {"other", "other", "other"},
+    {"hidden_while_computing", "hidden communication, while computing", NULL},
+    {"hidden_while_waiting", "hidden communication, while waiting for other ranks", NULL}};
 
 static json_t *collect_parts(const json_t *result)
 {
@@ -216,7 +217,8 @@ static void draw_throughput(const json_t *table, svg *s)
             if (inside && svg_text_width(text, SVG_SMALL) <= width)
                 svg_text(s, center, y + 33, SVG_MIDDLE, style, 0, text);
             else {
-                if (svg_text_width(text, SVG_SMALL) > pitch) snprintf(text, sizeof text, "%.0f %%", 100 * share);
+                if (svg_text_width(text, SVG_SMALL) > pitch)
+                    snprintf(text, sizeof text, "%.0f %%", 100 * share);
                 svg_text(s, center, bottom + 18 + 14 * lines, SVG_MIDDLE, "tick", pitch, text);
             }
         }

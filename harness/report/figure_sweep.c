@@ -463,8 +463,10 @@ static void note_line_end(line_labels *l, double factor, const char *color, doub
     int i = 0;
     while (i < l->count && (l->at[i].factor != factor || l->at[i].color != color)) i++;
     if (i == (int)(sizeof l->at / sizeof l->at[0])) return;
-    if (i == l->count) l->count++;
-    else if (x < l->at[i].x) return;
+    if (i == l->count)
+        l->count++;
+    else if (x < l->at[i].x)
+        return;
     l->at[i].x = x;
     l->at[i].y = y;
     l->at[i].factor = factor;
@@ -476,7 +478,8 @@ static const char *color_at(const json_t *table, const grid *g, double x, double
 {
     int i = (int)((x - g->left) / g->width), j = g->y.count - 1 - (int)((y - g->top) / g->height);
     for (size_t r = 0; r < figure_rows(table); r++)
-        if (place_of(&g->x, figure_label(table, r, WIN_X)) == i && place_of(&g->y, figure_label(table, r, WIN_Y)) == j)
+        if (place_of(&g->x, figure_label(table, r, WIN_X)) == i &&
+            place_of(&g->y, figure_label(table, r, WIN_Y)) == j)
             return figure_label(table, r, WIN_COLOR);
     return "none";
 }
@@ -497,7 +500,8 @@ static void draw_line_labels(const json_t *table, const grid *g, const line_labe
 
 /* Lines of one factor of one winner between the centers of cells: marching squares (Lorensen and Cline, 1987,
  * in two dimensions). */
-static void draw_contour(const json_t *table, const grid *g, const svg_key *winner, double factor, line_labels *labels, svg *s)
+static void draw_contour(const json_t *table, const grid *g, const svg_key *winner, double factor,
+                         line_labels *labels, svg *s)
 {
     double level = log(factor);
     for (int j = 0; j + 1 < g->y.count; j++)
@@ -541,7 +545,8 @@ static void draw_cell(const json_t *table, const grid *g, size_t row, bool numbe
     }
     snprintf(value, sizeof value, "%.2f×", factor);
     snprintf(style, sizeof style, "strong halo stroke-%s on-%s", color, color);
-    if (svg_text_width(value, SVG_TEXT) < g->width / 2) /* lines end at the middle of a cell, with their label to the right */
+    if (svg_text_width(value, SVG_TEXT) <
+        g->width / 2) /* lines end at the middle of a cell, with their label to the right */
         svg_text(s, left + 8, top + 18, SVG_START, style, 0, value);
 }
 

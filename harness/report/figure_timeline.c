@@ -153,7 +153,9 @@ static int message_rows(const json_t *table, size_t first, size_t last)
 static size_t end_of_job(const json_t *table, size_t first)
 {
     size_t end = first;
-    while (end < figure_rows(table) && strcmp(figure_label(table, end, JOB), figure_label(table, first, JOB)) == 0) end++;
+    while (end < figure_rows(table) &&
+           strcmp(figure_label(table, end, JOB), figure_label(table, first, JOB)) == 0)
+        end++;
     return end;
 }
 
@@ -244,8 +246,8 @@ static double draw_keys(const json_t *table, svg *s)
 }
 
 /* The rows [first, last) of a job; returns the y under them. */
-static double draw_job(const json_t *table, size_t first, size_t last, const svg_axis *axis, double left, int most, double y,
-                       svg *s)
+static double draw_job(const json_t *table, size_t first, size_t last, const svg_axis *axis, double left,
+                       int most, double y, svg *s)
 {
     double row_height = LANE + message_rows(table, first, last) * (MESSAGE + 1) + 10;
     int ranks = 0;
@@ -375,16 +377,17 @@ static const svg_key bucket_keys[] = {
 static void draw_bucket(const json_t *table, size_t r, const svg_axis *axis, double left, double y, svg *s)
 {
     const char *name = figure_label(table, r, BUCKET_NAME);
-    double at[] = {figure_number(table, r, READY), figure_number(table, r, STARTED), figure_number(table, r, FINISHED),
-                   figure_number(table, r, TAKEN)};
+    double at[] = {figure_number(table, r, READY), figure_number(table, r, STARTED),
+                   figure_number(table, r, FINISHED), figure_number(table, r, TAKEN)};
     svg_text(s, left - 10, y + 10, SVG_END, "tick", left - 12, name);
     for (int k = 0; k < 3; k++) {
         char hover[200], took[32];
         double from = svg_at(axis, fmax(at[k], axis->low)), to = svg_at(axis, at[k + 1]);
         if (!(to > from)) continue;
-        snprintf(hover, sizeof hover, "%s, %s: %s, %s", figure_label(table, r, BUCKET_JOB), name, bucket_keys[k].name,
-                 svg_value(took, sizeof took, CELL_TIME, at[k + 1] - at[k]));
-        svg_bar(s, from, y + (k == 2 ? 4 : 0), to - from, k == 2 ? 4 : 12, bucket_keys[k].color, at[k + 1] - at[k], hover);
+        snprintf(hover, sizeof hover, "%s, %s: %s, %s", figure_label(table, r, BUCKET_JOB), name,
+                 bucket_keys[k].name, svg_value(took, sizeof took, CELL_TIME, at[k + 1] - at[k]));
+        svg_bar(s, from, y + (k == 2 ? 4 : 0), to - from, k == 2 ? 4 : 12, bucket_keys[k].color,
+                at[k + 1] - at[k], hover);
     }
 }
 
@@ -395,12 +398,13 @@ static void draw_buckets(const json_t *table, svg *s)
     for (size_t r = 0, end; r < figure_rows(table); r = end) {
         end = end_of_job(table, r);
         size_t from = shared ? 0 : r, to = shared ? figure_rows(table) : end, shown = 0;
-        svg_axis axis = svg_axis_of(CELL_TIME, first_ready(table, from, to), last_taken(table, from, to), s->narrow ? 4 : 5, left,
-                                    s->width - 16);
+        svg_axis axis = svg_axis_of(CELL_TIME, first_ready(table, from, to), last_taken(table, from, to),
+                                    s->narrow ? 4 : 5, left, s->width - 16);
         draw_job_name(s, figure_label(table, r, BUCKET_JOB), shared, y + 14);
         double top = y + 22;
         y += 24;
-        for (; r + shown < end && shown < BUCKET_ROWS; shown++, y += 16) draw_bucket(table, r + shown, &axis, left, y, s);
+        for (; r + shown < end && shown < BUCKET_ROWS; shown++, y += 16)
+            draw_bucket(table, r + shown, &axis, left, y, s);
         if (r + shown < end) {
             char more[64];
             snprintf(more, sizeof more, "and %zu more, in the table", end - r - shown);

@@ -27,8 +27,8 @@ typedef struct report_figure {
 } report_figure;
 
 extern const report_figure figure_step_parts, figure_timeline, figure_throughput, figure_memory,
-    figure_buckets, figure_loss_steps, figure_loss_time, figure_staleness,
-    figure_sweep_winners, figure_sweep_losses, figure_sweep_curves, figure_sweep_heat;
+    figure_buckets, figure_loss_steps, figure_loss_time, figure_staleness, figure_sweep_winners,
+    figure_sweep_losses, figure_sweep_curves, figure_sweep_heat;
 
 json_t *figure_table(void);
 void figure_column(json_t *table, const char *key, const char *name, int format, const char *color);
@@ -45,7 +45,8 @@ int figure_format(const json_t *table, size_t column);
 size_t figure_columns(const json_t *table);
 double figure_largest(const json_t *table, size_t column);
 
-/* As in the text, and with the number of servers where there are several: "ps (sync, 8 servers)". Returns `buffer`. */
+/* As in the text, and with the number of servers where there are several: "ps (sync, 8 servers)". Returns
+ * `buffer`. */
 char *figure_job_name(const json_t *job, char *buffer, size_t size);
 
 /* Of job `i`: a class of its engine, other than that of another job of the engine. */

@@ -36,12 +36,12 @@ static void append_configuration(const json_t *result, text_buffer *out)
 {
     const char *name, *title = report_is_sweep(result) ? "Configuration of all points" : "Configuration";
     json_t *value;
-    text_append(
-        out, "<details><summary>%s</summary><div class=\"scroll\" tabindex=\"0\" role=\"region\" "
-             "aria-label=\"%s\"><table><thead><tr><th scope=\"col\">option</th><th "
-             "scope=\"col\">value</th></tr>"
-             "</thead><tbody>\n",
-        title, title);
+    text_append(out,
+                "<details><summary>%s</summary><div class=\"scroll\" tabindex=\"0\" role=\"region\" "
+                "aria-label=\"%s\"><table><thead><tr><th scope=\"col\">option</th><th "
+                "scope=\"col\">value</th></tr>"
+                "</thead><tbody>\n",
+                title, title);
     json_object_foreach(json_object_get(result, "configuration"), name, value)
     {
         text_append(out, "<tr><th scope=\"row\">");
@@ -82,10 +82,9 @@ static void append_text_report(const json_t *result, text_buffer *out)
 {
     text_buffer text = {0};
     report_run(result, true, &text);
-    text_append(
-        out,
-        "<details class=\"text\"><summary>All figures as text</summary><div class=\"scroll\" tabindex=\"0\" role=\"region\" "
-        "aria-label=\"All figures as text\"><pre>");
+    text_append(out, "<details class=\"text\"><summary>All figures as text</summary><div class=\"scroll\" "
+                     "tabindex=\"0\" role=\"region\" "
+                     "aria-label=\"All figures as text\"><pre>");
     for (char *line = text.data ? strtok(text.data, "\n") : NULL; line; line = strtok(NULL, "\n")) {
         svg_escape(out, line);
         text_append(out, "\n");

@@ -48,7 +48,8 @@ void page_figure_style(text_buffer *out)
                 dark, light);
     text_append(
         out, "svg text{font:12px system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif;"
-             "font-variant-numeric:tabular-nums;fill:var(--ink);pointer-events:none}" /* labels lie on what has a value */
+             "font-variant-numeric:tabular-nums;fill:var(--ink);pointer-events:none}" /* labels lie on what
+                                                                                         has a value */
              "svg .tick{font-size:11px;fill:var(--muted)}svg .strong{font-weight:600}"
              "svg .heading{font-size:15px;font-weight:600}"
              ".paper{fill:var(--paper)}.grid{stroke:var(--line)}.base{stroke:var(--muted)}"
@@ -61,7 +62,8 @@ void page_figure_style(text_buffer *out)
              "svg .on-waiting,svg .on-paper{paint-order:stroke;stroke:var(--paper);stroke-width:5px}"
              ".mark rect{fill:none;stroke:var(--warn)}"
              "svg .mark text{font-size:11px;font-weight:700;fill:var(--warn)}"
-             ".curve{fill:none;stroke-width:2;stroke-linejoin:round}.curve.stroke-ps2,.curve.stroke-ring2,.curve.stroke-none2{stroke-dasharray:6 3}"
+             ".curve{fill:none;stroke-width:2;stroke-linejoin:round}.curve.stroke-ps2,.curve.stroke-ring2,."
+             "curve.stroke-none2{stroke-dasharray:6 3}"
              ".point{fill-opacity:0}.point:hover{fill-"
              "opacity:1}"
              "rect[data-t]:hover{stroke:var(--ink);stroke-width:1.5}");
@@ -111,7 +113,8 @@ const char page_style[] =
     "pre{font:12.5px/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;margin:6px "
     "0;padding:14px;background:var(--card);"
     "border-radius:4px;overflow-wrap:normal}"
-    "pre.command{white-space:pre-wrap;overflow-wrap:anywhere}pre.command span{display:inline-block;max-width:100%;white-space:pre-wrap}"
+    "pre.command{white-space:pre-wrap;overflow-wrap:anywhere}pre.command "
+    "span{display:inline-block;max-width:100%;white-space:pre-wrap}"
     "dl{display:grid;grid-template-columns:max-content minmax(0,1fr);gap:4px 20px;font-size:14px;margin:12px "
     "0}"
     "dt{color:var(--muted)}dd{margin:0}"
@@ -124,9 +127,11 @@ const char page_style[] =
     "svg.wide{display:none}dl{grid-template-columns:minmax(0,1fr);gap:0}"
     "dd{margin-bottom:8px}}"
     "@media "
-    "print{body{font-size:11pt}main{max-width:none;padding:0}.figures{display:block}figure{margin-bottom:24pt}"
+    "print{body{font-size:11pt}main{max-width:none;padding:0}.figures{display:block}figure{margin-bottom:"
+    "24pt}"
     "figure.half svg.wide{max-width:500px}svg,tr{break-inside:avoid}figcaption,h2,h3{break-after:avoid}"
-    "#tip,summary,details.text{display:none}details::details-content{content-visibility:visible;display:block}"
+    "#tip,summary,details.text{display:none}details::details-content{content-visibility:visible;display:"
+    "block}"
     ".scroll{overflow:visible;max-height:none}table{font-size:7.5pt;width:100%}"
     "th,td{white-space:normal;padding:2px 6px 2px 0;overflow:visible}"
     "figure svg.wide{display:block!important}figure svg.narrow{display:none!important}"

@@ -19,22 +19,26 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-/* The value at "ranks.0.memory.total" of an object (a number indexes an array); NULL, NaN or "" where there is none. */
+/* The value at "ranks.0.memory.total" of an object (a number indexes an array); NULL, NaN or "" where there
+ * is none. */
 const json_t *report_at(const json_t *object, const char *path);
 double report_number_at(const json_t *object, const char *path);
 const char *report_text_at(const json_t *object, const char *path);
 
-/* A run: what it shows, in at most ten lines of 80 columns (docs/measuring.md), and with `verbose` its tables, side by side. */
+/* A run: what it shows, in at most ten lines of 80 columns (docs/measuring.md), and with `verbose` its
+ * tables, side by side. */
 void report_run(const json_t *result, bool verbose, text_buffer *out);
 
 /* The sentences of the verdict alone, a line each. */
 void report_sentences(const json_t *result, text_buffer *out);
 
-/* The first line of every report, without its end: model, input, classes, parameters, data, batch, optimizer, seed. */
+/* The first line of every report, without its end: model, input, classes, parameters, data, batch, optimizer,
+ * seed. */
 void report_workload(const json_t *workload, text_buffer *out);
 
-/* "ring and tree": the algorithms by which a job's buckets were all-reduced, or the one that was to be taken; nothing for a job
- * without buckets. With `counts` "ring 5 calls of 97.5 MiB, tree 1 call of 4 KiB", of a step. */
+/* "ring and tree": the algorithms by which a job's buckets were all-reduced, or the one that was to be taken;
+ * nothing for a job without buckets. With `counts` "ring 5 calls of 97.5 MiB, tree 1 call of 4 KiB", of a
+ * step. */
 void report_algorithms(const json_t *job, bool counts, text_buffer *out);
 
 /* The memory of a run that was only planned (harness/run/plan.h). */
@@ -49,14 +53,14 @@ void report_reproduction(const json_t *result, bool markdown, text_buffer *out);
 /* One page of HTML for an array of results of runs, self-contained: it loads nothing. */
 void report_page(const json_t *results, text_buffer *out);
 
-/* Figure `number`, from 0, of a result: as an SVG file of its own, or its numbers as CSV. Appends nothing where the result
- * has nothing to show. Returns its name; NULL: there is no such figure. */
+/* Figure `number`, from 0, of a result: as an SVG file of its own, or its numbers as CSV. Appends nothing
+ * where the result has nothing to show. Returns its name; NULL: there is no such figure. */
 const char *report_figure_svg(const json_t *result, int number, text_buffer *out);
 const char *report_figure_csv(const json_t *result, int number, text_buffer *out);
 
-/* Of a job: the seconds that the measured steps of its slowest rank took together; the mean of the losses of all steps, of
- * whichever rank, that ended in (from, until], where each rank has its own time, the sum of its steps (NaN: none did); how many
- * updates its reads were late in the mean (NaN: it has no stale reads). */
+/* Of a job: the seconds that the measured steps of its slowest rank took together; the mean of the losses of
+ * all steps, of whichever rank, that ended in (from, until], where each rank has its own time, the sum of its
+ * steps (NaN: none did); how many updates its reads were late in the mean (NaN: it has no stale reads). */
 double report_duration(const json_t *job);
 double report_loss_between(const json_t *job, double from, double until);
 double report_mean_staleness(const json_t *job);

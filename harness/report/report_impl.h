@@ -6,10 +6,12 @@
 
 #include <stdbool.h>
 
-/* "; all-reduce: ring, shm" where a job of the run has one: the algorithm, and the library that carries the tensors. */
+/* "; all-reduce: ring, shm" where a job of the run has one: the algorithm, and the library that carries the
+ * tensors. */
 void report_all_reduce(const json_t *result, text_buffer *out);
 
-/* What each job exchanges by, "ring (ddp): ring all-reduce, shm", with `between` between jobs; empty where none exchanges. */
+/* What each job exchanges by, "ring (ddp): ring all-reduce, shm", with `between` between jobs; empty where
+ * none exchanges. */
 void report_ways(const json_t *result, const char *between, text_buffer *out);
 
 /* How a figure is written; NaN is "-". */

@@ -22,7 +22,8 @@ char *report_rank_name(const json_t *job, double number, char *buffer, size_t si
 {
     const json_t *rank = json_array_get(json_object_get(job, "ranks"), number > 0 ? (size_t)number : 0);
     if (json_object_get(rank, "stage"))
-        snprintf(buffer, size, "device %.0f of rank %.0f", report_number_at(rank, "stage"), report_number_at(rank, "of_rank"));
+        snprintf(buffer, size, "device %.0f of rank %.0f", report_number_at(rank, "stage"),
+                 report_number_at(rank, "of_rank"));
     else
         snprintf(buffer, size, "rank %.0f", number);
     return buffer;
@@ -56,8 +57,10 @@ static void name_group(group *g, const json_t *ranks, size_t first, size_t count
     }
     char *at = g->label + used;
     size_t left = sizeof g->label - (size_t)used;
-    if (count == 1) snprintf(at, left, "rank %zu", first);
-    else snprintf(at, left, "ranks %zu-%zu", first, first + count - 1);
+    if (count == 1)
+        snprintf(at, left, "rank %zu", first);
+    else
+        snprintf(at, left, "ranks %zu-%zu", first, first + count - 1);
 }
 
 static double at_peak(const json_t *memory, const char *name)
@@ -72,14 +75,17 @@ static double at_end(const json_t *memory, const char *name)
 
 static void append_bytes(double bytes, double unit, text_buffer *out)
 {
-    if (isnan(bytes)) text_append(out, "%*s", COLUMN, "-");
-    else text_append(out, "%*.1f", COLUMN, bytes / unit);
+    if (isnan(bytes))
+        text_append(out, "%*s", COLUMN, "-");
+    else
+        text_append(out, "%*.1f", COLUMN, bytes / unit);
 }
 
 static void memory_row(const group *groups, int count, const char *name, double unit, text_buffer *out)
 {
     bool any = false, total = strcmp(name, "total") == 0;
-    for (int i = 0; i < count; i++) any = any || total || at_peak(groups[i].memory, name) > 0 || at_end(groups[i].memory, name) > 0;
+    for (int i = 0; i < count; i++)
+        any = any || total || at_peak(groups[i].memory, name) > 0 || at_end(groups[i].memory, name) > 0;
     if (!any) return;
     char label[LABEL];
     snprintf(label, sizeof label, "  %s", name);
@@ -89,7 +95,8 @@ static void memory_row(const group *groups, int count, const char *name, double 
     for (int i = 0; i < count; i++) {
         const json_t *memory = groups[i].memory;
         append_bytes(total ? report_number_at(memory, "total.peak_bytes") : at_peak(memory, name), unit, out);
-        append_bytes(total ? report_number_at(memory, "total.current_bytes") : at_end(memory, name), unit, out);
+        append_bytes(total ? report_number_at(memory, "total.current_bytes") : at_end(memory, name), unit,
+                     out);
     }
     text_append(out, "\n");
 }
@@ -108,7 +115,8 @@ static void memory_columns(const group *groups, int count, double unit, text_buf
         memory_row(groups, count, name, unit, out);
     text_append(out, "%-*s", LABEL, "phase of the peak");
     for (int i = 0; i < count; i++)
-        text_append(out, "%*.*s", 2 * COLUMN, 2 * COLUMN - 1, report_text_at(groups[i].memory, "total.peak_phase"));
+        text_append(out, "%*.*s", 2 * COLUMN, 2 * COLUMN - 1,
+                    report_text_at(groups[i].memory, "total.peak_phase"));
     text_append(out, "\n");
 }
 
@@ -119,12 +127,15 @@ static void memory_table(const json_t *ranks, const json_t *servers, double unit
     int used = 0;
     size_t world = json_array_size(ranks), all = world + json_array_size(servers);
     for (size_t first = 0, count; first < all; first += count) {
-        const json_t *member = first < world ? json_array_get(ranks, first) : json_array_get(servers, first - world);
+        const json_t *member =
+            first < world ? json_array_get(ranks, first) : json_array_get(servers, first - world);
         group *g = &groups[used++];
         count = first < world ? alike(ranks, first) : 1;
         g->memory = json_object_get(member, "memory");
-        if (first >= world) snprintf(g->label, sizeof g->label, "server %zu", first - world);
-        else name_group(g, ranks, first, count);
+        if (first >= world)
+            snprintf(g->label, sizeof g->label, "server %zu", first - world);
+        else
+            name_group(g, ranks, first, count);
         if (used < MOST_GROUPS && first + count < all) continue;
         memory_columns(groups, used, unit, out);
         used = 0;
@@ -150,7 +161,8 @@ void report_memory(const json_t *job, text_buffer *out)
         text_append(out, " Process of rank 0, measured: %.1f MiB, shared pages counted by share.",
                     pss / 1048576);
     double used = report_number_at(json_array_get(ranks, 0), "process.device_used_bytes");
-    if (!isnan(used)) text_append(out, " Its GPU, as the driver reports: %.1f MiB in use by all.", used / 1048576);
+    if (!isnan(used))
+        text_append(out, " Its GPU, as the driver reports: %.1f MiB in use by all.", used / 1048576);
     text_append(out, "\n");
 }
 
@@ -165,7 +177,7 @@ static void list_sizes(const json_t *m, double unit, text_buffer *out)
     bool bf16 = report_number_at(m, "loss_outputs_bytes") != report_number_at(m, "outputs_bytes");
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         bool shown = (bf16 || strcmp(keys[i][0], "L") != 0) &&
-                    (strcmp(keys[i][0], "ahead") != 0 || report_number_at(m, "ahead_bytes") > 0);
+                     (strcmp(keys[i][0], "ahead") != 0 || report_number_at(m, "ahead_bytes") > 0);
         if (shown)
             text_append(out, "%s%s = %.2f", i ? ", " : "", keys[i][0],
                         report_number_at(m, keys[i][1]) / unit);
@@ -218,9 +230,11 @@ void report_dataparallel_memory(const json_t *job, text_buffer *out)
     json_t *p;
     json_array_foreach(json_object_get(m, "phases"), i, p)
     {
-        text_append(out, "%-36s%9.2f%9.2f", report_text_at(p, "phase"), report_number_at(p, "device0_bytes") / unit.bytes,
+        text_append(out, "%-36s%9.2f%9.2f", report_text_at(p, "phase"),
+                    report_number_at(p, "device0_bytes") / unit.bytes,
                     report_number_at(p, "other_bytes") / unit.bytes);
-        double difference = report_number_at(p, "difference_bytes"), formula = report_number_at(p, "formula_bytes");
+        double difference = report_number_at(p, "difference_bytes"),
+               formula = report_number_at(p, "formula_bytes");
         text_append(out, "%8.2f %s", formula / unit.bytes, report_text_at(p, "formula"));
         if (difference != formula) text_append(out, ", found %.2f", difference / unit.bytes);
         text_append(out, "\n");

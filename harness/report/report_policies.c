@@ -64,8 +64,9 @@ static void append_job(const json_t *job, const json_t *gpus, text_buffer *out)
     if (first.data && last.data && strcmp(first.data, last.data) == 0)
         text_append(out, "%-*.*s%s", LABEL_COLUMN, LABEL_COLUMN - 1, row, first.data);
     else
-        text_append(out, "%-.11s%-*s%s%-*s%s", row, LABEL_COLUMN - (int)(strlen(row) < 11 ? strlen(row) : 11), " rank 0",
-                    first.data ? first.data : "", LABEL_COLUMN, "  another rank", last.data ? last.data : "");
+        text_append(out, "%-.11s%-*s%s%-*s%s", row, LABEL_COLUMN - (int)(strlen(row) < 11 ? strlen(row) : 11),
+                    " rank 0", first.data ? first.data : "", LABEL_COLUMN, "  another rank",
+                    last.data ? last.data : "");
     text_free(&first);
     text_free(&last);
 }

@@ -24,7 +24,8 @@ static const char *limits(char *buffer, size_t size, const json_t *cell, const c
     char texts[2][32];
     buffer[0] = '\0';
     if (low < high)
-        snprintf(buffer, size, "%s%s%s", figure(texts[0], sizeof texts[0], low), to, figure(texts[1], sizeof texts[1], high));
+        snprintf(buffer, size, "%s%s%s", figure(texts[0], sizeof texts[0], low), to,
+                 figure(texts[1], sizeof texts[1], high));
     return buffer;
 }
 
@@ -41,11 +42,13 @@ static void cell_row(json_t *cell, text_buffer *out)
     const char *name;
     char range[80];
     json_t *baseline;
-    text_append(out, "| %s | %s, %s", report_text_at(cell, "row"), report_text_at(cell, "quantity"), report_text_at(cell, "unit"));
+    text_append(out, "| %s | %s, %s", report_text_at(cell, "row"), report_text_at(cell, "quantity"),
+                report_text_at(cell, "unit"));
     add_algorithms(cell, out);
     text_append(out, " ");
     text_append(out, "| ");
-    if (!isnan(report_number_at(cell, "published"))) text_append(out, "%.6g ", report_number_at(cell, "published"));
+    if (!isnan(report_number_at(cell, "published")))
+        text_append(out, "%.6g ", report_number_at(cell, "published"));
     figure_cell(cell, "ours", out);
     text_append(out, "| %s ", limits(range, sizeof range, cell, " to "));
     text_append(out, "| %s ", report_text_at(cell, "obtained"));
@@ -67,7 +70,8 @@ static void cell_table(const json_t *cells, text_buffer *out)
     const char *name;
     json_t *baseline;
     size_t i;
-    text_append(out, "| row | quantity | published | ours | low to high | obtained | deviation | limit | verdict ");
+    text_append(
+        out, "| row | quantity | published | ours | low to high | obtained | deviation | limit | verdict ");
     json_object_foreach(baselines, name, baseline) text_append(out, "| %s ", name);
     text_append(out, "| note |\n| --- | --- | ---: | ---: | ---: | --- | ---: | ---: | --- ");
     for (i = 0; i < json_object_size(baselines); i++) text_append(out, "| ---: ");
@@ -75,7 +79,8 @@ static void cell_table(const json_t *cells, text_buffer *out)
     json_array_foreach(cells, i, cell) cell_row(cell, out);
 }
 
-/* The cells without their baselines and notes, in 80 columns: a line per row of the published table, and below it its cells. */
+/* The cells without their baselines and notes, in 80 columns: a line per row of the published table, and
+ * below it its cells. */
 static void cell_lines(const json_t *cells, text_buffer *out)
 {
     static const char *const verdicts[][2] = {{"direction only", "direction"}};
@@ -89,21 +94,27 @@ static void cell_lines(const json_t *cells, text_buffer *out)
         char published[32], best[32], range[80], ours[120] = "", off[32] = "";
         double deviation = report_number_at(cell, "deviation");
         const char *verdict = report_text_at(cell, "verdict");
-        if (!verdict[0] && strcmp(report_text_at(cell, "obtained"), verdicts[0][0]) == 0) verdict = verdicts[0][1];
-        if (strcmp(row, report_text_at(cell, "row")) != 0) text_append(out, "%s\n", report_text_at(cell, "row"));
+        if (!verdict[0] && strcmp(report_text_at(cell, "obtained"), verdicts[0][0]) == 0)
+            verdict = verdicts[0][1];
+        if (strcmp(row, report_text_at(cell, "row")) != 0)
+            text_append(out, "%s\n", report_text_at(cell, "row"));
         row = report_text_at(cell, "row");
         text_append(&quantity, "  %s, %s", report_text_at(cell, "quantity"), report_text_at(cell, "unit"));
         add_algorithms(cell, &quantity);
         if (!isnan(deviation)) snprintf(off, sizeof off, "%+.1f %%", 100 * deviation);
-        if (quantity.length > 29) text_append(out, "%s\n%30s", quantity.data, "");
-        else text_append(out, "%-30s", quantity.data ? quantity.data : "");
+        if (quantity.length > 29)
+            text_append(out, "%s\n%30s", quantity.data, "");
+        else
+            text_append(out, "%-30s", quantity.data ? quantity.data : "");
         text_free(&quantity);
         if (*limits(range, sizeof range, cell, "-"))
-            snprintf(ours, sizeof ours, "%s (%s)", figure(best, sizeof best, report_number_at(cell, "ours")), range);
+            snprintf(ours, sizeof ours, "%s (%s)", figure(best, sizeof best, report_number_at(cell, "ours")),
+                     range);
         else
             figure(ours, sizeof ours, report_number_at(cell, "ours"));
-        text_append(out, "%9s%23s%8s %.9s\n", figure(published, sizeof published, report_number_at(cell, "published")), ours,
-                    off, verdict);
+        text_append(out, "%9s%23s%8s %.9s\n",
+                    figure(published, sizeof published, report_number_at(cell, "published")), ours, off,
+                    verdict);
     }
 }
 
@@ -111,12 +122,17 @@ static void claim_lines(const json_t *claims, bool markdown, text_buffer *out)
 {
     size_t i;
     json_t *one;
-    if (json_array_size(claims) > 0) text_append(out, markdown ? "\n| claim | holds | |\n| --- | --- | --- |\n" : "\nClaims:\n");
+    if (json_array_size(claims) > 0)
+        text_append(out, markdown ? "\n| claim | holds | |\n| --- | --- | --- |\n" : "\nClaims:\n");
     json_array_foreach(claims, i, one)
     {
         const char *holds = json_is_true(json_object_get(one, "holds")) ? "yes" : "NO";
-        if (markdown) text_append(out, "| %s | %s | %s |\n", report_text_at(one, "claim"), holds, report_text_at(one, "detail"));
-        else text_append(out, "%-4s  %s: %s\n", holds, report_text_at(one, "claim"), report_text_at(one, "detail"));
+        if (markdown)
+            text_append(out, "| %s | %s | %s |\n", report_text_at(one, "claim"), holds,
+                        report_text_at(one, "detail"));
+        else
+            text_append(out, "%-4s  %s: %s\n", holds, report_text_at(one, "claim"),
+                        report_text_at(one, "detail"));
     }
 }
 
@@ -167,7 +183,8 @@ static void score(const json_t *cells, const json_t *claims, text_buffer *out)
                 scored, held, json_array_size(claims));
     if (identities > 0) text_append(out, "%d of %d identities hold.\n", identical, identities);
     if (ranges > 0)
-        text_append(out, "Low to high contains what was published in %d of %d predicted cells.\n", contained, ranges);
+        text_append(out, "Low to high contains what was published in %d of %d predicted cells.\n", contained,
+                    ranges);
     if (scored == 0) return;
     text_append(out, "Mean error of scored cells: %.1f %%", 100 * mean_error(cells, NULL));
     json_object_foreach(json_object_get(json_array_get(cells, 0), "baselines"), name, one)
@@ -206,12 +223,15 @@ void report_reproduction(const json_t *result, bool markdown, text_buffer *out)
     const json_t *cells = json_object_get(result, "cells"), *claims = json_object_get(result, "claims");
     size_t i;
     json_t *one;
-    text_append(out, "%s%s\n\n%s %s. %s\nPublished: %s\n\n", markdown ? "# " : "", report_text_at(result, "title"),
+    text_append(out, "%s%s\n\n%s %s. %s\nPublished: %s\n\n", markdown ? "# " : "",
+                report_text_at(result, "title"),
                 json_is_true(json_object_get(result, "simulated")) ? "SIMULATED by profile" : "MEASURED on",
                 report_text_at(result, "profiles"), report_text_at(result, "how"),
                 report_text_at(result, "published"));
-    if (markdown) cell_table(cells, out);
-    else cell_lines(cells, out);
+    if (markdown)
+        cell_table(cells, out);
+    else
+        cell_lines(cells, out);
     claim_lines(claims, markdown, out);
     score(cells, claims, out);
     const json_t *ranges = json_object_get(result, "ranges");

@@ -74,7 +74,8 @@ void report_rows(report_layout layout, const json_t *columns, const report_row *
         if (!any) continue;
         text_append(out, "%-*s", layout.label_width, row->label);
         for (size_t i = 0; i < width; i++)
-            if (row->absent && isnan(value_of(row, json_array_get(columns, i))) && exchanges(json_array_get(columns, i)))
+            if (row->absent && isnan(value_of(row, json_array_get(columns, i))) &&
+                exchanges(json_array_get(columns, i)))
                 text_append(out, "%*s", layout.column_width, row->absent);
             else
                 report_cell(layout, row->format, value_of(row, json_array_get(columns, i)), out);
@@ -118,7 +119,8 @@ void report_heads(report_layout layout, const json_t *jobs, const char *label, t
         const char *policy = strchr(report_job_name(job, name, sizeof name), '(');
         int length = policy ? (int)strlen(policy) - 2 : 0; /* without the parentheses */
         if (length >= layout.column_width) length = layout.column_width - 1;
-        if (!fits) text_append(out, "%*s%.*s", layout.column_width - length, "", length, policy ? policy + 1 : "");
+        if (!fits)
+            text_append(out, "%*s%.*s", layout.column_width - length, "", length, policy ? policy + 1 : "");
     }
     text_append(out, "\n");
 }
@@ -156,7 +158,8 @@ static double clock_error(const json_t *job)
     return error;
 }
 
-/* By how much a rank may be wrong about another's time: the two largest errors. NaN: all times are of one clock. */
+/* By how much a rank may be wrong about another's time: the two largest errors. NaN: all times are of one
+ * clock. */
 static double waiting_error(const json_t *job)
 {
     double first = NAN, second = 0;
@@ -180,9 +183,11 @@ static void waiting_note(const json_t *job, const char *name, text_buffer *out)
     if (isnan(waiting_error(job))) return;
     text_format_duration(error, sizeof error, 1e9 * waiting_error(job));
     if (calls > 0)
-        text_append(out, "Waiting of %s: until the last rank began a call (%.0f calls), on clocks within %s.\n", name, calls,
-                    error);
-    else text_append(out, "Waiting of %s: until a message was sent, on clocks within %s.\n", name, error);
+        text_append(out,
+                    "Waiting of %s: until the last rank began a call (%.0f calls), on clocks within %s.\n",
+                    name, calls, error);
+    else
+        text_append(out, "Waiting of %s: until a message was sent, on clocks within %s.\n", name, error);
 }
 
 void report_notes(const json_t *jobs, text_buffer *out)

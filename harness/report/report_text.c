@@ -19,7 +19,8 @@ static double busiest_rank(const json_t *job, const char *key)
     return most;
 }
 
-/* A total of each rank over the measured steps, per step: the mean over the ranks. None where nothing happened. */
+/* A total of each rank over the measured steps, per step: the mean over the ranks. None where nothing
+ * happened. */
 static double mean_per_step(const json_t *job, const char *key)
 {
     double sum = 0, steps = 0;
@@ -105,8 +106,7 @@ static const report_row step_rows[] = {
      .optional = true},
     {"updates on other threads", CELL_TIME, .path = "update_aside_s", .value = mean_per_step,
      .optional = true},
-    {"copy of the next batch", CELL_TIME, .path = "phases.batch_copy_s.mean_s",
-     .optional = true},
+    {"copy of the next batch", CELL_TIME, .path = "phases.batch_copy_s.mean_s", .optional = true},
     {"samples/s, all ranks", CELL_RATE, .path = "throughput.samples_per_s"},
     {"  per rank", CELL_RATE, .path = "throughput.samples_per_s_per_rank"}};
 static const report_row comparison_rows[] = {
@@ -116,8 +116,7 @@ static const report_row comparison_rows[] = {
 static const report_row all_cores_row[] = {{"speed-up over none (all cores)", CELL_RATIO, .path = "speedup"}};
 static const report_row job_rows[] = {
     {"bytes sent per step, max", CELL_BYTES, .path = "bytes_sent_per_step", .value = busiest_rank},
-    {"bytes received per step, max", CELL_BYTES, .path = "bytes_received_per_step",
-     .value = busiest_rank},
+    {"bytes received per step, max", CELL_BYTES, .path = "bytes_received_per_step", .value = busiest_rank},
     {"peak memory, max over ranks", CELL_BYTES, .path = "memory_imbalance.maximum_bytes"},
     {"  memory imbalance, max/mean", CELL_RATIO, .path = "memory_imbalance.maximum_over_mean"},
     {"  memory imbalance, max-min", CELL_BYTES, .path = "memory_imbalance.maximum_minus_minimum_bytes"},
@@ -173,8 +172,9 @@ static void communication_table(const json_t *result, text_buffer *out)
     bool emulated = json_is_true(json_object_get(result, "emulated"));
     json_t *jobs = json_array(), *job;
     size_t i;
-    json_array_foreach(json_object_get(result, "jobs"), i, job) if (report_number_at(job, "world_size") >= 2 &&
-                                                                       strcmp(report_text_at(job, "engine"), "none") != 0)
+    json_array_foreach(json_object_get(result, "jobs"), i,
+                       job) if (report_number_at(job, "world_size") >= 2 &&
+                                strcmp(report_text_at(job, "engine"), "none") != 0)
         json_array_append(jobs, job);
     if (json_array_size(jobs) > 0) {
         text_append(out, "\n");
@@ -195,8 +195,8 @@ static void host_costs(const json_t *result, text_buffer *out)
     {
         const json_t *host = json_object_get(job, "host_costs");
         if (!host) continue;
-        text_append(out, "\n%s: its host per step, parts that work side by side; slowest: %s\n", report_text_at(job, "policy"),
-                    report_text_at(host, "slowest"));
+        text_append(out, "\n%s: its host per step, parts that work side by side; slowest: %s\n",
+                    report_text_at(job, "policy"), report_text_at(host, "slowest"));
         json_array_foreach(json_object_get(host, "parts"), k, part)
         {
             text_append(out, "%-*s", layout.label_width, report_text_at(part, "name"));
@@ -214,12 +214,15 @@ static void stage_times(const json_t *stages, bool on_devices, text_buffer *out)
     size_t s;
     json_t *stage;
     if (!json_object_get(json_array_get(stages, 0), times[0])) return;
-    text_append(out, "\n%-*s%*s%*s%*s%*s\n", layout.label_width, "per step", layout.column_width, "forward", layout.column_width, "backward",
-                layout.column_width, "exposed comm.", layout.column_width, "waiting");
+    text_append(out, "\n%-*s%*s%*s%*s%*s\n", layout.label_width, "per step", layout.column_width, "forward",
+                layout.column_width, "backward", layout.column_width, "exposed comm.", layout.column_width,
+                "waiting");
     json_array_foreach(stages, s, stage)
     {
-        text_append(out, "%s %-*zu", on_devices ? "device" : "stage", layout.label_width - (on_devices ? 7 : 6), s);
-        for (size_t i = 0; i < COUNT_OF(times); i++) report_cell(layout, CELL_TIME, report_number_at(stage, times[i]), out);
+        text_append(out, "%s %-*zu", on_devices ? "device" : "stage",
+                    layout.label_width - (on_devices ? 7 : 6), s);
+        for (size_t i = 0; i < COUNT_OF(times); i++)
+            report_cell(layout, CELL_TIME, report_number_at(stage, times[i]), out);
         text_append(out, "\n");
     }
 }
@@ -233,16 +236,19 @@ static void pipeline_tables(const json_t *result, text_buffer *out)
     {
         const json_t *p = json_object_get(job, "pipeline");
         if (!p) continue;
-        text_append(out, "\n%-5s %-30s %11s %5s %11s %7s\n", "stage", "begins at", "parameters", "live", "activations", "idle");
+        text_append(out, "\n%-5s %-30s %11s %5s %11s %7s\n", "stage", "begins at", "parameters", "live",
+                    "activations", "idle");
         json_array_foreach(json_object_get(p, "stages"), s, stage)
         {
             char bytes[32];
-            text_append(out, "%5zu %-30s %11.0f %5.0f %11s %5.1f %%\n", s, report_text_at(stage, "begins_at"),
-                        report_number_at(stage, "parameters"), report_number_at(stage, "live_micro_batches"),
-                        text_format_bytes(bytes, sizeof bytes, report_number_at(stage, "activations_peak_bytes")),
-                        100 * report_number_at(stage, "idle"));
+            text_append(
+                out, "%5zu %-30s %11.0f %5.0f %11s %5.1f %%\n", s, report_text_at(stage, "begins_at"),
+                report_number_at(stage, "parameters"), report_number_at(stage, "live_micro_batches"),
+                text_format_bytes(bytes, sizeof bytes, report_number_at(stage, "activations_peak_bytes")),
+                100 * report_number_at(stage, "idle"));
         }
-        text_append(out, "live: micro-batches whose activations a stage keeps; idle: of a step without data, optimizer, other\n");
+        text_append(out, "live: micro-batches whose activations a stage keeps; idle: of a step without data, "
+                         "optimizer, other\n");
         stage_times(json_object_get(p, "stages"), strcmp(report_text_at(p, "on"), "devices") == 0, out);
     }
 }
@@ -298,7 +304,8 @@ static void prediction_note(const json_t *result, text_buffer *out)
 static void first_gradient(const json_t *g, text_buffer *out)
 {
     static const char what[] = "\nAveraged gradients of ps and ring in the first step";
-    char times[32] = "beyond any multiple of"; /* a value that is not finite, or one where no rank has a gradient */
+    char times[32] =
+        "beyond any multiple of"; /* a value that is not finite, or one where no rank has a gradient */
     if (!g) return;
     double share = report_number_at(g, "largest_share_of_bound");
     if (!isnan(share)) snprintf(times, sizeof times, "%.3g times", share);
@@ -310,14 +317,12 @@ static void first_gradient(const json_t *g, text_buffer *out)
         text_append(out,
                     "%s: the same but for the order of sums; largest difference %.3g of the\n"
                     "bound %s, in %s.\n",
-                    what, share, report_text_at(g, "bound"),
-                    report_text_at(g, "largest_share_in"));
+                    what, share, report_text_at(g, "bound"), report_text_at(g, "largest_share_in"));
     else
         text_append(out,
                     "%s: DIFFERENT by more than orders of sums can be; largest difference %s\n"
                     "the bound %s, in %s.\n",
-                    what, times, report_text_at(g, "bound"),
-                    report_text_at(g, "largest_share_in"));
+                    what, times, report_text_at(g, "bound"), report_text_at(g, "largest_share_in"));
 }
 
 static void agreement(const json_t *result, text_buffer *out)
@@ -355,10 +360,12 @@ static void updates_line(const json_t *job, text_buffer *out)
                             : "by the processors";
     if (strcmp(report_text_at(job, "policy"), "dp") == 0) who = "by device 0";
     if (moves_by_nccl(job))
-        text_append(out, "\nGradients of dp are summed by NCCL onto device 0, and its parameters broadcast; ZeroMQ carries "
+        text_append(out, "\nGradients of dp are summed by NCCL onto device 0, and its parameters broadcast; "
+                         "ZeroMQ carries "
                          "control messages.\n");
     else
-        text_append(out, "\nGradients of %s are summed, and parameters updated, %s.\n", report_text_at(job, "policy"), who);
+        text_append(out, "\nGradients of %s are summed, and parameters updated, %s.\n",
+                    report_text_at(job, "policy"), who);
 }
 
 static void algorithm_counts(const json_t *row, text_buffer *out)
@@ -386,7 +393,9 @@ static void algorithm_line(const json_t *job, text_buffer *out)
 {
     static const struct {
         const char *name, *shown;
-    } libraries[] = {{"shm", "in shared memory"}, {"nccl", "through NCCL"}, {"mpi", "through Open MPI"},
+    } libraries[] = {{"shm", "in shared memory"},
+                     {"nccl", "through NCCL"},
+                     {"mpi", "through Open MPI"},
                      {"sim", "as NCCL would in virtual time"}};
     const char *collective = report_text_at(job, "collective"), *algorithm = report_text_at(job, "algorithm");
     const char *shown = collective;
@@ -394,8 +403,11 @@ static void algorithm_line(const json_t *job, text_buffer *out)
     for (size_t i = 0; i < COUNT_OF(libraries); i++)
         if (strcmp(libraries[i].name, collective) == 0) shown = libraries[i].shown;
     bool own = strcmp(algorithm, "library") == 0, chosen = own && strcmp(collective, "sim") == 0;
-    text_append(out, "\nGradients of %s are all-reduced %s; algorithm: %s", report_text_at(job, "policy"), shown,
-                chosen ? "per call the faster" : own ? "the library's choice" : algorithm);
+    text_append(out, "\nGradients of %s are all-reduced %s; algorithm: %s", report_text_at(job, "policy"),
+                shown,
+                chosen ? "per call the faster"
+                : own  ? "the library's choice"
+                       : algorithm);
     if (chosen) {
         text_append(out, "; per step ");
         report_algorithms(job, true, out);
@@ -407,13 +419,13 @@ static void algorithm_line(const json_t *job, text_buffer *out)
 static void transport_line(const json_t *job, text_buffer *out)
 {
     const char *transport = report_text_at(job, "transport"), *payload = report_text_at(job, "payload");
-    const char *shown = strcmp(payload, "shm") == 0   ? "through shared memory"
-                        : strcmp(payload, "p2p") == 0 ? "from GPU to GPU"
+    const char *shown = strcmp(payload, "shm") == 0    ? "through shared memory"
+                        : strcmp(payload, "p2p") == 0  ? "from GPU to GPU"
                         : strcmp(payload, "nccl") == 0 ? "through NCCL"
-                                                      : "in messages";
+                                                       : "in messages";
     if (!transport[0]) return;
-    text_append(out, "\nGradients and parameters of %s go %s; messages: %s.\n", report_text_at(job, "policy"), shown,
-                strcmp(transport, "sim") == 0 ? "in virtual time" : transport);
+    text_append(out, "\nGradients and parameters of %s go %s; messages: %s.\n", report_text_at(job, "policy"),
+                shown, strcmp(transport, "sim") == 0 ? "in virtual time" : transport);
 }
 
 void report_ways(const json_t *result, const char *between, text_buffer *out)
@@ -430,7 +442,8 @@ void report_ways(const json_t *result, const char *between, text_buffer *out)
         if (algorithm[0]) {
             report_algorithms(job, false, out);
             text_append(out, " all-reduce, %s", report_text_at(job, "collective"));
-        } else text_append(out, "%s, messages over %s", payload, report_text_at(job, "transport"));
+        } else
+            text_append(out, "%s, messages over %s", payload, report_text_at(job, "transport"));
         separator = between;
     }
 }
@@ -456,8 +469,9 @@ static void fallback_lines(const json_t *job, text_buffer *out)
     size_t i;
     json_t *f;
     json_array_foreach(json_object_get(first, "fallbacks"), i, f)
-        text_append(out, "\n%s runs slower than it could, in %.0f place%s: %s (%s: %s).\n", report_text_at(f, "operation"),
-                    report_number_at(f, "count"), report_number_at(f, "count") == 1 ? "" : "s", report_text_at(f, "instead"),
+        text_append(out, "\n%s runs slower than it could, in %.0f place%s: %s (%s: %s).\n",
+                    report_text_at(f, "operation"), report_number_at(f, "count"),
+                    report_number_at(f, "count") == 1 ? "" : "s", report_text_at(f, "instead"),
                     report_text_at(f, "shape"), report_text_at(f, "reason"));
 }
 

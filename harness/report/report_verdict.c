@@ -1,5 +1,5 @@
-/* What a run shows, in at most ten lines of 80 columns: which engine is faster and by how much, where the time of the slower one
- * goes, what the reducer's memory costs, what limits both, and what to try next. */
+/* What a run shows, in at most ten lines of 80 columns: which engine is faster and by how much, where the
+ * time of the slower one goes, what the reducer's memory costs, what limits both, and what to try next. */
 #include "harness/report/report_impl.h"
 #include "harness/report/significance.h"
 
@@ -15,8 +15,8 @@ enum { COLUMNS = 80, MOST_TEXT = 400 };
 
 /* The parts of a step as a reader asks for them. */
 typedef enum part { COMPUTATION, COMMUNICATION, WAITING, DATA, OTHER, PARTS } part;
-static const char *const part_names[PARTS] = {"computation", "exposed communication", "waiting for other ranks",
-                                              "loading data", "other"};
+static const char *const part_names[PARTS] = {"computation", "exposed communication",
+                                              "waiting for other ranks", "loading data", "other"};
 
 typedef struct shares {
     double of[PARTS]; /* of the mean step of a rank */
@@ -30,8 +30,8 @@ static void append_sentence(const char *text, text_buffer *out)
     text_append(out, "%s\n", text);
 }
 
-/* Appends the text in at most so many lines of at most COLUMNS; each but the first is indented. What does not fit is left out,
- * and a longer word is cut. */
+/* Appends the text in at most so many lines of at most COLUMNS; each but the first is indented. What does not
+ * fit is left out, and a longer word is cut. */
 static void append_lines(const char *text, int most, text_buffer *out)
 {
     enum { INDENT = 2 };
@@ -39,7 +39,8 @@ static void append_lines(const char *text, int most, text_buffer *out)
     bool first = true; /* word of its line */
     for (const char *at = text + strspn(text, " "); *at; at += strspn(at, " ")) {
         int length = (int)strcspn(at, " ");
-        while (at[length] == ' ' && at[length + 1] == '%') length += 1 + (int)strcspn(at + length + 1, " "); /* "95 %" */
+        while (at[length] == ' ' && at[length + 1] == '%')
+            length += 1 + (int)strcspn(at + length + 1, " "); /* "95 %" */
         int shown = length;
         if (!first && used + 1 + length > COLUMNS) {
             if (--most == 0) break;
@@ -65,7 +66,8 @@ static const json_t *job_named(const json_t *result, const char *name)
 {
     size_t i;
     json_t *job;
-    json_array_foreach(json_object_get(result, "jobs"), i, job) if (strcmp(report_text_at(job, "name"), name) == 0) return job;
+    json_array_foreach(json_object_get(result, "jobs"), i,
+                       job) if (strcmp(report_text_at(job, "name"), name) == 0) return job;
     return NULL;
 }
 
@@ -78,17 +80,19 @@ static char *format_rate(double value, char *buffer, size_t size)
 static void context_lines(const json_t *result, text_buffer *out)
 {
     char line[MOST_TEXT];
-    const json_t *jobs = json_object_get(result, "jobs"), *last = json_array_get(jobs, json_array_size(jobs) - 1);
+    const json_t *jobs = json_object_get(result, "jobs"),
+                 *last = json_array_get(jobs, json_array_size(jobs) - 1);
     double ranks = report_number_at(last, "world_size");
     text_buffer algorithm = {0};
     report_all_reduce(result, &algorithm);
     const char *input = report_text_at(result, "workload.input"), *with = strstr(input, " with ");
-    int length = (int)(with && strstr(with, " targets") ? (size_t)(with - input) : strlen(input)); /* what fits in two lines */
+    int length = (int)(with && strstr(with, " targets") ? (size_t)(with - input)
+                                                        : strlen(input)); /* what fits in two lines */
     snprintf(line, sizeof line, "%s: %.*s, %.0f parameters, %s, %.0f %s rank%s, batch %.0f per rank%s%s",
              report_text_at(result, "workload.model"), length, input,
              report_number_at(result, "workload.parameters"), report_text_at(result, "workload.data"), ranks,
-             report_text_at(last, "device"), ranks == 1 ? "" : "s", report_number_at(result, "workload.batch_per_rank"),
-             algorithm.data ? algorithm.data : "",
+             report_text_at(last, "device"), ranks == 1 ? "" : "s",
+             report_number_at(result, "workload.batch_per_rank"), algorithm.data ? algorithm.data : "",
              json_is_true(json_object_get(result, "stopped_early")) ? "; stopped early" : "");
     text_free(&algorithm);
     append_lines(line, 2, out);
@@ -114,8 +118,10 @@ static const char *over_of(const json_t *verdict, char *buffer, size_t size)
 {
     const char *over = report_text_at(verdict, "over");
     int count = (int)report_number_at(verdict, "count");
-    if (strcmp(over, "runs") == 0) snprintf(buffer, size, "over %d runs", count);
-    else snprintf(buffer, size, "over %d turns of one run", count);
+    if (strcmp(over, "runs") == 0)
+        snprintf(buffer, size, "over %d runs", count);
+    else
+        snprintf(buffer, size, "over %d turns of one run", count);
     return buffer;
 }
 
@@ -123,7 +129,8 @@ bool report_verdict_is_open(const json_t *verdict)
 {
     const json_t *shown = json_object_get(verdict, "shown");
     if (json_is_boolean(shown)) return !json_is_true(shown);
-    return !(report_number_at(verdict, "low") > 1) && strcmp(report_text_at(verdict, "over"), "virtual time") != 0;
+    return !(report_number_at(verdict, "low") > 1) &&
+           strcmp(report_text_at(verdict, "over"), "virtual time") != 0;
 }
 
 static void faster_lines(const json_t *result, const json_t *verdict, text_buffer *out)
@@ -140,16 +147,16 @@ static void faster_lines(const json_t *result, const json_t *verdict, text_buffe
     double factor = report_number_at(verdict, "factor"), low = report_number_at(verdict, "low");
     bool is_virtual = strcmp(report_text_at(verdict, "over"), "virtual time") == 0;
     if (!isnan(low))
-        snprintf(tail, sizeof tail, ", 95 %% interval %.3f to %.3f %s", low, report_number_at(verdict, "high"),
-                 over_of(verdict, over, sizeof over));
+        snprintf(tail, sizeof tail, ", 95 %% interval %.3f to %.3f %s", low,
+                 report_number_at(verdict, "high"), over_of(verdict, over, sizeof over));
     else if (!is_virtual)
         snprintf(tail, sizeof tail, ", a single measurement");
     if (!report_verdict_is_open(verdict))
-        snprintf(line, sizeof line, "%s trains %.3f times as fast as %s: %s and %s samples/s%s.", faster, factor, slower, rate,
-                 other, tail);
+        snprintf(line, sizeof line, "%s trains %.3f times as fast as %s: %s and %s samples/s%s.", faster,
+                 factor, slower, rate, other, tail);
     else
-        snprintf(line, sizeof line, "No difference is shown: %s %s and %s %s samples/s, a factor of %.3f%s.", faster, rate, slower,
-                 other, factor, tail);
+        snprintf(line, sizeof line, "No difference is shown: %s %s and %s %s samples/s, a factor of %.3f%s.",
+                 faster, rate, slower, other, factor, tail);
     append_sentence(line, out);
 }
 
@@ -177,8 +184,10 @@ static void rate_lines(const json_t *result, const json_t *job, text_buffer *out
     const json_t *of_runs = NULL, *row;
     size_t i;
     json_array_foreach((json_t *)report_at(result, "repetitions.jobs"), i,
-                       row) if (strcmp(report_text_at(row, "name"), report_text_at(job, "name")) == 0) of_runs = row;
-    double samples = report_number_at(of_runs ? of_runs : job, of_runs ? "samples_per_s.median" : "throughput.samples_per_s"),
+                       row) if (strcmp(report_text_at(row, "name"), report_text_at(job, "name")) == 0)
+        of_runs = row;
+    double samples = report_number_at(of_runs ? of_runs : job,
+                                      of_runs ? "samples_per_s.median" : "throughput.samples_per_s"),
            seconds = mean_step_s(result, job);
     if (of_runs)
         snprintf(tail, sizeof tail, ", 95 %% interval %s to %s over %.0f runs",
@@ -190,8 +199,9 @@ static void rate_lines(const json_t *result, const json_t *job, text_buffer *out
     if (isnan(samples) || isnan(seconds)) {
         snprintf(line, sizeof line, "%s: nothing was measured.", report_job_name(job, name, sizeof name));
     } else {
-        snprintf(line, sizeof line, "%s trains %s samples/s%s; a mean step takes %s.", report_job_name(job, name, sizeof name),
-                 format_rate(samples, rate, sizeof rate), tail, text_format_duration(step, sizeof step, 1e9 * seconds));
+        snprintf(line, sizeof line, "%s trains %s samples/s%s; a mean step takes %s.",
+                 report_job_name(job, name, sizeof name), format_rate(samples, rate, sizeof rate), tail,
+                 text_format_duration(step, sizeof step, 1e9 * seconds));
     }
     append_sentence(line, out);
 }
@@ -215,11 +225,12 @@ static bool has_parts(const json_t *job)
 static shares shares_of(const json_t *job)
 {
     double step = phase(job, "step_s");
-    shares s = {.of = {[COMPUTATION] = phase(job, "forward_s") + phase(job, "backward_s") + phase(job, "optimizer_s"),
-                       [COMMUNICATION] = phase(job, "exposed_communication_s"),
-                       [WAITING] = phase(job, "waiting_s"),
-                       [DATA] = phase(job, "data_s"),
-                       [OTHER] = phase(job, "other_s")}};
+    shares s = {
+        .of = {[COMPUTATION] = phase(job, "forward_s") + phase(job, "backward_s") + phase(job, "optimizer_s"),
+               [COMMUNICATION] = phase(job, "exposed_communication_s"),
+               [WAITING] = phase(job, "waiting_s"),
+               [DATA] = phase(job, "data_s"),
+               [OTHER] = phase(job, "other_s")}};
     for (int p = 0; p < PARTS; p++) {
         s.of[p] = step > 0 ? s.of[p] / step : 0;
         if (s.of[p] > s.of[s.largest]) s.largest = (part)p;
@@ -242,8 +253,8 @@ static void time_lines(const json_t *job, text_buffer *out)
             if (!done[p] && (next < 0 || s.of[p] > s.of[next])) next = p;
         done[next] = true;
         if (s.of[next] < 0.0005) break;
-        used += snprintf(line + used, sizeof line - (size_t)used, "%s %.1f %% %s", n ? "," : "", 100 * s.of[next],
-                         part_names[next]);
+        used += snprintf(line + used, sizeof line - (size_t)used, "%s %.1f %% %s", n ? "," : "",
+                         100 * s.of[next], part_names[next]);
     }
     snprintf(line + used, sizeof line - (size_t)used, ".");
     append_sentence(line, out);
@@ -255,13 +266,17 @@ static void pipeline_lines(const json_t *job, text_buffer *out)
     char line[MOST_TEXT];
     if (!p) return;
     size_t stages = json_array_size(json_object_get(p, "stages"));
-    double idle = 100 * report_number_at(p, "bubble"), equal = 100 * report_number_at(p, "bubble_of_equal_stages");
+    double idle = 100 * report_number_at(p, "bubble"),
+           equal = 100 * report_number_at(p, "bubble_of_equal_stages");
     double batches = report_number_at(p, "micro_batches");
     if (strcmp(report_text_at(p, "on"), "devices") == 0)
-        snprintf(line, sizeof line, "Stages: %zu on devices of each rank, one after the other; a device is idle %.1f %% "
-                 "(equal stages: %.1f %%).", stages, idle, equal);
+        snprintf(line, sizeof line,
+                 "Stages: %zu on devices of each rank, one after the other; a device is idle %.1f %% "
+                 "(equal stages: %.1f %%).",
+                 stages, idle, equal);
     else
-        snprintf(line, sizeof line, "Pipeline: %zu stages, %s, %.0f micro-batch%s; bubble %.1f %% (equal: %.1f %%).", stages,
+        snprintf(line, sizeof line,
+                 "Pipeline: %zu stages, %s, %.0f micro-batch%s; bubble %.1f %% (equal: %.1f %%).", stages,
                  report_text_at(p, "schedule"), batches, batches == 1 ? "" : "es", idle, equal);
     append_sentence(line, out);
 }
@@ -273,8 +288,9 @@ static void remote_stage_line(const json_t *job, text_buffer *out)
     if (!r) return;
     const char *address = report_text_at(r, "address");
     bool local = strcmp(address, "local") == 0;
-    snprintf(line, sizeof line, "Remote stage%s%s: layers from %s on, %.0f parameters, for all ranks.", local ? "" : " at ",
-             local ? "" : address, report_text_at(r, "begins_at"), report_number_at(r, "parameters"));
+    snprintf(line, sizeof line, "Remote stage%s%s: layers from %s on, %.0f parameters, for all ranks.",
+             local ? "" : " at ", local ? "" : address, report_text_at(r, "begins_at"),
+             report_number_at(r, "parameters"));
     append_sentence(line, out);
 }
 
@@ -287,7 +303,8 @@ static void append_servers(const json_t *job, text_buffer *out)
     size_t count = json_array_size(servers);
     double most = 0;
     char text[32];
-    for (size_t i = 0; i < count; i++) most = fmax(most, report_number_at(json_array_get(servers, i), "memory.total.peak_bytes"));
+    for (size_t i = 0; i < count; i++)
+        most = fmax(most, report_number_at(json_array_get(servers, i), "memory.total.peak_bytes"));
     text_format_bytes(text, sizeof text, most);
     if (count == 1) text_append(out, ", its server %s", text);
     if (count > 1) text_append(out, ", its %zu servers at most %s each", count, text);
@@ -310,7 +327,8 @@ static void memory_lines(const json_t *ps, const json_t *other, text_buffer *out
     append_servers(job, &line);
     if (ps && other)
         text_append(&line, "; %s %s", report_text_at(other, "engine"),
-                    text_format_bytes(others, sizeof others, report_number_at(other, "memory_imbalance.maximum_bytes")));
+                    text_format_bytes(others, sizeof others,
+                                      report_number_at(other, "memory_imbalance.maximum_bytes")));
     if (line.data) text_append(out, "%s.\n", line.data);
     text_free(&line);
 }
@@ -342,18 +360,22 @@ static void limit_lines(const json_t *slower, const json_t *faster, text_buffer 
     if (!faster)
         snprintf(line, sizeof line, "Limit: %s, %.0f %% of a step.", limit, of_slower);
     else if (strcmp(limit, other) == 0)
-        snprintf(line, sizeof line, "Limit of both: %s, %.0f %% of a step of %s, %.0f %% of %s.", limit, of_slower, a, of_faster, b);
+        snprintf(line, sizeof line, "Limit of both: %s, %.0f %% of a step of %s, %.0f %% of %s.", limit,
+                 of_slower, a, of_faster, b);
     else
-        snprintf(line, sizeof line, "Limits: %s (%.0f %%) of %s, %s (%.0f %%) of %s.", limit, of_slower, a, other, of_faster, b);
+        snprintf(line, sizeof line, "Limits: %s (%.0f %%) of %s, %s (%.0f %%) of %s.", limit, of_slower, a,
+                 other, of_faster, b);
     append_sentence(line, out);
 }
 
 /* What could shorten the waiting of stages for each other. */
 static void advise_stages(const json_t *job, const json_t *pipeline, char *out, size_t size)
 {
-    double ranks = report_number_at(job, "world_size"), stages = (double)json_array_size(json_object_get(pipeline, "stages"));
+    double ranks = report_number_at(job, "world_size"),
+           stages = (double)json_array_size(json_object_get(pipeline, "stages"));
     double batches = report_number_at(pipeline, "micro_batches");
-    bool equal = 2 * report_number_at(pipeline, "bubble_of_equal_stages") >= report_number_at(pipeline, "bubble");
+    bool equal =
+        2 * report_number_at(pipeline, "bubble_of_equal_stages") >= report_number_at(pipeline, "bubble");
     if (strcmp(report_text_at(pipeline, "on"), "devices") == 0)
         snprintf(out, size, "a pipeline: --gpus %.0f --stages %.0f --accumulate %.0f", ranks * stages, stages,
                  fmax(batches, 4 * stages));
@@ -371,9 +393,11 @@ static void advise(const json_t *result, const json_t *job, char *out, size_t si
     shares s = shares_of(job);
     const json_t *pipeline = json_object_get(job, "pipeline"), *remote = json_object_get(job, "remote_stage");
     bool is_ps = strcmp(report_text_at(job, "engine"), "ps") == 0;
-    bool only_buckets = strcmp(report_text_at(job, "engine"), "ring") == 0 && !pipeline && !remote; /* are sent, no activations */
+    bool only_buckets = strcmp(report_text_at(job, "engine"), "ring") == 0 && !pipeline &&
+                        !remote; /* are sent, no activations */
     bool is_virtual = json_is_true(json_object_get(result, "simulated"));
-    double servers = strtod(report_text_at(job, "settings.servers"), NULL); /* settings are text, as on the command line */
+    double servers =
+        strtod(report_text_at(job, "settings.servers"), NULL); /* settings are text, as on the command line */
     double ranks = report_number_at(job, "world_size"), shared = 100 * s.of[COMMUNICATION];
     part most = COMMUNICATION;
     for (int p = COMMUNICATION; p < OTHER; p++)
@@ -397,8 +421,9 @@ static void advise(const json_t *result, const json_t *job, char *out, size_t si
     else if (is_ps && servers > 0 && servers < ranks)
         snprintf(out, size, "--servers %.0f, which shards the reducer over all ranks", ranks);
     else
-        snprintf(out, size, only_buckets ? "a larger --batch; harness sweep --vary bucket-cap-mb=1,5,25,100 -o DIR"
-                                         : "a faster link or a larger --batch");
+        snprintf(out, size,
+                 only_buckets ? "a larger --batch; harness sweep --vary bucket-cap-mb=1,5,25,100 -o DIR"
+                              : "a faster link or a larger --batch");
 }
 
 static void next_lines(const json_t *result, const json_t *verdict, const json_t *slower, text_buffer *out)
@@ -406,9 +431,11 @@ static void next_lines(const json_t *result, const json_t *verdict, const json_t
     static const char tables[] = " -v: all tables.";
     char line[MOST_TEXT], advice[MOST_TEXT / 2];
     const json_t *gradient = report_at(result, "agreement.first_gradient");
-    if (json_is_true(json_object_get(gradient, "compared")) && json_is_false(json_object_get(gradient, "bit_identical")) &&
+    if (json_is_true(json_object_get(gradient, "compared")) &&
+        json_is_false(json_object_get(gradient, "bit_identical")) &&
         json_is_false(json_object_get(gradient, "within_bound"))) {
-        append_sentence("DIFFERENT first gradients of ps and ring, by more than orders of sums: see -v.", out);
+        append_sentence("DIFFERENT first gradients of ps and ring, by more than orders of sums: see -v.",
+                        out);
         return;
     }
     double runs = report_number_at(result, "repetitions.count");
@@ -416,11 +443,13 @@ static void next_lines(const json_t *result, const json_t *verdict, const json_t
         snprintf(advice, sizeof advice, "--repeat 10, which decides whether the difference is real");
     else if (verdict && report_verdict_is_open(verdict) && report_number_at(verdict, "detectable") > 0.05)
         snprintf(advice, sizeof advice, "--repeat %.0f shows a difference of 5 %%, these runs %.1f %%",
-                 report_number_at(verdict, "runs_for_5_percent"), 100 * report_number_at(verdict, "detectable"));
+                 report_number_at(verdict, "runs_for_5_percent"),
+                 100 * report_number_at(verdict, "detectable"));
     else
         advise(result, slower, advice, sizeof advice);
     int used = snprintf(line, sizeof line, "Next: %s.", advice);
-    if (used + (int)strlen(tables) <= COLUMNS) snprintf(line + used, sizeof line - (size_t)used, "%s", tables);
+    if (used + (int)strlen(tables) <= COLUMNS)
+        snprintf(line + used, sizeof line - (size_t)used, "%s", tables);
     append_sentence(line, out);
 }
 
@@ -435,9 +464,12 @@ void report_sentences(const json_t *result, text_buffer *out)
         slower = job_named(result, report_text_at(verdict, "slower"));
         faster = job_named(result, report_text_at(verdict, "faster"));
     }
-    if (verdict) faster_lines(result, verdict, out);
-    else if (only) rate_lines(result, only, out);
-    else append_sentence("ps and ring: nothing was measured.", out);
+    if (verdict)
+        faster_lines(result, verdict, out);
+    else if (only)
+        rate_lines(result, only, out);
+    else
+        append_sentence("ps and ring: nothing was measured.", out);
     if (!slower) slower = json_array_get(jobs, json_array_size(jobs) - 1);
     if (!slower) return;
     time_lines(slower, out);
@@ -453,7 +485,8 @@ void report_run(const json_t *result, bool verbose, text_buffer *out)
     text_buffer sentences = {0};
     context_lines(result, out);
     report_sentences(result, &sentences);
-    for (char *rest, *at = sentences.data ? strtok_r(sentences.data, "\n", &rest) : NULL; at; at = strtok_r(NULL, "\n", &rest))
+    for (char *rest, *at = sentences.data ? strtok_r(sentences.data, "\n", &rest) : NULL; at;
+         at = strtok_r(NULL, "\n", &rest))
         append_wrapped(at, out);
     text_free(&sentences);
     if (!verbose) return;

@@ -242,8 +242,10 @@ static double normal_quantile(double tail)
     double low = 0, high = 40;
     for (int i = 0; i < 60; i++) {
         double middle = (low + high) / 2;
-        if (erfc(middle / sqrt(2)) / 2 > tail) low = middle;
-        else high = middle;
+        if (erfc(middle / sqrt(2)) / 2 > tail)
+            low = middle;
+        else
+            high = middle;
     }
     return low;
 }

@@ -60,12 +60,12 @@ status bootstrap_ratio(const double *a, int a_count, const double *b, int b_coun
                        interval *out);
 
 /* 95 % interval of the ratio of sums b / a over two or more rounds, of which six are too few for a bootstrap:
- * Student's t with the standard error of a ratio estimator (Cochran, "Sampling Techniques", 1977, 6.4), of its
- * log. */
+ * Student's t with the standard error of a ratio estimator (Cochran, "Sampling Techniques", 1977, 6.4), of
+ * its log. */
 interval ratio_of_sums_interval(const double *a, const double *b, int rounds);
 
-/* The 0.975 quantile of Student's t with 1 or more degrees of freedom: a table up to 10, above them the expansion in
- * 1 / freedom (Abramowitz and Stegun, 26.7.5), right to 0.1 %. */
+/* The 0.975 quantile of Student's t with 1 or more degrees of freedom: a table up to 10, above them the
+ * expansion in 1 / freedom (Abramowitz and Stegun, 26.7.5), right to 0.1 %. */
 double student_quantile(int freedom);
 
 /* a[i] and b[i] are the two sides of round i. STATUS_SYSTEM without memory. */
@@ -78,9 +78,9 @@ status significance_of_runs(const double *a, int a_count, const double *b, int b
  * adjusted values, which are compared with SIGNIFICANCE_ALPHA as they are. STATUS_SYSTEM without memory. */
 status holm_adjust(double *p, int count);
 
-/* For tests[count] of one comparison, each of which could lead to a verdict by chance: p becomes Holm's, and the
- * verdict, `least`, `detectable` and `runs_for_5` are those at SIGNIFICANCE_ALPHA / count, which the smallest p of
- * them must be below. STATUS_SYSTEM without memory. */
+/* For tests[count] of one comparison, each of which could lead to a verdict by chance: p becomes Holm's, and
+ * the verdict, `least`, `detectable` and `runs_for_5` are those at SIGNIFICANCE_ALPHA / count, which the
+ * smallest p of them must be below. STATUS_SYSTEM without memory. */
 status significance_correct(significance *tests, int count);
 
 /* For what was chosen because its median is the greatest: tests[count], 1 or more, of each other (a) against

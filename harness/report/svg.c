@@ -156,7 +156,8 @@ static unit unit_of(cell_format format, double high)
 {
     static const unit times[] = {{1, "s"}, {1e-3, "ms"}, {1e-6, "µs"}, {1e-9, "ns"}},
                       sizes[] = {{1073741824, "GiB"}, {1048576, "MiB"}, {1024, "KiB"}, {1, "B"}};
-    if (format == CELL_RATE && high >= 1e5) return high >= 1e6 ? (unit){1e6, "millions"} : (unit){1e3, "thousands"};
+    if (format == CELL_RATE && high >= 1e5)
+        return high >= 1e6 ? (unit){1e6, "millions"} : (unit){1e3, "thousands"};
     if (format == CELL_PERCENT) return (unit){0.01, "%"};
     if (format != CELL_TIME && format != CELL_BYTES) return (unit){1, ""};
     const unit *u = format == CELL_TIME ? times : sizes;

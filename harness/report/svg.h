@@ -31,8 +31,8 @@ double svg_text_width(const char *text, int size);
 void svg_text(svg *s, double x, double y, svg_anchor anchor, const char *style, double most,
               const char *text);
 
-/* A job's name in the middle at x; "ps (sync, 8 servers)" takes several lines of 14 px where one is too narrow. Returns how
- * many. */
+/* A job's name in the middle at x; "ps (sync, 8 servers)" takes several lines of 14 px where one is too
+ * narrow. Returns how many. */
 int svg_job(svg *s, double x, double y, double most, const char *name);
 
 /* A rectangle of the color `color`. `hover`: what it is, in words; NULL: nothing. `value` is that of the

@@ -9,9 +9,10 @@ static const double limit = 0.10;
 
 static virtual_workload workload_of(const reproduction_run *r, const char *model, int gpus)
 {
-    virtual_workload w = {
-        .profile = r->profile ? r->profile : profile_name, .gpus = gpus > 1 ? gpus : 1,
-        .policy = gpus > 0 ? "ddp-2019" : NULL, .draw = r->draw};
+    virtual_workload w = {.profile = r->profile ? r->profile : profile_name,
+                          .gpus = gpus > 1 ? gpus : 1,
+                          .policy = gpus > 0 ? "ddp-2019" : NULL,
+                          .draw = r->draw};
     workload_options(
         &w,
         "--model %s --batch 32 --optimizer sgd --momentum 0.9 --weight-decay 1e-4 --prefetch off "

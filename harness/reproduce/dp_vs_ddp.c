@@ -12,12 +12,13 @@ typedef struct mode {
     const char *name, *profile, *policy, *options;
 } mode;
 
-/* GPT-2 by a script that computes the loss within the model: in the replicas. It returns logits, keys and values besides, and
- * DataParallel gathers them: GPT2LMHeadModel.forward with its configuration's use_cache (transformers/models/gpt2), and
- * torch/nn/parallel/scatter_gather.py. */
-static const mode gpt2_modes[] = {{"ddp-nvlink", "titan-rtx-x2", "ddp", ""},
-                                  {"dp-nvlink", "titan-rtx-x2", "dp", " --dp-loss replica --dp-gather caches --payload nccl"},
-                                  {"ddp-no-p2p", "titan-rtx-x2-no-p2p", "ddp", ""}};
+/* GPT-2 by a script that computes the loss within the model: in the replicas. It returns logits, keys and
+ * values besides, and DataParallel gathers them: GPT2LMHeadModel.forward with its configuration's use_cache
+ * (transformers/models/gpt2), and torch/nn/parallel/scatter_gather.py. */
+static const mode gpt2_modes[] = {
+    {"ddp-nvlink", "titan-rtx-x2", "ddp", ""},
+    {"dp-nvlink", "titan-rtx-x2", "dp", " --dp-loss replica --dp-gather caches --payload nccl"},
+    {"ddp-no-p2p", "titan-rtx-x2-no-p2p", "ddp", ""}};
 /* Every process had a loader of four workers: resnet_dp.py and the others of HFAiLab/pytorch_distributed. */
 static const mode resnet_modes[] = {{"single", "dgx-a100-40g", NULL, " --loader-workers 4"},
                                     {"dp", "dgx-a100-40g", "dp", " --loader-workers 4 --payload nccl"},
@@ -65,13 +66,14 @@ static void add_host(reproduction_run *r, const char *row)
     json_t *part;
     snprintf(label, sizeof label, "%s: host under dp", row);
     json_array_foreach(json_object_get(json_object_get(r->figures.job, "host_costs"), "parts"), i, part)
-        reproduction_add(r->report, label, json_string_value(json_object_get(part, "name")), "ms", CELL_DIRECTION, NAN,
-                         1e3 * json_number_value(json_object_get(part, "time_s")), 0);
+        reproduction_add(r->report, label, json_string_value(json_object_get(part, "name")), "ms",
+                         CELL_DIRECTION, NAN, 1e3 * json_number_value(json_object_get(part, "time_s")), 0);
 }
 
-/* DataParallel's cell: its baseline has neither interpreter nor loader, and rank 0 sends to each rank in turn. */
-static status add_dataparallel(reproduction_run *r, const virtual_workload *base, double seconds_per_ms, const group *g,
-                               reproduction_cell *c)
+/* DataParallel's cell: its baseline has neither interpreter nor loader, and rank 0 sends to each rank in
+ * turn. */
+static status add_dataparallel(reproduction_run *r, const virtual_workload *base, double seconds_per_ms,
+                               const group *g, reproduction_cell *c)
 {
     virtual_workload star = *base;
     add_host(r, g->row);
@@ -174,9 +176,10 @@ static status run(reproduction_run *r)
     if (r->calibration_only) return STATUS_OK;
     TRY(run_resnet(r));
     show_others(r);
-    reproduction_note(r->report, "DataParallel broadcasts and reduces by NCCL's rings, its replicas are threads of one "
-                                 "Python process, and each process of the ResNet-50 rows has a loader of four workers. "
-                                 "Parts of its host work side by side on different steps: the slowest is the step.");
+    reproduction_note(r->report,
+                      "DataParallel broadcasts and reduces by NCCL's rings, its replicas are threads of one "
+                      "Python process, and each process of the ResNet-50 rows has a loader of four workers. "
+                      "Parts of its host work side by side on different steps: the slowest is the step.");
     return STATUS_OK;
 }
 

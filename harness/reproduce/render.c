@@ -73,9 +73,10 @@ static json_t *cell_to_json(const reproduction_report *r, const reproduction_cel
     for (int i = 0; baselines && i < baseline_count(r); i++)
         json_object_set_new(baselines, r->of->baselines[i], number_or_null(c->baselines[i]));
     bool has_null = c->null > 0 && c->kind == CELL_PREDICTED;
-    return json_pack("{s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:s, s:o, s:o}", "row", c->row,
-                     "quantity", c->quantity, "unit", c->unit, "obtained", kind_names[c->kind], "published",
-                     number_or_null(c->published), "ours", number_or_null(c->ours), "low", number_or_null(c->low), "high", number_or_null(c->high), "deviation",
+    return json_pack("{s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:s, s:o, s:o}",
+                     "row", c->row, "quantity", c->quantity, "unit", c->unit, "obtained", kind_names[c->kind],
+                     "published", number_or_null(c->published), "ours", number_or_null(c->ours), "low",
+                     number_or_null(c->low), "high", number_or_null(c->high), "deviation",
                      number_or_null(reproduction_deviation(c)), "limit",
                      c->tolerance > 0 ? json_real(c->tolerance) : json_null(), "verdict", verdict(c),
                      "baselines", baselines, "null", has_null ? json_real(c->null) : json_null(),
@@ -102,11 +103,13 @@ static json_t *skill_to_json(const reproduction_report *r)
 static bool is_counted(sim_profile *const *profiles, int count, sim_constant c, const char *from)
 {
     for (int i = 0; i < count; i++)
-        if (sim_profile_has_range(profiles[i], c) && strcmp(profiles[i]->provenance[c].from, from) == 0) return true;
+        if (sim_profile_has_range(profiles[i], c) && strcmp(profiles[i]->provenance[c].from, from) == 0)
+            return true;
     return false;
 }
 
-/* Constants that have a range in the profiles, and those of which it is a guess; null where no constant enters. */
+/* Constants that have a range in the profiles, and those of which it is a guess; null where no constant
+ * enters. */
 static json_t *ranges_to_json(const reproduction_report *r)
 {
     enum { MOST = 8 };
@@ -114,7 +117,8 @@ static json_t *ranges_to_json(const reproduction_report *r)
     int count = 0, ranges = 0, guesses = 0;
     char names[sizeof r->profiles], *rest = NULL;
     snprintf(names, sizeof names, "%s", r->of->measured || r->of->exact ? "" : r->profiles);
-    for (char *name = strtok_r(names, ", ", &rest); name && count < MOST; name = strtok_r(NULL, ", ", &rest)) {
+    for (char *name = strtok_r(names, ", ", &rest); name && count < MOST;
+         name = strtok_r(NULL, ", ", &rest)) {
         if (sim_profile_load(name, &profiles[count]) != STATUS_OK) {
             error_clear();
             continue;

@@ -10,8 +10,8 @@
 #include <string.h>
 
 const reproduction *const reproduction_table[] = {&reproduce_torch_vs_apex, &reproduce_dp_vs_ddp,
-                                                  &reproduce_ddp_benchmark, &reproduce_throughput, &reproduce_tf_benchmarks,
-                                                  &reproduce_reducer_memory};
+                                                  &reproduce_ddp_benchmark, &reproduce_throughput,
+                                                  &reproduce_tf_benchmarks, &reproduce_reducer_memory};
 const int reproduction_count = sizeof reproduction_table / sizeof reproduction_table[0];
 
 static status run_table(const reproduction *what, reproduction_run *r, int draw, reproduction_report *out)
@@ -41,8 +41,8 @@ static status add_ranges(const reproduction *what, reproduction_run *r, int draw
     return rc;
 }
 
-status reproduce(const reproduction *what, const char *profile, const char *dp_host, bool calibration_only, int draws,
-                 reproduction_report *out)
+status reproduce(const reproduction *what, const char *profile, const char *dp_host, bool calibration_only,
+                 int draws, reproduction_report *out)
 {
     if (dp_host && what != &reproduce_dp_vs_ddp)
         return fail(STATUS_USAGE, "--dp-host: expected table dp-vs-ddp, got %s", what->name);
@@ -53,7 +53,8 @@ status reproduce(const reproduction *what, const char *profile, const char *dp_h
     r->calibration_only = calibration_only;
     status rc = published_open(what->name, &r->table);
     if (rc == STATUS_OK) rc = run_table(what, r, 0, out);
-    if (rc == STATUS_OK && !calibration_only && !what->measured && !what->exact) rc = add_ranges(what, r, draws, out);
+    if (rc == STATUS_OK && !calibration_only && !what->measured && !what->exact)
+        rc = add_ranges(what, r, draws, out);
     published_close(&r->table);
     virtual_figures_free(&r->figures);
     free(r);
@@ -82,8 +83,13 @@ reproduction_cell *reproduction_add(reproduction_report *r, const char *row, con
 {
     assert(r->cell_count < REPRODUCTION_CELLS);
     reproduction_cell *c = &r->cells[r->cell_count++];
-    *c = (reproduction_cell){
-        .kind = kind, .published = published, .ours = ours, .low = ours, .high = ours, .tolerance = tolerance, .null = NAN};
+    *c = (reproduction_cell){.kind = kind,
+                             .published = published,
+                             .ours = ours,
+                             .low = ours,
+                             .high = ours,
+                             .tolerance = tolerance,
+                             .null = NAN};
     snprintf(c->row, sizeof c->row, "%s", row);
     snprintf(c->quantity, sizeof c->quantity, "%s", quantity);
     snprintf(c->unit, sizeof c->unit, "%s", unit);
@@ -142,7 +148,8 @@ void workload_options(virtual_workload *w, const char *format, ...)
     assert(strlen(w->options) < sizeof w->options - 1);
 }
 
-status reproduction_fit(reproduction_run *r, const virtual_workload *one_gpu, double step_ms, double *efficiency)
+status reproduction_fit(reproduction_run *r, const virtual_workload *one_gpu, double step_ms,
+                        double *efficiency)
 {
     status rc = virtual_fit(one_gpu, step_ms, &r->figures, efficiency);
     if (rc != STATUS_CONFIG || r->draw == 0) return rc;

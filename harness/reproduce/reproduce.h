@@ -3,12 +3,10 @@
  *
  * The files in the order in which data flow through them:
  *   published.c        the published table
- *   torch_vs_apex.c, dp_vs_ddp.c, ddp_benchmark.c, throughput.c, tf_benchmarks.c, reducer_memory.c: the tables' rows
- *   skill.c            how much better than a null model
- *   gpu_row.c          a row measured on GPUs instead of virtual ones
- *   reproduce.c        cells, claims, notes; the fit of a profile's compute
- *   render.c           the report as CSV and JSON; harness/report/report_reproduction.c renders Markdown from
- * the JSON */
+ *   torch_vs_apex.c, dp_vs_ddp.c, ddp_benchmark.c, throughput.c, tf_benchmarks.c, reducer_memory.c: the
+ * tables' rows skill.c            how much better than a null model gpu_row.c          a row measured on GPUs
+ * instead of virtual ones reproduce.c        cells, claims, notes; the fit of a profile's compute render.c
+ * the report as CSV and JSON; harness/report/report_reproduction.c renders Markdown from the JSON */
 #ifndef HARNESS_REPRODUCE_REPRODUCE_H
 #define HARNESS_REPRODUCE_REPRODUCE_H
 
@@ -64,7 +62,7 @@ typedef struct reproduction_cell {
     double uncertainty; /* of the published figure, relative */
     char source[64];    /* of the published figure */
     char note[160];
-    char command[640]; /* `harness run ...` of the job that gave the figure; "": several, or none */
+    char command[640];   /* `harness run ...` of the job that gave the figure; "": several, or none */
     char algorithms[40]; /* by which its buckets were all-reduced: "ring and tree"; "": it has none */
 } reproduction_cell;
 
@@ -132,11 +130,12 @@ extern const reproduction reproduce_torch_vs_apex, reproduce_dp_vs_ddp, reproduc
 /* torch-vs-apex on the GPUs here: the rows that they can do; notes name those that they cannot. */
 extern const reproduction reproduce_torch_vs_apex_cuda;
 
-/* Runs the table with the constants' values, and, unless only the calibration is wanted, once more for each of `draws`
- * draws of them from their ranges (0 to SIM_DRAWS): a cell's low and high are those of its figures. `profile` and `dp_host`
- * as in reproduction_run; `out` is zero. STATUS_USAGE: a host for a table without DataParallel. */
-status reproduce(const reproduction *what, const char *profile, const char *dp_host, bool calibration_only, int draws,
-                 reproduction_report *out);
+/* Runs the table with the constants' values, and, unless only the calibration is wanted, once more for each
+ * of `draws` draws of them from their ranges (0 to SIM_DRAWS): a cell's low and high are those of its
+ * figures. `profile` and `dp_host` as in reproduction_run; `out` is zero. STATUS_USAGE: a host for a table
+ * without DataParallel. */
+status reproduce(const reproduction *what, const char *profile, const char *dp_host, bool calibration_only,
+                 int draws, reproduction_report *out);
 
 /* ---- for the reproductions ---- */
 
@@ -166,9 +165,11 @@ void reproduction_note(reproduction_report *r, const char *format, ...) __attrib
 void reproduction_csv(const reproduction_report *r, text_buffer *out);
 json_t *reproduction_json(const reproduction_report *r);
 
-/* The efficiency that gives one GPU its published step (virtual_fit). NaN: a draw of constants that cannot give it, as
- * launches alone take longer; then it is no possible one, and figures that are measured with it are NaN. */
-status reproduction_fit(reproduction_run *r, const virtual_workload *one_gpu, double step_ms, double *efficiency);
+/* The efficiency that gives one GPU its published step (virtual_fit). NaN: a draw of constants that cannot
+ * give it, as launches alone take longer; then it is no possible one, and figures that are measured with it
+ * are NaN. */
+status reproduction_fit(reproduction_run *r, const virtual_workload *one_gpu, double step_ms,
+                        double *efficiency);
 
 /* Fills r->figures. */
 status reproduction_measure(reproduction_run *r, const virtual_workload *w);

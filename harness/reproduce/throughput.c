@@ -74,7 +74,8 @@ static void claim_no_gain(reproduction_run *r, int row, double rate, double one)
     char detail[200];
     snprintf(detail, sizeof detail, "%.3f of %d times one GPU", rate / (one * gpus), gpus);
     reproduction_claim_that(r->report, rate <= one * gpus * (1 + 1e-6), detail,
-                            "%.24s: %d GPUs with a server scale at most linearly", published_text(t, row, "hardware"), gpus);
+                            "%.24s: %d GPUs with a server scale at most linearly",
+                            published_text(t, row, "hardware"), gpus);
 }
 
 static status run_row(reproduction_run *r, int row, double *factor, double *one_gpu_rate, double *one_ours)
@@ -101,8 +102,10 @@ static status run_row(reproduction_run *r, int row, double *factor, double *one_
                                             gpus == 1 ? CELL_CALIBRATED : CELL_PREDICTED, published, ours,
                                             gpus == 1 ? 0 : limit);
     c->baselines[0] = *one_gpu_rate * gpus;
-    if (gpus == 1) *one_ours = ours;
-    else if (has_server(s)) claim_no_gain(r, row, ours, *one_ours);
+    if (gpus == 1)
+        *one_ours = ours;
+    else if (has_server(s))
+        claim_no_gain(r, row, ours, *one_ours);
     reproduction_null(c, c->baselines[0], published_uncertainty(t, row, "value"),
                       published_text(t, row, "source"));
     if (cannot) snprintf(c->note, sizeof c->note, "%s", error_message());

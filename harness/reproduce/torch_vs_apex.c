@@ -137,7 +137,8 @@ static void add_increment(reproduction_report *r, const char *policy, int gpus, 
     for (int v = 0; v < VARIANTS; v++) c->baselines[v] = v ? b->baselines[v] - a->baselines[v] : 0;
 }
 
-/* The profile was fitted to one GPU with the constants' values: with others it takes the same time on one GPU. */
+/* The profile was fitted to one GPU with the constants' values: with others it takes the same time on one
+ * GPU. */
 static status anchor(reproduction_run *r)
 {
     virtual_workload fitted = workload_of(r, 0, OURS), drawn = fitted;

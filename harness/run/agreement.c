@@ -27,7 +27,8 @@ static float *magnitudes_of(const agreement_head *h)
 
 static size_t bytes_of(int64_t params, int64_t arena_elements)
 {
-    return sizeof(agreement_head) + (size_t)params * sizeof(piece) + 2 * (size_t)arena_elements * sizeof(float);
+    return sizeof(agreement_head) + (size_t)params * sizeof(piece) +
+           2 * (size_t)arena_elements * sizeof(float);
 }
 
 /* ---- a rank ------------------------------------------------------------------------------------ */
@@ -76,8 +77,8 @@ static status write_averages(agreement_head *h, trainer *t)
     if (!arena || (e->context.rank > 0 && piece_list_elements(owned) == all)) return STATUS_OK;
     for (int i = 0; i < owned.count; i++) {
         piece p = owned.pieces[i];
-        TRY(device_download(trainer_stream(t), averages_of(h) + p.offset, arena + p.offset * dtype_size(set->type), set->type,
-                            DTYPE_F32, p.count));
+        TRY(device_download(trainer_stream(t), averages_of(h) + p.offset,
+                            arena + p.offset * dtype_size(set->type), set->type, DTYPE_F32, p.count));
     }
     h->averaged += piece_list_elements(owned);
     return device_stream_synchronize(trainer_stream(t));
@@ -109,8 +110,8 @@ status agreement_write(agreement *a, trainer *t)
     TRY(sync_flush(trainer_engine(t)));
     lock(a->fd, F_WRLCK);
     agreement_head *h = ftruncate(a->fd, (off_t)bytes) == 0
-                  ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, a->fd, 0)
-                  : MAP_FAILED;
+                            ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, a->fd, 0)
+                            : MAP_FAILED;
     status rc = h == MAP_FAILED ? fail_errno(STATUS_SYSTEM, "no memory to compare the engines' gradients")
                                 : write_all(a, h, t);
     if (h != MAP_FAILED) munmap(h, bytes);
@@ -128,14 +129,17 @@ static const agreement_head *head_of(agreement_file f)
 }
 
 /* Why there is nothing to compare; NULL: there is. */
-static const char *missing(const agreement_head *ps, const agreement_head *ring, const nn_model *model, int ranks)
+static const char *missing(const agreement_head *ps, const agreement_head *ring, const nn_model *model,
+                           int ranks)
 {
-    if (!ps || !ring) return "the first step is measured (--warmup 0), recorded (--cuda-graph) or was not reached";
+    if (!ps || !ring)
+        return "the first step is measured (--warmup 0), recorded (--cuda-graph) or was not reached";
     if (ps->reason[0]) return ps->reason;
     if (ring->reason[0]) return ring->reason;
     if (ps->averaged != model->parameter_elements || ring->averaged != model->parameter_elements)
         return "the policy keeps no averages of gradients on the ranks";
-    if (ps->arena_elements != ring->arena_elements || ring->ranks != ranks) return "the engines' arenas differ";
+    if (ps->arena_elements != ring->arena_elements || ring->ranks != ranks)
+        return "the engines' arenas differ";
     return NULL;
 }
 
@@ -151,7 +155,8 @@ json_t *agreement_compare(agreement_file ps_file, agreement_file ring_file, cons
     double factor = 2.0 * (power_of_two ? ranks - 1 : ranks) * 0x1p-24 / ranks, share = 0, largest = 0;
     int at = 0;
     for (int p = 0; p < model->param_count; p++)
-        for (int64_t i = pieces_of(ring)[p].offset; i < pieces_of(ring)[p].offset + pieces_of(ring)[p].count; i++) {
+        for (int64_t i = pieces_of(ring)[p].offset; i < pieces_of(ring)[p].offset + pieces_of(ring)[p].count;
+             i++) {
             double difference = fabs((double)averages_of(ps)[i] - (double)averages_of(ring)[i]);
             if (difference == 0) continue;
             double bound = factor * (double)magnitudes_of(ring)[i];
@@ -162,7 +167,8 @@ json_t *agreement_compare(agreement_file ps_file, agreement_file ring_file, cons
         }
     json_t *finite = isfinite(share) ? json_real(share) : json_null();
     return json_pack("{s:b, s:n, s:b, s:s, s:b, s:o, s:o, s:s}", "compared", 1, "reason", "bit_identical",
-                     (int)(share == 0), "bound", bound_text, "within_bound", (int)(share <= 1), "largest_share_of_bound", finite, "largest_difference",
+                     (int)(share == 0), "bound", bound_text, "within_bound", (int)(share <= 1),
+                     "largest_share_of_bound", finite, "largest_difference",
                      isfinite(largest) ? json_real(largest) : json_null(), "largest_share_in",
                      share > 0 ? model->params[at].name : "");
 }

@@ -7,9 +7,9 @@
 #include <string.h>
 
 /* What a run writes and shows, and how its ranks find each other: not of what is run. */
-static const char *const of_output[] = {"config",    "json", "trace",   "trace-steps", "save",       "save-every",
-                                        "report",    "quiet", "verbose", "log-level",  "plan",       "rendezvous",
-                                        "connect-timeout"};
+static const char *const of_output[] = {
+    "config", "json",    "trace",     "trace-steps", "save",       "save-every",     "report",
+    "quiet",  "verbose", "log-level", "plan",        "rendezvous", "connect-timeout"};
 
 static bool is_of_output(const char *name)
 {
@@ -41,8 +41,10 @@ static json_t *as_text(const json_t *value)
     if (json_is_string(value)) return json_string(json_string_value(value));
     if (json_is_boolean(value)) return json_string(json_is_true(value) ? "yes" : "no");
     if (!json_is_number(value)) return NULL;
-    if (json_is_integer(value)) snprintf(text, sizeof text, "%lld", (long long)json_integer_value(value));
-    else snprintf(text, sizeof text, "%.17g", json_real_value(value));
+    if (json_is_integer(value))
+        snprintf(text, sizeof text, "%lld", (long long)json_integer_value(value));
+    else
+        snprintf(text, sizeof text, "%.17g", json_real_value(value));
     return json_string(text);
 }
 

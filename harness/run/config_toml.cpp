@@ -10,7 +10,8 @@
 #include <sstream>
 #include <string>
 
-namespace {
+namespace
+{
 
 status fail_at(const char *path, const toml::source_region &where, const std::string &what)
 {
@@ -38,7 +39,8 @@ status convert(const char *path, std::string_view text, char **out)
         toml::table option{{"line", static_cast<int64_t>(at.line)},
                            {"column", static_cast<int64_t>(at.column)}};
         if (!is_value(value))
-            return fail_at(path, value.source(), std::string(name.str()) + ": expected a text, a number, true or false");
+            return fail_at(path, value.source(),
+                           std::string(name.str()) + ": expected a text, a number, true or false");
         option.insert("value", value);
         options.insert(name.str(), std::move(option));
     }

@@ -1,4 +1,5 @@
-/* Configuration files in TOML: a C function around toml++, where the build has that library (docs/dependencies.md). */
+/* Configuration files in TOML: a C function around toml++, where the build has that library
+ * (docs/dependencies.md). */
 #ifndef HARNESS_RUN_CONFIG_TOML_H
 #define HARNESS_RUN_CONFIG_TOML_H
 

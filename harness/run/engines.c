@@ -42,15 +42,16 @@ static status find_policy(const char *text, const char *policies[ENGINE_COUNT], 
         text = equals + 1;
     }
     for (int e = 0; e < ENGINE_COUNT; e++)
-        for (int i = 0; i < engine_table[e]->policy_count && (only < 0 || e == only) && known < MOST_POLICIES; i++) {
+        for (int i = 0; i < engine_table[e]->policy_count && (only < 0 || e == only) && known < MOST_POLICIES;
+             i++) {
             names[known] = engine_table[e]->policies[i].name;
             of[known++] = e;
         }
     TRY(text_parse_choice("--policy", text, names, sizeof *names, (size_t)known, &index));
     *engine = of[index];
     if (policies[*engine])
-        return fail(STATUS_USAGE, "--policy: expected one for each engine, got '%s' and '%s'", policies[*engine],
-                    names[index]);
+        return fail(STATUS_USAGE, "--policy: expected one for each engine, got '%s' and '%s'",
+                    policies[*engine], names[index]);
     policies[*engine] = names[index];
     return STATUS_OK;
 }
@@ -62,12 +63,14 @@ status engine_parse_policies(const char *text, const char *policies[ENGINE_COUNT
         char entry[256];
         int engine;
         size_t length = strcspn(text, ","), name = strcspn(text, ",:");
-        if (length >= sizeof entry) return fail(STATUS_USAGE, "--policy: expected a policy, got '%.40s...'", text);
+        if (length >= sizeof entry)
+            return fail(STATUS_USAGE, "--policy: expected a policy, got '%.40s...'", text);
         snprintf(entry, sizeof entry, "%.*s", (int)length, text);
         entry[name] = '\0';
         TRY(find_policy(entry, policies, &engine));
         if (name < length && !options)
-            return fail(STATUS_USAGE, "--policy: expected a policy without keys, got '%.*s'", (int)length, text);
+            return fail(STATUS_USAGE, "--policy: expected a policy without keys, got '%.*s'", (int)length,
+                        text);
         if (name < length) TRY(options_set_keys(&options[engine], policies[engine], entry + name + 1));
         text = text[length] == ',' ? text + length + 1 : NULL;
     }
@@ -80,7 +83,8 @@ status engine_of_policy(const char *text, int *out)
 {
     const char *none[ENGINE_COUNT] = {NULL};
     char name[256];
-    if (strlen(text) >= sizeof name) return fail(STATUS_USAGE, "--policy: expected a policy, got '%.40s...'", text);
+    if (strlen(text) >= sizeof name)
+        return fail(STATUS_USAGE, "--policy: expected a policy, got '%.40s...'", text);
     snprintf(name, sizeof name, "%.*s", (int)strcspn(text, ":"), text); /* keys follow */
     return find_policy(name, none, out);
 }

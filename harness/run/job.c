@@ -14,15 +14,15 @@
 #include <unistd.h>
 
 /* Files in memory for every job, inherited by its ranks: rank 0 writes the result as JSON into one, the
- * parameters as float32 into another, and the trace into the third. Servers of their own add a line of JSON each
- * to the fourth. The fifth holds gradients of the first step (agreement.h). */
+ * parameters as float32 into another, and the trace into the third. Servers of their own add a line of JSON
+ * each to the fourth. The fifth holds gradients of the first step (agreement.h). */
 enum { RESULT_FILE, PARAMS_FILE, TRACE_FILE, SERVERS_FILE, GRADIENTS_FILE, FILES };
 static const char *const variables[FILES] = {"HARNESS_RESULT_FD", "HARNESS_PARAMS_FD", "HARNESS_TRACE_FD",
                                              "HARNESS_SERVERS_FD", "HARNESS_GRADIENTS_FD"};
 typedef struct delivery {
     int fds[FILES];
     char settings[FILES][48];
-    char stage_key[NET_KEY_TEXT + 24]; /* with --remote-stage HOST:PORT: the user's key, as ranks have one of their own */
+    char stage_key[NET_KEY_TEXT + 24]; /* The user's key, for --remote-stage HOST:PORT. */
     const char *environment[FILES + 3];
 } delivery;
 
@@ -73,7 +73,8 @@ static status read_result(const char *text, size_t bytes, json_t **out)
 {
     json_error_t error;
     *out = text ? json_loadb(text, bytes, 0, &error) : NULL;
-    return *out || !text ? STATUS_OK : fail(STATUS_INTERNAL, "the results of a job cannot be read: %s", error.text);
+    return *out || !text ? STATUS_OK
+                         : fail(STATUS_INTERNAL, "the results of a job cannot be read: %s", error.text);
 }
 
 /* One object after the other. */
@@ -87,7 +88,8 @@ static status read_servers(const char *text, size_t bytes, json_t *result)
         json_array_append_new(servers, server);
         at += (size_t)error.position;
     }
-    if (json_object_set_new(result, "servers", servers) != 0) return fail(STATUS_SYSTEM, "no memory for the results");
+    if (json_object_set_new(result, "servers", servers) != 0)
+        return fail(STATUS_SYSTEM, "no memory for the results");
     return STATUS_OK;
 }
 
@@ -98,7 +100,8 @@ static status read_outcome(const delivery *d, run_job *job)
     status rc = STATUS_OK;
     for (int i = 0; i < FILES && rc == STATUS_OK; i++) rc = map_file(d->fds[i], &text[i], &bytes[i]);
     if (rc == STATUS_OK) rc = read_result(text[RESULT_FILE], bytes[RESULT_FILE], &job->result);
-    if (rc == STATUS_OK && job->result) rc = read_servers(text[SERVERS_FILE], bytes[SERVERS_FILE], job->result);
+    if (rc == STATUS_OK && job->result)
+        rc = read_servers(text[SERVERS_FILE], bytes[SERVERS_FILE], job->result);
     unmap(text[RESULT_FILE], bytes[RESULT_FILE]);
     unmap(text[SERVERS_FILE], bytes[SERVERS_FILE]);
     job->trace = text[TRACE_FILE];
@@ -113,8 +116,10 @@ void run_jobs_free(run_jobs *jobs)
     for (int e = 0; e < JOB_COUNT; e++) {
         run_job *job = &jobs->jobs[e];
         json_decref(job->result);
-        if (jobs->on_heap) free(job->trace);
-        else if (job->trace) unmap(job->trace, strlen(job->trace));
+        if (jobs->on_heap)
+            free(job->trace);
+        else if (job->trace)
+            unmap(job->trace, strlen(job->trace));
         unmap((char *)job->params, (size_t)job->param_count * sizeof(float));
         unmap((char *)job->gradients.data, job->gradients.bytes);
         *job = (run_job){0};

@@ -27,10 +27,10 @@
 #include "harness/run/run_result.h"
 
 typedef struct run_jobs {
-    run_job jobs[JOB_COUNT];    /* of the jobs that have a result; the caller's, see run_jobs_free */
-    bool on_heap;               /* the traces: of jobs in virtual time */
-    int exit_code;              /* 0, or what the program is to exit with */
-    char cause[1024];           /* why; "": no failure */
+    run_job jobs[JOB_COUNT]; /* of the jobs that have a result; the caller's, see run_jobs_free */
+    bool on_heap;            /* the traces: of jobs in virtual time */
+    int exit_code;           /* 0, or what the program is to exit with */
+    char cause[1024];        /* why; "": no failure */
 } run_jobs;
 
 /* Starts the ranks of all jobs, in turns or one job after the other as the plan says, and waits for them.

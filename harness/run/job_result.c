@@ -59,17 +59,19 @@ void job_result_add_memory(json_t *job, const json_t *ranks)
     }
     double mean = (double)sum / (double)json_array_size(ranks);
     json_object_set_new(job, "memory_imbalance",
-                        json_pack("{s:f, s:I, s:I, s:I, s:s}", "maximum_over_mean", mean > 0 ? (double)most / mean : 1.0,
-                                  "maximum_minus_minimum_bytes", (json_int_t)(most - least), "maximum_bytes",
-                                  (json_int_t)most, "rank", (json_int_t)at, "phase", phase ? phase : ""));
+                        json_pack("{s:f, s:I, s:I, s:I, s:s}", "maximum_over_mean",
+                                  mean > 0 ? (double)most / mean : 1.0, "maximum_minus_minimum_bytes",
+                                  (json_int_t)(most - least), "maximum_bytes", (json_int_t)most, "rank",
+                                  (json_int_t)at, "phase", phase ? phase : ""));
 }
 
-/* The mean over the ranks of each step's loss: of those that have one, for a rank may be without samples, and under
- * some policies rank 0 computes one for all. Also of the first and of the last measured step. */
+/* The mean over the ranks of each step's loss: of those that have one, for a rank may be without samples, and
+ * under some policies rank 0 computes one for all. Also of the first and of the last measured step. */
 static void add_losses(json_t *job, const json_t *ranks)
 {
     json_t *losses = json_array();
-    size_t steps = json_array_size(json_object_get(json_array_get(ranks, 0), "losses")), world = json_array_size(ranks);
+    size_t steps = json_array_size(json_object_get(json_array_get(ranks, 0), "losses")),
+           world = json_array_size(ranks);
     for (size_t s = 0; s < steps; s++) {
         double sum = 0;
         int numbers = 0;
@@ -98,11 +100,14 @@ static void add_skipped(json_t *job, const json_t *ranks)
     json_object_set_new(job, "updates_skipped", json_integer(most));
 }
 
-/* Of the steps that ranks recorded, the one whose time is nearest to the median step's stays in "timeline". */
+/* Of the steps that ranks recorded, the one whose time is nearest to the median step's stays in "timeline".
+ */
 static void choose_timeline(const json_t *job, const json_t *ranks)
 {
-    const json_t *steps = json_object_get(job, "step_s"), *indices = json_object_get(json_array_get(ranks, 0), "step_index");
-    double median = json_number_value(json_object_get(json_object_get(job, "step_time"), "median_s")), nearest = INFINITY;
+    const json_t *steps = json_object_get(job, "step_s"),
+                 *indices = json_object_get(json_array_get(ranks, 0), "step_index");
+    double median = json_number_value(json_object_get(json_object_get(job, "step_time"), "median_s")),
+           nearest = INFINITY;
     int64_t chosen = -1;
     size_t i, r;
     json_t *rank, *timeline;
@@ -206,7 +211,8 @@ static json_t *against_all_cores(const json_t *job, const json_t *base, double s
 
 enum { TURNS = 6 };
 
-/* The time that ranks computed, in the mean over the steps of turn `turn` of TURNS and over the ranks; seconds. */
+/* The time that ranks computed, in the mean over the steps of turn `turn` of TURNS and over the ranks;
+ * seconds. */
 static double computed(const json_t *job, int turn)
 {
     const json_t *ranks = json_object_get(job, "ranks"), *rank;
@@ -214,15 +220,18 @@ static double computed(const json_t *job, int turn)
     size_t r, count = 0;
     json_array_foreach(ranks, r, rank)
     {
-        const json_t *forward = json_object_get(rank, "forward_s"), *backward = json_object_get(rank, "backward_s");
+        const json_t *forward = json_object_get(rank, "forward_s"),
+                     *backward = json_object_get(rank, "backward_s");
         size_t steps = json_array_size(forward), end = steps * (size_t)(turn + 1) / TURNS;
         for (size_t i = steps * (size_t)turn / TURNS; i < end; i++, count++)
-            sum += json_number_value(json_array_get(forward, i)) + json_number_value(json_array_get(backward, i));
+            sum += json_number_value(json_array_get(forward, i)) +
+                   json_number_value(json_array_get(backward, i));
     }
     return count ? sum / (double)count : NAN;
 }
 
-/* The mean over the turns of the difference, and its 95 % interval: Student's t with TURNS - 1 degrees of freedom. */
+/* The mean over the turns of the difference, and its 95 % interval: Student's t with TURNS - 1 degrees of
+ * freedom. */
 static json_t *slowdown_against(const json_t *job, const json_t *isolated)
 {
     double differences[TURNS], mean = 0, squares = 0;
@@ -236,15 +245,18 @@ static json_t *slowdown_against(const json_t *job, const json_t *isolated)
     return json_pack("{s:f, s:f, s:f}", "mean_s", mean, "low_s", mean - half, "high_s", mean + half);
 }
 
-/* In virtual time the model has it. Elsewhere: against the same ranks without exchange, in turns with them. */
+/* In virtual time the model has it. Elsewhere: against the same ranks without exchange, in turns with them.
+ */
 static void add_slowdown(const json_t *jobs, const json_t *isolated)
 {
     size_t i;
     json_t *job;
     json_array_foreach((json_t *)jobs, i, job)
     {
-        const json_t *modeled = json_object_get(json_object_get(json_object_get(job, "phases"), "slowdown_s"), "mean_s");
-        bool exchanges = isolated && job != isolated && get_int(job, "world_size") == get_int(isolated, "world_size");
+        const json_t *modeled =
+            json_object_get(json_object_get(json_object_get(job, "phases"), "slowdown_s"), "mean_s");
+        bool exchanges =
+            isolated && job != isolated && get_int(job, "world_size") == get_int(isolated, "world_size");
         json_t *slowdown = exchanges ? slowdown_against(job, isolated) : json_null();
         if (json_is_number(modeled))
             slowdown = json_pack("{s:O, s:n, s:n}", "mean_s", modeled, "low_s", "high_s");

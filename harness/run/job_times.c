@@ -168,8 +168,7 @@ static rate over_windows(const job_steps *j)
 static json_t *rate_to_json(rate r, double present, double world, bool synchronous)
 {
     bool measured = r.ns > 0;
-    double samples = r.samples * world / present,
-           per_second = measured ? samples / ((double)r.ns * 1e-9) : 0;
+    double samples = r.samples * world / present, per_second = measured ? samples / ((double)r.ns * 1e-9) : 0;
     return json_pack("{s:o, s:o, s:f, s:o, s:s}", "samples_per_s", real_or_null(measured, per_second),
                      "samples_per_s_per_rank", real_or_null(measured, per_second / world), "samples", samples,
                      "wall_s", record_seconds(r.ns), "over",
@@ -200,8 +199,8 @@ static bool is_measured(const json_t *ranks, size_t rank, const char *key, size_
     return !json_is_null(json_array_get(json_object_get(json_array_get(ranks, rank), key), step));
 }
 
-/* Statistics over the steps of one phase, each step's value being the mean of its ranks; steps in which rank 0, or one of
- * the first `of`, did not measure it are left out. */
+/* Statistics over the steps of one phase, each step's value being the mean of its ranks; steps in which rank
+ * 0, or one of the first `of`, did not measure it are left out. */
 static status phase_statistics(const json_t *ranks, const char *key, size_t of, statistics *out)
 {
     size_t world = json_array_size(ranks);
@@ -229,7 +228,8 @@ static status add_phases(json_t *job, const json_t *ranks)
     status rc = STATUS_OK;
     for (int i = 0; i < RECORD_PHASES && rc == STATUS_OK; i++) {
         statistics s = {0};
-        rc = phase_statistics(ranks, record_phases[i].key, i < RECORD_ANATOMY ? json_array_size(ranks) : 1, &s);
+        rc = phase_statistics(ranks, record_phases[i].key, i < RECORD_ANATOMY ? json_array_size(ranks) : 1,
+                              &s);
         json_object_set_new(phases, record_phases[i].key, statistics_to_json(&s));
     }
     json_object_set_new(job, "phases", phases);
@@ -242,7 +242,8 @@ status job_result_add_times(json_t *job, const json_t *ranks)
     bool synchronous = json_is_true(json_object_get(job, "synchronous"));
     double world = json_number_value(json_object_get(job, "world_size"));
     const json_t *simulated = json_object_get(job, "simulated_ranks");
-    double present = simulated ? json_number_value(simulated) : world; /* a rank with several devices has a row for each */
+    double present =
+        simulated ? json_number_value(simulated) : world; /* a rank with several devices has a row for each */
     status rc = read_steps(ranks, &j);
     if (rc == STATUS_OK) rc = add_steps(job, &j);
     rate r = rc != STATUS_OK ? (rate){0} : synchronous ? over_steps(&j) : over_windows(&j);

@@ -90,7 +90,8 @@ static const option_effect table[] = {
     {"policy", SEVERAL, ALL, EFFECT_CHANGES, CLASSES},
     {"threads", EVERY, REFERENCE, EFFECT_NOTHING, "its kernels run on one thread"},
     {"threads", NO_ENGINE | SSP | ASYNC | DP, CUDA, EFFECT_NOTHING, "the GPU computes"},
-    {"threads", EVERY, REAL, EFFECT_CHANGES, THREADS}, /* on cuda with --collective shm and --server-optimizer off */
+    {"threads", EVERY, REAL, EFFECT_CHANGES,
+     THREADS}, /* on cuda with --collective shm and --server-optimizer off */
     {"bind", EVERY, REAL, EFFECT_CHANGES, "jobs.ranks.processors"},
     {"threads bind", EVERY, SIM, EFFECT_UNAVAILABLE, "a real device"},
     {"threads bind", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
@@ -135,7 +136,8 @@ static const option_effect table[] = {
     {"loader-workers dp-host dp-gather", EVERY, REAL, EFFECT_REFUSED, "--device sim:PROFILE"},
     {"loader-workers dp-host dp-gather", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
     {"loader-workers", EVERY, SIM, EFFECT_CHANGES, STEP},
-    {"dp-host dp-gather", NO_ENGINE | RING | SERVERS, SIM, EFFECT_NOTHING, "only dp has replicas in one process"},
+    {"dp-host dp-gather", NO_ENGINE | RING | SERVERS, SIM, EFFECT_NOTHING,
+     "only dp has replicas in one process"},
     {"dp-host dp-gather", DP, SIM, EFFECT_CHANGES, STEP},
     {"nodes", NO_ENGINE, SIM, EFFECT_NOTHING, ONE_RANK},
     {"jitter nodes efficiency draw", EVERY, SIM, EFFECT_CHANGES, STEP},
@@ -162,13 +164,14 @@ static const option_effect table[] = {
     /* ---- optimizer ---- */
     {"optimizer momentum", EVERY, REAL, EFFECT_CHANGES, HASH},
     {"optimizer momentum", EVERY, SIM | PLAN, EFFECT_CHANGES, MEMORY},
-    {"lr dampening nesterov weight-decay beta1 beta2 eps lr-schedule lr-warmup lr-steps lr-gamma clip-norm", EVERY, REAL,
-     EFFECT_CHANGES, HASH},
+    {"lr dampening nesterov weight-decay beta1 beta2 eps lr-schedule lr-warmup lr-steps lr-gamma clip-norm",
+     EVERY, REAL, EFFECT_CHANGES, HASH},
     {"clip-norm", EVERY, SIM, EFFECT_CHANGES, STEP},
-    {"lr dampening nesterov weight-decay beta1 beta2 eps lr-schedule lr-warmup lr-steps lr-gamma", EVERY, SIM, EFFECT_NOTHING,
-     NO_VALUES},
-    {"lr dampening nesterov weight-decay beta1 beta2 eps lr-schedule lr-warmup lr-steps lr-gamma clip-norm on-nonfinite", EVERY,
-     PLAN, EFFECT_NOTHING, SAME_MEMORY},
+    {"lr dampening nesterov weight-decay beta1 beta2 eps lr-schedule lr-warmup lr-steps lr-gamma", EVERY, SIM,
+     EFFECT_NOTHING, NO_VALUES},
+    {"lr dampening nesterov weight-decay beta1 beta2 eps lr-schedule lr-warmup lr-steps lr-gamma clip-norm "
+     "on-nonfinite",
+     EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
     {"on-nonfinite", EVERY, REAL, EFFECT_CHANGES, "jobs.updates_skipped"},
     {"on-nonfinite", EVERY, SIM, EFFECT_UNAVAILABLE, "a real device"},
     /* ---- synchronization ---- */
@@ -192,12 +195,14 @@ static const option_effect table[] = {
     {"save save-every load", EVERY, SIM, EFFECT_UNAVAILABLE, "a real device"},
     {"save save-every load", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
     /* ---- ring ---- */
-    {"bucket-cap-mb first-bucket-mb message-size order launch broadcast-buffers bucket-view allreduce-fp32 predivide collective "
-     "algorithm collective-table find-unused-parameters static-graph comm-hook powersgd-rank powersgd-start join reshard "
+    {"bucket-cap-mb first-bucket-mb message-size order launch broadcast-buffers bucket-view allreduce-fp32 "
+     "predivide collective "
+     "algorithm collective-table find-unused-parameters static-graph comm-hook powersgd-rank powersgd-start "
+     "join reshard "
      "mixed-precision group",
      NO_ENGINE | PS, ALL, EFFECT_REFUSED, "--mode ring or both"},
-    {"bucket-cap-mb message-size first-bucket-mb broadcast-buffers find-unused-parameters static-graph join", RING, RUNS,
-     EFFECT_CHANGES, MESSAGES},
+    {"bucket-cap-mb message-size first-bucket-mb broadcast-buffers find-unused-parameters static-graph join",
+     RING, RUNS, EFFECT_CHANGES, MESSAGES},
     {"order", RING, RUNS, EFFECT_CHANGES, LAST_BUCKET},
     {"launch", RING, RUNS, EFFECT_CHANGES, "jobs.ranks.first_to_backward_end_s"},
     {"bucket-view", RING, ALL, EFFECT_CHANGES, MEMORY},
@@ -214,24 +219,28 @@ static const option_effect table[] = {
     {"powersgd-start", RING, REAL, EFFECT_CHANGES, HASH},
     {"powersgd-start", RING, SIM, EFFECT_CHANGES, STEP},
     {"mixed-precision group reshard", RING, ALL, EFFECT_CHANGES, CLASSES},
-    {"bucket-cap-mb first-bucket-mb message-size order launch broadcast-buffers allreduce-fp32 predivide collective algorithm "
+    {"bucket-cap-mb first-bucket-mb message-size order launch broadcast-buffers allreduce-fp32 predivide "
+     "collective algorithm "
      "collective-table find-unused-parameters static-graph powersgd-start join",
      RING, PLAN, EFFECT_NOTHING, SAME_MEMORY},
     /* ---- parameter server ---- */
-    {"consistency staleness partition-bytes credit-bytes priority servers server-placement server-optimizer server-threads "
+    {"consistency staleness partition-bytes credit-bytes priority servers server-placement server-optimizer "
+     "server-threads "
      "dp-loss dp-lifetimes keep-grads payload transport interface",
      NO_ENGINE | RING, ALL, EFFECT_REFUSED, "--mode ps or both"},
-    {"consistency staleness partition-bytes credit-bytes priority servers server-placement server-optimizer", DP, ALL,
-     EFFECT_REFUSED_BY_ENGINE, "ps=sync, ssp or async"},
+    {"consistency staleness partition-bytes credit-bytes priority servers server-placement server-optimizer",
+     DP, ALL, EFFECT_REFUSED_BY_ENGINE, "ps=sync, ssp or async"},
     {"dp-loss dp-lifetimes keep-grads", SERVERS, ALL, EFFECT_REFUSED_BY_ENGINE, "ps=dp"},
     {"staleness", SYNC | ASYNC, ALL, EFFECT_REFUSED_BY_ENGINE, "0, or consistency ssp"},
     {"server-optimizer", SSP | ASYNC, ALL, EFFECT_UNAVAILABLE_TO_ENGINE, "on, or consistency sync"},
     {"consistency", SERVERS, ALL, EFFECT_CHANGES, CLASSES},
     {"staleness", SSP, ALL, EFFECT_CHANGES, MEMORY},
     {"partition-bytes", SERVERS, RUNS, EFFECT_CHANGES, MESSAGES},
-    {"credit-bytes", SERVERS, REAL, EFFECT_CHANGES, COMMUNICATION}, /* of messages; elsewhere the engine says that there is none */
+    {"credit-bytes", SERVERS, REAL, EFFECT_CHANGES,
+     COMMUNICATION}, /* of messages; elsewhere the engine says that there is none */
     {"priority", SERVERS, REAL, EFFECT_CHANGES, "jobs.ranks.pushes_overtaken"},
-    {"credit-bytes", SERVERS, SIM, EFFECT_NOTHING, "virtual ranks read each other's memory: no push waits for credit"},
+    {"credit-bytes", SERVERS, SIM, EFFECT_NOTHING,
+     "virtual ranks read each other's memory: no push waits for credit"},
     {"priority", SERVERS, SIM, EFFECT_CHANGES, STEP},
     {"partition-bytes credit-bytes priority", SERVERS, PLAN, EFFECT_NOTHING, SAME_MEMORY},
     {"servers server-placement", SERVERS, ALL, EFFECT_CHANGES, MEMORY},
@@ -264,7 +273,8 @@ static bool names(const char *list, const char *option)
 const option_effect *option_effect_of(const char *option, effect_engine engine, effect_device device)
 {
     for (int i = 0; i < ROWS; i++)
-        if ((table[i].engines >> engine & 1) && (table[i].devices >> device & 1) && names(table[i].options, option))
+        if ((table[i].engines >> engine & 1) && (table[i].devices >> device & 1) &&
+            names(table[i].options, option))
             return &table[i];
     return NULL;
 }
@@ -303,7 +313,8 @@ static status code_of(const option_effect *e)
 static bool is_moved(const run_config *c, const option_binding *b, const option *o)
 {
     bool never = strcmp(o->name, "eval-every") == 0 && c->run.eval_every < 0;
-    return options_given(b, o->name) && !options_is_default(b, o->name) && !(never && run_config_is_virtual(c));
+    return options_given(b, o->name) && !options_is_default(b, o->name) &&
+           !(never && run_config_is_virtual(c));
 }
 
 status option_effects_check_device(const run_config *c)
@@ -356,8 +367,8 @@ status option_effects_check_engines(const run_config *c)
             const option *o = &c->bindings[b].table->options[i];
             const option_effect *e = in_this_run(c, &c->bindings[b], o);
             if (is_refused_here(e))
-                return fail(code_of(e), "--%s: expected %s, got --mode %s", o->name,
-                            e->text, options_format(&c->bindings[0], 0, mode, sizeof mode));
+                return fail(code_of(e), "--%s: expected %s, got --mode %s", o->name, e->text,
+                            options_format(&c->bindings[0], 0, mode, sizeof mode));
         }
     if (!policy_is_used(c))
         return fail(STATUS_USAGE, "--policy: expected a policy of --mode %s, got '%s'",
@@ -407,11 +418,16 @@ void option_effects_note(const run_config *c)
 
 static void write_cell(const option_effect *e, text_buffer *out)
 {
-    if (!e) text_append(out, " ? |");
-    else if (e->kind == EFFECT_CHANGES && strpbrk(e->text, "._")) text_append(out, " `%s` |", e->text);
-    else if (e->kind == EFFECT_CHANGES) text_append(out, " %s |", e->text);
-    else if (e->kind == EFFECT_NOTHING) text_append(out, " none: %s |", e->text);
-    else text_append(out, " refused (%d): %s |", status_exit_code(code_of(e)), e->text);
+    if (!e)
+        text_append(out, " ? |");
+    else if (e->kind == EFFECT_CHANGES && strpbrk(e->text, "._"))
+        text_append(out, " `%s` |", e->text);
+    else if (e->kind == EFFECT_CHANGES)
+        text_append(out, " %s |", e->text);
+    else if (e->kind == EFFECT_NOTHING)
+        text_append(out, " none: %s |", e->text);
+    else
+        text_append(out, " refused (%d): %s |", status_exit_code(code_of(e)), e->text);
 }
 
 /* Engines whose cells are alike share a line. */
@@ -433,7 +449,8 @@ static void write_option(const char *name, text_buffer *out)
             }
             if (!same) continue;
             done[other] = true;
-            used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", alike++ ? ", " : "", engines[other]);
+            used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", alike++ ? ", " : "",
+                                     engines[other]);
         }
         text_append(out, "| `--%s` | %s |", name, alike == EFFECT_ENGINES ? "all" : list);
         for (int d = 0; d < EFFECT_DEVICES; d++)
@@ -447,5 +464,6 @@ void option_effects_text(const option_binding *bindings, size_t count, text_buff
     text_append(out, "| option | engines | cpu | reference | cuda | sim | --plan |\n"
                      "| --- | --- | --- | --- | --- | --- | --- |\n");
     for (size_t b = 0; b < count; b++)
-        for (size_t i = 0; i < bindings[b].table->count; i++) write_option(bindings[b].table->options[i].name, out);
+        for (size_t i = 0; i < bindings[b].table->count; i++)
+            write_option(bindings[b].table->options[i].name, out);
 }

@@ -1,25 +1,43 @@
-/* What every option of `run` does under every engine and on every device: one table, by which options are refused, notes are
- * written, `harness run --help=effects` and docs/options.md are made, and a test runs every cell
- * (tests/commands/test_option_effects.py). An option has an effect where a field of the results must change when it is given. */
+/* What every option of `run` does under every engine and on every device: one table, by which options are
+ * refused, notes are written, `harness run --help=effects` and docs/options.md are made, and a test runs
+ * every cell (tests/commands/test_option_effects.py). An option has an effect where a field of the results
+ * must change when it is given. */
 #ifndef HARNESS_RUN_OPTION_EFFECTS_H
 #define HARNESS_RUN_OPTION_EFFECTS_H
 
 #include "harness/run/run_options.h"
 
-/* The columns: engines, of which the parameter server's policies count as one each; devices, of which --plan counts as one. */
-typedef enum effect_engine { EFFECT_NO_ENGINE, EFFECT_RING, EFFECT_SYNC, EFFECT_SSP, EFFECT_ASYNC, EFFECT_DP, EFFECT_ENGINES } effect_engine;
-typedef enum effect_device { EFFECT_CPU, EFFECT_REFERENCE, EFFECT_CUDA, EFFECT_SIM, EFFECT_PLAN, EFFECT_DEVICES } effect_device;
+/* The columns: engines, of which the parameter server's policies count as one each; devices, of which --plan
+ * counts as one. */
+typedef enum effect_engine {
+    EFFECT_NO_ENGINE,
+    EFFECT_RING,
+    EFFECT_SYNC,
+    EFFECT_SSP,
+    EFFECT_ASYNC,
+    EFFECT_DP,
+    EFFECT_ENGINES
+} effect_engine;
+typedef enum effect_device {
+    EFFECT_CPU,
+    EFFECT_REFERENCE,
+    EFFECT_CUDA,
+    EFFECT_SIM,
+    EFFECT_PLAN,
+    EFFECT_DEVICES
+} effect_device;
 
 typedef enum effect_kind {
-    EFFECT_CHANGES,      /* `text`: the field of the JSON, or "a file", "stdout", "stderr", "exit code" */
-    EFFECT_REFUSED,      /* with STATUS_USAGE; `text`: what is expected instead */
-    EFFECT_UNAVAILABLE,  /* refused with STATUS_CONFIG; the same */
-    EFFECT_REFUSED_BY_ENGINE, EFFECT_UNAVAILABLE_TO_ENGINE, /* likewise, by the engine, which looks at the value */
-    EFFECT_NOTHING       /* `text`: why */
+    EFFECT_CHANGES,     /* `text`: the field of the JSON, or "a file", "stdout", "stderr", "exit code" */
+    EFFECT_REFUSED,     /* with STATUS_USAGE; `text`: what is expected instead */
+    EFFECT_UNAVAILABLE, /* refused with STATUS_CONFIG; the same */
+    EFFECT_REFUSED_BY_ENGINE,
+    EFFECT_UNAVAILABLE_TO_ENGINE, /* likewise, by the engine, which looks at the value */
+    EFFECT_NOTHING                /* `text`: why */
 } effect_kind;
 
 typedef struct option_effect {
-    const char *options; /* names, with blanks between */
+    const char *options;       /* names, with blanks between */
     unsigned engines, devices; /* sets of columns */
     effect_kind kind;
     const char *text;
@@ -28,7 +46,8 @@ typedef struct option_effect {
 /* NULL: the table has no row, which a test does not let pass. */
 const option_effect *option_effect_of(const char *option, effect_engine engine, effect_device device);
 
-/* STATUS_USAGE or STATUS_CONFIG where an option was given, with another value than its default, that the device refuses. */
+/* STATUS_USAGE or STATUS_CONFIG where an option was given, with another value than its default, that the
+ * device refuses. */
 status option_effects_check_device(const run_config *c);
 /* The same for the engines of the run, where none of them has an effect. */
 status option_effects_check_engines(const run_config *c);

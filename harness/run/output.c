@@ -31,8 +31,10 @@ static status write_file(const text_buffer *text, const char *path)
 status output_file(text_buffer *text, const char *path)
 {
     status rc = STATUS_OK;
-    if (text->out_of_memory) rc = fail(STATUS_SYSTEM, "no memory for the output");
-    else if (strcmp(path, "-") != 0) rc = write_file(text, path);
+    if (text->out_of_memory)
+        rc = fail(STATUS_SYSTEM, "no memory for the output");
+    else if (strcmp(path, "-") != 0)
+        rc = write_file(text, path);
     else if (text->data && (fputs(text->data, stdout) < 0 || fflush(stdout) != 0))
         rc = fail_errno(STATUS_CANNOT_CREATE, "stdout");
     text_free(text);
@@ -52,15 +54,23 @@ static void color(text_buffer *text)
 {
     static const struct {
         const char *begin, *code;
-    } kinds[] = {{"SIMULATED", "33"}, {"EMULATED", "33"}, {"DIFFERENT", "31"}, {"No difference is shown:", "1"}, {"Next:", "32"}};
+    } kinds[] = {{"SIMULATED", "33"},
+                 {"EMULATED", "33"},
+                 {"DIFFERENT", "31"},
+                 {"No difference is shown:", "1"},
+                 {"Next:", "32"}};
     text_buffer out = {0};
     for (const char *line = text->data; line && *line;) {
         int length = (int)strcspn(line, "\n");
-        const char *code = strstr(line, " times as fast as ") && strstr(line, " times as fast as ") < line + length ? "1" : NULL;
+        const char *code =
+            strstr(line, " times as fast as ") && strstr(line, " times as fast as ") < line + length ? "1"
+                                                                                                     : NULL;
         for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
             if (strncmp(line, kinds[i].begin, strlen(kinds[i].begin)) == 0) code = kinds[i].code;
-        if (code) text_append(&out, "\033[%sm%.*s\033[0m\n", code, length, line);
-        else text_append(&out, "%.*s\n", length, line);
+        if (code)
+            text_append(&out, "\033[%sm%.*s\033[0m\n", code, length, line);
+        else
+            text_append(&out, "%.*s\n", length, line);
         line += length + (line[length] == '\n');
     }
     out.out_of_memory = out.out_of_memory || text->out_of_memory;
@@ -108,8 +118,10 @@ status output_json(json_t *value, const char *path)
 {
     text_buffer text = {0};
     char *lines = json_dumps(value, JSON_INDENT(1) | JSON_REAL_PRECISION(17)); /* NULL of NULL, too */
-    if (lines) text_append(&text, "%s\n", lines);
-    else text.out_of_memory = true;
+    if (lines)
+        text_append(&text, "%s\n", lines);
+    else
+        text.out_of_memory = true;
     free(lines);
     json_decref(value);
     return output_file(&text, path);

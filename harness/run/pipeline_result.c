@@ -56,7 +56,8 @@ static json_int_t peak(const json_t *ranks, int stage, int replicas, const char 
     json_int_t most = 0;
     for (int r = stage * replicas; r < (stage + 1) * replicas; r++) {
         const json_t *memory = json_object_get(json_array_get(ranks, (size_t)r), "memory");
-        const json_t *of = class ? json_object_get(json_object_get(memory, "classes"), class) : json_object_get(memory, "total");
+        const json_t *of = class ? json_object_get(json_object_get(memory, "classes"), class)
+                                 : json_object_get(memory, "total");
         json_int_t bytes = json_integer_value(json_object_get(of, "peak_bytes"));
         if (bytes > most) most = bytes;
     }
@@ -84,16 +85,20 @@ status job_result_add_pipeline(json_t *job, const json_t *ranks, const nn_model 
         share own = share_of(ranks, s, replicas);
         all.idle_s += own.idle_s;
         all.busy_s += own.busy_s;
-        json_t *row = json_pack("{s:s, s:I, s:f, s:i, s:I, s:I, s:o}", "begins_at", m->layers[stage->begin].name, "parameters",
-                                (json_int_t)stage->parameters, "flop_per_sample", stage->flops, "live_micro_batches",
-                                pipeline_live(&shape, s), "activations_peak_bytes", peak(ranks, s, replicas, "activations"),
-                                "memory_peak_bytes", peak(ranks, s, replicas, NULL), "idle", ratio(own));
+        json_t *row = json_pack(
+            "{s:s, s:I, s:f, s:i, s:I, s:I, s:o}", "begins_at", m->layers[stage->begin].name, "parameters",
+            (json_int_t)stage->parameters, "flop_per_sample", stage->flops, "live_micro_batches",
+            pipeline_live(&shape, s), "activations_peak_bytes", peak(ranks, s, replicas, "activations"),
+            "memory_peak_bytes", peak(ranks, s, replicas, NULL), "idle", ratio(own));
         add_times(row, ranks, s, replicas);
         json_array_append_new(stages, row);
     }
     const char *on = run_config_devices(c) > 1 ? "devices" : "ranks";
     json_t *pipeline = json_pack("{s:s, s:s, s:i, s:i, s:o, s:f, s:o}", "on", on, "schedule",
-                                 pipeline_schedule_names[shape.schedule], "micro_batches", shape.batches, "replicas", replicas, "bubble", ratio(all),
-                                 "bubble_of_equal_stages", pipeline_bubble(&shape), "stages", stages);
-    return json_object_set_new(job, "pipeline", pipeline) == 0 ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the results");
+                                 pipeline_schedule_names[shape.schedule], "micro_batches", shape.batches,
+                                 "replicas", replicas, "bubble", ratio(all), "bubble_of_equal_stages",
+                                 pipeline_bubble(&shape), "stages", stages);
+    return json_object_set_new(job, "pipeline", pipeline) == 0
+               ? STATUS_OK
+               : fail(STATUS_SYSTEM, "no memory for the results");
 }

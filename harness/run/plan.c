@@ -68,7 +68,8 @@ static status plan_memory(const run_config *c, run_plan *p)
 static void note_hardware(const run_config *c, run_plan *p)
 {
     if (run_config_is_virtual(c)) {
-        snprintf(p->hardware_note, sizeof p->hardware_note, "virtual time, profile %s", run_config_profile(c));
+        snprintf(p->hardware_note, sizeof p->hardware_note, "virtual time, profile %s",
+                 run_config_profile(c));
         return;
     }
     int ranks = (int)c->run.gpus, threads = run_config_threads(c, ENGINE_NONE), processors = c->processors;
@@ -81,8 +82,9 @@ static void note_hardware(const run_config *c, run_plan *p)
                  devices);
     char on[80] = ", bound by what started them"; /* a rank sees only its own processors */
     if (c->bound != BOUND_BY_STARTER)
-        snprintf(on, sizeof on, " %s %d processor%s%s", ranks * threads > processors ? "share" : "on", processors,
-                 processors == 1 ? "" : "s", c->bound == BOUND_BY_HARNESS ? ", bound to cores" : "");
+        snprintf(on, sizeof on, " %s %d processor%s%s", ranks * threads > processors ? "share" : "on",
+                 processors, processors == 1 ? "" : "s",
+                 c->bound == BOUND_BY_HARNESS ? ", bound to cores" : "");
     snprintf(p->hardware_note, sizeof p->hardware_note, "%d %s rank%s of %d thread%s%s%s%s", ranks,
              c->run.device, ranks == 1 ? "" : "s", threads, threads == 1 ? "" : "s", on,
              p->alternate || !run_config_takes_turns(c)
@@ -179,14 +181,16 @@ static const batch_source_type source_type = {"plan", source_next, batch_source_
 
 static status source_init(const nn_model *m, int64_t largest, plan_source *out)
 {
-    *out = (plan_source){.base = {.type = &source_type, .largest_batch = largest, .steps_per_epoch = 1}, .count = largest};
+    *out = (plan_source){.base = {.type = &source_type, .largest_batch = largest, .steps_per_epoch = 1},
+                         .count = largest};
     out->targets = calloc((size_t)(largest * m->rows_per_sample), sizeof *out->targets);
     return out->targets ? STATUS_OK : fail(STATUS_SYSTEM, "no memory to plan");
 }
 
 /* ---- one rank --------------------------------------------------------------------------------- */
 
-/* Two steps, and an evaluation if there are samples for every rank: the ledger then is as at the end of a run. */
+/* Two steps, and an evaluation if there are samples for every rank: the ledger then is as at the end of a
+ * run. */
 static status run_rank(trainer *t, plan_source *source, int64_t evaluated)
 {
     step_result step;
@@ -228,7 +232,9 @@ static status plan_rank(const run_config *c, const run_plan *p, int job, int ran
     bool evaluates = test >= world && c->run.eval_every >= 0;
     TRY_GOTO(rc, source_init(p->model, loaded, &source), out);
     TRY_GOTO(rc, trainer_open(&t, &planned), out);
-    TRY_GOTO(rc, all ? sync_handshake(trainer_engine(planned), all) : fail(STATUS_SYSTEM, "no memory for a plan"), out);
+    TRY_GOTO(rc,
+             all ? sync_handshake(trainer_engine(planned), all) : fail(STATUS_SYSTEM, "no memory for a plan"),
+             out);
     for (int r = 1; r < world; r++) all[r] = all[0];
     TRY_GOTO(rc, sync_connect(trainer_engine(planned), all), out);
     TRY_GOTO(rc, run_rank(planned, &source, !evaluates ? 0 : share < batch ? share : batch), out);
@@ -304,7 +310,8 @@ static void list_classes(const ledger *l, char *out, size_t size)
         int64_t bytes = l->peak_classes[c];
         if (bytes == 0) continue;
         length += (size_t)snprintf(out + length, size - length, "%s%s %s", length ? ", " : "",
-                                   ledger_class_name((ledger_class)c), text_format_bytes(text, sizeof text, (double)bytes));
+                                   ledger_class_name((ledger_class)c),
+                                   text_format_bytes(text, sizeof text, (double)bytes));
     }
 }
 
@@ -333,6 +340,8 @@ void plan_explain_memory(const run_config *c, const run_plan *plan, int job)
     error_clear();
     status rc = describe(c, plan, job, text, sizeof text);
     error_clear();
-    if (rc == STATUS_OK && text[0]) fail(failure.code, "%s; %s", failure.message, text);
-    else error_adopt(&failure);
+    if (rc == STATUS_OK && text[0])
+        fail(failure.code, "%s; %s", failure.message, text);
+    else
+        error_adopt(&failure);
 }

@@ -6,8 +6,8 @@
 #include "common/net/rendezvous.h"
 #include "harness/launch/processors.h"
 #include "harness/run/plan.h"
-#include "harness/run/run_result.h"
 #include "harness/run/record.h"
+#include "harness/run/run_result.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -66,7 +66,8 @@ status rank_open_rendezvous(const run_config *config, const rank_place *place, i
 {
     char url[288];
     snprintf(url, sizeof url, "%s", place->rendezvous);
-    if (members > place->world && place->key) /* no other user can take this name in advance: it depends on the key */
+    if (members > place->world &&
+        place->key) /* no other user can take this name in advance: it depends on the key */
         snprintf(url, sizeof url, "%s-%016" PRIx64, place->rendezvous, net_key_number(place->key, "members"));
     rank_meeting m = {url, place->key, place->token, place->rank, members};
     return rank_open_meeting(config, status_table_slot(place->table, place->rank), &m, out);
@@ -83,12 +84,14 @@ static status draw_token(rank_state *s)
         return fail_errno(STATUS_SYSTEM, "no random bytes for the token of a job");
     TRY(rendezvous_broadcast(s->rendezvous, "token", 0, &drawn, sizeof drawn,
                              clock_now_ns() + s->config->run.connect_timeout_ns, &got));
-    if (got.bytes != sizeof s->token) return fail(STATUS_PROTOCOL, "rank 0 sent a token of %zu bytes", got.bytes);
+    if (got.bytes != sizeof s->token)
+        return fail(STATUS_PROTOCOL, "rank 0 sent a token of %zu bytes", got.bytes);
     memcpy(&s->token, got.data, sizeof s->token);
     return STATUS_OK;
 }
 
-/* Connects the engine with the handshakes of all members; servers with processes of their own meet only for this. */
+/* Connects the engine with the handshakes of all members; servers with processes of their own meet only for
+ * this. */
 status rank_exchange_handshakes(rank_state *s, rendezvous *r, int members, trainer *t)
 {
     sync_blob mine, *all = calloc((size_t)members, sizeof *all);
@@ -99,8 +102,10 @@ status rank_exchange_handshakes(rank_state *s, rendezvous *r, int members, train
         goto out;
     }
     TRY_GOTO(rc, sync_handshake(trainer_engine(t), &mine), out);
-    TRY_GOTO(rc, rendezvous_allgather(r, "handshakes", mine.data, mine.bytes,
-                                      clock_now_ns() + s->config->run.connect_timeout_ns, got), out);
+    TRY_GOTO(rc,
+             rendezvous_allgather(r, "handshakes", mine.data, mine.bytes,
+                                  clock_now_ns() + s->config->run.connect_timeout_ns, got),
+             out);
     for (int m = 0; m < members; m++) all[m] = (sync_blob){(void *)got[m].data, got[m].bytes};
     rc = trainer_connect(t, all);
 out:
@@ -133,11 +138,12 @@ static status open_stage(rank_state *s)
 {
     const run_options *r = &s->config->run;
     int replicas = run_config_replicas(s->config, s->place->job);
-    s->stage_place = (pipeline_place){.shape = {(pipeline_schedule)r->schedule, (int)r->stages, (int)r->accumulate},
-                                      .stage = s->place->rank / replicas,
-                                      .replica = s->place->rank % replicas,
-                                      .replicas = replicas,
-                                      .devices = r->stages_on == STAGES_ON_DEVICES};
+    s->stage_place =
+        (pipeline_place){.shape = {(pipeline_schedule)r->schedule, (int)r->stages, (int)r->accumulate},
+                         .stage = s->place->rank / replicas,
+                         .replica = s->place->rank % replicas,
+                         .replicas = replicas,
+                         .devices = r->stages_on == STAGES_ON_DEVICES};
     if (r->stages == 1 && !r->remote_stage) return STATUS_OK;
     TRY(nn_cut_model(s->model, r->remote_stage ? 2 : (int)r->stages, &s->cut));
     if (r->remote_stage) TRY(nn_stage_model(s->model, &s->cut, 1, &s->remote));
@@ -150,7 +156,8 @@ static status open_trainer(rank_state *s)
     const pipeline_place *place = &s->stage_place;
     trainer_config t;
     TRY(open_stage(s));
-    TRY(trainer_setup(s->config, s->set, s->stage ? s->stage : s->model, p->job, place->replica, place->replicas, &t));
+    TRY(trainer_setup(s->config, s->set, s->stage ? s->stage : s->model, p->job, place->replica,
+                      place->replicas, &t));
     t.remote = s->remote;
     if (s->stage && !s->remote) {
         t.place = place;
@@ -243,7 +250,8 @@ static status evaluate(rank_state *s)
     evaluation_sums sums;
     TRY(sync_flush(trainer_engine(s->trainer)));
     TRY(rank_devices_flush(s));
-    TRY(trainer_evaluate(s->trainer, s->batches.evaluation, (evaluation_stop){stop_is_requested, s->place->table}, &sums));
+    TRY(trainer_evaluate(s->trainer, s->batches.evaluation,
+                         (evaluation_stop){stop_is_requested, s->place->table}, &sums));
     double values[4] = {sums.loss, sums.correct, sums.targets, sums.stopped};
     TRY(rendezvous_sum(s->rendezvous, "evaluation", values, 4, rank_deadline(s)));
     if (values[3] > 0) return STATUS_OK;
@@ -358,8 +366,8 @@ static status run_steps(rank_state *s, int64_t end, bool measured)
     return STATUS_OK;
 }
 
-/* Between two turns engines finish what was in flight and other jobs use the caches: the first step of a turn is not
- * measured. */
+/* Between two turns engines finish what was in flight and other jobs use the caches: the first step of a turn
+ * is not measured. */
 static status run_turn(rank_state *s, int64_t end, bool measured)
 {
     if (measured && s->takes_turns && s->next_step + 1 < end) TRY(run_steps(s, s->next_step + 1, false));
@@ -440,8 +448,10 @@ status rank_run(const run_config *config, const rank_place *place, run_job *out,
     if (rc == STATUS_OK) rc = rank_merge_calls(&s);
     if (rc == STATUS_OK) rc = rank_share_results(&s, out);
     *stopped = s.stopped;
-    if (rc != STATUS_OK) job_fail(place->table, place->rank, rc, error_message());
-    else rank_slot_finish(s.slot);
+    if (rc != STATUS_OK)
+        job_fail(place->table, place->rank, rc, error_message());
+    else
+        rank_slot_finish(s.slot);
     tear_down(&s);
     return rc;
 }

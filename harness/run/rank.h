@@ -22,12 +22,12 @@ typedef struct rank_place {
     const char *stage_key;  /* that admits to a remote stage which something else started; NULL: none */
     const char *rendezvous; /* URL */
     status_table *table;
-    int gradients_fd; /* of the file for the first step's gradients (agreement.h); 0: none */
+    int gradients_fd;  /* of the file for the first step's gradients (agreement.h); 0: none */
     bool has_launcher; /* which reports what ends the job */
 } rank_place;
 
-/* Opens the job's rendezvous. `members`: the ranks, or ranks and servers, which have a rendezvous of their own for the
- * handshake. */
+/* Opens the job's rendezvous. `members`: the ranks, or ranks and servers, which have a rendezvous of their
+ * own for the handshake. */
 status rank_open_rendezvous(const run_config *config, const rank_place *place, int members, rendezvous **out);
 /* Another one, at `url`, where this process is rank `rank` of `members`. */
 typedef struct rank_meeting {
@@ -37,18 +37,19 @@ typedef struct rank_meeting {
 } rank_meeting;
 status rank_open_meeting(const run_config *config, rank_slot *slot, const rank_meeting *m, rendezvous **out);
 
-/* Runs the rank to its end. *out: on rank 0 the job's outcome, the caller's to free; elsewhere nothing. *stopped: it
- * ended early on request. A failure is also recorded in the status table. */
+/* Runs the rank to its end. *out: on rank 0 the job's outcome, the caller's to free; elsewhere nothing.
+ * *stopped: it ended early on request. A failure is also recorded in the status table. */
 status rank_run(const run_config *config, const rank_place *place, run_job *out, bool *stopped);
 
 /* `place->rank` >= place->world. A failure is also recorded in the status table. */
 status server_run(const run_config *config, const rank_place *place);
 
-/* The remote stage of a job: started by the launcher as the member after the ranks, or by hand (place->table NULL). */
+/* The remote stage of a job: started by the launcher as the member after the ranks, or by hand (place->table
+ * NULL). */
 status stage_server_run(const run_config *config, const rank_place *place);
 
-/* ---- rank_setup.c: what a rank opens from the configuration: its trainer, and its batches in pages that its device can
- * pin ---- */
+/* ---- rank_setup.c: what a rank opens from the configuration: its trainer, and its batches in pages that its
+ * device can pin ---- */
 
 /* Everything but where the rank runs: local_rank, job_token, slot and hub are left zero. */
 status trainer_setup(const run_config *config, const dataset *set, const nn_model *model, int job, int rank,
@@ -68,8 +69,8 @@ typedef struct rank_batches {
 _Static_assert(2 * 2 * LOADER_MAX_DEPTH <= TRAINER_MAX_BUFFERS, "the trainer can pin every buffer of a rank");
 
 /* `out` stays where it is until it is closed, also where this fails. */
-status rank_batches_open(const run_config *c, const rank_place *place, const dataset *set, const nn_model *model,
-                         rank_batches *out);
+status rank_batches_open(const run_config *c, const rank_place *place, const dataset *set,
+                         const nn_model *model, rank_batches *out);
 
 /* Pins the buffers for the trainer's device; the trainer must be closed before the batches. */
 void rank_batches_pin(const rank_batches *b, trainer *t);
@@ -85,7 +86,8 @@ typedef struct rank_checkpoint {
     const nn_model *whole; /* the run's model */
     const nn_cut *cut;     /* of it, where ranks have stages; else NULL */
     trainer *trainer;
-    trainer *devices[NN_MOST_STAGES]; /* [device_count] further ones, where the stages are on devices of the rank */
+    trainer *devices[NN_MOST_STAGES]; /* [device_count] further ones, where the stages are on devices of the
+                                         rank */
     int device_count;
     rendezvous *rendezvous;
     int rank, world;
@@ -102,17 +104,19 @@ void rank_checkpoint_close(rank_checkpoint *c);
 /* Saves the run after `steps` steps. All ranks call it, flushed; rank 0 writes, or each a file of its own. */
 status rank_checkpoint_save(rank_checkpoint *c, int64_t steps, batch_position next);
 
-/* Parameter `param` of the run's model to rank 0, in PyTorch's order. All ranks call it; `values` is NULL on the others. */
+/* Parameter `param` of the run's model to rank 0, in PyTorch's order. All ranks call it; `values` is NULL on
+ * the others. */
 status rank_checkpoint_gather(rank_checkpoint *c, int param, float *values);
 
-/* ---- rank_trace.c: the time line of some steps, recorded by engine and train loop: for the file of --trace, gathered on
- * rank 0, and one step of it for the results ---- */
+/* ---- rank_trace.c: the time line of some steps, recorded by engine and train loop: for the file of --trace,
+ * gathered on rank 0, and one step of it for the results ---- */
 
 typedef struct rank_trace {
     trace *recorder;
     int64_t begin, end; /* steps [begin, end) of the run; end 0: not chosen yet */
     bool to_file;       /* --trace; without it a few steps are recorded, of which the results hold one */
-    int processes;      /* with --stages-on devices: of whose devices it is one, numbered as in pipeline_place; else 0 */
+    int processes; /* with --stages-on devices: of whose devices it is one, numbered as in pipeline_place;
+                      else 0 */
 } rank_trace;
 
 /* Room for the steps of --trace-steps, and in each of them for so many kernels with --trace. */
@@ -130,13 +134,14 @@ enum { TRACE_MOST_RANKS = 4096 }; /* of a job, in the numbers of processes */
 /* Appends the events of a rank, or of a device, each followed by a comma. */
 void rank_trace_write(const rank_trace *t, int job, int number, text_buffer *out);
 
-/* "timeline" of the rank's JSON: the first recorded ones of its measured steps, of which the job's results keep one
- * (job_result_finish()). On rank 0's clock. */
-status rank_trace_to_json(const rank_trace *t, const record *record, const clock_alignment *clock, json_t *rank);
+/* "timeline" of the rank's JSON: the first recorded ones of its measured steps, of which the job's results
+ * keep one (job_result_finish()). On rank 0's clock. */
+status rank_trace_to_json(const rank_trace *t, const record *record, const clock_alignment *clock,
+                          json_t *rank);
 
-/* With --trace all ranks call it, for each of their devices. *text on rank 0, the caller's: all ranks' events, each followed by
- * a comma; NULL elsewhere. */
-status rank_trace_gather(rank_trace *t, rendezvous *r, int job, int rank, int number, int64_t deadline_ns, int world,
-                         char **text);
+/* With --trace all ranks call it, for each of their devices. *text on rank 0, the caller's: all ranks'
+ * events, each followed by a comma; NULL elsewhere. */
+status rank_trace_gather(rank_trace *t, rendezvous *r, int job, int rank, int number, int64_t deadline_ns,
+                         int world, char **text);
 
 #endif

@@ -1,5 +1,5 @@
-/* Calls of NCCL and MPI, which do not report when other ranks began their part: after the run the ranks' begins are merged,
- * and each rank's steps are swept again (common/sync/anatomy.h). */
+/* Calls of NCCL and MPI, which do not report when other ranks began their part: after the run the ranks'
+ * begins are merged, and each rank's steps are swept again (common/sync/anatomy.h). */
 #include "harness/run/rank_impl.h"
 
 #include "common/base/log.h"
@@ -54,14 +54,17 @@ static status exchange_begins(rank_state *s, int64_t *begins, int64_t count)
     if (count > (int64_t)MOST_CALLS) count = MOST_CALLS;
     for (int64_t i = 0; i < count; i++)
         if (begins[i] != 0) begins[i] = clock_on_rank_0(&s->clock, begins[i]);
-    status rc = rendezvous_allgather(s->rendezvous, "begins", begins, (size_t)count * sizeof *begins, rank_deadline(s), got);
+    status rc = rendezvous_allgather(s->rendezvous, "begins", begins, (size_t)count * sizeof *begins,
+                                     rank_deadline(s), got);
     if (rc == STATUS_OK) s->record.merged_calls = merge(s, got, &last);
-    if (rc == STATUS_OK && !last) rc = fail(STATUS_SYSTEM, "no memory for the calls of %d ranks", s->place->world);
+    if (rc == STATUS_OK && !last)
+        rc = fail(STATUS_SYSTEM, "no memory for the calls of %d ranks", s->place->world);
     if (rc == STATUS_OK) {
         record_forget_waits(&s->record);
         anatomy_sweep_again(a, last, s->record.merged_calls, take_step, s);
         if (record_end_correction(&s->record) > 0 && s->place->rank == 0)
-            log_warn("the parts of the first %lld measured steps are known: there is no room to merge the calls of more",
+            log_warn("the parts of the first %lld measured steps are known: there is no room to merge the "
+                     "calls of more",
                      (long long)s->record.corrected);
     }
     free(last);
@@ -81,12 +84,14 @@ status rank_merge_calls(rank_state *s)
     anatomy *a = trainer_engine(s->trainer)->context.anatomy;
     int64_t *begins = NULL, count = 0;
     if (!anatomy_keeps_steps(a)) {
-        if (s->clock.aligned && s->place->engine == ENGINE_PS) s->record.waiting_error_ns = error_of_messages(s);
+        if (s->clock.aligned && s->place->engine == ENGINE_PS)
+            s->record.waiting_error_ns = error_of_messages(s);
         return STATUS_OK;
     }
     status rc = anatomy_begins(a, &begins, &count);
     if (rc == STATUS_OK) rc = exchange_begins(s, begins, count);
-    s->record.waiting_error_ns = s->clock.error_ns + device_get_info(trainer_device(s->trainer))->mark_error_ns;
+    s->record.waiting_error_ns =
+        s->clock.error_ns + device_get_info(trainer_device(s->trainer))->mark_error_ns;
     free(begins);
     return rc;
 }

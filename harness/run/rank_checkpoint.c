@@ -26,7 +26,8 @@ static int64_t deadline_of(const rank_checkpoint *c)
 /* This rank's, where each writes one. */
 static checkpoint_file file_of(const rank_checkpoint *c)
 {
-    return (checkpoint_file){.index = c->config->checkpoint.save, .set = 'a', .number = c->rank, .count = c->world};
+    return (checkpoint_file){
+        .index = c->config->checkpoint.save, .set = 'a', .number = c->rank, .count = c->world};
 }
 
 static status load(rank_checkpoint *c, checkpoint_progress *progress)
@@ -56,8 +57,10 @@ status rank_checkpoint_open(rank_checkpoint *c, checkpoint_progress *progress)
     c->model_binding = (option_binding){.table = &model_option_table, .storage = &c->model};
     checkpoint_file file = file_of(c);
     c->has_index = o->save && checkpoint_has_index(o->save);
-    if (c->has_index) TRY(checkpoint_probe_file(&file));
-    else if (o->save && c->rank == 0) TRY(checkpoint_probe(o->save));
+    if (c->has_index)
+        TRY(checkpoint_probe_file(&file));
+    else if (o->save && c->rank == 0)
+        TRY(checkpoint_probe(o->save));
     return o->load ? load(c, progress) : STATUS_OK;
 }
 
@@ -71,7 +74,10 @@ status rank_checkpoint_gather(rank_checkpoint *c, int param, float *values)
     const nn_param *p = &c->whole->params[param];
     checkpoint_subject subject = subject_of(c);
     rank_tensors tensors = rank_tensors_of(c, &subject);
-    checkpoint_tensor t = {.kind = CHECKPOINT_PARAM, .index = param, .type = DTYPE_F32, .elements = p->elements,
+    checkpoint_tensor t = {.kind = CHECKPOINT_PARAM,
+                           .index = param,
+                           .type = DTYPE_F32,
+                           .elements = p->elements,
                            .bytes = p->elements * dtype_size(DTYPE_F32)};
     return rank_tensors_gather(&tensors, &t, values);
 }
@@ -90,8 +96,8 @@ static piece clip(piece p, int64_t begin)
 }
 
 /* This rank's pieces of a chunk, each as (offset, count, elements). */
-static status pack_chunk(const rank_checkpoint *c, const device_memory *state, piece_list owned, int64_t begin,
-                         char *out, size_t *bytes)
+static status pack_chunk(const rank_checkpoint *c, const device_memory *state, piece_list owned,
+                         int64_t begin, char *out, size_t *bytes)
 {
     const param_set *set = trainer_params(c->trainer);
     size_t size = (size_t)dtype_size(set->type);
@@ -101,7 +107,8 @@ static status pack_chunk(const rank_checkpoint *c, const device_memory *state, p
         if (p.count == 0) continue;
         memcpy(out + *bytes, &p, sizeof p);
         *bytes += sizeof p;
-        int64_t cut = set->shards ? owned.pieces[i].offset - set->shards->pieces[i].offset : 0; /* an arena of shards */
+        int64_t cut =
+            set->shards ? owned.pieces[i].offset - set->shards->pieces[i].offset : 0; /* an arena of shards */
         const char *from = (const char *)state->data + (size_t)(p.offset - cut) * size;
         TRY(device_download(trainer_stream(c->trainer), out + *bytes, from, set->type, set->type, p.count));
         *bytes += (size_t)p.count * size;
@@ -117,7 +124,8 @@ static void unpack_piece(piece p, const char *from, piece_list wanted, size_t si
         int64_t first = p.offset > w.offset ? p.offset : w.offset, last = p.offset + p.count;
         if (last > w.offset + w.count) last = w.offset + w.count;
         if (last > first)
-            memcpy(to + (size_t)first * size, from + (size_t)(first - p.offset) * size, (size_t)(last - first) * size);
+            memcpy(to + (size_t)first * size, from + (size_t)(first - p.offset) * size,
+                   (size_t)(last - first) * size);
     }
 }
 
@@ -161,14 +169,16 @@ static status gather_state(rank_checkpoint *c, int index, piece_list owned, char
     }
     for (int64_t begin = 0; begin < set->arena_elements; begin += CHUNK) {
         size_t bytes = 0;
-        TRY(pack_chunk(c, optimizer_state(trainer_optimizer(c->trainer), index), owned, begin, packed, &bytes));
+        TRY(pack_chunk(c, optimizer_state(trainer_optimizer(c->trainer), index), owned, begin, packed,
+                       &bytes));
         TRY(rendezvous_allgather(c->rendezvous, "optimizer state", packed, bytes, deadline_of(c), blobs));
         for (int r = 0; r < c->world; r++) unpack_chunk(&blobs[r], list, size, c->states[index]);
     }
     return STATUS_OK;
 }
 
-/* Whether a rank that writes a file lacks a part of the optimizer state, because other ranks update those parameters. */
+/* Whether a rank that writes a file lacks a part of the optimizer state, because other ranks update those
+ * parameters. */
 static status state_is_spread(rank_checkpoint *c, piece_list owned, bool *out)
 {
     int64_t all = trainer_params(c->trainer)->model->parameter_elements;
@@ -192,7 +202,8 @@ static status gather_states(rank_checkpoint *c)
     char *packed = malloc((size_t)CHUNK * size + ((size_t)owned.count + 1) * sizeof(piece));
     rendezvous_blob *blobs = calloc((size_t)c->world, sizeof *blobs);
     piece *wanted = calloc((size_t)trainer_params(c->trainer)->model->param_count, sizeof *wanted);
-    status rc = packed && blobs && wanted ? STATUS_OK : fail(STATUS_SYSTEM, "no memory to gather the optimizer's state");
+    status rc = packed && blobs && wanted ? STATUS_OK
+                                          : fail(STATUS_SYSTEM, "no memory to gather the optimizer's state");
     for (int i = 0; i < states && rc == STATUS_OK; i++) rc = gather_state(c, i, owned, packed, wanted, blobs);
     free(wanted);
     free(packed);
@@ -202,10 +213,10 @@ static status gather_states(rank_checkpoint *c)
 
 /* ---- saving ------------------------------------------------------------------------------------ */
 
-/* Each rank writes its file; then rank 0 replaces the index, and removes the files of the one before. If a rank cannot write
- * its file, the others remove theirs. */
-static status write_files(rank_checkpoint *c, const checkpoint_subject *subject, const checkpoint_progress *progress,
-                          const checkpoint_source *source)
+/* Each rank writes its file; then rank 0 replaces the index, and removes the files of the one before. If a
+ * rank cannot write its file, the others remove theirs. */
+static status write_files(rank_checkpoint *c, const checkpoint_subject *subject,
+                          const checkpoint_progress *progress, const checkpoint_source *source)
 {
     checkpoint_file file = file_of(c);
     rendezvous_blob blob;
@@ -218,7 +229,8 @@ static status write_files(rank_checkpoint *c, const checkpoint_subject *subject,
                                 : fail(STATUS_SYSTEM, "no memory for the files of a checkpoint");
     if (blobs && hashes) {
         size_t bytes = rc == STATUS_OK ? sizeof hash : 0;
-        status others = rendezvous_allgather(c->rendezvous, "checkpoint files", &hash, bytes, deadline_of(c), blobs);
+        status others =
+            rendezvous_allgather(c->rendezvous, "checkpoint files", &hash, bytes, deadline_of(c), blobs);
         bool whole = others == STATUS_OK;
         for (int r = 0; r < c->world && others == STATUS_OK; r++) {
             whole = whole && blobs[r].bytes == sizeof hash;
@@ -280,7 +292,8 @@ static status check_values(rank_checkpoint *c, trainer *t, int64_t steps, bool *
     if (c->config->optimizer.on_nonfinite == NONFINITE_STOP)
         return fail(STATUS_NONFINITE, "step %" PRId64 ": %s is not finite: %s is not written", steps, name,
                     c->config->checkpoint.save);
-    log_warn("step %" PRId64 ": %s is not finite: %s is not written", steps, name, c->config->checkpoint.save);
+    log_warn("step %" PRId64 ": %s is not finite: %s is not written", steps, name,
+             c->config->checkpoint.save);
     return STATUS_OK;
 }
 
@@ -289,10 +302,13 @@ status rank_checkpoint_save(rank_checkpoint *c, int64_t steps, batch_position ne
     bool finite = true;
     TRY(gather_states(c));
     if (c->rank == 0 || c->cut) TRY(check_values(c, c->trainer, steps, &finite));
-    for (int d = 0; d < c->device_count && c->rank == 0 && finite; d++) TRY(check_values(c, c->devices[d], steps, &finite));
+    for (int d = 0; d < c->device_count && c->rank == 0 && finite; d++)
+        TRY(check_values(c, c->devices[d], steps, &finite));
     double unfit = !finite;
     TRY(rendezvous_sum(c->rendezvous, "checkpoint", &unfit, 1, deadline_of(c)));
-    if (unfit == 0 && (c->rank == 0 || c->has_index)) TRY(write_file(c, steps, next));
-    else if (unfit == 0 && c->cut) TRY(send_tensors(c));
+    if (unfit == 0 && (c->rank == 0 || c->has_index))
+        TRY(write_file(c, steps, next));
+    else if (unfit == 0 && c->cut)
+        TRY(send_tensors(c));
     return rendezvous_barrier(c->rendezvous, "checkpoint", deadline_of(c));
 }

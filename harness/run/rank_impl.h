@@ -24,11 +24,12 @@ typedef struct rank_state {
     rank_slot *slot;
     dataset *set;
     nn_model *model;
-    nn_model *stage;      /* of it that this rank trains, with --stages; else NULL */
-    nn_model *remote;     /* the rest of it, which a remote stage has, with --remote-stage; else NULL */
-    nn_cut cut;           /* with --stages or --remote-stage */
+    nn_model *stage;  /* of it that this rank trains, with --stages; else NULL */
+    nn_model *remote; /* the rest of it, which a remote stage has, with --remote-stage; else NULL */
+    nn_cut cut;       /* with --stages or --remote-stage */
     pipeline_place stage_place;
-    rank_device *devices; /* [device_count] with the stages after `stage`; what follows is of the first device */
+    rank_device
+        *devices; /* [device_count] with the stages after `stage`; what follows is of the first device */
     int device_count;
     batch_source *shared; /* by all stages: of `batches` */
     rendezvous *rendezvous;
@@ -41,10 +42,11 @@ typedef struct rank_state {
     step_plan steps;
     int64_t next_step, eval_every;
     bool measured[2]; /* of the steps under way, by their index */
-    int64_t trained_ns; /* in steps, measured or not: without evaluations, checkpoints and other jobs' turns */
+    int64_t
+        trained_ns; /* in steps, measured or not: without evaluations, checkpoints and other jobs' turns */
     clock_bounds clock_at_begin; /* of the steps */
     clock_alignment clock;
-    bool takes_turns;     /* other jobs run at the same time: blocks alternate */
+    bool takes_turns; /* other jobs run at the same time: blocks alternate */
     uint32_t block;
     bool stopped;        /* before the last step */
     bool stop_is_agreed; /* by all ranks */
@@ -60,8 +62,8 @@ typedef struct rank_state {
 /* Until when a collective call between steps may wait for the other ranks. */
 int64_t rank_deadline(const rank_state *s);
 
-/* rank_devices.c: with --stages-on devices the further devices of the rank; else nothing. In the order of a run; the
- * configuration is that of the first device. */
+/* rank_devices.c: with --stages-on devices the further devices of the rank; else nothing. In the order of a
+ * run; the configuration is that of the first device. */
 status rank_devices_open(rank_state *s, const trainer_config *config);
 status rank_devices_connect(rank_state *s);
 status rank_devices_record(rank_state *s, int64_t evaluations);
@@ -85,8 +87,8 @@ status rank_add_remote(const rank_state *s, json_t *job);
 /* rank_calls.c: all ranks call it after the last step, once clocks are aligned. Completes s->record. */
 status rank_merge_calls(rank_state *s);
 
-/* rank_result.c: all ranks call it after the last step. *out: on rank 0 the job's result, parameters and trace, the caller's;
- * elsewhere nothing. */
+/* rank_result.c: all ranks call it after the last step. *out: on rank 0 the job's result, parameters and
+ * trace, the caller's; elsewhere nothing. */
 status rank_share_results(rank_state *s, run_job *out);
 
 #endif

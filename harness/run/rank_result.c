@@ -24,8 +24,9 @@ static json_t *measured_to_json(device *d)
 {
     ledger_external process = ledger_measure_process();
     int64_t used = -1, whole = -1;
-    json_t *measured = json_pack("{s:I, s:I, s:i}", "resident_bytes", (json_int_t)process.resident, "proportional_bytes",
-                                 (json_int_t)process.proportional, "threads", count_threads());
+    json_t *measured =
+        json_pack("{s:I, s:I, s:i}", "resident_bytes", (json_int_t)process.resident, "proportional_bytes",
+                  (json_int_t)process.proportional, "threads", count_threads());
     if (device_usage(d, &used, &whole) != STATUS_OK) error_clear();
     if (used < 0) return measured;
     json_object_set_new(measured, "device_used_bytes", json_integer((json_int_t)used));
@@ -40,9 +41,9 @@ static json_t *fallbacks_to_json(const device *d)
     int count = device_fallbacks(d, &list);
     json_t *out = json_array();
     for (int i = 0; i < count; i++)
-        json_array_append_new(out, json_pack("{s:s, s:I, s:s, s:s, s:s}", "operation", op_name(list[i].kind), "count",
-                                             (json_int_t)list[i].count, "shape", list[i].shape, "reason", list[i].reason,
-                                             "instead", list[i].instead));
+        json_array_append_new(out, json_pack("{s:s, s:I, s:s, s:s, s:s}", "operation", op_name(list[i].kind),
+                                             "count", (json_int_t)list[i].count, "shape", list[i].shape,
+                                             "reason", list[i].reason, "instead", list[i].instead));
     return out;
 }
 
@@ -70,7 +71,8 @@ static json_t *rank_to_json(rank_state *s, int number)
     return NULL;
 }
 
-/* The rank's row, or with --stages-on devices one for each of its devices: those are ranks to whom looks at results. */
+/* The rank's row, or with --stages-on devices one for each of its devices: those are ranks to whom looks at
+ * results. */
 static json_t *rows_to_json(rank_state *s)
 {
     json_t *rows = json_array();
@@ -101,13 +103,14 @@ static json_t *target_to_json(const run_options *r)
     return json_null();
 }
 
-/* What the engine runs; who drives its communication, a thread of its own or the compute thread while it waits; how often
- * the run was saved. */
+/* What the engine runs; who drives its communication, a thread of its own or the compute thread while it
+ * waits; how often the run was saved. */
 static void add_settings(rank_state *s, json_t *job)
 {
     const char *progress = trainer_is_inline(s->trainer) ? "inline" : "thread";
     json_object_set_new(job, "settings", engine_settings_to_json(trainer_engine(s->trainer)));
-    json_object_set_new(job, "progress", s->place->engine == ENGINE_NONE ? json_null() : json_string(progress));
+    json_object_set_new(job, "progress",
+                        s->place->engine == ENGINE_NONE ? json_null() : json_string(progress));
     json_object_set_new(job, "checkpoints", json_integer(s->saves));
 }
 
@@ -116,7 +119,8 @@ static json_t *job_to_json(rank_state *s, const run_job *job)
     const device_info *info = device_get_info(trainer_device(s->trainer));
     int engine = s->place->engine;
     char text[24];
-    uint64_t hash = XXH3_64bits(job->params, (size_t)job->param_count * sizeof *job->params); /* as param_set_hash() */
+    uint64_t hash =
+        XXH3_64bits(job->params, (size_t)job->param_count * sizeof *job->params); /* as param_set_hash() */
     snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);
     return json_pack(
         "{s:s, s:s, s:s, s:i, s:i, s:I, s:s, s:s, s:b, s:I, s:I, s:I, s:b, s:s, s:b, s:b, s:o, s:o, s:o}",
@@ -149,7 +153,8 @@ static status merge_results(rank_state *s, const rendezvous_blob *blobs, run_job
     if (rc == STATUS_OK) rc = engine_exchange_to_json(trainer_engine(s->trainer), &s->overlap, out->result);
     if (rc == STATUS_OK && !out->params) json_object_set_new(out->result, "parameter_hash", json_null());
     if (rc == STATUS_OK && s->stage)
-        rc = s->remote ? rank_add_remote(s, out->result) : job_result_add_pipeline(out->result, ranks, s->model, s->config);
+        rc = s->remote ? rank_add_remote(s, out->result)
+                       : job_result_add_pipeline(out->result, ranks, s->model, s->config);
     if (rc == STATUS_OK) rc = job_result_finish(out->result, ranks);
     ps_dp_sizes sizes;
     bool has_sizes = ps_result_sizes(trainer_engine(s->trainer), &sizes);
@@ -182,8 +187,8 @@ static status gather_traces(rank_state *s, char **text)
     for (int d = 0; d < s->device_count; d++) {
         const pipeline_place *place = &s->devices[d].place;
         char *more, *both = NULL;
-        TRY(rank_trace_gather(&s->devices[d].trace, s->rendezvous, job, rank, pipeline_rank(place, place->stage),
-                              rank_deadline(s), world, &more));
+        TRY(rank_trace_gather(&s->devices[d].trace, s->rendezvous, job, rank,
+                              pipeline_rank(place, place->stage), rank_deadline(s), world, &more));
         if (!more) continue;
         if (asprintf(&both, "%s%s", *text, more) < 0) both = NULL;
         free(*text);
@@ -200,10 +205,13 @@ status rank_share_results(rank_state *s, run_job *out)
     json_t *mine = rows_to_json(s);
     char *text = mine ? json_dumps(mine, JSON_COMPACT) : NULL;
     status rc;
-    if (!blobs || !text) rc = fail(STATUS_SYSTEM, "no memory for the results");
-    else rc = sync_gather_parameters(trainer_engine(s->trainer)); /* after the memory was measured */
+    if (!blobs || !text)
+        rc = fail(STATUS_SYSTEM, "no memory for the results");
+    else
+        rc = sync_gather_parameters(trainer_engine(s->trainer)); /* after the memory was measured */
     if (rc == STATUS_OK && !s->remote) rc = keep_params(s, out);
-    if (rc == STATUS_OK) rc = rendezvous_allgather(s->rendezvous, "results", text, strlen(text), rank_deadline(s), blobs);
+    if (rc == STATUS_OK)
+        rc = rendezvous_allgather(s->rendezvous, "results", text, strlen(text), rank_deadline(s), blobs);
     if (rc == STATUS_OK && s->place->rank == 0) rc = merge_results(s, blobs, out);
     if (rc == STATUS_OK) rc = gather_traces(s, &out->trace);
     if (rc == STATUS_OK) rc = rendezvous_barrier(s->rendezvous, "end", rank_deadline(s));

@@ -88,15 +88,16 @@ static void release(void *context, void *data)
     free(data);
 }
 
-status rank_batches_open(const run_config *c, const rank_place *place, const dataset *set, const nn_model *model,
-                         rank_batches *out)
+status rank_batches_open(const run_config *c, const rank_place *place, const dataset *set,
+                         const nn_model *model, rank_batches *out)
 {
     int engine = place->engine;
     *out = (rank_batches){.loaders = {.context = out, .allocate = allocate, .release = release}};
     sync_requirements needs = {0};
-    TRY(engine_table[engine]->requirements(c->engine_options[engine], c->policies[engine], place->world, &needs));
+    TRY(engine_table[engine]->requirements(c->engine_options[engine], c->policies[engine], place->world,
+                                           &needs));
     bool elsewhere = needs.whole_batch && place->rank != 0; /* rank 0 loads this rank's batches */
-    int replicas = run_config_replicas(c, place->job);       /* stages of a replica have the same data */
+    int replicas = run_config_replicas(c, place->job);      /* stages of a replica have the same data */
     batches_config b = {.set = set,
                         .part = DATA_TRAIN,
                         .purpose = BATCHES_TRAIN,

@@ -63,8 +63,11 @@ static status pass(const rank_checkpoint *c, int from, int64_t bytes, char *valu
         size_t size = bytes - at < CHUNK ? (size_t)(bytes - at) : CHUNK;
         int64_t deadline_ns = clock_now_ns() + c->config->shared.stall_timeout_ns;
         rendezvous_blob blob;
-        TRY(rendezvous_broadcast(c->rendezvous, "tensors of stages", from, values ? values + at : NULL, size, deadline_ns, &blob));
-        if (blob.bytes != size) return fail(STATUS_PROTOCOL, "rank %d sent %zu bytes of a tensor, not %zu", from, blob.bytes, size);
+        TRY(rendezvous_broadcast(c->rendezvous, "tensors of stages", from, values ? values + at : NULL, size,
+                                 deadline_ns, &blob));
+        if (blob.bytes != size)
+            return fail(STATUS_PROTOCOL, "rank %d sent %zu bytes of a tensor, not %zu", from, blob.bytes,
+                        size);
         if (c->rank == 0) memcpy(values + at, blob.data, size);
     }
     return STATUS_OK;

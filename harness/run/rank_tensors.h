@@ -1,5 +1,5 @@
-/* The tensors of a run's model for its checkpoints and its results: a rank has all of them, on one device or on several, or
- * those of its stage. */
+/* The tensors of a run's model for its checkpoints and its results: a rank has all of them, on one device or
+ * on several, or those of its stage. */
 #ifndef HARNESS_RUN_RANK_TENSORS_H
 #define HARNESS_RUN_RANK_TENSORS_H
 
@@ -8,7 +8,7 @@
 /* Everything is borrowed. */
 typedef struct rank_tensors {
     const rank_checkpoint *checkpoint;
-    const checkpoint_subject *subject; /* of the whole model */
+    const checkpoint_subject *subject;        /* of the whole model */
     checkpoint_arenas arenas[NN_MOST_STAGES]; /* [count] of this rank's devices */
     int count;
 } rank_tensors;
@@ -18,7 +18,8 @@ rank_tensors rank_tensors_of(const rank_checkpoint *c, const checkpoint_subject 
 /* Takes those of this rank, and skips the others. */
 checkpoint_sink rank_tensors_sink(rank_tensors *tensors);
 
-/* Of a file of this rank's own tensors; or of one file, by rank 0, while each other rank calls rank_tensors_send(). */
+/* Of a file of this rank's own tensors; or of one file, by rank 0, while each other rank calls
+ * rank_tensors_send(). */
 checkpoint_source rank_tensors_source(rank_tensors *tensors);
 status rank_tensors_send(rank_tensors *tensors);
 

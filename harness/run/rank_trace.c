@@ -9,7 +9,7 @@
 
 enum {
     DEFAULT_STEPS = 10,
-    TIMELINE_STEPS = 5, /* from which one is chosen for the results */
+    TIMELINE_STEPS = 5,       /* from which one is chosen for the results */
     EVENTS_PER_PARAMETER = 8, /* as a bucket or key of its own: transfer, waits, flow */
     EVENTS_PER_STEP = 100,
     MOST_EVENTS = 1 << 20,
@@ -21,7 +21,8 @@ status rank_trace_open(const run_config *c, const nn_model *model, int64_t kerne
                         .end = c->trace_end,
                         .to_file = c->run.trace != NULL,
                         .processes = run_config_devices(c) > 1 ? (int)c->run.gpus : 0};
-    int64_t a_step = EVENTS_PER_STEP + EVENTS_PER_PARAMETER * (int64_t)model->param_count + (out->to_file ? kernels : 0);
+    int64_t a_step =
+        EVENTS_PER_STEP + EVENTS_PER_PARAMETER * (int64_t)model->param_count + (out->to_file ? kernels : 0);
     int64_t steps = out->end > 0 ? out->end - out->begin : out->to_file ? DEFAULT_STEPS : TIMELINE_STEPS;
     return trace_open(steps < MOST_EVENTS / a_step ? steps * a_step : MOST_EVENTS, &out->recorder);
 }
@@ -66,7 +67,8 @@ static json_t *on_clock(const clock_alignment *clock, int64_t ns)
 }
 
 /* Where the flow of a bucket or key passes; its points are recorded next to it. NULL: it has none. */
-static json_t *flow_point(const trace *t, int64_t i, int64_t id, trace_flow_point point, const clock_alignment *clock)
+static json_t *flow_point(const trace *t, int64_t i, int64_t id, trace_flow_point point,
+                          const clock_alignment *clock)
 {
     enum { NEAR = 32 };
     trace_entry e;
@@ -75,11 +77,13 @@ static json_t *flow_point(const trace *t, int64_t i, int64_t id, trace_flow_poin
     return json_null();
 }
 
-/* What is in flight: a bucket, a key, or what a call without buckets moves. NULL: the entry is something else. */
+/* What is in flight: a bucket, a key, or what a call without buckets moves. NULL: the entry is something
+ * else. */
 static json_t *message_to_json(const trace *t, int64_t i, const trace_entry *e, const clock_alignment *clock)
 {
     bool aside = strcmp(e->name, "push and pull") == 0; /* of all keys: they are there one by one */
-    bool whole = e->kind == TRACE_SLICE && e->track == TRACE_COMMUNICATION && e->index == TRACE_NO_INDEX && !aside;
+    bool whole =
+        e->kind == TRACE_SLICE && e->track == TRACE_COMMUNICATION && e->index == TRACE_NO_INDEX && !aside;
     bool single = e->kind == TRACE_ASYNC && e->index != TRACE_NO_INDEX;
     if (!whole && !single) return NULL;
     json_t *index = e->index == TRACE_NO_INDEX ? json_null() : json_integer(e->index), *none = json_null();
@@ -92,20 +96,23 @@ static json_t *message_to_json(const trace *t, int64_t i, const trace_entry *e, 
 }
 
 /* The entries that lie in [begin_ns, end_ns), or partly. */
-static json_t *step_to_json(const trace *t, int64_t step, int64_t begin_ns, int64_t end_ns, const clock_alignment *clock)
+static json_t *step_to_json(const trace *t, int64_t step, int64_t begin_ns, int64_t end_ns,
+                            const clock_alignment *clock)
 {
     json_t *parts = json_array(), *messages = json_array();
     trace_entry e;
     for (int64_t i = 0; trace_read(t, i, &e); i++) {
         if (e.kind == TRACE_MEMORY || e.begin_ns >= end_ns || e.end_ns <= begin_ns) continue;
         if (e.kind == TRACE_SLICE && e.track == TRACE_PARTS)
-            json_array_append_new(parts, json_pack("{s:s, s:o, s:o}", "part", e.name, "begin_s", on_clock(clock, e.begin_ns),
-                                                   "end_s", on_clock(clock, e.end_ns)));
+            json_array_append_new(parts,
+                                  json_pack("{s:s, s:o, s:o}", "part", e.name, "begin_s",
+                                            on_clock(clock, e.begin_ns), "end_s", on_clock(clock, e.end_ns)));
         json_t *message = message_to_json(t, i, &e, clock);
         if (message) json_array_append_new(messages, message);
     }
-    return json_pack("{s:I, s:o, s:o, s:o, s:o}", "step", (json_int_t)step, "begin_s", on_clock(clock, begin_ns), "end_s",
-                     on_clock(clock, end_ns), "parts", parts, "messages", messages);
+    return json_pack("{s:I, s:o, s:o, s:o, s:o}", "step", (json_int_t)step, "begin_s",
+                     on_clock(clock, begin_ns), "end_s", on_clock(clock, end_ns), "parts", parts, "messages",
+                     messages);
 }
 
 status rank_trace_to_json(const rank_trace *t, const record *r, const clock_alignment *clock, json_t *rank)
@@ -115,7 +122,8 @@ status rank_trace_to_json(const rank_trace *t, const record *r, const clock_alig
     for (int64_t i = 0; i < r->count && json_array_size(steps) < TIMELINE_STEPS; i++) {
         int64_t end_ns = r->steps[i].end_ns, begin_ns = end_ns - r->steps[i].times.total;
         if (r->steps[i].index < t->begin || r->steps[i].index >= t->end) continue;
-        bad |= json_array_append_new(steps, step_to_json(t->recorder, r->steps[i].index, begin_ns, end_ns, clock));
+        bad |= json_array_append_new(steps,
+                                     step_to_json(t->recorder, r->steps[i].index, begin_ns, end_ns, clock));
     }
     bad |= json_object_set_new(rank, "timeline", steps);
     return bad ? fail(STATUS_SYSTEM, "no memory for the results") : STATUS_OK;
@@ -143,14 +151,15 @@ void rank_trace_write(const rank_trace *t, int job, int number, text_buffer *out
     if (trace_dropped(t->recorder) > 0)
         log_warn("the trace has no room for %lld events: --trace-steps chooses fewer steps",
                  (long long)trace_dropped(t->recorder));
-    int rank = t->processes ? number % t->processes : number, device = t->processes ? number / t->processes : 0;
+    int rank = t->processes ? number % t->processes : number,
+        device = t->processes ? number / t->processes : 0;
     int used = snprintf(name, sizeof name, "%s rank %d", job_name(job), rank);
     if (t->processes) snprintf(name + used, sizeof name - (size_t)used, " device %d", device);
     trace_write(t->recorder, job * TRACE_MOST_RANKS + number + 1, name, out);
 }
 
-status rank_trace_gather(rank_trace *t, rendezvous *r, int job, int rank, int number, int64_t deadline_ns, int world,
-                         char **text)
+status rank_trace_gather(rank_trace *t, rendezvous *r, int job, int rank, int number, int64_t deadline_ns,
+                         int world, char **text)
 {
     text_buffer events = {0};
     *text = NULL;

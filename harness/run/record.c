@@ -30,7 +30,8 @@ const record_phase record_phases[RECORD_PHASES] = {
 
 status record_init(record *r, int64_t steps, int64_t evaluations, int world)
 {
-    *r = (record){.capacity = steps, .evaluation_capacity = evaluations, .world = world, .waiting_error_ns = -1};
+    *r = (record){
+        .capacity = steps, .evaluation_capacity = evaluations, .world = world, .waiting_error_ns = -1};
     r->waited_ns = calloc((size_t)world, sizeof *r->waited_ns);
     r->steps = calloc((size_t)steps + 1, sizeof *r->steps);
     r->evaluations = calloc((size_t)evaluations + 1, sizeof *r->evaluations);
@@ -168,9 +169,9 @@ static int add_steps(const record *r, const clock_alignment *clock, json_t *rank
     bad |= json_object_set_new(rank, "step_end_s", ends);
     bad |= json_object_set_new(rank, "step_samples", samples);
     json_t *error = r->waiting_error_ns < 0 ? json_null() : record_seconds(r->waiting_error_ns);
-    json_t *aligned =
-        json_pack("{s:b, s:o, s:o, s:o}", "aligned", (int)clock->aligned, "offset_s", record_seconds(clock->end_offset_ns),
-                  "error_s", record_seconds(clock->error_ns), "waiting_error_s", error);
+    json_t *aligned = json_pack("{s:b, s:o, s:o, s:o}", "aligned", (int)clock->aligned, "offset_s",
+                                record_seconds(clock->end_offset_ns), "error_s",
+                                record_seconds(clock->error_ns), "waiting_error_s", error);
     return bad | json_object_set_new(rank, "clock", aligned);
 }
 
@@ -310,8 +311,10 @@ static json_t *algorithms_to_json(const overlap *o)
     double steps = (double)o->steps;
     for (int a = 0; a < COLLECTIVE_ALGORITHM_COUNT; a++)
         if (o->by[a].calls > 0)
-            json_array_append_new(rows, json_pack("{s:s, s:f, s:f}", "algorithm", collective_algorithm_names[a], "calls_per_step",
-                                                  (double)o->by[a].calls / steps, "bytes_per_step", (double)o->by[a].bytes / steps));
+            json_array_append_new(rows,
+                                  json_pack("{s:s, s:f, s:f}", "algorithm", collective_algorithm_names[a],
+                                            "calls_per_step", (double)o->by[a].calls / steps,
+                                            "bytes_per_step", (double)o->by[a].bytes / steps));
     return rows;
 }
 
@@ -357,8 +360,10 @@ json_t *ps_result_staleness(sync_engine *e)
 json_t *engine_settings_to_json(const sync_engine *e)
 {
     text_buffer lines = {0};
-    if (is_ps(e)) ps_write_settings(e, &lines);
-    else if (is_ring(e)) ring_settings_write(ring_get_settings(e), &lines);
+    if (is_ps(e))
+        ps_write_settings(e, &lines);
+    else if (is_ring(e))
+        ring_settings_write(ring_get_settings(e), &lines);
     if (!lines.data) return json_null();
     json_t *settings = json_object();
     for (char *at = lines.data, *end; (end = strchr(at, '\n')); at = end + 1) {
@@ -393,9 +398,8 @@ static json_t *phase_to_json(const json_t *ranks, const ps_dp_sizes *sizes, ps_d
     const ps_dp_phase_info *info = ps_dp_phase_describe(phase);
     json_int_t device0 = held(json_array_get(ranks, 0), phase), other = held(json_array_get(ranks, 1), phase);
     return json_pack("{s:s, s:s, s:I, s:I, s:I, s:I}", "phase", info->name, "formula",
-                     ps_dp_formula(sizes, phase), "formula_bytes",
-                     (json_int_t)ps_dp_difference(sizes, phase), "device0_bytes", device0, "other_bytes",
-                     other, "difference_bytes", device0 - other);
+                     ps_dp_formula(sizes, phase), "formula_bytes", (json_int_t)ps_dp_difference(sizes, phase),
+                     "device0_bytes", device0, "other_bytes", other, "difference_bytes", device0 - other);
 }
 
 bool ps_result_sizes(sync_engine *e, ps_dp_sizes *out)
@@ -415,9 +419,9 @@ status ps_result_add_memory(json_t *job, const json_t *ranks, const ps_dp_sizes 
                         s.lean ? "lean" : "torch", "parameters_bytes", (json_int_t)s.parameters,
                         "kept_gradients_bytes", (json_int_t)s.kept, "optimizer_state_bytes",
                         (json_int_t)s.state, "outputs_bytes", (json_int_t)s.outputs, "loss_outputs_bytes",
-                        (json_int_t)s.loss_outputs, "other_output_bytes",
-                        (json_int_t)s.other_output, "buffers_bytes", (json_int_t)s.buffers, "batch_bytes",
-                        (json_int_t)s.batch, "ahead_bytes", (json_int_t)s.ahead, "phases", phases);
+                        (json_int_t)s.loss_outputs, "other_output_bytes", (json_int_t)s.other_output,
+                        "buffers_bytes", (json_int_t)s.buffers, "batch_bytes", (json_int_t)s.batch,
+                        "ahead_bytes", (json_int_t)s.ahead, "phases", phases);
     }
     if (json_object_set_new(job, "dataparallel_memory", out) != 0)
         return fail(STATUS_SYSTEM, "no memory for the results");

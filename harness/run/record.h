@@ -1,6 +1,6 @@
-/* What a rank measures, step by step, in memory that is allocated before the first step: times, losses and traffic; the
- * engine's records of its buckets; and what only the parameter server reports.
- * docs/results.md describes every key. */
+/* What a rank measures, step by step, in memory that is allocated before the first step: times, losses and
+ * traffic; the engine's records of its buckets; and what only the parameter server reports. docs/results.md
+ * describes every key. */
 #ifndef HARNESS_RUN_RECORD_H
 #define HARNESS_RUN_RECORD_H
 
@@ -22,14 +22,14 @@ enum { RECORD_PHASES = 16, RECORD_ANATOMY = 12 /* the first of them: a rank has 
 extern const record_phase record_phases[RECORD_PHASES];
 
 typedef struct record_evaluation {
-    int64_t step; /* steps completed before it */
+    int64_t step;       /* steps completed before it */
     int64_t trained_ns; /* the rank's, in these steps */
     double loss, accuracy;
     int64_t samples;
 } record_evaluation;
 
 typedef struct record {
-    int64_t capacity, count;       /* measured steps */
+    int64_t capacity, count; /* measured steps */
     struct {
         int64_t index; /* in the run */
         double loss;
@@ -37,16 +37,17 @@ typedef struct record {
         int64_t end_ns; /* on this rank's clock */
         int64_t samples;
         step_times times;
-    } *steps;                      /* [capacity] */
-    int64_t samples;               /* of this rank in measured steps */
-    int64_t wall_ns;               /* of the measured steps */
-    int64_t *waited_ns;            /* [world] in measured steps */
-    int64_t corrected;             /* steps, by record_correct_step() */
-    int64_t merged_calls;          /* whose begins on other ranks are known (rank_calls.c) */
-    int64_t waiting_error_ns;      /* of this rank's times by which others tell waiting from communication; -1: one clock */
+    } * steps;                /* [capacity] */
+    int64_t samples;          /* of this rank in measured steps */
+    int64_t wall_ns;          /* of the measured steps */
+    int64_t *waited_ns;       /* [world] in measured steps */
+    int64_t corrected;        /* steps, by record_correct_step() */
+    int64_t merged_calls;     /* whose begins on other ranks are known (rank_calls.c) */
+    int64_t waiting_error_ns; /* of this rank's times by which others tell waiting from communication; -1: one
+                                 clock */
     int world;
-    sync_counters counters;        /* in measured steps; updates_skipped: in all */
-    int64_t cpu_ns;                /* of the compute thread in measured steps; STEP_NOT_MEASURED: kernels run elsewhere */
+    sync_counters counters; /* in measured steps; updates_skipped: in all */
+    int64_t cpu_ns; /* of the compute thread in measured steps; STEP_NOT_MEASURED: kernels run elsewhere */
     record_evaluation *evaluations;
     int64_t evaluation_capacity, evaluation_count;
 } record;
@@ -56,14 +57,14 @@ void record_deinit(record *r);
 
 /* A measured step; never allocates. More steps than the capacity are a defect. */
 void record_step(record *r, const step_result *result);
-/* What was waited for, and in progress, in step `index` of the run, if it was measured; after record_forget_waits(), which
- * is called once. */
+/* What was waited for, and in progress, in step `index` of the run, if it was measured; after
+ * record_forget_waits(), which is called once. */
 void record_forget_waits(record *r);
 void record_correct_step(record *r, int64_t index, const anatomy_figures *figures, const int64_t *waited_ns);
 /* After the last of them. Of further measured steps neither is known; returns how many those are. */
 int64_t record_end_correction(record *r);
-/* What has been counted since `seen`, which becomes what it is now; added to the record if `keep`: the steps in between are
- * measured. */
+/* What has been counted since `seen`, which becomes what it is now; added to the record if `keep`: the steps
+ * in between are measured. */
 typedef struct record_seen {
     sync_counters engine;
     int64_t cpu_ns; /* trainer_cpu_ns() */
@@ -98,17 +99,17 @@ void overlap_close(overlap *o);
 /* Before the first measured step: forgets what the engine has recorded. */
 void overlap_begin(overlap *o, const sync_engine *engine);
 
-/* After each step: completes result->times from the engine's records of its buckets, where it has any; counts those of
- * measured steps. */
+/* After each step: completes result->times from the engine's records of its buckets, where it has any; counts
+ * those of measured steps. */
 void overlap_measure(overlap *o, const sync_engine *engine, step_result *result, bool measured);
 
 /* "last_bucket_bytes" and "last_bucket_bound_s": how long it takes at least over an emulated link; both null
  * where there is no such thing. */
 void overlap_to_json(const overlap *o, const sync_engine *engine, json_t *rank);
 
-/* Of the job: "collective" and "algorithm", what carries the ring's buckets and how they are to be reduced, "algorithms", how
- * rank 0's were in the measured steps; "transport" and
- * "payload", what carries messages and tensors of the parameter server. Null under other engines, and with one rank. */
+/* Of the job: "collective" and "algorithm", what carries the ring's buckets and how they are to be reduced,
+ * "algorithms", how rank 0's were in the measured steps; "transport" and "payload", what carries messages and
+ * tensors of the parameter server. Null under other engines, and with one rank. */
 status engine_exchange_to_json(const sync_engine *e, const overlap *first, json_t *job);
 
 /* A rank's "staleness"; null under other engines. NULL without memory. After a flush. */

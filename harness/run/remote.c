@@ -29,19 +29,25 @@ static status meet(const run_config *c, const rank_place *p, rank_slot *slot, in
     bool local = run_config_starts_stage(c);
     const char *key = local ? p->key : p->stage_key;
     uint64_t token = key ? net_key_number(key, "remote stage") : 0;
-    if (local) snprintf(url, sizeof url, "%s-stage-%016" PRIx64, p->rendezvous, token);
-    else snprintf(url, sizeof url, "tcp://%s", address);
+    if (local)
+        snprintf(url, sizeof url, "%s-stage-%016" PRIx64, p->rendezvous, token);
+    else
+        snprintf(url, sizeof url, "tcp://%s", address);
     rank_meeting m = {url, key, token, rank, p->world + 1};
     status rc = rank_open_meeting(c, slot, &m, out);
     if (rc != STATUS_OK)
-        error_context(local ? "remote stage" : rank == 0 ? "--serve-stage %s, rank 0" : "--remote-stage %s, rank 0", address);
+        error_context(local       ? "remote stage"
+                      : rank == 0 ? "--serve-stage %s, rank 0"
+                                  : "--remote-stage %s, rank 0",
+                      address);
     return rc;
 }
 
 static remote_config config_of(const run_config *c, const nn_model *stage, const device *d, int workers)
 {
     return (remote_config){.workers = workers,
-                           .frame_bytes = remote_frame_bytes(stage, c->data.batch, device_get_info(d)->compute_type),
+                           .frame_bytes =
+                               remote_frame_bytes(stage, c->data.batch, device_get_info(d)->compute_type),
                            .stall_timeout_ns = c->shared.stall_timeout_ns};
 }
 
@@ -51,8 +57,11 @@ static remote_config config_of(const run_config *c, const nn_model *stage, const
 static void address_of(const run_config *c, const char *bound, char *out, size_t size)
 {
     const char *address = c->run.remote_stage, *port = strrchr(bound, ':');
-    if (run_config_starts_stage(c)) snprintf(out, size, "%s", bound);
-    else snprintf(out, size, "tcp://%.*s%s", (int)(strrchr(address, ':') - address), address, port ? port : "");
+    if (run_config_starts_stage(c))
+        snprintf(out, size, "%s", bound);
+    else
+        snprintf(out, size, "tcp://%.*s%s", (int)(strrchr(address, ':') - address), address,
+                 port ? port : "");
 }
 
 static status join(rank_state *s, rendezvous *r)
@@ -64,7 +73,8 @@ static status join(rank_state *s, rendezvous *r)
     clock_bounds bounds;
     TRY(clock_bounds_measure(r, me, s->place->world + 1, rank_deadline(s), &bounds));
     TRY(rendezvous_broadcast(r, "invitation", 0, NULL, 0, rank_deadline(s), &got));
-    if (got.bytes != sizeof from) return fail(STATUS_PROTOCOL, "the remote stage sent an invitation of %zu bytes", got.bytes);
+    if (got.bytes != sizeof from)
+        return fail(STATUS_PROTOCOL, "the remote stage sent an invitation of %zu bytes", got.bytes);
     memcpy(&from, got.data, sizeof from);
     from.url[sizeof from.url - 1] = '\0';
     remote_config config = config_of(s->config, s->remote, trainer_device(s->trainer), s->place->world);
@@ -92,9 +102,11 @@ status rank_add_remote(const rank_state *s, json_t *job)
     nn_cut cut;
     TRY(nn_cut_model(s->model, 2, &cut));
     json_t *stage = json_pack("{s:s, s:s, s:I, s:f}", "address", s->config->run.remote_stage, "begins_at",
-                              s->model->layers[cut.stages[1].begin].name, "parameters", (json_int_t)cut.stages[1].parameters,
-                              "flop_per_sample", cut.stages[1].flops);
-    return json_object_set_new(job, "remote_stage", stage) == 0 ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the results");
+                              s->model->layers[cut.stages[1].begin].name, "parameters",
+                              (json_int_t)cut.stages[1].parameters, "flop_per_sample", cut.stages[1].flops);
+    return json_object_set_new(job, "remote_stage", stage) == 0
+               ? STATUS_OK
+               : fail(STATUS_SYSTEM, "no memory for the results");
 }
 
 /* ---- the remote stage --------------------------------------------------------------------------- */
@@ -129,7 +141,8 @@ static status open_stage(stage_process *s)
     TRY(nn_stage_model(s->model, &cut, 1, &s->stage));
     TRY(device_open(&device, &s->device));
     TRY(device_stream_open(s->device, DEVICE_STREAM_COMPUTE, &s->stream));
-    TRY(ring_settings_resolve((const void *)c->engine_options[ENGINE_RING], c->shared.divide, c->policies[ENGINE_RING], &ring));
+    TRY(ring_settings_resolve((const void *)c->engine_options[ENGINE_RING], c->shared.divide,
+                              c->policies[ENGINE_RING], &ring));
     remote_server_config config = {.remote = config_of(c, s->stage, s->device, s->place->world),
                                    .device = s->device,
                                    .stream = s->stream,
@@ -149,8 +162,8 @@ static status open_stage(stage_process *s)
     TRY(remote_server_open(&config, &s->server));
     if (!s->slot)
         log_info("%s, layers from %s on with %lld parameters, for %d worker%s at %s", s->model->name,
-                 s->model->layers[cut.stages[1].begin].name, (long long)cut.stages[1].parameters, s->place->world,
-                 s->place->world == 1 ? "" : "s", c->run.serve_stage);
+                 s->model->layers[cut.stages[1].begin].name, (long long)cut.stages[1].parameters,
+                 s->place->world, s->place->world == 1 ? "" : "s", c->run.serve_stage);
     return STATUS_OK;
 }
 
@@ -162,8 +175,10 @@ static status listen_for_workers(stage_process *s, invitation *out)
     int host = address ? (int)(strrchr(address, ':') - address) : 0;
     bool numeric = address && strspn(address, "0123456789.") == (size_t)host;
     *out = (invitation){0};
-    if (!address) snprintf(url, sizeof url, "ipc://@psring-%016" PRIx64 "-stage", s->token);
-    else snprintf(url, sizeof url, "tcp://%.*s:*", numeric ? host : 1, numeric ? address : "*");
+    if (!address)
+        snprintf(url, sizeof url, "ipc://@psring-%016" PRIx64 "-stage", s->token);
+    else
+        snprintf(url, sizeof url, "tcp://%.*s:*", numeric ? host : 1, numeric ? address : "*");
     out->token = s->token;
     return remote_server_listen(s->server, url, out->url);
 }
@@ -192,7 +207,8 @@ static status serve(stage_process *s)
         log_info("%lld steps; all workers have left", (long long)remote_server_steps(s->server));
         return STATUS_OK;
     }
-    json_t *result = json_pack("{s:i, s:i, s:o}", "server", 0, "pid", (int)getpid(), "memory", ledger_to_json(&s->ledger));
+    json_t *result =
+        json_pack("{s:i, s:i, s:o}", "server", 0, "pid", (int)getpid(), "memory", ledger_to_json(&s->ledger));
     rc = result ? run_jobs_deliver_server(result) : fail(STATUS_SYSTEM, "no memory for the results");
     json_decref(result);
     return rc;
@@ -215,8 +231,10 @@ status stage_server_run(const run_config *config, const rank_place *place)
     stage_process s = {.config = config, .place = place, .slot = slot};
     if (slot) rank_slot_enter(slot, RANK_SETUP, clock_now_ns());
     status rc = serve(&s);
-    if (slot && rc != STATUS_OK) job_fail(place->table, place->rank, rc, error_message());
-    else if (slot) rank_slot_finish(slot);
+    if (slot && rc != STATUS_OK)
+        job_fail(place->table, place->rank, rc, error_message());
+    else if (slot)
+        rank_slot_finish(slot);
     tear_down(&s);
     return rc;
 }

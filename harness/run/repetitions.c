@@ -1,5 +1,5 @@
-/* What several runs of one configuration show together, and what a single one does: medians, intervals and the verdict on ps
- * against ring. */
+/* What several runs of one configuration show together, and what a single one does: medians, intervals and
+ * the verdict on ps against ring. */
 #include "harness/report/report.h"
 #include "harness/report/significance.h"
 #include "harness/run/run_result.h"
@@ -25,7 +25,8 @@ static const json_t *job_named(const json_t *run, const char *name)
 {
     size_t i;
     json_t *job;
-    json_array_foreach(json_object_get(run, "jobs"), i, job) if (strcmp(report_text_at(job, "name"), name) == 0) return job;
+    json_array_foreach(json_object_get(run, "jobs"), i,
+                       job) if (strcmp(report_text_at(job, "name"), name) == 0) return job;
     return NULL;
 }
 
@@ -46,8 +47,8 @@ static status summary(const json_t *runs, const char *name, const char *path, js
         if (!isnan(value)) values[count++] = value;
     }
     status rc = count > 1 ? bootstrap_median(values, count, INTERVAL_SEED, &of) : STATUS_OK;
-    *out = json_pack("{s:o, s:o, s:o}", "median", number(median_of(values, count)), "low", number(of.low), "high",
-                     number(of.high));
+    *out = json_pack("{s:o, s:o, s:o}", "median", number(median_of(values, count)), "low", number(of.low),
+                     "high", number(of.high));
     free(values);
     return rc != STATUS_OK || *out ? rc : no_memory();
 }
@@ -55,11 +56,12 @@ static status summary(const json_t *runs, const char *name, const char *path, js
 /* A job without what every rank and every step has. */
 static json_t *job_in_short(const json_t *job)
 {
-    static const char *const keys[] = {"name",       "engine",     "policy",           "step_time", "phases",
-                                       "throughput", "loss_last",  "accuracy",         "memory_imbalance",
-                                       "parameter_hash"};
+    static const char *const keys[] = {
+        "name",       "engine",    "policy",   "step_time",        "phases",
+        "throughput", "loss_last", "accuracy", "memory_imbalance", "parameter_hash"};
     json_t *out = json_object();
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) json_object_set(out, keys[i], json_object_get(job, keys[i]));
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        json_object_set(out, keys[i], json_object_get(job, keys[i]));
     return out;
 }
 
@@ -70,8 +72,10 @@ static json_t *runs_in_short(const json_t *runs)
     json_array_foreach(runs, i, run)
     {
         json_t *jobs = json_array();
-        json_array_foreach(json_object_get(run, "jobs"), j, job) json_array_append_new(jobs, job_in_short(job));
-        json_array_append_new(out, json_pack("{s:O, s:o}", "started_at", json_object_get(run, "started_at"), "jobs", jobs));
+        json_array_foreach(json_object_get(run, "jobs"), j, job)
+            json_array_append_new(jobs, job_in_short(job));
+        json_array_append_new(
+            out, json_pack("{s:O, s:o}", "started_at", json_object_get(run, "started_at"), "jobs", jobs));
     }
     return out;
 }
@@ -82,7 +86,8 @@ static double step_of_all(const json_t *run)
     double sum = 0;
     size_t j;
     json_t *job;
-    json_array_foreach(json_object_get(run, "jobs"), j, job) sum += report_number_at(job, "step_time.median_s");
+    json_array_foreach(json_object_get(run, "jobs"), j, job) sum +=
+        report_number_at(job, "step_time.median_s");
     return sum;
 }
 
@@ -115,11 +120,13 @@ status run_result_repeat(const json_t *runs, json_t **out)
         if (rc == STATUS_OK) rc = summary(runs, name, "step_time.median_s", &step);
         if (rc == STATUS_OK) rc = summary(runs, name, "throughput.samples_per_s", &samples);
         if (rc == STATUS_OK)
-            json_array_append_new(jobs, json_pack("{s:s, s:o, s:o}", "name", name, "step_s", step, "samples_per_s", samples));
+            json_array_append_new(
+                jobs, json_pack("{s:s, s:o, s:o}", "name", name, "step_s", step, "samples_per_s", samples));
     }
-    json_t *repetitions = rc == STATUS_OK ? json_pack("{s:I, s:I, s:O, s:o}", "count", (json_int_t)json_array_size(runs), "shown",
-                                                      (json_int_t)shown, "jobs", jobs, "runs", runs_in_short(runs))
-                                          : NULL;
+    json_t *repetitions =
+        rc == STATUS_OK ? json_pack("{s:I, s:I, s:O, s:o}", "count", (json_int_t)json_array_size(runs),
+                                    "shown", (json_int_t)shown, "jobs", jobs, "runs", runs_in_short(runs))
+                        : NULL;
     if (rc == STATUS_OK && json_object_set_new(*out, "repetitions", repetitions) != 0) rc = no_memory();
     if (rc == STATUS_OK) rc = run_result_judge(*out, false);
     json_decref(jobs);
@@ -131,7 +138,8 @@ status run_result_repeat(const json_t *runs, json_t **out)
 
 /* ---- the verdict -------------------------------------------------------------------------------------- */
 
-/* Seconds per sample in each turn of a job's steps, cut so that they sum to the seconds per sample of all steps. */
+/* Seconds per sample in each turn of a job's steps, cut so that they sum to the seconds per sample of all
+ * steps. */
 static bool cut_in_turns(const json_t *job, double turns[TURNS])
 {
     const json_t *steps = json_object_get(job, "step_s");
@@ -141,7 +149,8 @@ static bool cut_in_turns(const json_t *job, double turns[TURNS])
     if (count < TURNS || !(all > 0)) return false;
     for (size_t t = 0; t < TURNS; t++) {
         double sum = 0;
-        for (size_t i = count * t / TURNS; i < count * (t + 1) / TURNS; i++) sum += json_number_value(json_array_get(steps, i));
+        for (size_t i = count * t / TURNS; i < count * (t + 1) / TURNS; i++)
+            sum += json_number_value(json_array_get(steps, i));
         turns[t] = sum / all / report_number_at(job, "throughput.samples_per_s");
     }
     return true;
@@ -164,9 +173,10 @@ static int rates_of_runs(const json_t *runs, double *ps, double *ring)
 
 static json_t *verdict_of(bool ring_first, double factor, interval of, const char *over, int count)
 {
-    return json_pack("{s:s, s:s, s:o, s:o, s:o, s:s?, s:i, s:n, s:n, s:n, s:n}", "faster", ring_first ? "ring" : "ps", "slower",
-                     ring_first ? "ps" : "ring", "factor", number(factor), "low", number(of.low), "high", number(of.high), "over",
-                     over, "count", count, "shown", "p", "detectable", "runs_for_5_percent");
+    return json_pack("{s:s, s:s, s:o, s:o, s:o, s:s?, s:i, s:n, s:n, s:n, s:n}", "faster",
+                     ring_first ? "ring" : "ps", "slower", ring_first ? "ps" : "ring", "factor",
+                     number(factor), "low", number(of.low), "high", number(of.high), "over", over, "count",
+                     count, "shown", "p", "detectable", "runs_for_5_percent");
 }
 
 /* Of runs: whether they show the difference. */
@@ -175,7 +185,8 @@ static status add_test(json_t *verdict, const double *slower, const double *fast
     significance found;
     TRY(significance_of_rounds(slower, faster, count, &found));
     json_object_set_new(verdict, "detectable", number(found.detectable));
-    json_object_set_new(verdict, "runs_for_5_percent", found.runs_for_5 > 0 ? json_integer(found.runs_for_5) : json_null());
+    json_object_set_new(verdict, "runs_for_5_percent",
+                        found.runs_for_5 > 0 ? json_integer(found.runs_for_5) : json_null());
     if (found.verdict == SIGNIFICANCE_TOO_FEW) return STATUS_OK;
     json_object_set_new(verdict, "p", number(found.p));
     json_object_set_new(verdict, "shown", json_boolean(found.verdict == SIGNIFICANCE_GREATER));
@@ -200,7 +211,8 @@ static status judge_runs(const json_t *runs, double *ps, double *ring, judged *j
     free(copy);
     bool ring_first = j->ring > j->ps;
     if (j->count < 2) return STATUS_OK;
-    return bootstrap_ratio(ring_first ? ps : ring, j->count, ring_first ? ring : ps, j->count, true, INTERVAL_SEED, &j->factor);
+    return bootstrap_ratio(ring_first ? ps : ring, j->count, ring_first ? ring : ps, j->count, true,
+                           INTERVAL_SEED, &j->factor);
 }
 
 static status judge_run(const json_t *result, bool in_turns, judged *j)
@@ -209,7 +221,8 @@ static status judge_run(const json_t *result, bool in_turns, judged *j)
     double of_ps[TURNS], of_ring[TURNS];
     j->ps = report_number_at(ps, "throughput.samples_per_s");
     j->ring = report_number_at(ring, "throughput.samples_per_s");
-    if (json_is_true(json_object_get(result, "simulated"))) j->over = "virtual time";
+    if (json_is_true(json_object_get(result, "simulated")))
+        j->over = "virtual time";
     else if (in_turns && cut_in_turns(ps, of_ps) && cut_in_turns(ring, of_ring)) {
         bool ring_first = j->ring > j->ps;
         j->over = "turns";
@@ -229,7 +242,8 @@ static status judge(const json_t *result, bool in_turns, double *ps, double *rin
     *out = verdict_of(ring_first, ring_first ? j.ring / j.ps : j.ps / j.ring, j.factor, j.over, j.count);
     if (!*out) return no_memory();
     json_object_set_new(*out, "samples_per_s", json_pack("{s:f, s:f}", "ps", j.ps, "ring", j.ring));
-    return runs && j.count > 1 ? add_test(*out, ring_first ? ps : ring, ring_first ? ring : ps, j.count) : STATUS_OK;
+    return runs && j.count > 1 ? add_test(*out, ring_first ? ps : ring, ring_first ? ring : ps, j.count)
+                               : STATUS_OK;
 }
 
 status run_result_judge(json_t *result, bool in_turns)
@@ -239,6 +253,7 @@ status run_result_judge(json_t *result, bool in_turns)
     json_t *verdict = NULL;
     status rc = memory ? judge(result, in_turns, memory, memory + most, &verdict) : no_memory();
     free(memory);
-    if (json_object_set_new(result, "verdict", verdict ? verdict : json_null()) != 0 && rc == STATUS_OK) rc = no_memory();
+    if (json_object_set_new(result, "verdict", verdict ? verdict : json_null()) != 0 && rc == STATUS_OK)
+        rc = no_memory();
     return rc;
 }

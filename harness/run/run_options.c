@@ -56,7 +56,8 @@ static const option run_option_list[] = {
     {"share-gpu", OPTION_FLAG, FIELD(share_gpu), .level = OPTION_RARE,
      .help = "cuda: ranks may share a GPU: right for correctness, wrong for bandwidth"},
     {"isolated", OPTION_FLAG, FIELD(isolated), .level = OPTION_RARE,
-     .help = "also run the same ranks without exchange, in turns with the others: the report then shows by how much "
+     .help = "also run the same ranks without exchange, in turns with the others: the report then shows by "
+             "how much "
              "communication slows computation"},
     {"steps", OPTION_INT, FIELD(steps), .argument = "N", .high = 1e12,
      .help = "steps after the warm-up [30, if no epochs are given]"},
@@ -66,16 +67,23 @@ static const option run_option_list[] = {
      .help = "first steps that train but are not measured"},
     {"accumulate", OPTION_INT, FIELD(accumulate), .argument = "K", .initial = "1", .low = 1, .high = 1e6,
      .help = "batches per step: gradients are averaged over them, and exchanged only after the last"},
-    {"stages", OPTION_INT, FIELD(stages), .argument = "P", .initial = "1", .low = 1, .high = NN_MOST_STAGES, .level = OPTION_RARE,
-     .help = "ring, not on cuda: cut the model into P stages, each on ranks of its own; micro-batches (--accumulate) pass "
+    {"stages", OPTION_INT, FIELD(stages), .argument = "P", .initial = "1", .low = 1, .high = NN_MOST_STAGES,
+     .level = OPTION_RARE,
+     .help = "ring, not on cuda: cut the model into P stages, each on ranks of its own; micro-batches "
+             "(--accumulate) pass "
              "through them as a pipeline, and with N x P ranks there are N replicas of each stage"},
-    {"stages-on", OPTION_CHOICE, FIELD(stages_on), .initial = "ranks", .choices = stages_places, .level = OPTION_RARE,
-     .help = "with --stages; devices: each rank has all stages, on P devices of its process that work one after the other"},
-    {"schedule", OPTION_CHOICE, FIELD(schedule), .initial = "1f1b", .choices = pipeline_schedule_names, .level = OPTION_RARE,
-     .help = "with --stages: the order of passes; gpipe: all forward, then all backward; 1f1b: in turns; sequential: of one "
+    {"stages-on", OPTION_CHOICE, FIELD(stages_on), .initial = "ranks", .choices = stages_places,
+     .level = OPTION_RARE,
+     .help = "with --stages; devices: each rank has all stages, on P devices of its process that work one "
+             "after the other"},
+    {"schedule", OPTION_CHOICE, FIELD(schedule), .initial = "1f1b", .choices = pipeline_schedule_names,
+     .level = OPTION_RARE,
+     .help = "with --stages: the order of passes; gpipe: all forward, then all backward; 1f1b: in turns; "
+             "sequential: of one "
              "micro-batch at a time, always so on devices"},
     {"remote-stage", OPTION_TEXT, FIELD(remote_stage), .argument = "HOST:PORT|local", .level = OPTION_RARE,
-     .help = "ring, on cpu and reference: the second half of the model is in a process of its own, started with --serve-stage "
+     .help = "ring, on cpu and reference: the second half of the model is in a process of its own, started "
+             "with --serve-stage "
              "HOST:PORT and the same options; local: this program starts it"},
     {"serve-stage", OPTION_TEXT, FIELD(serve_stage), .argument = "HOST:PORT", .level = OPTION_RARE,
      .help = "have the second half of the model for a run with --remote-stage HOST:PORT; ends with it"},
@@ -102,8 +110,9 @@ static const option run_option_list[] = {
     {"repeat", OPTION_INT, FIELD(repeat), .argument = "N", .initial = "1", .low = 1, .high = 1000,
      .help = "run N times and report medians with 95 % intervals; 8 and more allow a verdict"},
     {"config", OPTION_TEXT, FIELD(config), .argument = "FILE",
-     .help = "read options from a file of long names and values, TOML (FILE.toml) or JSON, or from the JSON of a "
-             "run; words of the command line come after it"},
+     .help =
+         "read options from a file of long names and values, TOML (FILE.toml) or JSON, or from the JSON of a "
+         "run; words of the command line come after it"},
     {"json", OPTION_TEXT, FIELD(json), .argument = "FILE",
      .help = "write the results there; -: to stdout, without the report"},
     {"report", OPTION_TEXT, FIELD(report), .argument = "FILE.html",
@@ -112,7 +121,8 @@ static const option run_option_list[] = {
      .help = "write a time line of all ranks there, for ui.perfetto.dev"},
     {"trace-steps", OPTION_TEXT, FIELD(trace_steps), .argument = "FIRST:END", .level = OPTION_RARE,
      .help = "steps FIRST to END - 1 of the run, the warm-up counted [the first 10 measured ones]"},
-    {"verbose", OPTION_FLAG, FIELD(verbose), .letter = 'v', .help = "print the tables, too, after the verdict"},
+    {"verbose", OPTION_FLAG, FIELD(verbose), .letter = 'v',
+     .help = "print the tables, too, after the verdict"},
     {"quiet", OPTION_FLAG, FIELD(quiet), .help = "no progress and no notes on stderr"},
     {"log-level", OPTION_CHOICE, FIELD(log_level), .initial = "info", .choices = level_names,
      .level = OPTION_RARE, .help = "what is written to stderr"},
@@ -132,17 +142,23 @@ static const option run_option_list[] = {
     {"efficiency", OPTION_DOUBLE, FIELD(efficiency), .argument = "FACTOR", .initial = "1", .low = 0.001,
      .high = 1000, .level = OPTION_RARE,
      .help = "virtual devices: multiplies the profile's efficiencies of computation"},
-    {"draw", OPTION_INT, FIELD(draw), .argument = "N", .initial = "0", .high = SIM_DRAWS, .level = OPTION_RARE,
+    {"draw", OPTION_INT, FIELD(draw), .argument = "N", .initial = "0", .high = SIM_DRAWS,
+     .level = OPTION_RARE,
      .help = "virtual devices: constants drawn from their ranges, draw 1 to 16 (0: their values)"},
     {"loader-workers", OPTION_INT, FIELD(loader_workers), .argument = "N", .initial = "0", .high = 4096,
      .level = OPTION_RARE,
-     .help = "virtual devices: processes that decode images, for each process of the job: one under dp, else one per "
+     .help = "virtual devices: processes that decode images, for each process of the job: one under dp, else "
+             "one per "
              "rank (0: batches are there at once)"},
-    {"dp-host", OPTION_CHOICE, FIELD(dp_host), .initial = "python", .choices = host_names, .level = OPTION_RARE,
-     .help = "virtual devices, dp: replicas are threads of one Python process, as in PyTorch; none: hosts launch "
-             "without an interpreter, as this program"},
-    {"dp-gather", OPTION_CHOICE, FIELD(dp_gather), .initial = "loss", .choices = gather_names, .level = OPTION_RARE,
-     .help = "virtual devices, dp with --dp-loss replica: what rank 0 gathers of each replica besides its loss: outputs; "
+    {"dp-host", OPTION_CHOICE, FIELD(dp_host), .initial = "python", .choices = host_names,
+     .level = OPTION_RARE,
+     .help =
+         "virtual devices, dp: replicas are threads of one Python process, as in PyTorch; none: hosts launch "
+         "without an interpreter, as this program"},
+    {"dp-gather", OPTION_CHOICE, FIELD(dp_gather), .initial = "loss", .choices = gather_names,
+     .level = OPTION_RARE,
+     .help = "virtual devices, dp with --dp-loss replica: what rank 0 gathers of each replica besides its "
+             "loss: outputs; "
              "caches: the keys and values of attention, too, as language models of Hugging Face return them"},
 };
 const option_table run_option_table = {"Run", run_option_list,
@@ -200,8 +216,8 @@ const char *run_config_profile(const run_config *c)
 static status check_ranks(const run_config *c)
 {
     if (c->run.gpus > JOB_MOST_RANKS)
-        return fail(STATUS_USAGE, "--gpus: expected 1 to %d (more only on virtual devices), got %lld", JOB_MOST_RANKS,
-                    (long long)c->run.gpus);
+        return fail(STATUS_USAGE, "--gpus: expected 1 to %d (more only on virtual devices), got %lld",
+                    JOB_MOST_RANKS, (long long)c->run.gpus);
     return STATUS_OK;
 }
 
@@ -251,8 +267,10 @@ static status load_seed(run_config *c)
     status rc = STATUS_OK;
     if (!info->foreign && options_given(&c->bindings[0], "seed") && c->run.seed != info->progress.seed)
         rc = fail(STATUS_CONFIG, "--seed: expected %llu, the seed of %s, or none, got %llu",
-                  (unsigned long long)info->progress.seed, c->checkpoint.load, (unsigned long long)c->run.seed);
-    else if (!info->foreign) c->run.seed = info->progress.seed;
+                  (unsigned long long)info->progress.seed, c->checkpoint.load,
+                  (unsigned long long)c->run.seed);
+    else if (!info->foreign)
+        c->run.seed = info->progress.seed;
     checkpoint_close(&file);
     return rc;
 }
@@ -263,7 +281,8 @@ static status check_checkpoint(run_config *c)
     if (c->checkpoint.save && c->run.mode == ENGINE_BOTH)
         return fail(STATUS_USAGE, "--save: expected --mode none, ps or ring, got both");
     if (c->run.isolated && c->checkpoint.save)
-        return fail(STATUS_USAGE, "--isolated: expected a run without --save: its ranks would save other parameters");
+        return fail(STATUS_USAGE,
+                    "--isolated: expected a run without --save: its ranks would save other parameters");
     if (c->run.isolated && c->run.rendezvous)
         return fail(STATUS_USAGE, "--isolated: expected ranks that this program starts, got --rendezvous");
     return c->checkpoint.load ? load_seed(c) : STATUS_OK;
@@ -289,7 +308,10 @@ static status check_outputs(const run_config *c)
 {
     const struct {
         const char *name, *path;
-    } outputs[] = {{"json", c->run.json}, {"report", c->run.report}, {"trace", c->run.trace}, {"save", c->checkpoint.save}};
+    } outputs[] = {{"json", c->run.json},
+                   {"report", c->run.report},
+                   {"trace", c->run.trace},
+                   {"save", c->checkpoint.save}};
     for (int i = 0; i < 4; i++)
         for (int j = 0; j < i; j++)
             if (outputs[i].path && outputs[j].path && strcmp(outputs[i].path, outputs[j].path) == 0)
@@ -301,10 +323,10 @@ static status check_outputs(const run_config *c)
 /* What runs write, one would write over the other's. */
 static status check_repeat(const run_config *c)
 {
-    const char *other = c->run.trace        ? "trace"
-                        : c->checkpoint.save  ? "save"
-                        : c->run.rendezvous   ? "rendezvous"
-                                              : NULL;
+    const char *other = c->run.trace         ? "trace"
+                        : c->checkpoint.save ? "save"
+                        : c->run.rendezvous  ? "rendezvous"
+                                             : NULL;
     if (c->run.repeat == 1 || !other) return STATUS_OK;
     return fail(STATUS_USAGE, "--repeat: expected 1 with --%s, got %lld", other, (long long)c->run.repeat);
 }
@@ -329,7 +351,8 @@ static const char *not_of_stages(const run_config *c)
     const run_options *r = &c->run;
     if (r->remote_stage || r->serve_stage) {
         if (c->checkpoint.save || c->checkpoint.load) return c->checkpoint.save ? "save" : "load";
-        if (r->target_loss > 0 || r->target_accuracy > 0) return r->target_loss > 0 ? "target-loss" : "target-accuracy";
+        if (r->target_loss > 0 || r->target_accuracy > 0)
+            return r->target_loss > 0 ? "target-loss" : "target-accuracy";
         if (r->eval_every > 0) return "eval-every";
     }
     return r->plan ? "plan" : r->isolated ? "isolated" : r->inline_progress == 2 ? "progress inline" : NULL;
@@ -350,16 +373,20 @@ static status check_stages(run_config *c)
 {
     bool schedule = options_given(&c->bindings[0], "schedule"), on = c->run.stages_on != STAGES_ON_RANKS;
     if (c->run.stages == 1 && !schedule && !on) return STATUS_OK;
-    const char *name = c->run.stages > 1 ? "stages" : on ? "stages-on" : "schedule", *other = not_of_stages(c);
-    if (c->run.mode != ENGINE_RING) return fail(STATUS_USAGE, "--%s: expected --mode ring, got %s", name, mode_names[c->run.mode]);
+    const char *name = c->run.stages > 1 ? "stages"
+                       : on              ? "stages-on"
+                                         : "schedule",
+               *other = not_of_stages(c);
+    if (c->run.mode != ENGINE_RING)
+        return fail(STATUS_USAGE, "--%s: expected --mode ring, got %s", name, mode_names[c->run.mode]);
     if (strcmp(c->run.device, "cuda") == 0)
         return fail(STATUS_USAGE, "--%s: expected --device cpu, reference or sim:PROFILE, got cuda", name);
     if (other) return fail(STATUS_USAGE, "--%s: expected a run without --%s", name, other);
     if (c->run.stages == 1) return fail(STATUS_USAGE, "--%s: expected --stages of at least 2", name);
     TRY(check_devices(c, schedule));
     if (c->run.gpus * run_config_devices(c) % c->run.stages != 0)
-        return fail(STATUS_USAGE, "--gpus: expected a multiple of %lld stages, got %lld", (long long)c->run.stages,
-                    (long long)c->run.gpus);
+        return fail(STATUS_USAGE, "--gpus: expected a multiple of %lld stages, got %lld",
+                    (long long)c->run.stages, (long long)c->run.gpus);
     return STATUS_OK;
 }
 
@@ -382,14 +409,21 @@ static status check_remote_stage(const run_config *c)
     const char *address = r->serve_stage ? r->serve_stage : r->remote_stage;
     bool local = run_config_starts_stage(c);
     if (!address) return STATUS_OK;
-    if (r->mode != ENGINE_RING) return fail(STATUS_USAGE, "--%s: expected --mode ring, got %s", name, mode_names[r->mode]);
-    if (r->serve_stage && r->remote_stage) return fail(STATUS_USAGE, "--serve-stage: unexpected with --remote-stage");
+    if (r->mode != ENGINE_RING)
+        return fail(STATUS_USAGE, "--%s: expected --mode ring, got %s", name, mode_names[r->mode]);
+    if (r->serve_stage && r->remote_stage)
+        return fail(STATUS_USAGE, "--serve-stage: unexpected with --remote-stage");
     if (!local) TRY(check_address(name, address));
-    if (r->stages > 1) other = "stages";
-    else if (r->repeat > 1 && !local) other = "repeat";
-    else if (r->rendezvous && (local || r->serve_stage)) other = "rendezvous";
-    else if (r->serve_stage && (r->json || r->report || r->trace)) other = r->json ? "json" : r->report ? "report" : "trace";
-    else if (c->model.sync_batchnorm && r->gpus > 1) other = "sync-batchnorm";
+    if (r->stages > 1)
+        other = "stages";
+    else if (r->repeat > 1 && !local)
+        other = "repeat";
+    else if (r->rendezvous && (local || r->serve_stage))
+        other = "rendezvous";
+    else if (r->serve_stage && (r->json || r->report || r->trace))
+        other = r->json ? "json" : r->report ? "report" : "trace";
+    else if (c->model.sync_batchnorm && r->gpus > 1)
+        other = "sync-batchnorm";
     if (other && strcmp(other, "progress inline") == 0) other = NULL; /* the engine's own */
     return other ? fail(STATUS_USAGE, "--%s: expected a run without --%s", name, other) : STATUS_OK;
 }
@@ -446,11 +480,14 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
         ring_settings unused;
         if (!run_config_uses(c, e)) continue;
         if (e == ENGINE_RING)
-            TRY(ring_settings_resolve((const void *)c->engine_options[e], c->shared.divide, c->policies[e], &unused));
+            TRY(ring_settings_resolve((const void *)c->engine_options[e], c->shared.divide, c->policies[e],
+                                      &unused));
         if (e == ENGINE_RING && c->run.stages > 1 && strcmp(unused.collective, "mpi") == 0)
             return fail(STATUS_USAGE, "--collective: expected shm with --stages, got mpi");
-        TRY(engine_table[e]->requirements(c->engine_options[e], c->policies[e], run_config_world(c, e), &needs));
-        if (needs.virtual_only && !run_config_is_virtual(c)) return fail(STATUS_USAGE, "%s", needs.virtual_only);
+        TRY(engine_table[e]->requirements(c->engine_options[e], c->policies[e], run_config_world(c, e),
+                                          &needs));
+        if (needs.virtual_only && !run_config_is_virtual(c))
+            return fail(STATUS_USAGE, "%s", needs.virtual_only);
     }
     return STATUS_OK;
 }
@@ -464,13 +501,15 @@ static bool is_among(const char *name, const char *const *names, size_t count)
 
 void run_config_text(const run_config *c, text_buffer *out)
 {
-    static const char *const where_only[] = {"config", "json", "quiet", "verbose", "repeat", "log-level", "rendezvous",
-                                             "connect-timeout", "save", "remote-stage", "serve-stage", "stall-timeout"};
+    static const char *const where_only[] = {"config", "json",         "quiet",       "verbose",
+                                             "repeat", "log-level",    "rendezvous",  "connect-timeout",
+                                             "save",   "remote-stage", "serve-stage", "stall-timeout"};
     for (int b = 0; b < BINDING_COUNT; b++) {
         const option_table *table = c->bindings[b].table;
         for (size_t i = 0; i < table->count; i++) {
             char value[256];
-            if (is_among(table->options[i].name, where_only, sizeof where_only / sizeof where_only[0])) continue;
+            if (is_among(table->options[i].name, where_only, sizeof where_only / sizeof where_only[0]))
+                continue;
             text_append(out, "%s = %s\n", table->options[i].name,
                         options_format(&c->bindings[b], i, value, sizeof value));
         }

@@ -20,14 +20,14 @@ typedef enum stages_place { STAGES_ON_RANKS, STAGES_ON_DEVICES } stages_place;
 
 typedef struct run_options {
     int mode;
-    int64_t gpus; /* ranks; 0: what the machine suggests */
+    int64_t gpus;       /* ranks; 0: what the machine suggests */
     const char *device; /* after run_config_parse() never "auto" */
     bool tf32, bf16, share_gpu, benchmark, cuda_graph, isolated;
     int prefetch; /* 0 off, 1 on */
     int64_t steps, epochs, warmup, accumulate;
-    int64_t stages; /* of the model; 1: it is not cut */
-    int stages_on;  /* a stages_place */
-    int schedule;   /* a pipeline_schedule */
+    int64_t stages;           /* of the model; 1: it is not cut */
+    int stages_on;            /* a stages_place */
+    int schedule;             /* a pipeline_schedule */
     const char *remote_stage; /* HOST:PORT, or "local"; NULL: none */
     const char *serve_stage;  /* HOST:PORT: this process is the remote stage; NULL: it is not */
     uint64_t seed;
@@ -42,17 +42,17 @@ typedef struct run_options {
     int log_level;
     int64_t eval_every;
     double target_loss, target_accuracy; /* on the test data; 0: none */
-    int loss_reduction; /* 0 mean, 1 sum */
+    int loss_reduction;                  /* 0 mean, 1 sum */
     const char *rendezvous;
     int64_t connect_timeout_ns;
-    int inline_progress; /* 0 auto, 1 thread, 2 inline */
-    uint64_t jitter;     /* virtual devices: seed; 0: none */
-    int64_t nodes;       /* virtual devices: machines; 0: as many as the ranks fill */
-    double efficiency;   /* virtual devices: times those of the profile */
-    int64_t draw;        /* virtual devices: simulation.h */
+    int inline_progress;    /* 0 auto, 1 thread, 2 inline */
+    uint64_t jitter;        /* virtual devices: seed; 0: none */
+    int64_t nodes;          /* virtual devices: machines; 0: as many as the ranks fill */
+    double efficiency;      /* virtual devices: times those of the profile */
+    int64_t draw;           /* virtual devices: simulation.h */
     int64_t loader_workers; /* virtual devices: of each process; 0: no loader */
-    int dp_host;         /* virtual devices: 1: a Python process */
-    int dp_gather;       /* virtual devices: sim_gathered */
+    int dp_host;            /* virtual devices: 1: a Python process */
+    int dp_gather;          /* virtual devices: sim_gathered */
 } run_options;
 
 extern const option_table run_option_table;
@@ -70,23 +70,26 @@ typedef struct run_config {
     _Alignas(16) char engine_options[ENGINE_COUNT][ENGINE_OPTIONS_SIZE];
     option_binding bindings[BINDING_COUNT];
     const char *policies[ENGINE_COUNT];
-    int processors; /* of this host, that its ranks share; those of this process, but in a rank that was bound */
+    int processors; /* of this host, that its ranks share; those of this process, but in a rank that was bound
+                     */
     int cores;      /* likewise; 0: not known, or virtual devices */
-    int local_ranks; /* of the largest job, on this host */
-    int bound;      /* a bound_by: what became of --bind */
-    int repetition; /* of --repeat, from 0 */
+    int local_ranks;                /* of the largest job, on this host */
+    int bound;                      /* a bound_by: what became of --bind */
+    int repetition;                 /* of --repeat, from 0 */
     int64_t trace_begin, trace_end; /* --trace-steps; end 0: none were chosen */
 } run_config;
 
 /* Binds the tables and sets defaults. The struct must not move afterwards. */
 status run_config_init(run_config *config);
 
-/* Parses argv (without program and command), after the file of --config, and checks what can be checked without data or peers. */
+/* Parses argv (without program and command), after the file of --config, and checks what can be checked
+ * without data or peers. */
 status run_config_parse(run_config *config, int argc, char *const argv[]);
 
-/* Opens the data and builds the model that fit each other: a model takes the classes and the image size that the user
- * did not give from the data; `synthetic` data, which are the default, have the form that the model takes, by default
- * that of `harness models`. `resolved` is the model's options without a default left open. */
+/* Opens the data and builds the model that fit each other: a model takes the classes and the image size that
+ * the user did not give from the data; `synthetic` data, which are the default, have the form that the model
+ * takes, by default that of `harness models`. `resolved` is the model's options without a default left open.
+ */
 status run_config_build(const run_config *config, dataset **set, nn_model **model, model_options *resolved);
 
 /* The options that were given, by their long names: a file for --config. `with_chosen`: and device, gpus and
@@ -110,7 +113,8 @@ status run_config_read(run_config *config, const char *path);
 /* In what products multiply: a device_precision. */
 int run_config_precision(const run_config *config);
 
-/* An option that the user gave and that only an engine reads whose `uses` is false, and that engine; NULL: none. */
+/* An option that the user gave and that only an engine reads whose `uses` is false, and that engine; NULL:
+ * none. */
 const char *run_config_unused(const run_config *config, const bool uses[ENGINE_COUNT], int *engine);
 
 /* --link; on virtual devices the latency may be missing. STATUS_USAGE. */
@@ -137,7 +141,8 @@ bool run_config_uses(const run_config *config, int job);
 /* It has several jobs, which alternate where memory holds them all. */
 bool run_config_takes_turns(const run_config *config);
 int run_config_world(const run_config *config, int job);
-/* Replicas of the model, which have data of their own: the ranks, or with stages on ranks as many to a replica. */
+/* Replicas of the model, which have data of their own: the ranks, or with stages on ranks as many to a
+ * replica. */
 int run_config_replicas(const run_config *config, int job);
 /* Devices that a rank drives: with stages on devices as many, else one. */
 int run_config_devices(const run_config *config);

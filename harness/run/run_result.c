@@ -39,8 +39,8 @@ static json_t *host_to_json(int processors)
         snprintf(processor, sizeof processor, "unknown processor");
     snprintf(system, sizeof system, "%s %s %s", u.sysname, u.release, u.machine);
     json_int_t memory = (json_int_t)sysconf(_SC_PHYS_PAGES) * (json_int_t)sysconf(_SC_PAGESIZE);
-    return json_pack("{s:s, s:s, s:s, s:i, s:I}", "name", u.nodename, "system", system, "processor", processor,
-                     "processors", processors, "memory_bytes", memory);
+    return json_pack("{s:s, s:s, s:s, s:i, s:I}", "name", u.nodename, "system", system, "processor",
+                     processor, "processors", processors, "memory_bytes", memory);
 }
 
 static json_t *libraries_to_json(void)
@@ -51,8 +51,8 @@ static json_t *libraries_to_json(void)
     zmq_version(&major, &minor, &patch);
     snprintf(onednn, sizeof onednn, "%d.%d.%d", v->major, v->minor, v->patch);
     snprintf(zmq, sizeof zmq, "%d.%d.%d", major, minor, patch);
-    return json_pack("{s:s, s:s, s:s, s:s}", "oneDNN", onednn, "libzmq", zmq, "protobuf-c", protobuf_c_version(), "jansson",
-                     jansson_version_str());
+    return json_pack("{s:s, s:s, s:s, s:s}", "oneDNN", onednn, "libzmq", zmq, "protobuf-c",
+                     protobuf_c_version(), "jansson", jansson_version_str());
 }
 
 static json_t *configuration_to_json(const run_config *c)
@@ -74,12 +74,12 @@ json_t *run_workload_to_json(const run_config *c, const run_plan *plan)
     data_form form = data_form_of_model(plan->model);
     char optimizer[32], input[128];
     options_format(&c->bindings[3], 0, optimizer, sizeof optimizer);
-    return json_pack("{s:s, s:s, s:I, s:I, s:s, s:I, s:I, s:I, s:s, s:I}", "model", plan->model->name, "input",
-                     data_form_format(input, sizeof input, &form), "classes", (json_int_t)form.classes, "parameters",
-                     (json_int_t)plan->model->parameter_elements, "data", d->name, "training_samples",
-                     (json_int_t)d->samples[DATA_TRAIN], "test_samples", (json_int_t)d->samples[DATA_TEST],
-                     "batch_per_rank", (json_int_t)c->data.batch, "optimizer", optimizer, "seed",
-                     (json_int_t)c->run.seed);
+    return json_pack("{s:s, s:s, s:I, s:I, s:s, s:I, s:I, s:I, s:s, s:I}", "model", plan->model->name,
+                     "input", data_form_format(input, sizeof input, &form), "classes",
+                     (json_int_t)form.classes, "parameters", (json_int_t)plan->model->parameter_elements,
+                     "data", d->name, "training_samples", (json_int_t)d->samples[DATA_TRAIN], "test_samples",
+                     (json_int_t)d->samples[DATA_TEST], "batch_per_rank", (json_int_t)c->data.batch,
+                     "optimizer", optimizer, "seed", (json_int_t)c->run.seed);
 }
 
 /* ---- agreement of the engines ------------------------------------------------------------------ */
@@ -93,14 +93,16 @@ static const char *param_of_element(const nn_model *m, int64_t element)
     return "";
 }
 
-/* Under `dp` the loss over all ranks is scaled before the backward pass, by 1/n for each rank: exact for powers of two. */
+/* Under `dp` the loss over all ranks is scaled before the backward pass, by 1/n for each rank: exact for
+ * powers of two. */
 static json_t *first_gradient(const run_result_input *in)
 {
     const run_job *ps = &in->jobs[ENGINE_PS], *ring = &in->jobs[ENGINE_RING];
     int ranks = (int)json_integer_value(json_object_get(ring->result, "world_size"));
     bool scaled = json_is_true(json_object_get(ps->result, "one_loss")) && (ranks & (ranks - 1));
-    return agreement_compare(ps->gradients, ring->gradients, in->plan->model, ranks,
-                             scaled ? "dp divides the loss by the ranks before the backward pass, which rounds" : NULL);
+    return agreement_compare(
+        ps->gradients, ring->gradients, in->plan->model, ranks,
+        scaled ? "dp divides the loss by the ranks before the backward pass, which rounds" : NULL);
 }
 
 static json_t *agreement_to_json(const run_result_input *in)
@@ -116,11 +118,10 @@ static json_t *agreement_to_json(const run_result_input *in)
         at = i;
     }
     bool equal = memcmp(ps->params, ring->params, (size_t)ps->param_count * sizeof(float)) == 0;
-    return json_pack("{s:o, s:b, s:O, s:O, s:f, s:s}", "first_gradient", first_gradient(in), "parameters_equal",
-                     (int)equal, "hash_ps",
-                     json_object_get(ps->result, "parameter_hash"), "hash_ring",
-                     json_object_get(ring->result, "parameter_hash"), "largest_difference", largest,
-                     "largest_difference_in", equal ? "" : param_of_element(in->plan->model, at));
+    return json_pack("{s:o, s:b, s:O, s:O, s:f, s:s}", "first_gradient", first_gradient(in),
+                     "parameters_equal", (int)equal, "hash_ps", json_object_get(ps->result, "parameter_hash"),
+                     "hash_ring", json_object_get(ring->result, "parameter_hash"), "largest_difference",
+                     largest, "largest_difference_in", equal ? "" : param_of_element(in->plan->model, at));
 }
 
 static void utc(int64_t seconds, char *buffer, size_t size)
@@ -147,7 +148,8 @@ status run_result_build(const run_result_input *in, json_t **out)
         stopped = stopped || json_is_true(json_object_get(job, "stopped_early"));
         simulated = simulated || json_is_true(json_object_get(job, "simulated"));
     }
-    bool emulated = in->config->shared.link && !run_config_is_virtual(in->config); /* there it is the machine's */
+    bool emulated =
+        in->config->shared.link && !run_config_is_virtual(in->config); /* there it is the machine's */
     const char *commit = PROGRAM_COMMIT;
     json_t *program = json_pack("{s:s, s:s, s:o}", "name", "harness", "version", PROGRAM_VERSION, "commit",
                                 commit[0] ? json_string(commit) : json_null());
@@ -164,8 +166,10 @@ status run_result_build(const run_result_input *in, json_t **out)
     if (rc == STATUS_OK) rc = run_result_judge(result, in->plan->alternate);
     json_t *agreement = agreement_to_json(in);
     if (agreement) json_object_set_new(result, "agreement", agreement);
-    if (rc != STATUS_OK) json_decref(result);
-    else *out = result;
+    if (rc != STATUS_OK)
+        json_decref(result);
+    else
+        *out = result;
     return rc;
 }
 
@@ -178,8 +182,10 @@ status trace_file_write(const char *path, const run_config *config, const run_jo
     char shown[80] = "none";
     TRY(net_link_parse(config->shared.link, &link));
     if (net_link_is_emulated(&link)) net_link_format(&link, shown, sizeof shown);
-    text_append(&out, "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"program\":\"harness %s\",\"emulated_link\":\"%s\"",
-                PROGRAM_VERSION, shown);
+    text_append(
+        &out,
+        "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"program\":\"harness %s\",\"emulated_link\":\"%s\"",
+        PROGRAM_VERSION, shown);
     const json_t *ring = jobs[ENGINE_RING].result, *collective = json_object_get(ring, "collective");
     if (json_is_string(collective))
         text_append(&out, ",\"collective\":\"%s\",\"algorithm\":\"%s\"", json_string_value(collective),

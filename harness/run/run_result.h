@@ -19,7 +19,7 @@ typedef struct run_job {
     float *params;  /* [param_count] in PyTorch's order, or NULL */
     int64_t param_count;
     agreement_file gradients; /* of the first step */
-    char *trace; /* --trace: the events of all ranks, each followed by a comma; or NULL */
+    char *trace;              /* --trace: the events of all ranks, each followed by a comma; or NULL */
 } run_job;
 
 typedef struct run_result_input {
@@ -52,7 +52,8 @@ status job_result_add_times(json_t *job, const json_t *ranks);
  */
 void job_result_add_evaluations(json_t *job, const json_t *ranks);
 
-/* Adds "memory_imbalance": of the ranks' peaks, who holds most, when, and by how much more than the others. */
+/* Adds "memory_imbalance": of the ranks' peaks, who holds most, when, and by how much more than the others.
+ */
 void job_result_add_memory(json_t *job, const json_t *ranks);
 
 /* With --stages-on devices: which device row `number` of "ranks" is of: "of_rank" and "stage". */
@@ -65,12 +66,13 @@ status job_result_add_pipeline(json_t *job, const json_t *ranks, const nn_model 
  * ran. `cores` are the processors of the host. */
 status job_result_compare(json_t *result, int cores, bool in_turns);
 
-/* Adds "verdict" to the result of a run, or of several: which of ps and ring is faster, with its interval. `in_turns`: the jobs
- * of a single run alternated. STATUS_SYSTEM without memory. */
+/* Adds "verdict" to the result of a run, or of several: which of ps and ring is faster, with its interval.
+ * `in_turns`: the jobs of a single run alternated. STATUS_SYSTEM without memory. */
 status run_result_judge(json_t *result, bool in_turns);
 
-/* One result of runs[count] of --repeat, all of the same configuration and whole: the run whose steps take the median time, with
- * "repetitions" of all, and "verdict". *out is a new reference. STATUS_SYSTEM without memory. */
+/* One result of runs[count] of --repeat, all of the same configuration and whole: the run whose steps take
+ * the median time, with "repetitions" of all, and "verdict". *out is a new reference. STATUS_SYSTEM without
+ * memory. */
 status run_result_repeat(const json_t *runs, json_t **out);
 
 /* Writes the events of all jobs, whole or not at all. STATUS_CANNOT_CREATE, STATUS_IO. */

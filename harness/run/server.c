@@ -61,7 +61,8 @@ static status exchange(void *context, sync_blob mine, const sync_blob **handshak
 {
     server_state *s = context;
     rendezvous_blob *got = calloc((size_t)member_count(s), sizeof *got);
-    if (!got) return fail(STATUS_SYSTEM, "no memory for the handshakes of %d ranks and servers", member_count(s));
+    if (!got)
+        return fail(STATUS_SYSTEM, "no memory for the handshakes of %d ranks and servers", member_count(s));
     int64_t deadline = clock_now_ns() + s->config->run.connect_timeout_ns;
     status rc = rendezvous_allgather(s->members, "handshakes", mine.data, mine.bytes, deadline, got);
     for (int m = 0; m < member_count(s) && rc == STATUS_OK; m++)
@@ -96,8 +97,8 @@ static status serve(server_state *s)
                             .divide = c->shared.divide,
                             .link = link};
     TRY(ps_server_main(&context, exchange, s));
-    json_t *result = json_pack("{s:i, s:i, s:o}", "server", context.rank - context.world, "pid", (int)getpid(), "memory",
-                               ledger_to_json(&s->ledger));
+    json_t *result = json_pack("{s:i, s:i, s:o}", "server", context.rank - context.world, "pid",
+                               (int)getpid(), "memory", ledger_to_json(&s->ledger));
     status rc = result ? run_jobs_deliver_server(result) : fail(STATUS_SYSTEM, "no memory for the results");
     json_decref(result);
     return rc;

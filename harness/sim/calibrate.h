@@ -22,14 +22,14 @@ enum { CALIBRATED_CONTENTIONS = 3 };
 
 /* Rates in 1e9 bytes per second. */
 typedef struct calibration {
-    int threads, cores;                        /* of a rank, that compute; of the machine */
-    int processors;                            /* that a rank is bound to; 0: it is not */
-    cpu_set_t *sets;                           /* [2] while it is measured; NULL: not bound */
-    double peak_tflops;                        /* of the fastest operation but for convolutions of 3 x 3 */
-    double memory_gbs;                         /* of the operation that moves most bytes, caches included */
-    double efficiency[SIM_EFFICIENCIES][2];    /* SIM_CONVOLUTION_FORWARD .., of peak, of memory; 0: not seen */
-    double weight_gbs;                         /* see SIM_WEIGHT_BANDWIDTH; 0: no time of its own was seen */
-    double launch_us;                          /* of the shortest operation */
+    int threads, cores;                     /* of a rank, that compute; of the machine */
+    int processors;                         /* that a rank is bound to; 0: it is not */
+    cpu_set_t *sets;                        /* [2] while it is measured; NULL: not bound */
+    double peak_tflops;                     /* of the fastest operation but for convolutions of 3 x 3 */
+    double memory_gbs;                      /* of the operation that moves most bytes, caches included */
+    double efficiency[SIM_EFFICIENCIES][2]; /* SIM_CONVOLUTION_FORWARD .., of peak, of memory; 0: not seen */
+    double weight_gbs;                      /* see SIM_WEIGHT_BANDWIDTH; 0: no time of its own was seen */
+    double launch_us;                       /* of the shortest operation */
     double contention[CALIBRATED_CONTENTIONS]; /* two ranks at a time against one, see SIM_CONTENTION */
     double host_memory_gbs;                    /* copies by two ranks together */
     double pack_gbs;                           /* gradients into buckets, read and written */

@@ -74,8 +74,8 @@ typedef struct calibration_run {
     int64_t since;
 } calibration_run;
 
-/* ResNet-18 (0) or a small BERT (1), or ResNet-18 with a quarter of the batch (2) or a BERT of few rows and wide products
- * (3), `threads` compute threads. Close it whatever comes back. */
+/* ResNet-18 (0) or a small BERT (1), or ResNet-18 with a quarter of the batch (2) or a BERT of few rows and
+ * wide products (3), `threads` compute threads. Close it whatever comes back. */
 status calibration_open(calibration_run *r, int workload, int threads);
 void calibration_close(calibration_run *r);
 

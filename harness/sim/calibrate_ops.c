@@ -59,9 +59,10 @@ static void set_efficiency(calibration *c, sim_constant class, double of_both)
     e[0] = e[1] = of_both;
 }
 
-/* The time of a convolution other than 3 x 3 has two parts: one grows with the batch, from which follows the efficiency; the
- * other is the same with any batch, and is that of the weights. Convolutions of 3 x 3 are left out: the smallest images of
- * the calibration's ResNet are mostly padding, so their times do not hold for larger images. */
+/* The time of a convolution other than 3 x 3 has two parts: one grows with the batch, from which follows the
+ * efficiency; the other is the same with any batch, and is that of the weights. Convolutions of 3 x 3 are
+ * left out: the smallest images of the calibration's ResNet are mostly padding, so their times do not hold
+ * for larger images. */
 typedef struct class_fit {
     double measured_s, roofline_s, weight_bytes, fixed_s;
 } class_fit;
@@ -103,7 +104,8 @@ static void take_weights(const calibration_sums sums[2], calibration *c)
 /* GEMMs of few rows take as long as their weights take from memory. */
 static void take_products(const calibration_sums *few_rows, calibration *c)
 {
-    for (int k = SIM_GEMM_FORWARD - SIM_CONVOLUTION_FORWARD; k <= SIM_GEMM_BACKWARD - SIM_CONVOLUTION_FORWARD; k++) {
+    for (int k = SIM_GEMM_FORWARD - SIM_CONVOLUTION_FORWARD; k <= SIM_GEMM_BACKWARD - SIM_CONVOLUTION_FORWARD;
+         k++) {
         double measured_s = few_rows->measured_s[k][0] + few_rows->measured_s[k][1];
         if (measured_s > 0) c->efficiency[k][1] = few_rows->traffic_s[k] / measured_s;
     }
@@ -150,7 +152,14 @@ static const calibration_workload workloads[CALIBRATION_WORKLOADS] = {
     {{.name = "resnet18", .image = 32, .classes = 10}, 32},
     {{.name = "bert", .head = MODEL_HEAD_MLM}, 8}, /* a loss over a vocabulary */
     {{.name = "resnet18", .image = 32, .classes = 10}, 8},
-    {{.name = "bert", .head = MODEL_HEAD_CLS, .layers = 2, .hidden = 1024, .heads = 16, .vocabulary = 1024, .sequence = 8}, 1},
+    {{.name = "bert",
+      .head = MODEL_HEAD_CLS,
+      .layers = 2,
+      .hidden = 1024,
+      .heads = 16,
+      .vocabulary = 1024,
+      .sequence = 8},
+     1},
 };
 
 static int64_t *times_of(const calibration_run *r, calibration_setting setting, int op)
@@ -166,7 +175,8 @@ static void after_op(void *context, const nn_op *op)
     r->since = clock_now_ns();
 }
 
-/* ---- open and close ------------------------------------------------------------------------------------- */
+/* ---- open and close -------------------------------------------------------------------------------------
+ */
 
 void calibration_close(calibration_run *r)
 {

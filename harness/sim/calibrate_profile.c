@@ -130,7 +130,8 @@ status calibration_write(const calibration *c, const char *path)
             constant(&p, (sim_constant)(SIM_CONVOLUTION_FORWARD + k), c->efficiency[k], 2,
                      "operations within steps of ResNet-18 and small BERTs, against a roofline");
     if (c->weight_gbs > 0)
-        number(&p, SIM_WEIGHT_BANDWIDTH, c->weight_gbs, "what convolutions but 3 x 3 take besides what grows with the batch");
+        number(&p, SIM_WEIGHT_BANDWIDTH, c->weight_gbs,
+               "what convolutions but 3 x 3 take besides what grows with the batch");
     number(&p, SIM_LAUNCH_TIME, c->launch_us, "the shortest operation");
     number(&p, SIM_KERNEL_OVERHEAD, 0, "in launch_time");
     write_pair(&p, c);

@@ -42,7 +42,8 @@ static void add_interpreter(const virtual_host *h, json_t *rows)
 {
     const sim_profile *p = h->simulation->profile;
     if (!h->simulation->config.python || !sim_profile_has(p, SIM_PYTHON_WIRE)) return;
-    add(rows, "  of replicate: wiring", sim_profile_get(p, SIM_PYTHON_WIRE) * 1e-6 * h->replicas * h->parameters);
+    add(rows, "  of replicate: wiring",
+        sim_profile_get(p, SIM_PYTHON_WIRE) * 1e-6 * h->replicas * h->parameters);
 }
 
 /* Rank 0's thread, less its wait for the loader. */

@@ -1,5 +1,6 @@
-/* What the host of a virtual job takes per step, part by part: loader workers, the thread that pins, and DataParallel's main
- * thread. They work side by side on different steps, so the slowest is what a steady step takes. */
+/* What the host of a virtual job takes per step, part by part: loader workers, the thread that pins, and
+ * DataParallel's main thread. They work side by side on different steps, so the slowest is what a steady step
+ * takes. */
 #ifndef HARNESS_SIM_VIRTUAL_HOST_H
 #define HARNESS_SIM_VIRTUAL_HOST_H
 
@@ -13,9 +14,9 @@ typedef struct virtual_host {
     const simulation *simulation;
     trainer_stage_time before[TRAINER_STAGES]; /* the measured steps */
     int64_t steps;                             /* measured */
-    int workers;      /* of each process's loader; 0: no loader */
-    double samples, bytes; /* that a process loads per step */
-    int replicas;     /* threads of one process; 0: not under dp */
+    int workers;                               /* of each process's loader; 0: no loader */
+    double samples, bytes;                     /* that a process loads per step */
+    int replicas;                              /* threads of one process; 0: not under dp */
     int parameters;
 } virtual_host;
 

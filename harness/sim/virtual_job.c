@@ -2,8 +2,8 @@
 
 #include "common/base/clock.h"
 #include "common/device/sim/device_sim.h"
-#include "common/nn/stages.h"
 #include "common/net/sim/transport_sim.h"
+#include "common/nn/stages.h"
 #include "common/sim/fiber.h"
 #include "harness/sim/virtual_source.h"
 #include "ps/ps.h"
@@ -48,7 +48,7 @@ struct virtual_job {
     transport_hub *hub; /* of engines that send messages; else NULL */
     sync_requirements needs;
     int present, running;
-    int replicas;                      /* of the model: ranks, or pipelines */
+    int replicas;                     /* of the model: ranks, or pipelines */
     nn_model *stages[NN_MOST_STAGES]; /* [config.stages], where there are several */
 };
 
@@ -91,7 +91,8 @@ static status end_step(virtual_rank *r, bool measured)
 static void begin_measuring(virtual_rank *r)
 {
     const virtual_job_observer *o = r->job->observer;
-    for (virtual_rank *d = r; d && o->measures; d = next_device(d)) o->measures(o->context, d->rank, d->trainer);
+    for (virtual_rank *d = r; d && o->measures; d = next_device(d))
+        o->measures(o->context, d->rank, d->trainer);
 }
 
 /* A rank's compute thread: until something must be waited for. */
@@ -150,12 +151,13 @@ static status open_rank(virtual_job *job, int rank)
     virtual_rank *r = &job->ranks[rank];
     r->job = job;
     r->rank = rank;
-    r->place = (pipeline_place){
-        .shape = {.schedule = (pipeline_schedule)c->schedule, .stages = c->stages, .batches = (int)c->trainer.accumulate},
-        .stage = rank / job->replicas,
-        .devices = c->machine.per_process > 1,
-        .replica = rank % job->replicas,
-        .replicas = job->replicas};
+    r->place = (pipeline_place){.shape = {.schedule = (pipeline_schedule)c->schedule,
+                                          .stages = c->stages,
+                                          .batches = (int)c->trainer.accumulate},
+                                .stage = rank / job->replicas,
+                                .devices = c->machine.per_process > 1,
+                                .replica = rank % job->replicas,
+                                .replicas = job->replicas};
     trainer_config t = c->trainer;
     t.rank = r->place.replica;
     t.local_rank = rank;
@@ -281,7 +283,8 @@ static status connect_all(virtual_job *job)
     TRY(collect_handshakes(job));
     for (int r = 0; r < job->present; r++) {
         const pipeline_place *place = &job->ranks[r].place;
-        TRY(trainer_connect(job->ranks[r].trainer, job->handshakes + (place->devices ? place->stage * place->replicas : 0)));
+        TRY(trainer_connect(job->ranks[r].trainer,
+                            job->handshakes + (place->devices ? place->stage * place->replicas : 0)));
     }
     for (int j = 0; j < job->server_count; j++) TRY(sync_connect(job->servers[j].engine, job->handshakes));
     return STATUS_OK;
@@ -296,8 +299,10 @@ static status check_loader(const virtual_job *job)
         return fail(STATUS_CONFIG, "--loader-workers: expected a model of images, got one of other inputs");
     if (!sim_profile_has(p, SIM_LOADER_DECODE) || !sim_profile_has(p, SIM_LOADER_COLLATE) ||
         !sim_profile_has(p, SIM_LOADER_PIN))
-        return fail(STATUS_CONFIG, "--loader-workers: expected a profile with loader_decode, loader_collate and "
-                                   "loader_pin, got %s", p->name);
+        return fail(STATUS_CONFIG,
+                    "--loader-workers: expected a profile with loader_decode, loader_collate and "
+                    "loader_pin, got %s",
+                    p->name);
     return STATUS_OK;
 }
 
@@ -323,8 +328,10 @@ static status open_all(virtual_job *job)
     TRY(simulation_open(m, &job->simulation));
     TRY(check_loader(job));
     if (m->per_process > 1 && sim_profile_get(job->simulation->profile, SIM_SYNCHRONOUS) > 0)
-        return fail(STATUS_CONFIG, "--stages-on: expected ranks for profile %s, whose ranks compute on processors, got devices",
-                    job->simulation->profile->name);
+        return fail(
+            STATUS_CONFIG,
+            "--stages-on: expected ranks for profile %s, whose ranks compute on processors, got devices",
+            job->simulation->profile->name);
     if (blocks(job)) TRY(transport_sim_hub_open(job->simulation, &job->hub));
     job->present = simulation_present(job->simulation);
     job->ranks = aligned_alloc(_Alignof(virtual_rank), (size_t)job->present * sizeof *job->ranks);
@@ -370,7 +377,8 @@ static int ranks_to_simulate(const virtual_job_config *c)
 {
     const simulation_config *m = &c->machine;
     bool wanted = c->by_symmetry || m->world > VIRTUAL_JOB_ALL_RANKS;
-    if (!wanted || m->jitter_seed || c->trainer.slow || is_pipeline(c) || strcmp(c->trainer.engine->name, "ring") != 0)
+    if (!wanted || m->jitter_seed || c->trainer.slow || is_pipeline(c) ||
+        strcmp(c->trainer.engine->name, "ring") != 0)
         return 0;
     sim_profile *profile = NULL;
     if (sim_profile_load(m->profile, &profile) != STATUS_OK) {

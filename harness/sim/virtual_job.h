@@ -25,9 +25,9 @@ typedef struct virtual_job_config {
     int loader_workers;       /* of each process of the job; 0: batches are there at once */
     bool by_symmetry;         /* ranks of one machine stand for all where nothing makes them differ */
     int64_t warmup;           /* steps that are not reported */
-    int stages;               /* above 1: the model is cut, and the ranks are a pipeline, or replicas of one; where
-                               * machine.per_process is as many, they are devices, which their process drives */
-    int schedule;             /* pipeline_schedule */
+    int stages;   /* above 1: the model is cut, and the ranks are a pipeline, or replicas of one; where
+                   * machine.per_process is as many, they are devices, which their process drives */
+    int schedule; /* pipeline_schedule */
 } virtual_job_config;
 
 /* Callbacks. Any slot may be NULL; a failure ends the job. */
@@ -35,7 +35,8 @@ typedef struct virtual_job_observer {
     void *context;
     /* All ranks are set up, nothing has run. */
     status (*opened)(void *context, simulation *s);
-    /* Here and below, where processes drive several devices: each of these. Before a rank is opened: its time line, or NULL. */
+    /* Here and below, where processes drive several devices: each of these. Before a rank is opened: its time
+     * line, or NULL. */
     rank_trace *(*trace)(void *context, int rank);
     /* Before the first reported step. */
     void (*measures)(void *context, int rank, trainer *t);

@@ -90,7 +90,8 @@ static void read_figures(virtual_figures *f)
     f->step_ms = median_ms(f->job, "step_time");
     f->exposed_ms = median_ms(phases, "exposed_communication_s");
     f->waiting_ms = median_ms(phases, "waiting_s");
-    f->most_bytes = json_integer_value(json_object_get(json_object_get(f->job, "memory_imbalance"), "maximum_bytes"));
+    f->most_bytes =
+        json_integer_value(json_object_get(json_object_get(f->job, "memory_imbalance"), "maximum_bytes"));
     f->ranks = (int)json_integer_value(json_object_get(f->job, "simulated_ranks"));
     f->samples_per_s =
         json_number_value(json_object_get(json_object_get(f->job, "throughput"), "samples_per_s"));
@@ -139,7 +140,8 @@ void virtual_figures_free(virtual_figures *f)
     *f = (virtual_figures){0};
 }
 
-status virtual_fit(const virtual_workload *one_gpu, double step_ms, virtual_figures *scratch, double *efficiency)
+status virtual_fit(const virtual_workload *one_gpu, double step_ms, virtual_figures *scratch,
+                   double *efficiency)
 {
     enum { ROUNDS = 20 };
     virtual_workload w = *one_gpu;
@@ -150,7 +152,8 @@ status virtual_fit(const virtual_workload *one_gpu, double step_ms, virtual_figu
         if (fabs(scratch->step_ms / step_ms - 1) < 1e-4) return STATUS_OK;
         w.efficiency *= scratch->step_ms / step_ms; /* time goes with 1 / efficiency, but for launches */
     }
-    return fail(STATUS_CONFIG,
-                "profile %s: expected a step of %.3f ms on one GPU, the nearest that its compute gives is %.3f",
-                one_gpu->profile, step_ms, scratch->step_ms);
+    return fail(
+        STATUS_CONFIG,
+        "profile %s: expected a step of %.3f ms on one GPU, the nearest that its compute gives is %.3f",
+        one_gpu->profile, step_ms, scratch->step_ms);
 }

@@ -35,9 +35,10 @@ typedef struct virtual_figures {
 status virtual_measure(const virtual_workload *workload, virtual_figures *out);
 void virtual_figures_free(virtual_figures *figures);
 
-/* The efficiency with which the workload's step takes `step_ms`, to 0.01 %: a measured step of one GPU anchors all that
- * is computed. STATUS_CONFIG where none does. */
-status virtual_fit(const virtual_workload *one_gpu, double step_ms, virtual_figures *scratch, double *efficiency);
+/* The efficiency with which the workload's step takes `step_ms`, to 0.01 %: a measured step of one GPU
+ * anchors all that is computed. STATUS_CONFIG where none does. */
+status virtual_fit(const virtual_workload *one_gpu, double step_ms, virtual_figures *scratch,
+                   double *efficiency);
 
 /* The command line: "harness run --device sim:... --mode ring --policy ddp --gpus 8 ...". */
 status virtual_command(const virtual_workload *workload, text_buffer *out);

@@ -33,9 +33,9 @@ typedef struct job_record {
     int64_t warmup, steps; /* before measuring; measured */
     int64_t lead;          /* steps that a rank may be ahead of another */
     rank_record *ranks;
-    trainer *first; /* rank 0's, once it has finished */
-    int finished;   /* ranks */
-    int64_t shown;  /* rank 0's measured steps */
+    trainer *first;    /* rank 0's, once it has finished */
+    int finished;      /* ranks */
+    int64_t shown;     /* rank 0's measured steps */
     virtual_host host; /* of rank 0's process */
     virtual_trace trace;
     text_buffer events; /* of the trace */
@@ -63,9 +63,9 @@ static void write_note(job_record *j, const simulation *s)
         link.bytes_per_second = llround(1e9 * s->config.link_rate);
         snprintf(network, sizeof network, "; network of %s", net_link_format(&link, shown, sizeof shown));
     }
-    snprintf(j->note, j->note_size, "virtual time, profile %s: %d GPU%s on %d machine%s of %d%s%s", s->profile->name,
-             j->world, j->world == 1 ? "" : "s", machines, machines == 1 ? "" : "s", s->profile->wiring.gpus, alike,
-             network);
+    snprintf(j->note, j->note_size, "virtual time, profile %s: %d GPU%s on %d machine%s of %d%s%s",
+             s->profile->name, j->world, j->world == 1 ? "" : "s", machines, machines == 1 ? "" : "s",
+             s->profile->wiring.gpus, alike, network);
 }
 
 /* Who loads, and how much; DataParallel's replicas. */
@@ -96,11 +96,13 @@ static status on_opened(void *context, simulation *s)
         if (json_array_append_new(j->rank_list, json_null()) != 0) return no_memory();
     }
     if (s->config.link_rate > 0 && s->topology->machines == 1 && !j->variant->may_be_one_machine)
-        return fail(STATUS_CONFIG, "--link: expected ranks on several machines, got %d on one of profile %s: take --nodes",
+        return fail(STATUS_CONFIG,
+                    "--link: expected ranks on several machines, got %d on one of profile %s: take --nodes",
                     j->world, s->profile->name);
     write_note(j, s);
     set_host(j, s, j->set);
-    if (j->variant->progress) run_progress_show_virtual(j->variant->progress, job_name(j->engine), 0, j->steps, NAN);
+    if (j->variant->progress)
+        run_progress_show_virtual(j->variant->progress, job_name(j->engine), 0, j->steps, NAN);
     return virtual_trace_watch(&j->trace, s);
 }
 
@@ -122,7 +124,8 @@ static void on_measures(void *context, int rank, trainer *t)
 static void show_step(job_record *j, const step_result *step)
 {
     const run_config *c = j->config;
-    double samples = (double)(run_config_batch(c, j->engine) * c->run.accumulate * run_config_replicas(c, j->engine));
+    double samples =
+        (double)(run_config_batch(c, j->engine) * c->run.accumulate * run_config_replicas(c, j->engine));
     double seconds = 1e-9 * (double)(step->end_ns - step->begin_ns);
     run_progress_show_virtual(j->variant->progress, job_name(j->engine), ++j->shown, j->steps,
                               seconds > 0 ? samples / seconds : NAN);
@@ -167,11 +170,12 @@ static json_t *job_to_json(const job_record *j, trainer *t)
     return json_pack(
         "{s:s, s:s, s:s, s:i, s:i, s:i, s:I, s:s, s:s, s:b, s:I, s:I, s:I, s:b, s:n, s:b, s:b, s:n}", "name",
         job_name(j->engine), "engine", engine_table[j->engine]->name, "policy", c->policies[j->engine],
-        "world_size", run_config_world(c, j->engine), "simulated_ranks", j->present / run_config_devices(c), "threads_per_rank", 1, "batch_per_rank",
-        (json_int_t)run_config_batch(c, j->engine), "device", info->name, "profile", c->run.device,
-        "simulated", (int)info->simulated, "warmup_steps", (json_int_t)j->warmup, "trained_steps",
-        (json_int_t)(j->warmup + j->steps), "steps", (json_int_t)(j->warmup + j->steps), "stopped_early", 0,
-        "parameter_hash", "one_loss", (int)trainer_has_one_loss(t), "synchronous", j->lead == 0, "target");
+        "world_size", run_config_world(c, j->engine), "simulated_ranks", j->present / run_config_devices(c),
+        "threads_per_rank", 1, "batch_per_rank", (json_int_t)run_config_batch(c, j->engine), "device",
+        info->name, "profile", c->run.device, "simulated", (int)info->simulated, "warmup_steps",
+        (json_int_t)j->warmup, "trained_steps", (json_int_t)(j->warmup + j->steps), "steps",
+        (json_int_t)(j->warmup + j->steps), "stopped_early", 0, "parameter_hash", "one_loss",
+        (int)trainer_has_one_loss(t), "synchronous", j->lead == 0, "target");
 }
 
 static status on_finished(void *context, int rank, trainer *t)
@@ -212,10 +216,12 @@ static status collect_overrides(const run_config *c, const virtual_variant *v, s
 {
     *count = 0;
     if (v->override_count > VIRTUAL_VARIANT_OVERRIDES)
-        return fail(STATUS_INTERNAL, "expected at most %d overrides, got %d", VIRTUAL_VARIANT_OVERRIDES, v->override_count);
+        return fail(STATUS_INTERNAL, "expected at most %d overrides, got %d", VIRTUAL_VARIANT_OVERRIDES,
+                    v->override_count);
     for (int i = 0; c->run.efficiency != 1 && i < SIM_EFFICIENCIES; i++)
-        out[(*count)++] = (sim_override){
-            .constant = (sim_constant)(SIM_CONVOLUTION_FORWARD + i), .value = c->run.efficiency, .multiplies = true};
+        out[(*count)++] = (sim_override){.constant = (sim_constant)(SIM_CONVOLUTION_FORWARD + i),
+                                         .value = c->run.efficiency,
+                                         .multiplies = true};
     for (int i = 0; i < v->override_count; i++) out[(*count)++] = v->overrides[i];
     return STATUS_OK;
 }
@@ -276,8 +282,8 @@ static status run_job_in_virtual_time(const run_config *c, const run_plan *plan,
 
 /* `traced`: with --trace, out->trace is the caller's to free. */
 static status run_one(const run_config *c, const run_plan *plan, int engine, const char *profile,
-                      const virtual_variant *variant, int64_t warmup, int64_t steps, bool traced, run_job *out, char *note,
-                      size_t size)
+                      const virtual_variant *variant, int64_t warmup, int64_t steps, bool traced,
+                      run_job *out, char *note, size_t size)
 {
     job_record j = {.config = c,
                     .model = plan->model,
@@ -312,15 +318,15 @@ static status run_one(const run_config *c, const run_plan *plan, int engine, con
     return rc;
 }
 
-status virtual_run_job(const run_config *config, const run_plan *plan, int engine, const virtual_variant *variant,
-                       run_job *job, char *note, size_t size)
+status virtual_run_job(const run_config *config, const run_plan *plan, int engine,
+                       const virtual_variant *variant, run_job *job, char *note, size_t size)
 {
     if (config->checkpoint.load || config->checkpoint.save)
         return fail(STATUS_CONFIG, "--%s: expected a device with tensors, got --device %s",
                     config->checkpoint.load ? "load" : "save", config->run.device);
     int64_t steps = plan->total_steps[engine] - config->run.warmup;
-    return run_one(config, plan, engine, run_config_profile(config), variant, config->run.warmup, steps > 0 ? steps : 0,
-                   true, job, note, size);
+    return run_one(config, plan, engine, run_config_profile(config), variant, config->run.warmup,
+                   steps > 0 ? steps : 0, true, job, note, size);
 }
 
 status virtual_run(const run_config *config, const run_plan *plan, run_job *jobs, char *note, size_t size)
@@ -329,7 +335,8 @@ status virtual_run(const run_config *config, const run_plan *plan, run_job *jobs
     const virtual_variant as_it_is = {.progress = config->run.quiet ? NULL : &progress};
     status rc = STATUS_OK;
     for (int e = 0; e < ENGINE_COUNT && rc == STATUS_OK; e++)
-        if (run_config_uses(config, e)) rc = virtual_run_job(config, plan, e, &as_it_is, &jobs[e], note, size);
+        if (run_config_uses(config, e))
+            rc = virtual_run_job(config, plan, e, &as_it_is, &jobs[e], note, size);
     run_progress_end(&progress);
     return rc;
 }
@@ -345,7 +352,8 @@ static status predict(const run_config *config, const run_plan *plan, int engine
     run_job job;
     char note[192];
     TRY(run_one(config, plan, engine, profile, &as_it_is, WARM_UP, STEPS, false, &job, note, sizeof note));
-    *median_ns = 1e9 * json_number_value(json_object_get(json_object_get(job.result, "step_time"), "median_s"));
+    *median_ns =
+        1e9 * json_number_value(json_object_get(json_object_get(job.result, "step_time"), "median_s"));
     json_decref(job.result);
     return STATUS_OK;
 }

@@ -30,11 +30,12 @@ static int64_t draw_targets(virtual_source *s, const sampler_span *span, int64_t
     return counted;
 }
 
-/* When the batch of `step` is made. Workers and the pinning thread work side by side, each on a later batch than the next:
- * so batches come at the pace of the slower. */
+/* When the batch of `step` is made. Workers and the pinning thread work side by side, each on a later batch
+ * than the next: so batches come at the pace of the slower. */
 static sim_time ready_time(const virtual_source *s, int64_t step)
 {
-    double bytes = (double)(s->base.largest_batch * data_form_input_elements(&s->base.form) * (int64_t)sizeof(float));
+    double bytes =
+        (double)(s->base.largest_batch * data_form_input_elements(&s->base.form) * (int64_t)sizeof(float));
     sim_loader_price price =
         sim_price_loader(s->actor->simulation->profile, (double)s->base.largest_batch, bytes, s->workers);
     return step == s->step ? s->ready : s->ready + sim_later(price.workers_time, price.pin);

@@ -16,8 +16,8 @@
 status virtual_source_open(const dataset *set, const sampler_config *sampler, int rank, bool whole,
                            batch_source **out);
 
-/* Batches come from `workers` loader processes and a thread that pins, at the profile's prices: the host of `actor` waits for
- * each until it is made. `source` is one of the above that has given no batch. */
+/* Batches come from `workers` loader processes and a thread that pins, at the profile's prices: the host of
+ * `actor` waits for each until it is made. `source` is one of the above that has given no batch. */
 void virtual_source_load(batch_source *source, sim_actor *actor, int workers);
 
 #endif

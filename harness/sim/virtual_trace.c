@@ -72,7 +72,8 @@ static void add_use(virtual_trace *t, link_row *l, link_use u)
     l->uses[l->count++] = u;
 }
 
-static void on_passed(void *context, int32_t resource, const char *what, sim_time begin, sim_time end, double bytes)
+static void on_passed(void *context, int32_t resource, const char *what, sim_time begin, sim_time end,
+                      double bytes)
 {
     virtual_trace *t = context;
     if (resource >= t->link_count || !trace_is_on(t->ranks[0].recorder)) return;
@@ -96,10 +97,13 @@ status virtual_trace_watch(virtual_trace *t, simulation *s)
 
 static void write_name(const char *what, int process, int row, const char *name, text_buffer *out)
 {
-    text_append(out, "{\"ph\":\"M\",\"name\":\"%s_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}},\n", what, process, row,
-                name);
-    text_append(out, "{\"ph\":\"M\",\"name\":\"%s_sort_index\",\"pid\":%d,\"tid\":%d,\"args\":{\"sort_index\":%d}},\n", what,
-                process, row, row ? row : process);
+    text_append(out,
+                "{\"ph\":\"M\",\"name\":\"%s_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}},\n",
+                what, process, row, name);
+    text_append(
+        out,
+        "{\"ph\":\"M\",\"name\":\"%s_sort_index\",\"pid\":%d,\"tid\":%d,\"args\":{\"sort_index\":%d}},\n",
+        what, process, row, row ? row : process);
 }
 
 static void write_use(const link_use *u, int process, int row, double capacity, text_buffer *out)
@@ -108,10 +112,13 @@ static void write_use(const link_use *u, int process, int row, double capacity, 
     char name[64];
     snprintf(name, sizeof name, "%s", u->what);
     if (u->transfers > 1) snprintf(name, sizeof name, "%" PRId64 " transfers", u->transfers);
-    text_append(out, "{\"ph\":\"X\",\"name\":\"%s\",\"cat\":\"link\",\"pid\":%d,\"tid\":%d,\"ts\":%" PRId64 ".%03d,", name, process,
-                row, begin / 1000, (int)(begin % 1000));
-    text_append(out, "\"dur\":%" PRId64 ".%03d,\"args\":{\"bytes\":%.0f,\"transfers\":%" PRId64 ",\"used\":%.4f}},\n", ns / 1000,
-                (int)(ns % 1000), u->bytes, u->transfers, u->bytes / (capacity * (double)(u->end - u->begin)));
+    text_append(
+        out, "{\"ph\":\"X\",\"name\":\"%s\",\"cat\":\"link\",\"pid\":%d,\"tid\":%d,\"ts\":%" PRId64 ".%03d,",
+        name, process, row, begin / 1000, (int)(begin % 1000));
+    text_append(
+        out, "\"dur\":%" PRId64 ".%03d,\"args\":{\"bytes\":%.0f,\"transfers\":%" PRId64 ",\"used\":%.4f}},\n",
+        ns / 1000, (int)(ns % 1000), u->bytes, u->transfers,
+        u->bytes / (capacity * (double)(u->end - u->begin)));
 }
 
 static void write_machine(const virtual_trace *t, int machine, text_buffer *out)
@@ -127,8 +134,10 @@ static void write_machine(const virtual_trace *t, int machine, text_buffer *out)
         snprintf(name, sizeof name, "%s links of machine %d", engine_table[t->engine]->name, machine);
         if (!named) write_name("process", process, 0, name, out);
         named = true;
-        write_name("thread", process, i + 1, sim_topology_resource_name(topology, resource, name, sizeof name), out);
-        for (int64_t u = 0; u < l->count; u++) write_use(&l->uses[u], process, i + 1, topology->capacities[resource], out);
+        write_name("thread", process, i + 1,
+                   sim_topology_resource_name(topology, resource, name, sizeof name), out);
+        for (int64_t u = 0; u < l->count; u++)
+            write_use(&l->uses[u], process, i + 1, topology->capacities[resource], out);
     }
 }
 

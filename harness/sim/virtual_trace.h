@@ -1,8 +1,10 @@
-/* --trace in virtual time: the tracks of a real run, and in addition a row for every stream of a GPU and for every link.
+/* --trace in virtual time: the tracks of a real run, and in addition a row for every stream of a GPU and for
+ * every link.
  *
- * A rank is a process, with its kernels on the row of the stream that runs them. A machine is a process with a row for each
- * direction of a link, each socket's memory and each direction of a network adapter; a slice is a time in which flows use it,
- * with their bytes, as they load the link (with the copies and wire bytes that a route adds). */
+ * A rank is a process, with its kernels on the row of the stream that runs them. A machine is a process with
+ * a row for each direction of a link, each socket's memory and each direction of a network adapter; a slice
+ * is a time in which flows use it, with their bytes, as they load the link (with the copies and wire bytes
+ * that a route adds). */
 #ifndef HARNESS_SIM_VIRTUAL_TRACE_H
 #define HARNESS_SIM_VIRTUAL_TRACE_H
 
@@ -10,7 +12,7 @@
 #include "harness/run/rank.h"
 
 enum {
-    VIRTUAL_TRACE_RANKS = 64, /* the first ranks are shown, and as many machines */
+    VIRTUAL_TRACE_RANKS = 64,   /* the first ranks are shown, and as many machines */
     VIRTUAL_TIMELINE_RANKS = 16 /* of which the results hold one step */
 };
 
@@ -38,17 +40,19 @@ typedef struct virtual_trace {
 } virtual_trace;
 
 /* `warmup` steps precede those that are traced where --trace-steps chooses none. */
-status virtual_trace_open(const run_config *config, const nn_model *model, int engine, int world, int64_t warmup,
-                          virtual_trace *out);
+status virtual_trace_open(const run_config *config, const nn_model *model, int engine, int world,
+                          int64_t warmup, virtual_trace *out);
 void virtual_trace_close(virtual_trace *t);
 
 /* NULL: the rank is not traced. */
 rank_trace *virtual_trace_rank(const virtual_trace *t, int rank);
 
-/* From now on streams and links are recorded, while rank 0 is in a step that is traced; `t` stays where it is. */
+/* From now on streams and links are recorded, while rank 0 is in a step that is traced; `t` stays where it
+ * is. */
 status virtual_trace_watch(virtual_trace *t, simulation *s);
 
-/* Before the simulation is closed: appends all events, each followed by a comma. STATUS_SYSTEM without memory. */
+/* Before the simulation is closed: appends all events, each followed by a comma. STATUS_SYSTEM without
+ * memory. */
 status virtual_trace_write(const virtual_trace *t, text_buffer *out);
 
 #endif

@@ -82,7 +82,8 @@ status whatif_parse_policies(const char *text, whatif_question *q)
  * rebuilt. */
 static const char warmup[] = "--warmup 2", length[] = "--steps 3";
 
-static virtual_workload workload_of(const whatif_question *q, const char *policy, int gpus, int draw, double efficiency)
+static virtual_workload workload_of(const whatif_question *q, const char *policy, int gpus, int draw,
+                                    double efficiency)
 {
     virtual_workload w = {.profile = q->profile,
                           .policy = policy,
@@ -97,11 +98,13 @@ static virtual_workload workload_of(const whatif_question *q, const char *policy
 }
 
 /* one_gpu_ms 0: this is one GPU. With stages only each of so many GPUs has a batch. */
-static status ask_point(const virtual_workload *w, double one_gpu_ms, int stages, virtual_figures *figures, whatif_point *out)
+static status ask_point(const virtual_workload *w, double one_gpu_ms, int stages, virtual_figures *figures,
+                        whatif_point *out)
 {
     TRY(virtual_measure(w, figures));
     if (!isfinite(figures->step_ms))
-        return fail(STATUS_CONFIG, "--warmup: expected fewer steps than %d GPUs train, got all of them", w->gpus);
+        return fail(STATUS_CONFIG, "--warmup: expected fewer steps than %d GPUs train, got all of them",
+                    w->gpus);
     if (one_gpu_ms == 0) one_gpu_ms = figures->step_ms;
     *out = (whatif_point){.step_ms = figures->step_ms,
                           .exposed_ms = figures->exposed_ms,
@@ -114,16 +117,21 @@ static status ask_point(const virtual_workload *w, double one_gpu_ms, int stages
     return STATUS_OK;
 }
 
-/* --slow names a rank that one GPU does not have, and a model is not cut for it. *efficiency: 0 where no measured step anchors it. */
-static status ask_one_gpu(const whatif_question *q, int draw, virtual_figures *figures, double *efficiency, whatif_point *out)
+/* --slow names a rank that one GPU does not have, and a model is not cut for it. *efficiency: 0 where no
+ * measured step anchors it. */
+static status ask_one_gpu(const whatif_question *q, int draw, virtual_figures *figures, double *efficiency,
+                          whatif_point *out)
 {
-    static const option of_stages[] = {{"stages", OPTION_TEXT, .help = ""}, {"stages-on", OPTION_TEXT, .help = ""}, {"schedule", OPTION_TEXT, .help = ""}};
+    static const option of_stages[] = {{"stages", OPTION_TEXT, .help = ""},
+                                       {"stages-on", OPTION_TEXT, .help = ""},
+                                       {"schedule", OPTION_TEXT, .help = ""}};
     static const option_table table = {"Stages", of_stages, sizeof of_stages / sizeof of_stages[0]};
     const char *left_out;
     virtual_workload alone = workload_of(q, NULL, 1, draw, 0);
     char **words = calloc((size_t)q->word_count + 2, sizeof *words);
     if (!words) return fail(STATUS_SYSTEM, "no memory for a command line");
-    status rc = options_take(&(option_binding){.table = &table, .storage = &left_out}, 1, q->word_count, q->words, words, &alone.word_count);
+    status rc = options_take(&(option_binding){.table = &table, .storage = &left_out}, 1, q->word_count,
+                             q->words, words, &alone.word_count);
     if (q->slow_rank > 0) {
         words[alone.word_count++] = (char *)"--slow";
         words[alone.word_count++] = (char *)"0:1";
@@ -215,21 +223,25 @@ static void with_limits(char *out, size_t size, const char *to, double value, do
 {
     char texts[3][24];
     snprintf(out, size, "%s (%s%s%s)", text_three_digits(texts[0], sizeof texts[0], value),
-             text_three_digits(texts[1], sizeof texts[1], low), to, text_three_digits(texts[2], sizeof texts[2], high));
+             text_three_digits(texts[1], sizeof texts[1], low), to,
+             text_three_digits(texts[2], sizeof texts[2], high));
 }
 
 /* "ring"; more than one are listed below the table. */
 static const char *algorithm_of(const whatif_point *x)
 {
     size_t count = json_array_size(x->algorithms);
-    return count == 0 ? "-" : count > 1 ? "both" : report_text_at(json_array_get(x->algorithms, 0), "algorithm");
+    return count == 0  ? "-"
+           : count > 1 ? "both"
+                       : report_text_at(json_array_get(x->algorithms, 0), "algorithm");
 }
 
 static bool takes_tree(const whatif_point *x)
 {
     size_t i;
     json_t *row;
-    json_array_foreach(x->algorithms, i, row) if (strcmp(report_text_at(row, "algorithm"), "tree") == 0) return true;
+    json_array_foreach(x->algorithms, i,
+                       row) if (strcmp(report_text_at(row, "algorithm"), "tree") == 0) return true;
     return false;
 }
 
@@ -248,9 +260,9 @@ static void mixed_lines(const whatif_question *q, const whatif_answer *a, int p,
 
 static void table(const whatif_question *q, const whatif_answer *a, int p, text_buffer *out)
 {
-    text_append(out, "\n%s\n%5s%17s%8s%8s%17s%8s%10s%7s\n%5s%17s%8s%8s%17s%8s%10s%7s\n", q->policies[p], "GPUs", "step (range)",
-                "exposed", "waiting", "efficiency", "samples", "memory", "calls", "", "ms", "ms", "ms", "% (range)", "per s",
-                "per rank", "by");
+    text_append(out, "\n%s\n%5s%17s%8s%8s%17s%8s%10s%7s\n%5s%17s%8s%8s%17s%8s%10s%7s\n", q->policies[p],
+                "GPUs", "step (range)", "exposed", "waiting", "efficiency", "samples", "memory", "calls", "",
+                "ms", "ms", "ms", "% (range)", "per s", "per rank", "by");
     for (int i = 0; i < q->size_count; i++) {
         const whatif_point *x = &a->points[p][i];
         char bytes[32], step[80], efficiency[80], figures[3][24];
@@ -261,8 +273,7 @@ static void table(const whatif_question *q, const whatif_answer *a, int p, text_
                     text_three_digits(figures[0], sizeof figures[0], x->exposed_ms),
                     text_three_digits(figures[1], sizeof figures[1], x->waiting_ms), efficiency,
                     text_three_digits(figures[2], sizeof figures[2], x->samples_per_s),
-                    text_format_bytes(bytes, sizeof bytes, (double)x->most_bytes),
-                    algorithm_of(x));
+                    text_format_bytes(bytes, sizeof bytes, (double)x->most_bytes), algorithm_of(x));
         text_append(out, "\n");
     }
     mixed_lines(q, a, p, out);
@@ -275,13 +286,17 @@ void whatif_text(const whatif_question *q, const whatif_answer *a, text_buffer *
     for (int i = 0; i < q->word_count; i++) text_append(out, " %s", q->words[i]);
     char one[80];
     with_limits(one, sizeof one, " to ", a->one_gpu.step_ms, a->one_gpu.low_ms, a->one_gpu.high_ms);
-    if (q->step_ms > 0) text_append(out, "; one GPU takes %.3f ms, as measured\n", q->step_ms);
-    else text_append(out, "; one GPU takes %s ms\n", one);
+    if (q->step_ms > 0)
+        text_append(out, "; one GPU takes %.3f ms, as measured\n", q->step_ms);
+    else
+        text_append(out, "; one GPU takes %s ms\n", one);
     if (a->estimated)
-        text_append(out, "What one GPU reaches of its peak is an estimate; --step-ms MS or --samples-per-s N, measured on one GPU, "
+        text_append(out, "What one GPU reaches of its peak is an estimate; --step-ms MS or --samples-per-s "
+                         "N, measured on one GPU, "
                          "anchor it.\n");
     for (int p = 0; p < q->policy_count; p++) table(q, a, p, out);
-    text_append(out, "\nWeak-scaling efficiency: the step of one GPU without communication over this step%s\n",
+    text_append(out,
+                "\nWeak-scaling efficiency: the step of one GPU without communication over this step%s\n",
                 q->stages > 1 ? " and its stages" : "");
     for (int p = 0; p < q->policy_count; p++)
         for (int i = 0; i < q->size_count; i++) {
@@ -289,9 +304,10 @@ void whatif_text(const whatif_question *q, const whatif_answer *a, text_buffer *
             bar(a->points[p][i].efficiency, out);
             text_append(out, " %.1f %%\n", 100 * a->points[p][i].efficiency);
         }
-    text_append(out, "\nstep, exposed, waiting: medians of the steps; samples per s: of all steps, as their mean\n"
-                     "in brackets: limits over %d draws of the profile's constants from their ranges\n"
-                     "calls by: how buckets are all-reduced, each by what NCCL's model says is faster.\n",
+    text_append(out,
+                "\nstep, exposed, waiting: medians of the steps; samples per s: of all steps, as their mean\n"
+                "in brackets: limits over %d draws of the profile's constants from their ranges\n"
+                "calls by: how buckets are all-reduced, each by what NCCL's model says is faster.\n",
                 SIM_DRAWS);
 }
 
@@ -305,10 +321,11 @@ void whatif_csv(const whatif_question *q, const whatif_answer *a, text_buffer *o
     for (int p = 0; p < q->policy_count; p++)
         for (int i = 0; i < q->size_count; i++) {
             const whatif_point *x = &a->points[p][i];
-            text_append(out, "\"%s\",%s,%lld,%s,%d,%.9g,%.9g,%.9g,%.9g,%.9g,%lld,%.9g,%.9g,%.9g,%.9g,", q->profile, model,
-                        (long long)batch, q->policies[p], q->gpus[i], x->step_ms / 1e3, x->exposed_ms / 1e3,
-                        x->waiting_ms / 1e3, x->efficiency, x->samples_per_s, (long long)x->most_bytes, x->low_ms / 1e3,
-                        x->high_ms / 1e3, x->least_efficiency, x->most_efficiency);
+            text_append(out, "\"%s\",%s,%lld,%s,%d,%.9g,%.9g,%.9g,%.9g,%.9g,%lld,%.9g,%.9g,%.9g,%.9g,",
+                        q->profile, model, (long long)batch, q->policies[p], q->gpus[i], x->step_ms / 1e3,
+                        x->exposed_ms / 1e3, x->waiting_ms / 1e3, x->efficiency, x->samples_per_s,
+                        (long long)x->most_bytes, x->low_ms / 1e3, x->high_ms / 1e3, x->least_efficiency,
+                        x->most_efficiency);
             if (takes_tree(x)) text_append(out, "%.9g", x->step_ms / 1e3);
             text_append(out, "\n");
         }
@@ -323,18 +340,19 @@ json_t *whatif_json(const whatif_question *q, const whatif_answer *a)
             const whatif_point *x = &a->points[p][i];
             json_array_append_new(
                 rows,
-                json_pack("{s:s, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:o, s:o}", "policy", q->policies[p], "gpus",
-                          q->gpus[i], "step_s", x->step_ms / 1e3, "step_low_s", x->low_ms / 1e3, "step_high_s",
-                          x->high_ms / 1e3, "exposed_communication_s",
-                          x->exposed_ms / 1e3, "waiting_s", x->waiting_ms / 1e3, "weak_scaling_efficiency", x->efficiency,
-                          "weak_scaling_efficiency_low", x->least_efficiency, "weak_scaling_efficiency_high",
-                          x->most_efficiency,
-                          "samples_per_s", x->samples_per_s, "memory_peak_bytes", (json_int_t)x->most_bytes,
-                          "tree_step_s", takes_tree(x) ? json_real(x->step_ms / 1e3) : json_null(), "algorithms",
+                json_pack("{s:s, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:o, s:o}", "policy",
+                          q->policies[p], "gpus", q->gpus[i], "step_s", x->step_ms / 1e3, "step_low_s",
+                          x->low_ms / 1e3, "step_high_s", x->high_ms / 1e3, "exposed_communication_s",
+                          x->exposed_ms / 1e3, "waiting_s", x->waiting_ms / 1e3, "weak_scaling_efficiency",
+                          x->efficiency, "weak_scaling_efficiency_low", x->least_efficiency,
+                          "weak_scaling_efficiency_high", x->most_efficiency, "samples_per_s",
+                          x->samples_per_s, "memory_peak_bytes", (json_int_t)x->most_bytes, "tree_step_s",
+                          takes_tree(x) ? json_real(x->step_ms / 1e3) : json_null(), "algorithms",
                           x->algorithms ? json_incref(x->algorithms) : json_null()));
         }
-    return json_pack("{s:i, s:b, s:s, s:b, s:o, s:O, s:f, s:f, s:f, s:o}", "schema_version", RESULT_SCHEMA_VERSION,
-                     "simulated", 1, "profile", q->profile, "efficiencies_estimated", (int)a->estimated, "options", options, "workload", a->workload,
-                     "one_gpu_step_s", a->one_gpu.step_ms / 1e3, "one_gpu_step_low_s", a->one_gpu.low_ms / 1e3,
+    return json_pack("{s:i, s:b, s:s, s:b, s:o, s:O, s:f, s:f, s:f, s:o}", "schema_version",
+                     RESULT_SCHEMA_VERSION, "simulated", 1, "profile", q->profile, "efficiencies_estimated",
+                     (int)a->estimated, "options", options, "workload", a->workload, "one_gpu_step_s",
+                     a->one_gpu.step_ms / 1e3, "one_gpu_step_low_s", a->one_gpu.low_ms / 1e3,
                      "one_gpu_step_high_s", a->one_gpu.high_ms / 1e3, "points", rows);
 }

@@ -42,15 +42,17 @@ typedef struct sweep {
     int rounds;
     const char *folder; /* borrowed */
     int points;         /* the product of the axes' counts; see sweep_has() */
-    bool has_mode;      /* all points have the engines of --mode, or it varies; else a policy that varies has its own */
-    bool builds;        /* the values of axis 0 are programs to be run, instead of an option's */
+    bool has_mode; /* all points have the engines of --mode, or it varies; else a policy that varies has its
+                      own */
+    bool builds;   /* the values of axis 0 are programs to be run, instead of an option's */
 } sweep;
 
 /* Adds "NAME=VALUE,VALUE,..."; where values hold commas they are separated by ';'. STATUS_USAGE. */
 status sweep_vary(sweep *s, const char *text);
 
-/* Adds the axis `mode` where nothing chooses an engine, neither --mode nor a policy that varies, counts the points and checks the command line of
- * each. STATUS_USAGE for an option that `run` does not have or a value that it does not take. */
+/* Adds the axis `mode` where nothing chooses an engine, neither --mode nor a policy that varies, counts the
+ * points and checks the command line of each. STATUS_USAGE for an option that `run` does not have or a value
+ * that it does not take. */
 status sweep_check(sweep *s);
 
 /* Whether some word or axis is the option `name`. */

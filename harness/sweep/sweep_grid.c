@@ -113,8 +113,8 @@ static bool is_word(const sweep *s, int point, int axis)
     return sweep_value(s, point, axis) && !(s->builds && axis == 0);
 }
 
-/* The words of all points, without options that only engines other than the point's have: `run` takes them in a run of
- * both, and refuses them in a run of one. */
+/* The words of all points, without options that only engines other than the point's have: `run` takes them in
+ * a run of both, and refuses them in a run of one. */
 static status words_of_point(const sweep *s, const char *engine, const char **out, int *count)
 {
     static const option policy_option = {"policy", OPTION_TEXT, .argument = "a policy"};

@@ -57,10 +57,11 @@ status sweep_add_losses(const sweep *s, json_t *table)
     for (int p = 0, row = 0; p < s->points && end > 0; p++) {
         if (!sweep_has(s, p)) continue;
         const json_t *job = first_job(s, p, &result);
-        json_array_append_new(points, json_pack("{s:i, s:o, s:o, s:o, s:o, s:O?}", "row", row++, "losses", losses_of(job, end), "loss_last",
-                                                number(report_number_at(job, "loss_last")), "accuracy",
-                                                number(report_number_at(job, "accuracy")), "mean_staleness",
-                                                number(report_mean_staleness(job)), "target", json_object_get(job, "target")));
+        json_array_append_new(
+            points, json_pack("{s:i, s:o, s:o, s:o, s:o, s:O?}", "row", row++, "losses", losses_of(job, end),
+                              "loss_last", number(report_number_at(job, "loss_last")), "accuracy",
+                              number(report_number_at(job, "accuracy")), "mean_staleness",
+                              number(report_mean_staleness(job)), "target", json_object_get(job, "target")));
         json_decref(result);
     }
     json_t *losses = json_pack("{s:o, s:o}", "until_s", until, "points", points);
@@ -74,12 +75,15 @@ status sweep_add_losses(const sweep *s, json_t *table)
 
 static void append_figure(double value, text_buffer *out)
 {
-    if (isnan(value)) text_append(out, "%*s", COLUMN, "-");
-    else text_append(out, "%*.4f", COLUMN, value);
+    if (isnan(value))
+        text_append(out, "%*s", COLUMN, "-");
+    else
+        text_append(out, "%*.4f", COLUMN, value);
 }
 
 /* A line for each axis: the values of the points in the columns. */
-static void append_heads(const json_t *table, const json_t *points, size_t first, size_t end, text_buffer *out)
+static void append_heads(const json_t *table, const json_t *points, size_t first, size_t end,
+                         text_buffer *out)
 {
     size_t a;
     json_t *axis;
@@ -89,7 +93,8 @@ static void append_heads(const json_t *table, const json_t *points, size_t first
         text_append(out, "%-*s", LABEL, name);
         for (size_t i = first; i < end; i++) {
             size_t row = (size_t)report_number_at(json_array_get(points, i), "row");
-            const json_t *values = json_object_get(json_array_get(json_object_get(table, "points"), row), "values");
+            const json_t *values =
+                json_object_get(json_array_get(json_object_get(table, "points"), row), "values");
             const char *value = report_text_at(values, name);
             text_append(out, "%*.*s", COLUMN, COLUMN - 1, value[0] ? value : "-");
         }
@@ -103,22 +108,27 @@ static void append_targets(const json_t *points, size_t first, size_t end, text_
     static const struct {
         const char *chosen, *time, *label;
         double scale;
-    } rows[] = {{"target.loss", "target.loss_s", "s to loss %g", 1}, {"target.accuracy", "target.accuracy_s", "s to %g %%", 100}};
+    } rows[] = {{"target.loss", "target.loss_s", "s to loss %g", 1},
+                {"target.accuracy", "target.accuracy_s", "s to %g %%", 100}};
     for (int r = 0; r < 2; r++) {
         double chosen = NAN;
         char label[LABEL];
-        for (size_t i = first; i < end; i++) chosen = fmax(chosen, report_number_at(json_array_get(points, i), rows[r].chosen));
+        for (size_t i = first; i < end; i++)
+            chosen = fmax(chosen, report_number_at(json_array_get(points, i), rows[r].chosen));
         if (isnan(chosen)) continue;
         snprintf(label, sizeof label, rows[r].label, rows[r].scale * chosen);
         text_append(out, "%-*s", LABEL, label);
-        for (size_t i = first; i < end; i++) append_figure(report_number_at(json_array_get(points, i), rows[r].time), out);
+        for (size_t i = first; i < end; i++)
+            append_figure(report_number_at(json_array_get(points, i), rows[r].time), out);
         text_append(out, "\n");
     }
 }
 
-static void append_block(const json_t *table, const json_t *losses, size_t first, size_t end, text_buffer *out)
+static void append_block(const json_t *table, const json_t *losses, size_t first, size_t end,
+                         text_buffer *out)
 {
-    static const char *const rows[][2] = {{"last step", "loss_last"}, {"accuracy", "accuracy"}, {"staleness", "mean_staleness"}};
+    static const char *const rows[][2] = {
+        {"last step", "loss_last"}, {"accuracy", "accuracy"}, {"staleness", "mean_staleness"}};
     const json_t *points = json_object_get(losses, "points");
     append_heads(table, points, first, end, out);
     for (int r = 0; r < ROWS; r++) {
@@ -126,12 +136,14 @@ static void append_block(const json_t *table, const json_t *losses, size_t first
         snprintf(path, sizeof path, "until_s.%d", r);
         text_append(out, "%-*.3f", LABEL, report_number_at(losses, path));
         snprintf(path, sizeof path, "losses.%d", r);
-        for (size_t i = first; i < end; i++) append_figure(report_number_at(json_array_get(points, i), path), out);
+        for (size_t i = first; i < end; i++)
+            append_figure(report_number_at(json_array_get(points, i), path), out);
         text_append(out, "\n");
     }
     for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
         text_append(out, "%-*s", LABEL, rows[r][0]);
-        for (size_t i = first; i < end; i++) append_figure(report_number_at(json_array_get(points, i), rows[r][1]), out);
+        for (size_t i = first; i < end; i++)
+            append_figure(report_number_at(json_array_get(points, i), rows[r][1]), out);
         text_append(out, "\n");
     }
     append_targets(points, first, end, out);

@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 enum { MOST_CHILDREN = 64 };
-#define PROGRESS_NS (10 * NS_PER_S)          /* between lines */
+#define PROGRESS_NS (10 * NS_PER_S)             /* between lines */
 #define PROGRESS_ON_TERMINAL_NS (NS_PER_S / 10) /* between drawings */
 
 typedef struct child {
@@ -68,7 +68,8 @@ static char *failures_file(const sweep *s, char *buffer, size_t size)
 json_t *sweep_failures(const sweep *s)
 {
     char path[PATH_MAX];
-    json_t *file = json_load_file(failures_file(s, path, sizeof path), 0, NULL), *list = json_object_get(file, "failures");
+    json_t *file = json_load_file(failures_file(s, path, sizeof path), 0, NULL),
+           *list = json_object_get(file, "failures");
     json_t *failures = json_is_array(list) ? json_incref(list) : json_array();
     json_decref(file);
     return failures;
@@ -192,7 +193,8 @@ static double time_left(const running *r)
 static void draw_progress(const running *r, int done, int all)
 {
     struct winsize window;
-    int columns = ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 24 ? window.ws_col - 12 : 68;
+    int columns =
+        ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 24 ? window.ws_col - 12 : 68;
     char line[256], failed[24] = "";
     if (r->out->failed > 0) snprintf(failed, sizeof failed, " %d failed", r->out->failed);
     run_progress_line(line, sizeof line, columns, "sweep", done, all, 1e-9 * time_left(r), NAN, NAN);
@@ -203,7 +205,8 @@ static void write_progress(const running *r, int done, int all)
 {
     char left[64] = "", text[32];
     if (!isnan(time_left(r)))
-        snprintf(left, sizeof left, ", about %s left%s", text_format_duration(text, sizeof text, time_left(r)),
+        snprintf(left, sizeof left, ", about %s left%s",
+                 text_format_duration(text, sizeof text, time_left(r)),
                  r->kind && r->due[0] > 0 ? " of the virtual ones" : "");
     fprintf(stderr, "harness: sweep: %d of %d runs, %d failed%s\n", done, all, r->out->failed, left);
 }
@@ -348,7 +351,8 @@ status sweep_list(const sweep *s, text_buffer *out)
         for (int round = 0; round < s->rounds && rc == STATUS_OK; round++) {
             rc = sweep_order(s, round, order);
             for (int i = 0; i < s->points && rc == STATUS_OK; i++)
-                if (sweep_has(s, order[i]) && is_virtual[order[i]] == kind) rc = list_run(s, order[i], round, words, out);
+                if (sweep_has(s, order[i]) && is_virtual[order[i]] == kind)
+                    rc = list_run(s, order[i], round, words, out);
         }
     free(order);
     free(is_virtual);

@@ -249,7 +249,8 @@ static bool has_intervals(const json_t *table)
 {
     size_t i;
     json_t *point;
-    json_array_foreach(json_object_get(table, "points"), i, point) if (!isnan(report_number_at(point, "samples_per_s.low"))) return true;
+    json_array_foreach(json_object_get(table, "points"), i,
+                       point) if (!isnan(report_number_at(point, "samples_per_s.low"))) return true;
     return false;
 }
 
@@ -272,7 +273,8 @@ static void append_row(const json_t *table, const json_t *point, text_buffer *ou
         return;
     }
     char step[32] = "-";
-    if (!isnan(median)) text_format_duration(step, sizeof step, 1e9 * report_number_at(point, "step_s.median"));
+    if (!isnan(median))
+        text_format_duration(step, sizeof step, 1e9 * report_number_at(point, "step_s.median"));
     append_rate(median, 10, out);
     if (!isnan(low)) {
         append_rate(low, 9, out);
@@ -334,8 +336,8 @@ void sweep_report(const json_t *table, text_buffer *out)
     json_t *axis, *point;
     json_array_foreach(json_object_get(table, "vary"), i, axis)
         text_append(out, "%-*s", width_of(points, json_string_value(axis)), json_string_value(axis));
-    text_append(out, "%10s%*s%9s%5s\n", "samples/s", has_intervals(table) ? 18 : 0, has_intervals(table) ? "95 % interval" : "", "step",
-                "runs");
+    text_append(out, "%10s%*s%9s%5s\n", "samples/s", has_intervals(table) ? 18 : 0,
+                has_intervals(table) ? "95 % interval" : "", "step", "runs");
     json_array_foreach(points, i, point) append_row(table, point, out);
     append_best(table, out);
     sweep_report_losses(table, out);

@@ -16,8 +16,8 @@ struct local_ranks {
     pthread_cond_t changed;
     int waiting;
     unsigned round;
-    error_record failure; /* the first */
-    sync_blob *handshakes;    /* [world], copies */
+    error_record failure;  /* the first */
+    sync_blob *handshakes; /* [world], copies */
 };
 
 typedef struct local_rank {

@@ -14,7 +14,8 @@ typedef status (*local_rank_function)(local_ranks *group, int rank, void *contex
  * was lost gives way to what another rank says later: its end may be seen before its reason. */
 status local_ranks_run(int world, local_rank_function function, void *context);
 
-/* All ranks' handshakes, in rank order, once every rank has made its own. Borrowed until the next exchange. */
+/* All ranks' handshakes, in rank order, once every rank has made its own. Borrowed until the next exchange.
+ */
 status local_ranks_exchange(local_ranks *group, int rank, sync_blob mine, const sync_blob **all);
 
 /* The trainer's handshake to all ranks, and its connection with theirs. */

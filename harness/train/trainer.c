@@ -61,7 +61,8 @@ static status open_loss(trainer *t)
     return STATUS_OK;
 }
 
-static status allocate(trainer *t, ledger_class class, device_memory_kind kind, int64_t bytes, device_memory *out)
+static status allocate(trainer *t, ledger_class class, device_memory_kind kind, int64_t bytes,
+                       device_memory *out)
 {
     return ledger_blame(class, device_allocate(t->device, kind, (size_t)bytes, out));
 }
@@ -71,9 +72,12 @@ static status open_losses(trainer *t)
 {
     const device_info *info = device_get_info(t->device);
     bool gpu = info->real && !info->host_addressable;
-    if (gpu) TRY(device_allocate(t->device, DEVICE_MEMORY_STAGING, TRAINER_DEPTH * sizeof t->flights[0].own, &t->losses));
+    if (gpu)
+        TRY(device_allocate(t->device, DEVICE_MEMORY_STAGING, TRAINER_DEPTH * sizeof t->flights[0].own,
+                            &t->losses));
     for (int i = 0; i < TRAINER_DEPTH; i++)
-        t->flights[i].losses = gpu ? (double(*)[2])t->losses.data + i * TRAINER_KEPT_BATCHES : t->flights[i].own;
+        t->flights[i].losses =
+            gpu ? (double(*)[2])t->losses.data + i * TRAINER_KEPT_BATCHES : t->flights[i].own;
     return STATUS_OK;
 }
 
@@ -90,7 +94,8 @@ static status open_memory(trainer *t)
         size_t bytes = t->data.tensors.index.bytes;
         t->data.rows = calloc(1, bytes);
         t->data.row_targets = calloc(1, bytes);
-        if (!t->data.rows || !t->data.row_targets) return fail(STATUS_SYSTEM, "no memory for the targets of a batch");
+        if (!t->data.rows || !t->data.row_targets)
+            return fail(STATUS_SYSTEM, "no memory for the targets of a batch");
     }
     ledger_acquire(&t->ledger, LEDGER_WORKSPACE, m->workspace_bytes, m->workspace_bytes);
     return STATUS_OK;
@@ -106,9 +111,11 @@ static status open_instances(trainer *t)
                             .input = t->data.tensors.input.data,
                             .target = t->data.tensors.target.data,
                             .index = t->data.tensors.index.data};
-    for (int i = 0; i < t->programs.slot_count; i++) TRY(nn_instance_bind(t->programs.slots[i].instance, &bindings));
+    for (int i = 0; i < t->programs.slot_count; i++)
+        TRY(nn_instance_bind(t->programs.slots[i].instance, &bindings));
     t->programs.bindings = bindings;
-    return param_set_gathers(t->params) ? STATUS_OK : nn_instance_bind(t->programs.evaluation.instance, &bindings);
+    return param_set_gathers(t->params) ? STATUS_OK
+                                        : nn_instance_bind(t->programs.evaluation.instance, &bindings);
 }
 
 static void describe_batch(trainer *t)
@@ -127,16 +134,17 @@ static void describe_exchange(trainer *t)
     const nn_model *m = t->config.model;
     const device_info *info = device_get_info(t->device);
     int64_t outputs = m->rows_per_sample * m->classes, largest = trainer_largest_batch(t);
-    t->exchange = (sync_exchange){.input = &t->data.tensors.input,
-                                  .target = &t->data.tensors.target,
-                                  .input_bytes = t->data.input_sample * dtype_size(t->data.input_type),
-                                  .target_bytes = t->data.target_sample * dtype_size(t->data.target_type),
-                                  .output_bytes = outputs * dtype_size(info->bf16 ? DTYPE_BF16 : info->compute_type),
-                                  .loss_output_bytes = outputs * dtype_size(info->compute_type),
-                                  .ahead_bytes = t->data.prefetch.on ? trainer_batch_bytes(t, largest) : 0,
-                                  .target_type = t->data.target_type,
-                                  .targets_each = t->data.target_sample,
-                                  .largest = largest};
+    t->exchange =
+        (sync_exchange){.input = &t->data.tensors.input,
+                        .target = &t->data.tensors.target,
+                        .input_bytes = t->data.input_sample * dtype_size(t->data.input_type),
+                        .target_bytes = t->data.target_sample * dtype_size(t->data.target_type),
+                        .output_bytes = outputs * dtype_size(info->bf16 ? DTYPE_BF16 : info->compute_type),
+                        .loss_output_bytes = outputs * dtype_size(info->compute_type),
+                        .ahead_bytes = t->data.prefetch.on ? trainer_batch_bytes(t, largest) : 0,
+                        .target_type = t->data.target_type,
+                        .targets_each = t->data.target_sample,
+                        .largest = largest};
 }
 
 static void hold_parameters(trainer *t)
@@ -149,7 +157,8 @@ static void hold_parameters(trainer *t)
     ledger_acquire(&t->ledger, t->needs.param_class, logical * size + set->buffer_bytes,
                    reserved * size + set->buffer_elements * wide);
     if (param_set_is_mixed(set))
-        ledger_acquire(&t->ledger, LEDGER_OPTIMIZER, set->shards->own_elements * wide, set->shards->elements * wide);
+        ledger_acquire(&t->ledger, LEDGER_OPTIMIZER, set->shards->own_elements * wide,
+                       set->shards->elements * wide);
 }
 
 static status open_params(trainer *t)
@@ -171,14 +180,14 @@ static status open_params(trainer *t)
     int64_t elements = shards ? shards->elements : t->params->arena_elements;
     int64_t logical = shards ? shards->own_elements : c->model->parameter_elements;
     bool idle = t->needs.optimizer_ranks > 0 && c->rank >= t->needs.optimizer_ranks;
-    return (idle ? optimizer_open_idle : optimizer_open)(t->device, c->optimizer, t->params->type,
-                                                         elements, logical, &t->ledger, &t->optimizer);
+    return (idle ? optimizer_open_idle : optimizer_open)(t->device, c->optimizer, t->params->type, elements,
+                                                         logical, &t->ledger, &t->optimizer);
 }
 
 static status refuse_graph(const trainer_config *c, const char *why)
 {
-    return fail(STATUS_CONFIG, "--cuda-graph: expected none, ps=dp or ring with NCCL, got %s=%s: %s", c->engine->name,
-                c->policy, why);
+    return fail(STATUS_CONFIG, "--cuda-graph: expected none, ps=dp or ring with NCCL, got %s=%s: %s",
+                c->engine->name, c->policy, why);
 }
 
 static status open_engine(trainer *t)
@@ -190,7 +199,8 @@ static status open_engine(trainer *t)
                             .job_world = c->place    ? c->world * c->place->shape.stages
                                          : c->remote ? c->world + 1 /* which may be waited for, too */
                                                      : c->world,
-                            .job_token = c->job_token + (c->place ? (uint64_t)c->place->stage : 0), /* one job per stage */
+                            .job_token = c->job_token +
+                                         (c->place ? (uint64_t)c->place->stage : 0), /* one job per stage */
                             .device = t->device,
                             .compute = t->stream,
                             .params = t->params,
@@ -211,7 +221,9 @@ static status open_engine(trainer *t)
                             .recorder = c->cuda_graph ? &t->programs.recorder.base : NULL,
                             .trace = c->trace,
                             .hub = c->hub,
-                            .add_norms = !c->place ? NULL : c->place->devices ? trainer_add_device_norms : trainer_add_norms,
+                            .add_norms = !c->place           ? NULL
+                                         : c->place->devices ? trainer_add_device_norms
+                                                             : trainer_add_norms,
                             .norms_context = t,
                             .lost = c->lost,
                             .lost_context = c->lost_context};
@@ -287,7 +299,8 @@ static void describe_memory(const trainer *t)
         int64_t bytes = t->ledger.classes[c].current;
         if (bytes == 0) continue;
         length += (size_t)snprintf(table + length, sizeof table - length, "%s%s %s", length ? ", " : "",
-                                   ledger_class_name((ledger_class)c), text_format_bytes(size, sizeof size, (double)bytes));
+                                   ledger_class_name((ledger_class)c),
+                                   text_format_bytes(size, sizeof size, (double)bytes));
     }
     error_context("rank %d, which holds %s", job_rank(&t->config), length ? table : "nothing yet");
 }
@@ -301,7 +314,8 @@ status trainer_open(const trainer_config *config, trainer **out)
     size_t batches = (size_t)trainer_micro_batches(t);
     t->phases = calloc(PHASES_OF_BATCH * batches + PHASES_OF_STEP, sizeof *t->phases);
     trainer_tensors none = {.input.fd = -1, .target.fd = -1, .index.fd = -1};
-    t->programs.memory.activations.fd = t->programs.memory.workspace.fd = t->programs.memory.loss.fd = t->losses.fd = -1;
+    t->programs.memory.activations.fd = t->programs.memory.workspace.fd = t->programs.memory.loss.fd =
+        t->losses.fd = -1;
     t->remote.output.fd = t->remote.gradient.fd = -1;
     t->data.tensors = t->data.prefetch.tensors = none;
     t->devices.arrived.fd = -1;

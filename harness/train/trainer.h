@@ -19,7 +19,8 @@ enum { TRAINER_MAX_SIZES = 4 };
 
 typedef struct trainer_config {
     int rank, world, local_rank; /* of the job; with a pipeline of the replicas of this rank's stage */
-    const nn_model *remote; /* `model` is the first half, this the second, which a remote stage has; else NULL */
+    const nn_model
+        *remote; /* `model` is the first half, this the second, which a remote stage has; else NULL */
     const pipeline_place *place; /* NULL: this rank has the whole model; else `model` is that of the stage */
     uint64_t job_token;
     const char *device; /* "cpu" */
@@ -29,45 +30,47 @@ typedef struct trainer_config {
     bool prefetch;      /* a batch is copied to the device ahead of its step, where that has a copy engine */
     bool cuda_graph;    /* records each pass and launches it as a whole */
     int threads;
-    void *simulation;       /* NULL but for sim devices */
-    const nn_model *model;  /* borrowed, as everything below */
+    void *simulation;      /* NULL but for sim devices */
+    const nn_model *model; /* borrowed, as everything below */
     const sync_engine_type *engine;
     const void *engine_options;
     const char *policy;
     const optimizer_options *optimizer;
-    int64_t batch;                     /* samples per rank and step */
-    int64_t sizes[TRAINER_MAX_SIZES];  /* further batch sizes, of an epoch's last step; 0 ends the list */
-    int64_t total_steps;               /* of the run: for the learning-rate schedule */
-    bool masked_loss;                  /* leave rows without targets out of the head */
-    bool sum_loss;                     /* the loss is a sum over targets, not their mean */
+    int64_t batch;                    /* samples per rank and step */
+    int64_t sizes[TRAINER_MAX_SIZES]; /* further batch sizes, of an epoch's last step; 0 ends the list */
+    int64_t total_steps;              /* of the run: for the learning-rate schedule */
+    bool masked_loss;                 /* leave rows without targets out of the head */
+    bool sum_loss;                    /* the loss is a sum over targets, not their mean */
     rank_slot *slot;
     int64_t stall_timeout_ns, connect_timeout_ns; /* as in sync_context */
     bool inline_progress;
-    bool separate_phases;              /* synchronizes the device between phases, to time them separately */
-    int64_t accumulate;                /* micro-batches per step; 0 counts as 1 */
-    int divide;                        /* shared_divide */
-    const char *slow;                  /* straggler.h: "RANK:FACTOR", or NULL */
-    net_link link;                     /* emulated between the ranks, or zero */
-    struct trace *trace;               /* NULL: nothing is recorded */
-    bool *refused;                     /* set by trainer_open(): the device had no memory for something; or NULL */
+    bool separate_phases; /* synchronizes the device between phases, to time them separately */
+    int64_t accumulate;   /* micro-batches per step; 0 counts as 1 */
+    int divide;           /* shared_divide */
+    const char *slow;     /* straggler.h: "RANK:FACTOR", or NULL */
+    net_link link;        /* emulated between the ranks, or zero */
+    struct trace *trace;  /* NULL: nothing is recorded */
+    bool *refused;        /* set by trainer_open(): the device had no memory for something; or NULL */
     void (*lost)(void *context, const error_record *why); /* sync_context.lost; NULL: ranks are threads */
     void *lost_context;
-    transport_hub *hub;                /* of ranks that are threads of one process; NULL: every rank has a process */
+    transport_hub *hub; /* of ranks that are threads of one process; NULL: every rank has a process */
 } trainer_config;
 
 enum { STEP_NOT_MEASURED = -1 };
 
-/* The times of a step, in ns; STEP_NOT_MEASURED if one was not measured. A step runs from the end of the rank's previous
- * step to its own end (trainer_begin_anew() has the exception). The parts add up to the total (common/sync/anatomy.h). */
+/* The times of a step, in ns; STEP_NOT_MEASURED if one was not measured. A step runs from the end of the
+ * rank's previous step to its own end (trainer_begin_anew() has the exception). The parts add up to the total
+ * (common/sync/anatomy.h). */
 typedef struct step_times {
     int64_t total;
     int64_t parts[STEP_PARTS];
-    int64_t copy;          /* of the batch to the device, during the step before: what is not in the data part was hidden */
+    int64_t copy; /* of the batch to the device, during the step before: what is not in the data part was
+                     hidden */
     int64_t communication; /* a transfer or a sum was in progress: hidden + exposed */
     int64_t hidden, hidden_computing, hidden_waiting; /* the first is the sum of the others */
-    int64_t slowdown;      /* of the computation in it, by concurrent communication */
+    int64_t slowdown;              /* of the computation in it, by concurrent communication */
     int64_t first_to_backward_end; /* PyTorch's overlap: from the start of the first all-reduce */
-    int64_t last_bucket;   /* from its start to its end */
+    int64_t last_bucket;           /* from its start to its end */
 } step_times;
 
 /* The figures of its anatomy; not measured, where some of it was lost. */
@@ -75,10 +78,11 @@ void step_set_anatomy(step_times *times, const anatomy_figures *figures);
 
 typedef struct step_result {
     int64_t index;
-    int64_t begin_ns, end_ns; /* on the clock that all ranks of a host share: CLOCK_MONOTONIC, or virtual time */
+    int64_t begin_ns,
+        end_ns; /* on the clock that all ranks of a host share: CLOCK_MONOTONIC, or virtual time */
     step_times times;
-    int waited_for;            /* the rank waited for longest, or ANATOMY_NOBODY */
-    const int64_t *waited_ns;  /* [world] for each rank; until the next step */
+    int waited_for;           /* the rank waited for longest, or ANATOMY_NOBODY */
+    const int64_t *waited_ns; /* [world] for each rank; until the next step */
     int64_t forward_begin_ns, forward_end_ns, backward_begin_ns, backward_end_ns; /* on the device's clock */
     int64_t reduced_ns; /* before this rank's own update: gradients are reduced; stale where it makes none */
     int64_t samples, targets, correct;
@@ -90,8 +94,8 @@ typedef struct trainer trainer;
 /* Opens everything up to the engine's handshake (sync_handshake(), sync_connect()). Parameters are zero: see
  * trainer_params(). */
 status trainer_open(const trainer_config *config, trainer **out);
-/* With the handshakes of all ranks of the job, or where stages are on devices of one rank those of this stage on all ranks; they
- * call it at about the same time. */
+/* With the handshakes of all ranks of the job, or where stages are on devices of one rank those of this stage
+ * on all ranks; they call it at about the same time. */
 status trainer_connect(trainer *t, const sync_blob *handshakes);
 /* Where the rank has a remote stage, before the first step: `url` is remote_server_listen()'s. */
 status trainer_connect_remote(trainer *t, const remote_config *config, const char *url);
@@ -101,8 +105,9 @@ void trainer_counters(const trainer *t, sync_counters *out);
 void trainer_leave(trainer *t);
 void trainer_close(trainer **t);
 
-/* Pins memory that batches will come from, until the trainer is closed: a GPU copies directly and asynchronously from
- * it. If that fails the log has the reason, and batches pass through the device's own pinned buffers. */
+/* Pins memory that batches will come from, until the trainer is closed: a GPU copies directly and
+ * asynchronously from it. If that fails the log has the reason, and batches pass through the device's own
+ * pinned buffers. */
 enum { TRAINER_MAX_BUFFERS = 16 };
 void trainer_pin(trainer *t, void *data, size_t bytes);
 
@@ -119,30 +124,33 @@ trainer_load trainer_loads(const trainer *t);
 /* Whether rank 0 computes one loss over the outputs of all ranks. */
 bool trainer_has_one_loss(const trainer *t);
 
-/* Runs step `index` on the source's batches from `batch_step` on: one, or as many as are accumulated. Gradients
- * are the mean over the micro-batches (a loss that is a sum: their sum), and so is the loss. */
+/* Runs step `index` on the source's batches from `batch_step` on: one, or as many as are accumulated.
+ * Gradients are the mean over the micro-batches (a loss that is a sum: their sum), and so is the loss. */
 status trainer_step(trainer *t, batch_source *source, int64_t index, int64_t batch_step, step_result *out);
 
-/* The stages of one rank on devices of its process (pipeline_place.devices), each with a trainer: one thread drives them all.
- * Called once with the open trainers, in the order of their stages, and the source of the batches of each; a source may be of
- * several (trainer_share_source()). From then on trainer_begin_step() of the first runs the step of all, and its source is not
- * used; each step is ended on each of them. They are closed after the last step, in any order. */
+/* The stages of one rank on devices of its process (pipeline_place.devices), each with a trainer: one thread
+ * drives them all. Called once with the open trainers, in the order of their stages, and the source of the
+ * batches of each; a source may be of several (trainer_share_source()). From then on trainer_begin_step() of
+ * the first runs the step of all, and its source is not used; each step is ended on each of them. They are
+ * closed after the last step, in any order. */
 void trainer_join_devices(trainer *const *stages, batch_source *const *sources, int count);
 
-/* A source that lends the batch of a step any number of times, before the next one is asked for. `of` is borrowed. */
+/* A source that lends the batch of a step any number of times, before the next one is asked for. `of` is
+ * borrowed. */
 status trainer_share_source(batch_source *of, batch_source **out);
 
-/* The same in two halves. begin: on a GPU whose engine only enqueues it returns before the step has ended; elsewhere it has.
- * end: waits for the end of the oldest step that has begun, checks its loss and its update, and reports it. Up to
- * trainer_depth() steps, with indices that follow each other, may be under way; everything else that is called between steps
- * needs all of them ended. */
+/* The same in two halves. begin: on a GPU whose engine only enqueues it returns before the step has ended;
+ * elsewhere it has. end: waits for the end of the oldest step that has begun, checks its loss and its update,
+ * and reports it. Up to trainer_depth() steps, with indices that follow each other, may be under way;
+ * everything else that is called between steps needs all of them ended. */
 status trainer_begin_step(trainer *t, batch_source *source, int64_t index, int64_t batch_step);
 status trainer_end_step(trainer *t, step_result *out);
 int trainer_depth(const trainer *t); /* 1 or 2 */
 int trainer_under_way(const trainer *t);
 
-/* In virtual time, on a rank whose thread blocks (under the parameter server): what its thread has spent in each stage of the
- * steps so far. Returns how many there are, in the order of a step; names are those of the job's `host_costs`. */
+/* In virtual time, on a rank whose thread blocks (under the parameter server): what its thread has spent in
+ * each stage of the steps so far. Returns how many there are, in the order of a step; names are those of the
+ * job's `host_costs`. */
 enum { TRAINER_STAGES = 32 };
 typedef struct trainer_stage_time {
     const char *name;
@@ -157,8 +165,8 @@ int64_t trainer_cpu_ns(trainer *t);
 /* The next step begins when it is called: after a pause that belongs to no step. */
 void trainer_begin_anew(trainer *t);
 
-/* From now on the gradients of a step are copied to `arena` (host memory, laid out like the gradients) as they become ready,
- * before the engine reduces them; NULL ends it. */
+/* From now on the gradients of a step are copied to `arena` (host memory, laid out like the gradients) as
+ * they become ready, before the engine reduces them; NULL ends it. */
 void trainer_keep_gradients(trainer *t, float *arena);
 
 /* Runs the evaluation program over every batch of `source`; sums over this rank's samples. */

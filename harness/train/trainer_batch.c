@@ -20,7 +20,8 @@ int64_t trainer_largest_batch(const trainer *t)
 int64_t trainer_batch_bytes(const trainer *t, int64_t samples)
 {
     const trainer_data *d = &t->data;
-    return samples * (d->input_sample * dtype_size(d->input_type) + d->target_sample * dtype_size(d->target_type));
+    return samples *
+           (d->input_sample * dtype_size(d->input_type) + d->target_sample * dtype_size(d->target_type));
 }
 
 status trainer_open_tensors(trainer *t, device_memory_kind kind, trainer_tensors *out)
@@ -44,7 +45,8 @@ void trainer_close_tensors(trainer *t, trainer_tensors *tensors)
 
 /* ---- copies ----------------------------------------------------------------------------------- */
 
-/* Lists the rows that have targets; returns their number. Without any the head runs on one row that does not count. */
+/* Lists the rows that have targets; returns their number. Without any the head runs on one row that does not
+ * count. */
 static int64_t list_rows(trainer *t, const int32_t *targets, int64_t count)
 {
     int64_t used = 0;
@@ -60,7 +62,8 @@ static int64_t list_rows(trainer *t, const int32_t *targets, int64_t count)
     return used;
 }
 
-static status copy_targets(trainer *t, device_stream *s, const batch_view *b, const trainer_tensors *to, int64_t *rows)
+static status copy_targets(trainer *t, device_stream *s, const batch_view *b, const trainer_tensors *to,
+                           int64_t *rows)
 {
     int64_t targets = b->count * t->data.target_sample;
     *rows = 0;
@@ -74,11 +77,13 @@ static status copy_targets(trainer *t, device_stream *s, const batch_view *b, co
     return device_upload(s, to->target.data, t->data.row_targets, DTYPE_I32, DTYPE_I32, *rows);
 }
 
-status trainer_copy_batch(trainer *t, device_stream *s, const batch_view *b, const trainer_tensors *to, int64_t *rows)
+status trainer_copy_batch(trainer *t, device_stream *s, const batch_view *b, const trainer_tensors *to,
+                          int64_t *rows)
 {
     dtype host_input = t->data.input_type == DTYPE_I32 ? DTYPE_I32 : DTYPE_F32;
     if (t->data.input_sample > 0)
-        TRY(device_upload(s, to->input.data, b->inputs, host_input, t->data.input_type, b->count * t->data.input_sample));
+        TRY(device_upload(s, to->input.data, b->inputs, host_input, t->data.input_type,
+                          b->count * t->data.input_sample));
     return copy_targets(t, s, b, to, rows);
 }
 
@@ -106,8 +111,10 @@ void trainer_drop_batch(trainer *t)
 status trainer_borrow_batch(trainer *t, batch_source *source, int64_t step, bool last)
 {
     if (t->now.has_batch) return STATUS_OK;
-    if (t->data.prefetch.on) TRY(trainer_prefetch_fetch(t, source, step, last));
-    else TRY(batch_source_next(source, step, &t->now.batch));
+    if (t->data.prefetch.on)
+        TRY(trainer_prefetch_fetch(t, source, step, last));
+    else
+        TRY(batch_source_next(source, step, &t->now.batch));
     t->now.has_batch = true;
     return STATUS_OK;
 }

@@ -1,25 +1,27 @@
-/* A rank whose model is cut into stages on devices of its own process (common/nn/stages.h): model parallelism as a module
- * on several GPUs has it under DistributedDataParallel. Each stage has a trainer, with device, stream, parameters and engine
- * of its own; one thread drives them, in turns, five per micro-batch:
+/* A rank whose model is cut into stages on devices of its own process (common/nn/stages.h): model parallelism
+ * as a module on several GPUs has it under DistributedDataParallel. Each stage has a trainer, with device,
+ * stream, parameters and engine of its own; one thread drives them, in turns, five per micro-batch:
  *
  *   forward    stage 0, 1, .. p - 1    each fetches the activations of the stage before
- *   backward   stage p - 1, .. 0       each fetches the gradient from the stage after; full buckets are launched
- *   reduce     stage p - 1, .. 0       waits for the buckets of the stage, and updates (after the last micro-batch)
- *   update     stage p - 1, .. 0       updates, where that needs the norm of all gradients
- *   end        stage 0, .. p - 1       the step ends on this device
+ *   backward   stage p - 1, .. 0       each fetches the gradient from the stage after; full buckets are
+ * launched reduce     stage p - 1, .. 0       waits for the buckets of the stage, and updates (after the last
+ * micro-batch) update     stage p - 1, .. 0       updates, where that needs the norm of all gradients end
+ * stage 0, .. p - 1       the step ends on this device
  *
- * So one device works at a time, but for the reductions: those of a stage are in progress while the stages before it compute
- * their backward passes. A bucket has parameters of one device, and each stage's ranks form a group of their own.
+ * So one device works at a time, but for the reductions: those of a stage are in progress while the stages
+ * before it compute their backward passes. A bucket has parameters of one device, and each stage's ranks form
+ * a group of their own.
  *
  * A gradient of several stages is summed on the last of them before engines get it. */
-#include "common/memory/plan.h"
 #include "common/device/sim/device_sim.h"
+#include "common/memory/plan.h"
 #include "common/trace/trace.h"
 #include "harness/train/trainer_impl.h"
 
 #include <stdlib.h>
 
-static const char *const copy_names[] = {[TURN_FORWARD] = "activations received", [TURN_BACKWARD] = "gradient received"};
+static const char *const copy_names[] = {
+    [TURN_FORWARD] = "activations received", [TURN_BACKWARD] = "gradient received"};
 
 bool trainer_drives_devices(const trainer *t)
 {
@@ -64,11 +66,12 @@ static status copy_value(trainer *to, const trainer_program_slot *ours, int valu
                          const trainer_program_slot *theirs, int source)
 {
     const nn_value *v = &ours->program->values[value];
-    return copy(to, nn_instance_value(ours->instance, value), from, nn_instance_value(theirs->instance, source), v->type,
-                v->bytes / dtype_size(v->type));
+    return copy(to, nn_instance_value(ours->instance, value), from,
+                nn_instance_value(theirs->instance, source), v->type, v->bytes / dtype_size(v->type));
 }
 
-static status copy_output(trainer *t, const trainer_program_slot *ours, trainer *before, const trainer_program_slot *theirs)
+static status copy_output(trainer *t, const trainer_program_slot *ours, trainer *before,
+                          const trainer_program_slot *theirs)
 {
     return copy_value(t, ours, ours->program->input_value, before, theirs, theirs->program->output_value);
 }
@@ -120,13 +123,16 @@ static status sum_shared(trainer *t, int param)
         if (!(p->stages >> s & 1)) continue;
         int theirs = nn_find_param(other->config.model, p->name);
         TRY(copy(t, t->devices.arrived.data, other, gradient(other, theirs), type, count));
-        if (sim_device_simulation(t->device)) TRY(device_pack(t->stream, &sum, 1, type, type, 1)); /* its price */
-        else TRY(device_add(t->stream, sum.to, sum.to, sum.from, type, count));
+        if (sim_device_simulation(t->device))
+            TRY(device_pack(t->stream, &sum, 1, type, type, 1)); /* its price */
+        else
+            TRY(device_add(t->stream, sum.to, sum.to, sum.from, type, count));
     }
     for (int s = 0; s < stage_of(t); s++) {
         trainer *other = t->devices.stages[s];
         if (!(p->stages >> s & 1)) continue;
-        TRY(copy(other, gradient(other, nn_find_param(other->config.model, p->name)), t, sum.to, type, count));
+        TRY(copy(other, gradient(other, nn_find_param(other->config.model, p->name)), t, sum.to, type,
+                 count));
     }
     return STATUS_OK;
 }
@@ -190,7 +196,8 @@ status trainer_end_idle(trainer *t, trainer_turn turn)
 {
     int number;
     TRY(anatomy_end_wait(t->engine->context.anatomy, &number));
-    if (number >= 0) t->devices.waits[turn] = number; /* else it had ended: in virtual time a turn may be begun again */
+    if (number >= 0)
+        t->devices.waits[turn] = number; /* else it had ended: in virtual time a turn may be begun again */
     return STATUS_OK;
 }
 
@@ -199,9 +206,11 @@ static void name_copy(trainer *t, trainer_turn turn, const trainer *from, int ma
 {
     anatomy *a = t->engine->context.anatomy;
     anatomy_span time = anatomy_wait_time(a, t->devices.waits[turn]);
-    int64_t ready_ns = device_mark_ns(from->stream, mark), began_ns = ready_ns > time.begin_ns ? ready_ns : time.begin_ns;
-    anatomy_name_wait(a, t->devices.waits[turn],
-                      (anatomy_sent){.ns = ready_ns, .rank = pipeline_rank(from->config.place, stage_of(from))});
+    int64_t ready_ns = device_mark_ns(from->stream, mark),
+            began_ns = ready_ns > time.begin_ns ? ready_ns : time.begin_ns;
+    anatomy_name_wait(
+        a, t->devices.waits[turn],
+        (anatomy_sent){.ns = ready_ns, .rank = pipeline_rank(from->config.place, stage_of(from))});
     if (began_ns >= time.end_ns) return;
     anatomy_insert_span(a, began_ns, time.end_ns);
     trace_async(t->config.trace, copy_names[turn], micro, micro + 1, began_ns, time.end_ns);
@@ -213,8 +222,9 @@ static void name_turn(trainer *t, trainer_turn turn)
     anatomy *a = t->engine->context.anatomy;
     const trainer *other = t->devices.stages[stage_of(t) == 0];
     anatomy_span time = anatomy_wait_time(a, t->devices.waits[turn]);
-    anatomy_name_wait(a, t->devices.waits[turn],
-                      (anatomy_sent){.ns = time.end_ns, .rank = pipeline_rank(other->config.place, stage_of(other))});
+    anatomy_name_wait(
+        a, t->devices.waits[turn],
+        (anatomy_sent){.ns = time.end_ns, .rank = pipeline_rank(other->config.place, stage_of(other))});
 }
 
 void trainer_report_waits(trainer *t, int first_mark, int64_t micro)
@@ -296,8 +306,8 @@ status trainer_devices_open(trainer *t)
     if (largest == 0) return STATUS_OK;
     int64_t bytes = largest * dtype_size(t->params->type);
     ledger_acquire(&t->ledger, LEDGER_GRADIENTS, bytes, plan_align(bytes));
-    return ledger_blame(LEDGER_GRADIENTS,
-                        device_allocate(t->device, DEVICE_MEMORY_PRIVATE, (size_t)bytes, &t->devices.arrived));
+    return ledger_blame(LEDGER_GRADIENTS, device_allocate(t->device, DEVICE_MEMORY_PRIVATE, (size_t)bytes,
+                                                          &t->devices.arrived));
 }
 
 void trainer_devices_close(trainer *t)

@@ -1,6 +1,6 @@
-/* Evaluation: the forward pass over every batch of a source, between steps. Through the stages of a pipeline one batch after
- * another: each stage computes the next one while the stage after it computes this one. The last stage counts. On devices of
- * one rank the stages take turns. */
+/* Evaluation: the forward pass over every batch of a source, between steps. Through the stages of a pipeline
+ * one batch after another: each stage computes the next one while the stage after it computes this one. The
+ * last stage counts. On devices of one rank the stages take turns. */
 #include "harness/train/trainer_impl.h"
 
 #include "common/base/clock.h"
@@ -25,7 +25,8 @@ static status evaluate_batch(trainer *t, const batch_view *b, evaluation_sums *o
     TRY(trainer_upload(t, b));
     TRY(trainer_receive_evaluated(t));
     scalars.rows = p->masked ? t->data.row_count : b->count * p->model->rows_per_sample;
-    TRY(nn_instance_run(t->programs.evaluation.instance, &cursor, p->op_count, &t->now.observer, &scalars, &t->ledger));
+    TRY(nn_instance_run(t->programs.evaluation.instance, &cursor, p->op_count, &t->now.observer, &scalars,
+                        &t->ledger));
     TRY(trainer_send_evaluated(t));
     if (!t->config.model->sent) TRY(add_sums(t, b, out));
     trainer_drop_batch(t);
@@ -37,12 +38,14 @@ static status evaluate_next(trainer *t, batch_source *source, int64_t step, eval
     batch_view b;
     TRY(batch_source_next(source, step, &b));
     status rc = evaluate_batch(t, &b, out);
-    for (int s = 1; s < t->devices.count && rc == STATUS_OK; s++) rc = evaluate_batch(t->devices.stages[s], &b, out);
+    for (int s = 1; s < t->devices.count && rc == STATUS_OK; s++)
+        rc = evaluate_batch(t->devices.stages[s], &b, out);
     batch_source_return(source, &b);
     return rc;
 }
 
-/* Other stages of the replica may not have seen yet that the evaluation stops: they get messages without content. */
+/* Other stages of the replica may not have seen yet that the evaluation stops: they get messages without
+ * content. */
 static status pass_on(trainer *t)
 {
     TRY(trainer_receive_evaluated(t));
@@ -63,7 +66,8 @@ static status begin(trainer *t)
     TRY(sync_gather_parameters(t->engine));
     if (param_set_gathers(t->params)) /* whole parameters are in memory of their own */
         TRY(nn_instance_bind(t->programs.evaluation.instance, &t->programs.bindings));
-    t->now.observer = (nn_observer){.context = t, .need = no_param, .ready = no_param, .group_sum = trainer_group_sum};
+    t->now.observer =
+        (nn_observer){.context = t, .need = no_param, .ready = no_param, .group_sum = trainer_group_sum};
     return STATUS_OK;
 }
 
@@ -80,6 +84,7 @@ status trainer_evaluate(trainer *t, batch_source *source, evaluation_stop stop, 
     }
     trainer_end_evaluation(t);
     ledger_enter(&t->ledger, LEDGER_PHASE_AFTER);
-    for (int s = 1; s < t->devices.count; s++) ledger_enter(&t->devices.stages[s]->ledger, LEDGER_PHASE_AFTER);
+    for (int s = 1; s < t->devices.count; s++)
+        ledger_enter(&t->devices.stages[s]->ledger, LEDGER_PHASE_AFTER);
     return STATUS_OK;
 }

@@ -1,7 +1,7 @@
-/* Passes of a step that are recorded once and launched as a whole (--cuda-graph). The first time a pass runs without
- * a record, so that libraries can choose algorithms and the ring its buckets; the second time it is recorded; later
- * its record is launched as long as the scalars are the recorded ones. Where the ring launches a bucket within a pass
- * the record is cut: one graph per stretch. */
+/* Passes of a step that are recorded once and launched as a whole (--cuda-graph). The first time a pass runs
+ * without a record, so that libraries can choose algorithms and the ring its buckets; the second time it is
+ * recorded; later its record is launched as long as the scalars are the recorded ones. Where the ring
+ * launches a bucket within a pass the record is cut: one graph per stretch. */
 #include "harness/train/trainer_impl.h"
 
 #include <stdlib.h>
@@ -38,7 +38,8 @@ static status leave(sync_recorder *base)
     r->within = false;
     if (base->replays) {
         base->replays = false;
-        if (r->at == r->record->count) return fail(STATUS_INTERNAL, "a recorded pass has more stretches than its record");
+        if (r->at == r->record->count)
+            return fail(STATUS_INTERNAL, "a recorded pass has more stretches than its record");
         return device_graph_launch(r->stream, r->record->graphs[r->at++]);
     }
     TRY(device_capture_end(r->stream, &graph));
@@ -65,7 +66,8 @@ void trainer_recorder_init(trainer *t)
 
 static status run(trainer *t, int end)
 {
-    return nn_instance_run(t->now.slot->instance, &t->now.cursor, end, &t->now.observer, &t->now.scalars, &t->ledger);
+    return nn_instance_run(t->now.slot->instance, &t->now.cursor, end, &t->now.observer, &t->now.scalars,
+                           &t->ledger);
 }
 
 /* After a failure the stream is no longer recording. */
@@ -83,7 +85,8 @@ static status run_recorded(trainer *t, trainer_record *r, bool replaying, int en
     TRY(rc);
     TRY(ended);
     if (replaying && recorder->at < r->count)
-        return fail(STATUS_INTERNAL, "a recorded pass has %d stretches, its record %d", recorder->at, r->count);
+        return fail(STATUS_INTERNAL, "a recorded pass has %d stretches, its record %d", recorder->at,
+                    r->count);
     return STATUS_OK;
 }
 
@@ -91,9 +94,11 @@ status trainer_run_pass(trainer *t, trainer_pass pass, int end)
 {
     if (!t->config.cuda_graph) return run(t, end);
     trainer_record *r = &t->now.slot->records[t->now.scalars.accumulate][t->now.step.synchronize][pass];
-    /* Where updates keep the copies of parameters in bfloat16, a record does not make them: they are there before it. */
+    /* Where updates keep the copies of parameters in bfloat16, a record does not make them: they are there
+     * before it. */
     if (r->seen && pass == TRAINER_FORWARD) TRY(param_set_refresh_bf16_copy(t->params, t->stream));
-    if (r->count > 0) return same_scalars(&r->scalars, &t->now.scalars) ? run_recorded(t, r, true, end) : run(t, end);
+    if (r->count > 0)
+        return same_scalars(&r->scalars, &t->now.scalars) ? run_recorded(t, r, true, end) : run(t, end);
     if (!r->seen) r->first_step = t->now.step.index;
     r->seen = true;
     if (r->first_step == t->now.step.index) return run(t, end);
@@ -111,5 +116,6 @@ void trainer_close_records(trainer_program_slot *slot)
 {
     for (int accumulates = 0; accumulates < 2; accumulates++)
         for (int synchronizes = 0; synchronizes < 2; synchronizes++)
-            for (int pass = 0; pass < TRAINER_PASSES; pass++) close_record(&slot->records[accumulates][synchronizes][pass]);
+            for (int pass = 0; pass < TRAINER_PASSES; pass++)
+                close_record(&slot->records[accumulates][synchronizes][pass]);
 }

@@ -12,7 +12,7 @@ typedef struct trainer_record {
     device_graph **graphs; /* its stretches, between which the engine works; count 0: not yet */
     int count, capacity;
     op_scalars scalars;
-    bool seen;          /* the pass has run: first in `first_step` */
+    bool seen; /* the pass has run: first in `first_step` */
     int64_t first_step;
 } trainer_record;
 
@@ -45,23 +45,34 @@ typedef struct trainer_prefetch {
     device_fence *copied, *taken; /* batches copied to the device, and taken by the compute stream */
     trainer_tensors tensors;
     batch_source *source;
-    batch_view batch;       /* the last one copied */
-    int64_t step, rows;     /* its step; masked: its rows with targets */
-    int64_t next;           /* the step to copy next; -1: none */
-    uint64_t number; /* batches copied */
-    bool ahead, lent;       /* the last one has not been used; its buffer has not been returned */
+    batch_view batch;   /* the last one copied */
+    int64_t step, rows; /* its step; masked: its rows with targets */
+    int64_t next;       /* the step to copy next; -1: none */
+    uint64_t number;    /* batches copied */
+    bool ahead, lent;   /* the last one has not been used; its buffer has not been returned */
 } trainer_prefetch;
 
 /* The marks that a micro-batch leaves on the compute stream; MARK_END only the last of a step. */
-typedef enum trainer_mark { MARK_BEGIN, MARK_LOADED, MARK_FORWARD, MARK_FORWARD_END, MARK_BACKWARD, MARK_BACKWARD_END,
-                            MARK_END, MARK_LOSS /* its loss is on the host */, TRAINER_MARKS } trainer_mark;
+typedef enum trainer_mark {
+    MARK_BEGIN,
+    MARK_LOADED,
+    MARK_FORWARD,
+    MARK_FORWARD_END,
+    MARK_BACKWARD,
+    MARK_BACKWARD_END,
+    MARK_END,
+    MARK_LOSS /* its loss is on the host */,
+    TRAINER_MARKS
+} trainer_mark;
 
-/* Steps that may have begun before the oldest of them has ended, and their micro-batches whose marks are kept. */
+/* Steps that may have begun before the oldest of them has ended, and their micro-batches whose marks are
+ * kept. */
 enum { TRAINER_DEPTH = 2, TRAINER_KEPT_BATCHES = 8 };
-_Static_assert(TRAINER_DEPTH * TRAINER_KEPT_BATCHES * TRAINER_MARKS <= SYNC_MARK_UPDATE, "marks that are the owner's");
+_Static_assert(TRAINER_DEPTH *TRAINER_KEPT_BATCHES *TRAINER_MARKS <= SYNC_MARK_UPDATE,
+               "marks that are the owner's");
 
-/* What the lane executes in a micro-batch: data, other, forward, other, backward, other. In a step besides: other before the
- * first, and optimizer, other after the last. */
+/* What the lane executes in a micro-batch: data, other, forward, other, backward, other. In a step besides:
+ * other before the first, and optimizer, other after the last. */
 enum { PHASES_OF_BATCH = 6, PHASES_OF_STEP = 3 };
 
 /* Programs for each batch size, and the memory that they share. */
@@ -70,7 +81,7 @@ typedef struct trainer_programs {
     int slot_count;
     trainer_program_slot evaluation;
     nn_memory memory;
-    nn_bindings bindings; /* of all */
+    nn_bindings bindings;       /* of all */
     device_kernel *loss_kernel; /* over the outputs of all ranks; NULL: the program has the loss */
     trainer_recorder recorder;  /* --cuda-graph */
 } trainer_programs;
@@ -81,8 +92,8 @@ typedef struct trainer_data {
     trainer_prefetch prefetch;
     void *pinned[TRAINER_MAX_BUFFERS];
     int pinned_count;
-    int32_t *rows, *row_targets; /* masked: which rows have targets, and those; host memory */
-    int64_t row_count;           /* masked: of the batch, at least 1; else 0 */
+    int32_t *rows, *row_targets;         /* masked: which rows have targets, and those; host memory */
+    int64_t row_count;                   /* masked: of the batch, at least 1; else 0 */
     int64_t input_sample, target_sample; /* elements per sample */
     dtype input_type, target_type;
 } trainer_data;
@@ -98,7 +109,8 @@ typedef struct trainer_kept_batch {
 typedef struct trainer_flight {
     sync_step step;
     trainer_kept_batch batches[TRAINER_KEPT_BATCHES];
-    double (*losses)[2]; /* [TRAINER_KEPT_BATCHES] LOSS_SUMS of the batches: `own`, or on a GPU pinned memory */
+    double (
+        *losses)[2]; /* [TRAINER_KEPT_BATCHES] LOSS_SUMS of the batches: `own`, or on a GPU pinned memory */
     double own[TRAINER_KEPT_BATCHES][2];
     struct {
         int64_t copy; /* ns */
@@ -121,16 +133,16 @@ typedef struct trainer_running {
     bool has_batch, loss_here;
     uint64_t copied; /* the number of the batch's copy ahead of the step; 0: there was none */
     int64_t batch_bytes;
-    int64_t micro;       /* the present micro-batch */
-    bool has_gradients;  /* an earlier micro-batch of the step has written them */
+    int64_t micro;      /* the present micro-batch */
+    bool has_gradients; /* an earlier micro-batch of the step has written them */
 } trainer_running;
 
 /* The micro-batches of a stage whose backward pass has not ended: micro-batch i uses number i mod `live`. */
 typedef struct trainer_live {
-    nn_memory memory;       /* workspace is shared by all */
+    nn_memory memory; /* workspace is shared by all */
     trainer_tensors tensors;
     trainer_program_slot slot; /* its program is that of `programs.slots` */
-    trainer_running now;    /* as the forward pass has left it */
+    trainer_running now;       /* as the forward pass has left it */
 } trainer_live;
 
 /* A rank that has a stage of the model: trainer_pipeline.c. */
@@ -138,17 +150,24 @@ typedef struct trainer_pipeline {
     pipeline *messages; /* NULL: the rank has the whole model */
     trainer_live *lives;
     int live;
-    int action;         /* of the step */
-    bool acting;        /* it has begun */
-    int64_t before;     /* micro-batches of the steps before */
-    int64_t asked;      /* inputs that have been asked for, over all steps */
-    int64_t evaluated;  /* inputs of evaluations, which are numbered with those of steps */
-    bool norming;       /* the norm is being summed over the stages */
-    int shared, ready;  /* parameters of other stages too: summed, and told to the engine, up to these */
+    int action;        /* of the step */
+    bool acting;       /* it has begun */
+    int64_t before;    /* micro-batches of the steps before */
+    int64_t asked;     /* inputs that have been asked for, over all steps */
+    int64_t evaluated; /* inputs of evaluations, which are numbered with those of steps */
+    bool norming;      /* the norm is being summed over the stages */
+    int shared, ready; /* parameters of other stages too: summed, and told to the engine, up to these */
 } trainer_pipeline;
 
 /* Stages on devices of this process take turns; before each a device has waited for another. */
-typedef enum trainer_turn { TURN_FORWARD, TURN_BACKWARD, TURN_REDUCE, TURN_UPDATE, TURN_END, TRAINER_TURNS } trainer_turn;
+typedef enum trainer_turn {
+    TURN_FORWARD,
+    TURN_BACKWARD,
+    TURN_REDUCE,
+    TURN_UPDATE,
+    TURN_END,
+    TRAINER_TURNS
+} trainer_turn;
 
 /* A rank whose stages are on devices of its process: trainer_devices.c. */
 typedef struct trainer_devices {
@@ -156,12 +175,13 @@ typedef struct trainer_devices {
     int count;                       /* 0: it has one, or the whole model */
     batch_source *source;            /* of this stage */
     int turn;                        /* the first's: of the step */
-    int waits[TRAINER_TURNS];        /* of the present micro-batch, by the turn that they precede (anatomy.h); -1: none */
-    bool has_norm;                   /* of its gradients, squared: */
+    int waits[TRAINER_TURNS]; /* of the present micro-batch, by the turn that they precede (anatomy.h); -1:
+                                 none */
+    bool has_norm;            /* of its gradients, squared: */
     double norm;
-    device_fence *passed;            /* what the compute stream has reached, for copies to other devices */
+    device_fence *passed; /* what the compute stream has reached, for copies to other devices */
     uint64_t passes;
-    device_memory arrived;           /* a gradient that another stage has too */
+    device_memory arrived; /* a gradient that another stage has too */
 } trainer_devices;
 
 /* A rank whose model has its second half elsewhere: trainer_remote.c. */
@@ -183,26 +203,27 @@ struct trainer {
     ledger ledger;
     straggler straggler;
     int64_t stage_ns[TRAINER_STAGES]; /* virtual time: spent in each stage */
-    int64_t slowed_ns;   /* virtual time: by communication, up to the end of the previous step */
-    int64_t cpu_ns, cpu_read_ns; /* processor time of the compute thread in steps up to the last reading, and that reading */
-    int64_t called_ns;   /* the first micro-batch of the step began */
-    int64_t last_end_ns; /* of the previous step; 0: the next one begins when it is called */
-    double slowdown;    /* by it */
-    int64_t skipped;    /* updates that the run skipped before this process started */
-    bool loss_reported; /* that it is not finite */
+    int64_t slowed_ns;                /* virtual time: by communication, up to the end of the previous step */
+    int64_t cpu_ns, cpu_read_ns; /* processor time of the compute thread in steps up to the last reading, and
+                                    that reading */
+    int64_t called_ns;           /* the first micro-batch of the step began */
+    int64_t last_end_ns;         /* of the previous step; 0: the next one begins when it is called */
+    double slowdown;             /* by it */
+    int64_t skipped;             /* updates that the run skipped before this process started */
+    bool loss_reported;          /* that it is not finite */
     bool lost_parts_reported;
-    float *kept;        /* trainer_keep_gradients() */
+    float *kept; /* trainer_keep_gradients() */
     trainer_programs programs;
     trainer_data data;
     trainer_running now;
     trainer_pipeline pipeline;
     trainer_devices devices;
     trainer_remote remote;
-    bool runs_ahead;           /* steps are only enqueued: the next one may begin before the end of this one */
-    device_memory losses;      /* of the flights; pinned */
+    bool runs_ahead;      /* steps are only enqueued: the next one may begin before the end of this one */
+    device_memory losses; /* of the flights; pinned */
     trainer_flight flights[TRAINER_DEPTH];
-    int64_t begun, ended;      /* steps */
-    anatomy_phase *phases;     /* [PHASES_OF_BATCH per micro-batch, and PHASES_OF_STEP] of the step that ends */
+    int64_t begun, ended;  /* steps */
+    anatomy_phase *phases; /* [PHASES_OF_BATCH per micro-batch, and PHASES_OF_STEP] of the step that ends */
     int phase_count;
 };
 
@@ -237,8 +258,8 @@ status trainer_report_backward(trainer *t, int flight, int64_t micro);
 void trainer_report_step(trainer *t, int flight, step_result *out);
 /* Stops the rank whose loss it is: afterwards the average would hide the rank. */
 status trainer_check_loss(trainer *t, const sync_step *step, const double *sums);
-/* Reads the compute thread's clock where a stretch of steps begins or ends (`in_steps`): a reading takes as long as a small
- * step's bookkeeping. */
+/* Reads the compute thread's clock where a stretch of steps begins or ends (`in_steps`): a reading takes as
+ * long as a small step's bookkeeping. */
 void trainer_count_cpu(trainer *t, bool in_steps);
 
 /* Samples that the memory of a batch must hold; bytes of so many. */
@@ -249,7 +270,8 @@ status trainer_open_tensors(trainer *t, device_memory_kind kind, trainer_tensors
 void trainer_close_tensors(trainer *t, trainer_tensors *tensors);
 
 /* Copies a batch's tensors in order of `s`; *rows: masked, how many rows have targets, else 0. */
-status trainer_copy_batch(trainer *t, device_stream *s, const batch_view *b, const trainer_tensors *to, int64_t *rows);
+status trainer_copy_batch(trainer *t, device_stream *s, const batch_view *b, const trainer_tensors *to,
+                          int64_t *rows);
 /* Copies a batch to the device and enters it in the ledger. */
 status trainer_upload(trainer *t, const batch_view *b);
 void trainer_hold_batch(trainer *t, int64_t samples);
@@ -262,12 +284,13 @@ status trainer_return_batch(trainer *t, batch_source *source, bool ended);
 /* trainer_pipeline.c: nothing where the rank has the whole model. */
 status trainer_pipeline_open(trainer *t);
 void trainer_pipeline_close(trainer *t);
-/* Likewise. Of the batch that is evaluated: its input arrives; its output leaves the memory of the program. */
+/* Likewise. Of the batch that is evaluated: its input arrives; its output leaves the memory of the program.
+ */
 status trainer_receive_evaluated(trainer *t);
 status trainer_send_evaluated(trainer *t);
 void trainer_end_evaluation(trainer *t);
-/* The rest only where it has a stage (config.place). Of the present micro-batch: its program, the memory of its loss, and
- * where its batch is copied to. */
+/* The rest only where it has a stage (config.place). Of the present micro-batch: its program, the memory of
+ * its loss, and where its batch is copied to. */
 trainer_program_slot *trainer_slot_now(const trainer *t);
 double *trainer_loss_now(const trainer *t);
 const trainer_tensors *trainer_tensors_now(const trainer *t);
@@ -283,8 +306,8 @@ bool trainer_defers_ready(const trainer *t, int param);
 status trainer_ready_shared(trainer *t);
 status trainer_add_norms(void *trainer, double *sum_squares); /* sync_context.add_norms */
 status trainer_await_sends(trainer *t);
-/* The step's next pass of a micro-batch begins, or goes on: its stages end before *end, and the forward pass at `split` of
- * `count`. False: the step has no more. */
+/* The step's next pass of a micro-batch begins, or goes on: its stages end before *end, and the forward pass
+ * at `split` of `count`. False: the step has no more. */
 bool trainer_begin_action(trainer *t, int split, int count, int *end);
 void trainer_end_action(trainer *t);
 
@@ -292,7 +315,7 @@ void trainer_end_action(trainer *t);
 bool trainer_drives_devices(const trainer *t);
 status trainer_devices_open(trainer *t);
 void trainer_devices_close(trainer *t);
-void trainer_begin_turns(trainer *t); /* of a micro-batch */
+void trainer_begin_turns(trainer *t);                                /* of a micro-batch */
 status trainer_add_device_norms(void *trainer, double *sum_squares); /* sync_context.add_norms */
 /* Its update waits for norms of other stages, which have not taken their turns. */
 bool trainer_awaits_norms(const trainer *t);
@@ -303,7 +326,8 @@ status trainer_copy_input(trainer *t);
 status trainer_copy_gradient(trainer *t);
 status trainer_copy_evaluated(trainer *t);
 status trainer_sum_shared(trainer *t);
-/* The micro-batch has ended: names its waits, adds its copies to the anatomy and the trace. `first_mark`: of the micro-batch. */
+/* The micro-batch has ended: names its waits, adds its copies to the anatomy and the trace. `first_mark`: of
+ * the micro-batch. */
 void trainer_report_waits(trainer *t, int first_mark, int64_t micro);
 
 /* trainer_remote.c: nothing where the rank has no remote stage. */
@@ -325,8 +349,8 @@ void trainer_prefetch_close(trainer *t);
 status trainer_prefetch_fetch(trainer *t, batch_source *source, int64_t step, bool last);
 /* The compute stream copies it to where programs read it; it is entered in the ledger. */
 status trainer_prefetch_take(trainer *t);
-/* With prefetching on: begins the copy of the next step's batch if that is ready and there is room, and returns a buffer
- * whose copy has ended. */
+/* With prefetching on: begins the copy of the next step's batch if that is ready and there is room, and
+ * returns a buffer whose copy has ended. */
 status trainer_prefetch_next(trainer *t);
 /* Waits until nothing is read from the host any more. */
 status trainer_prefetch_flush(trainer *t);

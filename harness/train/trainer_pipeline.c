@@ -117,7 +117,8 @@ status trainer_await_input(trainer *t)
     if (t->now.micro >= p->live)
         TRY(pipeline_await(p->messages, PIPELINE_INPUT_GRADIENT, number_now(t) - p->live,
                            t->engine->context.anatomy));
-    return pipeline_await(p->messages, PIPELINE_INPUT, p->evaluated + number_now(t), t->engine->context.anatomy);
+    return pipeline_await(p->messages, PIPELINE_INPUT, p->evaluated + number_now(t),
+                          t->engine->context.anatomy);
 }
 
 status trainer_send_output(trainer *t)
@@ -194,7 +195,8 @@ status trainer_add_norms(void *context, double *sum_squares)
     pipeline *messages = t->pipeline.messages;
     if (!t->pipeline.norming) TRY(pipeline_post_norm(messages, sum_squares));
     t->pipeline.norming = true;
-    TRY(pipeline_await(messages, PIPELINE_NORM, pipeline_posted(messages, PIPELINE_NORM), t->engine->context.anatomy));
+    TRY(pipeline_await(messages, PIPELINE_NORM, pipeline_posted(messages, PIPELINE_NORM),
+                       t->engine->context.anatomy));
     t->pipeline.norming = false;
     return STATUS_OK;
 }

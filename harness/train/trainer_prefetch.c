@@ -1,16 +1,19 @@
-/* Batches are copied to the device ahead of their step (--prefetch): by a stream of their own into memory of their own,
- * out of which the compute stream takes them when their step begins. A copy within the device costs a fiftieth of one
- * over the bus, and whatever reads a batch (programs, recorded passes, engines, peers that have its memory open) finds
- * every batch at the same address; with two buffers in turn each of them would need two of everything.
+/* Batches are copied to the device ahead of their step (--prefetch): by a stream of their own into memory of
+ * their own, out of which the compute stream takes them when their step begins. A copy within the device
+ * costs a fiftieth of one over the bus, and whatever reads a batch (programs, recorded passes, engines, peers
+ * that have its memory open) finds every batch at the same address; with two buffers in turn each of them
+ * would need two of everything.
  *
- * One batch at a time is ahead. Two fences count batches: `copied` holds the compute stream back until the batch is
- * there, `taken` holds the next copy back until it is no longer. Each is signaled by a call in front of the one that
- * waits for it, all on the rank's thread, so streams that share one of the GPU's queues cannot block each other. */
+ * One batch at a time is ahead. Two fences count batches: `copied` holds the compute stream back until the
+ * batch is there, `taken` holds the next copy back until it is no longer. Each is signaled by a call in front
+ * of the one that waits for it, all on the rank's thread, so streams that share one of the GPU's queues
+ * cannot block each other. */
 #include "harness/train/trainer_impl.h"
 
 #include "common/trace/trace.h"
 
-/* Marks on the copy stream, in turns: those of the steps under way, and of the batch that is copied meanwhile. */
+/* Marks on the copy stream, in turns: those of the steps under way, and of the batch that is copied
+ * meanwhile. */
 static int mark_of(uint64_t number)
 {
     enum { COPIES = TRAINER_DEPTH * TRAINER_KEPT_BATCHES + 1 };
@@ -22,7 +25,8 @@ static bool is_real(const trainer *t)
     return device_get_info(t->device)->real;
 }
 
-/* ---- open and close ------------------------------------------------------------------------------------- */
+/* ---- open and close -------------------------------------------------------------------------------------
+ */
 
 /* The memory is allocated once, for the whole run. */
 status trainer_prefetch_open(trainer *t)
@@ -30,7 +34,8 @@ status trainer_prefetch_open(trainer *t)
     trainer_prefetch *p = &t->data.prefetch;
     bool loads = trainer_loads(t) != TRAINER_LOADS_NOTHING;
     bool nothing = trainer_batch_bytes(t, 1) == 0; /* of a stage in the middle of a pipeline */
-    if (!t->config.prefetch || !loads || nothing || !device_get_info(t->device)->copy_engine) return STATUS_OK;
+    if (!t->config.prefetch || !loads || nothing || !device_get_info(t->device)->copy_engine)
+        return STATUS_OK;
     TRY(trainer_open_tensors(t, DEVICE_MEMORY_PRIVATE, &p->tensors));
     TRY(device_stream_open(t->device, DEVICE_STREAM_COPY, &p->stream));
     TRY(device_fence_open(t->device, &p->copied));

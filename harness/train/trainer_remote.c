@@ -1,6 +1,6 @@
-/* A rank whose model has its second half in a remote stage (common/pipeline/remote.h): the compute thread sends it the
- * activations and waits for its output, computes the loss, sends the output's gradient and waits for that of the
- * activations. The engine has the parameters of the first half. */
+/* A rank whose model has its second half in a remote stage (common/pipeline/remote.h): the compute thread
+ * sends it the activations and waits for its output, computes the loss, sends the output's gradient and waits
+ * for that of the activations. The engine has the parameters of the first half. */
 #include "common/memory/plan.h"
 #include "harness/train/trainer_impl.h"
 
@@ -13,18 +13,21 @@ static status check(const trainer *t)
     if (!info->real || !info->host_addressable)
         return fail(STATUS_CONFIG, "--remote-stage: expected --device cpu or reference, got %s", c->device);
     if (n->each_pass || n->whole_batch || n->one_loss || n->shards.stage != PARAM_SHARD_NONE)
-        return fail(STATUS_CONFIG, "--remote-stage: expected a policy whose ranks have all gradients, as ddp, got %s",
+        return fail(STATUS_CONFIG,
+                    "--remote-stage: expected a policy whose ranks have all gradients, as ddp, got %s",
                     c->policy);
     if (c->optimizer->clip_norm > 0)
         return fail(STATUS_CONFIG, "--remote-stage: expected no --clip-norm: nobody has all gradients");
     if (c->optimizer->on_nonfinite == NONFINITE_SKIP)
-        return fail(STATUS_CONFIG, "--remote-stage: expected --on-nonfinite stop or warn, got skip: each side updates its "
-                                   "own parameters");
+        return fail(STATUS_CONFIG,
+                    "--remote-stage: expected --on-nonfinite stop or warn, got skip: each side updates its "
+                    "own parameters");
     if (c->sizes[0] > 0)
         return fail(STATUS_CONFIG, "--remote-stage: expected batches of one size: add --drop-last");
     for (int p = 0; p < m->param_count; p++)
         if (m->params[p].stages & (m->params[p].stages - 1))
-            return fail(STATUS_CONFIG, "--remote-stage: expected a model whose halves share no parameter, got %s in both",
+            return fail(STATUS_CONFIG,
+                        "--remote-stage: expected a model whose halves share no parameter, got %s in both",
                         m->params[p].name);
     return STATUS_OK;
 }
@@ -36,7 +39,8 @@ status trainer_remote_open(trainer *t)
     TRY(check(t));
     int64_t size = dtype_size(device_get_info(t->device)->compute_type);
     int64_t bytes = t->config.batch * last->rows_per_sample * last->classes * size;
-    TRY(ledger_blame(LEDGER_OUTPUTS, device_allocate(t->device, DEVICE_MEMORY_PRIVATE, (size_t)bytes, &t->remote.output)));
+    TRY(ledger_blame(LEDGER_OUTPUTS,
+                     device_allocate(t->device, DEVICE_MEMORY_PRIVATE, (size_t)bytes, &t->remote.output)));
     TRY(ledger_blame(LEDGER_OUTPUTS,
                      device_allocate(t->device, DEVICE_MEMORY_PRIVATE, (size_t)bytes, &t->remote.gradient)));
     ledger_acquire(&t->ledger, LEDGER_OUTPUTS, 2 * bytes, 2 * plan_align(bytes));
@@ -62,7 +66,8 @@ void trainer_remote_close(trainer *t)
 static remote_tensor value_of(const trainer *t, int value)
 {
     const nn_value *v = &t->now.slot->program->values[value];
-    return (remote_tensor){nn_instance_value(t->now.slot->instance, value), v->bytes / dtype_size(v->type), v->type};
+    return (remote_tensor){nn_instance_value(t->now.slot->instance, value), v->bytes / dtype_size(v->type),
+                           v->type};
 }
 
 static remote_tensor whole(const trainer *t, const device_memory *memory)
@@ -82,8 +87,9 @@ status trainer_remote_forward(trainer *t)
     const sync_step *s = &t->now.step;
     TRY(device_stream_synchronize(t->stream));
     enter(t, RANK_WAIT);
-    TRY(remote_stage_forward(t->remote.stage, s->index, t->now.micro, value_of(t, t->now.slot->program->output_value),
-                             whole(t, &t->remote.output), t->engine->context.anatomy));
+    TRY(remote_stage_forward(t->remote.stage, s->index, t->now.micro,
+                             value_of(t, t->now.slot->program->output_value), whole(t, &t->remote.output),
+                             t->engine->context.anatomy));
     enter(t, RANK_LOSS);
     return STATUS_OK;
 }
@@ -93,8 +99,9 @@ status trainer_remote_backward(trainer *t)
     const sync_step *s = &t->now.step;
     TRY(device_stream_synchronize(t->stream));
     enter(t, RANK_WAIT);
-    TRY(remote_stage_backward(t->remote.stage, s->index, t->now.micro, s->learning_rate, whole(t, &t->remote.gradient),
-                              value_of(t, t->now.slot->program->output_gradient_value), t->engine->context.anatomy));
+    TRY(remote_stage_backward(
+        t->remote.stage, s->index, t->now.micro, s->learning_rate, whole(t, &t->remote.gradient),
+        value_of(t, t->now.slot->program->output_gradient_value), t->engine->context.anatomy));
     enter(t, RANK_BACKWARD);
     return STATUS_OK;
 }

@@ -19,7 +19,8 @@ int64_t trainer_cpu_ns(trainer *t)
 {
     const device_info *info = device_get_info(t->device);
     if (!info->real || !info->host_addressable) return STEP_NOT_MEASURED;
-    if (trainer_drives_devices(t) && t->devices.stages[0] != t) return 0; /* the first has all of the thread's */
+    if (trainer_drives_devices(t) && t->devices.stages[0] != t)
+        return 0; /* the first has all of the thread's */
     trainer_count_cpu(t, t->last_end_ns != 0);
     return t->cpu_ns;
 }
@@ -36,7 +37,8 @@ status trainer_check_loss(trainer *t, const sync_step *step, const double *sums)
     long long index = step->index;
     if (t->config.optimizer->on_nonfinite == NONFINITE_STOP)
         return fail(STATUS_NONFINITE, "step %lld: the loss is not finite", index);
-    if (!t->loss_reported) log_warn("step %lld: the loss is not finite; further ones are not reported", index);
+    if (!t->loss_reported)
+        log_warn("step %lld: the loss is not finite; further ones are not reported", index);
     t->loss_reported = true;
     return STATUS_OK;
 }
@@ -44,7 +46,8 @@ status trainer_check_loss(trainer *t, const sync_step *step, const double *sums)
 /* The lane executes `part` from a mark on. */
 static void add_phase(trainer *t, int mark, step_part part)
 {
-    if (t->phase_count == 0) t->phase_count = 1; /* the first lasts from the end of the previous step to this one's begin */
+    if (t->phase_count == 0)
+        t->phase_count = 1; /* the first lasts from the end of the previous step to this one's begin */
     t->phases[t->phase_count++] = (anatomy_phase){device_mark_ns(t->stream, mark), part};
 }
 
@@ -111,7 +114,8 @@ void step_set_anatomy(step_times *times, const anatomy_figures *figures)
 static void warn_of_lost_parts(trainer *t, int64_t index)
 {
     if (!t->lost_parts_reported)
-        log_warn("step %lld: more waits and transfers than there is room for: the parts of such steps are not measured",
+        log_warn("step %lld: more waits and transfers than there is room for: the parts of such steps are "
+                 "not measured",
                  (long long)index);
     t->lost_parts_reported = true;
 }
@@ -122,7 +126,8 @@ void trainer_report_step(trainer *t, int flight, step_result *out)
     device_stream *s = t->stream;
     int last = trainer_mark_of(flight, trainer_micro_batches(t) - 1, MARK_BEGIN);
     int64_t end = device_mark_ns(s, last + MARK_END);
-    int64_t begin = t->last_end_ns ? t->last_end_ns : t->called_ns, backward_end = device_mark_ns(s, last + MARK_BACKWARD_END);
+    int64_t begin = t->last_end_ns ? t->last_end_ns : t->called_ns,
+            backward_end = device_mark_ns(s, last + MARK_BACKWARD_END);
     anatomy_figures figures;
     t->last_end_ns = end;
     t->phases[0] = (anatomy_phase){begin, STEP_OTHER};

@@ -1,8 +1,9 @@
 /* The train loop: one step as a sequence of stages. A stage that has to wait on a virtual device returns
  * STATUS_AGAIN, and the next call of the step continues there.
  *
- * Where all stages only enqueue (trainer.runs_ahead) the host waits for nothing: a step leaves marks on the compute stream and
- * its loss in pinned memory, and trainer_end_step() reads both when the next step has been enqueued. */
+ * Where all stages only enqueue (trainer.runs_ahead) the host waits for nothing: a step leaves marks on the
+ * compute stream and its loss in pinned memory, and trainer_end_step() reads both when the next step has been
+ * enqueued. */
 #include "harness/train/trainer_impl.h"
 
 #include "common/device/sim/device_sim.h"
@@ -82,8 +83,10 @@ static status stage_upload(trainer *t)
     x->targets = t->now.plan.load > 0 ? t->now.batch.targets_counted : 0;
     t->now.step.samples = x->samples;
     t->now.step.targets = x->targets;
-    if (t->data.prefetch.on && t->now.plan.load > 0) TRY(trainer_prefetch_take(t));
-    else if (x->loaded > 0) TRY(trainer_upload(t, &t->now.batch));
+    if (t->data.prefetch.on && t->now.plan.load > 0)
+        TRY(trainer_prefetch_take(t));
+    else if (x->loaded > 0)
+        TRY(trainer_upload(t, &t->now.batch));
     t->now.scalars.rows = t->data.row_count;
     t->now.copied = t->data.prefetch.on && t->now.plan.load > 0 ? t->data.prefetch.number : 0;
     return mark(t, MARK_LOADED);
@@ -149,7 +152,8 @@ static status launch_one_loss(trainer *t)
                                        [LOSS_SUMS] = t->programs.memory.loss.data};
     op_scalars scalars = {.rows = x->loaded * trainer_last_model(t)->rows_per_sample,
                           .loss_normalizer = t->now.scalars.loss_normalizer};
-    return device_launch(t->stream, t->programs.loss_kernel, operands, &scalars, t->programs.memory.workspace.data);
+    return device_launch(t->stream, t->programs.loss_kernel, operands, &scalars,
+                         t->programs.memory.workspace.data);
 }
 
 static status stage_loss(trainer *t)
@@ -158,10 +162,13 @@ static status stage_loss(trainer *t)
     double normalizer = 1;
     TRY(sync_loss(t->engine, &t->now.step, &normalizer, &t->now.loss_here));
     t->now.scalars.loss_normalizer = t->config.sum_loss ? 1.0 : normalizer * (double)trainer_micro_batches(t);
-    t->now.loss_here = t->now.loss_here && !trainer_last_model(t)->sent && (t->now.slot || t->programs.loss_kernel);
+    t->now.loss_here =
+        t->now.loss_here && !trainer_last_model(t)->sent && (t->now.slot || t->programs.loss_kernel);
     if (!t->now.loss_here) return STATUS_OK;
-    if (t->programs.loss_kernel) TRY(launch_one_loss(t));
-    else TRY(trainer_run_pass(t, TRAINER_LOSS, t->now.slot->program->loss_end));
+    if (t->programs.loss_kernel)
+        TRY(launch_one_loss(t));
+    else
+        TRY(trainer_run_pass(t, TRAINER_LOSS, t->now.slot->program->loss_end));
     const device_info *info = device_get_info(t->device);
     bool at_once = info->real && info->host_addressable;
     return at_once ? trainer_check_loss(t, &t->now.step, loss_sums(t)) : STATUS_OK;
@@ -234,17 +241,46 @@ static status stage_await_loss(trainer *t)
     return t->now.loss_here ? device_stream_synchronize(t->stream) : STATUS_OK;
 }
 
-enum { STAGE_PLAN, STAGE_LOAD, STAGE_SCATTER, STAGE_CHOOSE_PROGRAM, STAGE_PREFETCH, STAGE_ENTER_FORWARD,
-       STAGE_AWAIT_INPUT, STAGE_BEGIN_FORWARD, STAGE_FORWARD, STAGE_PREFETCH_AFTER_FORWARD,
-       STAGE_REMOTE_FORWARD, STAGE_PLACE, STAGE_LOSS, STAGE_END_FORWARD, STAGE_SEND_OUTPUT,
-       STAGE_SCATTER_GRADIENT, STAGE_ENTER_BACKWARD, STAGE_REMOTE_BACKWARD, STAGE_AWAIT_GRADIENT,
-       STAGE_BEGIN_REDUCTION, STAGE_BACKWARD, STAGE_PREFETCH_AFTER_BACKWARD, STAGE_ENTER_FINISH,
-       STAGE_END_BACKWARD, STAGE_SHARE_GRADIENTS, STAGE_READY_SHARED, STAGE_FINISH, STAGE_AWAIT_SENDS,
-       STAGE_END, STAGE_DOWNLOAD_LOSS, STAGE_AWAIT_LOSS, STAGE_COUNT };
+enum {
+    STAGE_PLAN,
+    STAGE_LOAD,
+    STAGE_SCATTER,
+    STAGE_CHOOSE_PROGRAM,
+    STAGE_PREFETCH,
+    STAGE_ENTER_FORWARD,
+    STAGE_AWAIT_INPUT,
+    STAGE_BEGIN_FORWARD,
+    STAGE_FORWARD,
+    STAGE_PREFETCH_AFTER_FORWARD,
+    STAGE_REMOTE_FORWARD,
+    STAGE_PLACE,
+    STAGE_LOSS,
+    STAGE_END_FORWARD,
+    STAGE_SEND_OUTPUT,
+    STAGE_SCATTER_GRADIENT,
+    STAGE_ENTER_BACKWARD,
+    STAGE_REMOTE_BACKWARD,
+    STAGE_AWAIT_GRADIENT,
+    STAGE_BEGIN_REDUCTION,
+    STAGE_BACKWARD,
+    STAGE_PREFETCH_AFTER_BACKWARD,
+    STAGE_ENTER_FINISH,
+    STAGE_END_BACKWARD,
+    STAGE_SHARE_GRADIENTS,
+    STAGE_READY_SHARED,
+    STAGE_FINISH,
+    STAGE_AWAIT_SENDS,
+    STAGE_END,
+    STAGE_DOWNLOAD_LOSS,
+    STAGE_AWAIT_LOSS,
+    STAGE_COUNT
+};
 
-/* --slow stretches stages that compute; engines' stages wait for other ranks. `part`: what reports call the stage. */
+/* --slow stretches stages that compute; engines' stages wait for other ranks. `part`: what reports call the
+ * stage. */
 typedef struct stage {
-    bool pipeline; /* only of ranks that have a stage of the model: what passes between these is awaited and sent */
+    bool pipeline; /* only of ranks that have a stage of the model: what passes between these is awaited and
+                      sent */
     bool remote;   /* only of ranks with a remote stage: it runs its pass */
     status (*run)(trainer *);
     status (*engine)(sync_engine *, const sync_step *); /* instead of `run` */
@@ -316,7 +352,8 @@ static status keep_gradient(trainer *t, int param)
 {
     const param_set *set = t->params;
     piece p = set->pieces[param];
-    const char *from = (const char *)set->grads.data + set->grads_placed[param].offset * dtype_size(set->type);
+    const char *from =
+        (const char *)set->grads.data + set->grads_placed[param].offset * dtype_size(set->type);
     return device_download(t->stream, t->kept + p.offset, from, set->type, DTYPE_F32, p.count);
 }
 
@@ -358,11 +395,13 @@ static void begin_step(trainer *t, int64_t index)
         if (!t->runs_ahead) t->phase_count = 0;
     }
     t->now.step = (sync_step){.index = index,
-                          .skipped = t->skipped,
-                          .synchronize = is_last_micro_batch(t),
-                          .learning_rate = optimizer_learning_rate(t->config.optimizer, index, t->config.total_steps)};
+                              .skipped = t->skipped,
+                              .synchronize = is_last_micro_batch(t),
+                              .learning_rate =
+                                  optimizer_learning_rate(t->config.optimizer, index, t->config.total_steps)};
     /* Where gradients are in places, they are gone. */
-    t->now.scalars = (op_scalars){.accumulate = t->now.has_gradients && !param_shards_place_gradients(&t->needs.shards)};
+    t->now.scalars =
+        (op_scalars){.accumulate = t->now.has_gradients && !param_shards_place_gradients(&t->needs.shards)};
     t->now.observer = (nn_observer){.context = t,
                                     .need = on_need,
                                     .ready = on_ready,
@@ -429,7 +468,8 @@ static status run_stages(trainer *t, batch_source *source, int64_t index, int64_
     return trainer_return_batch(t, source, true);
 }
 
-/* What the host knows of the micro-batch. In a pipeline the first stage has its samples, the last one its targets. */
+/* What the host knows of the micro-batch. In a pipeline the first stage has its samples, the last one its
+ * targets. */
 static void count_batch(trainer *t)
 {
     trainer_flight *f = &t->flights[trainer_flight_now(t)];
@@ -459,8 +499,8 @@ static status run_pipeline(trainer *t, batch_source *source, int64_t index, int6
     return STATUS_OK;
 }
 
-/* Up to which stage a turn goes, and in which order the devices take it. The last stage reduces first: its gradients are ready
- * first. */
+/* Up to which stage a turn goes, and in which order the devices take it. The last stage reduces first: its
+ * gradients are ready first. */
 static const struct {
     int end;
     bool last_first;
@@ -473,7 +513,8 @@ static const struct {
 static status take_turn(trainer *t, trainer_turn turn, int64_t index, int64_t batch_step, int64_t micro)
 {
     if (turn == TURN_UPDATE && t->now.stage == STAGE_END) return STATUS_OK;
-    if (turn == TURN_REDUCE || turn == TURN_END) TRY(trainer_end_idle(t, turn)); /* others end it when they have what they need */
+    if (turn == TURN_REDUCE || turn == TURN_END)
+        TRY(trainer_end_idle(t, turn)); /* others end it when they have what they need */
     status rc = run_stages(t, t->devices.source, index, batch_step + micro, turns[turn].end);
     bool later = rc == STATUS_AGAIN && turn == TURN_REDUCE && trainer_awaits_norms(t);
     if (!later) TRY(rc);
@@ -497,7 +538,8 @@ static status run_devices(trainer *first, batch_source *source, int64_t index, i
             trainer_begin_turns(d->stages[s]);
             TRY(trainer_begin_idle(d->stages[s]));
         }
-        TRY(take_turn(d->stages[turns[turn].last_first ? d->count - 1 - at : at], (trainer_turn)turn, index, batch_step, micro));
+        TRY(take_turn(d->stages[turns[turn].last_first ? d->count - 1 - at : at], (trainer_turn)turn, index,
+                      batch_step, micro));
     }
     (void)source; /* each stage has its own */
     for (int s = 1; s < d->count; s++) {
@@ -521,7 +563,9 @@ static status run_batches(trainer *t, batch_source *source, int64_t index, int64
 
 status trainer_begin_step(trainer *t, batch_source *source, int64_t index, int64_t batch_step)
 {
-    TRY((trainer_drives_devices(t) ? run_devices : trainer_is_stage(t) ? run_pipeline : run_batches)(t, source, index, batch_step));
+    TRY((trainer_drives_devices(t) ? run_devices
+         : trainer_is_stage(t)     ? run_pipeline
+                                   : run_batches)(t, source, index, batch_step));
     t->now.micro = 0;
     t->begun++;
     return STATUS_OK;

@@ -40,10 +40,13 @@ static status read_optimizer(golden_file *f, const json_t *c)
     const char *name = json_string_value(json_object_get(o, "name"));
     if (!name) return not_golden(f, "case.optimizer.name");
     optimizer_kind kind = OPTIMIZER_SGD;
-    if (strcmp(name, "adam") == 0) kind = OPTIMIZER_ADAM;
-    else if (strcmp(name, "adamw") == 0) kind = OPTIMIZER_ADAMW;
+    if (strcmp(name, "adam") == 0)
+        kind = OPTIMIZER_ADAM;
+    else if (strcmp(name, "adamw") == 0)
+        kind = OPTIMIZER_ADAMW;
     else if (strcmp(name, "sgd") != 0)
-        return fail(STATUS_DATA, "%s: case.optimizer.name: expected one of sgd, adam, adamw, got '%s'", f->path, name);
+        return fail(STATUS_DATA, "%s: case.optimizer.name: expected one of sgd, adam, adamw, got '%s'",
+                    f->path, name);
     optimizer_options d = optimizer_defaults(kind);
     d.lr = number_or(o, "lr", d.lr);
     d.momentum = number_or(o, "momentum", 0);
@@ -70,7 +73,8 @@ static status read_case(golden_file *f, const json_t *c)
     f->batch = integer_or(c, "batch_per_rank", 0);
     f->steps = integer_or(c, "steps", 0);
     f->seed = (uint64_t)integer_or(c, "seed", 0);
-    if (world < 1 || world > JOB_MOST_RANKS || f->batch < 1 || f->batch > GOLDEN_MOST_BATCH || f->steps < 1 || f->steps > 100000)
+    if (world < 1 || world > JOB_MOST_RANKS || f->batch < 1 || f->batch > GOLDEN_MOST_BATCH || f->steps < 1 ||
+        f->steps > 100000)
         return not_golden(f, "case.world_size, case.batch_per_rank or case.steps");
     f->world = (int)world;
     const char *loss_over = json_string_value(json_object_get(c, "loss_over"));
@@ -79,18 +83,19 @@ static status read_case(golden_file *f, const json_t *c)
     bool silu = act && strcmp(act, "silu") == 0;
     f->global_loss = loss_over && strcmp(loss_over, "global") == 0;
     f->kinks = (strncmp(model, "resnet", 6) == 0 && !silu) || strcmp(model, "inception_v3") == 0;
-    f->model = (model_options){.name = f->model_name,
-                               .classes = integer_or(c, "classes", 0),
-                               .image = json_array_size(input) == 3 ? json_integer_value(json_array_get(input, 1)) : 0,
-                               .channels = json_array_size(input) == 3 ? json_integer_value(json_array_get(input, 0)) : 0,
-                               .activation = silu ? ACTIVATION_SILU : ACTIVATION_NONE,
-                               .sync_batchnorm = json_is_true(json_object_get(c, "sync_batchnorm")),
-                               .layers = integer_or(c, "layers", 0),
-                               .hidden = integer_or(c, "hidden", 0),
-                               .heads = integer_or(c, "heads", 0),
-                               .vocabulary = integer_or(c, "vocab", 0),
-                               .positions = integer_or(c, "positions", 0),
-                               .sequence = integer_or(c, "sequence", 0)};
+    f->model = (model_options){
+        .name = f->model_name,
+        .classes = integer_or(c, "classes", 0),
+        .image = json_array_size(input) == 3 ? json_integer_value(json_array_get(input, 1)) : 0,
+        .channels = json_array_size(input) == 3 ? json_integer_value(json_array_get(input, 0)) : 0,
+        .activation = silu ? ACTIVATION_SILU : ACTIVATION_NONE,
+        .sync_batchnorm = json_is_true(json_object_get(c, "sync_batchnorm")),
+        .layers = integer_or(c, "layers", 0),
+        .hidden = integer_or(c, "hidden", 0),
+        .heads = integer_or(c, "heads", 0),
+        .vocabulary = integer_or(c, "vocab", 0),
+        .positions = integer_or(c, "positions", 0),
+        .sequence = integer_or(c, "sequence", 0)};
     if (options_check(&(option_binding){.table = &model_option_table, .storage = &f->model}) != STATUS_OK) {
         error_context("%s", f->path);
         return STATUS_DATA;
@@ -108,8 +113,8 @@ static status read_tensor(const golden_file *f, const char *name, const json_t *
     out->elements = 1;
     size_t i;
     const json_t *item;
-    json_array_foreach(dims, i, item) if (__builtin_mul_overflow(out->elements, json_integer_value(item), &out->elements))
-        return not_golden(f, name);
+    json_array_foreach(dims, i, item) if (__builtin_mul_overflow(out->elements, json_integer_value(item),
+                                                                 &out->elements)) return not_golden(f, name);
     json_array_foreach(samples, i, item)
     {
         if (out->sample_count == GOLDEN_MAX_SAMPLES) break;
@@ -149,7 +154,8 @@ static status read_losses(golden_file *f, const json_t *root)
     if (!f->loss || !f->loss_error) return fail(STATUS_SYSTEM, "no memory for %s", f->path);
     for (size_t s = 0; s < (size_t)f->steps; s++) {
         const json_t *row = json_array_get(loss, s), *errors = json_array_get(error, s);
-        if (json_array_size(row) != (size_t)f->losses_per_step || json_array_size(errors) != (size_t)f->losses_per_step)
+        if (json_array_size(row) != (size_t)f->losses_per_step ||
+            json_array_size(errors) != (size_t)f->losses_per_step)
             return not_golden(f, "loss");
         for (size_t r = 0; r < (size_t)f->losses_per_step; r++) {
             f->loss[s * (size_t)f->losses_per_step + r] = json_number_value(json_array_get(row, r));
@@ -163,7 +169,8 @@ static status read_file(golden_file *f, const json_t *root)
 {
     if (!json_is_object(root) || !json_is_object(json_object_get(root, "case")) ||
         !json_is_object(json_object_get(root, "gradients_first_step")))
-        return fail(STATUS_DATA, "%s: not a golden trajectory: it has no case and no gradients_first_step", f->path);
+        return fail(STATUS_DATA, "%s: not a golden trajectory: it has no case and no gradients_first_step",
+                    f->path);
     int64_t format = integer_or(root, "format", 0);
     if (format != 1) return fail(STATUS_DATA, "%s: format: expected 1, got %lld", f->path, (long long)format);
     f->parameters = integer_or(root, "parameters", 0);
@@ -184,9 +191,12 @@ status golden_open(const char *path, golden_file **out)
     FILE *stream = fopen(path, "re");
     json_t *root = stream ? json_loadf(stream, 0, &error) : NULL;
     status rc;
-    if (!stream) rc = fail_errno(STATUS_DATA, "%s", path);
-    else if (!root) rc = fail(STATUS_DATA, "%s:%d:%d: not JSON: %s", path, error.line, error.column, error.text);
-    else rc = read_file(f, root);
+    if (!stream)
+        rc = fail_errno(STATUS_DATA, "%s", path);
+    else if (!root)
+        rc = fail(STATUS_DATA, "%s:%d:%d: not JSON: %s", path, error.line, error.column, error.text);
+    else
+        rc = read_file(f, root);
     json_decref(root);
     if (stream) fclose(stream);
     if (rc != STATUS_OK) golden_close(&f);
@@ -229,7 +239,8 @@ void golden_fill_param(const golden_file *file, const nn_param *p, float *out)
     } else {
         scale = sqrt(3.0 / (double)(p->elements / p->shape.dims[0]));
     }
-    for (int64_t i = 0; i < p->elements; i++) out[i] = (float)(base + scale * random_signed(start, (uint64_t)i));
+    for (int64_t i = 0; i < p->elements; i++)
+        out[i] = (float)(base + scale * random_signed(start, (uint64_t)i));
 }
 
 static uint64_t stream_of(const golden_file *file, const char *what, int64_t step, int rank)
@@ -245,7 +256,8 @@ static void fill_images(uint64_t start, shape s, int64_t batch, float *out)
     for (int64_t n = 0; n < batch; n++)
         for (int64_t i = 0; i < c; i++)
             for (int64_t at = 0; at < h * w; at++)
-                out[(n * h * w + at) * c + i] = (float)random_signed(start, (uint64_t)((n * c + i) * h * w + at));
+                out[(n * h * w + at) * c + i] =
+                    (float)random_signed(start, (uint64_t)((n * c + i) * h * w + at));
 }
 
 /* Inputs and targets of one rank at one step, in this program's order (images NHWC). `input` float32 or
@@ -264,7 +276,8 @@ static int64_t fill_batch(const golden_file *file, const nn_model *model, int64_
             if (model->input_kind == NN_INPUT_FEATURES)
                 ((float *)input)[i] = (float)random_signed(inputs, (uint64_t)i);
             else
-                ((int32_t *)input)[i] = (int32_t)(random_uniform(inputs, (uint64_t)i) * (double)in->vocabulary);
+                ((int32_t *)input)[i] =
+                    (int32_t)(random_uniform(inputs, (uint64_t)i) * (double)in->vocabulary);
         }
     }
     if (model->loss == NN_LOSS_MSE) {
@@ -301,8 +314,7 @@ static int64_t fill(const void *context, int64_t step, void *inputs, void *targe
     size_t target_bytes = (size_t)(g->file->batch * data_form_target_elements(&form)) * ELEMENT;
     int64_t counted = 0;
     for (int i = 0; i < g->ranks; i++)
-        counted +=
-            fill_batch(g->file, g->model, step, g->first + i, (char *)inputs + (size_t)i * input_bytes,
+        counted += fill_batch(g->file, g->model, step, g->first + i, (char *)inputs + (size_t)i * input_bytes,
                               (char *)targets + (size_t)i * target_bytes);
     return counted;
 }

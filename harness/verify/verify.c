@@ -15,7 +15,7 @@ static const double float64_limit = 1e-9; /* of the tensor's norm; of the loss *
 static const double kink_limit = 0.05;    /* of a gradient's l2 */
 /* Products of bfloat16, whose rounding unit is 2^-9: of the loss; of a tensor's l2. */
 static const double bfloat16_loss_limit = 0x1p-7, bfloat16_limit = 0.05;
-static const double unreliable = 1e-3;    /* of its l2: PyTorch's float32 error above it tells nothing */
+static const double unreliable = 1e-3; /* of its l2: PyTorch's float32 error above it tells nothing */
 
 static void judge(comparison *c, const char *what, double found, double expected, double limit)
 {
@@ -33,9 +33,12 @@ static double loss_limit(comparison_precision precision, double expected, double
 {
     double floor = 1e-6 * fabs(expected);
     switch (precision) {
-    case COMPARE_FLOAT64: return float64_limit * fabs(expected);
-    case COMPARE_BFLOAT16: return bfloat16_loss_limit * fabs(expected);
-    case COMPARE_FLOAT32: break;
+    case COMPARE_FLOAT64:
+        return float64_limit * fabs(expected);
+    case COMPARE_BFLOAT16:
+        return bfloat16_loss_limit * fabs(expected);
+    case COMPARE_FLOAT32:
+        break;
     }
     return 8 * (error > floor ? error : floor);
 }
@@ -78,8 +81,7 @@ static digest digest_of(const double *values, int64_t count)
 }
 
 /* `values` in PyTorch's order, t->elements of them. `kind` is what messages call it: "gradient". */
-static void compare_tensor(comparison *c, const golden_tensor *t, const char *kind,
-                    const double *values)
+static void compare_tensor(comparison *c, const golden_tensor *t, const char *kind, const double *values)
 {
     bool wide = c->precision == COMPARE_FLOAT64;
     c->tensors++;
@@ -110,7 +112,7 @@ static void compare_tensor(comparison *c, const golden_tensor *t, const char *ki
 
 /* Networks with ReLU in float32: a gradient's l2 alone, to 5%; in bfloat16 to 10%. */
 static void compare_tensor_with_kinks(comparison *c, const golden_tensor *t, const char *kind,
-                               const double *values)
+                                      const double *values)
 {
     double limit = c->precision == COMPARE_BFLOAT16 ? 2 * kink_limit : kink_limit;
     c->tensors++;
@@ -132,7 +134,7 @@ typedef struct verification {
     uint64_t token;
     bool shares_buffers, one_loss;
     bool first_holds_all; /* of the averages: rank 0 */
-    bool kinks; /* ReLU or maxima next to BatchNorm, in less than float64: only the first step is held */
+    bool kinks;      /* ReLU or maxima next to BatchNorm, in less than float64: only the first step is held */
     double *losses;  /* [steps][world] */
     char *gradients; /* an arena of the device's type, on the host: every rank's share of the averages */
     double **buffers; /* [world * buffer_count] */
@@ -162,8 +164,8 @@ static status load_params(const verification *v, trainer *t)
     return STATUS_OK;
 }
 
-/* The averaged gradients that this rank holds, into the common arena, of which each element has one writer: servers
- * hold shards, but under an all-reduce every rank holds all, and rank 0 stands for them. */
+/* The averaged gradients that this rank holds, into the common arena, of which each element has one writer:
+ * servers hold shards, but under an all-reduce every rank holds all, and rank 0 stands for them. */
 static status collect_gradients(verification *v, local_ranks *group, int rank, trainer *t)
 {
     param_set *set = trainer_params(t);
@@ -173,7 +175,8 @@ static status collect_gradients(verification *v, local_ranks *group, int rank, t
     const char *arena = sync_reduced_gradients(trainer_engine(t), &owned);
     if (rank == 0) {
         v->gradients = calloc((size_t)set->arena_elements, size);
-        if (!v->gradients) return fail(STATUS_SYSTEM, "no memory for the gradients of %s", v->config->file->path);
+        if (!v->gradients)
+            return fail(STATUS_SYSTEM, "no memory for the gradients of %s", v->config->file->path);
         piece_list all = param_set_pieces(set, 0, set->model->param_count);
         v->first_holds_all = arena && piece_list_elements(owned) == piece_list_elements(all);
     }
@@ -214,17 +217,22 @@ static status compare_params(verification *v, trainer *t, const golden_tensors *
     const nn_model *m = v->model;
     param_set *set = trainer_params(t);
     if (golden->count != m->param_count)
-        return fail(STATUS_DATA, "expected %d tensors, as the model %s has, got %d", m->param_count, m->name, golden->count);
+        return fail(STATUS_DATA, "expected %d tensors, as the model %s has, got %d", m->param_count, m->name,
+                    golden->count);
     for (int i = 0; i < m->param_count; i++) {
         const golden_tensor *g = find_tensor(golden, m->params[i].name);
         if (!g || g->elements != m->params[i].elements)
-            return fail(STATUS_DATA, "%s is missing or has another shape than in the model", m->params[i].name);
+            return fail(STATUS_DATA, "%s is missing or has another shape than in the model",
+                        m->params[i].name);
         double *values = malloc((size_t)g->elements * sizeof *values);
         if (!values) return fail(STATUS_SYSTEM, "no memory for parameter %s", g->name);
-        status rc = gradients ? param_set_export(set, NULL, gradients, i, DTYPE_F64, values)
-                              : param_set_export(set, trainer_stream(t), set->params.data, i, DTYPE_F64, values);
-        if (rc == STATUS_OK && v->kinks) compare_tensor_with_kinks(v->out, g, kind, values);
-        else if (rc == STATUS_OK) compare_tensor(v->out, g, kind, values);
+        status rc = gradients
+                        ? param_set_export(set, NULL, gradients, i, DTYPE_F64, values)
+                        : param_set_export(set, trainer_stream(t), set->params.data, i, DTYPE_F64, values);
+        if (rc == STATUS_OK && v->kinks)
+            compare_tensor_with_kinks(v->out, g, kind, values);
+        else if (rc == STATUS_OK)
+            compare_tensor(v->out, g, kind, values);
         free(values);
         TRY(rc);
     }
@@ -336,11 +344,11 @@ static status run_and_compare(verification *v)
 status verify_run(const verify_config *config, comparison *out)
 {
     bool wide = strcmp(config->device, "reference") == 0;
-    *out = (comparison){.precision = wide ? COMPARE_FLOAT64 : config->bf16 ? COMPARE_BFLOAT16 : COMPARE_FLOAT32};
-    verification v = {.config = config,
-                      .token = random_token(),
-                      .kinks = !wide && config->file->kinks,
-                      .out = out};
+    *out = (comparison){.precision = wide           ? COMPARE_FLOAT64
+                                     : config->bf16 ? COMPARE_BFLOAT16
+                                                    : COMPARE_FLOAT32};
+    verification v = {
+        .config = config, .token = random_token(), .kinks = !wide && config->file->kinks, .out = out};
     status rc = run_and_compare(&v);
     for (int i = 0; v.buffers && i < config->file->world * v.model->buffer_count; i++) free(v.buffers[i]);
     free(v.buffers);

@@ -24,7 +24,7 @@ typedef struct verify_config {
     const golden_file *file;
     const char *device;
     int threads;
-    bool bf16; /* products multiply in bfloat16; on cuda activations are stored in it */
+    bool bf16;       /* products multiply in bfloat16; on cuda activations are stored in it */
     bool cuda_graph; /* passes are recorded */
     const sync_engine_type *engine;
     const void *engine_options;

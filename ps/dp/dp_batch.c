@@ -55,13 +55,14 @@ static status cut_batch(dp_engine *e)
     bool exist = ps_has_bytes(context_of(e)->device), gpu = e->staging.copies.separate;
     const void *targets = gpu ? e->staging.buffers[DP_TENSOR_TARGET].data : x->target->data;
     int64_t bytes = x->loaded * x->target_bytes;
-    if (gpu && bytes > 0) TRY(dp_copy_down(&e->staging, e->staging.buffers[DP_TENSOR_TARGET].data, x->target->data, bytes));
+    if (gpu && bytes > 0)
+        TRY(dp_copy_down(&e->staging, e->staging.buffers[DP_TENSOR_TARGET].data, x->target->data, bytes));
     e->loaded = x->loaded;
     cut(e);
     for (int r = 0; r < context_of(e)->world; r++)
         e->parts[r].targets = count_targets(x, &e->parts[r], targets, exist);
     return dp_stage_down(&e->staging, DP_TENSOR_INPUT, x->input->data, e->parts[0].samples * x->input_bytes,
-                    (x->loaded - e->parts[0].samples) * x->input_bytes);
+                         (x->loaded - e->parts[0].samples) * x->input_bytes);
 }
 
 /* One tensor of the batch from rank 0 to `peer`, or here from rank 0. */
@@ -132,10 +133,11 @@ static status receive_part(dp_engine *e, const sync_step *step, dp_part *mine)
     *mine = part_of(e->loaded, c->world, c->rank);
     mine->targets = h.integers[DP_INT_TARGETS];
     if (h.count != mine->samples || e->loaded > c->exchange->largest * c->world)
-        return fail(STATUS_PROTOCOL,
-                    "rank 0 sent rank %d a part of %lld samples of a batch of %lld, expected %lld of at most %lld",
-                    c->rank, (long long)h.count, (long long)e->loaded, (long long)mine->samples,
-                    (long long)c->exchange->largest * c->world);
+        return fail(
+            STATUS_PROTOCOL,
+            "rank 0 sent rank %d a part of %lld samples of a batch of %lld, expected %lld of at most %lld",
+            c->rank, (long long)h.count, (long long)e->loaded, (long long)mine->samples,
+            (long long)c->exchange->largest * c->world);
     return STATUS_OK;
 }
 

@@ -53,7 +53,8 @@ static int64_t largest_frame(const dp_engine *e)
     for (int i = 0; i < c->params->model->param_count; i++)
         if (c->params->pieces[i].count * (int64_t)e->element > bytes)
             bytes = c->params->pieces[i].count * (int64_t)e->element;
-    const int64_t others[] = {part * x->input_bytes, part * x->target_bytes, part * (x->output_bytes > e->returned ? x->output_bytes : e->returned),
+    const int64_t others[] = {part * x->input_bytes, part * x->target_bytes,
+                              part * (x->output_bytes > e->returned ? x->output_bytes : e->returned),
                               e->largest_sum * (int64_t)sizeof(double)};
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
         if (others[i] > bytes) bytes = others[i];
@@ -74,30 +75,31 @@ static status open_hub(dp_engine *e)
     int peers = dp_is_root(e) ? c->world - 1 : 1;
     int transfers = larger(larger(e->replicate.count + 1, e->reduce.count), 3) * peers;
     dp_hub_config config = {.context = c,
-                             .transfers = transfers,
-                             .keys = e->reduce.count,
-                             .threads = (int)e->options->server_threads,
-                             .landing = e->landing.data,
-                             .peers = e->options->payload == PS_PAYLOAD_P2P,
-                             .only_control = e->options->payload == PS_PAYLOAD_NCCL};
+                            .transfers = transfers,
+                            .keys = e->reduce.count,
+                            .threads = (int)e->options->server_threads,
+                            .landing = e->landing.data,
+                            .peers = e->options->payload == PS_PAYLOAD_P2P,
+                            .only_control = e->options->payload == PS_PAYLOAD_NCCL};
     TRY(dp_hub_open(&config, &e->hub));
-    e->member = (ps_member){.context = c,
-                            .options = e->options,
-                            .policy = &e->policy,
-                            .servers = 1,
-                            .nccl = e->options->payload == PS_PAYLOAD_NCCL && c->world > 1 && device_get_info(c->device)->real,
-                            .frames = larger(larger(e->replicate.most_pieces, e->reduce.most_pieces),
-                                             larger(c->params->model->buffer_count, 1)),
-                            .frame_bytes = largest_frame(e),
-                            .exported = {exported(e, DP_TENSOR_PARAMS, &set->params), exported(e, DP_TENSOR_GRADS, &set->grads),
-                                         exported(e, DP_TENSOR_INPUT, c->exchange->input),
-                                         exported(e, DP_TENSOR_TARGET, c->exchange->target),
-                                         exported(e, DP_TENSOR_OUTPUTS, &e->outputs)},
-                            .export_count = PS_SEGMENTS};
+    e->member = (ps_member){
+        .context = c,
+        .options = e->options,
+        .policy = &e->policy,
+        .servers = 1,
+        .nccl = e->options->payload == PS_PAYLOAD_NCCL && c->world > 1 && device_get_info(c->device)->real,
+        .frames = larger(larger(e->replicate.most_pieces, e->reduce.most_pieces),
+                         larger(c->params->model->buffer_count, 1)),
+        .frame_bytes = largest_frame(e),
+        .exported = {exported(e, DP_TENSOR_PARAMS, &set->params), exported(e, DP_TENSOR_GRADS, &set->grads),
+                     exported(e, DP_TENSOR_INPUT, c->exchange->input),
+                     exported(e, DP_TENSOR_TARGET, c->exchange->target),
+                     exported(e, DP_TENSOR_OUTPUTS, &e->outputs)},
+        .export_count = PS_SEGMENTS};
     if (dp_plans(e)) return STATUS_OK;
     if (e->member.frames > MESSAGE_FRAMES_MAX)
-        return fail(STATUS_CONFIG, "policy dp: expected at most %d tensors in a chunk, got %d", MESSAGE_FRAMES_MAX,
-                    e->member.frames);
+        return fail(STATUS_CONFIG, "policy dp: expected at most %d tensors in a chunk, got %d",
+                    MESSAGE_FRAMES_MAX, e->member.frames);
     transport_options options;
     TRY(ps_transport_options(&e->member, c->rank, &options));
     options.device_memory = true; /* from device to device */
@@ -108,19 +110,22 @@ static status open_hub(dp_engine *e)
 static status open_parts(dp_engine *e)
 {
     const sync_context *c = &e->base.context;
-    if (!c->exchange) return fail(STATUS_INTERNAL, "policy dp: expected an exchange in the context, got none");
+    if (!c->exchange)
+        return fail(STATUS_INTERNAL, "policy dp: expected an exchange in the context, got none");
     TRY(ps_policy_resolve(c->policy, c->options, c->world, &e->policy));
     TRY(dp_choose_payload(e, c->options));
     if (c->divide != SHARED_DIVIDE_POLICY && dp_one_loss(e))
-        return fail(
-            STATUS_CONFIG,
-            "--divide: expected policy, or --dp-loss replica, got %s with ps=dp: one loss over the whole batch leaves "
-            "nothing to divide",
-            c->divide == SHARED_DIVIDE_BEFORE ? "before" : "after");
+        return fail(STATUS_CONFIG,
+                    "--divide: expected policy, or --dp-loss replica, got %s with ps=dp: one loss over the "
+                    "whole batch leaves "
+                    "nothing to divide",
+                    c->divide == SHARED_DIVIDE_BEFORE ? "before" : "after");
     e->policy.divide_before = c->divide == SHARED_DIVIDE_BEFORE;
     e->returned = ps_returned_bytes(c->device, c->program, c->exchange->output_bytes);
     if (e->returned > 0 && dp_one_loss(e))
-        return fail(STATUS_CONFIG, "--dp-gather: expected --dp-loss replica, got device0, which gathers outputs in any case");
+        return fail(
+            STATUS_CONFIG,
+            "--dp-gather: expected --dp-loss replica, got device0, which gathers outputs in any case");
     e->largest_sum = ps_largest_sum(c->program);
     TRY(dp_chunks_make(c->params, false, e->policy.replicate_bytes, &e->replicate));
     TRY(dp_chunks_make(c->params, true, e->policy.reduce_bytes, &e->reduce));
@@ -149,13 +154,15 @@ status ps_dp_open(const sync_context *context, sync_engine **out)
     return rc;
 }
 
-/* Shared memory of other ranks that this rank's GPU copies from and to: all of rank 0's, the others' gradients. */
+/* Shared memory of other ranks that this rank's GPU copies from and to: all of rank 0's, the others'
+ * gradients. */
 static status pin_segments(dp_engine *e, bool pin)
 {
     device *d = e->base.context.device;
     if (!e->staging.copies.separate) return STATUS_OK;
     if (!dp_is_root(e)) return ps_pin_segments(&e->member, d, 0, PS_SEGMENTS, 1, pin);
-    return ps_pin_segments(&e->member, d, PS_SEGMENTS + PS_SEGMENT_GRADS, e->base.context.world * PS_SEGMENTS, PS_SEGMENTS, pin);
+    return ps_pin_segments(&e->member, d, PS_SEGMENTS + PS_SEGMENT_GRADS, e->base.context.world * PS_SEGMENTS,
+                           PS_SEGMENTS, pin);
 }
 
 static void dp_close(sync_engine *base)

@@ -3,10 +3,10 @@
 #define PS_DP_DP_IMPL_H
 
 #include "common/collectives/collective.h"
-#include "ps/handshake.h"
 #include "ps/dp/dp.h"
-#include "ps/dp/hub.h"
 #include "ps/dp/dp_memory.h"
+#include "ps/dp/hub.h"
+#include "ps/handshake.h"
 
 /* Parameters first .. first + count - 1. */
 typedef struct dp_chunk {
@@ -21,33 +21,34 @@ typedef struct dp_chunks {
     int64_t largest_bytes; /* of a chunk */
 } dp_chunks;
 
-/* torch's coalescing: parameters in the order of registration, in chunks that end when they have `limit` bytes or more
- * (broadcast_coalesced) or, `within`, before they would have more (reduce_add_coalesced): torch/csrc/cuda/comm.cpp and
- * torch/csrc/utils/tensor_flatten.h. */
+/* torch's coalescing: parameters in the order of registration, in chunks that end when they have `limit`
+ * bytes or more (broadcast_coalesced) or, `within`, before they would have more (reduce_add_coalesced):
+ * torch/csrc/cuda/comm.cpp and torch/csrc/utils/tensor_flatten.h. */
 status dp_chunks_make(const param_set *set, bool within, int64_t limit, dp_chunks *out);
 void dp_chunks_free(dp_chunks *chunks);
 
 /* Staging buffers of tensors that ranks exchange under `dp`.
  *
- * Where the host can access the device's memory, and on devices without bytes, tensors are exchanged where they are.
- * A GPU's pass through staging buffers in pinned host memory: copied down before an exchange sends them, copied up after
- * an exchange has received them. With `--payload p2p` tensors go from device memory to device memory, and only what
- * always travels in frames is staged; with `--payload nccl` only what the host reads. Staging buffers are in no ledger: they are buffers of the transport. */
+ * Where the host can access the device's memory, and on devices without bytes, tensors are exchanged where
+ * they are. A GPU's pass through staging buffers in pinned host memory: copied down before an exchange sends
+ * them, copied up after an exchange has received them. With `--payload p2p` tensors go from device memory to
+ * device memory, and only what always travels in frames is staged; with `--payload nccl` only what the host
+ * reads. Staging buffers are in no ledger: they are buffers of the transport. */
 typedef enum dp_tensor {
-    DP_TENSOR_PARAMS,  /* the first five are those that ranks map, in the order of PS_SEGMENT_... */
+    DP_TENSOR_PARAMS, /* the first five are those that ranks map, in the order of PS_SEGMENT_... */
     DP_TENSOR_GRADS,
     DP_TENSOR_INPUT,
     DP_TENSOR_TARGET,
     DP_TENSOR_OUTPUTS, /* rank 0: of all ranks, then their gradients */
     DP_TENSOR_PART,    /* other ranks: outputs of the own part, or their gradient */
     DP_TENSOR_BUFFERS,
-    DP_TENSOR_SUMS,    /* numbers that a layer sums over the ranks */
+    DP_TENSOR_SUMS, /* numbers that a layer sums over the ranks */
     DP_TENSORS
 } dp_tensor;
 
 typedef struct dp_staging {
-    sync_staging copies;    /* on the compute stream */
-    bool peers, nccl;       /* --payload */
+    sync_staging copies; /* on the compute stream */
+    bool peers, nccl;    /* --payload */
     device *host;
     device_memory buffers[DP_TENSORS];
 } dp_staging;
@@ -60,8 +61,8 @@ bool dp_is_staged(const dp_staging *p, dp_tensor tensor);
 /* The address that an exchange uses for the tensor at `data`. */
 char *dp_staged_address(const dp_staging *p, dp_tensor tensor, void *data);
 
-/* Copies bytes [offset, offset + bytes) between `data` and its staging buffer, if it has one. Down: has ended when it
- * returns. Up: in the order of the compute stream. */
+/* Copies bytes [offset, offset + bytes) between `data` and its staging buffer, if it has one. Down: has ended
+ * when it returns. Up: in the order of the compute stream. */
 status dp_stage_down(dp_staging *p, dp_tensor tensor, const void *data, int64_t offset, int64_t bytes);
 status dp_stage_up(dp_staging *p, dp_tensor tensor, void *data, int64_t offset, int64_t bytes);
 
@@ -87,9 +88,9 @@ typedef struct dp_engine {
     dp_hub *hub;
     dp_staging staging;
     dp_chunks replicate, reduce;
-    int64_t returned;     /* bytes per sample that replicas return besides their loss */
-    int largest_sum;      /* numbers that a layer adds up over the ranks at once */
-    size_t element;       /* bytes */
+    int64_t returned; /* bytes per sample that replicas return besides their loss */
+    int largest_sum;  /* numbers that a layer adds up over the ranks at once */
+    size_t element;   /* bytes */
 
     /* Rank 0's. */
     device_memory outputs; /* of all ranks; where the loss writes: their gradients */
@@ -97,14 +98,14 @@ typedef struct dp_engine {
     double *shares;        /* [world][largest_sum] */
 
     /* The step. */
-    dp_part *parts;        /* [world]; on other ranks than 0 the own one alone is known */
-    int64_t loaded;        /* samples of all ranks */
-    int present;           /* ranks with samples: 0 .. present - 1 */
-    int contributors;      /* with samples in some micro-batch of the step */
-    bool accumulates;      /* gradients of an earlier micro-batch of the step are there */
-    int64_t step, sums;    /* sums of the step so far */
-    int64_t settles;       /* so far */
-    piece *pieces;         /* [world][DP_PIECES] of the batch, the outputs and sums that go to a rank or come */
+    dp_part *parts;     /* [world]; on other ranks than 0 the own one alone is known */
+    int64_t loaded;     /* samples of all ranks */
+    int present;        /* ranks with samples: 0 .. present - 1 */
+    int contributors;   /* with samples in some micro-batch of the step */
+    bool accumulates;   /* gradients of an earlier micro-batch of the step are there */
+    int64_t step, sums; /* sums of the step so far */
+    int64_t settles;    /* so far */
+    piece *pieces;      /* [world][DP_PIECES] of the batch, the outputs and sums that go to a rank or come */
 
     /* What the ledger holds, in bytes. */
     int64_t replica, gradients, results_held, kept_held, outputs_held, chunk_held;
@@ -113,8 +114,8 @@ typedef struct dp_engine {
     dp_nccl *nccl; /* NULL: rank 0 sends to each rank in turn */
 } dp_engine;
 
-/* dp_nccl.c: tensors through NCCL, where e->nccl is set. Called by all ranks; what they enqueue is in the order of the compute
- * stream. */
+/* dp_nccl.c: tensors through NCCL, where e->nccl is set. Called by all ranks; what they enqueue is in the
+ * order of the compute stream. */
 /* The engine's options, with the payload that it uses. STATUS_CONFIG where it cannot be used. */
 status dp_choose_payload(dp_engine *e, const ps_options *options);
 status dp_nccl_open(dp_engine *e); /* blocks, at most for the connect time-out: all ranks come */
@@ -190,7 +191,8 @@ static inline char *dp_segment(const dp_engine *e, int peer, int segment)
     return ps_segment(&e->member, peer, segment);
 }
 
-/* Shared memory of rank 0 that this rank's GPU copies from or to itself, instead of its staging buffer; else NULL. */
+/* Shared memory of rank 0 that this rank's GPU copies from or to itself, instead of its staging buffer; else
+ * NULL. */
 static inline char *dp_mapped(const dp_engine *e, int segment)
 {
     return e->staging.copies.separate && e->member.group.segments ? dp_segment(e, 0, segment) : NULL;
@@ -203,7 +205,8 @@ static inline char *dp_remote(const dp_engine *e, int peer, int segment)
 }
 
 /* A tensor of `bytes` at `offset` bytes, to or from `peer`; `kind` is one of DP_PIECE_... */
-static inline dp_region dp_plain_region(dp_engine *e, int peer, int kind, void *base, int64_t offset, int64_t bytes)
+static inline dp_region dp_plain_region(dp_engine *e, int peer, int kind, void *base, int64_t offset,
+                                        int64_t bytes)
 {
     piece *p = &e->pieces[peer * DP_PIECES + kind];
     *p = (piece){offset, bytes};
@@ -227,16 +230,16 @@ status dp_group_sum(sync_engine *e, double *values, int count);
 void dp_counters(sync_engine *e, sync_counters *out);
 
 /* dp_memory.c: allocations and frees of a step, as the ledger counts them. */
-void dp_account_begin_batch(dp_engine *e);      /* zero_grad(), before a step's first */
-void dp_account_replicate(dp_engine *e);        /* a replica of all parameters and buffers */
-void dp_account_gather(dp_engine *e);           /* the outputs of all ranks */
+void dp_account_begin_batch(dp_engine *e); /* zero_grad(), before a step's first */
+void dp_account_replicate(dp_engine *e);   /* a replica of all parameters and buffers */
+void dp_account_gather(dp_engine *e);      /* the outputs of all ranks */
 void dp_account_log_softmax(dp_engine *e);
 void dp_account_loss_gradients(dp_engine *e);
-void dp_account_end_loss(dp_engine *e);         /* what only the loss needs is freed */
-void dp_account_take_gradient(dp_engine *e);    /* of the own part, on other ranks than 0 */
+void dp_account_end_loss(dp_engine *e);      /* what only the loss needs is freed */
+void dp_account_take_gradient(dp_engine *e); /* of the own part, on other ranks than 0 */
 void dp_account_gradient_ready(dp_engine *e, int param);
 void dp_account_begin_reduce(dp_engine *e);
-void dp_account_reduced(dp_engine *e);          /* chunks are freed */
-void dp_account_end_reduce(dp_engine *e);       /* only what the optimizer reads remains */
+void dp_account_reduced(dp_engine *e);    /* chunks are freed */
+void dp_account_end_reduce(dp_engine *e); /* only what the optimizer reads remains */
 
 #endif

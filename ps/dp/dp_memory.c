@@ -95,7 +95,8 @@ static status open_staging(dp_engine *e)
     size_t arena = (size_t)c->params->arena_elements * e->element;
     bool root = dp_is_root(e);
     size_t bytes[DP_TENSORS] = {[DP_TENSOR_INPUT] = p->nccl ? 0 : x->input->bytes,
-                                [DP_TENSOR_TARGET] = p->nccl && !root ? 0 : x->target->bytes, /* rank 0 counts them */
+                                [DP_TENSOR_TARGET] =
+                                    p->nccl && !root ? 0 : x->target->bytes, /* rank 0 counts them */
                                 [DP_TENSOR_BUFFERS] = p->nccl ? 0 : c->params->buffers.bytes,
                                 [DP_TENSOR_SUMS] = (size_t)e->largest_sum * sizeof(double)};
     if (!p->peers && !p->nccl) {

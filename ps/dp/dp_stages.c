@@ -38,7 +38,8 @@ static void add_replica(dp_engine *e, int peer, int64_t step)
     }
     if (set->model->buffer_count == 0) return;
     dp_transfer *transfer = dp_hub_add(e->hub, direction, peer, MESSAGE_BUFFERS, step, 0);
-    transfer->region = (dp_region){buffers, {set->buffer_pieces, set->model->buffer_count}, (int64_t)e->element};
+    transfer->region =
+        (dp_region){buffers, {set->buffer_pieces, set->model->buffer_count}, (int64_t)e->element};
 }
 
 static status fetch_replica(dp_engine *e)
@@ -53,8 +54,10 @@ static status store_replica(dp_engine *e)
     param_set *set = context_of(e)->params;
     const char *params = dp_mapped(e, PS_SEGMENT_PARAMS);
     param_set_forget_bf16_copy(set);
-    if (params) TRY(sync_copy_up(&e->staging.copies, set->params.data, params, arena_bytes(e)));
-    else TRY(dp_stage_up(&e->staging, DP_TENSOR_PARAMS, set->params.data, 0, arena_bytes(e)));
+    if (params)
+        TRY(sync_copy_up(&e->staging.copies, set->params.data, params, arena_bytes(e)));
+    else
+        TRY(dp_stage_up(&e->staging, DP_TENSOR_PARAMS, set->params.data, 0, arena_bytes(e)));
     return dp_stage_up(&e->staging, DP_TENSOR_BUFFERS, set->buffers.data, 0, buffer_bytes(e));
 }
 
@@ -98,13 +101,13 @@ status dp_flush(sync_engine *base)
 
 /* The slice of a part, in the memory of all outputs or of their gradients. */
 static dp_transfer *add_outputs(dp_engine *e, dp_direction direction, int peer, const dp_part *p,
-                            message_kind kind, int64_t step, void *base)
+                                message_kind kind, int64_t step, void *base)
 {
     int64_t each = context_of(e)->exchange->output_bytes;
     dp_transfer *transfer = dp_hub_add(e->hub, direction, peer, kind, step, 0);
     transfer->shared = dp_shares(e);
     transfer->region = dp_plain_region(e, peer, DP_PIECE_OUTPUTS, base, dp_is_root(e) ? p->first * each : 0,
-                                   p->samples * each);
+                                       p->samples * each);
     return transfer;
 }
 
@@ -124,23 +127,29 @@ static status add_own_outputs(dp_engine *e, const sync_step *step)
 {
     const sync_exchange *x = context_of(e)->exchange;
     int64_t at = output_bytes(e, dp_mine(e)->first), bytes = output_bytes(e, dp_mine(e)->samples);
-    char *from = dp_staged_address(&e->staging, DP_TENSOR_PART, x->output), *gathered = dp_mapped(e, PS_SEGMENT_OUTPUTS);
-    if (gathered) TRY(dp_copy_down(&e->staging, gathered + at, x->output, bytes));
-    else TRY(dp_stage_down(&e->staging, DP_TENSOR_PART, x->output, 0, bytes));
+    char *from = dp_staged_address(&e->staging, DP_TENSOR_PART, x->output),
+         *gathered = dp_mapped(e, PS_SEGMENT_OUTPUTS);
+    if (gathered)
+        TRY(dp_copy_down(&e->staging, gathered + at, x->output, bytes));
+    else
+        TRY(dp_stage_down(&e->staging, DP_TENSOR_PART, x->output, 0, bytes));
     dp_transfer *transfer = add_outputs(e, DP_SEND, 0, dp_mine(e), MESSAGE_OUTPUTS, step->index, from);
     char *remote = dp_remote(e, 0, PS_SEGMENT_OUTPUTS);
     if (remote) transfer->remote = remote + at;
     return STATUS_OK;
 }
 
-/* In virtual time. What is gathered has no other use, so only its time counts; rank 0 copies its own part, too. */
+/* In virtual time. What is gathered has no other use, so only its time counts; rank 0 copies its own part,
+ * too. */
 static status gather_returned(dp_engine *e, const sync_step *step)
 {
     void *place = context_of(e)->exchange->output;
-    if (dp_is_root(e)) ps_charge_pass(context_of(e)->device, 2.0 * (double)(dp_mine(e)->samples * e->returned), 0);
+    if (dp_is_root(e))
+        ps_charge_pass(context_of(e)->device, 2.0 * (double)(dp_mine(e)->samples * e->returned), 0);
     for (int r = dp_is_root(e) ? 1 : 0; r < (dp_is_root(e) ? e->present : 1); r++) {
         int64_t samples = dp_is_root(e) ? e->parts[r].samples : dp_mine(e)->samples;
-        dp_transfer *transfer = dp_hub_add(e->hub, dp_is_root(e) ? DP_RECEIVE : DP_SEND, r, MESSAGE_OUTPUTS, step->index, 0);
+        dp_transfer *transfer =
+            dp_hub_add(e->hub, dp_is_root(e) ? DP_RECEIVE : DP_SEND, r, MESSAGE_OUTPUTS, step->index, 0);
         transfer->region = dp_plain_region(e, r, DP_PIECE_OUTPUTS, place, 0, samples * e->returned);
     }
     return dp_hub_run(e->hub, NULL);
@@ -157,7 +166,7 @@ status dp_place_outputs(sync_engine *base, const sync_step *step)
     dp_account_gather(e);
     if (dp_is_root(e))
         TRY(sync_copy_within(&e->staging.copies, x->all_outputs, x->output,
-                    output_bytes(e, dp_mine(e)->samples)));
+                             output_bytes(e, dp_mine(e)->samples)));
     if (dp_nccl_sends(e)) return dp_nccl_gather_outputs(e);
     if (dp_is_root(e)) {
         char *outputs = dp_staged_address(&e->staging, DP_TENSOR_OUTPUTS, x->all_outputs);
@@ -168,7 +177,8 @@ status dp_place_outputs(sync_engine *base, const sync_step *step)
     }
     TRY(dp_hub_run(e->hub, NULL));
     if (!dp_is_root(e)) return STATUS_OK;
-    return dp_stage_up(&e->staging, DP_TENSOR_OUTPUTS, x->all_outputs, output_bytes(e, dp_mine(e)->samples), others_output(e));
+    return dp_stage_up(&e->staging, DP_TENSOR_OUTPUTS, x->all_outputs, output_bytes(e, dp_mine(e)->samples),
+                       others_output(e));
 }
 
 status dp_loss(sync_engine *base, const sync_step *step, double *normalizer, bool *here)
@@ -197,11 +207,11 @@ status dp_scatter_output_gradient(sync_engine *base, const sync_step *step)
     if (!dp_is_root(e)) dp_account_take_gradient(e);
     if (dp_is_root(e))
         TRY(sync_copy_within(&e->staging.copies, x->output_gradient, x->all_gradients,
-                    output_bytes(e, dp_mine(e)->samples)));
+                             output_bytes(e, dp_mine(e)->samples)));
     if (dp_nccl_sends(e)) return dp_nccl_scatter_gradient(e);
     if (dp_is_root(e)) {
         TRY(dp_stage_down(&e->staging, DP_TENSOR_OUTPUTS, x->all_outputs,
-                     output_bytes(e, dp_mine(e)->samples), others_output(e)));
+                          output_bytes(e, dp_mine(e)->samples), others_output(e)));
         char *gradients = dp_staged_address(&e->staging, DP_TENSOR_OUTPUTS, x->all_outputs);
         for (int r = 1; r < e->present; r++)
             add_outputs(e, DP_SEND, r, &e->parts[r], MESSAGE_OUTPUT_GRADIENT, step->index, gradients);
@@ -209,7 +219,7 @@ status dp_scatter_output_gradient(sync_engine *base, const sync_step *step)
     }
     int64_t at = output_bytes(e, dp_mine(e)->first);
     dp_transfer *transfer = add_outputs(e, DP_RECEIVE, 0, dp_mine(e), MESSAGE_OUTPUT_GRADIENT, step->index,
-                                dp_staged_address(&e->staging, DP_TENSOR_PART, x->output_gradient));
+                                        dp_staged_address(&e->staging, DP_TENSOR_PART, x->output_gradient));
     char *remote = dp_remote(e, 0, PS_SEGMENT_OUTPUTS), *scattered = dp_mapped(e, PS_SEGMENT_OUTPUTS);
     if (remote) transfer->remote = remote + at;
     TRY(dp_hub_run(e->hub, NULL));

@@ -208,7 +208,8 @@ static void record_message(hub_agent *h, const ps_message *m, int64_t begin_ns)
     anatomy_add_span(a, m->header.sent_ns, m->arrived_ns);
     anatomy_add_span(a, begin_ns, ps_port_now(h->port));
     if (m->header.sent_ns > h->shared->last.ns)
-        h->shared->last = (anatomy_sent){.ns = m->header.sent_ns, .ready_ns = m->header.ready_ns, .rank = m->peer};
+        h->shared->last =
+            (anatomy_sent){.ns = m->header.sent_ns, .ready_ns = m->header.ready_ns, .rank = m->peer};
 }
 
 /* Takes over the message. */
@@ -394,7 +395,8 @@ status dp_hub_run(dp_hub *p, const dp_sum *sum)
     if (s->count == 0) return STATUS_OK;
     rank_operation before = (rank_operation)atomic_load_explicit(&c->slot->operation, memory_order_relaxed);
     rank_operation during = operation_of(s);
-    if (!p->config.only_control) TRY(sync_staging_end(&p->compute.staging)); /* tensors to be sent are complete */
+    if (!p->config.only_control)
+        TRY(sync_staging_end(&p->compute.staging)); /* tensors to be sent are complete */
     s->sums = sum != NULL;
     if (sum) s->sum = *sum;
     int64_t exchange = atomic_fetch_add_explicit(&s->posted, 1, memory_order_release) + 1;

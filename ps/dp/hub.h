@@ -1,8 +1,9 @@
 /* The hub: rank 0 exchanges tensors with every other rank.
  *
- * An exchange is a list of transfers, each of which is one message to or from a peer. The compute thread lists them and
- * waits until they are done; the agent sends, receives and sums. A message that arrives before its
- * exchange has begun is held until then. An exchange ends when every message has arrived and every frame has left.
+ * An exchange is a list of transfers, each of which is one message to or from a peer. The compute thread
+ * lists them and waits until they are done; the agent sends, receives and sums. A message that arrives before
+ * its exchange has begun is held until then. An exchange ends when every message has arrived and every frame
+ * has left.
  *
  *   rank 0 to rank r   CONTROL          count = samples of r's part, DP_INT_...
  *                      INPUTS           key 0: its inputs; key 1: its targets (loss in the replicas)
@@ -47,20 +48,22 @@ typedef struct dp_transfer {
     int peer;
     message_header header; /* kind, step, key; further fields as sent or, afterwards, as received */
     dp_region region;      /* count 0: no tensor */
-    /* The tensor passes through shared memory, or from device to device: the message is only the notice. `remote` is
-     * the region's base in the peer's memory. SEND: copied there first, or NULL: the peer copies it. RECEIVE: copied
-     * from there, or NULL: the peer has put it in place, or the compute thread copies it after the exchange. */
+    /* The tensor passes through shared memory, or from device to device: the message is only the notice.
+     * `remote` is the region's base in the peer's memory. SEND: copied there first, or NULL: the peer copies
+     * it. RECEIVE: copied from there, or NULL: the peer has put it in place, or the compute thread copies it
+     * after the exchange. */
     bool shared;
     char *remote;
     bool copied, done;
     ps_message message; /* REDUCE */
 } dp_transfer;
 
-/* How REDUCE transfers of one key are summed: this rank's gradient + transfers in rank order, in place of the former. */
+/* How REDUCE transfers of one key are summed: this rank's gradient + transfers in rank order, in place of the
+ * former. */
 typedef struct dp_sum {
     dtype type;
-    char *grads;       /* arena of this rank's gradients */
-    int keys, present; /* transfers are listed key by key, `present` - 1 to a key */
+    char *grads;          /* arena of this rank's gradients */
+    int keys, present;    /* transfers are listed key by key, `present` - 1 to a key */
     double before, after; /* gradients are divided by `before`, the sum by `after` */
 } dp_sum;
 
@@ -83,9 +86,10 @@ void dp_hub_close(dp_hub **hub);
 
 ps_port *dp_hub_port(dp_hub *hub);
 
-/* The compute thread: adds a transfer to the list of an exchange (valid until the next one is added after the exchange), and
- * runs the exchange. */
-dp_transfer *dp_hub_add(dp_hub *hub, dp_direction direction, int peer, message_kind kind, int64_t step, int64_t key);
+/* The compute thread: adds a transfer to the list of an exchange (valid until the next one is added after the
+ * exchange), and runs the exchange. */
+dp_transfer *dp_hub_add(dp_hub *hub, dp_direction direction, int peer, message_kind kind, int64_t step,
+                        int64_t key);
 status dp_hub_run(dp_hub *hub, const dp_sum *sum);
 
 /* Times since the last call, and what has passed the port; adds to *out. */

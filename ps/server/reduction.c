@@ -1,19 +1,20 @@
-/* The parameter server's reduction, as every server runs it: receive pushes, sum in rank order, average, update, reply.
+/* The parameter server's reduction, as every server runs it: receive pushes, sum in rank order, average,
+ * update, reply.
  *
- * The model is cut into keys (ps/plan.h). Every key passes through these five steps on its own, so that one is updated
- * while another is still on its way:
+ * The model is cut into keys (ps/plan.h). Every key passes through these five steps on its own, so that one
+ * is updated while another is still on its way:
  *
  *     rank 0    push g[0] ──┐                                                    ┌──> parameters to rank 0
  *     rank 1    push g[1] ──┤ average    = (g[0] + g[1] + ... + g[n-1]) / n      ├──> parameters to rank 1
  *       ...                 ├─>                                                ──┤      ...
  *     rank n-1  push g[n-1]─┘ parameters = optimizer(parameters, average)        └──> parameters to rank n-1
  *
- * The sum starts when the last push of an iteration has arrived, and always runs in rank order: floating-point addition
- * is not associative, so any other order would give another result with every run.
+ * The sum starts when the last push of an iteration has arrived, and always runs in rank order:
+ * floating-point addition is not associative, so any other order would give another result with every run.
  *
- * server_policies.c decides when: sync and ssp run whole iterations, async applies each push at once. server_gpu.c
- * computes the same on a GPU. A gradient lies in the frames of its message, or in shared memory of the rank that
- * pushed it; server_gradient() returns where. */
+ * server_policies.c decides when: sync and ssp run whole iterations, async applies each push at once.
+ * server_gpu.c computes the same on a GPU. A gradient lies in the frames of its message, or in shared memory
+ * of the rank that pushed it; server_gradient() returns where. */
 #include "ps/server/server_impl.h"
 
 #include "common/base/clock.h"
@@ -41,8 +42,8 @@ status server_receive_push(server *s, int key, int worker, ps_message *m)
     return STATUS_OK;
 }
 
-/* 2. Sum, 3. average, 4. update: elements [at, at + count) of a piece of the key, while they are in the cache. Every
- * thread of the pool calls it for other ranges. */
+/* 2. Sum, 3. average, 4. update: elements [at, at + count) of a piece of the key, while they are in the
+ * cache. Every thread of the pool calls it for other ranges. */
 static status reduce_range(void *context, int thread, int piece_index, int64_t at, int64_t count)
 {
     const server_work *work = context;
@@ -59,11 +60,13 @@ static status reduce_range(void *context, int thread, int piece_index, int64_t a
     if (!work->updates) return STATUS_OK;
     const char *gradient = s->averages;
     if (work->worker >= 0) /* async: of one rank, without a sum */
-        gradient = server_as_arena(server_gradient(s, work->key, work->worker, piece_index), whole.offset, s->element);
+        gradient = server_as_arena(server_gradient(s, work->key, work->worker, piece_index), whole.offset,
+                                   s->element);
     int64_t begin_ns = clock_now_ns();
     TRY(optimizer_update(s->c->optimizer, s->stream, s->params, gradient, (piece_list){&range, 1},
                          work->step.optimizer_step, work->step.rate, work->scale));
-    if (thread == 0) atomic_fetch_add_explicit(&s->shared->update_ns, clock_now_ns() - begin_ns, memory_order_relaxed);
+    if (thread == 0)
+        atomic_fetch_add_explicit(&s->shared->update_ns, clock_now_ns() - begin_ns, memory_order_relaxed);
     return STATUS_OK;
 }
 
@@ -71,21 +74,25 @@ status server_reduce(server_work *work)
 {
     server *s = work->server;
     int64_t begin_ns = clock_now_ns();
-    if (server_reduces_elsewhere(s)) TRY(server_reduce_elsewhere(work));
-    else TRY(ps_thread_pool_run(s->pool, server_pieces(s, work->key), reduce_range, work));
-    trace_slice(s->c->trace, TRACE_OPTIMIZER, work->updates ? "update of key" : "average of key", s->first + work->key,
-                begin_ns, clock_now_ns());
+    if (server_reduces_elsewhere(s))
+        TRY(server_reduce_elsewhere(work));
+    else
+        TRY(ps_thread_pool_run(s->pool, server_pieces(s, work->key), reduce_range, work));
+    trace_slice(s->c->trace, TRACE_OPTIMIZER, work->updates ? "update of key" : "average of key",
+                s->first + work->key, begin_ns, clock_now_ns());
     return server_check_update(work);
 }
 
 status server_reduce_next(server *s, bool updates, int *key)
 {
     *key = s->complete.count > 0 ? ps_key_queue_first(&s->complete) : -1;
-    if (*key >= 0 && !transport_sent(&s->keys[*key].ticket)) *key = -1; /* replies of the last iteration still read it */
+    if (*key >= 0 && !transport_sent(&s->keys[*key].ticket))
+        *key = -1; /* replies of the last iteration still read it */
     if (*key < 0) return STATUS_OK;
     ps_key_queue_drop(&s->complete);
     server_step step = s->steps[s->keys[*key].updates % s->window];
-    server_work work = {.server = s, .key = *key, .sums = true, .updates = updates, .worker = -1, .step = step, .scale = 1};
+    server_work work = {
+        .server = s, .key = *key, .sums = true, .updates = updates, .worker = -1, .step = step, .scale = 1};
     TRY(server_reduce(&work));
     for (int w = 0; w < s->c->world; w++) ps_port_release(s->port, &server_slot_of(s, *key, w)->push);
     return STATUS_OK;
@@ -114,7 +121,9 @@ static status reply(server *s, int key, int worker)
     const char *from = average ? s->averages : s->params;
     if (s->writes && w->params) TRY(server_copy_pieces(s, key, average ? w->grads : w->params, from));
     message_frame frames[PS_KEY_PIECES];
-    int count = w->params ? 0 : ps_frames_of(frames, from, server_pieces(s, key), (int64_t)s->element); /* mapped: none */
+    int count =
+        w->params ? 0
+                  : ps_frames_of(frames, from, server_pieces(s, key), (int64_t)s->element); /* mapped: none */
     message_header h = {.kind = MESSAGE_PARAMETERS,
                         .step = slot->pull,
                         .key = s->first + key,
@@ -123,7 +132,8 @@ static status reply(server *s, int key, int worker)
                         .arrived_ns = slot->arrived_ns,
                         .pushed_ns = slot->pushed_ns,
                         .integers = {[PS_INT_SKIPPED] = optimizer_skipped(s->c->optimizer),
-                                     [PS_INT_UPDATES] = s->keys[key].updates, [PS_INT_STALENESS] = slot->staleness}};
+                                     [PS_INT_UPDATES] = s->keys[key].updates,
+                                     [PS_INT_STALENESS] = slot->staleness}};
     server_put_last(&h, slot->last);
     TRY(server_send(s, worker, &h, frames, count, &s->keys[key].ticket, server_key_bytes(s, key)));
     server_end_reply(s, key, worker);

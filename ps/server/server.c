@@ -1,4 +1,5 @@
-/* A server's agent: receives messages, drives the reduction, sends replies, and notices stalls and departures. */
+/* A server's agent: receives messages, drives the reduction, sends replies, and notices stalls and
+ * departures. */
 #include "ps/server/server_impl.h"
 
 #include "common/base/clock.h"
@@ -23,8 +24,10 @@ static status malformed(const server *s, const ps_message *m)
 {
     const message_header *h = &m->header;
     return fail(STATUS_PROTOCOL,
-                "parameter server %d: rank %d sent %s of step %" PRId64 ", key %" PRId64 ", %" PRId64 " elements of %s in %d "
-                "frames: not of this plan", s->c->index, m->peer, message_kind_name(h->kind), h->step, h->key, h->count,
+                "parameter server %d: rank %d sent %s of step %" PRId64 ", key %" PRId64 ", %" PRId64
+                " elements of %s in %d "
+                "frames: not of this plan",
+                s->c->index, m->peer, message_kind_name(h->kind), h->step, h->key, h->count,
                 h->dtype >= 0 && h->dtype < DTYPE_COUNT ? dtype_name((dtype)h->dtype) : "?", h->frames);
 }
 
@@ -55,8 +58,10 @@ static status receive_push(server *s, ps_message *m)
 static status receive_initial(server *s, ps_message *m)
 {
     int key = (int)m->header.key - s->first;
-    if (m->header.frames > 0) ps_take_frames(s->c->device, m, s->params, server_pieces(s, key), (int64_t)s->element);
-    else TRY(server_copy_pieces(s, key, s->params, s->workers[0].params));
+    if (m->header.frames > 0)
+        ps_take_frames(s->c->device, m, s->params, server_pieces(s, key), (int64_t)s->element);
+    else
+        TRY(server_copy_pieces(s, key, s->params, s->workers[0].params));
     ps_port_count_received(s->port, 0, server_key_bytes(s, key));
     ps_port_release(s->port, m);
     s->initialized = ++s->initial_keys == s->count;
@@ -79,18 +84,29 @@ static status handle(void *context, ps_message *m, int64_t now_ns)
         rc = malformed(s, m);
         break;
     case MESSAGE_PARAMETERS:
-        if (carries_key(s, m) && m->peer == 0 && !s->initialized && !s->c->colocated) return receive_initial(s, m);
+        if (carries_key(s, m) && m->peer == 0 && !s->initialized && !s->c->colocated)
+            return receive_initial(s, m);
         rc = malformed(s, m);
         break;
-    case MESSAGE_BUFFERS: return server_receive_buffers(s, m);
-    case MESSAGE_SUM: return server_receive_layer_share(s, m);
-    case MESSAGE_FAILED: rc = ps_message_failure(m); break;
-    case MESSAGE_PULL: rc = server_receive_pull(s, m->peer, h); break;
-    case MESSAGE_CONTROL:
-        if (s->needs_norm) rc = server_receive_norm(s, m->peer, h->doubles[PS_DOUBLE_NORM]);
-        else rc = malformed(s, m);
+    case MESSAGE_BUFFERS:
+        return server_receive_buffers(s, m);
+    case MESSAGE_SUM:
+        return server_receive_layer_share(s, m);
+    case MESSAGE_FAILED:
+        rc = ps_message_failure(m);
         break;
-    default: rc = malformed(s, m); break;
+    case MESSAGE_PULL:
+        rc = server_receive_pull(s, m->peer, h);
+        break;
+    case MESSAGE_CONTROL:
+        if (s->needs_norm)
+            rc = server_receive_norm(s, m->peer, h->doubles[PS_DOUBLE_NORM]);
+        else
+            rc = malformed(s, m);
+        break;
+    default:
+        rc = malformed(s, m);
+        break;
     }
     ps_port_release(s->port, m);
     return rc;
@@ -105,17 +121,20 @@ static const char *owes(const server *s, int worker, char *text, size_t size)
     int late = -1;
     for (int key = 0; key < s->count && s->c->policy->consistency != PS_ASYNC; key++) {
         int64_t pushed = server_slot_of(s, key, worker)->pushed;
-        if (pushed >= s->keys[key].updates + s->window || server_arrived(s, key, pushed)->count == 0 || pushed >= iteration) continue;
+        if (pushed >= s->keys[key].updates + s->window || server_arrived(s, key, pushed)->count == 0 ||
+            pushed >= iteration)
+            continue;
         iteration = pushed;
         late = s->first + key;
     }
     if (late >= 0) {
-        snprintf(text, size, "has not pushed %s of step %" PRId64, ps_key_name(s->c->plan, s->c->params->model, late),
-                 iteration);
+        snprintf(text, size, "has not pushed %s of step %" PRId64,
+                 ps_key_name(s->c->plan, s->c->params->model, late), iteration);
     } else if (s->flushing > 0 && s->workers[worker].flush_pull == 0) {
         snprintf(text, size, "has not ended its step as the other ranks have");
     } else if (s->layer.shares > 0 && s->workers[worker].layer_share.header.kind == MESSAGE_NONE) {
-        snprintf(text, size, "has not sent its share of a layer's sum of step %" PRId64, s->layer.header.step);
+        snprintf(text, size, "has not sent its share of a layer's sum of step %" PRId64,
+                 s->layer.header.step);
     } else {
         return NULL;
     }
@@ -140,13 +159,16 @@ static status check_departures(server *s, bool *worked)
 static status check_stall(server *s, int64_t now_ns, int64_t *deadline_ns)
 {
     bool others_wait = s->incomplete > 0 || s->flushing > 0 || s->layer.shares > 0;
-    if (!others_wait || !ps_is_late(s->last_message_ns, s->c->stall_timeout_ns, now_ns, deadline_ns)) return STATUS_OK;
+    if (!others_wait || !ps_is_late(s->last_message_ns, s->c->stall_timeout_ns, now_ns, deadline_ns))
+        return STATUS_OK;
     char waited[32], text[NN_NAME_MAX + 64];
     text_format_duration(waited, sizeof waited, (double)s->c->stall_timeout_ns);
     for (int w = 0; w < s->c->world; w++)
         if (owes(s, w, text, sizeof text))
-            return fail(STATUS_PEER, "parameter server %d: rank %d %s within the stall limit of %s", s->c->index, w, text, waited);
-    return fail(STATUS_PEER, "parameter server %d: no message arrived within the stall limit of %s", s->c->index, waited);
+            return fail(STATUS_PEER, "parameter server %d: rank %d %s within the stall limit of %s",
+                        s->c->index, w, text, waited);
+    return fail(STATUS_PEER, "parameter server %d: no message arrived within the stall limit of %s",
+                s->c->index, waited);
 }
 
 /* ---- the agent -------------------------------------------------------------------------------- */

@@ -1,6 +1,6 @@
-/* A server: sums the pushes of its shard's keys in rank order, updates them, and replies to pulls. Server 0 also keeps
- * the buffers and adds up what layers share. It is a state machine with an agent of its own: a thread next to a rank,
- * or the main thread of a process.
+/* A server: sums the pushes of its shard's keys in rank order, updates them, and replies to pulls. Server 0
+ * also keeps the buffers and adds up what layers share. It is a state machine with an agent of its own: a
+ * thread next to a rank, or the main thread of a process.
  *
  * In the order in which a gradient passes through them:
  *
@@ -24,17 +24,19 @@ typedef struct ps_server ps_server;
 
 /* Everything is borrowed and outlives the server. */
 typedef struct ps_server_config {
-    int index;         /* of the server */
-    int world;         /* workers */
+    int index; /* of the server */
+    int world; /* workers */
     const ps_policy *policy;
     const ps_plan *plan;
     device *device;
     param_set *params; /* next to a rank: the rank's; else the server's own, without gradients */
-    const struct sync_context *front; /* the device that sums and updates, of which `params` are the staged copy; or NULL */
-    bool peers;        /* all mapped arenas are in memory of GPUs, which copy from each other; `front` is the rank's own */
+    const struct sync_context
+        *front; /* the device that sums and updates, of which `params` are the staged copy; or NULL */
+    bool peers; /* all mapped arenas are in memory of GPUs, which copy from each other; `front` is the rank's
+                   own */
     optimizer *optimizer; /* of the device that updates */
     ledger *ledger;
-    bool colocated;    /* with rank `index`, whose worker is the port's partner */
+    bool colocated; /* with rank `index`, whose worker is the port's partner */
     int threads;
     int64_t stall_timeout_ns;
     struct trace *trace; /* of the rank next to it, or NULL */
@@ -53,7 +55,8 @@ status ps_server_start(ps_server *s);
 /* or the caller's thread is the agent, until all workers have disconnected. */
 status ps_server_serve(ps_server *s);
 
-/* Waits until all workers have disconnected, at most `limit_ns`; returns at once where the server has failed. */
+/* Waits until all workers have disconnected, at most `limit_ns`; returns at once where the server has failed.
+ */
 void ps_server_linger(ps_server *s, int64_t limit_ns);
 
 /* The averaged gradients of the last iteration, laid out like the parameters where the shard's pieces are. */

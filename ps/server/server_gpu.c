@@ -1,7 +1,8 @@
-/* The reduction of a server whose rank computes on a GPU: pushed gradients are copied to device memory, added there in
- * rank order, and applied by the device's optimizer. With a staged copy on the host (common/sync/staged.h) the new
- * parameters are then copied down, since replies leave from there; among GPUs that copy from each other everything
- * stays in device memory. In virtual time a reduction is only charged. */
+/* The reduction of a server whose rank computes on a GPU: pushed gradients are copied to device memory, added
+ * there in rank order, and applied by the device's optimizer. With a staged copy on the host
+ * (common/sync/staged.h) the new parameters are then copied down, since replies leave from there; among GPUs
+ * that copy from each other everything stays in device memory. In virtual time a reduction is only charged.
+ */
 #include "ps/server/server_impl.h"
 
 #include "common/base/clock.h"
@@ -19,7 +20,8 @@ static int64_t largest_piece(const server *s)
     return largest;
 }
 
-/* Under sync the device's own parameters, as on a host: a key's pushes are there when nobody reads it any more. */
+/* Under sync the device's own parameters, as on a host: a key's pushes are there when nobody reads it any
+ * more. */
 static status open_params(server *s, size_t extent)
 {
     server_gpu *g = s->gpu;
@@ -32,7 +34,8 @@ static status open_params(server *s, size_t extent)
         g->own_grads = s->c->front->params->grads.data;
         return STATUS_OK;
     }
-    TRY(ledger_blame(LEDGER_PARAMETERS, device_allocate(g->device, DEVICE_MEMORY_PRIVATE, extent, &g->params_memory)));
+    TRY(ledger_blame(LEDGER_PARAMETERS,
+                     device_allocate(g->device, DEVICE_MEMORY_PRIVATE, extent, &g->params_memory)));
     g->params = server_as_arena(g->params_memory.data, s->shard->begin, s->element);
     return STATUS_OK;
 }
@@ -47,13 +50,15 @@ status server_gpu_open(server *s)
     g->params_memory.fd = g->landing.fd = -1;
     TRY(open_params(s, extent));
     size_t landing = (size_t)server_bytes(s, largest_piece(s));
-    TRY(ledger_blame(LEDGER_BUCKETS, device_allocate(g->device, DEVICE_MEMORY_PRIVATE, landing, &g->landing)));
+    TRY(ledger_blame(LEDGER_BUCKETS,
+                     device_allocate(g->device, DEVICE_MEMORY_PRIVATE, landing, &g->landing)));
     TRY(device_stream_open(g->device, DEVICE_STREAM_COMMUNICATION, &g->stream));
     g->staging = sync_staging_on(g->device, g->stream);
     g->contributions = calloc((size_t)s->c->world, sizeof *g->contributions);
     if (!g->contributions) return fail(STATUS_SYSTEM, "no memory for parameter server %d", s->c->index);
     if (s->c->policy->consistency == PS_ASYNC) return STATUS_OK;
-    TRY(ledger_blame(LEDGER_BUCKETS, device_allocate(g->device, DEVICE_MEMORY_PRIVATE, extent, &s->averages_memory)));
+    TRY(ledger_blame(LEDGER_BUCKETS,
+                     device_allocate(g->device, DEVICE_MEMORY_PRIVATE, extent, &s->averages_memory)));
     s->averages = server_as_arena(s->averages_memory.data, s->shard->begin, s->element);
     return STATUS_OK;
 }
@@ -77,20 +82,23 @@ void server_gpu_close(server *s)
 static sync_contribution contribution(const server *s, int key, int worker, int piece_index)
 {
     int64_t offset = server_bytes(s, server_pieces(s, key).pieces[piece_index].offset);
-    if (s->gpu->own_grads && worker == s->c->index) return (sync_contribution){s->gpu->own_grads + offset, true};
+    if (s->gpu->own_grads && worker == s->c->index)
+        return (sync_contribution){s->gpu->own_grads + offset, true};
     return (sync_contribution){server_gradient(s, key, worker, piece_index), s->c->peers};
 }
 
 status server_land(server *s, int key, int worker, int piece_index)
 {
     return sync_staging_bring(&s->gpu->staging, s->c->params->type, s->gpu->landing.data,
-                              contribution(s, key, worker, piece_index), server_pieces(s, key).pieces[piece_index].count, 1);
+                              contribution(s, key, worker, piece_index),
+                              server_pieces(s, key).pieces[piece_index].count, 1);
 }
 
 static status copy_down(server *s, piece_list pieces)
 {
     for (int i = 0; !s->c->peers && i < pieces.count; i++) {
-        int64_t at = server_bytes(s, pieces.pieces[i].offset), bytes = server_bytes(s, pieces.pieces[i].count);
+        int64_t at = server_bytes(s, pieces.pieces[i].offset),
+                bytes = server_bytes(s, pieces.pieces[i].count);
         TRY(sync_copy_down(&s->gpu->staging, s->params + at, s->gpu->params + at, bytes));
     }
     return STATUS_OK;
@@ -101,7 +109,8 @@ status server_gpu_start(server *s, int key)
     piece_list pieces = server_pieces(s, key);
     if (s->c->peers || s->c->policy->consistency == PS_SYNC) return STATUS_OK; /* they are there */
     for (int i = 0; i < pieces.count; i++) {
-        int64_t at = server_bytes(s, pieces.pieces[i].offset), bytes = server_bytes(s, pieces.pieces[i].count);
+        int64_t at = server_bytes(s, pieces.pieces[i].offset),
+                bytes = server_bytes(s, pieces.pieces[i].count);
         TRY(sync_copy_up(&s->gpu->staging, s->gpu->params + at, s->params + at, bytes));
     }
     return sync_staging_end(&s->gpu->staging);
@@ -110,7 +119,8 @@ status server_gpu_start(server *s, int key)
 status server_copy_pieces(server *s, int key, char *to, const char *from)
 {
     sync_staging staging = s->c->peers ? s->gpu->staging : sync_staging_on(s->c->device, s->stream);
-    return to == from ? STATUS_OK : ps_copy_pieces(&staging, to, from, server_pieces(s, key), (int64_t)s->element);
+    return to == from ? STATUS_OK
+                      : ps_copy_pieces(&staging, to, from, server_pieces(s, key), (int64_t)s->element);
 }
 
 /* ---- one key ---------------------------------------------------------------------------------- */
@@ -120,15 +130,15 @@ static status sum_piece(server *s, int key, int index)
     server_gpu *g = s->gpu;
     piece p = server_pieces(s, key).pieces[index];
     for (int w = 0; w < s->c->world; w++) g->contributions[w] = contribution(s, key, w, index);
-    return sync_staging_sum(&g->staging, s->c->params->type, s->averages + server_bytes(s, p.offset), g->contributions,
-                            s->c->world, p.count, s->before, s->after, g->landing.data);
+    return sync_staging_sum(&g->staging, s->c->params->type, s->averages + server_bytes(s, p.offset),
+                            g->contributions, s->c->world, p.count, s->before, s->after, g->landing.data);
 }
 
 static status update(const server_work *work, const char *grads, piece_list pieces)
 {
     server *s = work->server;
-    return optimizer_update(s->c->optimizer, s->gpu->stream, s->gpu->params, grads, pieces, work->step.optimizer_step,
-                            work->step.rate, work->scale);
+    return optimizer_update(s->c->optimizer, s->gpu->stream, s->gpu->params, grads, pieces,
+                            work->step.optimizer_step, work->step.rate, work->scale);
 }
 
 /* With what one rank has pushed, piece by piece, as it lands. */
@@ -149,8 +159,10 @@ static status reduce_on_gpu(const server_work *work)
     int64_t begin = clock_now_ns();
     for (int i = 0; work->sums && i < pieces.count; i++) TRY(sum_piece(s, work->key, i));
     if (work->updates) {
-        if (work->worker >= 0) TRY(update_from(work, pieces));
-        else TRY(update(work, s->averages, pieces));
+        if (work->worker >= 0)
+            TRY(update_from(work, pieces));
+        else
+            TRY(update(work, s->averages, pieces));
         TRY(copy_down(s, pieces));
     }
     TRY(device_stream_synchronize(s->gpu->stream));
@@ -159,7 +171,8 @@ static status reduce_on_gpu(const server_work *work)
     return STATUS_OK;
 }
 
-/* In virtual time: the sum reads every push and writes one; an update reads and writes parameters and state. */
+/* In virtual time: the sum reads every push and writes one; an update reads and writes parameters and state.
+ */
 static void charge(const server_work *work)
 {
     server *s = work->server;
@@ -168,7 +181,8 @@ static void charge(const server_work *work)
     if (work->sums) ps_charge_pass(s->c->device, bytes * (s->c->world + 1), s->c->threads);
     int64_t summed = device_now_ns(s->c->device);
     if (work->updates) ps_charge_pass(s->c->device, bytes * (3 + 2 * states), s->c->threads);
-    atomic_fetch_add_explicit(&s->shared->update_ns, device_now_ns(s->c->device) - summed, memory_order_relaxed);
+    atomic_fetch_add_explicit(&s->shared->update_ns, device_now_ns(s->c->device) - summed,
+                              memory_order_relaxed);
 }
 
 bool server_reduces_elsewhere(const server *s)

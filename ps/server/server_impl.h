@@ -46,16 +46,17 @@ typedef struct server_key {
 /* What one worker and one key owe each other. */
 typedef enum reply_state { REPLY_NONE, REPLY_WAITS, REPLY_QUEUED } reply_state;
 typedef struct server_slot {
-    ps_message push;    /* whose frames are still needed */
-    int64_t pushed;     /* iterations pushed */
-    int64_t applied;    /* async: of them, applied */
+    ps_message push; /* whose frames are still needed */
+    int64_t pushed;  /* iterations pushed */
+    int64_t applied; /* async: of them, applied */
     reply_state reply;
-    int64_t pull;       /* the reply's number */
-    int64_t needs;      /* updates that the key must have first; async: of the worker's own, unless it flushes */
+    int64_t pull;  /* the reply's number */
+    int64_t needs; /* updates that the key must have first; async: of the worker's own, unless it flushes */
     int64_t arrived_ns; /* when the pull, or the push that pulls, arrived */
     int64_t pushed_ns;  /* async, ssp: when the last push arrived */
     server_last last;   /* push that the reply needed */
-    int64_t staleness;  /* async: updates between the worker's last read and its last push; -1: reported already */
+    int64_t
+        staleness; /* async: updates between the worker's last read and its last push; -1: reported already */
 } server_slot;
 
 /* What the pushes of an iteration have in common. */
@@ -65,21 +66,21 @@ typedef struct server_step {
 } server_step;
 
 typedef struct server_worker {
-    char *params, *grads;   /* its arenas, or NULL: not mapped */
-    ps_key_queue outbox;    /* keys to be replied to */
+    char *params, *grads;                    /* its arenas, or NULL: not mapped */
+    ps_key_queue outbox;                     /* keys to be replied to */
     int64_t flush_pull, flush_iteration;     /* a flush that waits for the other ranks; pull 0: none */
     int64_t buffers_pull, buffers_iteration; /* a pull for buffers that is due, and for which iteration */
-    int64_t buffers_arrived_ns; /* when that pull arrived */
+    int64_t buffers_arrived_ns;              /* when that pull arrived */
     bool had_buffers;
     bool gone;              /* has disconnected */
     ps_message layer_share; /* its share of a layer's sum; kind NONE: not received */
     int64_t share_arrived_ns;
-    bool norm_due;          /* `norm` is to be sent to it */
-    double norm;            /* the shard's share of a squared norm */
-    server_step push;       /* async: of its last push */
-    int pushed_keys;        /* async where updates wait for the norm: of that push */
-    double scale;           /* async: of its gradients */
-    bool skips;             /* async: its push is not applied */
+    bool norm_due;    /* `norm` is to be sent to it */
+    double norm;      /* the shard's share of a squared norm */
+    server_step push; /* async: of its last push */
+    int pushed_keys;  /* async where updates wait for the norm: of that push */
+    double scale;     /* async: of its gradients */
+    bool skips;       /* async: its push is not applied */
 } server_worker;
 
 typedef struct server_apply {
@@ -112,32 +113,32 @@ typedef struct server {
 
     /* Fixed when the server is opened. */
     const ps_shard *shard;
-    int first, count;   /* keys of the shard */
-    int64_t window;     /* iterations that are collected at the same time */
-    size_t element;     /* bytes */
+    int first, count;     /* keys of the shard */
+    int64_t window;       /* iterations that are collected at the same time */
+    size_t element;       /* bytes */
     double before, after; /* gradients are divided by `before`, their sum by `after` */
-    bool needs_norm;    /* updates wait for the norm over all servers: clipping, --on-nonfinite skip */
-    bool writes;        /* replies are written into the workers' arenas where these are mapped */
-    server_gpu *gpu;    /* NULL: the host's threads sum and update */
+    bool needs_norm;      /* updates wait for the norm over all servers: clipping, --on-nonfinite skip */
+    bool writes;          /* replies are written into the workers' arenas where these are mapped */
+    server_gpu *gpu;      /* NULL: the host's threads sum and update */
     ps_thread_pool *pool;
     device_stream *stream;
-    char *params, *averages; /* as if of a whole arena */
-    const void **gradients;  /* [threads][world] */
+    char *params, *averages;     /* as if of a whole arena */
+    const void **gradients;      /* [threads][world] */
     device_memory params_memory; /* where that is not the rank's */
     device_memory averages_memory, copies_memory, squares_memory;
 
     /* Keys and workers. */
-    server_key *keys;       /* [count] */
-    server_slot *slots;     /* [count][world] */
-    server_worker *workers; /* [world] */
+    server_key *keys;        /* [count] */
+    server_slot *slots;      /* [count][world] */
+    server_worker *workers;  /* [world] */
     server_arrival *arrived; /* [count][window] */
-    server_step *steps;     /* [window] */
-    ps_key_queue complete;  /* sync, ssp: all pushes of the iteration have arrived */
-    int incomplete;         /* keys and iterations of which some pushes have arrived, not all */
-    bool initialized;       /* has parameters to hand out */
-    int initial_keys;       /* that worker 0 has handed over */
-    int flushing;           /* ranks that wait for a flush */
-    int flush_replies;      /* of a flush, still to be sent */
+    server_step *steps;      /* [window] */
+    ps_key_queue complete;   /* sync, ssp: all pushes of the iteration have arrived */
+    int incomplete;          /* keys and iterations of which some pushes have arrived, not all */
+    bool initialized;        /* has parameters to hand out */
+    int initial_keys;        /* that worker 0 has handed over */
+    int flushing;            /* ranks that wait for a flush */
+    int flush_replies;       /* of a flush, still to be sent */
 
     struct { /* sync and ssp where updates wait for the norm: all keys are summed, then all are updated */
         int summed, next_update;
@@ -146,13 +147,13 @@ typedef struct server {
         double scale;
         server_last last; /* push of any key */
     } norm;
-    struct { /* async: what is to be applied, in order of arrival */
+    struct {                /* async: what is to be applied, in order of arrival */
         server_apply *list; /* [count * world], a ring */
         int first, count;
         int64_t first_step; /* the optimizer's step of a key's first update */
     } apply;
-    struct { /* server 0 */
-        char *data; /* packed, host memory */
+    struct {                      /* server 0 */
+        char *data;               /* packed, host memory */
         int64_t bytes, iteration; /* -1: none yet */
         int64_t received;         /* the last iteration that came, accepted or not */
         ps_message next;          /* kind NONE: none */
@@ -162,9 +163,9 @@ typedef struct server {
     } buffers;
     struct { /* server 0 */
         double *sums;
-        int shares;  /* that have arrived */
-        int replies; /* still to be sent: to workers world - replies .. */
-        server_last last;        /* share that has arrived */
+        int shares;            /* that have arrived */
+        int replies;           /* still to be sent: to workers world - replies .. */
+        server_last last;      /* share that has arrived */
         message_header header; /* of the shares that come */
         message_header reply;  /* of the sums that go */
         transport_ticket ticket;
@@ -211,8 +212,8 @@ static inline char *server_as_arena(const void *data, int64_t first, size_t elem
     return (char *)((uintptr_t)data - (uintptr_t)first * element);
 }
 
-/* server.c: ps_port_send(), but what goes to a rank that has disconnected is dropped. The receiving side reports that
- * the rank is lost. */
+/* server.c: ps_port_send(), but what goes to a rank that has disconnected is dropped. The receiving side
+ * reports that the rank is lost. */
 status server_send(server *s, int worker, const message_header *h, const message_frame *frames, int count,
                    transport_ticket *ticket, int64_t payload);
 
@@ -248,7 +249,8 @@ status server_receive_async(server *s, int key, int worker, server_step step);
 void server_end_iteration(server *s, int key);
 /* The squared norm over all servers, of worker `worker`'s push (async) or of the iteration. */
 status server_receive_norm(server *s, int worker, double sum_squares);
-/* After a reduction: gradients that are not finite stop the server, or are warned of, as --on-nonfinite says. */
+/* After a reduction: gradients that are not finite stop the server, or are warned of, as --on-nonfinite says.
+ */
 status server_check_update(const server_work *work);
 /* Does one piece of work. */
 status server_update(server *s, bool *worked);

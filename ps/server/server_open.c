@@ -19,7 +19,8 @@ static status open_keys(server *s)
     s->steps = calloc(window, sizeof *s->steps);
     s->apply.list = calloc(count * world + 1, sizeof *s->apply.list);
     s->workers = calloc(world, sizeof *s->workers);
-    if (!s->keys || !s->slots || !s->arrived || !s->steps || !s->apply.list || !s->workers) return no_memory(s);
+    if (!s->keys || !s->slots || !s->arrived || !s->steps || !s->apply.list || !s->workers)
+        return no_memory(s);
     for (size_t i = 0; i < count; i++) s->keys[i].ticket.wake = true;
     for (size_t i = 0; i < count * world; i++) s->slots[i].staleness = -1;
     for (int w = 0; w < s->c->world; w++)
@@ -27,8 +28,8 @@ static status open_keys(server *s)
     return ps_key_queue_init(&s->complete, s->count, s->c->policy->priority);
 }
 
-/* Under sync a server next to a rank works in the rank's own parameters: nobody reads them while a key's pushes have
- * all arrived. Otherwise the rank computes on a copy, as every other rank does. */
+/* Under sync a server next to a rank works in the rank's own parameters: nobody reads them while a key's
+ * pushes have all arrived. Otherwise the rank computes on a copy, as every other rank does. */
 static status open_params(server *s)
 {
     const param_set *set = s->c->params;
@@ -48,16 +49,19 @@ static status open_arenas(server *s)
     int64_t extent = server_bytes(s, s->shard->end - s->shard->begin), arenas = 0;
     TRY(device_allocate(s->c->device, DEVICE_MEMORY_PRIVATE, sizeof(double), &s->squares_memory));
     if (s->c->policy->consistency != PS_ASYNC) {
-        if (!s->c->front) TRY(device_allocate(s->c->device, DEVICE_MEMORY_PRIVATE, (size_t)extent, &s->averages_memory));
+        if (!s->c->front)
+            TRY(device_allocate(s->c->device, DEVICE_MEMORY_PRIVATE, (size_t)extent, &s->averages_memory));
         s->averages = server_as_arena(s->averages_memory.data, s->shard->begin, s->element);
         arenas++;
     }
     if (s->c->policy->consistency == PS_SSP) {
         int64_t copies = s->window * s->c->world;
-        TRY(device_allocate(s->c->device, DEVICE_MEMORY_PRIVATE, (size_t)(extent * copies), &s->copies_memory));
+        TRY(device_allocate(s->c->device, DEVICE_MEMORY_PRIVATE, (size_t)(extent * copies),
+                            &s->copies_memory));
         arenas += copies;
     }
-    ledger_acquire(s->c->ledger, LEDGER_BUCKETS, arenas * server_bytes(s, s->shard->elements), arenas * extent);
+    ledger_acquire(s->c->ledger, LEDGER_BUCKETS, arenas * server_bytes(s, s->shard->elements),
+                   arenas * extent);
     return STATUS_OK;
 }
 
@@ -117,7 +121,8 @@ status ps_server_open_port(ps_server *p, const transport_options *options)
 
 static void release_messages(server *s)
 {
-    for (int64_t i = 0; s->slots && i < (int64_t)s->count * s->c->world; i++) ps_port_release(s->port, &s->slots[i].push);
+    for (int64_t i = 0; s->slots && i < (int64_t)s->count * s->c->world; i++)
+        ps_port_release(s->port, &s->slots[i].push);
     for (int w = 0; s->workers && w < s->c->world; w++) ps_port_release(s->port, &s->workers[w].layer_share);
     ps_port_release(s->port, &s->buffers.next);
 }

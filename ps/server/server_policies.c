@@ -1,5 +1,6 @@
-/* What the policies of consistency add to the reduction: which pushes and pulls are valid, when a key is reduced (whole
- * iterations, iterations that wait for the norm, or each push at once), when a pull is due, and flushes. */
+/* What the policies of consistency add to the reduction: which pushes and pulls are valid, when a key is
+ * reduced (whole iterations, iterations that wait for the norm, or each push at once), when a pull is due,
+ * and flushes. */
 #include "ps/server/server_impl.h"
 
 #include <inttypes.h>
@@ -20,12 +21,15 @@ static bool keeps_copies(const server *s)
 
 status server_check_push(server *s, int key, int worker, ps_message *m)
 {
-    int64_t updates = s->keys[key].updates, expected = server_slot_of(s, key, worker)->pushed, iteration = m->header.step;
+    int64_t updates = s->keys[key].updates, expected = server_slot_of(s, key, worker)->pushed,
+            iteration = m->header.step;
     if (iteration == expected && (is_async(s) || iteration < updates + s->window)) return STATUS_OK;
     ps_port_release(s->port, m);
-    return fail(STATUS_PROTOCOL, "rank %d pushed %s of step %" PRId64 ": expected step %" PRId64 ", at most %" PRId64
-                " after the last update, %" PRId64, worker,
-                ps_key_name(s->c->plan, s->c->params->model, s->first + key), iteration, expected, s->window, updates - 1);
+    return fail(STATUS_PROTOCOL,
+                "rank %d pushed %s of step %" PRId64 ": expected step %" PRId64 ", at most %" PRId64
+                " after the last update, %" PRId64,
+                worker, ps_key_name(s->c->plan, s->c->params->model, s->first + key), iteration, expected,
+                s->window, updates - 1);
 }
 
 /* Where worker `worker`'s gradients of `iteration` are copied to, as an arena. */
@@ -60,7 +64,8 @@ const char *server_gradient(const server *s, int key, int worker, int piece)
 {
     const ps_message *m = &server_slot_of(s, key, worker)->push;
     if (m->remote) return ps_message_frame(m, piece).data;
-    const char *arena = keeps_copies(s) ? copies_of(s, s->keys[key].updates, worker) : s->workers[worker].grads;
+    const char *arena =
+        keeps_copies(s) ? copies_of(s, s->keys[key].updates, worker) : s->workers[worker].grads;
     return arena + server_bytes(s, server_pieces(s, key).pieces[piece].offset);
 }
 
@@ -85,7 +90,8 @@ static status find_in_push(server *s, int worker, int key, const char **name)
     *name = NULL;
     for (int i = 0; i < pieces.count && !*name; i++) {
         TRY(server_pushed(s, key, worker, i, &grads));
-        TRY(sync_find_nonfinite(s->c->optimizer, updates_on(s), s->c->params, grads, (piece_list){&pieces.pieces[i], 1}, name));
+        TRY(sync_find_nonfinite(s->c->optimizer, updates_on(s), s->c->params, grads,
+                                (piece_list){&pieces.pieces[i], 1}, name));
     }
     return STATUS_OK;
 }
@@ -99,9 +105,12 @@ static status report_nonfinite(server *s, int worker, int first, int count, int6
     if ((!stops && s->c->index != 0) || !optimizer_reports_nonfinite(o)) return STATUS_OK;
     for (int key = first; key < first + count && !name; key++) {
         if (worker < 0)
-            TRY(sync_find_nonfinite(o, updates_on(s), s->c->params, s->averages, server_pieces(s, key), &name));
-        else if (!s->gpu) TRY(find_in_push(s, worker, key, &name));
-        else if (count == 1) name = ps_key_name(s->c->plan, s->c->params->model, s->first + key);
+            TRY(sync_find_nonfinite(o, updates_on(s), s->c->params, s->averages, server_pieces(s, key),
+                                    &name));
+        else if (!s->gpu)
+            TRY(find_in_push(s, worker, key, &name));
+        else if (count == 1)
+            name = ps_key_name(s->c->plan, s->c->params->model, s->first + key);
     }
     return sync_report_nonfinite(o, step, worker, name);
 }
@@ -110,7 +119,8 @@ status server_check_update(const server_work *work)
 {
     server *s = work->server;
     if (!work->updates || !optimizer_found_nonfinite(s->c->optimizer)) return STATUS_OK;
-    int64_t step = work->worker < 0 ? work->step.optimizer_step : s->workers[work->worker].push.optimizer_step;
+    int64_t step =
+        work->worker < 0 ? work->step.optimizer_step : s->workers[work->worker].push.optimizer_step;
     return report_nonfinite(s, work->worker, work->key, 1, step);
 }
 
@@ -122,12 +132,14 @@ static status sum_squares(server *s, int worker, double *out)
     double none = 0, *sum = ps_has_bytes(s->c->device) && !s->gpu ? s->squares_memory.data : &none;
     const char *grads;
     *sum = 0;
-    if (worker < 0) TRY(optimizer_sum_squares(s->c->optimizer, updates_on(s), s->averages, s->shard->pieces, sum));
+    if (worker < 0)
+        TRY(optimizer_sum_squares(s->c->optimizer, updates_on(s), s->averages, s->shard->pieces, sum));
     for (int key = 0; worker >= 0 && key < s->count; key++) {
         piece_list pieces = server_pieces(s, key);
         for (int i = 0; i < pieces.count; i++) {
             TRY(server_pushed(s, key, worker, i, &grads));
-            TRY(optimizer_sum_squares(s->c->optimizer, updates_on(s), grads, (piece_list){&pieces.pieces[i], 1}, sum));
+            TRY(optimizer_sum_squares(s->c->optimizer, updates_on(s), grads,
+                                      (piece_list){&pieces.pieces[i], 1}, sum));
         }
     }
     *out = *sum;
@@ -188,7 +200,8 @@ static status update_after_norm(server *s, bool *worked)
     if (!transport_sent(&s->keys[key].ticket)) return STATUS_OK;
     *worked = true;
     server_step step = s->steps[s->keys[key].updates % s->window];
-    server_work work = {.server = s, .key = key, .updates = true, .worker = -1, .step = step, .scale = s->norm.scale};
+    server_work work = {
+        .server = s, .key = key, .updates = true, .worker = -1, .step = step, .scale = s->norm.scale};
     if (!s->norm.skips) TRY(server_reduce(&work));
     server_end_iteration(s, key);
     if (++s->norm.next_update == s->count) {
@@ -204,7 +217,8 @@ static status update_iteration(server *s, bool *worked)
 {
     int key;
     if (s->norm.known) return update_after_norm(s, worked);
-    if (s->needs_norm && s->norm.summed == s->count) return STATUS_OK; /* the other servers' norms are still to come */
+    if (s->needs_norm && s->norm.summed == s->count)
+        return STATUS_OK; /* the other servers' norms are still to come */
     TRY(server_reduce_next(s, s->c->policy->server_optimizer && !s->needs_norm, &key));
     if (key < 0) return STATUS_OK;
     *worked = true;
@@ -251,8 +265,10 @@ static status update_async(server *s, bool *worked)
                         .worker = a.worker,
                         .step = {.optimizer_step = s->apply.first_step + key->updates, .rate = w->push.rate},
                         .scale = s->needs_norm ? w->scale : 1.0};
-    if (!w->skips) TRY(server_reduce(&work));
-    else if (a.key == s->count - 1) optimizer_skip(s->c->optimizer);
+    if (!w->skips)
+        TRY(server_reduce(&work));
+    else if (a.key == s->count - 1)
+        optimizer_skip(s->c->optimizer);
     key->last = server_last_of(&slot->push.header, a.worker);
     slot->staleness = key->updates - slot->push.header.integers[PS_INT_UPDATES];
     ps_port_release(s->port, &slot->push);
@@ -317,7 +333,8 @@ static status check_flushed_iterations(const server *s)
     for (int w = 1; w < s->c->world; w++) {
         int64_t iteration = s->workers[w].flush_iteration, first = s->workers[0].flush_iteration;
         if (iteration != first)
-            return fail(STATUS_PROTOCOL, "rank %d flushes after %" PRId64 " steps, rank 0 after %" PRId64, w, iteration, first);
+            return fail(STATUS_PROTOCOL, "rank %d flushes after %" PRId64 " steps, rank 0 after %" PRId64, w,
+                        iteration, first);
     }
     return STATUS_OK;
 }
@@ -334,7 +351,8 @@ static status flush(server *s, int worker, int64_t pull, int64_t iteration)
     for (int key = 0; key < s->count; key++) {
         server_key *k = &s->keys[key];
         k->flushed = is_async(s) ? k->received : iteration;
-        for (int w = 0; w < s->c->world; w++) server_await_update(s, key, w, s->workers[w].flush_pull, k->flushed);
+        for (int w = 0; w < s->c->world; w++)
+            server_await_update(s, key, w, s->workers[w].flush_pull, k->flushed);
     }
     for (int w = 1; w < s->c->world; w++) await_buffers(s, w, s->workers[w].flush_pull, s->buffers.received);
     return STATUS_OK;
@@ -357,7 +375,8 @@ status server_receive_pull(server *s, int worker, const message_header *h)
 {
     int64_t pull = h->step, iteration = h->integers[PS_INT_ITERATION];
     if (pull < 1 || iteration < 0)
-        return fail(STATUS_PROTOCOL, "rank %d sent pull %" PRId64 " of step %" PRId64, worker, pull, iteration);
+        return fail(STATUS_PROTOCOL, "rank %d sent pull %" PRId64 " of step %" PRId64, worker, pull,
+                    iteration);
     if (h->flags & PS_PULL_FIRST) TRY(initialize(s, worker));
     if (h->flags & PS_PULL_FLUSH) return flush(s, worker, pull, iteration);
     if (h->flags & PS_PULL_BUFFERS) await_buffers(s, worker, pull, oldest_iteration(s, iteration));

@@ -26,13 +26,14 @@ void server_shared_close(server *s)
 
 static status unexpected(const server *s, const ps_message *m, const char *expected)
 {
-    return fail(STATUS_PROTOCOL, "parameter server %d: rank %d sent %s of step %" PRId64 " in %d frames, expected %s",
-                s->c->index, m->peer, message_kind_name(m->header.kind), m->header.step, m->header.frames, expected);
+    return fail(
+        STATUS_PROTOCOL, "parameter server %d: rank %d sent %s of step %" PRId64 " in %d frames, expected %s",
+        s->c->index, m->peer, message_kind_name(m->header.kind), m->header.step, m->header.frames, expected);
 }
 
 /* Sends if there is room. */
-static status try_send(server *s, int worker, const message_header *h, const message_frame *frame, transport_ticket *ticket,
-                       bool *sent, bool *worked)
+static status try_send(server *s, int worker, const message_header *h, const message_frame *frame,
+                       transport_ticket *ticket, bool *sent, bool *worked)
 {
     status rc = server_send(s, worker, h, frame, frame ? 1 : 0, ticket, frame ? (int64_t)frame->bytes : 0);
     *sent = rc == STATUS_OK;
@@ -45,7 +46,8 @@ static status try_send(server *s, int worker, const message_header *h, const mes
 status server_receive_buffers(server *s, ps_message *m)
 {
     bool fits = m->peer == 0 && s->buffers.bytes > 0 && m->header.frames == 1 &&
-                (int64_t)ps_message_frame(m, 0).bytes == s->buffers.bytes && s->buffers.next.header.kind == MESSAGE_NONE;
+                (int64_t)ps_message_frame(m, 0).bytes == s->buffers.bytes &&
+                s->buffers.next.header.kind == MESSAGE_NONE;
     if (!fits) {
         status rc = unexpected(s, m, "the buffers of rank 0, once a step");
         ps_port_release(s->port, m);
@@ -63,8 +65,9 @@ static bool buffers_due(const server *s, int worker)
     return w->buffers_pull > 0 && s->buffers.iteration >= 0 && s->buffers.iteration >= w->buffers_iteration;
 }
 
-/* Whether a rank still needs the present buffers: one that has pulled them, or at the start one that has not connected
- * yet. Later rank 0 cannot have new ones before all ranks have those that they began the last iteration with. */
+/* Whether a rank still needs the present buffers: one that has pulled them, or at the start one that has not
+ * connected yet. Later rank 0 cannot have new ones before all ranks have those that they began the last
+ * iteration with. */
 static bool buffers_needed(const server *s)
 {
     bool by_iterations = s->c->policy->consistency != PS_ASYNC && s->buffers.iteration >= 0;
@@ -125,7 +128,8 @@ status server_receive_layer_share(server *s, ps_message *m)
     bool fits = s->c->index == 0 && h->frames == 1 && h->count > 0 && h->count <= s->c->plan->largest_sum &&
                 ps_message_frame(m, 0).bytes == (size_t)h->count * sizeof(double) &&
                 w->layer_share.header.kind == MESSAGE_NONE;
-    if (fits && s->layer.shares > 0) fits = h->count == s->layer.header.count && h->step == s->layer.header.step;
+    if (fits && s->layer.shares > 0)
+        fits = h->count == s->layer.header.count && h->step == s->layer.header.step;
     if (!fits) {
         status rc = unexpected(s, m, "one share of the same layer's sum from every rank");
         ps_port_release(s->port, m);
@@ -151,9 +155,8 @@ static void add_layer_shares(server *s)
         ps_port_release(s->port, m);
         m->header.kind = MESSAGE_NONE;
     }
-    s->layer.reply = (message_header){.kind = MESSAGE_SUM,
-                                      .step = s->layer.header.step,
-                                      .count = s->layer.header.count};
+    s->layer.reply =
+        (message_header){.kind = MESSAGE_SUM, .step = s->layer.header.step, .count = s->layer.header.count};
     server_put_last(&s->layer.reply, s->layer.last);
     s->layer.last = (server_last){0};
     s->layer.shares = 0;
@@ -192,6 +195,7 @@ status server_send_shared(server *s, bool *worked)
     accept_buffers(s, worked);
     TRY(acknowledge_buffers(s, worked));
     TRY(send_buffers(s, worked));
-    if (s->layer.shares == s->c->world && s->layer.replies == 0 && transport_sent(&s->layer.ticket)) add_layer_shares(s);
+    if (s->layer.shares == s->c->world && s->layer.replies == 0 && transport_sent(&s->layer.ticket))
+        add_layer_shares(s);
     return send_layer_sums(s, worked);
 }

@@ -51,8 +51,8 @@ static status check_departures(worker *w)
     char name[192];
     for (int j = 0; j < w->c->plan->server_count; j++)
         if (ps_port_has_left(w->port, j) && w->replies_due > 0)
-            return fail(STATUS_PEER, "%s has left while rank %d waits for it", name_server(w, j, name, sizeof name),
-                        w->c->context->rank);
+            return fail(STATUS_PEER, "%s has left while rank %d waits for it",
+                        name_server(w, j, name, sizeof name), w->c->context->rank);
     return STATUS_OK;
 }
 
@@ -69,7 +69,8 @@ static status stalled(worker *w)
     text_format_duration(waited, sizeof waited, (double)patience(w));
     for (int j = 0; j < w->c->plan->server_count; j++)
         if (!w->port->was_connected[j])
-            return fail(STATUS_PEER, "%s was not reached within %s", name_server(w, j, name, sizeof name), waited);
+            return fail(STATUS_PEER, "%s was not reached within %s", name_server(w, j, name, sizeof name),
+                        waited);
     int key, server = owing_server(w, &key);
     if (server < 0) return fail(STATUS_PEER, "no reply from the parameter servers within %s", waited);
     return fail(STATUS_PEER, "%s has not replied for %s within %s", name_server(w, server, name, sizeof name),

@@ -1,5 +1,5 @@
-/* A rank's side of the parameter server. The compute thread calls the stages, which post events and wait on fences; the
- * rank's agent pops the events, pushes gradients and receives parameters.
+/* A rank's side of the parameter server. The compute thread calls the stages, which post events and wait on
+ * fences; the rank's agent pops the events, pushes gradients and receives parameters.
  *
  * In the order in which a gradient passes through them:
  *
@@ -26,15 +26,15 @@ typedef struct ps_worker_config {
     const ps_policy *policy;
     const ps_plan *plan;
     bool colocated; /* server `rank` runs in this process and is the port's partner */
-    bool peers;  /* tensors stay in memory of GPUs, which copy from each other */
+    bool peers;     /* tensors stay in memory of GPUs, which copy from each other */
 } ps_worker_config;
 
 status ps_worker_open(const ps_worker_config *config, ps_worker **out);
 /* Opens the port, then connects to server `server` at `url`, unless it is the partner. */
 status ps_worker_open_port(ps_worker *w, const transport_options *options);
 status ps_worker_connect(ps_worker *w, int server, const char *url);
-/* Before ps_worker_start: the arena in which server `server` keeps parameters, where the worker may copy from it.
- * `maps_us`: the server maps the worker's arenas, so that pushes need no frames. */
+/* Before ps_worker_start: the arena in which server `server` keeps parameters, where the worker may copy from
+ * it. `maps_us`: the server maps the worker's arenas, so that pushes need no frames. */
 void ps_worker_map_server(ps_worker *w, int server, const void *params, bool maps_us);
 status ps_worker_start(ps_worker *w);
 /* Ends the agent and disconnects from the servers; the partner may still use the port. */

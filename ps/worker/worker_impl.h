@@ -17,8 +17,8 @@ typedef enum worker_event {
     WORKER_SUM,     /* index: count, value: number of the sum */
 } worker_event;
 
-/* What the compute thread hands over with an iteration. The agent has ended an iteration before the next but one
- * begins. */
+/* What the compute thread hands over with an iteration. The agent has ended an iteration before the next but
+ * one begins. */
 typedef struct worker_iteration {
     int64_t optimizer_step;
     double rate;
@@ -34,14 +34,14 @@ typedef struct worker_server {
     int first_on_the_way, count_on_the_way;
     int64_t bytes_on_the_way;
     int64_t latest_ready_ns; /* of the keys that have been pushed */
-    uint32_t pull_flags; /* of a pull to be sent; 0: none */
-    bool norm_due;       /* the squared norm is to be sent */
-    double norm_share;   /* the server's share of it; below 0: not received */
+    uint32_t pull_flags;     /* of a pull to be sent; 0: none */
+    bool norm_due;           /* the squared norm is to be sent */
+    double norm_share;       /* the server's share of it; below 0: not received */
 } worker_server;
 
 /* A key on its way to its server and back. */
 typedef struct worker_key {
-    int missing;                 /* parameters that cannot be pushed yet */
+    int missing; /* parameters that cannot be pushed yet */
     transport_ticket ticket;
     int64_t iteration;           /* that is pushed, or was last */
     int64_t ready_ns, left_ns;   /* its gradient was ready; its push, or the pull for it, left */
@@ -54,24 +54,26 @@ typedef struct worker_key {
 
 /* Of the compute thread, which calls the stages. */
 typedef struct worker_compute {
-    int64_t iteration;     /* that runs, or is to begin */
-    uint64_t pulls;        /* requested so far */
+    int64_t iteration;      /* that runs, or is to begin */
+    uint64_t pulls;         /* requested so far */
     uint64_t packs, summed; /* likewise */
-    uint64_t unpacked;     /* the pull whose buffers are in place */
-    bool begun;            /* the iteration; its first micro-batch does what is done once per iteration */
-    bool entered;          /* the present stage's side effects are done: only its wait remains */
+    uint64_t unpacked;      /* the pull whose buffers are in place */
+    bool begun;             /* the iteration; its first micro-batch does what is done once per iteration */
+    bool entered;           /* the present stage's side effects are done: only its wait remains */
     bool synchronize;
-    bool has_data;         /* a micro-batch of the iteration had samples */
-    bool *pushed;          /* [param_count] in this iteration */
-    sync_staging staging;  /* on the compute stream */
+    bool has_data;          /* a micro-batch of the iteration had samples */
+    bool *pushed;           /* [param_count] in this iteration */
+    sync_staging staging;   /* on the compute stream */
     sync_handover launched; /* gradients and buffers that the compute stream is still to reach */
-    double *sums;          /* [largest_sum] of a layer, on the host */
+    double *sums;           /* [largest_sum] of a layer, on the host */
 } worker_compute;
 
-/* Of both threads: fixed when the worker is opened, written before an event is posted or a fence reached, or atomic. */
+/* Of both threads: fixed when the worker is opened, written before an event is posted or a fence reached, or
+ * atomic. */
 typedef struct worker_shared {
     size_t element;    /* bytes */
-    bool lends_frames; /* frames are the server's until all ranks' have arrived: it waits for other keys meanwhile */
+    bool lends_frames; /* frames are the server's until all ranks' have arrived: it waits for other keys
+                          meanwhile */
     bool gives_buffers, takes_buffers; /* this rank's buffers are everybody's; come from rank 0 */
 
     sync_queue events; /* from the compute thread to the agent; written before they are posted: */
@@ -83,12 +85,13 @@ typedef struct worker_shared {
     char *packed_buffers;   /* rank 0's that are to leave; on other ranks what has arrived */
     device_fence **arrived; /* [param_count] number of the pull whose parameters have arrived */
     device_fence *packed, *buffers_arrived, *summed;
-    /* The last contribution to what has arrived, written before the fence is reached: to a parameter, buffers, a sum. */
+    /* The last contribution to what has arrived, written before the fence is reached: to a parameter,
+     * buffers, a sum. */
     anatomy_sent *params_last; /* [param_count] */
     anatomy_sent buffers_last, sum_last;
 
     _Atomic int64_t update_ns;
-    _Atomic int64_t skipped; /* updates that servers have skipped */
+    _Atomic int64_t skipped;   /* updates that servers have skipped */
     _Atomic int64_t overtaken; /* pushes that left after a key that was ready later */
 } worker_shared;
 
@@ -99,18 +102,18 @@ typedef struct worker {
     ps_port *port;
 
     /* ---- pushes ---- */
-    worker_server *servers;    /* [server_count] */
-    worker_key *keys;          /* [key_count] */
-    bool handing_over;         /* the queues hold the parameters that servers in their own processes start from */
+    worker_server *servers; /* [server_count] */
+    worker_key *keys;       /* [key_count] */
+    bool handing_over; /* the queues hold the parameters that servers in their own processes start from */
     int64_t pull, buffers_pull; /* numbers of the last pulls for keys and buffers */
 
     /* ---- pulls ---- */
-    int *missing_keys;        /* [param_count] of the pull that arrives */
+    int *missing_keys; /* [param_count] of the pull that arrives */
     int replies_due;
-    int64_t waiting_since_ns; /* since when replies are due */
-    bool flows;               /* pass through the slice of the trace that began then */
+    int64_t waiting_since_ns;             /* since when replies are due */
+    bool flows;                           /* pass through the slice of the trace that began then */
     int64_t buffers_left_ns, sum_left_ns; /* when they were requested */
-    int64_t last_message_ns;  /* when the last reply arrived, or the first was requested */
+    int64_t last_message_ns;              /* when the last reply arrived, or the first was requested */
 
     /* ---- updates by the rank itself ---- */
     device_stream *stream;

@@ -84,7 +84,8 @@ static status open_staging(ps_worker *p)
     TRY(device_stream_open(c->device, DEVICE_STREAM_COMMUNICATION, &p->agent.stream));
     p->compute.staging = sync_staging_on(c->device, c->compute);
     p->agent.staging = sync_staging_on(c->device, p->agent.stream);
-    return sync_handover_open(&p->compute.staging, plan->param_count + 2, ps_worker_post_item, p, &p->compute.launched);
+    return sync_handover_open(&p->compute.staging, plan->param_count + 2, ps_worker_post_item, p,
+                              &p->compute.launched);
 }
 
 status ps_worker_open(const ps_worker_config *config, ps_worker **out)
@@ -118,7 +119,8 @@ status ps_worker_open_port(ps_worker *p, const transport_options *options)
     const ps_plan *plan = p->config.plan;
     int partner = p->config.colocated ? p->config.context->rank : PS_NO_PEER;
     p->shared.lends_frames = options->hub != NULL;
-    return ps_port_open(&p->shared.port, options, plan->server_count, 1, partner, (uint32_t)(2 * plan->key_count + 64));
+    return ps_port_open(&p->shared.port, options, plan->server_count, 1, partner,
+                        (uint32_t)(2 * plan->key_count + 64));
 }
 
 status ps_worker_connect(ps_worker *p, int server, const char *url)

@@ -34,8 +34,8 @@ static anatomy_sent last_of(const worker *w, const message_header *h)
     return (anatomy_sent){.ns = h->last_ns, .ready_ns = h->ready_ns, .rank = (int)h->last_rank};
 }
 
-/* What was requested at left_ns has come. In progress was the request until the server had it, then, from the last
- * contribution on, the sum, the update and the reply. */
+/* What was requested at left_ns has come. In progress was the request until the server had it, then, from the
+ * last contribution on, the sum, the update and the reply. */
 static void record_reply(const worker *w, const message_header *h, int64_t left_ns)
 {
     anatomy *a = w->c->context->anatomy;
@@ -52,8 +52,8 @@ static void end_reply(worker *w, int64_t now_ns)
 {
     w->last_message_ns = now_ns;
     if (--w->replies_due > 0) return;
-    (w->flows ? trace_late_slice : trace_slice)(w->c->context->trace, TRACE_COMMUNICATION, "push and pull", TRACE_NO_INDEX,
-                                                w->waiting_since_ns, now_ns);
+    (w->flows ? trace_late_slice : trace_slice)(w->c->context->trace, TRACE_COMMUNICATION, "push and pull",
+                                                TRACE_NO_INDEX, w->waiting_since_ns, now_ns);
     w->flows = false;
     rank_slot_agent(w->c->context->slot, RANK_START, RANK_NO_BUCKET, now_ns);
 }
@@ -90,7 +90,8 @@ static void key_arrived(worker *w, int key)
     const ps_key *k = &w->c->plan->keys[key];
     for (int p = k->first_param; p < k->first_param + k->param_count; p++) {
         anatomy_sent *last = &w->shared->params_last[p];
-        if (w->missing_keys[p] == w->c->plan->keys_of[p] || w->keys[key].last.ns > last->ns) *last = w->keys[key].last;
+        if (w->missing_keys[p] == w->c->plan->keys_of[p] || w->keys[key].last.ns > last->ns)
+            *last = w->keys[key].last;
         if (--w->missing_keys[p] > 0) continue;
         w->missing_keys[p] = w->c->plan->keys_of[p];
         device_fence_reach(w->shared->arrived[p], (uint64_t)w->keys[key].received);
@@ -163,7 +164,8 @@ static void trace_key(worker *w, int key, int64_t now_ns)
     int64_t id = w->keys[key].received * w->c->plan->key_count + key;
     trace_async(t, pushed ? "push and pull of key" : "pull of key", key, id, w->keys[key].left_ns, now_ns);
     if (!pushed) return;
-    int64_t ready_ns = w->keys[key].ready_ns < w->keys[key].left_ns ? w->keys[key].ready_ns : w->keys[key].left_ns;
+    int64_t ready_ns =
+        w->keys[key].ready_ns < w->keys[key].left_ns ? w->keys[key].ready_ns : w->keys[key].left_ns;
     trace_flow(t, TRACE_FLOW_BEGIN, TRACE_COMPUTE, id, ready_ns);
     trace_flow(t, TRACE_FLOW_STEP, TRACE_COMMUNICATION, id, w->keys[key].left_ns);
     trace_flow(t, TRACE_FLOW_END, TRACE_COMMUNICATION, id, now_ns);

@@ -43,8 +43,12 @@ void worker_pop_events(worker *w, bool *worked)
 {
     for (sync_event e; sync_queue_pop(&w->shared->events, &e); *worked = true) {
         switch ((worker_event)e.kind) {
-        case WORKER_PUSH: queue_push(w, e.index, e.value); break;
-        case WORKER_PULL: queue_pull(w, (uint32_t)e.index, e.value); break;
+        case WORKER_PUSH:
+            queue_push(w, e.index, e.value);
+            break;
+        case WORKER_PULL:
+            queue_pull(w, (uint32_t)e.index, e.value);
+            break;
         case WORKER_BUFFERS:
             w->pack_due = true;
             w->pack_iteration = e.value;
@@ -82,12 +86,11 @@ static void spend_credit(worker *w, worker_server *s, int key)
 static message_header push_header(const worker *w, int key)
 {
     const worker_iteration *iteration = &w->shared->iterations[w->keys[key].iteration % 2];
-    message_header h = {.key = key,
-                        .count = w->c->plan->keys[key].elements,
-                        .dtype = w->c->context->params->type};
-    h.kind = w->handing_over                            ? MESSAGE_PARAMETERS
-             : w->c->policy->consistency == PS_SYNC      ? MESSAGE_PUSH_PULL
-                                                        : MESSAGE_PUSH;
+    message_header h = {
+        .key = key, .count = w->c->plan->keys[key].elements, .dtype = w->c->context->params->type};
+    h.kind = w->handing_over                        ? MESSAGE_PARAMETERS
+             : w->c->policy->consistency == PS_SYNC ? MESSAGE_PUSH_PULL
+                                                    : MESSAGE_PUSH;
     if (w->handing_over) return h;
     h.step = w->keys[key].iteration;
     h.ready_ns = w->keys[key].ready_ns;
@@ -103,7 +106,9 @@ static status send_key(worker *w, int server, int key)
     const param_set *set = w->c->context->params;
     const char *arena = w->handing_over ? set->params.data : set->grads.data;
     message_frame frames[PS_KEY_PIECES];
-    int count = s->maps_us ? 0 : ps_frames_of(frames, arena, ps_key_pieces(w->c->plan, key), (int64_t)w->shared->element);
+    int count =
+        s->maps_us ? 0
+                   : ps_frames_of(frames, arena, ps_key_pieces(w->c->plan, key), (int64_t)w->shared->element);
     message_header h = push_header(w, key);
     TRY(ps_port_send(w->port, server, &h, frames, count, &w->keys[key].ticket, worker_key_bytes(w, key)));
     if (count > 0 && !w->shared->lends_frames) spend_credit(w, s, key);
@@ -112,8 +117,10 @@ static status send_key(worker *w, int server, int key)
 
 static void count_overtaken(worker *w, worker_server *s, int64_t ready_ns)
 {
-    if (ready_ns < s->latest_ready_ns) atomic_fetch_add_explicit(&w->shared->overtaken, 1, memory_order_relaxed);
-    else s->latest_ready_ns = ready_ns;
+    if (ready_ns < s->latest_ready_ns)
+        atomic_fetch_add_explicit(&w->shared->overtaken, 1, memory_order_relaxed);
+    else
+        s->latest_ready_ns = ready_ns;
 }
 
 static status send_keys(worker *w, int server, int64_t now_ns, bool *worked)
@@ -141,8 +148,9 @@ static status send_keys(worker *w, int server, int64_t now_ns, bool *worked)
 
 /* ---- pulls, buffers, sums, norms -------------------------------------------------------------- */
 
-/* A pull for keys follows the pushes that its reply must include. A pull only for buffers precedes the iteration's
- * pushes: when the iteration is updated, the server has every pull for the buffers that the next one begins with. */
+/* A pull for keys follows the pushes that its reply must include. A pull only for buffers precedes the
+ * iteration's pushes: when the iteration is updated, the server has every pull for the buffers that the next
+ * one begins with. */
 static status send_pull(worker *w, int server, int64_t now_ns)
 {
     worker_server *s = &w->servers[server];
@@ -174,7 +182,8 @@ static status pack_buffers(worker *w)
     char *to = w->shared->packed_buffers;
     for (int i = 0; i < set->model->buffer_count; i++) {
         int64_t size = (int64_t)w->shared->element, bytes = set->buffer_pieces[i].count * size;
-        TRY(sync_copy_down(&w->staging, to, (const char *)set->buffers.data + set->buffer_pieces[i].offset * size, bytes));
+        TRY(sync_copy_down(&w->staging, to,
+                           (const char *)set->buffers.data + set->buffer_pieces[i].offset * size, bytes));
         to += bytes;
     }
     return sync_staging_end(&w->staging);

@@ -24,12 +24,13 @@ static status post(ps_worker *w, worker_event kind, int index, int64_t value)
     if (plans(w)) return STATUS_OK;
     sync_event event = {.kind = kind, .index = index, .value = value};
     if (!sync_queue_push(&w->shared.events, &event))
-        return fail(STATUS_INTERNAL, "parameter server: the queue of %u events is full", w->shared.events.capacity);
+        return fail(STATUS_INTERNAL, "parameter server: the queue of %u events is full",
+                    w->shared.events.capacity);
     return STATUS_OK;
 }
 
-/* The lane waits; may be left with STATUS_AGAIN and entered again. `last`: the last contribution, once the fence is
- * reached; NULL: what is awaited is this rank's own. */
+/* The lane waits; may be left with STATUS_AGAIN and entered again. `last`: the last contribution, once the
+ * fence is reached; NULL: what is awaited is this rank's own. */
 static status wait_for(ps_worker *w, device_fence *fence, uint64_t value, const anatomy_sent *last)
 {
     const sync_context *c = w->config.context;
@@ -75,15 +76,16 @@ static status pull_first(ps_worker *w)
 static status begin_iteration(ps_worker *w, const sync_step *step)
 {
     w->compute.begun = true;
-    w->shared.iterations[w->compute.iteration % 2] = (worker_iteration){step->index - step->skipped, step->learning_rate};
+    w->shared.iterations[w->compute.iteration % 2] =
+        (worker_iteration){step->index - step->skipped, step->learning_rate};
     for (int i = 0; i < w->config.plan->param_count; i++) w->compute.pushed[i] = false;
     if (w->compute.pulls == 0) return pull_first(w);
     if (pulls_with_push(w)) return STATUS_OK;
     return post_pull(w, PS_PULL_KEYS | PS_PULL_BUFFERS, ++w->compute.pulls, w->compute.iteration);
 }
 
-/* Rank 0's buffers must have been packed before they change. Those of other ranks are replaced only here, although
- * rank 0's arrived earlier. */
+/* Rank 0's buffers must have been packed before they change. Those of other ranks are replaced only here,
+ * although rank 0's arrived earlier. */
 static status wait_for_buffers(ps_worker *w)
 {
     const param_set *set = w->config.context->params;
@@ -95,20 +97,22 @@ static status wait_for_buffers(ps_worker *w)
     const char *from = w->shared.packed_buffers;
     for (int i = 0; i < set->model->buffer_count; i++) {
         int64_t size = (int64_t)w->shared.element, bytes = set->buffer_pieces[i].count * size;
-        TRY(sync_copy_up(&w->compute.staging, (char *)set->buffers.data + set->buffer_pieces[i].offset * size, from, bytes));
+        TRY(sync_copy_up(&w->compute.staging, (char *)set->buffers.data + set->buffer_pieces[i].offset * size,
+                         from, bytes));
         from += bytes;
     }
     return STATUS_OK;
 }
 
-/* A rank without samples contributes gradients of zero. Its gradients of the last iteration may be read until that
- * iteration's parameters have arrived, and no forward pass has waited for them. */
+/* A rank without samples contributes gradients of zero. Its gradients of the last iteration may be read until
+ * that iteration's parameters have arrived, and no forward pass has waited for them. */
 static status clear_gradients(ps_worker *w)
 {
     for (int i = 0; i < w->config.plan->param_count; i++) TRY(wait_for_param(w, i));
     const param_set *set = w->config.context->params;
     if (!ps_has_bytes(w->config.context->device)) return STATUS_OK;
-    TRY(device_clear(w->config.context->compute, set->grads.data, (size_t)set->arena_elements * w->shared.element));
+    TRY(device_clear(w->config.context->compute, set->grads.data,
+                     (size_t)set->arena_elements * w->shared.element));
     return device_stream_synchronize(w->config.context->compute);
 }
 
@@ -125,7 +129,8 @@ static status push(ps_worker *w, int param)
 static status post_gradient(ps_worker *w, int param)
 {
     const ps_plan *plan = w->config.plan;
-    for (int i = 0; i < plan->push_count[param]; i++) TRY(push(w, plan->pushable[plan->push_first[param] + i]));
+    for (int i = 0; i < plan->push_count[param]; i++)
+        TRY(push(w, plan->pushable[plan->push_first[param] + i]));
     wake(w);
     return STATUS_OK;
 }

@@ -74,7 +74,8 @@ static status parse_list(const char *what, const char *list, const char *const *
 static status add_system(const char *library, collective_algorithm algorithm, bench_system *out, int *count)
 {
     if (*count == BENCH_MOST_SYSTEMS)
-        return fail(STATUS_USAGE, "--collective, --algorithm: expected at most %d pairs, got more", BENCH_MOST_SYSTEMS);
+        return fail(STATUS_USAGE, "--collective, --algorithm: expected at most %d pairs, got more",
+                    BENCH_MOST_SYSTEMS);
     out[*count].library = library;
     return collective_choose_algorithm(library, algorithm, &out[(*count)++].algorithm);
 }
@@ -86,7 +87,8 @@ static collective_algorithm renamed(const char *word)
     for (size_t i = 0; i < sizeof old / sizeof *old; i++) {
         const char *now = options_present_value("--collective", word, old[i]);
         for (int a = 0; now != word && a < COLLECTIVE_ALGORITHM_COUNT; a++)
-            if (strcmp(strrchr(now, ' ') + 1, collective_algorithm_names[a]) == 0) return (collective_algorithm)a;
+            if (strcmp(strrchr(now, ' ') + 1, collective_algorithm_names[a]) == 0)
+                return (collective_algorithm)a;
     }
     return COLLECTIVE_ALGORITHM_AUTO;
 }
@@ -98,8 +100,8 @@ status bench_parse_systems(const ring_bench_options *o, bench_system *out, int *
     bool used[COLLECTIVE_ALGORITHM_COUNT] = {false};
     const char *list = o->collectives;
     char word[32];
-    TRY(parse_list("--algorithm", o->algorithms, collective_algorithm_names, COLLECTIVE_ALGORITHM_COUNT, wanted,
-                   COLLECTIVE_ALGORITHM_COUNT, &wanted_count));
+    TRY(parse_list("--algorithm", o->algorithms, collective_algorithm_names, COLLECTIVE_ALGORITHM_COUNT,
+                   wanted, COLLECTIVE_ALGORITHM_COUNT, &wanted_count));
     for (*count = 0; next_word(&list, word);) {
         collective_algorithm old = renamed(word);
         if (old != COLLECTIVE_ALGORITHM_AUTO) {
@@ -119,7 +121,7 @@ status bench_parse_systems(const ring_bench_options *o, bench_system *out, int *
     for (int i = 0; i < *count; i++)
         if (out[i].algorithm == COLLECTIVE_ALGORITHM_TUNED && !o->table)
             return fail(STATUS_USAGE, "--algorithm: tuned needs --collective-table FILE");
-    for (int i = 0; i < wanted_count && *count > 0; i++)
+    for (int i = 0; i<wanted_count && * count> 0; i++)
         if (!used[i] && wanted[i] != COLLECTIVE_ALGORITHM_AUTO)
             return add_system(out[0].library, (collective_algorithm)wanted[i], out, count);
     return *count > 0 ? STATUS_OK : fail(STATUS_USAGE, "--collective: expected a name, got none");

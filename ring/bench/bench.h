@@ -58,14 +58,16 @@ typedef struct ring_bench_row {
 
 typedef void (*ring_bench_sink)(void *context, const ring_bench_row *row);
 
-/* STATUS_USAGE for options that make no sense with `world` ranks. A launcher calls it before it starts the ranks. */
+/* STATUS_USAGE for options that make no sense with `world` ranks. A launcher calls it before it starts the
+ * ranks. */
 status ring_bench_check(const ring_bench_options *options, int world);
 
 /* `sink` is called on rank 0, row by row. STATUS_USAGE as ring_bench_check(). */
 status ring_bench(const ring_bench_config *config, ring_bench_sink sink, void *context);
 
-/* The report as text of at most 80 columns: header with '#' lines; one line per row, of at most 80 columns, after the heads of its
- * group where `before`, the row before it or NULL, is of another; a closing line with the average. */
+/* The report as text of at most 80 columns: header with '#' lines; one line per row, of at most 80 columns,
+ * after the heads of its group where `before`, the row before it or NULL, is of another; a closing line with
+ * the average. */
 void ring_bench_header(const ring_bench_config *config, text_buffer *out);
 void ring_bench_line(const ring_bench_row *row, const ring_bench_row *before, text_buffer *out);
 void ring_bench_footer(const ring_bench_row *rows, int count, text_buffer *out);

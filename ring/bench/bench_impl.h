@@ -39,8 +39,8 @@ typedef struct bench_rank {
 /* The systems that the options name; `out` has room for BENCH_MOST_SYSTEMS. */
 status bench_parse_systems(const ring_bench_options *o, bench_system *out, int *count);
 
-status bench_rank_open(const ring_bench_config *config, const bench_system *systems, int count, int64_t most_bytes,
-                       bench_rank *out);
+status bench_rank_open(const ring_bench_config *config, const bench_system *systems, int count,
+                       int64_t most_bytes, bench_rank *out);
 void bench_rank_close(bench_rank *b);
 
 /* Bytes that `most_bytes` of any operation need in one buffer. */
@@ -50,8 +50,8 @@ void bench_fill(const bench_rank *b, const bench_case *c, int rank, int ranks);
 int64_t bench_count_wrong(const bench_rank *b, const bench_case *c, int rank, int ranks);
 
 /* Runs `iterations` calls on a group, and adds their times (of the slowest rank, us) to times[*used]. */
-status bench_time(const bench_rank *b, collective_group *group, const bench_case *c, int iterations, double *times,
-                  int *used);
+status bench_time(const bench_rank *b, collective_group *group, const bench_case *c, int iterations,
+                  double *times, int *used);
 status bench_check(const bench_rank *b, collective_group *group, const bench_case *c, int64_t *wrong);
 
 #endif

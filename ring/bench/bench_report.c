@@ -14,8 +14,8 @@ void ring_bench_header(const ring_bench_config *config, text_buffer *out)
     int count = 0, used = 0;
     bench_parse_systems(o, systems, &count); /* has been checked */
     for (int i = 0; i < count; i++)
-        used += snprintf(list + used, sizeof list - (size_t)used, "%s%s %s", i ? ", " : "", systems[i].library,
-                         collective_algorithm_names[systems[i].algorithm]);
+        used += snprintf(list + used, sizeof list - (size_t)used, "%s%s %s", i ? ", " : "",
+                         systems[i].library, collective_algorithm_names[systems[i].algorithm]);
     text_append(out, "# %s, %d ranks on one machine, reductions with %s\n", list, config->world,
                 reduce_instruction_set());
     text_append(out,
@@ -27,14 +27,17 @@ void ring_bench_header(const ring_bench_config *config, text_buffer *out)
 /* What the rows below have in common; "root -1": there is none. */
 static void append_group(const ring_bench_row *row, text_buffer *out)
 {
-    text_append(out, "#\n# %s %s, %s, %s, %s, root %d\n", row->collective, row->algorithm, collective_kind_name(row->kind),
-                dtype_name(row->type), collective_reduces(row->kind) ? reduce_op_name(row->op) : "none",
+    text_append(out, "#\n# %s %s, %s, %s, %s, root %d\n", row->collective, row->algorithm,
+                collective_kind_name(row->kind), dtype_name(row->type),
+                collective_reduces(row->kind) ? reduce_op_name(row->op) : "none",
                 collective_has_root(row->kind) ? row->root : -1);
     text_append(out, "#%10s %10s %*s%*s\n", "", "", PLACE_WIDTH - 1, "out-of-place", PLACE_WIDTH, "in-place");
     text_append(out, "#%10s %10s", "size", "count");
-    for (int place = 0; place < 2; place++) text_append(out, " %8s %6s %6s %4s", "time", "algbw", "busbw", "#wr.");
+    for (int place = 0; place < 2; place++)
+        text_append(out, " %8s %6s %6s %4s", "time", "algbw", "busbw", "#wr.");
     text_append(out, "\n#%10s %10s", "(B)", "(elements)");
-    for (int place = 0; place < 2; place++) text_append(out, " %8s %6s %6s %4s", "(us)", "(GB/s)", "(GB/s)", "");
+    for (int place = 0; place < 2; place++)
+        text_append(out, " %8s %6s %6s %4s", "(us)", "(GB/s)", "(GB/s)", "");
     text_append(out, "\n");
 }
 
@@ -51,8 +54,9 @@ static void append_times(const ring_bench_times *t, text_buffer *out)
 
 void ring_bench_line(const ring_bench_row *row, const ring_bench_row *before, text_buffer *out)
 {
-    if (!before || strcmp(row->collective, before->collective) != 0 || strcmp(row->algorithm, before->algorithm) != 0 ||
-        row->kind != before->kind || row->type != before->type || row->op != before->op || row->root != before->root)
+    if (!before || strcmp(row->collective, before->collective) != 0 ||
+        strcmp(row->algorithm, before->algorithm) != 0 || row->kind != before->kind ||
+        row->type != before->type || row->op != before->op || row->root != before->root)
         append_group(row, out);
     text_append(out, "%11lld %10lld", (long long)row->bytes, (long long)row->count);
     append_times(&row->out_of_place, out);
@@ -91,8 +95,8 @@ static json_t *times_json(const ring_bench_times *t)
 json_t *ring_bench_json(const ring_bench_row *row)
 {
     return json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:I, s:I, s:o, s:o}", "collective", row->collective,
-                     "algorithm", row->algorithm,
-                     "operation", collective_kind_name(row->kind), "type", dtype_name(row->type), "reduction",
+                     "algorithm", row->algorithm, "operation", collective_kind_name(row->kind), "type",
+                     dtype_name(row->type), "reduction",
                      collective_reduces(row->kind) ? reduce_op_name(row->op) : "none", "root",
                      collective_has_root(row->kind) ? row->root : -1, "ranks", row->ranks, "size_bytes",
                      (json_int_t)row->bytes, "count", (json_int_t)row->count, "out_of_place",

@@ -29,7 +29,8 @@ static status open_world(bench_rank *b, int index)
     if (!all) return fail(STATUS_SYSTEM, "no memory for a benchmark");
     for (int r = 0; r < c->world; r++) all[r] = r;
     status rc = collective_open(b->systems[index].library, &config, &b->worlds[index]);
-    if (rc == STATUS_OK) rc = collective_group_open(b->worlds[index], "all", all, c->world, &b->groups[index]);
+    if (rc == STATUS_OK)
+        rc = collective_group_open(b->worlds[index], "all", all, c->world, &b->groups[index]);
     free(all);
     return rc;
 }
@@ -46,11 +47,12 @@ static status open_worlds(bench_rank *b, const bench_system *systems, int count)
     return STATUS_OK;
 }
 
-status bench_rank_open(const ring_bench_config *config, const bench_system *systems, int count, int64_t most_bytes,
-                       bench_rank *out)
+status bench_rank_open(const ring_bench_config *config, const bench_system *systems, int count,
+                       int64_t most_bytes, bench_rank *out)
 {
     *out = (bench_rank){.config = config};
-    out->half_bytes = (most_bytes + 64 * 8 + 4095) / 4096 * 4096; /* all_to_all: up to one element more per rank */
+    out->half_bytes =
+        (most_bytes + 64 * 8 + 4095) / 4096 * 4096; /* all_to_all: up to one element more per rank */
     status rc;
     out->times = calloc(BENCH_MOST_ITERATIONS, sizeof *out->times);
     if (!out->times) return fail(STATUS_SYSTEM, "no memory for a benchmark");
@@ -92,8 +94,8 @@ static status over_ranks(collective_group *group, reduce_op op, dtype type, void
     return collective_run(group, &call);
 }
 
-status bench_time(const bench_rank *b, collective_group *group, const bench_case *c, int iterations, double *times,
-                  int *used)
+status bench_time(const bench_rank *b, collective_group *group, const bench_case *c, int iterations,
+                  double *times, int *used)
 {
     int rank = collective_group_rank(group), ranks = collective_group_size(group);
     collective_call call = bench_call(b, c, rank, ranks);

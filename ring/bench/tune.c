@@ -7,7 +7,8 @@
 static const int64_t sizes[] = {4 << 10, 64 << 10, 1 << 20, 8 << 20, 32 << 20};
 enum { SIZES = sizeof sizes / sizeof sizes[0], TUNE_TURNS = 3 };
 
-static const bench_system systems[] = {{"shm", COLLECTIVE_ALGORITHM_TWO_SHOT}, {"shm", COLLECTIVE_ALGORITHM_RING}};
+static const bench_system systems[] = {{"shm", COLLECTIVE_ALGORITHM_TWO_SHOT},
+                                       {"shm", COLLECTIVE_ALGORITHM_RING}};
 
 static int by_value(const void *a, const void *b)
 {
@@ -21,10 +22,14 @@ static double median(double *times, int count)
     return times[count / 2];
 }
 
-static status measure_size(bench_rank *b, collective_group *const *groups, int64_t bytes, collective_algorithm *faster)
+static status measure_size(bench_rank *b, collective_group *const *groups, int64_t bytes,
+                           collective_algorithm *faster)
 {
-    bench_case c = {
-        .kind = COLLECTIVE_ALL_REDUCE, .type = DTYPE_F32, .op = REDUCE_SUM, .count = bytes / 4, .in_place = true};
+    bench_case c = {.kind = COLLECTIVE_ALL_REDUCE,
+                    .type = DTYPE_F32,
+                    .op = REDUCE_SUM,
+                    .count = bytes / 4,
+                    .in_place = true};
     int each = bytes <= 64 << 10 ? 60 : bytes <= 1 << 20 ? 20 : 4, used[2] = {0, 0};
     double *times[2] = {b->times, b->times + BENCH_MOST_ITERATIONS / 2};
     for (int turn = -1; turn < TUNE_TURNS; turn++) /* the first one warms up */
@@ -36,7 +41,8 @@ static status measure_size(bench_rank *b, collective_group *const *groups, int64
     return STATUS_OK;
 }
 
-/* Rows of `ranks` ranks: neighboring sizes with the same result become one row; the last covers all larger sizes. */
+/* Rows of `ranks` ranks: neighboring sizes with the same result become one row; the last covers all larger
+ * sizes. */
 static void add_rows(collective_tuning *t, int ranks, const collective_algorithm *faster)
 {
     for (int s = 0; s < SIZES; s++) {

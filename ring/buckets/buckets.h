@@ -10,12 +10,12 @@
 #include <stdint.h>
 
 /* When a bucket is closed: name, name in reports. A bucket holds one element type. */
-#define BUCKET_RULE_LIST(X)                                                                            \
-    X(REACH_BYTES, "reach_bytes")       /* its bytes reach the limit: it may overshoot */              \
-    X(REACH_ELEMENTS, "reach_elements") /* its elements reach the limit: it may overshoot */           \
-    X(WITHIN_BYTES, "within_bytes")     /* the next tensor would exceed the limit */                   \
-    X(ONE, "one")                       /* never: one bucket per type */                               \
-    X(EACH, "each")                     /* after every tensor */                                       \
+#define BUCKET_RULE_LIST(X)                                                                                  \
+    X(REACH_BYTES, "reach_bytes")       /* its bytes reach the limit: it may overshoot */                    \
+    X(REACH_ELEMENTS, "reach_elements") /* its elements reach the limit: it may overshoot */                 \
+    X(WITHIN_BYTES, "within_bytes")     /* the next tensor would exceed the limit */                         \
+    X(ONE, "one")                       /* never: one bucket per type */                                     \
+    X(EACH, "each")                     /* after every tensor */                                             \
     X(UNITS, "units")                   /* after the last tensor of its unit */
 
 #define BUCKET_RULE_ENUM(name, text) BUCKET_##name,
@@ -25,10 +25,10 @@ typedef enum bucket_rule { BUCKET_RULE_LIST(BUCKET_RULE_ENUM) BUCKET_RULE_COUNT 
 const char *bucket_rule_name(bucket_rule rule);
 
 /* The order in which tensors are put into buckets, and in which these are launched. */
-#define BUCKET_ORDER_LIST(X)                                                                                           \
-    X(REGISTRATION, "registration") /* as the model registered them */                                                 \
-    X(REVERSE, "reverse")           /* the other way round */                                                          \
-    X(READY, "ready")               /* as gradients became ready on rank 0 in the first step */                        \
+#define BUCKET_ORDER_LIST(X)                                                                                 \
+    X(REGISTRATION, "registration") /* as the model registered them */                                       \
+    X(REVERSE, "reverse")           /* the other way round */                                                \
+    X(READY, "ready")               /* as gradients became ready on rank 0 in the first step */              \
     X(LAST_FIRST, "last_first")     /* put together in registration order, launched last to first */
 
 #define BUCKET_ORDER_ENUM(name, text) BUCKET_ORDER_##name,

@@ -97,8 +97,8 @@ static int fill_buckets(const bucket_plan *plan, const bucket_tensor *tensors, i
 }
 
 /* Buckets open with the first tensor of a unit, and close with its last. */
-static int fill_units(const bucket_plan *plan, const bucket_tensor *tensors, int count, const int *ready, int *bucket_of,
-                      int *closed)
+static int fill_units(const bucket_plan *plan, const bucket_tensor *tensors, int count, const int *ready,
+                      int *bucket_of, int *closed)
 {
     int opened = 0, closings = 0;
     for (int i = 0; i < count; i++) {
@@ -118,7 +118,8 @@ void bucket_assign(const bucket_plan *plan, const bucket_tensor *tensors, int co
 {
     assert(out->capacity >= count);
     int *closed = out->tensors; /* not filled yet, and there are no more buckets than tensors */
-    out->count = (plan->rule == BUCKET_UNITS ? fill_units : fill_buckets)(plan, tensors, count, ready, out->bucket_of, closed);
+    out->count = (plan->rule == BUCKET_UNITS ? fill_units : fill_buckets)(plan, tensors, count, ready,
+                                                                          out->bucket_of, closed);
     for (int k = 0; k < out->count; k++) out->buckets[k] = (bucket){0};
     for (int i = 0; i < count; i++) {
         int id = out->bucket_of[i];

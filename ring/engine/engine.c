@@ -31,8 +31,9 @@ static status ring_requirements(const void *options, const char *policy, int wor
     else if (automatic && collective_has_algorithm("nccl", s.algorithm))
         out->reach = SYNC_REACH_EITHER;
     if (s.algorithm == COLLECTIVE_ALGORITHM_TREE || s.algorithm == COLLECTIVE_ALGORITHM_HIERARCHICAL)
-        out->virtual_only = "--algorithm: expected --device sim:PROFILE with tree and hierarchical: they exist as models of "
-                            "their time; real devices have ring, two-shot, tuned and library";
+        out->virtual_only =
+            "--algorithm: expected --device sim:PROFILE with tree and hierarchical: they exist as models of "
+            "their time; real devices have ring, two-shot, tuned and library";
     out->shares_buffers = s.broadcast_buffers;
     if (s.join != RING_JOIN_NONE)
         out->unrecorded = "with --join the divisor of gradients follows from the ranks that have data";
@@ -45,9 +46,14 @@ static status ring_requirements(const void *options, const char *policy, int wor
     if (s.sharding != PARAM_SHARD_NONE) {
         if (s.group > 0 && world % s.group != 0)
             return fail(STATUS_CONFIG, "--group: expected a divisor of %d ranks, got %d", world, s.group);
-        out->shards = (param_shards_config){.stage = s.sharding, .ranks = s.group > 0 ? s.group : world, .keeps = s.keeps, .mixed = s.mixed, .rows = s.rows};
+        out->shards = (param_shards_config){.stage = s.sharding,
+                                            .ranks = s.group > 0 ? s.group : world,
+                                            .keeps = s.keeps,
+                                            .mixed = s.mixed,
+                                            .rows = s.rows};
         out->alike_from = out->shards.ranks - 1; /* the last ranks' shards may be smaller */
-        out->each_pass = param_shards_place_params(&out->shards) || param_shards_place_gradients(&out->shards);
+        out->each_pass =
+            param_shards_place_params(&out->shards) || param_shards_place_gradients(&out->shards);
         out->param_kind = DEVICE_MEMORY_SHARED;
         out->reach = SYNC_REACH_DEVICE;
         out->unrecorded = "parameters are gathered during the forward pass";
@@ -81,7 +87,8 @@ static dtype wire_type(const ring_settings *s, dtype type)
 static status allocate(ring_engine *e)
 {
     size_t params = (size_t)ring_params(e) + 1;
-    uint32_t jobs = 3 * (uint32_t)params + SPARE_JOBS; /* of a bucket, also between groups; all-gathers of units */
+    uint32_t jobs =
+        3 * (uint32_t)params + SPARE_JOBS; /* of a bucket, also between groups; all-gathers of units */
     e->tensors = calloc(params, sizeof *e->tensors);
     e->buckets = calloc(params, sizeof *e->buckets);
     e->offsets = calloc(params, sizeof *e->offsets);
@@ -93,7 +100,8 @@ static status allocate(ring_engine *e)
     e->compute.buckets = calloc(params, sizeof *e->compute.buckets);
     e->compute.ranges = calloc(params, sizeof *e->compute.ranges);
     e->compute.records = calloc(RING_RECORDS, sizeof *e->compute.records);
-    for (e->shared.times_mask = RING_AHEAD; e->shared.times_mask < 2 * jobs; e->shared.times_mask *= 2) { /* two steps */
+    for (e->shared.times_mask = RING_AHEAD; e->shared.times_mask < 2 * jobs;
+         e->shared.times_mask *= 2) { /* two steps */
     }
     e->shared.times = calloc(e->shared.times_mask, sizeof *e->shared.times);
     e->compute.record_of = calloc(e->shared.times_mask, sizeof *e->compute.record_of);
@@ -179,17 +187,20 @@ static void ring_close(sync_engine *base)
     free(e);
 }
 
-/* `auto` is NCCL where the engine works on the memory of a GPU; where it does not, that memory is staged and it works on the
- * host's. */
+/* `auto` is NCCL where the engine works on the memory of a GPU; where it does not, that memory is staged and
+ * it works on the host's. */
 static status choose_library(ring_engine *e)
 {
     const device_info *info = device_get_info(e->base.context.device);
     ring_settings *s = &e->settings;
     bool processor = info->simulated && !info->copy_engine; /* its ranks have shared memory */
     if (processor && s->algorithm == COLLECTIVE_ALGORITHM_AUTO) s->algorithm = COLLECTIVE_ALGORITHM_RING;
-    if (info->simulated) s->collective = "sim";
-    else if (info->plans) s->collective = "plan";
-    else if (is_library(s, "auto")) s->collective = info->host_addressable ? "shm" : "nccl";
+    if (info->simulated)
+        s->collective = "sim";
+    else if (info->plans)
+        s->collective = "plan";
+    else if (is_library(s, "auto"))
+        s->collective = info->host_addressable ? "shm" : "nccl";
     return collective_choose_algorithm(s->collective, s->algorithm, &s->algorithm);
 }
 
@@ -206,7 +217,9 @@ static status open_asynchronous(ring_engine *e)
     if (paced && is_library(&e->settings, "auto")) /* staged: the host's memory goes through shared memory */
         return fail(STATUS_UNAVAILABLE, "collectives nccl: what NCCL sends cannot be paced");
     if (paced)
-        return fail(STATUS_CONFIG, "--link: expected --collective shm, got %s: what NCCL sends cannot be paced", e->settings.collective);
+        return fail(STATUS_CONFIG,
+                    "--link: expected --collective shm, got %s: what NCCL sends cannot be paced",
+                    e->settings.collective);
     if (is_library(&e->settings, "auto") && !collective_nccl_found(why, sizeof why))
         return fail(STATUS_UNAVAILABLE, "collectives nccl: %s", why);
     e->base.enqueues = e->base.context.params->shards == NULL;
@@ -226,11 +239,13 @@ static status ring_open(const sync_context *context, sync_engine **out)
     TRY_GOTO(rc, ring_settings_resolve(context->options, context->divide, context->policy, &e->settings),
              failed);
     if (ring_hook_has_function(e->settings.hook) && device_get_info(context->device)->simulated) {
-        rc = fail(STATUS_CONFIG, "--comm-hook: %s has no price in virtual time", ring_hooks[e->settings.hook].name);
+        rc = fail(STATUS_CONFIG, "--comm-hook: %s has no price in virtual time",
+                  ring_hooks[e->settings.hook].name);
         goto failed;
     }
     if (e->settings.collective_table)
-        TRY_GOTO(rc, collective_tuning_load("--collective-table", e->settings.collective_table, &e->tuning), failed);
+        TRY_GOTO(rc, collective_tuning_load("--collective-table", e->settings.collective_table, &e->tuning),
+                 failed);
     e->wire = wire_type(&e->settings, context->params->type);
     e->compute.recording = e->settings.rebuilds;
     TRY_GOTO(rc, allocate(e), failed);
@@ -278,7 +293,8 @@ static status open_between_hosts(ring_engine *e, const collective_config *config
 }
 
 /* Ranks r, r + step, r + 2 step, ... of `count`. */
-static status open_group(ring_engine *e, const char *what, int first, int step, int count, collective_group **out)
+static status open_group(ring_engine *e, const char *what, int first, int step, int count,
+                         collective_group **out)
 {
     char name[32];
     int *ranks = calloc((size_t)count, sizeof *ranks);
@@ -337,7 +353,8 @@ static status open_collectives(ring_engine *e)
     status rc = collective_open(e->settings.collective, &config, &e->world);
     if (rc == STATUS_OK) rc = collective_group_open(e->world, "data", all, c->world, &e->group);
     if (rc == STATUS_OK) rc = open_shard_groups(e);
-    if (rc == STATUS_OK && e->stream && e->settings.join != RING_JOIN_NONE) rc = open_between_hosts(e, &config, all);
+    if (rc == STATUS_OK && e->stream && e->settings.join != RING_JOIN_NONE)
+        rc = open_between_hosts(e, &config, all);
     free(all);
     return rc;
 }
@@ -348,7 +365,8 @@ static status ring_connect(sync_engine *base, const sync_blob *handshakes)
     TRY(ring_compare_handshakes(e, handshakes));
     if (e->stream) TRY(ring_take_bootstrap(e, &handshakes[0]));
     TRY(open_collectives(e));
-    if (e->stream || is_library(&e->settings, "mpi")) anatomy_keep_steps(base->context.anatomy, ANATOMY_KEPT_BYTES);
+    if (e->stream || is_library(&e->settings, "mpi"))
+        anatomy_keep_steps(base->context.anatomy, ANATOMY_KEPT_BYTES);
     if (e->stream) return STATUS_OK;
     sync_agent_config config = {.ops = &ring_agent_ops,
                                 .context = e,
@@ -388,7 +406,8 @@ const bucket_schedule *ring_buckets(const sync_engine *base)
     return &((const ring_engine *)base)->schedule;
 }
 
-/* (n-1)/n of the bytes through every rank's adapter, in n-1 steps around a ring, in one otherwise: half of an all-reduce. */
+/* (n-1)/n of the bytes through every rank's adapter, in n-1 steps around a ring, in one otherwise: half of an
+ * all-reduce. */
 static int64_t half_bound_ns(const ring_engine *e, int n, int64_t bytes)
 {
     const net_link *link = &e->base.context.link;

@@ -1,25 +1,27 @@
 /* The ring engine from inside. For this folder only.
  *
- * The compute thread calls the stages: it packs gradients into buckets and posts jobs, in the same order on all ranks
- * because all run the same program. Jobs run in one of two ways.
+ * The compute thread calls the stages: it packs gradients into buckets and posts jobs, in the same order on
+ * all ranks because all run the same program. Jobs run in one of two ways.
  *
- * Transports of the host: an agent, a thread (or the compute thread itself, where progress is inline), drives the
- * collectives, from two queues: in one, all-reduces between groups of ranks that have shards would hold up what is
- * gathered within a group. Jobs of a queue end one after another. Job t is done when the fence `done` of its queue has
- * reached t; the compute thread may then read what the agent wrote before (ring_jobs.c).
+ * Transports of the host: an agent, a thread (or the compute thread itself, where progress is inline), drives
+ * the collectives, from two queues: in one, all-reduces between groups of ranks that have shards would hold
+ * up what is gathered within a group. Jobs of a queue end one after another. Job t is done when the fence
+ * `done` of its queue has reached t; the compute thread may then read what the agent wrote before
+ * (ring_jobs.c).
  *
- * NCCL: there is no other thread in a step. The compute thread enqueues the job on the communication stream, after a mark
- * of the compute stream; what needs the result waits, in the compute stream, for a mark after the job (ring_enqueue.c). */
+ * NCCL: there is no other thread in a step. The compute thread enqueues the job on the communication stream,
+ * after a mark of the compute stream; what needs the result waits, in the compute stream, for a mark after
+ * the job (ring_enqueue.c). */
 #ifndef RING_ENGINE_ENGINE_IMPL_H
 #define RING_ENGINE_ENGINE_IMPL_H
 
+#include "common/collectives/collective.h"
+#include "common/collectives/nccl/collective_nccl.h"
+#include "common/collectives/tuning.h"
 #include "common/net/status_table.h"
 #include "common/sync/agent.h"
 #include "common/sync/queue.h"
 #include "common/trace/trace.h"
-#include "common/collectives/collective.h"
-#include "common/collectives/nccl/collective_nccl.h"
-#include "common/collectives/tuning.h"
 #include "ring/hooks/powersgd_module.h"
 #include "ring/ring.h"
 
@@ -29,25 +31,26 @@ enum {
     RING_RECORDS = 4096,
     RING_BUCKET_ALIGNMENT = 64,
     RING_IN_FLIGHT = COLLECTIVE_QUEUE, /* jobs of a queue */
-    RING_WAITS = 2048, /* of the steps under way, two at most */
-    RING_AHEAD = COLLECTIVE_ENQUEUED / 2, /* NCCL: jobs that may be in flight; PowerSGD makes two calls for one */
-    RING_READY_MARK = SYNC_MARK_ENGINE,   /* of the compute stream, and the following: of each job in flight */
-    RING_END_MARK = COLLECTIVE_MARKS,     /* of the communication stream, and the following: the same */
+    RING_WAITS = 2048,                 /* of the steps under way, two at most */
+    RING_AHEAD =
+        COLLECTIVE_ENQUEUED / 2, /* NCCL: jobs that may be in flight; PowerSGD makes two calls for one */
+    RING_READY_MARK = SYNC_MARK_ENGINE, /* of the compute stream, and the following: of each job in flight */
+    RING_END_MARK = COLLECTIVE_MARKS,   /* of the communication stream, and the following: the same */
 };
 _Static_assert(RING_READY_MARK + RING_AHEAD <= DEVICE_MARKS, "a mark for each job in flight");
 
 /* name, operation in the status table, tag of the collective (buckets: their index) */
-#define RING_JOB_LIST(X)                                                                                               \
-    X(BUCKET, ALL_REDUCE, 0)                                                                                           \
-    X(PARAMETERS, BROADCAST, -1) /* rank 0's, before the first step */                                                 \
-    X(BUFFERS, BROADCAST, -2)                                                                                          \
-    X(ORDER, BROADCAST, -3)     /* in which gradients became ready on rank 0 */                                        \
-    X(ACTIVITY, ALL_GATHER, -4) /* which ranks have data */                                                            \
-    X(GROUP_SUM, ALL_REDUCE, -5)                                                                                       \
-    X(SCATTER, REDUCE_SCATTER, 0) /* a bucket, where state is cut among the ranks: a unit's gradients */               \
-    X(NORM, ALL_REDUCE, -5)       /* the squared norm of gradients, over the ranks that have shards of them */         \
-    X(GATHER, ALL_GATHER, -6)     /* a unit's parameters */                                                            \
-    X(REPLICAS, ALL_REDUCE, 0)    /* follows a SCATTER: its shard, over the ranks that have the same one */
+#define RING_JOB_LIST(X)                                                                                     \
+    X(BUCKET, ALL_REDUCE, 0)                                                                                 \
+    X(PARAMETERS, BROADCAST, -1) /* rank 0's, before the first step */                                       \
+    X(BUFFERS, BROADCAST, -2)                                                                                \
+    X(ORDER, BROADCAST, -3)     /* in which gradients became ready on rank 0 */                              \
+    X(ACTIVITY, ALL_GATHER, -4) /* which ranks have data */                                                  \
+    X(GROUP_SUM, ALL_REDUCE, -5)                                                                             \
+    X(SCATTER, REDUCE_SCATTER, 0) /* a bucket, where state is cut among the ranks: a unit's gradients */     \
+    X(NORM, ALL_REDUCE, -5)    /* the squared norm of gradients, over the ranks that have shards of them */  \
+    X(GATHER, ALL_GATHER, -6)  /* a unit's parameters */                                                     \
+    X(REPLICAS, ALL_REDUCE, 0) /* follows a SCATTER: its shard, over the ranks that have the same one */
 
 #define RING_JOB_ENUM(name, operation, tag) RING_JOB_##name,
 typedef enum ring_job_kind { RING_JOB_LIST(RING_JOB_ENUM) RING_JOB_COUNT } ring_job_kind;
@@ -67,8 +70,8 @@ typedef struct ring_bucket_step {
     int64_t record; /* its id */
 } ring_bucket_step;
 
-/* What collectives touch besides arenas, in one shared allocation. If the host cannot reach that, what it reads and
- * writes is in `control`. */
+/* What collectives touch besides arenas, in one shared allocation. If the host cannot reach that, what it
+ * reads and writes is in `control`. */
 typedef struct ring_memory {
     device_memory shared;
     char *buckets;
@@ -77,12 +80,13 @@ typedef struct ring_memory {
     int32_t *device_order; /* the same for NCCL */
     int32_t *activity;     /* [world] in the host's */
     void *control;         /* what the host reads on devices whose memory it cannot reach; else NULL */
-    float *factors;    /* PowerSGD: what is all-reduced of every bucket */
+    float *factors;        /* PowerSGD: what is all-reduced of every bucket */
     int64_t bucket_bytes, factor_count;
     int group_capacity;
 } ring_memory;
 
-/* What PowerSGD all-reduces of a bucket: P of its matrices with the tensors that are sent uncompressed; then Q. */
+/* What PowerSGD all-reduces of a bucket: P of its matrices with the tensors that are sent uncompressed; then
+ * Q. */
 typedef struct ring_factors {
     float *p, *q;
     int64_t p_count, q_count;
@@ -109,22 +113,22 @@ typedef struct ring_powersgd {
     powersgd_matrix *matrices; /* [params] by parameter; m NULL: sent uncompressed */
     float **plain;             /* [params] where a tensor is sent uncompressed from */
     ring_factors *factors;     /* [buckets] */
-    void *scratch;             /* on the host: the largest gradient in the device's type; with a GPU three of them */
+    void *scratch; /* on the host: the largest gradient in the device's type; with a GPU three of them */
 } ring_powersgd;
 
 typedef struct ring_job_times {
     uint64_t ticket;
     int64_t launched_ns, started_ns, finished_ns;
-    int last_rank;    /* as in collective_times */
-    int64_t began_ns; /* likewise */
-    int64_t traced_ns; /* from when on the time line shows it: what runs side by side, in several groups, is one after another
-                        * there */
+    int last_rank;     /* as in collective_times */
+    int64_t began_ns;  /* likewise */
+    int64_t traced_ns; /* from when on the time line shows it: what runs side by side, in several groups, is
+                        * one after another there */
     collective_algorithm algorithm; /* likewise */
 } ring_job_times;
 
 /* The lane has waited for a job. */
 typedef struct ring_wait {
-    int number;     /* anatomy.h */
+    int number; /* anatomy.h */
     uint64_t ticket;
     int64_t record; /* of the bucket, or 0 */
 } ring_wait;
@@ -139,7 +143,13 @@ typedef struct ring_job {
     collective_ticket call;
 } ring_job;
 
-typedef enum ring_begin { BEGIN_STEP, BEGIN_PARAMETERS, BEGIN_ORDER, BEGIN_ACTIVITY, BEGIN_BUFFERS } ring_begin;
+typedef enum ring_begin {
+    BEGIN_STEP,
+    BEGIN_PARAMETERS,
+    BEGIN_ORDER,
+    BEGIN_ACTIVITY,
+    BEGIN_BUFFERS
+} ring_begin;
 typedef enum ring_finish { FINISH_MARK, FINISH_WAIT, FINISH_UPDATE } ring_finish;
 
 /* A unit of sharded state in the present pass; the compute thread's. */
@@ -156,12 +166,13 @@ typedef struct ring_unit {
 typedef struct ring_shards {
     ring_unit *units;
     int pass;
-    bool accumulates; /* an earlier micro-batch of the step has gradients */
-    bool updating;    /* the norm is being summed over the ranks */
-    bool holds;       /* whole parameters, or memory for them */
-    int held;         /* units of them */
+    bool accumulates;      /* an earlier micro-batch of the step has gradients */
+    bool updating;         /* the norm is being summed over the ranks */
+    bool holds;            /* whole parameters, or memory for them */
+    int held;              /* units of them */
     device_memory reduced; /* for verification */
-    device_memory update;  /* mixed precision: the gradients of the shard that is updated, as the masters' type */
+    device_memory
+        update; /* mixed precision: the gradients of the shard that is updated, as the masters' type */
 } ring_shards;
 
 /* Only the compute thread reads and writes these. */
@@ -175,7 +186,7 @@ typedef struct ring_compute {
     uint64_t awaited;            /* of RING_QUEUE_RANKS: the last job that the compute stream waits for */
     bool awaits;                 /* a wait for the next one of that queue has begun */
     bool started;                /* parameters are alike on all ranks */
-    bool period_begins;           /* the next micro-batch is the first of its step */
+    bool period_begins;          /* the next micro-batch is the first of its step */
     bool has_data;               /* a micro-batch of this step had samples */
     bool recording, rebuild;     /* the order of readiness; rebuild before the next forward pass */
     bool first_done;             /* a synchronized step has ended */
@@ -188,12 +199,12 @@ typedef struct ring_compute {
     int order_count;
     ring_wait waits[RING_WAITS]; /* of the steps under way */
     int wait_count;
-    bool warm; /* NCCL has made calls of all sizes */
+    bool warm;     /* NCCL has made calls of all sizes */
     bool flushing; /* shards are flushed, buffers are not */
     struct {
         ring_job_kind kind;
         collective_ticket first; /* of its calls */
-    } enqueued[RING_AHEAD]; /* NCCL: jobs in flight, by ticket */
+    } enqueued[RING_AHEAD];      /* NCCL: jobs in flight, by ticket */
     double norm_scratch;
     ring_bucket_record *records; /* [RING_RECORDS] */
     int64_t record_count;        /* made so far */
@@ -211,20 +222,21 @@ typedef struct ring_job_queue {
 /* Only the agent reads and writes these. */
 typedef struct ring_agent_state {
     ring_job_queue queues[RING_QUEUES];
-    uint64_t taken;             /* jobs */
+    uint64_t taken;              /* jobs */
     uint64_t ended[RING_QUEUES]; /* the last ticket */
     int64_t traced_until_ns;
 } ring_agent_state;
 
 /* How the two threads hand work to each other. */
 typedef struct ring_shared {
-    sync_queue jobs;      /* from the compute thread to the agent */
-    device_fence *posted;  /* virtual devices: the compute stream has passed job N; else NULL */
-    device_fence *done[RING_QUEUES]; /* job N is done: the agent will not touch its memory and its times again; NCCL: NULL */
-    ring_job_times *times; /* [times_mask + 1] by ticket */
+    sync_queue jobs;                 /* from the compute thread to the agent */
+    device_fence *posted;            /* virtual devices: the compute stream has passed job N; else NULL */
+    device_fence *done[RING_QUEUES]; /* job N is done: the agent will not touch its memory and its times
+                                        again; NCCL: NULL */
+    ring_job_times *times;           /* [times_mask + 1] by ticket */
     uint64_t times_mask;
-    error_record failure;                                                         /* written before given_up is set */
-    atomic_bool given_up;                                                         /* by the compute thread, once */
+    error_record failure; /* written before given_up is set */
+    atomic_bool given_up; /* by the compute thread, once */
     _Atomic int64_t bytes_sent, bytes_received, messages_sent, messages_received; /* by the agent */
 } ring_shared;
 
@@ -237,14 +249,14 @@ struct ring_engine {
     text_buffer handshake;
     size_t handshake_common; /* bytes of it that must be equal on all ranks */
     char bootstrap[COLLECTIVE_BOOTSTRAP_BYTES];
-    dtype wire;            /* the type in which gradients are all-reduced */
-    device_stream *stream; /* GPUs: of the collectives, which are NCCL's; else NULL */
-    sync_agent *agent;     /* NULL with NCCL */
-    collective_world *world; /* the agent's; with NCCL the compute thread's */
+    dtype wire;                    /* the type in which gradients are all-reduced */
+    device_stream *stream;         /* GPUs: of the collectives, which are NCCL's; else NULL */
+    sync_agent *agent;             /* NULL with NCCL */
+    collective_world *world;       /* the agent's; with NCCL the compute thread's */
     collective_group *group;       /* all ranks */
     collective_group *shard_group; /* those among whom state is cut: `group`, or its neighbors in it */
     collective_group *replicas;    /* those with the same shards; NULL: none */
-    collective_world *host_world; /* NCCL with --join: between the hosts */
+    collective_world *host_world;  /* NCCL with --join: between the hosts */
     collective_group *host_group;
     ring_memory memory;
     ring_powersgd powersgd;
@@ -308,7 +320,8 @@ status ring_compare_handshakes(const ring_engine *e, const sync_blob *handshakes
 status ring_take_bootstrap(ring_engine *e, const sync_blob *first);
 
 /* ring_enqueue.c: jobs with NCCL. */
-/* Makes calls of all sizes that steps make once, and waits for them: where NCCL connects for one, it does so now. */
+/* Makes calls of all sizes that steps make once, and waits for them: where NCCL connects for one, it does so
+ * now. */
 status ring_warm_up(ring_engine *e);
 status ring_enqueue(ring_engine *e, const ring_job *job);
 /* The compute stream waits for a job. */

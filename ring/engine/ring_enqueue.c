@@ -1,5 +1,5 @@
-/* Jobs with NCCL: the compute thread enqueues, and streams wait for each other's marks. No host thread takes part in what
- * happens between the last gradient of a bucket and its average. */
+/* Jobs with NCCL: the compute thread enqueues, and streams wait for each other's marks. No host thread takes
+ * part in what happens between the last gradient of a bucket and its average. */
 #include "common/base/clock.h"
 #include "ring/engine/engine_impl.h"
 
@@ -39,8 +39,8 @@ static status enqueue_phases(ring_engine *e, ring_job *job)
     return ring_is_compressed(e, job) ? ring_powersgd_finish(e, job->index) : STATUS_OK;
 }
 
-/* The marks differ from step to step, and an abort of NCCL waits for recorded calls: none of this is part of a recorded pass;
- * it follows what was recorded before. */
+/* The marks differ from step to step, and an abort of NCCL waits for recorded calls: none of this is part of
+ * a recorded pass; it follows what was recorded before. */
 status ring_enqueue(ring_engine *e, const ring_job *posted)
 {
     ring_job job = *posted;
@@ -69,7 +69,8 @@ bool ring_enqueued_done(ring_engine *e, uint64_t ticket)
     if (!device_mark_passed(e->stream, end_mark(ticket)) ||
         collective_progress(e->world, clock_now_ns(), &deadline_ns, &worked) != STATUS_OK)
         return false;
-    collective_times first = collective_get_times(ring_group_of(e, kind), e->compute.enqueued[ticket % RING_AHEAD].first);
+    collective_times first =
+        collective_get_times(ring_group_of(e, kind), e->compute.enqueued[ticket % RING_AHEAD].first);
     ring_job_times t = {.ticket = ticket,
                         .launched_ns = device_mark_ns(e->base.context.compute, ready_mark(ticket)),
                         .started_ns = first.started_ns,
@@ -81,8 +82,8 @@ bool ring_enqueued_done(ring_engine *e, uint64_t ticket)
     e->shared.times[ticket & e->shared.times_mask] = t;
     ring_add_span(e, &t);
     if (!ring_ends_bucket(e, kind))
-        trace_slice(e->base.context.trace, TRACE_COMMUNICATION, rank_operation_name(ring_operation_of(kind)), TRACE_NO_INDEX,
-                    t.started_ns, t.finished_ns);
+        trace_slice(e->base.context.trace, TRACE_COMMUNICATION, rank_operation_name(ring_operation_of(kind)),
+                    TRACE_NO_INDEX, t.started_ns, t.finished_ns);
     return true;
 }
 
@@ -117,8 +118,12 @@ static status warm_up_bucket(ring_engine *e, int k)
     if (e->settings.hook != RING_HOOK_POWERSGD) return STATUS_OK;
     const ring_factors *f = &e->powersgd.factors[k];
     collective_buffer stand_in = {.base = ring_bucket_data(e, k)};
-    collective_call call = {.kind = COLLECTIVE_ALL_REDUCE, .op = REDUCE_MEAN, .type = DTYPE_F32, .tag = k,
-                            .in = stand_in, .out = stand_in};
+    collective_call call = {.kind = COLLECTIVE_ALL_REDUCE,
+                            .op = REDUCE_MEAN,
+                            .type = DTYPE_F32,
+                            .tag = k,
+                            .in = stand_in,
+                            .out = stand_in};
     call.count = f->p_count;
     TRY(warm_up_call(e, call));
     call.count = f->q_count;
@@ -132,8 +137,12 @@ status ring_warm_up(ring_engine *e)
     TRY(device_stream_wait_mark(e->stream, compute, RING_READY_MARK));
     for (int k = 0; k < e->schedule.count; k++) TRY(warm_up_bucket(e, k));
     collective_buffer group = {.base = e->memory.group};
-    TRY(warm_up_call(e, (collective_call){.kind = COLLECTIVE_ALL_REDUCE, .type = DTYPE_F64, .tag = -5,
-                                          .count = e->memory.group_capacity, .in = group, .out = group}));
+    TRY(warm_up_call(e, (collective_call){.kind = COLLECTIVE_ALL_REDUCE,
+                                          .type = DTYPE_F64,
+                                          .tag = -5,
+                                          .count = e->memory.group_capacity,
+                                          .in = group,
+                                          .out = group}));
     TRY(device_stream_synchronize(e->stream));
     e->compute.warm = true;
     return STATUS_OK;

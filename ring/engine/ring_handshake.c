@@ -1,4 +1,5 @@
-/* What must be equal on all ranks before the first step, as lines of text: an error names the first that differs. */
+/* What must be equal on all ranks before the first step, as lines of text: an error names the first that
+ * differs. */
 #include "ring/engine/engine_impl.h"
 
 #include "common/net/shm.h"
@@ -40,10 +41,11 @@ status ring_make_handshake(ring_engine *e)
     text_append(out, "model=%s\nparameters=%d\nbuffers=%d\n", m->name, m->param_count, m->buffer_count);
     for (int i = 0; i < m->param_count; i++)
         text_append(out, "parameter %d: %s %s %s at %" PRId64 "\n", i, m->params[i].name,
-                    shape_format(dims, sizeof dims, m->params[i].shape), dtype_name(set->type), set->pieces[i].offset);
+                    shape_format(dims, sizeof dims, m->params[i].shape), dtype_name(set->type),
+                    set->pieces[i].offset);
     for (int i = 0; i < m->buffer_count; i++)
-        text_append(out, "buffer %d: %s %" PRId64 " at %" PRId64 "\n", i, m->buffers[i].name, m->buffers[i].elements,
-                    set->buffer_pieces[i].offset);
+        text_append(out, "buffer %d: %s %" PRId64 " at %" PRId64 "\n", i, m->buffers[i].name,
+                    m->buffers[i].elements, set->buffer_pieces[i].offset);
     e->handshake_common = out->length;
     if (e->stream) TRY(append_bootstrap(e));
     return out->out_of_memory ? fail(STATUS_SYSTEM, "no memory for a handshake") : STATUS_OK;
@@ -83,8 +85,10 @@ status ring_compare_handshakes(const ring_engine *e, const sync_blob *handshakes
     const sync_blob *first = &handshakes[0];
     for (int r = 1; r < e->base.context.world; r++) {
         const sync_blob *other = &handshakes[r];
-        if (other->data == first->data && other->bytes == first->bytes) continue; /* virtual ranks share a copy */
-        size_t shorter = other->bytes < e->handshake_common ? other->bytes : e->handshake_common, at = 0, line = 0;
+        if (other->data == first->data && other->bytes == first->bytes)
+            continue; /* virtual ranks share a copy */
+        size_t shorter = other->bytes < e->handshake_common ? other->bytes : e->handshake_common, at = 0,
+               line = 0;
         const char *a = first->data, *b = other->data;
         while (at < shorter && a[at] == b[at]) {
             if (a[at] == '\n') line = at + 1;

@@ -1,5 +1,6 @@
-/* Jobs. The compute thread posts them and waits for them. The agent pops them in the order of posting, posts them to the
- * collectives, and advances the fence of their queue when they are done. With NCCL there is no agent: ring_enqueue.c. */
+/* Jobs. The compute thread posts them and waits for them. The agent pops them in the order of posting, posts
+ * them to the collectives, and advances the fence of their queue when they are done. With NCCL there is no
+ * agent: ring_enqueue.c. */
 #include "common/sync/anatomy.h"
 #include "ring/engine/engine_impl.h"
 
@@ -35,7 +36,8 @@ status ring_post(ring_engine *e, ring_job_kind kind, int index, int64_t record, 
     *ticket = ++e->compute.posted;
     e->compute.record_of[*ticket & e->shared.times_mask] = record;
     if (e->stream)
-        return ring_enqueue(e, &(ring_job){.kind = kind, .index = index, .step = e->compute.step.index, .ticket = *ticket});
+        return ring_enqueue(
+            e, &(ring_job){.kind = kind, .index = index, .step = e->compute.step.index, .ticket = *ticket});
     if (e->shared.posted) /* before the agent looks for it */
         TRY(device_stream_signal(e->base.context.compute, e->shared.posted, *ticket));
     bool taken = sync_queue_push(&e->shared.jobs, &(sync_event){(int32_t)kind, index, e->compute.step.index});
@@ -48,7 +50,8 @@ status ring_post(ring_engine *e, ring_job_kind kind, int index, int64_t record, 
 /* Between groups only buckets are reduced, whose records end there. */
 static ring_queue queue_of(const ring_engine *e, uint64_t ticket)
 {
-    return e->replicas && e->compute.record_of[ticket & e->shared.times_mask] != 0 ? RING_QUEUE_REPLICAS : RING_QUEUE_RANKS;
+    return e->replicas && e->compute.record_of[ticket & e->shared.times_mask] != 0 ? RING_QUEUE_REPLICAS
+                                                                                   : RING_QUEUE_RANKS;
 }
 
 bool ring_is_done(ring_engine *e, uint64_t ticket)
@@ -62,8 +65,10 @@ bool ring_is_done(ring_engine *e, uint64_t ticket)
 void ring_add_span(const ring_engine *e, const ring_job_times *t)
 {
     anatomy *a = e->base.context.anatomy;
-    if (t->last_rank < 0) anatomy_add_call(a, t->ticket, t->began_ns, t->finished_ns);
-    else anatomy_add_span(a, t->started_ns, t->finished_ns);
+    if (t->last_rank < 0)
+        anatomy_add_call(a, t->ticket, t->began_ns, t->finished_ns);
+    else
+        anatomy_add_span(a, t->started_ns, t->finished_ns);
 }
 
 static status await_job(ring_engine *e, uint64_t ticket, int64_t record)
@@ -78,8 +83,8 @@ static status await_job(ring_engine *e, uint64_t ticket, int64_t record)
     return STATUS_OK;
 }
 
-/* Jobs of a queue end one after another, and an all-reduce between groups follows those within. Each that is still under
- * way is waited for by itself: which rank was waited for differs from job to job. */
+/* Jobs of a queue end one after another, and an all-reduce between groups follows those within. Each that is
+ * still under way is waited for by itself: which rank was waited for differs from job to job. */
 static status await_those_before(ring_engine *e, uint64_t ticket)
 {
     for (; e->compute.awaited + 1 < ticket; e->compute.awaited++) {
@@ -209,7 +214,8 @@ static collective_call plain_call(const ring_engine *e, const ring_job *job)
         call.root = job->index;
         break;
     case RING_JOB_ORDER:
-        call = in_place(COLLECTIVE_BROADCAST, DTYPE_I32, set->model->param_count, e->stream ? m->device_order : m->order);
+        call = in_place(COLLECTIVE_BROADCAST, DTYPE_I32, set->model->param_count,
+                        e->stream ? m->device_order : m->order);
         break;
     case RING_JOB_ACTIVITY:
         call = in_place(COLLECTIVE_ALL_GATHER, DTYPE_I32, c->world, m->activity);
@@ -256,15 +262,17 @@ static void show(ring_engine *e, int64_t now_ns)
         if (job && (!oldest || job->ticket < oldest->ticket)) oldest = job;
     }
     if (oldest)
-        rank_slot_agent(slot, ring_operation_of(oldest->kind), ring_is_bucket(oldest->kind) ? oldest->index : RANK_NO_BUCKET,
-                        now_ns);
-    else rank_slot_agent(slot, RANK_START, RANK_NO_BUCKET, now_ns);
+        rank_slot_agent(slot, ring_operation_of(oldest->kind),
+                        ring_is_bucket(oldest->kind) ? oldest->index : RANK_NO_BUCKET, now_ns);
+    else
+        rank_slot_agent(slot, RANK_START, RANK_NO_BUCKET, now_ns);
 }
 
 static void take_job(ring_engine *e, sync_event event, int64_t now_ns)
 {
     ring_agent_state *a = &e->agent_state;
-    ring_job_queue *queue = &a->queues[event.kind == RING_JOB_REPLICAS ? RING_QUEUE_REPLICAS : RING_QUEUE_RANKS];
+    ring_job_queue *queue =
+        &a->queues[event.kind == RING_JOB_REPLICAS ? RING_QUEUE_REPLICAS : RING_QUEUE_RANKS];
     uint64_t ticket = ++a->taken;
     bool idle = a->queues[0].head == a->queues[0].tail && a->queues[1].head == a->queues[1].tail;
     *job_at(queue, queue->tail++) = (ring_job){.kind = (ring_job_kind)event.kind,
@@ -310,8 +318,9 @@ static void end_job(ring_engine *e, ring_queue q, ring_job *job, int64_t now_ns)
     e->shared.times[ticket & e->shared.times_mask] = job->times;
     ring_add_span(e, &job->times);
     if (!ring_ends_bucket(e, job->kind))
-        trace_slice(e->base.context.trace, TRACE_COMMUNICATION, rank_operation_name(ring_operation_of(job->kind)),
-                    TRACE_NO_INDEX, job->times.traced_ns, job->times.finished_ns);
+        trace_slice(e->base.context.trace, TRACE_COMMUNICATION,
+                    rank_operation_name(ring_operation_of(job->kind)), TRACE_NO_INDEX, job->times.traced_ns,
+                    job->times.finished_ns);
     ring_publish_traffic(e);
     e->agent_state.queues[q].head++;
     e->agent_state.ended[q] = ticket;

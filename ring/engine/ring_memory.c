@@ -79,7 +79,8 @@ static void place_tensors(ring_engine *e)
             e->offsets[param] = offset;
             offset += e->tensors[param].elements;
         }
-        int64_t reserved = (offset * size + RING_BUCKET_ALIGNMENT - 1) / RING_BUCKET_ALIGNMENT * RING_BUCKET_ALIGNMENT;
+        int64_t reserved =
+            (offset * size + RING_BUCKET_ALIGNMENT - 1) / RING_BUCKET_ALIGNMENT * RING_BUCKET_ALIGNMENT;
         e->buckets[k] = (ring_bucket){.offset = at, .reserved = reserved};
         at += reserved;
     }
@@ -93,8 +94,8 @@ static void append_piece(piece_list *list, piece *pieces, piece p)
         pieces[list->count++] = p;
 }
 
-/* Where a bucket's gradients are in their arena, neighbors merged: in the order of the arena if they are reduced there,
- * else in the order in which they are packed. */
+/* Where a bucket's gradients are in their arena, neighbors merged: in the order of the arena if they are
+ * reduced there, else in the order in which they are packed. */
 static void list_pieces(ring_engine *e)
 {
     const param_set *set = e->base.context.params;

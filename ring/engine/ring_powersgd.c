@@ -48,7 +48,8 @@ static status host_copy(ring_engine *e, float *to, const float *from, int64_t co
     return STATUS_OK;
 }
 
-static const ring_powersgd_backend on_host = {host_open, host_close, host_start, host_project, host_restore, host_copy};
+static const ring_powersgd_backend on_host = {host_open,    host_close,   host_start,
+                                              host_project, host_restore, host_copy};
 
 /* ---- on the GPU that the collectives' stream belongs to ----------------------------------------- */
 
@@ -75,8 +76,8 @@ static status gpu_start(ring_engine *e, int param)
     const param_set *set = e->base.context.params;
     ring_powersgd *h = &e->powersgd;
     return powersgd_start_on_device(set->device, e->base.context.compute, &h->matrices[param],
-                                    e->settings.powersgd_rank, set->model->params[param].name, &set->layouts[param],
-                                    h->scratch);
+                                    e->settings.powersgd_rank, set->model->params[param].name,
+                                    &set->layouts[param], h->scratch);
 }
 
 static status gpu_project(ring_engine *e, const powersgd_matrix *x, int phase)
@@ -95,7 +96,8 @@ static status gpu_copy(ring_engine *e, float *to, const float *from, int64_t cou
     return device_convert(e->stream, to, DTYPE_F32, from, DTYPE_F32, count, 1);
 }
 
-static const ring_powersgd_backend on_gpu = {gpu_open, gpu_close, gpu_start, gpu_project, gpu_restore, gpu_copy};
+static const ring_powersgd_backend on_gpu = {gpu_open,    gpu_close,   gpu_start,
+                                             gpu_project, gpu_restore, gpu_copy};
 
 /* ---- without tensors: in virtual time whoever calls spends the time ----------------------------- */
 
@@ -169,8 +171,8 @@ static status virtual_copy(ring_engine *e, float *to, const float *from, int64_t
     return STATUS_OK;
 }
 
-static const ring_powersgd_backend without_tensors = {
-    virtual_open, virtual_close, virtual_start, virtual_project, virtual_restore, virtual_copy};
+static const ring_powersgd_backend without_tensors = {virtual_open,    virtual_close,   virtual_start,
+                                                      virtual_project, virtual_restore, virtual_copy};
 
 /* ---- buckets ---------------------------------------------------------------------------------- */
 
@@ -192,7 +194,8 @@ status ring_powersgd_open(ring_engine *e)
     h->matrices = calloc(params + 1, sizeof *h->matrices);
     h->plain = calloc(params + 1, sizeof *h->plain);
     h->factors = calloc(params + 1, sizeof *h->factors);
-    if (!h->matrices || !h->plain || !h->factors) return fail(STATUS_SYSTEM, "no memory for the state of PowerSGD");
+    if (!h->matrices || !h->plain || !h->factors)
+        return fail(STATUS_SYSTEM, "no memory for the state of PowerSGD");
     return h->backend->open(e, largest);
 }
 

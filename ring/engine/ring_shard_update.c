@@ -42,7 +42,8 @@ static status sum_squares(ring_engine *e)
         char *grads;
         if (pieces_of(e, u).count == 0) continue;
         TRY(update_gradients(e, u, &grads));
-        TRY(optimizer_sum_squares(c->optimizer, c->compute, grads, pieces_of(e, u), &e->compute.norm_scratch));
+        TRY(optimizer_sum_squares(c->optimizer, c->compute, grads, pieces_of(e, u),
+                                  &e->compute.norm_scratch));
     }
     if (e->stream)
         return device_upload(c->compute, e->memory.group, &e->compute.norm_scratch, DTYPE_F64, DTYPE_F64, 1);
@@ -65,11 +66,12 @@ static status update_unit(ring_engine *e, const sync_step *step, int unit, doubl
 {
     const sync_context *c = &e->base.context;
     bool cut = e->settings.sharding == PARAM_SHARD_ALL;
-    char *grads, *params = is_mixed(e) ? set_of(e)->masters.data : as_shards(e, &set_of(e)->params, cut, unit);
+    char *grads,
+        *params = is_mixed(e) ? set_of(e)->masters.data : as_shards(e, &set_of(e)->params, cut, unit);
     if (pieces_of(e, unit).count == 0) return STATUS_OK;
     TRY(update_gradients(e, unit, &grads));
-    TRY(optimizer_update(c->optimizer, c->compute, params, grads, pieces_of(e, unit), step->index - step->skipped,
-                         step->learning_rate, scale));
+    TRY(optimizer_update(c->optimizer, c->compute, params, grads, pieces_of(e, unit),
+                         step->index - step->skipped, step->learning_rate, scale));
     return is_mixed(e) ? ring_round_unit(e, unit) : STATUS_OK;
 }
 
@@ -100,7 +102,8 @@ status ring_update_shards(ring_engine *e, const sync_step *step)
 static void count_whole(ring_engine *e,
                         void (*change)(ledger *l, ledger_class c, int64_t logical, int64_t reserved))
 {
-    change(e->base.context.ledger, LEDGER_GATHERED, set_of(e)->logical_bytes, set_of(e)->arena_elements * wide_size(e));
+    change(e->base.context.ledger, LEDGER_GATHERED, set_of(e)->logical_bytes,
+           set_of(e)->arena_elements * wide_size(e));
 }
 
 status ring_gather_parameters(sync_engine *base)
@@ -133,8 +136,8 @@ void ring_drop_whole(ring_engine *e)
     e->shards.held = 0;
 }
 
-/* Where gradients are cut or bfloat16, shards in an arena of their own, laid out like the parameters: only verification
- * asks for it. */
+/* Where gradients are cut or bfloat16, shards in an arena of their own, laid out like the parameters: only
+ * verification asks for it. */
 const void *ring_reduced_shards(ring_engine *e, piece_list *owned)
 {
     const param_shards *s = shards_of(e);

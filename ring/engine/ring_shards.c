@@ -1,5 +1,5 @@
-/* Sharded state: zero1, zero2, zero3, fsdp. Gradients of a unit are reduce-scattered when all are ready (they are
- * its bucket), each rank updates its shards, and parameters are all-gathered: after the update, or, where
+/* Sharded state: zero1, zero2, zero3, fsdp. Gradients of a unit are reduce-scattered when all are ready (they
+ * are its bucket), each rank updates its shards, and parameters are all-gathered: after the update, or, where
  * they are cut themselves, before each pass uses them, one unit ahead:
  *
  *     forward    compute         | unit 0 | unit 1 | unit 2 |
@@ -28,7 +28,8 @@ static status open_adders(ring_engine *e)
     return STATUS_OK;
 }
 
-static void count_update(ring_engine *e, void (*change)(ledger *l, ledger_class c, int64_t logical, int64_t reserved))
+static void count_update(ring_engine *e,
+                         void (*change)(ledger *l, ledger_class c, int64_t logical, int64_t reserved))
 {
     int64_t bytes = (int64_t)e->shards.update.bytes;
     if (bytes > 0) change(e->base.context.ledger, LEDGER_WORKSPACE, bytes, bytes);
@@ -52,7 +53,8 @@ status ring_shards_open(ring_engine *e)
     const param_shards *s = shards_of(e);
     if (!s) return STATUS_OK;
     const device_info *info = device_get_info(e->base.context.device);
-    if (s->config.stage == PARAM_SHARD_ALL && e->base.context.program->config.bf16 && (info->real || !is_mixed(e)))
+    if (s->config.stage == PARAM_SHARD_ALL && e->base.context.program->config.bf16 &&
+        (info->real || !is_mixed(e)))
         return fail(STATUS_CONFIG, "--bf16: expected a policy that keeps whole parameters, got %s",
                     e->settings.policy->name);
     if (info->real && !info->host_addressable && strcmp(e->settings.collective, "nccl") != 0)
@@ -106,7 +108,8 @@ int ring_unit_of_bucket(const ring_engine *e, int k)
 
 char *ring_reduced_shard(const ring_engine *e, int unit)
 {
-    return ring_scatters_to_shard(e) ? element(e, &set_of(e)->grad_shards, shards_of(e)->units[unit].at) : reduced_part(e, unit);
+    return ring_scatters_to_shard(e) ? element(e, &set_of(e)->grad_shards, shards_of(e)->units[unit].at)
+                                     : reduced_part(e, unit);
 }
 
 static reduce_op op_of(const ring_engine *e)

@@ -60,7 +60,8 @@ char *ring_reduced_shard(const ring_engine *e, int unit);
 /* ring_units.c */
 
 /* Elements of any two types, in stream order. */
-status ring_copy_elements(ring_engine *e, void *to, dtype to_type, const void *from, dtype from_type, int64_t count);
+status ring_copy_elements(ring_engine *e, void *to, dtype to_type, const void *from, dtype from_type,
+                          int64_t count);
 /* Mixed precision: masters to bfloat16. */
 status ring_round_unit(ring_engine *e, int unit);
 /* Every rank has the whole parameters again: gathered in the order of the next forward pass, which waits unit

@@ -40,7 +40,8 @@ bool ring_copies_back_in_flight(const ring_engine *e)
 {
     const ring_settings *s = &e->settings;
     bool divides_later = !s->divide_before && !ring_means_in_flight(e);
-    return !s->bucket_view && s->hook == RING_HOOK_NONE && e->wire == e->base.context.params->type && !divides_later &&
+    return !s->bucket_view && s->hook == RING_HOOK_NONE && e->wire == e->base.context.params->type &&
+           !divides_later &&
            (e->base.context.params->grads.fd >= 0 || sim_device_is_host(e->base.context.device));
 }
 
@@ -93,9 +94,12 @@ static status ring_pack(ring_engine *e, const int *params, int count)
     if (e->settings.bucket_view && divisor == 1 && !e->settings.mixed) return STATUS_OK;
     if (e->stream && sync_replays(&e->base.context)) return STATUS_OK; /* the recorded pass packs */
     for (int i = 0; i < count; i++) {
-        char *from = gradient(e, params[i]), *to = e->settings.bucket_view ? reduced_gradient(e, params[i]) : packed(e, params[i]);
-        if (wants_plain(e, params[i])) TRY(pack_plain(e, params[i], from, to, divisor));
-        else e->compute.ranges[ranges++] = (device_range){to, from, set->pieces[params[i]].count};
+        char *from = gradient(e, params[i]),
+             *to = e->settings.bucket_view ? reduced_gradient(e, params[i]) : packed(e, params[i]);
+        if (wants_plain(e, params[i]))
+            TRY(pack_plain(e, params[i], from, to, divisor));
+        else
+            e->compute.ranges[ranges++] = (device_range){to, from, set->pieces[params[i]].count};
     }
     return device_pack(e->base.context.compute, e->compute.ranges, ranges, e->wire, set->type, divisor);
 }
@@ -111,8 +115,10 @@ static status ring_unpack(ring_engine *e, int k)
     for (int i = b->first; i < b->first + b->count; i++) {
         int param = e->schedule.tensors[i];
         char *to = gradient(e, param), *from = e->settings.bucket_view ? to : packed(e, param);
-        if (wants_plain(e, param)) TRY(unpack_plain(e, param, from, to, divisor));
-        else e->compute.ranges[ranges++] = (device_range){to, from, set->pieces[param].count};
+        if (wants_plain(e, param))
+            TRY(unpack_plain(e, param, from, to, divisor));
+        else
+            e->compute.ranges[ranges++] = (device_range){to, from, set->pieces[param].count};
     }
     return device_pack(e->base.context.compute, e->compute.ranges, ranges, set->type, e->wire, divisor);
 }
@@ -150,14 +156,15 @@ static status ring_zero_gradient(ring_engine *e, int param)
 
 /* ---- buckets ---------------------------------------------------------------------------------- */
 
-/* Gradients are flattened after the backward pass, into a buffer that is freed when they have been copied back. */
+/* Gradients are flattened after the backward pass, into a buffer that is freed when they have been copied
+ * back. */
 static bool flattens_late(const ring_engine *e)
 {
     return e->plan->launch == RING_AFTER_BACKWARD && e->settings.lifetime == RING_BUCKETS_PASS;
 }
 
-/* A GPU packs a whole bucket by one launch when its last gradient is ready; elsewhere a gradient is packed while it is
- * in the cache. */
+/* A GPU packs a whole bucket by one launch when its last gradient is ready; elsewhere a gradient is packed
+ * while it is in the cache. */
 static bool packs_whole_buckets(const ring_engine *e)
 {
     return e->stream != NULL && !flattens_late(e);
@@ -227,8 +234,8 @@ static status mark_without_gradient(ring_engine *e, int param)
 static status graph_changed(ring_engine *e, int param, const char *what)
 {
     return ring_give_up(e, fail(STATUS_CONFIG, "parameter '%s' %s in step %" PRId64 " of rank %d",
-                                e->base.context.params->model->params[param].name, what, e->compute.step.index,
-                                e->base.context.rank));
+                                e->base.context.params->model->params[param].name, what,
+                                e->compute.step.index, e->base.context.rank));
 }
 
 /* With a static graph, parameters that never have a gradient are ready at once. */
@@ -306,8 +313,10 @@ static status exchange_activity(ring_engine *e)
 {
     const sync_context *c = &e->base.context;
     if (e->compute.waiting == 0) e->memory.activity[c->rank] = e->compute.has_data;
-    if (e->stream) TRY(gather_activity(e));
-    else TRY(ring_run_job(e, RING_JOB_ACTIVITY, 0));
+    if (e->stream)
+        TRY(gather_activity(e));
+    else
+        TRY(ring_run_job(e, RING_JOB_ACTIVITY, 0));
     e->compute.active = 0;
     e->compute.root = -1;
     for (int r = 0; r < c->world; r++) {
@@ -323,9 +332,9 @@ static status exchange_activity(ring_engine *e)
 static status check_data(ring_engine *e, const sync_step *step)
 {
     if (step->samples > 0 || e->settings.join != RING_JOIN_NONE) return STATUS_OK;
-    return ring_give_up(e,
-                        fail(STATUS_CONFIG, "rank %d has no data in step %" PRId64 ": --join lets it take part without",
-                             e->base.context.rank, step->index));
+    return ring_give_up(e, fail(STATUS_CONFIG,
+                                "rank %d has no data in step %" PRId64 ": --join lets it take part without",
+                                e->base.context.rank, step->index));
 }
 
 static status share_buffers(ring_engine *e)
@@ -391,9 +400,10 @@ status ring_ready(sync_engine *base, int param)
     if (!reduces(e)) return STATUS_OK;
     if (e->compute.ready[param])
         return graph_changed(e, param,
-                             e->compute.unused[param] ? "has a gradient, though the graph is static and the first "
-                                                        "step had none,"
-                                                      : "became ready twice");
+                             e->compute.unused[param]
+                                 ? "has a gradient, though the graph is static and the first "
+                                   "step had none,"
+                                 : "became ready twice");
     if (e->compute.recording) e->compute.order[e->compute.order_count++] = param;
     return mark_ready(e, param);
 }
@@ -406,7 +416,8 @@ static status mark_missing(ring_engine *e)
     bool may_miss = e->settings.find_unused || first_of_static || e->compute.step.samples == 0;
     for (int i = 0; i < ring_params(e); i++) {
         if (e->compute.ready[i]) continue;
-        if (!may_miss) return graph_changed(e, i, "never became ready (see --find-unused-parameters, --static-graph)");
+        if (!may_miss)
+            return graph_changed(e, i, "never became ready (see --find-unused-parameters, --static-graph)");
         if (first_of_static) e->compute.unused[i] = !e->compute.seen[i];
         TRY(mark_without_gradient(e, i));
     }
@@ -428,7 +439,8 @@ status ring_await_bucket(ring_engine *e)
     if (e->schedule.next_launch == k) TRY(launch(e, bucket_launch(&e->schedule))); /* one after another */
     TRY(ring_await(e, e->compute.buckets[k].ticket, e->compute.buckets[k].record));
     TRY(e->settings.sharding != PARAM_SHARD_NONE ? ring_scatter_done(e, k) : ring_unpack(e, k));
-    if (bucket_passes(e)) ledger_release(e->base.context.ledger, LEDGER_BUCKETS, wire_bytes(e, k), e->buckets[k].reserved);
+    if (bucket_passes(e))
+        ledger_release(e->base.context.ledger, LEDGER_BUCKETS, wire_bytes(e, k), e->buckets[k].reserved);
     bucket_arrived(&e->schedule);
     return STATUS_OK;
 }
@@ -443,7 +455,8 @@ static status wait_for_buckets(ring_engine *e)
 static status update(ring_engine *e, const sync_step *step)
 {
     if (e->settings.sharding != PARAM_SHARD_NONE) return ring_update_shards(e, step);
-    return sync_update_parameters(&e->base, step, e->base.context.params->grads.data, &e->compute.norm_scratch);
+    return sync_update_parameters(&e->base, step, e->base.context.params->grads.data,
+                                  &e->compute.norm_scratch);
 }
 
 status ring_finish_step(sync_engine *base, const sync_step *step)
@@ -491,7 +504,8 @@ status ring_group_sum(sync_engine *base, double *values, int count)
         return fail(STATUS_INTERNAL, "a sum over the ranks of %d values; %d were announced", count,
                     e->memory.group_capacity);
     device_stream *s = base->context.compute;
-    if (e->compute.waiting == 0) TRY(device_convert(s, e->memory.group, DTYPE_F64, values, DTYPE_F64, count, 1));
+    if (e->compute.waiting == 0)
+        TRY(device_convert(s, e->memory.group, DTYPE_F64, values, DTYPE_F64, count, 1));
     TRY(ring_run_job(e, RING_JOB_GROUP_SUM, count));
     return device_convert(s, values, DTYPE_F64, e->memory.group, DTYPE_F64, count, 1);
 }

@@ -1,4 +1,5 @@
-/* What jobs took: their times go to the buckets' records, the time line and the anatomy of the step. The compute thread's. */
+/* What jobs took: their times go to the buckets' records, the time line and the anatomy of the step. The
+ * compute thread's. */
 #include "common/sync/anatomy.h"
 #include "ring/engine/engine_impl.h"
 
@@ -47,8 +48,9 @@ static void trace_bucket(const ring_engine *e, const ring_bucket_record *r, cons
     int64_t from_ns = times ? times->traced_ns : r->started_ns;
     int64_t taken_ns = r->finished_ns > r->wait_begin_ns ? r->finished_ns : r->wait_begin_ns;
     trace_async(t, "bucket", r->bucket, r->id, r->launched_ns, r->finished_ns);
-    const char *name = e->replicas ? "all_reduce of shard"
-                       : e->settings.sharding ? "reduce_scatter of bucket" : all_reduce_names[r->algorithm];
+    const char *name = e->replicas            ? "all_reduce of shard"
+                       : e->settings.sharding ? "reduce_scatter of bucket"
+                                              : all_reduce_names[r->algorithm];
     trace_slice(t, TRACE_COMMUNICATION, name, r->bucket, from_ns, r->finished_ns);
     trace_flow(t, TRACE_FLOW_BEGIN, TRACE_COMPUTE, r->id, r->ready_ns);
     trace_flow(t, TRACE_FLOW_STEP, TRACE_COMMUNICATION, r->id, from_ns);
@@ -85,8 +87,10 @@ void ring_end_step(sync_engine *base)
     ring_account(e);
     for (int i = 0; i < e->compute.wait_count; i++) {
         ring_wait w = e->compute.waits[i];
-        if (anatomy_ends(c->anatomy, w.number)) end_wait(e, &w);
-        else e->compute.waits[later++] = w;
+        if (anatomy_ends(c->anatomy, w.number))
+            end_wait(e, &w);
+        else
+            e->compute.waits[later++] = w;
     }
     e->compute.wait_count = later;
 }

@@ -1,5 +1,5 @@
-/* Units of sharded state in a pass: their parameters are gathered, one unit ahead, and released; their gradients have a
- * place until they have been reduced. ring_shards.c shows when. */
+/* Units of sharded state in a pass: their parameters are gathered, one unit ahead, and released; their
+ * gradients have a place until they have been reduced. ring_shards.c shows when. */
 #include "ring/engine/ring_shards.h"
 
 /* ---- parameters ------------------------------------------------------------------------------- */
@@ -19,7 +19,8 @@ static void count_gradients(ring_engine *e, int unit,
     const param_unit *u = &shards_of(e)->units[unit];
     int64_t size = shards_of(e)->config.stage >= PARAM_SHARD_GRADIENTS ? size_of(e) : 0;
     if (is_mixed(e)) size += wide_size(e);
-    change(e->base.context.ledger, LEDGER_BUCKETS, u->elements * size, param_gradients_place(shards_of(e), unit) * size);
+    change(e->base.context.ledger, LEDGER_BUCKETS, u->elements * size,
+           param_gradients_place(shards_of(e), unit) * size);
 }
 
 /* Posts the all-gather of the unit at `position` of the present pass, unless there is none or it is there. */
@@ -48,7 +49,8 @@ static status begin_pass(ring_engine *e, int pass)
     return s->config.stage == PARAM_SHARD_ALL ? gather(e, 0) : STATUS_OK;
 }
 
-status ring_copy_elements(ring_engine *e, void *to, dtype to_type, const void *from, dtype from_type, int64_t count)
+status ring_copy_elements(ring_engine *e, void *to, dtype to_type, const void *from, dtype from_type,
+                          int64_t count)
 {
     device_range range = {to, from, count};
     return device_pack(e->base.context.compute, &range, 1, to_type, from_type, 1);
@@ -66,7 +68,8 @@ status ring_round_unit(ring_engine *e, int unit)
 {
     const param_unit *u = &shards_of(e)->units[unit];
     const param_set *set = set_of(e);
-    return ring_copy_elements(e, own_params(e, unit), set->sent, wide_element(e, &set->masters, u->at), set->type, u->shard);
+    return ring_copy_elements(e, own_params(e, unit), set->sent, wide_element(e, &set->masters, u->at),
+                              set->type, u->shard);
 }
 
 /* Mixed precision: a unit that a pass begins to use, as operations read it. */
@@ -78,7 +81,8 @@ static status widen_unit(ring_engine *e, int unit)
     bool cut = e->settings.sharding == PARAM_SHARD_ALL;
     char *from = cut ? element(e, &set->gathered, place) : element(e, &set->params, u->whole.offset);
     if (!cut) count_gathered(e, unit, ledger_acquire);
-    return ring_copy_elements(e, wide_element(e, &set->wide, place), set->type, from, set->sent, u->whole.count);
+    return ring_copy_elements(e, wide_element(e, &set->wide, place), set->type, from, set->sent,
+                              u->whole.count);
 }
 
 status ring_gather_updated(ring_engine *e)
@@ -140,8 +144,7 @@ static status free_gradients(ring_engine *e, int unit)
 {
     const param_shards *s = shards_of(e);
     for (int v = 0; v < s->unit_count; v++)
-        while (v != unit && e->shards.units[v].reducing && overlap(s, v, unit))
-            TRY(ring_await_bucket(e));
+        while (v != unit && e->shards.units[v].reducing && overlap(s, v, unit)) TRY(ring_await_bucket(e));
     return STATUS_OK;
 }
 
@@ -179,7 +182,8 @@ status ring_release(sync_engine *base, int param)
     ring_engine *e = ring_of(base);
     const param_shards *s = shards_of(e);
     ring_unit *u = &e->shards.units[s->unit_of[param]];
-    bool stays = e->shards.pass == PARAM_FORWARD && s->config.keeps && s->units[s->unit_of[param]].uses[PARAM_BACKWARD] > 0;
+    bool stays = e->shards.pass == PARAM_FORWARD && s->config.keeps &&
+                 s->units[s->unit_of[param]].uses[PARAM_BACKWARD] > 0;
     if (--u->left > 0 || !u->present || stays) return STATUS_OK;
     u->present = false;
     count_gathered(e, s->unit_of[param], ledger_release);
@@ -196,7 +200,8 @@ void ring_scatter_posted(ring_engine *e, int k)
 static status add_to(ring_engine *e, int unit, void *sum, void *shard)
 {
     void *operands[OP_MAX_OPERANDS] = {[ADD_A] = sum, [ADD_B] = shard, [ADD_Y] = sum};
-    return device_launch(e->base.context.compute, e->shards.units[unit].adder, operands, &(op_scalars){0}, NULL);
+    return device_launch(e->base.context.compute, e->shards.units[unit].adder, operands, &(op_scalars){0},
+                         NULL);
 }
 
 /* Mixed precision: shards of micro-batches are added up in the masters' type. */
@@ -204,7 +209,8 @@ static status add_wide(ring_engine *e, int unit)
 {
     const param_unit *u = &shards_of(e)->units[unit];
     const param_set *set = set_of(e);
-    char *sum = wide_element(e, &set->wide_shards, u->at), *to = ring_scatters_to_shard(e) ? sum : e->shards.update.data;
+    char *sum = wide_element(e, &set->wide_shards, u->at),
+         *to = ring_scatters_to_shard(e) ? sum : e->shards.update.data;
     TRY(ring_copy_elements(e, to, set->type, ring_reduced_shard(e, unit), set->sent, u->shard));
     return to == sum ? STATUS_OK : add_to(e, unit, sum, to);
 }

@@ -1,5 +1,5 @@
-/* Communication hooks: how gradients are compressed before they are sent (PyTorch: torch.distributed.algorithms
- * .ddp_comm_hooks). A hook is a row of hooks.h. */
+/* Communication hooks: how gradients are compressed before they are sent (PyTorch:
+ * torch.distributed.algorithms .ddp_comm_hooks). A hook is a row of hooks.h. */
 #ifndef RING_HOOKS_HOOK_H
 #define RING_HOOKS_HOOK_H
 
@@ -7,8 +7,9 @@
 
 #include <stdbool.h>
 
-/* Changes the `count` values of a bucket in host memory, which are of the hook's type and packed and divided as the policy
- * says; then they are summed over the ranks. Called on the communication thread, bucket after bucket. */
+/* Changes the `count` values of a bucket in host memory, which are of the hook's type and packed and divided
+ * as the policy says; then they are summed over the ranks. Called on the communication thread, bucket after
+ * bucket. */
 typedef void ring_hook_function(dtype type, void *values, int64_t count);
 
 #define HOOK(NAME, name, wire, compress) ring_hook_function compress;

@@ -46,7 +46,8 @@ void powersgd_project(const powersgd_matrix *x, int rank)
     }
 }
 
-/* Modified Gram and Schmidt. The remainder of a column that depends on those before it is noise: it is set to zero. */
+/* Modified Gram and Schmidt. The remainder of a column that depends on those before it is noise: it is set to
+ * zero. */
 static void orthonormalize(float *p, int rank, int64_t rows)
 {
     for (int k = 0; k < rank; k++) {

@@ -1,5 +1,5 @@
-/* PowerSGD on a GPU. Matrices are thin on one side (r is 1 to 32 or so), so every product is bound by reading the
- * gradient once: plain kernels do as well as a library's. */
+/* PowerSGD on a GPU. Matrices are thin on one side (r is 1 to 32 or so), so every product is bound by reading
+ * the gradient once: plain kernels do as well as a library's. */
 #include "common/device/cuda/module/kernel.cuh"
 
 extern "C" {
@@ -10,8 +10,8 @@ extern const powersgd_module psring_powersgd_module;
 constexpr int THREADS = 256, LANES = 8, FACTORS = 4; /* columns of q that a block makes at a time */
 
 template <typename... Parameters, typename... Arguments>
-static status enqueue(device_stream *base, const char *what, void (*kernel)(Parameters...), dim3 grid, dim3 block,
-                      Arguments... arguments)
+static status enqueue(device_stream *base, const char *what, void (*kernel)(Parameters...), dim3 grid,
+                      dim3 block, Arguments... arguments)
 {
     const cuda_device *d = (const cuda_device *)base->device;
     TRY(cuda_use(d));
@@ -19,7 +19,8 @@ static status enqueue(device_stream *base, const char *what, void (*kernel)(Para
 }
 
 /* One block per row: m += error; p = m q. A thread reads again only what it has written itself. */
-__global__ void project_kernel(int64_t rows, int64_t cols, int rank, float *m, const float *error, const float *q, float *p)
+__global__ void project_kernel(int64_t rows, int64_t cols, int rank, float *m, const float *error,
+                               const float *q, float *p)
 {
     for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
         float *at = m + row * cols;
@@ -57,7 +58,8 @@ __global__ void orthonormalize_kernel(int64_t rows, int rank, float *p)
 }
 
 /* q = m^T p: blocks of 32 columns by LANES rows, for FACTORS columns of p; lanes are added in their order. */
-__global__ void back_project_kernel(int64_t rows, int64_t cols, int rank, const float *m, const float *p, float *q)
+__global__ void back_project_kernel(int64_t rows, int64_t cols, int rank, const float *m, const float *p,
+                                    float *q)
 {
     __shared__ float lanes[LANES][FACTORS][WARP];
     int64_t j = (int64_t)blockIdx.x * WARP + threadIdx.x;
@@ -78,7 +80,8 @@ __global__ void back_project_kernel(int64_t rows, int64_t cols, int rank, const 
 }
 
 /* error = m - p q^T; m = p q^T */
-__global__ void restore_kernel(int64_t rows, int64_t cols, int rank, float *m, float *error, const float *p, const float *q)
+__global__ void restore_kernel(int64_t rows, int64_t cols, int rank, float *m, float *error, const float *p,
+                               const float *q)
 {
     for (int64_t e = global_thread(); e < rows * cols; e += grid_threads()) {
         int64_t i = e / cols, j = e % cols;
@@ -91,22 +94,23 @@ __global__ void restore_kernel(int64_t rows, int64_t cols, int rank, float *m, f
 
 static status project(device_stream *s, const powersgd_matrix *x, int rank)
 {
-    return enqueue(s, "PowerSGD, p = m q", project_kernel, dim3(blocks_for(x->rows, 1)), dim3(THREADS), x->rows, x->cols,
-                   rank, x->m, x->error, x->q, x->p);
+    return enqueue(s, "PowerSGD, p = m q", project_kernel, dim3(blocks_for(x->rows, 1)), dim3(THREADS),
+                   x->rows, x->cols, rank, x->m, x->error, x->q, x->p);
 }
 
 static status back_project(device_stream *s, const powersgd_matrix *x, int rank)
 {
     dim3 grid((unsigned)ceil_div(x->cols, WARP), (unsigned)ceil_div(rank, FACTORS));
-    TRY(enqueue(s, "PowerSGD, orthonormal p", orthonormalize_kernel, dim3(1), dim3(THREADS), x->rows, rank, x->p));
-    return enqueue(s, "PowerSGD, q = m^T p", back_project_kernel, grid, dim3(WARP, LANES), x->rows, x->cols, rank, x->m, x->p,
-                   x->q);
+    TRY(enqueue(s, "PowerSGD, orthonormal p", orthonormalize_kernel, dim3(1), dim3(THREADS), x->rows, rank,
+                x->p));
+    return enqueue(s, "PowerSGD, q = m^T p", back_project_kernel, grid, dim3(WARP, LANES), x->rows, x->cols,
+                   rank, x->m, x->p, x->q);
 }
 
 static status restore(device_stream *s, const powersgd_matrix *x, int rank)
 {
-    return enqueue(s, "PowerSGD, m = p q^T", restore_kernel, dim3(blocks_for(x->rows * x->cols, THREADS)), dim3(THREADS),
-                   x->rows, x->cols, rank, x->m, x->error, x->p, x->q);
+    return enqueue(s, "PowerSGD, m = p q^T", restore_kernel, dim3(blocks_for(x->rows * x->cols, THREADS)),
+                   dim3(THREADS), x->rows, x->cols, rank, x->m, x->error, x->p, x->q);
 }
 
 const powersgd_module psring_powersgd_module = {POWERSGD_MODULE_VERSION, project, back_project, restore};

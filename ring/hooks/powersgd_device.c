@@ -9,8 +9,8 @@ status powersgd_module_open(const powersgd_module **out)
     return fail(STATUS_UNAVAILABLE, "--comm-hook: powersgd is not in the module of the device cuda");
 }
 
-status powersgd_start_on_device(device *d, device_stream *s, const powersgd_matrix *x, int rank, const char *name,
-                                const device_layout *layout, float *scratch)
+status powersgd_start_on_device(device *d, device_stream *s, const powersgd_matrix *x, int rank,
+                                const char *name, const device_layout *layout, float *scratch)
 {
     int64_t elements = x->rows * x->cols;
     float *q = scratch, *column = scratch + elements, *placed = scratch + 2 * elements;
@@ -20,7 +20,8 @@ status powersgd_start_on_device(device *d, device_stream *s, const powersgd_matr
         for (int64_t i = 0; i < elements; i++) placed[i] = (float)(i % x->cols); /* cols < 2^24: exact */
         TRY(device_layout_pack(d, layout, placed, column)); /* a row of it: which column lies where */
         for (int k = 0; k < rank; k++)
-            for (int64_t j = 0; j < x->cols; j++) placed[k * x->cols + j] = q[k * x->cols + (int64_t)column[j]];
+            for (int64_t j = 0; j < x->cols; j++)
+                placed[k * x->cols + j] = q[k * x->cols + (int64_t)column[j]];
         q = placed;
     }
     TRY(device_upload(s, x->q, q, DTYPE_F32, DTYPE_F32, rank * x->cols));

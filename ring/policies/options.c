@@ -42,11 +42,13 @@ static const option options[] = {
      .help = "with --divide after: gradients are divided by FACTOR before the sum, by ranks/FACTOR after it "
              "(0: 1)"},
     {"collective", OPTION_CHOICE, AT(collective), .initial = "auto", .choices = collective_choices,
-     .help = "the library that carries the tensors: shared memory (ours), NCCL or Open MPI; auto: NCCL between "
-             "GPUs where it is found, else shm"},
+     .help =
+         "the library that carries the tensors: shared memory (ours), NCCL or Open MPI; auto: NCCL between "
+         "GPUs where it is found, else shm"},
     {"algorithm", OPTION_CHOICE, AT(algorithm), .initial = "auto", .choices = collective_algorithm_names,
      .help = "of the buckets' all-reduce; shm: ring (auto), two-shot, tuned; nccl, mpi: library (auto: the "
-             "library chooses), ring; in virtual time library (auto: ring or tree, per call the faster), ring, tree, two-shot, "
+             "library chooses), ring; in virtual time library (auto: ring or tree, per call the faster), "
+             "ring, tree, two-shot, "
              "hierarchical"},
     {"collective-table", OPTION_TEXT, AT(collective_table), .argument = "FILE", .level = OPTION_RARE,
      .help = "the table of --algorithm tuned, as bench --tune writes it; implies it"},
@@ -63,14 +65,18 @@ static const option options[] = {
     {"join", OPTION_CHOICE, AT(join), .initial = "none", .choices = join_choices, .level = OPTION_RARE,
      .help = "a rank without data contributes zeros; the mean is over the world or over the ranks that have "
              "data"},
-    {"reshard", OPTION_CHOICE, AT(reshard), .initial = "policy", .choices = yes_no_choices, .level = OPTION_KEY,
-     .help = "zero3, fsdp: parameters of a unit are dropped after the forward pass and gathered again for the backward "
+    {"reshard", OPTION_CHOICE, AT(reshard), .initial = "policy", .choices = yes_no_choices,
+     .level = OPTION_KEY,
+     .help = "zero3, fsdp: parameters of a unit are dropped after the forward pass and gathered again for "
+             "the backward "
              "pass (policy: yes)"},
     {"mixed-precision", OPTION_FLAG, AT(mixed_precision),
-     .help = "ddp, zero1, zero2, zero3, fsdp: parameters and gradients are kept and sent as bfloat16; updates change float32 "
+     .help = "ddp, zero1, zero2, zero3, fsdp: parameters and gradients are kept and sent as bfloat16; "
+             "updates change float32 "
              "masters"},
     {"group", OPTION_INT, AT(group), .argument = "RANKS", .high = 1024, .level = OPTION_KEY,
-     .help = "zero1, zero2, zero3, fsdp: state is cut among RANKS neighbors, as those of a host, and replicated between such "
+     .help = "zero1, zero2, zero3, fsdp: state is cut among RANKS neighbors, as those of a host, and "
+             "replicated between such "
              "groups (0: among all)"},
 };
 
@@ -139,7 +145,8 @@ static status resolve_buckets(const ring_options *o, const ring_policy *policy, 
 
 static status check(const ring_options *o, const ring_settings *s)
 {
-    if (o->powersgd_rank > 1 && s->hook != RING_HOOK_POWERSGD) return refuse("powersgd-rank", "expected --comm-hook powersgd");
+    if (o->powersgd_rank > 1 && s->hook != RING_HOOK_POWERSGD)
+        return refuse("powersgd-rank", "expected --comm-hook powersgd");
     if (o->powersgd_start > 0 && o->powersgd_start != 10 && s->hook != RING_HOOK_POWERSGD)
         return refuse("powersgd-start", "expected --comm-hook powersgd");
     if (o->bucket_view && s->hook != RING_HOOK_NONE)
@@ -161,13 +168,18 @@ static status check_sharded(const ring_options *o)
     const struct {
         const char *name;
         bool given;
-    } options_of_others[] = {{"bucket-view", o->bucket_view},          {"allreduce-fp32", o->allreduce_fp32},
-                             {"find-unused-parameters", o->find_unused}, {"static-graph", o->static_graph},
-                             {"comm-hook", o->hook != RING_HOOK_NONE},   {"join", o->join != RING_JOIN_NONE},
-                             {"order", o->order > 0},                    {"predivide", o->predivide > 0}};
+    } options_of_others[] = {{"bucket-view", o->bucket_view},
+                             {"allreduce-fp32", o->allreduce_fp32},
+                             {"find-unused-parameters", o->find_unused},
+                             {"static-graph", o->static_graph},
+                             {"comm-hook", o->hook != RING_HOOK_NONE},
+                             {"join", o->join != RING_JOIN_NONE},
+                             {"order", o->order > 0},
+                             {"predivide", o->predivide > 0}};
     for (size_t i = 0; i < sizeof options_of_others / sizeof options_of_others[0]; i++)
         if (options_of_others[i].given)
-            return refuse(options_of_others[i].name, "expected a policy whose ranks have all gradients, as ddp");
+            return refuse(options_of_others[i].name,
+                          "expected a policy whose ranks have all gradients, as ddp");
     return STATUS_OK;
 }
 
@@ -191,10 +203,12 @@ static status resolve_algorithm(const ring_options *o, ring_settings *s)
     s->collective = collective_choices[o->collective];
     s->collective_table = o->collective_table;
     s->algorithm = (collective_algorithm)o->algorithm;
-    if (o->collective_table && s->algorithm == COLLECTIVE_ALGORITHM_AUTO) s->algorithm = COLLECTIVE_ALGORITHM_TUNED;
+    if (o->collective_table && s->algorithm == COLLECTIVE_ALGORITHM_AUTO)
+        s->algorithm = COLLECTIVE_ALGORITHM_TUNED;
     bool tuned = s->algorithm == COLLECTIVE_ALGORITHM_TUNED;
     if (tuned && !o->collective_table)
-        return refuse("algorithm", "tuned needs --collective-table FILE; harness bench --tune writes such a table");
+        return refuse("algorithm",
+                      "tuned needs --collective-table FILE; harness bench --tune writes such a table");
     if (o->collective_table && !tuned) return refuse("collective-table", "it is of --algorithm tuned");
     if (strcmp(s->collective, "auto") == 0) return STATUS_OK;
     return collective_choose_algorithm(s->collective, s->algorithm, &s->algorithm);
@@ -296,8 +310,10 @@ void ring_settings_write(const ring_settings *s, text_buffer *out)
                 s->broadcast_buffers, s->bucket_view);
     text_append(out, "find_unused=%d\nstatic_graph=%d\ncomm_hook=%s\nallreduce_fp32=%d\npowersgd_rank=%d\n",
                 s->find_unused, s->static_graph, ring_hooks[s->hook].name, s->wire_fp32, s->powersgd_rank);
-    text_append(out, "powersgd_start=%lld\njoin=%s\ncollective=%s\nalgorithm=%s\n", (long long)s->powersgd_start,
-                join_choices[s->join], s->collective, collective_algorithm_names[s->algorithm]);
+    text_append(out, "powersgd_start=%lld\njoin=%s\ncollective=%s\nalgorithm=%s\n",
+                (long long)s->powersgd_start, join_choices[s->join], s->collective,
+                collective_algorithm_names[s->algorithm]);
     if (s->sharding == PARAM_SHARD_ALL) text_append(out, "reshard=%d\n", !s->keeps);
-    if (s->sharding != PARAM_SHARD_NONE) text_append(out, "group=%d\nmixed_precision=%d\n", s->group, s->mixed);
+    if (s->sharding != PARAM_SHARD_NONE)
+        text_append(out, "group=%d\nmixed_precision=%d\n", s->group, s->mixed);
 }

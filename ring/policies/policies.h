@@ -1,25 +1,46 @@
-/* The policies: POLICY(name, source, summary, fields of ring_policy). This file is included where POLICY says what becomes
- * of a row; options override fields. Sources: PyTorch's torch/nn/parallel/distributed.py and, since there is one, its
- * torch/csrc/distributed/c10d/reducer.cpp, in the versions named; NVIDIA's apex/parallel/distributed.py; Rajbhandari et al.,
- * "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", SC 2020. */
+/* The policies: POLICY(name, source, summary, fields of ring_policy). This file is included where POLICY says
+ * what becomes of a row; options override fields. Sources: PyTorch's torch/nn/parallel/distributed.py and,
+ * since there is one, its torch/csrc/distributed/c10d/reducer.cpp, in the versions named; NVIDIA's
+ * apex/parallel/distributed.py; Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion
+ * Parameter Models", SC 2020. */
 
-/* Buckets of a step: when one is closed (bucket_rule), the order of tensors, and limits in MiB or elements. */
+/* Buckets of a step: when one is closed (bucket_rule), the order of tensors, and limits in MiB or elements.
+ */
 #define BUCKETS_REACH(order, first, others)                                                                  \
-    {BUCKET_REACH_BYTES, BUCKET_ORDER_##order, (first) << 20, (others) << 20}
-#define BUCKETS_ELEMENTS(order, count) {BUCKET_REACH_ELEMENTS, BUCKET_ORDER_##order, count, count}
-#define BUCKETS_WITHIN(order, limit) {BUCKET_WITHIN_BYTES, BUCKET_ORDER_##order, (limit) << 20, (limit) << 20}
-#define BUCKETS_ONE(order) {BUCKET_ONE, BUCKET_ORDER_##order, 0, 0}
-#define BUCKETS_EACH(order) {BUCKET_EACH, BUCKET_ORDER_##order, 0, 0}
-#define BUCKETS_UNITS {BUCKET_UNITS, BUCKET_ORDER_READY, 0, 0}
+    {                                                                                                        \
+        BUCKET_REACH_BYTES, BUCKET_ORDER_##order, (first) << 20, (others) << 20                              \
+    }
+#define BUCKETS_ELEMENTS(order, count)                                                                       \
+    {                                                                                                        \
+        BUCKET_REACH_ELEMENTS, BUCKET_ORDER_##order, count, count                                            \
+    }
+#define BUCKETS_WITHIN(order, limit)                                                                         \
+    {                                                                                                        \
+        BUCKET_WITHIN_BYTES, BUCKET_ORDER_##order, (limit) << 20, (limit) << 20                              \
+    }
+#define BUCKETS_ONE(order)                                                                                   \
+    {                                                                                                        \
+        BUCKET_ONE, BUCKET_ORDER_##order, 0, 0                                                               \
+    }
+#define BUCKETS_EACH(order)                                                                                  \
+    {                                                                                                        \
+        BUCKET_EACH, BUCKET_ORDER_##order, 0, 0                                                              \
+    }
+#define BUCKETS_UNITS                                                                                        \
+    {                                                                                                        \
+        BUCKET_UNITS, BUCKET_ORDER_READY, 0, 0                                                               \
+    }
 
 POLICY("ddp", "torch.nn.parallel.DistributedDataParallel since 2022 (pull requests 35137, 72843)",
        "25 MiB buckets in the order in which gradients became ready, overlapped from the second step on",
-       .first = {BUCKETS_ONE(REVERSE), RING_WHEN_READY}, .later = {BUCKETS_REACH(READY, 1, 25), RING_WHEN_READY},
-       .rebuilds = true, .unused = {BUCKETS_REACH(LAST_FIRST, 1, 25), RING_WHEN_READY}, .divide_before = true,
+       .first = {BUCKETS_ONE(REVERSE), RING_WHEN_READY},
+       .later = {BUCKETS_REACH(READY, 1, 25), RING_WHEN_READY}, .rebuilds = true,
+       .unused = {BUCKETS_REACH(LAST_FIRST, 1, 25), RING_WHEN_READY}, .divide_before = true,
        .broadcast_buffers = true)
 POLICY("ddp-2019", "DistributedDataParallel of torch 1.1 to 1.5 (C++ reducer before pull request 35137)",
        "1 and 25 MiB buckets put together in registration order, launched last to first",
-       .first = {BUCKETS_REACH(LAST_FIRST, 1, 25), RING_WHEN_READY}, .divide_before = true, .broadcast_buffers = true)
+       .first = {BUCKETS_REACH(LAST_FIRST, 1, 25), RING_WHEN_READY}, .divide_before = true,
+       .broadcast_buffers = true)
 POLICY("ddp-1.0", "DistributedDataParallel of torch 1.0 (dist._dist_bucket_tensors)",
        "25 MiB buckets put together in registration order, launched last to first",
        .first = {BUCKETS_REACH(LAST_FIRST, 25, 25), RING_WHEN_READY}, .divide_before = true,
@@ -27,15 +48,16 @@ POLICY("ddp-1.0", "DistributedDataParallel of torch 1.0 (dist._dist_bucket_tenso
 POLICY("apex", "apex.parallel.DistributedDataParallel after 28 September 2018",
        "messages of 10,000,000 elements in ready order, overlapped from the second step on",
        .first = {BUCKETS_ONE(REGISTRATION), RING_AFTER_BACKWARD},
-       .later = {BUCKETS_ELEMENTS(READY, 10000000), RING_WHEN_READY}, .rebuilds = true, .lifetime = RING_BUCKETS_PASS)
+       .later = {BUCKETS_ELEMENTS(READY, 10000000), RING_WHEN_READY}, .rebuilds = true,
+       .lifetime = RING_BUCKETS_PASS)
 POLICY("torch-0.4.1", "torch.nn.parallel.DistributedDataParallel of torch 0.4.1, NCCL backend",
        "after the backward pass, chunks of up to 256 MiB one after another",
-       .first = {BUCKETS_WITHIN(REGISTRATION, 256), RING_AFTER_BACKWARD}, .broadcast_buffers = true, .serial = true,
-       .lifetime = RING_BUCKETS_PASS)
+       .first = {BUCKETS_WITHIN(REGISTRATION, 256), RING_AFTER_BACKWARD}, .broadcast_buffers = true,
+       .serial = true, .lifetime = RING_BUCKETS_PASS)
 POLICY("torch-0.4.1-gloo", "torch.nn.parallel.DistributedDataParallel of torch 0.4.1, Gloo backend",
        "buckets of up to 1 MiB in registration order, each when its gradients are ready",
-       .first = {BUCKETS_WITHIN(LAST_FIRST, 1), RING_WHEN_READY},
-       .divide_before = true, .broadcast_buffers = true, .lifetime = RING_BUCKETS_PASS)
+       .first = {BUCKETS_WITHIN(LAST_FIRST, 1), RING_WHEN_READY}, .divide_before = true,
+       .broadcast_buffers = true, .lifetime = RING_BUCKETS_PASS)
 POLICY("flat", "the textbook's: gradients as one vector", "one bucket, after the backward pass",
        .first = {BUCKETS_ONE(REGISTRATION), RING_AFTER_BACKWARD})
 POLICY("naive", "the textbook's first attempt: one collective per parameter",

@@ -1,5 +1,5 @@
-/* What the reproduced systems do with gradients, as rows of a table, and the options that change a row. A policy is
- * data: the engine has no case for a system. */
+/* What the reproduced systems do with gradients, as rows of a table, and the options that change a row. A
+ * policy is data: the engine has no case for a system. */
 #ifndef RING_POLICIES_POLICY_H
 #define RING_POLICIES_POLICY_H
 
@@ -30,10 +30,11 @@ typedef struct ring_policy {
     ring_step_plan first; /* the first step, and all where `rebuilds` is false */
     ring_step_plan later; /* from the second on, where it is true */
     bool rebuilds;
-    ring_step_plan unused; /* all steps with find-unused-parameters and without static-graph; limit 0: as without */
+    ring_step_plan
+        unused; /* all steps with find-unused-parameters and without static-graph; limit 0: as without */
     bool divide_before;
-    bool broadcast_buffers; /* before the first forward pass of a step, from rank 0 (with --join, the lowest rank that
-                             * has data) */
+    bool broadcast_buffers; /* before the first forward pass of a step, from rank 0 (with --join, the lowest
+                             * rank that has data) */
     bool serial;            /* a bucket is launched when the one before it has been copied back */
     ring_bucket_lifetime lifetime;
     param_sharding sharding; /* what is cut among the ranks; buckets are then units, reduced in place */
@@ -76,8 +77,8 @@ typedef struct ring_options {
     const char *collective_table;
     int hook; /* ring_hook */
     int64_t powersgd_rank, powersgd_start;
-    int join; /* ring_join */
-    int reshard; /* ring_choice */
+    int join;      /* ring_join */
+    int reshard;   /* ring_choice */
     int64_t group; /* 0: all ranks */
 } ring_options;
 
@@ -114,7 +115,8 @@ void ring_settings_write(const ring_settings *s, text_buffer *out);
 
 /* The buckets that a program's gradients have in the first (`later` false) or in later steps, in launching
  * order; the recorded order is the program's. The caller closes the list. */
-status ring_program_buckets(const ring_settings *s, const nn_program *program, bool later, bucket_schedule *out);
+status ring_program_buckets(const ring_settings *s, const nn_program *program, bool later,
+                            bucket_schedule *out);
 
 /* Makes a permutation of the parameters from the order in which `count` of them became ready: the others
  * follow in reverse order of registration. */

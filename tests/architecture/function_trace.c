@@ -1,5 +1,6 @@
-/* Preloaded into a program that gcc built with -finstrument-functions: writes which functions were entered, and on which
- * thread, in one stretch of the program. Environment, addresses in hexadecimal as nm prints them:
+/* Preloaded into a program that gcc built with -finstrument-functions: writes which functions were entered,
+ * and on which thread, in one stretch of the program. Environment, addresses in hexadecimal as nm prints
+ * them:
  *
  *   FUNCTION_TRACE_BEGIN   a function: its last call before the end begins the stretch
  *   FUNCTION_TRACE_CALL    a function: its next call ends it, without being in it
@@ -92,8 +93,10 @@ void __cyg_profile_func_enter(void *function, void *from)
         atomic_store(&is_open, true);
     }
     if (!atomic_load(&is_open)) return;
-    if (at == end_call) end();
-    else record(at);
+    if (at == end_call)
+        end();
+    else
+        record(at);
 }
 
 void __cyg_profile_func_exit(void *function, void *from)

@@ -133,8 +133,7 @@ int main(int argc, char **argv)
     b.private = malloc(MOST_BYTES);
     if (!b.private) stop("memory");
     open_collectives(&b, MOST_BYTES);
-    if (b.rank == 0)
-        printf("#ranks      bytes   MPI (us)   two-shot       ring two-shot  ring\n");
+    if (b.rank == 0) printf("#ranks      bytes   MPI (us)   two-shot       ring two-shot  ring\n");
     for (size_t i = 0; argc == 1 && i < sizeof sizes / sizeof sizes[0]; i++) run_size(&b, sizes[i]);
     for (int i = 1; i < argc; i++) run_size(&b, strtoll(argv[i], NULL, 10));
     for (int s = 1; s < SYSTEMS; s++) {

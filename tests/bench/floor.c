@@ -16,8 +16,8 @@ static floor_size size_for(const device_info *info)
 }
 
 /* The least time of an operation on fresh memory; `sizes` are elements of its operands in the first slots. */
-static status best_time(device *d, device_stream *s, const op_desc *op, const int64_t sizes[MOST], const int slots[MOST],
-                        double *best)
+static status best_time(device *d, device_stream *s, const op_desc *op, const int64_t sizes[MOST],
+                        const int slots[MOST], double *best)
 {
     device_kernel *kernel = NULL;
     device_memory memory[MOST] = {{.fd = -1}, {.fd = -1}, {.fd = -1}}, workspace = {.fd = -1};
@@ -48,7 +48,8 @@ out:
 
 status bench_floor_measure(device *d, device_stream *s, bench_floor *out)
 {
-    static const int product_slots[MOST] = {LINEAR_FWD_X, LINEAR_FWD_W, LINEAR_FWD_Y}, sum_slots[MOST] = {ADD_A, ADD_B, ADD_Y};
+    static const int product_slots[MOST] = {LINEAR_FWD_X, LINEAR_FWD_W, LINEAR_FWD_Y},
+                     sum_slots[MOST] = {ADD_A, ADD_B, ADD_Y};
     floor_size size = size_for(device_get_info(d));
     int64_t square = size.side * size.side, product_sizes[MOST] = {square, square, square};
     int64_t sum_sizes[MOST] = {size.elements, size.elements, size.elements};
@@ -65,7 +66,8 @@ status bench_floor_measure(device *d, device_stream *s, bench_floor *out)
     TRY(best_time(d, s, &product, product_sizes, product_slots, &product_ns));
     TRY(best_time(d, s, &sum, sum_sizes, sum_slots, &sum_ns));
     op_cost cost = op_cost_of(&sum);
-    double flops = op_cost_of(&product).flops / product_ns, bytes = (cost.bytes_read + cost.bytes_written) / sum_ns;
+    double flops = op_cost_of(&product).flops / product_ns,
+           bytes = (cost.bytes_read + cost.bytes_written) / sum_ns;
     if (flops > out->flops_per_ns) out->flops_per_ns = flops;
     if (bytes > out->bytes_per_ns) out->bytes_per_ns = bytes;
     return STATUS_OK;
@@ -74,6 +76,7 @@ status bench_floor_measure(device *d, device_stream *s, bench_floor *out)
 double bench_floor_ns(const bench_floor *f, const op_desc *op)
 {
     op_cost cost = op_cost_of(op);
-    double arithmetic = cost.flops / f->flops_per_ns, traffic = (cost.bytes_read + cost.bytes_written) / f->bytes_per_ns;
+    double arithmetic = cost.flops / f->flops_per_ns,
+           traffic = (cost.bytes_read + cost.bytes_written) / f->bytes_per_ns;
     return arithmetic > traffic ? arithmetic : traffic;
 }

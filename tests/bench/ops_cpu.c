@@ -1,7 +1,7 @@
-/* bench_ops MODEL [--threads N] [--steps N] [--device NAME] [--precision P]: training steps of a model, operation by
- * operation in the order in which they run. One line for each kind and shape: how often it occurs in a step,
- * microseconds a call (the median over all), share of the step, GFLOP/s, and GB/s were every operand read
- * or written once. On a GPU its own clock times them, between marks. */
+/* bench_ops MODEL [--threads N] [--steps N] [--device NAME] [--precision P]: training steps of a model,
+ * operation by operation in the order in which they run. One line for each kind and shape: how often it
+ * occurs in a step, microseconds a call (the median over all), share of the step, GFLOP/s, and GB/s were
+ * every operand read or written once. On a GPU its own clock times them, between marks. */
 #include "common/base/clock.h"
 #include "common/base/random.h"
 #include "common/nn/instance.h"
@@ -102,9 +102,9 @@ typedef struct bench {
     device_memory input, target;
     group *groups;
     int group_count;
-    int64_t last; /* when the operation before ended */
-    bool by_marks; /* the device runs behind the host */
-    int marked;    /* operations of the step so far */
+    int64_t last;          /* when the operation before ended */
+    bool by_marks;         /* the device runs behind the host */
+    int marked;            /* operations of the step so far */
     const op_desc **order; /* [op_count + 1] which */
     bool timed;
     ledger ledger;
@@ -159,7 +159,9 @@ static status open_memory(bench *b)
 
 static status bench_open(bench *b, const bench_model *model)
 {
-    device_config config = {.name = b->options.device, .world = 1, .threads = (int)b->options.threads,
+    device_config config = {.name = b->options.device,
+                            .world = 1,
+                            .threads = (int)b->options.threads,
                             .precision = b->options.precision};
     TRY(device_open(&config, &b->device));
     TRY(device_stream_open(b->device, DEVICE_STREAM_COMPUTE, &b->stream));
@@ -167,8 +169,8 @@ static status bench_open(bench *b, const bench_model *model)
     dtype type = device_get_info(b->device)->compute_type;
     int64_t batch = b->options.batch ? b->options.batch : model->batch;
     TRY(bench_floor_measure(b->device, b->stream, &b->floor));
-    nn_program_config program = {.batch = batch, .mode = NN_TRAIN, .type = type,
-                                 .bf16 = device_get_info(b->device)->bf16, .world = 1};
+    nn_program_config program = {
+        .batch = batch, .mode = NN_TRAIN, .type = type, .bf16 = device_get_info(b->device)->bf16, .world = 1};
     TRY(nn_program_compile(b->model, &program, &b->program));
     param_set_config params = {.gradients = true, .bf16_copy = true};
     TRY(param_set_open(b->device, b->model, b->program, &params, &b->params));
@@ -219,7 +221,8 @@ static status open_groups(bench *b)
     if (!b->groups || !b->order) return fail(STATUS_SYSTEM, "no memory");
     b->by_marks = !device_get_info(b->device)->host_addressable;
     if (b->by_marks && p->op_count + 2 > DEVICE_MARKS)
-        return fail(STATUS_CONFIG, "%s: expected at most %d operations, got %d", b->model->name, DEVICE_MARKS - 2, p->op_count);
+        return fail(STATUS_CONFIG, "%s: expected at most %d operations, got %d", b->model->name,
+                    DEVICE_MARKS - 2, p->op_count);
     for (int i = 0; i < p->op_count; i++) group_of(b, &p->ops[i].desc)->count++;
     op_desc sgd = {.kind = OP_sgd,
                    .type = p->config.type,
@@ -354,8 +357,8 @@ static void report(const bench *b, const int64_t *step_times)
 {
     double total = 0, flops = 0, floor = 0;
     for (int i = 0; i < b->group_count; i++) total += median_ns(&b->groups[i]) * b->groups[i].count;
-    printf("%-26s %-34s %5s %11s %7s %8s %8s %8s\n", "operation", "shape", "count", "us", "share", "GFLOP/s", "GB/s",
-           "/floor");
+    printf("%-26s %-34s %5s %11s %7s %8s %8s %8s\n", "operation", "shape", "count", "us", "share", "GFLOP/s",
+           "GB/s", "/floor");
     for (int i = 0; i < b->group_count; i++) {
         const group *g = &b->groups[i];
         double ns = median_ns(g);
@@ -373,12 +376,15 @@ static void report(const bench *b, const int64_t *step_times)
     printf("%s, batch %" PRId64 ", %s: median step %.3f ms, %.1f GFLOP/s, best %.3f ms\n", b->model->name,
            b->program->config.batch, device_get_info(b->device)->description, step * 1e-6, flops / step,
            (double)step_times[0] * 1e-6);
-    printf("floor: %.3f ms, at %.1f GFLOP/s in matrix products and %.1f GB/s through memory; a step takes %.2f times as long\n",
+    printf("floor: %.3f ms, at %.1f GFLOP/s in matrix products and %.1f GB/s through memory; a step takes "
+           "%.2f times as long\n",
            floor * 1e-6, b->floor.flops_per_ns, b->floor.bytes_per_ns, step / floor);
     int64_t last = b->options.steps - 1;
     if (last > 0)
-        printf("%" PRId64 " rounds, spread %.1f %%\n", b->options.steps, 100 * (double)(step_times[last] - step_times[0]) / step);
-    else printf("a single measurement\n");
+        printf("%" PRId64 " rounds, spread %.1f %%\n", b->options.steps,
+               100 * (double)(step_times[last] - step_times[0]) / step);
+    else
+        printf("a single measurement\n");
 }
 
 static status bench_run(bench *b, const bench_model *model)
@@ -409,8 +415,8 @@ static status parse(int argc, char **argv, bench_options *options, const bench_m
     if (argc > 64) return fail(STATUS_USAGE, "bench_ops: too many words");
     TRY(options_defaults(&binding, 1));
     TRY(options_parse(&binding, 1, argc - 1, argv + 1, positional, &count));
-    TRY(text_parse_choice("MODEL", count == 1 ? positional[0] : "", &bench_models[0].options.name, sizeof bench_models[0],
-                          BENCH_MODELS, &index));
+    TRY(text_parse_choice("MODEL", count == 1 ? positional[0] : "", &bench_models[0].options.name,
+                          sizeof bench_models[0], BENCH_MODELS, &index));
     *out = &bench_models[index];
     return STATUS_OK;
 }

@@ -24,13 +24,34 @@ typedef struct bench_options {
 
 #define FIELD(name) offsetof(bench_options, name)
 static const option bench_option_list[] = {
-    {.name = "model", .argument = "NAME", .type = OPTION_TEXT, .offset = FIELD(model), .initial = "resnet18",
+    {.name = "model",
+     .argument = "NAME",
+     .type = OPTION_TEXT,
+     .offset = FIELD(model),
+     .initial = "resnet18",
      .help = "whose parameters are exchanged; images of 32x32, 10 classes"},
-    {.name = "ranks", .argument = "N", .type = OPTION_INT, .offset = FIELD(ranks), .initial = "2", .low = 1,
-     .high = PROCESSES_MAX, .help = "processes"},
-    {.name = "steps", .argument = "N", .type = OPTION_INT, .offset = FIELD(steps), .initial = "30", .low = 1,
-     .high = PROCESS_FIGURES - 8, .help = "steps to time"},
-    {.name = "inline", .argument = "0|1", .type = OPTION_INT, .offset = FIELD(inline_progress), .initial = "0", .high = 1,
+    {.name = "ranks",
+     .argument = "N",
+     .type = OPTION_INT,
+     .offset = FIELD(ranks),
+     .initial = "2",
+     .low = 1,
+     .high = PROCESSES_MAX,
+     .help = "processes"},
+    {.name = "steps",
+     .argument = "N",
+     .type = OPTION_INT,
+     .offset = FIELD(steps),
+     .initial = "30",
+     .low = 1,
+     .high = PROCESS_FIGURES - 8,
+     .help = "steps to time"},
+    {.name = "inline",
+     .argument = "0|1",
+     .type = OPTION_INT,
+     .offset = FIELD(inline_progress),
+     .initial = "0",
+     .high = 1,
      .help = "without a communication thread of the rank"},
 };
 static const option_table bench_option_table = {"Bench", bench_option_list,
@@ -63,11 +84,12 @@ static status open_rank(const bench *b, int rank, bench_rank *r)
     TRY(sync_ps.requirements(&b->ps, "sync", world, &needs));
     TRY(device_open(&device, &r->device));
     TRY(device_stream_open(r->device, DEVICE_STREAM_COMPUTE, &r->stream));
-    param_set_config arenas = {.param_kind = needs.param_kind, .grad_kind = needs.grad_kind, .gradients = true};
+    param_set_config arenas = {
+        .param_kind = needs.param_kind, .grad_kind = needs.grad_kind, .gradients = true};
     TRY(param_set_open(r->device, b->model, b->program, &arenas, &r->params));
     TRY(param_set_initialize(r->params, r->stream, 1));
-    TRY(optimizer_open(r->device, &b->optimizer, r->params->type, r->params->arena_elements, b->model->parameter_elements,
-                       &r->ledger, &r->optimizer));
+    TRY(optimizer_open(r->device, &b->optimizer, r->params->type, r->params->arena_elements,
+                       b->model->parameter_elements, &r->ledger, &r->optimizer));
     ledger_acquire(&r->ledger, needs.param_class, r->params->logical_bytes + r->params->buffer_bytes,
                    (r->params->arena_elements + r->params->buffer_elements) * dtype_size(r->params->type));
     sync_context context = {.rank = rank,
@@ -91,14 +113,16 @@ static status needs(const bench *b, bench_rank *r)
 {
     const nn_program *p = b->program;
     for (int op = 0; op < p->forward_end; op++)
-        for (int i = 0; i < p->ops[op].need_count; i++) TRY(sync_ps.need(r->engine, p->needs[p->ops[op].need_first + i]));
+        for (int i = 0; i < p->ops[op].need_count; i++)
+            TRY(sync_ps.need(r->engine, p->needs[p->ops[op].need_first + i]));
     return STATUS_OK;
 }
 
 /* The nanoseconds of one exchange. */
 static status exchange(const bench *b, processes *all, bench_rank *r, int64_t index, double *out)
 {
-    sync_step step = {.index = index, .samples = 32, .targets = 32, .learning_rate = 1e-3, .synchronize = true};
+    sync_step step = {
+        .index = index, .samples = 32, .targets = 32, .learning_rate = 1e-3, .synchronize = true};
     sync_engine *e = r->engine;
     TRY(sync_ps.begin_forward(e, &step));
     TRY(needs(b, r));
@@ -154,7 +178,8 @@ static int report(const bench *b, const processes *all)
     for (int m = 0; m < all->count; m++) {
         const process_outcome *o = &all->members[m];
         if (o->code != STATUS_OK) {
-            fprintf(stderr, "rank %d (wait status %d, code %d): %s\n", m, o->wait_status, (int)o->code, o->message);
+            fprintf(stderr, "rank %d (wait status %d, code %d): %s\n", m, o->wait_status, (int)o->code,
+                    o->message);
             return status_exit_code(o->code);
         }
         for (int s = 0; s < steps; s++)
@@ -164,8 +189,10 @@ static int report(const bench *b, const processes *all)
         update += o->figures[steps + 2];
     }
     qsort(slowest, (size_t)steps, sizeof *slowest, ascending);
-    printf("%s %d ranks  median %.2f ms  quartiles %.2f %.2f  minimum %.2f  largest rank sends %.2f MB, all %.1f messages, "
-           "updates %.2f ms per step\n", b->options.model, all->count, slowest[steps / 2] / 1e6, slowest[steps / 4] / 1e6,
+    printf("%s %d ranks  median %.2f ms  quartiles %.2f %.2f  minimum %.2f  largest rank sends %.2f MB, all "
+           "%.1f messages, "
+           "updates %.2f ms per step\n",
+           b->options.model, all->count, slowest[steps / 2] / 1e6, slowest[steps / 4] / 1e6,
            slowest[steps * 3 / 4] / 1e6, slowest[0] / 1e6, sent / 1e6, messages, update / 1e6);
     return 0;
 }

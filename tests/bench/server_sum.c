@@ -1,7 +1,8 @@
-/* bench_server_sum [MiB]: the sum of a parameter server, by its own thread pool and kernels: gradients of n ranks, in memory
- * that no cache holds, added by 1 thread and by as many as there are processors. Bytes are n + 1 per byte of the result, as
- * sim_price_sum() counts them. Per thread is what one reaches while the others work, from the processor time of the process;
- * total is by the wall clock and needs a quiet machine. The best of all repetitions. */
+/* bench_server_sum [MiB]: the sum of a parameter server, by its own thread pool and kernels: gradients of n
+ * ranks, in memory that no cache holds, added by 1 thread and by as many as there are processors. Bytes are n
+ * + 1 per byte of the result, as sim_price_sum() counts them. Per thread is what one reaches while the others
+ * work, from the processor time of the process; total is by the wall clock and needs a quiet machine. The
+ * best of all repetitions. */
 #include "common/base/clock.h"
 #include "common/reduce/reduce.h"
 #include "ps/compute.h"
@@ -68,8 +69,8 @@ int main(int argc, char **argv)
         if (!(*memory = malloc((size_t)count * sizeof **memory))) return fprintf(stderr, "no memory\n"), 70;
         memset(*memory, i, (size_t)count * sizeof **memory);
     }
-    printf("%s, %lld MiB per rank\n%8s %8s %16s %16s\n", reduce_instruction_set(), (long long)count >> 18, "ranks", "threads",
-           "GB/s per thread", "GB/s total");
+    printf("%s, %lld MiB per rank\n%8s %8s %16s %16s\n", reduce_instruction_set(), (long long)count >> 18,
+           "ranks", "threads", "GB/s per thread", "GB/s total");
     for (int ranks = 2; ranks <= MOST_RANKS; ranks *= 2)
         for (int threads = 1; threads <= processors; threads *= 2)
             if (measure(&j, ranks, threads, count) != STATUS_OK) return 70;

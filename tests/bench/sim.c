@@ -3,9 +3,9 @@
 #include "common/base/clock.h"
 #include "common/device/sim/device_sim.h"
 #include "common/sim/nccl.h"
-#include "tests/common/sim/ring_steps.h"
 #include "harness/train/trainer.h"
 #include "models/models.h"
+#include "tests/common/sim/ring_steps.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,7 +54,8 @@ static void close_blank(batch_source *s)
     (void)s;
 }
 
-static const batch_source_type blank_type = {"blank", next_blank, batch_source_always_ready, return_blank, close_blank};
+static const batch_source_type blank_type = {"blank", next_blank, batch_source_always_ready, return_blank,
+                                             close_blank};
 
 /* All ranks' batches are this one. */
 static blank_source open_blank(const nn_model *m, int64_t batch)

@@ -1,7 +1,7 @@
 /* bench_trace: what recording one event costs, in nanoseconds: two readings of the clock and a slice, into
  * memory that nobody has touched yet, as in a run. The best of several recorders. */
-#include "common/base/clock.h"
 #include "common/trace/trace.h"
+#include "common/base/clock.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,9 +1,10 @@
 /* bench_zmq_bulk [PAIRS [MIB [MESSAGES]]]: bulk messages from one process to another, through the transport
- * over ZeroMQ ipc, without and with CURVE, and through a bare unix socket, in turn. The bare reader takes each message into fresh memory
- * (pages that nobody has touched, as a message that its receiver may keep needs), and then into one buffer
- * again and again, which nobody can keep. Printed are the rates of each round and the medians of the ratios
- * (target: at least 0.8 of the socket with fresh memory), for CURVE with the quartiles of its own to the transport. Exits with 1 where it is missed. The transport
- * computes its checksums on both sides, as in a run. */
+ * over ZeroMQ ipc, without and with CURVE, and through a bare unix socket, in turn. The bare reader takes
+ * each message into fresh memory (pages that nobody has touched, as a message that its receiver may keep
+ * needs), and then into one buffer again and again, which nobody can keep. Printed are the rates of each
+ * round and the medians of the ratios (target: at least 0.8 of the socket with fresh memory), for CURVE with
+ * the quartiles of its own to the transport. Exits with 1 where it is missed. The transport computes its
+ * checksums on both sides, as in a run. */
 #include "common/base/clock.h"
 #include "common/base/random.h"
 #include "common/net/key.h"
@@ -114,7 +115,8 @@ static double run_transport(const bulk *b, bool curve)
     char url[128], key[NET_KEY_TEXT];
     uint64_t token = random_token();
     if (net_key_draw(key) != STATUS_OK) stop("key");
-    snprintf(url, sizeof url, "ipc://@psring-bulk-%016" PRIx64 "%s%s", token, curve ? "/" : "", curve ? key : "");
+    snprintf(url, sizeof url, "ipc://@psring-bulk-%016" PRIx64 "%s%s", token, curve ? "/" : "",
+             curve ? key : "");
     pid_t pid = fork(); /* before this process has threads of ZeroMQ */
     if (pid == 0) {
         send_all(b, url, token);
@@ -170,8 +172,8 @@ int main(int argc, char **argv)
         to_fresh[i] = ours / fresh;
         to_reused[i] = ours / reused;
         to_plain[i] = curve / ours;
-        printf("%11.2f %13.2f %7.3f %18.2f %7.3f %12.2f %7.3f\n", ours, fresh, to_fresh[i], reused, to_reused[i], curve,
-               to_plain[i]);
+        printf("%11.2f %13.2f %7.3f %18.2f %7.3f %12.2f %7.3f\n", ours, fresh, to_fresh[i], reused,
+               to_reused[i], curve, to_plain[i]);
         fflush(stdout);
     }
     free(data);
@@ -180,11 +182,17 @@ int main(int argc, char **argv)
     qsort(to_plain, (size_t)pairs, sizeof *to_plain, ascending);
     double median = to_fresh[pairs / 2];
     bool met = to_fresh[0] >= TARGET;
-    printf("# median ratios %.3f and %.3f; the first at least %.1f: %s\n", median, to_reused[pairs / 2], TARGET,
-           pairs == 1 ? met ? "a single measurement, within" : "a single measurement, beyond" : met ? "met" : to_fresh[pairs - 1] < TARGET ? "missed" : "undecided");
-    printf("# with CURVE %.3f of the transport's rate (quartiles %.3f to %.3f, %d pairs)\n", to_plain[pairs / 2],
-           to_plain[pairs / 4], to_plain[3 * pairs / 4], pairs);
-    if (pairs > 1) printf("%d rounds, spread %.1f %%\n", pairs, 100 * (to_fresh[pairs - 1] - to_fresh[0]) / median);
-    else printf("a single measurement\n");
+    printf("# median ratios %.3f and %.3f; the first at least %.1f: %s\n", median, to_reused[pairs / 2],
+           TARGET,
+           pairs == 1 ? met ? "a single measurement, within" : "a single measurement, beyond"
+           : met      ? "met"
+           : to_fresh[pairs - 1] < TARGET ? "missed"
+                                          : "undecided");
+    printf("# with CURVE %.3f of the transport's rate (quartiles %.3f to %.3f, %d pairs)\n",
+           to_plain[pairs / 2], to_plain[pairs / 4], to_plain[3 * pairs / 4], pairs);
+    if (pairs > 1)
+        printf("%d rounds, spread %.1f %%\n", pairs, 100 * (to_fresh[pairs - 1] - to_fresh[0]) / median);
+    else
+        printf("a single measurement\n");
     return met ? 0 : 1;
 }

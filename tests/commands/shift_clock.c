@@ -1,5 +1,6 @@
 /* Preloaded into ranks: rank 1 has a clock of its own, as on another host: SHIFT_CLOCK_NS later than that of
- * the others. Waits of the kernel have the machine's: with a later clock those until a time on it take longer. */
+ * the others. Waits of the kernel have the machine's: with a later clock those until a time on it take
+ * longer. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>

@@ -29,8 +29,8 @@ static status check(const engine_rank *r, int64_t step)
             double right = 0, found = job_element(r, &r->params->grads, p, i);
             for (int k = 0; k < RANKS; k++) right += copysign(means[k], job_value(k, step, p, i)) / RANKS;
             if (fabs(found - right) > 1e-5 * (means[0] + means[1]))
-                return rank_error(STATUS_MISMATCH, "%s[%lld] is %.9g, expected %.9g", r->params->model->params[p].name,
-                                  (long long)i, found, right);
+                return rank_error(STATUS_MISMATCH, "%s[%lld] is %.9g, expected %.9g",
+                                  r->params->model->params[p].name, (long long)i, found, right);
         }
     }
     return STATUS_OK;
@@ -48,11 +48,12 @@ static status run_steps(engine_rank *r)
 static void ranks_average_signs(void **state)
 {
     (void)state;
-    engine_job job = {.policy = "naive", /* a bucket per parameter */
-                      .device = "reference", /* PyTorch's layout: a bucket holds a parameter's values and nothing else */
-                      .words = {"--comm-hook=sign"},
-                      .world = RANKS,
-                      .body = run_steps};
+    engine_job job = {
+        .policy = "naive",     /* a bucket per parameter */
+        .device = "reference", /* PyTorch's layout: a bucket holds a parameter's values and nothing else */
+        .words = {"--comm-hook=sign"},
+        .world = RANKS,
+        .body = run_steps};
     engine_job_run_well(&job);
 }
 

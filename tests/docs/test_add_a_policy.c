@@ -12,8 +12,8 @@ static status train(local_ranks *group, job_rank *r)
     TRY(sync_flush(r->engine));
     ps_read_report(r->engine, &report);
     if (report.reads == 0 || report.most > 1)
-        snprintf(r->error, sizeof r->error, "%lld reads, at most %lld updates late; expected at most 1", (long long)report.reads,
-                 (long long)report.most);
+        snprintf(r->error, sizeof r->error, "%lld reads, at most %lld updates late; expected at most 1",
+                 (long long)report.reads, (long long)report.most);
     return STATUS_OK;
 }
 

@@ -1,4 +1,5 @@
-/* The ring's policy of docs/add-a-policy.md is a row like the others: its buckets, and exact averages of gradients. */
+/* The ring's policy of docs/add-a-policy.md is a row like the others: its buckets, and exact averages of
+ * gradients. */
 #include "models/models.h"
 #include "ring/policies/policy.h"
 #include "tests/ring/engine/engine_job.h"

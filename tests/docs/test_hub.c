@@ -1,5 +1,5 @@
-/* The algorithm of docs/add-a-collective.md, found by its name: an all-reduce in one round, and through the staging areas
- * in many. */
+/* The algorithm of docs/add-a-collective.md, found by its name: an all-reduce in one round, and through the
+ * staging areas in many. */
 #include "tests/common/collectives/ranks.h"
 
 #include <setjmp.h>

@@ -1,5 +1,5 @@
-/* The engine of docs/add-an-engine.md trains: with an average after every step as the ring does, with fewer averages its
- * ranks differ in between. */
+/* The engine of docs/add-an-engine.md trains: with an average after every step as the ring does, with fewer
+ * averages its ranks differ in between. */
 #include "ring/ring.h"
 #include "tests/engines/training.h"
 
@@ -46,8 +46,12 @@ static status train(training_rank *r)
 
 static void run(outcome *out, const sync_engine_type *engine, const char *policy, const char *options)
 {
-    training_config config = {
-        .model = "wine_mlp", .engine = engine, .policy = policy, .options = options, .world = WORLD, .batch = 4};
+    training_config config = {.model = "wine_mlp",
+                              .engine = engine,
+                              .policy = policy,
+                              .options = options,
+                              .world = WORLD,
+                              .batch = 4};
     status rc = training_run(&config, out, train);
     if (rc != STATUS_OK) fail_msg("%s %s: %s", engine->name, options ? options : "", error_message());
     assert_true(out->count > 0);
@@ -57,7 +61,8 @@ static void expect_near(const float *found, const float *expected, int64_t count
 {
     for (int64_t i = 0; i < count; i++)
         if (fabsf(found[i] - expected[i]) > 1e-5f * fmaxf(1, fabsf(expected[i])))
-            fail_msg("parameter element %lld: found %g, expected %g", (long long)i, (double)found[i], (double)expected[i]);
+            fail_msg("parameter element %lld: found %g, expected %g", (long long)i, (double)found[i],
+                     (double)expected[i]);
 }
 
 static void an_average_of_parameters_after_every_step_trains_as_an_average_of_gradients(void **state)
@@ -76,7 +81,8 @@ static void ranks_differ_between_averages_and_a_flush_averages_them(void **state
     run(&o, &sync_local_sgd, "local-sgd", "--average-every 4"); /* the fifth step is not averaged */
     size_t bytes = (size_t)o.count * sizeof(float);
     static float mean[MOST];
-    for (int64_t i = 0; i < o.count; i++) mean[i] = (o.trained[0][i] + o.trained[1][i] + o.trained[2][i]) / WORLD;
+    for (int64_t i = 0; i < o.count; i++)
+        mean[i] = (o.trained[0][i] + o.trained[1][i] + o.trained[2][i]) / WORLD;
     assert_true(memcmp(o.trained[0], o.trained[1], bytes) != 0);
     for (int r = 1; r < WORLD; r++) assert_memory_equal(o.flushed[r], o.flushed[0], bytes);
     expect_near(o.flushed[0], mean, o.count);

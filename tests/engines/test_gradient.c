@@ -37,7 +37,8 @@ static void sums_of_integers_average_to_the_same_bits(void **state)
     for (size_t w = 0; w < sizeof worlds / sizeof worlds[0]; w++) {
         int n = worlds[w], other_than_zero = 0;
         training_average sum, average;
-        training_config config = {.model = "toy", .integers = true, .sum_loss = true, .divide = SHARED_DIVIDE_AFTER};
+        training_config config = {
+            .model = "toy", .integers = true, .sum_loss = true, .divide = SHARED_DIVIDE_AFTER};
         config.engine = &sync_none;
         config.batch = n * BATCH;
         assert_ok(training_gradient(&config, &sum));
@@ -89,14 +90,15 @@ static const bound_case bound_cases[] = {
 typedef struct bound_figures {
     training_average *own; /* [world]: from runs of each rank's samples alone, by the same kernels */
     training_average ps, ring;
-    double worst;          /* share of the limit */
-    int64_t tight;         /* elements that only the roundings of the divisions put beyond the limit of the sums */
+    double worst;  /* share of the limit */
+    int64_t tight; /* elements that only the roundings of the divisions put beyond the limit of the sums */
     int64_t different;
 } bound_figures;
 
 static void compute(const bound_case *b, bound_figures *f)
 {
-    training_config config = {.model = b->model, .classes = b->classes, .image = b->image, .engine = &sync_none, .batch = b->batch};
+    training_config config = {
+        .model = b->model, .classes = b->classes, .image = b->image, .engine = &sync_none, .batch = b->batch};
     *f = (bound_figures){.own = calloc((size_t)b->world, sizeof *f->own)};
     assert_non_null(f->own);
     for (int r = 0; r < b->world; r++) {
@@ -130,8 +132,8 @@ static void compare(const bound_case *b, bound_figures *f)
         double unit = 0x1p-24 * sizes / n, of_sums = 2 * (n - 1) * unit, exact = sum / n;
         double limit = b->divide == SHARED_DIVIDE_BEFORE ? of_sums : of_sums + 2 * unit;
         if (fabs(ring - ps) > limit || fabs(ps - exact) > n * unit || fabs(ring - exact) > n * unit)
-            fail_msg("%s, %d ranks, %s, element %lld: ps %.9g, ring %.9g, expected %.17g, at most %.3g apart", b->model, n,
-                     b->options, (long long)i, ps, ring, exact, limit);
+            fail_msg("%s, %d ranks, %s, element %lld: ps %.9g, ring %.9g, expected %.17g, at most %.3g apart",
+                     b->model, n, b->options, (long long)i, ps, ring, exact, limit);
         if (limit > 0 && fabs(ring - ps) / limit > f->worst) f->worst = fabs(ring - ps) / limit;
         f->tight += fabs(ring - ps) > of_sums;
         f->different += ring != ps;
@@ -147,8 +149,9 @@ static void ring_and_server_differ_by_no_more_than_the_order_of_sums(void **stat
         bound_figures f;
         compute(b, &f);
         compare(b, &f);
-        print_message("# %s, %d ranks, %s: %.3g of the limit at most, %lld of %lld elements by the divisions\n", b->model,
-                      b->world, b->options, f.worst, (long long)f.tight, (long long)f.ps.elements);
+        print_message(
+            "# %s, %d ranks, %s: %.3g of the limit at most, %lld of %lld elements by the divisions\n",
+            b->model, b->world, b->options, f.worst, (long long)f.tight, (long long)f.ps.elements);
         different += f.different;
         for (int r = 0; r < b->world; r++) free(f.own[r].values);
         free(f.own);

@@ -39,8 +39,8 @@ static const engine_case cases[] = {
 enum { CASES = sizeof cases / sizeof cases[0] };
 
 typedef struct experiment {
-    int bad_step;  /* in which rank 1, or the only one, has a gradient that is not finite */
-    int left_out;  /* the batch that nobody trains on */
+    int bad_step; /* in which rank 1, or the only one, has a gradient that is not finite */
+    int left_out; /* the batch that nobody trains on */
     uint64_t hash[WORLD];
     int64_t skipped[WORLD];
     bool finite[WORLD];
@@ -76,7 +76,8 @@ static void look(const training_rank *r, experiment *x)
     const float *values = param_set_values(set);
     bool finite = true;
     for (int p = 0; p < set->model->param_count; p++)
-        for (int64_t i = 0; i < set->pieces[p].count; i++) finite = finite && isfinite(values[set->pieces[p].offset + i]);
+        for (int64_t i = 0; i < set->pieces[p].count; i++)
+            finite = finite && isfinite(values[set->pieces[p].offset + i]);
     x->finite[r->rank] = finite;
     x->skipped[r->rank] = trainer_skipped(r->trainer);
 }
@@ -111,7 +112,8 @@ static status run(const engine_case *c, optimizer_options optimizer, int rule, e
                               .options = c->options,
                               .world = c->world,
                               .batch = 4,
-                              .processes = rule == NONFINITE_STOP, /* a rank that ends takes its memory with it */
+                              .processes =
+                                  rule == NONFINITE_STOP, /* a rank that ends takes its memory with it */
                               .optimizer = optimizer};
     return training_run(&config, x, train);
 }
@@ -145,8 +147,10 @@ static void skip_leaves_parameters_and_optimizer_as_if_the_step_had_not_been(voi
             if (!skipped.finite[r]) fail_msg("%s: rank %d has parameters that are not finite", name_of(c), r);
             if (skipped.hash[r] != skipped.hash[0]) fail_msg("%s: ranks 0 and %d differ", name_of(c), r);
             if (counts && skipped.skipped[r] != 1)
-                fail_msg("%s: rank %d counts %lld updates skipped, expected 1", name_of(c), r, (long long)skipped.skipped[r]);
-            if (without.skipped[r] != 0) fail_msg("%s: rank %d skipped an update of finite gradients", name_of(c), r);
+                fail_msg("%s: rank %d counts %lld updates skipped, expected 1", name_of(c), r,
+                         (long long)skipped.skipped[r]);
+            if (without.skipped[r] != 0)
+                fail_msg("%s: rank %d skipped an update of finite gradients", name_of(c), r);
             if (c->by_rounds && skipped.hash[r] != without.hash[r])
                 fail_msg("%s: rank %d differs from a run without the step", name_of(c), r);
         }
@@ -160,7 +164,8 @@ static void stop_names_step_and_parameter(void **state)
         experiment x = {.bad_step = BAD_STEP, .left_out = NO_STEP};
         status rc = run(&cases[i], with_momentum(), NONFINITE_STOP, &x);
         const char *message = error_message();
-        if (rc != STATUS_NONFINITE || !strstr(message, "step 3: ") || !strstr(message, "gradient of fc2.weight is not finite"))
+        if (rc != STATUS_NONFINITE || !strstr(message, "step 3: ") ||
+            !strstr(message, "gradient of fc2.weight is not finite"))
             fail_msg("%s: %s: %s", name_of(&cases[i]), status_name(rc), message);
         if (!cases[i].by_rounds && strcmp(cases[i].policy, "async") == 0 && !strstr(message, "rank 1"))
             fail_msg("%s: does not name rank 1: %s", name_of(&cases[i]), message);
@@ -175,7 +180,8 @@ static void warn_goes_on(void **state)
         experiment x = {.bad_step = BAD_STEP, .left_out = NO_STEP};
         assert_ok(run(&cases[i], with_momentum(), NONFINITE_WARN, &x));
         for (int r = 0; r < cases[i].world; r++)
-            if ((x.finite[r] && r == 0) || x.skipped[r] != 0) fail_msg("%s: rank %d has left the update out", name_of(&cases[i]), r);
+            if ((x.finite[r] && r == 0) || x.skipped[r] != 0)
+                fail_msg("%s: rank %d has left the update out", name_of(&cases[i]), r);
     }
 }
 

@@ -1,6 +1,6 @@
-/* Stages, a pipeline over ranks or on devices of each rank, train as the whole model does with as many micro-batches: the same
- * losses and parameters, bit for bit; where two stages have a parameter, or gradients are clipped by the norm over all stages, to
- * rounding. */
+/* Stages, a pipeline over ranks or on devices of each rank, train as the whole model does with as many
+ * micro-batches: the same losses and parameters, bit for bit; where two stages have a parameter, or gradients
+ * are clipped by the norm over all stages, to rounding. */
 #include "ring/ring.h"
 #include "tests/engines/training.h"
 #include "tests/support/check.h"
@@ -16,8 +16,8 @@ typedef struct pipeline_case {
     model_options model;
     int stages, replicas;
     int64_t batches, batch;
-    bool shares; /* a parameter of two stages */
-    bool slow;   /* on the reference device */
+    bool shares;      /* a parameter of two stages */
+    bool slow;        /* on the reference device */
     double clip_norm; /* below the norm of all gradients */
 } pipeline_case;
 
@@ -28,8 +28,21 @@ static const pipeline_case cases[] = {
     {"lenet", {.name = "lenet"}, 3, 1, 7, 2, false, false, 0},
     {"lenet, two replicas", {.name = "lenet"}, 2, 2, 5, 2, false, false, 0},
     {"resnet18", {.name = "resnet18", .image = 32, .classes = 10}, 4, 1, 10, 2, false, true, 0},
-    {"bert", {.name = "bert", .head = MODEL_HEAD_CLS, .layers = 3, .hidden = 32, .heads = 4, .vocabulary = 97, .sequence = 7},
-     3, 2, 4, 3, false, false, 0},
+    {"bert",
+     {.name = "bert",
+      .head = MODEL_HEAD_CLS,
+      .layers = 3,
+      .hidden = 32,
+      .heads = 4,
+      .vocabulary = 97,
+      .sequence = 7},
+     3,
+     2,
+     4,
+     3,
+     false,
+     false,
+     0},
     {"gpt2", {.name = "gpt2", GPT}, 3, 1, 4, 2, true, false, 0},
     {"gpt2, two replicas", {.name = "gpt2", GPT}, 2, 2, 3, 2, true, false, 0},
     {"lenet, clipped", {.name = "lenet"}, 3, 1, 4, 2, false, false, 0.25},
@@ -40,14 +53,15 @@ enum { CASES = sizeof cases / sizeof cases[0] };
 /* What a run ends with: the parameters by the whole model's order, and the losses. */
 typedef struct outcome {
     const nn_model *model;
-    float **params;       /* [param_count] */
+    float **params; /* [param_count] */
     double losses[STEPS];
 } outcome;
 
 static void open_outcome(const nn_model *m, outcome *o)
 {
     *o = (outcome){.model = m, .params = calloc((size_t)m->param_count, sizeof *o->params)};
-    for (int p = 0; p < m->param_count; p++) o->params[p] = calloc((size_t)m->params[p].elements, sizeof **o->params);
+    for (int p = 0; p < m->param_count; p++)
+        o->params[p] = calloc((size_t)m->params[p].elements, sizeof **o->params);
 }
 
 static void close_outcome(outcome *o)
@@ -87,8 +101,10 @@ static status train(training_rank *r)
     for (int step = 0; step < STEPS; step++) {
         TRY(training_step(r));
         bool has_loss = isfinite(r->last.loss);
-        if (has_loss == set->model->sent) return fail(STATUS_INTERNAL, "rank %d: a loss is the last stage's", r->rank);
-        if (has_loss && r->place.replica == 0 && (r->place.shape.stages > 0 || r->rank == 0)) o->losses[step] = r->last.loss;
+        if (has_loss == set->model->sent)
+            return fail(STATUS_INTERNAL, "rank %d: a loss is the last stage's", r->rank);
+        if (has_loss && r->place.replica == 0 && (r->place.shape.stages > 0 || r->rank == 0))
+            o->losses[step] = r->last.loss;
     }
     if (r->place.replica != 0 || (r->place.shape.stages == 0 && r->rank != 0)) return STATUS_OK;
     return export_stage(r, r->trainer, r->place.stage);
@@ -99,7 +115,8 @@ static bool is_rounded(const pipeline_case *c)
     return c->shares || c->clip_norm > 0;
 }
 
-static void compare(const pipeline_case *c, const char *device, const char *schedule, const outcome *expected, const outcome *got)
+static void compare(const pipeline_case *c, const char *device, const char *schedule, const outcome *expected,
+                    const outcome *got)
 {
     for (int s = 0; s < STEPS; s++) {
         double difference = fabs(expected->losses[s] - got->losses[s]);

@@ -1,5 +1,6 @@
-/* What goes wrong between workers and their remote stage ends the job on all others, soon, with a line that names the
- * cause: the faults of tests/ps/test_faults.c. Members are processes; the last one is the remote stage. */
+/* What goes wrong between workers and their remote stage ends the job on all others, soon, with a line that
+ * names the cause: the faults of tests/ps/test_faults.c. Members are processes; the last one is the remote
+ * stage. */
 #include "common/base/clock.h"
 #include "common/nn/stages.h"
 #include "common/pipeline/remote.h"
@@ -20,11 +21,12 @@ typedef struct fault_case {
     int workers;
     bool tcp;
     process_act act;
-    int member; /* that does it; `workers` is the remote stage */
+    int member;                 /* that does it; `workers` is the remote stage */
     transport_fault_kind fault; /* of what it sends */
     int64_t stall_timeout_ns;
     status code;      /* of all others */
-    const char *text; /* in their message; where a message was wrong at least in one's: a link may be of no more use */
+    const char *text; /* in their message; where a message was wrong at least in one's: a link may be of no
+                         more use */
 } fault_case;
 
 static const fault_case cases[] = {
@@ -34,20 +36,23 @@ static const fault_case cases[] = {
     {"a late remote stage", 2, false, ACT_LATE, 2, .text = ""},
     {"a killed worker", 3, false, ACT_DIE, 2, .code = STATUS_PEER, .text = "rank 2 is lost"},
     {"a killed worker, tcp", 3, true, ACT_DIE, 1, .code = STATUS_PEER, .text = "rank 1 is lost"},
-    {"a killed remote stage", 2, false, ACT_DIE, 2, .code = STATUS_PEER, .text = "remote stage: rank 2 is lost"},
-    {"a killed remote stage, tcp", 1, true, ACT_DIE, 1, .code = STATUS_PEER, .text = "remote stage: rank 1 is lost"},
+    {"a killed remote stage", 2, false, ACT_DIE, 2, .code = STATUS_PEER,
+     .text = "remote stage: rank 2 is lost"},
+    {"a killed remote stage, tcp", 1, true, ACT_DIE, 1, .code = STATUS_PEER,
+     .text = "remote stage: rank 1 is lost"},
     {"a frozen worker", 2, false, ACT_FREEZE, 1, .stall_timeout_ns = 8 * NS_PER_S, .code = STATUS_PEER,
      .text = "rank 1 has sent nothing for 8 s"},
     {"a frozen remote stage", 2, false, ACT_FREEZE, 2, .stall_timeout_ns = 8 * NS_PER_S, .code = STATUS_PEER,
      .text = "remote stage: nothing received for 4 s"},
-    {"a worker that leaves", 3, false, ACT_LEAVE, 1, .code = STATUS_PEER, .text = "rank 1 has left: others are at step 2"},
+    {"a worker that leaves", 3, false, ACT_LEAVE, 1, .code = STATUS_PEER,
+     .text = "rank 1 has left: others are at step 2"},
     {"a wrong address", 1, false, ACT_MISLEAD, 1, .stall_timeout_ns = 8 * NS_PER_S, .code = STATUS_PEER,
      .text = "remote stage: nothing received for 4 s"},
     {"another configuration", 2, false, ACT_DIFFER, 1, .code = STATUS_PROTOCOL, .text = "rank 1: expected"},
     {"a message of a worker dropped", 2, false, .member = 1, .fault = TRANSPORT_DROP, .code = STATUS_PEER,
      .text = "from rank 1 is missing"},
-    {"a message of the remote stage dropped", 1, false, .member = 1, .fault = TRANSPORT_DROP, .code = STATUS_PEER,
-     .text = "from rank 1 is missing"},
+    {"a message of the remote stage dropped", 1, false, .member = 1, .fault = TRANSPORT_DROP,
+     .code = STATUS_PEER, .text = "from rank 1 is missing"},
     {"a bit of a worker flipped", 2, false, .member = 1, .fault = TRANSPORT_FLIP, .code = STATUS_IO,
      .text = "damaged on the way"},
     {"a bit of the remote stage flipped", 1, false, .member = 1, .fault = TRANSPORT_FLIP, .code = STATUS_IO,
@@ -111,9 +116,11 @@ static status serve(fault_job *f, processes *all, member *m)
                                    .optimizer = &sgd,
                                    .seed = 1,
                                    .ledger = &m->ledger};
-    snprintf(url, sizeof url, c->tcp ? "tcp://127.0.0.1:*" : "ipc://@psring-test-%016llx", (unsigned long long)f->token);
+    snprintf(url, sizeof url, c->tcp ? "tcp://127.0.0.1:*" : "ipc://@psring-test-%016llx",
+             (unsigned long long)f->token);
     TRY(remote_server_open(&config, &m->server));
-    if (c->member == c->workers && c->fault) transport_inject(remote_server_transport(m->server), c->fault, 2);
+    if (c->member == c->workers && c->fault)
+        transport_inject(remote_server_transport(m->server), c->fault, 2);
     TRY(remote_server_listen(m->server, url, bound));
     if (is_mine(c, c->workers, ACT_MISLEAD)) memcpy(strstr(bound, "psring"), "nobody", 6);
     TRY(exchange(all, c->workers, c, bound, unused));
@@ -193,8 +200,8 @@ static void check(const fault_case *c, const processes *all)
         named += says;
         bool may_lose = c->code != STATUS_OK && (c->fault || c->act == ACT_DIFFER);
         if (says || (may_lose && o->code == STATUS_PEER)) continue;
-        fail_msg("%s: member %d: found %s '%s', expected %s '%s'", c->name, m, status_name(o->code), o->message,
-                 status_name(c->code), c->text);
+        fail_msg("%s: member %d: found %s '%s', expected %s '%s'", c->name, m, status_name(o->code),
+                 o->message, status_name(c->code), c->text);
     }
     if (named == 0) fail_msg("%s: no member says %s '%s'", c->name, status_name(c->code), c->text);
 }

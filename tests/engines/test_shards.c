@@ -18,7 +18,7 @@ typedef struct result {
     ledger memory[MOST];
     sync_counters before[MOST], after[MOST]; /* of the last step */
     int64_t padded, own[MOST]; /* elements of all ranks' shards with padding; of a rank's without */
-    int64_t by_rows;           /* of all parameters, each padded to as many equal chunks of rows as there are ranks */
+    int64_t by_rows; /* of all parameters, each padded to as many equal chunks of rows as there are ranks */
 } result;
 
 static status keep_values(training_rank *r, result *out)
@@ -45,7 +45,8 @@ static status train(training_rank *r)
         TRY(training_step(r));
     }
     TRY(sync_flush(e));
-    TRY(training_barrier(r)); /* a server here may still reply to other ranks when this one has its parameters */
+    TRY(training_barrier(
+        r)); /* a server here may still reply to other ranks when this one has its parameters */
     sync_read_counters(e, &out->after[r->rank]);
     out->memory[r->rank] = *trainer_ledger(r->trainer);
     if (set->shards) out->own[r->rank] = set->shards->own_elements;
@@ -84,7 +85,8 @@ enum { CASES = sizeof cases / sizeof cases[0] };
 static const char *const policies[] = {"zero1", "zero2", "zero3", "fsdp"};
 enum { POLICIES = sizeof policies / sizeof policies[0] };
 
-static void run_engine(const shard_case *c, const sync_engine_type *engine, const char *policy, double clip_norm, result *out)
+static void run_engine(const shard_case *c, const sync_engine_type *engine, const char *policy,
+                       double clip_norm, result *out)
 {
     optimizer_options adam = optimizer_defaults(OPTIMIZER_ADAM);
     adam.clip_norm = clip_norm;
@@ -185,8 +187,9 @@ static void a_stage_holds_its_shards_to_the_byte(void **state)
         }
 }
 
-/* Shards by rows have other padding than shards of a unit's vector. Of P elements with padding, a ring's all-reduce moves 2 (n - 1) / n P; a reduce-scatter and an all-gather
- * as much; a second all-gather of all units makes it 1.5 times that. */
+/* Shards by rows have other padding than shards of a unit's vector. Of P elements with padding, a ring's
+ * all-reduce moves 2 (n - 1) / n P; a reduce-scatter and an all-gather as much; a second all-gather of all
+ * units makes it 1.5 times that. */
 static void stages_move_the_bytes_of_their_collectives(void **state)
 {
     (void)state;
@@ -198,8 +201,10 @@ static void stages_move_the_bytes_of_their_collectives(void **state)
             int64_t sent = cut.after[r].bytes_sent - cut.before[r].bytes_sent, passes = p >= 2 ? 3 : 2;
             assert_int_equal(sent, passes * 4 * cut.padded / c.world * (c.world - 1));
         }
-        if (p == 3) assert_int_equal(cut.padded, cut.by_rows);
-        else assert_true(cut.padded >= cut.elements && cut.padded < cut.elements + 10 * 2 * 16 + 5 * 3 * 16);
+        if (p == 3)
+            assert_int_equal(cut.padded, cut.by_rows);
+        else
+            assert_true(cut.padded >= cut.elements && cut.padded < cut.elements + 10 * 2 * 16 + 5 * 3 * 16);
         free(cut.values);
     }
 }
@@ -219,13 +224,15 @@ static void under_fsdp_later_ranks_may_have_nothing_of_a_parameter(void **state)
 static void parameters_that_are_kept_for_the_backward_pass_are_gathered_once(void **state)
 {
     (void)state;
-    const shard_case once = {"lenet", 3, "--algorithm ring --reshard no", 0, 0, false, 0}, twice = {"lenet", 3, "--algorithm ring", 0, 0, false, 0};
+    const shard_case once = {"lenet", 3, "--algorithm ring --reshard no", 0, 0, false, 0},
+                     twice = {"lenet", 3, "--algorithm ring", 0, 0, false, 0};
     result kept, dropped;
     run(&once, "zero3", 0, &kept);
     run(&twice, "zero3", 0, &dropped);
     for (int r = 0; r < once.world; r++) {
         assert_true(kept.hash[r] == dropped.hash[r]);
-        assert_int_equal(kept.after[r].bytes_sent - kept.before[r].bytes_sent, 2 * 4 * kept.padded / once.world * (once.world - 1));
+        assert_int_equal(kept.after[r].bytes_sent - kept.before[r].bytes_sent,
+                         2 * 4 * kept.padded / once.world * (once.world - 1));
         assert_true(peak(&kept, r, LEDGER_GATHERED) > peak(&dropped, r, LEDGER_GATHERED));
         assert_int_equal(kept.memory[r].classes[LEDGER_GATHERED].current, 0);
     }
@@ -233,7 +240,8 @@ static void parameters_that_are_kept_for_the_backward_pass_are_gathered_once(voi
     free(dropped.values);
 }
 
-/* Ranks 0, 1 and 2, 3 have shards; 0, 2 and 1, 3 the same ones. A group of one is ddp, a group of all is no group. */
+/* Ranks 0, 1 and 2, 3 have shards; 0, 2 and 1, 3 the same ones. A group of one is ddp, a group of all is no
+ * group. */
 static void groups_cut_state_among_neighbors_and_replicate_it(void **state)
 {
     (void)state;
@@ -250,9 +258,11 @@ static void groups_cut_state_among_neighbors_and_replicate_it(void **state)
             if (g == 1) pairs = cut.hash[0];
             for (int r = 0; r < c.world; r++) {
                 assert_int_equal(peak(&cut, r, LEDGER_OPTIMIZER), 8 * cut.own[r]);
-                if (cut.hash[r] != (g == 1 ? pairs : ddp.hash[0])) fail_msg("%s, %s: rank %d differs", policies[p], words[g], r);
+                if (cut.hash[r] != (g == 1 ? pairs : ddp.hash[0]))
+                    fail_msg("%s, %s: rank %d differs", policies[p], words[g], r);
             }
-            assert_int_equal(cut.own[0] + (g == 0 ? 0 : cut.own[1]) + (g < 2 ? 0 : cut.own[2] + cut.own[3]), cut.elements);
+            assert_int_equal(cut.own[0] + (g == 0 ? 0 : cut.own[1]) + (g < 2 ? 0 : cut.own[2] + cut.own[3]),
+                             cut.elements);
             for (int64_t i = 0; i < ddp.elements; i++) /* with two groups sums have another order */
                 assert_true(fabsf(cut.values[i] - ddp.values[i]) <= 1e-4F);
             free(cut.values);
@@ -269,7 +279,8 @@ static void groups_move_the_bytes_of_their_collectives(void **state)
     result cut;
     run(&c, "zero3", 0, &cut);
     for (int r = 0; r < c.world; r++)
-        assert_int_equal(cut.after[r].bytes_sent - cut.before[r].bytes_sent, 3 * 4 * cut.padded / 2 + 4 * cut.padded / 2);
+        assert_int_equal(cut.after[r].bytes_sent - cut.before[r].bytes_sent,
+                         3 * 4 * cut.padded / 2 + 4 * cut.padded / 2);
     free(cut.values);
 }
 
@@ -292,8 +303,8 @@ static void with_mixed_precision_every_stage_is_bit_identical_to_ddp(void **stat
             run(&mixed_cases[i], policies[p], 0, &cut);
             for (int r = 0; r < mixed_cases[i].world; r++)
                 if (cut.hash[r] != ddp.hash[0])
-                    fail_msg("%s, %d ranks, %s: rank %d differs from ddp", mixed_cases[i].model, mixed_cases[i].world,
-                             policies[p], r);
+                    fail_msg("%s, %d ranks, %s: rank %d differs from ddp", mixed_cases[i].model,
+                             mixed_cases[i].world, policies[p], r);
             free(cut.values);
         }
         free(ddp.values);
@@ -315,7 +326,8 @@ static void mixed_precision_halves_parameters_gradients_and_traffic(void **state
             assert_int_equal(peak(&cut, r, LEDGER_OPTIMIZER), (4 + 8) * own);
             assert_int_equal(cut.memory[r].classes[LEDGER_GATHERED].current, 0);
             assert_int_equal(cut.memory[r].classes[LEDGER_BUCKETS].current, 0);
-            assert_int_equal(cut.after[r].bytes_sent - cut.before[r].bytes_sent, passes * 2 * cut.padded / c.world * (c.world - 1));
+            assert_int_equal(cut.after[r].bytes_sent - cut.before[r].bytes_sent,
+                             passes * 2 * cut.padded / c.world * (c.world - 1));
         }
         free(cut.values);
     }
@@ -330,8 +342,13 @@ static void masters_add_up_updates_that_bfloat16_loses(void **state)
     for (size_t d = 0; d < sizeof devices / sizeof devices[0]; d++) {
         result found[2], start;
         optimizer_options sgd = optimizer_defaults(OPTIMIZER_SGD);
-        training_config config = {.model = "wine_mlp", .device = devices[d], .engine = &sync_ring, .policy = "zero3",
-                                  .world = 2, .batch = 4, .optimizer = sgd};
+        training_config config = {.model = "wine_mlp",
+                                  .device = devices[d],
+                                  .engine = &sync_ring,
+                                  .policy = "zero3",
+                                  .world = 2,
+                                  .batch = 4,
+                                  .optimizer = sgd};
         config.optimizer.lr = 1e-30;
         start = (result){0};
         assert_ok(training_run(&config, &start, train));
@@ -348,8 +365,8 @@ static void masters_add_up_updates_that_bfloat16_loses(void **state)
             apart += pow((double)found[1].values[i] - (double)found[0].values[i], 2);
         }
         if (!(wide > 0 && sqrt(apart) < 0.05 * sqrt(wide)))
-            fail_msg("%s: parameters moved by %g, and with mixed precision by %g less or more", devices[d], sqrt(wide),
-                     sqrt(apart));
+            fail_msg("%s: parameters moved by %g, and with mixed precision by %g less or more", devices[d],
+                     sqrt(wide), sqrt(apart));
         for (int i = 0; i < 2; i++) free(found[i].values);
         free(start.values);
     }
@@ -363,7 +380,8 @@ static status train_once(training_rank *r)
     return r->rank == 0 ? keep_values(r, training_context(r)) : STATUS_OK;
 }
 
-/* All batches are alike, so that the mean of 1024 is that of one; a sum in bfloat16 of as many equal numbers ends at half of it. */
+/* All batches are alike, so that the mean of 1024 is that of one; a sum in bfloat16 of as many equal numbers
+ * ends at half of it. */
 static void sums_of_micro_batches_are_not_rounded_to_bfloat16(void **state)
 {
     (void)state;
@@ -375,8 +393,14 @@ static void sums_of_micro_batches_are_not_rounded_to_bfloat16(void **state)
     for (size_t p = 0; p < sizeof all / sizeof all[0]; p++) {
         result found[3];
         for (int i = 0; i < 3; i++) {
-            training_config config = {.model = "wine_mlp", .engine = &sync_ring, .policy = all[p], .options = "--mixed-precision",
-                                      .world = 2, .batch = 4, .accumulate = runs[i].accumulate, .repeats = true,
+            training_config config = {.model = "wine_mlp",
+                                      .engine = &sync_ring,
+                                      .policy = all[p],
+                                      .options = "--mixed-precision",
+                                      .world = 2,
+                                      .batch = 4,
+                                      .accumulate = runs[i].accumulate,
+                                      .repeats = true,
                                       .optimizer = optimizer_defaults(OPTIMIZER_SGD)};
             config.optimizer.lr = runs[i].lr;
             found[i] = (result){0};
@@ -384,10 +408,12 @@ static void sums_of_micro_batches_are_not_rounded_to_bfloat16(void **state)
         }
         double most = 0;
         for (int64_t i = 0; i < found[0].elements; i++) {
-            float one = found[1].values[i] - found[0].values[i], many = found[2].values[i] - found[0].values[i];
+            float one = found[1].values[i] - found[0].values[i],
+                  many = found[2].values[i] - found[0].values[i];
             most = fmax(most, fabsf(one));
             if (fabsf(many - one) > 0x1p-6F * fabsf(one) + 1e-6F)
-                fail_msg("%s, element %lld: moved by %g, and by %g with micro-batches", all[p], (long long)i, one, many);
+                fail_msg("%s, element %lld: moved by %g, and by %g with micro-batches", all[p], (long long)i,
+                         one, many);
         }
         assert_true(most > 1e-3);
         for (int i = 0; i < 3; i++) free(found[i].values);
@@ -401,7 +427,8 @@ static int64_t sent_by_all(const result *r, int world)
     return sum;
 }
 
-/* A parameter server is sharded state placed elsewhere: gradients go to who has the shard, parameters come back. */
+/* A parameter server is sharded state placed elsewhere: gradients go to who has the shard, parameters come
+ * back. */
 static void a_server_on_every_rank_moves_the_bytes_of_zero1_and_gives_its_numbers(void **state)
 {
     (void)state;

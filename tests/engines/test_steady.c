@@ -1,5 +1,5 @@
-/* A steady step of the whole train loop allocates nothing: malloc and its kin are counted at link time. Libraries
- * count, too: the C library's heap does not grow from step 10 to the last one. */
+/* A steady step of the whole train loop allocates nothing: malloc and its kin are counted at link time.
+ * Libraries count, too: the C library's heap does not grow from step 10 to the last one. */
 #include "ps/ps.h"
 #include "ring/ring.h"
 #include "tests/common/data/allocations.h"
@@ -15,18 +15,48 @@ static const training_config cases[] = {
     {.model = "lenet", .engine = &sync_none, .batch = 2},
     {.model = "resnet18", .image = 32, .classes = 10, .engine = &sync_none, .batch = 2},
     {.model = "wine_mlp", .engine = &sync_ps, .world = 3, .batch = 8},
-    {.model = "wine_mlp", .engine = &sync_ps, .options = "--servers 2 --payload zmq", .world = 2, .batch = 8, .processes = true},
+    {.model = "wine_mlp",
+     .engine = &sync_ps,
+     .options = "--servers 2 --payload zmq",
+     .world = 2,
+     .batch = 8,
+     .processes = true},
     {.model = "lenet", .engine = &sync_ps, .world = 2, .batch = 2, .processes = true},
-    {.model = "lenet", .engine = &sync_ps, .policy = "async", .world = 2, .batch = 2, .inline_progress = true},
+    {.model = "lenet",
+     .engine = &sync_ps,
+     .policy = "async",
+     .world = 2,
+     .batch = 2,
+     .inline_progress = true},
     {.model = "wine_mlp", .engine = &sync_ring, .world = 3, .batch = 8},
     {.model = "lenet", .engine = &sync_ring, .world = 2, .batch = 2},
-    {.model = "lenet", .engine = &sync_ring, .policy = "torch-0.4.1", .world = 2, .batch = 2, .inline_progress = true},
+    {.model = "lenet",
+     .engine = &sync_ring,
+     .policy = "torch-0.4.1",
+     .world = 2,
+     .batch = 2,
+     .inline_progress = true},
     {.model = "resnet18", .image = 32, .classes = 10, .engine = &sync_ring, .world = 2, .batch = 2},
     {.model = "wine_mlp", .engine = &sync_ring, .policy = "zero1", .world = 3, .batch = 8},
-    {.model = "lenet", .engine = &sync_ring, .policy = "zero2", .world = 2, .batch = 2, .inline_progress = true},
+    {.model = "lenet",
+     .engine = &sync_ring,
+     .policy = "zero2",
+     .world = 2,
+     .batch = 2,
+     .inline_progress = true},
     {.model = "lenet", .engine = &sync_ring, .policy = "zero3", .world = 3, .batch = 2},
-    {.model = "lenet", .engine = &sync_ring, .policy = "fsdp", .options = "--group 2", .world = 4, .batch = 2},
-    {.model = "lenet", .engine = &sync_ring, .policy = "zero3", .options = "--mixed-precision", .world = 2, .batch = 2},
+    {.model = "lenet",
+     .engine = &sync_ring,
+     .policy = "fsdp",
+     .options = "--group 2",
+     .world = 4,
+     .batch = 2},
+    {.model = "lenet",
+     .engine = &sync_ring,
+     .policy = "zero3",
+     .options = "--mixed-precision",
+     .world = 2,
+     .batch = 2},
 };
 
 typedef struct sight {
@@ -72,17 +102,18 @@ static void a_steady_step_allocates_nothing(void **state)
         size_t spare = c->engine == &sync_ps ? SPARE_CHUNKS : 0;
         int before = allocations_so_far();
         char what[96];
-        snprintf(what, sizeof what, "%s through %s %s", c->model, c->engine->name, c->options ? c->options : "");
+        snprintf(what, sizeof what, "%s through %s %s", c->model, c->engine->name,
+                 c->options ? c->options : "");
         assert_ok(training_run(c, &f, train));
         assert_true(f.warm.own > before); /* they are counted */
-        print_message("# %s: heap of %zu bytes at step %d, %zu at step %d, %zu at step %d\n", what, f.warm.heap, WARM,
-                      f.middle.heap, f.steps / 2, f.end.heap, f.steps);
+        print_message("# %s: heap of %zu bytes at step %d, %zu at step %d, %zu at step %d\n", what,
+                      f.warm.heap, WARM, f.middle.heap, f.steps / 2, f.end.heap, f.steps);
         if (f.end.own != f.warm.own)
-            fail_msg("%s: %d allocations of our own from step %d to %d, expected 0", what, f.end.own - f.warm.own, WARM,
-                     f.steps);
+            fail_msg("%s: %d allocations of our own from step %d to %d, expected 0", what,
+                     f.end.own - f.warm.own, WARM, f.steps);
         if (f.end.heap > f.middle.heap + (spare ? UNDER_WAY : 0) || f.middle.heap > f.warm.heap + spare)
-            fail_msg("%s: the heap has %zu bytes at step %d, %zu at step %d, %zu at step %d: it grows", what, f.warm.heap,
-                     WARM, f.middle.heap, f.steps / 2, f.end.heap, f.steps);
+            fail_msg("%s: the heap has %zu bytes at step %d, %zu at step %d, %zu at step %d: it grows", what,
+                     f.warm.heap, WARM, f.middle.heap, f.steps / 2, f.end.heap, f.steps);
     }
 }
 

@@ -55,29 +55,36 @@ typedef struct value_source {
     batch_source base;
     const training *training;
     int64_t first, count; /* samples of a step: those of one rank, or of all */
-    float *inputs; /* int32 for tokens */
-    void *targets; /* float, or int32 for classes */
+    float *inputs;        /* int32 for tokens */
+    void *targets;        /* float, or int32 for classes */
 } value_source;
 
 static status source_next(batch_source *base, int64_t step, batch_view *out)
 {
     value_source *s = (value_source *)base;
-    int64_t batch = s->count, input = data_form_input_elements(&base->form), target = data_form_target_elements(&base->form);
+    int64_t batch = s->count, input = data_form_input_elements(&base->form),
+            target = data_form_target_elements(&base->form);
     int64_t drawn = s->training->config.repeats ? 0 : step;
     char name[48];
     snprintf(name, sizeof name, "input of step %lld", (long long)drawn);
-    uint64_t tokens = random_start(17, random_fnv1a64(name)), vocabulary = (uint64_t)s->training->model->layers[0].vocabulary;
+    uint64_t tokens = random_start(17, random_fnv1a64(name)),
+             vocabulary = (uint64_t)s->training->model->layers[0].vocabulary;
     for (int64_t i = 0; i < batch * input; i++) {
         int64_t at = s->first * input + i;
-        if (vocabulary) ((int32_t *)s->inputs)[i] = (int32_t)random_below(tokens, (uint64_t)at, vocabulary);
-        else s->inputs[i] = (float)value_at(s->training, name, at);
+        if (vocabulary)
+            ((int32_t *)s->inputs)[i] = (int32_t)random_below(tokens, (uint64_t)at, vocabulary);
+        else
+            s->inputs[i] = (float)value_at(s->training, name, at);
     }
     snprintf(name, sizeof name, "target of step %lld", (long long)drawn);
     uint64_t start = random_start(17, random_fnv1a64(name));
     for (int64_t i = 0; i < batch * target; i++) {
         int64_t at = s->first * target + i;
-        if (base->form.target == DATA_TARGET_VALUES) ((float *)s->targets)[i] = (float)value_at(s->training, name, at);
-        else ((int32_t *)s->targets)[i] = (int32_t)random_below(start, (uint64_t)at, (uint64_t)base->form.classes);
+        if (base->form.target == DATA_TARGET_VALUES)
+            ((float *)s->targets)[i] = (float)value_at(s->training, name, at);
+        else
+            ((int32_t *)s->targets)[i] =
+                (int32_t)random_below(start, (uint64_t)at, (uint64_t)base->form.classes);
     }
     *out = (batch_view){.inputs = s->inputs,
                         .targets = s->targets,
@@ -111,9 +118,8 @@ static status source_open(const training *t, int rank, bool whole, batch_source 
     *out = NULL;
     value_source *s = calloc(1, sizeof *s);
     if (!s) return fail(STATUS_SYSTEM, "no memory for batches");
-    s->base = (batch_source){.type = &value_source_type,
-                             .form = data_form_of_model(t->model),
-                             .largest_batch = count};
+    s->base = (batch_source){
+        .type = &value_source_type, .form = data_form_of_model(t->model), .largest_batch = count};
     s->training = t;
     s->count = count;
     s->first = t->config.first + rank * t->config.batch;
@@ -129,12 +135,12 @@ static status source_open(const training *t, int rank, bool whole, batch_source 
 static status open_device(training *t, training_rank *r, const trainer_config *all, int stage)
 {
     trainer_config config = *all;
-    r->places[stage] = (pipeline_place){
-        .shape = {PIPELINE_SEQUENTIAL, t->config.stages, (int)t->config.accumulate},
-        .stage = stage,
-        .replica = r->rank,
-        .replicas = t->config.world,
-        .devices = true};
+    r->places[stage] =
+        (pipeline_place){.shape = {PIPELINE_SEQUENTIAL, t->config.stages, (int)t->config.accumulate},
+                         .stage = stage,
+                         .replica = r->rank,
+                         .replicas = t->config.world,
+                         .devices = true};
     config.place = &r->places[stage];
     config.model = t->stages[stage];
     TRY(trainer_open(&config, &r->stages[stage]));

@@ -13,12 +13,12 @@ typedef struct training training;
 
 typedef struct training_config {
     const char *model;
-    int64_t image, classes; /* the model's own unless set */
+    int64_t image, classes;     /* the model's own unless set */
     const model_options *sizes; /* instead of these and the name; or NULL */
-    int stages;          /* above 1: ranks are the stages of world / stages replicas */
-    bool on_devices;     /* each of the `world` ranks has all stages, on devices of its own */
-    int schedule;        /* pipeline_schedule; on devices sequential */
-    int64_t accumulate;  /* micro-batches per step; batch is that of each */
+    int stages;                 /* above 1: ranks are the stages of world / stages replicas */
+    bool on_devices;            /* each of the `world` ranks has all stages, on devices of its own */
+    int schedule;               /* pipeline_schedule; on devices sequential */
+    int64_t accumulate;         /* micro-batches per step; batch is that of each */
     const sync_engine_type *engine;
     const char *device;  /* cpu unless set */
     const char *policy;  /* unless set: none, sync, ddp */
@@ -28,10 +28,10 @@ typedef struct training_config {
     int64_t first;       /* place of rank 0's first sample in the global batch */
     bool integers;       /* parameters, inputs and targets are small integers; else drawn from [-1, 1) */
     bool sum_loss;
-    bool processes;      /* no hub: ranks do not know that they are threads */
+    bool processes; /* no hub: ranks do not know that they are threads */
     bool inline_progress;
-    int divide;          /* shared_divide */
-    bool repeats;        /* every batch is the first */
+    int divide;                  /* shared_divide */
+    bool repeats;                /* every batch is the first */
     optimizer_options optimizer; /* SGD unless set */
 } training_config;
 
@@ -42,9 +42,9 @@ typedef struct training_rank {
     int rank;
     trainer *trainer;
     batch_source *source;
-    int64_t next; /* step */
-    pipeline_place place; /* with stages */
-    step_result last;     /* on devices: of the last stage */
+    int64_t next;                    /* step */
+    pipeline_place place;            /* with stages */
+    step_result last;                /* on devices: of the last stage */
     trainer *stages[NN_MOST_STAGES]; /* [stage_count] on devices: of all of them, the first is `trainer` */
     pipeline_place places[NN_MOST_STAGES];
     int stage_count;

@@ -41,14 +41,17 @@ static status attach(target *t)
     FILE *file = fopen(path, "re");
     size_t bytes = file ? fread(environment, 1, sizeof environment - 1, file) : 0;
     if (file) fclose(file);
-    const char *fd = variable(environment, bytes, "HARNESS_STATUS_FD"), *token = variable(environment, bytes, "HARNESS_TOKEN");
-    const char *world = variable(environment, bytes, "WORLD_SIZE"), *rank = variable(environment, bytes, "RANK");
+    const char *fd = variable(environment, bytes, "HARNESS_STATUS_FD"),
+               *token = variable(environment, bytes, "HARNESS_TOKEN");
+    const char *world = variable(environment, bytes, "WORLD_SIZE"),
+               *rank = variable(environment, bytes, "RANK");
     if (!fd || !token || !world || !rank) return fail(STATUS_DATA, "process %d is no rank", (int)t->pid);
     t->rank = atoi(rank);
     snprintf(path, sizeof path, "/proc/%d/fd/%s", (int)t->pid, fd);
     int memory = open(path, O_RDWR | O_CLOEXEC);
     if (memory < 0) return fail_errno(STATUS_DATA, "%s", path);
-    return status_table_attach(memory, eventfd(0, EFD_CLOEXEC), strtoull(token, NULL, 16), atoi(world), &t->table);
+    return status_table_attach(memory, eventfd(0, EFD_CLOEXEC), strtoull(token, NULL, 16), atoi(world),
+                               &t->table);
 }
 
 static bool is_there(const target *t, rank_status *s)
@@ -76,7 +79,8 @@ static bool stop(pid_t pid)
 {
     if (kill(pid, SIGSTOP) != 0) return false;
     char state = state_of(pid);
-    for (; state != 'T' && state != '-' && state != 'Z'; state = state_of(pid)) clock_sleep_ns(50 * NS_PER_US);
+    for (; state != 'T' && state != '-' && state != 'Z'; state = state_of(pid))
+        clock_sleep_ns(50 * NS_PER_US);
     clock_sleep_ns(NS_PER_MS); /* the process is, now all of its threads are */
     return state == 'T';
 }
@@ -103,8 +107,8 @@ static status strike(const target *t, int signal)
         clock_sleep_ns(NS_PER_MS);
     }
     status_table_read(t->table, t->rank, &s);
-    return fail(STATUS_PEER, "process %d never was in %s at step %ld; now %s", (int)t->pid, t->operation, t->step,
-                rank_status_format(&s, where, sizeof where));
+    return fail(STATUS_PEER, "process %d never was in %s at step %ld; now %s", (int)t->pid, t->operation,
+                t->step, rank_status_format(&s, where, sizeof where));
 }
 
 int main(int argc, char *argv[])

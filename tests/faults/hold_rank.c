@@ -1,5 +1,5 @@
-/* To be preloaded: stops the rank HOLD_RANK of the job HOLD_JOB before its main(), so that it is late however fast the
- * machine is. */
+/* To be preloaded: stops the rank HOLD_RANK of the job HOLD_JOB before its main(), so that it is late however
+ * fast the machine is. */
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>

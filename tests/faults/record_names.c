@@ -1,4 +1,5 @@
-/* To be preloaded: appends the name of every abstract unix socket that the process binds to the file RECORD_NAMES. */
+/* To be preloaded: appends the name of every abstract unix socket that the process binds to the file
+ * RECORD_NAMES. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>

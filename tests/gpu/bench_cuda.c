@@ -1,6 +1,6 @@
-/* bench_cuda [ELEMENTS]: what the passes over an arena reach of the GPU's bandwidth. Prints a JSON object: GB/s of a
- * copy, of SGD with momentum and of Adam, each the median of several launches by the GPU's own clock, and their
- * share of the copy. */
+/* bench_cuda [ELEMENTS]: what the passes over an arena reach of the GPU's bandwidth. Prints a JSON object:
+ * GB/s of a copy, of SGD with momentum and of Adam, each the median of several launches by the GPU's own
+ * clock, and their share of the copy. */
 #include "common/device/device.h"
 #include "common/memory/piece.h"
 
@@ -33,11 +33,14 @@ static status measure(bench *b, device_kernel *kernel, double bytes, double *gb_
                           .bias_correction2 = 0.001,
                           .pieces = &all,
                           .piece_count = 1};
-    void *operands[OP_MAX_OPERANDS] = {b->arenas[0].data, b->arenas[1].data, b->arenas[2].data, b->arenas[3].data};
+    void *operands[OP_MAX_OPERANDS] = {b->arenas[0].data, b->arenas[1].data, b->arenas[2].data,
+                                       b->arenas[3].data};
     for (int i = 0; i < LAUNCHES + WARM_UP; i++) {
         TRY(device_mark(b->stream, 1));
-        if (kernel) TRY(device_launch(b->stream, kernel, operands, &scalars, NULL));
-        else TRY(device_convert(b->stream, operands[0], DTYPE_F32, operands[1], DTYPE_F32, b->count, 1));
+        if (kernel)
+            TRY(device_launch(b->stream, kernel, operands, &scalars, NULL));
+        else
+            TRY(device_convert(b->stream, operands[0], DTYPE_F32, operands[1], DTYPE_F32, b->count, 1));
         TRY(device_mark(b->stream, 2));
         TRY(device_stream_synchronize(b->stream));
         if (i >= WARM_UP) times[i - WARM_UP] = device_mark_ns(b->stream, 2) - device_mark_ns(b->stream, 1);
@@ -65,10 +68,11 @@ static status run(bench *b)
     TRY(measure(b, NULL, 2 * element, &copy));
     TRY(measure(b, kernels[0], 5 * element, &with_sgd));  /* reads 3, writes 2 */
     TRY(measure(b, kernels[1], 7 * element, &with_adam)); /* reads 4, writes 3 */
-    printf("{\"device\": \"%s\", \"elements\": %lld, \"copy_gb_s\": %.1f, \"sgd_gb_s\": %.1f, \"adam_gb_s\": %.1f, "
+    printf("{\"device\": \"%s\", \"elements\": %lld, \"copy_gb_s\": %.1f, \"sgd_gb_s\": %.1f, \"adam_gb_s\": "
+           "%.1f, "
            "\"sgd_of_copy\": %.3f, \"adam_of_copy\": %.3f}\n",
-           device_get_info(b->device)->description, (long long)b->count, copy, with_sgd, with_adam, with_sgd / copy,
-           with_adam / copy);
+           device_get_info(b->device)->description, (long long)b->count, copy, with_sgd, with_adam,
+           with_sgd / copy, with_adam / copy);
     for (int i = 0; i < 2; i++) device_release(&kernels[i]);
     for (int i = 0; i < ARENAS; i++) device_free(b->device, &b->arenas[i]);
     device_stream_close(&b->stream);

@@ -12,10 +12,11 @@ static void compare(const op_case *c, const case_state *found, const case_state 
 {
     for (int i = 1; i <= c->tensor_count; i++) {
         if (c->tensors[i].base) continue;
-        int64_t at = op_first_difference(found->values[i], expected->values[i], c->tensors[i].used, tolerance);
+        int64_t at =
+            op_first_difference(found->values[i], expected->values[i], c->tensors[i].used, tolerance);
         if (at >= 0)
-            fail_msg("%s: %s[%lld] is %.9g, the reference has %.9g", c->name, c->tensors[i].name, (long long)at,
-                     found->values[i][at], expected->values[i][at]);
+            fail_msg("%s: %s[%lld] is %.9g, the reference has %.9g", c->name, c->tensors[i].name,
+                     (long long)at, found->values[i][at], expected->values[i][at]);
     }
 }
 

@@ -5,7 +5,8 @@
 #include "tests/common/device/op_case.h"
 #include "tests/common/device/op_devices.h"
 
-/* Runs the case `times` times on `d`, and once on the reference; fails the test where a tensor differs by more. */
+/* Runs the case `times` times on `d`, and once on the reference; fails the test where a tensor differs by
+ * more. */
 void check_case_on(device *d, const op_case *c, int times, double tolerance);
 
 /* The same once on a device that is opened for it. */

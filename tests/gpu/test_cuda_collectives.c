@@ -1,5 +1,5 @@
-/* NCCL's collectives in stream order: kinds, groups, more calls than fit in the queue, and a rank that leaves. Ranks are
- * threads that share a GPU, which NCCL itself refuses: on the emulator only. */
+/* NCCL's collectives in stream order: kinds, groups, more calls than fit in the queue, and a rank that
+ * leaves. Ranks are threads that share a GPU, which NCCL itself refuses: on the emulator only. */
 #include "common/base/clock.h"
 #include "common/collectives/collective.h"
 #include "common/collectives/nccl/collective_nccl.h"
@@ -49,8 +49,13 @@ static status open_rank(rank *r)
     TRY(device_open(&device, &r->device));
     TRY(device_stream_open(r->device, DEVICE_STREAM_COMMUNICATION, &r->stream));
     TRY(device_allocate(r->device, DEVICE_MEMORY_PRIVATE, sizeof r->values, &r->memory));
-    collective_config config = {.rank = r->rank, .world = RANKS, .name = "test", .device = r->device, .bootstrap = bootstrap,
-                                .stall_timeout_ns = 60 * NS_PER_S, .connect_timeout_ns = 60 * NS_PER_S};
+    collective_config config = {.rank = r->rank,
+                                .world = RANKS,
+                                .name = "test",
+                                .device = r->device,
+                                .bootstrap = bootstrap,
+                                .stall_timeout_ns = 60 * NS_PER_S,
+                                .connect_timeout_ns = 60 * NS_PER_S};
     TRY(collective_open("nccl", &config, &r->world));
     return collective_group_open(r->world, "all", ranks, RANKS, &r->all);
 }
@@ -102,12 +107,18 @@ static status store(rank *r)
     return device_stream_synchronize(r->stream);
 }
 
-static status enqueue(rank *r, collective_group *group, collective_kind kind, reduce_op op, int root, int64_t in, int64_t out)
+static status enqueue(rank *r, collective_group *group, collective_kind kind, reduce_op op, int root,
+                      int64_t in, int64_t out)
 {
     float *base = r->memory.data;
     collective_ticket ticket;
-    collective_call call = {.kind = kind, .op = op, .type = DTYPE_F32, .root = root, .count = COUNT,
-                            .in = {.base = base + in}, .out = {.base = base + out}};
+    collective_call call = {.kind = kind,
+                            .op = op,
+                            .type = DTYPE_F32,
+                            .root = root,
+                            .count = COUNT,
+                            .in = {.base = base + in},
+                            .out = {.base = base + out}};
     return collective_enqueue(group, &call, r->stream, &ticket);
 }
 
@@ -170,12 +181,18 @@ static status sum_float64(rank *r, collective_group *group)
 {
     collective_ticket ticket;
     collective_buffer values = {.base = r->memory.data};
-    return collective_enqueue(group, &(collective_call){.kind = COLLECTIVE_ALL_REDUCE, .op = REDUCE_SUM, .type = DTYPE_F64,
-                                                        .count = COUNT, .in = values, .out = values}, r->stream, &ticket);
+    return collective_enqueue(group,
+                              &(collective_call){.kind = COLLECTIVE_ALL_REDUCE,
+                                                 .op = REDUCE_SUM,
+                                                 .type = DTYPE_F64,
+                                                 .count = COUNT,
+                                                 .in = values,
+                                                 .out = values},
+                              r->stream, &ticket);
 }
 
-/* The sums of layers, in float64 and in place: over {0, 3} and {1, 2}, then over {0} and {1, 2, 3}, then over all. Rank r has
- * 10^r, so that every other order and every other group has another result. */
+/* The sums of layers, in float64 and in place: over {0, 3} and {1, 2}, then over {0} and {1, 2, 3}, then over
+ * all. Rank r has 10^r, so that every other order and every other group has another result. */
 static status run_group_sums(rank *r)
 {
     static const int pairs[2][2] = {{0, 3}, {1, 2}}, alone[] = {0}, rest[] = {1, 2, 3};
@@ -184,7 +201,8 @@ static status run_group_sums(rank *r)
     double values[COUNT];
     bool inner = r->rank == 1 || r->rank == 2;
     TRY(collective_group_open(r->world, inner ? "inner" : "outer", pairs[inner], 2, &pair));
-    TRY(collective_group_open(r->world, r->rank ? "rest" : "alone", r->rank ? rest : alone, r->rank ? 3 : 1, &part));
+    TRY(collective_group_open(r->world, r->rank ? "rest" : "alone", r->rank ? rest : alone, r->rank ? 3 : 1,
+                              &part));
     for (int i = 0; i < COUNT; i++) values[i] = powers[r->rank] * (i + 1);
     TRY(device_upload(r->stream, r->memory.data, values, DTYPE_F64, DTYPE_F64, COUNT));
     TRY(sum_float64(r, pair));
@@ -205,19 +223,24 @@ static void group_sums_of_all_ranks_and_of_subgroups_follow_each_other(void **co
     run_ranks(ranks, run_group_sums);
     expect_well(ranks);
     for (int r = 0; r < RANKS; r++)
-        for (int i = 0; i < COUNT; i++) assert_float_equal(ranks[r].values[i], (1001 + 3 * (110 + 110 + 1001)) * (i + 1), 0);
+        for (int i = 0; i < COUNT; i++)
+            assert_float_equal(ranks[r].values[i], (1001 + 3 * (110 + 110 + 1001)) * (i + 1), 0);
 }
 
-/* Rank 0 sends a part to each, and each sends it on to its neighbor; the last one's comes back to rank 0, all to all ranks. */
+/* Rank 0 sends a part to each, and each sends it on to its neighbor; the last one's comes back to rank 0, all
+ * to all ranks. */
 static status run_pairs(rank *r)
 {
     int64_t base = r->rank ? 0 : COUNT;
     TRY(load(r));
-    for (int to = 1; r->rank == 0 && to < RANKS; to++) TRY(enqueue(r, r->all, COLLECTIVE_SEND, REDUCE_SUM, to, to, to));
+    for (int to = 1; r->rank == 0 && to < RANKS; to++)
+        TRY(enqueue(r, r->all, COLLECTIVE_SEND, REDUCE_SUM, to, to, to));
     if (r->rank > 0) TRY(enqueue(r, r->all, COLLECTIVE_RECEIVE, REDUCE_SUM, 0, 0, 0));
     if (r->rank > 1) TRY(enqueue(r, r->all, COLLECTIVE_RECEIVE, REDUCE_SUM, r->rank - 1, COUNT, COUNT));
-    if (r->rank == 0) TRY(enqueue(r, r->all, COLLECTIVE_RECEIVE, REDUCE_SUM, RANKS - 1, COUNT, COUNT));
-    else TRY(enqueue(r, r->all, COLLECTIVE_SEND, REDUCE_SUM, (r->rank + 1) % RANKS, base, base));
+    if (r->rank == 0)
+        TRY(enqueue(r, r->all, COLLECTIVE_RECEIVE, REDUCE_SUM, RANKS - 1, COUNT, COUNT));
+    else
+        TRY(enqueue(r, r->all, COLLECTIVE_SEND, REDUCE_SUM, (r->rank + 1) % RANKS, base, base));
     TRY(enqueue(r, r->all, COLLECTIVE_BROADCAST, REDUCE_SUM, 0, 2 * COUNT, 2 * COUNT));
     return store(r);
 }
@@ -242,10 +265,15 @@ static status run_many(rank *r)
     int64_t deadline;
     bool worked;
     collective_ticket last = {0};
-    collective_call call = {.kind = COLLECTIVE_ALL_REDUCE, .op = REDUCE_MEAN, .type = DTYPE_F32, .count = COUNT,
-                            .in = {.base = r->memory.data}, .out = {.base = r->memory.data}};
+    collective_call call = {.kind = COLLECTIVE_ALL_REDUCE,
+                            .op = REDUCE_MEAN,
+                            .type = DTYPE_F32,
+                            .count = COUNT,
+                            .in = {.base = r->memory.data},
+                            .out = {.base = r->memory.data}};
     TRY(load(r));
-    for (int i = 0; i < 2 * COLLECTIVE_ENQUEUED + 3; i++) TRY(collective_enqueue(r->all, &call, r->stream, &last));
+    for (int i = 0; i < 2 * COLLECTIVE_ENQUEUED + 3; i++)
+        TRY(collective_enqueue(r->all, &call, r->stream, &last));
     TRY(store(r));
     TRY(collective_progress(r->world, clock_now_ns(), &deadline, &worked));
     collective_times t = collective_get_times(r->all, last);
@@ -263,7 +291,8 @@ static void the_host_waits_where_too_much_is_in_flight(void **context)
     for (int r = 0; r < RANKS; r++) assert_float_equal(ranks[r].values[3], 253, 0);
 }
 
-/* Rank 3 leaves with its calls made in part: the others' wait ends with an error, and not with partial sums. */
+/* Rank 3 leaves with its calls made in part: the others' wait ends with an error, and not with partial sums.
+ */
 static status run_until_one_leaves(rank *r)
 {
     TRY(load(r));

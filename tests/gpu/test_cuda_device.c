@@ -19,8 +19,7 @@
 
 #include <cmocka.h>
 
-static const device_setting cuda = {"cuda", 1, 0},
-                            tf32 = {"cuda", 1, DEVICE_PRECISION_TF32};
+static const device_setting cuda = {"cuda", 1, 0}, tf32 = {"cuda", 1, DEVICE_PRECISION_TF32};
 static const double EXACT = 2e-5;
 
 static void large_uploads_come_back(void **context)
@@ -93,10 +92,14 @@ static void conversions_round_as_on_the_host(void **context)
     for (int i = 0; i < COUNT; i++) plain[i] = (float)sin(i) * (float)exp2(i % 30 - 20);
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         int from_size = dtype_size(cases[c].from), to_size = dtype_size(cases[c].to);
-        if (cases[c].from == DTYPE_F32) memcpy(from, plain, sizeof plain);
-        else reduce_convert(cases[c].from, from, DTYPE_F32, plain, COUNT, 1);
-        if (cases[c].from == cases[c].to) reduce_divide(cases[c].to, expected, from, COUNT, cases[c].divisor);
-        else reduce_convert(cases[c].to, expected, cases[c].from, from, COUNT, cases[c].divisor);
+        if (cases[c].from == DTYPE_F32)
+            memcpy(from, plain, sizeof plain);
+        else
+            reduce_convert(cases[c].from, from, DTYPE_F32, plain, COUNT, 1);
+        if (cases[c].from == cases[c].to)
+            reduce_divide(cases[c].to, expected, from, COUNT, cases[c].divisor);
+        else
+            reduce_convert(cases[c].to, expected, cases[c].from, from, COUNT, cases[c].divisor);
         must(device_upload(s, in.data, from, DTYPE_U8, DTYPE_U8, COUNT * from_size));
         must(device_convert(s, out.data, cases[c].to, in.data, cases[c].from, COUNT, cases[c].divisor));
         must(device_download(s, found, out.data, DTYPE_U8, DTYPE_U8, COUNT * to_size));
@@ -163,7 +166,8 @@ static void updates_leave_what_they_wrote_in_bfloat16_beside_it(void **context)
     static const op_desc updates[] = {
         {.kind = OP_sgd, .type = DTYPE_F32, .u.optimizer = {.count = COUNT, .momentum = 0.9, .bf16 = true}},
         {.kind = OP_sgd, .type = DTYPE_F32, .u.optimizer = {.count = COUNT, .bf16 = true}},
-        {.kind = OP_adam, .type = DTYPE_F32,
+        {.kind = OP_adam,
+         .type = DTYPE_F32,
          .u.optimizer = {.count = COUNT, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .bf16 = true}}};
     static float values[COUNT], found[2][COUNT];
     static uint16_t bf16[COUNT];
@@ -172,8 +176,14 @@ static void updates_leave_what_they_wrote_in_bfloat16_beside_it(void **context)
     device_memory memory[5];
     piece pieces[PIECES];
     for (int i = 0; i < PIECES; i++) pieces[i] = (piece){(int64_t)i * STEP, 1 + i % 17};
-    op_scalars scalars = {.learning_rate = 0.1, .weight_decay = 0.01, .gradient_scale = 0.5, .bias_correction1 = 0.1,
-                          .bias_correction2 = 0.001, .first_step = true, .pieces = pieces, .piece_count = PIECES};
+    op_scalars scalars = {.learning_rate = 0.1,
+                          .weight_decay = 0.01,
+                          .gradient_scale = 0.5,
+                          .bias_correction1 = 0.1,
+                          .bias_correction2 = 0.001,
+                          .first_step = true,
+                          .pieces = pieces,
+                          .piece_count = PIECES};
     must(device_stream_open(d, DEVICE_STREAM_COMPUTE, &s));
     for (int i = 0; i < 5; i++) must(device_allocate(d, DEVICE_MEMORY_PRIVATE, sizeof values, &memory[i]));
     for (size_t u = 0; u < sizeof updates / sizeof updates[0]; u++)
@@ -254,7 +264,9 @@ static void shapes_of_several_tiles_agree_with_the_reference(void **context)
     for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++) {
         case_attention(&c, heads[i]);
         check_case(&c, cuda, EXACT);
-        check_case(&c, tf32, heads[i].width <= 64 ? EXACT + 8 * 0x1p-10 : EXACT); /* wider ones are multiplied in float32 */
+        check_case(&c, tf32,
+                   heads[i].width <= 64 ? EXACT + 8 * 0x1p-10
+                                        : EXACT); /* wider ones are multiplied in float32 */
     }
     case_batchnorm(&c, (batchnorm_attributes){8, 13, 11, 70, 1e-5, 0.1, ACTIVATION_RELU, true, false, 1},
                    (case_options){0});

@@ -1,5 +1,6 @@
-/* What the device `cuda` asks of libraries and of the GPU, counted by the emulator: launches, streams that are set,
- * algorithms that are timed, and what runs where a library refuses. On a GPU nothing counts, and only values are checked. */
+/* What the device `cuda` asks of libraries and of the GPU, counted by the emulator: launches, streams that
+ * are set, algorithms that are timed, and what runs where a library refuses. On a GPU nothing counts, and
+ * only values are checked. */
 #include "common/device/cuda/cuda_module.h"
 #include "common/reduce/half.h"
 #include "tests/common/device/op_families.h"
@@ -138,7 +139,8 @@ static void the_fastest_product_is_taken_where_algorithms_are_timed(void **conte
 
 static device *open_benchmarked(int precision)
 {
-    device_config config = {.name = "cuda", .world = 1, .threads = 1, .precision = precision, .benchmark = true};
+    device_config config = {
+        .name = "cuda", .world = 1, .threads = 1, .precision = precision, .benchmark = true};
     device *d;
     must(device_open(&config, &d));
     control->slow_first = true;
@@ -149,7 +151,8 @@ static device *open_benchmarked(int precision)
 static int64_t launches_of_linear(activation act, bool slow_sums)
 {
     static op_case c;
-    case_linear(&c, (linear_attributes){.m = 32, .in = 24, .out = 16, .bias = true, .act = act}, (case_options){0});
+    case_linear(&c, (linear_attributes){.m = 32, .in = 24, .out = 16, .bias = true, .act = act},
+                (case_options){0});
     device *d = open_benchmarked(DEVICE_PRECISION_F32);
     control->slow_sums = slow_sums;
     check_case_on(d, &c, 1, EXACT);
@@ -159,13 +162,16 @@ static int64_t launches_of_linear(activation act, bool slow_sums)
     return control->launches - before;
 }
 
-/* The epilogue may make the product slower than a pass over dy is; with an activation that pass is there anyway. */
+/* The epilogue may make the product slower than a pass over dy is; with an activation that pass is there
+ * anyway. */
 static void a_biass_gradient_is_summed_by_itself_where_that_is_faster(void **context)
 {
     (void)context;
     if (!emulated()) skip();
-    assert_int_equal(launches_of_linear(ACTIVATION_NONE, true) - launches_of_linear(ACTIVATION_NONE, false), 1);
-    assert_int_equal(launches_of_linear(ACTIVATION_GELU, true) - launches_of_linear(ACTIVATION_GELU, false), 0);
+    assert_int_equal(launches_of_linear(ACTIVATION_NONE, true) - launches_of_linear(ACTIVATION_NONE, false),
+                     1);
+    assert_int_equal(launches_of_linear(ACTIVATION_GELU, true) - launches_of_linear(ACTIVATION_GELU, false),
+                     0);
     int64_t fast = control->fast_products;
     launches_of_linear(ACTIVATION_GELU, true);
     assert_true(control->fast_products > fast);
@@ -182,7 +188,8 @@ static void a_convolution_runs_as_a_graph_where_that_is_faster(void **context)
     int64_t before = control->graphs;
     check_case_on(d, &c, 2, EXACT);
     assert_int_equal(control->graphs - before, 3 * 2);
-    case_conv2d(&c, (conv2d_attributes){2, 7, 7, 4, 8, 3, 3, 2, 1, 1, 0, 0, true}, (case_options){.micro_batch = true});
+    case_conv2d(&c, (conv2d_attributes){2, 7, 7, 4, 8, 3, 3, 2, 1, 1, 0, 0, true},
+                (case_options){.micro_batch = true});
     check_case_on(d, &c, 1, EXACT);
     before = control->graphs;
     check_case_on(d, &c, 1, EXACT);
@@ -194,7 +201,8 @@ static void a_convolution_runs_as_a_graph_where_that_is_faster(void **context)
 static void attention_runs_as_a_graph_where_that_is_faster(void **context)
 {
     (void)context;
-    static const attention_attributes shapes[] = {{2, 9, 2, 8, false, 0}, {1, 33, 2, 16, true, 0}, {2, 12, 2, 8, true, 48}};
+    static const attention_attributes shapes[] = {
+        {2, 9, 2, 8, false, 0}, {1, 33, 2, 16, true, 0}, {2, 12, 2, 8, true, 48}};
     op_case c;
     if (!emulated()) skip();
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
@@ -250,22 +258,26 @@ static void a_bucket_is_packed_by_one_launch(void **context)
     for (int bf16 = 0; bf16 < 2; bf16++) {
         dtype type = bf16 ? DTYPE_BF16 : DTYPE_F32;
         for (int i = 0; i < TENSORS; i++)
-            ranges[i] = (device_range){(char *)to.data + i * ELEMENTS * dtype_size(type), (float *)from.data + i * 64,
-                                       i == TENSORS - 1 ? LAST : ELEMENTS};
+            ranges[i] = (device_range){(char *)to.data + i * ELEMENTS * dtype_size(type),
+                                       (float *)from.data + i * 64, i == TENSORS - 1 ? LAST : ELEMENTS};
         int64_t launches = control->launches, copies = control->copies;
         must(device_pack(s, ranges, TENSORS, type, DTYPE_F32, 3));
         if (emulated()) {
             assert_int_equal(control->launches - launches, 1);
             assert_int_equal(control->copies - copies, 0);
         }
-        if (bf16) must(device_download(s, rounded, to.data, DTYPE_U8, DTYPE_U8, sizeof rounded));
-        else must(device_download(s, found, to.data, DTYPE_F32, DTYPE_F32, PACKED));
+        if (bf16)
+            must(device_download(s, rounded, to.data, DTYPE_U8, DTYPE_U8, sizeof rounded));
+        else
+            must(device_download(s, found, to.data, DTYPE_F32, DTYPE_F32, PACKED));
         must(device_stream_synchronize(s));
         for (int i = 0, at = 0; i < TENSORS; i++)
             for (int64_t j = 0; j < ranges[i].count; j++, at++) {
                 float expected = values[i * 64 + j] / 3.0f;
-                if (bf16) assert_int_equal(rounded[at], bf16_from_float(expected));
-                else assert_memory_equal(&found[at], &expected, sizeof expected);
+                if (bf16)
+                    assert_int_equal(rounded[at], bf16_from_float(expected));
+                else
+                    assert_memory_equal(&found[at], &expected, sizeof expected);
             }
     }
     device_free(d, &from);
@@ -296,7 +308,8 @@ static void small_sums_of_columns_are_taken_by_one_launch(void **context)
 {
     (void)context;
     static op_case c;
-    case_batchnorm(&c, (batchnorm_attributes){8, 13, 11, 72, 1e-5, 0.1, ACTIVATION_RELU, false, false, 1}, (case_options){0});
+    case_batchnorm(&c, (batchnorm_attributes){8, 13, 11, 72, 1e-5, 0.1, ACTIVATION_RELU, false, false, 1},
+                   (case_options){0});
     check_case(&c, cuda, EXACT);
     if (!emulated()) skip();
     assert_int_equal(launches_of(&c, 0), 2); /* statistics, y */
@@ -369,5 +382,6 @@ int main(void)
         TEST(small_sums_of_columns_are_taken_by_one_launch),
         TEST(a_frequent_tokens_gradient_is_summed_in_parts),
     };
-    return cmocka_run_group_tests_name("libraries and launches of the cuda device", tests, find_control, NULL);
+    return cmocka_run_group_tests_name("libraries and launches of the cuda device", tests, find_control,
+                                       NULL);
 }

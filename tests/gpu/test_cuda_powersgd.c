@@ -1,5 +1,5 @@
-/* PowerSGD's kernels compared with the CPU's, step after step with the error that remains. Runs on a GPU, and on the
- * emulator. */
+/* PowerSGD's kernels compared with the CPU's, step after step with the error that remains. Runs on a GPU, and
+ * on the emulator. */
 #include "common/base/random.h"
 #include "ring/hooks/powersgd_module.h"
 #include "tests/common/device/op_devices.h"
@@ -21,7 +21,8 @@ typedef struct matrix_case {
     int rank;
 } matrix_case;
 
-static const matrix_case cases[] = {{60, 100, 1, 1}, {60, 100, 1, 5}, {33, 7, 3, 2}, {300, 2, 7, 4}, {24, 40, 5, 9}};
+static const matrix_case cases[] = {
+    {60, 100, 1, 1}, {60, 100, 1, 5}, {33, 7, 3, 2}, {300, 2, 7, 4}, {24, 40, 5, 9}};
 
 typedef struct sides {
     device *d;
@@ -44,16 +45,29 @@ static void open_sides(const matrix_case *c, sides *x)
 {
     op_desc op = {.kind = OP_conv2d_forward,
                   .type = DTYPE_F32,
-                  .u.conv2d = {.n = 1, .h = c->r, .w = c->r, .c = c->c, .k = c->k, .r = c->r, .s = c->r, .stride = 1, .p = 1, .q = 1}};
+                  .u.conv2d = {.n = 1,
+                               .h = c->r,
+                               .w = c->r,
+                               .c = c->c,
+                               .k = c->k,
+                               .r = c->r,
+                               .s = c->r,
+                               .stride = 1,
+                               .p = 1,
+                               .q = 1}};
     *x = (sides){.d = device_setting_open(cuda), .rows = c->k, .cols = c->c * c->r * c->r};
     x->elements = x->rows * x->cols;
     must(device_stream_open(x->d, DEVICE_STREAM_COMPUTE, &x->s));
-    must(device_choose_layout(x->d, &op, CONV_FWD_W, (shape){.rank = 4, .dims = {c->k, c->c, c->r, c->r}}, &x->layout));
+    must(device_choose_layout(x->d, &op, CONV_FWD_W, (shape){.rank = 4, .dims = {c->k, c->c, c->r, c->r}},
+                              &x->layout));
     int64_t p = x->rows * c->rank, q = x->cols * c->rank;
-    must(device_allocate(x->d, DEVICE_MEMORY_PRIVATE, (size_t)(2 * x->elements + p + q) * sizeof(float), &x->memory));
+    must(device_allocate(x->d, DEVICE_MEMORY_PRIVATE, (size_t)(2 * x->elements + p + q) * sizeof(float),
+                         &x->memory));
     float *at = x->memory.data;
-    x->gpu = (powersgd_matrix){x->rows, x->cols, at, at + x->elements, at + 2 * x->elements, at + 2 * x->elements + p};
-    x->host = (powersgd_matrix){x->rows, x->cols, numbers(x->elements), numbers(x->elements), numbers(p), numbers(q)};
+    x->gpu = (powersgd_matrix){
+        x->rows, x->cols, at, at + x->elements, at + 2 * x->elements, at + 2 * x->elements + p};
+    x->host = (powersgd_matrix){x->rows,    x->cols,   numbers(x->elements), numbers(x->elements),
+                                numbers(p), numbers(q)};
     x->plain = numbers(x->elements);
     x->packed = numbers(x->elements);
     float *scratch = numbers(3 * x->elements);
@@ -76,7 +90,8 @@ static void set_gradients(sides *x, int step)
 {
     for (int64_t i = 0; i < x->elements; i++) {
         double row = (double)(i / x->cols), column = (double)(i % x->cols);
-        x->host.m[i] = (float)(sin(0.7 * row + step) * cos(0.9 * column) + 0.3 * cos(0.2 * row) * sin(0.4 * column + step) +
+        x->host.m[i] = (float)(sin(0.7 * row + step) * cos(0.9 * column) +
+                               0.3 * cos(0.2 * row) * sin(0.4 * column + step) +
                                0.05 * random_normal(17, (uint64_t)(i + step * x->elements)));
     }
     must(device_layout_pack(x->d, &x->layout, x->host.m, x->packed));
@@ -93,11 +108,12 @@ static void compare(sides *x, const char *what, const float *expected, const flo
         difference += pow((double)x->plain[i] - expected[i], 2);
         size += pow(x->host.m[i], 2);
     }
-    /* Columns after the leading ones consist of noise, which amplifies what sums in another order differ by: from step
-     * to step more, since the warm start turns all columns towards the leading ones. */
+    /* Columns after the leading ones consist of noise, which amplifies what sums in another order differ by:
+     * from step to step more, since the warm start turns all columns towards the leading ones. */
     if (!(sqrt(difference) <= 1e-3 * sqrt(size)))
-        fail_msg("%s of %lld x %lld: found a difference of %g, expected at most 1e-3 of the gradient's norm of %g", what, (long long)x->rows,
-                 (long long)x->cols, sqrt(difference), sqrt(size));
+        fail_msg(
+            "%s of %lld x %lld: found a difference of %g, expected at most 1e-3 of the gradient's norm of %g",
+            what, (long long)x->rows, (long long)x->cols, sqrt(difference), sqrt(size));
 }
 
 static void gradients_and_errors_are_those_of_the_cpu(void **state)
@@ -134,7 +150,8 @@ static void columns_that_depend_on_others_become_zero(void **state)
     float p[ROWS * RANK];
     must(powersgd_module_open(&module));
     open_sides(&c, &x);
-    for (int64_t i = 0; i < x.elements; i++) x.host.m[i] = (float)((i / x.cols + 1) * (i % x.cols - 20)); /* of rank 1 */
+    for (int64_t i = 0; i < x.elements; i++)
+        x.host.m[i] = (float)((i / x.cols + 1) * (i % x.cols - 20)); /* of rank 1 */
     must(device_upload(x.s, x.gpu.m, x.host.m, DTYPE_F32, DTYPE_F32, x.elements));
     must(module->project(x.s, &x.gpu, RANK));
     must(module->back_project(x.s, &x.gpu, RANK));

@@ -13,7 +13,7 @@
 
 typedef struct size_case {
     model_options options;
-    int64_t parameters; /* torchvision's, Hugging Face's */
+    int64_t parameters;    /* torchvision's, Hugging Face's */
     int64_t multiply_adds; /* a sample, convolutions and linear layers, forward; 0: not checked */
 } size_case;
 
@@ -44,11 +44,13 @@ static double forward_multiply_adds(const nn_program *p)
     double flops = 0;
     for (int i = 0; i < p->forward_end; i++) {
         op_desc op = p->ops[i].desc;
-        if (op.kind == OP_conv2d_forward) op.u.conv2d.bias = false;
+        if (op.kind == OP_conv2d_forward)
+            op.u.conv2d.bias = false;
         else if (op.kind == OP_linear_forward) {
             op.u.linear.bias = false;
             op.u.linear.act = ACTIVATION_NONE;
-        } else continue;
+        } else
+            continue;
         flops += op_cost_of(&op).flops;
     }
     return flops / 2 / (double)p->config.batch;
@@ -101,7 +103,8 @@ static void each_block_of_inception_is_a_unit(void **state)
     assert_int_equal(m->unit_count, 11);
     for (int i = 0; i < m->param_count; i++) {
         bool in_block = strncmp(m->params[i].name, "Mixed_", 6) == 0;
-        if (in_block != (m->params[i].unit != NN_NONE)) fail_msg("%s is of unit %d", m->params[i].name, m->params[i].unit);
+        if (in_block != (m->params[i].unit != NN_NONE))
+            fail_msg("%s is of unit %d", m->params[i].name, m->params[i].unit);
         if (in_block) assert_int_equal(strncmp(m->params[i].name, m->units[m->params[i].unit], 9), 0);
     }
     nn_model_free(&m);

@@ -51,7 +51,8 @@ void job_open(const job_config *config, job *j)
     parse_options(j);
     build_model(config->sync_batchnorm, &j->model);
     bool wide = strcmp(j->config.device, "reference") == 0;
-    nn_program_config program = {.batch = 2, .mode = NN_TRAIN, .type = wide ? DTYPE_F64 : DTYPE_F32, .world = config->world};
+    nn_program_config program = {
+        .batch = 2, .mode = NN_TRAIN, .type = wide ? DTYPE_F64 : DTYPE_F32, .world = config->world};
     assert_ok(nn_program_compile(j->model, &program, &j->program));
     assert_ok(status_table_create(j->token, config->world, &j->table));
     if (!config->processes) assert_ok(transport_hub_open(&j->hub));
@@ -74,8 +75,10 @@ double job_param(const param_set *set, const void *arena, int param, int64_t i)
 void job_set(const param_set *set, void *arena, int param, int64_t i, double value)
 {
     int64_t at = set->pieces[param].offset + i;
-    if (set->type == DTYPE_F64) ((double *)arena)[at] = value;
-    else ((float *)arena)[at] = (float)value;
+    if (set->type == DTYPE_F64)
+        ((double *)arena)[at] = value;
+    else
+        ((float *)arena)[at] = (float)value;
 }
 
 double job_gradient(int rank, int64_t round, int param, int64_t i)
@@ -100,8 +103,10 @@ static void write_buffers(const job_rank *r, int64_t step)
         for (int64_t i = 0; i < set->buffer_pieces[b].count; i++) {
             double value = job_buffer(r->rank, step, b);
             int64_t at = set->buffer_pieces[b].offset + i;
-            if (set->type == DTYPE_F64) ((double *)set->buffers.data)[at] = value;
-            else ((float *)set->buffers.data)[at] = (float)value;
+            if (set->type == DTYPE_F64)
+                ((double *)set->buffers.data)[at] = value;
+            else
+                ((float *)set->buffers.data)[at] = (float)value;
         }
     }
 }
@@ -113,10 +118,11 @@ void job_expect_buffers(job_rank *r, int of_rank, int64_t step)
         for (int64_t i = 0; i < set->buffer_pieces[b].count && !r->error[0]; i++) {
             int64_t at = set->buffer_pieces[b].offset + i;
             const void *buffers = set->buffers.data;
-            double found = set->type == DTYPE_F64 ? ((const double *)buffers)[at] : ((const float *)buffers)[at];
+            double found =
+                set->type == DTYPE_F64 ? ((const double *)buffers)[at] : ((const float *)buffers)[at];
             if (found != job_buffer(of_rank, step, b))
-                snprintf(r->error, sizeof r->error, "rank %d, step %d, buffer %d: found %g, expected %g", r->rank,
-                         (int)r->next, b, found, job_buffer(of_rank, step, b));
+                snprintf(r->error, sizeof r->error, "rank %d, step %d, buffer %d: found %g, expected %g",
+                         r->rank, (int)r->next, b, found, job_buffer(of_rank, step, b));
         }
     }
 }
@@ -129,7 +135,8 @@ void job_expect_params(job_rank *r, const param_set *expected)
             double found = job_param(set, set->params.data, p, i);
             double wanted = job_param(expected, expected->params.data, p, i);
             if (found != wanted)
-                snprintf(r->error, sizeof r->error, "rank %d, after %d steps, %s[%d]: found %.17g, expected %.17g", r->rank,
+                snprintf(r->error, sizeof r->error,
+                         "rank %d, after %d steps, %s[%d]: found %.17g, expected %.17g", r->rank,
                          (int)r->next, set->model->params[p].name, (int)i, found, wanted);
         }
     }
@@ -138,7 +145,8 @@ void job_expect_params(job_rank *r, const param_set *expected)
 static void fill_params(const param_set *set)
 {
     for (int p = 0; p < set->model->param_count; p++)
-        for (int64_t i = 0; i < set->pieces[p].count; i++) job_set(set, set->params.data, p, i, job_initial(p, i));
+        for (int64_t i = 0; i < set->pieces[p].count; i++)
+            job_set(set, set->params.data, p, i, job_initial(p, i));
 }
 
 /* ---- a rank ----------------------------------------------------------------------------------- */
@@ -156,8 +164,8 @@ static status open_memory(job_rank *r, const sync_requirements *needs)
     ledger_acquire(&r->ledger, needs->param_class, set->logical_bytes + set->buffer_bytes, reserved);
     fill_params(set);
     write_buffers(r, -1);
-    return optimizer_open(r->device, &j->config.optimizer, set->type, set->arena_elements, j->model->parameter_elements,
-                          &r->ledger, &r->optimizer);
+    return optimizer_open(r->device, &j->config.optimizer, set->type, set->arena_elements,
+                          j->model->parameter_elements, &r->ledger, &r->optimizer);
 }
 
 status job_rank_open(job *j, int rank, job_rank *r)
@@ -165,7 +173,8 @@ status job_rank_open(job *j, int rank, job_rank *r)
     const job_config *c = &j->config;
     *r = (job_rank){.job = j, .rank = rank};
     sync_requirements needs;
-    device_config device = {.name = c->device, .rank = rank, .world = c->world, .local_rank = rank, .threads = 1};
+    device_config device = {
+        .name = c->device, .rank = rank, .world = c->world, .local_rank = rank, .threads = 1};
     TRY(sync_ps.requirements(&j->options, c->policy, c->world, &needs));
     TRY(device_open(&device, &r->device));
     TRY(device_stream_open(r->device, DEVICE_STREAM_COMPUTE, &r->stream));
@@ -215,7 +224,8 @@ static status exchange(void *context, sync_blob mine, const sync_blob **handshak
     return local_ranks_exchange(x->group, x->member, mine, handshakes);
 }
 
-status job_serve(job *j, int member, status (*exchange_handshakes)(void *context, sync_blob mine, const sync_blob **handshakes),
+status job_serve(job *j, int member,
+                 status (*exchange_handshakes)(void *context, sync_blob mine, const sync_blob **handshakes),
                  void *exchange_context)
 {
     const job_config *c = &j->config;
@@ -227,8 +237,10 @@ status job_serve(job *j, int member, status (*exchange_handshakes)(void *context
     TRY_GOTO(rc, device_open(&device, &r.device), out);
     param_set_config arenas = {.param_kind = needs.param_kind};
     TRY_GOTO(rc, param_set_open(r.device, j->model, j->program, &arenas, &r.params), out);
-    TRY_GOTO(rc, optimizer_open(r.device, &c->optimizer, r.params->type, r.params->arena_elements,
-                                j->model->parameter_elements, &r.ledger, &r.optimizer), out);
+    TRY_GOTO(rc,
+             optimizer_open(r.device, &c->optimizer, r.params->type, r.params->arena_elements,
+                            j->model->parameter_elements, &r.ledger, &r.optimizer),
+             out);
     sync_context server = {.rank = member,
                            .world = c->world,
                            .job_token = j->token,
@@ -264,7 +276,8 @@ static status run_rank(local_ranks *group, int rank, void *context)
     TRY_GOTO(rc, local_ranks_exchange(group, rank, mine, &handshakes), out);
     TRY_GOTO(rc, sync_ps.connect(r.engine, handshakes), out);
     TRY_GOTO(rc, run->function(group, &r), out);
-    if (r.error[0]) TRY_GOTO(rc, (fail)(STATUS_MISMATCH, "%s", r.error), out); /* fail() is a macro of cmocka's */
+    if (r.error[0])
+        TRY_GOTO(rc, (fail)(STATUS_MISMATCH, "%s", r.error), out); /* fail() is a macro of cmocka's */
     if (run->servers == 0) rc = local_ranks_barrier(group);
 out:
     job_rank_close(&r);
@@ -282,7 +295,8 @@ status job_run(job *j, job_function function)
 
 sync_step job_begin(const job_rank *r)
 {
-    return (sync_step){.index = r->next, .samples = 2, .targets = 2, .learning_rate = RATE, .synchronize = true};
+    return (sync_step){
+        .index = r->next, .samples = 2, .targets = 2, .learning_rate = RATE, .synchronize = true};
 }
 
 status job_forward(job_rank *r, const sync_step *step)
@@ -292,7 +306,8 @@ status job_forward(job_rank *r, const sync_step *step)
     if (strcmp(r->job->config.policy, "sync") == 0) job_expect_buffers(r, 0, r->next - 1);
     write_buffers(r, r->next);
     for (int op = 0; op < p->forward_end; op++)
-        for (int i = 0; i < p->ops[op].need_count; i++) TRY(sync_ps.need(r->engine, p->needs[p->ops[op].need_first + i]));
+        for (int i = 0; i < p->ops[op].need_count; i++)
+            TRY(sync_ps.need(r->engine, p->needs[p->ops[op].need_first + i]));
     return sync_ps.place_outputs(r->engine, step);
 }
 
@@ -346,8 +361,10 @@ static double average(const job *j, const param_set *set, int64_t round, int par
     bool before = j->config.divide == SHARED_DIVIDE_BEFORE;
     for (int rank = 0; rank < j->config.world; rank++) {
         double g = j->config.scale * job_gradient(rank, round, param, i);
-        if (set->type == DTYPE_F64) sum += before ? g / n : g;
-        else sum = (float)((float)sum + (before ? (float)g / (float)n : (float)g));
+        if (set->type == DTYPE_F64)
+            sum += before ? g / n : g;
+        else
+            sum = (float)((float)sum + (before ? (float)g / (float)n : (float)g));
     }
     if (before) return sum;
     return set->type == DTYPE_F64 ? sum / n : (float)sum / (float)n;
@@ -365,7 +382,8 @@ void job_reference_step(const job *j, job_reference *r, int64_t round)
         assert_ok(optimizer_sum_squares(r->optimizer, r->stream, set->grads.data, all, &squares));
         scale = optimizer_clip_scale(limit, squares);
     }
-    assert_ok(optimizer_update(r->optimizer, r->stream, set->params.data, set->grads.data, all, round, RATE, scale));
+    assert_ok(optimizer_update(r->optimizer, r->stream, set->params.data, set->grads.data, all, round, RATE,
+                               scale));
 }
 
 void job_reference_close(job_reference *r)

@@ -13,14 +13,14 @@
 
 typedef struct job_config {
     int world;
-    const char *device;   /* "reference" unless set */
-    const char *policy;   /* "sync" unless set */
-    const char *options;  /* "--servers 2 --payload zmq" */
-    bool processes;       /* no hub: ranks do not know that they are threads */
+    const char *device;  /* "reference" unless set */
+    const char *policy;  /* "sync" unless set */
+    const char *options; /* "--servers 2 --payload zmq" */
+    bool processes;      /* no hub: ranks do not know that they are threads */
     bool inline_progress;
     bool sync_batchnorm;
-    int divide;           /* shared_divide */
-    double scale;         /* of gradients; 1 unless set: integers, of which every sum is exact */
+    int divide;   /* shared_divide */
+    double scale; /* of gradients; 1 unless set: integers, of which every sum is exact */
     optimizer_options optimizer;
     int64_t stall_timeout_ns; /* 60 s unless set */
 } job_config;
@@ -64,10 +64,12 @@ typedef status (*job_function)(local_ranks *group, job_rank *rank);
 status job_run(job *j, job_function function);
 
 /* A server of its own: member `member` >= world. `exchange` as in ps_server_main(). */
-status job_serve(job *j, int member, status (*exchange)(void *context, sync_blob mine, const sync_blob **handshakes),
+status job_serve(job *j, int member,
+                 status (*exchange)(void *context, sync_blob mine, const sync_blob **handshakes),
                  void *exchange_context);
 
-/* One step with learning rate 0.125. Forward passes write job_buffer(); under sync all begin with rank 0's. */
+/* One step with learning rate 0.125. Forward passes write job_buffer(); under sync all begin with rank 0's.
+ */
 status job_step(job_rank *r);
 /* Its parts, for tests that look in between. */
 sync_step job_begin(const job_rank *r);

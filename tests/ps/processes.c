@@ -97,10 +97,12 @@ status processes_barrier(processes *all)
 status processes_exchange(processes *all, int member, sync_blob mine, sync_blob handshakes[PROCESSES_MAX])
 {
     process_outcome *me = &all->members[member];
-    if (mine.bytes > sizeof me->handshake) return fail(STATUS_INTERNAL, "a handshake of %zu bytes", mine.bytes);
+    if (mine.bytes > sizeof me->handshake)
+        return fail(STATUS_INTERNAL, "a handshake of %zu bytes", mine.bytes);
     me->handshake_bytes = mine.bytes;
     memcpy(me->handshake, mine.data, mine.bytes);
     TRY(processes_barrier(all));
-    for (int m = 0; m < all->count; m++) handshakes[m] = (sync_blob){all->members[m].handshake, all->members[m].handshake_bytes};
+    for (int m = 0; m < all->count; m++)
+        handshakes[m] = (sync_blob){all->members[m].handshake, all->members[m].handshake_bytes};
     return STATUS_OK;
 }

@@ -12,9 +12,9 @@ enum { PROCESSES_MAX = 16, PROCESS_OFFER_MAX = 1 << 18, PROCESS_FIGURES = 4096 }
 
 /* What a member leaves behind, in memory that all share. */
 typedef struct process_outcome {
-    int wait_status;     /* waitpid()'s, once it has ended */
-    int64_t ended_ns;    /* when */
-    status code;         /* what its function returned; STATUS_COUNT: it did not */
+    int wait_status;  /* waitpid()'s, once it has ended */
+    int64_t ended_ns; /* when */
+    status code;      /* what its function returned; STATUS_COUNT: it did not */
     char message[1024];
     double figures[PROCESS_FIGURES]; /* the function's own */
     size_t handshake_bytes;
@@ -43,7 +43,8 @@ typedef enum process_act {
 typedef status (*process_function)(processes *all, int member, void *context);
 
 /* Forks `count` members and waits for all of them; those that live longer than `limit_s` are killed, and
- * the last one where it is stopped. The caller unmaps with processes_free(). NULL where there is no memory. */
+ * the last one where it is stopped. The caller unmaps with processes_free(). NULL where there is no memory.
+ */
 processes *processes_run(int count, process_function function, void *context, int limit_s);
 void processes_free(processes *all);
 

@@ -9,7 +9,10 @@
 
 enum { STEPS = 5 };
 
-#define MOMENTUM {.kind = OPTIMIZER_SGD, .lr = 0.1, .momentum = 0.9}
+#define MOMENTUM                                                                                             \
+    {                                                                                                        \
+        .kind = OPTIMIZER_SGD, .lr = 0.1, .momentum = 0.9                                                    \
+    }
 
 static void run_case(const job_config *config, job_function function, void *context)
 {
@@ -18,12 +21,12 @@ static void run_case(const job_config *config, job_function function, void *cont
     j.context = context;
     status rc = job_run(&j, function);
     if (rc != STATUS_OK)
-        fail_msg("%d ranks, %s: %s: %s", config->world, config->options ? config->options : "", status_name(rc),
-                 error_message());
+        fail_msg("%d ranks, %s: %s: %s", config->world, config->options ? config->options : "",
+                 status_name(rc), error_message());
     job_close(&j);
 }
 
-#define note(r, ...) snprintf((r)->error, sizeof (r)->error, __VA_ARGS__)
+#define note(r, ...) snprintf((r)->error, sizeof(r)->error, __VA_ARGS__)
 
 /* ---- bytes over links -------------------------------------------------------------------------- */
 
@@ -55,10 +58,13 @@ static status count_bytes(local_ranks *group, job_rank *r)
     double n = r->job->config.world, ring = STEPS * 2 * (n - 1) / n * (double)r->params->logical_bytes;
     double buffers = r->rank == 0 ? STEPS * (n - 1) * (double)r->params->buffer_bytes : 0;
     bool sharded = ((ps_engine *)r->engine)->policy.servers == r->job->config.world;
-    if (found != expected) note(r, "rank %d sent %.0f bytes, expected %.0f", r->rank, found, expected);
+    if (found != expected)
+        note(r, "rank %d sent %.0f bytes, expected %.0f", r->rank, found, expected);
     else if (sharded && fabs(found - buffers - ring) > 0.02 * ring)
-        note(r, "rank %d sent %.0f bytes of gradients and parameters, a ring %.0f", r->rank, found - buffers, ring);
-    else if (after.messages_sent <= before.messages_sent && n > 1) note(r, "rank %d sent no messages", r->rank);
+        note(r, "rank %d sent %.0f bytes of gradients and parameters, a ring %.0f", r->rank, found - buffers,
+             ring);
+    else if (after.messages_sent <= before.messages_sent && n > 1)
+        note(r, "rank %d sent no messages", r->rank);
     return STATUS_OK;
 }
 
@@ -101,7 +107,8 @@ static status weigh(local_ranks *group, job_rank *r)
         double share, buffers;
     } expected[] = {
         {LEDGER_PARAMETERS, first ? c->params : c->other_params, own || !e->policy.server_optimizer ? 1 : 0},
-        {LEDGER_REPLICAS, first ? c->replicas : c->other_replicas, own || !e->policy.server_optimizer ? 0 : 1},
+        {LEDGER_REPLICAS, first ? c->replicas : c->other_replicas,
+         own || !e->policy.server_optimizer ? 0 : 1},
         {LEDGER_GRADIENTS, 1, 0},
         {LEDGER_BUCKETS, first ? c->buckets : c->other_buckets, e->server && first ? 2 : 1},
         {LEDGER_OPTIMIZER, first ? c->state : c->other_state, 0},
@@ -110,7 +117,8 @@ static status weigh(local_ranks *group, job_rank *r)
         double found = (double)r->ledger.classes[expected[i].class].current;
         double wanted = expected[i].share * p + expected[i].buffers * b;
         if (fabs(found - wanted) > 8) /* shards are whole elements */
-            note(r, "rank %d, %s: found %.0f bytes, expected %.0f", r->rank, ledger_class_name(expected[i].class), found, wanted);
+            note(r, "rank %d, %s: found %.0f bytes, expected %.0f", r->rank,
+                 ledger_class_name(expected[i].class), found, wanted);
     }
     return STATUS_OK;
 }
@@ -120,15 +128,20 @@ static void memory_is_where_the_servers_are(void **state)
     (void)state;
     /*                                                            rank 0                rank 1 */
     static const memory_case cases[] = {
-        {{.world = 2, .optimizer = MOMENTUM},                     1, 0, 1, 1,           0, 1, 0, 0},
+        {{.world = 2, .optimizer = MOMENTUM}, 1, 0, 1, 1, 0, 1, 0, 0},
         {{.world = 2, .options = "--servers 2", .optimizer = MOMENTUM}, .5, .5, .5, .5, .5, .5, .5, .5},
         {{.world = 3, .policy = "ssp", .options = "--staleness 2", .optimizer = MOMENTUM},
-                                                                  1, 1, 1 + 3 * 3, 1,   0, 1, 0, 0},
-        {{.world = 2, .policy = "async", .optimizer = MOMENTUM},  1, 1, 0, 1,           0, 1, 0, 0},
-        {{.world = 2, .options = "--server-optimizer off", .optimizer = MOMENTUM},
-                                                                  1, 0, 1, 1,           1, 0, 0, 1},
-        {{.world = 2, .options = "--server-placement own", .optimizer = MOMENTUM},
-                                                                  0, 1, 0, 0,           0, 1, 0, 0},
+         1,
+         1,
+         1 + 3 * 3,
+         1,
+         0,
+         1,
+         0,
+         0},
+        {{.world = 2, .policy = "async", .optimizer = MOMENTUM}, 1, 1, 0, 1, 0, 1, 0, 0},
+        {{.world = 2, .options = "--server-optimizer off", .optimizer = MOMENTUM}, 1, 0, 1, 1, 1, 0, 0, 1},
+        {{.world = 2, .options = "--server-placement own", .optimizer = MOMENTUM}, 0, 1, 0, 0, 0, 1, 0, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         memory_case c = cases[i];
@@ -159,7 +172,9 @@ static status check_gradients(local_ranks *group, job_rank *r)
             double sum = 0, found = job_param(set, arena, p, at - set->pieces[p].offset);
             for (int rank = 0; rank < r->job->config.world; rank++)
                 sum += job_gradient(rank, STEPS - 1, p, at - set->pieces[p].offset);
-            if (found != sum / n) note(r, "rank %d, %s: found %.17g, expected %.17g", r->rank, set->model->params[p].name, found, sum / n);
+            if (found != sum / n)
+                note(r, "rank %d, %s: found %.17g, expected %.17g", r->rank, set->model->params[p].name,
+                     found, sum / n);
             atomic_fetch_add(&check->seen, 1);
         }
     }
@@ -184,7 +199,8 @@ static void every_averaged_gradient_is_with_one_rank(void **state)
         job_close(&j);
         run_case(&cases[i], check_gradients, &check);
         if (check.seen != elements)
-            fail_msg("%s: %d averaged elements, the model has %d", cases[i].options ? cases[i].options : "", check.seen, (int)elements);
+            fail_msg("%s: %d averaged elements, the model has %d", cases[i].options ? cases[i].options : "",
+                     check.seen, (int)elements);
     }
 }
 
@@ -202,7 +218,8 @@ static status add_up(local_ranks *group, job_rank *r)
         for (int i = 0; i < count; i++) {
             double expected = 0;
             for (int rank = 0; rank < n; rank++) expected += 0.1 * (rank + 1) + i;
-            if (values[i] != expected) note(r, "rank %d, sum %d: found %.17g, expected %.17g", r->rank, i, values[i], expected);
+            if (values[i] != expected)
+                note(r, "rank %d, sum %d: found %.17g, expected %.17g", r->rank, i, values[i], expected);
         }
         if (round % 5 == 4) TRY(job_step(r));
     }
@@ -232,7 +249,8 @@ static status accumulate(local_ranks *group, job_rank *r)
         sync_step s = job_begin(r);
         s.synchronize = false;
         rc = sync_ps.begin_forward(r->engine, &s);
-        for (int p = 0; p < r->params->model->param_count && rc == STATUS_OK; p++) rc = sync_ps.need(r->engine, p);
+        for (int p = 0; p < r->params->model->param_count && rc == STATUS_OK; p++)
+            rc = sync_ps.need(r->engine, p);
         if (rc == STATUS_OK) rc = sync_ps.place_outputs(r->engine, &s);
         for (int p = 0; p < r->params->model->param_count && rc == STATUS_OK; p++) {
             job_set(r->params, r->params->grads.data, p, 0, NAN);
@@ -251,7 +269,8 @@ static status accumulate(local_ranks *group, job_rank *r)
 static void micro_batches_send_nothing(void **state)
 {
     (void)state;
-    static const job_config cases[] = {{.world = 2, .optimizer = MOMENTUM}, {.world = 2, .policy = "ssp", .optimizer = MOMENTUM}};
+    static const job_config cases[] = {{.world = 2, .optimizer = MOMENTUM},
+                                       {.world = 2, .policy = "ssp", .optimizer = MOMENTUM}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) run_case(&cases[i], accumulate, NULL);
 }
 
@@ -261,7 +280,9 @@ static status start_apart(local_ranks *group, job_rank *r)
     (void)group;
     job_reference expected;
     job_reference_open(r->job, &expected);
-    if (r->rank > 0) memset(r->params->params.data, 0x5a, (size_t)r->params->arena_elements * (size_t)dtype_size(r->params->type));
+    if (r->rank > 0)
+        memset(r->params->params.data, 0x5a,
+               (size_t)r->params->arena_elements * (size_t)dtype_size(r->params->type));
     status rc = sync_ps.flush(r->engine);
     if (rc == STATUS_OK) job_expect_params(r, expected.params);
     if (rc == STATUS_OK) job_expect_buffers(r, 0, -1);
@@ -308,7 +329,8 @@ static status sit_out(local_ranks *group, job_rank *r)
     for (int p = 0; p < r->params->model->param_count && !r->error[0]; p++) {
         double wanted = job_initial(p, 0), found = job_param(r->params, r->params->params.data, p, 0);
         for (int64_t step = 0; step < STEPS; step++) wanted -= 0.125 * (job_gradient(0, step, p, 0) + 0) / 2;
-        if (found != wanted) note(r, "rank %d, parameter %d: found %.17g, expected %.17g", r->rank, p, found, wanted);
+        if (found != wanted)
+            note(r, "rank %d, parameter %d: found %.17g, expected %.17g", r->rank, p, found, wanted);
     }
     return STATUS_OK;
 }
@@ -316,7 +338,8 @@ static status sit_out(local_ranks *group, job_rank *r)
 static void a_rank_without_samples_takes_part(void **state)
 {
     (void)state;
-    static const job_config cases[] = {{.world = 2}, {.world = 2, .processes = true, .options = "--servers 2"}};
+    static const job_config cases[] = {{.world = 2},
+                                       {.world = 2, .processes = true, .options = "--servers 2"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) run_case(&cases[i], sit_out, NULL);
 }
 

@@ -3,7 +3,6 @@
 #include "common/base/random.h"
 #include "common/net/status_table.h"
 #include "common/net/transport_impl.h"
-#include "tests/common/net/transport_fault.h"
 #include "common/sync/engine.h"
 #include "harness/train/local_ranks.h"
 #include "harness/train/trainer.h"
@@ -11,6 +10,7 @@
 #include "ps/dp/dp_impl.h"
 #include "ps/policy.h"
 #include "ps/ps.h"
+#include "tests/common/net/transport_fault.h"
 #include "tests/support/check.h"
 #include "tests/support/sanitized.h"
 
@@ -73,7 +73,8 @@ static void short_close(batch_source *base)
     batch_source_close(&((short_source *)base)->whole);
 }
 
-static const batch_source_type short_type = {"short", short_next, batch_source_always_ready, short_give_back, short_close};
+static const batch_source_type short_type = {"short", short_next, batch_source_always_ready, short_give_back,
+                                             short_close};
 
 static int64_t part(int64_t samples, int world, int rank)
 {
@@ -384,7 +385,8 @@ static void the_ledger_of_every_phase_is_what_the_formula_says(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof memory_cases / sizeof memory_cases[0]; i++) {
         const memory_case *c = &memory_cases[i];
-        if (SANITIZED && strncmp(c->file, "resnet18", 8) == 0) continue; /* takes 20 s, through the same code */
+        if (SANITIZED && strncmp(c->file, "resnet18", 8) == 0)
+            continue; /* takes 20 s, through the same code */
         training t = {.file = c->file,
                       .options = c->options,
                       .engine = &sync_ps,

@@ -1,11 +1,11 @@
-/* What goes wrong in one member of a job ends it on all others, soon, with a line that names the cause. Members
- * are processes. */
+/* What goes wrong in one member of a job ends it on all others, soon, with a line that names the cause.
+ * Members are processes. */
 #include "common/net/transport_impl.h"
-#include "tests/common/net/transport_fault.h"
 #include "ps/engine_impl.h"
+#include "ps/ps.h"
+#include "tests/common/net/transport_fault.h"
 #include "tests/ps/job.h"
 #include "tests/ps/processes.h"
-#include "ps/ps.h"
 #include "tests/support/check.h"
 
 #include <signal.h>
@@ -18,47 +18,133 @@ typedef struct fault_case {
     const char *name;
     job_config config;
     process_act act;
-    int member;               /* that does it */
+    int member;                 /* that does it */
     transport_fault_kind fault; /* of what it sends */
-    bool of_server;           /* not what the rank sends, but its server */
-    status code;              /* of all others */
-    const char *text;         /* in their message */
-    bool all;                 /* in all others'; else at least in one's */
+    bool of_server;             /* not what the rank sends, but its server */
+    status code;                /* of all others */
+    const char *text;           /* in their message */
+    bool all;                   /* in all others'; else at least in one's */
 } fault_case;
 
 static const fault_case cases[] = {
     {"nothing", {.world = 3, .options = "--servers 2"}, .member = NOBODY, .code = STATUS_OK, .text = ""},
     {"a late rank", {.world = 3, .options = "--servers 2"}, ACT_LATE, 1, .code = STATUS_OK, .text = ""},
     {"a late server", {.world = 2}, ACT_LATE, 0, .code = STATUS_OK, .text = ""},
-    {"a late server of its own", {.world = 2, .options = "--server-placement own --payload zmq"}, ACT_LATE, 2, .code = STATUS_OK, .text = ""},
+    {"a late server of its own",
+     {.world = 2, .options = "--server-placement own --payload zmq"},
+     ACT_LATE,
+     2,
+     .code = STATUS_OK,
+     .text = ""},
     {"a killed worker", {.world = 3}, ACT_DIE, 2, .code = STATUS_PEER, .text = "rank 2 is lost", .all = true},
-    {"a killed worker, ZeroMQ", {.world = 3, .options = "--payload zmq --transport tcp"}, ACT_DIE, 1, .code = STATUS_PEER,
-     .text = "rank 1 is lost", .all = true},
-    {"a killed worker, ssp", {.world = 3, .policy = "ssp"}, ACT_DIE, 2, .code = STATUS_PEER, .text = "rank 2 is lost", .all = true},
-    {"a killed worker, async", {.world = 3, .policy = "async", .options = "--servers 2"}, ACT_DIE, 2, .code = STATUS_PEER,
-     .text = "rank 2 is lost", .all = true},
-    {"a killed rank with a server", {.world = 3}, ACT_DIE, 0, .code = STATUS_PEER, .text = "rank 0 is lost", .all = true},
-    {"a killed rank with one of three servers", {.world = 3, .options = "--servers 3"}, ACT_DIE, 1, .code = STATUS_PEER,
-     .text = "rank 1 is lost", .all = true},
-    {"a killed server of its own", {.world = 2, .options = "--server-placement own --servers 2"}, ACT_DIE, 3,
-     .code = STATUS_PEER, .text = "parameter server 1"},
-    {"a frozen worker", {.world = 3, .stall_timeout_ns = 2 * NS_PER_S}, ACT_FREEZE, 1, .code = STATUS_PEER,
-     .text = "rank 1 has not pushed", .all = true},
-    {"a frozen server", {.world = 3, .stall_timeout_ns = 2 * NS_PER_S}, ACT_FREEZE, 0, .code = STATUS_PEER,
-     .text = "parameter server 0 in the process of rank 0", .all = true},
-    {"a worker that leaves", {.world = 3}, ACT_LEAVE, 1, .code = STATUS_PEER, .text = "rank 1 has left: it has not pushed", .all = true},
-    {"a wrong address", {.world = 2, .stall_timeout_ns = 2 * NS_PER_S}, ACT_MISLEAD, 0, .code = STATUS_PEER,
-     .text = "-0 was not reached within", .all = true},
-    {"another configuration", {.world = 3}, ACT_DIFFER, 1, .code = STATUS_PROTOCOL, .text = "rank 1 do not fit together: found 'divide after' and 'divide other'", .all = true},
-    {"a message of a rank dropped", {.world = 2, .options = "--payload zmq"}, .member = 1, .fault = TRANSPORT_DROP,
-     .code = STATUS_PEER, .text = "from rank 1 is missing"},
-    {"a message of a server dropped", {.world = 2, .options = "--payload zmq"}, .member = 0, .fault = TRANSPORT_DROP, .of_server = true,
-     .code = STATUS_PEER, .text = "from rank 0 is missing"},
-    {"a bit of a rank flipped", {.world = 2, .options = "--payload zmq"}, .member = 1, .fault = TRANSPORT_FLIP,
-     .code = STATUS_IO, .text = "damaged on the way"},
-    {"a bit of a server flipped", {.world = 2, .options = "--payload zmq"}, .member = 0, .fault = TRANSPORT_FLIP, .of_server = true,
-     .code = STATUS_IO, .text = "damaged on the way"},
-    {"a message doubled", {.world = 2, .options = "--payload zmq"}, .member = 1, .fault = TRANSPORT_DOUBLE, .code = STATUS_OK, .text = ""},
+    {"a killed worker, ZeroMQ",
+     {.world = 3, .options = "--payload zmq --transport tcp"},
+     ACT_DIE,
+     1,
+     .code = STATUS_PEER,
+     .text = "rank 1 is lost",
+     .all = true},
+    {"a killed worker, ssp",
+     {.world = 3, .policy = "ssp"},
+     ACT_DIE,
+     2,
+     .code = STATUS_PEER,
+     .text = "rank 2 is lost",
+     .all = true},
+    {"a killed worker, async",
+     {.world = 3, .policy = "async", .options = "--servers 2"},
+     ACT_DIE,
+     2,
+     .code = STATUS_PEER,
+     .text = "rank 2 is lost",
+     .all = true},
+    {"a killed rank with a server",
+     {.world = 3},
+     ACT_DIE,
+     0,
+     .code = STATUS_PEER,
+     .text = "rank 0 is lost",
+     .all = true},
+    {"a killed rank with one of three servers",
+     {.world = 3, .options = "--servers 3"},
+     ACT_DIE,
+     1,
+     .code = STATUS_PEER,
+     .text = "rank 1 is lost",
+     .all = true},
+    {"a killed server of its own",
+     {.world = 2, .options = "--server-placement own --servers 2"},
+     ACT_DIE,
+     3,
+     .code = STATUS_PEER,
+     .text = "parameter server 1"},
+    {"a frozen worker",
+     {.world = 3, .stall_timeout_ns = 2 * NS_PER_S},
+     ACT_FREEZE,
+     1,
+     .code = STATUS_PEER,
+     .text = "rank 1 has not pushed",
+     .all = true},
+    {"a frozen server",
+     {.world = 3, .stall_timeout_ns = 2 * NS_PER_S},
+     ACT_FREEZE,
+     0,
+     .code = STATUS_PEER,
+     .text = "parameter server 0 in the process of rank 0",
+     .all = true},
+    {"a worker that leaves",
+     {.world = 3},
+     ACT_LEAVE,
+     1,
+     .code = STATUS_PEER,
+     .text = "rank 1 has left: it has not pushed",
+     .all = true},
+    {"a wrong address",
+     {.world = 2, .stall_timeout_ns = 2 * NS_PER_S},
+     ACT_MISLEAD,
+     0,
+     .code = STATUS_PEER,
+     .text = "-0 was not reached within",
+     .all = true},
+    {"another configuration",
+     {.world = 3},
+     ACT_DIFFER,
+     1,
+     .code = STATUS_PROTOCOL,
+     .text = "rank 1 do not fit together: found 'divide after' and 'divide other'",
+     .all = true},
+    {"a message of a rank dropped",
+     {.world = 2, .options = "--payload zmq"},
+     .member = 1,
+     .fault = TRANSPORT_DROP,
+     .code = STATUS_PEER,
+     .text = "from rank 1 is missing"},
+    {"a message of a server dropped",
+     {.world = 2, .options = "--payload zmq"},
+     .member = 0,
+     .fault = TRANSPORT_DROP,
+     .of_server = true,
+     .code = STATUS_PEER,
+     .text = "from rank 0 is missing"},
+    {"a bit of a rank flipped",
+     {.world = 2, .options = "--payload zmq"},
+     .member = 1,
+     .fault = TRANSPORT_FLIP,
+     .code = STATUS_IO,
+     .text = "damaged on the way"},
+    {"a bit of a server flipped",
+     {.world = 2, .options = "--payload zmq"},
+     .member = 0,
+     .fault = TRANSPORT_FLIP,
+     .of_server = true,
+     .code = STATUS_IO,
+     .text = "damaged on the way"},
+    {"a message doubled",
+     {.world = 2, .options = "--payload zmq"},
+     .member = 1,
+     .fault = TRANSPORT_DOUBLE,
+     .code = STATUS_OK,
+     .text = ""},
 };
 
 typedef struct fault_job {
@@ -84,10 +170,12 @@ static void tamper(sync_blob *handshake, const char *what, const char *by)
 static status exchange(void *context, sync_blob mine, const sync_blob **handshakes)
 {
     exchanging *x = context;
-    if (x->member == x->f->c->member && x->f->c->act == ACT_DIFFER) tamper(&mine, "divide after", "divide other");
+    if (x->member == x->f->c->member && x->f->c->act == ACT_DIFFER)
+        tamper(&mine, "divide after", "divide other");
     TRY(processes_exchange(x->all, x->member, mine, x->handshakes));
     bool other = x->member != x->f->c->member;
-    if (other && x->f->c->act == ACT_MISLEAD) tamper(&x->handshakes[x->f->c->member], "ipc://@psring", "ipc://@nobody");
+    if (other && x->f->c->act == ACT_MISLEAD)
+        tamper(&x->handshakes[x->f->c->member], "ipc://@psring", "ipc://@nobody");
     *handshakes = x->handshakes;
     return STATUS_OK;
 }
@@ -108,7 +196,8 @@ static void set_fault(const fault_case *c, job_rank *r)
 static status run_steps(const fault_case *c, processes *all, job_rank *r)
 {
     bool mine = r->rank == c->member;
-    bool endless = c->act == ACT_DIE && c->member >= r->job->config.world; /* until the server is killed: by rank 0 */
+    bool endless =
+        c->act == ACT_DIE && c->member >= r->job->config.world; /* until the server is killed: by rank 0 */
     for (int64_t step = 0; step < STEPS || endless; step++) {
         if (mine && step == FAULTY_STEP && c->act == ACT_LEAVE) return STATUS_OK;
         sync_step s = job_begin(r);
@@ -151,15 +240,17 @@ static void check(const fault_case *c, const processes *all, int world)
         const process_outcome *o = &all->members[m];
         if (m == c->member && c->code != STATUS_OK) continue;
         if (m >= world && c->code != STATUS_OK) continue; /* servers of their own: their ranks speak */
-        if (o->code == STATUS_COUNT) fail_msg("%s: member %d did not end by itself (wait status %d)", c->name, m, o->wait_status);
+        if (o->code == STATUS_COUNT)
+            fail_msg("%s: member %d did not end by itself (wait status %d)", c->name, m, o->wait_status);
         bool says = strstr(o->message, c->text) && o->code == c->code;
-        if (c->code == STATUS_OK && o->code != STATUS_OK) fail_msg("%s: member %d: %s", c->name, m, o->message);
+        if (c->code == STATUS_OK && o->code != STATUS_OK)
+            fail_msg("%s: member %d: %s", c->name, m, o->message);
         if (c->code != STATUS_OK && o->code == STATUS_OK) fail_msg("%s: member %d ended well", c->name, m);
         others++;
         named += says;
         if (c->all && !says)
-            fail_msg("%s: member %d: found %s '%s', expected %s '%s'", c->name, m, status_name(o->code), o->message,
-                     status_name(c->code), c->text);
+            fail_msg("%s: member %d: found %s '%s', expected %s '%s'", c->name, m, status_name(o->code),
+                     o->message, status_name(c->code), c->text);
     }
     if (named == 0) {
         for (int m = 0; m < all->count; m++) print_message("# member %d: %s\n", m, all->members[m].message);

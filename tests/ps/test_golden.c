@@ -62,11 +62,13 @@ static void trajectories_agree(void **state)
                                 .policy = c->policy};
         comparison found;
         status rc = verify_run(&config, &found);
-        if (rc != STATUS_OK) fail_msg("%s on %s: %s: %s", c->file, c->device, status_name(rc), error_message());
-        print_message("# %s on %s, %s, %d servers: %.3g of the limit (%s)\n", c->file, c->device, c->policy, (int)c->servers, found.share,
-                      found.what);
+        if (rc != STATUS_OK)
+            fail_msg("%s on %s: %s: %s", c->file, c->device, status_name(rc), error_message());
+        print_message("# %s on %s, %s, %d servers: %.3g of the limit (%s)\n", c->file, c->device, c->policy,
+                      (int)c->servers, found.share, found.what);
         if (found.share > 1)
-            fail_msg("%s on %s: %s: found %.9g, expected %.9g", c->file, c->device, found.what, found.found, found.expected);
+            fail_msg("%s on %s: %s: found %.9g, expected %.9g", c->file, c->device, found.what, found.found,
+                     found.expected);
         assert_true(found.tensors > 0);
         golden_close(&file);
     }

@@ -38,21 +38,66 @@ static void options_override_policies_and_nonsense_is_refused(void **state)
 #define BYTEPS .partition_bytes = 4096000, .credit_bytes = 16384000, .server_optimizer = true
         {"sync", "", 4, STATUS_OK, NULL, {PS_SYNC, .servers = 1, BYTEPS}},
         {"ssp", "", 4, STATUS_OK, NULL, {PS_SSP, .staleness = 3, .servers = 1, BYTEPS}},
-        {"async", "--servers 2 --priority fifo", 4, STATUS_OK, NULL, {PS_ASYNC, .servers = 2, .priority = PS_PRIORITY_FIFO, BYTEPS}},
-        {"sync", "--consistency ssp --staleness 5", 4, STATUS_OK, NULL, {PS_SSP, .staleness = 5, .servers = 1, BYTEPS}},
+        {"async",
+         "--servers 2 --priority fifo",
+         4,
+         STATUS_OK,
+         NULL,
+         {PS_ASYNC, .servers = 2, .priority = PS_PRIORITY_FIFO, BYTEPS}},
+        {"sync",
+         "--consistency ssp --staleness 5",
+         4,
+         STATUS_OK,
+         NULL,
+         {PS_SSP, .staleness = 5, .servers = 1, BYTEPS}},
         {"ssp", "--consistency sync", 4, STATUS_OK, NULL, {PS_SYNC, .servers = 1, BYTEPS}},
-        {"sync", "--server-placement own --servers 9 --server-optimizer off", 4, STATUS_OK, NULL,
-         {PS_SYNC, .servers = 9, .placement = PS_PLACEMENT_OWN, .partition_bytes = 4096000, .credit_bytes = 16384000}},
-        {"sync", "--partition-bytes 1MiB --credit-bytes 2MiB", 1, STATUS_OK, NULL,
-         {PS_SYNC, .servers = 1, .partition_bytes = 1 << 20, .credit_bytes = 2 << 20, .server_optimizer = true}},
+        {"sync",
+         "--server-placement own --servers 9 --server-optimizer off",
+         4,
+         STATUS_OK,
+         NULL,
+         {PS_SYNC, .servers = 9, .placement = PS_PLACEMENT_OWN, .partition_bytes = 4096000,
+          .credit_bytes = 16384000}},
+        {"sync",
+         "--partition-bytes 1MiB --credit-bytes 2MiB",
+         1,
+         STATUS_OK,
+         NULL,
+         {PS_SYNC, .servers = 1, .partition_bytes = 1 << 20, .credit_bytes = 2 << 20,
+          .server_optimizer = true}},
         {"lazy", "", 4, STATUS_USAGE, "expected a policy of dp, sync, ssp, async, got 'lazy'", {0}},
         {"dp", "", 4, STATUS_OK, NULL, {PS_DATA_PARALLEL, .servers = 1, .server_optimizer = true}},
-        {"dp", "--dp-loss replica --keep-grads", 4, STATUS_OK, NULL,
-         {PS_DATA_PARALLEL, .servers = 1, .server_optimizer = true, .loss = PS_DP_LOSS_REPLICA, .keep_grads = true}},
-        {"dp", "--servers 2", 4, STATUS_USAGE, "--servers: expected ps=sync, ssp or async, got several with ps=dp", {0}},
-        {"dp", "--server-placement own", 4, STATUS_USAGE, "--server-placement: expected ps=sync, ssp or async, got own", {0}},
-        {"dp", "--consistency async", 4, STATUS_USAGE, "--consistency: expected ps=sync, ssp or async, got async", {0}},
-        {"sync", "--dp-loss replica", 4, STATUS_USAGE, "--dp-loss: expected ps=dp, got replica with ps=sync", {0}},
+        {"dp",
+         "--dp-loss replica --keep-grads",
+         4,
+         STATUS_OK,
+         NULL,
+         {PS_DATA_PARALLEL, .servers = 1, .server_optimizer = true, .loss = PS_DP_LOSS_REPLICA,
+          .keep_grads = true}},
+        {"dp",
+         "--servers 2",
+         4,
+         STATUS_USAGE,
+         "--servers: expected ps=sync, ssp or async, got several with ps=dp",
+         {0}},
+        {"dp",
+         "--server-placement own",
+         4,
+         STATUS_USAGE,
+         "--server-placement: expected ps=sync, ssp or async, got own",
+         {0}},
+        {"dp",
+         "--consistency async",
+         4,
+         STATUS_USAGE,
+         "--consistency: expected ps=sync, ssp or async, got async",
+         {0}},
+        {"sync",
+         "--dp-loss replica",
+         4,
+         STATUS_USAGE,
+         "--dp-loss: expected ps=dp, got replica with ps=sync",
+         {0}},
         {"async", "--keep-grads", 4, STATUS_USAGE, "--keep-grads", {0}},
         {"sync", "--servers 5", 4, STATUS_CONFIG, "expected at most 4, one per rank", {0}},
         {"sync", "--staleness 2", 4, STATUS_USAGE, "got 2 with consistency sync", {0}},
@@ -62,17 +107,20 @@ static void options_override_policies_and_nonsense_is_refused(void **state)
         ps_options o = parse(cases[i].options);
         ps_policy p = {0};
         if (cases[i].code != STATUS_OK) {
-            assert_fails(ps_policy_resolve(cases[i].policy, &o, cases[i].world, &p), cases[i].code, cases[i].says);
+            assert_fails(ps_policy_resolve(cases[i].policy, &o, cases[i].world, &p), cases[i].code,
+                         cases[i].says);
             continue;
         }
         assert_ok(ps_policy_resolve(cases[i].policy, &o, cases[i].world, &p));
         const ps_policy *is = &cases[i].is;
-        bool equal = p.consistency == is->consistency && p.staleness == is->staleness && p.servers == is->servers &&
-                     p.partition_bytes == is->partition_bytes && p.credit_bytes == is->credit_bytes &&
-                     p.priority == is->priority && p.placement == is->placement &&
-                     p.server_optimizer == is->server_optimizer && p.divide_before == is->divide_before &&
-                     p.loss == is->loss && p.keep_grads == is->keep_grads;
-        if (!equal) fail_msg("policy %s with '%s' is not what it should be", cases[i].policy, cases[i].options);
+        bool equal = p.consistency == is->consistency && p.staleness == is->staleness &&
+                     p.servers == is->servers && p.partition_bytes == is->partition_bytes &&
+                     p.credit_bytes == is->credit_bytes && p.priority == is->priority &&
+                     p.placement == is->placement && p.server_optimizer == is->server_optimizer &&
+                     p.divide_before == is->divide_before && p.loss == is->loss &&
+                     p.keep_grads == is->keep_grads;
+        if (!equal)
+            fail_msg("policy %s with '%s' is not what it should be", cases[i].policy, cases[i].options);
     }
 }
 
@@ -97,14 +145,17 @@ typedef struct planned {
 
 static void open_planned(const char *model, planned *out)
 {
-    model_options options = {.name = model, .image = 32, .layers = 2, .hidden = 32, .heads = 2, .vocabulary = 100, .sequence = 8};
+    model_options options = {
+        .name = model, .image = 32, .layers = 2, .hidden = 32, .heads = 2, .vocabulary = 100, .sequence = 8};
     device_config device = {.name = "cpu", .world = 1, .threads = 1};
     if (strcmp(model, "bert") != 0) options = (model_options){.name = model, .image = 32, .classes = 10};
     if (strcmp(model, "wine_mlp") == 0) options.image = options.classes = 0;
     assert_ok(model_build(&options, &out->model));
-    assert_ok(nn_program_compile(out->model, &(nn_program_config){.batch = 2, .type = DTYPE_F32, .world = 2}, &out->program));
+    assert_ok(nn_program_compile(out->model, &(nn_program_config){.batch = 2, .type = DTYPE_F32, .world = 2},
+                                 &out->program));
     assert_ok(device_open(&device, &out->device));
-    assert_ok(param_set_open(out->device, out->model, out->program, &(param_set_config){.gradients = false}, &out->set));
+    assert_ok(param_set_open(out->device, out->model, out->program, &(param_set_config){.gradients = false},
+                             &out->set));
 }
 
 static void close_planned(planned *p)
@@ -138,7 +189,8 @@ static void check_keys(const planned *m, const ps_plan *plan, int servers, int64
             }
         }
         /* An element's server is that whose share of all elements it is in. */
-        assert_true(at >= total * key->server / servers && at + key->elements <= total * (key->server + 1) / servers);
+        assert_true(at >= total * key->server / servers &&
+                    at + key->elements <= total * (key->server + 1) / servers);
         at += key->elements;
     }
     assert_int_equal(at, total);
@@ -158,11 +210,13 @@ static void check_pushes(const planned *m, const ps_plan *plan)
         for (int s = 0; s < OP_MAX_OPERANDS; s++) {
             const nn_operand *o = &p->ops[op].operands[s];
             if ((o->space == NN_SPACE_PARAM || o->space == NN_SPACE_GRAD) && pushed[o->index])
-                fail_msg("%s is used by operation %d, though it was pushed before", m->model->params[o->index].name, op);
+                fail_msg("%s is used by operation %d, though it was pushed before",
+                         m->model->params[o->index].name, op);
         }
         for (int i = 0; i < p->ops[op].ready_count; i++) {
             int ready = p->ready_order[p->ops[op].ready_first + i];
-            for (int q = 0; q < plan->push_count[ready]; q++) pushed[plan->pushable[plan->push_first[ready] + q]]++;
+            for (int q = 0; q < plan->push_count[ready]; q++)
+                pushed[plan->pushable[plan->push_first[ready] + q]]++;
         }
     }
     int at_the_end = 0;
@@ -203,7 +257,8 @@ static void more_servers_than_elements_are_refused(void **state)
     planned m;
     ps_plan *plan;
     open_planned("wine_mlp", &m);
-    assert_fails(ps_plan_make(m.program, m.set, 2000, 4096, &plan), STATUS_CONFIG, "--servers: expected at most 1091, the parameters of model wine_mlp, got 2000");
+    assert_fails(ps_plan_make(m.program, m.set, 2000, 4096, &plan), STATUS_CONFIG,
+                 "--servers: expected at most 1091, the parameters of model wine_mlp, got 2000");
     close_planned(&m);
 }
 
@@ -228,7 +283,9 @@ static void keys_leave_a_queue_in_order_of_priority(void **state)
             } else if (waiting > 0) {
                 int first = -1;
                 for (int k = 0; k < KEYS; k++)
-                    if (queued[k] && (first < 0 || (priority == PS_PRIORITY_FIFO && arrived[k] < arrived[first]))) first = k;
+                    if (queued[k] &&
+                        (first < 0 || (priority == PS_PRIORITY_FIFO && arrived[k] < arrived[first])))
+                        first = k;
                 assert_int_equal(ps_key_queue_first(&q), first);
                 ps_key_queue_drop(&q);
                 queued[first] = false;
@@ -282,7 +339,8 @@ static void a_thread_pool_processes_every_element_once_with_all_threads(void **s
         ps_thread_pool *pool;
         range_counts *c = calloc(1, sizeof *c);
         assert_ok(ps_thread_pool_open(threads, &pool));
-        for (int job = 0; job < 20; job++) assert_ok(ps_thread_pool_run(pool, (piece_list){pieces, 2}, count_range, c));
+        for (int job = 0; job < 20; job++)
+            assert_ok(ps_thread_pool_run(pool, (piece_list){pieces, 2}, count_range, c));
         for (int i = 0; i < 20000; i++) assert_int_equal(c->seen[0][i], 20);
         for (int i = 0; i < 20000; i++) assert_int_equal(c->seen[1][i], i < 11 ? 20 : 0);
         for (int i = 0; i < 8; i++) assert_int_equal(c->threads[i] > 0, i < threads);
@@ -306,7 +364,8 @@ static void a_thread_pool_returns_the_failure_of_a_range(void **state)
         ps_thread_pool *pool;
         range_counts *c = calloc(1, sizeof *c);
         assert_ok(ps_thread_pool_open(threads, &pool));
-        assert_int_equal(ps_thread_pool_run(pool, (piece_list){pieces, 2}, fail_at_seven, NULL), STATUS_INTERNAL);
+        assert_int_equal(ps_thread_pool_run(pool, (piece_list){pieces, 2}, fail_at_seven, NULL),
+                         STATUS_INTERNAL);
         assert_string_equal(error_message(), "element 7");
         error_clear();
         assert_ok(ps_thread_pool_run(pool, (piece_list){pieces, 2}, count_range, c));
@@ -317,7 +376,8 @@ static void a_thread_pool_returns_the_failure_of_a_range(void **state)
 
 /* ---- handshakes ------------------------------------------------------------------------------------- */
 
-static sync_blob handshake_of(const char *model, const char *options, const optimizer_options *o, bool divide_before)
+static sync_blob handshake_of(const char *model, const char *options, const optimizer_options *o,
+                              bool divide_before)
 {
     planned m;
     ps_options parsed = parse(options);
@@ -328,7 +388,8 @@ static sync_blob handshake_of(const char *model, const char *options, const opti
     open_planned(model, &m);
     assert_ok(ps_policy_resolve("sync", &parsed, 4, &policy));
     policy.divide_before = divide_before;
-    assert_ok(optimizer_open(m.device, o, DTYPE_F32, m.set->arena_elements, m.model->parameter_elements, &l, &opt));
+    assert_ok(
+        optimizer_open(m.device, o, DTYPE_F32, m.set->arena_elements, m.model->parameter_elements, &l, &opt));
     ps_handshake_own own = {.host = 0x1234, .shared = true, .url = "ipc://@there"};
     assert_ok(ps_handshake_make(&own, 4, "sync", &policy, &parsed, m.set, opt, &out));
     optimizer_close(&opt);
@@ -349,15 +410,18 @@ static void differences_between_handshakes_are_named(void **state)
     } cases[] = {
         {handshake_of("wine_mlp", "", &sgd, false), NULL},
         {handshake_of("wine_mlp", "", &faster, false), NULL}, /* the rate travels with every push */
-        {handshake_of("wine_mlp", "--servers 2", &sgd, false), "found 'servers 1, placement 0' and 'servers 2, placement 0'"},
-        {handshake_of("wine_mlp", "--partition-bytes 4K", &sgd, false), "found 'partition-bytes 4096000' and 'partition-bytes 4096'"},
+        {handshake_of("wine_mlp", "--servers 2", &sgd, false),
+         "found 'servers 1, placement 0' and 'servers 2, placement 0'"},
+        {handshake_of("wine_mlp", "--partition-bytes 4K", &sgd, false),
+         "found 'partition-bytes 4096000' and 'partition-bytes 4096'"},
         {handshake_of("wine_mlp", "", &heavy, false), "momentum 0.9"},
         {handshake_of("wine_mlp", "", &sgd, true), "found 'divide after' and 'divide before'"},
         {handshake_of("lenet", "", &sgd, false), "found 'parameter 0: fc1.weight 64x13 float32"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         if (cases[i].says)
-            assert_fails(ps_handshake_compare(&mine, "rank 0", &cases[i].other, "rank 3"), STATUS_PROTOCOL, cases[i].says);
+            assert_fails(ps_handshake_compare(&mine, "rank 0", &cases[i].other, "rank 3"), STATUS_PROTOCOL,
+                         cases[i].says);
         else
             assert_ok(ps_handshake_compare(&mine, "rank 0", &cases[i].other, "rank 3"));
         free(cases[i].other.data);
@@ -374,9 +438,10 @@ static void garbage_is_refused_as_a_handshake(void **state)
     ps_handshake_own own;
     assert_ok(ps_handshake_read(&whole, "rank 1", &own, url, sizeof url));
     assert_true(own.host == 0x1234 && own.shared && strcmp(own.url, "ipc://@there") == 0);
-    assert_fails(ps_handshake_read(&(sync_blob){garbage, sizeof garbage}, "rank 1", &own, url, sizeof url), STATUS_PROTOCOL,
-                 "rank 1: expected 'psring parameter server 3', got");
-    assert_fails(ps_handshake_read(&(sync_blob){NULL, 0}, "rank 1", &own, url, sizeof url), STATUS_PROTOCOL, "rank 1: expected 'psring parameter server 3', got ''");
+    assert_fails(ps_handshake_read(&(sync_blob){garbage, sizeof garbage}, "rank 1", &own, url, sizeof url),
+                 STATUS_PROTOCOL, "rank 1: expected 'psring parameter server 3', got");
+    assert_fails(ps_handshake_read(&(sync_blob){NULL, 0}, "rank 1", &own, url, sizeof url), STATUS_PROTOCOL,
+                 "rank 1: expected 'psring parameter server 3', got ''");
     for (size_t cut = 0; cut + 1 < whole.bytes; cut += 7) { /* the last byte ends a line that is whole */
         sync_blob part = {whole.data, cut};
         if (ps_handshake_read(&part, "rank 1", &own, url, sizeof url) == STATUS_OK)

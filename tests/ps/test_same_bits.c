@@ -1,5 +1,6 @@
 /* A network trained for some steps ends bit-identical under sync with any number of servers, any
- * partition and any payload, under ssp without staleness, and through the ring engine's two-shot all-reduce. */
+ * partition and any payload, under ssp without staleness, and through the ring engine's two-shot all-reduce.
+ */
 #include "common/base/random.h"
 #include "common/net/status_table.h"
 #include "common/sync/engine.h"
@@ -70,7 +71,8 @@ static status train(local_ranks *group, int rank, void *context)
     TRY_GOTO(rc, param_set_initialize(trainer_params(r), trainer_stream(r), 7), out);
     TRY_GOTO(rc, golden_source_open(f, t->model, rank, 1, &source), out);
     TRY_GOTO(rc, local_ranks_connect(group, rank, r), out);
-    for (int64_t step = 0; step < STEPS; step++) TRY_GOTO(rc, trainer_step(r, source, step, step, &result), out);
+    for (int64_t step = 0; step < STEPS; step++)
+        TRY_GOTO(rc, trainer_step(r, source, step, step, &result), out);
     TRY_GOTO(rc, sync_flush(trainer_engine(r)), out);
     TRY_GOTO(rc, param_set_hash(trainer_params(r), trainer_stream(r), &t->hashes[rank]), out);
     rc = local_ranks_barrier(group);
@@ -103,7 +105,8 @@ static uint64_t run_case(const engine_case *c, const char *path, int divide)
     status rc = local_ranks_run(WORLD, train, &t);
     if (rc != STATUS_OK) fail_msg("%s %s: %s: %s", c->policy, c->options, status_name(rc), error_message());
     for (int r = 1; r < WORLD; r++)
-        if (t.hashes[r] != t.hashes[0]) fail_msg("%s %s: ranks 0 and %d end with different bits", c->policy, c->options, r);
+        if (t.hashes[r] != t.hashes[0])
+            fail_msg("%s %s: ranks 0 and %d end with different bits", c->policy, c->options, r);
     status_table_close(&t.table);
     nn_model_free(&t.model);
     golden_close(&t.file);
@@ -123,8 +126,9 @@ static void all_ways_end_with_the_same_bits(void **state)
                 if (i == 0) first = hash;
                 if (hash != first)
                     fail_msg("%s, divided %s: '%s %s' ends with %016llx, '%s %s' with %016llx", files[f],
-                             divide == SHARED_DIVIDE_BEFORE ? "before" : "after", cases[i].policy, cases[i].options,
-                             (unsigned long long)hash, cases[0].policy, cases[0].options, (unsigned long long)first);
+                             divide == SHARED_DIVIDE_BEFORE ? "before" : "after", cases[i].policy,
+                             cases[i].options, (unsigned long long)hash, cases[0].policy, cases[0].options,
+                             (unsigned long long)first);
             }
             by_divide[divide - SHARED_DIVIDE_BEFORE] = first;
         }

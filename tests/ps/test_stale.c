@@ -8,9 +8,18 @@
 
 enum { STEPS = 8 };
 
-#define MOMENTUM {.kind = OPTIMIZER_SGD, .lr = 0.1, .momentum = 0.9, .weight_decay = 0.01}
-#define CLIPPED {.kind = OPTIMIZER_SGD, .lr = 0.1, .momentum = 0.9, .clip_norm = 3}
-#define ADAM {.kind = OPTIMIZER_ADAM, .lr = 0.001, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8}
+#define MOMENTUM                                                                                             \
+    {                                                                                                        \
+        .kind = OPTIMIZER_SGD, .lr = 0.1, .momentum = 0.9, .weight_decay = 0.01                              \
+    }
+#define CLIPPED                                                                                              \
+    {                                                                                                        \
+        .kind = OPTIMIZER_SGD, .lr = 0.1, .momentum = 0.9, .clip_norm = 3                                    \
+    }
+#define ADAM                                                                                                 \
+    {                                                                                                        \
+        .kind = OPTIMIZER_ADAM, .lr = 0.001, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8                       \
+    }
 
 static void run_cases(const job_config *cases, size_t count, job_function function, void *context)
 {
@@ -58,9 +67,21 @@ static void bounded_staleness_ends_with_the_bits_of_sync(void **state)
         {.world = 3, .policy = "ssp", .options = "--staleness 2", .optimizer = MOMENTUM},
         {.world = 2, .policy = "ssp", .options = "--staleness 1 --servers 2", .optimizer = ADAM},
         {.world = 2, .policy = "ssp", .processes = true, .options = "--servers 2", .optimizer = MOMENTUM},
-        {.world = 2, .policy = "ssp", .processes = true, .options = "--payload zmq --servers 2", .optimizer = MOMENTUM},
-        {.world = 3, .policy = "ssp", .inline_progress = true, .options = "--staleness 4 --servers 3", .optimizer = MOMENTUM},
-        {.world = 2, .policy = "ssp", .processes = true, .options = "--servers 2 --server-placement own", .optimizer = MOMENTUM},
+        {.world = 2,
+         .policy = "ssp",
+         .processes = true,
+         .options = "--payload zmq --servers 2",
+         .optimizer = MOMENTUM},
+        {.world = 3,
+         .policy = "ssp",
+         .inline_progress = true,
+         .options = "--staleness 4 --servers 3",
+         .optimizer = MOMENTUM},
+        {.world = 2,
+         .policy = "ssp",
+         .processes = true,
+         .options = "--servers 2 --server-placement own",
+         .optimizer = MOMENTUM},
         {.world = 1, .policy = "async", .optimizer = MOMENTUM},
         {.world = 1, .policy = "async", .optimizer = CLIPPED},
         {.world = 1, .policy = "sync", .options = "--consistency async", .optimizer = ADAM},
@@ -82,8 +103,8 @@ static status train_asynchronously(local_ranks *group, job_rank *r)
             for (int rank = 0; rank < r->job->config.world; rank++)
                 for (int64_t step = 0; step < STEPS; step++) wanted -= 0.125 * job_gradient(rank, step, p, i);
             if (found != wanted)
-                snprintf(r->error, sizeof r->error, "rank %d, parameter %d[%d]: found %.17g, expected %.17g", r->rank, p,
-                         (int)i, found, wanted);
+                snprintf(r->error, sizeof r->error, "rank %d, parameter %d[%d]: found %.17g, expected %.17g",
+                         r->rank, p, (int)i, found, wanted);
         }
     }
     return job_step(r); /* and it goes on */
@@ -117,7 +138,11 @@ static void clipping_works_where_pushes_are_applied_one_by_one(void **state)
     static const job_config cases[] = {
         {.world = 3, .policy = "async", .optimizer = CLIPPED},
         {.world = 3, .policy = "async", .options = "--servers 3", .optimizer = CLIPPED},
-        {.world = 2, .policy = "async", .processes = true, .options = "--servers 2 --payload zmq", .optimizer = CLIPPED},
+        {.world = 2,
+         .policy = "async",
+         .processes = true,
+         .options = "--servers 2 --payload zmq",
+         .optimizer = CLIPPED},
         {.world = 3, .policy = "ssp", .options = "--servers 2", .optimizer = CLIPPED},
     };
     RUN(cases, train_only, NULL);
@@ -143,8 +168,9 @@ static status train_in_step(local_ranks *group, job_rank *r)
         for (int q = 0; q < world && !r->error[0]; q++) {
             int64_t pushed = atomic_load(&w->pushed[q]);
             if (pushed < step - w->bound)
-                snprintf(r->error, sizeof r->error, "rank %d computes step %d, rank %d has pushed %d steps, the bound is %d",
-                         r->rank, (int)step, q, (int)pushed, (int)w->bound);
+                snprintf(r->error, sizeof r->error,
+                         "rank %d computes step %d, rank %d has pushed %d steps, the bound is %d", r->rank,
+                         (int)step, q, (int)pushed, (int)w->bound);
         }
         int64_t reach = step + w->bound + 1 < STEPS ? step + w->bound + 1 : STEPS;
         while (r->rank == 0 && atomic_load(&w->begun[1]) < reach) clock_sleep_ns(NS_PER_US);
@@ -155,10 +181,11 @@ static status train_in_step(local_ranks *group, job_rank *r)
     ps_report report;
     ps_read_report(r->engine, &report);
     if (report.most > w->bound)
-        snprintf(r->error, sizeof r->error, "rank %d read parameters that lacked %d updates, the bound is %d", r->rank,
-                 (int)report.most, (int)w->bound);
+        snprintf(r->error, sizeof r->error, "rank %d read parameters that lacked %d updates, the bound is %d",
+                 r->rank, (int)report.most, (int)w->bound);
     if (r->rank == 1 && report.most != w->bound)
-        snprintf(r->error, sizeof r->error, "rank 1 was %d updates ahead, it could be %d", (int)report.most, (int)w->bound);
+        snprintf(r->error, sizeof r->error, "rank 1 was %d updates ahead, it could be %d", (int)report.most,
+                 (int)w->bound);
     return STATUS_OK;
 }
 
@@ -197,12 +224,15 @@ static status train_and_count(local_ranks *group, job_rank *r)
         weighted += report.stale[i] * i;
         if (report.stale[i]) last = i;
     }
-    bool consistent = total == report.reads && last == report.most && report.mean * (double)total == (double)weighted;
+    bool consistent =
+        total == report.reads && last == report.most && report.mean * (double)total == (double)weighted;
     if (report.reads != expected || !consistent)
-        snprintf(r->error, sizeof r->error, "rank %d: %d reads, %d in the histogram, expected are %d; largest %d, %d", r->rank,
+        snprintf(r->error, sizeof r->error,
+                 "rank %d: %d reads, %d in the histogram, expected are %d; largest %d, %d", r->rank,
                  (int)report.reads, (int)total, (int)expected, (int)report.most, (int)last);
     if (policy.consistency == PS_SYNC && report.most != 0)
-        snprintf(r->error, sizeof r->error, "rank %d was %d updates late under sync", r->rank, (int)report.most);
+        snprintf(r->error, sizeof r->error, "rank %d was %d updates late under sync", r->rank,
+                 (int)report.most);
     return STATUS_OK;
 }
 
@@ -225,7 +255,8 @@ static void a_rank_is_told_how_far_it_may_be_ahead(void **state)
     static const struct {
         const char *policy, *options;
         int64_t lead;
-    } cases[] = {{"sync", NULL, 0}, {"ssp", NULL, 3}, {"ssp", "--staleness 7", 7}, {"async", NULL, JOB_UNBOUNDED}};
+    } cases[] = {
+        {"sync", NULL, 0}, {"ssp", NULL, 3}, {"ssp", "--staleness 7", 7}, {"async", NULL, JOB_UNBOUNDED}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         job j;
         int64_t lead = -2;

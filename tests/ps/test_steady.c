@@ -5,14 +5,23 @@
 
 enum { WARM = 5, STEPS = 40 };
 
-#define MOMENTUM {.kind = OPTIMIZER_SGD, .lr = 0.1, .momentum = 0.9}
-#define CLIPPED {.kind = OPTIMIZER_SGD, .lr = 0.1, .momentum = 0.9, .clip_norm = 3}
+#define MOMENTUM                                                                                             \
+    {                                                                                                        \
+        .kind = OPTIMIZER_SGD, .lr = 0.1, .momentum = 0.9                                                    \
+    }
+#define CLIPPED                                                                                              \
+    {                                                                                                        \
+        .kind = OPTIMIZER_SGD, .lr = 0.1, .momentum = 0.9, .clip_norm = 3                                    \
+    }
 
 static const job_config cases[] = {
     {.world = 3, .optimizer = MOMENTUM},
     {.world = 3, .options = "--servers 2", .optimizer = CLIPPED},
     {.world = 3, .processes = true, .options = "--servers 3", .optimizer = MOMENTUM},
-    {.world = 3, .processes = true, .options = "--servers 2 --payload zmq --partition-bytes 600", .optimizer = MOMENTUM},
+    {.world = 3,
+     .processes = true,
+     .options = "--servers 2 --payload zmq --partition-bytes 600",
+     .optimizer = MOMENTUM},
     {.world = 3, .processes = true, .options = "--payload zmq --server-optimizer off", .optimizer = MOMENTUM},
     {.world = 3, .policy = "ssp", .options = "--server-threads 2", .optimizer = MOMENTUM},
     {.world = 3, .policy = "async", .options = "--servers 2", .optimizer = CLIPPED},
@@ -45,8 +54,9 @@ static void a_steady_step_allocates_nothing(void **state)
         assert_ok(job_run(&j, train));
         assert_true(allocations_so_far() > before); /* they are counted */
         if (counted != 0)
-            fail_msg("%s, %s: %d allocations in %d steps, expected 0", cases[i].policy ? cases[i].policy : "sync",
-                     cases[i].options ? cases[i].options : "", counted, STEPS);
+            fail_msg("%s, %s: %d allocations in %d steps, expected 0",
+                     cases[i].policy ? cases[i].policy : "sync", cases[i].options ? cases[i].options : "",
+                     counted, STEPS);
         job_close(&j);
     }
 }

@@ -69,8 +69,12 @@ static zsocket open_peer(zsocket_context *context, const stranger *s, uint64_t t
 {
     zsocket socket = {0};
     char *address = net_address_without_key(s->url);
-    const zsocket_options options = {
-        .type = ZMQ_DEALER, .frame_bytes = 64 << 20, .queue = 64, .token = token, .rank = rank, .key = net_address_key(s->url)};
+    const zsocket_options options = {.type = ZMQ_DEALER,
+                                     .frame_bytes = 64 << 20,
+                                     .queue = 64,
+                                     .token = token,
+                                     .rank = rank,
+                                     .key = net_address_key(s->url)};
     if (zsocket_open(context, &options, &socket) == STATUS_OK &&
         zsocket_connect(&socket, address) != STATUS_OK)
         zsocket_close(&socket, 0);
@@ -193,7 +197,8 @@ static void a_job_goes_on_whatever_strangers_send_to_its_server(void **state)
         assert_true(atomic_load(&s.done));
         long grown = resident_kib() - before;
         if (grown > LARGEST_GROWTH_KIB)
-            fail_msg("%s: memory grew by %ld KiB, expected at most %d", options[i], grown, LARGEST_GROWTH_KIB);
+            fail_msg("%s: memory grew by %ld KiB, expected at most %d", options[i], grown,
+                     LARGEST_GROWTH_KIB);
         job_close(&j);
     }
 }

@@ -9,9 +9,18 @@ typedef struct sync_case {
     job_config config;
 } sync_case;
 
-#define MOMENTUM {.kind = OPTIMIZER_SGD, .lr = 0.1, .momentum = 0.9, .weight_decay = 0.01}
-#define ADAM {.kind = OPTIMIZER_ADAM, .lr = 0.001, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8}
-#define CLIPPED {.kind = OPTIMIZER_SGD, .lr = 0.1, .momentum = 0.9, .clip_norm = 3}
+#define MOMENTUM                                                                                             \
+    {                                                                                                        \
+        .kind = OPTIMIZER_SGD, .lr = 0.1, .momentum = 0.9, .weight_decay = 0.01                              \
+    }
+#define ADAM                                                                                                 \
+    {                                                                                                        \
+        .kind = OPTIMIZER_ADAM, .lr = 0.001, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8                       \
+    }
+#define CLIPPED                                                                                              \
+    {                                                                                                        \
+        .kind = OPTIMIZER_SGD, .lr = 0.1, .momentum = 0.9, .clip_norm = 3                                    \
+    }
 
 /* ranks, option text, ... */
 static const sync_case cases[] = {
@@ -28,31 +37,49 @@ static const sync_case cases[] = {
     {"four ranks, three servers, odd partitions",
      {.world = 4, .options = "--servers 3 --partition-bytes 1000", .optimizer = MOMENTUM}},
     {"an element a key", {.world = 2, .options = "--partition-bytes 8 --servers 2", .optimizer = MOMENTUM}},
-    {"first in, first out", {.world = 3, .options = "--priority fifo --partition-bytes 512", .optimizer = MOMENTUM}},
-    {"little credit", {.world = 2, .processes = true, .options = "--payload zmq --credit-bytes 1 --partition-bytes 512"}},
+    {"first in, first out",
+     {.world = 3, .options = "--priority fifo --partition-bytes 512", .optimizer = MOMENTUM}},
+    {"little credit",
+     {.world = 2, .processes = true, .options = "--payload zmq --credit-bytes 1 --partition-bytes 512"}},
     {"a server with three threads", {.world = 3, .options = "--server-threads 3", .optimizer = MOMENTUM}},
-    {"shared memory among threads", {.world = 3, .options = "--payload shm --servers 2", .optimizer = MOMENTUM}},
+    {"shared memory among threads",
+     {.world = 3, .options = "--payload shm --servers 2", .optimizer = MOMENTUM}},
     {"ipc, shared memory", {.world = 3, .processes = true, .options = "--servers 2", .optimizer = MOMENTUM}},
-    {"ipc, all through ZeroMQ", {.world = 3, .processes = true, .options = "--payload zmq --servers 2", .optimizer = MOMENTUM}},
-    {"tcp, shared memory", {.world = 2, .processes = true, .options = "--transport tcp", .optimizer = MOMENTUM}},
-    {"tcp, all through ZeroMQ", {.world = 2, .processes = true, .options = "--transport tcp --payload zmq", .optimizer = ADAM}},
-    {"progressed inline", {.world = 3, .inline_progress = true, .options = "--servers 3", .optimizer = MOMENTUM}},
+    {"ipc, all through ZeroMQ",
+     {.world = 3, .processes = true, .options = "--payload zmq --servers 2", .optimizer = MOMENTUM}},
+    {"tcp, shared memory",
+     {.world = 2, .processes = true, .options = "--transport tcp", .optimizer = MOMENTUM}},
+    {"tcp, all through ZeroMQ",
+     {.world = 2, .processes = true, .options = "--transport tcp --payload zmq", .optimizer = ADAM}},
+    {"progressed inline",
+     {.world = 3, .inline_progress = true, .options = "--servers 3", .optimizer = MOMENTUM}},
     {"clipped", {.world = 3, .optimizer = CLIPPED}},
     {"ranks update", {.world = 3, .options = "--server-optimizer off", .optimizer = MOMENTUM}},
     {"ranks update, three servers, shared memory",
      {.world = 3, .processes = true, .options = "--server-optimizer off --servers 3", .optimizer = ADAM}},
-    {"ranks update, ZeroMQ", {.world = 2, .processes = true, .options = "--server-optimizer off --payload zmq", .optimizer = MOMENTUM}},
+    {"ranks update, ZeroMQ",
+     {.world = 2,
+      .processes = true,
+      .options = "--server-optimizer off --payload zmq",
+      .optimizer = MOMENTUM}},
     {"a server of its own", {.world = 3, .options = "--server-placement own", .optimizer = MOMENTUM}},
-    {"more servers than ranks", {.world = 2, .options = "--server-placement own --servers 5", .optimizer = ADAM}},
+    {"more servers than ranks",
+     {.world = 2, .options = "--server-placement own --servers 5", .optimizer = ADAM}},
     {"servers of their own, shared memory",
      {.world = 3, .processes = true, .options = "--server-placement own --servers 2", .optimizer = MOMENTUM}},
     {"servers of their own, tcp",
-     {.world = 2, .processes = true, .options = "--server-placement own --servers 3 --transport tcp --payload zmq",
-      .optimizer = CLIPPED, .scale = 1}}, /* sums are exact: norms are added up server by server */
+     {.world = 2,
+      .processes = true,
+      .options = "--server-placement own --servers 3 --transport tcp --payload zmq",
+      .optimizer = CLIPPED,
+      .scale = 1}}, /* sums are exact: norms are added up server by server */
     {"servers of their own that only sum",
-     {.world = 2, .processes = true, .options = "--server-placement own --servers 2 --server-optimizer off",
+     {.world = 2,
+      .processes = true,
+      .options = "--server-placement own --servers 2 --server-optimizer off",
       .optimizer = MOMENTUM}},
-    {"ranks update, clipped", {.world = 3, .options = "--server-optimizer off --servers 2", .optimizer = CLIPPED}},
+    {"ranks update, clipped",
+     {.world = 3, .options = "--server-optimizer off --servers 2", .optimizer = CLIPPED}},
 };
 
 static status train(local_ranks *group, job_rank *r)

@@ -1,5 +1,5 @@
-/* Whether a sanitizer watches this test. It looks at how memory is used, not at numbers: a test with many sizes or draws takes
- * fewer of each kind there, since the same code runs. */
+/* Whether a sanitizer watches this test. It looks at how memory is used, not at numbers: a test with many
+ * sizes or draws takes fewer of each kind there, since the same code runs. */
 #ifndef TESTS_SUPPORT_SANITIZED_H
 #define TESTS_SUPPORT_SANITIZED_H
 

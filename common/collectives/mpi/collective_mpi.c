@@ -1,9 +1,9 @@
 /* Collectives through Open MPI. MPI takes contiguous operands and int counts, so a call runs in segments: the
  * whole at once where it is contiguous, else through a staging buffer. Before its segments every call
  * gathers the members' descriptions, since MPI itself may hang or mix data where ranks disagree. */
+#include "common/base/program.h"
 #include "common/collectives/collective_impl.h"
 #include "common/collectives/mpi/mpi_module.h"
-#include "common/base/program.h"
 #include "common/collectives/pieces.h"
 
 #include <dlfcn.h>
@@ -417,15 +417,18 @@ static status check_launched(const collective_config *config)
     return fail(STATUS_UNAVAILABLE, "collectives mpi: this process was not started by mpirun");
 }
 
-/* Open MPI reads its parameters in MPI_Init, once in a process. This one is of the calls that do not block, as ours. */
+/* Open MPI reads its parameters in MPI_Init, once in a process. This one is of the calls that do not block,
+ * as ours. */
 static status choose_algorithm(const collective_config *c)
 {
     static collective_algorithm chosen = COLLECTIVE_ALGORITHM_AUTO;
     if (chosen != COLLECTIVE_ALGORITHM_AUTO && chosen != c->algorithm)
-        return fail(STATUS_CONFIG, "--algorithm: expected %s again, the one with which MPI was started, got %s",
+        return fail(STATUS_CONFIG,
+                    "--algorithm: expected %s again, the one with which MPI was started, got %s",
                     collective_algorithm_names[chosen], collective_algorithm_names[c->algorithm]);
     chosen = c->algorithm;
-    if (chosen == COLLECTIVE_ALGORITHM_RING && setenv("OMPI_MCA_coll_libnbc_iallreduce_algorithm", "ring", 1) != 0)
+    if (chosen == COLLECTIVE_ALGORITHM_RING &&
+        setenv("OMPI_MCA_coll_libnbc_iallreduce_algorithm", "ring", 1) != 0)
         return fail_errno(STATUS_SYSTEM, "collectives mpi: the choice of the algorithm");
     return STATUS_OK;
 }
@@ -436,7 +439,8 @@ static status mpi_open(collective_world *world)
     const collective_config *c = &world->config;
     int rank = -1, size = 0;
     if (net_link_is_emulated(&c->link))
-        return fail(STATUS_CONFIG, "--link: expected --collective shm, got mpi: what MPI sends cannot be paced");
+        return fail(STATUS_CONFIG,
+                    "--link: expected --collective shm, got mpi: what MPI sends cannot be paced");
     TRY(check_launched(c));
     TRY(load(w));
     TRY(choose_algorithm(c));

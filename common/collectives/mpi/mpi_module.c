@@ -159,10 +159,11 @@ static int module_start(void *group, const mpi_module_call *c, void *request)
     case COLLECTIVE_GATHER:
         return MPI_Igatherv(in, c->counts[me], type, c->out, c->counts, c->places, type, c->root, comm, r);
     case COLLECTIVE_SCATTER: /* MPI_IN_PLACE of the root is its output */
-        return MPI_Iscatterv(c->in, c->counts, c->places, type, c->out ? c->out : MPI_IN_PLACE, c->counts[me], type,
-                             c->root, comm, r);
+        return MPI_Iscatterv(c->in, c->counts, c->places, type, c->out ? c->out : MPI_IN_PLACE, c->counts[me],
+                             type, c->root, comm, r);
     case COLLECTIVE_ALL_TO_ALL:
-        return MPI_Ialltoallv(in, c->counts, c->places, type, c->out, c->out_counts, c->out_places, type, comm, r);
+        return MPI_Ialltoallv(in, c->counts, c->places, type, c->out, c->out_counts, c->out_places, type,
+                              comm, r);
     case COLLECTIVE_SEND:
         return MPI_Isend(c->in, c->count, type, c->root, c->tag, comm, r);
     case COLLECTIVE_RECEIVE:

@@ -13,7 +13,8 @@
 #define MPI_MODULE_SYMBOL "psring_mpi_module"
 enum { MPI_MODULE_VERSION = 1 };
 
-typedef void (*mpi_module_reduce)(dtype type, reduce_op op, void *out, const void *a, const void *b, int64_t count);
+typedef void (*mpi_module_reduce)(dtype type, reduce_op op, void *out, const void *a, const void *b,
+                                  int64_t count);
 
 /* A call as MPI takes it: contiguous; NULL for MPI_IN_PLACE (scatter: as the root's `out`, else as `in`).
  * counts and places are each rank's part; out_counts and out_places what all_to_all receives. */

@@ -1,9 +1,9 @@
-/* Collectives through NCCL, on device memory. The rank's compute thread enqueues a call on a stream, between two marks; it
- * waits for nothing, except where NCCL connects. nccl_world.h has the parts. */
+/* Collectives through NCCL, on device memory. The rank's compute thread enqueues a call on a stream, between
+ * two marks; it waits for nothing, except where NCCL connects. nccl_world.h has the parts. */
 #include "common/collectives/nccl/collective_nccl.h"
 
-#include "common/device/cuda/cuda_module.h"
 #include "common/collectives/nccl/nccl_world.h"
+#include "common/device/cuda/cuda_module.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -18,8 +18,9 @@ static status find_module(const nccl_module **out)
 {
     TRY(cuda_module_find(NCCL_MODULE_SYMBOL, (const void **)out));
     if (*out && (*out)->version == NCCL_MODULE_VERSION) return STATUS_OK;
-    return fail(STATUS_UNAVAILABLE,
-                "collectives nccl: this program was built without NCCL's headers; take --collective shm or auto");
+    return fail(
+        STATUS_UNAVAILABLE,
+        "collectives nccl: this program was built without NCCL's headers; take --collective shm or auto");
 }
 
 bool collective_nccl_found(char *text, size_t size)
@@ -41,7 +42,8 @@ status collective_nccl_bootstrap(char out[COLLECTIVE_BOOTSTRAP_BYTES])
 
 void collective_bootstrap_write(const char bootstrap[COLLECTIVE_BOOTSTRAP_BYTES], text_buffer *out)
 {
-    for (int i = 0; i < COLLECTIVE_BOOTSTRAP_BYTES; i++) text_append(out, "%02x", (unsigned char)bootstrap[i]);
+    for (int i = 0; i < COLLECTIVE_BOOTSTRAP_BYTES; i++)
+        text_append(out, "%02x", (unsigned char)bootstrap[i]);
 }
 
 bool collective_bootstrap_read(const char *hex, char out[COLLECTIVE_BOOTSTRAP_BYTES])
@@ -79,7 +81,8 @@ static status nccl_open(collective_world *world)
     nccl_comm *comm;
     TRY(init(w));
     if (!c->device || !c->bootstrap)
-        return fail(STATUS_CONFIG, "collectives nccl: expected --device cuda, got a device without GPU memory");
+        return fail(STATUS_CONFIG,
+                    "collectives nccl: expected --device cuda, got a device without GPU memory");
     TRY(find_module(&w->module));
     /* NCCL reads it when a communicator is made: of all its algorithms only this one is left. */
     if (c->algorithm == COLLECTIVE_ALGORITHM_RING && setenv("NCCL_ALGO", "Ring", 1) != 0)
@@ -120,8 +123,8 @@ static char *element(const collective_buffer *b, dtype type, int64_t i)
 }
 
 /* A part over the elements from `in_at` of `in` and `out_at` of `out`, both without pieces. */
-static status add(const nccl_group *g, const collective_call *call, device_stream *s, nccl_kind kind, int peer, int64_t count,
-                  int64_t in_at, int64_t out_at)
+static status add(const nccl_group *g, const collective_call *call, device_stream *s, nccl_kind kind,
+                  int peer, int64_t count, int64_t in_at, int64_t out_at)
 {
     nccl_part part = {.kind = kind,
                       .op = call->op,
@@ -147,8 +150,8 @@ static status add_whole(const nccl_group *g, const collective_call *call, device
 }
 
 /* Elements [begin, begin + count) of the whole, which may be in pieces, and a part from its base on. */
-static status add_part(const nccl_group *g, const collective_call *call, device_stream *s, nccl_kind kind, int peer,
-                       int64_t begin, int64_t count)
+static status add_part(const nccl_group *g, const collective_call *call, device_stream *s, nccl_kind kind,
+                       int peer, int64_t begin, int64_t count)
 {
     bool gather = call->kind == COLLECTIVE_ALL_GATHER;
     const piece_list *whole = gather ? &call->out.pieces : &call->in.pieces;
@@ -158,7 +161,8 @@ static status add_part(const nccl_group *g, const collective_call *call, device_
         int64_t from = at > begin ? at : begin, to = at + pieces[i].count < end ? at + pieces[i].count : end;
         int64_t in_whole = pieces[i].offset + from - at, in_part = from - begin;
         if (from < to)
-            TRY(add(g, call, s, kind, peer, to - from, gather ? in_part : in_whole, gather ? in_whole : in_part));
+            TRY(add(g, call, s, kind, peer, to - from, gather ? in_part : in_whole,
+                    gather ? in_whole : in_part));
     }
     return STATUS_OK;
 }
@@ -329,7 +333,8 @@ static status nccl_enqueue(collective_group *group, const collective_call *call,
 
 static status nccl_post(collective_queue *q)
 {
-    return fail(STATUS_INTERNAL, "collectives nccl, group '%s': calls are enqueued, not posted", q->group->name);
+    return fail(STATUS_INTERNAL, "collectives nccl, group '%s': calls are enqueued, not posted",
+                q->group->name);
 }
 
 static status nccl_progress(collective_world *world, int64_t now_ns, int64_t *deadline_ns, bool *worked)

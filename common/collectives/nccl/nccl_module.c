@@ -59,9 +59,9 @@ static status check(const nccl_comm *c, ncclResult_t code, const char *what)
     if (code == ncclSuccess) return STATUS_OK;
     gethostname(host, sizeof host - 1);
     const char *more = c->library.last_error(NULL); /* its argument is not used (NCCL's API) */
-    return fail(code == ncclRemoteError ? STATUS_PEER : STATUS_SYSTEM, "rank %d on %s, GPU %d: NCCL, %s: %s (%s)%s%s",
-                c->rank, host, c->device->gpu, what, c->library.error_text(code), name_of(code),
-                more && more[0] ? ": " : "", more ? more : "");
+    return fail(code == ncclRemoteError ? STATUS_PEER : STATUS_SYSTEM,
+                "rank %d on %s, GPU %d: NCCL, %s: %s (%s)%s%s", c->rank, host, c->device->gpu, what,
+                c->library.error_text(code), name_of(code), more && more[0] ? ": " : "", more ? more : "");
 }
 
 /* ---- availability ----------------------------------------------------------------------------- */
@@ -81,7 +81,8 @@ static bool find_library(nccl_library *out, char *why, size_t size)
 static status open_library(nccl_library *out)
 {
     char why[192];
-    return find_library(out, why, sizeof why) ? STATUS_OK : fail(STATUS_UNAVAILABLE, "collectives nccl: %s", why);
+    return find_library(out, why, sizeof why) ? STATUS_OK
+                                              : fail(STATUS_UNAVAILABLE, "collectives nccl: %s", why);
 }
 
 static bool module_available(char *text, size_t size)
@@ -100,7 +101,8 @@ static status module_make_id(char id[NCCL_ID_BYTES])
     ncclUniqueId made;
     TRY(open_library(&library));
     ncclResult_t code = library.unique_id(&made);
-    if (code != ncclSuccess) return fail(STATUS_SYSTEM, "NCCL, ncclGetUniqueId: %s", library.error_text(code));
+    if (code != ncclSuccess)
+        return fail(STATUS_SYSTEM, "NCCL, ncclGetUniqueId: %s", library.error_text(code));
     static_assert(sizeof made == NCCL_ID_BYTES, "an id is 128 bytes");
     memcpy(id, &made, sizeof made);
     return STATUS_OK;
@@ -108,9 +110,9 @@ static status module_make_id(char id[NCCL_ID_BYTES])
 
 /* ---- communicators ---------------------------------------------------------------------------- */
 
-/* Several ranks of one communicator on a GPU: from 2.30 on NCCL has an option for it; earlier versions are made to
- * believe that the ranks are on different hosts, and use the network. Variables that the user has set keep their
- * values. */
+/* Several ranks of one communicator on a GPU: from 2.30 on NCCL has an option for it; earlier versions are
+ * made to believe that the ranks are on different hosts, and use the network. Variables that the user has set
+ * keep their values. */
 static void allow_sharing(const nccl_library *library, int rank)
 {
     enum { KNOWS_SHARING = 23000 };
@@ -133,7 +135,8 @@ static status new_comm(nccl_comm from, nccl_comm **out)
     return cuda_use(from.device);
 }
 
-static status module_open(device *d, const char id[NCCL_ID_BYTES], int rank, int world, bool shared, nccl_comm **out)
+static status module_open(device *d, const char id[NCCL_ID_BYTES], int rank, int world, bool shared,
+                          nccl_comm **out)
 {
     nccl_comm c = {.device = (const cuda_device *)d, .rank = rank};
     ncclUniqueId given;
@@ -194,8 +197,9 @@ static void module_close(nccl_comm **pointer)
 static ncclDataType_t datatype(dtype type)
 {
     static const ncclDataType_t types[DTYPE_COUNT] = {
-        [DTYPE_F64] = ncclFloat64, [DTYPE_F32] = ncclFloat32, [DTYPE_F16] = ncclFloat16, [DTYPE_BF16] = ncclBfloat16,
-        [DTYPE_I64] = ncclInt64,   [DTYPE_I32] = ncclInt32,   [DTYPE_U8] = ncclUint8};
+        [DTYPE_F64] = ncclFloat64,   [DTYPE_F32] = ncclFloat32, [DTYPE_F16] = ncclFloat16,
+        [DTYPE_BF16] = ncclBfloat16, [DTYPE_I64] = ncclInt64,   [DTYPE_I32] = ncclInt32,
+        [DTYPE_U8] = ncclUint8};
     return types[type];
 }
 

@@ -1,9 +1,9 @@
-/* NCCL as the collectives use it, in libpsring_cuda.so: all that needs NCCL's and CUDA's headers. NCCL itself is
- * opened when it is first used.
+/* NCCL as the collectives use it, in libpsring_cuda.so: all that needs NCCL's and CUDA's headers. NCCL itself
+ * is opened when it is first used.
  *
- * Communicators block: open(), split() and a call for which NCCL must connect return when the ranks have made it, which
- * may be never; abort(), from another thread, ends such a call, but not open() and split(). Every function but available()
- * may fail with STATUS_PEER or STATUS_SYSTEM and NCCL's own words. */
+ * Communicators block: open(), split() and a call for which NCCL must connect return when the ranks have made
+ * it, which may be never; abort(), from another thread, ends such a call, but not open() and split(). Every
+ * function but available() may fail with STATUS_PEER or STATUS_SYSTEM and NCCL's own words. */
 #ifndef COMMON_COLLECTIVES_NCCL_NCCL_MODULE_H
 #define COMMON_COLLECTIVES_NCCL_NCCL_MODULE_H
 
@@ -34,19 +34,20 @@ typedef struct nccl_module {
     /* The id that rank 0 makes and all ranks of a communicator use. */
     status (*make_id)(char id[NCCL_ID_BYTES]);
     /* Collective over the ranks of the id. `shared`: ranks share GPUs. */
-    status (*open)(device *d, const char id[NCCL_ID_BYTES], int rank, int world, bool shared, nccl_comm **out);
-    /* Collective over the ranks of `parent`; those with the same color, which is not negative, form a communicator, in
-     * the order of their keys. */
+    status (*open)(device *d, const char id[NCCL_ID_BYTES], int rank, int world, bool shared,
+                   nccl_comm **out);
+    /* Collective over the ranks of `parent`; those with the same color, which is not negative, form a
+     * communicator, in the order of their keys. */
     status (*split)(nccl_comm *parent, int color, int key, nccl_comm **out);
     /* What has gone wrong since a call has returned; STATUS_OK: nothing. Any thread. */
     status (*state)(nccl_comm *comm);
-    /* The parts between begin() and end(), which is called even if add() has failed, are enqueued on the stream as one
-     * group. */
+    /* The parts between begin() and end(), which is called even if add() has failed, are enqueued on the
+     * stream as one group. */
     status (*begin)(nccl_comm *comm);
     status (*add)(nccl_comm *comm, device_stream *s, const nccl_part *part);
     status (*end)(nccl_comm *comm);
-    /* Ends what is in flight on this rank, with partial results; peers detect it by themselves. It may wait for the GPU and
-     * for a call of another thread. close() still frees the rest. */
+    /* Ends what is in flight on this rank, with partial results; peers detect it by themselves. It may wait
+     * for the GPU and for a call of another thread. close() still frees the rest. */
     void (*abort)(nccl_comm *comm);
     /* Waits for what is in flight. */
     void (*close)(nccl_comm **comm);

@@ -1,5 +1,5 @@
-/* The watchdog: a thread that looks at what is in flight ten times per second, writes it to the rank's status slot, and
- * ends the world when NCCL reports an error or nothing moves. */
+/* The watchdog: a thread that looks at what is in flight ten times per second, writes it to the rank's status
+ * slot, and ends the world when NCCL reports an error or nothing moves. */
 #include "common/collectives/nccl/nccl_world.h"
 
 #include "common/base/text.h"
@@ -35,28 +35,39 @@ static void copy_numbers(nccl_world *w, sight *now, device_stream **stream, int6
 static void copy_call(nccl_world *w, sight *now)
 {
     pthread_mutex_lock(&w->lock);
-    if (now->completed < now->enqueued) now->call = collective_queued_at(&w->base.enqueued, now->completed + 1)->call;
+    if (now->completed < now->enqueued)
+        now->call = collective_queued_at(&w->base.enqueued, now->completed + 1)->call;
     pthread_mutex_unlock(&w->lock);
 }
 
-/* A mark may be made anew once its call is completed, and then not be passed: the numbers catch up at the next look. */
+/* A mark may be made anew once its call is completed, and then not be passed: the numbers catch up at the
+ * next look. */
 static void follow_stream(sight *now, device_stream *stream)
 {
-    while (now->completed < now->enqueued && device_mark_passed(stream, nccl_end_mark(now->completed + 1))) now->completed++;
+    while (now->completed < now->enqueued && device_mark_passed(stream, nccl_end_mark(now->completed + 1)))
+        now->completed++;
     if (now->started < now->completed) now->started = now->completed;
-    while (now->started < now->enqueued && device_mark_passed(stream, nccl_begin_mark(now->started + 1))) now->started++;
+    while (now->started < now->enqueued && device_mark_passed(stream, nccl_begin_mark(now->started + 1)))
+        now->started++;
 }
 
 static rank_operation operation_of(collective_kind kind)
 {
     switch (kind) {
-    case COLLECTIVE_BROADCAST: return RANK_BROADCAST;
-    case COLLECTIVE_REDUCE: return RANK_REDUCE;
-    case COLLECTIVE_SEND: return RANK_PUSH;
-    case COLLECTIVE_RECEIVE: return RANK_PULL;
-    case COLLECTIVE_ALL_GATHER: return RANK_ALL_GATHER;
-    case COLLECTIVE_REDUCE_SCATTER: return RANK_REDUCE_SCATTER;
-    default: return RANK_ALL_REDUCE;
+    case COLLECTIVE_BROADCAST:
+        return RANK_BROADCAST;
+    case COLLECTIVE_REDUCE:
+        return RANK_REDUCE;
+    case COLLECTIVE_SEND:
+        return RANK_PUSH;
+    case COLLECTIVE_RECEIVE:
+        return RANK_PULL;
+    case COLLECTIVE_ALL_GATHER:
+        return RANK_ALL_GATHER;
+    case COLLECTIVE_REDUCE_SCATTER:
+        return RANK_REDUCE_SCATTER;
+    default:
+        return RANK_ALL_REDUCE;
     }
 }
 
@@ -66,8 +77,8 @@ static void show(const nccl_world *w, const sight *now, bool in_flight)
     if (!slot) return;
     rank_slot_collectives(slot, (uint32_t)now->enqueued, (uint32_t)now->started, (uint32_t)now->completed);
     if (in_flight)
-        rank_slot_agent(slot, operation_of(now->call.kind), now->call.tag >= 0 ? now->call.tag : RANK_NO_BUCKET,
-                        now->changed_ns);
+        rank_slot_agent(slot, operation_of(now->call.kind),
+                        now->call.tag >= 0 ? now->call.tag : RANK_NO_BUCKET, now->changed_ns);
     else
         rank_slot_agent(slot, RANK_START, RANK_NO_BUCKET, now->changed_ns);
 }
@@ -75,7 +86,8 @@ static void show(const nccl_world *w, const sight *now, bool in_flight)
 static status stalled(const nccl_world *w, const sight *now, const char *where)
 {
     char call[128], limit[32];
-    return fail(STATUS_PEER, "%s (call %" PRIu64 "): no progress for %s %s; NCCL does not report whom it waits for",
+    return fail(STATUS_PEER,
+                "%s (call %" PRIu64 "): no progress for %s %s; NCCL does not report whom it waits for",
                 collective_call_format(&now->call, call, sizeof call), now->completed + 1,
                 text_format_duration(limit, sizeof limit, (double)w->base.config.stall_timeout_ns), where);
 }
@@ -101,7 +113,8 @@ static status look(nccl_world *w, sight *seen)
     if (stream) follow_stream(&now, stream);
     now.enqueued += entered_ns > 0;
     copy_call(w, &now);
-    bool moved = now.enqueued != seen->enqueued || now.started != seen->started || now.completed != seen->completed;
+    bool moved =
+        now.enqueued != seen->enqueued || now.started != seen->started || now.completed != seen->completed;
     if (moved) now.changed_ns = time_ns;
     if (moved) show(w, &now, now.completed < now.enqueued);
     *seen = now;

@@ -1,5 +1,5 @@
-/* Communicators, and how a world ends. NCCL's functions may never return: each that talks to other ranks is called by a
- * thread of its own, which is left behind when its time is up. */
+/* Communicators, and how a world ends. NCCL's functions may never return: each that talks to other ranks is
+ * called by a thread of its own, which is left behind when its time is up. */
 #include "common/collectives/nccl/nccl_world.h"
 
 #include "common/base/log.h"
@@ -127,7 +127,8 @@ static struct timespec time_of(int64_t ns)
     return (struct timespec){.tv_sec = ns / NS_PER_S, .tv_nsec = ns % NS_PER_S};
 }
 
-/* STATUS_AGAIN: it was left behind, since the time is up or `canceled` says so. Otherwise `l` is the caller's. */
+/* STATUS_AGAIN: it was left behind, since the time is up or `canceled` says so. Otherwise `l` is the
+ * caller's. */
 static status wait_for(limited *l, int64_t deadline_ns, const collective_config *c)
 {
     const int64_t look_ns = NS_PER_S / 10;
@@ -157,9 +158,10 @@ static status too_late(nccl_world *w, const char *what)
     const collective_config *c = &w->base.config;
     char limit[32];
     error_record why;
-    if (c->canceled && c->canceled(c->canceled_context)) return fail(STATUS_STOPPED, "collectives nccl: %s: stopped", what);
-    fail(STATUS_PEER, "collectives nccl: %s: rank %d has waited for %s; NCCL does not report for whom", what, c->rank,
-         text_format_duration(limit, sizeof limit, (double)c->connect_timeout_ns));
+    if (c->canceled && c->canceled(c->canceled_context))
+        return fail(STATUS_STOPPED, "collectives nccl: %s: stopped", what);
+    fail(STATUS_PEER, "collectives nccl: %s: rank %d has waited for %s; NCCL does not report for whom", what,
+         c->rank, text_format_duration(limit, sizeof limit, (double)c->connect_timeout_ns));
     error_copy(&why);
     nccl_fail(w, &why);
     end_process(w, &why);
@@ -187,7 +189,8 @@ status nccl_comm_make(nccl_world *w, nccl_comm *parent, int color, int key, nccl
         limited_free(l);
         return fail(STATUS_SYSTEM, "collectives nccl: no thread for %s", what);
     }
-    if (wait_for(l, collective_deadline(clock_now_ns(), c->connect_timeout_ns), c) != STATUS_OK) return too_late(w, what);
+    if (wait_for(l, collective_deadline(clock_now_ns(), c->connect_timeout_ns), c) != STATUS_OK)
+        return too_late(w, what);
     status code = l->code == STATUS_OK ? STATUS_OK : error_adopt(&l->error);
     *out = l->comms[0];
     limited_free(l);

@@ -4,8 +4,9 @@
  *   nccl_world.c        communicators: made and ended by threads of their own, under a time limit
  *   nccl_watchdog.c     the thread that watches what is in flight; nobody waits for it
  *
- * A failure, wherever it is noticed first, ends the world once and in this order: it is recorded, so that no wait for the
- * GPU succeeds any more; it is published; the communicators are aborted, with a time limit; the process ends. */
+ * A failure, wherever it is noticed first, ends the world once and in this order: it is recorded, so that no
+ * wait for the GPU succeeds any more; it is published; the communicators are aborted, with a time limit; the
+ * process ends. */
 #ifndef COMMON_COLLECTIVES_NCCL_NCCL_WORLD_H
 #define COMMON_COLLECTIVES_NCCL_NCCL_WORLD_H
 
@@ -62,7 +63,8 @@ status nccl_check(nccl_world *w);
 bool nccl_fail(nccl_world *w, const error_record *why);
 /* The whole end, by the watchdog. With collective_config.lost it does not return. */
 void nccl_end(nccl_world *w, const error_record *why);
-/* Makes the communicator of the world, or splits `parent`. Where NCCL does not return in time the process ends, if it may. */
+/* Makes the communicator of the world, or splits `parent`. Where NCCL does not return in time the process
+ * ends, if it may. */
 status nccl_comm_make(nccl_world *w, nccl_comm *parent, int color, int key, nccl_comm **out);
 /* False: the abort did not return in time. */
 bool nccl_comms_abort(nccl_world *w);

@@ -1,4 +1,5 @@
-/* Collectives over shared memory: worlds with their doorbells, groups with their slots, and which algorithm runs a call. */
+/* Collectives over shared memory: worlds with their doorbells, groups with their slots, and which algorithm
+ * runs a call. */
 #include "common/base/processor.h"
 #include "common/collectives/shm/shm_internal.h"
 #include "common/collectives/tuning.h"
@@ -13,8 +14,8 @@
 #include <unistd.h>
 
 enum {
-    SPIN_ROUNDS = 20,     /* checks before the first yield: the rank that we wait for may need this processor */
-    YIELD_NS = 100000,    /* then it sleeps */
+    SPIN_ROUNDS = 20,  /* checks before the first yield: the rank that we wait for may need this processor */
+    YIELD_NS = 100000, /* then it sleeps */
     SLEEP_NS = 100000000, /* the longest sleep without checking the peers */
 };
 

@@ -23,9 +23,9 @@
 #define COMMON_COLLECTIVES_SHM_SHM_INTERNAL_H
 
 #include "common/base/doorbell.h"
-#include "common/net/shm.h"
 #include "common/collectives/collective_impl.h"
 #include "common/collectives/shm/ring_channel.h"
+#include "common/net/shm.h"
 
 #include <stdatomic.h>
 

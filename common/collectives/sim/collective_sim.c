@@ -1,9 +1,9 @@
 /* Collectives in virtual time: the calls of the ranks of one simulation meet in a group of
  * common/sim/group.h, which computes when data move and when they have arrived. Tensors have no bytes; what
  * is in host memory (an order, which ranks have data) is small and is really copied, when all have joined. */
+#include "common/collectives/collective_impl.h"
 #include "common/device/sim/device_sim.h"
 #include "common/sim/group.h"
-#include "common/collectives/collective_impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -132,7 +132,7 @@ static const struct {
                                   [COLLECTIVE_ALL_GATHER] = {true, SIM_ALL_GATHER},
                                   [COLLECTIVE_REDUCE_SCATTER] = {true, SIM_REDUCE_SCATTER},
                                   [COLLECTIVE_ALL_REDUCE] = {true, SIM_ALL_REDUCE},
-                                  [COLLECTIVE_SEND] = {true, SIM_BROADCAST},     /* to one rank */
+                                  [COLLECTIVE_SEND] = {true, SIM_BROADCAST}, /* to one rank */
                                   [COLLECTIVE_RECEIVE] = {true, SIM_BROADCAST},
                                   [COLLECTIVE_BARRIER] = {true, SIM_ALL_REDUCE}}; /* of nothing */
 
@@ -186,7 +186,8 @@ static status join_next(sim_calls *q, sim_time at)
     sim_group_member told = {.moving = on_moving, .finished = on_finished, .context = q};
     const collective_call *call = &present(q)->call;
     q->joined = true;
-    return sim_group_join(q->shared, q->member, at, kind_of(call), algorithm_of(q, call), bytes_of(call), &told);
+    return sim_group_join(q->shared, q->member, at, kind_of(call), algorithm_of(q, call), bytes_of(call),
+                          &told);
 }
 
 /* Sender and receiver make the same name for their two ranks, by which they share a group. */
@@ -210,11 +211,11 @@ static status sim_post(collective_queue *queue)
     collective_kind kind = call->kind;
     bool own_queue = queue != collective_queue_at(queue->group, 0);
     if (!kinds[kind].possible || collective_is_pair(call->kind) != own_queue)
-        return fail(
-            STATUS_UNAVAILABLE,
-            "collectives in virtual time: expected a reduction, broadcast, all_gather, send, receive or barrier, got "
-            "%s",
-            collective_kind_name(kind));
+        return fail(STATUS_UNAVAILABLE,
+                    "collectives in virtual time: expected a reduction, broadcast, all_gather, send, receive "
+                    "or barrier, got "
+                    "%s",
+                    collective_kind_name(kind));
     if (!q->shared) TRY(open_pair(q, call));
     sim_device_spend_launch(device_of(q));
     w->agent = sim_device_actor(device_of(q));
@@ -265,12 +266,12 @@ static status sim_progress(collective_world *world, int64_t now_ns, int64_t *dea
     return STATUS_OK;
 }
 
-/* Virtual agents neither sleep nor are they woken here: events do that. An end is detected by the others: nothing more
- * will happen, and the simulation reports which rank waits for which. */
+/* Virtual agents neither sleep nor are they woken here: events do that. An end is detected by the others:
+ * nothing more will happen, and the simulation reports which rank waits for which. */
 const collective_type collective_sim = {
     .name = "sim",
-    .algorithms = COLLECTIVE_HAS(RING) | COLLECTIVE_HAS(TWO_SHOT) | COLLECTIVE_HAS(TREE) | COLLECTIVE_HAS(HIERARCHICAL) |
-                  COLLECTIVE_HAS(LIBRARY),
+    .algorithms = COLLECTIVE_HAS(RING) | COLLECTIVE_HAS(TWO_SHOT) | COLLECTIVE_HAS(TREE) |
+                  COLLECTIVE_HAS(HIERARCHICAL) | COLLECTIVE_HAS(LIBRARY),
     .algorithm = COLLECTIVE_ALGORITHM_LIBRARY,
     .world_bytes = sizeof(sim_world),
     .group_bytes = sizeof(sim_members_group),

@@ -33,7 +33,8 @@ static status describe(const host_kernel *kernel, conv2d_descs *out)
     const conv2d_state *state = kernel->state;
     conv2d_pass pass = state->pass;
     bool bf16 = cpu_device_of(kernel)->bf16;
-    dnnl_data_type_t factor = bf16 ? dnnl_bf16 : dnnl_f32, x_type = pass == CONV2D_BACKWARD_DATA ? dnnl_f32 : factor,
+    dnnl_data_type_t factor = bf16 ? dnnl_bf16 : dnnl_f32,
+                     x_type = pass == CONV2D_BACKWARD_DATA ? dnnl_f32 : factor,
                      w_type = pass == CONV2D_BACKWARD_WEIGHTS ? dnnl_f32 : factor,
                      y_type = pass == CONV2D_FORWARD ? dnnl_f32 : factor;
     dnnl_dims_t x = {a->n, a->c, a->h, a->w}, w = {a->k, a->c, a->r, a->s}, y = {a->n, a->k, a->p, a->q},
@@ -41,12 +42,12 @@ static status describe(const host_kernel *kernel, conv2d_descs *out)
     dnnl_format_tag_t tag = state->block == 16  ? dnnl_OIhw16i16o
                             : state->block == 8 ? dnnl_OIhw8i8o
                                                 : dnnl_hwio;
-    *out = (conv2d_descs){.strides = {a->stride, a->stride}, .padding = {a->pad_h, a->pad_w}, .bias = a->bias, .bf16 = bf16};
+    *out = (conv2d_descs){
+        .strides = {a->stride, a->stride}, .padding = {a->pad_h, a->pad_w}, .bias = a->bias, .bf16 = bf16};
     TRY(onednn_check(dnnl_memory_desc_init_by_tag(&out->x, 4, x, x_type, dnnl_nhwc), "source"));
     TRY(onednn_check(dnnl_memory_desc_init_by_tag(&out->y, 4, y, y_type, dnnl_nhwc), "destination"));
     TRY(onednn_check(dnnl_memory_desc_init_by_tag(&out->arena, 4, w, dnnl_f32, tag), "weights"));
-    TRY(onednn_check(dnnl_memory_desc_init_by_tag(&out->any, 4, w, w_type, dnnl_format_tag_any),
-                     "weights"));
+    TRY(onednn_check(dnnl_memory_desc_init_by_tag(&out->any, 4, w, w_type, dnnl_format_tag_any), "weights"));
     return onednn_check(dnnl_memory_desc_init_by_tag(&out->b, 1, b, dnnl_f32, dnnl_a), "bias");
 }
 
@@ -127,7 +128,8 @@ static status create(conv2d_primitive *d, const conv2d_descs *m, dnnl_engine_t e
     if (bytes < d->reorder.scratchpad_bytes) bytes = d->reorder.scratchpad_bytes;
     d->scratchpad_bytes = (bytes + 63) / 64 * 64;
     if (d->reorder.primitive) d->weights_bytes = (dnnl_memory_desc_get_size(w) + 63) / 64 * 64;
-    if (d->pass == CONV2D_BACKWARD_WEIGHTS) d->gradient_bytes = ((size_t)d->weights * sizeof(float) + 63) / 64 * 64;
+    if (d->pass == CONV2D_BACKWARD_WEIGHTS)
+        d->gradient_bytes = ((size_t)d->weights * sizeof(float) + 63) / 64 * 64;
     if (m->x.data_type == dnnl_bf16) d->x_bytes = cpu_bf16_bytes(d->inputs);
     if (m->y.data_type == dnnl_bf16) d->y_bytes = cpu_bf16_bytes(d->outputs);
     return STATUS_OK;
@@ -177,7 +179,8 @@ static size_t workspace_bytes(const host_kernel *kernel)
 }
 
 /* `o`, or bfloat16 copies of its tensors in the workspace. */
-static const void *bf16_copy(const host_kernel *kernel, const float *tensor, int64_t count, size_t bytes, void *copy)
+static const void *bf16_copy(const host_kernel *kernel, const float *tensor, int64_t count, size_t bytes,
+                             void *copy)
 {
     if (!bytes) return tensor;
     cpu_to_bf16(kernel, tensor, copy, count);

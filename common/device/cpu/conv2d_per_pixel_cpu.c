@@ -1,10 +1,10 @@
 /* Convolutions with outputs of few pixels, where most taps of a padded kernel are outside the image.
  *
- * Every output pixel (p, q) has a rectangle of taps inside the image. For one row r of it the pixels of x and the
- * weights [s, c, k] are contiguous, so that over all images it is one matrix multiplication
- *     y[:, p, q, :] += x[:, h, first s.., :] [n, taps c]  w[r, first s.., :, :] [taps c, k]
- * whose rows are an image apart. Gradients with respect to x multiply one output pixel with one tap; the gradient of a
- * tap's weights is one multiplication over all its output pixels, which are gathered first. */
+ * Every output pixel (p, q) has a rectangle of taps inside the image. For one row r of it the pixels of x and
+ * the weights [s, c, k] are contiguous, so that over all images it is one matrix multiplication y[:, p, q, :]
+ * += x[:, h, first s.., :] [n, taps c]  w[r, first s.., :, :] [taps c, k] whose rows are an image apart.
+ * Gradients with respect to x multiply one output pixel with one tap; the gradient of a tap's weights is one
+ * multiplication over all its output pixels, which are gathered first. */
 #include "common/device/cpu/conv2d.h"
 #include "common/device/cpu/gemm.h"
 
@@ -49,7 +49,8 @@ static void forward(const cpu_isa *isa, const conv2d_attributes *a, const conv2d
 {
     for (int64_t point = 0; point < a->p * a->q; point++) {
         int64_t p = point / a->q, q = point % a->q;
-        taps rows = taps_at(p, a->stride, a->pad_h, a->r, a->h), columns = taps_at(q, a->stride, a->pad_w, a->s, a->w);
+        taps rows = taps_at(p, a->stride, a->pad_h, a->r, a->h),
+             columns = taps_at(q, a->stride, a->pad_w, a->s, a->w);
         float *y = o->y + point * a->k;
         bool meets = rows.first < rows.end && columns.first < columns.end, add = o->b || !meets;
         if (add) start_pixel(a, o->b, y);
@@ -144,7 +145,8 @@ static void backward_weights(const cpu_isa *isa, const conv2d_attributes *a, con
 {
     for (int64_t tap = 0; tap < a->r * a->s; tap++) {
         int64_t r = tap / a->s, s = tap % a->s;
-        taps ps = outputs_at(r, a->stride, a->pad_h, a->h, a->p), qs = outputs_at(s, a->stride, a->pad_w, a->w, a->q);
+        taps ps = outputs_at(r, a->stride, a->pad_h, a->h, a->p),
+             qs = outputs_at(s, a->stride, a->pad_w, a->w, a->q);
         if (ps.first < ps.end && qs.first < qs.end)
             tap_gradient(isa, a, o, r, s, ps, qs, scratch);
         else if (!o->add)

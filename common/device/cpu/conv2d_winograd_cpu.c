@@ -1,10 +1,10 @@
-/* Convolutions with 3x3 kernels and a stride of 1 by Winograd's minimal filtering (isa/isa.h): 36 multiplications
- * instead of 144 for a tile of 4x4 outputs and each pair of channels. The gradient with respect to x is such a
- * convolution of dy, with weights flipped (rotated by 180 degrees and transposed).
+/* Convolutions with 3x3 kernels and a stride of 1 by Winograd's minimal filtering (isa/isa.h): 36
+ * multiplications instead of 144 for a tile of 4x4 outputs and each pair of channels. The gradient with
+ * respect to x is such a convolution of dy, with weights flipped (rotated by 180 degrees and transposed).
  *
- * A block of tiles is transformed as a whole and stays in the L2 cache while all weights pass, a panel of output
- * channels and WINOGRAD_DEPTH input channels at a time. Weights are transformed again for every block: that takes
- * less time than reading transformed weights from the L3 cache. */
+ * A block of tiles is transformed as a whole and stays in the L2 cache while all weights pass, a panel of
+ * output channels and WINOGRAD_DEPTH input channels at a time. Weights are transformed again for every block:
+ * that takes less time than reading transformed weights from the L3 cache. */
 #include "common/device/cpu/conv2d.h"
 
 typedef struct winograd_tiles {
@@ -30,7 +30,7 @@ static winograd_tiles winograd_tiles_of(int64_t images, int64_t p, int64_t q)
 /* The square of `size` pixels of images [n, height, width, channels] that starts at a tile's first output,
  * `pad` pixels further up and left. */
 static cpu_patch winograd_patch(const winograd_tiles *t, int64_t tile, int64_t height, int64_t width,
-                                       int64_t channels, int64_t pad, int size)
+                                int64_t channels, int64_t pad, int size)
 {
     int64_t image = tile / (t->down * t->across);
     int64_t top = tile / t->across % t->down * WINOGRAD_TILE - pad,
@@ -55,7 +55,8 @@ enum {
     FEWEST_TILES = 14         /* of a block, unless there are no more */
 };
 
-/* Whole panels of channels, one whole tile of outputs at least, and at least half of all tiles' outputs used. */
+/* Whole panels of channels, one whole tile of outputs at least, and at least half of all tiles' outputs used.
+ */
 enum { WINOGRAD_CHANNELS = 32, WINOGRAD_OUTPUTS = WINOGRAD_TILE * WINOGRAD_TILE / 2 };
 
 bool conv2d_winograd_pays(const conv2d_attributes *a)
@@ -135,7 +136,8 @@ static void transform_weights(const winograd_conv *f, int64_t first, int64_t dep
             const float *next = i + 1 < down     ? weights_at(f, row + 1, column)
                                 : j + 1 < across ? weights_at(f, first / b, column + 1)
                                                  : weights_at(f, row, column);
-            f->kernels->weights_transform(weights_at(f, row, column), next, b, f->flip, u + i * b * width + j * b);
+            f->kernels->weights_transform(weights_at(f, row, column), next, b, f->flip,
+                                          u + i * b * width + j * b);
         }
 }
 
@@ -146,8 +148,8 @@ static void store_tile(const winograd_conv *f, int64_t tile, int64_t panel, cons
     f->kernels->output_transform(m, f->bias ? f->bias + column : NULL, f->y + column, &patch);
 }
 
-static void filter_block(const winograd_conv *f, int64_t tile, int64_t count, int64_t panel, int64_t panel_end,
-                         float *v)
+static void filter_block(const winograd_conv *f, int64_t tile, int64_t count, int64_t panel,
+                         int64_t panel_end, float *v)
 {
     int64_t columns = f->kernels->columns, chunk_floats = f->block_tiles * WINOGRAD_V_TILE;
     float *u = v + f->chunks * chunk_floats, *m = u + winograd_u_floats(columns);
@@ -194,10 +196,10 @@ static void conv_run(const host_kernel *kernel, const conv2d_operands *o, void *
 
 /* ---- the gradient with respect to weights ------------------------------------------------------
  *
- * The transforms of x's patches and of dy's tiles are multiplied over all tiles and transformed back once. Tiles are
- * processed in batches of at most WINOGRAD_DEPTH: first all transforms, then all multiplications, chunk by chunk of
- * x's channels and panel by panel of y's. With several batches all their sums are kept. The order of a sum is that
- * of the tiles, whatever the number of threads. */
+ * The transforms of x's patches and of dy's tiles are multiplied over all tiles and transformed back once.
+ * Tiles are processed in batches of at most WINOGRAD_DEPTH: first all transforms, then all multiplications,
+ * chunk by chunk of x's channels and panel by panel of y's. With several batches all their sums are kept. The
+ * order of a sum is that of the tiles, whatever the number of threads. */
 
 typedef struct weights_gradient {
     const cpu_winograd *kernels;
@@ -251,8 +253,8 @@ static void transform_part(const void *context, int part, int64_t first, int64_t
         cpu_patch patch = winograd_patch(&w->tiles, w->first + i, a->h, a->w, a->c, a->pad_h, WINOGRAD_PATCH);
         for (int64_t chunk = 0; chunk < w->chunks; chunk++)
             w->kernels->input_transform(w->x + chunk * WINOGRAD_DEPTH, &patch,
-                              winograd_least(WINOGRAD_DEPTH, a->c - chunk * WINOGRAD_DEPTH),
-                              w->v + (chunk * w->batch_tiles + i) * WINOGRAD_V_TILE);
+                                        winograd_least(WINOGRAD_DEPTH, a->c - chunk * WINOGRAD_DEPTH),
+                                        w->v + (chunk * w->batch_tiles + i) * WINOGRAD_V_TILE);
         patch = winograd_patch(&w->tiles, w->first + i, a->p, a->q, a->k, 0, WINOGRAD_TILE);
         float *u = w->u + i * columns;
         for (int64_t panel = 0; panel < w->panels; panel++)
@@ -260,14 +262,15 @@ static void transform_part(const void *context, int part, int64_t first, int64_t
     }
 }
 
-static void store_weights_gradient(const weights_gradient *w, int64_t chunk, int64_t panel, int64_t channels, const float *m)
+static void store_weights_gradient(const weights_gradient *w, int64_t chunk, int64_t panel, int64_t channels,
+                                   const float *m)
 {
     int64_t b = w->weights_block, columns = w->kernels->columns;
     for (int64_t j = 0; j < columns / b; j++)
         for (int64_t i = 0; i < channels / b; i++) {
             int64_t c = chunk * (WINOGRAD_DEPTH / b) + i, k = panel * (columns / b) + j;
             w->kernels->weights_gradient_transform(m + i * b * winograd_m_row(columns) + j * b, b, w->add,
-                                       w->dw + winograd_block(w->attributes, b, c, k));
+                                                   w->dw + winograd_block(w->attributes, b, c, k));
         }
 }
 
@@ -280,8 +283,8 @@ static void multiply_part(const void *context, int part, int64_t first, int64_t 
         int64_t channels = winograd_least(WINOGRAD_DEPTH, w->attributes->c - chunk * WINOGRAD_DEPTH);
         float *m = w->m + (w->batches > 1 ? pair : part) * m_floats(w);
         w->kernels->gemm(WINOGRAD_ROWS_CHANNELS, channels, w->count,
-                            w->v + chunk * w->batch_tiles * WINOGRAD_V_TILE,
-                            w->u + panel * winograd_u_floats(w->kernels->columns), w->first > 0, m);
+                         w->v + chunk * w->batch_tiles * WINOGRAD_V_TILE,
+                         w->u + panel * winograd_u_floats(w->kernels->columns), w->first > 0, m);
         if (w->first + w->count == w->tiles.count) store_weights_gradient(w, chunk, panel, channels, m);
     }
 }

@@ -1,13 +1,14 @@
-/* The CPU back end: float32; convolutions and matrix multiplications of oneDNN and of our own, own kernels for the
- * rest, compiled for the instruction sets of processor.h, of which the best one of the machine is used
- * (ONEDNN_MAX_CPU_ISA limits both).
+/* The CPU back end: float32; convolutions and matrix multiplications of oneDNN and of our own, own kernels
+ * for the rest, compiled for the instruction sets of processor.h, of which the best one of the machine is
+ * used (ONEDNN_MAX_CPU_ISA limits both).
  *
- * The same command with the same number of threads gives bit-identical results. Where nothing is summed across rows
- * (activations, pooling, embeddings, optimizers, division) the number of threads does not matter either.
+ * The same command with the same number of threads gives bit-identical results. Where nothing is summed
+ * across rows (activations, pooling, embeddings, optimizers, division) the number of threads does not matter
+ * either.
  *
- * A rank's threads are OpenMP's. GNU OpenMP's threads spin for some 15 ms when they wait, unless the environment sets
- * GOMP_SPINCOUNT=1000 or OMP_WAIT_POLICY=passive before the program starts: do so where threads outnumber cores.
- * docs/kernels-cpu.md explains which kernel is used when. */
+ * A rank's threads are OpenMP's. GNU OpenMP's threads spin for some 15 ms when they wait, unless the
+ * environment sets GOMP_SPINCOUNT=1000 or OMP_WAIT_POLICY=passive before the program starts: do so where
+ * threads outnumber cores. docs/kernels-cpu.md explains which kernel is used when. */
 #include "common/device/cpu/conv2d.h"
 #include "common/device/cpu/gemm.h"
 #include "common/device/cpu/onednn.h"
@@ -76,8 +77,8 @@ static void describe(cpu_device *d)
     d->base.info = (device_info){
         .name = device_cpu.name, .compute_type = DTYPE_F32, .host_addressable = true, .real = true};
     snprintf(d->base.info.description, sizeof d->base.info.description, "%d thread%s, %s%s, oneDNN %d.%d.%d",
-             threads, threads == 1 ? "" : "s", d->isa->name, d->bf16 ? ", matrix products in bfloat16" : "", v->major, v->minor,
-             v->patch);
+             threads, threads == 1 ? "" : "s", d->isa->name, d->bf16 ? ", matrix products in bfloat16" : "",
+             v->major, v->minor, v->patch);
 }
 
 static status check_precision(const device_config *config)
@@ -85,8 +86,9 @@ static status check_precision(const device_config *config)
     if (config->precision == DEVICE_PRECISION_TF32)
         return fail(STATUS_CONFIG, "device cpu: --tf32 needs a GPU; expected float32 or --bf16");
     if (config->precision == DEVICE_PRECISION_BF16 && !cpu_has_bf16())
-        return fail(STATUS_CONFIG, "device cpu: --bf16: this processor does not multiply bfloat16 (AVX512_BF16), or "
-                                   "ONEDNN_MAX_CPU_ISA forbids it");
+        return fail(STATUS_CONFIG,
+                    "device cpu: --bf16: this processor does not multiply bfloat16 (AVX512_BF16), or "
+                    "ONEDNN_MAX_CPU_ISA forbids it");
     return STATUS_OK;
 }
 
@@ -94,7 +96,8 @@ static status cpu_open(const device_config *config, device **out)
 {
     TRY(check_precision(config));
     if (config->threads < 1)
-        return fail(STATUS_USAGE, "device cpu: threads: expected an integer of 1 or more, got %d", config->threads);
+        return fail(STATUS_USAGE, "device cpu: threads: expected an integer of 1 or more, got %d",
+                    config->threads);
     cpu_device *d = calloc(1, sizeof *d);
     if (!d) return fail(STATUS_SYSTEM, "device cpu: out of memory");
     d->base.backend = &device_cpu;

@@ -37,7 +37,7 @@ static gemm_algorithm choose_algorithm(const cpu_gemm_shape *s)
 }
 
 static void small_gemm(const cpu_isa *isa, const cpu_gemm_shape *s, const float *a, const float *b, bool add,
-                        float *c, float *scratch)
+                       float *c, float *scratch)
 {
     int64_t row_stride = s->transpose_a ? 1 : s->a_stride, column_stride = s->transpose_a ? s->a_stride : 1;
     int64_t b_stride = s->b_stride;
@@ -99,8 +99,8 @@ void cpu_gemm(const cpu_isa *isa, const cpu_gemm_shape *s, const float *a, const
 /* Gradients of weights: oneDNN is much slower with more rows than columns. */
 static bool transposed_gemm_pays(const cpu_gemm_shape *s)
 {
-    return s->transpose_a && !s->transpose_b && s->m >= 2 * s->n && s->n >= TILE_COLUMNS && s->k >= TRANSPOSED_DEPTH &&
-           s->m * s->n <= TRANSPOSED_RESULT;
+    return s->transpose_a && !s->transpose_b && s->m >= 2 * s->n && s->n >= TILE_COLUMNS &&
+           s->k >= TRANSPOSED_DEPTH && s->m * s->n <= TRANSPOSED_RESULT;
 }
 
 static size_t transposed_gemm_scratch(const cpu_gemm_shape *s)
@@ -121,12 +121,12 @@ static void transpose_part(const void *context, int part, int64_t first, int64_t
 {
     const transpose_job *job = context;
     const cpu_gemm_shape *s = job->shape;
-    job->isa->matrix->transpose(job->transposed + first, s->m, s->n, end - first, job->add, job->c + first * s->c_stride,
-                                s->c_stride);
+    job->isa->matrix->transpose(job->transposed + first, s->m, s->n, end - first, job->add,
+                                job->c + first * s->c_stride, s->c_stride);
 }
 
-static void transposed_gemm(const host_kernel *kernel, const cpu_gemm_shape *s, const float *a, const float *b, bool add,
-                        float *c, float *scratch)
+static void transposed_gemm(const host_kernel *kernel, const cpu_gemm_shape *s, const float *a,
+                            const float *b, bool add, float *c, float *scratch)
 {
     sgemm('T', 'N', s->n, s->m, s->k, b, s->b_stride, a, s->a_stride, false, scratch, s->m);
     transpose_job job = {cpu_isa_of(kernel), s, scratch, c, add};
@@ -136,9 +136,9 @@ static void transposed_gemm(const host_kernel *kernel, const cpu_gemm_shape *s, 
 /* ---- bfloat16 --------------------------------------------------------------------------------- */
 
 /* Exported by libdnnl like dnnl_sgemm, row-major as well; its headers do not declare it. */
-dnnl_status_t dnnl_gemm_bf16bf16f32(char transa, char transb, dnnl_dim_t m, dnnl_dim_t n, dnnl_dim_t k, float alpha,
-                                    const uint16_t *a, dnnl_dim_t lda, const uint16_t *b, dnnl_dim_t ldb, float beta,
-                                    float *c, dnnl_dim_t ldc);
+dnnl_status_t dnnl_gemm_bf16bf16f32(char transa, char transb, dnnl_dim_t m, dnnl_dim_t n, dnnl_dim_t k,
+                                    float alpha, const uint16_t *a, dnnl_dim_t lda, const uint16_t *b,
+                                    dnnl_dim_t ldb, float beta, float *c, dnnl_dim_t ldc);
 
 bool cpu_has_bf16(void)
 {
@@ -194,8 +194,8 @@ static size_t bf16_gemm_prepare(const cpu_gemm_shape *s)
     return cpu_bf16_bytes(s->m * s->k) + cpu_bf16_bytes(s->k * s->n);
 }
 
-static void bf16_gemm(const host_kernel *kernel, const cpu_gemm_shape *s, const float *a, const float *b, bool add,
-                      float *c, void *scratch)
+static void bf16_gemm(const host_kernel *kernel, const cpu_gemm_shape *s, const float *a, const float *b,
+                      bool add, float *c, void *scratch)
 {
     assert(s->a_stride == (s->transpose_a ? s->m : s->k) && s->b_stride == (s->transpose_b ? s->k : s->n));
     uint16_t *bf16_a = scratch, *bf16_b = (uint16_t *)((char *)scratch + cpu_bf16_bytes(s->m * s->k));
@@ -227,12 +227,12 @@ static void epilogue_part(const void *context, int part, int64_t first, int64_t 
     const epilogue_job *job = context;
     const cpu_epilogue *e = job->epilogue;
     int64_t at = first * job->shape->c_stride;
-    job->kernels->bias_activate[e->act](job->c + at, e->slope ? e->slope + at : NULL, e->bias, job->shape->c_stride,
-                                        end - first, job->shape->n);
+    job->kernels->bias_activate[e->act](job->c + at, e->slope ? e->slope + at : NULL, e->bias,
+                                        job->shape->c_stride, end - first, job->shape->n);
 }
 
-void cpu_matmul(const host_kernel *kernel, const cpu_gemm_shape *s, const float *a, const float *b, bool add, float *c,
-                const cpu_epilogue *epilogue, void *scratch)
+void cpu_matmul(const host_kernel *kernel, const cpu_gemm_shape *s, const float *a, const float *b, bool add,
+                float *c, const cpu_epilogue *epilogue, void *scratch)
 {
     if (cpu_device_of(kernel)->bf16)
         bf16_gemm(kernel, s, a, b, add, c, scratch);

@@ -49,8 +49,8 @@ static inline float *cpu_at(const host_call *call, int slot, int64_t offset)
 /* Part `part` of a job: its items [first, end). */
 typedef void (*cpu_part_function)(const void *job, int part, int64_t first, int64_t end);
 
-/* Cuts `count` items into contiguous parts, at most one per thread, at multiples of `grain`, and runs them; a single
- * part is a plain call. Returns the number of parts, which depends only on the arguments. */
+/* Cuts `count` items into contiguous parts, at most one per thread, at multiples of `grain`, and runs them; a
+ * single part is a plain call. Returns the number of parts, which depends only on the arguments. */
 int cpu_parallel(int threads, int64_t count, int64_t grain, cpu_part_function run, const void *job);
 
 /* Below this many elements a second thread does not pay. */

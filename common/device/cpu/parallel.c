@@ -2,12 +2,13 @@
 
 #include <omp.h>
 
-/* OpenMP's library is not instrumented for ThreadSanitizer: the annotations below order a parallel region after what
- * precedes it and before what follows. oneDNN's threads are excluded. */
+/* OpenMP's library is not instrumented for ThreadSanitizer: the annotations below order a parallel region
+ * after what precedes it and before what follows. oneDNN's threads are excluded. */
 #if defined(__SANITIZE_THREAD__)
 void __tsan_acquire(void *address);
 void __tsan_release(void *address);
-const char *__tsan_default_suppressions(void) __attribute__((no_instrument_function)); /* before the sanitizer is ready */
+const char *__tsan_default_suppressions(void)
+    __attribute__((no_instrument_function)); /* before the sanitizer is ready */
 
 const char *__tsan_default_suppressions(void)
 {
@@ -52,7 +53,8 @@ static void run_thread(parallel_job *j)
     publish(j);
 }
 
-/* Only the region: the copies that the compiler makes for its threads are not between publish() and observe(). */
+/* Only the region: the copies that the compiler makes for its threads are not between publish() and
+ * observe(). */
 __attribute__((no_sanitize("thread"))) static void run_threads(parallel_job *j)
 {
 #pragma omp parallel num_threads(j->parts)

@@ -42,7 +42,8 @@ static status open_module(void **library, const cuda_module **out)
     if (!*library) return fail(STATUS_UNAVAILABLE, "device cuda: the module cannot be opened: %s", dlerror());
     const cuda_module *module = dlsym(*library, CUDA_MODULE_SYMBOL);
     if (!module || module->version != CUDA_MODULE_VERSION || module->layout != CUDA_MODULE_LAYOUT)
-        return fail(STATUS_UNAVAILABLE, "device cuda: %s was built from another version of this program", path);
+        return fail(STATUS_UNAVAILABLE, "device cuda: %s was built from another version of this program",
+                    path);
     *out = module;
     return STATUS_OK;
 }

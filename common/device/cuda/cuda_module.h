@@ -39,15 +39,15 @@ typedef struct cuda_probe {
 
 typedef struct cuda_module {
     int version;
-    size_t layout; /* CUDA_MODULE_LAYOUT: program and module were built from the same headers */
-    int (*count_gpus)(void);         /* 0 where none can be used */
-    void (*probe)(cuda_probe *out);  /* opens every library: slow */
+    size_t layout;           /* CUDA_MODULE_LAYOUT: program and module were built from the same headers */
+    int (*count_gpus)(void); /* 0 where none can be used */
+    void (*probe)(cuda_probe *out); /* opens every library: slow */
     const device_backend *backend;
 } cuda_module;
 
 /* Opens the module from the program's folder, the installed folder relative to it, or the build folder;
- * PSRING_CUDA_MODULE in the environment names another file. The message of STATUS_UNAVAILABLE has the reason. It stays
- * open for the life of the process. */
+ * PSRING_CUDA_MODULE in the environment names another file. The message of STATUS_UNAVAILABLE has the reason.
+ * It stays open for the life of the process. */
 status cuda_module_open(const cuda_module **out);
 
 /* Another table of the module, by its symbol; NULL where the module was built without it. */

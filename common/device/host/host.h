@@ -5,19 +5,21 @@
 
 #include "common/device/device_impl.h"
 
-/* Private memory comes from mmap, zeroed and touched, so that a step has no page faults, with huge pages requested
- * where it is large; shared memory from a memfd. */
+/* Private memory comes from mmap, zeroed and touched, so that a step has no page faults, with huge pages
+ * requested where it is large; shared memory from a memfd. */
 status host_allocate(device *d, device_memory_kind kind, size_t bytes, device_memory *out);
 void host_free(device *d, device_memory *memory);
 
 /* Between float32, float64 and equal types. */
 status host_upload(device_stream *s, void *to, const void *host, dtype host_type, dtype type, int64_t count);
-status host_download(device_stream *s, void *host, const void *from, dtype type, dtype host_type, int64_t count);
+status host_download(device_stream *s, void *host, const void *from, dtype type, dtype host_type,
+                     int64_t count);
 
 /* By common/reduce's kernels; no effect on a device without bytes. */
-status host_convert(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type, int64_t count,
-                    double divisor);
-status host_pack(device_stream *s, const device_range *ranges, int count, dtype to_type, dtype from_type, double divisor);
+status host_convert(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type,
+                    int64_t count, double divisor);
+status host_pack(device_stream *s, const device_range *ranges, int count, dtype to_type, dtype from_type,
+                 double divisor);
 status host_add(device_stream *s, void *to, const void *a, const void *b, dtype type, int64_t count);
 status host_clear(device_stream *s, void *data, size_t bytes);
 status host_usage(device *d, int64_t *used_bytes, int64_t *total_bytes);
@@ -98,8 +100,7 @@ void host_concat_rows(const host_call *call, int64_t first, int64_t end);
 void host_concat(const host_call *call);
 
 /* Slots of any back end in whose memory the host computes, or nobody. */
-#define HOST_SHARED_SLOTS                                                                                    \
-    .convert = host_convert, .add = host_add, .clear = host_clear, .usage = host_usage
+#define HOST_SHARED_SLOTS .convert = host_convert, .add = host_add, .clear = host_clear, .usage = host_usage
 
 /* Streams and fences. */
 #define HOST_STREAM_SLOTS                                                                                    \
@@ -112,7 +113,7 @@ void host_concat(const host_call *call);
 #define HOST_BACKEND_SLOTS                                                                                   \
     HOST_SHARED_SLOTS, HOST_STREAM_SLOTS,                                                                    \
         .allocate = host_allocate, .free = host_free, .upload = host_upload, .download = host_download,      \
-        .pack = host_pack, .stream_wait = host_stream_wait, .fence_reached = host_fence_reached,          \
+        .pack = host_pack, .stream_wait = host_stream_wait, .fence_reached = host_fence_reached,             \
         .mark_ns = host_mark_ns, .now_ns = host_now_ns, .release = host_release
 
 #endif

@@ -21,7 +21,8 @@ static status map_shared(size_t bytes, device_memory *out)
     int fd = memfd_create("harness-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0) return fail_errno(STATUS_SYSTEM, "no shared memory (memfd_create)");
     /* Sealed, so that it cannot shrink while peers have it mapped. */
-    if (ftruncate(fd, (off_t)bytes) != 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    if (ftruncate(fd, (off_t)bytes) != 0 ||
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
         close(fd);
         return no_memory(bytes);
     }
@@ -81,8 +82,7 @@ static status convert(void *to, dtype to_type, const void *from, dtype from_type
         const double *in = from;
         for (int64_t i = 0; i < count; i++) out[i] = (float)in[i];
     } else {
-        return fail(STATUS_INTERNAL, "no copy from %s to %s", dtype_name(from_type),
-                    dtype_name(to_type));
+        return fail(STATUS_INTERNAL, "no copy from %s to %s", dtype_name(from_type), dtype_name(to_type));
     }
     return STATUS_OK;
 }
@@ -92,22 +92,27 @@ status host_upload(device_stream *s, void *to, const void *host, dtype host_type
     return convert(to, type, host, host_type, count);
 }
 
-status host_download(device_stream *s, void *host, const void *from, dtype type, dtype host_type, int64_t count)
+status host_download(device_stream *s, void *host, const void *from, dtype type, dtype host_type,
+                     int64_t count)
 {
     return convert(host, host_type, from, type, count);
 }
 
-status host_convert(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type, int64_t count,
-                    double divisor)
+status host_convert(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type,
+                    int64_t count, double divisor)
 {
     if (!s->device->info.real || (to == from && divisor == 1)) return STATUS_OK;
-    if (to_type == from_type && divisor == 1) memmove(to, from, (size_t)(count * dtype_size(to_type)));
-    else if (to == from) reduce_divide(to_type, to, from, count, divisor);
-    else reduce_convert(to_type, to, from_type, from, count, divisor);
+    if (to_type == from_type && divisor == 1)
+        memmove(to, from, (size_t)(count * dtype_size(to_type)));
+    else if (to == from)
+        reduce_divide(to_type, to, from, count, divisor);
+    else
+        reduce_convert(to_type, to, from_type, from, count, divisor);
     return STATUS_OK;
 }
 
-status host_pack(device_stream *s, const device_range *ranges, int count, dtype to_type, dtype from_type, double divisor)
+status host_pack(device_stream *s, const device_range *ranges, int count, dtype to_type, dtype from_type,
+                 double divisor)
 {
     for (int i = 0; i < count; i++)
         TRY(host_convert(s, ranges[i].to, to_type, ranges[i].from, from_type, ranges[i].count, divisor));

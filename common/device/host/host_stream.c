@@ -19,13 +19,13 @@ typedef struct host_fence {
     device_fence base;
     _Atomic uint64_t value;
     doorbell moved;
-    atomic_bool failing;  /* set by the first failure, which writes `error` */
-    atomic_bool failed;   /* set once, after `error` */
+    atomic_bool failing; /* set by the first failure, which writes `error` */
+    atomic_bool failed;  /* set once, after `error` */
     error_record error;
 } host_fence;
 
-/* How long a wait spins before it sleeps: a wake-up costs some 50 us, but where ranks share cores a spinning thread
- * takes the core from the thread it waits for. */
+/* How long a wait spins before it sleeps: a wake-up costs some 50 us, but where ranks share cores a spinning
+ * thread takes the core from the thread it waits for. */
 enum { SPIN_NS = 30000 };
 
 int host_processors(void)
@@ -110,7 +110,8 @@ static bool settled(host_fence *f, uint64_t value, status *result)
 static status sleep_until_moved(host_fence *f, uint64_t value)
 {
     status result;
-    for (unsigned seen = doorbell_enter(&f->moved); !settled(f, value, &result); seen = doorbell_rings(&f->moved))
+    for (unsigned seen = doorbell_enter(&f->moved); !settled(f, value, &result);
+         seen = doorbell_rings(&f->moved))
         doorbell_sleep(&f->moved, seen, CLOCK_NEVER);
     doorbell_leave(&f->moved);
     return result;

@@ -1,7 +1,7 @@
 /* The planning device, for memory accounting without a run.
  *
- * "plan:NAME" uses the layouts and kernels of device NAME, so that arenas and workspace have the same sizes. Memory is
- * address space without pages, operations and copies do nothing, and waits return at once. */
+ * "plan:NAME" uses the layouts and kernels of device NAME, so that arenas and workspace have the same sizes.
+ * Memory is address space without pages, operations and copies do nothing, and waits return at once. */
 #include "common/device/host/host.h"
 
 #include <stdio.h>
@@ -44,9 +44,12 @@ static status plan_open(const device_config *config, device **out)
         return rc;
     }
     const device_info *info = device_get_info(d->planned);
-    d->base.info =
-        (device_info){.name = device_plan.name, .compute_type = info->compute_type, .bf16 = info->bf16,
-                      .host_addressable = true, .copy_engine = info->copy_engine, .plans = true};
+    d->base.info = (device_info){.name = device_plan.name,
+                                 .compute_type = info->compute_type,
+                                 .bf16 = info->bf16,
+                                 .host_addressable = true,
+                                 .copy_engine = info->copy_engine,
+                                 .plans = true};
     snprintf(d->base.info.description, sizeof d->base.info.description, "plans for %s", info->name);
     *out = &d->base;
     return STATUS_OK;
@@ -59,19 +62,22 @@ static status plan_allocate(device *d, device_memory_kind kind, size_t bytes, de
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     size_t rounded = (bytes + page - 1) / page * page;
     if (rounded == 0) rounded = page;
-    void *data = mmap(NULL, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *data =
+        mmap(NULL, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (data == MAP_FAILED) return fail_errno(STATUS_SYSTEM, "no address space for %zu bytes", bytes);
     out->data = data;
     out->bytes = rounded;
     return STATUS_OK;
 }
 
-static status plan_upload(device_stream *s, void *to, const void *host, dtype host_type, dtype type, int64_t count)
+static status plan_upload(device_stream *s, void *to, const void *host, dtype host_type, dtype type,
+                          int64_t count)
 {
     return STATUS_OK;
 }
 
-static status plan_download(device_stream *s, void *host, const void *from, dtype type, dtype host_type, int64_t count)
+static status plan_download(device_stream *s, void *host, const void *from, dtype type, dtype host_type,
+                            int64_t count)
 {
     memset(host, 0, (size_t)(count * dtype_size(host_type)));
     return STATUS_OK;
@@ -90,8 +96,8 @@ static status plan_prepare(device *d, const op_desc *op, const device_layout *la
     return device_prepare(planned_by(d), op, layout, out);
 }
 
-static status plan_launch(device_stream *s, device_kernel *kernel, void *const *operands, const op_scalars *scalars,
-                          void *workspace)
+static status plan_launch(device_stream *s, device_kernel *kernel, void *const *operands,
+                          const op_scalars *scalars, void *workspace)
 {
     return STATUS_OK;
 }

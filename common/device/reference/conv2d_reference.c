@@ -33,7 +33,8 @@ static pixel_row row_at(const conv2d_attributes *a, int64_t index)
                        (r * a->s + s) * a->c * a->k};
 }
 
-/* Filters that are reordered together: their weights of a tap and a channel fill a line of the cache, in either order. */
+/* Filters that are reordered together: their weights of a tap and a channel fill a line of the cache, in
+ * either order. */
 enum { FILTERS = 8 };
 
 static int64_t end_of_filters(const conv2d_attributes *a, int64_t first)
@@ -64,7 +65,8 @@ static void store_weights(const conv2d_attributes *a, bool add, const double *su
             for (int64_t k = first; k < end_of_filters(a, first); k++) {
                 double *to = dw + (k * a->c + c) * taps;
                 const double *from = sums + c * a->k + k;
-                for (int64_t tap = 0; tap < taps; tap++) to[tap] = (add ? to[tap] : 0) + from[tap * a->c * a->k];
+                for (int64_t tap = 0; tap < taps; tap++)
+                    to[tap] = (add ? to[tap] : 0) + from[tap * a->c * a->k];
             }
 }
 

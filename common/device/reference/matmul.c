@@ -24,7 +24,7 @@ static void add_rows(int64_t n, int64_t k, matrix_view a, const double *restrict
 }
 
 void reference_matmul(int64_t m, int64_t n, int64_t k, matrix_view a, const double *b, int64_t b_row,
-                       double *c, int64_t c_row)
+                      double *c, int64_t c_row)
 {
     for (int64_t j = 0; j < n; j += BLOCK_N)
         for (int64_t l = 0; l < k; l += BLOCK_K)

@@ -1,5 +1,6 @@
-/* What the reference kernels share. For this folder only: device_reference.c opens the device and holds the table of
- * kernels; matmul.c has the loops of convolutions and linear layers; the *_reference.c hold one kind of layer each. */
+/* What the reference kernels share. For this folder only: device_reference.c opens the device and holds the
+ * table of kernels; matmul.c has the loops of convolutions and linear layers; the *_reference.c hold one kind
+ * of layer each. */
 #ifndef COMMON_DEVICE_REFERENCE_REFERENCE_KERNELS_H
 #define COMMON_DEVICE_REFERENCE_REFERENCE_KERNELS_H
 

@@ -58,7 +58,8 @@ status sim_agent_open(device *d, const char *name, const sim_agent_ops *ops, voi
     sim_agent *agent = calloc(1, sizeof *agent);
     if (!agent) return fail(STATUS_SYSTEM, "no memory for an agent");
     *agent = (sim_agent){.device = d, .ops = ops, .context = context, .asleep = SIM_NEVER};
-    agent->wake_time = sim_from_us(sim_profile_get(sim_device_simulation(d)->profile, SIM_WAKE_TIME)); /* 0: free */
+    agent->wake_time =
+        sim_from_us(sim_profile_get(sim_device_simulation(d)->profile, SIM_WAKE_TIME)); /* 0: free */
     status rc = sim_actor_open(sim_device_simulation(d), &agent->actor, d->config.rank, name);
     if (rc != STATUS_OK) {
         free(agent);

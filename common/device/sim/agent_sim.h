@@ -1,12 +1,12 @@
 /* An engine's agent on the virtual device: an actor that calls the engine's progress().
  *
- * It runs after something was posted (sim_agent_wake, at the time of the poster), when a fence of its device moves, and
- * at a deadline that progress() returned; it then calls progress() until no work is left. Time that progress() spends
- * (a launch, sim_actor_spend on its actor) advances the agent's own time.
+ * It runs after something was posted (sim_agent_wake, at the time of the poster), when a fence of its device
+ * moves, and at a deadline that progress() returned; it then calls progress() until no work is left. Time
+ * that progress() spends (a launch, sim_actor_spend on its actor) advances the agent's own time.
  *
- * Events come from a compute thread that may be far ahead of the clock. An engine therefore signals a fence in stream
- * order with every event that it posts, and its agent processes the event when device_fence_reached() is true; the data
- * are there then, too. */
+ * Events come from a compute thread that may be far ahead of the clock. An engine therefore signals a fence
+ * in stream order with every event that it posts, and its agent processes the event when
+ * device_fence_reached() is true; the data are there then, too. */
 #ifndef COMMON_DEVICE_SIM_AGENT_SIM_H
 #define COMMON_DEVICE_SIM_AGENT_SIM_H
 

@@ -11,7 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Addresses that no processor accepts, so that an access crashes: bit 62, the rank, and an offset of 40 bits. */
+/* Addresses that no processor accepts, so that an access crashes: bit 62, the rank, and an offset of 40 bits.
+ */
 enum { ADDRESS_BIT = 62, RANK_SHIFT = 40 };
 
 /* ---- opening ---------------------------------------------------------------------------------- */
@@ -30,13 +31,13 @@ static status join_simulation(sim_device *d)
     d->simulation = c->simulation;
     d->owns_simulation = !d->simulation;
     if (d->owns_simulation && c->world != 1)
-        return fail(STATUS_INTERNAL, "device %s: %d ranks need a simulation that they share",
-                    c->name, c->world);
+        return fail(STATUS_INTERNAL, "device %s: %d ranks need a simulation that they share", c->name,
+                    c->world);
     if (d->owns_simulation) TRY(simulation_open(&config, &d->simulation));
     int world = d->simulation->config.world;
     if (c->rank < 0 || c->rank >= world)
-        return fail(STATUS_INTERNAL, "device %s: rank %d is outside the simulation of %d ranks", c->name, c->rank,
-                    world);
+        return fail(STATUS_INTERNAL, "device %s: rank %d is outside the simulation of %d ranks", c->name,
+                    c->rank, world);
     return STATUS_OK;
 }
 
@@ -94,7 +95,8 @@ static void read_profile(sim_device *d)
 static void describe(sim_device *d)
 {
     const sim_profile *p = d->simulation->profile;
-    d->base.info = (device_info){.name = device_sim.name, .compute_type = DTYPE_F32,
+    d->base.info = (device_info){.name = device_sim.name,
+                                 .compute_type = DTYPE_F32,
                                  .bf16 = d->simulation->config.precision == SIM_BF16,
                                  .copy_engine = sim_profile_get(p, SIM_SYNCHRONOUS) == 0,
                                  .simulated = true};
@@ -235,15 +237,16 @@ void sim_device_leave(device *d, sim_listener *listener)
     if (*at) *at = listener->next;
 }
 
-/* Streams advance to the current time at the old speed, then look ahead at the new one. Advancing may begin other
- * transfers. */
+/* Streams advance to the current time at the old speed, then look ahead at the new one. Advancing may begin
+ * other transfers. */
 static void change_communication(sim_device *d, int by, sim_load load)
 {
     bool changes = !d->synchronous && (load.sms > 0 || load.memory > 0);
     for (sim_stream *s = d->streams; s && changes; s = s->next) sim_stream_advance(s);
     d->communicating += by;
-    d->load = d->communicating == 0 ? (sim_load){0}
-                                    : (sim_load){d->load.sms + by * load.sms, d->load.memory + by * load.memory};
+    d->load = d->communicating == 0
+                  ? (sim_load){0}
+                  : (sim_load){d->load.sms + by * load.sms, d->load.memory + by * load.memory};
     if (d->communicating == 0 || d->communicating == by) sim_core_changed(d);
     for (sim_stream *s = d->streams; s && changes; s = s->next) sim_stream_advance(s);
 }

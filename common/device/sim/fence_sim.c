@@ -87,8 +87,8 @@ static void resume_streams(sim_fence *f, bool failed)
     }
 }
 
-/* Makes room for one more entry: drops the oldest entries whose successors the clock has passed, and any oldest entry
- * where there is no memory. */
+/* Makes room for one more entry: drops the oldest entries whose successors the clock has passed, and any
+ * oldest entry where there is no memory. */
 static void make_room(sim_fence *f)
 {
     sim_time now = simulation_now(((sim_device *)f->base.device)->simulation);
@@ -136,7 +136,8 @@ void sim_fence_reach(device_fence *f, uint64_t value)
     sim_fence_reach_at((sim_fence *)f, value, sim_actor_of((sim_device *)f->device)->time);
 }
 
-/* An actor that asks too early is woken at the time; of several times, a sleeping actor keeps the earliest. */
+/* An actor that asks too early is woken at the time; of several times, a sleeping actor keeps the earliest.
+ */
 bool sim_fence_reached(device_fence *f, uint64_t value)
 {
     sim_actor *a = sim_actor_of((sim_device *)f->device);

@@ -10,7 +10,7 @@
 
 typedef struct sim_kernel {
     device_kernel base;
-    double price;    /* picoseconds, without contention, at full speed */
+    double price; /* picoseconds, without contention, at full speed */
     double contention;
     sim_parts parts;
     double elements; /* priced, where a launch names pieces; else 0 */

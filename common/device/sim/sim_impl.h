@@ -23,23 +23,23 @@ typedef struct sim_device {
     sim_actor host;
     sim_stream *streams; /* linked */
     sim_listener *listeners;
-    bool synchronous;                       /* launches are calls, */
-    bool hides_launches;                    /* on a device without launches: they cost what exceeds the kernel */
+    bool synchronous;    /* launches are calls, */
+    bool hides_launches; /* on a device without launches: they cost what exceeds the kernel */
     sim_time launch, synchronize, overhead; /* host time of a launch and a wait; fixed time of a kernel */
     sim_time launch_alone;                  /* without an interpreter */
     bool contends;                          /* kernels are slowed by other ranks of the machine, */
     double slowdown;                        /* and by this factor: this GPU's speed, too few cores */
     sim_actor *core;                        /* that its agents share with the host */
-    double host_share;                      /* of its agents' work that the compute thread loses where cores are scarce */
-    bool at_work;                           /* the compute thread, in stream_sim.c's core_work() */
-    int communicating; /* collectives and copies that move data now, */
-    sim_load load;     /* and what they take of this GPU */
-    uint64_t jitter, launches;                      /* start of the random stream, or 0; kernels so far */
+    double host_share;         /* of its agents' work that the compute thread loses where cores are scarce */
+    bool at_work;              /* the compute thread, in stream_sim.c's core_work() */
+    int communicating;         /* collectives and copies that move data now, */
+    sim_load load;             /* and what they take of this GPU */
+    uint64_t jitter, launches; /* start of the random stream, or 0; kernels so far */
     uint64_t memory_used, memory_most, memory_next; /* bytes; the next address */
     sim_route up, down;                             /* host to device and back */
     double copy_rate;                               /* without other traffic, bytes per picosecond */
     sim_peer *peers;
-    error_record *failure;                          /* of a fence for which a stream waited */
+    error_record *failure; /* of a fence for which a stream waited */
 } sim_device;
 
 typedef enum command_kind {
@@ -61,8 +61,8 @@ typedef struct sim_command {
     sim_parts parts; /* of a kernel */
 } sim_command;
 
-/* A stream is a queue of commands, evaluated up to the current time. Commands before the head are done, the last of
- * them at time `at`. The head may have begun. */
+/* A stream is a queue of commands, evaluated up to the current time. Commands before the head are done, the
+ * last of them at time `at`. The head may have begun. */
 struct sim_stream {
     device_stream base;
     sim_stream *next;      /* of the device */
@@ -82,15 +82,15 @@ struct sim_stream {
     sim_stream *next_waiting;
     sim_actor *waiters; /* in device_stream_synchronize */
     bool failed;
-    sim_flow flow;  /* of copies */
+    sim_flow flow; /* of copies */
     struct sim_mark {
         int64_t at_ns, slowed_ns;
-    } *marks; /* [mark_capacity] */
+    } * marks; /* [mark_capacity] */
     int mark_capacity;
 };
 
-/* The values that a fence has reached and when, oldest first, in ascending time. Streams may need an earlier one: at
- * least FENCE_HISTORY are kept, and all ahead of the clock. */
+/* The values that a fence has reached and when, oldest first, in ascending time. Streams may need an earlier
+ * one: at least FENCE_HISTORY are kept, and all ahead of the clock. */
 enum { FENCE_HISTORY = 4 };
 
 struct sim_fence {
@@ -119,7 +119,8 @@ static inline sim_actor *sim_actor_of(sim_device *d)
 status sim_device_failed(const sim_device *d);
 
 /* A stream has run `what` between two times. */
-static inline void sim_record(const sim_device *d, device_stream_role role, const char *what, sim_time begin, sim_time end)
+static inline void sim_record(const sim_device *d, device_stream_role role, const char *what, sim_time begin,
+                              sim_time end)
 {
     const sim_recorder *r = &d->simulation->recorder;
     if (r->ran) r->ran(r->context, d->base.config.rank, (int)role, what, begin, end);
@@ -137,7 +138,8 @@ status sim_stream_open(device *d, device_stream_role role, device_stream **out);
 void sim_stream_close(device_stream *s);
 status sim_launch(device_stream *s, device_kernel *kernel, void *const *operands, const op_scalars *scalars,
                   void *workspace);
-status sim_pack(device_stream *s, const device_range *ranges, int count, dtype to_type, dtype from_type, double divisor);
+status sim_pack(device_stream *s, const device_range *ranges, int count, dtype to_type, dtype from_type,
+                double divisor);
 status sim_upload(device_stream *s, void *to, const void *host, dtype host_type, dtype type, int64_t count);
 status sim_download(device_stream *s, void *host, const void *from, dtype type, dtype host_type,
                     int64_t count);

@@ -1,6 +1,7 @@
-/* A stream as the clock advances. Results are computed once, unless the device's speed changes: kernels are popped when
- * the clock has passed their end, and a stream's one event is scheduled for the next command with an effect on others (a
- * signal, a wait, a copy, a task), or for the time at which the stream is empty if a host waits for that. */
+/* A stream as the clock advances. Results are computed once, unless the device's speed changes: kernels are
+ * popped when the clock has passed their end, and a stream's one event is scheduled for the next command with
+ * an effect on others (a signal, a wait, a copy, a task), or for the time at which the stream is empty if a
+ * host waits for that. */
 #include "common/device/sim/sim_impl.h"
 
 #include <assert.h>
@@ -113,7 +114,8 @@ static bool run_elsewhere(sim_stream *s, const sim_command *c, sim_time start)
         } else {
             const sim_route *route = c->object;
             if (copies_beside(s)) sim_device_begin_communication(s->base.device, copy_load(s));
-            sim_flow_start(&s->flow, start, route->hops, route->count, (double)c->value, INFINITY, route->latency);
+            sim_flow_start(&s->flow, start, route->hops, route->count, (double)c->value, INFINITY,
+                           route->latency);
         }
     }
     if (!s->head_done) return false;
@@ -215,7 +217,8 @@ static status grow(sim_stream *s)
     return STATUS_OK;
 }
 
-/* A new command with an effect on others schedules the stream only if nothing else does: earlier commands come first. */
+/* A new command with an effect on others schedules the stream only if nothing else does: earlier commands
+ * come first. */
 static bool may_sleep(const sim_stream *s, command_kind kind)
 {
     if (kind == COMMAND_KERNEL || kind == COMMAND_MARK) return true;

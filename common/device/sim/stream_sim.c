@@ -64,8 +64,8 @@ static sim_time submit(sim_device *d)
 
 /* ---- cores of a machine that computes on its CPU: a compute thread shares them with agents ------- */
 
-/* While a collective moves data, its rank's agent works and the compute thread gets the rest of the core; time that
- * agents spend themselves is taken from the compute thread in one piece. */
+/* While a collective moves data, its rank's agent works and the compute thread gets the rest of the core;
+ * time that agents spend themselves is taken from the compute thread in one piece. */
 static double core_rate(const sim_device *d)
 {
     return d->communicating ? 1 - d->host_share : 1;
@@ -120,8 +120,11 @@ status sim_launch(device_stream *base, device_kernel *kernel, void *const *opera
     sim_time at = submit(d), duration = sim_kernel_time(d, kernel, scalars);
     const char *what = op_name(kernel->op.kind);
     if (!d->synchronous)
-        return sim_stream_push(s, (sim_command){.kind = COMMAND_KERNEL, .what = what, .enqueued = at, .value = duration,
-                                              .parts = sim_kernel_parts(kernel)});
+        return sim_stream_push(s, (sim_command){.kind = COMMAND_KERNEL,
+                                                .what = what,
+                                                .enqueued = at,
+                                                .value = duration,
+                                                .parts = sim_kernel_parts(kernel)});
     work(s, duration);
     sim_time begun = d->hides_launches ? at - d->launch : at;
     bool hidden = d->hides_launches && duration < d->launch; /* by its own launch */
@@ -142,7 +145,8 @@ static status pack_range(device_stream *s, int64_t count)
     return sim_launch(s, kernel, NULL, NULL, NULL);
 }
 
-status sim_pack(device_stream *s, const device_range *ranges, int count, dtype to_type, dtype from_type, double divisor)
+status sim_pack(device_stream *s, const device_range *ranges, int count, dtype to_type, dtype from_type,
+                double divisor)
 {
     (void)to_type, (void)from_type, (void)divisor;
     for (int i = 0; i < count; i++) TRY(pack_range(s, ranges[i].count));
@@ -190,7 +194,8 @@ static sim_peer *find_peer(sim_device *d, const device *from)
     sim_peer *p = calloc(1, sizeof *p);
     if (!p) return NULL;
     *p = (sim_peer){.next = d->peers, .from = from};
-    sim_topology_route(s->topology, simulation_gpu(s, from->config.rank), simulation_gpu(s, d->base.config.rank), &p->route);
+    sim_topology_route(s->topology, simulation_gpu(s, from->config.rank),
+                       simulation_gpu(s, d->base.config.rank), &p->route);
     return d->peers = p;
 }
 

@@ -25,7 +25,8 @@ static void take_turns(table *t, int side)
 {
     for (int i = 0; i < TURNS; i++) {
         doorbell *own = &t->bell[side];
-        for (unsigned seen = doorbell_enter(own); atomic_load(&t->sum) % 2 != side; seen = doorbell_rings(own))
+        for (unsigned seen = doorbell_enter(own); atomic_load(&t->sum) % 2 != side;
+             seen = doorbell_rings(own))
             doorbell_sleep(own, seen, CLOCK_NEVER);
         doorbell_leave(own);
         atomic_fetch_add(&t->sum, 1);

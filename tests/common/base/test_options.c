@@ -25,27 +25,69 @@ typedef struct link_options {
 static const char *const device_names[] = {"reference", "cpu", NULL};
 
 static const option train_table_options[] = {
-    {.name = "batch", .alias = "batch-size", .letter = 'b', .argument = "N", .type = OPTION_INT, .offset = offsetof(train_options, batch), .initial = "32",
-     .low = 1, .high = 4096, .help = "samples per rank"},
-    {.name = "epochs", .argument = "N", .type = OPTION_INT, .offset = offsetof(train_options, epochs),
+    {.name = "batch",
+     .alias = "batch-size",
+     .letter = 'b',
+     .argument = "N",
+     .type = OPTION_INT,
+     .offset = offsetof(train_options, batch),
+     .initial = "32",
+     .low = 1,
+     .high = 4096,
+     .help = "samples per rank"},
+    {.name = "epochs",
+     .argument = "N",
+     .type = OPTION_INT,
+     .offset = offsetof(train_options, epochs),
      .help = "passes over the data"},
-    {.name = "lr", .argument = "X", .type = OPTION_DOUBLE, .offset = offsetof(train_options, lr), .initial = "0.1",
+    {.name = "lr",
+     .argument = "X",
+     .type = OPTION_DOUBLE,
+     .offset = offsetof(train_options, lr),
+     .initial = "0.1",
      .help = "learning rate"},
-    {.name = "shuffle", .type = OPTION_FLAG, .offset = offsetof(train_options, shuffle), .initial = "yes",
+    {.name = "shuffle",
+     .type = OPTION_FLAG,
+     .offset = offsetof(train_options, shuffle),
+     .initial = "yes",
      .help = "shuffle samples"},
     {.name = "verbose", .type = OPTION_FLAG, .offset = offsetof(train_options, verbose), .help = "say more"},
-    {.name = "data", .argument = "DIR", .type = OPTION_TEXT, .offset = offsetof(train_options, data),
-     .initial = "data", .help = "where the data lies"},
-    {.name = "device", .type = OPTION_CHOICE, .offset = offsetof(train_options, device), .initial = "cpu",
-     .choices = device_names, .help = "what computes, which may be a processor or the reference, that is slow and in double precision"},
+    {.name = "data",
+     .argument = "DIR",
+     .type = OPTION_TEXT,
+     .offset = offsetof(train_options, data),
+     .initial = "data",
+     .help = "where the data lies"},
+    {.name = "device",
+     .type = OPTION_CHOICE,
+     .offset = offsetof(train_options, device),
+     .initial = "cpu",
+     .choices = device_names,
+     .help =
+         "what computes, which may be a processor or the reference, that is slow and in double precision"},
 };
 static const option link_table_options[] = {
-    {.name = "bucket-cap", .argument = "SIZE", .type = OPTION_BYTES, .offset = offsetof(link_options, cap),
-     .initial = "25MiB", .help = "bytes per bucket"},
-    {.name = "delay", .level = OPTION_RARE, .argument = "TIME", .type = OPTION_DURATION, .offset = offsetof(link_options, delay),
-     .initial = "50us", .help = "delay of a link"},
-    {.name = "drop", .level = OPTION_KEY, .argument = "P", .type = OPTION_DOUBLE, .offset = offsetof(link_options, drop), .initial = "0",
-     .high = 1, .help = "probability of loss"},
+    {.name = "bucket-cap",
+     .argument = "SIZE",
+     .type = OPTION_BYTES,
+     .offset = offsetof(link_options, cap),
+     .initial = "25MiB",
+     .help = "bytes per bucket"},
+    {.name = "delay",
+     .level = OPTION_RARE,
+     .argument = "TIME",
+     .type = OPTION_DURATION,
+     .offset = offsetof(link_options, delay),
+     .initial = "50us",
+     .help = "delay of a link"},
+    {.name = "drop",
+     .level = OPTION_KEY,
+     .argument = "P",
+     .type = OPTION_DOUBLE,
+     .offset = offsetof(link_options, drop),
+     .initial = "0",
+     .high = 1,
+     .help = "probability of loss"},
 };
 static const option_table train_table = {"Training", train_table_options, 7};
 static const option_table link_table = {"Links", link_table_options, 3};
@@ -245,7 +287,8 @@ static void help_shows_what_people_use_in_80_columns_and_all_of_it_on_request(vo
         "  --bucket-cap SIZE       bytes per bucket [25MiB]\n",
     };
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++)
-        if (!strstr(help.data, lines[i]) || !strstr(all.data, lines[i])) fail_msg("help lacks '%s':\n%s", lines[i], help.data);
+        if (!strstr(help.data, lines[i]) || !strstr(all.data, lines[i]))
+            fail_msg("help lacks '%s':\n%s", lines[i], help.data);
     for (const char *line = all.data; line; line = strchr(line, '\n')) {
         line += *line == '\n';
         if (strcspn(line, "\n") > 80) fail_msg("more than 80 columns: %.*s", (int)strcspn(line, "\n"), line);
@@ -266,7 +309,10 @@ static void options_answer_to_their_letter_and_to_names_from_other_programs(void
         const char *argv[2];
         int count;
         int64_t batch;
-    } cases[] = {{{"-b", "8"}, 2, 8}, {{"--batch-size", "9"}, 2, 9}, {{"--batch_size=10"}, 1, 10}, {{"--batch", "11"}, 2, 11}};
+    } cases[] = {{{"-b", "8"}, 2, 8},
+                 {{"--batch-size", "9"}, 2, 9},
+                 {{"--batch_size=10"}, 1, 10},
+                 {{"--batch", "11"}, 2, 11}};
     static const struct {
         const char *argv[2];
         int count;
@@ -317,11 +363,13 @@ static void keys_of_a_policy_set_its_options(void **context)
     assert_true(f.bindings[1].moved == 4);
 }
 
-/* A command takes the options of its table and leaves the rest, in order, to the command that comes after it. */
+/* A command takes the options of its table and leaves the rest, in order, to the command that comes after it.
+ */
 static void a_command_takes_its_own_options_and_leaves_the_rest(void **context)
 {
     (void)context;
-    static const char *const argv[] = {"--delay=2ms", "--batch", "64", "--bucket-cap", "1KB", "--no-shuffle", "word", "-e", "-1", "--no"};
+    static const char *const argv[] = {"--delay=2ms",  "--batch", "64", "--bucket-cap", "1KB",
+                                       "--no-shuffle", "word",    "-e", "-1",           "--no"};
     static const char *const left[] = {"--batch", "64", "--no-shuffle", "word", "-e", "-1", "--no"};
     fixture f;
     char *rest[10];

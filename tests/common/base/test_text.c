@@ -166,7 +166,9 @@ static void a_rate_is_in_bits_or_in_bytes_as_it_is_written(void **context)
     static const struct {
         double bytes_per_second;
         const char *text;
-    } shown[] = {{1.25e9, "10 Gbit/s (1.25 GB/s)"}, {12.5e6, "100 Mbit/s (12.5 MB/s)"}, {1, "8 bit/s (1 B/s)"},
+    } shown[] = {{1.25e9, "10 Gbit/s (1.25 GB/s)"},
+                 {12.5e6, "100 Mbit/s (12.5 MB/s)"},
+                 {1, "8 bit/s (1 B/s)"},
                  {125e12, "1000 Tbit/s (125 TB/s)"}};
     char buffer[48];
     for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++) {
@@ -178,10 +180,12 @@ static void a_rate_is_in_bits_or_in_bytes_as_it_is_written(void **context)
                      (long long)rates[i].value);
         if (rates[i].good) continue;
         assert_int_equal(rc, STATUS_USAGE);
-        assert_non_null(strstr(error_message(), "--link: expected a rate such as 10Gbit/s or 1.25GB/s (b: bits, B: bytes)"));
+        assert_non_null(strstr(error_message(),
+                               "--link: expected a rate such as 10Gbit/s or 1.25GB/s (b: bits, B: bytes)"));
     }
     for (size_t i = 0; i < sizeof shown / sizeof shown[0]; i++)
-        assert_string_equal(text_format_rate(buffer, sizeof buffer, shown[i].bytes_per_second), shown[i].text);
+        assert_string_equal(text_format_rate(buffer, sizeof buffer, shown[i].bytes_per_second),
+                            shown[i].text);
     error_clear();
 }
 
@@ -191,7 +195,7 @@ static void figures_have_three_digits(void **context)
     static const struct {
         double value;
         const char *text;
-    } figures[] = {{0, "0"},       {1, "1.00"},   {9.996, "10.0"}, {0.01234, "0.0123"},
+    } figures[] = {{0, "0"},       {1, "1.00"},    {9.996, "10.0"}, {0.01234, "0.0123"},
                    {99.95, "100"}, {1734, "1730"}, {999.6, "1000"}, {-4.1, "-4.10"}};
     char buffer[32];
     for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++)
@@ -243,7 +247,7 @@ static void figures_are_formatted_with_their_unit(void **context)
         {0, "0 B"},          {512, "512 B"},           {1023, "1023 B"},
         {1024, "1.0 KiB"},   {46871347.2, "44.7 MiB"}, {1.5 * 1073741824, "1.5 GiB"},
         {1e15, "909.5 TiB"}, {-2048, "-2.0 KiB"}};
-    static const formatted times[] = {{0, "0 ns"},       {1.25e6, "1.25 ms"}, {37e3, "37.0 us"},
+    static const formatted times[] = {{0, "0 ns"},          {1.25e6, "1.25 ms"}, {37e3, "37.0 us"},
                                       {37.25e3, "37.2 us"}, {999, "999 ns"},     {2.5e9, "2.50 s"},
                                       {360e9, "360 s"}};
     char buffer[32];
@@ -281,7 +285,8 @@ static void a_word_is_found_in_a_table_or_the_nearest_one_is_named(void **contex
     assert_int_equal(text_parse_choice("--mode", "ring", first, sizeof table[0], 3, &index), STATUS_OK);
     assert_int_equal(index, 2);
     assert_int_equal(text_parse_choice("--mode", "rings", first, sizeof table[0], 3, &index), STATUS_USAGE);
-    assert_string_equal(error_message(), "--mode: expected one of none, ps, ring, got 'rings'; did you mean 'ring'?");
+    assert_string_equal(error_message(),
+                        "--mode: expected one of none, ps, ring, got 'rings'; did you mean 'ring'?");
     error_clear();
     assert_int_equal(text_parse_choice("--mode", "", first, sizeof table[0], 1, &index), STATUS_USAGE);
     assert_string_equal(error_message(), "--mode: expected none, got ''");

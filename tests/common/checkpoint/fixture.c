@@ -95,7 +95,7 @@ static void open_parts(rank_state *r, device_memory_kind kind)
     must(nn_program_compile(r->model, &program, &r->program));
     must(param_set_open(r->device, r->model, r->program, &config, &r->set));
     must(optimizer_open(r->device, &r->optimizer_options, r->set->type, r->set->arena_elements,
-                             r->model->parameter_elements, &r->ledger, &r->optimizer));
+                        r->model->parameter_elements, &r->ledger, &r->optimizer));
 }
 
 void rank_open(rank_state *r, const char *name, const model_options *options, const optimizer_options *o)

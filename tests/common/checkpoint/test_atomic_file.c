@@ -75,7 +75,7 @@ static void a_probe_leaves_no_trace(void **state)
     must(checkpoint_probe(path));
     expect_text(path, "one");
     assert_fails(checkpoint_probe(path_in(*state, "missing/c")), STATUS_CANNOT_CREATE,
-                   "missing/c: its folder cannot be opened: No such");
+                 "missing/c: its folder cannot be opened: No such");
 }
 
 static void permissions_are_what_the_umask_leaves(void **state)
@@ -144,7 +144,7 @@ static void links_in_a_circle_are_refused(void **state)
     assert_int_equal(symlink("b", path_in(*state, "a")), 0);
     assert_int_equal(symlink("a", path_in(*state, "b")), 0);
     assert_fails(save_text(path_in(*state, "a"), ""), STATUS_CANNOT_CREATE,
-                   "Too many levels of symbolic links");
+                 "Too many levels of symbolic links");
 }
 
 static void a_link_where_the_partial_file_goes_is_not_followed(void **state)
@@ -152,7 +152,7 @@ static void a_link_where_the_partial_file_goes_is_not_followed(void **state)
     write_file(path_in(*state, "victim"), "text", 4);
     assert_int_equal(symlink("victim", path_in(*state, "c.partial")), 0);
     assert_fails(save_text(path_in(*state, "c"), "new"), STATUS_CANNOT_CREATE,
-                   "the partial file of an earlier writer cannot be opened");
+                 "the partial file of an earlier writer cannot be opened");
     expect_text(path_in(*state, "victim"), "text");
 }
 
@@ -168,15 +168,15 @@ static void what_is_no_regular_file_is_refused(void **state)
     write_file(path_in(*state, "file"), "", 0);
     assert_fails(save_text(*state, ""), STATUS_CANNOT_CREATE, "expected a regular file, got a folder");
     assert_fails(save_text(path_in(*state, "pipe"), ""), STATUS_CANNOT_CREATE,
-                   "expected a regular file, got a device, pipe or socket");
+                 "expected a regular file, got a device, pipe or socket");
     assert_fails(save_text("/dev/null", ""), STATUS_CANNOT_CREATE,
-                   "/dev/null: expected a regular file, got a device, pipe or socket");
+                 "/dev/null: expected a regular file, got a device, pipe or socket");
     assert_fails(save_text(path_in(*state, "d"), ""), STATUS_CANNOT_CREATE,
-                   "the partial file of an earlier writer cannot be opened");
+                 "the partial file of an earlier writer cannot be opened");
     assert_fails(save_text(path_in(*state, "missing/c"), ""), STATUS_CANNOT_CREATE,
-                   "its folder cannot be opened: No such file");
+                 "its folder cannot be opened: No such file");
     assert_fails(save_text(path_in(*state, "missing/"), ""), STATUS_CANNOT_CREATE,
-                   "expected the name of a file, got that of a folder");
+                 "expected the name of a file, got that of a folder");
     assert_fails(save_text(path_in(*state, "file/c"), ""), STATUS_CANNOT_CREATE, "Not a directory");
     assert_fails(save_text("", ""), STATUS_CANNOT_CREATE, "expected the name of a file, got ''");
     assert_fails(save_text(long_name, ""), STATUS_CANNOT_CREATE, "File name too long");

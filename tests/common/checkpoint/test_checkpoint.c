@@ -104,7 +104,7 @@ static void without_an_optimizer_parameters_and_buffers_are_loaded_alone(void **
     expect_same_rank(&loaded, &untouched);
     must(rank_save(&loaded, path_in(*state, "weights"), &some_progress));
     assert_fails(rank_load(&saved, path_in(*state, "weights"), NULL), STATUS_DATA,
-                   "expected the state of optimizer 'adam', got 'none'");
+                 "expected the state of optimizer 'adam', got 'none'");
     rank_close(&saved);
     rank_close(&loaded);
     rank_close(&untouched);
@@ -180,10 +180,8 @@ static const struct {
     {&toy_with_7_classes, &toy_model, &sgd, &sgd, "expected a model with classes 5, got 7"},
     {&bert_model, &two_heads, &sgd, &sgd, "expected a model with heads 2, got 4"},
     {&bert_model, &long_bert, &sgd, &sgd, NULL},
-    {&toy_model, &toy_model, &adam, &adamw,
-     "expected the state of optimizer 'adamw', got 'adam'"},
-    {&toy_model, &toy_model, &sgd, &adam,
-     "expected the state of optimizer 'adam', got 'sgd'"},
+    {&toy_model, &toy_model, &adam, &adamw, "expected the state of optimizer 'adamw', got 'adam'"},
+    {&toy_model, &toy_model, &sgd, &adam, "expected the state of optimizer 'adam', got 'sgd'"},
     {&toy_model, &toy_model, &momentum, &sgd, "unexpected optimizer.momentum_buffer.net1.bias, "},
     {&toy_model, &toy_model, &sgd, &momentum, "missing optimizer.momentum_buffer.net1.weight, "},
 };
@@ -231,9 +229,9 @@ static void options_that_mean_nothing_together_are_refused(void **state)
     must(checkpoint_options_check(&(checkpoint_options){0}));
     must(checkpoint_options_check(&(checkpoint_options){.save = "c", .save_every = 5, .load = "d"}));
     assert_fails(checkpoint_options_check(&(checkpoint_options){.save_every = 5}), STATUS_USAGE,
-                   "--save-every: expected --save FILE too");
+                 "--save-every: expected --save FILE too");
     assert_fails(checkpoint_options_check(&(checkpoint_options){.load = ""}), STATUS_USAGE,
-                   "--load: expected the name of a file, got ''");
+                 "--load: expected the name of a file, got ''");
 }
 
 static void a_run_saves_every_so_many_steps_and_at_its_end(void **state)

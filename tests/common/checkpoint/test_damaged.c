@@ -102,11 +102,11 @@ static void a_file_that_cannot_be_one_is_refused(void **state)
 {
     checkpoint *c;
     assert_fails(checkpoint_open(path_in(*state, "absent"), &c), STATUS_DATA,
-                   "absent: cannot be opened: No such file");
+                 "absent: cannot be opened: No such file");
     assert_null(c);
     assert_fails(checkpoint_open(*state, &c), STATUS_DATA, "expected a regular file, got a folder");
     assert_fails(checkpoint_open("/dev/null", &c), STATUS_DATA,
-                   "expected a regular file, got a device, pipe or socket");
+                 "expected a regular file, got a device, pipe or socket");
 }
 
 int main(void)

@@ -57,10 +57,10 @@ static void parameters_load_in_any_order_and_the_log_says_that_the_optimizer_sta
     rank_open(&before, "cpu", &toy_model, NULL);
     rank_fill(&r, 1);
     rank_fill(&before, 1);
-    static const char *const headers[] = {plain, "{" LAST "," SECOND "," FIRST "}   ",
-                                          "{\"__metadata__\":{\"format\":\"pt\"}," SECOND ", " LAST
-                                          ",\n" FIRST "}",
-                                          "{" FIRST "," SECOND "," ENTRY("AuxLogits.fc.bias", "F32", "[0]", "[640,640]") "," LAST "}"};
+    static const char *const headers[] = {
+        plain, "{" LAST "," SECOND "," FIRST "}   ",
+        "{\"__metadata__\":{\"format\":\"pt\"}," SECOND ", " LAST ",\n" FIRST "}",
+        "{" FIRST "," SECOND "," ENTRY("AuxLogits.fc.bias", "F32", "[0]", "[640,640]") "," LAST "}"};
     for (size_t i = 0; i < sizeof headers / sizeof headers[0]; i++) {
         write_safetensors(path_in(*state, "c"), headers[i], PLAIN_BYTES);
         must(load_and_log(&r, path_in(*state, "c"), log, sizeof log));
@@ -137,8 +137,8 @@ static void the_log_names_the_options_that_differ_and_where_the_run_goes_on(void
     must(load_and_log(&loaded, path_in(*state, "c"), log, sizeof log));
     static const char *const wanted[] = {
         "c: loaded; the run resumes at step 1234567890123 (step 399 of epoch 17)\n",
-        "c: 12 tensors converted to F32\n", "warning: ", "c: options differ from the saved ones: lr was 0.001",
-        ", is 0.25\n"};
+        "c: 12 tensors converted to F32\n",
+        "warning: ", "c: options differ from the saved ones: lr was 0.001", ", is 0.25\n"};
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
         if (!strstr(log, wanted[i])) fail_msg("found the log '%s', wanted '%s' in it", log, wanted[i]);
     rank_close(&saved);

@@ -1,4 +1,5 @@
-/* A checkpoint in several files: what it holds, which files may stand for it, and what a save that is cut off leaves. */
+/* A checkpoint in several files: what it holds, which files may stand for it, and what a save that is cut off
+ * leaves. */
 #include "tests/common/checkpoint/fixture.h"
 
 #include <stdio.h>
@@ -6,7 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-static const optimizer_options adam = {.kind = OPTIMIZER_ADAM, .lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8};
+static const optimizer_options adam = {
+    .kind = OPTIMIZER_ADAM, .lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8};
 enum { MOST_FILES = 64 };
 
 static char *index_in(const char *folder)
@@ -103,13 +105,15 @@ static void until_its_index_is_there_a_save_changes_nothing(void **state)
 static void what_a_killed_save_left_goes_with_the_next(void **state)
 {
     static const char *const foreign[] = {"run-c-00001-of-00002.safetensors", "run-a-1-of-2.safetensors",
-                                          "other-a-00001-of-00002.safetensors", "run-a-00001-of-00002.safetensors.bak"};
+                                          "other-a-00001-of-00002.safetensors",
+                                          "run-a-00001-of-00002.safetensors.bak"};
     rank_state r, unused;
     uint64_t hash;
     open_two(&r, &unused, &small_model);
     checkpoint_file file = {.index = index_in(*state), .set = 'b', .count = 5};
     for (; file.number < 5; file.number++) must(save_file(&r, &file, &hash));
-    for (size_t i = 0; i < sizeof foreign / sizeof foreign[0]; i++) write_file(path_in(*state, foreign[i]), "x", 1);
+    for (size_t i = 0; i < sizeof foreign / sizeof foreign[0]; i++)
+        write_file(path_in(*state, foreign[i]), "x", 1);
     save_all(&r, *state, 2);
     assert_int_equal(files_in(*state), 2 + 1 + (int)(sizeof foreign / sizeof foreign[0]));
     close_two(&r, &unused);
@@ -170,21 +174,27 @@ static void files_that_are_not_of_the_save_are_refused(void **state)
 
     uint64_t hashes[2] = {1, 2};
     file.number = 0;
-    assert_fails(checkpoint_save_index(&file, &saved.subject, hashes), STATUS_DATA, "all ranks need one folder");
+    assert_fails(checkpoint_save_index(&file, &saved.subject, hashes), STATUS_DATA,
+                 "all ranks need one folder");
     close_two(&saved, &loaded);
 }
 
 static const struct {
     const char *index, *message; /* NULL: loads */
 } foreign[] = {
-    {"{\"metadata\": {\"total_size\": 1}, \"weight_map\": {\"net1.weight\": \"1\", \"net1.bias\": \"1\", \"net2.weight\": \"2\", \"net2.bias\": \"2\"}}",
+    {"{\"metadata\": {\"total_size\": 1}, \"weight_map\": {\"net1.weight\": \"1\", \"net1.bias\": \"1\", "
+     "\"net2.weight\": \"2\", \"net2.bias\": \"2\"}}",
      NULL},
-    {"{\"weight_map\": {\"net1.weight\": \"1\", \"net1.bias\": \"2\", \"net2.weight\": \"2\", \"net2.bias\": \"2\"}}",
+    {"{\"weight_map\": {\"net1.weight\": \"1\", \"net1.bias\": \"2\", \"net2.weight\": \"2\", \"net2.bias\": "
+     "\"2\"}}",
      "expected tensor net1.bias in 2, got none"},
-    {"{\"weight_map\": {\"net1.weight\": \"1\", \"net2.weight\": \"2\", \"net2.bias\": \"2\"}}", "expected 3 tensors in its files, got 4"},
+    {"{\"weight_map\": {\"net1.weight\": \"1\", \"net2.weight\": \"2\", \"net2.bias\": \"2\"}}",
+     "expected 3 tensors in its files, got 4"},
     {"{\"weight_map\": {\"net1.weight\": \"1\", \"net1.bias\": \"1\"}}", "missing net2.weight, net2.bias"},
-    {"{\"weight_map\": {\"net1.weight\": \"../1\"}}", "expected the name of a file in the index's folder, got '../1'"},
-    {"{\"weight_map\": {\"net1.weight\": 7}}", "expected the name of a file in the index's folder, got 'no text'"},
+    {"{\"weight_map\": {\"net1.weight\": \"../1\"}}",
+     "expected the name of a file in the index's folder, got '../1'"},
+    {"{\"weight_map\": {\"net1.weight\": 7}}",
+     "expected the name of a file in the index's folder, got 'no text'"},
     {"{\"weight_map\": {}}", "expected an index with a weight_map"},
     {"[]", "expected an index with a weight_map"},
     {"{\"weight_map\": {\"net1.weight\": \"absent\"}}", "absent: cannot be opened"},
@@ -195,10 +205,12 @@ static void an_index_of_another_program_loads_parameters(void **state)
 {
     write_safetensors(path_in(*state, "1"),
                       "{\"net1.weight\":{\"dtype\":\"F32\",\"shape\":[10,10],\"data_offsets\":[0,400]},"
-                      "\"net1.bias\":{\"dtype\":\"F32\",\"shape\":[10],\"data_offsets\":[400,440]}}", 440);
+                      "\"net1.bias\":{\"dtype\":\"F32\",\"shape\":[10],\"data_offsets\":[400,440]}}",
+                      440);
     write_safetensors(path_in(*state, "2"),
                       "{\"net2.weight\":{\"dtype\":\"F32\",\"shape\":[5,10],\"data_offsets\":[0,200]},"
-                      "\"net2.bias\":{\"dtype\":\"F32\",\"shape\":[5],\"data_offsets\":[200,220]}}", 220);
+                      "\"net2.bias\":{\"dtype\":\"F32\",\"shape\":[5],\"data_offsets\":[200,220]}}",
+                      220);
     for (size_t i = 0; i < sizeof foreign / sizeof foreign[0]; i++) {
         rank_state r;
         rank_open(&r, "reference", &toy_model, &adam);

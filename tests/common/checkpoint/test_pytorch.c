@@ -124,8 +124,8 @@ static void write_step(const char *folder, const char *kind, const optimizer_opt
     }
     checkpoint_contents_free(&c);
     must(optimizer_update(r.optimizer, r.stream, r.set->params.data, gradients.set->params.data,
-                               param_set_pieces(r.set, 0, r.model->param_count), progress.optimizer_step,
-                               o->lr, 1));
+                          param_set_pieces(r.set, 0, r.model->param_count), progress.optimizer_step, o->lr,
+                          1));
     progress.step = ++progress.optimizer_step;
     snprintf(name, sizeof name, "ours-%s-after.safetensors", kind);
     must(rank_save(&r, path_in(folder, name), &progress));

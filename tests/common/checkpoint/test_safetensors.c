@@ -28,10 +28,10 @@ static void a_header_gives_names_types_shapes_and_places(void **state)
     (void)state;
     safetensors_header h;
     must(decode("{\"w\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[8,32]},"
-                     "\"__metadata__\":{\"format\":\"pt\",\"x.y\":\"z\"},"
-                     "\"n\":{\"data_offsets\":[0,8],\"shape\":[],\"dtype\":\"I64\"},"
-                     "\"empty\":{\"dtype\":\"BF16\",\"shape\":[0,7],\"data_offsets\":[32,32]}}   ",
-                     32, &h));
+                "\"__metadata__\":{\"format\":\"pt\",\"x.y\":\"z\"},"
+                "\"n\":{\"data_offsets\":[0,8],\"shape\":[],\"dtype\":\"I64\"},"
+                "\"empty\":{\"dtype\":\"BF16\",\"shape\":[0,7],\"data_offsets\":[32,32]}}   ",
+                32, &h));
     assert_int_equal(h.count, 3);
     const safetensors_tensor *w = safetensors_find(&h, "w"), *n = safetensors_find(&h, "n");
     assert_non_null(w);
@@ -94,7 +94,8 @@ static const struct {
     {T("F32", "[4]", "[0,16]"), 24, "expected the end of the file after the last tensor, got 8 bytes"},
     {"{}", 1, "f: at offset 10: expected the end of the file after the last tensor, got 1 bytes"},
     {T("F32", "[4]", "[8,24]"), 24, "tensor t: expected its data at 0 (no holes), got 8"},
-    {TWO("[0,4]", "[4,8]"), 7, "tensor b: its data end at 8, but the file has 7 bytes of data: it is truncated"},
+    {TWO("[0,4]", "[4,8]"), 7,
+     "tensor b: its data end at 8, but the file has 7 bytes of data: it is truncated"},
     {TWO("[0,4]", "[2,6]"), 6, "tensor b: its data begin at 2 and overlap those of a, which end at 4"},
     {TWO("[0,4]", "[0,4]"), 4, "overlap"},
     {TWO("[0,4]", "[5,9]"), 9, "tensor b: expected its data at 4 (no holes), got 5"},
@@ -112,7 +113,7 @@ static void a_malformed_header_is_refused_with_reason_and_offset(void **state)
     for (size_t i = 0; i < sizeof malformed / sizeof malformed[0]; i++) {
         safetensors_header h;
         assert_fails(decode(malformed[i].header, malformed[i].data_bytes, &h), STATUS_DATA,
-                       malformed[i].message);
+                     malformed[i].message);
     }
 }
 

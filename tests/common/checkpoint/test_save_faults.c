@@ -79,7 +79,8 @@ static bool save_in_child(two_states *s, const syscall_plan *plan)
 }
 
 /* *saw_old, *saw_new: how many kills left which checkpoint, of one file or of several with an index. */
-static void kill_everywhere(const char *folder, const char *name, bool half, bool left_over, int *saw_old, int *saw_new)
+static void kill_everywhere(const char *folder, const char *name, bool half, bool left_over, int *saw_old,
+                            int *saw_new)
 {
     two_states s;
     *saw_old = *saw_new = 0;
@@ -215,8 +216,8 @@ static void a_file_that_cannot_be_synchronized_keeps_the_old_one(void **state)
         plan.fail_at[SYSCALL_FSYNC] = n;
         syscalls_plan(&plan);
         assert_fails(rank_save(&s.new, s.path, &new_progress), STATUS_IO,
-                       n == 1 ? "cannot be written: Input/output error"
-                              : "in its place, but its folder cannot be synchronized");
+                     n == 1 ? "cannot be written: Input/output error"
+                            : "in its place, but its folder cannot be synchronized");
         assert_int_equal(holds_new(&s), n == 2);
         assert_int_equal(files_in(s.folder), 1);
     }

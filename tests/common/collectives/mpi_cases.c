@@ -48,8 +48,8 @@ static status run_difference(collective_group *group)
     return collective_run(group, &call);
 }
 
-/* The same three values in every element: in a ring each chunk is summed in an order of its own, and 2^25 absorbs 1 or does
- * not. Otherwise all elements are summed alike. */
+/* The same three values in every element: in a ring each chunk is summed in an order of its own, and 2^25
+ * absorbs 1 or does not. Otherwise all elements are summed alike. */
 static status run_order(collective_group *group, bool ring)
 {
     enum { COUNT = 3 * 64 };
@@ -57,11 +57,14 @@ static status run_order(collective_group *group, bool ring)
     float x[COUNT];
     bool alike = true;
     collective_buffer all = {.base = x};
-    collective_call call = {.kind = COLLECTIVE_ALL_REDUCE, .type = DTYPE_F32, .count = COUNT, .in = all, .out = all};
+    collective_call call = {
+        .kind = COLLECTIVE_ALL_REDUCE, .type = DTYPE_F32, .count = COUNT, .in = all, .out = all};
     for (int i = 0; i < COUNT; i++) x[i] = values[collective_group_rank(group) % 3];
     TRY(collective_run(group, &call));
     for (int i = 0; i < COUNT; i++) alike = alike && x[i] == x[0];
-    return alike == !ring ? STATUS_OK : rank_error(STATUS_MISMATCH, "sums are %s in all chunks", alike ? "alike" : "unlike");
+    return alike == !ring
+               ? STATUS_OK
+               : rank_error(STATUS_MISMATCH, "sums are %s in all chunks", alike ? "alike" : "unlike");
 }
 
 /* MPI reads its parameters once. */
@@ -91,9 +94,12 @@ static status run(const char *what, const char *algorithm)
     TRY(case_arena_open(20011, &arena));
     TRY(collective_open("mpi", &config, &world));
     TRY(ranks_group(&context, world, &group));
-    if (strcmp(what, "differ") == 0) TRY(run_difference(group));
-    else if (strcmp(what, "order") == 0) TRY(run_order(group, ring));
-    else TRY(run_cases(group, &arena, context.world));
+    if (strcmp(what, "differ") == 0)
+        TRY(run_difference(group));
+    else if (strcmp(what, "order") == 0)
+        TRY(run_order(group, ring));
+    else
+        TRY(run_cases(group, &arena, context.world));
     TRY(run_another_algorithm(&config));
     collective_group_close(&group);
     collective_close(&world);
@@ -105,7 +111,9 @@ int main(int argc, char **argv)
 {
     status rc = run(argc > 1 ? argv[1] : "cases", argc > 2 ? argv[2] : "library");
     const char *rank = getenv("OMPI_COMM_WORLD_RANK");
-    if (rc != STATUS_OK) fprintf(stderr, "%s: %s\n", status_name(rc), error_message());
-    else if (!rank || atoi(rank) == 0) printf("1..1\nok 1 - collectives through MPI give every rank what they promise\n");
+    if (rc != STATUS_OK)
+        fprintf(stderr, "%s: %s\n", status_name(rc), error_message());
+    else if (!rank || atoi(rank) == 0)
+        printf("1..1\nok 1 - collectives through MPI give every rank what they promise\n");
     return status_exit_code(rc);
 }

@@ -260,14 +260,14 @@ static void implementations_that_cannot_run_give_the_reason(void **state)
     error_clear();
     config.algorithm = COLLECTIVE_ALGORITHM_LIBRARY;
     assert_int_equal(collective_open("shm", &config, &world), STATUS_USAGE);
-    assert_string_equal(error_message(),
-                        "--algorithm: expected one of ring, two-shot, tuned with --collective shm, got 'library'");
+    assert_string_equal(
+        error_message(),
+        "--algorithm: expected one of ring, two-shot, tuned with --collective shm, got 'library'");
     error_clear();
     config.algorithm = COLLECTIVE_ALGORITHM_AUTO;
     config.world = 65;
     assert_int_equal(collective_open("shm", &config, &world), STATUS_CONFIG);
-    assert_string_equal(error_message(),
-                        "collectives over shared memory: expected 1 to 64 ranks, got 65");
+    assert_string_equal(error_message(), "collectives over shared memory: expected 1 to 64 ranks, got 65");
     error_clear();
     config.world = 2;
     config.connect_timeout_ns = 30 * NS_PER_MS;

@@ -21,12 +21,12 @@ typedef struct link_case {
     double bytes_part; /* of a buffer's bytes, through the busier way of a rank */
 } link_case;
 
-/* A ring: 2(n-1) steps, 2(n-1)/n of the buffer. Two-shot: reduce-scatter and all-gather with all peers at once; below
- * 32 KiB every rank reads all operands. */
+/* A ring: 2(n-1) steps, 2(n-1)/n of the buffer. Two-shot: reduce-scatter and all-gather with all peers at
+ * once; below 32 KiB every rank reads all operands. */
 static const link_case cases[] = {
-    {"ring", COLLECTIVE_ALL_REDUCE, 2, MOST, 2, 1.0},  {"ring", COLLECTIVE_ALL_REDUCE, 4, MOST, 6, 1.5},
-    {"ring", COLLECTIVE_ALL_REDUCE, 4, 400, 6, 1.5},   {"ring", COLLECTIVE_ALL_GATHER, 4, MOST, 3, 0.75},
-    {"ring", COLLECTIVE_BROADCAST, 3, MOST, 1, 1.0},   {"two-shot", COLLECTIVE_ALL_REDUCE, 4, MOST, 2, 1.5},
+    {"ring", COLLECTIVE_ALL_REDUCE, 2, MOST, 2, 1.0},    {"ring", COLLECTIVE_ALL_REDUCE, 4, MOST, 6, 1.5},
+    {"ring", COLLECTIVE_ALL_REDUCE, 4, 400, 6, 1.5},     {"ring", COLLECTIVE_ALL_GATHER, 4, MOST, 3, 0.75},
+    {"ring", COLLECTIVE_BROADCAST, 3, MOST, 1, 1.0},     {"two-shot", COLLECTIVE_ALL_REDUCE, 4, MOST, 2, 1.5},
     {"two-shot", COLLECTIVE_ALL_REDUCE, 4, 400, 1, 3.0}, {"two-shot", COLLECTIVE_BROADCAST, 3, MOST, 1, 1.0},
     {"two-shot", COLLECTIVE_BARRIER, 3, 0, 1, 0.0},
 };
@@ -105,7 +105,10 @@ static status note_when_calls_started(rank_context *context, collective_world *w
     float x[64] = {0};
     (void)world;
     for (int i = 0; i < 2; i++) {
-        collective_call call = {.kind = COLLECTIVE_ALL_REDUCE, .type = DTYPE_F32, .count = 64, .in = {.base = x},
+        collective_call call = {.kind = COLLECTIVE_ALL_REDUCE,
+                                .type = DTYPE_F32,
+                                .count = 64,
+                                .in = {.base = x},
                                 .out = {.base = x}};
         collective_ticket ticket;
         TRY(collective_post(group, &call, &ticket));
@@ -122,7 +125,8 @@ static status rank_that_notes(rank_context *context)
     return ranks_in_world(context, "two-shot", &config, note_when_calls_started);
 }
 
-/* The link begins to carry a call when the last rank has arrived, not when this rank got a processor to see it. */
+/* The link begins to carry a call when the last rank has arrived, not when this rank got a processor to see
+ * it. */
 static void a_call_starts_at_the_same_time_on_all_ranks(void **state)
 {
     (void)state;

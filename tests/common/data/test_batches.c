@@ -264,21 +264,20 @@ static void configurations_that_cannot_run_are_refused(void **state)
     dataset *set = open_synthetic(&vector_form);
     batches_config config = training(set, 0, SAMPLES + 1);
     assert_fails(batches_open(&config, &source), STATUS_CONFIG,
-                   "expected at least one sample per rank, got 23 for 24 ranks");
+                 "expected at least one sample per rank, got 23 for 24 ranks");
     assert_null(source);
     config = training(set, 0, 1);
     config.model.features = 4;
-    assert_fails(batches_open(&config, &source), STATUS_CONFIG,
-                   "expected what the model takes, 4 features");
+    assert_fails(batches_open(&config, &source), STATUS_CONFIG, "expected what the model takes, 4 features");
     config = training(set, 0, 1);
     config.augment = DATA_AUGMENT_FLIP;
     assert_fails(batches_open(&config, &source), STATUS_CONFIG,
-                   "--augment: expected a model that takes images, got one that takes 3 features");
+                 "--augment: expected a model that takes images, got one that takes 3 features");
     config = training(set, 0, 4);
     config.drop_last = true;
     config.batch = 6;
     assert_fails(batches_open(&config, &source), STATUS_CONFIG,
-                   "--drop-last: expected at least one full batch per rank, got 23 samples for 4 ranks");
+                 "--drop-last: expected at least one full batch per rank, got 23 samples for 4 ranks");
     dataset_close(&set);
 }
 

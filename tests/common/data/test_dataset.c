@@ -238,7 +238,8 @@ static void damaged_mnist_folders_are_refused_with_file_and_place(void **state)
 
     make_mnist_folder(*state);
     keep(*state, "train-images-idx3-ubyte", 0);
-    expect_refusal(spec, STATUS_DATA, "/train-images-idx3-ubyte: expected an IDX header of 16 bytes, got 0 bytes");
+    expect_refusal(spec, STATUS_DATA,
+                   "/train-images-idx3-ubyte: expected an IDX header of 16 bytes, got 0 bytes");
 }
 
 static void fashion_mnist_is_whole_and_normalized_by_its_own_figures(void **state)

@@ -96,8 +96,7 @@ static void damaged_idx_labels_are_refused_with_the_place(void **state)
         idx_labels labels;
         size_t size = make_idx_labels(&bytes, 2);
         damage(bytes, &size, &label_damages[i]);
-        assert_fails(idx_decode_labels("f", bytes, size, 10, &labels), STATUS_DATA,
-                       label_damages[i].message);
+        assert_fails(idx_decode_labels("f", bytes, size, 10, &labels), STATUS_DATA, label_damages[i].message);
         free(bytes);
     }
 }
@@ -127,12 +126,12 @@ static void damaged_cifar10_files_are_refused_with_the_place(void **state)
     int64_t count;
     size_t size = make_cifar10(&bytes, 0, 2);
     assert_fails(cifar10_count("f", size - 1, &count), STATUS_DATA,
-                   "f: expected a multiple of 3073 bytes (per record 1 label and 3072 pixels), got 6145");
+                 "f: expected a multiple of 3073 bytes (per record 1 label and 3072 pixels), got 6145");
     assert_fails(cifar10_count("f", 0, &count), STATUS_DATA,
-                   "f: expected a multiple of 3073 bytes (per record 1 label and 3072 pixels), got 0");
+                 "f: expected a multiple of 3073 bytes (per record 1 label and 3072 pixels), got 0");
     bytes[3073] = 10;
     assert_fails(cifar10_decode("f", bytes, 2, pixels, labels), STATUS_DATA,
-                   "f: offset 3073: expected a label from 0 to 9, got 10");
+                 "f: offset 3073: expected a label from 0 to 9, got 10");
     free(bytes);
 }
 
@@ -231,7 +230,7 @@ static void a_csv_table_has_at_most_256_classes(void **state)
     csv_free(&table);
     memcpy(strchr(text, '\n'), ",b\n5,0\n", 8);
     assert_fails(decode_csv(text, &table), STATUS_DATA,
-                   "f: line 1, column 517: expected at most 256 names of classes, got 'b'");
+                 "f: line 1, column 517: expected at most 256 names of classes, got 'b'");
 }
 
 int main(void)

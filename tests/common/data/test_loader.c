@@ -126,7 +126,7 @@ static void all_buffers_but_one_may_be_on_loan(void **state)
             for (int i = 0; i < depth; i++) must(batch_source_next(source, first + i, &held[i]));
             for (int i = 0; i < depth; i++) expect_batch(&held[i], first + i);
             assert_fails(batch_source_next(source, first + depth, &extra), STATUS_INTERNAL,
-                           "buffers on loan, got ");
+                         "buffers on loan, got ");
             for (int i = depth - 1; i >= 0; i--) batch_source_return(source, &held[i]);
         }
         batch_source_close(&source);
@@ -198,11 +198,10 @@ static void a_jump_over_a_batch_in_the_making_discards_it(void **state)
     batch_view held[3];
     batch_source *source = open_loader(&f, 2, 0);
     while (f.lowest != 1) clock_sleep_ns(NS_PER_MS); /* until step 0 is in the making */
-    take_and_return(source, 11); /* of 3 buffers, not the one in the making */
+    take_and_return(source, 11);                     /* of 3 buffers, not the one in the making */
     f.released = true;
     for (int64_t step = 12; step < 30; step++) take_and_return(source, step);
-    for (int i = 0; i < 3; i++)
-        must(batch_source_next(source, 30 + i, &held[i])); /* in 3 buffers again */
+    for (int i = 0; i < 3; i++) must(batch_source_next(source, 30 + i, &held[i])); /* in 3 buffers again */
     for (int i = 0; i < 3; i++) expect_batch(&held[i], 30 + i);
     batch_source_close(&source);
     assert_int_equal(f.most_at_once, 2);

@@ -77,7 +77,7 @@ static void more_ranks_than_samples_are_refused(void **state)
     sampler s;
     for (int mode = SAMPLER_DISTRIBUTED; mode <= SAMPLER_GLOBAL; mode++)
         assert_fails(sampler_init(&s, &(sampler_config){mode, 3, 2, 4, false}), STATUS_CONFIG,
-                       "data set: expected at least one sample per rank, got 3 for 4 ranks");
+                     "data set: expected at least one sample per rank, got 3 for 4 ranks");
     assert_int_equal(status_exit_code(STATUS_CONFIG), 78);
 }
 
@@ -87,8 +87,8 @@ static void an_epoch_without_a_full_batch_is_refused(void **state)
     sampler s;
     for (int mode = SAMPLER_DISTRIBUTED; mode <= SAMPLER_GLOBAL; mode++) {
         assert_fails(sampler_init(&s, &(sampler_config){mode, 15, 4, 4, true}), STATUS_CONFIG,
-                       "--drop-last: expected at least one full batch per rank, got 15 samples for 4 ranks "
-                       "with batches of 4");
+                     "--drop-last: expected at least one full batch per rank, got 15 samples for 4 ranks "
+                     "with batches of 4");
         must(sampler_init(&s, &(sampler_config){mode, 16, 4, 4, true}));
         assert_int_equal(s.steps, 1);
     }

@@ -214,7 +214,7 @@ static void the_option_table_has_the_documented_defaults(void **state)
     must(options_set(&binding, 1, "sampler", "global"));
     assert_int_equal(options.sampler, SAMPLER_GLOBAL);
     assert_fails(options_set(&binding, 1, "sampler", "random"), STATUS_USAGE,
-                   "expected one of distributed, global, got 'random'");
+                 "expected one of distributed, global, got 'random'");
     assert_fails(options_set(&binding, 1, "batch", "0"), STATUS_USAGE, "--batch: expected an integer from 1");
     assert_fails(options_set(&binding, 1, "loader-threads", "5"), STATUS_USAGE, "from 0 to 4");
 }

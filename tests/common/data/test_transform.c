@@ -196,18 +196,16 @@ static void token_forms_fit_within_the_models_vocabulary(void **state)
     data_description longer = describe(tokens(129, 900, DATA_TARGET_MASKED));
     must(data_transform_plan(&smaller, &model, 0, &t));
     assert_fails(data_transform_plan(&larger, &model, 0, &t), STATUS_CONFIG,
-                   "got sequences of 128 tokens out of 1001 with masked targets");
-    assert_fails(data_transform_plan(&longer, &model, 0, &t), STATUS_CONFIG,
-                   "got sequences of 129 tokens");
+                 "got sequences of 128 tokens out of 1001 with masked targets");
+    assert_fails(data_transform_plan(&longer, &model, 0, &t), STATUS_CONFIG, "got sequences of 129 tokens");
     assert_fails(data_transform_plan(&smaller, &causal, 0, &t), STATUS_CONFIG, "with next-token targets");
     smaller.form.target = model.target = DATA_TARGET_CLASS;
     smaller.form.classes = model.classes = 2;
     must(data_transform_plan(&smaller, &model, 0, &t));
     model.vocabulary = 899;
-    assert_fails(
-        data_transform_plan(&smaller, &model, 0, &t), STATUS_CONFIG,
-        "expected what the model takes, sequences of 128 tokens out of 899 with 2 classes, "
-        "got sequences of 128 tokens out of 900 with 2 classes");
+    assert_fails(data_transform_plan(&smaller, &model, 0, &t), STATUS_CONFIG,
+                 "expected what the model takes, sequences of 128 tokens out of 899 with 2 classes, "
+                 "got sequences of 128 tokens out of 900 with 2 classes");
 }
 
 static void draws_are_functions_of_seed_epoch_and_sample(void **state)
@@ -245,7 +243,7 @@ static void augmentations_are_named_exactly(void **state)
         assert_int_equal(found, cases[i].bits);
     }
     assert_fails(data_augment_parse("rotate", &found), STATUS_USAGE,
-                   "--augment: expected one of none, crop, flip, crop,flip, got 'rotate'");
+                 "--augment: expected one of none, crop, flip, crop,flip, got 'rotate'");
 }
 
 int main(void)

@@ -102,7 +102,8 @@ int case_owner(const op_case *c, int tensor)
 bool case_writes(const op_case *c, int step, int tensor)
 {
     for (int slot = 0; slot < OP_MAX_OPERANDS; slot++)
-        if (c->steps[step].written >> slot & 1 && case_owner(c, c->steps[step].operand[slot]) == tensor) return true;
+        if (c->steps[step].written >> slot & 1 && case_owner(c, c->steps[step].operand[slot]) == tensor)
+            return true;
     return false;
 }
 

@@ -34,7 +34,8 @@ static bool may_be_filtered(const op_desc *op)
     const conv2d_attributes *a = &op->u.conv2d;
     bool convolution = op->kind == OP_conv2d_forward || op->kind == OP_conv2d_backward_data ||
                        op->kind == OP_conv2d_backward_weights;
-    return convolution && a->r == 3 && a->s == 3 && a->stride == 1 && a->pad_h == a->pad_w && a->c % 32 == 0 && a->k % 32 == 0;
+    return convolution && a->r == 3 && a->s == 3 && a->stride == 1 && a->pad_h == a->pad_w &&
+           a->c % 32 == 0 && a->k % 32 == 0;
 }
 
 /* With Y = A^T [(G g) * (B^T d)] in one dimension, the terms of output i have a variance of
@@ -91,8 +92,8 @@ int64_t op_first_difference(const double *found, const double *expected, int64_t
     return op_first_difference_stored(found, expected, count, tolerance, 0);
 }
 
-int64_t op_first_difference_stored(const double *found, const double *expected, int64_t count, double tolerance,
-                                   double relative)
+int64_t op_first_difference_stored(const double *found, const double *expected, int64_t count,
+                                   double tolerance, double relative)
 {
     double squares = 0;
     for (int64_t i = 0; i < count; i++) squares += expected[i] * expected[i];

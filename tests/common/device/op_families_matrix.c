@@ -28,7 +28,8 @@ void case_linear(op_case *c, linear_attributes a, case_options o)
          keeps_slope = a.act != ACTIVATION_NONE && a.act != ACTIVATION_RELU;
     int x = case_input(c, "x", a.m, a.in), w = case_parameter(c, "w", FILL_SIGNED, shape_2d(a.out, a.in));
     int b = a.bias ? case_parameter(c, "b", FILL_SIGNED, shape_1d(a.out)) : CASE_NONE;
-    int y = case_output(c, "y", a.m, a.out), slope = keeps_slope ? case_output(c, "slope", a.m, a.out) : CASE_NONE;
+    int y = case_output(c, "y", a.m, a.out),
+        slope = keeps_slope ? case_output(c, "slope", a.m, a.out) : CASE_NONE;
     int dy = case_input(c, "dy", a.m, a.out);
     int dx = o.accumulate ? case_input(c, "dx", a.m, a.in) : case_output(c, "dx", a.m, a.in);
     int dw = case_parameter_gradient(c, "dw", w, adds);
@@ -37,7 +38,8 @@ void case_linear(op_case *c, linear_attributes a, case_options o)
     int by_row[] = {x, y, slope, dy, dx};
     for (int i = 0; i < 5; i++) limit_rows(c, by_row[i], o.rows);
     op_desc op = {.kind = OP_linear_forward, .type = DTYPE_F64, .u.linear = a};
-    case_add_step(c, &op, (int[OP_MAX_OPERANDS]){x, w, b, y, slope}, 1 << LINEAR_FWD_Y | 1 << LINEAR_FWD_SLOPE)
+    case_add_step(c, &op, (int[OP_MAX_OPERANDS]){x, w, b, y, slope},
+                  1 << LINEAR_FWD_Y | 1 << LINEAR_FWD_SLOPE)
         ->layout = w;
     c->forward_steps = c->step_count;
     op.kind = OP_linear_backward_weights;

@@ -147,7 +147,8 @@ static void pack(const op_runner *r, int tensor, const double *values, void *to)
 {
     dtype type = device_get_info(r->device)->compute_type;
     int64_t count = r->c->tensors[tensor].count;
-    void *plain = malloc((size_t)(count * dtype_size(type))), *packed = malloc((size_t)(count * dtype_size(type)));
+    void *plain = malloc((size_t)(count * dtype_size(type))),
+         *packed = malloc((size_t)(count * dtype_size(type)));
     double *wide = malloc((size_t)count * sizeof *wide);
     assert_true(plain && packed && wide);
     to_type(type, values, plain, count);
@@ -163,7 +164,8 @@ static void unpack(const op_runner *r, int tensor, const void *from, double *val
 {
     dtype type = device_get_info(r->device)->compute_type;
     int64_t count = r->c->tensors[tensor].count;
-    void *plain = malloc((size_t)(count * dtype_size(type))), *packed = malloc((size_t)(count * dtype_size(type)));
+    void *plain = malloc((size_t)(count * dtype_size(type))),
+         *packed = malloc((size_t)(count * dtype_size(type)));
     assert_true(plain && packed);
     from_type(type_on(r, tensor), from, values, count);
     to_type(type, values, packed, count);

@@ -19,13 +19,13 @@ static void add_convolutions(op_case *cases, int *count)
 {
     static const conv2d_attributes shapes[] = {
         /* n  h  w   c   k  r  s stride pad_h pad_w p q bias */
-        {1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, false}, {2, 7, 5, 3, 5, 3, 3, 1, 1, 1, 0, 0, true},
+        {1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, false},   {2, 7, 5, 3, 5, 3, 3, 1, 1, 1, 0, 0, true},
         {1, 8, 8, 16, 32, 3, 3, 2, 1, 1, 0, 0, false}, {3, 5, 7, 17, 13, 1, 1, 1, 0, 0, 0, 0, false},
-        {2, 9, 9, 4, 6, 7, 7, 2, 3, 3, 0, 0, false}, {1, 6, 6, 64, 48, 3, 3, 1, 1, 1, 0, 0, false},
-        {2, 7, 7, 8, 24, 1, 1, 2, 0, 0, 0, 0, false}, {1, 5, 4, 3, 2, 5, 3, 2, 1, 1, 0, 0, true},
-        {2, 3, 3, 5, 7, 3, 3, 1, 0, 0, 0, 0, true}, {5, 11, 13, 1, 19, 3, 3, 1, 1, 1, 0, 0, false},
+        {2, 9, 9, 4, 6, 7, 7, 2, 3, 3, 0, 0, false},   {1, 6, 6, 64, 48, 3, 3, 1, 1, 1, 0, 0, false},
+        {2, 7, 7, 8, 24, 1, 1, 2, 0, 0, 0, 0, false},  {1, 5, 4, 3, 2, 5, 3, 2, 1, 1, 0, 0, true},
+        {2, 3, 3, 5, 7, 3, 3, 1, 0, 0, 0, 0, true},    {5, 11, 13, 1, 19, 3, 3, 1, 1, 1, 0, 0, false},
         {1, 32, 32, 3, 16, 7, 7, 2, 3, 3, 0, 0, true}, {2, 12, 12, 32, 64, 3, 3, 1, 1, 1, 0, 0, false},
-        {2, 7, 9, 96, 32, 3, 3, 1, 1, 1, 0, 0, true}, {2, 5, 9, 16, 32, 1, 7, 1, 0, 3, 0, 0, false},
+        {2, 7, 9, 96, 32, 3, 3, 1, 1, 1, 0, 0, true},  {2, 5, 9, 16, 32, 1, 7, 1, 0, 3, 0, 0, false},
         {1, 9, 17, 32, 48, 7, 1, 1, 3, 0, 0, 0, true}, {3, 4, 5, 7, 5, 1, 3, 2, 0, 1, 0, 0, true},
         {2, 8, 8, 32, 32, 3, 3, 1, 1, 0, 0, 0, false}, {5, 2, 2, 8, 16, 3, 1, 1, 1, 0, 0, 0, false},
     };
@@ -97,8 +97,8 @@ static void add_layernorms(op_case *cases, int *count)
 {
     static const layernorm_attributes shapes[] = {
         /* m c eps residual dsum */
-        {1, 3, 1e-5, false, false}, {5, 13, 1e-5, true, false},  {7, 64, 1e-12, false, true},
-        {3, 33, 1e-5, true, true},  {40, 17, 1e-5, true, false}, {2, 771, 1e-12, true, true},
+        {1, 3, 1e-5, false, false}, {5, 13, 1e-5, true, false},    {7, 64, 1e-12, false, true},
+        {3, 33, 1e-5, true, true},  {40, 17, 1e-5, true, false},   {2, 771, 1e-12, true, true},
         {3, 131, 1e-5, true, true}, {5, 1024, 1e-12, true, false},
     };
     for (int i = 0; i < COUNT(shapes); i++) case_layernorm(next(cases, count), shapes[i], plain);
@@ -129,12 +129,8 @@ static void add_pools(op_case *cases, int *count)
         {1, 9, 5, 17, 3, 2, 1, 1, 0, 0}, {2, 16, 16, 64, 3, 3, 2, 1, 0, 0},
     };
     static const pool_attributes averages[] = {
-        {1, 1, 1, 1, 1, 1, 1, 0, 0, 0},
-        {2, 7, 7, 33, 7, 7, 1, 0, 0, 0},
-        {1, 4, 6, 5, 2, 2, 2, 0, 0, 0},
-        {3, 5, 8, 7, 3, 2, 1, 0, 0, 0},
-        {2, 5, 6, 32, 3, 3, 1, 1, 0, 0},
-        {1, 8, 7, 19, 4, 3, 2, 1, 0, 0},
+        {1, 1, 1, 1, 1, 1, 1, 0, 0, 0}, {2, 7, 7, 33, 7, 7, 1, 0, 0, 0}, {1, 4, 6, 5, 2, 2, 2, 0, 0, 0},
+        {3, 5, 8, 7, 3, 2, 1, 0, 0, 0}, {2, 5, 6, 32, 3, 3, 1, 1, 0, 0}, {1, 8, 7, 19, 4, 3, 2, 1, 0, 0},
     };
     static const concat_attributes parts[] = {
         /* rows c */

@@ -58,7 +58,8 @@ static void every_operation_has_cases_of_every_kind_of_size(void **state)
         if (c->cases == 0) fail_msg("%s has no case in op_table.c", op_name((op_kind)kind));
         if (!c->one) fail_msg("%s has no case with an extent of 1", op_name((op_kind)kind));
         if (!c->prime) fail_msg("%s has no case with a prime extent", op_name((op_kind)kind));
-        if (!c->odd_vectors) fail_msg("%s has no case beyond a vector that no vector divides", op_name((op_kind)kind));
+        if (!c->odd_vectors)
+            fail_msg("%s has no case beyond a vector that no vector divides", op_name((op_kind)kind));
     }
 }
 
@@ -69,7 +70,8 @@ static void every_gradient_is_held_to_finite_differences(void **state)
         const char *name = op_name((op_kind)kind);
         bool has_gradient = strstr(name, "backward") || op_class_of((op_kind)kind) == OP_CLASS_LOSS ||
                             kind == OP_scatter_rows;
-        if (has_gradient && all[kind].with_gradients == 0) fail_msg("no case checks the gradients of %s", name);
+        if (has_gradient && all[kind].with_gradients == 0)
+            fail_msg("no case checks the gradients of %s", name);
     }
 }
 

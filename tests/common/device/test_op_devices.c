@@ -1,6 +1,6 @@
 /* Every device against the reference, every operation by itself over the whole table: both devices start
- * a step from the same values, rounded to what the device under test computes in. test_op_comparison.c tests how results
- * are compared. */
+ * a step from the same values, rounded to what the device under test computes in. test_op_comparison.c tests
+ * how results are compared. */
 #include "tests/common/device/op_compare.h"
 #include "tests/common/device/op_devices.h"
 #include "tests/common/device/op_runner.h"
@@ -36,23 +36,28 @@ static void compare_written(const op_runner *r, int step, int tensor, const case
     dtype type = device_get_info(r->device)->compute_type;
     const op_desc *op = &c->steps[step].op;
     const case_tensor *t = &c->tensors[tensor];
-    double tolerance = t->type == CASE_I32 || t->type == CASE_U8 ? 0 : op_tolerance_in(op, type, (device_precision)precision);
+    double tolerance = t->type == CASE_I32 || t->type == CASE_U8
+                           ? 0
+                           : op_tolerance_in(op, type, (device_precision)precision);
     if (device_get_info(r->device)->bf16 && t->type == CASE_COMPUTE) tolerance += op_tolerance_of_storage(op);
-    int64_t i = op_first_difference_stored(found->values[tensor], expected->values[tensor], t->used, tolerance,
-                                           op_runner_is_bf16(r, tensor) ? 0x1p-8 : 0);
+    int64_t i = op_first_difference_stored(found->values[tensor], expected->values[tensor], t->used,
+                                           tolerance, op_runner_is_bf16(r, tensor) ? 0x1p-8 : 0);
     if (i >= 0)
         fail_msg("%s of %s: %s[%lld] is %.9g, the reference has %.9g", op_name(op->kind), c->name, t->name,
                  (long long)i, found->values[tensor][i], expected->values[tensor][i]);
 }
 
 /* A step changes only what it writes, and repeats bit for bit. */
-static void compare_runs(const op_case *c, int step, const case_state *before, const case_state *found, const case_state *again)
+static void compare_runs(const op_case *c, int step, const case_state *before, const case_state *found,
+                         const case_state *again)
 {
     for (int i = 1; i <= c->tensor_count; i++) {
         const case_tensor *t = &c->tensors[i];
         if (t->base) continue;
-        if (!case_writes(c, step, i) && memcmp(found->values[i], before->values[i], (size_t)t->count * sizeof(double)) != 0)
-            fail_msg("%s of %s changed %s, which it only reads", op_name(c->steps[step].op.kind), c->name, t->name);
+        if (!case_writes(c, step, i) &&
+            memcmp(found->values[i], before->values[i], (size_t)t->count * sizeof(double)) != 0)
+            fail_msg("%s of %s changed %s, which it only reads", op_name(c->steps[step].op.kind), c->name,
+                     t->name);
         if (memcmp(found->values[i], again->values[i], (size_t)t->used * sizeof(double)) != 0)
             fail_msg("%s: a second run gives other bits in %s", c->name, t->name);
     }
@@ -79,7 +84,8 @@ static void operations_agree_with_the_reference(void **context)
         compare_runs(c, step, &before, &found, &again);
         for (int i = 1; i <= c->tensor_count; i++)
             if (!c->tensors[i].base && case_writes(c, step, i))
-                compare_written(&on_tested, step, i, &found, &expected, device_settings[test->setting].precision);
+                compare_written(&on_tested, step, i, &found, &expected,
+                                device_settings[test->setting].precision);
         case_state_copy(&before, &expected);
     }
     for (int i = 0; i < 4; i++) case_state_close(states[i]);
@@ -115,9 +121,9 @@ int main(int argc, char **argv)
             if (!is_wanted(&cases[i], argc - 1, argv + 1)) continue;
             contexts[used] = (setting_test){.c = &cases[i], .setting = s};
             snprintf(contexts[used].name, sizeof contexts[used].name,
-                     "%s in %s with %d thread%s agrees with the reference: %s",
-                     device_settings[s].name, precision_name(device_settings[s].precision),
-                     device_settings[s].threads, device_settings[s].threads == 1 ? "" : "s", cases[i].name);
+                     "%s in %s with %d thread%s agrees with the reference: %s", device_settings[s].name,
+                     precision_name(device_settings[s].precision), device_settings[s].threads,
+                     device_settings[s].threads == 1 ? "" : "s", cases[i].name);
             tests[used] = (struct CMUnitTest){contexts[used].name, operations_agree_with_the_reference, NULL,
                                               NULL, &contexts[used]};
             used++;

@@ -106,8 +106,10 @@ int main(void)
     int count = op_table_build(cases), used = 0;
     for (int i = 0; i < count; i++)
         if (cases[i].gradient_count) {
-            snprintf(names[used], sizeof names[used], "gradients match finite differences: %s", cases[i].name);
-            tests[used] = (struct CMUnitTest){names[used], gradients_match_finite_differences, NULL, NULL, &cases[i]};
+            snprintf(names[used], sizeof names[used], "gradients match finite differences: %s",
+                     cases[i].name);
+            tests[used] =
+                (struct CMUnitTest){names[used], gradients_match_finite_differences, NULL, NULL, &cases[i]};
             used++;
         }
     int failed = _cmocka_run_group_tests("gradients of the reference match finite differences", tests,

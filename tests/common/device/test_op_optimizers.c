@@ -248,12 +248,13 @@ int main(void)
     struct CMUnitTest tests[DEVICE_SETTINGS + 1];
     static char names[DEVICE_SETTINGS][96];
     int used = 0;
-    if (device_setting_first == 0) tests[used++] = (struct CMUnitTest)cmocka_unit_test(updates_are_those_of_torch_optim);
+    if (device_setting_first == 0)
+        tests[used++] = (struct CMUnitTest)cmocka_unit_test(updates_are_those_of_torch_optim);
     for (int i = device_setting_first; i < device_setting_count; i++) {
         snprintf(names[i], sizeof names[i], "updates on %s with %d threads follow the documentation",
                  device_settings[i].name, device_settings[i].threads);
         tests[used++] = (struct CMUnitTest){names[i], updates_follow_the_documentation, NULL, NULL,
-                                           (void *)&device_settings[i]};
+                                            (void *)&device_settings[i]};
     }
     return _cmocka_run_group_tests("optimizers", tests, (size_t)used, NULL, NULL);
 }

@@ -121,7 +121,8 @@ static void build_concat(op_case *c, const json_t *v)
 {
     concat_attributes a = {.rows = vector_integer(v, "rows")};
     const json_t *channels = json_object_get(json_object_get(v, "attributes"), "channels");
-    for (size_t i = 0; i < json_array_size(channels); i++) a.c[i] = json_integer_value(json_array_get(channels, i));
+    for (size_t i = 0; i < json_array_size(channels); i++)
+        a.c[i] = json_integer_value(json_array_get(channels, i));
     case_concat(c, a);
 }
 
@@ -234,7 +235,8 @@ int main(void)
             if (strcmp(json_string_value(json_object_get(vector, "family")), families[f].name) != 0) continue;
             char attributes[224];
             contexts[used] = (vector_test){.family = &families[f], .vector = vector};
-            snprintf(contexts[used].name, sizeof contexts[used].name, "the reference gives PyTorch's figures: %s %s", families[f].text,
+            snprintf(contexts[used].name, sizeof contexts[used].name,
+                     "the reference gives PyTorch's figures: %s %s", families[f].text,
                      vector_name(vector, attributes, sizeof attributes));
             tests[used] = (struct CMUnitTest){contexts[used].name, results_are_those_of_pytorch, NULL, NULL,
                                               &contexts[used]};

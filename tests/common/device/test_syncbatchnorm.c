@@ -181,7 +181,7 @@ int main(void)
         snprintf(names[i], sizeof names[i], "ranks on %s with %d threads together are one batchnorm",
                  device_settings[i].name, device_settings[i].threads);
         tests[used++] = (struct CMUnitTest){names[i], ranks_together_are_one_batchnorm, NULL, NULL,
-                                       (void *)&device_settings[i]};
+                                            (void *)&device_settings[i]};
     }
     return _cmocka_run_group_tests("synchronized batchnorm", tests, (size_t)used, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* Placement of buffers with known lifetimes: never overlapping, never below the largest sum of concurrent buffers. */
+/* Placement of buffers with known lifetimes: never overlapping, never below the largest sum of concurrent
+ * buffers. */
 #include "common/memory/plan.h"
 
 #include "common/base/random.h"

@@ -15,7 +15,7 @@ enum { MEET_MAX = 8 };
 typedef struct meeting {
     rendezvous_options options;
     status (*body)(rendezvous *r, const rendezvous_options *options); /* NULL: nothing */
-    int64_t delay_ns; /* before it opens */
+    int64_t delay_ns;                                                 /* before it opens */
     status result;
     char message[1024];
     atomic_bool ended;

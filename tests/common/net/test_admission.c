@@ -1,5 +1,5 @@
-/* Who is not of the job stays outside: another user over ipc, whoever has no key or another one over tcp and at the
- * rendezvous. The stranger knows the address, the job's token and how a rank identifies itself. */
+/* Who is not of the job stays outside: another user over ipc, whoever has no key or another one over tcp and
+ * at the rendezvous. The stranger knows the address, the job's token and how a rank identifies itself. */
 #include "tests/common/net/rendezvous_test.h"
 
 #include "common/net/key.h"
@@ -14,7 +14,15 @@
 #include <unistd.h>
 #include <zmq.h>
 
-enum { TOKEN = 77, NOBODY = 65534, MESSAGES = 200, FRAME_BYTES = 1 << 12, ADMITTED = 1, REFUSED = 0, UNFIT = 2 };
+enum {
+    TOKEN = 77,
+    NOBODY = 65534,
+    MESSAGES = 200,
+    FRAME_BYTES = 1 << 12,
+    ADMITTED = 1,
+    REFUSED = 0,
+    UNFIT = 2
+};
 #define OTHER_KEY "ffeeddccbbaa99887766554433221100ffeeddccbbaa99887766554433221100"
 
 /* What the stranger learns: written to its process when the pair stands. */
@@ -35,8 +43,12 @@ static int intrude(const secret_of_others *s)
     zsocket_context *context = NULL;
     zsocket socket;
     if (s->other_user && !become_nobody()) return UNFIT;
-    const zsocket_options options = {
-        .type = ZMQ_DEALER, .frame_bytes = FRAME_BYTES, .queue = 64, .token = TOKEN, .rank = 1, .key = s->key};
+    const zsocket_options options = {.type = ZMQ_DEALER,
+                                     .frame_bytes = FRAME_BYTES,
+                                     .queue = 64,
+                                     .token = TOKEN,
+                                     .rank = 1,
+                                     .key = s->key};
     if (zsocket_context_open(&context) != STATUS_OK ||
         zsocket_open(context, &options, &socket) != STATUS_OK ||
         zsocket_connect(&socket, s->address) != STATUS_OK)
@@ -149,8 +161,10 @@ static void a_rank_with_another_key_is_refused_at_once_and_the_job_goes_on(void 
     (void)state;
     for (int s = 0; s < 2; s++) {
         char url[128];
-        if (s == 0) net_url("ipc", url, sizeof url);
-        else net_free_port_url(url, sizeof url);
+        if (s == 0)
+            net_url("ipc", url, sizeof url);
+        else
+            net_free_port_url(url, sizeof url);
         meeting ranks[2], stranger = {.options = meet_options(url, 1, 2)};
         for (int i = 0; i < 2; i++) ranks[i] = (meeting){.options = meet_options(url, i, 2), .body = sum_up};
         stranger.options.key = OTHER_KEY;

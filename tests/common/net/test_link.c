@@ -37,14 +37,13 @@ static void links_are_read_as_bandwidth_and_latency(void **state)
 static void malformed_links_are_refused(void **state)
 {
     (void)state;
-    static const char *const texts[] = {"",         "1GB/s",       "1GB,50us", "1GB/s,",
-                                        "1GB/s,50", "fast/s,50us", "0/s,1us",  ",1us",
+    static const char *const texts[] = {"",           "1GB/s",       "1GB,50us", "1GB/s,",
+                                        "1GB/s,50",   "fast/s,50us", "0/s,1us",  ",1us",
                                         "10gb/s,1us", "10G/s,1us"};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         net_link link;
         error_clear();
-        if (net_link_parse(texts[i], &link) != STATUS_USAGE ||
-            !strstr(error_message(), "--link: expected "))
+        if (net_link_parse(texts[i], &link) != STATUS_USAGE || !strstr(error_message(), "--link: expected "))
             fail_msg("'%s': found '%s'", texts[i], error_message());
     }
     error_clear();

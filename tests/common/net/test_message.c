@@ -53,8 +53,10 @@ static void a_header_survives_packing(void **state)
         assert_true(back.flags == h->flags);
         assert_memory_equal(back.integers, h->integers, sizeof h->integers);
         assert_memory_equal(back.doubles, h->doubles, sizeof h->doubles);
-        assert_true(back.sent_ns == h->sent_ns && back.ready_ns == h->ready_ns && back.arrived_ns == h->arrived_ns);
-        assert_true(back.last_ns == h->last_ns && back.last_rank == h->last_rank && back.pushed_ns == h->pushed_ns);
+        assert_true(back.sent_ns == h->sent_ns && back.ready_ns == h->ready_ns &&
+                    back.arrived_ns == h->arrived_ns);
+        assert_true(back.last_ns == h->last_ns && back.last_rank == h->last_rank &&
+                    back.pushed_ns == h->pushed_ns);
     }
 }
 
@@ -171,7 +173,8 @@ static void the_digest_sees_every_bit_of_header_and_frames(void **state)
         h[7].offset++;
     h[8].count--, h[9].dtype--, h[10].flags--, h[11].integers[0]++, h[12].integers[1]--, h[13].integers[2]--;
     h[14].doubles[0] = 0.0, h[15].doubles[1] = 1e307;
-    h[16].sent_ns++, h[17].ready_ns--, h[18].arrived_ns++, h[19].last_ns--, h[20].last_rank--, h[21].pushed_ns++;
+    h[16].sent_ns++, h[17].ready_ns--, h[18].arrived_ns++, h[19].last_ns--, h[20].last_rank--,
+        h[21].pushed_ns++;
     for (int i = 0; i < CHANGES; i++)
         if (message_digest(&h[i], frames, 2) == original) fail_msg("change %d goes unnoticed", i);
     assert_true(message_digest(&full, frames, 2) == original);

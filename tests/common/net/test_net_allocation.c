@@ -3,9 +3,9 @@
 #include "tests/common/net/net_test.h"
 #include "tests/common/net/transport_fault.h"
 
-#include "common/net/status_table.h"
 #include "common/net/rendezvous.h"
 #include "common/net/shm.h"
+#include "common/net/status_table.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,7 +51,8 @@ static status use_status_table(void)
 {
     status_table *b, *again;
     TRY(status_table_create(1, 2, &b));
-    status result = status_table_attach(dup(status_table_memory_fd(b)), dup(status_table_notify_fd(b)), 1, 2, &again);
+    status result =
+        status_table_attach(dup(status_table_memory_fd(b)), dup(status_table_notify_fd(b)), 1, 2, &again);
     if (result == STATUS_OK) status_table_close(&again);
     status_table_close(&b);
     return result;
@@ -127,8 +128,12 @@ static status use_rendezvous(void)
     char url[128];
     double one = 1;
     net_url("ipc", url, sizeof url);
-    const rendezvous_options options = {
-        .url = url, .world = 1, .key = TEST_KEY, .program = "p", .config_text = "c", .connect_limit_ns = TEST_LIMIT_NS};
+    const rendezvous_options options = {.url = url,
+                                        .world = 1,
+                                        .key = TEST_KEY,
+                                        .program = "p",
+                                        .config_text = "c",
+                                        .connect_limit_ns = TEST_LIMIT_NS};
     rendezvous *r = NULL;
     TRY(rendezvous_open(&options, &r));
     status result = rendezvous_sum(r, "one", &one, 1, clock_now_ns() + TEST_LIMIT_NS);

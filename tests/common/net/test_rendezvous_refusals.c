@@ -159,7 +159,8 @@ static void another_protocol_version_is_refused_with_both_values(void **state)
     zsocket_context *context;
     zsocket peer;
     assert_ok(zsocket_context_open(&context));
-    const zsocket_options options = {.type = ZMQ_DEALER, .frame_bytes = 1 << 20, .queue = 8, .rank = 1, .key = TEST_KEY};
+    const zsocket_options options = {
+        .type = ZMQ_DEALER, .frame_bytes = 1 << 20, .queue = 8, .rank = 1, .key = TEST_KEY};
     assert_ok(zsocket_open(context, &options, &peer));
     assert_ok(zsocket_connect(&peer, url));
     uint8_t bytes[1024];

@@ -72,7 +72,8 @@ static void the_size_needed_is_named_where_the_system_refuses_it(void **state)
 {
     (void)state;
     shm_segment larger = {0};
-    assert_fails(shm_create("ring", INT64_MAX, &larger), STATUS_SYSTEM, "shared memory 'ring': expected at most the machine's");
+    assert_fails(shm_create("ring", INT64_MAX, &larger), STATUS_SYSTEM,
+                 "shared memory 'ring': expected at most the machine's");
     static const char needs[] = "shared memory 'ring' needs 64.0 MiB";
     assert_int_equal(create_under_limit(RLIMIT_FSIZE, 1 << 20, needs), 0);
     assert_int_equal(create_under_limit(RLIMIT_NOFILE, 3, needs), 0);
@@ -318,7 +319,7 @@ static bool names_other_user(const exchanger *x, int peer)
 static bool has_exited(void *pid)
 {
     siginfo_t end = {0};
-    return waitid(P_PID, (id_t)*(pid_t *)pid, &end, WEXITED | WNOHANG | WNOWAIT) == 0 && end.si_pid != 0;
+    return waitid(P_PID, (id_t) * (pid_t *)pid, &end, WEXITED | WNOHANG | WNOWAIT) == 0 && end.si_pid != 0;
 }
 
 static bool is_closed(void *fd)
@@ -327,8 +328,8 @@ static bool is_closed(void *fd)
     return poll(&p, 1, 0) > 0;
 }
 
-/* Needs the right to become somebody else. The rank that connects first names the other and leaves; a stop request ends the
- * other's wait. */
+/* Needs the right to become somebody else. The rank that connects first names the other and leaves; a stop
+ * request ends the other's wait. */
 static void another_user_is_refused(void **state)
 {
     (void)state;

@@ -47,14 +47,16 @@ static void a_cell_is_one_cache_line_and_says_what_was_written(void **state)
 static void a_rank_is_behind_by_what_it_has_enqueued_then_started_then_completed(void **state)
 {
     (void)state;
-    static const rank_status in_order[] = {{.enqueued = UINT32_MAX, .started = UINT32_MAX, .completed = 9}, /* then it wraps */
-                                           {.enqueued = 2, .started = 1, .completed = 1},
-                                           {.enqueued = 3, .started = 1, .completed = 1},
-                                           {.enqueued = 3, .started = 2, .completed = 1},
-                                           {.enqueued = 3, .started = 2, .completed = 2}};
+    static const rank_status in_order[] = {
+        {.enqueued = UINT32_MAX, .started = UINT32_MAX, .completed = 9}, /* then it wraps */
+        {.enqueued = 2, .started = 1, .completed = 1},
+        {.enqueued = 3, .started = 1, .completed = 1},
+        {.enqueued = 3, .started = 2, .completed = 1},
+        {.enqueued = 3, .started = 2, .completed = 2}};
     int count = sizeof in_order / sizeof in_order[0];
     for (int a = 0; a < count; a++)
-        for (int b = 0; b < count; b++) assert_int_equal(rank_status_is_behind(&in_order[a], &in_order[b]), a < b);
+        for (int b = 0; b < count; b++)
+            assert_int_equal(rank_status_is_behind(&in_order[a], &in_order[b]), a < b);
 }
 
 static void a_status_reads_like_a_sentence(void **state)
@@ -70,9 +72,15 @@ static void a_status_reads_like_a_sentence(void **state)
          "at step 12 in wait, all_reduce of bucket 3 in flight"},
         {{.step = 12, .operation = RANK_WAIT, .agent = RANK_PULL, .bucket = -1},
          "at step 12 in wait, pull in flight"},
-        {{.step = 12, .operation = RANK_WAIT, .agent = RANK_ALL_REDUCE, .bucket = 3, .enqueued = 41, .started = 41,
+        {{.step = 12,
+          .operation = RANK_WAIT,
+          .agent = RANK_ALL_REDUCE,
+          .bucket = 3,
+          .enqueued = 41,
+          .started = 41,
           .completed = 40},
-         "at step 12 in wait, all_reduce of bucket 3 in flight (collectives: 41 enqueued, 41 started, 40 completed)"},
+         "at step 12 in wait, all_reduce of bucket 3 in flight (collectives: 41 enqueued, 41 started, 40 "
+         "completed)"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char text[RANK_STATUS_TEXT];
@@ -92,7 +100,8 @@ static void another_process_sees_the_table_and_only_the_right_one_is_attached(vo
     pid_t pid = fork();
     if (pid == 0) {
         status_table *mine;
-        if (status_table_attach(dup(status_table_memory_fd(b)), dup(status_table_notify_fd(b)), TOKEN, 2, &mine) != STATUS_OK)
+        if (status_table_attach(dup(status_table_memory_fd(b)), dup(status_table_notify_fd(b)), TOKEN, 2,
+                                &mine) != STATUS_OK)
             _exit(1);
         rank_slot_begin(status_table_slot(mine, 1), 1);
         rank_slot_enter(status_table_slot(mine, 1), RANK_LOSS, 5);

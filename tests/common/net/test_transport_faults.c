@@ -202,7 +202,8 @@ static void a_pacer_keeps_back_what_has_come_and_in_order(void **state)
         transport_message message;
         int64_t begin = clock_now_ns(), until = begin + TEST_LIMIT_NS;
         for (int i = 0; i < 5; i++)
-            net_send(pair.client, pair.link, &(message_header){.kind = MESSAGE_PUSH, .step = i}, &frame, 1, &ticket);
+            net_send(pair.client, pair.link, &(message_header){.kind = MESSAGE_PUSH, .step = i}, &frame, 1,
+                     &ticket);
         int received = 0;
         while (received < 5 && clock_now_ns() < until) {
             assert_ok(transport_wait(pair.client, clock_now_ns()));
@@ -215,9 +216,11 @@ static void a_pacer_keeps_back_what_has_come_and_in_order(void **state)
         }
         assert_int_equal(received, 5);
         assert_int_equal(m.bytes, 5 * sizeof payload);
-        net_send(pair.client, pair.link, &(message_header){.kind = MESSAGE_PUSH, .step = 5}, &frame, 1, &ticket);
+        net_send(pair.client, pair.link, &(message_header){.kind = MESSAGE_PUSH, .step = 5}, &frame, 1,
+                 &ticket);
         assert_ok(transport_wait(pair.server, clock_now_ns() + NS_PER_MS));
-        assert_int_equal(transport_receive(pair.server, &message), STATUS_AGAIN); /* closing gives up what is held */
+        assert_int_equal(transport_receive(pair.server, &message),
+                         STATUS_AGAIN); /* closing gives up what is held */
         net_pair_close(&pair, 50 * NS_PER_MS);
     }
 }
@@ -252,8 +255,12 @@ static zsocket stranger(zsocket_context *context, const char *url, uint64_t toke
 {
     zsocket socket;
     char *address = net_address_without_key(url);
-    const zsocket_options options = {
-        .type = ZMQ_DEALER, .frame_bytes = FRAME_BYTES, .queue = 100, .token = token, .rank = rank, .key = net_address_key(url)};
+    const zsocket_options options = {.type = ZMQ_DEALER,
+                                     .frame_bytes = FRAME_BYTES,
+                                     .queue = 100,
+                                     .token = token,
+                                     .rank = rank,
+                                     .key = net_address_key(url)};
     assert_ok(zsocket_open(context, &options, &socket));
     assert_ok(zsocket_connect(&socket, address));
     free(address);
@@ -283,11 +290,11 @@ static void strangers_and_malformed_messages_are_dropped_and_the_job_goes_on(voi
         zsocket clumsy = stranger(context, pair.url, TOKEN, 2),
                 huge = stranger(context, pair.url, TOKEN + 2, 0);
         const message_header push = {.kind = MESSAGE_PUSH, .sender = 2, .token = TOKEN};
-        pack_and_send(other_job, push, true, 0);          /* 1: unknown identity */
-        pack_and_send(no_rank, push, true, 0);            /* 2: out of range */
+        pack_and_send(other_job, push, true, 0);              /* 1: unknown identity */
+        pack_and_send(no_rank, push, true, 0);                /* 2: out of range */
         zmq_send(clumsy.zmq, big, MESSAGE_HEADER_CAP + 1, 0); /* 3: header above the cap */
         zmq_send(clumsy.zmq, "garbage", 7, 0);                /* 4 */
-        pack_and_send(clumsy, push, true, 1);             /* 5: a frame too many */
+        pack_and_send(clumsy, push, true, 1);                 /* 5: a frame too many */
         message_header lies = push;
         lies.frames = 3;
         pack_and_send(clumsy, lies, true, 2); /* 6: a frame short */
@@ -298,7 +305,7 @@ static void strangers_and_malformed_messages_are_dropped_and_the_job_goes_on(voi
         pack_and_send(clumsy, lies, true, 0); /* 8: somebody else's name */
         lies.sender = 2;
         lies.token = TOKEN + 3;
-        pack_and_send(clumsy, lies, true, 0); /* 9: of another job */
+        pack_and_send(clumsy, lies, true, 0);   /* 9: of another job */
         zmq_send(huge.zmq, big, sizeof big, 0); /* ends the connection */
         transport_counters counters = {0};
         transport_message m;

@@ -120,13 +120,15 @@ static bool uses(const nn_op *op, int param)
 {
     for (int s = 0; s < OP_MAX_OPERANDS; s++) {
         const nn_operand *o = &op->operands[s];
-        bool parameter = o->space == NN_SPACE_PARAM || o->space == NN_SPACE_BF16_COPY || o->space == NN_SPACE_GRAD;
+        bool parameter =
+            o->space == NN_SPACE_PARAM || o->space == NN_SPACE_BF16_COPY || o->space == NN_SPACE_GRAD;
         if (parameter && o->index == param) return true;
     }
     return false;
 }
 
-/* Counts how often `param` is in a list of the operations [begin, end), and finds the last one that has it. */
+/* Counts how often `param` is in a list of the operations [begin, end), and finds the last one that has it.
+ */
 static int count_in(const nn_program *p, int param, int begin, int end, bool releases, int *at)
 {
     int count = 0;
@@ -147,10 +149,11 @@ static void expect_uses(const program_case *c, const nn_program *p, int param, i
         if (first < 0) first = o;
         last = o;
     }
-    int needs = count_in(p, param, begin, end, false, &needed), releases = count_in(p, param, begin, end, true, &released);
+    int needs = count_in(p, param, begin, end, false, &needed),
+        releases = count_in(p, param, begin, end, true, &released);
     if (needs != (first >= 0) || releases != needs || needed != first || released != last)
-        fail_msg("%s: %s is used by operations %d to %d, needed %d times at %d, released %d times at %d", c->name,
-                 p->model->params[param].name, first, last, needs, needed, releases, released);
+        fail_msg("%s: %s is used by operations %d to %d, needed %d times at %d, released %d times at %d",
+                 c->name, p->model->params[param].name, first, last, needs, needed, releases, released);
 }
 
 static void each_pass_needs_a_parameter_before_its_first_use_and_releases_it_after_its_last(void **state)
@@ -267,8 +270,8 @@ static void batchnorm_takes_in_every_addition_and_activation_of_a_resnet(void **
     }
 }
 
-/* Nine blocks have four branches and two have three, whose gradients are added; where a branch forks, BatchNorm takes both
- * gradients. Every activation is part of a BatchNorm. */
+/* Nine blocks have four branches and two have three, whose gradients are added; where a branch forks,
+ * BatchNorm takes both gradients. Every activation is part of a BatchNorm. */
 static void inceptions_branches_meet_in_one_concatenation_per_block(void **state)
 {
     (void)state;
@@ -357,8 +360,8 @@ static void evaluation_keeps_less_than_two_thirds_of_the_memory_of_training(void
         nn_model *m = NULL, *n = NULL;
         nn_program *p = compile(&cases[i], NN_TRAIN, &m), *q = compile(&cases[i], NN_EVALUATE, &n);
         if (q->activation_bytes * 3 >= p->activation_bytes * 2)
-            fail_msg("%s: %lld bytes in evaluation, %lld in training", cases[i].name, (long long)q->activation_bytes,
-                     (long long)p->activation_bytes);
+            fail_msg("%s: %lld bytes in evaluation, %lld in training", cases[i].name,
+                     (long long)q->activation_bytes, (long long)p->activation_bytes);
         nn_program_free(&p);
         nn_program_free(&q);
         nn_model_free(&m);
@@ -384,12 +387,15 @@ static void the_masked_head_runs_on_gathered_rows_and_the_rest_on_all(void **sta
     (void)state;
     nn_model *m = NULL;
     nn_program *p = NULL;
-    model_options options = {.name = "bert", .layers = 1, .hidden = 32, .heads = 2, .vocabulary = 97, .sequence = 7};
-    nn_program_config config = {.batch = 3, .mode = NN_TRAIN, .type = DTYPE_F32, .world = 1, .masked_loss = true};
+    model_options options = {
+        .name = "bert", .layers = 1, .hidden = 32, .heads = 2, .vocabulary = 97, .sequence = 7};
+    nn_program_config config = {
+        .batch = 3, .mode = NN_TRAIN, .type = DTYPE_F32, .world = 1, .masked_loss = true};
     assert_int_equal(model_build(&options, &m), STATUS_OK);
     assert_int_equal(nn_program_compile(m, &config, &p), STATUS_OK);
     assert_true(p->masked);
-    /* gather, dense with GELU, LayerNorm, decoder | loss | two of decoder, LayerNorm, two of dense, scatter */
+    /* gather, dense with GELU, LayerNorm, decoder | loss | two of decoder, LayerNorm, two of dense, scatter
+     */
     int varying = 0;
     for (int i = 0; i < p->op_count; i++) varying += p->ops[i].rows_vary;
     assert_int_equal(varying, 4 + 1 + 6);
@@ -397,7 +403,8 @@ static void the_masked_head_runs_on_gathered_rows_and_the_rest_on_all(void **sta
     assert_int_equal(count_kind(p, OP_scatter_rows), 1);
     nn_program_free(&p);
     nn_model_free(&m);
-    options.name = "gpt2"; /* what its head reads, the last LayerNorm, works row by row, too; the addition does not */
+    options.name =
+        "gpt2"; /* what its head reads, the last LayerNorm, works row by row, too; the addition does not */
     assert_int_equal(model_build(&options, &m), STATUS_OK);
     assert_int_equal(nn_program_compile(m, &config, &p), STATUS_OK);
     assert_int_equal(count_kind(p, OP_gather_rows), 1);
@@ -414,8 +421,9 @@ static void batchnorm_of_one_value_a_channel_is_refused(void **state)
     nn_program_config config = {.batch = 1, .mode = NN_TRAIN, .type = DTYPE_F32, .world = 1};
     assert_int_equal(model_build(&options, &m), STATUS_OK);
     assert_int_equal(nn_program_compile(m, &config, &p), STATUS_CONFIG);
-    assert_string_equal(error_message(), "--batch: expected at least 2 values per channel for BatchNorm layer "
-                                         "layer4.0.bn1, got 1");
+    assert_string_equal(error_message(),
+                        "--batch: expected at least 2 values per channel for BatchNorm layer "
+                        "layer4.0.bn1, got 1");
     error_clear();
     config.mode = NN_EVALUATE;
     assert_int_equal(nn_program_compile(m, &config, &p), STATUS_OK);
@@ -430,7 +438,8 @@ static void check_bf16_values(const char *name, const nn_program *full, const nn
     for (int v = 0; v < full->value_count; v++) {
         const nn_value *was = &full->values[v], *is = &bf16->values[v];
         bool tensor = was->type == DTYPE_F32 && was->shape.rank > 1;
-        if (is->type != (tensor ? DTYPE_BF16 : was->type) || is->bytes != (tensor ? was->bytes / 2 : was->bytes))
+        if (is->type != (tensor ? DTYPE_BF16 : was->type) ||
+            is->bytes != (tensor ? was->bytes / 2 : was->bytes))
             fail_msg("%s: value %d of %lld bytes of %s has become %lld of %s", name, v, (long long)was->bytes,
                      dtype_name(was->type), (long long)is->bytes, dtype_name(is->type));
     }
@@ -452,7 +461,8 @@ static void check_bf16_weights(const char *name, const nn_program *p)
         }
         if (op->desc.x_f32) first_x++;
         if (op->desc.x_f32 && op->operands[0].space != NN_SPACE_INPUT)
-            fail_msg("%s: operation %d (%s) has x_f32, but x is not the input", name, i, op_name(op->desc.kind));
+            fail_msg("%s: operation %d (%s) has x_f32, but x is not the input", name, i,
+                     op_name(op->desc.kind));
     }
     bool tokens = p->model->input_kind == NN_INPUT_TOKENS;
     if (first_x != (tokens ? 0 : 2)) fail_msg("%s: %d operations read samples", name, first_x);
@@ -524,16 +534,19 @@ static void linear_layers_add_to_the_gradients_that_others_have_left(void **stat
         nn_program *p = compile(&cases[i], NN_TRAIN, &m);
         for (int first = p->loss_end; first < p->op_count; first++) {
             const nn_operand *dx = &p->ops[first].operands[LINEAR_BWD_DATA_DX];
-            if (p->ops[first].desc.kind != OP_linear_backward_data || !p->ops[first].desc.accumulate) continue;
+            if (p->ops[first].desc.kind != OP_linear_backward_data || !p->ops[first].desc.accumulate)
+                continue;
             additions++;
             if (dx->space != NN_SPACE_VALUE || p->values[dx->index].first >= first)
                 fail_msg("%s: operation %d adds to what nobody has written", cases[i].name, first);
             if (same_operand(dx, &p->ops[first].operands[LINEAR_BWD_DATA_DY]))
                 fail_msg("%s: operation %d adds to what it reads", cases[i].name, first);
             int next = next_addition(p, first + 1, dx->index);
-            for (int j = first + 1; next < p->op_count && j < next && !begins_anew(&p->ops[j], dx->index); j++)
+            for (int j = first + 1; next < p->op_count && j < next && !begins_anew(&p->ops[j], dx->index);
+                 j++)
                 if (touches(&p->ops[j], dx->index))
-                    fail_msg("%s: operation %d uses a gradient that operation %d adds to", cases[i].name, j, next);
+                    fail_msg("%s: operation %d uses a gradient that operation %d adds to", cases[i].name, j,
+                             next);
         }
         if (m->input_kind == NN_INPUT_TOKENS && count_ops(p, OP_add) > 0)
             fail_msg("%s: %d additions", cases[i].name, count_ops(p, OP_add));
@@ -552,7 +565,8 @@ static void a_gradient_that_counts_twice_is_not_added_to(void **state)
     nn_program_config config = {.batch = 3, .mode = NN_TRAIN, .type = DTYPE_F32, .world = 1};
     assert_int_equal(nn_model_create("twice", &m), STATUS_OK);
     nn_ref h = nn_linear(m, nn_input_features(m, 4), "fc1", 4, true, nn_init_default());
-    nn_ref a = nn_linear(m, nn_linear(m, h, "fc2", 4, true, nn_init_default()), "fc3", 4, true, nn_init_default());
+    nn_ref a =
+        nn_linear(m, nn_linear(m, h, "fc2", 4, true, nn_init_default()), "fc3", 4, true, nn_init_default());
     nn_ref y = nn_add(m, a, nn_add(m, h, h));
     y = nn_linear(m, y, "fc4", 2, true, nn_init_default());
     assert_int_equal(nn_model_finish(m, y, NN_LOSS_MSE), STATUS_OK);

@@ -37,11 +37,13 @@ static const stage_case cases[] = {
 };
 enum { CASES = sizeof cases / sizeof cases[0], BATCH = 4 };
 
-/* Takes many seconds there: on the reference device, or with a sanitizer. Few stages of ResNet-18 are cut on the CPU. */
+/* Takes many seconds there: on the reference device, or with a sanitizer. Few stages of ResNet-18 are cut on
+ * the CPU. */
 static bool is_slow(const stage_case *c, bool reference)
 {
     bool large = c->options.image > 32 || strcmp(c->options.name, "vgg16") == 0;
-    return large ? reference || SANITIZED : c->options.image > 0 && reference && (SANITIZED || c->stages <= 2);
+    return large ? reference || SANITIZED
+                 : c->options.image > 0 && reference && (SANITIZED || c->stages <= 2);
 }
 
 static void open_case(const stage_case *c, nn_model **m, nn_cut *cut)

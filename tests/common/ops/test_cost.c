@@ -216,13 +216,14 @@ static void every_operation_has_a_name_and_a_class(void **context)
     assert_string_equal(op_class_name(op_class_of(OP_maxpool_backward)), "pooling");
 }
 
-/* A convolution of 2x4x4x8 to 16 (x 256, w 128, b 16, y 512), a linear layer of 3 by 8 to 16 (x 24, w 128, y 48), and
- * BatchNorm over 2x4x4x8 (x 256, c 8), in elements: how many are of bfloat16, how many of float32. */
+/* A convolution of 2x4x4x8 to 16 (x 256, w 128, b 16, y 512), a linear layer of 3 by 8 to 16 (x 24, w 128, y
+ * 48), and BatchNorm over 2x4x4x8 (x 256, c 8), in elements: how many are of bfloat16, how many of float32.
+ */
 static void bf16_activations_and_weights_are_of_two_bytes(void **state)
 {
     (void)state;
-    const conv2d_attributes conv = {.n = 2, .h = 4, .w = 4, .c = 8, .k = 16, .r = 1, .s = 1, .stride = 1, .p = 4, .q = 4,
-                                    .bias = true};
+    const conv2d_attributes conv = {
+        .n = 2, .h = 4, .w = 4, .c = 8, .k = 16, .r = 1, .s = 1, .stride = 1, .p = 4, .q = 4, .bias = true};
     const linear_attributes linear = {.m = 3, .in = 8, .out = 16};
     const batchnorm_attributes norm = {.n = 2, .h = 4, .w = 4, .c = 8, .act = ACTIVATION_RELU};
     const struct {

@@ -51,7 +51,9 @@ static void check_live(const pipeline_shape *p)
             live += pipeline_action_of(p, stage, i).backward ? -1 : 1;
             if (live > most) most = live;
         }
-        int limit = p->schedule == PIPELINE_GPIPE ? p->batches : p->schedule == PIPELINE_1F1B ? p->stages - stage : 1;
+        int limit = p->schedule == PIPELINE_GPIPE  ? p->batches
+                    : p->schedule == PIPELINE_1F1B ? p->stages - stage
+                                                   : 1;
         if (limit > p->batches) limit = p->batches;
         if (most != limit || pipeline_live(p, stage) != limit)
             complain(p, stage, "%d alive, expected %d", most, limit);

@@ -1,5 +1,5 @@
-/* All-reduces by algorithm in virtual time, against arithmetic: bytes on every link, hops of latency, and the time alone from
- * the profile's constants, with large calls in NCCL's protocol Simple. */
+/* All-reduces by algorithm in virtual time, against arithmetic: bytes on every link, hops of latency, and the
+ * time alone from the profile's constants, with large calls in NCCL's protocol Simple. */
 #include "common/sim/group.h"
 #include "tests/support/check.h"
 
@@ -91,11 +91,12 @@ static double constant(const stage *st, sim_constant c)
 
 static void expect_us(const char *what, int world, double found, double expected)
 {
-    if (fabs(found - expected) > 1e-3 + 1e-6 * expected) fail_msg("%s, %d ranks: found %.6f us, expected %.6f", what, world, found, expected);
+    if (fabs(found - expected) > 1e-3 + 1e-6 * expected)
+        fail_msg("%s, %d ranks: found %.6f us, expected %.6f", what, world, found, expected);
 }
 
 static const double large = 256e6, us_per_byte = 1e-3; /* at 1 GB/s */
-static const double larger = 4e9; /* NCCL corrects a tree's bandwidth below 1 GiB */
+static const double larger = 4e9;                      /* NCCL corrects a tree's bandwidth below 1 GiB */
 
 /* One GPU per machine: every hop crosses the network, and nothing hides it. */
 static void times_between_machines_follow_from_hops_and_the_adapter(void **context)
@@ -110,11 +111,15 @@ static void times_between_machines_follow_from_hops_and_the_adapter(void **conte
         double tree_base = constant(&st, SIM_NCCL_BASE_TREE);
         close_stage(&st);
         double wire = 2.0 * (n - 1) / n * large * us_per_byte / nic;
-        expect_us("ring", n, time_of(profile, n, 0, SIM_RING, large), plateau * (base + 2 * (n - 1) * hop) + wire);
+        expect_us("ring", n, time_of(profile, n, 0, SIM_RING, large),
+                  plateau * (base + 2 * (n - 1) * hop) + wire);
         expect_us("two-shot", n, time_of(profile, n, 0, SIM_TWO_SHOT, large), base + 2 * hop + wire);
-        expect_us("hierarchical", n, time_of(profile, n, 0, SIM_HIERARCHICAL, large), base + 2 * (n - 1) * hop + wire);
-        double pipelined = 2 * larger * us_per_byte / (0.92 * nic); /* up and down, whatever the number of ranks is */
-        expect_us("tree", n, time_of(profile, n, 0, SIM_TREE, larger), tree_base + 2 * levels * hop + pipelined);
+        expect_us("hierarchical", n, time_of(profile, n, 0, SIM_HIERARCHICAL, large),
+                  base + 2 * (n - 1) * hop + wire);
+        double pipelined =
+            2 * larger * us_per_byte / (0.92 * nic); /* up and down, whatever the number of ranks is */
+        expect_us("tree", n, time_of(profile, n, 0, SIM_TREE, larger),
+                  tree_base + 2 * levels * hop + pipelined);
     }
 }
 
@@ -142,7 +147,8 @@ static void hierarchical_adds_its_three_phases(void **context)
     stage st;
     open_stage(&st, profile, 16, 0);
     double hop = constant(&st, SIM_NCCL_RING_NVLINK), base = constant(&st, SIM_NCCL_BASE_RING);
-    double outer = constant(&st, SIM_NCCL_TREE_NETWORK), links = 12 * constant(&st, SIM_NVLINK), nic = constant(&st, SIM_NIC);
+    double outer = constant(&st, SIM_NCCL_TREE_NETWORK), links = 12 * constant(&st, SIM_NVLINK),
+           nic = constant(&st, SIM_NIC);
     close_stage(&st);
     double inside = 7.0 / 8 * large * us_per_byte / links, between = 2.0 / 2 * large / 8 * us_per_byte / nic;
     double found = time_of(profile, 16, 0, SIM_HIERARCHICAL, large);
@@ -168,8 +174,8 @@ static double between_machines(const char *profile, int world, sim_algorithm a)
     return sent;
 }
 
-/* Of n ranks on m machines: a tree and a hierarchy cross between machines with 2 (m - 1) buffers; with two shots every rank
- * sends 2 / n to each of those elsewhere. */
+/* Of n ranks on m machines: a tree and a hierarchy cross between machines with 2 (m - 1) buffers; with two
+ * shots every rank sends 2 / n to each of those elsewhere. */
 static void bytes_between_machines_are_those_of_the_algorithm(void **context)
 {
     (void)context;
@@ -183,12 +189,14 @@ static void bytes_between_machines_are_those_of_the_algorithm(void **context)
         const struct {
             sim_algorithm algorithm;
             double expected;
-        } rows[] = {{SIM_TREE, 2 * (m - 1)}, {SIM_HIERARCHICAL, 2 * (m - 1)}, {SIM_TWO_SHOT, n * 2 / n * (n - n / m)}};
+        } rows[] = {{SIM_TREE, 2 * (m - 1)},
+                    {SIM_HIERARCHICAL, 2 * (m - 1)},
+                    {SIM_TWO_SHOT, n * 2 / n * (n - n / m)}};
         for (int a = 0; a < 3; a++) {
             double found = between_machines(cases[i].profile, cases[i].ranks, rows[a].algorithm);
             if (fabs(found - rows[a].expected) > 1e-9 * n)
-                fail_msg("%s, %d ranks, algorithm %d: found %.9f, expected %.9f", cases[i].profile, cases[i].ranks,
-                         (int)rows[a].algorithm, found, rows[a].expected);
+                fail_msg("%s, %d ranks, algorithm %d: found %.9f, expected %.9f", cases[i].profile,
+                         cases[i].ranks, (int)rows[a].algorithm, found, rows[a].expected);
         }
     }
 }
@@ -197,9 +205,11 @@ static void bytes_between_machines_are_those_of_the_algorithm(void **context)
 static void two_shots_lose_where_the_pairs_share_a_bridge(void **context)
 {
     (void)context;
-    double ring = time_of("v100-pcie-32g", 8, 0, SIM_RING, large), shots = time_of("v100-pcie-32g", 8, 0, SIM_TWO_SHOT, large);
+    double ring = time_of("v100-pcie-32g", 8, 0, SIM_RING, large),
+           shots = time_of("v100-pcie-32g", 8, 0, SIM_TWO_SHOT, large);
     assert_true(shots > 1.5 * ring);
-    ring = time_of("dgx-a100-80g", 8, 0, SIM_RING, 1024), shots = time_of("dgx-a100-80g", 8, 0, SIM_TWO_SHOT, 1024);
+    ring = time_of("dgx-a100-80g", 8, 0, SIM_RING, 1024),
+    shots = time_of("dgx-a100-80g", 8, 0, SIM_TWO_SHOT, 1024);
     assert_true(ring > 1.5 * shots);
 }
 
@@ -209,7 +219,11 @@ static void the_library_takes_what_its_model_says_is_faster(void **context)
     static const struct {
         const char *profile;
         int ranks;
-    } cases[] = {{"v100-pcie-10gbe", 16}, {"dgx1-v100-4xib100", 32}, {"dgx-a100-80g", 64}, {"v100-pcie-32g", 8}, {"dgx1-v100", 1}};
+    } cases[] = {{"v100-pcie-10gbe", 16},
+                 {"dgx1-v100-4xib100", 32},
+                 {"dgx-a100-80g", 64},
+                 {"v100-pcie-32g", 8},
+                 {"dgx1-v100", 1}};
     int taken[2] = {0};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         for (double bytes = 64; bytes < 8e9; bytes *= 8) {
@@ -224,8 +238,11 @@ static void the_library_takes_what_its_model_says_is_faster(void **context)
             sim_algorithm found = library_choice(cases[i].profile, cases[i].ranks, bytes, &us);
             taken[found]++;
             if (found != expected)
-                fail_msg("%s, %.0f bytes: found algorithm %d, expected %d", cases[i].profile, bytes, (int)found, (int)expected);
-            if (cases[i].ranks > 1) expect_us("library", cases[i].ranks, us, time_of(cases[i].profile, cases[i].ranks, 0, found, bytes));
+                fail_msg("%s, %.0f bytes: found algorithm %d, expected %d", cases[i].profile, bytes,
+                         (int)found, (int)expected);
+            if (cases[i].ranks > 1)
+                expect_us("library", cases[i].ranks, us,
+                          time_of(cases[i].profile, cases[i].ranks, 0, found, bytes));
         }
     assert_true(taken[SIM_RING] > 0 && taken[SIM_TREE] > 0);
 }
@@ -239,15 +256,17 @@ static int64_t last_by_tree(const char *profile, int ranks)
     assert_int_equal(library_choice(profile, ranks, (double)high, &us), SIM_RING);
     while (high - low > 1) {
         int64_t middle = (low + high) / 2;
-        if (library_choice(profile, ranks, (double)middle, &us) == SIM_TREE) low = middle;
-        else high = middle;
+        if (library_choice(profile, ranks, (double)middle, &us) == SIM_TREE)
+            low = middle;
+        else
+            high = middle;
     }
     return low;
 }
 
-/* A tree has the shorter latency, 2 log2 n hops instead of 2 (n - 1), and the ring the higher bandwidth. Both are as fast
- * where the difference of the latencies is that of the times of the bytes: on 8 machines both in protocol LL, on 32 the
- * ring in LL and the tree in Simple. */
+/* A tree has the shorter latency, 2 log2 n hops instead of 2 (n - 1), and the ring the higher bandwidth. Both
+ * are as fast where the difference of the latencies is that of the times of the bytes: on 8 machines both in
+ * protocol LL, on 32 the ring in LL and the tree in Simple. */
 static void the_library_leaves_the_tree_where_the_ring_is_as_fast(void **context)
 {
     (void)context;
@@ -258,22 +277,27 @@ static void the_library_leaves_the_tree_where_the_ring_is_as_fast(void **context
         double share;                /* that the protocol leaves of the tree's bandwidth */
         sim_constant corrections;
         int power; /* of two, of the size at which that is: 64 * 2^power to 128 * 2^power bytes */
-    } cases[] = {{8, 3, LL, 1 / 3.8, SIM_NCCL_CORRECTION_LL, 6}, {32, 5, SIMPLE, 1, SIM_NCCL_CORRECTION_SIMPLE, 12}};
+    } cases[] = {{8, 3, LL, 1 / 3.8, SIM_NCCL_CORRECTION_LL, 6},
+                 {32, 5, SIMPLE, 1, SIM_NCCL_CORRECTION_SIMPLE, 12}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         int n = cases[i].ranks, p = cases[i].protocol;
         stage st;
         open_stage(&st, profile, n, 0);
         const sim_profile *of = st.s->profile;
         double nic = sim_profile_get(of, SIM_NIC) / us_per_byte;
-        double ring_us = sim_profile_at(of, SIM_NCCL_BASE_RING, LL) + 2 * (n - 1) * sim_profile_at(of, SIM_NCCL_TREE_NETWORK, LL);
-        double tree_us = sim_profile_at(of, SIM_NCCL_BASE_TREE, p) + 2 * cases[i].levels * sim_profile_at(of, SIM_NCCL_TREE_NETWORK, p);
+        double ring_us = sim_profile_at(of, SIM_NCCL_BASE_RING, LL) +
+                         2 * (n - 1) * sim_profile_at(of, SIM_NCCL_TREE_NETWORK, LL);
+        double tree_us = sim_profile_at(of, SIM_NCCL_BASE_TREE, p) +
+                         2 * cases[i].levels * sim_profile_at(of, SIM_NCCL_TREE_NETWORK, p);
         double ring_rate = 0.5 * nic * n / (2 * (n - 1));
-        double tree_rate = 0.92 * nic * cases[i].share / 2 * sim_profile_at(of, cases[i].corrections, cases[i].power);
+        double tree_rate =
+            0.92 * nic * cases[i].share / 2 * sim_profile_at(of, cases[i].corrections, cases[i].power);
         close_stage(&st);
         double expected = (ring_us - tree_us) / (1 / tree_rate - 1 / ring_rate);
         double found = (double)last_by_tree(profile, n);
         assert_true(expected >= 64 << cases[i].power && expected < 128 << cases[i].power);
-        if (fabs(found - expected) > 1) fail_msg("%d ranks: found %.0f bytes, expected %.3f", n, found, expected);
+        if (fabs(found - expected) > 1)
+            fail_msg("%d ranks: found %.0f bytes, expected %.3f", n, found, expected);
     }
 }
 
@@ -286,7 +310,8 @@ static void machines_with_unequal_ranks_have_no_hierarchy(void **context)
     const int ranks[] = {0, 1, 2, 6};
     must(sim_group_open(st.s, NULL, ranks, 4, &st.group));
     sim_group_member told = {on_moving, on_finished, &st.players[0]};
-    assert_int_equal(sim_group_join(st.group, 0, 0, SIM_ALL_REDUCE, SIM_HIERARCHICAL, 100, &told), STATUS_CONFIG);
+    assert_int_equal(sim_group_join(st.group, 0, 0, SIM_ALL_REDUCE, SIM_HIERARCHICAL, 100, &told),
+                     STATUS_CONFIG);
     assert_non_null(strstr(error_message(), "as many ranks on every machine"));
     close_stage(&st);
 }

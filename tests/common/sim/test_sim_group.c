@@ -152,8 +152,8 @@ static void groups_share_the_links_that_they_have_in_common(void **context)
     simulation_close(&s);
 }
 
-/* A group for each place in the machine, of one GPU per machine, all at once: each has the adapter of its GPU, 24 GB/s, so
- * that nothing is slower than alone. A rank sends 2 (4 - 1) / 4 of the bytes in 6 hops. */
+/* A group for each place in the machine, of one GPU per machine, all at once: each has the adapter of its
+ * GPU, 24 GB/s, so that nothing is slower than alone. A rank sends 2 (4 - 1) / 4 of the bytes in 6 hops. */
 static void groups_between_machines_do_not_share_adapters(void **context)
 {
     (void)context;
@@ -194,7 +194,8 @@ static void a_copy_beside_a_ring_takes_what_it_leaves(void **context)
     player unused = {.stage = &st};
     must(sim_flow_init(&s->network, &copy, 0, route.count, NULL, on_moving, &unused));
     sim_flow_start(&copy, 0, route.hops, route.count, 1e9, INFINITY, 0);
-    for (int i = 0; i < 2; i++) assert_true(sim_queue_step(&s->queue)); /* the call begins; rates are solved */
+    for (int i = 0; i < 2; i++)
+        assert_true(sim_queue_step(&s->queue)); /* the call begins; rates are solved */
     /* The switch's link carries the ring once at 1.2 * 5 GB/s; 12 - 6 is left. */
     if (fabs(copy.rate / SIM_GB_PER_S - 6) > 1e-6)
         fail_msg("found %.6f GB/s, expected 6", copy.rate / SIM_GB_PER_S);

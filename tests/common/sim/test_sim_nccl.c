@@ -1,8 +1,8 @@
 /* NCCL's model: figures derived elsewhere from the same constants, and the closed form against a simulation
  * step by step through the links. */
 #include "common/sim/nccl.h"
-#include "tests/common/sim/ring_steps.h"
 #include "common/sim/simulation.h"
+#include "tests/common/sim/ring_steps.h"
 #include "tests/support/check.h"
 
 #include <stdlib.h>
@@ -53,8 +53,8 @@ static void derived_times_of_an_all_reduce_hold(void **context)
     }
 }
 
-/* On the cube of a DGX-1 all GPUs up to four are neighbors over NVLink in their order; eight cross both ways between the
- * sockets. */
+/* On the cube of a DGX-1 all GPUs up to four are neighbors over NVLink in their order; eight cross both ways
+ * between the sockets. */
 static void nccl_1_lays_one_ring_in_the_order_of_the_gpus(void **context)
 {
     (void)context;
@@ -70,7 +70,8 @@ static void nccl_1_lays_one_ring_in_the_order_of_the_gpus(void **context)
         assert_int_equal(j.rings->channels, 1);
         assert_int_equal(j.rings->nvlink, cases[i].nvlink);
         for (int r = 0; r < cases[i].ranks; r++) assert_int_equal(j.rings->order[r], r);
-        if (fabs(found - cases[i].gb_per_s) > 1e-9) fail_msg("%d ranks: found %g GB/s, expected %g", cases[i].ranks, found, cases[i].gb_per_s);
+        if (fabs(found - cases[i].gb_per_s) > 1e-9)
+            fail_msg("%d ranks: found %g GB/s, expected %g", cases[i].ranks, found, cases[i].gb_per_s);
         close_job(&j);
     }
 }
@@ -256,8 +257,7 @@ static void a_walk_over_a_protocol_that_is_not_there_is_refused(void **context)
     sim_ring_steps *steps;
     must(sim_ring_steps_open(&j.s->network, j.rings, SIM_LL128, stop_clock, &done, &steps));
     assert_int_equal(sim_ring_steps_start(steps, 1e6), STATUS_CONFIG);
-    assert_string_equal(error_message(),
-                        "a ring of 4 ranks: expected a protocol of this machine, got LL128");
+    assert_string_equal(error_message(), "a ring of 4 ranks: expected a protocol of this machine, got LL128");
     error_clear();
     sim_ring_steps_close(&steps);
     close_job(&j);

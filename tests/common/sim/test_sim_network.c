@@ -134,8 +134,8 @@ static void flows_speed_up_as_others_end(void **context)
     close_bench(b);
 }
 
-/* Of two flows of 60 bytes on a link of 30 the second begins at 1: the first has 30 left then, and both have 15
- * each until 3; the second's last 30 take 1 more. */
+/* Of two flows of 60 bytes on a link of 30 the second begins at 1: the first has 30 left then, and both have
+ * 15 each until 3; the second's last 30 take 1 more. */
 static void a_flow_may_begin_later(void **context)
 {
     (void)context;
@@ -174,7 +174,8 @@ static void incast_at_a_server_grows_with_the_workers(void **context)
     }
 }
 
-/* Sharded over n servers on the ranks of n workers: every port carries 2 (n-1)/n P per round trip, whatever n is. */
+/* Sharded over n servers on the ranks of n workers: every port carries 2 (n-1)/n P per round trip, whatever n
+ * is. */
 static void shards_beside_the_workers_move_the_bytes_of_a_ring(void **context)
 {
     (void)context;

@@ -68,12 +68,13 @@ static void hosts_have_prices_too(void **context)
     sim_time message = sim_price_message(p, 5e6);
     assert_in_range(one, SIM_MS, SIM_MS + 1);
     assert_in_range(three, SIM_MS, SIM_MS + 1);
-    assert_in_range(most, SIM_MS, SIM_MS + 1);  /* the memory's 76.8 GB/s */
+    assert_in_range(most, SIM_MS, SIM_MS + 1); /* the memory's 76.8 GB/s */
     assert_in_range(message, 15 * SIM_US + SIM_MS, 15 * SIM_US + SIM_MS + 1);
     sim_profile_free(&p);
 }
 
-/* Four workers make a batch each, so one comes in a quarter of a batch's time; the pinning thread is one per process. */
+/* Four workers make a batch each, so one comes in a quarter of a batch's time; the pinning thread is one per
+ * process. */
 static void loaders_have_prices(void **context)
 {
     (void)context;
@@ -133,8 +134,13 @@ static void operations_contend_by_class_where_the_profile_says_how(void **contex
     static const struct {
         op_kind kind;
         double expected;
-    } cases[] = {{OP_conv2d_forward, 1.5}, {OP_conv2d_backward_data, 1.5}, {OP_linear_forward, 1.25},
-                 {OP_attention_forward, 1.25}, {OP_add, 1.75}, {OP_sgd, 1.75}, {OP_batchnorm_forward, 1.75}};
+    } cases[] = {{OP_conv2d_forward, 1.5},
+                 {OP_conv2d_backward_data, 1.5},
+                 {OP_linear_forward, 1.25},
+                 {OP_attention_forward, 1.25},
+                 {OP_add, 1.75},
+                 {OP_sgd, 1.75},
+                 {OP_batchnorm_forward, 1.75}};
     sim_profile *p = load("cpu");
     set(p, SIM_KAPPA, 1.125, 0);
     assert_true(sim_price_contention(p, OP_conv2d_forward) == 1.125);
@@ -149,7 +155,8 @@ static void operations_contend_by_class_where_the_profile_says_how(void **contex
     sim_profile_free(&p);
 }
 
-/* Blocks of the collective over the GPU's SMs, and bytes of memory per byte sent over its bandwidth: one rule for all. */
+/* Blocks of the collective over the GPU's SMs, and bytes of memory per byte sent over its bandwidth: one rule
+ * for all. */
 static void collectives_take_multiprocessors_and_memory_of_a_gpu(void **context)
 {
     (void)context;
@@ -158,9 +165,12 @@ static void collectives_take_multiprocessors_and_memory_of_a_gpu(void **context)
         int channels;
         double bus; /* GB/s */
         double sms, memory;
-    } cases[] = {{"v100-pcie-32g", 1, 9, 2.0 / 80, 27.0 / 897}, {"dgx1-v100", 6, 120, 12.0 / 80, 360.0 / 900},
-                 {"dgx1-p100", 4, 72, 8.0 / 56, 216.0 / 732},   {"dgx-a100-80g", 12, 240, 24.0 / 108, 720.0 / 2039},
-                 {"dgx-h100", 18, 370, 32.0 / 132, 1110.0 / 3350}, {"titan-rtx-x2", 2, 40, 4.0 / 72, 120.0 / 672},
+    } cases[] = {{"v100-pcie-32g", 1, 9, 2.0 / 80, 27.0 / 897},
+                 {"dgx1-v100", 6, 120, 12.0 / 80, 360.0 / 900},
+                 {"dgx1-p100", 4, 72, 8.0 / 56, 216.0 / 732},
+                 {"dgx-a100-80g", 12, 240, 24.0 / 108, 720.0 / 2039},
+                 {"dgx-h100", 18, 370, 32.0 / 132, 1110.0 / 3350},
+                 {"titan-rtx-x2", 2, 40, 4.0 / 72, 120.0 / 672},
                  {"cpu", 1, 10, 0, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         sim_profile *p = load(cases[i].profile);
@@ -173,7 +183,8 @@ static void collectives_take_multiprocessors_and_memory_of_a_gpu(void **context)
     static const struct {
         sim_parts parts;
         double rate;
-    } rates[] = {{{1, 0.1F}, 0.75}, {{1, 1}, 0.5}, {{0.5F, 1}, 0.5}, {{1, 0.5F}, 0.75}, {{0, 1}, 0.5}, {{0, 0}, 1}};
+    } rates[] = {{{1, 0.1F}, 0.75}, {{1, 1}, 0.5}, {{0.5F, 1}, 0.5},
+                 {{1, 0.5F}, 0.75}, {{0, 1}, 0.5}, {{0, 0}, 1}};
     for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++)
         assert_true(fabs(sim_price_rate(load, rates[i].parts) - rates[i].rate) < 1e-6);
 }
@@ -184,8 +195,8 @@ static void agents_take_from_compute_what_cores_are_missing(void **context)
     static const struct {
         int cores, threads, ranks;
         double share, crowding;
-    } cases[] = {{2, 1, 1, 0, 1}, {2, 1, 2, 1, 1},    {3, 1, 2, 0.5, 1}, {4, 1, 2, 0, 1},
-                 {2, 2, 1, 1, 1}, {2, 2, 2, 1, 2}, {8, 3, 2, 0, 1},   {7, 3, 2, 0.5, 1}, {6, 2, 4, 1, 8.0 / 6}};
+    } cases[] = {{2, 1, 1, 0, 1}, {2, 1, 2, 1, 1}, {3, 1, 2, 0.5, 1}, {4, 1, 2, 0, 1},      {2, 2, 1, 1, 1},
+                 {2, 2, 2, 1, 2}, {8, 3, 2, 0, 1}, {7, 3, 2, 0.5, 1}, {6, 2, 4, 1, 8.0 / 6}};
     sim_profile *p = load("cpu");
     double crowding = 0;
     assert_true(sim_price_core_share(p, 100, &crowding) == 0 && crowding == 1);
@@ -216,8 +227,8 @@ static void bound_ranks_keep_their_agents_and_their_neighbors(void **context)
         tag(p, SIM_RANK_PROCESSORS, cases[i].processors);
         double share = sim_price_core_share(p, cases[i].ranks, &crowding);
         if (share != cases[i].share || crowding != cases[i].crowding)
-            fail_msg("case %zu: found %g of agents, %g of compute, expected %g, %g", i, share, crowding, cases[i].share,
-                     cases[i].crowding);
+            fail_msg("case %zu: found %g of agents, %g of compute, expected %g, %g", i, share, crowding,
+                     cases[i].share, cases[i].crowding);
     }
     sim_profile_free(&p);
 }
@@ -280,10 +291,14 @@ static void weights_of_convolutions_but_3x3_take_time_besides_where_a_profile_sa
 {
     (void)context;
     sim_profile *p = load("cpu");
-    op_desc one = {.kind = OP_conv2d_forward,
-                   .type = DTYPE_F32,
-                   .u.conv2d = {.n = 4, .h = 8, .w = 8, .c = 256, .k = 512, .r = 1, .s = 1, .stride = 1, .p = 8, .q = 8}};
-    op_desc three = one, product = {.kind = OP_linear_forward, .type = DTYPE_F32, .u.linear = {.m = 64, .in = 256, .out = 512}};
+    op_desc one = {
+        .kind = OP_conv2d_forward,
+        .type = DTYPE_F32,
+        .u.conv2d = {
+            .n = 4, .h = 8, .w = 8, .c = 256, .k = 512, .r = 1, .s = 1, .stride = 1, .p = 8, .q = 8}};
+    op_desc three = one, product = {.kind = OP_linear_forward,
+                                    .type = DTYPE_F32,
+                                    .u.linear = {.m = 64, .in = 256, .out = 512}};
     three.u.conv2d.r = three.u.conv2d.s = 3;
     three.u.conv2d.pad_h = three.u.conv2d.pad_w = 1;
     op_desc *all[] = {&one, &three, &product};
@@ -292,7 +307,8 @@ static void weights_of_convolutions_but_3x3_take_time_besides_where_a_profile_sa
     tag(p, SIM_WEIGHT_BANDWIDTH, 20);
     set(p, SIM_WEIGHT_BANDWIDTH, 20, 20);
     double bytes = 4.0 * 256 * 512, expected[] = {bytes / 20e9 * 1e12, 0, 0};
-    for (int i = 0; i < 3; i++) assert_true(fabs(sim_price_op(p, SIM_FP32, all[i]) - before[i] - expected[i]) < 1e-3);
+    for (int i = 0; i < 3; i++)
+        assert_true(fabs(sim_price_op(p, SIM_FP32, all[i]) - before[i] - expected[i]) < 1e-3);
     sim_parts parts = sim_price_parts(p, SIM_FP32, &one);
     assert_true(parts.arithmetic < 1 && parts.traffic < 1); /* the rest of the time it needs neither */
     sim_profile_free(&p);

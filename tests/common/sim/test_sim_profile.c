@@ -129,11 +129,12 @@ static void write_file(const char *text)
 #define KAPPA(value, tag)                                                                                    \
     "\"kappa\": {\"value\": " value ", \"unit\": \"1\", \"tag\": \"" tag "\", \"source\": \"here\"}"
 #define RANGED_KAPPA(range)                                                                                  \
-    "\"kappa\": {\"value\": 1.5, \"range\": " range ", \"unit\": \"1\", \"tag\": \"assumed\", \"source\": \"here\"}"
+    "\"kappa\": {\"value\": 1.5, \"range\": " range                                                          \
+    ", \"unit\": \"1\", \"tag\": \"assumed\", \"source\": \"here\"}"
 #define TOPOLOGY(links)                                                                                      \
     "}, \"topology\": {\"machines\": 1, \"peer_access\": true, \"source\": \"here\", \"links\": [" links "]" \
-                                                                                                         "}" \
-                                                                                                         "}"
+    "}"                                                                                                      \
+    "}"
 
 static void a_profile_may_be_a_file(void **context)
 {
@@ -153,8 +154,11 @@ static void a_profile_may_be_a_file(void **context)
 static void a_value_may_have_a_unit_of_its_own(void **context)
 {
     (void)context;
-    write_file(HEAD "\"nic\": {\"value\": \"10Gbit/s\", \"unit\": \"GB/s\", \"tag\": \"assumed\", \"source\": \"here\"}, "
-                    "\"launch_time\": {\"value\": \"2500ns\", \"unit\": \"us\", \"tag\": \"assumed\", \"source\": \"here\"}}}");
+    write_file(
+        HEAD
+        "\"nic\": {\"value\": \"10Gbit/s\", \"unit\": \"GB/s\", \"tag\": \"assumed\", \"source\": \"here\"}, "
+        "\"launch_time\": {\"value\": \"2500ns\", \"unit\": \"us\", \"tag\": \"assumed\", \"source\": "
+        "\"here\"}}}");
     sim_profile *p;
     must(sim_profile_load(path, &p));
     assert_true(sim_profile_get(p, SIM_NIC) == 1.25);
@@ -165,11 +169,13 @@ static void a_value_may_have_a_unit_of_its_own(void **context)
 
 /* ---- ranges ----------------------------------------------------------------------------------- */
 
-/* Over all draws a constant takes every position of its range once, its ends and nothing beyond them included. */
+/* Over all draws a constant takes every position of its range once, its ends and nothing beyond them
+ * included. */
 static void draws_take_each_constant_through_its_range(void **context)
 {
     (void)context;
-    write_file(HEAD RANGED_KAPPA("[1.2, 3]") ", \"efficiency_loss\": {\"value\": [0.5, 0.6], \"range\": [[0.4, 0.4], "
+    write_file(HEAD RANGED_KAPPA(
+        "[1.2, 3]") ", \"efficiency_loss\": {\"value\": [0.5, 0.6], \"range\": [[0.4, 0.4], "
                     "[0.7, 0.6]], \"unit\": \"1\", \"tag\": \"assumed\", \"source\": \"here\"}}}");
     double found[SIM_DRAWS + 1], expected[SIM_DRAWS];
     sim_profile *p;
@@ -179,7 +185,8 @@ static void draws_take_each_constant_through_its_range(void **context)
         sim_profile_draw(p, draw);
         found[draw] = sim_profile_get(p, SIM_KAPPA);
         double loss = sim_profile_get(p, SIM_LOSS), bytes = sim_profile_at(p, SIM_LOSS, 1);
-        assert_true(fabs(loss < 0.5 ? bytes - (0.4 + 2 * (loss - 0.4)) : bytes - 0.6) < 1e-12); /* one position */
+        assert_true(fabs(loss < 0.5 ? bytes - (0.4 + 2 * (loss - 0.4)) : bytes - 0.6) <
+                    1e-12); /* one position */
         assert_true(draw > 0 || (found[0] == 1.5 && loss == 0.5 && bytes == 0.6));
         assert_true(sim_profile_get(p, SIM_PEAK_FP32) == 14.1); /* has no range */
         sim_profile_free(&p);
@@ -188,12 +195,14 @@ static void draws_take_each_constant_through_its_range(void **context)
     for (int i = 0; i < SIM_DRAWS; i++) {
         double at = (double)i / (SIM_DRAWS - 1);
         expected[i] = at < 0.5 ? 1.2 + 0.3 * 2 * at : 1.5 + 1.5 * (2 * at - 1);
-        if (fabs(found[i + 1] - expected[i]) > 1e-12) fail_msg("position %d: found %g, expected %g", i, found[i + 1], expected[i]);
+        if (fabs(found[i + 1] - expected[i]) > 1e-12)
+            fail_msg("position %d: found %g, expected %g", i, found[i + 1], expected[i]);
     }
     unlink(path);
 }
 
-/* What nobody has measured has a range, but for what is a choice and no quantity, or an effect that there is not. */
+/* What nobody has measured has a range, but for what is a choice and no quantity, or an effect that there is
+ * not. */
 static void every_assumed_constant_has_a_range(void **context)
 {
     (void)context;
@@ -207,9 +216,12 @@ static void every_assumed_constant_has_a_range(void **context)
         must(sim_profile_load(names[n], &p));
         for (int c = 0; c < SIM_CONSTANT_COUNT; c++) {
             bool chosen = false;
-            for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++) chosen = chosen || choices[i] == (sim_constant)c;
+            for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++)
+                chosen = chosen || choices[i] == (sim_constant)c;
             chosen = chosen || sim_profile_get(p, (sim_constant)c) == 0;
-            if (chosen || !sim_profile_has(p, (sim_constant)c) || strcmp(p->provenance[c].tag, "assumed") != 0) continue;
+            if (chosen || !sim_profile_has(p, (sim_constant)c) ||
+                strcmp(p->provenance[c].tag, "assumed") != 0)
+                continue;
             if (!sim_profile_has_range(p, (sim_constant)c))
                 fail_msg("profile %s: %s is assumed and has no range", names[n], sim_constant_table[c].name);
         }
@@ -258,7 +270,8 @@ static void a_file_that_is_none_has_one_clear_line(void **context)
          "base: expected the name of a profile, got 'v200'"},
         {"{\"profile\": \"mine\", \"summary\": \"a\", \"base\": \"cuda\", \"constants\": {}}",
          "topology: the object is missing"},
-        {HEAD "\"kapa\": {\"value\": 1}}}", "constants: expected the name of a constant, got 'kapa'; did you mean 'kappa'?"},
+        {HEAD "\"kapa\": {\"value\": 1}}}",
+         "constants: expected the name of a constant, got 'kapa'; did you mean 'kappa'?"},
         {HEAD "\"kappa\": 1}}", "kappa: expected an object with value, unit, tag, source"},
         {HEAD "\"kappa\": {\"value\": \"1\", \"unit\": \"1\", \"tag\": \"assumed\", \"source\": \"here\"}}}",
          "kappa: expected a number from 1 to 3 1"},
@@ -274,7 +287,8 @@ static void a_file_that_is_none_has_one_clear_line(void **context)
         {HEAD "\"kappa\": {\"value\": 1, \"unit\": \"1\", \"tag\": \"assumed\", \"source\": \"here\", "
               "\"note\": 1}}}",
          "kappa: expected one of value, range, range_is, unit, tag, source, got 'note'"},
-        {HEAD RANGED_KAPPA("[1, 2], \"range_is\": \"rumor\"") "}}", "kappa: range_is: expected source or guess, got 'rumor'"},
+        {HEAD RANGED_KAPPA("[1, 2], \"range_is\": \"rumor\"") "}}",
+         "kappa: range_is: expected source or guess, got 'rumor'"},
         {HEAD RANGED_KAPPA("1.5") "}}", "kappa: expected a range as [low, high]"},
         {HEAD RANGED_KAPPA("[1.2, \"x\"]") "}}", "kappa: expected a number from 1 to 3 1"},
         {HEAD RANGED_KAPPA("[1, 9]") "}}", "kappa: expected 1 to 3 1, got 9"},
@@ -291,7 +305,8 @@ static void a_file_that_is_none_has_one_clear_line(void **context)
          "topology: expected gpuN, switchN, socketN, nvswitchN or nicN, got 'gpuA'"},
         {HEAD TOPOLOGY("[\"gpu1\", \"socket0\", \"pcie\"]"),
          "topology: expected nodes numbered from 0, got gpu1 among 1 of its kind"},
-        {HEAD TOPOLOGY("[\"gpu0\", \"gpu0\", \"pcie\"]"), "topology: expected links between two nodes, got one from a node to itself"},
+        {HEAD TOPOLOGY("[\"gpu0\", \"gpu0\", \"pcie\"]"),
+         "topology: expected links between two nodes, got one from a node to itself"},
         {HEAD TOPOLOGY("[\"gpu0\", \"socket0\", \"pcie\", 99]"),
          "topology: expected 1 to 64 parallel links, got 99"},
         {HEAD TOPOLOGY("[\"gpu0\", \"socket0\", \"pcie\"], [\"gpu1\", \"gpu0\", \"nvlink\"]"),
@@ -332,9 +347,7 @@ static void an_unknown_name_lists_those_there_are(void **context)
     sim_profile *p;
     assert_int_equal(sim_profile_load("v100-pcie", &p), STATUS_USAGE);
     assert_int_equal(status_exit_code(STATUS_USAGE), 64);
-    assert_non_null(strstr(
-        error_message(),
-        "got 'v100-pcie'; did you mean 'v100-pcie-32g'?"));
+    assert_non_null(strstr(error_message(), "got 'v100-pcie'; did you mean 'v100-pcie-32g'?"));
     error_clear();
     assert_int_equal(sim_profile_load("./nowhere.json", &p), STATUS_USAGE);
     assert_string_equal(error_message(), "profile ./nowhere.json cannot be read: No such file or directory");

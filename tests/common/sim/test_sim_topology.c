@@ -113,10 +113,12 @@ static void gpus_of_a_process_are_neighbors_on_one_machine(void **context)
         }
     simulation_close(&s);
     config.per_process = config.world = 9;
-    assert_fails(simulation_open(&config, &s), STATUS_CONFIG, "expected processes of at most 8 GPUs, which a machine has, got 9");
+    assert_fails(simulation_open(&config, &s), STATUS_CONFIG,
+                 "expected processes of at most 8 GPUs, which a machine has, got 9");
     config.per_process = 3;
     config.machines = 1;
-    assert_fails(simulation_open(&config, &s), STATUS_CONFIG, "expected 1 to 6 ranks (6 GPUs on each of 1 machine), got 9");
+    assert_fails(simulation_open(&config, &s), STATUS_CONFIG,
+                 "expected 1 to 6 ranks (6 GPUs on each of 1 machine), got 9");
 }
 
 static void rings_have_the_bus_bandwidth_of_their_links(void **context)
@@ -168,8 +170,9 @@ static void rings_have_the_bus_bandwidth_of_their_links(void **context)
     }
 }
 
-/* GPUs of several machines that are not all of theirs: rings take the members' own adapters. Two GPUs of a DGX A100 each have
- * an adapter behind their switch; on a DGX-1 they share one. Between sockets a ring does not go for another adapter. */
+/* GPUs of several machines that are not all of theirs: rings take the members' own adapters. Two GPUs of a
+ * DGX A100 each have an adapter behind their switch; on a DGX-1 they share one. Between sockets a ring does
+ * not go for another adapter. */
 static void groups_of_some_gpus_take_the_adapters_of_these(void **context)
 {
     (void)context;
@@ -196,9 +199,10 @@ static void groups_of_some_gpus_take_the_adapters_of_these(void **context)
         for (int k = 0; k < ranks; k++) gpus[k] = simulation_gpu(s, 8 * (k / n) + cases[i].members[k % n]);
         must(sim_rings_open(s->topology, gpus, ranks, &r));
         double bus = r->bus / SIM_GB_PER_S;
-        if (fabs(bus - cases[i].bus) > 1e-9 * bus || r->count != cases[i].rings || r->channels != cases[i].rings)
-            fail_msg("case %zu: found bus %.6g GB/s, %d rings, %d channels, expected %g, %d", i, bus, r->count, r->channels,
-                     cases[i].bus, cases[i].rings);
+        if (fabs(bus - cases[i].bus) > 1e-9 * bus || r->count != cases[i].rings ||
+            r->channels != cases[i].rings)
+            fail_msg("case %zu: found bus %.6g GB/s, %d rings, %d channels, expected %g, %d", i, bus,
+                     r->count, r->channels, cases[i].bus, cases[i].rings);
         for (int ring = 0; ring < r->count; ring++)
             for (int k = 0; k < ranks; k++) assert_int_equal(r->nics[ring * ranks + k], cases[i].nics[ring]);
         sim_rings_close(&r);
@@ -206,13 +210,14 @@ static void groups_of_some_gpus_take_the_adapters_of_these(void **context)
     }
 }
 
-/* Different places in two machines: each is left by the adapter of its own member. As many rings as the machine with the
- * fewest members has adapters. */
+/* Different places in two machines: each is left by the adapter of its own member. As many rings as the
+ * machine with the fewest members has adapters. */
 static void machines_with_other_members_have_other_adapters(void **context)
 {
     (void)context;
     simulation *s = open_simulation("dgx-a100-80g", 16);
-    const sim_place gpus[] = {{.machine = 0, .index = 2}, {.machine = 1, .index = 6}, {.machine = 1, .index = 7}};
+    const sim_place gpus[] = {
+        {.machine = 0, .index = 2}, {.machine = 1, .index = 6}, {.machine = 1, .index = 7}};
     sim_rings *r;
     must(sim_rings_open(s->topology, gpus, 3, &r));
     assert_int_equal(r->count, 1);

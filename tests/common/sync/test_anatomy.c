@@ -15,7 +15,8 @@
 enum { RANKS = 3 };
 
 static const anatomy_phase phases[] = {
-    {0, STEP_OTHER}, {100, STEP_DATA}, {200, STEP_FORWARD}, {400, STEP_BACKWARD}, {700, STEP_OTHER}, {900, STEP_OPTIMIZER},
+    {0, STEP_OTHER},      {100, STEP_DATA},  {200, STEP_FORWARD},
+    {400, STEP_BACKWARD}, {700, STEP_OTHER}, {900, STEP_OPTIMIZER},
 };
 
 typedef struct sweep_case {
@@ -23,32 +24,77 @@ typedef struct sweep_case {
     anatomy_wait waits[3];
     anatomy_span spans[3];
     int64_t parts[STEP_PARTS]; /* data, forward, backward, exposed, waiting, optimizer, other */
-    int64_t hidden[2]; /* while computing, while waiting */
+    int64_t hidden[2];         /* while computing, while waiting */
     int waited_for;
 } sweep_case;
 
 static const sweep_case cases[] = {
-    {"nothing is waited for", {{{0, 0}, {0, 0, 0}}}, {{0, 0}}, {100, 200, 300, 0, 0, 100, 300}, {0, 0}, ANATOMY_NOBODY},
-    {"communication while the lane executes is hidden", {{{0, 0}, {0, 0, 0}}}, {{450, 650}}, {100, 200, 300, 0, 0, 100, 300}, {200, 0},
+    {"nothing is waited for",
+     {{{0, 0}, {0, 0, 0}}},
+     {{0, 0}},
+     {100, 200, 300, 0, 0, 100, 300},
+     {0, 0},
+     ANATOMY_NOBODY},
+    {"communication while the lane executes is hidden",
+     {{{0, 0}, {0, 0, 0}}},
+     {{450, 650}},
+     {100, 200, 300, 0, 0, 100, 300},
+     {200, 0},
      ANATOMY_NOBODY},
     {"a wait during communication is exposed, before the last contribution it is waiting, else other",
-     {{{700, 900}, {760, 2, 0}}}, {{760, 850}}, {100, 200, 300, 90, 60, 100, 150}, {0, 0}, 2},
-    {"a transfer in progress comes before waiting", {{{700, 900}, {850, 1, 0}}}, {{650, 800}},
-     {100, 200, 300, 100, 50, 100, 150}, {50, 0}, 1},
-    {"what another rank still computes is waited for, whatever is in progress", {{{700, 900}, {850, 1, 800}}}, {{650, 820}},
-     {100, 200, 300, 20, 130, 100, 150}, {50, 100}, 1},
-    {"of a rank that is not known nothing is waited for", {{{700, 900}, {850, ANATOMY_NOBODY, 800}}}, {{650, 820}},
-     {100, 200, 300, 120, 0, 100, 180}, {50, 0}, ANATOMY_NOBODY},
-    {"nobody had to send anything", {{{700, 800}, {900, ANATOMY_NOBODY, 0}}}, {{0, 0}}, {100, 200, 300, 0, 0, 100, 300}, {0, 0},
+     {{{700, 900}, {760, 2, 0}}},
+     {{760, 850}},
+     {100, 200, 300, 90, 60, 100, 150},
+     {0, 0},
+     2},
+    {"a transfer in progress comes before waiting",
+     {{{700, 900}, {850, 1, 0}}},
+     {{650, 800}},
+     {100, 200, 300, 100, 50, 100, 150},
+     {50, 0},
+     1},
+    {"what another rank still computes is waited for, whatever is in progress",
+     {{{700, 900}, {850, 1, 800}}},
+     {{650, 820}},
+     {100, 200, 300, 20, 130, 100, 150},
+     {50, 100},
+     1},
+    {"of a rank that is not known nothing is waited for",
+     {{{700, 900}, {850, ANATOMY_NOBODY, 800}}},
+     {{650, 820}},
+     {100, 200, 300, 120, 0, 100, 180},
+     {50, 0},
      ANATOMY_NOBODY},
-    {"waiting for the loader is data, whatever is in progress", {{{120, 180}, {170, 1, 0}}}, {{110, 150}},
-     {100, 200, 300, 0, 0, 100, 300}, {40, 0}, ANATOMY_NOBODY},
-    {"a wait within the forward pass is not part of it", {{{250, 300}, {270, 1, 0}}}, {{0}},
-     {100, 180 - 30, 300, 0, 20, 100, 330}, {0, 0}, 1},
-    {"the rank waited for longest is named", {{{200, 260}, {260, 0, 0}}, {{300, 330}, {330, 2, 0}}, {{400, 440}, {440, 2, 0}}},
-     {{0, 0}}, {100, 110, 260, 0, 130, 100, 300}, {0, 0}, 2},
-    {"waits and spans outside the step do not count", {{{-50, -20}, {-20, 1, 0}}, {{1000, 1100}, {1100, 1, 0}}},
-     {{-90, -10}, {950, 1200}}, {100, 200, 300, 0, 0, 100, 300}, {50, 0}, ANATOMY_NOBODY},
+    {"nobody had to send anything",
+     {{{700, 800}, {900, ANATOMY_NOBODY, 0}}},
+     {{0, 0}},
+     {100, 200, 300, 0, 0, 100, 300},
+     {0, 0},
+     ANATOMY_NOBODY},
+    {"waiting for the loader is data, whatever is in progress",
+     {{{120, 180}, {170, 1, 0}}},
+     {{110, 150}},
+     {100, 200, 300, 0, 0, 100, 300},
+     {40, 0},
+     ANATOMY_NOBODY},
+    {"a wait within the forward pass is not part of it",
+     {{{250, 300}, {270, 1, 0}}},
+     {{0}},
+     {100, 180 - 30, 300, 0, 20, 100, 330},
+     {0, 0},
+     1},
+    {"the rank waited for longest is named",
+     {{{200, 260}, {260, 0, 0}}, {{300, 330}, {330, 2, 0}}, {{400, 440}, {440, 2, 0}}},
+     {{0, 0}},
+     {100, 110, 260, 0, 130, 100, 300},
+     {0, 0},
+     2},
+    {"waits and spans outside the step do not count",
+     {{{-50, -20}, {-20, 1, 0}}, {{1000, 1100}, {1100, 1, 0}}},
+     {{-90, -10}, {950, 1200}},
+     {100, 200, 300, 0, 0, 100, 300},
+     {50, 0},
+     ANATOMY_NOBODY},
 };
 
 static int used_waits(const sweep_case *c)
@@ -70,18 +116,20 @@ static void every_instant_gets_the_first_label_that_fits(void **state)
     (void)state;
     for (int i = 0; i < COUNT(cases); i++) {
         const sweep_case *c = &cases[i];
-        anatomy_step step = {0, 1000, phases, c->waits, c->spans, COUNT(phases), used_waits(c), used_spans(c)};
+        anatomy_step step = {0,        1000,          phases,        c->waits,
+                             c->spans, COUNT(phases), used_waits(c), used_spans(c)};
         anatomy_figures found;
         int64_t waited[RANKS] = {0}, sum = 0;
         anatomy_sweep(&step, waited, &found);
         for (int p = 0; p < STEP_PARTS; p++) {
             sum += found.parts[p];
             if (found.parts[p] != c->parts[p])
-                fail_msg("%s: part %d is %lld, expected %lld", c->name, p, (long long)found.parts[p], (long long)c->parts[p]);
+                fail_msg("%s: part %d is %lld, expected %lld", c->name, p, (long long)found.parts[p],
+                         (long long)c->parts[p]);
         }
         if (found.hidden_computing_ns != c->hidden[0] || found.hidden_waiting_ns != c->hidden[1])
-            fail_msg("%s: hidden %lld while computing, %lld while waiting", c->name, (long long)found.hidden_computing_ns,
-                     (long long)found.hidden_waiting_ns);
+            fail_msg("%s: hidden %lld while computing, %lld while waiting", c->name,
+                     (long long)found.hidden_computing_ns, (long long)found.hidden_waiting_ns);
         if (sum != 1000 || found.waited_for != c->waited_for)
             fail_msg("%s: sum %lld, waited for %d", c->name, (long long)sum, found.waited_for);
     }
@@ -193,8 +241,8 @@ static void what_is_known_late_is_hidden_in_the_next_step_and_counted_once(void 
     open_recorder(&r);
     anatomy_add_span(r.anatomy, 10, 30);
     assert_int_equal(end_step(&r, 0, 100).hidden_computing_ns, 20);
-    anatomy_add_span(r.anatomy, 20, 50);   /* of the step that has ended: 20 ns more */
-    anatomy_add_span(r.anatomy, 90, 130);  /* 10 in that step, 30 in this one */
+    anatomy_add_span(r.anatomy, 20, 50);  /* of the step that has ended: 20 ns more */
+    anatomy_add_span(r.anatomy, 90, 130); /* 10 in that step, 30 in this one */
     assert_int_equal(end_step(&r, 100, 200).hidden_computing_ns, 20 + 10 + 30);
     assert_int_equal(end_step(&r, 200, 300).hidden_computing_ns, 0);
     close_recorder(&r);
@@ -218,11 +266,13 @@ static void spans_and_waits_without_room_are_counted_in_their_step(void **state)
     recorder r;
     int number;
     open_recorder(&r);
-    for (int i = 0; i < MANY; i++) anatomy_add_span(r.anatomy, 10 * i, 10 * i + 5); /* more than the queue holds */
+    for (int i = 0; i < MANY; i++)
+        anatomy_add_span(r.anatomy, 10 * i, 10 * i + 5); /* more than the queue holds */
     assert_true(end_step(&r, 0, 10 * MANY).lost > 0);
     assert_int_equal(end_step(&r, 10 * MANY, 20 * MANY).lost, 0);
     int64_t begin = 20 * MANY, lost = 0;
-    for (int i = 0; i < MANY; i++) { /* pieces of which the queue has room, but not the list of disjoint ones */
+    for (int i = 0; i < MANY;
+         i++) { /* pieces of which the queue has room, but not the list of disjoint ones */
         anatomy_add_span(r.anatomy, begin + 10 * i, begin + 10 * i + 5);
         if (i % 500 == 499) lost += end_step(&r, begin, begin + 1).lost;
     }

@@ -65,7 +65,8 @@ static void computation_is_stretched_on_one_rank(void **state)
         int64_t slept = clock_now_ns() - begin - computed;
         assert_true(s.stretch == (rank == 1 ? 2.0 : 0.0));
         if (rank == 1 && slept + NS_PER_MS < 2 * computed)
-            fail_msg("slept %d us after %d us of computation, expected twice that", (int)(slept / 1000), (int)(computed / 1000));
+            fail_msg("slept %d us after %d us of computation, expected twice that", (int)(slept / 1000),
+                     (int)(computed / 1000));
         if (rank != 1) assert_int_equal(s.debt_ns, 0);
     }
 }

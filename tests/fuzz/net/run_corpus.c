@@ -51,7 +51,8 @@ int main(int argc, char **argv)
     }
     closedir(folder);
     if (files == 0) return 65;
-    printf("1..1\nok 1 - a file of the corpus, cut at any length or with any bit flipped, is read or refused\n# %d files\n",
+    printf("1..1\nok 1 - a file of the corpus, cut at any length or with any bit flipped, is read or "
+           "refused\n# %d files\n",
            files);
     return 0;
 }

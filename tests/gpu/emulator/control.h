@@ -1,5 +1,6 @@
-/* What tests count in the emulator, and what they make fail: a table of the module, found by its symbol (cuda_module_find).
- * EMULATED_FAULT in the environment sets the faults of a program, EMULATED_COUNTS=FILE writes the counts there at its end. */
+/* What tests count in the emulator, and what they make fail: a table of the module, found by its symbol
+ * (cuda_module_find). EMULATED_FAULT in the environment sets the faults of a program, EMULATED_COUNTS=FILE
+ * writes the counts there at its end. */
 #ifndef TESTS_GPU_EMULATOR_CONTROL_H
 #define TESTS_GPU_EMULATOR_CONTROL_H
 
@@ -8,13 +9,14 @@
 
 /* name: what is counted */
 #define EMULATOR_COUNTS(X)                                                                                   \
-    X(launches)    /* of kernels, recorded ones once */                                                      \
-    X(copies)      /* cudaMemcpyAsync */                                                                     \
-    X(set_streams) /* cudnnSetStream */                                                                      \
+    X(launches)       /* of kernels, recorded ones once */                                                   \
+    X(copies)         /* cudaMemcpyAsync */                                                                  \
+    X(set_streams)    /* cudnnSetStream */                                                                   \
     X(first_products) /* of cuBLASLt, by other algorithms than the fastest of a search */                    \
     X(fast_products)                                                                                         \
-    X(graphs) /* operation graphs of cuDNN, executed */                                                      \
-    X(idle_waits) /* of the host, for the last of what a stream has been given: meanwhile it gives it nothing */
+    X(graphs)     /* operation graphs of cuDNN, executed */                                                  \
+    X(idle_waits) /* of the host, for the last of what a stream has been given: meanwhile it gives it        \
+                     nothing */
 
 /* name: what fails */
 #define EMULATOR_FAULTS(X)                                                                                   \
@@ -24,10 +26,12 @@
 #define EMULATOR_COUNT(name) int64_t name;
 #define EMULATOR_FAULT(name) bool fails_##name;
 typedef struct emulator_control_table {
-    EMULATOR_COUNTS(EMULATOR_COUNT) EMULATOR_FAULTS(EMULATOR_FAULT)
-    bool slow_first;  /* kernels, and the algorithms that heuristics put first, are not the fastest ("slow_first") */
-    bool slow_sums;   /* products with BGRADB take three times as long as these */
-    int64_t slow_ns;  /* that they have taken, which events count and nobody waits for */
+    EMULATOR_COUNTS(EMULATOR_COUNT)
+    EMULATOR_FAULTS(EMULATOR_FAULT)
+    bool slow_first; /* kernels, and the algorithms that heuristics put first,
+                        are not the fastest ("slow_first") */
+    bool slow_sums;  /* products with BGRADB take three times as long as these */
+    int64_t slow_ns; /* that they have taken, which events count and nobody waits for */
 } emulator_control_table;
 #undef EMULATOR_COUNT
 #undef EMULATOR_FAULT

@@ -7,8 +7,8 @@
  * very product. Where the search was told of a vector at more than 16 bytes its algorithm sums in two parts:
  * runs that are to be bit-identical must request the same. Two things are not supported, so that callers
  * must know what to do then: the gradient of a bias over an odd number of rows, and factors of bfloat16 with
- * an odd number of rows of the result. A search finds up to three algorithms; where tests make the others slow
- * (control.h) the second is the fastest. */
+ * an odd number of rows of the result. A search finds up to three algorithms; where tests make the others
+ * slow (control.h) the second is the fastest. */
 #include "common/device/cuda/module/libraries.h"
 #include "common/reduce/half.h"
 #include "tests/gpu/emulator/control.h"
@@ -20,7 +20,16 @@
 #include <string.h>
 
 enum { ALGORITHMS = 3, FASTEST = 1 };
-enum { WORKSPACE_BYTES = 4096, WORKSPACE_ALIGNMENT = 256, MOST_ALIGNMENT = 256, LEAST_ALIGNMENT = 16, A = 0, B = 1, C = 2, D = 3 };
+enum {
+    WORKSPACE_BYTES = 4096,
+    WORKSPACE_ALIGNMENT = 256,
+    MOST_ALIGNMENT = 256,
+    LEAST_ALIGNMENT = 16,
+    A = 0,
+    B = 1,
+    C = 2,
+    D = 3
+};
 
 void emulator_fill_cublaslt(cublaslt_table *out);
 
@@ -95,12 +104,13 @@ const char *cublasLtGetStatusString(cublasStatus_t code)
                                                  : "CUBLAS_STATUS_NOT_SUPPORTED";
 }
 
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType_t type, uint64_t rows, uint64_t columns,
-                                          int64_t leading)
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType_t type, uint64_t rows,
+                                          uint64_t columns, int64_t leading)
 {
     if (leading < (int64_t)rows) return CUBLAS_STATUS_INVALID_VALUE;
     cublasStatus_t code = make(out, sizeof **out);
-    if (code == CUBLAS_STATUS_SUCCESS) **out = (struct emulated_matrix){type, (int64_t)rows, (int64_t)columns, leading};
+    if (code == CUBLAS_STATUS_SUCCESS)
+        **out = (struct emulated_matrix){type, (int64_t)rows, (int64_t)columns, leading};
     return code;
 }
 
@@ -110,14 +120,16 @@ cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout)
 }
 
 /* Batches and other orders are not emulated. */
-cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attribute,
-                                                const void *value, size_t size)
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
+                                                cublasLtMatrixLayoutAttribute_t attribute, const void *value,
+                                                size_t size)
 {
     (void)layout, (void)attribute, (void)value, (void)size;
     return CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasComputeType_t compute, cudaDataType_t scale)
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasComputeType_t compute,
+                                        cudaDataType_t scale)
 {
     if (scale != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
     cublasStatus_t code = make(out, sizeof **out);
@@ -131,14 +143,19 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc)
     return drop(desc);
 }
 
-cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute,
-                                              const void *value, size_t size)
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
+                                              cublasLtMatmulDescAttributes_t attribute, const void *value,
+                                              size_t size)
 {
     switch (attribute) {
-    case CUBLASLT_MATMUL_DESC_TRANSA: return set(&desc->transpose[A], sizeof(int32_t), value, size);
-    case CUBLASLT_MATMUL_DESC_TRANSB: return set(&desc->transpose[B], sizeof(int32_t), value, size);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE: return set(&desc->epilogue, sizeof(uint32_t), value, size);
-    case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return set(&desc->vector, sizeof(void *), value, size);
+    case CUBLASLT_MATMUL_DESC_TRANSA:
+        return set(&desc->transpose[A], sizeof(int32_t), value, size);
+    case CUBLASLT_MATMUL_DESC_TRANSB:
+        return set(&desc->transpose[B], sizeof(int32_t), value, size);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE:
+        return set(&desc->epilogue, sizeof(uint32_t), value, size);
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
+        return set(&desc->vector, sizeof(void *), value, size);
     }
     return CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -156,8 +173,8 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t prefer
 }
 
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
-                                                    cublasLtMatmulPreferenceAttributes_t attribute, const void *value,
-                                                    size_t size)
+                                                    cublasLtMatmulPreferenceAttributes_t attribute,
+                                                    const void *value, size_t size)
 {
     if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)
         return set(&preference->workspace, sizeof preference->workspace, value, size);
@@ -192,12 +209,15 @@ static int64_t columns_of(const work *k, int factor)
 /* Factors of one type; a result of float32, or of theirs. */
 static cublasStatus_t check(const work *k)
 {
-    const struct emulated_matrix *a = &k->matrix[A], *b = &k->matrix[B], *c = &k->matrix[C], *d = &k->matrix[D];
-    bool fits = rows_of(k, A) == d->rows && columns_of(k, B) == d->columns && columns_of(k, A) == rows_of(k, B) &&
-                c->rows == d->rows && c->columns == d->columns && c->type == d->type;
+    const struct emulated_matrix *a = &k->matrix[A], *b = &k->matrix[B], *c = &k->matrix[C],
+                                 *d = &k->matrix[D];
+    bool fits = rows_of(k, A) == d->rows && columns_of(k, B) == d->columns &&
+                columns_of(k, A) == rows_of(k, B) && c->rows == d->rows && c->columns == d->columns &&
+                c->type == d->type;
     bool bf16 = a->type == CUDA_R_16BF, fast = k->desc.compute != CUBLAS_COMPUTE_32F;
     if (!fits) return CUBLAS_STATUS_INVALID_VALUE;
-    if (a->type != b->type || (!bf16 && d->type != CUDA_R_32F) || (bf16 && fast)) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (a->type != b->type || (!bf16 && d->type != CUDA_R_32F) || (bf16 && fast))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
     if (bf16 && d->rows % 2) return CUBLAS_STATUS_NOT_SUPPORTED;
     return k->desc.epilogue == CUBLASLT_EPILOGUE_BGRADB && rows_of(k, B) % 2 ? CUBLAS_STATUS_NOT_SUPPORTED
                                                                              : CUBLAS_STATUS_SUCCESS;
@@ -210,8 +230,10 @@ static double get(const struct emulated_matrix *m, const void *data, int64_t i)
 
 static void put(const struct emulated_matrix *m, void *data, int64_t i, double value)
 {
-    if (m->type == CUDA_R_32F) ((float *)data)[i] = (float)value;
-    else ((uint16_t *)data)[i] = bf16_from_float((float)value);
+    if (m->type == CUDA_R_32F)
+        ((float *)data)[i] = (float)value;
+    else
+        ((uint16_t *)data)[i] = bf16_from_float((float)value);
 }
 
 /* TF32 has ten bits after the leading one. */
@@ -233,7 +255,8 @@ static double *vectors(const work *k, int which)
     if (!out) abort();
     for (int64_t i = 0; i < count; i++)
         for (int64_t t = 0; t < terms; t++)
-            out[i * terms + t] = rounded(k, get(m, k->in[which], along ? t + i * m->leading : i + t * m->leading));
+            out[i * terms + t] =
+                rounded(k, get(m, k->in[which], along ? t + i * m->leading : i + t * m->leading));
     return out;
 }
 
@@ -261,7 +284,8 @@ static void multiply(const work *k, const double *a, const double *b)
     for (int64_t j = 0; j < d->columns; j++)
         for (int64_t i = 0; i < d->rows; i++) {
             double sum = dot(a + i * terms, b + j * terms, terms, k->parts);
-            double value = k->alpha * sum + (k->beta != 0 ? k->beta * get(c, k->in[C], i + j * c->leading) : 0);
+            double value =
+                k->alpha * sum + (k->beta != 0 ? k->beta * get(c, k->in[C], i + j * c->leading) : 0);
             put(d, k->out, i + j * d->leading, finish(k, i, value));
         }
 }
@@ -301,7 +325,8 @@ static uint32_t problem_of(const work *k)
     uint32_t hash = mix(mix(2166136261u, k->desc.compute), k->desc.epilogue);
     for (int i = 0; i < 4; i++) {
         if (i < 2) hash = mix(hash, k->desc.transpose[i]);
-        hash = mix(mix(mix(mix(hash, k->matrix[i].type), k->matrix[i].rows), k->matrix[i].columns), k->matrix[i].leading);
+        hash = mix(mix(mix(mix(hash, k->matrix[i].type), k->matrix[i].rows), k->matrix[i].columns),
+                   k->matrix[i].leading);
     }
     return hash;
 }
@@ -318,8 +343,9 @@ static uint32_t alignment_of(const void *data)
     return alignment;
 }
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
-                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                               cublasLtMatmulPreference_t preference, int asked,
                                               cublasLtMatmulHeuristicResult_t *out, int *count)
 {
@@ -332,7 +358,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     memcpy(f.alignment, preference->alignment, sizeof f.alignment);
     for (*count = 0; *count < asked && *count < ALGORITHMS; ++*count) {
         f.index = (uint32_t)*count;
-        out[*count] = (cublasLtMatmulHeuristicResult_t){.workspaceSize = WORKSPACE_BYTES, .state = CUBLAS_STATUS_SUCCESS};
+        out[*count] = (cublasLtMatmulHeuristicResult_t){.workspaceSize = WORKSPACE_BYTES,
+                                                        .state = CUBLAS_STATUS_SUCCESS};
         memcpy(&out[*count].algo, &f, sizeof f);
     }
     return CUBLAS_STATUS_SUCCESS;
@@ -347,16 +374,18 @@ static bool may_run(const work *k, const found *f, const void *workspace, size_t
 {
     for (int i = 0; i < 4; i++)
         if (!is_aligned(i < D ? k->in[i] : k->out, f->alignment[i])) return false;
-    if (has_vector(k) && (!emulator_owns(k->desc.vector) || !is_aligned(k->desc.vector, f->vector_alignment))) return false;
+    if (has_vector(k) && (!emulator_owns(k->desc.vector) || !is_aligned(k->desc.vector, f->vector_alignment)))
+        return false;
     return f->problem == problem_of(k) && workspace && bytes >= WORKSPACE_BYTES &&
            is_aligned(workspace, WORKSPACE_ALIGNMENT) && k->in[C] == k->out;
 }
 
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha, const void *a,
-                              cublasLtMatrixLayout_t a_layout, const void *b, cublasLtMatrixLayout_t b_layout,
-                              const void *beta, const void *c, cublasLtMatrixLayout_t c_layout, void *d,
-                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *algorithm, void *workspace,
-                              size_t bytes, cudaStream_t s)
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha,
+                              const void *a, cublasLtMatrixLayout_t a_layout, const void *b,
+                              cublasLtMatrixLayout_t b_layout, const void *beta, const void *c,
+                              cublasLtMatrixLayout_t c_layout, void *d, cublasLtMatrixLayout_t d_layout,
+                              const cublasLtMatmulAlgo_t *algorithm, void *workspace, size_t bytes,
+                              cudaStream_t s)
 {
     const float *of_product = alpha, *of_c = beta;
     work k = {*desc, {*a_layout, *b_layout, *c_layout, *d_layout}, {a, b, c}, d, *of_product, *of_c, 1};
@@ -365,7 +394,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     memcpy(&f, algorithm, sizeof f);
     k.parts = has_vector(&k) && f.vector_alignment > LEAST_ALIGNMENT ? 2 : 1;
     if (code != CUBLAS_STATUS_SUCCESS) return code;
-    if (emulator_control.fails_sums && desc->epilogue == CUBLASLT_EPILOGUE_BGRADB) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (emulator_control.fails_sums && desc->epilogue == CUBLASLT_EPILOGUE_BGRADB)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
     if (!handle || !may_run(&k, &f, workspace, bytes)) return CUBLAS_STATUS_INVALID_VALUE;
     if (f.index != FASTEST) emulator_be_slow();
     if (emulator_control.slow_sums && desc->epilogue == CUBLASLT_EPILOGUE_BGRADB) emulator_take(3000000000);

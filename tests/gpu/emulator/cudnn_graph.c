@@ -1,10 +1,12 @@
-/* Operation graphs of cuDNN, emulated: descriptors keep the attributes that they are given, and executing a plan computes
- * one operation after another in double precision, with each result rounded to its tensor's type.
+/* Operation graphs of cuDNN, emulated: descriptors keep the attributes that they are given, and executing a
+ * plan computes one operation after another in double precision, with each result rounded to its tensor's
+ * type.
  *
- * Heuristics list three engines: the first is not deterministic, the second uses tensor cores, the third does not and needs a
- * workspace. Refused is what cuDNN would refuse: attributes after finalizing, operations whose dimensions do not go
- * together, bfloat16 without tensor cores, addresses that are missing or not device memory, a missing workspace. Convolutions
- * in bfloat16 of odd numbers of channels are not supported, as in cudnn.c. */
+ * Heuristics list three engines: the first is not deterministic, the second uses tensor cores, the third does
+ * not and needs a workspace. Refused is what cuDNN would refuse: attributes after finalizing, operations
+ * whose dimensions do not go together, bfloat16 without tensor cores, addresses that are missing or not
+ * device memory, a missing workspace. Convolutions in bfloat16 of odd numbers of channels are not supported,
+ * as in cudnn.c. */
 #include "common/reduce/half.h"
 #include "tests/gpu/emulator/control.h"
 #include "tests/gpu/emulator/cudnn_impl.h"
@@ -14,7 +16,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_ATTRIBUTES = 10, DIMS = 4, ENGINES = 3, MOST_TENSORS = 64, MOST_BOUND = 16, GRAPH_WORKSPACE = 512 };
+enum {
+    MOST_ATTRIBUTES = 10,
+    DIMS = 4,
+    ENGINES = 3,
+    MOST_TENSORS = 64,
+    MOST_BOUND = 16,
+    GRAPH_WORKSPACE = 512
+};
 enum { NOT_DETERMINISTIC_ENGINE, TENSOR_CORE_ENGINE, PLAIN_ENGINE };
 
 typedef struct attribute {
@@ -28,8 +37,8 @@ struct emulated_descriptor {
     bool final;
     attribute attributes[MOST_ATTRIBUTES];
     int count;
-    int engine;                               /* of a configuration or an engine */
-    const struct emulated_descriptor *of;     /* of a configuration: the graph */
+    int engine;                           /* of a configuration or an engine */
+    const struct emulated_descriptor *of; /* of a configuration: the graph */
 };
 
 typedef const struct emulated_descriptor *descriptor;
@@ -125,30 +134,37 @@ static bool spreads(descriptor from, descriptor to)
 
 static bool matmul_fits(descriptor op)
 {
-    descriptor a = find_desc(op, CUDNN_ATTR_OPERATION_MATMUL_ADESC), b = find_desc(op, CUDNN_ATTR_OPERATION_MATMUL_BDESC);
+    descriptor a = find_desc(op, CUDNN_ATTR_OPERATION_MATMUL_ADESC),
+               b = find_desc(op, CUDNN_ATTR_OPERATION_MATMUL_BDESC);
     descriptor c = find_desc(op, CUDNN_ATTR_OPERATION_MATMUL_CDESC);
-    if (!is_tensor(a) || !is_tensor(b) || !is_tensor(c) || !find_desc(op, CUDNN_ATTR_OPERATION_MATMUL_DESC)) return false;
+    if (!is_tensor(a) || !is_tensor(b) || !is_tensor(c) || !find_desc(op, CUDNN_ATTR_OPERATION_MATMUL_DESC))
+        return false;
     const int64_t *m = dims_of(a), *n = dims_of(b), *p = dims_of(c);
-    return m[0] == n[0] && m[0] == p[0] && m[1] == n[1] && m[1] == p[1] && m[2] == p[2] && m[3] == n[2] && n[3] == p[3];
+    return m[0] == n[0] && m[0] == p[0] && m[1] == n[1] && m[1] == p[1] && m[2] == p[2] && m[3] == n[2] &&
+           n[3] == p[3];
 }
 
 static bool pointwise_fits(descriptor op)
 {
-    descriptor x = find_desc(op, CUDNN_ATTR_OPERATION_POINTWISE_XDESC), b = find_desc(op, CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
-    descriptor t = find_desc(op, CUDNN_ATTR_OPERATION_POINTWISE_TDESC), y = find_desc(op, CUDNN_ATTR_OPERATION_POINTWISE_YDESC);
+    descriptor x = find_desc(op, CUDNN_ATTR_OPERATION_POINTWISE_XDESC),
+               b = find_desc(op, CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
+    descriptor t = find_desc(op, CUDNN_ATTR_OPERATION_POINTWISE_TDESC),
+               y = find_desc(op, CUDNN_ATTR_OPERATION_POINTWISE_YDESC);
     if (!is_tensor(x) || !is_tensor(y) || !spreads(x, y)) return false;
     return (!b || (is_tensor(b) && spreads(b, y))) && (!t || (is_tensor(t) && spreads(t, y)));
 }
 
 static bool reduction_fits(descriptor op)
 {
-    descriptor x = find_desc(op, CUDNN_ATTR_OPERATION_REDUCTION_XDESC), y = find_desc(op, CUDNN_ATTR_OPERATION_REDUCTION_YDESC);
+    descriptor x = find_desc(op, CUDNN_ATTR_OPERATION_REDUCTION_XDESC),
+               y = find_desc(op, CUDNN_ATTR_OPERATION_REDUCTION_YDESC);
     return is_tensor(x) && is_tensor(y) && spreads(y, x);
 }
 
 static bool reshape_fits(descriptor op)
 {
-    descriptor x = find_desc(op, CUDNN_ATTR_OPERATION_RESHAPE_XDESC), y = find_desc(op, CUDNN_ATTR_OPERATION_RESHAPE_YDESC);
+    descriptor x = find_desc(op, CUDNN_ATTR_OPERATION_RESHAPE_XDESC),
+               y = find_desc(op, CUDNN_ATTR_OPERATION_RESHAPE_YDESC);
     int64_t elements[2] = {1, 1};
     if (!is_tensor(x) || !is_tensor(y)) return false;
     for (int i = 0; i < DIMS; i++) elements[0] *= dims_of(x)[i], elements[1] *= dims_of(y)[i];
@@ -159,13 +175,26 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t d)
 {
     bool fits = !d->final;
     switch (d->type) {
-    case CUDNN_BACKEND_TENSOR_DESCRIPTOR: fits = fits && dims_of(d) && strides_of(d) && find(d, CUDNN_ATTR_TENSOR_UNIQUE_ID, NULL); break;
-    case CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR: fits = fits && matmul_fits(d); break;
-    case CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR: fits = fits && pointwise_fits(d); break;
-    case CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR: fits = fits && reduction_fits(d); break;
-    case CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR: fits = fits && reshape_fits(d); break;
-    case CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR: fits = fits && find(d, CUDNN_ATTR_OPERATIONGRAPH_OPS, NULL); break;
-    default: break;
+    case CUDNN_BACKEND_TENSOR_DESCRIPTOR:
+        fits = fits && dims_of(d) && strides_of(d) && find(d, CUDNN_ATTR_TENSOR_UNIQUE_ID, NULL);
+        break;
+    case CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR:
+        fits = fits && matmul_fits(d);
+        break;
+    case CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR:
+        fits = fits && pointwise_fits(d);
+        break;
+    case CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR:
+        fits = fits && reduction_fits(d);
+        break;
+    case CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR:
+        fits = fits && reshape_fits(d);
+        break;
+    case CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR:
+        fits = fits && find(d, CUDNN_ATTR_OPERATIONGRAPH_OPS, NULL);
+        break;
+    default:
+        break;
     }
     d->final = fits;
     return fits ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_BAD_PARAM;
@@ -175,11 +204,12 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t d)
 
 static bool is_convolution(descriptor op, int *first)
 {
-    int names[] = {CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+    int names[] = {CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
+                   CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
                    CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA};
     *first = op->type == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR         ? names[0]
              : op->type == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR ? names[1]
-                                                                                         : names[2];
+                                                                                        : names[2];
     return op->type >= CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR &&
            op->type <= CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR;
 }
@@ -205,8 +235,8 @@ static void convolution_tensors(descriptor op, descriptor out[3])
 static struct emulated_tensor plain_tensor(descriptor d)
 {
     const int64_t *dims = dims_of(d);
-    return (struct emulated_tensor){(cudnnDataType_t)find_int(d, CUDNN_ATTR_TENSOR_DATA_TYPE), (int)dims[0], (int)dims[1],
-                                    (int)dims[2], (int)dims[3]};
+    return (struct emulated_tensor){(cudnnDataType_t)find_int(d, CUDNN_ATTR_TENSOR_DATA_TYPE), (int)dims[0],
+                                    (int)dims[1], (int)dims[2], (int)dims[3]};
 }
 
 static bool is_channels_last(descriptor d)
@@ -223,7 +253,8 @@ static descriptor first_operation(descriptor graph)
     return list[0];
 }
 
-/* Whether all tensors of the first operation are of bfloat16, and an engine without tensor cores does not run. */
+/* Whether all tensors of the first operation are of bfloat16, and an engine without tensor cores does not
+ * run. */
 static bool is_supported(descriptor graph, int engine)
 {
     descriptor op = first_operation(graph), of[3];
@@ -253,7 +284,8 @@ static cudnnStatus_t get_engines(descriptor heuristics, int64_t asked, int64_t *
 }
 
 cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
-                                       cudnnBackendAttributeType_t type, int64_t asked, int64_t *count, void *values)
+                                       cudnnBackendAttributeType_t type, int64_t asked, int64_t *count,
+                                       void *values)
 {
     (void)type;
     if (!d->final) return CUDNN_STATUS_BAD_PARAM;
@@ -265,8 +297,9 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t d, cudnnBackendA
         engine->final = true;
     } else if (name == CUDNN_ATTR_ENGINE_NUMERICAL_NOTE) {
         *count = d->engine == PLAIN_ENGINE ? 0 : 1;
-        if (*count) *(int *)values = d->engine == TENSOR_CORE_ENGINE ? CUDNN_NUMERICAL_NOTE_TENSOR_CORE
-                                                                     : CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
+        if (*count)
+            *(int *)values = d->engine == TENSOR_CORE_ENGINE ? CUDNN_NUMERICAL_NOTE_TENSOR_CORE
+                                                             : CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
     } else if (name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE) {
         *(int64_t *)values = GRAPH_WORKSPACE;
     } else {
@@ -363,9 +396,12 @@ static void move(void *context, const int64_t *at)
     const transfer *m = context;
     int64_t i = place(m->t, at);
     bool bf16 = m->t->type == CUDNN_DATA_BFLOAT16;
-    if (m->write && bf16) ((uint16_t *)m->memory)[i] = bf16_from_float((float)m->t->values[i]);
-    else if (m->write) ((float *)m->memory)[i] = (float)m->t->values[i];
-    else m->t->values[i] = bf16 ? bf16_to_float(((uint16_t *)m->memory)[i]) : ((float *)m->memory)[i];
+    if (m->write && bf16)
+        ((uint16_t *)m->memory)[i] = bf16_from_float((float)m->t->values[i]);
+    else if (m->write)
+        ((float *)m->memory)[i] = (float)m->t->values[i];
+    else
+        m->t->values[i] = bf16 ? bf16_to_float(((uint16_t *)m->memory)[i]) : ((float *)m->memory)[i];
 }
 
 static stored *storage(run_state *s, descriptor tensor)
@@ -375,13 +411,15 @@ static stored *storage(run_state *s, descriptor tensor)
         if (s->tensors[i].of == tensor) return &s->tensors[i];
     if (s->count == MOST_TENSORS) abort();
     stored *t = &s->tensors[s->count++];
-    *t = (stored){tensor, dims_of(tensor), strides_of(tensor), find_int(tensor, CUDNN_ATTR_TENSOR_DATA_TYPE), NULL,
-                  extent_of(tensor)};
+    *t = (stored){tensor, dims_of(tensor),  strides_of(tensor), find_int(tensor, CUDNN_ATTR_TENSOR_DATA_TYPE),
+                  NULL,   extent_of(tensor)};
     t->values = calloc((size_t)t->extent, sizeof *t->values);
     if (!t->values) abort();
     void *memory = address_of(s->work, tensor, &number);
-    if (has_flag(tensor, CUDNN_ATTR_TENSOR_IS_BY_VALUE)) t->values[0] = *number;
-    else if (memory) for_all(dims_of(tensor), move, &(transfer){t, memory, false});
+    if (has_flag(tensor, CUDNN_ATTR_TENSOR_IS_BY_VALUE))
+        t->values[0] = *number;
+    else if (memory)
+        for_all(dims_of(tensor), move, &(transfer){t, memory, false});
     return t;
 }
 
@@ -401,16 +439,35 @@ static void pointwise(void *context, const int64_t *at)
     const element *e = context;
     double x = e->x->values[place(e->x, at)], b = e->b ? e->b->values[place(e->b, at)] : 0;
     switch (e->mode) {
-    case CUDNN_POINTWISE_ADD: put(e, at, x + b); break;
-    case CUDNN_POINTWISE_MUL: put(e, at, x * b); break;
-    case CUDNN_POINTWISE_DIV: put(e, at, x / b); break;
-    case CUDNN_POINTWISE_SUB: put(e, at, x - b); break;
-    case CUDNN_POINTWISE_EXP: put(e, at, exp(x)); break;
-    case CUDNN_POINTWISE_LOG: put(e, at, log(x)); break;
-    case CUDNN_POINTWISE_CMP_GE: put(e, at, x >= b); break;
-    case CUDNN_POINTWISE_GEN_INDEX: put(e, at, (double)at[e->axis]); break;
-    case CUDNN_POINTWISE_BINARY_SELECT: put(e, at, e->t->values[place(e->t, at)] != 0 ? x : b); break;
-    default: abort();
+    case CUDNN_POINTWISE_ADD:
+        put(e, at, x + b);
+        break;
+    case CUDNN_POINTWISE_MUL:
+        put(e, at, x * b);
+        break;
+    case CUDNN_POINTWISE_DIV:
+        put(e, at, x / b);
+        break;
+    case CUDNN_POINTWISE_SUB:
+        put(e, at, x - b);
+        break;
+    case CUDNN_POINTWISE_EXP:
+        put(e, at, exp(x));
+        break;
+    case CUDNN_POINTWISE_LOG:
+        put(e, at, log(x));
+        break;
+    case CUDNN_POINTWISE_CMP_GE:
+        put(e, at, x >= b);
+        break;
+    case CUDNN_POINTWISE_GEN_INDEX:
+        put(e, at, (double)at[e->axis]);
+        break;
+    case CUDNN_POINTWISE_BINARY_SELECT:
+        put(e, at, e->t->values[place(e->t, at)] != 0 ? x : b);
+        break;
+    default:
+        abort();
     }
 }
 
@@ -428,8 +485,10 @@ static void reduce(void *context, const int64_t *at)
 {
     const element *e = context;
     double x = e->x->values[place(e->x, at)], *y = &e->y->values[place(e->y, at)];
-    if (e->mode == CUDNN_REDUCE_TENSOR_MAX) *y = x > *y ? x : *y;
-    else *y += x;
+    if (e->mode == CUDNN_REDUCE_TENSOR_MAX)
+        *y = x > *y ? x : *y;
+    else
+        *y += x;
 }
 
 static stored *operand(run_state *s, descriptor op, int name)
@@ -440,9 +499,11 @@ static stored *operand(run_state *s, descriptor op, int name)
 
 static void run_reduction(run_state *s, descriptor op)
 {
-    element e = {.x = operand(s, op, CUDNN_ATTR_OPERATION_REDUCTION_XDESC), .y = operand(s, op, CUDNN_ATTR_OPERATION_REDUCTION_YDESC)};
+    element e = {.x = operand(s, op, CUDNN_ATTR_OPERATION_REDUCTION_XDESC),
+                 .y = operand(s, op, CUDNN_ATTR_OPERATION_REDUCTION_YDESC)};
     e.mode = find_int(find_desc(op, CUDNN_ATTR_OPERATION_REDUCTION_DESC), CUDNN_ATTR_REDUCTION_OPERATOR);
-    for (int64_t i = 0; i < e.y->extent; i++) e.y->values[i] = e.mode == CUDNN_REDUCE_TENSOR_MAX ? -INFINITY : 0;
+    for (int64_t i = 0; i < e.y->extent; i++)
+        e.y->values[i] = e.mode == CUDNN_REDUCE_TENSOR_MAX ? -INFINITY : 0;
     for_all(dims_of(e.x->of), reduce, &e);
     for (int64_t i = 0; i < e.y->extent; i++) e.y->values[i] = (double)(float)e.y->values[i];
 }
@@ -450,7 +511,8 @@ static void run_reduction(run_state *s, descriptor op)
 /* The same storage, seen with other strides. */
 static void run_reshape(run_state *s, descriptor op)
 {
-    stored *x = operand(s, op, CUDNN_ATTR_OPERATION_RESHAPE_XDESC), *y = operand(s, op, CUDNN_ATTR_OPERATION_RESHAPE_YDESC);
+    stored *x = operand(s, op, CUDNN_ATTR_OPERATION_RESHAPE_XDESC),
+           *y = operand(s, op, CUDNN_ATTR_OPERATION_RESHAPE_YDESC);
     int type = find_int(y->of, CUDNN_ATTR_TENSOR_DATA_TYPE);
     if (x->extent != y->extent) abort();
     for (int64_t i = 0; i < y->extent; i++) y->values[i] = as_type(type, x->values[i]);
@@ -473,14 +535,22 @@ static void run_operation(run_state *s, descriptor op)
         e.t = operand(s, op, CUDNN_ATTR_OPERATION_POINTWISE_TDESC);
         e.y = operand(s, op, CUDNN_ATTR_OPERATION_POINTWISE_YDESC);
         e.mode = find_int(pw, CUDNN_ATTR_POINTWISE_MODE);
-        e.axis = e.mode == CUDNN_POINTWISE_GEN_INDEX ? *(const int64_t *)find(pw, CUDNN_ATTR_POINTWISE_AXIS, NULL) : 0;
+        e.axis = e.mode == CUDNN_POINTWISE_GEN_INDEX
+                     ? *(const int64_t *)find(pw, CUDNN_ATTR_POINTWISE_AXIS, NULL)
+                     : 0;
         break;
-    case CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR: run_reduction(s, op); return;
-    case CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR: run_reshape(s, op); return;
-    default: abort();
+    case CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR:
+        run_reduction(s, op);
+        return;
+    case CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR:
+        run_reshape(s, op);
+        return;
+    default:
+        abort();
     }
     e.type = find_int(e.y->of, CUDNN_ATTR_TENSOR_DATA_TYPE);
-    for_all(dims_of(e.y->of), op->type == CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR ? multiply : pointwise, &e);
+    for_all(dims_of(e.y->of), op->type == CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR ? multiply : pointwise,
+            &e);
 }
 
 static void run_convolution(const graph_work *k, descriptor op)
@@ -492,14 +562,18 @@ static void run_convolution(const graph_work *k, descriptor op)
     convolution_tensors(op, of);
     const int64_t *pads = find(conv, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, NULL);
     const int64_t *strides = find(conv, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, NULL);
-    emulated_convolution_work work = {plain_tensor(of[0]), plain_tensor(of[1]), plain_tensor(of[2]),
-                                      {(int)pads[0], (int)pads[1], (int)strides[0], (int)strides[1], CUDNN_DATA_FLOAT,
-                                       CUDNN_TENSOR_OP_MATH},
-                                      {address_of(k, of[0], NULL), address_of(k, of[1], NULL), address_of(k, of[2], NULL)},
-                                      op->type == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR         ? FORWARD
-                                      : op->type == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR ? BACKWARD_DATA
-                                                                                                                  : BACKWARD_FILTER,
-                                      1, 0};
+    emulated_convolution_work work = {
+        plain_tensor(of[0]),
+        plain_tensor(of[1]),
+        plain_tensor(of[2]),
+        {(int)pads[0], (int)pads[1], (int)strides[0], (int)strides[1], CUDNN_DATA_FLOAT,
+         CUDNN_TENSOR_OP_MATH},
+        {address_of(k, of[0], NULL), address_of(k, of[1], NULL), address_of(k, of[2], NULL)},
+        op->type == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR         ? FORWARD
+        : op->type == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR ? BACKWARD_DATA
+                                                                                   : BACKWARD_FILTER,
+        1,
+        0};
     emulator_convolve(&work);
 }
 
@@ -519,14 +593,16 @@ static void run_graph(void *context)
     for (int64_t i = 0; i < count; i++) run_operation(&s, ops[i]);
     for (int i = 0; i < s.count; i++) {
         stored *t = &s.tensors[i];
-        bool lies = !has_flag(t->of, CUDNN_ATTR_TENSOR_IS_VIRTUAL) && !has_flag(t->of, CUDNN_ATTR_TENSOR_IS_BY_VALUE);
+        bool lies =
+            !has_flag(t->of, CUDNN_ATTR_TENSOR_IS_VIRTUAL) && !has_flag(t->of, CUDNN_ATTR_TENSOR_IS_BY_VALUE);
         if (lies) for_all(dims_of(t->of), move, &(transfer){t, address_of(k, t->of, NULL), true});
         free(t->values);
     }
     emulator_close_memory();
 }
 
-cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack)
+cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
+                                  cudnnBackendDescriptor_t pack)
 {
     graph_work k = {0};
     int64_t addresses = 0;
@@ -534,8 +610,10 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
     const int64_t *uids = find(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, &k.count);
     void *const *pointers = find(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, &addresses);
     void *const *workspace = find(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, NULL);
-    if (!plan->final || !pack->final || !config || addresses != k.count || k.count > MOST_BOUND) return CUDNN_STATUS_BAD_PARAM;
-    if (config->engine == NOT_DETERMINISTIC_ENGINE || !workspace || !emulator_owns(*workspace)) return CUDNN_STATUS_BAD_PARAM;
+    if (!plan->final || !pack->final || !config || addresses != k.count || k.count > MOST_BOUND)
+        return CUDNN_STATUS_BAD_PARAM;
+    if (config->engine == NOT_DETERMINISTIC_ENGINE || !workspace || !emulator_owns(*workspace))
+        return CUDNN_STATUS_BAD_PARAM;
     k.graph = config->of;
     for (int64_t i = 0; i < k.count; i++) {
         k.uids[i] = uids[i];

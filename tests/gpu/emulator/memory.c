@@ -1,5 +1,6 @@
-/* The emulated memory: device memory in one reserved range that is closed to the host, except while a kernel or a
- * copy runs, so that a program that touches device memory from the host dies here as it would fail with a GPU.
+/* The emulated memory: device memory in one reserved range that is closed to the host, except while a kernel
+ * or a copy runs, so that a program that touches device memory from the host dies here as it would fail with
+ * a GPU.
  *
  * The range is a memfd, which other processes open as they would open an allocation of a GPU (IPC). */
 #include "tests/gpu/emulator/memory.h"
@@ -45,7 +46,7 @@ static struct {
     size_t size, end; /* reserved, and of that what was ever used */
     memory_block blocks[MOST_BLOCKS];
     int block_count, open;
-    size_t used; /* bytes of blocks in use */
+    size_t used;                       /* bytes of blocks in use */
     reached_block peers[MOST_PEERS];   /* of other processes */
     reached_block pinned[MOST_PINNED]; /* of the host */
     int pinned_count;                  /* ever in use */
@@ -239,7 +240,9 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const vo
     pthread_mutex_lock(&gpu.lock);
     bool pinned = find_pinned(data);
     pthread_mutex_unlock(&gpu.lock);
-    out->type = emulator_owns(data) ? cudaMemoryTypeDevice : pinned ? cudaMemoryTypeHost : cudaMemoryTypeUnregistered;
+    out->type = emulator_owns(data) ? cudaMemoryTypeDevice
+                : pinned            ? cudaMemoryTypeHost
+                                    : cudaMemoryTypeUnregistered;
     return cudaSuccess;
 }
 
@@ -352,12 +355,15 @@ static bool is_ordinary(const void *data)
 }
 
 /* As CUDA has it, a copy from or to ordinary memory of the host has ended when the call returns. */
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t s)
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
+                            cudaStream_t s)
 {
     emulator_count(&emulator_control.copies);
     copy c = {to, from, bytes};
     (void)kind;
-    if (!emulator_record(s, run_copy, &c, sizeof c)) run_copy(&c);
-    else if (!s->capture && emulator_has_threads() && (is_ordinary(to) || is_ordinary(from))) emulator_drain(s);
+    if (!emulator_record(s, run_copy, &c, sizeof c))
+        run_copy(&c);
+    else if (!s->capture && emulator_has_threads() && (is_ordinary(to) || is_ordinary(from)))
+        emulator_drain(s);
     return cudaSuccess;
 }

@@ -1,8 +1,10 @@
-/* NCCL between threads or processes of one machine, in stream order: a call enqueues, and a thread of the stream exchanges
- * with the other ranks' when what is in front of it is done. What ranks exchange lies in a memfd that the id names.
+/* NCCL between threads or processes of one machine, in stream order: a call enqueues, and a thread of the
+ * stream exchanges with the other ranks' when what is in front of it is done. What ranks exchange lies in a
+ * memfd that the id names.
  *
- * As NCCL may, the first call of a size connects: it synchronizes with the rank's GPU, as an allocation does, and returns
- * when all ranks have made it. An abort ends what is in flight, and returns when the rank's streams have ended it. */
+ * As NCCL may, the first call of a size connects: it synchronizes with the rank's GPU, as an allocation does,
+ * and returns when all ranks have made it. An abort ends what is in flight, and returns when the rank's
+ * streams have ended it. */
 #include "common/ops/tensor.h"
 #include "common/reduce/half.h"
 #include "tests/gpu/emulator/memory.h"
@@ -20,8 +22,8 @@
 
 enum { MOST_RANKS = 16, MOST_SIZES = 256, CHUNK = 1 << 20, LOOKS = 200, NAP_US = 50 };
 
-/* What ranks compare. op -1: broadcast; root -1: everybody gets the result. SEND and RECEIVE are of two ranks: `root` is
- * the other one. */
+/* What ranks compare. op -1: broadcast; root -1: everybody gets the result. SEND and RECEIVE are of two
+ * ranks: `root` is the other one. */
 enum { BROADCAST = -1, SEND = -2, RECEIVE = -3 };
 typedef struct call {
     size_t count;
@@ -51,7 +53,8 @@ typedef struct world {
         int color, key;
         world_id id; /* of the color's world: written by its first rank */
     } splits[MOST_RANKS];
-    uint64_t sent[MOST_RANKS][MOST_RANKS], received[MOST_RANKS][MOST_RANKS]; /* chunks, by sender and receiver */
+    uint64_t sent[MOST_RANKS][MOST_RANKS],
+        received[MOST_RANKS][MOST_RANKS]; /* chunks, by sender and receiver */
     char data[MOST_RANKS][CHUNK];
 } world;
 
@@ -60,19 +63,19 @@ struct emulated_comm {
     int size, rank;
     uint64_t host_meetings, stream_meetings;
     uint64_t sent[MOST_RANKS], received[MOST_RANKS]; /* chunks, by the other rank */
-    int calls; /* made by the host */
+    int calls;                                       /* made by the host */
     call seen[MOST_SIZES];
     int seen_count;
-    int failure; /* an asynchronous error, atomic */
-    int inside;  /* the host is in a call; atomic */
-    int aborted; /* atomic */
+    int failure;     /* an asynchronous error, atomic */
+    int inside;      /* the host is in a call; atomic */
+    int aborted;     /* atomic */
     pthread_t owner; /* of the streams that its calls are enqueued on */
     int has_owner;
 };
 
-/* EMULATED_NCCL_FAULT=RANK:CALL:CODE: that rank's call of that number fails, 0 is its start; -1: the GPU does not get past it;
- * -100: it does not return; -CODE: an asynchronous error. Read before there are ranks: they set variables of the
- * environment, which nobody may read meanwhile. */
+/* EMULATED_NCCL_FAULT=RANK:CALL:CODE: that rank's call of that number fails, 0 is its start; -1: the GPU does
+ * not get past it; -100: it does not return; -CODE: an asynchronous error. Read before there are ranks: they
+ * set variables of the environment, which nobody may read meanwhile. */
 enum { HANGS = -1, NEVER_RETURNS = -100 };
 static struct {
     int rank, call, code;
@@ -119,14 +122,17 @@ static bool is_left(const struct emulated_comm *c)
 }
 
 /* False: `ended` says so. */
-static bool meet(const struct emulated_comm *c, meeting *m, uint64_t number, bool (*ended)(const struct emulated_comm *c))
+static bool meet(const struct emulated_comm *c, meeting *m, uint64_t number,
+                 bool (*ended)(const struct emulated_comm *c))
 {
     __atomic_store_n(&m->come[c->rank], number, __ATOMIC_RELEASE);
     for (int r = 0; r < c->size; r++)
         for (int looks = 0; __atomic_load_n(&m->come[r], __ATOMIC_ACQUIRE) < number; looks++) {
             if (ended(c)) return false;
-            if (looks < LOOKS) sched_yield();
-            else usleep(NAP_US);
+            if (looks < LOOKS)
+                sched_yield();
+            else
+                usleep(NAP_US);
         }
     return true;
 }
@@ -146,13 +152,20 @@ static bool meet_streams(ncclComm_t c)
 static dtype dtype_of(ncclDataType_t type)
 {
     switch (type) {
-    case ncclFloat64: return DTYPE_F64;
-    case ncclFloat16: return DTYPE_F16;
-    case ncclBfloat16: return DTYPE_BF16;
-    case ncclInt32: return DTYPE_I32;
-    case ncclInt64: return DTYPE_I64;
-    case ncclUint8: return DTYPE_U8;
-    default: return DTYPE_F32;
+    case ncclFloat64:
+        return DTYPE_F64;
+    case ncclFloat16:
+        return DTYPE_F16;
+    case ncclBfloat16:
+        return DTYPE_BF16;
+    case ncclInt32:
+        return DTYPE_I32;
+    case ncclInt64:
+        return DTYPE_I64;
+    case ncclUint8:
+        return DTYPE_U8;
+    default:
+        return DTYPE_F32;
     }
 }
 
@@ -160,32 +173,51 @@ static dtype dtype_of(ncclDataType_t type)
 static double load(const char *at, dtype type)
 {
     switch (type) {
-    case DTYPE_F64: return *(const double *)at;
-    case DTYPE_F16: return f16_to_float(*(const uint16_t *)at);
-    case DTYPE_BF16: return bf16_to_float(*(const uint16_t *)at);
-    case DTYPE_I32: return *(const int32_t *)at;
-    default: return *(const float *)at;
+    case DTYPE_F64:
+        return *(const double *)at;
+    case DTYPE_F16:
+        return f16_to_float(*(const uint16_t *)at);
+    case DTYPE_BF16:
+        return bf16_to_float(*(const uint16_t *)at);
+    case DTYPE_I32:
+        return *(const int32_t *)at;
+    default:
+        return *(const float *)at;
     }
 }
 
 static void store(char *at, dtype type, double value)
 {
     switch (type) {
-    case DTYPE_F64: *(double *)at = value; break;
-    case DTYPE_F16: *(uint16_t *)at = f16_from_float((float)value); break;
-    case DTYPE_BF16: *(uint16_t *)at = bf16_from_float((float)value); break;
-    case DTYPE_I32: *(int32_t *)at = (int32_t)value; break;
-    default: *(float *)at = (float)value; break;
+    case DTYPE_F64:
+        *(double *)at = value;
+        break;
+    case DTYPE_F16:
+        *(uint16_t *)at = f16_from_float((float)value);
+        break;
+    case DTYPE_BF16:
+        *(uint16_t *)at = bf16_from_float((float)value);
+        break;
+    case DTYPE_I32:
+        *(int32_t *)at = (int32_t)value;
+        break;
+    default:
+        *(float *)at = (float)value;
+        break;
     }
 }
 
 static double combine(int op, double a, double b)
 {
     switch (op) {
-    case ncclProd: return a * b;
-    case ncclMax: return a > b ? a : b;
-    case ncclMin: return a < b ? a : b;
-    default: return a + b;
+    case ncclProd:
+        return a * b;
+    case ncclMax:
+        return a > b ? a : b;
+    case ncclMin:
+        return a < b ? a : b;
+    default:
+        return a + b;
     }
 }
 
@@ -220,7 +252,8 @@ static bool exchange(const enqueued *e, size_t at, size_t bytes)
 {
     ncclComm_t c = e->comm;
     const call *k = &e->call;
-    bool brings = k->op >= 0 || k->root == c->rank, gets = k->root < 0 || k->op < 0 || k->root == c->rank, agree = true;
+    bool brings = k->op >= 0 || k->root == c->rank, gets = k->root < 0 || k->op < 0 || k->root == c->rank,
+         agree = true;
     emulator_open_memory();
     if (brings) memcpy(c->world->data[c->rank], e->in + at, bytes);
     emulator_close_memory();
@@ -239,8 +272,10 @@ static bool wait_for(const struct emulated_comm *c, const uint64_t *number, uint
 {
     for (int looks = 0; __atomic_load_n(number, __ATOMIC_ACQUIRE) < value; looks++) {
         if (is_aborted(c)) return false;
-        if (looks < LOOKS) sched_yield();
-        else usleep(NAP_US);
+        if (looks < LOOKS)
+            sched_yield();
+        else
+            usleep(NAP_US);
     }
     return true;
 }
@@ -286,7 +321,8 @@ static bool run_call(void *context)
     const enqueued *e = context;
     size_t bytes = e->call.count * (size_t)dtype_size(dtype_of(e->call.type));
     while (e->hangs && !is_aborted(e->comm)) usleep(NAP_US);
-    for (size_t at = 0; at < bytes && !is_aborted(e->comm); at += CHUNK) /* who has aborted takes no further part */
+    for (size_t at = 0; at < bytes && !is_aborted(e->comm);
+         at += CHUNK) /* who has aborted takes no further part */
         if (!run_chunk(e, at, bytes - at < CHUNK ? bytes - at : CHUNK)) break;
     return true;
 }
@@ -355,7 +391,8 @@ static ncclResult_t join(ncclComm_t *out, const world_id *id, int size, int rank
     return meet_hosts(c) ? ncclSuccess : ncclRemoteError;
 }
 
-ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId unique, int rank, ncclConfig_t *config)
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId unique, int rank,
+                                    ncclConfig_t *config)
 {
     world_id id;
     memcpy(&id, unique.internal, sizeof id);
@@ -365,7 +402,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId uniq
     if (w) __atomic_store_n(&w->left, 1, __ATOMIC_RELEASE); /* others find its socket closed */
     if (w) munmap(w, sizeof *w);
     if (failure > 0) return (ncclResult_t)failure;
-    const char *expected = getenv("EMULATED_NCCL_ALGO"), *algorithm = getenv("NCCL_ALGO"); /* a test's, and the user's */
+    const char *expected = getenv("EMULATED_NCCL_ALGO"),
+               *algorithm = getenv("NCCL_ALGO"); /* a test's, and the user's */
     if (expected && strcmp(expected, algorithm ? algorithm : "") != 0) return ncclInvalidUsage;
     return config->blocking ? join(out, &id, size, rank) : ncclInvalidUsage;
 }
@@ -423,10 +461,14 @@ ncclResult_t ncclCommDestroy(ncclComm_t c)
 const char *ncclGetErrorString(ncclResult_t code)
 {
     switch (code) {
-    case ncclUnhandledCudaError: return "unhandled cuda error";
-    case ncclSystemError: return "unhandled system error";
-    case ncclInvalidUsage: return "ranks make different calls";
-    default: return "a rank has given up";
+    case ncclUnhandledCudaError:
+        return "unhandled cuda error";
+    case ncclSystemError:
+        return "unhandled system error";
+    case ncclInvalidUsage:
+        return "ranks make different calls";
+    default:
+        return "a rank has given up";
     }
 }
 
@@ -446,25 +488,26 @@ ncclResult_t ncclGroupEnd(void)
     return ncclSuccess;
 }
 
-ncclResult_t ncclAllReduce(const void *in, void *out, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
-                           cudaStream_t s)
+ncclResult_t ncclAllReduce(const void *in, void *out, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                           ncclComm_t comm, cudaStream_t s)
 {
     return enqueue(comm, s, in, out, (call){count, type, (int)op, -1});
 }
 
-ncclResult_t ncclReduce(const void *in, void *out, size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
-                        ncclComm_t comm, cudaStream_t s)
+ncclResult_t ncclReduce(const void *in, void *out, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                        int root, ncclComm_t comm, cudaStream_t s)
 {
     return enqueue(comm, s, in, out, (call){count, type, (int)op, root});
 }
 
-ncclResult_t ncclBroadcast(const void *in, void *out, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
-                           cudaStream_t s)
+ncclResult_t ncclBroadcast(const void *in, void *out, size_t count, ncclDataType_t type, int root,
+                           ncclComm_t comm, cudaStream_t s)
 {
     return enqueue(comm, s, in, out, (call){count, type, BROADCAST, root});
 }
 
-ncclResult_t ncclSend(const void *in, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t s)
+ncclResult_t ncclSend(const void *in, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t s)
 {
     return enqueue(comm, s, in, NULL, (call){count, type, SEND, peer});
 }

@@ -11,13 +11,15 @@ enum { PAUSE_US = 300 };
 
 static _Thread_local struct emulated_stream *keeping; /* streams of this thread that keep something */
 
-/* EMULATED_ORDER, read before there are ranks: they set variables of the environment, which nobody may read meanwhile. */
+/* EMULATED_ORDER, read before there are ranks: they set variables of the environment, which nobody may read
+ * meanwhile. */
 static order order_of_process = AT_ONCE;
 
 __attribute__((constructor)) static void read_order(void)
 {
     const char *text = getenv("EMULATED_ORDER");
-    if (text) order_of_process = strcmp(text, "early") == 0 ? EARLY : strcmp(text, "ahead") == 0 ? AHEAD : LATE;
+    if (text)
+        order_of_process = strcmp(text, "early") == 0 ? EARLY : strcmp(text, "ahead") == 0 ? AHEAD : LATE;
 }
 
 bool emulator_has_threads(void)
@@ -49,8 +51,10 @@ bool emulator_keep(cudaStream_t s, bool (*run)(void *context), const void *conte
 
 void emulator_keep_always(cudaStream_t s, bool (*run)(void *context), const void *context, size_t bytes)
 {
-    if (emulator_has_threads()) emulator_queue(s, run, context, bytes, true);
-    else keep(s, run, context, bytes);
+    if (emulator_has_threads())
+        emulator_queue(s, run, context, bytes, true);
+    else
+        keep(s, run, context, bytes);
 }
 
 static bool run_first(cudaStream_t s)
@@ -84,7 +88,8 @@ void emulator_drain(cudaStream_t s)
     }
     while (s->first) {
         if (order_of_process == EARLY) run_others(s, true);
-        if (!run_first(s) && !run_others(s, false)) sched_yield(); /* another thread will write what it waits for */
+        if (!run_first(s) && !run_others(s, false))
+            sched_yield(); /* another thread will write what it waits for */
     }
     struct emulated_stream **at = &keeping;
     while (*at && *at != s) at = &(*at)->next;

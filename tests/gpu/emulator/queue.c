@@ -25,8 +25,10 @@ static void *run_stream(void *argument)
         if (!w) break;
         pthread_mutex_unlock(&s->lock);
         for (int looks = 0; !w->run(w->context); looks++) {
-            if (looks < LOOKS) sched_yield();
-            else usleep(NAP_US);
+            if (looks < LOOKS)
+                sched_yield();
+            else
+                usleep(NAP_US);
         }
         pthread_mutex_lock(&s->lock);
         s->first = w->next;
@@ -83,12 +85,15 @@ void emulator_append(cudaStream_t s, bool (*run)(void *context), const void *con
     if (!w) abort();
     *w = (emulated_work){.run = run, .context = w + 1};
     memcpy(w->context, context, bytes);
-    if (s->last) s->last->next = w;
-    else s->first = w;
+    if (s->last)
+        s->last->next = w;
+    else
+        s->first = w;
     s->last = w;
 }
 
-bool emulator_queue(cudaStream_t s, bool (*run)(void *context), const void *context, size_t bytes, bool always)
+bool emulator_queue(cudaStream_t s, bool (*run)(void *context), const void *context, size_t bytes,
+                    bool always)
 {
     pthread_mutex_lock(&s->lock);
     bool kept = always || s->given != s->done;

@@ -40,8 +40,8 @@ static cudaError_t state_of_driver(void)
     return strcmp(driver, "old") == 0 ? cudaErrorInsufficientDriver : cudaErrorSystemDriverMismatch;
 }
 
-/* EMULATED_LOST: the GPU is lost when streams of the process have been waited for so many times. As with CUDA, every
- * later call says so, too. Read before there are ranks, as in order.c. */
+/* EMULATED_LOST: the GPU is lost when streams of the process have been waited for so many times. As with
+ * CUDA, every later call says so, too. Read before there are ranks, as in order.c. */
 static int most_waits = -1; /* -1: it is never lost */
 
 __attribute__((constructor)) static void read_most_waits(void)
@@ -54,7 +54,8 @@ static cudaError_t state_of_gpu(bool wait)
 {
     static int waits;
     if (most_waits < 0) return cudaSuccess;
-    int so_far = wait ? __atomic_add_fetch(&waits, 1, __ATOMIC_RELAXED) : __atomic_load_n(&waits, __ATOMIC_RELAXED);
+    int so_far =
+        wait ? __atomic_add_fetch(&waits, 1, __ATOMIC_RELAXED) : __atomic_load_n(&waits, __ATOMIC_RELAXED);
     return so_far > most_waits ? cudaErrorLaunchFailure : cudaSuccess;
 }
 
@@ -71,24 +72,36 @@ cudaError_t cudaGetLastError(void)
 const char *cudaGetErrorString(cudaError_t code)
 {
     switch (code) {
-    case cudaErrorMemoryAllocation: return "out of memory";
-    case cudaErrorInvalidConfiguration: return "invalid configuration argument";
-    case cudaErrorInsufficientDriver: return "CUDA driver version is insufficient for CUDA runtime version";
-    case cudaErrorSystemDriverMismatch: return "system has unsupported display driver / cuda driver combination";
-    case cudaErrorLaunchFailure: return "unspecified launch failure";
-    default: return "error of the emulator";
+    case cudaErrorMemoryAllocation:
+        return "out of memory";
+    case cudaErrorInvalidConfiguration:
+        return "invalid configuration argument";
+    case cudaErrorInsufficientDriver:
+        return "CUDA driver version is insufficient for CUDA runtime version";
+    case cudaErrorSystemDriverMismatch:
+        return "system has unsupported display driver / cuda driver combination";
+    case cudaErrorLaunchFailure:
+        return "unspecified launch failure";
+    default:
+        return "error of the emulator";
     }
 }
 
 const char *cudaGetErrorName(cudaError_t code)
 {
     switch (code) {
-    case cudaErrorMemoryAllocation: return "cudaErrorMemoryAllocation";
-    case cudaErrorInvalidConfiguration: return "cudaErrorInvalidConfiguration";
-    case cudaErrorInsufficientDriver: return "cudaErrorInsufficientDriver";
-    case cudaErrorSystemDriverMismatch: return "cudaErrorSystemDriverMismatch";
-    case cudaErrorLaunchFailure: return "cudaErrorLaunchFailure";
-    default: return "cudaErrorInvalidValue";
+    case cudaErrorMemoryAllocation:
+        return "cudaErrorMemoryAllocation";
+    case cudaErrorInvalidConfiguration:
+        return "cudaErrorInvalidConfiguration";
+    case cudaErrorInsufficientDriver:
+        return "cudaErrorInsufficientDriver";
+    case cudaErrorSystemDriverMismatch:
+        return "cudaErrorSystemDriverMismatch";
+    case cudaErrorLaunchFailure:
+        return "cudaErrorLaunchFailure";
+    default:
+        return "cudaErrorInvalidValue";
     }
 }
 
@@ -155,8 +168,8 @@ cudaError_t cudaStreamDestroy(cudaStream_t s)
     return cudaSuccess;
 }
 
-/* As CUDA has it, a captured stream can be neither waited for nor given the driver's memory operations; timing events
- * are refused, too, since they would be of the record. */
+/* As CUDA has it, a captured stream can be neither waited for nor given the driver's memory operations;
+ * timing events are refused, too, since they would be of the record. */
 cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
     if (s->capture) return cudaErrorInvalidValue;
@@ -254,7 +267,8 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e)
     enum { NAP_US = 50 };
     uint64_t number = __atomic_load_n(&e->recorded, __ATOMIC_ACQUIRE);
     if (!emulator_has_threads() && !has_reached(e, number)) emulator_drain(e->of);
-    if (!has_reached(e, number) && __atomic_load_n(&e->given, __ATOMIC_RELAXED) == emulator_queue_given(e->of))
+    if (!has_reached(e, number) &&
+        __atomic_load_n(&e->given, __ATOMIC_RELAXED) == emulator_queue_given(e->of))
         emulator_count(&emulator_control.idle_waits);
     while (!has_reached(e, number)) usleep(NAP_US);
     return state_of_gpu(true);
@@ -262,8 +276,10 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e)
 
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end)
 {
-    int64_t from = __atomic_load_n(&begin->at_ns, __ATOMIC_RELAXED), to = __atomic_load_n(&end->at_ns, __ATOMIC_RELAXED);
-    if (cudaEventQuery(begin) == cudaErrorNotReady || cudaEventQuery(end) == cudaErrorNotReady) return cudaErrorNotReady;
+    int64_t from = __atomic_load_n(&begin->at_ns, __ATOMIC_RELAXED),
+            to = __atomic_load_n(&end->at_ns, __ATOMIC_RELAXED);
+    if (cudaEventQuery(begin) == cudaErrorNotReady || cudaEventQuery(end) == cudaErrorNotReady)
+        return cudaErrorNotReady;
     *ms = (float)(to - from) * 1e-6f;
     return cudaSuccess;
 }
@@ -308,7 +324,8 @@ CUresult cuStreamWriteValue64_v2(CUstream s, CUdeviceptr address, uint64_t value
 }
 
 /* NCCL's functions, which this module has itself. */
-bool cuda_library_open(const char *const *names, const char *const *symbols, void *table, char *why, size_t size)
+bool cuda_library_open(const char *const *names, const char *const *symbols, void *table, char *why,
+                       size_t size)
 {
     (void)names, (void)size;
     Dl_info info;
@@ -322,8 +339,12 @@ void cuda_libraries_open(cuda_libraries *out)
 {
     static const char why[] = "left out of the emulator";
     *out = (cuda_libraries){.driver = {cuStreamWaitValue64_v2, cuStreamWriteValue64_v2}};
-    if (getenv("EMULATED_CUBLASLT")) emulator_fill_cublaslt(&out->cublaslt);
-    else memcpy(out->cublaslt_found.why, why, sizeof why);
-    if (getenv("EMULATED_CUDNN")) emulator_fill_cudnn(&out->cudnn);
-    else memcpy(out->cudnn_found.why, why, sizeof why);
+    if (getenv("EMULATED_CUBLASLT"))
+        emulator_fill_cublaslt(&out->cublaslt);
+    else
+        memcpy(out->cublaslt_found.why, why, sizeof why);
+    if (getenv("EMULATED_CUDNN"))
+        emulator_fill_cudnn(&out->cudnn);
+    else
+        memcpy(out->cudnn_found.why, why, sizeof why);
 }

@@ -1,15 +1,16 @@
 /* Emulated streams, for the files of the emulator.
  *
- * As a rule everything is done when the call returns; but work that must wait (for a value, an event, other ranks) and what
- * is launched after it are kept, and a thread of the stream runs them: the host goes on, as with a GPU. With
- * EMULATED_ORDER in the environment a stream always keeps what it is given:
+ * As a rule everything is done when the call returns; but work that must wait (for a value, an event, other
+ * ranks) and what is launched after it are kept, and a thread of the stream runs them: the host goes on, as
+ * with a GPU. With EMULATED_ORDER in the environment a stream always keeps what it is given:
  *
  *   ahead    its thread runs it, each kernel and copy after a pause: the host is far ahead
- *   late     nothing runs until somebody waits; then work of other streams runs when a wait cannot be met without it
- *   early    the same, but it runs as soon as its own waits allow
+ *   late     nothing runs until somebody waits; then work of other streams runs when a wait cannot be met
+ * without it early    the same, but it runs as soon as its own waits allow
  *
- * So a wait or a signal that is missing between two streams shows in the results, and a host that must wait for itself
- * stands still. With late and early streams must be of one thread: for `none`, and for tests of streams. */
+ * So a wait or a signal that is missing between two streams shows in the results, and a host that must wait
+ * for itself stands still. With late and early streams must be of one thread: for `none`, and for tests of
+ * streams. */
 #ifndef TESTS_GPU_EMULATOR_STREAM_H
 #define TESTS_GPU_EMULATOR_STREAM_H
 
@@ -43,7 +44,8 @@ bool emulator_keep(cudaStream_t s, bool (*run)(void *context), const void *conte
 /* Keeps it in any case. */
 void emulator_keep_always(cudaStream_t s, bool (*run)(void *context), const void *context, size_t bytes);
 
-/* Runs all that the stream keeps, or waits until its thread has; with late and early, of others what the order says. */
+/* Runs all that the stream keeps, or waits until its thread has; with late and early, of others what the
+ * order says. */
 void emulator_drain(cudaStream_t s);
 /* Streams of this thread. */
 void emulator_drain_all(void);
@@ -58,12 +60,13 @@ void emulator_append(cudaStream_t s, bool (*run)(void *context), const void *con
 void emulator_stream_open(cudaStream_t s);
 void emulator_stream_close(cudaStream_t s);
 /* False: `always` is false and the stream has nothing to do. */
-bool emulator_queue(cudaStream_t s, bool (*run)(void *context), const void *context, size_t bytes, bool always);
+bool emulator_queue(cudaStream_t s, bool (*run)(void *context), const void *context, size_t bytes,
+                    bool always);
 void emulator_queue_drain(cudaStream_t s);
 /* How much it has been given so far. */
 uint64_t emulator_queue_given(cudaStream_t s);
-/* Returns when the streams that this thread has made have done what they have been given so far: what a call does that
- * synchronizes with a rank's GPU. */
+/* Returns when the streams that this thread has made have done what they have been given so far: what a call
+ * does that synchronizes with a rank's GPU. */
 void emulator_settle(pthread_t owner);
 
 #endif

@@ -9,7 +9,8 @@ enum { MOST_THREADS = 1024, WARP_SIZE = 32, STACK_BYTES = 128 << 10 };
 
 __thread emulated_size threadIdx, blockIdx, blockDim, gridDim;
 
-namespace {
+namespace
+{
 
 enum place { RUNNING, AT_BLOCK, AT_WARP, ENDED };
 
@@ -42,7 +43,8 @@ __asm__(".text\n.globl emulator_switch\n.type emulator_switch, @function\nemulat
         "pop %r15\npop %r14\npop %r13\npop %r12\npop %rbx\npop %rbp\nret\n"
         ".size emulator_switch, . - emulator_switch\n");
 
-namespace {
+namespace
+{
 
 void release_block(scheduler *s)
 {

@@ -2,9 +2,10 @@
  *
  *   rank_program SCENARIO WORLD [JOBS]
  *
- * As launcher it prints "exit=CODE cause=LINE" on stdout and ends with CODE. As rank it prints "rank JOB RANK PID",
- * then does steps of a few milliseconds, synchronized by a barrier, and prints "trains JOB RANK" once it has done
- * some. The scenario says what goes wrong, on rank 1 of the first job unless it says otherwise. */
+ * As launcher it prints "exit=CODE cause=LINE" on stdout and ends with CODE. As rank it prints "rank JOB RANK
+ * PID", then does steps of a few milliseconds, synchronized by a barrier, and prints "trains JOB RANK" once
+ * it has done some. The scenario says what goes wrong, on rank 1 of the first job unless it says otherwise.
+ */
 #include "common/base/log.h"
 #include "common/net/rendezvous.h"
 #include "harness/launch/environment.h"

@@ -44,7 +44,8 @@ static void remove_machine(void)
     assert_int_equal(system(command), 0);
 }
 
-/* Numbered as Linux does: the second hardware threads of all cores follow the first ones. Odd packages have odd numbers. */
+/* Numbered as Linux does: the second hardware threads of all cores follow the first ones. Odd packages have
+ * odd numbers. */
 static void make_machine(int packages, int cores, int threads)
 {
     char text[64];
@@ -92,17 +93,17 @@ static void ranks_get_whole_cores_first_and_then_share_them(void **state)
         const char *expected; /* of all members */
     } cases[] = {
         {1, 2, 1, "0-1", {2, 1}, "0 1"},
-        {1, 2, 1, "0-1", {4, 1}, "0 1 0 1"},                   /* more ranks than processors */
+        {1, 2, 1, "0-1", {4, 1}, "0 1 0 1"}, /* more ranks than processors */
         {1, 2, 1, "0-1", {1, 2}, "0-1"},
         {1, 2, 1, "0-1", {2, 2}, "0-1 0-1"},
         {1, 2, 1, "1", {3, 4}, "1 1 1"},
-        {1, 4, 2, "0-7", {2, 1}, "0,4 1,5"},                   /* whole cores, siblings with them */
+        {1, 4, 2, "0-7", {2, 1}, "0,4 1,5"}, /* whole cores, siblings with them */
         {1, 4, 2, "0-7", {4, 1}, "0,4 1,5 2,6 3,7"},
         {1, 4, 2, "0-7", {2, 2}, "0-1,4-5 2-3,6-7"},
-        {1, 4, 2, "0-7", {4, 2}, "0,4 1,5 2,6 3,7"},           /* a core is two processors */
+        {1, 4, 2, "0-7", {4, 2}, "0,4 1,5 2,6 3,7"}, /* a core is two processors */
         {1, 4, 2, "0-7", {6, 1}, "0,4 1,5 2,6 3,7 0,4 1,5"},
-        {1, 4, 2, "2-4", {3, 1}, "2 3 4"},                     /* of cores in part allowed, that part */
-        {2, 4, 1, "0-3", {4, 1}, "0 2 1 3"},                   /* socket by socket */
+        {1, 4, 2, "2-4", {3, 1}, "2 3 4"},   /* of cores in part allowed, that part */
+        {2, 4, 1, "0-3", {4, 1}, "0 2 1 3"}, /* socket by socket */
         {2, 4, 2, "0-7", {2, 2}, "0,2,4,6 1,3,5,7"},
         {1, 3, 1, "0-2", {2, 2}, "0-1 0,2"},
     };
@@ -167,7 +168,8 @@ static void no_more_cores_take_part_than_a_container_keeps_at_work(void **state)
         bind_choose(&p, (bind_group){4, 1}, 2, &set);
         processors_format(&set, list, sizeof list);
         if (p.limit != cases[c].limit || strcmp(list, cases[c].third) != 0)
-            fail_msg("case %zu: found %g, %s, expected %g, %s", c, p.limit, list, cases[c].limit, cases[c].third);
+            fail_msg("case %zu: found %g, %s, expected %g, %s", c, p.limit, list, cases[c].limit,
+                     cases[c].third);
         assert_int_equal(processors_cores(&p), cases[c].busy);
         processors_close(&p);
         remove_machine();

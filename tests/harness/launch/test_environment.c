@@ -71,7 +71,8 @@ static void what_torchrun_mpirun_and_srun_set_is_understood(void **state)
 {
     (void)state;
     static const char *const cases[] = {
-        "RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 TORCHELASTIC_RUN_ID=a MASTER_ADDR=h MASTER_PORT=5",
+        "RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 TORCHELASTIC_RUN_ID=a MASTER_ADDR=h "
+        "MASTER_PORT=5",
         ("OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 "
          "OMPI_COMM_WORLD_LOCAL_SIZE=2 PMIX_NAMESPACE=a "
          "MASTER_ADDR=h MASTER_PORT=5"),
@@ -161,7 +162,8 @@ static void a_job_too_large_is_refused_before_memory_is_taken_for_it(void **stat
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
     expect_refusals(cases, sizeof cases / sizeof cases[0]);
     status_table *b = NULL;
-    assert_fails(status_table_create(1, JOB_MOST_MEMBERS + 1, &b), STATUS_CONFIG, "table: expected 1 to 2048 members, got 2049");
+    assert_fails(status_table_create(1, JOB_MOST_MEMBERS + 1, &b), STATUS_CONFIG,
+                 "table: expected 1 to 2048 members, got 2049");
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
 }
 

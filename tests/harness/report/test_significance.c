@@ -82,7 +82,8 @@ static void interval_of_sums_holds_their_ratio_and_has_no_width_where_all_rounds
     expect_near(of.low, 3, 1e-15); /* every round has the ratio 3 */
     expect_near(of.high, 3, 1e-15);
     of = ratio_of_sums_interval(a, c, 4);
-    /* Residuals c - 0.4 a: 0.6, 0.2, -0.6, -0.2; squares sum to 0.8; error sqrt(0.8 * 4 / 3) / 6, t(3) = 3.182. */
+    /* Residuals c - 0.4 a: 0.6, 0.2, -0.6, -0.2; squares sum to 0.8; error sqrt(0.8 * 4 / 3) / 6, t(3)
+     * = 3.182. */
     double factor = exp(3.182 * sqrt(0.8 * 4 / 3) / 6);
     expect_near(of.low, 0.4 / factor, 1e-12);
     expect_near(of.high, 0.4 * factor, 1e-12);
@@ -202,7 +203,8 @@ static void of_equal_points_the_best_is_rarely_shown(void **context)
                                  STATUS_OK);
         shown += significance_of_choice(tests, others).verdict == SIGNIFICANCE_GREATER;
     }
-    if (shown > 0.01 * CHOICES) fail_msg("expected at most 1 of 100 choices to be shown, got %d of %d", shown, CHOICES);
+    if (shown > 0.01 * CHOICES)
+        fail_msg("expected at most 1 of 100 choices to be shown, got %d of %d", shown, CHOICES);
 }
 
 static void several_tests_take_more_rounds_and_a_smaller_p(void **context)
@@ -217,8 +219,8 @@ static void several_tests_take_more_rounds_and_a_smaller_p(void **context)
     static const struct {
         int rounds, tests, least;
         significance_verdict verdict;
-    } cases[] = {{8, 1, 8, SIGNIFICANCE_GREATER},  {8, 2, 9, SIGNIFICANCE_TOO_FEW},
-                 {9, 2, 9, SIGNIFICANCE_GREATER},  {9, 4, 10, SIGNIFICANCE_TOO_FEW},
+    } cases[] = {{8, 1, 8, SIGNIFICANCE_GREATER},   {8, 2, 9, SIGNIFICANCE_TOO_FEW},
+                 {9, 2, 9, SIGNIFICANCE_GREATER},   {9, 4, 10, SIGNIFICANCE_TOO_FEW},
                  {10, 4, 10, SIGNIFICANCE_GREATER}, {13, 72, 14, SIGNIFICANCE_TOO_FEW},
                  {14, 72, 14, SIGNIFICANCE_GREATER}};
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
@@ -343,7 +345,8 @@ static void equal_runs_get_a_false_verdict_in_at_most_15_of_1000_draws(void **co
     for (int rounds = 0; rounds < 2; rounds++) {
         int found = verdicts(&s, 0.02, rounds, 10, 1, DRAWS);
         if (found > DRAWS * 0.015)
-            fail_msg("expected at most 15 false verdicts of 1000, got %d of %d (rounds: %d)", found, DRAWS, rounds);
+            fail_msg("expected at most 15 false verdicts of 1000, got %d of %d (rounds: %d)", found, DRAWS,
+                     rounds);
     }
 }
 
@@ -354,10 +357,12 @@ static void a_change_of_5_percent_is_found_in_95_of_100_draws(void **context)
     for (int rounds = 0; rounds < 2; rounds++) {
         int found = verdicts(&s, 0.02, rounds, 10, 1.05, DRAWS);
         if (found < DRAWS * 0.95)
-            fail_msg("n = 10, variation 2%%: expected 95 of 100, got %d of %d (rounds: %d)", found, DRAWS, rounds);
+            fail_msg("n = 10, variation 2%%: expected 95 of 100, got %d of %d (rounds: %d)", found, DRAWS,
+                     rounds);
         found = verdicts(&s, 0.05, rounds, 50, 1.05, DRAWS);
         if (found < DRAWS * 0.95)
-            fail_msg("n = 50, variation 5%%: expected 95 of 100, got %d of %d (rounds: %d)", found, DRAWS, rounds);
+            fail_msg("n = 50, variation 5%%: expected 95 of 100, got %d of %d (rounds: %d)", found, DRAWS,
+                     rounds);
     }
 }
 
@@ -373,7 +378,8 @@ static void sides_that_vary_independently_take_more_rounds_for_5_percent(void **
     if (ten < DRAWS * 0.91 || ten > DRAWS * 0.93)
         fail_msg("expected about 92 of 100 by 10 rounds, got %d of %d", ten, DRAWS);
     if (more < DRAWS * 0.95) fail_msg("expected 95 of 100 by 12 rounds, got %d of %d", more, DRAWS);
-    if (fifty < DRAWS * 0.95) fail_msg("variation 5%%: expected 95 of 100 by 50 rounds, got %d of %d", fifty, DRAWS);
+    if (fifty < DRAWS * 0.95)
+        fail_msg("variation 5%%: expected 95 of 100 by 50 rounds, got %d of %d", fifty, DRAWS);
 }
 
 /* Twenty comparisons of equal sides in one: without a correction, one in six would show something. */
@@ -403,8 +409,9 @@ static void equal_sides_of_20_points_get_a_false_verdict_in_at_most_15_of_1000_d
         alone += any_alone;
     }
     if (found > DRAWS_OF_ALL * 0.015 || alone < DRAWS_OF_ALL * 0.1)
-        fail_msg("expected at most 15 of 1000 comparisons with a verdict, got %d of %d (%d without the correction)", found,
-                 DRAWS_OF_ALL, alone);
+        fail_msg("expected at most 15 of 1000 comparisons with a verdict, got %d of %d (%d without the "
+                 "correction)",
+                 found, DRAWS_OF_ALL, alone);
 }
 
 static void what_is_said_to_be_detectable_is_found(void **context)
@@ -431,10 +438,12 @@ static void what_is_said_to_be_detectable_is_found(void **context)
         }
         int found = verdicts(&s, 0.04, rounds, 20, 1 + detectable, draws);
         if (found < 0.9 * draws)
-            fail_msg("expected a change of %.3f to be found in about 95 of 100 draws, got %d of %d", detectable, found, draws);
+            fail_msg("expected a change of %.3f to be found in about 95 of 100 draws, got %d of %d",
+                     detectable, found, draws);
         found = verdicts(&s, 0.04, rounds, 20, 1 + detectable / 4, draws);
         if (found > 0.5 * draws)
-            fail_msg("expected a change of %.3f to be missed mostly, found in %d of %d", detectable / 4, found, draws);
+            fail_msg("expected a change of %.3f to be missed mostly, found in %d of %d", detectable / 4,
+                     found, draws);
     }
 }
 

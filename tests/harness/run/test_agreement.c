@@ -1,4 +1,5 @@
-/* What the row on the engines' agreement says: files as ranks write them, with differences below and beyond the bound. */
+/* What the row on the engines' agreement says: files as ranks write them, with differences below and beyond
+ * the bound. */
 #include "harness/run/agreement.h"
 #include "models/models.h"
 
@@ -46,8 +47,9 @@ static test_file make_file(void)
 
 static json_t *compare(test_file *ps, test_file *ring, const char *unlike)
 {
-    json_t *found = agreement_compare((agreement_file){(char *)ps->head, ps->bytes},
-                                      (agreement_file){(char *)ring->head, ring->bytes}, model, RANKS, unlike);
+    json_t *found =
+        agreement_compare((agreement_file){(char *)ps->head, ps->bytes},
+                          (agreement_file){(char *)ring->head, ring->bytes}, model, RANKS, unlike);
     free(ps->head);
     free(ring->head);
     assert_non_null(found);
@@ -65,7 +67,8 @@ static void equal_averages_are_bit_identical(void **state)
     test_file ps = make_file(), ring = make_file();
     ps.averages[ps.pieces[0].count] = 7; /* padding */
     json_t *found = compare(&ps, &ring, NULL);
-    assert_true(is_true(found, "compared") && is_true(found, "bit_identical") && is_true(found, "within_bound"));
+    assert_true(is_true(found, "compared") && is_true(found, "bit_identical") &&
+                is_true(found, "within_bound"));
     json_decref(found);
 }
 
@@ -79,8 +82,10 @@ static void differences_are_held_against_the_bound_of_their_element(void **state
         json_t *found = compare(&ps, &ring, NULL);
         assert_true(is_true(found, "compared") && !is_true(found, "bit_identical"));
         assert_true(is_true(found, "within_bound") == (steps <= 3));
-        assert_float_equal(json_number_value(json_object_get(found, "largest_share_of_bound")), steps / 3.0, 1e-6);
-        assert_string_equal(json_string_value(json_object_get(found, "largest_share_in")), model->params[1].name);
+        assert_float_equal(json_number_value(json_object_get(found, "largest_share_of_bound")), steps / 3.0,
+                           1e-6);
+        assert_string_equal(json_string_value(json_object_get(found, "largest_share_in")),
+                            model->params[1].name);
         assert_string_equal(json_string_value(json_object_get(found, "bound")), "2 (n - 1) 2^-24 sum|g| / n");
         json_decref(found);
     }

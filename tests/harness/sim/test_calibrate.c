@@ -30,14 +30,28 @@ static void a_calibration_is_a_profile_whose_constants_say_so(void **context)
         sim_constant constant;
         int index;
         double expected;
-    } cases[] = {{SIM_PEAK_FP32, 0, 0.5},     {SIM_MEMORY_BANDWIDTH, 0, 40}, {SIM_LAUNCH_TIME, 0, 0.25},
-                 {SIM_CONTENTION, 0, 1.125},  {SIM_CONTENTION, 1, 1.25},     {SIM_CONTENTION, 2, 1.5},
-                 {SIM_KAPPA, 0, 1},           {SIM_HOST_CORES, 0, 8},        {SIM_RANK_THREADS, 0, 3},
+    } cases[] = {{SIM_PEAK_FP32, 0, 0.5},
+                 {SIM_MEMORY_BANDWIDTH, 0, 40},
+                 {SIM_LAUNCH_TIME, 0, 0.25},
+                 {SIM_CONTENTION, 0, 1.125},
+                 {SIM_CONTENTION, 1, 1.25},
+                 {SIM_CONTENTION, 2, 1.5},
+                 {SIM_KAPPA, 0, 1},
+                 {SIM_HOST_CORES, 0, 8},
+                 {SIM_RANK_THREADS, 0, 3},
                  {SIM_RANK_PROCESSORS, 0, 6},
-                 {SIM_HOST_MEMORY, 0, 30},    {SIM_HOST_PACK, 0, 12},        {SIM_HOST_SUM, 0, 17},
-                 {SIM_HOST_COPY, 0, 7},       {SIM_PCIE, 0, 6},              {SIM_NCCL_BASE_RING, 2, 2},
-                 {SIM_MESSAGE_TIME, 0, 12},   {SIM_MESSAGE_COPY, 0, 9},      {SIM_WAKE_TIME, 0, 3},
-                 {SIM_GEMM_FORWARD, 0, 0.25}, {SIM_GEMM_FORWARD, 1, 0.125},   {SIM_WEIGHT_BANDWIDTH, 0, 33}};
+                 {SIM_HOST_MEMORY, 0, 30},
+                 {SIM_HOST_PACK, 0, 12},
+                 {SIM_HOST_SUM, 0, 17},
+                 {SIM_HOST_COPY, 0, 7},
+                 {SIM_PCIE, 0, 6},
+                 {SIM_NCCL_BASE_RING, 2, 2},
+                 {SIM_MESSAGE_TIME, 0, 12},
+                 {SIM_MESSAGE_COPY, 0, 9},
+                 {SIM_WAKE_TIME, 0, 3},
+                 {SIM_GEMM_FORWARD, 0, 0.25},
+                 {SIM_GEMM_FORWARD, 1, 0.125},
+                 {SIM_WEIGHT_BANDWIDTH, 0, 33}};
     char folder[] = "calibrated-XXXXXX", path[64];
     sim_profile *p;
     double *products = c.efficiency[SIM_GEMM_FORWARD - SIM_CONVOLUTION_FORWARD];

@@ -39,7 +39,8 @@ typedef struct job {
     data_options data;
     _Alignas(16) char options[ENGINE_OPTIONS_SIZE];
     status_table *table;
-    ledger ledgers[2][MEMBERS_MOST]; /* on the CPU, virtual; after those of the ranks come those of server processes */
+    ledger ledgers[2][MEMBERS_MOST]; /* on the CPU, virtual; after those of the ranks come those of server
+                                        processes */
     int members;                     /* ranks and such servers */
 } job;
 
@@ -117,7 +118,8 @@ static status exchange_handshakes(void *context, sync_blob mine, const sync_blob
 static status serve(local_ranks *group, int member, job *j)
 {
     device_config device_of = {.name = "cpu", .rank = member, .world = j->world, .threads = 1};
-    nn_program_config program_of = {.batch = j->data.batch, .mode = NN_TRAIN, .type = DTYPE_F32, .world = j->world};
+    nn_program_config program_of = {
+        .batch = j->data.batch, .mode = NN_TRAIN, .type = DTYPE_F32, .world = j->world};
     server_exchange x = {group, member};
     sync_context c = {.rank = member,
                       .world = j->world,
@@ -135,8 +137,10 @@ static status serve(local_ranks *group, int member, job *j)
     TRY_GOTO(rc, nn_program_compile(j->model, &program_of, &program), out);
     c.program = program;
     TRY_GOTO(rc, param_set_open(c.device, j->model, program, &params_of, &c.params), out);
-    TRY_GOTO(rc, optimizer_open(c.device, &j->optimizer, DTYPE_F32, c.params->arena_elements, j->model->parameter_elements,
-                                c.ledger, &c.optimizer), out);
+    TRY_GOTO(rc,
+             optimizer_open(c.device, &j->optimizer, DTYPE_F32, c.params->arena_elements,
+                            j->model->parameter_elements, c.ledger, &c.optimizer),
+             out);
     rc = ps_server_main(&c, exchange_handshakes, &x);
 out:
     optimizer_close(&c.optimizer);
@@ -292,8 +296,8 @@ static void check_sequences(const job *j, const recorded *sim, int sim_count, co
                      describe(&cpu[i], expected, sizeof expected));
 }
 
-static void compare_with(const model_options *model, int world, int engine, const char *policy, const setting *settings,
-                         const char *profile)
+static void compare_with(const model_options *model, int world, int engine, const char *policy,
+                         const setting *settings, const char *profile)
 {
     job *j = calloc(1, sizeof *j);
     recorded *cpu = calloc(RECORDER_MOST, sizeof *cpu), *sim = calloc(RECORDER_MOST, sizeof *sim);
@@ -326,7 +330,8 @@ static void compare_devices(const model_options *model, int world, int engine, c
 }
 
 /* Both models with two ranks; with four only the small one, and ResNet-18 where the profile is another
- * (the_profile_makes_no_difference). Sanitizers run ResNet-18 only there: its policies differ in bytes, not in code. */
+ * (the_profile_makes_no_difference). Sanitizers run ResNet-18 only there: its policies differ in bytes, not
+ * in code. */
 static void compare_all(int engine)
 {
     for (int p = 0; p < engine_table[engine]->policy_count; p++) {

@@ -93,9 +93,8 @@ enum { FREE = 11 + 10 };
 /* Alike hosts with one GPU each on a network of 1.25 GB/s without latency: everything else takes no time. */
 static int free_of_charge(sim_override *out)
 {
-    static const sim_constant none[] = {
-        SIM_KERNEL_OVERHEAD, SIM_LAUNCH_TIME, SIM_SYNCHRONIZE_TIME, SIM_COPY_LATENCY, SIM_NETWORK_LATENCY,
-        SIM_MESSAGE_TIME};
+    static const sim_constant none[] = {SIM_KERNEL_OVERHEAD, SIM_LAUNCH_TIME,     SIM_SYNCHRONIZE_TIME,
+                                        SIM_COPY_LATENCY,    SIM_NETWORK_LATENCY, SIM_MESSAGE_TIME};
     int count = 0;
     for (size_t i = 0; i < sizeof none / sizeof none[0]; i++)
         out[count++] = (sim_override){.constant = none[i]};

@@ -27,8 +27,10 @@ static double get(const void *tensor, dtype type, int64_t i)
 
 static void set(void *tensor, dtype type, int64_t i, double value)
 {
-    if (type == DTYPE_F64) ((double *)tensor)[i] = value;
-    else ((float *)tensor)[i] = (float)value;
+    if (type == DTYPE_F64)
+        ((double *)tensor)[i] = value;
+    else
+        ((float *)tensor)[i] = (float)value;
 }
 
 static void exchange(void *tensor, dtype type, int64_t i, int64_t j)
@@ -84,7 +86,8 @@ static void after(const op_desc *op, void *const *operands, const double *old)
     case PLANTED_GRADIENT_OF_LAYER:
         if (op->kind != OP_linear_backward_weights) return;
         for (int64_t i = 0; i < op->u.linear.in * op->u.linear.out; i++)
-            set(operands[LINEAR_BWD_WEIGHTS_DW], op->type, i, 1.05 * get(operands[LINEAR_BWD_WEIGHTS_DW], op->type, i));
+            set(operands[LINEAR_BWD_WEIGHTS_DW], op->type, i,
+                1.05 * get(operands[LINEAR_BWD_WEIGHTS_DW], op->type, i));
         break;
     case PLANTED_CHANNELS:
         if (op->kind != OP_batchnorm_backward) return;
@@ -104,17 +107,18 @@ static double *copy_variance(const op_desc *op, void *const *operands)
 {
     if (op->kind != OP_batchnorm_forward) return NULL;
     double *old = malloc((size_t)op->u.batchnorm.c * sizeof *old);
-    for (int64_t i = 0; old && i < op->u.batchnorm.c; i++) old[i] = get(operands[BN_FWD_RUNNING_VAR], op->type, i);
+    for (int64_t i = 0; old && i < op->u.batchnorm.c; i++)
+        old[i] = get(operands[BN_FWD_RUNNING_VAR], op->type, i);
     return old;
 }
 
-status __real_device_launch(device_stream *s, device_kernel *kernel, void *const *operands, const op_scalars *scalars,
-                            void *workspace);
-status __wrap_device_launch(device_stream *s, device_kernel *kernel, void *const *operands, const op_scalars *scalars,
-                            void *workspace);
+status __real_device_launch(device_stream *s, device_kernel *kernel, void *const *operands,
+                            const op_scalars *scalars, void *workspace);
+status __wrap_device_launch(device_stream *s, device_kernel *kernel, void *const *operands,
+                            const op_scalars *scalars, void *workspace);
 
-status __wrap_device_launch(device_stream *s, device_kernel *kernel, void *const *operands, const op_scalars *scalars,
-                            void *workspace)
+status __wrap_device_launch(device_stream *s, device_kernel *kernel, void *const *operands,
+                            const op_scalars *scalars, void *workspace)
 {
     op_scalars changed = scalars ? *scalars : (op_scalars){0};
     double *old = copy_variance(&kernel->op, operands);

@@ -9,7 +9,7 @@ typedef enum planted_error {
     PLANTED_MORE_DECAY,        /* 1.1 times the weight decay */
     PLANTED_GRADIENT_OF_LAYER, /* one layer's weight gradient 5% too large */
     PLANTED_GRADIENT_OF_ALL,   /* all gradients 5% too large, where the optimizer takes them */
-    PLANTED_COLORS,           /* images in BGR instead of RGB */
+    PLANTED_COLORS,            /* images in BGR instead of RGB */
     PLANTED_CHANNELS,          /* two channels of a BatchNorm's weight gradient exchanged */
     PLANTED_BIASED_VARIANCE,   /* the running variance moves towards the biased one */
 } planted_error;

@@ -1,6 +1,6 @@
-/* A checkpoint that this program has saved gives the golden loss in PyTorch, and one that PyTorch has saved gives
- * it here: golden_exchange.py is the other side. The interpreter is $PSRING_PYTHON, or a python3 that has torch;
- * without one the tests are skipped. */
+/* A checkpoint that this program has saved gives the golden loss in PyTorch, and one that PyTorch has saved
+ * gives it here: golden_exchange.py is the other side. The interpreter is $PSRING_PYTHON, or a python3 that
+ * has torch; without one the tests are skipped. */
 #include "common/base/random.h"
 #include "harness/train/trainer.h"
 #include "harness/verify/golden.h"
@@ -11,7 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Trained for `steps` before the loss is compared. Of several ranks only the first batch of rank 0 will do. */
+/* Trained for `steps` before the loss is compared. Of several ranks only the first batch of rank 0 will do.
+ */
 static const struct {
     const char *name;
     int64_t steps;
@@ -102,8 +103,8 @@ static void save_after(const setting *s, const char *name, int64_t steps)
     for (int64_t step = 0; step < steps; step++) must(trainer_step(r.trainer, r.source, step, step, &result));
     checkpoint_subject subject = subject_of(&r);
     checkpoint_progress progress = {.step = steps, .optimizer_step = steps, .batches_tracked = steps};
-    checkpoint_arenas arenas =
-        checkpoint_arenas_of(trainer_params(r.trainer), trainer_stream(r.trainer), trainer_optimizer(r.trainer));
+    checkpoint_arenas arenas = checkpoint_arenas_of(trainer_params(r.trainer), trainer_stream(r.trainer),
+                                                    trainer_optimizer(r.trainer));
     checkpoint_source source = checkpoint_arenas_source(&arenas);
     snprintf(file, sizeof file, "ours-%s.safetensors", name);
     must(checkpoint_save(path_in(s->folder, file), &subject, &progress, &source));
@@ -118,8 +119,8 @@ static void load_and_compare(const setting *s, const char *name, int64_t steps)
     step_result result;
     rank_start(&r, name);
     checkpoint_subject subject = subject_of(&r);
-    checkpoint_arenas arenas =
-        checkpoint_arenas_of(trainer_params(r.trainer), trainer_stream(r.trainer), trainer_optimizer(r.trainer));
+    checkpoint_arenas arenas = checkpoint_arenas_of(trainer_params(r.trainer), trainer_stream(r.trainer),
+                                                    trainer_optimizer(r.trainer));
     checkpoint_sink sink = checkpoint_arenas_sink(&arenas);
     snprintf(file, sizeof file, "theirs-%s.safetensors", name);
     must(checkpoint_open(path_in(s->folder, file), &c));
@@ -138,12 +139,14 @@ static void a_checkpoint_of_ours_gives_the_golden_loss_in_pytorch(void **state)
 {
     setting *s = *state;
     char command[1024], line[512];
-    int used = snprintf(command, sizeof command, "\"%s\" tests/harness/verify/golden_exchange.py \"%s\"", s->python,
-                        (char *)s->folder), lines = 0;
+    int used = snprintf(command, sizeof command, "\"%s\" tests/harness/verify/golden_exchange.py \"%s\"",
+                        s->python, (char *)s->folder),
+        lines = 0;
     if (s->skips) skip();
     for (int i = 0; i < CASES; i++) {
         save_after(s, cases[i].name, cases[i].steps);
-        used += snprintf(command + used, sizeof command - (size_t)used, " %s:%d", cases[i].name, (int)cases[i].steps);
+        used += snprintf(command + used, sizeof command - (size_t)used, " %s:%d", cases[i].name,
+                         (int)cases[i].steps);
     }
     FILE *out = popen(command, "re");
     assert_non_null(out);
@@ -163,16 +166,19 @@ static void a_checkpoint_of_pytorch_gives_the_golden_loss_here(void **state)
 static int find_python(void **state)
 {
     static setting s;
-    const char *named = getenv("PSRING_PYTHON"), *candidates[] = {named && *named ? named : "python3", "/usr/bin/python3"};
+    const char *named = getenv("PSRING_PYTHON"),
+               *candidates[] = {named && *named ? named : "python3", "/usr/bin/python3"};
     char command[512];
     *state = &s;
     s.skips = true;
     for (int i = 0; i < 2 && s.skips; i++) {
         snprintf(s.python, sizeof s.python, "%s", candidates[i]);
-        snprintf(command, sizeof command, "\"%s\" -c 'import torch, torchvision, numpy' 2>/dev/null", s.python);
+        snprintf(command, sizeof command, "\"%s\" -c 'import torch, torchvision, numpy' 2>/dev/null",
+                 s.python);
         s.skips = system(command) != 0;
     }
-    if (s.skips) print_message("# skipped: no python3 with torch and torchvision; PSRING_PYTHON names another\n");
+    if (s.skips)
+        print_message("# skipped: no python3 with torch and torchvision; PSRING_PYTHON names another\n");
     return folder_open(&s.folder);
 }
 

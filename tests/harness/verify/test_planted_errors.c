@@ -52,7 +52,8 @@ static void check(const planted_case *c)
     golden_file *file = NULL;
     char path[256];
     snprintf(path, sizeof path, "tests/golden/%s.json", c->file);
-    if (options_defaults(&binding, 1) != STATUS_OK || golden_open(path, &file) != STATUS_OK) fail_msg("%s", error_message());
+    if (options_defaults(&binding, 1) != STATUS_OK || golden_open(path, &file) != STATUS_OK)
+        fail_msg("%s", error_message());
     bool alone = file->world == 1;
     verify_config config = {.file = file,
                             .device = c->device,
@@ -65,11 +66,13 @@ static void check(const planted_case *c)
     status rc = verify_run(&config, &found);
     golden_close(&file);
     if (rc != STATUS_OK) fail_msg("%s: %s", c->file, error_message());
-    print_message("# error %d in %s on %s: %.3g of the limit (%s)\n", c->error, c->file, c->device, found.share, found.what);
-    if ((c->error == PLANTED_NOTHING) != (planted_count() == 0)) fail_msg("%s: the error was never made", c->file);
+    print_message("# error %d in %s on %s: %.3g of the limit (%s)\n", c->error, c->file, c->device,
+                  found.share, found.what);
+    if ((c->error == PLANTED_NOTHING) != (planted_count() == 0))
+        fail_msg("%s: the error was never made", c->file);
     if ((c->error == PLANTED_NOTHING) != (found.share <= 1))
-        fail_msg("error %d in %s on %s: %.3g of the limit, found %.9g, expected %.9g", c->error, c->file, c->device,
-                 found.share, found.found, found.expected);
+        fail_msg("error %d in %s on %s: %.3g of the limit, found %.9g, expected %.9g", c->error, c->file,
+                 c->device, found.share, found.found, found.expected);
     if (c->kind && strncmp(found.what, c->kind, strlen(c->kind)) != 0)
         fail_msg("error %d in %s shows in %s, expected is a %s", c->error, c->file, found.what, c->kind);
 }

@@ -34,7 +34,8 @@ int student_memory(const lab_model *model, int scheme, int ranks, int rank, lab_
 
 int student_sharded_step(lab_group *group, lab_adam *adam, float *param, const float *grad, size_t n)
 {
-    size_t size = (size_t)lab_group_size(group), rank = (size_t)lab_group_rank(group), c = (n + size - 1) / size;
+    size_t size = (size_t)lab_group_size(group), rank = (size_t)lab_group_rank(group),
+           c = (n + size - 1) / size;
     size_t begin = rank * c < n ? rank * c : n, end = begin + c < n ? begin + c : n;
     float *sum = malloc((c + 1) * sizeof *sum);
     if (!sum) return LAB_EMEMORY;

@@ -105,8 +105,14 @@ static ring_bench_row example(void)
                           .ranks = 4,
                           .bytes = 4000000,
                           .count = 1000000};
-    row.out_of_place = (ring_bench_times){
-        .run = true, .iterations = 5, .median_us = 1000, .p90_us = 1100, .p99_us = 1300, .algorithm_gbs = 4, .bus_gbs = 6, .wrong = 0};
+    row.out_of_place = (ring_bench_times){.run = true,
+                                          .iterations = 5,
+                                          .median_us = 1000,
+                                          .p90_us = 1100,
+                                          .p99_us = 1300,
+                                          .algorithm_gbs = 4,
+                                          .bus_gbs = 6,
+                                          .wrong = 0};
     row.in_place = (ring_bench_times){
         .run = true, .iterations = 5, .median_us = 500, .algorithm_gbs = 8, .bus_gbs = 12, .wrong = -1};
     return row;
@@ -122,11 +128,12 @@ static void a_line_has_nccl_tests_columns_and_fits_80(void **state)
     double time[2], alg[2], bus[2];
     ring_bench_line(&row, NULL, &text);
     assert_non_null(strstr(text.data, "# shm two-shot, all_reduce, float32, sum, root -1\n"));
-    for (const char *line = text.data; *line; line += strcspn(line, "\n") + 1) assert_true(strcspn(line, "\n") <= 80);
+    for (const char *line = text.data; *line; line += strcspn(line, "\n") + 1)
+        assert_true(strcspn(line, "\n") <= 80);
     ring_bench_line(&row, &row, &more);
     assert_null(strchr(more.data, '#')); /* of the same group */
-    int fields = sscanf(more.data, "%lld %lld %lf %lf %lf %7s %lf %lf %lf %7s", &bytes, &count, &time[0], &alg[0], &bus[0],
-                        wrong[0], &time[1], &alg[1], &bus[1], wrong[1]);
+    int fields = sscanf(more.data, "%lld %lld %lf %lf %lf %7s %lf %lf %lf %7s", &bytes, &count, &time[0],
+                        &alg[0], &bus[0], wrong[0], &time[1], &alg[1], &bus[1], wrong[1]);
     assert_int_equal(fields, 10);
     assert_int_equal(bytes, 4000000);
     assert_int_equal(count, 1000000);

@@ -143,7 +143,8 @@ static int model_tensors(const char *name, bucket_tensor *out)
     assert_int_equal(model_build(&options, &m), STATUS_OK);
     int count = m->param_count;
     assert_true(count <= MOST);
-    for (int i = 0; i < count; i++) out[i] = (bucket_tensor){m->params[i].elements, DTYPE_F32, m->params[i].unit};
+    for (int i = 0; i < count; i++)
+        out[i] = (bucket_tensor){m->params[i].elements, DTYPE_F32, m->params[i].unit};
     nn_model_free(&m);
     return count;
 }

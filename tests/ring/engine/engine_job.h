@@ -1,6 +1,6 @@
 /* Ranks that drive the ring engine's stages as the train loop does, with gradients that are functions of
- * (rank, step, parameter, element) instead of a model's. Policies that cut state among ranks, the last of the table, are
- * tested with models (tests/engines/test_shards.c). */
+ * (rank, step, parameter, element) instead of a model's. Policies that cut state among ranks, the last of the
+ * table, are tested with models (tests/engines/test_shards.c). */
 #ifndef TESTS_RING_ENGINE_ENGINE_JOB_H
 #define TESTS_RING_ENGINE_ENGINE_JOB_H
 

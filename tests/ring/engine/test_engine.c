@@ -41,9 +41,11 @@ static status check_bytes(engine_rank *r)
     if (c.bytes_sent < least || c.bytes_received < least || (n == 1 && c.bytes_sent != 0))
         return rank_error(STATUS_MISMATCH, "found %lld bytes sent and %lld received, expected at least %lld",
                           (long long)c.bytes_sent, (long long)c.bytes_received, (long long)least);
-    int64_t communication = r->figures.hidden_computing_ns + r->figures.hidden_waiting_ns + r->figures.parts[STEP_EXPOSED];
+    int64_t communication =
+        r->figures.hidden_computing_ns + r->figures.hidden_waiting_ns + r->figures.parts[STEP_EXPOSED];
     if (n > 1 && communication <= 0)
-        return rank_error(STATUS_MISMATCH, "found %lld ns of communication in the last step", (long long)communication);
+        return rank_error(STATUS_MISMATCH, "found %lld ns of communication in the last step",
+                          (long long)communication);
     return STATUS_OK;
 }
 

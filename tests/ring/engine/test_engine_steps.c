@@ -266,8 +266,8 @@ static void sums_over_the_ranks_run_between_buckets(void **state)
 
 /* ---- algorithms -------------------------------------------------------------------------------- */
 
-/* What the engine posts (CMakeLists.txt wraps the call): all-reduces of gradients, and its own calls; and how many of each are
- * for two-shot whatever the algorithm is. */
+/* What the engine posts (CMakeLists.txt wraps the call): all-reduces of gradients, and its own calls; and how
+ * many of each are for two-shot whatever the algorithm is. */
 static _Atomic int bucket_calls, bucket_controls, own_calls, own_controls;
 
 status __real_collective_post(collective_group *group, const collective_call *call, collective_ticket *out);

@@ -12,7 +12,8 @@ static void multiply(const float *a, float *y, int64_t count)
 {
     int64_t i = 0;
     for (; i + VF <= count; i += VF) vf_store(y + i, vf_load(a + i) * vf_load(y + i));
-    if (i < count) vf_store_part(y + i, vf_load_part(a + i, count - i) * vf_load_part(y + i, count - i), count - i);
+    if (i < count)
+        vf_store_part(y + i, vf_load_part(a + i, count - i) * vf_load_part(y + i, count - i), count - i);
 }
 
 static void divide(float *x, float divisor, int64_t count)
@@ -76,7 +77,8 @@ ALWAYS_INLINE void activate_backward(activation act, const float *x, const float
 }
 
 /* The first `count` columns of a row, count <= VF. */
-ALWAYS_INLINE void bias_activate_some(activation act, float *y, float *slope, const float *bias, int64_t count)
+ALWAYS_INLINE void bias_activate_some(activation act, float *y, float *slope, const float *bias,
+                                      int64_t count)
 {
     vf argument = vf_load_some(y, count);
     if (bias) argument += vf_load_some(bias, count);

@@ -153,15 +153,16 @@ typedef struct cpu_matrix {
 /* F(4x4, 3x3) of Lavin and Gray, "Fast algorithms for convolutional neural networks" (2016): a 3x3
  * convolution's outputs in tiles of 4x4, each from a patch of 6x6 pixels, as 36 products of transforms of
  * patch and kernel, one for each pair of six interpolation points; summed over channels they are 36 matrix
- * multiplications. The gradient with respect to weights multiplies patch and tile, has 3x3 results, and is summed over
- * tiles. The points are 0, +-5/8, +-3/2 and infinity, which err a third to a half as much as the usual 0, +-1, +-2.
+ * multiplications. The gradient with respect to weights multiplies patch and tile, has 3x3 results, and is
+ * summed over tiles. The points are 0, +-5/8, +-3/2 and infinity, which err a third to a half as much as the
+ * usual 0, +-1, +-2.
  *
  * A matrix multiplication processes WINOGRAD_DEPTH of its depth and a panel of `columns` columns at a time:
  *     v  transforms of patches, of so many channels: [tiles][36][WINOGRAD_DEPTH], and
  *     u  of what they are multiplied with: [36][WINOGRAD_DEPTH][columns], both
  *     m  their products: [rows][36][columns],
- * where a tile of v, a point of u and a row of m end with a cache line of padding, so that they map to different cache
- * sets. The sizes below are in floats. */
+ * where a tile of v, a point of u and a row of m end with a cache line of padding, so that they map to
+ * different cache sets. The sizes below are in floats. */
 enum {
     WINOGRAD_TILE = 4,
     WINOGRAD_PATCH = 6,
@@ -203,12 +204,13 @@ typedef struct cpu_winograd {
     void (*weights_transform)(const float *w, const float *next, int64_t block, bool flip, float *u);
     /* m = (or += where `add`) v u */
     void (*gemm)(cpu_winograd_rows kind, int64_t rows, int64_t depth, const float *v, const float *u,
-                    bool add, float *m);
+                 bool add, float *m);
     /* y, a 4x4 patch of a panel's channels = the inverse transform of a row of m, + bias unless NULL. */
     void (*output_transform)(const float *m, const float *bias, float *y, const cpu_patch *patch);
     /* A row of u: the transform of a 4x4 patch of a panel's channels of y's gradient. */
     void (*output_gradient_transform)(const float *dy, const cpu_patch *patch, float *u);
-    /* Weights' gradient dw [3x3][block][block] = (or += where `add`) the inverse transform of a square of m. */
+    /* Weights' gradient dw [3x3][block][block] = (or += where `add`) the inverse transform of a square of m.
+     */
     void (*weights_gradient_transform)(const float *m, int64_t block, bool add, float *dw);
 } cpu_winograd;
 

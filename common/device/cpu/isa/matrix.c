@@ -58,8 +58,8 @@ ALWAYS_INLINE void multiply_strip(small_gemm p, int64_t m, int vectors, int64_t 
     }
 }
 
-/* Strips of b are copied where its rows are so far apart that they evict each other from the L1 cache, and enough tiles
- * use them. */
+/* Strips of b are copied where its rows are so far apart that they evict each other from the L1 cache, and
+ * enough tiles use them. */
 enum { STRIP_ROWS = 256, FAR_STRIDE = 256, ENOUGH_ROWS = 4 * ROWS };
 
 ALWAYS_INLINE void copy_strip(const float *b, int64_t stride, int64_t rows, int vectors, float *to)
@@ -89,12 +89,12 @@ static void multiply(int64_t m, int64_t n, int64_t k, const float *a, int64_t ro
                      int64_t c_stride)
 {
     small_gemm p = {.a = a,
-                 .k = k,
-                 .row_stride = row_stride,
-                 .column_stride = column_stride,
-                 .b_stride = b_stride,
-                 .c_stride = c_stride,
-                 .add = add};
+                    .k = k,
+                    .row_stride = row_stride,
+                    .column_stride = column_stride,
+                    .b_stride = b_stride,
+                    .c_stride = c_stride,
+                    .add = add};
     for (int64_t j = 0; j < n;) {
         int64_t left = n - j;
         p.b = b + j;

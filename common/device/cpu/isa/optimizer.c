@@ -35,7 +35,8 @@ ALWAYS_INLINE bool sgd_all(const cpu_sgd_step *settings, bool has_momentum, floa
     int64_t i = 0;
     for (; i + VF <= count; i += VF)
         sgd_some(&s, has_momentum, p + i, g + i, momentum ? momentum + i : NULL, VF, &differences);
-    if (i < count) sgd_some(&s, has_momentum, p + i, g + i, momentum ? momentum + i : NULL, count - i, &differences);
+    if (i < count)
+        sgd_some(&s, has_momentum, p + i, g + i, momentum ? momentum + i : NULL, count - i, &differences);
     return is_zero(differences);
 }
 

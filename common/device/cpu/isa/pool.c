@@ -142,7 +142,8 @@ static void average_forward(const pool_attributes *a, void *const *operands, int
             const float *corner = x + (top * a->w + q * a->stride - a->pad + columns.first) * c;
             float *out = y + (row * a->q + q) * c;
             for (int64_t j = 0; j < c; j += VF) {
-                vf sum = pixel_sum(corner + j, rows.end - rows.first, columns.end - columns.first, a->w * c, c, c - j);
+                vf sum = pixel_sum(corner + j, rows.end - rows.first, columns.end - columns.first, a->w * c,
+                                   c, c - j);
                 vf_store_some(out + j, sum / divisor, c - j);
             }
         }

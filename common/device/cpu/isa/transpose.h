@@ -33,8 +33,8 @@ ALWAYS_INLINE void transpose_4x4(const float *x, int64_t x_stride, bool add, flo
 }
 
 #if VF == 16
-#define QUARTERS(a, b, i, j, k, l) \
-    (vf)_mm512_shuffle_f32x4((__m512)(a), (__m512)(b), (i) | (j) << 2 | (k) << 4 | (l) << 6)
+#define QUARTERS(a, b, i, j, k, l)                                                                           \
+    (vf) _mm512_shuffle_f32x4((__m512)(a), (__m512)(b), (i) | (j) << 2 | (k) << 4 | (l) << 6)
 
 /* Exchanges quarter j (of 16 bytes) of vector i with quarter i of vector j. */
 ALWAYS_INLINE void exchange_quarters(vf x[4])
@@ -51,8 +51,10 @@ ALWAYS_INLINE void exchange_quarters(vf x[4])
 /* Transposes the 4x4 block that four vectors hold in each quarter. */
 ALWAYS_INLINE void transpose_in_quarters(vf x[4])
 {
-    __m512 ab_low = _mm512_unpacklo_ps((__m512)x[0], (__m512)x[1]), ab_high = _mm512_unpackhi_ps((__m512)x[0], (__m512)x[1]);
-    __m512 cd_low = _mm512_unpacklo_ps((__m512)x[2], (__m512)x[3]), cd_high = _mm512_unpackhi_ps((__m512)x[2], (__m512)x[3]);
+    __m512 ab_low = _mm512_unpacklo_ps((__m512)x[0], (__m512)x[1]),
+           ab_high = _mm512_unpackhi_ps((__m512)x[0], (__m512)x[1]);
+    __m512 cd_low = _mm512_unpacklo_ps((__m512)x[2], (__m512)x[3]),
+           cd_high = _mm512_unpackhi_ps((__m512)x[2], (__m512)x[3]);
     x[0] = (vf)_mm512_shuffle_ps(ab_low, cd_low, 0x44);
     x[1] = (vf)_mm512_shuffle_ps(ab_low, cd_low, 0xee);
     x[2] = (vf)_mm512_shuffle_ps(ab_high, cd_high, 0x44);

@@ -2,8 +2,8 @@
  *
  * Kernels are written once, for whole vectors; the last, incomplete vector of a row or an array goes
  * through the same instructions (vf_load_part fills it up with zeros), so that an element's result does not
- * depend on where an array was cut. A fused multiply-add is written explicitly (vf_fma); the baseline of x86-64 has
- * none and rounds twice. */
+ * depend on where an array was cut. A fused multiply-add is written explicitly (vf_fma); the baseline of
+ * x86-64 has none and rounds twice. */
 #ifndef COMMON_DEVICE_CPU_ISA_VECTOR_H
 #define COMMON_DEVICE_CPU_ISA_VECTOR_H
 
@@ -27,8 +27,8 @@
 #endif
 #define VD (VF / 2)
 
-/* Names of what is compiled once for each instruction set: KERNEL(cpu_pool) is cpu_pool_avx512 where KERNEL_ISA is
- * avx512. */
+/* Names of what is compiled once for each instruction set: KERNEL(cpu_pool) is cpu_pool_avx512 where
+ * KERNEL_ISA is avx512. */
 #define KERNEL_PASTE(name, isa) name##_##isa
 #define KERNEL_EXPAND(name, isa) KERNEL_PASTE(name, isa)
 #define KERNEL(name) KERNEL_EXPAND(name, KERNEL_ISA)

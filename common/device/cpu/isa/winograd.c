@@ -1,7 +1,7 @@
 #include "common/device/cpu/isa/transpose.h"
 
-/* The interpolation points 0, +-a, +-b and infinity. With N_p the product of p's differences from the other points, a
- * polynomial's value at p is divided by N_p in the transform of weights. */
+/* The interpolation points 0, +-a, +-b and infinity. With N_p the product of p's differences from the other
+ * points, a polynomial's value at p is divided by N_p in the transform of weights. */
 #define A 0.625f
 #define A2 (A * A)
 #define A3 (A * A * A)
@@ -257,9 +257,10 @@ static void weights_gradient_transform(const float *m, int64_t block, bool add, 
 
 /* ---- the matrix products ------------------------------------------------------------------- */
 
-/* A tile of m is kept in registers. The strides are constants, so that one register serves all addresses of a step. */
+/* A tile of m is kept in registers. The strides are constants, so that one register serves all addresses of a
+ * step. */
 ALWAYS_INLINE void gemm_tile(int rows, int row_stride, int depth_stride, int64_t depth, const float *v,
-                                const float *u, bool add, float *m)
+                             const float *u, bool add, float *m)
 {
     vf left[GEMM_ROWS], right[GEMM_ROWS];
 #pragma GCC unroll 16
@@ -285,11 +286,11 @@ ALWAYS_INLINE void gemm_tile(int rows, int row_stride, int depth_stride, int64_t
 
 #define CASE(n)                                                                                              \
     case n:                                                                                                  \
-        gemm_tile(n, row_stride, depth_stride, depth, v, u, add, m);                                      \
+        gemm_tile(n, row_stride, depth_stride, depth, v, u, add, m);                                         \
         break;
 
 ALWAYS_INLINE void gemm_rows(int64_t rows, int row_stride, int depth_stride, int64_t depth, const float *v,
-                                const float *u, bool add, float *m)
+                             const float *u, bool add, float *m)
 {
     switch (rows) {
         CASE(1)
@@ -313,19 +314,19 @@ ALWAYS_INLINE void gemm_rows(int64_t rows, int row_stride, int depth_stride, int
 #undef CASE
 
 /* Rows in groups of similar size. */
-ALWAYS_INLINE void gemm_matrix(int64_t rows, int row_stride, int depth_stride, int64_t depth,
-                                  const float *v, const float *u, bool add, float *m)
+ALWAYS_INLINE void gemm_matrix(int64_t rows, int row_stride, int depth_stride, int64_t depth, const float *v,
+                               const float *u, bool add, float *m)
 {
     int64_t groups = (rows + GEMM_ROWS - 1) / GEMM_ROWS;
     for (int64_t g = 0; g < groups; g++) {
         int64_t first = rows * g / groups, end = rows * (g + 1) / groups;
         gemm_rows(end - first, row_stride, depth_stride, depth, v + first * row_stride, u, add,
-                     m + first * M_ROW);
+                  m + first * M_ROW);
     }
 }
 
-static void gemm(cpu_winograd_rows kind, int64_t rows, int64_t depth, const float *v,
-                              const float *u, bool add, float *m)
+static void gemm(cpu_winograd_rows kind, int64_t rows, int64_t depth, const float *v, const float *u,
+                 bool add, float *m)
 {
     for (int point = 0; point < WINOGRAD_POINTS; point++, v += WINOGRAD_DEPTH, u += U_POINT, m += COLUMNS)
         if (kind == WINOGRAD_ROWS_TILES)

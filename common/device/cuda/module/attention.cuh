@@ -44,16 +44,19 @@ template <typename T> status launch_delta(const cuda_kernel *k, cudaStream_t s, 
     constexpr int THREADS = 128;
     const attention_attributes *a = &k->base.op.u.attention;
     int64_t rows = a->batch * a->heads * a->sequence;
-    return launch(k, s, delta_kernel<T>, dim3((unsigned)ceil_div(rows, THREADS / WARP)), dim3(THREADS), *a, rows,
-                  (const T *)o[ATT_BWD_OUT], (const T *)o[ATT_BWD_DOUT], delta);
+    return launch(k, s, delta_kernel<T>, dim3((unsigned)ceil_div(rows, THREADS / WARP)), dim3(THREADS), *a,
+                  rows, (const T *)o[ATT_BWD_OUT], (const T *)o[ATT_BWD_DOUT], delta);
 }
 
-/* attention_tensor_cuda.cu: by tensor cores, on bfloat16, and on float32 whose products are TF32, of heads of at most
- * MOST_TF32_WIDTH: four tiles of wider heads in float32 do not fit into a block's static shared memory of 48 KiB. */
+/* attention_tensor_cuda.cu: by tensor cores, on bfloat16, and on float32 whose products are TF32, of heads of
+ * at most MOST_TF32_WIDTH: four tiles of wider heads in float32 do not fit into a block's static shared
+ * memory of 48 KiB. */
 constexpr int MOST_TF32_WIDTH = 64;
 template <typename T>
-status tensor_forward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *workspace);
+status tensor_forward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
+                      void *workspace);
 template <typename T>
-status tensor_backward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *workspace);
+status tensor_backward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
+                       void *workspace);
 
 #endif

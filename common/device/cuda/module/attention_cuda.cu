@@ -23,7 +23,8 @@ __device__ void load_tile(float (*tile)[WIDTH + 1], head_rows<const float> rows,
 {
     for (int i = threadIdx.x; i < TILE * WIDTH; i += TILE * LANES) {
         int64_t row = first + i / WIDTH, column = i % WIDTH;
-        tile[i / WIDTH][column] = row < a.sequence && column < a.width ? rows.data[row * rows.stride + column] : 0;
+        tile[i / WIDTH][column] =
+            row < a.sequence && column < a.width ? rows.data[row * rows.stride + column] : 0;
     }
 }
 
@@ -43,15 +44,16 @@ __device__ static float row_sum(float value)
 
 __device__ static float row_maximum(float value)
 {
-    for (int lane = LANES / 2; lane > 0; lane /= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, lane));
+    for (int lane = LANES / 2; lane > 0; lane /= 2)
+        value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, lane));
     return value;
 }
 
 /* ---- forward ---------------------------------------------------------------------------------- */
 
 template <int WIDTH>
-__global__ void forward_kernel(attention_attributes a, float scale, const float *q, const float *k, const float *v,
-                               float *out, float *lse)
+__global__ void forward_kernel(attention_attributes a, float scale, const float *q, const float *k,
+                               const float *v, float *out, float *lse)
 {
     typedef tile_sizes<WIDTH> size;
     __shared__ float qs[size::TILE][WIDTH + 1], ks[size::TILE][WIDTH + 1], vs[size::TILE][WIDTH + 1];
@@ -109,8 +111,8 @@ struct score {
 };
 
 template <int WIDTH>
-__device__ score score_of(const attention_gradient &g, int64_t query, int64_t key, const float *q, const float *k,
-                          const float *dout, const float *v)
+__device__ score score_of(const attention_gradient &g, int64_t query, int64_t key, const float *q,
+                          const float *k, const float *dout, const float *v)
 {
     if (!sees(g.a, query, key)) return {0, 0};
     int64_t at = lse_of_head(g.a) + query;
@@ -217,25 +219,32 @@ static bool multiplies_tf32(const cuda_kernel *k)
            k->base.op.u.attention.width <= MOST_TF32_WIDTH;
 }
 
-static status forward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *workspace)
+static status forward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
+                      void *workspace)
 {
     const attention_attributes *a = &k->base.op.u.attention;
     if (multiplies_tf32(k)) return tensor_forward<float>(k, s, o, scalars, workspace);
-    return launch(k, s, BY_WIDTH(forward_kernel, a->width), grid_of(a), dim3((unsigned)(tile_of(a) * LANES)), *a,
-                  1.0f / sqrtf((float)a->width), (const float *)o[ATT_FWD_Q], (const float *)o[ATT_FWD_K],
+    return launch(k, s, BY_WIDTH(forward_kernel, a->width), grid_of(a), dim3((unsigned)(tile_of(a) * LANES)),
+                  *a, 1.0f / sqrtf((float)a->width), (const float *)o[ATT_FWD_Q], (const float *)o[ATT_FWD_K],
                   (const float *)o[ATT_FWD_V], (float *)o[ATT_FWD_OUT], (float *)o[ATT_FWD_LSE]);
 }
 
-static status backward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *workspace)
+static status backward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
+                       void *workspace)
 {
     const attention_attributes *a = &k->base.op.u.attention;
     float *delta = (float *)workspace;
     dim3 threads((unsigned)(tile_of(a) * LANES));
     if (multiplies_tf32(k)) return tensor_backward<float>(k, s, o, scalars, workspace);
     TRY(launch_delta<float>(k, s, o, delta));
-    attention_gradient g = {*a, 1.0f / sqrtf((float)a->width), (const float *)o[ATT_BWD_Q], (const float *)o[ATT_BWD_K],
-                            (const float *)o[ATT_BWD_V], (const float *)o[ATT_BWD_DOUT],
-                            (const float *)o[ATT_BWD_LSE], delta};
+    attention_gradient g = {*a,
+                            1.0f / sqrtf((float)a->width),
+                            (const float *)o[ATT_BWD_Q],
+                            (const float *)o[ATT_BWD_K],
+                            (const float *)o[ATT_BWD_V],
+                            (const float *)o[ATT_BWD_DOUT],
+                            (const float *)o[ATT_BWD_LSE],
+                            delta};
     TRY(launch(k, s, BY_WIDTH(query_gradient, a->width), grid_of(a), threads, g, (float *)o[ATT_BWD_DQ]));
     return launch(k, s, BY_WIDTH(key_gradient, a->width), grid_of(a), threads, g, (float *)o[ATT_BWD_DK],
                   (float *)o[ATT_BWD_DV]);
@@ -278,19 +287,23 @@ static status prepare_backward(cuda_kernel *k)
     return use_plan(k, tensor_backward<bf16>);
 }
 
-static status forward_bf16(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *workspace)
+static status forward_bf16(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
+                           void *workspace)
 {
     if (plan_of(k)) return cudnn_attention_run(plan_of(k), s, o, workspace);
     return tensor_forward<bf16>(k, s, o, scalars, workspace);
 }
 
-static status backward_bf16(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *workspace)
+static status backward_bf16(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
+                            void *workspace)
 {
     if (plan_of(k)) return cudnn_attention_run(plan_of(k), s, o, workspace);
     return tensor_backward<bf16>(k, s, o, scalars, workspace);
 }
 
 extern "C" {
-const cuda_kernel_entry cuda_attention_forward = {prepare_forward, by_storage<forward, forward_bf16>, release};
-const cuda_kernel_entry cuda_attention_backward = {prepare_backward, by_storage<backward, backward_bf16>, release};
+const cuda_kernel_entry cuda_attention_forward = {prepare_forward, by_storage<forward, forward_bf16>,
+                                                  release};
+const cuda_kernel_entry cuda_attention_backward = {prepare_backward, by_storage<backward, backward_bf16>,
+                                                   release};
 }

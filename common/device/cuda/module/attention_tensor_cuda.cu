@@ -1,12 +1,12 @@
-/* Attention by tensor cores: on bfloat16, and on float32 whose products are TF32 (--tf32), with sums, softmax and its
- * gradient in float32.
+/* Attention by tensor cores: on bfloat16, and on float32 whose products are TF32 (--tf32), with sums, softmax
+ * and its gradient in float32.
  *
- * As in attention_cuda.cu no matrix of scores is stored: tiles of queries meet tiles of keys in shared memory (Dao
- * et al., "FlashAttention", 2022). Forward goes over the keys twice, for each row's maximum and sum and then for the
- * result: so what is summed up needs no scaling on the way and stays in the fragments. A warp has PART rows of the
- * block's tile; its lanes take the rows of a matrix of scores by twos, half a row a lane. Factors that were computed,
- * probabilities and their gradients, are rounded as the others are, to bfloat16 or TF32, when they are put into shared
- * memory. */
+ * As in attention_cuda.cu no matrix of scores is stored: tiles of queries meet tiles of keys in shared memory
+ * (Dao et al., "FlashAttention", 2022). Forward goes over the keys twice, for each row's maximum and sum and
+ * then for the result: so what is summed up needs no scaling on the way and stays in the fragments. A warp
+ * has PART rows of the block's tile; its lanes take the rows of a matrix of scores by twos, half a row a
+ * lane. Factors that were computed, probabilities and their gradients, are rounded as the others are, to
+ * bfloat16 or TF32, when they are put into shared memory. */
 #include "common/device/cuda/module/attention.cuh"
 
 #include <mma.h>
@@ -18,8 +18,8 @@
 #define HAS_FRAGMENTS 1
 #endif
 
-/* Rows in shared memory are 16 bytes longer than what they hold, so that neighbors are in other banks; fragments begin
- * at multiples of 32 bytes all the same. */
+/* Rows in shared memory are 16 bytes longer than what they hold, so that neighbors are in other banks;
+ * fragments begin at multiples of 32 bytes all the same. */
 constexpr int PART = 16, WARPS = 2, TILE = PART * WARPS, THREADS = WARP * WARPS, SCORE_ROW = TILE + 4;
 
 template <typename T> constexpr int PACK = wide_pack<T>();
@@ -33,8 +33,8 @@ struct alignas(32) score_tile {
     float at[WARPS][PART * SCORE_ROW];
 };
 
-/* Factors made of scores, of each warp: [PART, TILE]. Those of float32 take the scores' place: a lane reads an element
- * before it puts its own there. */
+/* Factors made of scores, of each warp: [PART, TILE]. Those of float32 take the scores' place: a lane reads
+ * an element before it puts its own there. */
 template <typename T> struct alignas(32) factor_tile {
     static constexpr int ROW = TILE + PACK<T>;
     T own[WARPS][PART * ROW];
@@ -161,7 +161,8 @@ template <typename T, int WIDTH> __device__ void clear_sums(sum_part<T> *sums)
     for (int c = 0; c < WIDTH / PART; c++) wmma::fill_fragment(sums[c], 0.0f);
 }
 
-/* A warp's rows, times `scale`, to row `first` and on, by way of `scratch` [PART, SCORE_ROW]. By all warps. */
+/* A warp's rows, times `scale`, to row `first` and on, by way of `scratch` [PART, SCORE_ROW]. By all warps.
+ */
 template <typename T, int WIDTH>
 __device__ void store_rows(sum_part<T> *sums, float *scratch, float scale, head_rows<T> to, int64_t first,
                            const attention_attributes &a)
@@ -173,7 +174,8 @@ __device__ void store_rows(sum_part<T> *sums, float *scratch, float scale, head_
         __syncthreads();
         for (int row = 0; row < PART; row++)
             if (first + row < a.sequence && c + lane < a.width)
-                store(to.data + (first + row) * to.stride + c + lane, scale * scratch[row * SCORE_ROW + lane]);
+                store(to.data + (first + row) * to.stride + c + lane,
+                      scale * scratch[row * SCORE_ROW + lane]);
         __syncthreads();
     }
 }
@@ -192,8 +194,8 @@ __device__ static lane_place lane_place_of()
 }
 
 /* A row's running maximum and sum of exponentials, with the scores of its two lanes. */
-__device__ static void take_scores(const attention_attributes &a, float scale, const float *scores, lane_place at,
-                                   int64_t query, int64_t key, float *largest, float *sum)
+__device__ static void take_scores(const attention_attributes &a, float scale, const float *scores,
+                                   lane_place at, int64_t query, int64_t key, float *largest, float *sum)
 {
     float most = -INFINITY, added = 0;
     const float *row = scores + at.row * SCORE_ROW + at.column;
@@ -223,7 +225,8 @@ template <typename T, int WIDTH> __global__ void forward_kernel(problem<T> p, T 
     __shared__ factor_tile<T> factor_tiles;
     const attention_attributes &a = p.a;
     lane_place at = lane_place_of();
-    int64_t first = (int64_t)blockIdx.x * TILE, query = first + at.warp * PART + at.row, end = keys_end(a, first);
+    int64_t first = (int64_t)blockIdx.x * TILE, query = first + at.warp * PART + at.row,
+            end = keys_end(a, first);
     T *factors = factor_tiles.of(at.warp, scores);
     const T *own_q = q.at + at.warp * PART * tile_row<T, WIDTH>;
     float largest = -INFINITY, sum = 0;
@@ -254,7 +257,8 @@ template <typename T, int WIDTH> __global__ void forward_kernel(problem<T> p, T 
         multiply_add<T, WIDTH>(factors, v.at, sums);
     }
     __syncthreads();
-    store_rows<T, WIDTH>(sums, scores.at[at.warp], 1, head_of(out, a.heads * a.width, a), first + at.warp * PART, a);
+    store_rows<T, WIDTH>(sums, scores.at[at.warp], 1, head_of(out, a.heads * a.width, a),
+                         first + at.warp * PART, a);
     if (query < a.sequence && at.column == 0) p.lse[lse_of_head(a) + query] = lse;
 #else
     (void)p, (void)out;
@@ -274,7 +278,8 @@ template <typename T, int WIDTH> __global__ void query_gradient(problem<T> p, T 
     T *factors = factor_tiles.of(at.warp, scores);
     int own = at.warp * PART * tile_row<T, WIDTH>;
     bool there = query < a.sequence;
-    float lse = there ? p.lse[lse_of_head(a) + query] : 0, delta = there ? p.delta[lse_of_head(a) + query] : 0;
+    float lse = there ? p.lse[lse_of_head(a) + query] : 0,
+          delta = there ? p.delta[lse_of_head(a) + query] : 0;
     sum_part<T> sums[WIDTH / PART];
     clear_sums<T, WIDTH>(sums);
     load_tile<T, WIDTH>(q, head_of(p.q, a.stride, a), first, p);
@@ -295,13 +300,15 @@ template <typename T, int WIDTH> __global__ void query_gradient(problem<T> p, T 
         multiply_add<T, WIDTH>(factors, k.at, sums);
         __syncthreads();
     }
-    store_rows<T, WIDTH>(sums, scores.at[at.warp], p.scale, head_of(dq, a.stride, a), first + at.warp * PART, a);
+    store_rows<T, WIDTH>(sums, scores.at[at.warp], p.scale, head_of(dq, a.stride, a), first + at.warp * PART,
+                         a);
 #else
     (void)p, (void)dq;
 #endif
 }
 
-/* dk = sum_i ds_i q_i / sqrt(width),  dv = sum_i p_i dout_i: as above with rows of keys and columns of queries */
+/* dk = sum_i ds_i q_i / sqrt(width),  dv = sum_i p_i dout_i: as above with rows of keys and columns of
+ * queries */
 template <typename T, int WIDTH> __global__ void key_gradient(problem<T> p, T *dk, T *dv)
 {
 #if HAS_FRAGMENTS
@@ -358,8 +365,15 @@ static problem<T> problem_of(const cuda_kernel *k, void *const *o, const void *d
 {
     const attention_attributes *a = &k->base.op.u.attention;
     bool packed = packs<T>(a->width, o) && a->stride % PACK<T> == 0;
-    return {*a, 1.0f / sqrtf((float)a->width), packed, (const T *)o[ATT_FWD_Q], (const T *)o[ATT_FWD_K],
-            (const T *)o[ATT_FWD_V], (const T *)dout, (const float *)delta, (float *)o[ATT_FWD_LSE]};
+    return {*a,
+            1.0f / sqrtf((float)a->width),
+            packed,
+            (const T *)o[ATT_FWD_Q],
+            (const T *)o[ATT_FWD_K],
+            (const T *)o[ATT_FWD_V],
+            (const T *)dout,
+            (const float *)delta,
+            (float *)o[ATT_FWD_LSE]};
 }
 
 static_assert((int)ATT_FWD_Q == (int)ATT_BWD_Q && (int)ATT_FWD_LSE == (int)ATT_BWD_LSE,
@@ -374,17 +388,20 @@ template <typename T>
 status tensor_forward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *)
 {
     problem<T> p = problem_of<T>(k, o, nullptr, nullptr);
-    return launch(k, s, BY_WIDTH(forward_kernel, T, p.a.width), grid_of(p.a), dim3(THREADS), p, (T *)o[ATT_FWD_OUT]);
+    return launch(k, s, BY_WIDTH(forward_kernel, T, p.a.width), grid_of(p.a), dim3(THREADS), p,
+                  (T *)o[ATT_FWD_OUT]);
 }
 
 template <typename T>
-status tensor_backward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *workspace)
+status tensor_backward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *,
+                       void *workspace)
 {
     problem<T> p = problem_of<T>(k, o, o[ATT_BWD_DOUT], workspace);
     TRY(launch_delta<T>(k, s, o, (float *)workspace));
-    TRY(launch(k, s, BY_WIDTH(query_gradient, T, p.a.width), grid_of(p.a), dim3(THREADS), p, (T *)o[ATT_BWD_DQ]));
-    return launch(k, s, BY_WIDTH(key_gradient, T, p.a.width), grid_of(p.a), dim3(THREADS), p, (T *)o[ATT_BWD_DK],
-                  (T *)o[ATT_BWD_DV]);
+    TRY(launch(k, s, BY_WIDTH(query_gradient, T, p.a.width), grid_of(p.a), dim3(THREADS), p,
+               (T *)o[ATT_BWD_DQ]));
+    return launch(k, s, BY_WIDTH(key_gradient, T, p.a.width), grid_of(p.a), dim3(THREADS), p,
+                  (T *)o[ATT_BWD_DK], (T *)o[ATT_BWD_DV]);
 }
 
 template run_function tensor_forward<bf16>;

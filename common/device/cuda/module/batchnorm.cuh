@@ -1,5 +1,5 @@
-/* What BatchNorm's forward and backward kernels share: a thread owns V neighboring channels, whose constants it
- * keeps in registers, and walks down the rows. T is the type in which activations are stored. */
+/* What BatchNorm's forward and backward kernels share: a thread owns V neighboring channels, whose constants
+ * it keeps in registers, and walks down the rows. T is the type in which activations are stored. */
 #ifndef COMMON_DEVICE_CUDA_MODULE_BATCHNORM_CUH
 #define COMMON_DEVICE_CUDA_MODULE_BATCHNORM_CUH
 
@@ -47,8 +47,8 @@ template <int V> __device__ float argument(const channels<V> &f, int v, float x)
     return (x - f.mean[v]) * f.scale[v] + f.beta[v];
 }
 
-/* `rule` has V, AT_ONCE, and as the terms of columns.cuh at_column(column), read(i) and write(kept, taken, i), for the
- * elements [i, i + V). It may write where it has read. */
+/* `rule` has V, AT_ONCE, and as the terms of columns.cuh at_column(column), read(i) and write(kept, taken,
+ * i), for the elements [i, i + V). It may write where it has read. */
 template <typename Rule> __global__ void apply_kernel(Rule rule, int64_t rows, int64_t c)
 {
     int64_t column = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * Rule::V;
@@ -67,15 +67,18 @@ template <typename Rule> status apply_to(const cuda_kernel *k, cudaStream_t s, R
     int64_t blocks = ceil_div(rows_of(a), (int64_t)down * APPLY_ROWS);
     dim3 grid((unsigned)ceil_div(a->c, (int64_t)width * Rule::V),
               (unsigned)(blocks < MOST_BLOCKS_Y ? blocks : MOST_BLOCKS_Y));
-    return launch(k, s, apply_kernel<Rule>, grid, dim3((unsigned)width, (unsigned)down), rule, rows_of(a), a->c);
+    return launch(k, s, apply_kernel<Rule>, grid, dim3((unsigned)width, (unsigned)down), rule, rows_of(a),
+                  a->c);
 }
 
 /* A kernel of a thread per channel. */
 template <typename... Parameters, typename... Arguments>
-status per_channel(const cuda_kernel *k, cudaStream_t s, void (*kernel)(Parameters...), Arguments... arguments)
+status per_channel(const cuda_kernel *k, cudaStream_t s, void (*kernel)(Parameters...),
+                   Arguments... arguments)
 {
     int64_t c = k->base.op.u.batchnorm.c;
-    return launch(k, s, kernel, dim3((unsigned)ceil_div(c, CHANNEL_THREADS)), dim3(CHANNEL_THREADS), c, arguments...);
+    return launch(k, s, kernel, dim3((unsigned)ceil_div(c, CHANNEL_THREADS)), dim3(CHANNEL_THREADS), c,
+                  arguments...);
 }
 
 #endif

@@ -2,14 +2,16 @@
  *
  *   g = (dy + dy2) act'    xhat = (x - mean) invstd    dx = gamma invstd (g - mean(g) - xhat mean(g xhat))
  *
- * Bytes: x and dy are read twice and dx is written once; ReLU's mask is that of the argument, which x gives. Where the
- * residual takes g as its gradient the first pass writes it, and the second reads it in place of dy, dy2 and y. */
+ * Bytes: x and dy are read twice and dx is written once; ReLU's mask is that of the argument, which x gives.
+ * Where the residual takes g as its gradient the first pass writes it, and the second reads it in place of
+ * dy, dy2 and y. */
 #include "common/device/cuda/module/batchnorm.cuh"
 
 /* Where g comes from. */
 template <typename T> struct gradient {
     const T *x, *dy, *dy2; /* dy2 may be NULL */
-    const T *y, *residual; /* of the activation's argument: y for RELU after a residual, else the residual; or NULL */
+    const T *y,
+        *residual; /* of the activation's argument: y for RELU after a residual, else the residual; or NULL */
     channel_vectors f;
     int act;
 };
@@ -40,7 +42,8 @@ template <typename T, int V> struct backward_row<T, V, ALONE> {
     pack<T, V> x, dy;
 };
 
-template <int V, variant KIND, typename T> __device__ backward_row<T, V, KIND> row_at(const gradient<T> &b, int64_t i)
+template <int V, variant KIND, typename T>
+__device__ backward_row<T, V, KIND> row_at(const gradient<T> &b, int64_t i)
 {
     backward_row<T, V, KIND> taken;
     taken.x = take_pack<V>(b.x + i);
@@ -55,8 +58,8 @@ template <int V, variant KIND, typename T> __device__ backward_row<T, V, KIND> r
 
 /* The argument of the activation's derivative: y for ReLU after a residual, else the argument. */
 template <int V, variant KIND, typename T>
-__device__ void kept_of(const gradient<T> &b, const channels<V> &f, const backward_row<T, V, KIND> &taken, const float *x,
-                        float *kept)
+__device__ void kept_of(const gradient<T> &b, const channels<V> &f, const backward_row<T, V, KIND> &taken,
+                        const float *x, float *kept)
 {
     if constexpr (KIND == JOINED) {
         unpack<V>(taken.joined, kept);
@@ -73,8 +76,8 @@ __device__ void kept_of(const gradient<T> &b, const channels<V> &f, const backwa
 
 /* g and x. */
 template <int V, variant KIND, typename T>
-__device__ void gradients_of(const gradient<T> &b, const channels<V> &f, const backward_row<T, V, KIND> &taken, float *x,
-                             float *g)
+__device__ void gradients_of(const gradient<T> &b, const channels<V> &f,
+                             const backward_row<T, V, KIND> &taken, float *x, float *g)
 {
     float kept[V], more[V];
     unpack<V>(taken.x, x);
@@ -87,7 +90,8 @@ __device__ void gradients_of(const gradient<T> &b, const channels<V> &f, const b
     }
     if (b.act == ACTIVATION_NONE) return;
     kept_of<V, KIND>(b, f, taken, x, kept);
-    for (int v = 0; v < V; v++) g[v] = KIND == ANY ? activate_backward(b.act, kept[v], g[v]) : kept[v] <= 0 ? 0 : g[v];
+    for (int v = 0; v < V; v++)
+        g[v] = KIND == ANY ? activate_backward(b.act, kept[v], g[v]) : kept[v] <= 0 ? 0 : g[v];
 }
 
 /* ---- sums of g and of g (x - mean) ------------------------------------------------------------ */
@@ -105,8 +109,8 @@ template <typename T, int PACK, variant KIND> struct gradient_terms {
     {
         return row_at<V, KIND>(b, row * c + column);
     }
-    __device__ void add(const channels<V> &f, const backward_row<T, V, KIND> &taken, int64_t row, int64_t column,
-                        float (*sums)[V]) const
+    __device__ void add(const channels<V> &f, const backward_row<T, V, KIND> &taken, int64_t row,
+                        int64_t column, float (*sums)[V]) const
     {
         float x[V], g[V];
         gradients_of<V, KIND>(b, f, taken, x, g);
@@ -132,7 +136,7 @@ struct gradient_sums {
     static constexpr int SUMS = 2;
     int64_t c;
     const float *invstd;
-    double *sums; /* [2c]: of g, of g xhat; may be NULL */
+    double *sums;         /* [2c]: of g, of g xhat; may be NULL */
     gradient_means means; /* where sums is NULL */
     double count;
     float *dgamma, *dbeta;
@@ -167,7 +171,8 @@ template <int V> struct gradient_channels {
 };
 
 template <int V>
-__device__ gradient_channels<V> gradient_channels_at(const channel_vectors &f, const gradient_means &m, int64_t column)
+__device__ gradient_channels<V> gradient_channels_at(const channel_vectors &f, const gradient_means &m,
+                                                     int64_t column)
 {
     gradient_channels<V> out;
     out.f = channels_at<V>(f, column);
@@ -176,9 +181,11 @@ __device__ gradient_channels<V> gradient_channels_at(const channel_vectors &f, c
     return out;
 }
 
-template <int V> __device__ void through(const gradient_channels<V> &t, const float *x, const float *g, float *dx)
+template <int V>
+__device__ void through(const gradient_channels<V> &t, const float *x, const float *g, float *dx)
 {
-    for (int v = 0; v < V; v++) dx[v] = t.f.scale[v] * (g[v] - t.mean_g[v] - (x[v] - t.f.mean[v]) * t.slope[v]);
+    for (int v = 0; v < V; v++)
+        dx[v] = t.f.scale[v] * (g[v] - t.mean_g[v] - (x[v] - t.f.mean[v]) * t.slope[v]);
 }
 
 /* An element's dy is read before its dx is written: they may share memory. */
@@ -195,7 +202,8 @@ template <typename T, int PACK, variant KIND> struct backward_rule {
     {
         return row_at<V, KIND>(b, i);
     }
-    __device__ void write(const gradient_channels<V> &t, const backward_row<T, V, KIND> &taken, int64_t i) const
+    __device__ void write(const gradient_channels<V> &t, const backward_row<T, V, KIND> &taken,
+                          int64_t i) const
     {
         float x[V], g[V], out[V];
         gradients_of<V, KIND>(b, t.f, taken, x, g);
@@ -251,15 +259,16 @@ static gradient_means means_in(const batchnorm_attributes *a, void *workspace)
                                : run<T, V, ANY>(b, __VA_ARGS__))
 
 template <typename T, int V, variant KIND>
-static status sums_with(const gradient<T> &b, const cuda_kernel *k, cudaStream_t s, T *g_out, gradient_sums finish,
-                        double *parts)
+static status sums_with(const gradient<T> &b, const cuda_kernel *k, cudaStream_t s, T *g_out,
+                        gradient_sums finish, double *parts)
 {
     const batchnorm_attributes *a = &k->base.op.u.batchnorm;
     return column_sums(k, s, gradient_terms<T, V, KIND>{b, g_out, a->c}, finish, rows_of(a), a->c, parts);
 }
 
 template <typename T, int V>
-static status sums_of(const cuda_kernel *k, cudaStream_t s, void *const *o, T *g_out, gradient_sums finish, void *workspace)
+static status sums_of(const cuda_kernel *k, cudaStream_t s, void *const *o, T *g_out, gradient_sums finish,
+                      void *workspace)
 {
     const batchnorm_attributes *a = &k->base.op.u.batchnorm;
     double *parts = (double *)((char *)workspace + means_bytes(a));
@@ -268,7 +277,8 @@ static status sums_of(const cuda_kernel *k, cudaStream_t s, void *const *o, T *g
 }
 
 template <typename T, int V, variant KIND>
-static status apply_with(const gradient<T> &b, const cuda_kernel *k, cudaStream_t s, gradient_means means, T *dx)
+static status apply_with(const gradient<T> &b, const cuda_kernel *k, cudaStream_t s, gradient_means means,
+                         T *dx)
 {
     return apply_to(k, s, backward_rule<T, V, KIND>{b, means, dx});
 }
@@ -281,14 +291,21 @@ static status apply_backward(const cuda_kernel *k, cudaStream_t s, void *const *
 }
 
 template <typename T>
-static status backward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *workspace)
+static status backward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
+                       void *workspace)
 {
     const batchnorm_attributes *a = &k->base.op.u.batchnorm;
     gradient<T> b = gradient_of<T>(a, o);
     gradient_means means = means_in(a, workspace);
     T *dresidual = (T *)o[BN_BWD_DRESIDUAL];
-    gradient_sums finish = {a->c, b.f.invstd, nullptr, means, (double)rows_of(a), (float *)o[BN_BWD_DGAMMA],
-                            (float *)o[BN_BWD_DBETA], cuda_accumulates(k, scalars)};
+    gradient_sums finish = {a->c,
+                            b.f.invstd,
+                            nullptr,
+                            means,
+                            (double)rows_of(a),
+                            (float *)o[BN_BWD_DGAMMA],
+                            (float *)o[BN_BWD_DBETA],
+                            cuda_accumulates(k, scalars)};
     TRY(WITH_PACKS(sums_of, T, a->c, k, s, o, dresidual, finish, workspace));
     if (dresidual) b = gradient_written<T>(b.x, dresidual, b.f);
     return WITH_PACKS(apply_backward, T, a->c, k, s, o, b, means, (T *)o[BN_BWD_DX]);
@@ -304,8 +321,9 @@ static status backward_stats(const cuda_kernel *k, cudaStream_t s, void *const *
                              void *workspace)
 {
     const batchnorm_attributes *a = &k->base.op.u.batchnorm;
-    gradient_sums finish = {a->c, (const float *)o[BN_BSTATS_INVSTD], (double *)o[BN_BSTATS_SUMS], {}, 0,
-                            (float *)o[BN_BSTATS_DGAMMA], (float *)o[BN_BSTATS_DBETA], cuda_accumulates(k, scalars)};
+    gradient_sums finish = {
+        a->c, (const float *)o[BN_BSTATS_INVSTD], (double *)o[BN_BSTATS_SUMS], {},
+        0,    (float *)o[BN_BSTATS_DGAMMA],       (float *)o[BN_BSTATS_DBETA], cuda_accumulates(k, scalars)};
     return WITH_PACKS(sums_of, T, a->c, k, s, o, (T *)o[BN_BSTATS_G], finish, workspace);
 }
 
@@ -316,21 +334,21 @@ static status prepare_means(cuda_kernel *k)
 }
 
 template <typename T>
-static status backward_apply(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *workspace)
+static status backward_apply(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *,
+                             void *workspace)
 {
     const batchnorm_attributes *a = &k->base.op.u.batchnorm;
     const float *invstd = (const float *)o[BN_BAPPLY_INVSTD], *gamma = (const float *)o[BN_BAPPLY_GAMMA];
     channel_vectors f = {(const float *)o[BN_BAPPLY_MEAN], invstd, gamma, gamma}; /* beta takes no part */
     gradient<T> b = gradient_written<T>((const T *)o[BN_BAPPLY_X], (const T *)o[BN_BAPPLY_G], f);
     gradient_means means = means_in(a, workspace);
-    TRY(per_channel(k, s, means_of_sums, (const double *)o[BN_BAPPLY_SUMS], (const double *)o[BN_BAPPLY_COUNT], invstd, means));
+    TRY(per_channel(k, s, means_of_sums, (const double *)o[BN_BAPPLY_SUMS],
+                    (const double *)o[BN_BAPPLY_COUNT], invstd, means));
     return WITH_PACKS(apply_backward, T, a->c, k, s, o, b, means, (T *)o[BN_BAPPLY_DX]);
 }
 
 extern "C" {
 const cuda_kernel_entry cuda_batchnorm_backward = {prepare_sums, BY_STORAGE(backward), nullptr};
-const cuda_kernel_entry cuda_batchnorm_backward_stats = {
-    prepare_sums, BY_STORAGE(backward_stats), nullptr};
-const cuda_kernel_entry cuda_batchnorm_backward_apply = {
-    prepare_means, BY_STORAGE(backward_apply), nullptr};
+const cuda_kernel_entry cuda_batchnorm_backward_stats = {prepare_sums, BY_STORAGE(backward_stats), nullptr};
+const cuda_kernel_entry cuda_batchnorm_backward_apply = {prepare_means, BY_STORAGE(backward_apply), nullptr};
 }

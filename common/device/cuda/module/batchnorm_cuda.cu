@@ -3,7 +3,8 @@
  * batchnorm_backward_cuda.cu.
  *
  * Moments are taken of x - x[0], the difference to the channel's first value: the mean of a channel may be
- * far above its deviation, and E[d^2] - E[d]^2 of such differences loses nothing. Statistics are of what is stored.
+ * far above its deviation, and E[d^2] - E[d]^2 of such differences loses nothing. Statistics are of what is
+ * stored.
  *
  * Bytes: x is read twice, the residual once, y written once; the least without the producer's help. */
 #include "common/device/cuda/module/batchnorm.cuh"
@@ -27,7 +28,8 @@ template <typename T, int PACK> struct moment_terms {
     {
         return take_pack<V>(x + row * c + column);
     }
-    __device__ void add(const first_row &first, const pack<T, V> &taken, int64_t, int64_t, float (*sums)[V]) const
+    __device__ void add(const first_row &first, const pack<T, V> &taken, int64_t, int64_t,
+                        float (*sums)[V]) const
     {
         float values[V];
         unpack<V>(taken, values);
@@ -49,7 +51,8 @@ struct statistics_out {
         mean[column] = (float)m;
         invstd[column] = (float)(1 / sqrt(var + eps));
         running_mean[column] = (float)((1 - momentum) * running_mean[column] + momentum * m);
-        running_var[column] = (float)((1 - momentum) * running_var[column] + momentum * (var * count / (count - 1)));
+        running_var[column] =
+            (float)((1 - momentum) * running_var[column] + momentum * (var * count / (count - 1)));
     }
 };
 
@@ -139,7 +142,8 @@ template <typename T, int PACK, bool RESIDUAL> struct normalize_rule {
 };
 
 template <typename T, int V>
-static status normalize(const cuda_kernel *k, cudaStream_t s, void *const *o, const float *mean, const float *invstd)
+static status normalize(const cuda_kernel *k, cudaStream_t s, void *const *o, const float *mean,
+                        const float *invstd)
 {
     const batchnorm_attributes *a = &k->base.op.u.batchnorm;
     const T *x = (const T *)o[BN_FWD_X], *residual = (const T *)o[BN_FWD_RESIDUAL];
@@ -165,12 +169,13 @@ static status prepare_sums(cuda_kernel *k)
 }
 
 template <typename T>
-static status forward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *workspace)
+static status forward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *,
+                      void *workspace)
 {
     const batchnorm_attributes *a = &k->base.op.u.batchnorm;
     float *mean = (float *)o[BN_FWD_MEAN], *invstd = (float *)o[BN_FWD_INVSTD];
-    statistics_out statistics = {mean, invstd, (float *)o[BN_FWD_RUNNING_MEAN], (float *)o[BN_FWD_RUNNING_VAR],
-                                 a->momentum, a->eps};
+    statistics_out statistics = {
+        mean, invstd, (float *)o[BN_FWD_RUNNING_MEAN], (float *)o[BN_FWD_RUNNING_VAR], a->momentum, a->eps};
     batch_statistics<T> finish = {(const T *)o[BN_FWD_X], (double)rows_of(a), statistics};
     TRY(WITH_PACKS(moments, T, a->c, k, s, o, finish, workspace));
     return WITH_PACKS(normalize, T, a->c, k, s, o, mean, invstd);
@@ -183,7 +188,8 @@ static status prepare_inference(cuda_kernel *k)
 }
 
 template <typename T>
-static status inference(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *workspace)
+static status inference(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *,
+                        void *workspace)
 {
     const batchnorm_attributes *a = &k->base.op.u.batchnorm;
     float *invstd = (float *)workspace;
@@ -197,7 +203,8 @@ template <typename T>
 static status stats(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *workspace)
 {
     const batchnorm_attributes *a = &k->base.op.u.batchnorm;
-    write_raw_sums<T> finish = {(const T *)o[BN_STATS_X], (double)rows_of(a), a->c, (double *)o[BN_STATS_SUMS]};
+    write_raw_sums<T> finish = {(const T *)o[BN_STATS_X], (double)rows_of(a), a->c,
+                                (double *)o[BN_STATS_SUMS]};
     return WITH_PACKS(moments, T, a->c, k, s, o, finish, workspace);
 }
 
@@ -206,16 +213,16 @@ static status apply(const cuda_kernel *k, cudaStream_t s, void *const *o, const 
 {
     const batchnorm_attributes *a = &k->base.op.u.batchnorm;
     float *mean = (float *)o[BN_APPLY_MEAN], *invstd = (float *)o[BN_APPLY_INVSTD];
-    statistics_out statistics = {mean, invstd, (float *)o[BN_APPLY_RUNNING_MEAN], (float *)o[BN_APPLY_RUNNING_VAR],
-                                 a->momentum, a->eps};
+    statistics_out statistics = {
+        mean,        invstd, (float *)o[BN_APPLY_RUNNING_MEAN], (float *)o[BN_APPLY_RUNNING_VAR],
+        a->momentum, a->eps};
     TRY(per_channel(k, s, statistics_from_sums, (const double *)o[BN_APPLY_SUMS], statistics));
     return WITH_PACKS(normalize, T, a->c, k, s, o, (const float *)mean, (const float *)invstd);
 }
 
 extern "C" {
 const cuda_kernel_entry cuda_batchnorm_forward = {prepare_sums, BY_STORAGE(forward), nullptr};
-const cuda_kernel_entry cuda_batchnorm_inference = {prepare_inference, BY_STORAGE(inference),
-                                                    nullptr};
+const cuda_kernel_entry cuda_batchnorm_inference = {prepare_inference, BY_STORAGE(inference), nullptr};
 const cuda_kernel_entry cuda_batchnorm_stats = {prepare_sums, BY_STORAGE(stats), nullptr};
 const cuda_kernel_entry cuda_batchnorm_apply = {nullptr, BY_STORAGE(apply), nullptr};
 }

@@ -1,21 +1,23 @@
 /* Sums over the rows of a matrix [rows, c], for each column: biases' gradients, statistics of channels.
  *
- * Blocks of COLUMN_THREADS threads walk through a part of the rows each: a thread owns V neighboring columns, as many
- * threads as the columns need (eight packs at most) are adjacent, and the rest go down the rows; one partial sum per
- * column and part is left in the workspace. Of the blocks with the same columns the one that ends last adds the parts, where
- * they are few enough for one block, else a second launch does. A thread adds in float32, everything after it in float64,
- * and every order depends only on the shape: which block is the last does not matter. */
+ * Blocks of COLUMN_THREADS threads walk through a part of the rows each: a thread owns V neighboring columns,
+ * as many threads as the columns need (eight packs at most) are adjacent, and the rest go down the rows; one
+ * partial sum per column and part is left in the workspace. Of the blocks with the same columns the one that
+ * ends last adds the parts, where they are few enough for one block, else a second launch does. A thread adds
+ * in float32, everything after it in float64, and every order depends only on the shape: which block is the
+ * last does not matter. */
 #ifndef COMMON_DEVICE_CUDA_MODULE_COLUMNS_CUH
 #define COMMON_DEVICE_CUDA_MODULE_COLUMNS_CUH
 
 #include "common/device/cuda/module/kernel.cuh"
 
-/* Enough blocks for the largest GPUs, and rows enough for a thread to have several loads under way. A block of 256 threads
- * reads COLUMN_FEW_BYTES of parts in about the time of a launch. */
+/* Enough blocks for the largest GPUs, and rows enough for a thread to have several loads under way. A block
+ * of 256 threads reads COLUMN_FEW_BYTES of parts in about the time of a launch. */
 constexpr int COLUMN_THREADS = 256, COLUMN_MOST_BLOCKS = 1024, COLUMN_LEAST_ROWS = 8, COLUMN_ADDERS = 32,
               COLUMN_FEW_BYTES = 256 << 10;
 
-/* Threads side by side, of V columns each: packs are of 16 bytes, and eight of them are what memory gives at once. */
+/* Threads side by side, of V columns each: packs are of 16 bytes, and eight of them are what memory gives at
+ * once. */
 static inline int column_width(int64_t c, int v)
 {
     int width = 1, most = v == 1 ? WARP : WARP / 4;
@@ -41,8 +43,9 @@ static inline size_t column_workspace(int64_t rows, int64_t c, int sums)
     return (size_t)(most * c * sums) * sizeof(double);
 }
 
-/* Rows `row`, `row` + step, ... below `end`: use(read(row), row), in their order. AT_ONCE rows are read before the first
- * is used: the compiler cannot move a load over a store that might hit it, and one load per thread leaves memory idle. */
+/* Rows `row`, `row` + step, ... below `end`: use(read(row), row), in their order. AT_ONCE rows are read
+ * before the first is used: the compiler cannot move a load over a store that might hit it, and one load per
+ * thread leaves memory idle. */
 template <int AT_ONCE, typename Read, typename Use>
 __device__ void walk_rows(int64_t row, int64_t end, int64_t step, Read read, Use use)
 {
@@ -72,7 +75,8 @@ __device__ void add_rows(const Terms &terms, int64_t row, int64_t end, int64_t s
 
 /* A block's part of its columns' sums, by way of `lanes` [SUMS * V * COLUMN_THREADS]. */
 template <typename Terms>
-__device__ void sum_part(const Terms &terms, int64_t rows, int64_t c, int64_t rows_a_part, double *parts, double *lanes)
+__device__ void sum_part(const Terms &terms, int64_t rows, int64_t c, int64_t rows_a_part, double *parts,
+                         double *lanes)
 {
     constexpr int SUMS = Terms::SUMS, V = Terms::V;
     int64_t column = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * V;
@@ -92,12 +96,12 @@ __device__ void sum_part(const Terms &terms, int64_t rows, int64_t c, int64_t ro
     }
 }
 
-/* The sums of WARP columns from `first` on, to `end`, by a block of WARP times `rows` threads, of which this one is (x, y):
- * each adds every ADDERS-th part for one or more y. `lanes` is [ADDERS, SUMS, WARP]. `finish` has SUMS and
- * take(column, sums[SUMS]). */
+/* The sums of WARP columns from `first` on, to `end`, by a block of WARP times `rows` threads, of which this
+ * one is (x, y): each adds every ADDERS-th part for one or more y. `lanes` is [ADDERS, SUMS, WARP]. `finish`
+ * has SUMS and take(column, sums[SUMS]). */
 template <int ADDERS, typename Finish>
-__device__ void finish_columns(const Finish &finish, int64_t first, int64_t end, int x, int y, int rows, int64_t c,
-                               int64_t count, const double *parts, double *lanes)
+__device__ void finish_columns(const Finish &finish, int64_t first, int64_t end, int x, int y, int rows,
+                               int64_t c, int64_t count, const double *parts, double *lanes)
 {
     constexpr int SUMS = Finish::SUMS;
     int64_t column = first + x;
@@ -129,20 +133,22 @@ __global__ void column_partial(Terms terms, int64_t rows, int64_t c, int64_t row
     sum_part(terms, rows, c, rows_a_part, parts, lanes);
 }
 
-template <typename Finish> __global__ void column_finish(Finish finish, int64_t c, int64_t count, const double *parts)
+template <typename Finish>
+__global__ void column_finish(Finish finish, int64_t c, int64_t count, const double *parts)
 {
     __shared__ double lanes[COLUMN_ADDERS * Finish::SUMS * WARP];
-    finish_columns<COLUMN_ADDERS>(finish, (int64_t)blockIdx.x * WARP, c, (int)threadIdx.x, (int)threadIdx.y, COLUMN_ADDERS, c,
-                                  count, parts, lanes);
+    finish_columns<COLUMN_ADDERS>(finish, (int64_t)blockIdx.x * WARP, c, (int)threadIdx.x, (int)threadIdx.y,
+                                  COLUMN_ADDERS, c, count, parts, lanes);
 }
 
-/* Both by one launch. `arrived` counts the blocks of each blockIdx.x, and is zero again when the last has come. The order
- * in which the parts are added is column_finish()'s. */
+/* Both by one launch. `arrived` counts the blocks of each blockIdx.x, and is zero again when the last has
+ * come. The order in which the parts are added is column_finish()'s. */
 template <typename Terms, typename Finish>
-__global__ void column_whole(Terms terms, Finish finish, int64_t rows, int64_t c, int64_t rows_a_part, double *parts,
-                             unsigned *arrived)
+__global__ void column_whole(Terms terms, Finish finish, int64_t rows, int64_t c, int64_t rows_a_part,
+                             double *parts, unsigned *arrived)
 {
-    constexpr int SUMS = Terms::SUMS, PARTIAL = SUMS * Terms::V * COLUMN_THREADS, FINAL = COLUMN_ADDERS * SUMS * WARP;
+    constexpr int SUMS = Terms::SUMS, PARTIAL = SUMS * Terms::V * COLUMN_THREADS,
+                  FINAL = COLUMN_ADDERS * SUMS * WARP;
     __shared__ double lanes[PARTIAL > FINAL ? PARTIAL : FINAL];
     __shared__ bool is_last;
     int thread = (int)(threadIdx.y * blockDim.x + threadIdx.x);
@@ -156,8 +162,8 @@ __global__ void column_whole(Terms terms, Finish finish, int64_t rows, int64_t c
     __threadfence();
     int64_t end = first + columns < c ? first + columns : c;
     for (; first < end; first += WARP)
-        finish_columns<COLUMN_ADDERS>(finish, first, end, thread % WARP, thread / WARP, COLUMN_THREADS / WARP, c, gridDim.y,
-                                      parts, lanes);
+        finish_columns<COLUMN_ADDERS>(finish, first, end, thread % WARP, thread / WARP, COLUMN_THREADS / WARP,
+                                      c, gridDim.y, parts, lanes);
 }
 
 struct column_grid {
@@ -175,8 +181,8 @@ template <typename Terms> column_grid column_grid_of(int64_t rows, int64_t c)
 
 /* The parts alone; *count: of them. */
 template <typename Terms>
-status column_parts_of(const cuda_kernel *k, cudaStream_t s, Terms terms, int64_t rows, int64_t c, double *workspace,
-                       int64_t *count)
+status column_parts_of(const cuda_kernel *k, cudaStream_t s, Terms terms, int64_t rows, int64_t c,
+                       double *workspace, int64_t *count)
 {
     column_grid g = column_grid_of<Terms>(rows, c);
     *count = g.parts;
@@ -191,15 +197,16 @@ status column_sums(const cuda_kernel *k, cudaStream_t s, Terms terms, Finish fin
     column_grid g = column_grid_of<Terms>(rows, c);
     int64_t bytes = g.parts * g.block.x * Terms::V * Terms::SUMS * (int64_t)sizeof(double);
     if (bytes <= COLUMN_FEW_BYTES && g.grid.x <= CUDA_COUNTERS)
-        return launch(k, s, column_whole<Terms, Finish>, g.grid, g.block, terms, finish, rows, c, g.rows_a_part, workspace,
-                      cuda_device_of(k)->counters);
+        return launch(k, s, column_whole<Terms, Finish>, g.grid, g.block, terms, finish, rows, c,
+                      g.rows_a_part, workspace, cuda_device_of(k)->counters);
     TRY(column_parts_of(k, s, terms, rows, c, workspace, &g.parts));
-    return launch(k, s, column_finish<Finish>, dim3((unsigned)ceil_div(c, WARP)), dim3(WARP, COLUMN_ADDERS), finish, c,
-                  g.parts, workspace);
+    return launch(k, s, column_finish<Finish>, dim3((unsigned)ceil_div(c, WARP)), dim3(WARP, COLUMN_ADDERS),
+                  finish, c, g.parts, workspace);
 }
 
 /* The base of terms that keep nothing of a column. */
-struct nothing_kept {};
+struct nothing_kept {
+};
 struct keeps_nothing {
     __device__ nothing_kept at_column(int64_t) const
     {
@@ -236,12 +243,13 @@ struct write_sum {
 
 /* out (+)= the sums of x's columns. */
 template <typename T>
-status sum_columns(const cuda_kernel *k, cudaStream_t s, const T *x, float *out, bool add, int64_t rows, int64_t c,
-                   void *workspace)
+status sum_columns(const cuda_kernel *k, cudaStream_t s, const T *x, float *out, bool add, int64_t rows,
+                   int64_t c, void *workspace)
 {
     constexpr int V = wide_pack<T>();
     if (c % V == 0 && (uintptr_t)x % 16 == 0)
-        return column_sums(k, s, plain_terms<T, V>{{}, x, c}, write_sum{out, add}, rows, c, (double *)workspace);
+        return column_sums(k, s, plain_terms<T, V>{{}, x, c}, write_sum{out, add}, rows, c,
+                           (double *)workspace);
     return column_sums(k, s, plain_terms<T, 1>{{}, x, c}, write_sum{out, add}, rows, c, (double *)workspace);
 }
 

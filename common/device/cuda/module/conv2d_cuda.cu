@@ -46,8 +46,8 @@ template <typename T> struct windows {
     }
 };
 
-/* dy as a matrix: one row per input pixel (n, h, w), one column per (r, s, k); zero where no window has the pixel at
- * that position. */
+/* dy as a matrix: one row per input pixel (n, h, w), one column per (r, s, k); zero where no window has the
+ * pixel at that position. */
 template <typename T> struct covering_windows {
     const T *dy;
     conv2d_attributes a;
@@ -96,21 +96,25 @@ template <typename T> struct add_bias_rule {
 /* ---- the operations --------------------------------------------------------------------------- */
 
 /* X: the type of x; T: of the other activations, W and B. */
-template <typename X, typename T> static status forward_product(const cuda_kernel *k, cudaStream_t s, void *const *o)
+template <typename X, typename T>
+static status forward_product(const cuda_kernel *k, cudaStream_t s, void *const *o)
 {
     const conv2d_attributes *a = &k->base.op.u.conv2d;
     int64_t pixels = a->n * a->p * a->q, depth = a->r * a->s * a->c;
     const T *b = a->bias ? (const T *)o[CONV_FWD_B] : nullptr;
-    return matmul(k, s, windows<X>{(const X *)o[CONV_FWD_X], *a}, strided<T>{(const T *)o[CONV_FWD_W], 1, depth},
-                   store_with_bias<T>{(T *)o[CONV_FWD_Y], b, a->k}, pixels, a->k, depth);
+    return matmul(k, s, windows<X>{(const X *)o[CONV_FWD_X], *a},
+                  strided<T>{(const T *)o[CONV_FWD_W], 1, depth},
+                  store_with_bias<T>{(T *)o[CONV_FWD_Y], b, a->k}, pixels, a->k, depth);
 }
 
 template <typename T>
-static status forward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *workspace)
+static status forward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *,
+                      void *workspace)
 {
     const conv2d_attributes *a = &k->base.op.u.conv2d;
     int64_t count = a->n * a->p * a->q * a->k;
-    if (!plan_of(k)) return k->base.op.x_f32 ? forward_product<float, T>(k, s, o) : forward_product<T, T>(k, s, o);
+    if (!plan_of(k))
+        return k->base.op.x_f32 ? forward_product<float, T>(k, s, o) : forward_product<T, T>(k, s, o);
     TRY(cudnn_conv_run(plan_of(k), s, o[CONV_FWD_X], o[CONV_FWD_W], o[CONV_FWD_Y], false, workspace));
     if (!a->bias) return STATUS_OK;
     return over<1>(cuda_device_of(k), op_name(k->base.op.kind), s, count,
@@ -118,14 +122,15 @@ static status forward(const cuda_kernel *k, cudaStream_t s, void *const *o, cons
 }
 
 template <typename T>
-static status backward_data(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *workspace)
+static status backward_data(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *,
+                            void *workspace)
 {
     const conv2d_attributes *a = &k->base.op.u.conv2d;
     const T *dy = (const T *)o[CONV_BWD_DATA_DY], *w = (const T *)o[CONV_BWD_DATA_W];
     T *dx = (T *)o[CONV_BWD_DATA_DX];
     if (plan_of(k)) return cudnn_conv_run(plan_of(k), s, w, dy, dx, false, workspace);
     return matmul(k, s, covering_windows<T>{dy, *a}, turned_weights<T>{w, a->k, a->c, a->r * a->s},
-                   store_plain<T>{dx, a->c, false}, a->n * a->h * a->w, a->c, a->r * a->s * a->k);
+                  store_plain<T>{dx, a->c, false}, a->n * a->h * a->w, a->c, a->r * a->s * a->k);
 }
 
 template <typename X, typename T>
@@ -134,21 +139,22 @@ static status weights_product(const cuda_kernel *k, cudaStream_t s, void *const 
     const conv2d_attributes *a = &k->base.op.u.conv2d;
     int64_t pixels = a->n * a->p * a->q, depth = a->r * a->s * a->c;
     return matmul(k, s, strided<T>{(const T *)o[CONV_BWD_WEIGHTS_DY], 1, a->k},
-                   windows<X>{(const X *)o[CONV_BWD_WEIGHTS_X], *a},
-                   store_plain<float>{(float *)o[CONV_BWD_WEIGHTS_DW], depth, add}, a->k, depth, pixels);
+                  windows<X>{(const X *)o[CONV_BWD_WEIGHTS_X], *a},
+                  store_plain<float>{(float *)o[CONV_BWD_WEIGHTS_DW], depth, add}, a->k, depth, pixels);
 }
 
 template <typename T>
-static status backward_weights(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
-                               void *workspace)
+static status backward_weights(const cuda_kernel *k, cudaStream_t s, void *const *o,
+                               const op_scalars *scalars, void *workspace)
 {
     const conv2d_attributes *a = &k->base.op.u.conv2d;
     bool add = cuda_accumulates(k, scalars);
     if (plan_of(k))
-        TRY(cudnn_conv_run(plan_of(k), s, o[CONV_BWD_WEIGHTS_X], o[CONV_BWD_WEIGHTS_DY], o[CONV_BWD_WEIGHTS_DW], add,
-                           workspace));
+        TRY(cudnn_conv_run(plan_of(k), s, o[CONV_BWD_WEIGHTS_X], o[CONV_BWD_WEIGHTS_DY],
+                           o[CONV_BWD_WEIGHTS_DW], add, workspace));
     else
-        TRY(k->base.op.x_f32 ? (weights_product<float, T>(k, s, o, add)) : (weights_product<T, T>(k, s, o, add)));
+        TRY(k->base.op.x_f32 ? (weights_product<float, T>(k, s, o, add))
+                             : (weights_product<T, T>(k, s, o, add)));
     if (!a->bias) return STATUS_OK;
     return sum_columns(k, s, (const T *)o[CONV_BWD_WEIGHTS_DY], (float *)o[CONV_BWD_WEIGHTS_DB], add,
                        a->n * a->p * a->q, a->k, workspace);
@@ -156,8 +162,6 @@ static status backward_weights(const cuda_kernel *k, cudaStream_t s, void *const
 
 extern "C" {
 const cuda_kernel_entry cuda_conv2d_forward = {prepare, BY_STORAGE(forward), release};
-const cuda_kernel_entry cuda_conv2d_backward_data = {prepare, BY_STORAGE(backward_data),
-                                                     release};
-const cuda_kernel_entry cuda_conv2d_backward_weights = {
-    prepare, BY_STORAGE(backward_weights), release};
+const cuda_kernel_entry cuda_conv2d_backward_data = {prepare, BY_STORAGE(backward_data), release};
+const cuda_kernel_entry cuda_conv2d_backward_weights = {prepare, BY_STORAGE(backward_weights), release};
 }

@@ -1,4 +1,5 @@
-/* Ranges of elements: copies that convert and divide, one range or many by one launch, and sums of two ranges. */
+/* Ranges of elements: copies that convert and divide, one range or many by one launch, and sums of two
+ * ranges. */
 #include "common/device/cuda/module/kernel.cuh"
 
 #include <cuda_fp16.h>
@@ -50,26 +51,29 @@ static status convert(device_stream *s, void *to, const void *from, int64_t coun
 template <typename To, typename From>
 static status cast(const cuda_device *d, cudaStream_t s, int64_t count, cast_rule<To, From> rule)
 {
-    bool fits = count % 4 == 0 && (uintptr_t)rule.from % (4 * sizeof(From)) == 0 && (uintptr_t)rule.to % (4 * sizeof(To)) == 0;
+    bool fits = count % 4 == 0 && (uintptr_t)rule.from % (4 * sizeof(From)) == 0 &&
+                (uintptr_t)rule.to % (4 * sizeof(To)) == 0;
     return fits ? over<4>(d, "convert", s, count, rule) : over<1>(d, "convert", s, count, rule);
 }
 
-extern "C" status cuda_f32_to_bf16(const cuda_device *d, cudaStream_t s, int64_t count, const float *from, void *to)
+extern "C" status cuda_f32_to_bf16(const cuda_device *d, cudaStream_t s, int64_t count, const float *from,
+                                   void *to)
 {
     return cast(d, s, count, cast_rule<bf16, float>{from, (bf16 *)to, false});
 }
 
-extern "C" status cuda_bf16_to_f32(const cuda_device *d, cudaStream_t s, int64_t count, const void *from, float *to,
-                                   bool add)
+extern "C" status cuda_bf16_to_f32(const cuda_device *d, cudaStream_t s, int64_t count, const void *from,
+                                   float *to, bool add)
 {
     return cast(d, s, count, cast_rule<float, bf16>{(const bf16 *)from, to, add});
 }
 
 /* ---- many ranges by one launch ------------------------------------------------------------------
  *
- * They travel as arguments of the kernel (4 KiB at most), cut into chunks of a block each, as an update's pieces do
- * (optimizer_cuda.cu). */
-constexpr int RANGES = 120, RANGE_THREADS = 256, RANGE_ITERATIONS = 8, RANGE_CHUNK = RANGE_THREADS * RANGE_ITERATIONS;
+ * They travel as arguments of the kernel (4 KiB at most), cut into chunks of a block each, as an update's
+ * pieces do (optimizer_cuda.cu). */
+constexpr int RANGES = 120, RANGE_THREADS = 256, RANGE_ITERATIONS = 8,
+              RANGE_CHUNK = RANGE_THREADS * RANGE_ITERATIONS;
 
 struct range_table {
     int32_t count;
@@ -85,8 +89,10 @@ template <typename To, typename From> __global__ void pack_kernel(range_table ta
     int low = 0, high = table.count - 1;
     while (low < high) {
         int middle = (low + high + 1) / 2;
-        if (table.at[middle].first_chunk <= blockIdx.x) low = middle;
-        else high = middle - 1;
+        if (table.at[middle].first_chunk <= blockIdx.x)
+            low = middle;
+        else
+            high = middle - 1;
     }
     const device_range &r = table.at[low].range;
     const From *from = (const From *)r.from;
@@ -114,8 +120,9 @@ static status pack_ranges(device_stream *s, const device_range *ranges, int coun
             chunks += ceil_div(ranges[next].count, RANGE_CHUNK);
         }
         if (table.count > 0)
-            TRY(launch_on((const cuda_device *)s->device, "pack", ((cuda_stream *)s)->stream, pack_kernel<To, From>,
-                          dim3((unsigned)chunks), dim3(RANGE_THREADS), table, (float)divisor));
+            TRY(launch_on((const cuda_device *)s->device, "pack", ((cuda_stream *)s)->stream,
+                          pack_kernel<To, From>, dim3((unsigned)chunks), dim3(RANGE_THREADS), table,
+                          (float)divisor));
     }
     return STATUS_OK;
 }
@@ -131,31 +138,44 @@ extern "C" status cuda_convert(device_stream *s, void *to, dtype to_type, const 
     if (count == 0 || (to == from && to_type == from_type && divisor == 1)) return STATUS_OK;
     if (to_type == from_type && divisor == 1)
         return cuda_check(
-            d, cudaMemcpyAsync(to, from, (size_t)(count * dtype_size(to_type)), cudaMemcpyDefault, stream), "copy");
-    if (from_type == DTYPE_F32 && to_type == DTYPE_F32) return convert<float, float>(s, to, from, count, divisor);
-    if (from_type == DTYPE_F32 && to_type == DTYPE_F16) return convert<__half, float>(s, to, from, count, divisor);
+            d, cudaMemcpyAsync(to, from, (size_t)(count * dtype_size(to_type)), cudaMemcpyDefault, stream),
+            "copy");
+    if (from_type == DTYPE_F32 && to_type == DTYPE_F32)
+        return convert<float, float>(s, to, from, count, divisor);
+    if (from_type == DTYPE_F32 && to_type == DTYPE_F16)
+        return convert<__half, float>(s, to, from, count, divisor);
     if (from_type == DTYPE_F32 && to_type == DTYPE_BF16 && divisor == 1)
         return cuda_f32_to_bf16(d, stream, count, (const float *)from, to);
-    if (from_type == DTYPE_F32 && to_type == DTYPE_BF16) return convert<bf16, float>(s, to, from, count, divisor);
-    if (from_type == DTYPE_F16 && to_type == DTYPE_F32) return convert<float, __half>(s, to, from, count, divisor);
-    if (from_type == DTYPE_BF16 && to_type == DTYPE_F32) return convert<float, bf16>(s, to, from, count, divisor);
+    if (from_type == DTYPE_F32 && to_type == DTYPE_BF16)
+        return convert<bf16, float>(s, to, from, count, divisor);
+    if (from_type == DTYPE_F16 && to_type == DTYPE_F32)
+        return convert<float, __half>(s, to, from, count, divisor);
+    if (from_type == DTYPE_BF16 && to_type == DTYPE_F32)
+        return convert<float, bf16>(s, to, from, count, divisor);
     return fail(STATUS_INTERNAL, "device cuda: no conversion from %s to %s", dtype_name(from_type),
                 dtype_name(to_type));
 }
 
-extern "C" status cuda_pack(device_stream *s, const device_range *ranges, int count, dtype to_type, dtype from_type,
-                            double divisor)
+extern "C" status cuda_pack(device_stream *s, const device_range *ranges, int count, dtype to_type,
+                            dtype from_type, double divisor)
 {
     TRY(cuda_use((const cuda_device *)s->device));
-    if (from_type == DTYPE_F32 && to_type == DTYPE_F32) return pack_ranges<float, float>(s, ranges, count, divisor);
-    if (from_type == DTYPE_F32 && to_type == DTYPE_F16) return pack_ranges<__half, float>(s, ranges, count, divisor);
-    if (from_type == DTYPE_F32 && to_type == DTYPE_BF16) return pack_ranges<bf16, float>(s, ranges, count, divisor);
-    if (from_type == DTYPE_F16 && to_type == DTYPE_F32) return pack_ranges<float, __half>(s, ranges, count, divisor);
-    if (from_type == DTYPE_BF16 && to_type == DTYPE_F32) return pack_ranges<float, bf16>(s, ranges, count, divisor);
-    return fail(STATUS_INTERNAL, "device cuda: no packing from %s to %s", dtype_name(from_type), dtype_name(to_type));
+    if (from_type == DTYPE_F32 && to_type == DTYPE_F32)
+        return pack_ranges<float, float>(s, ranges, count, divisor);
+    if (from_type == DTYPE_F32 && to_type == DTYPE_F16)
+        return pack_ranges<__half, float>(s, ranges, count, divisor);
+    if (from_type == DTYPE_F32 && to_type == DTYPE_BF16)
+        return pack_ranges<bf16, float>(s, ranges, count, divisor);
+    if (from_type == DTYPE_F16 && to_type == DTYPE_F32)
+        return pack_ranges<float, __half>(s, ranges, count, divisor);
+    if (from_type == DTYPE_BF16 && to_type == DTYPE_F32)
+        return pack_ranges<float, bf16>(s, ranges, count, divisor);
+    return fail(STATUS_INTERNAL, "device cuda: no packing from %s to %s", dtype_name(from_type),
+                dtype_name(to_type));
 }
 
-extern "C" status cuda_add_ranges(device_stream *s, void *to, const void *a, const void *b, dtype type, int64_t count)
+extern "C" status cuda_add_ranges(device_stream *s, void *to, const void *a, const void *b, dtype type,
+                                  int64_t count)
 {
     const cuda_device *d = (const cuda_device *)s->device;
     if (type != DTYPE_F32)
@@ -163,7 +183,8 @@ extern "C" status cuda_add_ranges(device_stream *s, void *to, const void *a, con
                     dtype_name(type));
     TRY(cuda_use(d));
     if (count == 0) return STATUS_OK;
-    return over<1>(d, "add", ((cuda_stream *)s)->stream, count, sum_rule{(const float *)a, (const float *)b, (float *)to});
+    return over<1>(d, "add", ((cuda_stream *)s)->stream, count,
+                   sum_rule{(const float *)a, (const float *)b, (float *)to});
 }
 
 extern "C" status cuda_clear(device_stream *s, void *data, size_t bytes)

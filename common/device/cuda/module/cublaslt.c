@@ -38,7 +38,8 @@ status cublaslt_open(cuda_device *d)
 {
     cublasLtHandle_t handle;
     if (d->libraries->cublaslt_found.why[0]) {
-        log_warn("cuBLASLt: %s; using own matrix multiplications, many times slower", d->libraries->cublaslt_found.why);
+        log_warn("cuBLASLt: %s; using own matrix multiplications, many times slower",
+                 d->libraries->cublaslt_found.why);
         return STATUS_OK;
     }
     TRY(check(d, table_of(d)->create(&handle), "cublasLtCreate"));
@@ -80,13 +81,15 @@ static cublasLtEpilogue_t epilogue_of(const cublaslt_shape *s)
     return s->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-static status set_desc(cublaslt_matmul *p, cublasLtMatmulDescAttributes_t attribute, const void *value, size_t size)
+static status set_desc(cublaslt_matmul *p, cublasLtMatmulDescAttributes_t attribute, const void *value,
+                       size_t size)
 {
     return check(p->device, table_of(p->device)->desc_set(p->desc, attribute, value, size),
                  "cublasLtMatmulDescSetAttribute");
 }
 
-/* The vector of biases, or of their gradients. The search for an algorithm takes its alignment from the address. */
+/* The vector of biases, or of their gradients. The search for an algorithm takes its alignment from the
+ * address. */
 static status set_vector(cublaslt_matmul *p, const void *vector)
 {
     if (!p->shape.bias && !p->shape.sums) return STATUS_OK;
@@ -100,13 +103,15 @@ static status make_desc(cublaslt_matmul *p)
     cublasOperation_t a = s->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasOperation_t b = s->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasLtEpilogue_t epilogue = epilogue_of(s);
-    TRY(check(p->device, t->desc_create(&p->desc, compute_type(p->device, s), CUDA_R_32F), "cublasLtMatmulDescCreate"));
+    TRY(check(p->device, t->desc_create(&p->desc, compute_type(p->device, s), CUDA_R_32F),
+              "cublasLtMatmulDescCreate"));
     TRY(set_desc(p, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof a));
     TRY(set_desc(p, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof b));
     return set_desc(p, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
 }
 
-static status make_layout(const cuda_device *d, cublasLtMatrixLayout_t *out, dtype type, int64_t rows, int64_t columns)
+static status make_layout(const cuda_device *d, cublasLtMatrixLayout_t *out, dtype type, int64_t rows,
+                          int64_t columns)
 {
     if (*out) table_of(d)->layout_destroy(*out);
     *out = NULL;
@@ -114,19 +119,21 @@ static status make_layout(const cuda_device *d, cublasLtMatrixLayout_t *out, dty
                  "cublasLtMatrixLayoutCreate");
 }
 
-/* Arenas are aligned to 64 bytes; what is said here is less than cuBLASLt takes for granted (256). Where a product is cut
- * along k its parts are added up in float32, never in the type of the result. */
+/* Arenas are aligned to 64 bytes; what is said here is less than cuBLASLt takes for granted (256). Where a
+ * product is cut along k its parts are added up in float32, never in the type of the result. */
 static cublasStatus_t set_preferences(const cublaslt_table *t, cublasLtMatmulPreference_t preference)
 {
     static const cublasLtMatmulPreferenceAttributes_t operands[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
     size_t workspace = WORKSPACE_BYTES;
-    uint32_t alignment = ALIGNMENT_BYTES, schemes = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    uint32_t alignment = ALIGNMENT_BYTES,
+             schemes = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     cublasStatus_t code =
         t->preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
     if (code == CUBLAS_STATUS_SUCCESS)
-        code = t->preference_set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes);
+        code = t->preference_set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes,
+                                 sizeof schemes);
     for (int i = 0; i < 4 && code == CUBLAS_STATUS_SUCCESS; i++)
         code = t->preference_set(preference, operands[i], &alignment, sizeof alignment);
     return code;
@@ -138,10 +145,12 @@ static void fall_back(const cublaslt_matmul *p, cublasStatus_t code)
 {
     const cublaslt_shape *s = &p->shape;
     char shape[96], reason[96];
-    snprintf(shape, sizeof shape, "%lldx%lldx%lld, %s to %s", (long long)s->m, (long long)s->n, (long long)s->k,
-             dtype_name(s->in), dtype_name(s->out));
-    if (code == CUBLAS_STATUS_SUCCESS) snprintf(reason, sizeof reason, "cuBLASLt has no algorithm");
-    else snprintf(reason, sizeof reason, "cuBLASLt: %s", table_of(p->device)->status_text(code));
+    snprintf(shape, sizeof shape, "%lldx%lldx%lld, %s to %s", (long long)s->m, (long long)s->n,
+             (long long)s->k, dtype_name(s->in), dtype_name(s->out));
+    if (code == CUBLAS_STATUS_SUCCESS)
+        snprintf(reason, sizeof reason, "cuBLASLt has no algorithm");
+    else
+        snprintf(reason, sizeof reason, "cuBLASLt: %s", table_of(p->device)->status_text(code));
     cuda_fall_back(p->device, p->kind, shape, reason,
                    s->sums ? "the bias's gradient is summed by itself" : "an own kernel multiplies");
 }
@@ -169,9 +178,9 @@ static status attempt(void *context, int index, cudaStream_t s, bool *works)
     float one = 1, zero = 0;
     TRY(set_vector(p, o->vector));
     *works = o->found[index].state == CUBLAS_STATUS_SUCCESS &&
-             table_of(p->device)->matmul(p->device->cublaslt, p->desc, &one, o->a, p->a, o->b, p->b, &zero, o->d, p->d, o->d,
-                                         p->d, &o->found[index].algo, o->workspace, WORKSPACE_BYTES,
-                                         s) == CUBLAS_STATUS_SUCCESS;
+             table_of(p->device)->matmul(p->device->cublaslt, p->desc, &one, o->a, p->a, o->b, p->b, &zero,
+                                         o->d, p->d, o->d, p->d, &o->found[index].algo, o->workspace,
+                                         WORKSPACE_BYTES, s) == CUBLAS_STATUS_SUCCESS;
     return STATUS_OK;
 }
 
@@ -180,8 +189,8 @@ static status time_algorithms(cublaslt_matmul *p, const cublasLtMatmulHeuristicR
 {
     const cublaslt_shape *s = &p->shape;
     int64_t n = s->varying == CUBLASLT_N ? p->rows : s->n, k = s->varying == CUBLASLT_K ? p->rows : s->k;
-    timed_key key = {{p->kind, s->m, s->n, s->k, s->transpose_a, s->transpose_b, s->varying, s->bias, s->relu, s->sums, s->in,
-                      s->out, p->rows}};
+    timed_key key = {{p->kind, s->m, s->n, s->k, s->transpose_a, s->transpose_b, s->varying, s->bias, s->relu,
+                      s->sums, s->in, s->out, p->rows}};
     timed_choice choice = {found[0].algo, -1};
     if (cuda_recall(p->device, &key, sizeof key, &choice, sizeof choice)) {
         p->algorithm = choice.algorithm;
@@ -202,15 +211,16 @@ static status time_algorithms(cublaslt_matmul *p, const cublasLtMatmulHeuristicR
     cuda_trial_close(&t);
     TRY(rc);
     if (best >= 0) choice.algorithm = found[best].algo;
-    log_debug("%s %lldx%lldx%lld%s: cuBLASLt's algorithm %d of %d takes %.3f ms", op_name(p->kind), (long long)s->m,
-              (long long)n, (long long)k, s->sums ? " with sums" : "", best + 1, count, (double)choice.ms);
+    log_debug("%s %lldx%lldx%lld%s: cuBLASLt's algorithm %d of %d takes %.3f ms", op_name(p->kind),
+              (long long)s->m, (long long)n, (long long)k, s->sums ? " with sums" : "", best + 1, count,
+              (double)choice.ms);
     p->algorithm = choice.algorithm;
     p->ms = choice.ms;
     return cuda_remember(p->device, &key, sizeof key, &choice, sizeof choice);
 }
 
-/* Heuristics are a function of shapes and of what is said of alignment, the last run's vector not: the same product gets
- * the same algorithm in every run, also in one that goes on from a checkpoint. */
+/* Heuristics are a function of shapes and of what is said of alignment, the last run's vector not: the same
+ * product gets the same algorithm in every run, also in one that goes on from a checkpoint. */
 static status find_algorithm(cublaslt_matmul *p, bool timed)
 {
     const cublaslt_table *t = table_of(p->device);
@@ -221,8 +231,8 @@ static status find_algorithm(cublaslt_matmul *p, bool timed)
     TRY(check(p->device, t->preference_create(&preference), "cublasLtMatmulPreferenceCreate"));
     cublasStatus_t code = set_preferences(t, preference);
     if (code == CUBLAS_STATUS_SUCCESS)
-        code = t->heuristic(p->device->cublaslt, p->desc, p->a, p->b, p->d, p->d, preference, timed ? MOST_TIMED : 1, found,
-                            &count);
+        code = t->heuristic(p->device->cublaslt, p->desc, p->a, p->b, p->d, p->d, preference,
+                            timed ? MOST_TIMED : 1, found, &count);
     t->preference_destroy(preference);
     p->found = code == CUBLAS_STATUS_SUCCESS && count > 0 && found[0].state == CUBLAS_STATUS_SUCCESS;
     if (p->found) {
@@ -256,7 +266,8 @@ status cublaslt_prepare(cuda_device *d, op_kind kind, const cublaslt_shape *shap
     p->ms = -1;
     p->shape = *shape;
     status rc = make_desc(p);
-    if (rc == STATUS_OK) rc = use_rows(p, shape->varying == CUBLASLT_N ? shape->n : shape->k, d->base.config.benchmark);
+    if (rc == STATUS_OK)
+        rc = use_rows(p, shape->varying == CUBLASLT_N ? shape->n : shape->k, d->base.config.benchmark);
     if (rc != STATUS_OK || !p->found) cublaslt_release(&p);
     *out = p;
     return rc;
@@ -295,7 +306,8 @@ status cublaslt_set_rows(cublaslt_matmul *p, int64_t rows, bool *fits)
 /* What a call returns that cannot do what the search has found. */
 static bool is_refusal(cublasStatus_t code)
 {
-    return code == CUBLAS_STATUS_NOT_SUPPORTED || code == CUBLAS_STATUS_INVALID_VALUE || code == CUBLAS_STATUS_ARCH_MISMATCH;
+    return code == CUBLAS_STATUS_NOT_SUPPORTED || code == CUBLAS_STATUS_INVALID_VALUE ||
+           code == CUBLAS_STATUS_ARCH_MISMATCH;
 }
 
 status cublaslt_run(cublaslt_matmul *p, cudaStream_t s, const cublaslt_operands *o, int64_t rows, bool add,
@@ -308,8 +320,8 @@ status cublaslt_run(cublaslt_matmul *p, cudaStream_t s, const cublaslt_operands 
     if (!fits) return STATUS_OK;
     TRY(set_vector(p, p->shape.sums ? o->sums : o->bias));
     cublasStatus_t code =
-        table_of(p->device)->matmul(p->device->cublaslt, p->desc, &one, o->a, p->a, o->b, p->b, &beta, o->d, p->d, o->d, p->d,
-                                    &p->algorithm, workspace, WORKSPACE_BYTES, s);
+        table_of(p->device)->matmul(p->device->cublaslt, p->desc, &one, o->a, p->a, o->b, p->b, &beta, o->d,
+                                    p->d, o->d, p->d, &p->algorithm, workspace, WORKSPACE_BYTES, s);
     *refused = is_refusal(code);
     if (!*refused) return check(p->device, code, "cublasLtMatmul");
     p->found = false;

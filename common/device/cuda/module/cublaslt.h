@@ -1,4 +1,5 @@
-/* Matrix multiplication through cuBLASLt. Without the library cublaslt_prepare() gives NULL: callers use their own. */
+/* Matrix multiplication through cuBLASLt. Without the library cublaslt_prepare() gives NULL: callers use
+ * their own. */
 #ifndef COMMON_DEVICE_CUDA_MODULE_CUBLASLT_H
 #define COMMON_DEVICE_CUDA_MODULE_CUBLASLT_H
 
@@ -30,8 +31,9 @@ typedef struct cublaslt_matmul cublaslt_matmul;
 status cublaslt_open(cuda_device *d);
 void cublaslt_close(cuda_device *d);
 
-/* *out is NULL where cuBLASLt is missing or has no algorithm, which counts as a fallback of operation `kind` (cuda_fall_back).
- * Its heuristics' first algorithm, or with device_config.benchmark the fastest of their first eight. */
+/* *out is NULL where cuBLASLt is missing or has no algorithm, which counts as a fallback of operation `kind`
+ * (cuda_fall_back). Its heuristics' first algorithm, or with device_config.benchmark the fastest of their
+ * first eight. */
 status cublaslt_prepare(cuda_device *d, op_kind kind, const cublaslt_shape *shape, cublaslt_matmul **out);
 void cublaslt_release(cublaslt_matmul **product);
 size_t cublaslt_workspace(const cublaslt_matmul *product);
@@ -41,10 +43,10 @@ float cublaslt_ms(const cublaslt_matmul *product);
 /* Sets the varying dimension to `rows`; *fits: whether there is an algorithm for that many. */
 status cublaslt_set_rows(cublaslt_matmul *product, int64_t rows, bool *fits);
 
-/* `add`: d = d + product; sums are written, never added to. *refused: cuBLASLt does not do what its search found, nothing
- * was written, and it counts as a fallback. */
-status cublaslt_run(cublaslt_matmul *product, cudaStream_t s, const cublaslt_operands *operands, int64_t rows, bool add,
-                    void *workspace, bool *refused);
+/* `add`: d = d + product; sums are written, never added to. *refused: cuBLASLt does not do what its search
+ * found, nothing was written, and it counts as a fallback. */
+status cublaslt_run(cublaslt_matmul *product, cudaStream_t s, const cublaslt_operands *operands, int64_t rows,
+                    bool add, void *workspace, bool *refused);
 
 #else /* no product is ever made */
 

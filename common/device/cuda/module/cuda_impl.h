@@ -1,9 +1,9 @@
 /* The internals of the module, for this folder and for common/collectives/nccl, which is part of the module.
  *
- * Storage is float32, except activations and weights of matrix multiplications where op_desc.bf16; `precision` is the
- * type in which matrix multiplications multiply. Threads: a device belongs to its rank's thread; streams and fences may
- * be used by another one (the agent), each stream by one thread at a time. Every entry from outside makes the
- * GPU current for the calling thread. */
+ * Storage is float32, except activations and weights of matrix multiplications where op_desc.bf16;
+ * `precision` is the type in which matrix multiplications multiply. Threads: a device belongs to its rank's
+ * thread; streams and fences may be used by another one (the agent), each stream by one thread at a time.
+ * Every entry from outside makes the GPU current for the calling thread. */
 #ifndef COMMON_DEVICE_CUDA_MODULE_CUDA_IMPL_H
 #define COMMON_DEVICE_CUDA_MODULE_CUDA_IMPL_H
 
@@ -16,8 +16,8 @@
 typedef struct cuda_staging cuda_staging;
 typedef struct cuda_libraries cuda_libraries; /* libraries.h */
 
-/* Counters of blocks, for kernels in which the last block does more (columns.cuh): zero between launches. Such kernels
- * run on one stream of the device, that of computation. */
+/* Counters of blocks, for kernels in which the last block does more (columns.cuh): zero between launches.
+ * Such kernels run on one stream of the device, that of computation. */
 enum { CUDA_COUNTERS = 4096, CUDA_FALLBACKS = 16 };
 
 typedef struct cuda_device {
@@ -28,8 +28,8 @@ typedef struct cuda_device {
     cudaStream_t cudnn_stream;  /* that cuDNN's handle has */
     struct cuda_choice *chosen; /* trial.c's */
     cuda_staging *staging;
-    int64_t allocated_bytes;    /* by device_allocate */
-    unsigned *counters;         /* [CUDA_COUNTERS] on the GPU */
+    int64_t allocated_bytes; /* by device_allocate */
+    unsigned *counters;      /* [CUDA_COUNTERS] on the GPU */
     device_fallback fallbacks[CUDA_FALLBACKS];
     cudaStream_t anchor_stream; /* never waits: for streams' anchors, clearing and timing */
     bool failing, failed;       /* atomic: the first cuda_fail() has `failure`; it is there */
@@ -39,10 +39,11 @@ typedef struct cuda_device {
 typedef struct cuda_stream {
     device_stream base;
     cudaStream_t stream;
-    cudaEvent_t anchors[2]; /* tie the GPU's clock to the host's; of the stream, since each has its own thread */
+    cudaEvent_t
+        anchors[2]; /* tie the GPU's clock to the host's; of the stream, since each has its own thread */
     int64_t anchor_ns[2];
-    int anchored;                      /* which of them marks have now */
-    cudaEvent_t marks[DEVICE_MARKS];   /* made when first used */
+    int anchored;                    /* which of them marks have now */
+    cudaEvent_t marks[DEVICE_MARKS]; /* made when first used */
     uint8_t anchor_of[DEVICE_MARKS];
 } cuda_stream;
 
@@ -90,8 +91,8 @@ static inline int64_t cuda_rows(const op_scalars *scalars, int64_t most)
 status cuda_check(const cuda_device *d, cudaError_t code, const char *what);
 status cuda_use(const cuda_device *d);
 
-/* A library does not do an operation of this shape, for that reason; what `instead` names is slower. Warns the first time for
- * an operation and reason, and counts them all (device_fallbacks). */
+/* A library does not do an operation of this shape, for that reason; what `instead` names is slower. Warns
+ * the first time for an operation and reason, and counts them all (device_fallbacks). */
 void cuda_fall_back(cuda_device *d, op_kind kind, const char *shape, const char *reason, const char *instead);
 
 /* memory_cuda.c */
@@ -100,14 +101,16 @@ void cuda_staging_close(cuda_device *d);
 /* The bytes are zero when it returns. */
 status cuda_zero(const cuda_device *d, void *data, size_t bytes);
 
-/* The functions of the back end (device_impl.h), in memory_cuda.c, kernel_cuda.c and stream_cuda.c: cuda_NAME is in the
- * slot NAME. */
-#define CUDA_FUNCTIONS(X)                                                                                    \
-    X(allocate) X(free) X(pin) X(unpin) X(upload) X(download) X(usage) X(share) X(peer_open) X(peer_close)   \
-    X(prepare) X(release) X(launch) X(stream_open) X(stream_close) X(stream_signal) X(stream_wait)           \
-    X(stream_synchronize) X(fence_open) X(fence_close) X(fence_reach) X(fence_reached) X(fence_fail)         \
-    X(capture_begin) X(capture_end) X(graph_launch) X(graph_close) X(mark) X(mark_ns) X(now_ns)              \
-    X(stream_wait_mark) X(mark_passed) X(mark_wait) X(fail)
+/* The functions of the back end (device_impl.h), in memory_cuda.c, kernel_cuda.c and stream_cuda.c: cuda_NAME
+ * is in the slot NAME. */
+/* clang-format off */
+#define CUDA_FUNCTIONS(X) \
+    X(allocate) X(free) X(pin) X(unpin) X(upload) X(download) X(usage) X(share) X(peer_open) \
+    X(peer_close) X(prepare) X(release) X(launch) X(stream_open) X(stream_close) X(stream_signal) \
+    X(stream_wait) X(stream_synchronize) X(fence_open) X(fence_close) X(fence_reach) X(fence_reached) \
+    X(fence_fail) X(capture_begin) X(capture_end) X(graph_launch) X(graph_close) X(mark) X(mark_ns) \
+    X(now_ns) X(stream_wait_mark) X(mark_passed) X(mark_wait) X(fail)
+/* clang-format on */
 #define CUDA_FUNCTION(name) __typeof__(*((const device_backend *)0)->name) cuda_##name;
 #ifndef __cplusplus
 CUDA_FUNCTIONS(CUDA_FUNCTION)
@@ -120,7 +123,8 @@ status cuda_pack(device_stream *s, const device_range *ranges, int count, dtype 
                  double divisor);
 status cuda_add_ranges(device_stream *s, void *to, const void *a, const void *b, dtype type, int64_t count);
 status cuda_clear(device_stream *s, void *data, size_t bytes);
-status cuda_f32_to_bf16(const cuda_device *d, cudaStream_t s, int64_t count, const float *from, void *to_bf16);
+status cuda_f32_to_bf16(const cuda_device *d, cudaStream_t s, int64_t count, const float *from,
+                        void *to_bf16);
 /* to = from, or to += from. */
 status cuda_bf16_to_f32(const cuda_device *d, cudaStream_t s, int64_t count, const void *from_bf16, float *to,
                         bool add);

@@ -1,8 +1,9 @@
-/* softmax(q k^T / sqrt(width)) v and its gradients as operation graphs, in the form that cuDNN's fused engines know (cuDNN
- * Graph API, "Fused Flash Attention"): s = q k^T, scaled and masked; its row maxima m and sums of exponentials; p; p v.
+/* softmax(q k^T / sqrt(width)) v and its gradients as operation graphs, in the form that cuDNN's fused
+ * engines know (cuDNN Graph API, "Fused Flash Attention"): s = q k^T, scaled and masked; its row maxima m and
+ * sums of exponentials; p; p v.
  *
- * k and v are described as their transposes where they are multiplied so: the same memory with two strides exchanged.
- * Of a score only p and its gradient are rounded to bfloat16. */
+ * k and v are described as their transposes where they are multiplied so: the same memory with two strides
+ * exchanged. Of a score only p and its gradient are rounded to bfloat16. */
 #include "common/device/cuda/module/cudnn_attention.h"
 
 #include "common/device/cuda/module/cudnn_graph.h"
@@ -79,7 +80,8 @@ static tensor number(cudnn_graph *g)
 }
 
 /* y like `shape`, computed from x and b, which may be NULL. */
-static tensor pointwise(cudnn_graph *g, cudnnPointwiseMode_t mode, const tensor *x, const tensor *b, tensor shape)
+static tensor pointwise(cudnn_graph *g, cudnnPointwiseMode_t mode, const tensor *x, const tensor *b,
+                        tensor shape)
 {
     tensor y = between(g, shape);
     cudnn_graph_pointwise(g, mode, 0, x, b, NULL, &y);
@@ -105,7 +107,8 @@ static tensor scaled_scores(cudnn_graph *g, const attention_attributes *a, const
 static tensor causal(cudnn_graph *g, const attention_attributes *a, tensor s, const tensor *masked)
 {
     if (!a->causal) return s;
-    tensor row = between(g, scores_of(a, CUDNN_DATA_INT32)), column = between(g, scores_of(a, CUDNN_DATA_INT32));
+    tensor row = between(g, scores_of(a, CUDNN_DATA_INT32)),
+           column = between(g, scores_of(a, CUDNN_DATA_INT32));
     cudnn_graph_pointwise(g, CUDNN_POINTWISE_GEN_INDEX, 2, &s, NULL, NULL, &row);
     cudnn_graph_pointwise(g, CUDNN_POINTWISE_GEN_INDEX, 3, &s, NULL, NULL, &column);
     tensor seen = pointwise(g, CUDNN_POINTWISE_CMP_GE, &row, &column, scores_of(a, CUDNN_DATA_BOOLEAN));
@@ -135,7 +138,8 @@ static void describe_forward(cudnn_attention *p)
     cudnn_graph_matmul(g, &probability, &v, &out);
 }
 
-/* delta = dout . out;  p = exp(s - lse);  dv = p^T dout;  ds = p (dout v^T - delta) scale;  dk = ds^T q;  dq = ds k */
+/* delta = dout . out;  p = exp(s - lse);  dv = p^T dout;  ds = p (dout v^T - delta) scale;  dk = ds^T q;  dq
+ * = ds k */
 static void describe_backward(cudnn_attention *p)
 {
     cudnn_graph *g = p->graph;
@@ -179,14 +183,17 @@ static size_t delta_bytes(const cudnn_attention *p)
 }
 
 /* delta lies at the start of the workspace, the plan's own after it. */
-static cudnnStatus_t run_plan(const cudnn_attention *p, int plan, cudaStream_t s, void *const *o, void *workspace)
+static cudnnStatus_t run_plan(const cudnn_attention *p, int plan, cudaStream_t s, void *const *o,
+                              void *workspace)
 {
     void *own = (char *)workspace + delta_bytes(p), *scale = (void *)&p->scale, *masked = (void *)&p->masked;
-    void *of_forward[] = {o[ATT_FWD_Q], o[ATT_FWD_K], o[ATT_FWD_V], o[ATT_FWD_OUT], o[ATT_FWD_LSE], scale, masked};
-    void *of_backward[] = {o[ATT_BWD_Q],    o[ATT_BWD_K],  o[ATT_BWD_V],  o[ATT_BWD_OUT], o[ATT_BWD_LSE], o[ATT_BWD_DOUT],
-                           o[ATT_BWD_DQ],   o[ATT_BWD_DK], o[ATT_BWD_DV], workspace,      scale,          masked,
-                           (void *)&p->one};
-    return cudnn_graph_run(p->graph, plan, s, p->kind == OP_attention_forward ? of_forward : of_backward, own);
+    void *of_forward[] = {o[ATT_FWD_Q],   o[ATT_FWD_K], o[ATT_FWD_V], o[ATT_FWD_OUT],
+                          o[ATT_FWD_LSE], scale,        masked};
+    void *of_backward[] = {o[ATT_BWD_Q],    o[ATT_BWD_K],  o[ATT_BWD_V],   o[ATT_BWD_OUT], o[ATT_BWD_LSE],
+                           o[ATT_BWD_DOUT], o[ATT_BWD_DQ], o[ATT_BWD_DK],  o[ATT_BWD_DV],  workspace,
+                           scale,           masked,        (void *)&p->one};
+    return cudnn_graph_run(p->graph, plan, s, p->kind == OP_attention_forward ? of_forward : of_backward,
+                           own);
 }
 
 /* ---- choosing: candidate 0 is the own kernel, 1 and on are plans ------------------------------- */
@@ -234,7 +241,8 @@ static status time_plans(cudnn_attention *p, const cuda_kernel *k, cudnn_attenti
         room = room && c.operands[i];
     }
     if (rc == STATUS_OK) rc = cuda_trial_memory(&t, workspace, &c.workspace);
-    if (rc == STATUS_OK && room && c.workspace) rc = cuda_trial_best(&t, attempt, &c, p->graph->plan_count + 1, best, &ms);
+    if (rc == STATUS_OK && room && c.workspace)
+        rc = cuda_trial_best(&t, attempt, &c, p->graph->plan_count + 1, best, &ms);
     cuda_trial_close(&t);
     if (*best < 0) *best = 0;
     return rc;
@@ -246,13 +254,14 @@ static status choose(cudnn_attention *p, const cuda_kernel *k, cudnn_attention_r
     int64_t key[] = {p->kind, a->batch, a->sequence, a->heads, a->width, a->causal, a->stride};
     int best = 0;
     char shape[96], reason[96];
-    snprintf(shape, sizeof shape, "%lldx%lldx%lldx%lld%s, bfloat16", (long long)a->batch, (long long)a->sequence,
-             (long long)a->heads, (long long)a->width, a->causal ? " causal" : "");
+    snprintf(shape, sizeof shape, "%lldx%lldx%lldx%lld%s, bfloat16", (long long)a->batch,
+             (long long)a->sequence, (long long)a->heads, (long long)a->width, a->causal ? " causal" : "");
     p->plan = -1;
     if (p->graph->code != CUDNN_STATUS_SUCCESS || p->graph->plan_count == 0) {
         snprintf(reason, sizeof reason, "cuDNN: %s",
-                 p->graph->code == CUDNN_STATUS_SUCCESS ? "no deterministic engine"
-                                                        : p->device->libraries->cudnn.status_text(p->graph->code));
+                 p->graph->code == CUDNN_STATUS_SUCCESS
+                     ? "no deterministic engine"
+                     : p->device->libraries->cudnn.status_text(p->graph->code));
         cuda_fall_back(p->device, p->kind, shape, reason, "an own kernel attends");
         return STATUS_OK;
     }
@@ -260,7 +269,8 @@ static status choose(cudnn_attention *p, const cuda_kernel *k, cudnn_attention_r
         TRY(time_plans(p, k, own, &best));
         TRY(cuda_remember(p->device, key, sizeof key, &best, sizeof best));
     }
-    log_debug("%s %s: %s", op_name(p->kind), shape, best ? "a plan of cuDNN is the fastest" : "the own kernel is the fastest");
+    log_debug("%s %s: %s", op_name(p->kind), shape,
+              best ? "a plan of cuDNN is the fastest" : "the own kernel is the fastest");
     if (best > 0 && cudnn_graph_plan(p->graph, best - 1)) p->plan = best - 1;
     return STATUS_OK;
 }
@@ -272,14 +282,17 @@ status cudnn_attention_prepare(const cuda_kernel *k, cudnn_attention_rival own, 
     if (!d->cudnn || !d->base.config.benchmark || !k->base.op.bf16) return STATUS_OK;
     cudnn_attention *p = calloc(1, sizeof *p);
     if (!p) return fail(STATUS_SYSTEM, "no memory for attention");
-    *p = (cudnn_attention){.device = d, .kind = k->base.op.kind, .shape = k->base.op.u.attention, .masked = -FLT_MAX, .one = 1};
+    *p = (cudnn_attention){
+        .device = d, .kind = k->base.op.kind, .shape = k->base.op.u.attention, .masked = -FLT_MAX, .one = 1};
     p->scale = 1.0f / sqrtf((float)p->shape.width);
     if (p->shape.stride == 0) p->shape.stride = p->shape.heads * p->shape.width;
     p->graph = cudnn_graph_open(d);
     status rc = p->graph ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for attention");
     if (rc == STATUS_OK) {
-        if (p->kind == OP_attention_forward) describe_forward(p);
-        else describe_backward(p);
+        if (p->kind == OP_attention_forward)
+            describe_forward(p);
+        else
+            describe_backward(p);
         cudnn_graph_search(p->graph, true);
         rc = choose(p, k, own);
     }

@@ -1,5 +1,5 @@
-/* Attention through cuDNN, where algorithms are timed and activations are bfloat16. NULL where cuDNN is missing, has no
- * deterministic engine for the shape, or is slower than the own kernel. */
+/* Attention through cuDNN, where algorithms are timed and activations are bfloat16. NULL where cuDNN is
+ * missing, has no deterministic engine for the shape, or is slower than the own kernel. */
 #ifndef COMMON_DEVICE_CUDA_MODULE_CUDNN_ATTENTION_H
 #define COMMON_DEVICE_CUDA_MODULE_CUDNN_ATTENTION_H
 
@@ -25,7 +25,8 @@ status cudnn_attention_run(const cudnn_attention *p, cudaStream_t s, void *const
 #define cudnn_attention_prepare(k, own, out) ((void)(own), *(out) = NULL, STATUS_OK)
 #define cudnn_attention_release(p) (void)(p)
 #define cudnn_attention_workspace(p) 0
-#define cudnn_attention_run(p, s, operands, workspace) fail(STATUS_INTERNAL, "this module was built without cuDNN")
+#define cudnn_attention_run(p, s, operands, workspace)                                                       \
+    fail(STATUS_INTERNAL, "this module was built without cuDNN")
 
 #endif
 #endif

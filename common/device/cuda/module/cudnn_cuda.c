@@ -21,7 +21,8 @@ status cudnn_open(cuda_device *d)
 {
     cudnnHandle_t handle;
     if (d->libraries->cudnn_found.why[0]) {
-        log_warn("cuDNN: %s; own convolutions run in its place, many times slower", d->libraries->cudnn_found.why);
+        log_warn("cuDNN: %s; own convolutions run in its place, many times slower",
+                 d->libraries->cudnn_found.why);
         return STATUS_OK;
     }
     TRY(cudnn_check(d, table_of(d)->create(&handle), "cudnnCreate"));
@@ -42,17 +43,18 @@ static cudnnDataType_t data_type(const cudnn_conv *p)
     return p->type == DTYPE_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
 }
 
-static status set_tensor(const cudnn_conv *p, cudnnTensorDescriptor_t *out, int64_t n, int64_t c, int64_t h, int64_t w)
+static status set_tensor(const cudnn_conv *p, cudnnTensorDescriptor_t *out, int64_t n, int64_t c, int64_t h,
+                         int64_t w)
 {
     const cuda_device *d = p->device;
     TRY(cudnn_check(d, table_of(d)->tensor_create(out), "cudnnCreateTensorDescriptor"));
-    return cudnn_check(d,
-                       table_of(d)->tensor_set(*out, CUDNN_TENSOR_NHWC, data_type(p), (int)n, (int)c, (int)h, (int)w),
-                       "cudnnSetTensor4dDescriptor");
+    return cudnn_check(
+        d, table_of(d)->tensor_set(*out, CUDNN_TENSOR_NHWC, data_type(p), (int)n, (int)c, (int)h, (int)w),
+        "cudnnSetTensor4dDescriptor");
 }
 
-/* CUDNN_DEFAULT_MATH lets float32 be multiplied as TF32, CUDNN_FMA_MATH does not, and bfloat16 meets tensor cores with
- * only CUDNN_TENSOR_OP_MATH. */
+/* CUDNN_DEFAULT_MATH lets float32 be multiplied as TF32, CUDNN_FMA_MATH does not, and bfloat16 meets tensor
+ * cores with only CUDNN_TENSOR_OP_MATH. */
 static cudnnMathType_t math_of(const cudnn_conv *p)
 {
     if (p->type == DTYPE_BF16) return CUDNN_TENSOR_OP_MATH;
@@ -69,9 +71,9 @@ static status describe(cudnn_conv *p)
     TRY(set_tensor(p, &p->x, a->n, a->c, a->h, a->w));
     TRY(set_tensor(p, &p->y, a->n, a->k, a->p, a->q));
     TRY(cudnn_check(d, t->filter_create(&p->w), "cudnnCreateFilterDescriptor"));
-    TRY(cudnn_check(d,
-                    t->filter_set(p->w, data_type(p), CUDNN_TENSOR_NHWC, (int)a->k, (int)a->c, (int)a->r, (int)a->s),
-                    "cudnnSetFilter4dDescriptor"));
+    TRY(cudnn_check(
+        d, t->filter_set(p->w, data_type(p), CUDNN_TENSOR_NHWC, (int)a->k, (int)a->c, (int)a->r, (int)a->s),
+        "cudnnSetFilter4dDescriptor"));
     TRY(cudnn_check(d, t->conv_create(&p->conv), "cudnnCreateConvolutionDescriptor"));
     TRY(cudnn_check(d,
                     t->conv_set(p->conv, (int)a->pad_h, (int)a->pad_w, (int)a->stride, (int)a->stride, 1, 1,
@@ -101,10 +103,12 @@ static void fall_back(const cudnn_conv *p, cudnnStatus_t why, const char *instea
 {
     const conv2d_attributes *a = &p->shape;
     char shape[96], reason[96];
-    snprintf(shape, sizeof shape, "%lldx%lldx%lldx%lld to %lld, %lldx%lld, %s", (long long)a->n, (long long)a->h,
-             (long long)a->w, (long long)a->c, (long long)a->k, (long long)a->r, (long long)a->s, dtype_name(p->type));
+    snprintf(shape, sizeof shape, "%lldx%lldx%lldx%lld to %lld, %lldx%lld, %s", (long long)a->n,
+             (long long)a->h, (long long)a->w, (long long)a->c, (long long)a->k, (long long)a->r,
+             (long long)a->s, dtype_name(p->type));
     snprintf(reason, sizeof reason, "cuDNN: %s",
-             why == CUDNN_STATUS_SUCCESS ? "no deterministic algorithm" : table_of(p->device)->status_text(why));
+             why == CUDNN_STATUS_SUCCESS ? "no deterministic algorithm"
+                                         : table_of(p->device)->status_text(why));
     cuda_fall_back(p->device, p->kind, shape, reason, instead);
 }
 
@@ -126,12 +130,14 @@ static status prepare_in(cuda_device *d, const op_desc *op, dtype type, const ch
     return rc;
 }
 
-/* A shape that cuDNN does not know in bfloat16 (three channels, say) is multiplied in TF32, which has more bits. */
+/* A shape that cuDNN does not know in bfloat16 (three channels, say) is multiplied in TF32, which has more
+ * bits. */
 status cudnn_conv_prepare(cuda_device *d, const op_desc *op, cudnn_conv **out)
 {
     *out = NULL;
     if (!d->cudnn) return STATUS_OK;
-    if (d->base.config.precision == DEVICE_PRECISION_BF16) TRY(prepare_in(d, op, DTYPE_BF16, "TF32 multiplies", out));
+    if (d->base.config.precision == DEVICE_PRECISION_BF16)
+        TRY(prepare_in(d, op, DTYPE_BF16, "TF32 multiplies", out));
     return *out ? STATUS_OK : prepare_in(d, op, DTYPE_F32, "an own kernel multiplies", out);
 }
 
@@ -151,7 +157,8 @@ void cudnn_conv_release(cudnn_conv **pointer)
 
 /* ---- running ---------------------------------------------------------------------------------- */
 
-/* The workspace is cuDNN's, then the operands that cuDNN sees in another type, each at a multiple of 256 bytes. */
+/* The workspace is cuDNN's, then the operands that cuDNN sees in another type, each at a multiple of 256
+ * bytes. */
 static size_t rounded(size_t bytes)
 {
     return (bytes + 255) / 256 * 256;
@@ -194,26 +201,30 @@ cudnnStatus_t cudnn_call(const cudnn_conv *p, const cudnn_choice *choice, cudaSt
     cudnnStatus_t code = cudnn_use_stream(p->device, s);
     if (code != CUDNN_STATUS_SUCCESS) return code;
     if (p->kind == OP_conv2d_forward)
-        return t->forward(h, &one, p->x, first, p->w, second, p->conv, (cudnnConvolutionFwdAlgo_t)choice->algorithm,
-                          workspace, bytes, &beta, p->y, out);
+        return t->forward(h, &one, p->x, first, p->w, second, p->conv,
+                          (cudnnConvolutionFwdAlgo_t)choice->algorithm, workspace, bytes, &beta, p->y, out);
     if (p->kind == OP_conv2d_backward_data)
         return t->backward_data(h, &one, p->w, first, p->y, second, p->conv,
-                                (cudnnConvolutionBwdDataAlgo_t)choice->algorithm, workspace, bytes, &beta, p->x, out);
+                                (cudnnConvolutionBwdDataAlgo_t)choice->algorithm, workspace, bytes, &beta,
+                                p->x, out);
     return t->backward_filter(h, &one, p->x, first, p->y, second, p->conv,
-                              (cudnnConvolutionBwdFilterAlgo_t)choice->algorithm, workspace, bytes, &beta, p->w, out);
+                              (cudnnConvolutionBwdFilterAlgo_t)choice->algorithm, workspace, bytes, &beta,
+                              p->w, out);
 }
 
-static status run_chosen(const cudnn_conv *p, cudaStream_t s, const void *first, const void *second, void *out, bool add,
-                         void *workspace)
+static status run_chosen(const cudnn_conv *p, cudaStream_t s, const void *first, const void *second,
+                         void *out, bool add, void *workspace)
 {
     const char *what = p->kind == OP_conv2d_forward         ? "cudnnConvolutionForward"
                        : p->kind == OP_conv2d_backward_data ? "cudnnConvolutionBackwardData"
                                                             : "cudnnConvolutionBackwardFilter";
-    return cudnn_check(p->device, cudnn_call(p, add ? &p->adding : &p->choice, s, first, second, out, add, workspace), what);
+    return cudnn_check(
+        p->device, cudnn_call(p, add ? &p->adding : &p->choice, s, first, second, out, add, workspace), what);
 }
 
 /* One operand into or out of the workspace. */
-static status cast(const cudnn_conv *p, cudaStream_t s, int operand, dtype from_type, const void *from, void *to, bool add)
+static status cast(const cudnn_conv *p, cudaStream_t s, int operand, dtype from_type, const void *from,
+                   void *to, bool add)
 {
     if (from_type == DTYPE_F32) return cuda_f32_to_bf16(p->device, s, p->elements[operand], from, to);
     return cuda_bf16_to_f32(p->device, s, p->elements[operand], from, to, add);
@@ -221,8 +232,8 @@ static status cast(const cudnn_conv *p, cudaStream_t s, int operand, dtype from_
 
 /* cuDNN takes and gives bfloat16 (its PSEUDO_BFLOAT16_CONFIG), so what it gives is rounded once; sums over
  * micro-batches are of float32. */
-status cudnn_conv_run(const cudnn_conv *p, cudaStream_t s, const void *first, const void *second, void *out, bool add,
-                      void *workspace)
+status cudnn_conv_run(const cudnn_conv *p, cudaStream_t s, const void *first, const void *second, void *out,
+                      bool add, void *workspace)
 {
     char *a = (char *)workspace + library_bytes(p), *b = a + bytes_of(p, CUDNN_FIRST);
     char *c = b + bytes_of(p, CUDNN_SECOND);
@@ -230,7 +241,8 @@ status cudnn_conv_run(const cudnn_conv *p, cudaStream_t s, const void *first, co
     bool cast_c = p->outside[CUDNN_OUT] != p->type;
     if (cast_a) TRY(cast(p, s, CUDNN_FIRST, p->outside[CUDNN_FIRST], first, a, false));
     if (cast_b) TRY(cast(p, s, CUDNN_SECOND, p->outside[CUDNN_SECOND], second, b, false));
-    TRY(run_chosen(p, s, cast_a ? a : first, cast_b ? b : second, cast_c ? c : out, add && !cast_c, workspace));
+    TRY(run_chosen(p, s, cast_a ? a : first, cast_b ? b : second, cast_c ? c : out, add && !cast_c,
+                   workspace));
     return cast_c ? cast(p, s, CUDNN_OUT, p->type, c, out, add) : STATUS_OK;
 }
 

@@ -11,17 +11,17 @@ typedef struct cudnn_conv cudnn_conv;
 status cudnn_open(cuda_device *d);
 void cudnn_close(cuda_device *d);
 
-/* Chooses the first deterministic algorithm of cuDNN's heuristics, or the fastest one where the device was opened with
- * `benchmark`; *out is NULL where cuDNN is missing or has none. With bfloat16, factors and results are rounded to it and
- * sums are float32. */
+/* Chooses the first deterministic algorithm of cuDNN's heuristics, or the fastest one where the device was
+ * opened with `benchmark`; *out is NULL where cuDNN is missing or has none. With bfloat16, factors and
+ * results are rounded to it and sums are float32. */
 status cudnn_conv_prepare(cuda_device *d, const op_desc *op, cudnn_conv **out);
 void cudnn_conv_release(cudnn_conv **conv);
 size_t cudnn_conv_workspace(const cudnn_conv *conv);
 
-/* Forward: x, w -> y. Backward data: w, dy -> dx. Backward weights: x, dy -> dw. Layouts are op_desc's; `add`, for
- * weights: out += result. */
-status cudnn_conv_run(const cudnn_conv *conv, cudaStream_t s, const void *first, const void *second, void *out, bool add,
-                      void *workspace);
+/* Forward: x, w -> y. Backward data: w, dy -> dx. Backward weights: x, dy -> dw. Layouts are op_desc's;
+ * `add`, for weights: out += result. */
+status cudnn_conv_run(const cudnn_conv *conv, cudaStream_t s, const void *first, const void *second,
+                      void *out, bool add, void *workspace);
 
 #else /* no convolution is ever made */
 

@@ -22,14 +22,16 @@ static cudnnBackendDescriptor_t make(cudnn_graph *g, cudnnBackendDescriptorType_
 {
     cudnnBackendDescriptor_t made = NULL;
     if (g->code != CUDNN_STATUS_SUCCESS) return NULL;
-    if (g->made_count == GRAPH_DESCRIPTORS) g->code = CUDNN_STATUS_NOT_SUPPORTED;
-    else g->code = table_of_graph(g)->backend_create(type, &made);
+    if (g->made_count == GRAPH_DESCRIPTORS)
+        g->code = CUDNN_STATUS_NOT_SUPPORTED;
+    else
+        g->code = table_of_graph(g)->backend_create(type, &made);
     if (g->code == CUDNN_STATUS_SUCCESS) g->made[g->made_count++] = made;
     return g->code == CUDNN_STATUS_SUCCESS ? made : NULL;
 }
 
-static void set(cudnn_graph *g, cudnnBackendDescriptor_t d, int name, cudnnBackendAttributeType_t type, int64_t count,
-                const void *values)
+static void set(cudnn_graph *g, cudnnBackendDescriptor_t d, int name, cudnnBackendAttributeType_t type,
+                int64_t count, const void *values)
 {
     if (g->code == CUDNN_STATUS_SUCCESS)
         g->code = table_of_graph(g)->backend_set(d, (cudnnBackendAttributeName_t)name, type, count, values);
@@ -54,8 +56,10 @@ static void add_operation(cudnn_graph *g, cudnnBackendDescriptor_t d)
 {
     finalize(g, d);
     if (g->code != CUDNN_STATUS_SUCCESS) return;
-    if (g->operation_count == GRAPH_OPERATIONS) g->code = CUDNN_STATUS_NOT_SUPPORTED;
-    else g->operations[g->operation_count++] = d;
+    if (g->operation_count == GRAPH_OPERATIONS)
+        g->code = CUDNN_STATUS_NOT_SUPPORTED;
+    else
+        g->operations[g->operation_count++] = d;
 }
 
 cudnn_graph *cudnn_graph_open(cuda_device *d)
@@ -79,7 +83,8 @@ void cudnn_graph_close(cudnn_graph **pointer)
 
 void cudnn_graph_add(cudnn_graph *g, cudnn_graph_tensor *t, cudnn_graph_place place)
 {
-    int64_t uid = ++g->next_uid, alignment = place == GRAPH_BY_VALUE ? (int64_t)sizeof(float) : ALIGNMENT_BYTES;
+    int64_t uid = ++g->next_uid,
+            alignment = place == GRAPH_BY_VALUE ? (int64_t)sizeof(float) : ALIGNMENT_BYTES;
     bool is_virtual = place == GRAPH_VIRTUAL, by_value = place == GRAPH_BY_VALUE;
     t->desc = make(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
     set_type(g, t->desc, CUDNN_ATTR_TENSOR_DATA_TYPE, t->type);
@@ -91,31 +96,46 @@ void cudnn_graph_add(cudnn_graph *g, cudnn_graph_tensor *t, cudnn_graph_place pl
     set(g, t->desc, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &by_value);
     finalize(g, t->desc);
     if (is_virtual) return;
-    if (g->bound_count == GRAPH_BOUND) g->code = CUDNN_STATUS_NOT_SUPPORTED;
-    else g->bound[g->bound_count++] = uid;
+    if (g->bound_count == GRAPH_BOUND)
+        g->code = CUDNN_STATUS_NOT_SUPPORTED;
+    else
+        g->bound[g->bound_count++] = uid;
 }
 
-void cudnn_graph_convolution(cudnn_graph *g, op_kind kind, const conv2d_attributes *a, const cudnn_graph_tensor *x,
-                             const cudnn_graph_tensor *w, const cudnn_graph_tensor *y)
+void cudnn_graph_convolution(cudnn_graph *g, op_kind kind, const conv2d_attributes *a,
+                             const cudnn_graph_tensor *x, const cudnn_graph_tensor *w,
+                             const cudnn_graph_tensor *y)
 {
     static const struct {
         cudnnBackendDescriptorType_t type;
         int x, w, y, conv, alpha, beta;
-    } forward = {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
-                 CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,
-                 CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
+    } forward = {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
+                 CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
+                 CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+                 CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,
+                 CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+                 CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
                  CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA},
-      data = {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+      data = {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
               CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA},
-      filter = {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
-                CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
-                CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+      filter = {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+                CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+                CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+                CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
+                CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+                CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
                 CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA};
-    __typeof__(&forward) names = kind == OP_conv2d_forward ? &forward : kind == OP_conv2d_backward_data ? &data : &filter;
+    __typeof__(&forward) names = kind == OP_conv2d_forward         ? &forward
+                                 : kind == OP_conv2d_backward_data ? &data
+                                                                   : &filter;
     cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
-    int64_t spatial = 2, pads[2] = {a->pad_h, a->pad_w}, strides[2] = {a->stride, a->stride}, dilations[2] = {1, 1};
+    int64_t spatial = 2, pads[2] = {a->pad_h, a->pad_w}, strides[2] = {a->stride, a->stride},
+            dilations[2] = {1, 1};
     float one = 1, zero = 0;
     cudnnBackendDescriptor_t conv = make(g, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
     set_type(g, conv, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_DATA_FLOAT);
@@ -136,7 +156,8 @@ void cudnn_graph_convolution(cudnn_graph *g, op_kind kind, const conv2d_attribut
     add_operation(g, op);
 }
 
-void cudnn_graph_matmul(cudnn_graph *g, const cudnn_graph_tensor *a, const cudnn_graph_tensor *b, const cudnn_graph_tensor *y)
+void cudnn_graph_matmul(cudnn_graph *g, const cudnn_graph_tensor *a, const cudnn_graph_tensor *b,
+                        const cudnn_graph_tensor *y)
 {
     cudnnBackendDescriptor_t matmul = make(g, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
     set_type(g, matmul, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_DATA_FLOAT);
@@ -149,14 +170,16 @@ void cudnn_graph_matmul(cudnn_graph *g, const cudnn_graph_tensor *a, const cudnn
     add_operation(g, op);
 }
 
-void cudnn_graph_pointwise(cudnn_graph *g, cudnnPointwiseMode_t mode, int64_t axis, const cudnn_graph_tensor *x,
-                           const cudnn_graph_tensor *b, const cudnn_graph_tensor *choice, const cudnn_graph_tensor *y)
+void cudnn_graph_pointwise(cudnn_graph *g, cudnnPointwiseMode_t mode, int64_t axis,
+                           const cudnn_graph_tensor *x, const cudnn_graph_tensor *b,
+                           const cudnn_graph_tensor *choice, const cudnn_graph_tensor *y)
 {
     cudnnBackendDescriptor_t pointwise = make(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
     bool is_float = y->type != CUDNN_DATA_INT32 && y->type != CUDNN_DATA_BOOLEAN;
     set(g, pointwise, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
     set_type(g, pointwise, CUDNN_ATTR_POINTWISE_MATH_PREC, is_float ? CUDNN_DATA_FLOAT : y->type);
-    if (mode == CUDNN_POINTWISE_GEN_INDEX) set(g, pointwise, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &axis);
+    if (mode == CUDNN_POINTWISE_GEN_INDEX)
+        set(g, pointwise, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &axis);
     finalize(g, pointwise);
     cudnnBackendDescriptor_t op = make(g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
     set_desc(g, op, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, pointwise);
@@ -198,15 +221,16 @@ static bool is_allowed(cudnn_graph *g, cudnnBackendDescriptor_t config, bool ten
     cudnnBackendNumericalNote_t notes[MOST_NOTES];
     int64_t count = 0;
     if (!engine ||
-        t->backend_get(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &engine) !=
-            CUDNN_STATUS_SUCCESS ||
-        t->backend_get(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, MOST_NOTES, &count, notes) !=
-            CUDNN_STATUS_SUCCESS)
+        t->backend_get(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count,
+                       &engine) != CUDNN_STATUS_SUCCESS ||
+        t->backend_get(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, MOST_NOTES,
+                       &count, notes) != CUDNN_STATUS_SUCCESS)
         return false;
     for (int64_t i = 0; i < count && i < MOST_NOTES; i++) {
-        bool coarse = notes[i] == CUDNN_NUMERICAL_NOTE_TENSOR_CORE || notes[i] == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS;
-        if (notes[i] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC || notes[i] == CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION ||
-            (coarse && !tensor_cores))
+        bool coarse = notes[i] == CUDNN_NUMERICAL_NOTE_TENSOR_CORE ||
+                      notes[i] == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS;
+        if (notes[i] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC ||
+            notes[i] == CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION || (coarse && !tensor_cores))
             return false;
     }
     return true;
@@ -221,8 +245,8 @@ static void list_engines(cudnn_graph *g, cudnnBackendHeurMode_t mode, bool tenso
     finalize(g, heuristics);
     for (int i = 0; i < GRAPH_PLANS; i++) configs[i] = make(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
     if (g->code == CUDNN_STATUS_SUCCESS)
-        g->code = table_of_graph(g)->backend_get(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
-                                                 GRAPH_PLANS, &count, configs);
+        g->code = table_of_graph(g)->backend_get(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                                 CUDNN_TYPE_BACKEND_DESCRIPTOR, GRAPH_PLANS, &count, configs);
     for (int64_t i = 0; i < count && g->code == CUDNN_STATUS_SUCCESS && g->plan_count < GRAPH_PLANS; i++)
         if (is_allowed(g, configs[i], tensor_cores)) g->plans[g->plan_count++].config = configs[i];
 }
@@ -231,7 +255,8 @@ void cudnn_graph_search(cudnn_graph *g, bool tensor_cores)
 {
     cudnnHandle_t handle = g->device->cudnn;
     g->whole = make(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
-    set(g, g->whole, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->operation_count, g->operations);
+    set(g, g->whole, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->operation_count,
+        g->operations);
     set(g, g->whole, ATTR_GRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
     finalize(g, g->whole);
     list_engines(g, CUDNN_HEUR_MODE_A, tensor_cores);
@@ -249,8 +274,8 @@ bool cudnn_graph_plan(cudnn_graph *g, int index)
     set_desc(g, plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, p->config);
     finalize(g, plan);
     if (g->code == CUDNN_STATUS_SUCCESS)
-        g->code = table_of_graph(g)->backend_get(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count,
-                                                 &bytes);
+        g->code = table_of_graph(g)->backend_get(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                                                 CUDNN_TYPE_INT64, 1, &count, &bytes);
     p->refused = g->code != CUDNN_STATUS_SUCCESS; /* of this engine only */
     g->code = CUDNN_STATUS_SUCCESS;
     if (p->refused) return false;
@@ -263,7 +288,8 @@ bool cudnn_graph_plan(cudnn_graph *g, int index)
 static cudnnStatus_t use_addresses(cudnn_graph *g, void *const *addresses, void *workspace)
 {
     size_t bytes = (size_t)g->bound_count * sizeof *addresses;
-    if (g->pack && memcmp(g->pack_addresses, addresses, bytes) == 0 && g->pack_addresses[g->bound_count] == workspace)
+    if (g->pack && memcmp(g->pack_addresses, addresses, bytes) == 0 &&
+        g->pack_addresses[g->bound_count] == workspace)
         return CUDNN_STATUS_SUCCESS;
     if (g->pack) table_of_graph(g)->backend_destroy(g->pack);
     g->pack = NULL;
@@ -281,7 +307,8 @@ static cudnnStatus_t use_addresses(cudnn_graph *g, void *const *addresses, void 
     return code;
 }
 
-cudnnStatus_t cudnn_graph_run(cudnn_graph *g, int index, cudaStream_t s, void *const *addresses, void *workspace)
+cudnnStatus_t cudnn_graph_run(cudnn_graph *g, int index, cudaStream_t s, void *const *addresses,
+                              void *workspace)
 {
     cudnnStatus_t code = cudnn_use_stream(g->device, s);
     if (code == CUDNN_STATUS_SUCCESS) code = use_addresses(g, addresses, workspace);

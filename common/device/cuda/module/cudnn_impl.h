@@ -8,7 +8,8 @@
 
 #if PSRING_HAVE_CUDNN
 
-/* How a convolution runs: by one of the algorithms that cuDNN's older interface lists, or by a plan of its graph. */
+/* How a convolution runs: by one of the algorithms that cuDNN's older interface lists, or by a plan of its
+ * graph. */
 typedef struct cudnn_choice {
     int algorithm; /* cudnnConvolution{Fwd,BwdData,BwdFilter}Algo_t; of a plan -1 */
     int plan;
@@ -22,15 +23,15 @@ struct cudnn_conv {
     cuda_device *device;
     op_kind kind;
     conv2d_attributes shape;
-    dtype type;                   /* of the tensors that cuDNN sees: float32, or bfloat16 */
+    dtype type;                    /* of the tensors that cuDNN sees: float32, or bfloat16 */
     dtype outside[CUDNN_OPERANDS]; /* of the operands: what differs passes through the workspace */
     cudnnTensorDescriptor_t x, y;
     cudnnFilterDescriptor_t w;
     cudnnConvolutionDescriptor_t conv;
     cudnnMathType_t math; /* required of algorithms */
     cudnn_choice choice;
-    cudnn_choice adding;  /* where the result is added to what is there: plans do not do that */
-    cudnn_graph *graph;   /* NULL: only algorithms */
+    cudnn_choice adding; /* where the result is added to what is there: plans do not do that */
+    cudnn_graph *graph;  /* NULL: only algorithms */
     int64_t elements[CUDNN_OPERANDS];
 };
 
@@ -48,7 +49,8 @@ static inline const cudnn_table *table_of_conv(const cudnn_conv *p)
     return &p->device->libraries->cudnn;
 }
 
-/* cudnn_search.c: fills p->choice and p->adding; *found is false where cuDNN has no deterministic algorithm: *why is its error. */
+/* cudnn_search.c: fills p->choice and p->adding; *found is false where cuDNN has no deterministic algorithm:
+ * *why is its error. */
 status cudnn_choose(cudnn_conv *p, bool *found, cudnnStatus_t *why);
 
 #endif

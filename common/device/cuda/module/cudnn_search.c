@@ -13,25 +13,29 @@ enum { MOST_WORKSPACE = 1 << 30, MOST_ALGORITHMS = 16 };
  * restricted to plain multiply-adds, which algorithms of tensor cores do not have. */
 static bool allowed(const cudnn_conv *p, cudnnMathType_t found)
 {
-    return p->math != CUDNN_FMA_MATH || (found != CUDNN_TENSOR_OP_MATH && found != CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION);
+    return p->math != CUDNN_FMA_MATH ||
+           (found != CUDNN_TENSOR_OP_MATH && found != CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION);
 }
 
-/* What a search has found; the three kinds of results have the same members. Where nothing can be used `code` becomes the
- * first reason. */
+/* What a search has found; the three kinds of results have the same members. Where nothing can be used `code`
+ * becomes the first reason. */
 #define TAKE_USABLE(results, count, code, p, out, used)                                                      \
     do {                                                                                                     \
         int listed = (code) == CUDNN_STATUS_SUCCESS ? (count) : 0;                                           \
         for (int i = 0; i < listed; i++) {                                                                   \
             cudnnMathType_t math = (p)->math == CUDNN_FMA_MATH ? CUDNN_FMA_MATH : (results)[i].mathType;     \
-            bool usable = (results)[i].status == CUDNN_STATUS_SUCCESS && (results)[i].memory <= MOST_WORKSPACE && \
-                          (results)[i].determinism == CUDNN_DETERMINISTIC && allowed((p), (results)[i].mathType); \
-            if (usable) (out)[(used)++] = (cudnn_choice){(int)(results)[i].algo, 0, math, (results)[i].memory}; \
+            bool usable =                                                                                    \
+                (results)[i].status == CUDNN_STATUS_SUCCESS && (results)[i].memory <= MOST_WORKSPACE &&      \
+                (results)[i].determinism == CUDNN_DETERMINISTIC && allowed((p), (results)[i].mathType);      \
+            if (usable)                                                                                      \
+                (out)[(used)++] = (cudnn_choice){(int)(results)[i].algo, 0, math, (results)[i].memory};      \
         }                                                                                                    \
-        for (int i = 0; i < listed && (used) == 0 && (code) == CUDNN_STATUS_SUCCESS; i++) (code) = (results)[i].status; \
+        for (int i = 0; i < listed && (used) == 0 && (code) == CUDNN_STATUS_SUCCESS; i++)                    \
+            (code) = (results)[i].status;                                                                    \
     } while (0)
 
-/* Best first, by cuDNN's heuristics; where there is none *why has its error, or CUDNN_STATUS_SUCCESS where those that it has
- * are not allowed. */
+/* Best first, by cuDNN's heuristics; where there is none *why has its error, or CUDNN_STATUS_SUCCESS where
+ * those that it has are not allowed. */
 static int list_usable(const cudnn_conv *p, cudnn_choice *out, cudnnStatus_t *why)
 {
     const cudnn_table *t = table_of_conv(p);
@@ -55,7 +59,9 @@ static int list_usable(const cudnn_conv *p, cudnn_choice *out, cudnnStatus_t *wh
 
 static const char *name_of(cudnnMathType_t math)
 {
-    return math == CUDNN_FMA_MATH ? "multiply-adds" : math == CUDNN_DEFAULT_MATH ? "multiply-adds or TF32" : "tensor cores";
+    return math == CUDNN_FMA_MATH       ? "multiply-adds"
+           : math == CUDNN_DEFAULT_MATH ? "multiply-adds or TF32"
+                                        : "tensor cores";
 }
 
 /* For --log-level debug. */
@@ -66,9 +72,10 @@ static void say(const cudnn_conv *p, const cudnn_choice *choice, const char *wha
     if (ms > 0) snprintf(time, sizeof time, " %.3f ms", ms);
     bool planned = choice->algorithm < 0;
     log_debug("%s in %s, %lldx%lldx%lldx%lld to %lld, %lldx%lld: %s %d (%s, %zu bytes of workspace) %s%s",
-              op_name(p->kind), dtype_name(p->type), (long long)a->n, (long long)a->h, (long long)a->w, (long long)a->c,
-              (long long)a->k, (long long)a->r, (long long)a->s, planned ? "plan" : "algorithm",
-              planned ? choice->plan : choice->algorithm, name_of(choice->math), choice->workspace, what, time);
+              op_name(p->kind), dtype_name(p->type), (long long)a->n, (long long)a->h, (long long)a->w,
+              (long long)a->c, (long long)a->k, (long long)a->r, (long long)a->s,
+              planned ? "plan" : "algorithm", planned ? choice->plan : choice->algorithm,
+              name_of(choice->math), choice->workspace, what, time);
 }
 
 /* ---- timing ----------------------------------------------------------------------------------- */
@@ -86,8 +93,8 @@ static status attempt(void *context, int index, cudaStream_t s, bool *works)
     const cudnn_choice *choice = &c->list[index];
     *works = choice->workspace <= c->bytes && (c->workspace || c->bytes == 0) &&
              table_of_conv(c->p)->conv_set_math(c->p->conv, choice->math) == CUDNN_STATUS_SUCCESS &&
-             cudnn_call(c->p, choice, s, c->operands[CUDNN_FIRST], c->operands[CUDNN_SECOND], c->operands[CUDNN_OUT], false,
-                        c->workspace) == CUDNN_STATUS_SUCCESS;
+             cudnn_call(c->p, choice, s, c->operands[CUDNN_FIRST], c->operands[CUDNN_SECOND],
+                        c->operands[CUDNN_OUT], false, c->workspace) == CUDNN_STATUS_SUCCESS;
     return STATUS_OK;
 }
 
@@ -124,7 +131,8 @@ typedef struct timed_key {
 static timed_key key_of(const cudnn_conv *p)
 {
     const conv2d_attributes *a = &p->shape;
-    return (timed_key){p->kind, p->type, {a->n, a->h, a->w, a->c, a->k, a->r, a->s, a->stride, a->pad_h, a->pad_w}};
+    return (timed_key){
+        p->kind, p->type, {a->n, a->h, a->w, a->c, a->k, a->r, a->s, a->stride, a->pad_h, a->pad_w}};
 }
 
 /* ---- plans of the convolution as a graph ------------------------------------------------------- */
@@ -172,7 +180,8 @@ static status choose_timed(cudnn_conv *p, cudnn_choice *list, int count)
         if (p->choice.algorithm >= 0) return STATUS_OK;
         p->graph = cudnn_graph_open(p->device);
         if (p->graph) describe_graph(p);
-        bool built = p->graph && p->choice.plan < p->graph->plan_count && cudnn_graph_plan(p->graph, p->choice.plan);
+        bool built =
+            p->graph && p->choice.plan < p->graph->plan_count && cudnn_graph_plan(p->graph, p->choice.plan);
         if (!built) p->choice = list[0];
         return STATUS_OK;
     }
@@ -194,7 +203,8 @@ status cudnn_choose(cudnn_conv *p, bool *found, cudnnStatus_t *why)
     if (p->device->base.config.benchmark) TRY(choose_timed(p, list, count));
     p->adding = p->choice.algorithm < 0 ? list[0] : p->choice;
     say(p, &p->choice, "is taken", 0);
-    return cudnn_check(p->device, table_of_conv(p)->conv_set_math(p->conv, p->adding.math), "cudnnSetConvolutionMathType");
+    return cudnn_check(p->device, table_of_conv(p)->conv_set_math(p->conv, p->adding.math),
+                       "cudnnSetConvolutionMathType");
 }
 
 #endif

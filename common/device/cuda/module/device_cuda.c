@@ -45,7 +45,8 @@ void cuda_fall_back(cuda_device *d, op_kind kind, const char *shape, const char 
         snprintf(f->reason, sizeof f->reason, "%s", reason);
         snprintf(f->instead, sizeof f->instead, "%s", instead);
         d->base.fallback_count++;
-        if (d->base.config.rank == 0) log_warn("%s %s: %s; %s, which is slower", op_name(kind), shape, reason, instead);
+        if (d->base.config.rank == 0)
+            log_warn("%s %s: %s; %s, which is slower", op_name(kind), shape, reason, instead);
     }
     f->count++;
 }
@@ -66,7 +67,8 @@ static void probe_gpus(cuda_probe *out)
     cudaError_t code = cudaGetDeviceCount(&count);
     cudaDriverGetVersion(&version);
     if (version)
-        snprintf(out->driver.version, sizeof out->driver.version, "for CUDA %d.%d", version / 1000, version % 1000 / 10);
+        snprintf(out->driver.version, sizeof out->driver.version, "for CUDA %d.%d", version / 1000,
+                 version % 1000 / 10);
     if (code != cudaSuccess) {
         snprintf(out->driver.why, sizeof out->driver.why, "%s", cudaGetErrorString(code));
         cudaGetLastError();
@@ -123,10 +125,11 @@ static status choose_gpu(const device_config *config, int *out)
                     code == cudaSuccess ? "none was found" : cudaGetErrorString(code));
     }
     if (config->local_rank >= count && !config->share_gpu)
-        return fail(STATUS_CONFIG,
-                    "device cuda: found %d GPU%s, expected one per rank, local rank %d too; use --gpus %d, or let "
-                    "ranks share a GPU with --share-gpu",
-                    count, count == 1 ? "" : "s", config->local_rank, count);
+        return fail(
+            STATUS_CONFIG,
+            "device cuda: found %d GPU%s, expected one per rank, local rank %d too; use --gpus %d, or let "
+            "ranks share a GPU with --share-gpu",
+            count, count == 1 ? "" : "s", config->local_rank, count);
     *out = config->local_rank % count;
     return STATUS_OK;
 }
@@ -139,9 +142,10 @@ static void describe(cuda_device *d, const struct cudaDeviceProp *p)
                                  .copy_engine = true,
                                  .real = true};
     snprintf(d->base.info.description, sizeof d->base.info.description, "GPU %d, %.60s, %s%s%s%s%s", d->gpu,
-             p->name, precision_names[d->base.config.precision],
-             d->cudnn ? ", cuDNN" : "", d->cublaslt ? ", cuBLASLt" : "",
-             d->base.config.benchmark && (d->cudnn || d->cublaslt) ? ", benchmarked" : "", PSRING_CUDA_EMULATED ? ", EMULATED on the host" : "");
+             p->name, precision_names[d->base.config.precision], d->cudnn ? ", cuDNN" : "",
+             d->cublaslt ? ", cuBLASLt" : "",
+             d->base.config.benchmark && (d->cudnn || d->cublaslt) ? ", benchmarked" : "",
+             PSRING_CUDA_EMULATED ? ", EMULATED on the host" : "");
 }
 
 static status check_gpu(const cuda_device *d, const struct cudaDeviceProp *p)
@@ -151,9 +155,8 @@ static status check_gpu(const cuda_device *d, const struct cudaDeviceProp *p)
         return fail(STATUS_UNAVAILABLE,
                     "device cuda: GPU %d (%s): expected compute capability %d.%d or later, got %d.%d "
                     "(built with CUDA %d.%d for %s)",
-                    d->gpu, p->name, PSRING_LEAST_ARCHITECTURE / 10, PSRING_LEAST_ARCHITECTURE % 10, p->major, p->minor,
-                    CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10,
-                    PSRING_ARCHITECTURES);
+                    d->gpu, p->name, PSRING_LEAST_ARCHITECTURE / 10, PSRING_LEAST_ARCHITECTURE % 10, p->major,
+                    p->minor, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10, PSRING_ARCHITECTURES);
     if (d->base.config.precision != DEVICE_PRECISION_F32 && p->major < 8)
         return fail(STATUS_CONFIG, "device cuda: --%s: expected compute capability 8.0 or later, got %d.%d",
                     precision_names[d->base.config.precision], p->major, p->minor);
@@ -185,11 +188,13 @@ static status open_gpu(cuda_device *d)
     if (!d->libraries) return fail(STATUS_SYSTEM, "no memory for the cuda device");
     cuda_libraries_open(d->libraries);
     if (d->libraries->driver_found.why[0])
-        return fail(STATUS_UNAVAILABLE, "device cuda: the driver cannot be used: %s", d->libraries->driver_found.why);
+        return fail(STATUS_UNAVAILABLE, "device cuda: the driver cannot be used: %s",
+                    d->libraries->driver_found.why);
     TRY(cublaslt_open(d));
     TRY(cudnn_open(d));
     TRY(cuda_staging_open(d));
-    TRY(cuda_check(d, cudaStreamCreateWithFlags(&d->anchor_stream, cudaStreamNonBlocking), "cudaStreamCreate"));
+    TRY(cuda_check(d, cudaStreamCreateWithFlags(&d->anchor_stream, cudaStreamNonBlocking),
+                   "cudaStreamCreate"));
     TRY(cuda_check(d, cudaMalloc((void **)&d->counters, CUDA_COUNTERS * sizeof *d->counters), "cudaMalloc"));
     TRY(cuda_zero(d, d->counters, CUDA_COUNTERS * sizeof *d->counters));
     describe(d, &properties);
@@ -231,8 +236,8 @@ const device_backend cuda_backend = {.name = "cuda",
 
 /* ---- the module ------------------------------------------------------------------------------- */
 
-/* Streams that share one of the GPU's queues wait for each other. With several ranks of one process on a GPU that could
- * be a deadlock, so the module requests as many queues as CUDA has, before any call of CUDA. */
+/* Streams that share one of the GPU's queues wait for each other. With several ranks of one process on a GPU
+ * that could be a deadlock, so the module requests as many queues as CUDA has, before any call of CUDA. */
 __attribute__((constructor)) static void request_queues(void)
 {
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);

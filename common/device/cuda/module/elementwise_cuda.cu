@@ -69,7 +69,8 @@ static status concat(const cuda_kernel *k, cudaStream_t s, void *const *o, const
         forward.parts[i] = (T *)o[CONCAT_FWD_X + i];
         bits |= a->c[i];
     }
-    if (k->base.op.kind == OP_concat_forward) return over_packs<T>(k, s, o, bits, a->rows * forward.whole, forward);
+    if (k->base.op.kind == OP_concat_forward)
+        return over_packs<T>(k, s, o, bits, a->rows * forward.whole, forward);
     concat_rule<false, T> backward = {*a, forward.whole, forward.all, {}};
     for (int i = 0; i < CONCAT_MOST; i++) backward.parts[i] = forward.parts[i];
     return over_packs<T>(k, s, o, bits, a->rows * forward.whole, backward);
@@ -86,8 +87,8 @@ static status run(const cuda_kernel *k, cudaStream_t s, void *const *o, const op
                              activation_rule<T>{a->act, (const T *)o[ACT_FWD_X], (T *)o[ACT_FWD_Y]});
     case OP_activation_backward:
         return over_packs<T>(k, s, o, count, count,
-                             activation_backward_rule<T>{a->act, (const T *)o[ACT_BWD_X], (const T *)o[ACT_BWD_DY],
-                                                         (T *)o[ACT_BWD_DX]});
+                             activation_backward_rule<T>{a->act, (const T *)o[ACT_BWD_X],
+                                                         (const T *)o[ACT_BWD_DY], (T *)o[ACT_BWD_DX]});
     default:
         return over_packs<T>(k, s, o, count, count,
                              add_rule<T>{(const T *)o[ADD_A], (const T *)o[ADD_B], (T *)o[ADD_Y]});

@@ -8,7 +8,8 @@ struct embedding_tables {
 };
 
 template <typename T>
-__global__ static void embedding_kernel(embedding_tables t, const int32_t *tokens, int64_t sequence, int64_t hidden, T *y)
+__global__ static void embedding_kernel(embedding_tables t, const int32_t *tokens, int64_t sequence,
+                                        int64_t hidden, T *y)
 {
     int64_t i = blockIdx.x;
     const float *row = t.table + (int64_t)tokens[i] * hidden;
@@ -22,9 +23,10 @@ __global__ static void embedding_kernel(embedding_tables t, const int32_t *token
 
 /* ---- the table's gradient -----------------------------------------------------------------------
  *
- * The rows of a token are summed in the order of their positions. Positions are sorted by token and cut into parts of
- * RUN, of a block each: however frequent a token is, a thread adds at most RUN rows one after another. A run that goes on
- * from one part to the next leaves a sum in each of them, and these are added at last. */
+ * The rows of a token are summed in the order of their positions. Positions are sorted by token and cut into
+ * parts of RUN, of a block each: however frequent a token is, a thread adds at most RUN rows one after
+ * another. A run that goes on from one part to the next leaves a sum in each of them, and these are added at
+ * last. */
 constexpr int RUN = 32, AT_ONCE = 8;
 
 /* sorted[]: positions by token, those of a token in their order. */
@@ -52,7 +54,8 @@ struct sorted_tokens {
     }
 };
 
-/* parts: [2, hidden] of each part: the sum of the run that came from the part before, and of the one that goes on. */
+/* parts: [2, hidden] of each part: the sum of the run that came from the part before, and of the one that
+ * goes on. */
 template <typename T>
 __global__ static void sum_runs(sorted_tokens t, const T *dy, float *dtable, float *parts)
 {
@@ -73,12 +76,14 @@ __global__ static void sum_runs(sorted_tokens t, const T *dy, float *dtable, flo
         for (int i = 0; i < AT_ONCE; i++)
             taken[i] = first + i < rows ? load(dy + position[first + i] * t.hidden + column) : 0;
         for (int i = 0, row = first; i < AT_ONCE && row < rows; i++, row++) {
-            bool from_before = comes && token[row] == token[0], goes_out = goes_on && token[row] == token[rows - 1];
+            bool from_before = comes && token[row] == token[0],
+                 goes_out = goes_on && token[row] == token[rows - 1];
             float *entry = dtable + token[row] * t.hidden + column;
             if (row == 0 || token[row] != token[row - 1]) sum = from_before || goes_out ? 0 : *entry;
             sum += taken[i];
             if (row < rows - 1 && token[row] == token[row + 1]) continue;
-            if (from_before || goes_out) entry = parts + (2 * (int64_t)blockIdx.x + !from_before) * t.hidden + column;
+            if (from_before || goes_out)
+                entry = parts + (2 * (int64_t)blockIdx.x + !from_before) * t.hidden + column;
             *entry = sum;
         }
     }
@@ -95,7 +100,8 @@ __global__ static void join_runs(sorted_tokens t, float *dtable, const float *pa
     if (began_before || t.at(next) != token) return;
     float *entry = dtable + token * t.hidden + column;
     float sum = *entry + parts[(2 * (int64_t)blockIdx.x + 1) * t.hidden + column];
-    for (; next < t.count && t.at(next) == token; next += RUN) sum += parts[2 * (next / RUN) * t.hidden + column];
+    for (; next < t.count && t.at(next) == token; next += RUN)
+        sum += parts[2 * (next / RUN) * t.hidden + column];
     *entry = sum;
 }
 
@@ -110,22 +116,24 @@ static size_t runs_workspace(int64_t rows, int64_t hidden)
 }
 
 template <typename T>
-static status table_gradient(const cuda_kernel *k, cudaStream_t s, const int32_t *tokens, int64_t rows, const T *dy,
-                             float *dtable, void *workspace)
+static status table_gradient(const cuda_kernel *k, cudaStream_t s, const int32_t *tokens, int64_t rows,
+                             const T *dy, float *dtable, void *workspace)
 {
     int64_t hidden = k->base.op.u.embedding.hidden;
     int32_t *sorted = (int32_t *)workspace;
     float *parts = (float *)((char *)workspace + sorted_bytes(rows));
     sorted_tokens t = {tokens, sorted, rows, hidden};
     dim3 grid((unsigned)ceil_div(rows, RUN), (unsigned)ceil_div(hidden, THREADS));
-    TRY(launch(k, s, sort_tokens, dim3((unsigned)ceil_div(rows, THREADS)), dim3(THREADS), tokens, rows, sorted));
+    TRY(launch(k, s, sort_tokens, dim3((unsigned)ceil_div(rows, THREADS)), dim3(THREADS), tokens, rows,
+               sorted));
     TRY(launch(k, s, sum_runs<T>, grid, dim3(THREADS), t, dy, dtable, parts));
-    return grid.x > 1 ? launch(k, s, join_runs, grid, dim3(THREADS), t, dtable, (const float *)parts) : STATUS_OK;
+    return grid.x > 1 ? launch(k, s, join_runs, grid, dim3(THREADS), t, dtable, (const float *)parts)
+                      : STATUS_OK;
 }
 
 template <typename T>
-__global__ static void position_gradient(int64_t batch, int64_t sequence, int64_t hidden, bool add, const T *dy,
-                                         float *dposition)
+__global__ static void position_gradient(int64_t batch, int64_t sequence, int64_t hidden, bool add,
+                                         const T *dy, float *dposition)
 {
     int64_t position = blockIdx.x;
     for (int64_t c = threadIdx.x; c < hidden; c += THREADS) {
@@ -163,7 +171,8 @@ static status prepare_backward(cuda_kernel *k)
 }
 
 template <typename T>
-static status backward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *workspace)
+static status backward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
+                       void *workspace)
 {
     const embedding_attributes *a = &k->base.op.u.embedding;
     const T *dy = (const T *)o[EMB_BWD_DY];
@@ -173,8 +182,8 @@ static status backward(const cuda_kernel *k, cudaStream_t s, void *const *o, con
     if (!cuda_accumulates(k, scalars)) TRY(clear(k, s, dtable, a->vocabulary * a->hidden));
     TRY(table_gradient(k, s, (const int32_t *)o[EMB_BWD_TOKENS], rows, dy, dtable, workspace));
     if (a->position_table)
-        TRY(launch(k, s, position_gradient<T>, dim3((unsigned)a->positions), dim3(THREADS), a->batch, a->sequence,
-                   a->hidden, micro_batch, dy, (float *)o[EMB_BWD_DPOSITION]));
+        TRY(launch(k, s, position_gradient<T>, dim3((unsigned)a->positions), dim3(THREADS), a->batch,
+                   a->sequence, a->hidden, micro_batch, dy, (float *)o[EMB_BWD_DPOSITION]));
     if (!a->type_table) return STATUS_OK;
     if (!micro_batch) TRY(clear(k, s, dtypes + a->hidden, a->hidden));
     return sum_columns(k, s, dy, dtypes, micro_batch, rows, a->hidden, workspace);
@@ -195,8 +204,8 @@ template <typename T>
 static status gather(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *)
 {
     const rows_attributes *a = &k->base.op.u.rows;
-    return launch(k, s, move_rows<false, T>, dim3((unsigned)cuda_rows(scalars, a->selected)), dim3(THREADS), a->every,
-                  (const int32_t *)o[ROWS_GATHER_INDEX], a->hidden, (const T *)o[ROWS_GATHER_X],
+    return launch(k, s, move_rows<false, T>, dim3((unsigned)cuda_rows(scalars, a->selected)), dim3(THREADS),
+                  a->every, (const int32_t *)o[ROWS_GATHER_INDEX], a->hidden, (const T *)o[ROWS_GATHER_X],
                   (T *)o[ROWS_GATHER_Y]);
 }
 
@@ -206,14 +215,14 @@ static status scatter(const cuda_kernel *k, cudaStream_t s, void *const *o, cons
     const rows_attributes *a = &k->base.op.u.rows;
     T *dx = (T *)o[ROWS_SCATTER_DX];
     TRY(clear(k, s, dx, a->rows * a->hidden));
-    return launch(k, s, move_rows<true, T>, dim3((unsigned)cuda_rows(scalars, a->selected)), dim3(THREADS), a->every,
-                  (const int32_t *)o[ROWS_SCATTER_INDEX], a->hidden, (const T *)o[ROWS_SCATTER_DY], dx);
+    return launch(k, s, move_rows<true, T>, dim3((unsigned)cuda_rows(scalars, a->selected)), dim3(THREADS),
+                  a->every, (const int32_t *)o[ROWS_SCATTER_INDEX], a->hidden, (const T *)o[ROWS_SCATTER_DY],
+                  dx);
 }
 
 extern "C" {
 const cuda_kernel_entry cuda_embedding_forward = {nullptr, BY_STORAGE(forward), nullptr};
-const cuda_kernel_entry cuda_embedding_backward = {prepare_backward, BY_STORAGE(backward),
-                                                   nullptr};
+const cuda_kernel_entry cuda_embedding_backward = {prepare_backward, BY_STORAGE(backward), nullptr};
 const cuda_kernel_entry cuda_gather_rows = {nullptr, BY_STORAGE(gather), nullptr};
 const cuda_kernel_entry cuda_scatter_rows = {nullptr, BY_STORAGE(scatter), nullptr};
 }

@@ -17,8 +17,8 @@ constexpr int WARP = 32, MOST_BLOCKS_Y = 65535;
 
 /* `what` is named in the message of a failure. */
 template <typename... Parameters, typename... Arguments>
-status launch_on(const cuda_device *d, const char *what, cudaStream_t stream, void (*kernel)(Parameters...), dim3 grid,
-                 dim3 block, Arguments... arguments)
+status launch_on(const cuda_device *d, const char *what, cudaStream_t stream, void (*kernel)(Parameters...),
+                 dim3 grid, dim3 block, Arguments... arguments)
 {
     cudaLaunchConfig_t config = {};
     config.gridDim = grid;
@@ -64,7 +64,8 @@ typedef __nv_bfloat16 bf16;
 /* An operation's run function for the way in which its activations are stored. */
 typedef status run_function(const cuda_kernel *, cudaStream_t, void *const *, const op_scalars *, void *);
 template <run_function *F32, run_function *BF16>
-static status by_storage(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *workspace)
+static status by_storage(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
+                         void *workspace)
 {
     return k->base.op.bf16 ? BF16(k, s, o, scalars, workspace) : F32(k, s, o, scalars, workspace);
 }
@@ -133,7 +134,8 @@ template <typename T> constexpr int wide_pack()
     return (int)(16 / sizeof(T));
 }
 
-/* Whether packs of 16 bytes of T fit: rows of `count` elements, and every operand where such an access may begin. */
+/* Whether packs of 16 bytes of T fit: rows of `count` elements, and every operand where such an access may
+ * begin. */
 template <typename T> static bool packs(int64_t count, void *const *operands)
 {
     if (count % wide_pack<T>()) return false;
@@ -159,8 +161,9 @@ template <int V, typename Rule>
 status over(const cuda_device *d, const char *what, cudaStream_t s, int64_t count, Rule rule)
 {
     constexpr int THREADS_OF_BLOCK = 256;
-    return launch_on(d, what, s, elementwise_kernel<V, Rule>, dim3(blocks_for(ceil_div(count, V), THREADS_OF_BLOCK)),
-                     dim3(THREADS_OF_BLOCK), count, rule);
+    return launch_on(d, what, s, elementwise_kernel<V, Rule>,
+                     dim3(blocks_for(ceil_div(count, V), THREADS_OF_BLOCK)), dim3(THREADS_OF_BLOCK), count,
+                     rule);
 }
 
 /* 16 bytes of T per thread and iteration, where rows of `row` elements and the operands allow it. */
@@ -169,7 +172,8 @@ status over_packs(const cuda_kernel *k, cudaStream_t s, void *const *o, int64_t 
 {
     const cuda_device *d = cuda_device_of(k);
     const char *what = op_name(k->base.op.kind);
-    return packs<T>(row, o) ? over<wide_pack<T>()>(d, what, s, count, rule) : over<1>(d, what, s, count, rule);
+    return packs<T>(row, o) ? over<wide_pack<T>()>(d, what, s, count, rule)
+                            : over<1>(d, what, s, count, rule);
 }
 
 /* ---- sums over a block: THREADS threads in x, all of which take part and get the result --------- */
@@ -267,7 +271,8 @@ template <int ACT> __device__ static inline void activate_with_slope(float x, fl
     } else {
         float t = tanhf(gelu_inner(x));
         *y = 0.5f * x * (1.0f + t);
-        *slope = 0.5f * (1.0f + t + x * (1.0f - t * t) * 0.79788456080286536f * (1.0f + 3.0f * 0.044715f * x * x));
+        *slope =
+            0.5f * (1.0f + t + x * (1.0f - t * t) * 0.79788456080286536f * (1.0f + 3.0f * 0.044715f * x * x));
     }
 }
 

@@ -24,8 +24,9 @@ template <typename T, int V> __device__ static inline pack<T, V> take_row(const 
     return taken;
 }
 
-/* A thread's packs of a row of c elements: use(n, i), n counted from 0, the elements [i, i + V). A thread keeps what it
- * has read of the row, at most KEPT packs, for the later turns; with 0 it reads them again, and n is always 0. */
+/* A thread's packs of a row of c elements: use(n, i), n counted from 0, the elements [i, i + V). A thread
+ * keeps what it has read of the row, at most KEPT packs, for the later turns; with 0 it reads them again, and
+ * n is always 0. */
 template <int V, int KEPT, typename Use> __device__ void walk_row(int64_t c, Use use)
 {
 #pragma unroll
@@ -81,15 +82,16 @@ struct write_parameters {
     }
 };
 
-/* The last pass over the parameters' gradients: the blocks after those of the rows run it at the same time. */
+/* The last pass over the parameters' gradients: the blocks after those of the rows run it at the same time.
+ */
 struct parameter_parts {
     write_parameters finish;
     int64_t count;
     const double *parts;
 };
 
-/* With h = dy gamma: dx = invstd (h - mean(h) - xhat mean(h xhat)) + dsum. dx may be in dy's memory. A thread keeps what
- * it has read of the row, at most KEPT packs, for the second turn; with 0 it reads them again. */
+/* With h = dy gamma: dx = invstd (h - mean(h) - xhat mean(h xhat)) + dsum. dx may be in dy's memory. A thread
+ * keeps what it has read of the row, at most KEPT packs, for the second turn; with 0 it reads them again. */
 template <typename T, int V, int KEPT>
 __global__ void backward_kernel(row_gradient<T> g, T *dx, int64_t c, int64_t rows, parameter_parts p)
 {
@@ -97,7 +99,8 @@ __global__ void backward_kernel(row_gradient<T> g, T *dx, int64_t c, int64_t row
         constexpr int ADDERS = THREADS / WARP;
         __shared__ double lanes[ADDERS * write_parameters::SUMS * WARP];
         int x = (int)threadIdx.x % WARP, y = (int)threadIdx.x / WARP;
-        finish_columns<ADDERS>(p.finish, (blockIdx.x - rows) * WARP, c, x, y, ADDERS, c, p.count, p.parts, lanes);
+        finish_columns<ADDERS>(p.finish, (blockIdx.x - rows) * WARP, c, x, y, ADDERS, c, p.count, p.parts,
+                               lanes);
         return;
     }
     int64_t row = blockIdx.x, first = row * c;
@@ -169,9 +172,14 @@ template <typename T>
 static status forward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *)
 {
     const layernorm_attributes *a = &k->base.op.u.layernorm;
-    row_operands<T> r = {(const T *)o[LN_FWD_X], a->residual ? (const T *)o[LN_FWD_RESIDUAL] : nullptr,
-                         (const float *)o[LN_FWD_GAMMA], (const float *)o[LN_FWD_BETA], (T *)o[LN_FWD_Y],
-                         (T *)o[LN_FWD_SUM], (float *)o[LN_FWD_MEAN], (float *)o[LN_FWD_INVSTD]};
+    row_operands<T> r = {(const T *)o[LN_FWD_X],
+                         a->residual ? (const T *)o[LN_FWD_RESIDUAL] : nullptr,
+                         (const float *)o[LN_FWD_GAMMA],
+                         (const float *)o[LN_FWD_BETA],
+                         (T *)o[LN_FWD_Y],
+                         (T *)o[LN_FWD_SUM],
+                         (float *)o[LN_FWD_MEAN],
+                         (float *)o[LN_FWD_INVSTD]};
     int64_t m = cuda_rows(scalars, a->m);
     return WITH_PACKS(forward_with, T, a->c, k, s, o, r, m);
 }
@@ -199,19 +207,23 @@ static status backward_with(const cuda_kernel *k, cudaStream_t s, void *const *o
 }
 
 template <typename T>
-static status backward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *workspace)
+static status backward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
+                       void *workspace)
 {
     const layernorm_attributes *a = &k->base.op.u.layernorm;
     int64_t m = cuda_rows(scalars, a->m);
-    row_gradient<T> g = {(const T *)o[LN_BWD_X], (const T *)o[LN_BWD_DY], a->dsum ? (const T *)o[LN_BWD_DSUM] : nullptr,
-                         (const float *)o[LN_BWD_GAMMA], (const float *)o[LN_BWD_MEAN],
+    row_gradient<T> g = {(const T *)o[LN_BWD_X],
+                         (const T *)o[LN_BWD_DY],
+                         a->dsum ? (const T *)o[LN_BWD_DSUM] : nullptr,
+                         (const float *)o[LN_BWD_GAMMA],
+                         (const float *)o[LN_BWD_MEAN],
                          (const float *)o[LN_BWD_INVSTD]};
-    write_parameters finish = {(float *)o[LN_BWD_DGAMMA], (float *)o[LN_BWD_DBETA], cuda_accumulates(k, scalars)};
+    write_parameters finish = {(float *)o[LN_BWD_DGAMMA], (float *)o[LN_BWD_DBETA],
+                               cuda_accumulates(k, scalars)};
     return WITH_PACKS(backward_with, T, a->c, k, s, o, g, finish, m, workspace);
 }
 
 extern "C" {
 const cuda_kernel_entry cuda_layernorm_forward = {nullptr, BY_STORAGE(forward), nullptr};
-const cuda_kernel_entry cuda_layernorm_backward = {prepare_backward, BY_STORAGE(backward),
-                                                   nullptr};
+const cuda_kernel_entry cuda_layernorm_backward = {prepare_backward, BY_STORAGE(backward), nullptr};
 }

@@ -4,7 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-bool cuda_library_open(const char *const *names, const char *const *symbols, void *table, char *why, size_t size)
+bool cuda_library_open(const char *const *names, const char *const *symbols, void *table, char *why,
+                       size_t size)
 {
     void *library = NULL;
     why[0] = '\0';
@@ -27,10 +28,13 @@ bool cuda_library_open(const char *const *names, const char *const *symbols, voi
 #define OWN_KERNELS "PSRING_OWN_KERNELS"
 
 #if PSRING_HAVE_CUBLASLT || PSRING_HAVE_CUDNN
-static void open_optional(const char *const *names, const char *const *symbols, void *table, cuda_found *found)
+static void open_optional(const char *const *names, const char *const *symbols, void *table,
+                          cuda_found *found)
 {
-    if (getenv(OWN_KERNELS)) snprintf(found->why, sizeof found->why, "left out: " OWN_KERNELS " is set");
-    else cuda_library_open(names, symbols, table, found->why, sizeof found->why);
+    if (getenv(OWN_KERNELS))
+        snprintf(found->why, sizeof found->why, "left out: " OWN_KERNELS " is set");
+    else
+        cuda_library_open(names, symbols, table, found->why, sizeof found->why);
 }
 #endif
 
@@ -39,7 +43,8 @@ void cuda_libraries_open(cuda_libraries *out)
     static const char *const driver[] = {"libcuda.so.1", NULL};
     static const char *const driver_symbols[] = {DRIVER_FUNCTIONS(LIBRARY_SYMBOL) NULL};
     *out = (cuda_libraries){0};
-    cuda_library_open(driver, driver_symbols, &out->driver, out->driver_found.why, sizeof out->driver_found.why);
+    cuda_library_open(driver, driver_symbols, &out->driver, out->driver_found.why,
+                      sizeof out->driver_found.why);
 #if PSRING_HAVE_CUBLASLT
     static const char *const cublaslt[] = {"libcublasLt.so." PSRING_CUBLAS_MAJOR, PSRING_CUBLASLT_PATH, NULL};
     static const char *const cublaslt_symbols[] = {CUBLASLT_FUNCTIONS(LIBRARY_SYMBOL) NULL};

@@ -91,10 +91,11 @@ struct cuda_libraries {
 /* Finds what is there. A library once found stays loaded. */
 void cuda_libraries_open(cuda_libraries *out);
 
-/* Opens the first of the libraries `names` that there is and fills `table`, which consists of pointers to the functions
- * `symbols`, in their order; both lists end with NULL. False, and the reason, where there is no library or a symbol is
- * missing. */
-bool cuda_library_open(const char *const *names, const char *const *symbols, void *table, char *why, size_t size);
+/* Opens the first of the libraries `names` that there is and fills `table`, which consists of pointers to the
+ * functions `symbols`, in their order; both lists end with NULL. False, and the reason, where there is no
+ * library or a symbol is missing. */
+bool cuda_library_open(const char *const *names, const char *const *symbols, void *table, char *why,
+                       size_t size);
 #define LIBRARY_SYMBOL(member, symbol) #symbol,
 
 #endif

@@ -1,8 +1,8 @@
-/* y = act(x w^T + b) with weights [out, in] (torch.nn.Linear). cuBLASLt multiplies and adds the bias, applies ReLU where
- * that is the activation, and computes a bias's gradient with the weights'; the other activations follow in a pass of
- * their own, since its GELU is the tanh approximation. Without cuBLASLt own products take its place, and where it has no
- * such epilogue for a shape, or gradients are added to, a pass sums the bias's gradient; so it does where products are
- * timed and the plain one with that pass takes less time. */
+/* y = act(x w^T + b) with weights [out, in] (torch.nn.Linear). cuBLASLt multiplies and adds the bias, applies
+ * ReLU where that is the activation, and computes a bias's gradient with the weights'; the other activations
+ * follow in a pass of their own, since its GELU is the tanh approximation. Without cuBLASLt own products take
+ * its place, and where it has no such epilogue for a shape, or gradients are added to, a pass sums the bias's
+ * gradient; so it does where products are timed and the plain one with that pass takes less time. */
 #include "common/device/cuda/module/columns.cuh"
 #include "common/device/cuda/module/matmul.cuh"
 
@@ -41,20 +41,22 @@ static void release(cuda_kernel *k)
     free(products);
 }
 
-/* Where cuBLASLt multiplies bfloat16 and x is a batch's samples, x is rounded into the workspace, after cuBLASLt's. */
+/* Where cuBLASLt multiplies bfloat16 and x is a batch's samples, x is rounded into the workspace, after
+ * cuBLASLt's. */
 static bool rounds_x(const cuda_kernel *k)
 {
     return plan_of(k) && k->base.op.x_f32 && k->base.op.kind != OP_linear_backward_data;
 }
 
-/* cuBLASLt's matrices run down columns: ours, read so, are their transposes. dw^T = x^T dy: the columns of dy, whose sums
- * the bias's gradient is, are those of the result. */
+/* cuBLASLt's matrices run down columns: ours, read so, are their transposes. dw^T = x^T dy: the columns of
+ * dy, whose sums the bias's gradient is, are those of the result. */
 static cublaslt_shape shape_of(const op_desc *op)
 {
     const linear_attributes *a = &op->u.linear;
     dtype in = op->bf16 ? DTYPE_BF16 : DTYPE_F32;
     if (op->kind == OP_linear_forward)
-        return {a->out, a->m, a->in, true, false, CUBLASLT_N, a->bias, a->act == ACTIVATION_RELU, false, in, in};
+        return {a->out, a->m, a->in, true, false, CUBLASLT_N, a->bias, a->act == ACTIVATION_RELU,
+                false,  in,   in};
     if (op->kind == OP_linear_backward_data)
         return {a->in, a->m, a->out, false, false, CUBLASLT_N, false, false, false, in, in};
     return {a->in, a->out, a->m, false, true, CUBLASLT_K, false, false, false, in, DTYPE_F32};
@@ -80,8 +82,8 @@ static status prepare(cuda_kernel *k)
     size_t columns = column_workspace(a->m, a->out, write_sum::SUMS);
     if (columns > k->base.workspace) k->base.workspace = columns;
     if (products->summing && cuda_device_of(k)->base.config.benchmark) TRY(choose_sum(k));
-    log_debug("linear %lldx%lld to %lld: the bias's gradient %s", (long long)a->m, (long long)a->in, (long long)a->out,
-              products->summing ? "with the weights'" : "by a separate sum");
+    log_debug("linear %lldx%lld to %lld: the bias's gradient %s", (long long)a->m, (long long)a->in,
+              (long long)a->out, products->summing ? "with the weights'" : "by a separate sum");
     return STATUS_OK;
 }
 
@@ -103,7 +105,8 @@ template <typename T, int ACT> struct activate_rule {
 /* dy act', where `kept` is y for RELU, the slope for the others. */
 template <int V> __device__ static inline void apply_slope(int act, const float *kept, float *dy)
 {
-    for (int v = 0; v < V; v++) dy[v] = act == ACTIVATION_RELU ? activate_backward(act, kept[v], dy[v]) : kept[v] * dy[v];
+    for (int v = 0; v < V; v++)
+        dy[v] = act == ACTIVATION_RELU ? activate_backward(act, kept[v], dy[v]) : kept[v] * dy[v];
 }
 
 template <typename T> struct slope_rule {
@@ -135,7 +138,8 @@ template <typename T, int PACK> struct slope_terms : keeps_nothing {
         int64_t i = row * c + column;
         return {take_pack<V>(kept + i), take_pack<V>(dy + i)};
     }
-    __device__ void add(nothing_kept, const row_taken &taken, int64_t row, int64_t column, float (*sums)[V]) const
+    __device__ void add(nothing_kept, const row_taken &taken, int64_t row, int64_t column,
+                        float (*sums)[V]) const
     {
         float values[V], gradient[V];
         unpack<V>(taken.kept, values);
@@ -159,7 +163,8 @@ template <typename T> struct store_biased {
 };
 
 /* X for cuBLASLt. */
-static status take_x(const cuda_kernel *k, cudaStream_t s, const void *x, int64_t m, void *workspace, const void **out)
+static status take_x(const cuda_kernel *k, cudaStream_t s, const void *x, int64_t m, void *workspace,
+                     const void **out)
 {
     const linear_attributes *a = &k->base.op.u.linear;
     *out = x;
@@ -172,7 +177,8 @@ static status take_x(const cuda_kernel *k, cudaStream_t s, const void *x, int64_
 
 /* X: the type of x; T: of the other activations, W and B. */
 template <typename X, typename T>
-static status forward_product(const cuda_kernel *k, cudaStream_t s, void *const *o, int64_t m, void *workspace)
+static status forward_product(const cuda_kernel *k, cudaStream_t s, void *const *o, int64_t m,
+                              void *workspace)
 {
     const linear_attributes *a = &k->base.op.u.linear;
     const X *x = (const X *)o[LINEAR_FWD_X];
@@ -191,12 +197,13 @@ static status forward_product(const cuda_kernel *k, cudaStream_t s, void *const 
 }
 
 template <typename T>
-static status forward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *workspace)
+static status forward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
+                      void *workspace)
 {
     const linear_attributes *a = &k->base.op.u.linear;
     int64_t m = cuda_rows(scalars, a->m), count = m * a->out;
     TRY(k->base.op.x_f32 ? (forward_product<float, T>(k, s, o, m, workspace))
-                          : (forward_product<T, T>(k, s, o, m, workspace)));
+                         : (forward_product<T, T>(k, s, o, m, workspace)));
     T *y = (T *)o[LINEAR_FWD_Y], *slope = (T *)o[LINEAR_FWD_SLOPE];
     switch (a->act) {
     case ACTIVATION_SILU:
@@ -222,15 +229,15 @@ static status backward_data(const cuda_kernel *k, cudaStream_t s, void *const *o
     bool add = k->base.op.accumulate, refused = true;
     if (plan_of(k)) TRY(cublaslt_run(plan_of(k), s, &operands, m, add, workspace, &refused));
     if (!refused) return STATUS_OK;
-    return matmul(k, s, strided<T>{dy, a->out, 1}, strided<T>{w, a->in, 1}, store_plain<T>{dx, a->in, add}, m, a->in,
-                   a->out);
+    return matmul(k, s, strided<T>{dy, a->out, 1}, strided<T>{w, a->in, 1}, store_plain<T>{dx, a->in, add}, m,
+                  a->in, a->out);
 }
 
-/* `db`: where cuBLASLt is to leave the bias's gradient, NULL where it is not. If it refuses, though its search found an
- * algorithm, the gradient is summed by itself from now on. */
+/* `db`: where cuBLASLt is to leave the bias's gradient, NULL where it is not. If it refuses, though its
+ * search found an algorithm, the gradient is summed by itself from now on. */
 template <typename X, typename T>
-static status weights_product(const cuda_kernel *k, cudaStream_t s, void *const *o, int64_t m, bool add, float *db,
-                              void *workspace)
+static status weights_product(const cuda_kernel *k, cudaStream_t s, void *const *o, int64_t m, bool add,
+                              float *db, void *workspace)
 {
     const linear_attributes *a = &k->base.op.u.linear;
     const X *x = (const X *)o[LINEAR_BWD_WEIGHTS_X];
@@ -241,12 +248,13 @@ static status weights_product(const cuda_kernel *k, cudaStream_t s, void *const 
     if (plan_of(k)) {
         TRY(take_x(k, s, x, m, workspace, &taken));
         cublaslt_operands operands = {taken, dy, nullptr, dw, db};
-        TRY(cublaslt_run(db ? matmuls_of(k)->summing : plan_of(k), s, &operands, m, add, workspace, &refused));
+        TRY(cublaslt_run(db ? matmuls_of(k)->summing : plan_of(k), s, &operands, m, add, workspace,
+                         &refused));
     }
     if (!refused) return STATUS_OK;
     if (!db)
-        return matmul(k, s, strided<T>{dy, 1, a->out}, strided<X>{x, a->in, 1}, store_plain<float>{dw, a->in, add}, a->out,
-                      a->in, m);
+        return matmul(k, s, strided<T>{dy, 1, a->out}, strided<X>{x, a->in, 1},
+                      store_plain<float>{dw, a->in, add}, a->out, a->in, m);
     cublaslt_release(&matmuls_of(k)->summing);
     TRY(sum_columns(k, s, dy, db, false, m, a->out, workspace));
     return weights_product<X, T>(k, s, o, m, add, nullptr, workspace);
@@ -254,11 +262,12 @@ static status weights_product(const cuda_kernel *k, cudaStream_t s, void *const 
 
 /* dy = dy act', and the sums of its columns. */
 template <typename T, int V>
-static status multiply_slope(const cuda_kernel *k, cudaStream_t s, void *const *o, int64_t m, write_sum finish,
-                             void *workspace)
+static status multiply_slope(const cuda_kernel *k, cudaStream_t s, void *const *o, int64_t m,
+                             write_sum finish, void *workspace)
 {
     const linear_attributes *a = &k->base.op.u.linear;
-    slope_terms<T, V> terms = {{}, a->act, (const T *)o[LINEAR_BWD_WEIGHTS_ACT], (T *)o[LINEAR_BWD_WEIGHTS_DY], a->out};
+    slope_terms<T, V> terms = {
+        {}, a->act, (const T *)o[LINEAR_BWD_WEIGHTS_ACT], (T *)o[LINEAR_BWD_WEIGHTS_DY], a->out};
     return column_sums(k, s, terms, finish, m, a->out, (double *)workspace);
 }
 
@@ -272,8 +281,8 @@ static status can_sum_with_weights(const cuda_kernel *k, int64_t m, bool add, bo
 
 /* dy times the activation's slope, and where `own` is given the sums of its columns. */
 template <typename T>
-static status before_product(const cuda_kernel *k, cudaStream_t s, void *const *o, int64_t m, float *own, bool add,
-                             void *workspace)
+static status before_product(const cuda_kernel *k, cudaStream_t s, void *const *o, int64_t m, float *own,
+                             bool add, void *workspace)
 {
     const linear_attributes *a = &k->base.op.u.linear;
     T *dy = (T *)o[LINEAR_BWD_WEIGHTS_DY];
@@ -286,8 +295,8 @@ static status before_product(const cuda_kernel *k, cudaStream_t s, void *const *
 }
 
 template <typename T>
-static status backward_weights(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
-                               void *workspace)
+static status backward_weights(const cuda_kernel *k, cudaStream_t s, void *const *o,
+                               const op_scalars *scalars, void *workspace)
 {
     const linear_attributes *a = &k->base.op.u.linear;
     int64_t m = cuda_rows(scalars, a->m);
@@ -296,7 +305,7 @@ static status backward_weights(const cuda_kernel *k, cudaStream_t s, void *const
     float *db = a->bias ? (float *)o[LINEAR_BWD_WEIGHTS_DB] : nullptr, *own = summed ? nullptr : db;
     TRY(before_product<T>(k, s, o, m, own, add, workspace));
     return k->base.op.x_f32 ? weights_product<float, T>(k, s, o, m, add, summed ? db : nullptr, workspace)
-                             : weights_product<T, T>(k, s, o, m, add, summed ? db : nullptr, workspace);
+                            : weights_product<T, T>(k, s, o, m, add, summed ? db : nullptr, workspace);
 }
 
 /* ---- the bias's gradient, timed ---------------------------------------------------------------- */
@@ -313,8 +322,9 @@ static status attempt(void *context, int index, cudaStream_t s, bool *works)
     const linear_attributes *a = &t->kernel->base.op.u.linear;
     float *own = index == 0 ? (float *)t->sums : nullptr;
     *works = true;
-    return t->kernel->base.op.bf16 ? before_product<bf16>(t->kernel, s, t->operands, a->m, own, false, t->workspace)
-                                   : before_product<float>(t->kernel, s, t->operands, a->m, own, false, t->workspace);
+    return t->kernel->base.op.bf16
+               ? before_product<bf16>(t->kernel, s, t->operands, a->m, own, false, t->workspace)
+               : before_product<float>(t->kernel, s, t->operands, a->m, own, false, t->workspace);
 }
 
 /* ms[2] stay negative where the GPU has no memory for it. */
@@ -329,8 +339,10 @@ static status time_sums(const cuda_kernel *k, float *ms)
     if (rc == STATUS_OK) rc = cuda_trial_memory(&trial, bytes, &t.operands[LINEAR_BWD_WEIGHTS_ACT]);
     if (rc == STATUS_OK) rc = cuda_trial_memory(&trial, (size_t)a->out * sizeof(float), &t.sums);
     if (rc == STATUS_OK) rc = cuda_trial_memory(&trial, k->base.workspace, &t.workspace);
-    bool all = t.operands[LINEAR_BWD_WEIGHTS_DY] && t.operands[LINEAR_BWD_WEIGHTS_ACT] && t.sums && t.workspace;
-    for (int i = 0; i < 2 && rc == STATUS_OK && all; i++) rc = cuda_trial_time(&trial, attempt, &t, i, &ms[i]);
+    bool all =
+        t.operands[LINEAR_BWD_WEIGHTS_DY] && t.operands[LINEAR_BWD_WEIGHTS_ACT] && t.sums && t.workspace;
+    for (int i = 0; i < 2 && rc == STATUS_OK && all; i++)
+        rc = cuda_trial_time(&trial, attempt, &t, i, &ms[i]);
     cuda_trial_close(&trial);
     return rc;
 }
@@ -343,12 +355,14 @@ static status choose_sum(cuda_kernel *k)
     int64_t key[] = {k->base.op.kind, a->m, a->in, a->out, a->act, k->base.op.bf16, k->base.op.x_f32};
     bool separate = false;
     if (!cuda_recall(cuda_device_of(k), key, sizeof key, &separate, sizeof separate)) {
-        float ms[2] = {-1, -1}, plain = cublaslt_ms(products->plain), summing = cublaslt_ms(products->summing);
+        float ms[2] = {-1, -1}, plain = cublaslt_ms(products->plain),
+              summing = cublaslt_ms(products->summing);
         TRY(time_sums(k, ms));
         separate = ms[0] >= 0 && ms[1] >= 0 && plain >= 0 && summing >= 0 && ms[0] + plain < ms[1] + summing;
-        log_debug("linear %lldx%lld to %lld: %.3f ms and a sum of %.3f ms, or %.3f ms and %.3f ms with the sum in the product",
-                  (long long)a->m, (long long)a->in, (long long)a->out, (double)plain, (double)ms[0], (double)summing,
-                  (double)ms[1]);
+        log_debug("linear %lldx%lld to %lld: %.3f ms and a sum of %.3f ms, or %.3f ms and %.3f ms with the "
+                  "sum in the product",
+                  (long long)a->m, (long long)a->in, (long long)a->out, (double)plain, (double)ms[0],
+                  (double)summing, (double)ms[1]);
         TRY(cuda_remember(cuda_device_of(k), key, sizeof key, &separate, sizeof separate));
     }
     if (separate) cublaslt_release(&products->summing);
@@ -357,8 +371,6 @@ static status choose_sum(cuda_kernel *k)
 
 extern "C" {
 const cuda_kernel_entry cuda_linear_forward = {prepare, BY_STORAGE(forward), release};
-const cuda_kernel_entry cuda_linear_backward_data = {prepare,
-                                                     BY_STORAGE(backward_data), release};
-const cuda_kernel_entry cuda_linear_backward_weights = {
-    prepare, BY_STORAGE(backward_weights), release};
+const cuda_kernel_entry cuda_linear_backward_data = {prepare, BY_STORAGE(backward_data), release};
+const cuda_kernel_entry cuda_linear_backward_weights = {prepare, BY_STORAGE(backward_weights), release};
 }

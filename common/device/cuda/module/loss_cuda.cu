@@ -22,9 +22,11 @@ template <typename T> __device__ static largest row_maximum(const T *logits, int
 {
     __shared__ largest parts[THREADS / WARP];
     largest best = {load(logits), 0};
-    for (int64_t i = threadIdx.x; i < classes; i += THREADS) best = larger(best, largest{load(logits + i), i});
+    for (int64_t i = threadIdx.x; i < classes; i += THREADS)
+        best = larger(best, largest{load(logits + i), i});
     for (int lane = WARP / 2; lane > 0; lane /= 2) {
-        largest other = {__shfl_xor_sync(0xffffffffu, best.value, lane), __shfl_xor_sync(0xffffffffu, best.at, lane)};
+        largest other = {__shfl_xor_sync(0xffffffffu, best.value, lane),
+                         __shfl_xor_sync(0xffffffffu, best.at, lane)};
         best = larger(best, other);
     }
     if (threadIdx.x % WARP == 0) parts[threadIdx.x / WARP] = best;
@@ -59,8 +61,8 @@ __global__ void cross_entropy_kernel(int64_t classes, double normalizer, const T
 }
 
 template <typename T>
-__global__ void squared_error_kernel(int64_t classes, double normalizer, const T *y, const void *targets, T *dy,
-                                     double *losses, double *hits)
+__global__ void squared_error_kernel(int64_t classes, double normalizer, const T *y, const void *targets,
+                                     T *dy, double *losses, double *hits)
 {
     int64_t row = blockIdx.x;
     double part = 0;
@@ -99,7 +101,8 @@ template <typename T>
 using row_kernel = void(int64_t classes, double normalizer, const T *, const void *, T *, double *, double *);
 
 template <typename T, row_kernel<T> *KERNEL>
-static status run(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *workspace)
+static status run(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
+                  void *workspace)
 {
     const loss_attributes *a = &k->base.op.u.loss;
     int64_t rows = cuda_rows(scalars, a->rows);
@@ -112,7 +115,9 @@ static status run(const cuda_kernel *k, cudaStream_t s, void *const *o, const op
 
 extern "C" {
 const cuda_kernel_entry cuda_cross_entropy = {
-    prepare, by_storage<run<float, cross_entropy_kernel<float>>, run<bf16, cross_entropy_kernel<bf16>>>, nullptr};
+    prepare, by_storage<run<float, cross_entropy_kernel<float>>, run<bf16, cross_entropy_kernel<bf16>>>,
+    nullptr};
 const cuda_kernel_entry cuda_mean_squared_error = {
-    prepare, by_storage<run<float, squared_error_kernel<float>>, run<bf16, squared_error_kernel<bf16>>>, nullptr};
+    prepare, by_storage<run<float, squared_error_kernel<float>>, run<bf16, squared_error_kernel<bf16>>>,
+    nullptr};
 }

@@ -1,15 +1,16 @@
-/* Matrix multiplication without a library: used where cuBLASLt or cuDNN is missing, or has no kernel for a shape. Only
- * the loaders know where operands are, so a convolution is the same multiplication with other loaders (implicit GEMM;
- * Chetlur et al., "cuDNN: Efficient Primitives", 2014).
+/* Matrix multiplication without a library: used where cuBLASLt or cuDNN is missing, or has no kernel for a
+ * shape. Only the loaders know where operands are, so a convolution is the same multiplication with other
+ * loaders (implicit GEMM; Chetlur et al., "cuDNN: Efficient Primitives", 2014).
  *
- * A block computes TILE by TILE elements of the result, a thread EACH by EACH of them; one thread sums over k in
- * ascending order. */
+ * A block computes TILE by TILE elements of the result, a thread EACH by EACH of them; one thread sums over k
+ * in ascending order. */
 #ifndef COMMON_DEVICE_CUDA_MODULE_MATMUL_CUH
 #define COMMON_DEVICE_CUDA_MODULE_MATMUL_CUH
 
 #include "common/device/cuda/module/kernel.cuh"
 
-constexpr int TILE = 64, TILE_K = 16, EACH = 4, TILE_LANES = TILE / EACH, TILE_THREADS = TILE_LANES * TILE_LANES;
+constexpr int TILE = 64, TILE_K = 16, EACH = 4, TILE_LANES = TILE / EACH,
+              TILE_THREADS = TILE_LANES * TILE_LANES;
 
 /* `a` has at(row, k), `b` at(k, column), `store` take(row, column, sum). */
 template <typename A, typename B, typename Store>
@@ -30,18 +31,21 @@ __global__ void matmul_kernel(A a, B b, Store store, int64_t m, int64_t n, int64
         for (int kk = 0; kk < TILE_K; kk++)
             for (int i = 0; i < EACH; i++)
                 for (int j = 0; j < EACH; j++)
-                    sums[i][j] = fmaf(tile_a[kk][row + i * TILE_LANES], tile_b[kk][column + j * TILE_LANES], sums[i][j]);
+                    sums[i][j] = fmaf(tile_a[kk][row + i * TILE_LANES], tile_b[kk][column + j * TILE_LANES],
+                                      sums[i][j]);
         __syncthreads();
     }
     for (int i = 0; i < EACH; i++)
         for (int j = 0; j < EACH; j++) {
-            int64_t at_row = first_row + row + i * TILE_LANES, at_column = first_column + column + j * TILE_LANES;
+            int64_t at_row = first_row + row + i * TILE_LANES,
+                    at_column = first_column + column + j * TILE_LANES;
             if (at_row < m && at_column < n) store.take(at_row, at_column, sums[i][j]);
         }
 }
 
 template <typename A, typename B, typename Store>
-status matmul(const cuda_kernel *k, cudaStream_t s, A a, B b, Store store, int64_t m, int64_t n, int64_t depth)
+status matmul(const cuda_kernel *k, cudaStream_t s, A a, B b, Store store, int64_t m, int64_t n,
+              int64_t depth)
 {
     int64_t rows = ceil_div(m, TILE);
     if (rows > MOST_BLOCKS_Y)

@@ -1,4 +1,5 @@
-/* Memory of the GPU and pinned memory of the host, copies between them, and memory that ranks open of each other.
+/* Memory of the GPU and pinned memory of the host, copies between them, and memory that ranks open of each
+ * other.
  *
  * Arenas are allocated once and freed at the end, so nothing is kept for reuse. An upload goes through two
  * pinned buffers in turn: the host's memory is free when it returns, and the host waits only while the copy
@@ -33,7 +34,8 @@ status cuda_staging_open(cuda_device *d)
     for (int i = 0; i < CHUNKS; i++) {
         TRY(cuda_check(d, cudaHostAlloc((void **)&s->chunks[i], CHUNK_BYTES, cudaHostAllocDefault),
                        "cudaHostAlloc"));
-        TRY(cuda_check(d, cudaEventCreateWithFlags(&s->passed[i], cudaEventDisableTiming), "cudaEventCreate"));
+        TRY(cuda_check(d, cudaEventCreateWithFlags(&s->passed[i], cudaEventDisableTiming),
+                       "cudaEventCreate"));
     }
     return STATUS_OK;
 }
@@ -78,8 +80,8 @@ static status no_memory(cuda_device *d, size_t bytes)
                 text_format_bytes(ours, sizeof ours, (double)d->allocated_bytes));
 }
 
-/* On a stream of its own, the only one that is waited for: another rank of the process may have streams on this GPU that
- * wait for this rank. */
+/* On a stream of its own, the only one that is waited for: another rank of the process may have streams on
+ * this GPU that wait for this rank. */
 status cuda_zero(const cuda_device *d, void *data, size_t bytes)
 {
     TRY(cuda_check(d, cudaMemsetAsync(data, 0, bytes, d->anchor_stream), "cudaMemsetAsync"));
@@ -160,7 +162,8 @@ static status upload_chunk(cuda_device *d, cudaStream_t stream, char *to, const 
     return cuda_check(d, cudaEventRecord(s->passed[i], stream), "upload");
 }
 
-status cuda_upload(device_stream *base, void *to, const void *host, dtype host_type, dtype type, int64_t count)
+status cuda_upload(device_stream *base, void *to, const void *host, dtype host_type, dtype type,
+                   int64_t count)
 {
     cuda_device *d = (cuda_device *)base->device;
     cudaStream_t stream = ((cuda_stream *)base)->stream;
@@ -186,19 +189,21 @@ status cuda_download(device_stream *base, void *host, const void *from, dtype ty
     cudaStream_t stream = ((cuda_stream *)base)->stream;
     TRY(check_types(type, host_type));
     TRY(cuda_use(d));
-    /* A copy to ordinary memory ends before the call does (CUDA Runtime API, "API synchronization behavior"). What is in
-     * front of it may wait for another thread, so it is waited for here, where that one can go on. */
+    /* A copy to ordinary memory ends before the call does (CUDA Runtime API, "API synchronization behavior").
+     * What is in front of it may wait for another thread, so it is waited for here, where that one can go on.
+     */
     if (!is_pinned(host)) TRY(cuda_check(d, cudaStreamSynchronize(stream), "download"));
-    return cuda_check(d,
-                      cudaMemcpyAsync(host, from, (size_t)(count * dtype_size(type)), cudaMemcpyDefault, stream),
-                      "download");
+    return cuda_check(
+        d, cudaMemcpyAsync(host, from, (size_t)(count * dtype_size(type)), cudaMemcpyDefault, stream),
+        "download");
 }
 
 /* ---- one rank's memory for another's ----------------------------------------------------------
  *
- * CUDA Runtime API, "cudaIpcGetMemHandle", "cudaIpcOpenMemHandle". A handle cannot be opened in the process that made it;
- * ranks that are threads of one process use the pointer as it is, which is valid on every GPU (unified addressing);
- * copies between GPUs go straight where peer access is enabled ("cudaDeviceEnablePeerAccess"), else through the host. */
+ * CUDA Runtime API, "cudaIpcGetMemHandle", "cudaIpcOpenMemHandle". A handle cannot be opened in the process
+ * that made it; ranks that are threads of one process use the pointer as it is, which is valid on every GPU
+ * (unified addressing); copies between GPUs go straight where peer access is enabled
+ * ("cudaDeviceEnablePeerAccess"), else through the host. */
 
 typedef struct cuda_share_record {
     cudaIpcMemHandle_t handle;
@@ -237,7 +242,8 @@ static status enable_access(const cuda_device *d, int gpu)
     int possible = 0;
     if (gpu == d->gpu) return STATUS_OK;
     TRY(cuda_use(d));
-    if (cudaDeviceCanAccessPeer(&possible, d->gpu, gpu) == cudaSuccess && possible) cudaDeviceEnablePeerAccess(gpu, 0);
+    if (cudaDeviceCanAccessPeer(&possible, d->gpu, gpu) == cudaSuccess && possible)
+        cudaDeviceEnablePeerAccess(gpu, 0);
     cudaGetLastError(); /* it may have been enabled before */
     return STATUS_OK;
 }
@@ -252,14 +258,15 @@ status cuda_peer_open(device *base, const device_share *share, device_peer *out)
         return enable_access(d, record.gpu);
     }
     if (!record.exported)
-        return fail(STATUS_CONFIG, "the driver does not export memory of rank %d's GPU to other processes (CUDA IPC)",
+        return fail(STATUS_CONFIG,
+                    "the driver does not export memory of rank %d's GPU to other processes (CUDA IPC)",
                     record.rank);
     TRY(cuda_use(d));
     cudaError_t code = cudaIpcOpenMemHandle(&out->data, record.handle, cudaIpcMemLazyEnablePeerAccess);
     if (code != cudaSuccess) {
         cudaGetLastError();
-        return fail(STATUS_CONFIG, "rank %d, GPU %d cannot open memory of rank %d's GPU: %s (%s)", base->config.rank,
-                    d->gpu, record.rank, cudaGetErrorString(code), cudaGetErrorName(code));
+        return fail(STATUS_CONFIG, "rank %d, GPU %d cannot open memory of rank %d's GPU: %s (%s)",
+                    base->config.rank, d->gpu, record.rank, cudaGetErrorString(code), cudaGetErrorName(code));
     }
     out->mapped = true;
     return STATUS_OK;

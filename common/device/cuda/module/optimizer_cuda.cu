@@ -137,8 +137,8 @@ struct fill_rule {
     }
 };
 
-/* A thread takes every THREADS-th element, so that neighboring threads have neighboring elements, and reads all of them before
- * it writes the first: a compiler cannot move a load over a store that might hit it. */
+/* A thread takes every THREADS-th element, so that neighboring threads have neighboring elements, and reads
+ * all of them before it writes the first: a compiler cannot move a load over a store that might hit it. */
 template <typename Rule> __global__ void update_kernel(span_table table, Rule rule)
 {
     constexpr int ITERATIONS = CHUNK / THREADS;
@@ -200,9 +200,17 @@ static status update(const cuda_kernel *k, cudaStream_t s, const op_scalars *sca
 static status sgd(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *)
 {
     const optimizer_attributes *a = &k->base.op.u.optimizer;
-    sgd_rule rule = {(float *)o[OPT_PARAM], (float *)o[OPT_STATE1], (bf16 *)o[OPT_BF16], (const float *)o[OPT_GRAD],
-                     (float)scalars->gradient_scale, (float)scalars->weight_decay, (float)scalars->learning_rate,
-                     (float)a->momentum, (float)(1 - a->dampening), scalars->first_step, a->nesterov,
+    sgd_rule rule = {(float *)o[OPT_PARAM],
+                     (float *)o[OPT_STATE1],
+                     (bf16 *)o[OPT_BF16],
+                     (const float *)o[OPT_GRAD],
+                     (float)scalars->gradient_scale,
+                     (float)scalars->weight_decay,
+                     (float)scalars->learning_rate,
+                     (float)a->momentum,
+                     (float)(1 - a->dampening),
+                     scalars->first_step,
+                     a->nesterov,
                      scalars->nonfinite};
     return update(k, s, scalars, rule);
 }
@@ -210,13 +218,23 @@ static status sgd(const cuda_kernel *k, cudaStream_t s, void *const *o, const op
 static status adam(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *)
 {
     const optimizer_attributes *a = &k->base.op.u.optimizer;
-    adam_rule rule = {(float *)o[OPT_PARAM], (float *)o[OPT_STATE1], (float *)o[OPT_STATE2],
-                      (bf16 *)o[OPT_BF16], (const float *)o[OPT_GRAD], (float)scalars->gradient_scale,
+    adam_rule rule = {(float *)o[OPT_PARAM],
+                      (float *)o[OPT_STATE1],
+                      (float *)o[OPT_STATE2],
+                      (bf16 *)o[OPT_BF16],
+                      (const float *)o[OPT_GRAD],
+                      (float)scalars->gradient_scale,
                       (float)scalars->weight_decay,
-                      (float)(scalars->learning_rate * scalars->weight_decay), (float)a->beta1, (float)(1 - a->beta1),
-                      (float)a->beta2, (float)(1 - a->beta2),
+                      (float)(scalars->learning_rate * scalars->weight_decay),
+                      (float)a->beta1,
+                      (float)(1 - a->beta1),
+                      (float)a->beta2,
+                      (float)(1 - a->beta2),
                       (float)(scalars->learning_rate / scalars->bias_correction1),
-                      (float)sqrt(scalars->bias_correction2), (float)a->eps, a->decoupled, scalars->nonfinite};
+                      (float)sqrt(scalars->bias_correction2),
+                      (float)a->eps,
+                      a->decoupled,
+                      scalars->nonfinite};
     return update(k, s, scalars, rule);
 }
 
@@ -242,8 +260,8 @@ static status sum_squares(const cuda_kernel *k, cudaStream_t s, void *const *o, 
     span_table table;
     int next = 0;
     while (next_table(scalars, &next, &table)) {
-        TRY(launch(k, s, square_kernel, dim3((unsigned)table.chunks), dim3(THREADS), table, (const float *)o[SUMSQ_X],
-                   (double *)workspace));
+        TRY(launch(k, s, square_kernel, dim3((unsigned)table.chunks), dim3(THREADS), table,
+                   (const float *)o[SUMSQ_X], (double *)workspace));
         TRY(launch(k, s, add_parts, dim3(1), dim3(THREADS), (int64_t)table.chunks, (const double *)workspace,
                    (double *)o[SUMSQ_OUT]));
     }

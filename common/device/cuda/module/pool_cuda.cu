@@ -1,5 +1,6 @@
-/* Maximum and average over windows (torch.nn.MaxPool2d, AvgPool2d), one thread per pixel and V neighboring channels.
- * Backward gathers: every input element visits the windows that contain it, in the order of their pixels. */
+/* Maximum and average over windows (torch.nn.MaxPool2d, AvgPool2d), one thread per pixel and V neighboring
+ * channels. Backward gathers: every input element visits the windows that contain it, in the order of their
+ * pixels. */
 #include "common/device/cuda/module/kernel.cuh"
 
 /* A pixel and its first channel in a tensor [n, height, width, c]. */
@@ -8,7 +9,8 @@ struct place {
 };
 
 /* Pack i, channels first. */
-template <int V> __device__ static inline place place_of(int64_t i, const pool_attributes &a, int height, int width)
+template <int V>
+__device__ static inline place place_of(int64_t i, const pool_attributes &a, int height, int width)
 {
     uint32_t packs_a_pixel = (uint32_t)(a.c / V);
     int64_t pixel = i / packs_a_pixel;
@@ -89,7 +91,8 @@ template <bool MAXIMUM, typename T> struct backward_rule {
     template <int V> __device__ void at(int64_t i) const
     {
         place to = place_of<V>(i / V, a, (int)a.h, (int)a.w);
-        int last_p = last_window(to.y, a.pad, a.stride, a.p), last_q = last_window(to.x, a.pad, a.stride, a.q);
+        int last_p = last_window(to.y, a.pad, a.stride, a.p),
+            last_q = last_window(to.x, a.pad, a.stride, a.q);
         float sum[V] = {}, values[V];
         for (int p = first_window(to.y, a.pad, a.r, a.stride); p <= last_p; p++)
             for (int q = first_window(to.x, a.pad, a.s, a.stride); q <= last_q; q++) {
@@ -121,13 +124,15 @@ static status run(const cuda_kernel *k, cudaStream_t s, void *const *o, const op
     case OP_maxpool_backward:
         return over_packs<T>(k, s, o, a->c, inputs,
                              backward_rule<true, T>{*a, (const T *)o[MAXPOOL_BWD_DY],
-                                                    (const uint8_t *)o[MAXPOOL_BWD_INDEX], (T *)o[MAXPOOL_BWD_DX]});
+                                                    (const uint8_t *)o[MAXPOOL_BWD_INDEX],
+                                                    (T *)o[MAXPOOL_BWD_DX]});
     case OP_avgpool_forward:
         return over_packs<T>(k, s, o, a->c, outputs,
                              average_rule<T>{*a, (const T *)o[AVGPOOL_FWD_X], (T *)o[AVGPOOL_FWD_Y]});
     default:
-        return over_packs<T>(k, s, o, a->c, inputs,
-                             backward_rule<false, T>{*a, (const T *)o[AVGPOOL_BWD_DY], nullptr, (T *)o[AVGPOOL_BWD_DX]});
+        return over_packs<T>(
+            k, s, o, a->c, inputs,
+            backward_rule<false, T>{*a, (const T *)o[AVGPOOL_BWD_DY], nullptr, (T *)o[AVGPOOL_BWD_DX]});
     }
 }
 

@@ -1,8 +1,9 @@
 /* Streams, the time at which their work is done, fences, and recorded work.
  *
- * The GPU's clock is tied to the host's by an anchor: an event that lies between two readings of the host's clock, and
- * counts as their middle. Differences of events are floats in milliseconds, so the anchor is renewed now and then to keep
- * them short. Marks of the step before keep the anchor that they were made with. */
+ * The GPU's clock is tied to the host's by an anchor: an event that lies between two readings of the host's
+ * clock, and counts as their middle. Differences of events are floats in milliseconds, so the anchor is
+ * renewed now and then to keep them short. Marks of the step before keep the anchor that they were made with.
+ */
 #include "common/base/clock.h"
 #include "common/device/cuda/module/cuda_impl.h"
 #include "common/device/cuda/module/libraries.h"
@@ -31,14 +32,16 @@ status cuda_stream_open(device *base, device_stream_role role, device_stream **o
     cuda_device *d = (cuda_device *)base;
     int lowest = 0, highest = 0;
     TRY(cuda_use(d));
-    TRY(cuda_check(d, cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cudaDeviceGetStreamPriorityRange"));
+    TRY(cuda_check(d, cudaDeviceGetStreamPriorityRange(&lowest, &highest),
+                   "cudaDeviceGetStreamPriorityRange"));
     cuda_stream *s = calloc(1, sizeof *s);
     if (!s) return fail(STATUS_SYSTEM, "no memory for a stream");
     s->base = (device_stream){base, role};
     int priority = role == DEVICE_STREAM_COMMUNICATION ? highest : lowest;
     status rc = cuda_check(d, cudaStreamCreateWithPriority(&s->stream, cudaStreamNonBlocking, priority),
                            "cudaStreamCreateWithPriority");
-    for (int i = 0; i < 2 && rc == STATUS_OK; i++) rc = cuda_check(d, cudaEventCreate(&s->anchors[i]), "cudaEventCreate");
+    for (int i = 0; i < 2 && rc == STATUS_OK; i++)
+        rc = cuda_check(d, cudaEventCreate(&s->anchors[i]), "cudaEventCreate");
     if (rc == STATUS_OK) rc = set_anchor(s);
     if (rc != STATUS_OK) {
         cuda_stream_close(&s->base);
@@ -178,7 +181,8 @@ static status driver_check(const cuda_device *d, CUresult code, const char *what
 {
     if (code == CUDA_SUCCESS) return STATUS_OK;
     return fail(STATUS_SYSTEM, "rank %d, GPU %d: %s: driver error %d%s", d->base.config.rank, d->gpu, what,
-                (int)code, code == CUDA_ERROR_NOT_SUPPORTED ? ": this driver has no stream memory operations" : "");
+                (int)code,
+                code == CUDA_ERROR_NOT_SUPPORTED ? ": this driver has no stream memory operations" : "");
 }
 
 status cuda_stream_signal(device_stream *s, device_fence *base, uint64_t value)
@@ -187,8 +191,9 @@ status cuda_stream_signal(device_stream *s, device_fence *base, uint64_t value)
     CUstream stream = (CUstream)((cuda_stream *)s)->stream;
     CUdeviceptr address = (CUdeviceptr)(uintptr_t)((cuda_fence *)base)->address;
     TRY(cuda_use(d));
-    return driver_check(d, d->libraries->driver.write_value(stream, address, value, CU_STREAM_WRITE_VALUE_DEFAULT),
-                        "cuStreamWriteValue64");
+    return driver_check(
+        d, d->libraries->driver.write_value(stream, address, value, CU_STREAM_WRITE_VALUE_DEFAULT),
+        "cuStreamWriteValue64");
 }
 
 status cuda_stream_wait(device_stream *s, device_fence *base, uint64_t value)
@@ -225,9 +230,9 @@ void cuda_fence_fail(device_fence *base, const error_record *error)
 
 /* ---- recorded work ----------------------------------------------------------------------------
  *
- * What is launched on a stream while it is captured becomes a CUDA graph, which one call launches again with the
- * operands and scalars that it had. Capture is per thread, so that other threads of the process go on meanwhile (CUDA
- * Runtime API, cudaThreadExchangeStreamCaptureMode). */
+ * What is launched on a stream while it is captured becomes a CUDA graph, which one call launches again with
+ * the operands and scalars that it had. Capture is per thread, so that other threads of the process go on
+ * meanwhile (CUDA Runtime API, cudaThreadExchangeStreamCaptureMode). */
 
 typedef struct cuda_graph {
     device_graph base;
@@ -238,7 +243,8 @@ status cuda_capture_begin(device_stream *base)
 {
     cuda_device *d = (cuda_device *)base->device;
     TRY(cuda_use(d));
-    return cuda_check(d, cudaStreamBeginCapture(((cuda_stream *)base)->stream, cudaStreamCaptureModeThreadLocal),
+    return cuda_check(d,
+                      cudaStreamBeginCapture(((cuda_stream *)base)->stream, cudaStreamCaptureModeThreadLocal),
                       "cudaStreamBeginCapture");
 }
 
@@ -248,7 +254,8 @@ status cuda_capture_end(device_stream *base, device_graph **out)
     cudaGraph_t recorded = NULL;
     cuda_graph *g = calloc(1, sizeof *g);
     TRY(cuda_use(d));
-    status rc = cuda_check(d, cudaStreamEndCapture(((cuda_stream *)base)->stream, &recorded), "cudaStreamEndCapture");
+    status rc =
+        cuda_check(d, cudaStreamEndCapture(((cuda_stream *)base)->stream, &recorded), "cudaStreamEndCapture");
     if (rc == STATUS_OK && !g) rc = fail(STATUS_SYSTEM, "no memory for a graph");
     if (rc == STATUS_OK) {
         size_t count = 0;
@@ -259,8 +266,10 @@ status cuda_capture_end(device_stream *base, device_graph **out)
             rc = cuda_check(d, cudaGraphInstantiate(&g->executable, recorded, 0), "cudaGraphInstantiate");
     }
     if (recorded) cudaGraphDestroy(recorded);
-    if (rc != STATUS_OK) free(g);
-    else *out = &g->base;
+    if (rc != STATUS_OK)
+        free(g);
+    else
+        *out = &g->base;
     return rc;
 }
 

@@ -1,5 +1,5 @@
-/* Timing candidates for an operation before the first step (--benchmark), and remembering what was chosen: a model repeats
- * its shapes, and both programs of a run must agree. */
+/* Timing candidates for an operation before the first step (--benchmark), and remembering what was chosen: a
+ * model repeats its shapes, and both programs of a run must agree. */
 #ifndef COMMON_DEVICE_CUDA_MODULE_TRIAL_H
 #define COMMON_DEVICE_CUDA_MODULE_TRIAL_H
 
@@ -30,7 +30,8 @@ status cuda_trial_time(cuda_trial *t, cuda_attempt run, void *context, int index
 /* The fastest of `count` candidates; *best is -1 where none works. */
 status cuda_trial_best(cuda_trial *t, cuda_attempt run, void *context, int count, int *best, float *ms);
 
-/* What was chosen for `key`, `bytes` of it; copies `size` bytes to `value` and returns true, or returns false. */
+/* What was chosen for `key`, `bytes` of it; copies `size` bytes to `value` and returns true, or returns
+ * false. */
 enum { CHOICE_KEY_BYTES = 192, CHOICE_VALUE_BYTES = 96 };
 bool cuda_recall(const cuda_device *d, const void *key, size_t bytes, void *value, size_t size);
 status cuda_remember(cuda_device *d, const void *key, size_t bytes, const void *value, size_t size);

@@ -74,11 +74,19 @@ static void build_divide(op_case *c)
 
 static void build_direct_convolution(op_case *c)
 {
-    case_conv2d(
-        c,
-        (conv2d_attributes){
-            .n = 4, .h = 14, .w = 14, .c = 32, .k = 48, .r = 3, .s = 3, .stride = 1, .pad_h = 1, .pad_w = 1, .bias = true},
-        plain);
+    case_conv2d(c,
+                (conv2d_attributes){.n = 4,
+                                    .h = 14,
+                                    .w = 14,
+                                    .c = 32,
+                                    .k = 48,
+                                    .r = 3,
+                                    .s = 3,
+                                    .stride = 1,
+                                    .pad_h = 1,
+                                    .pad_w = 1,
+                                    .bias = true},
+                plain);
 }
 
 static void build_filtered_convolution(op_case *c)
@@ -94,7 +102,8 @@ static void build_points_convolution(op_case *c)
 {
     case_conv2d(
         c,
-        (conv2d_attributes){.n = 16, .h = 4, .w = 4, .c = 64, .k = 96, .r = 3, .s = 3, .stride = 2, .pad_h = 1, .pad_w = 1},
+        (conv2d_attributes){
+            .n = 16, .h = 4, .w = 4, .c = 64, .k = 96, .r = 3, .s = 3, .stride = 2, .pad_h = 1, .pad_w = 1},
         plain);
 }
 

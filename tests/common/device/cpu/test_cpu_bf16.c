@@ -1,5 +1,5 @@
-/* Products in bfloat16: with factors that bfloat16 can hold nothing is rounded but the sums, so they must meet the
- * reference like products in float32; with others it must show. */
+/* Products in bfloat16: with factors that bfloat16 can hold nothing is rounded but the sums, so they must
+ * meet the reference like products in float32; with others it must show. */
 #include "tests/common/device/cpu/cpu_test.h"
 #include "tests/common/device/op_compare.h"
 #include "tests/common/device/op_runner.h"
@@ -31,7 +31,8 @@ static uint32_t bits_of(float value)
 /* Skips the test where the processor does not multiply bfloat16. */
 static device *open_bf16(int threads)
 {
-    device_config config = {.name = "cpu", .world = 1, .threads = threads, .precision = DEVICE_PRECISION_BF16};
+    device_config config = {
+        .name = "cpu", .world = 1, .threads = threads, .precision = DEVICE_PRECISION_BF16};
     device *d = NULL;
     status rc = device_open(&config, &d);
     if (rc == STATUS_CONFIG) {
@@ -70,8 +71,8 @@ static void float32_goes_to_the_nearest_bfloat16_on_every_instruction_set(void *
             cpu_isas[k]->elementwise->to_bf16(from + cut, to, count - cut);
             for (int64_t i = 0; i < count - cut; i++)
                 if (to[i] != rounded(from[i + cut]))
-                    fail_msg("%s: %a: found %04x, expected %04x", cpu_isas[k]->name, (double)from[i + cut], to[i],
-                             rounded(from[i + cut]));
+                    fail_msg("%s: %a: found %04x, expected %04x", cpu_isas[k]->name, (double)from[i + cut],
+                             to[i], rounded(from[i + cut]));
         }
     }
     free(from);
@@ -86,11 +87,14 @@ static bool takes_part(const op_desc *op)
     switch (op->kind) {
     case OP_conv2d_forward:
     case OP_conv2d_backward_data:
-    case OP_conv2d_backward_weights: return true;
+    case OP_conv2d_backward_weights:
+        return true;
     case OP_linear_forward:
     case OP_linear_backward_data:
-    case OP_linear_backward_weights: return op->u.linear.act == ACTIVATION_NONE;
-    default: return false;
+    case OP_linear_backward_weights:
+        return op->u.linear.act == ACTIVATION_NONE;
+    default:
+        return false;
     }
 }
 
@@ -114,11 +118,12 @@ static void compare_step(const op_case *c, int step, const case_state *found, co
     for (int slot = 0; slot < OP_MAX_OPERANDS; slot++) {
         if (!(c->steps[step].written >> slot & 1)) continue;
         int tensor = case_owner(c, c->steps[step].operand[slot]);
-        int64_t i = op_first_difference(found->values[tensor], expected->values[tensor], c->tensors[tensor].used,
-                                        op_tolerance(&c->steps[step].op, DTYPE_F32));
+        int64_t i = op_first_difference(found->values[tensor], expected->values[tensor],
+                                        c->tensors[tensor].used, op_tolerance(&c->steps[step].op, DTYPE_F32));
         if (i >= 0)
-            fail_msg("%s of %s: %s[%lld] is %.9g, the reference has %.9g", op_name(c->steps[step].op.kind), c->name,
-                     c->tensors[tensor].name, (long long)i, found->values[tensor][i], expected->values[tensor][i]);
+            fail_msg("%s of %s: %s[%lld] is %.9g, the reference has %.9g", op_name(c->steps[step].op.kind),
+                     c->name, c->tensors[tensor].name, (long long)i, found->values[tensor][i],
+                     expected->values[tensor][i]);
     }
 }
 
@@ -138,7 +143,8 @@ static void check_case(device *tested, device *oracle, const op_case *c)
         compare_step(c, step, &found, &expected);
         for (int i = 1; i <= c->tensor_count; i++)
             if (!c->tensors[i].base)
-                assert_memory_equal(found.values[i], again.values[i], (size_t)c->tensors[i].used * sizeof(double));
+                assert_memory_equal(found.values[i], again.values[i],
+                                    (size_t)c->tensors[i].used * sizeof(double));
         case_state_copy(&before, &expected);
     }
     for (int i = 0; i < 4; i++) case_state_close(states[i]);
@@ -172,7 +178,8 @@ static void factors_are_rounded(void **state)
     enum { ROWS = 32, SIZE = 64 };
     (void)state;
     device *d = open_bf16(1);
-    float *x = cpu_test_blank(ROWS * SIZE), *w = cpu_test_blank(SIZE * SIZE), *y = cpu_test_blank(ROWS * SIZE);
+    float *x = cpu_test_blank(ROWS * SIZE), *w = cpu_test_blank(SIZE * SIZE),
+          *y = cpu_test_blank(ROWS * SIZE);
     for (int i = 0; i < ROWS * SIZE; i++) x[i] = 1 + 0x1p-10f; /* a quarter of a unit above 1 */
     for (int i = 0; i < SIZE * SIZE; i++) w[i] = 1;
     op_desc op;

@@ -1,6 +1,6 @@
 /* Convolutions over integers, whose sums are exact in float32 in any order, against plain loops:
- * every bit must agree, whichever algorithm the device uses for a shape. Only Winograd's filtering multiplies by
- * fractions; it must agree in the nearest integer, and come close to it. */
+ * every bit must agree, whichever algorithm the device uses for a shape. Only Winograd's filtering multiplies
+ * by fractions; it must agree in the nearest integer, and come close to it. */
 #include "tests/common/device/cpu/cpu_test.h"
 #include "tests/common/device/op_runner.h"
 
@@ -15,52 +15,52 @@
 
 static const conv2d_attributes shapes[] = {
     /* n h w c k r s stride pad_h pad_w p q bias */
-    {2, 9, 7, 16, 32, 1, 1, 1, 0, 0, 0, 0, false},   /* GEMM */
-    {2, 9, 7, 5, 10, 1, 1, 2, 0, 0, 0, 0, true},     /* with pixels between */
-    {3, 8, 8, 24, 120, 1, 1, 3, 0, 0, 0, 0, false},  /* pixels at the edge that no output meets */
-    {40, 7, 7, 6, 84, 1, 1, 1, 0, 0, 0, 0, false},   /* */
-    {2, 5, 5, 3, 4, 1, 1, 1, 1, 1, 0, 0, false},     /* a padded 1x1 kernel */
-    {5, 1, 1, 32, 48, 3, 3, 1, 1, 1, 0, 0, false},   /* points: one tap of nine */
-    {33, 2, 2, 64, 64, 3, 3, 1, 1, 1, 0, 0, false},  /* */
-    {20, 2, 2, 160, 96, 3, 3, 1, 1, 1, 0, 0, false}, /* */
-    {4, 2, 2, 16, 32, 3, 3, 2, 1, 1, 0, 0, true},    /* */
-    {3, 4, 4, 10, 12, 3, 3, 1, 1, 1, 0, 0, false},   /* */
-    {2, 4, 4, 16, 20, 3, 3, 2, 1, 1, 0, 0, false},   /* */
-    {2, 8, 8, 8, 16, 3, 3, 2, 1, 1, 0, 0, true},     /* */
-    {2, 3, 5, 3, 7, 2, 4, 1, 0, 0, 0, 0, false},     /* */
-    {1, 5, 5, 4, 6, 5, 5, 1, 0, 0, 0, 0, false},     /* */
-    {2, 2, 2, 3, 5, 3, 3, 3, 2, 2, 0, 0, true},      /* outputs that meet no pixel */
-    {1, 6, 6, 3, 5, 2, 2, 4, 0, 0, 0, 0, false},     /* pixels that meet no tap */
-    {2, 10, 9, 32, 48, 3, 3, 1, 1, 1, 0, 0, false},  /* oneDNN, channels in blocks */
-    {1, 12, 12, 64, 16, 3, 3, 2, 1, 1, 0, 0, true},  /* */
-    {2, 14, 14, 48, 64, 5, 5, 1, 2, 2, 0, 0, false}, /* */
-    {2, 8, 7, 8, 24, 3, 3, 1, 1, 1, 0, 0, false},    /* blocks of 8, not of 16 */
-    {2, 20, 18, 3, 64, 7, 7, 2, 3, 3, 0, 0, false},  /* oneDNN, odd channels */
-    {2, 12, 12, 1, 6, 5, 5, 1, 2, 2, 0, 0, true},    /* */
-    {1, 14, 14, 6, 16, 5, 5, 1, 0, 0, 0, 0, true},   /* */
-    {1, 9, 9, 10, 84, 3, 3, 1, 1, 1, 0, 0, false},   /* */
-    {1, 9, 11, 120, 3, 3, 1, 1, 1, 1, 0, 0, false},  /* */
-    {2, 10, 9, 32, 64, 3, 3, 1, 1, 1, 0, 0, false},  /* filtered; tiles over the edge */
-    {1, 8, 16, 64, 32, 3, 3, 1, 1, 1, 0, 0, true},   /* whole tiles */
-    {5, 4, 4, 32, 64, 3, 3, 1, 1, 1, 0, 0, false},   /* */
-    {2, 5, 5, 32, 32, 3, 3, 1, 1, 1, 0, 0, false},   /* too little of its tiles is used */
-    {3, 7, 7, 96, 32, 3, 3, 1, 1, 1, 0, 0, false},   /* more channels than are summed at a time */
-    {1, 10, 11, 32, 32, 3, 3, 1, 0, 0, 0, 0, true},  /* without padding */
-    {2, 6, 5, 32, 96, 3, 3, 1, 2, 2, 0, 0, false},   /* with more */
-    {3, 16, 16, 160, 32, 3, 3, 1, 1, 1, 0, 0, false}, /* several blocks of tiles */
-    {3, 17, 9, 64, 32, 1, 7, 1, 0, 3, 0, 0, false}, /* rectangles: oneDNN */
-    {2, 9, 17, 48, 64, 7, 1, 1, 3, 0, 0, 0, true},  /* */
-    {2, 5, 5, 192, 192, 1, 7, 1, 0, 3, 0, 0, false}, /* a kernel wider than the image */
-    {2, 5, 5, 192, 192, 7, 1, 1, 3, 0, 0, 0, false}, /* higher */
+    {2, 9, 7, 16, 32, 1, 1, 1, 0, 0, 0, 0, false},     /* GEMM */
+    {2, 9, 7, 5, 10, 1, 1, 2, 0, 0, 0, 0, true},       /* with pixels between */
+    {3, 8, 8, 24, 120, 1, 1, 3, 0, 0, 0, 0, false},    /* pixels at the edge that no output meets */
+    {40, 7, 7, 6, 84, 1, 1, 1, 0, 0, 0, 0, false},     /* */
+    {2, 5, 5, 3, 4, 1, 1, 1, 1, 1, 0, 0, false},       /* a padded 1x1 kernel */
+    {5, 1, 1, 32, 48, 3, 3, 1, 1, 1, 0, 0, false},     /* points: one tap of nine */
+    {33, 2, 2, 64, 64, 3, 3, 1, 1, 1, 0, 0, false},    /* */
+    {20, 2, 2, 160, 96, 3, 3, 1, 1, 1, 0, 0, false},   /* */
+    {4, 2, 2, 16, 32, 3, 3, 2, 1, 1, 0, 0, true},      /* */
+    {3, 4, 4, 10, 12, 3, 3, 1, 1, 1, 0, 0, false},     /* */
+    {2, 4, 4, 16, 20, 3, 3, 2, 1, 1, 0, 0, false},     /* */
+    {2, 8, 8, 8, 16, 3, 3, 2, 1, 1, 0, 0, true},       /* */
+    {2, 3, 5, 3, 7, 2, 4, 1, 0, 0, 0, 0, false},       /* */
+    {1, 5, 5, 4, 6, 5, 5, 1, 0, 0, 0, 0, false},       /* */
+    {2, 2, 2, 3, 5, 3, 3, 3, 2, 2, 0, 0, true},        /* outputs that meet no pixel */
+    {1, 6, 6, 3, 5, 2, 2, 4, 0, 0, 0, 0, false},       /* pixels that meet no tap */
+    {2, 10, 9, 32, 48, 3, 3, 1, 1, 1, 0, 0, false},    /* oneDNN, channels in blocks */
+    {1, 12, 12, 64, 16, 3, 3, 2, 1, 1, 0, 0, true},    /* */
+    {2, 14, 14, 48, 64, 5, 5, 1, 2, 2, 0, 0, false},   /* */
+    {2, 8, 7, 8, 24, 3, 3, 1, 1, 1, 0, 0, false},      /* blocks of 8, not of 16 */
+    {2, 20, 18, 3, 64, 7, 7, 2, 3, 3, 0, 0, false},    /* oneDNN, odd channels */
+    {2, 12, 12, 1, 6, 5, 5, 1, 2, 2, 0, 0, true},      /* */
+    {1, 14, 14, 6, 16, 5, 5, 1, 0, 0, 0, 0, true},     /* */
+    {1, 9, 9, 10, 84, 3, 3, 1, 1, 1, 0, 0, false},     /* */
+    {1, 9, 11, 120, 3, 3, 1, 1, 1, 1, 0, 0, false},    /* */
+    {2, 10, 9, 32, 64, 3, 3, 1, 1, 1, 0, 0, false},    /* filtered; tiles over the edge */
+    {1, 8, 16, 64, 32, 3, 3, 1, 1, 1, 0, 0, true},     /* whole tiles */
+    {5, 4, 4, 32, 64, 3, 3, 1, 1, 1, 0, 0, false},     /* */
+    {2, 5, 5, 32, 32, 3, 3, 1, 1, 1, 0, 0, false},     /* too little of its tiles is used */
+    {3, 7, 7, 96, 32, 3, 3, 1, 1, 1, 0, 0, false},     /* more channels than are summed at a time */
+    {1, 10, 11, 32, 32, 3, 3, 1, 0, 0, 0, 0, true},    /* without padding */
+    {2, 6, 5, 32, 96, 3, 3, 1, 2, 2, 0, 0, false},     /* with more */
+    {3, 16, 16, 160, 32, 3, 3, 1, 1, 1, 0, 0, false},  /* several blocks of tiles */
+    {3, 17, 9, 64, 32, 1, 7, 1, 0, 3, 0, 0, false},    /* rectangles: oneDNN */
+    {2, 9, 17, 48, 64, 7, 1, 1, 3, 0, 0, 0, true},     /* */
+    {2, 5, 5, 192, 192, 1, 7, 1, 0, 3, 0, 0, false},   /* a kernel wider than the image */
+    {2, 5, 5, 192, 192, 7, 1, 1, 3, 0, 0, 0, false},   /* higher */
     {1, 17, 17, 128, 192, 1, 7, 1, 0, 3, 0, 0, false}, /* */
     {1, 17, 17, 192, 192, 7, 1, 1, 3, 0, 0, 0, false}, /* */
-    {1, 8, 8, 384, 384, 1, 3, 1, 0, 1, 0, 0, false}, /* */
-    {2, 8, 8, 32, 32, 3, 3, 1, 1, 0, 0, 0, false},  /* padded on two sides: not filtered */
-    {4, 7, 6, 10, 6, 1, 3, 2, 0, 1, 0, 0, false},   /* */
-    {6, 3, 3, 32, 48, 1, 7, 1, 0, 3, 0, 0, false},  /* points: most taps outside */
-    {5, 2, 4, 16, 32, 7, 1, 1, 3, 0, 0, 0, true},   /* */
-    {5, 2, 2, 24, 16, 3, 1, 1, 1, 0, 0, 0, false},  /* */
-    {2, 5, 7, 16, 16, 1, 1, 1, 0, 1, 0, 0, false},  /* a 1x1 kernel with zeros left and right */
+    {1, 8, 8, 384, 384, 1, 3, 1, 0, 1, 0, 0, false},   /* */
+    {2, 8, 8, 32, 32, 3, 3, 1, 1, 0, 0, 0, false},     /* padded on two sides: not filtered */
+    {4, 7, 6, 10, 6, 1, 3, 2, 0, 1, 0, 0, false},      /* */
+    {6, 3, 3, 32, 48, 1, 7, 1, 0, 3, 0, 0, false},     /* points: most taps outside */
+    {5, 2, 4, 16, 32, 7, 1, 1, 3, 0, 0, 0, true},      /* */
+    {5, 2, 2, 24, 16, 3, 1, 1, 1, 0, 0, 0, false},     /* */
+    {2, 5, 7, 16, 16, 1, 1, 1, 0, 1, 0, 0, false},     /* a 1x1 kernel with zeros left and right */
 };
 enum { SHAPES = sizeof shapes / sizeof shapes[0], BOUND = 4 };
 
@@ -69,7 +69,8 @@ static const float CLOSE = 1.0f / 16;
 
 static bool is_filtered(const conv2d_attributes *a)
 {
-    return a->r == 3 && a->s == 3 && a->stride == 1 && a->pad_h == a->pad_w && a->c % 32 == 0 && a->k % 32 == 0;
+    return a->r == 3 && a->s == 3 && a->stride == 1 && a->pad_h == a->pad_w && a->c % 32 == 0 &&
+           a->k % 32 == 0;
 }
 
 static void check_result(const conv2d_attributes *a, const char *what, float *found, const float *expected,
@@ -114,7 +115,8 @@ static void free_tensors(tensors *t)
     for (int i = 0; i < 4; i++) free(arrays[i]);
 }
 
-/* Sums over all products of a pixel with a tap, in no order that matters: of outputs, of pixels and of weights. */
+/* Sums over all products of a pixel with a tap, in no order that matters: of outputs, of pixels and of
+ * weights. */
 typedef struct sums {
     float *y, *dx, *dw;
 } sums;
@@ -123,7 +125,8 @@ static void add_products(const conv2d_attributes *a, const tensors *t, sums *s)
 {
     int64_t taps = a->r * a->s;
     for (int64_t i = 0; i < a->n * a->p * a->q * taps; i++) {
-        int64_t point = i / taps, tap = i % taps, n = point / (a->p * a->q), p = point / a->q % a->p, q = point % a->q;
+        int64_t point = i / taps, tap = i % taps, n = point / (a->p * a->q), p = point / a->q % a->p,
+                q = point % a->q;
         int64_t h = p * a->stride - a->pad_h + tap / a->s, w = q * a->stride - a->pad_w + tap % a->s;
         if (h < 0 || h >= a->h || w < 0 || w >= a->w) continue;
         const float *x = t->x + ((n * a->h + h) * a->w + w) * a->c;
@@ -253,13 +256,13 @@ int main(void)
         t->a.q = (t->a.w + 2 * t->a.pad_w - t->a.s) / t->a.stride + 1;
         t->threads = i % 2 + 1;
         snprintf(t->name, sizeof t->name,
-                 "a convolution of integers is exact with %d threads: %lldx%lldx%lldx%lld to %lld, kernel %lldx%lld, stride %lld, pad %lldx%lld",
+                 "a convolution of integers is exact with %d threads: %lldx%lldx%lldx%lld to %lld, kernel "
+                 "%lldx%lld, stride %lld, pad %lldx%lld",
                  t->threads, (long long)t->a.n, (long long)t->a.h, (long long)t->a.w, (long long)t->a.c,
                  (long long)t->a.k, (long long)t->a.r, (long long)t->a.s, (long long)t->a.stride,
                  (long long)t->a.pad_h, (long long)t->a.pad_w);
         tests[i] = (struct CMUnitTest){t->name, convolutions_of_whole_numbers_are_exact, NULL, NULL, t};
     }
     tests[2 * SHAPES] = (struct CMUnitTest)cmocka_unit_test(a_layout_serves_every_batch_size);
-    return _cmocka_run_group_tests("convolutions", tests, 2 * SHAPES + 1, NULL,
-                                   NULL);
+    return _cmocka_run_group_tests("convolutions", tests, 2 * SHAPES + 1, NULL, NULL);
 }

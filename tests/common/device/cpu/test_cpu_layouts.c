@@ -104,11 +104,20 @@ static void a_convolution_refuses_weights_of_another_layout(void **context)
 {
     (void)context;
     device *d = cpu_test_open(1);
-    op_desc op = {
-        .kind = OP_conv2d_forward,
-        .type = DTYPE_F32,
-        .u.conv2d = {
-            .n = 1, .h = 8, .w = 8, .c = 16, .k = 16, .r = 3, .s = 3, .stride = 1, .pad_h = 1, .pad_w = 1, .p = 8, .q = 8}};
+    op_desc op = {.kind = OP_conv2d_forward,
+                  .type = DTYPE_F32,
+                  .u.conv2d = {.n = 1,
+                               .h = 8,
+                               .w = 8,
+                               .c = 16,
+                               .k = 16,
+                               .r = 3,
+                               .s = 3,
+                               .stride = 1,
+                               .pad_h = 1,
+                               .pad_w = 1,
+                               .p = 8,
+                               .q = 8}};
     device_kernel *kernel = NULL;
     assert_int_equal(device_prepare(d, &op, NULL, &kernel), STATUS_INTERNAL);
     assert_null(kernel);

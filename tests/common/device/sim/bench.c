@@ -9,8 +9,7 @@
 
 void bench_set(simulation *s, sim_constant c, double value)
 {
-    for (int i = 0; i < sim_constant_table[c].count; i++)
-        s->profile->values[c][i] = value;
+    for (int i = 0; i < sim_constant_table[c].count; i++) s->profile->values[c][i] = value;
 }
 
 void bench_open(bench *b, const char *profile, int world)

@@ -65,7 +65,8 @@ static status progress(void *context, int64_t now_ns, int64_t *deadline_ns, bool
         sim_actor *actor = sim_agent_actor(e->agent);
         assert_int_equal(event.value, ++e->taken);
         sim_actor_spend(actor, e->work_us * SIM_US);
-        TRY(sim_group_join(e->job->group, e->rank, actor->time, SIM_ALL_REDUCE, SIM_RING, e->job->bytes, &e->member));
+        TRY(sim_group_join(e->job->group, e->rank, actor->time, SIM_ALL_REDUCE, SIM_RING, e->job->bytes,
+                           &e->member));
         e->busy = *worked = true;
     }
     if (e->deadline_ns && now_ns >= e->deadline_ns) {

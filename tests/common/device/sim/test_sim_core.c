@@ -105,24 +105,21 @@ static void a_compute_thread_loses_to_agents_what_cores_are_missing(void **conte
 {
     (void)context;
     static const core_case cases[] = {
-        {1, 1, 0, 0, 0, 0, 100},
-        {1, 1, 20, 30, 0, 0, 130},   /* the only core */
-        {1, 2, 20, 30, 0, 0, 100},   /* a core for each */
-        {1, 0, 20, 30, 0, 0, 100},   /* a profile that does not say */
-        {2, 3, 20, 30, 0, 0, 115},   /* one core for the agents of two ranks */
-        {2, 2, 20, 30, 0, 0, 130},
-        {2, 1, 20, 30, 0, 0, 230},   /* compute threads share a core, too */
+        {1, 1, 0, 0, 0, 0, 100},       {1, 1, 20, 30, 0, 0, 130}, /* the only core */
+        {1, 2, 20, 30, 0, 0, 100},                                /* a core for each */
+        {1, 0, 20, 30, 0, 0, 100},                                /* a profile that does not say */
+        {2, 3, 20, 30, 0, 0, 115},                                /* one core for the agents of two ranks */
+        {2, 2, 20, 30, 0, 0, 130},     {2, 1, 20, 30, 0, 0, 230}, /* compute threads share a core, too */
         {1, 1, 20, 30, 30, 70, 170}, /* an agent's own work, and a collective's */
-        {1, 1, 0, 0, 20, 60, 140},
-        {2, 3, 0, 0, 20, 60, 120},
-        {1, 2, 0, 0, 20, 60, 100},
-        {1, 1, 0, 0, 90, 200, 210}, /* 10 us are left when it ends */
-        {1, 1, 120, 30, 110, 140, 100} /* later */
+        {1, 1, 0, 0, 20, 60, 140},     {2, 3, 0, 0, 20, 60, 120},
+        {1, 2, 0, 0, 20, 60, 100},     {1, 1, 0, 0, 90, 200, 210}, /* 10 us are left when it ends */
+        {1, 1, 120, 30, 110, 140, 100}                             /* later */
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         int64_t found = run(&cases[i]);
         if (found != cases[i].expected_us)
-            fail_msg("case %zu: found %lld us, expected %lld", i, (long long)found, (long long)cases[i].expected_us);
+            fail_msg("case %zu: found %lld us, expected %lld", i, (long long)found,
+                     (long long)cases[i].expected_us);
     }
 }
 

@@ -1,5 +1,5 @@
-/* What overlaps with what: communication slows compute by what it takes of a GPU, copies share links, processes cost kappa. Times
- * in microseconds; a launch takes the host 10. */
+/* What overlaps with what: communication slows compute by what it takes of a GPU, copies share links,
+ * processes cost kappa. Times in microseconds; a launch takes the host 10. */
 #include "tests/common/device/sim/bench.h"
 
 #include <math.h>
@@ -43,8 +43,8 @@ static void open_talk(bench *b, talk *t, sim_load load, int64_t begin_us, int64_
     sim_actor_wake(&t->actor, begin_us * SIM_US);
 }
 
-/* A kernel of 100 from 10 on, of memory alone; communication from 50 to 90. It loses what that takes of the memory, for 40,
- * and nothing to the SMs, of which it needs none. */
+/* A kernel of 100 from 10 on, of memory alone; communication from 50 to 90. It loses what that takes of the
+ * memory, for 40, and nothing to the SMs, of which it needs none. */
 static void communication_takes_its_share_of_the_memory(void **context)
 {
     (void)context;
@@ -63,8 +63,8 @@ static void communication_takes_its_share_of_the_memory(void **context)
     }
 }
 
-/* Two transfers that take a quarter each, 50 to 90 and 70 to 130. Kernels a (10 .. 60 alone) and b (after it, 40): a has
- * done 40 at 50 and ends at 63.333; b has done 5 at 70, 15 at 90, and 25 more take 33.333. */
+/* Two transfers that take a quarter each, 50 to 90 and 70 to 130. Kernels a (10 .. 60 alone) and b (after it,
+ * 40): a has done 40 at 50 and ends at 63.333; b has done 5 at 70, 15 at 90, and 25 more take 33.333. */
 static void transfers_at_the_same_time_take_their_shares_each(void **context)
 {
     (void)context;
@@ -95,7 +95,7 @@ static void a_copy_engine_takes_memory_and_no_multiprocessor(void **context)
     bench_start(&b);
     must(device_stream_open(b.devices[0], DEVICE_STREAM_COPY, &copies));
     must(device_upload(copies, NULL, NULL, DTYPE_F32, DTYPE_F32, 300000)); /* 10 to 110 */
-    bench_launch(&b, b.streams[0], 1200);                                   /* 100 alone, from 20: 67.5 are done at 110 */
+    bench_launch(&b, b.streams[0], 1200); /* 100 alone, from 20: 67.5 are done at 110 */
     check_us("the kernel", bench_mark_us(&b, 0, b.streams[0], 0), 110 + (100 - 90 * 0.75));
     device_stream_close(&copies);
     bench_close(&b);
@@ -185,7 +185,8 @@ static void uploads_and_downloads_go_opposite_ways(void **context)
     bench_close(&b);
 }
 
-/* A process that drives two GPUs: a kernel of 100 from 10 on, then 12 MB over a link of 12 GB/s, then a kernel of 50. */
+/* A process that drives two GPUs: a kernel of 100 from 10 on, then 12 MB over a link of 12 GB/s, then a
+ * kernel of 50. */
 static void a_copy_between_gpus_of_a_process_takes_the_link_between_them(void **context)
 {
     (void)context;
@@ -207,7 +208,8 @@ static void a_copy_between_gpus_of_a_process_takes_the_link_between_them(void **
     bench_close(&b);
 }
 
-/* A launch of 10 us, and a call of 4 us before it under the lock: two threads overlap, five are held up by the lock. */
+/* A launch of 10 us, and a call of 4 us before it under the lock: two threads overlap, five are held up by
+ * the lock. */
 static void threads_under_one_lock_call_one_after_another(void **context)
 {
     (void)context;
@@ -228,7 +230,8 @@ static void threads_under_one_lock_call_one_after_another(void **context)
     }
 }
 
-/* Rank 0's thread makes the replicas, 3 us per parameter; all wait for it, and nobody where there is no interpreter. */
+/* Rank 0's thread makes the replicas, 3 us per parameter; all wait for it, and nobody where there is no
+ * interpreter. */
 static void replicas_begin_when_they_are_wired(void **context)
 {
     (void)context;

@@ -206,16 +206,18 @@ static void copies_of_weights_in_bfloat16_have_their_price(void **context)
     open_job(&j, "sim", s, 0, model, set, &optimizer, 32);
     drive_one(&j, s);
     const nn_program *p = trainer_program(j.trainer);
-    op_desc copies = {.kind = OP_divide, .type = DTYPE_F32, .bf16 = true, .u.elementwise.count = bf16_weights_of(p)};
-    op_desc update = {.kind = OP_sgd,
-                      .type = DTYPE_F32,
-                      .u.optimizer = {.count = model->parameter_elements, .bf16 = true}};
+    op_desc copies = {
+        .kind = OP_divide, .type = DTYPE_F32, .bf16 = true, .u.elementwise.count = bf16_weights_of(p)};
+    op_desc update = {
+        .kind = OP_sgd, .type = DTYPE_F32, .u.optimizer = {.count = model->parameter_elements, .bf16 = true}};
     double copy_ns = sim_price_op(s->profile, SIM_BF16, &copies) / (double)SIM_NS;
     double update_ns = sim_price_op(s->profile, SIM_BF16, &update) / (double)SIM_NS, forward_ns = 0;
-    for (int i = 0; i < p->loss_end; i++) forward_ns += sim_price_op(s->profile, SIM_BF16, &p->ops[i].desc) / (double)SIM_NS;
+    for (int i = 0; i < p->loss_end; i++)
+        forward_ns += sim_price_op(s->profile, SIM_BF16, &p->ops[i].desc) / (double)SIM_NS;
     assert_true(p->config.bf16 && copy_ns > 1000);
     for (int i = 0; i < STEPS; i++) {
-        check_ns("forward", (double)j.results[i].times.parts[STEP_FORWARD], forward_ns + (i == 0 ? copy_ns : 0), 100);
+        check_ns("forward", (double)j.results[i].times.parts[STEP_FORWARD],
+                 forward_ns + (i == 0 ? copy_ns : 0), 100);
         check_ns("update", (double)j.results[i].times.parts[STEP_OPTIMIZER], update_ns, 10);
     }
     close_job(&j);
@@ -248,7 +250,8 @@ static void small_operations_are_bound_by_launches(void **context)
     nn_model_free(&model);
 }
 
-/* Eight ranks in one thread: each has the step of a single rank, except for the links on which batches arrive. */
+/* Eight ranks in one thread: each has the step of a single rank, except for the links on which batches
+ * arrive. */
 static void ranks_take_turns_and_share_the_links(void **context)
 {
     (void)context;

@@ -82,12 +82,13 @@ static inline int32_t atomicMax(int32_t *at, int32_t value)
 static inline bool emulator_can_launch(dim3 grid, dim3 block)
 {
     uint64_t threads = (uint64_t)block.x * block.y * block.z;
-    return grid.x >= 1 && grid.x <= 0x7fffffffu && grid.y >= 1 && grid.y <= 65535 && grid.z >= 1 && grid.z <= 65535 &&
-           threads >= 1 && threads <= 1024 && block.z <= 64;
+    return grid.x >= 1 && grid.x <= 0x7fffffffu && grid.y >= 1 && grid.y <= 65535 && grid.z >= 1 &&
+           grid.z <= 65535 && threads >= 1 && threads <= 1024 && block.z <= 64;
 }
 
 template <typename... Parameters, typename... Arguments>
-cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(Parameters...), Arguments... arguments)
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(Parameters...),
+                               Arguments... arguments)
 {
     const cudaLaunchConfig_t config_of = *config;
     if (!emulator_can_launch(config->gridDim, config->blockDim)) return cudaErrorInvalidConfiguration;
@@ -96,14 +97,16 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(
     typedef decltype(body) body_type;
     auto launch = [=] {
         body_type copy = body;
-        emulator_run({config_of.gridDim.x, config_of.gridDim.y, config_of.gridDim.z},
-                     {config_of.blockDim.x, config_of.blockDim.y, config_of.blockDim.z},
-                     [](void *context) { (*static_cast<body_type *>(context))(); }, &copy);
+        emulator_run(
+            {config_of.gridDim.x, config_of.gridDim.y, config_of.gridDim.z},
+            {config_of.blockDim.x, config_of.blockDim.y, config_of.blockDim.z},
+            [](void *context) { (*static_cast<body_type *>(context))(); }, &copy);
     };
     typedef decltype(launch) launch_type;
     static_assert(__is_trivially_copyable(launch_type), "a kernel's arguments are copied byte by byte");
-    if (!emulator_record(config->stream, [](void *context) { (*static_cast<launch_type *>(context))(); }, &launch,
-                         sizeof launch))
+    if (!emulator_record(
+            config->stream, [](void *context) { (*static_cast<launch_type *>(context))(); }, &launch,
+            sizeof launch))
         launch();
     return cudaSuccess;
 }

@@ -76,7 +76,8 @@ cudaError_t cudaHostGetDevicePointer(void **out, void *host, unsigned flags);
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const void *data);
 cudaError_t cudaMemGetInfo(size_t *available, size_t *total);
 cudaError_t cudaMemsetAsync(void *data, int value, size_t bytes, cudaStream_t s);
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t s);
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
+                            cudaStream_t s);
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags);
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int priority);
@@ -101,7 +102,8 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t s);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph);
 
-/* Where the stream is captured: keeps a copy of the context, with which the graph calls run(copy), and returns 1. */
+/* Where the stream is captured: keeps a copy of the context, with which the graph calls run(copy), and
+ * returns 1. */
 int emulator_record(cudaStream_t s, void (*run)(void *context), const void *context, size_t bytes);
 
 /* Calls run(context) in every thread of every block; blocks one after another. */

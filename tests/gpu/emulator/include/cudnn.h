@@ -154,8 +154,14 @@ typedef enum cudnnPointwiseMode_t {
     CUDNN_POINTWISE_GEN_INDEX = 501,
     CUDNN_POINTWISE_BINARY_SELECT = 601
 } cudnnPointwiseMode_t;
-typedef enum cudnnReduceTensorOp_t { CUDNN_REDUCE_TENSOR_ADD = 0, CUDNN_REDUCE_TENSOR_MAX = 3 } cudnnReduceTensorOp_t;
-typedef enum cudnnBackendHeurMode_t { CUDNN_HEUR_MODE_FALLBACK = 2, CUDNN_HEUR_MODE_A = 3 } cudnnBackendHeurMode_t;
+typedef enum cudnnReduceTensorOp_t {
+    CUDNN_REDUCE_TENSOR_ADD = 0,
+    CUDNN_REDUCE_TENSOR_MAX = 3
+} cudnnReduceTensorOp_t;
+typedef enum cudnnBackendHeurMode_t {
+    CUDNN_HEUR_MODE_FALLBACK = 2,
+    CUDNN_HEUR_MODE_A = 3
+} cudnnBackendHeurMode_t;
 typedef enum cudnnBackendNumericalNote_t {
     CUDNN_NUMERICAL_NOTE_TENSOR_CORE = 0,
     CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS = 1,
@@ -168,9 +174,11 @@ cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t d);
 cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
                                        cudnnBackendAttributeType_t type, int64_t count, const void *values);
 cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
-                                       cudnnBackendAttributeType_t type, int64_t asked, int64_t *count, void *values);
+                                       cudnnBackendAttributeType_t type, int64_t asked, int64_t *count,
+                                       void *values);
 cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t d);
-cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack);
+cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
+                                  cudnnBackendDescriptor_t pack);
 
 cudnnStatus_t cudnnCreate(cudnnHandle_t *out);
 cudnnStatus_t cudnnDestroy(cudnnHandle_t handle);
@@ -179,43 +187,51 @@ const char *cudnnGetErrorString(cudnnStatus_t code);
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t s);
 cudnnStatus_t cudnnCreateTensorDescriptor(cudnnTensorDescriptor_t *out);
 cudnnStatus_t cudnnDestroyTensorDescriptor(cudnnTensorDescriptor_t t);
-cudnnStatus_t cudnnSetTensor4dDescriptor(cudnnTensorDescriptor_t t, cudnnTensorFormat_t format, cudnnDataType_t type, int n,
-                                         int c, int h, int w);
+cudnnStatus_t cudnnSetTensor4dDescriptor(cudnnTensorDescriptor_t t, cudnnTensorFormat_t format,
+                                         cudnnDataType_t type, int n, int c, int h, int w);
 cudnnStatus_t cudnnCreateFilterDescriptor(cudnnFilterDescriptor_t *out);
 cudnnStatus_t cudnnDestroyFilterDescriptor(cudnnFilterDescriptor_t t);
-cudnnStatus_t cudnnSetFilter4dDescriptor(cudnnFilterDescriptor_t t, cudnnDataType_t type, cudnnTensorFormat_t format, int k,
-                                         int c, int h, int w);
+cudnnStatus_t cudnnSetFilter4dDescriptor(cudnnFilterDescriptor_t t, cudnnDataType_t type,
+                                         cudnnTensorFormat_t format, int k, int c, int h, int w);
 cudnnStatus_t cudnnCreateConvolutionDescriptor(cudnnConvolutionDescriptor_t *out);
 cudnnStatus_t cudnnDestroyConvolutionDescriptor(cudnnConvolutionDescriptor_t conv);
-cudnnStatus_t cudnnSetConvolution2dDescriptor(cudnnConvolutionDescriptor_t conv, int pad_h, int pad_w, int u, int v,
-                                              int dilation_h, int dilation_w, cudnnConvolutionMode_t mode,
-                                              cudnnDataType_t compute);
+cudnnStatus_t cudnnSetConvolution2dDescriptor(cudnnConvolutionDescriptor_t conv, int pad_h, int pad_w, int u,
+                                              int v, int dilation_h, int dilation_w,
+                                              cudnnConvolutionMode_t mode, cudnnDataType_t compute);
 cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t conv, cudnnMathType_t math);
 cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(cudnnHandle_t handle, cudnnTensorDescriptor_t x,
-                                                     cudnnFilterDescriptor_t w, cudnnConvolutionDescriptor_t conv,
+                                                     cudnnFilterDescriptor_t w,
+                                                     cudnnConvolutionDescriptor_t conv,
                                                      cudnnTensorDescriptor_t y, int asked, int *count,
                                                      cudnnConvolutionFwdAlgoPerf_t *out);
 cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithm_v7(cudnnHandle_t handle, cudnnFilterDescriptor_t w,
-                                                          cudnnTensorDescriptor_t dy, cudnnConvolutionDescriptor_t conv,
+                                                          cudnnTensorDescriptor_t dy,
+                                                          cudnnConvolutionDescriptor_t conv,
                                                           cudnnTensorDescriptor_t dx, int asked, int *count,
                                                           cudnnConvolutionBwdDataAlgoPerf_t *out);
 cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithm_v7(cudnnHandle_t handle, cudnnTensorDescriptor_t x,
-                                                            cudnnTensorDescriptor_t dy, cudnnConvolutionDescriptor_t conv,
+                                                            cudnnTensorDescriptor_t dy,
+                                                            cudnnConvolutionDescriptor_t conv,
                                                             cudnnFilterDescriptor_t dw, int asked, int *count,
                                                             cudnnConvolutionBwdFilterAlgoPerf_t *out);
-cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void *alpha, cudnnTensorDescriptor_t x_desc, const void *x,
-                                      cudnnFilterDescriptor_t w_desc, const void *w, cudnnConvolutionDescriptor_t conv,
-                                      cudnnConvolutionFwdAlgo_t algorithm, void *workspace, size_t bytes, const void *beta,
+cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void *alpha, cudnnTensorDescriptor_t x_desc,
+                                      const void *x, cudnnFilterDescriptor_t w_desc, const void *w,
+                                      cudnnConvolutionDescriptor_t conv, cudnnConvolutionFwdAlgo_t algorithm,
+                                      void *workspace, size_t bytes, const void *beta,
                                       cudnnTensorDescriptor_t y_desc, void *y);
-cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void *alpha, cudnnFilterDescriptor_t w_desc,
-                                           const void *w, cudnnTensorDescriptor_t dy_desc, const void *dy,
-                                           cudnnConvolutionDescriptor_t conv, cudnnConvolutionBwdDataAlgo_t algorithm,
-                                           void *workspace, size_t bytes, const void *beta, cudnnTensorDescriptor_t dx_desc,
+cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void *alpha,
+                                           cudnnFilterDescriptor_t w_desc, const void *w,
+                                           cudnnTensorDescriptor_t dy_desc, const void *dy,
+                                           cudnnConvolutionDescriptor_t conv,
+                                           cudnnConvolutionBwdDataAlgo_t algorithm, void *workspace,
+                                           size_t bytes, const void *beta, cudnnTensorDescriptor_t dx_desc,
                                            void *dx);
-cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t handle, const void *alpha, cudnnTensorDescriptor_t x_desc,
-                                             const void *x, cudnnTensorDescriptor_t dy_desc, const void *dy,
-                                             cudnnConvolutionDescriptor_t conv, cudnnConvolutionBwdFilterAlgo_t algorithm,
-                                             void *workspace, size_t bytes, const void *beta,
-                                             cudnnFilterDescriptor_t dw_desc, void *dw);
+cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t handle, const void *alpha,
+                                             cudnnTensorDescriptor_t x_desc, const void *x,
+                                             cudnnTensorDescriptor_t dy_desc, const void *dy,
+                                             cudnnConvolutionDescriptor_t conv,
+                                             cudnnConvolutionBwdFilterAlgo_t algorithm, void *workspace,
+                                             size_t bytes, const void *beta, cudnnFilterDescriptor_t dw_desc,
+                                             void *dw);
 
 #endif

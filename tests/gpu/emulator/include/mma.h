@@ -1,5 +1,6 @@
-/* Matrix products of a warp: the first lane of each has the whole fragment and does all the work, the others nothing. So
- * what one lane stores and another reads must stand on two sides of a barrier, as on a GPU. Blocks have one dimension. */
+/* Matrix products of a warp: the first lane of each has the whole fragment and does all the work, the others
+ * nothing. So what one lane stores and another reads must stand on two sides of a barrier, as on a GPU.
+ * Blocks have one dimension. */
 #ifndef TESTS_GPU_EMULATOR_MMA_H
 #define TESTS_GPU_EMULATOR_MMA_H
 
@@ -9,8 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-namespace nvcuda {
-namespace wmma {
+namespace nvcuda
+{
+namespace wmma
+{
 
 struct matrix_a;
 struct matrix_b;
@@ -18,7 +21,8 @@ struct accumulator;
 struct row_major;
 struct col_major;
 enum layout_t { mem_row_major, mem_col_major };
-namespace precision {
+namespace precision
+{
 struct tf32;
 }
 
@@ -33,7 +37,8 @@ template <int K> struct sides<matrix_b, K> {
     static constexpr int ROWS = K, COLUMNS = 16;
 };
 
-template <typename Use, int M, int N, int K, typename T, typename Layout = void> struct fragment : sides<Use, K> {
+template <typename Use, int M, int N, int K, typename T, typename Layout = void>
+struct fragment : sides<Use, K> {
     static_assert(M == 16 && N == 16 && (K == 16 || K == 8), "products are of 16 by 16");
     float at[sides<Use, K>::ROWS][sides<Use, K>::COLUMNS];
 };
@@ -102,7 +107,8 @@ void mma_sync(fragment<accumulator, 16, 16, K, float> &d, const A &a, const B &b
 }
 
 template <int K>
-void store_matrix_sync(float *data, const fragment<accumulator, 16, 16, K, float> &f, unsigned ldm, layout_t layout)
+void store_matrix_sync(float *data, const fragment<accumulator, 16, 16, K, float> &f, unsigned ldm,
+                       layout_t layout)
 {
     check_fragment_address(data, ldm * sizeof(float));
     for (int i = 0; i < 16 && does_the_work(); i++)
