@@ -1,5 +1,6 @@
 /* Matrix multiplication: the choice among the implementations, and those that need no file of their own. */
 #include "common/device/cpu/gemm.h"
+#include "common/device/cpu/onednn.h"
 
 #include <assert.h>
 #include <pthread.h>
@@ -52,10 +53,8 @@ static void small_gemm(const cpu_isa *isa, const cpu_gemm_shape *s, const float 
 static void sgemm(char transpose_a, char transpose_b, int64_t m, int64_t n, int64_t k, const float *a,
                   int64_t a_stride, const float *b, int64_t b_stride, bool add, float *c, int64_t c_stride)
 {
-    dnnl_status_t rc = dnnl_sgemm(transpose_a, transpose_b, m, n, k, 1.0f, a, a_stride, b, b_stride,
-                                  add ? 1.0f : 0.0f, c, c_stride);
-    assert(rc == dnnl_success);
-    (void)rc;
+    onednn_expect(dnnl_sgemm(transpose_a, transpose_b, m, n, k, 1.0f, a, a_stride, b, b_stride,
+                             add ? 1.0f : 0.0f, c, c_stride));
 }
 
 enum { FULL = 64 }; /* rows and columns that take the same way through oneDNN as large matrices */
@@ -172,11 +171,9 @@ size_t cpu_bf16_bytes(int64_t count)
 static void onednn_bf16_gemm(const cpu_gemm_shape *s, const uint16_t *a, const uint16_t *b, bool add,
                              float *c)
 {
-    dnnl_status_t rc =
-        dnnl_gemm_bf16bf16f32(s->transpose_a ? 'T' : 'N', s->transpose_b ? 'T' : 'N', s->m, s->n, s->k, 1.0f,
-                              a, s->a_stride, b, s->b_stride, add ? 1.0f : 0.0f, c, s->c_stride);
-    assert(rc == dnnl_success);
-    (void)rc;
+    onednn_expect(dnnl_gemm_bf16bf16f32(s->transpose_a ? 'T' : 'N', s->transpose_b ? 'T' : 'N', s->m, s->n,
+                                        s->k, 1.0f, a, s->a_stride, b, s->b_stride, add ? 1.0f : 0.0f, c,
+                                        s->c_stride));
 }
 
 static void write_bf16_gemm(void)

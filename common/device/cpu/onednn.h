@@ -1,4 +1,5 @@
-/* oneDNN's C interface with our errors and without allocation in a run. */
+/* oneDNN's C interface, of version 2 or 3, with our errors and without allocation in a run. Only onednn.c
+ * depends on the version. */
 #ifndef COMMON_DEVICE_CPU_ONEDNN_H
 #define COMMON_DEVICE_CPU_ONEDNN_H
 
@@ -11,27 +12,51 @@
 /* STATUS_SYSTEM for lack of memory, else STATUS_INTERNAL: "oneDNN: WHAT: TEXT". */
 status onednn_check(dnnl_status_t rc, const char *what);
 
-/* Attributes of a primitive whose scratchpad is the caller's. */
-status onednn_attributes(dnnl_primitive_attr_t *out);
+typedef struct onednn_tensor {
+    int rank; /* 0 if there is no tensor */
+    dnnl_dims_t dims;
+    dnnl_data_type_t type;
+    dnnl_format_tag_t tag; /* dnnl_format_tag_any if oneDNN chooses the layout */
+} onednn_tensor;
 
-/* A memory object whose data are set before each run. */
-status onednn_memory(dnnl_engine_t engine, const dnnl_memory_desc_t *md, dnnl_memory_t *out);
+typedef struct onednn_convolution {
+    dnnl_prop_kind_t pass;    /* dnnl_forward_training, dnnl_backward_data or dnnl_backward_weights */
+    onednn_tensor x, w, b, y; /* b is used only by the forward pass */
+    dnnl_dims_t strides, padding;
+} onednn_convolution;
 
-/* A primitive that copies between layouts, or NULL where they are equal. */
-typedef struct onednn_reorder {
+/* Creates the description of a primitive with the caller's scratchpad. A backward pass needs the forward
+ * pass's description as `hint`. */
+status onednn_convolution_desc(dnnl_engine_t engine, const onednn_convolution *c,
+                               const_dnnl_primitive_desc_t hint, dnnl_primitive_desc_t *out);
+
+/* A primitive and its arguments, of which the last one is the scratchpad. The caller zeroes it before
+ * onednn_primitive_open() or onednn_reorder_open(), and closes it even if that fails. */
+enum { ONEDNN_MAX_ARGUMENTS = 5 };
+typedef struct onednn_primitive {
     dnnl_primitive_t primitive;
-    dnnl_memory_t from, to, scratchpad;
+    int count;
+    dnnl_exec_arg_t arguments[ONEDNN_MAX_ARGUMENTS];
     size_t scratchpad_bytes;
-} onednn_reorder;
+} onednn_primitive;
 
-status onednn_reorder_open(dnnl_engine_t engine, const dnnl_memory_desc_t *from, const dnnl_memory_desc_t *to,
-                           onednn_reorder *out);
-void onednn_reorder_close(onednn_reorder *reorder);
-void onednn_reorder_run(const onednn_reorder *reorder, dnnl_stream_t stream, const float *from, float *to,
-                        void *scratchpad);
+/* `arguments` [count] are oneDNN's DNNL_ARG_*, without the scratchpad. */
+status onednn_primitive_open(dnnl_engine_t engine, const_dnnl_primitive_desc_t desc, int count,
+                             const int *arguments, onednn_primitive *out);
+void onednn_primitive_close(onednn_primitive *p);
 
-/* Runs; a failure is a defect of ours and asserts. */
-void onednn_execute(dnnl_primitive_t primitive, dnnl_stream_t stream, int count, const dnnl_exec_arg_t *args);
-void onednn_point(dnnl_memory_t memory, const void *data);
+/* Ends the process if a run has failed: with abort() if memory ran out, else with an assertion. */
+void onednn_expect(dnnl_status_t rc);
+
+/* `data` has a pointer for each argument. A failure ends the process as onednn_expect() says. */
+void onednn_primitive_run(const onednn_primitive *p, dnnl_stream_t stream, const void *const *data);
+
+/* Bytes of an argument's tensor, in the layout that oneDNN chose. */
+size_t onednn_argument_bytes(const onednn_primitive *p, int index);
+
+/* Opens the copy of argument `index` of `p` from the layout of `tensor`, or to that layout if `back`. The
+ * arguments of the copy are source, destination, scratchpad. Leaves `out` zeroed if the layouts are equal. */
+status onednn_reorder_open(dnnl_engine_t engine, const onednn_primitive *p, int index,
+                           const onednn_tensor *tensor, bool back, onednn_primitive *out);
 
 #endif
