@@ -3,20 +3,22 @@ BUILD ?= build
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
 HARNESS = $(BUILD)/bin/harness
-FOLDERS = $(filter-out bench support,$(patsubst tests/%/,%,$(wildcard tests/*/)))
+# A build folder that is there keeps its settings unless PRESET (CMakePresets.json) is given.
+PRESET ?= $(if $(wildcard $(BUILD)/CMakeCache.txt),,user)
 DEMO_STEPS = 40
 DEMO_DATA = fashion-mnist
 DEMO_VIRTUAL = --device sim:dgx1-v100 --gpus 8 --model resnet18 --data fashion-mnist --batch 16 --steps 8
-CONFIGURE = cmake -S . -B $(BUILD) -G Ninja -DCMAKE_INSTALL_PREFIX=$(PREFIX) $(CMAKE_OPTIONS) >/dev/null
+CONFIGURE = cmake -S . -B $(BUILD) $(PRESET:%=--preset %) -DCMAKE_INSTALL_PREFIX=$(PREFIX) $(CMAKE_OPTIONS) >/dev/null
 COMPILE = cmake --build $(BUILD) -j $(JOBS) --target
 
-.PHONY: help deps deps-data deps-check build demo demo-run check check-all bench uninstall deb readme-example format install clean
+.PHONY: help deps deps-data deps-check build demo demo-run test check check-more check-all bench uninstall deb readme-example format install clean
 
 help:
 	@echo "make demo         install what is missing, build the program, train ResNet-18 on Fashion-MNIST with both engines"
-	@echo "make check        install what is missing, build everything, run the tests of every change (about 20 minutes on 2 cores)"
-	@echo "make check-all    run every test: those of make check, and the longer ones"
-	@echo "make test-FOLDER  build and run the tests of one folder: $(FOLDERS)"
+	@echo "make check        install what is missing, build, run the tests of every change (8 minutes on 2 cores)"
+	@echo "make check-more   run what CI runs after those: sanitizers, fuzzers, emulated GPUs, every option (22 minutes)"
+	@echo "make check-all    run every test: those of make check and check-more, and the longer ones"
+	@echo "make test T=NAME  build and run a test, those that a regular expression matches, or those of a folder of tests/"
 	@echo "make build        build $(HARNESS) and the modules that it opens (CUDA, MPI)"
 	@echo "make bench        compare with other programs that are installed; results/README.md lists what it records"
 	@echo "make readme-example  run README's example again and record it"
@@ -57,18 +59,19 @@ demo-run:
 	@$(HARNESS) report $(BUILD)/demo.json $(BUILD)/demo-8-gpus.json $(BUILD)/demo-8-servers.json -o $(BUILD)/report.html
 	@echo "figures, and next to them the same model on 8 virtual V100s: $(abspath $(BUILD))/report.html"
 
-test-%: deps-check
-	@[ -d tests/$* ] || { echo "make: test-$*: expected one of $(FOLDERS:%=test-%)" >&2; exit 2; }
+test: deps-check
 	@$(CONFIGURE)
-	@$(COMPILE) suite_$*-tests
-	@ctest --test-dir $(BUILD) -L '^$*-tests$$' -LE 'long|large' -j $(JOBS) --output-on-failure
+	@BUILD=$(BUILD) JOBS=$(JOBS) sh tests/test.sh '$(T)'
 
 check: deps-check
-	@bash tests/check.sh
+	@bash tests/check.sh check
+
+check-more: deps-check
+	@bash tests/check.sh more
 
 check-all: deps-check
 	@sh .ci/install-packages.sh long
-	@bash tests/check.sh --all
+	@bash tests/check.sh check more all
 
 readme-example: deps-data
 	@$(CONFIGURE)

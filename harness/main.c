@@ -2,9 +2,11 @@
 #include "common/base/log.h"
 #include "harness/commands/commands.h"
 #include "harness/launch/environment.h"
+#include "harness/launch/out_of_memory.h"
 #include "harness/run/output.h"
 #include "harness/run/run_result.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -41,8 +43,8 @@ static status print_help(void)
                       "times and rates; harness --version prints the version.\n"
                       "Exit codes: 0 done, 1 a comparison failed, 64 usage, 65 data, 69 unavailable,\n"
                       "70 defect, 71 system, 73 cannot create output, 74 input or output, 75 peer lost,\n"
-                      "76 protocol, 77 permission, 78 configuration, 79 a loss, gradient or parameter\n"
-                      "is not finite, 128 + signal.\n");
+                      "76 protocol, or ranks differ, 77 permission, 78 configuration, 79 a loss, gradient\n"
+                      "or parameter is not finite, 128 + signal.\n");
     return output_text(&out);
 }
 
@@ -156,6 +158,11 @@ static void keep_standard_streams(void)
         if (fcntl(fd, F_GETFD) < 0) open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
 }
 
+/* Before the libraries' constructors, which allocate. A sanitizer has not begun to work by then. */
+#if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
+__attribute__((section(".preinit_array"), used)) static void (*const first)(void) = out_of_memory_watch;
+#endif
+
 int main(int argc, char *argv[])
 {
     int exit_code = 0;
@@ -164,7 +171,8 @@ int main(int argc, char *argv[])
     keep_standard_streams();
     signal(SIGXFSZ, SIG_IGN); /* a write beyond ulimit -f is an error that has a name */
     status rc = dispatch(argc, argv, &exit_code);
-    if (rc == STATUS_OK) return exit_code;
-    if (error_message()[0]) log_error("%s", error_message());
-    return status_exit_code(rc);
+    bool launcher_says = rc == STATUS_SYSTEM && launch_environment_is_rank();
+    if (rc != STATUS_OK && error_message()[0] && !launcher_says) log_error("%s", error_message());
+    errno = 0; /* no library ends the process from here on */
+    return rc == STATUS_OK ? exit_code : status_exit_code(rc);
 }

@@ -3,6 +3,7 @@
 #include "common/device/sim/device_sim.h"
 #include "common/sim/price.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -133,10 +134,9 @@ static status start(ps_thread_pool *p, int index)
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failure = pthread_create(&t->thread, NULL, serve, t);
+    errno = pthread_create(&t->thread, NULL, serve, t);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (failure)
-        return fail(STATUS_SYSTEM, "parameter server: cannot start thread %d (error %d)", index, failure);
+    if (errno) return fail_errno(STATUS_SYSTEM, "parameter server: no thread %d", index);
     pthread_setname_np(t->thread, "ps-sum");
     p->started++;
     return STATUS_OK;

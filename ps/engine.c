@@ -37,6 +37,7 @@ static status ps_requirements(const void *options, const char *policy, int world
         .buffer_kind = DEVICE_MEMORY_PRIVATE,
         .param_class = class_of_params(&p, world),
         .shares_buffers = true,
+        .replicates = p.consistency == PS_SYNC,
         .alike_from = p.placement == PS_PLACEMENT_RANK ? (int)p.servers : 1,
         .optimizer_ranks = p.placement == PS_PLACEMENT_RANK && p.server_optimizer ? (int)p.servers : 0,
         .updates_in_front = p.placement == PS_PLACEMENT_RANK && p.server_optimizer,
@@ -108,7 +109,7 @@ static status open_server(ps_engine *e)
                                .ledger = c->ledger,
                                .colocated = e->worker != NULL,
                                .threads = (int)e->options->server_threads,
-                               .stall_timeout_ns = c->stall_timeout_ns,
+                               .context = c,
                                .trace = c->trace};
     if (!e->worker)
         ledger_acquire(c->ledger, LEDGER_PARAMETERS, shard->elements * size,

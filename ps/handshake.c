@@ -382,7 +382,9 @@ static status exchange_arenas(ps_member *m)
                                     .world = members(m),
                                     .own = own,
                                     .count = m->export_count,
-                                    .deadline_ns = clock_now_ns() + m->context->stall_timeout_ns};
+                                    .deadline_ns = clock_now_ns() + m->context->stall_timeout_ns,
+                                    .canceled = m->context->canceled,
+                                    .context = m->context->canceled_context};
     m->group.segments = calloc((size_t)segments(m), sizeof *m->group.segments);
     if (!m->group.segments) return fail(STATUS_SYSTEM, "no memory for the arenas of %d ranks", members(m));
     return shm_exchange(&options, m->group.segments);

@@ -1,6 +1,7 @@
 #include "ps/port.h"
 
 #include "common/base/clock.h"
+#include "common/net/status_table.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -198,9 +199,14 @@ bool ps_port_has_left(ps_port *p, int peer)
     return p->was_connected[peer] && !connected;
 }
 
-bool ps_is_late(int64_t since_ns, int64_t patience_ns, int64_t now_ns, int64_t *deadline_ns)
+bool ps_is_late(const sync_context *c, int64_t *since_ns, int64_t patience_ns, int64_t now_ns,
+                int64_t *deadline_ns)
 {
-    int64_t limit = since_ns + patience_ns;
+    if (now_ns >= *since_ns + patience_ns) {
+        int64_t moved_ns = status_table_others_ns(c->table, c->slot);
+        if (moved_ns > *since_ns) *since_ns = moved_ns;
+    }
+    int64_t limit = *since_ns + patience_ns;
     if (now_ns < limit && limit < *deadline_ns) *deadline_ns = limit;
     return now_ns >= limit;
 }

@@ -119,8 +119,9 @@ bool ps_port_is_connected(const ps_port *p, int peer);
  * arrives. */
 bool ps_port_has_left(ps_port *p, int peer);
 
-/* Whether nothing has happened for `patience_ns` since `since_ns`; else it is to be checked again by
- * *deadline_ns. */
-bool ps_is_late(int64_t since_ns, int64_t patience_ns, int64_t now_ns, int64_t *deadline_ns);
+/* Whether nothing has happened for `patience_ns` since *since_ns, which becomes the time of another rank's
+ * last progress if that is later; else it is to be checked again by *deadline_ns. */
+bool ps_is_late(const sync_context *c, int64_t *since_ns, int64_t patience_ns, int64_t now_ns,
+                int64_t *deadline_ns);
 
 #endif

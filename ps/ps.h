@@ -37,7 +37,7 @@ void ps_read_ways(const sync_engine *e, const char **transport, const char **pay
 /* What runs, policy and options together, as "key=value" lines. */
 void ps_write_settings(const sync_engine *e, text_buffer *out);
 
-/* The number of steps by which a rank may lead another, for job_stop_here(); JOB_UNBOUNDED
+/* The number of steps by which a rank may lead another; JOB_UNBOUNDED
  * where nobody waits. STATUS_USAGE or STATUS_CONFIG as requirements(). */
 status ps_lead(const void *options, const char *policy, int world, int64_t *out);
 

@@ -1,5 +1,7 @@
 #include "common/base/log.h"
 
+#include "common/base/text.h"
+
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -30,7 +32,7 @@ void log_line(log_level level, const char *format, ...)
     int more = vsnprintf(line + used, sizeof line - (size_t)used - 1, format, args);
     va_end(args);
     if (more < 0) return;
-    size_t length = strlen(line);
+    size_t length = strlen(text_printable(line, false));
     line[length++] = '\n';
     ssize_t written = write(STDERR_FILENO, line, length);
     (void)written; /* stderr closed: nowhere to say so */

@@ -1,9 +1,11 @@
-#include "common/base/status.h"
+#include "common/base/text.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 
 static _Thread_local error_record record;
 
@@ -23,17 +25,49 @@ int status_exit_code(status code)
     return (unsigned)code < STATUS_COUNT ? codes[code] : codes[STATUS_INTERNAL];
 }
 
+static void append_limit(int resource, const char *option, int unit)
+{
+    size_t used = strlen(record.message);
+    struct rlimit limit;
+    if (getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+        snprintf(record.message + used, sizeof record.message - used, " (ulimit %s %llu)", option,
+                 (unsigned long long)limit.rlim_cur / unit);
+}
+
+/* Cuts quoted values to QUOTED bytes and "...", since those from outside may have any length. An apostrophe
+ * after a letter opens no quote. */
+static void cut_quoted(char *text)
+{
+    enum { QUOTED = 200 };
+    for (char *open = strchr(text, '\''), *end; open; open = *end ? strchr(end + 1, '\'') : NULL) {
+        end = open;
+        if (open > text && isalnum((unsigned char)open[-1])) continue;
+        for (end = open + 1; *end && !(*end == '\'' && (!end[1] || strchr(" ,;:.?)", end[1])));) end++;
+        char *cut = open + 1 + QUOTED;
+        if (end <= cut + 3) continue;
+        while ((*cut & 0xc0) == 0x80) cut--; /* within a character of UTF-8 */
+        memcpy(cut, "...", 3);
+        memmove(cut + 3, end, strlen(end) + 1);
+        end = cut + 3;
+    }
+}
+
 static status record_failure(status code, int with_errno, const char *format, va_list args)
 {
     int saved = errno;
+    char whole[4 * sizeof record.message], text[128];
+    if (with_errno && (saved == ENOMEM || saved == EMFILE || saved == ENFILE)) code = STATUS_SYSTEM;
     if (record.code == STATUS_OK) {
         record.code = code;
-        int used = vsnprintf(record.message, sizeof record.message, format, args);
-        if (with_errno && used >= 0 && (size_t)used < sizeof record.message) {
-            char text[128];
-            const char *reason = strerror_r(saved, text, sizeof text);
-            snprintf(record.message + used, sizeof record.message - (size_t)used, ": %s", reason);
-        }
+        vsnprintf(whole, sizeof whole, format, args);
+        cut_quoted(whole);
+        snprintf(record.message, sizeof record.message, "%s%s%s", text_printable(whole, false),
+                 with_errno ? ": " : "", with_errno ? strerror_r(saved, text, sizeof text) : "");
+        int error = code == STATUS_SYSTEM && (with_errno || saved == ENOMEM) ? saved : 0;
+        if (error == ENOMEM || error == EAGAIN)
+            append_limit(RLIMIT_AS, "-v", 1024); /* a thread has a stack */
+        if (error == EMFILE) append_limit(RLIMIT_NOFILE, "-n", 1);
+        if (error == EAGAIN) append_limit(RLIMIT_NPROC, "-u", 1);
     }
     errno = saved;
     return code;
@@ -52,7 +86,7 @@ status fail_errno(status code, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    record_failure(code, 1, format, args);
+    code = record_failure(code, 1, format, args);
     va_end(args);
     return code;
 }
@@ -68,6 +102,7 @@ void error_context(const char *format, ...)
     size_t used = strlen(context);
     memcpy(record.message, context, used);
     snprintf(record.message + used, sizeof record.message - used, ": %s", message);
+    text_printable(record.message, false);
 }
 
 const char *error_message(void)

@@ -22,7 +22,7 @@
     X(CANNOT_CREATE, 73, "an output file cannot be created")                                                 \
     X(IO, 74, "reading or writing failed")                                                                   \
     X(PEER, 75, "a peer was lost or did not reply in time")                                                  \
-    X(PROTOCOL, 76, "a peer speaks another version or configuration")                                        \
+    X(PROTOCOL, 76, "a peer has another version, configuration or data")                                     \
     X(PERMISSION, 77, "not permitted")                                                                       \
     X(CONFIG, 78, "a configuration that cannot run")                                                         \
     X(NONFINITE, 79, "a loss, a gradient or a parameter is not finite")                                      \
@@ -39,7 +39,9 @@ int status_exit_code(status code);
 /* Records the message unless an earlier failure of this thread is still recorded; returns `code`. */
 status fail(status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* As fail(), with ": " and the text of the current errno after the message. */
+/* Does what fail() does, and appends the text of errno. The code becomes STATUS_SYSTEM if memory or
+ * descriptors have run out. STATUS_SYSTEM also names the limit that the errno stands for:
+ * "(ulimit -n 40)". */
 status fail_errno(status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Puts "context: " in front of the recorded message. */

@@ -289,6 +289,16 @@ status text_parse_choice(const char *what, const char *text, const char *const *
                 near ? near : "", near ? "'?" : "");
 }
 
+char *text_printable(char *text, bool keeps_lines)
+{
+    for (unsigned char *at = (unsigned char *)text; at && *at; at++)
+        if (at[0] == 0xc2 && at[1] >= 0x80 && at[1] < 0xa0) /* C1 in UTF-8 */
+            at[0] = at[1] = '?';
+        else if ((*at < ' ' || *at == 0x7f) && !(keeps_lines && *at == '\n'))
+            *at = '?';
+    return text;
+}
+
 void text_append(text_buffer *buffer, const char *format, ...)
 {
     while (!buffer->out_of_memory) {

@@ -49,6 +49,10 @@ const char *text_nearest(const char *word, const char *const *words, size_t coun
 /* "a, b, c" of the words, cut to `size`. Returns `buffer`. */
 char *text_join(char *buffer, size_t size, const char *const *words, size_t count);
 
+/* Replaces control characters (C0, DEL, C1), which may command a terminal, with '?', but not line feeds if
+ * `keeps_lines`. Returns `text`. */
+char *text_printable(char *text, bool keeps_lines);
+
 /* A growing string for tables and messages outside the steady step. */
 typedef struct text_buffer {
     char *data; /* NUL-terminated, NULL while empty */

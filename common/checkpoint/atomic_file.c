@@ -21,12 +21,8 @@ enum {
 static status cannot(const atomic_file *f, const char *what)
 {
     int e = errno;
-    bool shortage = e == EMFILE || e == ENFILE || e == ENOMEM;
     bool storage = e == ENOSPC || e == EDQUOT || e == EIO || e == EFBIG || e == EINTR;
-    return fail_errno(shortage  ? STATUS_SYSTEM
-                      : storage ? STATUS_IO
-                                : STATUS_CANNOT_CREATE,
-                      "%.512s: %s", f->path, what);
+    return fail_errno(storage ? STATUS_IO : STATUS_CANNOT_CREATE, "%.512s: %s", f->path, what);
 }
 
 /* ---- the place -------------------------------------------------------------------------------- */

@@ -1,16 +1,13 @@
-/* Checkpoints: the state of a run as one safetensors file, or as several with an index, in PyTorch's names,
- * order and layout. docs/checkpoints.md describes the files.
+/* Checkpoints: the state of a run as one safetensors file, in PyTorch's names, order and layout.
+ * docs/checkpoints.md describes the file.
  *
- * One rank saves, or each rank a file of its own, at a time at which all ranks agree
- * (sync_engine_type.flush): tensor by tensor from a source. The memory needed is that of the largest tensor.
- * Every rank loads.
+ * One rank saves, at a time at which all ranks agree (sync_engine_type.flush): tensor by tensor from a
+ * source. It needs memory for the largest tensor. Every rank loads.
  *
  *     save.c  contents.c     the list of tensors; a rank's arenas as their source and sink
  *             metadata.c     progress, options and checksums as texts of the header
  *             atomic_file.h  the file, which appears whole or not at all
- *             save_index.c   the index, which is replaced when all its files are there
  *     load.c  safetensors.h  decodes the header
- *             index.c        decodes an index
  *             metadata.c     checks model, optimizer and checksums
  *             match.c        finds the model's tensors, also in files of PyTorch and Hugging Face */
 #ifndef COMMON_CHECKPOINT_CHECKPOINT_H
@@ -103,16 +100,6 @@ typedef struct checkpoint_subject {
 
 /* The first stage that has the tensor. */
 int checkpoint_stage_of(const checkpoint_subject *subject, const checkpoint_tensor *t);
-/* In which of several files, one per rank, a tensor of the whole contents is. Buffers are in the first,
- * because rank 0 writes that file and its buffers are saved; the others follow in the order of their data,
- * about as many bytes in each file. Where the model is cut, a tensor is in the file of its stage's first
- * rank. A file may have no tensor. */
-int checkpoint_file_of(const checkpoint_subject *subject, const checkpoint_contents *c,
-                       const checkpoint_tensor *t, int files);
-/* Keeps only the tensors of file `number`. */
-void checkpoint_contents_cut(const checkpoint_subject *subject, checkpoint_contents *c, int number,
-                             int files);
-
 /* Where a run stands. */
 typedef struct checkpoint_progress {
     int64_t step;              /* steps done, which is the index of the next */
@@ -142,43 +129,6 @@ typedef struct checkpoint_sink {
 status checkpoint_save(const char *path, const checkpoint_subject *subject,
                        const checkpoint_progress *progress, const checkpoint_source *source);
 
-/* ---- saving in several files ------------------------------------------------------------------------
- *
- * A path that ends with ".index.json" is that of an index, as Hugging Face's loaders read it: for every
- * tensor the name of a file next to it. The files of a save have other names than those of the save before,
- * so until the index is replaced the old checkpoint is whole. With NAME.index.json the files are
- * NAME-a-00001-of-00004.safetensors or NAME-b-... */
-
-enum { CHECKPOINT_PATH_MAX = 4096 };
-
-bool checkpoint_has_index(const char *path);
-
-/* One of the files of a save: number of count, of set 'a' or 'b'. */
-typedef struct checkpoint_file {
-    const char *index; /* path */
-    char set;
-    int number, count;
-} checkpoint_file;
-
-/* The set that the present index, if there is one, does not name. */
-status checkpoint_choose_set(const char *index, char *set);
-
-/* As checkpoint_save(). *hash is its header's; 0: the file would have no tensors, and is not written. */
-status checkpoint_save_file(const checkpoint_file *file, const checkpoint_subject *subject,
-                            const checkpoint_progress *progress, const checkpoint_source *source,
-                            uint64_t *hash);
-/* After a failure elsewhere: the old checkpoint stays. */
-void checkpoint_drop_file(const checkpoint_file *file);
-
-/* All files have been written, with these hashes [files->count]: looks for them, replaces the index as
- * atomic_file.h says, and removes files of earlier saves. STATUS_DATA: a file is not there, or another one.
- */
-status checkpoint_save_index(const checkpoint_file *files, const checkpoint_subject *subject,
-                             const uint64_t *hashes);
-
-/* checkpoint_probe() for a file and, if it is the first, for the index. */
-status checkpoint_probe_file(const checkpoint_file *file);
-
 /* ---- loading ---------------------------------------------------------------------------------- */
 
 typedef struct checkpoint checkpoint;
@@ -190,11 +140,14 @@ typedef struct checkpoint_info {
     checkpoint_progress progress; /* all zero where foreign */
 } checkpoint_info;
 
-/* Opens the file, or the index and its files, and checks headers. STATUS_DATA: one cannot be opened, is
- * truncated, malformed or edited, or is of another save; the message says why and at which offset. */
+/* Opens the file and checks its header. STATUS_DATA: the file cannot be opened, is truncated, malformed or
+ * edited, or is an index of several files; the message says why and at which offset. */
 status checkpoint_open(const char *path, checkpoint **out);
 void checkpoint_close(checkpoint **c);
 const checkpoint_info *checkpoint_get_info(const checkpoint *c);
+
+/* XXH3 of the file. A file of this program has it stored. STATUS_IO. */
+status checkpoint_hash(const checkpoint *c, uint64_t *out);
 
 /* Checks the whole file against `subject` before it passes tensors to `sink`. STATUS_DATA: another
  * model or optimizer, tensors missing, unexpected, of another shape or of a type that is no floating point,

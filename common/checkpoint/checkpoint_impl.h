@@ -34,41 +34,9 @@ status metadata_compare(const safetensors_header *h, const checkpoint_info *info
 /* Appends "name was A, is B" for every option that may differ and does. */
 void metadata_differences(const safetensors_header *h, const checkpoint_subject *subject, text_buffer *out);
 
-/* The header's hash, of a file that is not foreign. */
-status metadata_header_hash(const safetensors_header *h, uint64_t *out);
-status checkpoint_header_hash(const checkpoint *c, uint64_t *out); /* of its first file */
-
-/* ---- index.c: the index of a checkpoint in several files ------------------------------------------ */
-
-/* {"metadata": {"total_size": BYTES, "psring.header_xxh3": "HASH", "psring.files": {"FILE": "HASH", ...}},
- *  "weight_map": {"TENSOR": "FILE", ...}}
- * The keys with "psring." are this program's: the index's own hash, with zeros for its digits, and those of
- * the files' headers. */
-#define INDEX_SUFFIX ".index.json"
-#define INDEX_FILES METADATA_PREFIX "files"
-
-typedef struct index_file {
-    const char *name; /* without a folder */
-    uint64_t hash;    /* of its header; foreign: 0 */
-} index_file;
-
-typedef struct checkpoint_index {
-    const char *path; /* borrowed */
-    struct json_t *json;
-    index_file *files; /* in the order in which tensors name them */
-    int count;
-    bool foreign;
-} checkpoint_index;
-
-/* `text` is what is in the file `path`. STATUS_DATA: it is malformed or edited. */
-status index_decode(const char *path, const char *text, int64_t bytes, checkpoint_index *out);
-void index_free(checkpoint_index *index);
-/* Whether each tensor is in the file that the index says. */
-status index_check_tensors(const checkpoint_index *index, const safetensors_header *merged,
-                           const safetensors_header *const *headers);
-/* The path of `name` next to the index; of a file of a save. Return `buffer` [CHECKPOINT_PATH_MAX]. */
-char *index_path_of(const char *index, const char *name, char *buffer);
-char *index_file_path(const checkpoint_file *file, char *buffer);
+/* Whether `path` names a checkpoint in several files, which --save NAME.index.json wrote until commit
+ * 64fafa80. */
+bool checkpoint_is_index(const char *path);
 
 /* ---- tensors ------------------------------------------------------------------------------------- */
 

@@ -93,28 +93,6 @@ int checkpoint_stage_of(const checkpoint_subject *subject, const checkpoint_tens
     return nn_stage_of_param(m, subject->cut, t->index);
 }
 
-int checkpoint_file_of(const checkpoint_subject *subject, const checkpoint_contents *c,
-                       const checkpoint_tensor *t, int files)
-{
-    if (subject->cut) return checkpoint_stage_of(subject, t) * (files / subject->cut->count);
-    bool of_rank_0 = t->kind == CHECKPOINT_BUFFER || t->kind == CHECKPOINT_BATCHES;
-    return of_rank_0 || c->data_bytes == 0 ? 0 : (int)((double)t->begin / (double)c->data_bytes * files);
-}
-
-void checkpoint_contents_cut(const checkpoint_subject *subject, checkpoint_contents *c, int number, int files)
-{
-    checkpoint_contents whole = *c;
-    c->count = 0;
-    c->data_bytes = c->largest_elements = 0;
-    for (int i = 0; i < whole.count; i++) {
-        const checkpoint_tensor t = whole.tensors[i];
-        if (checkpoint_file_of(subject, &whole, &t, files) != number) continue;
-        if (t.elements > c->largest_elements) c->largest_elements = t.elements;
-        c->tensors[c->count++] = t;
-    }
-    place(c);
-}
-
 void checkpoint_contents_free(checkpoint_contents *contents)
 {
     free(contents->tensors);

@@ -177,11 +177,6 @@ static status need_hash(const safetensors_header *h, const char *key, uint64_t *
     return STATUS_OK;
 }
 
-status metadata_header_hash(const safetensors_header *h, uint64_t *out)
-{
-    return need_hash(h, METADATA_HEADER_HASH, out);
-}
-
 static status check_header_hash(const safetensors_header *h)
 {
     uint64_t stored, computed;

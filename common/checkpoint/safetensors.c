@@ -268,31 +268,6 @@ void safetensors_free(safetensors_header *h)
     *h = (safetensors_header){0};
 }
 
-static status check_names_differ(const safetensors_header *h)
-{
-    for (int i = 1; i < h->count; i++) {
-        const safetensors_tensor *t = &h->tensors[i];
-        if (strcmp(t->name, t[-1].name) == 0)
-            return REFUSE_ENTRY(t->in, t->name, "tensor %.100s is in %.200s too", t->name, t[-1].in->file);
-    }
-    return STATUS_OK;
-}
-
-status safetensors_merge(const char *file, const safetensors_header *const *parts, int count,
-                         safetensors_header *out)
-{
-    size_t all = 1;
-    for (int p = 0; p < count; p++) all += (size_t)parts[p]->count;
-    *out = (safetensors_header){.file = file, .text = "", .tensors = calloc(all, sizeof *out->tensors)};
-    if (!out->tensors) return fail(STATUS_SYSTEM, "%s: no memory for its header", file);
-    for (int p = 0; p < count; out->count += parts[p++]->count)
-        memcpy(out->tensors + out->count, parts[p]->tensors, (size_t)parts[p]->count * sizeof *out->tensors);
-    qsort(out->tensors, (size_t)out->count, sizeof *out->tensors, by_name);
-    status rc = check_names_differ(out);
-    if (rc != STATUS_OK) safetensors_free(out);
-    return rc;
-}
-
 /* ---- what is in it ---------------------------------------------------------------------------- */
 
 const safetensors_tensor *safetensors_find(const safetensors_header *h, const char *name)

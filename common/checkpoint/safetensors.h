@@ -61,11 +61,6 @@ status safetensors_decode(const char *file, const char *text, int64_t text_bytes
                           safetensors_header *out);
 void safetensors_free(safetensors_header *h);
 
-/* The tensors of several files under one header, which has no text; `parts` [count] must outlive it.
- * STATUS_DATA: two have the same tensor. */
-status safetensors_merge(const char *file, const safetensors_header *const *parts, int count,
-                         safetensors_header *out);
-
 /* NULL if there is none. */
 const safetensors_tensor *safetensors_find(const safetensors_header *h, const char *name);
 const char *safetensors_metadata(const safetensors_header *h, const char *key);

@@ -13,7 +13,6 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the format is little 
 
 typedef struct saving {
     const char *path;
-    int number, files; /* of those of the checkpoint */
     const checkpoint_subject *subject;
     const checkpoint_progress *progress;
     const checkpoint_source *source;
@@ -22,7 +21,6 @@ typedef struct saving {
     int64_t header_bytes;
     void *values; /* one tensor */
     XXH3_state_t *hash;
-    uint64_t header_hash;
     atomic_file file;
 } saving;
 
@@ -89,9 +87,9 @@ static status put_hash(saving *s, const char *key, uint64_t hash)
 static status seal_header(saving *s)
 {
     TRY(put_hash(s, METADATA_DATA_HASH, XXH3_64bits_digest(s->hash)));
-    TRY(metadata_hash_header(s->header + SAFETENSORS_PREFIX, s->header_bytes - SAFETENSORS_PREFIX,
-                             &s->header_hash));
-    TRY(put_hash(s, METADATA_HEADER_HASH, s->header_hash));
+    uint64_t hash;
+    TRY(metadata_hash_header(s->header + SAFETENSORS_PREFIX, s->header_bytes - SAFETENSORS_PREFIX, &hash));
+    TRY(put_hash(s, METADATA_HEADER_HASH, hash));
     return atomic_file_overwrite(&s->file, 0, s->header, (size_t)s->header_bytes);
 }
 
@@ -131,8 +129,6 @@ static status prepare(saving *s)
 {
     const checkpoint_subject *subject = s->subject;
     TRY(checkpoint_contents_make(subject->model, subject->type, subject->optimizer, &s->contents));
-    if (s->files > 1) checkpoint_contents_cut(subject, &s->contents, s->number, s->files);
-    if (s->contents.count == 0) return STATUS_OK;
     TRY(make_header(s));
     s->values = malloc((size_t)s->contents.largest_elements * sizeof(double) + sizeof(int64_t));
     s->hash = XXH3_createState();
@@ -141,39 +137,21 @@ static status prepare(saving *s)
     return STATUS_OK;
 }
 
-static status save(saving *s)
-{
-    s->file = (atomic_file){.fd = -1, .folder = -1};
-    status rc = prepare(s);
-    if (rc == STATUS_OK && s->contents.count > 0) rc = write_file(s);
-    atomic_file_abandon(&s->file);
-    checkpoint_contents_free(&s->contents);
-    XXH3_freeState(s->hash);
-    free(s->values);
-    free(s->header);
-    return rc;
-}
-
 status checkpoint_save(const char *path, const checkpoint_subject *subject,
                        const checkpoint_progress *progress, const checkpoint_source *source)
 {
-    saving s = {.path = path, .files = 1, .subject = subject, .progress = progress, .source = source};
-    return save(&s);
-}
-
-status checkpoint_save_file(const checkpoint_file *file, const checkpoint_subject *subject,
-                            const checkpoint_progress *progress, const checkpoint_source *source,
-                            uint64_t *hash)
-{
-    char path[CHECKPOINT_PATH_MAX];
-    saving s = {.path = index_file_path(file, path),
-                .number = file->number,
-                .files = file->count,
+    saving s = {.path = path,
                 .subject = subject,
                 .progress = progress,
-                .source = source};
-    status rc = save(&s);
-    *hash = s.header_hash;
+                .source = source,
+                .file = {.fd = -1, .folder = -1}};
+    status rc = prepare(&s);
+    if (rc == STATUS_OK) rc = write_file(&s);
+    atomic_file_abandon(&s.file);
+    checkpoint_contents_free(&s.contents);
+    XXH3_freeState(s.hash);
+    free(s.values);
+    free(s.header);
     return rc;
 }
 
@@ -190,8 +168,7 @@ status checkpoint_probe(const char *path)
 #define FIELD(name) offsetof(checkpoint_options, name)
 static const option checkpoint_option_list[] = {
     {"save", OPTION_TEXT, FIELD(save), .argument = "FILE",
-     .help = "write a checkpoint at the end (safetensors, with PyTorch's names); NAME.index.json: a file per "
-             "rank"},
+     .help = "write a checkpoint at the end (safetensors, with PyTorch's names)"},
     {"save-every", OPTION_INT, FIELD(save_every), .level = OPTION_RARE, .argument = "STEPS", .initial = "0",
      .high = 1e12, .help = "with --save: also every STEPS steps; 0: only at the end"},
     {"load", OPTION_TEXT, FIELD(load), .argument = "FILE",
@@ -210,6 +187,8 @@ status checkpoint_options_check(const checkpoint_options *o)
 {
     TRY(check_name("save", o->save));
     TRY(check_name("load", o->load));
+    if (o->save && checkpoint_is_index(o->save))
+        return fail(STATUS_USAGE, "--save: expected the name of one file, got the index '%s'", o->save);
     if (o->save_every > 0 && !o->save) return fail(STATUS_USAGE, "--save-every: expected --save FILE too");
     return STATUS_OK;
 }

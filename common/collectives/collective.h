@@ -188,14 +188,16 @@ typedef struct collective_config {
                             * some of the simulation's ranks, they follow each other */
     const char *bootstrap; /* nccl: what rank 0 made (nccl/collective_nccl.h) */
     bool share_gpu;        /* nccl: ranks may be on the same GPU */
-    struct rank_slot *slot; /* nccl: where the watchdog writes what is in flight; NULL: nowhere */
+    struct rank_slot *slot; /* This rank's slot. The watchdog of nccl writes what is in flight to it. NULL if
+                               there is none. */
+    const struct status_table *table; /* Shows the progress of other ranks. NULL if there is none. */
     /* nccl: this rank cannot go on, and its threads may be stuck in NCCL or CUDA. The function, called once
      * and by any thread, publishes the error; then the library is aborted, and the process ends with the
      * error's exit code. NULL, where ranks are threads: the world has failed, and the error comes from its
      * next call and from waits for the GPU. */
     void (*lost)(void *context, const error_record *why);
     void *lost_context;
-    int64_t stall_timeout_ns; /* without progress a call fails with STATUS_PEER */
+    int64_t stall_timeout_ns; /* without progress of the call or of another rank it fails with STATUS_PEER */
     int64_t connect_timeout_ns;
     bool (*canceled)(void *context); /* called several times per second while connecting; NULL: never */
     void *canceled_context;

@@ -101,6 +101,8 @@ static inline int64_t collective_part_at(const collective_call *call, collective
     return begin >= held.begin && end <= held.begin + held.count ? begin - held.begin : -1;
 }
 
+/* Whether neither the call in progress nor another rank has moved within the stall limit. */
+bool collective_is_late(collective_queue *q, int64_t now_ns);
 /* STATUS_PEER: the call in progress is late; `detail` is what is known of the reason. */
 status collective_stalled(const collective_queue *q, const char *detail);
 

@@ -2,11 +2,21 @@
  */
 #include "common/base/text.h"
 #include "common/collectives/collective_impl.h"
+#include "common/net/status_table.h"
 
 #include <sched.h>
 #include <stdio.h>
 
 enum { SLEEP_NS = 100000000, POLL_NS = 20000, YIELDS = 400 };
+
+bool collective_is_late(collective_queue *q, int64_t now_ns)
+{
+    const collective_config *c = &q->group->world->config;
+    if (now_ns < collective_deadline(q->since_ns, c->stall_timeout_ns)) return false;
+    int64_t moved_ns = status_table_others_ns(c->table, c->slot);
+    if (moved_ns > q->since_ns) q->since_ns = moved_ns;
+    return now_ns >= collective_deadline(q->since_ns, c->stall_timeout_ns);
+}
 
 status collective_stalled(const collective_queue *q, const char *detail)
 {
@@ -29,9 +39,10 @@ status collective_poll(collective_world *world, const char *library,
             if (q->completed == q->posted) continue;
             TRY(advance(q, now_ns, worked));
             if (q->completed == q->posted) continue;
+            bool late = collective_is_late(q, now_ns);
             int64_t deadline = collective_deadline(q->since_ns, world->config.stall_timeout_ns);
             if (deadline < *deadline_ns) *deadline_ns = deadline;
-            if (now_ns < deadline) continue;
+            if (!late) continue;
             char detail[96];
             snprintf(detail, sizeof detail, " in rank %d; %s does not report whom it waits for",
                      world->config.rank, library);

@@ -1,5 +1,6 @@
 #include "common/collectives/tuning.h"
 
+#include "common/base/input.h"
 #include "common/base/options.h"
 
 #include <stdio.h>
@@ -78,15 +79,11 @@ status collective_tuning_read(const char *text, collective_tuning *out)
 
 status collective_tuning_load(const char *what, const char *path, collective_tuning *out)
 {
-    FILE *file = fopen(path, "re");
-    if (!file) return fail_errno(STATUS_DATA, "%s %s", what, path);
-    char *text = calloc(1, MOST_BYTES + 1);
-    size_t got = text ? fread(text, 1, MOST_BYTES, file) : 0;
-    bool whole = text && got < MOST_BYTES && !ferror(file);
-    fclose(file);
-    status rc = whole ? collective_tuning_read(text, out)
-                      : fail(STATUS_DATA, "%s %s: cannot be read or is no table", what, path);
-    if (whole && rc != STATUS_OK) error_context("%s %s", what, path);
-    free(text);
+    text_buffer text = {0};
+    status rc = input_read(path, MOST_BYTES, &text);
+    if (rc == STATUS_OK && (rc = collective_tuning_read(text.data, out)) != STATUS_OK)
+        error_context("%s", path);
+    if (rc != STATUS_OK) error_context("%s", what);
+    text_free(&text);
     return rc;
 }

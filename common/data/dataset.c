@@ -1,19 +1,21 @@
 #include "common/data/dataset.h"
 
-#include "common/base/text.h"
+#include "common/base/input.h"
 #include "common/data/dataset_impl.h"
 #include "common/data/sampler.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 #include <zlib.h>
 
 static const dataset_type *const types[] = {&dataset_wine, &dataset_fashion_mnist, &dataset_mnist,
                                             &dataset_idx,  &dataset_cifar10,       &dataset_synthetic};
 enum { TYPES = sizeof types / sizeof types[0] };
+static const uint8_t gzip_magic[] = {0x1f, 0x8b};
 
 static status find_type(const char *spec, const dataset_type **out, const char **argument)
 {
@@ -61,6 +63,17 @@ void dataset_close(dataset **set)
 const data_description *dataset_describe(const dataset *set)
 {
     return &set->description;
+}
+
+uint64_t dataset_hash(const dataset *set, data_part part)
+{
+    const stored_part *stored = &set->stored[part];
+    const int64_t *samples = set->description.samples;
+    int64_t rows = stored->picks ? samples[DATA_TRAIN] + samples[DATA_TEST] : samples[part];
+    const void *inputs = stored->pixels ? (const void *)stored->pixels : stored->features;
+    if (!inputs) return 0;
+    return XXH3_64bits_withSeed(stored->labels, (size_t)rows,
+                                XXH3_64bits(inputs, (size_t)rows * dataset_input_bytes(set)));
 }
 
 size_t dataset_input_bytes(const dataset *set)
@@ -147,54 +160,52 @@ void dataset_stored_target(const dataset *set, data_part part, int64_t index, vo
 
 /* ---- files ------------------------------------------------------------------------------------ */
 
-enum { CHUNK = 1 << 20 };
-
-static status unreadable(const char *path, gzFile file)
+/* Unpacks all members of a gzip file, which fill it up to its end. */
+static status unpack(const char *path, z_stream *z, file_bytes *out)
 {
-    int code;
-    const char *text = gzerror(file, &code);
-    if (code == Z_ERRNO) return fail_errno(STATUS_DATA, "%s: cannot be read", path);
-    return fail(STATUS_DATA, "%s: damaged gzip data: %s", path, text);
-}
-
-static status read_all(const char *path, gzFile file, file_bytes *out)
-{
-    size_t capacity = 0;
-    for (;;) {
+    for (size_t capacity = 0;;) {
         if (out->size == capacity) {
             if (capacity >= (size_t)FILE_LIMIT_MIB << 20)
                 return fail(STATUS_DATA, "%s: expected at most %d MiB", path, (int)FILE_LIMIT_MIB);
-            capacity = capacity ? 2 * capacity : CHUNK;
+            capacity = capacity ? 2 * capacity : 1 << 20;
             uint8_t *data = realloc(out->data, capacity);
             if (!data) return fail(STATUS_SYSTEM, "%s: no memory for %zu bytes", path, capacity);
             out->data = data;
         }
-        size_t room = capacity - out->size;
-        int count = gzread(file, out->data + out->size, room < CHUNK ? (unsigned)room : CHUNK);
-        if (count < 0) return unreadable(path, file);
-        if (count == 0) break;
-        out->size += (size_t)count;
+        z->next_out = out->data + out->size;
+        z->avail_out = (uInt)(capacity - out->size < UINT_MAX ? capacity - out->size : UINT_MAX);
+        int code = inflate(z, Z_NO_FLUSH);
+        out->size = (size_t)(z->next_out - out->data);
+        if (code == Z_STREAM_END && z->avail_in == 0) return STATUS_OK;
+        if (code == Z_STREAM_END && (z->avail_in < 2 || memcmp(z->next_in, gzip_magic, 2) != 0))
+            return fail(STATUS_DATA,
+                        "%s: expected the end of the file after the gzip data, got %u more bytes", path,
+                        z->avail_in);
+        if (code == Z_STREAM_END) code = inflateReset(z);
+        if (code == Z_BUF_ERROR || (code == Z_OK && z->avail_in == 0 && z->avail_out > 0))
+            return fail(STATUS_DATA, "%s: gzip data end early, after %zu unpacked bytes", path, out->size);
+        if (code == Z_MEM_ERROR) return fail(STATUS_SYSTEM, "%s: no memory to read it", path);
+        if (code != Z_OK)
+            return fail(STATUS_DATA, "%s: damaged gzip data: %s", path, z->msg ? z->msg : zError(code));
     }
-    uint8_t *fitted = realloc(out->data, out->size ? out->size : 1);
-    if (fitted) out->data = fitted;
-    return STATUS_OK;
 }
 
 status file_read(const char *path, file_bytes *out)
 {
+    enum { GZIP = 16 + MAX_WBITS };
+    text_buffer text = {0};
     *out = (file_bytes){0};
-    errno = 0;
-    gzFile file = gzopen(path, "rbe");
-    if (!file)
-        return errno ? fail_errno(STATUS_DATA, "%s: cannot be opened", path)
-                     : fail(STATUS_SYSTEM, "%s: no memory to read it", path);
-    gzbuffer(file, 1 << 17);
-    status result = read_all(path, file, out);
-    int closed = gzclose_r(file);
-    if (result == STATUS_OK && closed == Z_BUF_ERROR)
-        result = fail(STATUS_DATA, "%s: gzip data end early, after %zu unpacked bytes", path, out->size);
-    if (result != STATUS_OK) file_free(out);
-    return result;
+    TRY(input_read(path, ((int64_t)FILE_LIMIT_MIB << 20) - 1, &text));
+    *out = (file_bytes){.data = (uint8_t *)text.data, .size = text.length};
+    if (text.length < 2 || memcmp(text.data, gzip_magic, 2) != 0) return STATUS_OK;
+    z_stream z = {.next_in = out->data, .avail_in = (uInt)text.length};
+    *out = (file_bytes){0};
+    status rc = inflateInit2(&z, GZIP) == Z_OK ? unpack(path, &z, out)
+                                               : fail(STATUS_SYSTEM, "%s: no memory to read it", path);
+    inflateEnd(&z);
+    text_free(&text);
+    if (rc != STATUS_OK) file_free(out);
+    return rc;
 }
 
 void file_free(file_bytes *bytes)

@@ -63,6 +63,10 @@ void dataset_close(dataset **set);
 
 const data_description *dataset_describe(const dataset *set);
 
+/* XXH3 (64 bit) of samples and targets as stored. Parts that are cut from the same samples have one hash. 0
+ * if nothing is stored (synthetic). */
+uint64_t dataset_hash(const dataset *set, data_part part);
+
 /* Bytes of one sample's input as stored. */
 size_t dataset_input_bytes(const dataset *set);
 

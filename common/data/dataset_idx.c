@@ -11,7 +11,7 @@
 #define FASHION_MNIST_FOLDER "/usr/share/datasets/fashion-mnist"
 #define FASHION_MNIST_PACKAGE "Debian's package dataset-fashion-mnist installs them"
 
-enum { MNIST_SIDE = 28, MNIST_CLASSES = 10 };
+enum { MNIST_SIDE = 28, MNIST_CLASSES = 10, IDX_CLASSES = 255 /* 255 itself marks a missing label */ };
 
 /* The set keeps the bytes; *path becomes its copy of the path. */
 static status read_file(dataset *set, const char **path, file_bytes *file)
@@ -126,7 +126,7 @@ static status open_pair(dataset *set, const dataset_config *config, const char *
     stored_part rows;
     idx_images images;
     idx_labels labels;
-    TRY(read_pair(set, image_path, comma + 1, 256, 0, 0, &rows, &images, &labels));
+    TRY(read_pair(set, image_path, comma + 1, IDX_CLASSES, 0, 0, &rows, &images, &labels));
     TRY(dataset_split(set, &rows, images.count, config->seed));
     set->description.form = image_form(&images, labels.highest + 1);
     measure(set);

@@ -1,6 +1,7 @@
 #include "common/data/loader.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
@@ -235,11 +236,11 @@ static status start_threads(loader *l, int threads)
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    while (l->threads < threads && pthread_create(&l->ids[l->threads], NULL, work, l) == 0) l->threads++;
+    while (l->threads < threads && (errno = pthread_create(&l->ids[l->threads], NULL, work, l)) == 0)
+        l->threads++;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (l->threads < threads)
-        return fail(STATUS_SYSTEM, "loader: the system refused thread %d of %d", l->threads + 1, threads);
-    return STATUS_OK;
+    if (l->threads == threads) return STATUS_OK;
+    return fail_errno(STATUS_SYSTEM, "loader: no thread %d of %d", l->threads + 1, threads);
 }
 
 int loader_depth(int threads)

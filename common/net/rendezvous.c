@@ -4,6 +4,7 @@
 #include "common/base/text.h"
 #include "common/net/shm.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,8 @@ struct rendezvous {
     zsocket_context *context;
     bool own_context;
     store *store; /* of rank 0 */
+    status_sender *sender;
+    int64_t canceled_ns; /* Time at which `canceled` first said so, or 0. */
     zsocket socket;
     bool refused_by_stranger, connected, lost;
     bool denied;                /* the store wants another key */
@@ -54,10 +57,16 @@ static status send_packet(rendezvous *r, const rendezvous_packet *packet, const 
 {
     size_t used = rendezvous_pack(packet, r->packet, RENDEZVOUS_PACKET_CAP);
     if (used == 0) return fail(STATUS_INTERNAL, "rendezvous: a packet above %d bytes", RENDEZVOUS_PACKET_CAP);
-    if (zmq_send(r->socket.zmq, r->packet, used, ZMQ_DONTWAIT | (blob ? ZMQ_SNDMORE : 0)) < 0)
-        return STATUS_AGAIN;
-    if (blob) zmq_send(r->socket.zmq, data, bytes, ZMQ_DONTWAIT);
-    return STATUS_OK;
+    zmq_msg_t part; /* before the packet is sent, so that no half of a message is */
+    if (zmq_msg_init_size(&part, bytes) != 0)
+        return fail(STATUS_SYSTEM, "rendezvous: no memory to send %zu bytes", bytes);
+    if (bytes > 0) memcpy(zmq_msg_data(&part), data, bytes);
+    int sent = zmq_send(r->socket.zmq, r->packet, used, ZMQ_DONTWAIT | (blob ? ZMQ_SNDMORE : 0));
+    status result = sent >= 0         ? STATUS_OK
+                    : errno == ENOMEM ? fail(STATUS_SYSTEM, "rendezvous: no memory to send a packet")
+                                      : STATUS_AGAIN;
+    if (sent < 0 || !blob || zmq_msg_send(&part, r->socket.zmq, ZMQ_DONTWAIT) < 0) zmq_msg_close(&part);
+    return result;
 }
 
 static status send_hello(rendezvous *r)
@@ -76,6 +85,8 @@ static status send_hello(rendezvous *r)
         .world = o->world,
         .host = host,
         .pid = (uint32_t)getpid(),
+        .code = o->failure ? o->failure->code : STATUS_OK,
+        .text = o->failure ? o->failure->message : NULL,
     };
     return send_packet(r, &hello, NULL, 0, false);
 }
@@ -129,10 +140,14 @@ static void read_monitor(rendezvous *r)
 static status wait_briefly(rendezvous *r)
 {
     const rendezvous_options *o = &r->options;
-    /* Each wait has a deadline of its own, so it is no hang: it counts as progress. */
-    if (o->slot) rank_slot_touch(o->slot, clock_now_ns());
-    if (!r->joined && o->canceled && o->canceled(o->context))
-        return fail(STATUS_STOPPED, "rendezvous: stopped on request");
+    int64_t now_ns = clock_now_ns();
+    /* The connect limit ends a wait for ranks that have not come, so the wait counts as progress. */
+    if (o->slot && !r->joined) rank_slot_touch(o->slot, now_ns);
+    if (!r->joined && o->canceled && o->canceled(o->context)) {
+        if (r->canceled_ns == 0) r->canceled_ns = now_ns;
+        if (now_ns - r->canceled_ns >= RENDEZVOUS_CANCEL_NS)
+            return fail(STATUS_STOPPED, "rendezvous: stopped on request");
+    }
     zmq_pollitem_t items[] = {{.socket = r->socket.zmq, .events = ZMQ_POLLIN},
                               {.socket = r->socket.monitor, .events = ZMQ_POLLIN}};
     if (r->socket.zmq)
@@ -217,8 +232,10 @@ static status exchange_hello(rendezvous *r, bool *welcome)
     read_monitor(r);
     if (r->denied && !r->endpoints.path[0]) return denied(r); /* a file may be of an earlier job */
     r->lost = false; /* not greeted yet: the socket connects again by itself */
-    if (r->hello_due && send_hello(r) == STATUS_OK) r->hello_due = false;
-    status result = receive_packet(r, &packet);
+    status result = r->hello_due ? send_hello(r) : STATUS_AGAIN;
+    if (result != STATUS_OK && result != STATUS_AGAIN) return result;
+    if (result == STATUS_OK) r->hello_due = false;
+    result = receive_packet(r, &packet);
     if (result == STATUS_AGAIN) return STATUS_OK;
     if (result != STATUS_OK) return result;
     if (packet.kind == RENDEZVOUS_REFUSED || packet.kind == RENDEZVOUS_FAILED)
@@ -255,25 +272,40 @@ static void leave_store(rendezvous *r)
 
 #define GRACE_NS (2 * NS_PER_S) /* the store itself reports a deadline; after this it is taken for dead */
 
-static status wait_result(rendezvous *r, const char *what, int64_t deadline_ns)
+/* STATUS_AGAIN if the result is not there yet. */
+static status read_result(rendezvous *r, const char *what)
 {
     rendezvous_packet packet;
+    read_monitor(r);
+    for (status result; (result = receive_packet(r, &packet)) != STATUS_AGAIN;) {
+        if (result != STATUS_OK) return result;
+        if (packet.kind == RENDEZVOUS_RESULT && packet.sequence == r->sequence) return STATUS_OK;
+        if (packet.kind == RENDEZVOUS_FAILED) return fail(packet.code, "%s", packet.text);
+        r->left = r->left || packet.kind == RENDEZVOUS_BYE;
+    }
+    if (!r->lost && !r->left) return STATUS_AGAIN;
+    return fail(STATUS_PEER, "rendezvous at %s, %s: rank 0 %s", r->address, what,
+                r->left ? "has left" : "is lost");
+}
+
+bool rendezvous_has_failed(void *r)
+{
+    return read_result(r, "set-up") != STATUS_AGAIN;
+}
+
+void rendezvous_fail(rendezvous *r, status code, const char *text)
+{
+    const rendezvous_packet failure = {.kind = RENDEZVOUS_FAILED, .code = code, .text = text};
+    if (r) send_packet(r, &failure, NULL, 0, false);
+}
+
+static status wait_result(rendezvous *r, const char *what, int64_t deadline_ns, int64_t limit_ns)
+{
     for (;;) {
-        read_monitor(r);
-        status result = receive_packet(r, &packet);
-        if (result == STATUS_OK && packet.kind == RENDEZVOUS_RESULT && packet.sequence == r->sequence)
-            return STATUS_OK;
-        if (result == STATUS_OK && packet.kind == RENDEZVOUS_FAILED)
-            return fail(packet.code, "%s", packet.text);
-        if (result == STATUS_OK) {
-            r->left = r->left || packet.kind == RENDEZVOUS_BYE;
-            continue;
-        }
+        status result = read_result(r, what);
         if (result != STATUS_AGAIN) return result;
-        if (r->lost || r->left)
-            return fail(STATUS_PEER, "rendezvous at %s, %s: rank 0 %s", r->address, what,
-                        r->left ? "has left" : "is lost");
-        if (clock_now_ns() >= deadline_ns)
+        int64_t now_ns = clock_now_ns(), moved_ns = status_table_others_ns(r->options.table, r->options.slot);
+        if (now_ns >= deadline_ns && now_ns >= moved_ns + limit_ns + GRACE_NS)
             return fail(STATUS_PEER, "rendezvous at %s, %s: rank 0 does not answer", r->address, what);
         TRY(wait_briefly(r));
     }
@@ -297,7 +329,8 @@ static status call(rendezvous *r, rendezvous_operation operation, const char *ta
                                 .timeout_ms = left > 0 ? (left + NS_PER_MS - 1) / NS_PER_MS : 0};
     status sent = send_packet(r, &packet, data, bytes, true);
     if (sent != STATUS_OK && sent != STATUS_AGAIN) return sent; /* AGAIN: the loss is about to be read */
-    TRY(wait_result(r, what, deadline_ns < CLOCK_NEVER - GRACE_NS ? deadline_ns + GRACE_NS : CLOCK_NEVER));
+    TRY(wait_result(r, what, deadline_ns < CLOCK_NEVER - GRACE_NS ? deadline_ns + GRACE_NS : CLOCK_NEVER,
+                    left));
     r->sequence++;
     return STATUS_OK;
 }
@@ -408,6 +441,15 @@ static status start_store(rendezvous *r)
     return rendezvous_address_publish(&r->endpoints, r->address, r->token, r->key);
 }
 
+/* Ranks that are yet to come must find the store, to receive why the job fails. */
+static void wait_for_the_others(const rendezvous *r, int64_t deadline_ns)
+{
+    const rendezvous_options *o = &r->options;
+    while (r->store && atomic_load(&r->store->joined) < o->world && clock_now_ns() < deadline_ns &&
+           !(o->canceled && o->canceled(o->context)))
+        clock_sleep_ns(SLICE_MS * NS_PER_MS);
+}
+
 status rendezvous_open(const rendezvous_options *options, rendezvous **out)
 {
     if (options->world < 1 || options->world > JOB_MOST_MEMBERS || options->rank < 0)
@@ -430,11 +472,15 @@ status rendezvous_open(const rendezvous_options *options, rendezvous **out)
     if (options->slot) rank_slot_enter(options->slot, RANK_RENDEZVOUS, clock_now_ns());
     if (options->rank == 0) TRY_GOTO(result, start_store(r), failed);
     TRY_GOTO(result, join_store(r, deadline_ns), failed);
+    const char *url = r->store ? r->store->own_url : r->address;
+    if (options->exchanges_status)
+        TRY_GOTO(result, status_sender_start(options, r->token, r->key, url, r->context, &r->sender), failed);
     TRY_GOTO(result, join(r, deadline_ns), failed);
     r->joined = true;
     *out = r;
     return STATUS_OK;
 failed:
+    wait_for_the_others(r, deadline_ns);
     rendezvous_close(&r);
     return result;
 }
@@ -443,6 +489,7 @@ void rendezvous_close(rendezvous **pointer)
 {
     rendezvous *r = *pointer;
     if (!r) return;
+    status_sender_stop(&r->sender);
     leave_store(r);
     if (r->store) rendezvous_address_withdraw(&r->endpoints, r->token);
     store_stop(&r->store);

@@ -6,6 +6,9 @@
  * refused on both sides with both values. Then come collective calls: every rank makes the same calls in
  * the same order, each with a tag that names its purpose.
  *
+ * A rank that fails sends its error to the store: in its hello if it fails before it joins, else with
+ * rendezvous_fail(). The first error is the result of the pending and later calls of all ranks.
+ *
  * URLs: tcp://HOST:PORT     rank 0 listens there
  *       ipc://@NAME         abstract unix socket, one host: the default of locally launched jobs
  *       inproc://NAME       ranks are threads of one process and share a hub
@@ -15,6 +18,7 @@
 #ifndef COMMON_NET_RENDEZVOUS_H
 #define COMMON_NET_RENDEZVOUS_H
 
+#include "common/base/text.h"
 #include "common/net/status_table.h"
 #include "common/net/transport.h"
 
@@ -28,6 +32,7 @@ enum {
     RENDEZVOUS_TEXT_MAX = 32 << 10, /* of the configuration */
 };
 #define RENDEZVOUS_CONNECT_LIMIT_NS (60 * NS_PER_S)
+#define RENDEZVOUS_CANCEL_NS (2 * NS_PER_S) /* Ranks that are about to come may still do so. */
 
 typedef struct rendezvous_options {
     const char *url;
@@ -42,19 +47,37 @@ typedef struct rendezvous_options {
     const char *host;         /* for file://: under which name the others reach rank 0; NULL: found out */
     transport_hub *hub;       /* for inproc:// */
     rank_slot *slot;          /* shows what the rank waits for; NULL: none */
-    /* Asked several times a second until all are there; from then on ranks stop together or not at all.
-     * NULL: never. */
+    /* Shows the progress of the other ranks, by rank: a deadline does not pass while a rank that has not
+     * called makes progress. NULL if there is none. */
+    status_table *table;
+    /* `table` is of this process only: a thread exchanges progress and requests to stop with the other ranks,
+     * as long as the rendezvous is open (rendezvous_status.c). */
+    bool exchanges_status;
+    const error_record *failure; /* Error of this rank, to be sent to all. NULL if there is none. */
+    /* Asked several times a second until all are there; when the answer has been yes for
+     * RENDEZVOUS_CANCEL_NS, this rank gives up. From then on ranks stop together or not at all. NULL: never.
+     */
     bool (*canceled)(void *context);
     void *context;
 } rendezvous_options;
 
-/* Returns when all ranks are there. Borrows slot, hub and context until rendezvous_close.
+/* Checks the form of a url, but not the environment that env:// stands for. STATUS_USAGE. */
+status rendezvous_check(const char *url);
+
+/* Returns when all ranks are there. Borrows slot, table, hub and context until rendezvous_close.
  * STATUS_PEER at the connect limit, naming who is missing and the address; STATUS_PROTOCOL where protocol,
  * program, token or configuration differ; STATUS_PERMISSION where the key is missing or another one;
  * STATUS_CONFIG where the rank is taken or out of range or world sizes differ; STATUS_UNAVAILABLE where the
- * address is taken; STATUS_USAGE for a malformed url; STATUS_STOPPED where `canceled` says so. */
+ * address is taken; STATUS_USAGE for a malformed url; STATUS_STOPPED where `canceled` says so;
+ * the error of a rank that failed. Rank 0 waits until all ranks have come and received it. */
 status rendezvous_open(const rendezvous_options *options, rendezvous **out);
 void rendezvous_close(rendezvous **r);
+
+/* Sends an error of this rank to all ranks. `r` may be NULL. */
+void rendezvous_fail(rendezvous *r, status code, const char *text);
+/* Returns true if a rank has sent an error or rank 0 is lost, and then records the error. Does not wait. To
+ * be called between calls, by the thread that makes them. `r` is a rendezvous. */
+bool rendezvous_has_failed(void *r);
 
 /* Who a rank is, for messages. */
 typedef struct rendezvous_member {
@@ -72,7 +95,8 @@ typedef struct rendezvous_blob {
 } rendezvous_blob;
 
 /* The collective calls. `tag` is shorter than 64 bytes. Each returns on a rank when all have called.
- * STATUS_PEER at the deadline, naming the ranks that have not called, or where a rank is lost;
+ * STATUS_PEER at the deadline, naming the ranks that have not called, or where a rank is lost. While one of
+ * those ranks makes progress, the deadline moves: it is counted from that progress on.
  * STATUS_PROTOCOL where ranks make different calls, both named. After a
  * failure the rendezvous is only good for closing. */
 status rendezvous_allgather(rendezvous *r, const char *tag, const void *data, size_t bytes,
@@ -80,6 +104,9 @@ status rendezvous_allgather(rendezvous *r, const char *tag, const void *data, si
 /* `data`, `bytes` count on `root` only. */
 status rendezvous_broadcast(rendezvous *r, const char *tag, int root, const void *data, size_t bytes,
                             int64_t deadline_ns, rendezvous_blob *out);
+/* A text of any length to rank 0, in pieces; each may take limit_ns. There it is appended to out[world]. */
+status rendezvous_gather(rendezvous *r, const char *tag, int rank, int world, const char *text, size_t length,
+                         int64_t limit_ns, text_buffer *out);
 status rendezvous_barrier(rendezvous *r, const char *tag, int64_t deadline_ns);
 /* values[count] becomes the sum over the ranks, added in rank order: bit-identical on all ranks. */
 status rendezvous_sum(rendezvous *r, const char *tag, double *values, int count, int64_t deadline_ns);

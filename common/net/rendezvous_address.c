@@ -99,6 +99,12 @@ status rendezvous_address_parse(const char *url, rendezvous_endpoints *out)
                 "rendezvous: expected tcp://HOST:PORT, ipc://@NAME, file://PATH or env://, got '%s'", url);
 }
 
+status rendezvous_check(const char *url)
+{
+    rendezvous_endpoints endpoints;
+    return starts(url, "env://") ? STATUS_OK : rendezvous_address_parse(url, &endpoints);
+}
+
 bool rendezvous_address_is_inproc(const rendezvous_endpoints *endpoints)
 {
     return starts(endpoints->listen, "inproc:");

@@ -1,6 +1,7 @@
 /* Shared by the files of the rendezvous, in the order of the flow: an address (rendezvous_address.c), packets
  * (rendezvous_wire.c), a rank that joins and calls (rendezvous.c), the store that accepts ranks and sends
- * results (rendezvous_store.c), and what it does with hellos and calls (rendezvous_store_calls.c). */
+ * results (rendezvous_store.c), what it does with hellos and calls (rendezvous_store_calls.c), and how ranks
+ * that share no status table follow each other and stop together (rendezvous_status.c). */
 #ifndef COMMON_NET_RENDEZVOUS_IMPL_H
 #define COMMON_NET_RENDEZVOUS_IMPL_H
 
@@ -9,19 +10,22 @@
 #include "common/net/zmq_socket.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <zmq.h>
 
 /* ---- packets and their protobuf form (rendezvous_wire.c) ---- */
 
 typedef enum rendezvous_kind {
     RENDEZVOUS_NONE,
-    RENDEZVOUS_HELLO,   /* rank to store */
+    RENDEZVOUS_HELLO,   /* rank to store; with code and text if the rank has failed */
     RENDEZVOUS_WELCOME, /* the answer, or: */
     RENDEZVOUS_REFUSED, /* code, text */
     RENDEZVOUS_CALL,    /* rank to store, followed by one blob */
     RENDEZVOUS_RESULT,  /* the answer with its blobs, or: */
-    RENDEZVOUS_FAILED,  /* code, text; to every rank */
+    RENDEZVOUS_FAILED,  /* code, text; of a rank to the store, and from the store to every rank */
     RENDEZVOUS_BYE,     /* either way: orderly end */
+    RENDEZVOUS_STATUS,  /* rank to store: token, rank, progress, step, signal; the answer: progress, signal */
+    RENDEZVOUS_STOP,    /* store to rank: signal, and the last step to be run */
     RENDEZVOUS_KIND_COUNT
 } rendezvous_kind;
 
@@ -58,6 +62,9 @@ typedef struct rendezvous_packet {
     status code;
     const char *text;
     int blobs;
+    uint64_t progress; /* Progress of the rank's slot; in an answer the sum over the other ranks. */
+    int64_t step;      /* Step that the rank has begun. */
+    int signal;        /* Signal that requests a stop, or 0. */
 } rendezvous_packet;
 
 enum {
@@ -126,8 +133,14 @@ typedef struct store_member {
     char host[64];
     uint32_t pid;
     bool called; /* in the present call, with `blob` */
-    int64_t deadline_ns;
+    int64_t limit_ns, deadline_ns;
     zmq_msg_t blob;
+    /* The rank's last status, and the identity of its sender. */
+    bool has_status;
+    zsocket_identity watcher;
+    uint64_t progress;
+    int64_t step;
+    int signal; /* If not 0, the rank begins no further step than `step` until it receives the last one. */
 } store_member;
 
 /* The collective call under way; calls run one after the other. */
@@ -150,11 +163,15 @@ struct store {
     int stop_fd;
     pthread_t thread;
     store_member *members; /* [world] */
-    int joined;
+    atomic_int joined;     /* Ranks that have been welcomed, or refused because the job fails. */
     store_call call;
     status failed; /* other than STATUS_OK: every rank receives it, nothing is carried out any more */
     char failure[1024];
-    int64_t strangers; /* connections and messages ignored */
+    int64_t strangers;   /* connections and messages ignored */
+    status_table *table; /* rendezvous_options.table */
+    int signal;          /* Signal that stops the job, or 0. */
+    bool decided;        /* The last step is decided. */
+    int64_t decide_ns;   /* Until when the store waits for the steps that ranks have begun. */
     _Alignas(16) unsigned char arena[RENDEZVOUS_ARENA_BYTES];
     uint8_t packet[RENDEZVOUS_PACKET_CAP];
 };
@@ -172,9 +189,22 @@ char *store_name(const store *s, int rank, char *buffer, size_t size);
 
 /* rendezvous_store_calls.c: accepts or refuses a rank; carries out a call. */
 void store_receive_hello(store *s, const zsocket_identity *from, const rendezvous_packet *hello);
+void store_receive_failure(store *s, int rank, const rendezvous_packet *failure);
 /* Takes the content of `blob`. */
 void store_receive_call(store *s, int rank, const rendezvous_packet *call, zmq_msg_t *blob);
 int64_t store_next_deadline(const store *s); /* CLOCK_NEVER: no call is under way */
 void store_check_deadline(store *s, int64_t now_ns);
+
+/* ---- rendezvous_status.c ---- */
+
+/* In the store: a status has come; the last step is decided once all ranks hold. */
+void store_receive_status(store *s, const zsocket_identity *from, const rendezvous_packet *status);
+void store_decide_stop(store *s, int64_t now_ns);
+
+/* In a rank: the thread that sends its status to the store at `url`. */
+typedef struct status_sender status_sender;
+status status_sender_start(const rendezvous_options *options, uint64_t token, const char *key,
+                           const char *url, zsocket_context *context, status_sender **out);
+void status_sender_stop(status_sender **s);
 
 #endif

@@ -32,7 +32,12 @@ void store_send(store *s, const zsocket_identity *to, const rendezvous_packet *p
     size_t bytes = rendezvous_pack(packet, s->packet, RENDEZVOUS_PACKET_CAP);
     int more = ZMQ_DONTWAIT | ZMQ_SNDMORE;
     if (zmq_send(s->router.zmq, to->bytes, sizeof to->bytes, more) < 0) return; /* gone: noticed by a probe */
-    zmq_send(s->router.zmq, s->packet, bytes, count > 0 ? more : ZMQ_DONTWAIT);
+    if (zmq_send(s->router.zmq, s->packet, bytes, count > 0 ? more : ZMQ_DONTWAIT) < 0 && errno == ENOMEM) {
+        const rendezvous_packet no = {.kind = RENDEZVOUS_FAILED, .code = STATUS_SYSTEM, .text = "no memory"};
+        bytes = rendezvous_pack(&no, s->packet, RENDEZVOUS_PACKET_CAP);
+        zmq_send(s->router.zmq, s->packet, bytes, ZMQ_DONTWAIT); /* ZeroMQ copies 33 bytes without memory */
+        return;
+    }
     for (int i = 0; i < count; i++) {
         zmq_msg_t copy;
         zmq_msg_init(&copy);
@@ -124,6 +129,8 @@ static void receive_message(store *s, zmq_msg_t *part)
         store_reject(s, "its message is not a rendezvous packet");
     } else if (packet.kind == RENDEZVOUS_HELLO) {
         store_receive_hello(s, &from, &packet);
+    } else if (packet.kind == RENDEZVOUS_STATUS) {
+        store_receive_status(s, &from, &packet);
     } else {
         int rank = member_of(s, &from);
         if (rank < 0 && packet.kind == RENDEZVOUS_BYE)
@@ -132,6 +139,8 @@ static void receive_message(store *s, zmq_msg_t *part)
             store_reject(s, "it has not joined");
         else if (packet.kind == RENDEZVOUS_CALL && next_part(s, part))
             store_receive_call(s, rank, &packet, part);
+        else if (packet.kind == RENDEZVOUS_FAILED && packet.code != STATUS_OK)
+            store_receive_failure(s, rank, &packet);
         else if (packet.kind == RENDEZVOUS_BYE)
             s->members[rank].ended = true;
         else
@@ -166,6 +175,7 @@ static void probe_members(store *s)
 static long sleep_ms(const store *s)
 {
     int64_t next = store_next_deadline(s);
+    if (s->signal && !s->decided && s->decide_ns < next) next = s->decide_ns;
     if (s->router.probe_rounds > 0 && s->router.probe_ns < next) next = s->router.probe_ns;
     if (next == CLOCK_NEVER) return -1;
     int64_t left = next - clock_now_ns();
@@ -186,6 +196,7 @@ static void *run(void *argument)
         read_monitor(s);
         probe_members(s);
         store_check_deadline(s, clock_now_ns());
+        store_decide_stop(s, clock_now_ns());
         if (items[0].revents) break;
     }
     const rendezvous_packet bye = {.kind = RENDEZVOUS_BYE};
@@ -241,6 +252,7 @@ status store_start(const rendezvous_options *options, const rendezvous_endpoints
     s->world = options->world;
     s->token = token;
     s->config_hash = options->config_hash;
+    s->table = options->table;
     s->context = context;
     status result;
     TRY_GOTO(result, allocate(s, options), failed);

@@ -64,6 +64,11 @@ static status check(const store *s, const rendezvous_packet *h)
         return fail(STATUS_PROTOCOL,
                     "job token: rank %d has another than the job at %s: two jobs use one address", h->rank,
                     s->address);
+    if (s->joined == s->world)
+        return fail(STATUS_PROTOCOL,
+                    "job token: rank %d comes to the job at %s, whose %d ranks have all joined: two jobs use "
+                    "one address",
+                    h->rank, s->address, s->world);
     printable(program, sizeof program, h->program);
     if (strcmp(h->program, s->program) != 0)
         return fail(STATUS_PROTOCOL, "program version: rank %d has '%s', rank 0 has '%s'", h->rank, program,
@@ -75,7 +80,15 @@ static status check(const store *s, const rendezvous_packet *h)
     if (s->members[h->rank].joined)
         return fail(STATUS_CONFIG, "rank %d is taken twice: by %s, and by process %" PRIu32, h->rank,
                     store_name(s, h->rank, name, sizeof name), h->pid);
-    return check_config(s, h);
+    return h->code == STATUS_OK ? check_config(s, h) : STATUS_OK; /* a rank that has failed */
+}
+
+void store_receive_failure(store *s, int rank, const rendezvous_packet *failure)
+{
+    char name[128], text[800];
+    if (s->failed != STATUS_OK) return;
+    printable(text, sizeof text, failure->text);
+    store_fail(s, failure->code, "%s: %s", store_name(s, rank, name, sizeof name), text);
 }
 
 static void welcome(store *s, const zsocket_identity *from, const rendezvous_packet *hello)
@@ -87,6 +100,7 @@ static void welcome(store *s, const zsocket_identity *from, const rendezvous_pac
     printable(m->host, sizeof m->host, hello->host);
     s->joined++;
     store_send(s, from, &(rendezvous_packet){.kind = RENDEZVOUS_WELCOME}, NULL, 0);
+    if (hello->code != STATUS_OK) store_receive_failure(s, hello->rank, hello);
 }
 
 void store_receive_hello(store *s, const zsocket_identity *from, const rendezvous_packet *hello)
@@ -95,12 +109,14 @@ void store_receive_hello(store *s, const zsocket_identity *from, const rendezvou
                                                                        : NULL; /* whom it claims to be */
     bool taken = m && m->joined;
     if (taken && memcmp(&m->identity, from, sizeof *from) == 0) return; /* sent again after a reconnection */
+    /* The job waits for a rank that cannot join it; a second claim to a rank takes nothing from the first. */
+    bool awaited = hello->token == s->token && !taken && s->joined < s->world;
     error_record refusal;
     error_clear();
-    if (check(s, hello) != STATUS_OK)
-        log_warn("rendezvous: refused a rank: %s", error_message());
-    else if (s->failed != STATUS_OK)
+    if (awaited && s->failed != STATUS_OK)
         fail(s->failed, "%s", s->failure);
+    else if (check(s, hello) != STATUS_OK && !awaited)
+        log_warn("rendezvous: refused a rank: %s", error_message());
     error_copy(&refusal);
     error_clear();
     if (refusal.code == STATUS_OK) {
@@ -110,9 +126,9 @@ void store_receive_hello(store *s, const zsocket_identity *from, const rendezvou
     const rendezvous_packet refused = {
         .kind = RENDEZVOUS_REFUSED, .code = refusal.code, .text = refusal.message};
     store_send(s, from, &refused, NULL, 0);
-    /* The job waits for a rank that cannot join it; a second claim to a rank takes nothing from the first. */
-    if (hello->token == s->token && !taken && s->joined < s->world && s->failed == STATUS_OK)
-        store_fail(s, refusal.code, "%s", refusal.message);
+    if (!awaited) return;
+    if (s->failed == STATUS_OK) store_fail(s, refusal.code, "%s", refusal.message);
+    s->joined++;
 }
 
 static void begin(store_call *c, int rank, const rendezvous_packet *call)
@@ -179,7 +195,8 @@ void store_receive_call(store *s, int rank, const rendezvous_packet *call, zmq_m
     zmq_msg_init(&m->blob);
     zmq_msg_move(&m->blob, blob);
     m->called = true;
-    m->deadline_ns = clock_now_ns() + call->timeout_ms * NS_PER_MS;
+    m->limit_ns = call->timeout_ms * NS_PER_MS;
+    m->deadline_ns = clock_now_ns() + m->limit_ns;
     if (++c->callers == s->world) complete(s);
 }
 
@@ -191,8 +208,26 @@ int64_t store_next_deadline(const store *s)
     return next;
 }
 
+/* A rank that has called waits as long as one that has not makes progress. */
+static void move_deadlines(store *s)
+{
+    int64_t moved_ns = 0;
+    rank_status missing;
+    for (int r = 0; r < s->world && s->table; r++) {
+        if (s->members[r].called) continue;
+        status_table_read(s->table, r, &missing);
+        if (missing.time_ns > moved_ns) moved_ns = missing.time_ns;
+    }
+    for (int r = 0; r < s->world; r++) {
+        store_member *m = &s->members[r];
+        if (m->called && m->deadline_ns < moved_ns + m->limit_ns) m->deadline_ns = moved_ns + m->limit_ns;
+    }
+}
+
 void store_check_deadline(store *s, int64_t now_ns)
 {
+    if (now_ns < store_next_deadline(s)) return;
+    move_deadlines(s);
     if (now_ns < store_next_deadline(s)) return;
     text_buffer missing = {0};
     int count = 0;

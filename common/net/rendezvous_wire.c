@@ -21,7 +21,10 @@ static char *string(const char *s)
 #define NUMBER_LIST(X)                                                                                       \
     X(protocol)                                                                                              \
     X(token)                                                                                                 \
-    X(config_hash) X(rank) X(world) X(pid) X(sequence) X(operation) X(root) X(timeout_ms) X(code) X(blobs)
+    X(config_hash)                                                                                           \
+    X(rank)                                                                                                  \
+    X(world)                                                                                                 \
+    X(pid) X(sequence) X(operation) X(root) X(timeout_ms) X(code) X(blobs) X(progress) X(step) X(signal)
 #define TEXT_LIST(X) X(program) X(config_text) X(host) X(tag) X(text)
 
 size_t rendezvous_pack(const rendezvous_packet *p, uint8_t *out, size_t size)

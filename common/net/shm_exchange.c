@@ -229,6 +229,12 @@ static status fetch(exchange *x, int rank)
     *fd = -1;
     if (got != (ssize_t)sizeof in) return STATUS_OK; /* turned away: tried again */
     int count = received_descriptors(&message, fds);
+    if (message.msg_flags & MSG_CTRUNC) {
+        for (int i = 0; i < count; i++) close(fds[i]);
+        errno = EMFILE;
+        return fail_errno(STATUS_SYSTEM, "shared memory exchange '%s': no descriptors for rank %d's segments",
+                          x->options->name, rank);
+    }
     return map_segments(x, rank, &in, fds, count);
 }
 

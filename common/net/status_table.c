@@ -17,8 +17,8 @@ typedef struct status_table_header {
     uint32_t magic;
     int32_t world;
     uint64_t token;
-    _Alignas(64) atomic_int stop;     /* job_stop */
-    _Atomic int64_t stop_step;        /* INT64_MAX: not agreed */
+    _Alignas(64) atomic_int stop;     /* Signal that requested a stop, or 0. */
+    _Atomic int64_t stop_step;        /* First step that is not run, INT64_MAX until it is decided. */
     _Alignas(64) atomic_uint granted; /* blocks that may run */
     doorbell granting;
     _Alignas(64) _Atomic double loss;
@@ -225,6 +225,24 @@ void status_table_read(const status_table *t, int rank, rank_status *out)
     rank_slot_read(&t->slots[rank], out);
 }
 
+void status_table_mirror(status_table *t, int rank, uint64_t progress, int64_t step)
+{
+    rank_slot *slot = &t->slots[rank];
+    if (atomic_exchange_explicit(&slot->progress, progress, memory_order_relaxed) == progress) return;
+    atomic_store_explicit(&slot->step, step, memory_order_relaxed);
+    atomic_store_explicit(&slot->time_ns, clock_now_ns(), memory_order_relaxed);
+}
+
+int64_t status_table_others_ns(const status_table *t, const rank_slot *own)
+{
+    int64_t latest = 0;
+    for (int r = 0; t && r < t->header->world; r++) {
+        int64_t ns = atomic_load_explicit(&t->slots[r].time_ns, memory_order_relaxed);
+        if (&t->slots[r] != own && ns > latest) latest = ns;
+    }
+    return latest;
+}
+
 /* ---- stop, turns, first failure ---- */
 
 static void notify(const status_table *t)
@@ -232,27 +250,41 @@ static void notify(const status_table *t)
     eventfd_write(t->notify_fd, 1); /* a full counter is already a notice */
 }
 
-void job_stop_request(status_table *t, job_stop stop)
+int64_t job_stop_hold(status_table *t, int signal)
 {
-    atomic_store_explicit(&t->header->stop, (int)stop, memory_order_release);
+    int none = 0;
+    int64_t last = -1;
+    /* Before the steps are read: job_stop_here() writes its step before it reads the request. */
+    if (atomic_compare_exchange_strong(&t->header->stop, &none, signal)) notify(t);
+    for (int r = 0; r < t->header->world; r++) {
+        int64_t begun = atomic_load(&t->slots[r].step);
+        if (begun > last) last = begun;
+    }
+    return last;
 }
 
-job_stop job_stop_requested(const status_table *t)
+void job_stop_decide(status_table *t, int64_t last)
 {
-    return (job_stop)atomic_load_explicit(&t->header->stop, memory_order_acquire);
+    int64_t undecided = INT64_MAX;
+    atomic_compare_exchange_strong(&t->header->stop_step, &undecided, last + 1);
 }
 
-bool job_stop_here(status_table *t, int rank, int64_t step, int64_t slack)
+int job_stop_requested(const status_table *t)
+{
+    return atomic_load_explicit(&t->header->stop, memory_order_acquire);
+}
+
+bool job_stop_here(status_table *t, int rank, int64_t step, bool async)
 {
     status_table_header *h = t->header;
-    bool requested = atomic_load_explicit(&h->stop, memory_order_acquire) != JOB_GO;
-    if (slack == JOB_UNBOUNDED) return requested;
-    int64_t agreed = atomic_load_explicit(&h->stop_step, memory_order_acquire);
-    if (rank == 0 && requested && agreed == INT64_MAX) {
-        agreed = step + 1 + slack;
-        atomic_store_explicit(&h->stop_step, agreed, memory_order_release);
-    }
-    return step >= agreed;
+    rank_slot *slot = &t->slots[rank];
+    if (async) return job_stop_requested(t) != 0;
+    int64_t before = atomic_load_explicit(&slot->step, memory_order_relaxed), end;
+    atomic_store(&slot->step, step);
+    if (atomic_load(&h->stop) == 0) return false;
+    while ((end = atomic_load(&h->stop_step)) == INT64_MAX) clock_sleep_ns(NS_PER_MS);
+    if (step >= end) atomic_store(&slot->step, before);
+    return step >= end;
 }
 
 void job_turns_enable(status_table *t)

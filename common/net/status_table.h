@@ -155,22 +155,31 @@ int status_table_notify_fd(const status_table *t);
 rank_slot *status_table_slot(status_table *t, int rank);
 void status_table_read(const status_table *t, int rank, rank_status *out);
 
+/* Records what another process reported for `rank`. The slot counts as touched if `progress` differs from the
+ * value recorded before. */
+void status_table_mirror(status_table *t, int rank, uint64_t progress, int64_t step);
+/* Returns when a member other than the owner of `own` last made progress, 0 without a table. A wait for
+ * others is late only if none of them has made progress within its limit. */
+int64_t status_table_others_ns(const status_table *t, const rank_slot *own);
+
 /* ---- Stop ----
  *
- * The launcher asks, rank 0 decides which step is the last, all end after the same one:
- * job_stop_here() is called by every rank before each step. Rank 0, before it begins step s, sees the
- * request and writes down s + 1 + slack as the first step not to be run. No rank can have begun that
- * step: to end step s + slack a rank needs rank 0's contribution to step s, and rank 0 writes before it
- * contributes. Receiving the contribution orders the write before the rank's next look. `slack` is how
- * many steps a rank may be ahead of rank 0: 0 where every step is synchronous, the bound where staleness
- * is bounded, JOB_UNBOUNDED where nobody waits for anybody: then each rank stops at its own boundary. */
+ * All ranks end after the same step, whatever they wait for. Every rank calls job_stop_here() before each
+ * step, which records that the step is about to begin. Who stops the job calls job_stop_hold() in every
+ * process that has a table of the job: from then on a rank that comes to another step waits. The highest step
+ * that was begun is the last one: job_stop_decide() lets the ranks go on up to it. Ranks under async wait for
+ * nobody, so each of them stops before its next step. */
 enum { JOB_UNBOUNDED = -1 };
-typedef enum job_stop { JOB_GO, JOB_STOP_AFTER_STEP, JOB_STOP_NOW } job_stop;
 
-void job_stop_request(status_table *t, job_stop stop);
-job_stop job_stop_requested(const status_table *t);
-/* Whether `step` is not to be run any more. */
-bool job_stop_here(status_table *t, int rank, int64_t step, int64_t slack);
+/* Requests a stop because of `signal`, which is not 0; the first request counts. Returns the highest step
+ * that a rank of this table has begun, or -1. */
+int64_t job_stop_hold(status_table *t, int signal);
+/* Makes `last` the last step to be run; the first decision counts. */
+void job_stop_decide(status_table *t, int64_t last);
+/* Returns the signal of the request, 0 if there is none. */
+int job_stop_requested(const status_table *t);
+/* Whether `step` is not to be run any more. Waits while that is undecided, unless `async`. */
+bool job_stop_here(status_table *t, int rank, int64_t step, bool async);
 
 /* ---- Turns ----
  *

@@ -290,9 +290,11 @@ static status connect_zmq(transport *t, int link, const char *url)
     l->url = net_address_without_key(url);
     if (!l->url) return fail(STATUS_SYSTEM, "transport: no memory for an address");
     TRY(open_socket(z, ZMQ_DEALER, l->url, key, &l->dealer));
+    TRY(zmq_link_prepare(z, l)); /* allocates, which a wait could not report */
     TRY(zsocket_connect(&l->dealer, l->url));
     /* A monitor reports nothing about inproc://, whose pipe takes messages at once. */
-    return strncmp(url, "inproc:", 7) == 0 ? zmq_link_prepare(z, l) : STATUS_OK;
+    l->up = strncmp(url, "inproc:", 7) == 0;
+    return STATUS_OK;
 }
 
 status zmq_link_prepare(zmq_transport *z, zmq_link *l)

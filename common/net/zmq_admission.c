@@ -37,29 +37,21 @@ static void *wait_at(void *gate)
 /* libzmq aborts the process where it finds no descriptors or threads for its own. */
 static status check_resources(void)
 {
-    int fds[CONTEXT_FDS], opened = 0, reason = 0;
+    int fds[CONTEXT_FDS], opened = 0, started = 0;
     while (opened < CONTEXT_FDS && (fds[opened] = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0) opened++;
-    if (opened < CONTEXT_FDS) reason = errno;
     for (int i = 0; i < opened; i++) close(fds[i]);
-    errno = reason;
-    if (reason)
-        return fail_errno(STATUS_SYSTEM,
-                          "ZeroMQ needs %d file descriptors, found %d: raise the limit (ulimit -n)",
-                          CONTEXT_FDS, opened);
+    if (opened < CONTEXT_FDS)
+        return fail_errno(STATUS_SYSTEM, "ZeroMQ needs %d file descriptors, found %d", CONTEXT_FDS, opened);
     pthread_t threads[CONTEXT_THREADS];
     pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
-    int started = 0;
     pthread_mutex_lock(&gate); /* all of them at once */
     while (started < CONTEXT_THREADS &&
-           (reason = pthread_create(&threads[started], NULL, wait_at, &gate)) == 0)
+           (errno = pthread_create(&threads[started], NULL, wait_at, &gate)) == 0)
         started++;
     pthread_mutex_unlock(&gate);
     for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
-    errno = reason;
-    if (reason)
-        return fail_errno(STATUS_SYSTEM, "ZeroMQ needs %d threads, found %d: raise the limit (ulimit -u)",
-                          CONTEXT_THREADS, started);
-    return STATUS_OK;
+    if (started == CONTEXT_THREADS) return STATUS_OK;
+    return fail_errno(STATUS_SYSTEM, "ZeroMQ needs %d threads, found %d", CONTEXT_THREADS, started);
 }
 
 status zsocket_context_open(zsocket_context **out)

@@ -357,9 +357,12 @@ status pipeline_connect(pipeline *p)
                                 .pairs = true,
                                 .device = c->device,
                                 .slot = c->slot,
+                                .table = c->table,
                                 .stall_timeout_ns = c->stall_timeout_ns,
                                 .connect_timeout_ns =
                                     c->connect_timeout_ns > 0 ? c->connect_timeout_ns : c->stall_timeout_ns,
+                                .canceled = c->canceled,
+                                .canceled_context = c->canceled_context,
                                 .link = c->link};
     TRY(collective_open(info->simulated ? "sim" : info->plans ? "plan" : "shm", &config, &p->world));
     snprintf(name, sizeof name, "stages %d", c->place.replica);

@@ -48,7 +48,10 @@ typedef struct pipeline_config {
     device_stream *compute;
     const param_set *params;
     rank_slot *slot;
+    const status_table *table; /* sync_context.table */
     int64_t stall_timeout_ns, connect_timeout_ns;
+    bool (*canceled)(void *context); /* as in collective_config */
+    void *canceled_context;
     bool inline_progress;
     net_link link;
     trace *trace; /* or NULL */

@@ -1,4 +1,5 @@
 /* Where profiles lie, and the top level of their files. */
+#include "common/base/input.h"
 #include "common/base/program.h"
 #include "common/base/text.h"
 #include "common/sim/profile_impl.h"
@@ -8,11 +9,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 /* Set by the build: the source tree's folder, and where `install` puts its files. */
 static const char *const folders[] = {PSRING_SOURCE_PROFILES, PSRING_INSTALLED_PROFILES};
+enum { PROFILE_MOST_BYTES = 16 << 20 };
 enum { FOLDERS = 4 }; /* the third is that of an installation that was moved, the last the user's */
 
 status sim_profile_user_folder(char *path, size_t size)
@@ -77,7 +78,8 @@ static bool is_abstract(const char *folder, const char *file)
 {
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/%s", folder, file);
-    json_t *root = json_load_file(path, 0, NULL);
+    json_t *root;
+    if (input_json(path, PROFILE_MOST_BYTES, &root) != STATUS_OK) error_clear();
     bool abstract = json_is_true(json_object_get(root, "abstract"));
     json_decref(root);
     return abstract;
@@ -194,15 +196,12 @@ static status check_top(const profile_file *f, const char *asked)
 /* The JSON is the profile's. */
 static status open_file(const char *name, int depth, profile_file *f, sim_profile *p)
 {
-    json_error_t error;
-    struct stat st;
     f->name = name;
     TRY(find_file(name, f->path));
-    if (stat(f->path, &st) == 0 && S_ISDIR(st.st_mode))
-        return profile_bad(f, "expected a file, got a folder");
-    f->root = p->files[depth] = json_load_file(f->path, JSON_REJECT_DUPLICATES, &error);
-    if (!f->root) return profile_bad(f, "line %d: %s", error.line, error.text);
-    return check_top(f, name);
+    status rc = input_json(f->path, PROFILE_MOST_BYTES, &p->files[depth]);
+    if (rc != STATUS_OK) error_context("profile");
+    f->root = p->files[depth];
+    return rc == STATUS_OK ? check_top(f, name) : rc;
 }
 
 /* Bases first, so that what extends them replaces. */

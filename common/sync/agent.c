@@ -4,6 +4,7 @@
 #include "common/device/sim/agent_sim.h"
 #include "common/sync/anatomy.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -68,9 +69,9 @@ static status start_thread(sync_agent *agent)
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failure = pthread_create(&agent->thread, NULL, run, agent);
+    errno = pthread_create(&agent->thread, NULL, run, agent);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (failure) return fail(STATUS_SYSTEM, "no thread for %s (error %d)", agent->config.name, failure);
+    if (errno) return fail_errno(STATUS_SYSTEM, "no thread for %s", agent->config.name);
     pthread_setname_np(agent->thread, agent->config.name);
     agent->has_thread = true;
     return STATUS_OK;

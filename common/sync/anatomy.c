@@ -24,6 +24,7 @@ typedef struct call_span {
 
 /* A step, and how many of what is kept belong to it. */
 typedef struct kept_step {
+    int64_t number; /* from 0, also those not kept */
     anatomy_span time;
     int phases, waits, spans;
     bool lost; /* waits or spans */
@@ -55,7 +56,8 @@ struct anatomy {
         lost_at_end; /* up to the begin of the step that ends next; up to the end of the previous one */
 
     struct {
-        bool on, full; /* full: there was no room for a step; later ones are not kept */
+        bool on, passes, full; /* passes: this step is not kept; full: nor any, for lack of room */
+        int64_t ended;         /* steps */
         size_t bytes, most;
         kept_list steps, phases, waits, calls; /* kept_step, anatomy_phase, anatomy_wait, call_span */
     } kept;
@@ -313,7 +315,7 @@ static void begin_with_later(anatomy *a)
 
 static void keep(anatomy *a, kept_list *list, const void *items, size_t bytes)
 {
-    if (!a->kept.on || a->kept.full) return;
+    if (!a->kept.on || a->kept.passes || a->kept.full) return;
     size_t capacity = list->capacity ? list->capacity : 4096;
     while (capacity < list->count + bytes) capacity *= 2;
     bool fits = a->kept.bytes + bytes <= a->kept.most;
@@ -358,7 +360,7 @@ static void sweep_step(anatomy *a, anatomy_span now, const anatomy_phase *phases
 void anatomy_end_step(anatomy *a, anatomy_span now, const anatomy_phase *phases, int phase_count,
                       anatomy_figures *out)
 {
-    kept_step step = {.time = now, .phases = phase_count, .waits = a->wait_count};
+    kept_step step = {.number = a->kept.ended++, .time = now, .phases = phase_count, .waits = a->wait_count};
     call_span span;
     for (; sync_queue_pop(&a->queue, &span); step.spans++) {
         insert(a, span.time);
@@ -394,30 +396,50 @@ bool anatomy_keeps_steps(const anatomy *a)
     return a && a->kept.on;
 }
 
-status anatomy_begins(const anatomy *a, int64_t **begins, int64_t *count)
+void anatomy_keep_next(anatomy *a, bool keep)
 {
-    const call_span *calls = (const call_span *)a->kept.calls.data;
-    size_t kept = a->kept.calls.count / sizeof *calls;
+    if (a) a->kept.passes = !keep;
+}
+
+int anatomy_by_number(const void *a, const void *b)
+{
+    uint64_t x = ((const anatomy_call *)a)->number, y = ((const anatomy_call *)b)->number;
+    return (x > y) - (x < y);
+}
+
+status anatomy_calls(const anatomy *a, anatomy_call **calls, int64_t *count)
+{
+    const call_span *spans = (const call_span *)a->kept.calls.data;
+    size_t kept = a->kept.calls.count / sizeof *spans;
     *count = 0;
+    *calls = calloc(kept + 1, sizeof **calls);
+    if (!*calls) return fail(STATUS_SYSTEM, "no memory for the calls of a run");
     for (size_t i = 0; i < kept; i++)
-        if ((int64_t)calls[i].call > *count) *count = (int64_t)calls[i].call;
-    *begins = calloc((size_t)*count + 1, sizeof **begins);
-    if (!*begins) return fail(STATUS_SYSTEM, "no memory for the calls of a run");
-    for (size_t i = 0; i < kept; i++)
-        if (calls[i].call) (*begins)[calls[i].call - 1] = calls[i].time.begin_ns;
+        if (spans[i].call)
+            (*calls)[(*count)++] = (anatomy_call){spans[i].call, {.ns = spans[i].time.begin_ns}};
+    qsort(*calls, (size_t)*count, sizeof **calls, anatomy_by_number);
     return STATUS_OK;
 }
 
-/* In progress since the last rank has begun it. A call cannot end before: a clock is wrong by so much. */
-static void correct_span(call_span *s, const anatomy_sent *last, int64_t count)
+/* Returns NULL if some rank has not kept the call. */
+static const anatomy_sent *last_begin(const anatomy_call *calls, int64_t count, uint64_t number)
 {
-    if (s->call == 0 || (int64_t)s->call > count) return;
-    int64_t ns = last[s->call - 1].rank == ANATOMY_NOBODY ? s->time.begin_ns : last[s->call - 1].ns;
+    const anatomy_call key = {.number = number},
+                       *found = bsearch(&key, calls, (size_t)count, sizeof *calls, anatomy_by_number);
+    return found ? &found->begin : NULL;
+}
+
+/* In progress since the last rank has begun it. A call cannot end before: a clock is wrong by so much. */
+static void correct_span(call_span *s, const anatomy_call *calls, int64_t count)
+{
+    const anatomy_sent *last = last_begin(calls, count, s->call);
+    if (!last) return;
+    int64_t ns = last->rank == ANATOMY_NOBODY ? s->time.begin_ns : last->ns;
     if (ns > s->time.end_ns) ns = s->time.end_ns;
     if (ns > s->time.begin_ns) s->time.begin_ns = ns;
 }
 
-void anatomy_sweep_again(anatomy *a, const anatomy_sent *last, int64_t count, anatomy_swept *swept,
+void anatomy_sweep_again(anatomy *a, const anatomy_call *last, int64_t count, anatomy_swept *swept,
                          void *context)
 {
     const kept_step *steps = (const kept_step *)a->kept.steps.data;
@@ -439,12 +461,13 @@ void anatomy_sweep_again(anatomy *a, const anatomy_sent *last, int64_t count, an
         for (; a->wait_count < step->waits; a->wait_count++) {
             anatomy_wait *w = &a->waits[a->wait_count];
             *w = *waits++;
-            if (w->last.rank == ANATOMY_CALL && w->last.ns <= count) w->last = last[w->last.ns - 1];
+            const anatomy_sent *begin = last_begin(last, count, (uint64_t)w->last.ns);
+            if (w->last.rank == ANATOMY_CALL && begin) w->last = *begin;
         }
         sweep_step(a, step->time, phases, step->phases, &figures);
         figures.lost += step->lost;
         phases += step->phases;
-        swept(context, i, &figures, a->waited_ns);
+        swept(context, step->number, &figures, a->waited_ns);
     }
 }
 

@@ -137,13 +137,24 @@ const int64_t *anatomy_waited(const anatomy *a);
 enum { ANATOMY_KEPT_BYTES = 64 << 20 };
 void anatomy_keep_steps(anatomy *a, size_t most_bytes);
 bool anatomy_keeps_steps(const anatomy *a);
-/* *begins [*count]: when this rank began call i + 1, 0 where it did not; the caller's, to be freed. */
-status anatomy_begins(const anatomy *a, int64_t **begins, int64_t *count);
-/* Sweeps the steps that were kept again, in order, and hands out each: `step` counts from 0. last[i]: the
- * last rank to begin call i + 1, and when, on this rank's clock; ANATOMY_NOBODY: this rank, or not known. */
+/* Whether the step that ends next, and those after it, are kept if there is room. */
+void anatomy_keep_next(anatomy *a, bool keep);
+
+/* When a rank began a call; of all ranks the last to begin it. */
+typedef struct anatomy_call {
+    uint64_t number;
+    anatomy_sent begin;
+} anatomy_call;
+/* Compares the numbers of two calls for qsort() and bsearch(). */
+int anatomy_by_number(const void *a, const void *b);
+/* *calls [*count] of this rank in steps that were kept, by their numbers; the caller's, to be freed. */
+status anatomy_calls(const anatomy *a, anatomy_call **calls, int64_t *count);
+/* Sweeps the steps that were kept again, in order, and hands out each: `step` counts from 0, also those not
+ * kept. calls[count], by their numbers: the last rank to begin each, and when, on this rank's clock;
+ * ANATOMY_NOBODY: this rank, or not known. */
 typedef void anatomy_swept(void *context, int64_t step, const anatomy_figures *figures,
                            const int64_t *waited_ns);
-void anatomy_sweep_again(anatomy *a, const anatomy_sent *last, int64_t count, anatomy_swept *swept,
+void anatomy_sweep_again(anatomy *a, const anatomy_call *calls, int64_t count, anatomy_swept *swept,
                          void *context);
 
 #endif

@@ -98,8 +98,10 @@ typedef struct sync_context {
     ledger *ledger;
     sync_exchange *exchange; /* NULL where nobody moves batches: in tests */
     struct rank_slot *slot;  /* this rank's status slot; never NULL */
-    const void *options;     /* the engine's own option struct (sync_engine_type.options) */
-    const char *policy;      /* a name from the engine's policy table */
+    const struct status_table
+        *table;          /* Shows the progress of other ranks, from which the stall limit counts. Or NULL. */
+    const void *options; /* the engine's own option struct (sync_engine_type.options) */
+    const char *policy;  /* a name from the engine's policy table */
     int64_t stall_timeout_ns;
     int64_t connect_timeout_ns; /* of libraries that connect the ranks; 0: the one above */
     bool share_gpu;             /* ranks may share a GPU */
@@ -116,6 +118,10 @@ typedef struct sync_context {
      * from the engine's next call. */
     void (*lost)(void *context, const error_record *why);
     void *lost_context;
+    /* Returns true if the other ranks will not connect, and then records the error. sync_connect() calls it
+     * several times per second and returns STATUS_STOPPED. NULL: never. */
+    bool (*canceled)(void *context);
+    void *canceled_context;
     int64_t clock_ahead_ns; /* this rank's clock less rank 0's; the owner sets it before sync_connect() */
     /* Adds the squared norms of the gradients that other stages of the model have; called with that of this
      * rank's, each parameter counted by one stage. NULL: this rank has the whole model. */
@@ -182,6 +188,7 @@ typedef struct sync_requirements {
                      * forward pass */
     param_shards_config
         shards;            /* what of the state is cut among the ranks, and how; `rank` is the caller's */
+    bool replicates;       /* After flush() the parameters of all ranks are bit-identical replicas. */
     bool updates_in_front; /* on a staged copy: parameters are updated by the device in front of it */
     const char
         *unrecorded; /* why its passes cannot be recorded (sync_recorder); NULL: in device memory they can */

@@ -203,7 +203,7 @@ static status answer(memory_command *m, const command_line *line)
     if (!m->options.json || strcmp(m->options.json, "-") != 0) report_memory_of_policies(result, &text);
     status written = STATUS_OK;
     if (m->options.json)
-        written = output_json(result, m->options.json);
+        written = output_result(result, m->options.json);
     else
         json_decref(result);
     status printed = output_text(&text);

@@ -2,9 +2,9 @@
  * wrote; of runs also as a page, its figures and their numbers. */
 #include "harness/commands/commands.h"
 
-#include "common/base/log.h"
 #include "harness/report/report.h"
 #include "harness/run/output.h"
+#include "harness/run/result_check.h"
 #include "harness/run/run_result.h"
 #include "harness/sweep/sweep.h"
 
@@ -53,41 +53,14 @@ static status read_sweep(const char *folder, json_t **out)
 
 static status load(const char *path, json_t **out)
 {
-    json_error_t error;
-    bool is_stdin = strcmp(path, "-") == 0;
     struct stat found;
     char table[PATH_MAX];
-    if (!is_stdin && stat(path, &found) == 0 && S_ISDIR(found.st_mode)) { /* of a sweep */
+    if (stat(path, &found) == 0 && S_ISDIR(found.st_mode)) { /* of a sweep */
         snprintf(table, sizeof table, "%s/table.json", path);
         if (access(table, F_OK) != 0) return read_sweep(path, out);
         path = table;
     }
-    FILE *file = is_stdin ? stdin : fopen(path, "re");
-    if (!file) return fail_errno(STATUS_DATA, "%s", path);
-    *out = json_loadf(file, JSON_REJECT_DUPLICATES, &error);
-    if (!is_stdin) fclose(file);
-    if (*out) return STATUS_OK;
-    return fail(STATUS_DATA, "%s:%d:%d: %s", path, error.line, error.column, error.text);
-}
-
-static status check_version(const char *path, const json_t *result)
-{
-    json_int_t found = json_integer_value(json_object_get(result, "schema_version"));
-    if (found > RESULT_SCHEMA_VERSION)
-        return fail(STATUS_DATA,
-                    "%s: schema_version: expected at most %d, got %lld: a newer program wrote it", path,
-                    RESULT_SCHEMA_VERSION, (long long)found);
-    return STATUS_OK;
-}
-
-/* An older file is shown as far as its keys have the names of today. */
-static void warn_of_version(const char *path, const json_t *result)
-{
-    const json_t *version = json_object_get(result, "schema_version");
-    json_int_t found = json_integer_value(version);
-    if (version && !json_object_get(result, "vary") && found < RESULT_SCHEMA_VERSION)
-        log_warn("%s: schema_version %lld, this program writes %d: figures that are not there are shown as -",
-                 path, (long long)found, RESULT_SCHEMA_VERSION);
+    return result_read(path, true, out);
 }
 
 /* Runs of earlier versions have no verdict. */
@@ -99,7 +72,6 @@ static status judge(json_t *result)
 
 static status render(const char *path, json_t *result, bool verbose, text_buffer *out)
 {
-    TRY(check_version(path, result));
     if (json_object_get(result, "vary"))
         sweep_report(result, out);
     else if (json_object_get(result, "cells"))
@@ -111,7 +83,6 @@ static status render(const char *path, json_t *result, bool verbose, text_buffer
         report_plan(result, out);
     else
         return fail(STATUS_DATA, "%s: expected the JSON of harness run, run --plan or reproduce", path);
-    warn_of_version(path, result);
     return STATUS_OK;
 }
 
@@ -185,9 +156,7 @@ static status load_runs(const command_line *line, json_t *results)
     for (int i = 0; i < line->word_count; i++) {
         json_t *result = NULL;
         TRY(load(line->words[i], &result));
-        status rc = check_version(line->words[i], result);
-        if (rc == STATUS_OK) rc = add_results(line->words[i], result, results);
-        if (rc == STATUS_OK) warn_of_version(line->words[i], result);
+        status rc = add_results(line->words[i], result, results);
         json_decref(result);
         TRY(rc);
     }

@@ -6,13 +6,13 @@
 #include "harness/report/report.h"
 #include "harness/reproduce/reproduce.h"
 #include "harness/run/output.h"
+#include "harness/run/result_check.h"
 
 #include <limits.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 typedef struct reproduce_options {
     bool list, calibration_only;
@@ -100,10 +100,9 @@ static status print(const reproduction_report *r, const reproduce_options *o)
 {
     json_t *result = reproduction_json(r);
     bool only_json = o->json && strcmp(o->json, "-") == 0;
-    if (!result) return fail(STATUS_SYSTEM, "no memory for the report");
     status rc = o->csv ? write_csv(r, o->csv) : STATUS_OK;
     if (rc == STATUS_OK && o->markdown) rc = write_markdown(result, o->markdown);
-    if (rc == STATUS_OK && o->json) rc = output_json(json_incref(result), o->json);
+    if (rc == STATUS_OK && o->json) rc = output_result(json_incref(result), o->json);
     if (rc == STATUS_OK && !only_json) rc = print_table(result);
     json_decref(result);
     return rc;
@@ -130,15 +129,6 @@ static status reproduce_table(const reproduce_options *o, const char *name)
 }
 
 /* ---- a result ---------------------------------------------------------------------------------- */
-
-static status read_result(const char *path, json_t **out)
-{
-    json_error_t error;
-    *out = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
-    if (*out) return STATUS_OK;
-    if (access(path, R_OK) != 0) return fail_errno(STATUS_DATA, "%s", path);
-    return fail(STATUS_DATA, "%s:%d:%d: %s", path, error.line, error.column, error.text);
-}
 
 /* Whether the parameters at the end are those of the file, bit by bit; null: not recorded. */
 static json_t *compare_parameters(const json_t *before, const json_t *after)
@@ -204,7 +194,7 @@ static status reproduce_result(const reproduce_options *o, const char *path, int
         (o->device || o->csv || o->markdown || o->calibration_only || o->draws != SIM_DRAWS))
         rc = fail(STATUS_USAGE, "reproduce: expected only --repeat and --json with %s", path);
     if (rc == STATUS_OK && o->json) rc = output_probe(o->json);
-    if (rc == STATUS_OK) rc = read_result(path, &before);
+    if (rc == STATUS_OK) rc = result_read(path, false, &before);
     if (rc == STATUS_OK && json_array_size(json_object_get(before, "jobs")) == 0)
         rc = fail(STATUS_DATA, "%s: expected the JSON of harness run", path);
     snprintf(config, sizeof config, "--config=%s", path);

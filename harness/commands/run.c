@@ -1,6 +1,7 @@
 /* harness [run]: trains, side by side or with one engine, and reports. */
 #include "harness/commands/commands.h"
 
+#include "common/net/rendezvous.h"
 #include "harness/commands/jobs.h"
 #include "harness/launch/environment.h"
 #include "harness/launch/processors.h"
@@ -22,6 +23,7 @@ typedef struct run_command {
     int argc;
     char *const *argv;
     int64_t started_at_s;
+    int engine; /* of a rank */
 } run_command;
 
 static status write_page(json_t *result, const char *path)
@@ -46,7 +48,7 @@ static status deliver(const run_command *c, json_t *result)
         report_run(result, c->config.run.verbose, &text);
     status drawn =
         c->config.run.report && !c->config.run.plan ? write_page(result, c->config.run.report) : STATUS_OK;
-    status written = json ? output_json(result, json) : STATUS_OK;
+    status written = json ? output_result(result, json) : STATUS_OK;
     if (!json) json_decref(result);
     status printed = output_text(&text); /* also where a file failed: what was measured is not lost */
     return written != STATUS_OK ? written : drawn != STATUS_OK ? drawn : printed;
@@ -91,11 +93,12 @@ static status job_of(const run_config *c, const launch_environment *e, int *out)
 }
 
 /* Under a job manager rank 0 reports itself. */
-static status report_alone(run_command *c, const run_job *outcome, int engine)
+static status report_alone(void *context, const run_job *outcome)
 {
+    run_command *c = context;
     run_job jobs[JOB_COUNT] = {{0}};
     json_t *result = NULL;
-    jobs[engine] = *outcome;
+    jobs[c->engine] = *outcome;
     TRY(run_plan_make(&c->config, &c->plan));
     run_result_input input = {.config = &c->config,
                               .plan = &c->plan,
@@ -132,7 +135,6 @@ static status run_server(const run_command *c, const rank_place *place)
              place->rank - place->world);
     log_set_prefix(prefix);
     status rc = (run_config_starts_stage(&c->config) ? stage_server_run : server_run)(&c->config, place);
-    error_clear(); /* it is in the status table */
     return rc;
 }
 
@@ -160,25 +162,31 @@ static status run_rank(run_command *c, const launch_environment *e, command_line
                             e->origin == LAUNCH_BY_HARNESS ? e->rendezvous : c->config.run.rendezvous,
                         .table = e->table,
                         .gradients_fd = run_jobs_gradients_fd(),
-                        .has_launcher = e->origin == LAUNCH_BY_HARNESS};
+                        .has_launcher = e->origin == LAUNCH_BY_HARNESS,
+                        .report = report_alone,
+                        .report_context = c};
     run_job outcome;
-    bool stopped = false;
     char prefix[48];
     TRY(job_of(&c->config, e, &place.job));
-    place.engine = job_engine(place.job);
+    place.engine = c->engine = job_engine(place.job);
     TRY(bind_rank(&c->config, e, place.job));
     TRY(find_servers(c, e, &place));
     if (place.rank >= place.world) return run_server(c, &place);
     snprintf(prefix, sizeof prefix, "%s rank %d", job_name(place.job), place.rank);
     log_set_prefix(prefix);
-    status rc = rank_run(&c->config, &place, &outcome, &stopped);
-    if (rc == STATUS_OK && e->origin == LAUNCH_BY_HARNESS)
-        rc = run_jobs_deliver(&outcome);
-    else if (rc == STATUS_OK && outcome.result)
-        rc = report_alone(c, &outcome, place.engine);
-    if (e->origin == LAUNCH_BY_HARNESS)
-        error_clear(); /* it is in the status table: the launcher prints it, once */
-    if (stopped && e->origin != LAUNCH_BY_HARNESS) line->exit_code = status_exit_code(STATUS_STOPPED);
+    if (!place.has_launcher) TRY(stop_signals_open(e->table));
+    status rc = rank_run(&c->config, &place, &outcome);
+    if (rc == STATUS_OK && place.has_launcher) rc = run_jobs_deliver(&outcome);
+    /* A launcher ends all ranks if one fails: that is rank 0, after it has delivered the results. */
+    if (rc == STATUS_OK && outcome.difference[0] && !(place.has_launcher && place.rank > 0)) {
+        rc = fail(STATUS_PROTOCOL, "%s", outcome.difference);
+        job_fail(place.table, place.rank, rc, error_message());
+    }
+    if (!place.has_launcher) {
+        stop_signals_close();
+        if (rc == STATUS_STOPPED) rc = STATUS_OK;
+        if (job_stop_requested(e->table)) line->exit_code = 128 + job_stop_requested(e->table);
+    }
     json_decref(outcome.result);
     free(outcome.params);
     free(outcome.trace);
@@ -215,8 +223,13 @@ static status start(run_command *c, command_line *line)
     if (run_config_is_virtual(&c->config)) return run_and_report(c, line);
     if (c->config.run.serve_stage) return serve_stage(c);
     launch_environment e;
+    if (c->config.run.rendezvous) TRY(rendezvous_check(c->config.run.rendezvous));
     TRY(launch_environment_open(c->config.run.rendezvous != NULL, &e));
     status rc = e.origin == LAUNCH_BY_HAND ? run_and_report(c, line) : run_rank(c, &e, line);
+    if (e.origin == LAUNCH_BY_HARNESS) { /* the launcher prints it, once */
+        if (rc != STATUS_OK) job_fail(e.table, e.rank, rc, error_message());
+        error_clear();
+    }
     launch_environment_close(&e);
     return rc;
 }

@@ -170,7 +170,7 @@ static status show_table(const sweep *s, const sweep_outcome *outcome)
     TRY(sweep_table(s, outcome->failures, &table));
     sweep_report(table, &text);
     snprintf(path, sizeof path, "%s/table.json", s->folder);
-    status rc = output_json(table, path);
+    status rc = output_result(table, path);
     if (rc == STATUS_OK) return output_text(&text);
     text_free(&text);
     return rc;

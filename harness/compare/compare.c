@@ -2,6 +2,7 @@
 
 #include "harness/report/report.h"
 #include "harness/report/significance.h"
+#include "harness/run/result_check.h"
 #include "harness/sweep/sweep.h"
 
 #include <dirent.h>
@@ -260,10 +261,8 @@ static void comparison_close(comparison *c)
 
 static status read_file(const char *path, side *out)
 {
-    json_error_t error;
-    json_t *run = json_load_file(path, 0, &error);
-    if (!run && access(path, R_OK) != 0) return fail_errno(STATUS_DATA, "%s", path);
-    if (!run) return fail(STATUS_DATA, "%s:%d: %s", path, error.line, error.text);
+    json_t *run;
+    TRY(result_read(path, false, &run));
     status rc = json_array_size(json_object_get(run, "jobs")) > 0
                     ? side_add_result(out, run)
                     : fail(STATUS_DATA, "%s: expected the JSON of harness run", path);
@@ -302,7 +301,11 @@ static status read_side(const char *path, side *out)
 
 static status read_point(const sweep *s, int point, side *out)
 {
-    for (int round = 0; round < s->rounds; round++) TRY(side_add(out, sweep_result(s, point, round)));
+    for (int round = 0; round < s->rounds; round++) {
+        json_t *run;
+        TRY(sweep_read_result(s, point, round, &run));
+        TRY(side_add(out, run));
+    }
     return STATUS_OK;
 }
 

@@ -1,21 +1,35 @@
 #include "harness/launch/cgroup.h"
 
-#include <stdbool.h>
+#include <fcntl.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-enum { PATH_BYTES = 512 };
-
-static bool read_line(const char *folder, const char *name, char *buffer, size_t size)
+/* Allocates nothing: without memory a limit must not look absent. */
+static bool read_file(const char *folder, const char *name, char *buffer, size_t size)
 {
-    char path[PATH_BYTES];
+    char path[CGROUP_PATH];
     snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *file = fopen(path, "re");
-    bool got = file && fgets(buffer, (int)size, file);
-    if (file) fclose(file);
-    return got;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t got = fd >= 0 ? read(fd, buffer, size - 1) : -1;
+    if (fd >= 0) close(fd);
+    buffer[got > 0 ? got : 0] = '\0';
+    return got > 0;
+}
+
+bool cgroup_read_list(const char *folder, const char *name, cpu_set_t *out)
+{
+    char line[4096], *at = line;
+    CPU_ZERO(out);
+    if (!read_file(folder, name, line, sizeof line)) return false;
+    for (char *part; (part = strsep(&at, ",")) != NULL;) {
+        int first = 0, last = 0, got = sscanf(part, "%d-%d", &first, &last);
+        for (int i = first; got > 0 && i <= (got > 1 ? last : first); i++)
+            if (i >= 0 && i < CPU_SETSIZE) CPU_SET(i, out);
+    }
+    return true;
 }
 
 /* The quota and period of version 2, or of version 1. */
@@ -23,11 +37,11 @@ static double processors_in(const char *folder)
 {
     char line[64];
     double quota = 0, period = 0;
-    if (read_line(folder, "cpu.max", line, sizeof line)) {
+    if (read_file(folder, "cpu.max", line, sizeof line)) {
         sscanf(line, "%lf %lf", &quota, &period); /* "max 100000" where there is no limit */
-    } else if (read_line(folder, "cpu.cfs_quota_us", line, sizeof line)) {
+    } else if (read_file(folder, "cpu.cfs_quota_us", line, sizeof line)) {
         quota = atof(line);
-        if (read_line(folder, "cpu.cfs_period_us", line, sizeof line)) period = atof(line);
+        if (read_file(folder, "cpu.cfs_period_us", line, sizeof line)) period = atof(line);
     }
     return quota > 0 && period > 0 ? quota / period : 0;
 }
@@ -36,9 +50,17 @@ static double processors_in(const char *folder)
 static double memory_in(const char *folder)
 {
     char line[64];
-    bool got = read_line(folder, "memory.max", line, sizeof line) ||
-               read_line(folder, "memory.limit_in_bytes", line, sizeof line);
+    bool got = read_file(folder, "memory.max", line, sizeof line) ||
+               read_file(folder, "memory.limit_in_bytes", line, sizeof line);
     return got ? atof(line) : 0;
+}
+
+static double cpuset_in(const char *folder)
+{
+    cpu_set_t set;
+    if (!cgroup_read_list(folder, "cpuset.cpus.effective", &set))
+        cgroup_read_list(folder, "cpuset.cpus", &set);
+    return CPU_COUNT(&set);
 }
 
 /* A resource, and where the hierarchies that limit it are mounted. */
@@ -51,7 +73,7 @@ typedef struct resource {
  * of the host's, of which only the root can be seen. */
 static void lower_limit(const resource *r, const char *root, const char *mount, char *group, double *least)
 {
-    for (char folder[PATH_BYTES];;) {
+    for (char folder[CGROUP_PATH];;) {
         snprintf(folder, sizeof folder, "%s/sys/fs/cgroup%s%s", root, mount, group);
         double limit = r->limit_in(folder);
         if (limit > 0 && (*least <= 0 || limit < *least)) *least = limit;
@@ -64,20 +86,16 @@ static void lower_limit(const resource *r, const char *root, const char *mount, 
 /* Lines of /proc/self/cgroup are NUMBER:CONTROLLERS:GROUP, without controllers for version 2. */
 static double find_limit(const resource *r, const char *root)
 {
-    char path[PATH_BYTES], line[PATH_BYTES / 2];
+    char lines[4096], *next = lines, *group;
     double least = 0;
-    snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
-    FILE *file = fopen(path, "re");
-    while (file && fgets(line, sizeof line, file)) {
-        char *group = line;
-        line[strcspn(line, "\n")] = '\0';
+    read_file(root, "proc/self/cgroup", lines, sizeof lines);
+    while ((group = strsep(&next, "\n")) != NULL) {
         strsep(&group, ":");
         const char *controllers = strsep(&group, ":");
         for (int i = 0; group && i < 3; i++)
             if (r->mounts[i][0] && strcmp(controllers, r->mounts[i][0]) == 0)
                 lower_limit(r, root, r->mounts[i][1], group, &least);
     }
-    if (file) fclose(file);
     return least;
 }
 
@@ -91,4 +109,10 @@ double cgroup_memory(const char *root)
 {
     static const resource memory = {memory_in, {{"", ""}, {"memory", "/memory"}}};
     return find_limit(&memory, root);
+}
+
+int cgroup_cpuset(const char *root)
+{
+    static const resource cpuset = {cpuset_in, {{"", ""}, {"cpuset", "/cpuset"}}};
+    return (int)find_limit(&cpuset, root);
 }

@@ -2,6 +2,7 @@
 
 #include "common/base/random.h"
 #include "common/base/text.h"
+#include "harness/launch/out_of_memory.h"
 
 #include <fcntl.h>
 #include <sched.h>
@@ -86,6 +87,7 @@ static status from_harness(launch_environment *e)
     TRY(read_key("HARNESS_KEY", e->key));
     TRY(read_key("HARNESS_STAGE_KEY", e->stage_key));
     TRY(inherit_status_table(e));
+    out_of_memory_report_to(e->table, e->rank);
     snprintf(e->job, sizeof e->job, "%s", job ? job : "");
     snprintf(e->rendezvous, sizeof e->rendezvous, "%s", rendezvous ? rendezvous : "");
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) unsetenv(names[i]);
@@ -148,6 +150,7 @@ status launch_environment_open(bool manager_allowed, launch_environment *out)
 
 void launch_environment_close(launch_environment *e)
 {
+    out_of_memory_report_to(NULL, 0);
     status_table_close(&e->table);
     e->slot = NULL;
 }

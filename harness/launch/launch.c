@@ -27,6 +27,7 @@ static void kill_all(launcher *l)
     for (int i = 0; i < l->options.job_count; i++) launch_kill_job(&l->jobs[i], SIGKILL);
     l->killed = true;
     l->kill_ns = CLOCK_NEVER;
+    if (!l->ending) log_warn("ended at once: without a report, and without a checkpoint of the last step");
 }
 
 void launch_end_all(launcher *l)
@@ -40,21 +41,10 @@ void launch_end_all(launcher *l)
     }
 }
 
-/* A signal that the process was told to ignore, as nohup does, stays ignored. */
-static void add_signal(sigset_t *set, int signal)
-{
-    struct sigaction action;
-    if (sigaction(signal, NULL, &action) == 0 && action.sa_handler != SIG_IGN) sigaddset(set, signal);
-}
-
 static status take_signals(launcher *l)
 {
     sigset_t set;
-    sigemptyset(&set);
-    add_signal(&set, SIGINT);
-    add_signal(&set, SIGTERM);
-    add_signal(&set, SIGHUP);
-    sigprocmask(SIG_BLOCK, &set, &l->original_mask);
+    stop_signals_block(&set, &l->original_mask);
     const struct sigaction keep_children = {.sa_handler = SIG_DFL}; /* ignored, they would vanish unseen */
     sigaction(SIGCHLD, &keep_children, &l->original_child_action);
     l->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
@@ -63,27 +53,31 @@ static status take_signals(launcher *l)
 
 static void request_stop(launcher *l, int signal)
 {
+    int64_t now_ns = clock_now_ns();
+    if (l->stop_signal && now_ns - l->stop_ns < STOP_SIGNALS_NS) return;
     bool again = l->stop_signal != 0;
     l->stop_signal = signal;
-    for (int i = 0; i < l->options.job_count; i++) {
-        job_stop_request(l->jobs[i].table, again ? JOB_STOP_NOW : JOB_STOP_AFTER_STEP);
-        job_turn_grant_all(l->jobs[i].table);
-    }
-    l->turn = -1;
     if (again) {
         kill_all(l);
         return;
     }
-    if (signal != SIGINT) l->kill_ns = clock_now_ns() + l->options.grace_ns;
-    log_info("%s: ending after this step%s", strsignal(signal),
-             signal == SIGINT ? "; once more ends at once" : "");
+    l->stop_ns = now_ns;
+    l->turn = -1;
+    if (signal != SIGINT) l->kill_ns = now_ns + l->options.grace_ns;
+    log_info("%s: ending after this step; once more after %d s ends at once", strsignal(signal),
+             (int)(STOP_SIGNALS_NS / NS_PER_S));
+    for (int i = 0; i < l->options.job_count; i++) {
+        status_table *t = l->jobs[i].table;
+        job_stop_decide(t, job_stop_hold(t, signal));
+        job_turn_grant_all(t);
+    }
 }
 
 static void read_signals(launcher *l)
 {
     struct signalfd_siginfo info;
     while (read(l->signal_fd, &info, sizeof info) == (ssize_t)sizeof info)
-        if (!l->ending) request_stop(l, (int)info.ssi_signo);
+        if (!l->ending && !l->failing) request_stop(l, (int)info.ssi_signo); /* a failure remains the cause */
 }
 
 static rank_end judge(const launcher *l, const job_run *j, int rank, const siginfo_t *info)
@@ -200,7 +194,7 @@ static status loop(launcher *l)
         launch_turns_advance(l);
         keep_time(l);
     }
-    if (l->failing && !l->ending) launch_find_cause(l);
+    if (l->failing && !l->ending && !l->killed) launch_find_cause(l);
     if (l->stop_signal && l->outcome->exit_code == 0) l->outcome->exit_code = 128 + l->stop_signal;
     return STATUS_OK;
 }
@@ -242,7 +236,8 @@ static void close_launcher(launcher *l)
     if (l->signal_fd >= 0) {
         close(l->signal_fd);
         sigaction(SIGCHLD, &l->original_child_action, NULL);
-        sigprocmask(SIG_SETMASK, &l->original_mask, NULL);
+        if (!l->stop_signal) /* After a stop further signals must not end the report. */
+            sigprocmask(SIG_SETMASK, &l->original_mask, NULL);
     }
     free(l->jobs);
     free(l->tables);

@@ -1,16 +1,20 @@
 /* Starts the ranks of one or several jobs on this host, and makes sure that they end.
  *
  * In the order of a run: processors.c (which processors each rank gets) with cgroup.c (its container's
- * limits), launch.c (the loop and its signals), launch_spawn.c (starts the processes), environment.c (what a
- * started process reads), launch_watch.c (who stalls, whose turn it is), launch_cause.c (which rank failed
- * first, and why).
+ * limits), out_of_memory.c (what libraries do without memory), launch.c (the loop and its signals),
+ * launch_spawn.c (starts the processes), environment.c (what a started process reads), launch_watch.c (who
+ * stalls, whose turn it is), launch_cause.c (which rank failed first, and why). stop_signals.c is for ranks
+ * that something else starts, too.
  *
  * A rank is this program again (/proc/self/exe), exec'ed with the same arguments, told who it is by its
  * environment (environment.h). Each job has a process group and a table of its own. Only the launcher
  * listens to the terminal:
  *
- *   SIGINT   ranks finish the step and end: exit code 130. A second one ends them at once
- *   SIGTERM  likewise, at the latest after the grace time: 143. SIGHUP: 129
+ *   SIGINT   all ranks end after the same step, save, and report: exit code 130
+ *   SIGTERM  likewise, at the latest after the grace time: 143. SIGHUP: 129, SIGUSR1: 138
+ *
+ * Signals within 2 s of the first count as one; a later one ends the ranks at once. A signal while a failure
+ * is looked into changes nothing: the failure is the cause.
  *
  * A rank that dies, ends with an error, ends with 0 before it is done, or makes no progress for the stall
  * limit, ends the run: one line names it, every other rank of every job is gone within 5 s. When the
@@ -25,6 +29,7 @@
 #include "common/net/status_table.h"
 
 #include <sched.h>
+#include <signal.h>
 
 typedef struct launch_job {
     const char *name;               /* becomes HARNESS_JOB */
@@ -65,6 +70,17 @@ typedef struct launch_outcome {
     int job, rank;    /* where it failed, else -1 */
     char cause[1024]; /* the root cause in one line, "" where there is none */
 } launch_outcome;
+
+#define STOP_SIGNALS_NS (2 * NS_PER_S) /* Signals within this time of the first count as one. */
+
+/* Blocks the signals that stop a job for this thread and those that it starts; `before` (or NULL) becomes the
+ * mask before. A signal that the process was told to ignore, as by nohup, is not among `out`. */
+void stop_signals_block(sigset_t *out, sigset_t *before);
+/* In a rank that launch_run() has not started: blocks the signals, and starts a thread that takes them. The
+ * first one requests the stop (job_stop_hold()), a later one ends the process. Call it before there are other
+ * threads. STATUS_SYSTEM. */
+status stop_signals_open(status_table *t);
+void stop_signals_close(void);
 
 /* Runs the jobs to their end. Call it on the main thread before others exist: the ranks end when that thread
  * ends. STATUS_OK if the ranks could be started; `out` has how they ended. */

@@ -70,13 +70,15 @@ static void blame_end(launcher *l, int job, int rank)
     status_table_read(l->jobs[job].table, rank, &s);
     if (p->end == END_SIGNAL) {
         bool oom = p->end_value == SIGKILL && launch_count_oom_kills() > l->oom_kills;
-        blame(l, job, rank, &s, EXIT_PEER, "killed by signal %d (%s)%s", p->end_value,
-              strsignal(p->end_value),
+        blame(l, job, rank, &s, oom ? status_exit_code(STATUS_SYSTEM) : EXIT_PEER,
+              "killed by signal %d (%s)%s", p->end_value, strsignal(p->end_value),
               oom ? " as the kernel ran out of memory: fewer ranks or a smaller batch need less" : "");
     } else if (p->end == END_EARLY) {
         blame(l, job, rank, &s, EXIT_PEER, "ended with exit code 0 before its work was done");
     } else {
-        blame(l, job, rank, &s, p->end_value, "ended with exit code %d", p->end_value);
+        const char *why = ": the system refused memory, a thread or a descriptor";
+        if (p->end_value != status_exit_code(STATUS_SYSTEM)) why = "";
+        blame(l, job, rank, &s, p->end_value, "ended with exit code %d%s", p->end_value, why);
     }
 }
 
@@ -110,8 +112,7 @@ bool launch_find_cause(launcher *l)
             rank = r;
         }
     }
-    /* Ranks that stop on request may leave others alone: no failure of theirs. */
-    if (best == NO_CAUSE || (l->stop_signal && best <= LOST_PEER_RECORD)) return false;
+    if (best == NO_CAUSE) return false;
     if (best <= LOST_PEER_RECORD && launch_blame_stalled(l, clock_now_ns())) return true;
     if (best == LOST_PEER_RECORD || best == OTHER_RECORD)
         blame(l, job, chosen.where.rank, &chosen.where, status_exit_code(chosen.code), "%s",

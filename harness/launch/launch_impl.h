@@ -6,7 +6,6 @@
 #include "harness/launch/launch.h"
 
 #include <poll.h>
-#include <signal.h>
 #include <sys/types.h>
 
 /* No progress for so long while the others have some is a warning; a pause of 2 s, which a run survives, is
@@ -62,6 +61,7 @@ typedef struct launcher {
     int64_t oom_kills;                       /* of the kernel, as the run began */
     struct sigaction original_child_action;
     int stop_signal;   /* 0: no stop was asked for */
+    int64_t stop_ns;   /* when it came */
     bool failing;      /* a rank has failed: the cause is being looked for */
     bool ending;       /* ranks have been told to end */
     bool killed;       /* with SIGKILL */

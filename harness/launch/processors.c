@@ -2,27 +2,22 @@
 
 #include "harness/launch/cgroup.h"
 
-#include <hwloc.h>
-#include <hwloc/glibc-sched.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-
-/* NULL: no memory. The caller frees it. */
-static hwloc_bitmap_t bitmap_of(const cpu_set_t *set)
-{
-    hwloc_bitmap_t out = hwloc_bitmap_alloc();
-    if (out) hwloc_cpuset_from_glibc_sched_affinity(NULL, out, set, sizeof *set);
-    return out;
-}
 
 char *processors_format(const cpu_set_t *set, char *buffer, size_t size)
 {
-    hwloc_bitmap_t bits = bitmap_of(set);
+    size_t used = 0;
     buffer[0] = '\0';
-    if (bits) hwloc_bitmap_list_snprintf(buffer, size, bits);
-    hwloc_bitmap_free(bits);
+    for (int i = 0, last; i < CPU_SETSIZE && used < size; i = last + 1) {
+        for (last = i; CPU_ISSET(i, set) && last + 1 < CPU_SETSIZE && CPU_ISSET(last + 1, set);) last++;
+        const char *comma = used ? "," : "";
+        if (last > i)
+            used += (size_t)snprintf(buffer + used, size - used, "%s%d-%d", comma, i, last);
+        else if (CPU_ISSET(i, set))
+            used += (size_t)snprintf(buffer + used, size - used, "%s%d", comma, i);
+    }
     return buffer;
 }
 
@@ -35,41 +30,42 @@ char *processors_own(char *buffer, size_t size)
 
 /* ---- cores ------------------------------------------------------------------------------------ */
 
-/* Where the system reports no cores (topology: NULL), every processor is one. */
-static void list_cores(hwloc_topology_t topology, processors *p)
+/* Reads which of the processors `left` share a core or package with `processor`; only itself if /sys does not
+ * say. */
+static bool read_siblings(const char *root, int processor, const char *name, const cpu_set_t *left,
+                          cpu_set_t *out)
 {
-    cpu_set_t left = p->allowed;
-    for (hwloc_obj_t o = NULL;
-         topology && (o = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_CORE, o)) != NULL;) {
-        cpu_set_t *core = &p->cores[p->core_count++];
-        hwloc_cpuset_to_glibc_sched_affinity(topology, o->cpuset, core, sizeof *core);
-        CPU_XOR(&left, &left, core);
-    }
-    for (int i = 0; i < CPU_SETSIZE; i++)
-        if (CPU_ISSET(i, &left)) CPU_SET(i, &p->cores[p->core_count++]);
+    char folder[CGROUP_PATH];
+    snprintf(folder, sizeof folder, "%s/sys/devices/system/cpu/cpu%d/topology", root, processor);
+    bool known = cgroup_read_list(folder, name, out);
+    CPU_SET(processor, out);
+    CPU_AND(out, out, left);
+    return known;
 }
 
-/* hwloc's topology holds the container's processors; what is left after it is restricted to the allowed ones
- * is ours. */
-static status find_cores(processors *p)
+/* Lists the cores package by package. Reads /sys without allocating: a failed allocation must not look like a
+ * machine without cores. */
+static status find_cores(const char *root, processors *p)
 {
-    hwloc_topology_t topology = NULL;
-    hwloc_bitmap_t allowed = bitmap_of(&p->allowed);
+    cpu_set_t left = p->allowed, online, package, core;
+    bool knows_cores = false;
     p->cores = calloc((size_t)p->count, sizeof *p->cores);
-    status rc = STATUS_OK;
-    if (!allowed || !p->cores || hwloc_topology_init(&topology) != 0 ||
-        hwloc_topology_set_flags(topology, HWLOC_TOPOLOGY_FLAG_DONT_CHANGE_BINDING) != 0 ||
-        hwloc_topology_load(topology) != 0) {
-        rc = fail_errno(STATUS_SYSTEM, "the cores of %d processors", p->count);
-    } else {
-        bool knows_cores = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE) > 0;
-        p->restricted =
-            knows_cores && !hwloc_bitmap_isincluded(hwloc_topology_get_topology_cpuset(topology), allowed);
-        list_cores(hwloc_topology_restrict(topology, allowed, 0) == 0 ? topology : NULL, p);
+    if (!p->cores) return fail(STATUS_SYSTEM, "no memory for the cores of %d processors", p->count);
+    for (int first = 0; first < CPU_SETSIZE; first++) {
+        if (!CPU_ISSET(first, &left)) continue;
+        read_siblings(root, first, "core_siblings_list", &left, &package);
+        for (int i = first; i < CPU_SETSIZE; i++) {
+            if (!CPU_ISSET(i, &package) || !CPU_ISSET(i, &left)) continue;
+            knows_cores |= read_siblings(root, i, "thread_siblings_list", &left, &core);
+            p->cores[p->core_count++] = core;
+            CPU_XOR(&left, &left, &core);
+        }
     }
-    if (topology) hwloc_topology_destroy(topology);
-    hwloc_bitmap_free(allowed);
-    return rc;
+    int set = cgroup_cpuset(root);
+    if (set == 0 && cgroup_read_list(root, "sys/devices/system/cpu/online", &online))
+        set = CPU_COUNT(&online);
+    p->restricted = knows_cores && p->count < set;
+    return STATUS_OK;
 }
 
 status processors_open(const char *root, const cpu_set_t *allowed, processors *out)
@@ -80,7 +76,7 @@ status processors_open(const char *root, const cpu_set_t *allowed, processors *o
     else if (sched_getaffinity(0, sizeof out->allowed, &out->allowed) != 0)
         return fail_errno(STATUS_SYSTEM, "the processors that may be used (sched_getaffinity)");
     out->count = CPU_COUNT(&out->allowed);
-    return find_cores(out);
+    return find_cores(root, out);
 }
 
 void processors_close(processors *p)

@@ -1,8 +1,7 @@
 /* The processors that this process may use, as the cores that they belong to.
  *
  * The allowed processors are those of sched_getaffinity(2): the part of the container's or batch job's set
- * (cpuset) that nobody has taken away. Which of them are the hardware threads of one core, and what the
- * container's set is, comes from hwloc. */
+ * (cpuset) that nobody has taken away. Which of them are the hardware threads of one core comes from /sys. */
 #ifndef HARNESS_LAUNCH_PROCESSORS_H
 #define HARNESS_LAUNCH_PROCESSORS_H
 
@@ -22,8 +21,8 @@ typedef struct processors {
     bool restricted; /* somebody has bound this process: it may use less than its container's set */
 } processors;
 
-/* `root` is "" but in tests: the folder in which the files of control groups lie, "/sys" and "/proc"; hwloc
- * reads HWLOC_FSROOT. `allowed`: NULL, or what to take instead of this process's own. STATUS_SYSTEM where the
+/* `root` is "" but in tests: the folder in which the files of control groups lie, "/sys" and "/proc".
+ * `allowed`: NULL, or what to take instead of this process's own. STATUS_SYSTEM where the
  * kernel has more processors than cpu_set_t holds, or there is no memory. */
 status processors_open(const char *root, const cpu_set_t *allowed, processors *out);
 void processors_close(processors *p);

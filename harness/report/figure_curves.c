@@ -12,17 +12,20 @@ enum { JOB, STEP, TIME, LOSS, COLOR, MOST_POINTS = 300 };
 
 static bool has_losses(const json_t *job)
 {
-    const json_t *losses = json_object_get(job, "losses");
+    const json_t *losses = json_object_get(report_steps_of(job).of, "losses");
     for (size_t i = 0; i < json_array_size(losses); i++)
         if (json_is_number(json_array_get(losses, i))) return json_array_size(losses) > 1;
     return false;
 }
 
-/* Of every stretch of a long run the last step. */
+/* The last step of each group of steps; of a run whose steps are not all kept, the mean of each stretch, and
+ * the last step. */
 static void collect_losses_of(const json_t *jobs, size_t i, json_t *table, double *last)
 {
-    const json_t *job = json_array_get(jobs, i), *losses = json_object_get(job, "losses"),
-                 *times = json_object_get(job, "step_s"), *indices = report_at(job, "ranks.0.step_index");
+    const json_t *job = json_array_get(jobs, i);
+    const report_steps steps = report_steps_of(job), first = report_steps_of(report_at(job, "ranks.0"));
+    const json_t *losses = json_object_get(steps.of, "losses"), *times = json_object_get(steps.of, "step_s"),
+                 *indices = json_object_get(first.of, "step_index");
     size_t count = json_array_size(losses), stretch = count / MOST_POINTS + 1;
     double time = 0;
     char name[64];
@@ -31,6 +34,7 @@ static void collect_losses_of(const json_t *jobs, size_t i, json_t *table, doubl
         time += json_number_value(json_array_get(times, s));
         if ((s + 1) % stretch != 0 && s + 1 != count) continue;
         const json_t *loss = json_array_get(losses, s), *index = json_array_get(indices, s);
+        if (steps.counts && s + 1 == count) loss = json_object_get(job, "loss_last");
         if (!json_is_number(loss)) continue;
         json_t *row = figure_row(table);
         figure_put_text(row, name);

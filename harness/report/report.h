@@ -6,6 +6,7 @@
  *   report_verdict    a run in ten lines
  *   report_text       a run: steps, communication, agreement of the engines
  *   report_memory     where a job's memory is
+ *   report_steps      the steps of a job or rank, all or in stretches
  *   report_loss       the loss against time, and how stale reads were
  *   report_reproduction  a published table next to ours
  *   figures, svg      a run's figures: their numbers as tables, drawn as SVG (files figure_*)
@@ -57,6 +58,19 @@ void report_page(const json_t *results, text_buffer *out);
  * where the result has nothing to show. Returns its name; NULL: there is no such figure. */
 const char *report_figure_svg(const json_t *result, int number, text_buffer *out);
 const char *report_figure_csv(const json_t *result, int number, text_buffer *out);
+
+/* The measured steps of a job, or of one of its ranks, in order: one by one or, if only some are kept, in
+ * stretches. */
+typedef struct report_steps {
+    const json_t *of;     /* has "step_s", "losses", ..., each an array of `size` values */
+    const json_t *counts; /* Number of steps in each stretch, or NULL if each value is of one step. */
+    size_t size;
+} report_steps;
+report_steps report_steps_of(const json_t *job_or_rank);
+double report_steps_in(const report_steps *s, size_t i);
+/* The sum of array `key` over the steps of turn `turn` of `turns` equal ones, which may divide stretches;
+ * *known: in how many of these steps it was measured. */
+double report_steps_sum(const report_steps *s, const char *key, int turn, int turns, double *known);
 
 /* Of a job: the seconds that the measured steps of its slowest rank took together; the mean of the losses of
  * all steps, of whichever rank, that ended in (from, until], where each rank has its own time, the sum of its

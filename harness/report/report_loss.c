@@ -7,37 +7,37 @@
 double report_duration(const json_t *job)
 {
     double longest = 0;
-    size_t r, i;
-    json_t *rank, *step;
+    size_t r;
+    json_t *rank;
     json_array_foreach(json_object_get(job, "ranks"), r, rank)
     {
-        double sum = 0;
-        json_array_foreach(json_object_get(rank, "step_s"), i, step) sum += json_number_value(step);
-        longest = fmax(longest, sum);
+        double known;
+        report_steps steps = report_steps_of(rank);
+        longest = fmax(longest, report_steps_sum(&steps, "step_s", 0, 1, &known));
     }
     return longest;
 }
 
 double report_loss_between(const json_t *job, double from, double until)
 {
-    double sum = 0;
-    int count = 0;
+    double sum = 0, count = 0;
     size_t r, i;
     json_t *rank, *step;
     json_array_foreach(json_object_get(job, "ranks"), r, rank)
     {
-        const json_t *losses = json_object_get(rank, "losses");
+        report_steps steps = report_steps_of(rank);
+        const json_t *losses = json_object_get(steps.of, "losses");
         double now = 0;
-        json_array_foreach(json_object_get(rank, "step_s"), i, step)
+        json_array_foreach(json_object_get(steps.of, "step_s"), i, step)
         {
             now += json_number_value(step);
             const json_t *loss = json_array_get(losses, i);
             if (now <= from || now > until || !json_is_number(loss)) continue;
-            sum += json_number_value(loss);
-            count++;
+            sum += report_steps_in(&steps, i) * json_number_value(loss);
+            count += report_steps_in(&steps, i);
         }
     }
-    return count ? sum / count : NAN;
+    return count > 0 ? sum / count : NAN;
 }
 
 typedef struct staleness {

@@ -200,6 +200,10 @@ void report_notes(const json_t *jobs, text_buffer *out)
         report_job_name(job, name, sizeof name);
         if (json_is_false(json_object_get(job, "synchronous")))
             text_append(out, "samples/s of %s: of the time in which all its ranks train.\n", name);
+        double kept = report_number_at(job, "step_time.kept"),
+               count = report_number_at(job, "step_time.count");
+        if (kept < count)
+            text_append(out, "Median, p95 and spread of %s: of %.0f of its %.0f steps.\n", name, kept, count);
         if (!isnan(clock_error(job)))
             text_append(
                 out,

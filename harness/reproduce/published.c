@@ -1,10 +1,13 @@
 #include "harness/reproduce/reproduce.h"
 
+#include "common/base/input.h"
+
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Set by the build: the source tree's folder, and where `install` puts its files. */
 static const char *const folders[] = {PSRING_SOURCE_PUBLISHED, PSRING_INSTALLED_PUBLISHED};
@@ -14,17 +17,14 @@ enum { MOST_BYTES = 65536 };
 static status read_text(const char *name, char **out)
 {
     char path[PATH_MAX];
-    FILE *file = NULL;
-    for (int i = 0; i < 2 && !file; i++) {
+    text_buffer text = {0};
+    for (int i = 0; i < 2; i++) {
         snprintf(path, sizeof path, "%s/%s.csv", folders[i], name);
-        file = fopen(path, "re");
+        if (access(path, F_OK) == 0) break;
     }
-    if (!file) return fail_errno(STATUS_DATA, "published table %s", path);
-    *out = calloc(1, MOST_BYTES + 1);
-    size_t got = *out ? fread(*out, 1, MOST_BYTES, file) : 0;
-    bool whole = *out && got < MOST_BYTES && !ferror(file);
-    fclose(file);
-    return whole ? STATUS_OK : fail(STATUS_DATA, "published table %s: cannot be read, or is no table", path);
+    TRY(input_read(path, MOST_BYTES, &text));
+    *out = text.data;
+    return STATUS_OK;
 }
 
 /* Cuts a line at its commas; returns how many cells it has. */

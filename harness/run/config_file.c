@@ -1,5 +1,7 @@
 /* --config FILE, and the configuration in a run's JSON, from which it runs again. */
+#include "common/base/input.h"
 #include "harness/run/config_toml.h"
+#include "harness/run/result_check.h"
 #include "harness/run/run_options.h"
 
 #include <stdio.h>
@@ -50,28 +52,20 @@ static json_t *as_text(const json_t *value)
 
 static status read_all(const char *path, text_buffer *out)
 {
-    char piece[4096];
-    size_t length;
-    FILE *file = fopen(path, "re");
-    if (!file) return fail_errno(STATUS_DATA, "--config: %s", path);
-    status rc = STATUS_OK;
-    while (rc == STATUS_OK && (length = fread(piece, 1, sizeof piece, file)) > 0) {
-        if (memchr(piece, '\0', length))
-            rc = fail(STATUS_DATA, "--config: %s: expected text, got a zero byte", path);
-        text_append(out, "%.*s", (int)length, piece);
-    }
-    fclose(file);
-    if (rc == STATUS_OK && out->out_of_memory) rc = fail(STATUS_SYSTEM, "no memory for %s", path);
+    status rc = input_read(path, RESULT_MOST_BYTES, out);
+    if (rc == STATUS_OK && memchr(out->data, '\0', out->length))
+        rc = fail(STATUS_DATA, "%s: expected text, got a zero byte", path);
+    if (rc != STATUS_OK) error_context("--config");
     return rc;
 }
 
 /* ---- options and their places in the file ------------------------------------------------------ */
 
-static status read_toml(const char *path, const char *text, size_t length, json_t **options)
+static status read_toml(const char *path, const text_buffer *text, json_t **options)
 {
     char *json = NULL;
     json_error_t error;
-    TRY(config_toml_to_json(path, text, length, &json));
+    TRY(config_toml_to_json(path, text->data, text->length, &json));
     *options = json_loads(json, 0, &error);
     free(json);
     return *options ? STATUS_OK : fail(STATUS_DATA, "--config: %s: %s", path, error.text);
@@ -121,16 +115,18 @@ static json_t *with_places(const char *text, const json_t *values, bool nested)
     return options;
 }
 
-static status read_json(const char *path, const char *text, size_t length, json_t **options)
+static status read_json(const char *path, const text_buffer *text, json_t **options)
 {
-    json_error_t error;
-    json_t *read = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
-    if (!read) return fail(STATUS_DATA, "--config: %s:%d:%d: %s", path, error.line, error.column, error.text);
+    json_t *read;
+    status rc = input_json_decode(path, text, &read);
     bool of_result = json_object_get(read, "jobs") || json_object_get(read, "points");
     const json_t *values = of_result ? json_object_get(read, "options") : read;
-    if (json_is_object(values)) *options = with_places(text, values, of_result);
+    bool has_options = json_is_object(values);
+    if (rc == STATUS_OK && of_result && has_options) rc = result_check(path, read);
+    if (rc == STATUS_OK && has_options) *options = with_places(text->data, values, of_result);
     json_decref(read);
-    if (*options) return STATUS_OK;
+    if (rc != STATUS_OK) error_context("--config");
+    if (rc != STATUS_OK || *options) return rc;
     return fail(STATUS_DATA, "--config: %s: expected %s", path,
                 of_result ? "the options of a result; an older program wrote it" : "an object of options");
 }
@@ -176,13 +172,11 @@ status config_file_read(const char *path, const json_t **out)
     *out = json_object_get(files, path);
     if (*out) return STATUS_OK;
     status rc = read_all(path, &text);
-    if (rc == STATUS_OK)
-        rc = (is_toml(path) ? read_toml : read_json)(path, text.data ? text.data : "", text.length, &options);
+    if (rc == STATUS_OK) rc = (is_toml(path) ? read_toml : read_json)(path, &text, &options);
     text_free(&text);
     json_object_foreach(options, name, option) if (rc == STATUS_OK) rc = add_texts(path, name, option);
     if (rc == STATUS_OK && !files) files = json_object();
-    if (rc == STATUS_OK && json_object_set(files, path, options) != 0)
-        rc = fail(STATUS_SYSTEM, "no memory for %s", path);
+    if (rc == STATUS_OK) json_object_set(files, path, options);
     json_decref(options); /* `files` has it */
     if (rc == STATUS_OK) *out = options;
     return rc;

@@ -54,9 +54,5 @@ status convert(const char *path, std::string_view text, char **out)
 
 extern "C" status config_toml_to_json(const char *path, const char *text, size_t length, char **out)
 {
-    try {
-        return convert(path, std::string_view(text, length), out);
-    } catch (...) { /* of the C++ library: there is no other cause */
-        return fail(STATUS_SYSTEM, "no memory for %s", path);
-    }
+    return convert(path, std::string_view(text, length), out);
 }

@@ -46,7 +46,7 @@ bool engine_has_one_of(const char *list, const char *engine);
 /* Processes that a job of `engine` needs besides its ranks: servers of their own. */
 status engine_servers(int engine, const void *options, const char *policy, int world, int *out);
 
-/* How many steps a rank of `engine` may be ahead of another: for job_stop_here(). */
+/* How many steps a rank of `engine` may be ahead of another, or JOB_UNBOUNDED. */
 status engine_lead(int engine, const void *options, const char *policy, int world, int64_t *out);
 
 #endif

@@ -78,7 +78,7 @@ static status read_result(const char *text, size_t bytes, json_t **out)
 }
 
 /* One object after the other. */
-static status read_servers(const char *text, size_t bytes, json_t *result)
+static void read_servers(const char *text, size_t bytes, json_t *result)
 {
     json_t *servers = json_array();
     for (size_t at = 0; at < bytes;) {
@@ -88,9 +88,7 @@ static status read_servers(const char *text, size_t bytes, json_t *result)
         json_array_append_new(servers, server);
         at += (size_t)error.position;
     }
-    if (json_object_set_new(result, "servers", servers) != 0)
-        return fail(STATUS_SYSTEM, "no memory for the results");
-    return STATUS_OK;
+    json_object_set_new(result, "servers", servers);
 }
 
 static status read_outcome(const delivery *d, run_job *job)
@@ -100,8 +98,7 @@ static status read_outcome(const delivery *d, run_job *job)
     status rc = STATUS_OK;
     for (int i = 0; i < FILES && rc == STATUS_OK; i++) rc = map_file(d->fds[i], &text[i], &bytes[i]);
     if (rc == STATUS_OK) rc = read_result(text[RESULT_FILE], bytes[RESULT_FILE], &job->result);
-    if (rc == STATUS_OK && job->result)
-        rc = read_servers(text[SERVERS_FILE], bytes[SERVERS_FILE], job->result);
+    if (rc == STATUS_OK && job->result) read_servers(text[SERVERS_FILE], bytes[SERVERS_FILE], job->result);
     unmap(text[RESULT_FILE], bytes[RESULT_FILE]);
     unmap(text[SERVERS_FILE], bytes[SERVERS_FILE]);
     job->trace = text[TRACE_FILE];

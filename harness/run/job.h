@@ -11,6 +11,7 @@
  *   rank_result       what a rank has to report, gathered on rank 0
  *   rank_setup        what a rank opens from the configuration: its trainer and its batches
  *   rank_checkpoint   --save and --load
+ *   rank_compare      what the ranks have read, and their parameters, compared
  *   rank_trace        --trace: events of a rank, gathered on rank 0
  *   agreement         whether ps and ring reduce the first step to the same gradients
  *   record            what a rank measures

@@ -1,10 +1,12 @@
 #include "harness/run/run_result.h"
 
+#include "harness/report/report.h"
 #include "harness/report/significance.h"
 #include "harness/run/record.h"
 
 #include <math.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -65,26 +67,45 @@ void job_result_add_memory(json_t *job, const json_t *ranks)
                                   (json_int_t)at, "phase", phase ? phase : ""));
 }
 
-/* The mean over the ranks of each step's loss: of those that have one, for a rank may be without samples, and
- * under some policies rank 0 computes one for all. Also of the first and of the last measured step. */
-static void add_losses(json_t *job, const json_t *ranks)
+/* The mean over the ranks of the loss at `path`: of those that have one, for a rank may be without samples,
+ * and under some policies rank 0 computes one for all. */
+static json_t *mean_loss(const json_t *ranks, const char *path)
+{
+    double sum = 0;
+    int numbers = 0;
+    size_t r;
+    json_t *rank;
+    json_array_foreach((json_t *)ranks, r, rank)
+    {
+        const json_t *value = report_at(rank, path);
+        numbers += json_is_number(value);
+        sum += json_number_value(value);
+    }
+    return numbers ? json_real(sum / numbers) : json_null();
+}
+
+/* Returns mean_loss() for each element of the array at `path`. */
+static json_t *mean_losses(const json_t *ranks, const char *path)
 {
     json_t *losses = json_array();
-    size_t steps = json_array_size(json_object_get(json_array_get(ranks, 0), "losses")),
-           world = json_array_size(ranks);
-    for (size_t s = 0; s < steps; s++) {
-        double sum = 0;
-        int numbers = 0;
-        for (size_t r = 0; r < world; r++) {
-            const json_t *value = json_array_get(json_object_get(json_array_get(ranks, r), "losses"), s);
-            numbers += json_is_number(value);
-            sum += json_number_value(value);
-        }
-        json_array_append_new(losses, numbers ? json_real(sum / numbers) : json_null());
+    char at[64];
+    size_t count = json_array_size(report_at(json_array_get(ranks, 0), path));
+    for (size_t i = 0; i < count; i++) {
+        snprintf(at, sizeof at, "%s.%zu", path, i);
+        json_array_append_new(losses, mean_loss(ranks, at));
     }
-    json_object_set(job, "loss_first", steps ? json_array_get(losses, 0) : json_null());
-    json_object_set(job, "loss_last", steps ? json_array_get(losses, steps - 1) : json_null());
+    return losses;
+}
+
+/* Adds the losses of kept steps, of stretches, and of the first and the last measured step. */
+static void add_losses(json_t *job, const json_t *ranks)
+{
+    json_t *losses = mean_losses(ranks, "losses"), *stretches = json_object_get(job, "stretches");
+    json_object_set(job, "loss_first", json_array_size(losses) > 0 ? json_array_get(losses, 0) : json_null());
+    json_object_set_new(job, "loss_last", mean_loss(ranks, "loss_last"));
     json_object_set_new(job, "losses", losses);
+    if (json_is_object(stretches))
+        json_object_set_new(stretches, "losses", mean_losses(ranks, "stretches.losses"));
 }
 
 /* Servers count what they skip; a rank that receives the count late has a smaller count. */
@@ -132,15 +153,21 @@ static void choose_timeline(const json_t *job, const json_t *ranks)
     }
 }
 
-status job_result_finish(json_t *job, json_t *ranks)
+status job_result_derive(json_t *job, const json_t *ranks)
 {
     TRY(job_result_add_times(job, ranks));
-    choose_timeline(job, ranks);
     add_traffic(job, ranks);
     job_result_add_memory(job, ranks);
     add_losses(job, ranks);
     job_result_add_evaluations(job, ranks);
     add_skipped(job, ranks);
+    return STATUS_OK;
+}
+
+status job_result_finish(json_t *job, json_t *ranks)
+{
+    TRY(job_result_derive(job, ranks));
+    choose_timeline(job, ranks);
     if (json_object_set(job, "ranks", ranks) != 0) return fail(STATUS_SYSTEM, "no memory for the results");
     return STATUS_OK;
 }
@@ -216,18 +243,16 @@ enum { TURNS = 6 };
 static double computed(const json_t *job, int turn)
 {
     const json_t *ranks = json_object_get(job, "ranks"), *rank;
-    double sum = 0;
-    size_t r, count = 0;
+    double sum = 0, count = 0, known;
+    size_t r;
     json_array_foreach(ranks, r, rank)
     {
-        const json_t *forward = json_object_get(rank, "forward_s"),
-                     *backward = json_object_get(rank, "backward_s");
-        size_t steps = json_array_size(forward), end = steps * (size_t)(turn + 1) / TURNS;
-        for (size_t i = steps * (size_t)turn / TURNS; i < end; i++, count++)
-            sum += json_number_value(json_array_get(forward, i)) +
-                   json_number_value(json_array_get(backward, i));
+        report_steps s = report_steps_of(rank);
+        sum += report_steps_sum(&s, "forward_s", turn, TURNS, &known) +
+               report_steps_sum(&s, "backward_s", turn, TURNS, &known);
+        count += known;
     }
-    return count ? sum / (double)count : NAN;
+    return count > 0 ? sum / count : NAN;
 }
 
 /* The mean over the turns of the difference, and its 95 % interval: Student's t with TURNS - 1 degrees of

@@ -1,5 +1,6 @@
 /* A job's times from those of its ranks: what the job takes for a step, on how many samples per second it
  * trains, and how long it has trained until an evaluation. */
+#include "harness/report/report.h"
 #include "harness/report/statistics.h"
 #include "harness/run/record.h"
 #include "harness/run/run_result.h"
@@ -7,15 +8,17 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* The measured steps of a rank on the job's clock, and its samples in each. */
+/* Measured steps of a rank on the job's clock, or stretches of them, and its samples in each. */
 typedef struct rank_steps {
     size_t count;
     int64_t *begin_ns, *end_ns, *samples; /* [count] */
+    int64_t *gaps_ns;                     /* [count] in a stretch, between its steps */
 } rank_steps;
 
 typedef struct job_steps {
-    size_t world, count; /* ranks; steps that every rank has measured */
+    size_t world, count; /* ranks; steps, or stretches, that every rank has measured */
     rank_steps *ranks;   /* [world] */
+    const json_t *last;  /* The rank that has measured the fewest steps. */
 } job_steps;
 
 static int64_t ns_of(const json_t *seconds)
@@ -29,16 +32,18 @@ static json_t *real_or_null(bool measured, double value)
     return measured ? json_real(value) : json_null();
 }
 
-static json_t *statistics_to_json(const statistics *s)
+/* *s is of the steps that were kept, `sum` in seconds over all `count`. */
+static json_t *statistics_to_json(const statistics *s, double count, double sum)
 {
     const struct {
         const char *key;
         double ns;
-    } figures[] = {{"minimum_s", s->minimum}, {"p25_s", s->p25}, {"median_s", s->median},
-                   {"p75_s", s->p75},         {"p95_s", s->p95}, {"maximum_s", s->maximum},
-                   {"mean_s", s->mean}};
+    } figures[] = {
+        {"minimum_s", s->minimum}, {"p25_s", s->p25},         {"median_s", s->median},      {"p75_s", s->p75},
+        {"p95_s", s->p95},         {"maximum_s", s->maximum}, {"mean_s", 1e9 * sum / count}};
     json_t *object = json_object();
-    json_object_set_new(object, "count", json_integer(s->count));
+    json_object_set_new(object, "count", json_integer(llround(count)));
+    json_object_set_new(object, "kept", json_integer(s->count));
     for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++)
         json_object_set_new(object, figures[i].key, real_or_null(s->count > 0, figures[i].ns / 1e9));
     json_object_set_new(object, "spread", real_or_null(s->count > 1, s->spread));
@@ -51,29 +56,39 @@ static void free_steps(job_steps *j)
     free(j->ranks);
 }
 
-static status read_rank(const json_t *rank, rank_steps *out)
+static status read_rank(const json_t *of, rank_steps *out)
 {
-    const json_t *begins = json_object_get(rank, "step_begin_s"), *ends = json_object_get(rank, "step_end_s"),
-                 *samples = json_object_get(rank, "step_samples");
+    const json_t *begins = json_object_get(of, "step_begin_s"), *ends = json_object_get(of, "step_end_s"),
+                 *samples = json_object_get(of, "step_samples"), *gaps = json_object_get(of, "gaps_s");
     size_t n = json_array_size(ends);
-    int64_t *memory = calloc(3 * n + 1, sizeof *memory);
+    int64_t *memory = calloc(4 * n + 1, sizeof *memory);
     if (!memory) return fail(STATUS_SYSTEM, "no memory for the results");
-    *out = (rank_steps){.count = n, .begin_ns = memory, .end_ns = memory + n, .samples = memory + 2 * n};
+    *out = (rank_steps){.count = n,
+                        .begin_ns = memory,
+                        .end_ns = memory + n,
+                        .samples = memory + 2 * n,
+                        .gaps_ns = memory + 3 * n};
     for (size_t i = 0; i < n; i++) {
         out->begin_ns[i] = ns_of(json_array_get(begins, i));
         out->end_ns[i] = ns_of(json_array_get(ends, i));
         out->samples[i] = json_integer_value(json_array_get(samples, i));
+        out->gaps_ns[i] = ns_of(json_array_get(gaps, i));
     }
     return STATUS_OK;
 }
 
-static status read_steps(const json_t *ranks, job_steps *out)
+/* The steps that are kept, or with `stretches` what all of them are in. */
+static status read_steps(const json_t *ranks, bool stretches, job_steps *out)
 {
     *out = (job_steps){.world = json_array_size(ranks)};
     out->ranks = calloc(out->world, sizeof *out->ranks);
     if (!out->ranks) return fail(STATUS_SYSTEM, "no memory for the results");
     for (size_t r = 0; r < out->world; r++) {
-        TRY(read_rank(json_array_get(ranks, r), &out->ranks[r]));
+        const json_t *rank = json_array_get(ranks, r);
+        if (r == 0 ||
+            report_number_at(rank, "measured_steps") < report_number_at(out->last, "measured_steps"))
+            out->last = rank;
+        TRY(read_rank(stretches ? report_steps_of(rank).of : rank, &out->ranks[r]));
         if (r == 0 || out->ranks[r].count < out->count) out->count = out->ranks[r].count;
     }
     return STATUS_OK;
@@ -111,12 +126,21 @@ typedef struct rate {
     int64_t ns;
 } rate;
 
+/* Returns the time of a step or, without gaps between them, of the steps of a stretch. The gaps of the job
+ * are the mean of the ranks' gaps. */
+static int64_t time_of(const job_steps *j, size_t step)
+{
+    int64_t gaps = 0;
+    for (size_t r = 0; r < j->world; r++) gaps += j->ranks[r].gaps_ns[step];
+    return latest_end(j, step) - latest_begin(j, step) - gaps / (int64_t)j->world;
+}
+
 /* Ranks keep step: all samples, over the sum of the job's steps. */
 static rate over_steps(const job_steps *j)
 {
     rate out = {0};
     for (size_t i = 0; i < j->count; i++) {
-        out.ns += latest_end(j, i) - latest_begin(j, i);
+        out.ns += time_of(j, i);
         for (size_t r = 0; r < j->world; r++) out.samples += (double)j->ranks[r].samples[i];
     }
     return out;
@@ -154,9 +178,29 @@ static void add_window(const job_steps *j, size_t first, size_t end, bool last, 
         sum->samples += samples_within(&j->ranks[r], first, last ? j->ranks[r].count : end, from, until);
 }
 
-static rate over_windows(const job_steps *j)
+/* Returns the rate if stretches have gaps: all ranks train for as long as the first to finish, each at its
+ * mean rate. */
+static rate over_own_time(const json_t *ranks)
+{
+    rate out = {.ns = INT64_MAX};
+    size_t r;
+    json_t *rank;
+    json_array_foreach((json_t *)ranks, r, rank)
+    {
+        int64_t ns = ns_of(json_object_get(rank, "wall_s"));
+        if (ns < out.ns) out.ns = ns;
+    }
+    json_array_foreach((json_t *)ranks, r, rank) out.samples +=
+        report_number_at(rank, "samples") * 1e-9 * (double)out.ns / report_number_at(rank, "wall_s");
+    return out;
+}
+
+static rate over_windows(const job_steps *j, const json_t *ranks)
 {
     rate out = {0};
+    for (size_t r = 0; r < j->world; r++)
+        for (size_t i = 0; i < j->ranks[r].count; i++)
+            if (j->ranks[r].gaps_ns[i] > 0) return over_own_time(ranks);
     for (size_t first = 0, end; first < j->count; first = end) {
         for (end = first + 1; end < j->count && follows(j, end);) end++;
         add_window(j, first, end, end == j->count, &out);
@@ -177,31 +221,36 @@ static json_t *rate_to_json(rate r, double present, double world, bool synchrono
 
 /* ---- the job ---------------------------------------------------------------------------------- */
 
-static status add_steps(json_t *job, const job_steps *j)
+static json_t *times_to_json(const job_steps *j)
 {
-    int64_t *steps = calloc(j->count + 1, sizeof *steps);
     json_t *list = json_array();
-    statistics s;
-    if (!steps) return fail(STATUS_SYSTEM, "no memory for the results");
-    for (size_t i = 0; i < j->count; i++) {
-        steps[i] = latest_end(j, i) - latest_begin(j, i);
-        json_array_append_new(list, record_seconds(steps[i]));
-    }
-    status rc = statistics_of(steps, (int64_t)j->count, &s);
-    free(steps);
-    json_object_set_new(job, "step_s", list);
-    json_object_set_new(job, "step_time", statistics_to_json(&s));
-    return rc;
+    for (size_t i = 0; i < j->count; i++) json_array_append_new(list, record_seconds(time_of(j, i)));
+    return list;
 }
 
-static bool is_measured(const json_t *ranks, size_t rank, const char *key, size_t step)
+/* Adds "step_s" of the kept steps, "stretches", and "step_time", whose mean is of all steps. */
+static status add_steps(json_t *job, const job_steps *kept, const job_steps *all)
 {
-    return !json_is_null(json_array_get(json_object_get(json_array_get(ranks, rank), key), step));
+    int64_t *steps = calloc(kept->count + 1, sizeof *steps);
+    statistics s;
+    if (!steps) return fail(STATUS_SYSTEM, "no memory for the results");
+    for (size_t i = 0; i < kept->count; i++) steps[i] = time_of(kept, i);
+    status rc = statistics_of(steps, (int64_t)kept->count, &s);
+    free(steps);
+    json_object_set_new(job, "step_s", times_to_json(kept));
+    json_t *counts = (json_t *)report_steps_of(all->last).counts;
+    json_object_set_new(job, "stretches",
+                        counts ? json_pack("{s:O, s:o}", "steps", counts, "step_s", times_to_json(all))
+                               : json_null());
+    report_steps in = report_steps_of(job);
+    double count, sum = report_steps_sum(&in, "step_s", 0, 1, &count);
+    json_object_set_new(job, "step_time", statistics_to_json(&s, count, sum));
+    return rc;
 }
 
 /* Statistics over the steps of one phase, each step's value being the mean of its ranks; steps in which rank
  * 0, or one of the first `of`, did not measure it are left out. */
-static status phase_statistics(const json_t *ranks, const char *key, size_t of, statistics *out)
+static status phase_statistics(const json_t *ranks, const char *key, size_t of, json_t **out)
 {
     size_t world = json_array_size(ranks);
     size_t steps = json_array_size(json_object_get(json_array_get(ranks, 0), key));
@@ -210,15 +259,24 @@ static status phase_statistics(const json_t *ranks, const char *key, size_t of, 
     int64_t count = 0;
     for (size_t s = 0; s < steps; s++) {
         int64_t sum = 0;
-        bool measured = is_measured(ranks, 0, key, s);
-        for (size_t r = 1; r < of && measured; r++) measured = is_measured(ranks, r, key, s);
-        if (!measured) continue;
-        for (size_t r = 0; r < world; r++)
-            sum += ns_of(json_array_get(json_object_get(json_array_get(ranks, r), key), s));
-        values[count++] = sum / (int64_t)world;
+        bool measured = true;
+        for (size_t r = 0; r < world; r++) {
+            const json_t *value = json_array_get(json_object_get(json_array_get(ranks, r), key), s);
+            measured = measured && !(r < of && json_is_null(value));
+            sum += ns_of(value);
+        }
+        if (measured) values[count++] = sum / (int64_t)world;
     }
-    status rc = statistics_of(values, count, out);
+    statistics kept;
+    status rc = statistics_of(values, count, &kept);
     free(values);
+    double sum = 0, measured = 0, known;
+    for (size_t r = 0; r < world; r++) {
+        report_steps all = report_steps_of(json_array_get(ranks, r));
+        sum += report_steps_sum(&all, key, 0, 1, &known) / (double)world;
+        if (r < of) measured += known / (double)of;
+    }
+    *out = statistics_to_json(&kept, measured, sum);
     return rc;
 }
 
@@ -227,10 +285,9 @@ static status add_phases(json_t *job, const json_t *ranks)
     json_t *phases = json_object();
     status rc = STATUS_OK;
     for (int i = 0; i < RECORD_PHASES && rc == STATUS_OK; i++) {
-        statistics s = {0};
-        rc = phase_statistics(ranks, record_phases[i].key, i < RECORD_ANATOMY ? json_array_size(ranks) : 1,
-                              &s);
-        json_object_set_new(phases, record_phases[i].key, statistics_to_json(&s));
+        json_t *s = NULL;
+        rc = phase_statistics(ranks, record_phases[i], i < RECORD_ANATOMY ? json_array_size(ranks) : 1, &s);
+        json_object_set_new(phases, record_phases[i], s);
     }
     json_object_set_new(job, "phases", phases);
     return rc;
@@ -238,16 +295,18 @@ static status add_phases(json_t *job, const json_t *ranks)
 
 status job_result_add_times(json_t *job, const json_t *ranks)
 {
-    job_steps j = {0};
+    job_steps kept = {0}, j = {0};
     bool synchronous = json_is_true(json_object_get(job, "synchronous"));
     double world = json_number_value(json_object_get(job, "world_size"));
     const json_t *simulated = json_object_get(job, "simulated_ranks");
     double present =
         simulated ? json_number_value(simulated) : world; /* a rank with several devices has a row for each */
-    status rc = read_steps(ranks, &j);
-    if (rc == STATUS_OK) rc = add_steps(job, &j);
-    rate r = rc != STATUS_OK ? (rate){0} : synchronous ? over_steps(&j) : over_windows(&j);
+    status rc = read_steps(ranks, false, &kept);
+    if (rc == STATUS_OK) rc = read_steps(ranks, true, &j);
+    if (rc == STATUS_OK) rc = add_steps(job, &kept, &j);
+    rate r = rc != STATUS_OK ? (rate){0} : synchronous ? over_steps(&j) : over_windows(&j, ranks);
     json_object_set_new(job, "throughput", rate_to_json(r, present, world, synchronous));
+    free_steps(&kept);
     free_steps(&j);
     return rc == STATUS_OK ? add_phases(job, ranks) : rc;
 }

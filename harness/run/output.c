@@ -1,6 +1,7 @@
 #include "harness/run/output.h"
 
 #include "common/checkpoint/atomic_file.h"
+#include "harness/run/result_check.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -28,7 +29,8 @@ static status write_file(const text_buffer *text, const char *path)
     return rc;
 }
 
-status output_file(text_buffer *text, const char *path)
+/* Writes the text as it is. */
+static status deliver(text_buffer *text, const char *path)
 {
     status rc = STATUS_OK;
     if (text->out_of_memory)
@@ -39,6 +41,12 @@ status output_file(text_buffer *text, const char *path)
         rc = fail_errno(STATUS_CANNOT_CREATE, "stdout");
     text_free(text);
     return rc;
+}
+
+status output_file(text_buffer *text, const char *path)
+{
+    text_printable(text->data, true);
+    return deliver(text, path);
 }
 
 /* ---- a terminal -------------------------------------------------------------------------------- */
@@ -106,12 +114,21 @@ static bool page(const text_buffer *text)
 status output_text(text_buffer *text)
 {
     enum { COLUMNS = 80 };
+    text_printable(text->data, true);
     text_wrap(text, COLUMNS);
     if (!isatty(STDOUT_FILENO) || text->out_of_memory || !text->data) return output_file(text, "-");
     if (has_colors()) color(text);
-    if (!is_long(text) || !page(text)) return output_file(text, "-");
+    if (!is_long(text) || !page(text)) return deliver(text, "-");
     text_free(text);
     return STATUS_OK;
+}
+
+status output_result(json_t *result, const char *path)
+{
+    status rc = result_seal(result);
+    if (rc == STATUS_OK) return output_json(result, path);
+    json_decref(result);
+    return rc;
 }
 
 status output_json(json_t *value, const char *path)

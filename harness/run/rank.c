@@ -1,6 +1,7 @@
 #include "harness/run/rank_impl.h"
 
 #include "common/base/log.h"
+#include "common/base/random.h"
 #include "common/data/batches.h"
 #include "common/net/key.h"
 #include "common/net/rendezvous.h"
@@ -41,35 +42,55 @@ static status plan_steps(rank_state *s)
                 (long long)s->config->run.epochs);
 }
 
+static bool stop_is_requested(void *context)
+{
+    return job_stop_requested(context) != 0;
+}
+
 status rank_open_meeting(const run_config *config, rank_slot *slot, const rank_meeting *m, rendezvous **out)
 {
     text_buffer text = {0};
     run_config_text(config, &text);
-    if (text.out_of_memory) return fail(STATUS_SYSTEM, "no memory for the configuration");
+    text_append(&text, "%s", m->inputs ? m->inputs : "");
+    if (text.out_of_memory) return fail(STATUS_SYSTEM, "no memory for the text of the configuration");
     rendezvous_options options = {.url = m->url,
                                   .rank = m->rank,
                                   .world = m->members,
                                   .token = m->token,
                                   .key = m->key,
-                                  .program = PROGRAM_VERSION,
-                                  .config_hash = run_config_hash(config),
+                                  .program = program_identity,
+                                  .config_hash = random_mix(random_fnv1a64(text.data)),
                                   .config_text = text.data,
                                   .connect_limit_ns = config->run.connect_timeout_ns,
-                                  .slot = slot};
+                                  .failure = m->failure,
+                                  .slot = slot,
+                                  .table = m->table,
+                                  .exchanges_status = m->exchanges_status,
+                                  .canceled = m->exchanges_status ? stop_is_requested : NULL,
+                                  .context = m->table};
     if (slot) rank_slot_enter(slot, RANK_RENDEZVOUS, clock_now_ns());
     status rc = rendezvous_open(&options, out);
     text_free(&text);
     return rc;
 }
 
-status rank_open_rendezvous(const run_config *config, const rank_place *place, int members, rendezvous **out)
+status rank_open_rendezvous(const run_config *config, const rank_place *place, int members,
+                            const char *inputs, const error_record *failure, rendezvous **out)
 {
     char url[288];
     snprintf(url, sizeof url, "%s", place->rendezvous);
     if (members > place->world &&
         place->key) /* no other user can take this name in advance: it depends on the key */
         snprintf(url, sizeof url, "%s-%016" PRIx64, place->rendezvous, net_key_number(place->key, "members"));
-    rank_meeting m = {url, place->key, place->token, place->rank, members};
+    rank_meeting m = {.url = url,
+                      .key = place->key,
+                      .token = place->token,
+                      .rank = place->rank,
+                      .members = members,
+                      .inputs = inputs,
+                      .failure = failure,
+                      .table = place->table,
+                      .exchanges_status = !place->has_launcher};
     return rank_open_meeting(config, status_table_slot(place->table, place->rank), &m, out);
 }
 
@@ -119,7 +140,7 @@ static status exchange_handshakes(rank_state *s)
     rendezvous *members = NULL;
     int count = s->place->world + s->place->servers;
     if (s->place->servers == 0) return rank_exchange_handshakes(s, s->rendezvous, count, s->trainer);
-    TRY(rank_open_rendezvous(s->config, s->place, count, &members));
+    TRY(rank_open_rendezvous(s->config, s->place, count, NULL, NULL, &members));
     status rc = rank_exchange_handshakes(s, members, count, s->trainer);
     rendezvous_close(&members);
     return rc;
@@ -166,11 +187,14 @@ static status open_trainer(rank_state *s)
     t.local_rank = p->local_rank;
     t.job_token = s->token;
     t.slot = s->slot;
-    TRY(rank_trace_open(s->config, s->model, 0, &s->trace));
+    t.table = s->place->table;
+    TRY(rank_trace_open(s->config, s->model, 0, p->rank == 0, &s->trace));
     t.trace = s->trace.recorder;
     t.connect_timeout_ns = s->config->run.connect_timeout_ns;
     t.lost = publish_loss;
     t.lost_context = (void *)s->place;
+    t.canceled = rendezvous_has_failed;
+    t.canceled_context = s->rendezvous;
     TRY(engine_lead(p->engine, t.engine_options, t.policy, t.world, &s->lead));
     bool refused = false;
     t.refused = &refused;
@@ -208,12 +232,38 @@ static status measure_clock(rank_state *s, clock_bounds *out)
     return clock_bounds_measure(s->rendezvous, s->place->rank, s->place->world, rank_deadline(s), out);
 }
 
-static status set_up(rank_state *s)
+static status open_inputs(rank_state *s, run_config *config, text_buffer *inputs)
+{
+    TRY(run_config_open_checkpoint(config, &s->checkpoint.file));
+    TRY(run_config_build(config, &s->set, &s->model, &s->checkpoint.model));
+    TRY(rank_batches_open(config, s->place, s->set, s->model, &s->batches));
+    return rank_describe_inputs(s, inputs);
+}
+
+/* The other ranks receive the error of one that cannot open its inputs. A launcher ends its ranks itself. */
+static status join(rank_state *s, run_config *config)
+{
+    text_buffer inputs = {0};
+    error_record failure = {0};
+    status rc = open_inputs(s, config, &inputs);
+    bool failed = rc != STATUS_OK;
+    if (failed && s->place->has_launcher) return rc;
+    error_copy(&failure);
+    error_clear();
+    rc = rank_open_rendezvous(config, s->place, s->place->world, inputs.data, failed ? &failure : NULL,
+                              &s->rendezvous);
+    if (failed) {
+        error_clear();
+        rc = error_adopt(&failure);
+    }
+    text_free(&inputs);
+    return rc;
+}
+
+static status set_up(rank_state *s, run_config *config)
 {
     rank_slot_enter(s->slot, RANK_SETUP, clock_now_ns());
-    TRY(run_config_build(s->config, &s->set, &s->model, &s->checkpoint.model));
-    TRY(rank_batches_open(s->config, s->place, s->set, s->model, &s->batches));
-    TRY(rank_open_rendezvous(s->config, s->place, s->place->world, &s->rendezvous));
+    TRY(join(s, config));
     TRY(draw_token(s));
     rank_slot_enter(s->slot, RANK_SETUP, clock_now_ns());
     TRY(open_trainer(s));
@@ -233,15 +283,12 @@ static status set_up(rank_state *s)
     trainer_engine(s->trainer)->context.clock_ahead_ns = now.begin_offset_ns;
     TRY(exchange_handshakes(s));
     TRY(rank_devices_connect(s));
-    return rank_connect_remote(s);
+    s->record.late_parts = anatomy_keeps_steps(trainer_engine(s->trainer)->context.anatomy);
+    TRY(rank_connect_remote(s));
+    return rendezvous_barrier(s->rendezvous, "connected", clock_now_ns() + s->config->run.connect_timeout_ns);
 }
 
 /* ---- steps ------------------------------------------------------------------------------------ */
-
-static bool stop_is_requested(void *context)
-{
-    return job_stop_requested(context) != JOB_GO;
-}
 
 /* An evaluation that a rank stopped before its end has no result. */
 static status evaluate(rank_state *s)
@@ -275,24 +322,30 @@ static bool save_is_due(const rank_state *s, bool last)
     return s->saved_steps != s->next_step && checkpoint_due(&s->config->checkpoint, s->next_step, last);
 }
 
-static status save(rank_state *s)
+/* Replicas that differ never replace a checkpoint. At the end the run goes on to its results. */
+static status save(rank_state *s, bool last)
 {
     rank_slot_enter(s->slot, RANK_CHECKPOINT, clock_now_ns());
     TRY(sync_flush(trainer_engine(s->trainer)));
     TRY(rank_devices_flush(s));
     TRY(sync_gather_parameters(trainer_engine(s->trainer)));
+    TRY(rank_compare_replicas(s, last));
+    if (s->out->difference[0]) return STATUS_OK;
     s->saved_steps = s->next_step;
     s->saves++;
     return rank_checkpoint_save(&s->checkpoint, s->next_step,
                                 batch_position_of_step(s->batches.training, batch_of_step(s, s->next_step)));
 }
 
-/* Under async ranks stop at different steps: the next collective between steps stops the others. */
+/* Ranks that wait for nobody stop at different steps. This call is then the next one that they
+ * make between steps, and stops the others. If one of them has steps that are not saved, all save. */
 static status agree_to_stop(rank_state *s)
 {
-    double stopped = s->stopped;
-    TRY(rendezvous_sum(s->rendezvous, "stop", &stopped, 1, rank_deadline(s)));
-    s->stopped = s->stop_is_agreed = stopped > 0;
+    double values[2] = {s->stopped, s->saved_steps != s->next_step};
+    if (s->lead != JOB_UNBOUNDED || s->stop_is_agreed) return STATUS_OK;
+    TRY(rendezvous_sum(s->rendezvous, "stop", values, 2, rank_deadline(s)));
+    s->stopped = s->stop_is_agreed = values[0] > 0;
+    if (values[1] > 0) s->saved_steps = -1;
     return STATUS_OK;
 }
 
@@ -303,6 +356,8 @@ static status end_steps(rank_state *s, int most)
         int64_t index = s->next_step - trainer_under_way(s->trainer);
         step_result result;
         rank_trace_begin_step(&s->trace, index);
+        anatomy_keep_next(trainer_engine(s->trainer)->context.anatomy,
+                          index + 1 >= s->steps.first + s->steps.warmup && record_keeps_soon(&s->record));
         TRY(trainer_end_step(s->trainer, &result));
         rank_trace_end_step(&s->trace, &result, trainer_ledger(s->trainer));
         double loss = result.loss;
@@ -331,12 +386,6 @@ static status run_step(rank_state *s, bool measured)
     return agreement_write(&s->agreement, s->trainer);
 }
 
-/* Steps by which a rank may lead another when it looks whether to stop. */
-static int64_t lead_of(const rank_state *s)
-{
-    return s->lead == JOB_UNBOUNDED ? s->lead : s->lead + trainer_depth(s->trainer) - 1;
-}
-
 /* Evaluation and checkpoint, by all ranks between two steps. */
 static status run_between_steps(rank_state *s)
 {
@@ -347,14 +396,14 @@ static status run_between_steps(rank_state *s)
     TRY(agree_to_stop(s));
     if (s->stopped) return STATUS_OK;
     if (evaluation_is_due(s)) TRY(evaluate(s));
-    return save_is_due(s, false) ? save(s) : STATUS_OK;
+    return save_is_due(s, false) ? save(s, false) : STATUS_OK;
 }
 
 /* Steps up to `end`, measured or not; ends early where the job is to stop. */
 static status run_steps(rank_state *s, int64_t end, bool measured)
 {
     while (s->next_step < end && !s->stopped) {
-        if (job_stop_here(s->place->table, s->place->rank, s->next_step, lead_of(s))) {
+        if (job_stop_here(s->place->table, s->place->rank, s->next_step, s->lead == JOB_UNBOUNDED)) {
             s->stopped = true;
             break;
         }
@@ -391,9 +440,11 @@ static status run_all_steps(rank_state *s)
     s->saved_steps = -1;
     TRY(agreement_open(&s->agreement, s->place->gradients_fd, s->config, s->trainer));
     TRY(run_block(s, s->steps.first + s->steps.warmup, false));
-    if (s->lead != 0 && !s->takes_turns) { /* ranks that may be ahead begin to measure together */
+    if (s->lead != 0 && !s->takes_turns &&
+        !s->stopped) { /* ranks that may be ahead begin to measure together */
         trainer_begin_anew(s->trainer);
-        TRY(rendezvous_barrier(s->rendezvous, "warm", rank_deadline(s)));
+        TRY(s->lead == JOB_UNBOUNDED ? agree_to_stop(s)
+                                     : rendezvous_barrier(s->rendezvous, "warm", rank_deadline(s)));
     }
     ledger_reset_peaks(trainer_ledger(s->trainer));
     for (int d = 0; d < s->device_count; d++) ledger_reset_peaks(trainer_ledger(s->devices[d].trainer));
@@ -403,11 +454,11 @@ static status run_all_steps(rank_state *s)
     }
     TRY(end_steps(s, 1));
     job_turn_wait(s->place->table, s->place->rank, s->block);
-    status rc = s->stop_is_agreed ? STATUS_OK : agree_to_stop(s);
+    status rc = agree_to_stop(s);
     if (rc == STATUS_OK) rc = sync_flush(trainer_engine(s->trainer));
     if (rc == STATUS_OK) rc = rank_devices_flush(s);
     record_counters(&s->record, s->trainer, &s->seen, false);
-    if (rc == STATUS_OK && save_is_due(s, true)) rc = save(s);
+    if (rc == STATUS_OK) rc = save_is_due(s, true) ? save(s, true) : rank_compare_replicas(s, true);
     if (rc == STATUS_OK && !s->stopped) rc = evaluate(s);
     job_turn_done(s->place->table, s->place->rank, s->block);
     return rc;
@@ -419,6 +470,23 @@ static status align_clock(rank_state *s)
     TRY(measure_clock(s, &at_end));
     s->clock = clock_align(s->rendezvous, s->place->rank, &s->clock_at_begin, &at_end);
     return STATUS_OK;
+}
+
+/* On rank 0; a checkpoint that was not written has been explained. */
+static void log_stop(const rank_state *s)
+{
+    if (job_stop_requested(s->place->table) && s->checkpoint.written_step >= 0)
+        log_info("stopped: %s has step %lld", s->config->checkpoint.save,
+                 (long long)s->checkpoint.written_step);
+}
+
+static status report(rank_state *s, const run_job *outcome)
+{
+    const rank_place *p = s->place;
+    if (p->has_launcher) return STATUS_OK;
+    status rc = p->rank == 0 ? p->report(p->report_context, outcome) : STATUS_OK;
+    status ended = rendezvous_barrier(s->rendezvous, "reported", rank_deadline(s));
+    return rc != STATUS_OK ? rc : ended;
 }
 
 static void tear_down(rank_state *s)
@@ -438,19 +506,23 @@ static void tear_down(rank_state *s)
     dataset_close(&s->set);
 }
 
-status rank_run(const run_config *config, const rank_place *place, run_job *out, bool *stopped)
+status rank_run(run_config *config, const rank_place *place, run_job *out)
 {
     *out = (run_job){0};
-    rank_state s = {.config = config, .place = place, .slot = status_table_slot(place->table, place->rank)};
-    status rc = set_up(&s);
+    rank_state s = {.config = config, .place = place, .out = out};
+    s.slot = status_table_slot(place->table, place->rank);
+    status rc = set_up(&s, config);
+    if (rc == STATUS_STOPPED) rc = error_code(); /* The error of another rank ended a wait for it. */
     if (rc == STATUS_OK) rc = run_all_steps(&s);
     if (rc == STATUS_OK) rc = align_clock(&s);
     if (rc == STATUS_OK) rc = rank_merge_calls(&s);
+    if (rc == STATUS_OK) log_stop(&s);
     if (rc == STATUS_OK) rc = rank_share_results(&s, out);
-    *stopped = s.stopped;
-    if (rc != STATUS_OK)
+    if (rc == STATUS_OK) rc = report(&s, out);
+    if (rc != STATUS_OK) {
         job_fail(place->table, place->rank, rc, error_message());
-    else
+        rendezvous_fail(s.rendezvous, rc, error_message());
+    } else
         rank_slot_finish(s.slot);
     tear_down(&s);
     return rc;

@@ -24,22 +24,32 @@ typedef struct rank_place {
     status_table *table;
     int gradients_fd;  /* of the file for the first step's gradients (agreement.h); 0: none */
     bool has_launcher; /* which reports what ends the job */
+    /* Without a launcher: reports the job on rank 0. The other ranks wait for it, because job managers end
+     * all ranks once one has ended. */
+    status (*report)(void *context, const run_job *outcome);
+    void *report_context;
 } rank_place;
 
 /* Opens the job's rendezvous. `members`: the ranks, or ranks and servers, which have a rendezvous of their
- * own for the handshake. */
-status rank_open_rendezvous(const run_config *config, const rank_place *place, int members, rendezvous **out);
+ * own for the handshake. `inputs` are more lines to compare, or NULL; `failure`: rendezvous_options. */
+status rank_open_rendezvous(const run_config *config, const rank_place *place, int members,
+                            const char *inputs, const error_record *failure, rendezvous **out);
 /* Another one, at `url`, where this process is rank `rank` of `members`. */
 typedef struct rank_meeting {
     const char *url, *key;
     uint64_t token;
     int rank, members;
+    const char *inputs;
+    const error_record *failure;
+    status_table *table;   /* of its members, or NULL */
+    bool exchanges_status; /* rendezvous_options */
 } rank_meeting;
 status rank_open_meeting(const run_config *config, rank_slot *slot, const rank_meeting *m, rendezvous **out);
 
-/* Runs the rank to its end. *out: on rank 0 the job's outcome, the caller's to free; elsewhere nothing.
- * *stopped: it ended early on request. A failure is also recorded in the status table. */
-status rank_run(const run_config *config, const rank_place *place, run_job *out, bool *stopped);
+/* Runs the rank to its end. *out: on rank 0 the job's outcome, the caller's to free; elsewhere only
+ * `difference`. A failure is also recorded in the status table. Sets the seed of --load in `config`.
+ * STATUS_STOPPED: a stop was requested before all ranks had come. */
+status rank_run(run_config *config, const rank_place *place, run_job *out);
 
 /* `place->rank` >= place->world. A failure is also recorded in the status table. */
 status server_run(const run_config *config, const rank_place *place);
@@ -89,11 +99,12 @@ typedef struct rank_checkpoint {
     trainer *devices[NN_MOST_STAGES]; /* [device_count] further ones, where the stages are on devices of the
                                          rank */
     int device_count;
+    checkpoint *file; /* The file of --load until it is loaded, or NULL. */
     rendezvous *rendezvous;
     int rank, world;
-    bool has_index;  /* --save names an index: each rank writes a file */
     void *states[2]; /* host copies of optimizer state that other ranks hold and this one writes; else NULL */
     int64_t batches_tracked;
+    int64_t written_step; /* that the file has; -1: this rank has written none */
 } rank_checkpoint;
 
 /* Loads what --load names into parameters, buffers and optimizer state, before the engine connects.
@@ -101,7 +112,7 @@ typedef struct rank_checkpoint {
 status rank_checkpoint_open(rank_checkpoint *c, checkpoint_progress *progress);
 void rank_checkpoint_close(rank_checkpoint *c);
 
-/* Saves the run after `steps` steps. All ranks call it, flushed; rank 0 writes, or each a file of its own. */
+/* Saves the run after `steps` steps. All ranks call it, flushed; rank 0 writes. */
 status rank_checkpoint_save(rank_checkpoint *c, int64_t steps, batch_position next);
 
 /* Parameter `param` of the run's model to rank 0, in PyTorch's order. All ranks call it; `values` is NULL on
@@ -119,8 +130,10 @@ typedef struct rank_trace {
                       else 0 */
 } rank_trace;
 
-/* Room for the steps of --trace-steps, and in each of them for so many kernels with --trace. */
-status rank_trace_open(const run_config *config, const nn_model *model, int64_t kernels, rank_trace *out);
+/* Room for the steps of --trace-steps, and in each of them for so many kernels with --trace. `warns`: of more
+ * than there is room for. */
+status rank_trace_open(const run_config *config, const nn_model *model, int64_t kernels, bool warns,
+                       rank_trace *out);
 /* Where no steps were chosen, the first measured ones are. */
 void rank_trace_choose(rank_trace *t, int64_t first_measured);
 void rank_trace_close(rank_trace *t);
@@ -139,9 +152,9 @@ void rank_trace_write(const rank_trace *t, int job, int number, text_buffer *out
 status rank_trace_to_json(const rank_trace *t, const record *record, const clock_alignment *clock,
                           json_t *rank);
 
-/* With --trace all ranks call it, for each of their devices. *text on rank 0, the caller's: all ranks'
- * events, each followed by a comma; NULL elsewhere. */
-status rank_trace_gather(rank_trace *t, rendezvous *r, int job, int rank, int number, int64_t deadline_ns,
-                         int world, char **text);
+/* All ranks call it, for each of their devices; does nothing without --trace. On rank 0 the events of all
+ * ranks, each followed by a comma, are appended to *text. */
+status rank_trace_gather(rank_trace *t, rendezvous *r, int job, int rank, int number, int64_t limit_ns,
+                         int world, text_buffer *text);
 
 #endif

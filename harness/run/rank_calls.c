@@ -7,36 +7,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_CALLS = RENDEZVOUS_BLOB_MAX / sizeof(int64_t) };
-
-/* The last rank to begin call `i`, by rank 0's clock. Nobody: a rank has not taken part. */
-static anatomy_sent last_begin(const rendezvous_blob *begins, int world, int64_t i)
+/* The calls that rank `r` knows too, and begins later than those before it, by rank 0's clock. Returns how
+ * many are left. */
+static int64_t merge(anatomy_call *calls, int64_t count, const rendezvous_blob *blob, int r)
 {
-    anatomy_sent last = {.ns = INT64_MIN, .rank = ANATOMY_NOBODY};
-    for (int r = 0; r < world; r++) {
-        int64_t ns;
-        memcpy(&ns, (const char *)begins[r].data + (size_t)i * sizeof ns, sizeof ns);
-        if (ns == 0) return (anatomy_sent){.rank = ANATOMY_NOBODY};
-        if (ns > last.ns) last = (anatomy_sent){.ns = ns, .rank = r};
+    size_t known = blob->bytes / sizeof *calls;
+    int64_t left = 0;
+    anatomy_call *theirs = malloc(blob->bytes + 1); /* a message is not aligned */
+    if (!theirs) return -1;
+    memcpy(theirs, blob->data, known * sizeof *theirs);
+    for (int64_t i = 0; i < count; i++) {
+        const anatomy_call *same = bsearch(&calls[i], theirs, known, sizeof *theirs, anatomy_by_number);
+        if (!same) continue;
+        calls[left] = calls[i];
+        if (same->begin.ns > calls[left].begin.ns)
+            calls[left].begin = (anatomy_sent){.ns = same->begin.ns, .rank = r};
+        left++;
     }
-    return last;
-}
-
-/* *out [returned] on this rank's clock; NULL: no memory. What not all ranks know is left out. */
-static int64_t merge(const rank_state *s, const rendezvous_blob *begins, anatomy_sent **out)
-{
-    size_t bytes = begins[0].bytes;
-    for (int r = 1; r < s->place->world; r++)
-        if (begins[r].bytes < bytes) bytes = begins[r].bytes;
-    int64_t count = (int64_t)(bytes / sizeof(int64_t));
-    *out = calloc((size_t)count + 1, sizeof **out);
-    for (int64_t i = 0; *out && i < count; i++) {
-        anatomy_sent last = last_begin(begins, s->place->world, i);
-        if (last.rank == s->place->rank) last = (anatomy_sent){.rank = ANATOMY_NOBODY};
-        if (last.rank != ANATOMY_NOBODY) last.ns = clock_from_rank_0(&s->clock, last.ns);
-        (*out)[i] = last;
-    }
-    return count;
+    free(theirs);
+    return left;
 }
 
 static void take_step(void *context, int64_t step, const anatomy_figures *figures, const int64_t *waited_ns)
@@ -45,29 +34,30 @@ static void take_step(void *context, int64_t step, const anatomy_figures *figure
     record_correct_step(&s->record, s->steps.first + step, figures, waited_ns);
 }
 
-static status exchange_begins(rank_state *s, int64_t *begins, int64_t count)
+static status exchange_calls(rank_state *s, anatomy_call *calls, int64_t count)
 {
     anatomy *a = trainer_engine(s->trainer)->context.anatomy;
-    anatomy_sent *last = NULL;
     rendezvous_blob *got = calloc((size_t)s->place->world, sizeof *got);
     if (!got) return fail(STATUS_SYSTEM, "no memory for the calls of %d ranks", s->place->world);
-    if (count > (int64_t)MOST_CALLS) count = MOST_CALLS;
-    for (int64_t i = 0; i < count; i++)
-        if (begins[i] != 0) begins[i] = clock_on_rank_0(&s->clock, begins[i]);
-    status rc = rendezvous_allgather(s->rendezvous, "begins", begins, (size_t)count * sizeof *begins,
+    for (int64_t i = 0; i < count; i++) calls[i].begin.ns = clock_on_rank_0(&s->clock, calls[i].begin.ns);
+    status rc = rendezvous_allgather(s->rendezvous, "calls", calls, (size_t)count * sizeof *calls,
                                      rank_deadline(s), got);
-    if (rc == STATUS_OK) s->record.merged_calls = merge(s, got, &last);
-    if (rc == STATUS_OK && !last)
-        rc = fail(STATUS_SYSTEM, "no memory for the calls of %d ranks", s->place->world);
+    for (int64_t i = 0; i < count; i++) calls[i].begin.ns = INT64_MIN;
+    for (int r = 0; r < s->place->world && rc == STATUS_OK; r++)
+        if ((count = merge(calls, count, &got[r], r)) < 0)
+            rc = fail(STATUS_SYSTEM, "no memory for the calls of rank %d", r);
+    for (int64_t i = 0; i < count; i++) {
+        calls[i].begin.ns = clock_from_rank_0(&s->clock, calls[i].begin.ns);
+        if (calls[i].begin.rank == s->place->rank) calls[i].begin.rank = ANATOMY_NOBODY;
+    }
     if (rc == STATUS_OK) {
-        record_forget_waits(&s->record);
-        anatomy_sweep_again(a, last, s->record.merged_calls, take_step, s);
-        if (record_end_correction(&s->record) > 0 && s->place->rank == 0)
-            log_warn("the parts of the first %lld measured steps are known: there is no room to merge the "
+        s->record.merged_calls = count;
+        anatomy_sweep_again(a, calls, count, take_step, s);
+        if (s->record.corrected < s->record.kept && s->place->rank == 0)
+            log_warn("the parts of the first %lld kept steps are known: there is no room to merge the "
                      "calls of more",
                      (long long)s->record.corrected);
     }
-    free(last);
     free(got);
     return rc;
 }
@@ -82,16 +72,17 @@ static int64_t error_of_messages(const rank_state *s)
 status rank_merge_calls(rank_state *s)
 {
     anatomy *a = trainer_engine(s->trainer)->context.anatomy;
-    int64_t *begins = NULL, count = 0;
+    anatomy_call *calls = NULL;
+    int64_t count = 0;
     if (!anatomy_keeps_steps(a)) {
         if (s->clock.aligned && s->place->engine == ENGINE_PS)
             s->record.waiting_error_ns = error_of_messages(s);
         return STATUS_OK;
     }
-    status rc = anatomy_begins(a, &begins, &count);
-    if (rc == STATUS_OK) rc = exchange_begins(s, begins, count);
+    status rc = anatomy_calls(a, &calls, &count);
+    if (rc == STATUS_OK) rc = exchange_calls(s, calls, count);
     s->record.waiting_error_ns =
         s->clock.error_ns + device_get_info(trainer_device(s->trainer))->mark_error_ns;
-    free(begins);
+    free(calls);
     return rc;
 }

@@ -23,49 +23,35 @@ static int64_t deadline_of(const rank_checkpoint *c)
     return clock_now_ns() + c->config->shared.stall_timeout_ns;
 }
 
-/* This rank's, where each writes one. */
-static checkpoint_file file_of(const rank_checkpoint *c)
-{
-    return (checkpoint_file){
-        .index = c->config->checkpoint.save, .set = 'a', .number = c->rank, .count = c->world};
-}
-
 static status load(rank_checkpoint *c, checkpoint_progress *progress)
 {
-    checkpoint *file = NULL;
-    TRY(checkpoint_open(c->config->checkpoint.load, &file));
     checkpoint_subject subject = subject_of(c);
     rank_tensors tensors = rank_tensors_of(c, &subject);
     checkpoint_sink sink = rank_tensors_sink(&tensors);
-    status rc = checkpoint_load(file, &subject, &sink);
-    if (rc == STATUS_OK) {
-        *progress = checkpoint_get_info(file)->progress;
-        c->batches_tracked = progress->batches_tracked - progress->step;
-        trainer_set_skipped(c->trainer, progress->step - progress->optimizer_step);
-        for (int d = 0; d < c->device_count; d++)
-            trainer_set_skipped(c->devices[d], progress->step - progress->optimizer_step);
-        if (c->rank == 0) checkpoint_log_load(file, &subject);
-    }
-    checkpoint_close(&file);
-    return rc;
+    TRY(checkpoint_load(c->file, &subject, &sink));
+    *progress = checkpoint_get_info(c->file)->progress;
+    c->batches_tracked = progress->batches_tracked - progress->step;
+    trainer_set_skipped(c->trainer, progress->step - progress->optimizer_step);
+    for (int d = 0; d < c->device_count; d++)
+        trainer_set_skipped(c->devices[d], progress->step - progress->optimizer_step);
+    if (c->rank == 0) checkpoint_log_load(c->file, &subject);
+    checkpoint_close(&c->file);
+    return STATUS_OK;
 }
 
 status rank_checkpoint_open(rank_checkpoint *c, checkpoint_progress *progress)
 {
     const checkpoint_options *o = &c->config->checkpoint;
     *progress = (checkpoint_progress){0};
+    c->written_step = -1;
     c->model_binding = (option_binding){.table = &model_option_table, .storage = &c->model};
-    checkpoint_file file = file_of(c);
-    c->has_index = o->save && checkpoint_has_index(o->save);
-    if (c->has_index)
-        TRY(checkpoint_probe_file(&file));
-    else if (o->save && c->rank == 0)
-        TRY(checkpoint_probe(o->save));
-    return o->load ? load(c, progress) : STATUS_OK;
+    if (o->save && c->rank == 0) TRY(checkpoint_probe(o->save));
+    return c->file ? load(c, progress) : STATUS_OK;
 }
 
 void rank_checkpoint_close(rank_checkpoint *c)
 {
+    checkpoint_close(&c->file);
     for (int i = 0; i < 2; i++) free(c->states[i]);
 }
 
@@ -116,54 +102,24 @@ static status pack_chunk(const rank_checkpoint *c, const device_memory *state, p
     return device_stream_synchronize(trainer_stream(c->trainer));
 }
 
-/* The part of `p` that lies in one of `wanted`, tensors in any order: memory of others is never touched. */
-static void unpack_piece(piece p, const char *from, piece_list wanted, size_t size, char *to)
-{
-    for (int i = 0; i < wanted.count; i++) {
-        piece w = wanted.pieces[i];
-        int64_t first = p.offset > w.offset ? p.offset : w.offset, last = p.offset + p.count;
-        if (last > w.offset + w.count) last = w.offset + w.count;
-        if (last > first)
-            memcpy(to + (size_t)first * size, from + (size_t)(first - p.offset) * size,
-                   (size_t)(last - first) * size);
-    }
-}
-
-static void unpack_chunk(const rendezvous_blob *blob, piece_list wanted, size_t size, char *to)
+static void unpack_chunk(const rendezvous_blob *blob, size_t size, char *to)
 {
     const char *at = blob->data, *end = at + blob->bytes;
     while (at < end) {
         piece p;
         memcpy(&p, at, sizeof p);
         at += sizeof p;
-        unpack_piece(p, at, wanted, size, to);
+        memcpy(to + (size_t)p.offset * size, at, (size_t)p.count * size);
         at += (size_t)p.count * size;
     }
 }
 
-/* The tensors of a state that this rank writes. `out` has room for all parameters. */
-static status find_wanted(const rank_checkpoint *c, int index, piece *out, int *count)
-{
-    checkpoint_subject subject = subject_of(c);
-    checkpoint_contents contents;
-    *count = 0;
-    TRY(checkpoint_contents_make(subject.model, subject.type, subject.optimizer, &contents));
-    if (c->has_index) checkpoint_contents_cut(&subject, &contents, c->rank, c->world);
-    for (int i = 0; i < contents.count && (c->has_index || c->rank == 0); i++)
-        if (contents.tensors[i].kind == CHECKPOINT_STATE && contents.tensors[i].state == index)
-            out[(*count)++] = trainer_params(c->trainer)->pieces[contents.tensors[i].index];
-    checkpoint_contents_free(&contents);
-    return STATUS_OK;
-}
-
-static status gather_state(rank_checkpoint *c, int index, piece_list owned, char *packed, piece *wanted,
+static status gather_state(rank_checkpoint *c, int index, piece_list owned, char *packed,
                            rendezvous_blob *blobs)
 {
     const param_set *set = trainer_params(c->trainer);
     size_t size = (size_t)dtype_size(set->type);
-    piece_list list = {.pieces = wanted};
-    TRY(find_wanted(c, index, wanted, &list.count));
-    if (list.count > 0 && !c->states[index]) {
+    if (c->rank == 0 && !c->states[index]) {
         c->states[index] = calloc((size_t)set->arena_elements, size);
         if (!c->states[index]) return fail(STATUS_SYSTEM, "no memory to gather the optimizer's state");
     }
@@ -172,19 +128,18 @@ static status gather_state(rank_checkpoint *c, int index, piece_list owned, char
         TRY(pack_chunk(c, optimizer_state(trainer_optimizer(c->trainer), index), owned, begin, packed,
                        &bytes));
         TRY(rendezvous_allgather(c->rendezvous, "optimizer state", packed, bytes, deadline_of(c), blobs));
-        for (int r = 0; r < c->world; r++) unpack_chunk(&blobs[r], list, size, c->states[index]);
+        for (int r = 0; r < c->world && c->rank == 0; r++) unpack_chunk(&blobs[r], size, c->states[index]);
     }
     return STATUS_OK;
 }
 
-/* Whether a rank that writes a file lacks a part of the optimizer state, because other ranks update those
- * parameters. */
+/* Whether rank 0 lacks a part of the optimizer state, because other ranks update those parameters. */
 static status state_is_spread(rank_checkpoint *c, piece_list owned, bool *out)
 {
     int64_t all = trainer_params(c->trainer)->model->parameter_elements;
     double partial = piece_list_elements(owned) < all;
     TRY(rendezvous_sum(c->rendezvous, "state owners", &partial, 1, deadline_of(c)));
-    *out = c->has_index ? partial > 0 : partial == c->world;
+    *out = partial == c->world;
     return STATUS_OK;
 }
 
@@ -201,49 +156,15 @@ static status gather_states(rank_checkpoint *c)
     size_t size = (size_t)dtype_size(trainer_params(c->trainer)->type);
     char *packed = malloc((size_t)CHUNK * size + ((size_t)owned.count + 1) * sizeof(piece));
     rendezvous_blob *blobs = calloc((size_t)c->world, sizeof *blobs);
-    piece *wanted = calloc((size_t)trainer_params(c->trainer)->model->param_count, sizeof *wanted);
-    status rc = packed && blobs && wanted ? STATUS_OK
-                                          : fail(STATUS_SYSTEM, "no memory to gather the optimizer's state");
-    for (int i = 0; i < states && rc == STATUS_OK; i++) rc = gather_state(c, i, owned, packed, wanted, blobs);
-    free(wanted);
+    status rc =
+        packed && blobs ? STATUS_OK : fail(STATUS_SYSTEM, "no memory to gather the optimizer's state");
+    for (int i = 0; i < states && rc == STATUS_OK; i++) rc = gather_state(c, i, owned, packed, blobs);
     free(packed);
     free(blobs);
     return rc;
 }
 
 /* ---- saving ------------------------------------------------------------------------------------ */
-
-/* Each rank writes its file; then rank 0 replaces the index, and removes the files of the one before. If a
- * rank cannot write its file, the others remove theirs. */
-static status write_files(rank_checkpoint *c, const checkpoint_subject *subject,
-                          const checkpoint_progress *progress, const checkpoint_source *source)
-{
-    checkpoint_file file = file_of(c);
-    rendezvous_blob blob;
-    if (c->rank == 0) TRY(checkpoint_choose_set(file.index, &file.set));
-    TRY(rendezvous_broadcast(c->rendezvous, "checkpoint files", 0, &file.set, 1, deadline_of(c), &blob));
-    file.set = *(const char *)blob.data;
-    uint64_t hash = 0, *hashes = calloc((size_t)c->world, sizeof *hashes);
-    rendezvous_blob *blobs = calloc((size_t)c->world, sizeof *blobs);
-    status rc = hashes && blobs ? checkpoint_save_file(&file, subject, progress, source, &hash)
-                                : fail(STATUS_SYSTEM, "no memory for the files of a checkpoint");
-    if (blobs && hashes) {
-        size_t bytes = rc == STATUS_OK ? sizeof hash : 0;
-        status others =
-            rendezvous_allgather(c->rendezvous, "checkpoint files", &hash, bytes, deadline_of(c), blobs);
-        bool whole = others == STATUS_OK;
-        for (int r = 0; r < c->world && others == STATUS_OK; r++) {
-            whole = whole && blobs[r].bytes == sizeof hash;
-            if (whole) memcpy(&hashes[r], blobs[r].data, sizeof hash);
-        }
-        if (others == STATUS_OK && !whole) checkpoint_drop_file(&file);
-        if (rc == STATUS_OK) rc = others;
-        if (rc == STATUS_OK && whole && c->rank == 0) rc = checkpoint_save_index(&file, subject, hashes);
-    }
-    free(blobs);
-    free(hashes);
-    return rc;
-}
 
 static status write_file(rank_checkpoint *c, int64_t steps, batch_position next)
 {
@@ -261,7 +182,6 @@ static status write_file(rank_checkpoint *c, int64_t steps, batch_position next)
                                     .epoch_step = next.epoch_step,
                                     .batches_tracked = c->batches_tracked + steps,
                                     .seed = c->config->run.seed};
-    if (c->has_index) return write_files(c, &subject, &progress, &source);
     return checkpoint_save(c->config->checkpoint.save, &subject, &progress, &source);
 }
 
@@ -306,9 +226,11 @@ status rank_checkpoint_save(rank_checkpoint *c, int64_t steps, batch_position ne
         TRY(check_values(c, c->devices[d], steps, &finite));
     double unfit = !finite;
     TRY(rendezvous_sum(c->rendezvous, "checkpoint", &unfit, 1, deadline_of(c)));
-    if (unfit == 0 && (c->rank == 0 || c->has_index))
+    if (unfit == 0 && c->rank == 0) {
         TRY(write_file(c, steps, next));
-    else if (unfit == 0 && c->cut)
+        c->written_step = steps;
+    } else if (unfit == 0 && c->cut) {
         TRY(send_tensors(c));
+    }
     return rendezvous_barrier(c->rendezvous, "checkpoint", deadline_of(c));
 }

@@ -9,7 +9,7 @@ static status open_device(rank_state *s, int stage, const trainer_config *first,
     d->place = s->stage_place;
     d->place.stage = stage;
     TRY(nn_stage_model(s->model, &s->cut, stage, &d->stage));
-    TRY(rank_trace_open(s->config, s->model, 0, &d->trace));
+    TRY(rank_trace_open(s->config, s->model, 0, false, &d->trace));
     config.model = d->stage;
     config.place = &d->place;
     config.trace = d->trace.recorder;

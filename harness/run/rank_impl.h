@@ -22,6 +22,7 @@ typedef struct rank_state {
     const run_config *config;
     const rank_place *place;
     rank_slot *slot;
+    run_job *out;
     dataset *set;
     nn_model *model;
     nn_model *stage;  /* of it that this rank trains, with --stages; else NULL */
@@ -49,13 +50,13 @@ typedef struct rank_state {
     bool takes_turns; /* other jobs run at the same time: blocks alternate */
     uint32_t block;
     bool stopped;        /* before the last step */
-    bool stop_is_agreed; /* by all ranks */
+    bool stop_is_agreed; /* by all ranks of unbounded lead */
     record_seen seen;
     agreement agreement;
     rank_checkpoint checkpoint;
     int64_t checkpoint_step; /* from which the run goes on; 0 without --load */
     int64_t saved_steps, saves;
-    int64_t lead;         /* steps that a rank may be ahead of another */
+    int64_t lead;         /* steps that a rank may be ahead of another; JOB_UNBOUNDED: any number */
     int64_t batch_offset; /* of the source's batches against the run's */
 } rank_state;
 
@@ -75,6 +76,14 @@ void rank_devices_count(rank_state *s, bool measured);
 status rank_devices_flush(rank_state *s);
 void rank_devices_leave(rank_state *s);
 void rank_devices_close(rank_state *s);
+
+/* rank_compare.c: version and commit of the program, or a hash of its sources if the commit is not known. */
+extern const char program_identity[];
+/* Appends lines "name = value" about the data, the model and the checkpoint that this rank has opened. */
+status rank_describe_inputs(const rank_state *s, text_buffer *out);
+/* All ranks call it, flushed. Compares the parameters of replicas. Writes out->difference if they differ, and
+ * fails with it unless the run ends here. */
+status rank_compare_replicas(rank_state *s, bool last);
 
 /* All ranks connect an engine; `members` of them. */
 status rank_exchange_handshakes(rank_state *s, rendezvous *r, int members, trainer *t);

@@ -136,7 +136,7 @@ static json_t *job_to_json(rank_state *s, const run_job *job)
         target_to_json(&s->config->run));
 }
 
-static status merge_results(rank_state *s, const rendezvous_blob *blobs, run_job *out)
+static status merge_results(rank_state *s, const text_buffer *texts, run_job *out)
 {
     json_t *ranks = json_array();
     out->result = job_to_json(s, out);
@@ -144,7 +144,7 @@ static status merge_results(rank_state *s, const rendezvous_blob *blobs, run_job
     status rc = STATUS_OK;
     for (int d = 0; d <= s->device_count && rc == STATUS_OK; d++)
         for (int r = 0; r < s->place->world && rc == STATUS_OK; r++) {
-            json_t *rows = json_loadb(blobs[r].data, blobs[r].bytes, 0, NULL);
+            json_t *rows = json_loadb(texts[r].data, texts[r].length, 0, NULL);
             if (json_array_append(ranks, json_array_get(rows, (size_t)d)) != 0)
                 rc = fail(STATUS_PROTOCOL, "the results of rank %d cannot be read", r);
             json_decref(rows);
@@ -182,37 +182,49 @@ static status keep_params(rank_state *s, run_job *out)
 /* *text on rank 0, the caller's: of all ranks and their devices. */
 static status gather_traces(rank_state *s, char **text)
 {
-    int job = s->place->job, rank = s->place->rank, world = s->place->world;
-    TRY(rank_trace_gather(&s->trace, s->rendezvous, job, rank, rank, rank_deadline(s), world, text));
-    for (int d = 0; d < s->device_count; d++) {
-        const pipeline_place *place = &s->devices[d].place;
-        char *more, *both = NULL;
-        TRY(rank_trace_gather(&s->devices[d].trace, s->rendezvous, job, rank,
-                              pipeline_rank(place, place->stage), rank_deadline(s), world, &more));
-        if (!more) continue;
-        if (asprintf(&both, "%s%s", *text, more) < 0) both = NULL;
-        free(*text);
-        free(more);
-        *text = both;
-        if (!both) return fail(STATUS_SYSTEM, "no memory for a trace");
+    text_buffer all = {0};
+    status rc = STATUS_OK;
+    for (int d = -1; d < s->device_count && rc == STATUS_OK; d++) {
+        rank_device *device = d < 0 ? NULL : &s->devices[d];
+        rc = rank_trace_gather(device ? &device->trace : &s->trace, s->rendezvous, s->place->job,
+                               s->place->rank,
+                               device ? pipeline_rank(&device->place, device->place.stage) : s->place->rank,
+                               s->config->shared.stall_timeout_ns, s->place->world, &all);
     }
+    *text = all.data;
+    return rc == STATUS_OK && all.out_of_memory ? fail(STATUS_SYSTEM, "no memory for a trace") : rc;
+}
+
+/* All ranks keep the same steps, also if some have measured more than others. */
+static status agree_on_steps(rank_state *s)
+{
+    enum { LEVELS = 64 };
+    double ranks[LEVELS] = {0};
+    ranks[s->record.level] = 1;
+    TRY(rendezvous_sum(s->rendezvous, "kept steps", ranks, LEVELS, rank_deadline(s)));
+    int most = LEVELS - 1;
+    while (ranks[most] == 0) most--;
+    record_merge(&s->record, most);
+    for (int d = 0; d < s->device_count; d++) record_merge(&s->devices[d].record, most);
     return STATUS_OK;
 }
 
 status rank_share_results(rank_state *s, run_job *out)
 {
-    rendezvous_blob *blobs = calloc((size_t)s->place->world, sizeof *blobs);
+    TRY(agree_on_steps(s));
+    text_buffer *texts = calloc((size_t)s->place->world, sizeof *texts);
     json_t *mine = rows_to_json(s);
     char *text = mine ? json_dumps(mine, JSON_COMPACT) : NULL;
     status rc;
-    if (!blobs || !text)
+    if (!texts || !text)
         rc = fail(STATUS_SYSTEM, "no memory for the results");
     else
         rc = sync_gather_parameters(trainer_engine(s->trainer)); /* after the memory was measured */
     if (rc == STATUS_OK && !s->remote) rc = keep_params(s, out);
     if (rc == STATUS_OK)
-        rc = rendezvous_allgather(s->rendezvous, "results", text, strlen(text), rank_deadline(s), blobs);
-    if (rc == STATUS_OK && s->place->rank == 0) rc = merge_results(s, blobs, out);
+        rc = rendezvous_gather(s->rendezvous, "results", s->place->rank, s->place->world, text, strlen(text),
+                               s->config->shared.stall_timeout_ns, texts);
+    if (rc == STATUS_OK && s->place->rank == 0) rc = merge_results(s, texts, out);
     if (rc == STATUS_OK) rc = gather_traces(s, &out->trace);
     if (rc == STATUS_OK) rc = rendezvous_barrier(s->rendezvous, "end", rank_deadline(s));
     if (rc == STATUS_OK) { /* a GPU's memory is freed once no other process has it open */
@@ -222,6 +234,7 @@ status rank_share_results(rank_state *s, run_job *out)
     }
     free(text);
     json_decref(mine);
-    free(blobs);
+    for (int r = 0; texts && r < s->place->world; r++) text_free(&texts[r]);
+    free(texts);
     return rc;
 }

@@ -100,7 +100,7 @@ checkpoint_sink rank_tensors_sink(rank_tensors *x)
 
 checkpoint_source rank_tensors_source(rank_tensors *x)
 {
-    return (checkpoint_source){x, x->checkpoint->has_index ? read_own : gather};
+    return (checkpoint_source){x, gather};
 }
 
 /* In the order in which rank 0 reads them. */

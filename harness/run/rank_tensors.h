@@ -18,8 +18,7 @@ rank_tensors rank_tensors_of(const rank_checkpoint *c, const checkpoint_subject 
 /* Takes those of this rank, and skips the others. */
 checkpoint_sink rank_tensors_sink(rank_tensors *tensors);
 
-/* Of a file of this rank's own tensors; or of one file, by rank 0, while each other rank calls
- * rank_tensors_send(). */
+/* Rank 0's source of all tensors. Each other rank calls rank_tensors_send() meanwhile. */
 checkpoint_source rank_tensors_source(rank_tensors *tensors);
 status rank_tensors_send(rank_tensors *tensors);
 

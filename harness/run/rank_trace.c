@@ -15,7 +15,8 @@ enum {
     MOST_EVENTS = 1 << 20,
 };
 
-status rank_trace_open(const run_config *c, const nn_model *model, int64_t kernels, rank_trace *out)
+status rank_trace_open(const run_config *c, const nn_model *model, int64_t kernels, bool warns,
+                       rank_trace *out)
 {
     *out = (rank_trace){.begin = c->trace_begin,
                         .end = c->trace_end,
@@ -24,6 +25,11 @@ status rank_trace_open(const run_config *c, const nn_model *model, int64_t kerne
     int64_t a_step =
         EVENTS_PER_STEP + EVENTS_PER_PARAMETER * (int64_t)model->param_count + (out->to_file ? kernels : 0);
     int64_t steps = out->end > 0 ? out->end - out->begin : out->to_file ? DEFAULT_STEPS : TIMELINE_STEPS;
+    if (warns && steps > MOST_EVENTS / a_step)
+        log_warn(
+            "--trace-steps: expected at most %lld steps of this model, got %lld: the trace has room for %d "
+            "events per rank, of the first steps",
+            (long long)(MOST_EVENTS / a_step), (long long)steps, MOST_EVENTS);
     return trace_open(steps < MOST_EVENTS / a_step ? steps * a_step : MOST_EVENTS, &out->recorder);
 }
 
@@ -118,32 +124,16 @@ static json_t *step_to_json(const trace *t, int64_t step, int64_t begin_ns, int6
 status rank_trace_to_json(const rank_trace *t, const record *r, const clock_alignment *clock, json_t *rank)
 {
     json_t *steps = json_array();
-    int bad = 0;
-    for (int64_t i = 0; i < r->count && json_array_size(steps) < TIMELINE_STEPS; i++) {
+    for (int64_t i = 0; i < r->kept && json_array_size(steps) < TIMELINE_STEPS; i++) {
         int64_t end_ns = r->steps[i].end_ns, begin_ns = end_ns - r->steps[i].times.total;
         if (r->steps[i].index < t->begin || r->steps[i].index >= t->end) continue;
-        bad |= json_array_append_new(steps,
-                                     step_to_json(t->recorder, r->steps[i].index, begin_ns, end_ns, clock));
+        json_array_append_new(steps, step_to_json(t->recorder, r->steps[i].index, begin_ns, end_ns, clock));
     }
-    bad |= json_object_set_new(rank, "timeline", steps);
-    return bad ? fail(STATUS_SYSTEM, "no memory for the results") : STATUS_OK;
+    json_object_set_new(rank, "timeline", steps);
+    return STATUS_OK;
 }
 
 /* ---- the file of --trace -------------------------------------------------------------------------- */
-
-static status join(const rendezvous_blob *blobs, int world, char **text)
-{
-    size_t bytes = 1, at = 0;
-    for (int r = 0; r < world; r++) bytes += blobs[r].bytes;
-    *text = malloc(bytes);
-    if (!*text) return fail(STATUS_SYSTEM, "no memory for a trace of %zu bytes", bytes);
-    for (int r = 0; r < world; r++) {
-        memcpy(*text + at, blobs[r].data, blobs[r].bytes);
-        at += blobs[r].bytes;
-    }
-    (*text)[at] = '\0';
-    return STATUS_OK;
-}
 
 void rank_trace_write(const rank_trace *t, int job, int number, text_buffer *out)
 {
@@ -158,25 +148,21 @@ void rank_trace_write(const rank_trace *t, int job, int number, text_buffer *out
     trace_write(t->recorder, job * TRACE_MOST_RANKS + number + 1, name, out);
 }
 
-status rank_trace_gather(rank_trace *t, rendezvous *r, int job, int rank, int number, int64_t deadline_ns,
-                         int world, char **text)
+status rank_trace_gather(rank_trace *t, rendezvous *r, int job, int rank, int number, int64_t limit_ns,
+                         int world, text_buffer *text)
 {
-    text_buffer events = {0};
-    *text = NULL;
-    if (!t->to_file) return STATUS_OK;
-    rank_trace_write(t, job, number, &events);
-    rendezvous_blob *blobs = calloc((size_t)world, sizeof *blobs);
+    text_buffer mine = {0}, *all = calloc((size_t)world, sizeof *all);
     status rc = STATUS_OK;
-    if (events.out_of_memory || !blobs)
-        rc = fail(STATUS_SYSTEM, "no memory for a trace");
-    else if (events.length > RENDEZVOUS_BLOB_MAX)
-        rc = fail(STATUS_CONFIG,
-                  "--trace-steps: expected a trace of at most %d bytes per rank, got %zu: trace fewer steps",
-                  RENDEZVOUS_BLOB_MAX, events.length);
-    if (rc == STATUS_OK)
-        rc = rendezvous_allgather(r, "trace", events.data, events.length, deadline_ns, blobs);
-    if (rc == STATUS_OK && rank == 0) rc = join(blobs, world, text);
-    free(blobs);
-    text_free(&events);
+    if (t->to_file) rank_trace_write(t, job, number, &mine);
+    if (!all || mine.out_of_memory) rc = fail(STATUS_SYSTEM, "no memory for a trace");
+    if (rc == STATUS_OK && t->to_file)
+        rc = rendezvous_gather(r, "trace", rank, world, mine.data, mine.length, limit_ns, all);
+    for (int i = 0; all && i < world; i++) {
+        if (all[i].data) text_append(text, "%s", all[i].data);
+        text->out_of_memory = text->out_of_memory || all[i].out_of_memory;
+        text_free(&all[i]);
+    }
+    free(all);
+    text_free(&mine);
     return rc;
 }

@@ -2,89 +2,27 @@
 
 #include "ps/ps.h"
 
-#include <assert.h>
 #include <math.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-const record_phase record_phases[RECORD_PHASES] = {
-    {"step_s", offsetof(step_times, total)},
-    {"data_s", offsetof(step_times, parts[STEP_DATA])},
-    {"forward_s", offsetof(step_times, parts[STEP_FORWARD])},
-    {"backward_s", offsetof(step_times, parts[STEP_BACKWARD])},
-    {"exposed_communication_s", offsetof(step_times, parts[STEP_EXPOSED])},
-    {"waiting_s", offsetof(step_times, parts[STEP_WAITING])},
-    {"optimizer_s", offsetof(step_times, parts[STEP_OPTIMIZER])},
-    {"other_s", offsetof(step_times, parts[STEP_OTHER])},
-    {"communication_s", offsetof(step_times, communication)},
-    {"hidden_communication_s", offsetof(step_times, hidden)},
-    {"hidden_while_computing_s", offsetof(step_times, hidden_computing)},
-    {"hidden_while_waiting_s", offsetof(step_times, hidden_waiting)},
-    {"slowdown_s", offsetof(step_times, slowdown)},
-    {"batch_copy_s", offsetof(step_times, copy)},
-    {"first_to_backward_end_s", offsetof(step_times, first_to_backward_end)},
-    {"last_bucket_s", offsetof(step_times, last_bucket)},
-};
-
-status record_init(record *r, int64_t steps, int64_t evaluations, int world)
-{
-    *r = (record){
-        .capacity = steps, .evaluation_capacity = evaluations, .world = world, .waiting_error_ns = -1};
-    r->waited_ns = calloc((size_t)world, sizeof *r->waited_ns);
-    r->steps = calloc((size_t)steps + 1, sizeof *r->steps);
-    r->evaluations = calloc((size_t)evaluations + 1, sizeof *r->evaluations);
-    if (r->steps && r->evaluations && r->waited_ns) return STATUS_OK;
-    record_deinit(r);
-    return fail(STATUS_SYSTEM, "no memory to record %lld steps", (long long)steps);
-}
-
-void record_deinit(record *r)
-{
-    free(r->steps);
-    free(r->evaluations);
-    free(r->waited_ns);
-    *r = (record){0};
-}
-
-void record_step(record *r, const step_result *result)
-{
-    assert(r->count < r->capacity);
-    r->steps[r->count].index = result->index;
-    r->steps[r->count].loss = result->loss;
-    r->steps[r->count].waited_for = result->waited_for;
-    r->steps[r->count].end_ns = result->end_ns;
-    r->steps[r->count].samples = result->samples;
-    bool known = result->times.communication != STEP_NOT_MEASURED;
-    for (int i = 0; known && i < r->world; i++) r->waited_ns[i] += result->waited_ns[i];
-    r->wall_ns += result->times.total;
-    r->steps[r->count++].times = result->times;
-    r->samples += result->samples;
-}
-
-void record_forget_waits(record *r)
-{
-    memset(r->waited_ns, 0, (size_t)r->world * sizeof *r->waited_ns);
-    r->corrected = 0;
-}
-
-void record_correct_step(record *r, int64_t index, const anatomy_figures *figures, const int64_t *waited_ns)
-{
-    if (r->corrected == r->count || r->steps[r->corrected].index != index) return; /* steps come in order */
-    step_set_anatomy(&r->steps[r->corrected].times, figures);
-    r->steps[r->corrected++].waited_for = figures->waited_for;
-    for (int i = 0; figures->lost == 0 && i < r->world; i++) r->waited_ns[i] += waited_ns[i];
-}
-
-int64_t record_end_correction(record *r)
-{
-    for (int64_t i = r->corrected; i < r->count; i++) {
-        step_set_anatomy(&r->steps[i].times, &(anatomy_figures){.lost = 1});
-        r->steps[i].waited_for = ANATOMY_NOBODY;
-    }
-    return r->count - r->corrected;
-}
+const char *const record_phases[RECORD_PHASES] = {"step_s",
+                                                  "data_s",
+                                                  "forward_s",
+                                                  "backward_s",
+                                                  "exposed_communication_s",
+                                                  "waiting_s",
+                                                  "optimizer_s",
+                                                  "other_s",
+                                                  "communication_s",
+                                                  "hidden_communication_s",
+                                                  "hidden_while_computing_s",
+                                                  "hidden_while_waiting_s",
+                                                  "slowdown_s",
+                                                  "batch_copy_s",
+                                                  "first_to_backward_end_s",
+                                                  "last_bucket_s"};
 
 void record_counters(record *r, trainer *t, record_seen *seen, bool keep)
 {
@@ -109,7 +47,14 @@ void record_counters(record *r, trainer *t, record_seen *seen, bool keep)
 
 void record_evaluation_result(record *r, record_evaluation e)
 {
-    assert(r->evaluation_count < r->evaluation_capacity);
+    bool last_stays = r->evaluation_count == 0 || (r->evaluated - 1) % r->evaluation_stride == 0;
+    if (!last_stays) r->evaluation_count--;
+    if (r->evaluation_count == r->evaluation_capacity) {
+        r->evaluation_stride *= 2;
+        r->evaluation_count = (r->evaluation_count + 1) / 2;
+        for (int64_t i = 1; i < r->evaluation_count; i++) r->evaluations[i] = r->evaluations[2 * i];
+    }
+    r->evaluated++;
     r->evaluations[r->evaluation_count++] = e;
 }
 
@@ -124,14 +69,56 @@ static json_t *real_or_null(double value)
     return isfinite(value) ? json_real(value) : json_null();
 }
 
-static json_t *times_to_json(const record *r, const record_phase *phase)
+/* An array per figure of kept steps, or of stretches. */
+static int add_columns(recorded_step *steps, int64_t count, const clock_alignment *clock, json_t *to)
 {
-    json_t *array = json_array();
-    for (int64_t i = 0; array && i < r->count; i++) {
-        int64_t ns = *(const int64_t *)((const char *)&r->steps[i].times + phase->offset);
-        json_array_append_new(array, ns == STEP_NOT_MEASURED ? json_null() : record_seconds(ns));
+    static const char *const keys[] = {"step_index", "step_begin_s", "step_end_s", "step_samples", "losses"};
+    enum { KEYS = sizeof keys / sizeof keys[0], ALL = KEYS + RECORD_PHASES };
+    json_t *columns[ALL];
+    int bad = 0;
+    for (int c = 0; c < ALL; c++)
+        bad |=
+            json_object_set_new(to, c < KEYS ? keys[c] : record_phases[c - KEYS], columns[c] = json_array());
+    for (recorded_step *s = steps; s < steps + count; s++) {
+        json_t *row[ALL] = {json_integer(s->index), record_seconds(clock_on_rank_0(clock, s->begin_ns)),
+                            record_seconds(clock_on_rank_0(clock, s->end_ns)), json_integer(s->samples),
+                            real_or_null(s->loss)};
+        for (int p = 0; p < RECORD_PHASES; p++) {
+            int64_t ns = record_times(&s->times)[p];
+            row[KEYS + p] = ns == STEP_NOT_MEASURED ? json_null() : record_seconds(ns);
+        }
+        for (int c = 0; c < ALL; c++) bad |= json_array_append_new(columns[c], row[c]);
     }
-    return array;
+    return bad;
+}
+
+/* Null if all steps are kept. */
+static json_t *stretches_to_json(const record *r, const clock_alignment *clock)
+{
+    recorded_step rows[RECORD_STRETCHES];
+    if (r->level == 0) return json_null();
+    json_t *steps = json_array(), *gaps = json_array(), *of = json_object(), *known[RECORD_PHASES];
+    bool partly[RECORD_PHASES] = {false};
+    for (int p = 0; p < RECORD_PHASES; p++) known[p] = json_array();
+    for (int64_t i = 0; i < r->stretch_count; i++) {
+        record_stretch *s = &r->stretches[i];
+        rows[i] = s->sum;
+        rows[i].loss = s->losses > 0 ? s->sum.loss / (double)s->losses : (double)NAN;
+        json_array_append_new(steps, json_integer(s->steps));
+        json_array_append_new(gaps, record_seconds(s->gaps_ns));
+        for (int p = 0; p < RECORD_PHASES; p++) {
+            int64_t count = record_times(&s->known)[p];
+            json_array_append_new(known[p], json_integer(count));
+            if (count == 0) record_times(&rows[i].times)[p] = STEP_NOT_MEASURED;
+            partly[p] = partly[p] || (count > 0 && count < s->steps);
+        }
+    }
+    for (int p = 0; p < RECORD_PHASES; p++) {
+        if (partly[p]) json_object_set(of, record_phases[p], known[p]);
+        json_decref(known[p]);
+    }
+    json_t *out = json_pack("{s:o, s:o, s:o}", "steps", steps, "gaps_s", gaps, "known", of);
+    return out && add_columns(rows, r->stretch_count, clock, out) == 0 ? out : NULL;
 }
 
 /* {rank: time}, of the ranks that were waited for. */
@@ -154,44 +141,27 @@ static json_t *off_cpu_to_json(const record *r)
     return r->cpu_ns == STEP_NOT_MEASURED ? json_null() : record_seconds(ns > 0 ? ns : 0);
 }
 
-/* "step_begin_s", "step_end_s", "step_samples": what the job's steps are made of. */
-static int add_steps(const record *r, const clock_alignment *clock, json_t *rank)
+static json_t *clock_to_json(const record *r, const clock_alignment *clock)
 {
-    json_t *begins = json_array(), *ends = json_array(), *samples = json_array();
-    int bad = 0;
-    for (int64_t i = 0; i < r->count; i++) {
-        int64_t end_ns = r->steps[i].end_ns, begin_ns = end_ns - r->steps[i].times.total;
-        bad |= json_array_append_new(begins, record_seconds(clock_on_rank_0(clock, begin_ns)));
-        bad |= json_array_append_new(ends, record_seconds(clock_on_rank_0(clock, end_ns)));
-        bad |= json_array_append_new(samples, json_integer(r->steps[i].samples));
-    }
-    bad |= json_object_set_new(rank, "step_begin_s", begins);
-    bad |= json_object_set_new(rank, "step_end_s", ends);
-    bad |= json_object_set_new(rank, "step_samples", samples);
     json_t *error = r->waiting_error_ns < 0 ? json_null() : record_seconds(r->waiting_error_ns);
-    json_t *aligned = json_pack("{s:b, s:o, s:o, s:o}", "aligned", (int)clock->aligned, "offset_s",
-                                record_seconds(clock->end_offset_ns), "error_s",
-                                record_seconds(clock->error_ns), "waiting_error_s", error);
-    return bad | json_object_set_new(rank, "clock", aligned);
+    return json_pack("{s:b, s:o, s:o, s:o}", "aligned", (int)clock->aligned, "offset_s",
+                     record_seconds(clock->end_offset_ns), "error_s", record_seconds(clock->error_ns),
+                     "waiting_error_s", error);
 }
 
 status record_to_json(const record *r, const clock_alignment *clock, json_t *rank)
 {
-    int bad = add_steps(r, clock, rank);
-    for (int p = 0; p < RECORD_PHASES; p++)
-        bad |= json_object_set_new(rank, record_phases[p].key, times_to_json(r, &record_phases[p]));
-    json_t *losses = json_array(), *indices = json_array(), *waited = json_array();
-    for (int64_t i = 0; i < r->count; i++) {
-        bad |= json_array_append_new(losses, real_or_null(r->steps[i].loss));
-        bad |= json_array_append_new(indices, json_integer(r->steps[i].index));
-        int rank_waited_for = r->steps[i].waited_for;
-        bad |= json_array_append_new(
-            waited, rank_waited_for == ANATOMY_NOBODY ? json_null() : json_integer(rank_waited_for));
+    int bad = add_columns(r->steps, r->kept, clock, rank);
+    json_t *waited = json_array();
+    for (int64_t i = 0; i < r->kept; i++) {
+        int of = r->steps[i].waited_for;
+        bad |= json_array_append_new(waited, of == ANATOMY_NOBODY ? json_null() : json_integer(of));
     }
-    bad |= json_object_set_new(rank, "losses", losses);
+    bad |= json_object_set_new(rank, "clock", clock_to_json(r, clock));
+    bad |= json_object_set_new(rank, "loss_last", r->count ? real_or_null(r->last_loss) : json_null());
+    bad |= json_object_set_new(rank, "stretches", stretches_to_json(r, clock));
     bad |= json_object_set_new(rank, "merged_calls", json_integer(r->merged_calls));
     bad |= json_object_set_new(rank, "measured_steps", json_integer(r->count));
-    bad |= json_object_set_new(rank, "step_index", indices);
     bad |= json_object_set_new(rank, "waited_for", waited);
     bad |= json_object_set_new(rank, "samples", json_integer(r->samples));
     bad |= json_object_set_new(rank, "wall_s", record_seconds(r->wall_ns));

@@ -107,13 +107,12 @@ static size_t middle(const json_t *runs)
     return 0;
 }
 
-status run_result_repeat(const json_t *runs, json_t **out)
+status run_result_summarize(const json_t *runs, json_t *result)
 {
     size_t shown = middle(runs), j;
     json_t *jobs = json_array(), *job;
-    *out = json_deep_copy(json_array_get(runs, shown));
-    status rc = *out && jobs ? STATUS_OK : no_memory();
-    json_array_foreach(json_object_get(*out, "jobs"), j, job)
+    status rc = jobs ? STATUS_OK : no_memory();
+    json_array_foreach(json_object_get(result, "jobs"), j, job)
     {
         json_t *step = NULL, *samples = NULL;
         const char *name = report_text_at(job, "name");
@@ -127,9 +126,16 @@ status run_result_repeat(const json_t *runs, json_t **out)
         rc == STATUS_OK ? json_pack("{s:I, s:I, s:O, s:o}", "count", (json_int_t)json_array_size(runs),
                                     "shown", (json_int_t)shown, "jobs", jobs, "runs", runs_in_short(runs))
                         : NULL;
-    if (rc == STATUS_OK && json_object_set_new(*out, "repetitions", repetitions) != 0) rc = no_memory();
-    if (rc == STATUS_OK) rc = run_result_judge(*out, false);
+    if (rc == STATUS_OK && json_object_set_new(result, "repetitions", repetitions) != 0) rc = no_memory();
     json_decref(jobs);
+    return rc;
+}
+
+status run_result_repeat(const json_t *runs, json_t **out)
+{
+    *out = json_deep_copy(json_array_get(runs, middle(runs)));
+    status rc = *out ? run_result_summarize(runs, *out) : no_memory();
+    if (rc == STATUS_OK) rc = run_result_judge(*out, false);
     if (rc == STATUS_OK) return STATUS_OK;
     json_decref(*out);
     *out = NULL;
@@ -142,17 +148,12 @@ status run_result_repeat(const json_t *runs, json_t **out)
  * steps. */
 static bool cut_in_turns(const json_t *job, double turns[TURNS])
 {
-    const json_t *steps = json_object_get(job, "step_s");
-    size_t count = json_array_size(steps);
-    double all = 0;
-    for (size_t i = 0; i < count; i++) all += json_number_value(json_array_get(steps, i));
+    report_steps steps = report_steps_of(job);
+    double count, known, all = report_steps_sum(&steps, "step_s", 0, 1, &count);
     if (count < TURNS || !(all > 0)) return false;
-    for (size_t t = 0; t < TURNS; t++) {
-        double sum = 0;
-        for (size_t i = count * t / TURNS; i < count * (t + 1) / TURNS; i++)
-            sum += json_number_value(json_array_get(steps, i));
-        turns[t] = sum / all / report_number_at(job, "throughput.samples_per_s");
-    }
+    for (int t = 0; t < TURNS; t++)
+        turns[t] = report_steps_sum(&steps, "step_s", t, TURNS, &known) / all /
+                   report_number_at(job, "throughput.samples_per_s");
     return true;
 }
 

@@ -258,21 +258,19 @@ int run_config_precision(const run_config *c)
     return c->run.tf32 ? DEVICE_PRECISION_TF32 : c->run.bf16 ? DEVICE_PRECISION_BF16 : DEVICE_PRECISION_F32;
 }
 
-/* A resumed run has the seed of its checkpoint: initial values and the order of the data depend on it. */
-static status load_seed(run_config *c)
+status run_config_open_checkpoint(run_config *c, checkpoint **out)
 {
-    checkpoint *file = NULL;
-    TRY(checkpoint_open(c->checkpoint.load, &file));
-    const checkpoint_info *info = checkpoint_get_info(file);
-    status rc = STATUS_OK;
-    if (!info->foreign && options_given(&c->bindings[0], "seed") && c->run.seed != info->progress.seed)
-        rc = fail(STATUS_CONFIG, "--seed: expected %llu, the seed of %s, or none, got %llu",
-                  (unsigned long long)info->progress.seed, c->checkpoint.load,
-                  (unsigned long long)c->run.seed);
-    else if (!info->foreign)
-        c->run.seed = info->progress.seed;
-    checkpoint_close(&file);
-    return rc;
+    *out = NULL;
+    if (!c->checkpoint.load) return STATUS_OK;
+    TRY(checkpoint_open(c->checkpoint.load, out));
+    const checkpoint_info *info = checkpoint_get_info(*out);
+    if (info->foreign) return STATUS_OK;
+    if (options_given(&c->bindings[0], "seed") && c->run.seed != info->progress.seed)
+        return fail(STATUS_CONFIG, "--seed: expected %llu, the seed of %s, or none, got %llu",
+                    (unsigned long long)info->progress.seed, c->checkpoint.load,
+                    (unsigned long long)c->run.seed);
+    c->run.seed = info->progress.seed;
+    return STATUS_OK;
 }
 
 static status check_checkpoint(run_config *c)
@@ -285,7 +283,11 @@ static status check_checkpoint(run_config *c)
                     "--isolated: expected a run without --save: its ranks would save other parameters");
     if (c->run.isolated && c->run.rendezvous)
         return fail(STATUS_USAGE, "--isolated: expected ranks that this program starts, got --rendezvous");
-    return c->checkpoint.load ? load_seed(c) : STATUS_OK;
+    if (c->run.rendezvous) return STATUS_OK; /* The rank opens it, and sends an error to the other ranks. */
+    checkpoint *file = NULL;
+    status rc = run_config_open_checkpoint(c, &file);
+    checkpoint_close(&file);
+    return rc;
 }
 
 static status parse_trace_steps(run_config *c)
@@ -501,28 +503,24 @@ static bool is_among(const char *name, const char *const *names, size_t count)
 
 void run_config_text(const run_config *c, text_buffer *out)
 {
-    static const char *const where_only[] = {"config", "json",         "quiet",       "verbose",
-                                             "repeat", "log-level",    "rendezvous",  "connect-timeout",
-                                             "save",   "remote-stage", "serve-stage", "stall-timeout"};
+    static const char *const where_only[] = {"config",  "json",         "quiet",          "verbose",
+                                             "repeat",  "log-level",    "rendezvous",     "connect-timeout",
+                                             "report",  "remote-stage", "serve-stage",    "stall-timeout",
+                                             "threads", "bind",         "loader-threads", "interface"};
+    static const char *const paths[] = {"save", "load", "trace"};
     for (int b = 0; b < BINDING_COUNT; b++) {
         const option_table *table = c->bindings[b].table;
         for (size_t i = 0; i < table->count; i++) {
             char value[256];
-            if (is_among(table->options[i].name, where_only, sizeof where_only / sizeof where_only[0]))
-                continue;
-            text_append(out, "%s = %s\n", table->options[i].name,
-                        options_format(&c->bindings[b], i, value, sizeof value));
+            const char *name = table->options[i].name;
+            if (is_among(name, where_only, sizeof where_only / sizeof where_only[0])) continue;
+            options_format(&c->bindings[b], i, value, sizeof value);
+            if (strcmp(name, "data") == 0 && strncmp(value, "synthetic", strlen("synthetic")) != 0)
+                value[strcspn(value, ":")] = '\0';
+            bool path = is_among(name, paths, sizeof paths / sizeof paths[0]);
+            text_append(out, "%s = %s\n", name, path && value[0] ? "given" : value);
         }
     }
-}
-
-uint64_t run_config_hash(const run_config *c)
-{
-    text_buffer text = {0};
-    run_config_text(c, &text);
-    uint64_t hash = text.data ? random_mix(random_fnv1a64(text.data)) : 0;
-    text_free(&text);
-    return hash;
 }
 
 /* ---- model and data ---------------------------------------------------------------------------- */

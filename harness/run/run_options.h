@@ -124,9 +124,12 @@ status run_config_link(const run_config *config, net_link *out);
 bool run_config_is_virtual(const run_config *config);
 const char *run_config_profile(const run_config *config);
 
-/* Equal on two ranks only if their configurations are; without options of output. */
-uint64_t run_config_hash(const run_config *config);
-/* The same as lines "name = value". */
+/* Opens the file of --load, or sets *out to NULL, and takes its seed. The caller closes it, also after a
+ * failure. STATUS_CONFIG for another --seed; errors of checkpoint_open(). */
+status run_config_open_checkpoint(run_config *config, checkpoint **out);
+
+/* The options that change results, as lines "name = value": equal on all ranks of a job. A data set of
+ * files has only its kind, and an option that names a file only "given". */
 void run_config_text(const run_config *config, text_buffer *out);
 
 /* ---- run_ranks.c: the jobs of a run (engines.h) ---- */

@@ -11,7 +11,7 @@
 #error "PROGRAM_VERSION comes from CMakeLists.txt"
 #endif
 
-enum { RESULT_SCHEMA_VERSION = 4 }; /* docs/results.md */
+enum { RESULT_SCHEMA_VERSION = 5, SWEEP_TABLE_VERSION = 2 }; /* docs/results.md */
 
 /* The outcome of a job: its result and, for the comparison of engines, its parameters. */
 typedef struct run_job {
@@ -20,6 +20,7 @@ typedef struct run_job {
     int64_t param_count;
     agreement_file gradients; /* of the first step */
     char *trace;              /* --trace: the events of all ranks, each followed by a comma; or NULL */
+    char difference[160];     /* on every rank: between its replicas at the end, as an error's text; or "" */
 } run_job;
 
 typedef struct run_result_input {
@@ -40,9 +41,13 @@ char *proc_value(const char *path, const char *key, char *buffer, size_t size);
 /* STATUS_SYSTEM without memory. */
 status run_result_build(const run_result_input *input, json_t **out);
 
+/* Adds "step_time", "phases", "throughput", "traffic", "memory_imbalance", losses and evaluations,
+ * which all follow from the figures of the ranks. `ranks` is an array of objects in rank order. */
+status job_result_derive(json_t *job, const json_t *ranks);
+
 /* `job` holds the members that describe the job; `ranks` an array of the ranks' objects (record_to_json()
- * and "memory"), in rank order, which becomes part of it. Adds "step_time", "phases", "throughput",
- * "traffic", "memory", "loss". */
+ * and "memory"), in rank order, which becomes part of it. Adds the derived figures, and chooses the timeline
+ * of each rank. */
 status job_result_finish(json_t *job, json_t *ranks);
 
 /* Adds "step_s", "step_time" and "throughput" of the job, and "phases" of its ranks. */
@@ -74,6 +79,9 @@ status run_result_judge(json_t *result, bool in_turns);
  * the median time, with "repetitions" of all, and "verdict". *out is a new reference. STATUS_SYSTEM without
  * memory. */
 status run_result_repeat(const json_t *runs, json_t **out);
+
+/* Sets "repetitions" of a result from those in `runs`, whole results or the "runs" of one. */
+status run_result_summarize(const json_t *runs, json_t *result);
 
 /* Writes the events of all jobs, whole or not at all. STATUS_CANNOT_CREATE, STATUS_IO. */
 status trace_file_write(const char *path, const run_config *config, const run_job *jobs);

@@ -82,7 +82,7 @@ static status serve(server_state *s)
     s->handshakes = calloc((size_t)member_count(s), sizeof *s->handshakes);
     if (!s->handshakes) return fail(STATUS_SYSTEM, "no memory for a parameter server");
     TRY(open_parts(s));
-    TRY(rank_open_rendezvous(c, s->place, member_count(s), &s->members));
+    TRY(rank_open_rendezvous(c, s->place, member_count(s), NULL, NULL, &s->members));
     sync_context context = {.rank = s->place->rank,
                             .world = s->place->world,
                             .job_token = s->place->token,
@@ -93,6 +93,8 @@ static status serve(server_state *s)
                             .ledger = &s->ledger,
                             .options = c->engine_options[engine],
                             .policy = c->policies[engine],
+                            .slot = status_table_slot(s->place->table, s->place->rank),
+                            .table = s->place->table,
                             .stall_timeout_ns = c->shared.stall_timeout_ns,
                             .divide = c->shared.divide,
                             .link = link};

@@ -21,7 +21,7 @@ status virtual_trace_open(const run_config *c, const nn_model *model, int engine
     if (!out->ranks) return fail(STATUS_SYSTEM, "no memory to trace %d ranks", out->rank_count);
     int64_t kernels = (KERNELS + KERNELS_PER_PARAMETER * (int64_t)model->param_count) * c->run.accumulate;
     for (int r = 0; r < out->rank_count; r++) {
-        TRY(rank_trace_open(c, model, kernels, &out->ranks[r]));
+        TRY(rank_trace_open(c, model, kernels, r == 0, &out->ranks[r]));
         rank_trace_choose(&out->ranks[r], warmup);
     }
     return STATUS_OK;

@@ -101,7 +101,10 @@ bool sweep_is_same(const json_t *a, const json_t *b);
 /* "DIR/runs/point-0003-round-000.json". Returns `buffer`. */
 char *sweep_file(const sweep *s, int point, int round, char *buffer, size_t size);
 
-/* The valid result of a run, a new reference; NULL: there is none. */
+/* The result of a run, a new reference; NULL if there is none, or none of a whole run. STATUS_DATA if the
+ * file is damaged. */
+status sweep_read_result(const sweep *s, int point, int round, json_t **out);
+/* The valid result of a run, a new reference; NULL if there is none. A damaged one is announced on stderr. */
 json_t *sweep_result(const sweep *s, int point, int round);
 
 /* Makes the folder, or finds that of the same sweep; *lock is to be closed at the end. STATUS_CONFIG: it

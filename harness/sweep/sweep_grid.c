@@ -1,6 +1,9 @@
 /* The points of a sweep, their command lines and their files. */
+#include "common/base/input.h"
+#include "common/base/log.h"
 #include "common/base/random.h"
 #include "harness/run/output.h"
+#include "harness/run/result_check.h"
 #include "harness/run/run_options.h"
 #include "harness/sweep/sweep.h"
 
@@ -276,14 +279,35 @@ char *sweep_file(const sweep *s, int point, int round, char *buffer, size_t size
     return buffer;
 }
 
-json_t *sweep_result(const sweep *s, int point, int round)
+status sweep_read_result(const sweep *s, int point, int round, json_t **out)
 {
     char path[PATH_MAX];
-    json_t *result = json_load_file(sweep_file(s, point, round, path, sizeof path), 0, NULL);
-    const json_t *job = json_array_get(json_object_get(result, "jobs"), 0);
-    if (job && !json_is_true(json_object_get(result, "stopped_early"))) return result;
-    json_decref(result);
-    return NULL;
+    *out = NULL;
+    if (access(sweep_file(s, point, round, path, sizeof path), F_OK) != 0) return STATUS_OK;
+    TRY(result_read(path, false, out));
+    const json_t *job = json_array_get(json_object_get(*out, "jobs"), 0);
+    if (job && !json_is_true(json_object_get(*out, "stopped_early"))) return STATUS_OK;
+    json_decref(*out);
+    *out = NULL;
+    return STATUS_OK;
+}
+
+json_t *sweep_result(const sweep *s, int point, int round)
+{
+    json_t *result;
+    if (sweep_read_result(s, point, round, &result) != STATUS_OK) {
+        log_warn("%s: the run has no valid result", error_message());
+        error_clear();
+    }
+    return result;
+}
+
+/* Reads the definition of a sweep. *out is NULL if the file does not exist. */
+static status read_definition(const char *path, json_t **out)
+{
+    enum { MOST_BYTES = 16 << 20 };
+    *out = NULL;
+    return access(path, F_OK) == 0 ? input_json(path, MOST_BYTES, out) : STATUS_OK;
 }
 
 /* `programs` is taken over. */
@@ -301,12 +325,10 @@ static json_t *definition(const sweep *s, json_t *programs)
                      programs);
 }
 
-/* Whether the folder whose sweep.json is `path`, with the definition `before`, goes on with `now`. */
+/* Whether the folder whose sweep.json is `path`, with the definition `before` or NULL, goes on with `now`. */
 static status check_definition(const sweep *s, const char *path, const json_t *before, const json_t *now)
 {
-    if (!before)
-        return access(path, F_OK) == 0 ? fail(STATUS_DATA, "%s: expected the definition of a sweep", path)
-                                       : STATUS_OK;
+    if (!before) return STATUS_OK;
     if (!sweep_is_same(now, before))
         return fail(STATUS_CONFIG,
                     "%s: expected the sweep that was started in this folder (%s), got another one", s->folder,
@@ -326,7 +348,7 @@ status sweep_read(const char *folder, json_t **definition, sweep *out)
     json_t *axis, *value;
     *out = (sweep){.folder = folder, .points = 1};
     snprintf(path, sizeof path, "%s/sweep.json", folder);
-    *definition = json_load_file(path, 0, NULL);
+    TRY(read_definition(path, definition));
     const json_t *axes = json_object_get(*definition, "vary");
     if (!*definition) return STATUS_OK;
     if (json_array_size(axes) == 0 || json_array_size(axes) > SWEEP_MOST_AXES)
@@ -383,7 +405,8 @@ status sweep_open_folder(const sweep *s, int *lock)
     snprintf(path, sizeof path, "%s/runs", s->folder);
     status rc = make_folder(path);
     snprintf(path, sizeof path, "%s/sweep.json", s->folder);
-    json_t *programs = NULL, *now = NULL, *before = json_load_file(path, 0, NULL);
+    json_t *programs = NULL, *now = NULL, *before = NULL;
+    if (rc == STATUS_OK) rc = read_definition(path, &before);
     if (rc == STATUS_OK) rc = sweep_programs(s, &programs);
     if (rc == STATUS_OK && !(now = definition(s, programs))) rc = no_memory();
     if (rc == STATUS_OK) rc = check_definition(s, path, before, now);

@@ -1,9 +1,11 @@
 /* The runs of a sweep: child processes, one of real work or several of virtual time at a time. */
 #include "common/base/clock.h"
+#include "common/base/input.h"
 #include "common/base/log.h"
 #include "common/device/host/host.h"
 #include "harness/run/output.h"
 #include "harness/run/progress.h"
+#include "harness/run/result_check.h"
 #include "harness/sweep/sweep.h"
 
 #include <errno.h>
@@ -68,8 +70,9 @@ static char *failures_file(const sweep *s, char *buffer, size_t size)
 json_t *sweep_failures(const sweep *s)
 {
     char path[PATH_MAX];
-    json_t *file = json_load_file(failures_file(s, path, sizeof path), 0, NULL),
-           *list = json_object_get(file, "failures");
+    json_t *file, *list;
+    if (input_json(failures_file(s, path, sizeof path), RESULT_MOST_BYTES, &file) != STATUS_OK) error_clear();
+    list = json_object_get(file, "failures");
     json_t *failures = json_is_array(list) ? json_incref(list) : json_array();
     json_decref(file);
     return failures;
@@ -236,7 +239,7 @@ static status wait_below(running *r, int most)
 {
     while (r->child_count >= most && r->child_count > 0) {
         int ended, number = sigtimedwait(&r->signals, NULL, &(struct timespec){.tv_sec = 1});
-        if (number == SIGINT || number == SIGTERM || number == SIGHUP) pass_on(r, number);
+        if (number > 0 && number != SIGCHLD) pass_on(r, number);
         for (int i = r->child_count - 1; i >= 0; i--) {
             child c = r->children[i];
             if (waitpid(c.pid, &ended, WNOHANG) != c.pid) continue;
@@ -304,7 +307,7 @@ status sweep_run(const sweep *s, sweep_outcome *out)
     int *order = malloc((size_t)s->points * sizeof *order);
     status rc =
         is_virtual && order && out->failures ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the sweep");
-    static const int handled[] = {SIGINT, SIGTERM, SIGHUP, SIGCHLD};
+    static const int handled[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGCHLD};
     sigemptyset(&r.signals);
     for (size_t i = 0; i < sizeof handled / sizeof handled[0]; i++) sigaddset(&r.signals, handled[i]);
     sigprocmask(SIG_BLOCK, &r.signals, &r.before);

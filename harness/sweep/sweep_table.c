@@ -2,6 +2,7 @@
  */
 #include "harness/report/report.h"
 #include "harness/report/significance.h"
+#include "harness/run/run_result.h"
 #include "harness/sweep/sweep.h"
 
 #include <math.h>
@@ -184,8 +185,8 @@ status sweep_table(const sweep *s, const json_t *failures, json_t **out)
     double *memory = malloc((size_t)s->points * (size_t)s->rounds * 2 * sizeof *memory);
     point_figures *figures = malloc((size_t)s->points * sizeof *figures);
     json_t *points = json_array();
-    *out = json_pack("{s:i, s:o, s:i, s:O, s:n}", "schema_version", 1, "vary", axes_of(s), "rounds",
-                     s->rounds, "points", points, "best");
+    *out = json_pack("{s:i, s:o, s:i, s:O, s:n}", "schema_version", SWEEP_TABLE_VERSION, "vary", axes_of(s),
+                     "rounds", s->rounds, "points", points, "best");
     status rc =
         memory && figures && *out ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the table of the sweep");
     if (rc == STATUS_OK) sweep_add_command(s, *out);

@@ -2,6 +2,7 @@
 
 #include "common/base/log.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -113,9 +114,9 @@ status local_ranks_run(int world, local_rank_function function, void *context)
     }
     for (; !has_failed(&g) && started < world; started++) {
         ranks[started] = (local_rank){.group = &g, .rank = started};
-        int failure = pthread_create(&ranks[started].thread, NULL, run_rank, &ranks[started]);
-        if (failure) {
-            fail(STATUS_SYSTEM, "no thread for rank %d (error %d)", started, failure);
+        errno = pthread_create(&ranks[started].thread, NULL, run_rank, &ranks[started]);
+        if (errno) {
+            fail_errno(STATUS_SYSTEM, "no thread for rank %d", started);
             record_failure(&g);
             break;
         }

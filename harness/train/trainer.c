@@ -209,6 +209,7 @@ static status open_engine(trainer *t)
                             .ledger = &t->ledger,
                             .exchange = &t->exchange,
                             .slot = c->slot,
+                            .table = c->table,
                             .options = c->engine_options,
                             .policy = c->policy,
                             .stall_timeout_ns = c->stall_timeout_ns,
@@ -226,7 +227,9 @@ static status open_engine(trainer *t)
                                                              : trainer_add_norms,
                             .norms_context = t,
                             .lost = c->lost,
-                            .lost_context = c->lost_context};
+                            .lost_context = c->lost_context,
+                            .canceled = c->canceled,
+                            .canceled_context = c->canceled_context};
     const device_info *info = device_get_info(t->device);
     bool either = t->needs.reach == SYNC_REACH_EITHER && !c->share_gpu;
     if (c->cuda_graph && t->needs.unrecorded) return refuse_graph(c, t->needs.unrecorded);

@@ -42,6 +42,7 @@ typedef struct trainer_config {
     bool masked_loss;                 /* leave rows without targets out of the head */
     bool sum_loss;                    /* the loss is a sum over targets, not their mean */
     rank_slot *slot;
+    const status_table *table;                    /* sync_context.table */
     int64_t stall_timeout_ns, connect_timeout_ns; /* as in sync_context */
     bool inline_progress;
     bool separate_phases; /* synchronizes the device between phases, to time them separately */
@@ -53,6 +54,8 @@ typedef struct trainer_config {
     bool *refused;        /* set by trainer_open(): the device had no memory for something; or NULL */
     void (*lost)(void *context, const error_record *why); /* sync_context.lost; NULL: ranks are threads */
     void *lost_context;
+    bool (*canceled)(void *context); /* sync_context.canceled, also while stages connect */
+    void *canceled_context;
     transport_hub *hub; /* of ranks that are threads of one process; NULL: every rank has a process */
 } trainer_config;
 
@@ -64,11 +67,11 @@ enum { STEP_NOT_MEASURED = -1 };
 typedef struct step_times {
     int64_t total;
     int64_t parts[STEP_PARTS];
-    int64_t copy; /* of the batch to the device, during the step before: what is not in the data part was
-                     hidden */
     int64_t communication; /* a transfer or a sum was in progress: hidden + exposed */
     int64_t hidden, hidden_computing, hidden_waiting; /* the first is the sum of the others */
-    int64_t slowdown;              /* of the computation in it, by concurrent communication */
+    int64_t slowdown; /* Slowdown of the computation by concurrent communication. */
+    int64_t copy;     /* of the batch to the device, during the step before: what is not in the data part was
+                         hidden */
     int64_t first_to_backward_end; /* PyTorch's overlap: from the start of the first all-reduce */
     int64_t last_bucket;           /* from its start to its end */
 } step_times;

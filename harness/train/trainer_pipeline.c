@@ -296,8 +296,11 @@ status trainer_pipeline_open(trainer *t)
                               .compute = t->stream,
                               .params = t->params,
                               .slot = c->slot,
+                              .table = c->table,
                               .stall_timeout_ns = c->stall_timeout_ns,
                               .connect_timeout_ns = c->connect_timeout_ns,
+                              .canceled = c->canceled,
+                              .canceled_context = c->canceled_context,
                               .link = c->link,
                               .trace = c->trace};
     return pipeline_open(&config, &p->messages);

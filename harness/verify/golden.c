@@ -1,13 +1,15 @@
 #include "harness/verify/golden.h"
 
+#include "common/base/input.h"
 #include "common/base/random.h"
 #include "common/net/status_table.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { MOST_BYTES = 256 << 20 }; /* of a file */
 
 static status not_golden(const golden_file *f, const char *what)
 {
@@ -187,18 +189,10 @@ status golden_open(const char *path, golden_file **out)
     golden_file *f = calloc(1, sizeof *f);
     if (!f) return fail(STATUS_SYSTEM, "no memory for %s", path);
     snprintf(f->path, sizeof f->path, "%s", path);
-    json_error_t error;
-    FILE *stream = fopen(path, "re");
-    json_t *root = stream ? json_loadf(stream, 0, &error) : NULL;
-    status rc;
-    if (!stream)
-        rc = fail_errno(STATUS_DATA, "%s", path);
-    else if (!root)
-        rc = fail(STATUS_DATA, "%s:%d:%d: not JSON: %s", path, error.line, error.column, error.text);
-    else
-        rc = read_file(f, root);
+    json_t *root;
+    status rc = input_json(path, MOST_BYTES, &root);
+    if (rc == STATUS_OK) rc = read_file(f, root);
     json_decref(root);
-    if (stream) fclose(stream);
     if (rc != STATUS_OK) golden_close(&f);
     *out = f;
     return rc;

@@ -301,7 +301,7 @@ static status check_stall(hub_agent *h, int64_t now_ns, int64_t *deadline_ns)
 {
     const sync_context *c = h->c->context;
     int64_t patience = c->stall_timeout_ns + (c->rank == 0 ? 0 : c->stall_timeout_ns / 4);
-    if (!ps_is_late(h->last_message_ns, patience, now_ns, deadline_ns)) return STATUS_OK;
+    if (!ps_is_late(c, &h->last_message_ns, patience, now_ns, deadline_ns)) return STATUS_OK;
     char name[192], waited[32];
     text_format_duration(waited, sizeof waited, (double)patience);
     const dp_transfer *transfer = first_open(h);

@@ -159,10 +159,11 @@ static status check_departures(server *s, bool *worked)
 static status check_stall(server *s, int64_t now_ns, int64_t *deadline_ns)
 {
     bool others_wait = s->incomplete > 0 || s->flushing > 0 || s->layer.shares > 0;
-    if (!others_wait || !ps_is_late(s->last_message_ns, s->c->stall_timeout_ns, now_ns, deadline_ns))
+    if (!others_wait ||
+        !ps_is_late(s->c->context, &s->last_message_ns, s->c->context->stall_timeout_ns, now_ns, deadline_ns))
         return STATUS_OK;
     char waited[32], text[NN_NAME_MAX + 64];
-    text_format_duration(waited, sizeof waited, (double)s->c->stall_timeout_ns);
+    text_format_duration(waited, sizeof waited, (double)s->c->context->stall_timeout_ns);
     for (int w = 0; w < s->c->world; w++)
         if (owes(s, w, text, sizeof text))
             return fail(STATUS_PEER, "parameter server %d: rank %d %s within the stall limit of %s",

@@ -92,7 +92,8 @@ static status check_stall(worker *w, int64_t now_ns, int64_t *deadline_ns)
         w->last_message_ns = now_ns;
         return STATUS_OK;
     }
-    return ps_is_late(w->last_message_ns, patience(w), now_ns, deadline_ns) ? stalled(w) : STATUS_OK;
+    return ps_is_late(w->c->context, &w->last_message_ns, patience(w), now_ns, deadline_ns) ? stalled(w)
+                                                                                            : STATUS_OK;
 }
 
 /* ---- the agent -------------------------------------------------------------------------------- */

@@ -202,19 +202,25 @@ status ps_worker_finish(ps_worker *w, const sync_step *step)
     return STATUS_OK;
 }
 
+static status wait_for_pull(ps_worker *w)
+{
+    for (int i = 0; i < w->config.plan->param_count; i++) TRY(wait_for_param(w, i));
+    return wait_for_buffers(w);
+}
+
+/* Under async a rank may have made no step when others have: it requests the flush as they do. */
 status ps_worker_flush(sync_engine *e)
 {
     ps_worker *w = worker_of(e);
     if (!w->compute.entered) {
-        if (w->compute.pulls == 0) {
-            TRY(pull_first(w));
-        } else if (!pulls_with_push(w)) {
+        if (w->compute.pulls == 0) TRY(pull_first(w));
+        if (!pulls_with_push(w)) {
+            TRY(wait_for_pull(w));
             TRY(post_pull(w, PS_PULL_FLUSH, ++w->compute.pulls, w->compute.iteration));
         }
         w->compute.entered = true;
     }
-    for (int i = 0; i < w->config.plan->param_count; i++) TRY(wait_for_param(w, i));
-    TRY(wait_for_buffers(w));
+    TRY(wait_for_pull(w));
     w->compute.entered = false;
     return STATUS_OK;
 }

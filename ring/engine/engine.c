@@ -35,6 +35,7 @@ static status ring_requirements(const void *options, const char *policy, int wor
             "--algorithm: expected --device sim:PROFILE with tree and hierarchical: they exist as models of "
             "their time; real devices have ring, two-shot, tuned and library";
     out->shares_buffers = s.broadcast_buffers;
+    out->replicates = s.sharding == PARAM_SHARD_NONE && s.join == RING_JOIN_NONE && s.hook == RING_HOOK_NONE;
     if (s.join != RING_JOIN_NONE)
         out->unrecorded = "with --join the divisor of gradients follows from the ranks that have data";
     if (ring_hook_has_function(s.hook)) {
@@ -340,10 +341,13 @@ static status open_collectives(ring_engine *e)
         .window_count = count,
         .device = c->device,
         .slot = c->slot,
+        .table = c->table,
         .lost = c->lost,
         .lost_context = c->lost_context,
         .bootstrap = e->stream ? e->bootstrap : NULL,
         .share_gpu = c->share_gpu,
+        .canceled = c->canceled,
+        .canceled_context = c->canceled_context,
         .stall_timeout_ns = c->stall_timeout_ns,
         .connect_timeout_ns = c->connect_timeout_ns > 0 ? c->connect_timeout_ns : c->stall_timeout_ns,
         .link = c->link,

@@ -77,7 +77,7 @@ def run(*words, limit=3600, code=0, **options):
 @test
 def only_these_files_name_a_processor():
     """Whatever else differs between processors is in one of them; a loop that waits calls processor_pause()."""
-    expected = ["common/base/processor.h", "common/device/cpu/isa/table.c", "common/device/cpu/isa/vector.h", "common/net/message_wire.c",
+    expected = ["common/base/processor.h", "common/device/cpu/isa/table.c", "common/device/cpu/isa/vector.h", "common/net/message_wire.c", "harness/run/json_schema.c",
                 "labs/runner/confine.h"]
     words = r"x86_64__|aarch64__|ARM_NEON|_SSE|_AVX|immintrin|__builtin_ia32|__builtin_cpu_|__asm__"
     folders = ["common", "harness", "labs", "models", "ps", "ring"]
@@ -88,7 +88,7 @@ def only_these_files_name_a_processor():
 @long_test
 def the_program_and_its_tests_compile_without_a_warning():
     run("cmake", "-S", SOURCE, "-B", OUT, "-G", "Ninja", f"-DCMAKE_TOOLCHAIN_FILE={SOURCE}/tests/arm64/toolchain.cmake",
-        f"-DCMAKE_SYSROOT={ROOT}", "-DPSRING_CUDA=OFF", f"-DPython3_EXECUTABLE={sys.executable}", "-DCMAKE_INSTALL_PREFIX=/usr/local")
+        f"-DCMAKE_SYSROOT={ROOT}", "-DPSRING_WERROR=ON", "-DPSRING_CUDA=OFF", f"-DPython3_EXECUTABLE={sys.executable}", "-DCMAKE_INSTALL_PREFIX=/usr/local")
     run("cmake", "--build", OUT, "--target", "program", *[f"tests/{folder}/all" for folder in FOLDERS])
     run("cmake", "--install", OUT, env=dict(os.environ, DESTDIR=ROOT))
     expect("ARM aarch64" in run("file", "-L", HARNESS), "the program is one for AArch64")

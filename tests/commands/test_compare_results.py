@@ -9,7 +9,7 @@ import sys
 import tempfile
 
 from program import PROGRAM, harness
-from tap import cases, expect, expect_equal, long_test, main, test
+from tap import cases, expect, expect_equal, long_test, main, more_test, test
 
 RUN = ["--mode", "ring", "--model", "wine_mlp", "--data", "wine", "--gpus", "2", "--threads", "1", "--steps", "10"]
 
@@ -238,7 +238,7 @@ def find_the_slow_build(times, runs, steps):
                 expect_equal(factors, [1, 1] if name.startswith("point-0000") else [2, 2], f"factors of {name}")
 
 
-@test
+@more_test
 def a_build_that_is_twice_as_slow_is_found():
     find_the_slow_build(1, 10, 4)  # with 8 runs of each a single one that is disturbed hides it
 

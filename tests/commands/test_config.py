@@ -108,7 +108,7 @@ def a_toml_file_that_is_wrong_is_refused_with_its_line(content, code, message):
 def a_file_that_is_missing_is_refused():
     result = harness("--config", "missing.json")
     expect_equal(result.code, 65, "exit code", result)
-    expect("--config: missing.json: No such file" in result.err, "message", result)
+    expect("--config: missing.json: cannot be opened: No such file" in result.err, "message", result)
 
 
 @cases([("policies with keys", ["--mode", "both", "--policy", "ps=sync:priority=fifo,ring=ddp:order=ready"]), ("adam", ["--mode", "ring", "--optimizer", "adam"]),

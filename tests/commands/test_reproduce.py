@@ -9,10 +9,10 @@ import subprocess
 
 from profiles import FILES, profile
 from program import harness
-from tap import cases, expect, expect_equal, long_cases, main, test
+from tap import cases, expect, expect_equal, long_cases, main, more_cases, more_test, test
 
 
-@test
+@more_test
 def the_range_of_dataparallel_against_ddp_holds_what_was_published():
     result, text = table_and_text("dp-vs-ddp")
     cell = next(c for c in result["cells"] if (c["row"], c["quantity"]) == ("ResNet-50, 8 GPUs of 40 GB", "dp / ddp"))
@@ -88,7 +88,7 @@ def the_page_says_which_rows_lose_skill():
     expect_equal({*stated}, expected, "groups of rows")
 
 
-@cases([(name, name) for name in TABLES])
+@more_cases([(name, name) for name in TABLES])
 def cells_are_within_their_limits_except_documented_ones(name):
     result = table(name)
     scored = [c for c in result["cells"] if c["verdict"]]
@@ -283,7 +283,7 @@ def a_table_says_how_many_ranges_are_guesses(name):
     expect(f"Of {len(found)} constants with a range, {sum(found.values())} ranges are guesses" in text, "the text", text)
 
 
-@test
+@more_test
 def the_range_of_dataparallel_on_two_gpus_holds_what_was_published():
     cells = {(c["row"], c["quantity"]): c for c in table("dp-vs-ddp")["cells"]}
     c = cells["GPT-2, 2 TITAN RTX", "dp-nvlink / ddp-nvlink"]

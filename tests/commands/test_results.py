@@ -6,6 +6,7 @@ import tempfile
 
 from anatomy import shifted_clock
 from program import harness, in_ns
+from results import seal
 from tap import cases, expect, expect_equal, main, test
 
 ROOT = os.environ.get("SOURCE_DIR", os.getcwd())
@@ -32,7 +33,7 @@ def tables(path):
 
 
 DOCUMENT = tables("docs/results.md")
-STATISTICS = {"count", "minimum_s", "p25_s", "median_s", "p75_s", "p95_s", "maximum_s", "mean_s", "spread"}
+STATISTICS = {"count", "kept", "minimum_s", "p25_s", "median_s", "p75_s", "p95_s", "maximum_s", "mean_s", "spread"}
 LEDGER_CLASSES = set(tables("docs/measuring.md")["Memory"])
 with open(os.path.join(ROOT, "docs/measuring.md"), encoding="utf-8") as text:
     PHASES = set(re.findall(r"`(\w+)`", text.read()))
@@ -83,7 +84,7 @@ def every_key_of_the_results_is_documented_and_every_documented_key_is_there(wor
 def results_on_stdout_are_the_only_output():
     result = harness(*WINE, "--json", "-")
     expect_equal((result.out[0], result.out.rstrip()[-1]), ("{", "}"), "first and last character", result)
-    expect_equal(result.json()["schema_version"], 4, "schema_version")
+    expect_equal(result.json()["schema_version"], 5, "schema_version")
     expect_equal(result.lines(), [], "stderr but for the line on hardware", result)
 
 
@@ -255,7 +256,7 @@ def gradients_that_differ_by_more_are_reported_as_different():
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "r.json")
             with open(path, "w", encoding="utf-8") as file:
-                json.dump(found, file)
+                json.dump(seal(found), file)
             result = harness("report", path, "--verbose")
         text = " ".join(result.out.split())
         expect("DIFFERENT first gradients of ps and ring, by more than orders of sums" in text, "the verdict", result)

@@ -11,7 +11,7 @@ import tempfile
 import time
 
 from program import PROGRAM, Run, SLOWER, Watch, harness
-from tap import cases, expect, expect_equal, main, test
+from tap import cases, expect, expect_equal, main, more_test, test
 
 VIRTUAL = ["--device", "sim:dgx1-v100", "--model", "resnet18", "--steps", "4"]
 GRID = ["--mode", "ps,ring", "--vary", "gpus=2,3,4,5,6,8", "--vary", "batch=8,16,32,48,64,96", *VIRTUAL]  # 72 points
@@ -45,7 +45,7 @@ def wait_for_runs(run, path, count):
         time.sleep(0.002)
 
 
-@test
+@more_test
 def a_sweep_of_72_virtual_points_that_was_killed_ends_with_the_table_of_an_undisturbed_one():
     with folder() as undisturbed, folder() as killed:
         whole = sweep(undisturbed, *GRID, limit=90)  # promised: 30 s
@@ -392,7 +392,7 @@ def the_command_line_of_a_sweep_comes_after_its_file():
         ("a wrong name of the sweep's", "model = 'lenet'\n\nvarry = ['gpus=2,4']", 64, "sweep.toml:3:1: unknown option '--varry'; did you mean --vary?"),
         ("a wrong value", "vary = 'gpus=2,4'\nrepeat = 0", 64, "sweep.toml:2:1: --repeat: expected"), ("a list", "vary = 'gpus=2'\nmodel = ['lenet']", 65, "sweep.toml:2:1: model: expected a text"),
         ("a wrong axis", "vary = ['gpus=2', 'batch']", 64, "sweep.toml:1:1: --vary: expected NAME=VALUE"), ("an axis twice", "vary = ['gpus=2', 'gpus=4']", 64, "sweep.toml:1:1: --vary: expected an option once"),
-        ("an output", "vary = 'gpus=2,4'\njson = 'x'", 64, "unexpected option --json"), ("no file", None, 65, "sweep.toml: No such file")])
+        ("an output", "vary = 'gpus=2,4'\njson = 'x'", 64, "unexpected option --json"), ("no file", None, 65, "sweep.toml: cannot be opened: No such file")])
 def a_file_of_a_sweep_that_is_wrong_is_refused_with_its_line(content, code, message):
     with folder() as path:
         if content:

@@ -7,7 +7,7 @@ import shlex
 
 from profiles import FILES, profile
 from program import harness, in_ns
-from tap import cases, expect, expect_equal, main, test
+from tap import cases, expect, expect_equal, main, more_test, test
 
 ROOT = os.environ.get("SOURCE_DIR", os.getcwd())
 
@@ -85,7 +85,7 @@ def more_threads_of_a_server_shorten_what_if_steps():
     expect_equal(many, eight, "more threads than the memory feeds")
 
 
-@test
+@more_test
 def four_thousand_gpus_take_seconds_to_simulate_and_a_tree_beats_the_ring():
     result = harness("whatif", "--model", "resnet50", "--profile", "dgx-a100-80g", "--gpus", "8,64,...,4096", "--json", "-")
     points = result.json()["points"]

@@ -11,7 +11,7 @@ import tempfile
 import termios
 
 from program import PROGRAM, Run, harness
-from tap import cases, expect, expect_equal, main, test
+from tap import cases, expect, expect_equal, main, more_cases, test
 
 ROOT = os.environ.get("SOURCE_DIR", os.getcwd())
 LENET = ["--model", "lenet", "--data", "synthetic:1x28x28:10", "--batch", "4", "--gpus", "2", "--steps", "6", "--warmup", "1", "--quiet"]
@@ -131,7 +131,7 @@ def a_sweep_shows_a_bar():
         expect("harness: sweep: 8 of 8 runs, 0 failed" in shown, "the last line", shown)
 
 
-@cases([("a real run", ["lenet", "--data", "synthetic", "--gpus", "2", "--slow", "0:20,1:20", "--steps", "1000000"],
+@more_cases([("a real run", ["lenet", "--data", "synthetic", "--gpus", "2", "--slow", "0:20,1:20", "--steps", "1000000"],
          r"harness: progress: \d+ s: ring \d+/\d+ loss [\d.]+ \d+ samples/s; about [\d.]+ \w+ left"),
         ("virtual time", ["resnet50", "--device", "sim:dgx1-v100-4xib100", "--gpus", "32", "--steps", "100000"],
          r"harness: progress: ring +\[#*-*\] \d+/\d+ +[\d.]+ \w+ left +\d+ samples/s")], at_once=2)

@@ -19,7 +19,7 @@ from program import PROGRAM
 from tap import Skip, cases, expect, expect_equal, long_cases, long_test, main, test
 
 ROWS = [(lab.name, lab) for lab in LABS]
-QUICK = 4  # mutants of a lab in `make check`; all of them run in `make check-all`
+QUICK = 4  # mutants of a lab in `make check-more`; all of them run in `make check-all`
 # Of each lab, what takes longest with -k: the others run in `make check-all`.
 SLOWEST = {1: ["real"], 2: ["absent"], 3: ["even", "speed"], 4: ["fit"], 5: ["exposed"], 6: ["schedule"], 7: ["zero3"], 8: ["regret"]}
 MUTANTS = [(f"{lab.name}, {m['name']}", lab, m["name"]) for lab in LABS for m in lab.mutants]

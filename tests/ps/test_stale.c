@@ -125,6 +125,26 @@ static void asynchronous_updates_are_all_made(void **state)
     RUN(cases, train_asynchronously, NULL);
 }
 
+/* A signal may stop rank 0 before its first step, after others have made some. */
+static status stop_before_the_first_step(local_ranks *group, job_rank *r)
+{
+    (void)group;
+    for (int i = 0; i < 3 * r->rank; i++) TRY(job_step(r));
+    TRY(sync_ps.flush(r->engine));
+    return sync_ps.flush(r->engine); /* before a checkpoint */
+}
+
+static void a_rank_without_a_step_takes_part_in_flushes(void **state)
+{
+    (void)state;
+    static const job_config cases[] = {
+        {.world = 3, .policy = "async", .stall_timeout_ns = 5 * NS_PER_S},
+        {.world = 3, .policy = "async", .options = "--servers 2", .stall_timeout_ns = 5 * NS_PER_S},
+        {.world = 2, .policy = "async", .inline_progress = true, .stall_timeout_ns = 5 * NS_PER_S},
+    };
+    RUN(cases, stop_before_the_first_step, NULL);
+}
+
 static status train_only(local_ranks *group, job_rank *r)
 {
     (void)group;
@@ -272,6 +292,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bounded_staleness_ends_with_the_bits_of_sync),
         cmocka_unit_test(asynchronous_updates_are_all_made),
+        cmocka_unit_test(a_rank_without_a_step_takes_part_in_flushes),
         cmocka_unit_test(clipping_works_where_pushes_are_applied_one_by_one),
         cmocka_unit_test(a_rank_may_be_as_far_ahead_as_the_bound_says_and_no_further),
         cmocka_unit_test(the_histogram_holds_every_read),

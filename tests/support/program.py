@@ -71,7 +71,7 @@ def _named_things():
     sockets = {line.split()[-1] for line in _read("/proc/net/unix").decode().splitlines()[1:]
                if re.search(r"/.*(psring|harness)", line)}  # abstract ones end with their process
     return {"shared memory": _names_in("/dev/shm", r"psring|harness|zmq|memfd"),
-            "file in /tmp": _names_in("/tmp", r"^(psring|harness)[-.]|\.partial$|^zmq"), "socket": sockets}
+            "file in /tmp": _names_in("/tmp", r"^(psring(?!-lab-)|harness)[-.]|\.partial$|^zmq"), "socket": sockets}
 
 
 def ends_within(process, seconds):
@@ -139,7 +139,7 @@ class Run:
                 found[int(variables["RANK"])] = pid
         return found
 
-    def wait_for_rank(self, job, rank, limit=30):
+    def wait_for_rank(self, job, rank, limit=90):
         until = time.monotonic() + limit * SLOWER
         while time.monotonic() < until and self.process.poll() is None:
             pid = self.ranks(job).get(rank)
@@ -148,7 +148,7 @@ class Run:
             time.sleep(0.005)
         expect(False, f"{job} rank {rank} did not start within {limit} s", self.peek())
 
-    def wait_for_line(self, text, limit=30):
+    def wait_for_line(self, text, limit=90):
         """Until stderr holds the text."""
         until = time.monotonic() + limit * SLOWER
         while time.monotonic() < until and self.process.poll() is None:
@@ -193,7 +193,7 @@ class Run:
         expect(not left, f"processes left behind after {limit} s: {left}", self.peek())
         return time.monotonic() - begin
 
-    def expect_nothing_left(self, before, limit=2, allowed=()):
+    def expect_nothing_left(self, before, limit=6, allowed=()):
         self.wait_until_gone(limit)
         for folder in (self.cwd, self.tmp):
             left = sorted(set(os.listdir(folder)) - set(allowed)) if os.path.isdir(folder) else []
@@ -207,7 +207,7 @@ class Run:
         expect(not left, f"left behind: {left}", self.peek())
 
 
-def harness(*words, limit=60, env=None, allowed=(), **popen):
+def harness(*words, limit=180, env=None, allowed=(), **popen):
     """Runs the program to its end, and makes sure that nothing of it is left."""
     before = _named_things()
     with Run(*words, env=env, **popen) as run:
@@ -222,6 +222,6 @@ class Watch:
     def __init__(self):
         self.before = _named_things()
 
-    def check(self, *runs, limit=2, allowed=()):
+    def check(self, *runs, limit=6, allowed=()):
         for run in runs:
             run.expect_nothing_left(self.before, limit, allowed)

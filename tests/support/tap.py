@@ -1,10 +1,12 @@
 """Tests that print TAP. A test is a function marked with @test whose name is a sentence, or one row of a
-table: @cases(rows) calls the function once a row, and each row is a test of its own. @long_test and
-@long_cases(rows) mark those that take too long for `make check`. Rows that mostly wait run several at once:
-@cases(rows, at_once=4). A test that fails while the machine stands still proves nothing, and runs once more.
+table: @cases(rows) calls the function once a row, and each row is a test of its own. @more_test and @more_cases(rows)
+mark those that take too long for `make check`, @long_test and @long_cases(rows) those that take too long for
+`make check-more`. Rows that mostly wait run several at once: @cases(rows, at_once=4). A test that fails while the machine
+stands still proves nothing, and runs once more.
 
-    python3 test_x.py [--long] [--part I/N] [WORDS]    only the tests whose names hold the words; every N-th of them
+    python3 test_x.py [--more | --long] [--part I/N] [WORDS]    only the tests whose names hold the words; every N-th of them
 """
+import importlib
 import itertools
 import sys
 import threading
@@ -12,8 +14,7 @@ import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 
-_tests = []       # (name, function, arguments, how many rows of the function run at once)
-_long_tests = []
+_tests = {"": [], "--more": [], "--long": []}  # of each level: (name, function, arguments, how many rows of the function run at once)
 STANDSTILL_S = 1  # a thread that wakes so late was not kept waiting by other threads, as in a paused virtual machine
 
 
@@ -23,6 +24,14 @@ class Skip(Exception):
 
 class Failure(Exception):
     pass
+
+
+def module_or_skip(name, package):
+    """Imports a module of a Debian package, without which the test is skipped."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as missing:
+        raise Skip(f"needs {package}") from missing
 
 
 def _marks_one(tests):
@@ -42,8 +51,8 @@ def _marks_rows(tests):
     return with_rows
 
 
-test, long_test = _marks_one(_tests), _marks_one(_long_tests)
-cases, long_cases = _marks_rows(_tests), _marks_rows(_long_tests)  # a row: its label, then the arguments
+test, more_test, long_test = map(_marks_one, _tests.values())
+cases, more_cases, long_cases = map(_marks_rows, _tests.values())  # a row: its label, then the arguments
 
 
 def expect(condition, *lines):
@@ -114,14 +123,16 @@ def _run_all(chosen):
 
 
 def main():
-    long = "--long" in sys.argv
-    words, part, parts = [word for word in sys.argv[1:] if word != "--long"], 1, 1
+    level = next((word for word in sys.argv[1:] if word in _tests), "")
+    words, part, parts = [word for word in sys.argv[1:] if word != level], 1, 1
     if "--part" in words:
         at = words.index("--part")
         part, parts = (int(number) for number in words[at + 1].split("/"))
         del words[at:at + 2]
-    chosen = [t for t in (_long_tests if long else _tests) if " ".join(words) in t[0]][part - 1::parts]
+    chosen = [t for t in _tests[level] if " ".join(words) in t[0]][part - 1::parts]
     failed = 0
+    if level and not _tests[level]:
+        sys.exit(f"{sys.argv[0]}: expected tests that are marked {level[2:]}, got none")
     print(f"1..{len(chosen)}", flush=True)
     for number, (name, outcome, lines, seconds) in enumerate(_run_all(chosen), 1):
         failed += outcome == "not ok"

@@ -121,7 +121,10 @@ static status look(nccl_world *w, sight *seen)
     TRY(ask_nccl(w));
     if (entered_ns > 0 && time_ns - entered_ns > limit_ns) return stalled(w, &now, "while NCCL connects");
     bool in_progress = now.completed < now.started;
-    return in_progress && time_ns - now.changed_ns > limit_ns ? stalled(w, &now, "on the GPU") : STATUS_OK;
+    int64_t others_ns = status_table_others_ns(w->base.config.table, w->base.config.slot);
+    return in_progress && time_ns - now.changed_ns > limit_ns && time_ns - others_ns > limit_ns
+               ? stalled(w, &now, "on the GPU")
+               : STATUS_OK;
 }
 
 /* Returns whether the watchdog is to go on. */

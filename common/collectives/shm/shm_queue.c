@@ -237,7 +237,7 @@ static status progress_queue(shm_world *w, shm_queue *q, int64_t now_ns, bool lo
         if (q->base.completed == q->base.posted) return STATUS_OK;
     } else if (look) {
         TRY(shm_check_peers(w, q));
-        if (q->unmet && now_ns - q->base.since_ns >= w->base.config.stall_timeout_ns) return stalled(q);
+        if (q->unmet && collective_is_late(&q->base, now_ns)) return stalled(q);
     }
     int64_t deadline = collective_deadline(q->base.since_ns, w->base.config.stall_timeout_ns);
     if (deadline < *deadline_ns) *deadline_ns = deadline;

@@ -86,6 +86,20 @@ static void messages_longer_than_the_record_are_cut(void **context)
     assert_true(strlen(error_message()) < sizeof((error_record *)0)->message);
 }
 
+static void quoted_values_are_cut_and_apostrophes_cut_nothing(void **context)
+{
+    (void)context;
+    char value[301];
+    memset(value, 'v', sizeof value - 1);
+    value[sizeof value - 1] = '\0';
+    fail(STATUS_DATA, "got '%s' here", value);
+    assert_int_equal(strlen(error_message()), strlen("got '' here") + 203);
+    assert_non_null(strstr(error_message(), "v...' here"));
+    error_clear();
+    fail(STATUS_DATA, "this rank's %s", value);
+    assert_int_equal(strlen(error_message()), strlen("this rank's ") + 300);
+}
+
 static void *record_on_another_thread(void *argument)
 {
     if (error_code() != STATUS_OK) return NULL; /* the other thread's record is not this one's */
@@ -158,6 +172,7 @@ int main(void)
         STATUS_TEST(context_goes_in_front),
         STATUS_TEST(errno_is_told_and_kept),
         STATUS_TEST(messages_longer_than_the_record_are_cut),
+        STATUS_TEST(quoted_values_are_cut_and_apostrophes_cut_nothing),
         STATUS_TEST(record_is_carried_between_threads),
         STATUS_TEST(macros_jump_on_failure_alone),
     };

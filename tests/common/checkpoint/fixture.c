@@ -189,14 +189,7 @@ void expect_same_rank(const rank_state *found, const rank_state *wanted)
 status rank_save(rank_state *r, const char *path, const checkpoint_progress *progress)
 {
     checkpoint_source source = checkpoint_arenas_source(&r->arenas);
-    if (!checkpoint_has_index(path)) return checkpoint_save(path, &r->subject, progress, &source);
-    checkpoint_file file = {.index = path, .count = FIXTURE_FILES};
-    uint64_t hashes[FIXTURE_FILES];
-    TRY(checkpoint_choose_set(path, &file.set));
-    for (; file.number < FIXTURE_FILES; file.number++)
-        TRY(checkpoint_save_file(&file, &r->subject, progress, &source, &hashes[file.number]));
-    file.number = 0;
-    return checkpoint_save_index(&file, &r->subject, hashes);
+    return checkpoint_save(path, &r->subject, progress, &source);
 }
 
 status rank_load(rank_state *r, const char *path, checkpoint_progress *progress)

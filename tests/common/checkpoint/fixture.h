@@ -42,8 +42,6 @@ void rank_fill(rank_state *r, uint64_t seed);
 void expect_same_rank(const rank_state *found, const rank_state *wanted);
 void expect_same_parameters(const rank_state *found, const rank_state *wanted);
 
-/* Where `path` is that of an index, the files of FIXTURE_FILES ranks, one after another. */
-enum { FIXTURE_FILES = 3 };
 status rank_save(rank_state *r, const char *path, const checkpoint_progress *progress);
 /* `progress` may be NULL. */
 status rank_load(rank_state *r, const char *path, checkpoint_progress *progress);

@@ -121,20 +121,13 @@ static status open_trainer(run *r, const char *device)
     return sync_connect(trainer_engine(r->trainer), &handshake);
 }
 
-/* Skips the test where the device is not there. */
 static void run_open(run *r, const resume_case *c, const char *device, uint64_t seed, int64_t first_step)
 {
     *r = (run){.c = c};
     must(model_build(&c->model, &r->model));
     must(model_resolve(&c->model, &r->options));
     must(status_table_create(1, 1, &r->table));
-    status rc = open_trainer(r, device);
-    if (rc == STATUS_UNAVAILABLE) {
-        error_clear();
-        print_message("# skipped: the device %s is not there\n", device);
-        skip();
-    }
-    must(rc);
+    must(open_trainer(r, device));
     open_data(r, first_step);
     must(param_set_initialize(trainer_params(r->trainer), trainer_stream(r->trainer), seed));
     r->binding = (option_binding){.table = &model_option_table, .storage = &r->options};

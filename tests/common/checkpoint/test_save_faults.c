@@ -78,7 +78,7 @@ static bool save_in_child(two_states *s, const syscall_plan *plan)
     return WIFSIGNALED(result);
 }
 
-/* *saw_old, *saw_new: how many kills left which checkpoint, of one file or of several with an index. */
+/* *saw_old, *saw_new: how many kills left which checkpoint. */
 static void kill_everywhere(const char *folder, const char *name, bool half, bool left_over, int *saw_old,
                             int *saw_new)
 {
@@ -86,30 +86,20 @@ static void kill_everywhere(const char *folder, const char *name, bool half, boo
     *saw_old = *saw_new = 0;
     open_states(&s, folder);
     snprintf(s.path, sizeof s.path, "%s/%s", folder, name);
-    int files = checkpoint_has_index(s.path) ? FIXTURE_FILES + 1 : 1;
     for (int n = 1;; n++) {
         must(rank_save(&s.old, s.path, &old_progress));
-        assert_int_equal(files_in(folder), files);
+        assert_int_equal(files_in(folder), 1);
         if (left_over) write_file(path_in(folder, "c.partial"), "what a killed one left", 22);
         if (!save_in_child(&s, &(syscall_plan){.kill_before = n, .half = half})) break;
         if (holds_new(&s))
             ++*saw_new;
         else
             ++*saw_old;
-        assert_true(files_in(folder) <= 2 * files);
+        assert_true(files_in(folder) <= 2);
     }
     assert_true(holds_new(&s));
-    assert_int_equal(files_in(folder), files);
+    assert_int_equal(files_in(folder), 1);
     close_states(&s);
-}
-
-/* Also while the files of the save before are removed. */
-static void a_save_in_several_files_that_is_killed_leaves_the_old_ones_or_the_new(void **state)
-{
-    int old, new;
-    kill_everywhere(*state, "c.index.json", false, false, &old, &new);
-    assert_true(old > TENSORS + 3 * 2);
-    assert_true(new >= 2 + FIXTURE_FILES);
 }
 
 static void a_save_killed_at_any_call_leaves_the_old_file_or_the_new(void **state)
@@ -339,7 +329,6 @@ int main(void)
 #define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, folder_open, folder_close)
     const struct CMUnitTest tests[] = {
         IN_FOLDER(a_save_killed_at_any_call_leaves_the_old_file_or_the_new),
-        IN_FOLDER(a_save_in_several_files_that_is_killed_leaves_the_old_ones_or_the_new),
         IN_FOLDER(a_save_killed_in_the_middle_of_any_write_leaves_the_old_file),
         IN_FOLDER(a_save_killed_while_it_removes_what_another_left_does_too),
         IN_FOLDER(a_first_save_that_is_killed_leaves_no_file_or_a_whole_one),

@@ -103,7 +103,7 @@ static void wine_files_that_cannot_be_used_are_named(void **state)
                    "/one.csv: expected at least 2 samples, since a fifth is held out, got 1");
     expect_refusal(spec_of("wine", *state, "/none.csv"), STATUS_DATA,
                    "/none.csv: cannot be opened: No such file");
-    expect_refusal(spec_of("wine", *state, ""), STATUS_DATA, "cannot be read: Is a directory");
+    expect_refusal(spec_of("wine", *state, ""), STATUS_DATA, "expected a regular file, got a folder");
 }
 
 /* ---- IDX -------------------------------------------------------------------------------------- */

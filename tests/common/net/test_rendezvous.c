@@ -11,6 +11,28 @@ static int64_t soon(void)
     return clock_now_ns() + TEST_LIMIT_NS;
 }
 
+/* Lengths of the ranks' texts: none, less than a piece of 1 MiB, some pieces, and a part of one more. */
+static status gather_texts(rendezvous *r, const rendezvous_options *o)
+{
+    static const size_t lengths[MEET_MAX] = {100, 0, 2 << 20, (3 << 20) + 12345};
+    text_buffer all[MEET_MAX] = {0};
+    char *mine = malloc(lengths[o->rank] + 1);
+    if (!mine) return fail(STATUS_SYSTEM, "no memory for a text");
+    for (size_t i = 0; i < lengths[o->rank]; i++) mine[i] = (char)('a' + (i / 1000 + (size_t)o->rank) % 26);
+    status rc = rendezvous_gather(r, "texts", o->rank, o->world, mine, lengths[o->rank], TEST_LIMIT_NS, all);
+    for (int rank = 0; rank < o->world && rc == STATUS_OK; rank++) {
+        size_t expected = o->rank == 0 ? lengths[rank] : 0;
+        if (all[rank].length != expected)
+            rc = fail(STATUS_MISMATCH, "gather: %zu bytes of rank %d", all[rank].length, rank);
+        for (size_t i = 0; i < expected && rc == STATUS_OK; i++)
+            if (all[rank].data[i] != (char)('a' + (i / 1000 + (size_t)rank) % 26))
+                rc = fail(STATUS_MISMATCH, "gather: byte %zu of rank %d", i, rank);
+        text_free(&all[rank]);
+    }
+    free(mine);
+    return rc;
+}
+
 static status call_everything(rendezvous *r, const rendezvous_options *o)
 {
     rendezvous_blob all[MEET_MAX], one;
@@ -36,6 +58,7 @@ static status call_everything(rendezvous *r, const rendezvous_options *o)
     for (int i = 0; i < o->world; i++) expected = i == 0 ? 0.1 : expected + 0.1;
     if (values[0] != o->world * (o->world + 1) / 2 || values[1] != expected)
         return fail(STATUS_MISMATCH, "sum: %g %.17g", values[0], values[1]);
+    TRY(gather_texts(r, o));
     const rendezvous_member *members = rendezvous_members(r);
     for (int i = 0; i < o->world; i++)
         if (members[i].pid != getpid() || !members[i].host[0] || members[i].host_id != members[0].host_id)
@@ -270,6 +293,85 @@ static void the_status_cell_shows_the_wait_and_counts_as_progress(void **state)
     assert_true(s.progress >= 3);
 }
 
+/* Works for 1.2 s, without a call, then calls. The others have called with a limit of 0.5 s. */
+static status late_call(rendezvous *r, const rendezvous_options *o)
+{
+    rank_slot *slot = status_table_slot(o->table, o->rank);
+    for (int i = 0; i < 60 && o->rank == 1; i++) {
+        clock_sleep_ns(20 * NS_PER_MS);
+        rank_slot_enter(slot, RANK_FORWARD, clock_now_ns());
+    }
+    return rendezvous_barrier(r, "late", clock_now_ns() + NS_PER_S / 2);
+}
+
+/* Runs the ranks with one table, or each with a table of its own. */
+static void meet_with_tables(meeting *ranks, int count, bool own)
+{
+    status_table *tables[MEET_MAX];
+    for (int i = 0; i < count; i++) {
+        if (i == 0 || own) assert_ok(status_table_create(42, count, &tables[i]));
+        if (i > 0 && !own) tables[i] = tables[0];
+        ranks[i].options.table = tables[i];
+        ranks[i].options.exchanges_status = own;
+        ranks[i].options.slot = status_table_slot(tables[i], i);
+        rank_slot_begin(ranks[i].options.slot, i);
+    }
+    meet(ranks, count);
+    for (int i = 0; i < count; i++)
+        if (i == 0 || own) status_table_close(&tables[i]);
+}
+
+static void a_call_waits_for_a_rank_that_makes_progress(void **state)
+{
+    (void)state;
+    for (int own = 0; own < 2; own++) {
+        char url[128];
+        meeting ranks[3];
+        net_url("ipc", url, sizeof url);
+        for (int i = 0; i < 3; i++)
+            ranks[i] = (meeting){.options = meet_options(url, i, 3), .body = late_call};
+        meet_with_tables(ranks, 3, own);
+        for (int i = 0; i < 3; i++) meet_check(&ranks[i], STATUS_OK, "");
+    }
+}
+
+/* Ranks that may be two steps ahead of each other; ranks 1 and 2 get a signal in step 50. */
+enum { STOPPERS = 3, AHEAD = 2 };
+static _Atomic int64_t steps_done[STOPPERS];
+
+static status run_until_stopped(rendezvous *r, const rendezvous_options *o)
+{
+    (void)r;
+    int64_t step = 0;
+    for (; !job_stop_here(o->table, o->rank, step, false); step++) {
+        for (int other = 0; other < STOPPERS; other++)
+            while (atomic_load(&steps_done[other]) + AHEAD < step) clock_sleep_ns(NS_PER_MS / 10);
+        if (step == 50 && o->rank > 0) job_stop_hold(o->table, o->rank == 1 ? 15 : 10);
+        atomic_store(&steps_done[o->rank], step + 1);
+    }
+    return job_stop_requested(o->table) != 0 ? STATUS_OK : STATUS_INTERNAL;
+}
+
+static void ranks_without_a_common_table_stop_after_the_same_step(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 20; i++) {
+        char url[128];
+        meeting ranks[STOPPERS];
+        net_url("ipc", url, sizeof url);
+        for (int k = 0; k < STOPPERS; k++) {
+            atomic_store(&steps_done[k], 0);
+            ranks[k] = (meeting){.options = meet_options(url, k, STOPPERS), .body = run_until_stopped};
+        }
+        meet_with_tables(ranks, STOPPERS, true);
+        for (int k = 0; k < STOPPERS; k++) {
+            meet_check(&ranks[k], STATUS_OK, "");
+            assert_int_equal(steps_done[k], steps_done[0]);
+        }
+        assert_true(steps_done[0] > 50);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -283,6 +385,8 @@ int main(void)
         cmocka_unit_test(ranks_that_make_different_calls_are_both_named),
         cmocka_unit_test(a_stop_request_ends_the_wait),
         cmocka_unit_test(the_status_cell_shows_the_wait_and_counts_as_progress),
+        cmocka_unit_test(a_call_waits_for_a_rank_that_makes_progress),
+        cmocka_unit_test(ranks_without_a_common_table_stop_after_the_same_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

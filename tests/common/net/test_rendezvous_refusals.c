@@ -123,6 +123,75 @@ static void a_rank_of_another_job_is_refused_and_this_job_goes_on(void **state)
     assert_null(strstr(other.message, "000000000000002a"));
 }
 
+/* Rank 1 of 2 and rank 2 of 3 of another job come to the address of a job whose ranks are all there. */
+static status come_again(rendezvous *r, const rendezvous_options *o)
+{
+    for (int rank = 1; rank < 3 && o->rank == 0; rank++) {
+        meeting other = {.options = *o};
+        other.options.rank = rank;
+        other.options.world = rank + 1;
+        meet(&other, 1);
+        if (other.result != STATUS_PROTOCOL || !strstr(other.message, "whose 2 ranks have all joined"))
+            return fail(STATUS_MISMATCH, "found %s '%s'", status_name(other.result), other.message);
+    }
+    return rendezvous_barrier(r, "end", clock_now_ns() + TEST_LIMIT_NS);
+}
+
+static void a_rank_that_comes_to_a_complete_job_is_refused_by_its_token(void **state)
+{
+    (void)state;
+    char url[128];
+    net_url("ipc", url, sizeof url);
+    meeting ranks[2];
+    for (int i = 0; i < 2; i++) ranks[i] = (meeting){.options = meet_options(url, i, 2), .body = come_again};
+    meet(ranks, 2);
+    for (int i = 0; i < 2; i++) meet_check(&ranks[i], STATUS_OK, "");
+}
+
+/* Rank 1 fails while rank 0 waits in a call and rank 2 for something else. */
+static status fail_on_rank_1(rendezvous *r, const rendezvous_options *o)
+{
+    int64_t deadline_ns = clock_now_ns() + TEST_LIMIT_NS;
+    if (o->rank == 0) return rendezvous_barrier(r, "opened", deadline_ns);
+    if (o->rank == 1) {
+        clock_sleep_ns(NS_PER_S / 10);
+        rendezvous_fail(r, STATUS_IO, "no disk\x1b[31m");
+        return fail(STATUS_IO, "no disk");
+    }
+    while (!rendezvous_has_failed(r) && clock_now_ns() < deadline_ns) clock_sleep_ns(NS_PER_MS);
+    return error_code();
+}
+
+static void the_error_of_a_rank_ends_pending_and_later_calls(void **state)
+{
+    (void)state;
+    char url[128];
+    net_url("ipc", url, sizeof url);
+    meeting ranks[3];
+    for (int i = 0; i < 3; i++)
+        ranks[i] = (meeting){.options = meet_options(url, i, 3), .body = fail_on_rank_1};
+    meet(ranks, 3);
+    for (int i = 0; i < 3; i++) meet_check(&ranks[i], STATUS_IO, i == 1 ? "no disk" : "): no disk?[31m");
+    for (int i = 0; i < 3; i += 2) meet_check(&ranks[i], STATUS_IO, "rank 1 (");
+}
+
+static void the_error_of_a_rank_that_cannot_join_reaches_ranks_that_come_later(void **state)
+{
+    (void)state;
+    static const error_record failure = {STATUS_DATA, "no data"};
+    for (int failed = 0; failed < 3; failed++)
+        for (int late = 0; late < 3; late++) {
+            char url[128];
+            net_url("ipc", url, sizeof url);
+            meeting ranks[3];
+            for (int i = 0; i < 3; i++) ranks[i] = (meeting){.options = meet_options(url, i, 3)};
+            ranks[failed].options.failure = &failure;
+            ranks[late].delay_ns = NS_PER_S / 4;
+            meet(ranks, 3);
+            for (int i = 0; i < 3; i++) meet_check(&ranks[i], STATUS_DATA, "): no data");
+        }
+}
+
 static status open_another(rendezvous *r, const rendezvous_options *o)
 {
     meeting other = {.options = *o};
@@ -187,6 +256,9 @@ int main(void)
         cmocka_unit_test(ranks_that_differ_are_refused_with_both_values_on_both_sides),
         cmocka_unit_test(a_second_claim_to_a_rank_is_refused_and_the_first_stays),
         cmocka_unit_test(a_rank_of_another_job_is_refused_and_this_job_goes_on),
+        cmocka_unit_test(a_rank_that_comes_to_a_complete_job_is_refused_by_its_token),
+        cmocka_unit_test(the_error_of_a_rank_ends_pending_and_later_calls),
+        cmocka_unit_test(the_error_of_a_rank_that_cannot_join_reaches_ranks_that_come_later),
         cmocka_unit_test(a_second_store_at_the_same_address_is_refused),
         cmocka_unit_test(another_protocol_version_is_refused_with_both_values),
     };

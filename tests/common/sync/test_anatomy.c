@@ -368,14 +368,17 @@ static void a_call_is_in_progress_from_the_latest_begin_on(void **state)
     f = end_step(&r, wait.end_ns + 10, wait.end_ns + 60);
     assert_int_equal(f.hidden_computing_ns, 20 + 10);
 
-    int64_t *begins, count;
-    assert_int_equal(anatomy_begins(r.anatomy, &begins, &count), STATUS_OK);
+    anatomy_call *calls;
+    int64_t count;
+    assert_int_equal(anatomy_calls(r.anatomy, &calls, &count), STATUS_OK);
     assert_int_equal(count, 4);
-    assert_int_equal(begins[1], wait.begin_ns);
-    const anatomy_sent last[] = {{.rank = ANATOMY_NOBODY},
-                                 {.ns = wait.begin_ns + 900000, .rank = 2},
-                                 {.ns = wait.end_ns + 12, .rank = 1},
-                                 {.ns = wait.end_ns + 100, .rank = 1}}; /* after its end: a clock is wrong */
+    assert_int_equal(calls[1].number, 2);
+    assert_int_equal(calls[1].begin.ns, wait.begin_ns);
+    const anatomy_call last[] = {
+        {1, {.rank = ANATOMY_NOBODY}},
+        {2, {.ns = wait.begin_ns + 900000, .rank = 2}},
+        {3, {.ns = wait.end_ns + 12, .rank = 1}},
+        {4, {.ns = wait.end_ns + 100, .rank = 1}}}; /* after its end: a clock is wrong */
     found_steps found = {.count = 0};
     anatomy_sweep_again(r.anatomy, last, COUNT(last), take_step, &found);
     assert_int_equal(found.count, 2);
@@ -386,7 +389,42 @@ static void a_call_is_in_progress_from_the_latest_begin_on(void **state)
     assert_int_equal(found.figures[0].parts[STEP_BACKWARD], wait.begin_ns - begin + 10);
     assert_int_equal(found.figures[1].hidden_computing_ns, 25 - 12);
     assert_int_equal(found.figures[1].parts[STEP_BACKWARD], 50);
-    free(begins);
+    free(calls);
+    close_recorder(&r);
+}
+
+static void take_numbers(void *context, int64_t step, const anatomy_figures *figures,
+                         const int64_t *waited_ns)
+{
+    int64_t *numbers = context;
+    (void)waited_ns;
+    assert_int_equal(figures->hidden_computing_ns, 4);
+    numbers[++numbers[0]] = step;
+}
+
+static void steps_that_are_passed_over_leave_no_gap_in_the_numbers(void **state)
+{
+    (void)state;
+    recorder r;
+    open_recorder(&r);
+    anatomy_keep_steps(r.anatomy, ANATOMY_KEPT_BYTES);
+    for (int64_t i = 0; i < 100; i++) {
+        anatomy_keep_next(r.anatomy, i % 50 == 7 || i % 50 == 8);
+        anatomy_add_call(r.anatomy, (uint64_t)i + 1, 10 * i + 2, 10 * i + 6);
+        end_step(&r, 10 * i, 10 * i + 10);
+    }
+    anatomy_call *calls;
+    int64_t count, numbers[8] = {0};
+    const int64_t expected[] = {4, 7, 8, 57, 58};
+    assert_int_equal(anatomy_calls(r.anatomy, &calls, &count), STATUS_OK);
+    assert_int_equal(count, 4);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(calls[i].number, expected[i + 1] + 1);
+        calls[i].begin.rank = ANATOMY_NOBODY;
+    }
+    anatomy_sweep_again(r.anatomy, calls, count, take_numbers, numbers);
+    assert_memory_equal(numbers, expected, sizeof expected);
+    free(calls);
     close_recorder(&r);
 }
 
@@ -410,16 +448,14 @@ static void steps_are_kept_as_long_as_there_is_room(void **state)
         anatomy_add_call(r.anatomy, (uint64_t)i + 1, 10 * i + 2, 10 * i + 6);
         assert_int_equal(end_step(&r, 10 * i, 10 * i + 10).hidden_computing_ns, 4);
     }
-    int64_t *begins, count, swept = 0;
-    assert_int_equal(anatomy_begins(r.anatomy, &begins, &count), STATUS_OK);
-    anatomy_sent *last = calloc((size_t)count, sizeof *last);
-    assert_non_null(last);
-    for (int64_t i = 0; i < count; i++) last[i].rank = ANATOMY_NOBODY;
-    anatomy_sweep_again(r.anatomy, last, count, count_step, &swept);
+    anatomy_call *calls;
+    int64_t count, swept = 0;
+    assert_int_equal(anatomy_calls(r.anatomy, &calls, &count), STATUS_OK);
+    for (int64_t i = 0; i < count; i++) calls[i].begin.rank = ANATOMY_NOBODY;
+    anatomy_sweep_again(r.anatomy, calls, count, count_step, &swept);
     assert_in_range(swept, ROOM / 200, ROOM / 50);
     assert_in_range(count, swept, swept + 1);
-    free(last);
-    free(begins);
+    free(calls);
     close_recorder(&r);
 }
 
@@ -435,6 +471,7 @@ int main(void)
         cmocka_unit_test(a_wait_is_between_its_two_marks),
         cmocka_unit_test(a_call_is_in_progress_from_the_latest_begin_on),
         cmocka_unit_test(steps_are_kept_as_long_as_there_is_room),
+        cmocka_unit_test(steps_that_are_passed_over_leave_no_gap_in_the_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

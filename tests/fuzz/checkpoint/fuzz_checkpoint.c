@@ -1,5 +1,5 @@
 /* A file as checkpoint_open() and checkpoint_load() see it up to its tensors: length, header, metadata, and
- * the match against two models that use every habit of PyTorch that is met; and as an index. */
+ * the match against two models that use every habit of PyTorch that is met. */
 #include "common/checkpoint/checkpoint_impl.h"
 #include "models/models.h"
 
@@ -62,16 +62,6 @@ static void match_model(const safetensors_header *h, const checkpoint_info *info
     checkpoint_contents_free(&contents);
 }
 
-static void decode_index(const char *text, size_t size)
-{
-    checkpoint_index x;
-    char path[CHECKPOINT_PATH_MAX];
-    if (index_decode("folder/f" INDEX_SUFFIX, text, (int64_t)size, &x) != STATUS_OK) return;
-    for (int i = 0; i < x.count; i++)
-        if (strchr(index_path_of(x.path, x.files[i].name, path) + strlen("folder/"), '/')) __builtin_trap();
-    index_free(&x);
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     static nn_model *models[2];
@@ -81,8 +71,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     safetensors_header h;
     checkpoint_info info;
     uint64_t data_hash;
-    error_clear();
-    decode_index((const char *)bytes, size);
     error_clear();
     if (safetensors_measure("f", bytes, size, (int64_t)size, &length) != STATUS_OK) return 0;
     char *text = malloc((size_t)length + 1);

@@ -36,7 +36,7 @@ static void say(const char *format, ...)
 
 static bool stop_now(void *b)
 {
-    return job_stop_requested(b) != JOB_GO;
+    return job_stop_requested(b) != 0;
 }
 
 /* Computes until it is killed, without progress. */
@@ -91,7 +91,7 @@ static status train(const launch_environment *e, rendezvous *r, const char *scen
     bool endless = strncmp(scenario, "endless", 7) == 0 || stubborn;
     int64_t began_ns = 0;
     for (int64_t s = 0; endless || s < STEPS; s++) {
-        if (!stubborn && job_stop_here(e->table, e->rank, s, 0)) {
+        if (!stubborn && job_stop_here(e->table, e->rank, s, false)) {
             say("stopped %s %d %" PRId64 "\n", e->job, e->rank, s);
             return STATUS_STOPPED;
         }

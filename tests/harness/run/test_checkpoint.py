@@ -61,18 +61,12 @@ OTHERS = [("dp", [*PS[:-2], "--policy", "ps=dp", "--gpus", "3"]), ("async", [*PS
 
 
 def tensors(name):
-    """{name: (type, shape, bytes)} of a file, or of the files that an index names."""
-    if not name.endswith(".index.json"):
-        whole = content(name)
-        length = int.from_bytes(whole[:8], "little")
-        header = {key: value for key, value in json.loads(whole[8:8 + length]).items() if key != "__metadata__"}
-        return {key: (t["dtype"], t["shape"], whole[8 + length + t["data_offsets"][0]:8 + length + t["data_offsets"][1]])
-                for key, t in header.items()}
-    index = json.loads(content(name))
-    files = {file: tensors(file) for file in set(index["weight_map"].values())}
-    expect_equal(sum(len(t[2]) for file in files.values() for t in file.values()), index["metadata"]["total_size"], "total_size")
-    expect_equal({key: file for file, names in files.items() for key in names}, index["weight_map"], "the weight_map")
-    return {key: files[file][key] for key, file in index["weight_map"].items()}
+    """{name: (type, shape, bytes)} of a file."""
+    whole = content(name)
+    length = int.from_bytes(whole[:8], "little")
+    header = {key: value for key, value in json.loads(whole[8:8 + length]).items() if key != "__metadata__"}
+    return {key: (t["dtype"], t["shape"], whole[8 + length + t["data_offsets"][0]:8 + length + t["data_offsets"][1]])
+            for key, t in header.items()}
 
 
 def end_of(words, source):
@@ -96,19 +90,15 @@ of_ddp.end = None
 def a_checkpoint_of_any_policy_is_that_of_any_other_and_all_go_on_from_it_alike(words):
     saved, end = of_ddp()
     run(*words, *ADAM, "--steps", "4", "--save", path("one"))
-    run(*words, *ADAM, "--steps", "4", "--save", path("several.index.json"))
-    expect(tensors("one") == saved, "the tensors in one file are not those of ddp")
-    expect(tensors("several.index.json") == saved, "the tensors in several files are not those of ddp")
-    expect_equal(len({file for file in os.listdir(FOLDER.name) if file.startswith("several-")}), 2, "files of two ranks")
+    expect(tensors("one") == saved, "the tensors are not those of ddp")
     expect_equal(end_of(words, "ddp"), end, "from ddp's checkpoint")
-    expect_equal(end_of(words, "several.index.json"), end, "from several files")
 
 
 @cases(OTHERS)
 def what_any_policy_saves_goes_on_under_all_others_alike(words):
     """And it goes on from what the others save."""
-    run(*words, *ADAM, "--steps", "4", "--save", path("other.index.json"))
-    ends = [end_of(alike, "other.index.json") for _, alike in (ALIKE[0], ALIKE[4], ALIKE[5], ALIKE[-2])]
+    run(*words, *ADAM, "--steps", "4", "--save", path("other"))
+    ends = [end_of(alike, "other") for _, alike in (ALIKE[0], ALIKE[4], ALIKE[5], ALIKE[-2])]
     expect(all(end == ends[0] for end in ends), f"ends of ddp, zero2, zero3 and sync: {ends}")
     of_ddp()
     _, losses = end_of(words, "ddp")
@@ -143,14 +133,10 @@ def a_checkpoint_of_stages_is_that_of_the_whole_model_and_each_goes_on_from_the_
     split = [*words, *on(count, replicas)]
     run(*words, *whole, *ADAM, "--steps", "3", "--save", path("whole"))
     run(*split, *ADAM, "--steps", "3", "--save", path("split"))
-    run(*split, *ADAM, "--steps", "3", "--save", path("parts.index.json"))
-    expect(tensors("split") == tensors("whole"), "the tensors in one file are not those of the whole model")
-    expect(tensors("parts.index.json") == tensors("whole"), "the tensors in several files are not those of the whole model")
-    files = count if on is stages else replicas
-    expect_equal(len(set(json.loads(content("parts.index.json"))["weight_map"].values())), files, "files: one per stage, or rank")
+    expect(tensors("split") == tensors("whole"), "the tensors are not those of the whole model")
     end = end_of([*words, *whole], "whole")
-    expect_equal([end_of(go_on, source) for go_on, source in ((split, "whole"), ([*words, *whole], "split"), (split, "parts.index.json"))],
-                 [end] * 3, "hash and losses of what goes on")
+    expect_equal([end_of(go_on, source) for go_on, source in ((split, "whole"), ([*words, *whole], "split"))], [end] * 2,
+                 "hash and losses of what goes on")
 
 
 @test
@@ -159,7 +145,7 @@ def stages_and_policies_go_on_from_each_other():
     pairs = [[*LENET, *TWO_SHOT, "--policy", policy] for policy in ("ddp", "zero1")]
     pairs.append([*LENET, *stages(2, 2), "--algorithm", "two-shot", "--divide", "after"])
     zero3 = [*LENET, *TWO_SHOT, "--policy", "zero3"]  # which adds the averages of micro-batches, in another order
-    for source, name in ((alike[1], "three.index.json"), (alike[0], "two"), (pairs[1], "zero1.index.json"), (zero3, "zero3")):
+    for source, name in ((alike[1], "three"), (alike[0], "two"), (pairs[1], "zero1"), (zero3, "zero3")):
         run(*source, *ADAM, "--steps", "2", "--save", path(name))
         for group in (alike, pairs):
             ends = [end_of(words, name) for words in group]
@@ -170,14 +156,13 @@ def stages_and_policies_go_on_from_each_other():
 def a_parameter_of_two_stages_is_saved_once(on):
     split = [*TIED, *on(3)]
     run(*TIED, "--mode", "none", *ADAM, "--steps", "4", "--save", path("whole"))
-    for name in ("split", "parts.index.json"):
-        run(*split, *ADAM, "--steps", "4", "--save", path(name))
-        expect_equal(list(tensors(name)), list(tensors("whole")), "names")
-        for key, (_, shape, data) in tensors(name).items():
-            pairs = zip(memoryview(data).cast("f"), memoryview(tensors("whole")[key][2]).cast("f"))
-            expect(all(abs(a - b) <= 1e-5 * (1 + abs(b)) for a, b in pairs), f"{key} {shape} differs by more than rounding")
-    run(*split, *ADAM, "--steps", "2", "--save", path("part.index.json"))
-    run(*split, *ADAM, "--steps", "2", "--load", path("part.index.json"), "--save", path("resumed"))
+    run(*split, *ADAM, "--steps", "4", "--save", path("split"))
+    expect_equal(list(tensors("split")), list(tensors("whole")), "names")
+    for key, (_, shape, data) in tensors("split").items():
+        pairs = zip(memoryview(data).cast("f"), memoryview(tensors("whole")[key][2]).cast("f"))
+        expect(all(abs(a - b) <= 1e-5 * (1 + abs(b)) for a, b in pairs), f"{key} {shape} differs by more than rounding")
+    run(*split, *ADAM, "--steps", "2", "--save", path("part"))
+    run(*split, *ADAM, "--steps", "2", "--load", path("part"), "--save", path("resumed"))
     expect(content("resumed") == content("split"), "a resumed run does not end as one that was not interrupted")
 
 
@@ -186,31 +171,13 @@ def the_last_of_several_checkpoints_is_the_final_state():
     run(*ONE, "--steps", "9", "--save", path("end"))
     run(*ONE, "--steps", "9", "--save-every", "4", "--save", path("often"))
     expect(content("end") == content("often"), "the checkpoints differ")
-    run(*RING, "--gpus", "2", "--steps", "9", "--save-every", "2", "--save", path("runs.index.json"))
+    run(*RING, "--gpus", "2", "--steps", "9", "--save-every", "2", "--save", path("runs"))
     run(*RING, "--gpus", "2", "--steps", "9", "--save", path("alike"))
-    expect(tensors("runs.index.json") == tensors("alike"), "the files of ranks hold another state")
+    expect(tensors("runs") == tensors("alike"), "the last of several checkpoints holds another state")
     run(*LENET, *stages(2), "--steps", "5", "--save", path("end"))
     run(*LENET, *stages(2), "--steps", "5", "--save-every", "2", "--save", path("often"))
     expect(content("end") == content("often"), "the checkpoints of stages differ")
-    expect_equal(len([n for n in os.listdir(FOLDER.name) if n.startswith("runs")]), 3, "an index and the files of the last save")
     expect_equal([n for n in os.listdir(FOLDER.name) if n.endswith(".partial")], [], "files left behind")
-
-
-ZERO2 = [*RING, "--policy", "ring=zero2", "--gpus", "3", *ADAM]
-
-
-@cases([("rank 0", 0, ZERO2), ("rank 2", 2, ZERO2), ("stage 1", 1, [*LENET, *stages(3)])])
-def a_rank_that_cannot_write_its_file_ends_the_run_and_the_old_checkpoint_stays(rank, words):
-    """Its second file, of the other set, has the name of a folder."""
-    name = f"stuck{rank}"
-    os.mkdir(path(f"{name}-b-{rank + 1:05}-of-00003.safetensors"))
-    result = harness("run", *words, "--steps", "9", "--save-every", "2", "--save", path(f"{name}.index.json"))
-    expect_equal((result.code, len(result.lines())), (73, 1), "exit code, lines on stderr", result)
-    expect(f"ring rank {rank} " in result.err and "expected a regular file, got a folder" in result.err, result)
-    run(*words, "--steps", "2", "--save", path("alike"))
-    expect(tensors(f"{name}.index.json") == tensors("alike"), "the checkpoint is not that of step 2")
-    left = [file for file in os.listdir(FOLDER.name) if file.startswith(name + "-b") and not file.endswith(f"{rank + 1:05}-of-00003.safetensors")]
-    expect_equal(left, [], "files of the save that failed")
 
 
 def damaged(name, change):
@@ -222,8 +189,8 @@ def damaged(name, change):
 
 @cases([
     ("no such folder to save in", ["--save", "/nonexistent/file"], 73, "/nonexistent/file"),
-    ("no such folder for several files", ["--save", "/nonexistent/file.index.json"], 73, "/nonexistent/file.index.json"),
-    ("no such index", ["--load", "/nonexistent.index.json"], 65, "/nonexistent.index.json"),
+    ("a name of several files", ["--save", path("file.index.json")], 64, "expected the name of one file"),
+    ("a checkpoint in several files", ["--load", path("file.index.json")], 65, "the last commit that reads those is 64fafa80"),
     ("--save-every without a file", ["--save-every", "5"], 64, "--save-every"),
     ("no such file", ["--load", "/nonexistent"], 65, "/nonexistent"),
     ("a truncated file", ["--load", damaged("short", lambda b: b[:200])], 65, "at offset"),

@@ -222,8 +222,8 @@ static void a_collective_table_that_cannot_be_read_is_named(void **state)
         .policy = "ddp", .words = {"--collective-table=/nonexistent"}, .world = WORLD, .body = do_nothing};
     rank_context results[RANKS_MAX];
     engine_job_run(&job, results);
-    expect_errors("table", results, STATUS_DATA, "--collective-table /nonexistent",
-                  "--collective-table /nonexistent");
+    expect_errors("table", results, STATUS_DATA, "--collective-table: /nonexistent",
+                  "--collective-table: /nonexistent");
 }
 
 int main(void)

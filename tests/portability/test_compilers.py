@@ -1,0 +1,36 @@
+"""The whole program by each compiler, in the build types Debug and Release, with a warning as an error. CUDA's sources are
+compiled by every other build. Folders are kept between runs."""
+import os
+import shutil
+import subprocess
+
+from program import BUILD
+from tap import Skip, cases, expect, expect_equal, main
+from trixie import build_there
+
+SOURCE = os.environ.get("SOURCE_DIR", os.getcwd())
+
+
+def build_here(compiler, build_type):
+    """The output of the build, by this machine's compiler."""
+    if not shutil.which(compiler):
+        raise Skip(f"needs {compiler}")
+    folder = os.path.join(os.path.abspath(BUILD), "compilers", f"{compiler}-{build_type}")
+    text = ""
+    for words in (["-S", SOURCE, "-B", folder, "-G", "Ninja", f"-DCMAKE_C_COMPILER={compiler}",
+                   f"-DCMAKE_BUILD_TYPE={build_type}", "-DPSRING_WERROR=ON", "-DPSRING_CUDA=OFF"], ["--build", folder, "--target", "program"]):
+        done = subprocess.run(["cmake", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        text += done.stdout
+        expect_equal(done.returncode, 0, f"cmake {' '.join(words)}: exit code", text[-6000:])
+    return text
+
+
+@cases([(f"{name} in {build_type}", build, name, build_type) for build_type in ("Debug", "Release")
+        for name, build in (("gcc", build_here), ("clang", build_here), ("gcc of Debian 13", build_there))])
+def the_program_compiles_without_a_warning(build, name, build_type):
+    text = build(name, build_type) if build == build_here else build(build_type, "program")
+    expect("warning:" not in text, "no warnings", text[-6000:])
+
+
+if __name__ == "__main__":
+    main()
