@@ -100,6 +100,15 @@ status local_ranks_connect(local_ranks *g, int rank, trainer *t)
     return trainer_connect(t, handshakes);
 }
 
+/* A variable that a rank's thread added to the environment would move it while another thread reads it, so
+ * what they add, for CUDA and NCCL, is there before they start. */
+static void add_variables(void)
+{
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+    setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
+    setenv("NCCL_HOSTID", "", 0);
+}
+
 status local_ranks_run(int world, local_rank_function function, void *context)
 {
     local_ranks g = {.world = world, .function = function, .context = context};
@@ -108,6 +117,7 @@ status local_ranks_run(int world, local_rank_function function, void *context)
     int started = 0;
     pthread_mutex_init(&g.lock, NULL);
     pthread_cond_init(&g.changed, NULL);
+    add_variables();
     if (!ranks || !g.handshakes) {
         fail(STATUS_SYSTEM, "no memory for %d ranks", world);
         error_copy(&g.failure);

@@ -2,13 +2,13 @@
 """Training steps of PyTorch on one GPU: the peer of speed.py.
 
     pytorch_step.py MODEL BATCH STEPS [--precision float32|tf32|bf16] [--compile] [--channels-last]
-                    [--prefetch] [--device cuda|cpu]
+                    [--sequence TOKENS] [--prefetch] [--device cuda|cpu]
 
-Prints one JSON object: the median step time in ms (forward, loss, backward, optimizer; data are on the GPU before, or with
---prefetch copied from pinned memory, non_blocking, one step ahead on a stream of its own, as prefetchers do),
-versions and the GPU's name. Models are those of tests/bench/pytorch_train.py, and bert_large with its classifier;
-optimizers are the fused ones. Steps are timed by events, and nothing waits between them. `--device cpu` is for
-rehearsals.
+Prints one JSON object: the wall time of STEPS steps divided by their number (`step_ms`) and the median of their times by the
+GPU's clock, in ms, versions and the GPU's name. A step is forward, loss, backward and optimizer, and nothing waits between
+steps. Data are on the GPU before; with --prefetch each batch is copied from pinned memory one step ahead, on a stream of
+its own. Models are those of tests/bench/pytorch_train.py, and bert_large with its classifier; optimizers are the fused
+ones. `--device cpu` is for rehearsals.
 """
 import argparse
 import contextlib
@@ -16,6 +16,7 @@ import json
 import os
 import statistics
 import sys
+import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "bench"))
 import pytorch_train as models  # noqa: E402
@@ -56,22 +57,24 @@ def prefetched(tensors):
 
 
 def timed_steps(step, count, device):
-    """Times of `count` steps in ms."""
-    import time
+    """(mean by the wall clock, median by the device's) of the time of a step in ms."""
     import torch
     if device == "cpu":
-        times = [time.perf_counter()]
+        begin = time.perf_counter()
         for _ in range(count):
             step()
-            times.append(time.perf_counter())
-        return [1e3 * (b - a) for a, b in zip(times, times[1:])]
+        each = 1e3 * (time.perf_counter() - begin) / count
+        return each, each
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
     marks[0].record()
     for mark in marks[1:]:
         step()
         mark.record()
     torch.cuda.synchronize()
-    return [a.elapsed_time(b) for a, b in zip(marks, marks[1:])]
+    wall = 1e3 * (time.perf_counter() - begin) / count
+    return wall, statistics.median(a.elapsed_time(b) for a, b in zip(marks, marks[1:]))
 
 
 def main():
@@ -82,6 +85,7 @@ def main():
     parser.add_argument("--precision", default="float32", choices=["float32", "tf32", "bf16"])
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--channels-last", action="store_true")
+    parser.add_argument("--sequence", type=int, default=models.SEQUENCE)
     parser.add_argument("--prefetch", action="store_true")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     args = parser.parse_args()
@@ -89,6 +93,7 @@ def main():
     tf32 = args.precision != "float32"
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     torch.backends.cudnn.benchmark = True
+    models.SEQUENCE = args.sequence
     model, x, y = models.build(args.model, args.batch)
     model, x, y = model.to(args.device), x.to(args.device), y.to(args.device)
     if args.channels_last and x.dim() == 4:
@@ -107,8 +112,9 @@ def main():
         loss.backward()
         opt.step()
 
-    times = timed_steps(step, args.steps + WARM_UP, args.device)[WARM_UP:]
-    print(json.dumps({"step_ms": statistics.median(times), "steps": args.steps, "torch": torch.__version__,
+    timed_steps(step, WARM_UP, args.device)
+    wall, median = timed_steps(step, args.steps, args.device)
+    print(json.dumps({"step_ms": wall, "median_ms": median, "steps": args.steps, "torch": torch.__version__,
                       "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version(),
                       "gpu": torch.cuda.get_device_name(0) if args.device == "cuda" else "none"}), flush=True)
 

@@ -52,7 +52,7 @@ logs=$build/logs tests=$build/tests harness=$build/bin/harness
 # `engines` has two processes on one GPU through NCCL's sockets, and compute-sanitizer is slow: both have more than they need.
 build_stages="build:900"
 first_stages="float32:50 bf16:40 kernels:60 bandwidth:20 step:40 profile:80 calibrate:50"
-later_stages="tf32:30 golden:90 ledger:30 nccl:60 engines:110 ps:70 killed:40 memcheck:90 racecheck:50"
+later_stages="tf32:30 golden:90 ledger:60 nccl:60 engines:110 ps:70 killed:40 memcheck:60 racecheck:50"
 stages="$build_stages $first_stages $later_stages"
 speed_stages="predict:200 speed:540"
 case $call in '' | first | later) ;; *) echo "run.sh: --call: expected first or later, got '$call'" >&2; exit 64 ;; esac
@@ -206,9 +206,8 @@ EOF
 }
 architecture=$(find_architecture)
 
-# Another compiler than ours may have warnings of its own.
 configure_and_build() {
-    cmake -S . -B "$build" ${generator:+-G "$generator"} -DPSRING_CUDA_WHEELS="$wheels" -DPSRING_WERROR=OFF \
+    cmake -S . -B "$build" ${generator:+-G "$generator"} -DPSRING_CUDA_WHEELS="$wheels" \
         -DPython3_EXECUTABLE="$python" ${nvcc:+-DCMAKE_CUDA_COMPILER="$nvcc"} -DPSRING_COMMIT="$commit" \
         ${architecture:+-DPSRING_CUDA_ARCHITECTURES="$architecture"} &&
         cmake --build "$build" -j "$(nproc)" --target gpu_tests ${emulated:+psring_cuda_emulated}
@@ -230,7 +229,7 @@ pack_programs() { # folder
     local file library
     mkdir -p "$1/bin" "$1/tests" "$1/libraries" "$1/share/psring/profiles" || return
     cp common/data/sets/wine_data.csv "$1/share/psring/" && cp common/sim/profiles/*.json "$1/share/psring/profiles/" || return
-    cp "$build"/bin/harness "$build"/bin/bench_ops "$1/bin/" && cp "$tests"/test_cuda_* "$tests/bench_cuda" "$1/tests/" || return
+    cp "$build"/bin/harness "$build"/bin/bench_ops "$1/bin/" && cp "$tests"/test_cuda_* "$tests"/{bench_cuda,at_operation} "$1/tests/" || return
     # A program looks for the module in its own folder.
     if [ -e "$build/lib/libpsring_cuda.so" ]; then cp "$build/lib/libpsring_cuda.so" "$1/bin/" || return; fi
     if [ -n "$emulated" ]; then cp "$tests/libpsring_cuda_emulated.so" "$1/tests/" || return; fi
@@ -294,12 +293,11 @@ parts() { # processes file words...
     rm -f "$logs_of"-*.part
     return $code
 }
+# Few at a time: processes that meet on a GPU start one after another, and some forty found no memory there.
 golden() {
-    local code=0 pid
-    parts 2 test_cuda_program 'one rank' &
-    pid=$!
-    parts 4 test_cuda_program 'share a gpu' || code=1
-    wait $pid || code=1
+    local code=0
+    parts 4 test_cuda_program 'one rank' || code=1
+    parts 6 test_cuda_program 'share a gpu' || code=1
     return $code
 }
 kernels() { # the last by own kernels alone
@@ -315,35 +313,35 @@ kernels() { # the last by own kernels alone
     return $code
 }
 engines() {
-    local words pid code=0 pids=()
+    local words code=0
     for words in 'train as' 'weights in' 'tensor cores' refused published; do
-        parts 2 test_cuda_program "$words" &
-        pids+=($!)
+        parts 4 test_cuda_program "$words" || code=1
     done
-    parts 8 test_cuda_graph &
-    pids+=($!)
-    parts 1 test_cuda_faults &
-    pids+=($!)
-    for pid in "${pids[@]}"; do wait "$pid" || code=1; done
+    parts 6 test_cuda_graph || code=1
+    parts 1 test_cuda_faults || code=1
     return $code
 }
 nccl() { # streams, parts of a step, and a host that is ahead
-    local file pid code=0 pids=()
-    for file in test_cuda_nccl test_cuda_anatomy test_cuda_ahead; do
-        parts 4 "$file" &
-        pids+=($!)
-    done
-    for pid in "${pids[@]}"; do wait "$pid" || code=1; done
+    local file code=0
+    for file in test_cuda_nccl test_cuda_anatomy test_cuda_ahead; do parts 4 "$file" || code=1; done
     return $code
 }
-export -f several parts golden kernels engines nccl
+ledger() { # class by class, then next to what NVML says
+    local code=0
+    parts 4 test_cuda_program ledger || code=1
+    parts 1 test_cuda_ps 'no gpu holds' || code=1
+    [ -n "$emulated" ] || "$python" -B tests/gpu/nvml.py --harness "$harness" --out "$out/memory-$stamp.json" || code=1
+    return $code
+}
+export -f several parts golden kernels engines nccl ledger
+export out stamp
 
 stage float32 stdbuf -oL "$tests/test_cuda_operations"
 stage tf32 stdbuf -oL "$tests/test_cuda_operations_tf32"
 stage bf16 stdbuf -oL "$tests/test_cuda_operations_bf16"
 stage kernels bash -c 'kernels "$0"' "$tests"
 stage golden bash -c golden
-stage ledger bash -c 'parts 4 test_cuda_program ledger'
+stage ledger bash -c ledger
 stage nccl bash -c nccl
 stage engines bash -c engines
 stage ps bash -c 'parts 6 test_cuda_ps'

@@ -13,7 +13,7 @@ import tempfile
 
 from on_cuda import (CONVOLUTIONS, EMULATED, TRAINING, TRANSFORMER, USABLE, classes, golden, needs_gpu, needs_nccl, run,
                      verify)
-from program import PROGRAM, Run
+from program import BUILD, PROGRAM, Run
 from struck import strike
 from tap import Skip, cases, expect, expect_equal, main, test
 
@@ -215,6 +215,18 @@ def an_old_name_of_the_option_works_with_a_notice():
     expect_equal(result.code, 0, "exit code", result)
     expect_equal(result.err.count("--cudnn-benchmark is now called --benchmark"), 1, "notices", result)
     expect_equal(result.json()["configuration"]["benchmark"], "yes", "--benchmark", result)
+
+
+# Before, a rank that named its host to NCCL moved the environment, and another that read it then crashed.
+@test
+def ranks_that_are_threads_add_nothing_to_the_environment():
+    needs_nccl()
+    if not EMULATED:
+        raise Skip("NCCL's ranks must be processes on a GPU")
+    guard = os.path.join(os.path.abspath(BUILD), "tests", "guard_environment.so")
+    result = run("verify", "--device", "cuda", "--mode", "ring", "--collective", "nccl", "--policy", "ring=ddp",
+                 golden("wine_mlp_w2"), env={"LD_PRELOAD": guard})
+    expect_equal(result.code, 0, "exit code", result)
 
 
 @test

@@ -20,14 +20,20 @@ PAYLOADS = ("zmq", "shm", "p2p", "nccl")
 @cases([(f"{name}, {payload}", name, payload) for name in (SMALL[:1] if EMULATED else SMALL + LARGE) for payload in PAYLOADS] +
        [(f"toy_w4, {options}", "toy_w4", options) for options in ("zmq --dp-loss replica", "p2p --dp-lifetimes lean", "nccl --dp-loss replica")])
 def dataparallel_follows_pytorch(name, payload):
+    verify_dataparallel(name, payload.split())
+
+
+def verify_dataparallel(name, payload, *options):
+    """Ranks of `verify` are threads; NCCL gives a GPU to one rank of a process."""
     needs_gpu()
-    verify(name, "--mode", "ps", "--policy", "ps=dp", "--payload", *payload.split())
+    if "nccl" in payload and not EMULATED:
+        raise Skip("NCCL's ranks must be processes on a GPU")
+    verify(name, "--mode", "ps", "--policy", "ps=dp", *options, "--payload", *payload)
 
 
 @cases([(f"{payload}{options}", [payload, *options.split()]) for payload in PAYLOADS for options in ("", " --dp-loss replica", " --cuda-graph")])
 def dataparallel_in_bfloat16_follows_pytorch(payload):
-    needs_gpu()
-    verify("wine_mlp_w2", "--mode", "ps", "--policy", "ps=dp", "--bf16", "--payload", *payload)
+    verify_dataparallel("wine_mlp_w2", payload, "--bf16")
 
 
 @cases([("as in PyTorch", []), ("lean", ["--dp-lifetimes", "lean"]), ("the replicas' losses", ["--dp-loss", "replica"])])
@@ -205,6 +211,17 @@ def a_device_0_without_memory_for_it_all_is_named_with_what_it_holds_more_than_o
     refused(["--device", "cuda", "--share-gpu"],
             ["rank 0, which holds parameters", "allocating outputs_and_loss", "no memory for", "under dp rank 0 would hold",
              "gradients 8.5 KiB", "rank 1", "more on rank 0"], env={"EMULATED_BYTES": "9000000"}, code=71)
+
+
+@test
+def a_batch_that_no_gpu_holds_is_refused_with_what_each_rank_would_hold_under_dp():
+    needs_gpu()
+    if EMULATED:
+        raise Skip("the emulator's memory is the host's")
+    words = ["--model", "bert", "--head", "cls", "--sequence", "512", "--layers", "2", "--hidden", "1024", "--heads", "16", "--vocabulary",
+             "100", "--data", "synthetic", "--batch", "8192"]  # 545 GiB of activations on each rank
+    refused(["--device", "cuda", "--share-gpu", *words],
+            ["allocating ", "no memory for", "under dp rank 0 would hold", "activations 5"], code=71)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,8 @@ STAGES = {
     "calibrate": ("a profile for virtual time", []),
     "golden": ("golden files through `none`, and through `ps` and `ring` with 2, 3 and 4 ranks that share the GPU",
                ["test_cuda_program"]),
-    "ledger": ("equal to the CPU's and the virtual device's, class by class", ["test_cuda_program"]),
+    "ledger": ("equal to the CPU's and the virtual device's, class by class; differences as NVML sees them; too large a batch under `dp`",
+               ["test_cuda_program", "test_cuda_ps"]),
     "nccl": ("NCCL between processes: the order of streams, the parts of a step, a host that runs ahead",
              ["test_cuda_nccl", "test_cuda_anatomy", "test_cuda_ahead"]),
     "engines": ("timed algorithms, recorded passes, bfloat16 copies of weights, errors, a published table",
@@ -74,7 +75,7 @@ def table(folder):
         what, tests = STAGES[stage]
         if set(tests) - known:
             sys.exit(f"what_ran.py: {stage}: {sorted(set(tests) - known)}: no such test")
-        lines.append(f"| `{stage}` | {what} | {'every `make check`' if tests else 'no'} | {seen.get(stage, 'never')} |")
+        lines.append(f"| `{stage}` | {what} | {'every `make check-more`' if tests else 'no'} | {seen.get(stage, 'never')} |")
     return "\n".join(lines) + "\n"
 
 

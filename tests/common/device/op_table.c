@@ -48,6 +48,7 @@ static void add_linears(op_case *cases, int *count)
         {3, 30, 7, true, ACTIVATION_NONE, 5, 2, 3},       {2, 48, 16, false, ACTIVATION_RELU, 3, 4, 4},
         {17, 128, 64, false, ACTIVATION_NONE, 0, 0, 0},   {1, 97, 101, true, ACTIVATION_NONE, 0, 0, 0},
         {64, 3, 2, false, ACTIVATION_GELU, 0, 0, 0},      {33, 200, 130, true, ACTIVATION_RELU, 0, 0, 0},
+        {6, 40, 1030, true, ACTIVATION_RELU, 0, 0, 0},
     };
     for (int i = 0; i < COUNT(shapes); i++) case_linear(next(cases, count), shapes[i], plain);
     for (int i = 0; i < 7; i += 3) {
@@ -57,6 +58,7 @@ static void add_linears(op_case *cases, int *count)
     case_linear(next(cases, count), shapes[1], (case_options){.rows = 5});
     case_linear(next(cases, count), shapes[2], (case_options){.rows = 1});
     case_linear(next(cases, count), shapes[3], (case_options){.rows = 3, .accumulate = true});
+    case_linear(next(cases, count), shapes[12], (case_options){.rows = 5, .accumulate = true});
 }
 
 static void add_batchnorms(op_case *cases, int *count)

@@ -1,17 +1,26 @@
 #include "tests/gpu/emulator/control.h"
 
+#include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 emulator_control_table emulator_control;
 
-void emulator_count_launch(void);
-
-void emulator_count_launch(void)
+void emulator_count_launch(cudaStream_t s)
 {
     emulator_count(&emulator_control.launches);
-    emulator_be_slow();
+    emulator_be_slow(s);
+}
+
+static void take(void *context)
+{
+    __atomic_fetch_add(&emulator_control.slow_ns, *(const int64_t *)context, __ATOMIC_RELAXED);
+}
+
+void emulator_take(cudaStream_t s, int64_t ns)
+{
+    if (!emulator_record(s, take, &ns, sizeof ns)) take(&ns);
 }
 
 __attribute__((constructor)) static void read_faults(void)

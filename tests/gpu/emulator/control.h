@@ -36,6 +36,8 @@ typedef struct emulator_control_table {
 #undef EMULATOR_COUNT
 #undef EMULATOR_FAULT
 
+struct emulated_stream;
+
 #define EMULATOR_CONTROL_SYMBOL "emulator_control"
 extern emulator_control_table emulator_control;
 
@@ -44,14 +46,12 @@ static inline void emulator_count(int64_t *counter)
     __atomic_fetch_add(counter, 1, __ATOMIC_RELAXED);
 }
 
-static inline void emulator_take(int64_t ns)
-{
-    __atomic_fetch_add(&emulator_control.slow_ns, ns, __ATOMIC_RELAXED);
-}
+/* On the stream: so long do events count that it has taken. */
+void emulator_take(struct emulated_stream *s, int64_t ns);
 
-static inline void emulator_be_slow(void)
+static inline void emulator_be_slow(struct emulated_stream *s)
 {
-    if (emulator_control.slow_first) emulator_take(1000000000);
+    if (emulator_control.slow_first) emulator_take(s, 1000000000);
 }
 
 #endif

@@ -397,8 +397,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     if (emulator_control.fails_sums && desc->epilogue == CUBLASLT_EPILOGUE_BGRADB)
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if (!handle || !may_run(&k, &f, workspace, bytes)) return CUBLAS_STATUS_INVALID_VALUE;
-    if (f.index != FASTEST) emulator_be_slow();
-    if (emulator_control.slow_sums && desc->epilogue == CUBLASLT_EPILOGUE_BGRADB) emulator_take(3000000000);
+    if (f.index != FASTEST) emulator_be_slow(s);
+    if (emulator_control.slow_sums && desc->epilogue == CUBLASLT_EPILOGUE_BGRADB)
+        emulator_take(s, 3000000000);
     emulator_count(f.index == FASTEST ? &emulator_control.fast_products : &emulator_control.first_products);
     if (!emulator_record(s, run, &k, sizeof k)) run(&k);
     return CUBLAS_STATUS_SUCCESS;

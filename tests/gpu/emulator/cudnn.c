@@ -256,7 +256,7 @@ static cudnnStatus_t enqueue(cudnnHandle_t handle, const work *k, int algorithm,
     bool room = algorithm == WITHOUT_WORKSPACE || (workspace && bytes >= WORKSPACE_BYTES);
     if (code != CUDNN_STATUS_SUCCESS) return code;
     if (algorithm <= NOT_DETERMINISTIC || algorithm >= ALGORITHMS || !room) return CUDNN_STATUS_BAD_PARAM;
-    emulator_be_slow();
+    emulator_be_slow(handle->stream);
     work copy = *k;
     if (!emulator_record(handle->stream, emulator_convolve, &copy, sizeof copy)) emulator_convolve(&copy);
     return CUDNN_STATUS_SUCCESS;

@@ -111,11 +111,13 @@ static status make_desc(cublaslt_matmul *p)
 }
 
 static status make_layout(const cuda_device *d, cublasLtMatrixLayout_t *out, dtype type, int64_t rows,
-                          int64_t columns)
+                          int64_t columns, int64_t pitch)
 {
     if (*out) table_of(d)->layout_destroy(*out);
     *out = NULL;
-    return check(d, table_of(d)->layout_create(out, data_type(type), (uint64_t)rows, (uint64_t)columns, rows),
+    return check(d,
+                 table_of(d)->layout_create(out, data_type(type), (uint64_t)rows, (uint64_t)columns,
+                                            pitch ? pitch : rows),
                  "cublasLtMatrixLayoutCreate");
 }
 
@@ -157,7 +159,7 @@ static void fall_back(const cublaslt_matmul *p, cublasStatus_t code)
 
 /* What was timed, and what was chosen. */
 typedef struct timed_key {
-    int64_t of[13];
+    int64_t of[14];
 } timed_key;
 
 typedef struct timed_choice {
@@ -190,7 +192,8 @@ static status time_algorithms(cublaslt_matmul *p, const cublasLtMatmulHeuristicR
     const cublaslt_shape *s = &p->shape;
     int64_t n = s->varying == CUBLASLT_N ? p->rows : s->n, k = s->varying == CUBLASLT_K ? p->rows : s->k;
     timed_key key = {{p->kind, s->m, s->n, s->k, s->transpose_a, s->transpose_b, s->varying, s->bias, s->relu,
-                      s->sums, s->in, s->out, p->rows}};
+                      s->sums, s->in, s->out, p->rows, s->pitch_b}};
+    int64_t b = s->pitch_b ? s->pitch_b * (s->transpose_b ? k : n) : k * n;
     timed_choice choice = {found[0].algo, -1};
     if (cuda_recall(p->device, &key, sizeof key, &choice, sizeof choice)) {
         p->algorithm = choice.algorithm;
@@ -202,7 +205,7 @@ static status time_algorithms(cublaslt_matmul *p, const cublasLtMatmulHeuristicR
     int best = -1;
     status rc = cuda_trial_open(p->device, &t);
     if (rc == STATUS_OK) rc = cuda_trial_memory(&t, (size_t)(s->m * k * dtype_size(s->in)), &o.a);
-    if (rc == STATUS_OK) rc = cuda_trial_memory(&t, (size_t)(k * n * dtype_size(s->in)), &o.b);
+    if (rc == STATUS_OK) rc = cuda_trial_memory(&t, (size_t)(b * dtype_size(s->in)), &o.b);
     if (rc == STATUS_OK) rc = cuda_trial_memory(&t, (size_t)(s->m * n * dtype_size(s->out)), &o.d);
     if (rc == STATUS_OK) rc = cuda_trial_memory(&t, (size_t)((s->m + n) * dtype_size(s->out)), &o.vector);
     if (rc == STATUS_OK) rc = cuda_trial_memory(&t, WORKSPACE_BYTES, &o.workspace);
@@ -248,9 +251,9 @@ static status use_rows(cublaslt_matmul *p, int64_t rows, bool timed)
 {
     const cublaslt_shape *s = &p->shape;
     int64_t n = s->varying == CUBLASLT_N ? rows : s->n, k = s->varying == CUBLASLT_K ? rows : s->k;
-    TRY(make_layout(p->device, &p->a, s->in, s->transpose_a ? k : s->m, s->transpose_a ? s->m : k));
-    TRY(make_layout(p->device, &p->b, s->in, s->transpose_b ? n : k, s->transpose_b ? k : n));
-    TRY(make_layout(p->device, &p->d, s->out, s->m, n));
+    TRY(make_layout(p->device, &p->a, s->in, s->transpose_a ? k : s->m, s->transpose_a ? s->m : k, 0));
+    TRY(make_layout(p->device, &p->b, s->in, s->transpose_b ? n : k, s->transpose_b ? k : n, s->pitch_b));
+    TRY(make_layout(p->device, &p->d, s->out, s->m, n, 0));
     p->rows = rows;
     return find_algorithm(p, timed);
 }

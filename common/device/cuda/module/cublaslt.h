@@ -8,7 +8,8 @@
 /* The dimension that follows op_scalars.rows. */
 typedef enum cublaslt_varying { CUBLASLT_N, CUBLASLT_K } cublaslt_varying;
 
-/* d (m, n) = op(a) (m, k) * op(b) (k, n), all running down columns without gaps. */
+/* d (m, n) = op(a) (m, k) * op(b) (k, n), all running down columns, which lie without gaps unless b's
+ * begin pitch_b elements apart. */
 typedef struct cublaslt_shape {
     int64_t m, n, k;
     bool transpose_a, transpose_b;
@@ -16,6 +17,7 @@ typedef struct cublaslt_shape {
     bool bias, relu; /* added to each column, [m], of d's type; then max(0, x) */
     bool sums;       /* without bias: the sums over k of op(b), [n], of d's type, are also written */
     dtype in, out;   /* of a and b, of d: float32, or bfloat16; sums are of float32 */
+    int64_t pitch_b; /* 0: without gaps */
 } cublaslt_shape;
 
 typedef struct cublaslt_operands {

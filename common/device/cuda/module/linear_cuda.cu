@@ -2,7 +2,10 @@
  * ReLU where that is the activation, and computes a bias's gradient with the weights'; the other activations
  * follow in a pass of their own, since its GELU is the tanh approximation. Without cuBLASLt own products take
  * its place, and where it has no such epilogue for a shape, or gradients are added to, a pass sums the bias's
- * gradient; so it does where products are timed and the plain one with that pass takes less time. */
+ * gradient; so it does where products are timed and the plain one with that pass takes less time.
+ *
+ * cuBLASLt's fast algorithms want rows of whole packs of 16 bytes. Where many outputs do not fill them (GPT-2
+ * has 50257 logits) the product works on copies in the workspace that have zeros in their place. */
 #include "common/device/cuda/module/columns.cuh"
 #include "common/device/cuda/module/matmul.cuh"
 
@@ -48,18 +51,47 @@ static bool rounds_x(const cuda_kernel *k)
     return plan_of(k) && k->base.op.x_f32 && k->base.op.kind != OP_linear_backward_data;
 }
 
+/* Outputs with those that fill the last pack; 0 where all packs are full. A copy costs a product with so many
+ * outputs a small part of its time. */
+static int64_t padded_outputs(const op_desc *op)
+{
+    const int64_t many = 1024, pack = op->bf16 ? wide_pack<bf16>() : wide_pack<float>(),
+                  out = op->u.linear.out;
+    return out > many && out % pack ? ceil_div(out, pack) * pack : 0;
+}
+
+/* Where copies begin in the workspace, in bytes, after cuBLASLt's part and x. */
+struct padded_places {
+    size_t w, b, y, end; /* w, b: of products that read them; y: or dy */
+};
+
+static padded_places places_of(const cuda_kernel *k)
+{
+    const op_desc *op = &k->base.op;
+    const linear_attributes *a = &op->u.linear;
+    int64_t size = op->bf16 ? (int64_t)sizeof(bf16) : (int64_t)sizeof(float), padded = padded_outputs(op);
+    auto aligned = [](int64_t bytes) { return (size_t)(ceil_div(bytes, 256) * 256); };
+    padded_places p;
+    p.w = cublaslt_workspace(plan_of(k)) + aligned(rounds_x(k) ? a->m * a->in * (int64_t)sizeof(bf16) : 0);
+    p.b = p.w + aligned(op->kind == OP_linear_backward_weights ? 0 : padded * a->in * size);
+    p.y = p.b + aligned(padded * size);
+    p.end = p.y + aligned(a->m * padded * size);
+    return p;
+}
+
 /* cuBLASLt's matrices run down columns: ours, read so, are their transposes. dw^T = x^T dy: the columns of
  * dy, whose sums the bias's gradient is, are those of the result. */
 static cublaslt_shape shape_of(const op_desc *op)
 {
     const linear_attributes *a = &op->u.linear;
     dtype in = op->bf16 ? DTYPE_BF16 : DTYPE_F32;
+    int64_t padded = padded_outputs(op), out = padded ? padded : a->out;
     if (op->kind == OP_linear_forward)
-        return {a->out, a->m, a->in, true, false, CUBLASLT_N, a->bias, a->act == ACTIVATION_RELU,
-                false,  in,   in};
+        return {out,   a->m, a->in, true, false, CUBLASLT_N, a->bias, a->act == ACTIVATION_RELU,
+                false, in,   in,    0};
     if (op->kind == OP_linear_backward_data)
-        return {a->in, a->m, a->out, false, false, CUBLASLT_N, false, false, false, in, in};
-    return {a->in, a->out, a->m, false, true, CUBLASLT_K, false, false, false, in, DTYPE_F32};
+        return {a->in, a->m, out, false, false, CUBLASLT_N, false, false, false, in, in, 0};
+    return {a->in, a->out, a->m, false, true, CUBLASLT_K, false, false, false, in, DTYPE_F32, padded};
 }
 
 static status choose_sum(cuda_kernel *k);
@@ -75,6 +107,7 @@ static status prepare(cuda_kernel *k)
     TRY(cublaslt_prepare(cuda_device_of(k), k->base.op.kind, &shape, &products->plain));
     k->base.workspace = cublaslt_workspace(products->plain);
     if (rounds_x(k)) k->base.workspace += (size_t)(a->m * a->in) * sizeof(bf16);
+    if (products->plain && padded_outputs(&k->base.op)) k->base.workspace = places_of(k).end;
     if (!sums_bias) return STATUS_OK;
     shape.sums = true;
     if (products->plain && !getenv(PLAIN_PRODUCTS))
@@ -173,6 +206,46 @@ static status take_x(const cuda_kernel *k, cudaStream_t s, const void *x, int64_
     return cuda_f32_to_bf16(cuda_device_of(k), s, m * a->in, (const float *)x, (void *)*out);
 }
 
+/* Rows of another length, cut or with zeros after them; a block's threads take neighbors, since rows begin
+ * anywhere. */
+template <typename T>
+__global__ void copy_rows_kernel(int64_t rows, const T *from, int64_t length, T *to, int64_t new_length)
+{
+    for (int64_t row = blockIdx.y; row < rows; row += gridDim.y)
+        for (int64_t i = global_thread(); i < new_length; i += grid_threads())
+            to[row * new_length + i] = i < length ? from[row * length + i] : (T)0.0f;
+}
+
+template <typename T>
+static status copy_rows(const cuda_kernel *k, cudaStream_t s, int64_t rows, const T *from, int64_t length,
+                        T *to, int64_t new_length)
+{
+    constexpr int THREADS = 256, EACH = 4;
+    dim3 grid(blocks_for(ceil_div(new_length, EACH), THREADS),
+              (unsigned)(rows < MOST_BLOCKS_Y ? rows : MOST_BLOCKS_Y));
+    return launch(k, s, copy_rows_kernel<T>, grid, dim3(THREADS), rows, from, length, to, new_length);
+}
+
+/* W, B and dy for cuBLASLt; what is NULL stays so. */
+template <typename T>
+static status take_padded(const cuda_kernel *k, cudaStream_t s, int64_t m, const T **w, const T **b,
+                          const T **dy, void *workspace)
+{
+    const linear_attributes *a = &k->base.op.u.linear;
+    int64_t padded = padded_outputs(&k->base.op);
+    if (!padded) return STATUS_OK;
+    padded_places at = places_of(k);
+    T *new_w = (T *)((char *)workspace + at.w), *new_b = (T *)((char *)workspace + at.b),
+      *new_dy = (T *)((char *)workspace + at.y);
+    if (*w) TRY(copy_rows(k, s, 1, *w, a->out * a->in, new_w, padded * a->in));
+    if (*b) TRY(copy_rows(k, s, 1, *b, a->out, new_b, padded));
+    if (*dy) TRY(copy_rows(k, s, m, *dy, a->out, new_dy, padded));
+    if (*w) *w = new_w;
+    if (*b) *b = new_b;
+    if (*dy) *dy = new_dy;
+    return STATUS_OK;
+}
+
 /* ---- the operations --------------------------------------------------------------------------- */
 
 /* X: the type of x; T: of the other activations, W and B. */
@@ -188,8 +261,13 @@ static status forward_product(const cuda_kernel *k, cudaStream_t s, void *const 
     bool refused = true;
     if (plan_of(k)) {
         TRY(take_x(k, s, x, m, workspace, &taken));
-        cublaslt_operands operands = {w, taken, b, y, nullptr};
+        int64_t padded = padded_outputs(&k->base.op);
+        const T *taken_w = w, *taken_b = b, *none = nullptr;
+        T *made = padded ? (T *)((char *)workspace + places_of(k).y) : y;
+        TRY(take_padded(k, s, m, &taken_w, &taken_b, &none, workspace));
+        cublaslt_operands operands = {taken_w, taken, taken_b, made, nullptr};
         TRY(cublaslt_run(plan_of(k), s, &operands, m, false, workspace, &refused));
+        if (!refused && padded) return copy_rows(k, s, m, (const T *)made, padded, y, a->out);
     }
     if (!refused) return STATUS_OK;
     return matmul(k, s, strided<X>{x, a->in, 1}, strided<T>{w, 1, a->in},
@@ -225,9 +303,13 @@ static status backward_data(const cuda_kernel *k, cudaStream_t s, void *const *o
     int64_t m = cuda_rows(scalars, a->m);
     const T *dy = (const T *)o[LINEAR_BWD_DATA_DY], *w = (const T *)o[LINEAR_BWD_DATA_W];
     T *dx = (T *)o[LINEAR_BWD_DATA_DX];
-    cublaslt_operands operands = {w, dy, nullptr, dx, nullptr};
     bool add = k->base.op.accumulate, refused = true;
-    if (plan_of(k)) TRY(cublaslt_run(plan_of(k), s, &operands, m, add, workspace, &refused));
+    if (plan_of(k)) {
+        const T *taken_w = w, *taken_dy = dy, *none = nullptr;
+        TRY(take_padded(k, s, m, &taken_w, &none, &taken_dy, workspace));
+        cublaslt_operands operands = {taken_w, taken_dy, nullptr, dx, nullptr};
+        TRY(cublaslt_run(plan_of(k), s, &operands, m, add, workspace, &refused));
+    }
     if (!refused) return STATUS_OK;
     return matmul(k, s, strided<T>{dy, a->out, 1}, strided<T>{w, a->in, 1}, store_plain<T>{dx, a->in, add}, m,
                   a->in, a->out);
@@ -247,7 +329,9 @@ static status weights_product(const cuda_kernel *k, cudaStream_t s, void *const 
     bool refused = true;
     if (plan_of(k)) {
         TRY(take_x(k, s, x, m, workspace, &taken));
-        cublaslt_operands operands = {taken, dy, nullptr, dw, db};
+        const T *taken_dy = dy, *none = nullptr;
+        TRY(take_padded(k, s, m, &none, &none, &taken_dy, workspace));
+        cublaslt_operands operands = {taken, taken_dy, nullptr, dw, db};
         TRY(cublaslt_run(db ? matmuls_of(k)->summing : plan_of(k), s, &operands, m, add, workspace,
                          &refused));
     }

@@ -24,7 +24,8 @@ status cuda_trial_memory(cuda_trial *t, size_t bytes, void **out);
 /* Enqueues candidate `index` once; *works is false where the library refuses. */
 typedef status (*cuda_attempt)(void *context, int index, cudaStream_t s, bool *works);
 
-/* The shortest of a few runs of candidate `index` after an untimed one; *ms < 0 where it does not work. */
+/* The shortest time of candidate `index` in a few tries after an untimed one; *ms < 0 where it does not
+ * work. */
 status cuda_trial_time(cuda_trial *t, cuda_attempt run, void *context, int index, float *ms);
 
 /* The fastest of `count` candidates; *best is -1 where none works. */

@@ -26,7 +26,6 @@ extern "C" {
 extern __thread emulated_size threadIdx, blockIdx, blockDim, gridDim;
 void __syncthreads();
 int __syncthreads_or(int value);
-void emulator_count_launch(void);
 /* The value of `lane` in the warp, as 8 bytes. */
 uint64_t emulator_exchange(uint64_t value, int lane_mask);
 }
@@ -92,7 +91,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(
 {
     const cudaLaunchConfig_t config_of = *config;
     if (!emulator_can_launch(config->gridDim, config->blockDim)) return cudaErrorInvalidConfiguration;
-    emulator_count_launch();
+    emulator_count_launch(config->stream);
     auto body = [=] { kernel(static_cast<Parameters>(arguments)...); };
     typedef decltype(body) body_type;
     auto launch = [=] {

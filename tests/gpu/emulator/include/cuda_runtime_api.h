@@ -102,6 +102,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t s);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph);
 
+void emulator_count_launch(cudaStream_t s);
 /* Where the stream is captured: keeps a copy of the context, with which the graph calls run(copy), and
  * returns 1. */
 int emulator_record(cudaStream_t s, void (*run)(void *context), const void *context, size_t bytes);
