@@ -4,6 +4,7 @@
 #include "common/memory/plan.h"
 #include "common/reduce/half.h"
 
+#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -339,8 +340,11 @@ status param_set_export_buffer(const param_set *set, device_stream *s, int buffe
     return export_tensor(set, s, NULL, at(set, set->buffers.data, p), host_type, plain, p.count);
 }
 
+/* A value depends on its index alone, so that any number of threads draws the same. */
 static void draw(const nn_init *init, uint64_t start, float *out, int64_t count)
 {
+    const int64_t many = 1 << 22;
+#pragma omp parallel for num_threads(omp_get_num_procs()) if (count >= many)
     for (int64_t i = 0; i < count; i++) {
         double value = init->a;
         if (init->kind == NN_INIT_UNIFORM)
