@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Training steps of this program on one GPU compared with PyTorch's on the same one, alternating.
 
-    speed.py --out FILE [--quick] [--seconds N] [--keep FILE] [--python PYTHON] [--harness build/bin/harness] [--emulated]
+    speed.py --out FILE [--quick] [--eager] [--precision PRECISION]... [--seconds N] [--keep FILE] [--python PYTHON]
+             [--harness build/bin/harness] [--emulated]
 
     --seconds N   begin nothing that could end later than that
     --keep FILE   what was measured: a command that is in it is not run again, so that a second call goes on
     --quick       bfloat16 alone, in the settings that are the fastest as a rule
     --eager       without compiled peers
+    --precision   one of those to measure: bf16, tf32, float32
     --emulated    a rehearsal where there is no GPU: tiny models, the peer on the processor
 
 A step's time is the wall time of all measured steps divided by their number. The ratio of a case is ours / PyTorch's best of
@@ -150,6 +152,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--eager", action="store_true")
+    parser.add_argument("--precision", action="append", choices=PRECISIONS)
     parser.add_argument("--emulated", action="store_true")
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--keep")
@@ -160,7 +163,7 @@ def main():
     args = parser.parse_args()
     steps = 10 if args.emulated else 30
     cases = [(case, precision) for case in (EMULATED_CASES if args.emulated else CASES)
-             for precision in (PRECISIONS[:1] if args.quick else PRECISIONS)]
+             for precision in (args.precision or PRECISIONS[:1 if args.quick else None])]
     measured, rows, missed = Measured(args.keep, args.seconds), [], 0
     for case, precision in cases:
         measured.take(our_commands(args, case, precision, steps), lambda command: ours_once(command, args.log), OURS_LIMIT)
