@@ -13,6 +13,7 @@
 enum {
     WATCH_NS = 100000000,    /* between looks at the tables */
     SETTLE_NS = 100000000,   /* between the first sign of a failure and the search for its cause */
+    DEATH_NS = 3000000000,   /* the most that the search waits for a process that is dying */
     PROGRESS_NS = 250000000, /* between calls of `progress` */
     END_NS = 2000000000,     /* after a failure: between SIGTERM and SIGKILL */
 };
@@ -94,7 +95,8 @@ static void begin_to_fail(launcher *l)
 {
     if (l->failing || l->ending) return;
     l->failing = true;
-    l->settle_ns = clock_now_ns() + SETTLE_NS;
+    l->failed_ns = clock_now_ns();
+    l->settle_ns = l->failed_ns + SETTLE_NS;
 }
 
 /* The process is left unreaped, so that neither its number nor its group's is given to another. */
@@ -167,8 +169,12 @@ static void keep_time(launcher *l)
 {
     int64_t now_ns = clock_now_ns();
     if (l->failing && !l->ending && now_ns >= l->settle_ns) {
-        launch_find_cause(l);
-        launch_end_all(l);
+        if (now_ns - l->failed_ns < DEATH_NS && launch_awaits_death(l)) {
+            l->settle_ns = now_ns + SETTLE_NS;
+        } else {
+            launch_find_cause(l);
+            launch_end_all(l);
+        }
     }
     if (now_ns >= l->kill_ns) kill_all(l);
     if (now_ns >= l->watch_ns) {

@@ -90,28 +90,47 @@ static const char *text_of(const job_failure *f)
     return strncmp(f->text, step, length) == 0 ? f->text + length : f->text;
 }
 
-bool launch_find_cause(launcher *l)
+/* What is nearest to the root of all that is known; `job` and `rank` of it, or what a rank recorded. */
+static int nearest(const launcher *l, int *job, int *rank, job_failure *recorded)
 {
-    int best = NO_CAUSE, job = -1, rank = -1;
-    job_failure failure, chosen = {0};
+    int best = NO_CAUSE;
+    job_failure failure;
     for (int i = 0; i < l->options.job_count; i++) {
         const job_run *j = &l->jobs[i];
         if (job_first_failure(j->table, &failure)) {
             int found = failure.code == STATUS_PEER ? LOST_PEER_RECORD : OTHER_RECORD;
             if (found > best) {
                 best = found;
-                job = i;
-                chosen = failure;
+                *job = i;
+                *recorded = failure;
             }
         }
         for (int r = 0; r < j->job->world; r++) {
             int found = rank_of_end(&j->ranks[r]);
             if (found <= best) continue;
             best = found;
-            job = i;
-            rank = r;
+            *job = i;
+            *rank = r;
         }
     }
+    return best;
+}
+
+bool launch_awaits_death(const launcher *l)
+{
+    int job = 0, rank = 0;
+    job_failure recorded;
+    if (nearest(l, &job, &rank, &recorded) > LOST_PEER_RECORD) return false;
+    for (int r = 0; r < l->jobs[job].job->world; r++)
+        if (launch_is_dying(&l->jobs[job].ranks[r])) return true;
+    return false;
+}
+
+bool launch_find_cause(launcher *l)
+{
+    int job = -1, rank = -1;
+    job_failure chosen = {0};
+    int best = nearest(l, &job, &rank, &chosen);
     if (best == NO_CAUSE) return false;
     if (best <= LOST_PEER_RECORD && launch_blame_stalled(l, clock_now_ns())) return true;
     if (best == LOST_PEER_RECORD || best == OTHER_RECORD)

@@ -63,6 +63,7 @@ typedef struct launcher {
     int stop_signal;   /* 0: no stop was asked for */
     int64_t stop_ns;   /* when it came */
     bool failing;      /* a rank has failed: the cause is being looked for */
+    int64_t failed_ns; /* since then */
     bool ending;       /* ranks have been told to end */
     bool killed;       /* with SIGKILL */
     int64_t settle_ns; /* when the cause is decided */
@@ -80,12 +81,16 @@ void launch_reap_job(job_run *j); /* kills what is left of the group */
 int64_t launch_count_oom_kills(void);
 /* Looks at all that is known now; true once the outcome names the first cause. */
 bool launch_find_cause(launcher *l);
+/* Ranks have only lost a peer so far, and one that has not said why is about to be gone. */
+bool launch_awaits_death(const launcher *l);
 void launch_blame_stall(launcher *l, int job, int rank);
 
 /* launch_watch.c: which ranks make no progress. */
 /* Some rank gave up waiting for another: true once the outcome names the one without progress. */
 bool launch_blame_stalled(launcher *l, int64_t now_ns);
 void launch_watch(launcher *l, int64_t now_ns);
+/* The process is on its way out: the kernel takes seconds to free what it held of a GPU. */
+bool launch_is_dying(const rank_process *p);
 
 /* launch_watch.c: whose turn it is. */
 void launch_turns_advance(launcher *l);

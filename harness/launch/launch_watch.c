@@ -6,18 +6,35 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The state letter of /proc/PID/stat, after the name, which may hold anything. */
-static bool is_stopped(pid_t pid)
+/* Its state letter and flags: what follows the name, which may hold anything, in /proc/PID/stat. 0: it is
+ * gone. */
+static char state_of(pid_t pid, unsigned *flags)
 {
-    char path[64], text[512];
+    char path[64], text[512], state = 0;
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
     FILE *file = fopen(path, "re");
-    if (!file) return false;
+    if (!file) return 0;
     size_t got = fread(text, 1, sizeof text - 1, file);
     text[got] = '\0';
     fclose(file);
     const char *end = strrchr(text, ')');
-    return end && end[1] == ' ' && (end[2] == 'T' || end[2] == 't');
+    bool known = end && sscanf(end + 1, " %c %*d %*d %*d %*d %*d %u", &state, flags) == 2;
+    return known ? state : 0;
+}
+
+static bool is_stopped(pid_t pid)
+{
+    unsigned flags;
+    char state = state_of(pid, &flags);
+    return state == 'T' || state == 't';
+}
+
+bool launch_is_dying(const rank_process *p)
+{
+    const unsigned exiting = 4; /* PF_EXITING of the kernel */
+    unsigned flags = 0;
+    char state = p->pidfd < 0 ? 0 : state_of(p->pid, &flags);
+    return state == 'Z' || (state && flags & exiting);
 }
 
 /* Looks at every rank of a job. */

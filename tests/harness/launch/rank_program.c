@@ -12,6 +12,7 @@
 #include "harness/launch/launch.h"
 
 #include <inttypes.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -47,6 +48,21 @@ static void spin(void)
     }
 }
 
+static void *die_later(void *unused)
+{
+    (void)unused;
+    clock_sleep_ns(600 * NS_PER_MS);
+    raise(SIGKILL);
+    return NULL;
+}
+
+/* Rank 1 is on its way out for a while, as a process that had a GPU is: its first thread has gone. */
+static void die_slowly(void)
+{
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, die_later, NULL) == 0) pthread_exit(NULL);
+}
+
 /* What happens to rank 1 in the middle of backward. Returns what the rank ends with, if it does. */
 static status trouble(const char *scenario, const launch_environment *e)
 {
@@ -58,6 +74,7 @@ static status trouble(const char *scenario, const launch_environment *e)
     if (strcmp(scenario, "zero") == 0) _exit(0);
     if (strcmp(scenario, "seven") == 0) _exit(7);
     if (strcmp(scenario, "spin") == 0) spin();
+    if (strcmp(scenario, "die-slowly") == 0) die_slowly();
     if (strcmp(scenario, "freeze") == 0) raise(SIGSTOP);
     if (strcmp(scenario, "data") == 0) {
         job_fail(e->table, e->rank, STATUS_DATA, "train.bin: offset 4096: truncated");
@@ -78,6 +95,10 @@ static status step(const launch_environment *e, rendezvous *r, const char *scena
     rank_slot_enter(e->slot, RANK_BACKWARD, clock_now_ns());
     rank_slot_agent(e->slot, RANK_ALL_REDUCE, 3, clock_now_ns());
     if (s == STEP_OF_TROUBLE && e->rank == 1 && strcmp(e->job, "first") == 0) TRY(trouble(scenario, e));
+    if (s == STEP_OF_TROUBLE && e->rank == 0 && strcmp(scenario, "die-slowly") == 0) {
+        clock_sleep_ns(100 * NS_PER_MS);
+        return fail(STATUS_PEER, "connection closed by remote peer");
+    }
     clock_sleep_ns(2 * NS_PER_MS);
     rank_slot_enter(e->slot, RANK_WAIT, clock_now_ns());
     TRY(rendezvous_barrier(r, "step", clock_now_ns() + 60 * NS_PER_S));

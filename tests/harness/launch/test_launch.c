@@ -150,6 +150,7 @@ static void a_failure_is_named_once_with_its_exit_code_and_nothing_is_left(void 
          75,
          {"cause=first rank 1 (host ",
           "at step 5 in backward, all_reduce of bucket 3 in flight: killed by signal 9"}},
+        {"die-slowly", NULL, 75, {"cause=first rank 1 (host ", "killed by signal 9"}},
         {"abort", NULL, 75, {"cause=first rank 1 (host ", "killed by signal 6 (Aborted)"}},
         {"zero", NULL, 75, {"cause=first rank 1 (host ", "ended with exit code 0 before its work was done"}},
         {"seven", NULL, 7, {"cause=first rank 1 (host ", "ended with exit code 7"}},
