@@ -75,7 +75,7 @@ static status run_step(run *r, int repeat)
 static void add_op(const gpu_calibration *c, const op_desc *op, int64_t *times, calibration_sums *out)
 {
     calibration_add_op(op, calibration_median(times, REPEATS) * 1e-9, c->peak_tflops, c->memory_gbs,
-                       c->kernel_us, out);
+                       c->kernel_us, c->emulated ? 0 : c->kernel_us, out);
 }
 
 /* The optimizer's pass over all parameters. */

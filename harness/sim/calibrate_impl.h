@@ -42,9 +42,10 @@ typedef struct calibration_sums {
     double traffic_s[SIM_EFFICIENCIES]; /* of all operations of the class, whatever binds them */
 } calibration_sums;
 
-/* Adds an operation that took `s` seconds, of which `launch_us` are its launch. */
+/* Adds an operation that took `s` seconds, of which `launch_us` are its launch, unless the roofline gives it
+ * less than `least_us`: such a one shows what a kernel takes to begin and end, not what the memory does. */
 void calibration_add_op(const op_desc *op, double s, double peak_tflops, double memory_gbs, double launch_us,
-                        calibration_sums *sums);
+                        double least_us, calibration_sums *sums);
 
 /* The median of times, which it sorts. */
 double calibration_median(int64_t *values, int count);

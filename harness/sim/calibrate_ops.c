@@ -3,6 +3,7 @@
 #include "common/sim/price.h"
 #include "harness/sim/calibrate_impl.h"
 
+#include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
 
@@ -25,13 +26,14 @@ static void take_peak(calibration_run *r, calibration *c)
 }
 
 void calibration_add_op(const op_desc *op, double s, double peak_tflops, double memory_gbs, double launch_us,
-                        calibration_sums *sums)
+                        double least_us, calibration_sums *sums)
 {
     op_cost cost = op_cost_of(op);
     int class = (int)sim_efficiency_of(op) - SIM_CONVOLUTION_FORWARD;
     double arithmetic = cost.flops / (peak_tflops * 1e12);
     double traffic = (cost.bytes_read + cost.bytes_written) / (memory_gbs * 1e9);
     int side = arithmetic > traffic ? 0 : 1;
+    if (fmax(arithmetic, traffic) < least_us * 1e-6) return;
     double net = s - launch_us * 1e-6;
     sums->measured_s[class][side] += net > 0 ? net : 0;
     sums->roofline_s[class][side] += side == 0 ? arithmetic : traffic;
@@ -41,7 +43,7 @@ void calibration_add_op(const op_desc *op, double s, double peak_tflops, double 
 
 static void add_op(const calibration *c, const op_desc *op, double ns, calibration_sums *out)
 {
-    calibration_add_op(op, ns * 1e-9, c->peak_tflops, c->memory_gbs, c->launch_us, out);
+    calibration_add_op(op, ns * 1e-9, c->peak_tflops, c->memory_gbs, c->launch_us, 0, out);
 }
 
 static void add_run(calibration_run *r, const calibration *c, calibration_sums *out)
