@@ -261,7 +261,7 @@ HOUR, HALF_A_MINUTE = 3_600_000_000_000, 30_000_000_000
 def waiting_does_not_depend_on_clocks(policy, late):
     def check(job):
         expect_equal(job["ranks"][1]["clock"]["aligned"], True, "another clock", job["ranks"][1]["clock"])
-        expect_all_wait(job, late, policy == "sync")
+        expect_all_wait(job, late, policy == "sync", 0.5)  # a clock that differs shows nothing or an hour, a busy machine hides some
     env = shifted_clock(HOUR)
     best_of(3, lambda: job_of(*SLOW, "--slow", f"{late}:80", "--steps", "4", "--mode", "ps", "--policy", policy, env=env), check)
 

@@ -68,7 +68,9 @@ def a_rank_stopped_for_a_while_is_waited_for(engine, rank, policy):
         watch.check(run)
     expect_equal(result.code, 0, "exit code", result)
     warnings = [line for line in result.lines() if " warning: " in line]
-    expect(len(warnings) == 1 and "stopped by a signal" in warnings[0], "one warning that names the rank", result)
+    stopped = [line for line in warnings if "stopped by a signal" in line]
+    expect(len(stopped) == 1 and f" rank {rank} " in stopped[0], "one warning that names the rank", result)
+    expect(all(" is behind" in line for line in warnings), "warnings of something else", result)  # a busy machine holds others up, too
     expect_equal(result.jobs()[engine]["parameter_hash"], parameters_of(*words), "parameters, and those of a run that was not stopped")
 
 
