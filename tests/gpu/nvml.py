@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 
-NONE = ["--mode", "none", "--model", "resnet50", "--batch", "16", "--optimizer", "sgd", "--momentum", "0"]
+NONE = ["--mode", "none", "--model", "resnet50", "--batch", "16"]
 DP = ["--share-gpu", "--mode", "ps", "--policy", "dp", "--gpus", "2", *NONE[2:]]
 PAIRS = [("another optimizer", NONE, [*NONE, "--optimizer", "adam"]), ("a batch of 64 instead of 16", NONE, [*NONE, "--batch", "64"]),
          ("ResNet-101 instead of ResNet-50", NONE, [*NONE, "--model", "resnet101"]),
