@@ -90,7 +90,7 @@ static const char *text_of(const job_failure *f)
     return strncmp(f->text, step, length) == 0 ? f->text + length : f->text;
 }
 
-/* What is nearest to the root of all that is known; `job` and `rank` of it, or what a rank recorded. */
+/* The known cause that is nearest to the root. Sets `job`, and `rank` or `recorded`. */
 static int nearest(const launcher *l, int *job, int *rank, job_failure *recorded)
 {
     int best = NO_CAUSE;

@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Its state letter and flags: what follows the name, which may hold anything, in /proc/PID/stat. 0: it is
- * gone. */
+/* Reads the state letter and the flags from /proc/PID/stat, where they follow the name, which may hold
+ * anything. Returns 0 if the process is gone. */
 static char state_of(pid_t pid, unsigned *flags)
 {
     char path[64], text[512], state = 0;

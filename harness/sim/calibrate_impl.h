@@ -42,8 +42,9 @@ typedef struct calibration_sums {
     double traffic_s[SIM_EFFICIENCIES]; /* of all operations of the class, whatever binds them */
 } calibration_sums;
 
-/* Adds an operation that took `s` seconds, of which `launch_us` are its launch, unless the roofline gives it
- * less than `least_us`: such a one shows what a kernel takes to begin and end, not what the memory does. */
+/* Adds an operation that took `s` seconds, of which `launch_us` are its launch. An operation that
+ * the roofline gives less than `least_us` is left out: its time shows how long a kernel takes to begin and
+ * end, not how fast the memory is. */
 void calibration_add_op(const op_desc *op, double s, double peak_tflops, double memory_gbs, double launch_us,
                         double least_us, calibration_sums *sums);
 

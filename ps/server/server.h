@@ -39,7 +39,7 @@ typedef struct ps_server_config {
     bool colocated; /* with rank `index`, whose worker is the port's partner */
     int threads;
     const sync_context *context; /* Context of the rank next to it, or of the process. */
-    struct trace *trace;         /* of the rank next to it, or NULL */
+    struct trace *trace;         /* The trace of the rank next to it, or NULL. */
 } ps_server_config;
 
 status ps_server_open(const ps_server_config *config, ps_server **out);

@@ -60,7 +60,7 @@ static int64_t padded_outputs(const op_desc *op)
     return out > many && out % pack ? ceil_div(out, pack) * pack : 0;
 }
 
-/* Where copies begin in the workspace, in bytes, after cuBLASLt's part and x. */
+/* Offsets of the copies in the workspace, in bytes. cuBLASLt's part and x come first. */
 struct padded_places {
     size_t w, b, y, end; /* w, b: of products that read them; y: or dy */
 };
