@@ -224,11 +224,11 @@ static status zip_add_wine(zip *z)
 /* ---- autograders: an installation in a folder of its own ---- */
 
 static const char set_up[] = "#!/bin/sh\n"
-                             "# Installs what the grader needs, on Debian 12.\n"
+                             "# Installs what the grader needs, on the system that packed it.\n"
                              "set -e\n"
                              "apt-get update\n"
                              "DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends gcc "
-                             "libc6-dev binutils libdnnl2 libzmq5 \\\n"
+                             "libc6-dev binutils libdnnl-dev libzmq5 \\\n"
                              "  libprotobuf-c1 libjansson4 libxxhash0 zlib1g libgomp1\n"
                              "chmod +x \"$(dirname \"$0\")/bin/harness\"\n";
 

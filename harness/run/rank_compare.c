@@ -24,11 +24,13 @@ status rank_describe_inputs(const rank_state *s, text_buffer *out)
                         dataset_describe(s->set)->samples[part], hash);
     text_append(out, "model = %s, %" PRId64 " parameters in %d tensors\n", s->model->name,
                 s->model->parameter_elements, s->model->param_count);
-    if (!file) return STATUS_OK;
-    TRY(checkpoint_hash(file, &hash));
-    text_append(out, "checkpoint = step %" PRId64 ", XXH3 %016" PRIx64 "\n",
-                checkpoint_get_info(file)->progress.step, hash);
-    return STATUS_OK;
+    if (file) {
+        TRY(checkpoint_hash(file, &hash));
+        text_append(out, "checkpoint = step %" PRId64 ", XXH3 %016" PRIx64 "\n",
+                    checkpoint_get_info(file)->progress.step, hash);
+    }
+    return out->out_of_memory ? fail(STATUS_SYSTEM, "no memory for the description of the inputs")
+                              : STATUS_OK;
 }
 
 status rank_compare_replicas(rank_state *s, bool last)

@@ -27,7 +27,7 @@ def make_debian(root, *options, suite="bookworm"):
 def inside(root, *words, user="root", folder="/", code=0, limit=900, source=None, **variables):
     """Runs a command there, with nothing of the tester's environment; its output. `source` is a folder that is its /src; any
     exit code is right if `code` is None."""
-    script = 'mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" && exec chroot "$@"'
+    script = 'mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" && mount --rbind /sys "$0/sys" && exec chroot "$@"'
     if source:
         script = f'mount --bind -o ro "{source}" "$0/src" && ' + script
     done = subprocess.run(["unshare", "--mount", "--pid", "--fork", "sh", "-c", script, root, f"--userspec={user}", root,
