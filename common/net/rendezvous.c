@@ -28,6 +28,7 @@ struct rendezvous {
     int hang_ups;               /* of whoever listens there, during handshakes one after the other */
     bool hello_due;             /* the connection has come up */
     bool left;                  /* the store has said goodbye */
+    bool counted;               /* the store has answered this rank's hello */
     bool joined;                /* all ranks are there */
     rendezvous_member *members; /* [world] */
     zmq_msg_t *blobs;           /* [blob_count] of the last result */
@@ -238,6 +239,7 @@ static status exchange_hello(rendezvous *r, bool *welcome)
     result = receive_packet(r, &packet);
     if (result == STATUS_AGAIN) return STATUS_OK;
     if (result != STATUS_OK) return result;
+    r->counted = true;
     if (packet.kind == RENDEZVOUS_REFUSED || packet.kind == RENDEZVOUS_FAILED)
         return fail(packet.code, "%s", packet.text);
     *welcome = packet.kind == RENDEZVOUS_WELCOME;
@@ -445,7 +447,8 @@ static status start_store(rendezvous *r)
 static void wait_for_the_others(const rendezvous *r, int64_t deadline_ns)
 {
     const rendezvous_options *o = &r->options;
-    while (r->store && atomic_load(&r->store->joined) < o->world && clock_now_ns() < deadline_ns &&
+    int expected = r->counted ? o->world : o->world - 1; /* rank 0 itself may have failed before */
+    while (r->store && atomic_load(&r->store->joined) < expected && clock_now_ns() < deadline_ns &&
            !(o->canceled && o->canceled(o->context)))
         clock_sleep_ns(SLICE_MS * NS_PER_MS);
 }

@@ -1,5 +1,6 @@
 #include "harness/run/job.h"
 
+#include "common/base/input.h"
 #include "common/net/key.h"
 #include "harness/launch/processors.h"
 #include "harness/run/progress.h"
@@ -72,23 +73,25 @@ static void unmap(char *data, size_t bytes)
 static status read_result(const char *text, size_t bytes, json_t **out)
 {
     json_error_t error;
-    *out = text ? json_loadb(text, bytes, 0, &error) : NULL;
-    return *out || !text ? STATUS_OK
-                         : fail(STATUS_INTERNAL, "the results of a job cannot be read: %s", error.text);
+    *out = text ? input_json_load(text, bytes, 0, &error) : NULL;
+    if (*out || !text) return STATUS_OK;
+    return errno == ENOMEM ? fail(STATUS_SYSTEM, "no memory for the results of a job")
+                           : fail(STATUS_INTERNAL, "the results of a job cannot be read: %s", error.text);
 }
 
 /* One object after the other. */
-static void read_servers(const char *text, size_t bytes, json_t *result)
+static status read_servers(const char *text, size_t bytes, json_t *result)
 {
     json_t *servers = json_array();
+    errno = 0;
     for (size_t at = 0; at < bytes;) {
         json_error_t error;
-        json_t *server = json_loadb(text + at, bytes - at, JSON_DISABLE_EOF_CHECK, &error);
-        if (!server) break;
-        json_array_append_new(servers, server);
+        json_t *server = input_json_load(text + at, bytes - at, JSON_DISABLE_EOF_CHECK, &error);
+        if (json_array_append_new(servers, server) != 0) break;
         at += (size_t)error.position;
     }
-    json_object_set_new(result, "servers", servers);
+    if (json_object_set_new(result, "servers", servers) == 0 && errno != ENOMEM) return STATUS_OK;
+    return fail(STATUS_SYSTEM, "no memory for the results of servers");
 }
 
 static status read_outcome(const delivery *d, run_job *job)
@@ -98,7 +101,8 @@ static status read_outcome(const delivery *d, run_job *job)
     status rc = STATUS_OK;
     for (int i = 0; i < FILES && rc == STATUS_OK; i++) rc = map_file(d->fds[i], &text[i], &bytes[i]);
     if (rc == STATUS_OK) rc = read_result(text[RESULT_FILE], bytes[RESULT_FILE], &job->result);
-    if (rc == STATUS_OK && job->result) read_servers(text[SERVERS_FILE], bytes[SERVERS_FILE], job->result);
+    if (rc == STATUS_OK && job->result)
+        rc = read_servers(text[SERVERS_FILE], bytes[SERVERS_FILE], job->result);
     unmap(text[RESULT_FILE], bytes[RESULT_FILE]);
     unmap(text[SERVERS_FILE], bytes[SERVERS_FILE]);
     job->trace = text[TRACE_FILE];
