@@ -1,11 +1,14 @@
 /* Convolutions, by one of four algorithms:
- *   gemm       1x1 kernels: one matrix multiplication, after a gathering of pixels where the stride is not 1;
- *   per pixel  outputs of few pixels: one small multiplication per output pixel and row of taps, so that only
- * taps that meet the image are computed; winograd   3x3 kernels with a stride of 1, whole tiles of outputs
- * and many channels: fewer multiplications; direct     all others: oneDNN's convolutions. The algorithm
- * depends on the shape of an image and of the kernel, never on the batch, and the weights' layout on the
- * forward pass's algorithm: ranks with unequal batches share arenas. docs/kernels-cpu.md has the
- * measurements. */
+ *   gemm       1x1 kernels, and with AVX2 most strides: matrix multiplications, after a gathering of what
+ *              taps meet;
+ *   per pixel  outputs of few pixels: one small multiplication per output pixel and row of taps, so that
+ *              only taps that meet the image are computed;
+ *   winograd   3x3 kernels with a stride of 1, whole tiles of outputs and many channels: fewer
+ *              multiplications;
+ *   direct     all others: oneDNN's convolutions.
+ * The algorithm depends on the shape of an image and of the kernel, never on the batch, and the weights'
+ * layout on the forward pass's algorithm: ranks with unequal batches share arenas. docs/kernels-cpu.md has
+ * the reasons. */
 #ifndef COMMON_DEVICE_CPU_CONV2D_H
 #define COMMON_DEVICE_CPU_CONV2D_H
 

@@ -4,10 +4,21 @@
 
 /* Outputs of at most this many pixels; the gradient with respect to x needs more small multiplications. */
 enum { FEW_PIXELS = 16, FEW_PIXELS_DATA = 4 };
+enum { SHORT_ROW = 4, MANY_CHANNELS = 32 };
 
-static const conv2d_algorithm *choose_algorithm(const conv2d_attributes *a, conv2d_pass pass)
+/* With AVX2 oneDNN's convolutions take two to four times their floor where the stride is not 1 and rows of
+ * outputs are long: the weights' gradient for any image, the forward pass for many channels. */
+static bool gathering_pays(const cpu_device *device, const conv2d_attributes *a, conv2d_pass pass)
+{
+    if (device->isa->vector_floats != 8 || device->bf16 || a->stride == 1 || a->q <= SHORT_ROW) return false;
+    return pass == CONV2D_BACKWARD_WEIGHTS || (pass == CONV2D_FORWARD && a->c >= MANY_CHANNELS);
+}
+
+static const conv2d_algorithm *choose_algorithm(const cpu_device *device, const conv2d_attributes *a,
+                                                conv2d_pass pass)
 {
     if (a->r == 1 && a->s == 1 && a->pad_h == 0 && a->pad_w == 0) return &conv2d_gemm;
+    if (gathering_pays(device, a, pass)) return &conv2d_gemm;
     if (conv2d_winograd_pays(a)) return &conv2d_winograd;
     int64_t most = pass == CONV2D_BACKWARD_DATA ? FEW_PIXELS_DATA : FEW_PIXELS;
     return a->p * a->q <= most ? &conv2d_per_pixel : &conv2d_direct;
@@ -18,7 +29,7 @@ static const conv2d_algorithm *choose_algorithm(const conv2d_attributes *a, conv
 static const conv2d_algorithm *algorithm_of(const cpu_device *device, const conv2d_state *state,
                                             const conv2d_attributes *a)
 {
-    const conv2d_algorithm *algorithm = choose_algorithm(a, state->pass);
+    const conv2d_algorithm *algorithm = choose_algorithm(device, a, state->pass);
     if (algorithm == &conv2d_winograd) return device->bf16 ? &conv2d_direct : algorithm;
     return state->block == 1 ? algorithm : &conv2d_direct;
 }
@@ -26,8 +37,9 @@ static const conv2d_algorithm *algorithm_of(const cpu_device *device, const conv
 /* In blocks of channels as in oneDNN's kernels for both directions of a direct convolution. */
 void conv2d_choose_layout(device *d, const conv2d_attributes *a, device_layout *out)
 {
-    int64_t block = ((cpu_device *)d)->isa->vector_floats == 16 ? 16 : 8;
-    const conv2d_algorithm *algorithm = choose_algorithm(a, CONV2D_FORWARD);
+    const cpu_device *device = (cpu_device *)d;
+    int64_t block = device->isa->vector_floats == 16 ? 16 : 8;
+    const conv2d_algorithm *algorithm = choose_algorithm(device, a, CONV2D_FORWARD);
     bool blocked = (algorithm == &conv2d_direct || algorithm == &conv2d_winograd) && a->k % block == 0 &&
                    a->c % block == 0;
     *out = (device_layout){out->elements,

@@ -1,18 +1,34 @@
-/* 1x1 convolutions: y [n p q, k] = x [n p q, c] w [c, k] over the pixels at multiples of the stride. */
+/* Convolutions as matrix multiplications: y [n p q, k] = rows [n p q, r s c] w [r s c, k]. A row holds what
+ * the taps of one output pixel meet, zeros outside the image. With a stride of 1 a 1x1 kernel's rows are x
+ * itself; others are gathered, a block at a time. The gradient with respect to x is for 1x1 kernels only. */
 #include "common/device/cpu/conv2d.h"
 #include "common/device/cpu/gemm.h"
 
 #include <string.h>
 
+/* Gathered rows: few enough for the L2 cache, enough for a product. */
+enum { BLOCK_FLOATS = 1 << 16, BLOCK_ROWS = 256 };
+
 typedef struct pixel_job {
     const conv2d_attributes *attributes;
-    float *image;  /* [n, h, w, c] */
-    float *packed; /* [n, p, q, c] */
+    float *image; /* [n, h, w, c] */
+    float *rows;
+    int64_t at; /* the first row's pixel */
 } pixel_job;
 
 static int64_t pixels(const conv2d_attributes *a)
 {
     return a->n * a->p * a->q;
+}
+
+static int64_t row_floats(const conv2d_attributes *a)
+{
+    return a->r * a->s * a->c;
+}
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
 }
 
 static float *image_row(const pixel_job *job, int64_t image, int64_t h)
@@ -21,16 +37,29 @@ static float *image_row(const pixel_job *job, int64_t image, int64_t h)
     return job->image + (image * a->h + h) * a->w * a->c;
 }
 
-/* Output rows [first, end) of n * p. */
+/* ---- gathering -------------------------------------------------------------------------------- */
+
+/* One row of taps: columns [left, left + s) of the image's row `from`, which is NULL outside. */
+static void gather_taps(const conv2d_attributes *a, const float *from, int64_t left, float *to)
+{
+    int64_t first = left < 0 ? smaller(-left, a->s) : 0, end = smaller(a->s, a->w - left);
+    if (!from || end < first) first = end = 0;
+    if (end - first < a->s) memset(to, 0, (size_t)(a->s * a->c) * sizeof *to);
+    if (end > first)
+        memcpy(to + first * a->c, from + (left + first) * a->c, (size_t)((end - first) * a->c) * sizeof *to);
+}
+
+/* Rows [first, end) of the block. */
 static void gather_part(const void *context, int part, int64_t first, int64_t end)
 {
     const pixel_job *job = context;
     const conv2d_attributes *a = job->attributes;
-    size_t bytes = (size_t)a->c * sizeof(float);
-    for (int64_t row = first; row < end; row++) {
-        const float *from = image_row(job, row / a->p, row % a->p * a->stride);
-        float *to = job->packed + row * a->q * a->c;
-        for (int64_t q = 0; q < a->q; q++) memcpy(to + q * a->c, from + q * a->stride * a->c, bytes);
+    float *to = job->rows + first * row_floats(a);
+    for (int64_t pixel = job->at + first; pixel < job->at + end; pixel++) {
+        int64_t image = pixel / (a->p * a->q), top = pixel / a->q % a->p * a->stride - a->pad_h,
+                left = pixel % a->q * a->stride - a->pad_w;
+        for (int64_t h = top; h < top + a->r; h++, to += a->s * a->c)
+            gather_taps(a, h < 0 || h >= a->h ? NULL : image_row(job, image, h), left, to);
     }
 }
 
@@ -45,53 +74,80 @@ static void scatter_part(const void *context, int part, int64_t first, int64_t e
         float *to = image_row(job, image, h);
         memset(to, 0, (size_t)a->w * bytes);
         if (h % a->stride != 0) continue;
-        const float *from = job->packed + (image * a->p + p) * a->q * a->c;
+        const float *from = job->rows + (image * a->p + p) * a->q * a->c;
         for (int64_t q = 0; q < a->q; q++) memcpy(to + q * a->stride * a->c, from + q * a->c, bytes);
     }
 }
 
-static cpu_gemm_shape shape_of(const host_kernel *kernel)
+/* ---- passes ----------------------------------------------------------------------------------- */
+
+/* The product for `rows` pixels. */
+static cpu_gemm_shape shape_of(const host_kernel *kernel, int64_t rows)
 {
     const conv2d_attributes *a = &kernel->base.op.u.conv2d;
     switch (conv2d_state_of(kernel)->pass) {
     case CONV2D_FORWARD:
-        return cpu_gemm_dense(false, false, pixels(a), a->k, a->c);
+        return cpu_gemm_dense(false, false, rows, a->k, row_floats(a));
     case CONV2D_BACKWARD_DATA:
-        return cpu_gemm_dense(false, true, pixels(a), a->c, a->k);
+        return cpu_gemm_dense(false, true, rows, a->c, a->k);
     default:
-        return cpu_gemm_dense(true, false, a->c, a->k, pixels(a));
+        return cpu_gemm_dense(true, false, row_floats(a), a->k, rows);
     }
 }
 
-/* The packed pixels, a multiple of a cache line. */
-static size_t packed_bytes(const conv2d_attributes *a)
+/* x has the rows as they are. */
+static bool in_place(const conv2d_attributes *a)
 {
-    if (a->stride == 1) return 0;
-    return ((size_t)(pixels(a) * a->c) * sizeof(float) + 63) / 64 * 64;
+    return a->stride == 1 && a->r == 1 && a->s == 1;
+}
+
+/* Pixels whose rows are there at once. */
+static int64_t block_pixels(const host_kernel *kernel)
+{
+    const conv2d_attributes *a = &kernel->base.op.u.conv2d;
+    if (in_place(a) || conv2d_state_of(kernel)->pass == CONV2D_BACKWARD_DATA) return pixels(a);
+    int64_t rows = BLOCK_FLOATS / row_floats(a);
+    return smaller(pixels(a), rows < BLOCK_ROWS ? BLOCK_ROWS : rows);
+}
+
+/* Of the rows, a multiple of a cache line. */
+static size_t rows_bytes(const host_kernel *kernel)
+{
+    const conv2d_attributes *a = &kernel->base.op.u.conv2d;
+    if (in_place(a)) return 0;
+    return ((size_t)(block_pixels(kernel) * row_floats(a)) * sizeof(float) + 63) / 64 * 64;
 }
 
 static size_t workspace_bytes(const host_kernel *kernel)
 {
-    cpu_gemm_shape shape = shape_of(kernel);
-    return packed_bytes(&kernel->base.op.u.conv2d) + cpu_matmul_prepare(kernel, &shape);
+    cpu_gemm_shape shape = shape_of(kernel, block_pixels(kernel));
+    return rows_bytes(kernel) + cpu_matmul_prepare(kernel, &shape);
 }
 
 static void run(const host_kernel *kernel, const conv2d_operands *o, void *workspace)
 {
     const conv2d_attributes *a = &kernel->base.op.u.conv2d;
     conv2d_pass pass = conv2d_state_of(kernel)->pass;
-    cpu_gemm_shape shape = shape_of(kernel);
-    pixel_job job = {a, o->x, workspace};
-    float *x = a->stride == 1 ? o->x : job.packed;
-    if (a->stride != 1 && pass != CONV2D_BACKWARD_DATA)
-        cpu_parallel(kernel->threads, a->n * a->p, cpu_row_grain(a->q * a->c), gather_part, &job);
-    float *left = pass == CONV2D_BACKWARD_DATA ? o->y : x,
-          *right = pass == CONV2D_BACKWARD_WEIGHTS ? o->y : o->w;
-    float *to[] = {[CONV2D_FORWARD] = o->y, [CONV2D_BACKWARD_DATA] = x, [CONV2D_BACKWARD_WEIGHTS] = o->w};
-    cpu_matmul(kernel, &shape, left, right, o->add, to[pass], &(cpu_epilogue){.bias = o->b},
-               (char *)workspace + packed_bytes(a));
-    if (a->stride != 1 && pass == CONV2D_BACKWARD_DATA)
-        cpu_parallel(kernel->threads, a->n * a->h, cpu_row_grain(a->w * a->c), scatter_part, &job);
+    bool gathers = !in_place(a), gradient = pass == CONV2D_BACKWARD_WEIGHTS;
+    void *scratch = (char *)workspace + rows_bytes(kernel);
+    int64_t block = block_pixels(kernel);
+    if (pass == CONV2D_BACKWARD_DATA) {
+        pixel_job job = {a, o->x, gathers ? workspace : o->x, 0};
+        cpu_gemm_shape shape = shape_of(kernel, block);
+        cpu_matmul(kernel, &shape, o->y, o->w, false, job.rows, NULL, scratch);
+        if (gathers)
+            cpu_parallel(kernel->threads, a->n * a->h, cpu_row_grain(a->w * a->c), scatter_part, &job);
+        return;
+    }
+    for (int64_t at = 0; at < pixels(a); at += block) {
+        int64_t rows = smaller(block, pixels(a) - at);
+        pixel_job job = {a, o->x, gathers ? workspace : o->x, at};
+        cpu_gemm_shape shape = shape_of(kernel, rows);
+        float *y = o->y + at * a->k;
+        if (gathers) cpu_parallel(kernel->threads, rows, cpu_row_grain(row_floats(a)), gather_part, &job);
+        cpu_matmul(kernel, &shape, job.rows, gradient ? y : o->w, gradient && (o->add || at > 0),
+                   gradient ? o->w : y, &(cpu_epilogue){.bias = o->b}, scratch);
+    }
 }
 
 const conv2d_algorithm conv2d_gemm = {workspace_bytes, run};

@@ -2,6 +2,7 @@
  *
  *   cpu_gemm          one thread: oneDNN's sgemm, or a kernel of ours where packing does not pay
  *   transposed_gemm   gradients of weights: c^T = b^T a, then a transposition
+ *   copied_gemm       small results with AVX2: copies of b, and of a where it is transposed
  *   bf16_gemm         --bf16: factors rounded to bfloat16
  *
  * docs/kernels-cpu.md has the measurements behind the choice. */

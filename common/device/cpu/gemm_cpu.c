@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <pthread.h>
+#include <string.h>
 
 /* Bounds found by measurement: docs/kernels-cpu.md. */
 enum {
@@ -132,6 +133,73 @@ static void transposed_gemm(const host_kernel *kernel, const cpu_gemm_shape *s, 
     cpu_parallel(kernel->threads, s->m, cpu_row_grain(s->n), transpose_part, &job);
 }
 
+/* ---- c = op(a) b by copies of rows ---------------------------------------------------------------- */
+
+/* oneDNN's kernels for AVX2 read the operands of a product with a small result where they are. Rows that are
+ * a multiple of 1 KiB apart share few sets of the cache: the copies are PADDING floats further apart. */
+enum { COPIED_ROWS = 256, PADDING = 16, AVX2_FLOATS = 8 };
+enum { COPIED_SIDE = 128, COPIED_RESULT = 1 << 20 }; /* c = a b: at least, at most */
+enum { COPIED_GRADIENT = 1 << 15 };                  /* c = a^T b: at least */
+
+static bool copied_gemm_pays(const cpu_isa *isa, const cpu_gemm_shape *s)
+{
+    int64_t result = s->m * s->n;
+    if (isa->vector_floats != AVX2_FLOATS || s->transpose_b) return false;
+    if (s->transpose_a) return result >= COPIED_GRADIENT && result <= COPIED_RESULT;
+    return s->m >= COPIED_SIDE && s->n >= COPIED_SIDE && result <= COPIED_RESULT;
+}
+
+/* Also for fewer rows of a. */
+static size_t copied_gemm_scratch(const cpu_isa *isa, const cpu_gemm_shape *s)
+{
+    cpu_gemm_shape least = *s;
+    if (!s->transpose_a) least.m = smaller(s->m, COPIED_SIDE);
+    if (!copied_gemm_pays(isa, &least)) return 0;
+    int64_t columns = s->n + PADDING + (s->transpose_a ? s->m + PADDING : 0);
+    return (size_t)(COPIED_ROWS * columns) * sizeof(float);
+}
+
+typedef struct copy_job {
+    const float *from;
+    float *to;
+    int64_t columns, stride;
+} copy_job;
+
+static void copy_part(const void *context, int part, int64_t first, int64_t end)
+{
+    const copy_job *job = context;
+    for (int64_t row = first; row < end; row++)
+        memcpy(job->to + row * (job->columns + PADDING), job->from + row * job->stride,
+               (size_t)job->columns * sizeof(float));
+}
+
+static void copy_rows(const host_kernel *kernel, const float *from, int64_t rows, int64_t columns,
+                      int64_t stride, float *to)
+{
+    copy_job job = {from, to, columns, stride};
+    cpu_parallel(kernel->threads, rows, cpu_row_grain(columns), copy_part, &job);
+}
+
+static void copied_gemm(const host_kernel *kernel, const cpu_gemm_shape *s, const float *a, const float *b,
+                        bool add, float *c, float *scratch)
+{
+    float *b_copy = scratch, *a_copy = b_copy + COPIED_ROWS * (s->n + PADDING);
+    int64_t at = 0;
+    do {
+        int64_t rows = smaller(s->k - at, COPIED_ROWS);
+        const float *left = a + at;
+        copy_rows(kernel, b + at * s->b_stride, rows, s->n, s->b_stride, b_copy);
+        if (s->transpose_a) {
+            copy_rows(kernel, a + at * s->a_stride, rows, s->m, s->a_stride, a_copy);
+            left = a_copy;
+        }
+        sgemm(s->transpose_a ? 'T' : 'N', 'N', s->m, s->n, rows, left,
+              s->transpose_a ? s->m + PADDING : s->a_stride, b_copy, s->n + PADDING, add || at > 0, c,
+              s->c_stride);
+        at += COPIED_ROWS;
+    } while (at < s->k);
+}
+
 /* ---- bfloat16 --------------------------------------------------------------------------------- */
 
 /* Exported by libdnnl like dnnl_sgemm, row-major as well; its headers do not declare it. */
@@ -206,9 +274,10 @@ static void bf16_gemm(const host_kernel *kernel, const cpu_gemm_shape *s, const 
 size_t cpu_matmul_prepare(const host_kernel *kernel, const cpu_gemm_shape *s)
 {
     if (cpu_device_of(kernel)->bf16) return bf16_gemm_prepare(s);
-    size_t one_thread = cpu_gemm_prepare(s),
+    size_t bytes = cpu_gemm_prepare(s), copied = copied_gemm_scratch(cpu_isa_of(kernel), s),
            transposed = transposed_gemm_pays(s) ? transposed_gemm_scratch(s) : 0;
-    return one_thread > transposed ? one_thread : transposed;
+    if (bytes < transposed) bytes = transposed;
+    return bytes > copied ? bytes : copied;
 }
 
 typedef struct epilogue_job {
@@ -233,6 +302,8 @@ void cpu_matmul(const host_kernel *kernel, const cpu_gemm_shape *s, const float 
 {
     if (cpu_device_of(kernel)->bf16)
         bf16_gemm(kernel, s, a, b, add, c, scratch);
+    else if (copied_gemm_pays(cpu_isa_of(kernel), s))
+        copied_gemm(kernel, s, a, b, add, c, scratch);
     else if (transposed_gemm_pays(s))
         transposed_gemm(kernel, s, a, b, add, c, scratch);
     else

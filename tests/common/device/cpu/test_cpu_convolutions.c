@@ -61,6 +61,9 @@ static const conv2d_attributes shapes[] = {
     {5, 2, 4, 16, 32, 7, 1, 1, 3, 0, 0, 0, true},      /* */
     {5, 2, 2, 24, 16, 3, 1, 1, 1, 0, 0, 0, false},     /* */
     {2, 5, 7, 16, 16, 1, 1, 1, 0, 1, 0, 0, false},     /* a 1x1 kernel with zeros left and right */
+    {5, 17, 19, 40, 24, 3, 3, 2, 1, 1, 0, 0, true},    /* several blocks of gathered rows */
+    {4, 27, 26, 3, 20, 7, 7, 2, 3, 3, 0, 0, true},     /* */
+    {3, 23, 21, 64, 32, 1, 1, 2, 0, 0, 0, 0, false},   /* */
 };
 enum { SHAPES = sizeof shapes / sizeof shapes[0], BOUND = 4 };
 
