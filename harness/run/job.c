@@ -28,10 +28,17 @@ typedef struct delivery {
 } delivery;
 
 /* GNU OpenMP's threads spin for 15 ms after a parallel region: in a rank of several threads they take the
- * processors from loader, communication and other ranks, and steps take many times as long. */
-static const char short_spin[] = "GOMP_SPINCOUNT=1000";
+ * processors from loader, communication and other ranks, and steps take many times as long. Threads that
+ * sleep soon are no better where each has a processor and nobody communicates: while another process has the
+ * processor of one, the kernel wakes it on that of the next, and they take turns there. */
+static const char *spin_of(const run_config *c, int job)
+{
+    int threads = run_config_world(c, job) * run_config_threads(c, job);
+    bool alone = job_engine(job) == ENGINE_NONE && threads <= processors_usable();
+    return alone ? "GOMP_SPINCOUNT=20000" : "GOMP_SPINCOUNT=1000";
+}
 
-static status open_delivery(const run_config *c, delivery *d)
+static status open_delivery(const run_config *c, int job, delivery *d)
 {
     const char *key = c->run.remote_stage ? getenv("HARNESS_KEY") : NULL;
     int further = FILES;
@@ -44,7 +51,7 @@ static status open_delivery(const run_config *c, delivery *d)
         snprintf(d->settings[i], sizeof d->settings[i], "%s=%d", variables[i], d->fds[i]);
         d->environment[i] = d->settings[i];
     }
-    if (!getenv("GOMP_SPINCOUNT") && !getenv("OMP_WAIT_POLICY")) d->environment[further++] = short_spin;
+    if (!getenv("GOMP_SPINCOUNT") && !getenv("OMP_WAIT_POLICY")) d->environment[further++] = spin_of(c, job);
     if (!key) return STATUS_OK;
     snprintf(d->stage_key, sizeof d->stage_key, "HARNESS_STAGE_KEY=%s", key);
     d->environment[further] = d->stage_key;
@@ -222,7 +229,7 @@ status run_jobs_run(const run_config *config, const run_plan *plan, char *const 
     status rc = STATUS_OK;
     for (int e = 0; e < JOB_COUNT; e++) deliveries[e] = (delivery){.fds = {-1, -1, -1, -1, -1}};
     for (int e = 0; e < JOB_COUNT && rc == STATUS_OK; e++)
-        if (run_config_uses(config, e)) rc = open_delivery(config, &deliveries[e]);
+        if (run_config_uses(config, e)) rc = open_delivery(config, e, &deliveries[e]);
     char gpus[32], **words = command_of_ranks(config, argv, gpus);
     if (rc == STATUS_OK && !words) rc = fail(STATUS_SYSTEM, "no memory for the command line of the ranks");
     if (rc == STATUS_OK) rc = launch_all(config, plan, words, deliveries, out);

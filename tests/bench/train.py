@@ -5,10 +5,9 @@
              [--results FOLDER | --show FILE]
 
 Peers are every Python given (else python3, /usr/bin/python3 and $PSRING_PYTHON) that has torch and torchvision, each
-in the settings that make it fast: Debian's torch takes its matrix products from OpenBLAS, which needs
-OPENBLAS_CORETYPE to use AVX-512 on processors that it does not know, and transformers want OpenMP threads that
-sleep; convolutional networks also run with channels_last; newer versions have a fused Adam. A setting is dropped
-after the first round if it takes more than 1.3 times as long as the best one.
+in the settings that may make it fast: the environments of peer_settings.py; channels_last for convolutional networks; the
+fused Adam of newer versions. A setting is dropped after the first round if it takes more than 1.3 times as long as the best
+one.
 
 In every round ours and each setting run once, in turn. A round's ratio is ours / the setting that is best over all
 rounds; reported are the median ratio and the smallest and largest one, and a target is met if all of them are. Results are
@@ -24,7 +23,8 @@ import subprocess
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(HERE, "..", "support"))
+sys.path[:0] = [HERE, os.path.join(HERE, "..", "support")]
+import peer_settings  # noqa: E402
 import provenance  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -90,17 +90,13 @@ def settings(python, version, case):
     options = [[]]
     if case["model"] in CONVOLUTIONAL:
         options.append(["--channels-last"])
-    environments = [{}]
-    if version.startswith("1."):
-        environments = [{"OPENBLAS_CORETYPE": "SkylakeX"},
-                        {"OPENBLAS_CORETYPE": "SkylakeX", "OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}]
-    elif case["model"] not in CONVOLUTIONAL:
+    if case["model"] not in CONVOLUTIONAL and not version.startswith("1."):
         options.append(["--fused"])
     found = []
-    for environment in environments:
+    for name, environment in peer_settings.environments(version):
         for option in options:
-            words = ["torch " + version] + ["%s=%s" % item for item in sorted(environment.items())] + option
-            found.append({"python": python, "environment": environment, "options": option, "label": " ".join(words)})
+            label = ", ".join(word for word in ("torch " + version, name, *option) if word)
+            found.append({"python": python, "environment": environment, "options": option, "label": label})
     return found
 
 
