@@ -179,7 +179,7 @@ if level all; then
     suite gpu-emulated-long 1800 "Every cell of the table of options holds on emulated GPUs." build gpu-emulated-long
     suite trixie-long 3600 "The kernels compute on Debian 13, which is unpacked first, with oneDNN 3, what they compute here." build trixie-long
     suite compilers-long 3600 "Each compiler compiles the program without a warning, in Debug as well and on Debian 13." build compilers-long
-    suite bare-long 7200 "make demo and make check pass on a bare Debian, where git and make are all that was installed." build bare-long
+    suite bare-long 7200 "The two commands of README pass on a bare Debian, where git and make are all that was installed." build bare-long
     suite emulated-long 14400 "The program does on AArch64, emulated, what it does here." build emulated-long
     suite fuzz-long 1800 "No bytes crash a decoder in five minutes of search." build-fuzz fuzz-long
 fi
