@@ -54,7 +54,7 @@ failed:
 status input_read(const char *path, int64_t largest, text_buffer *out)
 {
     int fd;
-    int64_t bytes;
+    int64_t bytes = 0;
     TRY(input_open(path, largest, &fd, &bytes));
     out->capacity = (size_t)bytes / 2 + 1; /* doubled before the first byte is read */
     status rc = input_read_fd(fd, path, largest, out);
@@ -62,18 +62,11 @@ status input_read(const char *path, int64_t largest, text_buffer *out)
     return rc;
 }
 
-json_t *input_json_load(const char *text, size_t bytes, size_t flags, json_error_t *error)
-{
-    errno = 0;
-    return json_loadb(text, bytes, flags, error);
-}
-
 status input_json_decode(const char *name, const text_buffer *text, json_t **out)
 {
     json_error_t error;
-    *out = input_json_load(text->data, text->length, JSON_REJECT_DUPLICATES, &error);
+    *out = json_loadb(text->data, text->length, JSON_REJECT_DUPLICATES, &error);
     if (*out) return STATUS_OK;
-    if (errno == ENOMEM) return fail(STATUS_SYSTEM, "%s: no memory for its values", name);
     return fail(STATUS_DATA, "%s:%d:%d: %s", name, error.line, error.column, error.text);
 }
 

@@ -20,12 +20,8 @@ status input_read(const char *path, int64_t largest, text_buffer *out);
 status input_read_fd(int fd, const char *name, int64_t largest, text_buffer *out);
 
 /* Parses JSON in which no object has a key twice. *out is a new reference, NULL after a failure. STATUS_DATA
- * with `name`, line and column; STATUS_SYSTEM without memory. */
+ * with `name`, line and column. */
 status input_json_decode(const char *name, const text_buffer *text, json_t **out);
-
-/* json_loadb(). Where memory was lacking errno is ENOMEM afterwards, else it is not: jansson's own errors do
- * not tell. */
-json_t *input_json_load(const char *text, size_t bytes, size_t flags, json_error_t *error);
 
 /* input_read() and input_json_decode(). */
 status input_json(const char *path, int64_t largest, json_t **out);

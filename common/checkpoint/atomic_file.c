@@ -234,3 +234,11 @@ void atomic_file_abandon(atomic_file *f)
     unlinkat(f->folder, f->partial, 0);
     release(f);
 }
+
+void atomic_file_clean(const char *path)
+{
+    atomic_file f = {.path = path, .fd = -1, .folder = -1};
+    if (open_folder(&f) == STATUS_OK) remove_left_over(&f);
+    error_clear();
+    release(&f);
+}

@@ -1,7 +1,5 @@
 #include "common/checkpoint/safetensors.h"
-#include "common/base/input.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdarg.h>
@@ -241,8 +239,9 @@ static status decode_text(safetensors_header *h)
     json_error_t error;
     if (h->text_bytes == 0 || h->text[0] != '{')
         return safetensors_refuse(h->file, SAFETENSORS_PREFIX, "expected a header in JSON, got no '{'");
-    h->json = input_json_load(h->text, (size_t)h->text_bytes, JSON_REJECT_DUPLICATES, &error);
-    if (!h->json && errno == ENOMEM) return fail(STATUS_SYSTEM, "%s: no memory for its header", h->file);
+    h->json = json_loadb(h->text, (size_t)h->text_bytes, JSON_REJECT_DUPLICATES, &error);
+    if (!h->json && json_error_code(&error) == json_error_out_of_memory)
+        return fail(STATUS_SYSTEM, "%s: no memory for its header", h->file);
     if (!h->json)
         return safetensors_refuse(h->file, SAFETENSORS_PREFIX + (int64_t)error.position,
                                   "malformed header: %s", error.text);

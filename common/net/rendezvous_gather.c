@@ -18,7 +18,9 @@ status rendezvous_gather(rendezvous *r, const char *tag, int rank, int world, co
         more = false;
         for (int i = 0; i < world && rc == STATUS_OK; i++) {
             more = more || got[i].bytes == PIECE_BYTES;
-            if (rank == 0) text_append(&out[i], "%.*s", (int)got[i].bytes, (const char *)got[i].data);
+            if (rank != 0) continue;
+            text_append(&out[i], "%.*s", (int)got[i].bytes, (const char *)got[i].data);
+            if (out[i].out_of_memory) rc = fail(STATUS_SYSTEM, "no memory for the %s of rank %d", tag, i);
         }
     }
     free(got);

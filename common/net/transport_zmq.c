@@ -48,16 +48,18 @@ static void frame_released(void *data, void *hint)
     transport_frame_released(hint);
 }
 
-static status send_part(void *socket, void *data, size_t bytes, zmq_free_fn *released, void *hint, bool more)
+static status open_part(zmq_msg_t *part, void *data, size_t bytes, zmq_free_fn *released, void *hint)
 {
-    zmq_msg_t part;
-    if (zmq_msg_init_data(&part, data, bytes, released, hint) != 0) {
-        released(data, hint);
-        return fail(STATUS_SYSTEM, "transport: no memory for a message");
-    }
-    if (zmq_msg_send(&part, socket, ZMQ_DONTWAIT | (more ? ZMQ_SNDMORE : 0)) >= 0) return STATUS_OK;
+    if (zmq_msg_init_data(part, data, bytes, released, hint) == 0) return STATUS_OK;
+    released(data, hint);
+    return fail(STATUS_SYSTEM, "transport: no memory for a message");
+}
+
+static status send_part(void *socket, zmq_msg_t *part, bool more)
+{
+    if (zmq_msg_send(part, socket, ZMQ_DONTWAIT | (more ? ZMQ_SNDMORE : 0)) >= 0) return STATUS_OK;
     int reason = errno;
-    zmq_msg_close(&part); /* calls released() */
+    zmq_msg_close(part); /* calls released() */
     return reason == EAGAIN
                ? STATUS_AGAIN
                : fail(STATUS_PEER, "transport: a message cannot be sent: %s", zmq_strerror(reason));
@@ -73,6 +75,26 @@ static status send_identity(zmq_transport *z, zmq_link *l)
     return STATUS_AGAIN;
 }
 
+/* What follows an accepted header. The last part is sent whatever happens: else the next message would be
+ * taken for the rest of this one. Two parts for one that is missing make their number wrong. */
+static status send_frames(void *socket, const message_frame *frames, int count, transport_ticket *ticket)
+{
+    status result = STATUS_OK;
+    for (int i = 0; i < count; i++) {
+        zmq_msg_t part;
+        bool more = i + 1 < count;
+        status rc = open_part(&part, (void *)frames[i].data, frames[i].bytes, frame_released, ticket);
+        if (rc == STATUS_OK) rc = send_part(socket, &part, more);
+        if (rc == STATUS_OK) continue;
+        result = rc;
+        for (int empty = 0; !more && empty < 2; empty++)
+            zmq_send(socket, "", 0, ZMQ_DONTWAIT | (empty ? 0 : ZMQ_SNDMORE));
+    }
+    return result;
+}
+
+/* Nothing is sent before there is memory for the header: an identity without one would precede the next
+ * message. */
 static status send_zmq(transport *t, int link, const message_header *header, const message_frame *frames,
                        int count, transport_ticket *ticket)
 {
@@ -82,22 +104,21 @@ static status send_zmq(transport *t, int link, const message_header *header, con
     header_slot *slot = &l->slots[l->next_slot];
     size_t bytes = message_pack(header, slot->bytes);
     void *socket = l->dealer.zmq ? l->dealer.zmq : z->router.zmq;
+    zmq_msg_t first;
     z->drained = false;
-    if (!l->dealer.zmq) TRY(send_identity(z, l));
     atomic_store_explicit(&slot->busy, true, memory_order_release);
-    if (z->hub) atomic_fetch_add_explicit(&z->hub->sends, 1, memory_order_release);
     atomic_fetch_add_explicit(&z->headers_in_use, 1, memory_order_relaxed);
-    TRY(send_part(socket, slot->bytes, bytes, header_released, slot, count > 0));
-    status result = STATUS_OK;
-    l->next_slot = (l->next_slot + 1) % t->options.window;
-    for (int i = 0; i < count; i++) {
-        /* After an accepted first part only a broken socket can refuse; the link is then of no use. */
-        bool more = i + 1 < count;
-        status rest =
-            send_part(socket, (void *)frames[i].data, frames[i].bytes, frame_released, ticket, more);
-        if (rest != STATUS_OK) result = rest;
+    TRY(open_part(&first, slot->bytes, bytes, header_released, slot));
+    status rc = l->dealer.zmq ? STATUS_OK : send_identity(z, l);
+    if (rc != STATUS_OK) {
+        zmq_msg_close(&first);
+        return rc;
     }
-    if (result != STATUS_OK) zmq_link_lost(z, l);
+    if (z->hub) atomic_fetch_add_explicit(&z->hub->sends, 1, memory_order_release);
+    TRY(send_part(socket, &first, count > 0));
+    l->next_slot = (l->next_slot + 1) % t->options.window;
+    /* After an accepted header only a broken socket can refuse; the link is then of no use. */
+    if (send_frames(socket, frames, count, ticket) != STATUS_OK) zmq_link_lost(z, l);
     return STATUS_OK;
 }
 

@@ -1,6 +1,6 @@
 #include "harness/run/job.h"
 
-#include "common/base/input.h"
+#include "common/checkpoint/atomic_file.h"
 #include "common/net/key.h"
 #include "harness/launch/processors.h"
 #include "harness/run/progress.h"
@@ -80,25 +80,23 @@ static void unmap(char *data, size_t bytes)
 static status read_result(const char *text, size_t bytes, json_t **out)
 {
     json_error_t error;
-    *out = text ? input_json_load(text, bytes, 0, &error) : NULL;
-    if (*out || !text) return STATUS_OK;
-    return errno == ENOMEM ? fail(STATUS_SYSTEM, "no memory for the results of a job")
-                           : fail(STATUS_INTERNAL, "the results of a job cannot be read: %s", error.text);
+    *out = text ? json_loadb(text, bytes, 0, &error) : NULL;
+    return *out || !text ? STATUS_OK
+                         : fail(STATUS_INTERNAL, "the results of a job cannot be read: %s", error.text);
 }
 
 /* One object after the other. */
-static status read_servers(const char *text, size_t bytes, json_t *result)
+static void read_servers(const char *text, size_t bytes, json_t *result)
 {
     json_t *servers = json_array();
-    errno = 0;
     for (size_t at = 0; at < bytes;) {
         json_error_t error;
-        json_t *server = input_json_load(text + at, bytes - at, JSON_DISABLE_EOF_CHECK, &error);
-        if (json_array_append_new(servers, server) != 0) break;
+        json_t *server = json_loadb(text + at, bytes - at, JSON_DISABLE_EOF_CHECK, &error);
+        if (!server) break;
+        json_array_append_new(servers, server);
         at += (size_t)error.position;
     }
-    if (json_object_set_new(result, "servers", servers) == 0 && errno != ENOMEM) return STATUS_OK;
-    return fail(STATUS_SYSTEM, "no memory for the results of servers");
+    json_object_set_new(result, "servers", servers);
 }
 
 static status read_outcome(const delivery *d, run_job *job)
@@ -108,8 +106,7 @@ static status read_outcome(const delivery *d, run_job *job)
     status rc = STATUS_OK;
     for (int i = 0; i < FILES && rc == STATUS_OK; i++) rc = map_file(d->fds[i], &text[i], &bytes[i]);
     if (rc == STATUS_OK) rc = read_result(text[RESULT_FILE], bytes[RESULT_FILE], &job->result);
-    if (rc == STATUS_OK && job->result)
-        rc = read_servers(text[SERVERS_FILE], bytes[SERVERS_FILE], job->result);
+    if (rc == STATUS_OK && job->result) read_servers(text[SERVERS_FILE], bytes[SERVERS_FILE], job->result);
     unmap(text[RESULT_FILE], bytes[RESULT_FILE]);
     unmap(text[SERVERS_FILE], bytes[SERVERS_FILE]);
     job->trace = text[TRACE_FILE];
@@ -188,6 +185,7 @@ static status launch(const run_config *c, const run_plan *plan, char *const *arg
     rc = launch_run(&options, &outcome);
     run_progress_end(&progress);
     if (rc != STATUS_OK) goto out;
+    if (outcome.exit_code != 0 && c->checkpoint.save) atomic_file_clean(c->checkpoint.save);
     out->exit_code = outcome.exit_code;
     snprintf(out->cause, sizeof out->cause, "%s", outcome.cause);
 out:

@@ -1,10 +1,8 @@
 /* The results of a rank as JSON, and of its job: rank 0 gathers them. */
 #include "harness/run/rank_impl.h"
 
-#include "common/base/input.h"
 #include "harness/launch/processors.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -146,10 +144,9 @@ static status merge_results(rank_state *s, const text_buffer *texts, run_job *ou
     status rc = STATUS_OK;
     for (int d = 0; d <= s->device_count && rc == STATUS_OK; d++)
         for (int r = 0; r < s->place->world && rc == STATUS_OK; r++) {
-            json_t *rows = input_json_load(texts[r].data, texts[r].length, 0, NULL);
+            json_t *rows = json_loadb(texts[r].data, texts[r].length, 0, NULL);
             if (json_array_append(ranks, json_array_get(rows, (size_t)d)) != 0)
-                rc = errno == ENOMEM ? fail(STATUS_SYSTEM, "no memory for the results of rank %d", r)
-                                     : fail(STATUS_PROTOCOL, "the results of rank %d cannot be read", r);
+                rc = fail(STATUS_PROTOCOL, "the results of rank %d cannot be read", r);
             json_decref(rows);
         }
     if (rc == STATUS_OK && !out->result) rc = fail(STATUS_SYSTEM, "no memory for the results");

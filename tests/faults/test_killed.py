@@ -4,7 +4,7 @@ import random
 import signal
 import time
 
-from program import Run, Watch, harness
+from program import SLOWER, Run, Watch, harness
 from struck import GONE, GONE_WITH_LAUNCHER, LENET, RESNET, cause, held, reach, strike
 from tap import cases, expect, expect_equal, long_cases, main, test
 
@@ -48,6 +48,20 @@ def a_killed_rank_is_named_and_the_others_end(engine, workload, rank, operation,
         watch.check(run)
     expect(operation in where, where)
     expect_cause(result, engine, rank, pid, where, "killed by signal 9 (Killed)")
+
+
+@cases([(engine, engine) for engine in ("ps", "ring")])
+def a_rank_killed_while_it_writes_a_checkpoint_leaves_no_part_of_it(engine):
+    watch = Watch()
+    with Run("--mode", engine, "--gpus", "2", *RESNET, "--save", "z.st", "--save-every", "1") as run:
+        pid = run.wait_for_rank(engine, 0)
+        until = time.monotonic() + 60 * SLOWER
+        while not os.path.exists(os.path.join(run.cwd, "z.st.partial")):
+            expect(time.monotonic() < until and run.process.poll() is None, "no checkpoint is written", run.peek())
+        run.kill(pid, signal.SIGKILL)
+        result = run.wait(GONE)
+        watch.check(run, allowed=("z.st",))
+    expect_cause(result, engine, 0, pid, "", "killed by signal 9 (Killed)")
 
 
 @long_cases([(f"{engine}, trial {trial}", engine, trial) for engine in ("ps", "ring") for trial in range(40)])
