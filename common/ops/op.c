@@ -16,14 +16,6 @@ op_class op_class_of(op_kind kind)
     return classes[kind];
 }
 
-const char *op_class_name(op_class c)
-{
-#define OP_CLASS_NAME(name, text) [OP_CLASS_##name] = text,
-    static const char *const names[] = {OP_CLASS_LIST(OP_CLASS_NAME)};
-#undef OP_CLASS_NAME
-    return names[c];
-}
-
 const char *activation_name(activation a)
 {
 #define ACTIVATION_NAME(name, text) [ACTIVATION_##name] = text,

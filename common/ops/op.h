@@ -58,24 +58,21 @@
 typedef enum op_kind { OP_LIST(OP_ENUM) OP_COUNT } op_kind;
 #undef OP_ENUM
 
-#define OP_CLASS_LIST(X)                                                                                     \
-    X(CONVOLUTION, "convolution")                                                                            \
-    X(GEMM, "gemm")                                                                                          \
-    X(ATTENTION, "attention")                                                                                \
-    X(NORMALIZATION, "normalization")                                                                        \
-    X(ELEMENTWISE, "elementwise")                                                                            \
-    X(POOLING, "pooling")                                                                                    \
-    X(EMBEDDING, "embedding")                                                                                \
-    X(LOSS, "loss")                                                                                          \
-    X(OPTIMIZER, "optimizer")
-
-#define OP_CLASS_ENUM(name, text) OP_CLASS_##name,
-typedef enum op_class { OP_CLASS_LIST(OP_CLASS_ENUM) OP_CLASS_COUNT } op_class;
-#undef OP_CLASS_ENUM
+typedef enum op_class {
+    OP_CLASS_CONVOLUTION,
+    OP_CLASS_GEMM,
+    OP_CLASS_ATTENTION,
+    OP_CLASS_NORMALIZATION,
+    OP_CLASS_ELEMENTWISE,
+    OP_CLASS_POOLING,
+    OP_CLASS_EMBEDDING,
+    OP_CLASS_LOSS,
+    OP_CLASS_OPTIMIZER,
+    OP_CLASS_COUNT
+} op_class;
 
 const char *op_name(op_kind kind);
 op_class op_class_of(op_kind kind);
-const char *op_class_name(op_class c);
 
 #define ACTIVATION_LIST(X)                                                                                   \
     X(NONE, "none") X(RELU, "relu") X(SILU, "silu") X(GELU, "gelu") X(GELU_TANH, "gelu_tanh")

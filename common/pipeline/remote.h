@@ -105,7 +105,6 @@ status remote_server_listen(remote_server *s, const char *url, char *bound);
 status remote_server_run(remote_server *s);
 
 int64_t remote_server_steps(const remote_server *s); /* updates so far */
-param_set *remote_server_params(remote_server *s);
 transport *remote_server_transport(remote_server *s); /* for tests */
 
 #endif

@@ -421,11 +421,6 @@ int64_t remote_server_steps(const remote_server *s)
     return s->step;
 }
 
-param_set *remote_server_params(remote_server *s)
-{
-    return s->params;
-}
-
 transport *remote_server_transport(remote_server *s)
 {
     return s->transport;

@@ -205,15 +205,12 @@ static void costs_are_those_worked_out_by_hand(void **context)
     }
 }
 
-static void every_operation_has_a_name_and_a_class(void **context)
+static void every_operation_has_a_name(void **context)
 {
     (void)context;
-    for (int kind = 0; kind < OP_COUNT; kind++) {
-        assert_true(strlen(op_name((op_kind)kind)) > 0);
-        assert_true(strlen(op_class_name(op_class_of((op_kind)kind))) > 0);
-    }
+    for (int kind = 0; kind < OP_COUNT; kind++) assert_true(strlen(op_name((op_kind)kind)) > 0);
     assert_string_equal(op_name(OP_maxpool_backward), "maxpool_backward");
-    assert_string_equal(op_class_name(op_class_of(OP_maxpool_backward)), "pooling");
+    assert_int_equal(op_class_of(OP_maxpool_backward), OP_CLASS_POOLING);
 }
 
 /* A convolution of 2x4x4x8 to 16 (x 256, w 128, b 16, y 512), a linear layer of 3 by 8 to 16 (x 24, w 128, y
@@ -257,7 +254,7 @@ int main(void)
         cmocka_unit_test(resnet50_takes_4089184256_multiply_adds_an_image),
         cmocka_unit_test(all_directions_of_a_convolution_multiply_alike),
         cmocka_unit_test(costs_are_those_worked_out_by_hand),
-        cmocka_unit_test(every_operation_has_a_name_and_a_class),
+        cmocka_unit_test(every_operation_has_a_name),
         cmocka_unit_test(bf16_activations_and_weights_are_of_two_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
