@@ -57,7 +57,7 @@ def main():
     a = parser.parse_args()
     rows, spreads, result = [], [], {}
     print("EMULATED links; ms, medians")
-    print(f"{'link':>14} {'batch':>5} {'policy':>12} {'step':>8} {'backward':>8} {'in all':>8} {'hidden':>8} {'exposed':>8} {'bound':>8}")
+    print(f"{'link':>14} {'batch':>5} {'policy':>12} {'step':>8} {'backward':>8} {'total':>8} {'hidden':>8} {'exposed':>8} {'bound':>8}")
     for link, batch in CASES:
         found = {policy: [] for policy in POLICIES}
         for number in range(a.rounds):

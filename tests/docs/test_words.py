@@ -34,9 +34,14 @@ def of_c(text):
             yield "any", line, word
 
 
+FSTRING_MIDDLE = getattr(tokenize, "FSTRING_MIDDLE", None)  # since Python 3.12
+
+
 def of_python(text):
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.STRING:
+        if token.type == FSTRING_MIDDLE:
+            yield "text", token.start[0], token.string
+        elif token.type == tokenize.STRING:
             yield "text", token.start[0], token.string.strip("rbfu\"'")
         elif token.type == tokenize.COMMENT:
             yield "any", token.start[0], token.string
