@@ -104,7 +104,7 @@ status remote_server_listen(remote_server *s, const char *url, char *bound);
  * where one of them is lost, leaves before the others, or is silent for the stall limit. */
 status remote_server_run(remote_server *s);
 
-int64_t remote_server_steps(const remote_server *s); /* updates so far */
+int64_t remote_server_steps(const remote_server *s);  /* updates so far */
 transport *remote_server_transport(remote_server *s); /* for tests */
 
 #endif
