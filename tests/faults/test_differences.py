@@ -11,6 +11,7 @@ import socket
 import struct
 import subprocess
 import tempfile
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -120,14 +121,16 @@ def trained(*words):
 
 
 def saved(*words):
-    """A checkpoint of a run with these words."""
+    """A checkpoint of a run with these words, which two cases at once make only once."""
     name = path("checkpoint" + "".join(words))
-    if not os.path.exists(name):
-        expect_equal(trained(*words, "--save", name), 0, "exit code")
+    with SAVES:
+        if not os.path.exists(name):
+            expect_equal(trained(*words, "--save", name), 0, "exit code")
     return name
 
 
 SAVED = ["--steps", "10"]
+SAVES = threading.Lock()
 
 
 def change_checkpoint(*words):
