@@ -33,8 +33,8 @@ status atomic_file_commit(atomic_file *f);
 /* Closes and removes it; does nothing after a commit. */
 void atomic_file_abandon(atomic_file *f);
 
-/* Removes what a writer that was killed left behind; nothing where another one is writing. The
- * error record is empty afterwards. */
+/* Removes the partial file of a writer that was killed, but not that of one that is writing. The error record
+ * is empty afterwards. */
 void atomic_file_clean(const char *path);
 
 #endif

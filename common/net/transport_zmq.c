@@ -75,8 +75,9 @@ static status send_identity(zmq_transport *z, zmq_link *l)
     return STATUS_AGAIN;
 }
 
-/* What follows an accepted header. The last part is sent whatever happens: else the next message would be
- * taken for the rest of this one. Two parts for one that is missing make their number wrong. */
+/* Sends the frames after the header. The last part must be sent, or the next message becomes a part of this
+ * one. If it cannot be sent, two empty parts end the message; the receiver sees that their number is wrong.
+ */
 static status send_frames(void *socket, const message_frame *frames, int count, transport_ticket *ticket)
 {
     status result = STATUS_OK;
@@ -93,8 +94,8 @@ static status send_frames(void *socket, const message_frame *frames, int count, 
     return result;
 }
 
-/* Nothing is sent before there is memory for the header: an identity without one would precede the next
- * message. */
+/* The header gets its memory before the identity is sent: if it failed afterwards, the identity would become
+ * a part of the next message. */
 static status send_zmq(transport *t, int link, const message_header *header, const message_frame *frames,
                        int count, transport_ticket *ticket)
 {

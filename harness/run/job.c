@@ -28,9 +28,9 @@ typedef struct delivery {
 } delivery;
 
 /* GNU OpenMP's threads spin for 15 ms after a parallel region: in a rank of several threads they take the
- * processors from loader, communication and other ranks, and steps take many times as long. Threads that
- * sleep soon are no better where each has a processor and nobody communicates: while another process has the
- * processor of one, the kernel wakes it on that of the next, and they take turns there. */
+ * processors from loader, communication and other ranks, and steps take many times as long. So they sleep
+ * soon. If each thread has a processor and nobody communicates, they spin for longer: a thread that sleeps
+ * while another process takes its processor wakes up on the next thread's, and both take turns there. */
 static const char *spin_of(const run_config *c, int job)
 {
     int threads = run_config_world(c, job) * run_config_threads(c, job);

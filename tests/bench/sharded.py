@@ -4,7 +4,8 @@
     sharded.py [--rounds 20] [--models resnet18,bert] [--harness build/bin/harness] [--python PYTHON] [--keep FILE | --show FILE]
 
 Two ranks, one thread each. In every round each scheme runs once, in turn; a round's ratio is the median step of the
-scheme / that of the scheme it is compared with. PyTorch runs in the environment of peer_settings.py in which one run was the fastest. Reported are the median of the ratios with a bootstrap interval of 95 %.
+scheme / that of the scheme it is compared with. PyTorch runs
+in the environment of peer_settings.py in which one run was the fastest. Reported are the median of the ratios with a bootstrap interval of 95 %.
 Promised: zero1 at most 1.03 of ddp. A goal to report against: zero3 at most 1.10 of ddp. Both faster than fully_shard.
 The ranks share this machine's cores, so it needs a quiet machine.
 """

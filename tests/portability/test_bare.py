@@ -1,5 +1,5 @@
 """The two commands of README on a bare Debian, where git and make are all that was installed: `make demo` and `make check`, from
-a clone of the commit at hand. Logs are kept in DIR/bare, a folder of the build."""
+a clone of the commit at hand. The build's folder `bare` keeps their logs."""
 import os
 import shutil
 import subprocess

@@ -6,11 +6,11 @@
 enum { FEW_PIXELS = 16, FEW_PIXELS_DATA = 4 };
 enum { SHORT_ROW = 4, LONG_GATHER = 256 };
 
-/* With AVX2 oneDNN's convolutions take two to four times their floor where the stride is not 1 and rows of
- * outputs are long: the weights' gradient always, the forward pass where an output sums many products. */
+/* oneDNN's convolutions for AVX2 are slow if the stride is not 1 and rows of outputs are long. The gradient
+ * of weights is slow for any image, the forward pass if an output sums many products. */
 static bool gathering_pays(const cpu_device *device, const conv2d_attributes *a, conv2d_pass pass)
 {
-    if (device->isa->vector_floats != 8 || device->bf16 || a->stride == 1 || a->q <= SHORT_ROW) return false;
+    if (!cpu_is_avx2(device->isa) || device->bf16 || a->stride == 1 || a->q <= SHORT_ROW) return false;
     return pass == CONV2D_BACKWARD_WEIGHTS || (pass == CONV2D_FORWARD && a->r * a->s * a->c >= LONG_GATHER);
 }
 

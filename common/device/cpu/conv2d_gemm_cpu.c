@@ -1,12 +1,13 @@
-/* Convolutions as matrix multiplications: y [n p q, k] = rows [n p q, r s c] w [r s c, k]. A row holds what
- * the taps of one output pixel meet, zeros outside the image. With a stride of 1 a 1x1 kernel's rows are x
- * itself; others are gathered, a block at a time. The gradient with respect to x is for 1x1 kernels only. */
+/* Convolutions as matrix multiplications: y [n p q, k] = rows [n p q, r s c] w [r s c, k]. Each output pixel
+ * has a row: the part of the image that its taps meet, and zeros outside the image. If the kernel is 1x1 and
+ * the stride 1, the rows are x itself. Otherwise they are gathered first. The gradient with respect to x is
+ * for 1x1 kernels only. */
 #include "common/device/cpu/conv2d.h"
 #include "common/device/cpu/gemm.h"
 
 #include <string.h>
 
-/* Gathered rows: few enough for the L2 cache, enough for a product. */
+/* Gathered rows with AVX2: few enough for the L2 cache, enough for a product. */
 enum { BLOCK_FLOATS = 1 << 16, BLOCK_ROWS = 256 };
 
 typedef struct pixel_job {
@@ -26,11 +27,6 @@ static int64_t row_floats(const conv2d_attributes *a)
     return a->r * a->s * a->c;
 }
 
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 static float *image_row(const pixel_job *job, int64_t image, int64_t h)
 {
     const conv2d_attributes *a = job->attributes;
@@ -42,7 +38,7 @@ static float *image_row(const pixel_job *job, int64_t image, int64_t h)
 /* One row of taps: columns [left, left + s) of the image's row `from`, which is NULL outside. */
 static void gather_taps(const conv2d_attributes *a, const float *from, int64_t left, float *to)
 {
-    int64_t first = left < 0 ? smaller(-left, a->s) : 0, end = smaller(a->s, a->w - left);
+    int64_t first = left < 0 ? cpu_smaller(-left, a->s) : 0, end = cpu_smaller(a->s, a->w - left);
     if (!from || end < first) first = end = 0;
     if (end - first < a->s) memset(to, 0, (size_t)(a->s * a->c) * sizeof *to);
     if (end > first)
@@ -95,22 +91,24 @@ static cpu_gemm_shape shape_of(const host_kernel *kernel, int64_t rows)
     }
 }
 
-/* x has the rows as they are. */
+/* The rows are x itself. */
 static bool in_place(const conv2d_attributes *a)
 {
     return a->stride == 1 && a->r == 1 && a->s == 1;
 }
 
-/* Pixels whose rows are there at once. */
+/* How many pixels' rows are multiplied at once. AVX-512 takes all: it is slower with few rows, and bfloat16
+ * would convert the weights for each block. */
 static int64_t block_pixels(const host_kernel *kernel)
 {
     const conv2d_attributes *a = &kernel->base.op.u.conv2d;
-    if (in_place(a) || conv2d_state_of(kernel)->pass == CONV2D_BACKWARD_DATA) return pixels(a);
+    bool all = in_place(a) || conv2d_state_of(kernel)->pass == CONV2D_BACKWARD_DATA;
+    if (all || !cpu_is_avx2(cpu_isa_of(kernel))) return pixels(a);
     int64_t rows = BLOCK_FLOATS / row_floats(a);
-    return smaller(pixels(a), rows < BLOCK_ROWS ? BLOCK_ROWS : rows);
+    return cpu_smaller(pixels(a), rows < BLOCK_ROWS ? BLOCK_ROWS : rows);
 }
 
-/* Of the rows, a multiple of a cache line. */
+/* The rows' part of the workspace, a multiple of a cache line. */
 static size_t rows_bytes(const host_kernel *kernel)
 {
     const conv2d_attributes *a = &kernel->base.op.u.conv2d;
@@ -140,7 +138,7 @@ static void run(const host_kernel *kernel, const conv2d_operands *o, void *works
         return;
     }
     for (int64_t at = 0; at < pixels(a); at += block) {
-        int64_t rows = smaller(block, pixels(a) - at);
+        int64_t rows = cpu_smaller(block, pixels(a) - at);
         pixel_job job = {a, o->x, gathers ? workspace : o->x, at};
         cpu_gemm_shape shape = shape_of(kernel, rows);
         float *y = o->y + at * a->k;

@@ -18,11 +18,6 @@ enum {
     TRANSPOSED_RESULT = 1 << 18, /* or a result that does not fit the L2 cache */
 };
 
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* ---- on one thread ---------------------------------------------------------------------------- */
 
 typedef enum gemm_algorithm { GEMM_ONEDNN, GEMM_SMALL, GEMM_TRANSPOSED } gemm_algorithm;
@@ -71,8 +66,8 @@ size_t cpu_gemm_prepare(const cpu_gemm_shape *s)
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     if (choose_algorithm(s) != GEMM_SMALL) pthread_once(&once, write_sgemm);
     if (!s->transpose_b) return 0;
-    int64_t transposed_b = smaller(s->n * s->k, WHOLE_WORK);
-    int64_t transposed_c = (s->n <= FEW_COLUMNS ? s->m : smaller(s->m, FEW_ROWS)) * s->n;
+    int64_t transposed_b = cpu_smaller(s->n * s->k, WHOLE_WORK);
+    int64_t transposed_c = (s->n <= FEW_COLUMNS ? s->m : cpu_smaller(s->m, FEW_ROWS)) * s->n;
     return (size_t)(transposed_b > transposed_c ? transposed_b : transposed_c) * sizeof(float);
 }
 
@@ -137,14 +132,14 @@ static void transposed_gemm(const host_kernel *kernel, const cpu_gemm_shape *s, 
 
 /* oneDNN's kernels for AVX2 read the operands of a product with a small result where they are. Rows that are
  * a multiple of 1 KiB apart share few sets of the cache: the copies are PADDING floats further apart. */
-enum { COPIED_ROWS = 256, PADDING = 16, AVX2_FLOATS = 8 };
+enum { COPIED_ROWS = 256, PADDING = 16 };
 enum { COPIED_SIDE = 128, COPIED_RESULT = 1 << 20 }; /* c = a b: at least, at most */
 enum { COPIED_GRADIENT = 1 << 15 };                  /* c = a^T b: at least */
 
 static bool copied_gemm_pays(const cpu_isa *isa, const cpu_gemm_shape *s)
 {
     int64_t result = s->m * s->n;
-    if (isa->vector_floats != AVX2_FLOATS || s->transpose_b) return false;
+    if (!cpu_is_avx2(isa) || s->transpose_b) return false;
     if (s->transpose_a) return result >= COPIED_GRADIENT && result <= COPIED_RESULT;
     return s->m >= COPIED_SIDE && s->n >= COPIED_SIDE && result <= COPIED_RESULT;
 }
@@ -153,7 +148,7 @@ static bool copied_gemm_pays(const cpu_isa *isa, const cpu_gemm_shape *s)
 static size_t copied_gemm_scratch(const cpu_isa *isa, const cpu_gemm_shape *s)
 {
     cpu_gemm_shape least = *s;
-    if (!s->transpose_a) least.m = smaller(s->m, COPIED_SIDE);
+    if (!s->transpose_a) least.m = cpu_smaller(s->m, COPIED_SIDE);
     if (!copied_gemm_pays(isa, &least)) return 0;
     int64_t columns = s->n + PADDING + (s->transpose_a ? s->m + PADDING : 0);
     return (size_t)(COPIED_ROWS * columns) * sizeof(float);
@@ -186,7 +181,7 @@ static void copied_gemm(const host_kernel *kernel, const cpu_gemm_shape *s, cons
     float *b_copy = scratch, *a_copy = b_copy + COPIED_ROWS * (s->n + PADDING);
     int64_t at = 0;
     do {
-        int64_t rows = smaller(s->k - at, COPIED_ROWS);
+        int64_t rows = cpu_smaller(s->k - at, COPIED_ROWS);
         const float *left = a + at;
         copy_rows(kernel, b + at * s->b_stride, rows, s->n, s->b_stride, b_copy);
         if (s->transpose_a) {

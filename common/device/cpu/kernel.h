@@ -38,6 +38,17 @@ static inline const cpu_isa *cpu_isa_of(const host_kernel *kernel)
     return cpu_device_of(kernel)->isa;
 }
 
+/* The kernels for AVX2, whose products and convolutions need other choices than those for AVX-512. */
+static inline bool cpu_is_avx2(const cpu_isa *isa)
+{
+    return isa->vector_floats == 8;
+}
+
+static inline int64_t cpu_smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
 /* Element `offset` of an operand. */
 static inline float *cpu_at(const host_call *call, int slot, int64_t offset)
 {
