@@ -1,5 +1,7 @@
 #include "common/collectives/pieces.h"
 
+#include "common/base/least.h"
+
 #include <string.h>
 
 /* A position in a list of pieces; contiguous layouts need none. */
@@ -27,11 +29,6 @@ static int64_t cursor_seek(cursor *c, int64_t index, int64_t *run)
     int64_t inside = index - c->begin;
     *run = list->pieces[c->piece].count - inside;
     return list->pieces[c->piece].offset + inside;
-}
-
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
 }
 
 piece_buffer piece_buffer_of(const collective_buffer *buffer, dtype type)

@@ -1,5 +1,6 @@
 #include "common/data/sampler.h"
 
+#include "common/base/least.h"
 #include "common/base/random.h"
 
 #include <assert.h>
@@ -9,11 +10,6 @@
 static int64_t divide_up(int64_t a, int64_t b)
 {
     return (a + b - 1) / b;
-}
-
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
 }
 
 status sampler_init(sampler *s, const sampler_config *config)
@@ -43,7 +39,7 @@ static sampler_span distributed_span(const sampler *s, int rank, int64_t step)
 {
     int64_t world = s->config.world, batch = s->config.batch, begin = step * batch;
     sampler_span span = {.first = begin * world + rank, .stride = world};
-    span.count = smaller(batch, s->rank_samples - begin);
+    span.count = least(batch, s->rank_samples - begin);
     /* Fewer than `world` positions are padding: at most the last sample of a rank. */
     int64_t last = span.first + (span.count - 1) * world;
     span.padding = last >= s->config.samples;
@@ -53,8 +49,8 @@ static sampler_span distributed_span(const sampler *s, int rank, int64_t step)
 static sampler_span global_span(const sampler *s, int rank, int64_t step)
 {
     int64_t whole = s->config.world * s->config.batch, begin = step * whole;
-    int64_t count = smaller(whole, s->config.samples - begin), chunk = divide_up(count, s->config.world);
-    int64_t from = smaller(rank * chunk, count), to = smaller(from + chunk, count);
+    int64_t count = least(whole, s->config.samples - begin), chunk = divide_up(count, s->config.world);
+    int64_t from = least(rank * chunk, count), to = least(from + chunk, count);
     return (sampler_span){.first = begin + from, .stride = 1, .count = to - from};
 }
 

@@ -1,5 +1,7 @@
 #include "common/net/clocks.h"
 
+#include "common/base/least.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,11 +16,6 @@ static int64_t later(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-static int64_t sooner(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 static status run_exchanges(rendezvous *r, int64_t deadline_ns, rendezvous_blob *got, clock_bounds *out)
 {
     exchange mine = {0}, last, first;
@@ -30,7 +27,7 @@ static status run_exchanges(rendezvous *r, int64_t deadline_ns, rendezvous_blob 
         if (got[0].bytes != sizeof first)
             return fail(STATUS_PROTOCOL, "rank 0 sent a time of %zu bytes", got[0].bytes);
         memcpy(&first, got[0].data, sizeof first);
-        out->high_ns = sooner(out->high_ns, mine.ended_ns - first.sent_ns);
+        out->high_ns = least(out->high_ns, mine.ended_ns - first.sent_ns);
         if (i > 0) out->low_ns = later(out->low_ns, last.sent_ns - first.ended_ns);
     }
     out->at_ns = mine.ended_ns;

@@ -1,6 +1,7 @@
 /* The launcher's loop: signals, ends of processes, notices of the tables, time. */
 #include "harness/launch/launch_impl.h"
 
+#include "common/base/least.h"
 #include "common/base/log.h"
 
 #include <errno.h>
@@ -135,16 +136,11 @@ static int fill_poll(launcher *l)
     return count;
 }
 
-static int64_t earliest(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 static int sleep_ms(const launcher *l)
 {
-    int64_t next = earliest(l->watch_ns, l->kill_ns);
-    if (l->failing && !l->ending) next = earliest(next, l->settle_ns);
-    if (l->options.progress) next = earliest(next, l->progress_ns);
+    int64_t next = least(l->watch_ns, l->kill_ns);
+    if (l->failing && !l->ending) next = least(next, l->settle_ns);
+    if (l->options.progress) next = least(next, l->progress_ns);
     int64_t left = next - clock_now_ns();
     return left > 0 ? (int)((left + NS_PER_MS - 1) / NS_PER_MS) : 0;
 }

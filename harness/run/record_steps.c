@@ -1,6 +1,7 @@
 /* The steps of a record: in stretches, which merge as a run goes on. */
 #include "harness/run/record.h"
 
+#include "common/base/least.h"
 #include "common/base/random.h"
 
 #include <assert.h>
@@ -10,16 +11,11 @@
 
 static_assert(sizeof(step_times) == RECORD_PHASES * sizeof(int64_t), "a phase for each time");
 
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 status record_init(record *r, int64_t steps, int64_t evaluations, int world)
 {
-    int64_t kept = smaller(steps, RECORD_STRETCHES * RECORD_BLOCK);
+    int64_t kept = least(steps, RECORD_STRETCHES * RECORD_BLOCK);
     *r = (record){.capacity = steps,
-                  .evaluation_capacity = smaller(evaluations, RECORD_EVALUATIONS),
+                  .evaluation_capacity = least(evaluations, RECORD_EVALUATIONS),
                   .evaluation_stride = 1,
                   .world = world,
                   .waiting_error_ns = -1};
@@ -99,7 +95,7 @@ static void merge(record *r)
     r->level++;
     for (int64_t i = 0; 2 * i < count; i++) {
         int64_t from = (2 * i + chosen(i, r->level)) * RECORD_BLOCK,
-                steps = from < kept ? smaller(kept - from, RECORD_BLOCK) : 0;
+                steps = from < kept ? least(kept - from, RECORD_BLOCK) : 0;
         memmove(&r->steps[r->kept], &r->steps[from], (size_t)steps * sizeof *r->steps);
         r->kept += steps;
         r->stretches[i] = r->stretches[2 * i];

@@ -2,6 +2,7 @@
  */
 #include "harness/run/run_options.h"
 
+#include "common/base/least.h"
 #include "common/base/text.h"
 #include "common/collectives/collective.h"
 #include "common/device/cuda/cuda_module.h"
@@ -117,17 +118,12 @@ const char *run_config_slow(const run_config *c, int job)
 /* Jobs that run side by side alternate often enough for a drift of the machine to affect all of them. */
 enum { TURNS = 6 };
 
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 step_plan run_config_steps(const run_config *c, int64_t steps_per_epoch, int64_t first, bool takes_turns)
 {
     const run_options *r = &c->run;
     step_plan s = {.first = first, .end = r->epochs * steps_per_epoch / r->accumulate};
     int64_t measured = r->epochs ? s.end - first - r->warmup : r->steps, turns = takes_turns ? TURNS : 1;
-    s.warmup = r->epochs ? smaller(r->warmup, s.end - first) : r->warmup;
+    s.warmup = r->epochs ? least(r->warmup, s.end - first) : r->warmup;
     s.turn = measured > 0 ? (measured + turns - 1) / turns : 1;
     if (r->epochs) return s;
     s.end = first + s.warmup + measured;

@@ -2,6 +2,7 @@
  * has a row: the part of the image that its taps meet, and zeros outside the image. If the kernel is 1x1 and
  * the stride 1, the rows are x itself. Otherwise they are gathered first. The gradient with respect to x is
  * for 1x1 kernels only. */
+#include "common/base/least.h"
 #include "common/device/cpu/conv2d.h"
 #include "common/device/cpu/gemm.h"
 
@@ -38,7 +39,7 @@ static float *image_row(const pixel_job *job, int64_t image, int64_t h)
 /* One row of taps: columns [left, left + s) of the image's row `from`, which is NULL outside. */
 static void gather_taps(const conv2d_attributes *a, const float *from, int64_t left, float *to)
 {
-    int64_t first = left < 0 ? cpu_smaller(-left, a->s) : 0, end = cpu_smaller(a->s, a->w - left);
+    int64_t first = left < 0 ? least(-left, a->s) : 0, end = least(a->s, a->w - left);
     if (!from || end < first) first = end = 0;
     if (end - first < a->s) memset(to, 0, (size_t)(a->s * a->c) * sizeof *to);
     if (end > first)
@@ -105,7 +106,7 @@ static int64_t block_pixels(const host_kernel *kernel)
     bool all = in_place(a) || conv2d_state_of(kernel)->pass == CONV2D_BACKWARD_DATA;
     if (all || !cpu_is_avx2(cpu_isa_of(kernel))) return pixels(a);
     int64_t rows = BLOCK_FLOATS / row_floats(a);
-    return cpu_smaller(pixels(a), rows < BLOCK_ROWS ? BLOCK_ROWS : rows);
+    return least(pixels(a), rows < BLOCK_ROWS ? BLOCK_ROWS : rows);
 }
 
 /* The rows' part of the workspace, a multiple of a cache line. */
@@ -138,7 +139,7 @@ static void run(const host_kernel *kernel, const conv2d_operands *o, void *works
         return;
     }
     for (int64_t at = 0; at < pixels(a); at += block) {
-        int64_t rows = cpu_smaller(block, pixels(a) - at);
+        int64_t rows = least(block, pixels(a) - at);
         pixel_job job = {a, o->x, gathers ? workspace : o->x, at};
         cpu_gemm_shape shape = shape_of(kernel, rows);
         float *y = o->y + at * a->k;

@@ -7,6 +7,8 @@
  * that takes less time than reading transformed weights from the L3 cache. */
 #include "common/device/cpu/conv2d.h"
 
+#include "common/base/least.h"
+
 typedef struct winograd_tiles {
     int64_t down, across, count; /* of an image; of all */
 } winograd_tiles;
@@ -14,11 +16,6 @@ typedef struct winograd_tiles {
 static int64_t winograd_ceiling(int64_t a, int64_t b)
 {
     return (a + b - 1) / b;
-}
-
-static int64_t winograd_least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
 }
 
 static winograd_tiles winograd_tiles_of(int64_t images, int64_t p, int64_t q)
@@ -39,9 +36,9 @@ static cpu_patch winograd_patch(const winograd_tiles *t, int64_t tile, int64_t h
                        .row_stride = width * channels,
                        .pixel_stride = channels,
                        .top = top < 0 ? (int)-top : 0,
-                       .bottom = (int)winograd_least(size, height - top),
+                       .bottom = (int)least(size, height - top),
                        .left = left < 0 ? (int)-left : 0,
-                       .right = (int)winograd_least(size, width - left)};
+                       .right = (int)least(size, width - left)};
 }
 
 /* The arena's blocks of weights [3][3][block c][block k]: that of blocks `c` and `k` of channels. */
@@ -101,7 +98,7 @@ static winograd_conv winograd_conv_of(const host_kernel *kernel)
     f.panels = f.columns / kernels->columns;
     int64_t tile_floats = f.chunks * WINOGRAD_V_TILE + winograd_m_row(kernels->columns);
     int64_t most = BLOCK_BYTES / (tile_floats * (int64_t)sizeof(float));
-    f.block_tiles = winograd_least(f.tiles.count, most > FEWEST_TILES ? most : FEWEST_TILES);
+    f.block_tiles = least(f.tiles.count, most > FEWEST_TILES ? most : FEWEST_TILES);
     f.by_panels = kernel->threads > 1 && f.tiles.count < kernel->threads * f.block_tiles;
     return f;
 }
@@ -116,7 +113,7 @@ static void transform_tile(const winograd_conv *f, int64_t tile, float *v)
 {
     cpu_patch patch = winograd_patch(&f->tiles, tile, f->h, f->w, f->depth, f->pad, WINOGRAD_PATCH);
     for (int64_t c = 0; c < f->depth; c += WINOGRAD_DEPTH, v += f->block_tiles * WINOGRAD_V_TILE)
-        f->kernels->input_transform(f->x + c, &patch, winograd_least(WINOGRAD_DEPTH, f->depth - c), v);
+        f->kernels->input_transform(f->x + c, &patch, least(WINOGRAD_DEPTH, f->depth - c), v);
 }
 
 /* The block of weights from input channels `row` to output channels `column`, both in blocks. */
@@ -156,7 +153,7 @@ static void filter_block(const winograd_conv *f, int64_t tile, int64_t count, in
     for (int64_t i = 0; i < count; i++) transform_tile(f, tile + i, v + i * WINOGRAD_V_TILE);
     for (; panel < panel_end; panel++) {
         for (int64_t chunk = 0; chunk < f->chunks; chunk++) {
-            int64_t first = chunk * WINOGRAD_DEPTH, depth = winograd_least(WINOGRAD_DEPTH, f->depth - first);
+            int64_t first = chunk * WINOGRAD_DEPTH, depth = least(WINOGRAD_DEPTH, f->depth - first);
             transform_weights(f, first, depth, panel, u);
             f->kernels->gemm(WINOGRAD_ROWS_TILES, count, depth, v + chunk * chunk_floats, u, chunk > 0, m);
         }
@@ -253,7 +250,7 @@ static void transform_part(const void *context, int part, int64_t first, int64_t
         cpu_patch patch = winograd_patch(&w->tiles, w->first + i, a->h, a->w, a->c, a->pad_h, WINOGRAD_PATCH);
         for (int64_t chunk = 0; chunk < w->chunks; chunk++)
             w->kernels->input_transform(w->x + chunk * WINOGRAD_DEPTH, &patch,
-                                        winograd_least(WINOGRAD_DEPTH, a->c - chunk * WINOGRAD_DEPTH),
+                                        least(WINOGRAD_DEPTH, a->c - chunk * WINOGRAD_DEPTH),
                                         w->v + (chunk * w->batch_tiles + i) * WINOGRAD_V_TILE);
         patch = winograd_patch(&w->tiles, w->first + i, a->p, a->q, a->k, 0, WINOGRAD_TILE);
         float *u = w->u + i * columns;
@@ -280,7 +277,7 @@ static void multiply_part(const void *context, int part, int64_t first, int64_t 
     const weights_gradient *w = context;
     for (int64_t pair = first; pair < end; pair++) {
         int64_t chunk = pair / w->panels, panel = pair % w->panels;
-        int64_t channels = winograd_least(WINOGRAD_DEPTH, w->attributes->c - chunk * WINOGRAD_DEPTH);
+        int64_t channels = least(WINOGRAD_DEPTH, w->attributes->c - chunk * WINOGRAD_DEPTH);
         float *m = w->m + (w->batches > 1 ? pair : part) * m_floats(w);
         w->kernels->gemm(WINOGRAD_ROWS_CHANNELS, channels, w->count,
                          w->v + chunk * w->batch_tiles * WINOGRAD_V_TILE,

@@ -1,4 +1,5 @@
 /* Matrix multiplication: the choice among the implementations, and those that need no file of their own. */
+#include "common/base/least.h"
 #include "common/device/cpu/gemm.h"
 #include "common/device/cpu/onednn.h"
 
@@ -66,8 +67,8 @@ size_t cpu_gemm_prepare(const cpu_gemm_shape *s)
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     if (choose_algorithm(s) != GEMM_SMALL) pthread_once(&once, write_sgemm);
     if (!s->transpose_b) return 0;
-    int64_t transposed_b = cpu_smaller(s->n * s->k, WHOLE_WORK);
-    int64_t transposed_c = (s->n <= FEW_COLUMNS ? s->m : cpu_smaller(s->m, FEW_ROWS)) * s->n;
+    int64_t transposed_b = least(s->n * s->k, WHOLE_WORK);
+    int64_t transposed_c = (s->n <= FEW_COLUMNS ? s->m : least(s->m, FEW_ROWS)) * s->n;
     return (size_t)(transposed_b > transposed_c ? transposed_b : transposed_c) * sizeof(float);
 }
 
@@ -147,9 +148,9 @@ static bool copied_gemm_pays(const cpu_isa *isa, const cpu_gemm_shape *s)
 /* Also for fewer rows of a. */
 static size_t copied_gemm_scratch(const cpu_isa *isa, const cpu_gemm_shape *s)
 {
-    cpu_gemm_shape least = *s;
-    if (!s->transpose_a) least.m = cpu_smaller(s->m, COPIED_SIDE);
-    if (!copied_gemm_pays(isa, &least)) return 0;
+    cpu_gemm_shape fewest = *s;
+    if (!s->transpose_a) fewest.m = least(s->m, COPIED_SIDE);
+    if (!copied_gemm_pays(isa, &fewest)) return 0;
     int64_t columns = s->n + PADDING + (s->transpose_a ? s->m + PADDING : 0);
     return (size_t)(COPIED_ROWS * columns) * sizeof(float);
 }
@@ -181,7 +182,7 @@ static void copied_gemm(const host_kernel *kernel, const cpu_gemm_shape *s, cons
     float *b_copy = scratch, *a_copy = b_copy + COPIED_ROWS * (s->n + PADDING);
     int64_t at = 0;
     do {
-        int64_t rows = cpu_smaller(s->k - at, COPIED_ROWS);
+        int64_t rows = least(s->k - at, COPIED_ROWS);
         const float *left = a + at;
         copy_rows(kernel, b + at * s->b_stride, rows, s->n, s->b_stride, b_copy);
         if (s->transpose_a) {

@@ -44,11 +44,6 @@ static inline bool cpu_is_avx2(const cpu_isa *isa)
     return isa->vector_floats == 8;
 }
 
-static inline int64_t cpu_smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* Element `offset` of an operand. */
 static inline float *cpu_at(const host_call *call, int slot, int64_t offset)
 {

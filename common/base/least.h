@@ -1,0 +1,12 @@
+/* The smaller one of two integers. */
+#ifndef COMMON_BASE_LEAST_H
+#define COMMON_BASE_LEAST_H
+
+#include <stdint.h>
+
+static inline int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+#endif
