@@ -1,7 +1,7 @@
 #!/bin/sh
 # Comparisons with peers, as far as they are installed; `make bench` runs all of them.
 #
-#   run.sh [--quick] [train|profile|allreduce|link|exchange|messages|curve|trace|sim|predict|sharded|binding|host|sum|virtual|reproduce ...]
+#   run.sh [--quick] [train|profile|allreduce|link|exchange|messages|curve|trace|sim|predict|sharded|binding|neighbor|host|sum|virtual|reproduce ...]
 #          [-- words for train.py]
 #
 # train      training steps compared with PyTorch (train.py): results/speed.json
@@ -16,6 +16,7 @@
 # predict    step times of two ranks, predicted after a calibration with one (predict_cpu.py): results/predict.json
 # sharded    steps of zero1 to zero3 compared with ddp's and with PyTorch's fully_shard (sharded.py): results/sharded.json
 # binding    steps of ranks that are bound to cores, and that are not (binding.py): results/binding.json
+# neighbor   a step alone and next to a niced endless loop (neighbor.py): results/neighbor.json
 # host       what the host of torch.nn.DataParallel takes, part by part (dp_host.py): results/dp-host.json
 # sum        a parameter server's sum by one thread and more (server_sum.c): results/server-sum.json
 # virtual    GPT-2 XL on virtual A100s under the policies that cut state (sharded_virtual.py): results/sharded-virtual.json
@@ -27,7 +28,7 @@ set -eu
 cd "$(dirname "$0")/../.."
 export BUILD="${BUILD:-build}"
 build=$BUILD quick= groups=
-all="train profile allreduce link exchange messages curve trace sim predict sharded binding host sum virtual reproduce"
+all="train profile allreduce link exchange messages curve trace sim predict sharded binding neighbor host sum virtual reproduce"
 while [ $# -gt 0 ]; do
     case $1 in
     --quick) quick=--quick ;;
@@ -119,6 +120,15 @@ sharded() {
 
 binding() {
     record binding python3 tests/bench/binding.py --harness "$build/bin/harness" ${quick:+--rounds 1}
+}
+
+neighbor() {
+    for python in python3 /usr/bin/python3 "${PSRING_PYTHON:-}" ''; do
+        if [ -z "$python" ] || "$python" -c 'import torch, torchvision' 2>/dev/null; then
+            record neighbor python3 tests/bench/neighbor.py --harness "$build/bin/harness" ${python:+--python "$python"} ${quick:+--rounds 1}
+            return
+        fi
+    done
 }
 
 host() {

@@ -13,7 +13,7 @@ RUN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "run.sh")
 
 @long_cases([(group, group, file) for group, file in (
     ("messages", "messages"), ("curve", "curve"), ("trace", "trace"), ("sim", "sim-scale"), ("link", "link-overlap"),
-    ("binding", "binding"), ("predict", "predict"), ("reproduce", "reproduce/throughput"))])
+    ("binding", "binding"), ("neighbor", "neighbor"), ("predict", "predict"), ("reproduce", "reproduce/throughput"))])
 def a_benchmark_records_its_figures_with_their_provenance(group, file):
     with tempfile.TemporaryDirectory(prefix="run-") as folder:
         done = subprocess.run(["bash", RUN, "--quick", group], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,

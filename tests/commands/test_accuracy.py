@@ -1,7 +1,7 @@
 """Training learns: accuracy on held-out data. With --long the larger network, too."""
 from images import fashion_mnist, few_clothes
 from program import harness
-from tap import cases, expect, expect_equal, long_test, main, test
+from tap import cases, expect, expect_equal, long_test, main, more_test
 
 
 def accuracies(result):
@@ -18,7 +18,7 @@ def a_perceptron_classifies_94_of_100_wines(seed):
         expect(accuracy >= 0.94, f"{engine}: {accuracy}")
 
 
-@test
+@more_test
 def lenet_learns_6000_images_of_fashion_mnist():
     found = accuracies(harness("--mode", "both", "--model", "lenet", "--data", few_clothes(6000, 1000), "--gpus", "2", "--batch", "32",
                                "--steps", "90", "--optimizer", "adam", "--lr", "0.002", "--json", "-", limit=180))

@@ -10,7 +10,7 @@ import tempfile
 
 from program import PROGRAM, harness
 from results import changed, checksum, leaves, seal
-from tap import cases, expect, expect_equal, main, test
+from tap import cases, expect, expect_equal, main, more_test, test
 
 ROOT = os.environ.get("SOURCE_DIR", os.getcwd())
 FILES = tempfile.TemporaryDirectory(prefix="files-test-")
@@ -179,13 +179,13 @@ def refused_by_both(path, content, name):
         expect(re.search(re.escape(name) + r": [^:]+: expected .+, got ", result.stderr), "file, place, expected and found value", result)
 
 
-@test
+@more_test
 def a_hundred_results_with_one_changed_value_are_refused():
     for path, content in drawn(100, 1, lambda kind: True):
         refused_by_both(path, content, "changed.json")
 
 
-@test
+@more_test
 def a_hundred_changed_results_with_a_new_checksum_break_a_rule():
     for path, content in drawn(100, 2, RULED.fullmatch):
         refused_by_both(path, seal(content), "sealed.json")

@@ -13,7 +13,7 @@ import termios
 import time
 
 from program import BUILD, PROGRAM
-from tap import Skip, expect, expect_equal, long_test, main, more_test, test
+from tap import Skip, expect, expect_equal, long_test, main, test
 
 SOURCE = os.environ.get("SOURCE_DIR") or os.getcwd()
 COMPLETION = os.path.join(SOURCE, "common", "build", "completion", "psring.bash")
@@ -164,7 +164,7 @@ show() {{ local line=$BUFFER; BUFFER=; zle -I; print -r -- "<<<$line>>>" }}; zle
         return found.partition(">>>")[0], listed
 
 
-@more_test
+@long_test
 def zsh_completes_a_line():
     with Zsh(os.path.dirname(COMPLETION)) as zsh:
         for line, expected in (("harness ru", "harness run "), ("psring wha", "psring whatif "), ("harness help swe", "harness help sweep "),

@@ -28,8 +28,8 @@ def memory_at(run, engine, ranks, step):
         os.kill(pid, signal.SIGCONT)
 
 
-@cases([("none", "none", []), ("ps", "ps", ["--gpus", "2"]), ("ps through messages", "ps", ["--gpus", "2", "--payload", "zmq"]),
-        ("ring", "ring", ["--gpus", "2"]), ("ring, inline", "ring", ["--gpus", "2", "--progress", "inline"])])
+@cases([("ps", "ps", ["--gpus", "2"]), ("none", "none", []), ("ps through messages", "ps", ["--gpus", "2", "--payload", "zmq"]),
+        ("ring", "ring", ["--gpus", "2"]), ("ring, inline", "ring", ["--gpus", "2", "--progress", "inline"])], at_check=2)
 def memory_does_not_grow_from_step_100_to_step_1100(engine, words):
     with Run("--mode", engine, *words, *LENET, "--steps", "100000") as run:
         ranks = range(2 if words else 1)

@@ -46,7 +46,7 @@ def stop_ends_with_79_and_names_step_and_rank(words):
     expect_equal(result.out, "", "stdout", result)
 
 
-@cases([(f"{name}, {rule}", words, rule) for name, words in ENGINES for rule in ("skip", "warn")])
+@cases([(f"{name}, {rule}", words, rule) for name, words in ENGINES for rule in ("skip", "warn")], at_check=8)
 def skip_and_warn_reach_the_end(words, rule):
     result = harness("run", *RUNAWAY, *words, "--on-nonfinite", rule, "--json", "-")
     expect_equal(result.code, 0, "exit code", result)

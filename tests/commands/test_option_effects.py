@@ -333,17 +333,14 @@ def check(option, engine, device):
     return None if differs(first, after, field) else f"expected {field} to change, found {after.fields[field][:3]} twice\n{after}"
 
 
-RESNETS = {"activation", "sync-batchnorm", "launch", "broadcast-buffers"}  # these run ResNet-18, for seconds of processor time
-
-
 def in_every_check(option, engine, device):
-    """The columns cpu and reference mostly have the same cells: each engine's runs in one of them, by turns from option to option, and of
-    ResNet-18 one engine's. Every pair of an option, an engine and a device runs, and every text of a cell; the rest is for the long suite."""
+    """The columns cpu and reference mostly have the same cells, and so do engines: of cells that are alike in a column one runs, by turns
+    from option to option. So every text of a cell runs for every option and device; the rest is for the long suite."""
     cell, at = TABLE[option, engine][device], list(TRIALS).index(option) + ("cpu", "reference").index(device) if device in ("cpu", "reference") else None
     if at is None or cell.startswith("refused"):
         return True
     alike = [name for name in ENGINES if TABLE[option, name][device] == cell]
-    return (alike.index(engine) - at) % (len(alike) if option in RESNETS else min(2, len(alike))) == 0
+    return (alike.index(engine) - at) % len(alike) == 0
 
 
 def multiplies_bfloat16():
@@ -385,7 +382,7 @@ def the_page_has_the_programs_table():
     expect(harness("run", "--help=effects").out in page, "docs/options.md has another table than harness run --help=effects")
 
 
-@test
+@more_test
 def runs_without_an_option_are_alike_in_the_fields_that_the_table_names():
     fields = {cell.strip("`") for cells in TABLE.values() for cell in cells.values() if cell.startswith("`")} - NOISY_FIELDS
     for engine in ENGINES:
@@ -399,10 +396,11 @@ def runs_without_an_option_are_alike_in_the_fields_that_the_table_names():
 # ---- every cell --------------------------------------------------------------------------------
 
 # Runs on emulated GPUs take time: where a row's cells are the CPU's they are for the long suite, but for one of each kind: values,
-# times, messages, threads, files.
+# times, messages, threads, files. ResNet-18 takes seconds of processor time.
+RESNETS = {"activation", "sync-batchnorm", "launch", "broadcast-buffers"}
 OF_EACH_KIND = {"seed", "accumulate", "link", "bucket-cap-mb", "server-threads", "save"}
-LATER = [name for name in TRIALS if CUDA and name not in OF_EACH_KIND and (
-    EMULATED and name in ("activation", "sync-batchnorm") or all(TABLE[name, e]["cuda"] == TABLE[name, e]["cpu"] for e in ENGINES))]
+LATER = [name for name in TRIALS if name in RESNETS and (EMULATED or not CUDA) or CUDA and name not in OF_EACH_KIND and (
+    all(TABLE[name, e]["cuda"] == TABLE[name, e]["cpu"] for e in ENGINES))]
 
 
 @(cases if CUDA else more_cases)([(name, name) for name in TRIALS if name not in LATER])

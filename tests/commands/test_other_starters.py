@@ -6,7 +6,7 @@ import tempfile
 import time
 
 from program import PROGRAM, Run, Watch, harness
-from tap import Skip, cases, expect, expect_equal, main, test
+from tap import Skip, cases, expect, expect_equal, main, more_cases, more_test, test
 
 LENET = ["--model", "lenet", "--data", "synthetic:1x28x28:10", "--batch", "4", "--steps", "10", "--threads", "1"]
 
@@ -55,7 +55,7 @@ def ranks_started_by_hand_train_as_ranks_of_the_harness_do(engine, world, kind):
     expect_equal(job["parameter_hash"], hash_of([*words, "--gpus", world]), "hash, and that of the harness's own ranks")
 
 
-@test
+@more_test
 def the_order_in_which_ranks_start_does_not_matter():
     port = free_port()
     words = [*LENET, "--mode", "ring", "--rendezvous", f"tcp://127.0.0.1:{port}"]
@@ -100,7 +100,7 @@ def of_mpi(algorithm, variables, world=3, words=()):
     return job["collective"], job["algorithm"], job["parameter_hash"]
 
 
-@test
+@more_test
 def the_ring_of_open_mpi_is_chosen_by_its_variable():
     if not shutil.which("mpirun") or not os.path.exists(os.path.join(os.environ.get("BUILD_DIR", "build"), "lib", "libpsring_mpi.so")):
         raise Skip("Open MPI is not installed")
@@ -111,7 +111,7 @@ def the_ring_of_open_mpi_is_chosen_by_its_variable():
     expect_equal(by_hand[2], ring[2], "hash where the user sets the variable")
 
 
-@cases([(policy, policy) for policy in ("zero1", "zero2", "zero3", "fsdp")])
+@more_cases([(policy, policy) for policy in ("zero1", "zero2", "zero3", "fsdp")])
 def over_mpi_state_that_is_cut_among_ranks_ends_with_the_parameters_of_ddp(policy):
     """Two ranks: one order of summation."""
     if not shutil.which("mpirun") or not os.path.exists(os.path.join(os.environ.get("BUILD_DIR", "build"), "lib", "libpsring_mpi.so")):
@@ -134,7 +134,7 @@ def tried_with(key):
 
 @cases([("another key", "fedcba9876543210" * 4, 77, "HARNESS_KEY"),
         ("no key", None, 77, "export HARNESS_KEY=$(openssl rand -hex 32)"),
-        ("a key that is none", "secret", 78, "expected 64 hexadecimal digits")], at_once=3)
+        ("a key that is none", "secret", 78, "expected 64 hexadecimal digits")], at_once=3, at_check=1)
 def a_rank_without_the_key_of_the_job_is_refused(key, code, text):
     first, other = tried_with(key)
     expect_equal(other.code, code, "exit code of the rank without the key", other)

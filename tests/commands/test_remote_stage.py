@@ -28,7 +28,7 @@ def job_of(*words, **more):
         ("three workers that divide later", ["--gpus", "3", "--algorithm", "two-shot", "--divide", "after"]),
         ("resnet18", ["--model", "resnet18", "--image", "32", "--gpus", "2", "--batch", "2"]),
         ("bert", ["--model", "bert", "--head", "cls", "--layers", "2", "--hidden", "32", "--heads", "4", "--vocabulary", "97",
-                  "--sequence", "7"])])
+                  "--sequence", "7"])], at_check=2)
 def workers_train_as_with_the_whole_model(words):
     words = [*LENET, "--gpus", "1", *words]
     remote, whole = job_of(*words, "--remote-stage", "local"), job_of(*words, "--eval-every", "-1")

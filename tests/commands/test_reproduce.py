@@ -98,7 +98,7 @@ def cells_are_within_their_limits_except_documented_ones(name):
     expect_equal([claim["claim"] for claim in result["claims"] if not claim["holds"]], REFUTED.get(name, []), "claims that do not hold")
 
 
-@cases([("throughput", "throughput"), ("tf-benchmarks", "tf-benchmarks")])
+@more_cases([("throughput", "throughput"), ("tf-benchmarks", "tf-benchmarks")])
 def gpus_with_a_server_are_no_faster_than_as_many_times_one(name):
     found, one = 0, None
     for c in table(name)["cells"]:
@@ -181,7 +181,7 @@ def skill_of(cells):
     return 1 - beyond("ours") / beyond("null")
 
 
-@cases([("throughput", "throughput", 10, 2, 0.5, 1), ("ddp-benchmark", "ddp-benchmark", 10, 0, 0.5, 1),
+@more_cases([("throughput", "throughput", 10, 2, 0.5, 1), ("ddp-benchmark", "ddp-benchmark", 10, 0, 0.5, 1),
         ("a miss that the document explains", "torch-vs-apex", 5, 3, 0, 0.5), ("another", "tf-benchmarks", 32, 7, 0, 0.5),
         ("too few cells", "dp-vs-ddp", 2, 0, None, None), ("identities", "reducer-memory", 0, 0, None, None)])
 def skill_is_that_of_the_cells(name, scored, unscored, least, most):

@@ -7,7 +7,7 @@ import tempfile
 from anatomy import shifted_clock
 from program import harness, in_ns
 from results import seal
-from tap import cases, expect, expect_equal, main, test
+from tap import cases, expect, expect_equal, main, more_cases, more_test, test
 
 ROOT = os.environ.get("SOURCE_DIR", os.getcwd())
 ALONE = ["--model", "lenet", "--data", "synthetic:1x28x28:10", "--batch", "8", "--steps", "14", "--threads", "1"]
@@ -99,7 +99,7 @@ def the_first_line_names_the_hardware():
 IMPLEMENTATION = "the cost of the implementation, not of the scheme on separate devices"
 
 
-@cases([("a rank per core", 1, False), ("more ranks than cores", 8, True)])
+@more_cases([("a rank per core", 1, False), ("more ranks than cores", 8, True)])
 def a_run_with_more_ranks_than_cores_says_what_it_shows(ranks, crowded):
     one = {min(os.sched_getaffinity(0))} if crowded else os.sched_getaffinity(0)
     result = harness(*WINE, "--verbose", "--gpus", ranks, preexec_fn=lambda: os.sched_setaffinity(0, one))
@@ -214,7 +214,7 @@ def the_report_shows_what_the_results_say():
 
 # ---- figures that fit together -----------------------------------------------------------------
 
-@cases([("2 ranks", 2, True), ("3 ranks", 3, None), ("8 ranks", 8, None)])
+@cases([("2 ranks", 2, True), ("3 ranks", 3, None), ("8 ranks", 8, None)], at_check=1)
 def engines_agree_side_by_side(ranks, same_bits):
     result = harness(*BOTH, "--gpus", ranks, "--json", "-", limit=120)
     data = result.json()
@@ -232,7 +232,7 @@ def engines_agree_side_by_side(ranks, same_bits):
         ("3 ranks, sync", ["--gpus", "3", "--policy", "ps=sync"], False),
         ("3 ranks, rank order", ["--gpus", "3", "--policy", "ps=sync", "--algorithm", "two-shot", "--divide", "after"], True),
         ("servers, ssp", ["--gpus", "3", "--policy", "ps=ssp", "--servers", "2"], False),
-        ("accumulation", ["--gpus", "2", "--accumulate", "2"], True)])
+        ("accumulation", ["--gpus", "2", "--accumulate", "2"], True)], at_check=1)
 def averaged_gradients_of_the_first_step_differ_at_most_by_the_order_of_sums(words, same_bits):
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "r.json")
@@ -264,7 +264,7 @@ def gradients_that_differ_by_more_are_reported_as_different():
                "the tables", result)
 
 
-@cases([("a hook", ["--comm-hook", "fp16"], "--comm-hook"), ("no warm-up", ["--warmup", "0"], "--warmup 0"),
+@more_cases([("a hook", ["--comm-hook", "fp16"], "--comm-hook"), ("no warm-up", ["--warmup", "0"], "--warmup 0"),
         ("async", ["--policy", "ps=async"], "no averages"), ("one loss of three ranks", ["--gpus", "3"], "divides the loss")])
 def gradients_that_cannot_be_compared_have_a_reason(words, part):
     result = harness(*BOTH, *words, "--json", "-")
@@ -272,7 +272,7 @@ def gradients_that_cannot_be_compared_have_a_reason(words, part):
     expect(not found["compared"] and part in found["reason"], "reason", found)
 
 
-@cases([("ring, ps in shared memory", [], "ring", "shm", "ipc", "through shared memory"),
+@more_cases([("ring, ps in shared memory", [], "ring", "shm", "ipc", "through shared memory"),
         ("two-shot, ps in messages over tcp", ["--algorithm", "two-shot", "--payload", "zmq", "--transport", "tcp"], "two-shot", "zmq",
          "tcp", "in messages")])
 def reports_and_figures_name_algorithm_and_transport(words, algorithm, payload, transport, shown):
@@ -302,7 +302,7 @@ def reports_and_figures_name_algorithm_and_transport(words, algorithm, payload, 
             expect(job in text.split("</desc>", 1)[1], f"{name} does not show '{job}'")
 
 
-@test
+@more_test
 def time_spent_on_a_late_rank_is_waiting_and_not_communication():
     job = harness("run", *BOTH, "--mode", "ring", "--slow", "1:150", "--warmup", "1", "--steps", "6", "--json", "-").jobs()["ring"]
     first, late = (sum(rank["waiting_s"]) for rank in job["ranks"])
@@ -331,7 +331,7 @@ def segments(job):
 
 @cases([("side by side", ["--policy", "ps=dp"]), ("sync, with evaluations", ["--mode", "ps", "--policy", "sync", "--eval-every", "3"]),
         ("ring, and a late rank", ["--mode", "ring", "--slow", "1:4"]),
-        ("virtual time", ["--policy", "sync", "--device", "sim:v100-pcie-10gbe", "--jitter", "3"])])
+        ("virtual time", ["--policy", "sync", "--device", "sim:v100-pcie-10gbe", "--jitter", "3"])], at_check=2)
 def the_steps_of_a_job_sum_to_its_wall_time_and_samples_per_second_follow(words):
     for name, job in harness(*BOTH[:-4], "--gpus", "2", *words, "--json", "-").jobs().items():
         begins, ends = ([in_ns(rank[key]) for rank in job["ranks"]] for key in ("step_begin_s", "step_end_s"))
@@ -360,7 +360,7 @@ def the_report_shows_as_many_samples_per_second_as_steps():
         expect(abs(step * rate / samples - 1) < 0.02, f"{rate} samples/s, but {samples} samples in {step} s", *lines[:30])
 
 
-@cases([("async", ["--policy", "async"]), ("ssp", ["--policy", "ssp", "--staleness", "2"])])
+@more_cases([("async", ["--policy", "async"]), ("ssp", ["--policy", "ssp", "--staleness", "2"])])
 def without_synchronous_steps_samples_count_while_all_ranks_train(words):
     job = harness(*ALONE, "--mode", "ps", *words, "--gpus", "3", "--batch", "32", "--slow", "1:40", "--steps", "15", "--json", "-").jobs()["ps"]
     (first, last), = segments(job)
@@ -409,7 +409,7 @@ def clocks_of_ranks_are_aligned_where_they_differ(shift):
             expect(end > begin - 2 * clock["error_s"], f"a step ends at {end} s, before the other rank's begins at {begin} s", clock)
 
 
-@cases([("no evaluations", []), ("evaluations at the end of blocks", ["--eval-every", "3"])])
+@more_cases([("no evaluations", []), ("evaluations at the end of blocks", ["--eval-every", "3"])])
 def the_wall_time_includes_every_measured_step(words):
     for job in harness(*BOTH, *words, "--json", "-").jobs().values():
         for rank in job["ranks"]:
@@ -428,7 +428,7 @@ def the_first_step_of_a_turn_is_not_measured(words, expected):
 
 @cases([(f"{name}, {steps} steps", words, steps) for steps in (1, 7, 20) for name, words in (
     ("none", ["--mode", "none"]), ("ps", ["--mode", "ps", "--gpus", "2"]), ("ring", ["--mode", "ring", "--gpus", "2"]),
-    ("both", ["--gpus", "2"]), ("virtual time", ["--gpus", "2", "--device", "sim:cpu"]))])
+    ("both", ["--gpus", "2"]), ("virtual time", ["--gpus", "2", "--device", "sim:cpu"]))], at_check=5)
 def as_many_steps_are_measured_as_asked_for(words, steps):
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "r.json")
@@ -463,7 +463,7 @@ def synthetic_batches_can_not_be_cut_short():
     expect("--no-drop-last: expected a data set of files" in result.err, result)
 
 
-@cases([("2 ranks", 2), ("4 ranks", 4)])
+@cases([("2 ranks", 2), ("4 ranks", 4)], at_check=1)
 def traffic_is_what_the_algorithms_move(ranks):
     model = 4 * 61706
     # The server in rank 0: (n-1) P each way; a worker: P. Ring: 2 (n-1)/n P everywhere.
@@ -480,7 +480,7 @@ def traffic_is_what_the_algorithms_move(ranks):
 
 @cases([(f"{ranks} ranks, {label}", ranks, words, partitions) for ranks in (2, 3) for label, words, partitions in (
     ("617 partitions", ["--model", "lenet", "--threads", "1", "--eval-every", "-1"], ["--partition-bytes", "400"]),
-    ("44.7 MB of parameters in virtual time", ["--model", "resnet18", "--device", "sim"], []))])
+    ("44.7 MB of parameters in virtual time", ["--model", "resnet18", "--device", "sim"], []))], at_check=1)
 def one_server_per_rank_has_the_traffic_of_the_ring(ranks, words, partitions):
     words = [*words, "--data", "synthetic", "--batch", "2", "--gpus", ranks, "--steps", "60", "--json", "-"]
     ring = harness(*words, "--mode", "ring", limit=180).jobs()["ring"]["traffic"]["per_rank"]
@@ -569,7 +569,7 @@ def efficiency_per_core_is_of_ranks_on_the_cores_of_this_machine():
         expect_equal([row["efficiency_per_core"] is not None for row in rows], [known] * len(rows), device)
 
 
-@test
+@more_test
 def a_second_baseline_has_all_cores_and_the_batch_of_all_ranks():
     jobs = harness(*ALONE, "--gpus", "3", "--json", "-").jobs()
     expect_equal(list(jobs), ["none", "all-cores", "ps", "ring"], "jobs")

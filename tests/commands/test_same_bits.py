@@ -5,7 +5,7 @@ import tempfile
 
 from images import few_clothes
 from program import harness
-from tap import cases, expect, expect_equal, main, test
+from tap import cases, expect, expect_equal, long_cases, main, test
 
 REAL = ["--data", "CLOTHES", "--batch", "8"]
 FEW = ["--data", "CLOTHES", "--batch", "4"]
@@ -29,13 +29,15 @@ bits = functools.lru_cache(maxsize=None)(bits_anew)  # the same command gives th
     ("lenet, 2 threads", ["--model", "lenet", *REAL, "--threads", "2", "--steps", "20", "--augment", "crop,flip"]),
     ("lenet, 4 ranks, Nesterov, clipping", ["--model", "lenet", *REAL, "--threads", "1", "--gpus", "4", "--steps", "20",
                                             "--momentum", "0.9", "--nesterov", "--clip-norm", "0.5"]),
-    ("resnet18, 2 threads", ["--mode", "ring", "--model", "resnet18", *TWO, "--threads", "2", "--warmup", "1", "--steps", "2"]),
-    ("resnet18, SyncBatchNorm", ["--mode", "ps", "--policy", "sync", "--model", "resnet18", *TWO, "--gpus", "2", "--threads", "1", "--warmup", "1",
-                                 "--steps", "2", "--sync-batchnorm"]),
     ("reference", ["--model", "wine_mlp", "--data", "wine", "--device", "reference", "--steps", "20"]),
     ("gpt2", ["--model", "gpt2", "--layers", "1", "--hidden", "32", "--heads", "2", "--vocabulary", "100", "--positions", "8",
               "--sequence", "8", "--batch", "2", "--steps", "4"]),
     ("other policies", ["--model", "lenet", *REAL, "--gpus", "3", "--steps", "20", "--policy", "ring=apex,ps=sync", "--servers", "2"]),
+])
+@long_cases([
+    ("resnet18, 2 threads", ["--mode", "ring", "--model", "resnet18", *TWO, "--threads", "2", "--warmup", "1", "--steps", "2"]),
+    ("resnet18, SyncBatchNorm", ["--mode", "ps", "--policy", "sync", "--model", "resnet18", *TWO, "--gpus", "2", "--threads", "1", "--warmup", "1",
+                                 "--steps", "2", "--sync-batchnorm"]),
 ])
 def the_same_command_twice_gives_bit_identical_results(words):
     first, second = bits_anew(*words), bits_anew(*words)
@@ -87,9 +89,9 @@ def other_jobs_in_the_run_do_not_change_the_results(engine):
 
 
 @cases([
-    ("resnet18 on real data, 12 steps", ["--model", "resnet18", *FEW, "--steps", "12", "--warmup", "0", "--momentum", "0.9"]),
     ("resnet18 with silu and adamw", ["--model", "resnet18", "--activation", "silu", *TWO, "--steps", "5", "--warmup", "0", "--optimizer", "adamw"]),
 ])
+@long_cases([("resnet18 on real data, 12 steps", ["--model", "resnet18", *FEW, "--steps", "12", "--warmup", "0", "--momentum", "0.9"])])
 def two_ranks_end_with_bit_identical_parameters_under_both_engines(words):
     ps, ring = (bits(*words, "--gpus", "2", "--threads", "1", "--mode", mode, "--policy", f"{mode}={policy}", limit=300)[mode]
                 for mode, policy in (("ps", "sync"), ("ring", "ddp")))  # alone: without the steps of the baselines
@@ -118,7 +120,8 @@ def sync_with_any_number_of_servers_ends_bit_identical_to_the_two_shot_ring(rank
     expect_equal(ps, ring, "after 50 steps")
 
 
-@cases([(f"{ranks} ranks", ranks) for ranks in (3, 5)])
+@cases([("3 ranks", 3)])
+@long_cases([("5 ranks", 5)])
 def sync_and_the_two_shot_ring_are_bit_identical_on_images(ranks):
     ps, ring = two_shot("--model", "lenet", *REAL, "--gpus", ranks, "--momentum", "0.9", "--policy", "ps=sync", "--servers", 2)
     expect_equal(ps, ring, "after 50 steps")

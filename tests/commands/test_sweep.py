@@ -11,7 +11,7 @@ import tempfile
 import time
 
 from program import PROGRAM, Run, SLOWER, Watch, harness
-from tap import cases, expect, expect_equal, main, more_test, test
+from tap import cases, expect, expect_equal, long_test, main, more_test, test
 
 VIRTUAL = ["--device", "sim:dgx1-v100", "--model", "resnet18", "--steps", "4"]
 GRID = ["--mode", "ps,ring", "--vary", "gpus=2,3,4,5,6,8", "--vary", "batch=8,16,32,48,64,96", *VIRTUAL]  # 72 points
@@ -45,7 +45,7 @@ def wait_for_runs(run, path, count):
         time.sleep(0.002)
 
 
-@more_test
+@long_test
 def a_sweep_of_72_virtual_points_that_was_killed_ends_with_the_table_of_an_undisturbed_one():
     with folder() as undisturbed, folder() as killed:
         whole = sweep(undisturbed, *GRID, limit=90)  # promised: 30 s
@@ -85,7 +85,7 @@ def every_round_runs_each_point_once_in_an_order_of_its_own():
         expect_equal(lines[0].split()[:2], ["harness", "run"], "the command")
 
 
-@test
+@more_test
 def the_table_is_that_of_the_runs():
     with folder() as path:
         result = sweep(path, *REAL, "--mode", "ring,ps", "--vary", "batch=8,16", "--repeat", "3")
@@ -250,7 +250,7 @@ def virtual_runs_come_first_in_a_dry_run_as_in_a_sweep():
         expect_equal(kinds, [False] * 4 + [True] * 4, "real runs", result)
 
 
-@test
+@more_test
 def real_work_runs_one_run_at_a_time():
     with folder() as path:
         most = 0
@@ -274,7 +274,7 @@ def launcher(pid, sweep_pid):
     return [pid] if int(fields[1]) == sweep_pid and fields[0] != "Z" else []
 
 
-@cases([("SIGINT", signal.SIGINT, 130), ("SIGTERM", signal.SIGTERM, 143)])
+@cases([("SIGINT", signal.SIGINT, 130), ("SIGTERM", signal.SIGTERM, 143)], at_check=1)
 def a_signal_ends_the_sweep_and_the_next_start_goes_on(number, code):
     words = [*REAL[:-4], "--steps", "1000", "--mode", "ring,ps", "--vary", "batch=4,8"]
     with folder() as path:
@@ -354,7 +354,7 @@ def table_in(path):
         return json.load(file)
 
 
-@test
+@more_test
 def a_sweep_of_a_file_is_that_of_the_command_line():
     with folder() as path:
         toml = write(path + "/sweep.toml", FILE)

@@ -7,7 +7,7 @@ import statistics
 import tempfile
 
 from program import harness
-from tap import cases, expect, expect_equal, main, test
+from tap import cases, expect, expect_equal, main, more_cases, more_test, test
 
 LENET = ["--model", "lenet", "--data", "synthetic:1x28x28:10", "--batch", "4", "--gpus", "2", "--steps", "12"]
 SIM = ["--model", "resnet50", "--steps", "2", "--gpus", "8"]
@@ -39,7 +39,7 @@ def line_of(result, begin):
         ("baselines", [*LENET, "--isolated"]), ("ring", [*LENET, "--mode", "ring"]), ("ps", [*LENET, "--mode", "ps"]),
         ("none", ["--mode", "none", "--model", "toy"]), ("virtual time", [*SIM, "--device", "sim:dgx1-v100"]),
         ("a long name", [*SIM, "--device", "sim:dgx1-v100-4xib100", "--mode", "ring", "--policy", "powersgd"]),
-        ("several runs", [*LENET, "--repeat", "2"]), ("nothing measured", [*LENET, "--steps", "0"])])
+        ("several runs", [*LENET, "--repeat", "2"]), ("nothing measured", [*LENET, "--steps", "0"])], at_check=3)
 def it_is_at_most_ten_lines_of_80_columns(words):
     if "powersgd" in words and " powersgd " not in harness("policies").out:
         words = words[:-1] + ["apex"]
@@ -61,7 +61,7 @@ def tables_follow_with_verbose_and_are_always_in_the_json():
 
 # ---- its figures -------------------------------------------------------------------------------
 
-@cases([("ring", ["--algorithm", "ring"], "; all-reduce: ring, shm"), ("two-shot", ["--algorithm", "two-shot"], "; all-reduce: two-shot, shm"),
+@more_cases([("ring", ["--algorithm", "ring"], "; all-reduce: ring, shm"), ("two-shot", ["--algorithm", "two-shot"], "; all-reduce: two-shot, shm"),
         ("no ring", ["--mode", "ps"], "batch 4 per rank")])
 def it_begins_with_the_workload_the_ranks_and_the_all_reduce(words, end):
     result, _ = run(*LENET, *words)
@@ -94,7 +94,7 @@ def the_workload_takes_at_most_two_lines_and_its_end_is_there(model):
     expect(end in ("ring, sim", "tree, sim", "ring and tree, sim"), "the first sentence", result)
 
 
-@test
+@more_test
 def its_figures_are_those_of_the_json():
     result, found = run(*LENET, "--repeat", "3")
     jobs, verdict, runs = {job["name"]: job for job in found["jobs"]}, found["verdict"], found["repetitions"]["runs"]
@@ -120,7 +120,7 @@ def its_figures_are_those_of_the_json():
     expect(f"{memory['maximum_bytes'] / 2**20:.1f} MiB" in line_of(result, "Memory: ps rank 0 (reducer)"), "memory", result, memory)
 
 
-@cases([("one", 1, ", its server {}; ring "), ("two", 2, ", its 2 servers at most {} each; ring ")])
+@more_cases([("one", 1, ", its server {}; ring "), ("two", 2, ", its 2 servers at most {} each; ring ")])
 def the_memory_of_servers_of_their_own_is_named(count, expected):
     words = ["--policy", "ps=sync,ring=ddp", "--servers", str(count), "--server-placement", "own"]
     result, found = run(*LENET, "--steps", "3", *words)
@@ -131,7 +131,7 @@ def the_memory_of_servers_of_their_own_is_named(count, expected):
     expect(expected.format(f"{most / 2**10:.1f} KiB") in line and "(reducer)" not in line, expected, result, most)
 
 
-@test
+@more_test
 def results_of_servers_that_end_at_the_same_time_are_all_kept():
     for _ in range(4):  # without a lock one of 32 was lost in every other run
         _, found = run(*LENET, "--steps", "2", "--mode", "ps", "--policy", "sync", "--servers", "32", "--server-placement", "own")
@@ -201,7 +201,7 @@ def stages_that_wait_for_each_other_are_advised_on_the_bubble(words, advice):
 
 
 # A link so slow that most of a step is communication; --vary bucket-cap-mb changes nothing about activations.
-@cases([("a pipeline", ["--stages", "2", "--accumulate", "2"]), ("a remote stage", ["--remote-stage", "local"])])
+@more_cases([("a pipeline", ["--stages", "2", "--accumulate", "2"]), ("a remote stage", ["--remote-stage", "local"])])
 def where_activations_are_sent_the_advice_is_not_on_buckets(words):
     slow = [*LENET, "--steps", "2", "--warmup", "1", "--eval-every", "-1", "--mode", "ring", "--threads", "1", "--link", "2MB/s,20ms"]
     result, found = run(*slow, *words)
@@ -226,7 +226,7 @@ def repetitions_have_medians_and_intervals_and_the_run_of_the_median_is_shown():
     expect_equal(len({one["jobs"][0]["parameter_hash"] for one in again["runs"]}), 1, "the same computation every time")
 
 
-@test
+@more_test
 def eight_runs_allow_a_verdict():
     result, found = run("--model", "toy", "--steps", "6", "--warmup", "1", "--eval-every", "-1", "--gpus", "2", "--repeat", "8", limit=180)
     verdict = found["verdict"]

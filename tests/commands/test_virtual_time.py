@@ -6,7 +6,7 @@ import tempfile
 
 from profiles import FILES, profile, run
 from program import harness, in_ns
-from tap import cases, expect, expect_equal, main, test
+from tap import cases, expect, expect_equal, main, more_test, test
 
 CONSTANT = {"value": 1.5, "unit": "1", "tag": "assumed", "source": "a test"}
 
@@ -104,7 +104,7 @@ def the_next_batch_is_copied_during_a_step(mode, ranks, policy):
     expect_equal([job["ranks"][0]["batch_copy_s"][-1] is None for job in jobs], [True, False], "is it measured")
 
 
-@test
+@more_test
 def memory_equals_that_of_the_cpu():
     words = ("run", "--mode", "both", "--model", "lenet", "--steps", "2", "--gpus", "2", "--json", "-", "--quiet")
     sim, cpu = harness(*words, "--device", "sim", "--prefetch", "off").jobs(), harness(*words).jobs()
@@ -119,7 +119,7 @@ def memory_equals_that_of_the_cpu():
                         expect_equal(found[name], expected[name], f"{engine}, rank {a['rank']}, {phase}, {name}")
 
 
-@test
+@more_test
 def a_calibrated_machine_prints_predictions_next_to_measurements():
     words = ("run", "--mode", "both", "--policy", "ps=sync,ring=ddp", "--model", "lenet", "--steps", "6", "--gpus", "2",
              "--device", "cpu", "--quiet")

@@ -7,7 +7,7 @@ import shlex
 
 from profiles import FILES, profile
 from program import harness, in_ns
-from tap import cases, expect, expect_equal, main, more_test, test
+from tap import cases, expect, expect_equal, long_test, main, more_cases, more_test, test
 
 ROOT = os.environ.get("SOURCE_DIR", os.getcwd())
 
@@ -73,7 +73,7 @@ def loaders_that_nothing_is_known_of_are_refused(words, code, reason):
     expect(reason in result.err, f"expected '{reason}'", result)
 
 
-@test
+@more_test
 def more_threads_of_a_server_shorten_what_if_steps():
     def steps(threads):
         words = ("whatif", "--profile", "dgx1-p100", "--model", "vgg16", "--image", "32", "--batch", "4", "--policy", "sync", "--gpus", "8",
@@ -85,7 +85,7 @@ def more_threads_of_a_server_shorten_what_if_steps():
     expect_equal(many, eight, "more threads than the memory feeds")
 
 
-@more_test
+@long_test
 def four_thousand_gpus_take_seconds_to_simulate_and_a_tree_beats_the_ring():
     result = harness("whatif", "--model", "resnet50", "--profile", "dgx-a100-80g", "--gpus", "8,64,...,4096", "--json", "-")
     points = result.json()["points"]
@@ -140,7 +140,7 @@ def what_if_notes_an_option_that_does_nothing(words):
 A100 = ("whatif", "--profile", "dgx-a100-80g", "--model", "resnet50", "--batch", "256", "--tf32", "--gpus", "1,2")
 
 
-@cases([("a step", ("--step-ms", "273"), 0.273), ("a throughput", ("--samples-per-s", "938"), 256 / 938)])
+@more_cases([("a step", ("--step-ms", "273"), 0.273), ("a throughput", ("--samples-per-s", "938"), 256 / 938)])
 def a_measured_step_anchors_what_if_in_every_draw(words, seconds):
     result = harness(*A100, *words, "--json", "-").json()
     for key in ("one_gpu_step_s", "one_gpu_step_low_s", "one_gpu_step_high_s"):
@@ -181,7 +181,7 @@ def limits_of_whatif_are_those_of_runs_with_drawn_constants():
     expect("kappa: 1 (1 to 1.1; range: source)" in shown, "the range of a constant", shown)
 
 
-@test
+@more_test
 def the_page_quotes_what_whatif_gives_with_one_thread_of_a_server_and_with_eight():
     with open(os.path.join(ROOT, "docs/simulation.md"), encoding="utf-8") as file:
         quoted = re.search(r"^    harness (whatif .*--server-threads) 1\n\nshows a step of (\d+) ms \((\d+) to (\d+)\); "
@@ -215,7 +215,7 @@ SAME = [  # label, profile, engine, policy, GPUs, options
 ]
 
 
-@cases([(label, *case) for label, *case in SAME])
+@cases([(label, *case) for label, *case in SAME], at_check=4)
 def whatif_is_a_table_of_runs(profile, engine, policy, gpus, options):
     whatif = harness("whatif", "--profile", profile, "--policy", policy, "--gpus", gpus, *options, "--quiet", "--json", "-").json()
     length = [] if "--steps" in options else ["--warmup", "2", "--steps", "3"]

@@ -11,7 +11,7 @@ import tempfile
 import termios
 
 from program import PROGRAM, Run, harness
-from tap import cases, expect, expect_equal, main, more_cases, test
+from tap import cases, expect, expect_equal, main, more_cases, more_test, test
 
 ROOT = os.environ.get("SOURCE_DIR", os.getcwd())
 LENET = ["--model", "lenet", "--data", "synthetic:1x28x28:10", "--batch", "4", "--gpus", "2", "--steps", "6", "--warmup", "1", "--quiet"]
@@ -19,14 +19,14 @@ SIM = ["--device", "sim:dgx1-v100", "--model", "resnet50", "--steps", "2", "--qu
 
 
 @cases([(" ".join(words), words) for words in (
-    ["run", *LENET], ["run", "-v", *LENET], ["run", "-v", "--isolated", *LENET, "--target-accuracy", "0.5"], ["run", "-v", "--mode", "ps", "--policy", "async", *LENET],
-    ["run", "-v", *SIM, "--gpus", "8"], ["run", "-v", *LENET, "--link", "250MB/s,50us", "--repeat", "2"], ["run", "-v", *LENET, "--gpus", "8"],
-    ["run", "-v", "--mode", "ps", "--policy", "sync", "--servers", "2", "--server-placement", "own", *LENET],
-    ["run", "--plan", "--model", "bert_large", "--gpus", "64"], ["models"], ["models", "resnet50"], ["models", "bert_large"], ["policies"], ["profiles"],
+    ["run", *LENET], ["run", "-v", *LENET], ["run", "-v", *SIM, "--gpus", "8"], ["run", "--plan", "--model", "bert_large", "--gpus", "64"], ["models"], ["models", "resnet50"], ["models", "bert_large"], ["policies"], ["profiles"],
     ["profiles", "dgx1-v100-4xib100"], ["buckets"], ["buckets", "--model", "bert_large"], ["doctor"], ["reproduce", "--list"], ["reproduce", "reducer-memory"],
     ["whatif", "--model", "resnet18", "--gpus", "2,4", "--policy", "ddp,sync"],
     ["bench", "all-reduce", "--gpus", "2", "--begin", "8", "--end", "64K", "--factor", "64", "--iters", "2"],
-    ["--help"], ["run", "--help=all"], ["sweep", "--help"], ["report", "--help"], ["help", "units"])])
+    ["--help"], ["run", "--help=all"], ["sweep", "--help"], ["report", "--help"], ["help", "units"],
+    ["run", "-v", "--isolated", *LENET, "--target-accuracy", "0.5"], ["run", "-v", "--mode", "ps", "--policy", "async", *LENET],
+    ["run", "-v", *LENET, "--link", "250MB/s,50us", "--repeat", "2"], ["run", "-v", *LENET, "--gpus", "8"],
+    ["run", "-v", "--mode", "ps", "--policy", "sync", "--servers", "2", "--server-placement", "own", *LENET])], at_check=22)
 def lines_have_at_most_80_columns(words):
     result = harness(*words, limit=120)
     expect_equal(result.code, 0, "exit code", result)
@@ -77,7 +77,7 @@ def what_is_longer_than_the_terminal_is_paged(words, rows, paged):
     expect("ring (ddp) trains" in shown, "the verdict", shown[:500])
 
 
-@test
+@more_test
 def a_verified_file_is_one_line_for_scripts_and_several_on_a_terminal():
     words = ["verify", os.path.join(ROOT, "tests/golden/wine_mlp_w1.json")]
     shown = on_terminal(words, 60, {"NO_COLOR": "1"})
@@ -118,7 +118,7 @@ def a_run_in_virtual_time_shows_a_line_with_a_bar():
     expect("[--" not in quiet, "a bar with --quiet", quiet[:500])
 
 
-@test
+@more_test
 def a_sweep_shows_a_bar():
     with tempfile.TemporaryDirectory() as folder:
         # A bar is drawn at most ten times per second: the runs take seconds on any machine, and end when it has been seen.

@@ -11,6 +11,8 @@
 
 enum { STEPS = SANITIZED ? 3 : 5, MOST = 5 };
 
+static bool is_long; /* --long: every case */
+
 typedef struct result {
     uint64_t hash[MOST];
     float *values; /* rank 0's parameters in PyTorch's order */
@@ -286,17 +288,17 @@ static void groups_move_the_bytes_of_their_collectives(void **state)
 
 /* ---- mixed precision -------------------------------------------------------------------------- */
 
-static const shard_case mixed_cases[] = {
+static const shard_case mixed_cases[4] = {
     {"wine_mlp", 1, "--mixed-precision", 0, 0, false, 0},
     {"lenet", 2, "--mixed-precision --algorithm ring", 0, 0, true, 0},
     {"lenet", 3, "--mixed-precision --algorithm two-shot", 0, 0, false, 0},
-    {"resnet18", 2, "--mixed-precision --algorithm two-shot", 32, 10, false, SHARED_DIVIDE_AFTER},
+    {"resnet18", 2, "--mixed-precision --algorithm two-shot", 32, 10, false, SHARED_DIVIDE_AFTER}, /* long */
 };
 
 static void with_mixed_precision_every_stage_is_bit_identical_to_ddp(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < sizeof mixed_cases / sizeof mixed_cases[0]; i++) {
+    for (int i = 0; i < (is_long ? 4 : 3); i++) {
         result ddp, cut;
         run(&mixed_cases[i], "ddp", 0, &ddp);
         for (int p = 0; p < POLICIES; p++) {
@@ -447,8 +449,9 @@ static void a_server_on_every_rank_moves_the_bytes_of_zero1_and_gives_its_number
     }
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    is_long = argc > 1 && strcmp(argv[1], "--long") == 0;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_stage_is_bit_identical_to_ddp),
         cmocka_unit_test(with_clipping_every_stage_equals_ddp_to_rounding),

@@ -94,7 +94,7 @@ def a_signal_during_setup_ends_the_run(words, engine):
     expect_equal(result.code, 130, "exit code", result)
 
 
-@cases([("ring", [], 0), ("the first stage of two", ["--stages", "2"], 0), ("the last stage of two", ["--stages", "2"], 1)])
+@cases([("the last stage of two", ["--stages", "2"], 1), ("ring", [], 0), ("the first stage of two", ["--stages", "2"], 0)], at_check=1)
 def a_signal_ends_an_evaluation_without_a_result(words, rank):
     watch = Watch()
     with Run("--mode", "ring", "--gpus", "2", *RESNET, "--data", "synthetic:3x96x96:10", "--steps", "3", *words, "--json", "-") as run:

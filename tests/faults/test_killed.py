@@ -96,7 +96,7 @@ def a_rank_killed_at_any_time_is_named(engine, trial):
         ("hybrid", ["--mode", "ring", "--policy", "zero3:group=1"], "ring", 1),
         ("pipeline", ["--mode", "ring", "--stages", "3", "--accumulate", "2"], "ring", 2),
         ("stages on devices", ["--mode", "ring", "--stages", "2", "--stages-on", "devices", "--eval-every", "-1"], "ring", 1),
-        ("alone", ["--mode", "none"], "none", 0)])
+        ("alone", ["--mode", "none"], "none", 0)], at_check=5)
 def a_killed_rank_is_named_under_every_setting_of_the_engine(words, engine, rank):
     watch = Watch()
     ranks = [] if engine == "none" else ["--gpus", "3"]
@@ -127,7 +127,7 @@ def a_killed_server_process_is_named(engine, words, server):
 
 
 @cases([("none rank 0", "none", 0, "backward"), ("ps rank 0", "ps", 0, "backward"), ("ring rank 1", "ring", 1, "forward"),
-        ("a parked rank", "ring", 0, "parked")])
+        ("a parked rank", "ring", 0, "parked")], at_check=2)
 def side_by_side_a_killed_rank_ends_all_three_jobs(engine, rank, operation):
     watch = Watch()
     with Run("--gpus", "2", *LENET, "--steps", "3000") as run:  # a turn of 500, during which the others are parked

@@ -100,7 +100,7 @@ def drawn(count, seed, goes_on_every):
     return rows
 
 
-@cases([("", False), ("by hand", True)], at_once=2)
+@cases([("", False), ("by hand", True)], at_once=2, at_check=1)
 def a_limit_shorter_than_the_gap_between_ranks_does_not_end_a_run_while_the_slower_one_makes_progress(by_hand):
     watch = Watch()
     words = [*JOBS["async"], *LENET, "--slow", "1:8", "--stall-timeout", "2s", "--steps", "1200", "--save", "a.st", "--json", "-", "--quiet"]
@@ -144,7 +144,7 @@ def a_signal_while_a_rank_dies_leaves_the_death_as_the_cause(job, by_hand, first
             run.__exit__()
 
 
-@cases(drawn(20, 1, 4), at_once=2)
+@cases(drawn(20, 1, 4), at_once=2, at_check=10)
 def a_signal_at_any_moment_stops_all_ranks_after_one_step(*row):
     stop(*row)
 

@@ -20,13 +20,12 @@ def parameters_of(*words):
 
 @cases([(f"{engine} rank {rank} in {operation}{', ' + words[-1] if words else ''}", engine, rank, operation, words)
         for engine, rank, operation, words in (
-            ("ps", 0, "backward", []), ("ps", 1, "forward", []), ("ps", 2, "push", []), ("ps", 1, "backward", ["--policy", "sync"]),
-            ("ps", 2, "backward", ["--policy", "async"]),
-            ("ring", 0, "backward", []), ("ring", 1, "all_reduce", []), ("ring", 2, "forward", ["--progress", "inline"]),
+            ("ps", 0, "backward", []), ("ps", 2, "push", []), ("ps", 2, "backward", ["--policy", "async"]), ("ring", 0, "backward", []),
+            ("ring", 1, "all_reduce", []), ("ps", 1, "forward", []), ("ps", 1, "backward", ["--policy", "sync"]), ("ring", 2, "forward", ["--progress", "inline"]),
             ("ring", 1, "backward", ["--policy", "zero1"]), ("ring", 2, "forward", ["--policy", "zero3"]),
             ("ring", 0, "backward", ["--policy", "zero2"]), ("ring", 1, "forward", ["--policy", "fsdp"]),
             ("ring", 2, "backward", ["--policy", "zero3:group=1"]),
-            ("ring", 1, "backward", ["--eval-every", "-1", "--remote-stage", "local"]))], at_once=5)
+            ("ring", 1, "backward", ["--eval-every", "-1", "--remote-stage", "local"]))], at_once=5, at_check=5)
 def a_rank_stopped_for_good_is_named_at_the_stall_limit(engine, rank, operation, words):
     watch = Watch()
     with Run("--mode", engine, *JOB, *words, "--stall-timeout", f"{STALL}s") as run:
@@ -56,9 +55,9 @@ def a_remote_stage_stopped_for_good_is_named_by_a_rank():
 
 
 @cases([("ps, the server's", "ps", 0, []), ("ps", "ps", 1, []), ("ring", "ring", 1, [])] +
-       [(policy, "ring", 1, ["--policy", policy]) for policy in ("zero1", "zero2", "zero3", "fsdp", "zero3:group=1")], at_once=4)
+       [(policy, "ring", 1, ["--policy", policy]) for policy in ("zero1", "zero2", "zero3", "fsdp", "zero3:group=1")], at_once=4, at_check=4)
 def a_rank_stopped_for_a_while_is_waited_for(engine, rank, policy):
-    words = ["--mode", engine, *JOB, *policy, "--steps", "1000", "--json", "-"]
+    words = ["--mode", engine, *JOB, *policy, "--steps", "200", "--json", "-"]
     watch = Watch()
     with Run(*words) as run:
         pid, _ = strike(run, engine, rank, "backward", 20, signal.SIGSTOP)

@@ -13,7 +13,6 @@ RESNET18 = ["resnet18_32_w1", "resnet18_32_w1_silu", "resnet18_32_w2", "resnet18
             "resnet18_32_w4_silu", "resnet18_32_w2_syncbn", "resnet18_32_w2_syncbn_silu"]
 ALEXNET = ["alexnet_w1"]
 INCEPTION = ["inception_v3_107_w2_silu"]
-RESNET18_REFERENCE = ["resnet18_32_w1", "resnet18_32_w2"]  # of which the others take longer
 LARGE = ["bert_base_w1", "bert_large_w1", "gpt2_w1", "inception_v3_299_w1", "resnet50_224_w1", "resnet50_224_w1_silu", "resnet50_96_w2_silu"]
 
 
@@ -53,12 +52,12 @@ SEVERAL = [name for name in RESNET18 if "_w1" not in name]
        rows(["toy_w4", "wine_mlp_w4"], "reference", *sync(2)) + rows(["toy_w4", "wine_mlp_w4"], "reference", *sync(4)) +
        rows(["wine_mlp_w2", "bert_tiny_w2", "gpt2_tiny_w2"], "reference", *sync(1)) +
        rows(["wine_mlp_w2", "bert_tiny_w2", "gpt2_tiny_w2"], "reference", *sync(2)) +
-       rows(["bert_tiny_w2_global_loss"], "reference", "--mode", "ps") + rows(RESNET18 + ALEXNET + INCEPTION, "cpu") + rows(RESNET18_REFERENCE + INCEPTION, "reference"))
+       rows(["bert_tiny_w2_global_loss"], "reference", "--mode", "ps") + rows(RESNET18 + ALEXNET + INCEPTION, "cpu") + rows(RESNET18[:1], "reference"))
 def runs_agree_with_pytorch(name, device, words):
     agrees(name, device, words, 120)
 
 
-@long_cases(rows(SEVERAL, "cpu", *sync(1)) + rows(SEVERAL, "cpu", *sync(2)) + rows(RESNET18 + ALEXNET + LARGE, "reference") + rows(LARGE, "cpu"))
+@long_cases(rows(SEVERAL, "cpu", *sync(1)) + rows(SEVERAL, "cpu", *sync(2)) + rows(RESNET18 + ALEXNET + INCEPTION + LARGE, "reference") + rows(LARGE, "cpu"))
 def long_runs_agree_with_pytorch(name, device, words):
     agrees(name, device, words, 1800)
 

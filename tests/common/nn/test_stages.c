@@ -37,13 +37,13 @@ static const stage_case cases[] = {
 };
 enum { CASES = sizeof cases / sizeof cases[0], BATCH = 4 };
 
-/* Takes many seconds there: on the reference device, or with a sanitizer. Few stages of ResNet-18 are cut on
- * the CPU. */
+static bool is_long; /* --long: large models as well */
+
+/* Few stages of ResNet-18 are cut on the CPU. */
 static bool is_slow(const stage_case *c, bool reference)
 {
     bool large = c->options.image > 32 || strcmp(c->options.name, "vgg16") == 0;
-    return large ? reference || SANITIZED
-                 : c->options.image > 0 && reference && (SANITIZED || c->stages <= 2);
+    return large ? reference || !is_long : c->options.image > 0 && reference && (SANITIZED || c->stages <= 2);
 }
 
 static void open_case(const stage_case *c, nn_model **m, nn_cut *cut)
@@ -383,8 +383,9 @@ static void stages_compute_the_loss_and_the_gradients_of_the_whole_model_on_refe
     compare("reference");
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    is_long = argc > 1 && strcmp(argv[1], "--long") == 0;
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_layer_is_in_one_stage_and_every_parameter_where_it_is_used),
         cmocka_unit_test(the_most_expensive_stage_is_as_cheap_as_it_can_be),

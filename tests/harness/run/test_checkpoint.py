@@ -5,7 +5,7 @@ import os
 import tempfile
 
 from program import harness
-from tap import cases, expect, expect_equal, main, test
+from tap import cases, expect, expect_equal, long_cases, main, more_test, test
 
 FOLDER = tempfile.TemporaryDirectory(prefix="run-")
 WINE = ["--model", "wine_mlp", "--data", "wine", "--batch", "16", "--warmup", "0", "--threads", "1", "--quiet"]
@@ -125,10 +125,10 @@ TWO_SHOT = ["--mode", "ring", "--gpus", "2", "--algorithm", "two-shot", "--divid
 
 @cases([("lenet in 2", LENET, 2, 1, ["--mode", "none"]), ("lenet in 3", LENET, 3, 1, ["--mode", "none"]),
         ("lenet in 2, 2 replicas", LENET, 2, 2, ["--mode", "ring", "--gpus", "2"]),
-        ("resnet18, which has buffers, in 3", NORM, 3, 1, ["--mode", "none"]),
         ("data of a file", [*WINE, "--drop-last"], 2, 2, ["--mode", "ring", "--gpus", "2"]),
         ("lenet on 3 devices", LENET, 3, 1, ["--mode", "none"], devices),
-        ("lenet on 2 devices of 2 ranks", LENET, 2, 2, ["--mode", "ring", "--gpus", "2"], devices)])
+        ("lenet on 2 devices of 2 ranks", LENET, 2, 2, ["--mode", "ring", "--gpus", "2"], devices)], at_check=3)
+@long_cases([("resnet18, which has buffers, in 3", NORM, 3, 1, ["--mode", "none"])])
 def a_checkpoint_of_stages_is_that_of_the_whole_model_and_each_goes_on_from_the_other(words, count, replicas, whole, on=stages):
     split = [*words, *on(count, replicas)]
     run(*words, *whole, *ADAM, "--steps", "3", "--save", path("whole"))
@@ -139,7 +139,7 @@ def a_checkpoint_of_stages_is_that_of_the_whole_model_and_each_goes_on_from_the_
                  "hash and losses of what goes on")
 
 
-@test
+@more_test
 def stages_and_policies_go_on_from_each_other():
     alike = [[*LENET, *stages(2)], [*LENET, *stages(3)], [*LENET, "--mode", "none"]]
     pairs = [[*LENET, *TWO_SHOT, "--policy", policy] for policy in ("ddp", "zero1")]

@@ -5,7 +5,7 @@ import struct
 import tempfile
 
 from program import harness
-from tap import cases, expect, expect_equal, main, test
+from tap import cases, expect, expect_equal, long_cases, main, test
 
 FOLDER = tempfile.TemporaryDirectory(prefix="run-")
 COUNT = 80
@@ -35,7 +35,6 @@ def ledgers(words):
 
 
 @cases([
-    ("ResNet-18 through all engines", [*RESNET, "--gpus", "2", "--optimizer", "adam"]),
     ("small BERT through all engines", [*BERT, "--gpus", "2", "--optimizer", "adamw"]),
     ("three ranks, clipped", [*LENET, "--gpus", "3", "--momentum", "0.9", "--clip-norm", "1", "--lr", "0.01"]),
     ("SyncBatchNorm", [*RESNET, "--mode", "ring", "--gpus", "2", "--sync-batchnorm", "--batch", "4"]),
@@ -51,6 +50,7 @@ def ledgers(words):
     ("an epoch with an odd end", ["--mode", "ring", "--model", "wine_mlp", "--data", "wine", "--batch", "32", "--gpus", "2"]),
     ("in float64", ["--mode", "ring", "--model", "toy", "--device", "reference", "--gpus", "2"]),
 ])
+@long_cases([("ResNet-18 through all engines", [*RESNET, "--gpus", "2", "--optimizer", "adam"])])
 def the_plan_equals_the_ledger_of_the_run(words):
     real, planned = ledgers([*words, *STEPS]), ledgers([*words, *STEPS, "--plan"])
     expect_equal(sorted(planned), sorted(real), "engines")

@@ -11,7 +11,6 @@
 #include "ps/ps.h"
 #include "tests/harness/sim/recorder.h"
 #include "tests/support/check.h"
-#include "tests/support/sanitized.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -329,14 +328,15 @@ static void compare_devices(const model_options *model, int world, int engine, c
     compare_with(model, world, engine, policy, NULL, profile);
 }
 
-/* Both models with two ranks; with four only the small one, and ResNet-18 where the profile is another
- * (the_profile_makes_no_difference). Sanitizers run ResNet-18 only there: its policies differ in bytes, not
- * in code. */
+static bool is_long; /* --long: ResNet-18 under every policy */
+
+/* The small model with two ranks and with four. ResNet-18 runs where the profile is another
+ * (the_profile_makes_no_difference): its policies differ in bytes, not in code. */
 static void compare_all(int engine)
 {
     for (int p = 0; p < engine_table[engine]->policy_count; p++) {
         const char *policy = engine_table[engine]->policies[p].name;
-        if (!SANITIZED) compare_devices(&models[RESNET], 2, engine, policy, NULL);
+        if (is_long) compare_devices(&models[RESNET], 2, engine, policy, NULL);
         compare_devices(&models[BERT], 2, engine, policy, NULL);
         compare_devices(&models[BERT], 4, engine, policy, NULL);
     }
@@ -359,7 +359,7 @@ static void servers_of_their_own_are_the_same(void **context)
     (void)context;
     static const char *const policies[] = {"sync", "ssp", "async"}, *const servers[] = {"1", "2", "3"};
     for (int p = 0; p < 3; p++)
-        for (int m = SANITIZED ? BERT : RESNET; m <= BERT; m++) {
+        for (int m = is_long ? RESNET : BERT; m <= BERT; m++) {
             const setting own[] = {{"server-placement", "own"}, {"servers", servers[p]}, {NULL, NULL}};
             compare_with(&models[m], 2, ENGINE_PS, policies[p], own, p == 0 ? "cpu" : NULL);
         }
@@ -371,7 +371,7 @@ static void powersgd_is_the_same(void **context)
     (void)context;
     static const char *const policies[] = {"ddp", "apex", "ddp-2019"};
     for (int p = 0; p < 3; p++)
-        for (int m = SANITIZED ? BERT : RESNET; m <= BERT; m++) {
+        for (int m = is_long ? RESNET : BERT; m <= BERT; m++) {
             const setting hook[] = {{"comm-hook", "powersgd"},
                                     {"powersgd-start", "1"},
                                     {"powersgd-rank", p ? "1" : "2"},
@@ -388,8 +388,9 @@ static void the_profile_makes_no_difference(void **context)
     compare_devices(&models[0], 4, ENGINE_RING, "apex", "v100-pcie-10gbe");
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    is_long = argc > 1 && strcmp(argv[1], "--long") == 0;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_policy_of_the_ring_is_the_same),
         cmocka_unit_test(every_policy_of_the_parameter_server_is_the_same),
