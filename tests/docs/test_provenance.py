@@ -91,6 +91,7 @@ FIGURES = {
     "sharded.json": lambda result: [ratios for row in result["rows"] for ratios in sharded.ratios_of(row).values()],
     "speed.json": lambda result: [train.ratios_of(row) or row["ours_ms"] for row in result["rows"]],
 }
+FIGURES["speed-avx2.json"] = FIGURES["speed.json"]
 FEWEST = {"dp-host.json": lambda result: min(int(n) for line in result["output"] for n in re.findall(r"(\d+) rounds", line))}  # which keeps least, median, most
 
 
