@@ -151,7 +151,7 @@ fi
 if level more; then
     gpu=30 # the tests skip, once a slow disk has read the CUDA libraries
     [ -e /dev/nvidiactl ] && gpu=480
-    build_suite build-more 40 "All that is not in a test of every change compiles." build all
+    build_suite build-more 90 "All that is not in a test of every change compiles." build all
     suite gpu "$gpu" "Devices, engines and program do on a real GPU what they do elsewhere." build gpu
     suite gpu-emulated 100 "Devices, engines and program do on emulated GPUs what they do elsewhere." build gpu-emulated "$tests"
     if grep -qw avx512f /proc/cpuinfo; then # elsewhere units and golden were those already
