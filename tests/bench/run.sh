@@ -50,6 +50,16 @@ record() { # name command...
     python3 -B tests/support/provenance.py "$results/$name.json" -- "$@" || true
 }
 
+# Prints the first Python that can run the words, or nothing.
+python_with() { # words
+    for python in python3 /usr/bin/python3 "${PSRING_PYTHON:-}"; do
+        if [ -n "$python" ] && "$python" -c "$1" 2>/dev/null; then
+            echo "$python"
+            return
+        fi
+    done
+}
+
 train() {
     python3 tests/bench/train.py --harness "$build/bin/harness" --results "$results" $quick "$@"
 }
@@ -76,14 +86,13 @@ link() {
 
 exchange() {
     cmake --build "$build" --target ps_exchange >/dev/null
-    for python in python3 /usr/bin/python3 "${PSRING_PYTHON:-}"; do
-        if [ -n "$python" ] && "$python" -c 'import torch, torchvision' 2>/dev/null; then
-            record exchange python3 tests/bench/ps_exchange.py --build "$build" --python "$python" ${quick:+--rounds 1}
-            return
-        fi
-    done
-    echo "exchange: no Python with torch found: ours alone"
-    "$build/bin/ps_exchange"
+    python=$(python_with 'import torch, torchvision')
+    if [ -n "$python" ]; then
+        record exchange python3 tests/bench/ps_exchange.py --build "$build" --python "$python" ${quick:+--rounds 1}
+    else
+        echo "exchange: no Python with torch found: ours alone"
+        "$build/bin/ps_exchange"
+    fi
 }
 
 messages() {
@@ -108,14 +117,12 @@ predict() {
 }
 
 sharded() {
-    for python in python3 /usr/bin/python3 "${PSRING_PYTHON:-}"; do
-        if [ -n "$python" ] && "$python" -c 'from torch.distributed.fsdp import fully_shard; import torchvision' 2>/dev/null; then
-            python3 tests/bench/sharded.py --harness "$build/bin/harness" --python "$python" \
-                --keep "$results/sharded.json" ${quick:+--rounds 1}
-            return
-        fi
-    done
-    echo "sharded: no Python with a PyTorch that has fully_shard found"
+    python=$(python_with 'from torch.distributed.fsdp import fully_shard; import torchvision')
+    if [ -n "$python" ]; then
+        python3 tests/bench/sharded.py --harness "$build/bin/harness" --python "$python" --keep "$results/sharded.json" ${quick:+--rounds 1}
+    else
+        echo "sharded: no Python with a PyTorch that has fully_shard found"
+    fi
 }
 
 binding() {
@@ -123,22 +130,17 @@ binding() {
 }
 
 neighbor() {
-    for python in python3 /usr/bin/python3 "${PSRING_PYTHON:-}" ''; do
-        if [ -z "$python" ] || "$python" -c 'import torch, torchvision' 2>/dev/null; then
-            record neighbor python3 tests/bench/neighbor.py --harness "$build/bin/harness" ${python:+--python "$python"} ${quick:+--rounds 1}
-            return
-        fi
-    done
+    python=$(python_with 'import torch, torchvision')
+    record neighbor python3 tests/bench/neighbor.py --harness "$build/bin/harness" ${python:+--python "$python"} ${quick:+--rounds 1}
 }
 
 host() {
-    for python in python3 /usr/bin/python3 "${PSRING_PYTHON:-}"; do
-        if [ -n "$python" ] && "$python" -c 'import torch, torchvision' 2>/dev/null; then
-            record dp-host "$python" -W ignore tests/bench/dp_host.py ${quick:+--rounds 1}
-            return
-        fi
-    done
-    echo "host: no Python with torch and torchvision found"
+    python=$(python_with 'import torch, torchvision')
+    if [ -n "$python" ]; then
+        record dp-host "$python" -W ignore tests/bench/dp_host.py ${quick:+--rounds 1}
+    else
+        echo "host: no Python with torch and torchvision found"
+    fi
 }
 
 sum() {
