@@ -7,16 +7,18 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Allocates nothing: without memory a limit must not look absent. */
+/* Allocates nothing: without memory a limit must not look absent. The kernel gives a page at a time. */
 static bool read_file(const char *folder, const char *name, char *buffer, size_t size)
 {
     char path[CGROUP_PATH];
     snprintf(path, sizeof path, "%s/%s", folder, name);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t got = fd >= 0 ? read(fd, buffer, size - 1) : -1;
+    size_t length = 0;
+    for (ssize_t got = 1; fd >= 0 && got > 0 && length<size - 1; length += got> 0 ? (size_t)got : 0)
+        got = read(fd, buffer + length, size - 1 - length);
     if (fd >= 0) close(fd);
-    buffer[got > 0 ? got : 0] = '\0';
-    return got > 0;
+    buffer[length] = '\0';
+    return length > 0;
 }
 
 bool cgroup_read_list(const char *folder, const char *name, cpu_set_t *out)
@@ -63,20 +65,35 @@ static double cpuset_in(const char *folder)
     return CPU_COUNT(&set);
 }
 
-/* A resource, and where the hierarchies that limit it are mounted. */
+/* The count of a file of the kernel, or -1 if it has none. */
+static double oom_kills_of(const char *folder, const char *name)
+{
+    char text[16384];
+    const char *found = read_file(folder, name, text, sizeof text) ? strstr(text, "oom_kill ") : NULL;
+    return found ? atof(found + strlen("oom_kill ")) : -1;
+}
+
+static double oom_kills_in(const char *folder)
+{
+    double kills = oom_kills_of(folder, "memory.events.local");
+    return kills < 0 ? oom_kills_of(folder, "memory.oom_control") : kills;
+}
+
+/* What a group has, and where the hierarchies that know it are mounted. */
 typedef struct resource {
-    double (*limit_in)(const char *folder);
+    double (*value_in)(const char *folder);
+    bool nearest;             /* the value of the nearest group that has one, rather than the lowest limit */
     const char *mounts[3][2]; /* controllers as in /proc/self/cgroup, folder */
 } resource;
 
-/* Lowers *least to the limits of a group and of those that contain it. Within a container the path may be one
- * of the host's, of which only the root can be seen. */
-static void lower_limit(const resource *r, const char *root, const char *mount, char *group, double *least)
+/* Looks at a group and at those that contain it. Within a container the path may be one of the host's, of
+ * which only the root can be seen. */
+static void climb(const resource *r, const char *root, const char *mount, char *group, double *found)
 {
     for (char folder[CGROUP_PATH];;) {
         snprintf(folder, sizeof folder, "%s/sys/fs/cgroup%s%s", root, mount, group);
-        double limit = r->limit_in(folder);
-        if (limit > 0 && (*least <= 0 || limit < *least)) *least = limit;
+        double value = r->value_in(folder);
+        if (r->nearest ? *found < 0 : value > 0 && (*found <= 0 || value < *found)) *found = value;
         char *slash = strrchr(group, '/');
         if (!slash) return;
         *slash = '\0';
@@ -84,35 +101,42 @@ static void lower_limit(const resource *r, const char *root, const char *mount, 
 }
 
 /* Lines of /proc/self/cgroup are NUMBER:CONTROLLERS:GROUP, without controllers for version 2. */
-static double find_limit(const resource *r, const char *root)
+static double find(const resource *r, const char *root)
 {
     char lines[4096], *next = lines, *group;
-    double least = 0;
+    double found = r->nearest ? -1 : 0;
     read_file(root, "proc/self/cgroup", lines, sizeof lines);
     while ((group = strsep(&next, "\n")) != NULL) {
         strsep(&group, ":");
         const char *controllers = strsep(&group, ":");
         for (int i = 0; group && i < 3; i++)
             if (r->mounts[i][0] && strcmp(controllers, r->mounts[i][0]) == 0)
-                lower_limit(r, root, r->mounts[i][1], group, &least);
+                climb(r, root, r->mounts[i][1], group, &found);
     }
-    return least;
+    return found;
 }
 
 double cgroup_processors(const char *root)
 {
-    static const resource cpu = {processors_in, {{"", ""}, {"cpu", "/cpu"}, {"cpu,cpuacct", "/cpu"}}};
-    return find_limit(&cpu, root);
+    static const resource cpu = {processors_in, false, {{"", ""}, {"cpu", "/cpu"}, {"cpu,cpuacct", "/cpu"}}};
+    return find(&cpu, root);
 }
 
 double cgroup_memory(const char *root)
 {
-    static const resource memory = {memory_in, {{"", ""}, {"memory", "/memory"}}};
-    return find_limit(&memory, root);
+    static const resource memory = {memory_in, false, {{"", ""}, {"memory", "/memory"}}};
+    return find(&memory, root);
 }
 
 int cgroup_cpuset(const char *root)
 {
-    static const resource cpuset = {cpuset_in, {{"", ""}, {"cpuset", "/cpuset"}}};
-    return (int)find_limit(&cpuset, root);
+    static const resource cpuset = {cpuset_in, false, {{"", ""}, {"cpuset", "/cpuset"}}};
+    return (int)find(&cpuset, root);
+}
+
+int64_t cgroup_oom_kills(const char *root)
+{
+    static const resource kills = {oom_kills_in, true, {{"", ""}, {"memory", "/memory"}}};
+    double found = find(&kills, root);
+    return (int64_t)(found < 0 ? oom_kills_of(root, "proc/vmstat") : found);
 }

@@ -3,6 +3,7 @@
 
 #include "common/base/least.h"
 #include "common/base/log.h"
+#include "harness/launch/cgroup.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -210,7 +211,7 @@ static status open_launcher(launcher *l)
     l->turn = -1;
     l->kill_ns = CLOCK_NEVER;
     l->begin_ns = l->watch_ns = l->progress_ns = clock_now_ns();
-    l->oom_kills = launch_count_oom_kills();
+    l->oom_kills = cgroup_oom_kills("");
     gethostname(l->host, sizeof l->host - 1);
     l->jobs = calloc((size_t)o->job_count, sizeof *l->jobs);
     l->tables = calloc((size_t)o->job_count, sizeof *l->tables);

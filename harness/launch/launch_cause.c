@@ -4,6 +4,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/text.h"
+#include "harness/launch/cgroup.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -11,17 +12,6 @@
 #include <string.h>
 
 enum { EXIT_PEER = 75 }; /* as status_exit_code(STATUS_PEER): a consequence, rather than a cause */
-
-int64_t launch_count_oom_kills(void)
-{
-    char line[128];
-    int64_t count = 0;
-    FILE *file = fopen("/proc/vmstat", "re");
-    while (file && fgets(line, sizeof line, file))
-        if (sscanf(line, "oom_kill %" SCNd64, &count) == 1) break;
-    if (file) fclose(file);
-    return count;
-}
 
 /* The higher, the nearer to the root. */
 enum { NO_CAUSE, LOST_PEER_CODE, LOST_PEER_RECORD, OTHER_CODE, ENDED_EARLY, KILLED, OTHER_RECORD };
@@ -69,7 +59,7 @@ static void blame_end(launcher *l, int job, int rank)
     rank_status s;
     status_table_read(l->jobs[job].table, rank, &s);
     if (p->end == END_SIGNAL) {
-        bool oom = p->end_value == SIGKILL && launch_count_oom_kills() > l->oom_kills;
+        bool oom = p->end_value == SIGKILL && cgroup_oom_kills("") > l->oom_kills;
         blame(l, job, rank, &s, oom ? status_exit_code(STATUS_SYSTEM) : EXIT_PEER,
               "killed by signal %d (%s)%s", p->end_value, strsignal(p->end_value),
               oom ? " as the kernel ran out of memory: fewer ranks or a smaller batch need less" : "");
@@ -141,11 +131,12 @@ bool launch_find_cause(launcher *l)
     return true;
 }
 
-void launch_blame_stall(launcher *l, int job, int rank)
+void launch_blame_stall(launcher *l, int job, int rank, int64_t limit_ns)
 {
     char limit[32];
     const sight *s = &l->jobs[job].ranks[rank].sight;
-    blame(l, job, rank, &s->status, EXIT_PEER, "no progress within the stall limit of %s%s",
-          text_format_duration(limit, sizeof limit, (double)l->options.stall_timeout_ns),
+    blame(l, job, rank, &s->status, EXIT_PEER, "no progress within the %s limit of %s%s",
+          limit_ns == l->options.stall_timeout_ns ? "stall" : "connect",
+          text_format_duration(limit, sizeof limit, (double)limit_ns),
           s->stopped ? ": stopped by a signal" : "");
 }

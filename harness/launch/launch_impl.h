@@ -58,7 +58,7 @@ typedef struct launcher {
     sigset_t original_mask;
     struct pollfd *polled;                   /* [1 + jobs + all ranks] */
     int64_t begin_ns, watch_ns, progress_ns; /* the latter two: when next due */
-    int64_t oom_kills;                       /* of the kernel, as the run began */
+    int64_t oom_kills;                       /* as the run began */
     struct sigaction original_child_action;
     int stop_signal;   /* 0: no stop was asked for */
     int64_t stop_ns;   /* when it came */
@@ -78,12 +78,11 @@ void launch_kill_job(const job_run *j, int signal);
 void launch_reap_job(job_run *j); /* kills what is left of the group */
 
 /* launch_cause.c: what ended the run. */
-int64_t launch_count_oom_kills(void);
 /* Looks at all that is known now; true once the outcome names the first cause. */
 bool launch_find_cause(launcher *l);
 /* Ranks have only lost a peer so far, and one that has not said why is about to be gone. */
 bool launch_awaits_death(const launcher *l);
-void launch_blame_stall(launcher *l, int job, int rank);
+void launch_blame_stall(launcher *l, int job, int rank, int64_t limit_ns);
 
 /* launch_watch.c: which ranks make no progress. */
 /* Some rank gave up waiting for another: true once the outcome names the one without progress. */

@@ -72,15 +72,25 @@ static bool more_likely(const sight *a, const sight *b)
     return a->status.time_ns < b->status.time_ns;
 }
 
-/* Looks at the job and names the rank that has stood still for `limit`: false if there is none. A rank that
- * waits stands still rightly as long as anybody else moves. */
-static bool blame_stalled(launcher *l, int job, int64_t now_ns, int64_t limit)
+/* How long a rank may stand still: before the first step as long as ranks wait for each other. */
+static int64_t limit_of(const launcher *l, const job_run *j)
+{
+    for (int r = 0; r < j->job->world; r++)
+        if (j->ranks[r].sight.status.step >= 0) return l->options.stall_timeout_ns;
+    return l->options.stall_timeout_ns > l->options.connect_timeout_ns ? l->options.stall_timeout_ns
+                                                                       : l->options.connect_timeout_ns;
+}
+
+/* Looks at the job and names the rank that has stood still for that part of the limit: false if there is
+ * none. A rank that waits stands still rightly as long as anybody else moves. */
+static bool blame_stalled(launcher *l, int job, int64_t now_ns, double part)
 {
     const job_run *j = &l->jobs[job];
     const sight *found = NULL;
     bool all = true;
     int rank = -1;
     look(l, job, now_ns);
+    int64_t whole = limit_of(l, j), limit = (int64_t)((double)whole * part);
     for (int r = 0; r < j->job->world; r++)
         if (j->ranks[r].sight.owes && j->ranks[r].sight.age_ns < limit) all = false;
     for (int r = 0; r < j->job->world; r++) {
@@ -90,7 +100,7 @@ static bool blame_stalled(launcher *l, int job, int64_t now_ns, int64_t limit)
         found = s;
         rank = r;
     }
-    if (found) launch_blame_stall(l, job, rank);
+    if (found) launch_blame_stall(l, job, rank, whole);
     return found != NULL;
 }
 
@@ -125,10 +135,9 @@ static void warn_once(const job_run *j, int rank)
 
 bool launch_blame_stalled(launcher *l, int64_t now_ns)
 {
-    int64_t limit =
-        l->options.stall_timeout_ns / 4 * 3; /* ranks began to count a little before or after us */
+    const double part = 0.75; /* ranks began to count a little before or after us */
     for (int job = 0; job < l->options.job_count; job++)
-        if (blame_stalled(l, job, now_ns, limit)) return true;
+        if (blame_stalled(l, job, now_ns, part)) return true;
     return false;
 }
 
@@ -136,7 +145,7 @@ void launch_watch(launcher *l, int64_t now_ns)
 {
     for (int job = 0; job < l->options.job_count && !l->ending; job++) {
         const job_run *j = &l->jobs[job];
-        if (blame_stalled(l, job, now_ns, l->options.stall_timeout_ns)) launch_end_all(l);
+        if (blame_stalled(l, job, now_ns, 1)) launch_end_all(l);
         for (int r = 0; r < j->job->world && !l->ending; r++)
             if (is_behind(j, r)) warn_once(j, r);
     }

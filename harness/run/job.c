@@ -178,6 +178,7 @@ static status launch(const run_config *c, const run_plan *plan, char *const *arg
     options.inherited_count = FILES * count;
     options.take_turns = count > 1;
     options.stall_timeout_ns = c->shared.stall_timeout_ns;
+    options.connect_timeout_ns = c->run.connect_timeout_ns;
     if (!c->run.quiet) {
         options.progress = run_progress_show;
         options.context = &progress;

@@ -4,6 +4,8 @@ import os
 import random
 import resource
 import signal
+import subprocess
+import sys
 import tempfile
 
 from program import BUILD, SANITIZED, Run, Watch
@@ -129,38 +131,69 @@ def a_crash_without_a_failed_allocation_is_not_called_one():
     expect("killed by signal 11 (Segmentation fault)" in result.err and "memory" not in result.err, "the line", result)
 
 
-def new_memory_group():
-    """A folder of a new memory control group below this process's, and the name of its limit."""
-    with open("/proc/self/cgroup", encoding="ascii") as file:
-        groups = dict(line.rstrip().split(":")[1:] for line in file)
-    mount, limit = ("/memory", "memory.limit_in_bytes") if "memory" in groups else ("", "memory.max")
-    folder = f"/sys/fs/cgroup{mount}{groups.get('memory', groups.get('', '/'))}/harness-{os.getpid()}"
-    try:
-        os.mkdir(folder)
-    except OSError as reason:
-        raise Skip(f"no control group can be made: {reason}") from reason
-    if not os.path.exists(f"{folder}/{limit}"):
-        os.rmdir(folder)
-        raise Skip("control groups do not limit memory here")
-    return folder, limit
+HOG = f"open('/proc/self/oom_score_adj', 'w').write('{{}}'); bytearray({64 << 20})"
+
+
+class MemoryGroup:
+    """A new memory control group below this process's."""
+    def __enter__(self):
+        with open("/proc/self/cgroup", encoding="ascii") as file:
+            groups = dict(line.rstrip().split(":")[1:] for line in file)
+        mount, self.limit, self.usage = ("/memory", "memory.limit_in_bytes", "memory.usage_in_bytes") if "memory" in groups else (
+            "", "memory.max", "memory.current")
+        self.folder = f"/sys/fs/cgroup{mount}{groups.get('memory', groups.get('', '/'))}/harness-{os.getpid()}"
+        try:
+            os.mkdir(self.folder)
+        except OSError as reason:
+            raise Skip(f"no control group can be made: {reason}") from reason
+        if not os.path.exists(f"{self.folder}/{self.limit}"):
+            os.rmdir(self.folder)
+            raise Skip("control groups do not limit memory here")
+        return self
+
+    def __exit__(self, *_):
+        os.rmdir(self.folder)
+
+    def write(self, name, value):
+        with open(f"{self.folder}/{name}", "w", encoding="ascii") as file:
+            file.write(str(value))
+
+    def run_out(self, kept):
+        """Lets the kernel kill what has the highest score of those in the group. That of the process that asks for memory is `kept`."""
+        with open(f"{self.folder}/{self.usage}", encoding="ascii") as file:
+            self.write(self.limit, int(file.read()) + (16 << 20))
+        return subprocess.run([sys.executable, "-c", HOG.format(kept)], preexec_fn=self.join, check=False).returncode
+
+    def join(self):
+        self.write("cgroup.procs", os.getpid())
 
 
 @test
 def a_rank_that_the_kernel_kills_for_memory_is_named():
-    folder, limit = new_memory_group()
     watch = Watch()
-    try:
-        with Run("--mode", "ring", "--gpus", "2", *LENET) as run:
+    with MemoryGroup() as group:
+        with Run("--mode", "ring", "--gpus", "2", *LENET, preexec_fn=group.join) as run:
             pid = run.wait_for_rank("ring", 1)
-            for name, text in ((limit, 1 << 21), ("cgroup.procs", pid)):
-                with open(f"{folder}/{name}", "w", encoding="ascii") as file:
-                    file.write(str(text))
+            with open(f"/proc/{pid}/oom_score_adj", "w", encoding="ascii") as file:
+                file.write("1000")
+            group.run_out(0)
             result = run.wait(GONE)
             watch.check(run)
-    finally:
-        os.rmdir(folder)
     expect_memory(result, "as the kernel ran out of memory")
     expect_equal(result.code, 71, "exit code", result)
+
+
+@test
+def a_rank_that_somebody_kills_is_not_taken_for_one_that_the_kernel_killed_elsewhere():
+    watch = Watch()
+    with MemoryGroup() as group, Run("--mode", "ring", "--gpus", "2", *LENET) as run:
+        pid = run.wait_for_rank("ring", 1)
+        expect_equal(group.run_out(1000), -signal.SIGKILL, "end of the process in the group")
+        os.kill(pid, signal.SIGKILL)
+        result = run.wait(GONE)
+        watch.check(run)
+    expect_equal(result.code, 75, "exit code", result)
+    expect("killed by signal 9 (Killed)" in result.err and "memory" not in result.err, "the line", result)
 
 
 main()

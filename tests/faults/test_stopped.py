@@ -83,6 +83,16 @@ def a_rank_that_does_not_arrive_is_named(engine):
     expect("2" in cause(result), "names the rank that is missing", result)
 
 
+@test
+def before_the_first_step_ranks_have_the_time_that_they_have_to_connect():
+    with Run("--mode", "ring", *JOB[:-2], "--steps", "5", "--stall-timeout", "1s", env=held("ring", 2)) as run:
+        run.wait_for_line("stopped by a signal")  # the launcher says so after 2 s
+        time.sleep(2)
+        run.kill(run.wait_for_rank("ring", 2), signal.SIGCONT)
+        result = run.wait(300)
+    expect_equal(result.code, 0, "exit code", result)
+
+
 @long_test
 def ranks_that_wait_for_their_turn_are_not_stalled():
     result = harness("--gpus", "2", *LENET, "--steps", "24000", "--stall-timeout", "2s", "--quiet", limit=300)

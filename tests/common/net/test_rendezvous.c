@@ -76,6 +76,9 @@ static void all_ranks_meet_and_call(meeting *ranks, const char *url, transport_h
         ranks[i].options.token = token;
     }
     meet(ranks, WORLD);
+    for (int i = 0; i < WORLD; i++) /* what the last ranks say may explain what the first one does */
+        if (ranks[i].result != STATUS_OK)
+            print_message("rank %d: %s '%s'\n", i, status_name(ranks[i].result), ranks[i].message);
     for (int i = 0; i < WORLD; i++) meet_check(&ranks[i], STATUS_OK, "");
 }
 

@@ -191,6 +191,36 @@ static void the_memory_of_a_container_is_the_least_of_its_groups(void **state)
     }
 }
 
+static void kills_for_memory_are_counted_in_the_group_itself(void **state)
+{
+    (void)state;
+    static const char events[] = "low 0\nhigh 3\nmax 9\noom 5\noom_kill 4\noom_group_kill 1\n",
+                      control[] = "oom_kill_disable 0\nunder_oom 0\noom_kill 7\n";
+    static const struct {
+        const char *group, *file, *text;
+        int64_t kills;
+    } cases[] = {
+        {"0::/a/b\n", "sys/fs/cgroup/a/b/memory.events.local", events, 4},
+        {"0::/a/b\n", "sys/fs/cgroup/a/memory.events.local", events, 4}, /* b has no controller of memory */
+        {"0::/a\n", "sys/fs/cgroup/a/b/memory.events.local", events, 9}, /* of another group */
+        {"0::/a\n", "sys/fs/cgroup/a/memory.events", events, 9},         /* would count those below, too */
+        {"5:memory:/x\n0::/\n", "sys/fs/cgroup/memory/x/memory.oom_control", control, 7},
+        {"5:memory:/of/the/host\n", "sys/fs/cgroup/memory/memory.oom_control", control, 7},
+        {"0::/\n", "sys/kernel/nothing", events, 9}, /* the machine's */
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        make_machine(1, 1, 1);
+        write_file(cases[c].group, "proc/self/cgroup");
+        write_file("nr_free_pages 5000\noom_kill 9\n", "proc/vmstat");
+        write_file(cases[c].text, "%s", cases[c].file);
+        int64_t kills = cgroup_oom_kills(root);
+        if (kills != cases[c].kills)
+            fail_msg("case %zu: found %d, expected %d", c, (int)kills, (int)cases[c].kills);
+        remove_machine();
+    }
+    assert_int_equal(cgroup_oom_kills("/nowhere"), -1);
+}
+
 #define VERSION_1 "cgroup /sys/fs/cgroup/cpuset cgroup rw,cpuset 0 0\n"
 #define VERSION_2 "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n"
 
@@ -239,6 +269,7 @@ int main(void)
         cmocka_unit_test(without_a_topology_every_processor_is_a_core),
         cmocka_unit_test(no_more_cores_take_part_than_a_container_keeps_at_work),
         cmocka_unit_test(the_memory_of_a_container_is_the_least_of_its_groups),
+        cmocka_unit_test(kills_for_memory_are_counted_in_the_group_itself),
         cmocka_unit_test(who_may_use_less_than_its_container_has_been_bound),
         cmocka_unit_test(lists_are_written_as_the_kernel_does),
     };
