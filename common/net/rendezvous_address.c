@@ -48,13 +48,18 @@ static void write_tcp(char *out, const char *host, int64_t port)
              port);
 }
 
+/* Not every container knows the name localhost. */
+static bool is_local(const char *host)
+{
+    return strcmp(host, "localhost") == 0;
+}
+
 /* A number is listened at as it stands; a name may mean another address on its own host than on the
  * others, so rank 0 then listens at all. */
 static void endpoints_of_tcp(rendezvous_endpoints *out, const char *host, int64_t port)
 {
-    bool local = strcmp(host, "localhost") == 0;
-    write_tcp(out->listen, is_number(host) ? host : local ? "127.0.0.1" : "*", port);
-    write_tcp(out->connect, strcmp(host, "*") == 0 || local ? "127.0.0.1" : host, port);
+    write_tcp(out->listen, is_number(host) ? host : is_local(host) ? "127.0.0.1" : "*", port);
+    write_tcp(out->connect, strcmp(host, "*") == 0 || is_local(host) ? "127.0.0.1" : host, port);
 }
 
 static status endpoints_of_environment(rendezvous_endpoints *out)
@@ -68,7 +73,7 @@ static status endpoints_of_environment(rendezvous_endpoints *out)
     /* torchrun's own store then holds the port: all ranks take the next one. */
     if (agent && strcmp(agent, "True") == 0) port++;
     write_tcp(out->listen, "*", port);
-    write_tcp(out->connect, host, port);
+    write_tcp(out->connect, is_local(host) ? "127.0.0.1" : host, port);
     return STATUS_OK;
 }
 
