@@ -21,7 +21,7 @@ ENGINES = [("none", ["--mode", "none"]),
            ("async", ["--mode", "ps", "--policy", "async"]),
            ("ddp", ["--mode", "ring"]),
            ("apex", ["--mode", "ring", "--policy", "apex"]),
-           ("stages", ["--mode", "ring", "--stages", "2", "--drop-last"]),
+           ("stages", ["--mode", "ring", "--gpus", "2", "--stages", "2", "--drop-last"]),
            ("stages on devices", ["--mode", "ring", "--stages", "2", "--stages-on", "devices", "--drop-last"]),
            ("torch-0.4.1", ["--mode", "ring", "--policy", "torch-0.4.1"])]
 

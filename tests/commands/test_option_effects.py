@@ -453,7 +453,8 @@ def the_mode_chooses_the_engines():
     words = [*[w for pair in TOY.items() for w in pair], "--json", "-"]
     for device in DEVICES:
         place = ["--device", {"sim": SIM, "--plan": "cpu"}.get(device, device)] + (["--plan"] if device == "--plan" else [])
-        runs = {engine: run([*words, *place, "--mode", engine]).fields for engine in ("both", "none", "ring", "ps")}
+        runs = {engine: run([*words, *place, "--mode", engine, *([] if engine == "none" else ["--gpus", "2"])]).fields
+                for engine in ("both", "none", "ring", "ps")}
         jobs = {engine: sorted({*fields["jobs.engine"]}) for engine, fields in runs.items()}  # of both there are two baselines
         expect_equal(jobs, {"both": ['"none"', '"ps"', '"ring"'], "none": ['"none"'], "ring": ['"ring"'], "ps": ['"ps"']}, device)
         changes = {engine: fields[TABLE["mode", "ring"][device].strip("`")] for engine, fields in runs.items()}
