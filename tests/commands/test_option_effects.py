@@ -32,7 +32,7 @@ SMALL_BUCKETS = {"--bucket-cap-mb": "0.0001"}  # of toy: each parameter has its 
 THREE = {**LENET, "--gpus": "3", "--steps": "8"}                        # from three ranks on a sum depends on its order, and on when it is divided
 LINK = ("100MB/s,20ms", 0.02)                  # and what a step communicates at least, in seconds
 SLOW_KEYS = {"--link": "100MB/s,5ms", "--partition-bytes": "100"}  # messages of a few elements that wait for each other
-SLOWER_BY = 300
+SLOWER_BY = 100
 REPEATED = {"jobs.parameter_hash", "jobs.ranks.losses", "jobs.memory_imbalance.maximum_bytes"}  # which equal real runs have alike
 ADAM = {"--optimizer": "adam"}
 OTHER_POLICY = {"none": "apex", "ring": "zero1", "ps=sync": "ssp", "ps=ssp": "sync", "ps=async": "sync", "ps=dp": "sync"}
@@ -61,7 +61,7 @@ TRIALS = {
     "beta1": ("0.5", ADAM), "beta2": ("0.5", ADAM), "eps": ("0.5", ADAM), "lr-schedule": ("linear", {}), "lr-warmup": ("3", {}),
     "lr-steps": ("2", {"--lr-schedule": "linear"}), "lr-gamma": ("0.5", {"--lr-schedule": "step", "--lr-steps": "1"}),
     "clip-norm": ("0.001", {}), "on-nonfinite": ("skip", {"--on-nonfinite": "warn", "--lr": "1e38", "--steps": "6"}),
-    "divide": (OTHER_DIVISION, THREE), "stall-timeout": ("1ms", {"--slow": "0:1000"}), "link": (LINK[0], {"--nodes": "2"}), "slow": (f"0:{SLOWER_BY}", {**LENET, "--batch": "1"}),
+    "divide": (OTHER_DIVISION, THREE), "stall-timeout": ("1ms", {"--slow": "0:200"}), "link": (LINK[0], {"--nodes": "2"}), "slow": (f"0:{SLOWER_BY}", {**LENET, "--batch": "1"}),
     "save": ("@/saved.safetensors", {}), "save-every": ("1", {"--save": "@/saved.safetensors"}), "load": ("@/checkpoint.safetensors", {}),
     "bucket-cap-mb": ("0.0001", {}), "first-bucket-mb": ("0.0001", {"--policy": "ddp-2019"}), "message-size": ("20", {"--policy": "apex"}),
     "order": ("registration", SMALL_BUCKETS), "launch": ("after-backward", {**RESNET, "--bucket-cap-mb": "1", "--steps": "6"}), "broadcast-buffers": ("no", {**RESNET, "--steps": "3"}), "bucket-view": ("", {}),
@@ -191,7 +191,7 @@ def words_of(option, engine, device):
     if option == "stall-timeout" and device == "cuda":
         kept["--slow"] = "0:100"
     elif option == "stall-timeout" and engine == "none" and device in REAL:
-        kept.update({**LENET, "--batch": "8", "--slow": "0:1000"})  # late for seconds: the launcher looks once a second
+        kept.update({**LENET, "--batch": "8", "--slow": "0:200"})  # late for longer than between two looks of the launcher
     if option == "sync-batchnorm" and engine == "ps=async":
         kept["--lr"] = "0"  # losses are of the same parameters, whoever comes first
     if option in ("nodes", "link") and device == "sim":

@@ -7,16 +7,14 @@ began a call, a late rank is waited for and named; slowdown by communication is 
 import re
 
 from anatomy import expect_all_wait, expect_anatomy, policies, shifted_clock
-from on_cuda import TRAINING, needs_gpu, needs_nccl, run
-from tap import cases, expect, expect_equal, main, test
+from on_cuda import EMULATED, OF_SLOW_ROWS, TRAINING, needs_gpu, needs_nccl, run
+from tap import cases, expect, expect_equal, long_cases, main, test
 
 CUDA = ["run", "--device", "cuda", "--share-gpu", *[word for word in TRAINING if word != "--quiet"]]
 RING = ["--mode", "ring", "--collective", "nccl"]
 NCCL = [*CUDA, *RING]
 DP = ["--mode", "ps", "--policy", "dp", "--payload", "nccl"]
 HOUR = 3_600_000_000_000
-# What the hosts of ranks do before their GPUs have: nothing, or all.
-ORDERS = [("the GPU at once", {}), ("the host ahead", {"EMULATED_ORDER": "ahead"})]
 
 
 def jobs_of(*words, env=None):
@@ -38,11 +36,16 @@ def the_parts_of_every_step_add_up(words):
     expect_anatomy(job_of(*CUDA, *words, *([] if words[1] == "none" else ["--gpus", "2"])))
 
 
-@cases([(f"{' '.join(words) or 'ddp'}, {label}", words, env) for label, env in ORDERS for words in (
-    [], ["--bucket-cap-mb", "0.002"], ["--accumulate", "2"], ["--comm-hook", "powersgd"], ["--join", "world"], ["--cuda-graph"],
-    ["--policy", "torch-0.4.1"], ["--policy", "zero3"], DP, [*DP, "--accumulate", "2"], [*DP, "--dp-loss", "replica"])] +
-       [(f"{policy}, another policy", ["--policy", policy], {}) for policy in policies("ring") if policy not in ("ddp", "torch-0.4.1", "zero3")],
-       at_once=2)
+ROWS = [[], ["--bucket-cap-mb", "0.002"], ["--accumulate", "2"], ["--comm-hook", "powersgd"], ["--join", "world"], ["--cuda-graph"],
+        ["--policy", "torch-0.4.1"], ["--policy", "zero3"], DP, [*DP, "--accumulate", "2"], [*DP, "--dp-loss", "replica"]]
+# The hosts have done everything before the GPUs begin, or nothing.
+AHEAD, AT_ONCE = ([(f"{' '.join(words) or 'ddp'}, {label}", words, env) for words in ROWS]
+                  for label, env in (("the host ahead", {"EMULATED_ORDER": "ahead"}), ("the GPU at once", {})))
+
+
+@cases(AHEAD + [(f"{policy}, another policy", ["--policy", policy], {}) for policy in policies("ring")
+                if policy not in ("ddp", "torch-0.4.1", "zero3")], at_once=2)
+@(long_cases if EMULATED else cases)(AT_ONCE, at_once=2)
 def the_parts_of_every_step_with_nccl_add_up(words, env):
     needs_nccl()
     job = job_of(*CUDA, "--gpus", "2", *(words if words[:2] == DP[:2] else [*RING, *words]), env=env)
@@ -55,7 +58,7 @@ SLOW = ["--gpus", "3", "--steps", "4", "--warmup", "1", "--stall-timeout", "100s
 
 # All of a call was communication on the ranks that waited for the late one.
 @cases([(f"{words[1]}, rank {late}{', clocks differ' if shift else ''}", words, late, shift)
-        for words, late, shift in ((RING, 1, 0), (RING, 0, HOUR), (RING, 1, HOUR), (DP, 1, 0), (DP, 0, HOUR))], at_once=2)
+        for words, late, shift in ((RING, 1, 0), (DP, 0, HOUR), (RING, 0, HOUR), (RING, 1, HOUR), (DP, 1, 0))], at_once=2, at_more=OF_SLOW_ROWS)
 def all_others_wait_for_a_late_rank(words, late, shift):
     needs_nccl()
     factor = 200 if words is DP and late else 20  # rank 0 of DataParallel has the loss

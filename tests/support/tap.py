@@ -2,7 +2,7 @@
 table: @cases(rows) calls the function once a row, and each row is a test of its own. @more_test and @more_cases(rows)
 mark those that take too long for `make check`, @long_test and @long_cases(rows) those that take too long for
 `make check-more`. With @cases(rows, at_check=2) the first two rows run at `make check`, the
-others at `make check-more`. Rows that mostly wait run several at once: @cases(rows, at_once=4). A test that fails while
+others at `make check-more`; with at_more=5 all but the first five at `make check-all` only. Rows that mostly wait run several at once: @cases(rows, at_once=4). A test that fails while
 the machine stands still proves nothing, and runs once more.
 
     python3 test_x.py [--more | --long] [--part I/N] [WORDS]    only the tests whose names hold the words; every N-th of them
@@ -43,10 +43,10 @@ def _marks_one(tests):
 
 
 def _marks_rows(tests):
-    def with_rows(rows, at_once=1, at_check=None):
+    def with_rows(rows, at_once=1, at_check=sys.maxsize, at_more=sys.maxsize):
         def mark(function):
             for number, row in enumerate(rows):
-                level = tests if at_check is None or number < at_check else _tests["--more"]
+                level = _tests["--long"] if number >= at_more else _tests["--more"] if number >= at_check else tests
                 level.append((f"{function.__name__.replace('_', ' ')}: {row[0]}", function, row[1:], at_once))
             return function
         return mark
