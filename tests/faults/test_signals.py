@@ -129,6 +129,8 @@ def a_signal_while_a_rank_dies_leaves_the_death_as_the_cause(job, by_hand, first
         while not os.path.exists(os.path.join(runs[0].cwd, "z.st")):  # so the ranks train
             expect(not ends_within(runs[0].process, 0.01), "the run has ended", runs[0].peek())
         dies = runs[1].pid if by_hand else runs[0].wait_for_rank(JOBS[job][1], 1)
+        if first:
+            runs[0].kill(dies, signal.SIGSTOP)  # or the run might end before the death
         for step in ("signal", "death") if first else ("death", "signal"):
             if step == "death":
                 runs[0].kill(dies, signal.SIGKILL)
