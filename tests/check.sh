@@ -159,7 +159,7 @@ if level more; then
         ONEDNN_MAX_CPU_ISA=AVX2 suite golden-avx2 50 "Models and engines compute there what PyTorch computes." build golden "$jobs"
     fi
     suite units-more 15 "Kernels for older processors compute what those for this one compute." build units-more "$tests"
-    suite faults-more 50 "A rank that dies or stops is named under every setting of an engine." build faults-more "$tests"
+    suite faults-more 50 "A rank that dies or stops is named under more settings of each engine." build faults-more "$tests"
     suite commands-more 190 "Options and commands keep the promises of their pages, row by row." build commands-more "$tests"
     suite labs-more 50 "The labs' solutions have full points, mistakes are named, and no code harms the grader." build labs-more "$tests"
     suite compilers 130 "Each compiler compiles the program without a warning in Release." build compilers

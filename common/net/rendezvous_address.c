@@ -49,17 +49,18 @@ static void write_tcp(char *out, const char *host, int64_t port)
 }
 
 /* Not every container knows the name localhost. */
-static bool is_local(const char *host)
+static const char *known(const char *host)
 {
-    return strcmp(host, "localhost") == 0;
+    return strcmp(host, "localhost") == 0 ? "127.0.0.1" : host;
 }
 
 /* A number is listened at as it stands; a name may mean another address on its own host than on the
  * others, so rank 0 then listens at all. */
 static void endpoints_of_tcp(rendezvous_endpoints *out, const char *host, int64_t port)
 {
-    write_tcp(out->listen, is_number(host) ? host : is_local(host) ? "127.0.0.1" : "*", port);
-    write_tcp(out->connect, strcmp(host, "*") == 0 || is_local(host) ? "127.0.0.1" : host, port);
+    host = known(host);
+    write_tcp(out->listen, is_number(host) ? host : "*", port);
+    write_tcp(out->connect, strcmp(host, "*") == 0 ? "127.0.0.1" : host, port);
 }
 
 static status endpoints_of_environment(rendezvous_endpoints *out)
@@ -73,7 +74,7 @@ static status endpoints_of_environment(rendezvous_endpoints *out)
     /* torchrun's own store then holds the port: all ranks take the next one. */
     if (agent && strcmp(agent, "True") == 0) port++;
     write_tcp(out->listen, "*", port);
-    write_tcp(out->connect, is_local(host) ? "127.0.0.1" : host, port);
+    write_tcp(out->connect, known(host), port);
     return STATUS_OK;
 }
 

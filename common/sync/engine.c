@@ -21,8 +21,7 @@ static const option option_list[] = {
      .level = OPTION_RARE, .help = "gradients by the number of ranks, before or after they are summed"},
     {"stall-timeout", OPTION_DURATION, offsetof(shared_options, stall_timeout_ns), .argument = "TIME",
      .level = OPTION_RARE, .initial = "60s", .low = 1e6,
-     .help =
-         "how long ranks wait for one that makes no progress (before step 0: at least --connect-timeout)"},
+     .help = "how long ranks wait for one without progress, until step 0 at least --connect-timeout"},
     {"link", OPTION_TEXT, offsetof(shared_options, link), .argument = "RATE,LATENCY",
      .help = "emulate a slower network between the ranks, as in 10Gbit/s,50us"},
     {"slow", OPTION_TEXT, offsetof(shared_options, slow), .argument = "RANK:FACTOR,...",

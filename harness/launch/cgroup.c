@@ -14,8 +14,8 @@ static bool read_file(const char *folder, const char *name, char *buffer, size_t
     snprintf(path, sizeof path, "%s/%s", folder, name);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     size_t length = 0;
-    for (ssize_t got = 1; fd >= 0 && got > 0 && length<size - 1; length += got> 0 ? (size_t)got : 0)
-        got = read(fd, buffer + length, size - 1 - length);
+    ssize_t got;
+    while (fd >= 0 && (got = read(fd, buffer + length, size - 1 - length)) > 0) length += (size_t)got;
     if (fd >= 0) close(fd);
     buffer[length] = '\0';
     return length > 0;
@@ -65,7 +65,7 @@ static double cpuset_in(const char *folder)
     return CPU_COUNT(&set);
 }
 
-/* The count of a file of the kernel, or -1 if it has none. */
+/* The count in a file of the kernel, or -1 if there is none. */
 static double oom_kills_of(const char *folder, const char *name)
 {
     char text[16384];
@@ -79,10 +79,11 @@ static double oom_kills_in(const char *folder)
     return kills < 0 ? oom_kills_of(folder, "memory.oom_control") : kills;
 }
 
-/* What a group has, and where the hierarchies that know it are mounted. */
+/* A limit or a count of groups. A limit is the lowest of a group and those that contain it, a count is the
+ * nearest group's that counts. */
 typedef struct resource {
-    double (*value_in)(const char *folder);
-    bool nearest;             /* the value of the nearest group that has one, rather than the lowest limit */
+    double (*value_in)(const char *folder); /* a count is negative where there is none */
+    bool is_count;
     const char *mounts[3][2]; /* controllers as in /proc/self/cgroup, folder */
 } resource;
 
@@ -93,7 +94,7 @@ static void climb(const resource *r, const char *root, const char *mount, char *
     for (char folder[CGROUP_PATH];;) {
         snprintf(folder, sizeof folder, "%s/sys/fs/cgroup%s%s", root, mount, group);
         double value = r->value_in(folder);
-        if (r->nearest ? *found < 0 : value > 0 && (*found <= 0 || value < *found)) *found = value;
+        if (r->is_count ? *found < 0 : value > 0 && (*found <= 0 || value < *found)) *found = value;
         char *slash = strrchr(group, '/');
         if (!slash) return;
         *slash = '\0';
@@ -104,7 +105,7 @@ static void climb(const resource *r, const char *root, const char *mount, char *
 static double find(const resource *r, const char *root)
 {
     char lines[4096], *next = lines, *group;
-    double found = r->nearest ? -1 : 0;
+    double found = r->is_count ? -1 : 0;
     read_file(root, "proc/self/cgroup", lines, sizeof lines);
     while ((group = strsep(&next, "\n")) != NULL) {
         strsep(&group, ":");

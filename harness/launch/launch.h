@@ -57,7 +57,7 @@ typedef struct launch_options {
     int inherited_count;
     bool take_turns;
     int64_t stall_timeout_ns;   /* no progress for so long ends the run */
-    int64_t connect_timeout_ns; /* before the first step, if it is longer; 0: no other limit */
+    int64_t connect_timeout_ns; /* the limit before the first step, if it is longer */
     int64_t grace_ns;           /* after SIGTERM */
     void (*progress)(void *context, const launch_view *view); /* four times a second; NULL: none */
     void *context;

@@ -158,11 +158,11 @@ class MemoryGroup:
         with open(f"{self.folder}/{name}", "w", encoding="ascii") as file:
             file.write(str(value))
 
-    def run_out(self, kept):
-        """Lets the kernel kill what has the highest score of those in the group. That of the process that asks for memory is `kept`."""
+    def run_out(self, score):
+        """Starts a process in the group that asks for too much memory, so that the kernel kills the one with the highest score."""
         with open(f"{self.folder}/{self.usage}", encoding="ascii") as file:
             self.write(self.limit, int(file.read()) + (16 << 20))
-        return subprocess.run([sys.executable, "-c", HOG.format(kept)], preexec_fn=self.join, check=False).returncode
+        return subprocess.run([sys.executable, "-c", HOG.format(score)], preexec_fn=self.join, check=False).returncode
 
     def join(self):
         self.write("cgroup.procs", os.getpid())

@@ -8,7 +8,7 @@ from struck import GONE, LENET, cause, held, reach, strike
 from tap import cases, expect, expect_equal, long_test, main, test
 
 JOB = ["--gpus", "3", *LENET]
-STALL = 12  # seconds: where nine ranks share a slow processor it may take 5 until step 0
+STALL = 12  # seconds: ranks on a slow and busy processor stand still for less
 
 
 @functools.lru_cache(maxsize=None)

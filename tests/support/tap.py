@@ -1,9 +1,9 @@
 """Tests that print TAP. A test is a function marked with @test whose name is a sentence, or one row of a
 table: @cases(rows) calls the function once a row, and each row is a test of its own. @more_test and @more_cases(rows)
 mark those that take too long for `make check`, @long_test and @long_cases(rows) those that take too long for
-`make check-more`. With @cases(rows, at_check=2) the first two rows run at `make check`, the
-others at `make check-more`; with at_more=5 all but the first five at `make check-all` only. Rows that mostly wait run several at once: @cases(rows, at_once=4). A test that fails while
-the machine stands still proves nothing, and runs once more.
+`make check-more`. With @cases(rows, at_check=2) all rows but the first two wait for `make check-more`, with
+@cases(rows, at_more=5) all but the first five for `make check-all`. Rows that mostly wait run several at once:
+@cases(rows, at_once=4). A test that fails while the machine stands still proves nothing, and runs once more.
 
     python3 test_x.py [--more | --long] [--part I/N] [WORDS]    only the tests whose names hold the words; every N-th of them
 """
