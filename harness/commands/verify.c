@@ -19,7 +19,7 @@ typedef struct verify_options {
     int mode;
     const char *policy;
     int64_t threads;
-    bool bf16, cuda_graph;
+    bool tf32, bf16, cuda_graph;
 } verify_options;
 
 enum { MODE_AUTO, MODE_ENGINE /* the first */, MODE_BOTH = MODE_ENGINE + ENGINE_BOTH };
@@ -35,6 +35,8 @@ static const option verify_option_list[] = {
      .help = "how an engine behaves, see `harness policies`"},
     {"threads", OPTION_INT, FIELD(threads), .argument = "N", .initial = "1", .low = 1, .high = 1024,
      .help = "compute threads per rank"},
+    {"tf32", OPTION_FLAG, FIELD(tf32),
+     .help = "cuda: products multiply in TF32; held to 1/512 of the losses and 1.25% of every tensor's l2"},
     {"bf16", OPTION_FLAG, FIELD(bf16),
      .help = "products multiply in bfloat16; held to 1/128 of the losses and 5% of every tensor's l2"},
     {"cuda-graph", OPTION_FLAG, FIELD(cuda_graph),
@@ -105,14 +107,17 @@ static status verify_engine(const verify_setup *s, const golden_file *f, int eng
     verify_config config = {.file = f,
                             .device = s->options.device,
                             .threads = (int)s->options.threads,
+                            .tf32 = s->options.tf32,
                             .bf16 = s->options.bf16,
                             .cuda_graph = s->options.cuda_graph,
                             .engine = engine_table[engine],
                             .engine_options = s->engines[engine],
                             .policy = policy_for(s, f, engine),
                             .divide = s->shared.divide};
-    if (config.cuda_graph && strcmp(config.device, "cuda") != 0)
-        return fail(STATUS_USAGE, "--cuda-graph: expected --device cuda, got %s", config.device);
+    if ((config.tf32 || config.cuda_graph) && strcmp(config.device, "cuda") != 0)
+        return fail(STATUS_USAGE, "--%s: expected --device cuda, got %s", config.tf32 ? "tf32" : "cuda-graph",
+                    config.device);
+    if (config.tf32 && config.bf16) return fail(STATUS_USAGE, "--bf16: unexpected with --tf32");
     if (!config.policy) {
         text_append(&v->line,
                     "  %s not comparable: its loss is over the targets of all ranks, which takes ps=dp",

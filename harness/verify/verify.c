@@ -13,8 +13,12 @@
 
 static const double float64_limit = 1e-9; /* of the tensor's norm; of the loss */
 static const double kink_limit = 0.05;    /* of a gradient's l2 */
-/* Products of bfloat16, whose rounding unit is 2^-9: of the loss; of a tensor's l2. */
-static const double bfloat16_loss_limit = 0x1p-7, bfloat16_limit = 0.05;
+/* Where products round their factors, to 2^-11 (TF32) and 2^-9: of the loss; of a tensor's l2; of that with
+ * kinks. */
+static const struct {
+    double loss, l2, kinks;
+} rounded[] = {
+    [COMPARE_TF32] = {0x1p-9, 0.05 / 4, 0.05 + 0.05 / 4}, [COMPARE_BFLOAT16] = {0x1p-7, 0.05, 0.05 + 0.05}};
 static const double unreliable = 1e-3; /* of its l2: PyTorch's float32 error above it tells nothing */
 
 static void judge(comparison *c, const char *what, double found, double expected, double limit)
@@ -29,17 +33,16 @@ static void judge(comparison *c, const char *what, double found, double expected
     snprintf(c->what, sizeof c->what, "%s", what);
 }
 
+static bool is_rounded(comparison_precision precision)
+{
+    return precision == COMPARE_TF32 || precision == COMPARE_BFLOAT16;
+}
+
 static double loss_limit(comparison_precision precision, double expected, double error)
 {
     double floor = 1e-6 * fabs(expected);
-    switch (precision) {
-    case COMPARE_FLOAT64:
-        return float64_limit * fabs(expected);
-    case COMPARE_BFLOAT16:
-        return bfloat16_loss_limit * fabs(expected);
-    case COMPARE_FLOAT32:
-        break;
-    }
+    if (is_rounded(precision)) return rounded[precision].loss * fabs(expected);
+    if (precision == COMPARE_FLOAT64) return float64_limit * fabs(expected);
     return 8 * (error > floor ? error : floor);
 }
 
@@ -91,9 +94,9 @@ static void compare_tensor(comparison *c, const golden_tensor *t, const char *ki
     }
     char what[sizeof c->what];
     digest d = digest_of(values, t->elements);
-    if (c->precision == COMPARE_BFLOAT16) {
+    if (is_rounded(c->precision)) {
         snprintf(what, sizeof what, "%s %s l2", kind, t->name);
-        judge(c, what, d.l2, t->l2, bfloat16_limit * t->l2);
+        judge(c, what, d.l2, t->l2, rounded[c->precision].l2 * t->l2);
         return;
     }
     /* A gradient that is zero but for rounding (an attention key's bias) has no norm to speak of. Its
@@ -110,11 +113,11 @@ static void compare_tensor(comparison *c, const golden_tensor *t, const char *ki
     }
 }
 
-/* Networks with ReLU in float32: a gradient's l2 alone, to 5%; in bfloat16 to 10%. */
+/* Networks with ReLU: a gradient's l2 alone. */
 static void compare_tensor_with_kinks(comparison *c, const golden_tensor *t, const char *kind,
                                       const double *values)
 {
-    double limit = c->precision == COMPARE_BFLOAT16 ? 2 * kink_limit : kink_limit;
+    double limit = is_rounded(c->precision) ? rounded[c->precision].kinks : kink_limit;
     c->tensors++;
     if (t->error > kink_limit * t->l2) {
         c->unchecked++;
@@ -266,7 +269,9 @@ static status run_rank(local_ranks *group, int rank, void *context)
                              .world = c->file->world,
                              .job_token = v->token,
                              .device = c->device,
-                             .precision = c->bf16 ? DEVICE_PRECISION_BF16 : DEVICE_PRECISION_F32,
+                             .precision = c->bf16   ? DEVICE_PRECISION_BF16
+                                          : c->tf32 ? DEVICE_PRECISION_TF32
+                                                    : DEVICE_PRECISION_F32,
                              .threads = c->threads,
                              .cuda_graph = c->cuda_graph,
                              .share_gpu = true, /* ranks are threads of one process */
@@ -346,6 +351,7 @@ status verify_run(const verify_config *config, comparison *out)
     bool wide = strcmp(config->device, "reference") == 0;
     *out = (comparison){.precision = wide           ? COMPARE_FLOAT64
                                      : config->bf16 ? COMPARE_BFLOAT16
+                                     : config->tf32 ? COMPARE_TF32
                                                     : COMPARE_FLOAT32};
     verification v = {
         .config = config, .token = random_token(), .kinks = !wide && config->file->kinks, .out = out};

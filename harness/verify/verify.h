@@ -9,7 +9,12 @@
 #include "common/sync/engine.h"
 #include "harness/verify/golden.h"
 
-typedef enum comparison_precision { COMPARE_FLOAT64, COMPARE_FLOAT32, COMPARE_BFLOAT16 } comparison_precision;
+typedef enum comparison_precision {
+    COMPARE_FLOAT64,
+    COMPARE_FLOAT32,
+    COMPARE_TF32,
+    COMPARE_BFLOAT16
+} comparison_precision;
 
 /* The worst figure so far, as a share of its limit: above 1 something disagrees. */
 typedef struct comparison {
@@ -24,6 +29,7 @@ typedef struct verify_config {
     const golden_file *file;
     const char *device;
     int threads;
+    bool tf32;       /* cuda: products multiply in TF32 */
     bool bf16;       /* products multiply in bfloat16; on cuda activations are stored in it */
     bool cuda_graph; /* passes are recorded */
     const sync_engine_type *engine;

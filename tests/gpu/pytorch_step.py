@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Training steps of PyTorch on one GPU: the peer of speed.py.
 
-    pytorch_step.py MODEL BATCH STEPS [--precision float32|tf32|bf16] [--compile] [--channels-last]
+    pytorch_step.py MODEL BATCH STEPS [--precision float32|tf32|bf16] [--compile [MODE]] [--channels-last]
                     [--sequence TOKENS] [--prefetch] [--device cuda|cpu]
 
 Prints one JSON object: the wall time of STEPS steps divided by their number (`step_ms`) and the median of their times by the
@@ -83,7 +83,7 @@ def main():
     parser.add_argument("batch", type=int)
     parser.add_argument("steps", type=int)
     parser.add_argument("--precision", default="float32", choices=["float32", "tf32", "bf16"])
-    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--compile", nargs="?", const="default", choices=["default", "reduce-overhead"])
     parser.add_argument("--channels-last", action="store_true")
     parser.add_argument("--sequence", type=int, default=models.SEQUENCE)
     parser.add_argument("--prefetch", action="store_true")
@@ -99,7 +99,7 @@ def main():
     if args.channels_last and x.dim() == 4:
         model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
     opt = fused_optimizer(args.model, list(model.parameters()))
-    net = torch.compile(model) if args.compile else model
+    net = torch.compile(model, mode=args.compile) if args.compile else model
     batches = (prefetched if args.prefetch and args.device == "cuda" else resident)([x, y])
 
     def step():

@@ -36,6 +36,7 @@ EMULATED_CASES = [("wine_mlp", 4, SGD, [], False)]
 PRECISIONS = ["bf16", "tf32", "float32"]
 EAGER, COMPILED = 0.9, 1.0
 OURS_LIMIT, EAGER_LIMIT, COMPILED_LIMIT = 60, 60, 150
+COMPILED_MODES = ["default", "reduce-overhead"]  # the second records CUDA graphs
 
 
 def run(command, limit, log=None):
@@ -86,9 +87,10 @@ def peer_commands(args, case, precision, steps, compiled):
     model, batch, _, options, images = case
     command = [args.python, os.path.join(HERE, "pytorch_step.py"), model, str(batch), str(steps), "--precision", precision]
     command += options
-    command += ["--compile"] if compiled else []
     command += ["--device", "cpu"] if args.emulated else []
-    return [command + more for more in ([[], ["--channels-last"]][args.quick:] if images else [[]])]
+    layouts = [[], ["--channels-last"]][args.quick:] if images else [[]]
+    modes = [["--compile", mode] for mode in COMPILED_MODES] if compiled else [[]]
+    return [command + mode + layout for layout in layouts for mode in modes]
 
 
 class Measured:

@@ -29,16 +29,30 @@ def one_rank_follows_pytorch(name):
     verify(name, "--mode", "none")
 
 
-@cases([(name, name) for name in FILES if name.endswith("_w1")])
-def one_rank_in_bfloat16_follows_pytorch(name):
+@cases([(f"{name}, {precision}", name, precision) for name in FILES if name.endswith("_w1") for precision in ("bf16", "tf32")])
+def one_rank_that_rounds_factors_follows_pytorch(name, precision):
     needs_gpu()
-    verify(name, "--mode", "none", "--bf16")
+    verify(name, "--mode", "none", "--" + precision)
 
 
 @cases([(f"{name}, {mode}", name, mode) for name in FILES if not name.endswith("_w1") for mode in ("ps", "ring")])
 def ranks_that_share_a_gpu_follow_pytorch(name, mode):
     needs_gpu()
     verify(name, "--mode", mode, "--policy", "ps=sync,ring=ddp", "--algorithm", "two-shot")
+
+
+@cases([(f"{name}, {mode}, {precision}", name, mode, precision) for name in (SMALL[2:] if EMULATED else ["wine_mlp_w2", "bert_tiny_w2",
+        "resnet18_32_w2", "wine_mlp_w4", "toy_w4"]) for mode in ("ps", "ring") for precision in ("bf16", "tf32")])
+def ranks_that_share_a_gpu_and_round_factors_follow_pytorch(name, mode, precision):
+    needs_gpu()
+    verify(name, "--mode", mode, "--policy", "ps=sync,ring=ddp", "--algorithm", "two-shot", "--" + precision)
+
+
+@cases([("cpu", "cpu", [], "--tf32: expected --device cuda, got cpu"), ("with bf16", "cuda", ["--bf16"], "--bf16: unexpected with --tf32")])
+def tf32_is_refused(device, words, reason):
+    result = run("verify", "--device", device, "--tf32", *words, golden("toy_w1"))
+    expect_equal(result.code, 64, "exit code", result)
+    expect(reason in result.err, "another reason", result)
 
 
 @cases([(f"{algorithm}, {'Ring' if ring else 'any'}", algorithm, ring) for algorithm in ("library", "ring") for ring in (False, True)])
