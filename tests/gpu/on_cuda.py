@@ -6,7 +6,6 @@ from program import Run
 from tap import Skip, expect, expect_equal
 
 EMULATED = "--emulated" in sys.argv
-OF_SLOW_ROWS = 2 if EMULATED else sys.maxsize  # so many run at check-more; a card runs all
 if EMULATED:
     sys.argv.remove("--emulated")
 ROOT = os.environ.get("SOURCE_DIR", os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, on a machine with one: compares, trains, kills, measures; in two calls of ten minutes each.
+# Everything that needs a GPU, on a machine with one: compares, trains, kills, measures; in three calls of ten minutes each.
 #
 #   tests/gpu/run.sh [--prefix DIR]... [--python PYTHON] [--build DIR] [--out DIR] [--commit NAME]
-#                    [--call first|later] [--only STAGE[,STAGE]...] [--speed] [--scale N] [--emulated] [--list]
+#                    [--call first|later|last] [--only STAGE[,STAGE]...] [--speed] [--scale N] [--emulated] [--list]
 #   tests/gpu/run.sh --pack DIR [--build DIR] ...
 #
 #   --pack DIR       on a machine without a GPU: builds, and copies the programs, stripped, with the libraries that they
 #                    need at run time, to DIR. With `--build DIR` another machine then builds nothing
 #   --call first     values in float32 and bf16, kernels, and the figures that show most: bandwidth, a step, steps by
-#                    operation, PyTorch's steps (as far as time goes). `later`: everything else
+#                    operation, PyTorch's steps (as far as time goes). `later`, `last`: everything else
 #   --prefix DIR     libraries that are not installed (docs/cuda.md): a prefix, or Debian packages unpacked into DIR
 #   --python PYTHON  runs the tests; CUDA's wheels of its environment (nvidia/*) are used where the toolkit lacks a
 #                    piece, and cmake and ninja that are installed next to it
@@ -49,13 +49,14 @@ logs=$build/logs tests=$build/tests harness=$build/bin/harness
 
 # With their limits in seconds. The limits of a call add up to 570 at most, with what is left to `speed` in the first; those
 # of --speed end within ten minutes each, where they are run alone. The first load of a library takes long on a cold disk.
-# `engines` has two processes on one GPU through NCCL's sockets, and compute-sanitizer is slow: both have more than they need.
+# A process needs more than a second of an H200 to start, one after another: that is what most tests take.
 build_stages="build:900"
 first_stages="float32:50 bf16:40 kernels:60 bandwidth:20 step:40 profile:80 calibrate:50"
-later_stages="tf32:30 golden:90 ledger:60 nccl:60 engines:110 ps:70 killed:40 memcheck:60 racecheck:50"
-stages="$build_stages $first_stages $later_stages"
+later_stages="tf32:30 golden:120 ledger:130 killed:40 memcheck:60 racecheck:50"
+last_stages="nccl:180 engines:160 ps:230"
+stages="$build_stages $first_stages $later_stages $last_stages"
 speed_stages="predict:200 speed:540"
-case $call in '' | first | later) ;; *) echo "run.sh: --call: expected first or later, got '$call'" >&2; exit 64 ;; esac
+case $call in '' | first | later | last) ;; *) echo "run.sh: --call: expected first, later or last, got '$call'" >&2; exit 64 ;; esac
 [ "$call" != first ] || speed_stages="predict:200 speed:220"
 
 names_of() { # stages with limits
@@ -70,7 +71,7 @@ limit_of() { # name
 
 if [ $list = yes ]; then
     printf '%-12s %4d before\n' build "$(limit_of build)"
-    for list in "first $first_stages" "later $later_stages"; do
+    for list in "first $first_stages" "later $later_stages" "last $last_stages"; do
         sum=0
         for name in $(names_of "${list#* }"); do
             printf '%-12s %4d %s\n' "$name" "$(limit_of "$name")" "${list%% *}"
@@ -84,10 +85,11 @@ fi
 
 chosen=$(names_of "$stages")
 # What was packed is not built again.
-[ ! -e "$build/packed" ] || chosen=$(names_of "$first_stages $later_stages")
+[ ! -e "$build/packed" ] || chosen=$(names_of "$first_stages $later_stages $last_stages")
 case $call in
 first) chosen="$(names_of "$first_stages") speed" ;;
 later) chosen=$(names_of "$later_stages") ;;
+last) chosen=$(names_of "$last_stages") ;;
 esac
 [ -z "$call" ] || [ -x "$harness" ] || chosen="build $chosen"
 [ -z "$pack" ] || chosen=build
@@ -126,7 +128,7 @@ stage() { # name command...
     started=$(date +%s)
     timeout -k 5 "$(limit_of "$name")" "$@" >"$logs/$name.log" 2>&1
     code=$? seconds=$(( $(date +%s) - started ))
-    find "$logs" -name '*.part' -exec cat {} + -delete >>"$logs/$name.log" # of tests that were stopped
+    find "$logs" -name '*.part' -exec cat {} \; -delete >>"$logs/$name.log" # of tests that were stopped
     note "$name" "$seconds" "$code"
     if [ $code -eq 0 ]; then echo "ok       $name ($seconds s)"; return 0; fi
     failed=1

@@ -8,7 +8,7 @@ import os
 import re
 import tempfile
 
-from on_cuda import EMULATED, OF_SLOW_ROWS, TRAINING, needs_gpu, needs_nccl, run
+from on_cuda import EMULATED, TRAINING, needs_gpu, needs_nccl, run
 from tap import Skip, cases, expect, expect_equal, main
 
 NONE = ["--device", "cuda", "--mode", "none"]
@@ -39,7 +39,7 @@ def the_host_waits_no_oftener_in_more_steps(words):
     expect(many - few < 32, "32 more steps: idle waits", few, many)
 
 
-@cases(ENGINES[::-1], at_once=2, at_more=OF_SLOW_ROWS)
+@cases(ENGINES[::-1], at_once=2, at_more=2)
 def losses_and_parameters_do_not_depend_on_how_far_the_host_is_ahead(words):
     needs_nccl() if "ring" in words else needs_gpu()
     found = [run(*words, *TRAINING, "--steps", 12, "--eval-every", 5, *more, env=env)

@@ -11,7 +11,7 @@ import signal
 import sys
 import tempfile
 
-from on_cuda import (CONVOLUTIONS, EMULATED, OF_SLOW_ROWS, TRAINING, TRANSFORMER, USABLE, classes, golden, needs_gpu, needs_nccl, run,
+from on_cuda import (CONVOLUTIONS, EMULATED, TRAINING, TRANSFORMER, USABLE, classes, golden, needs_gpu, needs_nccl, run,
                      verify)
 from program import BUILD, PROGRAM, Run
 from struck import strike
@@ -137,7 +137,7 @@ AHEAD = [("an epoch's last batch is smaller", ["--model", "wine_mlp", "--data", 
          ("rows with targets are listed", [*TRANSFORMER, "--head", "mlm", "--batch", "2"])]
 
 
-@cases(AHEAD[::2] + AHEAD[1::2], at_more=OF_SLOW_ROWS)
+@cases(AHEAD[::2] + AHEAD[1::2], at_more=2)
 def batches_that_are_copied_ahead_train_as_those_that_are_not(words):
     needs_gpu()
     words = ["--mode", "none", "--device", "cuda", "--steps", "10", "--warmup", "0", "--quiet", "--json", "-", *words]
@@ -261,7 +261,7 @@ def a_bucket_is_packed_and_unpacked_by_one_launch():
 
 
 @cases([("float32", []), ("bfloat16", ["--bf16"]), ("two micro-batches", ["--accumulate", "2"]),
-        ("recorded passes", ["--cuda-graph"])], at_more=OF_SLOW_ROWS)
+        ("recorded passes", ["--cuda-graph"])], at_more=2)
 def gradients_of_biases_beside_the_weights_train_as_sums_of_their_own(words):
     needs_gpu()
     losses = []

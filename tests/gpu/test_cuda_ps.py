@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 
-from on_cuda import EMULATED, OF_SLOW_ROWS, TRAINING, USABLE, classes, needs_gpu, needs_nccl, run, verify
+from on_cuda import EMULATED, TRAINING, USABLE, classes, needs_gpu, needs_nccl, run, verify
 from program import PROGRAM
 from tap import Skip, cases, expect, expect_equal, main, test
 
@@ -91,7 +91,7 @@ def processes_compute_the_same_bits_whatever_tensors_travel_through():
 # Of three ranks the last batch has parts for two; of two there is one order of summation.
 @cases([(" ".join(map(str, words)), words) for words in (
     ["--dp-loss", "device0"], ["--dp-loss", "replica", "--divide", "before"], ["--dp-loss", "device0", "--accumulate", 2],
-    ["--dp-loss", "replica", "--divide", "after"])], at_more=OF_SLOW_ROWS)
+    ["--dp-loss", "replica", "--divide", "after"])], at_more=2)
 def dataparallel_computes_the_same_bits_through_messages_and_nccl(words):
     needs_nccl()
     runs = [on_gpu("--policy", "ps=dp", "--batch", 58, *words, "--payload", payload, ranks=3 if EMULATED else 2,
@@ -108,7 +108,7 @@ def servers_compute_the_same_bits_through_messages_and_from_gpu_to_gpu(words):
     expect_equal(runs[1], runs[0], "parameters")
 
 
-@cases([("async", "ps=async"), ("async, clipped", "ps=async --clip-norm 0.5"), ("ssp", "ps=ssp --staleness 2")], at_more=OF_SLOW_ROWS)
+@cases([("async", "ps=async"), ("async, clipped", "ps=async --clip-norm 0.5"), ("ssp", "ps=ssp --staleness 2")], at_more=2)
 def ranks_that_go_ahead_train_from_gpu_to_gpu(options):
     needs_gpu()
     result = on_gpu("--policy", *options.split(), "--servers", 2, "--payload", "p2p", "--steps", 60, ranks=3)

@@ -7,7 +7,7 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 number=0 failed=0
-echo "1..12"
+echo "1..13"
 check() { # name, then a command that must succeed
     local name=$1; shift
     number=$((number + 1))
@@ -44,6 +44,7 @@ stand_in "$work/bin/cmake" ''
 # Tests are called and not run; the other scripts leave their file, record.py is the real one.
 # shellcheck disable=SC2016
 stand_in "$work/bin/python" 'for word in "$@"; do case $out in --out) echo "{}" >"$word" ;; esac; out=$word; done' \
+    "case \"\$*\" in *test_cuda_ps*/6*) [ ! -e '$work/hang' ] || { echo 'ok 1 - the first'; sleep 60; } ;; esac" \
     'case "$*" in *tests/gpu/test_cuda_*) echo "ok 1 - $*" ;; *record.py*) exec python3 "$@" ;; esac'
 call() { # words of run.sh
     PATH="$work/bin:$PATH" bash "$run" --python python --build "$work/build" --out "$work/results" --commit abc123 "$@" >"$work/out" 2>&1
@@ -87,14 +88,17 @@ check "each measurement is a file with its provenance" files
 stand_in "$work/build/tests/test_cuda_operations_tf32" 'echo "not ok 1 - a product"; echo "# 1 instead of 2"; exit 1'
 stand_in "$work/build/tests/bench_cuda" 'sleep 60'
 rm "$work"/results/*
-sed -i 's/bandwidth:20/bandwidth:1/' "$run"
+sed -i 's/bandwidth:20/bandwidth:1/; s/ps:230/ps:2/' "$run"
+touch "$work/hang"
 call # 17 stages
+rm "$work/hang"
 others_ran() {
-    [ $code -eq 1 ] && [ "$(grep -c '^ok ' "$work/out")" -eq 15 ] && grep -q '^FAILED   tf32: exit code 1 ' "$work/out" &&
+    [ $code -eq 1 ] && [ "$(grep -c '^ok ' "$work/out")" -eq 14 ] && grep -q '^FAILED   tf32: exit code 1 ' "$work/out" &&
         grep -q '1 instead of 2' "$work/out" && grep -q 'alone: .*--only tf32' "$work/out" && grep -q 'bandwidth: exit code 124, out of time' "$work/out"
 }
 check "a stage that fails or hangs prints what to look at, and the others run" others_ran
 check "a failure is written down" record "s['tf32']['exit_code'] == 1 and s['tf32']['tests']['failed'] == 1 and s['bandwidth']['exit_code'] == 124"
+check "of a stage that hangs it is written down what had passed" record "s['ps']['exit_code'] == 124 and s['ps']['tests']['passed'] == 6"
 
 stand_in "$work/build/tests/test_cuda_operations_tf32" 'echo "ok 1 - a product"'
 : >"$work/calls"
@@ -116,8 +120,8 @@ first_ran() {
 }
 check "the first call runs what shows most, and leaves its logs with the results" first_ran
 call --call later
-later_ran() { [ $code -eq 0 ] && grep -q '^ok  *golden ' "$work/out" && ! grep -qE '^ok  *(float32|speed) ' "$work/out"; }
-check "the later call runs the rest" later_ran
+later_ran() { [ $code -eq 0 ] && grep -q '^ok  *golden ' "$work/out" && ! grep -qE '^ok  *(float32|speed|ps) ' "$work/out"; }
+check "the later call runs the rest but for the last" later_ran
 
 cp /bin/true "$work/build/bin/harness"
 cp /bin/true "$work/build/bin/bench_ops"
