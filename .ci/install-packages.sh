@@ -6,8 +6,8 @@ set -eu
 build="gcc g++ libc6-dev cmake ninja-build pkg-config libdnnl-dev libzmq3-dev libprotobuf-c-dev protobuf-c-compiler
        libjansson-dev libxxhash-dev zlib1g-dev libtomlplusplus-dev libcmocka-dev python3 help2man"
 data="dataset-fashion-mnist"
-check="python3-jsonschema clang-format libopenmpi-dev openmpi-bin clang libclang-rt-dev libomp-dev chromium zsh
-       debootstrap"
+check="python3-jsonschema clang-format libopenmpi-dev openmpi-bin clang libclang-rt-dev libomp-dev lld chromium
+       zsh debootstrap"
 long="lintian"
 
 # What is lost without a package; tests by their names.
@@ -20,6 +20,7 @@ lost() { # package
     clang-format) echo "no make format, and test_format is skipped" ;;
     libopenmpi-dev | openmpi-bin) echo "no --collective mpi, and test_other_starters and test_program_anatomy skip cases" ;;
     clang | libclang-rt-dev | libomp-dev) echo "no fuzz targets, and test_compilers skips cases" ;;
+    lld) echo "tests take longer to link" ;;
     chromium) echo "test_report, test_report_figures and test_demo skip cases" ;;
     zsh) echo "test_installation skips cases" ;;
     lintian) echo "test_installation_long skips a case" ;;
