@@ -1,4 +1,4 @@
-"""Debian 13 with the packages of the build, in a folder that is kept between runs: of $XDG_CACHE_HOME, ~/.cache by default."""
+"""Debian 13 with the packages of the build, in a folder that is kept between runs, with a compiler cache: of $XDG_CACHE_HOME, ~/.cache by default."""
 import os
 import re
 import shutil
@@ -22,7 +22,7 @@ def make_trixie():
     inside(ROOT, "apt-get", "update")
     with open(os.path.join(SOURCE, ".ci", "install-packages.sh"), encoding="utf-8") as file:
         packages = re.search(r'^build="(.*?)"', file.read(), re.S | re.M)[1].split()
-    inside(ROOT, "apt-get", "install", "-y", "--no-install-recommends", *packages, DEBIAN_FRONTEND="noninteractive")
+    inside(ROOT, "apt-get", "install", "-y", "--no-install-recommends", *packages, "ccache", DEBIAN_FRONTEND="noninteractive")
     open(os.path.join(ROOT, "complete"), "w", encoding="utf-8").close()
 
 
@@ -35,5 +35,6 @@ def run_there(*words, **options):
 def build_there(build_type, *targets):
     """Builds in the folder /build/TYPE there, with a warning as an error; the output."""
     folder = f"/build/{build_type}"
-    return (run_there("cmake", "-S", "/src", "-B", folder, "-G", "Ninja", f"-DCMAKE_BUILD_TYPE={build_type}", "-DPSRING_WERROR=ON") +
+    return (run_there("cmake", "-S", "/src", "-B", folder, "-G", "Ninja", f"-DCMAKE_BUILD_TYPE={build_type}", "-DPSRING_WERROR=ON",
+                      "-DCMAKE_C_COMPILER_LAUNCHER=ccache", "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache") +
             run_there("cmake", "--build", folder, "--target", *targets))
