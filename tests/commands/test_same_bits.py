@@ -26,13 +26,13 @@ bits = functools.lru_cache(maxsize=None)(bits_anew)  # the same command gives th
 @cases([
     ("toy, 5 ranks", ["--model", "toy", "--gpus", "5", "--steps", "30"]),
     ("wine_mlp, adam, 3 ranks", ["--model", "wine_mlp", "--data", "wine", "--gpus", "3", "--epochs", "10", "--optimizer", "adam"]),
-    ("lenet, 2 threads", ["--model", "lenet", *REAL, "--threads", "2", "--steps", "20", "--augment", "crop,flip"]),
-    ("lenet, 4 ranks, Nesterov, clipping", ["--model", "lenet", *REAL, "--threads", "1", "--gpus", "4", "--steps", "20",
+    ("lenet, 2 threads", ["--model", "lenet", *REAL, "--threads", "2", "--steps", "8", "--augment", "crop,flip"]),
+    ("lenet, 4 ranks, Nesterov, clipping", ["--model", "lenet", *REAL, "--threads", "1", "--gpus", "4", "--steps", "8",
                                             "--momentum", "0.9", "--nesterov", "--clip-norm", "0.5"]),
     ("reference", ["--model", "wine_mlp", "--data", "wine", "--device", "reference", "--steps", "20"]),
     ("gpt2", ["--model", "gpt2", "--layers", "1", "--hidden", "32", "--heads", "2", "--vocabulary", "100", "--positions", "8",
               "--sequence", "8", "--batch", "2", "--steps", "4"]),
-    ("other policies", ["--model", "lenet", *REAL, "--gpus", "3", "--steps", "20", "--policy", "ring=apex,ps=sync", "--servers", "2"]),
+    ("other policies", ["--model", "lenet", *REAL, "--gpus", "3", "--steps", "8", "--policy", "ring=apex,ps=sync", "--servers", "2"]),
 ])
 @long_cases([
     ("resnet18, 2 threads", ["--mode", "ring", "--model", "resnet18", *TWO, "--threads", "2", "--warmup", "1", "--steps", "2"]),
@@ -89,7 +89,7 @@ def other_jobs_in_the_run_do_not_change_the_results(engine):
 
 
 @cases([
-    ("resnet18 with silu and adamw", ["--model", "resnet18", "--activation", "silu", *TWO, "--steps", "5", "--warmup", "0", "--optimizer", "adamw"]),
+    ("resnet18 with silu and adamw", ["--model", "resnet18", "--activation", "silu", *TWO, "--steps", "3", "--warmup", "0", "--optimizer", "adamw"]),
 ])
 @long_cases([("resnet18 on real data, 12 steps", ["--model", "resnet18", *FEW, "--steps", "12", "--warmup", "0", "--momentum", "0.9"])])
 def two_ranks_end_with_bit_identical_parameters_under_both_engines(words):

@@ -1,5 +1,5 @@
 """The whole program by each compiler with a warning as an error: in Release, and with --long in Debug and on Debian 13 as well.
-CUDA's sources are compiled by every other build. Folders are kept between runs."""
+CUDA's sources are compiled by every other build for one GPU, and with --long for all. Folders are kept between runs."""
 import os
 import shutil
 import subprocess
@@ -12,14 +12,11 @@ SOURCE = os.environ.get("SOURCE_DIR", os.getcwd())
 COMPILERS = ("gcc", "clang")
 
 
-def build_here(compiler, build_type):
-    """The output of the build, by this machine's compiler."""
-    if not shutil.which(compiler):
-        raise Skip(f"needs {compiler}")
-    folder = os.path.join(os.path.abspath(BUILD), "compilers", f"{compiler}-{build_type}")
+def build_here(name, target, *options):
+    """The output of the build."""
+    folder = os.path.join(os.path.abspath(BUILD), "compilers", name)
     text = ""
-    for words in (["-S", SOURCE, "-B", folder, "-G", "Ninja", f"-DCMAKE_C_COMPILER={compiler}",
-                   f"-DCMAKE_BUILD_TYPE={build_type}", "-DPSRING_WERROR=ON", "-DPSRING_CUDA=OFF"], ["--build", folder, "--target", "program"]):
+    for words in (["-S", SOURCE, "-B", folder, "-G", "Ninja", "-DPSRING_WERROR=ON", *options], ["--build", folder, "--target", target]):
         done = subprocess.run(["cmake", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         text += done.stdout
         expect_equal(done.returncode, 0, f"cmake {' '.join(words)}: exit code", text[-6000:])
@@ -29,7 +26,17 @@ def build_here(compiler, build_type):
 @cases([(f"{compiler} in Release", compiler, "Release") for compiler in COMPILERS])
 @long_cases([(f"{compiler} in Debug", compiler, "Debug") for compiler in COMPILERS])
 def the_program_compiles_without_a_warning(compiler, build_type):
-    text = build_here(compiler, build_type)
+    if not shutil.which(compiler):
+        raise Skip(f"needs {compiler}")
+    text = build_here(f"{compiler}-{build_type}", "program", f"-DCMAKE_C_COMPILER={compiler}", f"-DCMAKE_BUILD_TYPE={build_type}", "-DPSRING_CUDA=OFF")
+    expect("warning:" not in text, "no warnings", text[-6000:])
+
+
+@long_cases([("nvcc",)])
+def cuda_sources_compile_for_every_gpu_without_a_warning():
+    if not shutil.which("nvcc") and not os.path.exists("/usr/local/cuda/bin/nvcc"):
+        raise Skip("needs nvcc")
+    text = build_here("every-gpu", "psring_cuda")
     expect("warning:" not in text, "no warnings", text[-6000:])
 
 
