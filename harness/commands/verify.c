@@ -100,6 +100,11 @@ typedef struct verdict {
     int unchecked, tensors, ran;
 } verdict;
 
+static device_precision precision_of(const verify_options *o)
+{
+    return o->tf32 ? DEVICE_PRECISION_TF32 : o->bf16 ? DEVICE_PRECISION_BF16 : DEVICE_PRECISION_F32;
+}
+
 static status verify_engine(const verify_setup *s, const golden_file *f, int engine, verdict *v)
 {
     const char *name = engine_table[engine]->name;
@@ -107,17 +112,12 @@ static status verify_engine(const verify_setup *s, const golden_file *f, int eng
     verify_config config = {.file = f,
                             .device = s->options.device,
                             .threads = (int)s->options.threads,
-                            .tf32 = s->options.tf32,
-                            .bf16 = s->options.bf16,
+                            .precision = precision_of(&s->options),
                             .cuda_graph = s->options.cuda_graph,
                             .engine = engine_table[engine],
                             .engine_options = s->engines[engine],
                             .policy = policy_for(s, f, engine),
                             .divide = s->shared.divide};
-    if ((config.tf32 || config.cuda_graph) && strcmp(config.device, "cuda") != 0)
-        return fail(STATUS_USAGE, "--%s: expected --device cuda, got %s", config.tf32 ? "tf32" : "cuda-graph",
-                    config.device);
-    if (config.tf32 && config.bf16) return fail(STATUS_USAGE, "--bf16: unexpected with --tf32");
     if (!config.policy) {
         text_append(&v->line,
                     "  %s not comparable: its loss is over the targets of all ranks, which takes ps=dp",
@@ -165,12 +165,23 @@ static status verify_file(verify_setup *s, const char *path, bool *disagrees)
     return rc;
 }
 
+static status check_options(const verify_options *o)
+{
+    bool cuda = strcmp(o->device, "cuda") == 0;
+    if (o->tf32 && !cuda) return fail(STATUS_USAGE, "--tf32: expected --device cuda, got %s", o->device);
+    if (o->cuda_graph && !cuda)
+        return fail(STATUS_USAGE, "--cuda-graph: expected --device cuda, got %s", o->device);
+    if (o->tf32 && o->bf16) return fail(STATUS_USAGE, "--bf16: unexpected with --tf32");
+    return STATUS_OK;
+}
+
 static status run_verify(command_line *line)
 {
     verify_setup *s = line->options;
     int disagreeing = 0;
     if (line->word_count == 0)
         return fail(STATUS_USAGE, "verify: expected one or more golden trajectories, got none");
+    TRY(check_options(&s->options));
     TRY(engine_parse_policies(s->options.policy, s->policies, NULL));
     s->loss_given = options_given(&line->bindings[2 + ENGINE_PS], "dp-loss");
     for (int i = 0; i < line->word_count; i++) {

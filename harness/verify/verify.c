@@ -13,10 +13,11 @@
 
 static const double float64_limit = 1e-9; /* of the tensor's norm; of the loss */
 static const double kink_limit = 0.05;    /* of a gradient's l2 */
-/* Where products round their factors, to 2^-11 (TF32) and 2^-9: of the loss; of a tensor's l2; of that with
- * kinks. */
+/* Limits for products that round their factors. The rounding unit of TF32 is 2^-11, of bfloat16 2^-9. */
 static const struct {
-    double loss, l2, kinks;
+    double loss;  /* of the loss */
+    double l2;    /* of a tensor's l2 */
+    double kinks; /* of a gradient's l2 in a network with ReLU */
 } rounded[] = {
     [COMPARE_TF32] = {0x1p-9, 0.05 / 4, 0.05 + 0.05 / 4}, [COMPARE_BFLOAT16] = {0x1p-7, 0.05, 0.05 + 0.05}};
 static const double unreliable = 1e-3; /* of its l2: PyTorch's float32 error above it tells nothing */
@@ -269,9 +270,7 @@ static status run_rank(local_ranks *group, int rank, void *context)
                              .world = c->file->world,
                              .job_token = v->token,
                              .device = c->device,
-                             .precision = c->bf16   ? DEVICE_PRECISION_BF16
-                                          : c->tf32 ? DEVICE_PRECISION_TF32
-                                                    : DEVICE_PRECISION_F32,
+                             .precision = c->precision,
                              .threads = c->threads,
                              .cuda_graph = c->cuda_graph,
                              .share_gpu = true, /* ranks are threads of one process */
@@ -348,11 +347,11 @@ static status run_and_compare(verification *v)
 
 status verify_run(const verify_config *config, comparison *out)
 {
+    static const comparison_precision comparisons[] = {[DEVICE_PRECISION_F32] = COMPARE_FLOAT32,
+                                                       [DEVICE_PRECISION_TF32] = COMPARE_TF32,
+                                                       [DEVICE_PRECISION_BF16] = COMPARE_BFLOAT16};
     bool wide = strcmp(config->device, "reference") == 0;
-    *out = (comparison){.precision = wide           ? COMPARE_FLOAT64
-                                     : config->bf16 ? COMPARE_BFLOAT16
-                                     : config->tf32 ? COMPARE_TF32
-                                                    : COMPARE_FLOAT32};
+    *out = (comparison){.precision = wide ? COMPARE_FLOAT64 : comparisons[config->precision]};
     verification v = {
         .config = config, .token = random_token(), .kinks = !wide && config->file->kinks, .out = out};
     status rc = run_and_compare(&v);

@@ -29,9 +29,8 @@ typedef struct verify_config {
     const golden_file *file;
     const char *device;
     int threads;
-    bool tf32;       /* cuda: products multiply in TF32 */
-    bool bf16;       /* products multiply in bfloat16; on cuda activations are stored in it */
-    bool cuda_graph; /* passes are recorded */
+    device_precision precision; /* in which products multiply; on cuda bfloat16 is stored, too */
+    bool cuda_graph;            /* passes are recorded */
     const sync_engine_type *engine;
     const void *engine_options;
     const char *policy;

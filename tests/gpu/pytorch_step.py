@@ -6,7 +6,7 @@
 
 Prints one JSON object: the wall time of STEPS steps divided by their number (`step_ms`) and the median of their times by the
 GPU's clock, in ms, versions and the GPU's name. A step is forward, loss, backward and optimizer, and nothing waits between
-steps. Data are on the GPU before; with --prefetch each batch is copied from pinned memory one step ahead, on a stream of
+steps. With --compile reduce-overhead PyTorch also records CUDA graphs. Data are on the GPU before; with --prefetch each batch is copied from pinned memory one step ahead, on a stream of
 its own. Models are those of tests/bench/pytorch_train.py, and bert_large with its classifier; optimizers are the fused
 ones. `--device cpu` is for rehearsals.
 """

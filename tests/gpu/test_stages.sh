@@ -7,7 +7,7 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 number=0 failed=0
-echo "1..13"
+echo "1..14"
 check() { # name, then a command that must succeed
     local name=$1; shift
     number=$((number + 1))
@@ -122,6 +122,9 @@ check "the first call runs what shows most, and leaves its logs with the results
 call --call later
 later_ran() { [ $code -eq 0 ] && grep -q '^ok  *golden ' "$work/out" && ! grep -qE '^ok  *(float32|speed|ps) ' "$work/out"; }
 check "the later call runs the rest but for the last" later_ran
+call --call last
+last_ran() { [ $code -eq 0 ] && [ "$(grep -cE '^ok  *(nccl|engines|ps) ' "$work/out")" -eq 3 ] && [ "$(grep -c '^ok ' "$work/out")" -eq 3 ]; }
+check "the last call runs what has ranks that meet on the GPU" last_ran
 
 cp /bin/true "$work/build/bin/harness"
 cp /bin/true "$work/build/bin/bench_ops"

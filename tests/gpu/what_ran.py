@@ -24,7 +24,7 @@ STAGES = {
     "step": ("a step of ResNet-50", []),
     "profile": ("steps operation by operation", []),
     "calibrate": ("a profile for virtual time", []),
-    "golden": ("golden files through `none`, and through `ps` and `ring` with 2, 3 and 4 ranks that share the GPU",
+    "golden": ("golden files in float32, TF32 and bfloat16 through `none`, and through `ps` and `ring` with 2 to 4 ranks that share the GPU",
                ["test_cuda_program"]),
     "ledger": ("equal to the CPU's and the virtual device's, class by class; differences as NVML sees them; too large a batch under `dp`",
                ["test_cuda_program", "test_cuda_ps"]),

@@ -1,4 +1,5 @@
-"""Debian 13 with the packages of the build, in a folder that is kept between runs, with a compiler cache: of $XDG_CACHE_HOME, ~/.cache by default."""
+"""Debian 13 with the packages of the build and a compiler cache, in a folder of $XDG_CACHE_HOME (~/.cache by default) that is
+kept between runs."""
 import os
 import re
 import shutil
@@ -34,7 +35,10 @@ def run_there(*words, **options):
 
 def build_there(build_type, *targets):
     """Builds in the folder /build/TYPE there, with a warning as an error; the output."""
+    make_trixie()
     folder = f"/build/{build_type}"
+    caches = os.path.exists(os.path.join(ROOT, "usr", "bin", "ccache"))  # an older folder has none
+    launchers = [f"-DCMAKE_{language}_COMPILER_LAUNCHER=ccache" for language in ("C", "CXX") if caches]
     return (run_there("cmake", "-S", "/src", "-B", folder, "-G", "Ninja", f"-DCMAKE_BUILD_TYPE={build_type}", "-DPSRING_WERROR=ON",
-                      "-DCMAKE_C_COMPILER_LAUNCHER=ccache", "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache") +
+                      *launchers) +
             run_there("cmake", "--build", folder, "--target", *targets))
