@@ -41,6 +41,13 @@ def needs_nccl():
         raise Skip(f"no NCCL: {rows(DOCTOR.out, 'NCCL')[0]}")
 
 
+def needs_nccl_of_threads():
+    """Ranks of `verify` are threads; NCCL gives a GPU to one rank of a process."""
+    needs_nccl()
+    if not EMULATED:
+        raise Skip("NCCL's ranks must be processes on a GPU")
+
+
 def golden(name):
     return os.path.join(ROOT, "tests", "golden", name + ".json")
 

@@ -52,8 +52,8 @@ logs=$build/logs tests=$build/tests harness=$build/bin/harness
 # A process needs more than a second of an H200 to start, one after another: that is what most tests take.
 build_stages="build:900"
 first_stages="float32:50 bf16:40 kernels:60 bandwidth:20 step:40 profile:80 calibrate:50"
-later_stages="tf32:30 golden:120 ledger:130 killed:40 memcheck:60 racecheck:50"
-last_stages="nccl:180 engines:160 ps:230"
+later_stages="tf32:30 golden:120 ledger:130 killed:40 memcheck:60 racecheck:50 nccl:120"
+last_stages="engines:140 anatomy:160 ps:270"
 stages="$build_stages $first_stages $later_stages $last_stages"
 speed_stages="predict:200 speed:540"
 case $call in '' | first | later | last) ;; *) echo "run.sh: --call: expected first, later or last, got '$call'" >&2; exit 64 ;; esac
@@ -323,9 +323,9 @@ engines() {
     parts 1 test_cuda_faults || code=1
     return $code
 }
-nccl() { # streams, parts of a step, and a host that is ahead
+anatomy() { # the parts of a step, and a host that is ahead
     local file code=0
-    for file in test_cuda_nccl test_cuda_anatomy test_cuda_ahead; do parts 4 "$file" || code=1; done
+    for file in test_cuda_anatomy test_cuda_ahead; do parts 2 "$file" || code=1; done
     return $code
 }
 ledger() { # class by class, then next to what NVML says
@@ -335,7 +335,7 @@ ledger() { # class by class, then next to what NVML says
     [ -n "$emulated" ] || "$python" -B tests/gpu/nvml.py --harness "$harness" --out "$out/memory-$stamp.json" || code=1
     return $code
 }
-export -f several parts golden kernels engines nccl ledger
+export -f several parts golden kernels engines anatomy ledger
 export out stamp
 
 stage float32 stdbuf -oL "$tests/test_cuda_operations"
@@ -344,7 +344,8 @@ stage bf16 stdbuf -oL "$tests/test_cuda_operations_bf16"
 stage kernels bash -c 'kernels "$0"' "$tests"
 stage golden bash -c golden
 stage ledger bash -c ledger
-stage nccl bash -c nccl
+stage nccl bash -c 'parts 4 test_cuda_nccl'
+stage anatomy bash -c anatomy
 stage engines bash -c engines
 stage ps bash -c 'parts 6 test_cuda_ps'
 stage killed bash -c 'parts 2 test_cuda_program killed'

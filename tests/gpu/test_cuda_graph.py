@@ -7,7 +7,7 @@ through every engine, and are refused where they could not.
 import os
 import sys
 
-from on_cuda import CONVOLUTIONS, EMULATED, TRAINING, TRANSFORMER, classes, golden, needs_gpu, needs_nccl, run, verify
+from on_cuda import CONVOLUTIONS, EMULATED, TRAINING, TRANSFORMER, classes, golden, needs_gpu, needs_nccl, needs_nccl_of_threads, run, verify
 from program import PROGRAM
 from tap import cases, expect, expect_equal, main, test
 
@@ -58,14 +58,14 @@ def recorded_passes_between_buckets_follow_pytorch(name, policy, options):
 
 @cases([(f"{name}, {payload}", name, payload) for name in ("wine_mlp_w2", "toy_w4") for payload in ("zmq", "p2p", "nccl")])
 def recorded_passes_of_replicas_follow_pytorch(name, payload):
-    needs_gpu()
+    needs_nccl_of_threads() if payload == "nccl" else needs_gpu()
     verify(name, "--mode", "ps", "--policy", "ps=dp", "--payload", payload, "--cuda-graph")
 
 
 # Their parameters are new in every step, and so are the copies that products read.
 @cases([(payload, payload) for payload in ("zmq", "p2p", "nccl")])
 def recorded_passes_of_replicas_in_bfloat16_compute_what_launched_ones_do(payload):
-    needs_gpu()
+    needs_nccl_of_threads() if payload == "nccl" else needs_gpu()
     words = ["--bf16", "--mode", "ps", "--policy", "ps=dp", "--payload", payload, golden("wine_mlp_w2")]
     lines = [run("verify", "--device", "cuda", *words, *more).out for more in ([], ["--cuda-graph"])]
     expect(lines[0].startswith("agrees"), "the trajectory is not PyTorch's", *lines)

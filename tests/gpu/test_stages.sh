@@ -65,8 +65,8 @@ check "the limits of a call, and what the first leaves to PyTorch, add up to ten
 check "those of --speed fit into ten minutes each" \
     [ "$(printf '%s\n' "$list" | awk '/--speed/ && $2 > 570' | wc -l)" -eq 0 ]
 
-call --speed # 19 stages
-every='build float32 tf32 bf16 kernels golden ledger nccl engines ps killed memcheck racecheck bandwidth step calibrate profile predict speed'
+call --speed # 20 stages
+every='build float32 tf32 bf16 kernels golden ledger nccl anatomy engines ps killed memcheck racecheck bandwidth step calibrate profile predict speed'
 all_ran() { # each once, and all that they call
     local name
     for name in $every; do grep -q "^ok  *$name " "$work/out" || { echo "$name did not run"; return 1; }; done
@@ -78,7 +78,7 @@ all_ran() { # each once, and all that they call
         [ "$(grep -c "^bench_ops bert_large --batch 16 --device cuda --precision bf16" "$work/calls")" -eq 2 ]
 }
 check "every stage runs what belongs to it" all_ran
-check "results are there, and name the commit" record "r['provenance']['commit'] == 'abc123' and len(s) == 19 and s['float32']['tests']['passed'] == 1 and s['golden']['tests']['passed'] == 10"
+check "results are there, and name the commit" record "r['provenance']['commit'] == 'abc123' and len(s) == 20 and s['float32']['tests']['passed'] == 1 and s['golden']['tests']['passed'] == 10"
 files() {
     local name
     for name in checks bandwidth step profile operations predictions speed; do grep -q '"provenance"' "$work/results/$name-Test-GPU"-*.json || return 1; done
@@ -88,12 +88,12 @@ check "each measurement is a file with its provenance" files
 stand_in "$work/build/tests/test_cuda_operations_tf32" 'echo "not ok 1 - a product"; echo "# 1 instead of 2"; exit 1'
 stand_in "$work/build/tests/bench_cuda" 'sleep 60'
 rm "$work"/results/*
-sed -i 's/bandwidth:20/bandwidth:1/; s/ps:230/ps:2/' "$run"
+sed -i 's/bandwidth:20/bandwidth:1/; s/ps:270/ps:2/' "$run"
 touch "$work/hang"
 call # 17 stages
 rm "$work/hang"
 others_ran() {
-    [ $code -eq 1 ] && [ "$(grep -c '^ok ' "$work/out")" -eq 14 ] && grep -q '^FAILED   tf32: exit code 1 ' "$work/out" &&
+    [ $code -eq 1 ] && [ "$(grep -c '^ok ' "$work/out")" -eq 15 ] && grep -q '^FAILED   tf32: exit code 1 ' "$work/out" &&
         grep -q '1 instead of 2' "$work/out" && grep -q 'alone: .*--only tf32' "$work/out" && grep -q 'bandwidth: exit code 124, out of time' "$work/out"
 }
 check "a stage that fails or hangs prints what to look at, and the others run" others_ran
@@ -106,7 +106,7 @@ call --only step,tf32
 alone() { [ $code -eq 0 ] && [ "$(grep -c '^ok ' "$work/out")" -eq 2 ] && ! grep -q cmake "$work/calls"; }
 check "stages that are named run alone, and nothing is built" alone
 sleep 1
-record_is_kept() { record "len(s) == 17 and s['tf32']['exit_code'] == 0 and s['bandwidth']['exit_code'] == 124"; }
+record_is_kept() { record "len(s) == 18 and s['tf32']['exit_code'] == 0 and s['bandwidth']['exit_code'] == 124"; }
 check "what was recorded before stays" record_is_kept
 
 rm "$work"/results/*
@@ -123,7 +123,7 @@ call --call later
 later_ran() { [ $code -eq 0 ] && grep -q '^ok  *golden ' "$work/out" && ! grep -qE '^ok  *(float32|speed|ps) ' "$work/out"; }
 check "the later call runs the rest but for the last" later_ran
 call --call last
-last_ran() { [ $code -eq 0 ] && [ "$(grep -cE '^ok  *(nccl|engines|ps) ' "$work/out")" -eq 3 ] && [ "$(grep -c '^ok ' "$work/out")" -eq 3 ]; }
+last_ran() { [ $code -eq 0 ] && [ "$(grep -cE '^ok  *(anatomy|engines|ps) ' "$work/out")" -eq 3 ] && [ "$(grep -c '^ok ' "$work/out")" -eq 3 ]; }
 check "the last call runs what has ranks that meet on the GPU" last_ran
 
 cp /bin/true "$work/build/bin/harness"
