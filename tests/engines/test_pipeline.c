@@ -28,15 +28,6 @@ static const pipeline_case cases[] = {
     {"lenet, one micro-batch", {.name = "lenet"}, 3, 1, 1, 2, false, false, 0},
     {"lenet", {.name = "lenet"}, 3, 1, 7, 2, false, false, 0},
     {"lenet, two replicas", {.name = "lenet"}, 2, 2, 5, 2, false, false, 0},
-    {"resnet18",
-     {.name = "resnet18", .image = 32, .classes = 10},
-     4,
-     1,
-     SANITIZED ? 3 : 10,
-     2,
-     false,
-     true,
-     0},
     {"bert",
      {.name = "bert",
       .head = MODEL_HEAD_CLS,
@@ -56,8 +47,9 @@ static const pipeline_case cases[] = {
     {"gpt2, two replicas", {.name = "gpt2", GPT}, 2, 2, 3, 2, true, false, 0},
     {"lenet, clipped", {.name = "lenet"}, 3, 1, 4, 2, false, false, 0.25},
     {"gpt2, clipped, two replicas", {.name = "gpt2", GPT}, 3, 2, 2, 2, true, false, 0.25},
+    {"resnet18", {.name = "resnet18", .image = 32, .classes = 10}, 4, 1, 10, 2, false, true, 0},
 };
-enum { CASES = sizeof cases / sizeof cases[0] };
+enum { CASES = sizeof cases / sizeof cases[0] - SANITIZED }; /* the last is too large under a sanitizer */
 
 /* What a run ends with: the parameters by the whole model's order, and the losses. */
 typedef struct outcome {

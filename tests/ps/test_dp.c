@@ -17,7 +17,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { STEPS = 3, MOST_RANKS = 5, OPTIONS_SIZE = 512 };
+enum { STEPS = SANITIZED ? 2 : 3, MOST_RANKS = 5, OPTIONS_SIZE = 512 };
 
 /* ---- a job ------------------------------------------------------------------------------------- */
 

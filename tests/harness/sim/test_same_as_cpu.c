@@ -11,11 +11,12 @@
 #include "ps/ps.h"
 #include "tests/harness/sim/recorder.h"
 #include "tests/support/check.h"
+#include "tests/support/sanitized.h"
 
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { STEPS = 3, RANKS_MOST = 4, MEMBERS_MOST = 8 };
+enum { STEPS = SANITIZED ? 2 : 3, RANKS_MOST = 4, MEMBERS_MOST = 8 };
 
 enum { RESNET, BERT };
 static const model_options models[] = {
