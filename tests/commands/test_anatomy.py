@@ -331,7 +331,7 @@ def there_and_back():
 
 @cases([("ring", ["--mode", "ring", "--policy", "flat"], [2 * LATENCY + 4 * PARAMETERS / RATE] * 2, 0)] +
        [(f"ps with one server{', clocks differ' if shift else ''}", ["--mode", "ps", "--policy", "sync", "--servers", "1"],
-         [LATENCY + 4 * PARAMETERS / RATE, there_and_back()], shift) for shift in (0, HOUR)], at_once=3)
+         [LATENCY + 4 * PARAMETERS / RATE, there_and_back()], shift) for shift in (0, HOUR)], at_once=3, at_more=2)
 def communication_is_what_the_link_takes(words, expected, shift):
     job = job_of(*LINK, *words, env=shifted_clock(shift) if shift else None)
     expect_anatomy(job)
