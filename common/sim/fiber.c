@@ -1,9 +1,13 @@
 #include "common/sim/fiber.h"
 
+#include "common/base/log.h"
+
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <ucontext.h>
+#include <unistd.h>
 
 /* What sanitizers want to know of a change of stacks. */
 #ifdef __SANITIZE_ADDRESS__
@@ -28,7 +32,12 @@
 #define FIBER_THREAD_CLOSE(f) ((void)(f))
 #endif
 
-enum { STACK_BYTES = 1 << 20 }; /* of address space: pages come as they are used */
+enum {
+    STACK_BYTES = 1 << 20, /* of address space: pages come as they are used */
+    MOST_GUARDED = 16000   /* fibers: a guard takes two of the 65,530 mappings that a process may have */
+};
+
+static atomic_int open_fibers;
 
 typedef struct sim_fiber {
     status (*main)(void *context);
@@ -77,15 +86,45 @@ static status resume(void *context)
     return f->done ? f->result : STATUS_AGAIN;
 }
 
+static size_t guard_bytes(void)
+{
+    return (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Below the stack is a page that nobody may touch: a fiber that needs more ends the process and writes into
+ * no other fiber's stack. */
+static status map_stack(sim_fiber *f)
+{
+    size_t guard = guard_bytes();
+    int protection = PROT_READ | PROT_WRITE;
+    char *low =
+        mmap(NULL, guard + STACK_BYTES, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (low == MAP_FAILED) return fail_errno(STATUS_SYSTEM, "no memory for the stack of a virtual thread");
+    f->stack = low + guard;
+    int others = atomic_fetch_add(&open_fibers, 1);
+    if (others == MOST_GUARDED) log_debug("from %d virtual threads on stacks have no guard pages", others);
+    if (others < MOST_GUARDED && mprotect(low, guard, PROT_NONE) != 0)
+        return fail_errno(STATUS_SYSTEM, "no guard page for the stack of a virtual thread");
+    return STATUS_OK;
+}
+
+static void free_fiber(sim_fiber *f)
+{
+    if (f->stack) {
+        munmap((char *)f->stack - guard_bytes(), guard_bytes() + STACK_BYTES);
+        atomic_fetch_sub(&open_fibers, 1);
+    }
+    free(f);
+}
+
 status sim_fiber_open(sim_actor *a, status (*main)(void *context), void *context)
 {
     sim_fiber *f = calloc(1, sizeof *f);
     if (!f) return fail(STATUS_SYSTEM, "no memory for a virtual thread");
-    f->stack =
-        mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (f->stack == MAP_FAILED) {
-        free(f);
-        return fail_errno(STATUS_SYSTEM, "no memory for the stack of a virtual thread");
+    status rc = map_stack(f);
+    if (rc != STATUS_OK) {
+        free_fiber(f);
+        return rc;
     }
     f->main = main;
     f->context = context;
@@ -106,8 +145,7 @@ void sim_fiber_close(sim_actor *a)
     if (!f) return;
     a->fiber = NULL;
     FIBER_THREAD_CLOSE(f->thread);
-    munmap(f->stack, STACK_BYTES);
-    free(f);
+    free_fiber(f);
 }
 
 bool sim_fiber_runs(const sim_actor *a)
