@@ -49,7 +49,8 @@ typedef struct sim_fiber {
     void *own_fake, *caller_fake;
     void *thread, *caller_thread;
     status result;
-    bool running, done;
+    bool begun, running, done;
+    bool stops; /* every wait returns STATUS_STOPPED */
 } sim_fiber;
 
 static void leave(sim_fiber *f)
@@ -67,7 +68,7 @@ static void enter(unsigned high, unsigned low)
 {
     sim_fiber *f = (sim_fiber *)(((uintptr_t)high << 32) | low);
     FIBER_ENTER(NULL, &f->caller_bottom, &f->caller_size);
-    f->running = true;
+    f->begun = f->running = true;
     f->result = f->main(f->context);
     f->done = true;
     leave(f);
@@ -139,10 +140,23 @@ status sim_fiber_open(sim_actor *a, status (*main)(void *context), void *context
     return STATUS_OK;
 }
 
+static void unwind(sim_actor *a)
+{
+    error_record first;
+    error_copy(&first);
+    a->fiber->stops = true;
+    a->simulation->current = a;
+    while (a->fiber->begun && !a->fiber->done) resume(a->fiber);
+    a->simulation->current = NULL;
+    error_clear();
+    if (first.code != STATUS_OK) error_adopt(&first);
+}
+
 void sim_fiber_close(sim_actor *a)
 {
     sim_fiber *f = a->fiber;
     if (!f) return;
+    unwind(a);
     a->fiber = NULL;
     FIBER_THREAD_CLOSE(f->thread);
     free_fiber(f);
@@ -153,15 +167,17 @@ bool sim_fiber_runs(const sim_actor *a)
     return a->fiber && a->fiber->running;
 }
 
-void sim_fiber_yield(sim_actor *a)
+status sim_fiber_yield(sim_actor *a)
 {
-    leave(a->fiber);
+    if (!a->fiber->stops) leave(a->fiber);
+    return a->fiber->stops ? fail(STATUS_STOPPED, "a virtual thread was stopped") : STATUS_OK;
 }
 
-void sim_fiber_catch_up(sim_actor *a)
+status sim_fiber_catch_up(sim_actor *a)
 {
     while (simulation_now(a->simulation) < a->time) {
         sim_actor_wake(a, a->time);
-        leave(a->fiber);
+        TRY(sim_fiber_yield(a));
     }
+    return STATUS_OK;
 }

@@ -9,15 +9,16 @@
 /* `main` runs when the actor is woken for the first time, which is the caller's to do; its failure is the
  * simulation's. STATUS_SYSTEM without memory. */
 status sim_fiber_open(sim_actor *a, status (*main)(void *context), void *context);
-/* A fiber that has not come to its end is abandoned where it stands; an actor that is none is left alone. */
+/* A fiber that has begun and not ended unwinds first: each of its waits returns STATUS_STOPPED. The thread's
+ * error record stays. An actor that is no fiber is left alone. */
 void sim_fiber_close(sim_actor *a);
 
 /* Whether the actor is a fiber that runs now. */
 bool sim_fiber_runs(const sim_actor *a);
 
 /* By the fiber's own code. Others run until the actor is woken; */
-void sim_fiber_yield(sim_actor *a);
+status sim_fiber_yield(sim_actor *a);
 /* or until the clock has come to the actor's time. */
-void sim_fiber_catch_up(sim_actor *a);
+status sim_fiber_catch_up(sim_actor *a);
 
 #endif

@@ -71,22 +71,24 @@ static double core_rate(const sim_device *d)
     return d->communicating ? 1 - d->host_share : 1;
 }
 
-static void core_work(sim_device *d, sim_time duration)
+static status core_work(sim_device *d, sim_time duration)
 {
     sim_actor *a = &d->host;
     double left = (double)duration;
-    sim_fiber_catch_up(a);
+    TRY(sim_fiber_catch_up(a));
+    status rc = STATUS_OK;
     d->at_work = true;
-    while (left >= 1) {
+    while (left >= 1 && rc == STATUS_OK) {
         double rate = core_rate(d);
         sim_time since = a->time, takes = sim_duration(left, rate);
         a->waits_for = "its core";
         if (takes != SIM_NEVER) sim_actor_wake(a, since + takes);
-        sim_fiber_yield(a);
+        rc = sim_fiber_yield(a);
         left += (double)a->lost - (double)(a->time - since) * rate;
         a->lost = 0;
     }
     d->at_work = false;
+    return rc;
 }
 
 void sim_core_changed(sim_device *d)
@@ -95,20 +97,21 @@ void sim_core_changed(sim_device *d)
 }
 
 /* Launches are calls: the host computes. */
-static void work(sim_stream *s, sim_time duration)
+static status work(sim_stream *s, sim_time duration)
 {
     sim_device *d = device_of(s);
     sim_actor *a = sim_actor_of(d);
     if (d->hides_launches) duration = sim_later(0, duration - d->launch);
     if (a == &d->host && d->host_share > 0 && sim_fiber_runs(a)) {
         sim_time begin = a->time;
-        core_work(d, duration);
+        TRY(core_work(d, duration));
         s->slowed += a->time - begin - duration;
     } else {
         sim_actor_spend(a, duration);
-        if (sim_fiber_runs(a)) sim_fiber_catch_up(a);
+        if (sim_fiber_runs(a)) TRY(sim_fiber_catch_up(a));
     }
     s->at = a->time;
+    return STATUS_OK;
 }
 
 status sim_launch(device_stream *base, device_kernel *kernel, void *const *operands,
@@ -125,7 +128,7 @@ status sim_launch(device_stream *base, device_kernel *kernel, void *const *opera
                                                 .enqueued = at,
                                                 .value = duration,
                                                 .parts = sim_kernel_parts(kernel)});
-    work(s, duration);
+    TRY(work(s, duration));
     sim_time begun = d->hides_launches ? at - d->launch : at;
     bool hidden = d->hides_launches && duration < d->launch; /* by its own launch */
     sim_record(d, s->base.role, what, begun, hidden ? begun + duration : s->at);
@@ -168,7 +171,7 @@ static status copy(sim_stream *s, sim_route *route, dtype type, int64_t count)
         begun = sim_later(s->at, at);
         s->at = begun + duration;
     } else {
-        work(s, duration);
+        TRY(work(s, duration));
     }
     sim_record(d, s->base.role, "copy", begun, s->at);
     return STATUS_OK;
@@ -247,7 +250,7 @@ status sim_wait(device_stream *base, device_fence *fence, uint64_t value)
     if (d->synchronous) {
         status rc = block_for(d, f, value);
         while (rc == STATUS_AGAIN && sim_fiber_runs(sim_actor_of(d))) {
-            sim_fiber_yield(sim_actor_of(d));
+            TRY(sim_fiber_yield(sim_actor_of(d)));
             sim_actor_of(d)->lost = 0; /* while it waited: harmless */
             rc = block_for(d, f, value);
         }

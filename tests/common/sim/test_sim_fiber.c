@@ -1,4 +1,4 @@
-/* Fibers: stacks of their own. */
+/* Fibers: stacks of their own, and what becomes of them when a simulation fails. */
 #include "common/sim/fiber.h"
 #include "tests/support/check.h"
 
@@ -56,10 +56,65 @@ static void a_fiber_that_outgrows_its_stack_ends_the_process(void **context)
     assert_false(WIFEXITED(end) && WEXITSTATUS(end) == 0);
 }
 
+typedef struct sleeper {
+    sim_actor actor;
+    status woke_with;
+    bool ended;
+} sleeper;
+
+static status sleep_for_ever(void *context)
+{
+    sleeper *s = context;
+    s->woke_with = sim_fiber_yield(&s->actor);
+    assert_int_equal(sim_fiber_catch_up(&s->actor), STATUS_OK); /* nothing to wait for */
+    sim_actor_spend(&s->actor, 2 * SIM_US); /* beyond the clock */
+    assert_int_equal(sim_fiber_catch_up(&s->actor), STATUS_STOPPED);
+    s->ended = true;
+    return s->woke_with;
+}
+
+static status fail_on_purpose(void *context)
+{
+    (void)context;
+    return (fail)(STATUS_PEER, "rank 1 fails on purpose");
+}
+
+/* Before, it was freed where it stood. */
+static void when_a_rank_fails_the_fibers_of_the_others_unwind(void **context)
+{
+    (void)context;
+    simulation *s;
+    sim_actor broken, late;
+    sleeper waits = {0};
+    must(simulation_open(&(simulation_config){.world = 3}, &s));
+    must(sim_actor_open(s, &waits.actor, 0, "waits"));
+    must(sim_actor_open(s, &broken, 1, "broken"));
+    must(sim_actor_open(s, &late, 2, "late"));
+    must(sim_fiber_open(&waits.actor, sleep_for_ever, &waits));
+    must(sim_fiber_open(&broken, fail_on_purpose, NULL));
+    must(sim_fiber_open(&late, fail_on_purpose, NULL)); /* does not begin */
+    sim_actor_wake(&waits.actor, 0);
+    sim_actor_wake(&broken, SIM_US);
+    assert_int_equal(simulation_run(s), STATUS_PEER);
+    assert_false(waits.ended);
+    sim_fiber_close(&waits.actor);
+    sim_fiber_close(&broken);
+    sim_fiber_close(&late);
+    assert_true(waits.ended);
+    assert_int_equal(waits.woke_with, STATUS_STOPPED);
+    assert_string_equal(error_message(), "rank 1 fails on purpose");
+    error_clear();
+    sim_actor_close(&waits.actor);
+    sim_actor_close(&broken);
+    sim_actor_close(&late);
+    simulation_close(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_fiber_that_outgrows_its_stack_ends_the_process),
+        cmocka_unit_test(when_a_rank_fails_the_fibers_of_the_others_unwind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
