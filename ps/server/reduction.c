@@ -17,7 +17,6 @@
  * of the rank that pushed it; server_gradient() returns where. */
 #include "ps/server/server_impl.h"
 
-#include "common/base/clock.h"
 #include "common/reduce/reduce.h"
 #include "common/trace/trace.h"
 
@@ -62,24 +61,25 @@ static status reduce_range(void *context, int thread, int piece_index, int64_t a
     if (work->worker >= 0) /* async: of one rank, without a sum */
         gradient = server_as_arena(server_gradient(s, work->key, work->worker, piece_index), whole.offset,
                                    s->element);
-    int64_t begin_ns = clock_now_ns();
+    int64_t begin_ns = ps_port_now(s->port);
     TRY(optimizer_update(s->c->optimizer, s->stream, s->params, gradient, (piece_list){&range, 1},
                          work->step.optimizer_step, work->step.rate, work->scale));
     if (thread == 0)
-        atomic_fetch_add_explicit(&s->shared->update_ns, clock_now_ns() - begin_ns, memory_order_relaxed);
+        atomic_fetch_add_explicit(&s->shared->update_ns, ps_port_now(s->port) - begin_ns,
+                                  memory_order_relaxed);
     return STATUS_OK;
 }
 
 status server_reduce(server_work *work)
 {
     server *s = work->server;
-    int64_t begin_ns = clock_now_ns();
+    int64_t begin_ns = ps_port_now(s->port);
     if (server_reduces_elsewhere(s))
         TRY(server_reduce_elsewhere(work));
     else
         TRY(ps_thread_pool_run(s->pool, server_pieces(s, work->key), reduce_range, work));
     trace_slice(s->c->trace, TRACE_OPTIMIZER, work->updates ? "update of key" : "average of key",
-                s->first + work->key, begin_ns, clock_now_ns());
+                s->first + work->key, begin_ns, ps_port_now(s->port));
     return server_check_update(work);
 }
 

@@ -156,7 +156,7 @@ static status reduce_on_gpu(const server_work *work)
 {
     server *s = work->server;
     piece_list pieces = server_pieces(s, work->key);
-    int64_t begin = clock_now_ns();
+    int64_t begin = ps_port_now(s->port);
     for (int i = 0; work->sums && i < pieces.count; i++) TRY(sum_piece(s, work->key, i));
     if (work->updates) {
         if (work->worker >= 0)
@@ -167,7 +167,7 @@ static status reduce_on_gpu(const server_work *work)
     }
     TRY(device_stream_synchronize(s->gpu->stream));
     if (work->updates)
-        atomic_fetch_add_explicit(&s->shared->update_ns, clock_now_ns() - begin, memory_order_relaxed);
+        atomic_fetch_add_explicit(&s->shared->update_ns, ps_port_now(s->port) - begin, memory_order_relaxed);
     return STATUS_OK;
 }
 

@@ -2,7 +2,6 @@
 #include "ps/compute.h"
 #include "ps/worker/worker_impl.h"
 
-#include "common/base/clock.h"
 #include "common/net/status_table.h"
 
 #include <inttypes.h>
@@ -114,14 +113,14 @@ static status update_key(worker *w, int key, double scale)
 {
     const sync_context *c = w->c->context;
     int64_t iteration = w->keys[key].received - 2; /* whose average it is */
-    int64_t begin = clock_now_ns();
+    int64_t begin = ps_port_now(w->port);
     TRY(optimizer_update(c->optimizer, w->stream, c->params->params.data, c->params->grads.data,
                          ps_key_pieces(w->c->plan, key), w->shared->iterations[iteration % 2].optimizer_step,
                          w->shared->iterations[iteration % 2].rate, scale));
     TRY(sync_staging_end(&w->staging));
     if (optimizer_found_nonfinite(c->optimizer))
         TRY(report_nonfinite(w, w->shared->iterations[iteration % 2].optimizer_step));
-    int64_t end = clock_now_ns();
+    int64_t end = ps_port_now(w->port);
     trace_slice(c->trace, TRACE_OPTIMIZER, "update of key", key, begin, end);
     anatomy_add_span(c->anatomy, begin, end);
     atomic_fetch_add_explicit(&w->shared->update_ns, end - begin, memory_order_relaxed);

@@ -105,6 +105,17 @@ def a_link_carries_what_the_report_says():
             expect(use["args"]["bytes"] / 1.2 <= ns(use["dur"]) * 1.001, "faster than the adapter", use)
 
 
+# Before, they had the time of the host's clock.
+@cases([("by servers", "sync"), ("by servers, as pushes come", "async"), ("by ranks", "sync --server-optimizer off")])
+def updates_of_keys_lie_in_the_run(words):
+    _, ranks, _ = traced("--model", "lenet", "--mode", "ps", "--device", "sim", "--gpus", "2", "--steps", "3", "--policy", *words.split())
+    updates = [s for events in ranks.values() for s in slices(host(events), "optimizer") if s[2].startswith("update of key")]
+    end = max(s[1] for events in ranks.values() for s in slices(host(events), "compute"))
+    expect(len(updates) > 0, "no updates")
+    for update in updates:  # a rank's last ones come after its last pass
+        expect(0 <= update[0] <= update[1] <= 2 * end, f"{update}, of a run whose last pass ends at {end}")
+
+
 @test
 def only_the_given_steps_are_traced():
     _, ranks, links = traced("--model", "lenet", *RING, "--trace-steps", "2:3")
