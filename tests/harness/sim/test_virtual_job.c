@@ -38,22 +38,44 @@ static void check(const char *what, double found, double expected, double tolera
         fail_msg("%s: found %.9g, expected %.9g", what, found, expected);
 }
 
-/* The ranks of one machine stand for all: what a step takes is the same to the last bit. */
-static void symmetry_gives_the_times_of_all_ranks(void **context)
+/* A job of four machines, and what the ranks of the first make of it. */
+static void measure_both(const char *policy, virtual_figures *all, virtual_figures *some)
+{
+    virtual_workload w = workload("dgx1-v100-4xib100", 32, policy, resnet);
+    *all = measure(&w);
+    w.variant.by_symmetry = true;
+    *some = measure(&w);
+    assert_int_equal(all->ranks, 32);
+    assert_int_equal(some->ranks, 8);
+    assert_int_equal(all->most_bytes, some->most_bytes);
+    assert_true(bytes_sent(all) == bytes_sent(some));
+}
+
+static void the_ranks_of_one_machine_stand_for_all_to_the_last_bit(void **context)
 {
     (void)context;
-    static const char *const policies[] = {"ddp", "apex", "torch-0.4.1"};
-    for (int p = 0; p < 3; p++) {
-        virtual_workload w = workload("dgx1-v100-4xib100", 32, policies[p], resnet);
-        virtual_figures all = measure(&w);
-        w.variant.by_symmetry = true;
-        virtual_figures some = measure(&w);
-        assert_int_equal(all.ranks, 32);
-        assert_int_equal(some.ranks, 8);
+    static const char *const policies[] = {"ddp", "apex", "torch-0.4.1", "zero3", "fsdp", "zero1:group=8"};
+    for (size_t p = 0; p < sizeof policies / sizeof policies[0]; p++) {
+        virtual_figures all, some;
+        measure_both(policies[p], &all, &some);
         assert_true(all.step_ms == some.step_ms);
         assert_true(all.exposed_ms == some.exposed_ms);
-        assert_int_equal(all.most_bytes, some.most_bytes);
-        assert_true(bytes_sent(&all) == bytes_sent(&some));
+        virtual_figures_free(&all);
+        virtual_figures_free(&some);
+    }
+}
+
+/* It copies its next batch earlier than the others, while parameters are gathered. */
+static void a_last_rank_that_updates_less_makes_a_difference_of_nanoseconds(void **context)
+{
+    (void)context;
+    static const char *const policies[] = {"zero1", "zero2"};
+    for (int p = 0; p < 2; p++) {
+        virtual_figures all, some;
+        measure_both(policies[p], &all, &some);
+        assert_true(all.step_ms != some.step_ms);
+        assert_true(fabs(all.step_ms - some.step_ms) < 20e-6);
+        assert_true(fabs(all.exposed_ms - some.exposed_ms) < 20e-6);
         virtual_figures_free(&all);
         virtual_figures_free(&some);
     }
@@ -200,7 +222,8 @@ static void more_gpus_than_the_topology_has_are_refused(void **context)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(symmetry_gives_the_times_of_all_ranks),
+        cmocka_unit_test(the_ranks_of_one_machine_stand_for_all_to_the_last_bit),
+        cmocka_unit_test(a_last_rank_that_updates_less_makes_a_difference_of_nanoseconds),
         cmocka_unit_test(the_same_job_takes_the_same_time_and_jitter_another),
         cmocka_unit_test(a_single_servers_time_grows_with_the_workers),
         cmocka_unit_test(a_sharded_server_moves_the_bytes_of_a_ring),
