@@ -156,6 +156,18 @@ def slow_ranks_and_transports_slow_a_virtual_run_too():
     expect(slow > 2 * plain, f"with a slow rank {slow} ns, without one {plain} ns")
 
 
+# Before, agents worked ahead of the clock and did not see what arrived meanwhile.
+@test
+def a_faster_network_makes_servers_no_slower():
+    def step_s(rate):
+        words = ("run", "--device", "sim:v100-pcie-10gbe", "--gpus", "8", "--mode", "ps", "--policy", "sync", "--servers", "8",
+                 "--model", "resnet50", "--link", rate, "--steps", "3", "--quiet", "--json", "-")
+        return harness(*words).jobs()["ps"]["step_time"]["median_s"]
+
+    slow, fast = (step_s(rate) for rate in ("50Gbit/s", "100Gbit/s"))
+    expect(fast <= slow, f"{1e3 * fast:.1f} ms at 100 Gbit/s, {1e3 * slow:.1f} ms at 50 Gbit/s")
+
+
 @test
 def virtual_runs_report_the_times_of_buckets():
     def phases(policy):

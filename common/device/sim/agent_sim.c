@@ -32,6 +32,14 @@ static void wake_up(sim_agent *agent)
     if (agent->actor.time > agent->asleep) sim_actor_spend(&agent->actor, agent->wake_time);
 }
 
+/* It has worked ahead of the clock, and must not act before it has seen what arrives until then. */
+static status go_on_later(sim_agent *agent)
+{
+    agent->asleep = agent->actor.time; /* it does not sleep */
+    sim_actor_wake(&agent->actor, agent->actor.time);
+    return STATUS_OK;
+}
+
 static status run(void *context)
 {
     sim_agent *agent = context;
@@ -39,6 +47,7 @@ static status run(void *context)
     bool worked = !agent->failed;
     wake_up(agent);
     while (worked) {
+        if (agent->actor.time > simulation_now(agent->actor.simulation)) return go_on_later(agent);
         worked = false;
         deadline = CLOCK_NEVER;
         int64_t now = sim_to_ns(agent->actor.time);

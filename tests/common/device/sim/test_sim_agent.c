@@ -218,6 +218,62 @@ static void an_agent_that_fails_ends_the_waits_of_its_rank(void **context)
     close_job(&j);
 }
 
+/* An agent with a list of things to do, each of which takes it 10 us: the least number is first. */
+typedef struct listener {
+    sim_agent *agent;
+    bool waits[BUCKETS];
+    int order[BUCKETS], count;
+} listener;
+
+static status do_the_first(void *context, int64_t now_ns, int64_t *deadline_ns, bool *worked)
+{
+    listener *l = context;
+    (void)now_ns, (void)deadline_ns;
+    for (int i = 0; i < BUCKETS && !*worked; i++) {
+        if (!l->waits[i]) continue;
+        l->waits[i] = false;
+        l->order[l->count++] = i;
+        sim_actor_spend(sim_agent_actor(l->agent), 10 * SIM_US);
+        *worked = true;
+    }
+    return STATUS_OK;
+}
+
+static void ignore(void *context, const error_record *error)
+{
+    (void)context, (void)error;
+}
+
+static void what_is_urgent_arrives(void *context)
+{
+    listener *l = context;
+    l->waits[0] = true;
+    sim_agent_wake(l->agent);
+}
+
+/* Before, it did at once all that was there at 0 us, and saw at 20 us what had arrived at 5 us. */
+static void an_agent_at_work_sees_what_arrives_meanwhile(void **context)
+{
+    (void)context;
+    static const sim_agent_ops listens = {do_the_first, ignore};
+    bench b;
+    sim_event event;
+    listener l = {.waits = {false, true, true}};
+    bench_open(&b, "v100-pcie-32g", 1);
+    bench_start(&b);
+    must(sim_agent_open(b.devices[0], "agent", &listens, &l, &l.agent));
+    must(sim_event_init(&b.s->queue, &event, 0, what_is_urgent_arrives, &l));
+    sim_event_schedule(&b.s->queue, &event, 5 * SIM_US);
+    must(simulation_run(b.s));
+    assert_int_equal(l.count, 3);
+    assert_int_equal(l.order[0], 1);
+    assert_int_equal(l.order[1], 0);
+    assert_int_equal(l.order[2], 2);
+    sim_event_deinit(&b.s->queue, &event);
+    sim_agent_close(&l.agent);
+    bench_close(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -225,6 +281,7 @@ int main(void)
         cmocka_unit_test(an_agent_that_slept_has_to_wake_up_first),
         cmocka_unit_test(a_deadline_wakes_an_agent_that_has_nothing_to_do),
         cmocka_unit_test(an_agent_that_fails_ends_the_waits_of_its_rank),
+        cmocka_unit_test(an_agent_at_work_sees_what_arrives_meanwhile),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
