@@ -1,9 +1,10 @@
 /* Scaled dot-product attention without the matrix of scores: tiles of queries meet tiles of keys in shared
  * memory (Dao et al., "FlashAttention", 2022; running maximum and sum as in its algorithm 1).
  *
- * A block has a row of LANES threads for each row of its tile; a thread computes every LANES-th score of the
- * row and owns every LANES-th column of the result. */
-#include "common/device/cuda/module/attention.cuh"
+ * Blocks: x a tile of rows, y a head, z a sequence. A block has a row of LANES threads for each row of its
+ * tile; a thread computes every LANES-th score of the row and owns every LANES-th column of the result. Sums
+ * are in float32, whatever is stored. */
+#include "common/device/cuda/module/kernel.cuh"
 
 extern "C" {
 #include "common/device/cuda/module/cudnn_attention.h"
@@ -16,15 +17,36 @@ template <int WIDTH> struct tile_sizes {
     static constexpr int TILE = WIDTH <= 64 ? 32 : 16, OWN = WIDTH / LANES, SCORES = TILE / LANES;
 };
 
+/* Rows of one head, `stride` apart. */
+template <typename T> struct head_rows {
+    T *data;
+    int64_t stride;
+};
+
+template <typename T> __device__ head_rows<T> head_of(T *data, int64_t stride, const attention_attributes &a)
+{
+    return {data + (int64_t)blockIdx.z * a.sequence * stride + (int64_t)blockIdx.y * a.width, stride};
+}
+
+__device__ static inline int64_t lse_of_head(const attention_attributes &a)
+{
+    return ((int64_t)blockIdx.z * a.heads + blockIdx.y) * a.sequence;
+}
+
+__device__ static inline bool sees(const attention_attributes &a, int64_t query, int64_t key)
+{
+    return query < a.sequence && key < a.sequence && (!a.causal || key <= query);
+}
+
 /* Rows [first, first + TILE) into shared memory, zero after the last row and column. */
-template <int WIDTH, int TILE>
-__device__ void load_tile(float (*tile)[WIDTH + 1], head_rows<const float> rows, int64_t first,
+template <int WIDTH, int TILE, typename T>
+__device__ void load_tile(float (*tile)[WIDTH + 1], head_rows<const T> rows, int64_t first,
                           const attention_attributes &a)
 {
     for (int i = threadIdx.x; i < TILE * WIDTH; i += TILE * LANES) {
         int64_t row = first + i / WIDTH, column = i % WIDTH;
         tile[i / WIDTH][column] =
-            row < a.sequence && column < a.width ? rows.data[row * rows.stride + column] : 0;
+            row < a.sequence && column < a.width ? load(rows.data + row * rows.stride + column) : 0;
     }
 }
 
@@ -51,9 +73,9 @@ __device__ static float row_maximum(float value)
 
 /* ---- forward ---------------------------------------------------------------------------------- */
 
-template <int WIDTH>
-__global__ void forward_kernel(attention_attributes a, float scale, const float *q, const float *k,
-                               const float *v, float *out, float *lse)
+template <typename T, int WIDTH>
+__global__ void forward_kernel(attention_attributes a, float scale, const T *q, const T *k, const T *v,
+                               T *out, float *lse)
 {
     typedef tile_sizes<WIDTH> size;
     __shared__ float qs[size::TILE][WIDTH + 1], ks[size::TILE][WIDTH + 1], vs[size::TILE][WIDTH + 1];
@@ -91,27 +113,42 @@ __global__ void forward_kernel(attention_attributes a, float scale, const float 
     }
     if (query >= a.sequence) return;
     int64_t hidden = a.heads * a.width;
-    float *to = out + ((int64_t)blockIdx.z * a.sequence + query) * hidden + (int64_t)blockIdx.y * a.width;
+    T *to = out + ((int64_t)blockIdx.z * a.sequence + query) * hidden + (int64_t)blockIdx.y * a.width;
     for (int c = 0; c < size::OWN; c++)
-        if (lane + c * LANES < a.width) to[lane + c * LANES] = own[c] / sum;
+        if (lane + c * LANES < a.width) store(to + lane + c * LANES, own[c] / sum);
     if (lane == 0) lse[lse_of_head(a) + query] = largest + logf(sum);
 }
 
 /* ---- backward --------------------------------------------------------------------------------- */
 
-struct attention_gradient {
+template <typename T> struct attention_gradient {
     attention_attributes a;
     float scale;
-    const float *q, *k, *v, *dout, *lse, *delta;
+    const T *q, *k, *v, *dout;
+    const float *lse, *delta;
 };
+
+/* delta = dout . out, one warp per row of a head */
+template <typename T>
+__global__ void delta_kernel(attention_attributes a, int64_t rows, const T *out, const T *dout, float *delta)
+{
+    int64_t i = global_thread() / WARP, lane = threadIdx.x % WARP;
+    if (i >= rows) return;
+    int64_t query = i % a.sequence, head = i / a.sequence % a.heads, batch = i / (a.sequence * a.heads);
+    int64_t at = ((batch * a.sequence + query) * a.heads + head) * a.width;
+    float sum = 0;
+    for (int64_t c = lane; c < a.width; c += WARP) sum = fmaf(load(out + at + c), load(dout + at + c), sum);
+    sum = warp_sum(sum);
+    if (lane == 0) delta[i] = sum;
+}
 
 /* p = exp(s - lse),  ds = p (dout . v - delta) */
 struct score {
     float p, ds;
 };
 
-template <int WIDTH>
-__device__ score score_of(const attention_gradient &g, int64_t query, int64_t key, const float *q,
+template <int WIDTH, typename T>
+__device__ score score_of(const attention_gradient<T> &g, int64_t query, int64_t key, const float *q,
                           const float *k, const float *dout, const float *v)
 {
     if (!sees(g.a, query, key)) return {0, 0};
@@ -121,7 +158,7 @@ __device__ score score_of(const attention_gradient &g, int64_t query, int64_t ke
 }
 
 /* dq = sum_j ds_j k_j / sqrt(width) */
-template <int WIDTH> __global__ void query_gradient(attention_gradient g, float *dq)
+template <typename T, int WIDTH> __global__ void query_gradient(attention_gradient<T> g, T *dq)
 {
     typedef tile_sizes<WIDTH> size;
     __shared__ float qs[size::TILE][WIDTH + 1], ks[size::TILE][WIDTH + 1], vs[size::TILE][WIDTH + 1],
@@ -145,13 +182,13 @@ template <int WIDTH> __global__ void query_gradient(attention_gradient g, float 
         __syncthreads();
     }
     if (query >= a.sequence) return;
-    float *to = dq + ((int64_t)blockIdx.z * a.sequence + query) * a.stride + (int64_t)blockIdx.y * a.width;
+    T *to = dq + ((int64_t)blockIdx.z * a.sequence + query) * a.stride + (int64_t)blockIdx.y * a.width;
     for (int c = 0; c < size::OWN; c++)
-        if (lane + c * LANES < a.width) to[lane + c * LANES] = g.scale * own[c];
+        if (lane + c * LANES < a.width) store(to + lane + c * LANES, g.scale * own[c]);
 }
 
 /* dk = sum_i ds_i q_i / sqrt(width),  dv = sum_i p_i dout_i */
-template <int WIDTH> __global__ void key_gradient(attention_gradient g, float *dk, float *dv)
+template <typename T, int WIDTH> __global__ void key_gradient(attention_gradient<T> g, T *dk, T *dv)
 {
     typedef tile_sizes<WIDTH> size;
     __shared__ float qs[size::TILE][WIDTH + 1], ks[size::TILE][WIDTH + 1], vs[size::TILE][WIDTH + 1],
@@ -185,8 +222,8 @@ template <int WIDTH> __global__ void key_gradient(attention_gradient g, float *d
 #pragma unroll
     for (int c = 0; c < size::OWN; c++) {
         if (lane + c * LANES >= a.width) continue;
-        dk[at + lane + c * LANES] = g.scale * own_k[c];
-        dv[at + lane + c * LANES] = own_v[c];
+        store(dk + at + lane + c * LANES, g.scale * own_k[c]);
+        store(dv + at + lane + c * LANES, own_v[c]);
     }
 }
 
@@ -201,7 +238,8 @@ static status check_width(cuda_kernel *k)
 }
 
 /* The kernel for heads of that width, and how it is launched. */
-#define BY_WIDTH(kernel, width) ((width) <= 32 ? kernel<32> : (width) <= 64 ? kernel<64> : kernel<MOST_WIDTH>)
+#define BY_WIDTH(kernel, T, width)                                                                           \
+    ((width) <= 32 ? kernel<T, 32> : (width) <= 64 ? kernel<T, 64> : kernel<T, MOST_WIDTH>)
 
 static int tile_of(const attention_attributes *a)
 {
@@ -213,41 +251,44 @@ static dim3 grid_of(const attention_attributes *a)
     return dim3((unsigned)ceil_div(a->sequence, tile_of(a)), (unsigned)a->heads, (unsigned)a->batch);
 }
 
-static bool multiplies_tf32(const cuda_kernel *k)
-{
-    return cuda_device_of(k)->base.config.precision == DEVICE_PRECISION_TF32 &&
-           k->base.op.u.attention.width <= MOST_TF32_WIDTH;
-}
-
-static status forward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
-                      void *workspace)
+template <typename T>
+static status forward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *)
 {
     const attention_attributes *a = &k->base.op.u.attention;
-    if (multiplies_tf32(k)) return tensor_forward<float>(k, s, o, scalars, workspace);
-    return launch(k, s, BY_WIDTH(forward_kernel, a->width), grid_of(a), dim3((unsigned)(tile_of(a) * LANES)),
-                  *a, 1.0f / sqrtf((float)a->width), (const float *)o[ATT_FWD_Q], (const float *)o[ATT_FWD_K],
-                  (const float *)o[ATT_FWD_V], (float *)o[ATT_FWD_OUT], (float *)o[ATT_FWD_LSE]);
+    return launch(k, s, BY_WIDTH(forward_kernel, T, a->width), grid_of(a),
+                  dim3((unsigned)(tile_of(a) * LANES)), *a, 1.0f / sqrtf((float)a->width),
+                  (const T *)o[ATT_FWD_Q], (const T *)o[ATT_FWD_K], (const T *)o[ATT_FWD_V],
+                  (T *)o[ATT_FWD_OUT], (float *)o[ATT_FWD_LSE]);
 }
 
-static status backward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
+template <typename T> status launch_delta(const cuda_kernel *k, cudaStream_t s, void *const *o, float *delta)
+{
+    constexpr int THREADS = 128;
+    const attention_attributes *a = &k->base.op.u.attention;
+    int64_t rows = a->batch * a->heads * a->sequence;
+    return launch(k, s, delta_kernel<T>, dim3((unsigned)ceil_div(rows, THREADS / WARP)), dim3(THREADS), *a,
+                  rows, (const T *)o[ATT_BWD_OUT], (const T *)o[ATT_BWD_DOUT], delta);
+}
+
+template <typename T>
+static status backward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *,
                        void *workspace)
 {
     const attention_attributes *a = &k->base.op.u.attention;
     float *delta = (float *)workspace;
     dim3 threads((unsigned)(tile_of(a) * LANES));
-    if (multiplies_tf32(k)) return tensor_backward<float>(k, s, o, scalars, workspace);
-    TRY(launch_delta<float>(k, s, o, delta));
-    attention_gradient g = {*a,
-                            1.0f / sqrtf((float)a->width),
-                            (const float *)o[ATT_BWD_Q],
-                            (const float *)o[ATT_BWD_K],
-                            (const float *)o[ATT_BWD_V],
-                            (const float *)o[ATT_BWD_DOUT],
-                            (const float *)o[ATT_BWD_LSE],
-                            delta};
-    TRY(launch(k, s, BY_WIDTH(query_gradient, a->width), grid_of(a), threads, g, (float *)o[ATT_BWD_DQ]));
-    return launch(k, s, BY_WIDTH(key_gradient, a->width), grid_of(a), threads, g, (float *)o[ATT_BWD_DK],
-                  (float *)o[ATT_BWD_DV]);
+    TRY(launch_delta<T>(k, s, o, delta));
+    attention_gradient<T> g = {*a,
+                               1.0f / sqrtf((float)a->width),
+                               (const T *)o[ATT_BWD_Q],
+                               (const T *)o[ATT_BWD_K],
+                               (const T *)o[ATT_BWD_V],
+                               (const T *)o[ATT_BWD_DOUT],
+                               (const float *)o[ATT_BWD_LSE],
+                               delta};
+    TRY(launch(k, s, BY_WIDTH(query_gradient, T, a->width), grid_of(a), threads, g, (T *)o[ATT_BWD_DQ]));
+    return launch(k, s, BY_WIDTH(key_gradient, T, a->width), grid_of(a), threads, g, (T *)o[ATT_BWD_DK],
+                  (T *)o[ATT_BWD_DV]);
 }
 
 /* ---- in bfloat16: by a plan of cuDNN where it was timed to be faster ----------------------------- */
@@ -276,7 +317,7 @@ static void release(cuda_kernel *k)
 static status prepare_forward(cuda_kernel *k)
 {
     TRY(check_width(k));
-    return use_plan(k, tensor_forward<bf16>);
+    return use_plan(k, forward<bf16>);
 }
 
 static status prepare_backward(cuda_kernel *k)
@@ -284,26 +325,26 @@ static status prepare_backward(cuda_kernel *k)
     const attention_attributes *a = &k->base.op.u.attention;
     TRY(check_width(k));
     k->base.workspace = (size_t)(a->batch * a->heads * a->sequence) * sizeof(float);
-    return use_plan(k, tensor_backward<bf16>);
+    return use_plan(k, backward<bf16>);
 }
 
 static status forward_bf16(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
                            void *workspace)
 {
     if (plan_of(k)) return cudnn_attention_run(plan_of(k), s, o, workspace);
-    return tensor_forward<bf16>(k, s, o, scalars, workspace);
+    return forward<bf16>(k, s, o, scalars, workspace);
 }
 
 static status backward_bf16(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
                             void *workspace)
 {
     if (plan_of(k)) return cudnn_attention_run(plan_of(k), s, o, workspace);
-    return tensor_backward<bf16>(k, s, o, scalars, workspace);
+    return backward<bf16>(k, s, o, scalars, workspace);
 }
 
 extern "C" {
-const cuda_kernel_entry cuda_attention_forward = {prepare_forward, by_storage<forward, forward_bf16>,
+const cuda_kernel_entry cuda_attention_forward = {prepare_forward, by_storage<forward<float>, forward_bf16>,
                                                   release};
-const cuda_kernel_entry cuda_attention_backward = {prepare_backward, by_storage<backward, backward_bf16>,
-                                                   release};
+const cuda_kernel_entry cuda_attention_backward = {prepare_backward,
+                                                   by_storage<backward<float>, backward_bf16>, release};
 }
