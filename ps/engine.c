@@ -31,7 +31,7 @@ static status ps_requirements(const void *options, const char *policy, int world
     if (p.consistency == PS_DATA_PARALLEL) return ps_dp_requirements(options, policy, world, out);
     device_memory_kind kind = o->payload == PS_PAYLOAD_ZMQ ? DEVICE_MEMORY_PRIVATE : DEVICE_MEMORY_SHARED;
     *out = (sync_requirements){
-        .reach = o->payload == PS_PAYLOAD_P2P ? SYNC_REACH_DEVICE : SYNC_REACH_HOST,
+        .reach = SYNC_REACH_HOST,
         .param_kind = kind,
         .grad_kind = kind,
         .buffer_kind = DEVICE_MEMORY_PRIVATE,
@@ -72,20 +72,13 @@ static void count_owned_params(const ps_engine *e)
     ledger_acquire(c->ledger, LEDGER_PARAMETERS, logical, reserved);
 }
 
-/* Tensors stay in memory of GPUs. */
-static bool works_among_gpus(const ps_engine *e)
-{
-    return e->options->payload == PS_PAYLOAD_P2P && sync_memory_is_separate(e->base.context.device);
-}
-
 static status open_worker(ps_engine *e)
 {
     ps_worker_config config = {.context = &e->base.context,
                                .policy = &e->policy,
                                .plan = e->plan,
                                .colocated = e->index < e->plan->server_count &&
-                                            e->policy.placement == PS_PLACEMENT_RANK,
-                               .peers = works_among_gpus(e)};
+                                            e->policy.placement == PS_PLACEMENT_RANK};
     return ps_worker_open(&config, &e->worker);
 }
 
@@ -94,17 +87,13 @@ static status open_server(ps_engine *e)
     const sync_context *c = &e->base.context;
     const ps_shard *shard = &e->plan->shards[e->index];
     int64_t size = dtype_size(c->params->type);
-    bool peers = works_among_gpus(e);
     ps_server_config config = {.index = e->index,
                                .world = c->world,
                                .policy = &e->policy,
                                .plan = e->plan,
                                .device = c->device,
                                .params = c->params,
-                               .front = peers                        ? c
-                                        : e->policy.server_optimizer ? c->front
-                                                                     : NULL,
-                               .peers = peers,
+                               .front = e->policy.server_optimizer ? c->front : NULL,
                                .optimizer = c->optimizer,
                                .ledger = c->ledger,
                                .colocated = e->worker != NULL,
@@ -147,7 +136,7 @@ static status open_parts(ps_engine *e)
     const sync_context *c = &e->base.context;
     const device_info *info = device_get_info(c->device);
     bool own = c->rank >= c->world; /* a server in a process of its own */
-    if (!info->simulated && !info->plans && !works_among_gpus(e) && (!info->host_addressable || !info->real))
+    if (!info->simulated && !info->plans && (!info->host_addressable || !info->real))
         return fail(STATUS_CONFIG,
                     "parameter server: expected a device whose memory the host can read, got %s", info->name);
     if (c->divide != SHARED_DIVIDE_POLICY) e->policy.divide_before = c->divide == SHARED_DIVIDE_BEFORE;
@@ -359,7 +348,6 @@ bool ps_updates_on_gpu(const sync_engine *e)
 {
     if (e->type == &sync_ps_dp) return sync_memory_is_separate(e->context.device);
     const ps_policy *p = &((const ps_engine *)e)->policy;
-    if (works_among_gpus((const ps_engine *)e)) return true;
     return e->context.front && p->server_optimizer && p->placement == PS_PLACEMENT_RANK;
 }
 

@@ -10,20 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FIRST_LINE "psring parameter server 3"
-enum { OWN_LINES = 6, LINE_MAX = 1536 };
-_Static_assert(LINE_MAX > PS_HANDSHAKE_SHARES * 2 * DEVICE_SHARE_BYTES + 16, "a line must hold all shares");
+#define FIRST_LINE "psring parameter server 4"
+enum { OWN_LINES = 5, LINE_MAX = 1536 };
 enum { WINDOW = 64, LONGEST_TEXT = 4096 };
 
 /* ---- lines of text ---------------------------------------------------------------------------- */
-
-static void describe_shares(text_buffer *t, const ps_handshake_own *own)
-{
-    text_append(t, "shares %d ", own->share_count);
-    for (int i = 0; i < own->share_count; i++)
-        for (int b = 0; b < DEVICE_SHARE_BYTES; b++) text_append(t, "%02x", own->shares[i].bytes[b]);
-    text_append(t, "\n");
-}
 
 static void describe_nccl(text_buffer *t, const ps_handshake_own *own)
 {
@@ -76,7 +67,6 @@ status ps_handshake_make(const ps_handshake_own *own, int world, const char *pol
     text_buffer t = {0};
     text_append(&t, FIRST_LINE "\nhost %016" PRIx64 "\nshared %d\nurl %s\n", own->host, own->shared,
                 own->url);
-    describe_shares(&t, own);
     describe_nccl(&t, own);
     text_append(&t, "ranks %d\n", world);
     describe_policy(&t, policy_name, policy, options);
@@ -103,22 +93,6 @@ static size_t read_line(const sync_blob *b, size_t at, char line[LINE_MAX])
     return at < b->bytes ? at + 1 : at;
 }
 
-/* "shares 1 00ff..." */
-static bool read_shares(const char *line, ps_handshake_own *own)
-{
-    int at = 0;
-    if (sscanf(line, "shares %d %n", &own->share_count, &at) != 1 || at == 0) return false;
-    if (own->share_count < 0 || own->share_count > PS_HANDSHAKE_SHARES) return false;
-    line += at;
-    if (strlen(line) != (size_t)own->share_count * 2 * DEVICE_SHARE_BYTES) return false;
-    for (int i = 0; i < own->share_count * DEVICE_SHARE_BYTES; i++) {
-        unsigned byte;
-        if (sscanf(line + 2 * i, "%2x", &byte) != 1) return false;
-        own->shares[i / DEVICE_SHARE_BYTES].bytes[i % DEVICE_SHARE_BYTES] = (uint8_t)byte;
-    }
-    return true;
-}
-
 /* "nccl 00ff...", or "nccl " */
 static bool read_nccl(const char *line, ps_handshake_own *own)
 {
@@ -132,18 +106,16 @@ static bool read_nccl(const char *line, ps_handshake_own *own)
 status ps_handshake_read(const sync_blob *handshake, const char *who, ps_handshake_own *own, char *url,
                          size_t size)
 {
-    char first[LINE_MAX], host[LINE_MAX], shared[LINE_MAX], address[LINE_MAX], shares[LINE_MAX],
-        nccl[LINE_MAX];
+    char first[LINE_MAX], host[LINE_MAX], shared[LINE_MAX], address[LINE_MAX], nccl[LINE_MAX];
     size_t at = read_line(handshake, 0, first);
     at = read_line(handshake, at, host);
     at = read_line(handshake, at, shared);
     at = read_line(handshake, at, address);
-    at = read_line(handshake, at, shares);
     read_line(handshake, at, nccl);
     int is_shared = 0;
     if (strcmp(first, FIRST_LINE) != 0 || sscanf(host, "host %" SCNx64, &own->host) != 1 ||
         sscanf(shared, "shared %d", &is_shared) != 1 || strncmp(address, "url ", 4) != 0 ||
-        !read_shares(shares, own) || !read_nccl(nccl, own))
+        !read_nccl(nccl, own))
         return fail(STATUS_PROTOCOL, "%s: expected '" FIRST_LINE "', got '%s'", who, first);
     own->shared = is_shared;
     snprintf(url, size, "%s", address + 4);
@@ -214,7 +186,7 @@ void ps_member_ways(const ps_member *m, const char **transport, const char **pay
     if (m->options->payload == PS_PAYLOAD_NCCL)
         *payload = "nccl";
     else
-        *payload = m->group.peers ? "p2p" : m->group.segments || read_in_place ? "shm" : "zmq";
+        *payload = m->group.segments || read_in_place ? "shm" : "zmq";
 }
 
 status ps_transport_options(ps_member *m, int number, transport_options *out)
@@ -257,21 +229,10 @@ status ps_listen(ps_member *m, int server, ps_port *port)
 
 /* ---- memory of GPUs --------------------------------------------------------------------------- */
 
-static bool uses_peers(const ps_member *m)
-{
-    return m->options->payload == PS_PAYLOAD_P2P;
-}
-
 /* A member without such memory exports its parameters instead. */
 static const device_memory *exported(const ps_member *m, int index)
 {
     return m->exported[index] ? m->exported[index] : m->exported[PS_SEGMENT_PARAMS];
-}
-
-static status refuse_peers(status rc)
-{
-    if (rc == STATUS_CONFIG) error_context("--payload p2p: take shm or zmq");
-    return rc;
 }
 
 static status describe(const ps_member *m, ps_handshake_own *out)
@@ -281,27 +242,7 @@ static status describe(const ps_member *m, ps_handshake_own *out)
         out->shared = out->shared && (!m->exported[i] || m->exported[i]->fd >= 0);
     out->has_nccl = m->nccl;
     if (m->nccl && m->context->rank == 0) TRY(collective_nccl_bootstrap(out->nccl));
-    if (!uses_peers(m)) return STATUS_OK;
-    for (int i = 0; i < m->export_count; i++)
-        TRY(refuse_peers(device_share_memory(m->context->device, exported(m, i), &out->shares[i])));
-    out->share_count = m->export_count;
     return STATUS_OK;
-}
-
-status ps_peers_open(ps_member *m)
-{
-    ps_group *group = &m->group;
-    for (int i = 0; group->peers && i < segments(m); i++) {
-        if (i / m->export_count == m->context->rank || group->peers[i].data) continue;
-        TRY(refuse_peers(device_peer_open(m->context->device, &group->shares[i], &group->peers[i])));
-    }
-    return STATUS_OK;
-}
-
-void ps_peers_close(ps_member *m)
-{
-    for (int i = 0; m->group.peers && i < segments(m); i++)
-        device_peer_close(m->context->device, &m->group.peers[i]);
 }
 
 /* ---- joining ------------------------------------------------------------------------------ */
@@ -324,11 +265,6 @@ static status read_handshakes(ps_member *m, const sync_blob *handshakes, circums
         name_member(m, i, who, sizeof who);
         TRY(ps_handshake_read(&handshakes[i], who, &own, url, sizeof url));
         TRY(ps_handshake_compare(&m->handshake, me, &handshakes[i], who));
-        if (out->shares && own.share_count != m->export_count)
-            return fail(STATUS_CONFIG,
-                        "--payload: expected shm or zmq, got p2p: %s shares no memory of a GPU", who);
-        for (int s = 0; out->shares && s < m->export_count; s++)
-            out->shares[i * m->export_count + s] = own.shares[s];
         if (i == 0) all->host = own.host;
         if (i == 0) memcpy(m->nccl_id, own.nccl, sizeof m->nccl_id);
         all->one_host = all->one_host && own.host == all->host;
@@ -347,10 +283,8 @@ static status decide_sharing(const ps_member *m, const circumstances *all, bool 
     bool possible = all->one_host && all->all_shared, paced = net_link_is_emulated(&m->context->link);
     if (payload == PS_PAYLOAD_SHM && sim_device_is_host(m->context->device))
         payload = PS_PAYLOAD_AUTO; /* who needs no segments */
-    if ((payload == PS_PAYLOAD_P2P && (paced || !all->one_host)) || (payload == PS_PAYLOAD_NCCL && paced))
-        return fail(STATUS_CONFIG, "--payload: expected zmq, got %s: %s",
-                    payload == PS_PAYLOAD_P2P ? "p2p" : "nccl",
-                    paced ? "only messages can be paced (--link)" : "ranks run on several hosts");
+    if (payload == PS_PAYLOAD_NCCL && paced)
+        return fail(STATUS_CONFIG, "--payload: expected zmq, got nccl: only messages can be paced (--link)");
     if (!all->one_host && transport_kind(m) != PS_TRANSPORT_TCP)
         return fail(STATUS_CONFIG, "--transport: expected tcp with ranks on several hosts, got %s",
                     m->context->hub ? "inproc" : "ipc");
@@ -393,15 +327,9 @@ static status exchange_arenas(ps_member *m)
 static status open_tables(ps_member *m)
 {
     ps_group *group = &m->group;
-    size_t count = (size_t)segments(m);
     group->urls = calloc((size_t)m->servers, sizeof *group->urls);
-    if (uses_peers(m)) {
-        group->shares = calloc(count, sizeof *group->shares);
-        group->peers = calloc(count, sizeof *group->peers);
-    }
-    bool all = group->urls && (!uses_peers(m) || (group->shares && group->peers));
-    return all ? STATUS_OK
-               : fail(STATUS_SYSTEM, "no memory for the addresses of %d ranks", m->context->world);
+    return group->urls ? STATUS_OK
+                       : fail(STATUS_SYSTEM, "no memory for the addresses of %d ranks", m->context->world);
 }
 
 static bool plans(const ps_member *m)
@@ -432,18 +360,14 @@ status ps_join(ps_member *m, const sync_blob *handshakes)
     TRY(open_tables(m));
     TRY(read_handshakes(m, handshakes, &all));
     TRY(decide_sharing(m, &all, &shares));
-    if (shares && members(m) > 1) TRY(exchange_arenas(m));
-    return ps_peers_open(m);
+    return shares && members(m) > 1 ? exchange_arenas(m) : STATUS_OK;
 }
 
 void ps_leave(ps_member *m)
 {
     ps_group *group = &m->group;
     for (int i = 0; group->segments && i < segments(m); i++) shm_close(&group->segments[i]);
-    ps_peers_close(m);
     free(group->segments);
-    free(group->shares);
-    free(group->peers);
     free(group->urls);
     free(m->handshake.data);
     *group = (ps_group){0};

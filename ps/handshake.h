@@ -27,14 +27,11 @@ enum {
     PS_SEGMENTS
 };
 
-enum { PS_HANDSHAKE_SHARES = 5 };
 typedef struct ps_handshake_own {
     uint64_t host;   /* shm_host_id() */
     bool shared;     /* its arenas can be mapped */
     const char *url; /* of its server; "" where it has none */
-    int share_count; /* p2p: memory of its GPU that the others open */
-    device_share shares[PS_HANDSHAKE_SHARES];
-    bool has_nccl; /* --payload nccl: made by rank 0, zeros of the others */
+    bool has_nccl;   /* --payload nccl: made by rank 0, zeros of the others */
     char nccl[COLLECTIVE_BOOTSTRAP_BYTES];
 } ps_handshake_own;
 
@@ -55,8 +52,6 @@ status ps_handshake_compare(const sync_blob *mine, const char *me, const sync_bl
 typedef struct ps_group {
     char (*urls)[PS_URL_MAX]; /* [servers] */
     shm_segment *segments;    /* [members][export_count] of the others; NULL: not through shared memory */
-    device_share *shares;     /* [members][export_count] p2p, else NULL */
-    device_peer *peers;       /* [members][export_count] the same, opened */
 } ps_group;
 
 /* A member of a job. What the owner sets is borrowed. */
@@ -88,12 +83,12 @@ status ps_transport_options(ps_member *m, int number, transport_options *out);
 status ps_listen(ps_member *m, int server, ps_port *port);
 
 /* How it reaches the others, after ps_join(): the transport of the messages ("inproc", "ipc", "tcp"; "sim" in
- * virtual time), and what carries tensors, as --payload names it: "nccl", "p2p", "shm" (also where a thread
- * reads another's memory) or "zmq", in messages. Both NULL where there are no others. */
+ * virtual time), and what carries tensors, as --payload names it: "nccl", "shm" (also where a thread reads
+ * another's memory) or "zmq", in messages. Both NULL where there are no others. */
 void ps_member_ways(const ps_member *m, const char **transport, const char **payload);
 
-/* What the member sends the others; borrowed. STATUS_CONFIG where p2p is requested and the memory cannot be
- * exported for it. Where memory is only planned this and ps_join() do nothing: there are no others. */
+/* What the member sends the others; borrowed. Where memory is only planned this and ps_join() do nothing:
+ * there are no others. */
 status ps_make_handshake(ps_member *m, sync_blob *out);
 
 /* Compares all handshakes with the own one, and exchanges arenas where tensors go through shared memory.
@@ -102,25 +97,19 @@ status ps_make_handshake(ps_member *m, sync_blob *out);
 status ps_join(ps_member *m, const sync_blob *handshakes);
 void ps_leave(ps_member *m);
 
-/* p2p: ends the use of the others' memory, and begins it again; both may be called at any time. A member
- * frees its exported memory when all others have closed it. */
-void ps_peers_close(ps_member *m);
-status ps_peers_open(ps_member *m);
-
 /* Pins for `d`, or unpins, mapped segments first, first + stride, ... below `end`. */
 status ps_pin_segments(const ps_member *m, device *d, int first, int end, int stride, bool pin);
 
-/* Tensors go through shared memory, or from GPU to GPU. */
+/* Tensors go through shared memory. */
 static inline bool ps_shares_memory(const ps_member *m)
 {
-    return m->group.segments || m->group.peers;
+    return m->group.segments;
 }
 
-/* Memory that another member exports, shared or of its GPU; NULL where tensors travel in frames. */
+/* Memory that another member exports; NULL where tensors travel in frames. */
 static inline void *ps_segment(const ps_member *m, int member, int segment)
 {
     int index = member * m->export_count + segment;
-    if (m->group.peers) return m->group.peers[index].data;
     return m->group.segments ? m->group.segments[index].data : NULL;
 }
 

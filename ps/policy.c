@@ -27,7 +27,7 @@ static const char *const consistency_names[] = {"policy", "sync", "ssp", "async"
 static const char *const priority_names[] = {"policy", "reverse", "fifo", NULL};
 static const char *const placement_names[] = {"policy", "rank", "own", NULL};
 static const char *const switch_names[] = {"policy", "on", "off", NULL};
-static const char *const payload_names[] = {"auto", "shm", "zmq", "p2p", "nccl", NULL};
+static const char *const payload_names[] = {"auto", "shm", "zmq", "nccl", NULL};
 static const char *const loss_names[] = {"policy", "device0", "replica", NULL};
 static const char *const lifetime_names[] = {"policy", "torch", "lean", NULL};
 static const char *const transport_names[] = {"auto", "inproc", "ipc", "tcp", NULL};
@@ -64,9 +64,9 @@ static const option option_list[] = {
      .help = "dp: gradients are kept between steps, as zero_grad() did before torch 2.0"},
     {"payload", OPTION_CHOICE, FIELD(payload), .initial = "auto", .choices = payload_names,
      .level = OPTION_RARE,
-     .help = "tensors go through shared memory, from GPU to GPU (p2p) or through NCCL (dp), ZeroMQ carries "
-             "the notice; or "
-             "ZeroMQ carries all"},
+     .help =
+         "tensors go through shared memory or NCCL (dp), and ZeroMQ carries the notice; or ZeroMQ carries "
+         "all"},
     {"transport", OPTION_CHOICE, FIELD(transport), .initial = "auto", .choices = transport_names,
      .level = OPTION_RARE, .help = "of ZeroMQ; auto: ipc, inproc where ranks are threads"},
     {"interface", OPTION_TEXT, FIELD(interface), .argument = "NAME", .initial = "lo", .level = OPTION_RARE,
@@ -153,8 +153,8 @@ status ps_policy_resolve(const char *name, const ps_options *options, int world,
     if (options->payload == PS_PAYLOAD_NCCL)
         return fail(
             STATUS_CONFIG,
-            "--payload: expected shm, zmq or p2p, or ps=dp, got nccl with ps=%s: ranks push and pull in no "
-            "common order, which NCCL's calls need",
+            "--payload: expected shm or zmq, or ps=dp, got nccl with ps=%s: ranks push and pull in no common "
+            "order, which NCCL's calls need",
             name);
     override(out, options);
     if (options->staleness > 0 && out->consistency != PS_SSP)
@@ -166,10 +166,6 @@ status ps_policy_resolve(const char *name, const ps_options *options, int world,
         return fail(STATUS_CONFIG,
                     "--servers: expected at most %d, one per rank, or --server-placement own, got %" PRId64,
                     world, out->servers);
-    if (options->payload == PS_PAYLOAD_P2P && out->placement == PS_PLACEMENT_OWN)
-        return fail(STATUS_CONFIG,
-                    "--payload: expected shm or zmq with --server-placement own, got p2p: servers in "
-                    "their own processes have no GPU to sum on");
     if (!out->server_optimizer && out->consistency != PS_SYNC)
         return fail(STATUS_CONFIG,
                     "--server-optimizer: expected on, or consistency sync, got off with consistency %s",

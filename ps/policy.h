@@ -37,13 +37,7 @@ typedef enum ps_dp_lifetimes {
     PS_DP_LIFETIMES_LEAN   /* what this program needs */
 } ps_dp_lifetimes;
 
-typedef enum ps_payload {
-    PS_PAYLOAD_AUTO,
-    PS_PAYLOAD_SHM,
-    PS_PAYLOAD_ZMQ,
-    PS_PAYLOAD_P2P,
-    PS_PAYLOAD_NCCL
-} ps_payload;
+typedef enum ps_payload { PS_PAYLOAD_AUTO, PS_PAYLOAD_SHM, PS_PAYLOAD_ZMQ, PS_PAYLOAD_NCCL } ps_payload;
 typedef enum ps_transport {
     PS_TRANSPORT_AUTO,
     PS_TRANSPORT_INPROC,

@@ -41,7 +41,7 @@ status sync_staging_wait(const sync_staging *s, device_fence *fence, uint64_t va
  * `landing` first; `out` may be contribution 0. */
 typedef struct sync_contribution {
     const void *data;
-    bool on_device; /* or on a peer */
+    bool on_device;
 } sync_contribution;
 status sync_staging_sum(const sync_staging *s, dtype type, void *out, const sync_contribution *c, int count,
                         int64_t elements, double before, double after, void *landing);

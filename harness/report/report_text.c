@@ -420,7 +420,6 @@ static void transport_line(const json_t *job, text_buffer *out)
 {
     const char *transport = report_text_at(job, "transport"), *payload = report_text_at(job, "payload");
     const char *shown = strcmp(payload, "shm") == 0    ? "through shared memory"
-                        : strcmp(payload, "p2p") == 0  ? "from GPU to GPU"
                         : strcmp(payload, "nccl") == 0 ? "through NCCL"
                                                        : "in messages";
     if (!transport[0]) return;

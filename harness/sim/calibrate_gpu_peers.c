@@ -1,4 +1,4 @@
-/* What several GPUs cost each other: copies from each other's memory, as --payload p2p makes them, and NCCL's
+/* What several GPUs cost each other: copies from each other's memory, and NCCL's
  * all-reduce, as the ring does; one thread per GPU. */
 #include "harness/sim/calibrate_gpu.h"
 

@@ -9,7 +9,6 @@ status dp_plan_batch(sync_engine *base, const sync_step *step, int64_t batch, sy
 {
     dp_engine *e = dp_engine_of(base);
     const sync_context *c = context_of(e);
-    TRY(ps_peers_open(&e->member));
     dp_account_begin_batch(e);
     if (!e->accumulates) e->contributors = 0;
     e->step = step->index;

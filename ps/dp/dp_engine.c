@@ -79,7 +79,6 @@ static status open_hub(dp_engine *e)
                             .keys = e->reduce.count,
                             .threads = (int)e->options->server_threads,
                             .landing = e->landing.data,
-                            .peers = e->options->payload == PS_PAYLOAD_P2P,
                             .only_control = e->options->payload == PS_PAYLOAD_NCCL};
     TRY(dp_hub_open(&config, &e->hub));
     e->member = (ps_member){

@@ -31,9 +31,8 @@ void dp_chunks_free(dp_chunks *chunks);
  *
  * Where the host can access the device's memory, and on devices without bytes, tensors are exchanged where
  * they are. A GPU's pass through staging buffers in pinned host memory: copied down before an exchange sends
- * them, copied up after an exchange has received them. With `--payload p2p` tensors go from device memory to
- * device memory, and only what always travels in frames is staged; with `--payload nccl` only what the host
- * reads. Staging buffers are in no ledger: they are buffers of the transport. */
+ * them, copied up after an exchange has received them. With `--payload nccl` only what the host reads is
+ * staged. Staging buffers are in no ledger: they are buffers of the transport. */
 typedef enum dp_tensor {
     DP_TENSOR_PARAMS, /* the first five are those that ranks map, in the order of PS_SEGMENT_... */
     DP_TENSOR_GRADS,
@@ -48,7 +47,7 @@ typedef enum dp_tensor {
 
 typedef struct dp_staging {
     sync_staging copies; /* on the compute stream */
-    bool peers, nccl;    /* --payload */
+    bool nccl;           /* --payload */
     device *host;
     device_memory buffers[DP_TENSORS];
 } dp_staging;
@@ -180,7 +179,7 @@ static inline bool dp_takes_part(const dp_engine *e)
     return dp_mine(e)->samples > 0;
 }
 
-/* Tensors pass through shared memory, or from device to device. */
+/* Tensors pass through shared memory. */
 static inline bool dp_shares(const dp_engine *e)
 {
     return ps_shares_memory(&e->member);

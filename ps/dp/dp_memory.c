@@ -90,7 +90,6 @@ static status open_staging(dp_engine *e)
     if (!p->copies.separate) return STATUS_OK;
     device_config host = {.name = "cpu", .rank = c->rank, .world = c->world, .threads = 1};
     TRY(device_open(&host, &p->host));
-    p->peers = e->options->payload == PS_PAYLOAD_P2P;
     p->nccl = e->options->payload == PS_PAYLOAD_NCCL;
     size_t arena = (size_t)c->params->arena_elements * e->element;
     bool root = dp_is_root(e);
@@ -99,7 +98,7 @@ static status open_staging(dp_engine *e)
                                     p->nccl && !root ? 0 : x->target->bytes, /* rank 0 counts them */
                                 [DP_TENSOR_BUFFERS] = p->nccl ? 0 : c->params->buffers.bytes,
                                 [DP_TENSOR_SUMS] = (size_t)e->largest_sum * sizeof(double)};
-    if (!p->peers && !p->nccl) {
+    if (!p->nccl) {
         bytes[DP_TENSOR_PARAMS] =
             arena; /* elsewhere what comes in frames, and what is shown where nothing else is */
         bytes[root ? DP_TENSOR_OUTPUTS : DP_TENSOR_GRADS] = root ? e->outputs.bytes : arena;
@@ -136,7 +135,7 @@ void dp_staging_close(dp_staging *p)
 bool dp_is_staged(const dp_staging *p, dp_tensor tensor)
 {
     if (!p->copies.separate || tensor == DP_TENSOR_SUMS) return p->copies.separate;
-    return !p->nccl && (!p->peers || tensor == DP_TENSOR_BUFFERS);
+    return !p->nccl;
 }
 
 char *dp_staged_address(const dp_staging *p, dp_tensor tensor, void *data)

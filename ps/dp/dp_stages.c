@@ -91,9 +91,7 @@ status dp_begin_forward(sync_engine *base, const sync_step *step)
 status dp_flush(sync_engine *base)
 {
     dp_engine *e = dp_engine_of(base);
-    TRY(ps_peers_open(&e->member));
     TRY(replicate(e, DP_FLUSH + e->settles++, true));
-    ps_peers_close(&e->member); /* if this was the end, memory may go from now on */
     return sync_staging_end(&e->staging.copies);
 }
 

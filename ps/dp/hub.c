@@ -107,9 +107,7 @@ static status sum_piece_on_gpu(const sum_job *j, int index)
     char *own = sum->grads + r->pieces.pieces[index].offset * r->element;
     h->contributions[0] = (sync_contribution){own, true};
     for (int i = 1; i < sum->present; i++) {
-        const dp_transfer *transfer = &j->transfers[i - 1];
-        h->contributions[i] =
-            (sync_contribution){brought(transfer, index, 0), transfer->shared && h->c->peers};
+        h->contributions[i] = (sync_contribution){brought(&j->transfers[i - 1], index, 0), false};
     }
     return sync_staging_sum(&h->staging, sum->type, own, h->contributions, sum->present,
                             r->pieces.pieces[index].count, sum->before, sum->after, h->c->landing);

@@ -48,7 +48,7 @@ typedef struct dp_transfer {
     int peer;
     message_header header; /* kind, step, key; further fields as sent or, afterwards, as received */
     dp_region region;      /* count 0: no tensor */
-    /* The tensor passes through shared memory, or from device to device: the message is only the notice.
+    /* The tensor passes through shared memory: the message is only the notice.
      * `remote` is the region's base in the peer's memory. SEND: copied there first, or NULL: the peer copies
      * it. RECEIVE: copied from there, or NULL: the peer has put it in place, or the compute thread copies it
      * after the exchange. */
@@ -69,11 +69,10 @@ typedef struct dp_sum {
 
 typedef struct dp_hub_config {
     const sync_context *context;
-    int transfers; /* of the largest exchange */
-    int keys;      /* of the largest sum */
-    int threads;   /* that sum */
-    void *landing; /* where a GPU sums: its memory for one key that has arrived */
-    bool peers;    /* `remote` is memory of the peer's GPU, and regions of shared transfers are this GPU's */
+    int transfers;     /* of the largest exchange */
+    int keys;          /* of the largest sum */
+    int threads;       /* that sum */
+    void *landing;     /* where a GPU sums: its memory for one key that has arrived */
     bool only_control; /* tensors of devices go elsewhere: an exchange waits for nothing that they compute */
 } dp_hub_config;
 

@@ -39,7 +39,7 @@ static bool carries_key(const server *s, const ps_message *m)
     const ps_key *key = &s->c->plan->keys[h->key];
     if (h->count != key->elements || h->dtype != (int)s->c->params->type) return false;
     if (h->frames == 0) return s->workers[m->peer].params != NULL;
-    return !s->c->peers && ps_has_frames_of(m, ps_key_pieces(s->c->plan, (int)h->key), (int64_t)s->element);
+    return ps_has_frames_of(m, ps_key_pieces(s->c->plan, (int)h->key), (int64_t)s->element);
 }
 
 static status receive_push(server *s, ps_message *m)

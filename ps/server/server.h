@@ -32,8 +32,6 @@ typedef struct ps_server_config {
     param_set *params; /* next to a rank: the rank's; else the server's own, without gradients */
     const struct sync_context
         *front; /* the device that sums and updates, of which `params` are the staged copy; or NULL */
-    bool peers; /* all mapped arenas are in memory of GPUs, which copy from each other; `front` is the rank's
-                   own */
     optimizer *optimizer; /* of the device that updates */
     ledger *ledger;
     bool colocated; /* with rank `index`, whose worker is the port's partner */

@@ -1,8 +1,7 @@
 /* The reduction of a server whose rank computes on a GPU: pushed gradients are copied to device memory, added
  * there in rank order, and applied by the device's optimizer. With a staged copy on the host
- * (common/sync/staged.h) the new parameters are then copied down, since replies leave from there; among GPUs
- * that copy from each other everything stays in device memory. In virtual time a reduction is only charged.
- */
+ * (common/sync/staged.h) the new parameters are then copied down, since replies leave from there. In virtual
+ * time a reduction is only charged. */
 #include "ps/server/server_impl.h"
 
 #include "common/base/clock.h"
@@ -25,10 +24,6 @@ static int64_t largest_piece(const server *s)
 static status open_params(server *s, size_t extent)
 {
     server_gpu *g = s->gpu;
-    if (s->c->peers) {
-        g->params = s->params;
-        return STATUS_OK;
-    }
     if (s->c->policy->consistency == PS_SYNC) {
         g->params = s->c->front->params->params.data;
         g->own_grads = s->c->front->params->grads.data;
@@ -84,7 +79,7 @@ static sync_contribution contribution(const server *s, int key, int worker, int 
     int64_t offset = server_bytes(s, server_pieces(s, key).pieces[piece_index].offset);
     if (s->gpu->own_grads && worker == s->c->index)
         return (sync_contribution){s->gpu->own_grads + offset, true};
-    return (sync_contribution){server_gradient(s, key, worker, piece_index), s->c->peers};
+    return (sync_contribution){server_gradient(s, key, worker, piece_index), false};
 }
 
 status server_land(server *s, int key, int worker, int piece_index)
@@ -96,7 +91,7 @@ status server_land(server *s, int key, int worker, int piece_index)
 
 static status copy_down(server *s, piece_list pieces)
 {
-    for (int i = 0; !s->c->peers && i < pieces.count; i++) {
+    for (int i = 0; i < pieces.count; i++) {
         int64_t at = server_bytes(s, pieces.pieces[i].offset),
                 bytes = server_bytes(s, pieces.pieces[i].count);
         TRY(sync_copy_down(&s->gpu->staging, s->params + at, s->gpu->params + at, bytes));
@@ -107,7 +102,7 @@ static status copy_down(server *s, piece_list pieces)
 status server_gpu_start(server *s, int key)
 {
     piece_list pieces = server_pieces(s, key);
-    if (s->c->peers || s->c->policy->consistency == PS_SYNC) return STATUS_OK; /* they are there */
+    if (s->c->policy->consistency == PS_SYNC) return STATUS_OK; /* they are there */
     for (int i = 0; i < pieces.count; i++) {
         int64_t at = server_bytes(s, pieces.pieces[i].offset),
                 bytes = server_bytes(s, pieces.pieces[i].count);
@@ -118,7 +113,7 @@ status server_gpu_start(server *s, int key)
 
 status server_copy_pieces(server *s, int key, char *to, const char *from)
 {
-    sync_staging staging = s->c->peers ? s->gpu->staging : sync_staging_on(s->c->device, s->stream);
+    sync_staging staging = sync_staging_on(s->c->device, s->stream);
     return to == from ? STATUS_OK
                       : ps_copy_pieces(&staging, to, from, server_pieces(s, key), (int64_t)s->element);
 }

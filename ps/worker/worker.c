@@ -143,5 +143,5 @@ status ps_worker_start(ps_worker *p)
     const sync_context *c = p->config.context;
     p->agent.last_message_ns = clock_now_ns();
     return ps_port_start(p->agent.port, &ops, &p->agent, c->device, "ps-worker",
-                         c->inline_progress && !p->config.peers ? c : NULL);
+                         c->inline_progress ? c : NULL);
 }

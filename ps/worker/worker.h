@@ -26,7 +26,6 @@ typedef struct ps_worker_config {
     const ps_policy *policy;
     const ps_plan *plan;
     bool colocated; /* server `rank` runs in this process and is the port's partner */
-    bool peers;     /* tensors stay in memory of GPUs, which copy from each other */
 } ps_worker_config;
 
 status ps_worker_open(const ps_worker_config *config, ps_worker **out);

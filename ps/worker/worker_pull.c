@@ -67,7 +67,6 @@ static bool was_requested(const worker *w, const ps_message *m)
         return false;
     if (h->count != key->elements || h->dtype != (int)set->type) return false;
     if (h->frames == 0) return w->servers[m->peer].maps_us;
-    if (w->c->peers) return false;
     return ps_has_frames_of(m, ps_key_pieces(w->c->plan, (int)h->key), (int64_t)w->shared->element);
 }
 
@@ -140,7 +139,7 @@ static status receive_average(worker *w, int key)
     for (int k = 0; k < w->c->plan->key_count; k++) /* all have waited for the last */
         if (w->keys[k].last.ns > w->keys[key].last.ns) w->keys[key].last = w->keys[k].last;
     for (int k = 0; k < w->c->plan->key_count; k++) w->keys[k].last = w->keys[key].last;
-    double none = 0, *squares = ps_has_bytes(c->device) && !w->c->peers ? w->squares.data : &none;
+    double none = 0, *squares = ps_has_bytes(c->device) ? w->squares.data : &none;
     *squares = 0;
     piece_list all = param_set_pieces(c->params, 0, c->params->model->param_count);
     TRY(optimizer_sum_squares(c->optimizer, w->stream, c->params->grads.data, all, squares));

@@ -30,7 +30,7 @@ def job_of(*words, env=None):
 
 @cases([(" ".join(words), words) for words in (
     ["--mode", "none"], ["--mode", "ring", "--collective", "shm"], ["--mode", "ps", "--policy", "sync"], ["--mode", "ps", "--policy", "async"],
-    ["--mode", "ps", "--policy", "ssp"], ["--mode", "ps", "--policy", "dp"], ["--mode", "ps", "--policy", "sync", "--payload", "p2p"])])
+    ["--mode", "ps", "--policy", "ssp"], ["--mode", "ps", "--policy", "dp"])])
 def the_parts_of_every_step_add_up(words):
     needs_gpu()
     expect_anatomy(job_of(*CUDA, *words, *([] if words[1] == "none" else ["--gpus", "2"])))

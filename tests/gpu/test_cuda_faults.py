@@ -33,7 +33,7 @@ def a_driver_that_does_not_fit_is_named_before_ranks_start(driver, words):
 
 
 @cases([(f"{options or mode}, {'in setup' if waits == 1 else 'in a step'}", mode, options, waits)
-        for mode, options in (("none", ""), ("ps", "ps=sync"), ("ps", "ps=sync --payload p2p"), ("ps", "ps=dp --payload p2p"), ("ps", "ps=dp --payload nccl"),
+        for mode, options in (("none", ""), ("ps", "ps=sync"), ("ps", "ps=dp"), ("ps", "ps=dp --payload nccl"),
                               ("ring", "ring=ddp --algorithm two-shot")) for waits in (1, 60)])
 def a_gpu_that_is_lost_is_named_with_rank_host_and_operation(mode, options, waits):
     words = ["--device", "cuda", "--mode", mode, *TRAIN]

@@ -56,14 +56,14 @@ def recorded_passes_between_buckets_follow_pytorch(name, policy, options):
     expect_equal(lines[1], lines[0], "with recorded passes")
 
 
-@cases([(f"{name}, {payload}", name, payload) for name in ("wine_mlp_w2", "toy_w4") for payload in ("zmq", "p2p", "nccl")])
+@cases([(f"{name}, {payload}", name, payload) for name in ("wine_mlp_w2", "toy_w4") for payload in ("zmq", "nccl")])
 def recorded_passes_of_replicas_follow_pytorch(name, payload):
     needs_nccl_of_threads() if payload == "nccl" else needs_gpu()
     verify(name, "--mode", "ps", "--policy", "ps=dp", "--payload", payload, "--cuda-graph")
 
 
 # Their parameters are new in every step, and so are the copies that products read.
-@cases([(payload, payload) for payload in ("zmq", "p2p", "nccl")])
+@cases([(payload, payload) for payload in ("zmq", "nccl")])
 def recorded_passes_of_replicas_in_bfloat16_compute_what_launched_ones_do(payload):
     needs_nccl_of_threads() if payload == "nccl" else needs_gpu()
     words = ["--bf16", "--mode", "ps", "--policy", "ps=dp", "--payload", payload, golden("wine_mlp_w2")]
@@ -72,10 +72,10 @@ def recorded_passes_of_replicas_in_bfloat16_compute_what_launched_ones_do(payloa
     expect_equal(lines[1], lines[0], "with recorded passes")
 
 
-@cases([(options, options) for options in ("--payload zmq --bf16", "--payload p2p --bf16")])
-def replicas_train_recorded_passes_as_those_that_are_launched_one_by_one(options):
+@test
+def replicas_train_recorded_passes_as_those_that_are_launched_one_by_one():
     needs_gpu()
-    words = ["--device", "cuda", "--share-gpu", "--mode", "ps", "--gpus", 2, *TRAINING, "--policy", "dp", *options.split()]
+    words = ["--device", "cuda", "--share-gpu", "--mode", "ps", "--gpus", 2, *TRAINING, "--policy", "dp", "--payload", "zmq", "--bf16"]
     plain, recorded = run(*words), run(*words, "--cuda-graph")
     expect_equal((plain.code, recorded.code), (0, 0), "exit codes", plain, recorded)
     expect_equal(recorded.json()["jobs"][0]["parameter_hash"], plain.json()["jobs"][0]["parameter_hash"], "parameters")
@@ -86,7 +86,7 @@ def replicas_train_recorded_passes_as_those_that_are_launched_one_by_one(options
         ("ranks without data", "ring", "ring=ddp --join world", "--join"),
         ("a ring on host memory", "ring", "ring=ddp --algorithm two-shot", "host memory")] +
        [(f"{policy}, {payload}", "ps", f"ps={policy} --payload {payload}", "in the middle of a pass")
-        for policy, payload in (("sync", "zmq"), ("sync", "p2p"), ("ssp", "shm"), ("async", "p2p"))])
+        for policy, payload in (("sync", "zmq"), ("ssp", "shm"), ("async", "zmq"))])
 def recording_is_refused_where_the_host_works_within_a_pass_or_the_divisor_changes(mode, policy, why):
     needs_gpu()
     result = run("--device", "cuda", "--share-gpu", "--gpus", 2, "--mode", mode, "--policy", *policy.split(), "--model", "toy",

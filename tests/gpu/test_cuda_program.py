@@ -361,7 +361,7 @@ def weights_in_bfloat16_are_those_of_the_checkpoint_that_a_run_goes_on_from(more
 
 
 @cases([(f"{words}, {rule}", words, rule) for rule in ("stop", "skip", "warn")
-        for words in ("none", "ps --policy dp --payload p2p", "ps --policy sync", "ps --policy sync --payload p2p",
+        for words in ("none", "ps --policy dp", "ps --policy sync",
                       "ps --policy async", "ps --policy sync --server-optimizer off", "ring --algorithm two-shot")])
 def gradients_that_are_not_finite_stop_the_run_or_are_skipped_or_warned_of(words, rule):
     needs_gpu()

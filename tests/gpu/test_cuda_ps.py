@@ -14,11 +14,11 @@ from tap import Skip, cases, expect, expect_equal, main, test
 
 SMALL = ["wine_mlp_w2", "toy_w4"]
 LARGE = ["gpt2_tiny_w2", "bert_tiny_w2_global_loss", "resnet18_32_w2_syncbn"]
-PAYLOADS = ("zmq", "shm", "p2p", "nccl")
+PAYLOADS = ("zmq", "shm", "nccl")
 
 
 @cases([(f"{name}, {payload}", name, payload) for name in (SMALL[:1] if EMULATED else SMALL + LARGE) for payload in PAYLOADS] +
-       [(f"toy_w4, {options}", "toy_w4", options) for options in ("zmq --dp-loss replica", "p2p --dp-lifetimes lean", "nccl --dp-loss replica")])
+       [(f"toy_w4, {options}", "toy_w4", options) for options in ("zmq --dp-loss replica", "shm --dp-lifetimes lean", "nccl --dp-loss replica")])
 def dataparallel_follows_pytorch(name, payload):
     verify_dataparallel(name, payload.split())
 
@@ -52,10 +52,7 @@ def the_ledger_of_dataparallel_in_bfloat16_is_the_virtual_devices_and_the_plans(
 
 @cases([(options, options) for options in ("ps=sync --servers 2", "ps=ssp --staleness 0 --payload zmq",
                                            "ps=sync --servers 2 --divide before --partition-bytes 512",
-                                           "ps=sync --server-optimizer off",
-                                           "ps=sync --servers 2 --partition-bytes 512 --payload p2p",
-                                           "ps=ssp --staleness 0 --payload p2p",
-                                           "ps=sync --server-optimizer off --payload p2p")])
+                                           "ps=sync --server-optimizer off")])
 def servers_on_a_gpu_follow_pytorch(options):
     needs_gpu()
     verify("toy_w4", "--mode", "ps", "--policy", *options.split())
@@ -81,8 +78,7 @@ def processes_compute_the_same_bits_whatever_tensors_travel_through():
     replicas = ["--policy", "ps=dp", "--dp-loss", "replica"]
     payloads = PAYLOADS if EMULATED else PAYLOADS[:-1]  # NCCL adds three gradients in an order of its own
     runs = {payload: parameters(on_gpu(*replicas, "--payload", payload, ranks=3)) for payload in payloads}
-    for words in ("ps=sync --servers 2", "ps=sync --servers 3 --payload zmq", "ps=sync --servers 2 --payload p2p",
-                  "ps=ssp --staleness 0 --payload p2p", "ps=sync --server-optimizer off --payload p2p"):
+    for words in ("ps=sync --servers 2", "ps=sync --servers 3 --payload zmq", "ps=ssp --staleness 0"):
         runs[words] = parameters(on_gpu("--policy", *words.split(), ranks=3))
     expect_equal(len(set(runs.values())), 1, f"different parameters: {runs}")
 
@@ -102,28 +98,27 @@ def dataparallel_computes_the_same_bits_through_messages_and_nccl(words):
 
 
 @cases([("clipped", ["--clip-norm", "0.5"]), ("divided first", ["--divide", "before"]), ("in two micro-batches", ["--accumulate", "2"])])
-def servers_compute_the_same_bits_through_messages_and_from_gpu_to_gpu(words):
+def servers_compute_the_same_bits_through_messages_and_shared_memory(words):
     needs_gpu()
-    runs = [parameters(on_gpu("--policy", "ps=sync", "--servers", 2, *words, "--payload", payload, ranks=3)) for payload in ("zmq", "p2p")]
+    runs = [parameters(on_gpu("--policy", "ps=sync", "--servers", 2, *words, "--payload", payload, ranks=3)) for payload in ("zmq", "shm")]
     expect_equal(runs[1], runs[0], "parameters")
 
 
 @cases([("async", "ps=async"), ("async, clipped", "ps=async --clip-norm 0.5"), ("ssp", "ps=ssp --staleness 2")], at_more=2)
-def ranks_that_go_ahead_train_from_gpu_to_gpu(options):
+def ranks_that_go_ahead_train(options):
     needs_gpu()
-    result = on_gpu("--policy", *options.split(), "--servers", 2, "--payload", "p2p", "--steps", 60, ranks=3)
+    result = on_gpu("--policy", *options.split(), "--servers", 2, "--steps", 60, ranks=3)
     losses = [rank["losses"] for rank in result.json()["jobs"][0]["ranks"]]  # each of other samples, in an order by chance
     first, last = (sum(sum(of_rank[part]) for of_rank in losses) for part in (slice(0, 10), slice(-10, None)))
     expect(last < first, f"it does not learn: {first} at first, {last} in the end", result)
 
 
 # In bfloat16 a rank alone has copies of its weights from the update, a rank with a server makes them in each forward pass.
-@cases([(f"{label}{', in bfloat16' if more else ''}", payload, more) for more in ([], ["--bf16", "--eval-every", "2"])
-        for label, payload in (("messages", "zmq"), ("from GPU to GPU", "p2p"))])
-def one_rank_under_async_computes_what_a_rank_alone_does(payload, more):
+@cases([("float32", []), ("bfloat16", ["--bf16", "--eval-every", "2"])])
+def one_rank_under_async_computes_what_a_rank_alone_does(more):
     needs_gpu()
     found = []
-    for words in (["--mode", "none"], ["--mode", "ps", "--policy", "ps=async", "--gpus", 1, "--payload", payload]):
+    for words in (["--mode", "none"], ["--mode", "ps", "--policy", "ps=async", "--gpus", 1]):
         result = run("--device", "cuda", *words, *TRAINING, *more)
         expect_equal(result.code, 0, "exit code", result)
         job = result.json()["jobs"][0]
@@ -132,8 +127,7 @@ def one_rank_under_async_computes_what_a_rank_alone_does(payload, more):
     expect_equal(found[1], found[0], "losses, parameters, evaluations")
 
 
-@cases([(options, options) for options in ("ps=dp --payload p2p", "ps=dp --payload nccl", "ps=sync --servers 2",
-                                           "ps=sync --servers 2 --payload p2p")])
+@cases([(options, options) for options in ("ps=dp", "ps=dp --payload nccl", "ps=sync --servers 2")])
 def a_run_that_goes_on_from_a_checkpoint_ends_with_the_same_bits(options):
     needs_gpu()
     words = ["--policy", *options.split(), "--steps", 3, "--warmup", 0, "--eval-every", -1]
@@ -144,8 +138,8 @@ def a_run_that_goes_on_from_a_checkpoint_ends_with_the_same_bits(options):
     expect_equal(went_on, parameters(on_gpu(*words, "--steps", 6)), "parameters")
 
 
-@cases([(options, options) for options in ("ps=dp", "ps=dp --dp-lifetimes lean --accumulate 2", "ps=ssp --servers 2")] +
-       [(f"{options} --payload p2p", f"{options} --payload p2p") for options in ("ps=sync --servers 2", "ps=async")] +
+@cases([(options, options) for options in ("ps=dp", "ps=dp --dp-lifetimes lean --accumulate 2", "ps=ssp --servers 2",
+                                           "ps=sync --servers 2", "ps=async")] +
        [(f"{options} --payload nccl", f"{options} --payload nccl") for options in ("ps=dp", "ps=dp --dp-lifetimes lean")])
 def the_ledger_is_the_cpus_and_the_virtual_devices(options):
     needs_gpu()
@@ -160,8 +154,7 @@ def the_ledger_is_the_cpus_and_the_virtual_devices(options):
 
 @cases([("dp", "ps=dp", "gpu"), ("servers on the ranks", "ps=sync", "gpu"),
         ("servers of their own", "ps=sync --server-placement own", "host"),
-        ("ranks that update", "ps=sync --server-optimizer off", "host"),
-        ("ranks that update, from GPU to GPU", "ps=sync --server-optimizer off --payload p2p", "gpu")])
+        ("ranks that update", "ps=sync --server-optimizer off", "host")])
 def the_report_says_who_sums_and_updates(options, where):
     needs_gpu()
     result = on_gpu("--policy", *options.split())
@@ -175,32 +168,11 @@ def refused(words, parts, env=None, code=78, policy="dp"):
     expect(len(lines) == 1 and all(part in lines[0] for part in parts), "not one line with the reason", result)
 
 
-@cases([("dp", "dp"), ("sync", "sync")])
-def copies_between_gpus_are_refused_on_another_device(policy):
-    refused(["--device", "cpu", "--payload", "p2p"], ["--payload", "p2p", "shm or zmq", "expected --device cuda, got cpu"], policy=policy)
-
-
 @cases([("the CPU", "cpu", [], "a device with GPUs"), ("a virtual processor", "sim:cpu", [], "a device with GPUs"),
         ("servers", "cuda", ["--share-gpu"], "ps=dp"), ("an emulated link", "cuda", ["--share-gpu", "--link", "1GB/s,10us"], "paced")])
 def nccl_is_refused_where_it_cannot_carry_tensors(device, words, reason):
     if device == "cuda": needs_nccl()
     refused(["--device", device, *words, "--payload", "nccl"], ["--payload", "got nccl", reason], policy="sync" if reason == "ps=dp" else "dp")
-
-
-@test
-def copies_between_gpus_are_refused_with_servers_of_their_own():
-    needs_gpu()
-    refused(["--device", "cuda", "--share-gpu", "--payload", "p2p", "--server-placement", "own"],
-            ["--payload", "got p2p", "--server-placement own", "shm or zmq"], policy="sync")
-
-
-@cases([("dp", "dp"), ("sync", "sync")])
-def copies_between_gpus_are_refused_where_they_cannot_reach_each_other(policy):
-    needs_gpu()
-    if not EMULATED:
-        raise Skip("GPUs that cannot reach each other are emulated")
-    refused(["--device", "cuda", "--share-gpu", "--payload", "p2p"], ["--payload", "p2p", "shm or zmq", "cannot open memory of rank"],
-            env={"EMULATED_NO_PEERS": "1"}, policy=policy)
 
 
 @test

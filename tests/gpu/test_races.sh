@@ -19,11 +19,11 @@ while read -r mode file options; do
     # shellcheck disable=SC2086
     check "a golden trajectory: $mode $options" "$1" verify --device cuda --mode "$mode" $options "tests/golden/$file.json"
 done <<END
-ps wine_mlp_w2 --policy ps=sync --servers 2 --payload p2p
-ps wine_mlp_w2 --policy ps=ssp --staleness 0 --servers 2 --payload p2p
-ps wine_mlp_w2 --policy ps=sync --server-optimizer off --payload p2p
+ps wine_mlp_w2 --policy ps=sync --servers 2 --payload shm
+ps wine_mlp_w2 --policy ps=ssp --staleness 0 --servers 2
+ps wine_mlp_w2 --policy ps=sync --server-optimizer off
 ps wine_mlp_w2 --policy ps=sync --servers 2 --payload zmq
-ps wine_mlp_w2 --policy ps=dp --payload p2p
+ps wine_mlp_w2 --policy ps=dp --payload shm
 ps wine_mlp_w2 --policy ps=dp --payload zmq
 ps wine_mlp_w2 --policy ps=dp --payload nccl
 ring wine_mlp_w2 --policy ring=ddp --collective nccl --cuda-graph

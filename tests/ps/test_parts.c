@@ -434,14 +434,14 @@ static void garbage_is_refused_as_a_handshake(void **state)
     (void)state;
     optimizer_options sgd = optimizer_defaults(OPTIMIZER_SGD);
     sync_blob whole = handshake_of("wine_mlp", "", &sgd, false);
-    char url[64], garbage[] = "psring parameter server 3\nhost 12\n";
+    char url[64], garbage[] = "psring parameter server 4\nhost 12\n";
     ps_handshake_own own;
     assert_ok(ps_handshake_read(&whole, "rank 1", &own, url, sizeof url));
     assert_true(own.host == 0x1234 && own.shared && strcmp(own.url, "ipc://@there") == 0);
     assert_fails(ps_handshake_read(&(sync_blob){garbage, sizeof garbage}, "rank 1", &own, url, sizeof url),
-                 STATUS_PROTOCOL, "rank 1: expected 'psring parameter server 3', got");
+                 STATUS_PROTOCOL, "rank 1: expected 'psring parameter server 4', got");
     assert_fails(ps_handshake_read(&(sync_blob){NULL, 0}, "rank 1", &own, url, sizeof url), STATUS_PROTOCOL,
-                 "rank 1: expected 'psring parameter server 3', got ''");
+                 "rank 1: expected 'psring parameter server 4', got ''");
     for (size_t cut = 0; cut + 1 < whole.bytes; cut += 7) { /* the last byte ends a line that is whole */
         sync_blob part = {whole.data, cut};
         if (ps_handshake_read(&part, "rank 1", &own, url, sizeof url) == STATUS_OK)

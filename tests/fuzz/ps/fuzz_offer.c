@@ -10,8 +10,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const char other[] = "psring parameter server 3\nhost 12\nshared 1\nurl ipc://@there\nshares 0 "
-                                "\nnccl \nranks 2\npolicy sync\n";
+    static const char other[] = "psring parameter server 4\nhost 12\nshared 1\nurl ipc://@there\n"
+                                "nccl \nranks 2\npolicy sync\n";
     sync_blob mine = {(void *)(uintptr_t)data, size}, theirs = {(void *)(uintptr_t)other, sizeof other - 1};
     char url[128];
     ps_handshake_own own = {0};

@@ -269,15 +269,14 @@ static char *map_exported(const exported *e)
     return data == MAP_FAILED ? NULL : data;
 }
 
-/* As CUDA has it, not in the process that made the handle. EMULATED_NO_PEERS: GPUs that cannot reach each
- * other. */
+/* As CUDA has it, not in the process that made the handle. */
 cudaError_t cudaIpcOpenMemHandle(void **out, cudaIpcMemHandle_t handle, unsigned flags)
 {
     exported e;
     cudaError_t code = cudaErrorMemoryAllocation;
     memcpy(&e, handle.reserved, sizeof e);
     if (flags != cudaIpcMemLazyEnablePeerAccess) return cudaErrorInvalidValue;
-    if (e.process == getpid() || getenv("EMULATED_NO_PEERS")) return cudaErrorDeviceUninitialized;
+    if (e.process == getpid()) return cudaErrorDeviceUninitialized;
     pthread_mutex_lock(&gpu.lock);
     for (int i = 0; i < MOST_PEERS && code != cudaSuccess; i++) {
         if (gpu.peers[i].data) continue;
