@@ -3,10 +3,12 @@
  *
  * The files in the order in which data flow through them:
  *   published.c        the published table
- *   torch_vs_apex.c, dp_vs_ddp.c, ddp_benchmark.c, throughput.c, tf_benchmarks.c, reducer_memory.c: the
- * tables' rows skill.c            how much better than a null model gpu_row.c          a row measured on GPUs
- * instead of virtual ones reproduce.c        cells, claims, notes; the fit of a profile's compute render.c
- * the report as CSV and JSON; harness/report/report_reproduction.c renders Markdown from the JSON */
+ *   scaling.c          tables that say how training scales: a row of one GPU calibrates, others are predicted
+ *   torch_vs_apex.c, dp_vs_ddp.c, reducer_memory.c: tables of other kinds
+ *   skill.c            how much better than a null model
+ *   gpu_row.c          a row measured on GPUs instead of virtual ones
+ *   reproduce.c        cells, claims, notes; the fit of a profile's compute
+ *   render.c           the report as CSV and JSON; harness/report/report_reproduction.c renders Markdown */
 #ifndef HARNESS_REPRODUCE_REPRODUCE_H
 #define HARNESS_REPRODUCE_REPRODUCE_H
 
@@ -116,8 +118,9 @@ typedef struct reproduction {
     const char *calibration; /* the rows that constants were fitted to, which the null model is given; NULL:
                                 no skill */
     const char *constants;   /* the profiles, and the commits since which their constants are what they are */
-    bool measured;           /* on real devices, none of it simulated */
-    bool exact;              /* no constant enters: no draws */
+    const struct scaling *scaling; /* of reproduction_scale() */
+    bool measured;                 /* on real devices, none of it simulated */
+    bool exact;                    /* no constant enters: no draws */
     status (*run)(reproduction_run *run);
 } reproduction;
 
@@ -138,6 +141,9 @@ status reproduce(const reproduction *what, const char *profile, const char *dp_h
                  int draws, reproduction_report *out);
 
 /* ---- for the reproductions ---- */
+
+/* Runs the rows of a table that says how training scales (scaling.c). */
+status reproduction_scale(reproduction_run *r);
 
 /* ours / published - 1. */
 double reproduction_deviation(const reproduction_cell *c);

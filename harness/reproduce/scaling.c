@@ -1,0 +1,249 @@
+/* Tables that say how training scales: a row of one GPU calibrates, and the rows of more GPUs that follow it
+ * are predicted. What the tables leave open stands in their setups. */
+#include "harness/reproduce/reproduce.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static const double limit = 0.10;
+
+/* How rows are run. Where several setups fit a row, the first counts. */
+typedef struct setup {
+    const char *source, *hardware, *model, *scheme, *batch_per_gpu; /* How cells begin; NULL: any. */
+    const char *profile, *name, *policy;
+    int from;  /* GPUs from which on the policy is used. 1: parameters are on a server with one GPU, too. */
+    int batch; /* Per GPU; 0: as published. */
+    const char *options, *note;
+    bool known; /* The outcome was known when constants were chosen: shown, not scored. */
+} setup;
+
+typedef struct scaling {
+    const setup *setups;
+    const char *quantity, *unit; /* NULL: as published. */
+    const char *column, *group;  /* Of the figure; of the source in the skill, or the source itself. */
+    const char *label[4];        /* Columns. */
+    bool seconds;                /* A step in seconds; else samples per second. */
+} scaling;
+
+static bool begins(const published_table *t, int row, const char *column, const char *begin)
+{
+    return !begin || strncmp(published_text(t, row, column), begin, strlen(begin)) == 0;
+}
+
+static const setup *setup_of(const scaling *s, const published_table *t, int row)
+{
+    for (const setup *u = s->setups; u->profile; u++)
+        if (begins(t, row, "source", u->source) && begins(t, row, "hardware", u->hardware) &&
+            begins(t, row, "model", u->model) && begins(t, row, "scheme", u->scheme) &&
+            begins(t, row, "batch_per_gpu", u->batch_per_gpu))
+            return u;
+    return NULL;
+}
+
+/* "DGX-1 P100, resnet50, batch 64, nccl, 8 GPUs" */
+static void label_of(const scaling *s, const published_table *t, int row, char *out, size_t size)
+{
+    int gpus = (int)published_number(t, row, "gpus");
+    int used = 0;
+    for (int i = 0; i < 4 && s->label[i]; i++)
+        used += snprintf(out + used, size - (size_t)used, "%s%.24s, ",
+                         strcmp(s->label[i], "batch_per_gpu") == 0 ? "batch " : "",
+                         published_text(t, row, s->label[i]));
+    if (gpus == 0)
+        snprintf(out + used, size - (size_t)used, "1 GPU, no DDP");
+    else
+        snprintf(out + used, size - (size_t)used, "%d GPU%s", gpus, gpus == 1 ? "" : "s");
+}
+
+static int batch_of(const setup *u, const published_table *t, int row)
+{
+    return u->batch ? u->batch : (int)published_number(t, row, "batch_per_gpu");
+}
+
+static virtual_workload workload_of(const reproduction_run *r, int row, const setup *u)
+{
+    const published_table *t = &r->table;
+    int gpus = (int)published_number(t, row, "gpus");
+    virtual_workload w = {.profile = r->profile ? r->profile : u->profile,
+                          .gpus = gpus > 1 ? gpus : 1,
+                          .draw = r->draw,
+                          .policy = gpus >= u->from ? u->policy : NULL};
+    workload_options(&w, "--model %s --batch %d %s", u->name ? u->name : published_text(t, row, "model"),
+                     batch_of(u, t, row), u->options);
+    if (gpus > 1 && published_text(t, row, "nodes")[0])
+        workload_options(&w, " --nodes %d", (int)published_number(t, row, "nodes"));
+    if (strcmp(published_text(t, row, "precision"), "tf32") == 0) workload_options(&w, " --tf32");
+    return w;
+}
+
+/* Of the last row that calibrated. */
+typedef struct calibrated {
+    double factor, published, ours;
+} calibrated;
+
+/* A server on the host cannot make GPUs faster than one alone with the same server. */
+static void claim_no_gain(reproduction_run *r, int row, double rate, double one)
+{
+    int gpus = (int)published_number(&r->table, row, "gpus");
+    char detail[200];
+    snprintf(detail, sizeof detail, "%.3f of %d times one GPU", rate / (one * gpus), gpus);
+    reproduction_claim_that(r->report, rate <= one * gpus * (1 + 1e-6), detail,
+                            "%.24s: %d GPUs with a server scale at most linearly",
+                            published_text(&r->table, row, "hardware"), gpus);
+}
+
+static void note_of(const setup *u, const published_table *t, int row, double factor, char *out, size_t size)
+{
+    int used = u->source ? snprintf(out, size, "%.24s; %s%s", published_text(t, row, "source"), u->note,
+                                    u->note[0] ? "; " : "")
+                         : 0;
+    snprintf(out + used, size - (size_t)used, "efficiencies times %.4f", factor);
+}
+
+static status add_cell(reproduction_run *r, int row, const setup *u, const virtual_workload *w,
+                       calibrated *one, bool calibrates)
+{
+    const published_table *t = &r->table;
+    const scaling *s = r->report->of->scaling;
+    double published = published_number(t, row, s->column) * (s->seconds ? 1000 : 1);
+    status rc = reproduction_measure(r, w);
+    bool cannot = rc == STATUS_CONFIG; /* The device cannot do this row: it is shown without a figure. */
+    if (rc != STATUS_OK && !cannot) return rc;
+    double ours = cannot       ? NAN
+                  : s->seconds ? r->figures.step_ms
+                               : (double)(batch_of(u, t, row) * w->gpus) / r->figures.step_ms * 1000;
+    cell_kind kind = calibrates ? CELL_CALIBRATED : u->known ? CELL_DIRECTION : CELL_PREDICTED;
+    char label[64];
+    label_of(s, t, row, label, sizeof label);
+    reproduction_cell *c =
+        reproduction_add(r->report, label, s->quantity, s->unit ? s->unit : published_text(t, row, "unit"),
+                         kind, published, ours, kind == CELL_PREDICTED ? limit : 0);
+    c->baselines[0] = one->published * (s->seconds ? 1 : w->gpus);
+    if (calibrates)
+        one->ours = ours;
+    else if (u->from == 1 && u->source)
+        claim_no_gain(r, row, ours, one->ours);
+    const char *group = published_text(t, row, s->group);
+    reproduction_null(c, c->baselines[0], published_uncertainty(t, row, s->column),
+                      group[0] ? group : s->group);
+    if (calibrates) note_of(u, t, row, one->factor, c->note, sizeof c->note);
+    if (kind == CELL_DIRECTION) snprintf(c->note, sizeof c->note, "%s", u->note);
+    if (!cannot) return reproduction_from(r, c, w);
+    snprintf(c->note, sizeof c->note, "%s", error_message());
+    error_clear();
+    return STATUS_OK;
+}
+
+status reproduction_scale(reproduction_run *r)
+{
+    const published_table *t = &r->table;
+    const scaling *s = r->report->of->scaling;
+    calibrated one = {.factor = 1, .published = NAN, .ours = NAN};
+    int fewest = (int)published_number(t, 0, "gpus");
+    for (int row = 0; row < t->rows; row++) {
+        const setup *u = setup_of(s, t, row);
+        if (!u) return fail(STATUS_INTERNAL, "no setup for row %d of %s", row, r->report->of->name);
+        bool calibrates = (int)published_number(t, row, "gpus") == fewest;
+        if (!calibrates && r->calibration_only) continue;
+        virtual_workload w = workload_of(r, row, u);
+        if (calibrates) {
+            double value = published_number(t, row, s->column);
+            one.published = s->seconds ? 1000 * value : value;
+            TRY(reproduction_fit(r, &w, s->seconds ? one.published : 1000 * batch_of(u, t, row) / value,
+                                 &one.factor));
+        }
+        w.efficiency = one.factor;
+        TRY(add_cell(r, row, u, &w, &one, calibrates));
+    }
+    return STATUS_OK;
+}
+
+/* ---- the tables ------------------------------------------------------------------------------- */
+
+#define STEPS " --prefetch off --warmup 3 --steps 1"
+#define MOMENTUM "--optimizer sgd --momentum 0.9"
+
+/* PyTorch's own benchmark of DistributedDataParallel. */
+static const setup ddp_setups[] = {{.profile = "dgx1-v100-4xib100",
+                                    .policy = "ddp-2019",
+                                    .from = 1,
+                                    .batch = 32,
+                                    .options = MOMENTUM " --weight-decay 1e-4" STEPS},
+                                   {0}};
+static const scaling ddp_scaling = {ddp_setups, "iteration", "ms", "seconds", "PyTorch's DDP benchmark",
+                                    {"model"},  true};
+const reproduction reproduce_ddp_benchmark = {
+    .name = "ddp-benchmark",
+    .summary = "ResNet-50 and -101 under DistributedDataParallel of torch 1.4 on 1 to 16 V100",
+    .title = "PyTorch's benchmark of DistributedDataParallel: DGX-1 V100, four 100 Gb/s adapters, torch 1.4",
+    .source = "results/published/ddp-benchmark.csv, medians, rounded to 1 ms",
+    .how = "A whole step, under policy ddp-2019. For each model all efficiencies are multiplied by the "
+           "factor that gives its row of one GPU without DDP, before its other rows are run.",
+    .profiles = "dgx1-v100-4xib100",
+    .baselines = {"as on 1 GPU"},
+    .calibration = "one GPU without DDP, for each model",
+    .constants = "dgx1-v100-4xib100 since 60e78b8",
+    .scaling = &ddp_scaling,
+    .run = reproduction_scale};
+
+/* NVIDIA, OneFlow and TensorFlow, each scaled from its own row of one GPU. */
+static const setup throughput_setups[] = {
+    {"NVIDIA DeepLearningExamples 2019-12", "DGX-1 V100", NULL, NULL, NULL, "dgx1-v100", "resnet50", "apex",
+     2, 128, MOMENTUM STEPS, "batch not stated: 128", false},
+    {"NVIDIA DeepLearningExamples 21.03", "DGX A100 80G", NULL, NULL, NULL, "dgx-a100-80g", "resnet50", "ddp",
+     2, 256, MOMENTUM STEPS, "batch not stated: 256", false},
+    {"OneFlow DLPerf", NULL, "ResNet-50", NULL, NULL, "v100-sxm2-ib100", "resnet50", "apex", 2, 0,
+     MOMENTUM STEPS, "", false},
+    {"OneFlow DLPerf", NULL, "BERT-base", NULL, NULL, "v100-sxm2-ib100", "bert_base",
+     "apex:message-size=250000000", 2, 0, "--optimizer adam" STEPS " --sequence 128",
+     "one message after backward, as the example's message_size of 250,000,000 makes it; sequence 128",
+     false},
+    {"TensorFlow benchmarks", NULL, NULL, NULL, NULL, "dgx1-p100", "resnet50", "sync", 1, 0, MOMENTUM STEPS,
+     "server on the host, with one GPU as well", false},
+    {0}};
+static const scaling throughput_scaling = {throughput_setups, "throughput",          NULL, "value",
+                                           "source",          {"hardware", "model"}, false};
+const reproduction reproduce_throughput = {
+    .name = "throughput",
+    .summary = "images and sequences a second on V100, A100 and P100 machines, 1 to 32 GPUs",
+    .title = "Training throughput: ResNet-50 and BERT-base, 1 to 32 GPUs",
+    .source = "results/published/throughput.csv",
+    .how = "A whole step. For each source and hardware all efficiencies are multiplied by the factor that "
+           "gives its row of one GPU, before its other rows are run.",
+    .profiles = "dgx1-v100, dgx-a100-80g, v100-sxm2-ib100, dgx1-p100",
+    .baselines = {"1 GPU times GPUs"},
+    .calibration = "one GPU, for each source, hardware and model",
+    .constants = "dgx1-v100, dgx-a100-80g, v100-sxm2-ib100 and dgx1-p100 since 60e78b8",
+    .scaling = &throughput_scaling,
+    .run = reproduction_scale};
+
+/* TensorFlow's page of May 2017. The server holds the variables of one GPU, too. Under NCCL, then NCCL 1,
+ * each gradient is reduced by itself, when it is ready (tf_cnn_benchmarks, variable_mgr.py). ResNet-50 with
+ * 64 images per P100 is in `throughput`, too. */
+#define SGD "--optimizer sgd" STEPS
+static const setup tf_setups[] = {
+    {NULL, "DGX-1 P100", "resnet50", NULL, "64", "dgx1-p100", NULL, "sync", 1, 0, SGD,
+     "not blind: also in the table throughput", true},
+    {NULL, "DGX-1 P100", NULL, "ps-cpu", NULL, "dgx1-p100", NULL, "sync", 1, 0, SGD, NULL, false},
+    {NULL, "DGX-1 P100", NULL, "nccl", NULL, "dgx1-p100-nccl1", NULL, "naive", 2, 0, SGD, NULL, false},
+    {NULL, "GCE K80", NULL, "ps-cpu", NULL, "gce-k80", NULL, "sync", 1, 0, SGD, NULL, false},
+    {0}};
+static const scaling tf_scaling = {tf_setups,  "throughput",
+                                   "images/s", "images_per_s",
+                                   "hardware", {"hardware", "model", "batch_per_gpu", "scheme"},
+                                   false};
+const reproduction reproduce_tf_benchmarks = {
+    .name = "tf-benchmarks",
+    .summary = "AlexNet, Inception v3, ResNets and VGG-16 under TensorFlow's server and NCCL on P100 and K80",
+    .title = "TensorFlow's benchmarks of May 2017: server on the processor and NCCL, 8 P100 and 8 K80",
+    .source = "results/published/tf-benchmarks.csv",
+    .how = "A whole step. For each machine, model and batch all efficiencies are multiplied by the factor "
+           "that gives its row of one GPU, whose variables the server holds, too, before its other rows are "
+           "run.",
+    .profiles = "dgx1-p100, dgx1-p100-nccl1, gce-k80",
+    .baselines = {"1 GPU times GPUs"},
+    .calibration = "one GPU, for each machine, model and batch",
+    .constants = "dgx1-p100 and gce-k80 since 60e78b8; dgx1-p100-nccl1 since 45e98e0, the outcome known",
+    .scaling = &tf_scaling,
+    .run = reproduction_scale};
