@@ -27,18 +27,6 @@ enum {
     ALL = RUNS | PLAN
 };
 
-#define HASH "jobs.parameter_hash"
-#define MEMORY "jobs.memory_imbalance.maximum_bytes"
-#define CLASSES "jobs.ranks.memory.classes"
-#define LOSSES "jobs.ranks.losses"
-#define STEP "jobs.ranks.step_s"
-#define STEPS "jobs.ranks.step_index"
-#define COMMUNICATION "jobs.ranks.communication_s"
-#define MESSAGES "jobs.ranks.messages_sent"
-#define THREADS "jobs.ranks.process.threads"
-#define RANKS "jobs.ranks.rank"
-#define LAST_BUCKET "jobs.ranks.last_bucket_bytes"
-
 #define NO_VALUES "virtual devices compute no values"
 #define NO_STEPS "a plan is made of two steps"
 #define ONE_RANK "there is one rank"
@@ -47,151 +35,80 @@ enum {
 /* The first row that has a cell counts. */
 static const option_effect table[] = {
     /* ---- run ---- */
-    {"mode", EVERY, RUNS, EFFECT_CHANGES, MESSAGES},
-    {"mode", EVERY, PLAN, EFFECT_CHANGES, CLASSES},
     {"gpus", NO_ENGINE, ALL, EFFECT_REFUSED_BY_ENGINE, "1 with --mode none"},
-    {"gpus", SEVERAL, ALL, EFFECT_CHANGES, RANKS},
-    {"device", EVERY, ALL, EFFECT_CHANGES, MEMORY},
     {"tf32", EVERY, HOSTS, EFFECT_REFUSED, "--device cuda or sim:PROFILE"},
-    {"tf32", EVERY, CUDA, EFFECT_CHANGES, HASH},
-    {"tf32", EVERY, SIM, EFFECT_CHANGES, STEP},
     {"tf32", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
     {"bf16", EVERY, REFERENCE, EFFECT_REFUSED, "--device cuda, cpu or sim:PROFILE"},
-    {"bf16", EVERY, CPU | CUDA, EFFECT_CHANGES, HASH},
-    {"bf16", EVERY, SIM | PLAN, EFFECT_CHANGES, MEMORY},
     {"benchmark cuda-graph share-gpu", EVERY, HOSTS | SIM | PLAN, EFFECT_REFUSED, "--device cuda"},
     {"cuda-graph", SERVERS, CUDA, EFFECT_UNAVAILABLE_TO_ENGINE, "none, ps=dp or ring with NCCL"},
-    {"benchmark cuda-graph", EVERY, CUDA, EFFECT_CHANGES, STEP},
     {"share-gpu", NO_ENGINE, CUDA, EFFECT_NOTHING, ONE_RANK},
-    {"share-gpu", SEVERAL, CUDA, EFFECT_CHANGES, "exit code"}, /* with fewer GPUs than ranks it is 0 */
     {"prefetch", EVERY, HOSTS, EFFECT_REFUSED, "--device cuda or sim:PROFILE"},
-    {"prefetch", EVERY, CUDA | SIM | PLAN, EFFECT_CHANGES, MEMORY},
-    {"steps epochs warmup", EVERY, RUNS, EFFECT_CHANGES, STEPS},
     {"steps epochs warmup", EVERY, PLAN, EFFECT_NOTHING, NO_STEPS},
-    {"accumulate", EVERY, REAL, EFFECT_CHANGES, HASH},
-    {"accumulate", EVERY, SIM, EFFECT_CHANGES, STEP},
-    {"accumulate", DP, PLAN, EFFECT_CHANGES, "jobs.dataparallel_memory"},
-    {"accumulate", EVERY, PLAN, EFFECT_NOTHING, "it changes no memory without --mixed-precision"},
+    {"accumulate", NO_ENGINE | RING | SERVERS, PLAN, EFFECT_NOTHING,
+     "it changes no memory without --mixed-precision"},
     {"stages stages-on schedule", NO_ENGINE | PS, ALL, EFFECT_REFUSED, "--mode ring"},
     {"stages stages-on schedule", RING, CUDA, EFFECT_REFUSED, "--device cpu, reference or sim:PROFILE"},
     {"stages stages-on schedule", RING, PLAN, EFFECT_REFUSED, "a run without --plan"},
-    {"stages", RING, ALL, EFFECT_CHANGES, CLASSES},
-    {"schedule", RING, ALL, EFFECT_CHANGES, "jobs.pipeline.stages.activations_peak_bytes"},
-    {"stages-on", RING, ALL, EFFECT_CHANGES, RANKS},
     {"remote-stage serve-stage", NO_ENGINE | PS, ALL, EFFECT_REFUSED, "--mode ring"},
     {"remote-stage serve-stage", RING, PLAN, EFFECT_REFUSED, "a run without --plan"},
     {"remote-stage serve-stage", RING, CUDA | SIM, EFFECT_REFUSED, "--device cpu or reference"},
-    {"remote-stage", RING, HOSTS, EFFECT_CHANGES, CLASSES},
-    {"serve-stage", RING, HOSTS, EFFECT_CHANGES, "exit code"}, /* where no worker comes */
-    {"seed", EVERY, REAL, EFFECT_CHANGES, HASH},
     {"seed", EVERY, SIM, EFFECT_NOTHING, NO_VALUES},
     {"seed", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
     {"policy", NO_ENGINE, ALL, EFFECT_REFUSED, "--mode ring, ps or both"},
-    {"policy", SEVERAL, ALL, EFFECT_CHANGES, CLASSES},
     {"threads", EVERY, REFERENCE, EFFECT_NOTHING, "its kernels run on one thread"},
     {"threads", NO_ENGINE | SSP | ASYNC | DP, CUDA, EFFECT_NOTHING, "the GPU computes"},
-    {"threads", EVERY, REAL, EFFECT_CHANGES,
-     THREADS}, /* on cuda with --collective shm and --server-optimizer off */
-    {"bind", EVERY, REAL, EFFECT_CHANGES, "jobs.ranks.processors"},
     {"threads bind", EVERY, SIM, EFFECT_UNAVAILABLE, "a real device"},
     {"threads bind", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
-    {"loss-reduction", EVERY, REAL, EFFECT_CHANGES, HASH},
     {"loss-reduction", EVERY, SIM, EFFECT_NOTHING, NO_VALUES},
     {"loss-reduction", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
-    {"eval-every", EVERY, REAL, EFFECT_CHANGES, "jobs.evaluations"},
-    {"target-loss", EVERY, REAL, EFFECT_CHANGES, "jobs.target.loss_s"},
-    {"target-accuracy", EVERY, REAL, EFFECT_CHANGES, "jobs.target.accuracy_s"},
     {"eval-every target-loss target-accuracy", EVERY, SIM, EFFECT_UNAVAILABLE, "a real device"},
     {"eval-every target-loss target-accuracy", EVERY, PLAN, EFFECT_NOTHING, NO_STEPS},
-    {"repeat", EVERY, REAL, EFFECT_CHANGES, "repetitions"},
     {"repeat", EVERY, SIM, EFFECT_NOTHING, "runs in virtual time are all alike"},
     {"repeat", EVERY, PLAN, EFFECT_NOTHING, "nothing runs"},
-    {"config", EVERY, ALL, EFFECT_CHANGES, "exit code"}, /* of a file that is not there */
-    {"json", EVERY, ALL, EFFECT_CHANGES, "a file"},
-    {"report", EVERY, RUNS, EFFECT_CHANGES, "a file"},
     {"report", EVERY, PLAN, EFFECT_NOTHING, "a plan has no steps to draw"},
-    {"trace trace-steps", EVERY, RUNS, EFFECT_CHANGES, "a file"},
     {"trace trace-steps", EVERY, PLAN, EFFECT_NOTHING, "a plan has no time"},
-    {"verbose", EVERY, RUNS, EFFECT_CHANGES, "stdout"},
     {"verbose", EVERY, PLAN, EFFECT_NOTHING, "a plan is a table"},
-    {"quiet log-level", EVERY, RUNS, EFFECT_CHANGES, "stderr"},
     {"quiet log-level", EVERY, PLAN, EFFECT_NOTHING, "a plan writes no notes"},
-    {"plan", EVERY, ALL, EFFECT_CHANGES, "batch_per_rank"},
     {"connect-timeout", NO_ENGINE, REAL, EFFECT_NOTHING, ONE_RANK},
-    {"rendezvous connect-timeout", EVERY, REAL, EFFECT_CHANGES, "exit code"},
     {"rendezvous connect-timeout", EVERY, SIM, EFFECT_UNAVAILABLE, "a real device"},
     {"rendezvous connect-timeout", EVERY, PLAN, EFFECT_NOTHING, "a plan is made by one process"},
     {"isolated", NO_ENGINE, REAL, EFFECT_NOTHING, ONE_RANK},
-    {"isolated", SEVERAL, REAL, EFFECT_CHANGES, "jobs.slowdown"},
     {"isolated", EVERY, SIM, EFFECT_UNAVAILABLE, "a real device"},
-    {"isolated", SEVERAL, PLAN, EFFECT_CHANGES, "jobs.ranks.memory"}, /* of one more job */
     {"isolated", NO_ENGINE, PLAN, EFFECT_NOTHING, ONE_RANK},
     {"progress", NO_ENGINE, REAL, EFFECT_NOTHING, ONE_RANK},
     {"progress", DP, CUDA, EFFECT_NOTHING, "what copies between GPU and host has a thread of its own"},
-    {"progress", SEVERAL, REAL, EFFECT_CHANGES, THREADS}, /* on cuda the ring's with --collective shm */
     {"progress", EVERY, SIM, EFFECT_UNAVAILABLE, "a real device"},
     {"progress", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
     {"jitter nodes efficiency draw", EVERY, REAL, EFFECT_REFUSED, "--device sim:PROFILE"},
     {"jitter nodes efficiency draw", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
     {"loader-workers dp-host dp-gather", EVERY, REAL, EFFECT_REFUSED, "--device sim:PROFILE"},
     {"loader-workers dp-host dp-gather", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
-    {"loader-workers", EVERY, SIM, EFFECT_CHANGES, STEP},
     {"dp-host dp-gather", NO_ENGINE | RING | SERVERS, SIM, EFFECT_NOTHING,
      "only dp has replicas in one process"},
-    {"dp-host dp-gather", DP, SIM, EFFECT_CHANGES, STEP},
     {"nodes", NO_ENGINE, SIM, EFFECT_NOTHING, ONE_RANK},
-    {"jitter nodes efficiency draw", EVERY, SIM, EFFECT_CHANGES, STEP},
     /* ---- model ---- */
-    {"model classes image layers hidden vocabulary positions head", EVERY, ALL, EFFECT_CHANGES, MEMORY},
-    {"heads sequence", EVERY, REAL, EFFECT_CHANGES, HASH},
-    {"heads sequence", EVERY, SIM | PLAN, EFFECT_CHANGES, MEMORY},
-    {"activation", EVERY, REAL, EFFECT_CHANGES, HASH},
-    {"activation", EVERY, SIM | PLAN, EFFECT_CHANGES, "jobs.ranks.memory"},
     {"sync-batchnorm", NO_ENGINE, ALL, EFFECT_NOTHING, ONE_RANK},
-    {"sync-batchnorm", SEVERAL, REAL, EFFECT_CHANGES, LOSSES},
-    {"sync-batchnorm", SEVERAL, SIM, EFFECT_CHANGES, STEP},
-    {"sync-batchnorm", SEVERAL, PLAN, EFFECT_CHANGES, "jobs.ranks.memory"},
     /* ---- data ---- */
-    {"data batch", EVERY, REAL, EFFECT_CHANGES, HASH},
-    {"data batch", EVERY, SIM | PLAN, EFFECT_CHANGES, MEMORY},
     {"sampler", NO_ENGINE, RUNS, EFFECT_NOTHING, ONE_RANK},
-    {"sampler", SEVERAL, RUNS, EFFECT_CHANGES, "jobs.ranks.samples"},
-    {"drop-last", EVERY, RUNS, EFFECT_CHANGES, STEPS},
     {"sampler drop-last augment loader-threads", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
-    {"augment", EVERY, REAL, EFFECT_CHANGES, HASH},
-    {"loader-threads", EVERY, REAL, EFFECT_CHANGES, THREADS},
     {"augment loader-threads", EVERY, SIM, EFFECT_UNAVAILABLE, "a real device"},
     /* ---- optimizer ---- */
-    {"optimizer momentum", EVERY, REAL, EFFECT_CHANGES, HASH},
-    {"optimizer momentum", EVERY, SIM | PLAN, EFFECT_CHANGES, MEMORY},
-    {"lr dampening nesterov weight-decay beta1 beta2 eps lr-schedule lr-warmup lr-steps lr-gamma clip-norm",
-     EVERY, REAL, EFFECT_CHANGES, HASH},
-    {"clip-norm", EVERY, SIM, EFFECT_CHANGES, STEP},
     {"lr dampening nesterov weight-decay beta1 beta2 eps lr-schedule lr-warmup lr-steps lr-gamma", EVERY, SIM,
      EFFECT_NOTHING, NO_VALUES},
     {"lr dampening nesterov weight-decay beta1 beta2 eps lr-schedule lr-warmup lr-steps lr-gamma clip-norm "
      "on-nonfinite",
      EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
-    {"on-nonfinite", EVERY, REAL, EFFECT_CHANGES, "jobs.updates_skipped"},
     {"on-nonfinite", EVERY, SIM, EFFECT_UNAVAILABLE, "a real device"},
     /* ---- synchronization ---- */
     {"divide", NO_ENGINE, RUNS, EFFECT_NOTHING, ONE_RANK},
     {"divide", DP, ALL, EFFECT_UNAVAILABLE_TO_ENGINE, "policy, or --dp-loss replica"},
     {"divide", ASYNC, REAL, EFFECT_NOTHING, "an update reads the gradient of one rank"},
-    {"divide", SEVERAL, REAL, EFFECT_CHANGES, LOSSES},
     {"divide", SEVERAL, SIM, EFFECT_NOTHING, NO_VALUES},
     {"divide", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
-    {"stall-timeout", EVERY, REAL, EFFECT_CHANGES, "exit code"},
     {"stall-timeout", EVERY, SIM, EFFECT_NOTHING, "virtual ranks wait as long as it takes"},
     {"link", NO_ENGINE, ALL, EFFECT_REFUSED, "--mode ring, ps or both"},
-    {"link", SEVERAL, REAL, EFFECT_CHANGES, COMMUNICATION},
-    {"link", SEVERAL, SIM, EFFECT_CHANGES, STEP},
-    {"slow", EVERY, RUNS, EFFECT_CHANGES, STEP},
     {"stall-timeout link slow", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
     /* ---- checkpoints ---- */
-    {"save", EVERY, REAL, EFFECT_CHANGES, "a file"},
-    {"save-every", EVERY, REAL, EFFECT_CHANGES, "jobs.checkpoints"},
-    {"load", EVERY, REAL, EFFECT_CHANGES, HASH},
     {"save save-every load", EVERY, SIM, EFFECT_UNAVAILABLE, "a real device"},
     {"save save-every load", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
     /* ---- ring ---- */
@@ -201,24 +118,9 @@ static const option_effect table[] = {
      "join reshard "
      "mixed-precision group",
      NO_ENGINE | PS, ALL, EFFECT_REFUSED, "--mode ring or both"},
-    {"bucket-cap-mb message-size first-bucket-mb broadcast-buffers find-unused-parameters static-graph join",
-     RING, RUNS, EFFECT_CHANGES, MESSAGES},
-    {"order", RING, RUNS, EFFECT_CHANGES, LAST_BUCKET},
-    {"launch", RING, RUNS, EFFECT_CHANGES, "jobs.ranks.first_to_backward_end_s"},
-    {"bucket-view", RING, ALL, EFFECT_CHANGES, MEMORY},
-    {"allreduce-fp32", RING, REFERENCE, EFFECT_CHANGES, CLASSES},
     {"allreduce-fp32", RING, CPU | CUDA | SIM, EFFECT_NOTHING, "gradients are float32"},
-    {"predivide", RING, REAL, EFFECT_CHANGES, LOSSES},
     {"predivide", RING, SIM, EFFECT_NOTHING, NO_VALUES},
     {"collective collective-table", RING, SIM, EFFECT_UNAVAILABLE, "a real device"},
-    {"collective", RING, HOSTS, EFFECT_CHANGES, "exit code"}, /* of a library that is not there */
-    {"collective", RING, CUDA, EFFECT_CHANGES, THREADS},
-    {"algorithm collective-table", RING, REAL, EFFECT_CHANGES, LOSSES},
-    {"algorithm", RING, SIM, EFFECT_CHANGES, STEP},
-    {"comm-hook powersgd-rank", RING, ALL, EFFECT_CHANGES, MEMORY},
-    {"powersgd-start", RING, REAL, EFFECT_CHANGES, HASH},
-    {"powersgd-start", RING, SIM, EFFECT_CHANGES, STEP},
-    {"mixed-precision group reshard", RING, ALL, EFFECT_CHANGES, CLASSES},
     {"bucket-cap-mb first-bucket-mb message-size order launch broadcast-buffers allreduce-fp32 predivide "
      "collective algorithm "
      "collective-table find-unused-parameters static-graph powersgd-start join",
@@ -233,27 +135,11 @@ static const option_effect table[] = {
     {"dp-loss dp-lifetimes keep-grads", SERVERS, ALL, EFFECT_REFUSED_BY_ENGINE, "ps=dp"},
     {"staleness", SYNC | ASYNC, ALL, EFFECT_REFUSED_BY_ENGINE, "0, or consistency ssp"},
     {"server-optimizer", SSP | ASYNC, ALL, EFFECT_UNAVAILABLE_TO_ENGINE, "on, or consistency sync"},
-    {"consistency", SERVERS, ALL, EFFECT_CHANGES, CLASSES},
-    {"staleness", SSP, ALL, EFFECT_CHANGES, MEMORY},
-    {"partition-bytes", SERVERS, RUNS, EFFECT_CHANGES, MESSAGES},
-    {"credit-bytes", SERVERS, REAL, EFFECT_CHANGES,
-     COMMUNICATION}, /* of messages; elsewhere the engine says that there is none */
-    {"priority", SERVERS, REAL, EFFECT_CHANGES, "jobs.ranks.pushes_overtaken"},
     {"credit-bytes", SERVERS, SIM, EFFECT_NOTHING,
      "virtual ranks read each other's memory: no push waits for credit"},
-    {"priority", SERVERS, SIM, EFFECT_CHANGES, STEP},
     {"partition-bytes credit-bytes priority", SERVERS, PLAN, EFFECT_NOTHING, SAME_MEMORY},
-    {"servers server-placement", SERVERS, ALL, EFFECT_CHANGES, MEMORY},
-    {"server-optimizer", SYNC, ALL, EFFECT_CHANGES, CLASSES},
-    {"server-threads", PS, REAL, EFFECT_CHANGES, THREADS},
-    {"server-threads", SERVERS, SIM, EFFECT_CHANGES, STEP},
     {"server-threads", DP, SIM, EFFECT_NOTHING, "GPU 0 sums; on a profile of a processor the threads do"},
     {"server-threads", PS, PLAN, EFFECT_NOTHING, SAME_MEMORY},
-    {"dp-loss dp-lifetimes keep-grads", DP, ALL, EFFECT_CHANGES, CLASSES},
-    {"payload", PS, REAL, EFFECT_CHANGES, "jobs.payload"},
-    {"payload", PS, SIM, EFFECT_CHANGES, STEP}, /* on a profile of a processor */
-    {"transport", PS, REAL, EFFECT_CHANGES, "jobs.transport"},
-    {"interface", PS, REAL, EFFECT_CHANGES, "exit code"}, /* of one that is not there */
     {"transport interface", PS, SIM, EFFECT_UNAVAILABLE, "a real device"},
     {"payload transport interface", PS, PLAN, EFFECT_NOTHING, SAME_MEMORY},
 };
@@ -338,16 +224,17 @@ status option_effects_check_device(const run_config *c)
     return STATUS_OK;
 }
 
-/* The option's effect in this run: of the engine on which it has most; NULL: not given. */
+/* Why the option, which was given, does nothing in this run; NULL: it has an effect on one of the engines. */
 static const option_effect *in_this_run(const run_config *c, const option_binding *b, const option *o)
 {
-    const option_effect *best = NULL;
+    const option_effect *first = NULL;
     for (int e = 0; e < ENGINE_COUNT && is_moved(c, b, o); e++) {
         if (!run_config_uses(c, e)) continue;
         const option_effect *found = option_effect_of(o->name, column_of(c, e), device_of(c));
-        if (found && (!best || found->kind == EFFECT_CHANGES)) best = found;
+        if (!found) return NULL;
+        if (!first) first = found;
     }
-    return best;
+    return first;
 }
 
 /* Whether one of the policies that were given is of an engine of the run. */
@@ -419,11 +306,7 @@ void option_effects_note(const run_config *c)
 static void write_cell(const option_effect *e, text_buffer *out)
 {
     if (!e)
-        text_append(out, " ? |");
-    else if (e->kind == EFFECT_CHANGES && strpbrk(e->text, "._"))
-        text_append(out, " `%s` |", e->text);
-    else if (e->kind == EFFECT_CHANGES)
-        text_append(out, " %s |", e->text);
+        text_append(out, " yes |");
     else if (e->kind == EFFECT_NOTHING)
         text_append(out, " none: %s |", e->text);
     else

@@ -1,7 +1,6 @@
-/* What every option of `run` does under every engine and on every device: one table, by which options are
- * refused, notes are written, `harness run --help=effects` and docs/options.md are made, and a test runs
- * every cell (tests/commands/test_option_effects.py). An option has an effect where a field of the results
- * must change when it is given. */
+/* Where an option of `run` is refused or has no effect: by engine and device. By this table options are
+ * refused, notes are written, and `harness run --help=effects` and docs/options.md are made. Everywhere else
+ * an option must change a field of the results, which tests/commands/test_option_effects.py looks at. */
 #ifndef HARNESS_RUN_OPTION_EFFECTS_H
 #define HARNESS_RUN_OPTION_EFFECTS_H
 
@@ -28,7 +27,6 @@ typedef enum effect_device {
 } effect_device;
 
 typedef enum effect_kind {
-    EFFECT_CHANGES,     /* `text`: the field of the JSON, or "a file", "stdout", "stderr", "exit code" */
     EFFECT_REFUSED,     /* with STATUS_USAGE; `text`: what is expected instead */
     EFFECT_UNAVAILABLE, /* refused with STATUS_CONFIG; the same */
     EFFECT_REFUSED_BY_ENGINE,
@@ -43,7 +41,7 @@ typedef struct option_effect {
     const char *text;
 } option_effect;
 
-/* NULL: the table has no row, which a test does not let pass. */
+/* NULL: the option has an effect there. */
 const option_effect *option_effect_of(const char *option, effect_engine engine, effect_device device);
 
 /* STATUS_USAGE or STATUS_CONFIG where an option was given, with another value than its default, that the

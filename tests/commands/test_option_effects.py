@@ -1,5 +1,5 @@
 """Every option of `run` under every engine and on every device: the table that `harness run --help=effects` prints, cell by
-cell. Where a cell names a field it changes when the option is given; where it refuses, the program refuses, with that reason;
+cell. Where a cell says yes a field of the results changes when the option is given (option_fields.py); where it refuses, the program refuses, with that reason;
 where it names a reason for no effect, nothing changes and a note says so.
 
     test_option_effects.py [--cuda] [--long]    --cuda: the column cuda, with as many GPUs as ranks: real ones, or emulated ones
@@ -12,6 +12,7 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
+from option_fields import field_of
 from program import PROGRAM, SLOWER, STARTED_BY_OTHERS, harness
 from tap import Skip, cases, expect, expect_equal, long_cases, main, more_cases, more_test, test
 
@@ -137,7 +138,7 @@ def run(words, env=None):
 
 
 def the_table():
-    """{(option, engine): {device: cell}}"""
+    """{(option, engine): {device: cell}}, with the field that changes in place of yes."""
     lines = harness("run", "--help=effects").out.splitlines()
     columns = [name.strip() for name in lines[0].strip("|").split("|")]
     table = {}
@@ -145,7 +146,10 @@ def the_table():
         row = [cell.strip() for cell in line.strip("|").split("|")]
         engines = ENGINES if row[1] == "all" else [e.strip() for e in row[1].split(",")]
         for engine in engines:
-            table[row[0].strip("`-"), engine] = dict(zip(columns[2:], row[2:]))
+            cells = table[row[0].strip("`-"), engine] = dict(zip(columns[2:], row[2:]))
+            for device in (device for device in cells if cells[device] == "yes"):
+                field = field_of(row[0].strip("`-"), engine, device) or "?"
+                cells[device] = f"`{field}`" if "." in field or "_" in field else field
     return table
 
 
