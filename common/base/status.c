@@ -7,7 +7,20 @@
 #include <string.h>
 #include <sys/resource.h>
 
-static _Thread_local error_record record;
+static _Thread_local error_record own;
+static _Thread_local error_record *switched; /* error_switch(): a fiber's */
+
+static error_record *current(void)
+{
+    return switched ? switched : &own;
+}
+
+error_record *error_switch(error_record *to)
+{
+    error_record *before = switched;
+    switched = to;
+    return before;
+}
 
 const char *status_name(status code)
 {
@@ -27,10 +40,11 @@ int status_exit_code(status code)
 
 static void append_limit(int resource, const char *option, int unit)
 {
-    size_t used = strlen(record.message);
+    error_record *r = current();
+    size_t used = strlen(r->message);
     struct rlimit limit;
     if (getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
-        snprintf(record.message + used, sizeof record.message - used, " (ulimit %s %llu)", option,
+        snprintf(r->message + used, sizeof r->message - used, " (ulimit %s %llu)", option,
                  (unsigned long long)limit.rlim_cur / unit);
 }
 
@@ -55,13 +69,14 @@ static void cut_quoted(char *text)
 static status record_failure(status code, int with_errno, const char *format, va_list args)
 {
     int saved = errno;
-    char whole[4 * sizeof record.message], text[128];
+    error_record *r = current();
+    char whole[4 * sizeof r->message], text[128];
     if (with_errno && (saved == ENOMEM || saved == EMFILE || saved == ENFILE)) code = STATUS_SYSTEM;
-    if (record.code == STATUS_OK) {
-        record.code = code;
+    if (r->code == STATUS_OK) {
+        r->code = code;
         vsnprintf(whole, sizeof whole, format, args);
         cut_quoted(whole);
-        snprintf(record.message, sizeof record.message, "%s%s%s", text_printable(whole, false),
+        snprintf(r->message, sizeof r->message, "%s%s%s", text_printable(whole, false),
                  with_errno ? ": " : "", with_errno ? strerror_r(saved, text, sizeof text) : "");
         int error = code == STATUS_SYSTEM && (with_errno || saved == ENOMEM) ? saved : 0;
         if (error == ENOMEM || error == EAGAIN)
@@ -93,41 +108,42 @@ status fail_errno(status code, const char *format, ...)
 
 void error_context(const char *format, ...)
 {
-    char context[512], message[sizeof record.message];
+    error_record *r = current();
+    char context[512], message[sizeof r->message];
     va_list args;
     va_start(args, format);
     vsnprintf(context, sizeof context, format, args);
     va_end(args);
-    memcpy(message, record.message, sizeof message);
+    memcpy(message, r->message, sizeof message);
     size_t used = strlen(context);
-    memcpy(record.message, context, used);
-    snprintf(record.message + used, sizeof record.message - used, ": %s", message);
-    text_printable(record.message, false);
+    memcpy(r->message, context, used);
+    snprintf(r->message + used, sizeof r->message - used, ": %s", message);
+    text_printable(r->message, false);
 }
 
 const char *error_message(void)
 {
-    return record.message;
+    return current()->message;
 }
 
 status error_code(void)
 {
-    return record.code;
+    return current()->code;
 }
 
 void error_clear(void)
 {
-    record.code = STATUS_OK;
-    record.message[0] = '\0';
+    current()->code = STATUS_OK;
+    current()->message[0] = '\0';
 }
 
 void error_copy(error_record *out)
 {
-    *out = record;
+    *out = *current();
 }
 
 status error_adopt(const error_record *from)
 {
-    if (record.code == STATUS_OK) record = *from;
+    if (current()->code == STATUS_OK) *current() = *from;
     return from->code;
 }

@@ -1,7 +1,9 @@
+#undef _FORTIFY_SOURCE /* its longjmp() takes a change of stacks for an error */
 #include "common/sim/fiber.h"
 
 #include "common/base/log.h"
 
+#include <setjmp.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -32,6 +34,29 @@
 #define FIBER_THREAD_CLOSE(f) ((void)(f))
 #endif
 
+/* Where one side of a switch goes on. Between two places a jump changes stacks without a system call; the
+ * sanitizers know swapcontext(). */
+typedef struct place {
+    ucontext_t context;
+    jmp_buf jump;
+    bool left; /* `jump` is set; before, `context` is where the fiber begins */
+} place;
+
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+static void go(place *from, place *to)
+{
+    swapcontext(&from->context, &to->context);
+}
+#else
+static void go(place *from, place *to)
+{
+    from->left = true;
+    if (_setjmp(from->jump) != 0) return;
+    if (to->left) _longjmp(to->jump, 1);
+    setcontext(&to->context);
+}
+#endif
+
 enum {
     STACK_BYTES = 1 << 20, /* of address space: pages come as they are used */
     MOST_GUARDED = 16000   /* fibers: a guard takes two of the 65,530 mappings that a process may have */
@@ -42,12 +67,13 @@ static atomic_int open_fibers;
 typedef struct sim_fiber {
     status (*main)(void *context);
     void *context;
-    ucontext_t self, caller;
+    place self, caller;
     void *stack;
     const void *caller_bottom; /* for sanitizers, as the next three */
     size_t caller_size;
     void *own_fake, *caller_fake;
     void *thread, *caller_thread;
+    error_record error, *caller_error; /* each fiber has its own */
     status result;
     bool begun, running, done;
     bool stops; /* every wait returns STATUS_STOPPED */
@@ -56,9 +82,10 @@ typedef struct sim_fiber {
 static void leave(sim_fiber *f)
 {
     f->running = false;
+    error_switch(f->caller_error);
     FIBER_LEAVE(f->done ? NULL : &f->own_fake, f->caller_bottom, f->caller_size);
     FIBER_THREAD_SWITCH(f->caller_thread);
-    swapcontext(&f->self, &f->caller);
+    go(&f->self, &f->caller);
     FIBER_ENTER(f->own_fake, &f->caller_bottom, &f->caller_size);
     f->running = true;
 }
@@ -74,17 +101,24 @@ static void enter(unsigned high, unsigned low)
     leave(f);
 }
 
-/* The actor's run: on to where the fiber waits next. */
+/* On to where the fiber waits next, or to its end. */
+static void go_on(sim_fiber *f)
+{
+    f->caller_thread = FIBER_THREAD_SELF();
+    f->caller_error = error_switch(&f->error);
+    FIBER_LEAVE(&f->caller_fake, f->stack, STACK_BYTES);
+    FIBER_THREAD_SWITCH(f->thread);
+    go(&f->caller, &f->self);
+    FIBER_ENTER(f->caller_fake, NULL, NULL);
+}
+
+/* The actor's run. */
 static status resume(void *context)
 {
     sim_fiber *f = context;
-    if (f->done) return f->result;
-    f->caller_thread = FIBER_THREAD_SELF();
-    FIBER_LEAVE(&f->caller_fake, f->stack, STACK_BYTES);
-    FIBER_THREAD_SWITCH(f->thread);
-    swapcontext(&f->caller, &f->self);
-    FIBER_ENTER(f->caller_fake, NULL, NULL);
-    return f->done ? f->result : STATUS_AGAIN;
+    if (!f->done) go_on(f);
+    if (!f->done) return STATUS_AGAIN;
+    return f->result == STATUS_OK ? STATUS_OK : error_adopt(&f->error);
 }
 
 static size_t guard_bytes(void)
@@ -130,11 +164,12 @@ status sim_fiber_open(sim_actor *a, status (*main)(void *context), void *context
     f->main = main;
     f->context = context;
     f->thread = FIBER_THREAD_OPEN();
-    getcontext(&f->self);
-    f->self.uc_stack.ss_sp = f->stack;
-    f->self.uc_stack.ss_size = STACK_BYTES;
-    f->self.uc_link = NULL;
-    makecontext(&f->self, (void (*)(void))enter, 2, (unsigned)((uintptr_t)f >> 32), (unsigned)(uintptr_t)f);
+    ucontext_t *begin = &f->self.context;
+    getcontext(begin);
+    begin->uc_stack.ss_sp = f->stack;
+    begin->uc_stack.ss_size = STACK_BYTES;
+    begin->uc_link = NULL;
+    makecontext(begin, (void (*)(void))enter, 2, (unsigned)((uintptr_t)f >> 32), (unsigned)(uintptr_t)f);
     a->fiber = f;
     sim_actor_set_run(a, resume, f);
     return STATUS_OK;
@@ -142,14 +177,10 @@ status sim_fiber_open(sim_actor *a, status (*main)(void *context), void *context
 
 static void unwind(sim_actor *a)
 {
-    error_record first;
-    error_copy(&first);
     a->fiber->stops = true;
     a->simulation->current = a;
-    while (a->fiber->begun && !a->fiber->done) resume(a->fiber);
+    while (a->fiber->begun && !a->fiber->done) go_on(a->fiber);
     a->simulation->current = NULL;
-    error_clear();
-    if (first.code != STATUS_OK) error_adopt(&first);
 }
 
 void sim_fiber_close(sim_actor *a)

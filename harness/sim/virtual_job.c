@@ -22,8 +22,6 @@ typedef struct virtual_rank {
     rank_slot slot;
     pipeline_place place;
     rank_trace *trace; /* or NULL */
-    int64_t next;
-    bool settled, done;
 } virtual_rank;
 
 /* A parameter server of its own (--server-placement own). Server j is in the memory of the machine of rank j
@@ -66,7 +64,6 @@ static status finish(virtual_rank *r)
 {
     virtual_job *job = r->job;
     const virtual_job_observer *o = job->observer;
-    r->done = true;
     for (virtual_rank *d = r; d; d = next_device(d)) {
         if (o->finished) TRY(o->finished(o->context, d->rank, d->trainer));
         job->running--;
@@ -95,23 +92,22 @@ static void begin_measuring(virtual_rank *r)
         o->measures(o->context, d->rank, d->trainer);
 }
 
-/* A rank's compute thread: until something must be waited for. */
+/* A rank's compute thread. */
 static status drive(void *context)
 {
     virtual_rank *r = context;
-    const virtual_job *job = r->job;
-    int64_t batches = job->config.trainer.accumulate > 1 ? job->config.trainer.accumulate : 1; /* per step */
-    while (r->next < job->config.trainer.total_steps) {
+    const trainer_config *c = &r->job->config.trainer;
+    int64_t batches = c->accumulate > 1 ? c->accumulate : 1, warmup = r->job->config.warmup;
+    for (int64_t step = 0; step < c->total_steps; step++) {
+        if (step == warmup) begin_measuring(r);
         for (virtual_rank *d = r; d; d = next_device(d))
-            if (d->trace) rank_trace_begin_step(d->trace, r->next);
-        TRY(trainer_begin_step(r->trainer, r->source, r->next, r->next * batches));
-        TRY(end_step(r, r->next >= job->config.warmup));
-        if (++r->next == job->config.warmup) begin_measuring(r);
+            if (d->trace) rank_trace_begin_step(d->trace, step);
+        TRY(trainer_begin_step(r->trainer, r->source, step, step * batches));
+        TRY(end_step(r, step >= warmup));
     }
-    if (r->done) return STATUS_OK;
+    if (warmup == c->total_steps) begin_measuring(r);
     for (virtual_rank *d = r; d; d = next_device(d)) {
-        if (!d->settled) TRY(sync_flush(trainer_engine(d->trainer)));
-        d->settled = true;
+        TRY(sync_flush(trainer_engine(d->trainer)));
         TRY(device_stream_synchronize(trainer_stream(d->trainer)));
     }
     return finish(r);
@@ -219,17 +215,10 @@ static status collect_handshakes(virtual_job *job)
     return STATUS_OK;
 }
 
-/* The parameter server's hosts read what devices write, and its stages block. */
+/* The parameter server's hosts read what devices write. */
 static bool blocks(const virtual_job *job)
 {
     return strcmp(job->config.trainer.engine->name, "ps") == 0;
-}
-
-/* Compute threads that must never be ahead of the clock: those that block, and those that do the work
- * themselves and lose time to agents. */
-static bool on_fibers(const virtual_job *job)
-{
-    return blocks(job) || sim_profile_get(job->simulation->profile, SIM_SYNCHRONOUS) > 0;
 }
 
 static status open_server_memory(virtual_server *v, const trainer_config *t, int world,
@@ -360,10 +349,8 @@ static status run_all(virtual_job *job)
     int hosts = job->config.machine.per_process > 1 ? job->replicas : job->present;
     for (int r = 0; r < hosts; r++) {
         sim_actor *host = sim_device_host(trainer_device(job->ranks[r].trainer));
-        sim_actor_set_run(host, drive, &job->ranks[r]);
-        if (on_fibers(job)) TRY(sim_fiber_open(host, drive, &job->ranks[r]));
+        TRY(sim_fiber_open(host, drive, &job->ranks[r]));
         sim_actor_wake(host, begin);
-        if (job->config.warmup == 0) begin_measuring(&job->ranks[r]);
     }
     TRY(simulation_run(job->simulation));
     if (job->running > 0) TRY(simulation_check_finished(job->simulation));

@@ -269,16 +269,20 @@ status sim_synchronize(device_stream *base)
     sim_stream *s = (sim_stream *)base;
     sim_device *d = device_of(s);
     sim_actor *a = sim_actor_of(d);
-    sim_stream_advance(s);
-    if (s->failed) return sim_device_failed(d);
-    if (s->count == 0) {
-        a->time = sim_later(a->time, s->at);
-        sim_actor_spend(a, d->synchronize);
-        return STATUS_OK;
+    for (;;) {
+        sim_stream_advance(s);
+        if (s->failed) return sim_device_failed(d);
+        if (s->count == 0) break;
+        sim_add_waiter(&s->waiters, a);
+        sim_stream_advance(s); /* a host waits now: the stream is examined when it is empty */
+        status rc =
+            sim_actor_block(a, s->waits_on ? "its stream, which waits for a fence" : "its stream to drain");
+        if (!sim_fiber_runs(a)) return rc;
+        TRY(sim_fiber_yield(a));
     }
-    sim_add_waiter(&s->waiters, a);
-    sim_stream_advance(s); /* a host waits now: the stream is examined when it is empty */
-    return sim_actor_block(a, s->waits_on ? "its stream, which waits for a fence" : "its stream to drain");
+    a->time = sim_later(a->time, s->at);
+    sim_actor_spend(a, d->synchronize);
+    return STATUS_OK;
 }
 
 static status make_room(sim_stream *s, int slot)

@@ -67,7 +67,7 @@ static status sleep_for_ever(void *context)
     sleeper *s = context;
     s->woke_with = sim_fiber_yield(&s->actor);
     assert_int_equal(sim_fiber_catch_up(&s->actor), STATUS_OK); /* nothing to wait for */
-    sim_actor_spend(&s->actor, 2 * SIM_US); /* beyond the clock */
+    sim_actor_spend(&s->actor, 2 * SIM_US);                     /* beyond the clock */
     assert_int_equal(sim_fiber_catch_up(&s->actor), STATUS_STOPPED);
     s->ended = true;
     return s->woke_with;
@@ -110,11 +110,50 @@ static void when_a_rank_fails_the_fibers_of_the_others_unwind(void **context)
     simulation_close(&s);
 }
 
+/* Fails, waits, and finds its own failure: an error that it has handled is nobody else's. */
+static status handle_a_failure(void *context)
+{
+    sleeper *s = context;
+    assert_string_equal(error_message(), "");
+    s->woke_with = (fail)(STATUS_DATA, "of %s", s->actor.name);
+    sim_actor_spend(&s->actor, SIM_US);
+    TRY(sim_fiber_catch_up(&s->actor));
+    char own[32];
+    snprintf(own, sizeof own, "of %s", s->actor.name);
+    assert_string_equal(error_message(), own);
+    error_clear();
+    s->ended = true;
+    return STATUS_OK;
+}
+
+static void each_fiber_has_its_own_error(void **context)
+{
+    (void)context;
+    static const char *const names[] = {"one", "two"};
+    simulation *s;
+    sleeper fibers[2] = {0};
+    must(simulation_open(&(simulation_config){.world = 2}, &s));
+    for (int i = 0; i < 2; i++) {
+        must(sim_actor_open(s, &fibers[i].actor, i, names[i]));
+        must(sim_fiber_open(&fibers[i].actor, handle_a_failure, &fibers[i]));
+        sim_actor_wake(&fibers[i].actor, 0);
+    }
+    must(simulation_run(s));
+    assert_string_equal(error_message(), "");
+    for (int i = 0; i < 2; i++) {
+        assert_true(fibers[i].ended);
+        sim_fiber_close(&fibers[i].actor);
+        sim_actor_close(&fibers[i].actor);
+    }
+    simulation_close(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_fiber_that_outgrows_its_stack_ends_the_process),
         cmocka_unit_test(when_a_rank_fails_the_fibers_of_the_others_unwind),
+        cmocka_unit_test(each_fiber_has_its_own_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
