@@ -6,7 +6,6 @@
 #include <string.h>
 
 /* Places within an operation at which a run may be suspended. */
-enum { STAGE_NEED, STAGE_LAUNCH, STAGE_GROUP, STAGE_READY, STAGE_RELEASE };
 
 /* Padding between two parameters that are converted as one. */
 enum { COPY_GAP = 64 };
@@ -217,58 +216,40 @@ static status copy_weights_to_bf16(const nn_instance *instance, int index)
     return STATUS_OK;
 }
 
-static status run_op(nn_instance *instance, nn_cursor *cursor, const nn_observer *observer,
-                     const op_scalars *scalars, const op_scalars *all_rows, ledger *l)
+static status run_op(nn_instance *instance, int index, const nn_observer *observer, const op_scalars *scalars,
+                     ledger *l)
 {
     const nn_program *p = instance->program;
-    const nn_op *op = &p->ops[cursor->op];
-    void *const *operands = instance->operands[cursor->op];
-    switch (cursor->stage) {
-    case STAGE_NEED:
-        for (; (observer->release || cursor->op < p->forward_end) && cursor->index < op->need_count;
-             cursor->index++)
-            TRY(observer->need(observer->context, p->needs[op->need_first + cursor->index]));
-        cursor->stage = STAGE_LAUNCH;
-        /* fall through */
-    case STAGE_LAUNCH:
-        acquire_values(p, op, l);
-        if (!observer->recorded) {
-            TRY(copy_weights_to_bf16(instance, cursor->op));
-            TRY(device_launch(instance->stream, instance->kernels[cursor->op], operands,
-                              op->rows_vary ? scalars : all_rows, instance->memory->workspace.data));
-        }
-        cursor->stage = STAGE_GROUP;
-        /* fall through */
-    case STAGE_GROUP:
-        if (op->group_reduce)
-            TRY(observer->group_sum(observer->context, operands[op->group_slot], op->group_reduce));
-        cursor->stage = STAGE_READY;
-        cursor->index = 0;
-        /* fall through */
-    case STAGE_READY:
-        for (; cursor->index < op->ready_count; cursor->index++)
-            TRY(observer->ready(observer->context, p->ready_order[op->ready_first + cursor->index]));
-        cursor->stage = STAGE_RELEASE;
-        cursor->index = 0;
-        /* fall through */
-    default:
-        for (; observer->release && cursor->index < op->release_count; cursor->index++)
-            TRY(observer->release(observer->context, p->releases[op->release_first + cursor->index]));
+    const nn_op *op = &p->ops[index];
+    void *const *operands = instance->operands[index];
+    int needs = observer->release || index < p->forward_end ? op->need_count : 0;
+    for (int i = 0; i < needs; i++) TRY(observer->need(observer->context, p->needs[op->need_first + i]));
+    acquire_values(p, op, l);
+    if (!observer->recorded) {
+        TRY(copy_weights_to_bf16(instance, index));
+        TRY(device_launch(instance->stream, instance->kernels[index], operands, scalars,
+                          instance->memory->workspace.data));
     }
+    if (op->group_reduce)
+        TRY(observer->group_sum(observer->context, operands[op->group_slot], op->group_reduce));
+    for (int i = 0; i < op->ready_count; i++)
+        TRY(observer->ready(observer->context, p->ready_order[op->ready_first + i]));
+    for (int i = 0; observer->release && i < op->release_count; i++)
+        TRY(observer->release(observer->context, p->releases[op->release_first + i]));
     release_values(p, op, l);
     if (observer->after_op) observer->after_op(observer->context, op);
     return STATUS_OK;
 }
 
-status nn_instance_run(nn_instance *instance, nn_cursor *cursor, int end, const nn_observer *observer,
-                       const op_scalars *scalars, ledger *l)
+status nn_run(nn_instance *instance, nn_pass first, nn_pass last, const nn_observer *observer,
+              const op_scalars *scalars, ledger *l)
 {
+    const nn_program *p = instance->program;
+    const int ends[] = {0, p->forward_end, p->loss_end, p->op_count};
     op_scalars all_rows = *scalars;
     all_rows.rows = 0;
-    while (cursor->op < end) {
-        TRY(run_op(instance, cursor, observer, scalars, &all_rows, l));
-        *cursor = (nn_cursor){.op = cursor->op + 1};
-    }
+    for (int i = ends[first]; i < ends[last + 1]; i++)
+        TRY(run_op(instance, i, observer, p->ops[i].rows_vary ? scalars : &all_rows, l));
     return STATUS_OK;
 }
 

@@ -1,4 +1,4 @@
-/* A program on one rank's device: prepared kernels, activation memory, and a cursor that runs it.
+/* A program on one rank's device: prepared kernels and activation memory.
  *
  * The observer is called before an operation for each parameter that the pass uses there for the first time,
  * and after it for each gradient that it completes and each parameter that the pass has used for the last
@@ -12,8 +12,7 @@
 
 typedef struct nn_instance nn_instance;
 
-/* Called while the cursor runs. Each function may return STATUS_AGAIN; it is then called again with the same
- * arguments when the cursor is resumed. `after_op` is for profiles and may be NULL. */
+/* Called by a pass. `after_op` is for profiles and may be NULL. */
 typedef struct nn_observer {
     void *context;
     status (*need)(void *context, int param);
@@ -48,15 +47,11 @@ typedef struct nn_bindings {
 } nn_bindings;
 status nn_instance_bind(nn_instance *instance, const nn_bindings *bindings);
 
-/* A position in a run: an operation and a place within it (a parameter to wait for, a sum over the ranks, a
- * gradient to report, a parameter to release). Zero-initialized: the start. */
-typedef struct nn_cursor {
-    int op, stage, index;
-} nn_cursor;
+typedef enum nn_pass { NN_FORWARD, NN_LOSS, NN_BACKWARD, NN_PASSES } nn_pass;
 
-/* Runs operations [cursor->op, end) and moves the cursor; after STATUS_AGAIN it is where to continue. */
-status nn_instance_run(nn_instance *instance, nn_cursor *cursor, int end, const nn_observer *observer,
-                       const op_scalars *scalars, ledger *l);
+/* Runs the passes from `first` to `last`. */
+status nn_run(nn_instance *instance, nn_pass first, nn_pass last, const nn_observer *observer,
+              const op_scalars *scalars, ledger *l);
 
 void *nn_instance_value(const nn_instance *instance, int value);
 /* The two sums that the loss operation wrote (LOSS_SUMS), in device memory. */

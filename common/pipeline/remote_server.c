@@ -17,7 +17,6 @@ typedef struct client {
     device_memory grads, buffers;
     nn_memory memory;
     nn_instance *instance;
-    nn_cursor cursor;
     transport_ticket ticket;
     transport_message request; /* that has not been replied to */
     bool has_request;
@@ -74,11 +73,11 @@ static status no_sum(void *context, double *values, int count)
     return STATUS_OK;
 }
 
-static status run(remote_server *s, client *c, int end)
+static status run(remote_server *s, client *c, nn_pass pass)
 {
     nn_observer observer = {.need = nothing, .ready = nothing, .group_sum = no_sum};
     op_scalars scalars = {.accumulate = c->micro > 0, .loss_normalizer = 1};
-    TRY(nn_instance_run(c->instance, &c->cursor, end, &observer, &scalars, s->config.ledger));
+    TRY(nn_run(c->instance, pass, pass, &observer, &scalars, s->config.ledger));
     return device_stream_synchronize(s->config.stream);
 }
 
@@ -197,8 +196,7 @@ static status forward(remote_server *s, int worker)
 {
     client *c = &s->clients[worker];
     TRY(take_frame(s, worker, s->program->input_value));
-    c->cursor = (nn_cursor){0};
-    TRY(run(s, c, s->program->forward_end));
+    TRY(run(s, c, NN_FORWARD));
     c->in_backward = true;
     return reply(s, worker, MESSAGE_OUTPUTS, s->program->output_value);
 }
@@ -209,7 +207,7 @@ static status backward(remote_server *s, int worker)
     const nn_value *v = value_of(s, s->program->output_gradient_value);
     TRY(take_frame(s, worker, s->program->output_gradient_value));
     ledger_acquire(s->config.ledger, v->ledger_class, v->bytes, plan_align(v->bytes));
-    TRY(run(s, c, s->program->op_count));
+    TRY(run(s, c, NN_BACKWARD));
     TRY(reply(s, worker, MESSAGE_INPUT_GRADIENT, s->program->input_gradient_value));
     c->in_backward = false;
     if (++c->micro < s->config.micro_batches) return STATUS_OK;

@@ -307,8 +307,7 @@ status calibration_program_run(calibration_program *p, void (*after_op)(void *co
                             .group_sum = ignore_sum,
                             .after_op = after_op};
     op_scalars scalars = {.loss_normalizer = 1};
-    nn_cursor cursor = {0};
-    return nn_instance_run(p->instance, &cursor, p->program->op_count, &observer, &scalars, l);
+    return nn_run(p->instance, NN_FORWARD, NN_BACKWARD, &observer, &scalars, l);
 }
 
 static int by_value(const void *a, const void *b)

@@ -21,12 +21,10 @@ static status evaluate_batch(trainer *t, const batch_view *b, evaluation_sums *o
 {
     const nn_program *p = t->programs.evaluation.program;
     op_scalars scalars = {.loss_normalizer = 1.0};
-    nn_cursor cursor = {0};
     TRY(trainer_upload(t, b));
     TRY(trainer_receive_evaluated(t));
     scalars.rows = p->masked ? t->data.row_count : b->count * p->model->rows_per_sample;
-    TRY(nn_instance_run(t->programs.evaluation.instance, &cursor, p->op_count, &t->now.observer, &scalars,
-                        &t->ledger));
+    TRY(nn_run(t->programs.evaluation.instance, NN_FORWARD, NN_LOSS, &t->now.observer, &scalars, &t->ledger));
     TRY(trainer_send_evaluated(t));
     if (!t->config.model->sent) TRY(add_sums(t, b, out));
     trainer_drop_batch(t);

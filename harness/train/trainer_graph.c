@@ -64,21 +64,20 @@ void trainer_recorder_init(trainer *t)
 
 /* ---- passes ----------------------------------------------------------------------------------- */
 
-static status run(trainer *t, int end)
+static status run(trainer *t, nn_pass pass)
 {
-    return nn_instance_run(t->now.slot->instance, &t->now.cursor, end, &t->now.observer, &t->now.scalars,
-                           &t->ledger);
+    return nn_run(t->now.slot->instance, pass, pass, &t->now.observer, &t->now.scalars, &t->ledger);
 }
 
 /* After a failure the stream is no longer recording. */
-static status run_recorded(trainer *t, trainer_record *r, bool replaying, int end)
+static status run_recorded(trainer *t, trainer_record *r, bool replaying, nn_pass pass)
 {
     trainer_recorder *recorder = &t->programs.recorder;
     recorder->record = r;
     recorder->replaying = t->now.observer.recorded = replaying;
     recorder->at = 0;
     status rc = enter(&recorder->base);
-    if (rc == STATUS_OK) rc = run(t, end);
+    if (rc == STATUS_OK) rc = run(t, pass);
     status ended = leave(&recorder->base);
     recorder->record = NULL;
     t->now.observer.recorded = false;
@@ -90,20 +89,20 @@ static status run_recorded(trainer *t, trainer_record *r, bool replaying, int en
     return STATUS_OK;
 }
 
-status trainer_run_pass(trainer *t, trainer_pass pass, int end)
+status trainer_run_pass(trainer *t, nn_pass pass)
 {
-    if (!t->config.cuda_graph) return run(t, end);
+    if (!t->config.cuda_graph) return run(t, pass);
     trainer_record *r = &t->now.slot->records[t->now.scalars.accumulate][t->now.step.synchronize][pass];
     /* Where updates keep the copies of parameters in bfloat16, a record does not make them: they are there
      * before it. */
-    if (r->seen && pass == TRAINER_FORWARD) TRY(param_set_refresh_bf16_copy(t->params, t->stream));
+    if (r->seen && pass == NN_FORWARD) TRY(param_set_refresh_bf16_copy(t->params, t->stream));
     if (r->count > 0)
-        return same_scalars(&r->scalars, &t->now.scalars) ? run_recorded(t, r, true, end) : run(t, end);
+        return same_scalars(&r->scalars, &t->now.scalars) ? run_recorded(t, r, true, pass) : run(t, pass);
     if (!r->seen) r->first_step = t->now.step.index;
     r->seen = true;
-    if (r->first_step == t->now.step.index) return run(t, end);
+    if (r->first_step == t->now.step.index) return run(t, pass);
     r->scalars = t->now.scalars;
-    return run_recorded(t, r, false, end);
+    return run_recorded(t, r, false, pass);
 }
 
 static void close_record(trainer_record *r)
@@ -116,6 +115,6 @@ void trainer_close_records(trainer_program_slot *slot)
 {
     for (int accumulates = 0; accumulates < 2; accumulates++)
         for (int synchronizes = 0; synchronizes < 2; synchronizes++)
-            for (int pass = 0; pass < TRAINER_PASSES; pass++)
+            for (int pass = 0; pass < NN_PASSES; pass++)
                 close_record(&slot->records[accumulates][synchronizes][pass]);
 }

@@ -5,8 +5,6 @@
 #include "common/sync/straggler.h"
 #include "harness/train/trainer.h"
 
-typedef enum trainer_pass { TRAINER_FORWARD, TRAINER_LOSS, TRAINER_BACKWARD, TRAINER_PASSES } trainer_pass;
-
 /* --cuda-graph: a pass that was recorded, and with which scalars. */
 typedef struct trainer_record {
     device_graph **graphs; /* its stretches, between which the engine works; count 0: not yet */
@@ -30,7 +28,7 @@ typedef struct trainer_program_slot {
     int64_t batch;
     nn_program *program;
     nn_instance *instance;
-    trainer_record records[2][2][TRAINER_PASSES]; /* [accumulates][synchronizes] */
+    trainer_record records[2][2][NN_PASSES]; /* [accumulates][synchronizes] */
 } trainer_program_slot;
 
 /* A batch on the device. */
@@ -124,7 +122,6 @@ typedef struct trainer_flight {
 typedef struct trainer_running {
     int stage;
     trainer_program_slot *slot; /* NULL: no samples for this rank */
-    nn_cursor cursor;
     nn_observer observer;
     op_scalars scalars;
     sync_step step;
@@ -357,8 +354,8 @@ status trainer_prefetch_flush(trainer *t);
 /* How long the copy of that number took, in ns. */
 int64_t trainer_prefetch_time(const trainer *t, uint64_t number);
 
-/* Runs t->slot's operations from the cursor up to `end`: one by one, or as they were recorded. */
-status trainer_run_pass(trainer *t, trainer_pass pass, int end);
+/* Runs a pass of the present program: operations one by one, or as they were recorded. */
+status trainer_run_pass(trainer *t, nn_pass pass);
 void trainer_recorder_init(trainer *t);
 void trainer_close_records(trainer_program_slot *slot);
 

@@ -127,14 +127,12 @@ static status stage_begin_forward(trainer *t)
 {
     if (!trainer_is_stage(t) || t->now.micro == 0) TRY(sync_begin_forward(t->engine, &t->now.step));
     ledger_enter(&t->ledger, LEDGER_PHASE_FORWARD);
-    t->now.cursor = (nn_cursor){0};
     return STATUS_OK;
 }
 
 static status stage_forward(trainer *t)
 {
-    if (!t->now.slot) return STATUS_OK;
-    return trainer_run_pass(t, TRAINER_FORWARD, t->now.slot->program->forward_end);
+    return t->now.slot ? trainer_run_pass(t, NN_FORWARD) : STATUS_OK;
 }
 
 static status stage_place(trainer *t)
@@ -168,7 +166,7 @@ static status stage_loss(trainer *t)
     if (t->programs.loss_kernel)
         TRY(launch_one_loss(t));
     else
-        TRY(trainer_run_pass(t, TRAINER_LOSS, t->now.slot->program->loss_end));
+        TRY(trainer_run_pass(t, NN_LOSS));
     const device_info *info = device_get_info(t->device);
     bool at_once = info->real && info->host_addressable;
     return at_once ? trainer_check_loss(t, &t->now.step, loss_sums(t)) : STATUS_OK;
@@ -197,8 +195,7 @@ static status stage_enter_backward(trainer *t)
 
 static status stage_backward(trainer *t)
 {
-    if (!t->now.slot) return STATUS_OK;
-    return trainer_run_pass(t, TRAINER_BACKWARD, t->now.slot->program->op_count);
+    return t->now.slot ? trainer_run_pass(t, NN_BACKWARD) : STATUS_OK;
 }
 
 static status stage_enter_finish(trainer *t)

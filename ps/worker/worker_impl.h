@@ -59,7 +59,6 @@ typedef struct worker_compute {
     uint64_t packs, summed; /* likewise */
     uint64_t unpacked;      /* the pull whose buffers are in place */
     bool begun;             /* the iteration; its first micro-batch does what is done once per iteration */
-    bool entered;           /* the present stage's side effects are done: only its wait remains */
     bool synchronize;
     bool has_data;          /* a micro-batch of the iteration had samples */
     bool *pushed;           /* [param_count] in this iteration */

@@ -29,8 +29,8 @@ static status post(ps_worker *w, worker_event kind, int index, int64_t value)
     return STATUS_OK;
 }
 
-/* The lane waits; may be left with STATUS_AGAIN and entered again. `last`: the last contribution, once the
- * fence is reached; NULL: what is awaited is this rank's own. */
+/* The lane waits. `last`: the last contribution, once the fence is reached; NULL: what is awaited is this
+ * rank's own. */
 static status wait_for(ps_worker *w, device_fence *fence, uint64_t value, const anatomy_sent *last)
 {
     const sync_context *c = w->config.context;
@@ -149,15 +149,10 @@ status ps_worker_post_item(void *context, int item)
 status ps_worker_begin_forward(sync_engine *e, const sync_step *step)
 {
     ps_worker *w = worker_of(e);
-    if (!w->compute.entered) {
-        w->compute.synchronize = step->synchronize;
-        w->compute.has_data = (w->compute.has_data && w->compute.begun) || step->samples > 0;
-        if (!w->compute.begun) TRY(begin_iteration(w, step));
-        w->compute.entered = true;
-    }
-    TRY(wait_for_buffers(w));
-    w->compute.entered = false;
-    return STATUS_OK;
+    w->compute.synchronize = step->synchronize;
+    w->compute.has_data = (w->compute.has_data && w->compute.begun) || step->samples > 0;
+    if (!w->compute.begun) TRY(begin_iteration(w, step));
+    return wait_for_buffers(w);
 }
 
 status ps_worker_need(sync_engine *e, int param)
@@ -212,17 +207,12 @@ static status wait_for_pull(ps_worker *w)
 status ps_worker_flush(sync_engine *e)
 {
     ps_worker *w = worker_of(e);
-    if (!w->compute.entered) {
-        if (w->compute.pulls == 0) TRY(pull_first(w));
-        if (!pulls_with_push(w)) {
-            TRY(wait_for_pull(w));
-            TRY(post_pull(w, PS_PULL_FLUSH, ++w->compute.pulls, w->compute.iteration));
-        }
-        w->compute.entered = true;
+    if (w->compute.pulls == 0) TRY(pull_first(w));
+    if (!pulls_with_push(w)) {
+        TRY(wait_for_pull(w));
+        TRY(post_pull(w, PS_PULL_FLUSH, ++w->compute.pulls, w->compute.iteration));
     }
-    TRY(wait_for_pull(w));
-    w->compute.entered = false;
-    return STATUS_OK;
+    return wait_for_pull(w);
 }
 
 status ps_worker_group_sum(sync_engine *e, double *values, int count)
@@ -231,19 +221,15 @@ status ps_worker_group_sum(sync_engine *e, double *values, int count)
     const sync_staging *staging = &w->compute.staging;
     int64_t bytes = count * (int64_t)sizeof *values;
     if (e->context.world == 1) return STATUS_OK;
-    if (!w->compute.entered) {
-        if (count > w->config.plan->largest_sum)
-            return fail(STATUS_INTERNAL, "a sum over the ranks of %d values; %d were announced", count,
-                        (int)w->config.plan->largest_sum);
-        w->shared.sum_values = staging->separate ? w->compute.sums : values;
-        if (staging->separate) TRY(sync_copy_down(staging, w->compute.sums, values, bytes));
-        TRY(sync_staging_end(staging));
-        TRY(post(w, WORKER_SUM, count, (int64_t)++w->compute.summed));
-        wake(w);
-        w->compute.entered = true;
-    }
+    if (count > w->config.plan->largest_sum)
+        return fail(STATUS_INTERNAL, "a sum over the ranks of %d values; %d were announced", count,
+                    (int)w->config.plan->largest_sum);
+    w->shared.sum_values = staging->separate ? w->compute.sums : values;
+    if (staging->separate) TRY(sync_copy_down(staging, w->compute.sums, values, bytes));
+    TRY(sync_staging_end(staging));
+    TRY(post(w, WORKER_SUM, count, (int64_t)++w->compute.summed));
+    wake(w);
     TRY(wait_for(w, w->shared.summed, w->compute.summed, &w->shared.sum_last));
-    w->compute.entered = false;
     return staging->separate ? sync_copy_up(staging, values, w->compute.sums, bytes) : STATUS_OK;
 }
 

@@ -143,13 +143,6 @@ typedef struct ring_job {
     collective_ticket call;
 } ring_job;
 
-typedef enum ring_begin {
-    BEGIN_STEP,
-    BEGIN_PARAMETERS,
-    BEGIN_ORDER,
-    BEGIN_ACTIVITY,
-    BEGIN_BUFFERS
-} ring_begin;
 typedef enum ring_finish { FINISH_MARK, FINISH_WAIT, FINISH_UPDATE } ring_finish;
 
 /* A unit of sharded state in the present pass; the compute thread's. */
@@ -167,7 +160,6 @@ typedef struct ring_shards {
     ring_unit *units;
     int pass;
     bool accumulates;      /* an earlier micro-batch of the step has gradients */
-    bool updating;         /* the norm is being summed over the ranks */
     bool holds;            /* whole parameters, or memory for them */
     int held;              /* units of them */
     device_memory reduced; /* for verification */
@@ -178,13 +170,10 @@ typedef struct ring_shards {
 /* Only the compute thread reads and writes these. */
 typedef struct ring_compute {
     sync_step step;
-    ring_begin begin;
     ring_finish finish;
     uint64_t posted;             /* jobs */
     uint64_t accounted;          /* jobs whose times have been read */
-    uint64_t waiting;            /* the job that a stage waits for; 0: none */
     uint64_t awaited;            /* of RING_QUEUE_RANKS: the last job that the compute stream waits for */
-    bool awaits;                 /* a wait for the next one of that queue has begun */
     bool started;                /* parameters are alike on all ranks */
     bool period_begins;          /* the next micro-batch is the first of its step */
     bool has_data;               /* a micro-batch of this step had samples */
@@ -199,8 +188,7 @@ typedef struct ring_compute {
     int order_count;
     ring_wait waits[RING_WAITS]; /* of the steps under way */
     int wait_count;
-    bool warm;     /* NCCL has made calls of all sizes */
-    bool flushing; /* shards are flushed, buffers are not */
+    bool warm; /* NCCL has made calls of all sizes */
     struct {
         ring_job_kind kind;
         collective_ticket first; /* of its calls */
@@ -350,7 +338,7 @@ status ring_await(ring_engine *e, uint64_t ticket, int64_t record);
 /* The anatomy receives the time in which a job was in progress. */
 void ring_add_span(const ring_engine *e, const ring_job_times *t);
 ring_bucket_record *ring_record(ring_engine *e, int64_t id);
-/* Posts a job and waits for it; called again after STATUS_AGAIN, it only waits. */
+/* Posts a job and waits for it. */
 status ring_run_job(ring_engine *e, ring_job_kind kind, int index);
 /* There are buffers, and other ranks. */
 bool ring_has_buffers(const ring_engine *e);

@@ -90,10 +90,7 @@ static status await_those_before(ring_engine *e, uint64_t ticket)
     for (; e->compute.awaited + 1 < ticket; e->compute.awaited++) {
         uint64_t before = e->compute.awaited + 1;
         if (queue_of(e, before) != RING_QUEUE_RANKS) continue;
-        if (!e->compute.awaits && device_fence_reached(e->shared.done[RING_QUEUE_RANKS], before)) continue;
-        e->compute.awaits = true;
-        TRY(await_job(e, before, 0));
-        e->compute.awaits = false;
+        if (!device_fence_reached(e->shared.done[RING_QUEUE_RANKS], before)) TRY(await_job(e, before, 0));
     }
     return STATUS_OK;
 }
@@ -108,10 +105,9 @@ status ring_await(ring_engine *e, uint64_t ticket, int64_t record)
 
 status ring_run_job(ring_engine *e, ring_job_kind kind, int index)
 {
-    if (e->compute.waiting == 0) TRY(ring_post(e, kind, index, 0, &e->compute.waiting));
-    TRY(ring_await(e, e->compute.waiting, 0));
-    e->compute.waiting = 0;
-    return STATUS_OK;
+    uint64_t ticket;
+    TRY(ring_post(e, kind, index, 0, &ticket));
+    return ring_await(e, ticket, 0);
 }
 
 void ring_publish_traffic(ring_engine *e)

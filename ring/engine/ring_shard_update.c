@@ -79,18 +79,14 @@ status ring_update_shards(ring_engine *e, const sync_step *step)
 {
     double scale = 1.0;
     bool skipped = false;
-    if (!e->shards.updating) {
-        TRY(ring_await_gathers(e)); /* of what the forward pass did not use */
-        TRY(sync_begin_update(&e->base, step));
-        if (sync_update_needs_norm(&e->base)) TRY(sum_squares(e));
-    }
-    e->shards.updating = true;
+    TRY(ring_await_gathers(e)); /* of what the forward pass did not use */
+    TRY(sync_begin_update(&e->base, step));
     if (sync_update_needs_norm(&e->base)) {
+        TRY(sum_squares(e));
         TRY(ring_run_job(e, RING_JOB_NORM, 1));
         TRY(read_norm(e));
         TRY(sync_scale_update(&e->base, step, e->compute.norm_scratch, &scale, &skipped));
     }
-    e->shards.updating = false;
     for (int u = 0; u < shards_of(e)->unit_count && !skipped; u++) TRY(update_unit(e, step, u, scale));
     status rc = sync_end_update(&e->base, step, skipped);
     return rc == STATUS_OK ? ring_gather_updated(e)

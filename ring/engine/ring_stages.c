@@ -1,5 +1,4 @@
-/* The stages of a step, on the compute thread. A stage that returned STATUS_AGAIN is called again, and
- * continues where it stopped. */
+/* The stages of a step, on the compute thread. */
 #include "common/device/sim/device_sim.h"
 #include "common/reduce/reduce.h"
 #include "ring/engine/engine_impl.h"
@@ -290,8 +289,7 @@ static status broadcast_order(ring_engine *e)
 /* Rank 0's order becomes everyone's. */
 static status rebuild(ring_engine *e)
 {
-    if (e->compute.waiting == 0)
-        for (int i = 0; i < ring_params(e); i++) e->memory.order[i] = e->compute.order[i];
+    for (int i = 0; i < ring_params(e); i++) e->memory.order[i] = e->compute.order[i];
     TRY(broadcast_order(e));
     TRY(read_order(e));
     TRY(ring_use_plan(e, &e->settings.later));
@@ -312,7 +310,7 @@ static status gather_activity(ring_engine *e)
 static status exchange_activity(ring_engine *e)
 {
     const sync_context *c = &e->base.context;
-    if (e->compute.waiting == 0) e->memory.activity[c->rank] = e->compute.has_data;
+    e->memory.activity[c->rank] = e->compute.has_data;
     if (e->stream)
         TRY(gather_activity(e));
     else
@@ -339,7 +337,7 @@ static status check_data(ring_engine *e, const sync_step *step)
 
 static status share_buffers(ring_engine *e)
 {
-    if (e->compute.waiting == 0) TRY(ring_flatten_buffers(e));
+    TRY(ring_flatten_buffers(e));
     TRY(ring_run_job(e, RING_JOB_BUFFERS, e->compute.root));
     return ring_unflatten_buffers(e);
 }
@@ -347,39 +345,23 @@ static status share_buffers(ring_engine *e)
 status ring_begin_forward(sync_engine *base, const sync_step *step)
 {
     ring_engine *e = ring_of(base);
-    bool buffers = ring_has_buffers(e) && e->compute.period_begins;
-    switch (e->compute.begin) {
-    case BEGIN_STEP:
-        TRY(check_data(e, step));
-        e->compute.step = *step;
-        e->shards.accumulates = !e->compute.period_begins;
-        ring_drop_whole(e);
-        e->compute.has_data = (e->compute.has_data && !e->compute.period_begins) || step->samples > 0;
-        reset_step(e);
-        e->compute.begin = BEGIN_PARAMETERS;
-        /* fall through */
-    case BEGIN_PARAMETERS:
-        /* Where parameters or masters are cut, every rank has its shards of the same ones. */
-        if (!e->compute.started && base->context.world > 1 && !param_set_gathers(base->context.params)) {
-            param_set_forget_bf16_copy(base->context.params);
-            TRY(ring_run_job(e, RING_JOB_PARAMETERS, 0));
-        }
-        e->compute.begin = BEGIN_ORDER;
-        /* fall through */
-    case BEGIN_ORDER:
-        if (e->compute.rebuild) TRY(rebuild(e));
-        if (e->stream && !e->compute.warm) TRY(ring_warm_up(e));
-        e->compute.begin = BEGIN_ACTIVITY;
-        /* fall through */
-    case BEGIN_ACTIVITY:
-        if (e->settings.join != RING_JOIN_NONE) TRY(exchange_activity(e));
-        e->compute.begin = BEGIN_BUFFERS;
-        /* fall through */
-    case BEGIN_BUFFERS:
-        if (buffers && (e->settings.broadcast_buffers || !e->compute.started)) TRY(share_buffers(e));
+    TRY(check_data(e, step));
+    e->compute.step = *step;
+    e->shards.accumulates = !e->compute.period_begins;
+    ring_drop_whole(e);
+    e->compute.has_data = (e->compute.has_data && !e->compute.period_begins) || step->samples > 0;
+    reset_step(e);
+    /* Where parameters or masters are cut, every rank has its shards of the same ones. */
+    if (!e->compute.started && base->context.world > 1 && !param_set_gathers(base->context.params)) {
+        param_set_forget_bf16_copy(base->context.params);
+        TRY(ring_run_job(e, RING_JOB_PARAMETERS, 0));
     }
+    if (e->compute.rebuild) TRY(rebuild(e));
+    if (e->stream && !e->compute.warm) TRY(ring_warm_up(e));
+    if (e->settings.join != RING_JOIN_NONE) TRY(exchange_activity(e));
+    bool shares = e->settings.broadcast_buffers || !e->compute.started;
+    if (ring_has_buffers(e) && e->compute.period_begins && shares) TRY(share_buffers(e));
     TRY(ring_shards_begin_forward(e));
-    e->compute.begin = BEGIN_STEP;
     e->compute.started = true;
     e->compute.period_begins = false;
     return step->synchronize ? mark_unused(e) : STATUS_OK;
@@ -489,11 +471,8 @@ status ring_finish_step(sync_engine *base, const sync_step *step)
 status ring_flush(sync_engine *base)
 {
     ring_engine *e = ring_of(base);
-    if (!e->compute.flushing) TRY(ring_flush_shards(e));
-    e->compute.flushing = true;
-    if (ring_has_buffers(e)) TRY(ring_run_job(e, RING_JOB_BUFFERS, e->compute.root));
-    e->compute.flushing = false;
-    return STATUS_OK;
+    TRY(ring_flush_shards(e));
+    return ring_has_buffers(e) ? ring_run_job(e, RING_JOB_BUFFERS, e->compute.root) : STATUS_OK;
 }
 
 status ring_group_sum(sync_engine *base, double *values, int count)
@@ -504,8 +483,7 @@ status ring_group_sum(sync_engine *base, double *values, int count)
         return fail(STATUS_INTERNAL, "a sum over the ranks of %d values; %d were announced", count,
                     e->memory.group_capacity);
     device_stream *s = base->context.compute;
-    if (e->compute.waiting == 0)
-        TRY(device_convert(s, e->memory.group, DTYPE_F64, values, DTYPE_F64, count, 1));
+    TRY(device_convert(s, e->memory.group, DTYPE_F64, values, DTYPE_F64, count, 1));
     TRY(ring_run_job(e, RING_JOB_GROUP_SUM, count));
     return device_convert(s, values, DTYPE_F64, e->memory.group, DTYPE_F64, count, 1);
 }

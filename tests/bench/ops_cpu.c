@@ -287,11 +287,10 @@ static status run_step(bench *b, int64_t step)
                             .group_sum = ignore_sum,
                             .after_op = after_op};
     op_scalars scalars = {.loss_normalizer = (double)(p->config.batch * b->model->rows_per_sample)};
-    nn_cursor cursor = {0};
     b->last = clock_now_ns();
     b->marked = 0;
     if (b->by_marks) TRY(device_mark(b->stream, 0));
-    TRY(nn_instance_run(b->instance, &cursor, p->op_count, &observer, &scalars, &b->ledger));
+    TRY(nn_run(b->instance, NN_FORWARD, NN_BACKWARD, &observer, &scalars, &b->ledger));
     TRY(optimizer_update(b->optimizer, b->stream, b->params->params.data, b->params->grads.data,
                          param_set_pieces(b->params, 0, b->model->param_count), step, 1e-4, 1));
     record(b, &b->groups[b->group_count - 1].desc);

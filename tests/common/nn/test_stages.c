@@ -183,7 +183,6 @@ typedef struct part {
     nn_instance *instance;
     nn_memory memory;
     device_memory input, target;
-    nn_cursor cursor;
     ledger ledger;
 } part;
 
@@ -264,10 +263,10 @@ static void fill(const nn_model *m, part *input, part *output)
     }
 }
 
-static void advance(part *p, int end, const nn_model *m)
+static void pass(part *p, nn_pass first, nn_pass last, const nn_model *m)
 {
     op_scalars scalars = {.loss_normalizer = (double)(BATCH * m->rows_per_sample)};
-    assert_ok(nn_instance_run(p->instance, &p->cursor, end, &observer, &scalars, &p->ledger));
+    assert_ok(nn_run(p->instance, first, last, &observer, &scalars, &p->ledger));
 }
 
 /* Forward through the parts in order, backward in reverse. */
@@ -276,7 +275,7 @@ static void run(const nn_model *m, part *parts, int count)
     fill(m, &parts[0], &parts[count - 1]);
     for (int i = 0; i < count; i++) {
         part *p = &parts[i];
-        advance(p, p->program->forward_end, m);
+        pass(p, NN_FORWARD, NN_FORWARD, m);
         if (i + 1 == count) continue;
         part *next = &parts[i + 1];
         assert_int_equal(value_bytes(p, p->program->output_value),
@@ -296,7 +295,7 @@ static void run(const nn_model *m, part *parts, int count)
             memcpy(nn_instance_value(p->instance, p->program->output_gradient_value),
                    nn_instance_value(next->instance, next->program->input_gradient_value), (size_t)bytes);
         }
-        advance(p, p->program->op_count, m);
+        pass(p, NN_LOSS, NN_BACKWARD, m);
         assert_int_equal(p->ledger.classes[LEDGER_ACTIVATIONS].current, 0);
     }
 }
