@@ -304,7 +304,7 @@ out:
 
 /* ---- stages: the rest are the worker's ---------------------------------------------------------- */
 
-static status ps_finish(sync_engine *base, const sync_step *step)
+static status ps_reduce(sync_engine *base, const sync_step *step)
 {
     ps_engine *e = engine_of(base);
     const sync_context *c = &base->context;
@@ -391,7 +391,9 @@ const sync_engine_type sync_ps = {
     .loss = sync_default_loss,
     .scatter_output_gradient = sync_default_stage,
     .ready = ps_worker_ready,
-    .finish = ps_finish,
+    .reduce = ps_reduce,
+    .norm = sync_default_norm,
+    .update = sync_default_update,
     .flush = ps_worker_flush,
     .gather_parameters = sync_default_flush,
     .group_sum = ps_worker_group_sum,

@@ -4,8 +4,8 @@
  * `cuda` (a module opened at run time), `sim:PROFILE` (no bytes; an operation advances virtual time) and
  * `plan:NAME` (no bytes and no time: the memory that NAME would use). The model is CUDA's: work is launched
  * on streams, and a stream waits for fences. On the CPU a stream is the calling thread: a launch is a call,
- * and a wait blocks. On the virtual device a wait that cannot complete yet returns STATUS_AGAIN, and the
- * caller repeats the call.
+ * and a wait blocks. On the virtual device a fiber waits likewise (common/sim/fiber.h); elsewhere a wait
+ * that cannot complete yet returns STATUS_AGAIN, and the caller repeats the call.
  *
  * A fence is a timeline: a number that only grows. Work after device_stream_wait(stream, fence, v)
  * begins when the fence has reached v. Fences are never reset: one serves every step.

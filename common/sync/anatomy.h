@@ -99,8 +99,7 @@ status anatomy_open(device_stream *lane, trace *trace, int params, int batches, 
 void anatomy_close(anatomy **a);
 
 /* The thread that feeds the lane: the lane waits from begin to end. A second begin before the end does
- * nothing, so a stage that returned STATUS_AGAIN may come again. *number: of the wait in this step, for the
- * two calls below; -1: it was not recorded. */
+ * nothing. *number: of the wait in this step, for the two calls below; -1: it was not recorded. */
 status anatomy_begin_wait(anatomy *a);
 status anatomy_end_wait(anatomy *a, int *number);
 /* What the wait was for: any time before the end of the step. */

@@ -124,10 +124,10 @@ status sync_ready(sync_engine *e, int param)
     return e->staged ? sync_staged_ready(e->staged, param) : e->type->ready(e, param);
 }
 
-status sync_finish(sync_engine *e, const sync_step *step)
+status sync_reduce(sync_engine *e, const sync_step *step)
 {
     if (e->staged) TRY(sync_staged_finish(e->staged));
-    return e->type->finish(e, step);
+    return e->type->reduce(e, step);
 }
 
 const void *sync_reduced_gradients(sync_engine *e, piece_list *owned)
@@ -247,7 +247,7 @@ static status report(sync_engine *e, const sync_step *step)
     const sync_context *c = &e->context;
     const char *name;
     piece_list owned = {0};
-    bool part = c->params->shards != NULL || c->add_norms != NULL;
+    bool is_stage = c->job_world && c->job_world != c->world, part = c->params->shards || is_stage;
     if (!is_to_report(c)) return STATUS_OK;
     const void *grads = sync_reduced_gradients(e, &owned);
     TRY(sync_find_nonfinite(c->optimizer, c->compute, c->params, grads, owned, &name));
@@ -265,7 +265,7 @@ static const char *name_of_element(const param_set *set, int64_t element)
 status sync_check_update(sync_engine *e, const sync_step *step)
 {
     const sync_context *c = &e->context;
-    if (!e->updates) return STATUS_OK;
+    if (!e->updated) return STATUS_OK;
     if (c->params->shards) return optimizer_found_nonfinite(c->optimizer) ? report(e, step) : STATUS_OK;
     int64_t element = optimizer_first_nonfinite(c->optimizer, step->index - step->skipped);
     if (element < 0 || !is_to_report(c)) return STATUS_OK;
@@ -302,22 +302,10 @@ bool sync_update_needs_norm(const sync_engine *e)
     return optimizer_get_options(e->context.optimizer)->clip_norm > 0 || skips(e);
 }
 
-status sync_scale_update(sync_engine *e, const sync_step *step, double sum_squares, double *scale,
-                         bool *skipped)
-{
-    const sync_context *c = &e->context;
-    double clip_norm = optimizer_get_options(c->optimizer)->clip_norm;
-    *scale = clip_norm > 0 ? optimizer_clip_scale(clip_norm, sum_squares) : 1.0;
-    *skipped = skips(e) && !isfinite(sum_squares);
-    if (!*skipped) return STATUS_OK;
-    optimizer_skip(c->optimizer);
-    return report(e, step);
-}
-
 status sync_end_update(sync_engine *e, const sync_step *step, bool skipped)
 {
     const sync_context *c = &e->context;
-    e->updates = e->updates || !skipped;
+    e->updated = e->updated || !skipped;
     TRY(device_mark(lane_of(c), sync_mark_update(step->index) + 1));
     trace_slice(c->trace, TRACE_OPTIMIZER, "update", TRACE_NO_INDEX, e->update_begin_ns,
                 device_now_ns(c->device));
@@ -327,41 +315,43 @@ status sync_end_update(sync_engine *e, const sync_step *step, bool skipped)
 }
 
 /* Each parameter of several stages is the first one's. */
-static status sum_squares(const sync_context *c, const void *grads, double *sum)
+status sync_default_norm(sync_engine *e)
 {
+    const sync_context *c = &e->context;
     const nn_model *m = c->params->model;
-    *sum = 0;
     for (int first = 0, end; first < m->param_count; first = end + 1) {
         for (end = first; end < m->param_count && !m->params[end].repeated; end++) {
         }
         if (end > first)
-            TRY(optimizer_sum_squares(c->optimizer, c->compute, grads,
-                                      param_set_pieces(c->params, first, end - first), sum));
+            TRY(optimizer_sum_squares(c->optimizer, c->compute, c->params->grads.data,
+                                      param_set_pieces(c->params, first, end - first), &e->square_norm));
     }
     return STATUS_OK;
 }
 
-status sync_update_parameters(sync_engine *e, const sync_step *step, const void *grads, double *norm_scratch)
+status sync_take_norm(sync_engine *e)
 {
-    const sync_context *c = &e->context;
-    bool skipped = false, needs_norm = sync_update_needs_norm(e);
-    double scale = 1.0;
-    if (!e->norming) {
-        TRY(sync_begin_update(e, step));
-        if (needs_norm) TRY(sum_squares(c, grads, norm_scratch));
-    }
-    if (needs_norm) {
-        e->norming = c->add_norms != NULL;
-        if (e->norming) {
-            TRY(c->add_norms(c->norms_context, norm_scratch));
-            TRY(sync_begin_update(e,
-                                  step)); /* what it has waited for the other stages is not of the update */
-        }
-        e->norming = false;
-        TRY(sync_scale_update(e, step, *norm_scratch, &scale, &skipped));
-    }
-    if (!skipped) TRY(update_all(c, step, grads, scale));
+    e->square_norm = 0;
+    return sync_update_needs_norm(e) ? e->type->norm(e) : STATUS_OK;
+}
+
+status sync_default_update(sync_engine *e, const sync_step *step, double scale, bool skipped)
+{
+    if (!skipped) TRY(update_all(&e->context, step, e->context.params->grads.data, scale));
     return sync_end_update(e, step, skipped);
+}
+
+status sync_update(sync_engine *e, const sync_step *step)
+{
+    optimizer *o = e->context.optimizer;
+    double clip_norm = optimizer_get_options(o)->clip_norm;
+    double scale = clip_norm > 0 ? optimizer_clip_scale(clip_norm, e->square_norm) : 1.0;
+    bool skipped = skips(e) && !isfinite(e->square_norm);
+    if (skipped) {
+        optimizer_skip(o);
+        TRY(report(e, step));
+    }
+    return e->type->update(e, step, scale, skipped);
 }
 
 /* ---- recorded passes -------------------------------------------------------------------------- */

@@ -13,9 +13,7 @@
  *
  * Threads: the rank's compute thread calls the stages. It computes, packs, copies, and (none, ring, dp)
  * updates; for communication it posts work to the agent (agent.h) and waits for a fence. The agent drives
- * the engine's state machine and owns its sockets and collectives; each server has an agent of its own. A
- * stage may return STATUS_AGAIN on the virtual device: the loop calls it again with the same arguments;
- * its side effects must happen once.
+ * the engine's state machine and owns its sockets and collectives; each server has an agent of its own.
  *
  * On a device that plans (device_info.plans) an engine is alone: it has no peers and waits for none,
  * and its stages do to the ledger what they do elsewhere.
@@ -123,10 +121,6 @@ typedef struct sync_context {
     bool (*canceled)(void *context);
     void *canceled_context;
     int64_t clock_ahead_ns; /* this rank's clock less rank 0's; the owner sets it before sync_connect() */
-    /* Adds the squared norms of the gradients that other stages of the model have; called with that of this
-     * rank's, each parameter counted by one stage. NULL: this rank has the whole model. */
-    status (*add_norms)(void *context, double *sum_squares);
-    void *norms_context;
     const struct sync_context
         *front; /* on a staged copy (staged.h): the device in front of it; NULL: there is none */
 } sync_context;
@@ -230,7 +224,13 @@ typedef struct sync_engine_type {
     status (*loss)(sync_engine *e, const sync_step *step, double *normalizer, bool *here);
     status (*scatter_output_gradient)(sync_engine *e, const sync_step *step);
     status (*ready)(sync_engine *e, int param);
-    status (*finish)(sync_engine *e, const sync_step *step);
+    /* All gradients are handed over; afterwards the averages are there. */
+    status (*reduce)(sync_engine *e, const sync_step *step);
+
+    /* The update, on ranks that run the optimizer (sync_engine.updates). The first sets square_norm to that
+     * of the averages; the second ends with sync_end_update(). */
+    status (*norm)(sync_engine *e);
+    status (*update)(sync_engine *e, const sync_step *step, double scale, bool skipped);
 
     /* Ends what is in flight such that every rank has the same parameters, and rank 0's buffers: before an
      * evaluation, a checkpoint, the end. */
@@ -258,8 +258,9 @@ struct sync_engine {
     sync_context context;
     struct sync_staged *staged; /* staged.h; NULL: the engine works on the rank's own device */
     int64_t update_begin_ns;    /* of the present update */
-    bool norming;               /* the present update waits for the norms of other stages */
-    bool updates;               /* this rank has made one: sync_update_parameters() */
+    double square_norm;         /* of the present update, where it needs it: of this rank's gradients */
+    bool updates;               /* this rank runs the optimizer: set by open() */
+    bool updated;               /* it has done so */
     bool enqueues; /* set by open: a GPU's stages only enqueue, so that the next step may begin before this
                       one has ended */
 };
@@ -279,7 +280,7 @@ status sync_place_outputs(sync_engine *e, const sync_step *step);
 status sync_loss(sync_engine *e, const sync_step *step, double *normalizer, bool *here);
 status sync_scatter_output_gradient(sync_engine *e, const sync_step *step);
 status sync_ready(sync_engine *e, int param);
-status sync_finish(sync_engine *e, const sync_step *step);
+status sync_reduce(sync_engine *e, const sync_step *step);
 status sync_flush(sync_engine *e);
 status sync_gather_parameters(sync_engine *e);
 status sync_group_sum(sync_engine *e, double *values, int count);
@@ -320,24 +321,22 @@ enum {
     SYNC_MARK_ENGINE = DEVICE_MARKS - 256,  /* engines' own, to the last */
 };
 
-/* Where sync_update_parameters() of step `index` begins; the next one is where it ends. Two steps may be
- * under way. */
+/* Where the update of step `index` begins; the next one is where it ends. Two steps may be under way. */
 int sync_mark_update(int64_t index);
 
-/* The parts of an update, for engines whose ranks update shards: the beginning; whether it takes the squared
- * norm of all gradients; from that, the factor of gradients and whether the update is left out; the end, once
- * it was launched. */
+/* The optimizer's step on this rank; nothing where others update. Begins it and takes the squared norm of the
+ * gradients, if clipping or --on-nonfinite skip needs it. A rank with a stage of the model adds the norms of
+ * the other stages to square_norm, and begins again: it has waited. Then the update. Gradients that are not
+ * finite follow --on-nonfinite; on a GPU "stop" and "warn" are up to sync_check_update(). */
 status sync_begin_update(sync_engine *e, const sync_step *step);
 bool sync_update_needs_norm(const sync_engine *e);
-status sync_scale_update(sync_engine *e, const sync_step *step, double sum_squares, double *scale,
-                         bool *skipped);
-status sync_end_update(sync_engine *e, const sync_step *step, bool skipped);
+status sync_take_norm(sync_engine *e);
+status sync_update(sync_engine *e, const sync_step *step);
 
-/* The optimizer's step on this rank from the gradients in `grads` (an arena laid out like the
- * parameters): clipping, if asked for, then one pass over all parameters. Gradients that are not finite
- * follow
- * --on-nonfinite; on a GPU "stop" and "warn" are up to sync_check_update(). */
-status sync_update_parameters(sync_engine *e, const sync_step *step, const void *grads, double *norm_scratch);
+/* For engines: of all parameters, from the gradients in their arena; and the end of an update. */
+status sync_default_norm(sync_engine *e);
+status sync_default_update(sync_engine *e, const sync_step *step, double scale, bool skipped);
+status sync_end_update(sync_engine *e, const sync_step *step, bool skipped);
 /* On a GPU, once the compute stream has passed the step, and before the update of the next step but one. */
 status sync_check_update(sync_engine *e, const sync_step *step);
 

@@ -6,11 +6,6 @@
 /* A function behind an interface rarely needs all of its parameters. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
-typedef struct none_engine {
-    sync_engine base;
-    double norm_scratch;
-} none_engine;
-
 static const sync_policy_info policies[] = {{"none", "this program", "one rank, no communication"}};
 
 static const option_table no_options = {"Engine none", NULL, 0};
@@ -23,11 +18,11 @@ static status none_requirements(const void *options, const char *policy, int wor
 
 static status none_open(const sync_context *context, sync_engine **out)
 {
-    none_engine *e = calloc(1, sizeof *e);
+    sync_engine *e = calloc(1, sizeof *e);
     if (!e) return fail(STATUS_SYSTEM, "no memory for an engine");
-    e->base = (sync_engine){.type = &sync_none, .context = *context, .enqueues = true};
-    sync_hold_gradients(&e->base);
-    *out = &e->base;
+    *e = (sync_engine){.type = &sync_none, .context = *context, .updates = true, .enqueues = true};
+    sync_hold_gradients(e);
+    *out = e;
     return STATUS_OK;
 }
 
@@ -46,13 +41,6 @@ static void none_close(sync_engine *e)
 {
     sync_drop_gradients(e);
     free(e);
-}
-
-static status none_finish(sync_engine *base, const sync_step *step)
-{
-    none_engine *e = (none_engine *)base;
-    if (!step->synchronize) return STATUS_OK;
-    return sync_update_parameters(base, step, base->context.params->grads.data, &e->norm_scratch);
 }
 
 static status none_group_sum(sync_engine *e, double *values, int count)
@@ -92,7 +80,9 @@ const sync_engine_type sync_none = {
     .loss = sync_default_loss,
     .scatter_output_gradient = sync_default_stage,
     .ready = sync_default_param,
-    .finish = none_finish,
+    .reduce = sync_default_stage,
+    .norm = sync_default_norm,
+    .update = sync_default_update,
     .flush = sync_default_flush,
     .gather_parameters = sync_default_flush,
     .group_sum = none_group_sum,

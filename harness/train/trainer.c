@@ -222,10 +222,6 @@ static status open_engine(trainer *t)
                             .recorder = c->cuda_graph ? &t->programs.recorder.base : NULL,
                             .trace = c->trace,
                             .hub = c->hub,
-                            .add_norms = !c->place           ? NULL
-                                         : c->place->devices ? trainer_add_device_norms
-                                                             : trainer_add_norms,
-                            .norms_context = t,
                             .lost = c->lost,
                             .lost_context = c->lost_context,
                             .canceled = c->canceled,

@@ -1,8 +1,7 @@
 /* One rank of a job: device, model, parameters, optimizer, engine and data put together, and the train
  * loop that drives the engine's stages.
  *
- * A trainer belongs to one thread. On a real device a step runs through; on the virtual device
- * trainer_step() returns STATUS_AGAIN where a stream waits, and is called again with the same step. */
+ * A trainer belongs to one thread; in virtual time to one fiber, which waits where a thread would. */
 #ifndef HARNESS_TRAIN_TRAINER_H
 #define HARNESS_TRAIN_TRAINER_H
 

@@ -156,18 +156,18 @@ bool trainer_awaits_norms(const trainer *t)
     return t->devices.has_norm && !all;
 }
 
-/* STATUS_AGAIN until all stages have their parts; added in the order of the stages. */
-status trainer_add_device_norms(void *context, double *sum_squares)
+status trainer_give_device_norm(trainer *t)
 {
-    trainer *t = context;
     trainer_devices *d = &t->devices;
-    bool real = device_get_info(t->device)->real;
-    if (!d->has_norm) {
-        d->norm = real ? *sum_squares : 0;
-        d->has_norm = true;
-        TRY(device_stream_signal(t->stream, d->passed, ++d->passes));
-    }
-    if (trainer_awaits_norms(t)) return STATUS_AGAIN;
+    d->norm = device_get_info(t->device)->real ? t->engine->square_norm : 0;
+    d->has_norm = true;
+    return device_stream_signal(t->stream, d->passed, ++d->passes);
+}
+
+/* In the order of the stages. */
+status trainer_add_device_norms(trainer *t)
+{
+    trainer_devices *d = &t->devices;
     double sum = 0;
     TRY(trainer_begin_idle(t));
     for (int s = 0; s < d->count; s++) {
@@ -175,7 +175,7 @@ status trainer_add_device_norms(void *context, double *sum_squares)
         TRY(device_stream_wait(t->stream, other->passed, other->passes));
         sum += other->norm;
     }
-    if (real) *sum_squares = sum;
+    if (device_get_info(t->device)->real) t->engine->square_norm = sum;
     return trainer_end_idle(t, TURN_UPDATE);
 }
 

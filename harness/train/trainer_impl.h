@@ -152,7 +152,6 @@ typedef struct trainer_pipeline {
     int64_t before;    /* micro-batches of the steps before */
     int64_t asked;     /* inputs that have been asked for, over all steps */
     int64_t evaluated; /* inputs of evaluations, which are numbered with those of steps */
-    bool norming;      /* the norm is being summed over the stages */
     int shared, ready; /* parameters of other stages too: summed, and told to the engine, up to these */
 } trainer_pipeline;
 
@@ -301,7 +300,7 @@ status trainer_end_backward(trainer *t);
 status trainer_share_gradients(trainer *t);
 bool trainer_defers_ready(const trainer *t, int param);
 status trainer_ready_shared(trainer *t);
-status trainer_add_norms(void *trainer, double *sum_squares); /* sync_context.add_norms */
+status trainer_add_norms(trainer *t); /* of the other stages, to the engine's */
 status trainer_await_sends(trainer *t);
 /* The step's next pass of a micro-batch begins, or goes on: its stages end before *end, and the forward pass
  * at `split` of `count`. False: the step has no more. */
@@ -312,8 +311,9 @@ void trainer_end_action(trainer *t);
 bool trainer_drives_devices(const trainer *t);
 status trainer_devices_open(trainer *t);
 void trainer_devices_close(trainer *t);
-void trainer_begin_turns(trainer *t);                                /* of a micro-batch */
-status trainer_add_device_norms(void *trainer, double *sum_squares); /* sync_context.add_norms */
+void trainer_begin_turns(trainer *t); /* of a micro-batch */
+status trainer_give_device_norm(trainer *t);
+status trainer_add_device_norms(trainer *t); /* once all stages have given theirs */
 /* Its update waits for norms of other stages, which have not taken their turns. */
 bool trainer_awaits_norms(const trainer *t);
 /* Before a turn the device's wait ends, and after it the next begins. */

@@ -189,16 +189,12 @@ status trainer_ready_shared(trainer *t)
     return STATUS_OK;
 }
 
-status trainer_add_norms(void *context, double *sum_squares)
+status trainer_add_norms(trainer *t)
 {
-    trainer *t = context;
     pipeline *messages = t->pipeline.messages;
-    if (!t->pipeline.norming) TRY(pipeline_post_norm(messages, sum_squares));
-    t->pipeline.norming = true;
-    TRY(pipeline_await(messages, PIPELINE_NORM, pipeline_posted(messages, PIPELINE_NORM),
-                       t->engine->context.anatomy));
-    t->pipeline.norming = false;
-    return STATUS_OK;
+    TRY(pipeline_post_norm(messages, &t->engine->square_norm));
+    return pipeline_await(messages, PIPELINE_NORM, pipeline_posted(messages, PIPELINE_NORM),
+                          t->engine->context.anatomy);
 }
 
 /* The last gradient has been received when the step ends. */

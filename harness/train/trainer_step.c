@@ -1,5 +1,4 @@
-/* The train loop: one step as a sequence of stages. A stage that has to wait on a virtual device returns
- * STATUS_AGAIN, and the next call of the step continues there.
+/* The train loop: one step as a sequence of stages.
  *
  * Where all stages only enqueue (trainer.runs_ahead) the host waits for nothing: a step leaves marks on the
  * compute stream and its loss in pinned memory, and trainer_end_step() reads both when the next step has been
@@ -206,9 +205,30 @@ static status stage_enter_finish(trainer *t)
     return STATUS_OK;
 }
 
-static status stage_finish(trainer *t)
+static bool updates(const trainer *t)
 {
-    return trainer_is_stage(t) && !is_last_micro_batch(t) ? STATUS_OK : sync_finish(t->engine, &t->now.step);
+    return t->engine->updates && is_last_micro_batch(t);
+}
+
+static status stage_reduce(trainer *t)
+{
+    if (trainer_is_stage(t) && !is_last_micro_batch(t)) return STATUS_OK;
+    TRY(sync_reduce(t->engine, &t->now.step));
+    if (!updates(t)) return STATUS_OK;
+    TRY(sync_begin_update(t->engine, &t->now.step));
+    TRY(sync_take_norm(t->engine));
+    bool gives = trainer_drives_devices(t) && sync_update_needs_norm(t->engine);
+    return gives ? trainer_give_device_norm(t) : STATUS_OK;
+}
+
+static status stage_update(trainer *t)
+{
+    if (!updates(t)) return STATUS_OK;
+    if (trainer_is_stage(t) && sync_update_needs_norm(t->engine)) {
+        TRY(trainer_drives_devices(t) ? trainer_add_device_norms(t) : trainer_add_norms(t));
+        TRY(sync_begin_update(t->engine, &t->now.step));
+    }
+    return sync_update(t->engine, &t->now.step);
 }
 
 static status stage_end(trainer *t)
@@ -265,7 +285,8 @@ enum {
     STAGE_END_BACKWARD,
     STAGE_SHARE_GRADIENTS,
     STAGE_READY_SHARED,
-    STAGE_FINISH,
+    STAGE_REDUCE,
+    STAGE_UPDATE,
     STAGE_AWAIT_SENDS,
     STAGE_END,
     STAGE_DOWNLOAD_LOSS,
@@ -318,7 +339,8 @@ static const stage stages[STAGE_COUNT] = {
     [STAGE_END_BACKWARD] = {.run = trainer_end_backward, .pipeline = true},
     [STAGE_SHARE_GRADIENTS] = {.run = trainer_share_gradients, .pipeline = true},
     [STAGE_READY_SHARED] = {.run = trainer_ready_shared, .pipeline = true},
-    [STAGE_FINISH] = {.run = stage_finish, .part = "reduce_and_update"},
+    [STAGE_REDUCE] = {.run = stage_reduce, .part = "reduce_and_update"},
+    [STAGE_UPDATE] = {.run = stage_update, .part = "reduce_and_update"},
     [STAGE_AWAIT_SENDS] = {.run = trainer_await_sends, .pipeline = true},
     [STAGE_END] = {.run = stage_end},
     [STAGE_DOWNLOAD_LOSS] = {.run = stage_download_loss},
@@ -439,8 +461,13 @@ static int64_t stage_now(const trainer *t)
 int trainer_stage_times(const trainer *t, trainer_stage_time out[TRAINER_STAGES])
 {
     int count = 0;
-    for (int i = 0; i < STAGE_COUNT; i++)
-        if (stages[i].part) out[count++] = (trainer_stage_time){stages[i].part, t->stage_ns[i]};
+    for (int i = 0; i < STAGE_COUNT; i++) {
+        if (!stages[i].part) continue;
+        if (count > 0 && strcmp(out[count - 1].name, stages[i].part) == 0)
+            out[count - 1].ns += t->stage_ns[i];
+        else
+            out[count++] = (trainer_stage_time){stages[i].part, t->stage_ns[i]};
+    }
     return count;
 }
 
@@ -503,7 +530,7 @@ static const struct {
     bool last_first;
 } turns[TRAINER_TURNS] = {[TURN_FORWARD] = {STAGE_SCATTER_GRADIENT, false},
                           [TURN_BACKWARD] = {STAGE_SHARE_GRADIENTS, true},
-                          [TURN_REDUCE] = {STAGE_END, true},
+                          [TURN_REDUCE] = {STAGE_UPDATE, true},
                           [TURN_UPDATE] = {STAGE_END, true},
                           [TURN_END] = {STAGE_COUNT, false}};
 
@@ -512,9 +539,9 @@ static status take_turn(trainer *t, trainer_turn turn, int64_t index, int64_t ba
     if (turn == TURN_UPDATE && t->now.stage == STAGE_END) return STATUS_OK;
     if (turn == TURN_REDUCE || turn == TURN_END)
         TRY(trainer_end_idle(t, turn)); /* others end it when they have what they need */
-    status rc = run_stages(t, t->devices.source, index, batch_step + micro, turns[turn].end);
-    bool later = rc == STATUS_AGAIN && turn == TURN_REDUCE && trainer_awaits_norms(t);
-    if (!later) TRY(rc);
+    TRY(run_stages(t, t->devices.source, index, batch_step + micro, turns[turn].end));
+    if (turn == TURN_REDUCE && !trainer_awaits_norms(t))
+        TRY(run_stages(t, t->devices.source, index, batch_step + micro, STAGE_END));
     if (turn != TURN_END) return trainer_begin_idle(t);
     trainer_report_waits(t, trainer_mark_of(trainer_flight_now(t), micro, MARK_BEGIN), micro);
     TRY(report_batch(t, trainer_flight_now(t), micro));

@@ -140,7 +140,7 @@ status ps_dp_open(const sync_context *context, sync_engine **out)
     *out = NULL;
     dp_engine *e = calloc(1, sizeof *e);
     if (!e) return fail(STATUS_SYSTEM, "no memory for an engine");
-    e->base = (sync_engine){.type = &sync_ps_dp, .context = *context};
+    e->base = (sync_engine){.type = &sync_ps_dp, .context = *context, .updates = context->rank == 0};
     e->element = (size_t)dtype_size(context->params->type);
     e->outputs.fd = e->landing.fd = -1;
     status rc = open_parts(e);
@@ -266,7 +266,9 @@ const sync_engine_type sync_ps_dp = {
     .loss = dp_loss,
     .scatter_output_gradient = dp_scatter_output_gradient,
     .ready = dp_ready,
-    .finish = dp_finish,
+    .reduce = dp_reduce,
+    .norm = sync_default_norm,
+    .update = sync_default_update,
     .flush = dp_flush,
     .gather_parameters = sync_default_flush,
     .group_sum = dp_group_sum,

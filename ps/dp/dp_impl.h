@@ -109,7 +109,6 @@ typedef struct dp_engine {
     /* What the ledger holds, in bytes. */
     int64_t replica, gradients, results_held, kept_held, outputs_held, chunk_held;
 
-    double norm_scratch;
     dp_nccl *nccl; /* NULL: rank 0 sends to each rank in turn */
 } dp_engine;
 
@@ -223,7 +222,7 @@ status dp_place_outputs(sync_engine *e, const sync_step *step);
 status dp_loss(sync_engine *e, const sync_step *step, double *normalizer, bool *here);
 status dp_scatter_output_gradient(sync_engine *e, const sync_step *step);
 status dp_ready(sync_engine *e, int param);
-status dp_finish(sync_engine *e, const sync_step *step);
+status dp_reduce(sync_engine *e, const sync_step *step);
 status dp_flush(sync_engine *e);
 status dp_group_sum(sync_engine *e, double *values, int count);
 void dp_counters(sync_engine *e, sync_counters *out);

@@ -271,7 +271,7 @@ static status acknowledge(dp_engine *e, const sync_step *step)
     return dp_hub_run(e->hub, NULL);
 }
 
-status dp_finish(sync_engine *base, const sync_step *step)
+status dp_reduce(sync_engine *base, const sync_step *step)
 {
     dp_engine *e = dp_engine_of(base);
     const sync_context *c = context_of(e);
@@ -284,8 +284,7 @@ status dp_finish(sync_engine *base, const sync_step *step)
     if (contributes) dp_account_reduced(e);
     ledger_enter(c->ledger, LEDGER_PHASE_OPTIMIZER_STEP);
     dp_account_end_reduce(e);
-    if (!dp_is_root(e)) return STATUS_OK;
-    return sync_update_parameters(base, step, c->params->grads.data, &e->norm_scratch);
+    return STATUS_OK;
 }
 
 /* ---- sums of layers ---------------------------------------------------------------------------- */

@@ -232,7 +232,7 @@ static status ring_open(const sync_context *context, sync_engine **out)
     *out = NULL;
     ring_engine *e = calloc(1, sizeof *e);
     if (!e) return fail(STATUS_SYSTEM, "no memory for the ring engine");
-    e->base = (sync_engine){.type = &sync_ring, .context = *context};
+    e->base = (sync_engine){.type = &sync_ring, .context = *context, .updates = true};
     e->memory.shared.fd = e->powersgd.gpu_errors.fd = -1;
     e->compute.active = context->world;
     e->compute.period_begins = true;
@@ -452,7 +452,9 @@ const sync_engine_type sync_ring = {
     .loss = sync_default_loss,
     .scatter_output_gradient = sync_default_stage,
     .ready = ring_ready,
-    .finish = ring_finish_step,
+    .reduce = ring_reduce,
+    .norm = ring_norm,
+    .update = ring_update,
     .flush = ring_flush,
     .gather_parameters = ring_gather_parameters,
     .group_sum = ring_group_sum,

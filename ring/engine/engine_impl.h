@@ -143,8 +143,6 @@ typedef struct ring_job {
     collective_ticket call;
 } ring_job;
 
-typedef enum ring_finish { FINISH_MARK, FINISH_WAIT, FINISH_UPDATE } ring_finish;
-
 /* A unit of sharded state in the present pass; the compute thread's. */
 typedef struct ring_unit {
     uint64_t gather;      /* the all-gather that was posted and not waited for; 0: none */
@@ -170,7 +168,6 @@ typedef struct ring_shards {
 /* Only the compute thread reads and writes these. */
 typedef struct ring_compute {
     sync_step step;
-    ring_finish finish;
     uint64_t posted;             /* jobs */
     uint64_t accounted;          /* jobs whose times have been read */
     uint64_t awaited;            /* of RING_QUEUE_RANKS: the last job that the compute stream waits for */
@@ -193,7 +190,6 @@ typedef struct ring_compute {
         ring_job_kind kind;
         collective_ticket first; /* of its calls */
     } enqueued[RING_AHEAD];      /* NCCL: jobs in flight, by ticket */
-    double norm_scratch;
     ring_bucket_record *records; /* [RING_RECORDS] */
     int64_t record_count;        /* made so far */
     int64_t *record_of;          /* [times_mask + 1] by ticket; 0: not a bucket */
@@ -361,7 +357,7 @@ bool ring_means_in_flight(const ring_engine *e);
 bool ring_copies_back_in_flight(const ring_engine *e);
 status ring_begin_forward(sync_engine *base, const sync_step *step);
 status ring_ready(sync_engine *base, int param);
-status ring_finish_step(sync_engine *base, const sync_step *step);
+status ring_reduce(sync_engine *base, const sync_step *step);
 status ring_flush(sync_engine *base);
 status ring_group_sum(sync_engine *base, double *values, int count);
 
@@ -380,7 +376,8 @@ status ring_place_outputs(sync_engine *base, const sync_step *step);
 /* A bucket was posted; it is done. */
 void ring_scatter_posted(ring_engine *e, int bucket);
 status ring_scatter_done(ring_engine *e, int bucket);
-status ring_update_shards(ring_engine *e, const sync_step *step);
+status ring_norm(sync_engine *base);
+status ring_update(sync_engine *base, const sync_step *step, double scale, bool skipped);
 status ring_flush_shards(ring_engine *e);
 status ring_gather_parameters(sync_engine *base);
 void ring_drop_whole(ring_engine *e);

@@ -33,32 +33,29 @@ static piece_list pieces_of(const ring_engine *e, int unit)
     return (piece_list){shards_of(e)->pieces + u->first, u->count};
 }
 
-/* The squared norm of the average: of this rank's shards, then of all. */
 static status sum_squares(ring_engine *e)
 {
     const sync_context *c = &e->base.context;
-    e->compute.norm_scratch = 0;
     for (int u = 0; u < shards_of(e)->unit_count; u++) {
         char *grads;
         if (pieces_of(e, u).count == 0) continue;
         TRY(update_gradients(e, u, &grads));
-        TRY(optimizer_sum_squares(c->optimizer, c->compute, grads, pieces_of(e, u),
-                                  &e->compute.norm_scratch));
+        TRY(optimizer_sum_squares(c->optimizer, c->compute, grads, pieces_of(e, u), &e->base.square_norm));
     }
     if (e->stream)
-        return device_upload(c->compute, e->memory.group, &e->compute.norm_scratch, DTYPE_F64, DTYPE_F64, 1);
-    *e->memory.group = e->compute.norm_scratch;
+        return device_upload(c->compute, e->memory.group, &e->base.square_norm, DTYPE_F64, DTYPE_F64, 1);
+    *e->memory.group = e->base.square_norm;
     return STATUS_OK;
 }
 
 static status read_norm(ring_engine *e)
 {
     if (!e->stream) {
-        e->compute.norm_scratch = *e->memory.group;
+        e->base.square_norm = *e->memory.group;
         return STATUS_OK;
     }
-    TRY(device_download(e->base.context.compute, &e->compute.norm_scratch, e->memory.group, DTYPE_F64,
-                        DTYPE_F64, 1));
+    TRY(device_download(e->base.context.compute, &e->base.square_norm, e->memory.group, DTYPE_F64, DTYPE_F64,
+                        1));
     return device_stream_synchronize(e->base.context.compute);
 }
 
@@ -75,20 +72,22 @@ static status update_unit(ring_engine *e, const sync_step *step, int unit, doubl
     return is_mixed(e) ? ring_round_unit(e, unit) : STATUS_OK;
 }
 
-status ring_update_shards(ring_engine *e, const sync_step *step)
+/* Of this rank's shards, then of all. */
+status ring_norm(sync_engine *base)
 {
-    double scale = 1.0;
-    bool skipped = false;
-    TRY(ring_await_gathers(e)); /* of what the forward pass did not use */
-    TRY(sync_begin_update(&e->base, step));
-    if (sync_update_needs_norm(&e->base)) {
-        TRY(sum_squares(e));
-        TRY(ring_run_job(e, RING_JOB_NORM, 1));
-        TRY(read_norm(e));
-        TRY(sync_scale_update(&e->base, step, e->compute.norm_scratch, &scale, &skipped));
-    }
+    ring_engine *e = ring_of(base);
+    if (e->settings.sharding == PARAM_SHARD_NONE) return sync_default_norm(base);
+    TRY(sum_squares(e));
+    TRY(ring_run_job(e, RING_JOB_NORM, 1));
+    return read_norm(e);
+}
+
+status ring_update(sync_engine *base, const sync_step *step, double scale, bool skipped)
+{
+    ring_engine *e = ring_of(base);
+    if (e->settings.sharding == PARAM_SHARD_NONE) return sync_default_update(base, step, scale, skipped);
     for (int u = 0; u < shards_of(e)->unit_count && !skipped; u++) TRY(update_unit(e, step, u, scale));
-    status rc = sync_end_update(&e->base, step, skipped);
+    status rc = sync_end_update(base, step, skipped);
     return rc == STATUS_OK ? ring_gather_updated(e)
                            : ring_give_up(e, rc); /* peers have other shards, and see nothing */
 }

@@ -434,36 +434,17 @@ static status wait_for_buckets(ring_engine *e)
     return STATUS_OK;
 }
 
-static status update(ring_engine *e, const sync_step *step)
-{
-    if (e->settings.sharding != PARAM_SHARD_NONE) return ring_update_shards(e, step);
-    return sync_update_parameters(&e->base, step, e->base.context.params->grads.data,
-                                  &e->compute.norm_scratch);
-}
-
-status ring_finish_step(sync_engine *base, const sync_step *step)
+status ring_reduce(sync_engine *base, const sync_step *step)
 {
     ring_engine *e = ring_of(base);
     if (!reduces(e)) return STATUS_OK;
-    switch (e->compute.finish) {
-    case FINISH_MARK:
-        TRY(mark_missing(e));
-        if (!e->settings.serial) TRY(launch_ready(e));
-        e->compute.finish = FINISH_WAIT;
-        /* fall through */
-    case FINISH_WAIT:
-        TRY(wait_for_buckets(e));
-        e->compute.finish = FINISH_UPDATE;
-        /* fall through */
-    case FINISH_UPDATE:
-        if (!step->synchronize) break;
-        TRY(update(e, step));
-    }
-    e->compute.finish = FINISH_MARK;
+    TRY(mark_missing(e));
+    if (!e->settings.serial) TRY(launch_ready(e));
+    TRY(wait_for_buckets(e));
     if (!step->synchronize) return STATUS_OK;
     end_recording(e);
     e->compute.first_done = e->compute.period_begins = true;
-    return STATUS_OK;
+    return ring_flush_shards(e); /* of what the forward pass did not use */
 }
 
 /* ---- between steps ---------------------------------------------------------------------------- */

@@ -131,7 +131,7 @@ static status exchange(const bench *b, processes *all, bench_rank *r, int64_t in
     TRY(processes_barrier(all));
     int64_t begin = clock_now_ns();
     for (int i = 0; i < b->program->ready_count; i++) TRY(sync_ps.ready(e, b->program->ready_order[i]));
-    TRY(sync_ps.finish(e, &step));
+    TRY(sync_ps.reduce(e, &step));
     step.index++;
     TRY(sync_ps.begin_forward(e, &step));
     TRY(needs(b, r));

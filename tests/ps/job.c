@@ -328,7 +328,7 @@ status job_backward(job_rank *r, const sync_step *step)
         compute_gradient(r, param);
         TRY(sync_ps.ready(r->engine, param));
     }
-    TRY(sync_ps.finish(r->engine, step));
+    TRY(sync_ps.reduce(r->engine, step));
     r->next++;
     return STATUS_OK;
 }

@@ -256,7 +256,7 @@ static status accumulate(local_ranks *group, job_rank *r)
             job_set(r->params, r->params->grads.data, p, 0, NAN);
             rc = sync_ps.ready(r->engine, p);
         }
-        if (rc == STATUS_OK) rc = sync_ps.finish(r->engine, &s);
+        if (rc == STATUS_OK) rc = sync_ps.reduce(r->engine, &s);
         if (rc == STATUS_OK) rc = job_step(r);
         job_reference_step(r->job, &expected, step);
     }
@@ -322,7 +322,7 @@ static status sit_out(local_ranks *group, job_rank *r)
         s.samples = 0;
         TRY(sync_ps.begin_forward(r->engine, &s));
         TRY(sync_ps.place_outputs(r->engine, &s));
-        TRY(sync_ps.finish(r->engine, &s));
+        TRY(sync_ps.reduce(r->engine, &s));
         r->next++;
     }
     TRY(sync_ps.flush(r->engine));

@@ -2,13 +2,13 @@
  *
  * Semantics are CUDA's. A launch costs the host its launch time and returns; the kernel begins when the
  * stream reaches it, and takes as long as its price. device_stream_wait is enqueued: the stream waits, not
- * the host, whichever thread reaches the fence. Only device_stream_synchronize makes the host wait; it
- * returns STATUS_AGAIN until the clock has reached the time at which the stream is empty: call it again then.
+ * the host, whichever thread reaches the fence. Only device_stream_synchronize makes the host wait: a fiber
+ * until the stream is empty; elsewhere it returns STATUS_AGAIN until then.
  * Memory has addresses and sizes and must not be accessed; downloads give zeros at once, but the copy takes
  * its time in the stream.
  *
- * A profile may define launches as calls (a CPU): then the host does the work itself, and device_stream_wait
- * returns STATUS_AGAIN until the fence has been reached. Communication slows kernels there as far as it takes
+ * A profile may define launches as calls (a CPU): then the host does the work itself, and waits in
+ * device_stream_wait, too. Communication slows kernels there as far as it takes
  * their core.
  *
  * One thread drives a simulation and calls all its devices. Time spent within an actor's run is charged to

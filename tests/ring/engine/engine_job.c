@@ -100,7 +100,12 @@ status job_backward(engine_rank *r, const sync_step *step, const bool *skip, int
 status job_finish(engine_rank *r, const sync_step *step)
 {
     ledger_enter(&r->ledger, LEDGER_PHASE_REDUCE);
-    TRY(sync_finish(r->engine, step));
+    TRY(sync_reduce(r->engine, step));
+    if (step->synchronize) {
+        TRY(sync_begin_update(r->engine, step));
+        TRY(sync_take_norm(r->engine));
+        TRY(sync_update(r->engine, step));
+    }
     int64_t now = clock_now_ns();
     anatomy_phase phase = {r->ended_ns, STEP_OTHER};
     sync_end_step(r->engine, (anatomy_span){r->ended_ns, now}, &phase, 1, &r->figures);
