@@ -4,6 +4,7 @@
 
 #include <signal.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -110,6 +111,39 @@ static void when_a_rank_fails_the_fibers_of_the_others_unwind(void **context)
     simulation_close(&s);
 }
 
+static status wait_with_memory(void *context)
+{
+    sim_actor *a = context;
+    char *memory = malloc(100);
+    assert_non_null(memory);
+    status rc = sim_fiber_yield(a);
+    free(memory);
+    return rc;
+}
+
+/* The address sanitizer looks for what they have allocated. */
+static void when_one_of_1024_ranks_fails_nothing_leaks(void **context)
+{
+    (void)context;
+    enum { RANKS = 1024, BROKEN = 700 };
+    static sim_actor actors[RANKS];
+    simulation *s;
+    must(simulation_open(&(simulation_config){.profile = "dgx1-v100-4xib100", .world = RANKS}, &s));
+    for (int r = 0; r < RANKS; r++) {
+        must(sim_actor_open(s, &actors[r], r, "rank"));
+        must(sim_fiber_open(&actors[r], r == BROKEN ? fail_on_purpose : wait_with_memory, &actors[r]));
+        sim_actor_wake(&actors[r], r);
+    }
+    assert_int_equal(simulation_run(s), STATUS_PEER);
+    for (int r = 0; r < RANKS; r++) {
+        sim_fiber_close(&actors[r]);
+        sim_actor_close(&actors[r]);
+    }
+    assert_string_equal(error_message(), "rank 1 fails on purpose");
+    error_clear();
+    simulation_close(&s);
+}
+
 /* Fails, waits, and finds its own failure: an error that it has handled is nobody else's. */
 static status handle_a_failure(void *context)
 {
@@ -154,6 +188,7 @@ int main(void)
         cmocka_unit_test(a_fiber_that_outgrows_its_stack_ends_the_process),
         cmocka_unit_test(when_a_rank_fails_the_fibers_of_the_others_unwind),
         cmocka_unit_test(each_fiber_has_its_own_error),
+        cmocka_unit_test(when_one_of_1024_ranks_fails_nothing_leaks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
