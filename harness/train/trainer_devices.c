@@ -23,11 +23,6 @@
 static const char *const copy_names[] = {
     [TURN_FORWARD] = "activations received", [TURN_BACKWARD] = "gradient received"};
 
-bool trainer_drives_devices(const trainer *t)
-{
-    return t->config.place && t->config.place->devices;
-}
-
 static int stage_of(const trainer *t)
 {
     return t->config.place->stage;

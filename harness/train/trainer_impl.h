@@ -244,6 +244,11 @@ static inline bool trainer_is_stage(const trainer *t)
 {
     return t->config.place != NULL;
 }
+/* Its stages are on devices of this process. */
+static inline bool trainer_drives_devices(const trainer *t)
+{
+    return t->config.place && t->config.place->devices;
+}
 /* The observer's sum over the ranks. */
 status trainer_group_sum(void *context, double *values, int count);
 
@@ -308,7 +313,6 @@ bool trainer_begin_action(trainer *t, int split, int count, int *end);
 void trainer_end_action(trainer *t);
 
 /* trainer_devices.c: the same where the stages are on devices of this process. */
-bool trainer_drives_devices(const trainer *t);
 status trainer_devices_open(trainer *t);
 void trainer_devices_close(trainer *t);
 void trainer_begin_turns(trainer *t); /* of a micro-batch */

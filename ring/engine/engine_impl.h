@@ -358,6 +358,8 @@ bool ring_copies_back_in_flight(const ring_engine *e);
 status ring_begin_forward(sync_engine *base, const sync_step *step);
 status ring_ready(sync_engine *base, int param);
 status ring_reduce(sync_engine *base, const sync_step *step);
+status ring_norm(sync_engine *base);
+status ring_update(sync_engine *base, const sync_step *step, double scale, bool skipped);
 status ring_flush(sync_engine *base);
 status ring_group_sum(sync_engine *base, double *values, int count);
 
@@ -376,8 +378,8 @@ status ring_place_outputs(sync_engine *base, const sync_step *step);
 /* A bucket was posted; it is done. */
 void ring_scatter_posted(ring_engine *e, int bucket);
 status ring_scatter_done(ring_engine *e, int bucket);
-status ring_norm(sync_engine *base);
-status ring_update(sync_engine *base, const sync_step *step, double scale, bool skipped);
+status ring_norm_of_shards(ring_engine *e);
+status ring_update_shards(ring_engine *e, const sync_step *step, double scale, bool skipped);
 status ring_flush_shards(ring_engine *e);
 status ring_gather_parameters(sync_engine *base);
 void ring_drop_whole(ring_engine *e);

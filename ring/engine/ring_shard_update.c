@@ -73,21 +73,17 @@ static status update_unit(ring_engine *e, const sync_step *step, int unit, doubl
 }
 
 /* Of this rank's shards, then of all. */
-status ring_norm(sync_engine *base)
+status ring_norm_of_shards(ring_engine *e)
 {
-    ring_engine *e = ring_of(base);
-    if (e->settings.sharding == PARAM_SHARD_NONE) return sync_default_norm(base);
     TRY(sum_squares(e));
     TRY(ring_run_job(e, RING_JOB_NORM, 1));
     return read_norm(e);
 }
 
-status ring_update(sync_engine *base, const sync_step *step, double scale, bool skipped)
+status ring_update_shards(ring_engine *e, const sync_step *step, double scale, bool skipped)
 {
-    ring_engine *e = ring_of(base);
-    if (e->settings.sharding == PARAM_SHARD_NONE) return sync_default_update(base, step, scale, skipped);
     for (int u = 0; u < shards_of(e)->unit_count && !skipped; u++) TRY(update_unit(e, step, u, scale));
-    status rc = sync_end_update(base, step, skipped);
+    status rc = sync_end_update(&e->base, step, skipped);
     return rc == STATUS_OK ? ring_gather_updated(e)
                            : ring_give_up(e, rc); /* peers have other shards, and see nothing */
 }

@@ -444,7 +444,21 @@ status ring_reduce(sync_engine *base, const sync_step *step)
     if (!step->synchronize) return STATUS_OK;
     end_recording(e);
     e->compute.first_done = e->compute.period_begins = true;
+    if (e->settings.sharding == PARAM_SHARD_NONE) return STATUS_OK;
     return ring_flush_shards(e); /* of what the forward pass did not use */
+}
+
+status ring_norm(sync_engine *base)
+{
+    ring_engine *e = ring_of(base);
+    return e->settings.sharding == PARAM_SHARD_NONE ? sync_default_norm(base) : ring_norm_of_shards(e);
+}
+
+status ring_update(sync_engine *base, const sync_step *step, double scale, bool skipped)
+{
+    ring_engine *e = ring_of(base);
+    if (e->settings.sharding == PARAM_SHARD_NONE) return sync_default_update(base, step, scale, skipped);
+    return ring_update_shards(e, step, scale, skipped);
 }
 
 /* ---- between steps ---------------------------------------------------------------------------- */

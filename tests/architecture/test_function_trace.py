@@ -97,9 +97,9 @@ def on_path(name):
 
 
 @tap.cases([
-    ("policy ps=dp", 18, 31, "optimizer_update", "dp_finish", "--mode", "ps", "--policy", "ps=dp",
+    ("policy ps=dp", 18, 31, "optimizer_update", "stage_update", "--mode", "ps", "--policy", "ps=dp",
      "--progress", "thread"),
-    ("collective ring", 13, 28, "optimizer_update", "ring_finish_step", "--mode", "ring", "--algorithm", "ring",
+    ("collective ring", 13, 28, "optimizer_update", "stage_update", "--mode", "ring", "--algorithm", "ring",
      "--progress", "thread"),
 ])
 def a_gradient_passes_through_few_files(most, most_of_all, call, returns, *options):
