@@ -12,6 +12,7 @@
 
 #define FIRST_LINE "psring parameter server 4"
 enum { OWN_LINES = 5, LINE_MAX = 1536 };
+_Static_assert(LINE_MAX > 2 * COLLECTIVE_BOOTSTRAP_BYTES + 16, "a line must hold what NCCL needs");
 enum { WINDOW = 64, LONGEST_TEXT = 4096 };
 
 /* ---- lines of text ---------------------------------------------------------------------------- */
@@ -227,9 +228,9 @@ status ps_listen(ps_member *m, int server, ps_port *port)
     return STATUS_OK;
 }
 
-/* ---- memory of GPUs --------------------------------------------------------------------------- */
+/* ---- what a member says ------------------------------------------------------------------------ */
 
-/* A member without such memory exports its parameters instead. */
+/* A member without this segment exports its parameters instead. */
 static const device_memory *exported(const ps_member *m, int index)
 {
     return m->exported[index] ? m->exported[index] : m->exported[PS_SEGMENT_PARAMS];

@@ -59,7 +59,8 @@ typedef struct error_record {
 } error_record;
 void error_copy(error_record *out);
 status error_adopt(const error_record *record);
-/* From now on `to` is this thread's record; NULL: the thread's own. Returns the one before. For fibers. */
+/* Gives this thread the record `to`, or its own again if `to` is NULL. Returns the record before. A fiber has
+ * a record of its own. */
 error_record *error_switch(error_record *to);
 
 /* The only macros that jump. */

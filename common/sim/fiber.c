@@ -1,4 +1,4 @@
-#undef _FORTIFY_SOURCE /* its longjmp() takes a change of stacks for an error */
+#undef _FORTIFY_SOURCE /* With it, longjmp() takes a change of stacks for an error. */
 #include "common/sim/fiber.h"
 
 #include "common/base/log.h"
@@ -34,8 +34,8 @@
 #define FIBER_THREAD_CLOSE(f) ((void)(f))
 #endif
 
-/* Where one side of a switch goes on. Between two places a jump changes stacks without a system call; the
- * sanitizers know swapcontext(). */
+/* The point at which one side of a switch goes on. A jump changes stacks without a system call; sanitizers
+ * know only swapcontext(). */
 typedef struct place {
     ucontext_t context;
     jmp_buf jump;
@@ -58,7 +58,7 @@ static void go(place *from, place *to)
 #endif
 
 enum {
-    STACK_BYTES = 1 << 20, /* of address space: pages come as they are used */
+    STACK_BYTES = 1 << 20, /* Address space: a page takes memory when it is first used. */
     MOST_GUARDED = 16000   /* fibers: a guard takes two of the 65,530 mappings that a process may have */
 };
 

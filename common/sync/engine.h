@@ -227,8 +227,8 @@ typedef struct sync_engine_type {
     /* All gradients are handed over; afterwards the averages are there. */
     status (*reduce)(sync_engine *e, const sync_step *step);
 
-    /* The update, on ranks that run the optimizer (sync_engine.updates). The first sets square_norm to that
-     * of the averages; the second ends with sync_end_update(). */
+    /* The update, on ranks that run the optimizer (sync_engine.updates). norm() adds the squared norm of
+     * the averages to square_norm, and update() ends with sync_end_update(). */
     status (*norm)(sync_engine *e);
     status (*update)(sync_engine *e, const sync_step *step, double scale, bool skipped);
 
@@ -258,7 +258,7 @@ struct sync_engine {
     sync_context context;
     struct sync_staged *staged; /* staged.h; NULL: the engine works on the rank's own device */
     int64_t update_begin_ns;    /* of the present update */
-    double square_norm;         /* of the present update, where it needs it: of this rank's gradients */
+    double square_norm;         /* The squared norm of the gradients, if the present update needs it. */
     bool updates;               /* this rank runs the optimizer: set by open() */
     bool updated;               /* it has done so */
     bool enqueues; /* set by open: a GPU's stages only enqueue, so that the next step may begin before this
@@ -321,7 +321,8 @@ enum {
     SYNC_MARK_ENGINE = DEVICE_MARKS - 256,  /* engines' own, to the last */
 };
 
-/* Where the update of step `index` begins; the next one is where it ends. Two steps may be under way. */
+/* The mark at which the update of step `index` begins; it ends at the next mark. Two steps may be under way.
+ */
 int sync_mark_update(int64_t index);
 
 /* The optimizer's step on this rank; nothing where others update. Begins it and takes the squared norm of the

@@ -1,5 +1,5 @@
 /* Tables that say how training scales: a row of one GPU calibrates, and the rows of more GPUs that follow it
- * are predicted. What the tables leave open stands in their setups. */
+ * are predicted. A setup adds the profile, the policy and other settings that a table does not state. */
 #include "harness/reproduce/reproduce.h"
 
 #include <math.h>
@@ -8,7 +8,8 @@
 
 static const double limit = 0.10;
 
-/* How rows are run. Where several setups fit a row, the first counts. */
+/* How rows are run: the first setup that fits a row counts. In the table of several sources each setup names
+ * its source; notes say it, and a server must not make GPUs faster than one alone. */
 typedef struct setup {
     const char *source, *hardware, *model, *scheme, *batch_per_gpu; /* How cells begin; NULL: any. */
     const char *profile, *name, *policy;

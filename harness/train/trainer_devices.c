@@ -135,10 +135,10 @@ static status sum_shared(trainer *t, int param)
 status trainer_sum_shared(trainer *t)
 {
     const nn_model *m = t->config.model;
-    for (; t->pipeline.shared < m->param_count; t->pipeline.shared++)
-        if (stage_of(t) > 0 && is_last_with(t, &m->params[t->pipeline.shared]) &&
-            m->params[t->pipeline.shared].stages != UINT64_C(1) << stage_of(t))
-            TRY(sum_shared(t, t->pipeline.shared));
+    for (int i = 0; i < m->param_count; i++)
+        if (stage_of(t) > 0 && is_last_with(t, &m->params[i]) &&
+            m->params[i].stages != UINT64_C(1) << stage_of(t))
+            TRY(sum_shared(t, i));
     return STATUS_OK;
 }
 
@@ -191,8 +191,7 @@ status trainer_end_idle(trainer *t, trainer_turn turn)
 {
     int number;
     TRY(anatomy_end_wait(t->engine->context.anatomy, &number));
-    if (number >= 0)
-        t->devices.waits[turn] = number; /* else it had ended: in virtual time a turn may be begun again */
+    if (number >= 0) t->devices.waits[turn] = number;
     return STATUS_OK;
 }
 

@@ -148,11 +148,9 @@ typedef struct trainer_pipeline {
     trainer_live *lives;
     int live;
     int action;        /* of the step */
-    bool acting;       /* it has begun */
     int64_t before;    /* micro-batches of the steps before */
     int64_t asked;     /* inputs that have been asked for, over all steps */
     int64_t evaluated; /* inputs of evaluations, which are numbered with those of steps */
-    int shared, ready; /* parameters of other stages too: summed, and told to the engine, up to these */
 } trainer_pipeline;
 
 /* Stages on devices of this process take turns; before each a device has waited for another. */
@@ -170,7 +168,6 @@ typedef struct trainer_devices {
     trainer *stages[NN_MOST_STAGES]; /* all of the rank */
     int count;                       /* 0: it has one, or the whole model */
     batch_source *source;            /* of this stage */
-    int turn;                        /* the first's: of the step */
     int waits[TRAINER_TURNS]; /* of the present micro-batch, by the turn that they precede (anatomy.h); -1:
                                  none */
     bool has_norm;            /* of its gradients, squared: */

@@ -68,19 +68,16 @@ bool trainer_begin_action(trainer *t, int split, int count, int *end)
     }
     pipeline_action a = pipeline_action_of(&place_of(t)->shape, place_of(t)->stage, p->action);
     *end = a.backward ? count : split;
-    if (p->acting) return true;
     if (a.backward) t->now = live_of(t, a.batch)->now;
     t->now.micro = a.batch;
     t->now.stage = a.backward ? split : 0;
     t->now.scalars.accumulate = a.batch > 0;
-    p->acting = true;
     return true;
 }
 
 void trainer_end_action(trainer *t)
 {
     live_of(t, t->now.micro)->now = t->now;
-    t->pipeline.acting = false;
     t->pipeline.action++;
 }
 
@@ -165,12 +162,12 @@ status trainer_share_gradients(trainer *t)
 {
     if (!is_last(t)) return STATUS_OK;
     if (trainer_drives_devices(t)) return trainer_sum_shared(t);
-    trainer_pipeline *p = &t->pipeline;
+    pipeline *messages = t->pipeline.messages;
     const nn_model *m = t->config.model;
-    for (; p->shared < m->param_count; p->shared++)
-        if (is_shared(&m->params[p->shared])) TRY(pipeline_post_shared(p->messages, p->shared));
-    int64_t posted = pipeline_posted(p->messages, PIPELINE_SHARED);
-    return posted > 0 ? pipeline_await(p->messages, PIPELINE_SHARED, posted, t->engine->context.anatomy)
+    for (int i = 0; i < m->param_count; i++)
+        if (is_shared(&m->params[i])) TRY(pipeline_post_shared(messages, i));
+    int64_t posted = pipeline_posted(messages, PIPELINE_SHARED);
+    return posted > 0 ? pipeline_await(messages, PIPELINE_SHARED, posted, t->engine->context.anatomy)
                       : STATUS_OK;
 }
 
@@ -183,9 +180,8 @@ status trainer_ready_shared(trainer *t)
 {
     if (!is_last(t)) return STATUS_OK;
     const nn_model *m = t->config.model;
-    for (int *i = &t->pipeline.ready; *i < m->param_count; ++*i)
-        if (is_shared(&m->params[*i])) TRY(sync_ready(t->engine, *i));
-    t->pipeline.ready = t->pipeline.shared = 0;
+    for (int i = 0; i < m->param_count; i++)
+        if (is_shared(&m->params[i])) TRY(sync_ready(t->engine, i));
     return STATUS_OK;
 }
 

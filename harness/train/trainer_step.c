@@ -556,9 +556,9 @@ static status run_devices(trainer *first, batch_source *source, int64_t index, i
 {
     trainer_devices *d = &first->devices;
     int round = TRAINER_TURNS * d->count;
-    for (; d->turn < round * trainer_micro_batches(first); d->turn++) {
-        int turn = d->turn % round / d->count, at = d->turn % d->count, micro = d->turn / round;
-        for (int s = 0; d->turn % round == 0 && first->now.stage == 0 && s < d->count; s++) {
+    for (int i = 0; i < round * trainer_micro_batches(first); i++) {
+        int turn = i % round / d->count, at = i % d->count, micro = i / round;
+        for (int s = 0; i % round == 0 && s < d->count; s++) {
             trainer_begin_turns(d->stages[s]);
             TRY(trainer_begin_idle(d->stages[s]));
         }
@@ -570,7 +570,6 @@ static status run_devices(trainer *first, batch_source *source, int64_t index, i
         d->stages[s]->now.micro = 0;
         d->stages[s]->begun++;
     }
-    d->turn = 0;
     return STATUS_OK;
 }
 
