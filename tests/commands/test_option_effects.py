@@ -407,7 +407,7 @@ LATER = [name for name in TRIALS if name in RESNETS and (EMULATED or not CUDA) o
     all(TABLE[name, e]["cuda"] == TABLE[name, e]["cpu"] for e in ENGINES))]
 
 
-@(cases if CUDA else more_cases)([(name, name) for name in TRIALS if name not in LATER], at_more=60)
+@(cases if CUDA else more_cases)([(name, name) for name in TRIALS if name not in LATER], at_more=25)
 @long_cases([(name, name) for name in LATER])
 def cells_hold(option):
     check_all(option)

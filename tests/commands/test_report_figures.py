@@ -71,7 +71,7 @@ PLACE = """(() => { const m = document.querySelectorAll('[data-test="%s"]')[%d];
   return [0, 0, 'behind ' + (e ? e.outerHTML.slice(0, 120) : 'nothing') + ': ' + m.dataset.t] })()"""
 
 
-@cases([(f"{name}, 400 px", name, 400) for name in PAGES], at_more=4)
+@cases([(f"{name}, 400 px", name, 400) for name in PAGES], at_more=2)
 @long_cases([(f"{name}, 1280 px", name, 1280) for name in PAGES])
 def every_figure_shows_the_value_under_the_pointer(name, width):
     with Browser() as browser:
@@ -108,7 +108,7 @@ for (const svg of %s) { for (const m of svg.querySelectorAll('rect[data-v]:not([
 return [...new Set(bad)]; })()""" % SEEN
 
 
-@cases([(name, name) for name in PAGES], at_more=4)
+@cases([(name, name) for name in PAGES], at_more=2)
 def every_figure_is_light_and_dark_and_readable_in_both(name):
     path, colors = page(name), {}
     with Browser() as browser:
@@ -185,7 +185,7 @@ def colors_of_a_figure_differ_for_color_blind_readers(name):
         expect_apart(colors, figure)
 
 
-@cases([(name, name) for name in PAGES], at_more=4)
+@cases([(name, name) for name in PAGES], at_more=2)
 def the_keyboard_reaches_and_opens_the_numbers_of_every_figure(name):
     with Browser() as browser:
         browser.open(page(name))
@@ -210,7 +210,7 @@ def the_keyboard_reaches_and_opens_the_numbers_of_every_figure(name):
         expect(all(rows), "tables that are shown", rows)
 
 
-@cases([(f"{name}, dark", name, True) for name in PAGES], at_more=4)
+@cases([(f"{name}, dark", name, True) for name in PAGES], at_more=2)
 @long_cases([(name, name, False) for name in PAGES])
 def every_figure_is_printed_in_light_colors_with_its_numbers(name, dark):
     with Browser() as browser:

@@ -134,7 +134,7 @@ LENET = ["--mode", "ring", "--model", "lenet", *REAL, "--steps", "10", "--thread
     ("2 ranks", ["--gpus", "2"]),
     ("3 ranks by two-shot", ["--gpus", "3", "--algorithm", "two-shot"]),
     ("reference", ["--gpus", "3", "--algorithm", "two-shot", "--device", "reference", "--steps", "3"]),
-    ("inline", ["--gpus", "2", "--progress", "inline"]))], at_more=10)
+    ("inline", ["--gpus", "2", "--progress", "inline"]))], at_more=6)
 def state_that_is_cut_among_ranks_gives_the_results_of_ddp(policy, words):
     expect_equal(bits(*LENET, *words, "--policy", policy), bits(*LENET, *words, "--policy", "ddp"), f"{policy}, and ddp")
 

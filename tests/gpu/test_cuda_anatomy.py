@@ -48,7 +48,7 @@ AT_ONCE_HERE = 2 if EMULATED else 1
 
 
 @cases((AHEAD if EMULATED else AT_ONCE) + [(f"{policy}, another policy", ["--policy", policy], {}) for policy in policies("ring")
-                                           if policy not in ("ddp", "torch-0.4.1", "zero3")], at_once=AT_ONCE_HERE, at_more=14 if EMULATED else 100)
+                                           if policy not in ("ddp", "torch-0.4.1", "zero3")], at_once=AT_ONCE_HERE, at_more=8 if EMULATED else 100)
 @long_cases(AT_ONCE if EMULATED else [], at_once=2)
 def the_parts_of_every_step_with_nccl_add_up(words, env):
     needs_nccl()

@@ -5,7 +5,7 @@ import re
 from tap import cases, expect, long_cases, main
 from trixie import build_there, run_there
 
-BUILD = "/build/RelWithDebInfo"
+BUILD = "/build/Release"
 FOLDERS = ["common/device", "common/device/cpu", "common/nn", "models"]
 GOLDEN = ["toy_w4", "wine_mlp_w4", "bert_tiny_w2", "gpt2_tiny_w2", "resnet18_32_w2", "alexnet_w1", "inception_v3_107_w2_silu"]
 
@@ -19,7 +19,7 @@ def at_both_levels(rows):
 
 @at_both_levels([("gcc 14, oneDNN 3",)])
 def the_program_and_the_tests_of_its_kernels_compile_without_a_warning():
-    text = build_there("RelWithDebInfo", "harness", *[f"tests/{folder}/all" for folder in FOLDERS])
+    text = build_there("Release", "harness", *[f"tests/{folder}/all" for folder in FOLDERS])
     expect("warning:" not in text, "no warnings", text[-6000:])
     expect(re.search(r"oneDNN +3\.", run_there(f"{BUILD}/bin/harness", "doctor", code=None)), "the program has oneDNN 3")
 
