@@ -7,7 +7,7 @@
 void virtual_host_begin(virtual_host *h, const trainer *t)
 {
     h->trainer = t;
-    trainer_stage_times(t, h->before);
+    trainer_part_times(t, h->before);
 }
 
 typedef struct longest {
@@ -49,16 +49,16 @@ static void add_interpreter(const virtual_host *h, json_t *rows)
 /* Rank 0's thread, less its wait for the loader. */
 static void add_main_thread(const virtual_host *h, json_t *rows, longest *slowest)
 {
-    trainer_stage_time now[TRAINER_STAGES];
-    int count = trainer_stage_times(h->trainer, now);
-    double total = 0, parts[TRAINER_STAGES];
-    for (int i = 0; i < count; i++) {
+    trainer_part_time now[TRAINER_PARTS];
+    trainer_part_times(h->trainer, now);
+    double total = 0, parts[TRAINER_PARTS];
+    for (int i = 0; i < TRAINER_PARTS; i++) {
         parts[i] = (double)(now[i].ns - h->before[i].ns) / 1e9 / (double)h->steps;
         total += parts[i];
     }
     add(rows, "main thread", total);
     take(slowest, "main thread", total);
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < TRAINER_PARTS; i++) {
         char name[48];
         snprintf(name, sizeof name, "  %s", now[i].name);
         add(rows, name, parts[i]);

@@ -12,11 +12,11 @@
 typedef struct virtual_host {
     const trainer *trainer; /* rank 0's */
     const simulation *simulation;
-    trainer_stage_time before[TRAINER_STAGES]; /* the measured steps */
-    int64_t steps;                             /* measured */
-    int workers;                               /* of each process's loader; 0: no loader */
-    double samples, bytes;                     /* that a process loads per step */
-    int replicas;                              /* threads of one process; 0: not under dp */
+    trainer_part_time before[TRAINER_PARTS]; /* the measured steps */
+    int64_t steps;                           /* measured */
+    int workers;                             /* of each process's loader; 0: no loader */
+    double samples, bytes;                   /* that a process loads per step */
+    int replicas;                            /* threads of one process; 0: not under dp */
     int parameters;
 } virtual_host;
 

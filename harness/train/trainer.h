@@ -150,15 +150,26 @@ status trainer_end_step(trainer *t, step_result *out);
 int trainer_depth(const trainer *t); /* 1 or 2 */
 int trainer_under_way(const trainer *t);
 
-/* In virtual time, on a rank whose thread blocks (under the parameter server): what its thread has spent in
- * each stage of the steps so far. Returns how many there are, in the order of a step; names are those of the
+typedef enum trainer_part {
+    PART_COPY,
+    PART_SCATTER,
+    PART_REPLICATE,
+    PART_FORWARD,
+    PART_GATHER,
+    PART_LOSS,
+    PART_SCATTER_GRADIENT,
+    PART_BACKWARD,
+    PART_REDUCE,
+    TRAINER_PARTS
+} trainer_part;
+
+/* In virtual time: what the rank's thread has spent in each part of the steps so far. Names are those of the
  * job's `host_costs`. */
-enum { TRAINER_STAGES = 32 };
-typedef struct trainer_stage_time {
+typedef struct trainer_part_time {
     const char *name;
     int64_t ns;
-} trainer_stage_time;
-int trainer_stage_times(const trainer *t, trainer_stage_time out[TRAINER_STAGES]);
+} trainer_part_time;
+void trainer_part_times(const trainer *t, trainer_part_time out[TRAINER_PARTS]);
 
 /* Processor time that the compute thread has spent in steps, up to the end of the last one; between steps.
  * STEP_NOT_MEASURED: kernels run elsewhere. */

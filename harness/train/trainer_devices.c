@@ -1,12 +1,8 @@
 /* A rank whose model is cut into stages on devices of its own process (common/nn/stages.h): model parallelism
  * as a module on several GPUs has it under DistributedDataParallel. Each stage has a trainer, with device,
- * stream, parameters and engine of its own; one thread drives them, in turns, five per micro-batch:
- *
- *   forward    stage 0, 1, .. p - 1    each fetches the activations of the stage before
- *   backward   stage p - 1, .. 0       each fetches the gradient from the stage after; full buckets are
- * launched reduce     stage p - 1, .. 0       waits for the buckets of the stage, and updates (after the last
- * micro-batch) update     stage p - 1, .. 0       updates, where that needs the norm of all gradients end
- * stage 0, .. p - 1       the step ends on this device
+ * stream, parameters and engine of its own; one thread drives them in turns (trainer_run_devices()): forward,
+ * where each stage fetches the activations of the stage before; backward, where each fetches the gradient
+ * from the stage after, and full buckets are launched; then reduce and update.
  *
  * So one device works at a time, but for the reductions: those of a stage are in progress while the stages
  * before it compute their backward passes. A bucket has parameters of one device, and each stage's ranks form
@@ -45,6 +41,21 @@ void trainer_join_devices(trainer *const *stages, batch_source *const *sources, 
     }
 }
 
+/* ---- waits --------------------------------------------------------------------------------------- */
+
+static status begin_idle(trainer *t)
+{
+    return anatomy_begin_wait(t->engine->context.anatomy);
+}
+
+static status end_idle(trainer *t, trainer_turn turn)
+{
+    int number;
+    TRY(anatomy_end_wait(t->engine->context.anatomy, &number));
+    if (number >= 0) t->devices.waits[turn] = number;
+    return STATUS_OK;
+}
+
 /* ---- copies between devices --------------------------------------------------------------------- */
 
 /* After all that `from` has launched, and before all that `to` launches from now on. */
@@ -81,7 +92,7 @@ status trainer_copy_input(trainer *t)
 {
     trainer *before = neighbor(t, -1);
     if (before) TRY(copy_output(t, t->now.slot, before, before->now.slot));
-    return trainer_end_idle(t, TURN_FORWARD);
+    return end_idle(t, TURN_FORWARD);
 }
 
 status trainer_copy_gradient(trainer *t)
@@ -90,7 +101,7 @@ status trainer_copy_gradient(trainer *t)
     if (after)
         TRY(copy_value(t, t->now.slot, t->now.slot->program->output_gradient_value, after, after->now.slot,
                        after->now.slot->program->input_gradient_value));
-    return trainer_end_idle(t, TURN_BACKWARD);
+    return end_idle(t, TURN_BACKWARD);
 }
 
 /* ---- gradients of several stages ---------------------------------------------------------------- */
@@ -144,7 +155,7 @@ status trainer_sum_shared(trainer *t)
 
 /* ---- the norm of all gradients ------------------------------------------------------------------ */
 
-bool trainer_awaits_norms(const trainer *t)
+static bool awaits_norms(const trainer *t)
 {
     bool all = true;
     for (int s = 0; s < t->devices.count; s++) all = all && t->devices.stages[s]->devices.has_norm;
@@ -164,35 +175,23 @@ status trainer_add_device_norms(trainer *t)
 {
     trainer_devices *d = &t->devices;
     double sum = 0;
-    TRY(trainer_begin_idle(t));
+    TRY(begin_idle(t));
     for (int s = 0; s < d->count; s++) {
         const trainer_devices *other = &d->stages[s]->devices;
         TRY(device_stream_wait(t->stream, other->passed, other->passes));
         sum += other->norm;
     }
     if (device_get_info(t->device)->real) t->engine->square_norm = sum;
-    return trainer_end_idle(t, TURN_UPDATE);
+    return end_idle(t, TURN_UPDATE);
 }
 
 /* ---- what devices wait for ---------------------------------------------------------------------- */
 
-void trainer_begin_turns(trainer *t)
+static status begin_turns(trainer *t)
 {
     for (int i = 0; i < TRAINER_TURNS; i++) t->devices.waits[i] = -1;
     t->devices.has_norm = false;
-}
-
-status trainer_begin_idle(trainer *t)
-{
-    return anatomy_begin_wait(t->engine->context.anatomy);
-}
-
-status trainer_end_idle(trainer *t, trainer_turn turn)
-{
-    int number;
-    TRY(anatomy_end_wait(t->engine->context.anatomy, &number));
-    if (number >= 0) t->devices.waits[turn] = number;
-    return STATUS_OK;
+    return begin_idle(t);
 }
 
 /* Until the other stage had computed what it needs, then until the copy was there. */
@@ -221,7 +220,7 @@ static void name_turn(trainer *t, trainer_turn turn)
         (anatomy_sent){.ns = time.end_ns, .rank = pipeline_rank(other->config.place, stage_of(other))});
 }
 
-void trainer_report_waits(trainer *t, int first_mark, int64_t micro)
+static void report_waits(trainer *t, int first_mark, int64_t micro)
 {
     const trainer *before = neighbor(t, -1), *after = neighbor(t, 1);
     if (before) name_copy(t, TURN_FORWARD, before, first_mark + MARK_FORWARD_END, micro);
@@ -229,6 +228,78 @@ void trainer_report_waits(trainer *t, int first_mark, int64_t micro)
     name_turn(t, TURN_REDUCE);
     name_turn(t, TURN_UPDATE);
     name_turn(t, TURN_END);
+}
+
+/* ---- the step ----------------------------------------------------------------------------------- */
+
+static status forward_on(trainer *t, int64_t index, int64_t batch_step)
+{
+    TRY(trainer_stage_forward(t, t->devices.source, index, batch_step));
+    return begin_idle(t);
+}
+
+static status backward_on(trainer *t)
+{
+    TRY(trainer_stage_backward(t));
+    return begin_idle(t);
+}
+
+static status update_on(trainer *t)
+{
+    t->devices.updated = true;
+    return trainer_update(t);
+}
+
+/* The stage whose norm is the last may update at once. */
+static status reduce_on(trainer *t)
+{
+    TRY(end_idle(t, TURN_REDUCE)); /* others end it when they have what they need */
+    t->devices.updated = false;
+    TRY(trainer_stage_reduce(t));
+    if (!awaits_norms(t)) TRY(update_on(t));
+    return begin_idle(t);
+}
+
+static status update_later_on(trainer *t)
+{
+    if (t->devices.updated) return STATUS_OK;
+    TRY(update_on(t));
+    return begin_idle(t);
+}
+
+static status end_on(trainer *t)
+{
+    int flight = trainer_flight_now(t);
+    TRY(end_idle(t, TURN_END));
+    TRY(trainer_end_batch(t, t->devices.source));
+    report_waits(t, trainer_mark_of(flight, t->now.micro, MARK_BEGIN), t->now.micro);
+    TRY(trainer_report_batch(t, flight, t->now.micro));
+    trainer_count_batch(t);
+    return STATUS_OK;
+}
+
+/* The last stage reduces first: its gradients are ready first. */
+status trainer_run_devices(trainer *first, batch_source *source, int64_t index, int64_t batch_step)
+{
+    trainer *const *stages = first->devices.stages;
+    int n = first->devices.count;
+    (void)source; /* each stage has its own */
+    for (int64_t micro = 0; micro < trainer_micro_batches(first); micro++) {
+        for (int s = 0; s < n; s++) {
+            stages[s]->now.micro = micro;
+            TRY(begin_turns(stages[s]));
+        }
+        for (int s = 0; s < n; s++) TRY(forward_on(stages[s], index, batch_step));
+        for (int s = n - 1; s >= 0; s--) TRY(backward_on(stages[s]));
+        for (int s = n - 1; s >= 0; s--) TRY(reduce_on(stages[s]));
+        for (int s = n - 1; s >= 0; s--) TRY(update_later_on(stages[s]));
+        for (int s = 0; s < n; s++) TRY(end_on(stages[s]));
+    }
+    for (int s = 1; s < n; s++) {
+        stages[s]->now.micro = 0;
+        stages[s]->begun++;
+    }
+    return STATUS_OK;
 }
 
 /* ---- batches ------------------------------------------------------------------------------------ */

@@ -118,9 +118,8 @@ typedef struct trainer_flight {
     } sums; /* over the micro-batches */
 } trainer_flight;
 
-/* The step whose stages are running. */
+/* The micro-batch that is running. */
 typedef struct trainer_running {
-    int stage;
     trainer_program_slot *slot; /* NULL: no samples for this rank */
     nn_observer observer;
     op_scalars scalars;
@@ -147,7 +146,6 @@ typedef struct trainer_pipeline {
     pipeline *messages; /* NULL: the rank has the whole model */
     trainer_live *lives;
     int live;
-    int action;        /* of the step */
     int64_t before;    /* micro-batches of the steps before */
     int64_t asked;     /* inputs that have been asked for, over all steps */
     int64_t evaluated; /* inputs of evaluations, which are numbered with those of steps */
@@ -170,6 +168,7 @@ typedef struct trainer_devices {
     batch_source *source;            /* of this stage */
     int waits[TRAINER_TURNS]; /* of the present micro-batch, by the turn that they precede (anatomy.h); -1:
                                  none */
+    bool updated;             /* in this micro-batch */
     bool has_norm;            /* of its gradients, squared: */
     double norm;
     device_fence *passed; /* what the compute stream has reached, for copies to other devices */
@@ -195,8 +194,8 @@ struct trainer {
     sync_exchange exchange;
     ledger ledger;
     straggler straggler;
-    int64_t stage_ns[TRAINER_STAGES]; /* virtual time: spent in each stage */
-    int64_t slowed_ns;                /* virtual time: by communication, up to the end of the previous step */
+    int64_t part_ns[TRAINER_PARTS]; /* virtual time: spent in each part */
+    int64_t slowed_ns;              /* virtual time: by communication, up to the end of the previous step */
     int64_t cpu_ns, cpu_read_ns; /* processor time of the compute thread in steps up to the last reading, and
                                     that reading */
     int64_t called_ns;           /* the first micro-batch of the step began */
@@ -222,7 +221,7 @@ struct trainer {
 
 /* trainer_step.c */
 int64_t trainer_micro_batches(const trainer *t);
-/* Of the step whose stages are running. */
+/* Of the step that is running. */
 static inline int trainer_flight_now(const trainer *t)
 {
     return (int)(t->begun % TRAINER_DEPTH);
@@ -248,6 +247,20 @@ static inline bool trainer_drives_devices(const trainer *t)
 }
 /* The observer's sum over the ranks. */
 status trainer_group_sum(void *context, double *values, int count);
+/* The parts of a micro-batch, in their order. Between them a rank with a stage of the model waits for others.
+ */
+void trainer_begin_batch(trainer *t, int64_t index);
+status trainer_load_batch(trainer *t, batch_source *source, int64_t batch_step);
+status trainer_enter_forward(trainer *t);
+status trainer_forward(trainer *t);
+status trainer_loss(trainer *t);
+status trainer_enter_backward(trainer *t);
+status trainer_backward(trainer *t);
+status trainer_reduce(trainer *t);
+status trainer_update(trainer *t);
+status trainer_end_batch(trainer *t, batch_source *source);
+void trainer_count_batch(trainer *t);
+status trainer_report_batch(trainer *t, int flight, int64_t micro);
 
 /* trainer_result.c. The lane's phases and the sums of a micro-batch whose marks have been reached. */
 void trainer_report_forward(trainer *t, int flight, int64_t micro);
@@ -292,41 +305,25 @@ void trainer_end_evaluation(trainer *t);
 trainer_program_slot *trainer_slot_now(const trainer *t);
 double *trainer_loss_now(const trainer *t);
 const trainer_tensors *trainer_tensors_now(const trainer *t);
-/* Parts of a step's stages (trainer_step.c). */
-status trainer_await_input(trainer *t);
-status trainer_send_output(trainer *t);
 void trainer_hold_gradient(trainer *t);
-status trainer_await_gradient(trainer *t);
-status trainer_begin_reduction(trainer *t);
-status trainer_end_backward(trainer *t);
-status trainer_share_gradients(trainer *t);
 bool trainer_defers_ready(const trainer *t, int param);
-status trainer_ready_shared(trainer *t);
 status trainer_add_norms(trainer *t); /* of the other stages, to the engine's */
-status trainer_await_sends(trainer *t);
-/* The step's next pass of a micro-batch begins, or goes on: its stages end before *end, and the forward pass
- * at `split` of `count`. False: the step has no more. */
-bool trainer_begin_action(trainer *t, int split, int count, int *end);
-void trainer_end_action(trainer *t);
+/* A step; and its parts, as devices of one process have them, too. */
+status trainer_run_pipeline(trainer *t, batch_source *source, int64_t index, int64_t batch_step);
+status trainer_stage_forward(trainer *t, batch_source *source, int64_t index, int64_t batch_step);
+status trainer_stage_backward(trainer *t);
+status trainer_stage_reduce(trainer *t);
 
 /* trainer_devices.c: the same where the stages are on devices of this process. */
 status trainer_devices_open(trainer *t);
 void trainer_devices_close(trainer *t);
-void trainer_begin_turns(trainer *t); /* of a micro-batch */
+status trainer_run_devices(trainer *first, batch_source *source, int64_t index, int64_t batch_step);
 status trainer_give_device_norm(trainer *t);
 status trainer_add_device_norms(trainer *t); /* once all stages have given theirs */
-/* Its update waits for norms of other stages, which have not taken their turns. */
-bool trainer_awaits_norms(const trainer *t);
-/* Before a turn the device's wait ends, and after it the next begins. */
-status trainer_end_idle(trainer *t, trainer_turn turn);
-status trainer_begin_idle(trainer *t);
 status trainer_copy_input(trainer *t);
 status trainer_copy_gradient(trainer *t);
 status trainer_copy_evaluated(trainer *t);
 status trainer_sum_shared(trainer *t);
-/* The micro-batch has ended: names its waits, adds its copies to the anatomy and the trace. `first_mark`: of
- * the micro-batch. */
-void trainer_report_waits(trainer *t, int first_mark, int64_t micro);
 
 /* trainer_remote.c: nothing where the rank has no remote stage. */
 status trainer_remote_open(trainer *t);

@@ -1,6 +1,5 @@
 /* A rank that has a stage of the model (common/nn/stages.h): micro-batches pass through it in the order of a
- * schedule. Those whose backward pass has not ended have activations of their own. A step is still the table
- * of trainer_step.c: a forward pass runs its first half, a backward pass the rest.
+ * schedule. Those whose backward pass has not ended have activations of their own.
  *
  * The engine averages over the replicas of the stage and sees one step: it begins in front of the first
  * forward pass, and reduces in the last backward pass. The gradient of a parameter that other stages have too
@@ -58,29 +57,6 @@ const trainer_tensors *trainer_tensors_now(const trainer *t)
     return &live_of(t, t->now.micro)->tensors;
 }
 
-bool trainer_begin_action(trainer *t, int split, int count, int *end)
-{
-    trainer_pipeline *p = &t->pipeline;
-    if (p->action == 2 * batches(t)) {
-        p->action = 0;
-        p->before += batches(t);
-        return false;
-    }
-    pipeline_action a = pipeline_action_of(&place_of(t)->shape, place_of(t)->stage, p->action);
-    *end = a.backward ? count : split;
-    if (a.backward) t->now = live_of(t, a.batch)->now;
-    t->now.micro = a.batch;
-    t->now.stage = a.backward ? split : 0;
-    t->now.scalars.accumulate = a.batch > 0;
-    return true;
-}
-
-void trainer_end_action(trainer *t)
-{
-    live_of(t, t->now.micro)->now = t->now;
-    t->pipeline.action++;
-}
-
 /* ---- messages ----------------------------------------------------------------------------------- */
 
 static status post_value(trainer *t, pipeline_channel channel, const trainer_program_slot *slot, int value)
@@ -105,7 +81,7 @@ static status ask_for_inputs(trainer *t, int64_t end)
 }
 
 /* The gradient that was sent from the memory of an earlier micro-batch has left it. */
-status trainer_await_input(trainer *t)
+static status await_input(trainer *t)
 {
     if (trainer_drives_devices(t)) return trainer_copy_input(t);
     if (!t->config.model->received) return STATUS_OK;
@@ -118,7 +94,7 @@ status trainer_await_input(trainer *t)
                           t->engine->context.anatomy);
 }
 
-status trainer_send_output(trainer *t)
+static status send_output(trainer *t)
 {
     if (trainer_drives_devices(t)) return STATUS_OK; /* the next stage fetches it */
     TRY(device_stream_synchronize(t->stream));
@@ -127,7 +103,7 @@ status trainer_send_output(trainer *t)
     return post(t, PIPELINE_OUTPUT_GRADIENT, t->now.micro, t->now.slot->program->output_gradient_value);
 }
 
-status trainer_await_gradient(trainer *t)
+static status await_gradient(trainer *t)
 {
     if (trainer_drives_devices(t)) return trainer_copy_gradient(t);
     if (!t->config.model->sent) return STATUS_OK;
@@ -143,13 +119,13 @@ void trainer_hold_gradient(trainer *t)
 }
 
 /* With one micro-batch the engine has begun so. */
-status trainer_begin_reduction(trainer *t)
+static status begin_reduction(trainer *t)
 {
     if (!is_last(t) || batches(t) == 1) return STATUS_OK;
     return sync_begin_forward(t->engine, &t->now.step);
 }
 
-status trainer_end_backward(trainer *t)
+static status end_backward(trainer *t)
 {
     if (trainer_drives_devices(t)) return STATUS_OK;
     TRY(device_stream_synchronize(t->stream));
@@ -158,7 +134,7 @@ status trainer_end_backward(trainer *t)
     return ask_for_inputs(t, t->now.micro + 1 + t->pipeline.live);
 }
 
-status trainer_share_gradients(trainer *t)
+static status share_gradients(trainer *t)
 {
     if (!is_last(t)) return STATUS_OK;
     if (trainer_drives_devices(t)) return trainer_sum_shared(t);
@@ -176,7 +152,7 @@ bool trainer_defers_ready(const trainer *t, int param)
     return is_shared(&t->config.model->params[param]);
 }
 
-status trainer_ready_shared(trainer *t)
+static status ready_shared(trainer *t)
 {
     if (!is_last(t)) return STATUS_OK;
     const nn_model *m = t->config.model;
@@ -194,11 +170,69 @@ status trainer_add_norms(trainer *t)
 }
 
 /* The last gradient has been received when the step ends. */
-status trainer_await_sends(trainer *t)
+static status await_sends(trainer *t)
 {
     if (!t->config.model->received || !is_last(t) || trainer_drives_devices(t)) return STATUS_OK;
     return pipeline_await(t->pipeline.messages, PIPELINE_INPUT_GRADIENT, number_now(t),
                           t->engine->context.anatomy);
+}
+
+/* ---- the step ----------------------------------------------------------------------------------- */
+
+status trainer_stage_forward(trainer *t, batch_source *source, int64_t index, int64_t batch_step)
+{
+    trainer_begin_batch(t, index);
+    TRY(trainer_load_batch(t, source, batch_step + t->now.micro));
+    TRY(trainer_enter_forward(t));
+    TRY(await_input(t));
+    TRY(trainer_forward(t));
+    TRY(trainer_loss(t));
+    TRY(device_mark(t->stream, trainer_mark_now(t, MARK_FORWARD_END)));
+    TRY(send_output(t));
+    return trainer_return_batch(t, source, true);
+}
+
+status trainer_stage_backward(trainer *t)
+{
+    TRY(trainer_enter_backward(t));
+    TRY(await_gradient(t));
+    TRY(begin_reduction(t));
+    TRY(trainer_backward(t));
+    return end_backward(t);
+}
+
+status trainer_stage_reduce(trainer *t)
+{
+    TRY(share_gradients(t));
+    TRY(ready_shared(t));
+    return trainer_reduce(t);
+}
+
+/* The passes of the micro-batches in the order of the schedule: F0 F1 B0 F2 B1 ... */
+status trainer_run_pipeline(trainer *t, batch_source *source, int64_t index, int64_t batch_step)
+{
+    int flight = trainer_flight_now(t);
+    for (int i = 0; i < 2 * batches(t); i++) {
+        pipeline_action a = pipeline_action_of(&place_of(t)->shape, place_of(t)->stage, i);
+        if (a.backward) t->now = live_of(t, a.batch)->now;
+        t->now.micro = a.batch;
+        t->now.scalars.accumulate = a.batch > 0;
+        if (a.backward) {
+            TRY(trainer_stage_backward(t));
+            TRY(trainer_stage_reduce(t));
+            TRY(trainer_update(t));
+            TRY(await_sends(t));
+            TRY(trainer_end_batch(t, source));
+            TRY(trainer_report_backward(t, flight, t->now.micro));
+        } else {
+            TRY(trainer_stage_forward(t, source, index, batch_step));
+            trainer_count_batch(t);
+            trainer_report_forward(t, flight, t->now.micro);
+        }
+        live_of(t, t->now.micro)->now = t->now;
+    }
+    t->pipeline.before += batches(t);
+    return STATUS_OK;
 }
 
 /* ---- evaluation --------------------------------------------------------------------------------- */

@@ -1,13 +1,13 @@
-/* The train loop: one step as a sequence of stages.
+/* One training step of a rank: from a batch to updated parameters. trainer_pipeline.c and trainer_devices.c
+ * have the steps of a rank that has a stage of the model, made of the same parts.
  *
- * Where all stages only enqueue (trainer.runs_ahead) the host waits for nothing: a step leaves marks on the
+ * Where all parts only enqueue (trainer.runs_ahead) the host waits for nothing: a step leaves marks on the
  * compute stream and its loss in pinned memory, and trainer_end_step() reads both when the next step has been
  * enqueued. */
 #include "harness/train/trainer_impl.h"
 
 #include "common/device/sim/device_sim.h"
 
-#include <assert.h>
 #include <string.h>
 
 static void enter(trainer *t, rank_operation operation)
@@ -65,16 +65,57 @@ static status find_slot(trainer *t, int64_t batch, trainer_program_slot **out)
     return fail(STATUS_INTERNAL, "a batch of %lld samples was not announced", (long long)batch);
 }
 
-/* ---- stages ----------------------------------------------------------------------------------- */
+/* ---- parts ------------------------------------------------------------------------------------ */
 
-static status stage_plan(trainer *t)
+/* In virtual time, what the rank's thread spends on each part is counted. */
+static int64_t part_now(const trainer *t)
 {
-    enter(t, RANK_LOAD_BATCH);
-    TRY(mark(t, MARK_BEGIN));
-    return sync_plan_batch(t->engine, &t->now.step, t->config.batch, &t->now.plan);
+    return sim_device_simulation(t->device) ? device_now_ns(t->device) : 0;
 }
 
-static status stage_upload(trainer *t)
+static status timed(trainer *t, trainer_part part, status (*run)(trainer *))
+{
+    int64_t begun_ns = part_now(t);
+    TRY(run(t));
+    t->part_ns[part] += part_now(t) - begun_ns;
+    return STATUS_OK;
+}
+
+void trainer_part_times(const trainer *t, trainer_part_time out[TRAINER_PARTS])
+{
+    static const char *const names[TRAINER_PARTS] = {[PART_COPY] = "copy",
+                                                     [PART_SCATTER] = "scatter",
+                                                     [PART_REPLICATE] = "replicate",
+                                                     [PART_FORWARD] = "forward",
+                                                     [PART_GATHER] = "gather",
+                                                     [PART_LOSS] = "loss",
+                                                     [PART_SCATTER_GRADIENT] = "scatter_gradient",
+                                                     [PART_BACKWARD] = "backward",
+                                                     [PART_REDUCE] = "reduce_and_update"};
+    for (int i = 0; i < TRAINER_PARTS; i++) out[i] = (trainer_part_time){names[i], t->part_ns[i]};
+}
+
+/* What a GPU computes is stretched by the time that it takes, without what it waited for before. */
+static status settle_straggler(trainer *t)
+{
+    bool enqueues = !device_get_info(t->device)->host_addressable;
+    return t->straggler.stretch > 0 && enqueues ? device_stream_synchronize(t->stream) : STATUS_OK;
+}
+
+/* --slow stretches what computes; in other parts engines wait for other ranks. */
+static status compute(trainer *t, trainer_part part, status (*run)(trainer *))
+{
+    TRY(settle_straggler(t));
+    straggler_resume(&t->straggler);
+    status rc = timed(t, part, run);
+    if (rc == STATUS_OK) rc = settle_straggler(t);
+    straggler_pause(&t->straggler);
+    return rc;
+}
+
+/* ---- load ------------------------------------------------------------------------------------- */
+
+static status upload(trainer *t)
 {
     ledger_enter(&t->ledger, LEDGER_PHASE_SCATTER);
     sync_exchange *x = &t->exchange;
@@ -91,13 +132,13 @@ static status stage_upload(trainer *t)
     return mark(t, MARK_LOADED);
 }
 
-static status separate_phases(trainer *t)
+static status scatter_inputs(trainer *t)
 {
-    return t->config.separate_phases ? device_stream_synchronize(t->stream) : STATUS_OK;
+    return sync_scatter_inputs(t->engine, &t->now.step);
 }
 
-/* The samples that the rank trains on: loaded, or scattered by rank 0. */
-static status stage_choose_program(trainer *t)
+/* For the samples that the rank trains on: loaded, or scattered by rank 0. */
+static status choose_program(trainer *t)
 {
     sync_exchange *x = &t->exchange;
     t->now.step.samples = x->samples;
@@ -114,7 +155,33 @@ static status stage_choose_program(trainer *t)
     return STATUS_OK;
 }
 
-static status stage_enter_forward(trainer *t)
+/* Copies the next step's batch as soon as its buffer is free. */
+static status prefetch(trainer *t)
+{
+    return t->data.prefetch.on ? trainer_prefetch_next(t) : STATUS_OK;
+}
+
+status trainer_load_batch(trainer *t, batch_source *source, int64_t batch_step)
+{
+    enter(t, RANK_LOAD_BATCH);
+    TRY(mark(t, MARK_BEGIN));
+    TRY(sync_plan_batch(t->engine, &t->now.step, t->config.batch, &t->now.plan));
+    if (t->now.plan.load > 0) TRY(trainer_borrow_batch(t, source, batch_step, is_last_batch(t)));
+    TRY(compute(t, PART_COPY, upload));
+    TRY(trainer_return_batch(t, source, false));
+    TRY(timed(t, PART_SCATTER, scatter_inputs));
+    TRY(choose_program(t));
+    return prefetch(t);
+}
+
+/* ---- forward ---------------------------------------------------------------------------------- */
+
+static status separate_phases(trainer *t)
+{
+    return t->config.separate_phases ? device_stream_synchronize(t->stream) : STATUS_OK;
+}
+
+status trainer_enter_forward(trainer *t)
 {
     TRY(separate_phases(t));
     ledger_enter(&t->ledger, LEDGER_PHASE_BEGIN);
@@ -122,19 +189,28 @@ static status stage_enter_forward(trainer *t)
     return mark(t, MARK_FORWARD);
 }
 
-static status stage_begin_forward(trainer *t)
+static status begin_forward(trainer *t)
 {
     if (!trainer_is_stage(t) || t->now.micro == 0) TRY(sync_begin_forward(t->engine, &t->now.step));
     ledger_enter(&t->ledger, LEDGER_PHASE_FORWARD);
     return STATUS_OK;
 }
 
-static status stage_forward(trainer *t)
+static status forward_pass(trainer *t)
 {
     return t->now.slot ? trainer_run_pass(t, NN_FORWARD) : STATUS_OK;
 }
 
-static status stage_place(trainer *t)
+status trainer_forward(trainer *t)
+{
+    TRY(timed(t, PART_REPLICATE, begin_forward));
+    TRY(compute(t, PART_FORWARD, forward_pass));
+    return prefetch(t);
+}
+
+/* ---- loss ------------------------------------------------------------------------------------- */
+
+static status place_outputs(trainer *t)
 {
     ledger_enter(&t->ledger, LEDGER_PHASE_PLACE);
     return sync_place_outputs(t->engine, &t->now.step);
@@ -153,7 +229,7 @@ static status launch_one_loss(trainer *t)
                          t->programs.memory.workspace.data);
 }
 
-static status stage_loss(trainer *t)
+static status compute_loss(trainer *t)
 {
     if (t->ledger.phase != LEDGER_PHASE_LOSS) ledger_enter(&t->ledger, LEDGER_PHASE_LOSS);
     double normalizer = 1;
@@ -162,28 +238,29 @@ static status stage_loss(trainer *t)
     t->now.loss_here =
         t->now.loss_here && !trainer_last_model(t)->sent && (t->now.slot || t->programs.loss_kernel);
     if (!t->now.loss_here) return STATUS_OK;
-    if (t->programs.loss_kernel)
-        TRY(launch_one_loss(t));
-    else
-        TRY(trainer_run_pass(t, NN_LOSS));
+    TRY(t->programs.loss_kernel ? launch_one_loss(t) : trainer_run_pass(t, NN_LOSS));
     const device_info *info = device_get_info(t->device);
     bool at_once = info->real && info->host_addressable;
     return at_once ? trainer_check_loss(t, &t->now.step, loss_sums(t)) : STATUS_OK;
 }
 
-static status stage_end_forward(trainer *t)
+status trainer_loss(trainer *t)
 {
-    return mark(t, MARK_FORWARD_END);
+    TRY(timed(t, PART_GATHER, place_outputs));
+    return compute(t, PART_LOSS, compute_loss);
 }
 
-static status stage_scatter_gradient(trainer *t)
+/* ---- backward --------------------------------------------------------------------------------- */
+
+static status scatter_gradient(trainer *t)
 {
     ledger_enter(&t->ledger, LEDGER_PHASE_SCATTER_GRADIENT);
     return sync_scatter_output_gradient(t->engine, &t->now.step);
 }
 
-static status stage_enter_backward(trainer *t)
+status trainer_enter_backward(trainer *t)
 {
+    TRY(timed(t, PART_SCATTER_GRADIENT, scatter_gradient));
     TRY(separate_phases(t));
     if (!trainer_is_stage(t)) TRY(mark(t, MARK_FORWARD_END));
     trainer_hold_gradient(t);
@@ -192,25 +269,29 @@ static status stage_enter_backward(trainer *t)
     return mark(t, MARK_BACKWARD);
 }
 
-static status stage_backward(trainer *t)
+static status backward_pass(trainer *t)
 {
     return t->now.slot ? trainer_run_pass(t, NN_BACKWARD) : STATUS_OK;
 }
 
-static status stage_enter_finish(trainer *t)
+status trainer_backward(trainer *t)
 {
+    TRY(compute(t, PART_BACKWARD, backward_pass));
+    TRY(prefetch(t));
     TRY(mark(t, MARK_BACKWARD_END));
     ledger_enter(&t->ledger, LEDGER_PHASE_REDUCE);
     enter(t, RANK_WAIT);
     return STATUS_OK;
 }
 
+/* ---- the averages and the update -------------------------------------------------------------- */
+
 static bool updates(const trainer *t)
 {
     return t->engine->updates && is_last_micro_batch(t);
 }
 
-static status stage_reduce(trainer *t)
+static status reduce(trainer *t)
 {
     if (trainer_is_stage(t) && !is_last_micro_batch(t)) return STATUS_OK;
     TRY(sync_reduce(t->engine, &t->now.step));
@@ -221,7 +302,7 @@ static status stage_reduce(trainer *t)
     return gives ? trainer_give_device_norm(t) : STATUS_OK;
 }
 
-static status stage_update(trainer *t)
+static status update(trainer *t)
 {
     if (!updates(t)) return STATUS_OK;
     if (trainer_is_stage(t) && sync_update_needs_norm(t->engine)) {
@@ -231,17 +312,19 @@ static status stage_update(trainer *t)
     return sync_update(t->engine, &t->now.step);
 }
 
-static status stage_end(trainer *t)
+status trainer_reduce(trainer *t)
 {
-    if (!t->runs_ahead) TRY(device_stream_synchronize(t->stream));
-    trainer_drop_batch(t);
-    if (!is_last_micro_batch(t)) return STATUS_OK;
-    TRY(mark(t, MARK_END));
-    ledger_enter(&t->ledger, LEDGER_PHASE_AFTER);
-    return STATUS_OK;
+    return timed(t, PART_REDUCE, reduce);
 }
 
-static status stage_download_loss(trainer *t)
+status trainer_update(trainer *t)
+{
+    return timed(t, PART_REDUCE, update);
+}
+
+/* ---- the end of a micro-batch ----------------------------------------------------------------- */
+
+static status download_loss(trainer *t)
 {
     double *sums = kept_losses(t);
     sums[0] = sums[1] = 0;
@@ -252,102 +335,33 @@ static status stage_download_loss(trainer *t)
     return device_download(t->stream, sums, loss_sums(t), DTYPE_F64, DTYPE_F64, 2);
 }
 
-static status stage_await_loss(trainer *t)
+status trainer_end_batch(trainer *t, batch_source *source)
 {
-    if (t->runs_ahead) return mark(t, MARK_LOSS);
-    return t->now.loss_here ? device_stream_synchronize(t->stream) : STATUS_OK;
+    if (!t->runs_ahead) TRY(device_stream_synchronize(t->stream));
+    trainer_drop_batch(t);
+    if (is_last_micro_batch(t)) {
+        TRY(mark(t, MARK_END));
+        ledger_enter(&t->ledger, LEDGER_PHASE_AFTER);
+    }
+    TRY(download_loss(t));
+    if (t->runs_ahead)
+        TRY(mark(t, MARK_LOSS));
+    else if (t->now.loss_here)
+        TRY(device_stream_synchronize(t->stream));
+    return trainer_return_batch(t, source, true);
 }
 
-enum {
-    STAGE_PLAN,
-    STAGE_LOAD,
-    STAGE_SCATTER,
-    STAGE_CHOOSE_PROGRAM,
-    STAGE_PREFETCH,
-    STAGE_ENTER_FORWARD,
-    STAGE_AWAIT_INPUT,
-    STAGE_BEGIN_FORWARD,
-    STAGE_FORWARD,
-    STAGE_PREFETCH_AFTER_FORWARD,
-    STAGE_REMOTE_FORWARD,
-    STAGE_PLACE,
-    STAGE_LOSS,
-    STAGE_END_FORWARD,
-    STAGE_SEND_OUTPUT,
-    STAGE_SCATTER_GRADIENT,
-    STAGE_ENTER_BACKWARD,
-    STAGE_REMOTE_BACKWARD,
-    STAGE_AWAIT_GRADIENT,
-    STAGE_BEGIN_REDUCTION,
-    STAGE_BACKWARD,
-    STAGE_PREFETCH_AFTER_BACKWARD,
-    STAGE_ENTER_FINISH,
-    STAGE_END_BACKWARD,
-    STAGE_SHARE_GRADIENTS,
-    STAGE_READY_SHARED,
-    STAGE_REDUCE,
-    STAGE_UPDATE,
-    STAGE_AWAIT_SENDS,
-    STAGE_END,
-    STAGE_DOWNLOAD_LOSS,
-    STAGE_AWAIT_LOSS,
-    STAGE_COUNT
-};
-
-/* --slow stretches stages that compute; engines' stages wait for other ranks. `part`: what reports call the
- * stage. */
-typedef struct stage {
-    bool pipeline; /* only of ranks that have a stage of the model: what passes between these is awaited and
-                      sent */
-    bool remote;   /* only of ranks with a remote stage: it runs its pass */
-    status (*run)(trainer *);
-    status (*engine)(sync_engine *, const sync_step *); /* instead of `run` */
-    bool computes;
-    const char *part;
-} stage;
-
-/* Copies the next step's batch as soon as its buffer is free. */
-static status stage_prefetch(trainer *t)
+/* What the host knows of the micro-batch. In a pipeline the first stage has its samples, the last one its
+ * targets. */
+void trainer_count_batch(trainer *t)
 {
-    return t->data.prefetch.on ? trainer_prefetch_next(t) : STATUS_OK;
+    trainer_flight *f = &t->flights[trainer_flight_now(t)];
+    f->sums.samples += t->config.model->received ? 0 : t->now.step.samples;
+    f->sums.targets += trainer_last_model(t)->sent ? 0 : t->now.step.targets;
+    t->now.has_gradients = t->now.has_gradients || t->now.slot;
 }
 
-static const stage stages[STAGE_COUNT] = {
-    [STAGE_PLAN] = {.run = stage_plan},
-    [STAGE_LOAD] = {.run = stage_upload, .computes = true, .part = "copy"},
-    [STAGE_SCATTER] = {.engine = sync_scatter_inputs, .part = "scatter"},
-    [STAGE_CHOOSE_PROGRAM] = {.run = stage_choose_program},
-    [STAGE_PREFETCH] = {.run = stage_prefetch},
-    [STAGE_ENTER_FORWARD] = {.run = stage_enter_forward},
-    [STAGE_AWAIT_INPUT] = {.run = trainer_await_input, .pipeline = true},
-    [STAGE_BEGIN_FORWARD] = {.run = stage_begin_forward, .part = "replicate"},
-    [STAGE_FORWARD] = {.run = stage_forward, .computes = true, .part = "forward"},
-    [STAGE_PREFETCH_AFTER_FORWARD] = {.run = stage_prefetch},
-    [STAGE_REMOTE_FORWARD] = {.run = trainer_remote_forward, .remote = true},
-    [STAGE_PLACE] = {.run = stage_place, .part = "gather"},
-    [STAGE_LOSS] = {.run = stage_loss, .computes = true, .part = "loss"},
-    [STAGE_END_FORWARD] = {.run = stage_end_forward, .pipeline = true},
-    [STAGE_SEND_OUTPUT] = {.run = trainer_send_output, .pipeline = true},
-    [STAGE_SCATTER_GRADIENT] = {.run = stage_scatter_gradient, .part = "scatter_gradient"},
-    [STAGE_ENTER_BACKWARD] = {.run = stage_enter_backward},
-    [STAGE_REMOTE_BACKWARD] = {.run = trainer_remote_backward, .remote = true},
-    [STAGE_AWAIT_GRADIENT] = {.run = trainer_await_gradient, .pipeline = true},
-    [STAGE_BEGIN_REDUCTION] = {.run = trainer_begin_reduction, .pipeline = true},
-    [STAGE_BACKWARD] = {.run = stage_backward, .computes = true, .part = "backward"},
-    [STAGE_PREFETCH_AFTER_BACKWARD] = {.run = stage_prefetch},
-    [STAGE_ENTER_FINISH] = {.run = stage_enter_finish},
-    [STAGE_END_BACKWARD] = {.run = trainer_end_backward, .pipeline = true},
-    [STAGE_SHARE_GRADIENTS] = {.run = trainer_share_gradients, .pipeline = true},
-    [STAGE_READY_SHARED] = {.run = trainer_ready_shared, .pipeline = true},
-    [STAGE_REDUCE] = {.run = stage_reduce, .part = "reduce_and_update"},
-    [STAGE_UPDATE] = {.run = stage_update, .part = "reduce_and_update"},
-    [STAGE_AWAIT_SENDS] = {.run = trainer_await_sends, .pipeline = true},
-    [STAGE_END] = {.run = stage_end},
-    [STAGE_DOWNLOAD_LOSS] = {.run = stage_download_loss},
-    [STAGE_AWAIT_LOSS] = {.run = stage_await_loss},
-};
-
-/* ---- the step --------------------------------------------------------------------------------- */
+/* ---- what passes call -------------------------------------------------------------------------- */
 
 static status on_need(void *context, int param)
 {
@@ -403,7 +417,7 @@ status trainer_group_sum(void *context, double *values, int count)
     return rc;
 }
 
-static void begin_step(trainer *t, int64_t index)
+void trainer_begin_batch(trainer *t, int64_t index)
 {
     trainer_flight *f = &t->flights[trainer_flight_now(t)];
     if (t->now.micro == 0) {
@@ -430,164 +444,40 @@ static void begin_step(trainer *t, int64_t index)
     rank_slot_step(t->config.slot, index, device_now_ns(t->device));
 }
 
-/* ---- its stages ------------------------------------------------------------------------------ */
+/* ---- the step --------------------------------------------------------------------------------- */
 
-/* What a GPU computes is stretched by the time that it takes, without what it waited for before. */
-static status settle_straggler(trainer *t)
-{
-    bool enqueues = !device_get_info(t->device)->host_addressable;
-    return t->straggler.stretch > 0 && enqueues ? device_stream_synchronize(t->stream) : STATUS_OK;
-}
-
-static status run_stage(trainer *t)
-{
-    const stage *now = &stages[t->now.stage];
-    if (now->engine) return now->engine(t->engine, &t->now.step);
-    if (!now->computes) return now->run(t);
-    TRY(settle_straggler(t));
-    straggler_resume(&t->straggler);
-    status rc = now->run(t);
-    if (rc == STATUS_OK) rc = settle_straggler(t);
-    straggler_pause(&t->straggler);
-    return rc;
-}
-
-/* In virtual time, what the rank's thread spends on each stage is counted. */
-static int64_t stage_now(const trainer *t)
-{
-    return sim_device_simulation(t->device) ? device_now_ns(t->device) : 0;
-}
-
-int trainer_stage_times(const trainer *t, trainer_stage_time out[TRAINER_STAGES])
-{
-    int count = 0;
-    for (int i = 0; i < STAGE_COUNT; i++) {
-        if (!stages[i].part) continue;
-        if (count > 0 && strcmp(out[count - 1].name, stages[i].part) == 0)
-            out[count - 1].ns += t->stage_ns[i];
-        else
-            out[count++] = (trainer_stage_time){stages[i].part, t->stage_ns[i]};
-    }
-    return count;
-}
-
-static bool concerns(const trainer *t, const stage *s)
-{
-    return (!s->pipeline || trainer_is_stage(t)) && (!s->remote || t->config.remote);
-}
-
-/* Up to the stage before `end`. */
-static status run_stages(trainer *t, batch_source *source, int64_t index, int64_t batch_step, int end)
-{
-    static_assert((int)STAGE_COUNT <= (int)TRAINER_STAGES, "room for the times of all stages");
-    if (t->now.stage == 0) begin_step(t, index);
-    for (; t->now.stage < end; t->now.stage++) {
-        if (t->now.stage == STAGE_LOAD && t->now.plan.load > 0)
-            TRY(trainer_borrow_batch(t, source, batch_step, is_last_batch(t)));
-        int64_t begun_ns = stage_now(t);
-        if (concerns(t, &stages[t->now.stage])) TRY(run_stage(t));
-        t->stage_ns[t->now.stage] += stage_now(t) - begun_ns;
-        if (t->now.stage == STAGE_LOAD) TRY(trainer_return_batch(t, source, false));
-    }
-    return trainer_return_batch(t, source, true);
-}
-
-/* What the host knows of the micro-batch. In a pipeline the first stage has its samples, the last one its
- * targets. */
-static void count_batch(trainer *t)
-{
-    trainer_flight *f = &t->flights[trainer_flight_now(t)];
-    f->sums.samples += t->config.model->received ? 0 : t->now.step.samples;
-    f->sums.targets += trainer_last_model(t)->sent ? 0 : t->now.step.targets;
-    t->now.has_gradients = t->now.has_gradients || t->now.slot;
-}
-
-static status report_batch(trainer *t, int flight, int64_t micro)
+status trainer_report_batch(trainer *t, int flight, int64_t micro)
 {
     trainer_report_forward(t, flight, micro);
     return trainer_report_backward(t, flight, micro);
 }
 
-/* The passes of the micro-batches in the order of the schedule. */
-static status run_pipeline(trainer *t, batch_source *source, int64_t index, int64_t batch_step)
-{
-    for (int end; trainer_begin_action(t, STAGE_SCATTER_GRADIENT, STAGE_COUNT, &end); trainer_end_action(t)) {
-        TRY(run_stages(t, source, index, batch_step + t->now.micro, end));
-        if (end == STAGE_COUNT) {
-            TRY(trainer_report_backward(t, trainer_flight_now(t), t->now.micro));
-            continue;
-        }
-        count_batch(t);
-        trainer_report_forward(t, trainer_flight_now(t), t->now.micro);
-    }
-    return STATUS_OK;
-}
-
-/* Up to which stage a turn goes, and in which order the devices take it. The last stage reduces first: its
- * gradients are ready first. */
-static const struct {
-    int end;
-    bool last_first;
-} turns[TRAINER_TURNS] = {[TURN_FORWARD] = {STAGE_SCATTER_GRADIENT, false},
-                          [TURN_BACKWARD] = {STAGE_SHARE_GRADIENTS, true},
-                          [TURN_REDUCE] = {STAGE_UPDATE, true},
-                          [TURN_UPDATE] = {STAGE_END, true},
-                          [TURN_END] = {STAGE_COUNT, false}};
-
-static status take_turn(trainer *t, trainer_turn turn, int64_t index, int64_t batch_step, int64_t micro)
-{
-    if (turn == TURN_UPDATE && t->now.stage == STAGE_END) return STATUS_OK;
-    if (turn == TURN_REDUCE || turn == TURN_END)
-        TRY(trainer_end_idle(t, turn)); /* others end it when they have what they need */
-    TRY(run_stages(t, t->devices.source, index, batch_step + micro, turns[turn].end));
-    if (turn == TURN_REDUCE && !trainer_awaits_norms(t))
-        TRY(run_stages(t, t->devices.source, index, batch_step + micro, STAGE_END));
-    if (turn != TURN_END) return trainer_begin_idle(t);
-    trainer_report_waits(t, trainer_mark_of(trainer_flight_now(t), micro, MARK_BEGIN), micro);
-    TRY(report_batch(t, trainer_flight_now(t), micro));
-    t->now.stage = 0;
-    count_batch(t);
-    t->now.micro++;
-    return STATUS_OK;
-}
-
-/* The stages on devices of this process: one after the other. */
-static status run_devices(trainer *first, batch_source *source, int64_t index, int64_t batch_step)
-{
-    trainer_devices *d = &first->devices;
-    int round = TRAINER_TURNS * d->count;
-    for (int i = 0; i < round * trainer_micro_batches(first); i++) {
-        int turn = i % round / d->count, at = i % d->count, micro = i / round;
-        for (int s = 0; i % round == 0 && s < d->count; s++) {
-            trainer_begin_turns(d->stages[s]);
-            TRY(trainer_begin_idle(d->stages[s]));
-        }
-        TRY(take_turn(d->stages[turns[turn].last_first ? d->count - 1 - at : at], (trainer_turn)turn, index,
-                      batch_step, micro));
-    }
-    (void)source; /* each stage has its own */
-    for (int s = 1; s < d->count; s++) {
-        d->stages[s]->now.micro = 0;
-        d->stages[s]->begun++;
-    }
-    return STATUS_OK;
-}
-
+/* The second half of the model may be elsewhere: trainer_remote.c. */
 static status run_batches(trainer *t, batch_source *source, int64_t index, int64_t batch_step)
 {
-    for (; t->now.micro < trainer_micro_batches(t); t->now.micro++) {
-        TRY(run_stages(t, source, index, batch_step + t->now.micro, STAGE_COUNT));
-        t->now.stage = 0;
-        count_batch(t);
-        if (!t->runs_ahead) TRY(report_batch(t, trainer_flight_now(t), t->now.micro));
+    for (t->now.micro = 0; t->now.micro < trainer_micro_batches(t); t->now.micro++) {
+        trainer_begin_batch(t, index);
+        TRY(trainer_load_batch(t, source, batch_step + t->now.micro));
+        TRY(trainer_enter_forward(t));
+        TRY(trainer_forward(t));
+        if (t->config.remote) TRY(trainer_remote_forward(t));
+        TRY(trainer_loss(t));
+        TRY(trainer_enter_backward(t));
+        if (t->config.remote) TRY(trainer_remote_backward(t));
+        TRY(trainer_backward(t));
+        TRY(trainer_reduce(t));
+        TRY(trainer_update(t));
+        TRY(trainer_end_batch(t, source));
+        trainer_count_batch(t);
+        if (!t->runs_ahead) TRY(trainer_report_batch(t, trainer_flight_now(t), t->now.micro));
     }
     return STATUS_OK;
 }
 
 status trainer_begin_step(trainer *t, batch_source *source, int64_t index, int64_t batch_step)
 {
-    TRY((trainer_drives_devices(t) ? run_devices
-         : trainer_is_stage(t)     ? run_pipeline
+    TRY((trainer_drives_devices(t) ? trainer_run_devices
+         : trainer_is_stage(t)     ? trainer_run_pipeline
                                    : run_batches)(t, source, index, batch_step));
     t->now.micro = 0;
     t->begun++;
@@ -607,7 +497,7 @@ status trainer_end_step(trainer *t, step_result *out)
         int64_t batches = trainer_micro_batches(t);
         TRY(device_mark_wait(t->stream, trainer_mark_of(flight, batches - 1, MARK_LOSS)));
         t->phase_count = 0;
-        for (int64_t micro = 0; micro < batches; micro++) TRY(report_batch(t, flight, micro));
+        for (int64_t micro = 0; micro < batches; micro++) TRY(trainer_report_batch(t, flight, micro));
     }
     TRY(sync_check_update(t->engine, &t->flights[flight].step));
     trainer_report_step(t, flight, out);

@@ -3,7 +3,7 @@
 
 The build with the thread sanitizer has every function instrumented (gcc -finstrument-functions); function_trace.c records
 which ones are entered. The stretch is that from on_ready() of a step's last gradient to the call of optimizer_update(), on those
-threads of all ranks that run the engine; on ranks that do not update, to the return of the engine's last stage.
+threads of all ranks that run the engine; on ranks that do not update, to the return of trainer_update().
 
 Two limits: of all source files; and of the path, in which a layer behind one interface (INTERFACES) counts as that one file, since
 the files under it can be exchanged and the path stays the same, and what only observes (OBSERVERS) does not count. An inline
@@ -97,9 +97,9 @@ def on_path(name):
 
 
 @tap.cases([
-    ("policy ps=dp", 18, 31, "optimizer_update", "stage_update", "--mode", "ps", "--policy", "ps=dp",
+    ("policy ps=dp", 16, 30, "optimizer_update", "trainer_update", "--mode", "ps", "--policy", "ps=dp",
      "--progress", "thread"),
-    ("collective ring", 13, 28, "optimizer_update", "stage_update", "--mode", "ring", "--algorithm", "ring",
+    ("collective ring", 13, 27, "optimizer_update", "trainer_update", "--mode", "ring", "--algorithm", "ring",
      "--progress", "thread"),
 ])
 def a_gradient_passes_through_few_files(most, most_of_all, call, returns, *options):

@@ -2,6 +2,7 @@
  * thread, and a ledger that is that of the CPU. */
 #include "common/data/batches.h"
 #include "common/data/dataset.h"
+#include "common/sim/fiber.h"
 #include "common/sim/price.h"
 #include "harness/train/trainer.h"
 #include "models/models.h"
@@ -78,7 +79,7 @@ static void close_job(job *j)
     trainer_close(&j->trainer);
 }
 
-/* One actor's run: steps until something must be waited for. */
+/* What a rank's thread does; in virtual time in a fiber. */
 static status drive(void *context)
 {
     job *j = context;
@@ -89,13 +90,16 @@ static status drive(void *context)
     return STATUS_OK;
 }
 
-/* Calls again while there is something to wait for, as a driver without actors does. */
-static void drive_one(job *j, simulation *s)
+static void drive_all(simulation *s, job *jobs, int count)
 {
-    for (status rc = drive(j); rc != STATUS_OK; rc = drive(j)) {
-        if (rc != STATUS_AGAIN) must(rc);
-        must(simulation_run_until_woken(s, sim_device_host(trainer_device(j->trainer))));
+    for (int r = 0; r < count; r++) {
+        sim_actor *host = sim_device_host(trainer_device(jobs[r].trainer));
+        must(sim_fiber_open(host, drive, &jobs[r]));
+        sim_actor_wake(host, 0);
     }
+    must(simulation_run(s));
+    must(simulation_check_finished(s));
+    for (int r = 0; r < count; r++) sim_fiber_close(sim_device_host(trainer_device(jobs[r].trainer)));
 }
 
 static nn_model *build(const model_options *options)
@@ -163,7 +167,7 @@ static void a_step_is_the_sum_of_its_prices(void **context)
     take_no_time_to_launch(s);
     job j;
     open_job(&j, "sim", s, 0, model, set, &optimizer, 32);
-    drive_one(&j, s);
+    drive_all(s, &j, 1);
     sums expected = prices_of(s, &j);
     double load = (32.0 * 3 * 64 * 64 * 4 + 32 * 4) / 12; /* bytes over PCIe at 12 GB/s */
     for (int i = 0; i < STEPS; i++) {
@@ -204,7 +208,7 @@ static void copies_of_weights_in_bfloat16_have_their_price(void **context)
     take_no_time_to_launch(s);
     job j;
     open_job(&j, "sim", s, 0, model, set, &optimizer, 32);
-    drive_one(&j, s);
+    drive_all(s, &j, 1);
     const nn_program *p = trainer_program(j.trainer);
     op_desc copies = {
         .kind = OP_divide, .type = DTYPE_F32, .bf16 = true, .u.elementwise.count = bf16_weights_of(p)};
@@ -237,7 +241,7 @@ static void small_operations_are_bound_by_launches(void **context)
     bench_set(s, SIM_LAUNCH_TIME, 1000);
     job j;
     open_job(&j, "sim", s, 0, model, set, &optimizer, 2);
-    drive_one(&j, s);
+    drive_all(s, &j, 1);
     int launches = prices_of(s, &j).launches + 2; /* and the two copies of the batch */
     for (int i = 0; i < STEPS; i++) {
         double ms = (double)j.results[i].times.total / NS_PER_MS;
@@ -266,14 +270,8 @@ static void ranks_take_turns_and_share_the_links(void **context)
         bench_set(s, SIM_KAPPA, 1);
         bench_set(s, SIM_LAUNCH_TIME, 1); /* kernels make the time, not launches */
         job jobs[RANKS];
-        for (int r = 0; r < world; r++) {
-            open_job(&jobs[r], "sim", s, r, model, set, &optimizer, 16);
-            sim_actor *host = sim_device_host(trainer_device(jobs[r].trainer));
-            sim_actor_set_run(host, drive, &jobs[r]);
-            sim_actor_wake(host, 0);
-        }
-        must(simulation_run(s));
-        must(simulation_check_finished(s));
+        for (int r = 0; r < world; r++) open_job(&jobs[r], "sim", s, r, model, set, &optimizer, 16);
+        drive_all(s, jobs, world);
         for (int r = 0; r < world; r++) {
             assert_int_equal(jobs[r].done, STEPS);
             begin[round][r] = jobs[r].results[STEPS - 1].begin_ns;
@@ -305,7 +303,7 @@ static void the_same_run_takes_the_same_time(void **context)
         s->config.jitter_seed = 7;
         job j;
         open_job(&j, "sim", s, 0, model, set, &optimizer, 8);
-        drive_one(&j, s);
+        drive_all(s, &j, 1);
         ends[round] = j.results[STEPS - 1].end_ns;
         close_job(&j);
         simulation_close(&s);
@@ -324,7 +322,7 @@ static void a_launch_is_a_call_on_the_cpu_profile(void **context)
     simulation *s = open_simulation("cpu", 1);
     job j;
     open_job(&j, "sim", s, 0, model, set, &optimizer, 8);
-    assert_int_equal(drive(&j), STATUS_OK); /* nothing to wait for */
+    drive_all(s, &j, 1);
     sums expected = prices_of(s, &j);
     double each = 2200; /* launch and overhead */
     const step_times *t = &j.results[1].times;
@@ -411,7 +409,7 @@ static void the_ledger_is_that_of_the_cpu(void **context)
         job sim, cpu;
         open_job(&sim, "sim", s, 0, model, set, &optimizer, 2);
         open_job(&cpu, "cpu", NULL, 0, model, set, &optimizer, 2);
-        drive_one(&sim, s);
+        drive_all(s, &sim, 1);
         must(drive(&cpu));
         check_ledgers(models[i].name, trainer_ledger(sim.trainer), trainer_ledger(cpu.trainer));
         for (int step = 0; step < STEPS; step++) {
