@@ -1,5 +1,6 @@
 #include "common/device/device.h"
 
+#include "common/base/clock.h"
 #include "common/base/text.h"
 #include "common/device/device_impl.h"
 
@@ -95,6 +96,12 @@ status device_pack(device_stream *s, const device_range *ranges, int count, dtyp
                    double divisor)
 {
     return s->device->backend->pack(s, ranges, count, to_type, from_type, divisor);
+}
+
+status device_flatten(device_stream *s, dtype type, int64_t count)
+{
+    device_range whole = {.count = count};
+    return s->device->info.simulated ? device_pack(s, &whole, 1, type, type, 1) : STATUS_OK;
 }
 
 status device_add(device_stream *s, void *to, const void *a, const void *b, dtype type, int64_t count)
@@ -228,10 +235,52 @@ size_t device_kernel_workspace(const device_kernel *kernel)
     return kernel->workspace;
 }
 
+/* ---- slow streams ----------------------------------------------------------------------------- */
+
+/* Shorter sleeps overshoot by as much as they take. */
+enum { SHORTEST_SLEEP_NS = 200000 };
+
+void device_stream_slow_down(device_stream *s, double factor)
+{
+    const device *d = s->device;
+    if (d->backend->stream_slow_down)
+        d->backend->stream_slow_down(s, factor);
+    else if (!d->info.plans)
+        s->stretch = factor - 1;
+}
+
+static bool sleeps(const device_stream *s)
+{
+    return s->stretch > 0 && !s->records;
+}
+
+/* A GPU has ended what was launched before, so that the time is that of the next launch alone. */
+static status begin_slow_launch(device_stream *s, int64_t *begun_ns)
+{
+    if (!s->device->info.host_addressable) TRY(device_stream_synchronize(s));
+    *begun_ns = clock_now_ns();
+    return STATUS_OK;
+}
+
+static status end_slow_launch(device_stream *s, int64_t begun_ns)
+{
+    if (!s->device->info.host_addressable) TRY(device_stream_synchronize(s));
+    int64_t now_ns = clock_now_ns();
+    s->debt_ns += (int64_t)((double)(now_ns - begun_ns) * s->stretch);
+    if (s->debt_ns < SHORTEST_SLEEP_NS) return STATUS_OK;
+    clock_sleep_ns(s->debt_ns);
+    s->debt_ns -= clock_now_ns() - now_ns;
+    return STATUS_OK;
+}
+
 status device_launch(device_stream *s, device_kernel *kernel, void *const *operands,
                      const op_scalars *scalars, void *workspace)
 {
-    return s->device->backend->launch(s, kernel, operands, scalars, workspace);
+    int64_t begun_ns;
+    if (!sleeps(s)) return s->device->backend->launch(s, kernel, operands, scalars, workspace);
+    TRY(begin_slow_launch(s, &begun_ns));
+    TRY(s->device->backend->launch(s, kernel, operands, scalars, workspace));
+    return end_slow_launch(s, begun_ns);
 }
 
 status device_stream_open(device *d, device_stream_role role, device_stream **out)
@@ -298,18 +347,24 @@ status device_capture_begin(device_stream *s)
     const device *d = s->device;
     if (!d->backend->capture_begin)
         return fail(STATUS_CONFIG, "--cuda-graph: expected --device cuda, got %s", d->backend->name);
+    s->records = true;
     return d->backend->capture_begin(s);
 }
 
 status device_capture_end(device_stream *s, device_graph **out)
 {
     *out = NULL;
+    s->records = false;
     return s->device->backend->capture_end(s, out);
 }
 
 status device_graph_launch(device_stream *s, device_graph *graph)
 {
-    return s->device->backend->graph_launch(s, graph);
+    int64_t begun_ns;
+    if (!sleeps(s)) return s->device->backend->graph_launch(s, graph);
+    TRY(begin_slow_launch(s, &begun_ns));
+    TRY(s->device->backend->graph_launch(s, graph));
+    return end_slow_launch(s, begun_ns);
 }
 
 void device_graph_close(device_graph **graph)

@@ -150,6 +150,10 @@ status device_clear(device_stream *s, void *data, size_t bytes);
  */
 status device_usage(device *d, int64_t *used_bytes, int64_t *total_bytes);
 
+/* A virtual GPU spends the time of a pack of `count` elements: its library flattens tensors before it sends
+ * them. Real devices send lists of pieces, and spend nothing. */
+status device_flatten(device_stream *s, dtype type, int64_t count);
+
 /* ---- one rank's memory for another's --------------------------------------------------------------
  *
  * GPUs of one machine copy from each other's memory without the host. The owner describes an allocation of
@@ -226,6 +230,11 @@ typedef enum device_stream_role {
 
 status device_stream_open(device *d, device_stream_role role, device_stream **out);
 void device_stream_close(device_stream **s);
+
+/* Operations that are launched from now on take `factor` >= 1 times as long, as on a slow machine. A virtual
+ * GPU multiplies their prices. On a real one each launch waits until the operation has ended, and the
+ * launching thread then sleeps. A device that plans ignores it. */
+void device_stream_slow_down(device_stream *s, double factor);
 
 status device_fence_open(device *d, device_fence **out);
 void device_fence_close(device_fence **f);

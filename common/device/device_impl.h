@@ -51,6 +51,7 @@ typedef struct device_backend {
     status (*stream_signal)(device_stream *s, device_fence *f, uint64_t value);
     status (*stream_wait)(device_stream *s, device_fence *f, uint64_t value);
     status (*stream_synchronize)(device_stream *s);
+    void (*stream_slow_down)(device_stream *s, double factor); /* NULL: launching threads sleep */
 
     status (*fence_open)(device *d, device_fence **out);
     void (*fence_close)(device_fence *f);
@@ -89,6 +90,9 @@ struct device {
 struct device_stream {
     device *device;
     device_stream_role role;
+    bool records;    /* between capture_begin and capture_end */
+    double stretch;  /* the factor of device_stream_slow_down() less one, or 0 */
+    int64_t debt_ns; /* still to sleep */
 };
 
 struct device_fence {

@@ -86,6 +86,11 @@ static inline void rank_slot_enter(rank_slot *slot, rank_operation operation, in
     rank_slot_touch(slot, now_ns);
 }
 
+static inline rank_operation rank_slot_operation(const rank_slot *slot)
+{
+    return (rank_operation)atomic_load_explicit(&slot->operation, memory_order_relaxed);
+}
+
 /* The agent begins `operation` on `bucket`; RANK_START and RANK_NO_BUCKET where nothing is left. */
 static inline void rank_slot_agent(rank_slot *slot, rank_operation operation, int bucket, int64_t now_ns)
 {

@@ -1,13 +1,9 @@
 #include "common/sync/straggler.h"
 
-#include "common/base/clock.h"
 #include "common/base/text.h"
 
 #include <stdio.h>
 #include <string.h>
-
-/* Shorter sleeps overshoot by as much as they take. */
-enum { SHORTEST_SLEEP_NS = 200000 };
 
 /* One "RANK:FACTOR" of the list. */
 static status read_pair(const char *pair, size_t length, int world, int64_t *rank, double *factor)
@@ -26,32 +22,16 @@ static status read_pair(const char *pair, size_t length, int world, int64_t *ran
     return STATUS_OK;
 }
 
-status straggler_init(straggler *s, const char *text, int rank, int world)
+status straggler_factor(const char *text, int rank, int world, double *out)
 {
-    *s = (straggler){0};
+    *out = 1;
     for (const char *at = text; at;) {
         size_t length = strcspn(at, ",");
         int64_t slow;
         double factor;
         TRY(read_pair(at, length, world, &slow, &factor));
-        if (slow == rank) s->stretch = factor - 1;
+        if (slow == rank) *out = factor;
         at = at[length] ? at + length + 1 : NULL;
     }
     return STATUS_OK;
-}
-
-void straggler_resume(straggler *s)
-{
-    if (s->stretch > 0) s->resumed_ns = clock_now_ns();
-}
-
-void straggler_pause(straggler *s)
-{
-    if (s->stretch <= 0 || s->resumed_ns == 0) return;
-    int64_t now = clock_now_ns();
-    s->debt_ns += (int64_t)((double)(now - s->resumed_ns) * s->stretch);
-    s->resumed_ns = 0;
-    if (s->debt_ns < SHORTEST_SLEEP_NS) return;
-    clock_sleep_ns(s->debt_ns);
-    s->debt_ns -= clock_now_ns() - now;
 }

@@ -469,8 +469,8 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
     TRY(check_stages(c));
     TRY(check_remote_stage(c));
     TRY(check_checkpoint(c));
-    straggler unused_straggler;
-    TRY(straggler_init(&unused_straggler, c->shared.slow, 0, (int)c->run.gpus));
+    double factor;
+    TRY(straggler_factor(c->shared.slow, 0, (int)c->run.gpus, &factor));
     const model_entry *entry = NULL;
     TRY(model_find(c->model.name, &entry));
     bool steps = options_given(&c->bindings[0], "steps"), epochs = options_given(&c->bindings[0], "epochs");

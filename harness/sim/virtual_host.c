@@ -7,7 +7,7 @@
 void virtual_host_begin(virtual_host *h, const trainer *t)
 {
     h->trainer = t;
-    trainer_part_times(t, h->before);
+    memcpy(h->before_ns, trainer_log(t)->spent_ns, sizeof h->before_ns);
 }
 
 typedef struct longest {
@@ -49,18 +49,17 @@ static void add_interpreter(const virtual_host *h, json_t *rows)
 /* Rank 0's thread, less its wait for the loader. */
 static void add_main_thread(const virtual_host *h, json_t *rows, longest *slowest)
 {
-    trainer_part_time now[TRAINER_PARTS];
-    trainer_part_times(h->trainer, now);
-    double total = 0, parts[TRAINER_PARTS];
-    for (int i = 0; i < TRAINER_PARTS; i++) {
-        parts[i] = (double)(now[i].ns - h->before[i].ns) / 1e9 / (double)h->steps;
-        total += parts[i];
+    double total = 0, parts[STEP_PHASE_COUNT];
+    for (int i = 0; i < STEP_PHASE_COUNT; i++) {
+        parts[i] = (double)(trainer_log(h->trainer)->spent_ns[i] - h->before_ns[i]) / 1e9 / (double)h->steps;
+        if (step_phase_cost((step_phase)i)) total += parts[i];
     }
     add(rows, "main thread", total);
     take(slowest, "main thread", total);
-    for (int i = 0; i < TRAINER_PARTS; i++) {
+    for (int i = 0; i < STEP_PHASE_COUNT; i++) {
         char name[48];
-        snprintf(name, sizeof name, "  %s", now[i].name);
+        if (!step_phase_cost((step_phase)i)) continue;
+        snprintf(name, sizeof name, "  %s", step_phase_cost((step_phase)i));
         add(rows, name, parts[i]);
     }
     add_interpreter(h, rows);

@@ -12,11 +12,11 @@
 typedef struct virtual_host {
     const trainer *trainer; /* rank 0's */
     const simulation *simulation;
-    trainer_part_time before[TRAINER_PARTS]; /* the measured steps */
-    int64_t steps;                           /* measured */
-    int workers;                             /* of each process's loader; 0: no loader */
-    double samples, bytes;                   /* that a process loads per step */
-    int replicas;                            /* threads of one process; 0: not under dp */
+    int64_t before_ns[STEP_PHASE_COUNT]; /* what the thread had spent before the measured steps */
+    int64_t steps;                       /* measured */
+    int workers;                         /* of each process's loader; 0: no loader */
+    double samples, bytes;               /* that a process loads per step */
+    int replicas;                        /* threads of one process; 0: not under dp */
     int parameters;
 } virtual_host;
 

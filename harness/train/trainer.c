@@ -5,6 +5,7 @@
 #include "common/device/sim/device_sim.h"
 #include "common/memory/plan.h"
 #include "common/sync/staged.h"
+#include "common/sync/straggler.h"
 #include "harness/train/trainer_impl.h"
 
 #include <stdio.h>
@@ -239,12 +240,12 @@ static status open_engine(trainer *t)
     return sync_staged_open(&context, c->engine, &t->needs, c->threads, &t->engine);
 }
 
-/* --slow measures stages that compute. */
+/* A slow stream's launches wait for their operations. */
 static bool may_run_ahead(const trainer *t)
 {
     const device_info *info = device_get_info(t->device);
     bool enqueues = info->real && !info->host_addressable && t->engine->enqueues;
-    return enqueues && !t->config.separate_phases && t->straggler.stretch == 0 &&
+    return enqueues && !t->config.separate_phases && t->slowdown == 1 &&
            trainer_micro_batches(t) <= TRAINER_KEPT_BATCHES;
 }
 
@@ -269,12 +270,13 @@ static status open_all(trainer *t)
     TRY(device_open(&device, &t->device));
     TRY(device_stream_open(t->device, DEVICE_STREAM_COMPUTE, &t->stream));
     int slow = c->place && c->place->devices ? c->rank : rank; /* --slow names a rank: all its devices */
-    if (!device_get_info(t->device)->plans) TRY(straggler_init(&t->straggler, c->slow, slow, INT32_MAX));
-    t->slowdown = 1 + t->straggler.stretch;
-    if (sim_device_simulation(t->device)) { /* its kernels take longer; nobody sleeps */
-        sim_device_slow_down(t->device, 1 + t->straggler.stretch);
-        t->straggler = (straggler){0};
-    }
+    TRY(straggler_factor(c->slow, slow, INT32_MAX, &t->slowdown));
+    if (t->slowdown > 1) device_stream_slow_down(t->stream, t->slowdown);
+    t->log = (step_log){.compute = t->stream,
+                        .device = t->device,
+                        .ledger = &t->ledger,
+                        .slot = c->slot,
+                        .separates = c->separate_phases};
     TRY(c->engine->requirements(c->engine_options, c->policy, c->world, &t->needs));
     t->needs.shards.accumulates = t->needs.shards.mixed && c->accumulate > 1;
     describe_batch(t);
@@ -454,6 +456,11 @@ sync_engine *trainer_engine(trainer *t)
 optimizer *trainer_optimizer(trainer *t)
 {
     return t->optimizer;
+}
+
+const step_log *trainer_log(const trainer *t)
+{
+    return &t->log;
 }
 
 const nn_program *trainer_program(const trainer *t)

@@ -13,6 +13,7 @@
 #include "common/pipeline/remote.h"
 #include "common/sync/anatomy.h"
 #include "common/sync/engine.h"
+#include "harness/train/step_log.h"
 
 enum { TRAINER_MAX_SIZES = 4 };
 
@@ -150,27 +151,6 @@ status trainer_end_step(trainer *t, step_result *out);
 int trainer_depth(const trainer *t); /* 1 or 2 */
 int trainer_under_way(const trainer *t);
 
-typedef enum trainer_part {
-    PART_COPY,
-    PART_SCATTER,
-    PART_REPLICATE,
-    PART_FORWARD,
-    PART_GATHER,
-    PART_LOSS,
-    PART_SCATTER_GRADIENT,
-    PART_BACKWARD,
-    PART_REDUCE,
-    TRAINER_PARTS
-} trainer_part;
-
-/* In virtual time: what the rank's thread has spent in each part of the steps so far. Names are those of the
- * job's `host_costs`. */
-typedef struct trainer_part_time {
-    const char *name;
-    int64_t ns;
-} trainer_part_time;
-void trainer_part_times(const trainer *t, trainer_part_time out[TRAINER_PARTS]);
-
 /* Processor time that the compute thread has spent in steps, up to the end of the last one; between steps.
  * STEP_NOT_MEASURED: kernels run elsewhere. */
 int64_t trainer_cpu_ns(trainer *t);
@@ -205,6 +185,7 @@ param_set *trainer_params(trainer *t);
 ledger *trainer_ledger(trainer *t);
 sync_engine *trainer_engine(trainer *t);
 optimizer *trainer_optimizer(trainer *t);
+const step_log *trainer_log(const trainer *t);
 const nn_program *trainer_program(const trainer *t);
 
 #endif

@@ -127,7 +127,7 @@ status trainer_return_batch(trainer *t, batch_source *source, bool ended)
     if (!t->now.has_batch || ((behind || t->data.prefetch.on) && !ended)) return STATUS_OK;
     t->now.has_batch = false;
     if (t->data.prefetch.on) return trainer_prefetch_next(t);
-    if (behind) TRY(device_mark_wait(t->stream, trainer_mark_now(t, MARK_LOADED)));
+    if (behind) TRY(device_mark_wait(t->stream, trainer_mark_now(t, STEP_MARK_LOADED)));
     batch_source_return(source, &t->now.batch);
     return STATUS_OK;
 }

@@ -162,7 +162,7 @@ static bool awaits_norms(const trainer *t)
     return t->devices.has_norm && !all;
 }
 
-status trainer_give_device_norm(trainer *t)
+static status give_norm(trainer *t)
 {
     trainer_devices *d = &t->devices;
     d->norm = device_get_info(t->device)->real ? t->engine->square_norm : 0;
@@ -170,8 +170,8 @@ status trainer_give_device_norm(trainer *t)
     return device_stream_signal(t->stream, d->passed, ++d->passes);
 }
 
-/* In the order of the stages. */
-status trainer_add_device_norms(trainer *t)
+/* In the order of the stages, once all have given theirs. */
+static status add_norms(trainer *t)
 {
     trainer_devices *d = &t->devices;
     double sum = 0;
@@ -223,8 +223,8 @@ static void name_turn(trainer *t, trainer_turn turn)
 static void report_waits(trainer *t, int first_mark, int64_t micro)
 {
     const trainer *before = neighbor(t, -1), *after = neighbor(t, 1);
-    if (before) name_copy(t, TURN_FORWARD, before, first_mark + MARK_FORWARD_END, micro);
-    if (after) name_copy(t, TURN_BACKWARD, after, first_mark + MARK_BACKWARD_END, micro);
+    if (before) name_copy(t, TURN_FORWARD, before, first_mark + STEP_MARK_FORWARD_END, micro);
+    if (after) name_copy(t, TURN_BACKWARD, after, first_mark + STEP_MARK_BACKWARD_END, micro);
     name_turn(t, TURN_REDUCE);
     name_turn(t, TURN_UPDATE);
     name_turn(t, TURN_END);
@@ -247,7 +247,12 @@ static status backward_on(trainer *t)
 static status update_on(trainer *t)
 {
     t->devices.updated = true;
-    return trainer_update(t);
+    if (!trainer_updates(t)) return STATUS_OK;
+    if (sync_update_needs_norm(t->engine)) {
+        TRY(add_norms(t));
+        TRY(sync_begin_update(t->engine, &t->now.step));
+    }
+    return sync_update(t->engine, &t->now.step);
 }
 
 /* The stage whose norm is the last may update at once. */
@@ -256,6 +261,7 @@ static status reduce_on(trainer *t)
     TRY(end_idle(t, TURN_REDUCE)); /* others end it when they have what they need */
     t->devices.updated = false;
     TRY(trainer_stage_reduce(t));
+    if (trainer_updates(t) && sync_update_needs_norm(t->engine)) TRY(give_norm(t));
     if (!awaits_norms(t)) TRY(update_on(t));
     return begin_idle(t);
 }
@@ -272,7 +278,7 @@ static status end_on(trainer *t)
     int flight = trainer_flight_now(t);
     TRY(end_idle(t, TURN_END));
     TRY(trainer_end_batch(t, t->devices.source));
-    report_waits(t, trainer_mark_of(flight, t->now.micro, MARK_BEGIN), t->now.micro);
+    report_waits(t, trainer_mark_of(flight, t->now.micro, STEP_MARK_BEGIN), t->now.micro);
     TRY(trainer_report_batch(t, flight, t->now.micro));
     trainer_count_batch(t);
     return STATUS_OK;

@@ -60,7 +60,7 @@ static status no_param(void *context, int param)
 static status begin(trainer *t)
 {
     TRY(trainer_prefetch_flush(t));
-    ledger_enter(&t->ledger, LEDGER_PHASE_EVALUATE);
+    TRY(step_log_enter(&t->log, STEP_PHASE_EVALUATE));
     TRY(sync_gather_parameters(t->engine));
     if (param_set_gathers(t->params)) /* whole parameters are in memory of their own */
         TRY(nn_instance_bind(t->programs.evaluation.instance, &t->programs.bindings));
@@ -74,7 +74,6 @@ status trainer_evaluate(trainer *t, batch_source *source, evaluation_stop stop, 
     *out = (evaluation_sums){0};
     TRY(begin(t));
     for (int s = 1; s < t->devices.count; s++) TRY(begin(t->devices.stages[s]));
-    rank_slot_enter(t->config.slot, RANK_EVALUATE, device_now_ns(t->device));
     for (int64_t step = 0; step < source->steps_per_epoch; step++) {
         out->stopped = out->stopped || (stop.function && stop.function(stop.context));
         TRY(out->stopped ? pass_on(t) : evaluate_next(t, source, step, out));

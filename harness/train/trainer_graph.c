@@ -91,6 +91,7 @@ static status run_recorded(trainer *t, trainer_record *r, bool replaying, nn_pas
 
 status trainer_run_pass(trainer *t, nn_pass pass)
 {
+    if (!t->now.slot) return STATUS_OK; /* no samples */
     if (!t->config.cuda_graph) return run(t, pass);
     trainer_record *r = &t->now.slot->records[t->now.scalars.accumulate][t->now.step.synchronize][pass];
     /* Where updates keep the copies of parameters in bfloat16, a record does not make them: they are there

@@ -2,7 +2,6 @@
 #ifndef HARNESS_TRAIN_TRAINER_IMPL_H
 #define HARNESS_TRAIN_TRAINER_IMPL_H
 
-#include "common/sync/straggler.h"
 #include "harness/train/trainer.h"
 
 /* --cuda-graph: a pass that was recorded, and with which scalars. */
@@ -50,23 +49,10 @@ typedef struct trainer_prefetch {
     bool ahead, lent;   /* the last one has not been used; its buffer has not been returned */
 } trainer_prefetch;
 
-/* The marks that a micro-batch leaves on the compute stream; MARK_END only the last of a step. */
-typedef enum trainer_mark {
-    MARK_BEGIN,
-    MARK_LOADED,
-    MARK_FORWARD,
-    MARK_FORWARD_END,
-    MARK_BACKWARD,
-    MARK_BACKWARD_END,
-    MARK_END,
-    MARK_LOSS /* its loss is on the host */,
-    TRAINER_MARKS
-} trainer_mark;
-
 /* Steps that may have begun before the oldest of them has ended, and their micro-batches whose marks are
  * kept. */
 enum { TRAINER_DEPTH = 2, TRAINER_KEPT_BATCHES = 8 };
-_Static_assert(TRAINER_DEPTH *TRAINER_KEPT_BATCHES *TRAINER_MARKS <= SYNC_MARK_UPDATE,
+_Static_assert(TRAINER_DEPTH *TRAINER_KEPT_BATCHES *STEP_MARKS <= SYNC_MARK_UPDATE,
                "marks that are the owner's");
 
 /* What the lane executes in a micro-batch: data, other, forward, other, backward, other. In a step besides:
@@ -193,14 +179,13 @@ struct trainer {
     sync_requirements needs;
     sync_exchange exchange;
     ledger ledger;
-    straggler straggler;
-    int64_t part_ns[TRAINER_PARTS]; /* virtual time: spent in each part */
-    int64_t slowed_ns;              /* virtual time: by communication, up to the end of the previous step */
+    step_log log;
+    int64_t slowed_ns;           /* virtual time: by communication, up to the end of the previous step */
     int64_t cpu_ns, cpu_read_ns; /* processor time of the compute thread in steps up to the last reading, and
                                     that reading */
     int64_t called_ns;           /* the first micro-batch of the step began */
     int64_t last_end_ns;         /* of the previous step; 0: the next one begins when it is called */
-    double slowdown;             /* by it */
+    double slowdown;             /* --slow: the factor */
     int64_t skipped;             /* updates that the run skipped before this process started */
     bool loss_reported;          /* that it is not finite */
     bool lost_parts_reported;
@@ -226,12 +211,12 @@ static inline int trainer_flight_now(const trainer *t)
 {
     return (int)(t->begun % TRAINER_DEPTH);
 }
-static inline int trainer_mark_of(int flight, int64_t micro, trainer_mark mark)
+static inline int trainer_mark_of(int flight, int64_t micro, step_mark mark)
 {
-    return (flight * TRAINER_KEPT_BATCHES + (int)(micro % TRAINER_KEPT_BATCHES)) * TRAINER_MARKS + (int)mark;
+    return (flight * TRAINER_KEPT_BATCHES + (int)(micro % TRAINER_KEPT_BATCHES)) * STEP_MARKS + (int)mark;
 }
 /* A mark of the present micro-batch. */
-static inline int trainer_mark_now(const trainer *t, trainer_mark mark)
+static inline int trainer_mark_now(const trainer *t, step_mark mark)
 {
     return trainer_mark_of(trainer_flight_now(t), t->now.micro, mark);
 }
@@ -247,17 +232,15 @@ static inline bool trainer_drives_devices(const trainer *t)
 }
 /* The observer's sum over the ranks. */
 status trainer_group_sum(void *context, double *values, int count);
-/* The parts of a micro-batch, in their order. Between them a rank with a stage of the model waits for others.
- */
+/* The parts of a micro-batch that all steps have. */
 void trainer_begin_batch(trainer *t, int64_t index);
+/* Loads, copies and scatters it, and chooses the program. */
 status trainer_load_batch(trainer *t, batch_source *source, int64_t batch_step);
-status trainer_enter_forward(trainer *t);
-status trainer_forward(trainer *t);
 status trainer_loss(trainer *t);
-status trainer_enter_backward(trainer *t);
-status trainer_backward(trainer *t);
-status trainer_reduce(trainer *t);
+/* Whether this rank runs the optimizer after this micro-batch. */
+bool trainer_updates(const trainer *t);
 status trainer_update(trainer *t);
+/* The compute stream has ended it, unless the host runs ahead; its loss is or will be on the host. */
 status trainer_end_batch(trainer *t, batch_source *source);
 void trainer_count_batch(trainer *t);
 status trainer_report_batch(trainer *t, int flight, int64_t micro);
@@ -307,7 +290,6 @@ double *trainer_loss_now(const trainer *t);
 const trainer_tensors *trainer_tensors_now(const trainer *t);
 void trainer_hold_gradient(trainer *t);
 bool trainer_defers_ready(const trainer *t, int param);
-status trainer_add_norms(trainer *t); /* of the other stages, to the engine's */
 /* A step; and its parts, as devices of one process have them, too. */
 status trainer_run_pipeline(trainer *t, batch_source *source, int64_t index, int64_t batch_step);
 status trainer_stage_forward(trainer *t, batch_source *source, int64_t index, int64_t batch_step);
@@ -318,8 +300,6 @@ status trainer_stage_reduce(trainer *t);
 status trainer_devices_open(trainer *t);
 void trainer_devices_close(trainer *t);
 status trainer_run_devices(trainer *first, batch_source *source, int64_t index, int64_t batch_step);
-status trainer_give_device_norm(trainer *t);
-status trainer_add_device_norms(trainer *t); /* once all stages have given theirs */
 status trainer_copy_input(trainer *t);
 status trainer_copy_gradient(trainer *t);
 status trainer_copy_evaluated(trainer *t);
@@ -328,9 +308,8 @@ status trainer_sum_shared(trainer *t);
 /* trainer_remote.c: nothing where the rank has no remote stage. */
 status trainer_remote_open(trainer *t);
 void trainer_remote_close(trainer *t);
-/* The rest only where it has one (config.remote). Parts of a step's stages. */
-status trainer_remote_forward(trainer *t);
-status trainer_remote_backward(trainer *t);
+/* A step, where it has one. */
+status trainer_run_remote(trainer *t, batch_source *source, int64_t index, int64_t batch_step);
 /* Has the loss: the model, or the second half of it. */
 static inline const nn_model *trainer_last_model(const trainer *t)
 {

@@ -161,7 +161,8 @@ static status ready_shared(trainer *t)
     return STATUS_OK;
 }
 
-status trainer_add_norms(trainer *t)
+/* Of the other stages, to the engine's. */
+static status add_norms(trainer *t)
 {
     pipeline *messages = t->pipeline.messages;
     TRY(pipeline_post_norm(messages, &t->engine->square_norm));
@@ -183,21 +184,28 @@ status trainer_stage_forward(trainer *t, batch_source *source, int64_t index, in
 {
     trainer_begin_batch(t, index);
     TRY(trainer_load_batch(t, source, batch_step + t->now.micro));
-    TRY(trainer_enter_forward(t));
+    TRY(step_log_enter(&t->log, STEP_PHASE_BEGIN_FORWARD));
     TRY(await_input(t));
-    TRY(trainer_forward(t));
+    if (t->now.micro == 0) TRY(sync_begin_forward(t->engine, &t->now.step));
+    TRY(step_log_enter(&t->log, STEP_PHASE_FORWARD));
+    TRY(trainer_run_pass(t, NN_FORWARD));
+    TRY(trainer_prefetch_next(t));
     TRY(trainer_loss(t));
-    TRY(device_mark(t->stream, trainer_mark_now(t, MARK_FORWARD_END)));
+    TRY(step_log_enter(&t->log, STEP_PHASE_END_FORWARD));
     TRY(send_output(t));
     return trainer_return_batch(t, source, true);
 }
 
 status trainer_stage_backward(trainer *t)
 {
-    TRY(trainer_enter_backward(t));
+    TRY(step_log_enter(&t->log, STEP_PHASE_SCATTER_GRADIENT));
+    trainer_hold_gradient(t);
+    TRY(step_log_enter(&t->log, STEP_PHASE_BACKWARD));
     TRY(await_gradient(t));
     TRY(begin_reduction(t));
-    TRY(trainer_backward(t));
+    TRY(trainer_run_pass(t, NN_BACKWARD));
+    TRY(trainer_prefetch_next(t));
+    TRY(step_log_enter(&t->log, STEP_PHASE_REDUCE));
     return end_backward(t);
 }
 
@@ -205,7 +213,21 @@ status trainer_stage_reduce(trainer *t)
 {
     TRY(share_gradients(t));
     TRY(ready_shared(t));
-    return trainer_reduce(t);
+    if (!is_last(t)) return STATUS_OK;
+    TRY(sync_reduce(t->engine, &t->now.step));
+    if (!t->engine->updates) return STATUS_OK;
+    TRY(sync_begin_update(t->engine, &t->now.step));
+    return sync_take_norm(t->engine);
+}
+
+static status update(trainer *t)
+{
+    if (!trainer_updates(t)) return STATUS_OK;
+    if (sync_update_needs_norm(t->engine)) {
+        TRY(add_norms(t));
+        TRY(sync_begin_update(t->engine, &t->now.step));
+    }
+    return sync_update(t->engine, &t->now.step);
 }
 
 /* The passes of the micro-batches in the order of the schedule: F0 F1 B0 F2 B1 ... */
@@ -217,10 +239,11 @@ status trainer_run_pipeline(trainer *t, batch_source *source, int64_t index, int
         if (a.backward) t->now = live_of(t, a.batch)->now;
         t->now.micro = a.batch;
         t->now.scalars.accumulate = a.batch > 0;
+        t->log.first_mark = trainer_mark_now(t, STEP_MARK_BEGIN);
         if (a.backward) {
             TRY(trainer_stage_backward(t));
             TRY(trainer_stage_reduce(t));
-            TRY(trainer_update(t));
+            TRY(update(t));
             TRY(await_sends(t));
             TRY(trainer_end_batch(t, source));
             TRY(trainer_report_backward(t, flight, t->now.micro));

@@ -145,6 +145,8 @@ status trainer_prefetch_take(trainer *t)
 status trainer_prefetch_next(trainer *t)
 {
     trainer_prefetch *p = &t->data.prefetch;
+    if (!p->on) return STATUS_OK;
+    TRY(step_log_enter(&t->log, STEP_PHASE_PREFETCH));
     return_buffer(t);
     if (p->ahead || p->lent || p->next < 0 || !batch_source_ready(p->source, p->next)) return STATUS_OK;
     return copy(t, p->next);

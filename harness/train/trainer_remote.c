@@ -77,31 +77,61 @@ static remote_tensor whole(const trainer *t, const device_memory *memory)
                            device_get_info(t->device)->compute_type};
 }
 
-static void enter(trainer *t, rank_operation operation)
+static void show(trainer *t, rank_operation operation)
 {
     rank_slot_enter(t->config.slot, operation, device_now_ns(t->device));
 }
 
-status trainer_remote_forward(trainer *t)
+/* Sends the activations, and waits for the second half's output. */
+static status forward_elsewhere(trainer *t)
 {
-    const sync_step *s = &t->now.step;
     TRY(device_stream_synchronize(t->stream));
-    enter(t, RANK_WAIT);
-    TRY(remote_stage_forward(t->remote.stage, s->index, t->now.micro,
+    show(t, RANK_WAIT);
+    TRY(remote_stage_forward(t->remote.stage, t->now.step.index, t->now.micro,
                              value_of(t, t->now.slot->program->output_value), whole(t, &t->remote.output),
                              t->engine->context.anatomy));
-    enter(t, RANK_LOSS);
+    show(t, RANK_LOSS);
     return STATUS_OK;
 }
 
-status trainer_remote_backward(trainer *t)
+/* Sends the gradient of the output, and waits for that of the activations. */
+static status backward_elsewhere(trainer *t)
 {
     const sync_step *s = &t->now.step;
     TRY(device_stream_synchronize(t->stream));
-    enter(t, RANK_WAIT);
+    show(t, RANK_WAIT);
     TRY(remote_stage_backward(
         t->remote.stage, s->index, t->now.micro, s->learning_rate, whole(t, &t->remote.gradient),
         value_of(t, t->now.slot->program->output_gradient_value), t->engine->context.anatomy));
-    enter(t, RANK_BACKWARD);
+    show(t, RANK_BACKWARD);
+    return STATUS_OK;
+}
+
+status trainer_run_remote(trainer *t, batch_source *source, int64_t index, int64_t batch_step)
+{
+    for (t->now.micro = 0; t->now.micro < trainer_micro_batches(t); t->now.micro++) {
+        trainer_begin_batch(t, index);
+        TRY(trainer_load_batch(t, source, batch_step + t->now.micro));
+
+        TRY(step_log_enter(&t->log, STEP_PHASE_BEGIN_FORWARD));
+        TRY(sync_begin_forward(t->engine, &t->now.step));
+        TRY(step_log_enter(&t->log, STEP_PHASE_FORWARD));
+        TRY(trainer_run_pass(t, NN_FORWARD));
+        TRY(forward_elsewhere(t));
+        TRY(trainer_loss(t));
+
+        TRY(step_log_enter(&t->log, STEP_PHASE_END_FORWARD));
+        trainer_hold_gradient(t);
+        TRY(step_log_enter(&t->log, STEP_PHASE_BACKWARD));
+        TRY(backward_elsewhere(t));
+        TRY(trainer_run_pass(t, NN_BACKWARD));
+
+        TRY(step_log_enter(&t->log, STEP_PHASE_REDUCE));
+        TRY(sync_reduce(t->engine, &t->now.step));
+        TRY(trainer_update(t));
+        TRY(trainer_end_batch(t, source));
+        trainer_count_batch(t);
+        TRY(trainer_report_batch(t, trainer_flight_now(t), t->now.micro));
+    }
     return STATUS_OK;
 }

@@ -62,10 +62,10 @@ static void add_part(trainer *t, const char *name, int64_t micro, step_part part
 
 void trainer_report_forward(trainer *t, int flight, int64_t micro)
 {
-    int first = trainer_mark_of(flight, micro, MARK_BEGIN);
+    int first = trainer_mark_of(flight, micro, STEP_MARK_BEGIN);
     if (micro == 0) t->called_ns = device_mark_ns(t->stream, first);
-    add_part(t, "data", micro, STEP_DATA, first, first + MARK_LOADED);
-    add_part(t, "forward", micro, STEP_FORWARD, first + MARK_FORWARD, first + MARK_FORWARD_END);
+    add_part(t, "data", micro, STEP_DATA, first, first + STEP_MARK_LOADED);
+    add_part(t, "forward", micro, STEP_FORWARD, first + STEP_MARK_FORWARD, first + STEP_MARK_FORWARD_END);
 }
 
 status trainer_report_backward(trainer *t, int flight, int64_t micro)
@@ -73,10 +73,10 @@ status trainer_report_backward(trainer *t, int flight, int64_t micro)
     trainer_flight *f = &t->flights[flight];
     const trainer_kept_batch *b = &f->batches[micro % TRAINER_KEPT_BATCHES];
     const double *sums = f->losses[micro % TRAINER_KEPT_BATCHES];
-    int first = trainer_mark_of(flight, micro, MARK_BEGIN);
+    int first = trainer_mark_of(flight, micro, STEP_MARK_BEGIN);
     if (b->loss_here) TRY(trainer_check_loss(t, &f->step, sums));
     if (b->copied) f->sums.copy += trainer_prefetch_time(t, b->copied);
-    add_part(t, "backward", micro, STEP_BACKWARD, first + MARK_BACKWARD, first + MARK_BACKWARD_END);
+    add_part(t, "backward", micro, STEP_BACKWARD, first + STEP_MARK_BACKWARD, first + STEP_MARK_BACKWARD_END);
     f->sums.correct += (int64_t)sums[1];
     f->sums.has_loss = f->sums.has_loss || b->loss_here;
     f->sums.loss += b->loss_here ? sums[0] / b->loss_normalizer : 0;
@@ -124,10 +124,10 @@ void trainer_report_step(trainer *t, int flight, step_result *out)
 {
     const trainer_flight *f = &t->flights[flight];
     device_stream *s = t->stream;
-    int last = trainer_mark_of(flight, trainer_micro_batches(t) - 1, MARK_BEGIN);
-    int64_t end = device_mark_ns(s, last + MARK_END);
+    int last = trainer_mark_of(flight, trainer_micro_batches(t) - 1, STEP_MARK_BEGIN);
+    int64_t end = device_mark_ns(s, last + STEP_MARK_END);
     int64_t begin = t->last_end_ns ? t->last_end_ns : t->called_ns,
-            backward_end = device_mark_ns(s, last + MARK_BACKWARD_END);
+            backward_end = device_mark_ns(s, last + STEP_MARK_BACKWARD_END);
     anatomy_figures figures;
     t->last_end_ns = end;
     t->phases[0] = (anatomy_phase){begin, STEP_OTHER};
@@ -136,7 +136,7 @@ void trainer_report_step(trainer *t, int flight, step_result *out)
     sync_end_step(t->engine, (anatomy_span){begin, end}, t->phases, t->phase_count, &figures);
     step_times times = {.total = end - begin,
                         .copy = t->data.prefetch.on ? f->sums.copy : STEP_NOT_MEASURED,
-                        .slowdown = slowdown(t, last + MARK_END),
+                        .slowdown = slowdown(t, last + STEP_MARK_END),
                         .first_to_backward_end = STEP_NOT_MEASURED,
                         .last_bucket = STEP_NOT_MEASURED};
     step_set_anatomy(&times, &figures);
@@ -147,10 +147,10 @@ void trainer_report_step(trainer *t, int flight, step_result *out)
                          .times = times,
                          .waited_for = figures.lost > 0 ? ANATOMY_NOBODY : figures.waited_for,
                          .waited_ns = anatomy_waited(t->engine->context.anatomy),
-                         .forward_begin_ns = device_mark_ns(s, last + MARK_FORWARD),
-                         .backward_begin_ns = device_mark_ns(s, last + MARK_BACKWARD),
+                         .forward_begin_ns = device_mark_ns(s, last + STEP_MARK_FORWARD),
+                         .backward_begin_ns = device_mark_ns(s, last + STEP_MARK_BACKWARD),
                          .backward_end_ns = backward_end,
-                         .forward_end_ns = device_mark_ns(s, last + MARK_FORWARD_END),
+                         .forward_end_ns = device_mark_ns(s, last + STEP_MARK_FORWARD_END),
                          .reduced_ns = device_mark_ns(s, sync_mark_update(f->step.index)),
                          .samples = f->sums.samples,
                          .targets = f->sums.targets,

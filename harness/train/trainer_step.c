@@ -6,24 +6,11 @@
  * enqueued. */
 #include "harness/train/trainer_impl.h"
 
-#include "common/device/sim/device_sim.h"
-
 #include <string.h>
-
-static void enter(trainer *t, rank_operation operation)
-{
-    rank_slot_enter(t->config.slot, operation, device_now_ns(t->device));
-}
 
 int64_t trainer_micro_batches(const trainer *t)
 {
     return t->config.accumulate > 1 ? t->config.accumulate : 1;
-}
-
-/* Of the present micro-batch. */
-static status mark(trainer *t, trainer_mark which)
-{
-    return device_mark(t->stream, trainer_mark_now(t, which));
 }
 
 static trainer_kept_batch *kept(trainer *t)
@@ -65,76 +52,23 @@ static status find_slot(trainer *t, int64_t batch, trainer_program_slot **out)
     return fail(STATUS_INTERNAL, "a batch of %lld samples was not announced", (long long)batch);
 }
 
-/* ---- parts ------------------------------------------------------------------------------------ */
-
-/* In virtual time, what the rank's thread spends on each part is counted. */
-static int64_t part_now(const trainer *t)
-{
-    return sim_device_simulation(t->device) ? device_now_ns(t->device) : 0;
-}
-
-static status timed(trainer *t, trainer_part part, status (*run)(trainer *))
-{
-    int64_t begun_ns = part_now(t);
-    TRY(run(t));
-    t->part_ns[part] += part_now(t) - begun_ns;
-    return STATUS_OK;
-}
-
-void trainer_part_times(const trainer *t, trainer_part_time out[TRAINER_PARTS])
-{
-    static const char *const names[TRAINER_PARTS] = {[PART_COPY] = "copy",
-                                                     [PART_SCATTER] = "scatter",
-                                                     [PART_REPLICATE] = "replicate",
-                                                     [PART_FORWARD] = "forward",
-                                                     [PART_GATHER] = "gather",
-                                                     [PART_LOSS] = "loss",
-                                                     [PART_SCATTER_GRADIENT] = "scatter_gradient",
-                                                     [PART_BACKWARD] = "backward",
-                                                     [PART_REDUCE] = "reduce_and_update"};
-    for (int i = 0; i < TRAINER_PARTS; i++) out[i] = (trainer_part_time){names[i], t->part_ns[i]};
-}
-
-/* What a GPU computes is stretched by the time that it takes, without what it waited for before. */
-static status settle_straggler(trainer *t)
-{
-    bool enqueues = !device_get_info(t->device)->host_addressable;
-    return t->straggler.stretch > 0 && enqueues ? device_stream_synchronize(t->stream) : STATUS_OK;
-}
-
-/* --slow stretches what computes; in other parts engines wait for other ranks. */
-static status compute(trainer *t, trainer_part part, status (*run)(trainer *))
-{
-    TRY(settle_straggler(t));
-    straggler_resume(&t->straggler);
-    status rc = timed(t, part, run);
-    if (rc == STATUS_OK) rc = settle_straggler(t);
-    straggler_pause(&t->straggler);
-    return rc;
-}
-
 /* ---- load ------------------------------------------------------------------------------------- */
 
-static status upload(trainer *t)
+static status copy_batch(trainer *t)
 {
-    ledger_enter(&t->ledger, LEDGER_PHASE_SCATTER);
     sync_exchange *x = &t->exchange;
-    x->loaded = x->samples = t->now.plan.load > 0 ? t->now.batch.count : 0;
-    x->targets = t->now.plan.load > 0 ? t->now.batch.targets_counted : 0;
+    bool loads = t->now.plan.load > 0;
+    x->loaded = x->samples = loads ? t->now.batch.count : 0;
+    x->targets = loads ? t->now.batch.targets_counted : 0;
     t->now.step.samples = x->samples;
     t->now.step.targets = x->targets;
-    if (t->data.prefetch.on && t->now.plan.load > 0)
+    if (t->data.prefetch.on && loads)
         TRY(trainer_prefetch_take(t));
     else if (x->loaded > 0)
         TRY(trainer_upload(t, &t->now.batch));
     t->now.scalars.rows = t->data.row_count;
-    t->now.copied = t->data.prefetch.on && t->now.plan.load > 0 ? t->data.prefetch.number : 0;
-    return mark(t, MARK_LOADED);
-}
-
-static status scatter_inputs(trainer *t)
-{
-    return sync_scatter_inputs(t->engine, &t->now.step);
+    t->now.copied = t->data.prefetch.on && loads ? t->data.prefetch.number : 0;
+    return STATUS_OK;
 }
 
 /* For the samples that the rank trains on: loaded, or scattered by rank 0. */
@@ -155,66 +89,21 @@ static status choose_program(trainer *t)
     return STATUS_OK;
 }
 
-/* Copies the next step's batch as soon as its buffer is free. */
-static status prefetch(trainer *t)
-{
-    return t->data.prefetch.on ? trainer_prefetch_next(t) : STATUS_OK;
-}
-
 status trainer_load_batch(trainer *t, batch_source *source, int64_t batch_step)
 {
-    enter(t, RANK_LOAD_BATCH);
-    TRY(mark(t, MARK_BEGIN));
+    TRY(step_log_enter(&t->log, STEP_PHASE_LOAD));
     TRY(sync_plan_batch(t->engine, &t->now.step, t->config.batch, &t->now.plan));
     if (t->now.plan.load > 0) TRY(trainer_borrow_batch(t, source, batch_step, is_last_batch(t)));
-    TRY(compute(t, PART_COPY, upload));
+    TRY(step_log_enter(&t->log, STEP_PHASE_COPY));
+    TRY(copy_batch(t));
+    TRY(step_log_enter(&t->log, STEP_PHASE_SCATTER));
     TRY(trainer_return_batch(t, source, false));
-    TRY(timed(t, PART_SCATTER, scatter_inputs));
+    TRY(sync_scatter_inputs(t->engine, &t->now.step));
     TRY(choose_program(t));
-    return prefetch(t);
-}
-
-/* ---- forward ---------------------------------------------------------------------------------- */
-
-static status separate_phases(trainer *t)
-{
-    return t->config.separate_phases ? device_stream_synchronize(t->stream) : STATUS_OK;
-}
-
-status trainer_enter_forward(trainer *t)
-{
-    TRY(separate_phases(t));
-    ledger_enter(&t->ledger, LEDGER_PHASE_BEGIN);
-    enter(t, RANK_FORWARD);
-    return mark(t, MARK_FORWARD);
-}
-
-static status begin_forward(trainer *t)
-{
-    if (!trainer_is_stage(t) || t->now.micro == 0) TRY(sync_begin_forward(t->engine, &t->now.step));
-    ledger_enter(&t->ledger, LEDGER_PHASE_FORWARD);
-    return STATUS_OK;
-}
-
-static status forward_pass(trainer *t)
-{
-    return t->now.slot ? trainer_run_pass(t, NN_FORWARD) : STATUS_OK;
-}
-
-status trainer_forward(trainer *t)
-{
-    TRY(timed(t, PART_REPLICATE, begin_forward));
-    TRY(compute(t, PART_FORWARD, forward_pass));
-    return prefetch(t);
+    return trainer_prefetch_next(t);
 }
 
 /* ---- loss ------------------------------------------------------------------------------------- */
-
-static status place_outputs(trainer *t)
-{
-    ledger_enter(&t->ledger, LEDGER_PHASE_PLACE);
-    return sync_place_outputs(t->engine, &t->now.step);
-}
 
 static status launch_one_loss(trainer *t)
 {
@@ -229,9 +118,9 @@ static status launch_one_loss(trainer *t)
                          t->programs.memory.workspace.data);
 }
 
+/* The loss of all ranks' outputs, or of this rank's. */
 static status compute_loss(trainer *t)
 {
-    if (t->ledger.phase != LEDGER_PHASE_LOSS) ledger_enter(&t->ledger, LEDGER_PHASE_LOSS);
     double normalizer = 1;
     TRY(sync_loss(t->engine, &t->now.step, &normalizer, &t->now.loss_here));
     t->now.scalars.loss_normalizer = t->config.sum_loss ? 1.0 : normalizer * (double)trainer_micro_batches(t);
@@ -246,80 +135,10 @@ static status compute_loss(trainer *t)
 
 status trainer_loss(trainer *t)
 {
-    TRY(timed(t, PART_GATHER, place_outputs));
-    return compute(t, PART_LOSS, compute_loss);
-}
-
-/* ---- backward --------------------------------------------------------------------------------- */
-
-static status scatter_gradient(trainer *t)
-{
-    ledger_enter(&t->ledger, LEDGER_PHASE_SCATTER_GRADIENT);
-    return sync_scatter_output_gradient(t->engine, &t->now.step);
-}
-
-status trainer_enter_backward(trainer *t)
-{
-    TRY(timed(t, PART_SCATTER_GRADIENT, scatter_gradient));
-    TRY(separate_phases(t));
-    if (!trainer_is_stage(t)) TRY(mark(t, MARK_FORWARD_END));
-    trainer_hold_gradient(t);
-    ledger_enter(&t->ledger, LEDGER_PHASE_BACKWARD);
-    enter(t, RANK_BACKWARD);
-    return mark(t, MARK_BACKWARD);
-}
-
-static status backward_pass(trainer *t)
-{
-    return t->now.slot ? trainer_run_pass(t, NN_BACKWARD) : STATUS_OK;
-}
-
-status trainer_backward(trainer *t)
-{
-    TRY(compute(t, PART_BACKWARD, backward_pass));
-    TRY(prefetch(t));
-    TRY(mark(t, MARK_BACKWARD_END));
-    ledger_enter(&t->ledger, LEDGER_PHASE_REDUCE);
-    enter(t, RANK_WAIT);
-    return STATUS_OK;
-}
-
-/* ---- the averages and the update -------------------------------------------------------------- */
-
-static bool updates(const trainer *t)
-{
-    return t->engine->updates && is_last_micro_batch(t);
-}
-
-static status reduce(trainer *t)
-{
-    if (trainer_is_stage(t) && !is_last_micro_batch(t)) return STATUS_OK;
-    TRY(sync_reduce(t->engine, &t->now.step));
-    if (!updates(t)) return STATUS_OK;
-    TRY(sync_begin_update(t->engine, &t->now.step));
-    TRY(sync_take_norm(t->engine));
-    bool gives = trainer_drives_devices(t) && sync_update_needs_norm(t->engine);
-    return gives ? trainer_give_device_norm(t) : STATUS_OK;
-}
-
-static status update(trainer *t)
-{
-    if (!updates(t)) return STATUS_OK;
-    if (trainer_is_stage(t) && sync_update_needs_norm(t->engine)) {
-        TRY(trainer_drives_devices(t) ? trainer_add_device_norms(t) : trainer_add_norms(t));
-        TRY(sync_begin_update(t->engine, &t->now.step));
-    }
-    return sync_update(t->engine, &t->now.step);
-}
-
-status trainer_reduce(trainer *t)
-{
-    return timed(t, PART_REDUCE, reduce);
-}
-
-status trainer_update(trainer *t)
-{
-    return timed(t, PART_REDUCE, update);
+    TRY(step_log_enter(&t->log, STEP_PHASE_GATHER_OUTPUTS));
+    TRY(sync_place_outputs(t->engine, &t->now.step));
+    TRY(step_log_enter(&t->log, STEP_PHASE_LOSS));
+    return compute_loss(t);
 }
 
 /* ---- the end of a micro-batch ----------------------------------------------------------------- */
@@ -337,15 +156,13 @@ static status download_loss(trainer *t)
 
 status trainer_end_batch(trainer *t, batch_source *source)
 {
+    TRY(step_log_enter(&t->log, STEP_PHASE_DRAIN));
     if (!t->runs_ahead) TRY(device_stream_synchronize(t->stream));
     trainer_drop_batch(t);
-    if (is_last_micro_batch(t)) {
-        TRY(mark(t, MARK_END));
-        ledger_enter(&t->ledger, LEDGER_PHASE_AFTER);
-    }
+    if (is_last_micro_batch(t)) TRY(step_log_enter(&t->log, STEP_PHASE_END));
     TRY(download_loss(t));
     if (t->runs_ahead)
-        TRY(mark(t, MARK_LOSS));
+        TRY(device_mark(t->stream, trainer_mark_now(t, STEP_MARK_LOSS)));
     else if (t->now.loss_here)
         TRY(device_stream_synchronize(t->stream));
     return trainer_return_batch(t, source, true);
@@ -366,19 +183,13 @@ void trainer_count_batch(trainer *t)
 static status on_need(void *context, int param)
 {
     trainer *t = context;
-    straggler_pause(&t->straggler);
-    status rc = sync_need(t->engine, param);
-    straggler_resume(&t->straggler);
-    return rc;
+    return sync_need(t->engine, param);
 }
 
 static status on_release(void *context, int param)
 {
     trainer *t = context;
-    straggler_pause(&t->straggler);
-    status rc = sync_release(t->engine, param);
-    straggler_resume(&t->straggler);
-    return rc;
+    return sync_release(t->engine, param);
 }
 
 static status keep_gradient(trainer *t, int param)
@@ -400,21 +211,15 @@ static status on_ready(void *context, int param)
     trainer *t = context;
     if (trainer_is_stage(t) && trainer_defers_ready(t, param)) return STATUS_OK;
     if (t->kept && is_last_micro_batch(t)) TRY(keep_gradient(t, param));
-    straggler_pause(&t->straggler);
-    status rc = sync_ready(t->engine, param);
-    straggler_resume(&t->straggler);
-    return rc;
+    return sync_ready(t->engine, param);
 }
 
 status trainer_group_sum(void *context, double *values, int count)
 {
     trainer *t = context;
-    straggler_pause(&t->straggler);
-    status rc = sync_leave_record(&t->engine->context);
-    if (rc == STATUS_OK) rc = sync_group_sum(t->engine, values, count);
-    if (rc == STATUS_OK) rc = sync_enter_record(&t->engine->context);
-    straggler_resume(&t->straggler);
-    return rc;
+    TRY(sync_leave_record(&t->engine->context));
+    TRY(sync_group_sum(t->engine, values, count));
+    return sync_enter_record(&t->engine->context);
 }
 
 void trainer_begin_batch(trainer *t, int64_t index)
@@ -441,6 +246,7 @@ void trainer_begin_batch(trainer *t, int64_t index)
                                     .release = t->needs.each_pass ? on_release : NULL,
                                     .group_sum = trainer_group_sum};
     f->step = t->now.step;
+    t->log.first_mark = trainer_mark_now(t, STEP_MARK_BEGIN);
     rank_slot_step(t->config.slot, index, device_now_ns(t->device));
 }
 
@@ -452,20 +258,43 @@ status trainer_report_batch(trainer *t, int flight, int64_t micro)
     return trainer_report_backward(t, flight, micro);
 }
 
-/* The second half of the model may be elsewhere: trainer_remote.c. */
+bool trainer_updates(const trainer *t)
+{
+    return t->engine->updates && is_last_micro_batch(t);
+}
+
+status trainer_update(trainer *t)
+{
+    if (!trainer_updates(t)) return STATUS_OK;
+    TRY(sync_begin_update(t->engine, &t->now.step));
+    TRY(sync_take_norm(t->engine));
+    return sync_update(t->engine, &t->now.step);
+}
+
 static status run_batches(trainer *t, batch_source *source, int64_t index, int64_t batch_step)
 {
     for (t->now.micro = 0; t->now.micro < trainer_micro_batches(t); t->now.micro++) {
         trainer_begin_batch(t, index);
-        TRY(trainer_load_batch(t, source, batch_step + t->now.micro));
-        TRY(trainer_enter_forward(t));
-        TRY(trainer_forward(t));
-        if (t->config.remote) TRY(trainer_remote_forward(t));
+        const sync_step *step = &t->now.step;
+        TRY(trainer_load_batch(t, source,
+                               batch_step + t->now.micro)); /* and scatters it, if the engine does */
+
+        TRY(step_log_enter(&t->log, STEP_PHASE_BEGIN_FORWARD));
+        TRY(sync_begin_forward(t->engine, step));
+        TRY(step_log_enter(&t->log, STEP_PHASE_FORWARD));
+        TRY(trainer_run_pass(t, NN_FORWARD)); /* calls sync_need() and sync_release() */
+        TRY(trainer_prefetch_next(t));        /* if its buffer is free, and the loader has a batch */
         TRY(trainer_loss(t));
-        TRY(trainer_enter_backward(t));
-        if (t->config.remote) TRY(trainer_remote_backward(t));
-        TRY(trainer_backward(t));
-        TRY(trainer_reduce(t));
+
+        TRY(step_log_enter(&t->log, STEP_PHASE_SCATTER_GRADIENT));
+        TRY(sync_scatter_output_gradient(t->engine, step));
+        TRY(step_log_enter(&t->log, STEP_PHASE_END_FORWARD));
+        TRY(step_log_enter(&t->log, STEP_PHASE_BACKWARD));
+        TRY(trainer_run_pass(t, NN_BACKWARD)); /* calls sync_ready() */
+        TRY(trainer_prefetch_next(t));
+
+        TRY(step_log_enter(&t->log, STEP_PHASE_REDUCE));
+        TRY(sync_reduce(t->engine, step));
         TRY(trainer_update(t));
         TRY(trainer_end_batch(t, source));
         trainer_count_batch(t);
@@ -478,6 +307,7 @@ status trainer_begin_step(trainer *t, batch_source *source, int64_t index, int64
 {
     TRY((trainer_drives_devices(t) ? trainer_run_devices
          : trainer_is_stage(t)     ? trainer_run_pipeline
+         : t->config.remote        ? trainer_run_remote
                                    : run_batches)(t, source, index, batch_step));
     t->now.micro = 0;
     t->begun++;
@@ -495,7 +325,7 @@ status trainer_end_step(trainer *t, step_result *out)
     int flight = (int)(t->ended % TRAINER_DEPTH);
     if (t->runs_ahead) {
         int64_t batches = trainer_micro_batches(t);
-        TRY(device_mark_wait(t->stream, trainer_mark_of(flight, batches - 1, MARK_LOSS)));
+        TRY(device_mark_wait(t->stream, trainer_mark_of(flight, batches - 1, STEP_MARK_LOSS)));
         t->phase_count = 0;
         for (int64_t micro = 0; micro < batches; micro++) TRY(trainer_report_batch(t, flight, micro));
     }

@@ -391,7 +391,7 @@ status dp_hub_run(dp_hub *p, const dp_sum *sum)
     hub_shared *s = &p->shared;
     if (device_get_info(c->device)->plans) s->count = 0;
     if (s->count == 0) return STATUS_OK;
-    rank_operation before = (rank_operation)atomic_load_explicit(&c->slot->operation, memory_order_relaxed);
+    rank_operation before = rank_slot_operation(c->slot);
     rank_operation during = operation_of(s);
     if (!p->config.only_control)
         TRY(sync_staging_end(&p->compute.staging)); /* tensors to be sent are complete */

@@ -178,6 +178,12 @@ static int64_t sim_now_ns(device *d)
     return sim_to_ns(sim_actor_of((sim_device *)d)->time);
 }
 
+/* All of the GPU: it has one stream that computes. */
+static void slow_down(device_stream *s, double factor)
+{
+    ((sim_device *)s->device)->slowdown *= factor;
+}
+
 const device_backend device_sim = {
     .name = "sim",
     HOST_SHARED_SLOTS,
@@ -197,6 +203,7 @@ const device_backend device_sim = {
     .stream_signal = sim_signal,
     .stream_wait = sim_wait,
     .stream_synchronize = sim_synchronize,
+    .stream_slow_down = slow_down,
     .fence_open = sim_fence_open,
     .fence_close = sim_fence_close,
     .fence_reach = sim_fence_reach,
@@ -276,11 +283,6 @@ bool sim_device_is_host(device *d)
 bool sim_address(const void *address)
 {
     return (uintptr_t)address >> ADDRESS_BIT == 1;
-}
-
-void sim_device_slow_down(device *d, double factor)
-{
-    ((sim_device *)d)->slowdown *= factor;
 }
 
 void sim_device_share_core(device *d, device *other)

@@ -64,9 +64,6 @@ int64_t sim_mark_slowed_ns(const device_stream *s, int slot);
 /* The current actor launches something other than a kernel: its time passes. */
 void sim_device_spend_launch(device *d);
 
-/* Kernels take `factor` times as long: a straggler. */
-void sim_device_slow_down(device *d, double factor);
-
 /* The current actor runs an operation and waits for it: an agent's work on tensors. */
 void sim_device_spend_op(device *d, const op_desc *op);
 

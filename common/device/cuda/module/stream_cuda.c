@@ -36,7 +36,7 @@ status cuda_stream_open(device *base, device_stream_role role, device_stream **o
                    "cudaDeviceGetStreamPriorityRange"));
     cuda_stream *s = calloc(1, sizeof *s);
     if (!s) return fail(STATUS_SYSTEM, "no memory for a stream");
-    s->base = (device_stream){base, role};
+    s->base = (device_stream){.device = base, .role = role};
     int priority = role == DEVICE_STREAM_COMMUNICATION ? highest : lowest;
     status rc = cuda_check(d, cudaStreamCreateWithPriority(&s->stream, cudaStreamNonBlocking, priority),
                            "cudaStreamCreateWithPriority");

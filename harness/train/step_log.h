@@ -1,0 +1,65 @@
+/* The phases of a step. A rank enters a phase by one call, from which follow its mark on the compute stream,
+ * the phase of its memory ledger, what the status table shows of it and, in virtual time, what its thread has
+ * spent. */
+#ifndef HARNESS_TRAIN_STEP_LOG_H
+#define HARNESS_TRAIN_STEP_LOG_H
+
+#include "common/device/device.h"
+#include "common/memory/ledger.h"
+#include "common/net/status_table.h"
+
+/* The marks of a micro-batch. END: only of the last one of a step. LOSS: its loss is on the host. */
+typedef enum step_mark {
+    STEP_MARK_BEGIN,
+    STEP_MARK_LOADED,
+    STEP_MARK_FORWARD,
+    STEP_MARK_FORWARD_END,
+    STEP_MARK_BACKWARD,
+    STEP_MARK_BACKWARD_END,
+    STEP_MARK_END,
+    STEP_MARK_LOSS,
+    STEP_MARKS
+} step_mark;
+
+/* The phase; the mark at its begin; the ledger's phase (COUNT: stays); the operation that the status table
+ * shows; the row of the job's `host_costs` to which its time belongs. */
+#define STEP_PHASES(X)                                                                                       \
+    X(LOAD, STEP_MARK_BEGIN, COUNT, LOAD_BATCH, NULL) /* waits for the loader */                             \
+    X(COPY, STEP_MARKS, SCATTER, LOAD_BATCH, "copy")                                                         \
+    X(SCATTER, STEP_MARK_LOADED, SCATTER, LOAD_BATCH, "scatter")                                             \
+    X(BEGIN_FORWARD, STEP_MARK_FORWARD, BEGIN, FORWARD, "replicate")                                         \
+    X(FORWARD, STEP_MARKS, FORWARD, FORWARD, "forward")                                                      \
+    X(GATHER_OUTPUTS, STEP_MARKS, PLACE, FORWARD, "gather")                                                  \
+    X(LOSS, STEP_MARKS, LOSS, FORWARD, "loss")                                                               \
+    X(SCATTER_GRADIENT, STEP_MARKS, SCATTER_GRADIENT, FORWARD, "scatter_gradient")                           \
+    X(END_FORWARD, STEP_MARK_FORWARD_END, SCATTER_GRADIENT, FORWARD, NULL)                                   \
+    X(BACKWARD, STEP_MARK_BACKWARD, BACKWARD, BACKWARD, "backward")                                          \
+    X(REDUCE, STEP_MARK_BACKWARD_END, REDUCE, WAIT, "reduce_and_update")                                     \
+    X(DRAIN, STEP_MARKS, COUNT, WAIT, NULL)          /* waits until the compute stream is empty */           \
+    X(PREFETCH, STEP_MARKS, COUNT, LOAD_BATCH, NULL) /* begins to copy the next batch, if it is there */     \
+    X(END, STEP_MARK_END, AFTER, WAIT, NULL)                                                                 \
+    X(EVALUATE, STEP_MARKS, EVALUATE, EVALUATE, NULL)
+
+#define STEP_PHASE_ENUM(name, mark, memory, operation, cost) STEP_PHASE_##name,
+typedef enum step_phase { STEP_PHASES(STEP_PHASE_ENUM) STEP_PHASE_COUNT } step_phase;
+#undef STEP_PHASE_ENUM
+
+/* NULL: no row of `host_costs`. */
+const char *step_phase_cost(step_phase phase);
+
+/* Caller's storage, with the first five set; it belongs to the rank's compute thread. */
+typedef struct step_log {
+    device_stream *compute;
+    device *device;
+    ledger *ledger;
+    rank_slot *slot;
+    bool separates; /* The compute stream is empty before each pass, so that passes are timed alone. */
+    int first_mark; /* of the present micro-batch */
+    step_phase phase;
+    int64_t since_ns;
+    int64_t spent_ns[STEP_PHASE_COUNT]; /* virtual time: by the rank's thread, so far */
+} step_log;
+
+status step_log_enter(step_log *l, step_phase phase);
+
+#endif
