@@ -226,8 +226,10 @@ status collective_group_open(collective_world *world, const char *name, const in
     group->world = world;
     group->size = count;
     snprintf(group->name, sizeof group->name, "%s", name);
+    group->ranks = calloc((size_t)count, sizeof *group->ranks);
+    if (group->ranks) memcpy(group->ranks, ranks, (size_t)count * sizeof *ranks);
     while (ranks[group->rank] != world->config.rank) group->rank++;
-    status rc = open_queues(group);
+    status rc = group->ranks ? open_queues(group) : fail(STATUS_SYSTEM, "no memory for group '%s'", name);
     if (rc == STATUS_OK) rc = world->type->group_open(group, ranks);
     collective_group **end = &world->groups;
     while (*end) end = &(*end)->next;
@@ -246,6 +248,7 @@ void collective_group_close(collective_group **pointer)
     group->world->type->group_close(group);
     for (int i = 0; i < group->queue_count; i++) free(collective_queue_at(group, i)->calls);
     free(group->queues);
+    free(group->ranks);
     free(group);
     *pointer = NULL;
 }
@@ -263,6 +266,11 @@ int collective_group_rank(const collective_group *group)
 int collective_group_size(const collective_group *group)
 {
     return group->size;
+}
+
+int collective_group_world_rank(const collective_group *group, int member)
+{
+    return member < 0 ? member : group->ranks[member];
 }
 
 /* ---- calls ------------------------------------------------------------------------------------ */

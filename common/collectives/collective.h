@@ -224,6 +224,8 @@ void collective_group_close(collective_group **group);
 collective_world *collective_group_world(const collective_group *group);
 int collective_group_rank(const collective_group *group);
 int collective_group_size(const collective_group *group);
+/* The member's rank in the world; -1, which is no member, stays. */
+int collective_group_world_rank(const collective_group *group, int member);
 
 /* ---- calls ------------------------------------------------------------------------------------ */
 

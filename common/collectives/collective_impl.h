@@ -74,6 +74,7 @@ struct collective_group {
     collective_group *next; /* of the world */
     char name[COLLECTIVE_NAME_MAX];
     int rank, size; /* of this rank in the group */
+    int *ranks;     /* [size] of the members in the world */
     char *queues;   /* [queue_count][type->queue_bytes]: of all; to each rank; from each rank */
     int queue_count;
 };

@@ -18,7 +18,7 @@
  * On a device that plans (device_info.plans) an engine is alone: it has no peers and waits for none,
  * and its stages do to the ledger what they do elsewhere.
  *
- * The files of this folder, in the order of the flow: straggler.h (a slow rank), engine.h, queue.h (from the
+ * The files of this folder, in the order of the flow: straggler.h (--slow), engine.h, queue.h (from the
  * compute thread to the agent), agent.h, staging.h (between a GPU and the host), staged.h, none.c, anatomy.h
  * (what a step was spent on). */
 #ifndef COMMON_SYNC_ENGINE_H

@@ -135,7 +135,7 @@ status dp_nccl_scatter_gradient(dp_engine *e);
 status dp_nccl_sim_open(const dp_engine *e, dp_nccl_sim **out);
 void dp_nccl_sim_close(dp_nccl_sim **n);
 status dp_nccl_sim_run(const dp_engine *e, dp_nccl_sim *n, collective_kind kind, int64_t bytes);
-collective_traffic dp_nccl_sim_traffic(const dp_nccl_sim *n);
+void dp_nccl_sim_collect(const dp_nccl_sim *n, sync_counters *out);
 
 static inline dp_engine *dp_engine_of(sync_engine *e)
 {

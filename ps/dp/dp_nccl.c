@@ -3,129 +3,72 @@
  * reduced onto rank 0 in place, parts of the batch, outputs and their gradients are sent. ZeroMQ carries what
  * the hosts must know: the sizes of the parts, sums of layers.
  *
- * A job is the calls of one stage. The compute thread enqueues it on the communication stream, after a mark
- * of the compute stream, which waits for a mark after the job; no other thread takes part. All ranks make the
- * same jobs, so that a job's number is the same on all of them, with the calls that concern them. Broadcasts
- * and reductions concern all: a rank without samples receives parameters that it does not use, and adds
- * zeros. */
+ * The collective calls of one stage are one call of the process group (common/process_group/process_group.h),
+ * in stream order. All ranks make the same calls, with the collective calls that concern them. Broadcasts and
+ * reductions concern all: a rank without samples receives parameters that it does not use, and adds zeros. */
 #include "common/collectives/collective.h"
 #include "common/device/sim/device_sim.h"
+#include "common/process_group/process_group.h"
 #include "common/trace/trace.h"
 #include "ps/dp/dp_impl.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    AHEAD = 256,                   /* jobs in flight */
-    READY_MARK = SYNC_MARK_ENGINE, /* of the compute stream, and the following: of each job in flight */
-    END_MARK = COLLECTIVE_MARKS,   /* of the communication stream, and the following: the same */
-    TAG_PARAMETERS = -1,
-    TAG_BUFFERS = -2,
-    TAG_GRADIENTS = -3,
-    TAG_PART = -4, /* no buckets */
-};
-_Static_assert(READY_MARK + AHEAD <= DEVICE_MARKS && END_MARK + AHEAD <= DEVICE_MARKS,
-               "a mark for each job in flight");
+enum { TAG_PARAMETERS = -1, TAG_BUFFERS = -2, TAG_GRADIENTS = -3, TAG_PART = -4 }; /* no buckets */
 
-typedef struct dp_job {
-    const char *name;
-    int calls;
-    collective_ticket first; /* of its calls */
-} dp_job;
+/* The calls, and their names on the time line. */
+typedef enum dp_call {
+    CALL_REPLICATE,
+    CALL_REDUCE,
+    CALL_INPUTS,
+    CALL_OUTPUTS,
+    CALL_GRADIENT,
+    CALL_START
+} dp_call;
+static const char *const call_names[] = {
+    [CALL_REPLICATE] = "broadcast of parameters", [CALL_REDUCE] = "reduce of gradients",
+    [CALL_INPUTS] = "scatter of inputs",          [CALL_OUTPUTS] = "gather of outputs",
+    [CALL_GRADIENT] = "scatter of gradients",     [CALL_START] = "start"};
 
 struct dp_nccl {
     struct dp_nccl_sim *sim; /* virtual time; else NULL, and: */
+    process_group *calls;
     collective_world *world;
     collective_group *group; /* all ranks */
-    device_stream *stream;
-    bool warm;                  /* calls of all kinds have been made */
-    uint64_t posted, accounted; /* jobs */
-    dp_job jobs[AHEAD];         /* by number */
+    bool warm;               /* calls of all kinds have been made */
 };
 
-static int ready_mark(uint64_t number)
+static void ended(void *engine, const process_call *p, const process_times *t)
 {
-    return READY_MARK + (int)(number % AHEAD);
+    const sync_context *c = context_of(engine);
+    if (t->empty) return;
+    anatomy_add_call(c->anatomy, t->work, t->began_ns, t->finished_ns);
+    trace_slice(c->trace, TRACE_COMMUNICATION, call_names[p->kind], TRACE_NO_INDEX, t->began_ns,
+                t->finished_ns);
 }
 
-static int end_mark(uint64_t number)
-{
-    return END_MARK + (int)(number % AHEAD);
-}
+static const process_group_ops ops = {.ended = ended};
 
-/* ---- jobs ------------------------------------------------------------------------------------- */
-
-static void account_job(dp_engine *e, uint64_t number, const dp_job *job)
+static status begin_call(dp_engine *e, dp_call kind)
 {
     dp_nccl *n = e->nccl;
-    const sync_context *c = context_of(e);
-    if (job->calls == 0) return;
-    collective_times first = collective_get_times(n->group, job->first);
-    int64_t end_ns = device_mark_ns(n->stream, end_mark(number));
-    anatomy_add_call(c->anatomy, number, first.began_ns, end_ns);
-    trace_slice(c->trace, TRACE_COMMUNICATION, job->name, TRACE_NO_INDEX, first.began_ns, end_ns);
+    return n->sim ? STATUS_OK
+                  : process_group_begin(n->calls, &(process_call){.group = n->group, .kind = (int)kind});
 }
 
-/* Reads the times of jobs that are done. */
-static void account(dp_engine *e)
+static status end_call(dp_engine *e)
 {
-    dp_nccl *n = e->nccl;
-    int64_t deadline_ns;
-    bool worked;
-    while (n->accounted < n->posted && device_mark_passed(n->stream, end_mark(n->accounted + 1)) &&
-           collective_progress(n->world, device_now_ns(context_of(e)->device), &deadline_ns, &worked) ==
-               STATUS_OK) {
-        uint64_t number = ++n->accounted;
-        account_job(e, number, &n->jobs[number % AHEAD]);
-    }
-}
-
-static status begin_job(dp_engine *e, const char *name)
-{
-    dp_nccl *n = e->nccl;
-    device_stream *compute = context_of(e)->compute;
-    if (n->sim) return STATUS_OK;
-    if (n->posted - n->accounted == AHEAD) {
-        TRY(device_mark_wait(n->stream, end_mark(n->accounted + 1)));
-        account(e);
-    }
-    uint64_t number = ++n->posted;
-    n->jobs[number % AHEAD] = (dp_job){.name = name};
-    TRY(device_mark(compute, ready_mark(number)));
-    return device_stream_wait_mark(n->stream, compute, ready_mark(number));
-}
-
-static status add_call(dp_engine *e, const collective_call *call)
-{
-    dp_nccl *n = e->nccl;
-    dp_job *job = &n->jobs[n->posted % AHEAD];
-    collective_ticket ticket;
-    TRY(collective_enqueue(n->group, call, n->stream, &ticket));
-    if (job->calls++ == 0) job->first = ticket;
-    return STATUS_OK;
-}
-
-/* The compute stream waits for the job; for whom, the begins of all ranks say after the run. */
-static status end_job(dp_engine *e)
-{
-    dp_nccl *n = e->nccl;
-    const sync_context *c = context_of(e);
-    int wait;
-    if (n->sim) return STATUS_OK;
-    TRY(device_mark(n->stream, end_mark(n->posted)));
-    TRY(anatomy_begin_wait(c->anatomy));
-    TRY(device_stream_wait_mark(c->compute, n->stream, end_mark(n->posted)));
-    TRY(anatomy_end_wait(c->anatomy, &wait));
-    if (n->jobs[n->posted % AHEAD].calls > 0)
-        anatomy_name_wait(c->anatomy, wait, (anatomy_sent){.ns = (int64_t)n->posted, .rank = ANATOMY_CALL});
-    return STATUS_OK;
+    process_work call;
+    if (e->nccl->sim) return STATUS_OK;
+    TRY(process_group_end(e->nccl->calls, &call));
+    return process_group_wait(e->nccl->calls, call, context_of(e)->anatomy);
 }
 
 void dp_nccl_end_step(sync_engine *base)
 {
     dp_engine *e = dp_engine_of(base);
-    if (e->nccl && !e->nccl->sim) account(e);
+    if (e->nccl && !e->nccl->sim) process_group_end_step(e->nccl->calls, base->context.anatomy);
 }
 
 /* ---- broadcasts and reductions ------------------------------------------------------------------ */
@@ -135,13 +78,13 @@ static status add_collective(dp_engine *e, collective_kind kind, int tag, void *
     int64_t count = piece_list_elements(pieces);
     collective_buffer buffer = {arena, pieces};
     if (e->nccl->sim) return dp_nccl_sim_run(e, e->nccl->sim, kind, count * (int64_t)e->element);
-    return add_call(e, &(collective_call){.kind = kind,
-                                          .op = REDUCE_SUM,
-                                          .type = context_of(e)->params->type,
-                                          .tag = tag,
-                                          .count = count,
-                                          .in = buffer,
-                                          .out = buffer});
+    return process_group_add(e->nccl->calls, &(collective_call){.kind = kind,
+                                                                .op = REDUCE_SUM,
+                                                                .type = context_of(e)->params->type,
+                                                                .tag = tag,
+                                                                .count = count,
+                                                                .in = buffer,
+                                                                .out = buffer});
 }
 
 static piece_list chunk_pieces(const dp_engine *e, const dp_chunk *chunk)
@@ -154,13 +97,13 @@ status dp_nccl_replicate(dp_engine *e)
     param_set *set = context_of(e)->params;
     piece_list buffers = {set->buffer_pieces, set->model->buffer_count};
     if (!dp_is_root(e)) param_set_forget_bf16_copy(set);
-    TRY(begin_job(e, "broadcast of parameters"));
+    TRY(begin_call(e, CALL_REPLICATE));
     for (int k = 0; k < e->replicate.count; k++)
         TRY(add_collective(e, COLLECTIVE_BROADCAST, TAG_PARAMETERS, set->params.data,
                            chunk_pieces(e, &e->replicate.list[k])));
     if (buffers.count > 0)
         TRY(add_collective(e, COLLECTIVE_BROADCAST, TAG_BUFFERS, set->buffers.data, buffers));
-    return end_job(e);
+    return end_call(e);
 }
 
 /* Of all gradients; between parameters as well. */
@@ -179,11 +122,11 @@ status dp_nccl_reduce(dp_engine *e, double before, double after)
     if (!contributes && !e->nccl->sim)
         TRY(device_clear(context_of(e)->compute, set->grads.data, (size_t)set->arena_elements * e->element));
     if (contributes) TRY(divide(e, before));
-    TRY(begin_job(e, "reduce of gradients"));
+    TRY(begin_call(e, CALL_REDUCE));
     for (int k = 0; k < e->reduce.count; k++)
         TRY(add_collective(e, COLLECTIVE_REDUCE, TAG_GRADIENTS, set->grads.data,
                            chunk_pieces(e, &e->reduce.list[k])));
-    TRY(end_job(e));
+    TRY(end_call(e));
     return dp_is_root(e) ? divide(e, after) : STATUS_OK;
 }
 
@@ -204,13 +147,13 @@ static status add_parts(dp_engine *e, bool from_root, void *whole, void *own, in
         if ((!dp_is_root(e) && r != me) || p->samples == 0) continue;
         char *at = dp_is_root(e) ? (char *)whole + p->first * each : own;
         collective_kind kind = dp_is_root(e) == from_root ? COLLECTIVE_SEND : COLLECTIVE_RECEIVE;
-        TRY(add_call(e, &(collective_call){.kind = kind,
-                                           .type = DTYPE_U8,
-                                           .root = dp_is_root(e) ? r : 0,
-                                           .tag = TAG_PART,
-                                           .count = p->samples * each,
-                                           .in = {.base = at},
-                                           .out = {.base = at}}));
+        TRY(process_group_add(e->nccl->calls, &(collective_call){.kind = kind,
+                                                                 .type = DTYPE_U8,
+                                                                 .root = dp_is_root(e) ? r : 0,
+                                                                 .tag = TAG_PART,
+                                                                 .count = p->samples * each,
+                                                                 .in = {.base = at},
+                                                                 .out = {.base = at}}));
     }
     return STATUS_OK;
 }
@@ -218,26 +161,26 @@ static status add_parts(dp_engine *e, bool from_root, void *whole, void *own, in
 status dp_nccl_scatter_batch(dp_engine *e)
 {
     const sync_exchange *x = context_of(e)->exchange;
-    TRY(begin_job(e, "scatter of inputs"));
+    TRY(begin_call(e, CALL_INPUTS));
     TRY(add_parts(e, true, x->input->data, x->input->data, x->input_bytes));
     if (!dp_one_loss(e)) TRY(add_parts(e, true, x->target->data, x->target->data, x->target_bytes));
-    return end_job(e);
+    return end_call(e);
 }
 
 status dp_nccl_gather_outputs(dp_engine *e)
 {
     const sync_exchange *x = context_of(e)->exchange;
-    TRY(begin_job(e, "gather of outputs"));
+    TRY(begin_call(e, CALL_OUTPUTS));
     TRY(add_parts(e, false, x->all_outputs, x->output, x->output_bytes));
-    return end_job(e);
+    return end_call(e);
 }
 
 status dp_nccl_scatter_gradient(dp_engine *e)
 {
     const sync_exchange *x = context_of(e)->exchange;
-    TRY(begin_job(e, "scatter of gradients"));
+    TRY(begin_call(e, CALL_GRADIENT));
     TRY(add_parts(e, true, x->all_gradients, x->output_gradient, x->output_bytes));
-    return end_job(e);
+    return end_call(e);
 }
 
 /* NCCL may connect at the first call of a kind, size or pair: it does so here, with the parameters that rank
@@ -251,10 +194,10 @@ status dp_nccl_warm_up(dp_engine *e)
     for (int r = 0; r < world; r++) e->parts[r] = (dp_part){.samples = 1};
     TRY(dp_nccl_replicate(e));
     TRY(dp_nccl_reduce(e, 1, 1));
-    TRY(begin_job(e, "start"));
+    TRY(begin_call(e, CALL_START));
     TRY(add_parts(e, true, scratch, scratch, 1));
     TRY(add_parts(e, false, scratch, scratch, 1));
-    TRY(end_job(e));
+    TRY(end_call(e));
     memset(e->parts, 0, (size_t)world * sizeof *e->parts);
     e->present = e->contributors = 0;
     e->nccl->warm = true;
@@ -306,9 +249,17 @@ static status open_world(dp_engine *e)
         .stall_timeout_ns = c->stall_timeout_ns,
         .connect_timeout_ns = c->connect_timeout_ns > 0 ? c->connect_timeout_ns : c->stall_timeout_ns,
     };
-    status rc = device_stream_open(c->device, DEVICE_STREAM_COMMUNICATION, &n->stream);
+    process_group_config calls = {.ops = &ops,
+                                  .context = e,
+                                  .device = c->device,
+                                  .compute = c->compute,
+                                  .rank = c->rank,
+                                  .stream_order = true,
+                                  .queues = 1};
+    status rc = process_group_open(&calls, &n->calls);
     if (rc == STATUS_OK) rc = collective_open("nccl", &config, &n->world);
     if (rc == STATUS_OK) rc = collective_group_open(n->world, "data", all, c->world, &n->group);
+    if (rc == STATUS_OK) rc = process_group_start(n->calls, n->world);
     free(all);
     return rc;
 }
@@ -329,23 +280,19 @@ void dp_nccl_close(dp_engine *e)
     dp_nccl *n = e->nccl;
     if (!n) return;
     dp_nccl_sim_close(&n->sim);
+    process_group_stop(n->calls);
     collective_group_close(&n->group);
     collective_close(&n->world);
-    device_stream_close(&n->stream);
+    process_group_close(&n->calls);
     free(n);
     e->nccl = NULL;
 }
 
 void dp_nccl_collect(const dp_engine *e, sync_counters *out)
 {
-    collective_traffic t = {0};
     if (!e->nccl) return;
     if (e->nccl->sim)
-        t = dp_nccl_sim_traffic(e->nccl->sim);
+        dp_nccl_sim_collect(e->nccl->sim, out);
     else if (e->nccl->world)
-        t = collective_get_traffic(e->nccl->world);
-    out->bytes_sent += t.bytes_sent;
-    out->bytes_received += t.bytes_received;
-    out->messages_sent += t.messages_sent;
-    out->messages_received += t.messages_received;
+        process_group_counters(e->nccl->calls, out);
 }

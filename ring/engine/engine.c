@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SPARE_JOBS = 64 };
-
 static bool is_library(const ring_settings *s, const char *name)
 {
     return strcmp(s->collective, name) == 0;
@@ -88,8 +86,6 @@ static dtype wire_type(const ring_settings *s, dtype type)
 static status allocate(ring_engine *e)
 {
     size_t params = (size_t)ring_params(e) + 1;
-    uint32_t jobs =
-        3 * (uint32_t)params + SPARE_JOBS; /* of a bucket, also between groups; all-gathers of units */
     e->tensors = calloc(params, sizeof *e->tensors);
     e->buckets = calloc(params, sizeof *e->buckets);
     e->offsets = calloc(params, sizeof *e->offsets);
@@ -101,17 +97,10 @@ static status allocate(ring_engine *e)
     e->compute.buckets = calloc(params, sizeof *e->compute.buckets);
     e->compute.ranges = calloc(params, sizeof *e->compute.ranges);
     e->compute.records = calloc(RING_RECORDS, sizeof *e->compute.records);
-    for (e->shared.times_mask = RING_AHEAD; e->shared.times_mask < 2 * jobs;
-         e->shared.times_mask *= 2) { /* two steps */
-    }
-    e->shared.times = calloc(e->shared.times_mask, sizeof *e->shared.times);
-    e->compute.record_of = calloc(e->shared.times_mask, sizeof *e->compute.record_of);
-    e->shared.times_mask--;
     if (!e->tensors || !e->buckets || !e->offsets || !e->pieces || !e->compute.ready || !e->compute.seen ||
         !e->compute.unused || !e->compute.order || !e->compute.buckets || !e->compute.ranges ||
-        !e->compute.records || !e->compute.record_of || !e->shared.times)
+        !e->compute.records)
         return fail(STATUS_SYSTEM, "no memory for the ring engine");
-    TRY(sync_queue_init(&e->shared.jobs, jobs, sizeof(sync_event)));
     return bucket_schedule_open((int)params - 1, &e->schedule);
 }
 
@@ -149,18 +138,14 @@ static void enter_ledger(ring_engine *e,
 static void ring_close(sync_engine *base)
 {
     ring_engine *e = ring_of(base);
-    if (e->agent) sync_agent_close(&e->agent);
-    if (e->world && atomic_load_explicit(&e->shared.given_up, memory_order_relaxed))
-        collective_abort(e->world, &e->shared.failure);
+    process_group_stop(e->calls);
     if (e->replicas) collective_group_close(&e->shard_group);
     collective_group_close(&e->replicas);
     collective_group_close(&e->group);
     collective_close(&e->world);
     collective_group_close(&e->host_group);
     collective_close(&e->host_world);
-    for (ring_queue q = 0; q < RING_QUEUES; q++) device_fence_close(&e->shared.done[q]);
-    device_fence_close(&e->shared.posted);
-    device_stream_close(&e->stream);
+    process_group_close(&e->calls);
     ring_powersgd_close(e);
     ring_drop_whole(e);
     ring_shards_close(e);
@@ -169,7 +154,6 @@ static void ring_close(sync_engine *base)
         sync_drop_gradients(base);
     }
     ring_memory_close(e);
-    sync_queue_deinit(&e->shared.jobs);
     bucket_schedule_close(&e->schedule);
     text_free(&e->handshake);
     free(e->tensors);
@@ -183,8 +167,6 @@ static void ring_close(sync_engine *base)
     free(e->compute.buckets);
     free(e->compute.ranges);
     free(e->compute.records);
-    free(e->compute.record_of);
-    free(e->shared.times);
     free(e);
 }
 
@@ -205,14 +187,11 @@ static status choose_library(ring_engine *e)
     return collective_choose_algorithm(s->collective, s->algorithm, &s->algorithm);
 }
 
-/* On asynchronous devices jobs are in stream order, and gradients are packed there. */
-static status open_asynchronous(ring_engine *e)
+/* What NCCL cannot do, and whether it is there. */
+static status check_nccl(ring_engine *e)
 {
     device *d = e->base.context.device;
-    bool enqueues = device_get_info(d)->real && !device_get_info(d)->host_addressable;
-    for (ring_queue q = 0; q < RING_QUEUES && !enqueues; q++) TRY(device_fence_open(d, &e->shared.done[q]));
-    if (device_get_info(d)->host_addressable) return STATUS_OK;
-    if (!enqueues) return device_fence_open(d, &e->shared.posted);
+    if (!device_get_info(d)->real || device_get_info(d)->host_addressable) return STATUS_OK;
     char why[192];
     bool paced = net_link_is_emulated(&e->base.context.link);
     if (paced && is_library(&e->settings, "auto")) /* staged: the host's memory goes through shared memory */
@@ -224,7 +203,7 @@ static status open_asynchronous(ring_engine *e)
     if (is_library(&e->settings, "auto") && !collective_nccl_found(why, sizeof why))
         return fail(STATUS_UNAVAILABLE, "collectives nccl: %s", why);
     e->base.enqueues = e->base.context.params->shards == NULL;
-    return device_stream_open(d, DEVICE_STREAM_COMMUNICATION, &e->stream);
+    return STATUS_OK;
 }
 
 static status ring_open(const sync_context *context, sync_engine **out)
@@ -250,7 +229,8 @@ static status ring_open(const sync_context *context, sync_engine **out)
     e->wire = wire_type(&e->settings, context->params->type);
     e->compute.recording = e->settings.rebuilds;
     TRY_GOTO(rc, allocate(e), failed);
-    TRY_GOTO(rc, open_asynchronous(e), failed);
+    TRY_GOTO(rc, check_nccl(e), failed);
+    TRY_GOTO(rc, ring_open_process_group(e), failed);
     TRY_GOTO(rc, choose_library(e), failed);
     TRY_GOTO(rc, ring_memory_open(e), failed);
     sync_hold_gradients(&e->base);
@@ -371,13 +351,7 @@ static status ring_connect(sync_engine *base, const sync_blob *handshakes)
     TRY(open_collectives(e));
     if (e->stream || is_library(&e->settings, "mpi"))
         anatomy_keep_steps(base->context.anatomy, ANATOMY_KEPT_BYTES);
-    if (e->stream) return STATUS_OK;
-    sync_agent_config config = {.ops = &ring_agent_ops,
-                                .context = e,
-                                .device = base->context.device,
-                                .name = "ring-agent",
-                                .inline_progress = base->context.inline_progress};
-    return sync_agent_open(&config, &e->agent);
+    return process_group_start(e->calls, e->world);
 }
 
 /* ---- figures ---------------------------------------------------------------------------------- */

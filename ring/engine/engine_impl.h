@@ -1,17 +1,9 @@
 /* The ring engine from inside. For this folder only.
  *
- * The compute thread calls the stages: it packs gradients into buckets and posts jobs, in the same order on
- * all ranks because all run the same program. Jobs run in one of two ways.
- *
- * Transports of the host: an agent, a thread (or the compute thread itself, where progress is inline), drives
- * the collectives, from two queues: in one, all-reduces between groups of ranks that have shards would hold
- * up what is gathered within a group. Jobs of a queue end one after another. Job t is done when the fence
- * `done` of its queue has reached t; the compute thread may then read what the agent wrote before
- * (ring_jobs.c).
- *
- * NCCL: there is no other thread in a step. The compute thread enqueues the job on the communication stream,
- * after a mark of the compute stream; what needs the result waits, in the compute stream, for a mark after
- * the job (ring_enqueue.c). */
+ * The compute thread calls the stages: it packs gradients into buckets and posts jobs to the process group
+ * (common/process_group/process_group.h), in the same order on all ranks because all run the same program.
+ * Jobs have two queues: in one queue, all-reduces between groups of ranks that have shards would hold up
+ * gathers within a group. */
 #ifndef RING_ENGINE_ENGINE_IMPL_H
 #define RING_ENGINE_ENGINE_IMPL_H
 
@@ -19,25 +11,12 @@
 #include "common/collectives/nccl/collective_nccl.h"
 #include "common/collectives/tuning.h"
 #include "common/net/status_table.h"
-#include "common/sync/agent.h"
-#include "common/sync/queue.h"
+#include "common/process_group/process_group.h"
 #include "common/trace/trace.h"
 #include "ring/hooks/powersgd_module.h"
 #include "ring/ring.h"
 
-#include <stdatomic.h>
-
-enum {
-    RING_RECORDS = 4096,
-    RING_BUCKET_ALIGNMENT = 64,
-    RING_IN_FLIGHT = COLLECTIVE_QUEUE, /* jobs of a queue */
-    RING_WAITS = 2048,                 /* of the steps under way, two at most */
-    RING_AHEAD =
-        COLLECTIVE_ENQUEUED / 2, /* NCCL: jobs that may be in flight; PowerSGD makes two calls for one */
-    RING_READY_MARK = SYNC_MARK_ENGINE, /* of the compute stream, and the following: of each job in flight */
-    RING_END_MARK = COLLECTIVE_MARKS,   /* of the communication stream, and the following: the same */
-};
-_Static_assert(RING_READY_MARK + RING_AHEAD <= DEVICE_MARKS, "a mark for each job in flight");
+enum { RING_RECORDS = 4096, RING_BUCKET_ALIGNMENT = 64 };
 
 /* name, operation in the status table, tag of the collective (buckets: their index) */
 #define RING_JOB_LIST(X)                                                                                     \
@@ -65,9 +44,8 @@ typedef struct ring_bucket {
 
 /* A bucket in the present step. */
 typedef struct ring_bucket_step {
-    uint64_t ticket; /* of its job */
+    process_work work; /* its job */
     int64_t ready_ns;
-    int64_t record; /* its id */
 } ring_bucket_step;
 
 /* What collectives touch besides arenas, in one shared allocation. If the host cannot reach that, what it
@@ -75,12 +53,13 @@ typedef struct ring_bucket_step {
 typedef struct ring_memory {
     device_memory shared;
     char *buckets;
-    double *group;         /* [group_capacity] in the device's memory */
-    int32_t *order;        /* [params] in the host's */
-    int32_t *device_order; /* the same for NCCL */
-    int32_t *activity;     /* [world] in the host's */
-    void *control;         /* what the host reads on devices whose memory it cannot reach; else NULL */
-    float *factors;        /* PowerSGD: what is all-reduced of every bucket */
+    double *group;          /* [group_capacity] in the device's memory */
+    int32_t *order;         /* [params] in the host's */
+    int32_t *sent_order;    /* the same where the collectives find it */
+    bool reaches_gradients; /* collectives may write to them */
+    int32_t *activity;      /* [world] in the host's */
+    void *control;          /* what the host reads on devices whose memory it cannot reach; else NULL */
+    float *factors;         /* PowerSGD: what is all-reduced of every bucket */
     int64_t bucket_bytes, factor_count;
     int group_capacity;
 } ring_memory;
@@ -113,39 +92,13 @@ typedef struct ring_powersgd {
     powersgd_matrix *matrices; /* [params] by parameter; m NULL: sent uncompressed */
     float **plain;             /* [params] where a tensor is sent uncompressed from */
     ring_factors *factors;     /* [buckets] */
+    bool plain_layout;         /* matrices have PyTorch's layout, whatever the device's is */
     void *scratch; /* on the host: the largest gradient in the device's type; with a GPU three of them */
 } ring_powersgd;
 
-typedef struct ring_job_times {
-    uint64_t ticket;
-    int64_t launched_ns, started_ns, finished_ns;
-    int last_rank;     /* as in collective_times */
-    int64_t began_ns;  /* likewise */
-    int64_t traced_ns; /* from when on the time line shows it: what runs side by side, in several groups, is
-                        * one after another there */
-    collective_algorithm algorithm; /* likewise */
-} ring_job_times;
-
-/* The lane has waited for a job. */
-typedef struct ring_wait {
-    int number; /* anatomy.h */
-    uint64_t ticket;
-    int64_t record; /* of the bucket, or 0 */
-} ring_wait;
-
-typedef struct ring_job {
-    ring_job_kind kind;
-    int index;    /* bucket, root, or count of a group sum */
-    int64_t step; /* of a bucket */
-    int phase;    /* PowerSGD: of a bucket */
-    uint64_t ticket;
-    ring_job_times times;
-    collective_ticket call;
-} ring_job;
-
 /* A unit of sharded state in the present pass; the compute thread's. */
 typedef struct ring_unit {
-    uint64_t gather;      /* the all-gather that was posted and not waited for; 0: none */
+    process_work gather;  /* the all-gather that was posted and not waited for; 0: none */
     bool begun;           /* the pass has used it */
     bool present;         /* its parameters are gathered, where they are cut */
     bool reducing;        /* the reduction of its gradients was posted and not waited for */
@@ -168,9 +121,6 @@ typedef struct ring_shards {
 /* Only the compute thread reads and writes these. */
 typedef struct ring_compute {
     sync_step step;
-    uint64_t posted;             /* jobs */
-    uint64_t accounted;          /* jobs whose times have been read */
-    uint64_t awaited;            /* of RING_QUEUE_RANKS: the last job that the compute stream waits for */
     bool started;                /* parameters are alike on all ranks */
     bool period_begins;          /* the next micro-batch is the first of its step */
     bool has_data;               /* a micro-batch of this step had samples */
@@ -183,46 +133,12 @@ typedef struct ring_compute {
     bool *ready, *seen, *unused; /* [params] in this backward pass; in this step; never (static graph) */
     int *order;                  /* [params] in which gradients become ready */
     int order_count;
-    ring_wait waits[RING_WAITS]; /* of the steps under way */
-    int wait_count;
-    bool warm; /* NCCL has made calls of all sizes */
-    struct {
-        ring_job_kind kind;
-        collective_ticket first; /* of its calls */
-    } enqueued[RING_AHEAD];      /* NCCL: jobs in flight, by ticket */
+    bool warm;                   /* NCCL has made calls of all sizes */
     ring_bucket_record *records; /* [RING_RECORDS] */
     int64_t record_count;        /* made so far */
-    int64_t *record_of;          /* [times_mask + 1] by ticket; 0: not a bucket */
 } ring_compute;
 
 typedef enum ring_queue { RING_QUEUE_RANKS, RING_QUEUE_REPLICAS, RING_QUEUES } ring_queue;
-
-/* Jobs of a queue, in the order of their tickets. */
-typedef struct ring_job_queue {
-    ring_job jobs[RING_IN_FLIGHT];
-    uint64_t head, begun, tail; /* the calls of those before `begun` have been posted */
-} ring_job_queue;
-
-/* Only the agent reads and writes these. */
-typedef struct ring_agent_state {
-    ring_job_queue queues[RING_QUEUES];
-    uint64_t taken;              /* jobs */
-    uint64_t ended[RING_QUEUES]; /* the last ticket */
-    int64_t traced_until_ns;
-} ring_agent_state;
-
-/* How the two threads hand work to each other. */
-typedef struct ring_shared {
-    sync_queue jobs;                 /* from the compute thread to the agent */
-    device_fence *posted;            /* virtual devices: the compute stream has passed job N; else NULL */
-    device_fence *done[RING_QUEUES]; /* job N is done: the agent will not touch its memory and its times
-                                        again; NCCL: NULL */
-    ring_job_times *times;           /* [times_mask + 1] by ticket */
-    uint64_t times_mask;
-    error_record failure; /* written before given_up is set */
-    atomic_bool given_up; /* by the compute thread, once */
-    _Atomic int64_t bytes_sent, bytes_received, messages_sent, messages_received; /* by the agent */
-} ring_shared;
 
 struct ring_engine {
     sync_engine base;
@@ -234,9 +150,11 @@ struct ring_engine {
     size_t handshake_common; /* bytes of it that must be equal on all ranks */
     char bootstrap[COLLECTIVE_BOOTSTRAP_BYTES];
     dtype wire;                    /* the type in which gradients are all-reduced */
+    ring_hook_function *compress;  /* of every bucket before it is sent; NULL: none */
+    process_group *calls;          /* runs the jobs */
     device_stream *stream;         /* GPUs: of the collectives, which are NCCL's; else NULL */
-    sync_agent *agent;             /* NULL with NCCL */
-    collective_world *world;       /* the agent's; with NCCL the compute thread's */
+    bool packs_whole_buckets;      /* by one launch; else a gradient is packed while it is in the cache */
+    collective_world *world;       /* the process group's */
     collective_group *group;       /* all ranks */
     collective_group *shard_group; /* those among whom state is cut: `group`, or its neighbors in it */
     collective_group *replicas;    /* those with the same shards; NULL: none */
@@ -256,8 +174,6 @@ struct ring_engine {
     piece *pieces;        /* [params] of all buckets */
 
     ring_compute compute;
-    ring_agent_state agent_state;
-    ring_shared shared;
 };
 
 static inline char *ring_bucket_data(const ring_engine *e, int bucket)
@@ -303,52 +219,42 @@ status ring_compare_handshakes(const ring_engine *e, const sync_blob *handshakes
 /* From rank 0's handshake, where the collectives are NCCL's. */
 status ring_take_bootstrap(ring_engine *e, const sync_blob *first);
 
-/* ring_enqueue.c: jobs with NCCL. */
-/* Makes calls of all sizes that steps make once, and waits for them: where NCCL connects for one, it does so
- * now. */
-status ring_warm_up(ring_engine *e);
-status ring_enqueue(ring_engine *e, const ring_job *job);
-/* The compute stream waits for a job. */
-status ring_await_in_stream(ring_engine *e, uint64_t ticket);
-/* Whether the job is done; then it has read its times. */
-bool ring_enqueued_done(ring_engine *e, uint64_t ticket);
-
 /* ring_times.c */
 void ring_end_step(sync_engine *base);
 void ring_counters(sync_engine *base, sync_counters *out);
-/* Reads the times of the jobs that are done into the records. */
-void ring_account(ring_engine *e);
+ring_bucket_record *ring_record(ring_engine *e, int64_t id);
+/* For the process group. */
+void ring_job_ended(void *engine, const process_call *job, const process_times *t);
+void ring_job_accounted(void *engine, const process_times *t);
+void ring_job_waited(void *engine, int64_t record, anatomy_span wait, const process_times *t);
 
 /* ring_jobs.c */
-extern const sync_agent_ops ring_agent_ops;
-bool ring_is_done(ring_engine *e, uint64_t ticket);
-/* For ring_counters(), by the thread that drives the collectives. */
-void ring_publish_traffic(ring_engine *e);
+status ring_open_process_group(ring_engine *e);
 int64_t ring_now(const ring_engine *e);
 /* Reports to the peers, through the agent, that this rank ends; returns `code`, that of the present error. */
 status ring_give_up(ring_engine *e, status code);
-/* Hands a job to the agent. */
-status ring_post(ring_engine *e, ring_job_kind kind, int index, int64_t record, uint64_t *ticket);
-/* What the compute stream does from now on waits for a job; `record`: of its bucket, 0 for other jobs. */
-status ring_await(ring_engine *e, uint64_t ticket, int64_t record);
-/* The anatomy receives the time in which a job was in progress. */
-void ring_add_span(const ring_engine *e, const ring_job_times *t);
-ring_bucket_record *ring_record(ring_engine *e, int64_t id);
+/* `record`: of its bucket, 0 for other jobs. */
+status ring_post(ring_engine *e, ring_job_kind kind, int index, int64_t record, process_work *out);
+/* What the compute stream does from now on waits for a job. */
+status ring_await(ring_engine *e, process_work job);
 /* Posts a job and waits for it. */
 status ring_run_job(ring_engine *e, ring_job_kind kind, int index);
+/* Who has data in this step, to memory.activity. */
+status ring_gather_activity(ring_engine *e);
+/* With NCCL: makes calls of all sizes that steps make once, and waits for them. NCCL may connect for them. */
+status ring_warm_up(ring_engine *e);
 /* There are buffers, and other ranks. */
 bool ring_has_buffers(const ring_engine *e);
-/* A job as a call of the collectives. */
 rank_operation ring_operation_of(ring_job_kind kind); /* in the status table and the trace */
-bool ring_is_compressed(const ring_engine *e, const ring_job *job);
-/* Calls that the job makes, one after another. */
-int ring_phases(const ring_engine *e, const ring_job *job);
-/* The ranks that take part in such a job. */
-collective_group *ring_group_of(const ring_engine *e, ring_job_kind kind);
 collective_call ring_bucket_call(const ring_engine *e, int bucket);
 /* Between groups of ranks that have shards, the reduced shard of a bucket is averaged. */
 collective_call ring_replicas_call(const ring_engine *e, int bucket);
-status ring_call_of(ring_engine *e, const ring_job *job, collective_call *out);
+/* A job of one phase as a call of the collectives. */
+collective_call ring_call_of(const ring_engine *e, ring_job_kind kind, int index);
+
+/* ring_memory.c. A few values from the host to where the collectives find them, and back. */
+status ring_send_values(ring_engine *e, void *to, const void *values, dtype type, int64_t count);
+status ring_receive_values(ring_engine *e, void *values, const void *from, dtype type, int64_t count);
 
 /* ring_stages.c */
 /* The collective computes the mean. */

@@ -1,4 +1,5 @@
 /* The memory of buckets, and which gradients lie where in it. */
+#include "common/device/sim/device_sim.h"
 #include "common/memory/plan.h"
 #include "ring/engine/engine_impl.h"
 
@@ -44,18 +45,37 @@ status ring_memory_open(ring_engine *e)
     int64_t activity = order + plan_align(params * (int64_t)sizeof(int32_t));
     int64_t total = activity + plan_align(c->world * (int64_t)sizeof(int32_t));
     TRY(device_allocate(c->device, DEVICE_MEMORY_SHARED, (size_t)total, &m->shared));
+    m->reaches_gradients = c->params->grads.fd >= 0 || sim_device_is_host(c->device);
     m->buckets = m->shared.data;
     m->factors = (float *)(m->buckets + factors);
     char *control = m->buckets + group;
     m->group = (double *)control;
-    m->device_order = (int32_t *)(m->buckets + order);
     if (e->stream || !device_get_info(c->device)->real) {
         m->control = control = calloc(1, (size_t)(total - group));
         if (!control) return fail(STATUS_SYSTEM, "no memory for the ring engine");
     }
     if (!device_get_info(c->device)->real) m->group = (double *)control;
     m->order = (int32_t *)(control + (order - group));
+    m->sent_order = e->stream ? (int32_t *)(m->buckets + order) : m->order;
     m->activity = (int32_t *)(control + (activity - group));
+    return STATUS_OK;
+}
+
+status ring_send_values(ring_engine *e, void *to, const void *values, dtype type, int64_t count)
+{
+    if (e->stream) return device_upload(e->base.context.compute, to, values, type, type, count);
+    memmove(to, values, (size_t)(count * dtype_size(type)));
+    return STATUS_OK;
+}
+
+/* The host waits for a GPU. */
+status ring_receive_values(ring_engine *e, void *values, const void *from, dtype type, int64_t count)
+{
+    if (e->stream) {
+        TRY(device_download(e->base.context.compute, values, from, type, type, count));
+        return device_stream_synchronize(e->base.context.compute);
+    }
+    memmove(values, from, (size_t)(count * dtype_size(type)));
     return STATUS_OK;
 }
 

@@ -191,6 +191,7 @@ status ring_powersgd_open(ring_engine *e)
     for (size_t i = 0; i < params; i++)
         if (e->tensors[i].elements > largest) largest = e->tensors[i].elements;
     h->backend = backend_of(e);
+    h->plain_layout = h->backend == &on_host;
     h->matrices = calloc(params + 1, sizeof *h->matrices);
     h->plain = calloc(params + 1, sizeof *h->plain);
     h->factors = calloc(params + 1, sizeof *h->factors);

@@ -42,21 +42,7 @@ static status sum_squares(ring_engine *e)
         TRY(update_gradients(e, u, &grads));
         TRY(optimizer_sum_squares(c->optimizer, c->compute, grads, pieces_of(e, u), &e->base.square_norm));
     }
-    if (e->stream)
-        return device_upload(c->compute, e->memory.group, &e->base.square_norm, DTYPE_F64, DTYPE_F64, 1);
-    *e->memory.group = e->base.square_norm;
-    return STATUS_OK;
-}
-
-static status read_norm(ring_engine *e)
-{
-    if (!e->stream) {
-        e->base.square_norm = *e->memory.group;
-        return STATUS_OK;
-    }
-    TRY(device_download(e->base.context.compute, &e->base.square_norm, e->memory.group, DTYPE_F64, DTYPE_F64,
-                        1));
-    return device_stream_synchronize(e->base.context.compute);
+    return ring_send_values(e, e->memory.group, &e->base.square_norm, DTYPE_F64, 1);
 }
 
 static status update_unit(ring_engine *e, const sync_step *step, int unit, double scale)
@@ -77,7 +63,7 @@ status ring_norm_of_shards(ring_engine *e)
 {
     TRY(sum_squares(e));
     TRY(ring_run_job(e, RING_JOB_NORM, 1));
-    return read_norm(e);
+    return ring_receive_values(e, &e->base.square_norm, e->memory.group, DTYPE_F64, 1);
 }
 
 status ring_update_shards(ring_engine *e, const sync_step *step, double scale, bool skipped)

@@ -1,5 +1,4 @@
 /* The stages of a step, on the compute thread. */
-#include "common/device/sim/device_sim.h"
 #include "common/reduce/reduce.h"
 #include "ring/engine/engine_impl.h"
 
@@ -40,8 +39,7 @@ bool ring_copies_back_in_flight(const ring_engine *e)
     const ring_settings *s = &e->settings;
     bool divides_later = !s->divide_before && !ring_means_in_flight(e);
     return !s->bucket_view && s->hook == RING_HOOK_NONE && e->wire == e->base.context.params->type &&
-           !divides_later &&
-           (e->base.context.params->grads.fd >= 0 || sim_device_is_host(e->base.context.device));
+           !divides_later && e->memory.reaches_gradients;
 }
 
 static double divisor_before(const ring_engine *e)
@@ -58,12 +56,9 @@ static double divisor_after(const ring_engine *e)
     return e->compute.active / e->settings.predivide;
 }
 
-/* On the host PowerSGD's matrices have PyTorch's layout, whatever the device's is. */
 static bool wants_plain(const ring_engine *e, int param)
 {
-    const device_info *info = device_get_info(e->base.context.device);
-    return e->settings.hook == RING_HOOK_POWERSGD && !e->base.context.params->layouts[param].plain &&
-           info->host_addressable && info->real;
+    return e->powersgd.plain_layout && !e->base.context.params->layouts[param].plain;
 }
 
 /* Device's layout and type -> PyTorch's layout -> the type in which gradients are sent. */
@@ -91,7 +86,7 @@ static status ring_pack(ring_engine *e, const int *params, int count)
     double divisor = divisor_before(e);
     int ranges = 0;
     if (e->settings.bucket_view && divisor == 1 && !e->settings.mixed) return STATUS_OK;
-    if (e->stream && sync_replays(&e->base.context)) return STATUS_OK; /* the recorded pass packs */
+    if (sync_replays(&e->base.context)) return STATUS_OK; /* the recorded pass packs */
     for (int i = 0; i < count; i++) {
         char *from = gradient(e, params[i]),
              *to = e->settings.bucket_view ? reduced_gradient(e, params[i]) : packed(e, params[i]);
@@ -122,27 +117,19 @@ static status ring_unpack(ring_engine *e, int k)
     return device_pack(e->base.context.compute, e->compute.ranges, ranges, set->type, e->wire, divisor);
 }
 
-/* Virtual devices flatten all buffers into one for a broadcast; real ones broadcast a list of pieces. */
-static status pack_buffers(ring_engine *e, const piece *pieces, int count)
+/* For a broadcast all buffers are flattened into one. */
+static status flatten_buffers(ring_engine *e)
 {
     const param_set *set = e->base.context.params;
-    int64_t elements = piece_list_elements((piece_list){pieces, count});
-    device_range whole = {set->buffers.data, set->buffers.data, elements};
-    return device_pack(e->base.context.compute, &whole, 1, set->type, set->type, 1);
+    piece_list all = {set->buffer_pieces, set->model->buffer_count};
+    return device_flatten(e->base.context.compute, set->type, piece_list_elements(all));
 }
 
-static status ring_flatten_buffers(ring_engine *e)
+static status unflatten_buffers(ring_engine *e)
 {
     const param_set *set = e->base.context.params;
-    if (!device_get_info(e->base.context.device)->simulated) return STATUS_OK;
-    return pack_buffers(e, set->buffer_pieces, set->model->buffer_count);
-}
-
-static status ring_unflatten_buffers(ring_engine *e)
-{
-    const param_set *set = e->base.context.params;
-    if (!device_get_info(e->base.context.device)->simulated) return STATUS_OK;
-    for (int i = 0; i < set->model->buffer_count; i++) TRY(pack_buffers(e, &set->buffer_pieces[i], 1));
+    for (int i = 0; i < set->model->buffer_count; i++)
+        TRY(device_flatten(e->base.context.compute, set->type, set->buffer_pieces[i].count));
     return STATUS_OK;
 }
 
@@ -162,11 +149,9 @@ static bool flattens_late(const ring_engine *e)
     return e->plan->launch == RING_AFTER_BACKWARD && e->settings.lifetime == RING_BUCKETS_PASS;
 }
 
-/* A GPU packs a whole bucket by one launch when its last gradient is ready; elsewhere a gradient is packed
- * while it is in the cache. */
 static bool packs_whole_buckets(const ring_engine *e)
 {
-    return e->stream != NULL && !flattens_late(e);
+    return e->packs_whole_buckets && !flattens_late(e);
 }
 
 static bool bucket_passes(const ring_engine *e)
@@ -198,11 +183,10 @@ static status launch(ring_engine *e, int k)
                                                .tensors = e->schedule.buckets[k].count,
                                                .bytes = wire_bytes(e, k),
                                                .ready_ns = b->ready_ns};
-    b->record = id;
     if (e->settings.sharding != PARAM_SHARD_NONE) ring_scatter_posted(e, k);
-    if (e->settings.sharding == PARAM_SHARD_NONE) return ring_post(e, RING_JOB_BUCKET, k, id, &b->ticket);
-    TRY(ring_post(e, RING_JOB_SCATTER, k, e->replicas ? 0 : id, &b->ticket));
-    return e->replicas ? ring_post(e, RING_JOB_REPLICAS, k, id, &b->ticket) : STATUS_OK;
+    if (e->settings.sharding == PARAM_SHARD_NONE) return ring_post(e, RING_JOB_BUCKET, k, id, &b->work);
+    TRY(ring_post(e, RING_JOB_SCATTER, k, e->replicas ? 0 : id, &b->work));
+    return e->replicas ? ring_post(e, RING_JOB_REPLICAS, k, id, &b->work) : STATUS_OK;
 }
 
 static status launch_ready(ring_engine *e)
@@ -274,23 +258,13 @@ static status read_order(ring_engine *e)
     return STATUS_OK;
 }
 
-/* With NCCL through the GPU: the host waits for it, once. */
-static status broadcast_order(ring_engine *e)
-{
-    device_stream *s = e->base.context.compute;
-    ring_memory *m = &e->memory;
-    if (e->stream) TRY(device_upload(s, m->device_order, m->order, DTYPE_I32, DTYPE_I32, ring_params(e)));
-    TRY(ring_run_job(e, RING_JOB_ORDER, 0));
-    if (!e->stream) return STATUS_OK;
-    TRY(device_download(s, m->order, m->device_order, DTYPE_I32, DTYPE_I32, ring_params(e)));
-    return device_stream_synchronize(s);
-}
-
 /* Rank 0's order becomes everyone's. */
 static status rebuild(ring_engine *e)
 {
     for (int i = 0; i < ring_params(e); i++) e->memory.order[i] = e->compute.order[i];
-    TRY(broadcast_order(e));
+    TRY(ring_send_values(e, e->memory.sent_order, e->memory.order, DTYPE_I32, ring_params(e)));
+    TRY(ring_run_job(e, RING_JOB_ORDER, 0));
+    TRY(ring_receive_values(e, e->memory.order, e->memory.sent_order, DTYPE_I32, ring_params(e)));
     TRY(read_order(e));
     TRY(ring_use_plan(e, &e->settings.later));
     e->compute.rebuild = e->compute.warm = false;
@@ -298,23 +272,12 @@ static status rebuild(ring_engine *e)
     return STATUS_OK;
 }
 
-/* Between the hosts: the next pass depends on it, and the GPU is busy with the one before. */
-static status gather_activity(ring_engine *e)
-{
-    collective_call call;
-    TRY(ring_call_of(e, &(ring_job){.kind = RING_JOB_ACTIVITY}, &call));
-    return collective_run(e->host_group, &call);
-}
-
 /* Who has data in this step. */
 static status exchange_activity(ring_engine *e)
 {
     const sync_context *c = &e->base.context;
     e->memory.activity[c->rank] = e->compute.has_data;
-    if (e->stream)
-        TRY(gather_activity(e));
-    else
-        TRY(ring_run_job(e, RING_JOB_ACTIVITY, 0));
+    TRY(ring_gather_activity(e));
     e->compute.active = 0;
     e->compute.root = -1;
     for (int r = 0; r < c->world; r++) {
@@ -337,9 +300,9 @@ static status check_data(ring_engine *e, const sync_step *step)
 
 static status share_buffers(ring_engine *e)
 {
-    TRY(ring_flatten_buffers(e));
+    TRY(flatten_buffers(e));
     TRY(ring_run_job(e, RING_JOB_BUFFERS, e->compute.root));
-    return ring_unflatten_buffers(e);
+    return unflatten_buffers(e);
 }
 
 status ring_begin_forward(sync_engine *base, const sync_step *step)
@@ -357,7 +320,7 @@ status ring_begin_forward(sync_engine *base, const sync_step *step)
         TRY(ring_run_job(e, RING_JOB_PARAMETERS, 0));
     }
     if (e->compute.rebuild) TRY(rebuild(e));
-    if (e->stream && !e->compute.warm) TRY(ring_warm_up(e));
+    TRY(ring_warm_up(e));
     if (e->settings.join != RING_JOIN_NONE) TRY(exchange_activity(e));
     bool shares = e->settings.broadcast_buffers || !e->compute.started;
     if (ring_has_buffers(e) && e->compute.period_begins && shares) TRY(share_buffers(e));
@@ -419,7 +382,7 @@ status ring_await_bucket(ring_engine *e)
 {
     int k = bucket_to_wait_for(&e->schedule);
     if (e->schedule.next_launch == k) TRY(launch(e, bucket_launch(&e->schedule))); /* one after another */
-    TRY(ring_await(e, e->compute.buckets[k].ticket, e->compute.buckets[k].record));
+    TRY(ring_await(e, e->compute.buckets[k].work));
     TRY(e->settings.sharding != PARAM_SHARD_NONE ? ring_scatter_done(e, k) : ring_unpack(e, k));
     if (bucket_passes(e))
         ledger_release(e->base.context.ledger, LEDGER_BUCKETS, wire_bytes(e, k), e->buckets[k].reserved);

@@ -121,7 +121,7 @@ status ring_place_outputs(sync_engine *base, const sync_step *step)
 static status await_gather(ring_engine *e, ring_unit *u)
 {
     if (u->gather == 0) return STATUS_OK;
-    TRY(ring_await(e, u->gather, 0));
+    TRY(ring_await(e, u->gather));
     u->gather = 0;
     return STATUS_OK;
 }

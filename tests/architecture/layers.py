@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 COMMON = ["base", "memory", "ops", "sim", "device", "reduce", "optim", "nn", "data", "net", "collectives", "trace", "checkpoint", "sync",
-          "pipeline"]
+          "process_group", "pipeline"]
 
 # folder -> folders below it, nearest rule wins (longest prefix)
 ALLOWED = {
@@ -31,8 +31,10 @@ ALLOWED = {
     "common/checkpoint": ["common/base", "common/memory", "common/ops", "common/device", "common/optim", "common/nn"],
     "common/sync": ["common/base", "common/memory", "common/ops", "common/sim", "common/device", "common/reduce", "common/optim",
                     "common/nn", "common/net", "common/trace"],
+    "common/process_group": ["common/base", "common/memory", "common/ops", "common/device", "common/nn", "common/net", "common/collectives",
+                             "common/trace", "common/sync"],
     "common/pipeline": ["common/base", "common/memory", "common/ops", "common/device", "common/reduce", "common/optim", "common/nn",
-                        "common/net", "common/collectives", "common/trace", "common/sync"],
+                        "common/net", "common/collectives", "common/trace", "common/sync", "common/process_group"],
     "models": ["common/base", "common/ops", "common/nn"],
     "ring": ["common/" + c for c in COMMON if c not in ("data", "checkpoint", "pipeline")],
     "ps": ["common/" + c for c in COMMON if c not in ("data", "checkpoint", "pipeline")],

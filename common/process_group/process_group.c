@@ -1,0 +1,270 @@
+#include "common/process_group/process_group_impl.h"
+
+#include <stdlib.h>
+
+enum { FEWEST_RECORDS = 64, RECORDS_PER_POST = 5 };
+
+static process_times *times_at(const call_queue *q, uint64_t number)
+{
+    return &q->times[number & q->mask];
+}
+
+/* NULL: the times of a later call have replaced them. */
+static const process_times *times_of(const process_group *g, process_work w)
+{
+    const process_times *t = times_at(queue_of(g, w), process_work_number(w));
+    return t->work == w ? t : NULL;
+}
+
+/* Stream order has one queue. */
+static call_queue *only_queue(const process_group *g)
+{
+    return &g->queues[0];
+}
+
+status process_group_finish(const process_group *g, const process_call *p)
+{
+    return g->config.ops->finish ? g->config.ops->finish(g->config.context, p) : STATUS_OK;
+}
+
+void process_group_ended(const process_group *g, call_queue *q, const process_call *p, const process_times *t)
+{
+    if (g->config.ops->ended) g->config.ops->ended(g->config.context, p, t);
+    *times_at(q, process_work_number(t->work)) = *t;
+}
+
+void process_group_publish_traffic(process_group *g)
+{
+    collective_traffic t = collective_get_traffic(g->world);
+    atomic_store_explicit(&g->bytes_sent, t.bytes_sent, memory_order_relaxed);
+    atomic_store_explicit(&g->bytes_received, t.bytes_received, memory_order_relaxed);
+    atomic_store_explicit(&g->messages_sent, t.messages_sent, memory_order_relaxed);
+    atomic_store_explicit(&g->messages_received, t.messages_received, memory_order_relaxed);
+}
+
+/* ---- post and wait ------------------------------------------------------------------------------ */
+
+uint64_t process_group_number(call_queue *q, const process_call *p)
+{
+    uint64_t number = ++q->compute.posted;
+    q->compute.records[number & q->mask].after = p->after;
+    q->compute.records[number & q->mask].tag = p->tag;
+    return number;
+}
+
+status process_group_post(process_group *g, const process_call *p, process_work *out)
+{
+    call_queue *q = &g->queues[p->queue];
+    if (g->stream) return process_group_post_in_order(g, p, out);
+    *out = process_work_of(p->queue, process_group_number(q, p));
+    posted_call posted = {*p, ++g->sequence};
+    if (g->passed)
+        TRY(device_stream_signal(g->config.compute, g->passed,
+                                 g->sequence)); /* before the agent looks for it */
+    if (!sync_queue_push(&q->posts, &posted))
+        return fail(STATUS_INTERNAL, "%s%stoo many calls of one kind", g->config.who ? g->config.who : "",
+                    g->config.who ? ": " : "");
+    sync_agent_wake(g->agent);
+    return STATUS_OK;
+}
+
+bool process_group_done(process_group *g, process_work w)
+{
+    if (!g->stream) return device_fence_reached(queue_of(g, w)->done, process_work_number(w));
+    return process_work_number(w) <= only_queue(g)->compute.accounted ||
+           process_group_read_times(g, process_work_number(w));
+}
+
+static status wait_for(process_group *g, process_work w, int64_t tag, anatomy *a)
+{
+    call_wait wait = {.work = w, .tag = tag};
+    TRY(anatomy_begin_wait(a));
+    TRY(g->stream ? process_group_wait_in_order(g, w)
+                  : device_stream_wait(g->config.compute, queue_of(g, w)->done, process_work_number(w)));
+    TRY(anatomy_end_wait(a, &wait.number));
+    if (wait.number >= 0 && g->wait_count < PROCESS_GROUP_WAITS) g->waits[g->wait_count++] = wait;
+    return STATUS_OK;
+}
+
+/* Each call before `number` of queue 0 that is still under way is waited for by itself: calls are late
+ * because of different ranks. */
+static status wait_for_each(process_group *g, uint64_t number, anatomy *a)
+{
+    call_queue *q = only_queue(g);
+    for (; q->compute.awaited + 1 < number; q->compute.awaited++)
+        if (!device_fence_reached(q->done, q->compute.awaited + 1))
+            TRY(wait_for(g, process_work_of(0, q->compute.awaited + 1), 0, a));
+    return STATUS_OK;
+}
+
+status process_group_wait(process_group *g, process_work w, anatomy *a)
+{
+    call_queue *q = queue_of(g, w);
+    uint64_t number = process_work_number(w);
+    process_work after = q->compute.records[number & q->mask].after;
+    bool first = q == only_queue(g);
+    if (g->config.waits_for_each && !g->stream)
+        TRY(wait_for_each(g, first ? number : after ? process_work_number(after) + 1 : 0, a));
+    TRY(wait_for(g, w, q->compute.records[number & q->mask].tag, a));
+    if (first && number > q->compute.awaited) q->compute.awaited = number;
+    return STATUS_OK;
+}
+
+status process_group_run(process_group *g, const process_call *p, anatomy *a)
+{
+    process_work w;
+    TRY(process_group_post(g, p, &w));
+    return process_group_wait(g, w, a);
+}
+
+/* ---- times -------------------------------------------------------------------------------------- */
+
+static bool has_ended(process_group *g, int queue, uint64_t number)
+{
+    return g->stream ? process_group_read_times(g, number)
+                     : process_group_done(g, process_work_of(queue, number));
+}
+
+void process_group_poll(process_group *g)
+{
+    for (int i = 0; i < g->config.queues; i++) {
+        call_queue *q = &g->queues[i];
+        while (q->compute.accounted < q->compute.posted && has_ended(g, i, q->compute.accounted + 1)) {
+            const process_times *t = times_of(g, process_work_of(i, ++q->compute.accounted));
+            if (t && g->config.ops->accounted) g->config.ops->accounted(g->config.context, t);
+        }
+    }
+}
+
+uint64_t process_group_posted(const process_group *g, int queue)
+{
+    return g->queues[queue].compute.posted;
+}
+
+void process_group_skip(process_group *g)
+{
+    for (int i = 0; i < g->config.queues; i++) g->queues[i].compute.accounted = g->queues[i].compute.posted;
+}
+
+/* Before its peers had posted the call, the rank waited for the last of them. */
+static void name_wait(const process_group *g, const call_wait *w, anatomy *a)
+{
+    const process_times *t = times_of(g, w->work);
+    if (!t || t->empty || t->last_rank == g->config.rank) return;
+    anatomy_sent last = {.ns = t->started_ns, .rank = t->last_rank + g->config.first_rank};
+    if (t->last_rank < 0) last = (anatomy_sent){.ns = (int64_t)t->work, .rank = ANATOMY_CALL};
+    anatomy_name_wait(a, w->number, last);
+}
+
+void process_group_end_step(process_group *g, anatomy *a)
+{
+    int later = 0;
+    process_group_poll(g);
+    for (int i = 0; i < g->wait_count; i++) {
+        call_wait w = g->waits[i];
+        if (!anatomy_ends(a, w.number)) {
+            g->waits[later++] = w;
+            continue;
+        }
+        name_wait(g, &w, a);
+        if (w.tag && g->config.ops->waited)
+            g->config.ops->waited(g->config.context, w.tag, anatomy_wait_time(a, w.number),
+                                  times_of(g, w.work));
+    }
+    g->wait_count = later;
+}
+
+void process_group_counters(const process_group *g, sync_counters *out)
+{
+    if (g->stream && g->world) process_group_publish_traffic((process_group *)g);
+    out->agents_cpu_ns += g->agent ? sync_agent_cpu_ns(g->agent) : 0;
+    out->bytes_sent += atomic_load_explicit(&g->bytes_sent, memory_order_relaxed);
+    out->bytes_received += atomic_load_explicit(&g->bytes_received, memory_order_relaxed);
+    out->messages_sent += atomic_load_explicit(&g->messages_sent, memory_order_relaxed);
+    out->messages_received += atomic_load_explicit(&g->messages_received, memory_order_relaxed);
+}
+
+status process_group_give_up(process_group *g, status code)
+{
+    error_copy(&g->failure);
+    atomic_store_explicit(&g->given_up, true, memory_order_release);
+    if (g->agent) sync_agent_wake(g->agent);
+    return code;
+}
+
+/* ---- open and close ----------------------------------------------------------------------------- */
+
+static status open_queue(process_group *g, call_queue *q, int most)
+{
+    uint64_t records = g->config.stream_order ? PROCESS_GROUP_AHEAD : FEWEST_RECORDS;
+    while (records < RECORDS_PER_POST * (uint64_t)most) records *= 2;
+    q->mask = records - 1;
+    q->times = calloc(records, sizeof *q->times);
+    q->compute.records = calloc(records, sizeof *q->compute.records);
+    if (!q->times || !q->compute.records) return fail(STATUS_SYSTEM, "no memory for a process group");
+    if (g->config.stream_order) return STATUS_OK;
+    TRY(sync_queue_init(&q->posts, (uint32_t)most, sizeof(posted_call)));
+    return device_fence_open(g->config.device, &q->done);
+}
+
+static status open_all(process_group *g)
+{
+    const process_group_config *c = &g->config;
+    g->queues = calloc((size_t)c->queues, sizeof *g->queues);
+    g->waits = calloc(PROCESS_GROUP_WAITS, sizeof *g->waits);
+    if (c->stream_order) g->enqueued = calloc(PROCESS_GROUP_AHEAD, sizeof *g->enqueued);
+    if (!g->queues || !g->waits || (c->stream_order && !g->enqueued))
+        return fail(STATUS_SYSTEM, "no memory for a process group");
+    for (int i = 0; i < c->queues; i++) TRY(open_queue(g, &g->queues[i], c->most[i]));
+    if (c->follows_compute) TRY(device_fence_open(c->device, &g->passed));
+    return c->stream_order ? device_stream_open(c->device, DEVICE_STREAM_COMMUNICATION, &g->stream)
+                           : STATUS_OK;
+}
+
+status process_group_open(const process_group_config *config, process_group **out)
+{
+    process_group *g = calloc(1, sizeof *g);
+    *out = g;
+    if (!g) return fail(STATUS_SYSTEM, "no memory for a process group");
+    g->config = *config;
+    status rc = open_all(g);
+    if (rc != STATUS_OK) process_group_close(out);
+    return rc;
+}
+
+status process_group_start(process_group *g, collective_world *world)
+{
+    g->world = world;
+    if (g->config.stream_order) return STATUS_OK;
+    return process_group_start_agent(g);
+}
+
+void process_group_stop(process_group *g)
+{
+    if (!g) return;
+    if (g->agent) sync_agent_close(&g->agent);
+    if (g->world && atomic_load_explicit(&g->given_up, memory_order_relaxed))
+        collective_abort(g->world, &g->failure);
+    g->world = NULL;
+}
+
+void process_group_close(process_group **pointer)
+{
+    process_group *g = *pointer;
+    if (!g) return;
+    process_group_stop(g);
+    for (int i = 0; g->queues && i < g->config.queues; i++) {
+        call_queue *q = &g->queues[i];
+        sync_queue_deinit(&q->posts);
+        device_fence_close(&q->done);
+        free(q->times);
+        free(q->compute.records);
+    }
+    device_fence_close(&g->passed);
+    device_stream_close(&g->stream);
+    free(g->queues);
+    free(g->enqueued);
+    free(g->waits);
+    free(g);
+    *pointer = NULL;
+}
