@@ -1,5 +1,5 @@
-/* Time, and the calling thread's time slices. Code on the wall clock reads clock_now_ns(); engines receive
- * the time as an argument, so that the same code runs on the virtual clock. */
+/* Time, and the time slices of the calling thread. Code on the wall clock reads clock_now_ns(). Engines
+ * receive the time as an argument, so the same code runs on the virtual clock. */
 #ifndef COMMON_BASE_CLOCK_H
 #define COMMON_BASE_CLOCK_H
 
@@ -11,18 +11,18 @@
 #define NS_PER_S INT64_C(1000000000)
 #define CLOCK_NEVER INT64_MAX /* a deadline that never passes */
 
-/* CLOCK_MONOTONIC in nanoseconds: one origin for all processes of a machine; setting the date does not change
- * it. */
+/* Returns CLOCK_MONOTONIC in nanoseconds. All processes of a machine share its origin, and setting the date
+ * does not change it. */
 int64_t clock_now_ns(void);
 
-/* A clock of processor time, as CLOCK_THREAD_CPUTIME_ID. */
+/* Returns the processor time of `clock`, such as CLOCK_THREAD_CPUTIME_ID, in nanoseconds. */
 int64_t clock_cpu_ns(clockid_t clock);
 
 void clock_sleep_ns(int64_t duration_ns);
 
 /* Requests the shortest time slices for the calling thread, which works little and should not wait for
  * threads that compute. The kernel then schedules it at once; its share of the processor stays the same.
- * Needs no privilege; without effect before Linux 6.12 (sched(7), sched_setattr(2); Stoica and Abdel-Wahab,
+ * Needs no privilege. Has no effect before Linux 6.12 (sched(7), sched_setattr(2); Stoica and Abdel-Wahab,
  * "Earliest eligible virtual deadline first", 1995). */
 void clock_request_short_slices(void);
 

@@ -1,5 +1,5 @@
-/* The one way to sleep until another thread or process has done something. Works in memory that processes
- * share, and needs no clean-up: all zero is a doorbell that has not been rung.
+/* A doorbell lets a thread sleep until another thread or process has done something. It works in shared
+ * memory and needs no clean-up. A doorbell of all zeros has not been rung.
  *
  *     unsigned seen = doorbell_enter(&bell);                        the other side
  *     if (!condition) doorbell_sleep(&bell, seen, CLOCK_NEVER);         makes the condition true
@@ -18,13 +18,13 @@ typedef struct doorbell {
     atomic_uint sleepers; /* threads between doorbell_enter() and doorbell_leave() */
 } doorbell;
 
-/* Rings so far. */
 static inline unsigned doorbell_rings(const doorbell *bell)
 {
     return atomic_load_explicit(&bell->rings, memory_order_seq_cst);
 }
 
-/* Whether anybody may sleep: if not, one who enters from now on sees what was done before this call. */
+/* Returns true if a thread may be sleeping. If not, a thread that enters later sees all writes that precede
+ * this call. */
 static inline bool doorbell_has_sleepers(const doorbell *bell)
 {
     return atomic_load_explicit(&bell->sleepers, memory_order_seq_cst) != 0;
@@ -41,11 +41,10 @@ static inline void doorbell_leave(doorbell *bell)
     atomic_fetch_sub_explicit(&bell->sleepers, 1, memory_order_relaxed);
 }
 
-/* Sleeps until the doorbell has been rung more than `seen` times, at most until `deadline_ns` (CLOCK_NEVER:
- * without limit). May return early. */
+/* Sleeps until the doorbell has been rung more than `seen` times, or until `deadline_ns`. CLOCK_NEVER means
+ * no deadline. May return early. */
 void doorbell_sleep(doorbell *bell, unsigned seen, int64_t deadline_ns);
 
-/* Wakes all who sleep. */
 void doorbell_ring(doorbell *bell);
 
 #endif

@@ -16,7 +16,7 @@ status input_open(const char *path, int64_t largest, int *fd, int64_t *bytes)
     struct stat st = {0};
     *fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     if (*fd < 0 && errno != ENXIO)
-        return fail_errno(STATUS_DATA, "%s: cannot be opened", path); /* a socket */
+        return fail_errno(STATUS_DATA, "%s: cannot be opened", path); /* ENXIO: a socket */
     bool is_file = *fd >= 0 && fstat(*fd, &st) == 0 && S_ISREG(st.st_mode);
     *bytes = st.st_size;
     if (is_file && *bytes <= largest) return STATUS_OK;

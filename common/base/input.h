@@ -1,4 +1,4 @@
-/* Input files: every file that a user names is opened here. */
+/* Input files. Every file that a user names is opened here. */
 #ifndef COMMON_BASE_INPUT_H
 #define COMMON_BASE_INPUT_H
 
@@ -6,24 +6,23 @@
 
 #include <jansson.h>
 
-/* Opens a regular file of at most `largest` bytes for reading, without blocking. *fd is the caller's to
- * close, -1 after a failure; *bytes is the size of the file. STATUS_DATA for a missing or larger file and for
- * a folder, a FIFO, a socket or a device; the message begins with the path. */
+/* Opens a regular file of at most `largest` bytes for reading, without blocking. The caller closes *fd, which
+ * is -1 after a failure. *bytes is the size of the file. Fails with STATUS_DATA if the file is missing or
+ * larger, or is a folder, a FIFO, a socket or a device. The message begins with the path. */
 status input_open(const char *path, int64_t largest, int *fd, int64_t *bytes);
 
-/* Reads a whole file into `out`, which is empty before and after a failure. A byte of zero follows the
- * contents. Fails as input_open() does, with STATUS_IO, and with STATUS_SYSTEM. */
+/* Reads a whole file into `out`, which must be empty and is empty after a failure. A zero byte follows the
+ * contents. Fails like input_open(), and with STATUS_IO or STATUS_SYSTEM. */
 status input_read(const char *path, int64_t largest, text_buffer *out);
 
-/* Reads an open descriptor, which may be a pipe, as input_read() reads a file. `name` stands for the path in
- * messages. */
+/* Reads an open descriptor, which may be a pipe, like input_read(). `name` replaces the path in messages. */
 status input_read_fd(int fd, const char *name, int64_t largest, text_buffer *out);
 
-/* Parses JSON in which no object has a key twice. *out is a new reference, NULL after a failure. STATUS_DATA
- * with `name`, line and column. */
+/* Parses JSON. *out is a new reference, NULL after a failure. Fails with STATUS_DATA, `name`, line and
+ * column; a key that an object has twice is an error. */
 status input_json_decode(const char *name, const text_buffer *text, json_t **out);
 
-/* input_read() and input_json_decode(). */
+/* Calls input_read(), then input_json_decode(). */
 status input_json(const char *path, int64_t largest, json_t **out);
 
 #endif

@@ -1,4 +1,3 @@
-/* The smaller one of two integers. */
 #ifndef COMMON_BASE_LEAST_H
 #define COMMON_BASE_LEAST_H
 

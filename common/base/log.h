@@ -1,5 +1,5 @@
-/* Log lines on stderr: "harness: rank 3: text". Each line is one write(2), so lines of
- * several ranks never mix. Library code logs; it never prints to stdout. */
+/* Writes log lines to stderr: "harness: rank 3: text". Each line is one write(2), so lines of several ranks
+ * never mix. Library code logs; it never prints to stdout. */
 #ifndef COMMON_BASE_LOG_H
 #define COMMON_BASE_LOG_H
 
@@ -10,11 +10,11 @@
 typedef enum log_level { LOG_LEVELS(LOG_ENUM) } log_level;
 #undef LOG_ENUM
 
-/* Lines of a higher level are not written. */
+/* Sets the highest level that is written. */
 void log_set_level(log_level level);
 
-/* The prefix after "harness: ", for instance "rank 3"; "" for none. Per thread, since ranks may be threads of
- * one process; new threads start without one. Copied. */
+/* Sets the prefix after "harness: " for this thread, for instance "rank 3", or "" for none. Ranks may be
+ * threads of one process, so a new thread starts without a prefix. Copies `prefix`. */
 void log_set_prefix(const char *prefix);
 
 void log_line(log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));

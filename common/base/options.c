@@ -36,7 +36,7 @@ const char *options_present_value(const char *what, const char *text, const char
 
 static status set_value(option_binding *binding, const option *o, const char *text);
 
-/* A choice. Its old name may stand for a choice and another option: "OLD=NEW --OTHER VALUE". */
+/* Sets a choice. An old value may stand for a choice and another option: "OLD=NEW --OTHER VALUE". */
 static status set_choice(option_binding *binding, const option *o, const char *what, const char *text)
 {
     char value[64];
@@ -114,7 +114,7 @@ status options_defaults(option_binding *bindings, size_t count)
     return STATUS_OK;
 }
 
-/* Whether `name` is the option's or its alias; "nproc_per_node" is "nproc-per-node". */
+/* Returns true if `name` is `known`. Treats an underscore as a dash: "nproc_per_node" is "nproc-per-node". */
 static bool is_name(const char *known, const char *name, size_t length)
 {
     if (!known || strlen(known) != length) return false;
@@ -123,7 +123,7 @@ static bool is_name(const char *known, const char *name, size_t length)
     return true;
 }
 
-/* By name, alias or old name, or where `name` is NULL by letter. */
+/* Finds an option by name, alias or old name, or by letter if `name` is NULL. */
 static const option *find(option_binding *bindings, size_t count, const char *name, size_t length,
                           char letter, option_binding **binding)
 {
@@ -158,7 +158,7 @@ static uint64_t bit_of(const option_binding *binding, const option *o)
     return UINT64_C(1) << (o - binding->table->options);
 }
 
-/* "--name", "--no-name" or "--name=value": the option, and whether "no-" stands before its name. */
+/* Finds an option by word. Sets *negated if "no-" precedes its name. */
 static status find_by_name(option_binding *bindings, size_t count, const char *name, size_t length,
                            const option **o, bool *negated, option_binding **binding)
 {
@@ -171,7 +171,7 @@ static status find_by_name(option_binding *bindings, size_t count, const char *n
     return unknown_option(bindings, count, unknown);
 }
 
-/* Parses argv[*at] and, if the value is the next word, moves *at there. */
+/* Parses argv[*at], and moves *at if the next word is the value. */
 static status parse_option(option_binding *bindings, size_t count, int argc, char *const argv[], int *at)
 {
     const char *word = argv[*at], *equals = NULL;
@@ -214,7 +214,6 @@ status options_parse(option_binding *bindings, size_t count, int argc, char *con
     return STATUS_OK;
 }
 
-/* Whether the word is "--name", "--no-name", "--name=value" or "-n" of an option of these bindings. */
 static bool names_option(option_binding *bindings, size_t count, const char *word)
 {
     option_binding *binding = NULL;
@@ -354,7 +353,7 @@ char *options_format(const option_binding *binding, size_t index, char *buffer, 
     return buffer;
 }
 
-/* "--gpus N", "--mode none|ps|ring|both", ":order=policy|reverse|..." */
+/* Formats "--gpus N", "--mode none|ps|ring|both" or ":order=policy|reverse|...". */
 static void format_usage(const option *o, char *out, size_t size)
 {
     bool is_key = o->level == OPTION_KEY;
@@ -369,7 +368,8 @@ static void format_usage(const option *o, char *out, size_t size)
         used += snprintf(out + used, size - (size_t)used, "%s%s", i ? "|" : "", o->choices[i]);
 }
 
-/* Appends `text` in lines that end before HELP_COLUMNS, each but the first indented by HELP_INDENT blanks. */
+/* Appends `text` in lines that end before HELP_COLUMNS. All lines but the first are indented by
+ * HELP_INDENT. */
 static void append_wrapped(const char *text, text_buffer *out)
 {
     enum { HELP_INDENT = 26, HELP_COLUMNS = 80, WIDTH = HELP_COLUMNS - HELP_INDENT };

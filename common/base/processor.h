@@ -1,8 +1,5 @@
-/* What differs between processors: the instruction sets that kernels are compiled for, and the pause of a
- * loop that waits for another thread. Everything else is C11, whose atomics order memory alike on all of
- * them.
- *
- * Macros, because each stands for one built-in function or instruction. */
+/* The parts that differ between processors: the instruction sets that kernels are compiled for, and the pause
+ * of a loop that waits for another thread. All other code is C11. */
 #ifndef COMMON_BASE_PROCESSOR_H
 #define COMMON_BASE_PROCESSOR_H
 
@@ -10,8 +7,9 @@
 
 #if defined(__x86_64__)
 
-/* As in PSRING_ISAS (common/build/Psring.cmake), from the least to the most capable; processor_has_NAME() is
- * whether this machine has one: x86-64-v3 and x86-64-v4, as far as our kernels use them. */
+/* The instruction sets of PSRING_ISAS (common/build/Psring.cmake), from the least to the most capable.
+ * processor_has_NAME() is true if this machine has the set. avx2 and avx512 are the parts of x86-64-v3 and
+ * x86-64-v4 that the kernels use. */
 #define PROCESSOR_ISA_LIST(X) X(baseline) X(avx2) X(avx512)
 #define processor_has_baseline() true
 #define processor_has_avx2()                                                                                 \
@@ -21,13 +19,13 @@
      __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&                             \
      __builtin_cpu_supports("avx512vl"))
 
-/* Whether it multiplies bfloat16, by instructions that oneDNN uses. */
+/* True if the processor has the bfloat16 instructions that oneDNN uses. */
 #define processor_has_bf16() (__builtin_cpu_supports("avx512bf16") != 0)
 #define processor_pause() __builtin_ia32_pause()
 
 #elif defined(__aarch64__)
 
-/* NEON belongs to every AArch64. */
+/* Every AArch64 processor has NEON. */
 #define PROCESSOR_ISA_LIST(X) X(baseline)
 #define processor_has_baseline() true
 #define processor_has_bf16() false

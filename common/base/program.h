@@ -1,11 +1,11 @@
-/* Where the running program lies: what belongs to it is looked for next to it, so that an installation or a
- * packed copy may be moved. */
+/* Locates the running program. Files that belong to it are searched next to it, so an installation can be
+ * moved. */
 #ifndef COMMON_BASE_PROGRAM_H
 #define COMMON_BASE_PROGRAM_H
 
 #include <limits.h>
 
-/* The folder of the running program; "" where /proc does not tell. */
+/* Writes the folder of the running program, or "" if /proc does not say. */
 void program_folder(char out[PATH_MAX]);
 
 #endif

@@ -1,8 +1,8 @@
-/* Counter-based random numbers: the value at (seed, name, index) is a pure function, so every rank
- * and every device draws the same tensors without communication.
+/* Counter-based random numbers. The value at (seed, name, index) is a pure function, so every rank and every
+ * device draws the same tensors without communication.
  *
- * SplitMix64's finalizer over a Weyl sequence (Steele, Lea, Flood: "Fast Splittable Pseudorandom
- * Number Generators", OOPSLA 2014); names enter through FNV-1a. */
+ * The generator is SplitMix64's finalizer over a Weyl sequence (Steele, Lea, Flood: "Fast Splittable
+ * Pseudorandom Number Generators", OOPSLA 2014). Names are hashed with FNV-1a. */
 #ifndef COMMON_BASE_RANDOM_H
 #define COMMON_BASE_RANDOM_H
 
@@ -19,40 +19,40 @@ static inline uint64_t random_mix(uint64_t z)
     return z ^ (z >> 31);
 }
 
-/* FNV-1a, 64 bit, over the bytes of a name. */
 uint64_t random_fnv1a64(const char *name);
 
-/* The start of the stream of `name` under `seed`. */
+/* Returns the start of the stream of a name under `seed`. */
 static inline uint64_t random_start(uint64_t seed, uint64_t name_hash)
 {
     return random_mix(seed + RANDOM_GOLDEN) ^ name_hash;
 }
 
-/* 64 random bits at `index` of a stream. */
+/* Returns 64 random bits at `index` of a stream. */
 static inline uint64_t random_bits(uint64_t start, uint64_t index)
 {
     return random_mix(start + (index + 1) * RANDOM_GOLDEN);
 }
 
-/* u(index) in [0, 1) with 24 significant bits: exact in float32. */
+/* Returns u(index) in [0, 1) with 24 significant bits, exact in float32. */
 static inline double random_uniform(uint64_t start, uint64_t index)
 {
     return (double)(random_bits(start, index) >> 40) * 0x1p-24;
 }
 
-/* r(index) in [-1, 1), exact in float32. */
+/* Returns r(index) in [-1, 1), exact in float32. */
 static inline double random_signed(uint64_t start, uint64_t index)
 {
     return 2.0 * random_uniform(start, index) - 1.0;
 }
 
-/* Standard normal by Box and Muller (1958) from 53-bit uniforms at 2 index and 2 index + 1. */
+/* Returns a standard normal number (Box and Muller, 1958) from the 53-bit uniforms at 2 index and 2 index +
+ * 1. */
 double random_normal(uint64_t start, uint64_t index);
 
-/* 64 unpredictable bits from the system: tokens of jobs. */
+/* Returns 64 unpredictable bits from the system, never 0. Serves as the token of a job. */
 uint64_t random_token(void);
 
-/* A uniform integer in [0, bound), bound > 0, with negligible modulo bias (multiply-high). */
+/* Returns a uniform integer in [0, bound), bound > 0, by multiply-high; the bias is negligible. */
 static inline uint64_t random_below(uint64_t start, uint64_t index, uint64_t bound)
 {
     return (uint64_t)(((unsigned __int128)random_bits(start, index) * bound) >> 64);

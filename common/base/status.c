@@ -8,7 +8,7 @@
 #include <sys/resource.h>
 
 static _Thread_local error_record own;
-static _Thread_local error_record *switched; /* error_switch(): a fiber's */
+static _Thread_local error_record *switched; /* set by error_switch(), for a fiber */
 
 static error_record *current(void)
 {
@@ -48,8 +48,8 @@ static void append_limit(int resource, const char *option, int unit)
                  (unsigned long long)limit.rlim_cur / unit);
 }
 
-/* Cuts quoted values to QUOTED bytes and "...", since those from outside may have any length. An apostrophe
- * after a letter opens no quote. */
+/* Cuts quoted values to QUOTED bytes and "...", because values from outside may have any length. An
+ * apostrophe after a letter opens no quote. */
 static void cut_quoted(char *text)
 {
     enum { QUOTED = 200 };
@@ -59,7 +59,7 @@ static void cut_quoted(char *text)
         for (end = open + 1; *end && !(*end == '\'' && (!end[1] || strchr(" ,;:.?)", end[1])));) end++;
         char *cut = open + 1 + QUOTED;
         if (end <= cut + 3) continue;
-        while ((*cut & 0xc0) == 0x80) cut--; /* within a character of UTF-8 */
+        while ((*cut & 0xc0) == 0x80) cut--; /* inside a UTF-8 character */
         memcpy(cut, "...", 3);
         memmove(cut + 3, end, strlen(end) + 1);
         end = cut + 3;
@@ -80,7 +80,7 @@ static status record_failure(status code, int with_errno, const char *format, va
                  with_errno ? ": " : "", with_errno ? strerror_r(saved, text, sizeof text) : "");
         int error = code == STATUS_SYSTEM && (with_errno || saved == ENOMEM) ? saved : 0;
         if (error == ENOMEM || error == EAGAIN)
-            append_limit(RLIMIT_AS, "-v", 1024); /* a thread has a stack */
+            append_limit(RLIMIT_AS, "-v", 1024); /* EAGAIN: a thread needs memory for its stack */
         if (error == EMFILE) append_limit(RLIMIT_NOFILE, "-n", 1);
         if (error == EAGAIN) append_limit(RLIMIT_NPROC, "-u", 1);
     }

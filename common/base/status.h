@@ -1,15 +1,15 @@
 /* Status codes and the error record.
  *
- * Every fallible function returns a `status`.  The first failure on a thread
- * writes one line into that thread's record; callers may put context in front
- * of it and pass the code up with TRY.  Nothing here prints or exits: only the
- * program's main function turns a status into a message and an exit code. */
+ * Every function that can fail returns a `status`. The first failure on a thread writes one line into the
+ * record of that thread. Callers may put context in front of the line, and pass the code up with TRY. No
+ * function here prints or exits: only the main function of the program turns a status into a message and an
+ * exit code. */
 #ifndef COMMON_BASE_STATUS_H
 #define COMMON_BASE_STATUS_H
 
 #include <stddef.h>
 
-/* name, exit code of the process, what it means */
+/* Name, exit code of the process, meaning. */
 #define STATUS_LIST(X)                                                                                       \
     X(OK, 0, "success")                                                                                      \
     X(AGAIN, 70, "not finished: call again later")                                                           \
@@ -32,35 +32,35 @@
 typedef enum status { STATUS_LIST(STATUS_ENUM) STATUS_COUNT } status;
 #undef STATUS_ENUM
 
-/* "DATA", and the exit code that the command line promises for it. */
+/* Return the name, such as "DATA", and the exit code of the process. */
 const char *status_name(status code);
 int status_exit_code(status code);
 
-/* Records the message unless an earlier failure of this thread is still recorded; returns `code`. */
+/* Records the message unless this thread has recorded an earlier failure. Returns `code`. */
 status fail(status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Does what fail() does, and appends the text of errno. The code becomes STATUS_SYSTEM if memory or
- * descriptors have run out. STATUS_SYSTEM also names the limit that the errno stands for:
- * "(ulimit -n 40)". */
+/* Does the same as fail(), and appends the text of errno. The code becomes STATUS_SYSTEM if memory or
+ * descriptors have run out. A STATUS_SYSTEM message also names the limit that the errno stands for: "(ulimit
+ * -n 40)". */
 status fail_errno(status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Puts "context: " in front of the recorded message. */
 void error_context(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* The recorded message of this thread, "" if there is none. The next fail() may change it. */
+/* Returns the recorded message of this thread, or "" if there is none. The next fail() may change it. */
 const char *error_message(void);
 status error_code(void);
 void error_clear(void);
 
-/* Moves a record between threads: copy on the thread that failed, adopt on the other. */
+/* Move a record between threads: copy it on the thread that failed, adopt it on the other. */
 typedef struct error_record {
     status code;
     char message[1024];
 } error_record;
 void error_copy(error_record *out);
 status error_adopt(const error_record *record);
-/* Gives this thread the record `to`, or its own again if `to` is NULL. Returns the record before. A fiber has
- * a record of its own. */
+/* Gives this thread the record `to`, for instance the record of a fiber. NULL restores the record of the
+ * thread. Returns the record that was set before, or NULL. */
 error_record *error_switch(error_record *to);
 
 /* The only macros that jump. */

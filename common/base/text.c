@@ -42,7 +42,6 @@ status text_parse_double(const char *what, const char *text, double low, double 
 
 /* ---- units ------------------------------------------------------------------------------------ */
 
-/* The prefixes that a unit takes. */
 enum { NO_PREFIX = 1, DECIMAL = 2, BINARY = 4, SHORT = 8 };
 static const struct {
     const char *name;
@@ -92,8 +91,8 @@ static const struct {
               "a duration of at most 1000 days with its unit such as 50us, 2ms or 60s"},
     [RATE] = {"Rates", 1, 9e18, "a rate such as 10Gbit/s or 1.25GB/s (b: bits, B: bytes)"}};
 
-/* Case tells bits from bytes in rates. In sizes and times it does not matter, but "Mb" is no size: elsewhere
- * that is bits. */
+/* Upper and lower case differ in rates: they distinguish bits from bytes. They do not differ in sizes and
+ * times, except that "Mb" is rejected as a size because it usually means megabits. */
 static bool is_unit(unit_kind kind, const char *text, const char *prefix, const char *name)
 {
     size_t length = strlen(prefix);
@@ -102,7 +101,7 @@ static bool is_unit(unit_kind kind, const char *text, const char *prefix, const 
     return length != 1 || text[1] != 'b' || text[0] != prefix[0] || prefix[0] == 'k';
 }
 
-/* The factor of "GiB", "us", "Gbit/s"; false: there is none. */
+/* Finds the factor of a unit such as "GiB", "us" or "Gbit/s". Returns false if there is none. */
 static bool find_unit(unit_kind kind, const char *text, double *factor)
 {
     for (size_t u = 0; u < sizeof units / sizeof units[0]; u++)
@@ -159,7 +158,7 @@ status text_parse_in_unit(const char *what, const char *text, const char *unit, 
 void text_units_help(text_buffer *out)
 {
     const int width =
-        32; /* of the first column; a longer list has a line to itself, so that no line is wrapped */
+        32; /* Columns of the list of units. A longer list gets a separate line, so no line is wrapped. */
     text_append(out, "A number and its unit, without a blank.\n");
     for (size_t u = 0; u < sizeof units / sizeof units[0]; u++) {
         int used = 0;
@@ -178,7 +177,8 @@ void text_units_help(text_buffer *out)
                      "4K, K, M, G and T are powers of 1024. b is a bit and B a byte:\n10Gb/s is 1.25GB/s.\n");
 }
 
-/* Divides by `base` until the number is below it; returns how often, at most count - 1 times. */
+/* Divides by `base` until the number is below it, at most count - 1 times. Returns the number of
+ * divisions. */
 static size_t scale(double *value, double base, size_t count)
 {
     size_t i = 0;
@@ -223,7 +223,7 @@ char *text_format_rate(char *buffer, size_t size, double bytes_per_second)
     return buffer;
 }
 
-/* Levenshtein's distance, two rows; words longer than 63 are far from all. */
+/* Returns Levenshtein's distance. Words longer than 63 are far from all. */
 static size_t edit_distance(const char *a, const char *b)
 {
     size_t m = strlen(a), n = strlen(b);
@@ -347,7 +347,8 @@ void text_append_shell_word(text_buffer *buffer, const char *word)
     text_append(buffer, "'");
 }
 
-/* Where the continuation of a line begins: at most at half of `columns`, and so that all its words fit. */
+/* Returns the column at which the continuation of a line begins: at most half of `columns`, and small enough
+ * for the longest word. */
 static int hanging_indent(const char *line, int length, int columns)
 {
     int leading = 0, indent = 0;
@@ -361,7 +362,8 @@ static int hanging_indent(const char *line, int length, int columns)
     return indent ? indent : leading + 2;
 }
 
-/* The characters of `text` that go into `room` columns: up to the last blank, or, of a longer word, all. */
+/* Returns how many characters of `text` go into `room` columns. The break is at the last blank that fits, or
+ * after a word that is longer than `room`. */
 static int fitting(const char *text, int length, int room)
 {
     if (length <= room) return length;
@@ -377,7 +379,7 @@ void text_wrap(text_buffer *buffer, int columns)
     for (const char *line = buffer->data; line && *line;) {
         int length = (int)strcspn(line, "\n"),
             indent = length > columns ? hanging_indent(line, length, columns) : 0;
-        int at = 0, begin = (int)strspn(line, " "); /* the line's own indentation is no place to break it */
+        int at = 0, begin = (int)strspn(line, " "); /* no break within the indentation */
         bool first = true;
         do {
             if (!first) begin = 0;

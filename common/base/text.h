@@ -1,4 +1,4 @@
-/* Strict parsing and formatting of numbers and units, and "did you mean". */
+/* Parses and formats numbers and units strictly, and finds the nearest word. */
 #ifndef COMMON_BASE_TEXT_H
 #define COMMON_BASE_TEXT_H
 
@@ -8,48 +8,48 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Each reads the whole string or fails with STATUS_USAGE and "WHAT: expected ..., got 'TEXT'", the form of
- * every error message: WHAT is the option or the file. */
+/* Parse the whole string, or fail with STATUS_USAGE and "WHAT: expected ..., got 'TEXT'". All error messages
+ * have this form; `what` is the option or the file. */
 status text_parse_int(const char *what, const char *text, int64_t low, int64_t high, int64_t *out);
 status text_parse_double(const char *what, const char *text, double low, double high, double *out);
 
-/* One parser of sizes, times and rates, with one table of units (text_units_help()). Sizes and durations are
- * small enough to be added up. 4K, 25MiB, 1GB, 100: powers of 1024 for K, M, G, T and KiB, MiB, GiB, TiB; of
- * 1000 for KB, MB, GB, TB. */
+/* Parses a size such as 4K, 25MiB, 1GB or 100. K, M, G, T and KiB, MiB, GiB, TiB are powers of 1024; KB, MB,
+ * GB, TB are powers of 1000. text_units_help() prints the table of units that all parsers share. The largest
+ * size and the largest duration are small enough to be added without overflow. */
 status text_parse_bytes(const char *what, const char *text, int64_t *out);
-/* 50us, 2ms, 1s, 10ns, 1min. */
+/* Parses a duration such as 50us, 2ms, 1s, 10ns or 1min. */
 status text_parse_duration_ns(const char *what, const char *text, int64_t *out);
-/* 10Gbit/s, 10Gb/s, 10Gbps, 1.25GB/s, 1GiB/s, in bytes per second, above 0. Upper and lower case differ: b is
- * a bit, B a byte; G a power of 1000, Gi of 1024. */
+/* Parses a rate above 0, such as 10Gbit/s, 10Gb/s, 10Gbps, 1.25GB/s or 1GiB/s, into bytes per second. Upper
+ * and lower case differ: b is a bit and B a byte; G is a power of 1000 and Gi of 1024. */
 status text_parse_rate(const char *what, const char *text, int64_t *out);
 
-/* Any of these, in `unit`, which is one of the table's: "10Gbit/s" in "GB/s" is 1.25. STATUS_USAGE also for
- * another `unit`. */
+/* Parses a size, a duration or a rate and converts it to `unit`, which must be a unit of the table:
+ * "10Gbit/s" in "GB/s" is 1.25. */
 status text_parse_in_unit(const char *what, const char *text, const char *unit, double *out);
 
-/* The index of `text` among `count` words. `first` is the first word, `stride` the bytes from one word to the
- * next, so that a table of structs needs no list of its names. The message lists the words and the nearest
- * one. */
+/* Writes the index of `text` among `count` words. `first` is the first word and `stride` the bytes from one
+ * word to the next, so the words may be a field of an array of structs. The error message lists the words and
+ * the nearest one. */
 status text_parse_choice(const char *what, const char *text, const char *const *first, size_t stride,
                          size_t count, int *out);
 
-/* "44.7 MiB", "512 B"; "1.25 ms", "37 us"; "10 Gbit/s (1.25 GB/s)". `size` of 48 is enough. Returns `buffer`.
- */
+/* Format "44.7 MiB", "512 B"; "1.25 ms", "37 us"; "10 Gbit/s (1.25 GB/s)". A `size` of 48 is enough. Return
+ * `buffer`. */
 char *text_format_bytes(char *buffer, size_t size, double bytes);
 char *text_format_duration(char *buffer, size_t size, double ns);
 char *text_format_rate(char *buffer, size_t size, double bytes_per_second);
 
-/* With three significant digits, without an exponent: "0.0123", "4.10", "1730". `size` of 32 is enough for
- * what is below 1e28. Returns `buffer`. */
+/* Formats three significant digits without an exponent: "0.0123", "4.10", "1730". A `size` of 32 is enough
+ * for values below 1e28. Returns `buffer`. */
 char *text_three_digits(char *buffer, size_t size, double value);
 
-/* The word nearest to `word` by edit distance, or NULL if none is near. */
+/* Returns the word nearest to `word` by edit distance, or NULL if none is near. */
 const char *text_nearest(const char *word, const char *const *words, size_t count);
 
-/* "a, b, c" of the words, cut to `size`. Returns `buffer`. */
+/* Joins the words to "a, b, c", cut to `size`. Returns `buffer`. */
 char *text_join(char *buffer, size_t size, const char *const *words, size_t count);
 
-/* Replaces control characters (C0, DEL, C1), which may command a terminal, with '?', but not line feeds if
+/* Replaces control characters (C0, DEL, C1), which may command a terminal, with '?'. Keeps line feeds if
  * `keeps_lines`. Returns `text`. */
 char *text_printable(char *text, bool keeps_lines);
 
@@ -62,11 +62,12 @@ typedef struct text_buffer {
 void text_append(text_buffer *buffer, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void text_free(text_buffer *buffer);
 
-/* Appends a word of a command as a shell reads it: in quotes unless it is plain. */
+/* Appends a word of a command, quoted for the shell if necessary. */
 void text_append_shell_word(text_buffer *buffer, const char *word);
 
-/* Breaks lines longer than `columns` between words. What follows is indented to the line's second column,
- * which begins after two blanks or more, else by two blanks more than the line. No line ends with blanks. */
+/* Breaks lines longer than `columns` between words. A continuation is indented to the line's second column,
+ * which begins after two or more blanks. If there is no second column, it is indented two blanks more than
+ * the line. No line ends with blanks. */
 void text_wrap(text_buffer *buffer, int columns);
 
 /* Appends the table of units, as `harness help units` prints it. */

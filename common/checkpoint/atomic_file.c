@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 enum {
-    MOST_LINKS = 40,        /* as the system follows */
-    MOST_ATTEMPTS = 100,    /* at a name that other processes make and remove */
+    MOST_LINKS = 40,        /* the limit of Linux */
+    MOST_ATTEMPTS = 100,    /* attempts to create a name that other processes create and remove */
     LARGEST_WRITE = 1 << 30 /* below the system's limit of 2 GiB */
 };
 #define SUFFIX ".partial"
@@ -27,7 +27,7 @@ static status cannot(const atomic_file *f, const char *what)
 
 /* ---- the place -------------------------------------------------------------------------------- */
 
-/* The path that a symbolic link at `at` names, seen from where `at` stands. */
+/* Replaces `at` by the path that the symbolic link at `at` names. */
 static status follow(const atomic_file *f, char at[PATH_MAX])
 {
     char link[PATH_MAX];
@@ -44,7 +44,7 @@ static status follow(const atomic_file *f, char at[PATH_MAX])
     return STATUS_OK;
 }
 
-/* Links are followed one by one, so that a link to a file that is not there yet works too. */
+/* Resolves the path. Follows links one by one, so a link to a missing file works too. */
 static status resolve(const atomic_file *f, char out[PATH_MAX])
 {
     if (strlen(f->path) >= PATH_MAX) {
@@ -87,11 +87,11 @@ static status open_folder(atomic_file *f)
 
 typedef enum lock_result {
     LOCK_MINE,
-    LOCK_LOST, /* the name stands for another file meanwhile, or for none */
+    LOCK_LOST, /* the name now belongs to another file, or to none */
     LOCK_BUSY  /* another process holds the lock */
 } lock_result;
 
-/* A lock ends with its process. Where the file system has none, two writers of one file are not kept
+/* Locks the partial file. The lock ends with the process. A file system without locks cannot keep two writers
  * apart. */
 static status lock(atomic_file *f, int fd, lock_result *out)
 {
@@ -111,7 +111,7 @@ static status busy(const atomic_file *f)
     return fail(STATUS_CANNOT_CREATE, "%s: another process is writing it", f->path);
 }
 
-/* Removes the partial file of a writer that was killed. */
+/* Removes the partial file of a killed writer. */
 static status remove_left_over(atomic_file *f)
 {
     lock_result result;
@@ -128,7 +128,8 @@ static status remove_left_over(atomic_file *f)
     return rc;
 }
 
-/* Creates the partial file and locks it; STATUS_AGAIN if another process took it for a left-over one. */
+/* Creates and locks the partial file. Returns STATUS_AGAIN if another process took it for a left-over
+ * file. */
 static status try_to_create(atomic_file *f)
 {
     lock_result result;
@@ -176,7 +177,7 @@ status atomic_file_open(const char *path, atomic_file *out)
 
 /* ---- writing ---------------------------------------------------------------------------------- */
 
-/* `offset` < 0: append. */
+/* Writes at `offset`, or appends if it is negative. */
 static status write_all(atomic_file *f, int64_t offset, const char *data, size_t bytes)
 {
     while (bytes > 0) {
@@ -221,7 +222,7 @@ status atomic_file_commit(atomic_file *f)
         atomic_file_abandon(f);
         return rc;
     }
-    /* EINVAL: the file system keeps no folders that could be synchronized. */
+    /* EINVAL means that the file system cannot synchronize folders. */
     if (synchronize(f->folder) != 0 && errno != EINVAL)
         rc = fail_errno(STATUS_IO, "%s: in its place, but its folder cannot be synchronized", f->path);
     release(f);

@@ -1,12 +1,13 @@
-/* A file that appears whole or not at all: written as FILE.partial in the same folder, synchronized,
- * renamed over FILE, and the folder synchronized. After any interruption FILE is the old one or the new one.
+/* A file that appears whole or not at all. It is written as FILE.partial in the same folder, synchronized,
+ * and renamed over FILE; then the folder is synchronized. After any interruption FILE is the old file or the
+ * new one.
  *
- * Symbolic links are followed: the file that the last one names is replaced, in its own folder. The new
- * file has the permissions that the umask leaves of rw-rw-rw-. FILE.partial is locked while it is written:
- * a second writer is refused, and the partial file of a killed one is replaced.
+ * Symbolic links are followed: the file that the last link names is replaced, in the folder of that file. The
+ * new file has the permissions rw-rw-rw- minus the umask. FILE.partial is locked while it is written. A
+ * second writer is refused, and the partial file of a killed writer is replaced.
  *
- * Errors: STATUS_CANNOT_CREATE for a missing or read-only folder, a FILE that is no regular
- * file, or another writer, STATUS_IO where the system cannot store it (full disk, quota, device error). */
+ * Errors: STATUS_CANNOT_CREATE if the folder is missing or read-only, FILE is not a regular file, or another
+ * process is writing it; STATUS_IO if the system cannot store it (full disk, quota, device error). */
 #ifndef COMMON_CHECKPOINT_ATOMIC_FILE_H
 #define COMMON_CHECKPOINT_ATOMIC_FILE_H
 
@@ -15,26 +16,25 @@
 #include <stdint.h>
 
 typedef struct atomic_file {
-    const char *path; /* borrowed: what messages call it */
+    const char *path; /* borrowed; the name in messages */
     int fd, folder;
-    char *name, *partial; /* within the folder */
+    char *name, *partial; /* names within the folder */
 } atomic_file;
 
-/* After a failure nothing needs closing. */
+/* Opens a file for writing. After a failure there is nothing to close. */
 status atomic_file_open(const char *path, atomic_file *out);
 
-/* Append to what is written so far; write at an offset in it. */
+/* Append to the file, or overwrite a part of it. */
 status atomic_file_append(atomic_file *f, const void *data, size_t bytes);
 status atomic_file_overwrite(atomic_file *f, int64_t offset, const void *data, size_t bytes);
 
-/* Puts the file in its place. Closes it, and on failure removes the partial one. */
+/* Renames the partial file to FILE and closes it. Removes the partial file after a failure. */
 status atomic_file_commit(atomic_file *f);
 
-/* Closes and removes it; does nothing after a commit. */
+/* Closes and removes the partial file. Does nothing after a commit. */
 void atomic_file_abandon(atomic_file *f);
 
-/* Removes the partial file of a writer that was killed, but not that of one that is writing. The error record
- * is empty afterwards. */
+/* Removes the partial file of a killed writer, but not of a running one. Clears the error record. */
 void atomic_file_clean(const char *path);
 
 #endif

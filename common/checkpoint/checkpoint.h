@@ -1,8 +1,8 @@
-/* Checkpoints: the state of a run as one safetensors file, in PyTorch's names, order and layout.
+/* Checkpoints: the state of a run in one safetensors file, with PyTorch's names, order and layout.
  * docs/checkpoints.md describes the file.
  *
- * One rank saves, at a time at which all ranks agree (sync_engine_type.flush): tensor by tensor from a
- * source. It needs memory for the largest tensor. Every rank loads.
+ * One rank saves, when all ranks have the same state (sync_engine_type.flush). It reads tensor by tensor from
+ * a source, so it needs memory for the largest tensor. Every rank loads.
  *
  *     save.c  contents.c     the list of tensors; a rank's arenas as their source and sink
  *             metadata.c     progress, options and checksums as texts of the header
@@ -24,16 +24,16 @@ enum { CHECKPOINT_SCHEMA_VERSION = 1 };
 
 /* ---- contents ------------------------------------------------------------------------------------ */
 
-/* What a checkpoint of a model holds: a list of tensors with names, shapes and places, known from model,
- * element type and optimizer alone. So every rank can compute the order in which rank 0 reads them.
+/* The contents of a checkpoint: a list of tensors with names, shapes and positions. The list depends only on
+ * model, element type and optimizer, so every rank can compute the order in which rank 0 reads the tensors.
  *
  *   parameters and buffers   PyTorch's names, in the order of state_dict(): a BatchNorm's running_mean,
  *                            running_var and num_batches_tracked after its parameters
  *   optimizer state          optimizer.momentum_buffer.NAME (sgd with momentum), optimizer.exp_avg.NAME and
  *                            optimizer.exp_avg_sq.NAME (adam, adamw), in the order of the parameters
  *
- * Data lie in the order of the list, but for num_batches_tracked: 64-bit integers come first, so that every
- * tensor is aligned to its elements. */
+ * Data are in the order of the list, except that the 64-bit num_batches_tracked come first, so every tensor
+ * is aligned to its elements. */
 enum { CHECKPOINT_NAME_MAX = NN_NAME_MAX + 32 };
 
 typedef enum checkpoint_kind {
@@ -48,19 +48,20 @@ typedef struct checkpoint_tensor {
     checkpoint_kind kind;
     int index, state;
     dtype type;
-    shape shape; /* PyTorch's */
+    shape shape; /* shape in PyTorch's layout */
     int64_t elements;
-    int64_t begin, bytes; /* from the start of the data */
+    int64_t begin, bytes; /* `begin` counts from the start of the data */
 } checkpoint_tensor;
 
 typedef struct checkpoint_contents {
     checkpoint_tensor *tensors;
     int count;
     int64_t data_bytes;
-    int64_t largest_elements; /* of a tensor */
+    int64_t largest_elements;
 } checkpoint_contents;
 
-/* `type`, float32 or float64, is that of parameters, buffers and state; `optimizer` NULL: no state. */
+/* Makes the list. `type` is the type of parameters, buffers and state, float32 or float64. `optimizer` is
+ * NULL for a list without state. */
 status checkpoint_contents_make(const nn_model *model, dtype type, const optimizer_options *optimizer,
                                 checkpoint_contents *out);
 void checkpoint_contents_free(checkpoint_contents *contents);
@@ -69,54 +70,56 @@ void checkpoint_contents_free(checkpoint_contents *contents);
 
 typedef struct checkpoint_options {
     const char *save, *load; /* files, or NULL */
-    int64_t save_every;      /* steps; 0: at the end */
+    int64_t save_every;      /* steps between two checkpoints; 0 to save only at the end */
 } checkpoint_options;
 
 extern const option_table checkpoint_option_table;
 
-/* STATUS_USAGE for invalid combinations. */
+/* Fails with STATUS_USAGE if the options cannot be combined. */
 status checkpoint_options_check(const checkpoint_options *options);
 
-/* Whether to save once `steps` steps of the run are done; `last`: it ends here. */
+/* Returns true if a checkpoint is due after `steps` steps of the run. `last` is true at the end of the
+ * run. */
 bool checkpoint_due(const checkpoint_options *options, int64_t steps, bool last);
 
-/* Checks before the first step that a checkpoint can be saved there. Leaves what is at `path` unchanged.
+/* Checks, before the first step, that a checkpoint can be saved at `path`. Leaves an existing file unchanged.
  * Errors: atomic_file.h. */
 status checkpoint_probe(const char *path);
 
 /* ---- what is saved and loaded ----------------------------------------------------------------- */
 
-/* Whose checkpoint it is. Everything is borrowed. */
+/* The model and optimizer of a checkpoint. Borrows everything. */
 typedef struct checkpoint_subject {
     const nn_model *model;
-    dtype type; /* of the parameters: float32 or float64 */
-    /* A table bound to the *resolved* options of the model (no value left to a default that may change), or
-     * NULL. A checkpoint of a model with other options is refused. */
+    dtype type; /* type of the parameters, float32 or float64 */
+    /* A table bound to the resolved options of the model, in which no value is left to a default that may
+     * change. NULL skips the check. A checkpoint of a model with other options is refused. */
     const option_binding *model_options;
-    const optimizer_options *optimizer; /* NULL: only parameters and buffers */
-    const nn_cut *cut; /* of the model into stages, each of which several ranks may have; NULL: every rank has
-                          all of it */
+    const optimizer_options *optimizer; /* NULL for only parameters and buffers */
+    const nn_cut *cut; /* Cut of the model into stages, each of which several ranks may have. NULL if every
+                        * rank has the whole model. */
 } checkpoint_subject;
 
-/* The first stage that has the tensor. */
+/* Returns the first stage that has the tensor. */
 int checkpoint_stage_of(const checkpoint_subject *subject, const checkpoint_tensor *t);
-/* Where a run stands. */
 typedef struct checkpoint_progress {
-    int64_t step;              /* steps done, which is the index of the next */
-    int64_t optimizer_step;    /* updates done: what optimizer_update() is given next */
-    int64_t epoch, epoch_step; /* of the next step: batch_position in common/data/batch_source.h */
-    int64_t batches_tracked;   /* batches that BatchNorm has seen: PyTorch's num_batches_tracked */
-    uint64_t seed;             /* of the run: parameters, order of the data, augmentation */
+    int64_t step;              /* steps done, which is the index of the next step */
+    int64_t optimizer_step;    /* updates done, which is the next argument of optimizer_update() */
+    int64_t epoch, epoch_step; /* epoch of the next step and step within the epoch: batch_position in
+                                * common/data/batch_source.h */
+    int64_t batches_tracked;   /* batches that BatchNorm has seen, PyTorch's num_batches_tracked */
+    uint64_t seed;             /* seed of parameters, order of the data, and augmentation */
 } checkpoint_progress;
 
-/* Gives tensor `t` in PyTorch's order as t->elements values of t->type. Not called for
+/* A source of tensors. Reads tensor `t` in PyTorch's order as t->elements values of t->type. Not called for
  * CHECKPOINT_BATCHES. */
 typedef struct checkpoint_source {
     void *context;
     status (*read)(void *context, const checkpoint_tensor *t, void *values);
 } checkpoint_source;
 
-/* Takes tensor `t` in PyTorch's order as values of `type`, a floating-point type: that of the file. */
+/* A sink of tensors. Writes tensor `t`, given in PyTorch's order as values of `type`, the floating-point type
+ * of the file. */
 typedef struct checkpoint_sink {
     void *context;
     status (*write)(void *context, const checkpoint_tensor *t, dtype type, const void *values);
@@ -124,8 +127,8 @@ typedef struct checkpoint_sink {
 
 /* ---- saving ----------------------------------------------------------------------------------- */
 
-/* Reads the source in the order of checkpoint_contents_make() and replaces `path` as atomic_file.h says:
- * what was there stays until the new file is whole and stored. Errors: those, and the source's. */
+/* Reads the source in the order of checkpoint_contents_make() and replaces `path` atomically. An existing
+ * file stays until the new one is complete and stored. Errors come from atomic_file.h or from the source. */
 status checkpoint_save(const char *path, const checkpoint_subject *subject,
                        const checkpoint_progress *progress, const checkpoint_source *source);
 
@@ -133,25 +136,26 @@ status checkpoint_save(const char *path, const checkpoint_subject *subject,
 
 typedef struct checkpoint checkpoint;
 
-/* Of a checkpoint that is open; borrowed from it. */
+/* Description of an open checkpoint, borrowed from it. */
 typedef struct checkpoint_info {
-    bool foreign; /* not of this program: it has neither progress nor names of model and optimizer */
+    bool foreign; /* True if another program wrote the file, so it has no progress and no names of model and
+                   * optimizer. */
     const char *model, *optimizer;
-    checkpoint_progress progress; /* all zero where foreign */
+    checkpoint_progress progress; /* all zero if `foreign` */
 } checkpoint_info;
 
-/* Opens the file and checks its header. STATUS_DATA: the file cannot be opened, is truncated, malformed or
- * edited, or is an index of several files; the message says why and at which offset. */
+/* Opens a file and checks its header. Fails with STATUS_DATA if the file cannot be opened, is truncated,
+ * malformed or edited, or is an index of several files. The message has the reason and the offset. */
 status checkpoint_open(const char *path, checkpoint **out);
 void checkpoint_close(checkpoint **c);
 const checkpoint_info *checkpoint_get_info(const checkpoint *c);
 
-/* XXH3 of the file. A file of this program has it stored. STATUS_IO. */
+/* Returns XXH3 of the file. A file of this program stores the hash in its header. Fails with STATUS_IO. */
 status checkpoint_hash(const checkpoint *c, uint64_t *out);
 
-/* Checks the whole file against `subject` before it passes tensors to `sink`. STATUS_DATA: another
- * model or optimizer, tensors missing, unexpected, of another shape or of a type that is no floating point,
- * or a wrong checksum. */
+/* Checks the whole file against `subject`, then passes the tensors to `sink`. Fails with STATUS_DATA if the
+ * model or optimizer differs, if tensors are missing, unexpected, of another shape or not of a floating-point
+ * type, or if a checksum is wrong. */
 status checkpoint_load(checkpoint *c, const checkpoint_subject *subject, const checkpoint_sink *sink);
 
 /* Logs the effects of a load: the step at which the run resumes, a fresh optimizer, converted values, options
@@ -160,19 +164,20 @@ void checkpoint_log_load(const checkpoint *c, const checkpoint_subject *subject)
 
 /* ---- a rank's arenas as source and sink ---------------------------------------------------------- */
 
-/* Where state arenas are shards of several ranks, whoever saves gathers them into host memory, laid out like
- * the parameters (all of it, or one tensor before it is read), and names that here. */
+/* Arenas of a rank. If state arenas are sharded over several ranks, the saving rank gathers them into host
+ * memory with the layout of the parameters, whole or one tensor at a time, and names this memory in
+ * `states`. */
 typedef struct checkpoint_arenas {
     param_set *set;
     device_stream *stream;
-    void *states[2];     /* device memory, or host memory if states_on_host; NULL where there is none */
-    bool states_on_host; /* for a source only */
+    void *states[2];     /* Device memory, or host memory if `states_on_host`. NULL if there is no state. */
+    bool states_on_host; /* only for a source */
 } checkpoint_arenas;
 
-/* `o` may be NULL. */
+/* Describes the arenas of a rank. `o` may be NULL. */
 checkpoint_arenas checkpoint_arenas_of(param_set *set, device_stream *s, optimizer *o);
 
-/* `arenas` is borrowed as the context. */
+/* Make a source and a sink. Borrow `arenas` as the context. */
 checkpoint_source checkpoint_arenas_source(checkpoint_arenas *arenas);
 checkpoint_sink checkpoint_arenas_sink(checkpoint_arenas *arenas);
 

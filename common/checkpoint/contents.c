@@ -32,7 +32,7 @@ static void add_buffers(checkpoint_contents *c, const nn_model *m, int layer, dt
     snprintf(t->name, sizeof t->name, "%s.num_batches_tracked", l->name);
 }
 
-/* Whether `param` is the last parameter of a BatchNorm, which its buffers follow. */
+/* Returns true if `param` is the last parameter of a BatchNorm. The buffers of the BatchNorm follow it. */
 static bool ends_batchnorm(const nn_model *m, int param)
 {
     int layer = m->params[param].layer;
@@ -131,7 +131,7 @@ static status write_tensor(void *context, const checkpoint_tensor *t, dtype type
     if (t->kind == CHECKPOINT_PARAM)
         return param_set_import(set, a->stream, set->params.data, t->index, type, values);
     if (t->kind == CHECKPOINT_BUFFER) return param_set_import_buffer(set, a->stream, t->index, type, values);
-    if (!a->states[t->state]) return STATUS_OK; /* of a rank that never updates */
+    if (!a->states[t->state]) return STATUS_OK; /* a rank that never updates */
     return param_set_import(set, a->stream, a->states[t->state], t->index, type, values);
 }
 

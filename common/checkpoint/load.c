@@ -15,7 +15,7 @@ struct checkpoint {
     char *path;
     int fd;
     int64_t bytes;
-    char *text; /* The header's JSON. */
+    char *text;
     safetensors_header header;
     checkpoint_info info;
     uint64_t data_hash;
@@ -109,7 +109,6 @@ static int64_t place_of(const checkpoint *c, const safetensors_tensor *t)
     return safetensors_data_offset(&c->header) + t->begin;
 }
 
-/* XXH3 of the file from an offset to its end. */
 static status hash_from(const checkpoint *c, int64_t at, uint64_t *out)
 {
     XXH3_state_t *state = XXH3_createState();
@@ -173,7 +172,7 @@ static status check_data(const checkpoint *c, const match *m)
 
 /* ---- loading ---------------------------------------------------------------------------------- */
 
-/* A matrix [rows, columns] of elements of 2, 4 or 8 bytes as [columns, rows]. */
+/* Transposes a matrix [rows, columns] of elements of 2, 4 or 8 bytes. */
 static void transpose(char *to, const char *from, int64_t rows, int64_t columns, int bytes)
 {
     for (int64_t r = 0; r < rows; r++)

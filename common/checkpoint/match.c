@@ -1,7 +1,7 @@
-/* What files of other programs may do, and files of this program do not:
+/* Matches the tensors of a file to the model. Unlike files of this program, files of other programs may
  *
  *   - lack num_batches_tracked (PyTorch before 0.4.1)
- *   - hold a tied tensor under the name of the layer that shares it (lm_head.weight), instead of its own
+ *   - hold a tied tensor under the name of the layer that shares it (lm_head.weight), instead of its usual
  *     name (safetensors.torch.save_model keeps one of them) or in addition to it (state_dict())
  *   - hold constants that Hugging Face's models register as buffers and ignore when they load
  *   - hold the auxiliary classifier of torchvision's Inception, which is not built here
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_NAMED = 4 }; /* of the tensors that are missing, or unexpected */
+enum { MOST_NAMED = 4 }; /* names of missing or unexpected tensors in a message */
 
 typedef struct matcher {
     const safetensors_header *header;
@@ -62,7 +62,7 @@ static const safetensors_tensor *use(matcher *m, const char *name)
     return t;
 }
 
-/* The layers that share a parameter under a name of their own: "LAYER.weight", "LAYER.bias". */
+/* Finds parameters that a layer shares under its name: "LAYER.weight", "LAYER.bias". */
 static void find_tied(matcher *m, const nn_layer *l)
 {
     static const char *const slots[] = {"weight", "bias"};

@@ -14,7 +14,7 @@ enum { VALUE_MAX = 256, KEY_MAX = 128 };
 static const char no_hash[] = "0000000000000000";
 static const char no_optimizer[] = "none";
 
-/* How a model is run, not which it is: these may differ when a checkpoint is loaded. */
+/* Options of how a model is run, which may differ when a checkpoint is loaded. */
 static const char *const model_use[] = {"image", "sequence", "sync-batchnorm"};
 
 static const struct {
@@ -36,7 +36,7 @@ static option_binding optimizer_binding(const optimizer_options *o)
     return (option_binding){.table = &optimizer_option_table, .storage = (void *)o};
 }
 
-/* The option that names the model or the kind of optimizer stands in a key of its own. */
+/* Returns true if the option names the model or the kind of optimizer, which have separate keys. */
 static bool is_name(const option *o)
 {
     return strcmp(o->name, "model") == 0 || strcmp(o->name, "optimizer") == 0;
@@ -88,7 +88,7 @@ json_t *metadata_encode(const checkpoint_subject *subject, const checkpoint_prog
     json_t *to = json_object();
     char name[VALUE_MAX];
     int failures = 0;
-    failures += set_text(to, "format", "pt"); /* which Hugging Face's loaders ask for */
+    failures += set_text(to, "format", "pt"); /* required by Hugging Face's loaders */
     failures += set_number(to, KEY("schema_version"), CHECKPOINT_SCHEMA_VERSION);
     failures += set_text(to, KEY("model"), subject->model->name);
     if (subject->model_options) failures += set_options(to, "model", subject->model_options);
@@ -219,8 +219,8 @@ static bool may_differ(const char *group, const option *o)
     return false;
 }
 
-/* The first option from *index on whose saved value is not the current one; its key, saved and current value.
- */
+/* Finds the first option from *index on whose saved value differs from the current one. Sets its key, saved
+ * value and current value. */
 static const option *next_difference(const safetensors_header *h, const char *group,
                                      const option_binding *binding, size_t *index, char *key,
                                      const char **saved, char *value)

@@ -1,12 +1,12 @@
-/* The safetensors format: 8 bytes with the length N of the header, little endian; N bytes of JSON; the
- * tensors' bytes, without holes.
+/* The safetensors format. A file has 8 bytes with the length N of the header, little endian; N bytes of JSON;
+ * and the bytes of the tensors, without holes.
  *
  *   {"__metadata__": {"key": "text", ...},
  *    "fc.weight": {"dtype": "F32", "shape": [10, 512], "data_offsets": [0, 20480]}, ...}
  *
- * Offsets count from the first byte after the header. Rules are those of the format's own description
- * and reference implementation (github.com/huggingface/safetensors): at most 100 MB of header, no name
- * twice, tensors that cover the data exactly. The decoder reads memory, whatever its content. */
+ * Offsets count from the first byte after the header. The rules come from the format's description and
+ * reference implementation (github.com/huggingface/safetensors): at most 100 MB of header, no name twice,
+ * tensors that cover the data exactly. The decoder is safe for any bytes. */
 #ifndef COMMON_CHECKPOINT_SAFETENSORS_H
 #define COMMON_CHECKPOINT_SAFETENSORS_H
 
@@ -19,27 +19,27 @@
 enum { SAFETENSORS_PREFIX = 8, SAFETENSORS_MAX_HEADER = 100000000, SAFETENSORS_MAX_RANK = 8 };
 
 typedef struct safetensors_dtype {
-    const char *name; /* in the file: "F32" */
-    int bytes;        /* of an element */
-    dtype type;       /* DTYPE_COUNT where this program has none */
+    const char *name; /* name in the file: "F32" */
+    int bytes;        /* bytes of an element */
+    dtype type;       /* DTYPE_COUNT if this program does not have the type */
 } safetensors_dtype;
 
 typedef struct safetensors_tensor {
-    const struct safetensors_header *in; /* of its file */
+    const struct safetensors_header *in;
     const char *name;
     const safetensors_dtype *dtype;
-    int rank; /* 0: a scalar */
+    int rank; /* 0 for a scalar */
     int64_t dims[SAFETENSORS_MAX_RANK];
     int64_t elements;
     int64_t begin, end; /* bytes from the start of the data */
 } safetensors_tensor;
 
 typedef struct safetensors_header {
-    const char *file; /* borrowed: what messages call it */
-    const char *text; /* borrowed: the JSON */
+    const char *file; /* borrowed; the name in messages */
+    const char *text; /* borrowed; the JSON */
     int64_t text_bytes;
     int64_t data_bytes;
-    safetensors_tensor *tensors; /* in the order of their names */
+    safetensors_tensor *tensors; /* sorted by name */
     int count;
     struct json_t *json; /* owns the names */
 } safetensors_header;
@@ -49,35 +49,35 @@ static inline int64_t safetensors_data_offset(const safetensors_header *h)
     return SAFETENSORS_PREFIX + h->text_bytes;
 }
 
-/* The length of the header of a file of `file_bytes` bytes that starts with the `size` bytes at `bytes` (8,
- * or the whole file where it is shorter). STATUS_DATA: it is no safetensors file, or its header does not
+/* Writes the length of the header of a file of `file_bytes` bytes, from its first `size` bytes: 8, or the
+ * whole file if it is shorter. Fails with STATUS_DATA if it is no safetensors file, or if the header does not
  * fit. */
 status safetensors_measure(const char *file, const uint8_t *bytes, size_t size, int64_t file_bytes,
                            int64_t *out);
 
-/* Decodes the header at `text`, of `text_bytes` bytes, of a file of `file_bytes` bytes. `file` and `text` are
- * borrowed. STATUS_DATA names the place and what was found. */
+/* Decodes the header at `text`, of `text_bytes` bytes, of a file of `file_bytes` bytes. Borrows `file` and
+ * `text`. Fails with STATUS_DATA, naming the position and the value found. */
 status safetensors_decode(const char *file, const char *text, int64_t text_bytes, int64_t file_bytes,
                           safetensors_header *out);
 void safetensors_free(safetensors_header *h);
 
-/* NULL if there is none. */
+/* Return the tensor, or the text of the metadata, or NULL if there is none. */
 const safetensors_tensor *safetensors_find(const safetensors_header *h, const char *name);
 const char *safetensors_metadata(const safetensors_header *h, const char *key);
 
-/* Whether some key of the metadata begins with `prefix`. */
+/* Returns true if a key of the metadata begins with `prefix`. */
 bool safetensors_has_metadata(const safetensors_header *h, const char *prefix);
 
-/* Where in the file the key `name` stands, or the header's first byte if it cannot be told. */
+/* Returns the offset of the key `name` in the file, or of the header's first byte if the key is not found. */
 int64_t safetensors_offset_of(const safetensors_header *h, const char *name);
 
-/* "F32" of DTYPE_F32; every dtype has one. */
+/* Returns "F32" for DTYPE_F32. Every dtype has a name. */
 const char *safetensors_dtype_name(dtype type);
 
-/* "64x3x7x7", "scalar". Returns `buffer`. */
+/* Formats "64x3x7x7" or "scalar". Returns `buffer`. */
 char *safetensors_format_shape(char *buffer, size_t size, int rank, const int64_t *dims);
 
-/* STATUS_DATA, "FILE: at offset N: ...", with control characters of names replaced. */
+/* Fails with STATUS_DATA and "FILE: at offset N: ...". Replaces control characters in the text. */
 status safetensors_refuse(const char *file, int64_t offset, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

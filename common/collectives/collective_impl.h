@@ -1,9 +1,9 @@
-/* What an implementation provides. For implementers of collectives only: everyone else includes
- * collective.h, whose functions check their arguments and call these.
+/* The interface that an implementation of collectives provides. All other code includes collective.h,
+ * whose functions check their arguments and then call the implementation.
  *
- * An implementation is one const struct, every slot set. Its worlds, groups and queues begin with the structs
- * below, which collective.c allocates, fills in and frees: a queue holds the calls, and the implementation
- * advances them. */
+ * An implementation is one const struct with every slot set. The first member of its world, group and
+ * queue is a struct below; collective.c allocates, initializes and frees them. A queue stores the calls,
+ * and the implementation advances them. */
 #ifndef COMMON_COLLECTIVES_COLLECTIVE_IMPL_H
 #define COMMON_COLLECTIVES_COLLECTIVE_IMPL_H
 
@@ -13,7 +13,8 @@
 
 enum {
     COLLECTIVE_NAME_MAX = 32,
-    COLLECTIVE_PAIR_QUEUE = 8 /* sends to a rank, or receives from it, not done yet */
+    /* Most unfinished sends to a rank, and most unfinished receives from a rank. */
+    COLLECTIVE_PAIR_QUEUE = 8
 };
 
 #define COLLECTIVE_HAS(name) (1U << COLLECTIVE_ALGORITHM_##name)
@@ -23,31 +24,32 @@ typedef struct collective_queued {
     collective_times times;
 } collective_queued;
 
-/* Calls that run one after another. Numbers of calls begin with 1. */
+/* Calls that run one after another. The first call has number 1. */
 typedef struct collective_queue {
     collective_group *group;
-    collective_queued *calls; /* [capacity], by number */
+    collective_queued *calls; /* [capacity]: call n is at n % capacity. */
     int capacity;
     uint64_t posted, completed;
-    int64_t since_ns; /* of the last progress of the call completed + 1 */
+    int64_t since_ns; /* Time of the last progress of call completed + 1. */
 } collective_queue;
 
 typedef struct collective_type {
     const char *name;
-    uint32_t algorithms;                          /* COLLECTIVE_HAS() of each */
-    collective_algorithm algorithm;               /* the default */
-    size_t world_bytes, group_bytes, queue_bytes; /* of the implementation's structs */
-    bool pairs; /* a queue for each rank that is sent to, and received from, besides that of all; else one
-                   queue */
-    bool pairs_on_request; /* only where collective_config.pairs is set */
-    /* After a failure close() is called, too. The windows of world->config are only for open(). */
+    uint32_t algorithms; /* Bits COLLECTIVE_HAS(). */
+    collective_algorithm algorithm;
+    size_t world_bytes, group_bytes, queue_bytes; /* Sizes of the implementation's structs. */
+    /* Whether a group has one more queue per peer for sends and one per peer for receives. Otherwise one
+     * queue holds all calls. */
+    bool pairs;
+    bool pairs_on_request; /* Whether `pairs` also requires collective_config.pairs. */
+    /* If open() fails, close() is called too. The windows of world->config are valid only during open(). */
     status (*open)(collective_world *world);
     void (*close)(collective_world *world);
     status (*group_open)(collective_group *group, const int *ranks);
     void (*group_close)(collective_group *group);
-    /* A call has been queued. STATUS_INTERNAL where calls run in stream order. */
+    /* Called when a call has been queued. Returns STATUS_INTERNAL if calls run in stream order. */
     status (*post)(collective_queue *queue);
-    /* NULL where they do not. Adds the call to world->enqueued. */
+    /* Runs a call in stream order and adds it to world->enqueued. NULL if calls are posted. */
     status (*enqueue)(collective_group *group, const collective_call *call, struct device_stream *stream);
     status (*progress)(collective_world *world, int64_t now_ns, int64_t *deadline_ns, bool *worked);
     void (*wait)(collective_world *world, int64_t deadline_ns);
@@ -57,25 +59,27 @@ typedef struct collective_type {
 
 struct collective_world {
     const collective_type *type;
-    collective_config config; /* name is `name`; the algorithm is not AUTO */
+    collective_config config; /* config.name is `name`; config.algorithm is not AUTO. */
     char name[COLLECTIVE_NAME_MAX];
     collective_group *groups;
     collective_traffic traffic;
-    collective_queue enqueued; /* in stream order, of all groups; the implementation's */
-    error_record failure;      /* code STATUS_OK: none */
-    /* Where collective_poll() serves a library. */
+    collective_queue enqueued; /* Calls of all groups in stream order. */
+    error_record failure;      /* First error; code STATUS_OK if there is none. */
+    /* State of collective_poll(). */
     doorbell bell;
     unsigned seen;
-    int fruitless; /* waits since something was done */
+    int fruitless; /* Waits since the last progress. */
 };
 
 struct collective_group {
     collective_world *world;
-    collective_group *next; /* of the world */
+    collective_group *next;
     char name[COLLECTIVE_NAME_MAX];
-    int rank, size; /* of this rank in the group */
-    int *ranks;     /* [size] of the members in the world */
-    char *queues;   /* [queue_count][type->queue_bytes]: of all; to each rank; from each rank */
+    int rank, size;
+    int *ranks; /* [size] Ranks of the members in the world. */
+    /* [queue_count][type->queue_bytes]: the queue of collectives, send queues by rank, receive queues by
+     * rank. */
+    char *queues;
     int queue_count;
 };
 
@@ -94,7 +98,8 @@ static inline int64_t collective_deadline(int64_t since_ns, int64_t timeout_ns)
     return timeout_ns < CLOCK_NEVER - since_ns ? since_ns + timeout_ns : CLOCK_NEVER;
 }
 
-/* Where part `part` of the whole begins in a buffer that holds `held`; -1: the buffer does not hold it. */
+/* Returns the index of the first element of part `part` in a buffer that holds `held`, or -1 if the buffer
+ * does not contain the part. */
 static inline int64_t collective_part_at(const collective_call *call, collective_extent held, int n, int part)
 {
     int64_t begin = collective_part_begin(call->count, n, part),
@@ -102,21 +107,21 @@ static inline int64_t collective_part_at(const collective_call *call, collective
     return begin >= held.begin && end <= held.begin + held.count ? begin - held.begin : -1;
 }
 
-/* Whether neither the call in progress nor another rank has moved within the stall limit. */
+/* Returns true if neither the call in progress nor another rank has progressed within the stall limit. */
 bool collective_is_late(collective_queue *q, int64_t now_ns);
-/* STATUS_PEER: the call in progress is late; `detail` is what is known of the reason. */
+/* Returns STATUS_PEER for a late call. `detail` is appended to the message. */
 status collective_stalled(const collective_queue *q, const char *detail);
 
-/* For libraries that cannot wait for their work and for a wake-up at the same time: progress(), wait() and
- * wake() of a world that is polled, first without and later with short sleeps. `advance` does what can be
- * done for a queue that has calls; `library` is for messages. */
+/* Progress, wait and wake of a world whose library can only be polled: it cannot wait for its work and for a
+ * wake-up at the same time. Waits first yield and later sleep briefly. `advance` does the possible work of a
+ * queue that has calls; `library` is for messages. */
 status collective_poll(collective_world *world, const char *library,
                        status (*advance)(collective_queue *q, int64_t now_ns, bool *worked), int64_t now_ns,
                        int64_t *deadline_ns, bool *worked);
 void collective_poll_wait(collective_world *world, int64_t deadline_ns);
 void collective_poll_wake(collective_world *world);
 
-/* Slots of implementations for which there is nothing to do. */
+/* Slots that do nothing. */
 status collective_default_open(collective_world *world);
 void collective_default_close(collective_world *world);
 status collective_default_group_open(collective_group *group, const int *ranks);
@@ -126,7 +131,7 @@ void collective_default_wait(collective_world *world, int64_t deadline_ns);
 void collective_default_wake(collective_world *world);
 void collective_default_abort(collective_world *world, const error_record *why);
 
-/* collective_open() of an implementation that is not in COLLECTIVE_LIST. */
+/* Opens a world like collective_open(), for a type that is not in COLLECTIVE_LIST. */
 status collective_open_type(const collective_type *type, const collective_config *config,
                             collective_world **out);
 

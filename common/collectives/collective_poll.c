@@ -1,5 +1,5 @@
-/* For implementations (collective_impl.h): libraries that can only be polled, and functions that do nothing.
- */
+/* Functions for implementations (collective_impl.h): worlds that can only be polled, and slots that do
+ * nothing. */
 #include "common/base/text.h"
 #include "common/collectives/collective_impl.h"
 #include "common/net/status_table.h"

@@ -4,11 +4,10 @@
 
 #include <string.h>
 
-/* A position in a list of pieces; contiguous layouts need none. */
 typedef struct cursor {
     const piece_layout *layout;
     int piece;
-    int64_t begin; /* the element that the piece starts with */
+    int64_t begin; /* Index of the first element of the piece. */
 } cursor;
 
 static cursor cursor_at_start(const piece_layout *layout)
@@ -16,8 +15,8 @@ static cursor cursor_at_start(const piece_layout *layout)
     return (cursor){.layout = layout};
 }
 
-/* The offset of element `index`, which is not less than in the call before, and how many contiguous elements
- * follow. */
+/* Returns the offset of element `index` and sets *run to the number of contiguous elements from there.
+ * `index` must not be less than in the previous call. */
 static int64_t cursor_seek(cursor *c, int64_t index, int64_t *run)
 {
     const piece_list *list = &c->layout->pieces;

@@ -10,11 +10,11 @@
 #define NAME(upper, lower, name) name,
 static const char *const names[] = {COLLECTIVE_SHM_LIST(NAME)};
 #undef NAME
-enum { MOST_BYTES = 65536 }; /* of a file */
+enum { MOST_BYTES = 65536 };
 enum {
     NAMES = sizeof names / sizeof names[0],
     FIRST = COLLECTIVE_ALGORITHM_AUTO + 1
-}; /* names[0] is FIRST's */
+}; /* FIRST is the algorithm of names[0]. */
 
 collective_algorithm collective_tuning_choose(const collective_tuning *t, int ranks, int64_t bytes)
 {
@@ -30,7 +30,7 @@ void collective_tuning_write(const collective_tuning *t, text_buffer *out)
                     (long long)t->rows[i].most_bytes, collective_algorithm_names[t->rows[i].algorithm]);
 }
 
-/* The present error, in a file and not on the command line. */
+/* Turns the current error into an error of a file. */
 static status data_error(void)
 {
     error_record record;

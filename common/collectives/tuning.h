@@ -1,5 +1,5 @@
-/* Which algorithm `--algorithm tuned` chooses for a call in shared memory: a table by ranks and bytes, which
- * `harness bench --tune` measures on the machine at hand. The first row that covers the call applies. */
+/* The table by which `--algorithm tuned` chooses an algorithm in shared memory, by ranks and bytes. `harness
+ * bench --tune` measures it on the machine at hand. The first row that covers the call applies. */
 #ifndef COMMON_COLLECTIVES_TUNING_H
 #define COMMON_COLLECTIVES_TUNING_H
 
@@ -22,14 +22,14 @@ typedef struct collective_tuning {
     int count;
 } collective_tuning;
 
-/* Ring where no row covers the call. */
+/* Returns the algorithm of the first row that covers the call, else ring. */
 collective_algorithm collective_tuning_choose(const collective_tuning *t, int ranks, int64_t bytes);
 
-/* One row per line: "ranks<=8 bytes<=1048576 two-shot"; '#' begins a comment. Reading fails with STATUS_DATA
- * and the line's number. */
+/* Writes and reads one row per line: "ranks<=8 bytes<=1048576 two-shot"; '#' begins a comment. Reading
+ * returns STATUS_DATA with the line number if a line is invalid. */
 void collective_tuning_write(const collective_tuning *t, text_buffer *out);
 status collective_tuning_read(const char *text, collective_tuning *out);
-/* From a file; `what` is the option that names it. */
+/* Reads a table from a file. `what` is the option that names the file, for messages. */
 status collective_tuning_load(const char *what, const char *path, collective_tuning *out);
 
 #endif

@@ -7,9 +7,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-/* What a thread of the loader needs for itself. */
 typedef struct scratch {
-    int32_t *samples; /* [largest batch] of the batch in the making */
+    int32_t *samples; /* [largest batch] samples of the current batch */
     void *stored;     /* one sample as the set stores it */
 } scratch;
 
@@ -17,11 +16,11 @@ typedef struct batches {
     batches_config config;
     sampler sampler;
     data_transform transform;
-    size_t input_bytes, target_bytes; /* of one sample */
+    size_t input_bytes, target_bytes;
     scratch scratches[LOADER_MAX_THREADS];
-    pthread_mutex_t lock; /* of the order */
-    int32_t *order;       /* [samples] of `epoch`; NULL for evaluation */
-    int64_t epoch;        /* -1: none yet */
+    pthread_mutex_t lock; /* protects `order` and `epoch` */
+    int32_t *order;       /* [samples] order of `epoch`; NULL for evaluation */
+    int64_t epoch;        /* -1 before the first epoch */
 } batches;
 
 static int64_t order_at(const batches *b, int64_t position)
@@ -29,7 +28,6 @@ static int64_t order_at(const batches *b, int64_t position)
     return b->order ? b->order[position] : position;
 }
 
-/* Lists the samples of a rank's part of a step, and returns its span. */
 static sampler_span list_rank(const batches *b, int rank, int64_t epoch_step, int32_t *samples)
 {
     sampler_span span = sampler_span_of(&b->sampler, rank, epoch_step);
@@ -38,7 +36,6 @@ static sampler_span list_rank(const batches *b, int rank, int64_t epoch_step, in
     return span;
 }
 
-/* Lists the samples of a step; the lock is held for as long as a permutation takes at most. */
 static void list_samples(batches *b, int32_t *samples, batch_view *out)
 {
     const batches_config *c = &b->config;

@@ -160,7 +160,6 @@ void dataset_stored_target(const dataset *set, data_part part, int64_t index, vo
 
 /* ---- files ------------------------------------------------------------------------------------ */
 
-/* Unpacks all members of a gzip file, which fill it up to its end. */
 static status unpack(const char *path, z_stream *z, file_bytes *out)
 {
     for (size_t capacity = 0;;) {

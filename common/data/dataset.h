@@ -1,14 +1,20 @@
-/* Data sets. Each is opened once per process and is then immutable: all ranks of the process, and all their
- * loader threads, read it concurrently. Storage is compact (images stay bytes); batches.h converts samples to
- * a model's input.
+/* Data sets. A set is opened once per process and is then immutable, so all ranks and their loader threads
+ * read it concurrently. Samples are stored compactly: images stay bytes. batches.h converts samples to a
+ * model's input.
  *
  * From a file to a step:
  *
- *     form.h       shapes of samples and targets           sampler.h       samples per rank and step
- *     decoders.h   the bytes of a file to samples          transform.h     augmentation, normalization
- *     dataset.h    all samples of a set                    batches.h       puts sampler, transform and loader
- * together dataset_impl.h, dataset_NAME.c  one set each         loader.h        threads that fill buffers
- * ahead of time batch_source.h  what the train loop sees
+ *     decoders.h                       the bytes of a file to samples
+ *     dataset_impl.h, dataset_NAME.c   one data set each
+ *     dataset.h                        all samples of a set
+ *     form.h                           shapes of samples and targets
+ *     sampler.h                        samples per rank and step
+ *     transform.h                      augmentation and normalization
+ *     loader.h                         threads that fill buffers ahead of time
+ *     batches.h                        puts sampler, transform and loader together
+ *     batch_source.h                   the interface of the training loop
+ *
+ * The sets:
  *
  *   wine[:FILE]               178 samples, 13 features, 3 classes; a stratified fifth is held out
  *   fashion-mnist[:DIR]       60,000 + 10,000 images of 1x28x28, 10 classes (Xiao, Rasul, Vollgraf, 2017)
@@ -18,13 +24,15 @@
  *   synthetic[:SHAPE[:CLASSES]]  noise; SHAPE is CxHxW (3x32x32), features (13) or tokens (128)
  *
  * Pixels x are normalized to (x / 255 - mean) / deviation with
+ *
  *   mnist          mean 0.1307                   deviation 0.3081
  *   fashion-mnist  mean 0.2860                   deviation 0.3530    (of the 60,000 training images)
  *   cifar10        mean 0.4914 0.4822 0.4465     deviation 0.2470 0.2435 0.2616
  *   idx            mean and deviation of its training part
  *   synthetic      mean 0.5                      deviation 0.5
- * Wine's features are standardized with mean and biased deviation of the training part (1 for a feature
- * that is constant). */
+ *
+ * Wine's features are standardized with the mean and the biased deviation of the training part. The
+ * deviation of a constant feature counts as 1. */
 #ifndef COMMON_DATA_DATASET_H
 #define COMMON_DATA_DATASET_H
 
@@ -37,44 +45,45 @@ typedef enum data_part { DATA_TRAIN, DATA_TEST } data_part;
 enum { DATA_PARTS = 2, DATA_MAX_FILES = 6 };
 
 typedef struct dataset_config {
-    const char *spec; /* as above */
-    uint64_t seed;    /* of the held-out part, and of synthetic data */
-    /* What the model takes: synthetic data have its form where the specification leaves it open. NULL
-     * where not known. */
+    const char *spec; /* specification of a set, as above */
+    uint64_t seed;    /* seed of the split into training and test part, and of synthetic data */
+    /* The model's form, or NULL if it is not known. Synthetic data take from the model what `spec` leaves
+     * open. */
     const data_form *model;
-    int64_t synthetic_samples[DATA_PARTS]; /* 0: 50,000 and 1,000 */
+    int64_t synthetic_samples[DATA_PARTS]; /* 0 for the default, 50,000 and 1,000 */
 } dataset_config;
 
 typedef struct data_description {
     const char *name; /* "fashion-mnist" */
     data_form form;
     int64_t samples[DATA_PARTS];
-    const char *files[DATA_MAX_FILES]; /* that were read */
+    const char *files[DATA_MAX_FILES];
     int file_count;
-    int64_t stored_bytes;                                        /* of samples and labels in memory */
-    float mean[DATA_MAX_CHANNELS], deviation[DATA_MAX_CHANNELS]; /* images: of x / 255, by channel */
+    int64_t stored_bytes; /* bytes of samples and labels in memory */
+    /* Statistics of x / 255 by channel, for images. */
+    float mean[DATA_MAX_CHANNELS], deviation[DATA_MAX_CHANNELS];
 } data_description;
 
-/* STATUS_USAGE: the specification cannot be understood. STATUS_DATA: a file is missing, truncated, of the
- * wrong kind, or holds an invalid value; the message names the file and the place.
- * STATUS_CONFIG: neither specification nor model gives the form of synthetic data. */
+/* Opens a data set. Returns STATUS_USAGE if the specification is not valid. Returns STATUS_DATA if a file
+ * is missing, truncated or of the wrong kind, or holds an invalid value; the message names the file and
+ * the place. Returns STATUS_CONFIG if neither specification nor model gives the form of synthetic data. */
 status dataset_open(const dataset_config *config, dataset **out);
 void dataset_close(dataset **set);
 
 const data_description *dataset_describe(const dataset *set);
 
-/* XXH3 (64 bit) of samples and targets as stored. Parts that are cut from the same samples have one hash. 0
- * if nothing is stored (synthetic). */
+/* Returns XXH3 (64 bit) of samples and targets as stored, or 0 if nothing is stored (synthetic). Parts
+ * that are cut from the same samples have the same hash. */
 uint64_t dataset_hash(const dataset *set, data_part part);
 
-/* Bytes of one sample's input as stored. */
+/* Returns the bytes of one stored sample. */
 size_t dataset_input_bytes(const dataset *set);
 
-/* Sample `index` of a part as stored: uint8 (h, w, c), float32 (features) or int32 (sequence). Returns
- * where it lies: in the set, or in `scratch`, which has dataset_input_bytes() and is the caller's. */
+/* Returns sample `index` of a part as stored: uint8 (h, w, c), float32 (features) or int32 (sequence). The
+ * sample is in the set's memory or in `scratch`, memory of the caller of dataset_input_bytes(). */
 const void *dataset_input(const dataset *set, data_part part, int64_t index, void *scratch);
 
-/* Writes its target: int32 or float32, data_form_target_elements() of them. */
+/* Writes the sample's target: data_form_target_elements() values of int32 or float32. */
 void dataset_target(const dataset *set, data_part part, int64_t index, void *target);
 
 #endif

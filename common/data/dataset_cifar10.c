@@ -9,7 +9,6 @@ enum { TRAIN_FILES = 5, FILES = TRAIN_FILES + 1 };
 static const char *const names[FILES] = {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
                                          "data_batch_4.bin", "data_batch_5.bin", "test_batch.bin"};
 
-/* Reads all files of a part, then unpacks them in order. */
 static status load_part(dataset *set, data_part part, const char *folder, file_bytes *files, int first,
                         int end)
 {

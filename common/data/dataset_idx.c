@@ -11,9 +11,9 @@
 #define FASHION_MNIST_FOLDER "/usr/share/datasets/fashion-mnist"
 #define FASHION_MNIST_PACKAGE "Debian's package dataset-fashion-mnist installs them"
 
-enum { MNIST_SIDE = 28, MNIST_CLASSES = 10, IDX_CLASSES = 255 /* 255 itself marks a missing label */ };
+enum { MNIST_SIDE = 28, MNIST_CLASSES = 10, IDX_CLASSES = 255 /* 255 marks a missing label */ };
 
-/* The set keeps the bytes; *path becomes its copy of the path. */
+/* Reads a file into memory of the set. *path becomes the set's copy of the path. */
 static status read_file(dataset *set, const char **path, file_bytes *file)
 {
     TRY(dataset_add_file(set, *path, path));
@@ -23,8 +23,8 @@ static status read_file(dataset *set, const char **path, file_bytes *file)
     return STATUS_OK;
 }
 
-/* Reads a pair of files into `rows`; they must agree. Images of another size than h x w are refused,
- * unless those are 0. */
+/* Reads images and labels into `rows`, one label per image. Refuses images of a size other than h x w,
+ * unless h is 0. */
 static status read_pair(dataset *set, const char *image_path, const char *label_path, int classes, int64_t h,
                         int64_t w, stored_part *rows, idx_images *images, idx_labels *labels)
 {
@@ -50,7 +50,6 @@ static data_form image_form(const idx_images *images, int classes)
     return (data_form){DATA_IMAGE, DATA_TARGET_CLASS, images->h, images->w, 1, .classes = classes};
 }
 
-/* FOLDER/NAME, or FOLDER/NAME.gz where only that is there. */
 static status find_file(const dataset *set, const char *folder, const char *name, const char *hint,
                         char *path, size_t size)
 {
@@ -96,7 +95,7 @@ static status open_mnist(dataset *set, const dataset_config *config, const char 
     return open_folder(set, argument, "", 0.1307f, 0.3081f);
 }
 
-/* Mean and deviation of x / 255 over the training part, from exact sums. */
+/* Computes mean and deviation of x / 255 over the training part, from exact sums. */
 static void measure(dataset *set)
 {
     const stored_part *train = &set->stored[DATA_TRAIN];

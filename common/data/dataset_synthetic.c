@@ -13,7 +13,6 @@ static const int64_t initial_samples[DATA_PARTS] = {50000, 1000};
 
 /* ---- form ------------------------------------------------------------------------------------- */
 
-/* Parses `text` up to one of `ends`, and moves *text there. */
 static status parse_number(const char **text, const char *ends, const char *what, int64_t high, int64_t *out)
 {
     char digits[DIGITS_MAX];
@@ -112,7 +111,7 @@ static void draw_signed(uint64_t start, uint64_t sample, uint64_t count, float *
     for (uint64_t i = 0; i < count; i++) out[i] = (float)random_signed(start, sample * count + i);
 }
 
-/* Tokens `skip` .. `skip` + count - 1 of a sample for which `drawn` are drawn. */
+/* Draws tokens `skip` to `skip` + count - 1 of a sample with `drawn` tokens. */
 static void draw_tokens(uint64_t start, uint64_t sample, uint64_t drawn, uint64_t skip, uint64_t count,
                         uint64_t vocabulary, int32_t *out)
 {

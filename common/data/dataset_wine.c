@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* Set by the build: the source tree's data folder, and where `install` puts its files. */
+/* Folders that the build sets: in the source tree, and of the installed files. */
 static const char *const folders[] = {PSRING_SOURCE_DATA, PSRING_INSTALLED_DATA};
 
 static status find_wine(char *path, size_t size)
@@ -25,7 +25,7 @@ static status find_wine(char *path, size_t size)
                 folders[0], folders[1]);
 }
 
-/* Feature by feature: (x - mean) / deviation over the training part, in double precision. */
+/* Standardizes each feature to (x - mean) / deviation of the training part, in double precision. */
 static void standardize(const csv_table *table, const int32_t *train, int64_t train_count, float *out)
 {
     for (int64_t f = 0; f < table->features; f++) {

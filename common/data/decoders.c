@@ -115,23 +115,23 @@ status cifar10_decode(const char *name, const uint8_t *bytes, int64_t count, uin
 
 /* ---- CSV -------------------------------------------------------------------------------------- */
 
-enum { FIELD_MAX = 63 }; /* bytes of a number */
+enum { FIELD_MAX = 63 }; /* most bytes of a number */
 
 typedef struct reader {
     const char *name;
     const uint8_t *bytes;
     size_t size, at, line_start;
-    int64_t line; /* from 1 */
+    int64_t line; /* counted from 1 */
 } reader;
 
-/* One field of a line, without its comma. */
+/* A field of a line, without its comma. */
 typedef struct field {
     const uint8_t *text;
-    size_t length, column; /* column from 1 */
-    bool last;             /* of its line */
+    size_t length, column; /* column counts from 1 */
+    bool last;
 } field;
 
-/* Shows at most 24 bytes of a field, with dots for what cannot be printed. */
+/* Returns at most 24 bytes of a field, with dots for unprintable characters. */
 static const char *show(char *buffer, size_t size, const field *f)
 {
     size_t length = f->length < 24 ? f->length : 24;
@@ -169,7 +169,7 @@ static void next_line(reader *r)
     r->line++;
 }
 
-/* A decimal number and nothing else; strtod alone would also take blanks, "inf", "nan" and "0x1p3". */
+/* Parses a decimal number. Unlike strtod, refuses blanks, "inf", "nan" and "0x1p3". */
 static bool parse_number(const field *f, double *out)
 {
     char text[FIELD_MAX + 1];
@@ -183,7 +183,6 @@ static bool parse_number(const field *f, double *out)
     return *end == '\0' && isfinite(*out);
 }
 
-/* An integer from 0, of at most nine digits. */
 static bool parse_whole(const field *f, int64_t *out)
 {
     if (f->length == 0 || f->length > 9) return false;
@@ -212,7 +211,7 @@ static status read_header(reader *r, csv_table *out)
     } while (!f.last);
     next_line(r);
 
-    /* A feature takes a digit and a comma at least, a sample its class and a line feed too. */
+    /* A feature takes at least a digit and a comma. A sample also takes a class and a line feed. */
     int64_t least = out->samples * 2 + out->samples * out->features * 2 - 1,
             left = (int64_t)(r->size - r->at);
     if (left < least)

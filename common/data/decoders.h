@@ -1,7 +1,7 @@
 /* Decoders of data files: IDX, CIFAR-10 and CSV.
  *
- * They borrow the file's bytes; only csv_decode() allocates. Their errors are STATUS_DATA with `name`, the
- * place in the (unpacked) file, what is expected and what was found. */
+ * Decoders borrow the file's bytes; only csv_decode() allocates. An error is STATUS_DATA. The message has
+ * `name`, the place in the (unpacked) file, the expected and the found value. */
 #ifndef COMMON_DATA_DECODERS_H
 #define COMMON_DATA_DECODERS_H
 
@@ -11,7 +11,7 @@
 
 /* The IDX format of MNIST (LeCun, Cortes, Burges: "The MNIST database of handwritten digits"): a magic
  * number (two zero bytes, element type, number of dimensions), the dimensions as big-endian 32-bit
- * numbers, the elements. Here: unsigned bytes, images (n, h, w) and labels (n). */
+ * numbers, and the elements. The decoders read unsigned bytes: images (n, h, w) and labels (n). */
 enum { IDX_MAX_SIDE = 4096 }; /* pixels */
 
 typedef struct idx_images {
@@ -21,7 +21,7 @@ typedef struct idx_images {
 
 typedef struct idx_labels {
     int64_t count;
-    int highest;           /* label that occurs */
+    int highest;           /* highest label in the file */
     const uint8_t *labels; /* (count) */
 } idx_labels;
 
@@ -30,23 +30,23 @@ status idx_decode_images(const char *name, const uint8_t *bytes, size_t size, id
 /* Labels must be below `classes` (at most 256). */
 status idx_decode_labels(const char *name, const uint8_t *bytes, size_t size, int classes, idx_labels *out);
 
-/* CIFAR-10's binary version (Krizhevsky: "Learning Multiple Layers of Features from Tiny Images", 2009):
- * records of one label byte (0 to 9) and 3072 pixel bytes, the red, green and blue planes of a 32x32
- * image, each row by row. */
+/* CIFAR-10's binary version (Krizhevsky: "Learning Multiple Layers of Features from Tiny Images", 2009). A
+ * record is one label byte (0 to 9) and 3072 pixel bytes: the red, green and blue planes of a 32x32 image,
+ * row by row. */
 enum { CIFAR10_SIDE = 32, CIFAR10_CHANNELS = 3, CIFAR10_CLASSES = 10 };
-enum { CIFAR10_PIXELS = CIFAR10_SIDE * CIFAR10_SIDE * CIFAR10_CHANNELS }; /* bytes of an image */
+enum { CIFAR10_PIXELS = CIFAR10_SIDE * CIFAR10_SIDE * CIFAR10_CHANNELS }; /* bytes per image */
 
-/* Checks that `size` bytes are whole records, at least one, and counts them. */
+/* Checks that `size` bytes are complete records, at least one, and counts them. */
 status cifar10_count(const char *name, size_t size, int64_t *count);
 
-/* Unpacks `count` records: pixels (count, 32, 32, 3), labels (count). */
+/* Unpacks `count` records to pixels (count, 32, 32, 3) and labels (count). */
 status cifar10_decode(const char *name, const uint8_t *bytes, int64_t count, uint8_t *pixels,
                       uint8_t *labels);
 
-/* Feature tables in scikit-learn's form of comma-separated values: the first line holds the number of
- * samples, the number of features and the names of the classes; every other line one sample, its
- * features and then its class, counted from 0. Lines end with a line feed, with or without a carriage
- * return before it; the last one may end with the file. */
+/* Feature tables in scikit-learn's form of comma-separated values. The first line holds the number of
+ * samples, the number of features and the names of the classes. Every other line holds one sample: its
+ * features and then its class, counted from 0. A line ends with a line feed, which a carriage return may
+ * precede. The last line may end with the file. */
 enum { CSV_MAX_CLASSES = 256 };
 
 typedef struct csv_table {
@@ -56,7 +56,7 @@ typedef struct csv_table {
     uint8_t *labels; /* (samples), below `classes` */
 } csv_table;
 
-/* What it allocates is in proportion to `size`, whatever the first line says. */
+/* Allocates memory in proportion to `size`, even if the first line is wrong. */
 status csv_decode(const char *name, const uint8_t *bytes, size_t size, csv_table *out);
 void csv_free(csv_table *table);
 

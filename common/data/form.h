@@ -1,4 +1,4 @@
-/* The form of a sample: what a data set holds, and what a model takes. */
+/* Shapes and types of samples and targets, of a data set or of a model. */
 #ifndef COMMON_DATA_FORM_H
 #define COMMON_DATA_FORM_H
 
@@ -9,11 +9,11 @@ struct nn_model;
 
 typedef enum data_kind { DATA_IMAGE, DATA_FEATURES, DATA_TOKENS } data_kind;
 
-/* What a sample's target is, and how targets lie in a batch of `count` samples. */
+/* The target of a sample, and the layout of targets in a batch of `count` samples. */
 typedef enum data_target {
-    DATA_TARGET_CLASS,  /* int32 (count): a class in [0, classes) */
+    DATA_TARGET_CLASS,  /* int32 (count): class in [0, classes) */
     DATA_TARGET_VALUES, /* float32 (count, classes): regression */
-    DATA_TARGET_MASKED, /* int32 (count, sequence): LOSS_IGNORE where a position has no target */
+    DATA_TARGET_MASKED, /* int32 (count, sequence): token, or LOSS_IGNORE at a position without a target */
     DATA_TARGET_NEXT    /* int32 (count, sequence): the token that follows each position */
 } data_target;
 
@@ -26,20 +26,21 @@ typedef struct data_form {
     int64_t features;   /* feature vectors */
     int64_t sequence;   /* token sequences: tokens per sample */
     int64_t vocabulary; /* token sequences: tokens are in [0, vocabulary) */
-    int64_t classes;    /* of a class or token target; columns of a regression target */
+    int64_t classes;    /* classes of a class or token target; columns of a regression target */
 } data_form;
 
-/* Elements of one sample's input (h * w * c, features, sequence) and target. */
+/* Returns the elements of one sample's input (h * w * c, features or sequence). */
 int64_t data_form_input_elements(const data_form *form);
 int64_t data_form_target_elements(const data_form *form);
 
-/* "images of 3x32x32 with 10 classes" (channels, height, width: as --data takes it), "13 features with 3
- * classes", "sequences of 128 tokens out of 30522 with masked targets". 128 bytes hold any. Returns
+/* Formats a form: "images of 3x32x32 with 10 classes" (channels, height, width), "13 features with 3
+ * classes", "sequences of 128 tokens out of 30522 with masked targets". 128 bytes are enough. Returns
  * `buffer`. */
 char *data_form_format(char *buffer, size_t size, const data_form *form);
 
-/* What a finished model takes. Regression where its loss is the mean squared error; for outputs at every
- * token next-token targets where its attention is causal, masked ones where not. */
+/* Returns the form of a model's input and targets. The targets are values if the loss is the mean squared
+ * error. A model with outputs at every token has next-token targets if its attention is causal, else
+ * masked targets. */
 data_form data_form_of_model(const struct nn_model *model);
 
 #endif

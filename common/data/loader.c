@@ -12,16 +12,16 @@ enum { ALIGNMENT = 64 };
 
 typedef enum slot_state {
     SLOT_FREE,
-    SLOT_FILLING,   /* a thread makes its batch */
-    SLOT_ABANDONED, /* the same, but the consumer has jumped: nobody wants it */
+    SLOT_FILLING,
+    SLOT_ABANDONED, /* a thread makes the batch, but the consumer has jumped to another step */
     SLOT_READY,
-    SLOT_FAILED, /* `error` says why */
+    SLOT_FAILED, /* the batch could not be made; see `error` */
     SLOT_LENT
 } slot_state;
 
 typedef struct slot {
     slot_state state;
-    int64_t step; /* unless free */
+    int64_t step; /* step of the batch, unless the slot is free */
     void *inputs, *targets;
     batch_view batch;
     error_record error;
@@ -33,13 +33,13 @@ typedef struct loader {
     loader_memory memory;
     int depth, threads;
     pthread_t ids[LOADER_MAX_THREADS];
-    pthread_mutex_t lock; /* of all below */
+    pthread_mutex_t lock; /* protects all fields below */
     pthread_cond_t work;  /* a buffer is free, or the loader closes */
     pthread_cond_t done;  /* a buffer is ready or failed */
     slot slots[LOADER_MAX_DEPTH];
-    int64_t next_made;  /* step that the next free thread makes */
-    int64_t next_asked; /* step that the consumer asks for unless it jumps */
-    int workers;        /* started */
+    int64_t next_made;  /* step for the next free thread */
+    int64_t next_asked; /* next step of the consumer, unless it jumps */
+    int workers;
     bool closing;
 } loader;
 
@@ -50,7 +50,7 @@ static slot *find(loader *l, slot_state state)
     return NULL;
 }
 
-/* The slot in which the batch of `step` is ready, or has failed; NULL if neither. */
+/* Returns the slot in which the batch of `step` is ready or has failed, or NULL. */
 static slot *find_made(loader *l, int64_t step)
 {
     for (int i = 0; i < l->depth; i++) {
@@ -60,7 +60,6 @@ static slot *find_made(loader *l, int64_t step)
     return NULL;
 }
 
-/* Makes the batch of `s->step` in a slot that nobody else touches. */
 static status make(loader *l, int worker, slot *s)
 {
     batch_position position = batch_position_of_step(&l->source, s->step);
@@ -99,7 +98,7 @@ static void *work(void *argument)
     return NULL;
 }
 
-/* With the lock: forgets what was prepared and goes on from `step`. */
+/* Drops prepared batches and continues from `step`. The caller holds the lock. */
 static void jump(loader *l, int64_t step)
 {
     for (int i = 0; i < l->depth; i++) {
@@ -148,7 +147,8 @@ static status loader_next(batch_source *source, int64_t step, batch_view *out)
     return result;
 }
 
-/* A batch that could not be made is no reason to fail before its step. */
+/* Returns true only for batches that were made. The error of a failed batch comes when its step is
+ * requested. */
 static bool loader_ready(batch_source *source, int64_t step)
 {
     loader *l = (loader *)source;
@@ -230,7 +230,7 @@ static status allocate_slots(loader *l)
     return STATUS_OK;
 }
 
-/* With all signals blocked: they are the business of the program's own threads. */
+/* Starts threads with all signals blocked, so that signals go to the program's own threads. */
 static status start_threads(loader *l, int threads)
 {
     sigset_t all, before;

@@ -40,7 +40,7 @@ static sampler_span distributed_span(const sampler *s, int rank, int64_t step)
     int64_t world = s->config.world, batch = s->config.batch, begin = step * batch;
     sampler_span span = {.first = begin * world + rank, .stride = world};
     span.count = least(batch, s->rank_samples - begin);
-    /* Fewer than `world` positions are padding: at most the last sample of a rank. */
+    /* Fewer than `world` positions are padding, so at most the last sample of a rank. */
     int64_t last = span.first + (span.count - 1) * world;
     span.padding = last >= s->config.samples;
     return span;
@@ -81,7 +81,7 @@ void permutation_fill(int32_t *out, int64_t count, uint64_t start)
     }
 }
 
-/* Distributes `total` over the classes by largest remainder. */
+/* Distributes `total` over the classes by the largest-remainder method. */
 static void share_out(const int64_t *class_counts, int64_t count, int64_t total, int64_t *quota)
 {
     int64_t remainder[CLASSES], left = total;

@@ -80,7 +80,8 @@ static int64_t clamp(int64_t value, int64_t low, int64_t high)
     return value < low ? low : value > high ? high : value;
 }
 
-/* `count` pixels from `stored` to `out`, whose pixels are `step` floats apart (below 0: right to left). */
+/* Converts `count` pixels. Output pixels are `step` floats apart; a negative step writes from right to
+ * left. */
 static inline void run_of_pixels(const data_transform *t, const uint8_t *stored, int64_t count, int64_t from,
                                  int64_t to, int64_t step, float *out)
 {
@@ -91,7 +92,7 @@ static inline void run_of_pixels(const data_transform *t, const uint8_t *stored,
 static void stored_run(const data_transform *t, const uint8_t *stored, int64_t count, int64_t step,
                        float *out)
 {
-    /* With the numbers of channels known to the compiler. */
+    /* Constant numbers of channels let the compiler unroll the loops. */
     if (t->from.c == 1 && t->to.c == 1)
         run_of_pixels(t, stored, count, 1, 1, step, out);
     else if (t->from.c == 1 && t->to.c == 3)
@@ -108,8 +109,8 @@ static void black_run(const data_transform *t, int64_t count, int64_t step, floa
     for (int64_t x = 0; x < count; x++, out += step) stored_run(t, black, 1, step, out);
 }
 
-/* Column x of the output shows column x + shift of the stored row, or black; with flip from right to left.
- * `row` is NULL where all of it is black. */
+/* Writes a row of the output: column x shows column x + shift of the stored row, or black. `flip` writes
+ * the row from right to left. `row` is NULL if the whole row is black. */
 static void apply_row(const data_transform *t, const uint8_t *row, int64_t shift, bool flip, float *out)
 {
     int64_t width = t->to.w, step = flip ? -t->to.c : t->to.c;
@@ -122,7 +123,6 @@ static void apply_row(const data_transform *t, const uint8_t *row, int64_t shift
     black_run(t, width - end, step, first + end * step);
 }
 
-/* Flipping comes after cropping, as in torchvision's usual sequence. */
 static void apply_image(const data_transform *t, const uint8_t *stored, const augment_draw *draw, float *out)
 {
     static const augment_draw none = {0};

@@ -1,19 +1,26 @@
-/* Devices: where operations run and time passes.
+/* A device runs operations, holds memory, and tells the time.
  *
- * There are five back ends: `reference` (double precision, plain loops), `cpu`,
- * `cuda` (a module opened at run time), `sim:PROFILE` (no bytes; an operation advances virtual time) and
- * `plan:NAME` (no bytes and no time: the memory that NAME would use). The model is CUDA's: work is launched
- * on streams, and a stream waits for fences. On the CPU a stream is the calling thread: a launch is a call,
- * and a wait blocks. On the virtual device a fiber waits likewise (common/sim/fiber.h); elsewhere a wait
- * that cannot complete yet returns STATUS_AGAIN, and the caller repeats the call.
+ * There are five back ends:
  *
- * A fence is a timeline: a number that only grows. Work after device_stream_wait(stream, fence, v)
- * begins when the fence has reached v. Fences are never reset: one serves every step.
+ *   reference     double precision, plain loops
+ *   cpu           float32 on several threads
+ *   cuda          a GPU, through a module that is opened at run time
+ *   sim:PROFILE   no tensor bytes; an operation advances virtual time
+ *   plan:NAME     no bytes and no time: counts the memory that device NAME would use
  *
- * A device belongs to one rank; its functions are called by that rank's thread, unless stated otherwise.
+ * The model is CUDA's. Work is launched on streams, and streams wait for fences. On the CPU a stream is the
+ * calling thread: a launch is a call, and a wait blocks. On the virtual device a fiber waits in the same way
+ * (common/sim/fiber.h). Outside of a fiber, a wait that cannot complete yet returns STATUS_AGAIN, and the
+ * caller repeats the call.
  *
- * device_impl.h is the interface of a back end; device.c finds one in the list below; host/ is what back ends
- * in host memory share, and reference/, cpu/, cuda/, sim/ and plan/ are the back ends. */
+ * A fence is a timeline: a number that only grows. Work after device_stream_wait(stream, fence, v) begins
+ * when the fence has reached v. Fences are never reset, so one fence serves every step.
+ *
+ * A device belongs to one rank. Only that rank's thread calls its functions, unless a comment says
+ * otherwise.
+ *
+ * device_impl.h is the interface of a back end, and device.c finds a back end by name. Each back end has a
+ * folder. The back ends in host memory share host/. */
 #ifndef COMMON_DEVICE_DEVICE_H
 #define COMMON_DEVICE_DEVICE_H
 
@@ -24,9 +31,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A line adds a device: X(name, option) is device_name in the folder common/device/name and library
- * device_name, and
- * --device option. The build reads this list, too. `plan` is no device to train on. */
+/* X(name, option) adds a device: device_NAME is its variable and its library, common/device/NAME its
+ * folder, and --device OPTION selects it. The build reads this list, too. `plan` is not in the list
+ * because no run trains on it. */
 #define DEVICE_LIST(X)                                                                                       \
     X(cpu, "cpu")                                                                                            \
     X(cuda, "cuda")                                                                                          \
@@ -39,7 +46,7 @@ typedef struct device_fence device_fence;
 typedef struct device_kernel device_kernel;
 typedef struct device_graph device_graph;
 
-/* The type in which matrix multiplications multiply where storage is float32. */
+/* The type of the factors in matrix multiplications if tensors are stored as float32. */
 typedef enum device_precision {
     DEVICE_PRECISION_F32,
     DEVICE_PRECISION_TF32,
@@ -48,90 +55,91 @@ typedef enum device_precision {
 
 typedef struct device_config {
     const char *name; /* "cpu", "reference", "cuda", "sim:PROFILE", "plan:NAME" */
-    int rank, world;  /* the device's rank */
+    int rank, world;  /* rank that uses the device, and number of ranks */
     int local_rank;   /* picks the GPU */
     int threads;      /* compute threads of this rank; at least 1 */
-    void *simulation; /* sim: the simulation that all ranks share; NULL otherwise */
-    int precision;    /* device_precision */
-    bool share_gpu;   /* cuda: ranks beyond the GPUs share them */
-    bool benchmark;   /* cuda: times the libraries' algorithms and uses the fastest */
+    void *simulation; /* sim: the simulation that all ranks share; otherwise NULL */
+    int precision;
+    bool share_gpu; /* cuda: several ranks may use one GPU */
+    bool benchmark; /* cuda: times the libraries' algorithms and uses the fastest */
 } device_config;
 
 typedef struct device_info {
-    const char *name;      /* "cpu" */
+    const char *name;
     char description[128]; /* "2 threads, AVX-512, oneDNN 2.6.3" */
-    dtype compute_type;    /* of parameters, activations and gradients */
-    bool bf16;             /* activations and their gradients are to be stored as bfloat16 */
+    dtype compute_type;    /* type of parameters, activations and gradients */
+    bool bf16;             /* activations and their gradients are stored as bfloat16 */
     bool host_addressable; /* the host may read and write device memory */
     bool copy_engine;      /* copies from the host may overlap with the compute stream */
     bool real;             /* tensor bytes exist */
-    bool simulated;        /* figures come from a model: reports must mark them */
-    int64_t mark_error_ns; /* by how much the times of marks may be wrong on the host's clock; a GPU's change
-                              it */
-    bool plans;            /* nothing runs or is stored: only the ledger counts (plan/device_plan.c) */
+    bool simulated;        /* figures are predicted, and reports mark them */
+    /* Largest error of the times of marks on the host's clock. A GPU's marks update this value. */
+    int64_t mark_error_ns;
+    bool plans; /* no operation runs; only the memory ledger counts (plan/device_plan.c) */
 } device_info;
 
 status device_open(const device_config *config, device **out);
 void device_close(device **d);
 const device_info *device_get_info(const device *d);
 
-/* Operations that a library of the device refused, and slower kernels run: an entry for each kind and reason.
- */
+/* Operations that a library of the device does not support, so that slower kernels run. There is one entry
+ * for each kind of operation and reason. */
 typedef struct device_fallback {
     op_kind kind;
-    int64_t count;    /* of the operations prepared so */
-    char shape[96];   /* of the first: "4x28x28x1 to 6, 5x5, bfloat16" */
+    int64_t count;    /* number of operations with this kind and reason */
+    char shape[96];   /* shape of the first one: "4x28x28x1 to 6, 5x5, bfloat16" */
     char reason[96];  /* "cuDNN: CUDNN_STATUS_NOT_SUPPORTED" */
     char instead[64]; /* "multiplied in TF32" */
 } device_fallback;
 
-/* Returns how many; *out is the device's. */
+/* Returns the number of entries. *out belongs to the device. */
 int device_fallbacks(const device *d, const device_fallback **out);
 
 /* ---- memory ----------------------------------------------------------------------------------- */
 
 typedef enum device_memory_kind {
     DEVICE_MEMORY_PRIVATE,
-    DEVICE_MEMORY_SHARED, /* host-addressable devices: in a memfd that peers can map; else as PRIVATE */
+    DEVICE_MEMORY_SHARED, /* on host-addressable devices a memfd that peers can map; on others like PRIVATE */
     DEVICE_MEMORY_STAGING /* host memory from which the device copies fast (pinned on cuda) */
 } device_memory_kind;
 
 typedef struct device_memory {
-    void *data; /* zeroed; on a GPU a device pointer; on the virtual device not accessible */
+    void *data; /* zeroed; a device pointer on a GPU; not accessible on the virtual device */
     size_t bytes;
-    int fd; /* SHARED on a host-addressable device: the memfd; else -1 */
+    int fd; /* memfd of SHARED memory on a host-addressable device, else -1 */
     device_memory_kind kind;
 } device_memory;
 
-/* Aligned to 64 bytes at least, to 2 MiB where large. STATUS_SYSTEM: the message has the size. */
+/* Allocates zeroed memory, aligned to at least 64 bytes, and to 2 MiB if it is large. STATUS_SYSTEM if
+ * there is not enough; the message states the size. */
 status device_allocate(device *d, device_memory_kind kind, size_t bytes, device_memory *out);
 void device_free(device *d, device_memory *memory);
 
-/* Whether an allocation has failed. */
+/* Returns true if an allocation has failed. */
 bool device_has_refused(const device *d);
 
-/* Lets the device copy from and to this host memory fast and asynchronously; does nothing on other devices.
- * Unpin before the memory is freed. */
+/* Pins this host memory, so that the device copies from and to it fast and asynchronously. Does nothing on
+ * devices that do not need it. Unpin before freeing the memory. */
 status device_pin(device *d, void *data, size_t bytes);
 void device_unpin(device *d, void *data);
 
-/* Copies in stream order. `count` elements; host elements are float32 (or int32 for targets and tokens),
- * device elements of `type`; converts where the device computes in another type. The host side must
- * stay valid until the stream has completed the copy. */
+/* Copies `count` elements in stream order. Host elements are float32 (int32 for targets and tokens),
+ * device elements have type `type`; values are converted if the types differ. The host memory must stay
+ * valid until the stream has completed the copy. */
 status device_upload(device_stream *s, void *to, const void *host, dtype host_type, dtype type,
                      int64_t count);
 status device_download(device_stream *s, void *host, const void *from, dtype type, dtype host_type,
                        int64_t count);
 
-/* In stream order: to[i] = from[i] / divisor, a true division. Between equal types with a divisor of 1 it is
- * a copy of any type; float32, float16 and bfloat16 are converted into each other. `to` may be `from` where
- * the types are equal. Both are device memory or pinned. */
+/* Computes to[i] = from[i] / divisor in stream order, with a true division. Elements of equal type with
+ * divisor 1 are copied, whatever the type; float32, float16 and bfloat16 are converted into each other.
+ * `to` may equal `from` if the types are equal. Both are device memory or pinned memory. */
 status device_convert(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type,
                       int64_t count, double divisor);
 
-/* The same for gradients on their way into or out of a bucket: all ranges by as few launches as the device
- * can. Unlike device_convert(), it takes time on virtual devices. Ranges do not overlap; `ranges` is free
- * when it returns. */
+/* Does the same for gradients that enter or leave a bucket, with as few launches as the device can. Unlike
+ * device_convert(), it takes time on virtual devices. The ranges must not overlap. The caller may reuse
+ * `ranges` after the call. */
 typedef struct device_range {
     void *to;
     const void *from;
@@ -140,14 +148,14 @@ typedef struct device_range {
 status device_pack(device_stream *s, const device_range *ranges, int count, dtype to_type, dtype from_type,
                    double divisor);
 
-/* In stream order: to[i] = a[i] + b[i]; `to` may be either. All are device memory. */
+/* Computes to[i] = a[i] + b[i] in stream order; `to` may equal `a` or `b`. All three are device memory. */
 status device_add(device_stream *s, void *to, const void *a, const void *b, dtype type, int64_t count);
 
-/* In stream order: bytes become zero. */
+/* Clears the bytes in stream order. */
 status device_clear(device_stream *s, void *data, size_t bytes);
 
-/* Memory in use on the device by all processes, and its total, from the driver; -1 where there is no driver.
- */
+/* Sets the memory that all processes use on the device, and its total memory, as the driver reports them.
+ * Both are -1 if the device has no driver. */
 status device_usage(device *d, int64_t *used_bytes, int64_t *total_bytes);
 
 /* A virtual GPU spends the time of a pack of `count` elements: its library flattens tensors before it sends
@@ -164,59 +172,61 @@ typedef struct device_share {
     uint8_t bytes[DEVICE_SHARE_BYTES];
 } device_share;
 
-/* STATUS_CONFIG where the device's memory cannot be opened by others. */
+/* Describes `memory` for peers. STATUS_CONFIG if other ranks cannot open memory of this device. */
 status device_share_memory(device *d, const device_memory *memory, device_share *out);
 
-/* `data` may be an operand of device_convert(), on either side, until the owner frees it. */
+/* Memory of a peer. `data` may be either operand of device_convert() until the owner frees the memory. */
 typedef struct device_peer {
     void *data;
-    bool mapped; /* the back end's */
+    bool mapped; /* used by the back end */
 } device_peer;
 
-/* STATUS_CONFIG with the reason where this device cannot access the owner's. Close before the owner frees. */
+/* Opens the memory. STATUS_CONFIG with the reason if this device cannot access the owner's. Close it
+ * before the owner frees it. */
 status device_peer_open(device *d, const device_share *share, device_peer *out);
 void device_peer_close(device *d, device_peer *peer);
 
 /* ---- parameter layouts ------------------------------------------------------------------------ */
 
-/* The order of a parameter's elements in the arenas; only imports and exports use PyTorch's. No order has
- * padding. */
+/* Order of a parameter's elements in the arenas. Only imports and exports use PyTorch's order. No order
+ * has padding. */
 typedef enum device_order {
-    DEVICE_ORDER_PLAIN, /* PyTorch's: convolution weights [k, c, r, s], linear weights after an image [out, c,
-                           h, w] */
-    DEVICE_ORDER_KRSC,  /* the same with channels last */
+    /* PyTorch's: [k, c, r, s] for convolution weights, [out, c, h, w] for linear weights after an image. */
+    DEVICE_ORDER_PLAIN,
+    DEVICE_ORDER_KRSC, /* PyTorch's with channels last */
     DEVICE_ORDER_RSCK,
-    DEVICE_ORDER_BLOCKED /* [k/b, c/b, r, s, b of c, b of k], the block b dividing both */
+    DEVICE_ORDER_BLOCKED /* [k/b, c/b, r, s, b of c, b of k]; the block size b divides k and c */
 } device_order;
 
 typedef struct device_layout {
     int64_t elements;
-    int64_t k, c, r, s, block; /* not of PLAIN */
+    int64_t k, c, r, s, block; /* not used by PLAIN */
     device_order order;
-    bool plain; /* equal to PyTorch's order */
+    bool plain; /* the elements are in PyTorch's order */
 } device_layout;
 
-/* The best layout for operation `op`, a forward operation with the parameter in `slot`; `shape` is PyTorch's.
- */
+/* Chooses the best layout for the parameter in `slot` of the forward operation `op`. `parameter` is
+ * PyTorch's shape. */
 status device_choose_layout(device *d, const op_desc *op, int slot, shape parameter, device_layout *out);
 
-/* From PyTorch's order to the device's and back; both in host memory, `type` is the device's. Where the
- * device is not host-addressable the caller copies. */
+/* Reorders a parameter from PyTorch's order to the device's, and back. Both buffers are in host memory,
+ * with elements of the device's type. If the device is not host-addressable, the caller copies between
+ * host and device. */
 status device_layout_pack(device *d, const device_layout *layout, const void *plain, void *packed);
 status device_layout_unpack(device *d, const device_layout *layout, const void *packed, void *plain);
 
 /* ---- operations ------------------------------------------------------------------------------- */
 
-/* Prepares an operation: chooses the algorithm, creates library objects. `layout` is the layout of the
- * operation's weights where it has any, else NULL. All allocation happens here. */
+/* Prepares an operation: chooses the algorithm, creates library objects, and allocates all that a launch
+ * needs. `layout` is the layout of the operation's weights, or NULL if it has none. */
 status device_prepare(device *d, const op_desc *op, const device_layout *layout, device_kernel **out);
 void device_release(device_kernel **kernel);
 
-/* Bytes of scratch memory that a launch needs. */
+/* Returns the bytes of scratch memory that a launch needs. */
 size_t device_kernel_workspace(const device_kernel *kernel);
 
-/* Runs (cpu), enqueues (cuda) or prices (sim). `operands` has OP_MAX_OPERANDS slots (op.h); `scalars`
- * may be NULL where the operation reads none; `workspace` has device_kernel_workspace() bytes. */
+/* Runs (cpu), enqueues (cuda) or prices (sim) the operation. `operands` has OP_MAX_OPERANDS slots (op.h).
+ * `scalars` may be NULL if the operation reads none. `workspace` has device_kernel_workspace() bytes. */
 status device_launch(device_stream *s, device_kernel *kernel, void *const *operands,
                      const op_scalars *scalars, void *workspace);
 

@@ -1,11 +1,11 @@
-/* The memory ledger of one rank: how many bytes of each class are allocated, now and at the peak.
+/* The memory ledger of a rank: the allocated bytes of each class, now and at the peak.
  *
- * It counts lifetimes, not calls of malloc: its events are the acquisition and release of planned ranges, so
- * the same configuration gives the same logical ledger on every device. Logical bytes are shape times
- * element size; reserved bytes add alignment and a planner's gaps between ranges. Buffers inside
- * libraries and transports are not included: they are measured (see ledger_external).
+ * The ledger counts lifetimes of planned ranges, not calls of malloc, so a configuration gives the same
+ * logical ledger on every device. Logical bytes are shape times element size. Reserved bytes add alignment
+ * and the gaps that a planner leaves between ranges. Buffers inside libraries and transports are not
+ * included; ledger_external measures them.
  *
- * One thread writes a ledger: the one that runs the rank's stages. */
+ * Only the thread that runs the rank's stages writes a ledger. */
 #ifndef COMMON_MEMORY_LEDGER_H
 #define COMMON_MEMORY_LEDGER_H
 
@@ -13,7 +13,7 @@
 
 #include <stdint.h>
 
-/* name, name in reports and JSON */
+/* Name, name in reports and JSON. */
 #define LEDGER_CLASS_LIST(X)                                                                                 \
     X(PARAMETERS, "parameters") /* and a model's buffers */                                                  \
     X(GRADIENTS, "gradients")                                                                                \
@@ -30,7 +30,7 @@
 typedef enum ledger_class { LEDGER_CLASS_LIST(LEDGER_CLASS_ENUM) LEDGER_CLASS_COUNT } ledger_class;
 #undef LEDGER_CLASS_ENUM
 
-/* The stages of a step, in order; the ledger records the one with the peak. */
+/* The stages of a step, in order. The ledger records the stage of the peak. */
 #define LEDGER_PHASE_LIST(X)                                                                                 \
     X(SETUP, "setup")                                                                                        \
     X(SCATTER, "scatter_inputs")                                                                             \
@@ -56,15 +56,15 @@ typedef struct ledger_account {
     ledger_phase peak_phase;
 } ledger_account;
 
-/* Caller's storage; zero-initialized is empty. */
+/* A ledger in the storage of the caller. All zeros is an empty ledger. */
 typedef struct ledger {
     ledger_account classes[LEDGER_CLASS_COUNT];
     ledger_account total;
     ledger_phase phase;
-    int64_t peak_classes[LEDGER_CLASS_COUNT];                           /* each class when `total` peaked */
-    int64_t phase_peak[LEDGER_PHASE_COUNT];                             /* of the total */
+    int64_t peak_classes[LEDGER_CLASS_COUNT];                           /* each class at the total's peak */
+    int64_t phase_peak[LEDGER_PHASE_COUNT];                             /* peak of the total in each phase */
     int64_t phase_peak_classes[LEDGER_PHASE_COUNT][LEDGER_CLASS_COUNT]; /* each class at that time */
-    int64_t phase_end[LEDGER_PHASE_COUNT]; /* of the total, at the end of the phase */
+    int64_t phase_end[LEDGER_PHASE_COUNT];                              /* total at the end of each phase */
     int64_t phase_end_classes[LEDGER_PHASE_COUNT][LEDGER_CLASS_COUNT];
 } ledger;
 
@@ -74,18 +74,17 @@ const char *ledger_phase_name(ledger_phase phase);
 /* Returns `rc`; if it is a failure, adds to the message that an allocation of class `c` failed. */
 status ledger_blame(ledger_class c, status rc);
 
-/* Leaves the current phase and enters `phase`. */
 void ledger_enter(ledger *l, ledger_phase phase);
 
 /* Begins or ends the lifetime of `logical` bytes of class `c`, which occupy `reserved` >= logical bytes. */
 void ledger_acquire(ledger *l, ledger_class c, int64_t logical, int64_t reserved);
 void ledger_release(ledger *l, ledger_class c, int64_t logical, int64_t reserved);
 
-/* Resets the peaks: after warm-up. */
+/* Resets the peaks, after warm-up. */
 void ledger_reset_peaks(ledger *l);
 
-/* Memory of this process in bytes: resident set size, and proportional set size (shared pages divided by the
- * number of processes that map them; /proc/self/smaps_rollup). -1 where it cannot be read. */
+/* Memory of this process in bytes: the resident set size, and the proportional set size, which divides shared
+ * pages by the number of processes that map them (/proc/self/smaps_rollup). -1 if it cannot be read. */
 typedef struct ledger_external {
     int64_t resident, proportional;
 } ledger_external;

@@ -1,6 +1,6 @@
-/* A range of an arena as a list of pieces. Tensors in an arena are aligned, so a bucket, a message or
- * a hash over several of them skips the padding between them: it uses the pieces that hold elements.
- * Padding is zero, stays zero, and is never counted. */
+/* A range of an arena as a list of pieces. Tensors in an arena are aligned, with padding between them. A
+ * bucket, message or hash over several tensors uses the pieces that hold elements and skips the padding.
+ * Padding is always zero and never counted. */
 #ifndef COMMON_MEMORY_PIECE_H
 #define COMMON_MEMORY_PIECE_H
 
@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 typedef struct piece {
-    int64_t offset; /* elements from the arena's start */
+    int64_t offset; /* elements from the start of the arena */
     int64_t count;  /* elements */
 } piece;
 
@@ -24,15 +24,15 @@ static inline int64_t piece_list_elements(piece_list list)
     return total;
 }
 
-/* Cuts a list of items into groups (buckets, chunks) at a limit, in bytes or elements. */
+/* A cut of a list of items into groups (buckets, chunks) at a limit, in bytes or elements. */
 typedef struct list_cut {
     int64_t limit;
-    bool within;  /* a group ends before it would have more than the limit; else when it has reached it, and
-                     may overshoot */
-    int64_t size; /* of the group so far; 0: it is empty */
+    bool within;  /* If true, a group ends before it would exceed the limit. If false, it ends when it has
+                   * reached the limit, and may overshoot. */
+    int64_t size; /* size of the current group, 0 if it is empty */
 } list_cut;
 
-/* Adds an item. *before: a group ended before it, *after: one ends with it. */
+/* Adds an item. Sets *before if a group ended before the item, and *after if a group ends with it. */
 void list_cut_add(list_cut *c, int64_t size, bool *before, bool *after);
 
 #endif

@@ -3,7 +3,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-/* Of the same size the earlier one in the array first. */
+/* Orders by size, largest first; equal sizes keep the order of the array. */
 static int larger_first(const void *a, const void *b)
 {
     const plan_range *x = *(plan_range *const *)a, *y = *(plan_range *const *)b;
@@ -18,7 +18,7 @@ static int by_offset(const void *a, const void *b)
     return (*x)->bytes < (*y)->bytes ? -1 : (*x)->bytes > (*y)->bytes;
 }
 
-/* The lowest offset at which `range` fits among those already placed. */
+/* Returns the lowest offset at which `range` fits among the placed ranges. */
 static int64_t lowest_gap(const plan_range *range, plan_range *const *placed, int count,
                           const plan_range **scratch)
 {

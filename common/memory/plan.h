@@ -1,7 +1,7 @@
 /* Places buffers with known lifetimes in one range of memory.
  *
- * Greedy by size, lowest fitting gap (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural
- * Net Inference", 2020, algorithm "greedy by size for offset calculation"). */
+ * The algorithm is greedy by size into the lowest gap that fits (Pisarchyk and Lee, "Efficient Memory
+ * Management for Deep Neural Net Inference", 2020, "greedy by size for offset calculation"). */
 #ifndef COMMON_MEMORY_PLAN_H
 #define COMMON_MEMORY_PLAN_H
 
@@ -22,8 +22,8 @@ static inline int64_t plan_align(int64_t bytes)
     return (bytes + PLAN_ALIGNMENT - 1) / PLAN_ALIGNMENT * PLAN_ALIGNMENT;
 }
 
-/* Sets every offset such that ranges with overlapping lifetimes do not overlap; *total becomes the number of
- * bytes needed. STATUS_SYSTEM: out of memory. */
+/* Sets the offset of every range. Ranges with overlapping lifetimes do not overlap. *total becomes the
+ * required bytes. Fails with STATUS_SYSTEM if memory runs out. */
 status plan_place(plan_range *ranges, int count, int64_t *total);
 
 #endif

@@ -8,7 +8,7 @@
 enum { EXCHANGES = 4 };
 
 typedef struct exchange {
-    int64_t sent_ns, ended_ns; /* the call of this exchange; the end of the one before, 0 in the first */
+    int64_t sent_ns, ended_ns; /* call of this exchange; end of the previous exchange, 0 in the first */
 } exchange;
 
 static int64_t later(int64_t a, int64_t b)
@@ -76,7 +76,8 @@ int64_t clock_on_rank_0(const clock_alignment *a, int64_t local_ns)
     return a->aligned ? local_ns - offset_at(a, local_ns) : local_ns;
 }
 
-/* Clocks drift by less than a thousandth, so each round is that much closer. */
+/* Iterates to a fixed point. Clocks drift by less than a thousandth, so each round divides the error by a
+ * thousand. */
 int64_t clock_from_rank_0(const clock_alignment *a, int64_t ns)
 {
     enum { ROUNDS = 4 };

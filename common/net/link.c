@@ -34,7 +34,7 @@ int64_t net_link_occupied_ns(const net_link *link, int64_t bytes)
     return (int64_t)((double)bytes / (double)link->bytes_per_second * (double)NS_PER_S);
 }
 
-/* Occupies a way for `ns` from `now_ns` on, after what it is occupied by; returns the end. */
+/* Occupies a direction for `ns`, from `now_ns` or from the time at which it is free. Returns the end. */
 static int64_t occupy(_Atomic int64_t *way, int64_t ns, int64_t now_ns)
 {
     int64_t free_ns = atomic_load_explicit(way, memory_order_relaxed), end;
@@ -51,6 +51,6 @@ int64_t net_adapter_send(net_adapter *a, int64_t bytes, int64_t now_ns)
 
 int64_t net_adapter_receive(net_adapter *a, int64_t bytes, int64_t now_ns)
 {
-    int64_t ns = net_link_occupied_ns(&a->link, bytes); /* cut through: they began to come in before */
+    int64_t ns = net_link_occupied_ns(&a->link, bytes); /* cut through: the first byte arrived `ns` earlier */
     return occupy(&a->in_ns, ns, now_ns - ns);
 }

@@ -1,9 +1,8 @@
-/* An emulated network: every rank has one adapter, full duplex, between it and a switch without limits. A
- * message occupies the sender's way out and then the receiver's way in for bytes / bandwidth each, cut
- * through, and takes `latency` on top (Hockney, "The communication challenge for MPP", 1994).
+/* An emulated network. Every rank has one full-duplex adapter to a switch without limits. A message occupies
+ * the sender's adapter and then the receiver's adapter for bytes / bandwidth each, cut through. It takes
+ * `latency` in addition (Hockney, "The communication challenge for MPP", 1994).
  *
- * An adapter is a pair of timelines. Time is passed in, so that whoever keeps data back until it is due can
- * do so on any clock. */
+ * An adapter is a pair of timelines. The caller passes in the time, so data can be held back on any clock. */
 #ifndef COMMON_NET_LINK_H
 #define COMMON_NET_LINK_H
 
@@ -14,13 +13,13 @@
 #include <stdint.h>
 
 typedef struct net_link {
-    int64_t bytes_per_second; /* 0: nothing is emulated */
+    int64_t bytes_per_second; /* 0 if nothing is emulated */
     int64_t latency_ns;
 } net_link;
 
-/* "10Gbit/s,50us", "25MiB/s,0us"; NULL: none. STATUS_USAGE. */
+/* Parses "10Gbit/s,50us" or "25MiB/s,0us". NULL means no emulation. Fails with STATUS_USAGE. */
 status net_link_parse(const char *text, net_link *out);
-/* "8 Gbit/s (1 GB/s), 50.0 us". Returns `buffer`; 80 bytes are enough. */
+/* Formats "8 Gbit/s (1 GB/s), 50.0 us". A `size` of 80 is enough. Returns `buffer`. */
 char *net_link_format(const net_link *link, char *buffer, size_t size);
 
 static inline bool net_link_is_emulated(const net_link *link)
@@ -28,20 +27,20 @@ static inline bool net_link_is_emulated(const net_link *link)
     return link->bytes_per_second > 0;
 }
 
-/* How long `bytes` occupy a way. */
+/* Returns how long `bytes` occupy one direction of an adapter. */
 int64_t net_link_occupied_ns(const net_link *link, int64_t bytes);
 
-/* A rank's adapter. May be used by several threads; zero-initialized but for `link`. */
+/* The adapter of a rank. Several threads may use it. Only `link` is not zero at first. */
 typedef struct net_adapter {
     net_link link;
-    _Atomic int64_t out_ns, in_ns; /* until when each way is occupied */
+    _Atomic int64_t out_ns, in_ns; /* time until which each direction is occupied */
 } net_adapter;
 
-/* `bytes` that are ready at `now_ns` enter the way out: when the last of them has reached the switch's other
- * side, latency included. */
+/* Sends `bytes` that are ready at `now_ns`. Returns the time at which the last byte has passed the switch,
+ * latency included. */
 int64_t net_adapter_send(net_adapter *a, int64_t bytes, int64_t now_ns);
-/* `bytes` whose last one reached this rank at `now_ns`: when they are in, after what came at the same time.
- */
+/* Receives `bytes`, the last of which reached this rank at `now_ns`. Returns the time at which all bytes are
+ * in, after other messages that arrived at the same time. */
 int64_t net_adapter_receive(net_adapter *a, int64_t bytes, int64_t now_ns);
 
 #endif

@@ -4,7 +4,7 @@
 
 #include <string.h>
 #if defined(__x86_64__)
-#include <xxh_x86dispatch.h> /* uses the processor's instruction set instead of the compiler's */
+#include <xxh_x86dispatch.h> /* selects the instruction set at run time */
 #else
 #include <xxhash.h>
 #define XXH3_64bits_withSeed_dispatch XXH3_64bits_withSeed
@@ -47,7 +47,7 @@ void *wire_unpack(const ProtobufCMessageDescriptor *type, const void *bytes, siz
     return protobuf_c_message_unpack(type, &allocator, count, bytes);
 }
 
-/* name in message.proto, field: the numbers that are sent only where they are not zero */
+/* Name in message.proto, field: the numbers that are sent only if they are not zero. */
 /* clang-format off */
 #define OPTIONAL_LIST(X) \
     X(step, step) X(key, key) X(offset, offset) X(count, count) X(dtype, dtype) X(flags, flags) \
@@ -68,13 +68,13 @@ size_t message_pack(const message_header *h, uint8_t out[MESSAGE_HEADER_BYTES])
     OPTIONAL_LIST(PACK)
     PACK(checksum, checksum)
 #undef PACK
-    wire.has_double0 = wire.has_double1 = 1; /* -0.0 equals 0.0: always sent */
+    wire.has_double0 = wire.has_double1 = 1; /* always sent, because -0.0 equals 0.0 */
     wire.double0 = h->doubles[0];
     wire.double1 = h->doubles[1];
     return net__message_header__pack(&wire, out);
 }
 
-enum { ARENA_BYTES = 8192 }; /* a header has 23 fields; what needs more is not one of ours */
+enum { ARENA_BYTES = 8192 }; /* enough for the 23 fields of a header */
 
 status message_unpack(const void *bytes, size_t count, message_header *out)
 {

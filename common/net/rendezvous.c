@@ -1,4 +1,4 @@
-/* A rank: joins the store, then makes collective calls. */
+/* A rank joins the store, then makes collective calls. */
 #include "common/net/rendezvous_impl.h"
 
 #include "common/base/text.h"
@@ -16,22 +16,22 @@ struct rendezvous {
     rendezvous_endpoints endpoints;
     char address[ADDRESS_TEXT];
     uint64_t token;
-    char key[NET_KEY_TEXT]; /* "": none, among threads */
+    char key[NET_KEY_TEXT]; /* "" among threads of one process */
     zsocket_context *context;
     bool own_context;
-    store *store; /* of rank 0 */
+    store *store; /* only on rank 0 */
     status_sender *sender;
-    int64_t canceled_ns; /* Time at which `canceled` first said so, or 0. */
+    int64_t canceled_ns; /* time at which `canceled` first returned true, or 0 */
     zsocket socket;
     bool refused_by_stranger, connected, lost;
-    bool denied;                /* the store wants another key */
-    int hang_ups;               /* of whoever listens there, during handshakes one after the other */
-    bool hello_due;             /* the connection has come up */
-    bool left;                  /* the store has said goodbye */
-    bool counted;               /* the store has answered this rank's hello */
-    bool joined;                /* all ranks are there */
+    bool denied;    /* the store requires another key */
+    int hang_ups;   /* consecutive handshakes that the listener has ended */
+    bool hello_due; /* the connection is up, and the hello is not yet sent */
+    bool left;      /* the store has said goodbye */
+    bool counted;   /* the store has answered this rank's hello */
+    bool joined;
     rendezvous_member *members; /* [world] */
-    zmq_msg_t *blobs;           /* [blob_count] of the last result */
+    zmq_msg_t *blobs;           /* [blob_count], of the last result */
     int blob_count;
     uint64_t sequence;
     _Alignas(16) unsigned char arena[RENDEZVOUS_ARENA_BYTES];
@@ -39,11 +39,11 @@ struct rendezvous {
 };
 
 enum {
-    SLICE_MS = 50,         /* between looks at `canceled` */
-    FLUSH_MS = 200,        /* for a goodbye */
-    LOOKUP_NS = 200000000, /* between looks at the file of file:// */
+    SLICE_MS = 50, /* between calls of `canceled` */
+    FLUSH_MS = 200,
+    LOOKUP_NS = 200000000, /* between reads of the file of file:// */
     QUEUE = 8,
-    HANG_UPS = 3, /* a store ends a handshake with another key without a word, so does one that ends */
+    HANG_UPS = 3, /* a store ends handshakes silently if the key differs, or once if it is closing */
 };
 #define PEER_TIMEOUT_NS (10 * NS_PER_S)
 
@@ -58,7 +58,7 @@ static status send_packet(rendezvous *r, const rendezvous_packet *packet, const 
 {
     size_t used = rendezvous_pack(packet, r->packet, RENDEZVOUS_PACKET_CAP);
     if (used == 0) return fail(STATUS_INTERNAL, "rendezvous: a packet above %d bytes", RENDEZVOUS_PACKET_CAP);
-    zmq_msg_t part; /* before the packet is sent, so that no half of a message is */
+    zmq_msg_t part; /* allocated before the packet is sent, so no message is sent by half */
     if (zmq_msg_init_size(&part, bytes) != 0)
         return fail(STATUS_SYSTEM, "rendezvous: no memory to send %zu bytes", bytes);
     if (bytes > 0) memcpy(zmq_msg_data(&part), data, bytes);
@@ -142,7 +142,7 @@ static status wait_briefly(rendezvous *r)
 {
     const rendezvous_options *o = &r->options;
     int64_t now_ns = clock_now_ns();
-    /* The connect limit ends a wait for ranks that have not come, so the wait counts as progress. */
+    /* The connect limit ends a wait for ranks that have not joined, so the wait counts as progress. */
     if (o->slot && !r->joined) rank_slot_touch(o->slot, now_ns);
     if (!r->joined && o->canceled && o->canceled(o->context)) {
         if (r->canceled_ns == 0) r->canceled_ns = now_ns;
@@ -175,16 +175,16 @@ static status connect_to(rendezvous *r, const char *url)
         .rank = r->options.rank,
         .key = strncmp(url, "inproc:", 7) == 0 ? NULL : r->key,
     };
-    /* Two processes that claim the same rank must look different to the store. */
+    /* A random token distinguishes two processes that claim the same rank. */
     if (getrandom(&options.token, sizeof options.token, 0) != (ssize_t)sizeof options.token)
         return fail_errno(STATUS_SYSTEM, "rendezvous: no random number");
     TRY(zsocket_open(r->context, &options, &r->socket));
     TRY(zsocket_connect(&r->socket, url));
-    r->connected = r->hello_due = strncmp(url, "inproc:", 7) == 0; /* the monitor does not report these */
+    r->connected = r->hello_due = strncmp(url, "inproc:", 7) == 0; /* the monitor does not report inproc:// */
     return STATUS_OK;
 }
 
-/* For file://: reads the address, and connects anew where it has changed. */
+/* Reads the file of file://, and connects again if the address has changed. */
 static status follow_file(rendezvous *r, int64_t *lookup_ns)
 {
     char address[ADDRESS_TEXT], key[NET_KEY_TEXT];
@@ -192,7 +192,7 @@ static status follow_file(rendezvous *r, int64_t *lookup_ns)
     if (!r->endpoints.path[0] || r->options.rank == 0 || clock_now_ns() < *lookup_ns) return STATUS_OK;
     *lookup_ns = clock_now_ns() + LOOKUP_NS;
     if (!rendezvous_address_lookup(&r->endpoints, address, &token, key)) return STATUS_OK;
-    if (r->options.token && token != r->options.token) return STATUS_OK; /* of an earlier job */
+    if (r->options.token && token != r->options.token) return STATUS_OK; /* the file is of an earlier job */
     if (r->socket.zmq && strcmp(address, r->address) == 0 && token == r->token) return STATUS_OK;
     if (r->socket.zmq) disconnect(r, 0);
     snprintf(r->address, sizeof r->address, "%s", address);
@@ -232,7 +232,7 @@ static status exchange_hello(rendezvous *r, bool *welcome)
     if (!r->socket.zmq) return STATUS_OK;
     read_monitor(r);
     if (r->denied && !r->endpoints.path[0]) return denied(r); /* a file may be of an earlier job */
-    r->lost = false; /* not greeted yet: the socket connects again by itself */
+    r->lost = false; /* no hello yet: the socket reconnects by itself */
     status result = r->hello_due ? send_hello(r) : STATUS_AGAIN;
     if (result != STATUS_OK && result != STATUS_AGAIN) return result;
     if (result == STATUS_OK) r->hello_due = false;
@@ -267,14 +267,14 @@ static void leave_store(rendezvous *r)
     if (!r->socket.zmq) return;
     read_monitor(r);
     while (!r->left && receive_packet(r, &packet) == STATUS_OK) r->left = packet.kind == RENDEZVOUS_BYE;
-    bool there = r->connected && !r->lost && !r->left; /* whoever is gone already is not waited for */
+    bool there = r->connected && !r->lost && !r->left; /* no goodbye to a store that is gone */
     if (there) send_packet(r, &(rendezvous_packet){.kind = RENDEZVOUS_BYE}, NULL, 0, false);
     disconnect(r, there ? FLUSH_MS : 0);
 }
 
-#define GRACE_NS (2 * NS_PER_S) /* the store itself reports a deadline; after this it is taken for dead */
+#define GRACE_NS (2 * NS_PER_S) /* the store reports a missed deadline; after this time it counts as dead */
 
-/* STATUS_AGAIN if the result is not there yet. */
+/* Returns STATUS_AGAIN if the result has not arrived yet. */
 static status read_result(rendezvous *r, const char *what)
 {
     rendezvous_packet packet;
@@ -330,7 +330,7 @@ static status call(rendezvous *r, rendezvous_operation operation, const char *ta
                                 .root = root,
                                 .timeout_ms = left > 0 ? (left + NS_PER_MS - 1) / NS_PER_MS : 0};
     status sent = send_packet(r, &packet, data, bytes, true);
-    if (sent != STATUS_OK && sent != STATUS_AGAIN) return sent; /* AGAIN: the loss is about to be read */
+    if (sent != STATUS_OK && sent != STATUS_AGAIN) return sent; /* if AGAIN, wait_result() reports the loss */
     TRY(wait_result(r, what, deadline_ns < CLOCK_NEVER - GRACE_NS ? deadline_ns + GRACE_NS : CLOCK_NEVER,
                     left));
     r->sequence++;
@@ -374,7 +374,7 @@ status rendezvous_sum(rendezvous *r, const char *tag, double *values, int count,
     return STATUS_OK;
 }
 
-/* Everybody learns who everybody is; whoever does not come is named. */
+/* Exchanges the hosts and processes of all ranks. A failure names the missing ranks. */
 static status join(rendezvous *r, int64_t deadline_ns)
 {
     rendezvous_member own = {.pid = getpid(), .host_id = shm_host_id()};
@@ -402,7 +402,7 @@ static status allocate(rendezvous *r)
     return enough ? STATUS_OK : fail(STATUS_SYSTEM, "rendezvous: no memory for %zu ranks", world);
 }
 
-/* Nobody can tell ranks from strangers without a secret; threads of one process need none. */
+/* Takes the job's key, which distinguishes ranks from strangers. Threads of one process need none. */
 static status take_key(rendezvous *r)
 {
     const rendezvous_options *o = &r->options;
@@ -443,11 +443,11 @@ static status start_store(rendezvous *r)
     return rendezvous_address_publish(&r->endpoints, r->address, r->token, r->key);
 }
 
-/* Ranks that are yet to come must find the store, to receive why the job fails. */
+/* Waits for ranks that have not joined yet, so they receive the error of the job. */
 static void wait_for_the_others(const rendezvous *r, int64_t deadline_ns)
 {
     const rendezvous_options *o = &r->options;
-    int expected = r->counted ? o->world : o->world - 1; /* rank 0 itself may have failed before */
+    int expected = r->counted ? o->world : o->world - 1; /* rank 0 itself may have failed earlier */
     while (r->store && atomic_load(&r->store->joined) < expected && clock_now_ns() < deadline_ns &&
            !(o->canceled && o->canceled(o->context)))
         clock_sleep_ns(SLICE_MS * NS_PER_MS);

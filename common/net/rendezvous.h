@@ -1,10 +1,10 @@
-/* Rendezvous: how ranks find each other, agree that they run the same thing, and exchange small data
- * outside of training steps.
+/* Rendezvous: ranks find each other, check that they run the same program and configuration, and exchange
+ * small data outside of training steps.
  *
- * Rank 0 keeps a store, a thread that sleeps until a request comes. Every rank, rank 0 included,
- * says hello to it: protocol, program version, job token, configuration, rank, world size. What differs is
- * refused on both sides with both values. Then come collective calls: every rank makes the same calls in
- * the same order, each with a tag that names its purpose.
+ * Rank 0 keeps a store, a thread that sleeps until a request arrives. Every rank, including rank 0, sends a
+ * hello to the store: protocol, program version, job token, configuration, rank, world size. If a value
+ * differs, the store refuses the rank, and both sides report both values. Then come collective calls. Every
+ * rank makes the same calls in the same order, each with a tag that names its purpose.
  *
  * A rank that fails sends its error to the store: in its hello if it fails before it joins, else with
  * rendezvous_fail(). The first error is the result of the pending and later calls of all ranks.
@@ -29,86 +29,96 @@ typedef struct rendezvous rendezvous;
 enum {
     RENDEZVOUS_PROTOCOL = 1,
     RENDEZVOUS_BLOB_MAX = 64 << 20, /* bytes that a rank contributes to one call */
-    RENDEZVOUS_TEXT_MAX = 32 << 10, /* of the configuration */
+    RENDEZVOUS_TEXT_MAX = 32 << 10, /* bytes of the configuration */
 };
 #define RENDEZVOUS_CONNECT_LIMIT_NS (60 * NS_PER_S)
-#define RENDEZVOUS_CANCEL_NS (2 * NS_PER_S) /* Ranks that are about to come may still do so. */
+#define RENDEZVOUS_CANCEL_NS (2 * NS_PER_S) /* time in which late ranks may still join */
 
 typedef struct rendezvous_options {
     const char *url;
     int rank, world;
-    uint64_t token;       /* of the job; 0: none, or for file:// the one that rank 0 writes down */
-    const char *key;      /* of the job (key.h): ranks without it are refused. Needed for tcp://, ipc:// and
-                           * env://; for file:// NULL is one that rank 0 draws and writes down */
-    const char *program;  /* version of the program: must be the same everywhere */
-    uint64_t config_hash; /* likewise */
-    const char *config_text; /* lines "name = value", so that a difference is named; NULL: the hash says it */
-    int64_t connect_limit_ns; /* until all have come */
-    const char *host;         /* for file://: under which name the others reach rank 0; NULL: found out */
+    uint64_t token;       /* Token of the job, or 0 if there is none. If it is 0 with file://, rank 0 draws a
+                           * token and writes it down. */
+    const char *key;      /* Key of the job (key.h); ranks without the key are refused. Required for tcp://,
+                           * ipc:// and env://. If it is NULL with file://, rank 0 draws a key and writes it
+                           * down. */
+    const char *program;  /* version of the program, equal on all ranks */
+    uint64_t config_hash; /* hash of the configuration, equal on all ranks */
+    const char *config_text;  /* Lines "name = value", from which a message names the difference. NULL if only
+                               * the hash is compared. */
+    int64_t connect_limit_ns; /* limit until all ranks have joined */
+    const char *host;         /* for file://, name under which other ranks reach rank 0; NULL for the first
+                               * network address */
     transport_hub *hub;       /* for inproc:// */
-    rank_slot *slot;          /* shows what the rank waits for; NULL: none */
-    /* Shows the progress of the other ranks, by rank: a deadline does not pass while a rank that has not
-     * called makes progress. NULL if there is none. */
+    rank_slot *slot;          /* slot that shows that the rank waits, or NULL */
+    /* Progress of the other ranks, by rank. A deadline does not pass while a rank that has not called makes
+     * progress. NULL if there is none. */
     status_table *table;
-    /* `table` is of this process only: a thread exchanges progress and requests to stop with the other ranks,
-     * as long as the rendezvous is open (rendezvous_status.c). */
+    /* True if `table` belongs only to this process. While the rendezvous is open, a thread then exchanges
+     * progress and stop requests with the other ranks (rendezvous_status.c). */
     bool exchanges_status;
-    const error_record *failure; /* Error of this rank, to be sent to all. NULL if there is none. */
-    /* Asked several times a second until all are there; when the answer has been yes for
-     * RENDEZVOUS_CANCEL_NS, this rank gives up. From then on ranks stop together or not at all. NULL: never.
-     */
+    const error_record *failure; /* Error of this rank, which is sent to all ranks. NULL if there is none. */
+    /* Called several times per second until all ranks have joined. If it has returned true for
+     * RENDEZVOUS_CANCEL_NS, this rank gives up. Afterwards ranks stop together or not at all. May be NULL. */
     bool (*canceled)(void *context);
     void *context;
 } rendezvous_options;
 
-/* Checks the form of a url, but not the environment that env:// stands for. STATUS_USAGE. */
+/* Checks the form of a url, but not the environment variables of env://. Fails with STATUS_USAGE. */
 status rendezvous_check(const char *url);
 
-/* Returns when all ranks are there. Borrows slot, table, hub and context until rendezvous_close.
- * STATUS_PEER at the connect limit, naming who is missing and the address; STATUS_PROTOCOL where protocol,
- * program, token or configuration differ; STATUS_PERMISSION where the key is missing or another one;
- * STATUS_CONFIG where the rank is taken or out of range or world sizes differ; STATUS_UNAVAILABLE where the
- * address is taken; STATUS_USAGE for a malformed url; STATUS_STOPPED where `canceled` says so;
- * the error of a rank that failed. Rank 0 waits until all ranks have come and received it. */
+/* Returns when all ranks have joined. Borrows slot, table, hub and context until rendezvous_close(). Fails
+ * with
+ *
+ * STATUS_PEER at the connect limit, naming the missing ranks and the address,
+ * STATUS_PROTOCOL if protocol, program, token or configuration differ,
+ * STATUS_PERMISSION if the key is missing or differs,
+ * STATUS_CONFIG if the rank is taken or out of range, or world sizes differ,
+ * STATUS_UNAVAILABLE if the address is taken,
+ * STATUS_USAGE if the url is malformed,
+ * STATUS_STOPPED if `canceled` returns true,
+ * or the error of a rank that failed.
+ *
+ * After a failure rank 0 waits until all ranks have received the error, at most until the connect limit. */
 status rendezvous_open(const rendezvous_options *options, rendezvous **out);
 void rendezvous_close(rendezvous **r);
 
 /* Sends an error of this rank to all ranks. `r` may be NULL. */
 void rendezvous_fail(rendezvous *r, status code, const char *text);
-/* Returns true if a rank has sent an error or rank 0 is lost, and then records the error. Does not wait. To
- * be called between calls, by the thread that makes them. `r` is a rendezvous. */
+/* Returns true if a rank has sent an error or rank 0 is lost, and records the error. Does not wait. `r` is a
+ * rendezvous. Only the thread that makes the collective calls may call this, between two calls. */
 bool rendezvous_has_failed(void *r);
 
-/* Who a rank is, for messages. */
+/* Host and process of a rank, for messages. */
 typedef struct rendezvous_member {
     char host[64];
     pid_t pid;
     uint64_t host_id; /* shm_host_id() */
 } rendezvous_member;
 const rendezvous_member *rendezvous_members(const rendezvous *r); /* [world] */
-const char *rendezvous_address(const rendezvous *r);              /* where the store listens */
+const char *rendezvous_address(const rendezvous *r);
 
-/* A rank's contribution as others see it: valid until the next call. */
+/* A rank's contribution, valid until the next call. */
 typedef struct rendezvous_blob {
     const void *data;
     size_t bytes;
 } rendezvous_blob;
 
-/* The collective calls. `tag` is shorter than 64 bytes. Each returns on a rank when all have called.
- * STATUS_PEER at the deadline, naming the ranks that have not called, or where a rank is lost. While one of
- * those ranks makes progress, the deadline moves: it is counted from that progress on.
- * STATUS_PROTOCOL where ranks make different calls, both named. After a
- * failure the rendezvous is only good for closing. */
+/* Collective calls. `tag` is shorter than 64 bytes. A call returns when all ranks have called. Fails with
+ * STATUS_PEER at the deadline, naming the ranks that have not called, or if a rank is lost. If a rank that
+ * has not called makes progress, the time limit starts again. Fails with STATUS_PROTOCOL, naming both calls,
+ * if ranks make different calls. After a failure the rendezvous can only be closed. */
 status rendezvous_allgather(rendezvous *r, const char *tag, const void *data, size_t bytes,
                             int64_t deadline_ns, rendezvous_blob *out /* [world] */);
-/* `data`, `bytes` count on `root` only. */
+/* Broadcasts `data` of `root`. Other ranks' `data` and `bytes` are ignored. */
 status rendezvous_broadcast(rendezvous *r, const char *tag, int root, const void *data, size_t bytes,
                             int64_t deadline_ns, rendezvous_blob *out);
-/* A text of any length to rank 0, in pieces; each may take limit_ns. There it is appended to out[world]. */
+/* Sends a text of any length to rank 0 in pieces, each of which may take limit_ns. Rank 0 appends the text of
+ * rank i to out[i]. */
 status rendezvous_gather(rendezvous *r, const char *tag, int rank, int world, const char *text, size_t length,
                          int64_t limit_ns, text_buffer *out);
 status rendezvous_barrier(rendezvous *r, const char *tag, int64_t deadline_ns);
-/* values[count] becomes the sum over the ranks, added in rank order: bit-identical on all ranks. */
+/* Replaces values[count] by the sum over the ranks, added in rank order: bit-identical on all ranks. */
 status rendezvous_sum(rendezvous *r, const char *tag, double *values, int count, int64_t deadline_ns);
 
 #endif

@@ -26,7 +26,7 @@ static bool is_number(const char *host)
     return inet_pton(AF_INET, host, address) == 1 || inet_pton(AF_INET6, host, address) == 1;
 }
 
-/* "HOST:PORT" or "[V6]:PORT" into its parts. */
+/* Splits "HOST:PORT" or "[V6]:PORT". */
 static status split_host(const char *url, const char *at, char host[ADDRESS_TEXT], int64_t *port)
 {
     const char *colon = strrchr(at, ':');
@@ -48,14 +48,14 @@ static void write_tcp(char *out, const char *host, int64_t port)
              port);
 }
 
-/* Not every container knows the name localhost. */
+/* Replaces localhost, a name that some containers do not know. */
 static const char *known(const char *host)
 {
     return strcmp(host, "localhost") == 0 ? "127.0.0.1" : host;
 }
 
-/* A number is listened at as it stands; a name may mean another address on its own host than on the
- * others, so rank 0 then listens at all. */
+/* Rank 0 listens at a number as given. A name may resolve differently on other hosts, so rank 0 then listens
+ * at all addresses. */
 static void endpoints_of_tcp(rendezvous_endpoints *out, const char *host, int64_t port)
 {
     host = known(host);
@@ -71,7 +71,7 @@ static status endpoints_of_environment(rendezvous_endpoints *out)
         return fail(STATUS_CONFIG, "rendezvous env://: %s is not set", host ? "MASTER_PORT" : "MASTER_ADDR");
     int64_t port;
     TRY(text_parse_int("MASTER_PORT", text, 1, 65534, &port));
-    /* torchrun's own store then holds the port: all ranks take the next one. */
+    /* The store of torchrun holds the port, so all ranks take the next port. */
     if (agent && strcmp(agent, "True") == 0) port++;
     write_tcp(out->listen, "*", port);
     write_tcp(out->connect, known(host), port);

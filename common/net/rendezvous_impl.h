@@ -1,7 +1,11 @@
-/* Shared by the files of the rendezvous, in the order of the flow: an address (rendezvous_address.c), packets
- * (rendezvous_wire.c), a rank that joins and calls (rendezvous.c), the store that accepts ranks and sends
- * results (rendezvous_store.c), what it does with hellos and calls (rendezvous_store_calls.c), and how ranks
- * that share no status table follow each other and stop together (rendezvous_status.c). */
+/* Types that the files of the rendezvous share, in the order of the flow:
+ *
+ * rendezvous_address.c      parses an address
+ * rendezvous_wire.c         packs and unpacks packets
+ * rendezvous.c              joins and calls, on a rank
+ * rendezvous_store.c        runs the store, which accepts ranks and sends results
+ * rendezvous_store_calls.c  handles hellos and calls in the store
+ * rendezvous_status.c       lets ranks without a common status table stop together */
 #ifndef COMMON_NET_RENDEZVOUS_IMPL_H
 #define COMMON_NET_RENDEZVOUS_IMPL_H
 
@@ -18,18 +22,19 @@
 typedef enum rendezvous_kind {
     RENDEZVOUS_NONE,
     RENDEZVOUS_HELLO,   /* rank to store; with code and text if the rank has failed */
-    RENDEZVOUS_WELCOME, /* the answer, or: */
-    RENDEZVOUS_REFUSED, /* code, text */
+    RENDEZVOUS_WELCOME, /* answer to a hello */
+    RENDEZVOUS_REFUSED, /* answer to a hello, with code and text */
     RENDEZVOUS_CALL,    /* rank to store, followed by one blob */
-    RENDEZVOUS_RESULT,  /* the answer with its blobs, or: */
-    RENDEZVOUS_FAILED,  /* code, text; of a rank to the store, and from the store to every rank */
-    RENDEZVOUS_BYE,     /* either way: orderly end */
-    RENDEZVOUS_STATUS,  /* rank to store: token, rank, progress, step, signal; the answer: progress, signal */
-    RENDEZVOUS_STOP,    /* store to rank: signal, and the last step to be run */
+    RENDEZVOUS_RESULT,  /* answer to a call, followed by its blobs */
+    RENDEZVOUS_FAILED,  /* code and text: rank to store, then store to every rank */
+    RENDEZVOUS_BYE,     /* both directions: orderly end */
+    RENDEZVOUS_STATUS,  /* rank to store: token, rank, progress, step, signal; in the answer progress and
+                         * signal */
+    RENDEZVOUS_STOP,    /* store to rank: signal, and the last step to run */
     RENDEZVOUS_KIND_COUNT
 } rendezvous_kind;
 
-/* name, name in messages */
+/* Name, name in messages. */
 #define RENDEZVOUS_OPERATION_LIST(X)                                                                         \
     X(ALLGATHER, "allgather")                                                                                \
     X(BROADCAST, "broadcast")                                                                                \
@@ -44,7 +49,7 @@ typedef enum rendezvous_operation {
 
 const char *rendezvous_operation_name(rendezvous_operation operation);
 
-/* Strings are never NULL when unpacked; when packed, NULL counts as "". */
+/* A packet. An unpacked string is never NULL; when packed, NULL counts as "". */
 typedef struct rendezvous_packet {
     rendezvous_kind kind;
     uint32_t protocol;
@@ -63,21 +68,21 @@ typedef struct rendezvous_packet {
     const char *text;
     int blobs;
     uint64_t progress; /* Progress of the rank's slot; in an answer the sum over the other ranks. */
-    int64_t step;      /* Step that the rank has begun. */
-    int signal;        /* Signal that requests a stop, or 0. */
+    int64_t step;
+    int signal; /* Signal that requests a stop, or 0. */
 } rendezvous_packet;
 
 enum {
     RENDEZVOUS_PACKET_CAP = 64 * 1024,
-    RENDEZVOUS_ARENA_BYTES = 4 * RENDEZVOUS_PACKET_CAP, /* what a packet may grow to */
+    RENDEZVOUS_ARENA_BYTES = 4 * RENDEZVOUS_PACKET_CAP, /* bytes of an unpacked packet at most */
 };
 
-/* Returns the bytes written, 0 where `size` is too small. */
+/* Packs a packet. Returns the bytes written, or 0 if `size` is too small. */
 size_t rendezvous_pack(const rendezvous_packet *packet, uint8_t *out, size_t size);
 
-/* Strings of `out` lie in arena[RENDEZVOUS_ARENA_BYTES], aligned to 16. STATUS_PROTOCOL with the reason
- * where the bytes are no packet. Fields that a newer version added are skipped, so that a hello of any
- * version can be answered. */
+/* Unpacks a packet. The strings of `out` are in arena[RENDEZVOUS_ARENA_BYTES], which is aligned to 16. Fails
+ * with STATUS_PROTOCOL and the reason if the bytes are no packet. Skips unknown fields, so the store can
+ * answer a hello of any version. */
 status rendezvous_unpack(const void *bytes, size_t count, void *arena, rendezvous_packet *out);
 
 /* ---- addresses: what a URL means for rank 0 and for the others ---- */
@@ -85,33 +90,36 @@ status rendezvous_unpack(const void *bytes, size_t count, void *arena, rendezvou
 enum { ADDRESS_TEXT = 256 };
 
 typedef struct rendezvous_endpoints {
-    char listen[ADDRESS_TEXT];  /* for rank 0 */
-    char connect[ADDRESS_TEXT]; /* for the others; "" for file://, whose rank 0 writes it down */
-    char path[ADDRESS_TEXT];    /* of file://, else "" */
+    char listen[ADDRESS_TEXT];
+    char connect[ADDRESS_TEXT]; /* address that other ranks connect to; "" for file://, whose address rank 0
+                                 * writes down */
+    char path[ADDRESS_TEXT];    /* path of file://, else "" */
 } rendezvous_endpoints;
 
-/* STATUS_USAGE where the url is malformed, STATUS_CONFIG where env:// lacks a variable. */
+/* Parses a url. Fails with STATUS_USAGE if it is malformed, and with STATUS_CONFIG if env:// lacks a
+ * variable. */
 status rendezvous_address_parse(const char *url, rendezvous_endpoints *out);
 
 bool rendezvous_address_is_inproc(const rendezvous_endpoints *endpoints);
 
-/* The address under which the other ranks reach a store that listens at `bound`: for file:// a name or
- * number of this host in place of the wildcard. `host` NULL: the first interface that is not loopback. */
+/* Writes the address at which other ranks reach a store that listens at `bound`. For file:// the wildcard is
+ * replaced by `host`, or by the first interface that is not loopback if `host` is NULL. */
 void rendezvous_address_reachable(const rendezvous_endpoints *endpoints, const char *bound, const char *host,
                                   char out[ADDRESS_TEXT]);
 
-/* Writes address, token and key to a file that only this user can read, whole or not at all.
+/* Writes address, token and key atomically to a file that only this user can read. Fails with
  * STATUS_CANNOT_CREATE. */
 status rendezvous_address_publish(const rendezvous_endpoints *endpoints, const char *address, uint64_t token,
                                   const char *key);
-/* Removes the file if it is still the one that was written with this token. */
+/* Removes the file if it still has this token. */
 void rendezvous_address_withdraw(const rendezvous_endpoints *endpoints, uint64_t token);
-/* Whether there is a file to read address[ADDRESS_TEXT], token and key[NET_KEY_TEXT] from. A torn or foreign
- * file counts as none, and one of another user. */
+/* Reads address[ADDRESS_TEXT], token and key[NET_KEY_TEXT] from the file. Returns false if there is no file,
+ * or if the file is incomplete, malformed or of another user. */
 bool rendezvous_address_lookup(const rendezvous_endpoints *endpoints, char *address, uint64_t *token,
                                char *key);
 
-/* Why nothing can be reached at a tcp:// address: "the name 'x' is not known", or "". Returns `buffer`. */
+/* Formats why a tcp:// address cannot be reached, ": the name 'x' is not known (...)", or "". Returns
+ * `buffer`. */
 char *rendezvous_address_diagnose(const char *address, char *buffer, size_t size);
 
 /* ---- the store: a thread of rank 0 that accepts ranks and carries out their calls ---- */
@@ -120,33 +128,33 @@ typedef struct store store;
 
 enum { STORE_TAG_BYTES = 64 };
 
-/* Listens, then starts the thread. `context` outlives the store; `token` and `key` are the job's; no key:
- * NULL. */
+/* Listens, then starts the thread. `context` outlives the store. `token` and `key` belong to the job; `key`
+ * may be NULL. */
 status store_start(const rendezvous_options *options, const rendezvous_endpoints *endpoints, uint64_t token,
                    const char *key, zsocket_context *context, store **out);
-/* Says goodbye to the ranks, sends out what is left, ends the thread. */
+/* Sends a goodbye to the ranks, flushes, and ends the thread. */
 void store_stop(store **s);
 
 typedef struct store_member {
     bool joined, ended, lost;
-    zsocket_identity identity; /* what the ROUTER puts in front of its messages */
+    zsocket_identity identity; /* identity in front of the rank's messages */
     char host[64];
     uint32_t pid;
-    bool called; /* in the present call, with `blob` */
+    bool called; /* has made the current call, with `blob` */
     int64_t limit_ns, deadline_ns;
     zmq_msg_t blob;
-    /* The rank's last status, and the identity of its sender. */
+    /* Last status of the rank, and the identity of the status sender. */
     bool has_status;
     zsocket_identity watcher;
     uint64_t progress;
     int64_t step;
-    int signal; /* If not 0, the rank begins no further step than `step` until it receives the last one. */
+    int signal; /* If not 0, the rank begins no step after `step` until it receives the last step. */
 } store_member;
 
-/* The collective call under way; calls run one after the other. */
+/* The current collective call. Calls run one after another. */
 typedef struct store_call {
     uint64_t sequence;
-    int callers, first; /* rank that called first */
+    int callers, first; /* `first` is the rank that called first */
     rendezvous_operation operation;
     char tag[STORE_TAG_BYTES];
     int root;
@@ -155,9 +163,9 @@ typedef struct store_call {
 struct store {
     int world;
     uint64_t token, config_hash;
-    char *program, *config_text; /* own copies */
-    char address[ADDRESS_TEXT];  /* as bound */
-    char own_url[64];            /* for the client of rank 0 itself: inproc:// */
+    char *program, *config_text;
+    char address[ADDRESS_TEXT];
+    char own_url[64]; /* inproc:// url for the client of rank 0 */
     zsocket_context *context;
     zsocket router;
     int stop_fd;
@@ -165,43 +173,43 @@ struct store {
     store_member *members; /* [world] */
     atomic_int joined;     /* Ranks that have been welcomed, or refused because the job fails. */
     store_call call;
-    status failed; /* other than STATUS_OK: every rank receives it, nothing is carried out any more */
+    status failed; /* if not STATUS_OK, every rank receives this error and no call is carried out */
     char failure[1024];
-    int64_t strangers;   /* connections and messages ignored */
-    status_table *table; /* rendezvous_options.table */
-    int signal;          /* Signal that stops the job, or 0. */
-    bool decided;        /* The last step is decided. */
-    int64_t decide_ns;   /* Until when the store waits for the steps that ranks have begun. */
+    int64_t strangers;
+    status_table *table;
+    int signal; /* Signal that stops the job, or 0. */
+    bool decided;
+    int64_t decide_ns; /* Time until which the store waits for the steps that ranks have begun. */
     _Alignas(16) unsigned char arena[RENDEZVOUS_ARENA_BYTES];
     uint8_t packet[RENDEZVOUS_PACKET_CAP];
 };
 
 /* rendezvous_store.c */
-/* The packet and, after it, the blobs of `count` members from `first` on. */
+/* Sends the packet, then the blobs of `count` members from `first` on. */
 void store_send(store *s, const zsocket_identity *to, const rendezvous_packet *packet, store_member *first,
                 int count);
 void store_fail(store *s, status code, const char *format, ...) __attribute__((format(printf, 3, 4)));
-void store_release_blobs(store *s); /* of the call that is under way, which thereby ends */
+void store_release_blobs(store *s); /* releases the blobs of the current call, which ends it */
 void store_lost(store *s, int rank);
 void store_reject(store *s, const char *what);
-/* "rank 2 (HOST, process 71)". Returns `buffer`; 128 bytes are enough. */
+/* Formats "rank 2 (HOST, process 71)". A `size` of 128 is enough. Returns `buffer`. */
 char *store_name(const store *s, int rank, char *buffer, size_t size);
 
-/* rendezvous_store_calls.c: accepts or refuses a rank; carries out a call. */
+/* rendezvous_store_calls.c */
 void store_receive_hello(store *s, const zsocket_identity *from, const rendezvous_packet *hello);
 void store_receive_failure(store *s, int rank, const rendezvous_packet *failure);
-/* Takes the content of `blob`. */
+/* Carries out a call. Takes ownership of the content of `blob`. */
 void store_receive_call(store *s, int rank, const rendezvous_packet *call, zmq_msg_t *blob);
-int64_t store_next_deadline(const store *s); /* CLOCK_NEVER: no call is under way */
+int64_t store_next_deadline(const store *s); /* CLOCK_NEVER if no call is pending */
 void store_check_deadline(store *s, int64_t now_ns);
 
 /* ---- rendezvous_status.c ---- */
 
-/* In the store: a status has come; the last step is decided once all ranks hold. */
+/* Store: receives a status, and decides the last step when all ranks hold. */
 void store_receive_status(store *s, const zsocket_identity *from, const rendezvous_packet *status);
 void store_decide_stop(store *s, int64_t now_ns);
 
-/* In a rank: the thread that sends its status to the store at `url`. */
+/* Rank: the thread that sends its status to the store at `url`. */
 typedef struct status_sender status_sender;
 status status_sender_start(const rendezvous_options *options, uint64_t token, const char *key,
                            const char *url, zsocket_context *context, status_sender **out);

@@ -1,5 +1,6 @@
-/* Ranks that share no status table follow each other and stop together through the store. A thread of every
- * rank sends the rank's progress several times a second, and receives whether others have made any.
+/* Ranks without a common status table follow each other and stop together through the store. A thread of
+ * every rank sends the rank's progress several times per second. It receives the sum of the other ranks'
+ * progress.
  *
  *   a rank                                   the store
  *   a signal comes: begins no further step
@@ -21,8 +22,8 @@
 #include <unistd.h>
 
 #define PERIOD_NS (NS_PER_S / 5)
-#define ANSWER_NS (2 * NS_PER_S)    /* for a rank's thread to hold; afterwards its step is guessed */
-#define DECISION_NS (10 * NS_PER_S) /* for the store to decide; afterwards it is taken for dead */
+#define ANSWER_NS (2 * NS_PER_S)    /* limit for a rank's thread to hold; then its step is guessed */
+#define DECISION_NS (10 * NS_PER_S) /* limit for the store to decide; then the store counts as dead */
 
 /* ---- the store ---------------------------------------------------------------------------------- */
 
@@ -61,7 +62,8 @@ void store_receive_status(store *s, const zsocket_identity *from, const rendezvo
     for (int r = 0; r < s->world; r++) answer(s, r);
 }
 
-/* A rank that does not hold may have begun one step more than the others: its next one needs them. */
+/* A rank that does not hold may have begun one step more than the others, because its next step needs
+ * them. */
 void store_decide_stop(store *s, int64_t now_ns)
 {
     rendezvous_packet stop = {.kind = RENDEZVOUS_STOP, .signal = s->signal, .step = -1};
@@ -86,12 +88,12 @@ struct status_sender {
     uint64_t token;
     zsocket socket;
     int end_fd;
-    bool has_thread, lost; /* lost: the connection to the store */
+    bool has_thread, lost; /* `lost` means the connection to the store */
     pthread_t thread;
-    int64_t due_ns;  /* when the next status is to be sent */
-    int sent_signal; /* with the last status */
-    int64_t begun;   /* by this rank, when it began to hold */
-    int64_t hold_ns; /* when it began to hold */
+    int64_t due_ns;
+    int sent_signal;
+    int64_t begun;   /* last step that this rank had begun at `hold_ns` */
+    int64_t hold_ns; /* time at which this rank began to hold */
     _Alignas(16) unsigned char arena[RENDEZVOUS_ARENA_BYTES];
     uint8_t packet[RENDEZVOUS_PACKET_CAP];
 };
@@ -131,12 +133,12 @@ static void receive_answers(status_sender *s)
         if (got.kind == RENDEZVOUS_STOP)
             job_stop_decide(s->table, got.step);
         else if (s->rank != 0)
-            status_table_mirror(s->table, 0, got.progress, -1); /* of all other ranks */
+            status_table_mirror(s->table, 0, got.progress, -1); /* the sum of all other ranks */
     }
     zmq_msg_close(&part);
 }
 
-/* Without the store the ranks go on, and find that rank 0 is lost. */
+/* Without the store, ranks continue until they find that rank 0 is lost. */
 static void check_store(status_sender *s, int64_t now_ns)
 {
     for (zsocket_event e; (e = zsocket_next_event(&s->socket)) != ZSOCKET_NO_EVENT;)

@@ -1,4 +1,4 @@
-/* The store: its thread and sockets, ranks that come and go, and what it sends them. */
+/* The store: its thread and sockets, the arrival and loss of ranks, and sending. */
 #include "common/net/rendezvous_impl.h"
 
 #include "common/base/log.h"
@@ -31,7 +31,7 @@ void store_send(store *s, const zsocket_identity *to, const rendezvous_packet *p
 {
     size_t bytes = rendezvous_pack(packet, s->packet, RENDEZVOUS_PACKET_CAP);
     int more = ZMQ_DONTWAIT | ZMQ_SNDMORE;
-    if (zmq_send(s->router.zmq, to->bytes, sizeof to->bytes, more) < 0) return; /* gone: noticed by a probe */
+    if (zmq_send(s->router.zmq, to->bytes, sizeof to->bytes, more) < 0) return; /* a probe reports the loss */
     if (zmq_send(s->router.zmq, s->packet, bytes, count > 0 ? more : ZMQ_DONTWAIT) < 0 && errno == ENOMEM) {
         const rendezvous_packet no = {.kind = RENDEZVOUS_FAILED, .code = STATUS_SYSTEM, .text = "no memory"};
         bytes = rendezvous_pack(&no, s->packet, RENDEZVOUS_PACKET_CAP);
@@ -88,8 +88,8 @@ void store_lost(store *s, int rank)
 }
 
 enum {
-    QUEUE = 8,       /* messages held of one peer */
-    FLUSH_MS = 2000, /* for what is left to send at the end */
+    QUEUE = 8,       /* messages held per peer */
+    FLUSH_MS = 2000, /* limit of the flush at the end */
 };
 #define PEER_TIMEOUT_NS (10 * NS_PER_S)
 
@@ -101,7 +101,7 @@ static int member_of(const store *s, const zsocket_identity *identity)
     return -1;
 }
 
-/* Reads the next part into `part`; false where the message has ended. */
+/* Reads the next part into `part`. Returns false at the end of the message. */
 static bool next_part(const store *s, zmq_msg_t *part)
 {
     return zmq_msg_more(part) && zmq_msg_recv(part, s->router.zmq, ZMQ_DONTWAIT) >= 0;
@@ -124,7 +124,7 @@ static void receive_message(store *s, zmq_msg_t *part)
     if (!known_size || !next_part(s, part)) {
         store_reject(s, "it does not name itself as ranks do");
     } else if (zmq_msg_size(part) == 0) {
-        /* a probe: the connection stands */
+        /* a probe: the connection works */
     } else if (!unpack_quietly(s, part, &packet)) {
         store_reject(s, "its message is not a rendezvous packet");
     } else if (packet.kind == RENDEZVOUS_HELLO) {

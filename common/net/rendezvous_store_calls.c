@@ -1,5 +1,4 @@
-/* What the store does with a hello, which it accepts or refuses, and with collective calls, one after the
- * other. */
+/* Accepts or refuses hellos in the store, and carries out collective calls one after another. */
 #include "common/net/rendezvous_impl.h"
 
 #include "common/base/log.h"
@@ -9,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What comes from the network goes to a terminal: printable, and not too long. */
+/* Copies a text from the network for a terminal: printable, at most `size` bytes. */
 static void printable(char *out, size_t size, const char *text)
 {
     size_t i = 0;
@@ -22,7 +21,7 @@ static size_t line_length(const char *line)
     return strcspn(line, "\n");
 }
 
-/* Finds the first line in which the texts differ; false where they are equal or one is missing. */
+/* Finds the first line in which the texts differ. Returns false if they are equal or one is missing. */
 static bool first_difference(const char *ours, const char *theirs, char a[128], char b[128])
 {
     if (!ours[0] || !theirs[0]) return false;
@@ -53,14 +52,13 @@ static status check_config(const store *s, const rendezvous_packet *h)
                 h->rank, h->config_hash, s->config_hash);
 }
 
-/* Whether the rank may join. */
 static status check(const store *s, const rendezvous_packet *h)
 {
     char program[64], name[128];
     if (h->protocol != RENDEZVOUS_PROTOCOL)
         return fail(STATUS_PROTOCOL, "rendezvous protocol: rank %d has version %" PRIu32 ", rank 0 has %d",
                     h->rank, h->protocol, RENDEZVOUS_PROTOCOL);
-    if (h->token != s->token) /* whose own token stays its secret */
+    if (h->token != s->token) /* the message must not show the token */
         return fail(STATUS_PROTOCOL,
                     "job token: rank %d has another than the job at %s: two jobs use one address", h->rank,
                     s->address);
@@ -80,7 +78,7 @@ static status check(const store *s, const rendezvous_packet *h)
     if (s->members[h->rank].joined)
         return fail(STATUS_CONFIG, "rank %d is taken twice: by %s, and by process %" PRIu32, h->rank,
                     store_name(s, h->rank, name, sizeof name), h->pid);
-    return h->code == STATUS_OK ? check_config(s, h) : STATUS_OK; /* a rank that has failed */
+    return h->code == STATUS_OK ? check_config(s, h) : STATUS_OK; /* a failed rank need not agree */
 }
 
 void store_receive_failure(store *s, int rank, const rendezvous_packet *failure)
@@ -105,11 +103,12 @@ static void welcome(store *s, const zsocket_identity *from, const rendezvous_pac
 
 void store_receive_hello(store *s, const zsocket_identity *from, const rendezvous_packet *hello)
 {
-    const store_member *m = hello->rank >= 0 && hello->rank < s->world ? &s->members[hello->rank]
-                                                                       : NULL; /* whom it claims to be */
+    const store_member *m =
+        hello->rank >= 0 && hello->rank < s->world ? &s->members[hello->rank] : NULL; /* claimed rank */
     bool taken = m && m->joined;
     if (taken && memcmp(&m->identity, from, sizeof *from) == 0) return; /* sent again after a reconnection */
-    /* The job waits for a rank that cannot join it; a second claim to a rank takes nothing from the first. */
+    /* The job waits for this rank. If it cannot join, the job fails. A second claim to a taken rank changes
+     * nothing. */
     bool awaited = hello->token == s->token && !taken && s->joined < s->world;
     error_record refusal;
     error_clear();
@@ -139,7 +138,7 @@ static void begin(store_call *c, int rank, const rendezvous_packet *call)
     snprintf(c->tag, sizeof c->tag, "%s", call->tag);
 }
 
-/* Whether the rank makes the call that the others make; fails the store where it does not. */
+/* Returns true if the rank makes the same call as the others, and fails the store if not. */
 static bool agrees(store *s, int rank, const rendezvous_packet *call)
 {
     const store_call *c = &s->call;
@@ -153,7 +152,7 @@ static bool agrees(store *s, int rank, const rendezvous_packet *call)
     return true;
 }
 
-/* Sends every rank the blobs of all, of the root, or none. */
+/* Sends the result to every rank: the blobs of all ranks, the blob of the root, or none. */
 static void complete(store *s)
 {
     const store_call *c = &s->call;
@@ -166,7 +165,7 @@ static void complete(store *s)
     s->call.sequence++;
 }
 
-/* A rank that has left can take part in no call any more. */
+/* Fails the store if a rank has left, because it cannot take part in a call any more. */
 static bool fail_if_a_rank_left(store *s)
 {
     char name[128];
@@ -184,7 +183,7 @@ void store_receive_call(store *s, int rank, const rendezvous_packet *call, zmq_m
 {
     store_member *m = &s->members[rank];
     store_call *c = &s->call;
-    if (s->failed != STATUS_OK) return; /* the rank has received the reason */
+    if (s->failed != STATUS_OK) return; /* the rank has received the error */
     if (call->sequence != c->sequence || m->called || call->root < 0 || call->root >= s->world) {
         store_fail(s, STATUS_PROTOCOL, "rendezvous: rank %d makes call %" PRIu64 ", due is call %" PRIu64,
                    rank, call->sequence, c->sequence);
@@ -208,7 +207,7 @@ int64_t store_next_deadline(const store *s)
     return next;
 }
 
-/* A rank that has called waits as long as one that has not makes progress. */
+/* Extends the deadlines of ranks that have called while a rank that has not called makes progress. */
 static void move_deadlines(store *s)
 {
     int64_t moved_ns = 0;

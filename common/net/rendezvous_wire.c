@@ -11,13 +11,14 @@ const char *rendezvous_operation_name(rendezvous_operation operation)
     return (unsigned)operation < RENDEZVOUS_OPERATION_COUNT ? names[operation] : "unknown";
 }
 
-/* protobuf-c's generated structs hold char *, and do not write through it. */
+/* Casts a string for the generated structs of protobuf-c, which hold char * but do not write through it. */
 static char *string(const char *s)
 {
     return (char *)(s ? s : "");
 }
 
-/* The fields that packet and wire have alike: numbers, sent only where they are not zero, and texts. */
+/* Fields that have the same name in packet and wire: numbers, which are sent only if they are not zero, and
+ * texts. */
 #define NUMBER_LIST(X)                                                                                       \
     X(protocol)                                                                                              \
     X(token)                                                                                                 \

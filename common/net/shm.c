@@ -13,8 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* More than the machine has would be taken until the kernel kills processes. A file size limit would kill
- * this one with SIGXFSZ instead of failing the call. */
+/* Linux accepts a segment larger than the machine's memory and later kills processes. A segment above the
+ * file size limit would kill this process with SIGXFSZ instead of failing the call. */
 static status check_size(const char *name, int64_t bytes, const char *size)
 {
     double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
@@ -66,7 +66,7 @@ status shm_create(const char *name, int64_t bytes, shm_segment *out)
     if (ftruncate(fd, bytes) != 0)
         result = fail_errno(STATUS_SYSTEM, "shared memory '%s' needs %s, it cannot be sized", name, size);
     if (result == STATUS_OK)
-        result = map(fd, bytes, name, out); /* before memory is taken: it obeys ulimit -v */
+        result = map(fd, bytes, name, out); /* before the allocation, because mmap() obeys ulimit -v */
     if (result != STATUS_OK) {
         close(fd);
         return result;
@@ -85,7 +85,7 @@ status shm_map(int fd, int64_t bytes, const char *whose, shm_segment *out)
     else if (file.st_size < bytes)
         result = fail(STATUS_PROTOCOL, "shared memory of %s: got %" PRId64 " bytes, expected %" PRId64, whose,
                       (int64_t)file.st_size, bytes);
-    else if (!(fcntl(fd, F_GET_SEALS) & F_SEAL_SHRINK)) /* else a peer could make us fault by shrinking it */
+    else if (!(fcntl(fd, F_GET_SEALS) & F_SEAL_SHRINK)) /* a peer could shrink an unsealed memfd */
         result = fail(STATUS_PROTOCOL, "shared memory of %s: not a sealed memfd", whose);
     else
         result = map(fd, bytes, whose, out);

@@ -1,8 +1,8 @@
 /* Anonymous shared memory between the ranks of one host.
  *
- * A segment is a memfd: it has no name in any file system, so no crash can leave it behind. Ranks pass
- * the descriptors to each other (SCM_RIGHTS, unix(7)) over sockets in the abstract namespace, which
- * leave nothing behind either. Ranks may be processes or threads of one process. */
+ * A segment is a memfd. It has no name in any file system, so a crash cannot leave it behind. Ranks pass the
+ * descriptors to each other (SCM_RIGHTS, unix(7)) over sockets in the abstract namespace, which leave nothing
+ * behind either. Ranks may be processes or threads of one process. */
 #ifndef COMMON_NET_SHM_H
 #define COMMON_NET_SHM_H
 
@@ -11,48 +11,51 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Caller's storage; zero-initialized is empty. */
+/* A segment in the storage of the caller. All zeros is an empty segment. */
 typedef struct shm_segment {
-    int fd;     /* valid where data is not NULL */
+    int fd;     /* valid if `data` is not NULL */
     void *data; /* mapped for reading and writing, page-aligned, zero at first */
     int64_t bytes;
 } shm_segment;
 
-/* Makes, allocates and maps `bytes` > 0. `name` appears in /proc/PID/maps only. STATUS_SYSTEM names the
- * size needed where the system refuses it. */
+/* Creates, allocates and maps `bytes` > 0. `name` appears only in /proc/PID/maps. A STATUS_SYSTEM message
+ * names the requested size. */
 status shm_create(const char *name, int64_t bytes, shm_segment *out);
 
-/* Maps the first `bytes` (> 0) of a memfd, of whichever rank: `whose` is for the message, "rank 3".
- * Takes over `fd`, also when it fails. STATUS_PROTOCOL where the memory is shorter than `bytes`. */
+/* Maps the first `bytes` (> 0) of the memfd of any rank. `whose` names the owner in messages, for instance
+ * "rank 3". Takes ownership of `fd`, also after a failure. Fails with STATUS_PROTOCOL if the memory is
+ * shorter than `bytes`. */
 status shm_map(int fd, int64_t bytes, const char *whose, shm_segment *out);
 
-/* Unmaps and closes. The memory remains while another process maps it. Empty segments are ignored. */
+/* Unmaps and closes a segment. The memory remains while another process maps it. Ignores an empty segment. */
 void shm_close(shm_segment *segment);
 
-/* The same number on every process that can exchange segments with this one (same kernel, same network
- * namespace), different ones elsewhere. */
+/* Returns a number that identifies the kernel and the network namespace. Processes with equal numbers can
+ * exchange segments. */
 uint64_t shm_host_id(void);
 
-enum { SHM_EXCHANGE_MAX = 8 }; /* segments of a rank in one exchange */
+enum { SHM_EXCHANGE_MAX = 8 }; /* segments per rank in one exchange */
 
 typedef struct shm_exchange_options {
-    const char *name; /* of this exchange, unique among those of the job at a time: "ring" */
-    uint64_t token;   /* of the job */
+    const char *name; /* name of this exchange, such as "ring"; unique within the job while the exchange
+                       * runs */
+    uint64_t token;
     int rank, world;
-    const shm_segment *own;          /* [count], for every peer */
+    const shm_segment *own;          /* [count], sent to every peer */
     int count;                       /* the same on every rank, at least 1 */
-    int64_t deadline_ns;             /* clock_now_ns() at which to give up */
-    bool (*canceled)(void *context); /* asked several times a second; NULL: never */
+    int64_t deadline_ns;             /* time at which to give up, as clock_now_ns() */
+    bool (*canceled)(void *context); /* called several times per second, or NULL */
     void *context;
 } shm_exchange_options;
 
-/* Serves the own segments and fetches those of all peers, in one loop: no order between ranks matters.
- * Returns when every peer has been fetched from and has fetched. peers[rank * count + i] becomes segment
- * i of `rank`, to be closed by the caller; the own row is left empty.
+/* Sends this rank's segments to all peers and fetches the segments of all peers. Returns when both are
+ * finished. peers[rank * count + i] becomes segment i of `rank`, which the caller must close; the entries of
+ * this rank stay empty. Ranks may call in any order.
  *
- * A connection from another user, with another job token or of garbage is refused with one log line.
- * STATUS_PEER at the deadline, naming the ranks that are missing; STATUS_PROTOCOL where a peer has
- * another number of segments; STATUS_UNAVAILABLE where the address is taken; STATUS_STOPPED. */
+ * Refuses connections of another user, with another job token or with garbage, and logs the first refusal.
+ * Fails with STATUS_PEER at the deadline, naming the missing ranks; with STATUS_PROTOCOL if a peer has
+ * another number of segments; with STATUS_UNAVAILABLE if the address is taken; with STATUS_STOPPED if
+ * `canceled` returns true. */
 status shm_exchange(const shm_exchange_options *options, shm_segment *peers);
 
 #endif

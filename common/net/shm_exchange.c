@@ -1,6 +1,6 @@
-/* The exchange of segments: every rank listens on an abstract address derived from the job token, the
- * name and its rank, and connects to every peer's. A connection carries one request from the fetching
- * side and one reply with the descriptors back; SOCK_SEQPACKET keeps both whole. */
+/* Exchanges segments. Every rank listens at an abstract address derived from the job token, the name and its
+ * rank, and connects to every peer. A connection carries one request, then one reply with the descriptors.
+ * SOCK_SEQPACKET keeps each message in one piece. */
 #include "common/net/shm.h"
 
 #include "common/base/clock.h"
@@ -24,7 +24,7 @@
 
 enum {
     RETRY_NS = 5000000,  /* between attempts to reach a peer that does not listen yet */
-    EXTRA_INCOMING = 16, /* connections held besides one per peer */
+    EXTRA_INCOMING = 16, /* connections held in addition to one per peer */
 };
 
 typedef struct segment_request {
@@ -33,7 +33,7 @@ typedef struct segment_request {
     uint64_t token, name_hash;
 } segment_request;
 
-/* Followed by the descriptors of `count` segments. */
+/* A reply, which the descriptors of `count` segments accompany. */
 typedef struct segment_reply {
     uint32_t magic;
     int32_t rank;
@@ -42,7 +42,6 @@ typedef struct segment_reply {
     int64_t bytes[SHM_EXCHANGE_MAX];
 } segment_reply;
 
-/* The descriptors of a message, as sendmsg(2) and recvmsg(2) pass them. */
 typedef union descriptors {
     struct cmsghdr header;
     char bytes[CMSG_SPACE(SHM_EXCHANGE_MAX * sizeof(int))];
@@ -51,16 +50,16 @@ typedef union descriptors {
 typedef struct exchange {
     const shm_exchange_options *options;
     shm_segment *peers;
-    struct pollfd *polled;   /* [1 + world + incoming_max] the listener, and: */
-    struct pollfd *outgoing; /* [world] to the peer's listener; fd -1: none */
-    struct pollfd *incoming; /* [incoming_max] accepted, the request not yet read; fd -1: free */
+    struct pollfd *polled;   /* [1 + world + incoming_max]: the listener, `outgoing`, `incoming` */
+    struct pollfd *outgoing; /* [world] to the peers' listeners; fd -1 if none */
+    struct pollfd *incoming; /* [incoming_max] accepted, request not yet read; fd -1 if free */
     bool *fetched, *served;  /* [world] */
     int incoming_max, refusals;
-    int64_t retry_ns; /* when to try the unreached peers again */
+    int64_t retry_ns;
 } exchange;
 
-/* Anybody may read the names of abstract sockets. One gives away neither the token nor the name of another
- * rank. */
+/* Writes the address of a rank. Any user may read the names of abstract sockets, but a name discloses neither
+ * the token nor the names of other ranks. */
 static socklen_t address_of(const exchange *x, int rank, struct sockaddr_un *out)
 {
     *out = (struct sockaddr_un){.sun_family = AF_UNIX};
@@ -107,7 +106,8 @@ static status listen_for_peers(exchange *x)
     return STATUS_OK;
 }
 
-/* A peer that does not listen yet, or whose queue is full, is tried again later. */
+/* Connects to a peer and requests its segments. Tries again later if the peer does not listen yet or its
+ * queue is full. */
 static status request_segments(exchange *x, int rank)
 {
     const shm_exchange_options *o = x->options;
@@ -129,7 +129,7 @@ static status request_segments(exchange *x, int rank)
 
 static void accept_peers(exchange *x)
 {
-    for (int i = 0; i < x->incoming_max; i++) { /* at most, so that a flood cannot keep us here */
+    for (int i = 0; i < x->incoming_max; i++) { /* bounded, in case of a flood */
         int fd = accept4(x->polled[0].fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0) return;
         int slot = 0;
@@ -227,7 +227,7 @@ static status fetch(exchange *x, int rank)
     if (got < 0 && errno == EAGAIN) return STATUS_OK;
     close(*fd);
     *fd = -1;
-    if (got != (ssize_t)sizeof in) return STATUS_OK; /* turned away: tried again */
+    if (got != (ssize_t)sizeof in) return STATUS_OK; /* refused: tried again */
     int count = received_descriptors(&message, fds);
     if (message.msg_flags & MSG_CTRUNC) {
         for (int i = 0; i < count; i++) close(fds[i]);
@@ -262,7 +262,6 @@ static status late(const exchange *x)
     return result;
 }
 
-/* Waits for events and handles them. */
 static status advance(exchange *x)
 {
     const shm_exchange_options *o = x->options;

@@ -17,9 +17,9 @@ typedef struct status_table_header {
     uint32_t magic;
     int32_t world;
     uint64_t token;
-    _Alignas(64) atomic_int stop;     /* Signal that requested a stop, or 0. */
-    _Atomic int64_t stop_step;        /* First step that is not run, INT64_MAX until it is decided. */
-    _Alignas(64) atomic_uint granted; /* blocks that may run */
+    _Alignas(64) atomic_int stop; /* signal that requested a stop, or 0 */
+    _Atomic int64_t stop_step;    /* first step that is not run, INT64_MAX until it is decided */
+    _Alignas(64) atomic_uint granted;
     doorbell granting;
     _Alignas(64) _Atomic double loss;
     _Alignas(64) atomic_int failure_claimed;
@@ -247,14 +247,15 @@ int64_t status_table_others_ns(const status_table *t, const rank_slot *own)
 
 static void notify(const status_table *t)
 {
-    eventfd_write(t->notify_fd, 1); /* a full counter is already a notice */
+    eventfd_write(t->notify_fd, 1); /* a full counter also wakes the reader */
 }
 
 int64_t job_stop_hold(status_table *t, int signal)
 {
     int none = 0;
     int64_t last = -1;
-    /* Before the steps are read: job_stop_here() writes its step before it reads the request. */
+    /* The request is written before the steps are read, because job_stop_here() writes its step before it
+     * reads the request. */
     if (atomic_compare_exchange_strong(&t->header->stop, &none, signal)) notify(t);
     for (int r = 0; r < t->header->world; r++) {
         int64_t begun = atomic_load(&t->slots[r].step);

@@ -1,4 +1,4 @@
-/* The part of a transport that does not depend on what moves the bytes: numbers and checksums. */
+/* The part of a transport that all implementations share: numbers and checksums. */
 #include "common/net/transport_impl.h"
 
 #include "common/base/log.h"
@@ -15,7 +15,7 @@ int transport_link_peer(const transport *t, int link)
 
 void transport_frame_released(transport_ticket *ticket)
 {
-    /* Orders what the sender wrote before what is read here, whatever thread this is. */
+    /* Orders the sender's writes before the reads here, on any thread. */
     atomic_load_explicit(&ticket->pending, memory_order_acquire);
     transport *t = ticket->owner;
     bool wake = ticket->wake;
@@ -37,7 +37,8 @@ void transport_reject(transport *t, const char *who, const char *why)
         log_warn("dropped a message from %s: %s (%" PRId64 " so far)", who, why, count);
 }
 
-/* STATUS_OK: accepted. STATUS_AGAIN: to be dropped. Else the link is of no more use. */
+/* Checks a received message. Returns STATUS_OK if it is accepted, STATUS_AGAIN if it must be dropped, or
+ * another status if the link is unusable. */
 static status examine(transport *t, const transport_message *m, const transport_link *l)
 {
     const message_header *h = &m->header;
@@ -157,7 +158,7 @@ status transport_reserve(transport *t, int messages)
     return t->type->reserve(t, messages);
 }
 
-/* One goodbye per link; the window may have to empty first. */
+/* Sends one goodbye per link, after a wait if the window is full. */
 static void say_goodbye(transport *t, int64_t until_ns)
 {
     const message_header bye = {.kind = MESSAGE_BYE};
@@ -181,7 +182,7 @@ void transport_close(transport **t, int64_t flush_ns)
         while ((*t)->deferred > 0 && clock_now_ns() < until)
             if (transport_wait(*t, until) != STATUS_OK) break;
     }
-    if (clean) error_clear(); /* whoever is gone by now does not matter any more */
+    if (clean) error_clear(); /* lost peers do not matter any more */
     for (int i = 0; i < 2 * (*t)->options.peers; i++) transport_drop_deferred(*t, &(*t)->links[i]);
     transport_drop_held(*t);
     int64_t left = until - clock_now_ns();
@@ -237,12 +238,12 @@ static status check_send(transport *t, int link, const message_frame *frames, in
     return STATUS_OK;
 }
 
-/* Gives tickets their count, and takes it back where nothing was sent. */
+/* Adds the frames to the ticket and sends. Subtracts them again if nothing was sent. */
 static status send_counted(transport *t, int link, const message_header *header, const message_frame *frames,
                            int count, transport_ticket *ticket, int64_t bytes)
 {
     if (count > 0) {
-        if (ticket->owner != t) ticket->owner = t; /* not written while earlier frames are under way */
+        if (ticket->owner != t) ticket->owner = t; /* a ticket with frames in flight has this owner already */
         atomic_fetch_add_explicit(&ticket->pending, count, memory_order_release);
         atomic_fetch_add_explicit(&t->in_use, count, memory_order_relaxed);
     }

@@ -1,14 +1,14 @@
-/* Messages between agents. A transport belongs to one agent, the only thread that may call it (but for
- * transport_wake). It can listen, then every client that connects is a link; and it can connect to
- * servers, each of which is a link too. Nothing blocks except transport_wait and the bounded flush of
- * transport_close.
+/* Messages between agents. A transport belongs to one agent. Only this agent's thread may call it, except for
+ * transport_wake(). A transport can listen: every client that connects becomes a link. It can also connect to
+ * servers, each of which becomes a link. Only transport_wait() and the bounded flush of transport_close()
+ * block.
  *
- * Tensor frames are sent without a copy: the memory must stay untouched until the ticket says so.
- * Messages of a link arrive in order or not at all: each direction is numbered and, unless switched
- * off, every header and frame is covered by a checksum. A duplicate is dropped and counted; a gap or a
- * flipped bit is an error that names peer and number. What strangers send is dropped with a log line.
+ * Tensor frames are sent without a copy, so their memory must stay unchanged until the ticket is released.
+ * Messages of a link arrive in order or not at all. Each direction is numbered, and a checksum covers every
+ * header and frame unless checksums are off. A duplicate is dropped and counted. A gap or a flipped bit is an
+ * error that names peer and number. A message of a stranger is dropped with a log line.
  *
- * docs/transport.md: wire format, options of the sockets, failure modes. */
+ * docs/transport.md describes the wire format, the options of the sockets, and failure modes. */
 #ifndef COMMON_NET_TRANSPORT_H
 #define COMMON_NET_TRANSPORT_H
 
@@ -23,20 +23,20 @@ typedef struct transport transport;
 typedef struct transport_type transport_type;
 typedef struct transport_hub transport_hub;
 
-/* libzmq: inproc://NAME (within a hub), ipc://@NAME (abstract), tcp://HOST:PORT. */
+/* The transport over libzmq: inproc://NAME (within a hub), ipc://@NAME (abstract), tcp://HOST:PORT. */
 extern const transport_type transport_zmq;
 
-/* What agents that are threads of one process share, so that inproc:// reaches between them. Closed
- * after all its transports. Frames sent over inproc:// are the sender's memory at the receiver. */
+/* A hub connects agents that are threads of one process, over inproc://. Close it after all its transports.
+ * Frames received over inproc:// are the sender's memory. */
 status transport_hub_open(transport_hub **out);
 void transport_hub_close(transport_hub **hub);
 
-/* The type of a hub's transports; without one libzmq's. */
+/* Returns the type of a hub's transports, or libzmq's if `hub` is NULL. */
 const transport_type *transport_hub_type(const transport_hub *hub);
 
-/* Counts the frames that still need their memory. The owner zero-initializes it, sets `wake` where the
- * last release shall end a transport_wait, and may reuse buffers and ticket when transport_sent(). It
- * must live until then. */
+/* Counts the frames whose memory is still in use. The owner zero-initializes the ticket, and may reuse the
+ * buffers and the ticket when transport_sent() returns true. The ticket must stay valid until then. If `wake`
+ * is true, the last release ends a transport_wait(). */
 typedef struct transport_ticket {
     atomic_int pending;
     bool wake;
@@ -48,66 +48,72 @@ static inline bool transport_sent(const transport_ticket *ticket)
     return atomic_load_explicit(&ticket->pending, memory_order_acquire) == 0;
 }
 
-/* An emulated link: when a message of `bytes` to `peer`, handed over at `now_ns`, may leave; and when one
- * from `peer`, come at `now_ns`, may be received. Each called once per message, in order; the transport keeps
- * it back until then. */
+/* An emulated link. release_ns() returns the time at which a message of `bytes` to `peer`, sent at `now_ns`,
+ * may leave. deliver_ns() returns the time at which a message from `peer` that arrived at `now_ns` may be
+ * received. Each is called once per message, in order. The transport holds the message until then. */
 typedef struct transport_pacer {
-    int64_t (*release_ns)(void *context, int peer, int64_t bytes, int64_t now_ns); /* NULL: none */
-    int64_t (*deliver_ns)(void *context, int peer, int64_t bytes, int64_t now_ns); /* NULL: none */
+    int64_t (*release_ns)(void *context, int peer, int64_t bytes, int64_t now_ns); /* or NULL */
+    int64_t (*deliver_ns)(void *context, int peer, int64_t bytes, int64_t now_ns); /* or NULL */
     void *context;
 } transport_pacer;
 
-/* The pacer of an adapter (link.h), which must outlive the transport; none where its link is not emulated. */
+/* Returns the pacer of an adapter (link.h), which must outlive the transport. Returns an empty pacer if the
+ * adapter's link is not emulated. */
 struct net_adapter;
 transport_pacer transport_pacer_of(struct net_adapter *adapter);
 
 typedef struct transport_options {
-    int rank;            /* own number among the peers */
-    int peers;           /* all agents are numbered 0 .. peers - 1 */
-    uint64_t token;      /* of the job */
-    int64_t frame_bytes; /* no agent sends a larger frame; the same everywhere */
-    int frames;          /* a message has at most so many, 1 .. MESSAGE_FRAMES_MAX; the same everywhere */
-    int window;          /* messages on their way to one peer; more are STATUS_AGAIN */
-    bool checksum;       /* the same everywhere */
-    bool device_memory;  /* virtual: frames lie in the rank's GPU, not in its host's memory */
-    bool in_sight;       /* virtual: who computes on the processor of this rank's machine sees the frames */
-    int64_t peer_timeout_ns; /* tcp: a host that is silent so long is lost; 0: the kernel's limits */
-    transport_hub *hub;      /* NULL: no inproc:// */
+    int rank;  /* number of this agent */
+    int peers; /* number of agents, which are numbered 0 .. peers - 1 */
+    uint64_t token;
+    int64_t frame_bytes; /* largest frame; equal on all agents */
+    int frames;          /* frames per message at most, 1 .. MESSAGE_FRAMES_MAX; equal on all agents */
+    int window;          /* messages in flight to one peer; STATUS_AGAIN beyond */
+    bool checksum;       /* equal on all agents */
+    bool device_memory;  /* simulation only: frames are in the memory of the rank's GPU, not of its host */
+    bool in_sight;       /* simulation only: ranks that compute on the processor of one machine read each
+                          * other's frames */
+    int64_t peer_timeout_ns; /* tcp: time after which a silent host is lost; 0 for the kernel's limits */
+    transport_hub *hub;      /* hub for inproc://, or NULL */
     transport_pacer pacer;
 } transport_options;
 
-/* 16 frames, window 32, checksums, 10 s; no hub, no pacer. */
+/* Returns options with 16 frames, window 32, checksums, a peer timeout of 10 s, no hub and no pacer. */
 transport_options transport_defaults(int rank, int peers, uint64_t token, int64_t frame_bytes);
 
-/* STATUS_SYSTEM where memory, descriptors or threads are short. Options are copied. */
+/* Opens a transport. Copies the options. Fails with STATUS_SYSTEM if memory, descriptors or threads run
+ * out. */
 status transport_open(const transport_type *type, const transport_options *options, transport **out);
 
-/* Makes room for so many messages that are received and not released, beyond which receiving allocates. */
+/* Allocates room for `messages` received messages that are not yet released. Beyond this number, receiving
+ * allocates. */
 status transport_reserve(transport *t, int messages);
 
-/* Says goodbye to every peer, gives what was sent up to `flush_ns` to leave, and closes. With 0 it closes
- * at once, and peers see a lost rank. Messages received must have been released. */
+/* Sends a goodbye to every peer, waits up to `flush_ns` until sent messages have left, and closes. If
+ * `flush_ns` is 0 it closes at once, and peers see a lost rank. All received messages must have been
+ * released. */
 void transport_close(transport **t, int64_t flush_ns);
 
-/* Accepts clients at `url`; once per transport. The address in full goes to bound[size] unless NULL: with a
- * port chosen for tcp://HOST:*, and with the key that clients over tcp need, tcp://HOST:PORT/KEY. It is a
- * secret: only members of the job may see it. The links of clients are their ranks: 0 .. peers - 1.
- * STATUS_UNAVAILABLE where the address is taken. */
+/* Accepts clients at `url`. May be called once per transport. The links of clients are their ranks, 0 ..
+ * peers - 1. Writes the full address to bound[size] if `bound` is not NULL. The address has the chosen port
+ * for tcp://HOST:*, and over tcp the key that clients need, tcp://HOST:PORT/KEY. The key is a secret of the
+ * job. Fails with STATUS_UNAVAILABLE if the address is taken. */
 status transport_listen(transport *t, const char *url, char *bound, size_t size);
 
-/* Begins to connect to the server `peer`; *link becomes its link. The server may come up later. */
+/* Begins to connect to the server `peer`. *link becomes the server's link. The server may start later. */
 status transport_connect(transport *t, int peer, const char *url, int *link);
 
-/* The peer is there: a message would not wait for it. */
+/* Returns true if the peer is connected, so a message need not wait for it. */
 bool transport_link_up(const transport *t, int link);
-/* The peer has said goodbye: an orderly end, and no error unless something was still expected of it. */
+/* Returns true if the peer has said goodbye. This is an orderly end, and an error only if another message was
+ * expected. */
 bool transport_link_ended(const transport *t, int link);
 int transport_link_peer(const transport *t, int link);
 
-/* Hands over a message; header fields that the transport owns are ignored. `ticket` may be NULL where
- * there are no frames. The array `frames` is not needed afterwards, what it points to is.
- * STATUS_AGAIN, with nothing taken over, while the window is full or the peer is not there: call
- * transport_wait and try again. STATUS_PEER where the link has ended or is lost. */
+/* Sends a message. Fills in the header fields that the transport owns. `ticket` may be NULL if there are no
+ * frames. The array `frames` may be reused after the call, but not the memory of the frames. Fails with
+ * STATUS_AGAIN if the window is full or the peer is not connected: call transport_wait() and try again. Fails
+ * with STATUS_PEER if the link has ended or is lost. */
 status transport_send(transport *t, int link, const message_header *header, const message_frame *frames,
                       int count, transport_ticket *ticket);
 
@@ -116,26 +122,27 @@ typedef struct transport_message {
     message_header header;
     int link;
     const message_frame *frames; /* [header.frames] */
-    void *slot;                  /* the transport's */
+    void *slot;                  /* private to the transport */
 } transport_message;
 
-/* The next message of any link. STATUS_AGAIN: none now. STATUS_PEER: a peer is lost or a message is
- * missing; STATUS_IO: a message is damaged. Both name peer and message; the link is of no more use. */
+/* Receives the next message of any link. Fails with STATUS_AGAIN if there is none now, with STATUS_PEER if a
+ * peer is lost or a message is missing, and with STATUS_IO if a message is damaged. After STATUS_PEER and
+ * STATUS_IO, which name peer and message, the link is unusable. */
 status transport_receive(transport *t, transport_message *out);
 void transport_release(transport *t, transport_message *message);
 
-/* Sleeps until there may be something to receive, a transport_wake, room in a window that was full, a
- * ticket that asks for it, or the deadline. May return early for no reason. */
+/* Sleeps until one of these happens: a message arrives, transport_wake() is called, a full window has room, a
+ * ticket with `wake` is released, or the deadline passes. May return early. */
 status transport_wait(transport *t, int64_t deadline_ns);
 
-/* Ends the agent's transport_wait, now or the next one. From any thread. */
+/* Ends the current transport_wait() of the agent, or the next one. May be called from any thread. */
 void transport_wake(transport *t);
 
 typedef struct transport_counters {
     int64_t messages_sent, messages_received;
-    int64_t bytes_sent, bytes_received; /* of tensor frames */
-    int64_t duplicates;                 /* dropped */
-    int64_t rejected;                   /* from strangers, or malformed */
+    int64_t bytes_sent, bytes_received; /* bytes of tensor frames */
+    int64_t duplicates;                 /* duplicates, which are dropped */
+    int64_t rejected;                   /* messages that are malformed or from strangers */
 } transport_counters;
 void transport_read_counters(const transport *t, transport_counters *out);
 

@@ -1,8 +1,8 @@
-/* What a transport provides. For implementers only: everyone else includes transport.h.
+/* The interface that a transport implements. Users include transport.h.
  *
- * A transport is one const struct, every slot set; `struct transport` is embedded first in its own. The
- * checked functions around it (transport.c) number, sum and pace messages, so an implementation
- * only moves headers and frames in order. */
+ * A transport is one const struct with every slot set. The struct of an implementation embeds `struct
+ * transport` as the first field. The checked functions in transport.c number, sum and pace messages, so an
+ * implementation only moves headers and frames in order. */
 #ifndef COMMON_NET_TRANSPORT_IMPL_H
 #define COMMON_NET_TRANSPORT_IMPL_H
 
@@ -11,27 +11,30 @@
 
 struct transport_type {
     const char *name;
-    bool bytes_do_not_exist; /* frames must not be read: no checksums */
+    bool bytes_do_not_exist; /* frames cannot be read, so there are no checksums */
 
     void (*hub_close)(transport_hub *hub);
 
-    /* Allocates `*out`, zeroed but for the implementation's own part; transport_open fills in the rest. */
+    /* Allocates `*out`. All fields are zero except the implementation's; transport_open() fills in the
+     * others. */
     status (*open)(const transport_options *options, transport **out);
-    /* Gives queued messages up to flush_ns, then ends every use of frames and tickets and calls
-     * transport_free(t): at once or, where a peer in the hub still uses frames, when it no longer does. */
+    /* Flushes queued messages for at most flush_ns. Then ends every use of frames and tickets and calls
+     * transport_free(t), at once or when no peer in the hub uses frames of `t` any more. */
     void (*close)(transport *t, int64_t flush_ns);
 
     status (*listen)(transport *t, const char *url, char *bound, size_t size);
     status (*connect)(transport *t, int link, const char *url);
 
     bool (*up)(const transport *t, int link);
-    /* STATUS_OK where a send() now would succeed. Else STATUS_AGAIN, and wait() ends when it would. */
+    /* Returns STATUS_OK if a send() now would succeed. Otherwise returns STATUS_AGAIN, and wait() ends when a
+     * send() would succeed. */
     status (*room)(transport *t, int link);
-    /* `ticket` has been counted up by `count`; each frame's end calls transport_frame_released(). */
+    /* Sends a message. `ticket` already counts `count` frames; transport_frame_released() must be called once
+     * per frame. */
     status (*send)(transport *t, int link, const message_header *header, const message_frame *frames,
                    int count, transport_ticket *ticket);
-    /* Fills in all of `out`; header.sender is what the peer claims. STATUS_PEER, once, for a link
-     * that is lost and has not `ended`, after the last of its messages; marks it `broken`. */
+    /* Receives a message. header.sender is the peer's claim. Fails once with STATUS_PEER for a link that is
+     * lost and has not `ended`, after the last message of the link, and marks the link `broken`. */
     status (*receive)(transport *t, transport_message *out);
     void (*release)(transport *t, transport_message *message);
     status (*reserve)(transport *t, int messages);
@@ -39,7 +42,7 @@ struct transport_type {
     void (*wake)(transport *t);
 };
 
-/* A message that a pacer keeps back. */
+/* A message that a pacer delays before it is sent. */
 typedef struct transport_deferred {
     int64_t release_ns;
     message_header header;
@@ -48,23 +51,23 @@ typedef struct transport_deferred {
     message_frame *frames; /* [options.frames] */
 } transport_deferred;
 
-/* A message that has come and that a pacer keeps back. */
+/* A received message that a pacer delays. */
 typedef struct transport_held {
     int64_t deliver_ns;
     transport_message message;
 } transport_held;
 
-/* Both directions of a connection. Links 0 .. peers - 1 are clients of this transport, peers .. 2 peers - 1
- * the servers it connects to. */
+/* Both directions of a connection. Links 0 .. peers - 1 are the clients of this transport, and links peers ..
+ * 2 peers - 1 are the servers that it connects to. */
 typedef struct transport_link {
     bool open;
     bool ended;                   /* the peer has said goodbye */
-    status broken;                /* other than STATUS_OK: of no more use */
+    status broken;                /* if not STATUS_OK, the link is unusable */
     uint64_t sent, received;      /* next sequence numbers */
     transport_deferred *deferred; /* ring of options.window, only with a pacer */
-    message_frame *frames;        /* of all entries of the ring */
+    message_frame *frames;        /* frames of all entries of the ring */
     int deferred_first, deferred_count;
-    bool blocked; /* what is due found no room */
+    bool blocked; /* the next due message found no room */
 } transport_link;
 
 struct transport_hub {
@@ -77,33 +80,34 @@ struct transport {
     transport_link *links; /* [2 * peers] */
     transport_counters counters;
     bool listening;
-    /* The type's; tests put one in its place that drops, doubles or damages a message. */
+    /* The `send` of the type. Tests replace it to drop, double or damage messages. */
     status (*send)(transport *t, int link, const message_header *header, const message_frame *frames,
                    int count, transport_ticket *ticket);
-    int deferred;         /* messages kept back on all links */
-    transport_held *held; /* ring of held_size messages that have come, only with a pacer */
+    int deferred;         /* delayed messages on all links */
+    transport_held *held; /* ring of held_size received messages, only with a pacer */
     int held_size, held_first, held_count;
-    atomic_int in_use; /* frames whose release is outstanding */
+    atomic_int in_use; /* frames that are not yet released */
 };
 
 void transport_free(transport *t);
 
-/* The frame's memory is no longer needed. From any thread; the last thing done with the transport. */
+/* Reports that a frame's memory is no longer needed. May be called from any thread, and must be the last use
+ * of the transport. */
 void transport_frame_released(transport_ticket *ticket);
 
-/* Drops a message that is none: counts it and logs the 1st, 2nd, 4th, 8th .... */
+/* Counts a malformed or foreign message, and logs the 1st, 2nd, 4th, 8th and so on. */
 void transport_reject(transport *t, const char *who, const char *why);
 
-/* transport.c: the next message of any link, due or not. */
+/* transport.c: receives the next message of any link, due or not. */
 status transport_receive_now(transport *t, transport_message *out);
 /* transport_pace.c: delays messages and sends them when they are due. */
 status transport_room(transport *t, int link);
 status transport_defer(transport *t, int link, const message_header *header, const message_frame *frames,
                        int count, transport_ticket *ticket, int64_t bytes);
 status transport_forward_due(transport *t);
-int64_t transport_next_due(const transport *t); /* CLOCK_NEVER: nothing is kept back */
+int64_t transport_next_due(const transport *t); /* CLOCK_NEVER if no message is delayed */
 void transport_drop_deferred(transport *t, transport_link *l);
-/* The first of the messages that are kept back, once it is due. */
+/* Receives the first delayed message if it is due. */
 status transport_receive_due(transport *t, transport_message *out);
 status transport_open_delayed(transport *t);
 void transport_drop_held(transport *t);

@@ -1,4 +1,4 @@
-/* Keeping messages back until an emulated link would have carried them. */
+/* Delays messages until an emulated link would have carried them. */
 #include "common/net/link.h"
 #include "common/net/transport_impl.h"
 
@@ -105,7 +105,7 @@ status transport_open_delayed(transport *t)
     return STATUS_OK;
 }
 
-/* Takes in all that has come, so that each message's time begins when it did. */
+/* Receives all messages that have arrived, so the delay of each begins at its arrival. */
 static status hold(transport *t)
 {
     const transport_pacer *pacer = &t->options.pacer;

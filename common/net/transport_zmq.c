@@ -1,4 +1,4 @@
-/* The transport over libzmq: opening, closing, waiting, and sending without copying or allocating. */
+/* The transport over libzmq: opens, closes, waits, and sends without copying or allocating. */
 #include "common/net/transport_zmq_impl.h"
 
 #include "common/net/key.h"
@@ -27,10 +27,10 @@ static status room_zmq(transport *t, int link)
 
 static void wake_zmq(transport *t)
 {
-    eventfd_write(((zmq_transport *)t)->wake_fd, 1); /* a full counter is already a wake-up */
+    eventfd_write(((zmq_transport *)t)->wake_fd, 1); /* a full counter also wakes the reader */
 }
 
-/* Both run on libzmq's I/O thread, or on the receiver's over inproc://. */
+/* These two functions run on libzmq's I/O thread, or on the receiver's thread over inproc://. */
 static void header_released(void *data, void *hint)
 {
     (void)data;
@@ -65,7 +65,6 @@ static status send_part(void *socket, zmq_msg_t *part, bool more)
                : fail(STATUS_PEER, "transport: a message cannot be sent: %s", zmq_strerror(reason));
 }
 
-/* Names the client to the ROUTER. */
 static status send_identity(zmq_transport *z, zmq_link *l)
 {
     const zsocket_identity *to = &l->identity;
@@ -75,9 +74,9 @@ static status send_identity(zmq_transport *z, zmq_link *l)
     return STATUS_AGAIN;
 }
 
-/* Sends the frames after the header. The last part must be sent, or the next message becomes a part of this
- * one. If it cannot be sent, two empty parts end the message; the receiver sees that their number is wrong.
- */
+/* Sends the frames after the header. The last part must be sent, or the next message would become a part of
+ * this one. If it cannot be sent, two empty parts end the message, and the receiver detects the wrong number
+ * of parts. */
 static status send_frames(void *socket, const message_frame *frames, int count, transport_ticket *ticket)
 {
     status result = STATUS_OK;
@@ -94,8 +93,8 @@ static status send_frames(void *socket, const message_frame *frames, int count, 
     return result;
 }
 
-/* The header gets its memory before the identity is sent: if it failed afterwards, the identity would become
- * a part of the next message. */
+/* Sends a message. Allocates the header's part before it sends the identity. If this failed later, the
+ * identity would become a part of the next message. */
 static status send_zmq(transport *t, int link, const message_header *header, const message_frame *frames,
                        int count, transport_ticket *ticket)
 {
@@ -118,7 +117,7 @@ static status send_zmq(transport *t, int link, const message_header *header, con
     if (z->hub) atomic_fetch_add_explicit(&z->hub->sends, 1, memory_order_release);
     TRY(send_part(socket, &first, count > 0));
     l->next_slot = (l->next_slot + 1) % t->options.window;
-    /* After an accepted header only a broken socket can refuse; the link is then of no use. */
+    /* After an accepted header only a broken socket refuses a part, so the link is unusable. */
     if (send_frames(socket, frames, count, ticket) != STATUS_OK) zmq_link_lost(z, l);
     return STATUS_OK;
 }
@@ -198,7 +197,8 @@ static status open_zmq(const transport_options *o, transport **out)
     return result;
 }
 
-/* Over inproc:// a header is in use until the receiver has read it, a frame until it lets go of it. */
+/* Returns true if no header and no frame is in use. Over inproc:// a header is in use until the receiver has
+ * read it, and a frame until the receiver releases it. */
 static bool unused(zmq_transport *z)
 {
     return atomic_load_explicit(&z->base.in_use, memory_order_acquire) == 0 &&
@@ -222,7 +222,7 @@ static void close_zmq(transport *t, int64_t flush_ns)
         destroy(z);
         return;
     }
-    /* Headers lie in our memory and can wait; frames lie in the owner's. */
+    /* The transport owns the headers, which can wait. The caller owns the frames. */
     while (atomic_load_explicit(&z->base.in_use, memory_order_acquire) > 0 && clock_now_ns() < until)
         clock_sleep_ns(NS_PER_MS);
     if (unused(z)) {
@@ -255,7 +255,7 @@ static status open_socket(zmq_transport *z, int type, const char *url, const cha
         .key = key,
     };
     TRY(zsocket_open(z->context, &options, out));
-    zsocket_next_event(out); /* none yet; from now on its descriptor becomes readable */
+    zsocket_next_event(out); /* no event yet, but from now on the descriptor becomes readable */
     z->polled[1 + 2 * z->socket_count] = polled_of(out->zmq);
     z->polled[2 + 2 * z->socket_count] = polled_of(out->monitor);
     z->sockets[z->socket_count++] = out->zmq;
@@ -263,7 +263,7 @@ static status open_socket(zmq_transport *z, int type, const char *url, const cha
     return STATUS_OK;
 }
 
-/* "tcp://HOST:PORT/KEY": where a server listens, and the key that it wants. */
+/* Appends the server's key: "tcp://HOST:PORT/KEY". */
 static status add_key(char *bound, size_t size, const char *key)
 {
     size_t length = strlen(bound);
@@ -273,7 +273,8 @@ static status add_key(char *bound, size_t size, const char *key)
     return STATUS_OK;
 }
 
-/* The key of an address; NULL: none. Over tcp there must be one; a server's address gets one, in `drawn`. */
+/* Finds the key of an address, or NULL if it has none. Over tcp a key is required; a listening address gets a
+ * new key in `drawn`. */
 static status find_key(const char *url, char *drawn, const char **key)
 {
     *key = net_address_key(url);
@@ -312,9 +313,9 @@ static status connect_zmq(transport *t, int link, const char *url)
     l->url = net_address_without_key(url);
     if (!l->url) return fail(STATUS_SYSTEM, "transport: no memory for an address");
     TRY(open_socket(z, ZMQ_DEALER, l->url, key, &l->dealer));
-    TRY(zmq_link_prepare(z, l)); /* allocates, which a wait could not report */
+    TRY(zmq_link_prepare(z, l)); /* allocates here, because a wait could not report a failure */
     TRY(zsocket_connect(&l->dealer, l->url));
-    /* A monitor reports nothing about inproc://, whose pipe takes messages at once. */
+    /* A monitor reports nothing about inproc://, which accepts messages at once. */
     l->up = strncmp(url, "inproc:", 7) == 0;
     return STATUS_OK;
 }
@@ -342,7 +343,7 @@ static bool up_zmq(const transport *t, int link)
     return l->up && !l->lost;
 }
 
-/* Whether a socket has something to receive; else all are drained. */
+/* Returns true if a socket has something to receive. If not, all sockets are drained. */
 static bool something_there(zmq_transport *z)
 {
     for (int i = 0; i < z->socket_count && !z->drained; i++) {
@@ -355,7 +356,8 @@ static bool something_there(zmq_transport *z)
     return false;
 }
 
-/* Not zmq_poll: it asks every socket several times over, each with a system call, and counts milliseconds. */
+/* Sleeps with ppoll(). zmq_poll() would check every socket several times with system calls, and counts
+ * milliseconds. */
 static status sleep_until(zmq_transport *z, int64_t deadline_ns)
 {
     int64_t left = deadline_ns == CLOCK_NEVER ? 0 : deadline_ns - clock_now_ns();

@@ -1,4 +1,4 @@
-/* Shared by transport_zmq*.c: one ROUTER for the clients, one DEALER for each server. */
+/* Types that transport_zmq*.c share. A transport has one ROUTER for its clients and one DEALER per server. */
 #ifndef COMMON_NET_TRANSPORT_ZMQ_IMPL_H
 #define COMMON_NET_TRANSPORT_ZMQ_IMPL_H
 
@@ -13,7 +13,7 @@
 typedef struct zmq_transport zmq_transport;
 typedef struct zmq_hub zmq_hub;
 
-/* A packed header on its way: libzmq sends it in place. */
+/* A packed header that libzmq sends in place. */
 typedef struct header_slot {
     zmq_transport *owner;
     atomic_bool busy;
@@ -21,56 +21,57 @@ typedef struct header_slot {
 } header_slot;
 
 typedef struct zmq_link {
-    zsocket dealer; /* closed for a client's link, which goes through the ROUTER */
+    zsocket dealer; /* closed on a client's link, which uses the ROUTER */
     char *url;
-    zsocket_identity identity; /* of the client */
+    zsocket_identity identity;
     bool up;
-    bool lost;          /* its connection is gone; what it sent before may still be readable */
-    header_slot *slots; /* [window], made when the link is opened or first heard of */
+    bool lost;          /* the connection has ended; earlier messages may still be readable */
+    header_slot *slots; /* [window], allocated when the link opens or its first message arrives */
     int next_slot;
 } zmq_link;
 
 /* Storage of a received message. */
 typedef struct receive_slot {
-    struct receive_slot *next; /* in the list of free ones */
-    int used;                  /* parts that hold something */
-    zmq_msg_t *parts;          /* [options.frames] */
-    message_frame *frames;     /* [options.frames] */
+    struct receive_slot *next;
+    int used;              /* number of parts in use */
+    zmq_msg_t *parts;      /* [options.frames] */
+    message_frame *frames; /* [options.frames] */
 } receive_slot;
 
 struct zmq_transport {
     transport base;
     zsocket_context *context;
-    zmq_hub *hub; /* NULL: the context is our own */
+    zmq_hub *hub; /* NULL if the transport owns the context */
     zsocket router;
     zmq_link *links; /* [2 * peers] */
     int wake_fd;
     atomic_bool waits_for_room;
     atomic_int headers_in_use;
     receive_slot *free_slots;
-    int next_socket; /* fairness: whom to ask first, 0: the ROUTER */
+    int next_socket; /* socket to read first, for fairness; 0 is the ROUTER */
     unsigned idle_receives;
     bool loss_pending;     /* a link is lost and not yet reported */
-    bool came_up;          /* a link did since the last wait: whoever got AGAIN may try again */
-    struct pollfd *polled; /* [1 + 2 * (1 + peers)]: wake_fd, then of each socket itself and its monitor */
-    void **sockets;        /* [1 + peers], in that order */
+    bool came_up;          /* a link came up since the last wait, so a send that returned AGAIN may be
+                            * retried */
+    struct pollfd *polled; /* [1 + 2 * (1 + peers)]: wake_fd, then each socket and its monitor */
+    void **sockets;        /* [1 + peers], in the same order */
     int socket_count;
-    /* Every socket was found empty and has not been used since: then, and only then, do their
-     * descriptors become readable when there is something (zmq_getsockopt(3), ZMQ_FD). */
+    /* True if every socket was found empty and has not been used since. Only then do the descriptors become
+     * readable when a message arrives (zmq_getsockopt(3), ZMQ_FD). */
     bool drained;
-    struct zmq_transport *next_closed; /* in the hub's list */
+    struct zmq_transport *next_closed;
 };
 
 struct zmq_hub {
     transport_hub base;
     zsocket_context *context;
-    _Atomic(zmq_transport *) closed; /* whose frames were still in use */
-    /* Messages over inproc:// are the sender's memory: the sender counts up after its last write, the
-     * receiver loads the count before its first read. */
+    _Atomic(zmq_transport *) closed; /* closed transports with frames in use */
+    /* Number of sends. Messages over inproc:// are the sender's memory. The sender increments the count after
+     * its last write, and the receiver loads the count before its first read. */
     atomic_ullong sends;
 };
 
-/* The link's peer is there. */
+/* Marks the link as up. Allocates its header slots. */
 status zmq_link_prepare(zmq_transport *z, zmq_link *l);
 void zmq_link_lost(zmq_transport *z, zmq_link *l);
 

@@ -1,4 +1,4 @@
-/* The transport over libzmq: receiving, and noticing who comes and goes. */
+/* The transport over libzmq: receives messages and detects connections and losses. */
 #include "common/net/transport_zmq_impl.h"
 
 #include "common/base/log.h"
@@ -7,9 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { MONITORS_EVERY = 64 }; /* empty receives between two looks at the monitors */
+enum { MONITORS_EVERY = 64 }; /* empty receives between two reads of the monitors */
 
-/* One allocation: the slot, its parts, its frames. */
+/* Allocates a slot, its parts and its frames at once. */
 static receive_slot *make_slot(const zmq_transport *z)
 {
     size_t frames = (size_t)z->base.options.frames;
@@ -54,7 +54,6 @@ void zmq_release(transport *t, transport_message *message)
     message->frames = NULL;
 }
 
-/* The parts that follow are read and forgotten. */
 static void skip_rest(void *socket, bool more)
 {
     while (more) {
@@ -65,7 +64,7 @@ static void skip_rest(void *socket, bool more)
     }
 }
 
-/* Reads the tensor frames; `*why` is set where there are not as many as the header says. */
+/* Reads the tensor frames. Sets `*why` if their number differs from the header's. */
 static status read_frames(zmq_transport *z, void *socket, bool more, receive_slot *slot, int expected,
                           const char **why)
 {
@@ -84,7 +83,7 @@ static status read_frames(zmq_transport *z, void *socket, bool more, receive_slo
     return result;
 }
 
-/* The reason for which the header frame is none, or NULL. Leaves no trace in the error record. */
+/* Returns why the frame is not a header, or NULL if it is. Leaves the error record unchanged. */
 static const char *read_header(zmq_msg_t *part, message_header *out)
 {
     bool clean = error_code() == STATUS_OK;
@@ -98,7 +97,8 @@ static const char *read_header(zmq_msg_t *part, message_header *out)
 
 typedef enum outcome { GOT_MESSAGE, GOT_NOTHING, GOT_OTHER } outcome;
 
-/* The first part through the ROUTER names the peer. Returns its link, or -1 with `*more` parts to skip. */
+/* Reads the first part through the ROUTER, which names the peer. Returns the peer's link, or -1 with `*more`
+ * parts to skip. */
 static int read_identity(zmq_transport *z, zmq_msg_t *part, bool *more)
 {
     int rank = zsocket_rank_of(zmq_msg_data(part), zmq_msg_size(part), z->base.options.token);
@@ -109,7 +109,7 @@ static int read_identity(zmq_transport *z, zmq_msg_t *part, bool *more)
     return rank;
 }
 
-/* Reads one message from `socket`; `link` is -1 for the ROUTER. */
+/* Reads one message from `socket`. `link` is -1 for the ROUTER. */
 static status read_message(zmq_transport *z, void *socket, int link, transport_message *out, outcome *what)
 {
     zmq_msg_t part;
@@ -154,8 +154,8 @@ static status read_message(zmq_transport *z, void *socket, int link, transport_m
     return STATUS_OK;
 }
 
-/* Asks every socket once, beginning after the one that had something last. Socket 0 is the ROUTER, socket
- * 1 + p the DEALER to peer p. */
+/* Reads from every socket once, beginning after the socket of the last message. Socket 0 is the ROUTER, and
+ * socket 1 + p the DEALER to peer p. */
 static status read_any(zmq_transport *z, transport_message *out, bool *got)
 {
     int peers = z->base.options.peers;
@@ -198,7 +198,7 @@ status zmq_receive(transport *t, transport_message *out)
     TRY(zmq_read_monitors(z));
     zmq_probe_clients(z);
     if (!z->loss_pending) return STATUS_AGAIN;
-    TRY(read_any(z, out, &got)); /* what came before the loss comes first */
+    TRY(read_any(z, out, &got)); /* messages from before the loss come first */
     return got ? STATUS_OK : report_loss(z);
 }
 

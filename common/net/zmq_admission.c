@@ -1,5 +1,5 @@
-/* Contexts, and who may connect to their sockets: libzmq asks a handler (ZAP, RFC 27) for each connection to
- * a socket with a key. The handler is a thread that sleeps until then; it ends with the context. */
+/* Contexts, and admission to their sockets. libzmq asks a handler (ZAP, RFC 27) about each connection to a
+ * socket with a key. The handler is a thread that sleeps between requests and ends with the context. */
 #include "common/net/zmq_socket.h"
 
 #include "common/net/key.h"
@@ -13,7 +13,7 @@
 #include <zmq.h>
 
 enum {
-    CONTEXT_FDS = 24, /* of a context, two sockets, their monitors and connections */
+    CONTEXT_FDS = 24, /* descriptors of a context, two sockets, their monitors and connections */
     CONTEXT_THREADS = 2,
     ZAP_PARTS = 7, /* version, request, domain, address, identity, mechanism, key */
     ZAP_PART_BYTES = 256,
@@ -21,12 +21,12 @@ enum {
 
 struct zsocket_context {
     void *zmq;
-    pthread_mutex_t lock; /* of what follows: threads that share a hub open sockets at the same time */
+    pthread_mutex_t lock; /* guards the fields below; threads that share a hub open sockets at the same
+                           * time */
     bool admits;
     pthread_t admission;
 };
 
-/* Runs until the gate opens. */
 static void *wait_at(void *gate)
 {
     pthread_mutex_lock(gate);
@@ -34,7 +34,7 @@ static void *wait_at(void *gate)
     return NULL;
 }
 
-/* libzmq aborts the process where it finds no descriptors or threads for its own. */
+/* Checks for enough descriptors and threads, because libzmq aborts the process if it finds none. */
 static status check_resources(void)
 {
     int fds[CONTEXT_FDS], opened = 0, started = 0;
@@ -44,7 +44,7 @@ static status check_resources(void)
         return fail_errno(STATUS_SYSTEM, "ZeroMQ needs %d file descriptors, found %d", CONTEXT_FDS, opened);
     pthread_t threads[CONTEXT_THREADS];
     pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
-    pthread_mutex_lock(&gate); /* all of them at once */
+    pthread_mutex_lock(&gate); /* keeps all threads alive at the same time */
     while (started < CONTEXT_THREADS &&
            (errno = pthread_create(&threads[started], NULL, wait_at, &gate)) == 0)
         started++;
@@ -65,7 +65,7 @@ status zsocket_context_open(zsocket_context **out)
         return fail_errno(STATUS_SYSTEM, "ZeroMQ: no context");
     }
     pthread_mutex_init(&c->lock, NULL);
-    /* Sockets that someone forgot to flush must not hold up the end of the process. */
+    /* An unflushed socket must not delay the end of the process. */
     zmq_ctx_set(c->zmq, ZMQ_BLOCKY, 0);
     zmq_ctx_set(c->zmq, ZMQ_IO_THREADS, 1);
     *out = c;
@@ -94,7 +94,7 @@ typedef struct zap_part {
     char data[ZAP_PART_BYTES];
 } zap_part;
 
-/* Returns the number of parts, or -1 where the context ends. */
+/* Returns the number of parts, or -1 if the context ends. */
 static int read_request(void *socket, zap_part parts[ZAP_PARTS])
 {
     int count = 0, more = 1;
@@ -117,7 +117,7 @@ static bool is_text(const zap_part *part, const char *text)
     return part->bytes == (int)strlen(text) && memcmp(part->data, text, strlen(text)) == 0;
 }
 
-/* The domain is the public key that the server admits. */
+/* Returns true if the client has the public key that the domain names. */
 static bool may_connect(const zap_part parts[ZAP_PARTS], int count)
 {
     char key[NET_CURVE_TEXT];

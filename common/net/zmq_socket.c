@@ -10,14 +10,14 @@
 #include <zmq.h>
 
 enum {
-    HANDSHAKE_MS = 5000, /* a connection that has not finished its handshake by then is dropped */
-    RECONNECT_MS = 50,   /* first pause between attempts, doubled up to ... */
+    HANDSHAKE_MS = 5000,
+    RECONNECT_MS = 50, /* first pause between attempts, doubled up to RECONNECT_MAX_MS */
     RECONNECT_MAX_MS = 1000,
     BACKLOG = 1024,
     ALIGNMENT = 8,
     KEEPALIVE_PROBES = 3,
     CURVE_BYTES = 33, /* command name, nonce, authenticator and flags of an encrypted frame (RFC 26) */
-    PROBE_ROUNDS = 4, /* a ROUTER learns of a disconnection a little after its monitor does */
+    PROBE_ROUNDS = 4, /* a ROUTER notices a disconnection a little later than its monitor */
     FIRST_PROBE_NS = 10000000, /* after a disconnection; each later pause is five times as long */
     EVENTS = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
              ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH,
@@ -40,8 +40,8 @@ static status set_options(void *socket, const int_option *options, size_t count)
     return STATUS_OK;
 }
 
-/* CurveZMQ (RFC 26). All processes of a job have the same pair of keys, each proves to the other that it
- * does. */
+/* Sets the key for CurveZMQ (RFC 26). All processes of a job have the same pair of keys, and each proves this
+ * to the other. */
 static status set_key(zsocket_context *context, void *socket, const zsocket_options *o)
 {
     char secret[NET_CURVE_TEXT], public[NET_CURVE_TEXT];
@@ -51,7 +51,7 @@ static status set_key(zsocket_context *context, void *socket, const zsocket_opti
     TRY(set_option(socket, ZMQ_CURVE_SECRETKEY, secret, strlen(secret)));
     if (o->type == ZMQ_ROUTER) {
         TRY(set_option(socket, ZMQ_CURVE_SERVER, &(int){1}, sizeof(int)));
-        /* What zmq_admission.c compares a client's key with. */
+        /* zmq_admission.c compares a client's key with this domain. */
         TRY(set_option(socket, ZMQ_ZAP_DOMAIN, public, strlen(public)));
         return zsocket_admission_start(context);
     }
@@ -63,19 +63,19 @@ static status set_role(void *socket, const zsocket_options *o)
 {
     if (o->type == ZMQ_ROUTER) {
         const int_option router[] = {
-            {ZMQ_ROUTER_MANDATORY, 1},            /* a message to nobody is an error, not silence */
-            {ZMQ_ROUTER_HANDOVER, 1},             /* a peer that comes back takes over its identity */
-            {ZMQ_IPC_FILTER_UID, (int)geteuid()}, /* the kernel reports who connects (SO_PEERCRED) */
+            {ZMQ_ROUTER_MANDATORY, 1},            /* a message to an unknown peer is an error */
+            {ZMQ_ROUTER_HANDOVER, 1},             /* a peer that reconnects takes over its identity */
+            {ZMQ_IPC_FILTER_UID, (int)geteuid()}, /* checked by the kernel (SO_PEERCRED) */
         };
         return set_options(socket, router, sizeof router / sizeof router[0]);
     }
     const int_option dealer[] = {
-        /* With 1 a disconnection throws away what was received and not yet read: the callers themselves
-         * see to it that nothing is sent to a peer who is not there. */
+        /* The value 1 would discard received but unread messages at a disconnection. The callers send nothing
+         * to a peer that is not connected. */
         {ZMQ_IMMEDIATE, 0},
-        {ZMQ_PROBE_ROUTER, 1}, /* the server knows of us before we say anything */
-        /* Without a key only the server checks its peer, and listens before its address is known: a quick
-         * second try could only reach another user who took the name of a server that has died. */
+        {ZMQ_PROBE_ROUTER, 1}, /* announces this client to the server before the first message */
+        /* Without a key only the server checks its peer. It listens before its address is published, so a
+         * quick second attempt could only reach another user who took the name of a dead server. */
         {ZMQ_RECONNECT_IVL, o->key ? RECONNECT_MS : RECONNECT_MAX_MS},
         {ZMQ_RECONNECT_IVL_MAX, RECONNECT_MAX_MS},
     };
@@ -84,8 +84,8 @@ static status set_role(void *socket, const zsocket_options *o)
     return set_option(socket, ZMQ_ROUTING_ID, identity.bytes, sizeof identity.bytes);
 }
 
-/* For tcp://, where a peer may vanish without a word. ZeroMQ's own heartbeats wait in line after a large
- * message, so a slow link would look dead; the kernel's do not. They count in whole seconds. */
+/* Sets time-outs for tcp://, because a peer may vanish silently. ZeroMQ's heartbeats queue after a large
+ * message, so a slow link would look dead. The kernel's keep-alives do not queue. They count in seconds. */
 static status set_timeouts(void *socket, int64_t peer_timeout_ns)
 {
     if (peer_timeout_ns <= 0) return STATUS_OK;
@@ -98,7 +98,7 @@ static status set_timeouts(void *socket, int64_t peer_timeout_ns)
         {ZMQ_TCP_KEEPALIVE_IDLE, probe_s},
         {ZMQ_TCP_KEEPALIVE_INTVL, probe_s},
         {ZMQ_TCP_KEEPALIVE_CNT, KEEPALIVE_PROBES},
-        {ZMQ_TCP_MAXRT, milliseconds}, /* for what was sent and is not acknowledged */
+        {ZMQ_TCP_MAXRT, milliseconds}, /* for sent data that is not acknowledged */
         {ZMQ_CONNECT_TIMEOUT, milliseconds},
     };
     return set_options(socket, timeouts, sizeof timeouts / sizeof timeouts[0]);
@@ -107,10 +107,8 @@ static status set_timeouts(void *socket, int64_t peer_timeout_ns)
 static status configure(zsocket_context *context, void *socket, const zsocket_options *o)
 {
     const int_option common[] = {
-        {ZMQ_LINGER, 0},
-        {ZMQ_SNDHWM, 0}, /* the caller counts what is under way, and is notified when there is room */
-        {ZMQ_RCVHWM, o->queue},
-        {ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS},
+        {ZMQ_LINGER, 0},        {ZMQ_SNDHWM, 0}, /* no limit: the caller counts messages in flight */
+        {ZMQ_RCVHWM, o->queue}, {ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS},
         {ZMQ_BACKLOG, BACKLOG},
     };
     TRY(set_options(socket, common, sizeof common / sizeof common[0]));
@@ -155,7 +153,6 @@ void zsocket_close(zsocket *s, int flush_ms)
     *s = (zsocket){0};
 }
 
-/* The error of an address, from errno. */
 static status address_failure(const char *verb, const char *url)
 {
     int reason = errno;
@@ -169,7 +166,7 @@ static status address_failure(const char *verb, const char *url)
     return fail(code, "cannot %s %s: %s", verb, url, zmq_strerror(reason));
 }
 
-/* "[::1]" */
+/* Allows IPv6 for addresses such as "[::1]". */
 static void allow_ipv6(zsocket *s, const char *url)
 {
     if (strchr(url, '[')) zmq_setsockopt(s->zmq, ZMQ_IPV6, &(int){1}, sizeof(int));

@@ -5,9 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Places within an operation at which a run may be suspended. */
-
-/* Padding between two parameters that are converted as one. */
+/* Most elements of padding in a range that is converted in one call. */
 enum { COPY_GAP = 64 };
 
 typedef void *operand_row[OP_MAX_OPERANDS];
@@ -18,19 +16,19 @@ struct nn_instance {
     const nn_program *program;
     param_set *set;
     device_kernel **kernels; /* [op_count] */
-    device_kernel *rounder;  /* the price of copies in bfloat16 on the virtual device; else NULL */
-    operand_row *operands;   /* [op_count], resolved by bind */
+    device_kernel *rounder;  /* prices copies to bfloat16 on a simulated device, else NULL */
+    operand_row *operands;   /* [op_count], set by nn_instance_bind() */
     nn_memory *memory;
     size_t workspace;
 };
 
-/* A division whose result is bf16 reads and writes what a copy does. */
+/* Prepares a division with a bfloat16 result, which moves as many bytes as a copy to bfloat16. */
 static status open_rounder(nn_instance *instance)
 {
     const nn_program *p = instance->program;
     op_desc op;
     if (!p->config.bf16 || !device_get_info(instance->device)->simulated) return STATUS_OK;
-    memset(&op, 0, sizeof op); /* padding included: descriptions are compared as bytes */
+    memset(&op, 0, sizeof op); /* clears the padding too: descriptions are compared as bytes */
     op.kind = OP_divide;
     op.type = p->config.type;
     op.bf16 = true;
@@ -92,7 +90,8 @@ size_t nn_instance_workspace(const nn_instance *instance)
     return instance->workspace;
 }
 
-/* Parameters where they are in the operation's pass; an evaluation reads whole ones. */
+/* Returns the address of a parameter for operation `op`. If the set gathers parameters, evaluation reads
+ * the whole parameters and training reads the unit gathered for the pass. */
 static char *param_base(const nn_instance *instance, int op, int param)
 {
     const param_set *set = instance->set;
@@ -106,7 +105,8 @@ static char *param_base(const nn_instance *instance, int op, int param)
     return base + places[param].offset * dtype_size(set->type);
 }
 
-/* Copies of parameters in bfloat16: with mixed precision the parameters themselves. */
+/* Returns the address of a parameter's bfloat16 copy. If precision is mixed, this is the parameter
+ * itself. */
 static char *bf16_copy_base(const nn_instance *instance, int op, int param)
 {
     const param_set *set = instance->set;
@@ -168,7 +168,7 @@ static void release_values(const nn_program *p, const nn_op *op, ledger *l)
     }
 }
 
-/* The elements of the arenas that hold a forward operation's weights and bias, which are adjacent. */
+/* Returns the smallest range of the arena that holds the weights and the bias of a forward operation. */
 static piece bf16_copy_range(const nn_instance *instance, const nn_op *op)
 {
     piece range = {0};
@@ -196,8 +196,9 @@ static status copy_piece_to_bf16(const nn_instance *instance, piece p)
                           set->type, p.count, 1);
 }
 
-/* In bfloat16, from what they are now, unless the last update has left them so. Parameters that lie apart, a
- * bias after a tied weight, are copied one by one. */
+/* Copies the weights of a forward operation to bfloat16, unless the last update already wrote the copy.
+ * Weight and bias are copied in one call, or one by one if they are far apart, as a bias and a tied weight
+ * are. */
 static status copy_weights_to_bf16(const nn_instance *instance, int index)
 {
     const nn_op *op = &instance->program->ops[index];

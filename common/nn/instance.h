@@ -1,8 +1,8 @@
-/* A program on one rank's device: prepared kernels and activation memory.
+/* A program on one rank's device: prepared kernels and the memory of activations.
  *
- * The observer is called before an operation for each parameter that the pass uses there for the first time,
- * and after it for each gradient that it completes and each parameter that the pass has used for the last
- * time. Model and engine have no other connection. */
+ * A pass calls the engine through an observer. Before an operation, need() is called for each parameter that
+ * the pass uses there for the first time. After the operation, ready() is called for each gradient that the
+ * operation completes, and release() for each parameter that the pass has used for the last time. */
 #ifndef COMMON_NN_INSTANCE_H
 #define COMMON_NN_INSTANCE_H
 
@@ -12,49 +12,51 @@
 
 typedef struct nn_instance nn_instance;
 
-/* Called by a pass. `after_op` is for profiles and may be NULL. */
 typedef struct nn_observer {
     void *context;
     status (*need)(void *context, int param);
     status (*ready)(void *context, int param);
-    /* NULL where parameters stay in their place: then need() is called in the forward pass only. Called after
-     * ready(). */
+    /* Called after ready(). NULL if parameters never move; need() is then called only in the forward pass. */
     status (*release)(void *context, int param);
-    /* Sums `count` float64 over all ranks, in stream order. */
+    /* Sums `count` float64 values over all ranks, in stream order. */
     status (*group_sum)(void *context, double *values, int count);
+    /* Called after each operation, for profiles. May be NULL. */
     void (*after_op)(void *context, const nn_op *op);
-    bool recorded; /* nothing is launched: the operations are in a graph that is launched instead */
+    /* True if a recorded graph launches the operations. The pass then makes only these calls. */
+    bool recorded;
 } nn_observer;
 
-/* Memory that several programs of one rank share: they never run at the same time. */
+/* Memory that the programs of one rank share. Two programs never run at the same time. */
 typedef struct nn_memory {
     device_memory activations, workspace, loss;
     int64_t activation_bytes, workspace_bytes;
 } nn_memory;
 
-/* Prepares every operation of `program`. The instance borrows all its arguments. */
+/* Prepares the kernel of every operation. The arguments must outlive the instance. */
 status nn_instance_open(device *d, device_stream *s, const nn_program *program, param_set *set,
                         nn_instance **out);
 void nn_instance_close(nn_instance **instance);
 
+/* Returns the largest workspace of all kernels, in bytes. */
 size_t nn_instance_workspace(const nn_instance *instance);
 
-/* Binds memory and batch buffers: all operand pointers are resolved here, once. */
 typedef struct nn_bindings {
     nn_memory *memory;
     void *input, *target;
-    void *index; /* int32; where the program is masked */
+    void *index; /* int32 rows that have targets, if the program is masked */
 } nn_bindings;
+/* Computes the address of every operand. The passes only read these addresses. */
 status nn_instance_bind(nn_instance *instance, const nn_bindings *bindings);
 
 typedef enum nn_pass { NN_FORWARD, NN_LOSS, NN_BACKWARD, NN_PASSES } nn_pass;
 
-/* Runs the passes from `first` to `last`. */
+/* Runs the passes from `first` to `last`, both included. */
 status nn_run(nn_instance *instance, nn_pass first, nn_pass last, const nn_observer *observer,
               const op_scalars *scalars, ledger *l);
 
+/* Returns the address of a value in the activation memory. */
 void *nn_instance_value(const nn_instance *instance, int value);
-/* The two sums that the loss operation wrote (LOSS_SUMS), in device memory. */
+/* Returns the two sums that the loss operation wrote (LOSS_SUMS), in device memory. */
 double *nn_instance_loss_sums(const nn_instance *instance);
 
 #endif

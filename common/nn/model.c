@@ -28,7 +28,7 @@ void nn_model_free(nn_model **model)
     *model = NULL;
 }
 
-/* The first failure is recorded; every later builder sees `failed`. */
+/* Records the first failure. Later builders see `failed` and return NN_NONE. */
 static nn_ref broken(nn_model *m, status code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 static nn_ref broken(nn_model *m, status code, const char *format, ...)
 {
@@ -56,8 +56,8 @@ static bool grow(nn_model *m, void **array, int count, int *capacity, size_t siz
     return true;
 }
 
-/* A new layer that reads `count` layers, each of `rank` dimensions (-1: any). Its output has the first one's
- * shape until its builder says otherwise. NULL after a failure. */
+/* Adds a layer that reads `count` layers, each of `rank` dimensions (-1 accepts any). The output has the
+ * shape of the first input until the builder changes it. Returns NULL after a failure. */
 static nn_layer *add_layer(nn_model *m, nn_layer_kind kind, const char *name, int rank, int count,
                            const nn_ref *inputs)
 {
@@ -74,7 +74,7 @@ static nn_layer *add_layer(nn_model *m, nn_layer_kind kind, const char *name, in
     if (m->failed || !grow(m, (void **)&m->layers, m->layer_count, &m->layer_capacity, sizeof *m->layers))
         return NULL;
     nn_layer *l = &m->layers[m->layer_count++];
-    memset(l, 0, sizeof *l); /* padding included: descriptions of operations are compared as bytes */
+    memset(l, 0, sizeof *l); /* clears the padding too: operation descriptions are compared as bytes */
     l->kind = kind;
     snprintf(l->name, sizeof l->name, "%s", name);
     for (int i = 0; i < NN_MAX_INPUTS; i++) l->input[i] = i < count ? inputs[i] : NN_NONE;
@@ -129,7 +129,7 @@ static int add_buffer(nn_model *m, const nn_layer *l, const char *suffix, int64_
 
 /* ---- initial values --------------------------------------------------------------------------- */
 
-/* A negative deviation stands for a rule that needs the layer's shape: resolved where it is known. */
+/* Negative deviations mark rules that need the layer's shape. resolve_init() applies them. */
 enum { INIT_DEFAULT = -1, INIT_KAIMING_FAN_OUT = -2 };
 
 nn_init nn_init_default(void)
@@ -156,7 +156,7 @@ static nn_init resolve_init(nn_init init, double fan_in, double fan_out)
     return init;
 }
 
-/* The bias of a layer whose weight starts by a rule of PyTorch's default follows it; else it is zero. */
+/* Returns the initial values of a bias: PyTorch's default if the weight has the default, else zeros. */
 static nn_init bias_init(nn_init weight, double fan_in)
 {
     if (weight.a == INIT_DEFAULT) return (nn_init){NN_INIT_UNIFORM, 1.0 / sqrt(fan_in)};
@@ -201,7 +201,8 @@ static int64_t columns(shape s)
     return s.dims[s.rank - 1];
 }
 
-/* Output extent of a window of `r` that moves by `stride` over `extent` padded by `pad`; 0 if none fits. */
+/* Returns the output extent of a window of `r` that moves by `stride` over `extent` padded by `pad`, or 0
+ * if no window fits. */
 static int64_t windows(int64_t extent, int64_t r, int64_t stride, int64_t pad)
 {
     return extent + 2 * pad < r ? 0 : (extent + 2 * pad - r) / stride + 1;
@@ -283,7 +284,6 @@ nn_ref nn_linear_tied(nn_model *m, nn_ref x, const char *name, int weight, int b
     return ref_of(m, l);
 }
 
-/* Weight and bias of a normalization over `c` channels or columns. */
 static void add_norm_params(nn_model *m, nn_layer *l, int64_t c)
 {
     add_named_param(m, l, 0, "weight", shape_1d(c), constant(1));
@@ -351,7 +351,7 @@ nn_ref nn_concat(nn_model *m, const nn_ref *images, int count)
     return ref_of(m, l);
 }
 
-/* kernel 0: the whole image. */
+/* Adds a pooling layer. Kernel 0 pools the whole image. */
 static nn_ref add_pool(nn_model *m, nn_layer_kind kind, const char *name, nn_ref x, int64_t kernel,
                        int64_t stride, int64_t pad)
 {

@@ -17,7 +17,7 @@ static const op_desc *forward_op_of(const nn_program *program, int param)
         for (int s = 0; s < OP_MAX_OPERANDS; s++)
             if (op->desc.kind == OP_embedding_forward && op->operands[s].space == NN_SPACE_PARAM &&
                 op->operands[s].index == param)
-                return NULL; /* rows of a table are looked up: PyTorch's order */
+                return NULL; /* table rows are looked up in PyTorch's order */
         if (op->weight_param == param && !found) found = &op->desc;
     }
     return found;
@@ -36,7 +36,7 @@ static status choose_layouts(param_set *set, const nn_program *program)
     return STATUS_OK;
 }
 
-/* The next tensor of an arena that ends at *end: aligned to a cache line. */
+/* Appends a tensor, aligned to a cache line, to an arena that ends at *end. */
 static piece append(int64_t *end, int64_t elements, int element_size)
 {
     int64_t unit = PLAN_ALIGNMENT / element_size;
@@ -68,14 +68,12 @@ static status place_tensors(param_set *set, const nn_program *program, const par
     return STATUS_OK;
 }
 
-/* Memory of `bytes`, or none. */
 static status allocate(param_set *set, ledger_class class, device_memory_kind kind, size_t bytes,
                        device_memory *out)
 {
     return bytes ? ledger_blame(class, device_allocate(set->device, kind, bytes, out)) : STATUS_OK;
 }
 
-/* Parameters and gradients, or their shards and the places of whole units. */
 static status allocate_arenas(param_set *set, const param_set_config *config)
 {
     size_t size = (size_t)dtype_size(set->sent), wide = (size_t)dtype_size(set->type),
@@ -204,7 +202,7 @@ static double value_at(const void *values, dtype type, int64_t i)
     return type == DTYPE_F16 ? f16_to_float(half) : bf16_to_float(half);
 }
 
-/* From any floating-point type to float32 or float64. */
+/* Converts any floating-point type to float32 or float64. */
 static void convert(void *to, dtype to_type, const void *from, dtype from_type, int64_t count)
 {
     if (to_type == from_type)
@@ -215,13 +213,14 @@ static void convert(void *to, dtype to_type, const void *from, dtype from_type, 
         for (int64_t i = 0; i < count; i++) ((float *)to)[i] = (float)value_at(from, from_type, i);
 }
 
-/* Elements [from, from + count) of a tensor, which begin at `to`. */
+/* Elements [from, from + count) of a tensor, to be written to `to`. */
 typedef struct import_range {
     void *to;
     int64_t from, count;
 } import_range;
 
-/* Host tensor in PyTorch's order -> device's type -> device's layout -> ranges of it to where they belong. */
+/* Converts a host tensor in PyTorch's order to the device's type and layout, and uploads ranges of the
+ * result. */
 static status import_ranges(param_set *set, device_stream *s, const device_layout *layout, dtype host_type,
                             const void *plain, int64_t count, const import_range *ranges, int range_count)
 {
@@ -253,7 +252,7 @@ static status import_tensor(param_set *set, device_stream *s, const device_layou
     return import_ranges(set, s, layout, host_type, plain, count, &(import_range){to, 0, count}, 1);
 }
 
-/* Whether an arena of this sharded set is one of shards. */
+/* Returns true if `arena` is an arena of shards. */
 static bool is_cut(const param_set *set, const void *arena)
 {
     param_sharding stage = param_set_sharding(set);
@@ -262,7 +261,7 @@ static bool is_cut(const param_set *set, const void *arena)
     return arena != set->grads.data;
 }
 
-/* This rank's part of a parameter, which may be none, to an arena of shards. */
+/* Imports this rank's part of a parameter, which may be empty, into an arena of shards. */
 static status import_shard(param_set *set, device_stream *s, void *arena, int param, dtype host_type,
                            const void *plain)
 {
@@ -278,7 +277,7 @@ static status import_shard(param_set *set, device_stream *s, void *arena, int pa
     return STATUS_OK;
 }
 
-/* `s` is NULL where `from` is host memory. */
+/* `s` is NULL if `from` is host memory. */
 static status export_tensor(const param_set *set, device_stream *s, const device_layout *layout,
                             const void *from, dtype host_type, void *plain, int64_t count)
 {
@@ -340,7 +339,8 @@ status param_set_export_buffer(const param_set *set, device_stream *s, int buffe
     return export_tensor(set, s, NULL, at(set, set->buffers.data, p), host_type, plain, p.count);
 }
 
-/* A value depends on its index alone, so that any number of threads draws the same. */
+/* Draws initial values. Each value depends only on its index, so any number of threads draws the same
+ * values. */
 static void draw(const nn_init *init, uint64_t start, float *out, int64_t count)
 {
     const int64_t many = 1 << 22;

@@ -5,9 +5,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
-enum {
-    MOST_PER_NODE = 16
-}; /* operations, and values, that come of one node, additions of gradients included */
+enum { MOST_PER_NODE = 16 }; /* most operations, and most values, per node */
 
 /* The operands of each operation, in the order of its slots (op.h). */
 static const uint8_t operand_names[OP_COUNT][OP_MAX_OPERANDS] = {
@@ -57,7 +55,8 @@ nn_op *build_op(build *b, op_kind kind, const build_node *node)
     return op;
 }
 
-/* Notes what an operand means for its operation: a gradient's second contribution, samples. */
+/* Sets two fields of the operation that depend on an operand: `accumulate` for the second contribution to
+ * a gradient, and `x_f32` for an input of samples. */
 static void bind(build *b, nn_op *op, const nn_operand *o)
 {
     bool weights = op->weight_param != NN_NONE;
@@ -67,7 +66,7 @@ static void bind(build *b, nn_op *op, const nn_operand *o)
         b->written[o->index] = true;
     }
     if (o->space != NN_SPACE_INPUT || !op->desc.bf16) return;
-    /* Samples are of the computation's type: what reads them gets that type, or reads tokens. */
+    /* Samples are not bfloat16: they have the program's type or are tokens. */
     op->desc.x_f32 = weights;
     if (!weights && !tokens)
         b->failure = fail(STATUS_CONFIG,

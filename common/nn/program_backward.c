@@ -1,14 +1,13 @@
-/* The backward pass: the nodes in reverse. Gradients that reach an output from several readers are
- * handed to the operation that can take two, or added. */
+/* Emits the backward pass by walking the nodes in reverse. If several layers read an output, their
+ * gradients go to an operation that can read two, or are added. */
 #include "common/nn/program_build.h"
 
-/* Memory for the gradient of `like`. */
 static nn_operand gradient_value(build *b, nn_operand like)
 {
     return build_value(b, b->program->values[like.index].shape, build_storage(b), LEDGER_ACTIVATIONS);
 }
 
-/* Samples get no gradient; the output of the stage before does. */
+/* Returns true for the batch's samples, which get no gradient. The output of the previous stage gets one. */
 static bool is_samples(const build *b, nn_ref r)
 {
     return b->model->layers[r].kind == NN_INPUT && !b->model->received;
@@ -35,8 +34,8 @@ static bool same_value(nn_operand x, nn_operand y)
     return x.space == NN_SPACE_VALUE && y.space == NN_SPACE_VALUE && x.index == y.index;
 }
 
-/* A sum's gradient goes to two layers, or twice to one: whether it is also to be read as the last part of
- * `r`'s. */
+/* Returns true if `gradient` is still to be read, apart from being the last part of the gradient of `r`.
+ * The gradient of an addition goes to two layers, or twice to one. */
 static bool is_awaited(const build *b, nn_ref r, nn_operand gradient)
 {
     for (nn_ref layer = 0; layer < b->model->layer_count; layer++) {
@@ -48,8 +47,9 @@ static bool is_awaited(const build *b, nn_ref r, nn_operand gradient)
     return false;
 }
 
-/* Where a linear layer's gradient of its input goes: memory of its own, or on top of what others have
- * contributed, so that nobody needs to add the two. The head works on some rows alone, and does not. */
+/* Returns the memory for a linear layer's gradient of its input. If possible the layer accumulates into
+ * the gradient from other readers, which saves an addition. The masked head cannot, because it works on
+ * fewer rows. */
 static nn_operand input_gradient(build *b, const build_node *node, bool *accumulate)
 {
     const build_gradient *g = &b->gradients[node->x];
@@ -70,7 +70,7 @@ static nn_operand add_gradients(build *b, const build_node *node, nn_operand x, 
     return op->operands[ADD_Y] = gradient_value(b, x);
 }
 
-/* The gradient of layer `r`'s output in at most `most` parts; the rest is NONE. */
+/* Takes the gradient of layer `r`'s output as at most `most` parts. The remaining parts become NONE. */
 static void take_gradient(build *b, const build_node *node, nn_ref r, int most, nn_operand *parts)
 {
     build_gradient *g = &b->gradients[r];
@@ -81,7 +81,8 @@ static void take_gradient(build *b, const build_node *node, nn_ref r, int most, 
     for (int i = 0; i < most; i++) parts[i] = i < g->count ? g->parts[i] : (nn_operand){0};
 }
 
-/* The layers with one operation that turns DY into the gradient of their input; samples need none. */
+/* Handles layers with one operation that turns DY into the gradient of the input.
+ * Samples get no gradient. */
 static void backward_input(build *b, build_node *node)
 {
     static const op_kind kinds[] = {[NN_CONV2D] = OP_conv2d_backward_data,
@@ -127,8 +128,7 @@ static void backward_batchnorm(build *b, build_node *node)
     bool synchronized = node->at[SUMS].space != NN_SPACE_NONE, residual = node->residual != NN_NONE;
     bool recompute = node->act != ACTIVATION_NONE && node->act != ACTIVATION_RELU;
     bool two = node->at[DY2].space != NN_SPACE_NONE;
-    bool passes_through =
-        !synchronized && node->act == ACTIVATION_NONE && !two; /* the residual's gradient is DY */
+    bool passes_through = !synchronized && node->act == ACTIVATION_NONE && !two;
     node->attributes.batchnorm.dy2 = two;
     if (synchronized) node->at[DRESIDUAL] = gradient_value(b, y);
     node->at[DX] = gradient_value(b, y);
@@ -145,8 +145,8 @@ static void backward_batchnorm(build *b, build_node *node)
 
 static void backward_layernorm(build *b, build_node *node)
 {
-    /* What was normalized is the addition, if there is one, or the input; whoever else read it has
-     * already contributed to its gradient. */
+    /* The normalized value is the addition if there is one, else the input. All its other readers have
+     * already contributed their gradients. */
     nn_ref normalized = node->sum_output != NN_NONE ? node->sum_output : node->x;
     take_gradient(b, node, normalized, 1, &node->at[DSUM]);
     node->at[DX] = gradient_value(b, node->at[Y]);
@@ -190,9 +190,8 @@ static void backward_concat(build *b, build_node *node)
 
 static void backward_node(build *b, build_node *node)
 {
-    take_gradient(b, node, node->output, node->layer->kind == NN_BATCHNORM ? 2 : 1,
-                  &node->at[DY]);                    /* DY, DY2 */
-    if (node->at[DY].space == NN_SPACE_NONE) return; /* its output reaches no loss */
+    take_gradient(b, node, node->output, node->layer->kind == NN_BATCHNORM ? 2 : 1, &node->at[DY]);
+    if (node->at[DY].space == NN_SPACE_NONE) return; /* the loss does not depend on this node */
     b->gradients[node->output].count = 0;
     nn_layer_kind kind = node->layer->kind;
     if (kind == NN_LINEAR)

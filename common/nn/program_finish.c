@@ -1,12 +1,12 @@
-/* The last passes of compilation: when each pass uses a parameter, when each gradient is complete, which
- * results may take the memory of an operand, and the lifetime and place of every value. */
+/* The last steps of compilation: the first and last use of parameters, the readiness of gradients, results
+ * that overwrite an operand, and the lifetime and place of every value. */
 #include "common/nn/program_build.h"
 
 #include "common/memory/plan.h"
 
 #include <stdlib.h>
 
-/* Results that may be written over an operand (op.h says so): pairs of slots, first match wins. */
+/* Results that may overwrite an operand (op.h), as pairs of slots. The first match wins. */
 typedef struct in_place_rule {
     op_kind kind;
     int out, in;
@@ -42,12 +42,12 @@ static void find_lifetimes(nn_program *p)
             v->last = i;
         }
     }
-    if (p->input_value != NN_NONE) { /* the next one may come as soon as the last operation has ended */
+    if (p->input_value != NN_NONE) { /* the next input may arrive after the last operation */
         p->values[p->input_value].first = 0;
         p->values[p->input_value].last = p->op_count - 1;
     }
     if (p->input_gradient_value != NN_NONE) p->values[p->input_gradient_value].last = p->op_count - 1;
-    /* Exchanged with other ranks between forward and backward. */
+    /* Output and gradient are exchanged with other ranks between the forward and the backward pass. */
     if (!p->config.external_loss) return;
     nn_value *output = &p->values[p->output_value];
     if (output->last < p->forward_end - 1) output->last = p->forward_end - 1;
@@ -89,14 +89,14 @@ static void share_in_place(nn_program *p)
     }
 }
 
-/* Whoever brings the output's gradient enters it in the ledger when it comes; it ends like any other value.
- */
+/* Returns true for a gradient of the output that is computed elsewhere. The code that receives the
+ * gradient enters it in the ledger. */
 static bool comes_from_outside(const nn_program *p, int value)
 {
     return p->config.external_loss && value == p->output_gradient_value;
 }
 
-/* One array of values in order of birth, one in order of death, sliced by operation. */
+/* Lists all values in order of birth and in order of death. Each operation has a range of both lists. */
 static status list_events(nn_program *p)
 {
     p->births = calloc((size_t)p->value_count + 1, sizeof *p->births);
@@ -132,12 +132,13 @@ static status place_values(nn_program *p)
     return rc;
 }
 
-/* A gradient is ready after the last operation that writes it; within an operation in reverse order of
- * registration. Parameters that no operation reaches are not in the order. */
+/* Lists gradients in the order in which they become ready. A gradient is ready after the last operation
+ * that writes it. Gradients of one operation are in reverse order of registration. Parameters that no
+ * operation reaches are not listed. */
 static status order_readiness(nn_program *p)
 {
     int params = p->model->param_count;
-    int *last = calloc((size_t)params + 1, sizeof *last); /* writer of each gradient, from 1 */
+    int *last = calloc((size_t)params + 1, sizeof *last); /* last writer of each gradient, from 1 */
     if (!last) return no_memory(p);
     for (int i = 0; i < p->op_count; i++)
         for (int s = 0; s < OP_MAX_OPERANDS; s++)
@@ -152,7 +153,6 @@ static status order_readiness(nn_program *p)
     return STATUS_OK;
 }
 
-/* The parameter that an operand is, or is the gradient of; NN_NONE: it is neither. */
 static int param_of(const nn_operand *o)
 {
     bool used = o->space == NN_SPACE_PARAM || o->space == NN_SPACE_BF16_COPY || o->space == NN_SPACE_GRAD;
@@ -160,11 +160,11 @@ static int param_of(const nn_operand *o)
 }
 
 typedef struct use_lists {
-    int needs, releases; /* entries so far */
-    int *first, *last;   /* [params] operations of the pass, from 1; 0: not used */
+    int needs, releases;
+    int *first, *last; /* [params] operations of the pass, from 1; 0 if unused */
 } use_lists;
 
-/* First and last use of each parameter among the operations [begin, end). */
+/* Lists the first and the last use of each parameter in operations [begin, end). */
 static void list_pass(nn_program *p, int begin, int end, use_lists *l)
 {
     int params = p->model->param_count;
@@ -188,8 +188,7 @@ static void list_pass(nn_program *p, int begin, int end, use_lists *l)
             int param = param_of(&op->operands[s]);
             if (param == NN_NONE || l->last[param] != i + 1) continue;
             p->releases[l->releases++] = param;
-            l->last[param] =
-                0; /* an operation that reads a parameter and writes its gradient releases it once */
+            l->last[param] = 0; /* listed once, even if the operation also writes its gradient */
         }
         op->release_count = l->releases - op->release_first;
     }

@@ -1,4 +1,3 @@
-/* The forward pass and the loss: one operation per node. */
 #include "common/nn/program_build.h"
 
 static bool training(const build *b)
@@ -6,7 +5,6 @@ static bool training(const build *b)
     return b->program->config.mode == NN_TRAIN;
 }
 
-/* Memory of the size of a node's output. */
 static nn_operand output_like(build *b, const build_node *node, dtype type, ledger_class class)
 {
     return build_value(b, build_shape(b, node->layer->sample), type, class);
@@ -106,7 +104,7 @@ status build_forward(build *b)
         b->program->input_value = b->out[0].index;
     }
     for (int i = 0; i < b->node_count && b->failure == STATUS_OK; i++) {
-        nn_operand *read = &b->out[b->nodes[i].x]; /* where the head begins, nobody else reads it */
+        nn_operand *read = &b->out[b->nodes[i].x]; /* only the head reads this output */
         if (i == b->head_node) *read = build_move_rows(b, OP_gather_rows, *read);
         forward_node(b, &b->nodes[i]);
     }

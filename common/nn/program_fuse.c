@@ -1,10 +1,10 @@
-/* Which layers become one operation.
+/* Fuses layers into one operation:
  *
  *   BatchNorm (+ addition) (+ activation)    linear (+ activation)    (addition +) LayerNorm
  *
- * The addition is fused into the BatchNorm that runs last among its inputs: in torchvision's ResNets
- * that is the downsample's where there is one, and the gradients then become ready in exact reverse
- * order of registration. */
+ * An addition is fused into the BatchNorm that runs last among its inputs. In a downsampling block of
+ * torchvision's ResNets this is the downsample's BatchNorm. Gradients then become ready in exactly the
+ * reverse order of registration. */
 #include "common/nn/program_build.h"
 
 nn_ref build_through_flatten(const nn_model *m, nn_ref r)
@@ -26,7 +26,7 @@ static void count_consumers(build *b)
     b->consumers[m->output]++; /* the loss */
 }
 
-/* The first layer after `after` that reads `r`, or NN_NONE. */
+/* Returns the first layer after `after` that reads `r`, or NN_NONE. */
 static nn_ref next_reader(const build *b, nn_ref r, nn_ref after)
 {
     for (int i = after + 1; i < b->model->layer_count; i++)
@@ -40,7 +40,7 @@ static bool is_kind(const build *b, nn_ref r, nn_layer_kind kind)
     return r != NN_NONE && b->model->layers[r].kind == kind;
 }
 
-/* The only layer that reads `r` if it is of that kind, else NN_NONE. */
+/* Returns the only reader of `r` if it is of kind `kind`, else NN_NONE. */
 static nn_ref only_reader(const build *b, nn_ref r, nn_layer_kind kind)
 {
     nn_ref reader = b->consumers[r] == 1 ? next_reader(b, r, r) : NN_NONE;
@@ -58,8 +58,8 @@ static void fuse_activation(build *b, build_node *node)
 {
     nn_ref act = only_reader(b, node->output, NN_ACTIVATION);
     if (act == NN_NONE) return;
-    /* A linear layer's backward overwrites the gradient of its output, which an addition hands to both
-     * of its inputs. */
+    /* The backward pass of the fused layer overwrites the gradient of its output. An addition needs this
+     * gradient for both of its inputs. */
     if (node->layer->kind == NN_LINEAR && read_by(b, act, NN_ADD)) return;
     node->act = b->model->layers[act].attributes.elementwise.act;
     node->output = act;
@@ -72,13 +72,14 @@ static void fuse_residual(build *b, build_node *node)
     if (add == NN_NONE) return;
     const nn_layer *l = &b->model->layers[add];
     nn_ref other = l->input[0] == self ? l->input[1] : l->input[0];
-    if (other >= self) return; /* the other one runs later */
+    if (other >= self) return; /* the other input is computed later */
     node->residual = other;
     node->output = add;
     b->fused[add] = true;
 }
 
-/* An addition whose first reader is a LayerNorm is computed there. */
+/* Returns true if the first reader of an addition is a LayerNorm. The LayerNorm then computes the
+ * addition. */
 static bool belongs_to_layernorm(const build *b, nn_ref add)
 {
     return is_kind(b, add, NN_ADD) && is_kind(b, next_reader(b, add, add), NN_LAYERNORM);
@@ -89,13 +90,12 @@ static void fuse_sum(build *b, build_node *node)
     nn_ref add = node->x;
     if (b->fused[add] || !belongs_to_layernorm(b, add) || next_reader(b, add, add) != node->output) return;
     const nn_ref *in = b->model->layers[add].input;
-    /* x is the input whose memory the sum may take: the one computed last. */
+    /* The sum may overwrite x, so x is the input that is computed last. */
     node->sum_output = add;
     node->x = in[1] > in[0] ? in[1] : in[0];
     node->residual = in[1] > in[0] ? in[0] : in[1];
 }
 
-/* The layer's attributes for the program's batch, and what is fused into it. */
 static op_attributes attributes_of(const build *b, const build_node *node)
 {
     nn_layer_kind kind = node->layer->kind;
@@ -112,7 +112,7 @@ static op_attributes attributes_of(const build *b, const build_node *node)
     return a;
 }
 
-/* The operands that are known before anything is computed. */
+/* Sets the operands that exist before any operation: parameters, their gradients, and buffers. */
 static void name_parameters(const build *b, build_node *node)
 {
     const nn_layer *l = node->layer;
@@ -156,8 +156,9 @@ static bool works_row_by_row(const build_node *node)
     return kind == NN_LINEAR || kind == NN_ACTIVATION || (kind == NN_LAYERNORM && node->residual == NN_NONE);
 }
 
-/* The head of a token model on the rows that have targets alone: with masked-language-model targets that is
- * 15% of them, and the head of BERT-base is a fifth of its arithmetic. */
+/* Finds the head of a token model: the last layers that work row by row. The head runs only on rows that
+ * have targets. These are 15 % of the rows for masked-language-model targets, and the head of BERT-base is
+ * a fifth of its arithmetic. */
 static void find_head(build *b)
 {
     const nn_model *m = b->model;
@@ -169,7 +170,7 @@ static void find_head(build *b)
         b->head_node = i;
         wanted = node->x;
     }
-    /* What the head reads must be read by nobody else. */
+    /* No other layer may read the input of the head. */
     while (b->head_node >= 0 && b->consumers[b->nodes[b->head_node].x] != 1)
         b->head_node = b->head_node + 1 < b->node_count ? b->head_node + 1 : -1;
     b->program->masked = b->head_node >= 0;

@@ -31,7 +31,6 @@ static void number_units(param_shards *s, const nn_model *m)
     }
 }
 
-/* Elements of the chunk that each rank has of a parameter, padding included. */
 static int64_t chunk_of(const param_shards *s, const nn_param *p)
 {
     int64_t rows = p->shape.rank > 0 ? p->shape.dims[0] : 1;
@@ -69,7 +68,6 @@ static void add_own(param_shards *s, param_unit *u, piece own, int64_t at)
     u->own += own.count;
 }
 
-/* The parts of a unit's parameters that this rank has. */
 static void list_own(param_shards *s, const nn_model *m, int unit, const piece *pieces)
 {
     param_unit *u = &s->units[unit];
@@ -90,7 +88,7 @@ static void list_own(param_shards *s, const nn_model *m, int unit, const piece *
     s->own_elements += u->own;
 }
 
-/* By rows: a unit as it is sent, the chunks of rank 0, of rank 1, and so on. */
+/* If units are cut by rows, lists the chunks of each unit in the order in which they are sent. */
 static status list_sent(param_shards *s, const nn_model *m, const piece *pieces)
 {
     if (!s->config.rows || !s->config.real) return STATUS_OK;
@@ -112,7 +110,7 @@ static status list_sent(param_shards *s, const nn_model *m, const piece *pieces)
 
 /* ---- where whole units are placed -------------------------------------------------------------- */
 
-/* The operations of a pass that use a unit; first -1: none does. */
+/* First and last operation of a pass that use a unit. `first` is -1 if the pass does not use the unit. */
 typedef struct unit_span {
     int first, last;
 } unit_span;
@@ -137,8 +135,8 @@ static void find_spans(param_shards *s, const nn_program *p, int pass, unit_span
     }
 }
 
-/* A unit is gathered when the one before it in the pass is first used; the first of a pass before the pass.
- */
+/* Returns the operation at which a unit is gathered: the first use of the previous unit of the pass. The
+ * first unit is gathered before the pass. */
 static int gathered_from(const param_shards *s, const nn_program *p, int pass, int unit,
                          const unit_span *spans)
 {
@@ -175,7 +173,8 @@ static status place_gathered(param_shards *s, const nn_program *p, unit_span *co
     return STATUS_OK;
 }
 
-/* Gradients stay until one more unit has begun than follows at once, so that their reduction has time. */
+/* Returns the last operation at which a unit's gradients keep their place. The next unit may begin, so
+ * that the reduction has time, but not the one after it. */
 static int gradients_until(const param_shards *s, const nn_program *p, int unit, const unit_span *spans)
 {
     int later = 0;

@@ -1,32 +1,32 @@
-/* How the state of training is cut among ranks (Rajbhandari et al., "ZeRO: Memory Optimizations Toward
+/* How the training state is cut among ranks (Rajbhandari et al., "ZeRO: Memory Optimizations Toward
  * Training Trillion Parameter Models", SC 2020).
  *
- * A unit is the parameters that share a prefix in the model's list of units; the rest, and parameters that
- * several layers share, form the last one, the root. In a sharded arena a unit's parameters lie side by side,
- * and padding makes its length a multiple of the ranks: rank r's shard is its r-th part. Arenas of shards
- * hold one rank's shards of all units, one after another.
+ * A unit is the parameters that share a prefix in the model's list of units. The remaining parameters, and
+ * parameters that several layers share, form the last unit, the root. In the arena of all parameters a
+ * unit's parameters are adjacent, and padding makes the unit's length a multiple of the ranks. Rank r's
+ * shard is the r-th part. An arena of shards holds one rank's shards of all units, one after another.
  *
  *     arena             | unit 0: a   b   c . | unit 1: d    e . . | root: f  g .|      (. padding)
  *     rank 1 of 2                  |######|             |########|          |####|
  *     arena of shards   |######|########|####|
  *
- * Cut by rows, as PyTorch's fully_shard does, a unit is not one vector: each parameter is cut on its first
- * dimension, d0, in n chunks of ceil(d0 / n) rows, of which later ranks may have less or nothing. A shard is
- * this rank's chunks, each padded to the full size, and a unit is sent as the chunks of rank 0, those of rank
- * 1, and so on.
+ * If units are cut by rows, as in PyTorch's fully_shard, each parameter is cut on its first dimension, d0,
+ * into n chunks of ceil(d0 / n) rows. The last ranks may get fewer rows or none. A shard is one rank's
+ * chunks, each padded to the full size. A unit is sent as the chunks of rank 0, then the chunks of rank 1,
+ * and so on.
  *
- * Where gradients or parameters are cut, whole ones exist only for a while: a plan gives every unit a place
- * in a smaller arena from its first use in a pass, one unit ahead for parameters, to its last, one unit
- * longer for gradients. With mixed precision there is another arena with the same places, of the program's
- * type, which operations read and write: a unit is converted when a pass first uses it, a gradient when it is
- * ready. */
+ * If gradients or parameters are cut, whole units exist only while a pass needs them. A plan gives every
+ * unit a place in a smaller arena, from its first use in a pass to its last. Parameters take their place
+ * one unit early, so that they can be gathered in time. Gradients keep their place one unit longer, so
+ * that they can be reduced. Mixed precision adds an arena with the same places in the program's type, which
+ * operations read and write. A unit is converted at its first use in a pass, a gradient when it is ready. */
 #ifndef COMMON_NN_SHARDS_H
 #define COMMON_NN_SHARDS_H
 
 #include "common/memory/piece.h"
 #include "common/nn/program.h"
 
-/* What each rank has only its shards of. The stages of ZeRO: each adds to the one before. */
+/* The stages of ZeRO. Each stage shards one more part of the state. */
 typedef enum param_sharding {
     PARAM_SHARD_NONE,
     PARAM_SHARD_STATE,
@@ -38,30 +38,35 @@ enum { PARAM_FORWARD, PARAM_BACKWARD, PARAM_PASSES };
 
 typedef struct param_shards_config {
     param_sharding stage;
-    int rank, ranks; /* of those among whom the state is cut */
+    int rank, ranks; /* this rank's index in the group that shares the state, and the group's size */
     bool keeps;      /* gathered parameters stay from the forward pass to the backward pass */
-    bool mixed; /* parameters and gradients are bfloat16, and each rank's shards have masters in the program's
-                   type */
-    bool accumulates; /* mixed: gradients of several micro-batches are added up in the program's type, whole
-                       * ones or, where they are cut, shards */
-    bool rows;        /* each parameter is cut on its first dimension, not the unit's vector; only with
-                         PARAM_SHARD_ALL */
-    bool real;        /* there is memory: `sent` is listed */
+    /* True if parameters and gradients are bfloat16, and each rank has masters of its shards in the
+     * program's type. */
+    bool mixed;
+    /* True if, with mixed precision, the gradients of several micro-batches are added up in the program's
+     * type. */
+    bool accumulates;
+    /* True to cut by rows, only with PARAM_SHARD_ALL. */
+    bool rows;
+    bool real; /* true if the device has real memory, so that `sent` is needed */
 } param_shards_config;
 
-/* Offsets and counts are elements. */
+/* Offsets and counts are in elements. */
 typedef struct param_unit {
-    piece whole;           /* of the arena, padding included */
-    int64_t shard;         /* of each rank's shard, padding included */
-    int64_t reserved;      /* of it in arenas of shards */
-    piece_list sent;       /* by rows: the whole as it is sent, from its beginning; else none */
-    int64_t at;            /* of this rank's shard, in arenas of shards */
-    int64_t elements, own; /* without padding: of the unit, of this rank's shard */
-    int first, count;      /* of `own` and `pieces` below */
-    int64_t gathered[PARAM_PASSES], gradients; /* where the whole unit is placed; -1: not used. By rows the
-                                                * gradients' place ends with one for their reduced shard */
-    int uses[PARAM_PASSES];                    /* how many of its parameters the pass uses */
-    int position[PARAM_PASSES];                /* in `order` below */
+    piece whole;      /* range of the arena, padding included */
+    int64_t shard;    /* size of each rank's shard, padding included */
+    int64_t reserved; /* size of the shard in arenas of shards */
+    /* If cut by rows, the pieces of `whole` in the order in which they are sent, relative to its
+     * beginning. Else empty. */
+    piece_list sent;
+    int64_t at;            /* offset of this rank's shard in arenas of shards */
+    int64_t elements, own; /* sizes of the unit and of this rank's shard, without padding */
+    int first, count;      /* range of param_shards.own and param_shards.pieces */
+    /* Places of the whole unit, or -1 if a pass does not use it. If cut by rows, the place of the
+     * gradients includes room for the reduced shard at the end. */
+    int64_t gathered[PARAM_PASSES], gradients;
+    int uses[PARAM_PASSES];     /* number of its parameters that the pass uses */
+    int position[PARAM_PASSES]; /* index into param_shards.order */
 } param_unit;
 
 typedef struct param_shards {
@@ -70,37 +75,38 @@ typedef struct param_shards {
     int unit_count;
     int *unit_of;  /* [params] */
     piece *own;    /* this rank's parts of parameters, in the arena */
-    piece *pieces; /* the same in an arena of shards */
-    piece *sent;   /* by rows: of all units */
+    piece *pieces; /* the same parts in an arena of shards */
+    piece *sent;   /* if cut by rows, the lists of all units */
     int piece_count;
-    int64_t elements, own_elements; /* of an arena of shards; of it without padding */
+    int64_t elements, own_elements; /* size of an arena of shards, with and without padding */
     int *order[PARAM_PASSES];       /* units in the order in which a pass first uses them */
     int order_count[PARAM_PASSES];
-    piece *gathered[PARAM_PASSES], *gradients; /* [params] where the parameter, or its gradient, is placed */
-    int64_t gathered_elements, gradient_elements; /* of the arenas of places */
+    piece *gathered[PARAM_PASSES], *gradients;    /* [params] places of parameters and gradients */
+    int64_t gathered_elements, gradient_elements; /* sizes of the arenas of places */
 } param_shards;
 
-/* Places all parameters in an arena of *arena_elements (pieces[param]), each aligned to `line` elements, and
- * plans the rest from the passes of `program`. */
+/* Places all parameters in an arena of *arena_elements, parameter i at pieces[i] and aligned to `line`
+ * elements. Plans the places of units from the passes of `program`. */
 status param_shards_open(const nn_program *program, const param_shards_config *config, int line,
                          piece *pieces, int64_t *arena_elements, param_shards **out);
 void param_shards_close(param_shards **shards);
 
-/* Whether operations find parameters, and gradients, in places rather than in whole arenas. */
+/* Returns true if operations find parameters in places of units, not in an arena of all parameters. */
 static inline bool param_shards_place_params(const param_shards_config *c)
 {
     return c->stage == PARAM_SHARD_ALL || c->mixed;
 }
 
+/* Returns true if operations find gradients in places of units, not in an arena of all gradients. */
 static inline bool param_shards_place_gradients(const param_shards_config *c)
 {
     return c->stage >= PARAM_SHARD_GRADIENTS || (c->mixed && !c->accumulates);
 }
 
-/* Elements of the place of a unit's whole gradients. */
+/* Returns the size of the place of a unit's whole gradients. */
 int64_t param_gradients_place(const param_shards *s, int unit);
 
-/* This rank's shard of a unit that is cut as one vector, in the arena. */
+/* Returns the arena's range of this rank's shard, if the unit is not cut by rows. */
 static inline piece param_shard_of(const param_shards *s, int unit)
 {
     const param_unit *u = &s->units[unit];

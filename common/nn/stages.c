@@ -7,12 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Places at which a model can be cut, and what its layers cost. */
+/* Places at which a model can be cut, and the cost of its layers. */
 typedef struct places {
-    nn_ref *at;      /* [count] layers in front of which it can be */
-    nn_ref *crosses; /* [count] the layer whose output crosses there */
+    nn_ref *at;      /* [count] layers in front of which the model can be cut */
+    nn_ref *crosses; /* [count] layer whose output crosses the cut */
     int count;
-    double *flops; /* [layers + 1] of the layers before each, per sample */
+    double *flops; /* [layers + 1] cost of all layers before each, per sample */
 } places;
 
 static void free_places(places *p)
@@ -22,7 +22,7 @@ static void free_places(places *p)
     free(p->flops);
 }
 
-/* The only layer before `at` that a layer from there on reads; NN_NONE: there are several. */
+/* Returns the only layer before `at` that layers from `at` on read, or NN_NONE if there are several. */
 static nn_ref crossing(const nn_model *m, nn_ref at)
 {
     nn_ref found = NN_NONE;
@@ -36,7 +36,8 @@ static nn_ref crossing(const nn_model *m, nn_ref at)
     return found;
 }
 
-/* Where operations of the forward pass begin, the first and those within the head left out. */
+/* Lists the layers at which a forward operation begins and the model can be cut. Leaves out the first
+ * operation and the inside of the head. */
 static void find_places(const nn_program *p, places *out)
 {
     const nn_model *m = p->model;
@@ -54,7 +55,7 @@ static void find_places(const nn_program *p, places *out)
 
 static status open_places(const nn_model *m, places *out)
 {
-    enum { BATCH = 2 }; /* BatchNorm takes two values at least */
+    enum { BATCH = 2 }; /* BatchNorm needs at least two values */
     nn_program_config config = {
         .batch = BATCH, .mode = NN_TRAIN, .type = DTYPE_F32, .masked_loss = true, .world = 1};
     nn_program *p = NULL;
@@ -73,19 +74,19 @@ static status open_places(const nn_model *m, places *out)
     return STATUS_OK;
 }
 
-/* What layers cost from place number `from` (-1: from the first layer) to place number `to` (count: to the
- * last one). */
+/* Returns the cost of the layers from place `from` (-1 is the first layer) to place `to` (p->count is the
+ * end). */
 static double cost(const places *p, int layers, int from, int to)
 {
     return p->flops[to == p->count ? layers : p->at[to]] - (from < 0 ? 0 : p->flops[p->at[from]]);
 }
 
-/* The places of stages - 1 cuts with the least cost of the most expensive stage: chosen[i] ends stage i. */
+/* Chooses stages - 1 places that minimize the cost of the most expensive stage. chosen[i] ends stage i. */
 static status choose(const places *p, int layers, int stages, int *chosen)
 {
-    int n = p->count + 1; /* the last is the end */
-    double *best = calloc((size_t)(stages * n),
-                          sizeof *best); /* [stage][place that ends it] the most expensive so far */
+    int n = p->count + 1; /* the places and the end */
+    /* [stage][place that ends it] cost of the most expensive stage so far */
+    double *best = calloc((size_t)(stages * n), sizeof *best);
     int *from = calloc((size_t)(stages * n), sizeof *from);
     if (!best || !from) {
         free(best);
@@ -210,13 +211,12 @@ static void copy_layers(const nn_model *m, const nn_stage *s, nn_model *out)
     for (nn_ref l = s->begin; l < s->end; l++) {
         nn_layer *copy = &out->layers[l - s->begin + 1];
         *copy = m->layers[l];
-        for (int i = 0; i < NN_MAX_INPUTS; i++) /* what lies before the stage is its input */
+        for (int i = 0; i < NN_MAX_INPUTS; i++) /* earlier layers become the stage's input */
             if (copy->input[i] != NN_NONE)
                 copy->input[i] = copy->input[i] < s->begin ? 0 : copy->input[i] - s->begin + 1;
     }
 }
 
-/* In the order of registration. */
 static void copy_params(const nn_model *m, const nn_cut *cut, const nn_stage *s, nn_model *out)
 {
     for (int p = 0; p < m->param_count; p++) {

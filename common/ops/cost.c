@@ -1,8 +1,9 @@
-/* The formulas of op_cost_of(). Floating-point operations follow the loops of the plainest kernel that
- * keeps its intermediate results (common/device/reference); bytes are the operands', each once. */
+/* The formulas of op_cost_of(). Floating-point operations are counted in the plainest kernel that keeps its
+ * intermediate results (common/device/reference). Bytes count each operand once. */
 #include "common/ops/op.h"
 
-/* Of one value: comparison; x / (1 + exp(-x)); x/2 erfc(-x/sqrt 2); x/2 (1 + tanh(a (x + b x^3))). */
+/* Operations per value. RELU: a comparison. SILU: x / (1 + exp(-x)). GELU: x/2 erfc(-x/sqrt 2). GELU_TANH:
+ * x/2 (1 + tanh(a (x + b x^3))). */
 static double activation_flops(activation act)
 {
     static const double flops[ACTIVATION_COUNT] = {
@@ -10,7 +11,8 @@ static double activation_flops(activation act)
     return flops[act];
 }
 
-/* dy act'(x): a selection; s (1 + x (1 - s)); cdf + x density; 1/2 (1 + t + x (1 - t^2) u'). */
+/* Operations per value of dy act'(x). RELU: a selection. SILU: s (1 + x (1 - s)). GELU: cdf + x density.
+ * GELU_TANH: 1/2 (1 + t + x (1 - t^2) u'). */
 static double slope_flops(activation act)
 {
     static const double flops[ACTIVATION_COUNT] = {
@@ -18,7 +20,8 @@ static double slope_flops(activation act)
     return flops[act];
 }
 
-/* Elements that are read and written: of activations, and of what is of the operation's type in any case; and
+/* Operations and traffic of a call. `in` and `out` count elements of activations, which may be bfloat16.
+ * `f32_in` and `f32_out` count elements that always have the operation's type. `other_in` and `other_out` are
  * bytes of other types. */
 typedef struct traffic {
     double flops;
@@ -27,20 +30,20 @@ typedef struct traffic {
     double other_in, other_out;
 } traffic;
 
-/* The gradient of a parameter: read as well where it is added to. */
+/* Counts the gradient of a parameter. It is also read if the operation adds to it. */
 static void write_gradient(traffic *t, const op_desc *op, double elements)
 {
     t->f32_out += elements;
     if (op->accumulate) t->f32_in += elements;
 }
 
-/* X of a convolution or linear layer, float32 in a model's first layer. */
+/* Counts X of a convolution or linear layer. X is float32 in the first layer of a model. */
 static void read_x(traffic *t, const op_desc *op, double elements)
 {
     *(op->x_f32 ? &t->f32_in : &t->in) += elements;
 }
 
-/* Multiply-adds: n p q k c r s, in each direction; the bias adds n p q k. */
+/* A convolution has n p q k c r s multiply-adds in each direction. The bias adds n p q k. */
 static traffic conv2d_cost(const op_desc *op)
 {
     const conv2d_attributes *a = &op->u.conv2d;
@@ -67,7 +70,8 @@ static traffic conv2d_cost(const op_desc *op)
     return t;
 }
 
-/* Multiply-adds: m in out; the bias adds m out. An activation also reads or writes its slope (m, out). */
+/* A linear layer has m in out multiply-adds. The bias adds m out. An activation also reads or writes its
+ * slope (m, out). */
 static traffic linear_cost(const op_desc *op)
 {
     const linear_attributes *a = &op->u.linear;
@@ -96,8 +100,8 @@ static traffic linear_cost(const op_desc *op)
     return t;
 }
 
-/* Per element: mean 1, variance 3, y = (x - mean) scale + beta 3, residual 1. Channels are not counted in
- * flops. */
+/* Operations per element: mean 1, variance 3, y = (x - mean) scale + beta 3, residual 1. Operations per
+ * channel are not counted. */
 static traffic batchnorm_forward_cost(const op_desc *op)
 {
     const batchnorm_attributes *a = &op->u.batchnorm;
@@ -105,7 +109,7 @@ static traffic batchnorm_forward_cost(const op_desc *op)
     double normalize = 3 * x + residual + x * activation_flops(a->act);
     traffic t = {.flops = normalize, .in = x + residual, .out = x, .f32_in = 4 * c};
     switch (op->kind) {
-    case OP_batchnorm_forward: /* running statistics are read and written; mean, invstd */
+    case OP_batchnorm_forward: /* reads and writes the running statistics; writes mean and invstd */
         t.flops += 4 * x;
         t.f32_out += 4 * c;
         break;
@@ -121,8 +125,8 @@ static traffic batchnorm_forward_cost(const op_desc *op)
     return t;
 }
 
-/* Per element: g = (dy + dy2) act', recomputing act's argument (3, residual 1) where it is not RELU;
- * sums of g and g xhat 5; dx 5 with factors per channel folded. */
+/* Operations per element: g = (dy + dy2) act', for which act's argument is recomputed unless act is RELU (3,
+ * residual 1); sums of g and g xhat 5; dx 5 with factors per channel folded. */
 static traffic batchnorm_backward_cost(const op_desc *op)
 {
     const batchnorm_attributes *a = &op->u.batchnorm;
@@ -148,8 +152,8 @@ static traffic batchnorm_backward_cost(const op_desc *op)
     return t;
 }
 
-/* Per element forward: residual 1, mean 1, variance 3, y 4. Backward: xhat 2, sums over rows and columns
- * 7, dx 5, dsum 1. */
+/* Operations per element. Forward: residual 1, mean 1, variance 3, y 4. Backward: xhat 2, sums over rows and
+ * columns 7, dx 5, dsum 1. */
 static traffic layernorm_cost(const op_desc *op)
 {
     const layernorm_attributes *a = &op->u.layernorm;
@@ -195,8 +199,8 @@ static traffic elementwise_cost(const op_desc *op)
     }
 }
 
-/* Maximum: a comparison for every position of a window, and backward an addition for every output.
- * Average: an addition for every position of a window and a division. INDEX is one byte per output. */
+/* Maximum pooling compares every position of a window, and its backward adds once per output. Average pooling
+ * adds every position of a window and divides once. INDEX is one byte per output. */
 static traffic pool_cost(const op_desc *op)
 {
     const pool_attributes *a = &op->u.pool;
@@ -222,7 +226,7 @@ static traffic rows_cost(const op_desc *op)
     return (traffic){.in = selected, .out = op->kind == OP_gather_rows ? selected : rows, .other_in = index};
 }
 
-/* Every token reads, or adds to, one row of the table; position rows are read once per batch. */
+/* Every token reads one row of the table, or adds to it. Position rows are read once per batch. */
 static traffic embedding_cost(const op_desc *op)
 {
     const embedding_attributes *a = &op->u.embedding;
@@ -245,9 +249,9 @@ static traffic embedding_cost(const op_desc *op)
     return t;
 }
 
-/* With S = batch heads (pairs of a query and a key that it sees): forward two products, 4 S width, and
- * scale, maximum, subtraction, exponential, sum and division, 6 S; backward five products, 10 S width,
- * the exponential again (3 S), ds (3 S), and dout . out. */
+/* Let S be the number of pairs of a query and a key that the query sees, over batch and heads. Forward has
+ * two matmuls, 4 S width, and scale, maximum, subtraction, exponential, sum and division, 6 S. Backward has
+ * five matmuls, 10 S width, the exponential again (3 S), ds (3 S), and dout . out. */
 static traffic attention_cost(const op_desc *op)
 {
     const attention_attributes *a = &op->u.attention;
@@ -260,8 +264,8 @@ static traffic attention_cost(const op_desc *op)
     return (traffic){.flops = scores * (10 * width + 6) + 2 * x, .in = 5 * x, .out = 3 * x, .f32_in = lse};
 }
 
-/* Cross entropy, per logit: maximum, subtraction, exponential, sum; the gradient two divisions. Mean
- * squared error: difference, square, sum; the gradient a product and a division. */
+/* Cross entropy, per logit: maximum, subtraction, exponential, sum; two divisions for the gradient. Mean
+ * squared error: difference, square, sum; a product and a division for the gradient. */
 static traffic loss_cost(const op_desc *op)
 {
     const loss_attributes *a = &op->u.loss;
@@ -279,8 +283,8 @@ static traffic loss_cost(const op_desc *op)
     return t;
 }
 
-/* Per element. SGD: scale 1, decay 2, momentum 3 and Nesterov's 2, update 2. Adam: scale 1, decay 2,
- * moments 3 + 4, update 7. */
+/* Operations per element. SGD: scale 1, decay 2, momentum 3, Nesterov's momentum 2, update 2. Adam: scale 1,
+ * decay 2, moments 3 + 4, update 7. */
 static traffic optimizer_cost(const op_desc *op)
 {
     const optimizer_attributes *a = &op->u.optimizer;

@@ -1,12 +1,12 @@
-/* Operations are data. OP_LIST gives the enum, the names and every device's kernel table (a missing
- * kernel is a link error): the CPU runs a call, CUDA launches it, the virtual device prices it.
+/* Operations are data. OP_LIST yields the enum, the names and the kernel table of every device. A missing
+ * kernel is a link error. The CPU runs a call, CUDA launches it, and the virtual device prices it.
  *
- * An op_desc describes an operation except for the addresses of its operands: kind, sizes, attributes.
- * A launch passes operands as an array of pointers, indexed by the slots below; a slot whose
- * operand is absent (no bias, no residual) is NULL. Shapes are in comments; N images, H and W input
- * height and width, P and Q output height and width, C input and K output channels, R and S kernel
- * height and width; M rows; all activations NHWC or row-major. "d" before a name is the gradient of
- * the loss with respect to it. Parameters are in the layout that the device chose (device.h). */
+ * An op_desc holds the kind, sizes and attributes of an operation, but not the addresses of its operands. A
+ * launch passes the operands as an array of pointers, indexed by the slots below. The slot of an absent
+ * operand (no bias, no residual) is NULL. Comments give the shapes. N is images, H and W input height and
+ * width, P and Q output height and width, C input and K output channels, R and S kernel height and width, and
+ * M rows. All activations are NHWC or row-major. "d" before a name is the gradient of the loss with respect
+ * to it. Parameters have the layout that the device chose (device.h). */
 #ifndef COMMON_OPS_OP_H
 #define COMMON_OPS_OP_H
 
@@ -14,7 +14,7 @@
 
 #include <stdbool.h>
 
-/* name, class of the cost model */
+/* Name, class of the cost model. */
 #define OP_LIST(X)                                                                                           \
     X(conv2d_forward, CONVOLUTION)                                                                           \
     X(conv2d_backward_data, CONVOLUTION)                                                                     \
@@ -96,8 +96,8 @@ typedef struct linear_attributes {
     int64_t in, out; /* weights [out, in] */
     bool bias;
     activation act; /* fused after the bias in forward */
-    /* The input is an image [m, h, w, c] flattened: PyTorch's weight columns run c, h, w, ours h, w, c.
-     * c == 0: the input was a vector. */
+    /* Sizes of an input image [m, h, w, c] that is flattened. The weight columns are ordered c, h, w in
+     * PyTorch and h, w, c here. flat_c is 0 if the input is a vector. */
     int64_t flat_c, flat_h, flat_w;
 } linear_attributes;
 
@@ -106,15 +106,15 @@ typedef struct batchnorm_attributes {
     double eps, momentum;
     activation act;
     bool residual; /* y = act(normalized + residual) */
-    bool dy2;      /* backward: the output's gradient is the sum of two tensors */
-    int64_t world; /* batchnorm_apply, batchnorm_backward_apply: ranks over which statistics were summed */
+    bool dy2;      /* backward: dy is the sum of two tensors */
+    int64_t world; /* batchnorm_apply, batchnorm_backward_apply: ranks over which statistics are summed */
 } batchnorm_attributes;
 
 typedef struct layernorm_attributes {
     int64_t m, c; /* rows, columns */
     double eps;
     bool residual; /* normalizes sum = x + residual */
-    bool dsum;     /* backward: the sum was also used elsewhere; that use's gradient is added */
+    bool dsum;     /* backward: adds the gradient of another use of the sum */
 } layernorm_attributes;
 
 typedef struct elementwise_attributes {
@@ -134,35 +134,36 @@ typedef struct pool_attributes {
 
 typedef struct embedding_attributes {
     int64_t batch, sequence, hidden, vocabulary, positions;
-    bool position_table, type_table; /* type_table: row 0 of a table of two is added */
+    bool position_table, type_table; /* type_table: row 0 of a table of two rows is added */
 } embedding_attributes;
 
 typedef struct attention_attributes {
-    int64_t batch, sequence, heads, width; /* width of a head; hidden = heads * width */
+    int64_t batch, sequence, heads, width; /* `width` is the width of a head; hidden = heads * width */
     bool causal;
-    int64_t stride; /* elements between rows of q, k, v, dq, dk, dv: hidden, or 3 hidden where packed */
+    int64_t stride; /* elements between rows of q, k, v, dq, dk, dv: hidden, or 3 hidden if they are packed */
 } attention_attributes;
 
 typedef struct rows_attributes {
-    int64_t rows, hidden, selected; /* `selected` of `rows` rows; at most */
-    int64_t every;                  /* > 0: rows 0, every, 2 every, ... instead of an index list */
+    int64_t rows, hidden, selected; /* at most `selected` of `rows` rows */
+    int64_t every;                  /* if above 0, rows 0, every, 2 every, ... are selected without an index
+                                     * list */
 } rows_attributes;
 
 typedef struct loss_attributes {
     int64_t rows, classes; /* logits [rows, classes]; mean squared error: output [rows, classes] */
-    bool gradient;         /* also writes the gradient (may be in place of the logits) */
+    bool gradient;         /* writes the gradient too, which may replace the logits in place */
 } loss_attributes;
 
 typedef struct optimizer_attributes {
-    int64_t count; /* most elements of a launch */
+    int64_t count; /* most elements per launch */
     double momentum, dampening, beta1, beta2, eps;
-    bool nesterov, decoupled; /* decoupled: AdamW's weight decay */
-    bool bf16;                /* BF16 is written: on devices that store bfloat16 (device_info.bf16) */
+    bool nesterov, decoupled; /* `decoupled` is AdamW's weight decay */
+    bool bf16;                /* writes BF16 too, on devices that store bfloat16 (device_info.bf16) */
 } optimizer_attributes;
 
 typedef union op_attributes {
-    int64_t
-        batch; /* the first field of each: images, rows, sequences or elements, in proportion to the batch */
+    int64_t batch; /* First field of each attributes struct: images, rows, sequences or elements, in
+                    * proportion to the batch. */
     conv2d_attributes conv2d;
     linear_attributes linear;
     batchnorm_attributes batchnorm;
@@ -179,12 +180,13 @@ typedef union op_attributes {
 
 typedef struct op_desc {
     op_kind kind;
-    dtype type; /* of the computation and, unless stated otherwise, of operands */
-    bool bf16;  /* activations and their gradients are stored as bfloat16, and so are W and B of convolutions
-                 * and  linear layers; arithmetic, statistics and parameters' gradients stay of `type` */
-    bool x_f32; /* with bf16, convolutions and linear layers: X holds a batch's samples, of `type` */
-    bool accumulate; /* operations that write a parameter's gradient always add to it (a table used
-                      * twice); see also op_scalars.accumulate. linear_backward_data adds to dx */
+    dtype type; /* type of the computation and, unless stated otherwise, of operands */
+    bool bf16;  /* Activations, their gradients, and W and B of convolutions and linear layers are stored as
+                 * bfloat16. Arithmetic, statistics and parameters' gradients keep `type`. */
+    bool x_f32; /* X of convolutions and linear layers holds the samples of a batch and has `type`, also with
+                 * bf16. */
+    bool accumulate; /* Operations that write a parameter's gradient always add to it, for a table that is
+                      * used twice. linear_backward_data adds to dx. See also op_scalars.accumulate. */
     op_attributes u;
 } op_desc;
 
@@ -197,11 +199,12 @@ enum { CONV_FWD_X, CONV_FWD_W, CONV_FWD_B, CONV_FWD_Y };
 enum { CONV_BWD_DATA_DY, CONV_BWD_DATA_W, CONV_BWD_DATA_DX };
 enum { CONV_BWD_WEIGHTS_X, CONV_BWD_WEIGHTS_DY, CONV_BWD_WEIGHTS_DW, CONV_BWD_WEIGHTS_DB };
 
-/* y [m,out] = act(pre), pre = x [m,in] * w [out,in]^T + b [out].  SLOPE = act'(pre) [m,out] is written where
- * act is neither NONE nor RELU and the slot is not NULL (training): it shares its exponentials with act. */
+/* y [m,out] = act(pre), pre = x [m,in] * w [out,in]^T + b [out]. In training, SLOPE = act'(pre) [m,out] is
+ * written if act is neither NONE nor RELU and the slot is not NULL. SLOPE and act share their
+ * exponentials. */
 enum { LINEAR_FWD_X, LINEAR_FWD_W, LINEAR_FWD_B, LINEAR_FWD_Y, LINEAR_FWD_SLOPE };
-/* With an activation, ACT holds y (RELU) or the slope (others), and dy is replaced in place by
- * d pre = dy * act'(pre) by linear_backward_weights, which runs first; backward_data takes d pre. */
+/* If there is an activation, ACT holds y (RELU) or the slope (others). linear_backward_weights runs first and
+ * replaces dy in place by d pre = dy * act'(pre). linear_backward_data reads d pre. */
 enum { LINEAR_BWD_DATA_DY, LINEAR_BWD_DATA_W, LINEAR_BWD_DATA_DX };
 enum {
     LINEAR_BWD_WEIGHTS_X,
@@ -211,8 +214,8 @@ enum {
     LINEAR_BWD_WEIGHTS_ACT
 };
 
-/* Training.  mean, invstd [c] are of this batch (invstd = 1/sqrt(biased variance + eps)); the running
- * statistics move by `momentum` towards mean and unbiased variance.
+/* Training. mean and invstd [c] belong to this batch, with invstd = 1/sqrt(biased variance + eps). The
+ * running statistics move by `momentum` towards mean and unbiased variance.
  *   y = act((x - mean) * invstd * gamma + beta + residual)        all tensors [n,h,w,c] or [c] */
 enum {
     BN_FWD_X,
@@ -235,11 +238,10 @@ enum {
     BN_INF_RUNNING_VAR,
     BN_INF_Y
 };
-/* g = (dy + dy2) * act'; dresidual = g; dgamma, dbeta, dx as usual.  RELU takes its mask from y (or, without
- * a residual, from x, gamma and beta, which give the same); other activations recompute their argument from
- * x (and residual).  DRESIDUAL may be DY's memory. It is
- * required where the residual is used, and then holds g. With act NONE and no dy2,
- * dresidual is dy itself and the slot is NULL. DX may be DY's memory unless DRESIDUAL is. */
+/* g = (dy + dy2) * act', dresidual = g; dgamma, dbeta and dx are the usual gradients. RELU takes its mask
+ * from y, or without a residual from x, gamma and beta. Other activations recompute their argument from x and
+ * residual. DRESIDUAL is required if there is a residual, holds g, and may be DY's memory. If act is NONE and
+ * there is no dy2, dresidual is dy and the slot is NULL. DX may be DY's memory unless DRESIDUAL is. */
 enum {
     BN_BWD_X,
     BN_BWD_Y,
@@ -255,11 +257,11 @@ enum {
     BN_BWD_DBETA,
     BN_BWD_DRESIDUAL
 };
-/* SyncBatchNorm in two halves with an all-reduce of SUMS between: stats writes this rank's sums, apply
- * reads those over all ranks.
+/* SyncBatchNorm in two halves, with an all-reduce of SUMS between them. `stats` writes the sums of this rank,
+ * and `apply` reads the sums over all ranks.
  *   forward   SUMS [2c+1] = [ sum x (c) | sum x^2 (c) | count ]   float64 on every device
  *   backward  SUMS [2c]   = [ sum g (c) | sum g xhat (c) ]        float64; dgamma, dbeta are this rank's
- * G is written always and may be DY's memory; it is also the residual's gradient. DX may be G's memory. */
+ * G is always written, may be DY's memory, and is also the residual's gradient. DX may be G's memory. */
 enum { BN_STATS_X, BN_STATS_SUMS };
 enum {
     BN_APPLY_X,
@@ -300,8 +302,8 @@ enum {
     BN_BAPPLY_COUNT
 };
 
-/* sum = x + residual (SUM may be X's memory; NULL without residual), y = (sum - mean) * invstd * gamma +
- * beta; [m,c], mean and invstd [m]. */
+/* sum = x + residual, y = (sum - mean) * invstd * gamma + beta; [m,c], mean and invstd [m]. SUM may be X's
+ * memory, and is NULL without a residual. */
 enum {
     LN_FWD_X,
     LN_FWD_RESIDUAL,
@@ -312,8 +314,7 @@ enum {
     LN_FWD_MEAN,
     LN_FWD_INVSTD
 };
-/* X is what was normalized (the sum). dx = gradient through the normalization + DSUM. DX may be DY's memory.
- */
+/* X is the normalized sum. dx = gradient through the normalization + DSUM. DX may be DY's memory. */
 enum {
     LN_BWD_X,
     LN_BWD_GAMMA,
@@ -326,21 +327,22 @@ enum {
     LN_BWD_DBETA
 };
 
-/* [count]; Y may be X's memory.  Backward: X is y for RELU, the argument otherwise; DX may be DY's. NaN
- * passes RELU, here and fused, and wins a maximum, as in PyTorch, so that a diverged run is visible. */
+/* [count]; Y may be X's memory. In backward, X is y for RELU and the argument for other activations; DX may
+ * be DY's memory. As in PyTorch, RELU passes NaN, also if it is fused, and NaN wins a maximum, so a diverged
+ * run is visible. */
 enum { ACT_FWD_X, ACT_FWD_Y };
 enum { ACT_BWD_X, ACT_BWD_DY, ACT_BWD_DX };
 /* y = a + b; Y may be A's or B's memory. */
 enum { ADD_A, ADD_B, ADD_Y };
 
-/* Along channels: y [rows, sum of c] = x0 [rows, c0] | x1 [rows, c1] | ..., in slots from X on. Backward cuts
- * dy the same way; a slot from DX on is NULL where that input needs no gradient. */
+/* Concatenates channels: y [rows, sum of c] = x0 [rows, c0] | x1 [rows, c1] | ..., in slots from X on.
+ * Backward splits dy the same way. A slot from DX on is NULL if its input needs no gradient. */
 enum { CONCAT_FWD_Y, CONCAT_FWD_X };
 enum { CONCAT_BWD_DY, CONCAT_BWD_DX };
 
-/* INDEX [n,p,q,c] uint8: position of the maximum in its window, row by row, padding counted (r*s <= 256).
- * The first of equals wins, as in PyTorch; pad <= r/2, s/2. Average pooling divides by r*s, padding counted
- * as zeros (AvgPool2d's count_include_pad). */
+/* INDEX [n,p,q,c] uint8 is the position of the maximum in its window, row by row, padding included (r*s <=
+ * 256). The first of equal values wins, as in PyTorch. pad <= r/2, s/2. Average pooling divides by r*s and
+ * counts padding as zeros (AvgPool2d's count_include_pad). */
 enum { MAXPOOL_FWD_X, MAXPOOL_FWD_Y, MAXPOOL_FWD_INDEX };
 enum { MAXPOOL_BWD_DY, MAXPOOL_BWD_INDEX, MAXPOOL_BWD_DX };
 enum { AVGPOOL_FWD_X, AVGPOOL_FWD_Y };
@@ -348,13 +350,13 @@ enum { AVGPOOL_BWD_DY, AVGPOOL_BWD_DX };
 
 /* y [batch*sequence, hidden] = table[token] + position[index in sequence] + type[0]; TOKENS int32. */
 enum { EMB_FWD_TOKENS, EMB_FWD_TABLE, EMB_FWD_POSITION, EMB_FWD_TYPE, EMB_FWD_Y };
-/* Writes all rows of the gradients (zero where unused), unless op_desc.accumulate (token table only) or
- * op_scalars.accumulate (all three) is set. */
+/* Writes all rows of the gradients, with zeros in unused rows. Adds instead if op_desc.accumulate (token
+ * table only) or op_scalars.accumulate (all three) is set. */
 enum { EMB_BWD_TOKENS, EMB_BWD_DY, EMB_BWD_DTABLE, EMB_BWD_DPOSITION, EMB_BWD_DTYPE };
 
-/* Per head: P = softmax(Q K^T / sqrt(width)), out = P V. q, k, v rows are `stride` apart, out rows hidden.
- * LSE [batch, heads, sequence]: log of each row's sum of exponentials, from which backward recomputes P
- * (Dao et al., "FlashAttention", 2022). */
+/* Per head: P = softmax(Q K^T / sqrt(width)), out = P V. Rows of q, k, v are `stride` apart, and rows of out
+ * `hidden`. LSE [batch, heads, sequence] is the log of each row's sum of exponentials, from which backward
+ * recomputes P (Dao et al., "FlashAttention", 2022). */
 enum { ATT_FWD_Q, ATT_FWD_K, ATT_FWD_V, ATT_FWD_OUT, ATT_FWD_LSE };
 enum {
     ATT_BWD_Q,
@@ -368,49 +370,50 @@ enum {
     ATT_BWD_DV
 };
 
-/* y [selected, hidden] = x[index]; INDEX int32 (NULL where attributes.every > 0), no row twice. scatter
- * writes all rows of dx, zero where not selected. */
+/* y [selected, hidden] = x[index]. INDEX is int32 without duplicates, or NULL if attributes.every > 0.
+ * scatter writes all rows of dx, with zeros in rows that are not selected. */
 enum { ROWS_GATHER_X, ROWS_GATHER_INDEX, ROWS_GATHER_Y };
 enum { ROWS_SCATTER_DY, ROWS_SCATTER_INDEX, ROWS_SCATTER_DX };
 
-/* LOSS [2] float64: sum over counted rows (elements) of the loss, and the number of rows whose largest
- * logit is the target's, of equals the first (0 for mean squared error). Rows with target LOSS_IGNORE do
- * not count; their dlogits are zero.
- * dlogits is divided by op_scalars.loss_normalizer.  TARGETS int32 [rows]; for mean squared error
- * [rows, classes] of the computation's type. DLOGITS may be LOGITS' memory. */
+/* SUMS [2] float64: the sum of the loss over counted rows (elements), and the number of rows whose largest
+ * logit, the first of equals, is the target's (0 for mean squared error). Rows with target LOSS_IGNORE do not
+ * count, and their dlogits are zero. dlogits is divided by op_scalars.loss_normalizer. TARGETS is int32
+ * [rows], or [rows, classes] of the computation's type for mean squared error. DLOGITS may be LOGITS'
+ * memory. */
 enum { LOSS_LOGITS, LOSS_TARGETS, LOSS_DLOGITS, LOSS_SUMS };
 #define LOSS_IGNORE (-100)
 
-/* PyTorch's torch.optim.SGD, Adam and AdamW, in one pass; op_scalars lists the pieces of the arena. STATE1
- * is the momentum buffer or exp_avg, STATE2 exp_avg_sq. BF16, laid out like PARAM, gets its new values as
+/* PyTorch's torch.optim.SGD, Adam and AdamW in one pass over the pieces in op_scalars. STATE1 is the momentum
+ * buffer or exp_avg, and STATE2 is exp_avg_sq. BF16 has PARAM's layout and receives the new values as
  * bfloat16. */
 enum { OPT_PARAM, OPT_GRAD, OPT_STATE1, OPT_STATE2, OPT_BF16 };
 /* OUT [1] float64 += sum of squares over the pieces. */
 enum { SUMSQ_X, SUMSQ_OUT };
-/* x[i] = x[i] / op_scalars.divisor (true division) over the pieces; x[i] = 0. With op_desc.bf16 a division
- * represents a rounding copy, only on the virtual device: others have device_convert(). At most
- * elementwise_attributes.count elements per launch. */
+/* DIVIDE: x[i] = x[i] / op_scalars.divisor over the pieces, a true division. FILL: x[i] = 0. At most
+ * elementwise_attributes.count elements per launch. On the virtual device a division with op_desc.bf16 prices
+ * a rounding copy; real devices have device_convert(). */
 enum { DIVIDE_X };
 enum { FILL_X };
 
-/* Elements, of which no two parameters have one in common: what op_scalars.nonfinite counts on a GPU. */
+/* Elements per unit in which a GPU reports op_scalars.nonfinite. No two parameters share a unit. */
 enum { OP_NONFINITE_UNIT = 16 };
 
-/* What changes from step to step. On a GPU it is in device memory. */
+/* Values that change from step to step. On a GPU they are in device memory. */
 struct piece;
 typedef struct op_scalars {
-    double loss_normalizer; /* dlogits are divided by it */
+    double loss_normalizer; /* divisor of dlogits */
     double learning_rate, weight_decay;
-    double gradient_scale; /* the optimizer multiplies gradients by it first (clipping) */
-    int32_t *nonfinite; /* the optimizer raises it where a gradient is not finite: to 1; on a GPU, for element
-                         * i, to INT32_MAX - i / OP_NONFINITE_UNIT if that is more; NULL: no check */
+    double gradient_scale; /* factor that the optimizer first multiplies gradients by (clipping) */
+    int32_t *nonfinite; /* Raised by the optimizer if a gradient is not finite: to 1, or on a GPU, for element
+                         * i, to INT32_MAX - i / OP_NONFINITE_UNIT if this is larger. NULL if gradients are
+                         * not checked. */
     double bias_correction1, bias_correction2; /* 1 - beta^step */
     bool first_step;                           /* SGD: the momentum buffer starts as the gradient */
-    bool accumulate; /* gradients are added to the existing ones: micro-batches after the first */
+    bool accumulate; /* gradients are added to the existing ones, in micro-batches after the first */
     double divisor;
-    /* Rows in use of linear, layernorm, gather and scatter (of `selected`) and loss operations, where a
-     * count varies from batch to batch; 0: all. Later rows are not read; what is written there is not
-     * specified. */
+    /* Rows in use, or 0 for all, in linear, layernorm, gather, scatter (of `selected`) and loss operations
+     * whose row count varies from batch to batch. Later rows are not read, and their outputs are
+     * unspecified. */
     int64_t rows;
     const struct piece *pieces;
     int piece_count;
@@ -418,9 +421,9 @@ typedef struct op_scalars {
 
 /* ---- cost ------------------------------------------------------------------------------------- */
 
-/* What an operation costs: floating-point operations (a multiply-add is two; a comparison, exponential,
- * root or hyperbolic tangent is one) and the bytes that it must read and write once each if no cache holds
- * them. Counts are those of full rows and whole windows, padding included; cost.c has the formulas. */
+/* The cost of an operation: floating-point operations, and the bytes that it must read and write once each if
+ * no cache holds them. A multiply-add is two operations; a comparison, exponential, root or hyperbolic
+ * tangent is one. Full rows and whole windows are counted, including padding. cost.c has the formulas. */
 typedef struct op_cost {
     double flops, bytes_read, bytes_written;
 } op_cost;

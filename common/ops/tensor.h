@@ -1,11 +1,11 @@
-/* Element types and shapes. Images are NHWC everywhere inside the program (files and checkpoints use
- * PyTorch's NCHW), matrices are row-major, tokens are [batch, sequence]. */
+/* Element types and shapes. Inside the program images are NHWC, matrices are row-major, and tokens are
+ * [batch, sequence]. Files and checkpoints use PyTorch's NCHW. */
 #ifndef COMMON_OPS_TENSOR_H
 #define COMMON_OPS_TENSOR_H
 
 #include <stdint.h>
 
-/* name, size of an element in bytes, name in reports and checkpoints */
+/* Name, size of an element in bytes, name in reports and checkpoints. */
 #define DTYPE_LIST(X)                                                                                        \
     X(F64, 8, "float64")                                                                                     \
     X(F32, 4, "float32")                                                                                     \
@@ -19,7 +19,6 @@
 typedef enum dtype { DTYPE_LIST(DTYPE_ENUM) DTYPE_COUNT } dtype;
 #undef DTYPE_ENUM
 
-/* Bytes of an element. */
 static inline int dtype_size(dtype type)
 {
 #define DTYPE_SIZE(name, size, text) [DTYPE_##name] = size,
@@ -33,19 +32,19 @@ const char *dtype_name(dtype type);
 enum { SHAPE_MAX_RANK = 4 };
 
 typedef struct shape {
-    int rank; /* 0: a scalar */
+    int rank; /* 0 for a scalar */
     int64_t dims[SHAPE_MAX_RANK];
 } shape;
 
-/* The most elements of a tensor, and of all parameters of a model: more than any machine holds, and few
- * enough to be multiplied by the size of an element and added up in 64 bits. */
+/* The most elements of a tensor, and of all parameters of a model. No machine holds as many, and sizes in
+ * bytes can be added without overflow in 64 bits. */
 #define SHAPE_MOST_ELEMENTS (INT64_C(1) << 44)
 
-/* SHAPE_MOST_ELEMENTS + 1 if there are more. */
+/* Returns the number of elements, or SHAPE_MOST_ELEMENTS + 1 if there are more than the limit. */
 int64_t shape_elements(shape s);
 int shape_equal(shape a, shape b);
 
-/* "64x3x7x7". Returns `buffer`. */
+/* Formats "64x3x7x7". Returns `buffer`. */
 char *shape_format(char *buffer, int size, shape s);
 
 static inline shape shape_1d(int64_t a)

@@ -113,13 +113,16 @@ struct optimizer {
     device *device;
     optimizer_options options;
     device_kernel *update, *sum_squares;
-    device_kernel *update_bf16; /* NULL where the device stores no bfloat16 */
+    device_kernel *update_bf16; /* NULL if the device stores no bfloat16 */
     device_memory state[2];
-    device_memory workspace; /* of sum_squares */
-    device_memory sum;       /* [1] float64: its result, where the host cannot reach the device's memory */
-    device_memory flag;      /* [1] int32: `nonfinite` there */
-    device_memory flags;     /* [2] int32 on the host: as an even and an odd update have left it */
-    int32_t nonfinite;       /* of a host device, accessed atomically: several threads may update at a time */
+    device_memory workspace; /* workspace of sum_squares */
+    /* [1] float64: result of sum_squares, if the host cannot address device memory. */
+    device_memory sum;
+    device_memory flag; /* [1] int32: the flag that updates set, in device memory */
+    /* [2] int32: the host's copies of the flag after an even and an odd update. */
+    device_memory flags;
+    /* The flag on a host device. Accessed atomically, because several threads may update at the same time. */
+    int32_t nonfinite;
     bool real;
     atomic_bool warned;
     _Atomic int64_t skipped;
@@ -240,7 +243,7 @@ void optimizer_begin_state(optimizer *o)
     optimizer_begin_shard(o, o->logical, o->elements);
 }
 
-/* Where the host finds the flag as update `step` has left it, until update `step` + 2. */
+/* Returns the host's copy of the flag after update `step`, which update `step` + 2 overwrites. */
 static int32_t *flag_of(const optimizer *o, int64_t step)
 {
     return (int32_t *)o->flags.data + (step & 1);

@@ -1,9 +1,9 @@
-/* float16 (IEEE 754 binary16) and bfloat16 as 16-bit patterns, to and from float32. Branch-free, so that
- * loops over them become vector code on every instruction set.
+/* Converts float16 (IEEE 754 binary16) and bfloat16, as 16-bit patterns, to and from float32. The functions
+ * have no branches, so loops over them become vector code on every instruction set.
  *
- * To float32 is exact. From float32 rounds to nearest, ties to even; values that are too large become
- * infinity, too small ones a subnormal or zero of the same sign; every NaN becomes the quiet NaN of its sign.
- */
+ * Conversion to float32 is exact. Conversion from float32 rounds to nearest, ties to even. Values that are
+ * too large become infinity; values that are too small become a subnormal or zero of the same sign. Every NaN
+ * becomes the quiet NaN of its sign. */
 #ifndef COMMON_REDUCE_HALF_H
 #define COMMON_REDUCE_HALF_H
 
@@ -43,10 +43,11 @@ static inline uint16_t bf16_from_float(float value)
 static inline float f16_to_float(uint16_t h)
 {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16;
-    uint32_t magnitude = (uint32_t)(h & 0x7fff) << 13; /* exponent and mantissa where float32 has them */
+    uint32_t magnitude = (uint32_t)(h & 0x7fff) << 13; /* exponent and mantissa at their float32 positions */
     uint32_t normal = magnitude + ((127u - 15u) << 23);
     uint32_t special = magnitude + ((255u - 31u) << 23);
-    /* A subnormal is mantissa * 2^-24: placed after 2^-14's leading one, which is then subtracted. */
+    /* A subnormal is mantissa * 2^-24. It is placed after the leading one of 2^-14, which is then
+     * subtracted. */
     float subnormal = half_bits_as_float(magnitude + (113u << 23)) - 0x1p-14f;
     uint32_t bits = magnitude >= 0x0f800000u ? special : normal;
     bits = magnitude < 0x00800000u ? half_float_as_bits(subnormal) : bits;
@@ -58,9 +59,9 @@ static inline uint16_t f16_from_float(float value)
     uint32_t bits = half_float_as_bits(value);
     uint32_t sign = bits >> 16 & 0x8000;
     uint32_t magnitude = bits & 0x7fffffff;
-    /* Rounded in integers: half of the last place, less one where that place is even. */
+    /* Rounds in integers: adds half of the last place, less one if that place is even. */
     uint32_t normal = (magnitude - ((127u - 15u) << 23) + 0xfff + (magnitude >> 13 & 1)) >> 13;
-    /* Below 2^-14 the addition of 0.5 leaves float32 the ten bits that float16 keeps, rounded by it. */
+    /* Below 2^-14, the addition of 0.5 leaves and rounds the ten bits that float16 keeps. */
     float shifted = half_bits_as_float(magnitude) + 0.5f;
     uint32_t subnormal = half_float_as_bits(shifted) - half_float_as_bits(0.5f);
     uint32_t large = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;

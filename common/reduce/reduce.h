@@ -1,11 +1,11 @@
-/* Element-wise reductions over plain memory, for the ring's collectives and the parameter server's sum.
- * Compiled once per instruction set; every call runs the best set that the processor has. All sets round
- * alike: an element's result depends only on its operands and their order.
+/* Element-wise reductions in memory, for the ring's collectives and the parameter server's sum. The code is
+ * compiled once per instruction set, and every call runs the best set that the processor has. All sets round
+ * alike: the result depends only on the operands and their order.
  *
- * Types: float64, float32, float16, bfloat16, int64, int32. The two half types are computed in float32,
- * element by element: reduce_pair() rounds its result to the half type (to nearest, ties to even), so a
- * chain of pairs rounds at every link; reduce_many() keeps the running value in float32 and rounds once.
- * Integers wrap around. A NaN in either operand of min and max is the result. */
+ * Types are float64, float32, float16, bfloat16, int64 and int32. The two half types are computed in float32.
+ * reduce_pair() rounds its result to the half type (to nearest, ties to even), so a chain of pairs rounds at
+ * every link. reduce_many() keeps the running value in float32 and rounds once. Integers wrap around. If an
+ * operand of min or max is NaN, the result is NaN. */
 #ifndef COMMON_REDUCE_REDUCE_H
 #define COMMON_REDUCE_REDUCE_H
 
@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* name, name in reports; MEAN is the sum, divided at the end by the number of sources */
+/* Name, name in reports. MEAN is the sum divided at the end by the number of sources. */
 #define REDUCE_OP_LIST(X) X(SUM, "sum") X(MEAN, "mean") X(MIN, "min") X(MAX, "max") X(PRODUCT, "product")
 
 #define REDUCE_OP_ENUM(name, text) REDUCE_##name,
@@ -23,32 +23,32 @@ typedef enum reduce_op { REDUCE_OP_LIST(REDUCE_OP_ENUM) REDUCE_OP_COUNT } reduce
 
 const char *reduce_op_name(reduce_op op);
 
-/* Whether elements of `type` can be reduced (uint8 cannot). */
+/* Returns true if elements of `type` can be reduced (uint8 cannot). */
 bool reduce_has_type(dtype type);
 
-/* out[i] = a[i] op b[i]; MEAN adds. `out` may be `a` or `b`; otherwise nothing overlaps. */
+/* Computes out[i] = a[i] op b[i]. MEAN adds. `out` may be `a` or `b`; nothing else may overlap. */
 void reduce_pair(dtype type, reduce_op op, void *out, const void *a, const void *b, int64_t count);
 
-/* outs[k][i] = (ins[0][i] op ins[1][i]) op ins[2][i] ... for every k, for MEAN divided by in_count. An
- * out may be one of the ins; otherwise nothing overlaps. At least one source. */
+/* Computes outs[k][i] = (ins[0][i] op ins[1][i]) op ins[2][i] ... for every k. MEAN then divides by in_count.
+ * An out may be one of the ins; nothing else may overlap. Requires at least one source. */
 void reduce_many(dtype type, reduce_op op, void *const *outs, int out_count, const void *const *ins,
                  int in_count, int64_t count);
 
-/* out[i] = in[i] / divisor: a true division, computed in the element's type (half types: in float32;
- * integers: toward zero, by an integer). `out` may be `in`. */
+/* Computes out[i] = in[i] / divisor, a true division in the element's type. Half types divide in float32;
+ * integers divide toward zero, by an integer. `out` may be `in`. */
 void reduce_divide(dtype type, void *out, const void *in, int64_t count, double divisor);
 
-/* out[i] = (ins[0][i] + ins[1][i] + ...), every ins[k][i] divided by `before` first, the sum by `after`: the
- * average over contributions in their order. `out` may be ins[0]; otherwise nothing overlaps. */
+/* Averages contributions in their order: divides every ins[k][i] by `before`, adds, and divides the sum by
+ * `after`. `out` may be ins[0]; nothing else may overlap. */
 void reduce_average(dtype type, void *out, const void *const *ins, int in_count, int64_t count, double before,
                     double after);
 
-/* out[i] = in[i] / divisor, between floating-point types; the quotient is taken in the wider of the two
- * (at least float32), then rounded to `to`. Between float64 and a half type the value passes through
- * float32. A divisor of 1 converts. Nothing overlaps. */
+/* Computes out[i] = in[i] / divisor between floating-point types. Divides in the wider of the two types (at
+ * least float32), then rounds to `to`. Between float64 and a half type the value passes through float32.
+ * Nothing may overlap. */
 void reduce_convert(dtype to, void *out, dtype from, const void *in, int64_t count, double divisor);
 
-/* The instruction set in use: "baseline", "avx2" or "avx512". */
+/* Returns the instruction set in use: "baseline", "avx2" or "avx512". */
 const char *reduce_instruction_set(void);
 
 #endif

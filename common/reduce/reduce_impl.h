@@ -1,4 +1,4 @@
-/* The kernels of one instruction set. For this folder only. */
+/* The kernels of one instruction set. Only this folder includes this header. */
 #ifndef COMMON_REDUCE_REDUCE_IMPL_H
 #define COMMON_REDUCE_REDUCE_IMPL_H
 

@@ -1,11 +1,11 @@
-/* The loops, written once and compiled per instruction set; the compiler makes vector code of them. One
- * block per element type below gives its storage, the type that it is computed in, and the way there. */
+/* The loops, written once and compiled per instruction set; the compiler vectorizes them. One block per
+ * element type below gives the storage type, the type of the computation, and the conversions. */
 #include "common/reduce/half.h"
 #include "common/reduce/reduce_impl.h"
 
 #include <string.h>
 
-/* Elements of a half type that a many-source reduction holds at a time, in the first-level cache. */
+/* Elements of a half type that a many-source reduction holds in the first-level cache. */
 enum { BLOCK = 1024 };
 
 #define SAME(x) (x)
@@ -18,7 +18,7 @@ enum { BLOCK = 1024 };
 #define LESSER(a, b) ((b) < (a) || (b) != (b) ? (b) : (a))
 #define GREATER(a, b) ((b) > (a) || (b) != (b) ? (b) : (a))
 
-/* A register of the instruction set: its width is the largest alignment that anything needs. */
+/* A register of the instruction set, as wide as the largest alignment that the set needs. */
 #define VECTOR(element)                                                                                      \
     __attribute__((vector_size(__BIGGEST_ALIGNMENT__), aligned(sizeof(element)), may_alias))
 typedef double f64_vector VECTOR(double);
@@ -34,14 +34,14 @@ typedef uint32_t u32_vector VECTOR(uint32_t);
 #define U64_MULTIPLY(vector, a, b) (vector)((u64_vector)(a) * (u64_vector)(b))
 #define U32_ADD(vector, a, b) (vector)((u32_vector)(a) + (u32_vector)(b))
 #define U32_MULTIPLY(vector, a, b) (vector)((u32_vector)(a) * (u32_vector)(b))
-/* Lanes of b where `mask` is all ones, else of a. */
+/* Selects the lanes of b that have all ones in `mask`, else the lanes of a. */
 #define CHOOSE(vector, bits, mask, a, b) (vector)(((bits)(mask) & (bits)(b)) | (~(bits)(mask) & (bits)(a)))
 #define I64_LESSER(vector, a, b) CHOOSE(vector, i64_vector, ((b) < (a)) | ((b) != (b)), a, b)
 #define I64_GREATER(vector, a, b) CHOOSE(vector, i64_vector, ((b) > (a)) | ((b) != (b)), a, b)
 #define I32_LESSER(vector, a, b) CHOOSE(vector, i32_vector, ((b) < (a)) | ((b) != (b)), a, b)
 #define I32_GREATER(vector, a, b) CHOOSE(vector, i32_vector, ((b) > (a)) | ((b) != (b)), a, b)
 
-/* A quotient by a power of two is the product with its inverse, bit for bit, and cheaper. */
+/* A quotient by a power of two equals the product with its inverse bit for bit, and is cheaper. */
 #define IS_FLOATING(type) ((type)0.5 != 0)
 static inline bool has_exact_inverse(double divisor)
 {
@@ -49,12 +49,12 @@ static inline bool has_exact_inverse(double divisor)
         double f;
         uint64_t u;
     } pun = {.f = divisor};
-    uint64_t exponent = pun.u >> 52; /* the sign too: negative numbers have none */
+    uint64_t exponent = pun.u >> 52; /* includes the sign, so negative numbers have no exact inverse */
     return (pun.u & UINT64_C(0xfffffffffffff)) == 0 && exponent > 1023 - 64 && exponent < 1023 + 64;
 }
 
-/* Iterations are independent although `out` may be an operand. Clang has no such promise that it does not
- * also take as a demand, and tests the pointers at run time. */
+/* Iterations are independent although `out` may be an operand. Clang has no equivalent pragma that does not
+ * force vectorization, and tests the pointers at run time. */
 #ifdef __clang__
 #define INDEPENDENT
 #else
@@ -73,8 +73,8 @@ static inline bool has_exact_inverse(double divisor)
         }                                                                                                    \
     }
 
-/* Full-width types: four vectors of running values stay in registers while all sources pass, so every
- * source is read and every destination written once, strip by strip. */
+/* Full-width types: four vectors of running values stay in registers for all sources. So every source is read
+ * once and every destination written once. */
 #define DEFINE_MANY(name, element, vector, scalar_combine, combine)                                          \
     static void name(void *const *outs, int out_count, const void *const *ins, int in_count, int64_t count,  \
                      int64_t divisor)                                                                        \
@@ -116,8 +116,8 @@ static inline bool has_exact_inverse(double divisor)
         }                                                                                                    \
     }
 
-/* Half types: a block of running values in float32. Not inlined: the compiler would jam two sources into one
- * loop that it cannot make vector code of. */
+/* Half types: a block of running values in float32. The function is not inlined, because the compiler would
+ * merge two sources into one loop that it cannot vectorize. */
 #define DEFINE_MANY_HALF(name, load, store, combine)                                                         \
     __attribute__((noinline)) static void name##_into(float *restrict sum, const uint16_t *in, int64_t n)    \
     {                                                                                                        \
@@ -166,7 +166,7 @@ static inline bool has_exact_inverse(double divisor)
     DEFINE_PAIR(name##_pair_product, element, compute, load, store, multiply)                                \
     DEFINE_DIVIDE(name##_divide, element, element, compute, load, store)
 
-/* Integers add and multiply as unsigned vectors: they wrap around. */
+/* Integers add and multiply as unsigned vectors, so they wrap around. */
 #define DEFINE_FULL(name, element, add, multiply, vector, wrapping, mask)                                    \
     DEFINE_PAIRS(name, element, element, SAME, SAME, add, multiply)                                          \
     DEFINE_MANY(name##_many_sum, element, vector, add, wrapping##_ADD)                                       \

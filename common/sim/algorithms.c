@@ -4,7 +4,7 @@
 
 /* ---- what routes take of the links -------------------------------------------------------------- */
 
-/* By resource: bytes that pass it, per byte of a phase's share. */
+/* Bytes that pass each resource, per byte of a phase's share. */
 typedef double *link_loads;
 
 static status loads_open(const sim_topology *t, link_loads *out)
@@ -18,7 +18,6 @@ static void add_route(link_loads load, const sim_route *route, double weight)
     for (int h = 0; h < route->count; h++) load[route->hops[h].resource] += route->hops[h].weight * weight;
 }
 
-/* Only what lies in `machine`. */
 static void add_part(const sim_topology *t, link_loads load, const sim_route *route, int machine,
                      double weight)
 {
@@ -32,7 +31,7 @@ static void add_uses(link_loads load, const sim_rings *r)
     for (int i = 0; i < r->use_count; i++) load[r->uses[i].resource] += r->uses[i].weight;
 }
 
-/* Frees the loads. */
+/* Adds the phase to the plan, and frees the loads. */
 static status end_phase(sim_plan *p, link_loads *load, sim_phase phase)
 {
     status rc = sim_rings_uses(p->rings->topology, *load, &phase.uses, &phase.use_count, &phase.bus);
@@ -43,22 +42,22 @@ static status end_phase(sim_plan *p, link_loads *load, sim_phase phase)
 
 /* ---- tree --------------------------------------------------------------------------------------- */
 
-/* The parent of member x of a binary tree over m members, whose root is 0: the next multiple of a higher
- * power of two. */
+/* Returns the parent of member x > 0 in a binary tree over m members, whose root is 0. The parent is x
+ * without its lowest bit, plus the next higher bit if that number is below m. */
 static int parent_of(int x, int m)
 {
     int low = x & -x, up = (x & ~low) | (low << 1);
     return up < m ? up : x & ~low;
 }
 
-/* The same over members that are numbered otherwise, so that its inner members are the other tree's leaves:
- * mirrored, or moved by one where their number is odd. */
+/* Returns the number of x in the second tree, whose inner members are the leaves of the first tree:
+ * mirrored if m is even, else moved by one. */
 static int other_number(int x, int m)
 {
     return m % 2 == 0 ? m - 1 - x : (x + 1) % m;
 }
 
-/* A member of a tree, and the adapter by which its machine is entered and left. */
+/* A member of a tree, and the adapter through which data enter and leave its machine. */
 typedef struct tree_member {
     sim_place place;
     int nic;
@@ -78,8 +77,9 @@ static void add_both_ways(const sim_topology *t, link_loads load, tree_member a,
     add_route(load, &back, weight);
 }
 
-/* One of the trees that share the bytes: along the ring within every machine, from where it enters; between
- * these places two binary trees. `roots` has room for all machines. */
+/* Adds one of the trees that share the bytes. Within a machine the tree is a chain along the ring, from
+ * the member at which the ring enters. Two binary trees connect these members. `roots` has room for all
+ * machines. */
 static void add_tree(const sim_rings *r, int ring, link_loads load, tree_member *roots)
 {
     double weight = 1.0 / r->count;
@@ -115,8 +115,8 @@ static status plan_tree(sim_plan *p)
 
 /* ---- two-shot ----------------------------------------------------------------------------------- */
 
-/* To and from every peer 1 / (n - 1) of what a rank sends. Machines are alike: a route to one place in
- * another machine stands, within this machine, for those to all. */
+/* A rank exchanges 1 / (n - 1) of its bytes with every peer. All machines are alike. So within a machine,
+ * one route to another machine has the same hops as the routes to all other machines. */
 static status plan_two_shot(sim_plan *p)
 {
     const sim_rings *r = p->rings;
@@ -150,7 +150,6 @@ static status plan_two_shot(sim_plan *p)
 
 /* ---- hierarchical ------------------------------------------------------------------------------- */
 
-/* Every machine's own rings; all of them at a time. */
 static status plan_inside(sim_plan *p, int each)
 {
     const sim_rings *r = p->rings;
@@ -169,7 +168,7 @@ static status plan_inside(sim_plan *p, int each)
     return end_phase(p, &load, (sim_phase){.share = (double)(each - 1) / each, .hops = each - 1});
 }
 
-/* A ring over the machines for each place in them. */
+/* Plans a phase with a ring over the machines for each place in a machine. */
 static status plan_between(sim_plan *p, int each)
 {
     const sim_rings *r = p->rings;
@@ -204,7 +203,7 @@ static status plan_hierarchical(sim_plan *p)
 status sim_plan_open(const sim_rings *rings, sim_algorithm algorithm, sim_plan *out)
 {
     *out = (sim_plan){.algorithm = algorithm, .rings = rings};
-    if (rings->ranks < 2 || algorithm == SIM_RING) return STATUS_OK; /* the rings themselves */
+    if (rings->ranks < 2 || algorithm == SIM_RING) return STATUS_OK; /* uses the rings themselves */
     status rc = algorithm == SIM_TREE       ? plan_tree(out)
                 : algorithm == SIM_TWO_SHOT ? plan_two_shot(out)
                                             : plan_hierarchical(out);
@@ -230,7 +229,8 @@ static sim_time tree_cost(const sim_plan *plan, double bytes, sim_phase_cost *ou
     return time;
 }
 
-/* With one protocol; SIM_NEVER: not possible here. The first phase has the latency of the call. */
+/* Returns the time with one protocol, or SIM_NEVER if the protocol is not possible. The first phase
+ * includes the latency of the call. */
 static sim_time cost_with(const sim_plan *plan, sim_protocol protocol, double bytes, sim_phase_cost *costs)
 {
     sim_nccl_link link;
@@ -266,7 +266,7 @@ int64_t sim_plan_messages(const sim_plan *plan)
     int each = r->ranks / r->machines;
     switch (plan->algorithm) {
     case SIM_TREE:
-        return 2; /* to the parent and, on average, to a child */
+        return 2; /* one to the parent and, on average, one to a child */
     case SIM_HIERARCHICAL:
         return 2 * (each - 1) + 2 * (r->machines - 1);
     default:

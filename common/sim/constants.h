@@ -1,13 +1,14 @@
-/* The constants of a profile: one list gives the enum, the names, the units and the limits. */
+/* The constants of a profile. One list yields the enum, the names, the units and the limits. */
 #ifndef COMMON_SIM_CONSTANTS_H
 #define COMMON_SIM_CONSTANTS_H
 
 #include <stdbool.h>
 
-/* X(NAME, name in the file, unit, how many values, least, most, needed, meaning)
- * Constants that are not always NEEDED are so where the topology or a choice uses them. The efficiencies of a
- * class of operations are two: of the peak and of the memory's bandwidth. NCCL's constants that have three
- * values are for its protocols LL, LL128, Simple, or for one machine, two, more. */
+/* X(NAME, name in the file, unit, number of values, least, most, needed, meaning)
+ *
+ * A constant that is not always `needed` may still be needed by a topology or an option. An efficiency has
+ * two values: of the peak, and of the memory's bandwidth. A constant of NCCL with three values has one per
+ * protocol (LL, LL128, Simple), or one per number of machines (one, two, more). */
 #define SIM_CONSTANT_LIST(X)                                                                                 \
     X(GPU_MEMORY, "gpu_memory", "GiB", 1, 0.1, 1e4, true, "memory of a GPU")                                 \
     X(PEAK_FP32, "peak_fp32", "TFLOP/s", 1, 1e-4, 1e4, true, "float32 arithmetic")                           \
@@ -97,8 +98,8 @@
 typedef enum sim_constant { SIM_CONSTANT_LIST(SIM_CONSTANT_ENUM) SIM_CONSTANT_COUNT } sim_constant;
 #undef SIM_CONSTANT_ENUM
 
-enum { SIM_VALUES_MOST = 24 };                                           /* of a constant */
-enum { SIM_EFFICIENCIES = SIM_OPTIMIZER - SIM_CONVOLUTION_FORWARD + 1 }; /* constants from the latter on */
+enum { SIM_VALUES_MOST = 24 }; /* values per constant */
+enum { SIM_EFFICIENCIES = SIM_OPTIMIZER - SIM_CONVOLUTION_FORWARD + 1 };
 
 typedef struct sim_constant_info {
     const char *name, *unit;

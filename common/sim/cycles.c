@@ -7,7 +7,7 @@
 enum { STEPS_MOST = 400000 };
 
 typedef struct search {
-    int n, most; /* no more cycles than the GPU with the fewest links allows */
+    int n, most; /* most cycles that the GPU with the fewest links allows */
     int steps;
     int8_t left[SIM_CYCLE_GPUS][SIM_CYCLE_GPUS]; /* links that no cycle uses yet */
     sim_cycles now, best;
@@ -18,8 +18,8 @@ static bool finished(const search *s)
     return s->best.count == s->most || s->steps >= STEPS_MOST;
 }
 
-/* The next GPU from `at` in the order in which they are tried: the more links are left, the earlier; of
- * equals the lower. Returns -1 after the last. `tried` is a set of bits. */
+/* Returns the next GPU to try from `at`: the one with the most unused links, and of equals the lowest.
+ * Returns -1 if all have been tried. `used` and `tried` are sets of bits. */
 static int next_choice(const search *s, int at, unsigned used, unsigned tried)
 {
     int best = -1;
@@ -46,7 +46,6 @@ static void close_cycle(search *s, int last)
     s->left[last][0]++;
 }
 
-/* The present cycle has `length` GPUs; goes on in every way. */
 static void extend(search *s, int length, unsigned used)
 {
     int8_t *order = s->now.order[s->now.count];

@@ -1,11 +1,11 @@
-/* Constants drawn from their ranges: what a prediction could be as far as the sources of its constants say.
- */
+/* Draws constants from their ranges, to show how far a prediction can move within the sources of its
+ * constants. */
 #include "common/base/random.h"
 #include "common/sim/profile.h"
 
 #include <stdint.h>
 
-/* 0 to 1, the `draw`th of the order in which the positions of `name` come (Fisher and Yates). */
+/* Returns a position from 0 to 1: element `draw` of a permutation that depends on `name` (Fisher-Yates). */
 static double position(const char *name, int draw)
 {
     enum { SEED = 1 };

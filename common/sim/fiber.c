@@ -1,4 +1,4 @@
-#undef _FORTIFY_SOURCE /* With it, longjmp() takes a change of stacks for an error. */
+#undef _FORTIFY_SOURCE /* The fortified longjmp() refuses a change of stacks. */
 #include "common/sim/fiber.h"
 
 #include "common/base/log.h"
@@ -11,7 +11,7 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-/* What sanitizers want to know of a change of stacks. */
+/* Reports a change of stacks to the sanitizers. */
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/common_interface_defs.h>
 #define FIBER_LEAVE(save, bottom, size) __sanitizer_start_switch_fiber(save, bottom, size)
@@ -34,12 +34,12 @@
 #define FIBER_THREAD_CLOSE(f) ((void)(f))
 #endif
 
-/* The point at which one side of a switch goes on. A jump changes stacks without a system call; sanitizers
- * know only swapcontext(). */
+/* The point at which one side of a switch continues. longjmp() changes stacks without a system call.
+ * Sanitizers support only swapcontext(). */
 typedef struct place {
     ucontext_t context;
     jmp_buf jump;
-    bool left; /* `jump` is set; before, `context` is where the fiber begins */
+    bool left; /* true if `jump` is set; else the fiber begins at `context` */
 } place;
 
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
@@ -58,8 +58,8 @@ static void go(place *from, place *to)
 #endif
 
 enum {
-    STACK_BYTES = 1 << 20, /* Address space: a page takes memory when it is first used. */
-    MOST_GUARDED = 16000   /* fibers: a guard takes two of the 65,530 mappings that a process may have */
+    STACK_BYTES = 1 << 20, /* address space; a page takes memory at its first use */
+    MOST_GUARDED = 16000   /* fibers; a guard page takes two of a process's 65,530 mappings */
 };
 
 static atomic_int open_fibers;
@@ -69,14 +69,14 @@ typedef struct sim_fiber {
     void *context;
     place self, caller;
     void *stack;
-    const void *caller_bottom; /* for sanitizers, as the next three */
+    const void *caller_bottom; /* for sanitizers, as the next three lines */
     size_t caller_size;
     void *own_fake, *caller_fake;
     void *thread, *caller_thread;
-    error_record error, *caller_error; /* each fiber has its own */
+    error_record error, *caller_error; /* error records of the fiber and of its caller */
     status result;
     bool begun, running, done;
-    bool stops; /* every wait returns STATUS_STOPPED */
+    bool stops; /* true if every wait returns STATUS_STOPPED */
 } sim_fiber;
 
 static void leave(sim_fiber *f)
@@ -90,7 +90,7 @@ static void leave(sim_fiber *f)
     f->running = true;
 }
 
-/* makecontext() hands over ints: a pointer is two. */
+/* makecontext() passes ints, so a pointer takes two. */
 static void enter(unsigned high, unsigned low)
 {
     sim_fiber *f = (sim_fiber *)(((uintptr_t)high << 32) | low);
@@ -101,7 +101,6 @@ static void enter(unsigned high, unsigned low)
     leave(f);
 }
 
-/* On to where the fiber waits next, or to its end. */
 static void go_on(sim_fiber *f)
 {
     f->caller_thread = FIBER_THREAD_SELF();
@@ -112,7 +111,6 @@ static void go_on(sim_fiber *f)
     FIBER_ENTER(f->caller_fake, NULL, NULL);
 }
 
-/* The actor's run. */
 static status resume(void *context)
 {
     sim_fiber *f = context;
@@ -126,8 +124,8 @@ static size_t guard_bytes(void)
     return (size_t)sysconf(_SC_PAGESIZE);
 }
 
-/* Below the stack is a page that nobody may touch: a fiber that needs more ends the process and writes into
- * no other fiber's stack. */
+/* Maps a stack with a guard page below. A fiber that overflows its stack ends the process instead of
+ * writing into another fiber's stack. */
 static status map_stack(sim_fiber *f)
 {
     size_t guard = guard_bytes();

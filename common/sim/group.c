@@ -11,7 +11,6 @@ static const char *const kind_names[] = {[SIM_ALL_REDUCE] = "all_reduce",
                                          [SIM_BROADCAST] = "broadcast",
                                          [SIM_REDUCE] = "reduce"};
 
-/* Of an all-reduce. */
 static const char *const algorithm_names[] = {[SIM_RING] = "ring all_reduce",
                                               [SIM_TREE] = "tree all_reduce",
                                               [SIM_TWO_SHOT] = "two-shot all_reduce",
@@ -24,7 +23,8 @@ static void start_phase(sim_group *g)
     sim_flow_start(&g->flow, 0, f->uses, f->use_count, c->sent, c->limit, c->latency);
 }
 
-/* Members may join the next call while the others are still being notified of the end of this one. */
+/* Starts the next phase or ends the call. Members may join the next call while others are still being
+ * notified. */
 static void on_arrived(void *context)
 {
     sim_group *g = context;
@@ -45,7 +45,7 @@ double sim_group_share(const sim_group *g, sim_collective kind, double bytes)
 {
     sim_nccl_cost cost;
     if (g->count == 1) return 0;
-    sim_nccl_cost_of(g->rings, kind, SIM_RING, SIM_SIMPLE, &cost); /* the same part for every protocol */
+    sim_nccl_cost_of(g->rings, kind, SIM_RING, SIM_SIMPLE, &cost); /* all protocols have the same ratio */
     return bytes * (cost.bus / cost.bandwidth);
 }
 
@@ -56,7 +56,7 @@ int64_t sim_group_messages(const sim_group *g, sim_collective kind)
     return g->ran == SIM_RING ? 2 * (g->count - 1) : sim_plan_messages(&g->plans[g->ran]);
 }
 
-/* NCCL's own choice: what its model says is faster. */
+/* Chooses ring or tree as NCCL does, by the shorter time in the model. */
 static void choose_algorithm(sim_group *g, sim_time ring)
 {
     sim_time tree = SIM_NEVER;
@@ -67,7 +67,7 @@ static void choose_algorithm(sim_group *g, sim_time ring)
     if (tree < ring) g->algorithm = SIM_TREE;
 }
 
-/* All have come. Over the rings every rank sends (bus bandwidth) * (time) = bytes * bus bandwidth / algorithm
+/* Starts the call that all members have joined. Over rings, a rank sends bytes * bus bandwidth / algorithm
  * bandwidth. */
 static void on_begin(void *context)
 {
@@ -90,7 +90,6 @@ static void on_begin(void *context)
                    sim_nccl_latency(&cost, g->bytes));
 }
 
-/* Before the first call by an algorithm: its plan, and room for its links in the flow. */
 static status prepare(sim_group *g, sim_algorithm wanted)
 {
     sim_algorithm algorithm = wanted == SIM_LIBRARY ? SIM_TREE : wanted;

@@ -1,68 +1,69 @@
 /* Collectives of a group of ranks in virtual time, one after another, as NCCL runs them on a stream.
  *
- * A member joins the group's next call when it has come to it. When the last has, data begin to move: one
- * flow over all links of the group's rings (rings.h), at most as fast as NCCL's model says for the protocol
- * that it chooses (nccl.h), slower where others use the same links; then the model's latency. Alone it takes
- * exactly the model's time. Between calls nothing is left over: all members end a call at the same time. An
- * all-reduce by another algorithm is a flow for each of its phases (algorithms.h). */
+ * A member joins the group's next call. When the last member has joined, data begin to move: one flow over
+ * all links of the group's rings (rings.h). The rate is at most what NCCL's model predicts for the
+ * protocol that NCCL chooses (nccl.h), and lower if other flows use the same links. The model's latency
+ * follows, so a call that runs alone takes exactly the model's time. All members end a call at the same
+ * time. An all-reduce by another algorithm is one flow per phase (algorithms.h). */
 #ifndef COMMON_SIM_GROUP_H
 #define COMMON_SIM_GROUP_H
 
 #include "common/sim/algorithms.h"
 #include "common/sim/simulation.h"
 
-/* What a member is notified of, in virtual time as it happens. */
+/* Notifications of a member, at the virtual time at which they happen. */
 typedef struct sim_group_member {
-    void (*moving)(void *context);   /* all have come: data begin to move */
-    void (*finished)(void *context); /* the call is done; the member may join the next */
+    void (*moving)(void *context);   /* all members have joined, and data begin to move */
+    void (*finished)(void *context); /* the call is done, and the member may join the next one */
     void *context;
 } sim_group_member;
 
 typedef struct sim_group {
     simulation *simulation;
     char name[64];
-    struct sim_group *next; /* of the simulation */
+    struct sim_group *next;
     int holders;
     sim_rings *rings;
-    sim_event begin; /* when the last has come */
+    sim_event begin; /* fires when the last member has joined */
     sim_flow flow;
-    int hops;                            /* that the flow has room for */
-    sim_plan plans[SIM_ALGORITHM_COUNT]; /* opened as they are first used */
-    sim_algorithm algorithm;             /* of the call that gathers or runs */
-    sim_algorithm ran;                   /* by which the last call was made */
+    int hops;
+    sim_plan plans[SIM_ALGORITHM_COUNT]; /* each is opened at its first use */
+    sim_algorithm algorithm;
+    sim_algorithm ran; /* algorithm of the last call that has ended */
     sim_phase_cost costs[SIM_PHASES_MOST];
     int phase;
     struct sim_joined {
         sim_group_member told;
-        bool joined; /* the call that runs or gathers, */
-        sim_time at; /* when */
-    } * members;     /* [count] */
+        bool joined;
+        sim_time at;
+    } * members; /* [count] */
     int *ranks;
-    int count, present, joined; /* members; those that join; those that have */
-    sim_collective kind;        /* of the call that gathers or runs */
-    sim_time at;                /* when the last of those who joined comes */
-    int last;                   /* that member, the first of those who come at that time */
+    int count, present, joined; /* numbers of members, of those that can join, and of those that have */
+    sim_collective kind;
+    sim_time at; /* latest time at which a member joined */
+    int last;    /* member that joined at that time, the first if there are several */
     double bytes, sent;
-    int64_t calls; /* that were done, and their bytes as every member sent them */
+    int64_t calls; /* calls that have ended, and the bytes that every member sent in them */
     double bytes_sent;
 } sim_group;
 
-/* The group of `ranks` [count], ascending. The first rank that asks for `name` opens it, the last that closes
- * it frees it; NULL: a group of its own. Members whose ranks are not present (simulation_present) never join:
- * they are taken to come with the others. */
+/* Opens the group of `ranks` [count], in ascending order. Ranks that open the same `name` share a group,
+ * and the last sim_group_close() frees it. If `name` is NULL, the group is not shared. Ranks that are not
+ * present (simulation_present()) never join. The group assumes that they arrive together with the others. */
 status sim_group_open(simulation *s, const char *name, const int *ranks, int count, sim_group **out);
 void sim_group_close(sim_group **group);
 
-/* Member number `member` of the group comes to its next call at `at` (now, where that is later); `bytes` of
- * the whole buffer; SIM_RING but for all-reduces. Data begin to move when the last has come. STATUS_PROTOCOL:
- * the others make another call, or the member has not finished its last one. */
+/* Joins member `member` to the group's next call at `at`, or now if that is later. `bytes` is the size of
+ * the whole buffer. `algorithm` is SIM_RING unless `kind` is an all-reduce. Data begin to move when the
+ * last member has joined. Returns STATUS_PROTOCOL if the others make another call, or if the member's last
+ * call has not ended. */
 status sim_group_join(sim_group *g, int member, sim_time at, sim_collective kind, sim_algorithm algorithm,
                       double bytes, const sim_group_member *told);
 
-/* Messages that every member has sent in the call that has just finished. */
+/* Returns the messages that every member sent in the call that has just ended. */
 int64_t sim_group_messages(const sim_group *g, sim_collective kind);
 
-/* Bytes that every member sends in such a call. */
+/* Returns the bytes that every member sends in a call with a buffer of `bytes`. */
 double sim_group_share(const sim_group *g, sim_collective kind, double bytes);
 
 #endif

@@ -16,7 +16,7 @@ static double constant(const sim_rings *r, sim_constant c, int index)
     return sim_profile_at(r->topology->profile, c, index);
 }
 
-/* Constants by machines are for one, two, more. */
+/* Returns the index for constants by number of machines: one, two, more. */
 static int scale(const sim_rings *r)
 {
     return r->machines <= 2 ? r->machines - 1 : 2;
@@ -42,7 +42,7 @@ static double inner_hop(const sim_rings *r, sim_algorithm a, sim_protocol p)
     return constant(r, hops[a][r->nvlink ? MEDIUM_NVLINK : MEDIUM_PCI], p);
 }
 
-/* With one rank per machine nothing hides a hop between machines: it takes the tree's. */
+/* A ring of one rank per machine hides no hop between machines, so a hop takes as long as a tree's. */
 static double outer_hop(const sim_rings *r, sim_algorithm a, sim_protocol p)
 {
     bool exposed = a == SIM_RING && r->ranks == r->machines;
@@ -50,7 +50,7 @@ static double outer_hop(const sim_rings *r, sim_algorithm a, sim_protocol p)
     return constant(r, hops[exposed ? SIM_TREE : a][MEDIUM_NETWORK], p) + driver * (p == SIM_SIMPLE ? 2 : 1);
 }
 
-/* A ring's inner hop takes at least what posting to the network takes. */
+/* A ring's inner hop takes at least as long as posting to the network. */
 static double ring_inner_hop(const sim_rings *r, sim_protocol p)
 {
     double overhead = r->machines > 1 ? constant(r, SIM_NCCL_OVERHEAD, 0) * (p == SIM_SIMPLE ? 3 : 1) : 0;
@@ -135,7 +135,8 @@ sim_time sim_nccl_latency(const sim_nccl_cost *cost, double bytes)
     return (sim_time)llround(cost->latency * (bytes >= cost->plateau_bytes ? cost->plateau : 1));
 }
 
-/* Trees do not stick to the model for medium sizes: NCCL corrects it, by powers of two from 64 bytes on. */
+/* Returns NCCL's correction of a tree's bandwidth, a factor per power of two from 64 bytes on. The model
+ * does not match trees of medium sizes. */
 static double correction(const sim_rings *r, sim_protocol p, double bytes)
 {
     int power = 0;

@@ -6,7 +6,8 @@
 
 /* ---- memory ----------------------------------------------------------------------------------- */
 
-/* Gives *array, a pointer to anything, room for `count`; false: it is as it was. */
+/* Gives *array, a pointer to any type, room for `count` elements. If memory is short, returns false and
+ * leaves *array unchanged. */
 static bool resize(void *array, int32_t count, size_t size)
 {
     void *old, *moved;
@@ -31,7 +32,7 @@ static status grow_hops(sim_network *n, int32_t needed)
 {
     int32_t c = n->hop_capacity ? n->hop_capacity : 256;
     while (c < needed) c *= 2;
-    int32_t room = 3 * c + 4; /* see make_room */
+    int32_t room = 3 * c + 4;
     if (!resize(&n->hops, c, sizeof *n->hops) || !resize(&n->members, c, sizeof *n->members) ||
         !resize(&n->flow_ids, room, sizeof *n->flow_ids) ||
         !resize(&n->other_flow_ids, room, sizeof *n->other_flow_ids))
@@ -100,7 +101,8 @@ static void make_dirty(sim_network *n, int32_t resource)
     have_solved(n);
 }
 
-/* Where a flow comes as another of the same route leaves, nothing changes for anybody. */
+/* Takes over the rate of a flow that has just left, if route and limit are the same. No other rate then
+ * changes. */
 static bool takes_place(sim_flow *f)
 {
     sim_network *n = f->network;
@@ -131,8 +133,8 @@ static void pack_ids(sim_network *n)
     n->used_ids = used;
 }
 
-/* For one more id: moves those of the resource to twice the room. All resources have at most hop_capacity
- * ids, and three times as much holds these and the doubled ones. */
+/* Makes room for one more id: moves the resource's ids to twice the room. All resources have at most
+ * hop_capacity ids, so three times as much room holds all ids and the moved ones. */
 static void make_room(sim_network *n, sim_resource *r)
 {
     int32_t room = 2 * r->flow_count + 4;
@@ -149,7 +151,6 @@ static void add_id(sim_network *n, sim_resource *r, int32_t id)
     n->flow_ids[r->first + r->flow_count++] = id;
 }
 
-/* The others keep their order. */
 static void remove_id(sim_network *n, sim_resource *r, int32_t id)
 {
     int32_t *ids = n->flow_ids + r->first, at = 0;

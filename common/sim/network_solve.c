@@ -1,21 +1,23 @@
-/* Progressive filling over the part of the network whose rates a change may have changed.
+/* Progressive filling over the part of the network whose rates may have changed.
  *
- * Rates are max-min fair if every flow has a resource that is full and none of whose flows is faster
- * (Bertsekas and Gallager, section 6.5.2), or runs at its limit. A region, of flows that have come and of
- * resources that flows have left, is solved with the others' rates as they are. The rest still is as it
- * should be, unless a resource that it shares with the region was full and rates on it have changed, or is
- * full now and holds back a flow of the region for a faster one outside: such a resource joins the region,
- * and that is solved again. */
+ * Rates are max-min fair if every flow runs at its limit, or uses a full resource on which no flow is
+ * faster (Bertsekas and Gallager, section 6.5.2). The solution starts with a region: the new flows, the
+ * resources that flows have left, and all flows on these resources. The region is solved while all other
+ * rates stay. A resource at the edge of the region then joins the region in two cases, and the region is
+ * solved again:
+ *
+ *   the resource was full, and rates on it have changed
+ *   the resource is full now, and limits a flow of the region below a faster flow outside */
 #include "common/sim/network.h"
 
-/* A part: how many of n->links, of n->part, of n->flows and n->hops are its, how many flows have a limit of
- * their own. */
+/* Sizes of the region: entries of n->links, n->part, n->flows and n->hops, and flows with a limit. */
 typedef struct part {
     int32_t links, filling, flows, hops, limited;
-    int32_t seen; /* of n->dirty */
+    int32_t seen; /* entries of n->dirty that have been gathered */
 } part;
 
-/* Resources whose shares differ by no more than rounding are full together, and rates are the same. */
+/* Resources whose shares differ only by rounding become full together. Rates that differ only by rounding
+ * are equal. */
 #define SAME_LEVEL (1 + 1e-12)
 
 static bool differs(const sim_part_flow *f)
@@ -56,9 +58,8 @@ static void visit_flow(sim_network *n, part *p, sim_flow *f)
     }
 }
 
-/* Flows of a resource that have not been visited by way of another one, the latest first; often all have
- * been. Flows lie all over the memory: asking for them some turns early saves an eighth of the time of 64
- * x 64. */
+/* Visits the flows of a resource, the latest first, except flows to which another resource has already
+ * led. Flows are scattered in memory, so they are prefetched. */
 static void visit_flows(sim_network *n, part *p, int32_t resource)
 {
     const sim_resource *r = &n->resources[resource];
@@ -71,8 +72,8 @@ static void visit_flows(sim_network *n, part *p, int32_t resource)
     }
 }
 
-/* The flows that are new and those of the region's resources, n->dirty, and all resources that they use:
- * those that have not been gathered in an earlier round. */
+/* Gathers the new flows, the flows of the region's resources (n->dirty), and all resources that these
+ * flows use. Skips resources that an earlier round gathered. */
 static void gather(sim_network *n, part *p)
 {
     for (int32_t i = 0; i < n->fresh_count && p->seen == 0; i++)
@@ -80,12 +81,12 @@ static void gather(sim_network *n, part *p)
     for (; p->seen < n->dirty_count; p->seen++) visit_flows(n, p, n->dirty[p->seen]);
 }
 
-/* The flows of every link side by side, from the one visited last to the first. */
+/* Lists the flows of every link in n->members, from the one visited last to the first. */
 static void list_members(sim_network *n, const part *p)
 {
     int32_t end = 0;
     for (int32_t l = 0; l < p->links; l++) {
-        n->filling[l].first_member = end; /* moves to its place as members come */
+        n->filling[l].first_member = end; /* advances with every member, and is reset below */
         end += n->links[l].inside;
     }
     for (int32_t f = p->flows - 1; f >= 0; f--)
@@ -94,7 +95,6 @@ static void list_members(sim_network *n, const part *p)
     for (int32_t l = 0; l < p->links; l++) n->filling[l].first_member -= n->links[l].inside;
 }
 
-/* No rate is known. */
 static void start_round(sim_network *n, part *p)
 {
     list_members(n, p);
@@ -103,7 +103,7 @@ static void start_round(sim_network *n, part *p)
         sim_part_link *l = &n->links[i];
         const sim_resource *r = resource_of(n, l);
         sim_filling *f = &n->filling[i];
-        f->left = l->inside == r->flow_count ? r->capacity : l->free; /* all: without rounding */
+        f->left = l->inside == r->flow_count ? r->capacity : l->free; /* all inside: no rounding */
         f->weight = l->load;
         f->share = -1;
         f->unfixed = l->inside;
@@ -129,15 +129,15 @@ static void fix(sim_network *n, int32_t flow, double rate)
     }
 }
 
-/* What a link gives to each of its flows that are not fixed. */
+/* Returns the rate that a link gives to each flow without a known rate. */
 static double share_of(sim_filling *l)
 {
     if (l->share < 0) l->share = l->left > 0 ? l->left / l->weight : 0;
     return l->share;
 }
 
-/* The rate at which the first links are full, as all rates that are not fixed rise together. Links whose
- * flows all are fixed leave the part. */
+/* Returns the rate at which the first links become full if all unknown rates rise together. Drops links on
+ * which all rates are known. */
 static double find_level(sim_network *n, part *p)
 {
     double level = INFINITY;
@@ -153,7 +153,7 @@ static double find_level(sim_network *n, part *p)
     return level;
 }
 
-/* Fixes the flows that cannot rise above `level` because of a limit of their own. */
+/* Fixes the rates of flows whose limit is at most `level`. */
 static int32_t fix_limited(sim_network *n, part *p, double level)
 {
     int32_t fixed = 0;
@@ -166,7 +166,6 @@ static int32_t fix_limited(sim_network *n, part *p, double level)
     return fixed;
 }
 
-/* Fixes the flows of a link that is full. */
 static int32_t fix_on(sim_network *n, part *p, int32_t link, double level)
 {
     sim_filling *l = &n->filling[link];
@@ -194,7 +193,8 @@ static int32_t fix_full(sim_network *n, part *p, double level)
     return fixed;
 }
 
-/* All rates rise together until links are full; their flows keep that rate, the others rise on. */
+/* Raises all rates together until links are full. The flows on these links keep that rate, and the other
+ * rates rise further. */
 static void fill(sim_network *n, part p)
 {
     for (int32_t left = p.flows; left > 0;) {
@@ -225,7 +225,7 @@ static bool has_faster_outside(const sim_network *n, sim_resource *r, double ful
     return false;
 }
 
-/* Adds resources to the region that the rest of the network needs it to have; whether there were any. */
+/* Adds resources to the region whose outside flows the new rates affect. Returns true if there were any. */
 static bool grow(sim_network *n, const part *p)
 {
     int32_t before = n->dirty_count;
@@ -274,7 +274,7 @@ static void settle(sim_network *n, const part *p)
         bool all = l->inside == r->flow_count;
         r->full = l->filled || (r->full && !all);
         r->place = -1;
-        if (all) r->used = r->capacity - n->filling[i].left; /* what rounding has added up goes */
+        if (all) r->used = r->capacity - n->filling[i].left; /* drops accumulated rounding errors */
     }
     for (int32_t i = 0; i < n->dirty_count; i++) n->resources[n->dirty[i]].dirty = false;
     n->dirty_count = n->fresh_count = 0;

@@ -39,17 +39,17 @@ static sim_constant efficiency_in(const sim_profile *p, const op_desc *op)
     sim_constant own = sim_efficiency_of(op);
     if (sim_profile_has(p, own)) return own;
     return own == SIM_CONVOLUTION_3X3_FORWARD ? SIM_CONVOLUTION_FORWARD
-                                              : SIM_CONVOLUTION_BACKWARD; /* others are needed */
+                                              : SIM_CONVOLUTION_BACKWARD; /* always present */
 }
 
-/* Matrix products run on what is fastest, everything else in float32. */
+/* Returns true for matrix products, which run in the chosen precision. Everything else runs in float32. */
 static bool is_product(op_kind kind)
 {
     op_class c = op_class_of(kind);
     return c == OP_CLASS_CONVOLUTION || c == OP_CLASS_GEMM || c == OP_CLASS_ATTENTION;
 }
 
-/* In picoseconds. */
+/* Times in picoseconds. */
 typedef struct roofline {
     double arithmetic, traffic, weights;
 } roofline;
@@ -131,7 +131,7 @@ double sim_price_core_share(const sim_profile *p, int ranks, double *crowding)
     double threads = sim_profile_has(p, SIM_RANK_THREADS) ? sim_profile_get(p, SIM_RANK_THREADS) : 1;
     double left = sim_profile_get(p, SIM_HOST_CORES) - ranks * threads;
     if (left < 0) *crowding = ranks * threads / sim_profile_get(p, SIM_HOST_CORES);
-    if (sim_profile_has(p, SIM_RANK_PROCESSORS)) { /* some have more neighbors than others, and cannot move */
+    if (sim_profile_has(p, SIM_RANK_PROCESSORS)) { /* bound threads cannot move to a less crowded processor */
         *crowding = ceil(*crowding);
         return sim_profile_get(p, SIM_RANK_PROCESSORS) > threads && left >= 0 ? 0 : 1;
     }

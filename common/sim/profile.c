@@ -1,4 +1,4 @@
-/* Where profiles lie, and the top level of their files. */
+/* Finds profiles, and reads the top level of their files. */
 #include "common/base/input.h"
 #include "common/base/program.h"
 #include "common/base/text.h"
@@ -11,10 +11,10 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Set by the build: the source tree's folder, and where `install` puts its files. */
+/* Folders that the build sets: in the source tree, and of installed files. */
 static const char *const folders[] = {PSRING_SOURCE_PROFILES, PSRING_INSTALLED_PROFILES};
 enum { PROFILE_MOST_BYTES = 16 << 20 };
-enum { FOLDERS = 4 }; /* the third is that of an installation that was moved, the last the user's */
+enum { FOLDERS = 4 }; /* the third belongs to an installation that was moved, the last to the user */
 
 status sim_profile_user_folder(char *path, size_t size)
 {
@@ -28,7 +28,7 @@ status sim_profile_user_folder(char *path, size_t size)
     return STATUS_OK;
 }
 
-/* "" where there is no such folder. */
+/* Returns folder number `index`, or "" if there is none. */
 static const char *folder_number(int index, char *buffer, size_t size)
 {
     char program[PATH_MAX];
@@ -45,7 +45,7 @@ static const char *folder_number(int index, char *buffer, size_t size)
 
 static const char suffix[] = ".json";
 
-/* The length of `file` without its suffix; 0: it has none. */
+/* Returns the length of `file` without its suffix, or 0 if it has no suffix. */
 static size_t stem(const char *file)
 {
     size_t length = strlen(file), end = sizeof suffix - 1;
@@ -193,7 +193,6 @@ static status check_top(const profile_file *f, const char *asked)
     return STATUS_OK;
 }
 
-/* The JSON is the profile's. */
 static status open_file(const char *name, int depth, profile_file *f, sim_profile *p)
 {
     f->name = name;
@@ -204,7 +203,7 @@ static status open_file(const char *name, int depth, profile_file *f, sim_profil
     return rc == STATUS_OK ? check_top(f, name) : rc;
 }
 
-/* Bases first, so that what extends them replaces. */
+/* Reads bases first, so that a profile replaces their constants. */
 static status read_chain(const char *name, int depth, sim_profile *p)
 {
     profile_file f;

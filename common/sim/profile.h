@@ -1,17 +1,19 @@
-/* Profiles: what a machine is, as data. A profile is a JSON file of constants, each with its unit, source and
- * tag, and a topology; docs/simulation.md describes the format.
+/* Profiles describe machines as data. A profile is a JSON file of constants, each with a unit, a source
+ * and a tag, and a topology. docs/simulation.md describes the format. The tags:
  *
- *   datasheet           the manufacturer's
- *   published           measured or used by others, and where
- *   calibrated on ...   fitted here, and to what
+ *   datasheet           given by the manufacturer
+ *   published           measured or used by others; the source says where
+ *   calibrated on ...   fitted here, to the named data
  *   assumed             a guess, and its reason
  *
- * A constant may have a range, [low, high] around its value: what it may be as far as its sources say,
- * `range_is` "source", or as far as somebody guessed, "guess" (where it does not say, too). Without one it is
- * taken to be exact. Predictions are made with the values, their limits with draws from the ranges (draw.c).
+ * A constant may have a range, [low, high] around its value. `range_is` is "source" if the constant's
+ * sources give the range, and "guess" if the range is a guess, the default. A constant without a range
+ * counts as exact. Predictions use the values, and the limits of predictions use draws from the ranges
+ * (draw.c).
  *
- * A profile may extend another (`base`) and replace some of its constants. Loading is strict:
- * STATUS_DATA for an unknown key, and for a constant that is missing, absurd or in another unit. */
+ * A profile may extend another one (`base`) and replace some of its constants. Loading is strict:
+ * STATUS_DATA for an unknown key, and for a constant that is missing, out of its limits or in another
+ * unit. */
 #ifndef COMMON_SIM_PROFILE_H
 #define COMMON_SIM_PROFILE_H
 
@@ -24,12 +26,12 @@
 #define SIM_DEFAULT_PROFILE "v100-pcie-32g"
 
 typedef struct sim_provenance {
-    const char *tag, *source; /* NULL: the constant is absent */
-    const char *from;         /* the profile in whose file it stands */
-    bool guessed;             /* an end of its range, if it has one, is a guess */
+    const char *tag, *source; /* NULL if the constant is absent */
+    const char *from;         /* name of the profile whose file has the constant */
+    bool guessed;             /* true unless the constant's sources give the range */
 } sim_provenance;
 
-enum { SIM_NODES_MOST = 64, SIM_GPUS_MOST = 16, SIM_NICS_MOST = 32, SIM_LINKS_MOST = 256 }; /* of a machine */
+enum { SIM_NODES_MOST = 64, SIM_GPUS_MOST = 16, SIM_NICS_MOST = 32, SIM_LINKS_MOST = 256 }; /* per machine */
 enum { SIM_BASES_MOST = 4 };
 
 typedef enum sim_node_kind {
@@ -45,28 +47,28 @@ extern const char *const sim_node_names[SIM_NODE_KINDS]; /* "gpu" */
 
 typedef struct sim_node {
     sim_node_kind kind;
-    int index; /* among those of its kind */
+    int index; /* index among nodes of the same kind */
 } sim_node;
 
 typedef enum sim_link_kind { SIM_LINK_PCIE, SIM_LINK_NVLINK, SIM_LINK_SOCKET } sim_link_kind;
 
-/* Both directions of a connection; `count` parallel links. */
+/* A connection in both directions, of `count` parallel links. */
 typedef struct sim_link {
-    int a, b; /* nodes */
+    int a, b; /* indices of nodes */
     sim_link_kind kind;
     int count;
 } sim_link;
 
-/* One machine, and how many of them there can be. Socket s has a memory of its own. */
+/* The links of one machine, and how many machines there may be. Each socket has a memory. */
 typedef struct sim_wiring {
-    int machines; /* at most */
+    int machines;
     union {
         struct {
             int gpus, switches, sockets, nvswitches, nics;
         };
         int counts[SIM_NODE_KINDS];
     };
-    bool peer_access; /* GPUs copy to each other; else by way of the host's memory */
+    bool peer_access; /* true if GPUs copy to each other; else they copy through host memory */
     sim_node nodes[SIM_NODES_MOST];
     int node_count;
     sim_link links[SIM_LINKS_MOST];
@@ -74,28 +76,27 @@ typedef struct sim_wiring {
     const char *source;
 } sim_wiring;
 
-/* Its texts are those of its files, which it keeps. */
+/* A loaded profile. The texts belong to the JSON of the files. */
 typedef struct sim_profile {
     const char *name, *summary;
-    char *asked, *file;                       /* the name or file by which it was loaded; the file */
-    struct json_t *files[SIM_BASES_MOST + 1]; /* its own and its bases' */
+    char *asked, *file; /* requested name or file, and the file that was loaded */
+    struct json_t *files[SIM_BASES_MOST + 1];
     double values[SIM_CONSTANT_COUNT][SIM_VALUES_MOST];
-    double low[SIM_CONSTANT_COUNT][SIM_VALUES_MOST],
-        high[SIM_CONSTANT_COUNT][SIM_VALUES_MOST]; /* the range */
+    double low[SIM_CONSTANT_COUNT][SIM_VALUES_MOST], high[SIM_CONSTANT_COUNT][SIM_VALUES_MOST];
     sim_provenance provenance[SIM_CONSTANT_COUNT];
     sim_wiring wiring;
 } sim_profile;
 
-/* By name, from the folders of profiles, or by file where `name` has a '/' or ends in .json. STATUS_USAGE: no
- * such profile; names those there are. */
+/* Loads a profile by name from the folders of profiles, or from a file if `name` has a '/' or ends in
+ * .json. Returns STATUS_USAGE, with the existing names, if the profile does not exist. */
 status sim_profile_load(const char *name, sim_profile **out);
 void sim_profile_free(sim_profile **profile);
 
-/* Where a user's own profiles lie: $XDG_DATA_HOME/psring/profiles, or below ~/.local/share. STATUS_CONFIG
- * where there is no home. */
+/* Writes the path of the folder for a user's profiles: $XDG_DATA_HOME/psring/profiles, or
+ * ~/.local/share/psring/profiles. Returns STATUS_CONFIG if there is no home folder. */
 status sim_profile_user_folder(char *path, size_t size);
 
-/* Names of all profiles that can be opened, sorted; free with sim_profile_free_names. */
+/* Lists the names of all profiles that can be opened, sorted. sim_profile_free_names() frees the names. */
 status sim_profile_list(char ***names, size_t *count);
 void sim_profile_free_names(char **names, size_t count);
 
@@ -118,12 +119,13 @@ static inline double sim_profile_get(const sim_profile *p, sim_constant c)
 
 enum { SIM_DRAWS = 16 };
 
-/* Replaces every value by draw number `draw` of 1 to SIM_DRAWS from its range; 0 leaves them alone. The draws
- * are a Latin hypercube (McKay, Beckman, Conover, Technometrics 1979): each constant takes SIM_DRAWS
- * positions from the low end of its range to the high one, once each, in an order of its own. All values of a
- * constant have one position, and so have all efficiencies: what is unknown of them is how well a library
- * uses the GPU. Positions are functions of the constant's name, so all figures of a draw have the same
- * constants, and their ratios mean something. */
+/* Replaces every value by draw number `draw`, 1 to SIM_DRAWS, from its range. 0 changes nothing.
+ *
+ * The draws are a Latin hypercube (McKay, Beckman, Conover, Technometrics 1979): each constant takes
+ * SIM_DRAWS positions from the low end of its range to the high end, once each, in an order that depends
+ * on its name. All values of a constant have the same position. All efficiencies have the same position,
+ * too, since all depend on how well a library uses the GPU. All figures of a draw use the same constants,
+ * so their ratios are meaningful. */
 void sim_profile_draw(sim_profile *p, int draw);
 
 static inline bool sim_profile_has_range(const sim_profile *p, sim_constant c)

@@ -1,4 +1,4 @@
-/* Between the files that load a profile. */
+/* Internal header of the files that load a profile. */
 #ifndef COMMON_SIM_PROFILE_IMPL_H
 #define COMMON_SIM_PROFILE_IMPL_H
 
@@ -7,21 +7,22 @@
 #include <jansson.h>
 #include <limits.h>
 
-/* What is read: the file's name for messages, and its JSON. */
+/* A profile file: the name for messages, and the JSON. */
 typedef struct profile_file {
     const char *name;
     char path[PATH_MAX];
     json_t *root;
 } profile_file;
 
-/* "profile NAME (FILE): " in front of `format`, as STATUS_DATA. */
+/* Fails with STATUS_DATA. The message begins with "profile NAME (FILE): ". */
 status profile_bad(const profile_file *f, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Fails unless each key of `object` is one of `allowed` [count]. */
 status profile_check_keys(const profile_file *f, const char *where, const json_t *object,
                           const char *const *allowed, size_t count);
 
-/* profile_read.c: replaces what the file gives; then checks that all constants that are needed are there. */
+/* profile_read.c: the first two replace what the file gives, and the last checks that all needed constants
+ * are present. */
 status profile_read_constants(const profile_file *f, sim_profile *p);
 status profile_read_wiring(const profile_file *f, sim_profile *p);
 status profile_check_constants(const profile_file *f, const sim_profile *p);

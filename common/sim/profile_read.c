@@ -1,4 +1,4 @@
-/* The constants and the topology of a profile: reading, and what is possible. */
+/* Reads the constants and the topology of a profile, and checks them. */
 #include "common/base/text.h"
 #include "common/sim/profile_impl.h"
 
@@ -24,7 +24,7 @@ static const char *const link_names[] = {
     [SIM_LINK_PCIE] = "pcie", [SIM_LINK_NVLINK] = "nvlink", [SIM_LINK_SOCKET] = "socket"};
 enum { LINK_KINDS = sizeof link_names / sizeof link_names[0] };
 
-/* "gpu3": the node of that name, which is made if it is new. */
+/* Finds the node with a name such as "gpu3", or adds it. */
 static status find_node(const profile_file *f, sim_wiring *w, const char *name, int *out)
 {
     size_t letters = 0;
@@ -51,7 +51,7 @@ static status find_node(const profile_file *f, sim_wiring *w, const char *name, 
     return STATUS_OK;
 }
 
-/* ["gpu0", "switch0", "pcie"], or followed by a number of parallel links. */
+/* Reads a link: ["gpu0", "switch0", "pcie"], and after these an optional number of parallel links. */
 static status read_link(const profile_file *f, sim_wiring *w, const json_t *json)
 {
     size_t size = json_array_size(json);
@@ -80,7 +80,7 @@ static status read_link(const profile_file *f, sim_wiring *w, const json_t *json
     return STATUS_OK;
 }
 
-/* Names of each kind count from 0, and every GPU and adapter reaches a socket. */
+/* Checks that nodes of each kind count from 0, and that every GPU and adapter reaches socket 0. */
 static status check_nodes(const profile_file *f, const sim_wiring *w)
 {
     for (int i = 0; i < w->node_count; i++) {
@@ -192,7 +192,6 @@ static status read_values(const profile_file *f, sim_constant c, const json_t *v
     return STATUS_OK;
 }
 
-/* [low, high], each as the value is. */
 static status read_range(const profile_file *f, sim_constant c, const json_t *range, sim_profile *p)
 {
     const char *name = sim_constant_table[c].name;

@@ -3,7 +3,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
-/* A heap with four children per node: flatter than a binary one, and siblings share cache lines. */
+/* A heap with four children per node is flatter than a binary heap, and siblings share cache lines. */
 enum { CHILDREN = 4, SEQUENCE_BITS = 43 };
 
 void sim_queue_init(sim_queue *q)
@@ -102,7 +102,7 @@ void sim_event_schedule(sim_queue *q, sim_event *e, sim_time at)
     if (slot > 0 && before(&entry, &q->heap[(slot - 1) / CHILDREN]))
         sift_up(q, slot, entry);
     else
-        sift_down(q, slot, entry); /* new ones are the last: they stay there */
+        sift_down(q, slot, entry); /* a new entry is the last and stays there */
 }
 
 bool sim_queue_step(sim_queue *q)

@@ -1,14 +1,14 @@
-/* The event queue: what happens next in virtual time.
+/* The event queue, which orders events in virtual time.
  *
- * Time is whole picoseconds since the simulation began. A step of a ring is rounded once, so that thousands
- * of steps stay within nanoseconds of the formula; 63 bits last for 106 days. Engines see nanoseconds,
- * rounded down, and their deadlines are met exactly.
+ * Time is an integer number of picoseconds since the simulation began. A step of a ring is rounded once,
+ * so thousands of steps stay within nanoseconds of the formula. 63 bits last for 106 days. Engines see
+ * nanoseconds, rounded down, and their deadlines are met exactly.
  *
- * Events fire in the order of (time, rank, sequence number): by rank among those of the same instant, and
- * in the order of scheduling among those of one rank. So a run depends on nothing but its inputs.
+ * Events fire in the order of (time, rank, sequence number). Events of the same instant fire by rank, and
+ * events of one rank in the order in which they were scheduled. So a run depends only on its inputs.
  *
- * An event is the owner's storage and is in the queue once or not at all. Room for it is taken when it is
- * initialized: scheduling never allocates and never fails. */
+ * An event is storage of its owner, and it is in the queue at most once. sim_event_init() makes room in
+ * the queue, so scheduling never allocates and never fails. */
 #ifndef COMMON_SIM_QUEUE_H
 #define COMMON_SIM_QUEUE_H
 
@@ -49,7 +49,7 @@ static inline double sim_to_ms(sim_time t)
 /* Rates inside the simulation are bytes per picosecond. */
 #define SIM_GB_PER_S 1e-3
 
-/* The time that `amount` takes at `rate`, rounded up; SIM_NEVER at rate 0. */
+/* Returns the time for `amount` at `rate`, rounded up, or SIM_NEVER at rate 0. */
 static inline sim_time sim_duration(double amount, double rate)
 {
     if (amount <= 0) return 0;
@@ -68,8 +68,8 @@ enum { SIM_RANK_LIMIT = 1 << 20, SIM_RANK_LAST = SIM_RANK_LIMIT };
 typedef struct sim_event {
     void (*fire)(void *context);
     void *context;
-    int32_t rank; /* whose it is; SIM_RANK_LAST: after all others of its instant */
-    int32_t slot; /* in the heap; -1: not scheduled */
+    int32_t rank; /* rank of the event, or SIM_RANK_LAST to fire after all others of its instant */
+    int32_t slot; /* index in the heap, or -1 if the event is not scheduled */
 } sim_event;
 
 typedef struct sim_entry {
@@ -79,21 +79,21 @@ typedef struct sim_entry {
 } sim_entry;
 
 typedef struct sim_queue {
-    sim_time now; /* of the event that fired last */
+    sim_time now; /* time of the event that fired last */
     sim_entry *heap;
     int32_t count, capacity, registered;
-    uint64_t sequence; /* of the next scheduling */
+    uint64_t sequence;
     int64_t fired;
 } sim_queue;
 
 void sim_queue_init(sim_queue *q);
 void sim_queue_deinit(sim_queue *q);
 
-/* STATUS_SYSTEM without memory; then deinit is not due. */
+/* Returns STATUS_SYSTEM if memory is short. The event then needs no deinit. */
 status sim_event_init(sim_queue *q, sim_event *e, int rank, void (*fire)(void *context), void *context);
 void sim_event_deinit(sim_queue *q, sim_event *e);
 
-/* Schedules the event, or moves it, to `at`, not before the present; SIM_NEVER: takes it out. */
+/* Schedules the event, or moves it, to `at`, but not before the present. SIM_NEVER removes the event. */
 void sim_event_schedule(sim_queue *q, sim_event *e, sim_time at);
 
 static inline bool sim_event_scheduled(const sim_event *e)
@@ -101,13 +101,13 @@ static inline bool sim_event_scheduled(const sim_event *e)
     return e->slot >= 0;
 }
 
-/* When a scheduled event will fire. */
+/* Returns the time at which the event fires, or SIM_NEVER if it is not scheduled. */
 static inline sim_time sim_event_time(const sim_queue *q, const sim_event *e)
 {
     return e->slot < 0 ? SIM_NEVER : q->heap[e->slot].time;
 }
 
-/* Moves the clock to the next event and fires it; false if there is none. */
+/* Moves the clock to the next event and fires it. Returns false if there is no event. */
 bool sim_queue_step(sim_queue *q);
 
 #endif

@@ -5,8 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Which cycle a ring follows in a machine, and where it cuts it to pass to the next one: it enters at `start`
- * and goes round. */
+/* The path of a ring in a machine: it enters at place `start` of a cycle and goes around. */
 typedef struct cut {
     int8_t cycle, start;
     bool reversed;
@@ -15,12 +14,13 @@ typedef struct cut {
 /* Members [first, first + count) of the group are in one machine. */
 typedef struct local_group {
     int first, count;
-    sim_cycles cycles;          /* of members counted from `first` */
-    bool nvlink, mesh;          /* mesh: the cycles follow links between two GPUs each */
-    int links;                  /* parallel ones: as many rings as NCCL would lay */
-    cut cuts[SIM_CYCLES_MOST];  /* by ring */
-    int8_t nics[SIM_NICS_MOST]; /* [near] by ring: where it enters and leaves. First the members' own, then
-                                   others as near */
+    sim_cycles cycles; /* cycles of members, counted from `first` */
+    /* nvlink: rings use NVLink. mesh: the links of the cycles connect two GPUs each. */
+    bool nvlink, mesh;
+    int links;
+    cut cuts[SIM_CYCLES_MOST]; /* by ring */
+    /* [near] adapter of each ring: the `own` adapters of the members first, then others that are as near. */
+    int8_t nics[SIM_NICS_MOST];
     int own, near;
 } local_group;
 
@@ -56,7 +56,7 @@ static void find_local_rings(const sim_topology *t, const sim_place *gpus, local
     for (int i = 0; i < g->count; i++) g->cycles.order[0][i] = (int8_t)i;
     if (g->count == 1) return;
     bool all = all_linked(t, gpus + g->first, g->count, links);
-    if (lays_one_ring(t)) { /* over NVLink where all neighbors have one */
+    if (lays_one_ring(t)) { /* uses NVLink if all neighbors are linked */
         g->nvlink = true;
         for (int i = 0; i < g->count; i++) g->nvlink = g->nvlink && links[i][(i + 1) % g->count] > 0;
         return;
@@ -74,13 +74,12 @@ static void find_local_rings(const sim_topology *t, const sim_place *gpus, local
     g->nvlink = g->mesh = true;
 }
 
-/* Member number i after a cut, counted from `first`. */
 static int at_place(const local_group *g, cut c, int i)
 {
     return g->cycles.order[c.cycle][(c.start + (c.reversed ? g->count - i : i)) % g->count];
 }
 
-/* How far the two ends are from adapter `nic`, by links. */
+/* Returns the distance of the two ends from adapter `nic`, in links. */
 static int distance(const sim_topology *t, sim_place first, sim_place last, int nic)
 {
     sim_place other = {.machine = first.machine ? 0 : 1};
@@ -95,10 +94,10 @@ static void add_nic(local_group *g, int nic)
     if (!memchr(g->nics, nic, (size_t)g->near)) g->nics[g->near++] = (int8_t)nic;
 }
 
-/* The adapters at which NCCL's rings may start (src/graph/search.cc, ncclTopoSelectNets): first each GPU's
- * own (of several equally near, GPUs take different ones: ncclTopoGetLocalNet), then others that are as near
- * to a GPU. Farther ones are left out: a ring that has adapters behind the GPUs' switches does not cross
- * between sockets for another. */
+/* Lists the adapters at which NCCL's rings may start (src/graph/search.cc, ncclTopoSelectNets). Each GPU's
+ * own adapter comes first; GPUs with several equally near adapters take different ones
+ * (ncclTopoGetLocalNet). Other adapters that are as near to a GPU follow. Farther adapters are left out,
+ * since a ring does not cross between sockets for them. */
 static void list_nics(const sim_topology *t, const sim_place *gpus, local_group *g)
 {
     for (int i = 0; i < g->count; i++) add_nic(g, t->gpu_nic[gpus[i].index]);
@@ -108,7 +107,7 @@ static void list_nics(const sim_topology *t, const sim_place *gpus, local_group 
             if (sim_topology_is_near(t, gpus[i].index, nic)) add_nic(g, nic);
 }
 
-/* Where rings enter and leave already, and the cycles that they follow. */
+/* Numbers of rings that enter and leave at each member, and that follow each cycle. */
 typedef struct cut_uses {
     int enters[SIM_CYCLE_GPUS], leaves[SIM_CYCLE_GPUS], cycles[SIM_CYCLES_MOST];
 } cut_uses;
@@ -131,8 +130,8 @@ static cut best_cut(const sim_topology *t, const sim_place *gpus, const local_gr
     return best;
 }
 
-/* Cuts a ring for every adapter so that both ends are near it; among such cuts it spares the GPUs at which
- * others enter and leave, and the cycles that others follow. */
+/* Cuts a ring for every adapter so that both ends are near the adapter. Among equally near cuts, prefers
+ * GPUs at which fewer rings enter and leave, and cycles that fewer rings follow. */
 static void cut_rings(const sim_topology *t, const sim_place *gpus, local_group *g)
 {
     cut_uses uses = {{0}, {0}, {0}};
@@ -164,7 +163,7 @@ static int split_by_machine(const sim_place *gpus, int ranks, local_group *group
     return count;
 }
 
-/* Machines with as many members in the same places have the same rings. */
+/* Returns true if two machines have members in the same places, and thus the same rings. */
 static bool same_places(const sim_place *gpus, const local_group *a, const local_group *b)
 {
     if (a->count != b->count) return false;
@@ -210,7 +209,7 @@ status sim_rings_uses(const sim_topology *t, const double *load, sim_hop_use **u
     return STATUS_OK;
 }
 
-/* Adds up what all edges take of every link, and finds the link that is full first. */
+/* Adds up the load of all edges on every link, and finds the link that is full first. */
 static status measure(sim_rings *r)
 {
     int32_t resources = r->topology->resource_count;
@@ -251,8 +250,8 @@ static status lay_rings(sim_rings *r, const local_group *groups, int count)
     return measure(r);
 }
 
-/* One ring for every adapter that a machine's members have of their own: of as many as the machine with the
- * fewest has. Further ones as long as they add bandwidth. */
+/* Lays a ring for every adapter that the members of a machine own, as many as the machine with the fewest
+ * has. Adds further rings as long as they add bandwidth. */
 static status lay_rings_between(sim_rings *r, const local_group *groups)
 {
     int own = SIM_NICS_MOST, near = SIM_NICS_MOST;

@@ -65,7 +65,7 @@ static status no_memory(void)
     return fail(STATUS_SYSTEM, "no memory for a simulation");
 }
 
-/* What replaces a constant of the profile is logged. */
+/* Replaces the values of a constant, and the command line becomes their source. */
 static status replace(sim_profile *p, const char *what, sim_override o)
 {
     sim_constant c = o.constant;
@@ -106,8 +106,7 @@ static status place_ranks(simulation *s)
 {
     const simulation_config *c = &s->config;
     const sim_wiring *w = &s->profile->wiring;
-    int each = gpus_of_process(s),
-        room = w->gpus / each * each; /* GPUs of a machine that processes can have */
+    int each = gpus_of_process(s), room = w->gpus / each * each;
     if (room == 0)
         return fail(STATUS_CONFIG,
                     "profile %s: expected processes of at most %d GPUs, which a machine has, got %d",
@@ -132,7 +131,7 @@ static status check(const simulation_config *c, const sim_profile *p)
         return fail(STATUS_CONFIG, "simulation: expected 1 machine or more, got %d", c->machines);
     if (c->present < 0 || c->present > c->world)
         return fail(STATUS_INTERNAL, "simulation: found %d of %d ranks present", c->present, c->world);
-    /* GPUs have TF32 and bfloat16 from the same generation on; half precision alone is float16. */
+    /* GPUs that have TF32 also have bfloat16. Older GPUs with half precision have only float16. */
     if (c->precision != SIM_FP32 && !sim_profile_has(p, SIM_PEAK_TF32))
         return fail(STATUS_CONFIG, "profile %s: expected precision fp32, got %s", p->name,
                     c->precision == SIM_TF32 ? "tf32" : "bf16");
@@ -219,7 +218,6 @@ void simulation_stop(simulation *s)
     s->stopping = true;
 }
 
-/* "rank 3's compute waits for synchronize, ..." */
 static status stuck(const simulation *s)
 {
     enum { MOST_NAMED = 4 };

@@ -1,20 +1,28 @@
-/* A simulation: the virtual clock, the machines and the ranks on them. One thread drives it; all ranks of a
- * job are in it, and nothing of it is global.
+/* A simulation: the virtual clock, the machines and all ranks of a job. One thread drives it. It has
+ * no global state.
  *
- * Where ranks lie: rank r on machine r / ranks_per_machine, GPU r % ranks_per_machine. Where a process drives
- * several GPUs (per_process), `ranks` are GPUs: number s * n + r is GPU s of process r of n, and those of a
- * process are neighbors.
+ * Rank r is GPU r % ranks_per_machine of machine r / ranks_per_machine. If a process drives several GPUs
+ * (per_process), `ranks` are GPUs: rank s * n + r is GPU s of process r of n, and the GPUs of a process
+ * are neighbors.
  *
- * The files in the order in which data flow through them:
- *   constants.h       the constants of a profile
- *   profile.c         where profiles lie, the top level of their files; profile_read.c: constants and
- * topology draw.c            constants drawn from their ranges topology.c        machines as links, and the
- * routes between places cycles.c          rings over point-to-point links rings.c           the rings of a
- * group of GPUs nccl.c            what NCCL's collectives take over these rings algorithms.c      all-reduces
- * by other algorithms: which links they take, and for how long price.c           what work takes on devices
- * and hosts simulation.c      actors (virtual host threads), and the loop that runs them fiber.c actors that
- * block group.c           collectives of a group of ranks network.c         flows that share links;
- * network_solve.c: their rates queue.c           events in the order of virtual time */
+ * The files, in the order in which data flow through them:
+ *
+ *     constants.h       the constants of a profile
+ *     profile.c         finds profiles, reads the top level of their files
+ *     profile_read.c    reads constants and topology
+ *     draw.c            draws constants from their ranges
+ *     topology.c        machines as links, and the routes between places
+ *     cycles.c          rings over point-to-point links
+ *     rings.c           the rings of a group of GPUs
+ *     nccl.c            the time of NCCL's collectives over these rings
+ *     algorithms.c      all-reduces by other algorithms: their links and times
+ *     price.c           the time of work on devices and hosts
+ *     simulation.c      actors (virtual host threads), and the loop that runs them
+ *     fiber.c           actors that block
+ *     group.c           collectives of a group of ranks
+ *     network.c         flows that share links
+ *     network_solve.c   the rates of flows
+ *     queue.c           events in the order of virtual time */
 #ifndef COMMON_SIM_SIMULATION_H
 #define COMMON_SIM_SIMULATION_H
 
@@ -24,50 +32,50 @@
 
 struct simulation;
 
-/* An actor is a virtual host thread: a rank's compute thread, an agent, a server. It has a time of its own,
- * to which it has come by what it did, and it may be ahead of the clock: a launch costs it host time and
- * nothing else, so it runs on until it must wait for something that the clock has not reached.
+/* An actor is a virtual host thread: a rank's compute thread, an agent, a server. Each actor has a local
+ * time, which its work advances and which may be ahead of the clock. A launch, for example, only costs
+ * host time, so the actor runs on until it must wait for something that the clock has not reached.
  *
- * The event queue wakes an actor: its time moves to the clock's, and `run` is called, which does what can be
- * done now. Where it must wait it says so with sim_actor_block, has itself woken by whatever it waits for,
- * and returns STATUS_AGAIN. What an actor does while it is ahead of the clock carries its own time; whoever
- * it tells must be woken at that time (sim_actor_wake with sim_actor_now), not at the clock's. */
+ * The event queue wakes an actor: its local time moves to the clock's, if that is later, and `run` does
+ * the work that is possible now. To wait, `run` calls sim_actor_block(), makes sure that something will
+ * wake the actor, and returns STATUS_AGAIN. An actor acts at its local time. So it must wake others at its
+ * local time, with sim_actor_wake(), not at the clock's time. */
 typedef struct sim_actor {
     struct simulation *simulation;
     sim_event event;
-    sim_time time;         /* that it has come to */
-    const char *name;      /* "compute", for messages; not copied */
-    const char *waits_for; /* NULL: for nothing */
+    sim_time time;         /* local time */
+    const char *name;      /* "compute", for messages; borrowed */
+    const char *waits_for; /* description of the awaited event, or NULL */
     int rank;
-    bool woken;                   /* since it blocked last */
-    status (*run)(void *context); /* NULL: whoever drives it looks at `woken` */
+    bool woken;                   /* true if the actor has been woken since it blocked last */
+    status (*run)(void *context); /* NULL if the driver checks `woken` */
     void *context;
-    struct sim_fiber *fiber; /* fiber.h; NULL: none */
-    struct sim_actor *core;  /* the compute thread on whose core it works; NULL: has one of its own */
-    double core_share;       /* of its work, which that thread loses */
-    sim_time lost;           /* a compute thread: to such actors, since it looked last */
-    struct sim_actor *next, *previous; /* all actors of the simulation */
-    struct sim_actor *next_waiting;    /* on the same stream or fence */
+    struct sim_fiber *fiber; /* fiber.h; NULL if the actor is no fiber */
+    struct sim_actor *core;  /* compute thread on whose core the actor works, or NULL for a separate core */
+    double core_share;       /* fraction of the actor's work that the thread on `core` loses */
+    sim_time lost;           /* time that a compute thread has lost to actors on its core, not yet counted */
+    struct sim_actor *next, *previous;
+    struct sim_actor *next_waiting; /* next actor that waits for the same stream or fence */
 } sim_actor;
 
 status sim_actor_open(struct simulation *simulation, sim_actor *a, int rank, const char *name);
-/* Zeroed storage is left alone. */
+/* Does nothing for zeroed storage. */
 void sim_actor_close(sim_actor *a);
 
-/* What the actor does when it is woken; it may be set or changed while the actor sleeps. */
+/* Sets the function that runs when the actor is woken. May be called while the actor sleeps. */
 void sim_actor_set_run(sim_actor *a, status (*run)(void *context), void *context);
 
-/* Has it woken at `at`, or at its own time where that is later; the earliest of several calls counts. */
+/* Wakes the actor at `at`, or at its local time if that is later. The earliest of several calls counts. */
 void sim_actor_wake(sim_actor *a, sim_time at);
 
-/* It works for so long. */
+/* Advances the local time by work of `duration`. */
 static inline void sim_actor_spend(sim_actor *a, sim_time duration)
 {
     a->time += duration;
     if (a->core) a->core->lost += (sim_time)((double)duration * a->core_share);
 }
 
-/* It must wait, for `what` ("synchronize"; not copied). Returns STATUS_AGAIN. */
+/* Marks the actor as waiting for `what`, e.g. "synchronize", which is borrowed. Returns STATUS_AGAIN. */
 static inline status sim_actor_block(sim_actor *a, const char *what)
 {
     assert(a->simulation); /* the clock itself cannot wait */
@@ -78,17 +86,17 @@ static inline status sim_actor_block(sim_actor *a, const char *what)
 
 /* ---- the simulation ---- */
 
-/* Of matrix products and convolutions; storage is float32. */
+/* Precision of matrix products and convolutions. Storage is float32. */
 typedef enum sim_precision { SIM_FP32, SIM_TF32, SIM_BF16 } sim_precision;
 
-/* What DataParallel gathers of each replica: what its module returns. */
+/* The results of a module that DataParallel gathers from each replica. */
 typedef enum sim_gathered {
     SIM_GATHERS_LOSSES,
-    SIM_GATHERS_OUTPUTS, /* and its outputs */
-    SIM_GATHERS_CACHES   /* and the keys and values of its attention */
+    SIM_GATHERS_OUTPUTS, /* losses and outputs */
+    SIM_GATHERS_CACHES   /* losses, outputs, and the keys and values of attention */
 } sim_gathered;
 
-/* A constant of the profile that a simulation replaces, all its values; or multiplies them. */
+/* Replaces all values of a constant of the profile, or multiplies them. */
 typedef struct sim_override {
     sim_constant constant;
     double value;
@@ -96,27 +104,34 @@ typedef struct sim_override {
 } sim_override;
 
 typedef struct simulation_config {
-    const char *profile; /* name or file; NULL: SIM_DEFAULT_PROFILE */
+    const char *profile; /* name or file; NULL for SIM_DEFAULT_PROFILE */
     int world;           /* ranks, at least 1 */
-    int machines;        /* 0: as many as the ranks fill */
-    int processes;   /* that a machine's ranks are; 0: one process per rank. More than one: kappa applies */
-    int per_process; /* GPUs of one machine that a process drives; it divides `world`; 0: one */
+    int machines;        /* 0 for as many as the ranks fill */
+    /* Processes per machine, or 0 for one process per rank. kappa applies if there is more than one. */
+    int processes;
+    /* GPUs of one machine per process, a divisor of `world`. 0 for one. */
+    int per_process;
     sim_precision precision;
-    int present;             /* ranks that are simulated, the first ones; 0: all. See simulation_present() */
-    bool launches_are_calls; /* whatever the profile says: for hosts that read what devices write */
-    bool unlimited_memory;   /* GPUs never run out of memory */
-    uint64_t jitter_seed;    /* 0: all GPUs are alike and every kernel takes what it should */
-    double link_rate,
-        link_latency; /* GB/s and us of the network instead of the profile's; 0: the profile's */
-    bool python; /* DataParallel's replicas are threads of one Python process; else the host costs nothing */
-    sim_gathered gathered; /* with losses in the replicas */
-    int draw;              /* 0: the constants' values; 1 to SIM_DRAWS: drawn from their ranges (profile.h) */
-    const sim_override *overrides; /* [override_count], borrowed; after the draw */
+    /* Number of ranks that are simulated, the first ones. 0 for all. See simulation_present(). */
+    int present;
+    /* True to make launches synchronous, whatever the profile says, for hosts that read device memory. */
+    bool launches_are_calls;
+    bool unlimited_memory; /* GPUs never run out of memory */
+    /* 0 for no jitter: all GPUs are equal, and every kernel takes its expected time. */
+    uint64_t jitter_seed;
+    /* GB/s and us of the network, or 0 for the profile's values. */
+    double link_rate, link_latency;
+    /* True if DataParallel's replicas are threads of one Python process. If false, the host takes no time. */
+    bool python;
+    sim_gathered gathered; /* results to gather, if replicas compute losses */
+    /* 0 for the constants' values, or a draw from their ranges, 1 to SIM_DRAWS (profile.h). */
+    int draw;
+    const sim_override *overrides; /* [override_count], borrowed, applied after the draw */
     int override_count;
 } simulation_config;
 
-/* Receives what a stream of a rank has run: `stream` is the device's number for its role, `what` the name of
- * an operation, "copy", or SIM_WAIT, itself: it has waited for a fence. */
+/* Receives the work that a stream of a rank has run. `stream` is the device's number of the stream. `what`
+ * is the name of an operation, "copy", or the pointer SIM_WAIT for a wait on a fence. */
 #define SIM_WAIT "wait"
 typedef struct sim_recorder {
     void (*ran)(void *context, int rank, int stream, const char *what, sim_time begin, sim_time end);
@@ -125,43 +140,45 @@ typedef struct sim_recorder {
 
 typedef struct simulation {
     simulation_config config;
-    sim_recorder recorder; /* `ran` NULL: nobody records */
+    sim_recorder recorder; /* `ran` is NULL if nobody records */
     sim_profile *profile;
     sim_topology *topology;
     sim_queue queue;
     sim_network network;
     int ranks_per_machine;
-    sim_actor *actors;  /* all, newest first */
-    sim_actor *current; /* that runs; NULL: the driver itself */
-    sim_actor clock;    /* who acts where an event does, and no actor: always at the present */
+    sim_actor *actors;  /* all actors, newest first */
+    sim_actor *current; /* actor that runs, or NULL for the driver */
+    sim_actor clock;    /* acts in events that belong to no actor; always at the present */
     bool firing;
-    status failure; /* of an actor: nothing runs any more */
+    status failure; /* first failure of an actor; after it no actor runs */
     bool stopping;
-    void *devices; /* the device back end's, shared by all ranks */
+    void *devices; /* state of the device back end, shared by all ranks */
     void (*free_devices)(void *devices);
-    struct sim_group *groups; /* group.h: of all ranks */
-    sim_time wired; /* when the replicas of this step exist, as far as the host of DataParallel makes them */
+    struct sim_group *groups; /* group.h */
+    /* Time at which the host of DataParallel has created the replicas of this step. */
+    sim_time wired;
 } simulation;
 
-/* STATUS_USAGE: no such profile. STATUS_DATA: a profile that is none. STATUS_CONFIG: more ranks than the
- * machines have GPUs, or a precision that they do not have. */
+/* Returns STATUS_USAGE if the profile does not exist, STATUS_DATA if it is not valid, and STATUS_CONFIG
+ * for more ranks than the machines have GPUs or a precision that the GPUs do not have. */
 status simulation_open(const simulation_config *config, simulation **out);
-/* Close it after all its actors, flows and devices. */
+/* Closes the simulation. All actors, flows and devices must be closed before. */
 void simulation_close(simulation **s);
 
-/* Of a machine. */
+/* Returns the number of processes per machine. */
 int simulation_processes(const simulation *s);
 
-/* Where a rank is. */
+/* Returns the place of a rank's GPU. */
 sim_place simulation_gpu(const simulation *s, int rank);
-sim_place simulation_host(const simulation *s, int rank); /* the socket nearest to its GPU */
+sim_place simulation_host(const simulation *s, int rank); /* the socket nearest to the GPU */
 
 static inline sim_time simulation_now(const simulation *s)
 {
     return s->queue.now;
 }
 
-/* Who acts now: the actor that runs; in an event that is none's, the clock; else `driver`, who drives. */
+/* Returns the actor that acts now: the one that runs, the clock in an event that belongs to no actor, or
+ * `driver` outside of events. */
 static inline sim_actor *simulation_actor(simulation *s, sim_actor *driver)
 {
     if (s->current || !s->firing) return s->current ? s->current : driver;
@@ -169,24 +186,25 @@ static inline sim_actor *simulation_actor(simulation *s, sim_actor *driver)
     return &s->clock;
 }
 
-/* How many of the ranks are really there: the first ones. The others do what these do, at the same time. */
+/* Returns the number of ranks that are simulated, the first ones. The other ranks are assumed to do the
+ * same at the same time. */
 static inline int simulation_present(const simulation *s)
 {
     return s->config.present ? s->config.present : s->config.world;
 }
 
-/* Runs events until none are left or simulation_stop is called; the failure of the first actor that fails. */
+/* Runs events until none are left or simulation_stop() is called. Returns the first failure of an actor. */
 status simulation_run(simulation *s);
 
-/* Ends simulation_run after the present event: for the actor that knows that the job is done, where others
- * have deadlines for ever. */
+/* Ends simulation_run() after the present event. Called by the actor that finds the job done, since other
+ * actors may have deadlines forever. */
 void simulation_stop(simulation *s);
 
-/* Runs events until something wakes `a`, at once where that has happened already. STATUS_INTERNAL, with who
- * waits for what, where nothing will. */
+/* Runs events until something wakes `a`, or returns at once if `a` has been woken. Returns
+ * STATUS_INTERNAL, with a list of waiting actors, if no event is left. */
 status simulation_run_until_woken(simulation *s, sim_actor *a);
 
-/* STATUS_INTERNAL: an actor still waits for something and no event is left that could end it. */
+/* Returns STATUS_INTERNAL if an actor still waits after the last event. */
 status simulation_check_finished(const simulation *s);
 
 #endif

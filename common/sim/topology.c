@@ -4,8 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Costs of a link, so that the cheapest path is the one that is taken: NVLink before PCIe, PCIe before the
- * link between sockets. */
+/* Costs of links. The cheapest path prefers NVLink to PCIe, and PCIe to the link between sockets. */
 static const int link_costs[] = {[SIM_LINK_PCIE] = 8, [SIM_LINK_NVLINK] = 1, [SIM_LINK_SOCKET] = 12};
 static const sim_constant link_rates[] = {
     [SIM_LINK_PCIE] = SIM_PCIE, [SIM_LINK_NVLINK] = SIM_NVLINK, [SIM_LINK_SOCKET] = SIM_SOCKET_LINK};
@@ -75,7 +74,8 @@ static bool passes_through(const sim_wiring *w, int node)
     return kind == SIM_NODE_SWITCH || kind == SIM_NODE_SOCKET || kind == SIM_NODE_NVSWITCH;
 }
 
-/* Dijkstra's algorithm from `start`; equal costs keep the path found first, in the order of the links. */
+/* Dijkstra's algorithm from `start`. Among equal costs the path found first stays, in the order of the
+ * links. */
 static void find_paths(sim_topology *t, int start)
 {
     const sim_wiring *w = t->w;
@@ -98,7 +98,8 @@ static void find_paths(sim_topology *t, int start)
     }
 }
 
-/* Of the nodes `to` [count] the nearest to `from`; of equals number `turn`: they are shared out. */
+/* Returns the index in `to` [count] of the node nearest to `from`. Among equally near nodes, `turn`
+ * selects one, so that callers share them. */
 static int nearest(const sim_topology *t, int from, const int *to, int count, int turn)
 {
     int best = UNREACHED, equals = 0;
@@ -187,7 +188,7 @@ static int sockets_between(const sim_topology *t, int from, int to)
     return sockets;
 }
 
-/* `pcie` is the weight of PCIe links. */
+/* Adds a path to a route. `pcie` is the weight of PCIe links. */
 static void add_path(const sim_topology *t, sim_route *r, int machine, int from, int to, double pcie)
 {
     for (int at = to; at != from;) {
@@ -199,8 +200,8 @@ static void add_path(const sim_topology *t, sim_route *r, int machine, int from,
     }
 }
 
-/* NCCL counts wire bytes for the packets into which a host bridge cuts traffic between its GPUs on the PCIe
- * links of paths through one bridge alone (src/graph/search.cc, followPath: PATH_PHB). */
+/* Returns the weight of PCIe links between two GPUs. NCCL counts the packet overhead of a host bridge only
+ * on paths through exactly one bridge (src/graph/search.cc, followPath: PATH_PHB). */
 static double peer_weight(const sim_topology *t, int from, int to)
 {
     return sockets_between(t, from, to) == 1 ? sim_profile_get(t->profile, SIM_PEER_OVERHEAD) : 1;
@@ -252,8 +253,8 @@ static void route_within(const sim_topology *t, sim_route *r, sim_place from, si
     if (!from.host || !to.host) r->latency += sim_from_us(sim_profile_get(t->profile, SIM_COPY_LATENCY));
 }
 
-/* A link that leads to the adapter alone carries nothing but the adapter's traffic: where it is no narrower,
- * it never holds a flow back, and is left out. */
+/* Drops a link that leads only to the adapter, if it is no slower than the adapter: it never limits a
+ * flow. */
 static void drop_link_of_nic(const sim_topology *t, sim_route *r, int first, int nic, int way)
 {
     int links = 0;
@@ -268,7 +269,7 @@ static void drop_link_of_nic(const sim_topology *t, sim_route *r, int first, int
     }
 }
 
-/* The part of a route that lies in one machine: between a place and an adapter. */
+/* Adds the part of a route in one machine, between a place and an adapter. */
 static void route_to_nic(const sim_topology *t, sim_route *r, sim_place place, int nic, bool receives)
 {
     int node = place.host ? t->socket_node[place.index] : t->gpu_node[place.index], n = t->nic_node[nic];

@@ -1,19 +1,19 @@
 /* The machines of a simulation as resources of its network, and the routes between places.
  *
- * Per machine: both directions of every link of the profile's topology, one memory per socket (one resource
- * for reading and writing), both directions of every network adapter. The network between the adapters never
- * blocks. Machines are alike: routes are found once, in one machine. */
+ * Each machine has both directions of every link of the profile's topology, one memory per socket (one
+ * resource for reading and writing), and both directions of every network adapter. The network between the
+ * adapters never blocks. Machines are alike, so paths are found once, in one machine. */
 #ifndef COMMON_SIM_TOPOLOGY_H
 #define COMMON_SIM_TOPOLOGY_H
 
 #include "common/sim/network.h"
 #include "common/sim/profile.h"
 
-/* Where bytes lie: in the memory of a GPU, or in that of a socket. */
+/* The memory of a GPU or of a socket. */
 typedef struct sim_place {
     int machine;
     bool host;
-    int index; /* of the GPU or socket in its machine */
+    int index;
 } sim_place;
 
 enum { SIM_ROUTE_MAX = 32 };
@@ -24,47 +24,50 @@ typedef struct sim_route {
     sim_time latency;
 } sim_route;
 
-/* How a node is reached from another on the cheapest path. */
+/* The last step of the cheapest path from one node to another. */
 typedef struct sim_path_step {
     int cost;
-    int link, before; /* the last link and the node before it; -1: the start */
+    int link, before; /* last link, and the node before it; -1 at the start */
 } sim_path_step;
 
 typedef struct sim_topology {
     const sim_profile *profile;
-    const sim_wiring *w; /* the profile's */
+    const sim_wiring *w;
     int machines;
-    double *capacities; /* [resource_count] of all machines, for sim_network_init */
+    double *capacities; /* [resource_count] of all machines, for sim_network_init() */
     int32_t resource_count;
-    int per_machine; /* resources: of link l, 2 l from a to b and 2 l + 1 back; memories; adapters both ways
-                      */
-    sim_path_step *steps; /* [node_count * node_count], from, to */
+    /* Resources per machine: 2 l for link l from a to b and 2 l + 1 for the way back, then memories, then
+     * both directions of adapters. */
+    int per_machine;
+    sim_path_step *steps; /* [node_count * node_count] by start and end */
     int gpu_node[SIM_GPUS_MOST], socket_node[SIM_NODES_MOST], nic_node[SIM_NICS_MOST];
-    int gpu_socket[SIM_GPUS_MOST]; /* the nearest, as below */
+    /* Nearest socket of each GPU, nearest adapter of each GPU and of each socket. */
+    int gpu_socket[SIM_GPUS_MOST];
     int gpu_nic[SIM_GPUS_MOST], socket_nic[SIM_NODES_MOST];
 } sim_topology;
 
-/* `machines` of them. STATUS_CONFIG: more than the profile has. */
+/* Opens `machines` machines. Returns STATUS_CONFIG if the profile has fewer. */
 status sim_topology_open(const sim_profile *profile, int machines, sim_topology **out);
 void sim_topology_close(sim_topology **topology);
 
-/* From one place to another, the way that a copy takes: over NVLink where there is one, else over PCIe,
- * through the host's memory where GPUs have no access to each other, over the nearest adapters between
- * machines. A copy within a socket's memory reads and writes it; one within a GPU costs nothing here. */
+/* Finds the route of a copy from one place to another: over NVLink if the GPUs have one, else over PCIe.
+ * GPUs without access to each other copy through host memory. Between machines a copy uses the nearest
+ * adapters. A copy within a socket's memory reads and writes the memory. A copy within a GPU uses no
+ * resource. */
 void sim_topology_route(const sim_topology *t, sim_place from, sim_place to, sim_route *out);
 
-/* As above between GPUs of two machines, over the adapters given. */
+/* Finds the route between GPUs of two machines over the given adapters. */
 void sim_topology_route_over(const sim_topology *t, sim_place from, int nic_from, sim_place to, int nic_to,
                              sim_route *out);
 
-/* Whether no adapter is nearer to the GPU. */
+/* Returns true if no adapter is nearer to the GPU. */
 bool sim_topology_is_near(const sim_topology *t, int gpu, int nic);
 
-/* "gpu0 -> switch0", "memory of socket0", "nic1 sends": a resource of any machine, which is resource /
- * per_machine. Returns `buffer`; 64 bytes are enough. */
+/* Writes the name of a resource in its machine, number resource / per_machine: "gpu0 -> switch0", "memory
+ * of socket0" or "nic1 sends". Returns `buffer`; 64 bytes are enough. */
 char *sim_topology_resource_name(const sim_topology *t, int32_t resource, char *buffer, size_t size);
 
-/* NVLinks from one GPU to another; to an NVSwitch, where both are on one, those of the first. 0: none. */
+/* Returns the number of NVLinks from one GPU to another, or to their NVSwitch, or 0 if there is none. */
 int sim_topology_nvlinks(const sim_topology *t, int from, int to);
 
 #endif

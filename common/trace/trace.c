@@ -9,14 +9,14 @@ typedef struct trace_event {
     trace_kind kind;
     int32_t track; /* of slices and flows */
     const char *name;
-    int64_t index, id, begin_ns, end_ns; /* flows: end_ns is the point; memory: the bytes */
+    int64_t index, id, begin_ns, end_ns; /* in flows end_ns is the point, in memory the bytes */
 } trace_event;
 
 struct trace {
     trace_event *events;
     int64_t capacity;
     atomic_bool on;
-    _Atomic int64_t count; /* recorded, including those beyond the capacity */
+    _Atomic int64_t count; /* events recorded, including events beyond the capacity */
 };
 
 status trace_open(int64_t capacity, trace **out)
@@ -55,7 +55,7 @@ int64_t trace_dropped(const trace *t)
     return t && count > t->capacity ? count - t->capacity : 0;
 }
 
-/* Each writer reserves its own slots. The reader starts after the recorded work has ended. */
+/* Reserves slots and writes them. The reader starts after the recorded work has ended. */
 static void add_always(trace *t, const trace_event *events, int count)
 {
     int64_t at = atomic_fetch_add_explicit(&t->count, count, memory_order_relaxed);
@@ -128,7 +128,7 @@ static const char *const track_names[TRACE_TRACKS] = {
 
 static const char flow_phases[] = {[TRACE_FLOW_BEGIN] = 's', [TRACE_FLOW_STEP] = 't', [TRACE_FLOW_END] = 'f'};
 
-/* What all events have. Times are microseconds, with three decimals for the nanoseconds. */
+/* Appends the fields that all events have. Times are microseconds with three decimals. */
 static void begin_event(char phase, const char *name, int track, int process, int64_t ns, text_buffer *out)
 {
     text_append(out, "{\"ph\":\"%c\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%" PRId64 ".%03d", phase,
@@ -161,7 +161,7 @@ static int64_t write_event(const trace *t, int64_t i, int64_t count, int process
         begin_event(flow_phases[e->end_ns], name, e->track, process, e->begin_ns, out);
         text_append(out, ",\"cat\":\"gradient\",\"bp\":\"e\",\"id\":\"%d.%" PRId64 "\"},\n", process, e->id);
         break;
-    case TRACE_MEMORY: /* one counter with a series per class: the events of one moment are adjacent */
+    case TRACE_MEMORY: /* one counter with a series per class; the events of one time are adjacent */
         begin_event('C', "memory", e->track, process, e->begin_ns, out);
         text_append(out, ",\"args\":{\"%s\":%" PRId64, e->name, e->end_ns);
         for (int c = 1; c < LEDGER_CLASS_COUNT && i < count; c++, i++)
@@ -172,8 +172,8 @@ static int64_t write_event(const trace *t, int64_t i, int64_t count, int process
     return i;
 }
 
-/* Of a process (`thread` 0) or one of its threads: the name that the viewer shows, and its place among the
- * others. */
+/* Writes the name that the viewer shows, and the sort index, of a process (`thread` 0) or of one of its
+ * threads. */
 static void write_name(int process, int thread, const char *name, int place, text_buffer *out)
 {
     const char *what = thread ? "thread" : "process", *begin = "{\"ph\":\"M\",\"name\":\"";

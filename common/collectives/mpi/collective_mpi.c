@@ -1,6 +1,7 @@
-/* Collectives through Open MPI. MPI takes contiguous operands and int counts, so a call runs in segments: the
- * whole at once where it is contiguous, else through a staging buffer. Before its segments every call
- * gathers the members' descriptions, since MPI itself may hang or mix data where ranks disagree. */
+/* Collectives through Open MPI. MPI needs contiguous operands and int counts, so a call runs in segments.
+ * Contiguous operands are passed to MPI directly, other operands through a staging buffer. Before the
+ * first segment the members exchange their descriptions of the call, because MPI may hang or mix data if
+ * they differ. */
 #include "common/base/program.h"
 #include "common/collectives/collective_impl.h"
 #include "common/collectives/mpi/mpi_module.h"
@@ -16,7 +17,7 @@
 enum {
     STAGING_BYTES = 1 << 20,
     PAIR_STAGING_BYTES = 64 << 10,
-    MOST_COUNT = 1 << 30,  /* elements per segment: MPI counts in int */
+    MOST_COUNT = 1 << 30,  /* Elements per segment; MPI counts in int. */
     DESCRIPTION_WORDS = 6, /* kind, op, type, root, tag, count */
 };
 
@@ -28,13 +29,15 @@ typedef struct mpi_queue {
     void *request;
     char *staging;
     int64_t staging_bytes;
-    /* the call in progress */
+    /* The call in progress. */
     mpi_phase phase;
     const collective_call *call;
-    int64_t description[DESCRIPTION_WORDS], peer_description[DESCRIPTION_WORDS]; /* of a pair */
+    /* Only for a send or receive. */
+    int64_t description[DESCRIPTION_WORDS], peer_description[DESCRIPTION_WORDS];
     piece_buffer in, out;
-    bool staged, apart; /* apart: MPI gets two buffers, never one that it works on in place */
-    /* The segment: elements [at, at + count) of the whole, or of every part (collective_is_cut). */
+    /* `apart`: MPI gets two buffers and does not work in place. */
+    bool staged, apart;
+    /* Elements of the present segment, of the whole or of every part (collective_is_cut). */
     int64_t segment_at, segment_count, segment_end;
 } mpi_queue;
 
@@ -46,7 +49,7 @@ typedef struct mpi_world {
 typedef struct mpi_group {
     collective_group base;
     void *comm;
-    int64_t *descriptions; /* [size + 1][DESCRIPTION_WORDS]: of all members, then the own */
+    int64_t *descriptions; /* [size + 1][DESCRIPTION_WORDS]: one per member, then this rank's. */
     int *counts;           /* [4][size]: counts, places, out_counts, out_places */
 } mpi_group;
 
@@ -60,7 +63,6 @@ static const mpi_module *module_of(const mpi_queue *q)
     return ((const mpi_world *)q->base.group->world)->module;
 }
 
-/* The error of MPI, if `code` is one. */
 static status check(const mpi_module *module, int code, const char *what)
 {
     char text[160];
@@ -99,7 +101,7 @@ static status begin_check(mpi_queue *q)
     mpi_group *g = group_of(q);
     const collective_call *c = q->call;
     q->phase = QUEUE_CHECKING;
-    if (q->pair) { /* the sender describes, the receiver compares */
+    if (q->pair) { /* The sender sends its description, the receiver compares. */
         describe(c, q->description);
         bool sends = c->kind == COLLECTIVE_SEND;
         return start(q, &(mpi_module_call){.kind = c->kind,
@@ -129,7 +131,7 @@ static status end_check(mpi_queue *q)
 {
     const mpi_group *g = group_of(q);
     if (q->call->kind == COLLECTIVE_SEND) return STATUS_OK;
-    if (q->pair) { /* a send to us has our rank where the receive has the sender's */
+    if (q->pair) { /* Kind and root differ: `root` is the peer's rank. */
         bool same = memcmp(q->description + 1, q->peer_description + 1, 2 * sizeof(int64_t)) == 0 &&
                     memcmp(q->description + 4, q->peer_description + 4, 2 * sizeof(int64_t)) == 0;
         return same ? STATUS_OK : differ(q, q->call->root, q->peer_description);
@@ -152,7 +154,6 @@ static int64_t segment_limit(const mpi_queue *q)
     return collective_is_cut(q->call->kind) ? elements / q->base.group->size : elements;
 }
 
-/* Sets counts and places of this segment's parts in the staging buffer. */
 static void cut_segment(mpi_queue *q)
 {
     mpi_group *g = group_of(q);
@@ -175,7 +176,7 @@ static piece_buffer staging(const mpi_queue *q, int64_t element)
     return (piece_buffer){.base = q->staging + element * dtype_size(q->call->type)};
 }
 
-/* Where all_to_all receives, and what has to be apart from what is sent. */
+/* Returns the index in the staging buffer of a second area, for output that must not overlap the input. */
 static int64_t second_half(const mpi_queue *q)
 {
     return q->apart ? segment_limit(q) : q->base.group->size * segment_limit(q);
@@ -231,7 +232,7 @@ static void end_cut(mpi_queue *q)
         if (c->kind == COLLECTIVE_ALL_TO_ALL)
             copy_out(q, second_half(q) + counts[3 * n + r], counts[me],
                      r * collective_part_count(c->count, n, me));
-        else if (at >= 0) /* MPI reduces to the beginning of the staging buffer */
+        else if (at >= 0) /* MPI reduces to the start of the staging buffer. */
             copy_out(q, collective_reduces(c->kind) ? 0 : counts[n + r], counts[r], at);
     }
     if (collective_reduces(c->kind) && c->op == REDUCE_MEAN)
@@ -286,7 +287,7 @@ static status first_segment(mpi_queue *q)
     bool cut = collective_is_cut(c->kind);
     q->in = piece_buffer_of(&c->in, c->type);
     q->out = piece_buffer_of(&c->out, c->type);
-    /* Open MPI's ring receives where `out` is before it has read the own operand. */
+    /* Open MPI's ring writes to `out` before it has read `in`, so they must not be the same. */
     q->apart = c->kind == COLLECTIVE_ALL_REDUCE &&
                q->base.group->world->config.algorithm == COLLECTIVE_ALGORITHM_RING;
     q->staged = cut || q->apart || q->in.layout.pieces.pieces || q->out.layout.pieces.pieces;
@@ -296,7 +297,7 @@ static status first_segment(mpi_queue *q)
     return start_segment(q);
 }
 
-/* Every member sends and receives alike in MPI's rings; counted as an all-reduce's share of the bytes. */
+/* Counts the bytes of a ring. MPI does not report the bytes that it has sent. */
 static void count_traffic(mpi_queue *q)
 {
     collective_traffic *t = &q->base.group->world->traffic;
@@ -383,7 +384,7 @@ static void mpi_group_close(collective_group *group)
 
 /* ---- worlds ----------------------------------------------------------------------------------- */
 
-/* Next to the program, where it is installed relative to the program, then where it was built. */
+/* Searches next to the program, then relative to an installed program, then in the build folder. */
 static void *open_module(void)
 {
     char program[PATH_MAX], path[PATH_MAX + 64];
@@ -417,8 +418,8 @@ static status check_launched(const collective_config *config)
     return fail(STATUS_UNAVAILABLE, "collectives mpi: this process was not started by mpirun");
 }
 
-/* Open MPI reads its parameters in MPI_Init, once in a process. This one is of the calls that do not block,
- * as ours. */
+/* Open MPI reads its parameters in MPI_Init, once per process. This parameter is for non-blocking
+ * collectives. */
 static status choose_algorithm(const collective_config *c)
 {
     static collective_algorithm chosen = COLLECTIVE_ALGORITHM_AUTO;
@@ -455,7 +456,6 @@ static void mpi_abort(collective_world *world, const error_record *why)
     ((mpi_world *)world)->module->give_up(status_exit_code(why->code));
 }
 
-/* Open MPI's non-blocking collectives, for processes that mpirun has started. */
 const collective_type collective_mpi = {
     .name = "mpi",
     .algorithms = COLLECTIVE_HAS(LIBRARY) | COLLECTIVE_HAS(RING),
@@ -465,7 +465,7 @@ const collective_type collective_mpi = {
     .queue_bytes = sizeof(mpi_queue),
     .pairs = true,
     .open = mpi_open,
-    .close = collective_default_close, /* the library stays: MPI cannot be unloaded */
+    .close = collective_default_close, /* MPI cannot be unloaded. */
     .group_open = mpi_group_open,
     .group_close = mpi_group_close,
     .post = collective_default_post,

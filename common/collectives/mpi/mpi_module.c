@@ -6,12 +6,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* MPI is the process's, and so is what we make of it; its callbacks carry no context of ours. */
+/* State of MPI in this process. Global, since MPI's callbacks have no context argument. */
 static struct {
     mpi_module_reduce reduce;
     MPI_Datatype half, bfloat;
-    MPI_Op ops[REDUCE_OP_COUNT]; /* for the two half types */
-    int give_up;                 /* exit code; 0: all is well */
+    MPI_Op ops[REDUCE_OP_COUNT]; /* For the two half types. */
+    int give_up;                 /* Exit code of an abort, else 0. */
 } mpi;
 
 static MPI_Datatype datatype(dtype type)
@@ -74,7 +74,7 @@ static void finalize(void)
     int done = 0;
     MPI_Finalized(&done);
     if (done) return;
-    if (mpi.give_up) MPI_Abort(MPI_COMM_WORLD, mpi.give_up); /* peers would wait for us in MPI_Finalize */
+    if (mpi.give_up) MPI_Abort(MPI_COMM_WORLD, mpi.give_up); /* Peers would wait in MPI_Finalize. */
     MPI_Finalize();
 }
 
@@ -158,7 +158,7 @@ static int module_start(void *group, const mpi_module_call *c, void *request)
         return MPI_Ireduce_scatter(in, c->out, c->counts, type, operation(c->op, c->type), comm, r);
     case COLLECTIVE_GATHER:
         return MPI_Igatherv(in, c->counts[me], type, c->out, c->counts, c->places, type, c->root, comm, r);
-    case COLLECTIVE_SCATTER: /* MPI_IN_PLACE of the root is its output */
+    case COLLECTIVE_SCATTER: /* The root's part stays in place. */
         return MPI_Iscatterv(c->in, c->counts, c->places, type, c->out ? c->out : MPI_IN_PLACE, c->counts[me],
                              type, c->root, comm, r);
     case COLLECTIVE_ALL_TO_ALL:

@@ -1,7 +1,8 @@
-/* The module that includes MPI's header and links its library. It is opened at run time, so that the program
- * starts without MPI, and it links nothing of ours: it exports one table of functions over plain types.
+/* The interface of the module that links MPI. The program opens the module at run time, so it starts
+ * without MPI. The module exports one table of functions over plain types and links none of the program's
+ * libraries.
  *
- * MPI belongs to the process: one rank per process, one initialization, ended with the process. */
+ * MPI is initialized once per process and finalized when the process ends. A process is one rank. */
 #ifndef COMMON_COLLECTIVES_MPI_MPI_MODULE_H
 #define COMMON_COLLECTIVES_MPI_MPI_MODULE_H
 
@@ -16,8 +17,9 @@ enum { MPI_MODULE_VERSION = 1 };
 typedef void (*mpi_module_reduce)(dtype type, reduce_op op, void *out, const void *a, const void *b,
                                   int64_t count);
 
-/* A call as MPI takes it: contiguous; NULL for MPI_IN_PLACE (scatter: as the root's `out`, else as `in`).
- * counts and places are each rank's part; out_counts and out_places what all_to_all receives. */
+/* A call with MPI's arguments. Operands are contiguous. NULL means MPI_IN_PLACE: as `out` of a scatter's
+ * root, else as `in`. counts and places describe the part of each rank; out_counts and out_places describe
+ * the received parts of all_to_all. */
 typedef struct mpi_module_call {
     int kind; /* collective_kind */
     reduce_op op;
@@ -32,14 +34,15 @@ typedef struct mpi_module_call {
 /* Functions return 0 or MPI's error code. */
 typedef struct mpi_module {
     int version;
-    /* Initializes MPI (MPI_THREAD_SERIALIZED) unless it is; `reduce` serves the types that MPI lacks. */
+    /* Initializes MPI (MPI_THREAD_SERIALIZED) unless it is initialized. `reduce` reduces the types that
+     * MPI does not have. */
     int (*open)(mpi_module_reduce reduce, int *rank, int *size);
     int (*group_open)(const int *ranks, int count, void **group);
     void (*group_close)(void *group);
     int (*start)(void *group, const mpi_module_call *call, void *request);
     int (*test)(void *request, bool *done);
     void (*error_text)(int code, char *text, int size);
-    void (*give_up)(int exit_code); /* at the process's end MPI is aborted, not finalized */
+    void (*give_up)(int exit_code); /* Lets the end of the process abort MPI, not finalize it. */
     int request_bytes;
 } mpi_module;
 

@@ -1,5 +1,5 @@
-/* Collectives through NCCL, on device memory. The rank's compute thread enqueues a call on a stream, between
- * two marks; it waits for nothing, except where NCCL connects. nccl_world.h has the parts. */
+/* Collectives through NCCL, on device memory. The rank's compute thread enqueues a call on a stream,
+ * between two marks. It waits only while NCCL connects. nccl_world.h lists the other files. */
 #include "common/collectives/nccl/collective_nccl.h"
 
 #include "common/collectives/nccl/nccl_world.h"
@@ -84,7 +84,7 @@ static status nccl_open(collective_world *world)
         return fail(STATUS_CONFIG,
                     "collectives nccl: expected --device cuda, got a device without GPU memory");
     TRY(find_module(&w->module));
-    /* NCCL reads it when a communicator is made: of all its algorithms only this one is left. */
+    /* NCCL reads NCCL_ALGO when it makes a communicator, and then uses only this algorithm. */
     if (c->algorithm == COLLECTIVE_ALGORITHM_RING && setenv("NCCL_ALGO", "Ring", 1) != 0)
         return fail_errno(STATUS_SYSTEM, "collectives nccl: NCCL_ALGO");
     TRY(device_allocate(c->device, DEVICE_MEMORY_PRIVATE, SCRATCH_BYTES, &w->scratch));
@@ -104,8 +104,8 @@ static void nccl_close(collective_world *world)
     pthread_mutex_destroy(&w->lock);
 }
 
-/* A group of the whole world is the world's communicator; smaller ones are split off. ncclCommSplit is called
- * by all ranks of the world: such groups are opened as a partition of it, every rank in one of them. */
+/* Uses the world's communicator for a group of the whole world and splits it for a smaller group. All
+ * ranks of the world must call ncclCommSplit, so smaller groups are opened as a partition of the world. */
 static status nccl_group_open(collective_group *group, const int *ranks)
 {
     nccl_group *g = (nccl_group *)group;
@@ -122,7 +122,7 @@ static char *element(const collective_buffer *b, dtype type, int64_t i)
     return b->base ? (char *)b->base + i * dtype_size(type) : NULL;
 }
 
-/* A part over the elements from `in_at` of `in` and `out_at` of `out`, both without pieces. */
+/* Adds an operation on `count` elements from in_at of `in` and out_at of `out`, both without pieces. */
 static status add(const nccl_group *g, const collective_call *call, device_stream *s, nccl_kind kind,
                   int peer, int64_t count, int64_t in_at, int64_t out_at)
 {
@@ -136,7 +136,7 @@ static status add(const nccl_group *g, const collective_call *call, device_strea
     return count > 0 ? ((nccl_world *)g->base.world)->module->add(g->comm, s, &part) : STATUS_OK;
 }
 
-/* The same elements of both buffers: a part for each piece, where there are pieces. */
+/* Adds one operation per piece. Both buffers have the same pieces. */
 static status add_whole(const nccl_group *g, const collective_call *call, device_stream *s, nccl_kind kind)
 {
     const piece_list *list = &call->out.pieces;
@@ -149,7 +149,8 @@ static status add_whole(const nccl_group *g, const collective_call *call, device
     return STATUS_OK;
 }
 
-/* Elements [begin, begin + count) of the whole, which may be in pieces, and a part from its base on. */
+/* Adds operations on elements [begin, begin + count) of the whole, which may have pieces. The other
+ * operand is a part and is contiguous. */
 static status add_part(const nccl_group *g, const collective_call *call, device_stream *s, nccl_kind kind,
                        int peer, int64_t begin, int64_t count)
 {
@@ -167,8 +168,8 @@ static status add_part(const nccl_group *g, const collective_call *call, device_
     return STATUS_OK;
 }
 
-/* Parts may be of different sizes, so a gather is a broadcast from each rank, a scatter of a reduction a
- * reduction to each. A single part is at its buffer's base. */
+/* Parts may differ in size, so an all-gather is a broadcast from each rank, and a reduce-scatter is a
+ * reduction to each rank. A single part starts at its buffer's base. */
 static status add_parts(const nccl_group *g, const collective_call *call, device_stream *s)
 {
     int n = g->base.size, me = g->base.rank;
@@ -224,7 +225,6 @@ static status add_call(const nccl_group *g, const collective_call *call, device_
 
 /* ---- enqueued --------------------------------------------------------------------------------- */
 
-/* Mean: a true division of this rank's result by n. */
 static status divide(const nccl_group *g, const collective_call *call, device_stream *s)
 {
     bool mean = call->op == REDUCE_MEAN && collective_reduces(call->kind);
@@ -244,7 +244,7 @@ static int64_t payload(const collective_call *call)
     return call->count * dtype_size(call->type);
 }
 
-/* A ring's share; NCCL does not report what it has sent. */
+/* Counts the bytes of a ring. NCCL does not report the bytes that it has sent. */
 static void count_traffic(nccl_world *w, int size, const collective_call *call)
 {
     int64_t bytes = size > 1 ? 2 * payload(call) * (size - 1) / size : 0;
@@ -257,7 +257,6 @@ static void count_traffic(nccl_world *w, int size, const collective_call *call)
     w->base.traffic.messages_received += receives;
 }
 
-/* Reads the times of calls that are done. */
 static void complete_calls(nccl_world *w)
 {
     collective_queue *q = &w->base.enqueued;
@@ -276,7 +275,7 @@ static void complete_calls(nccl_world *w)
     }
 }
 
-/* The watchdog learns of the call before NCCL does. */
+/* Registers the call for the watchdog before NCCL is called. */
 static status enter(nccl_world *w, const collective_call *call, device_stream *s)
 {
     collective_queue *q = &w->base.enqueued;
@@ -310,7 +309,7 @@ static status launch(nccl_world *w, nccl_group *g, const collective_call *call, 
     return device_mark(s, nccl_end_mark(number));
 }
 
-/* A call that failed may be in flight in part: the world has failed with it. */
+/* If a call fails, part of it may be in flight, so the world fails too. */
 static status nccl_enqueue(collective_group *group, const collective_call *call, device_stream *s)
 {
     nccl_world *w = (nccl_world *)group->world;
@@ -327,7 +326,7 @@ static status nccl_enqueue(collective_group *group, const collective_call *call,
     error_record why;
     error_copy(&why);
     if (nccl_fail(w, &why)) return rc;
-    error_clear(); /* it failed because the watchdog has aborted it */
+    error_clear(); /* The call failed because the watchdog aborted it. */
     return nccl_check(w);
 }
 

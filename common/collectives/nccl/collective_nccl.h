@@ -1,4 +1,4 @@
-/* NCCL besides the interface of collectives: what engines need before they open a world. */
+/* Functions that engines call before they open a world of NCCL. */
 #ifndef COMMON_COLLECTIVES_NCCL_COLLECTIVE_NCCL_H
 #define COMMON_COLLECTIVES_NCCL_COLLECTIVE_NCCL_H
 
@@ -10,13 +10,15 @@
 
 enum { COLLECTIVE_BOOTSTRAP_BYTES = 128 };
 
-/* NCCL can be opened in this process; never fails. `text` gets its version, or what is missing. */
+/* Returns true if this process can use NCCL. `text` receives the version, or the reason why not. */
 bool collective_nccl_found(char *text, size_t size);
 
-/* Made by rank 0; every rank passes it to collective_config.bootstrap. */
+/* Makes the id of a world. Rank 0 calls it and distributes the id; every rank passes it as
+ * collective_config.bootstrap. */
 status collective_nccl_bootstrap(char out[COLLECTIVE_BOOTSTRAP_BYTES]);
 
-/* The same as hexadecimal digits, for handshakes; false where `hex` does not begin with one. */
+/* Convert the id to and from hexadecimal digits, for handshakes. Reading returns false if `hex` does not
+ * begin with an id. */
 void collective_bootstrap_write(const char bootstrap[COLLECTIVE_BOOTSTRAP_BYTES], text_buffer *out);
 bool collective_bootstrap_read(const char *hex, char out[COLLECTIVE_BOOTSTRAP_BYTES]);
 

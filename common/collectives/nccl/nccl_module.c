@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* member, symbol */
+/* Member, symbol. */
 #define NCCL_FUNCTIONS(X)                                                                                    \
     X(version, ncclGetVersion)                                                                               \
     X(unique_id, ncclGetUniqueId)                                                                            \
@@ -52,13 +52,13 @@ static const char *name_of(ncclResult_t code)
     return known ? names[code] : "ncclResult_t of a later version";
 }
 
-/* A remote error is another rank's; the rest is this machine's. */
+/* ncclRemoteError is an error of another rank; all other errors are local. */
 static status check(const nccl_comm *c, ncclResult_t code, const char *what)
 {
     char host[64] = "?";
     if (code == ncclSuccess) return STATUS_OK;
     gethostname(host, sizeof host - 1);
-    const char *more = c->library.last_error(NULL); /* its argument is not used (NCCL's API) */
+    const char *more = c->library.last_error(NULL); /* NCCL ignores the argument. */
     return fail(code == ncclRemoteError ? STATUS_PEER : STATUS_SYSTEM,
                 "rank %d on %s, GPU %d: NCCL, %s: %s (%s)%s%s", c->rank, host, c->device->gpu, what,
                 c->library.error_text(code), name_of(code), more && more[0] ? ": " : "", more ? more : "");
@@ -110,9 +110,9 @@ static status module_make_id(char id[NCCL_ID_BYTES])
 
 /* ---- communicators ---------------------------------------------------------------------------- */
 
-/* Several ranks of one communicator on a GPU: from 2.30 on NCCL has an option for it; earlier versions are
- * made to believe that the ranks are on different hosts, and use the network. Variables that the user has set
- * keep their values. */
+/* Allows several ranks of a communicator on one GPU. NCCL has an option for it since 2.30. Earlier
+ * versions get a different host id per rank, so that NCCL treats the ranks as different hosts and uses the
+ * network. Variables that the user has set keep their values. */
 static void allow_sharing(const nccl_library *library, int rank)
 {
     enum { KNOWS_SHARING = 23000 };
@@ -174,7 +174,7 @@ static status module_state(nccl_comm *c)
     return check(c, state, "communication");
 }
 
-/* The compute thread may be in a call: it has read the handle before. */
+/* The compute thread may be in a call: it has already read the handle. */
 static void module_abort(nccl_comm *c)
 {
     cuda_use(c->device);
@@ -203,7 +203,7 @@ static ncclDataType_t datatype(dtype type)
     return types[type];
 }
 
-/* A mean is the sum, divided afterwards: ncclAvg multiplies by 1/n first, which rounds differently. */
+/* A mean is a sum, divided afterwards. ncclAvg multiplies by 1/n first, which rounds differently. */
 static ncclRedOp_t operation(reduce_op op)
 {
     static const ncclRedOp_t ops[REDUCE_OP_COUNT] = {[REDUCE_SUM] = ncclSum,

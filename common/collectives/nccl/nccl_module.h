@@ -1,9 +1,10 @@
-/* NCCL as the collectives use it, in libpsring_cuda.so: all that needs NCCL's and CUDA's headers. NCCL itself
- * is opened when it is first used.
+/* The interface of the code that needs the headers of NCCL and CUDA, in libpsring_cuda.so. NCCL is opened
+ * when it is first used.
  *
- * Communicators block: open(), split() and a call for which NCCL must connect return when the ranks have made
- * it, which may be never; abort(), from another thread, ends such a call, but not open() and split(). Every
- * function but available() may fail with STATUS_PEER or STATUS_SYSTEM and NCCL's own words. */
+ * Communicators block: open(), split() and a call for which NCCL must connect return when all ranks have
+ * made the call, so they may never return. abort(), from another thread, ends a blocked call, but not
+ * open() and split(). Every function but available() may fail with STATUS_PEER or STATUS_SYSTEM and NCCL's
+ * message. */
 #ifndef COMMON_COLLECTIVES_NCCL_NCCL_MODULE_H
 #define COMMON_COLLECTIVES_NCCL_NCCL_MODULE_H
 
@@ -15,13 +16,13 @@ enum { NCCL_MODULE_VERSION = 2, NCCL_ID_BYTES = 128 };
 
 typedef struct nccl_comm nccl_comm;
 
-/* A part of a call: `count` contiguous elements. */
+/* One NCCL operation of a call, over `count` contiguous elements. */
 typedef enum nccl_kind { NCCL_ALL_REDUCE, NCCL_REDUCE, NCCL_BROADCAST, NCCL_SEND, NCCL_RECEIVE } nccl_kind;
 typedef struct nccl_part {
     nccl_kind kind;
     reduce_op op;
     dtype type;
-    int peer; /* the root, or the other rank */
+    int peer; /* The root, or the other rank of a send or receive. */
     int64_t count;
     const void *in;
     void *out;
@@ -29,27 +30,27 @@ typedef struct nccl_part {
 
 typedef struct nccl_module {
     int version;
-    /* Whether NCCL is available, and its version; else why not. */
+    /* Returns true if NCCL can be used. `text` receives its version, or the reason why not. */
     bool (*available)(char *text, size_t size);
-    /* The id that rank 0 makes and all ranks of a communicator use. */
+    /* Makes the id of a communicator. Rank 0 calls it; all ranks use its id. */
     status (*make_id)(char id[NCCL_ID_BYTES]);
-    /* Collective over the ranks of the id. `shared`: ranks share GPUs. */
+    /* Makes a communicator; all ranks of the id call it. `shared` allows ranks to use the same GPU. */
     status (*open)(device *d, const char id[NCCL_ID_BYTES], int rank, int world, bool shared,
                    nccl_comm **out);
-    /* Collective over the ranks of `parent`; those with the same color, which is not negative, form a
-     * communicator, in the order of their keys. */
+    /* Splits `parent`; all of its ranks call it. Ranks with the same color (not negative) form a
+     * communicator, ordered by key. */
     status (*split)(nccl_comm *parent, int color, int key, nccl_comm **out);
-    /* What has gone wrong since a call has returned; STATUS_OK: nothing. Any thread. */
+    /* Returns the first asynchronous error of the communicator. May be called from any thread. */
     status (*state)(nccl_comm *comm);
-    /* The parts between begin() and end(), which is called even if add() has failed, are enqueued on the
-     * stream as one group. */
+    /* Operations added between begin() and end() are enqueued on the stream as one group. end() is called
+     * even if add() has failed. */
     status (*begin)(nccl_comm *comm);
     status (*add)(nccl_comm *comm, device_stream *s, const nccl_part *part);
     status (*end)(nccl_comm *comm);
-    /* Ends what is in flight on this rank, with partial results; peers detect it by themselves. It may wait
-     * for the GPU and for a call of another thread. close() still frees the rest. */
+    /* Ends this rank's operations in flight, with partial results. Peers detect the abort on their own.
+     * May wait for the GPU and for a call of another thread. close() must still be called. */
     void (*abort)(nccl_comm *comm);
-    /* Waits for what is in flight. */
+    /* Waits for the operations in flight, then frees the communicator. */
     void (*close)(nccl_comm **comm);
 } nccl_module;
 

@@ -1,5 +1,5 @@
-/* The watchdog: a thread that looks at what is in flight ten times per second, writes it to the rank's status
- * slot, and ends the world when NCCL reports an error or nothing moves. */
+/* The watchdog: a thread that checks the calls in flight ten times per second and writes them to the
+ * rank's status slot. It ends the world if NCCL reports an error or a call makes no progress. */
 #include "common/collectives/nccl/nccl_world.h"
 
 #include "common/base/text.h"
@@ -12,14 +12,13 @@
 
 static const int64_t PERIOD_NS = NS_PER_S / 10;
 
-/* What the watchdog has seen so far. */
+/* Call numbers that the watchdog has seen. */
 typedef struct sight {
     uint64_t enqueued, started, completed;
     int64_t changed_ns;
-    collective_call call; /* completed + 1, if it is enqueued */
+    collective_call call; /* Call completed + 1, if it is enqueued. */
 } sight;
 
-/* The numbers of calls on the host. */
 static void copy_numbers(nccl_world *w, sight *now, device_stream **stream, int64_t *entered_ns)
 {
     const collective_queue *q = &w->base.enqueued;
@@ -40,8 +39,8 @@ static void copy_call(nccl_world *w, sight *now)
     pthread_mutex_unlock(&w->lock);
 }
 
-/* A mark may be made anew once its call is completed, and then not be passed: the numbers catch up at the
- * next look. */
+/* Advances the numbers by the marks that the GPU has passed. A mark is reused once its call is completed
+ * and then counts as not passed; copy_numbers() corrects this the next time. */
 static void follow_stream(sight *now, device_stream *stream)
 {
     while (now->completed < now->enqueued && device_mark_passed(stream, nccl_end_mark(now->completed + 1)))
@@ -103,7 +102,8 @@ static status ask_nccl(nccl_world *w)
     return STATUS_OK;
 }
 
-/* A call that waits for this rank's own computation is not late: others' watchdogs see that theirs is. */
+/* A call is late only if it has started on the GPU: while the call waits for this rank's computation, only
+ * the other ranks are waiting for it. */
 static status look(nccl_world *w, sight *seen)
 {
     sight now = *seen;
@@ -127,7 +127,6 @@ static status look(nccl_world *w, sight *seen)
                : STATUS_OK;
 }
 
-/* Returns whether the watchdog is to go on. */
 static bool sleep_until_next(nccl_world *w)
 {
     int64_t ns = clock_now_ns() + PERIOD_NS;

@@ -1,5 +1,6 @@
-/* Communicators, and how a world ends. NCCL's functions may never return: each that talks to other ranks is
- * called by a thread of its own, which is left behind when its time is up. */
+/* Communicators, and the end of a world. NCCL's functions may never return. Each function that
+ * communicates with other ranks is called by a separate thread, which is abandoned when the time limit is
+ * over. */
 #include "common/collectives/nccl/nccl_world.h"
 
 #include "common/base/log.h"
@@ -12,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static const int64_t END_LIMIT_NS = 10 * NS_PER_S; /* for an abort, and for the end of a healthy world */
+static const int64_t END_LIMIT_NS = 10 * NS_PER_S;
 
 /* ---- failure ---------------------------------------------------------------------------------- */
 
@@ -53,7 +54,7 @@ void nccl_end(nccl_world *w, const error_record *why)
 
 /* ---- calls with a time limit ------------------------------------------------------------------- */
 
-/* Freed by whoever leaves last. */
+/* Arguments and result of a call in a separate thread. The last of the two threads to leave frees it. */
 typedef struct limited {
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -61,7 +62,7 @@ typedef struct limited {
     status (*run)(struct limited *l);
     const nccl_module *module;
     device *device;
-    nccl_comm *comms[NCCL_MOST_GROUPS]; /* made, or to be ended */
+    nccl_comm *comms[NCCL_MOST_GROUPS];
     int comm_count;
     nccl_comm *parent;
     char id[NCCL_ID_BYTES];
@@ -127,8 +128,8 @@ static struct timespec time_of(int64_t ns)
     return (struct timespec){.tv_sec = ns / NS_PER_S, .tv_nsec = ns % NS_PER_S};
 }
 
-/* STATUS_AGAIN: it was left behind, since the time is up or `canceled` says so. Otherwise `l` is the
- * caller's. */
+/* Returns STATUS_OK if the call has ended; the caller then owns `l`. Returns STATUS_AGAIN if the call was
+ * abandoned because the time is over or `canceled` returned true. */
 static status wait_for(limited *l, int64_t deadline_ns, const collective_config *c)
 {
     const int64_t look_ns = NS_PER_S / 10;
@@ -196,7 +197,7 @@ status nccl_comm_make(nccl_world *w, nccl_comm *parent, int color, int key, nccl
     limited_free(l);
     if (!*out) return code;
     pthread_mutex_lock(&w->lock);
-    w->comms[w->comm_count++] = *out; /* also one that failed: it is closed with the others */
+    w->comms[w->comm_count++] = *out; /* Even one that failed, so that it is closed. */
     pthread_mutex_unlock(&w->lock);
     return code;
 }
@@ -215,7 +216,7 @@ static status close_all(limited *l)
     return STATUS_OK;
 }
 
-/* Whether it has returned in time. */
+/* Returns false if `run` did not end in time. */
 static bool end_comms(nccl_world *w, status (*run)(limited *l))
 {
     limited *l = limited_new(w, run);

@@ -1,12 +1,12 @@
-/* The inside of NCCL's collectives, for this folder.
+/* Internals of NCCL's collectives, for this folder.
  *
- *   collective_nccl.c   a call as operations of NCCL, enqueued by the rank's compute thread
- *   nccl_world.c        communicators: made and ended by threads of their own, under a time limit
- *   nccl_watchdog.c     the thread that watches what is in flight; nobody waits for it
+ *   collective_nccl.c   runs a call as NCCL operations, enqueued by the rank's compute thread
+ *   nccl_world.c        makes and ends communicators in separate threads, with a time limit
+ *   nccl_watchdog.c     a thread that watches the calls in flight; nobody waits for this thread
  *
- * A failure, wherever it is noticed first, ends the world once and in this order: it is recorded, so that no
- * wait for the GPU succeeds any more; it is published; the communicators are aborted, with a time limit; the
- * process ends. */
+ * A failure ends the world once, whichever thread notices it first. The failure is recorded, so that no
+ * wait for the GPU succeeds any more. Then it is published, the communicators are aborted with a time
+ * limit, and the process ends. */
 #ifndef COMMON_COLLECTIVES_NCCL_NCCL_WORLD_H
 #define COMMON_COLLECTIVES_NCCL_NCCL_WORLD_H
 
@@ -21,22 +21,25 @@ enum { NCCL_MOST_GROUPS = 8 };
 typedef struct nccl_world {
     collective_world base;
     const nccl_module *module;
-    device_memory scratch; /* of barriers */
-    device_stream *stream; /* of the calls; NULL: none yet */
-    int64_t anchored_ns;   /* when its clock was read last */
+    device_memory scratch; /* Buffer of barriers. */
+    device_stream *stream; /* Stream of the calls. NULL before the first call. */
+    int64_t anchored_ns;   /* Time at which the stream's clock was last read. */
 
     pthread_mutex_t lock;
     pthread_cond_t woken;
-    /* Under the lock: base.enqueued (its numbers, and calls that are not completed), comms, and */
-    nccl_comm *comms[NCCL_MOST_GROUPS]; /* of the world, then of groups that are part of it */
+    /* `lock` protects the fields from here to `failure`, the numbers in base.enqueued, and its unfinished
+     * calls. */
+    /* The world's communicator, then the communicators of smaller groups. */
+    nccl_comm *comms[NCCL_MOST_GROUPS];
     int comm_count;
-    bool entered; /* the compute thread is in a call of NCCL, number base.enqueued.posted + 1 */
+    /* Whether the compute thread is inside NCCL with call number base.enqueued.posted + 1. */
+    bool entered;
     int64_t entered_ns;
-    bool ended; /* nothing may call NCCL any more */
+    bool ended; /* NCCL must not be called any more. */
     bool stopping;
     error_record failure;
 
-    atomic_bool failed; /* set once, after `failure` */
+    atomic_bool failed; /* Set once, after `failure`. */
     pthread_t watchdog;
     bool has_watchdog;
 } nccl_world;
@@ -57,18 +60,19 @@ static inline int nccl_end_mark(uint64_t number)
 }
 
 /* nccl_world.c */
-/* STATUS_OK, or the failure. Any thread. */
+/* Returns STATUS_OK, or the failure of the world. May be called from any thread. */
 status nccl_check(nccl_world *w);
-/* Records a failure; false: there is one. Any thread. */
+/* Records a failure. Returns false if there already is one. May be called from any thread. */
 bool nccl_fail(nccl_world *w, const error_record *why);
-/* The whole end, by the watchdog. With collective_config.lost it does not return. */
+/* Ends the world after a failure. Called by the watchdog. Does not return if collective_config.lost is
+ * set. */
 void nccl_end(nccl_world *w, const error_record *why);
-/* Makes the communicator of the world, or splits `parent`. Where NCCL does not return in time the process
- * ends, if it may. */
+/* Makes the communicator of the world, or splits `parent`. If NCCL does not return in time, the process
+ * ends if collective_config.lost is set; else it returns an error. */
 status nccl_comm_make(nccl_world *w, nccl_comm *parent, int color, int key, nccl_comm **out);
-/* False: the abort did not return in time. */
+/* Returns false if the abort did not end in time. */
 bool nccl_comms_abort(nccl_world *w);
-/* Closes the communicators; those with calls in flight, or after a failure, are aborted first. */
+/* Closes the communicators. Aborts them first if calls are in flight or the world has failed. */
 void nccl_comms_close(nccl_world *w);
 
 /* nccl_watchdog.c */

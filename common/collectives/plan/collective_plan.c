@@ -1,4 +1,4 @@
-/* Collectives on a device that plans: a call is done when it is posted. No peer, no bytes, no time. */
+/* Collectives on a device that plans: a call is done when it is posted, without peers, bytes and time. */
 #include "common/collectives/collective_impl.h"
 
 static status plan_post(collective_queue *q)

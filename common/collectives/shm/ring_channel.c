@@ -1,11 +1,11 @@
-/* Rings over shared memory: how a channel waits and publishes, and the collectives besides all-reduce.
+/* Rings over shared memory: waits and publication of a channel, and the collectives other than all-reduce.
  *
  *   reduce-scatter   the first half of all-reduce, shifted by one chunk so that chunk r ends at rank r
  *   all-gather       the second half
  *   broadcast        a chain from the root along the ring, slice by slice */
 #include "common/collectives/shm/shm_internal.h"
 
-enum { MOST_SLICES = 1 << 16 }; /* of a chunk: a position counts steps in SHM_STEP_BITS */
+enum { MOST_SLICES = 1 << 16 }; /* Most slices per chunk, so that a call's steps fit into SHM_STEP_BITS. */
 
 static bool ring_serves(collective_kind kind)
 {
@@ -79,7 +79,8 @@ static int chunk_of_step(const ring_channel *c)
 
 static void await_next(ring_channel *c)
 {
-    bool chain = c->queue->call->kind == COLLECTIVE_BROADCAST; /* the left neighbor's same step */
+    /* A chain waits for the same step of the left neighbor. */
+    bool chain = c->queue->call->kind == COLLECTIVE_BROADCAST;
     if (c->step < c->steps)
         ring_channel_await_left(c, c->step + chain, ring_channel_slice(c, chunk_of_step(c)));
     else

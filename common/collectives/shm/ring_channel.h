@@ -1,48 +1,49 @@
-/* A rank's place in a ring, for the length of one collective call: its own buffers, its left neighbor's, and
- * two ways to wait. A rank reads its left neighbor's memory and writes only its own.
+/* A rank's state in a ring during one collective call: buffers, progress and two ways to wait. A rank
+ * reads from its left neighbor and writes only to its buffers.
  *
- * Steps work on chunks. A chunk is handed on in slices, so that neighbors work at the same time: all slices
- * of step 0, then all of step 1, and so on. Each rank publishes how many slices it has finished; that number
- * only grows.
+ * Each step works on one chunk. Chunks are processed in slices, so that neighbors work at the same time:
+ * first all slices of step 0, then all slices of step 1, and so on. Each rank publishes the number of
+ * slices that it has finished. This number only grows.
  *
- * Nothing here blocks. An algorithm is two functions: `begin` ends with what to wait for, and `advance` is
- * called each time that has happened; it works on one slice and sets what to wait for next. */
+ * Nothing here blocks. An algorithm has two functions. `begin` ends by calling one of the await functions
+ * below. `advance` is called when the awaited position is reached: it processes one slice and awaits the
+ * next position. */
 #ifndef COMMON_COLLECTIVES_SHM_RING_CHANNEL_H
 #define COMMON_COLLECTIVES_SHM_RING_CHANNEL_H
 
-#include "common/collectives/pieces.h" /* pieces_copy(), pieces_reduce_pair(): memcpy and a + b over lists of pieces */
+#include "common/collectives/pieces.h" /* memcpy and a + b over lists of pieces */
 
 typedef struct ring_channel {
     int rank, ranks;
     dtype type;
     reduce_op op;
-    piece_buffer in, out;           /* this rank's operand and result; may be the same memory */
-    piece_buffer left_in, left_out; /* the left neighbor's */
-    int step, steps;                /* the step that is worked on; how many there are */
-    int slice, slices;              /* and the slice of it; how many a chunk has */
-    uint64_t base;                  /* the counter when the steps began */
-    struct shm_queue *queue;        /* the call queue that drives this */
+    piece_buffer in, out;           /* Operand and result of this rank. May be the same memory. */
+    piece_buffer left_in, left_out; /* Operand and result of the left neighbor. */
+    int step, steps;                /* Present step, and number of steps. */
+    int slice, slices;              /* Present slice of the step, and slices per chunk. */
+    uint64_t base;                  /* Published counter at the beginning of the steps. */
+    struct shm_queue *queue;        /* Call queue that runs this call. */
 } ring_channel;
 
 typedef struct ring_range {
-    int64_t begin, count; /* elements */
+    int64_t begin, count; /* In elements. */
 } ring_range;
 
-/* The present slice of a chunk, 0 <= chunk < ranks. */
+/* Returns the present slice of a chunk, 0 <= chunk < ranks. */
 ring_range ring_channel_slice(const ring_channel *c, int chunk);
 
 /* Publishes the present slice as finished, and moves on to the next slice or step. */
 void ring_channel_publish(ring_channel *c);
 
-/* Waits until the left neighbor has finished the present slice in `steps` steps; `r` is what will be read of
- * it then. */
+/* Waits until the left neighbor has finished the present slice of its first `steps` steps. `r` is the
+ * range that will then be read; an emulated link charges its bytes. */
 void ring_channel_await_left(ring_channel *c, int steps, ring_range r);
 
-/* Waits until the right neighbor has finished all steps: it will not read this rank's buffers again. */
+/* Waits until the right neighbor has finished all steps and reads this rank's buffers no more. */
 void ring_channel_await_right(ring_channel *c);
 
 /* ring_all_reduce.c */
 void ring_all_reduce_begin(ring_channel *c);
-bool ring_all_reduce_advance(ring_channel *c); /* true: the call is done */
+bool ring_all_reduce_advance(ring_channel *c); /* Returns true when the call is done. */
 
 #endif

@@ -1,5 +1,5 @@
-/* Collectives over shared memory: worlds with their doorbells, groups with their slots, and which algorithm
- * runs a call. */
+/* Collectives over shared memory: worlds with their doorbells, groups with their slots, and the choice of
+ * the algorithm of a call. */
 #include "common/base/processor.h"
 #include "common/collectives/shm/shm_internal.h"
 #include "common/collectives/tuning.h"
@@ -14,14 +14,15 @@
 #include <unistd.h>
 
 enum {
-    SPIN_ROUNDS = 20,  /* checks before the first yield: the rank that we wait for may need this processor */
-    YIELD_NS = 100000, /* then it sleeps */
-    SLEEP_NS = 100000000, /* the longest sleep without checking the peers */
+    /* Checks before the first yield. Few, since the awaited rank may need this processor. */
+    SPIN_ROUNDS = 20,
+    YIELD_NS = 100000,    /* Time of yielding before the first sleep. */
+    SLEEP_NS = 100000000, /* Most time between checks of the peers. */
 };
 
 /* ---- worlds ----------------------------------------------------------------------------------- */
 
-/* Offers `own` to the members of what is called `name`, and maps theirs. */
+/* Gives `own` to the other members of the exchange `name`, and maps their segments. */
 static status exchange(const collective_config *c, const char *name, int rank, int members,
                        const shm_segment *own, int count, shm_segment *peers)
 {
@@ -103,8 +104,8 @@ static void shm_world_wake(collective_world *world)
     doorbell_ring(&((shm_world *)world)->bells[world->config.rank]->bell);
 }
 
-/* Whether there is something to do: a wake-up since the last progress, or a step that a call waits for. A
- * world without calls waits only for a wake-up. */
+/* Returns true if there was a wake-up since the last progress, or if a call can advance. Sets *idle if
+ * only a wake-up or a known time can end the wait. */
 static bool something_happened(shm_world *w, bool *idle)
 {
     *idle = true;
@@ -113,7 +114,7 @@ static bool something_happened(shm_world *w, bool *idle)
         shm_queue *queues = (shm_queue *)g->queues;
         for (shm_queue *q = queues; q < queues + g->queue_count; q++) {
             if (q->base.completed == q->base.posted) continue;
-            if (q->charged && q->due_ns > 0) continue; /* only its time is to be waited for */
+            if (q->charged && q->due_ns > 0) continue; /* The arrival time is known. */
             *idle = false;
             if (shm_queue_may_advance(q)) return true;
         }
@@ -142,7 +143,7 @@ static void shm_world_wait(collective_world *world, int64_t deadline_ns)
         if (idle) break;
         processor_pause();
     }
-    /* Over an emulated link waits are long. Another program may keep the processor for 4 ms after a yield,
+    /* Waits are long with an emulated link. Another program may keep the processor for 4 ms after a yield,
      * but not after a sleep. */
     bool yields = !net_link_is_emulated(&w->adapter.link);
     for (int64_t until = clock_now_ns() + YIELD_NS; yields && !idle && clock_now_ns() < until;) {
@@ -186,7 +187,7 @@ status shm_check_peers(shm_world *w, shm_queue *q)
         shm_bell *bell = w->bells[rank];
         bool gave_up = atomic_load_explicit(&bell->gave_up, memory_order_acquire);
         if (!gave_up && !is_dead(w, rank)) continue;
-        if (shm_queue_may_advance(q)) return STATUS_OK; /* it had finished its part before */
+        if (shm_queue_may_advance(q)) return STATUS_OK; /* The peer had published its step before. */
         if (!(q->unmet >> m & 1)) continue;
         if (gave_up) return peer_gave_up(bell, rank);
         char text[128];
@@ -199,8 +200,8 @@ status shm_check_peers(shm_world *w, shm_queue *q)
 
 /* ---- groups ----------------------------------------------------------------------------------- */
 
-/* A member's segment: its slot of queue 0, then one for each rank that it sends to, then one for each that it
- * receives from (which has no areas: receivers expose nothing). */
+/* A member's segment contains its slot of queue 0, then a slot for each rank that it sends to, then a slot
+ * for each rank that it receives from. Receivers expose nothing, so receive slots have no areas. */
 static int64_t main_bytes(void)
 {
     return (int64_t)sizeof(shm_slot) + 2 * SHM_INLINE_BYTES + SHM_STAGING_BYTES;
@@ -228,7 +229,7 @@ static char *segment_of(const shm_group *g, int member)
     return member == g->base.rank ? g->own.data : g->peers[member].data;
 }
 
-/* The slot in which `owner` sends to `to`, or receives from `from`. */
+/* The slot in which `owner` sends to `to`, and the slot in which `owner` receives from `from`. */
 static char *send_slot(const shm_group *g, int owner, int to)
 {
     return segment_of(g, owner) + main_bytes() + to * send_bytes();
@@ -266,7 +267,7 @@ static void init_queues(shm_group *g, const int *ranks)
     next += n;
     for (int peer = 0; peer < n; peer++) {
         if (peer == me) continue;
-        for (int sends = 0; sends < 2; sends++, next += 2) { /* the sender is member 0 */
+        for (int sends = 0; sends < 2; sends++, next += 2) { /* The sender is member 0. */
             int from = sends ? me : peer, to = sends ? peer : me;
             next[0] = member_at(ranks[from], send_slot(g, from, to), SHM_PAIR_INLINE_BYTES);
             next[1] = member_at(ranks[to], receive_slot(g, to, from), SHM_PAIR_INLINE_BYTES);

@@ -1,15 +1,15 @@
-/* An emulated link that carries the bytes that a call moves between ranks. It only delays: real runs on one
- * machine show what a network would do to them.
+/* An emulated link between ranks. It only delays calls, so that runs on one machine show the effect of a
+ * network.
  *
- * A step of a ring is a message from the left neighbor, which takes latency + bytes / bandwidth; its slices
- * arrive one after another. 2(n-1) steps of bytes/n each make the textbook's
+ * Each step of a ring is a message from the left neighbor and takes latency + bytes / bandwidth. The
+ * slices of a step arrive one after another. The 2(n-1) steps of bytes/n each take the textbook's
  *
  *     2 (n-1) latency + 2 (n-1)/n bytes / bandwidth
  *
- * Two-shot moves the same bytes in one message to and from every peer at once: reduce-scatter and all-gather,
- * two latencies. It is charged as a whole, from the moment when all ranks have arrived: what the ranks read
- * of each other's memory in the meantime stands for what the network carries, and sums are computed as it
- * arrives. Every other call is charged in the same way. */
+ * Two-shot moves the same bytes, in one message to and from every peer at the same time: reduce-scatter
+ * and all-gather, two latencies. A call of two-shot is charged as a whole, from the time at which all
+ * ranks have arrived; the copies through shared memory count as part of the transfer. Every other call is
+ * charged in the same way. */
 #include "common/collectives/shm/shm_internal.h"
 
 static int64_t busier_way_bytes(const shm_queue *q)
@@ -27,7 +27,8 @@ void shm_charge(shm_queue *q, int64_t bytes, bool own_message, bool follows)
     q->due_ns = 0;
 }
 
-/* The way in is free at in_ns; what is on its way already follows without a gap, whenever it was noticed. */
+/* Returns the time at which the transfer arrives, and occupies the link until then. The link is free at
+ * in_ns. A transfer that had begun before follows without a gap, even if this rank notices it late. */
 static int64_t carry(shm_queue *q, int64_t ready_ns)
 {
     net_adapter *a = &shm_world_of(q)->adapter;
@@ -47,7 +48,7 @@ bool shm_is_due(shm_queue *q, int64_t now_ns)
     return true;
 }
 
-/* How many messages one after another two-shot would take on a network. */
+/* Returns the number of consecutive messages of a call of two-shot. */
 static int depth(const shm_queue *q)
 {
     bool twice = q->call->kind == COLLECTIVE_ALL_REDUCE || q->call->kind == COLLECTIVE_REDUCE;

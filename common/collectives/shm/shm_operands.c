@@ -1,8 +1,7 @@
-/* The operands of a call: how they are exposed to the peers, which part of them in each round, and what is
- * copied between them. */
+/* The operands of a call: how they are exposed to the peers, the rounds, and the copies. */
 #include "common/collectives/shm/shm_internal.h"
 
-/* The window that holds [data, data + bytes), and the offset in it. */
+/* Returns the window that contains [data, data + bytes), and the offset in the window. */
 static int find_window(const shm_world *w, const void *data, int64_t bytes, int64_t *offset)
 {
     for (int i = 0; i < w->base.config.window_count; i++) {
@@ -43,13 +42,12 @@ shm_description shm_describe(const shm_queue *q, int64_t now_ns)
     return d;
 }
 
-/* An area holds a slot for every part. */
+/* Returns true if an area holds one slot per part. */
 static bool has_slots(collective_kind kind)
 {
     return collective_is_cut(kind) && kind != COLLECTIVE_GATHER;
 }
 
-/* Elements over which rounds run. */
 static int64_t total(const shm_queue *q)
 {
     int64_t count = q->call->count;
@@ -68,7 +66,7 @@ bool shm_fits_inline(const shm_queue *q)
 
 /* ---- in place --------------------------------------------------------------------------------- */
 
-/* Whose `in` and `out` a peer touches: that of no member, of the first, of the root, of all. */
+/* The members whose operand a peer touches. */
 typedef enum exposure { OF_NONE, OF_FIRST, OF_ROOT, OF_ALL } exposure;
 
 static const struct {
@@ -96,7 +94,8 @@ static bool exposes_out(const shm_queue *q, int member)
     return is_exposed(q, exposures[q->call->kind].out, member);
 }
 
-/* Every rank has a list of pieces for all `count` elements, which is valid for its peers' buffers too. */
+/* Returns true if every rank has a list of pieces for all `count` elements, so that the list is also valid
+ * for the buffers of its peers. */
 static bool everyone_has_layout(collective_kind kind)
 {
     return kind != COLLECTIVE_GATHER && kind != COLLECTIVE_SCATTER && kind != COLLECTIVE_SEND &&
@@ -108,8 +107,8 @@ static const shm_description *description(const shm_queue *q, int member)
     return &q->members[member].slot->calls[(q->base.completed + 1) & 1];
 }
 
-/* Whether the exposed operands are in windows and have the same layout on all members. That is *layout; 0 if
- * nothing is exposed. */
+/* Returns true if the exposed operands are in windows and have the same layout on all members. *layout is
+ * the hash of this layout, or 0 if nothing is exposed. */
 static bool is_alike(const shm_queue *q, bool outs, uint64_t *layout)
 {
     bool first = true;
@@ -130,9 +129,10 @@ bool shm_can_be_in_place(const shm_queue *q)
     collective_kind kind = q->call->kind;
     uint64_t in, out;
     if (kind == COLLECTIVE_REDUCE_SCATTER && q->algorithm == &shm_algorithm_ring)
-        return false; /* partial sums need a buffer of their own */
+        return false; /* Partial sums need a separate buffer. */
     if (!is_alike(q, false, &in) || !is_alike(q, true, &out)) return false;
-    if (kind == COLLECTIVE_REDUCE) return out == 0 || out == in; /* only the root has a layout of it */
+    /* Only the root has a layout of its output. */
+    if (kind == COLLECTIVE_REDUCE) return out == 0 || out == in;
     return (in == 0 && out == 0) || everyone_has_layout(kind);
 }
 
@@ -233,14 +233,15 @@ static int parts_of(const shm_queue *q)
     return collective_is_cut(q->call->kind) ? q->size : 1;
 }
 
-/* Where part `part` (of the whole: part 0) is in a buffer that holds `held`; -1: it is not there. */
+/* Returns the index of part `part` in a buffer that holds `held`, or -1 if the buffer does not contain the
+ * part. `part` is 0 for the whole. */
 static int64_t part_at(const shm_queue *q, collective_extent held, int part)
 {
     if (collective_is_cut(q->call->kind)) return collective_part_at(q->call, held, q->size, part);
     return held.count > 0 ? 0 : -1;
 }
 
-/* Elements that member `from` has and member `to` wants, without a reduction in between. */
+/* Returns the number of elements that member `from` gives to member `to` without a reduction. */
 static int64_t given(const shm_queue *q, int from, int to)
 {
     const collective_call *c = q->call;
@@ -309,7 +310,7 @@ void shm_fetch(shm_queue *q)
 
 /* ---- what is moved ---------------------------------------------------------------------------- */
 
-/* In a ring of `steps` steps rank r receives chunks r-1, r-2, ... and sends r, r-1, ... */
+/* Counts the chunks of a ring. Rank r receives chunks r-1, r-2, ... and sends chunks r, r-1, ... */
 static shm_moved ring_moved(const shm_queue *q)
 {
     const collective_call *c = q->call;
@@ -337,8 +338,8 @@ static shm_moved ring_moved(const shm_queue *q)
     return m;
 }
 
-/* Two-shot: every rank sends its values of the others' shares, and its share to those that want the result.
- */
+/* Counts the elements of two-shot. Every rank sends its values of the other ranks' shares to these ranks,
+ * and its reduced share to all ranks that need the result. */
 static shm_moved shares_moved(const shm_queue *q)
 {
     const collective_call *c = q->call;

@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-enum { PEER_CHECK_NS = 1000000 }; /* how often a blocked world checks its peers */
+enum { PEER_CHECK_NS = 1000000 }; /* Period at which a blocked world checks its peers. */
 
 static uint64_t position_of(uint64_t sequence, uint64_t step)
 {
@@ -52,7 +52,7 @@ static status check_same_call(const shm_queue *q)
     const shm_description *own = &q->members[q->me].slot->calls[(q->base.completed + 1) & 1];
     for (int m = 0; m < q->size; m++) {
         const shm_description *d = &q->members[m].slot->calls[(q->base.completed + 1) & 1];
-        bool pair = (const char *)q != q->base.group->queues; /* a send meets a receive */
+        bool pair = (const char *)q != q->base.group->queues; /* A send matches a receive. */
         if ((pair || (d->kind == own->kind && d->root == own->root)) && d->op == own->op &&
             d->type == own->type && d->tag == own->tag && d->count == own->count)
             continue;
@@ -66,7 +66,7 @@ static status check_same_call(const shm_queue *q)
     return STATUS_OK;
 }
 
-/* The ranks that are furthest behind: in a ring a rank may wait for one that itself waits. */
+/* Writes the ranks with the lowest position. In a ring, the awaited rank may itself wait for another rank. */
 static void name_late_ranks(const shm_queue *q, char *text, size_t size)
 {
     uint64_t positions[SHM_MAX_RANKS], last = UINT64_MAX;
@@ -93,7 +93,7 @@ static status stalled(const shm_queue *q)
 
 static void begin_call(shm_queue *q)
 {
-    int64_t now_ns = clock_now_ns(); /* a call may have been posted since the caller read its clock */
+    int64_t now_ns = clock_now_ns(); /* The call may have been posted after the caller read its clock. */
     q->call = &queued(q)->call;
     q->in = piece_buffer_of(&q->call->in, q->call->type);
     q->out = piece_buffer_of(&q->call->out, q->call->type);
@@ -125,7 +125,7 @@ static void count_traffic(const shm_queue *q)
     t->messages_received += m.messages_received;
 }
 
-/* The caller has read its clock before it did the call's last piece of work. */
+/* Reads the clock anew, since the caller read it before the last piece of work. */
 static void leave(shm_queue *q)
 {
     queued(q)->times.finished_ns = clock_now_ns();
@@ -144,7 +144,8 @@ static void end_call(shm_queue *q)
     q->phase = SHM_LEAVING;
 }
 
-/* Copies in where staged; the round runs when all have. */
+/* Begins a round. Copies the operands in unless they are exposed in place; the algorithm runs when all
+ * members have copied. */
 static void begin_round(shm_queue *q)
 {
     q->phase = SHM_PREPARED;
@@ -154,7 +155,7 @@ static void begin_round(shm_queue *q)
     shm_await(q, q->step, shm_everyone(q));
 }
 
-/* The last arrival: the same on all ranks, however late one of them gets a processor to see it. */
+/* Finds the last member to arrive. All ranks find the same time, even if one of them notices it late. */
 static void start_call(shm_queue *q)
 {
     collective_times *times = &queued(q)->times;
@@ -190,7 +191,7 @@ static void end_round(shm_queue *q)
         end_call(q);
 }
 
-/* What was waited for has happened: continues up to the next wait. */
+/* Continues after a wait, up to the next wait. */
 static status advance(shm_queue *q, int64_t now_ns)
 {
     q->base.since_ns = now_ns;

@@ -1,20 +1,21 @@
-/* Two-shot: each rank reduces its n-th of all buffers (shot one) and writes it to all ranks (shot two). No
- * rank forwards what it has received.
+/* Two-shot all-reduce: each rank reduces its n-th of all buffers (shot one) and writes it to all ranks
+ * (shot two). No rank forwards data that it has received.
  *
- *   all_reduce of three ranks over a = a0 a1 a2, b, c (share r is cut on cache lines):
+ * all_reduce of three ranks over a = a0 a1 a2, b, c (share r is cut on cache lines):
  *
- *     rank 0 reads a0 b0 c0, writes s0 = (a0 + b0) + c0 to all three ranks
- *     rank 1 reads a1 b1 c1, writes s1 to all three
- *     rank 2 reads a2 b2 c2, writes s2 to all three
+ *   rank 0 reads a0 b0 c0, writes s0 = (a0 + b0) + c0 to all three ranks
+ *   rank 1 reads a1 b1 c1, writes s1 to all three
+ *   rank 2 reads a2 b2 c2, writes s2 to all three
  *
- * Two waits (all have arrived, all have written) and one pass over memory: each rank reads (n-1)/n of a
- * buffer from its peers and as much is written by them, as in a ring, but without its 2(n-1) consecutive
- * steps. Sums are computed in rank order.
+ * Each rank waits twice: until all have arrived, and until all have written. It reads (n-1)/n of a buffer
+ * from its peers, and its peers write as much to its buffer. The bytes are the same as in a ring, without
+ * the ring's 2(n-1) consecutive steps. Sums are computed in rank order.
  *
- * Inline (operands in the slots): every rank computes the whole result itself, after a single wait. */
+ * In mode INLINE (operands in the slots) every rank computes the whole result itself, after a single wait. */
 #include "common/collectives/shm/shm_internal.h"
 
-/* All ranks' operands over [at, at + count) of what they expose, to `outs`. */
+/* Reduces the exposed operands of all ranks over `count` elements from in_at, and writes the result to
+ * `outs`. */
 static void reduce_exposed(shm_queue *q, int64_t in_at, char *const *outs, int out_count,
                            piece_layout out_layout, int64_t out_at, int64_t count)
 {

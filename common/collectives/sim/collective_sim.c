@@ -1,6 +1,6 @@
-/* Collectives in virtual time: the calls of the ranks of one simulation meet in a group of
- * common/sim/group.h, which computes when data move and when they have arrived. Tensors have no bytes; what
- * is in host memory (an order, which ranks have data) is small and is really copied, when all have joined. */
+/* Collectives in virtual time. The ranks' calls join a group of common/sim/group.h, which computes when
+ * data move and when they have arrived. Tensors have no bytes. Operands in host memory are small (an
+ * order, the ranks that have data) and are really copied when all members have joined. */
 #include "common/collectives/collective_impl.h"
 #include "common/device/sim/device_sim.h"
 #include "common/sim/group.h"
@@ -11,22 +11,22 @@
 
 typedef struct sim_world {
     collective_world base;
-    sim_actor *agent; /* the last to post; woken when a call is done */
-    bool moved;       /* since the last progress */
+    sim_actor *agent; /* Actor of the last post, woken when a call is done. */
+    bool moved;       /* Whether a call was completed since the last progress. */
 } sim_world;
 
 typedef struct sim_members_group {
     collective_group base;
-    int *ranks; /* [size] of the simulation: a world may be some of its ranks */
+    int *ranks; /* [size]: ranks of the simulation. A world may be a part of them. */
 } sim_members_group;
 
-/* The calls of all members, or what one of them sends to another. */
+/* Calls of all members, or sends from one member to another. */
 typedef struct sim_calls {
     collective_queue base;
-    sim_group *shared; /* by the members; of two ranks NULL before the first call */
-    int member;        /* this rank among them */
-    bool joined;       /* call number completed + 1 */
-    status failure;    /* of a join */
+    sim_group *shared; /* Group of the members. NULL for a pair before its first call. */
+    int member;
+    bool joined; /* Whether call completed + 1 has joined. */
+    status failure;
 } sim_calls;
 
 static sim_world *world_of(const sim_calls *q)
@@ -56,7 +56,7 @@ static bool in_host_memory(const collective_buffer *b)
     return b->base && !b->pieces.pieces && !sim_address(b->base);
 }
 
-/* The running call of a member; NULL: its rank is not present. */
+/* Returns the running call of a member, or NULL if its rank is not present. */
 static const collective_call *call_of(const sim_calls *q, int member)
 {
     sim_calls *other = q->shared->members[member].told.context;
@@ -71,7 +71,7 @@ static void take_from(const collective_call *to, const collective_call *from, in
     if (source != target) memmove(target, source, (size_t)count * size);
 }
 
-/* Members that are not present are copies of the first. */
+/* Copies operands in host memory. Ranks that are not present have the same data as member 0. */
 static void pass_on(const sim_calls *q)
 {
     const collective_call *call = call_of(q, q->member), *from;
@@ -87,14 +87,14 @@ static void pass_on(const sim_calls *q)
     }
 }
 
-/* What the calls of the group take of each GPU. */
+/* Returns the load that the group's calls put on each GPU. */
 static sim_load load_of(const sim_calls *q)
 {
     const sim_rings *r = q->shared->rings;
     return sim_price_collective(simulation_of(q)->profile, r->channels, r->bus);
 }
 
-/* The rank in the group of a member of the queue, which holds all ranks of the group or two of them. */
+/* Returns the rank in the group of a queue's member. A queue has all ranks of the group, or two. */
 static int member_of(const sim_calls *q, int member)
 {
     const collective_call *call = &present(q)->call;
@@ -106,7 +106,7 @@ static void on_moving(void *context)
 {
     sim_calls *q = context;
     present(q)->times.started_ns = sim_to_ns(simulation_now(simulation_of(q)));
-    bool late = q->shared->members[q->member].at == q->shared->at; /* as late as any other */
+    bool late = q->shared->members[q->member].at == q->shared->at; /* No member is later. */
     present(q)->times.last_rank = member_of(q, late ? q->member : q->shared->last);
     pass_on(q);
     sim_device_begin_communication(device_of(q), load_of(q));
@@ -123,7 +123,7 @@ static void count_traffic(collective_traffic *t, collective_kind kind, double by
     t->messages_received += receives ? steps : 0;
 }
 
-/* What a call is to NCCL's model; it does not have the kinds that are not listed. */
+/* The kinds of NCCL's model. Other kinds are not possible in virtual time. */
 static const struct {
     bool possible;
     sim_collective as;
@@ -132,9 +132,9 @@ static const struct {
                                   [COLLECTIVE_ALL_GATHER] = {true, SIM_ALL_GATHER},
                                   [COLLECTIVE_REDUCE_SCATTER] = {true, SIM_REDUCE_SCATTER},
                                   [COLLECTIVE_ALL_REDUCE] = {true, SIM_ALL_REDUCE},
-                                  [COLLECTIVE_SEND] = {true, SIM_BROADCAST}, /* to one rank */
+                                  [COLLECTIVE_SEND] = {true, SIM_BROADCAST}, /* To one rank. */
                                   [COLLECTIVE_RECEIVE] = {true, SIM_BROADCAST},
-                                  [COLLECTIVE_BARRIER] = {true, SIM_ALL_REDUCE}}; /* of nothing */
+                                  [COLLECTIVE_BARRIER] = {true, SIM_ALL_REDUCE}}; /* Of zero bytes. */
 
 static sim_collective kind_of(const collective_call *call)
 {
@@ -147,7 +147,7 @@ static const collective_algorithm names[] = {[SIM_RING] = COLLECTIVE_ALGORITHM_R
                                              [SIM_HIERARCHICAL] = COLLECTIVE_ALGORITHM_HIERARCHICAL,
                                              [SIM_LIBRARY] = COLLECTIVE_ALGORITHM_LIBRARY};
 
-/* --algorithm governs buckets. */
+/* Returns the algorithm of a call. --algorithm applies only to the all-reduce of buckets. */
 static sim_algorithm algorithm_of(const sim_calls *q, const collective_call *call)
 {
     int a = SIM_LIBRARY;
@@ -190,7 +190,7 @@ static status join_next(sim_calls *q, sim_time at)
                           &told);
 }
 
-/* Sender and receiver make the same name for their two ranks, by which they share a group. */
+/* Opens the group of a sender and a receiver, which find it by a name that both can make. */
 static status open_pair(sim_calls *q, const collective_call *call)
 {
     const sim_members_group *g = (const sim_members_group *)q->base.group;
@@ -229,7 +229,7 @@ static status sim_group_of_ranks(collective_group *group, const int *ranks)
     sim_members_group *g = (sim_members_group *)group;
     sim_calls *all = (sim_calls *)collective_queue_at(group, 0);
     const collective_config *c = &group->world->config;
-    int first = sim_device_host(c->device)->rank - c->rank; /* the world's rank 0 */
+    int first = sim_device_host(c->device)->rank - c->rank;
     char key[2 * COLLECTIVE_NAME_MAX + 16];
     g->ranks = calloc((size_t)group->size, sizeof *g->ranks);
     if (!g->ranks) return fail(STATUS_SYSTEM, "no memory for a group of %d ranks", group->size);
@@ -266,8 +266,8 @@ static status sim_progress(collective_world *world, int64_t now_ns, int64_t *dea
     return STATUS_OK;
 }
 
-/* Virtual agents neither sleep nor are they woken here: events do that. An end is detected by the others:
- * nothing more will happen, and the simulation reports which rank waits for which. */
+/* Events resume the ranks, so waits and wake-ups do nothing. If a rank ends early, no more events happen,
+ * and the simulation reports which rank waits for which. */
 const collective_type collective_sim = {
     .name = "sim",
     .algorithms = COLLECTIVE_HAS(RING) | COLLECTIVE_HAS(TWO_SHOT) | COLLECTIVE_HAS(TREE) |

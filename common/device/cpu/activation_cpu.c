@@ -1,4 +1,3 @@
-/* Elementwise operations: activations, addition, concatenation, division, clearing. */
 #include "common/device/cpu/kernel.h"
 
 #include <string.h>

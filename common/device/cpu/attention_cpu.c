@@ -1,5 +1,5 @@
-/* Attention head by head, in blocks of rows whose scores stay in the cache. Backward recomputes the
- * probabilities from the log-sum-exp (Dao et al., "FlashAttention", 2022). */
+/* Attention, one head at a time, in blocks of rows whose scores stay in the cache. The backward pass
+ * recomputes the probabilities from the log-sum-exp (Dao et al., "FlashAttention", 2022). */
 #include "common/device/cpu/gemm.h"
 
 #include <math.h>
@@ -10,8 +10,8 @@ static int64_t rows_of_block(const attention_attributes *a)
     return rows < a->sequence ? rows : a->sequence;
 }
 
-/* A part's memory: scores and their gradients [block, sequence], a value for each row, the products' scratch.
- */
+/* Returns the floats of a part's memory: scores and their gradients [block, sequence], one value per row, and
+ * scratch of the multiplications. */
 static int64_t floats_of_part(const attention_attributes *a)
 {
     int64_t block = rows_of_block(a);
@@ -25,7 +25,7 @@ static size_t workspace_bytes(const host_kernel *kernel)
     return (size_t)(kernel->threads * floats_of_part(&kernel->base.op.u.attention)) * sizeof(float);
 }
 
-/* One block of one head: rows [first, first + scores.rows) against the first scores.columns keys. */
+/* One block of one head: queries [first, first + scores.rows) and the first scores.columns keys. */
 typedef struct attention_block {
     const cpu_isa *isa;
     const attention_attributes *attributes;
@@ -52,7 +52,7 @@ static attention_block block_at(const host_call *call, int part, int64_t first)
     return b;
 }
 
-/* c [rows, columns] = a b^T over the width of a head. */
+/* Computes c [rows, columns] = left right^T over the width of a head. */
 static void rows_by_rows(const attention_block *b, const float *left, int64_t left_stride, const float *right,
                          float *c)
 {
@@ -72,7 +72,7 @@ static void rows_by_columns(const attention_block *b, const float *p, const floa
     cpu_gemm(b->isa, &shape, p, v, false, c, NULL);
 }
 
-/* c [columns, width] (+)= p^T [columns, rows] x [rows, width] */
+/* Computes c [columns, width] = p^T [columns, rows] x [rows, width], or adds it to c if `add`. */
 static void columns_by_columns(const attention_block *b, const float *p, const float *x, int64_t x_stride,
                                bool add, float *c)
 {
@@ -111,8 +111,12 @@ static void forward(const host_call *call)
     cpu_parallel(call->kernel->threads, a->batch * a->heads, 1, forward_part, call);
 }
 
-/* With dP = dout V^T and delta the rows' sums of dout out: dS = P (dP - delta) / sqrt(width),
- * dQ = dS K, dK = dS^T Q, dV = P^T dout. The last block is first, since only it always has every key. */
+/* Computes the gradients of heads [first, end), with dP = dout V^T and delta = the row sums of dout * out:
+ *
+ *   dS = P (dP - delta) / sqrt(width),  dQ = dS K,  dK = dS^T Q,  dV = P^T dout
+ *
+ * Starts with the last block, which writes dK and dV of every key; the other blocks add to them. If causal,
+ * only the last block sees every key. */
 static void backward_part(const void *context, int part, int64_t first, int64_t end)
 {
     const host_call *call = context;

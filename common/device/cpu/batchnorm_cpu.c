@@ -1,10 +1,9 @@
 /* Batch normalization (Ioffe and Szegedy, 2015) with PyTorch's conventions: the biased variance normalizes,
- * the unbiased one moves the running variance. Two passes over memory each way: sums, then the result. Where
- * nothing else needs the activation's gradient g, the second pass recomputes it from x and dy, which is
- * cheaper than writing and reading it.
+ * and the running variance moves towards the unbiased one.
  *
- * The operations forward, inference and apply have their operands in the same slots, and so have backward and
- * backward_stats, as far as they have them at all. */
+ * Each direction makes two passes over memory: one for sums, one for the result. If only this operation needs
+ * the activation's gradient g, the second pass recomputes g from x and dy, which is cheaper than writing and
+ * reading it. */
 #include "common/device/cpu/kernel.h"
 
 #include <assert.h>
@@ -21,7 +20,7 @@ static int64_t row_count(const batchnorm_attributes *a)
     return a->n * a->h * a->w;
 }
 
-/* The workspace: double sums [threads][2c], then three arrays of c floats. */
+/* Returns the bytes of the workspace: double sums [threads][2c], then three arrays of c floats. */
 static size_t workspace_bytes(const host_kernel *kernel)
 {
     int64_t c = kernel->base.op.u.batchnorm.c;
@@ -48,7 +47,6 @@ static double *part_sums(const pass_job *job, int part)
     return memset(sums, 0, (size_t)(2 * job->data.c) * sizeof *sums);
 }
 
-/* Runs a pass over all rows; returns the number of parts. */
 static int run_pass(const host_call *call, cpu_part_function run, pass_job *job)
 {
     const batchnorm_attributes *a = &call->op->u.batchnorm;
@@ -66,7 +64,7 @@ static void stats_part(const void *context, int part, int64_t first, int64_t end
     job->kernels->stats(job->data.x + first * job->data.c, end - first, job->data.c, part_sums(job, part));
 }
 
-/* The workspace's sums [2c] = sum x, sum x^2 */
+/* Returns sums [2c] = [ sum x | sum x^2 ], which are in the workspace. */
 static const double *sum_rows(const host_call *call, const float *x)
 {
     pass_job job = {.data.x = x};
@@ -81,7 +79,7 @@ static void apply_part(const void *context, int part, int64_t first, int64_t end
     job->kernels->apply[job->act](&job->data, first, end);
 }
 
-/* With the scale, gamma invstd, in array 0. */
+/* Normalizes x. Array 0 must hold the scale gamma invstd. */
 static void apply(const host_call *call, const float *mean)
 {
     const batchnorm_attributes *a = &call->op->u.batchnorm;
@@ -95,7 +93,7 @@ static void apply(const host_call *call, const float *mean)
     run_pass(call, apply_part, &job);
 }
 
-/* mean, invstd and the running statistics from sums over `count` rows; then y. */
+/* Computes mean, invstd and the running statistics from sums over `count` rows, then y. */
 static void apply_sums(const host_call *call, const double *sums, double count)
 {
     const batchnorm_attributes *a = &call->op->u.batchnorm;
@@ -138,7 +136,7 @@ static void backward_stats_part(const void *context, int part, int64_t first, in
     job->kernels->backward_stats[job->act](&job->data, first, end, part_sums(job, part));
 }
 
-/* scale = gamma invstd */
+/* Returns scale = gamma invstd, in array 0. */
 static const float *scale_of(const host_call *call, const float *gamma, const float *invstd)
 {
     float *scale = array_of(call, 0);
@@ -146,7 +144,8 @@ static const float *scale_of(const host_call *call, const float *gamma, const fl
     return scale;
 }
 
-/* The job's sums [2c] = sum g, sum g xhat; adds to or replaces dgamma and dbeta. Writes `g` unless NULL. */
+/* Returns a job with sums [2c] = [ sum g | sum g xhat ], which are also stored in or added to dbeta and
+ * dgamma. Writes `g` unless it is NULL. */
 static pass_job sum_gradients(const host_call *call, float *g)
 {
     const batchnorm_attributes *a = &call->op->u.batchnorm;
@@ -175,7 +174,7 @@ static void backward_apply_part(const void *context, int part, int64_t first, in
     job->kernels->backward_apply[job->act](&job->data, &job->gradient, first, end);
 }
 
-/* dx = gamma invstd (g - mean(g) - xhat mean(g xhat)), from sums over `count` rows. */
+/* Computes dx = gamma invstd (g - mean(g) - xhat mean(g xhat)) from sums over `count` rows. */
 static void backward_apply(const host_call *call, pass_job *job, const float *invstd, const double *sums,
                            double count, float *dx)
 {
@@ -202,7 +201,7 @@ static void backward(const host_call *call)
                    (double)row_count(&call->op->u.batchnorm), call->operands[BN_BWD_DX]);
 }
 
-/* ---- over all ranks: the two halves of each pass, between which the engine all-reduces the sums ---- */
+/* ---- SyncBatchNorm: each direction in two halves, between which the engine all-reduces the sums ---- */
 
 static void sync_stats(const host_call *call)
 {

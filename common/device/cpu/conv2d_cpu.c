@@ -2,12 +2,14 @@
 
 #include <stdlib.h>
 
-/* Outputs of at most this many pixels; the gradient with respect to x needs more small multiplications. */
+/* Largest numbers of output pixels for `per_pixel`. backward_data needs more small multiplications per
+ * pixel. */
 enum { FEW_PIXELS = 16, FEW_PIXELS_DATA = 4 };
 enum { SHORT_ROW = 4, LONG_GATHER = 256 };
 
-/* oneDNN's convolutions for AVX2 are slow if the stride is not 1 and rows of outputs are long. The gradient
- * of weights is slow for any image, the forward pass if an output sums many products. */
+/* Returns true if gathering is faster than oneDNN's convolution for AVX2, which is slow if the stride is not
+ * 1 and rows of outputs are long. The weight gradient is then slow for any image, the forward pass only if
+ * each output sums many products. */
 static bool gathering_pays(const cpu_device *device, const conv2d_attributes *a, conv2d_pass pass)
 {
     if (!cpu_is_avx2(device->isa) || device->bf16 || a->stride == 1 || a->q <= SHORT_ROW) return false;
@@ -24,8 +26,8 @@ static const conv2d_algorithm *choose_algorithm(const cpu_device *device, const 
     return a->p * a->q <= most ? &conv2d_per_pixel : &conv2d_direct;
 }
 
-/* Filtering multiplies sums of what bfloat16 would round. Weights in blocks of channels are for Winograd and
- * oneDNN. */
+/* Returns the algorithm of a pass. Winograd is not used with bfloat16, because it multiplies sums of inputs,
+ * which would be rounded. Weights in blocks of channels are only for Winograd and oneDNN. */
 static const conv2d_algorithm *algorithm_of(const cpu_device *device, const conv2d_state *state,
                                             const conv2d_attributes *a)
 {
@@ -34,7 +36,8 @@ static const conv2d_algorithm *algorithm_of(const cpu_device *device, const conv
     return state->block == 1 ? algorithm : &conv2d_direct;
 }
 
-/* In blocks of channels as in oneDNN's kernels for both directions of a direct convolution. */
+/* Chooses blocks of channels for Winograd and direct convolutions, as in oneDNN's kernels for both
+ * directions. */
 void conv2d_choose_layout(device *d, const conv2d_attributes *a, device_layout *out)
 {
     const cpu_device *device = (cpu_device *)d;

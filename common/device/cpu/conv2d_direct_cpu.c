@@ -1,5 +1,5 @@
-/* oneDNN's convolutions on NHWC images. A pass may need the weights in another layout than the arena's;
- * then they are reordered, in the workspace, before or after the pass. */
+/* oneDNN's convolutions on NHWC images. If a pass needs the weights in another layout than the arena's, the
+ * weights are reordered in the workspace before or after the pass. */
 #include "common/device/cpu/conv2d.h"
 #include "common/device/cpu/gemm.h"
 #include "common/device/cpu/onednn.h"
@@ -13,13 +13,13 @@ struct conv2d_primitive {
     onednn_primitive convolution;
     onednn_primitive reorder; /* Copies weights before forward and backward_data or after backward_weights. */
     conv2d_pass pass;
-    /* Parts of the workspace, in this order; x and y: their bfloat16 copies. */
+    /* Parts of the workspace, in this order. x and y are bfloat16 copies. */
     size_t scratchpad_bytes, weights_bytes, gradient_bytes, x_bytes, y_bytes;
     int64_t weights, inputs, outputs; /* elements */
 };
 
-/* The factors of a product may be bfloat16; what a pass writes is float32. `arena` describes the weights in
- * the arena. */
+/* Describes the convolution, and the weights in the arena as `arena`. The factors of a multiplication may be
+ * bfloat16; the result of a pass is float32. */
 static void describe(const host_kernel *kernel, onednn_convolution *out, onednn_tensor *arena)
 {
     static const dnnl_prop_kind_t passes[] = {dnnl_forward_training, dnnl_backward_data,
@@ -61,7 +61,8 @@ static status open_desc(dnnl_engine_t engine, const onednn_convolution *c, bool 
     return rc;
 }
 
-/* oneDNN's reference loops, and its im2col with sgemm, are slower than a reordering of the weights. */
+/* Returns false for oneDNN's reference loops and its im2col with sgemm, which are slower than reordering the
+ * weights. */
 static bool is_fast(const_dnnl_primitive_desc_t desc)
 {
     const char *name = "";
@@ -69,7 +70,6 @@ static bool is_fast(const_dnnl_primitive_desc_t desc)
     return strncmp(name, "ref", 3) != 0 && !strstr(name, "gemm:");
 }
 
-/* Uses the arena's layout of the weights where oneDNN has a fast kernel for it. */
 static status choose_desc(dnnl_engine_t engine, const onednn_convolution *c, const onednn_tensor *arena,
                           bool bf16, dnnl_primitive_desc_t *out)
 {
@@ -140,7 +140,6 @@ static size_t workspace_bytes(const host_kernel *kernel)
     return d->scratchpad_bytes + d->weights_bytes + d->gradient_bytes + d->x_bytes + d->y_bytes;
 }
 
-/* `o`, or bfloat16 copies of its tensors in the workspace. */
 static const void *bf16_copy(const host_kernel *kernel, const float *tensor, int64_t count, size_t bytes,
                              void *copy)
 {
@@ -162,7 +161,6 @@ static void execute(const host_kernel *kernel, const conv2d_primitive *d, const 
     onednn_primitive_run(&d->convolution, cpu_device_of(kernel)->stream, data);
 }
 
-/* Copies the weights between the arena's layout and oneDNN's. */
 static void reorder(const conv2d_primitive *d, dnnl_stream_t stream, const float *from, float *to,
                     void *scratchpad)
 {

@@ -1,21 +1,23 @@
-/* Convolutions as matrix multiplications: y [n p q, k] = rows [n p q, r s c] w [r s c, k]. Each output pixel
- * has a row: the part of the image that its taps meet, and zeros outside the image. If the kernel is 1x1 and
- * the stride 1, the rows are x itself. Otherwise they are gathered first. The gradient with respect to x is
- * for 1x1 kernels only. */
+/* Convolutions as matrix multiplications: y [n p q, k] = rows [n p q, r s c] w [r s c, k].
+ *
+ * Each output pixel has a row: the pixels under its taps, with zeros outside the image. If the kernel is 1x1
+ * and the stride 1, the rows are x itself. Otherwise the rows are gathered first. The gradient with respect
+ * to x is only for 1x1 kernels. */
 #include "common/base/least.h"
 #include "common/device/cpu/conv2d.h"
 #include "common/device/cpu/gemm.h"
 
 #include <string.h>
 
-/* Gathered rows with AVX2: few enough for the L2 cache, enough for a product. */
+/* Rows gathered at a time with AVX2: few enough for the L2 cache, and enough for an efficient
+ * multiplication. */
 enum { BLOCK_FLOATS = 1 << 16, BLOCK_ROWS = 256 };
 
 typedef struct pixel_job {
     const conv2d_attributes *attributes;
     float *image; /* [n, h, w, c] */
     float *rows;
-    int64_t at; /* the first row's pixel */
+    int64_t at; /* output pixel of the first row */
 } pixel_job;
 
 static int64_t pixels(const conv2d_attributes *a)
@@ -36,7 +38,8 @@ static float *image_row(const pixel_job *job, int64_t image, int64_t h)
 
 /* ---- gathering -------------------------------------------------------------------------------- */
 
-/* One row of taps: columns [left, left + s) of the image's row `from`, which is NULL outside. */
+/* Gathers one row of taps: columns [left, left + s) of the image row `from`, which is NULL outside the
+ * image. */
 static void gather_taps(const conv2d_attributes *a, const float *from, int64_t left, float *to)
 {
     int64_t first = left < 0 ? least(-left, a->s) : 0, end = least(a->s, a->w - left);
@@ -46,7 +49,6 @@ static void gather_taps(const conv2d_attributes *a, const float *from, int64_t l
         memcpy(to + first * a->c, from + (left + first) * a->c, (size_t)((end - first) * a->c) * sizeof *to);
 }
 
-/* Rows [first, end) of the block. */
 static void gather_part(const void *context, int part, int64_t first, int64_t end)
 {
     const pixel_job *job = context;
@@ -60,7 +62,7 @@ static void gather_part(const void *context, int part, int64_t first, int64_t en
     }
 }
 
-/* Image rows [first, end) of n * h; pixels without an output are zero. */
+/* Scatters image rows [first, end) of n * h. Pixels without an output become zero. */
 static void scatter_part(const void *context, int part, int64_t first, int64_t end)
 {
     const pixel_job *job = context;
@@ -78,7 +80,6 @@ static void scatter_part(const void *context, int part, int64_t first, int64_t e
 
 /* ---- passes ----------------------------------------------------------------------------------- */
 
-/* The product for `rows` pixels. */
 static cpu_gemm_shape shape_of(const host_kernel *kernel, int64_t rows)
 {
     const conv2d_attributes *a = &kernel->base.op.u.conv2d;
@@ -92,14 +93,13 @@ static cpu_gemm_shape shape_of(const host_kernel *kernel, int64_t rows)
     }
 }
 
-/* The rows are x itself. */
 static bool in_place(const conv2d_attributes *a)
 {
     return a->stride == 1 && a->r == 1 && a->s == 1;
 }
 
-/* How many pixels' rows are multiplied at once. AVX-512 takes all: it is slower with few rows, and bfloat16
- * would convert the weights for each block. */
+/* Returns the number of pixels multiplied at a time. For AVX-512 these are all pixels: its multiplications
+ * are slower with few rows, and bfloat16 would convert the weights for each block. */
 static int64_t block_pixels(const host_kernel *kernel)
 {
     const conv2d_attributes *a = &kernel->base.op.u.conv2d;
@@ -109,7 +109,6 @@ static int64_t block_pixels(const host_kernel *kernel)
     return least(pixels(a), rows < BLOCK_ROWS ? BLOCK_ROWS : rows);
 }
 
-/* The rows' part of the workspace, a multiple of a cache line. */
 static size_t rows_bytes(const host_kernel *kernel)
 {
     const conv2d_attributes *a = &kernel->base.op.u.conv2d;

@@ -1,16 +1,19 @@
-/* Convolutions with outputs of few pixels, where most taps of a padded kernel are outside the image.
+/* Convolutions with few output pixels, where most taps of a padded kernel are outside the image.
  *
- * Every output pixel (p, q) has a rectangle of taps inside the image. For one row r of it the pixels of x and
- * the weights [s, c, k] are contiguous, so that over all images it is one matrix multiplication y[:, p, q, :]
- * += x[:, h, first s.., :] [n, taps c]  w[r, first s.., :, :] [taps c, k] whose rows are an image apart.
- * Gradients with respect to x multiply one output pixel with one tap; the gradient of a tap's weights is one
- * multiplication over all its output pixels, which are gathered first. */
+ * Every output pixel (p, q) has a rectangle of taps inside the image. In one row r of the rectangle the
+ * pixels of x and the weights [s, c, k] are contiguous. So over all images this row is one matrix
+ * multiplication
+ *
+ *   y[:, p, q, :] += x[:, h, first s.., :] [n, taps c]  w[r, first s.., :, :] [taps c, k]
+ *
+ * whose rows are an image apart. The gradient with respect to x multiplies one output pixel with one tap. The
+ * gradient of a tap's weights gathers all output pixels of the tap and multiplies once. */
 #include "common/device/cpu/conv2d.h"
 #include "common/device/cpu/gemm.h"
 
 #include <string.h>
 
-/* The taps of a kernel that meet the image along one axis: [first, end) at output o. */
+/* Taps of a kernel that are inside the image along one axis, or output positions: [first, end). */
 typedef struct taps {
     int64_t first, end;
 } taps;
@@ -23,7 +26,7 @@ static taps taps_at(int64_t o, int64_t stride, int64_t pad, int64_t kernel, int6
     return t;
 }
 
-/* The outputs, of `outputs`, at which tap t meets the image along one axis. */
+/* Returns the output positions, of `outputs`, at which tap t is inside the image along one axis. */
 static taps outputs_at(int64_t t, int64_t stride, int64_t pad, int64_t size, int64_t outputs)
 {
     int64_t above = pad - t, first = above > 0 ? (above + stride - 1) / stride : 0;
@@ -100,8 +103,8 @@ static void backward_data(const cpu_isa *isa, const conv2d_attributes *a, const 
 
 /* ---- gradient with respect to w --------------------------------------------------------------- */
 
-/* Rows of `columns` floats: those of the points ps x qs of images [n, height, width], in steps of `step`
- * from (h, w) on. */
+/* Copies the pixels at ps x qs of images [n, height, width] to rows of `columns` floats. The first pixel is
+ * (h, w); pixels are `step` apart in both directions. Returns the end of the rows. */
 static float *gather_pixels(const float *images, int64_t n, int64_t height, int64_t width, int64_t columns,
                             taps ps, taps qs, int64_t h, int64_t w, int64_t step, float *to)
 {

@@ -1,16 +1,16 @@
-/* Convolutions with 3x3 kernels and a stride of 1 by Winograd's minimal filtering (isa/isa.h): 36
- * multiplications instead of 144 for a tile of 4x4 outputs and each pair of channels. The gradient with
- * respect to x is such a convolution of dy, with weights flipped (rotated by 180 degrees and transposed).
+/* Convolutions with 3x3 kernels and stride 1 by Winograd's minimal filtering (isa/isa.h): 36 multiplications
+ * instead of 144 per tile of 4x4 outputs and pair of channels. The gradient with respect to x is the same
+ * convolution of dy, with weights flipped (rotated by 180 degrees and transposed).
  *
- * A block of tiles is transformed as a whole and stays in the L2 cache while all weights pass, a panel of
- * output channels and WINOGRAD_DEPTH input channels at a time. Weights are transformed again for every block:
- * that takes less time than reading transformed weights from the L3 cache. */
+ * A block of tiles is transformed as a whole and stays in the L2 cache. All weights pass over the block, a
+ * panel of output channels and WINOGRAD_DEPTH input channels at a time. Each block transforms the weights
+ * again, which takes less time than reading transformed weights from the L3 cache. */
 #include "common/device/cpu/conv2d.h"
 
 #include "common/base/least.h"
 
 typedef struct winograd_tiles {
-    int64_t down, across, count; /* of an image; of all */
+    int64_t down, across, count; /* tiles of one image in each direction; tiles of all images */
 } winograd_tiles;
 
 static int64_t winograd_ceiling(int64_t a, int64_t b)
@@ -24,8 +24,8 @@ static winograd_tiles winograd_tiles_of(int64_t images, int64_t p, int64_t q)
     return (winograd_tiles){down, across, images * down * across};
 }
 
-/* The square of `size` pixels of images [n, height, width, channels] that starts at a tile's first output,
- * `pad` pixels further up and left. */
+/* Returns the square of `size` pixels of images [n, height, width, channels] that starts `pad` pixels above
+ * and left of a tile's first output. */
 static cpu_patch winograd_patch(const winograd_tiles *t, int64_t tile, int64_t height, int64_t width,
                                 int64_t channels, int64_t pad, int size)
 {
@@ -41,19 +41,20 @@ static cpu_patch winograd_patch(const winograd_tiles *t, int64_t tile, int64_t h
                        .right = (int)least(size, width - left)};
 }
 
-/* The arena's blocks of weights [3][3][block c][block k]: that of blocks `c` and `k` of channels. */
+/* Returns the offset of the weights of blocks `c` and `k` of channels, in the arena's blocks [3][3][block
+ * c][block k]. */
 static int64_t winograd_block(const conv2d_attributes *a, int64_t block, int64_t c, int64_t k)
 {
     return (k * (a->c / block) + c) * 9 * block * block;
 }
 
 enum {
-    BLOCK_BYTES = 1340 << 10, /* of a block's transforms and products */
-    FEWEST_TILES = 14         /* of a block, unless there are no more */
+    BLOCK_BYTES = 1340 << 10, /* bytes of the transforms and products of a block of tiles */
+    FEWEST_TILES = 14         /* fewest tiles of a block, if there are that many */
 };
 
-/* Whole panels of channels, one whole tile of outputs at least, and at least half of all tiles' outputs used.
- */
+/* Winograd needs whole panels of channels, at least one whole tile of outputs, and at least half of all
+ * tiles' outputs in use. */
 enum { WINOGRAD_CHANNELS = 32, WINOGRAD_OUTPUTS = WINOGRAD_TILE * WINOGRAD_TILE / 2 };
 
 bool conv2d_winograd_pays(const conv2d_attributes *a)
@@ -71,11 +72,11 @@ typedef struct winograd_conv {
     int64_t h, w, depth, p, q, columns, pad;
     winograd_tiles tiles;
     int64_t chunks, panels, block_tiles;
-    int64_t weights_block; /* of channels, in the arena's layout */
+    int64_t weights_block; /* block of channels in the arena's layout */
     bool flip;
     const float *x, *weights, *bias;
-    float *y, *scratch; /* [parts] of scratch_floats() */
-    bool by_panels;     /* parts are ranges of panels, not of tiles */
+    float *y, *scratch; /* scratch is [parts] of scratch_floats() */
+    bool by_panels;     /* parts are ranges of panels instead of tiles */
 } winograd_conv;
 
 static winograd_conv winograd_conv_of(const host_kernel *kernel)
@@ -116,14 +117,13 @@ static void transform_tile(const winograd_conv *f, int64_t tile, float *v)
         f->kernels->input_transform(f->x + c, &patch, least(WINOGRAD_DEPTH, f->depth - c), v);
 }
 
-/* The block of weights from input channels `row` to output channels `column`, both in blocks. */
 static const float *weights_at(const winograd_conv *f, int64_t row, int64_t column)
 {
     return f->weights +
            winograd_block(f->attributes, f->weights_block, f->flip ? column : row, f->flip ? row : column);
 }
 
-/* Weights from input channels [first, first + depth) to a panel. */
+/* Transforms the weights from input channels [first, first + depth) to a panel. */
 static void transform_weights(const winograd_conv *f, int64_t first, int64_t depth, int64_t panel, float *u)
 {
     int64_t b = f->weights_block, width = f->kernels->columns, across = width / b, down = depth / b;
@@ -193,10 +193,10 @@ static void conv_run(const host_kernel *kernel, const conv2d_operands *o, void *
 
 /* ---- the gradient with respect to weights ------------------------------------------------------
  *
- * The transforms of x's patches and of dy's tiles are multiplied over all tiles and transformed back once.
- * Tiles are processed in batches of at most WINOGRAD_DEPTH: first all transforms, then all multiplications,
- * chunk by chunk of x's channels and panel by panel of y's. With several batches all their sums are kept. The
- * order of a sum is that of the tiles, whatever the number of threads. */
+ * The transforms of x's patches and of dy's tiles are multiplied over all tiles, and the sums are transformed
+ * back once. Tiles are processed in batches of at most WINOGRAD_DEPTH: first all transforms, then all
+ * multiplications, chunk by chunk of x's channels and panel by panel of y's. If there are several batches,
+ * all sums are kept in memory. Sums are in the order of the tiles for any number of threads. */
 
 typedef struct weights_gradient {
     const cpu_winograd *kernels;
@@ -207,9 +207,9 @@ typedef struct weights_gradient {
     bool add;
     const float *x, *dy;
     float *dw;
-    float *v, *u;         /* [chunks][batch_tiles], [panels] */
-    float *m;             /* [chunks][panels] with several batches, else [threads] */
-    int64_t first, count; /* this batch's tiles */
+    float *v, *u; /* [chunks][batch_tiles], [panels] */
+    float *m;     /* [chunks][panels] if there are several batches, else [threads] */
+    int64_t first, count;
 } weights_gradient;
 
 static weights_gradient weights_gradient_of(const host_kernel *kernel)
@@ -234,13 +234,11 @@ static int64_t u_floats(const weights_gradient *w)
     return w->panels * winograd_u_floats(w->kernels->columns);
 }
 
-/* Sums of one chunk and panel. */
 static int64_t m_floats(const weights_gradient *w)
 {
     return WINOGRAD_DEPTH * winograd_m_row(w->kernels->columns);
 }
 
-/* Tiles [first, end) of the batch. */
 static void transform_part(const void *context, int part, int64_t first, int64_t end)
 {
     const weights_gradient *w = context;
@@ -271,7 +269,6 @@ static void store_weights_gradient(const weights_gradient *w, int64_t chunk, int
         }
 }
 
-/* Pairs [first, end) of a chunk and a panel. */
 static void multiply_part(const void *context, int part, int64_t first, int64_t end)
 {
     const weights_gradient *w = context;

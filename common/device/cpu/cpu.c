@@ -1,14 +1,14 @@
-/* The CPU back end: float32; convolutions and matrix multiplications of oneDNN and of our own, own kernels
- * for the rest, compiled for the instruction sets of processor.h, of which the best one of the machine is
- * used (ONEDNN_MAX_CPU_ISA limits both).
+/* The CPU back end: float32, with oneDNN's convolutions and matrix multiplications and with kernels of this
+ * project. The kernels are compiled for the instruction sets of processor.h, and the device uses the best one
+ * of the machine. ONEDNN_MAX_CPU_ISA limits oneDNN and these kernels.
  *
- * The same command with the same number of threads gives bit-identical results. Where nothing is summed
- * across rows (activations, pooling, embeddings, optimizers, division) the number of threads does not matter
- * either.
+ * The same command with the same number of threads gives bit-identical results. Operations that do not sum
+ * across rows (activations, pooling, embeddings, optimizers, division) give bit-identical results for any
+ * number of threads.
  *
- * A rank's threads are OpenMP's. GNU OpenMP's threads spin for some 15 ms when they wait, unless the
- * environment sets GOMP_SPINCOUNT=1000 or OMP_WAIT_POLICY=passive before the program starts: do so where
- * threads outnumber cores. docs/kernels-cpu.md explains which kernel is used when. */
+ * A rank's threads are OpenMP's. A waiting thread of GNU OpenMP spins for about 15 ms, unless the environment
+ * sets GOMP_SPINCOUNT=1000 or OMP_WAIT_POLICY=passive before the program starts. Set one of them if there are
+ * more threads than cores. docs/kernels-cpu.md explains which kernel is used when. */
 #include "common/device/cpu/conv2d.h"
 #include "common/device/cpu/gemm.h"
 #include "common/device/cpu/onednn.h"
@@ -34,7 +34,6 @@ bool cpu_isa_supported(const cpu_isa *isa)
     return false;
 }
 
-/* One entry for every operation, defined with its kernels: a missing one is a link error. */
 #define DECLARE_ENTRY(name, class) extern const host_kernel_entry cpu_##name;
 OP_LIST(DECLARE_ENTRY)
 #undef DECLARE_ENTRY
@@ -43,13 +42,13 @@ OP_LIST(DECLARE_ENTRY)
 static const host_kernel_entry *const entries[OP_COUNT] = {OP_LIST(TABLE_ENTRY)};
 #undef TABLE_ENTRY
 
-/* oneDNN's kernels run with the calling thread's OpenMP setting, which must be that of their creation. */
+/* Sets the number of OpenMP's threads. oneDNN's kernels must run with the number with which they were
+ * created. */
 static void use_threads(const device *d)
 {
     if (omp_get_max_threads() != d->config.threads) omp_set_num_threads(d->config.threads);
 }
 
-/* The best instruction set that both the machine and oneDNN's setting (ONEDNN_MAX_CPU_ISA) allow. */
 static const cpu_isa *choose_isa(void)
 {
     enum { NEEDED_baseline = 0, NEEDED_avx2 = dnnl_cpu_isa_avx2, NEEDED_avx512 = dnnl_cpu_isa_avx512_core };

@@ -1,4 +1,4 @@
-/* Matrix multiplication: the choice among the implementations, and those that need no file of their own. */
+/* Matrix multiplication: chooses an algorithm, and contains the algorithms built on oneDNN's gemm. */
 #include "common/base/least.h"
 #include "common/device/cpu/gemm.h"
 #include "common/device/cpu/onednn.h"
@@ -7,16 +7,16 @@
 #include <pthread.h>
 #include <string.h>
 
-/* Bounds found by measurement: docs/kernels-cpu.md. */
+/* Bounds that were measured (docs/kernels-cpu.md). */
 enum {
-    TINY_WORK = 1 << 12,  /* multiply-adds below which the call of sgemm takes longer than the arithmetic */
-    SMALL_WORK = 1 << 18, /* multiply-adds below which packing costs more than it gains; */
-    WHOLE_WORK = 1 << 20, /* the same where all columns fill register tiles */
+    TINY_WORK = 1 << 12,  /* multiply-adds below which calling sgemm takes longer than the arithmetic */
+    SMALL_WORK = 1 << 18, /* multiply-adds below which packing costs more than it gains */
+    WHOLE_WORK = 1 << 20, /* the same if all columns fill register tiles */
     TILE_COLUMNS = 64,
-    FEW_ROWS = 48, /* sgemm mostly transposes b for so few rows or columns; c^T = b a^T avoids that */
+    FEW_ROWS = 48, /* rows or columns for which sgemm mostly transposes b; c^T = b a^T avoids that */
     FEW_COLUMNS = 12,
-    TRANSPOSED_DEPTH = 512,      /* the transposition costs more than it gains for a shorter product */
-    TRANSPOSED_RESULT = 1 << 18, /* or a result that does not fit the L2 cache */
+    TRANSPOSED_DEPTH = 512,      /* k below which the transposition costs more than it gains */
+    TRANSPOSED_RESULT = 1 << 18, /* largest result that fits the L2 cache */
 };
 
 /* ---- on one thread ---------------------------------------------------------------------------- */
@@ -54,7 +54,8 @@ static void sgemm(char transpose_a, char transpose_b, int64_t m, int64_t n, int6
                              add ? 1.0f : 0.0f, c, c_stride));
 }
 
-enum { FULL = 64 }; /* rows and columns that take the same way through oneDNN as large matrices */
+/* Rows and columns of a matrix for which oneDNN generates the same code as for large matrices. */
+enum { FULL = 64 };
 
 static void write_sgemm(void)
 {
@@ -92,7 +93,7 @@ void cpu_gemm(const cpu_isa *isa, const cpu_gemm_shape *s, const float *a, const
 
 /* ---- c = a^T b as the transpose of b^T a ------------------------------------------------------- */
 
-/* Gradients of weights: oneDNN is much slower with more rows than columns. */
+/* Returns true for gradients of weights with many more rows than columns, for which oneDNN is much slower. */
 static bool transposed_gemm_pays(const cpu_gemm_shape *s)
 {
     return s->transpose_a && !s->transpose_b && s->m >= 2 * s->n && s->n >= TILE_COLUMNS &&
@@ -112,7 +113,6 @@ typedef struct transpose_job {
     bool add;
 } transpose_job;
 
-/* Rows [first, end) of c. */
 static void transpose_part(const void *context, int part, int64_t first, int64_t end)
 {
     const transpose_job *job = context;
@@ -131,11 +131,12 @@ static void transposed_gemm(const host_kernel *kernel, const cpu_gemm_shape *s, 
 
 /* ---- c = op(a) b by copies of rows ---------------------------------------------------------------- */
 
-/* oneDNN's kernels for AVX2 read the operands of a product with a small result where they are. Rows that are
- * a multiple of 1 KiB apart share few sets of the cache: the copies are PADDING floats further apart. */
+/* If a result is small, oneDNN's kernels for AVX2 read the operands without packing them. Rows that are a
+ * multiple of 1 KiB apart compete for few sets of the cache. So the copies have PADDING floats between
+ * rows. */
 enum { COPIED_ROWS = 256, PADDING = 16 };
-enum { COPIED_SIDE = 128, COPIED_RESULT = 1 << 20 }; /* c = a b: at least, at most */
-enum { COPIED_GRADIENT = 1 << 15 };                  /* c = a^T b: at least */
+enum { COPIED_SIDE = 128, COPIED_RESULT = 1 << 20 }; /* for c = a b: smallest m and n, largest m * n */
+enum { COPIED_GRADIENT = 1 << 15 };                  /* for c = a^T b: smallest m * n */
 
 static bool copied_gemm_pays(const cpu_isa *isa, const cpu_gemm_shape *s)
 {
@@ -145,7 +146,7 @@ static bool copied_gemm_pays(const cpu_isa *isa, const cpu_gemm_shape *s)
     return s->m >= COPIED_SIDE && s->n >= COPIED_SIDE && result <= COPIED_RESULT;
 }
 
-/* Also for fewer rows of a. */
+/* Returns scratch bytes that suffice for fewer rows of a, too. */
 static size_t copied_gemm_scratch(const cpu_isa *isa, const cpu_gemm_shape *s)
 {
     cpu_gemm_shape fewest = *s;
@@ -198,7 +199,8 @@ static void copied_gemm(const host_kernel *kernel, const cpu_gemm_shape *s, cons
 
 /* ---- bfloat16 --------------------------------------------------------------------------------- */
 
-/* Exported by libdnnl like dnnl_sgemm, row-major as well; its headers do not declare it. */
+/* libdnnl exports this function, but its headers do not declare it. Matrices are row-major, as in
+ * dnnl_sgemm. */
 dnnl_status_t dnnl_gemm_bf16bf16f32(char transa, char transb, dnnl_dim_t m, dnnl_dim_t n, dnnl_dim_t k,
                                     float alpha, const uint16_t *a, dnnl_dim_t lda, const uint16_t *b,
                                     dnnl_dim_t ldb, float beta, float *c, dnnl_dim_t ldc);
@@ -283,7 +285,6 @@ typedef struct epilogue_job {
     float *c;
 } epilogue_job;
 
-/* Rows [first, end) of c. */
 static void epilogue_part(const void *context, int part, int64_t first, int64_t end)
 {
     const epilogue_job *job = context;

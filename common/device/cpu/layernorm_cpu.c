@@ -1,4 +1,4 @@
-/* Layer normalization (Ba, Kiros and Hinton, 2016), with the addition before it. */
+/* Layer normalization (Ba, Kiros, Hinton, 2016), including the addition of a residual. */
 #include "common/device/cpu/kernel.h"
 
 #include <string.h>

@@ -1,7 +1,5 @@
-/* y = act(x w^T + b). */
 #include "common/device/cpu/gemm.h"
 
-/* The multiplication for the first `rows` rows; its operands have no gaps between their rows. */
 static cpu_gemm_shape shape_of(const op_desc *op, int64_t rows)
 {
     const linear_attributes *a = &op->u.linear;
@@ -15,7 +13,7 @@ static cpu_gemm_shape shape_of(const op_desc *op, int64_t rows)
     }
 }
 
-/* The gradient of weights first sums columns in the same memory. */
+/* linear_backward_weights sums columns in the same memory before it multiplies. */
 static size_t workspace_bytes(const host_kernel *kernel)
 {
     const linear_attributes *a = &kernel->base.op.u.linear;
@@ -40,8 +38,8 @@ static void forward(const host_call *call)
 
 /* ---- backward --------------------------------------------------------------------------------- */
 
-/* dy becomes d pre, and its columns are summed into [parts][out], a block of rows at a time that stays in the
- * cache. */
+/* Replaces dy by d pre and sums its columns in [parts][out], a block of rows at a time so that the rows stay
+ * in the cache. */
 static void gradient_part(const void *context, int part, int64_t first, int64_t end)
 {
     const host_call *call = context;
@@ -53,7 +51,8 @@ static void gradient_part(const void *context, int part, int64_t first, int64_t 
     for (int64_t i = first; i < end; i += block) {
         int64_t rows = end - i < block ? end - i : block;
         float *dy = cpu_at(call, LINEAR_BWD_WEIGHTS_DY, i * a->out);
-        const float *kept = cpu_at(call, LINEAR_BWD_WEIGHTS_ACT, i * a->out); /* RELU's result or the slope */
+        /* RELU's result, or the slope of the other activations. */
+        const float *kept = cpu_at(call, LINEAR_BWD_WEIGHTS_ACT, i * a->out);
         if (a->act == ACTIVATION_RELU)
             kernels->activate_backward[a->act](kept, dy, dy, rows * a->out);
         else if (a->act != ACTIVATION_NONE)

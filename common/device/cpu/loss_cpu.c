@@ -1,4 +1,4 @@
-/* Losses: softmax with cross entropy and its gradient row by row, mean squared error. */
+/* Losses: cross entropy with its gradient, row by row, and mean squared error. */
 #include "common/device/cpu/kernel.h"
 
 #include <string.h>

@@ -15,11 +15,10 @@ status onednn_check(dnnl_status_t rc, const char *what)
 
 /* ---- differences between the versions ---------------------------------------------------------- */
 
-/* Tensors of a convolution. */
 enum { X, W, B, Y, TENSORS };
 
-/* A memory descriptor is a struct in version 2 and a handle in version 3. layout_open() sets `storage`, which
- * layout_close() takes, and `out`, which is valid until then. */
+/* A memory descriptor is a struct in version 2 and a handle in version 3. layout_open() sets `storage` and
+ * `out`. `out` is valid until layout_close(storage). */
 #if DNNL_VERSION_MAJOR < 3
 
 typedef const dnnl_memory_desc_t *const_layout;

@@ -1,5 +1,5 @@
-/* oneDNN's C interface, of version 2 or 3, with our errors and without allocation in a run. Only onednn.c
- * depends on the version. */
+/* oneDNN's C interface, version 2 or 3, with this project's error codes. A run allocates no memory. Only
+ * onednn.c depends on the version. */
 #ifndef COMMON_DEVICE_CPU_ONEDNN_H
 #define COMMON_DEVICE_CPU_ONEDNN_H
 
@@ -9,11 +9,11 @@
 
 #include <stdbool.h>
 
-/* STATUS_SYSTEM for lack of memory, else STATUS_INTERNAL: "oneDNN: WHAT: TEXT". */
+/* Converts a oneDNN status. STATUS_SYSTEM for lack of memory, else STATUS_INTERNAL: "oneDNN: WHAT: TEXT". */
 status onednn_check(dnnl_status_t rc, const char *what);
 
 typedef struct onednn_tensor {
-    int rank; /* 0 if there is no tensor */
+    int rank; /* 0 if the tensor is absent */
     dnnl_dims_t dims;
     dnnl_data_type_t type;
     dnnl_format_tag_t tag; /* dnnl_format_tag_any if oneDNN chooses the layout */
@@ -51,7 +51,7 @@ void onednn_expect(dnnl_status_t rc);
 /* `data` has a pointer for each argument. A failure ends the process as onednn_expect() says. */
 void onednn_primitive_run(const onednn_primitive *p, dnnl_stream_t stream, const void *const *data);
 
-/* Bytes of an argument's tensor, in the layout that oneDNN chose. */
+/* Returns the bytes of an argument's tensor in the layout that oneDNN chose. */
 size_t onednn_argument_bytes(const onednn_primitive *p, int index);
 
 /* Opens the copy of argument `index` of `p` from the layout of `tensor`, or to that layout if `back`. The

@@ -1,4 +1,4 @@
-/* SGD, Adam and AdamW as torch.optim has them, and the sum of squares for clipping. */
+/* SGD, Adam and AdamW as in torch.optim, and the sum of squares for gradient clipping. */
 #include "common/device/cpu/kernel.h"
 
 #include <math.h>
@@ -58,7 +58,7 @@ static void adam(const host_call *call)
     cpu_parallel_pieces(call, update_piece, &job);
 }
 
-/* ---- sum of squares: one per part --------------------------------------------------------------- */
+/* ---- sum of squares, one per part --------------------------------------------------------------- */
 
 static size_t long_sums(const host_kernel *kernel)
 {

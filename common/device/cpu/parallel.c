@@ -2,8 +2,8 @@
 
 #include <omp.h>
 
-/* OpenMP's library is not instrumented for ThreadSanitizer: the annotations below order a parallel region
- * after what precedes it and before what follows. oneDNN's threads are excluded. */
+/* OpenMP's library is not instrumented for ThreadSanitizer. These annotations order a parallel region after
+ * the code before it and before the code after it. The suppression excludes oneDNN's threads. */
 #if defined(__SANITIZE_THREAD__)
 void __tsan_acquire(void *address);
 void __tsan_release(void *address);
@@ -23,7 +23,7 @@ typedef struct parallel_job {
     const void *job;
 } parallel_job;
 
-/* What was written before publish() is visible after observe(). */
+/* Make the writes before publish() visible after observe(). */
 static void publish(parallel_job *j)
 {
 #if defined(__SANITIZE_THREAD__)
@@ -53,8 +53,8 @@ static void run_thread(parallel_job *j)
     publish(j);
 }
 
-/* Only the region: the copies that the compiler makes for its threads are not between publish() and
- * observe(). */
+/* Excluded from ThreadSanitizer, because the copies that the compiler makes for the threads are not between
+ * publish() and observe(). */
 __attribute__((no_sanitize("thread"))) static void run_threads(parallel_job *j)
 {
 #pragma omp parallel num_threads(j->parts)
@@ -81,7 +81,6 @@ typedef struct pieces_job {
     const void *job;
 } pieces_job;
 
-/* Elements [first, end) of those that the list names. */
 static void run_part(const void *context, int part, int64_t first, int64_t end)
 {
     const pieces_job *all = context;

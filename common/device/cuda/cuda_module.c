@@ -11,7 +11,6 @@
 
 static const char file_name[] = "libpsring_cuda.so";
 
-/* The first of the places where the file is; false if it is nowhere. */
 static bool find_file(char *path, size_t size)
 {
     static const char *const folders[] = {"", "/../lib/psring"};
@@ -72,7 +71,7 @@ int cuda_count_gpus(void)
     return 0;
 }
 
-/* A device that the module opened has the module's back end: nothing but open comes here. */
+/* Opens a device of the module. The device uses the module's back end, so this back end only needs `open`. */
 static status open_through_module(const device_config *config, device **out)
 {
     const cuda_module *module;

@@ -1,8 +1,9 @@
-/* Between the program and libpsring_cuda.so, which holds all that needs the CUDA Toolkit. The program opens
- * it at run time, so one installation starts with and without driver, cuDNN, cuBLASLt and NCCL: the module
- * itself needs none of them to be opened, and looks for each at run time.
+/* The interface between the program and libpsring_cuda.so, the only file that needs the CUDA Toolkit.
  *
- * The module has no copy of the program's error record and log: the program exports their functions to it
+ * The program opens the module at run time. The module opens the driver, cuDNN, cuBLASLt and NCCL at run
+ * time, too. So one installation starts on machines with and without these libraries.
+ *
+ * The module uses the program's error record and log: the program exports their functions
  * (CMakeLists.txt). */
 #ifndef COMMON_DEVICE_CUDA_CUDA_MODULE_H
 #define COMMON_DEVICE_CUDA_CUDA_MODULE_H
@@ -19,41 +20,42 @@ typedef struct cuda_gpu {
     char name[128];
     int major, minor; /* compute capability */
     int64_t memory_bytes;
-    bool runs; /* the module holds code for it */
+    bool runs; /* the module has code for this GPU */
 } cuda_gpu;
 
-/* A library that is looked for at run time. */
 typedef struct cuda_found {
-    char version[64]; /* "" where it is missing */
-    char why[192];    /* why it cannot be used; "" where it can */
+    char version[64]; /* "" if the library is missing */
+    char why[192];    /* reason why the library cannot be used; "" if it can be used */
 } cuda_found;
 
 typedef struct cuda_probe {
-    char toolkit[32];       /* "13.0": built with */
+    char toolkit[32];       /* "13.0", the toolkit that built the module */
     char architectures[96]; /* "75 80 90 and PTX" */
     cuda_found driver, cudnn, cublaslt;
-    bool emulated; /* no GPU at all: kernels run on the host, for tests */
+    bool emulated; /* no GPU: kernels run on the host, for tests */
     int gpu_count;
-    cuda_gpu gpus[CUDA_MOST_GPUS]; /* the first of them */
+    cuda_gpu gpus[CUDA_MOST_GPUS];
 } cuda_probe;
 
 typedef struct cuda_module {
     int version;
-    size_t layout;           /* CUDA_MODULE_LAYOUT: program and module were built from the same headers */
-    int (*count_gpus)(void); /* 0 where none can be used */
+    /* CUDA_MODULE_LAYOUT. It differs if program and module were built from different headers. */
+    size_t layout;
+    int (*count_gpus)(void);        /* 0 if no GPU can be used */
     void (*probe)(cuda_probe *out); /* opens every library: slow */
     const device_backend *backend;
 } cuda_module;
 
-/* Opens the module from the program's folder, the installed folder relative to it, or the build folder;
- * PSRING_CUDA_MODULE in the environment names another file. The message of STATUS_UNAVAILABLE has the reason.
- * It stays open for the life of the process. */
+/* Opens the module from the program's folder, from the installed folder relative to it, or from the build
+ * folder. The environment variable PSRING_CUDA_MODULE names another file. STATUS_UNAVAILABLE with the reason
+ * if the module cannot be used. The module stays open until the process ends. */
 status cuda_module_open(const cuda_module **out);
 
-/* Another table of the module, by its symbol; NULL where the module was built without it. */
+/* Finds another table of the module by its symbol. *out is NULL if the module was built without this
+ * table. */
 status cuda_module_find(const char *symbol, const void **out);
 
-/* The number of usable GPUs; never fails. */
+/* Returns the number of usable GPUs; 0 if the module cannot be opened. */
 int cuda_count_gpus(void);
 
 #endif

@@ -20,7 +20,7 @@ static status map_shared(size_t bytes, device_memory *out)
 {
     int fd = memfd_create("harness-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0) return fail_errno(STATUS_SYSTEM, "no shared memory (memfd_create)");
-    /* Sealed, so that it cannot shrink while peers have it mapped. */
+    /* The seals keep the memory from shrinking while peers have it mapped. */
     if (ftruncate(fd, (off_t)bytes) != 0 ||
         fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
         close(fd);
@@ -36,7 +36,7 @@ static status map_shared(size_t bytes, device_memory *out)
     return STATUS_OK;
 }
 
-/* Anonymous memory, on a 2 MiB boundary where it is that large: maps more and unmaps the ends. */
+/* Maps anonymous memory, on a 2 MiB boundary if it is that large: maps 2 MiB more and unmaps both ends. */
 static void *map_private(size_t bytes)
 {
     size_t slack = bytes >= HUGE_PAGE ? HUGE_PAGE : 0;

@@ -19,13 +19,13 @@ typedef struct host_fence {
     device_fence base;
     _Atomic uint64_t value;
     doorbell moved;
-    atomic_bool failing; /* set by the first failure, which writes `error` */
-    atomic_bool failed;  /* set once, after `error` */
+    atomic_bool failing; /* set by the thread that writes `error` */
+    atomic_bool failed;  /* set after `error` is written */
     error_record error;
 } host_fence;
 
-/* How long a wait spins before it sleeps: a wake-up costs some 50 us, but where ranks share cores a spinning
- * thread takes the core from the thread it waits for. */
+/* Time for which a wait spins before it sleeps. A wake-up costs about 50 us, but if ranks share cores, a
+ * spinning thread takes the core from the thread it waits for. */
 enum { SPIN_NS = 30000 };
 
 int host_processors(void)
@@ -95,7 +95,7 @@ status host_stream_signal(device_stream *s, device_fence *f, uint64_t value)
     return STATUS_OK;
 }
 
-/* Whether the fence has been reached or has failed; *result is the status. */
+/* Returns true if the fence has been reached or has failed, and sets *result. */
 static bool settled(host_fence *f, uint64_t value, status *result)
 {
     if (atomic_load_explicit(&f->value, memory_order_acquire) >= value) {
@@ -142,7 +142,7 @@ status host_stream_wait(device_stream *s, device_fence *base, uint64_t value)
 
 status host_stream_synchronize(device_stream *s)
 {
-    (void)s; /* a launch is a call: nothing is outstanding */
+    (void)s; /* a launch is a call, so no work is outstanding */
     return STATUS_OK;
 }
 

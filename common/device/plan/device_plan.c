@@ -1,6 +1,6 @@
-/* The planning device, for memory accounting without a run.
+/* The planning device counts memory without a run.
  *
- * "plan:NAME" uses the layouts and kernels of device NAME, so that arenas and workspace have the same sizes.
+ * "plan:NAME" uses the layouts and kernels of device NAME, so arenas and workspace have the same sizes.
  * Memory is address space without pages, operations and copies do nothing, and waits return at once. */
 #include "common/device/host/host.h"
 
@@ -12,7 +12,7 @@
 
 typedef struct plan_device {
     device base;
-    device *planned; /* NAME's device */
+    device *planned;
 } plan_device;
 
 static device *planned_by(device *d)
@@ -33,7 +33,7 @@ static status plan_open(const device_config *config, device **out)
     device_config planned = *config;
     planned.name = colon ? colon + 1 : "cpu";
     planned.rank = 0;
-    planned.world = 1; /* only its layouts and kernels are used */
+    planned.world = 1; /* only the layouts and kernels of this device are used */
     plan_device *d = calloc(1, sizeof *d);
     if (!d) return fail(STATUS_SYSTEM, "no memory for the planning device");
     d->base.backend = &device_plan;
@@ -83,7 +83,7 @@ static status plan_download(device_stream *s, void *host, const void *from, dtyp
     return STATUS_OK;
 }
 
-/* ---- layouts and kernels: those of the other device ------------------------------------------- */
+/* ---- layouts and kernels of the planned device ------------------------------------------------ */
 
 static void plan_choose_layout(device *d, const conv2d_attributes *a, device_layout *out)
 {

@@ -18,7 +18,7 @@ static double sigmoid(double x)
     return 1 / (1 + exp(-x));
 }
 
-/* GELU's argument of tanh (Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016) and its slope. */
+/* The argument of tanh in GELU (Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016) and its slope. */
 static double gelu_inner(double x)
 {
     return M_SQRT2 * 0.5 * M_2_SQRTPI * (x + 0.044715 * x * x * x);

@@ -1,14 +1,14 @@
-/* Scaled dot-product attention (Vaswani et al., "Attention Is All You Need", 2017, equation 1), one head
- * and one query at a time:
+/* Scaled dot-product attention (Vaswani et al., "Attention Is All You Need", 2017, equation 1), one head and
+ * one query at a time:
  *
- *   s_j = q . k_j / sqrt(width)   over all keys j, or where causal over j <= the query's index
+ *   s_j = q . k_j / sqrt(width)   over all keys j, or over j <= the query's index if causal
  *   p_j = exp(s_j - lse),  lse = log sum_j exp(s_j),  out = sum_j p_j v_j */
 #include "common/device/reference/reference_kernels.h"
 
 #include <math.h>
 #include <string.h>
 
-/* The first row of a head of one sequence in an operand whose rows are `stride` apart. */
+/* Returns the first row of a head of one sequence, in an operand whose rows are `stride` elements apart. */
 static double *rows_of(const host_call *call, int slot, int64_t head, int64_t stride)
 {
     const attention_attributes *a = &call->op->u.attention;
@@ -63,8 +63,10 @@ void reference_attention_forward(const host_call *call)
     for (int64_t head = 0; head < a->batch * a->heads; head++) head_forward(call, head);
 }
 
-/* dp_j = dout . v_j,  ds_j = p_j (dp_j - dout . out),
- * dq = sum_j ds_j k_j / sqrt(width),  dk_j += ds_j q / sqrt(width),  dv_j += p_j dout */
+/* Computes the gradients of one head:
+ *
+ *   dp_j = dout . v_j,  ds_j = p_j (dp_j - dout . out),
+ *   dq = sum_j ds_j k_j / sqrt(width),  dk_j += ds_j q / sqrt(width),  dv_j += p_j dout */
 static void head_backward(const host_call *call, int64_t head)
 {
     const attention_attributes *a = &call->op->u.attention;

@@ -1,8 +1,5 @@
-/* Ioffe and Szegedy, "Batch Normalization", 2015, with PyTorch's conventions (torch.nn.BatchNorm2d): the
- * biased variance normalizes, the unbiased one moves the running variance.
- *
- * The operations forward, inference and apply have their operands in the same slots, and so have backward and
- * backward_stats, as far as they have them at all. */
+/* Batch normalization (Ioffe and Szegedy, 2015) with PyTorch's conventions (torch.nn.BatchNorm2d): the biased
+ * variance normalizes, and the running variance moves towards the unbiased one. */
 #include "common/device/reference/reference_kernels.h"
 
 #include <assert.h>
@@ -14,22 +11,21 @@ static_assert((int)BN_FWD_Y == BN_INF_Y && (int)BN_FWD_INVSTD == BN_APPLY_INVSTD
 static_assert((int)BN_BWD_DY2 == BN_BSTATS_DY2 && (int)BN_BWD_DBETA == BN_BSTATS_DBETA,
               "slots of the backward operations");
 
-/* Tensors are (count, c) with count = n h w. */
 static int64_t batchnorm_count(const batchnorm_attributes *a)
 {
     return a->n * a->h * a->w;
 }
 
-/* y = act((x - mean) * invstd * gamma + beta + residual) */
+/* The operands of y = act((x - mean) * invstd * gamma + beta + residual). */
 typedef struct batchnorm_affine {
-    const double *x, *gamma, *beta, *residual; /* residual NULL: none */
+    const double *x, *gamma, *beta, *residual; /* residual may be NULL */
     const double *mean, *invstd;               /* (c) */
 } batchnorm_affine;
 
-/* The backward pass up to g, the gradient of act's argument. */
+/* The operands of the backward pass up to g, the gradient of act's argument. */
 typedef struct batchnorm_gradient {
     batchnorm_affine forward;
-    const double *y, *dy, *dy2; /* dy2 NULL: none */
+    const double *y, *dy, *dy2; /* dy2 may be NULL */
 } batchnorm_gradient;
 
 static double normalized(const batchnorm_affine *f, int64_t i, int64_t channel)
@@ -57,8 +53,8 @@ static void normalize(const host_call *call, const double *mean, const double *i
         y[i] = reference_activate(a->act, act_argument(&f, i, i % a->c));
 }
 
-/* Moves the running statistics (c) towards mean and the unbiased variance of `count` values, which INVSTD
- * holds; INVSTD becomes what it is to be, and x is normalized. */
+/* Moves the running statistics (c) towards the mean and the unbiased variance of `count` values, replaces the
+ * biased variance in INVSTD by 1 / sqrt(variance + eps), and normalizes x. */
 static void finish_forward(const host_call *call, double count)
 {
     const batchnorm_attributes *a = &call->op->u.batchnorm;
@@ -75,7 +71,7 @@ static void finish_forward(const host_call *call, double count)
     normalize(call, mean, invstd);
 }
 
-/* The mean and, in a second pass over x, the biased variance. */
+/* Computes the mean and, in a second pass over x, the biased variance. */
 void reference_batchnorm_forward(const host_call *call)
 {
     const batchnorm_attributes *a = &call->op->u.batchnorm;
@@ -117,7 +113,7 @@ static batchnorm_gradient gradient_of(const host_call *call)
                                 a->dy2 ? operands[BN_BWD_DY2] : NULL};
 }
 
-/* g = (dy + dy2) act' at element i of channel `channel`. */
+/* Returns g = (dy + dy2) act' at element i of channel `channel`. */
 static double gradient_at(const batchnorm_attributes *a, const batchnorm_gradient *b, int64_t i,
                           int64_t channel)
 {
@@ -127,7 +123,7 @@ static double gradient_at(const batchnorm_attributes *a, const batchnorm_gradien
     return reference_activate_backward(a->act, kept, dy);
 }
 
-/* sums (2c) = [ sum g | sum g xhat ], xhat = (x - mean) invstd: dbeta and dgamma */
+/* Computes sums (2c) = [ sum g | sum g xhat ] with xhat = (x - mean) invstd. They are dbeta and dgamma. */
 static void sum_gradients(const host_call *call, const batchnorm_gradient *b, double *sums)
 {
     const batchnorm_attributes *a = &call->op->u.batchnorm;
@@ -143,7 +139,7 @@ static void sum_gradients(const host_call *call, const batchnorm_gradient *b, do
     reference_store_sums(sums + a->c, a->c, add, call->operands[BN_BWD_DGAMMA]);
 }
 
-/* dx = gamma invstd (g - mean(g) - xhat mean(g xhat)), means of sums over `count` values */
+/* Returns dx = gamma invstd (g - mean(g) - xhat mean(g xhat)), with means over `count` values. */
 static double through_normalization(const batchnorm_affine *f, int64_t i, int64_t c, double g, double sum_g,
                                     double sum_gx, double count)
 {
@@ -166,9 +162,9 @@ void reference_batchnorm_backward(const host_call *call)
     }
 }
 
-/* ---- SyncBatchNorm (torch.nn.SyncBatchNorm): each direction in two halves, between which the engine
- * all-reduces SUMS over all ranks
- * ---------------------------------------------------------------------------- */
+/* ---- SyncBatchNorm (torch.nn.SyncBatchNorm) ------------------------------------------------------
+ *
+ * Each direction has two halves. Between them the engine all-reduces SUMS over all ranks. */
 
 void reference_batchnorm_stats(const host_call *call)
 {
@@ -183,7 +179,7 @@ void reference_batchnorm_stats(const host_call *call)
     sums[2 * a->c] = (double)batchnorm_count(a);
 }
 
-/* variance = E[x^2] - E[x]^2, not below zero */
+/* Computes variance = E[x^2] - E[x]^2, but at least 0. */
 void reference_batchnorm_apply(const host_call *call)
 {
     const batchnorm_attributes *a = &call->op->u.batchnorm;

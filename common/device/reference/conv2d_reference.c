@@ -2,18 +2,21 @@
  *
  *   y[n,p,q,k] = b[k] + sum over r, s, c of x[n, p stride + r - pad_h, q stride + s - pad_w, c] * w[k,c,r,s]
  *
- * where x is zero outside the image. For fixed n, p, r, s that is a matrix multiplication over a row of
- * output pixels; the gradients are the same with the operands exchanged. */
+ * x is zero outside the image. For fixed n, p, r, s this is a matrix multiplication over a row of output
+ * pixels. The gradients are the same multiplication with the operands exchanged. */
 #include "common/device/reference/reference_kernels.h"
 
 #include <string.h>
 
-/* A row of output pixels through one position of the kernel: `count` pixels from column q on. */
+/* A row of output pixels that one kernel position (r, s) contributes to: `count` pixels from column q on. */
 typedef struct pixel_row {
     int64_t count;
-    int64_t input;   /* element of x that the first reads; the next is stride * c further */
-    int64_t output;  /* element of y of the first; the next is k further */
-    int64_t weights; /* the first of the position's in the workspace */
+    /* Element of x that the first pixel reads. The next pixel reads stride * c elements further. */
+    int64_t input;
+    /* Element of y of the first pixel. The next pixel is k elements further. */
+    int64_t output;
+    /* First weight of the kernel position in the workspace. */
+    int64_t weights;
 } pixel_row;
 
 static int64_t row_count(const conv2d_attributes *a)
@@ -33,8 +36,8 @@ static pixel_row row_at(const conv2d_attributes *a, int64_t index)
                        (r * a->s + s) * a->c * a->k};
 }
 
-/* Filters that are reordered together: their weights of a tap and a channel fill a line of the cache, in
- * either order. */
+/* Filters that are reordered together, so that the weights at one tap and channel fill a cache line in either
+ * order. */
 enum { FILTERS = 8 };
 
 static int64_t end_of_filters(const conv2d_attributes *a, int64_t first)
@@ -42,7 +45,7 @@ static int64_t end_of_filters(const conv2d_attributes *a, int64_t first)
     return first + FILTERS < a->k ? first + FILTERS : a->k;
 }
 
-/* From [k, c, r, s] to [r, s, c, k] or, with channels last, [r, s, k, c]. */
+/* Reorders weights from [k, c, r, s] to [r, s, c, k], or to [r, s, k, c] if `channels_last`. */
 static void reorder_weights(const conv2d_attributes *a, bool channels_last, const double *weights,
                             double *out)
 {
@@ -56,7 +59,7 @@ static void reorder_weights(const conv2d_attributes *a, bool channels_last, cons
             }
 }
 
-/* Sums [r, s, c, k] become gradients [k, c, r, s], or are added to them. */
+/* Stores sums [r, s, c, k] in the gradients dw [k, c, r, s], or adds the sums to them. */
 static void store_weights(const conv2d_attributes *a, bool add, const double *sums, double *dw)
 {
     int64_t taps = a->r * a->s;
@@ -84,8 +87,8 @@ void reference_conv2d_forward(const host_call *call)
     }
 }
 
-/* dx[n, p stride + r - pad_h, q stride + s - pad_w, c] = sum over all p, q, r, s that meet there, and k, of
- * dy[n,p,q,k] * w[k,c,r,s] */
+/* Computes dx[n, h, w, c] = sum of dy[n,p,q,k] * w[k,c,r,s] over k and over all p, q, r, s with h = p stride
+ * + r - pad_h and w = q stride + s - pad_w. */
 void reference_conv2d_backward_data(const host_call *call)
 {
     const conv2d_attributes *a = &call->op->u.conv2d;
@@ -101,8 +104,10 @@ void reference_conv2d_backward_data(const host_call *call)
     }
 }
 
-/* dw[k,c,r,s] = sum over n, p, q of x[n, p stride + r - pad_h, q stride + s - pad_w, c] * dy[n,p,q,k];
- * db[k] = sum over n, p, q of dy[n,p,q,k] */
+/* Computes the gradients of weights and bias:
+ *
+ *   dw[k,c,r,s] = sum over n, p, q of x[n, p stride + r - pad_h, q stride + s - pad_w, c] * dy[n,p,q,k]
+ *   db[k] = sum over n, p, q of dy[n,p,q,k] */
 void reference_conv2d_backward_weights(const host_call *call)
 {
     const conv2d_attributes *a = &call->op->u.conv2d;

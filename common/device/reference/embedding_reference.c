@@ -1,4 +1,3 @@
-/* Rows looked up in tables. */
 #include "common/device/reference/reference_kernels.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Ba, Kiros, Hinton, "Layer Normalization", 2016: each row of (m, c) is normalized by its own mean and
- * biased variance (torch.nn.LayerNorm). */
+/* Layer normalization (Ba, Kiros, Hinton, 2016; torch.nn.LayerNorm): the mean and the biased variance of each
+ * row normalize that row of (m, c). */
 #include "common/device/reference/reference_kernels.h"
 
 #include <math.h>
@@ -29,8 +29,10 @@ void reference_layernorm_forward(const host_call *call)
     }
 }
 
-/* With h = dy gamma: dx = invstd (h - mean(h) - xhat mean(h xhat)) + dsum, means over the row;
- * dgamma = sum dy xhat and dbeta = sum dy over the rows. */
+/* Computes the gradients, with h = dy gamma:
+ *
+ *   dx = invstd (h - mean(h) - xhat mean(h xhat)) + dsum    means over the row
+ *   dgamma = sum dy xhat, dbeta = sum dy                    sums over the rows */
 void reference_layernorm_backward(const host_call *call)
 {
     const layernorm_attributes *a = &call->op->u.layernorm;

@@ -1,11 +1,12 @@
-/* y = act(x w^T + b) with weights [out, in] (torch.nn.Linear) in the order in which the input's columns
- * run: for a flattened image the weights were permuted to h, w, c (device.c). */
+/* Linear layers: y = act(x w^T + b) with weights [out, in] (torch.nn.Linear). The columns of the weights are
+ * in the order of the input's columns. If the input is a flattened image, device.c has permuted them to h, w,
+ * c. */
 #include "common/device/reference/reference_kernels.h"
 
 #include <string.h>
 
-/* The product is y (m, out) = x (m, in) * w (out, in)^T + b, with the weights of a panel of outputs
- * transposed. */
+/* Computes y (m, out) = x (m, in) * w (out, in)^T + b, then the activation. Transposes the weights of one
+ * panel of outputs at a time. */
 void reference_linear_forward(const host_call *call)
 {
     const linear_attributes *a = &call->op->u.linear;
@@ -29,7 +30,7 @@ void reference_linear_forward(const host_call *call)
     }
 }
 
-/* dx (m, in) = dpre (m, out) * w (out, in) */
+/* Computes dx (m, in) = dpre (m, out) * w (out, in). */
 void reference_linear_backward_data(const host_call *call)
 {
     const linear_attributes *a = &call->op->u.linear;
@@ -41,7 +42,7 @@ void reference_linear_backward_data(const host_call *call)
                      a->in, dx, a->in);
 }
 
-/* dpre = dy * act', dw (out, in) = dpre^T * x, db = column sums of dpre */
+/* Computes dpre = dy * act' in place, dw (out, in) = dpre^T * x, and db = the column sums of dpre. */
 void reference_linear_backward_weights(const host_call *call)
 {
     const linear_attributes *a = &call->op->u.linear;

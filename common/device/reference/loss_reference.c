@@ -1,12 +1,12 @@
-/* torch.nn.CrossEntropyLoss and MSELoss with reduction "sum"; the mean is the caller's, through the
- * normalizer by which gradients are divided. */
+/* The losses torch.nn.CrossEntropyLoss and MSELoss with reduction "sum". The caller turns sums into means:
+ * the gradients are divided by the normalizer. */
 #include "common/device/reference/reference_kernels.h"
 
 #include <math.h>
 
 typedef struct softmax_row {
-    double largest, sum; /* of the logits; of exp(logit - largest) */
-    int64_t argmax;      /* the first of equals */
+    double largest, sum; /* largest logit; sum of exp(logit - largest) */
+    int64_t argmax;      /* index of the largest logit, the first if several are equal */
 } softmax_row;
 
 static softmax_row softmax_of(const double *logits, int64_t classes)
@@ -21,7 +21,7 @@ static softmax_row softmax_of(const double *logits, int64_t classes)
     return s;
 }
 
-/* loss = log sum_i exp(l_i) - l_target;  dl_i = (softmax(l)_i - [i = target]) / normalizer */
+/* Computes loss = log sum_i exp(l_i) - l_target and dl_i = (softmax(l)_i - [i = target]) / normalizer. */
 void reference_cross_entropy(const host_call *call)
 {
     const loss_attributes *a = &call->op->u.loss;
@@ -44,7 +44,7 @@ void reference_cross_entropy(const host_call *call)
     }
 }
 
-/* loss = sum (y - t)^2;  dy = 2 (y - t) / normalizer */
+/* Computes loss = sum (y - t)^2 and dy = 2 (y - t) / normalizer. */
 void reference_mean_squared_error(const host_call *call)
 {
     const loss_attributes *a = &call->op->u.loss;

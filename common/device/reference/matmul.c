@@ -2,10 +2,11 @@
 
 #include "common/base/least.h"
 
-/* A block of b stays in the cache while all rows of a pass over it. */
+/* Size of a block of b, which stays in the cache while all rows of `a` pass over it. */
 enum { BLOCK_K = 64, BLOCK_N = 512 };
 
-/* c (n) += a (k) * b (k, n), four rows of b per pass so that c is loaded and stored a quarter as often. */
+/* Computes c (n) += a (k) * b (k, n), four rows of b per pass, so that c is loaded and stored a quarter as
+ * often. */
 static void add_rows(int64_t n, int64_t k, matrix_view a, const double *restrict b, int64_t b_row,
                      double *restrict c)
 {

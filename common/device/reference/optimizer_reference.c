@@ -1,11 +1,11 @@
-/* torch.optim.SGD, Adam and AdamW as their documentation's algorithms state them, and what passes over
- * related operations. Each visits the elements of the launch's pieces. */
+/* The optimizers torch.optim.SGD, Adam and AdamW as PyTorch documents them, and other operations over pieces.
+ * Each visits the elements of the launch's pieces. */
 #include "common/device/reference/reference_kernels.h"
 #include "common/memory/piece.h"
 
 #include <math.h>
 
-/* The element's gradient, scaled and checked. */
+/* Returns the scaled gradient of element i. Raises `nonfinite` if it is not finite. */
 static double gradient_at(const host_call *call, int64_t i)
 {
     double g = call->scalars->gradient_scale * ((const double *)call->operands[OPT_GRAD])[i];
@@ -14,8 +14,11 @@ static double gradient_at(const host_call *call, int64_t i)
     return g;
 }
 
-/* g = scale grad + weight_decay p;  b = momentum b + (1 - dampening) g, at the first step b = g;
- * p -= lr (g + momentum b) with Nesterov, lr b without, lr g without momentum */
+/* Computes
+ *
+ *   g = scale grad + weight_decay p
+ *   b = momentum b + (1 - dampening) g, or b = g at the first step
+ *   p -= lr (g + momentum b) with Nesterov momentum, lr b with plain momentum, lr g without momentum */
 void reference_sgd(const host_call *call)
 {
     const optimizer_attributes *a = &call->op->u.optimizer;
@@ -32,8 +35,9 @@ void reference_sgd(const host_call *call)
         }
 }
 
-/* Kingma and Ba, "Adam", 2015; decoupled weight decay: Loshchilov and Hutter, "Decoupled Weight Decay
+/* Kingma and Ba, "Adam", 2015, and for decoupled weight decay Loshchilov and Hutter, "Decoupled Weight Decay
  * Regularization", 2019.
+ *
  *   Adam  g = scale grad + weight_decay p        AdamW  g = scale grad, p -= lr weight_decay p
  *   m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2
  *   p -= lr (m / correction1) / (sqrt(v / correction2) + eps) */

@@ -11,8 +11,8 @@ struct sim_agent {
     device *device;
     const sim_agent_ops *ops;
     void *context;
-    sim_time wake_time; /* cost of a wake-up */
-    sim_time asleep;    /* since; SIM_NEVER: not run yet */
+    sim_time wake_time;
+    sim_time asleep; /* time at which it fell asleep; SIM_NEVER before its first run */
     bool failed;
     error_record error;
 };
@@ -21,21 +21,22 @@ static status give_up(sim_agent *agent)
 {
     agent->failed = true;
     error_copy(&agent->error);
-    error_clear(); /* reported to whoever waits for the agent */
+    error_clear(); /* the threads that wait for the agent report the error */
     agent->ops->failed(agent->context, &agent->error);
     return STATUS_OK;
 }
 
-/* A thread that slept costs its core a context switch before it does anything. */
+/* Spends the time of a context switch if the thread has slept. */
 static void wake_up(sim_agent *agent)
 {
     if (agent->actor.time > agent->asleep) sim_actor_spend(&agent->actor, agent->wake_time);
 }
 
-/* It has worked ahead of the clock, and must not act before it has seen what arrives until then. */
+/* Stops until the clock reaches the agent's time. The agent has worked ahead of the clock, and must first see
+ * all events that arrive until then. */
 static status go_on_later(sim_agent *agent)
 {
-    agent->asleep = agent->actor.time; /* it does not sleep */
+    agent->asleep = agent->actor.time; /* so that it does not pay for a wake-up */
     sim_actor_wake(&agent->actor, agent->actor.time);
     return STATUS_OK;
 }
@@ -67,8 +68,7 @@ status sim_agent_open(device *d, const char *name, const sim_agent_ops *ops, voi
     sim_agent *agent = calloc(1, sizeof *agent);
     if (!agent) return fail(STATUS_SYSTEM, "no memory for an agent");
     *agent = (sim_agent){.device = d, .ops = ops, .context = context, .asleep = SIM_NEVER};
-    agent->wake_time =
-        sim_from_us(sim_profile_get(sim_device_simulation(d)->profile, SIM_WAKE_TIME)); /* 0: free */
+    agent->wake_time = sim_from_us(sim_profile_get(sim_device_simulation(d)->profile, SIM_WAKE_TIME));
     status rc = sim_actor_open(sim_device_simulation(d), &agent->actor, d->config.rank, name);
     if (rc != STATUS_OK) {
         free(agent);

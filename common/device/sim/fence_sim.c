@@ -40,7 +40,7 @@ void sim_fence_close(device_fence *base)
     sim_fence *f = (sim_fence *)base;
     for (sim_stream *s = f->streams; s; s = s->next_waiting) {
         s->waits_on = NULL;
-        s->failed = true; /* nobody else can end this wait */
+        s->failed = true; /* nothing else can end the wait */
     }
     free(f->history);
     free(f);
@@ -69,7 +69,7 @@ void sim_fence_remove_stream(sim_fence *f, sim_stream *s)
     s->waits_on = NULL;
 }
 
-/* Streams continue in the order in which they began to wait. */
+/* Resumes streams in the order in which they began to wait. */
 static void resume_streams(sim_fence *f, bool failed)
 {
     sim_stream *waiting = f->streams, *first = NULL;
@@ -82,13 +82,13 @@ static void resume_streams(sim_fence *f, bool failed)
     }
     while (first) {
         sim_stream *next = first->next_waiting;
-        sim_stream_resume(first, failed); /* it may wait for the fence again, for a larger value */
+        sim_stream_resume(first, failed); /* the stream may wait for the fence again, for a larger value */
         first = next;
     }
 }
 
-/* Makes room for one more entry: drops the oldest entries whose successors the clock has passed, and any
- * oldest entry where there is no memory. */
+/* Makes room for one more entry. Drops the oldest entries whose successors the clock has passed. Without
+ * memory, drops the oldest entry. */
 static void make_room(sim_fence *f)
 {
     sim_time now = simulation_now(((sim_device *)f->base.device)->simulation);
@@ -110,7 +110,7 @@ static void make_room(sim_fence *f)
 static void remember(sim_fence *f, uint64_t value, sim_time at)
 {
     for (int i = f->reached - 1; i >= 0 && f->history[i].at > at; i--)
-        f->history[i].at = at; /* a fence at a larger value is also at a smaller one */
+        f->history[i].at = at; /* a fence that has reached a larger value has reached the smaller ones */
     make_room(f);
     f->history[f->reached].value = value;
     f->history[f->reached++].at = at;
@@ -136,8 +136,8 @@ void sim_fence_reach(device_fence *f, uint64_t value)
     sim_fence_reach_at((sim_fence *)f, value, sim_actor_of((sim_device *)f->device)->time);
 }
 
-/* An actor that asks too early is woken at the time; of several times, a sleeping actor keeps the earliest.
- */
+/* Returns true if the fence has reached `value` at the actor's time. Otherwise wakes the current actor at the
+ * time at which the fence reaches `value`, if that time is known. */
 bool sim_fence_reached(device_fence *f, uint64_t value)
 {
     sim_actor *a = sim_actor_of((sim_device *)f->device);

@@ -1,4 +1,4 @@
-/* Kernels are prices, the same for all ranks of a simulation, which owns and shares them. */
+/* Kernels are prices. They are the same for all ranks of a simulation, so the simulation owns them. */
 #include "common/base/random.h"
 #include "common/device/sim/sim_impl.h"
 #include "common/memory/piece.h"
@@ -13,12 +13,13 @@ typedef struct sim_kernel {
     double price; /* picoseconds, without contention, at full speed */
     double contention;
     sim_parts parts;
-    double elements; /* priced, where a launch names pieces; else 0 */
+    /* Elements that `price` covers, if a launch lists pieces; else 0. */
+    double elements;
 } sim_kernel;
 
 typedef struct kernel_table {
-    device owner; /* the device of all kernels */
-    void *tree;   /* of sim_kernel, by operation */
+    device owner;
+    void *tree; /* search tree of sim_kernel by operation */
 } kernel_table;
 
 static void free_table(void *table)
@@ -45,7 +46,7 @@ static status find_table(simulation *s, kernel_table **out)
     return STATUS_OK;
 }
 
-/* Elements of an operation that runs over pieces. */
+/* Returns the elements of an operation that runs over pieces, and 0 for other operations. */
 static double elements_of(const op_desc *op)
 {
     switch (op->kind) {
@@ -88,10 +89,9 @@ status sim_prepare(device *base, const op_desc *op, const device_layout *layout,
 
 void sim_release(device_kernel *kernel)
 {
-    (void)kernel; /* the simulation's */
+    (void)kernel; /* the simulation frees it */
 }
 
-/* The operation on its first `rows` rows. */
 static op_desc with_rows(const op_desc *op, int64_t rows)
 {
     op_desc less = *op;

@@ -9,7 +9,6 @@
 typedef struct sim_stream sim_stream;
 typedef struct sim_fence sim_fence;
 
-/* How a device of the same process is reached. */
 typedef struct sim_peer {
     struct sim_peer *next;
     const device *from;
@@ -21,76 +20,82 @@ typedef struct sim_device {
     simulation *simulation;
     bool owns_simulation;
     sim_actor host;
-    sim_stream *streams; /* linked */
+    sim_stream *streams;
     sim_listener *listeners;
-    bool synchronous;    /* launches are calls, */
-    bool hides_launches; /* on a device without launches: they cost what exceeds the kernel */
-    sim_time launch, synchronize, overhead; /* host time of a launch and a wait; fixed time of a kernel */
-    sim_time launch_alone;                  /* without an interpreter */
-    bool contends;                          /* kernels are slowed by other ranks of the machine, */
-    double slowdown;                        /* and by this factor: this GPU's speed, too few cores */
-    sim_actor *core;                        /* that its agents share with the host */
-    double host_share;         /* of its agents' work that the compute thread loses where cores are scarce */
-    bool at_work;              /* the compute thread, in stream_sim.c's core_work() */
-    int communicating;         /* collectives and copies that move data now, */
-    sim_load load;             /* and what they take of this GPU */
-    uint64_t jitter, launches; /* start of the random stream, or 0; kernels so far */
-    uint64_t memory_used, memory_most, memory_next; /* bytes; the next address */
-    sim_route up, down;                             /* host to device and back */
-    double copy_rate;                               /* without other traffic, bytes per picosecond */
+    bool synchronous; /* launches are calls */
+    /* Launches have no cost of their own: an operation takes the longer of launch and kernel. */
+    bool hides_launches;
+    /* Host time of a launch and of a wait; fixed time of a kernel. */
+    sim_time launch, synchronize, overhead;
+    sim_time launch_alone; /* host time of a launch without an interpreter */
+    bool contends;         /* kernels are slowed by other ranks of the machine */
+    double slowdown;       /* slowdown of kernels: a slow GPU, too few cores */
+    sim_actor *core;       /* core that the host and its agents share */
+    /* Share of its agents' work that the compute thread loses if cores are scarce. */
+    double host_share;
+    bool at_work;              /* the compute thread is in core_work() of stream_sim.c */
+    int communicating;         /* collectives and copies that move data now */
+    sim_load load;             /* share of this GPU that they use */
+    uint64_t jitter, launches; /* start of the random stream, or 0 without jitter; kernels so far */
+    /* Bytes in use, largest number of bytes in use, next address. */
+    uint64_t memory_used, memory_most, memory_next;
+    sim_route up, down;
+    double copy_rate; /* bytes per picosecond without other traffic */
     sim_peer *peers;
-    error_record *failure; /* of a fence for which a stream waited */
+    error_record *failure;
 } sim_device;
 
 typedef enum command_kind {
-    COMMAND_KERNEL, /* value: picoseconds without contention */
+    COMMAND_KERNEL, /* value: picoseconds without communication at the same time */
     COMMAND_COPY,   /* value: bytes; object: the route */
     COMMAND_MARK,   /* slot */
     COMMAND_SIGNAL, /* value; object: the fence */
-    COMMAND_WAIT,   /* likewise */
+    COMMAND_WAIT,   /* value; object: the fence */
     COMMAND_TASK    /* object: the task */
 } command_kind;
 
 typedef struct sim_command {
     command_kind kind;
     int32_t slot;
-    const char *what;  /* a kernel's name */
-    sim_time enqueued; /* by the host; it cannot begin earlier */
+    const char *what;  /* name of a kernel */
+    sim_time enqueued; /* time at which the host enqueued it, and its earliest start */
     int64_t value;
     void *object;
-    sim_parts parts; /* of a kernel */
+    sim_parts parts;
 } sim_command;
 
-/* A stream is a queue of commands, evaluated up to the current time. Commands before the head are done, the
- * last of them at time `at`. The head may have begun. */
+/* A stream is a queue of commands, evaluated up to the current time. Commands before the head are done; the
+ * last of them ended at time `at`. The head may have begun. */
 struct sim_stream {
     device_stream base;
-    sim_stream *next;      /* of the device */
-    sim_event event;       /* when the next command with an effect on others begins, or the last one ends */
+    sim_stream *next;
+    /* Time at which the next command with an effect on others begins, or at which the last command ends. */
+    sim_event event;
     sim_command *commands; /* ring */
     uint32_t head, count, capacity;
     sim_time at;
-    sim_time stalled; /* waited for fences so far */
-    sim_time slowed;  /* lost by kernels to communication so far */
-    bool started;     /* the head: */
-    sim_time begun;   /*   when it began */
-    sim_time since;   /*   a kernel has `remaining` picoseconds of work left at this time */
+    sim_time stalled; /* time spent waiting for fences so far */
+    sim_time slowed;  /* time that kernels lost to communication so far */
+    bool started;
+    sim_time begun;
+    sim_time since; /* time at which a kernel has `remaining` picoseconds of work left */
     int64_t remaining;
-    bool head_done; /*   a task or copy that has ended */
+    bool head_done; /* the head, a task or copy, has ended */
     bool advancing;
-    sim_fence *waits_on; /* the fence in whose list the stream is */
+    sim_fence *waits_on; /* fence in whose list the stream is */
     sim_stream *next_waiting;
-    sim_actor *waiters; /* in device_stream_synchronize */
+    sim_actor *waiters; /* actors in device_stream_synchronize */
     bool failed;
-    sim_flow flow; /* of copies */
+    sim_flow flow;
     struct sim_mark {
         int64_t at_ns, slowed_ns;
     } * marks; /* [mark_capacity] */
     int mark_capacity;
 };
 
-/* The values that a fence has reached and when, oldest first, in ascending time. Streams may need an earlier
- * one: at least FENCE_HISTORY are kept, and all ahead of the clock. */
+/* The values that a fence has reached and the times, oldest first, in ascending order. Streams may need the
+ * time of an earlier value, so a fence keeps at least FENCE_HISTORY entries, and all entries ahead of the
+ * clock. */
 enum { FENCE_HISTORY = 4 };
 
 struct sim_fence {
@@ -99,10 +104,10 @@ struct sim_fence {
         uint64_t value;
         sim_time at;
     } * history;
-    int reached, capacity; /* entries */
+    int reached, capacity;
     bool failed;
-    sim_stream *streams; /* whose head waits for it */
-    sim_actor *waiters;  /* hosts, where launches are calls */
+    sim_stream *streams; /* streams whose head waits for the fence */
+    sim_actor *waiters;  /* hosts that wait, if launches are calls */
 };
 
 static inline sim_queue *sim_queue_of(const sim_device *d)
@@ -118,7 +123,7 @@ static inline sim_actor *sim_actor_of(sim_device *d)
 /* Copies the device's failure into the caller's record. */
 status sim_device_failed(const sim_device *d);
 
-/* A stream has run `what` between two times. */
+/* Reports to the recorder that a stream ran `what` from `begin` to `end`. */
 static inline void sim_record(const sim_device *d, device_stream_role role, const char *what, sim_time begin,
                               sim_time end)
 {
@@ -129,7 +134,7 @@ static inline void sim_record(const sim_device *d, device_stream_role role, cons
 /* ---- kernel_sim.c ---- */
 status sim_prepare(device *d, const op_desc *op, const device_layout *layout, device_kernel **out);
 void sim_release(device_kernel *kernel);
-/* How long a launch takes on this device without contention. */
+/* Returns the time of a launch on this device without communication at the same time. */
 sim_time sim_kernel_time(sim_device *d, const device_kernel *kernel, const op_scalars *scalars);
 sim_parts sim_kernel_parts(const device_kernel *kernel);
 
@@ -148,18 +153,18 @@ status sim_wait(device_stream *s, device_fence *f, uint64_t value);
 status sim_synchronize(device_stream *s);
 status sim_mark(device_stream *s, int slot);
 int64_t sim_mark_ns(device_stream *s, int slot);
-/* Communication has begun or ended: it shares the compute thread's core. */
+/* Recomputes the compute thread's rate after communication, which shares its core, has begun or ended. */
 void sim_core_changed(sim_device *d);
 
 /* ---- stream_run.c: streams as the clock advances ---- */
 status sim_stream_push(sim_stream *s, sim_command command);
-/* Runs what is due, and schedules the next call. */
+/* Runs the commands that are due, and schedules the next call. */
 void sim_stream_advance(void *stream);
-/* Continues at `start`, or when a fence was reached if that is later. */
+/* Continues the stream at `start`, or at `reached` if that is later, and counts the difference as a wait. */
 void sim_stream_pass(sim_stream *s, sim_time start, sim_time reached);
-/* The head, a copy or task, has ended now. */
+/* Continues the stream after its head, a copy or task, has ended now. */
 void sim_stream_head_ended(sim_stream *s);
-/* A fence that the head waits for has been reached or has failed. */
+/* Continues the stream after the fence that its head waits for was reached or has failed. */
 void sim_stream_resume(sim_stream *s, bool failed);
 
 /* ---- fence_sim.c ---- */
@@ -168,14 +173,14 @@ void sim_fence_close(device_fence *f);
 void sim_fence_reach(device_fence *f, uint64_t value);
 bool sim_fence_reached(device_fence *f, uint64_t value);
 void sim_fence_fail(device_fence *f, const error_record *error);
-/* When the fence reached or will reach `value`; SIM_NEVER: unknown. */
+/* Returns the time at which the fence reaches `value`, or SIM_NEVER if the time is unknown. */
 sim_time sim_fence_time(const sim_fence *f, uint64_t value);
 void sim_fence_reach_at(sim_fence *f, uint64_t value, sim_time at);
-/* The stream's head waits; the fence resumes it. */
+/* The fence resumes the stream, whose head waits. */
 void sim_fence_add_stream(sim_fence *f, sim_stream *s);
 void sim_fence_remove_stream(sim_fence *f, sim_stream *s);
 
-/* Adds an actor to a list of waiters, once; wakes all of a list and empties it. */
+/* Add an actor to a list of waiters, at most once, and wake all actors of a list and empty it. */
 void sim_add_waiter(sim_actor **list, sim_actor *a);
 void sim_wake_waiters(sim_actor **list, sim_time at);
 

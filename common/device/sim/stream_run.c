@@ -1,7 +1,9 @@
-/* A stream as the clock advances. Results are computed once, unless the device's speed changes: kernels are
- * popped when the clock has passed their end, and a stream's one event is scheduled for the next command with
- * an effect on others (a signal, a wait, a copy, a task), or for the time at which the stream is empty if a
- * host waits for that. */
+/* Runs a stream as the clock advances.
+ *
+ * A kernel's end is computed once, unless the speed of the device changes, and the kernel is popped when the
+ * clock has passed its end. Each stream has one event. It is scheduled for the next command with an effect on
+ * others (a signal, a wait, a copy, a task), or for the time at which the stream is empty if a host waits for
+ * that. */
 #include "common/device/sim/sim_impl.h"
 
 #include <assert.h>
@@ -45,7 +47,7 @@ static void pop(sim_stream *s)
     s->started = s->head_done = false;
 }
 
-/* Each runs the head, which may begin at `start`; true if it is done. */
+/* Each of these functions runs the head, which may begin at `start`, and returns true if the head is done. */
 static bool run_kernel(sim_stream *s, const sim_command *c, sim_time start, sim_time now)
 {
     double rate = rate_of(s, c);
@@ -91,7 +93,7 @@ static bool run_wait(sim_stream *s, const sim_command *c, sim_time start)
     return true;
 }
 
-/* A copy engine works next to the kernels of the compute stream. */
+/* Returns true if a copy engine runs the copies of this stream, next to the kernels of compute streams. */
 static bool copies_beside(const sim_stream *s)
 {
     return s->base.role == DEVICE_STREAM_COPY;
@@ -148,7 +150,7 @@ static bool run_head(sim_stream *s, sim_time now)
 
 /* ---- looking ahead ---------------------------------------------------------------------------- */
 
-/* When the stream must be examined next if nothing changes. */
+/* Returns the time at which the stream must be examined next if nothing changes. */
 static sim_time next_moment(const sim_stream *s)
 {
     sim_time at = s->at;
@@ -217,8 +219,8 @@ static status grow(sim_stream *s)
     return STATUS_OK;
 }
 
-/* A new command with an effect on others schedules the stream only if nothing else does: earlier commands
- * come first. */
+/* Returns true if a new command does not need to be examined now. A command with an effect on others is
+ * examined later if earlier commands have scheduled the stream. */
 static bool may_sleep(const sim_stream *s, command_kind kind)
 {
     if (kind == COMMAND_KERNEL || kind == COMMAND_MARK) return true;

@@ -22,7 +22,7 @@ status sim_stream_open(device *base, device_stream_role role, device_stream **ou
     s->base.device = base;
     s->base.role = role;
     int hops = d->up.count > d->down.count ? d->up.count : d->down.count;
-    if (d->simulation->config.per_process > 1) hops = SIM_ROUTE_MAX; /* to other GPUs too */
+    if (d->simulation->config.per_process > 1) hops = SIM_ROUTE_MAX; /* routes to other GPUs are longer */
     status rc;
     TRY_GOTO(rc, sim_event_init(sim_queue_of(d), &s->event, base->config.rank, sim_stream_advance, s),
              failed);
@@ -54,7 +54,7 @@ void sim_stream_close(device_stream *base)
     free(s);
 }
 
-/* The host's part of a launch: its time passes. Returns the time at which the command arrives. */
+/* Spends the host's time of a launch, and returns the time at which the command arrives. */
 static sim_time submit(sim_device *d)
 {
     sim_actor *a = sim_actor_of(d);
@@ -62,10 +62,11 @@ static sim_time submit(sim_device *d)
     return a->time;
 }
 
-/* ---- cores of a machine that computes on its CPU: a compute thread shares them with agents ------- */
+/* ---- cores shared by compute threads and agents, on a machine that computes on its CPU ------------ */
 
-/* While a collective moves data, its rank's agent works and the compute thread gets the rest of the core;
- * time that agents spend themselves is taken from the compute thread in one piece. */
+/* Returns the share of its core that the compute thread gets. While a collective moves data, the agent of its
+ * rank uses the rest. If an agent spends time at another moment, the compute thread loses a share of that
+ * time once (sim_actor.lost). */
 static double core_rate(const sim_device *d)
 {
     return d->communicating ? 1 - d->host_share : 1;
@@ -96,7 +97,7 @@ void sim_core_changed(sim_device *d)
     if (d->at_work) sim_actor_wake(&d->host, simulation_now(d->simulation));
 }
 
-/* Launches are calls: the host computes. */
+/* Runs an operation on the host, on a device whose launches are calls. */
 static status work(sim_stream *s, sim_time duration)
 {
     sim_device *d = device_of(s);
@@ -130,17 +131,17 @@ status sim_launch(device_stream *base, device_kernel *kernel, void *const *opera
                                                 .parts = sim_kernel_parts(kernel)});
     TRY(work(s, duration));
     sim_time begun = d->hides_launches ? at - d->launch : at;
-    bool hidden = d->hides_launches && duration < d->launch; /* by its own launch */
+    bool hidden = d->hides_launches && duration < d->launch; /* the launch takes longer than the kernel */
     sim_record(d, s->base.role, what, begun, hidden ? begun + duration : s->at);
     return STATUS_OK;
 }
 
-/* A pass that reads and writes every element of a range once. */
+/* Launches a pass that reads and writes each element once. */
 static status pack_range(device_stream *s, int64_t count)
 {
     device_kernel *kernel;
     op_desc op;
-    memset(&op, 0, sizeof op); /* padding included: descriptions are compared as bytes */
+    memset(&op, 0, sizeof op); /* sets the padding, too: descriptions are compared as bytes */
     op.kind = OP_divide;
     op.type = DTYPE_F32;
     op.u.elementwise.count = count;
@@ -223,7 +224,7 @@ status sim_signal(device_stream *base, device_fence *f, uint64_t value)
     return STATUS_OK;
 }
 
-/* Where launches are calls a wait blocks the host. */
+/* Blocks the host until the fence is reached, on a device whose launches are calls. */
 static status block_for(sim_device *d, sim_fence *f, uint64_t value)
 {
     sim_actor *a = sim_actor_of(d);
@@ -244,14 +245,14 @@ status sim_wait(device_stream *base, device_fence *fence, uint64_t value)
     sim_fence *f = (sim_fence *)fence;
     if (s->failed) return sim_device_failed(d);
     if (d->synchronous && s->base.role == DEVICE_STREAM_COPY && sim_fence_time(f, value) != SIM_NEVER) {
-        s->at = sim_later(s->at, sim_fence_time(f, value)); /* without work of the host */
+        s->at = sim_later(s->at, sim_fence_time(f, value)); /* the copy engine waits, the host does not */
         return STATUS_OK;
     }
     if (d->synchronous) {
         status rc = block_for(d, f, value);
         while (rc == STATUS_AGAIN && sim_fiber_runs(sim_actor_of(d))) {
             TRY(sim_fiber_yield(sim_actor_of(d)));
-            sim_actor_of(d)->lost = 0; /* while it waited: harmless */
+            sim_actor_of(d)->lost = 0; /* time lost during a wait does not count */
             rc = block_for(d, f, value);
         }
         return rc;
@@ -274,7 +275,8 @@ status sim_synchronize(device_stream *base)
         if (s->failed) return sim_device_failed(d);
         if (s->count == 0) break;
         sim_add_waiter(&s->waiters, a);
-        sim_stream_advance(s); /* a host waits now: the stream is examined when it is empty */
+        /* Schedules the stream for the time at which it is empty, because a host waits now. */
+        sim_stream_advance(s);
         status rc =
             sim_actor_block(a, s->waits_on ? "its stream, which waits for a fence" : "its stream to drain");
         if (!sim_fiber_runs(a)) return rc;

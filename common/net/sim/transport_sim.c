@@ -23,7 +23,7 @@ struct sim_message {
     sim_message *next, *next_of_all;
     sim_hub *hub;
     sim_transport *to;
-    int link; /* at the receiver */
+    int link; /* link at the receiver */
     sim_flow flow;
     sim_time handed_over;
     double bytes;
@@ -33,13 +33,13 @@ struct sim_message {
     int capacity;
 };
 
-/* One direction of a connection: its messages leave one after another. */
+/* One direction of a connection. Messages leave one after another. */
 typedef struct sim_way {
     sim_transport *to;
-    int link; /* there */
+    int link; /* link at `to` */
     sim_route route;
-    sim_message *first, *last; /* handed over; the first is leaving */
-    int on_the_way;            /* handed over and not received */
+    sim_message *first, *last; /* sent messages; the first one is leaving */
+    int on_the_way;            /* messages sent and not yet received */
 } sim_way;
 
 struct sim_transport {
@@ -47,10 +47,10 @@ struct sim_transport {
     sim_hub *hub;
     sim_transport *next;
     char url[128];
-    sim_actor *owner; /* the agent that receives here; NULL: not known yet */
+    sim_actor *owner; /* agent that receives here, or NULL before its first receive */
     sim_way *ways;    /* [2 * peers] */
     sim_message *inbox, *inbox_last;
-    bool refused; /* somebody found no room: is woken when there is */
+    bool refused; /* the last send found no room, so wake the owner when there is */
     bool device_memory;
 };
 
@@ -109,7 +109,7 @@ static status wait_for_nothing(transport *t, int64_t deadline_ns)
 
 static sim_way *way_of(const sim_message *m)
 {
-    /* The sender's: the way back of the receiver's link. */
+    /* The sender's way is the way back of the receiver's link. */
     sim_way *back = &m->to->ways[m->link];
     return &back->to->ways[back->link];
 }
@@ -122,7 +122,7 @@ static void leave_next(sim_way *w)
                        w->route.latency);
 }
 
-/* The sender's memory is free when the last byte has left, as on a wire: the receiver needs no bytes. */
+/* Releases the sender's memory when the last byte has left, as on a wire. */
 static void release_frames(sim_message *m)
 {
     if (m->ticket)
@@ -200,14 +200,15 @@ static status copy_frames(sim_message *m, const message_frame *frames, int count
     return STATUS_OK;
 }
 
-/* Servers of their own may be more than ranks: they are counted round. */
+/* Separate servers may be more than the ranks, so their hosts are assigned round robin. */
 static sim_place host_of(const sim_transport *t)
 {
     const simulation *s = t->hub->simulation;
     return simulation_host(s, t->base.options.rank % s->config.world);
 }
 
-/* Ranks that compute on their machine's processor see each other's tensors: messages say where they are. */
+/* Returns the bytes that a message moves. Ranks that compute on the processor of one machine read each
+ * other's tensors, so their messages move no bytes. */
 static double bytes_moved(const sim_hub *hub, const sim_transport *t, const sim_message *m)
 {
     const simulation *s = hub->simulation;
@@ -216,7 +217,7 @@ static double bytes_moved(const sim_hub *hub, const sim_transport *t, const sim_
     return on_host && same && t->base.options.in_sight ? 0 : m->bytes;
 }
 
-/* The agent's part of a message. */
+/* Spends the agent's time for a message. */
 static void spend(sim_hub *hub, const sim_way *w, const sim_transport *t, double bytes)
 {
     sim_actor *a = hub->simulation->current;
@@ -316,7 +317,7 @@ static status open_transport(const transport_options *options, transport **out)
     return STATUS_OK;
 }
 
-/* Messages are the hub's: what is still to be received or on its way arrives nowhere. */
+/* Closes a transport. The hub owns its messages, and messages in flight are not delivered. */
 static void close_transport(transport *base, int64_t flush_ns)
 {
     sim_transport *t = (sim_transport *)base, **at = &t->hub->transports;

@@ -1,5 +1,6 @@
-/* Messages between the virtual ranks of a simulation: flows over the links between the places where the
- * tensors lie, one message of a link after another, and a fixed time for each at both ends. No bytes move. */
+/* Messages between the virtual ranks of a simulation. A message is a flow over the links between the places
+ * of the tensors, plus a fixed time at both ends. The messages of a link leave one after another. No bytes
+ * move. */
 #ifndef COMMON_NET_SIM_TRANSPORT_SIM_H
 #define COMMON_NET_SIM_TRANSPORT_SIM_H
 
@@ -8,10 +9,11 @@
 
 extern const transport_type transport_sim;
 
-/* The hub of the ranks of `s`. Close it after all transports. */
+/* Opens the hub of the ranks of `s`. Close it after all transports. */
 status transport_sim_hub_open(simulation *s, transport_hub **out);
 
-/* The simulation has ended: nobody can be reached any more, and goodbyes are not said. */
+/* Stops the hub at the end of the simulation. No peer can be reached any more, so closing transports send no
+ * goodbyes. */
 void transport_sim_hub_stop(transport_hub *hub);
 
 #endif

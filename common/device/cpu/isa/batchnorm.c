@@ -1,13 +1,13 @@
 #include "common/device/cpu/isa/vector_math.h"
 
-/* Rows that stay in the L1 cache while a block of channels at a time is summed in registers. */
+/* Returns the number of rows that stay in the L1 cache while one block of channels at a time is summed in
+ * registers. */
 static int64_t rows_per_block(int64_t c)
 {
     int64_t rows = 4096 / c;
     return rows < 8 ? 8 : rows;
 }
 
-/* Sums of VF channels in registers. */
 typedef struct channel_sums {
     vd first_low, first_high, second_low, second_high;
 } channel_sums;
@@ -60,7 +60,7 @@ static void stats(const float *x, int64_t rows, int64_t c, double *sums)
     }
 }
 
-/* ---- the activation's argument and its gradient at one vector: element i of the tensors, channel j -- */
+/* ---- the activation's argument and its gradient: one vector, element i, channel j ----------------- */
 
 ALWAYS_INLINE vf argument(const cpu_batchnorm_data *d, vf centered, int64_t i, int64_t j, int64_t count)
 {

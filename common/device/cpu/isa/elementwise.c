@@ -25,7 +25,7 @@ static void divide(float *x, float divisor, int64_t count)
 
 typedef uint32_t vu __attribute__((vector_size(4 * VF)));
 
-/* The upper halves, rounded, in the lower halves of the lanes. */
+/* Returns the upper halves of the lanes, rounded, in the lower halves. */
 ALWAYS_INLINE vu round_to_bf16(vf a)
 {
     vu bits = (vu)a, odd = (bits >> 16) & 1, is_nan = (vu)((bits & 0x7fffffff) > 0x7f800000);
@@ -76,7 +76,6 @@ ALWAYS_INLINE void activate_backward(activation act, const float *x, const float
     vf_store_part(dx + i, last, rest);
 }
 
-/* The first `count` columns of a row, count <= VF. */
 ALWAYS_INLINE void bias_activate_some(activation act, float *y, float *slope, const float *bias,
                                       int64_t count)
 {

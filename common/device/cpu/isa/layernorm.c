@@ -2,7 +2,8 @@
 
 #include <math.h>
 
-/* A row's elements are summed in lanes of floats, CHAINS vectors side by side, and the lanes in double. */
+/* Number of vectors of floats in which the elements of a row are summed. The lanes are then summed in
+ * double. */
 enum { CHAINS = 4 };
 
 ALWAYS_INLINE double chains_sum(const vf chain[CHAINS])
@@ -12,7 +13,7 @@ ALWAYS_INLINE double chains_sum(const vf chain[CHAINS])
     return sum;
 }
 
-/* Where there is a residual, sum = x + residual is kept. */
+/* Returns `count` elements from j on. If there is a residual, adds it and stores sum = x + residual. */
 ALWAYS_INLINE vf row_element(const float *x, const float *residual, float *sum, int64_t j, int64_t count)
 {
     vf a = vf_load_some(x + j, count);
@@ -109,7 +110,6 @@ ALWAYS_INLINE void row_backward(const row_gradient *r, int64_t c)
     }
 }
 
-/* Columns [j, j + count) of dgamma and dbeta over a block of rows. */
 ALWAYS_INLINE void columns_backward(const layernorm_attributes *a, void *const *operands, int64_t first,
                                     int64_t end, int64_t j, double *sums, int64_t count)
 {
@@ -134,7 +134,7 @@ ALWAYS_INLINE void columns_backward(const layernorm_attributes *a, void *const *
 static void backward(const layernorm_attributes *a, void *const *operands, int64_t first, int64_t end,
                      double *sums)
 {
-    enum { BLOCK = 8 }; /* rows that are still in the L1 cache when their own gradient is computed */
+    enum { BLOCK = 8 }; /* rows that stay in the L1 cache until their gradient is computed */
     int64_t c = a->c;
     for (int64_t block = first; block < end; block += BLOCK) {
         int64_t until = end - block < BLOCK ? end : block + BLOCK, j = 0;

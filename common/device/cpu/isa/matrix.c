@@ -1,6 +1,6 @@
 #include "common/device/cpu/isa/transpose.h"
 
-/* A tile of c is kept in registers: ROWS by VECTORS accumulators, VECTORS of b and one of a. */
+/* The tile of c in registers: ROWS by VECTORS accumulators, with VECTORS vectors of b and one of a. */
 #if VF == 16
 enum { ROWS = 6, VECTORS = 4 };
 #else
@@ -14,7 +14,7 @@ typedef struct small_gemm {
     bool add;
 } small_gemm;
 
-/* `rows` by `vectors` vectors, of which the last has `count` columns. */
+/* Multiplies a tile of `rows` by `vectors` vectors. The last vector has `count` columns. */
 ALWAYS_INLINE void multiply_tile(const small_gemm *p, int rows, int vectors, int64_t count)
 {
     vf sum[ROWS][VECTORS] = {{{0}}};
@@ -35,7 +35,6 @@ ALWAYS_INLINE void multiply_tile(const small_gemm *p, int rows, int vectors, int
         }
 }
 
-/* All rows of a strip of columns. */
 ALWAYS_INLINE void multiply_strip(small_gemm p, int64_t m, int vectors, int64_t count)
 {
     for (int64_t i = 0; i < m;) {
@@ -58,8 +57,8 @@ ALWAYS_INLINE void multiply_strip(small_gemm p, int64_t m, int vectors, int64_t 
     }
 }
 
-/* Strips of b are copied where its rows are so far apart that they evict each other from the L1 cache, and
- * enough tiles use them. */
+/* A strip of b is copied if its rows are so far apart that they evict each other from the L1 cache, and if
+ * enough tiles use the strip. */
 enum { STRIP_ROWS = 256, FAR_STRIDE = 256, ENOUGH_ROWS = 4 * ROWS };
 
 ALWAYS_INLINE void copy_strip(const float *b, int64_t stride, int64_t rows, int vectors, float *to)

@@ -1,6 +1,6 @@
 #include "common/device/cpu/isa/vector.h"
 
-/* The sum of x - x stays 0 until an x is infinite or NaN. */
+/* Returns true if all lanes are 0. The sum of x - x is 0 unless some x is infinite or NaN. */
 ALWAYS_INLINE bool is_zero(vf sum)
 {
     bool zero = true;

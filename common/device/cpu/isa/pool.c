@@ -2,19 +2,19 @@
 
 #include <math.h>
 
-/* A half-open range of positions along one axis. */
 typedef struct range {
     int64_t first, end;
 } range;
 
-/* The positions of a window of `kernel` at output `o` inside an input of `size`. */
+/* Returns the positions of a window of size `kernel` at output `o` that are inside an input of size
+ * `size`. */
 static range window(int64_t o, int64_t stride, int64_t pad, int64_t kernel, int64_t size)
 {
     int64_t start = o * stride - pad;
     return (range){start < 0 ? -start : 0, start + kernel > size ? size - start : kernel};
 }
 
-/* The outputs, of `outputs`, whose windows of `kernel` hold input `i`. */
+/* Returns the outputs, of `outputs`, whose windows of size `kernel` contain input `i`. */
 static range windows_over(int64_t i, int64_t stride, int64_t pad, int64_t kernel, int64_t outputs)
 {
     int64_t above = i + pad - kernel, last = (i + pad) / stride;
@@ -23,7 +23,8 @@ static range windows_over(int64_t i, int64_t stride, int64_t pad, int64_t kernel
 
 /* ---- maximum ---------------------------------------------------------------------------------- */
 
-/* `corner` is the input at the window's position (0, 0), which may be outside. */
+/* Computes the maxima of `count` channels at one output pixel. `corner` is the input at the window's position
+ * (0, 0), which may be outside the image. */
 ALWAYS_INLINE void max_pixel(const pool_attributes *a, const float *corner, range rows, range columns,
                              float *y, uint8_t *index, int64_t count)
 {
@@ -59,13 +60,13 @@ static void max_forward(const pool_attributes *a, void *const *operands, int64_t
     }
 }
 
-/* A window over an input pixel: its output, and the pixel's position in the window. */
+/* A window that contains an input pixel: offset of its output, and position of the pixel in the window. */
 typedef struct covering {
     int64_t offset;
     int32_t position;
 } covering;
 
-enum { MAX_COVERING = 256 }; /* r*s, with a stride of 1 */
+enum { MAX_COVERING = 256 }; /* a pixel is in at most r*s windows, and r*s <= 256 */
 
 static int list_windows(const pool_attributes *a, range ps, range qs, int64_t h, int64_t w, covering *out)
 {
@@ -78,7 +79,7 @@ static int list_windows(const pool_attributes *a, range ps, range qs, int64_t h,
     return count;
 }
 
-/* Sums the gradients of the windows whose maximum is the pixel. */
+/* Returns the sum of the gradients of the windows whose maximum is the pixel. */
 ALWAYS_INLINE vf max_gradient(const float *dy, const uint8_t *index, const covering *windows,
                               int windows_count, int64_t count)
 {
@@ -93,7 +94,7 @@ ALWAYS_INLINE vf max_gradient(const float *dy, const uint8_t *index, const cover
 
 static void max_backward(const pool_attributes *attributes, void *const *operands, int64_t first, int64_t end)
 {
-    const pool_attributes copy = *attributes, *a = &copy; /* which the stores to dx cannot change */
+    const pool_attributes copy = *attributes, *a = &copy; /* a copy that stores to dx cannot change */
     const float *dy = operands[MAXPOOL_BWD_DY];
     const uint8_t *index = operands[MAXPOOL_BWD_INDEX];
     float *dx = operands[MAXPOOL_BWD_DX];
@@ -116,9 +117,9 @@ static void max_backward(const pool_attributes *attributes, void *const *operand
 
 /* ---- average ---------------------------------------------------------------------------------- */
 
-/* Padding counts as zeros: windows are divided by r*s. */
+/* The padding counts as zeros, so windows are divided by r*s. */
 
-/* The sum of a rectangle of pixels of c channels whose rows are `stride` apart. */
+/* Returns the sum of a rectangle of pixels of c channels. Rows are `stride` apart. */
 ALWAYS_INLINE vf pixel_sum(const float *x, int64_t rows, int64_t columns, int64_t stride, int64_t c,
                            int64_t count)
 {

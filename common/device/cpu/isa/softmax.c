@@ -14,8 +14,8 @@ static float largest(const float *x, int64_t count)
     return vf_largest(most);
 }
 
-/* y = exp(scale x - shift), in place or not written where NULL; returns the sum. Each lane's floats are
- * summed over at most BLOCK vectors, then in double. */
+/* Computes y = exp(scale x - shift), which may be in place or NULL, and returns the sum. The lanes are summed
+ * in float over at most BLOCK vectors, then in double. */
 ALWAYS_INLINE double exponentials(const float *x, float *y, int64_t count, float scale, float shift)
 {
     enum { BLOCK = 16 };
@@ -116,8 +116,8 @@ static bool contains(const float *x, int64_t count, float value)
     return vi_any(found);
 }
 
-/* Sums over rows whose loss is log(sum) + rest each. The logarithms of several sums, all between 1 and the
- * number of classes, are taken at once, as that of a product. */
+/* Sums over rows, each with loss log(sum) + rest. The product of several sums needs only one logarithm. Each
+ * sum is between 1 and the number of classes. */
 typedef struct loss_sums {
     double product, loss, correct;
 } loss_sums;
@@ -132,7 +132,6 @@ ALWAYS_INLINE void add_row(loss_sums *l, double sum, double rest, bool correct)
     l->product = 1;
 }
 
-/* Is the first of the largest logits the target's? */
 ALWAYS_INLINE bool is_correct(const float *logits, int32_t target, float most)
 {
     return logits[target] == most && !contains(logits, target, most);
@@ -153,8 +152,8 @@ static void long_row(const float *logits, int64_t classes, int32_t target, doubl
     dlogits[target] = (float)((p - sum) * factor);
 }
 
-/* Rows that fit into a vector each, several at a time: a row that is stored in place holds up the load of
- * the next one. */
+/* Number of rows processed at a time if a row fits in one vector. Storing single rows in place would delay
+ * the load of the next row. */
 enum { SHORT_ROWS = 8 };
 
 ALWAYS_INLINE void short_rows(const float *logits, const int32_t *targets, int64_t rows, int64_t classes,

@@ -1,4 +1,5 @@
-/* The table of one instruction set: compiled, like every file here, once for each. */
+/* The table of one instruction set. Like every file of this folder, it is compiled once per instruction
+ * set. */
 #include "common/device/cpu/isa/vector.h"
 
 extern const cpu_elementwise KERNEL(cpu_elementwise);

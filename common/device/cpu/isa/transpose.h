@@ -1,4 +1,4 @@
-/* Transposition of blocks of 4x4, and of 16x16 where a vector has 16 floats. */
+/* Transposes blocks of 4x4, and of 16x16 if a vector has 16 floats. */
 #ifndef COMMON_DEVICE_CPU_ISA_TRANSPOSE_H
 #define COMMON_DEVICE_CPU_ISA_TRANSPOSE_H
 
@@ -13,7 +13,6 @@ ALWAYS_INLINE quad quad_load(const float *p)
     return a;
 }
 
-/* y = (or += where `add`) x^T */
 ALWAYS_INLINE void transpose_4x4(const float *x, int64_t x_stride, bool add, float *y, int64_t y_stride)
 {
     quad a = quad_load(x), b = quad_load(x + x_stride);
@@ -48,7 +47,7 @@ ALWAYS_INLINE void exchange_quarters(vf x[4])
 }
 #undef QUARTERS
 
-/* Transposes the 4x4 block that four vectors hold in each quarter. */
+/* In each quarter, transposes the 4x4 block that the four vectors hold there. */
 ALWAYS_INLINE void transpose_in_quarters(vf x[4])
 {
     __m512 ab_low = _mm512_unpacklo_ps((__m512)x[0], (__m512)x[1]),
@@ -61,10 +60,10 @@ ALWAYS_INLINE void transpose_in_quarters(vf x[4])
     x[3] = (vf)_mm512_shuffle_ps(ab_high, cd_high, 0xee);
 }
 
-/* y = (or += where `add`) x^T */
+/* y = x^T, or y += x^T if `add` */
 ALWAYS_INLINE void transpose_16x16(const float *x, int64_t x_stride, bool add, float *y, int64_t y_stride)
 {
-    vf rows[4][4]; /* column 4 q + i of x's rows 4 g.. is quarter q of [i][g] */
+    vf rows[4][4]; /* quarter q of [i][g] is column 4 q + i of rows 4 g to 4 g + 3 of x */
     for (int g = 0; g < 4; g++) {
         vf four[4];
         for (int i = 0; i < 4; i++) four[i] = vf_load(x + (4 * g + i) * x_stride);

@@ -1,9 +1,9 @@
-/* Vectors of the instruction set for which a file is being compiled: VF floats, and twice VD doubles.
+/* Vectors of the instruction set for which a file is compiled: VF floats, or VD doubles.
  *
- * Kernels are written once, for whole vectors; the last, incomplete vector of a row or an array goes
- * through the same instructions (vf_load_part fills it up with zeros), so that an element's result does not
- * depend on where an array was cut. A fused multiply-add is written explicitly (vf_fma); the baseline of
- * x86-64 has none and rounds twice. */
+ * Kernels are written once, for whole vectors. The last, incomplete vector of a row or array uses the same
+ * instructions (vf_load_part fills it with zeros), so that the result of an element does not depend on
+ * where an array was split. Fused multiply-adds are explicit (vf_fma); baseline x86-64 has none and rounds
+ * twice. */
 #ifndef COMMON_DEVICE_CPU_ISA_VECTOR_H
 #define COMMON_DEVICE_CPU_ISA_VECTOR_H
 
@@ -27,8 +27,8 @@
 #endif
 #define VD (VF / 2)
 
-/* Names of what is compiled once for each instruction set: KERNEL(cpu_pool) is cpu_pool_avx512 where
- * KERNEL_ISA is avx512. */
+/* Names symbols that are compiled once per instruction set: KERNEL(cpu_pool) is cpu_pool_avx512 if KERNEL_ISA
+ * is avx512. */
 #define KERNEL_PASTE(name, isa) name##_##isa
 #define KERNEL_EXPAND(name, isa) KERNEL_PASTE(name, isa)
 #define KERNEL(name) KERNEL_EXPAND(name, KERNEL_ISA)
@@ -40,7 +40,7 @@ typedef int64_t vl __attribute__((vector_size(4 * VF)));
 typedef float vf_unaligned __attribute__((vector_size(4 * VF), aligned(4), may_alias));
 typedef double vd_unaligned __attribute__((vector_size(4 * VF), aligned(8), may_alias));
 
-/* One lane's truth: a bit, or all bits of an int. */
+/* A mask: one bit, or one int of all bits, per lane. */
 #if VF == 16
 typedef __mmask16 vmask;
 #else
@@ -86,7 +86,7 @@ ALWAYS_INLINE void vd_store(double *p, vd a)
     *(vd_unaligned *)p = a;
 }
 
-/* 0, 1, 2, ... */
+/* The lanes 0, 1, 2, ... */
 ALWAYS_INLINE vi vi_lanes(void)
 {
 #if VF == 16
@@ -98,7 +98,7 @@ ALWAYS_INLINE vi vi_lanes(void)
 #endif
 }
 
-/* The first `count` floats, 0 < count <= VF, then zeros; no memory after them is accessed. */
+/* Loads `count` floats, 0 < count <= VF, followed by zeros. Does not access memory after them. */
 ALWAYS_INLINE vf vf_load_part(const float *p, int64_t count)
 {
 #if VF == 16
@@ -123,7 +123,8 @@ ALWAYS_INLINE void vf_store_part(float *p, vf a, int64_t count)
 #endif
 }
 
-/* Loads and stores of `count` floats where count is VF or less; with a constant VF it is a plain load. */
+/* Load and store the first min(count, VF) floats. If count is the constant VF, they compile to a plain load
+ * and store. */
 ALWAYS_INLINE vf vf_load_some(const float *p, int64_t count)
 {
     return count >= VF ? vf_load(p) : vf_load_part(p, count);
@@ -137,7 +138,6 @@ ALWAYS_INLINE void vf_store_some(float *p, vf a, int64_t count)
         vf_store_part(p, a, count);
 }
 
-/* VF bytes as integers, and integers' low bytes. */
 ALWAYS_INLINE vi vi_load_bytes(const uint8_t *p)
 {
 #if VF == 16
@@ -162,7 +162,6 @@ ALWAYS_INLINE void vi_store_bytes(uint8_t *p, vi a)
 #endif
 }
 
-/* The first `count`, at most VF. */
 ALWAYS_INLINE vi vi_load_some_bytes(const uint8_t *p, int64_t count)
 {
     if (count >= VF) return vi_load_bytes(p);
@@ -218,7 +217,8 @@ ALWAYS_INLINE vd vd_fma(vd a, vd b, vd c)
 #endif
 }
 
-/* What the rounding of square = a * a has lost; without a fused multiply-add by Dekker's splitting (1971). */
+/* Returns the rounding error of square = a * a. Without a fused multiply-add it uses Dekker's splitting
+ * (1971). */
 ALWAYS_INLINE vf vf_square_rest(vf a, vf square)
 {
 #if VF > 4 || defined(__ARM_NEON)
@@ -267,7 +267,6 @@ ALWAYS_INLINE vmask vf_not_a_number(vf a)
 #endif
 }
 
-/* The first `count` lanes. */
 ALWAYS_INLINE vmask vf_first_lanes(int64_t count)
 {
 #if VF == 16
@@ -297,13 +296,13 @@ ALWAYS_INLINE vi vi_select(vmask m, vi a, vi b)
 #endif
 }
 
-/* a where the mask is set, else b. */
+/* m ? a : b in each lane */
 ALWAYS_INLINE vf vf_select(vmask m, vf a, vf b)
 {
     return (vf)vi_select(m, (vi)a, (vi)b);
 }
 
-/* The larger; b where either is not a number. */
+/* Returns the larger value, or b if either is NaN. */
 ALWAYS_INLINE vf vf_max(vf a, vf b)
 {
 #if VF == 16
@@ -317,7 +316,7 @@ ALWAYS_INLINE vf vf_max(vf a, vf b)
 #endif
 }
 
-/* The smaller; b where either is not a number. */
+/* Returns the smaller value, or b if either is NaN. */
 ALWAYS_INLINE vf vf_min(vf a, vf b)
 {
 #if VF == 16
@@ -359,7 +358,7 @@ ALWAYS_INLINE vd vf_high(vf a)
 #endif
 }
 
-/* Lanes are summed in halves: i with i + n/2, and so on. */
+/* Sums the lanes by halves: i with i + n/2, and so on. */
 ALWAYS_INLINE double vd_sum(vd a)
 {
 #if VF == 16
@@ -398,7 +397,6 @@ ALWAYS_INLINE float vf_largest(vf a)
     return a[0];
 }
 
-/* Is any bit set? */
 ALWAYS_INLINE int vi_any(vi a)
 {
     vl pairs = (vl)a;

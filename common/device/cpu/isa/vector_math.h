@@ -1,12 +1,12 @@
-/* Exponential, sigmoid and normal distribution on vectors, to about an ulp, and the activations made of
- * them. The polynomials are minimax fits; tests/common/device/cpu/fit_polynomials.py derives them. */
+/* Exponential, sigmoid and normal distribution on vectors, accurate to about one ulp, and the activations
+ * built from them. The polynomials are minimax fits (tests/common/device/cpu/fit_polynomials.py). */
 #ifndef COMMON_DEVICE_CPU_ISA_VECTOR_MATH_H
 #define COMMON_DEVICE_CPU_ISA_VECTOR_MATH_H
 
 #include "common/device/cpu/isa/vector.h"
 #include "common/ops/op.h"
 
-/* a 2^n; n is whole and within [-126, 128], `bits` its integer. */
+/* Returns a 2^n. n is an integer in [-126, 128], and `bits` is the same integer as an int. */
 ALWAYS_INLINE vf vf_scale(vf a, vf n, vi bits)
 {
 #if VF == 16
@@ -20,9 +20,9 @@ ALWAYS_INLINE vf vf_scale(vf a, vf n, vi bits)
 #endif
 }
 
-/* e^x = 2^n e^r with |r| <= ln 2 / 2. ln 2 is split so that n times the first part is exact (Cody and Waite,
- * "Software Manual for the Elementary Functions", 1980). Below LOWEST, where results would soon be denormal
- * and take a hundred times as long, it is 0. */
+/* Returns e^x = 2^n e^r with |r| <= ln 2 / 2. ln 2 is split so that n times the first part is exact (Cody and
+ * Waite, "Software Manual for the Elementary Functions", 1980). Returns 0 below `lowest`: smaller results are
+ * soon denormal, which takes a hundred times as long. */
 ALWAYS_INLINE vf vf_exp(vf x)
 {
     const float shift = 0x1.8p23f; /* adding it leaves an integer in the low bits */
@@ -45,7 +45,7 @@ typedef struct vf_pair {
     vf a, b;
 } vf_pair;
 
-/* a = 1/(1 + e^-x), b = 1 - a without cancellation. */
+/* Returns a = 1/(1 + e^-x) and b = 1 - a, computed without cancellation. */
 ALWAYS_INLINE vf_pair vf_sigmoid(vf x)
 {
     vf e = vf_exp(-vf_abs(x));
@@ -54,9 +54,9 @@ ALWAYS_INLINE vf_pair vf_sigmoid(vf x)
     return (vf_pair){vf_select(positive, large, small), vf_select(positive, small, large)};
 }
 
-/* a = Phi(x), the normal distribution (1 + erf(x/sqrt 2))/2, b = its density. With t = |x|, up to 1
- * Phi = 1/2 + x Q(x^2); beyond, the tail Phi(-t) = e^(-t^2/2) P(v)/(t + 3), v = (t - 3)/(t + 3), in the
- * manner of Shepherd and Laframboise, "Chebyshev Approximation of (1 + 2x) exp(x^2) erfc x in 0 <= x <
+/* Returns a = Phi(x), the normal distribution (1 + erf(x/sqrt 2))/2, and b = its density. If |x| <= 1, Phi =
+ * 1/2 + x Q(x^2). Otherwise the tail Phi(-t) = e^(-t^2/2) P(v)/(t + 3) with t = |x|, v = (t - 3)/(t + 3), in
+ * the manner of Shepherd and Laframboise, "Chebyshev Approximation of (1 + 2x) exp(x^2) erfc x in 0 <= x <
  * infinity", 1981. */
 ALWAYS_INLINE vf_pair vf_normal(vf x)
 {
@@ -86,15 +86,15 @@ ALWAYS_INLINE vf_pair vf_normal(vf x)
 
 /* ---- activations ------------------------------------------------------------------------------ */
 
-/* x / (1 + e^-u) with one division and without overflow. */
+/* Returns x / (1 + e^-u) with one division and without overflow. */
 ALWAYS_INLINE vf vf_times_sigmoid(vf x, vf u)
 {
     vf e = vf_exp(-vf_abs(u));
     return vf_select(vf_greater(u, vf_set(0)), x, x * e) / (1.0f + e);
 }
 
-/* 2 sqrt(2/pi) and that times 0.044715: GELU's tanh form is x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3).
- */
+/* The constants 2 sqrt(2/pi) and 2 sqrt(2/pi) 0.044715. GELU's tanh form is x sigmoid(2u) with u = sqrt(2/pi)
+ * (x + 0.044715 x^3). */
 #define GELU_TANH_LINEAR 1.595769121605731f
 #define GELU_TANH_CUBIC 0.07135481627159f
 
@@ -116,7 +116,7 @@ ALWAYS_INLINE vf vf_activate(activation act, vf x)
     }
 }
 
-/* a = act(x), b = act'(x), for activations whose value does not tell their slope. */
+/* Returns a = act(x) and b = act'(x), for activations whose slope cannot be computed from their value. */
 ALWAYS_INLINE vf_pair vf_activate_with_slope(activation act, vf x)
 {
     switch (act) {
@@ -140,7 +140,7 @@ ALWAYS_INLINE vf_pair vf_activate_with_slope(activation act, vf x)
     }
 }
 
-/* dy times the derivative at x; for RELU x may be the result as well as the argument. */
+/* Returns dy act'(x). For RELU, x may be the argument or the result. */
 ALWAYS_INLINE vf vf_activate_backward(activation act, vf x, vf dy)
 {
     if (act == ACTIVATION_RELU) return vf_select(vf_greater(x, vf_set(0)), dy, vf_set(0));

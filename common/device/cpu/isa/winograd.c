@@ -1,7 +1,7 @@
 #include "common/device/cpu/isa/transpose.h"
 
-/* The interpolation points 0, +-a, +-b and infinity. With N_p the product of p's differences from the other
- * points, a polynomial's value at p is divided by N_p in the transform of weights. */
+/* The interpolation points are 0, +-a, +-b and infinity. N_p is the product of the differences of p from the
+ * other finite points. The transform of weights divides a polynomial's value at p by N_p. */
 #define A 0.625f
 #define A2 (A * A)
 #define A3 (A * A * A)
@@ -16,13 +16,12 @@ enum {
     P = WINOGRAD_PATCH,
     T = WINOGRAD_TILE,
     TAPS = 3,
-    GEMM_ROWS = VF == 16 ? 14 : 6, /* of a tile of products in registers */
+    GEMM_ROWS = VF == 16 ? 14 : 6, /* rows of a tile of products in registers */
     COLUMNS = 2 * VF,
     U_POINT = WINOGRAD_DEPTH * COLUMNS + WINOGRAD_PADDING,
     M_ROW = WINOGRAD_POINTS * COLUMNS + WINOGRAD_PADDING
 };
 
-/* a x + y */
 ALWAYS_INLINE vf axpy(float a, vf x, vf y)
 {
     return vf_fma(vf_set(a), x, y);
@@ -30,7 +29,7 @@ ALWAYS_INLINE vf axpy(float a, vf x, vf y)
 
 /* ---- in one dimension ------------------------------------------------------------------------- */
 
-/* Values at +p and -p from the even and the odd part. */
+/* Computes the values at +p and -p from the even and the odd part. */
 ALWAYS_INLINE void image_pair(const vf d[P], float p, float other2, vf *plus, vf *minus)
 {
     vf even = axpy(-other2, d[2], d[4]), odd = axpy(-other2, d[1], d[3]);
@@ -70,7 +69,8 @@ ALWAYS_INLINE void output_line(const vf m[P], vf y[T])
     y[3] = axpy(B3, odd_b, axpy(A3, odd_a, m[5]));
 }
 
-/* The same for the gradient with respect to weights: of four outputs, and to three taps. */
+/* The transforms for the gradient with respect to weights: gradient_line() transforms four outputs to six
+ * points, and taps_line() transforms six points back to three taps. */
 ALWAYS_INLINE void gradient_pair(const vf g[T], float p, float over_n, vf *plus, vf *minus)
 {
     vf even = axpy(p * p * over_n, g[2], vf_set(over_n) * g[0]);
@@ -111,7 +111,7 @@ ALWAYS_INLINE bool is_whole(const cpu_patch *patch, int size)
 
 ALWAYS_INLINE void image_vector(const float *x, const cpu_patch *patch, bool whole, float *v)
 {
-    vf columns[P][P]; /* transformed down the columns: [column][point] */
+    vf columns[P][P]; /* columns after their transform: [column][point] */
     for (int j = 0; j < P; j++) {
         vf d[P];
         for (int i = 0; i < P; i++) d[i] = patch_vector(x, patch, whole, i, j);
@@ -257,8 +257,8 @@ static void weights_gradient_transform(const float *m, int64_t block, bool add, 
 
 /* ---- the matrix products ------------------------------------------------------------------- */
 
-/* A tile of m is kept in registers. The strides are constants, so that one register serves all addresses of a
- * step. */
+/* Multiplies one tile of m, which is kept in registers. The strides are constants, so that one register
+ * serves all addresses of a step. */
 ALWAYS_INLINE void gemm_tile(int rows, int row_stride, int depth_stride, int64_t depth, const float *v,
                              const float *u, bool add, float *m)
 {
@@ -313,7 +313,6 @@ ALWAYS_INLINE void gemm_rows(int64_t rows, int row_stride, int depth_stride, int
 }
 #undef CASE
 
-/* Rows in groups of similar size. */
 ALWAYS_INLINE void gemm_matrix(int64_t rows, int row_stride, int depth_stride, int64_t depth, const float *v,
                                const float *u, bool add, float *m)
 {

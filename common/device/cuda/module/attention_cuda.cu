@@ -1,9 +1,9 @@
-/* Scaled dot-product attention without the matrix of scores: tiles of queries meet tiles of keys in shared
- * memory (Dao et al., "FlashAttention", 2022; running maximum and sum as in its algorithm 1).
+/* Scaled dot-product attention without the matrix of scores: tiles of queries and keys are multiplied in
+ * shared memory (Dao et al., "FlashAttention", 2022; running maximum and sum as in its algorithm 1).
  *
- * Blocks: x a tile of rows, y a head, z a sequence. A block has a row of LANES threads for each row of its
- * tile; a thread computes every LANES-th score of the row and owns every LANES-th column of the result. Sums
- * are in float32, whatever is stored. */
+ * blockIdx.x is a tile of rows, y a head, z a sequence. A block has LANES threads for each row of its tile. A
+ * thread computes every LANES-th score of the row, and every LANES-th column of the result. Sums are float32
+ * for every type of storage. */
 #include "common/device/cuda/module/kernel.cuh"
 
 extern "C" {
@@ -12,12 +12,11 @@ extern "C" {
 
 constexpr int LANES = 8, MOST_WIDTH = 128;
 
-/* WIDTH: columns that there is room for; TILE: rows of queries, and of keys. */
+/* WIDTH is the largest number of columns, TILE the number of rows of queries and of keys. */
 template <int WIDTH> struct tile_sizes {
     static constexpr int TILE = WIDTH <= 64 ? 32 : 16, OWN = WIDTH / LANES, SCORES = TILE / LANES;
 };
 
-/* Rows of one head, `stride` apart. */
 template <typename T> struct head_rows {
     T *data;
     int64_t stride;
@@ -38,7 +37,7 @@ __device__ static inline bool sees(const attention_attributes &a, int64_t query,
     return query < a.sequence && key < a.sequence && (!a.causal || key <= query);
 }
 
-/* Rows [first, first + TILE) into shared memory, zero after the last row and column. */
+/* Loads rows [first, first + TILE) into shared memory, with zeros after the last row and column. */
 template <int WIDTH, int TILE, typename T>
 __device__ void load_tile(float (*tile)[WIDTH + 1], head_rows<const T> rows, int64_t first,
                           const attention_attributes &a)
@@ -57,7 +56,6 @@ template <int WIDTH> __device__ float dot(const float *a, const float *b)
     return sum;
 }
 
-/* Over the LANES threads of a row. */
 __device__ static float row_sum(float value)
 {
     for (int lane = LANES / 2; lane > 0; lane /= 2) value += __shfl_xor_sync(0xffffffffu, value, lane);
@@ -128,7 +126,7 @@ template <typename T> struct attention_gradient {
     const float *lse, *delta;
 };
 
-/* delta = dout . out, one warp per row of a head */
+/* Computes delta = dout . out with one warp per row of a head. */
 template <typename T>
 __global__ void delta_kernel(attention_attributes a, int64_t rows, const T *out, const T *dout, float *delta)
 {
@@ -142,7 +140,7 @@ __global__ void delta_kernel(attention_attributes a, int64_t rows, const T *out,
     if (lane == 0) delta[i] = sum;
 }
 
-/* p = exp(s - lse),  ds = p (dout . v - delta) */
+/* p = exp(s - lse) and ds = p (dout . v - delta). */
 struct score {
     float p, ds;
 };
@@ -157,7 +155,7 @@ __device__ score score_of(const attention_gradient<T> &g, int64_t query, int64_t
     return {p, p * (dot<WIDTH>(dout, v) - g.delta[at])};
 }
 
-/* dq = sum_j ds_j k_j / sqrt(width) */
+/* Computes dq = sum_j ds_j k_j / sqrt(width). */
 template <typename T, int WIDTH> __global__ void query_gradient(attention_gradient<T> g, T *dq)
 {
     typedef tile_sizes<WIDTH> size;
@@ -187,7 +185,7 @@ template <typename T, int WIDTH> __global__ void query_gradient(attention_gradie
         if (lane + c * LANES < a.width) store(to + lane + c * LANES, g.scale * own[c]);
 }
 
-/* dk = sum_i ds_i q_i / sqrt(width),  dv = sum_i p_i dout_i */
+/* Computes dk = sum_i ds_i q_i / sqrt(width) and dv = sum_i p_i dout_i. */
 template <typename T, int WIDTH> __global__ void key_gradient(attention_gradient<T> g, T *dk, T *dv)
 {
     typedef tile_sizes<WIDTH> size;
@@ -237,7 +235,6 @@ static status check_width(cuda_kernel *k)
                 (int)MOST_WIDTH, (long long)a->width);
 }
 
-/* The kernel for heads of that width, and how it is launched. */
 #define BY_WIDTH(kernel, T, width)                                                                           \
     ((width) <= 32 ? kernel<T, 32> : (width) <= 64 ? kernel<T, 64> : kernel<T, MOST_WIDTH>)
 
@@ -291,7 +288,7 @@ static status backward(const cuda_kernel *k, cudaStream_t s, void *const *o, con
                   (T *)o[ATT_BWD_DV]);
 }
 
-/* ---- in bfloat16: by a plan of cuDNN where it was timed to be faster ----------------------------- */
+/* ---- bfloat16: a plan of cuDNN, if timing showed that it is faster ------------------------------- */
 
 static cudnn_attention *plan_of(const cuda_kernel *k)
 {

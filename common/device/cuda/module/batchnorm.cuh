@@ -1,5 +1,5 @@
-/* What BatchNorm's forward and backward kernels share: a thread owns V neighboring channels, whose constants
- * it keeps in registers, and walks down the rows. T is the type in which activations are stored. */
+/* Code shared by BatchNorm's forward and backward kernels. A thread owns V neighboring channels, keeps their
+ * constants in registers, and walks down the rows. T is the type in which activations are stored. */
 #ifndef COMMON_DEVICE_CUDA_MODULE_BATCHNORM_CUH
 #define COMMON_DEVICE_CUDA_MODULE_BATCHNORM_CUH
 
@@ -12,17 +12,16 @@ static inline int64_t rows_of(const batchnorm_attributes *a)
     return a->n * a->h * a->w;
 }
 
-/* Per channel: [c]. */
+/* [c] each */
 struct channel_vectors {
     const float *mean, *invstd, *gamma, *beta;
 };
 
-/* What a kernel does not use of these takes no registers. */
+/* Constants of a thread's channels. The compiler removes the values that a kernel does not use. */
 template <int V> struct channels {
     float mean[V], invstd[V], scale[V], beta[V]; /* scale = invstd gamma */
 };
 
-/* V floats by the widest accesses. */
 template <int V> __device__ void load_floats(const float *from, float *out)
 {
     constexpr int WIDE = V % 4 ? 1 : 4;
@@ -41,14 +40,15 @@ template <int V> __device__ channels<V> channels_at(const channel_vectors &f, in
     return out;
 }
 
-/* x normalized: the activation's argument, but for a residual. */
+/* Returns x normalized: the activation's argument without the residual. */
 template <int V> __device__ float argument(const channels<V> &f, int v, float x)
 {
     return (x - f.mean[v]) * f.scale[v] + f.beta[v];
 }
 
-/* `rule` has V, AT_ONCE, and as the terms of columns.cuh at_column(column), read(i) and write(kept, taken,
- * i), for the elements [i, i + V). It may write where it has read. */
+/* Applies `rule` to all elements. `rule` has V, AT_ONCE and, like the terms of columns.cuh,
+ * at_column(column), read(i) and write(kept, taken, i) for elements [i, i + V). write() may write to memory
+ * that read() has read. */
 template <typename Rule> __global__ void apply_kernel(Rule rule, int64_t rows, int64_t c)
 {
     int64_t column = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * Rule::V;
@@ -71,7 +71,6 @@ template <typename Rule> status apply_to(const cuda_kernel *k, cudaStream_t s, R
                   a->c);
 }
 
-/* A kernel of a thread per channel. */
 template <typename... Parameters, typename... Arguments>
 status per_channel(const cuda_kernel *k, cudaStream_t s, void (*kernel)(Parameters...),
                    Arguments... arguments)

@@ -2,23 +2,23 @@
  *
  *   g = (dy + dy2) act'    xhat = (x - mean) invstd    dx = gamma invstd (g - mean(g) - xhat mean(g xhat))
  *
- * Bytes: x and dy are read twice and dx is written once; ReLU's mask is that of the argument, which x gives.
- * Where the residual takes g as its gradient the first pass writes it, and the second reads it in place of
- * dy, dy2 and y. */
+ * Memory traffic: x and dy are read twice and dx is written once. ReLU's mask is computed from x. If g is
+ * also the gradient of the residual, the first pass writes g, and the second pass reads g in place of dy, dy2
+ * and y. */
 #include "common/device/cuda/module/batchnorm.cuh"
 
-/* Where g comes from. */
 template <typename T> struct gradient {
     const T *x, *dy, *dy2; /* dy2 may be NULL */
-    const T *y,
-        *residual; /* of the activation's argument: y for RELU after a residual, else the residual; or NULL */
+    /* y is set for RELU after a residual, `residual` for other activations after a residual; else NULL. */
+    const T *y, *residual;
     channel_vectors f;
     int act;
 };
 
-/* Which kernels there are: a thread of the first two has registers for more loads at a time.
- *   ALONE   no activation or ReLU, x and dy
- *   JOINED  ReLU after a residual: y, and dy2 where it is given
+/* Variants of the kernels. A thread of the first two has registers for more loads at a time.
+ *
+ *   ALONE   no activation or ReLU: reads x and dy
+ *   JOINED  ReLU after a residual: also reads y, and dy2 if there is one
  *   ANY     everything else */
 enum variant { ALONE, JOINED, ANY };
 
@@ -33,9 +33,8 @@ template <typename T> static variant variant_of(const gradient<T> &b)
     return is_plain(b.act) && !b.dy2 ? ALONE : ANY;
 }
 
-/* What a thread takes of a row. */
 template <typename T, int V, variant KIND> struct backward_row {
-    pack<T, V> x, dy, dy2, joined; /* joined: of y or of the residual */
+    pack<T, V> x, dy, dy2, joined; /* joined: y or the residual */
 };
 
 template <typename T, int V> struct backward_row<T, V, ALONE> {
@@ -56,7 +55,8 @@ __device__ backward_row<T, V, KIND> row_at(const gradient<T> &b, int64_t i)
     return taken;
 }
 
-/* The argument of the activation's derivative: y for ReLU after a residual, else the argument. */
+/* Computes the argument of the activation's derivative: y for ReLU after a residual, else the activation's
+ * argument. */
 template <int V, variant KIND, typename T>
 __device__ void kept_of(const gradient<T> &b, const channels<V> &f, const backward_row<T, V, KIND> &taken,
                         const float *x, float *kept)
@@ -74,7 +74,6 @@ __device__ void kept_of(const gradient<T> &b, const channels<V> &f, const backwa
     }
 }
 
-/* g and x. */
 template <int V, variant KIND, typename T>
 __device__ void gradients_of(const gradient<T> &b, const channels<V> &f,
                              const backward_row<T, V, KIND> &taken, float *x, float *g)
@@ -99,7 +98,7 @@ __device__ void gradients_of(const gradient<T> &b, const channels<V> &f,
 template <typename T, int PACK, variant KIND> struct gradient_terms {
     static constexpr int SUMS = 2, V = PACK, AT_ONCE = KIND == ALONE ? 4 : KIND == JOINED ? 2 : 1;
     gradient<T> b;
-    T *g_out; /* may be NULL, or dy's memory: an element is read before its g is written */
+    T *g_out; /* may be NULL or dy's memory: an element is read before its g is written */
     int64_t c;
     __device__ channels<V> at_column(int64_t column) const
     {
@@ -122,7 +121,7 @@ template <typename T, int PACK, variant KIND> struct gradient_terms {
     }
 };
 
-/* Of each channel, for dx: mean(g), and invstd mean(g xhat). [c] each. */
+/* Values [c] for dx: g = mean(g), slope = invstd mean(g xhat). */
 struct gradient_means {
     float *g, *slope;
     __device__ void set(int64_t column, double sum_g, double sum_gx, double count, double invstd) const
@@ -136,8 +135,8 @@ struct gradient_sums {
     static constexpr int SUMS = 2;
     int64_t c;
     const float *invstd;
-    double *sums;         /* [2c]: of g, of g xhat; may be NULL */
-    gradient_means means; /* where sums is NULL */
+    double *sums;         /* sums [2c] of g and of g xhat; may be NULL */
+    gradient_means means; /* written if sums is NULL */
     double count;
     float *dgamma, *dbeta;
     bool add;
@@ -155,7 +154,7 @@ struct gradient_sums {
     }
 };
 
-/* From sums over all ranks; *count is how many rows they have. */
+/* Computes the means from sums over the *count rows of all ranks. */
 __global__ static void means_of_sums(int64_t c, const double *sums, const double *count, const float *invstd,
                                      gradient_means means)
 {
@@ -188,7 +187,7 @@ __device__ void through(const gradient_channels<V> &t, const float *x, const flo
         dx[v] = t.f.scale[v] * (g[v] - t.mean_g[v] - (x[v] - t.f.mean[v]) * t.slope[v]);
 }
 
-/* An element's dy is read before its dx is written: they may share memory. */
+/* Computes dx. An element's dy is read before its dx is written, so they may share memory. */
 template <typename T, int PACK, variant KIND> struct backward_rule {
     static constexpr int V = PACK, AT_ONCE = KIND == ALONE ? 4 : KIND == JOINED ? 2 : 1;
     gradient<T> b;
@@ -228,7 +227,6 @@ template <typename T> static gradient<T> gradient_of(const batchnorm_attributes 
             a->act};
 }
 
-/* g as the first pass wrote it. */
 template <typename T> static gradient<T> gradient_written(const T *x, const T *g, channel_vectors f)
 {
     return gradient<T>{x, g, nullptr, nullptr, nullptr, f, ACTIVATION_NONE};
@@ -239,7 +237,8 @@ static size_t means_bytes(const batchnorm_attributes *a)
     return (size_t)(2 * a->c) * sizeof(float);
 }
 
-/* After the means of the channels, whose bytes are a multiple of eight, come the sums of the parts. */
+/* The workspace has the means of the channels, whose bytes are a multiple of eight, then the sums of the
+ * parts. */
 static status prepare_sums(cuda_kernel *k)
 {
     const batchnorm_attributes *a = &k->base.op.u.batchnorm;
@@ -252,7 +251,6 @@ static gradient_means means_in(const batchnorm_attributes *a, void *workspace)
     return {(float *)workspace, (float *)workspace + a->c};
 }
 
-/* What is run<T, V, KIND>, for the kernels that `b` takes. */
 #define BY_VARIANT(run, T, V, b, ...)                                                                        \
     (variant_of(b) == ALONE    ? run<T, V, ALONE>(b, __VA_ARGS__)                                            \
      : variant_of(b) == JOINED ? run<T, V, JOINED>(b, __VA_ARGS__)                                           \
@@ -311,7 +309,7 @@ static status backward(const cuda_kernel *k, cudaStream_t s, void *const *o, con
     return WITH_PACKS(apply_backward, T, a->c, k, s, o, b, means, (T *)o[BN_BWD_DX]);
 }
 
-/* ---- over all ranks, in two halves ------------------------------------------------------------ */
+/* ---- SyncBatchNorm, in two halves --------------------------------------------------------------- */
 
 static_assert((int)BN_BSTATS_X == (int)BN_BWD_X && (int)BN_BSTATS_DY2 == (int)BN_BWD_DY2,
               "both backward operations share their first slots");
@@ -339,7 +337,7 @@ static status backward_apply(const cuda_kernel *k, cudaStream_t s, void *const *
 {
     const batchnorm_attributes *a = &k->base.op.u.batchnorm;
     const float *invstd = (const float *)o[BN_BAPPLY_INVSTD], *gamma = (const float *)o[BN_BAPPLY_GAMMA];
-    channel_vectors f = {(const float *)o[BN_BAPPLY_MEAN], invstd, gamma, gamma}; /* beta takes no part */
+    channel_vectors f = {(const float *)o[BN_BAPPLY_MEAN], invstd, gamma, gamma}; /* beta is not used */
     gradient<T> b = gradient_written<T>((const T *)o[BN_BAPPLY_X], (const T *)o[BN_BAPPLY_G], f);
     gradient_means means = means_in(a, workspace);
     TRY(per_channel(k, s, means_of_sums, (const double *)o[BN_BAPPLY_SUMS],

@@ -1,12 +1,13 @@
-/* Ioffe and Szegedy, "Batch Normalization", 2015, with PyTorch's conventions, fused with what follows it:
- * the sum with a residual and the activation. Tensors are [rows, c] with rows = n h w. Backward is in
- * batchnorm_backward_cuda.cu.
+/* Batch normalization (Ioffe and Szegedy, 2015) with PyTorch's conventions, fused with the residual addition
+ * and the activation that follow. Tensors are [rows, c] with rows = n h w. batchnorm_backward_cuda.cu has the
+ * backward pass.
  *
- * Moments are taken of x - x[0], the difference to the channel's first value: the mean of a channel may be
- * far above its deviation, and E[d^2] - E[d]^2 of such differences loses nothing. Statistics are of what is
- * stored.
+ * Moments are computed from d = x - x[0], the difference from the first value of the channel. The mean of a
+ * channel may be far larger than its deviation; then E[x^2] - E[x]^2 would lose precision, but E[d^2] -
+ * E[d]^2 does not. Statistics are computed from the stored values.
  *
- * Bytes: x is read twice, the residual once, y written once; the least without the producer's help. */
+ * Memory traffic is minimal for a separate kernel: x is read twice, the residual once, and y is written
+ * once. */
 #include "common/device/cuda/module/batchnorm.cuh"
 
 /* ---- statistics ------------------------------------------------------------------------------- */
@@ -41,7 +42,7 @@ template <typename T, int PACK> struct moment_terms {
     }
 };
 
-/* Of each channel: what a batch leaves. [c] each. */
+/* [c] each */
 struct statistics_out {
     float *mean, *invstd, *running_mean, *running_var;
     double momentum, eps;
@@ -68,7 +69,7 @@ template <typename T> struct batch_statistics {
     }
 };
 
-/* Sums of x and x^2 from those of the differences. */
+/* Computes the sums of x and x^2 from the sums of the differences. */
 template <typename T> struct write_raw_sums {
     static constexpr int SUMS = 2;
     const T *x;
@@ -100,7 +101,6 @@ __global__ static void invstd_of(int64_t c, const float *var, double eps, float 
 
 /* ---- y ---------------------------------------------------------------------------------------- */
 
-/* What a thread takes of a row. */
 template <typename T, int V, bool RESIDUAL> struct forward_row {
     pack<T, V> x;
 };
@@ -197,7 +197,7 @@ static status inference(const cuda_kernel *k, cudaStream_t s, void *const *o, co
     return WITH_PACKS(normalize, T, a->c, k, s, o, (const float *)o[BN_INF_RUNNING_MEAN], invstd);
 }
 
-/* ---- over all ranks, in two halves ------------------------------------------------------------ */
+/* ---- SyncBatchNorm, in two halves --------------------------------------------------------------- */
 
 template <typename T>
 static status stats(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *workspace)

@@ -1,23 +1,25 @@
-/* Sums over the rows of a matrix [rows, c], for each column: biases' gradients, statistics of channels.
+/* Sums over the rows of a matrix [rows, c] for each column: gradients of biases, statistics of channels.
  *
- * Blocks of COLUMN_THREADS threads walk through a part of the rows each: a thread owns V neighboring columns,
- * as many threads as the columns need (eight packs at most) are adjacent, and the rest go down the rows; one
- * partial sum per column and part is left in the workspace. Of the blocks with the same columns the one that
- * ends last adds the parts, where they are few enough for one block, else a second launch does. A thread adds
- * in float32, everything after it in float64, and every order depends only on the shape: which block is the
- * last does not matter. */
+ * The rows are split into parts. A block of COLUMN_THREADS threads sums one part of its columns. A thread
+ * owns V neighboring columns; as many threads as the columns need, at most eight packs, are adjacent in x,
+ * and the other threads go down the rows. Each block writes one partial sum per column to the workspace. If
+ * the parts are few enough for one block, the block that ends last among those with the same columns adds
+ * them. Otherwise a second launch adds them.
+ *
+ * A thread adds in float32; all later additions are in float64. Every order depends only on the shape, so it
+ * does not matter which block ends last. */
 #ifndef COMMON_DEVICE_CUDA_MODULE_COLUMNS_CUH
 #define COMMON_DEVICE_CUDA_MODULE_COLUMNS_CUH
 
 #include "common/device/cuda/module/kernel.cuh"
 
-/* Enough blocks for the largest GPUs, and rows enough for a thread to have several loads under way. A block
+/* Enough blocks for the largest GPUs, and enough rows for a thread to have several loads in flight. A block
  * of 256 threads reads COLUMN_FEW_BYTES of parts in about the time of a launch. */
 constexpr int COLUMN_THREADS = 256, COLUMN_MOST_BLOCKS = 1024, COLUMN_LEAST_ROWS = 8, COLUMN_ADDERS = 32,
               COLUMN_FEW_BYTES = 256 << 10;
 
-/* Threads side by side, of V columns each: packs are of 16 bytes, and eight of them are what memory gives at
- * once. */
+/* Returns the number of adjacent threads, each with V columns. Eight packs of 16 bytes are one memory
+ * access. */
 static inline int column_width(int64_t c, int v)
 {
     int width = 1, most = v == 1 ? WARP : WARP / 4;
@@ -34,7 +36,7 @@ static inline int64_t column_parts(int64_t rows, int64_t c, int v)
     return parts < 1 ? 1 : parts < most ? parts : most;
 }
 
-/* Bytes that `sums` sums per column need, whatever V a launch takes. */
+/* Returns the workspace bytes of `sums` sums per column, enough for every V. */
 static inline size_t column_workspace(int64_t rows, int64_t c, int sums)
 {
     int64_t most = 1;
@@ -43,9 +45,9 @@ static inline size_t column_workspace(int64_t rows, int64_t c, int sums)
     return (size_t)(most * c * sums) * sizeof(double);
 }
 
-/* Rows `row`, `row` + step, ... below `end`: use(read(row), row), in their order. AT_ONCE rows are read
- * before the first is used: the compiler cannot move a load over a store that might hit it, and one load per
- * thread leaves memory idle. */
+/* Calls use(read(row), row) for rows `row`, `row` + step, ... below `end`, in this order. Reads AT_ONCE rows
+ * before it uses the first one. The compiler cannot move a load over a store that may have the same address,
+ * and one load per thread would leave memory idle. */
 template <int AT_ONCE, typename Read, typename Use>
 __device__ void walk_rows(int64_t row, int64_t end, int64_t step, Read read, Use use)
 {
@@ -59,10 +61,12 @@ __device__ void walk_rows(int64_t row, int64_t end, int64_t step, Read read, Use
     for (; row < end; row += step) use(read(row), row);
 }
 
-/* `terms` has SUMS, V, which divides c, and AT_ONCE, the rows that a thread reads at once.
- *   at_column(column)        what a thread keeps of its columns [column, column + V)
- *   read(row, column)        what it takes of a row
- *   add(kept, taken, row, column, sums)   the row's terms, to sums[SUMS][V] */
+/* Adds the terms of a thread's rows to sums[SUMS][V]. `terms` has the constants SUMS, V, which divides c, and
+ * AT_ONCE, the number of rows that a thread reads at once, and the functions
+ *
+ *   at_column(column)                     returns values kept for columns [column, column + V)
+ *   read(row, column)                     returns the values read from a row
+ *   add(kept, taken, row, column, sums)   adds the row's terms to sums[SUMS][V] */
 template <typename Terms>
 __device__ void add_rows(const Terms &terms, int64_t row, int64_t end, int64_t step, int64_t column,
                          float (*sums)[Terms::V])
@@ -73,7 +77,7 @@ __device__ void add_rows(const Terms &terms, int64_t row, int64_t end, int64_t s
         [&](const auto &taken, int64_t at) { terms.add(kept, taken, at, column, sums); });
 }
 
-/* A block's part of its columns' sums, by way of `lanes` [SUMS * V * COLUMN_THREADS]. */
+/* Computes the partial sums of a block's part. `lanes` is scratch [SUMS * V * COLUMN_THREADS]. */
 template <typename Terms>
 __device__ void sum_part(const Terms &terms, int64_t rows, int64_t c, int64_t rows_a_part, double *parts,
                          double *lanes)
@@ -96,9 +100,9 @@ __device__ void sum_part(const Terms &terms, int64_t rows, int64_t c, int64_t ro
     }
 }
 
-/* The sums of WARP columns from `first` on, to `end`, by a block of WARP times `rows` threads, of which this
- * one is (x, y): each adds every ADDERS-th part for one or more y. `lanes` is [ADDERS, SUMS, WARP]. `finish`
- * has SUMS and take(column, sums[SUMS]). */
+/* Adds the parts of WARP columns, [first, first + WARP) below `end`. The block has WARP times `rows` threads,
+ * and this thread is (x, y). Each of ADDERS adders adds every ADDERS-th part; a thread acts as one or more
+ * adders. `lanes` is scratch [ADDERS, SUMS, WARP]. `finish` has SUMS and take(column, sums[SUMS]). */
 template <int ADDERS, typename Finish>
 __device__ void finish_columns(const Finish &finish, int64_t first, int64_t end, int x, int y, int rows,
                                int64_t c, int64_t count, const double *parts, double *lanes)
@@ -141,8 +145,8 @@ __global__ void column_finish(Finish finish, int64_t c, int64_t count, const dou
                                   COLUMN_ADDERS, c, count, parts, lanes);
 }
 
-/* Both by one launch. `arrived` counts the blocks of each blockIdx.x, and is zero again when the last has
- * come. The order in which the parts are added is column_finish()'s. */
+/* Computes the parts and adds them in one launch. `arrived` counts the blocks of each blockIdx.x that have
+ * ended; the last one resets the counter to zero. Adds the parts in the same order as column_finish(). */
 template <typename Terms, typename Finish>
 __global__ void column_whole(Terms terms, Finish finish, int64_t rows, int64_t c, int64_t rows_a_part,
                              double *parts, unsigned *arrived)
@@ -179,7 +183,7 @@ template <typename Terms> column_grid column_grid_of(int64_t rows, int64_t c)
             dim3((unsigned)width, (unsigned)(COLUMN_THREADS / width)), parts, ceil_div(rows, parts)};
 }
 
-/* The parts alone; *count: of them. */
+/* Computes only the parts, and sets *count to their number. */
 template <typename Terms>
 status column_parts_of(const cuda_kernel *k, cudaStream_t s, Terms terms, int64_t rows, int64_t c,
                        double *workspace, int64_t *count)
@@ -204,7 +208,6 @@ status column_sums(const cuda_kernel *k, cudaStream_t s, Terms terms, Finish fin
                   finish, c, g.parts, workspace);
 }
 
-/* The base of terms that keep nothing of a column. */
 struct nothing_kept {
 };
 struct keeps_nothing {
@@ -214,7 +217,6 @@ struct keeps_nothing {
     }
 };
 
-/* Sums of the columns of x, for a bias's gradient. */
 template <typename T, int PACK> struct plain_terms : keeps_nothing {
     static constexpr int SUMS = 1, V = PACK, AT_ONCE = 4;
     const T *x;
@@ -241,7 +243,7 @@ struct write_sum {
     }
 };
 
-/* out (+)= the sums of x's columns. */
+/* Stores the sums of x's columns in `out`, or adds them to it if `add`. */
 template <typename T>
 status sum_columns(const cuda_kernel *k, cudaStream_t s, const T *x, float *out, bool add, int64_t rows,
                    int64_t c, void *workspace)

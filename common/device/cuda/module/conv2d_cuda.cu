@@ -1,5 +1,5 @@
-/* Convolution in NHWC with weights k, r, s, c. cuDNN does it; where it is missing, or has no deterministic
- * algorithm for a shape, own implicit products do. */
+/* Convolutions of NHWC images with weights [k, r, s, c]. cuDNN computes them. If cuDNN is missing, or has no
+ * deterministic algorithm for a shape, matmul.cuh computes them as implicit matrix multiplications. */
 #include "common/device/cuda/module/columns.cuh"
 #include "common/device/cuda/module/matmul.cuh"
 
@@ -31,9 +31,9 @@ static status prepare(cuda_kernel *k)
     return STATUS_OK;
 }
 
-/* ---- own products ----------------------------------------------------------------------------- */
+/* ---- implicit matrix multiplications ---------------------------------------------------------- */
 
-/* x as a matrix: one row per output pixel (n, p, q), one column per position (r, s, c) of its window. */
+/* x as a matrix with a row per output pixel (n, p, q) and a column per position (r, s, c) of its window. */
 template <typename T> struct windows {
     const T *x;
     conv2d_attributes a;
@@ -46,8 +46,8 @@ template <typename T> struct windows {
     }
 };
 
-/* dy as a matrix: one row per input pixel (n, h, w), one column per (r, s, k); zero where no window has the
- * pixel at that position. */
+/* dy as a matrix with a row per input pixel (n, h, w) and a column per (r, s, k). An element is zero if no
+ * window has the pixel at that position. */
 template <typename T> struct covering_windows {
     const T *dy;
     conv2d_attributes a;
@@ -63,7 +63,7 @@ template <typename T> struct covering_windows {
     }
 };
 
-/* Weights k, r, s, c as a matrix of rows (r, s, k) and columns c. */
+/* Weights [k, r, s, c] as a matrix with rows (r, s, k) and columns c. */
 template <typename T> struct turned_weights {
     const T *w;
     int64_t k, c, window; /* r s */
@@ -95,7 +95,7 @@ template <typename T> struct add_bias_rule {
 
 /* ---- the operations --------------------------------------------------------------------------- */
 
-/* X: the type of x; T: of the other activations, W and B. */
+/* X is the type of x, T the type of the other activations, W and B. */
 template <typename X, typename T>
 static status forward_product(const cuda_kernel *k, cudaStream_t s, void *const *o)
 {

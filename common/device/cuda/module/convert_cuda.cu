@@ -1,10 +1,8 @@
-/* Ranges of elements: copies that convert and divide, one range or many by one launch, and sums of two
- * ranges. */
 #include "common/device/cuda/module/kernel.cuh"
 
 #include <cuda_fp16.h>
 
-/* The quotient is taken in float32, then rounded to the type that is written. */
+/* Divides in float32, then rounds to the type of the result. */
 template <typename To, typename From> struct convert_rule {
     float divisor;
     const From *from;
@@ -15,7 +13,7 @@ template <typename To, typename From> struct convert_rule {
     }
 };
 
-/* Without a division, four at a time where possible; `add`: to what is there. */
+/* Converts without a division, four elements at a time if possible. `add` adds to the existing values. */
 template <typename To, typename From> struct cast_rule {
     const From *from;
     To *to;
@@ -70,8 +68,8 @@ extern "C" status cuda_bf16_to_f32(const cuda_device *d, cudaStream_t s, int64_t
 
 /* ---- many ranges by one launch ------------------------------------------------------------------
  *
- * They travel as arguments of the kernel (4 KiB at most), cut into chunks of a block each, as an update's
- * pieces do (optimizer_cuda.cu). */
+ * Ranges are passed as kernel arguments (at most 4 KiB), cut into chunks of one block each, like the pieces
+ * of an update (optimizer_cuda.cu). */
 constexpr int RANGES = 120, RANGE_THREADS = 256, RANGE_ITERATIONS = 8,
               RANGE_CHUNK = RANGE_THREADS * RANGE_ITERATIONS;
 
@@ -83,7 +81,7 @@ struct range_table {
     } at[RANGES];
 };
 
-/* A thread reads its elements of the chunk before it writes the first. */
+/* Converts the chunk of a block. A thread reads all its elements before it writes the first one. */
 template <typename To, typename From> __global__ void pack_kernel(range_table table, float divisor)
 {
     int low = 0, high = table.count - 1;

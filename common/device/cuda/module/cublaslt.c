@@ -16,10 +16,10 @@ struct cublaslt_matmul {
     cublaslt_shape shape;
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t a, b, d;
-    int64_t rows; /* for which layouts stand; `found`: and the algorithm */
+    int64_t rows;
     bool found;
     cublasLtMatmulAlgo_t algorithm;
-    float ms; /* that it took when it was timed, else -1 */
+    float ms; /* time of the algorithm, or -1 if it was not timed */
 };
 
 static const cublaslt_table *table_of(const cuda_device *d)
@@ -58,7 +58,6 @@ static cudaDataType_t data_type(dtype type)
     return type == DTYPE_BF16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
-/* Factors of bfloat16 are multiplied as they are. */
 static cublasComputeType_t compute_type(const cuda_device *d, const cublaslt_shape *shape)
 {
     if (shape->in == DTYPE_BF16) return CUBLAS_COMPUTE_32F;
@@ -88,7 +87,7 @@ static status set_desc(cublaslt_matmul *p, cublasLtMatmulDescAttributes_t attrib
                  "cublasLtMatmulDescSetAttribute");
 }
 
-/* The vector of biases, or of their gradients. The search for an algorithm takes its alignment from the
+/* Sets the address of the bias or of its gradient. The search for an algorithm derives the alignment from the
  * address. */
 static status set_vector(cublaslt_matmul *p, const void *vector)
 {
@@ -121,8 +120,9 @@ static status make_layout(const cuda_device *d, cublasLtMatrixLayout_t *out, dty
                  "cublasLtMatrixLayoutCreate");
 }
 
-/* Arenas are aligned to 64 bytes; what is said here is less than cuBLASLt takes for granted (256). Where a
- * product is cut along k its parts are added up in float32, never in the type of the result. */
+/* Sets the alignment and the reduction scheme. cuBLASLt assumes an alignment of 256 bytes by default, but
+ * arenas are aligned to 64 bytes. If a multiplication is split along k, the parts are added in float32, never
+ * in the type of the result. */
 static cublasStatus_t set_preferences(const cublaslt_table *t, cublasLtMatmulPreference_t preference)
 {
     static const cublasLtMatmulPreferenceAttributes_t operands[] = {
@@ -157,7 +157,6 @@ static void fall_back(const cublaslt_matmul *p, cublasStatus_t code)
                    s->sums ? "the bias's gradient is summed by itself" : "an own kernel multiplies");
 }
 
-/* What was timed, and what was chosen. */
 typedef struct timed_key {
     int64_t of[14];
 } timed_key;
@@ -186,7 +185,6 @@ static status attempt(void *context, int index, cudaStream_t s, bool *works)
     return STATUS_OK;
 }
 
-/* Replaces the heuristics' first algorithm by the fastest of those found. */
 static status time_algorithms(cublaslt_matmul *p, const cublasLtMatmulHeuristicResult_t *found, int count)
 {
     const cublaslt_shape *s = &p->shape;
@@ -222,8 +220,9 @@ static status time_algorithms(cublaslt_matmul *p, const cublasLtMatmulHeuristicR
     return cuda_remember(p->device, &key, sizeof key, &choice, sizeof choice);
 }
 
-/* Heuristics are a function of shapes and of what is said of alignment, the last run's vector not: the same
- * product gets the same algorithm in every run, also in one that goes on from a checkpoint. */
+/* Finds an algorithm. The result depends only on shapes and alignments, because the vector's address is reset
+ * before the search. So every run uses the same algorithm for the same multiplication, also a run that
+ * continues from a checkpoint. */
 static status find_algorithm(cublaslt_matmul *p, bool timed)
 {
     const cublaslt_table *t = table_of(p->device);
@@ -246,7 +245,7 @@ static status find_algorithm(cublaslt_matmul *p, bool timed)
     return STATUS_OK;
 }
 
-/* `timed`: before the first step. */
+/* Sets up layouts and an algorithm for `rows`. `timed` must be false after the first step. */
 static status use_rows(cublaslt_matmul *p, int64_t rows, bool timed)
 {
     const cublaslt_shape *s = &p->shape;
@@ -306,7 +305,7 @@ status cublaslt_set_rows(cublaslt_matmul *p, int64_t rows, bool *fits)
     return STATUS_OK;
 }
 
-/* What a call returns that cannot do what the search has found. */
+/* Returns true for the errors of a call that cannot do what the search found. */
 static bool is_refusal(cublasStatus_t code)
 {
     return code == CUBLAS_STATUS_NOT_SUPPORTED || code == CUBLAS_STATUS_INVALID_VALUE ||

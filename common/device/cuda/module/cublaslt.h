@@ -1,29 +1,32 @@
-/* Matrix multiplication through cuBLASLt. Without the library cublaslt_prepare() gives NULL: callers use
- * their own. */
+/* Matrix multiplication through cuBLASLt. Without the library cublaslt_prepare() returns NULL, and callers
+ * use their own kernels. */
 #ifndef COMMON_DEVICE_CUDA_MODULE_CUBLASLT_H
 #define COMMON_DEVICE_CUDA_MODULE_CUBLASLT_H
 
 #include "common/device/cuda/module/cuda_impl.h"
 
-/* The dimension that follows op_scalars.rows. */
+/* The dimension that op_scalars.rows sets. */
 typedef enum cublaslt_varying { CUBLASLT_N, CUBLASLT_K } cublaslt_varying;
 
-/* d (m, n) = op(a) (m, k) * op(b) (k, n), all running down columns, which lie without gaps unless b's
- * begin pitch_b elements apart. */
+/* The shape of d (m, n) = op(a) (m, k) * op(b) (k, n). All matrices are column-major without gaps between
+ * columns, except that columns of b are pitch_b elements apart if pitch_b is not 0. */
 typedef struct cublaslt_shape {
     int64_t m, n, k;
     bool transpose_a, transpose_b;
     cublaslt_varying varying;
-    bool bias, relu; /* added to each column, [m], of d's type; then max(0, x) */
-    bool sums;       /* without bias: the sums over k of op(b), [n], of d's type, are also written */
-    dtype in, out;   /* of a and b, of d: float32, or bfloat16; sums are of float32 */
-    int64_t pitch_b; /* 0: without gaps */
+    /* Adds a bias [m] of d's type to each column, then takes max(0, x). */
+    bool bias, relu;
+    /* Also writes the sums over k of op(b), [n] of d's type. Not together with a bias. */
+    bool sums;
+    /* Type of a and b, and type of d: float32 or bfloat16. Products are summed in float32. */
+    dtype in, out;
+    int64_t pitch_b; /* 0 without gaps */
 } cublaslt_shape;
 
 typedef struct cublaslt_operands {
     const void *a, *b;
-    const void *bias; /* where the shape has one */
-    void *d, *sums;   /* at multiples of 16 bytes, all of them */
+    const void *bias; /* if the shape has a bias */
+    void *d, *sums;   /* all operands are aligned to 16 bytes */
 } cublaslt_operands;
 
 typedef struct cublaslt_matmul cublaslt_matmul;
@@ -33,24 +36,25 @@ typedef struct cublaslt_matmul cublaslt_matmul;
 status cublaslt_open(cuda_device *d);
 void cublaslt_close(cuda_device *d);
 
-/* *out is NULL where cuBLASLt is missing or has no algorithm, which counts as a fallback of operation `kind`
- * (cuda_fall_back). Its heuristics' first algorithm, or with device_config.benchmark the fastest of their
- * first eight. */
+/* Prepares a multiplication with the first algorithm of cuBLASLt's heuristics, or with the fastest of their
+ * first eight if device_config.benchmark. *out is NULL if cuBLASLt is missing or has no algorithm. The latter
+ * counts as a fallback of operation `kind` (cuda_fall_back). */
 status cublaslt_prepare(cuda_device *d, op_kind kind, const cublaslt_shape *shape, cublaslt_matmul **out);
 void cublaslt_release(cublaslt_matmul **product);
 size_t cublaslt_workspace(const cublaslt_matmul *product);
-/* That the algorithm took when it was timed; -1 where none was. */
+/* Returns the time of the algorithm in milliseconds, or -1 if it was not timed. */
 float cublaslt_ms(const cublaslt_matmul *product);
 
-/* Sets the varying dimension to `rows`; *fits: whether there is an algorithm for that many. */
+/* Sets the varying dimension to `rows`. *fits is true if there is an algorithm for it. */
 status cublaslt_set_rows(cublaslt_matmul *product, int64_t rows, bool *fits);
 
-/* `add`: d = d + product; sums are written, never added to. *refused: cuBLASLt does not do what its search
- * found, nothing was written, and it counts as a fallback. */
+/* Multiplies; d = d + product if `add`. The sums are stored, never added. *refused is true if cuBLASLt does
+ * not support the multiplication although its search found an algorithm. Then no result is written, and a
+ * fallback is counted. */
 status cublaslt_run(cublaslt_matmul *product, cudaStream_t s, const cublaslt_operands *operands, int64_t rows,
                     bool add, void *workspace, bool *refused);
 
-#else /* no product is ever made */
+#else /* built without cuBLASLt */
 
 #define cublaslt_open(d) STATUS_OK
 #define cublaslt_close(d)

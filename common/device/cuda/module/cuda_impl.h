@@ -1,9 +1,11 @@
-/* The internals of the module, for this folder and for common/collectives/nccl, which is part of the module.
+/* Internals of the module, for this folder and for common/collectives/nccl, which is part of the module.
  *
- * Storage is float32, except activations and weights of matrix multiplications where op_desc.bf16;
- * `precision` is the type in which matrix multiplications multiply. Threads: a device belongs to its rank's
- * thread; streams and fences may be used by another one (the agent), each stream by one thread at a time.
- * Every entry from outside makes the GPU current for the calling thread. */
+ * Storage is float32. If op_desc.bf16 is set, activations and the weights of matrix multiplications are
+ * stored as bfloat16. `precision` is the type in which matrix multiplications multiply.
+ *
+ * A device belongs to its rank's thread. Another thread (the agent) may use streams and fences, each
+ * stream by one thread at a time. Every function called from outside makes the GPU current for the calling
+ * thread. */
 #ifndef COMMON_DEVICE_CUDA_MODULE_CUDA_IMPL_H
 #define COMMON_DEVICE_CUDA_MODULE_CUDA_IMPL_H
 
@@ -16,48 +18,50 @@
 typedef struct cuda_staging cuda_staging;
 typedef struct cuda_libraries cuda_libraries; /* libraries.h */
 
-/* Counters of blocks, for kernels in which the last block does more (columns.cuh): zero between launches.
- * Such kernels run on one stream of the device, that of computation. */
+/* Counters of blocks that have ended, for kernels whose last block does more (columns.cuh). They are zero
+ * between launches. Kernels that count blocks must run on the compute stream of the device. */
 enum { CUDA_COUNTERS = 4096, CUDA_FALLBACKS = 16 };
 
 typedef struct cuda_device {
     device base;
     int gpu;
     cuda_libraries *libraries;
-    void *cublaslt, *cudnn;     /* handles; NULL: own kernels are used instead */
-    cudaStream_t cudnn_stream;  /* that cuDNN's handle has */
-    struct cuda_choice *chosen; /* trial.c's */
+    void *cublaslt, *cudnn; /* handles, or NULL if kernels of this module run instead */
+    cudaStream_t cudnn_stream;
+    struct cuda_choice *chosen; /* belongs to trial.c */
     cuda_staging *staging;
-    int64_t allocated_bytes; /* by device_allocate */
+    int64_t allocated_bytes; /* from device_allocate() */
     unsigned *counters;      /* [CUDA_COUNTERS] on the GPU */
     device_fallback fallbacks[CUDA_FALLBACKS];
-    cudaStream_t anchor_stream; /* never waits: for streams' anchors, clearing and timing */
-    bool failing, failed;       /* atomic: the first cuda_fail() has `failure`; it is there */
+    cudaStream_t anchor_stream; /* never waits; used for anchors, clearing and timing */
+    /* Atomic. `failing` is set by the first cuda_fail(), `failed` after it has written `failure`. */
+    bool failing, failed;
     error_record failure;
 } cuda_device;
 
 typedef struct cuda_stream {
     device_stream base;
     cudaStream_t stream;
-    cudaEvent_t
-        anchors[2]; /* tie the GPU's clock to the host's; of the stream, since each has its own thread */
+    /* Events that tie the GPU's clock to the host's. They belong to the stream because a thread owns a
+     * stream. */
+    cudaEvent_t anchors[2];
     int64_t anchor_ns[2];
-    int anchored;                    /* which of them marks have now */
-    cudaEvent_t marks[DEVICE_MARKS]; /* made when first used */
+    int anchored;                    /* index of the anchor of new marks */
+    cudaEvent_t marks[DEVICE_MARKS]; /* created at first use */
     uint8_t anchor_of[DEVICE_MARKS];
 } cuda_stream;
 
-/* A number in pinned host memory: the GPU waits for it and writes it in stream order (cuStreamWaitValue64,
- * cuStreamWriteValue64), the host reads and writes it as it likes. */
+/* A number in pinned host memory. The GPU waits for it and writes it in stream order (cuStreamWaitValue64,
+ * cuStreamWriteValue64). The host reads and writes it at any time. */
 typedef struct cuda_fence {
     device_fence base;
     uint64_t *value; /* pinned; atomic */
-    void *address;   /* the same for the GPU */
+    void *address;
 } cuda_fence;
 
 typedef struct cuda_kernel cuda_kernel;
 
-/* One per operation. `prepare` and `release` may be NULL. */
+/* Functions of one operation. `prepare` and `release` may be NULL. */
 typedef struct cuda_kernel_entry {
     status (*prepare)(cuda_kernel *k);
     status (*run)(const cuda_kernel *k, cudaStream_t s, void *const *operands, const op_scalars *scalars,
@@ -68,7 +72,7 @@ typedef struct cuda_kernel_entry {
 struct cuda_kernel {
     device_kernel base;
     const cuda_kernel_entry *entry;
-    void *state; /* the entry's own */
+    void *state;
 };
 
 static inline cuda_device *cuda_device_of(const cuda_kernel *k)
@@ -87,22 +91,23 @@ static inline int64_t cuda_rows(const op_scalars *scalars, int64_t most)
 }
 
 /* device_cuda.c */
-/* STATUS_SYSTEM with "rank R on HOST, GPU G: WHAT: the error's text"; clears CUDA's record. */
+/* Converts an error of CUDA and clears it. STATUS_SYSTEM with "rank R on HOST, GPU G: WHAT: the error's
+ * text". */
 status cuda_check(const cuda_device *d, cudaError_t code, const char *what);
 status cuda_use(const cuda_device *d);
 
-/* A library does not do an operation of this shape, for that reason; what `instead` names is slower. Warns
- * the first time for an operation and reason, and counts them all (device_fallbacks). */
+/* Counts an operation that a library does not support (device_fallbacks). `instead` names the slower method
+ * that runs. Warns the first time for an operation and reason. */
 void cuda_fall_back(cuda_device *d, op_kind kind, const char *shape, const char *reason, const char *instead);
 
 /* memory_cuda.c */
 status cuda_staging_open(cuda_device *d);
 void cuda_staging_close(cuda_device *d);
-/* The bytes are zero when it returns. */
+/* Sets the bytes to zero before it returns. */
 status cuda_zero(const cuda_device *d, void *data, size_t bytes);
 
-/* The functions of the back end (device_impl.h), in memory_cuda.c, kernel_cuda.c and stream_cuda.c: cuda_NAME
- * is in the slot NAME. */
+/* The functions of the back end (device_impl.h) in memory_cuda.c, kernel_cuda.c and stream_cuda.c. cuda_NAME
+ * implements the slot NAME. */
 /* clang-format off */
 #define CUDA_FUNCTIONS(X) \
     X(allocate) X(free) X(pin) X(unpin) X(upload) X(download) X(usage) X(share) X(peer_open) \
@@ -125,7 +130,7 @@ status cuda_add_ranges(device_stream *s, void *to, const void *a, const void *b,
 status cuda_clear(device_stream *s, void *data, size_t bytes);
 status cuda_f32_to_bf16(const cuda_device *d, cudaStream_t s, int64_t count, const float *from,
                         void *to_bf16);
-/* to = from, or to += from. */
+/* Computes to = from, or to += from if `add`. */
 status cuda_bf16_to_f32(const cuda_device *d, cudaStream_t s, int64_t count, const void *from_bf16, float *to,
                         bool add);
 

@@ -1,9 +1,9 @@
 /* softmax(q k^T / sqrt(width)) v and its gradients as operation graphs, in the form that cuDNN's fused
- * engines know (cuDNN Graph API, "Fused Flash Attention"): s = q k^T, scaled and masked; its row maxima m and
- * sums of exponentials; p; p v.
+ * engines recognize (cuDNN Graph API, "Fused Flash Attention"): s = q k^T, scaled and masked; the row maxima
+ * m and the sums of exponentials; p; p v.
  *
- * k and v are described as their transposes where they are multiplied so: the same memory with two strides
- * exchanged. Of a score only p and its gradient are rounded to bfloat16. */
+ * Transposed k and v are described as the same memory with two strides exchanged. Only p and the gradient of
+ * the scores are rounded to bfloat16. */
 #include "common/device/cuda/module/cudnn_attention.h"
 
 #include "common/device/cuda/module/cudnn_graph.h"
@@ -53,7 +53,6 @@ static tensor scores_of(const attention_attributes *a, cudnnDataType_t type)
     return (tensor){{a->batch, a->heads, s, s}, {a->heads * s * s, s * s, s, 1}, type, NULL};
 }
 
-/* A number per row. */
 static tensor column_of(const attention_attributes *a)
 {
     int64_t s = a->sequence;
@@ -79,7 +78,7 @@ static tensor number(cudnn_graph *g)
     return t;
 }
 
-/* y like `shape`, computed from x and b, which may be NULL. */
+/* Returns y like `shape`, computed from x and b. b may be NULL. */
 static tensor pointwise(cudnn_graph *g, cudnnPointwiseMode_t mode, const tensor *x, const tensor *b,
                         tensor shape)
 {
@@ -103,7 +102,7 @@ static tensor scaled_scores(cudnn_graph *g, const attention_attributes *a, const
     return pointwise(g, CUDNN_POINTWISE_MUL, &s, scale, scores_of(a, CUDNN_DATA_FLOAT));
 }
 
-/* What a query must not see becomes `masked`. */
+/* Replaces scores that a query must not see by `masked`. */
 static tensor causal(cudnn_graph *g, const attention_attributes *a, tensor s, const tensor *masked)
 {
     if (!a->causal) return s;
@@ -117,7 +116,7 @@ static tensor causal(cudnn_graph *g, const attention_attributes *a, tensor s, co
     return y;
 }
 
-/* ---- the graphs; addresses() has their tensors in the same order ------------------------------- */
+/* ---- the graphs; run_plan() has their tensors in the same order -------------------------------- */
 
 static void describe_forward(cudnn_attention *p)
 {
@@ -138,8 +137,10 @@ static void describe_forward(cudnn_attention *p)
     cudnn_graph_matmul(g, &probability, &v, &out);
 }
 
-/* delta = dout . out;  p = exp(s - lse);  dv = p^T dout;  ds = p (dout v^T - delta) scale;  dk = ds^T q;  dq
- * = ds k */
+/* Describes
+ *
+ *   delta = dout . out;  p = exp(s - lse);  dv = p^T dout
+ *   ds = p (dout v^T - delta) scale;  dk = ds^T q;  dq = ds k */
 static void describe_backward(cudnn_attention *p)
 {
     cudnn_graph *g = p->graph;
@@ -182,7 +183,7 @@ static size_t delta_bytes(const cudnn_attention *p)
     return p->kind == OP_attention_backward ? (bytes + 255) / 256 * 256 : 0;
 }
 
-/* delta lies at the start of the workspace, the plan's own after it. */
+/* Runs a plan. delta is at the start of the workspace, followed by the plan's workspace. */
 static cudnnStatus_t run_plan(const cudnn_attention *p, int plan, cudaStream_t s, void *const *o,
                               void *workspace)
 {
@@ -196,7 +197,7 @@ static cudnnStatus_t run_plan(const cudnn_attention *p, int plan, cudaStream_t s
                            own);
 }
 
-/* ---- choosing: candidate 0 is the own kernel, 1 and on are plans ------------------------------- */
+/* ---- choosing: candidate 0 is the kernel of this module, the others are plans ------------------ */
 
 typedef struct attempt_context {
     const cudnn_attention *p;
@@ -219,10 +220,10 @@ static int64_t operand_bytes(const attention_attributes *a, int slot)
 {
     int64_t rows = a->batch * a->sequence;
     if (slot == ATT_FWD_LSE) return rows * a->heads * (int64_t)sizeof(float);
-    return rows * a->stride * dtype_size(DTYPE_BF16); /* at least what any of them has */
+    return rows * a->stride * dtype_size(DTYPE_BF16); /* at least the bytes of every other operand */
 }
 
-/* *best is 0 where nothing is faster than the own kernel. */
+/* Times the candidates. *best is 0 if no plan is faster than the kernel of this module. */
 static status time_plans(cudnn_attention *p, const cuda_kernel *k, cudnn_attention_rival own, int *best)
 {
     attempt_context c = {.p = p, .k = k, .own = own};

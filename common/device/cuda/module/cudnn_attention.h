@@ -1,5 +1,6 @@
-/* Attention through cuDNN, where algorithms are timed and activations are bfloat16. NULL where cuDNN is
- * missing, has no deterministic engine for the shape, or is slower than the own kernel. */
+/* Attention through cuDNN, if --benchmark is set and activations are bfloat16. A cudnn_attention is NULL
+ * if cuDNN is missing, has no deterministic engine for the shape, or is slower than the kernel of this
+ * module. */
 #ifndef COMMON_DEVICE_CUDA_MODULE_CUDNN_ATTENTION_H
 #define COMMON_DEVICE_CUDA_MODULE_CUDNN_ATTENTION_H
 
@@ -7,17 +8,18 @@
 
 typedef struct cudnn_attention cudnn_attention;
 
-/* The own kernel, whose time is to be beaten: as cuda_kernel_entry's `run`. */
+/* The kernel of this module, with which cuDNN competes. Like cuda_kernel_entry.run. */
 typedef status (*cudnn_attention_rival)(const cuda_kernel *k, cudaStream_t s, void *const *operands,
                                         const op_scalars *scalars, void *workspace);
 
 #if PSRING_HAVE_CUDNN
 
-/* For attention_forward or attention_backward; k->base.workspace is what `own` needs. */
+/* Prepares attention_forward or attention_backward. k->base.workspace is the number of bytes that `own`
+ * needs. */
 status cudnn_attention_prepare(const cuda_kernel *k, cudnn_attention_rival own, cudnn_attention **out);
 void cudnn_attention_release(cudnn_attention **p);
 size_t cudnn_attention_workspace(const cudnn_attention *p);
-/* Operands are op_desc's. */
+/* Runs the operation. Operands are in the slots of op.h. */
 status cudnn_attention_run(const cudnn_attention *p, cudaStream_t s, void *const *operands, void *workspace);
 
 #else

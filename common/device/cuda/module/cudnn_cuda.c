@@ -53,15 +53,14 @@ static status set_tensor(const cudnn_conv *p, cudnnTensorDescriptor_t *out, int6
         "cudnnSetTensor4dDescriptor");
 }
 
-/* CUDNN_DEFAULT_MATH lets float32 be multiplied as TF32, CUDNN_FMA_MATH does not, and bfloat16 meets tensor
- * cores with only CUDNN_TENSOR_OP_MATH. */
+/* Returns the math type. CUDNN_DEFAULT_MATH multiplies float32 as TF32, CUDNN_FMA_MATH does not. bfloat16
+ * uses tensor cores only with CUDNN_TENSOR_OP_MATH. */
 static cudnnMathType_t math_of(const cudnn_conv *p)
 {
     if (p->type == DTYPE_BF16) return CUDNN_TENSOR_OP_MATH;
     return p->device->base.config.precision == DEVICE_PRECISION_F32 ? CUDNN_FMA_MATH : CUDNN_DEFAULT_MATH;
 }
 
-/* Sums are of float32 in every case. */
 static status describe(cudnn_conv *p)
 {
     const cuda_device *d = p->device;
@@ -112,7 +111,8 @@ static void fall_back(const cudnn_conv *p, cudnnStatus_t why, const char *instea
     cuda_fall_back(p->device, p->kind, shape, reason, instead);
 }
 
-/* *out is NULL where cuDNN has no deterministic algorithm for tensors of `type`; `instead` runs then. */
+/* Prepares a convolution of tensors of `type`. *out is NULL if cuDNN has no deterministic algorithm for them;
+ * then `instead` runs. */
 static status prepare_in(cuda_device *d, const op_desc *op, dtype type, const char *instead, cudnn_conv **out)
 {
     bool found = false;
@@ -130,8 +130,8 @@ static status prepare_in(cuda_device *d, const op_desc *op, dtype type, const ch
     return rc;
 }
 
-/* A shape that cuDNN does not know in bfloat16 (three channels, say) is multiplied in TF32, which has more
- * bits. */
+/* Uses TF32, which has more bits, for shapes that cuDNN does not support in bfloat16, such as three
+ * channels. */
 status cudnn_conv_prepare(cuda_device *d, const op_desc *op, cudnn_conv **out)
 {
     *out = NULL;
@@ -157,8 +157,7 @@ void cudnn_conv_release(cudnn_conv **pointer)
 
 /* ---- running ---------------------------------------------------------------------------------- */
 
-/* The workspace is cuDNN's, then the operands that cuDNN sees in another type, each at a multiple of 256
- * bytes. */
+/* The workspace has cuDNN's part, then the converted operands, each at a multiple of 256 bytes. */
 static size_t rounded(size_t bytes)
 {
     return (bytes + 255) / 256 * 256;
@@ -169,7 +168,6 @@ static size_t bytes_of(const cudnn_conv *p, int operand)
     return p->outside[operand] == p->type ? 0 : rounded((size_t)(p->elements[operand] * dtype_size(p->type)));
 }
 
-/* cuDNN's own. */
 static size_t library_bytes(const cudnn_conv *p)
 {
     return rounded(p->choice.workspace > p->adding.workspace ? p->choice.workspace : p->adding.workspace);
@@ -222,7 +220,6 @@ static status run_chosen(const cudnn_conv *p, cudaStream_t s, const void *first,
         p->device, cudnn_call(p, add ? &p->adding : &p->choice, s, first, second, out, add, workspace), what);
 }
 
-/* One operand into or out of the workspace. */
 static status cast(const cudnn_conv *p, cudaStream_t s, int operand, dtype from_type, const void *from,
                    void *to, bool add)
 {
@@ -230,8 +227,8 @@ static status cast(const cudnn_conv *p, cudaStream_t s, int operand, dtype from_
     return cuda_bf16_to_f32(p->device, s, p->elements[operand], from, to, add);
 }
 
-/* cuDNN takes and gives bfloat16 (its PSEUDO_BFLOAT16_CONFIG), so what it gives is rounded once; sums over
- * micro-batches are of float32. */
+/* Runs the convolution. cuDNN reads and writes bfloat16 (its PSEUDO_BFLOAT16_CONFIG), so a result is rounded
+ * once. Sums over micro-batches are float32. */
 status cudnn_conv_run(const cudnn_conv *p, cudaStream_t s, const void *first, const void *second, void *out,
                       bool add, void *workspace)
 {

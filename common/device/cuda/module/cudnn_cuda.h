@@ -1,4 +1,5 @@
-/* Convolutions through cuDNN. Where the library is missing a convolution is NULL: callers have their own. */
+/* Convolutions through cuDNN. Without the library cudnn_conv_prepare() returns NULL, and callers use their
+ * own kernels. */
 #ifndef COMMON_DEVICE_CUDA_MODULE_CUDNN_CUDA_H
 #define COMMON_DEVICE_CUDA_MODULE_CUDNN_CUDA_H
 
@@ -11,19 +12,20 @@ typedef struct cudnn_conv cudnn_conv;
 status cudnn_open(cuda_device *d);
 void cudnn_close(cuda_device *d);
 
-/* Chooses the first deterministic algorithm of cuDNN's heuristics, or the fastest one where the device was
- * opened with `benchmark`; *out is NULL where cuDNN is missing or has none. With bfloat16, factors and
- * results are rounded to it and sums are float32. */
+/* Prepares a convolution with the first deterministic algorithm of cuDNN's heuristics, or with the fastest
+ * one if the device was opened with `benchmark`. *out is NULL if cuDNN is missing or has no deterministic
+ * algorithm. If the device multiplies in bfloat16, factors and results are rounded to bfloat16, and sums are
+ * float32. */
 status cudnn_conv_prepare(cuda_device *d, const op_desc *op, cudnn_conv **out);
 void cudnn_conv_release(cudnn_conv **conv);
 size_t cudnn_conv_workspace(const cudnn_conv *conv);
 
-/* Forward: x, w -> y. Backward data: w, dy -> dx. Backward weights: x, dy -> dw. Layouts are op_desc's;
- * `add`, for weights: out += result. */
+/* Runs the convolution. Forward: x, w -> y. Backward data: w, dy -> dx. Backward weights: x, dy -> dw.
+ * Operands have the types of op_desc. `add`, only for weights, adds the result to `out`. */
 status cudnn_conv_run(const cudnn_conv *conv, cudaStream_t s, const void *first, const void *second,
                       void *out, bool add, void *workspace);
 
-#else /* no convolution is ever made */
+#else /* built without cuDNN */
 
 #define cudnn_open(d) STATUS_OK
 #define cudnn_close(d)

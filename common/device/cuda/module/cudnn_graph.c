@@ -7,7 +7,7 @@
 
 #if PSRING_HAVE_CUDNN
 
-/* Needed before cuDNN 9.10, and marked as outdated in later headers. */
+/* Needed before cuDNN 9.10, deprecated in later headers. */
 enum { ATTR_PLAN_HANDLE = 400, ATTR_GRAPH_HANDLE = 800 };
 enum { ALIGNMENT_BYTES = 16, MOST_NOTES = 16 };
 
@@ -276,7 +276,7 @@ bool cudnn_graph_plan(cudnn_graph *g, int index)
     if (g->code == CUDNN_STATUS_SUCCESS)
         g->code = table_of_graph(g)->backend_get(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
                                                  CUDNN_TYPE_INT64, 1, &count, &bytes);
-    p->refused = g->code != CUDNN_STATUS_SUCCESS; /* of this engine only */
+    p->refused = g->code != CUDNN_STATUS_SUCCESS; /* only this engine is refused */
     g->code = CUDNN_STATUS_SUCCESS;
     if (p->refused) return false;
     p->plan = plan;
@@ -284,7 +284,7 @@ bool cudnn_graph_plan(cudnn_graph *g, int index)
     return true;
 }
 
-/* Addresses of a steady step are those of the one before. */
+/* Sets the addresses if they differ from the last run's, which is rare. */
 static cudnnStatus_t use_addresses(cudnn_graph *g, void *const *addresses, void *workspace)
 {
     size_t bytes = (size_t)g->bound_count * sizeof *addresses;

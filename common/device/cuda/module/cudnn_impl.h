@@ -1,4 +1,3 @@
-/* What the files of convolutions through cuDNN share. */
 #ifndef COMMON_DEVICE_CUDA_MODULE_CUDNN_IMPL_H
 #define COMMON_DEVICE_CUDA_MODULE_CUDNN_IMPL_H
 
@@ -8,39 +7,40 @@
 
 #if PSRING_HAVE_CUDNN
 
-/* How a convolution runs: by one of the algorithms that cuDNN's older interface lists, or by a plan of its
- * graph. */
+/* How a convolution runs: with an algorithm of cuDNN's older interface, or with a plan of its graph. */
 typedef struct cudnn_choice {
-    int algorithm; /* cudnnConvolution{Fwd,BwdData,BwdFilter}Algo_t; of a plan -1 */
+    int algorithm; /* cudnnConvolution{Fwd,BwdData,BwdFilter}Algo_t; -1 for a plan */
     int plan;
     cudnnMathType_t math;
     size_t workspace;
 } cudnn_choice;
 
-enum { CUDNN_FIRST, CUDNN_SECOND, CUDNN_OUT, CUDNN_OPERANDS }; /* as in cudnn_conv_run() */
+/* The operands in the order of cudnn_conv_run(). */
+enum { CUDNN_FIRST, CUDNN_SECOND, CUDNN_OUT, CUDNN_OPERANDS };
 
 struct cudnn_conv {
     cuda_device *device;
     op_kind kind;
     conv2d_attributes shape;
-    dtype type;                    /* of the tensors that cuDNN sees: float32, or bfloat16 */
-    dtype outside[CUDNN_OPERANDS]; /* of the operands: what differs passes through the workspace */
+    dtype type; /* type of the tensors that cuDNN sees: float32 or bfloat16 */
+    /* Types of the operands. An operand of another type than `type` is converted in the workspace. */
+    dtype outside[CUDNN_OPERANDS];
     cudnnTensorDescriptor_t x, y;
     cudnnFilterDescriptor_t w;
     cudnnConvolutionDescriptor_t conv;
-    cudnnMathType_t math; /* required of algorithms */
+    cudnnMathType_t math; /* required math type of algorithms */
     cudnn_choice choice;
-    cudnn_choice adding; /* where the result is added to what is there: plans do not do that */
-    cudnn_graph *graph;  /* NULL: only algorithms */
+    cudnn_choice adding; /* choice if the result is added to the output, which plans cannot do */
+    cudnn_graph *graph;  /* NULL if there are only algorithms */
     int64_t elements[CUDNN_OPERANDS];
 };
 
 status cudnn_check(const cuda_device *d, cudnnStatus_t code, const char *what);
 
-/* cudnn_cuda.c: gives the handle the stream, unless it has it. */
+/* Sets the stream of cuDNN's handle if it differs. */
 cudnnStatus_t cudnn_use_stream(cuda_device *d, cudaStream_t s);
 
-/* cudnn_cuda.c: calls cuDNN on operands of the convolution's own type. */
+/* Calls cuDNN with operands of the convolution's own type. */
 cudnnStatus_t cudnn_call(const cudnn_conv *p, const cudnn_choice *choice, cudaStream_t s, const void *first,
                          const void *second, void *out, bool add, void *workspace);
 
@@ -49,8 +49,8 @@ static inline const cudnn_table *table_of_conv(const cudnn_conv *p)
     return &p->device->libraries->cudnn;
 }
 
-/* cudnn_search.c: fills p->choice and p->adding; *found is false where cuDNN has no deterministic algorithm:
- * *why is its error. */
+/* Sets p->choice and p->adding. *found is false if cuDNN has no deterministic algorithm; *why is then cuDNN's
+ * error. */
 status cudnn_choose(cudnn_conv *p, bool *found, cudnnStatus_t *why);
 
 #endif

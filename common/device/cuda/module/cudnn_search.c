@@ -1,5 +1,5 @@
-/* Which of cuDNN's algorithms a convolution uses: of the deterministic ones the one that
- * the heuristics put first, or with --benchmark the one that was fastest when each ran a few times. */
+/* Chooses the algorithm of a convolution from cuDNN's deterministic ones: the first one of the heuristics, or
+ * with --benchmark the one that was fastest in a few runs. */
 #include "common/device/cuda/module/cudnn_impl.h"
 #include "common/device/cuda/module/trial.h"
 
@@ -9,16 +9,16 @@
 
 enum { MOST_WORKSPACE = 1 << 30, MOST_ALGORITHMS = 16 };
 
-/* Whether an algorithm that works with `found` may be used. Without TF32 the convolution stays
- * restricted to plain multiply-adds, which algorithms of tensor cores do not have. */
+/* Returns true if an algorithm with math type `found` may be used. Without TF32, only plain multiply-adds may
+ * be used, and algorithms for tensor cores may not. */
 static bool allowed(const cudnn_conv *p, cudnnMathType_t found)
 {
     return p->math != CUDNN_FMA_MATH ||
            (found != CUDNN_TENSOR_OP_MATH && found != CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION);
 }
 
-/* What a search has found; the three kinds of results have the same members. Where nothing can be used `code`
- * becomes the first reason. */
+/* Appends the usable results of a search to `out`. The three types of results have the same members. If no
+ * result is usable, `code` becomes the first error. */
 #define TAKE_USABLE(results, count, code, p, out, used)                                                      \
     do {                                                                                                     \
         int listed = (code) == CUDNN_STATUS_SUCCESS ? (count) : 0;                                           \
@@ -34,8 +34,8 @@ static bool allowed(const cudnn_conv *p, cudnnMathType_t found)
             (code) = (results)[i].status;                                                                    \
     } while (0)
 
-/* Best first, by cuDNN's heuristics; where there is none *why has its error, or CUDNN_STATUS_SUCCESS where
- * those that it has are not allowed. */
+/* Lists the usable algorithms, the best first by cuDNN's heuristics. If there is none, *why is cuDNN's error,
+ * or CUDNN_STATUS_SUCCESS if cuDNN only has algorithms that are not allowed. */
 static int list_usable(const cudnn_conv *p, cudnn_choice *out, cudnnStatus_t *why)
 {
     const cudnn_table *t = table_of_conv(p);
@@ -64,7 +64,6 @@ static const char *name_of(cudnnMathType_t math)
                                         : "tensor cores";
 }
 
-/* For --log-level debug. */
 static void say(const cudnn_conv *p, const cudnn_choice *choice, const char *what, double ms)
 {
     const conv2d_attributes *a = &p->shape;
@@ -84,7 +83,7 @@ typedef struct trial_conv {
     const cudnn_conv *p;
     const cudnn_choice *list;
     void *operands[CUDNN_OPERANDS], *workspace;
-    size_t bytes; /* of the workspace */
+    size_t bytes;
 } trial_conv;
 
 static status attempt(void *context, int index, cudaStream_t s, bool *works)
@@ -98,7 +97,7 @@ static status attempt(void *context, int index, cudaStream_t s, bool *works)
     return STATUS_OK;
 }
 
-/* *best is -1 where none could be run. */
+/* Times all choices. *best is -1 if none could run. */
 static status time_all(const cudnn_conv *p, const cudnn_choice *list, int count, int *best)
 {
     cuda_trial t;
@@ -121,7 +120,6 @@ static status time_all(const cudnn_conv *p, const cudnn_choice *list, int count,
     return rc;
 }
 
-/* What a timed choice depends on. */
 typedef struct timed_key {
     op_kind kind;
     dtype type;
@@ -143,7 +141,7 @@ static cudnn_graph_tensor image(const cudnn_conv *p, int64_t n, int64_t c, int64
     return (cudnn_graph_tensor){{n, c, h, w}, {h * w * c, 1, w * c, c}, type, NULL};
 }
 
-/* The tensors are described in the order of cudnn_call()'s arguments. */
+/* Describes the convolution as a graph, with its tensors in the order of cudnn_call()'s arguments. */
 static void describe_graph(cudnn_conv *p)
 {
     const conv2d_attributes *a = &p->shape;
@@ -158,7 +156,7 @@ static void describe_graph(cudnn_conv *p)
     cudnn_graph_search(p->graph, p->math != CUDNN_FMA_MATH);
 }
 
-/* Adds the plans that can be built to the list. A graph that cuDNN refuses has none. */
+/* Adds the plans that can be built to the list. A graph that cuDNN rejects has no plans. */
 static int list_plans(cudnn_conv *p, cudnn_choice *list, int count)
 {
     p->graph = cudnn_graph_open(p->device);

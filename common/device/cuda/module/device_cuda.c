@@ -1,4 +1,3 @@
-/* Opening a GPU, finding out what is there, and CUDA's errors. */
 #include "common/base/clock.h"
 #include "common/base/text.h"
 #include "common/device/cuda/module/cublaslt.h"
@@ -51,7 +50,7 @@ void cuda_fall_back(cuda_device *d, op_kind kind, const char *shape, const char 
     f->count++;
 }
 
-/* ---- what is there ---------------------------------------------------------------------------- */
+/* ---- probing ---------------------------------------------------------------------------------- */
 
 static int count_gpus(void)
 {
@@ -217,7 +216,6 @@ static status cuda_open(const device_config *config, device **out)
     return STATUS_OK;
 }
 
-/* cuDNN's filters of NHWC images. */
 static void choose_layout(device *d, const conv2d_attributes *a, device_layout *out)
 {
     *out = (device_layout){out->elements, a->k, a->c, a->r, a->s, 1, DEVICE_ORDER_KRSC, false};
@@ -236,8 +234,8 @@ const device_backend cuda_backend = {.name = "cuda",
 
 /* ---- the module ------------------------------------------------------------------------------- */
 
-/* Streams that share one of the GPU's queues wait for each other. With several ranks of one process on a GPU
- * that could be a deadlock, so the module requests as many queues as CUDA has, before any call of CUDA. */
+/* Requests as many queues as CUDA supports, before the first call of CUDA. Streams that share one of the
+ * GPU's queues wait for each other, which could deadlock if several ranks of one process use one GPU. */
 __attribute__((constructor)) static void request_queues(void)
 {
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);

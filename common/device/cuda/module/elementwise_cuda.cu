@@ -1,4 +1,3 @@
-/* Activations, sums and concatenations of tensors, element by element. */
 #include "common/device/cuda/module/kernel.cuh"
 
 template <typename T> struct activation_rule {
@@ -41,10 +40,10 @@ template <typename T> struct add_rule {
     }
 };
 
-/* Element i is of the concatenated tensor. */
+/* Copies element i of the concatenated tensor to or from its part. */
 template <bool FORWARD, typename T> struct concat_rule {
     concat_attributes a;
-    int64_t whole; /* channels of all parts */
+    int64_t whole; /* total channels */
     T *all, *parts[CONCAT_MOST];
     template <int V> __device__ void at(int64_t i) const
     {
@@ -57,7 +56,8 @@ template <bool FORWARD, typename T> struct concat_rule {
     }
 };
 
-/* Packs fit where they fit the channels of each part: a pack has a power of two elements. */
+/* Concatenates or splits. `bits` is the OR of all channel counts. A pack of 2^n elements divides it only if
+ * the pack divides every count. */
 template <typename T>
 static status concat(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *)
 {

@@ -1,4 +1,4 @@
-/* Rows looked up in tables, and rows taken from and put back into a matrix. */
+/* Embedding tables, and rows that are gathered from and scattered to a matrix. */
 #include "common/device/cuda/module/columns.cuh"
 
 constexpr int THREADS = 128;
@@ -24,12 +24,12 @@ __global__ static void embedding_kernel(embedding_tables t, const int32_t *token
 /* ---- the table's gradient -----------------------------------------------------------------------
  *
  * The rows of a token are summed in the order of their positions. Positions are sorted by token and cut into
- * parts of RUN, of a block each: however frequent a token is, a thread adds at most RUN rows one after
- * another. A run that goes on from one part to the next leaves a sum in each of them, and these are added at
- * last. */
+ * parts of RUN positions, one block each. So a thread adds at most RUN rows one after another, however
+ * frequent a token is. A run of one token that spans several parts leaves a sum in each part, and join_runs()
+ * adds these sums. */
 constexpr int RUN = 32, AT_ONCE = 8;
 
-/* sorted[]: positions by token, those of a token in their order. */
+/* Sorts positions by token. Positions of one token stay in order. */
 __global__ static void sort_tokens(const int32_t *tokens, int64_t count, int32_t *sorted)
 {
     __shared__ int32_t tile[THREADS];
@@ -54,8 +54,8 @@ struct sorted_tokens {
     }
 };
 
-/* parts: [2, hidden] of each part: the sum of the run that came from the part before, and of the one that
- * goes on. */
+/* Sums the runs of a part. `parts` is [2, hidden] per part: the sum of the run that began in an earlier part,
+ * and the sum of the run that continues in the next part. */
 template <typename T>
 __global__ static void sum_runs(sorted_tokens t, const T *dy, float *dtable, float *parts)
 {
@@ -89,7 +89,8 @@ __global__ static void sum_runs(sorted_tokens t, const T *dy, float *dtable, flo
     }
 }
 
-/* A block of the part in which a run begins that goes on adds what its parts have left. */
+/* Adds the sums of runs that span several parts. The block of the part in which a run begins adds all of
+ * them. */
 __global__ static void join_runs(sorted_tokens t, float *dtable, const float *parts)
 {
     int64_t begin = (int64_t)blockIdx.x * RUN, column = (int64_t)blockIdx.y * THREADS + threadIdx.x;

@@ -1,7 +1,7 @@
-/* What the kernels share: launching, reductions within a block, activation functions.
+/* Functions shared by the kernels: launching, reductions within a block, activation functions.
  *
- * The order of every sum depends only on shapes, so the same call gives bit-identical results; fused
- * multiply-adds are only where fmaf() is written (built with --fmad=false). No sum uses atomics. */
+ * The order of every sum depends only on shapes, so the same call gives bit-identical results. The compiler
+ * fuses no multiply-adds (--fmad=false); fmaf() is written where they are wanted. No sum uses atomics. */
 #ifndef COMMON_DEVICE_CUDA_MODULE_KERNEL_CUH
 #define COMMON_DEVICE_CUDA_MODULE_KERNEL_CUH
 
@@ -15,7 +15,7 @@ extern "C" {
 
 constexpr int WARP = 32, MOST_BLOCKS_Y = 65535;
 
-/* `what` is named in the message of a failure. */
+/* Launches a kernel. `what` names the kernel in error messages. */
 template <typename... Parameters, typename... Arguments>
 status launch_on(const cuda_device *d, const char *what, cudaStream_t stream, void (*kernel)(Parameters...),
                  dim3 grid, dim3 block, Arguments... arguments)
@@ -39,7 +39,7 @@ static inline int64_t ceil_div(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-/* Blocks for a loop over `count` elements in steps of the whole grid. */
+/* For a loop over `count` elements in steps of the whole grid. */
 static inline unsigned blocks_for(int64_t count, int threads)
 {
     constexpr int MOST = 4096;
@@ -61,7 +61,7 @@ __device__ static inline int64_t grid_threads()
 
 typedef __nv_bfloat16 bf16;
 
-/* An operation's run function for the way in which its activations are stored. */
+/* Calls the run function for the type in which the operation's activations are stored. */
 typedef status run_function(const cuda_kernel *, cudaStream_t, void *const *, const op_scalars *, void *);
 template <run_function *F32, run_function *BF16>
 static status by_storage(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
@@ -70,7 +70,6 @@ static status by_storage(const cuda_kernel *k, cudaStream_t s, void *const *o, c
     return k->base.op.bf16 ? BF16(k, s, o, scalars, workspace) : F32(k, s, o, scalars, workspace);
 }
 
-/* The same of a template run<T>. */
 #define BY_STORAGE(run) by_storage<run<float>, run<bf16>>
 
 __device__ static inline float load(const float *p)
@@ -93,7 +92,7 @@ __device__ static inline void store(bf16 *p, float value)
     *p = (bf16)value;
 }
 
-/* What a value is once it has been stored as T. */
+/* Returns the value after it has been stored as T. */
 template <typename T> __device__ static inline float as_stored(float value)
 {
     T stored;
@@ -101,7 +100,7 @@ template <typename T> __device__ static inline float as_stored(float value)
     return load(&stored);
 }
 
-/* V neighbors, moved by one access. */
+/* V neighboring elements, moved by one access. */
 template <typename T, int V> struct alignas(sizeof(T) * V) pack {
     T at[V];
 };
@@ -128,14 +127,14 @@ template <int V, typename T> __device__ static inline void store_pack(T *to, con
     *reinterpret_cast<pack<T, V> *>(to) = p;
 }
 
-/* 16 bytes of T. */
+/* Elements of T in a pack of 16 bytes. */
 template <typename T> constexpr int wide_pack()
 {
     return (int)(16 / sizeof(T));
 }
 
-/* Whether packs of 16 bytes of T fit: rows of `count` elements, and every operand where such an access may
- * begin. */
+/* Returns true if packs of 16 bytes of T can be used: they divide rows of `count` elements, and all operands
+ * are aligned to 16 bytes. */
 template <typename T> static bool packs(int64_t count, void *const *operands)
 {
     if (count % wide_pack<T>()) return false;
@@ -144,14 +143,14 @@ template <typename T> static bool packs(int64_t count, void *const *operands)
     return true;
 }
 
-/* What is run<T, V>, with packs where they fit rows of `count` elements. */
+/* Calls run<T, V> with the widest V for rows of `count` elements: 16 bytes of T, or 1. */
 #define WITH_PACKS(run, T, count, k, s, o, ...)                                                              \
     (packs<T>((count), (o)) ? run<T, wide_pack<T>()>((k), (s), (o), __VA_ARGS__)                             \
                             : run<T, 1>((k), (s), (o), __VA_ARGS__))
 
 /* ---- element by element ------------------------------------------------------------------------- */
 
-/* `rule` has at<V>(i): the elements [i, i + V). */
+/* `rule` has at<V>(i), which processes elements [i, i + V). */
 template <int V, typename Rule> __global__ void elementwise_kernel(int64_t count, Rule rule)
 {
     for (int64_t i = global_thread() * V; i < count; i += grid_threads() * V) rule.template at<V>(i);
@@ -166,7 +165,8 @@ status over(const cuda_device *d, const char *what, cudaStream_t s, int64_t coun
                      rule);
 }
 
-/* 16 bytes of T per thread and iteration, where rows of `row` elements and the operands allow it. */
+/* Runs `rule` on 16 bytes of T per thread and iteration, or on single elements if rows of `row` elements or
+ * the operands do not allow it. */
 template <typename T, typename Rule>
 status over_packs(const cuda_kernel *k, cudaStream_t s, void *const *o, int64_t row, int64_t count, Rule rule)
 {
@@ -176,7 +176,7 @@ status over_packs(const cuda_kernel *k, cudaStream_t s, void *const *o, int64_t 
                             : over<1>(d, what, s, count, rule);
 }
 
-/* ---- sums over a block: THREADS threads in x, all of which take part and get the result --------- */
+/* ---- sums over a block: all THREADS threads in x take part and get the result -------------------- */
 
 template <typename T> __device__ T warp_sum(T value)
 {
@@ -213,7 +213,7 @@ __device__ static inline float sigmoid(float x)
     return 1.0f / (1.0f + expf(-x));
 }
 
-/* GELU's argument of tanh (Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016). */
+/* The argument of tanh in GELU (Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016). */
 __device__ static inline float gelu_inner(float x)
 {
     return 0.79788456080286536f * (x + 0.044715f * x * x * x);
@@ -235,7 +235,7 @@ __device__ static inline float activate(int act, float x)
     }
 }
 
-/* dy * act'(x). `kept` is y for RELU, x for the others. */
+/* Returns dy * act'(x). `kept` is y for RELU, x for the others. */
 __device__ static inline float activate_backward(int act, float kept, float dy)
 {
     float s, t;
@@ -257,7 +257,7 @@ __device__ static inline float activate_backward(int act, float kept, float dy)
     }
 }
 
-/* act(x), not RELU's, and act'(x), which share what is dear. */
+/* Computes act(x) and act'(x), which share their expensive terms. Not for RELU. */
 template <int ACT> __device__ static inline void activate_with_slope(float x, float *y, float *slope)
 {
     if (ACT == ACTIVATION_GELU) {

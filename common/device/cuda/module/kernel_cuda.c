@@ -1,4 +1,4 @@
-/* The table of operations, and what is common to preparing and launching them. */
+/* The table of operations, and the code that all operations share to prepare and launch. */
 #include "common/device/cuda/module/cuda_impl.h"
 
 #include <stdlib.h>
@@ -37,7 +37,7 @@ void cuda_release(device_kernel *base)
     free(k);
 }
 
-/* With a named range for Nsight (NVTX); without a listening tool it costs almost nothing. */
+/* Launches within a named range for Nsight (NVTX), which costs almost nothing if no tool listens. */
 status cuda_launch(device_stream *s, device_kernel *base, void *const *operands, const op_scalars *scalars,
                    void *workspace)
 {

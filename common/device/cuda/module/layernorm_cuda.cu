@@ -1,5 +1,6 @@
-/* Ba, Kiros, Hinton, "Layer Normalization", 2016: each row of [m, c] by its own mean and biased variance. A
- * block a row, which stays in registers between its turns, or where it is long is read again, from cache. */
+/* Layer normalization (Ba, Kiros, Hinton, 2016): the mean and the biased variance of each row normalize that
+ * row of [m, c]. One block processes one row. The row stays in registers between passes; a long row is read
+ * again, from the cache. */
 #include "common/device/cuda/module/columns.cuh"
 
 constexpr int THREADS = 128;
@@ -11,7 +12,8 @@ template <typename T> struct row_operands {
     float *mean, *invstd;
 };
 
-/* What is normalized: with a residual the sum, as it is stored. */
+/* Returns V elements to be normalized. If there is a residual, adds it and stores the sum, which is rounded
+ * to T. */
 template <typename T, int V> __device__ static inline pack<T, V> take_row(const row_operands<T> &o, int64_t i)
 {
     pack<T, V> taken = take_pack<V>(o.x + i);
@@ -24,9 +26,9 @@ template <typename T, int V> __device__ static inline pack<T, V> take_row(const 
     return taken;
 }
 
-/* A thread's packs of a row of c elements: use(n, i), n counted from 0, the elements [i, i + V). A thread
- * keeps what it has read of the row, at most KEPT packs, for the later turns; with 0 it reads them again, and
- * n is always 0. */
+/* Calls use(n, i) for the thread's packs of a row of c elements: elements [i, i + V), n counted from 0. A
+ * thread keeps the packs that it has read, at most KEPT, for later passes. If KEPT is 0, it reads them again,
+ * and n is always 0. */
 template <int V, int KEPT, typename Use> __device__ void walk_row(int64_t c, Use use)
 {
 #pragma unroll
@@ -82,16 +84,17 @@ struct write_parameters {
     }
 };
 
-/* The last pass over the parameters' gradients: the blocks after those of the rows run it at the same time.
- */
+/* The parts of the parameters' gradients. Blocks with an index of `rows` or more add them in the same
+ * launch. */
 struct parameter_parts {
     write_parameters finish;
     int64_t count;
     const double *parts;
 };
 
-/* With h = dy gamma: dx = invstd (h - mean(h) - xhat mean(h xhat)) + dsum. dx may be in dy's memory. A thread
- * keeps what it has read of the row, at most KEPT packs, for the second turn; with 0 it reads them again. */
+/* Computes dx = invstd (h - mean(h) - xhat mean(h xhat)) + dsum with h = dy gamma. dx may be in dy's memory.
+ * A thread keeps the packs that it has read, at most KEPT, for the second pass. If KEPT is 0, it reads them
+ * again. */
 template <typename T, int V, int KEPT>
 __global__ void backward_kernel(row_gradient<T> g, T *dx, int64_t c, int64_t rows, parameter_parts p)
 {
@@ -131,7 +134,6 @@ __global__ void backward_kernel(row_gradient<T> g, T *dx, int64_t c, int64_t row
     });
 }
 
-/* dgamma = sum dy xhat, dbeta = sum dy over the rows */
 template <typename T, int PACK> struct parameter_terms : keeps_nothing {
     static constexpr int SUMS = 2, V = PACK, AT_ONCE = 4;
     struct row_taken {
@@ -191,7 +193,7 @@ static status prepare_backward(cuda_kernel *k)
     return STATUS_OK;
 }
 
-/* Parts of the parameters' gradients first: dx may be written over dy. */
+/* Computes the parts of the parameters' gradients before dx, because dx may overwrite dy. */
 template <typename T, int V>
 static status backward_with(const cuda_kernel *k, cudaStream_t s, void *const *o, row_gradient<T> g,
                             write_parameters finish, int64_t m, void *workspace)

@@ -1,5 +1,5 @@
-/* Libraries that are looked for at run time: the driver, cuDNN and cuBLASLt. Each is a table of function
- * pointers of the types that the toolkit's headers declare. */
+/* Libraries that are opened at run time: the driver, cuDNN and cuBLASLt. Each is a table of function pointers
+ * with the types that the toolkit's headers declare. */
 #ifndef COMMON_DEVICE_CUDA_MODULE_LIBRARIES_H
 #define COMMON_DEVICE_CUDA_MODULE_LIBRARIES_H
 
@@ -88,12 +88,12 @@ struct cuda_libraries {
     cuda_found driver_found, cublaslt_found, cudnn_found; /* without versions */
 };
 
-/* Finds what is there. A library once found stays loaded. */
+/* Opens the libraries that are installed. A library stays loaded until the process ends. */
 void cuda_libraries_open(cuda_libraries *out);
 
-/* Opens the first of the libraries `names` that there is and fills `table`, which consists of pointers to the
- * functions `symbols`, in their order; both lists end with NULL. False, and the reason, where there is no
- * library or a symbol is missing. */
+/* Opens the first of the libraries `names` that is installed, and fills `table` with pointers to the
+ * functions `symbols`, in their order. Both lists end with NULL. Returns false and the reason if no library
+ * is installed or a symbol is missing. */
 bool cuda_library_open(const char *const *names, const char *const *symbols, void *table, char *why,
                        size_t size);
 #define LIBRARY_SYMBOL(member, symbol) #symbol,

@@ -1,11 +1,14 @@
-/* y = act(x w^T + b) with weights [out, in] (torch.nn.Linear). cuBLASLt multiplies and adds the bias, applies
- * ReLU where that is the activation, and computes a bias's gradient with the weights'; the other activations
- * follow in a pass of their own, since its GELU is the tanh approximation. Without cuBLASLt own products take
- * its place, and where it has no such epilogue for a shape, or gradients are added to, a pass sums the bias's
- * gradient; so it does where products are timed and the plain one with that pass takes less time.
+/* Linear layers: y = act(x w^T + b) with weights [out, in] (torch.nn.Linear).
  *
- * cuBLASLt's fast algorithms want rows of whole packs of 16 bytes. Where many outputs do not fill them (GPT-2
- * has 50257 logits) the product works on copies in the workspace that have zeros in their place. */
+ * cuBLASLt multiplies, adds the bias, and applies ReLU. Other activations run in a separate pass, since
+ * cuBLASLt's GELU is the tanh approximation. cuBLASLt also computes the gradient of a bias together with the
+ * gradient of the weights. A separate pass sums the bias gradient if cuBLASLt cannot sum for a shape, if
+ * gradients are accumulated, or if --benchmark shows that the separate pass takes less time. Without
+ * cuBLASLt, matmul.cuh multiplies.
+ *
+ * The fast algorithms of cuBLASLt need rows of whole packs of 16 bytes. If many outputs do not fill the last
+ * pack (GPT-2 has 50257 logits), the multiplication works on copies in the workspace that are padded with
+ * zeros. */
 #include "common/device/cuda/module/columns.cuh"
 #include "common/device/cuda/module/matmul.cuh"
 
@@ -16,13 +19,13 @@ extern "C" {
 #include "common/device/cuda/module/trial.h"
 }
 
-/* For comparisons of the two ways: biases' gradients by sums of their own. */
+/* Makes a separate pass sum the bias gradients, for comparisons. */
 #define PLAIN_PRODUCTS "PSRING_PLAIN_PRODUCTS"
 
-/* cuBLASLt's; NULL where there is none. */
+/* NULL without cuBLASLt. */
 struct linear_matmuls {
     cublaslt_matmul *plain;
-    cublaslt_matmul *summing; /* linear_backward_weights: with the bias's gradient */
+    cublaslt_matmul *summing; /* linear_backward_weights: also computes the bias gradient */
 };
 
 static linear_matmuls *matmuls_of(const cuda_kernel *k)
@@ -44,15 +47,15 @@ static void release(cuda_kernel *k)
     free(products);
 }
 
-/* Where cuBLASLt multiplies bfloat16 and x is a batch's samples, x is rounded into the workspace, after
- * cuBLASLt's. */
+/* Returns true if cuBLASLt multiplies bfloat16 and x holds float32 samples. x is then rounded into the
+ * workspace, after cuBLASLt's part. */
 static bool rounds_x(const cuda_kernel *k)
 {
     return plan_of(k) && k->base.op.x_f32 && k->base.op.kind != OP_linear_backward_data;
 }
 
-/* Outputs with those that fill the last pack; 0 where all packs are full. A copy costs a product with so many
- * outputs a small part of its time. */
+/* Returns the number of outputs rounded up to whole packs, or 0 if all packs are full or there are few
+ * outputs, for which a copy would take a large part of the time. */
 static int64_t padded_outputs(const op_desc *op)
 {
     const int64_t many = 1024, pack = op->bf16 ? wide_pack<bf16>() : wide_pack<float>(),
@@ -60,9 +63,9 @@ static int64_t padded_outputs(const op_desc *op)
     return out > many && out % pack ? ceil_div(out, pack) * pack : 0;
 }
 
-/* Offsets of the copies in the workspace, in bytes. cuBLASLt's part and x come first. */
+/* Offsets in bytes of the copies in the workspace, after cuBLASLt's part and x. */
 struct padded_places {
-    size_t w, b, y, end; /* w, b: of products that read them; y: or dy */
+    size_t w, b, y, end; /* w and b if they are read; y or dy */
 };
 
 static padded_places places_of(const cuda_kernel *k)
@@ -79,8 +82,8 @@ static padded_places places_of(const cuda_kernel *k)
     return p;
 }
 
-/* cuBLASLt's matrices run down columns: ours, read so, are their transposes. dw^T = x^T dy: the columns of
- * dy, whose sums the bias's gradient is, are those of the result. */
+/* Returns the shape for cuBLASLt, which is column-major and so sees the transposes of these matrices. The
+ * second factor of dw^T = x^T dy is dy, whose column sums are the bias gradient. */
 static cublaslt_shape shape_of(const op_desc *op)
 {
     const linear_attributes *a = &op->u.linear;
@@ -120,9 +123,8 @@ static status prepare(cuda_kernel *k)
     return STATUS_OK;
 }
 
-/* ---- passes around the product ---------------------------------------------------------------- */
+/* ---- passes before and after the multiplication ----------------------------------------------- */
 
-/* y = act(y), and its slope there where `slope` is given. */
 template <typename T, int ACT> struct activate_rule {
     T *y, *slope; /* slope may be NULL */
     template <int V> __device__ void at(int64_t i) const
@@ -135,7 +137,7 @@ template <typename T, int ACT> struct activate_rule {
     }
 };
 
-/* dy act', where `kept` is y for RELU, the slope for the others. */
+/* Computes dy act'. `kept` is y for RELU, the slope for the others. */
 template <int V> __device__ static inline void apply_slope(int act, const float *kept, float *dy)
 {
     for (int v = 0; v < V; v++)
@@ -156,7 +158,7 @@ template <typename T> struct slope_rule {
     }
 };
 
-/* The same on the way to the sums of the columns, of what is stored. */
+/* Terms that compute dy act' and sum its columns, from the stored values. */
 template <typename T, int PACK> struct slope_terms : keeps_nothing {
     static constexpr int SUMS = 1, V = PACK, AT_ONCE = 4;
     struct row_taken {
@@ -195,7 +197,6 @@ template <typename T> struct store_biased {
     }
 };
 
-/* X for cuBLASLt. */
 static status take_x(const cuda_kernel *k, cudaStream_t s, const void *x, int64_t m, void *workspace,
                      const void **out)
 {
@@ -206,8 +207,8 @@ static status take_x(const cuda_kernel *k, cudaStream_t s, const void *x, int64_
     return cuda_f32_to_bf16(cuda_device_of(k), s, m * a->in, (const float *)x, (void *)*out);
 }
 
-/* Rows of another length, cut or with zeros after them; a block's threads take neighbors, since rows begin
- * anywhere. */
+/* Copies rows to rows of another length, which are cut or padded with zeros. Neighboring threads take
+ * neighboring elements, because rows are not aligned. */
 template <typename T>
 __global__ void copy_rows_kernel(int64_t rows, const T *from, int64_t length, T *to, int64_t new_length)
 {
@@ -226,7 +227,7 @@ static status copy_rows(const cuda_kernel *k, cudaStream_t s, int64_t rows, cons
     return launch(k, s, copy_rows_kernel<T>, grid, dim3(THREADS), rows, from, length, to, new_length);
 }
 
-/* W, B and dy for cuBLASLt; what is NULL stays so. */
+/* Replaces W, B and dy by padded copies for cuBLASLt. A NULL pointer stays NULL. */
 template <typename T>
 static status take_padded(const cuda_kernel *k, cudaStream_t s, int64_t m, const T **w, const T **b,
                           const T **dy, void *workspace)
@@ -248,7 +249,7 @@ static status take_padded(const cuda_kernel *k, cudaStream_t s, int64_t m, const
 
 /* ---- the operations --------------------------------------------------------------------------- */
 
-/* X: the type of x; T: of the other activations, W and B. */
+/* X is the type of x, T the type of the other activations, W and B. */
 template <typename X, typename T>
 static status forward_product(const cuda_kernel *k, cudaStream_t s, void *const *o, int64_t m,
                               void *workspace)
@@ -315,8 +316,8 @@ static status backward_data(const cuda_kernel *k, cudaStream_t s, void *const *o
                   a->in, a->out);
 }
 
-/* `db`: where cuBLASLt is to leave the bias's gradient, NULL where it is not. If it refuses, though its
- * search found an algorithm, the gradient is summed by itself from now on. */
+/* Computes the weight gradient, and the bias gradient in `db` unless it is NULL. If cuBLASLt refuses although
+ * its search found an algorithm, a separate pass sums the bias gradient from now on. */
 template <typename X, typename T>
 static status weights_product(const cuda_kernel *k, cudaStream_t s, void *const *o, int64_t m, bool add,
                               float *db, void *workspace)
@@ -344,7 +345,6 @@ static status weights_product(const cuda_kernel *k, cudaStream_t s, void *const 
     return weights_product<X, T>(k, s, o, m, add, nullptr, workspace);
 }
 
-/* dy = dy act', and the sums of its columns. */
 template <typename T, int V>
 static status multiply_slope(const cuda_kernel *k, cudaStream_t s, void *const *o, int64_t m,
                              write_sum finish, void *workspace)
@@ -355,7 +355,8 @@ static status multiply_slope(const cuda_kernel *k, cudaStream_t s, void *const *
     return column_sums(k, s, terms, finish, m, a->out, (double *)workspace);
 }
 
-/* Sums are written by the epilogue: where they are to be added to, it does not serve. */
+/* Sets *out to true if the epilogue can compute the bias gradient. The epilogue stores sums and cannot add to
+ * them. */
 static status can_sum_with_weights(const cuda_kernel *k, int64_t m, bool add, bool *out)
 {
     cublaslt_matmul *summing = matmuls_of(k)->summing;
@@ -363,7 +364,7 @@ static status can_sum_with_weights(const cuda_kernel *k, int64_t m, bool add, bo
     return summing && !add ? cublaslt_set_rows(summing, m, out) : STATUS_OK;
 }
 
-/* dy times the activation's slope, and where `own` is given the sums of its columns. */
+/* Multiplies dy by the activation's slope, and writes the column sums to `own` unless it is NULL. */
 template <typename T>
 static status before_product(const cuda_kernel *k, cudaStream_t s, void *const *o, int64_t m, float *own,
                              bool add, void *workspace)
@@ -392,14 +393,14 @@ static status backward_weights(const cuda_kernel *k, cudaStream_t s, void *const
                             : weights_product<T, T>(k, s, o, m, add, summed ? db : nullptr, workspace);
 }
 
-/* ---- the bias's gradient, timed ---------------------------------------------------------------- */
+/* ---- timing of the bias gradient ---------------------------------------------------------------- */
 
 typedef struct sum_trial {
     const cuda_kernel *kernel;
     void *operands[OP_MAX_OPERANDS], *sums, *workspace;
 } sum_trial;
 
-/* What comes before the product: 0 with the sums, 1 without. */
+/* Runs the pass before the multiplication: index 0 with the sums, index 1 without them. */
 static status attempt(void *context, int index, cudaStream_t s, bool *works)
 {
     const sum_trial *t = (const sum_trial *)context;
@@ -411,7 +412,7 @@ static status attempt(void *context, int index, cudaStream_t s, bool *works)
                : before_product<float>(t->kernel, s, t->operands, a->m, own, false, t->workspace);
 }
 
-/* ms[2] stay negative where the GPU has no memory for it. */
+/* Times both passes. ms[2] stay negative if the GPU lacks memory. */
 static status time_sums(const cuda_kernel *k, float *ms)
 {
     const linear_attributes *a = &k->base.op.u.linear;
@@ -431,7 +432,7 @@ static status time_sums(const cuda_kernel *k, float *ms)
     return rc;
 }
 
-/* Leaves the product with the sums out where that takes longer than the plain one with a pass. */
+/* Drops the multiplication with sums if it takes longer than the plain one with a separate pass. */
 static status choose_sum(cuda_kernel *k)
 {
     const linear_attributes *a = &k->base.op.u.linear;

@@ -1,10 +1,11 @@
-/* torch.nn.CrossEntropyLoss and MSELoss with reduction "sum"; gradients are divided by the launch's
- * normalizer. One block per row leaves the row's loss in the workspace; one block adds the rows in order. */
+/* The losses torch.nn.CrossEntropyLoss and MSELoss with reduction "sum". Gradients are divided by the
+ * launch's normalizer. One block per row writes the loss of the row to the workspace, then one block adds the
+ * rows in order. */
 #include "common/device/cuda/module/kernel.cuh"
 
 constexpr int THREADS = 256;
 
-/* Of equals the first, as far as a thread or a pair of threads can tell. */
+/* larger() takes the first of equal values. */
 struct largest {
     float value;
     int64_t at;
@@ -16,8 +17,8 @@ __device__ static inline largest larger(largest a, largest b)
     return a;
 }
 
-/* Of the logits [classes]: the largest and its place, by all threads of the block. Class 0 stands for a
- * thread that has none. */
+/* Returns the largest of the logits [classes] and its index. All threads of the block take part. A thread
+ * without logits uses class 0. */
 template <typename T> __device__ static largest row_maximum(const T *logits, int64_t classes)
 {
     __shared__ largest parts[THREADS / WARP];
@@ -36,8 +37,8 @@ template <typename T> __device__ static largest row_maximum(const T *logits, int
     return best;
 }
 
-/* loss = log sum exp(l) - l_target;  dl_i = (softmax(l)_i - [i = target]) / normalizer. dlogits may lie in
- * the logits' memory: every element is read before it is written, by the same thread. */
+/* Computes loss = log sum exp(l) - l_target and dl_i = (softmax(l)_i - [i = target]) / normalizer. dlogits
+ * may be the logits' memory, because the same thread reads an element before it writes it. */
 template <typename T>
 __global__ void cross_entropy_kernel(int64_t classes, double normalizer, const T *all, const void *targets,
                                      T *all_gradients, double *losses, double *hits)
@@ -49,7 +50,7 @@ __global__ void cross_entropy_kernel(int64_t classes, double normalizer, const T
     largest best = row_maximum(logits, classes);
     float of_target = counts ? load(logits + target) : 0, part = 0;
     for (int64_t i = threadIdx.x; i < classes; i += THREADS) part += expf(load(logits + i) - best.value);
-    float sum = block_sum<THREADS>(part); /* no thread writes before all have read */
+    float sum = block_sum<THREADS>(part); /* a barrier: no thread writes before all have read */
     for (int64_t i = threadIdx.x; all_gradients && i < classes; i += THREADS) {
         float probability = expf(load(logits + i) - best.value) / sum;
         store(all_gradients + row * classes + i,

@@ -1,9 +1,9 @@
-/* Matrix multiplication without a library: used where cuBLASLt or cuDNN is missing, or has no kernel for a
- * shape. Only the loaders know where operands are, so a convolution is the same multiplication with other
- * loaders (implicit GEMM; Chetlur et al., "cuDNN: Efficient Primitives", 2014).
+/* Matrix multiplication without a library, if cuBLASLt or cuDNN is missing or has no kernel for a shape. Only
+ * the loaders compute addresses of operands, so a convolution is the same multiplication with other loaders
+ * (implicit GEMM; Chetlur et al., "cuDNN: Efficient Primitives", 2014).
  *
- * A block computes TILE by TILE elements of the result, a thread EACH by EACH of them; one thread sums over k
- * in ascending order. */
+ * A block computes TILE by TILE elements of the result, and a thread EACH by EACH of them. For each element
+ * one thread sums over k in ascending order. */
 #ifndef COMMON_DEVICE_CUDA_MODULE_MATMUL_CUH
 #define COMMON_DEVICE_CUDA_MODULE_MATMUL_CUH
 
@@ -12,7 +12,7 @@
 constexpr int TILE = 64, TILE_K = 16, EACH = 4, TILE_LANES = TILE / EACH,
               TILE_THREADS = TILE_LANES * TILE_LANES;
 
-/* `a` has at(row, k), `b` at(k, column), `store` take(row, column, sum). */
+/* `a` has at(row, k), `b` has at(k, column), and `store` has take(row, column, sum). */
 template <typename A, typename B, typename Store>
 __global__ void matmul_kernel(A a, B b, Store store, int64_t m, int64_t n, int64_t k)
 {
@@ -55,7 +55,7 @@ status matmul(const cuda_kernel *k, cudaStream_t s, A a, B b, Store store, int64
                   dim3(TILE_THREADS), a, b, store, m, n, depth);
 }
 
-/* Element (i, j) of a matrix at i * row + j * column. */
+/* A matrix whose element (i, j) is at i * row + j * column. */
 template <typename T> struct strided {
     const T *data;
     int64_t row, column;

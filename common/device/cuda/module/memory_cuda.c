@@ -1,9 +1,8 @@
-/* Memory of the GPU and pinned memory of the host, copies between them, and memory that ranks open of each
- * other.
+/* Memory of the GPU and pinned memory of the host, copies between them, and memory shared between ranks.
  *
- * Arenas are allocated once and freed at the end, so nothing is kept for reuse. An upload goes through two
- * pinned buffers in turn: the host's memory is free when it returns, and the host waits only while the copy
- * before the last is under way. */
+ * Arenas are allocated once and freed at the end, so freed memory is not kept for reuse. An upload from
+ * ordinary memory goes through two pinned buffers in turn. The host memory is free when the upload returns,
+ * and the host waits only if the copy before the previous one has not ended. */
 #include "common/base/text.h"
 #include "common/device/cuda/module/cuda_impl.h"
 
@@ -14,13 +13,13 @@
 #include <unistd.h>
 
 enum { CHUNK_BYTES = 8 << 20, CHUNKS = 2 };
-/* cudaMalloc cuts small allocations out of blocks of 2 MiB, and a peer that opens one sees its whole block:
- * what is shared has blocks of its own. */
+/* Units to which allocations are rounded. cudaMalloc takes small allocations from blocks of 2 MiB, and a peer
+ * that opens an allocation sees the whole block. So shared memory must not share blocks with other memory. */
 enum { PLAIN_BYTES = 256, SHARED_BYTES = 2 << 20 };
 
 struct cuda_staging {
     char *chunks[CHUNKS];
-    cudaEvent_t passed[CHUNKS]; /* the last copy out of the chunk is done */
+    cudaEvent_t passed[CHUNKS]; /* recorded after the last copy from the chunk */
     int next;
     pthread_mutex_t lock; /* a rank's compute thread and its agents upload */
 };
@@ -80,8 +79,8 @@ static status no_memory(cuda_device *d, size_t bytes)
                 text_format_bytes(ours, sizeof ours, (double)d->allocated_bytes));
 }
 
-/* On a stream of its own, the only one that is waited for: another rank of the process may have streams on
- * this GPU that wait for this rank. */
+/* Uses a separate stream, and waits only for it: streams of another rank on this GPU may wait for this
+ * rank. */
 status cuda_zero(const cuda_device *d, void *data, size_t bytes)
 {
     TRY(cuda_check(d, cudaMemsetAsync(data, 0, bytes, d->anchor_stream), "cudaMemsetAsync"));
@@ -189,25 +188,25 @@ status cuda_download(device_stream *base, void *host, const void *from, dtype ty
     cudaStream_t stream = ((cuda_stream *)base)->stream;
     TRY(check_types(type, host_type));
     TRY(cuda_use(d));
-    /* A copy to ordinary memory ends before the call does (CUDA Runtime API, "API synchronization behavior").
-     * What is in front of it may wait for another thread, so it is waited for here, where that one can go on.
-     */
+    /* A copy to ordinary memory ends before the call returns (CUDA Runtime API, "API synchronization
+     * behavior"). Work in front of the copy may wait for another thread. So the stream is synchronized first,
+     * which does not block that thread. */
     if (!is_pinned(host)) TRY(cuda_check(d, cudaStreamSynchronize(stream), "download"));
     return cuda_check(
         d, cudaMemcpyAsync(host, from, (size_t)(count * dtype_size(type)), cudaMemcpyDefault, stream),
         "download");
 }
 
-/* ---- one rank's memory for another's ----------------------------------------------------------
+/* ---- memory shared between ranks --------------------------------------------------------------
  *
- * CUDA Runtime API, "cudaIpcGetMemHandle", "cudaIpcOpenMemHandle". A handle cannot be opened in the process
- * that made it; ranks that are threads of one process use the pointer as it is, which is valid on every GPU
- * (unified addressing); copies between GPUs go straight where peer access is enabled
- * ("cudaDeviceEnablePeerAccess"), else through the host. */
+ * CUDA Runtime API, "cudaIpcGetMemHandle", "cudaIpcOpenMemHandle". The process that made a handle cannot open
+ * it. Ranks that are threads of one process use the pointer itself, which is valid on every GPU (unified
+ * addressing). Copies between GPUs are direct if peer access is enabled ("cudaDeviceEnablePeerAccess");
+ * otherwise they go through the host. */
 
 typedef struct cuda_share_record {
     cudaIpcMemHandle_t handle;
-    uint64_t process, processes; /* the owner: its number, and the numbering that it is of */
+    uint64_t process, processes; /* process number of the owner, and its PID namespace */
     void *data;
     int32_t exported, rank, gpu;
 } cuda_share_record;
@@ -236,7 +235,7 @@ status cuda_share(device *base, const device_memory *memory, device_share *out)
     return STATUS_OK;
 }
 
-/* Without it copies are slower, and right. */
+/* Enables direct copies from `gpu` if possible. Without peer access copies are correct, but slower. */
 static status enable_access(const cuda_device *d, int gpu)
 {
     int possible = 0;
@@ -244,7 +243,7 @@ static status enable_access(const cuda_device *d, int gpu)
     TRY(cuda_use(d));
     if (cudaDeviceCanAccessPeer(&possible, d->gpu, gpu) == cudaSuccess && possible)
         cudaDeviceEnablePeerAccess(gpu, 0);
-    cudaGetLastError(); /* it may have been enabled before */
+    cudaGetLastError(); /* access may have been enabled before */
     return STATUS_OK;
 }
 

@@ -1,7 +1,7 @@
-/* torch.optim.SGD, Adam and AdamW as one pass over the arena, and other passes over arenas.
+/* torch.optim.SGD, Adam and AdamW in one pass over the arena, and other operations over arenas.
  *
- * A launch names its pieces. They travel as arguments of the kernel (4 KiB at most), up to SPANS at a time,
- * cut into chunks of a block each; a block finds its piece by bisection. */
+ * A launch lists its pieces. They are passed as kernel arguments (at most 4 KiB), up to SPANS at a time, and
+ * are cut into chunks of one block each. A block finds its piece by bisection. */
 #include "common/device/cuda/module/kernel.cuh"
 
 constexpr int SPANS = 160, THREADS = 256, CHUNK = THREADS * 8;
@@ -16,7 +16,7 @@ struct span_table {
     span spans[SPANS];
 };
 
-/* The elements [begin, end) of the arena that the block works on. */
+/* The elements [begin, end) of the arena that a block processes. */
 struct range {
     int64_t begin, end;
 };
@@ -36,23 +36,22 @@ __device__ static range chunk_of(const span_table &table, int64_t chunk)
     return {begin, begin + CHUNK < end ? begin + CHUNK : end};
 }
 
-/* ---- the rules: what is read and written per element ------------------------------------------ */
+/* ---- the rules: values read and written per element ------------------------------------------- */
 
-/* The value, and its bfloat16 copy. */
 __device__ static inline void put_parameter(float *param, bf16 *rounded, int64_t i, float value)
 {
     param[i] = value;
     if (rounded) store(rounded + i, value);
 }
 
-/* Of element i; `nonfinite` may be NULL. The order in which blocks come does not matter. */
+/* Records element i in `nonfinite`, which may be NULL, if its gradient is not finite. The result does not
+ * depend on the order of the blocks. */
 __device__ static inline void check_gradient(float scaled, int64_t i, int32_t *nonfinite)
 {
     if (nonfinite && !isfinite(scaled)) atomicMax(nonfinite, INT32_MAX - (int32_t)(i / OP_NONFINITE_UNIT));
 }
 
-/* g = scale grad + weight_decay p;  b = momentum b + (1 - dampening) g, at the first step b = g;
- * p -= lr (g + momentum b) with Nesterov, lr b without, lr g without momentum */
+/* The formulas are in reference/optimizer_reference.c. */
 struct sgd_rule {
     float *param, *buffer;
     bf16 *rounded; /* may be NULL */
@@ -80,9 +79,6 @@ struct sgd_rule {
     }
 };
 
-/* Kingma and Ba, "Adam", 2015; decoupled: Loshchilov and Hutter, 2019.
- *   m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2
- *   p -= lr / correction1 * m / (sqrt(v) / sqrt(correction2) + eps) */
 struct adam_rule {
     float *param, *m, *v;
     bf16 *rounded; /* may be NULL */
@@ -137,8 +133,9 @@ struct fill_rule {
     }
 };
 
-/* A thread takes every THREADS-th element, so that neighboring threads have neighboring elements, and reads
- * all of them before it writes the first: a compiler cannot move a load over a store that might hit it. */
+/* Updates the chunk of a block. A thread processes every THREADS-th element, so that neighboring threads have
+ * neighboring elements. It reads all its elements before it writes the first one, because the compiler cannot
+ * move a load over a store that may have the same address. */
 template <typename Rule> __global__ void update_kernel(span_table table, Rule rule)
 {
     constexpr int ITERATIONS = CHUNK / THREADS;
@@ -174,7 +171,7 @@ __global__ static void add_parts(int64_t count, const double *parts, double *out
 
 /* ---- launching -------------------------------------------------------------------------------- */
 
-/* The next pieces of the launch, from *next on; false after the last. */
+/* Fills the table with the next pieces, from *next on. Returns false after the last piece. */
 static bool next_table(const op_scalars *scalars, int *next, span_table *out)
 {
     out->count = out->chunks = 0;

@@ -1,6 +1,6 @@
 /* Maximum and average over windows (torch.nn.MaxPool2d, AvgPool2d), one thread per pixel and V neighboring
- * channels. Backward gathers: every input element visits the windows that contain it, in the order of their
- * pixels. */
+ * channels. The backward pass gathers: every input element sums over the windows that contain it, in the
+ * order of their pixels. */
 #include "common/device/cuda/module/kernel.cuh"
 
 /* A pixel and its first channel in a tensor [n, height, width, c]. */
@@ -8,7 +8,7 @@ struct place {
     int n, y, x, c;
 };
 
-/* Pack i, channels first. */
+/* Returns the place of pack i. Channels vary fastest. */
 template <int V>
 __device__ static inline place place_of(int64_t i, const pool_attributes &a, int height, int width)
 {
@@ -20,7 +20,7 @@ __device__ static inline place place_of(int64_t i, const pool_attributes &a, int
     return {(int)n, (int)(within / (uint32_t)width), (int)(within % (uint32_t)width), c};
 }
 
-/* The first of equals wins; a NaN wins over all. */
+/* Takes the first of equal maxima. A NaN counts as larger than every number. */
 template <typename T> struct maximum_rule {
     pool_attributes a;
     const T *x;
@@ -70,7 +70,7 @@ template <typename T> struct average_rule {
     }
 };
 
-/* Windows along one side that cover `at`: those from first to last. */
+/* First and last window along one axis that contain `at`. */
 __device__ static inline int first_window(int at, int64_t pad, int64_t size, int64_t stride)
 {
     int reach = at + (int)pad - (int)size + 1;
@@ -86,7 +86,7 @@ __device__ static inline int last_window(int at, int64_t pad, int64_t stride, in
 template <bool MAXIMUM, typename T> struct backward_rule {
     pool_attributes a;
     const T *dy;
-    const uint8_t *index; /* of a maximum */
+    const uint8_t *index; /* position of the maximum; NULL for averages */
     T *dx;
     template <int V> __device__ void at(int64_t i) const
     {

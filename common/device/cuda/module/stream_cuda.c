@@ -1,9 +1,9 @@
-/* Streams, the time at which their work is done, fences, and recorded work.
+/* Streams, marks, fences, and recorded work.
  *
- * The GPU's clock is tied to the host's by an anchor: an event that lies between two readings of the host's
- * clock, and counts as their middle. Differences of events are floats in milliseconds, so the anchor is
- * renewed now and then to keep them short. Marks of the step before keep the anchor that they were made with.
- */
+ * An anchor ties the GPU's clock to the host's. It is an event recorded between two readings of the host's
+ * clock, and its time is their middle. Differences of events are floats in milliseconds, so the anchor is
+ * renewed from time to time to keep the differences small. Marks of the previous step keep the anchor with
+ * which they were made. */
 #include "common/base/clock.h"
 #include "common/device/cuda/module/cuda_impl.h"
 #include "common/device/cuda/module/libraries.h"
@@ -77,7 +77,7 @@ status cuda_stream_synchronize(device_stream *base)
     return failure_of(d);
 }
 
-/* The anchor moves with slot 0, which stands at the beginning of a step. */
+/* Records a mark. Slot 0, the beginning of a step, renews the anchor if it is old. */
 status cuda_mark(device_stream *base, int slot)
 {
     cuda_stream *s = (cuda_stream *)base;
@@ -114,7 +114,7 @@ status cuda_stream_wait_mark(device_stream *s, device_stream *of, int slot)
                       "cudaStreamWaitEvent");
 }
 
-/* A GPU that is lost passes every mark; the next call says so. */
+/* Returns true on a failed GPU, too: the next call returns its error. */
 bool cuda_mark_passed(device_stream *base, int slot)
 {
     const cuda_stream *s = (const cuda_stream *)base;
@@ -140,8 +140,8 @@ void cuda_fail(device *base, const error_record *error)
 
 /* ---- fences -----------------------------------------------------------------------------------
  *
- * A GPU that waits cannot be handed an error, so a failure releases every wait and is kept at the
- * device: the next wait and the next synchronization of a stream return it. */
+ * A waiting GPU cannot receive an error. So a failure releases every wait and is stored in the device. The
+ * next wait and the next synchronization of a stream return it. */
 
 enum { LINE_BYTES = 64 };
 
@@ -167,7 +167,7 @@ status cuda_fence_open(device *base, device_fence **out)
     return STATUS_OK;
 }
 
-/* Whatever still waits is let go: a stream that waits for ever could not be ended. */
+/* Releases streams that still wait, because a waiting stream cannot be destroyed. */
 void cuda_fence_close(device_fence *base)
 {
     cuda_fence *f = (cuda_fence *)base;
@@ -221,7 +221,7 @@ bool cuda_fence_reached(device_fence *base, uint64_t value)
     return __atomic_load_n(((cuda_fence *)base)->value, __ATOMIC_ACQUIRE) >= value;
 }
 
-/* The comparison of the GPU is a signed difference, so a failed fence is half the range ahead. */
+/* Moves the fence half the range ahead, since the GPU compares by signed difference. */
 void cuda_fence_fail(device_fence *base, const error_record *error)
 {
     cuda_fail(base->device, error);
@@ -230,13 +230,13 @@ void cuda_fence_fail(device_fence *base, const error_record *error)
 
 /* ---- recorded work ----------------------------------------------------------------------------
  *
- * What is launched on a stream while it is captured becomes a CUDA graph, which one call launches again with
- * the operands and scalars that it had. Capture is per thread, so that other threads of the process go on
- * meanwhile (CUDA Runtime API, cudaThreadExchangeStreamCaptureMode). */
+ * Work that is launched on a stream during capture becomes a CUDA graph. One call launches the graph again
+ * with the recorded operands and scalars. Capture is per thread, so other threads of the process continue
+ * (CUDA Runtime API, cudaThreadExchangeStreamCaptureMode). */
 
 typedef struct cuda_graph {
     device_graph base;
-    cudaGraphExec_t executable; /* NULL: nothing was recorded, and nothing is launched */
+    cudaGraphExec_t executable; /* NULL if nothing was recorded */
 } cuda_graph;
 
 status cuda_capture_begin(device_stream *base)

@@ -33,8 +33,8 @@ status cuda_trial_memory(cuda_trial *t, size_t bytes, void **out)
     return cuda_zero(t->device, *out, bytes ? bytes : 1);
 }
 
-/* Runs in a row as one launch: a library's operation may take several, and how long the host takes between
- * them is not the GPU's time. *out is NULL where they cannot be recorded. */
+/* Records several runs as one graph, because an operation of a library may take several launches, and the
+ * host's time between them must not be measured. *out is NULL if the runs cannot be recorded. */
 static void record_runs(const cuda_trial *t, cuda_attempt run, void *context, int index, cudaGraphExec_t *out)
 {
     cudaStream_t s = t->device->anchor_stream;
@@ -53,7 +53,7 @@ static void record_runs(const cuda_trial *t, cuda_attempt run, void *context, in
     cudaGetLastError();
 }
 
-/* One run, or REPEATS where they are recorded. */
+/* Times one run, or REPEATS runs if they are recorded. */
 static status time_once(cuda_trial *t, cuda_attempt run, void *context, int index, cudaGraphExec_t recorded,
                         bool *works, float *ms)
 {
@@ -76,7 +76,7 @@ status cuda_trial_time(cuda_trial *t, cuda_attempt run, void *context, int index
     float ms = 0;
     bool works;
     *best = -1;
-    TRY(time_once(t, run, context, index, NULL, &works, &ms)); /* loads its kernels */
+    TRY(time_once(t, run, context, index, NULL, &works, &ms));
     if (!works) return STATUS_OK;
     record_runs(t, run, context, index, &recorded);
     status rc = STATUS_OK;
@@ -103,7 +103,7 @@ status cuda_trial_best(cuda_trial *t, cuda_attempt run, void *context, int count
     return STATUS_OK;
 }
 
-/* ---- what was chosen -------------------------------------------------------------------------- */
+/* ---- remembered choices ----------------------------------------------------------------------- */
 
 struct cuda_choice {
     size_t bytes;

@@ -1,11 +1,10 @@
-/* Timing candidates for an operation before the first step (--benchmark), and remembering what was chosen: a
- * model repeats its shapes, and both programs of a run must agree. */
+/* Times the candidates for an operation before the first step (--benchmark), and remembers the choices.
+ * Models repeat shapes, and all programs of a run must use the same choice for the same shape. */
 #ifndef COMMON_DEVICE_CUDA_MODULE_TRIAL_H
 #define COMMON_DEVICE_CUDA_MODULE_TRIAL_H
 
 #include "common/device/cuda/module/cuda_impl.h"
 
-/* Scratch memory for a few runs, and their times. */
 enum { TRIAL_MEMORY = 16 };
 typedef struct cuda_trial {
     const cuda_device *device;
@@ -14,25 +13,25 @@ typedef struct cuda_trial {
     cudaEvent_t begin, end;
 } cuda_trial;
 
-/* Close it in any case. */
+/* Opens a trial. Close it even if this fails. */
 status cuda_trial_open(const cuda_device *d, cuda_trial *out);
 void cuda_trial_close(cuda_trial *t);
 
-/* Zeroed; freed by cuda_trial_close(). *out is NULL where the GPU has no memory left. */
+/* Allocates zeroed memory, which cuda_trial_close() frees. *out is NULL if the GPU has no memory left. */
 status cuda_trial_memory(cuda_trial *t, size_t bytes, void **out);
 
-/* Enqueues candidate `index` once; *works is false where the library refuses. */
+/* Enqueues candidate `index` once. *works is false if the library refuses it. */
 typedef status (*cuda_attempt)(void *context, int index, cudaStream_t s, bool *works);
 
-/* The shortest time of candidate `index` in a few tries after an untimed one; *ms < 0 where it does not
- * work. */
+/* Sets *ms to the shortest time of candidate `index` in a few tries after a warm-up. *ms is negative if the
+ * candidate does not work. */
 status cuda_trial_time(cuda_trial *t, cuda_attempt run, void *context, int index, float *ms);
 
-/* The fastest of `count` candidates; *best is -1 where none works. */
+/* Sets *best to the fastest of `count` candidates, or to -1 if none works. */
 status cuda_trial_best(cuda_trial *t, cuda_attempt run, void *context, int count, int *best, float *ms);
 
-/* What was chosen for `key`, `bytes` of it; copies `size` bytes to `value` and returns true, or returns
- * false. */
+/* Remember a choice of `size` bytes for a key of `bytes` bytes, and look it up. cuda_recall() returns false
+ * if there is none. */
 enum { CHOICE_KEY_BYTES = 192, CHOICE_VALUE_BYTES = 96 };
 bool cuda_recall(const cuda_device *d, const void *key, size_t bytes, void *value, size_t size);
 status cuda_remember(cuda_device *d, const void *key, size_t bytes, const void *value, size_t size);
