@@ -9,7 +9,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-/* Elements of a range; few enough for a device not to use threads of its own. */
+/* Elements of a range, so few that the device does not start threads for it. */
 enum { RANGE = 8192 };
 
 /* ---- bytes ------------------------------------------------------------------------------------ */
@@ -50,7 +50,7 @@ void ps_await_wiring(device *d)
     if (sim_device_simulation(d)) sim_device_await_wiring(d);
 }
 
-/* Per sample, in the type of the outputs. */
+/* Returns the bytes per sample of the keys and values of all attention layers. */
 static int64_t cache_bytes(const nn_program *program)
 {
     int64_t bytes = 0;
@@ -79,15 +79,15 @@ typedef struct pool_thread {
 } pool_thread;
 
 struct ps_thread_pool {
-    int count;            /* of threads, the caller's included */
-    pool_thread *threads; /* [count]; the first is the caller */
-    int started;          /* besides the caller */
+    int count;            /* Number of threads, including the caller's. */
+    pool_thread *threads; /* [count] The first is the caller's. */
+    int started;
     pthread_mutex_t lock;
     pthread_cond_t submitted, done;
-    unsigned jobs; /* submitted so far */
+    unsigned jobs;
     int running;
     bool stop;
-    /* The job: written by the caller while no thread runs. */
+    /* The job. The caller writes it while no thread runs. */
     piece_list pieces;
     ps_range_function function;
     void *context;
@@ -126,7 +126,7 @@ static void *serve(void *argument)
     return NULL;
 }
 
-/* Another thread of the process reads signals. */
+/* Starts a thread with all signals blocked, because another thread of the process reads signals. */
 static status start(ps_thread_pool *p, int index)
 {
     pool_thread *t = &p->threads[index];

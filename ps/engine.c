@@ -1,4 +1,4 @@
-/* The engine as the harness uses it: a worker on every rank, a server on some. */
+/* The engine as the harness uses it: a worker on every rank, and a server on some ranks. */
 #include "ps/engine_impl.h"
 
 #include "common/base/log.h"
@@ -15,7 +15,8 @@ static ps_engine *engine_of(sync_engine *e)
 
 /* ---- requirements on arenas ------------------------------------------------------------- */
 
-/* Ranks compute on copies of what the servers own, unless they update it themselves. */
+/* Returns LEDGER_REPLICAS if ranks compute on copies of the servers' parameters. Ranks that update have no
+ * copies, nor does one rank with its server under sync. */
 static ledger_class class_of_params(const ps_policy *p, int world)
 {
     bool theirs = !p->server_optimizer ||
@@ -56,7 +57,7 @@ status ps_lead(const void *options, const char *policy, int world, int64_t *out)
 /* ---- open and close -------------------------------------------------------------------------------------
  */
 
-/* A server works in its rank's parameters: the shard is no copy. */
+/* Counts the shard as parameters, because the server works in its rank's parameters without a copy. */
 static void count_owned_params(const ps_engine *e)
 {
     const sync_context *c = &e->base.context;
@@ -120,7 +121,7 @@ static status open_ports(ps_engine *e)
     if (e->worker) {
         options.device_memory = true;
         TRY(ps_worker_open_port(e->worker, &options));
-        options.device_memory = false; /* servers work in the host's memory */
+        options.device_memory = false; /* servers work in host memory */
     }
     if (!e->server) return STATUS_OK;
     TRY(ps_server_open_port(e->server, &options));
@@ -135,7 +136,7 @@ static status open_parts(ps_engine *e)
 {
     const sync_context *c = &e->base.context;
     const device_info *info = device_get_info(c->device);
-    bool own = c->rank >= c->world; /* a server in a process of its own */
+    bool own = c->rank >= c->world; /* a server in a separate process */
     if (!info->simulated && !info->plans && (!info->host_addressable || !info->real))
         return fail(STATUS_CONFIG,
                     "parameter server: expected a device whose memory the host can read, got %s", info->name);
@@ -175,7 +176,7 @@ static status ps_open(const sync_context *context, sync_engine **out)
     return rc;
 }
 
-/* Shared memory that a GPU copies from: the others' gradients, as far as they are mapped. */
+/* Pins the mapped gradients of other ranks, from which a GPU copies, or unpins them. */
 static status pin_gradients(ps_engine *e, bool pin)
 {
     const sync_context *c = &e->base.context;
@@ -184,7 +185,7 @@ static status pin_gradients(ps_engine *e, bool pin)
     return ps_pin_segments(&e->member, c->front->device, PS_SEGMENT_GRADS, c->world * each, each, pin);
 }
 
-/* Servers stay connected for ranks that have not received the last step's parameters yet. */
+/* Time for which servers stay connected to ranks that have not received the last step's parameters. */
 #define LINGER_NS (5 * NS_PER_S)
 
 static void ps_close(sync_engine *base)
@@ -224,13 +225,14 @@ static void map_workers(ps_engine *e)
     }
 }
 
-/* Under sync a worker copies parameters out of the arena of a server that updates; else what it gets is put
- * in place, or comes in frames. */
+/* Connects to all servers. Under sync a worker copies parameters out of the arena of a server that updates.
+ * Otherwise servers write values in place, or send frames. */
 static status connect_servers(ps_engine *e)
 {
     const sync_context *c = &e->base.context;
     bool copies = e->policy.consistency == PS_SYNC && e->policy.server_optimizer;
-    int first = ps_member_count(&e->policy, c->world) > c->world ? c->world : 0; /* member that is server 0 */
+    /* Member number of server 0. */
+    int first = ps_member_count(&e->policy, c->world) > c->world ? c->world : 0;
     for (int j = 0; j < e->plan->server_count; j++) {
         if (e->server && j == c->rank) {
             ps_worker_map_server(e->worker, j, NULL, true);
@@ -254,8 +256,8 @@ static void begin_shard(const ps_engine *e)
         optimizer_begin_shard(e->base.context.optimizer, shard->elements, shard->end - shard->begin);
 }
 
-/* A server in a process of its own runs in ps_server_main(); in virtual time it has an agent as every server.
- */
+/* Starts the agents. A server in a separate process runs in ps_server_main() instead, unless time is
+ * virtual. */
 static status ps_connect(sync_engine *base, const sync_blob *handshakes)
 {
     ps_engine *e = engine_of(base);

@@ -13,9 +13,9 @@ typedef struct ps_engine {
     ps_policy policy;
     ps_plan *plan;
     ps_member member;
-    ps_worker *worker; /* NULL: this is a server in a process of its own */
-    ps_server *server; /* of this rank, or NULL */
-    int index;         /* of the server */
+    ps_worker *worker; /* NULL in the separate process of a server. */
+    ps_server *server; /* Server of this rank, or NULL. */
+    int index;
     bool connected;
 } ps_engine;
 

@@ -81,7 +81,7 @@ status ps_handshake_make(const ps_handshake_own *own, int world, const char *pol
     return STATUS_OK;
 }
 
-/* The line at `at`, copied and ended; returns where the next begins. */
+/* Copies the line at `at`, and returns the position of the next line. */
 static size_t read_line(const sync_blob *b, size_t at, char line[LINE_MAX])
 {
     const char *text = b->data;
@@ -94,7 +94,7 @@ static size_t read_line(const sync_blob *b, size_t at, char line[LINE_MAX])
     return at < b->bytes ? at + 1 : at;
 }
 
-/* "nccl 00ff...", or "nccl " */
+/* Reads "nccl 00ff...", or "nccl " if there is no id. */
 static bool read_nccl(const char *line, ps_handshake_own *own)
 {
     if (strncmp(line, "nccl ", 5) != 0) return false;
@@ -230,7 +230,7 @@ status ps_listen(ps_member *m, int server, ps_port *port)
 
 /* ---- what a member says ------------------------------------------------------------------------ */
 
-/* A member without this segment exports its parameters instead. */
+/* Returns the memory of segment `index`, or the parameters if the member does not have this segment. */
 static const device_memory *exported(const ps_member *m, int index)
 {
     return m->exported[index] ? m->exported[index] : m->exported[PS_SEGMENT_PARAMS];
@@ -248,7 +248,7 @@ static status describe(const ps_member *m, ps_handshake_own *out)
 
 /* ---- joining ------------------------------------------------------------------------------ */
 
-/* What all members' own lines have in common. */
+/* A summary of the lines in which the members describe themselves. */
 typedef struct circumstances {
     bool one_host, all_shared;
     uint64_t host;
@@ -283,7 +283,7 @@ static status decide_sharing(const ps_member *m, const circumstances *all, bool 
     ps_payload payload = (ps_payload)m->options->payload;
     bool possible = all->one_host && all->all_shared, paced = net_link_is_emulated(&m->context->link);
     if (payload == PS_PAYLOAD_SHM && sim_device_is_host(m->context->device))
-        payload = PS_PAYLOAD_AUTO; /* who needs no segments */
+        payload = PS_PAYLOAD_AUTO; /* a host without separate memory needs no segments */
     if (payload == PS_PAYLOAD_NCCL && paced)
         return fail(STATUS_CONFIG, "--payload: expected zmq, got nccl: only messages can be paced (--link)");
     if (!all->one_host && transport_kind(m) != PS_TRANSPORT_TCP)
@@ -295,7 +295,7 @@ static status decide_sharing(const ps_member *m, const circumstances *all, bool 
     if (payload == PS_PAYLOAD_SHM && !possible)
         return fail(STATUS_CONFIG, "--payload: expected zmq, got shm: %s",
                     all->one_host ? "the device's memory cannot be shared" : "ranks run on several hosts");
-    /* Among threads a frame is the sender's memory already. */
+    /* Between threads a frame already is the sender's memory. */
     *shares = possible && !paced && (payload == PS_PAYLOAD_AUTO || payload == PS_PAYLOAD_SHM) &&
               (payload == PS_PAYLOAD_SHM || !m->context->hub);
     return STATUS_OK;

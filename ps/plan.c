@@ -4,14 +4,14 @@
 #include <limits.h>
 #include <stdlib.h>
 
-/* What is known while a plan is made. */
 typedef struct planning {
     const nn_program *program;
     const param_set *set;
     ps_plan *plan;
-    int64_t partition; /* elements */
-    int64_t total;     /* elements, padding not counted */
-    int *point;        /* [param_count] the operation after which it can be pushed; INT_MAX: after all */
+    int64_t partition; /* In elements. */
+    int64_t total;     /* In elements, without padding. */
+    /* [param_count] Operation after which the parameter can be pushed, or INT_MAX if after the whole pass. */
+    int *point;
     int most_keys;
 } planning;
 
@@ -30,7 +30,7 @@ int ps_largest_sum(const nn_program *program)
 
 /* ---- when a parameter can be pushed ----------------------------------------------------------- */
 
-/* The first operation from `op` on after which gradients are announced. */
+/* Returns the first operation from `op` on after which gradients are announced, or INT_MAX. */
 static int next_announcement(const nn_program *p, int op)
 {
     for (; op < p->op_count; op++)
@@ -75,7 +75,8 @@ static void list_pushable(planning *g)
 
 /* ---- keys ------------------------------------------------------------------------------------- */
 
-/* Elements [begin, end) of the whole model, which lie in parameters [first, first + count). */
+/* Adds a key for elements [begin, *end) of the model, which are in parameters [first, first + count).
+ * Parameter `first` begins at element `first_begin`. Reduces *end if the key would have too many pieces. */
 static status add_key(planning *g, int server, int first, int count, int64_t first_begin, int64_t begin,
                       int64_t *end)
 {
@@ -115,7 +116,6 @@ static status add_key(planning *g, int server, int first, int count, int64_t fir
     return STATUS_OK;
 }
 
-/* Where the shard of `server` begins. */
 static int64_t shard_begin(const planning *g, int server)
 {
     return (int64_t)((__int128)g->total * server / g->plan->server_count);
@@ -164,8 +164,8 @@ static status allocate(planning *g, int servers)
 {
     ps_plan *plan = g->plan;
     size_t params = (size_t)plan->param_count + 1;
-    /* A key ends at a partition, at a server's end, after PS_KEY_PIECES parameters, or with its point of the
-     * pass. */
+    /* A key ends at a partition, at a shard boundary, after PS_KEY_PIECES parameters, or when the point of
+     * the pass changes. */
     int64_t keys = g->total / g->partition + servers + 2 * plan->param_count + 1;
     g->most_keys = keys < PS_MOST_KEYS ? (int)keys : PS_MOST_KEYS;
     plan->keys = calloc((size_t)g->most_keys, sizeof *plan->keys);

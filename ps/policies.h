@@ -1,8 +1,9 @@
-/* The policies: POLICY(name, source, summary, fields of ps_policy). This file is included where POLICY says
- * what becomes of a row; an option of the command line can override every field. */
+/* The policies, one row each: POLICY(name, source, summary, fields of ps_policy). A file that includes this
+ * one defines POLICY first. Command-line options can override every field. */
 
-/* BytePS's partition; a credit of a few partitions as in ByteScheduler (Peng et al., "A Generic
- * Communication Scheduler for Distributed DNN Training Acceleration", SOSP 2019). */
+/* The partition size of BytePS, and a credit of four partitions. ByteScheduler uses a credit of a few
+ * partitions (Peng et al., "A Generic Communication Scheduler for Distributed DNN Training Acceleration",
+ * SOSP 2019). */
 #define PARTITIONED                                                                                          \
     .partition_bytes = 4096000, .credit_bytes = 4 * 4096000, .priority = PS_PRIORITY_REVERSE, .servers = 1,  \
     .placement = PS_PLACEMENT_RANK, .server_optimizer = true

@@ -1,5 +1,5 @@
-/* Policies of the parameter server: one table of data (policies.h), every field of which an option can
- * override. */
+/* Policies of the parameter server. They are rows of one table (policies.h), and options can override every
+ * field. */
 #ifndef PS_POLICY_H
 #define PS_POLICY_H
 
@@ -8,33 +8,35 @@
 
 #include <stdbool.h>
 
-/* When a server updates a key, and when a worker may go on. */
+/* When a server updates a key, and when a worker may continue. */
 typedef enum ps_consistency {
-    PS_SYNC,  /* updates when the step's pushes of all ranks are there; a forward pass starts from that */
-    PS_SSP,   /* updates alike, but a rank may be up to `staleness` steps ahead of the last update */
-    PS_ASYNC, /* updates with every push, at once; no rank waits for another */
-    PS_DATA_PARALLEL /* no keys and no servers: rank 0 does what torch.nn.DataParallel does on device 0 (dp/)
-                      */
+    /* A key is updated when all ranks have pushed it. The next forward pass uses the result. */
+    PS_SYNC,
+    /* Updates happen as under PS_SYNC, but a rank may be up to `staleness` steps ahead of the last update. */
+    PS_SSP,
+    PS_ASYNC, /* Every push is applied at once, and no rank waits for another. */
+    /* There are no keys and no servers. Rank 0 does the work of device 0 in torch.nn.DataParallel (dp/). */
+    PS_DATA_PARALLEL
 } ps_consistency;
 
-/* Which of the keys that wait to be sent goes first. */
+/* The key that is sent first when several keys wait. */
 typedef enum ps_priority {
-    PS_PRIORITY_REVERSE, /* the one that the next forward pass needs first: reverse order of readiness */
-    PS_PRIORITY_FIFO     /* the one that was ready first */
+    PS_PRIORITY_REVERSE, /* The first key that the next forward pass needs: reverse order of readiness. */
+    PS_PRIORITY_FIFO     /* The first key that was ready. */
 } ps_priority;
 
 typedef enum ps_placement {
-    PS_PLACEMENT_RANK, /* server j is a thread of rank j's process */
-    PS_PLACEMENT_OWN   /* every server has a process of its own */
+    PS_PLACEMENT_RANK, /* Server j is a thread in the process of rank j. */
+    PS_PLACEMENT_OWN   /* Every server has a separate process. */
 } ps_placement;
 
-/* Where the loss is computed under `dp`. */
+/* The ranks that compute the loss under `dp`: rank 0 over all outputs, or every rank over its part. */
 typedef enum ps_dp_loss { PS_DP_LOSS_DEVICE0, PS_DP_LOSS_REPLICA } ps_dp_loss;
 
 /* Lifetimes that the ledger counts under `dp`. */
 typedef enum ps_dp_lifetimes {
-    PS_DP_LIFETIMES_TORCH, /* as in PyTorch, also where this program needs less */
-    PS_DP_LIFETIMES_LEAN   /* what this program needs */
+    PS_DP_LIFETIMES_TORCH, /* PyTorch's lifetimes, even if this program needs less memory. */
+    PS_DP_LIFETIMES_LEAN   /* The lifetimes that this program needs. */
 } ps_dp_lifetimes;
 
 typedef enum ps_payload { PS_PAYLOAD_AUTO, PS_PAYLOAD_SHM, PS_PAYLOAD_ZMQ, PS_PAYLOAD_NCCL } ps_payload;
@@ -45,40 +47,42 @@ typedef enum ps_transport {
     PS_TRANSPORT_TCP
 } ps_transport;
 
-/* How an engine behaves: a row of the table, with options applied. */
+/* A row of the table with options applied. */
 typedef struct ps_policy {
     ps_consistency consistency;
-    int64_t staleness;       /* PS_SSP: steps */
-    int64_t partition_bytes; /* a key has at most so many */
-    int64_t credit_bytes;    /* handed to the transport and not yet sent: what is beyond waits in order of
-                                priority */
+    int64_t staleness;       /* Bound of PS_SSP, in steps. */
+    int64_t partition_bytes; /* Largest size of a key. */
+    /* A key is sent only while fewer bytes than this are in transit to its server. Other keys wait in order
+     * of priority. */
+    int64_t credit_bytes;
     ps_priority priority;
     int64_t servers;
     ps_placement placement;
-    bool server_optimizer; /* false: servers only sum, every rank updates */
-    bool divide_before;    /* each gradient is divided by the number of ranks, not their sum */
-    /* Only of PS_DATA_PARALLEL. */
-    int64_t replicate_bytes; /* a chunk of parameters closes when it has so many */
-    int64_t reduce_bytes;    /* a chunk of gradients closes before it has more */
+    bool server_optimizer; /* If false, servers only sum, and every rank updates. */
+    bool divide_before;    /* If true, each gradient is divided by the number of ranks, otherwise the sum. */
+    /* Used only by PS_DATA_PARALLEL. */
+    int64_t replicate_bytes; /* A chunk of parameters closes when it has this many bytes. */
+    int64_t reduce_bytes;    /* A chunk of gradients closes before it has more bytes. */
     ps_dp_loss loss;
     ps_dp_lifetimes lifetimes;
-    bool keep_grads; /* gradients are kept between steps, as zero_grad() left them before torch 2.0 */
+    bool keep_grads; /* Gradients are kept between steps, as by zero_grad() before torch 2.0. */
 } ps_policy;
 
-/* As on the command line; "policy" and 0 (staleness: -1) leave a field as the policy has it. */
+/* The options of the command line. "policy" and 0 keep the policy's value, as does a staleness of -1. */
 typedef struct ps_options {
-    int consistency, priority, placement, server_optimizer; /* 0: the policy's, else 1 + the enum; on, off */
+    /* 0 keeps the policy's value. Otherwise 1 + the enum, and for server_optimizer 1 is on, 2 is off. */
+    int consistency, priority, placement, server_optimizer;
     int64_t staleness, partition_bytes, credit_bytes, servers;
-    int64_t server_threads;    /* of each server, that sum and update */
+    int64_t server_threads;    /* Threads of each server that sum and update. */
     int payload, transport;    /* ps_payload, ps_transport */
-    int dp_loss, dp_lifetimes; /* 0: the policy's, else 1 + the enum */
+    int dp_loss, dp_lifetimes; /* 0 keeps the policy's value, otherwise 1 + the enum. */
     bool keep_grads;
-    const char *interface; /* that tcp servers listen on */
+    const char *interface; /* Network interface on which tcp servers listen. */
 } ps_options;
 
 extern const option_table ps_option_table;
 
-/* The table (ps/policies.h) as `harness policies` prints it. */
+/* The table, as `harness policies` prints it. */
 enum {
     PS_POLICY_COUNT = 0
 #define POLICY(...) +1
@@ -87,10 +91,11 @@ enum {
 };
 extern const sync_policy_info ps_policy_infos[PS_POLICY_COUNT];
 
-/* "key=value" lines: what runs. */
+/* Appends the policy and the options as "key=value" lines. */
 void ps_policy_write(const ps_policy *p, const ps_options *options, text_buffer *out);
 
-/* STATUS_USAGE for an unknown name, STATUS_CONFIG where policy and options do not fit together. */
+/* Finds the policy `name` and applies the options. Fails with STATUS_USAGE if the name is unknown or an
+ * option has no effect with the policy, and with STATUS_CONFIG if the policy cannot run with an option. */
 status ps_policy_resolve(const char *name, const ps_options *options, int world, ps_policy *out);
 
 #endif

@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A header and at most one frame, which is the partner's memory. */
+/* A header and at most one frame, which is in the partner's memory. */
 typedef struct from_partner {
     message_header header;
-    message_frame frame; /* data NULL: none */
+    message_frame frame; /* data is NULL if there is no frame. */
 } from_partner;
 
 status ps_port_open(ps_port *p, const transport_options *options, int peers, int held, int partner,
@@ -52,7 +52,8 @@ int64_t ps_port_now(const ps_port *p)
 
 /* ---- messages --------------------------------------------------------------------------------- */
 
-/* The times in a header on a clock that is so much ahead. 0: there is none. */
+/* Moves the times in a header to a clock that is `ns` ahead. A time of 0 means that there is none, and
+ * stays. */
 static void shift_times(message_header *h, int64_t ns)
 {
     int64_t *times[] = {&h->sent_ns, &h->ready_ns, &h->arrived_ns, &h->last_ns, &h->pushed_ns};
@@ -82,7 +83,7 @@ status ps_port_send(ps_port *p, int peer, const message_header *header, const me
 {
     if (peer == p->partner) return send_to_partner(p, header, frames, count);
     if (p->links[peer] == PS_NO_PEER) return STATUS_AGAIN;
-    /* Counted before it leaves: its receiver may have ended the step before this thread continues. */
+    /* Count before sending, because the receiver may end the step before this thread continues. */
     count_sent(p, 1, payload);
     message_header stamped = *header;
     stamped.sent_ns = ps_port_now(p);
@@ -215,7 +216,7 @@ bool ps_is_late(const sync_context *c, int64_t *since_ns, int64_t patience_ns, i
 
 typedef enum port_attention { PORT_AWAKE, PORT_ASLEEP, PORT_WOKEN } port_attention;
 
-/* Sleeps until there may be something to do; returns at once if the port was woken since the last wait. */
+/* Sleeps until there may be work. Returns at once if the port was woken since the last wait. */
 static void wait_for_more(void *context, int64_t deadline_ns)
 {
     ps_port *p = context;

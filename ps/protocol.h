@@ -1,39 +1,45 @@
-/* Messages between workers and servers. An iteration is a synchronized step of the engine, from 0; a pull is
- * a worker's request for all parameters, numbered from 1 (under sync, pull i + 1 serves iteration i).
+/* Messages between workers and servers.
+ *
+ * An iteration is a synchronized step of the engine, numbered from 0. A pull is a worker's request for all
+ * parameters, numbered from 1. Under sync, pull i + 1 serves iteration i.
  *
  *   worker to server
  *   PUSH         step = iteration, key, count = elements, dtype, PS_INT_STEP, PS_INT_UPDATES, PS_DOUBLE_RATE;
- *                frames: the key's pieces of the gradient, or none where the server has mapped them
- *   PUSH_PULL    the same; also requests the parameters of the next iteration
- *   PULL         step = pull, PS_INT_ITERATION, flags: what is requested
- *   PARAMETERS   key, frames as above: the parameters that a server in its own process starts from
- *   BUFFERS      step = the iteration whose forward pass they are for; frame: all buffers, packed
+ *                frames: the key's pieces of the gradient, or none if the server has mapped them
+ *   PUSH_PULL    a PUSH that also requests the parameters of the next iteration
+ *   PULL         step = pull, PS_INT_ITERATION, flags = PS_PULL_...
+ *   PARAMETERS   key, frames as in PUSH: initial parameters for a server in a separate process
+ *   BUFFERS      step = the iteration whose forward pass uses the buffers; frame: all buffers, packed
+ *
  *   server to worker
- *   PARAMETERS   step = pull, key, PS_INT_SKIPPED, PS_INT_UPDATES, PS_INT_STALENESS; frames: the key's
- * parameters (the averaged gradient where the worker updates), or none where they are in place or mapped
- *   BUFFERS      step = pull, frame
- *   ACKNOWLEDGE  rank 0's buffers were accepted
+ *   PARAMETERS   step = pull, key, PS_INT_SKIPPED, PS_INT_UPDATES, PS_INT_STALENESS;
+ *                frames: the key's parameters (the averaged gradient if workers update), or none if the
+ *                server has written them in place or the worker has mapped them
+ *   BUFFERS      step = pull; frame: all buffers, packed
+ *   ACKNOWLEDGE  the server has accepted rank 0's buffers
+ *
  *   both ways
- *   SUM          step = number of the sum, count; frame: float64 values; their sums
- *   CONTROL      step = iteration, PS_DOUBLE_NORM: a server's share of the squared norm; the total of all
- * servers FAILED       flags = status; frame: the reason */
+ *   SUM          step = number of the sum, count; frame: the worker's float64 values, or the sums
+ *   CONTROL      PS_DOUBLE_NORM = the server's part of a squared norm, or the worker's total of all servers
+ *   FAILED       flags = status; frame: the reason */
 #ifndef PS_PROTOCOL_H
 #define PS_PROTOCOL_H
 
 enum {
-    PS_INT_STEP = 0,      /* PUSH: the optimizer's step */
-    PS_INT_ITERATION = 0, /* PULL: the iteration that begins */
-    PS_INT_SKIPPED = 0,   /* PARAMETERS: updates that the server has skipped so far (--on-nonfinite skip) */
-    PS_INT_UPDATES = 1,   /* that the parameters had */
+    PS_INT_STEP = 0,      /* Step of the optimizer, in a PUSH. */
+    PS_INT_ITERATION = 0, /* Iteration that begins, in a PULL. */
+    PS_INT_SKIPPED = 0,   /* Updates that the server has skipped (--on-nonfinite skip), in PARAMETERS. */
+    PS_INT_UPDATES = 1,   /* Number of updates that the parameters had. */
+    /* Updates between the read and the update of the last push under async, else -1. In PARAMETERS. */
     PS_INT_STALENESS = 2
-}; /* async: updates between the read and the update of the last push; or -1 */
+};
 enum { PS_DOUBLE_RATE = 0, PS_DOUBLE_NORM = 0 };
 
 enum {
     PS_PULL_KEYS = 1,
     PS_PULL_BUFFERS = 2,
-    PS_PULL_FIRST = 4, /* of the run: a server in the rank's process starts from the rank's parameters */
-    PS_PULL_FLUSH = 8, /* the reply is sent after all updates, when all ranks have requested it */
+    PS_PULL_FIRST = 4, /* First pull of the run, which starts a server from its rank's parameters. */
+    PS_PULL_FLUSH = 8, /* Reply after all updates, when all ranks have requested the flush. */
 };
 
 #endif

@@ -1,5 +1,5 @@
-/* The parameter-server engine: workers push gradients, servers average them, run the optimizer and hand
- * parameters back. docs/ps.md describes policies and protocol. */
+/* The parameter-server engine: workers push gradients, servers average them, run the optimizer and return
+ * parameters. docs/ps.md describes policies and protocol. */
 #ifndef PS_PS_H
 #define PS_PS_H
 
@@ -8,55 +8,58 @@
 
 extern const sync_engine_type sync_ps;
 
-/* Staleness of this rank's reads. The staleness of a read is the number of updates that a key got
- * between the read and the update made with the gradient computed from it: 0 under sync, at most the
- * bound under ssp. Every key counts once per step. */
+/* The staleness of this rank's reads. The staleness of a read is the number of updates that a key received
+ * between the read and the update made with the gradient computed from it. It is 0 under sync, and at most
+ * the bound under ssp. Every key counts once per step. */
 enum { PS_STALENESS_BINS = 64 };
 typedef struct ps_report {
     int64_t reads;
-    int64_t stale[PS_STALENESS_BINS]; /* reads by staleness; the last bin: PS_STALENESS_BINS - 1 or more */
-    int64_t most;                     /* the largest staleness */
+    /* Number of reads by staleness. The last bin counts a staleness of PS_STALENESS_BINS - 1 or more. */
+    int64_t stale[PS_STALENESS_BINS];
+    int64_t most; /* The largest staleness. */
     double mean;
 } ps_report;
 
-/* On the rank's compute thread, in flushed state; `e` was opened by sync_ps. Under `dp` nothing is ever
- * stale: all zero. */
+/* Returns the staleness so far. Called on the rank's compute thread, in flushed state, for an engine that
+ * sync_ps opened. All fields are 0 under `dp`. */
 void ps_read_report(sync_engine *e, ps_report *out);
 
-/* Under `dp`, on rank 0: the sizes of the last step's phases. False where there is nothing to compare:
- * another policy, one rank, or a batch that left rank 1 without samples. */
+/* Returns the sizes from which ps_dp_difference() computes the memory of the last step's phases. Returns
+ * false on other ranks than 0, under other policies than `dp`, with one rank, and if the batch left rank 1
+ * without samples. */
 bool ps_dp_read_sizes(sync_engine *e, ps_dp_sizes *out);
 
-/* Whether gradients are summed and parameters updated by GPUs: device 0's under `dp`, else those of the
+/* Returns true if GPUs sum gradients and update parameters: device 0 under `dp`, otherwise the GPUs of the
  * servers' ranks. */
 bool ps_updates_on_gpu(const sync_engine *e);
 
-/* How ranks and servers reach each other: ps_member_ways(). */
+/* Returns how ranks and servers reach each other, as ps_member_ways() does. */
 void ps_read_ways(const sync_engine *e, const char **transport, const char **payload);
 
-/* What runs, policy and options together, as "key=value" lines. */
+/* Appends the policy and the options as "key=value" lines. */
 void ps_write_settings(const sync_engine *e, text_buffer *out);
 
-/* The number of steps by which a rank may lead another; JOB_UNBOUNDED
- * where nobody waits. STATUS_USAGE or STATUS_CONFIG as requirements(). */
+/* Returns the number of steps by which a rank may be ahead of another, or JOB_UNBOUNDED if no rank waits.
+ * Fails with STATUS_USAGE or STATUS_CONFIG, as requirements() does. */
 status ps_lead(const void *options, const char *policy, int world, int64_t *out);
 
 /* ---- servers in processes of their own ---------------------------------------------------------- */
 
-/* Number of servers that need processes of their own; 0 where they are threads of ranks. STATUS_USAGE or
- * STATUS_CONFIG as the engine's requirements(). */
+/* Returns the number of servers that need a process each, or 0 if servers are threads of ranks. Fails as
+ * ps_lead() does. */
 status ps_server_processes(const void *options, const char *policy, int world, int *out);
 
-/* A parameter server in a process of its own (--server-placement own) is a sync_ps with `rank` = world + the
- * server's index: no rank, no data, no gradients. open(), handshake() and connect() are called as on the
- * ranks; in virtual time it then serves until it is closed. The context's fields must have the values that
- * they have on the ranks, except for device, params, optimizer, ledger. Parameters are opened with the
- * param_kind of requirements() and without gradients; their values do not matter: rank 0 sends those that the
- * run starts from.
+/* A parameter server in a separate process (--server-placement own) is an engine of type sync_ps, whose
+ * `rank` is world + the server's index. It has no data and no gradients. open(), handshake() and connect()
+ * are called as on the ranks. In virtual time the server then serves until it is closed.
  *
- * ps_server_main() does all of it, and serves until all ranks have ended their connections. Fails, on all
- * ranks alike, where one is lost. `exchange` sends this server's handshake to all members and returns theirs:
- * those of the ranks, then those of the servers. */
+ * The fields of the context must have the same values as on the ranks, except for device, params, optimizer
+ * and ledger. Parameters are opened with the param_kind of requirements() and without gradients. The values
+ * of the parameters do not matter, because rank 0 sends the initial ones.
+ *
+ * ps_server_main() makes these calls, and serves until all ranks have disconnected. If a rank is lost, the
+ * server and all ranks fail. `exchange` sends the server's handshake to all members. It returns the
+ * handshakes of the ranks, followed by the handshakes of the servers. */
 status ps_server_main(const sync_context *context,
                       status (*exchange)(void *exchange_context, sync_blob mine,
                                          const sync_blob **handshakes),

@@ -1,27 +1,33 @@
-/* The policy `dp`: torch.nn.DataParallel's iteration, rank r in the place of device r.
+/* The policy `dp`: the iteration of torch.nn.DataParallel, with rank r in place of device r. The stages of
+ * sync_engine_type:
  *
- *   plan      rank 0 loads the batches of all ranks
- *   scatter   in chunks of ceil(batch / n) samples, the last smaller or absent (torch.chunk)
- *   begin     parameters and buffers are replicated from rank 0
- *   place     outputs are gathered on rank 0 (with the loss in the replicas only what --dp-gather says, in
- * virtual time) loss      one, over the whole batch, on rank 0 scatter   of its gradient finish    gradients
- * are reduced onto rank 0, after the whole backward pass; rank 0 updates
+ *   plan_batch              rank 0 loads the batches of all ranks
+ *   scatter_inputs          rank 0 sends ceil(batch / n) samples per rank, the last part smaller or absent
+ *   begin_forward           rank 0 replicates parameters and buffers
+ *   place_outputs           rank 0 gathers the outputs; with --dp-loss replica only in virtual time, as
+ *                           --dp-gather says
+ *   loss                    rank 0 computes one loss over the whole batch; with --dp-loss replica every rank
+ *                           computes a loss over its part
+ *   scatter_output_gradient rank 0 sends the gradient of the outputs
+ *   reduce                  rank 0 sums the gradients after the whole backward pass, then updates
  *
- * Rank 0 is the hub: every tensor goes through it. docs/ps.md has the memory of each phase. In the order of a
- * step:
+ * Rank 0 is the hub: every tensor goes through it. docs/ps.md describes the memory of each phase. The files,
+ * in the order of a step:
  *
  *   dp_engine.c      open, connect and close; the table of stages
  *   dp_batch.c       the batch: planned, cut, scattered
- *   dp_stages.c      replicate, gather outputs, loss, scatter its gradient, reduce
+ *   dp_stages.c      replicate, gather outputs, loss, scatter the output gradient, reduce
  *   hub.c            exchanges of tensors with rank 0, and the sum of gradients
- *   dp_nccl.c        the same by NCCL's calls on memory of GPUs (--payload nccl); dp_nccl_sim.c: in virtual
- * time dp_memory.c      chunks, arenas, staging buffers of a GPU, the ledger, the formula for its phases */
+ *   dp_nccl.c        the same with NCCL's calls on memory of GPUs (--payload nccl)
+ *   dp_nccl_sim.c    the calls of dp_nccl.c in virtual time
+ *   dp_memory.c      chunks, arenas, staging buffers of a GPU, the ledger, the formula for its phases */
 #ifndef PS_DP_DP_H
 #define PS_DP_DP_H
 
 #include "common/sync/engine.h"
 
-/* As sync_engine_type's; the engine's type is another than sync_ps, with the same name. */
+/* Implements sync_engine_type.requirements(). The engine has type sync_ps_dp, which has the same name as
+ * sync_ps. */
 status ps_dp_requirements(const void *options, const char *policy, int world, sync_requirements *out);
 status ps_dp_open(const sync_context *context, sync_engine **out);
 

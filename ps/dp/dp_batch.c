@@ -1,4 +1,4 @@
-/* The batch: planned, cut as torch.chunk does, handed out by rank 0. */
+/* The batch: planned, cut as by torch.chunk, and scattered by rank 0. */
 #include "ps/dp/dp_impl.h"
 
 #include "ps/compute.h"
@@ -17,7 +17,7 @@ status dp_plan_batch(sync_engine *base, const sync_step *step, int64_t batch, sy
     return STATUS_OK;
 }
 
-/* torch.chunk: ceil(batch / n) samples each, the last smaller or absent. */
+/* Cuts as torch.chunk does: ceil(batch / n) samples per rank, the last part smaller or absent. */
 static dp_part part_of(int64_t samples, int world, int rank)
 {
     int64_t chunk = (samples + world - 1) / world, first = chunk * rank;
@@ -25,7 +25,7 @@ static dp_part part_of(int64_t samples, int world, int rank)
     return (dp_part){.first = first, .samples = samples - first < chunk ? samples - first : chunk};
 }
 
-/* Cuts e->loaded samples into the ranks' parts; their targets are yet to be counted. */
+/* Cuts e->loaded samples into the ranks' parts, without counting targets. */
 static void cut(dp_engine *e)
 {
     e->present = 0;
@@ -35,14 +35,14 @@ static void cut(dp_engine *e)
     }
 }
 
-/* `all_targets` is host memory. */
+/* Counts the targets of a part, without the ignored ones. `all_targets` is in host memory. */
 static int64_t count_targets(const sync_exchange *x, const dp_part *p, const void *all_targets, bool exist)
 {
     int64_t first = p->first * x->targets_each, count = p->samples * x->targets_each, counted = 0;
     if (x->target_type != DTYPE_I32) return count;
     if (!exist)
         return x->loaded > 0 ? p->samples * x->targets / x->loaded
-                             : 0; /* a share of those that were counted */
+                             : 0; /* an equal share of the counted targets */
     const int32_t *targets = (const int32_t *)all_targets + first;
     for (int64_t i = 0; i < count; i++) counted += targets[i] != LOSS_IGNORE;
     return counted;
@@ -64,7 +64,6 @@ static status cut_batch(dp_engine *e)
                          (x->loaded - e->parts[0].samples) * x->input_bytes);
 }
 
-/* One tensor of the batch from rank 0 to `peer`, or here from rank 0. */
 static void add_batch(dp_engine *e, int peer, const dp_part *p, int key, int64_t step)
 {
     const sync_exchange *x = context_of(e)->exchange;
@@ -80,7 +79,7 @@ static void add_batch(dp_engine *e, int peer, const dp_part *p, int key, int64_t
     if (!dp_is_root(e) && remote) transfer->remote = remote + at;
 }
 
-/* After the exchange, where that has not brought it to the device. */
+/* Copies a received tensor of the batch to the device, if the exchange has not done this. */
 static status store_batch(dp_engine *e, const dp_part *p, int key)
 {
     const sync_exchange *x = context_of(e)->exchange;
@@ -140,7 +139,7 @@ static status receive_part(dp_engine *e, const sync_step *step, dp_part *mine)
     return STATUS_OK;
 }
 
-/* Where memory is only planned: a part of the largest batch. */
+/* Assumes a part of the largest batch, if the device only plans memory. */
 static void assume_part(dp_engine *e, dp_part *mine)
 {
     const sync_context *c = context_of(e);

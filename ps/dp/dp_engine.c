@@ -1,4 +1,4 @@
-/* The engine of `dp` from open to close, and its table of stages. */
+/* Opens and closes the engine of `dp`, and lists its stages. */
 #include "ps/dp/dp_impl.h"
 
 #include "common/sync/engine.h"
@@ -30,7 +30,7 @@ status ps_dp_requirements(const void *options, const char *policy, int world, sy
 
 /* ---- open ------------------------------------------------------------------------------------- */
 
-/* Parameters are only on device 0; elsewhere every forward pass begins with a replica. */
+/* Releases the parameters of ranks other than 0, which begin every forward pass with a replica. */
 static void count_owned_params(const dp_engine *e)
 {
     const sync_context *c = &e->base.context;
@@ -61,7 +61,6 @@ static int64_t largest_frame(const dp_engine *e)
     return bytes;
 }
 
-/* Memory that peers may map or open. */
 static const device_memory *exported(const dp_engine *e, dp_tensor place, const device_memory *memory)
 {
     if (dp_is_staged(&e->staging, place)) memory = &e->staging.buffers[place];
@@ -153,8 +152,8 @@ status ps_dp_open(const sync_context *context, sync_engine **out)
     return rc;
 }
 
-/* Shared memory of other ranks that this rank's GPU copies from and to: all of rank 0's, the others'
- * gradients. */
+/* Pins shared memory that this rank's GPU copies from or to, or unpins it. On rank 0 this is the gradients of
+ * other ranks, on other ranks all memory of rank 0. */
 static status pin_segments(dp_engine *e, bool pin)
 {
     device *d = e->base.context.device;
@@ -169,7 +168,7 @@ static void dp_close(sync_engine *base)
     dp_engine *e = dp_engine_of(base);
     device *d = base->context.device;
     dp_hub_close(&e->hub);
-    dp_nccl_close(e); /* before what its calls read */
+    dp_nccl_close(e); /* before the memory that its calls read */
     pin_segments(e, false);
     ps_leave(&e->member);
     dp_staging_close(&e->staging);

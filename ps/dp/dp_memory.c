@@ -1,5 +1,5 @@
-/* The memory of a rank under `dp`: chunks of parameters, arenas, what the ledger counts from when to when,
- * and the formula that it is compared with. */
+/* The memory of a rank under `dp`: chunks of parameters, arenas, staging buffers, the ledger's count over the
+ * phases of a step, and the formula that this count is compared with. */
 #include "ps/dp/dp_impl.h"
 
 #include "common/memory/plan.h"
@@ -44,14 +44,14 @@ void dp_chunks_free(dp_chunks *chunks)
 
 /* ---- arenas ------------------------------------------------------------------------------------ */
 
-/* As the program stores them. */
+/* Returns the bytes of the largest batch's outputs, in the type in which the program stores them. */
 static int64_t largest_output(const dp_engine *e)
 {
     const sync_exchange *x = e->base.context.exchange;
     return x->largest * x->output_bytes;
 }
 
-/* Rank 0's outputs of all ranks, which the loss replaces by their gradients. */
+/* Allocates memory for the outputs of all ranks, which the loss replaces by their gradients. */
 static status open_outputs(dp_engine *e)
 {
     const sync_context *c = &e->base.context;
@@ -61,7 +61,6 @@ static status open_outputs(dp_engine *e)
     return STATUS_OK;
 }
 
-/* On a GPU what arrives is copied to device memory before it is added. */
 static status open_landing(dp_engine *e)
 {
     const sync_context *c = &e->base.context;
@@ -95,12 +94,12 @@ static status open_staging(dp_engine *e)
     bool root = dp_is_root(e);
     size_t bytes[DP_TENSORS] = {[DP_TENSOR_INPUT] = p->nccl ? 0 : x->input->bytes,
                                 [DP_TENSOR_TARGET] =
-                                    p->nccl && !root ? 0 : x->target->bytes, /* rank 0 counts them */
+                                    p->nccl && !root ? 0 : x->target->bytes, /* rank 0 counts targets */
                                 [DP_TENSOR_BUFFERS] = p->nccl ? 0 : c->params->buffers.bytes,
                                 [DP_TENSOR_SUMS] = (size_t)e->largest_sum * sizeof(double)};
     if (!p->nccl) {
-        bytes[DP_TENSOR_PARAMS] =
-            arena; /* elsewhere what comes in frames, and what is shown where nothing else is */
+        /* Other ranks receive frames in it, and export it in place of segments that they do not have. */
+        bytes[DP_TENSOR_PARAMS] = arena;
         bytes[root ? DP_TENSOR_OUTPUTS : DP_TENSOR_GRADS] = root ? e->outputs.bytes : arena;
         bytes[DP_TENSOR_PART] = root ? 0 : (size_t)largest_output(e);
     }
@@ -169,9 +168,9 @@ static ledger *ledger_of(const dp_engine *e)
     return e->base.context.ledger;
 }
 
-/* Sets what the ledger counts of `class` on this account to `bytes`. With PyTorch's lifetimes that is more
- * than this program allocates: what PyTorch would hold is counted by formula, from when to when PyTorch would
- * hold it. */
+/* Sets the bytes that the ledger counts for an account. PyTorch's lifetimes need more memory than this
+ * program allocates. The ledger then counts the bytes that PyTorch would hold, for as long as PyTorch would
+ * hold them. */
 static void hold(const dp_engine *e, ledger_class class, int64_t *account, int64_t bytes)
 {
     if (bytes > *account)
@@ -203,8 +202,8 @@ static int64_t param_bytes(const dp_engine *e)
 
 void dp_account_begin_batch(dp_engine *e)
 {
-    if (!dp_is_root(e))
-        hold(e, LEDGER_REPLICAS, &e->replica, 0); /* of an evaluation, or the last micro-batch's buffers */
+    /* Frees the replica of an evaluation, or the buffers of the last micro-batch. */
+    if (!dp_is_root(e)) hold(e, LEDGER_REPLICAS, &e->replica, 0);
     if (e->accumulates) return;
     hold(e, LEDGER_GRADIENTS, &e->gradients, 0);
     hold(e, LEDGER_GRADIENTS, &e->results_held, 0);
@@ -235,7 +234,7 @@ void dp_account_loss_gradients(dp_engine *e)
         hold(e, LEDGER_OUTPUTS, &e->outputs_held, all_outputs(e) + 3 * all_loss_outputs(e));
 }
 
-/* The gradient of this rank's part is freed with the program's value for it: the program reports that. */
+/* Counts the gradient of this rank's part as a value of the program, which reports when it is freed. */
 static void hand_over_gradient(const dp_engine *e, int64_t held)
 {
     int64_t own = own_output(e);

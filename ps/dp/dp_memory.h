@@ -1,6 +1,6 @@
-/* The memory of the policy `dp` by phase, as torch.nn.DataParallel's: what device 0 holds more than another
- * device, as a formula of a few sizes. docs/ps.md derives it; reports and tests compare the ledger with it.
- */
+/* The memory of the policy `dp` by phase, as in torch.nn.DataParallel. A formula of a few sizes gives the
+ * bytes that device 0 holds in excess of another device. docs/ps.md derives it. Reports and tests compare the
+ * ledger with it. */
 #ifndef PS_DP_MEMORY_H
 #define PS_DP_MEMORY_H
 
@@ -9,23 +9,24 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Bytes. */
+/* Sizes in bytes. */
 typedef struct ps_dp_sizes {
     int64_t parameters; /* P */
-    int64_t kept;       /* G: gradients between steps, P with --keep-grads, else 0 */
-    int64_t state;      /* S: of the optimizer */
-    int64_t outputs;    /* O: of the whole batch; 0 where the replicas compute their losses */
-    int64_t
-        loss_outputs; /* L: as the loss computes with them; O, or twice that where activations are bfloat16 */
-    int64_t other_output; /* O/n: of another device's part */
-    int64_t buffers;      /* of the model: device 0's are there always, replicas come with the parameters */
-    int64_t batch;        /* of the batch, that device 0 holds more: the others' inputs, and targets */
-    int64_t ahead;        /* of the next batch, which device 0 alone has ahead (--prefetch) */
-    bool lean;            /* --dp-lifetimes lean */
+    int64_t kept;       /* G, gradients that are kept between steps: P with --keep-grads, else 0. */
+    int64_t state;      /* S, state of the optimizer. */
+    int64_t outputs;    /* O, outputs of the whole batch, or 0 if replicas compute the losses. */
+    /* L, outputs in the type in which the loss computes: O, or twice O if activations are bfloat16. */
+    int64_t loss_outputs;
+    int64_t other_output; /* O/n, outputs of another device's part. */
+    /* Buffers of the model. Device 0 always has them. Other devices receive them with the parameters. */
+    int64_t buffers;
+    int64_t batch; /* Batch on device 0 minus the part of another device. */
+    int64_t ahead; /* Next batch, which only device 0 has prefetched (--prefetch). */
+    bool lean;     /* --dp-lifetimes lean */
 } ps_dp_sizes;
 
-/* name, formula of the difference under PyTorch's lifetimes (with autocast to bfloat16), under lean ones,
- * phase of the ledger at whose end it is measured */
+/* Columns: name, description, formula of the difference with PyTorch's lifetimes, the same with autocast to
+ * bfloat16, formula with lean lifetimes, and the ledger's phase at whose end the difference is measured. */
 #define PS_DP_PHASE_LIST(X)                                                                                  \
     X(OPTIMIZED, "after the optimizer, before zero_grad", "2P + S", "2P + S", "2P + S", OPTIMIZER_STEP)      \
     X(REPLICATED, "after replicate", "G + S", "G + S", "G + S", BEGIN)                                       \
@@ -48,13 +49,13 @@ typedef struct ps_dp_phase_info {
 
 const ps_dp_phase_info *ps_dp_phase_describe(ps_dp_phase p);
 
-/* The formula that holds for these sizes. */
+/* Returns the formula that holds for these sizes. */
 const char *ps_dp_formula(const ps_dp_sizes *s, ps_dp_phase p);
 
-/* Device 0's bytes less another device's, workspace aside. */
+/* Returns device 0's bytes minus another device's bytes, without workspace. */
 int64_t ps_dp_difference(const ps_dp_sizes *s, ps_dp_phase p);
 
-/* The ledger's figure for a phase, workspace aside. */
+/* Returns the ledger's bytes at the end of a phase, without workspace. */
 int64_t ps_dp_measured(const ledger *l, ps_dp_phase p);
 
 #endif

@@ -1,4 +1,4 @@
-/* The stages of a step: each is an exchange with the hub, and waits for it. */
+/* The stages of a step. Each stage is an exchange with the hub, and waits for it. */
 #include "ps/dp/dp_impl.h"
 
 #include "ps/compute.h"
@@ -23,7 +23,8 @@ static int64_t buffer_bytes(const dp_engine *e)
     return context_of(e)->params->buffer_elements * (int64_t)e->element;
 }
 
-/* Buffers travel in frames: rank 0 changes its own in the forward pass that begins at once. */
+/* Adds the transfers of a replica. Buffers travel in frames, because rank 0's forward pass changes them at
+ * once. */
 static void add_replica(dp_engine *e, int peer, int64_t step)
 {
     const param_set *set = context_of(e)->params;
@@ -97,7 +98,6 @@ status dp_flush(sync_engine *base)
 
 /* ---- outputs and loss -------------------------------------------------------------------------- */
 
-/* The slice of a part, in the memory of all outputs or of their gradients. */
 static dp_transfer *add_outputs(dp_engine *e, dp_direction direction, int peer, const dp_part *p,
                                 message_kind kind, int64_t step, void *base)
 {
@@ -114,13 +114,12 @@ static int64_t output_bytes(const dp_engine *e, int64_t samples)
     return samples * context_of(e)->exchange->output_bytes;
 }
 
-/* Of the ranks from 1 on. */
 static int64_t others_output(const dp_engine *e)
 {
     return output_bytes(e, e->loaded - e->parts[0].samples);
 }
 
-/* To where rank 0 gathers them, where that is in sight. */
+/* Adds the transfer of this rank's outputs, and copies them to rank 0's memory if it is mapped. */
 static status add_own_outputs(dp_engine *e, const sync_step *step)
 {
     const sync_exchange *x = context_of(e)->exchange;
@@ -137,8 +136,8 @@ static status add_own_outputs(dp_engine *e, const sync_step *step)
     return STATUS_OK;
 }
 
-/* In virtual time. What is gathered has no other use, so only its time counts; rank 0 copies its own part,
- * too. */
+/* Gathers tensors that replicas return in addition to the loss, in virtual time. Only the time of this gather
+ * matters. Rank 0 also copies its part. */
 static status gather_returned(dp_engine *e, const sync_step *step)
 {
     void *place = context_of(e)->exchange->output;
@@ -261,7 +260,7 @@ static status reduce(dp_engine *e, const sync_step *step)
     return dp_hub_run(e->hub, &sum);
 }
 
-/* After a micro-batch that only accumulates: nobody reads rank 0's parameters any more. */
+/* Ends a micro-batch that only accumulates: waits until no rank reads rank 0's parameters any more. */
 static status acknowledge(dp_engine *e, const sync_step *step)
 {
     for (int r = 1; dp_is_root(e) && r < e->present; r++)
@@ -296,7 +295,7 @@ static void add_sum(dp_engine *e, dp_direction direction, int peer, int64_t numb
     transfer->region = dp_plain_region(e, peer, DP_PIECE_SUMS, values, 0, count * (int64_t)sizeof *values);
 }
 
-/* `values` is host memory. */
+/* Sums `values`, in host memory, over the ranks with samples. */
 static status sum_over_ranks(dp_engine *e, double *values, int count)
 {
     int64_t number = e->sums++, step = e->step;

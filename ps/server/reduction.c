@@ -1,26 +1,26 @@
 /* The parameter server's reduction, as every server runs it: receive pushes, sum in rank order, average,
  * update, reply.
  *
- * The model is cut into keys (ps/plan.h). Every key passes through these five steps on its own, so that one
- * is updated while another is still on its way:
+ * The model is cut into keys (ps/plan.h). Every key passes through these five steps independently, so one key
+ * is updated while the next is still in transit:
  *
  *     rank 0    push g[0] ──┐                                                    ┌──> parameters to rank 0
  *     rank 1    push g[1] ──┤ average    = (g[0] + g[1] + ... + g[n-1]) / n      ├──> parameters to rank 1
  *       ...                 ├─>                                                ──┤      ...
  *     rank n-1  push g[n-1]─┘ parameters = optimizer(parameters, average)        └──> parameters to rank n-1
  *
- * The sum starts when the last push of an iteration has arrived, and always runs in rank order:
- * floating-point addition is not associative, so any other order would give another result with every run.
+ * The sum starts when the last push of an iteration has arrived. It always runs in rank order, because
+ * floating-point addition is not associative: in order of arrival every run would give another result.
  *
- * server_policies.c decides when: sync and ssp run whole iterations, async applies each push at once.
- * server_gpu.c computes the same on a GPU. A gradient lies in the frames of its message, or in shared memory
- * of the rank that pushed it; server_gradient() returns where. */
+ * server_policies.c decides when a key is reduced. sync and ssp reduce whole iterations, async applies each
+ * push at once. server_gpu.c is the same reduction on a GPU. A gradient is in the frames of its message, or
+ * in shared memory of the rank that pushed it. server_gradient() returns the address. */
 #include "ps/server/server_impl.h"
 
 #include "common/reduce/reduce.h"
 #include "common/trace/trace.h"
 
-/* 1. Receive: rank `worker` has pushed its gradient of `key`. Takes over the message. */
+/* 1. Receive: handles the gradient of `key` that rank `worker` has pushed. Takes over the message. */
 status server_receive_push(server *s, int key, int worker, ps_message *m)
 {
     int64_t iteration = m->header.step;
@@ -41,8 +41,8 @@ status server_receive_push(server *s, int key, int worker, ps_message *m)
     return STATUS_OK;
 }
 
-/* 2. Sum, 3. average, 4. update: elements [at, at + count) of a piece of the key, while they are in the
- * cache. Every thread of the pool calls it for other ranges. */
+/* 2. Sum, 3. average, 4. update: processes elements [at, at + count) of a piece of the key, while they are in
+ * the cache. Every thread of the pool processes other ranges. */
 static status reduce_range(void *context, int thread, int piece_index, int64_t at, int64_t count)
 {
     const server_work *work = context;
@@ -58,7 +58,7 @@ static status reduce_range(void *context, int thread, int piece_index, int64_t a
     }
     if (!work->updates) return STATUS_OK;
     const char *gradient = s->averages;
-    if (work->worker >= 0) /* async: of one rank, without a sum */
+    if (work->worker >= 0) /* async: the gradient of one rank, without a sum */
         gradient = server_as_arena(server_gradient(s, work->key, work->worker, piece_index), whole.offset,
                                    s->element);
     int64_t begin_ns = ps_port_now(s->port);
@@ -98,7 +98,8 @@ status server_reduce_next(server *s, bool updates, int *key)
     return STATUS_OK;
 }
 
-/* 5. Reply: ranks that have pulled the key receive its parameters; where ranks update, the average. */
+/* 5. Reply: queues replies to the ranks that have pulled the key. They receive the key's parameters, or the
+ * average if ranks update. */
 void server_key_updated(server *s, int key)
 {
     for (int w = 0; w < s->c->world; w++) server_queue_reply(s, key, w);
@@ -121,9 +122,7 @@ static status reply(server *s, int key, int worker)
     const char *from = average ? s->averages : s->params;
     if (s->writes && w->params) TRY(server_copy_pieces(s, key, average ? w->grads : w->params, from));
     message_frame frames[PS_KEY_PIECES];
-    int count =
-        w->params ? 0
-                  : ps_frames_of(frames, from, server_pieces(s, key), (int64_t)s->element); /* mapped: none */
+    int count = w->params ? 0 : ps_frames_of(frames, from, server_pieces(s, key), (int64_t)s->element);
     message_header h = {.kind = MESSAGE_PARAMETERS,
                         .step = slot->pull,
                         .key = s->first + key,

@@ -31,7 +31,6 @@ static status malformed(const server *s, const ps_message *m)
                 h->dtype >= 0 && h->dtype < DTYPE_COUNT ? dtype_name((dtype)h->dtype) : "?", h->frames);
 }
 
-/* Whether the message's tensor is that of a key of the shard, in frames or mapped. */
 static bool carries_key(const server *s, const ps_message *m)
 {
     const message_header *h = &m->header;
@@ -54,7 +53,7 @@ static status receive_push(server *s, ps_message *m)
     return STATUS_OK;
 }
 
-/* A server in its own process starts from the parameters that rank 0 sends. */
+/* Stores the initial parameters that rank 0 sends to a server in a separate process. */
 static status receive_initial(server *s, ps_message *m)
 {
     int key = (int)m->header.key - s->first;
@@ -114,7 +113,8 @@ static status handle(void *context, ps_message *m, int64_t now_ns)
 
 /* ---- ranks that others wait for --------------------------------------------------------------- */
 
-/* What others wait for from `worker`: "has not pushed conv1.weight of step 3"; NULL: nothing. */
+/* Describes the message that others wait for from `worker`, for example "has not pushed conv1.weight of step
+ * 3". Returns NULL if there is none. */
 static const char *owes(const server *s, int worker, char *text, size_t size)
 {
     int64_t iteration = INT64_MAX;
@@ -141,7 +141,7 @@ static const char *owes(const server *s, int worker, char *text, size_t size)
     return text;
 }
 
-/* A rank that has disconnected is an error where others wait for it. */
+/* Fails if a rank has disconnected and others wait for it. */
 static status check_departures(server *s, bool *worked)
 {
     char text[NN_NAME_MAX + 64];
@@ -186,7 +186,7 @@ static status progress(void *context, int64_t now_ns, int64_t *deadline_ns, bool
     return check_stall(s, now_ns, deadline_ns);
 }
 
-/* The workers have received the reason, and nothing else waits. */
+/* Does nothing: the workers have received the reason, and no other thread waits. */
 static void failed(void *context, const error_record *error)
 {
     (void)context, (void)error;

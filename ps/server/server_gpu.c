@@ -1,7 +1,7 @@
-/* The reduction of a server whose rank computes on a GPU: pushed gradients are copied to device memory, added
- * there in rank order, and applied by the device's optimizer. With a staged copy on the host
- * (common/sync/staged.h) the new parameters are then copied down, since replies leave from there. In virtual
- * time a reduction is only charged. */
+/* The reduction of a server whose rank computes on a GPU. Pushed gradients are copied to device memory, added
+ * there in rank order, and applied by the device's optimizer. If the rank has a staged copy on the host
+ * (common/sync/staged.h), the new parameters are then copied down, because replies are sent from the host. In
+ * virtual time a reduction only takes time. */
 #include "ps/server/server_impl.h"
 
 #include "common/base/clock.h"
@@ -19,8 +19,8 @@ static int64_t largest_piece(const server *s)
     return largest;
 }
 
-/* Under sync the device's own parameters, as on a host: a key's pushes are there when nobody reads it any
- * more. */
+/* Uses the device's parameters under sync, as on a host: when all ranks have pushed a key, no rank reads it
+ * any more. Otherwise allocates a copy of the shard. */
 static status open_params(server *s, size_t extent)
 {
     server_gpu *g = s->gpu;
@@ -73,7 +73,7 @@ void server_gpu_close(server *s)
 
 /* ---- copies ----------------------------------------------------------------------------------- */
 
-/* What `worker` has pushed for a piece, and where it is. */
+/* Returns the address of a piece that `worker` has pushed, and whether it is in device memory. */
 static sync_contribution contribution(const server *s, int key, int worker, int piece_index)
 {
     int64_t offset = server_bytes(s, server_pieces(s, key).pieces[piece_index].offset);
@@ -102,7 +102,7 @@ static status copy_down(server *s, piece_list pieces)
 status server_gpu_start(server *s, int key)
 {
     piece_list pieces = server_pieces(s, key);
-    if (s->c->policy->consistency == PS_SYNC) return STATUS_OK; /* they are there */
+    if (s->c->policy->consistency == PS_SYNC) return STATUS_OK; /* the GPU has the parameters */
     for (int i = 0; i < pieces.count; i++) {
         int64_t at = server_bytes(s, pieces.pieces[i].offset),
                 bytes = server_bytes(s, pieces.pieces[i].count);
@@ -136,7 +136,6 @@ static status update(const server_work *work, const char *grads, piece_list piec
                             work->step.optimizer_step, work->step.rate, work->scale);
 }
 
-/* With what one rank has pushed, piece by piece, as it lands. */
 static status update_from(const server_work *work, piece_list pieces)
 {
     const char *grads;
@@ -166,8 +165,8 @@ static status reduce_on_gpu(const server_work *work)
     return STATUS_OK;
 }
 
-/* In virtual time: the sum reads every push and writes one; an update reads and writes parameters and state.
- */
+/* Spends the time of a reduction in virtual time. The sum reads every push and writes one. An update reads
+ * and writes parameters and state. */
 static void charge(const server_work *work)
 {
     server *s = work->server;

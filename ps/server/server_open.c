@@ -1,4 +1,4 @@
-/* A server from open to close: memory, port, agent. */
+/* Opens and closes a server: memory, port, agent. */
 #include "ps/server/server_impl.h"
 
 #include "common/base/clock.h"
@@ -28,8 +28,8 @@ static status open_keys(server *s)
     return ps_key_queue_init(&s->complete, s->count, s->c->policy->priority);
 }
 
-/* Under sync a server next to a rank works in the rank's own parameters: nobody reads them while a key's
- * pushes have all arrived. Otherwise the rank computes on a copy, as every other rank does. */
+/* Under sync a server next to a rank works in the rank's parameters, because no rank reads a key that all
+ * ranks have pushed. Otherwise the server has a copy. */
 static status open_params(server *s)
 {
     const param_set *set = s->c->params;
@@ -43,7 +43,7 @@ static status open_params(server *s)
     return STATUS_OK;
 }
 
-/* The averages, under async none; and under ssp copies of what ranks have pushed. */
+/* Allocates the averages, except under async, and under ssp the copies of pushed gradients. */
 static status open_arenas(server *s)
 {
     int64_t extent = server_bytes(s, s->shard->end - s->shard->begin), arenas = 0;
@@ -114,7 +114,7 @@ status ps_server_open_port(ps_server *p, const transport_options *options)
 {
     const ps_server_config *c = &p->config;
     int partner = c->colocated ? c->index : PS_NO_PEER, keys = p->agent.count;
-    /* A push of every key, a share of a sum and the buffers, and the message at hand. */
+    /* Every worker's push of every key and share of a sum, the buffers, and the current message. */
     int held = (keys + 1) * c->world + 2;
     return ps_port_open(&p->shared.port, options, c->world, held, partner, (uint32_t)(2 * keys + 64));
 }
@@ -145,7 +145,7 @@ void ps_server_close(ps_server **pointer)
     ps_server *p = *pointer;
     if (!p) return;
     server *s = &p->agent;
-    sync_agent_close(&s->port->agent); /* before its messages are released */
+    sync_agent_close(&s->port->agent); /* before the agent's messages are released */
     release_messages(s);
     ps_port_disconnect(s->port);
     ps_port_close(s->port);

@@ -1,6 +1,6 @@
-/* What the policies of consistency add to the reduction: which pushes and pulls are valid, when a key is
- * reduced (whole iterations, iterations that wait for the norm, or each push at once), when a pull is due,
- * and flushes. */
+/* The part of the reduction that depends on the consistency policy: valid pushes and pulls, the moment when a
+ * key is reduced (with a whole iteration, after the norm, or with each push), pulls that are due, and
+ * flushes. */
 #include "ps/server/server_impl.h"
 
 #include <inttypes.h>
@@ -11,7 +11,7 @@ static bool is_async(const server *s)
     return s->c->policy->consistency == PS_ASYNC;
 }
 
-/* Under ssp a rank goes on before its push is summed: the server copies what it pushed. */
+/* Returns true under ssp. A rank then continues before its push is summed, so the server copies the push. */
 static bool keeps_copies(const server *s)
 {
     return s->c->policy->consistency == PS_SSP;
@@ -32,7 +32,7 @@ status server_check_push(server *s, int key, int worker, ps_message *m)
                 s->window, updates - 1);
 }
 
-/* Where worker `worker`'s gradients of `iteration` are copied to, as an arena. */
+/* Returns the arena for copies of worker `worker`'s gradients of `iteration`. */
 static char *copies_of(const server *s, int64_t iteration, int worker)
 {
     int64_t extent = server_bytes(s, s->shard->end - s->shard->begin);
@@ -96,7 +96,8 @@ static status find_in_push(server *s, int worker, int key, const char **name)
     return STATUS_OK;
 }
 
-/* Of keys [first, first + count): of what `worker` has pushed (>= 0), or of the averages. */
+/* Reports gradients that are not finite in keys [first, first + count) of the push of `worker`, or of the
+ * averages if `worker` is negative. */
 static status report_nonfinite(server *s, int worker, int first, int count, int64_t step)
 {
     optimizer *o = s->c->optimizer;
@@ -126,7 +127,7 @@ status server_check_update(const server_work *work)
 
 /* ---- the norm over all keys, of all servers: clipping, skipping ---------------------------------- */
 
-/* The shard's squared norm: of the averages, or of what `worker` has pushed (>= 0). */
+/* Computes the shard's squared norm of the push of `worker`, or of the averages if `worker` is negative. */
 static status sum_squares(server *s, int worker, double *out)
 {
     double none = 0, *sum = ps_has_bytes(s->c->device) && !s->gpu ? s->squares_memory.data : &none;
@@ -146,7 +147,7 @@ static status sum_squares(server *s, int worker, double *out)
     return STATUS_OK;
 }
 
-/* The shard's squared norm goes to the worker that adds up those of all servers. */
+/* Computes the shard's squared norm, and sends it to the worker that adds up the norms of all servers. */
 static status share_norm(server *s, int worker, int of_worker)
 {
     server_worker *w = &s->workers[worker];
@@ -218,7 +219,7 @@ static status update_iteration(server *s, bool *worked)
     int key;
     if (s->norm.known) return update_after_norm(s, worked);
     if (s->needs_norm && s->norm.summed == s->count)
-        return STATUS_OK; /* the other servers' norms are still to come */
+        return STATUS_OK; /* the other servers' norms have not arrived */
     TRY(server_reduce_next(s, s->c->policy->server_optimizer && !s->needs_norm, &key));
     if (key < 0) return STATUS_OK;
     *worked = true;
@@ -312,7 +313,7 @@ void server_end_reply(server *s, int key, int worker)
         for (int w = 0; w < s->c->world; w++) s->workers[w].flush_pull = 0;
 }
 
-/* The oldest iteration whose results a worker that begins `iteration` may start from. */
+/* Returns the oldest iteration whose results a worker may use when it begins `iteration`. */
 static int64_t oldest_iteration(const server *s, int64_t iteration)
 {
     if (is_async(s)) return 0;
@@ -339,7 +340,7 @@ static status check_flushed_iterations(const server *s)
     return STATUS_OK;
 }
 
-/* A flush is replied to after all updates, when all ranks have requested it. */
+/* Registers a flush. It is replied to when all ranks have requested it and all updates are done. */
 static status flush(server *s, int worker, int64_t pull, int64_t iteration)
 {
     s->workers[worker].flush_pull = pull;
@@ -358,7 +359,7 @@ static status flush(server *s, int worker, int64_t pull, int64_t iteration)
     return STATUS_OK;
 }
 
-/* A server next to a rank starts from what the rank holds. */
+/* Starts a server next to a rank from the rank's parameters. */
 static status initialize(server *s, int worker)
 {
     if (s->initialized || worker != s->port->partner) return STATUS_OK;

@@ -1,4 +1,4 @@
-/* What server 0 does besides its shard: it keeps rank 0's buffers and adds up what layers share. */
+/* The work of server 0 in addition to its shard: it keeps rank 0's buffers and sums values for layers. */
 #include "ps/server/server_impl.h"
 
 #include <inttypes.h>
@@ -31,7 +31,7 @@ static status unexpected(const server *s, const ps_message *m, const char *expec
         s->c->index, m->peer, message_kind_name(m->header.kind), m->header.step, m->header.frames, expected);
 }
 
-/* Sends if there is room. */
+/* Sends if there is room, otherwise sets *sent to false. */
 static status try_send(server *s, int worker, const message_header *h, const message_frame *frame,
                        transport_ticket *ticket, bool *sent, bool *worked)
 {
@@ -65,9 +65,8 @@ static bool buffers_due(const server *s, int worker)
     return w->buffers_pull > 0 && s->buffers.iteration >= 0 && s->buffers.iteration >= w->buffers_iteration;
 }
 
-/* Whether a rank still needs the present buffers: one that has pulled them, or at the start one that has not
- * connected yet. Later rank 0 cannot have new ones before all ranks have those that they began the last
- * iteration with. */
+/* Returns true if a rank still needs the present buffers, because it has pulled them or has never had any.
+ * Later rank 0 cannot have new buffers before all ranks have received the buffers of the last iteration. */
 static bool buffers_needed(const server *s)
 {
     bool by_iterations = s->c->policy->consistency != PS_ASYNC && s->buffers.iteration >= 0;

@@ -1,4 +1,4 @@
-/* A worker's agent: its loop, and servers that do not reply. */
+/* A worker's agent: its loop, and errors if servers do not reply. */
 #include "ps/worker/worker_impl.h"
 
 #include "common/base/clock.h"
@@ -24,7 +24,7 @@ void worker_record_staleness(worker *w, int64_t late)
 
 /* ---- servers that this rank waits for -------------------------------------------------------------- */
 
-/* "parameter server 1", and where it is. */
+/* Writes the server's name and place, for example "parameter server 1 in the process of rank 1". */
 static const char *name_server(const worker *w, int server, char *text, size_t size)
 {
     const char *url = w->servers[server].url;
@@ -35,7 +35,7 @@ static const char *name_server(const worker *w, int server, char *text, size_t s
     return text;
 }
 
-/* The first server that owes a reply for a key; -1: none. */
+/* Returns the first server that has not replied for a key, or -1 if there is none. */
 static int owing_server(const worker *w, int *key)
 {
     for (int k = 0; k < w->c->plan->key_count; k++) {
@@ -56,7 +56,7 @@ static status check_departures(worker *w)
     return STATUS_OK;
 }
 
-/* Servers have the shorter limit: they know which rank is late. */
+/* Returns the worker's stall limit. Servers have a shorter limit, because they know which rank is late. */
 static int64_t patience(const worker *w)
 {
     int64_t limit = w->c->context->stall_timeout_ns;
@@ -77,7 +77,7 @@ static status stalled(worker *w)
                 ps_key_name(w->c->plan, w->c->context->params->model, key), waited);
 }
 
-/* Something is to be sent and a server is not connected, or a reply is due. */
+/* Returns true if a reply is due, or if a message waits to be sent. */
 static bool waits(const worker *w)
 {
     bool due = w->replies_due > 0 || w->sum_due || w->packed_due;
@@ -98,7 +98,8 @@ static status check_stall(worker *w, int64_t now_ns, int64_t *deadline_ns)
 
 /* ---- the agent -------------------------------------------------------------------------------- */
 
-/* The transport names peers by number; a worker's peers are servers. */
+/* Replaces the error of a lost peer. The transport names peers by number, and a worker's peers are
+ * servers. */
 static void name_lost_server(worker *w)
 {
     char name[192];

@@ -9,92 +9,96 @@
 #include "ps/protocol.h"
 #include "ps/worker/worker.h"
 
-/* From the compute thread to the agent. */
+/* Events from the compute thread to the agent. */
 typedef enum worker_event {
-    WORKER_PUSH,    /* index: parameter, value: iteration */
-    WORKER_PULL,    /* index: flags, value: number of the pull */
-    WORKER_BUFFERS, /* value: the iteration that begins with rank 0's present buffers */
-    WORKER_SUM,     /* index: count, value: number of the sum */
+    WORKER_PUSH,    /* index: parameter; value: iteration */
+    WORKER_PULL,    /* index: flags; value: number of the pull */
+    WORKER_BUFFERS, /* value: iteration that begins with rank 0's present buffers */
+    WORKER_SUM,     /* index: count; value: number of the sum */
 } worker_event;
 
-/* What the compute thread hands over with an iteration. The agent has ended an iteration before the next but
- * one begins. */
+/* The optimizer's step and learning rate of an iteration, which the compute thread hands over. The agent ends
+ * an iteration before the next but one begins. */
 typedef struct worker_iteration {
     int64_t optimizer_step;
     double rate;
 } worker_iteration;
 
-/* The state of a server, and what is to be sent to it. */
+/* A server, and the messages to be sent to it. */
 typedef struct worker_server {
-    const char *params; /* its arena, from which the worker copies; NULL: replies are in frames or in place */
-    bool maps_us;       /* pushes need no frames */
-    char *url;          /* for messages */
-    ps_key_queue queue; /* keys to be pushed */
-    int *on_the_way;    /* keys whose frames are being sent, oldest first: a ring */
+    /* The server's arena if the worker copies from it. NULL if replies are in frames or already in place. */
+    const char *params;
+    bool maps_us; /* Pushes need no frames. */
+    char *url;    /* Address for error messages. */
+    ps_key_queue queue;
+    int *on_the_way; /* Keys whose frames are being sent, oldest first: a ring. */
     int first_on_the_way, count_on_the_way;
     int64_t bytes_on_the_way;
-    int64_t latest_ready_ns; /* of the keys that have been pushed */
-    uint32_t pull_flags;     /* of a pull to be sent; 0: none */
-    bool norm_due;           /* the squared norm is to be sent */
-    double norm_share;       /* the server's share of it; below 0: not received */
+    int64_t latest_ready_ns; /* Latest ready_ns of the pushed keys. */
+    uint32_t pull_flags;     /* Flags of a pull to be sent, or 0. */
+    bool norm_due;
+    double norm_share; /* The server's part of the squared norm, negative if it has not arrived. */
 } worker_server;
 
 /* A key on its way to its server and back. */
 typedef struct worker_key {
-    int missing; /* parameters that cannot be pushed yet */
+    int missing; /* Number of parameters that cannot be pushed yet. */
     transport_ticket ticket;
-    int64_t iteration;           /* that is pushed, or was last */
-    int64_t ready_ns, left_ns;   /* its gradient was ready; its push, or the pull for it, left */
-    bool traced;                 /* it was ready while the trace was on */
-    int64_t pushed_ns;           /* async, ssp: when its push left */
-    int64_t requested, received; /* numbers of pulls */
-    int64_t updates_seen;        /* updates that the parameters had */
-    anatomy_sent last;           /* what the last reply needed */
+    int64_t iteration; /* Iteration that is pushed, or was pushed last. */
+    /* Time at which the gradient was ready, and time at which the push or the pull left. */
+    int64_t ready_ns, left_ns;
+    bool traced;                 /* The key was ready while the trace was on. */
+    int64_t pushed_ns;           /* Time at which the push left (async, ssp). */
+    int64_t requested, received; /* Numbers of pulls. */
+    int64_t updates_seen;        /* Number of updates that the parameters had. */
+    anatomy_sent last;           /* Last contribution to the last reply. */
 } worker_key;
 
-/* Of the compute thread, which calls the stages. */
+/* Used by the compute thread, which calls the stages. */
 typedef struct worker_compute {
-    int64_t iteration;      /* that runs, or is to begin */
-    uint64_t pulls;         /* requested so far */
-    uint64_t packs, summed; /* likewise */
-    uint64_t unpacked;      /* the pull whose buffers are in place */
-    bool begun;             /* the iteration; its first micro-batch does what is done once per iteration */
+    int64_t iteration; /* The current iteration, or the next. */
+    uint64_t pulls;
+    uint64_t packs, summed; /* Numbers of packings and sums requested. */
+    uint64_t unpacked;      /* The pull whose buffers are in place. */
+    bool begun;             /* The iteration's first micro-batch has begun. */
     bool synchronize;
     bool has_data;          /* a micro-batch of the iteration had samples */
-    bool *pushed;           /* [param_count] in this iteration */
-    sync_staging staging;   /* on the compute stream */
-    sync_handover launched; /* gradients and buffers that the compute stream is still to reach */
-    double *sums;           /* [largest_sum] of a layer, on the host */
+    bool *pushed;           /* [param_count] Pushed in this iteration. */
+    sync_staging staging;   /* On the compute stream. */
+    sync_handover launched; /* Gradients and buffers that the compute stream has not reached yet. */
+    double *sums;           /* [largest_sum] Values of a layer, on the host. */
 } worker_compute;
 
-/* Of both threads: fixed when the worker is opened, written before an event is posted or a fence reached, or
- * atomic. */
+/* Used by both threads. A field is fixed when the worker is opened, written before an event is posted or a
+ * fence is reached, or atomic. */
 typedef struct worker_shared {
-    size_t element;    /* bytes */
-    bool lends_frames; /* frames are the server's until all ranks' have arrived: it waits for other keys
-                          meanwhile */
-    bool gives_buffers, takes_buffers; /* this rank's buffers are everybody's; come from rank 0 */
+    size_t element; /* Bytes of an element. */
+    /* The server reads frames in this rank's memory until all ranks have pushed the key. No credit is spent
+     * then, because the server meanwhile waits for other keys. */
+    bool lends_frames;
+    bool gives_buffers, takes_buffers; /* This rank's buffers are sent to all ranks; come from rank 0. */
 
-    sync_queue events; /* from the compute thread to the agent; written before they are posted: */
-    worker_iteration iterations[2]; /* by iteration modulo 2 */
-    int64_t pull_iteration;         /* that the last pull is for */
+    /* From the compute thread to the agent. The next three fields are written before an event is posted. */
+    sync_queue events;
+    worker_iteration iterations[2]; /* Indexed by iteration modulo 2. */
+    int64_t pull_iteration;         /* Iteration of the last pull. */
     double *sum_values;
 
     ps_port port;
-    char *packed_buffers;   /* rank 0's that are to leave; on other ranks what has arrived */
-    device_fence **arrived; /* [param_count] number of the pull whose parameters have arrived */
+    char *packed_buffers;   /* Rank 0's buffers, to be sent or received. */
+    device_fence **arrived; /* [param_count] Number of the pull whose parameters have arrived. */
     device_fence *packed, *buffers_arrived, *summed;
-    /* The last contribution to what has arrived, written before the fence is reached: to a parameter,
-     * buffers, a sum. */
+    /* Last contribution to each parameter, to the buffers and to the sum. Written before the fence is
+     * reached. */
     anatomy_sent *params_last; /* [param_count] */
     anatomy_sent buffers_last, sum_last;
 
     _Atomic int64_t update_ns;
-    _Atomic int64_t skipped;   /* updates that servers have skipped */
-    _Atomic int64_t overtaken; /* pushes that left after a key that was ready later */
+    _Atomic int64_t skipped;   /* Number of updates that servers have skipped. */
+    _Atomic int64_t overtaken; /* Number of pushes that left after a key that was ready later. */
 } worker_shared;
 
-/* Of the agent. */
+/* Used by the agent. */
 typedef struct worker {
     const ps_worker_config *c;
     worker_shared *shared;
@@ -103,31 +107,33 @@ typedef struct worker {
     /* ---- pushes ---- */
     worker_server *servers; /* [server_count] */
     worker_key *keys;       /* [key_count] */
-    bool handing_over; /* the queues hold the parameters that servers in their own processes start from */
-    int64_t pull, buffers_pull; /* numbers of the last pulls for keys and buffers */
+    /* The queues hold initial parameters for servers in separate processes. */
+    bool handing_over;
+    int64_t pull, buffers_pull; /* Numbers of the last pulls for keys and for buffers. */
 
     /* ---- pulls ---- */
-    int *missing_keys; /* [param_count] of the pull that arrives */
+    int *missing_keys; /* [param_count] Keys that are missing from the current pull. */
     int replies_due;
-    int64_t waiting_since_ns;             /* since when replies are due */
-    bool flows;                           /* pass through the slice of the trace that began then */
-    int64_t buffers_left_ns, sum_left_ns; /* when they were requested */
-    int64_t last_message_ns;              /* when the last reply arrived, or the first was requested */
+    int64_t waiting_since_ns;             /* Time since which replies are due. */
+    bool flows;                           /* Flows of the trace pass through the slice that began then. */
+    int64_t buffers_left_ns, sum_left_ns; /* Times at which buffers and the sum were requested. */
+    int64_t last_message_ns;              /* Time from which the stall limit counts. */
 
     /* ---- updates by the rank itself ---- */
     device_stream *stream;
-    sync_staging staging; /* on it */
+    sync_staging staging; /* On `stream`. */
     device_memory squares;
-    int averages; /* that have arrived, where clipping waits for all */
+    int averages; /* Number of averages that have arrived, if clipping waits for all. */
 
     /* ---- buffers, sums of layers, norms ---- */
-    bool pack_due, packed_due, packed_out; /* buffers to be packed; packed, to be sent; with the server */
+    /* Buffers must be packed; are packed and must be sent; are with the server. */
+    bool pack_due, packed_due, packed_out;
     int64_t pack_iteration;
     uint64_t packs_made;
     bool sum_due;
     int sum_count;
     int64_t sum_number;
-    int64_t sum_ready_ns, buffers_ready_ns; /* when they had been computed */
+    int64_t sum_ready_ns, buffers_ready_ns; /* Times at which the values had been computed. */
     transport_ticket packed_ticket, sum_ticket;
     double norm;
 
@@ -136,7 +142,7 @@ typedef struct worker {
 } worker;
 
 struct ps_worker {
-    ps_worker_config config; /* never changes */
+    ps_worker_config config; /* Never changes. */
     worker_compute compute;
     worker_shared shared;
     worker agent;
@@ -147,19 +153,19 @@ static inline int64_t worker_key_bytes(const worker *w, int key)
     return w->c->plan->keys[key].elements * (int64_t)w->shared->element;
 }
 
-/* `replies` more are due. */
+/* Expects `replies` more replies. */
 void worker_await(worker *w, int replies, int64_t now_ns);
-/* The parameters from which a push was computed lacked `late` updates. */
+/* Records that the parameters from which a push was computed lacked `late` updates. */
 void worker_record_staleness(worker *w, int64_t late);
 
-/* worker_stages.c: the compute stream has reached a parameter's gradient, or the buffers. */
+/* worker_stages.c: posts a gradient, or the buffers, that the compute stream has reached. */
 status ps_worker_post_item(void *worker, int item);
 
-/* worker_push.c: events in, messages out. */
+/* worker_push.c: turns events into messages. */
 void worker_pop_events(worker *w, bool *worked);
 status worker_send(worker *w, int64_t now_ns, bool *worked);
 
-/* worker_pull.c: messages in; for ps_port_ops. */
+/* worker_pull.c: handles a message, for ps_port_ops. */
 status worker_handle(void *context, ps_message *m, int64_t now_ns);
 
 #endif

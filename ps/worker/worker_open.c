@@ -1,4 +1,4 @@
-/* A worker from open to close: memory, fences, connections. */
+/* Opens and closes a worker: memory, fences, connections. */
 #include "ps/worker/worker_impl.h"
 
 #include "common/base/clock.h"
@@ -40,7 +40,7 @@ static status open_keys(ps_worker *p)
         w->keys[k].ticket.wake = true;
     }
     for (int i = 0; i < plan->param_count; i++) w->missing_keys[i] = plan->keys_of[i];
-    /* An iteration's pushes, and the few other events of a step. */
+    /* The pushes of an iteration, and the few other events of a step. */
     return sync_queue_init(&p->shared.events, (uint32_t)(2 * plan->param_count + 16), sizeof(sync_event));
 }
 
@@ -74,7 +74,8 @@ static status open_buffers(ps_worker *p)
     return STATUS_OK;
 }
 
-/* The stages launch work and return; items are pushed and packed when the compute stream has reached them. */
+/* Opens the staging layer. Stages launch work and return, and items are pushed or packed when the compute
+ * stream has reached them. */
 static status open_staging(ps_worker *p)
 {
     const sync_context *c = p->config.context;

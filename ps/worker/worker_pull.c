@@ -24,7 +24,7 @@ static status malformed(const ps_message *m)
 
 /* ---- replies ---------------------------------------------------------------------------------- */
 
-/* What this rank needs came in time. */
+/* Returns the last contribution that a reply waited for, if another rank sent it. */
 static anatomy_sent last_of(const worker *w, const message_header *h)
 {
     bool other = h->last_ns > 0 && h->last_rank < (uint32_t)w->c->context->world &&
@@ -33,8 +33,8 @@ static anatomy_sent last_of(const worker *w, const message_header *h)
     return (anatomy_sent){.ns = h->last_ns, .ready_ns = h->ready_ns, .rank = (int)h->last_rank};
 }
 
-/* What was requested at left_ns has come. In progress was the request until the server had it, then, from the
- * last contribution on, the sum, the update and the reply. */
+/* Records when the reply to a request of left_ns was in progress: from the request until the server had
+ * received it, and from the last contribution until now (sum, update and reply). */
 static void record_reply(const worker *w, const message_header *h, int64_t left_ns)
 {
     anatomy *a = w->c->context->anatomy;
@@ -96,7 +96,8 @@ static void key_arrived(worker *w, int key)
     }
 }
 
-/* Every rank that updates has the same average: rank 0 warns for all. */
+/* Reports averages that are not finite. Every rank that updates has the same average, so rank 0 warns for
+ * all. */
 static status report_nonfinite(worker *w, int64_t step)
 {
     const sync_context *c = w->c->context;
@@ -111,7 +112,7 @@ static status report_nonfinite(worker *w, int64_t step)
 static status update_key(worker *w, int key, double scale)
 {
     const sync_context *c = w->c->context;
-    int64_t iteration = w->keys[key].received - 2; /* whose average it is */
+    int64_t iteration = w->keys[key].received - 2; /* the iteration of the average */
     int64_t begin = ps_port_now(w->port);
     TRY(optimizer_update(c->optimizer, w->stream, c->params->params.data, c->params->grads.data,
                          ps_key_pieces(w->c->plan, key), w->shared->iterations[iteration % 2].optimizer_step,
@@ -127,7 +128,8 @@ static status update_key(worker *w, int key, double scale)
     return STATUS_OK;
 }
 
-/* The average of a key is there. Where the norm decides all must be: it is over all of them. */
+/* Handles the average of a key. If updates need the norm, waits until the averages of all keys have
+ * arrived. */
 static status receive_average(worker *w, int key)
 {
     const sync_context *c = w->c->context;
@@ -136,7 +138,7 @@ static status receive_average(worker *w, int key)
     if (o->clip_norm <= 0 && !skips) return update_key(w, key, 1.0);
     if (++w->averages < w->c->plan->key_count) return STATUS_OK;
     w->averages = 0;
-    for (int k = 0; k < w->c->plan->key_count; k++) /* all have waited for the last */
+    for (int k = 0; k < w->c->plan->key_count; k++) /* all keys have waited for the last contribution */
         if (w->keys[k].last.ns > w->keys[key].last.ns) w->keys[key].last = w->keys[k].last;
     for (int k = 0; k < w->c->plan->key_count; k++) w->keys[k].last = w->keys[key].last;
     double none = 0, *squares = ps_has_bytes(c->device) ? w->squares.data : &none;
@@ -153,7 +155,7 @@ static status receive_average(worker *w, int key)
     return STATUS_OK;
 }
 
-/* From the gradient, where a push requested the reply, over the message that left, to the reply. */
+/* Traces a key's request and reply. A flow leads from the gradient to the reply if a push requested it. */
 static void trace_key(worker *w, int key, int64_t now_ns)
 {
     trace *t = w->c->context->trace;
@@ -229,8 +231,8 @@ static status receive_sum(worker *w, const ps_message *m, int64_t now_ns)
     return STATUS_OK;
 }
 
-/* A server's share of the squared norm. When all have arrived they are added in the order of the servers, and
- * every server receives the total. */
+/* Receives a server's part of the squared norm. When all parts have arrived, adds them in the order of the
+ * servers, and sends every server the total. */
 static void receive_norm_share(worker *w, const ps_message *m)
 {
     w->servers[m->peer].norm_share = m->header.doubles[PS_DOUBLE_NORM];

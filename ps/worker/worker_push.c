@@ -66,7 +66,7 @@ void worker_pop_events(worker *w, bool *worked)
 
 /* ---- keys ------------------------------------------------------------------------------------- */
 
-/* Whether bytes that are still being sent to the server leave room for another key. */
+/* Returns true if the bytes in transit to the server leave room for another key. */
 static bool has_credit(worker *w, worker_server *s)
 {
     while (s->count_on_the_way > 0 && transport_sent(&w->keys[s->on_the_way[s->first_on_the_way]].ticket)) {
@@ -148,9 +148,9 @@ static status send_keys(worker *w, int server, int64_t now_ns, bool *worked)
 
 /* ---- pulls, buffers, sums, norms -------------------------------------------------------------- */
 
-/* A pull for keys follows the pushes that its reply must include. A pull only for buffers precedes the
- * iteration's pushes: when the iteration is updated, the server has every pull for the buffers that the next
- * one begins with. */
+/* Sends a pull. A pull for keys follows the pushes that its reply must include. A pull only for buffers
+ * precedes the iteration's pushes. So when the server updates the iteration, it has every pull for the
+ * buffers of the next iteration. */
 static status send_pull(worker *w, int server, int64_t now_ns)
 {
     worker_server *s = &w->servers[server];

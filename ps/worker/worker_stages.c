@@ -1,4 +1,4 @@
-/* A worker's stages: what the compute thread does. It posts events and waits on fences. */
+/* A worker's stages, which the compute thread calls. They post events and wait on fences. */
 #include "ps/compute.h"
 #include "ps/engine_impl.h"
 #include "ps/worker/worker_impl.h"
@@ -8,7 +8,7 @@ static ps_worker *worker_of(sync_engine *e)
     return ((ps_engine *)e)->worker;
 }
 
-/* Where memory is only planned nothing is posted, and nothing is waited for. */
+/* Returns true if the device only plans memory. Then the worker posts no event and waits for no fence. */
 static bool plans(const ps_worker *w)
 {
     return device_get_info(w->config.context->device)->plans;
@@ -29,8 +29,8 @@ static status post(ps_worker *w, worker_event kind, int index, int64_t value)
     return STATUS_OK;
 }
 
-/* The lane waits. `last`: the last contribution, once the fence is reached; NULL: what is awaited is this
- * rank's own. */
+/* Waits for the fence, on the stream or on the host (sync_staging_wait()). `last` points to the last
+ * contribution, which is written before the fence is reached. It is NULL if only this rank contributes. */
 static status wait_for(ps_worker *w, device_fence *fence, uint64_t value, const anatomy_sent *last)
 {
     const sync_context *c = w->config.context;
@@ -50,7 +50,7 @@ static status wait_for_param(ps_worker *w, int param)
 
 static bool pulls_with_push(const ps_worker *w)
 {
-    return w->config.policy->consistency == PS_SYNC; /* with every push */
+    return w->config.policy->consistency == PS_SYNC;
 }
 
 /* Requests the parameters and buffers that `iteration` begins with. */
@@ -62,7 +62,7 @@ static status post_pull(ps_worker *w, uint32_t flags, uint64_t pull, int64_t ite
     return STATUS_OK;
 }
 
-/* The first pull also initializes the servers. */
+/* Requests the first pull, which also initializes the servers. */
 static status pull_first(ps_worker *w)
 {
     TRY(sync_staging_end(&w->compute.staging));
@@ -84,8 +84,8 @@ static status begin_iteration(ps_worker *w, const sync_step *step)
     return post_pull(w, PS_PULL_KEYS | PS_PULL_BUFFERS, ++w->compute.pulls, w->compute.iteration);
 }
 
-/* Rank 0's buffers must have been packed before they change. Those of other ranks are replaced only here,
- * although rank 0's arrived earlier. */
+/* Makes the buffers ready for a forward pass. Rank 0 waits until they are packed, because the pass changes
+ * them. Other ranks copy rank 0's buffers into place, even if these arrived earlier. */
 static status wait_for_buffers(ps_worker *w)
 {
     const param_set *set = w->config.context->params;
@@ -104,8 +104,8 @@ static status wait_for_buffers(ps_worker *w)
     return STATUS_OK;
 }
 
-/* A rank without samples contributes gradients of zero. Its gradients of the last iteration may be read until
- * that iteration's parameters have arrived, and no forward pass has waited for them. */
+/* Sets the gradients of a rank without samples to zero. Waits for all parameters first, because servers may
+ * read the last iteration's gradients until its parameters have arrived. */
 static status clear_gradients(ps_worker *w)
 {
     for (int i = 0; i < w->config.plan->param_count; i++) TRY(wait_for_param(w, i));
@@ -118,7 +118,7 @@ static status clear_gradients(ps_worker *w)
 
 /* ---- gradients and buffers that the compute stream has reached ---------------------------------- */
 
-enum { ITEM_BUFFERS = -1 }; /* other items are parameters */
+enum { ITEM_BUFFERS = -1 }; /* Other items are parameters. */
 
 static status push(ps_worker *w, int param)
 {
@@ -187,7 +187,7 @@ status ps_worker_finish(ps_worker *w, const sync_step *step)
     if (!w->compute.has_data) TRY(clear_gradients(w));
     for (int i = 0; i < w->config.plan->param_count; i++) {
         if (w->compute.pushed[i]) continue;
-        TRY(wait_for_param(w, i)); /* the forward pass may not have used it */
+        TRY(wait_for_param(w, i)); /* the forward pass may not have used the parameter */
         TRY(push(w, i));
     }
     wake(w);
@@ -203,7 +203,7 @@ static status wait_for_pull(ps_worker *w)
     return wait_for_buffers(w);
 }
 
-/* Under async a rank may have made no step when others have: it requests the flush as they do. */
+/* Flushes. Under async a rank may have made no step when others have, but it requests the same flush. */
 status ps_worker_flush(sync_engine *e)
 {
     ps_worker *w = worker_of(e);

@@ -13,7 +13,8 @@
 static const char *const type_choices[] = {"float32", "float64", "float16", "bfloat16",
                                            "int64",   "int32",   NULL};
 static const dtype types[] = {DTYPE_F32, DTYPE_F64, DTYPE_F16, DTYPE_BF16, DTYPE_I64, DTYPE_I32};
-static const char *const op_choices[] = {"sum", "mean", "min", "max", "product", NULL}; /* REDUCE_OP_LIST */
+/* In the order of REDUCE_OP_LIST. */
+static const char *const op_choices[] = {"sum", "mean", "min", "max", "product", NULL};
 
 #define AT(field) offsetof(ring_bench_options, field)
 
@@ -49,7 +50,7 @@ const option_table ring_bench_option_table = {"Bench", options, sizeof options /
 
 /* ---- lists ------------------------------------------------------------------------------------ */
 
-/* The next word of a list; false: there is none. */
+/* Reads the next word of a list. Returns false if there is none. */
 static bool next_word(const char **list, char word[32])
 {
     size_t length = strcspn(*list, ",");
@@ -58,7 +59,7 @@ static bool next_word(const char **list, char word[32])
     return word[0] != '\0';
 }
 
-/* The indices of the words of a list "ring,two-shot" among `words`. */
+/* Finds the words of a list, for example "ring,two-shot", in `words`, and returns their indices. */
 static status parse_list(const char *what, const char *list, const char *const *words, size_t word_count,
                          int *out, int most, int *count)
 {
@@ -80,7 +81,7 @@ static status add_system(const char *library, collective_algorithm algorithm, be
     return collective_choose_algorithm(library, algorithm, &out[(*count)++].algorithm);
 }
 
-/* "two-shot", which was a name of --collective. */
+/* Returns the algorithm of "two-shot", which was a name of --collective, and AUTO for other words. */
 static collective_algorithm renamed(const char *word)
 {
     static const char *const old[] = {COLLECTIVE_RENAMED};
@@ -127,7 +128,7 @@ status bench_parse_systems(const ring_bench_options *o, bench_system *out, int *
     return *count > 0 ? STATUS_OK : fail(STATUS_USAGE, "--collective: expected a name, got none");
 }
 
-enum { KINDS = COLLECTIVE_SEND }; /* those with a size that all ranks contribute to */
+enum { KINDS = COLLECTIVE_SEND }; /* kinds with a size, in which all ranks take part */
 
 static status parse_operations(const char *list, int *out, int *count)
 {
@@ -171,7 +172,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Factor from algorithm to bus bandwidth. */
+/* Returns the factor from algorithm bandwidth to bus bandwidth. */
 static double bus_factor(collective_kind kind, int ranks)
 {
     bool all_reduce = kind == COLLECTIVE_ALL_REDUCE;
@@ -195,7 +196,7 @@ static void summarize(const bench_case *c, int ranks, double *times, int count, 
     out->bus_gbs = out->algorithm_gbs * bus_factor(c->kind, ranks);
 }
 
-/* All systems at one size, in turn. times: [count][BENCH_MOST_ITERATIONS] */
+/* Measures all systems at one size, in turn. `times` is [count][BENCH_MOST_ITERATIONS]. */
 static status measure(bench_rank *b, const bench_case *c, double *times, ring_bench_times *out)
 {
     const ring_bench_options *o = b->config->options;

@@ -1,4 +1,4 @@
-/* The benchmark from inside. For this folder only. */
+/* The inside of the benchmark, for this folder only. */
 #ifndef RING_BENCH_BENCH_IMPL_H
 #define RING_BENCH_BENCH_IMPL_H
 
@@ -17,13 +17,13 @@ typedef struct bench_case {
     bool in_place;
 } bench_case;
 
-/* What is measured: a library with an algorithm. */
+/* A library and an algorithm, measured together. */
 typedef struct bench_system {
     const char *library;
     collective_algorithm algorithm;
 } bench_system;
 
-/* A rank's worlds, all over the same memory: two buffers of the largest size. */
+/* A rank's worlds. All use the same memory, which has two buffers of the largest size. */
 typedef struct bench_rank {
     const ring_bench_config *config;
     shm_segment memory;
@@ -36,20 +36,20 @@ typedef struct bench_rank {
     double *times; /* [BENCH_MOST_ITERATIONS] */
 } bench_rank;
 
-/* The systems that the options name; `out` has room for BENCH_MOST_SYSTEMS. */
+/* Returns the systems that the options name. `out` has room for BENCH_MOST_SYSTEMS. */
 status bench_parse_systems(const ring_bench_options *o, bench_system *out, int *count);
 
 status bench_rank_open(const ring_bench_config *config, const bench_system *systems, int count,
                        int64_t most_bytes, bench_rank *out);
 void bench_rank_close(bench_rank *b);
 
-/* Bytes that `most_bytes` of any operation need in one buffer. */
+/* Returns a call with the rank's buffers in `b->memory`. */
 collective_call bench_call(const bench_rank *b, const bench_case *c, int rank, int ranks);
-/* Writes the operands; counts wrong elements of the results. */
+/* Write the operands, and count wrong elements of the results. */
 void bench_fill(const bench_rank *b, const bench_case *c, int rank, int ranks);
 int64_t bench_count_wrong(const bench_rank *b, const bench_case *c, int rank, int ranks);
 
-/* Runs `iterations` calls on a group, and adds their times (of the slowest rank, us) to times[*used]. */
+/* Runs `iterations` calls on a group, and adds their times (of the slowest rank, in us) to times[*used]. */
 status bench_time(const bench_rank *b, collective_group *group, const bench_case *c, int iterations,
                   double *times, int *used);
 status bench_check(const bench_rank *b, collective_group *group, const bench_case *c, int64_t *wrong);

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { PLACE_WIDTH = 28 }; /* of the columns of one place */
+enum { PLACE_WIDTH = 28 }; /* Width of the columns of one place. */
 
 void ring_bench_header(const ring_bench_config *config, text_buffer *out)
 {
@@ -12,7 +12,7 @@ void ring_bench_header(const ring_bench_config *config, text_buffer *out)
     bench_system systems[BENCH_MOST_SYSTEMS];
     char list[160] = "";
     int count = 0, used = 0;
-    bench_parse_systems(o, systems, &count); /* has been checked */
+    bench_parse_systems(o, systems, &count); /* the options have been checked */
     for (int i = 0; i < count; i++)
         used += snprintf(list + used, sizeof list - (size_t)used, "%s%s %s", i ? ", " : "",
                          systems[i].library, collective_algorithm_names[systems[i].algorithm]);
@@ -24,7 +24,8 @@ void ring_bench_header(const ring_bench_config *config, text_buffer *out)
     text_append(out, "# p90 and p99 are in the JSON\n");
 }
 
-/* What the rows below have in common; "root -1": there is none. */
+/* Appends the values that are the same in the rows below, and the columns' heads. The root is -1 if the
+ * operation has none. */
 static void append_group(const ring_bench_row *row, text_buffer *out)
 {
     text_append(out, "#\n# %s %s, %s, %s, %s, root %d\n", row->collective, row->algorithm,

@@ -1,4 +1,4 @@
-/* Worlds to measure on, and the timing loop. */
+/* Opens the worlds to measure on, and runs the timing loop. */
 #include "common/base/clock.h"
 #include "ring/bench/bench_impl.h"
 
@@ -41,7 +41,7 @@ static status open_worlds(bench_rank *b, const bench_system *systems, int count)
     if (table) TRY(collective_tuning_load("--collective-table", table, &b->tuning));
     for (int i = 0; i < count; i++) {
         b->systems[i] = systems[i];
-        b->count++; /* closed with the others, even if it does not open */
+        b->count++; /* so that bench_rank_close() closes it, even if opening fails */
         TRY(open_world(b, i));
     }
     return STATUS_OK;
@@ -52,7 +52,7 @@ status bench_rank_open(const ring_bench_config *config, const bench_system *syst
 {
     *out = (bench_rank){.config = config};
     out->half_bytes =
-        (most_bytes + 64 * 8 + 4095) / 4096 * 4096; /* all_to_all: up to one element more per rank */
+        (most_bytes + 64 * 8 + 4095) / 4096 * 4096; /* all_to_all needs up to one element more per rank */
     status rc;
     out->times = calloc(BENCH_MOST_ITERATIONS, sizeof *out->times);
     if (!out->times) return fail(STATUS_SYSTEM, "no memory for a benchmark");
@@ -101,7 +101,7 @@ status bench_time(const bench_rank *b, collective_group *group, const bench_case
     collective_call call = bench_call(b, c, rank, ranks);
     for (int i = 0; i < iterations; i++) {
         TRY(barrier(group));
-        TRY(barrier(group)); /* the first one's end is not the same moment on all ranks */
+        TRY(barrier(group)); /* the end of the first barrier is not the same moment on all ranks */
         int64_t begin = clock_now_ns();
         TRY(collective_run(group, &call));
         times[*used + i] = (double)(clock_now_ns() - begin) * 1e-3;

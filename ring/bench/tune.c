@@ -1,4 +1,4 @@
-/* Which of two-shot and ring is faster on this machine, for how many ranks and which sizes. */
+/* Measures whether two-shot or ring is faster on this machine, by number of ranks and by size. */
 #include "ring/bench/bench_impl.h"
 
 #include <stdio.h>
@@ -32,7 +32,7 @@ static status measure_size(bench_rank *b, collective_group *const *groups, int64
                     .in_place = true};
     int each = bytes <= 64 << 10 ? 60 : bytes <= 1 << 20 ? 20 : 4, used[2] = {0, 0};
     double *times[2] = {b->times, b->times + BENCH_MOST_ITERATIONS / 2};
-    for (int turn = -1; turn < TUNE_TURNS; turn++) /* the first one warms up */
+    for (int turn = -1; turn < TUNE_TURNS; turn++) /* the first turn warms up */
         for (int i = 0; i < 2; i++) {
             if (turn == 0) used[i] = 0;
             TRY(bench_time(b, groups[i], &c, each, times[i], &used[i]));
@@ -41,8 +41,8 @@ static status measure_size(bench_rank *b, collective_group *const *groups, int64
     return STATUS_OK;
 }
 
-/* Rows of `ranks` ranks: neighboring sizes with the same result become one row; the last covers all larger
- * sizes. */
+/* Adds the rows of `ranks` ranks. Neighboring sizes with the same result become one row. The last row covers
+ * all larger sizes. */
 static void add_rows(collective_tuning *t, int ranks, const collective_algorithm *faster)
 {
     for (int s = 0; s < SIZES; s++) {
@@ -72,7 +72,7 @@ out:
     return rc;
 }
 
-/* 2, 4, 8, ... and the world; then one more than the world. */
+/* Returns the number of ranks after `ranks`: 2, 4, 8, ..., the world, then one more than the world. */
 static int next_ranks(int ranks, int world)
 {
     if (ranks == world) return world + 1;
@@ -90,7 +90,7 @@ status ring_bench_tune(const ring_bench_config *config, collective_tuning *out)
         rc = measure_ranks(&b, ranks, out);
         if (rc == STATUS_OK) rc = collective_run(b.groups[0], &barrier);
     }
-    for (int i = 0; i < out->count; i++) /* beyond the most ranks measured: as for these */
+    for (int i = 0; i < out->count; i++) /* the rows of the most ranks also hold for more ranks */
         if (out->rows[i].most_ranks == config->world) out->rows[i].most_ranks = COLLECTIVE_TUNING_MOST_RANKS;
     bench_rank_close(&b);
     return rc;

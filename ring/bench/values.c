@@ -4,7 +4,8 @@
 
 #include <string.h>
 
-/* Small integers; for products mostly ones, so that float16 holds the product of 16 ranks. */
+/* Returns a small integer. For products most operands are 1, so that float16 holds the product of 16
+ * ranks. */
 static int operand(const bench_case *c, int rank, int64_t i)
 {
     int mixed = (int)((i * 7 + rank * 3 + i / 5) % 7);
@@ -38,7 +39,8 @@ static int owner_of(const bench_case *c, int ranks, int64_t i)
     return rank;
 }
 
-/* Element i of the whole as rank `me` ends up with it; all_to_all: element i of what it receives. */
+/* Returns element i of the whole result on rank `me`. For all_to_all returns element i that the rank
+ * receives. */
 static double result_at(const bench_case *c, int me, int ranks, int64_t i)
 {
     int64_t part = collective_part_count(c->count, ranks, me);

@@ -1,9 +1,10 @@
 /* DDP's bucket schedule: which gradients share an all-reduce, when it is launched, and when it is waited for.
  *
  * The backward pass produces the last layer's gradients first. So gradients are put into buckets in reverse
- * order of registration, or in the order in which they became ready in the first step (some older policies
- * fill them in registration order); a bucket closes when it reaches its limit. Six parameters of 10 MiB each,
- * limits as in DistributedDataParallel, 1 MiB for the first bucket and 25 MiB for others:
+ * order of registration, or in the order in which they became ready in the first step. Some older policies
+ * use the order of registration. A bucket closes when it reaches its limit. This example has six parameters
+ * of 10 MiB each, and the limits of DistributedDataParallel: 1 MiB for the first bucket, 25 MiB for the
+ * others.
  *
  *     ready in the order     5   4  3  2   1  0
  *     buckets               [0] [   1   ] [ 2  ]
@@ -15,7 +16,7 @@
  *
  *     the assignment depends only on sizes, types, order and limits;
  *     a bucket is launched when all its gradients are ready and all buckets before it have been launched;
- *     buckets are waited for in that same order, each while the ones after it are still on their way. */
+ *     buckets are waited for in the same order, each while later ones are still in transit. */
 #include "ring/buckets/buckets.h"
 
 #include "common/memory/piece.h"
@@ -24,9 +25,9 @@
 
 /* ---- assignment ------------------------------------------------------------------------------- */
 
-/* The bucket of one element type that is being filled, and what closes it. */
+/* The bucket of one element type that is being filled. */
 typedef struct open_bucket {
-    int id; /* counts buckets as they open; BUCKET_NONE: none is open */
+    int id; /* Number of the bucket in order of opening, or BUCKET_NONE. */
     list_cut cut;
 } open_bucket;
 
@@ -39,7 +40,7 @@ static list_cut first_cut(const bucket_plan *plan)
     return (list_cut){.limit = limits[plan->rule], .within = plan->rule == BUCKET_WITHIN_BYTES};
 }
 
-/* The i-th tensor to be put into a bucket. */
+/* Returns the i-th tensor to be put into a bucket. */
 static int tensor_at(const bucket_plan *plan, const int *ready, int count, int i)
 {
     if (plan->order == BUCKET_ORDER_READY) return ready[i];
@@ -54,16 +55,16 @@ static void add(bucket *b, const bucket_tensor *t)
     b->bytes += t->elements * dtype_size(t->type);
 }
 
-/* Where the bucket that opened as number `id` is launched: buckets in the order in which they closed, but in
- * the two orders of registration by their first tensors. */
+/* Returns the launch position of bucket `id` of `opened`, which was closed as number `closed`. The
+ * registration orders sort buckets by their first tensors, and the others by the order of closing. */
 static int launch_position(const bucket_plan *plan, int id, int opened, int closed)
 {
     if (plan->order == BUCKET_ORDER_REGISTRATION) return id;
     return plan->order == BUCKET_ORDER_LAST_FIRST ? opened - 1 - id : closed;
 }
 
-/* Sets bucket_of[tensor] to the number with which its bucket opened and closed[number] to that with which it
- * closed; returns how many there are. */
+/* Numbers buckets as they open. Sets bucket_of[tensor] to the number of its bucket, and closed[number] to the
+ * position of the bucket in the order of closing. Returns the number of buckets. */
 static int fill_buckets(const bucket_plan *plan, const bucket_tensor *tensors, int count, const int *ready,
                         int *bucket_of, int *closed)
 {
@@ -92,11 +93,11 @@ static int fill_buckets(const bucket_plan *plan, const bucket_tensor *tensors, i
         if (plan->rule != BUCKET_EACH) o->cut.limit = plan->limit;
     }
     for (int id = 0; id < opened; id++)
-        if (closed[id] == BUCKET_NONE) closed[id] = closings++; /* what never reached its limit comes last */
+        if (closed[id] == BUCKET_NONE) closed[id] = closings++; /* buckets below the limit come last */
     return opened;
 }
 
-/* Buckets open with the first tensor of a unit, and close with its last. */
+/* Does the same for units. A bucket opens with the first tensor of its unit, and closes with the last. */
 static int fill_units(const bucket_plan *plan, const bucket_tensor *tensors, int count, const int *ready,
                       int *bucket_of, int *closed)
 {
@@ -117,7 +118,7 @@ void bucket_assign(const bucket_plan *plan, const bucket_tensor *tensors, int co
                    bucket_schedule *out)
 {
     assert(out->capacity >= count);
-    int *closed = out->tensors; /* not filled yet, and there are no more buckets than tensors */
+    int *closed = out->tensors; /* not filled yet, and large enough: each bucket has a tensor */
     out->count = (plan->rule == BUCKET_UNITS ? fill_units : fill_buckets)(plan, tensors, count, ready,
                                                                           out->bucket_of, closed);
     for (int k = 0; k < out->count; k++) out->buckets[k] = (bucket){0};
@@ -149,7 +150,7 @@ bool bucket_gradient_ready(bucket_schedule *s, int tensor)
     return --s->buckets[s->bucket_of[tensor]].pending == 0;
 }
 
-/* Strictly in order: a bucket that is complete early waits for those before it. */
+/* Launches strictly in order: a bucket that is complete early waits for the buckets before it. */
 int bucket_launch(bucket_schedule *s)
 {
     if (s->next_launch == s->count || s->buckets[s->next_launch].pending > 0) return BUCKET_NONE;

@@ -1,5 +1,5 @@
 /* Communication hooks: how gradients are compressed before they are sent (PyTorch:
- * torch.distributed.algorithms .ddp_comm_hooks). A hook is a row of hooks.h. */
+ * torch.distributed.algorithms.ddp_comm_hooks). A hook is a row of hooks.h. */
 #ifndef RING_HOOKS_HOOK_H
 #define RING_HOOKS_HOOK_H
 
@@ -7,9 +7,9 @@
 
 #include <stdbool.h>
 
-/* Changes the `count` values of a bucket in host memory, which are of the hook's type and packed and divided
- * as the policy says; then they are summed over the ranks. Called on the communication thread, bucket after
- * bucket. */
+/* Changes the `count` values of a bucket before they are summed over the ranks. The values are in host
+ * memory, have the hook's type, and are packed and divided as the policy says. Called in the communication
+ * thread, bucket after bucket. */
 typedef void ring_hook_function(dtype type, void *values, int64_t count);
 
 #define HOOK(NAME, name, wire, compress) ring_hook_function compress;
@@ -25,8 +25,8 @@ typedef enum ring_hook {
 
 typedef struct ring_hook_info {
     const char *name;
-    dtype wire;                   /* DTYPE_COUNT: the gradients' own type */
-    ring_hook_function *compress; /* ring_send_as_packed: none */
+    dtype wire;                   /* Type that is sent, or DTYPE_COUNT for the gradients' type. */
+    ring_hook_function *compress; /* ring_send_as_packed if the hook has no function. */
 } ring_hook_info;
 
 extern const ring_hook_info ring_hooks[RING_HOOKS];

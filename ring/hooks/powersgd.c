@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-enum { LANES = 16 }; /* partial sums of a dot product: a fixed order that the compiler can make vectors of */
+enum { LANES = 16 }; /* partial sums of a dot product, in a fixed order that allows vector instructions */
 
 bool powersgd_pays(int64_t rows, int64_t cols, int rank)
 {
@@ -46,7 +46,7 @@ void powersgd_project(const powersgd_matrix *x, int rank)
     }
 }
 
-/* Modified Gram and Schmidt. The remainder of a column that depends on those before it is noise: it is set to
+/* Modified Gram-Schmidt. If a column depends on the columns before it, its remainder is noise and is set to
  * zero. */
 static void orthonormalize(float *p, int rank, int64_t rows)
 {

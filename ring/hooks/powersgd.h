@@ -1,7 +1,7 @@
-/* PowerSGD: a gradient matrix is sent as two thin factors (Vogels, Karimireddy, Jaggi: "PowerSGD: Practical
+/* PowerSGD sends a gradient matrix as two thin factors (Vogels, Karimireddy, Jaggi: "PowerSGD: Practical
  * Low-Rank Gradient Compression for Distributed Optimization", NeurIPS 2019, algorithm 1).
  *
- * For every matrix M (rows x cols) and rank r, with the error e of the step before:
+ * For every matrix M (rows x cols) and rank r, with the error e of the previous step:
  *
  *     M <- M + e
  *     P <- M Q            sum of P over the ranks
@@ -9,9 +9,9 @@
  *     Q <- M^T P          mean of Q over the ranks
  *     e <- M - P Q^T,  M <- P Q^T
  *
- * Q is kept from step to step (warm start): the product is one step of a power iteration, hence the name.
- * The factors are stored transposed, so that all loops run over contiguous memory: p (r x rows), q (r x
- * cols). Sums are computed in a fixed order: ranks with the same P and Q get bit-identical results. */
+ * Q is kept from step to step (warm start), so that the steps form a power iteration, hence the name. The
+ * factors are stored transposed, p (r, rows) and q (r, cols), so that all loops run over contiguous memory.
+ * Sums are computed in a fixed order, so ranks with the same P and Q get bit-identical results. */
 #ifndef RING_HOOKS_POWERSGD_H
 #define RING_HOOKS_POWERSGD_H
 
@@ -25,10 +25,10 @@ typedef struct powersgd_matrix {
     float *q;         /* (r, cols) */
 } powersgd_matrix;
 
-/* Whether the factors are at most half of the matrix (PyTorch's min_compression_rate of 2). */
+/* Returns true if the factors are smaller than half of the matrix (PyTorch's min_compression_rate of 2). */
 bool powersgd_pays(int64_t rows, int64_t cols, int rank);
 
-/* Standard normal numbers, a function of the tensor's name. */
+/* Sets the error to zero, and q to standard normal numbers that depend only on the tensor's name. */
 void powersgd_start(const powersgd_matrix *x, int rank, const char *name);
 
 void powersgd_project(const powersgd_matrix *x, int rank);      /* m += error; p = m q */

@@ -1,5 +1,5 @@
-/* PowerSGD on a GPU. Matrices are thin on one side (r is 1 to 32 or so), so every product is bound by reading
- * the gradient once: plain kernels do as well as a library's. */
+/* PowerSGD on a GPU. The factors are thin, so the time of every product is the time to read the gradient
+ * once. Plain kernels therefore do as well as a library's. */
 #include "common/device/cuda/module/kernel.cuh"
 
 extern "C" {
@@ -7,7 +7,7 @@ extern "C" {
 extern const powersgd_module psring_powersgd_module;
 }
 
-constexpr int THREADS = 256, LANES = 8, FACTORS = 4; /* columns of q that a block makes at a time */
+constexpr int THREADS = 256, LANES = 8, FACTORS = 4; /* FACTORS: factors that a block computes */
 
 template <typename... Parameters, typename... Arguments>
 static status enqueue(device_stream *base, const char *what, void (*kernel)(Parameters...), dim3 grid,
@@ -18,7 +18,8 @@ static status enqueue(device_stream *base, const char *what, void (*kernel)(Para
     return launch_on(d, what, ((cuda_stream *)base)->stream, kernel, grid, block, arguments...);
 }
 
-/* One block per row: m += error; p = m q. A thread reads again only what it has written itself. */
+/* Computes m += error and p = m q, with one block per row. A thread only rereads elements that it has
+ * written. */
 __global__ void project_kernel(int64_t rows, int64_t cols, int rank, float *m, const float *error,
                                const float *q, float *p)
 {
@@ -41,7 +42,7 @@ __device__ static float block_dot(const float *a, const float *b, int64_t count)
     return (float)block_sum<THREADS>(sum);
 }
 
-/* Modified Gram and Schmidt by one block, as in powersgd.c: a thread's elements are its own throughout. */
+/* Modified Gram-Schmidt as in powersgd.c, by one block. A thread works on the same elements throughout. */
 __global__ void orthonormalize_kernel(int64_t rows, int rank, float *p)
 {
     for (int k = 0; k < rank; k++) {
@@ -57,7 +58,8 @@ __global__ void orthonormalize_kernel(int64_t rows, int rank, float *p)
     }
 }
 
-/* q = m^T p: blocks of 32 columns by LANES rows, for FACTORS columns of p; lanes are added in their order. */
+/* Computes q = m^T p, in blocks of 32 columns by LANES rows, for FACTORS columns of p. Lanes are added in
+ * order. */
 __global__ void back_project_kernel(int64_t rows, int64_t cols, int rank, const float *m, const float *p,
                                     float *q)
 {
@@ -79,7 +81,7 @@ __global__ void back_project_kernel(int64_t rows, int64_t cols, int rank, const 
     }
 }
 
-/* error = m - p q^T; m = p q^T */
+/* Computes error = m - p q^T and m = p q^T. */
 __global__ void restore_kernel(int64_t rows, int64_t cols, int rank, float *m, float *error, const float *p,
                                const float *q)
 {

@@ -1,6 +1,6 @@
-/* PowerSGD's steps on a GPU, in libpsring_cuda.so. Matrices lie in device memory, in whatever order of
- * columns the device has for them: m, error and q have the same one. Everything is in stream order. Sums are
- * computed in an order that depends only on the shape; it differs from the CPU's. */
+/* PowerSGD's steps on a GPU, in libpsring_cuda.so. Matrices are in device memory. m, error and q have the
+ * same order of columns, which the device's layout determines. All work is in stream order. Sums are computed
+ * in an order that depends only on the shape, and that differs from the CPU's. */
 #ifndef RING_HOOKS_POWERSGD_MODULE_H
 #define RING_HOOKS_POWERSGD_MODULE_H
 
@@ -17,11 +17,12 @@ typedef struct powersgd_module {
     status (*restore)(device_stream *s, const powersgd_matrix *x, int rank);
 } powersgd_module;
 
-/* STATUS_UNAVAILABLE if there is no module of this version. */
+/* Fails with STATUS_UNAVAILABLE if there is no module of this version. */
 status powersgd_module_open(const powersgd_module **out);
 
-/* powersgd_start() for a matrix on a GPU, whose columns lie as `layout` has them; returns when it is done.
- * `scratch` has room for three matrices on the host; the factors are smaller than the matrix. */
+/* Does the work of powersgd_start() for a matrix on a GPU, whose columns are in the order of `layout`.
+ * Returns when it is done. `scratch` is host memory for three matrices, which is enough because factors are
+ * smaller. */
 status powersgd_start_on_device(device *d, device_stream *s, const powersgd_matrix *x, int rank,
                                 const char *name, const device_layout *layout, float *scratch);
 

@@ -99,7 +99,7 @@ static bool by_bytes(const bucket_plan *p)
     return p->rule == BUCKET_REACH_BYTES || p->rule == BUCKET_WITHIN_BYTES;
 }
 
-/* Changes the limits of a plan that has the kind; returns whether it has. */
+/* Changes the limits of a plan that counts bytes. Returns false for other plans. */
 static bool limit_bytes(const ring_options *o, bucket_plan *p)
 {
     if (!by_bytes(p)) return false;
@@ -162,7 +162,8 @@ static status check(const ring_options *o, const ring_settings *s)
     return STATUS_OK;
 }
 
-/* Units are the buckets of sharded state, and every rank has a part in each. */
+/* Refuses options that need whole gradients: with sharded state, buckets are units of which every rank has a
+ * part. */
 static status check_sharded(const ring_options *o)
 {
     const struct {
@@ -183,7 +184,7 @@ static status check_sharded(const ring_options *o)
     return STATUS_OK;
 }
 
-/* Under ddp every rank then has all of zero1's shards: groups of one. */
+/* Turns on mixed precision. ddp becomes zero1 in groups of one rank, in which every rank has all shards. */
 static status mix(const ring_options *o, const ring_policy **row, ring_settings *s)
 {
     if (s->sharding == PARAM_SHARD_NONE && strcmp((*row)->name, "ddp") != 0)
@@ -197,7 +198,7 @@ static status mix(const ring_options *o, const ring_policy **row, ring_settings 
     return STATUS_OK;
 }
 
-/* With `auto` the device is to decide on the library, and so on its default. */
+/* Resolves the algorithm. If --collective is auto, the device later chooses the library and its default. */
 static status resolve_algorithm(const ring_options *o, ring_settings *s)
 {
     s->collective = collective_choices[o->collective];
@@ -301,7 +302,7 @@ static void write_plan(const char *name, const ring_step_plan *p, text_buffer *o
 
 void ring_settings_write(const ring_settings *s, text_buffer *out)
 {
-    text_append(out, "policy=%s\n", s->policy->name); /* with what it cuts */
+    text_append(out, "policy=%s\n", s->policy->name);
     write_plan("first", &s->first, out);
     write_plan("later", &s->later, out);
     text_append(out,

@@ -1,11 +1,11 @@
-/* The policies: POLICY(name, source, summary, fields of ring_policy). This file is included where POLICY says
- * what becomes of a row; options override fields. Sources: PyTorch's torch/nn/parallel/distributed.py and,
- * since there is one, its torch/csrc/distributed/c10d/reducer.cpp, in the versions named; NVIDIA's
- * apex/parallel/distributed.py; Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion
- * Parameter Models", SC 2020. */
+/* The policies, one row each: POLICY(name, source, summary, fields of ring_policy). A file that includes this
+ * one defines POLICY first. Options override fields.
+ *
+ * Sources are PyTorch's torch/nn/parallel/distributed.py and, in versions that have it,
+ * torch/csrc/distributed/c10d/reducer.cpp; NVIDIA's apex/parallel/distributed.py; and Rajbhandari et al.,
+ * "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", SC 2020. */
 
-/* Buckets of a step: when one is closed (bucket_rule), the order of tensors, and limits in MiB or elements.
- */
+/* Buckets of a step: the rule that closes a bucket, the order of tensors, and limits in MiB or elements. */
 #define BUCKETS_REACH(order, first, others)                                                                  \
     {                                                                                                        \
         BUCKET_REACH_BYTES, BUCKET_ORDER_##order, (first) << 20, (others) << 20                              \

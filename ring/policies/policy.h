@@ -1,5 +1,5 @@
-/* What the reproduced systems do with gradients, as rows of a table, and the options that change a row. A
- * policy is data: the engine has no case for a system. */
+/* A policy describes what a reproduced system does with gradients, as a row of a table. Options change fields
+ * of the row. The engine has no code that is specific to a system. */
 #ifndef RING_POLICIES_POLICY_H
 #define RING_POLICIES_POLICY_H
 
@@ -10,13 +10,14 @@
 #include "ring/hooks/hook.h"
 
 typedef enum ring_launch {
-    RING_AFTER_BACKWARD, /* all buckets after the backward pass */
-    RING_WHEN_READY      /* a bucket as soon as its gradients, and the buckets before it, are */
+    RING_AFTER_BACKWARD, /* All buckets are launched after the backward pass. */
+    /* A bucket is launched when its gradients are ready and all buckets before it have been launched. */
+    RING_WHEN_READY
 } ring_launch;
 
 typedef enum ring_bucket_lifetime {
-    RING_BUCKETS_PERSIST, /* allocated once */
-    RING_BUCKETS_PASS     /* from launch to the copy back: gradients are flattened into a new buffer */
+    RING_BUCKETS_PERSIST, /* Allocated once. */
+    RING_BUCKETS_PASS     /* Allocated at the launch, and freed after the copy back. */
 } ring_bucket_lifetime;
 
 /* How one step reduces its gradients. */
@@ -27,21 +28,24 @@ typedef struct ring_step_plan {
 
 typedef struct ring_policy {
     const char *name;
-    ring_step_plan first; /* the first step, and all where `rebuilds` is false */
-    ring_step_plan later; /* from the second on, where it is true */
+    ring_step_plan first; /* First step, and all steps unless `rebuilds`. */
+    ring_step_plan later; /* Second and later steps if `rebuilds`. */
     bool rebuilds;
-    ring_step_plan
-        unused; /* all steps with find-unused-parameters and without static-graph; limit 0: as without */
+    /* All steps with --find-unused-parameters and without --static-graph. Ignored if the limit is 0. */
+    ring_step_plan unused;
     bool divide_before;
-    bool broadcast_buffers; /* before the first forward pass of a step, from rank 0 (with --join, the lowest
-                             * rank that has data) */
-    bool serial;            /* a bucket is launched when the one before it has been copied back */
+    /* Buffers are broadcast before the first forward pass of a step, from rank 0 or, with --join, from the
+     * lowest rank that has data. */
+    bool broadcast_buffers;
+    bool serial; /* A bucket is launched when the one before it has been copied back. */
     ring_bucket_lifetime lifetime;
-    param_sharding sharding; /* what is cut among the ranks; buckets are then units, reduced in place */
-    bool rows;               /* each parameter on its first dimension; else a unit's flat vector */
+    /* State that is cut among the ranks. Buckets are then units, which are reduced in place. */
+    param_sharding sharding;
+    /* Each parameter is cut on its first dimension. Otherwise a unit is cut as a flat vector. */
+    bool rows;
 } ring_policy;
 
-/* The table, ring/policies/policies.h. */
+/* The table in policies.h. */
 enum {
     RING_POLICIES = 0
 #define POLICY(...) +1
@@ -51,7 +55,7 @@ enum {
 extern const ring_policy ring_policies[RING_POLICIES];
 extern const sync_policy_info ring_policy_infos[RING_POLICIES];
 
-/* STATUS_USAGE for an unknown name, naming the valid ones. */
+/* Finds a policy by its name. Fails with STATUS_USAGE and lists the valid names if there is none. */
 status ring_policy_find(const char *name, const ring_policy **out);
 
 /* ---- options ---------------------------------------------------------------------------------- */
@@ -59,67 +63,69 @@ status ring_policy_find(const char *name, const ring_policy **out);
 typedef enum ring_choice { RING_CHOICE_POLICY, RING_CHOICE_YES, RING_CHOICE_NO } ring_choice;
 
 typedef enum ring_join {
-    RING_JOIN_NONE,  /* a rank without data ends the run */
-    RING_JOIN_WORLD, /* it contributes zeros; the mean is over all ranks */
-    RING_JOIN_ACTIVE /* the mean is over the ranks that have data */
+    RING_JOIN_NONE,  /* A rank without data ends the run. */
+    RING_JOIN_WORLD, /* A rank without data contributes zeros, and the mean is over all ranks. */
+    RING_JOIN_ACTIVE /* A rank without data contributes zeros, and the mean is over ranks that have data. */
 } ring_join;
 
-/* Zero and "policy": the policy's value. */
+/* The options of the command line. Zero and "policy" keep the policy's value. */
 typedef struct ring_options {
-    double bucket_cap_mb, first_bucket_mb; /* MiB */
-    int64_t message_size;                  /* elements */
-    int order, launch;                     /* 0: policy; else 1 + bucket_order, 1 + ring_launch */
-    int broadcast_buffers;                 /* ring_choice */
+    double bucket_cap_mb, first_bucket_mb; /* In MiB. */
+    int64_t message_size;                  /* In elements. */
+    /* 0 keeps the policy's value, otherwise 1 + bucket_order or 1 + ring_launch. */
+    int order, launch;
+    int broadcast_buffers; /* ring_choice */
     bool bucket_view, allreduce_fp32, find_unused, static_graph, mixed_precision;
     double predivide;
-    int collective; /* index into collective_choices (options.c) */
+    int collective; /* Index into collective_choices (options.c). */
     int algorithm;  /* collective_algorithm */
     const char *collective_table;
     int hook; /* ring_hook */
     int64_t powersgd_rank, powersgd_start;
     int join;      /* ring_join */
     int reshard;   /* ring_choice */
-    int64_t group; /* 0: all ranks */
+    int64_t group; /* 0 means all ranks. */
 } ring_options;
 
 extern const option_table ring_option_table;
 
-/* A policy with the options applied: what the engine runs. */
+/* A policy with the options applied, as the engine runs it. */
 typedef struct ring_settings {
     const ring_policy *policy;
     ring_step_plan first, later;
     bool rebuilds, serial, divide_before, broadcast_buffers;
     ring_bucket_lifetime lifetime;
-    double predivide; /* before the sum, where divide_before is false; the rest after it */
+    double predivide; /* Divisor before the sum if divide_before is false. The sum is divided by the rest. */
     bool bucket_view, find_unused, static_graph;
     param_sharding sharding;
-    int group;  /* ranks among whom state is cut; 0: all. It is replicated between groups */
+    /* Number of ranks among which state is cut, or 0 for all ranks. State is replicated between groups. */
+    int group;
     bool rows;  /* as in ring_policy */
-    bool mixed; /* bfloat16 parameters and gradients, and masters */
-    bool keeps; /* gathered parameters stay from the forward pass to the backward pass */
+    bool mixed; /* Parameters and gradients are bfloat16, with float32 masters. */
+    bool keeps; /* Gathered parameters are kept between the forward pass and the backward pass. */
     ring_hook hook;
-    bool wire_fp32; /* gradients are sent and summed in float32, float64 ones too */
+    bool wire_fp32; /* Gradients are sent and summed in float32, even float64 gradients. */
     int powersgd_rank;
     int64_t powersgd_start;
     ring_join join;
-    const char *collective; /* a library's name; "auto" until the engine knows its device */
+    const char *collective; /* Name of the library, or "auto" until the engine knows the device. */
     collective_algorithm algorithm;
-    const char *collective_table; /* of TUNED */
+    const char *collective_table; /* File of --algorithm tuned. */
 } ring_settings;
 
-/* STATUS_USAGE where options contradict each other or the policy. */
+/* Applies the options to a policy. Fails with STATUS_USAGE if options contradict each other or the policy. */
 status ring_settings_resolve(const ring_options *options, int divide, const char *policy, ring_settings *out);
 
-/* "key=value" lines: what must be equal on all ranks. */
+/* Appends the settings that must be equal on all ranks, as "key=value" lines. */
 void ring_settings_write(const ring_settings *s, text_buffer *out);
 
-/* The buckets that a program's gradients have in the first (`later` false) or in later steps, in launching
- * order; the recorded order is the program's. The caller closes the list. */
+/* Assigns a program's gradients to buckets, in launch order, for the first step or, if `later`, for later
+ * steps. Gradients become ready in the program's order. The caller closes `out`. */
 status ring_program_buckets(const ring_settings *s, const nn_program *program, bool later,
                             bucket_schedule *out);
 
-/* Makes a permutation of the parameters from the order in which `count` of them became ready: the others
- * follow in reverse order of registration. */
+/* Makes a permutation of the parameters. The `count` parameters that became ready come first, in order. The
+ * others follow in reverse order of registration. */
 void ring_complete_order(const int *ready, int count, int params, int *out);
 
 #endif
