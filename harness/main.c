@@ -1,4 +1,4 @@
-/* harness [COMMAND] [options]: the first word names the command; without one it is `run`. */
+/* harness [COMMAND] [options]. The first word names the command, which is `run` by default. */
 #include "common/base/log.h"
 #include "harness/commands/commands.h"
 #include "harness/launch/environment.h"
@@ -150,15 +150,15 @@ static status dispatch(int argc, char *argv[], int *exit_code)
     return asks ? print_command_help(c, "--help") : run_command(c, argc - skip, argv + skip, exit_code);
 }
 
-/* A standard stream that was closed would be the next file that is opened, and what is meant for it would
- * go there. Opened the wrong way round, it refuses instead. */
+/* Opens /dev/null for each closed standard stream. The next file that is opened would otherwise take its
+ * number and its output. The stream is opened in the wrong direction, so that reads and writes fail. */
 static void keep_standard_streams(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
         if (fcntl(fd, F_GETFD) < 0) open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
 }
 
-/* Before the libraries' constructors, which allocate. A sanitizer has not begun to work by then. */
+/* Runs before the libraries' constructors, which allocate. A sanitizer does not work yet at this time. */
 #if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
 __attribute__((section(".preinit_array"), used)) static void (*const first)(void) = out_of_memory_watch;
 #endif
@@ -166,13 +166,12 @@ __attribute__((section(".preinit_array"), used)) static void (*const first)(void
 int main(int argc, char *argv[])
 {
     int exit_code = 0;
-    if (launch_environment_is_rank())
-        log_set_level(LOG_warn); /* the launcher has given notice of old names */
+    if (launch_environment_is_rank()) log_set_level(LOG_warn); /* the launcher has reported old names */
     keep_standard_streams();
-    signal(SIGXFSZ, SIG_IGN); /* a write beyond ulimit -f is an error that has a name */
+    signal(SIGXFSZ, SIG_IGN); /* a write beyond ulimit -f then fails with an error */
     status rc = dispatch(argc, argv, &exit_code);
     bool launcher_says = rc == STATUS_SYSTEM && launch_environment_is_rank();
     if (rc != STATUS_OK && error_message()[0] && !launcher_says) log_error("%s", error_message());
-    errno = 0; /* no library ends the process from here on */
+    errno = 0; /* out_of_memory.c must not take this exit for a library's */
     return rc == STATUS_OK ? exit_code : status_exit_code(rc);
 }

@@ -1,6 +1,6 @@
 /* AlexNet (Krizhevsky, "One weird trick for parallelizing convolutional neural networks", 2014) with
- * torchvision's layers and names; no dropout. torchvision pools its features to 6x6, which is what an image
- * of 224 gives; smaller images keep what they have. */
+ * torchvision's layers and names, without dropout. torchvision pools the features to 6x6, the size for an
+ * image of 224. Here smaller images keep smaller features. */
 #include "models/models.h"
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
-/* GPT-2 (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019): pre-LayerNorm
- * decoder with causal attention and tanh GELU, learned positions, no dropout, head tied to the token
- * table; Hugging Face's names, linear weights [out, in]. */
+/* GPT-2 (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019): a pre-LayerNorm
+ * decoder with causal attention, tanh GELU and learned positions, without dropout. The head is tied to the
+ * token table. Names are Hugging Face's; linear weights are [out, in]. */
 #include "models/models.h"
 
 #include <math.h>
@@ -27,7 +27,7 @@ static nn_ref decoder_block(nn_model *m, nn_ref x, int index, const model_option
     char block[64], name[NN_NAME_MAX];
     snprintf(block, sizeof block, "transformer.h.%d.", index);
     nn_unit(m, block);
-    double residual_scale = 1.0 / sqrt(2.0 * (double)o->layers); /* of what is added to the residual stream */
+    double residual_scale = 1.0 / sqrt(2.0 * (double)o->layers); /* of layers that feed a sum */
     nn_ref qkv = dense(m, norm(m, x, block, "ln_1"), block, "attn.c_attn", 3 * o->hidden, 1);
     snprintf(name, sizeof name, "%sattn", block);
     nn_ref a = nn_attention(m, qkv, qkv, qkv, name, o->heads, true);

@@ -1,7 +1,7 @@
-/* Inception v3 (Szegedy et al., "Rethinking the Inception Architecture for Computer Vision", 2015) with
- * torchvision's layers, order and names, as inception_v3(aux_logits=False, transform_input=False) builds it;
- * no dropout. The auxiliary classifier, a second loss next to Mixed_6e that torchvision returns in training,
- * is not built: a model has one output, and the published benchmarks ran without it. */
+/* Inception v3 (Szegedy et al., "Rethinking the Inception Architecture for Computer Vision", 2015) with the
+ * layers, order and names of torchvision's inception_v3(aux_logits=False, transform_input=False), without
+ * dropout. The auxiliary classifier, a second loss after Mixed_6e in torchvision's training, is not built: a
+ * model has one output, and the published benchmarks ran without this classifier. */
 #include "models/models.h"
 
 #include <stdio.h>
@@ -13,7 +13,7 @@ typedef struct inception_builder {
     const char *block; /* "Mixed_5b.", or "" */
 } inception_builder;
 
-/* torchvision's BasicConv2d. */
+/* Adds torchvision's BasicConv2d. */
 static nn_ref conv_bn(const inception_builder *b, nn_ref x, const char *layer, int64_t out, nn_window window)
 {
     char name[NN_NAME_MAX];
@@ -23,25 +23,25 @@ static nn_ref conv_bn(const inception_builder *b, nn_ref x, const char *layer, i
     return nn_activation(b->m, nn_batchnorm(b->m, x, name, 0.001, b->sync), b->act);
 }
 
-/* Keeps height and width. */
+/* Adds a convolution that keeps height and width. */
 static nn_ref same(const inception_builder *b, nn_ref x, const char *layer, int64_t out, int64_t r, int64_t s)
 {
     return conv_bn(b, x, layer, out, (nn_window){r, s, 1, r / 2, s / 2});
 }
 
-/* 3x3 without padding. */
+/* Adds a 3x3 convolution without padding. */
 static nn_ref valid(const inception_builder *b, nn_ref x, const char *layer, int64_t out, int64_t stride)
 {
     return conv_bn(b, x, layer, out, (nn_window){3, 3, stride, 0, 0});
 }
 
-/* A 1x1 convolution of the averages of 3x3 pixels. */
+/* Adds a 3x3 average pooling, then a 1x1 convolution. */
 static nn_ref pooled(const inception_builder *b, nn_ref x, int64_t out)
 {
     return same(b, nn_avgpool(b->m, x, 3, 1, 1), "branch_pool", out, 1, 1);
 }
 
-/* 1x1; 5x5; two 3x3; pooled. */
+/* Branches: 1x1; 5x5; two 3x3; pooled. */
 static nn_ref block_a(const inception_builder *b, nn_ref x, int64_t pool_features)
 {
     nn_ref one = same(b, x, "branch1x1", 64, 1, 1);
@@ -53,7 +53,7 @@ static nn_ref block_a(const inception_builder *b, nn_ref x, int64_t pool_feature
     return nn_concat(b->m, (const nn_ref[]){one, five, three, pooled(b, x, pool_features)}, 4);
 }
 
-/* Halves height and width: 3x3; two 3x3; maximum. */
+/* Halves height and width. Branches: 3x3; two 3x3; maximum pooling. */
 static nn_ref block_b(const inception_builder *b, nn_ref x, int64_t unused)
 {
     (void)unused;
@@ -64,7 +64,7 @@ static nn_ref block_b(const inception_builder *b, nn_ref x, int64_t unused)
     return nn_concat(b->m, (const nn_ref[]){three, twice, nn_maxpool(b->m, x, 3, 2, 0)}, 3);
 }
 
-/* 1x1; 7x7 as 1x7 and 7x1; the same twice; pooled. */
+/* Branches: 1x1; 7x7 as 1x7 and 7x1; the same twice; pooled. */
 static nn_ref block_c(const inception_builder *b, nn_ref x, int64_t width)
 {
     nn_ref one = same(b, x, "branch1x1", 192, 1, 1);
@@ -79,7 +79,7 @@ static nn_ref block_c(const inception_builder *b, nn_ref x, int64_t width)
     return nn_concat(b->m, (const nn_ref[]){one, seven, twice, pooled(b, x, 192)}, 4);
 }
 
-/* Halves height and width: 3x3; 1x7, 7x1 and 3x3; maximum. */
+/* Halves height and width. Branches: 3x3; 1x7, 7x1 and 3x3; maximum pooling. */
 static nn_ref block_d(const inception_builder *b, nn_ref x, int64_t unused)
 {
     (void)unused;
@@ -92,7 +92,7 @@ static nn_ref block_d(const inception_builder *b, nn_ref x, int64_t unused)
     return nn_concat(b->m, (const nn_ref[]){three, seven, nn_maxpool(b->m, x, 3, 2, 0)}, 3);
 }
 
-/* 1x1; 1x3 next to 3x1; 3x3, then 1x3 next to 3x1; pooled. */
+/* Branches: 1x1; 1x3 next to 3x1; 3x3, then 1x3 next to 3x1; pooled. */
 static nn_ref block_e(const inception_builder *b, nn_ref x, int64_t unused)
 {
     (void)unused;
@@ -111,7 +111,7 @@ static nn_ref block_e(const inception_builder *b, nn_ref x, int64_t unused)
 static const struct inception_block {
     const char *name;
     nn_ref (*build)(const inception_builder *b, nn_ref x, int64_t width);
-    int64_t width; /* of the pooled branch (a), of the 7x7 branches (c) */
+    int64_t width; /* channels of the pooled branch (a) or the 7x7 branches (c) */
 } blocks[] = {{"Mixed_5b.", block_a, 32},  {"Mixed_5c.", block_a, 64},  {"Mixed_5d.", block_a, 64},
               {"Mixed_6a.", block_b, 0},   {"Mixed_6b.", block_c, 128}, {"Mixed_6c.", block_c, 160},
               {"Mixed_6d.", block_c, 160}, {"Mixed_6e.", block_c, 192}, {"Mixed_7a.", block_d, 0},

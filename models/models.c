@@ -73,10 +73,11 @@ status model_resolve(const model_options *options, model_options *out)
     return STATUS_OK;
 }
 
-/* Sizes that a model has are above 0 among its defaults; perceptrons are fixed. */
+/* Returns true if the model uses the option. A size that a model uses is above 0 in its defaults; perceptrons
+ * have fixed sizes. */
 static bool is_taken(const model_entry *m, const option *o)
 {
-    if (o->type == OPTION_TEXT) return true; /* its name */
+    if (o->type == OPTION_TEXT) return true;
     if (o->offset == FIELD(head)) return m->build == build_bert;
     if (o->type != OPTION_INT) return m->build == build_resnet || m->build == build_inception_v3;
     return m->input != NN_INPUT_FEATURES && *(const int64_t *)((const char *)&m->defaults + o->offset) > 0;

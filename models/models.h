@@ -1,16 +1,16 @@
-/* The models: lists of layers, nothing else. */
+/* The models are lists of layers. */
 #ifndef MODELS_MODELS_H
 #define MODELS_MODELS_H
 
 #include "common/base/options.h"
 #include "common/nn/model.h"
 
-/* Options of a model; 0 or NONE: the default of the model. */
+/* Options of a model. 0 or NONE stands for the model's default. */
 typedef struct model_options {
     const char *name;
-    int64_t classes, image; /* outputs; height and width of its input */
+    int64_t classes, image; /* outputs; height and width of the input */
     int64_t channels;
-    int activation; /* of the ResNets and Inception: RELU or SILU */
+    int activation; /* activation of the ResNets and Inception, RELU or SILU */
     bool sync_batchnorm;
     int64_t layers, hidden, heads, vocabulary, positions, sequence; /* bert, gpt */
     int head;                                                       /* model_head */
@@ -20,8 +20,8 @@ typedef enum model_head { MODEL_HEAD_MLM, MODEL_HEAD_CLS } model_head;
 
 extern const option_table model_option_table;
 
-/* X(NAME, BUILDER, INPUT, SUMMARY, defaults): a row adds a model, in the order in which `harness models`
- * lists them. The builder is build_BUILDER() in a file of this folder. */
+/* X(NAME, BUILDER, INPUT, SUMMARY, defaults). A row adds a model, in the order of `harness models`. The
+ * builder is build_BUILDER() in a file of this folder. */
 #define MODEL_LIST(X)                                                                                        \
     X(toy, toy, FEATURES, "10-10-5 perceptron, mean squared error", .classes = 5)                            \
     X(wine_mlp, wine_mlp, FEATURES, "13-64-3 perceptron", .classes = 3)                                      \
@@ -68,17 +68,19 @@ typedef struct model_entry {
 extern const model_entry model_table[];
 extern const int model_count;
 
-/* "gpt2-xl" is gpt2_xl, too. STATUS_USAGE for an unknown name, naming those allowed. */
+/* Finds a model. "gpt2-xl" also names gpt2_xl. Fails with STATUS_USAGE for an unknown name; the message lists
+ * the models. */
 status model_find(const char *name, const model_entry **out);
 
-/* STATUS_USAGE where an option was given that the model does not use; `given` is a binding of
+/* Fails with STATUS_USAGE if an option was given that the model does not use. `given` is a binding of
  * model_option_table. */
 status model_check_options(const option_binding *given);
 
-/* Fills options that are 0 from the model's defaults and builds it. STATUS_CONFIG where they do not fit. */
+/* Builds a model, with its defaults for options that are 0. Fails with STATUS_CONFIG if the options do not
+ * fit together. */
 status model_build(const model_options *options, nn_model **out);
 
-/* model_options with the model's defaults in place of what is 0. */
+/* Copies options, with the model's defaults for options that are 0. */
 status model_resolve(const model_options *options, model_options *out);
 
 #endif

@@ -1,5 +1,5 @@
 /* ResNet v1.5 with torchvision's layers, order and names (He et al., "Deep Residual Learning for Image
- * Recognition", 2015; v1.5 puts the stride of a bottleneck on its 3x3 convolution). */
+ * Recognition", 2015). v1.5 puts the stride of a bottleneck on its 3x3 convolution. */
 #include "models/models.h"
 
 #include <stdio.h>
@@ -31,8 +31,8 @@ static nn_ref conv_bn(const resnet_builder *r, nn_ref x, const char *block, cons
     return act ? nn_activation(r->m, x, r->act) : x;
 }
 
-/* basic: 3x3, 3x3; bottleneck: 1x1, 3x3 with the stride, 1x1 to four times the width. The shortcut is a
- * 1x1 convolution where the shape changes. */
+/* Adds a residual block. A basic block is 3x3, 3x3. A bottleneck is 1x1, 3x3 with the stride, and 1x1 to four
+ * times the width. If the shape changes, the shortcut is a 1x1 convolution. */
 static nn_ref residual_block(const resnet_builder *r, nn_ref x, const char *block, bool bottleneck,
                              int64_t width, int64_t stride, bool shortcut)
 {

@@ -1,6 +1,6 @@
 /* VGG-16 (Simonyan and Zisserman, "Very Deep Convolutional Networks for Large-Scale Image Recognition",
- * 2014), configuration D, torchvision's names; no dropout. torchvision pools its features to 7x7, which is
- * what an image of 224 gives; smaller images keep what they have. */
+ * 2014), configuration D, with torchvision's names, without dropout. torchvision pools the features to 7x7,
+ * the size for an image of 224. Here smaller images keep smaller features. */
 #include "models/models.h"
 
 #include <stdio.h>

@@ -1,4 +1,5 @@
-/* harness bench OPERATION: collectives between processes of this machine, with nccl-tests' columns. */
+/* harness bench OPERATION: measures collectives between processes of this machine, with nccl-tests'
+ * columns. */
 #include "harness/commands/commands.h"
 
 #include "common/base/log.h"
@@ -59,7 +60,7 @@ static size_t bind_bench(void *options, option_binding *bindings)
     return 2;
 }
 
-/* "all-reduce broadcast" -> "all_reduce,broadcast" */
+/* Joins the words: "all-reduce broadcast" becomes "all_reduce,broadcast". */
 static status name_operations(bench_setup *s, const char **words, int count)
 {
     size_t used = 0;
@@ -103,7 +104,7 @@ static bool same_series(const ring_bench_row *a, const ring_bench_row *b)
            strcmp(a->algorithm, b->algorithm) == 0;
 }
 
-/* Of the rows that belong with row `first`: best times, which other load disturbs least. */
+/* Fits the rows of the series of row `first`. Uses best times, which other load disturbs least. */
 static status fit_series(const bench_setup *s, int first, line_fit *out)
 {
     double *bytes = calloc((size_t)s->row_count, 2 * sizeof *bytes), *seconds = bytes + s->row_count;
@@ -120,7 +121,7 @@ static status fit_series(const bench_setup *s, int first, line_fit *out)
     return rc;
 }
 
-/* Calls per series of rows; stops at an error. */
+/* Calls `call` for each series of rows. Stops at an error. */
 static status each_fit(const bench_setup *s,
                        status (*call)(void *context, const ring_bench_row *row, const line_fit *fit),
                        void *context)
@@ -209,7 +210,7 @@ static status tune(const ring_bench_config *config)
     TRY(ring_bench_tune(config, &table));
     if (config->rank != 0) return STATUS_OK;
     collective_tuning_write(&table, &text);
-    return output_file(&text, "-"); /* a file for --collective-table */
+    return output_file(&text, "-"); /* In the format of a file for --collective-table. */
 }
 
 static status run_rank(bench_setup *s, const launch_environment *e)
@@ -230,7 +231,7 @@ static status run_rank(bench_setup *s, const launch_environment *e)
         rank_slot_finish(e->slot);
     } else {
         job_fail(e->table, e->rank, rc, error_message());
-        if (e->origin == LAUNCH_BY_HARNESS) error_clear(); /* the launcher prints it, once */
+        if (e->origin == LAUNCH_BY_HARNESS) error_clear(); /* The launcher prints the error once. */
     }
     return rc;
 }
@@ -265,10 +266,10 @@ static status run_launcher(const bench_setup *s, command_line *line)
     options.job_count = 1;
     options.argv = line->argv;
     options.stall_timeout_ns =
-        10 * s->options.timeout_ns; /* a size may take long, and slots do not change meanwhile */
+        10 * s->options.timeout_ns; /* A size may take long, and slots do not change meanwhile. */
     log_info("%d CPU ranks %s %d processors", job.world, job.world > host_processors() ? "share" : "on",
              host_processors());
-    /* Two ranks that happen to share a processor would measure the scheduler. */
+    /* Ranks that share a processor would measure the scheduler. */
     bind_mode bind = job.world > host_processors() ? BIND_NONE : BIND_CORE;
     cpu_set_t *sets = NULL;
     TRY(bind_plan(bind, (bind_group){job.world, 1}, &sets));

@@ -1,4 +1,4 @@
-/* harness buckets: how a policy, or any limits, put a model's gradients together. */
+/* harness buckets: shows the buckets that a policy, or given limits, make of a model's gradients. */
 #include "harness/commands/commands.h"
 
 #include "harness/run/output.h"
@@ -98,7 +98,8 @@ static json_t *to_json(const bucket_schedule *list)
     return json_pack("{s:o, s:o}", "bytes", bytes, "tensors", tensors);
 }
 
-/* When each parameter's gradient is announced, from 1; 0: never. */
+/* Returns the position from 1 of a parameter in the order in which gradients are ready, or 0 if it has
+ * none. */
 static int readiness_of(const nn_program *p, int param)
 {
     for (int i = 0; i < p->ready_count; i++)

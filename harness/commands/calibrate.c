@@ -75,7 +75,7 @@ static status run_all(const calibrate_options *o)
     else
         TRY(calibration_path("this-machine.json", path, sizeof path));
     calibration_make_folders(path);
-    TRY(output_probe(path)); /* before what takes long */
+    TRY(output_probe(path)); /* Fails before the long measurement. */
     TRY(calibrate(o->threads ? (int)o->threads : half > 0 ? half : 1, o->bind, &c));
     TRY(calibration_write(&c, path));
     show(&c, path, &out);
@@ -130,7 +130,7 @@ static status run_gpu(const char *out)
     return output_text(&text);
 }
 
-/* What is measured of a GPU has nothing to do with ranks' threads. */
+/* Refuses options of ranks, which do not affect a GPU's calibration. */
 static status check_gpu_options(const option_binding *b)
 {
     static const char *const names[] = {"threads", "bind"};

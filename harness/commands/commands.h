@@ -1,5 +1,5 @@
-/* The commands of the program: `harness COMMAND options`. Main finds the command and reads its command line.
- */
+/* The commands of the program: `harness COMMAND options`. main() finds the command and parses its command
+ * line. */
 #ifndef HARNESS_COMMANDS_COMMANDS_H
 #define HARNESS_COMMANDS_COMMANDS_H
 
@@ -7,30 +7,30 @@
 
 typedef struct command_line {
     int argc;
-    char **argv;   /* "harness", the command's name, and argc words of the user */
-    void *options; /* the command's struct */
+    char **argv; /* "harness", the command's name, and argc words of the user. */
+    void *options;
     option_binding *bindings;
-    const char **words; /* [word_count] the user's words that are not options */
+    const char **words; /* [word_count]: words that are not options. */
     int word_count;
-    int exit_code; /* what the process ends with where the status is OK (128 + signal, 1, ...) */
+    int exit_code; /* Exit code of the process if the status is OK, such as 128 + signal. */
 } command_line;
 
-/* As most_words: the command reads argv itself. */
+/* Value of most_words for a command that reads argv itself. */
 enum { COMMAND_READS_ITSELF = -1, COMMAND_MOST_BINDINGS = 8 };
 
 typedef struct command {
     const char *name;
-    const char *usage;   /* what follows the name */
-    const char *summary; /* one line */
-    size_t options_size; /* of the command's struct, all zero at first */
-    /* Binds the struct's fields to their tables; returns the number of bindings, at most
-     * COMMAND_MOST_BINDINGS. NULL: no options. */
+    const char *usage; /* Text after the name. */
+    const char *summary;
+    size_t options_size; /* Size of the struct `options`, which is zeroed. */
+    /* Binds the struct's fields to option tables. Returns the number of bindings, at most
+     * COMMAND_MOST_BINDINGS. NULL if the command has no options. */
     size_t (*bind)(void *options, option_binding *bindings);
-    int most_words; /* besides options */
+    int most_words;
     status (*run)(command_line *line);
-    void (*effects)(
-        text_buffer *out); /* --help=effects: what its options do where; NULL: there is no such table */
-    void (*help)(bool all, text_buffer *out); /* instead of the options in `bind`; NULL: none */
+    /* Prints the table of --help=effects, or NULL if there is none. */
+    void (*effects)(text_buffer *out);
+    void (*help)(bool all, text_buffer *out); /* Replaces the help on the options in `bind`. May be NULL. */
 } command;
 
 extern const command command_run, command_verify, command_doctor, command_models, command_policies,

@@ -1,4 +1,4 @@
-/* harness compare: whether a difference between runs, sweeps or two builds of the program is shown. */
+/* harness compare: shows whether runs, sweeps or two builds of the program differ. */
 #include "harness/commands/commands.h"
 
 #include "harness/compare/compare.h"
@@ -31,7 +31,7 @@ static const option option_list[] = {
 static const option_table compare_option_table = {"Comparison", option_list,
                                                   sizeof option_list / sizeof option_list[0]};
 
-/* "5%" or "0.05" as a ratio less 1; NULL: -1. */
+/* Parses "5%" or "0.05" to 0.05. Sets *out to -1 if `text` is NULL. */
 static status read_share(const char *text, double *out)
 {
     char number[32];
@@ -60,7 +60,7 @@ static status check(const compare_options *o, int words)
     return STATUS_OK;
 }
 
-/* words[0], words[1] are the sides, the others options of run. */
+/* Compares words[0] and words[1]. The other words are options of `harness run`. */
 static status compare_and_show(const compare_options *o, const char **words, int count, int *exit_code)
 {
     json_t *comparison = NULL;

@@ -1,4 +1,4 @@
-/* harness doctor: what this machine offers, and what may be in the way. */
+/* harness doctor: shows the features of this machine, and likely problems. */
 #include "harness/commands/commands.h"
 
 #include "common/collectives/nccl/collective_nccl.h"
@@ -48,7 +48,7 @@ static void machine(text_buffer *out)
         proc_value("/proc/meminfo", "MemAvailable", text, sizeof text));
 }
 
-/* What ranks would be bound to, and what limits the container. */
+/* Shows the processors to which ranks would be bound, and the limits of a container. */
 static void binding(text_buffer *out)
 {
     processors p;
@@ -116,7 +116,7 @@ static void libraries(text_buffer *out)
         XXH_versionNumber() % 100);
 }
 
-/* Two OpenMP run-times in one process fight over the processors. */
+/* Lists OpenMP run-times. Two in one process compete for the processors. */
 static int count_openmp(struct dl_phdr_info *info, size_t size, void *context)
 {
     (void)size;
@@ -162,7 +162,7 @@ static void devices(text_buffer *out)
     }
 }
 
-/* A piece of CUDA: its version, or why it is missing and what that costs. */
+/* Shows the version of a CUDA component, or why it is missing and what that costs. */
 static void cuda_piece(text_buffer *out, const char *name, const char *found, const char *why,
                        const char *cost)
 {
@@ -172,7 +172,7 @@ static void cuda_piece(text_buffer *out, const char *name, const char *found, co
         row(out, name, "missing: %s: %s", why[0] ? why : "not found", cost);
 }
 
-/* What the CUDA device would run on. Opening it is left to a run: that takes memory on the GPU. */
+/* Shows the GPUs. Does not open the device, which would take GPU memory. */
 static void cuda(text_buffer *out)
 {
     const cuda_module *module;

@@ -8,8 +8,8 @@
 #include <strings.h>
 #include <time.h>
 
-/* OpenMP's run-time binds the first thread as it is loaded, and ranks inherit that: all of them share its
- * place. */
+/* Warns of a binding by OpenMP. OpenMP binds the first thread when it is loaded, and all ranks inherit the
+ * binding. */
 static void warn_of_openmp(void)
 {
     const char *bind = getenv("OMP_PROC_BIND");

@@ -39,7 +39,7 @@ static size_t bind_lab(void *options, option_binding *bindings)
     return 1;
 }
 
-/* DIR, or N-name here, or this folder. */
+/* Returns DIR, or folder N-name, or the present folder. */
 static const char *folder_of(const lab *l, const char *word, bool must_exist, char *buffer, size_t size)
 {
     if (word) return word;

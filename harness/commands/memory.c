@@ -1,5 +1,5 @@
-/* harness memory: what every policy holds on each rank, and the GPUs that this fits on. Its rows are those of
- * `harness run --plan`. */
+/* harness memory: shows the memory of each rank under every policy, and the GPUs that it fits on. The rows
+ * are as in `harness run --plan`. */
 #include "harness/commands/commands.h"
 
 #include "common/sim/profile.h"
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OWN_WORDS = 6, GIB = 1 << 30 }; /* --mode, --policy, --device, and their values */
+enum { OWN_WORDS = 6, GIB = 1 << 30 }; /* --mode, --policy, --device, and their values. */
 
 typedef struct memory_options {
     const char *policies, *json;
@@ -21,10 +21,10 @@ typedef struct memory_options {
 
 typedef struct memory_command {
     memory_options options;
-    char **words; /* [word_count] options of `run`, then room for OWN_WORDS */
+    char **words; /* [word_count]: options of `harness run`, then room for OWN_WORDS. */
     int word_count;
     bool has_device;
-    char all[96]; /* the policies, where none are named */
+    char all[96];
 } memory_command;
 
 #define FIELD(name) offsetof(memory_options, name)
@@ -58,7 +58,7 @@ static status configure(const memory_command *m, const char *policy, run_config 
     return run_config_parse(out, m->word_count + count, m->words);
 }
 
-/* Adds the job of a policy to `jobs`; *workload: that of the first, the caller's. */
+/* Adds the plan of a policy to `jobs`. Sets *workload for the first policy; the caller owns it. */
 static status plan_policy(const memory_command *m, const char *policy, json_t *jobs, json_t **workload)
 {
     run_config *config = calloc(1, sizeof *config);
@@ -81,7 +81,7 @@ static status plan_policy(const memory_command *m, const char *policy, json_t *j
     return rc;
 }
 
-/* The memory sizes of the profiles' GPUs, ascending, each with the profiles that have it. */
+/* Lists memory sizes of GPUs in ascending order, each with the profiles that have it. */
 static status list_gpus(json_t **out)
 {
     char **names = NULL;
@@ -113,7 +113,6 @@ static status list_gpus(json_t **out)
 
 /* ---- the command --------------------------------------------------------------------------------------- */
 
-/* What one job has and a table of several has not. */
 static status refuse_options_of_one_job(const run_config *c)
 {
     static const char *const names[] = {"mode", "plan", "trace", "trace-steps", "save", "rendezvous"};
@@ -125,7 +124,7 @@ static status refuse_options_of_one_job(const run_config *c)
     return STATUS_OK;
 }
 
-/* The words that are options of `run`, read once to see what they say about all rows. */
+/* Parses the options of `harness run` once, to check the options that hold for all rows. */
 static status check_words(memory_command *m, run_config *c)
 {
     const char **unexpected = calloc((size_t)m->word_count + 1, sizeof *unexpected);
@@ -141,7 +140,7 @@ static status check_words(memory_command *m, run_config *c)
     return refuse_options_of_one_job(c);
 }
 
-/* All that cut or place state in ways of their own; among several machines also shards within each. */
+/* Lists all policies that differ in memory. If there are several machines, adds zero3 within each machine. */
 static status list_all(memory_command *m, const run_config *c)
 {
     const char *device = c->run.device, *name = SIM_DEFAULT_PROFILE;

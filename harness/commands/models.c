@@ -1,4 +1,4 @@
-/* harness models [NAME]: the models, or one model's layers or stages. */
+/* harness models [NAME]: lists the models, or one model's layers or stages. */
 #include "harness/commands/commands.h"
 
 #include "common/nn/program.h"
@@ -26,8 +26,7 @@ static const option_table models_option_table = {"Models", option_list,
 static size_t bind_models(void *options, option_binding *bindings)
 {
     bindings[0] = (option_binding){.table = &models_option_table, .storage = options};
-    bindings[1] =
-        (option_binding){.table = &model_option_table, .storage = options}; /* its options come first */
+    bindings[1] = (option_binding){.table = &model_option_table, .storage = options};
     return 2;
 }
 
@@ -45,7 +44,7 @@ static double forward_flops(const nn_program *p)
     return flops;
 }
 
-/* In products alone: convolutions, linear layers, attention; biases and normalization are not counted. */
+/* Counts the multiply-adds of convolutions, linear layers and attention, without biases and normalization. */
 static int64_t multiply_adds(const nn_program *p)
 {
     int64_t sum = 0;

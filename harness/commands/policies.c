@@ -1,4 +1,4 @@
-/* harness policies: how the engines can behave, and whose behavior that is. */
+/* harness policies: lists the policies of the engines, and the systems that they reproduce. */
 #include "harness/commands/commands.h"
 
 #include "harness/run/engines.h"

@@ -1,5 +1,5 @@
-/* harness report FILE...: the report of a run, a comparison, a plan or a reproduction, from the JSON that it
- * wrote; of runs also as a page, its figures and their numbers. */
+/* harness report FILE...: prints the report of a run, a comparison, a plan or a reproduction from its
+ * JSON. For runs, also writes a page, the figures and their numbers. */
 #include "harness/commands/commands.h"
 
 #include "harness/report/report.h"
@@ -33,7 +33,7 @@ static const option option_list[] = {
 static const option_table report_option_table = {"Report", option_list,
                                                  sizeof option_list / sizeof option_list[0]};
 
-/* The table of a sweep that was killed before it wrote one. */
+/* Makes the table of a sweep that has not written one. */
 static status read_sweep(const char *folder, json_t **out)
 {
     json_t *definition = NULL;
@@ -55,7 +55,7 @@ static status load(const char *path, json_t **out)
 {
     struct stat found;
     char table[PATH_MAX];
-    if (stat(path, &found) == 0 && S_ISDIR(found.st_mode)) { /* of a sweep */
+    if (stat(path, &found) == 0 && S_ISDIR(found.st_mode)) {
         snprintf(table, sizeof table, "%s/table.json", path);
         if (access(table, F_OK) != 0) return read_sweep(path, out);
         path = table;
@@ -63,7 +63,7 @@ static status load(const char *path, json_t **out)
     return result_read(path, true, out);
 }
 
-/* Runs of earlier versions have no verdict. */
+/* Adds a verdict to a run of an earlier version. */
 static status judge(json_t *result)
 {
     if (json_object_get(result, "verdict")) return STATUS_OK;
@@ -88,7 +88,6 @@ static status render(const char *path, json_t *result, bool verbose, text_buffer
 
 /* ---- pages and figures -------------------------------------------------------------------------- */
 
-/* The result in a file: a sweep's table, or a run's. */
 static status add_results(const char *path, json_t *result, json_t *results)
 {
     if (json_array_append(results, result) != 0) return fail(STATUS_SYSTEM, "no memory for the report");
@@ -117,7 +116,8 @@ static bool has_job(const json_t *result, const json_t *job)
     return false;
 }
 
-/* Results of one workload in virtual time that ran other engines or policies are shown as one. */
+/* Returns true if `result` can be shown together with `into`: virtual runs of the same workload with other
+ * engines or policies. */
 static bool joins(const json_t *into, const json_t *result)
 {
     static const char *const same[] = {"workload", "hardware_note", "simulated"};
@@ -164,7 +164,7 @@ static status load_runs(const command_line *line, json_t *results)
     return STATUS_OK;
 }
 
-/* Files of a second and further result begin with its number. */
+/* Writes the figures of all results. From the second result on, file names begin with the result's number. */
 static status write_figures(const json_t *results, const char *folder, const char *extension,
                             const char *(*write)(const json_t *result, int number, text_buffer *out))
 {

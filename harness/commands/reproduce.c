@@ -1,4 +1,4 @@
-/* harness reproduce: published tables, by virtual devices; or the run of a result, again. */
+/* harness reproduce: runs published tables on virtual devices, or runs a result again. */
 #include "harness/commands/commands.h"
 
 #include "harness/commands/jobs.h"
@@ -130,7 +130,7 @@ static status reproduce_table(const reproduce_options *o, const char *name)
 
 /* ---- a result ---------------------------------------------------------------------------------- */
 
-/* Whether the parameters at the end are those of the file, bit by bit; null: not recorded. */
+/* Compares the final parameters with the file's, bit for bit. null if they were not recorded. */
 static json_t *compare_parameters(const json_t *before, const json_t *after)
 {
     json_t *rows = json_array(), *a, *b;
@@ -170,7 +170,7 @@ static status show_again(const reproduce_options *o, json_t *comparison)
     return rc;
 }
 
-/* `words`: harness run --config=FILE --repeat=N. */
+/* Runs a result again. `words` are: harness run --config=FILE --repeat=N. */
 static status run_again(run_config *c, const char *path, char *const *words, json_t **out, int *exit_code)
 {
     run_plan plan = {0};

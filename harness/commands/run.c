@@ -1,4 +1,4 @@
-/* harness [run]: trains, side by side or with one engine, and reports. */
+/* harness [run]: trains with both engines or one, and reports. */
 #include "harness/commands/commands.h"
 
 #include "common/net/rendezvous.h"
@@ -23,7 +23,7 @@ typedef struct run_command {
     int argc;
     char *const *argv;
     int64_t started_at_s;
-    int engine; /* of a rank */
+    int engine;
 } run_command;
 
 static status write_page(json_t *result, const char *path)
@@ -36,7 +36,7 @@ static status write_page(json_t *result, const char *path)
     return output_file(&page, path);
 }
 
-/* Writes the JSON and the page, and prints the report, as the options want it. Takes over `result`. */
+/* Writes the JSON and the page and prints the report, as the options ask. Takes over `result`. */
 static status deliver(const run_command *c, json_t *result)
 {
     const char *json = c->config.run.json;
@@ -50,7 +50,7 @@ static status deliver(const run_command *c, json_t *result)
         c->config.run.report && !c->config.run.plan ? write_page(result, c->config.run.report) : STATUS_OK;
     status written = json ? output_result(result, json) : STATUS_OK;
     if (!json) json_decref(result);
-    status printed = output_text(&text); /* also where a file failed: what was measured is not lost */
+    status printed = output_text(&text); /* Even if a file failed: the results are not lost. */
     return written != STATUS_OK ? written : drawn != STATUS_OK ? drawn : printed;
 }
 
@@ -92,7 +92,7 @@ static status job_of(const run_config *c, const launch_environment *e, int *out)
                 "--mode: expected none, ps or ring where something else starts the ranks, got both");
 }
 
-/* Under a job manager rank 0 reports itself. */
+/* Reports on rank 0 if a job manager started the ranks. */
 static status report_alone(void *context, const run_job *outcome)
 {
     run_command *c = context;
@@ -112,7 +112,7 @@ static status report_alone(void *context, const run_job *outcome)
     return traced != STATUS_OK ? traced : delivered;
 }
 
-/* Members after the ranks are servers of their own. */
+/* Sets the number of servers. The last members of the world are separate servers. */
 static status find_servers(const run_command *c, const launch_environment *e, rank_place *place)
 {
     const run_config *config = &c->config;
@@ -138,7 +138,8 @@ static status run_server(const run_command *c, const rank_place *place)
     return rc;
 }
 
-/* Before there is a second thread. The launcher has bound its ranks before they began. */
+/* Binds a rank that a job manager started. Must run before there is a second thread. Ranks of the launcher
+ * are already bound. */
 static status bind_rank(run_config *c, const launch_environment *e, int job)
 {
     if (e->processors) c->processors = e->processors;
@@ -177,7 +178,7 @@ static status run_rank(run_command *c, const launch_environment *e, command_line
     if (!place.has_launcher) TRY(stop_signals_open(e->table));
     status rc = rank_run(&c->config, &place, &outcome);
     if (rc == STATUS_OK && place.has_launcher) rc = run_jobs_deliver(&outcome);
-    /* A launcher ends all ranks if one fails: that is rank 0, after it has delivered the results. */
+    /* The launcher ends all ranks if one fails. So only rank 0 fails, after it has delivered the results. */
     if (rc == STATUS_OK && outcome.difference[0] && !(place.has_launcher && place.rank > 0)) {
         rc = fail(STATUS_PROTOCOL, "%s", outcome.difference);
         job_fail(place.table, place.rank, rc, error_message());
@@ -214,7 +215,7 @@ static status start(run_command *c, command_line *line)
     TRY(run_config_init(&c->config));
     TRY(run_config_parse(&c->config, c->argc, c->argv));
     if (!launch_environment_is_rank()) {
-        TRY(option_effects_check_engines(&c->config)); /* compare's are of several engines */
+        TRY(option_effects_check_engines(&c->config));
         if (!c->config.run.quiet) options_notices(c->config.bindings, BINDING_COUNT);
     }
     log_set_level((log_level)c->config.run.log_level);
@@ -226,7 +227,7 @@ static status start(run_command *c, command_line *line)
     if (c->config.run.rendezvous) TRY(rendezvous_check(c->config.run.rendezvous));
     TRY(launch_environment_open(c->config.run.rendezvous != NULL, &e));
     status rc = e.origin == LAUNCH_BY_HAND ? run_and_report(c, line) : run_rank(c, &e, line);
-    if (e.origin == LAUNCH_BY_HARNESS) { /* the launcher prints it, once */
+    if (e.origin == LAUNCH_BY_HARNESS) { /* The launcher prints the error once. */
         if (rc != STATUS_OK) job_fail(e.table, e.rank, rc, error_message());
         error_clear();
     }

@@ -1,4 +1,4 @@
-/* harness sweep: runs over a grid of option values, and which of them is best. */
+/* harness sweep: runs a grid of option values and shows the best point. */
 #include "harness/commands/commands.h"
 
 #include "common/base/log.h"
@@ -16,9 +16,9 @@
 typedef struct sweep_command {
     sweep sweep;
     bool dry_run;
-    const char *folder, *vary; /* the sweep has all that is given as --vary */
+    const char *folder, *vary; /* Results; unused, since `sweep` has the axes. */
     int64_t rounds;
-    json_t *file_words; /* options of run that the file of --config holds */
+    json_t *file_words; /* Options of `harness run` from the file of --config. */
 } sweep_command;
 
 #define FIELD(name) offsetof(sweep_command, name)
@@ -35,8 +35,8 @@ static const option option_list[] = {
 static const option_table sweep_option_table = {"Sweep", option_list,
                                                 sizeof option_list / sizeof option_list[0]};
 
-/* The value of the option `name` in words[*at], after '=' or in the next word, to which *at then moves; NULL:
- * it is another word. */
+/* Returns the value of option `name` in words[*at], after '=' or in the next word; then *at moves to it.
+ * Returns NULL if the word is not this option. */
 static const char *value_of(const char *name, char **words, int count, int *at)
 {
     size_t length = strlen(name);
@@ -45,7 +45,6 @@ static const char *value_of(const char *name, char **words, int count, int *at)
     return !words[*at][length] && *at + 1 < count ? words[++*at] : NULL;
 }
 
-/* "--mode ps,ring": a list of engines is an axis. */
 static status vary_mode(sweep *s, const char *value)
 {
     char axis[512];
@@ -53,7 +52,7 @@ static status vary_mode(sweep *s, const char *value)
     return sweep_vary(s, axis);
 }
 
-/* "vary" of the file: a text, or texts. An option that the command line has is not varied. */
+/* Adds the axes of "vary" in the file, a text or a list. Ignores options that the command line has. */
 static status take_axes(sweep *s, const json_t *option)
 {
     sweep given = *s;
@@ -68,8 +67,8 @@ static status take_axes(sweep *s, const json_t *option)
     return STATUS_OK;
 }
 
-/* Another option of the file: the sweep's, or a word for all runs. What the command line has counts instead.
- */
+/* Adds another option of the file: an option of the sweep, or a word for all runs. Options of the command
+ * line take precedence. */
 static status take_option(sweep_command *c, option_binding *own, run_config *checked, const char *name,
                           const json_t *option)
 {
@@ -88,7 +87,7 @@ static status take_option(sweep_command *c, option_binding *own, run_config *che
     return fail(STATUS_SYSTEM, "no memory for %s", name);
 }
 
-/* Puts the words of the file before those of the command line, which are read after them. */
+/* Puts the words of the file before the words of the command line, which override them. */
 static status add_file_words(sweep_command *c)
 {
     sweep *s = &c->sweep;
@@ -122,7 +121,7 @@ static status read_file(sweep_command *c, option_binding *own, const char *path)
     return rc == STATUS_OK ? add_file_words(c) : rc;
 }
 
-/* What the sweep takes of the command line besides its options: what varies, and the file of options. */
+/* Takes the sweep's words from the command line: varied options, and the file of options. */
 static status take_words(sweep *s, char **words, int count, const char **file)
 {
     for (int i = 0; i < count; i++) {
@@ -148,7 +147,7 @@ static status read_words(sweep_command *c, const command_line *line)
     option_binding own = {.table = &sweep_option_table, .storage = c};
     char **words = calloc((size_t)line->argc + 1, sizeof *words);
     const char *file = NULL;
-    s->words = (const char **)words; /* the sweep's, with fewer words */
+    s->words = (const char **)words; /* Owned by the sweep, with fewer words. */
     if (!words) return fail(STATUS_SYSTEM, "no memory for the command line");
     TRY(options_defaults(&own, 1));
     TRY(take_words(s, line->argv + 2, line->argc, &file));
@@ -182,7 +181,7 @@ static status run_points(const sweep *s, int *exit_code)
     sweep_outcome outcome = {0};
     TRY(sweep_open_folder(s, &lock));
     status rc = sweep_run(s, &outcome);
-    if (rc == STATUS_OK) rc = show_table(s, &outcome); /* after an interruption of what there is */
+    if (rc == STATUS_OK) rc = show_table(s, &outcome);
     if (rc == STATUS_OK && outcome.signal) {
         log_warn("the sweep was interrupted: the same command goes on");
         *exit_code = 128 + outcome.signal;
@@ -201,7 +200,7 @@ static status run_sweep(command_line *line)
     if (rc == STATUS_OK) rc = sweep_check(&c->sweep);
     if (rc == STATUS_OK && c->dry_run) {
         rc = sweep_list(&c->sweep, &text);
-        if (rc == STATUS_OK) rc = output_file(&text, "-"); /* commands are not broken into lines */
+        if (rc == STATUS_OK) rc = output_file(&text, "-"); /* Without line breaks in commands. */
     } else if (rc == STATUS_OK) {
         rc = run_points(&c->sweep, &line->exit_code);
     }

@@ -1,4 +1,4 @@
-/* harness verify FILE.json ...: golden trajectories against this program's engines. */
+/* harness verify FILE.json ...: compares this program's engines with golden trajectories. */
 #include "harness/commands/commands.h"
 
 #include "harness/run/output.h"
@@ -22,7 +22,7 @@ typedef struct verify_options {
     bool tf32, bf16, cuda_graph;
 } verify_options;
 
-enum { MODE_AUTO, MODE_ENGINE /* the first */, MODE_BOTH = MODE_ENGINE + ENGINE_BOTH };
+enum { MODE_AUTO, MODE_ENGINE /* First engine. */, MODE_BOTH = MODE_ENGINE + ENGINE_BOTH };
 static const char *const mode_names[] = {"auto", ENGINE_LIST(ENGINE_MODE) "both", NULL};
 
 #define FIELD(name) offsetof(verify_options, name)
@@ -73,8 +73,8 @@ static bool engine_takes_part(const verify_setup *s, const golden_file *f, int e
     return engine == s->options.mode - MODE_ENGINE;
 }
 
-/* A loss over the targets of all ranks is DataParallel's: unless the user names a policy, only that one is
- * held to it. NULL: the engine has no policy to compare with. */
+/* Returns the policy to compare with. A loss over the targets of all ranks belongs to DataParallel, so
+ * only dp is compared unless the user names a policy. Returns NULL if the engine has no policy dp. */
 static const char *policy_for(const verify_setup *s, const golden_file *f, int engine)
 {
     if (!f->global_loss || s->options.policy) return s->policies[engine];
@@ -84,8 +84,8 @@ static const char *policy_for(const verify_setup *s, const golden_file *f, int e
     return NULL;
 }
 
-/* The other files of token models hold a loss for each rank, whose numbers of targets differ: DataParallel
- * has them where each replica computes its own loss. Again unless the user chooses. */
+/* Sets DataParallel's loss. In files of token models without a global loss, each rank has a loss over its
+ * targets, so each replica must compute a loss. Options of the user take precedence. */
 static void fit_options(verify_setup *s, const golden_file *f)
 {
     ps_options *ps = (ps_options *)s->engines[ENGINE_PS];
@@ -93,10 +93,10 @@ static void fit_options(verify_setup *s, const golden_file *f)
     if (!s->options.policy && !s->loss_given) ps->dp_loss = of_replicas ? 1 + PS_DP_LOSS_REPLICA : 0;
 }
 
-/* What the engines make of a file. */
+/* Result of a file over all engines. */
 typedef struct verdict {
     text_buffer line;
-    double worst; /* share of its limit */
+    double worst; /* Largest share of a limit. */
     int unchecked, tensors, ran;
 } verdict;
 
@@ -134,7 +134,6 @@ static status verify_engine(const verify_setup *s, const golden_file *f, int eng
     return STATUS_OK;
 }
 
-/* One line per file, which a terminal shows in several. */
 static status print_verdict(const char *path, const verdict *v)
 {
     text_buffer out = {0};

@@ -1,5 +1,4 @@
-/* harness whatif: what a model would take on machines that one does not have. A table of jobs of `harness
- * run`. */
+/* harness whatif: predicts a model's performance on other machines. A table of jobs of `harness run`. */
 #include "harness/commands/commands.h"
 
 #include "harness/run/option_effects.h"
@@ -38,12 +37,11 @@ static const option_table whatif_option_table = {"What if", option_list,
 
 typedef struct whatif_setup {
     whatif_options options;
-    run_config config; /* of the words that are every job's, to look at them */
-    char **words;      /* of the command line, for `run` */
+    run_config config; /* Options that hold for all jobs, parsed to check them. */
+    char **words;      /* Options for `harness run`. */
     int word_count;
 } whatif_setup;
 
-/* What one job has and a table of many has not. */
 static status refuse_options_of_one_job(const run_config *c)
 {
     static const char *const names[] = {"mode",   "plan",   "trace",  "trace-steps",
@@ -56,7 +54,7 @@ static status refuse_options_of_one_job(const run_config *c)
     return STATUS_OK;
 }
 
-/* An option of an engine that no policy belongs to would do nothing, and nobody would know. */
+/* Refuses an option of an engine that no policy uses, since it would have no effect. */
 static status refuse_unused_options(const run_config *c, const whatif_question *q)
 {
     bool uses[ENGINE_COUNT] = {false};
@@ -71,7 +69,7 @@ static status refuse_unused_options(const run_config *c, const whatif_question *
                 : STATUS_OK;
 }
 
-/* The words that are options of `run`, read once to see what they say about all jobs. */
+/* Parses the options of `harness run` once, to check the options that hold for all jobs. */
 static status read_words(whatif_setup *s, const command_line *line, whatif_question *q)
 {
     run_config *c = &s->config;
@@ -121,7 +119,7 @@ static status find_profile(const whatif_setup *s, whatif_question *q)
     return STATUS_OK;
 }
 
-/* On stderr, which options do nothing here: judged by the first policy, as in `run`. */
+/* Notes on stderr the options that have no effect, judged by the first policy as in `harness run`. */
 static status note_effects(const whatif_setup *s, const whatif_question *q)
 {
     int engine;

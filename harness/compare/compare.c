@@ -17,9 +17,9 @@
 
 #define SEED 1
 
-/* The figures of a job, by their place in the result. The first decides. */
+/* Compared figures of a job. The first decides. */
 static const struct {
-    const char *name, *path; /* from the job */
+    const char *name, *path;
 } metrics[] = {{COMPARE_STEP_TIME, "step_time.median_s"},
                {"samples/s", "throughput.samples_per_s"},
                {"exposed communication", "phases.exposed_communication_s.median_s"},
@@ -27,22 +27,21 @@ static const struct {
                {"peak memory, max over ranks", "memory_imbalance.maximum_bytes"}};
 enum { METRIC_COUNT = sizeof metrics / sizeof metrics[0] };
 
-/* A row of the comparison, and its test. */
 typedef struct tested {
     json_t *row;
     significance found;
     bool decides;
 } tested;
 
-/* What is compared: a row of "comparisons" for each job and point, and the tests of all of them, whose p are
- * corrected together. */
+/* Result of a comparison. `list` has one element per job and point. The p values of the tests are
+ * corrected in two families: step times, and the rest. */
 typedef struct comparison {
     json_t *list;
     tested *tests;
     int count;
 } comparison;
 
-/* The runs of one side: new references; NULL where a round has none. */
+/* Runs of one side: new references, NULL for a round without a result. */
 typedef struct side {
     json_t **runs;
     int count;
@@ -65,7 +64,7 @@ static status side_add(side *s, json_t *run)
     return STATUS_OK;
 }
 
-/* The runs of a result: those of --repeat, or itself. */
+/* Adds the runs of a result: its repetitions, or the result itself. */
 static status side_add_result(side *s, const json_t *result)
 {
     const json_t *runs = report_at(result, "repetitions.runs");
@@ -85,7 +84,7 @@ static void side_free(side *s)
 
 /* ---- one comparison ---------------------------------------------------------------------------------- */
 
-/* What a job is called in every run; before jobs had names, its engine. */
+/* Returns the name of a job, or its engine in results of earlier versions. */
 static const char *name_of(const json_t *job)
 {
     return json_object_get(job, "name") ? report_text_at(job, "name") : report_text_at(job, "engine");
@@ -104,7 +103,8 @@ static double metric_of(const json_t *run, const char *job, int metric)
     return report_number_at(job_of(run, job), metrics[metric].path);
 }
 
-/* The values of a metric on both sides, out[2][most]; of rounds only those that have both. */
+/* Reads a metric of both sides into out[2][most]. If the runs are rounds, only rounds with both values
+ * count. */
 static void read_values(const side *a, const side *b, const char *job, int metric, bool rounds, double *out,
                         int most, int count[2])
 {
@@ -132,7 +132,7 @@ static status add_test(comparison *c, tested test)
     return STATUS_OK;
 }
 
-/* Adds the row of a metric to `rows`, and its test; nothing where the metric does not exist or is zero. */
+/* Adds a row and a test for a metric. Adds nothing if a value is missing or zero. */
 static status compare_metric(const side *a, const side *b, const char *job, int metric, bool rounds,
                              json_t *rows, comparison *c)
 {
@@ -185,8 +185,7 @@ static void add_verdict(const tested *t)
     json_object_set_new(t->row, "least_runs", json_integer(s->least));
 }
 
-/* The verdicts of all step times, which are one family of tests, or of all other metrics, which are another.
- */
+/* Corrects and adds the verdicts of one family of tests: the step times, or all other metrics. */
 static status add_verdicts(const comparison *c, bool decides, int *count)
 {
     significance *family = malloc(((size_t)c->count + 1) * sizeof *family);
@@ -211,7 +210,7 @@ static const json_t *first_run(const side *s)
     return NULL;
 }
 
-/* A row in the list for each job that both sides have, called `label`. */
+/* Adds an element to the list for each job that both sides have. */
 static status compare_sides(const side *a, const side *b, bool rounds, const char *label, comparison *c)
 {
     const json_t *run_a = first_run(a), *run_b = first_run(b);
@@ -239,7 +238,6 @@ static status comparison_open(comparison *c)
     return c->list ? STATUS_OK : no_memory();
 }
 
-/* Judges all rows; *out is a new reference. */
 static status comparison_finish(comparison *c, const char *a, const char *b, bool interleaved, json_t **out)
 {
     int steps, others;

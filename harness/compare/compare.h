@@ -1,7 +1,7 @@
-/* Two sides compared: results of runs, folders of them, sweeps, or two builds of the program. The sample is a
- * run (harness/report/significance.h). The step time decides. Holm's correction is over the step times of all
- * jobs and points of the comparison, and over all other figures, so that a comparison of any size finds a
- * difference between equal sides once in a hundred times. */
+/* Comparison of two sides: results of runs, folders of results, sweeps, or two builds of the program. A
+ * sample is a run (harness/report/significance.h). The step time decides. Holm's correction covers the
+ * step times of all jobs and points, and separately all other figures. So a comparison of equal sides
+ * finds a difference in one of a hundred cases, whatever its size. */
 #ifndef HARNESS_COMPARE_COMPARE_H
 #define HARNESS_COMPARE_COMPARE_H
 
@@ -12,30 +12,32 @@
 
 enum { COMPARE_SCHEMA_VERSION = 1 };
 
-#define COMPARE_STEP_TIME "step time, median" /* the metric that decides */
+#define COMPARE_STEP_TIME "step time, median" /* Metric that decides. */
 
-/* Compares what lies at the two paths: a run's JSON, a folder of such files (of --repeat each run of them
- * counts), or the folder of a sweep, of which every point is compared with the same point of the other. *out
- * is a new reference, as docs/sweep.md describes. STATUS_DATA: no results there; STATUS_CONFIG: different
- * sweeps. */
+/* Compares two paths: the JSON of a run, a folder of these files, or the folder of a sweep. All runs of
+ * --repeat count. Points of a sweep are compared with the same points of the other sweep. *out is a new
+ * reference (docs/sweep.md). Returns STATUS_DATA if there are no results and STATUS_CONFIG if the sweeps
+ * differ. */
 status compare_paths(const char *a, const char *b, json_t **out);
 
-/* Compares two results of runs, the first of which is that of the file `path`. *out as above. */
+/* Compares two results of runs. `before` was read from the file `path`. *out is a new reference. */
 status compare_results(const char *path, const json_t *before, const json_t *after, json_t **out);
 
-/* Runs `words` [count], options of `harness run`, with both programs in turn, `rounds` times, and compares.
- * The results stay in `folder`, where an interrupted comparison goes on. *signal: what ended it early, or 0;
- * then *out is NULL. STATUS_UNAVAILABLE: a run has failed. */
+/* Runs `words` [count], options of `harness run`, with both programs alternately, `rounds` times, and
+ * compares the results. The results remain in `folder`, so an interrupted comparison can be continued.
+ * *signal is the signal that ended it, or 0; *out is NULL after a signal. Returns STATUS_UNAVAILABLE if a
+ * run has failed. */
 status compare_builds(const char *a, const char *b, const char **words, int count, int rounds,
                       const char *folder, int *signal, json_t **out);
 
-/* As text of at most 80 columns. */
+/* Writes a comparison as text of at most 80 columns. */
 void compare_report(const json_t *comparison, text_buffer *out);
 
-/* The row of the step time in "metrics" of one of the comparisons; NULL: a side has no step time. */
+/* Returns the row of the step time in "metrics" of a comparison, or NULL if a side has no step time. */
 const json_t *compare_step_time(const json_t *job);
 
-/* Whether B's step time is shown to be more than 1 + `above` times A's, in any of the comparisons. */
+/* Returns true if in any comparison the step time of B is shown to be more than 1 + `above` times the step
+ * time of A. */
 bool compare_is_slower(const json_t *comparison, double above);
 
 #endif

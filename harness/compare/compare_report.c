@@ -1,4 +1,4 @@
-/* A comparison as text of at most 80 columns, rendered from its JSON. */
+/* Renders a comparison from its JSON as text of at most 80 columns. */
 #include "harness/compare/compare.h"
 #include "harness/report/report.h"
 #include "harness/report/significance.h"
@@ -19,7 +19,7 @@ static void append_value(const char *metric, double value, text_buffer *out)
     text_append(out, "%11s", text);
 }
 
-/* "slower", "faster", ..., or "~": nothing is shown. */
+/* Returns "slower", "faster", ..., or "~" if no difference is shown. */
 static const char *word_for(const char *metric, const char *verdict)
 {
     if (strcmp(verdict, "too few runs") == 0) return "";
@@ -43,7 +43,7 @@ static void append_row(const json_t *row, text_buffer *out)
     text_append(out, " %s\n", word_for(metric, report_text_at(row, "verdict")));
 }
 
-/* What a row that shows nothing could have shown. */
+/* Appends the difference that a row could have shown, and the runs that 5 % would take. */
 static void append_power(const json_t *row, const char *unit, text_buffer *out)
 {
     text_append(out, "  ~ not shown, p = %.2g; %.1f %% would be; 5 %% would take %lld %s\n",
@@ -56,7 +56,7 @@ static bool has_verdict(const json_t *row, const char *verdict)
     return strcmp(report_text_at(row, "verdict"), verdict) == 0;
 }
 
-/* What the step time's row does not show, and how many runs the rows without a verdict take. */
+/* Appends the verdict on the step time, or the number of runs needed for one. */
 static void append_verdict(const json_t *job, const char *unit, text_buffer *out)
 {
     const json_t *step = compare_step_time(job);

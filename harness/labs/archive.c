@@ -1,5 +1,6 @@
-/* What students hand in, a tar.gz (POSIX.1-1988 ustar), and what Gradescope runs, a zip (PKWARE's
- * APPNOTE.TXT). Both hold neither times nor owners: equal files give equal archives. */
+/* Writes the archive that students hand in, a tar.gz (POSIX.1-1988 ustar), and the autograder for
+ * Gradescope, a zip (PKWARE's APPNOTE.TXT). The archives hold no times and no owners, so equal files give
+ * equal archives. */
 #include "harness/labs/grader.h"
 
 #include "common/base/input.h"
@@ -14,7 +15,7 @@
 #include <unistd.h>
 #include <zlib.h>
 
-enum { MOST_BYTES = 1 << 30 }; /* of a file */
+enum { MOST_BYTES = 1 << 30 }; /* bytes of a file */
 
 typedef struct bytes {
     unsigned char *data;
@@ -39,7 +40,7 @@ static status read_bytes(const char *path, bytes *out)
     return STATUS_OK;
 }
 
-/* zlib's formats by window bits: 31 gzip, -15 without a header, as zip has it. */
+/* Compresses with zlib. `window` is 31 for gzip, and -15 for zip, which has no header. */
 static status deflate_bytes(const bytes *in, int window, bytes *out)
 {
     z_stream z = {0};
@@ -145,7 +146,7 @@ static status zip_add(zip *z, const char *name, const bytes *content, bool execu
     uint16_t name_size = (uint16_t)strlen(name);
     TRY(deflate_bytes(content, -15, &packed));
     uint32_t sizes[2] = {(uint32_t)packed.size, (uint32_t)content->size};
-    /* Version 2.0, flag 0x800: the name is UTF-8; method 8; time 0; date 1 January 1980. */
+    /* Version 2.0, flag 0x800 (the name is UTF-8), method 8, time 0, date 1 January 1980. */
     uint16_t common[] = {20, 0x800, 8, 0, 0x21}, local_end[] = {name_size, 0},
              central_end[] = {name_size, 0, 0, 0, 0};
     uint16_t made_by = 3 << 8 | 20; /* Unix */
@@ -179,7 +180,7 @@ static status zip_add_file(zip *z, const char *path, const char *name, bool exec
     return rc;
 }
 
-/* The files of a folder and of its folders. */
+/* Adds the files of a folder, and of its subfolders. */
 static status zip_add_folder(zip *z, const char *path, const char *name)
 {
     struct dirent **entries;
@@ -211,7 +212,7 @@ static status zip_write(zip *z, const char *path)
     return write_file(path, &z->files);
 }
 
-/* The data of lab_ranks_open(). */
+/* Adds the data of lab_ranks_open(). */
 static status zip_add_wine(zip *z)
 {
     dataset *set = NULL;
@@ -232,8 +233,8 @@ static const char set_up[] = "#!/bin/sh\n"
                              "  libprotobuf-c1 libjansson4 libxxhash0 zlib1g libgomp1\n"
                              "chmod +x \"$(dirname \"$0\")/bin/harness\"\n";
 
-/* The student's id is the e-mail address that Gradescope has on file, so that questions differ and cannot be
- * chosen. */
+/* Script for Gradescope. The student's id is the e-mail address that Gradescope has on file, so that
+ * questions differ and a student cannot choose them. */
 static const char run_gradescope[] =
     "#!/bin/sh\n"
     "# Grades submission/ and writes results.json into results/, in the folder of this file: /autograder.\n"
@@ -267,7 +268,8 @@ status grader_autograder(const lab *l, int format, const char *hidden, const cha
     text_buffer run = {0}, hidden_tests = {0};
     zip z = {0};
     snprintf(tests, sizeof tests, "%d-%s.txt", l->number, l->name);
-    if (hidden) TRY(grader_read_file(hidden, tests, &hidden_tests)); /* else no submission could be graded */
+    /* A missing file fails here, before a submission does. */
+    if (hidden) TRY(grader_read_file(hidden, tests, &hidden_tests));
     text_free(&hidden_tests);
     TRY(grader_data_folder(data));
     snprintf(labs, sizeof labs, "%s/labs", data);

@@ -9,7 +9,6 @@
 
 enum { NOT_WAITING = -1, STUDENTS = STEP_RANKS - 1 };
 
-/* How far a rank has come. */
 typedef struct progress {
     double now, waited_s, launch_s[STEP_MOST];
     int given, launched, waits_for;
@@ -44,7 +43,8 @@ static double compute_next(running *y, int rank, int *gradient)
     return p->now += y->step->compute_s[*gradient];
 }
 
-/* When bucket `last` is reduced, where the ranks have launched it and all before it. */
+/* Returns the time at which bucket `last` is reduced. All ranks must have launched this bucket and all
+ * before it. */
 static double end_of(const running *y, const progress ranks[], int last)
 {
     double end = 0;
@@ -56,7 +56,7 @@ static double end_of(const running *y, const progress ranks[], int last)
     return end;
 }
 
-/* A rank of the reference, which waits for nothing before its backward pass has ended. */
+/* Runs a rank of the reference, which waits for nothing before its backward pass has ended. */
 static void run_reference(running *y, int rank)
 {
     bucket_schedule *s = y->step->schedule;
@@ -134,7 +134,7 @@ static void answer(students *s, int rank, int code, int64_t n)
     students_send(s, rank, (runner_message){0, code, n, 0}, NULL);
 }
 
-/* Waits end whose bucket all ranks have launched. */
+/* Ends the waits for a bucket that all ranks have launched. */
 static void release(running *y, students *s)
 {
     for (int r = 0; r < STUDENTS; r++) {

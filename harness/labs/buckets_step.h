@@ -1,5 +1,5 @@
-/* Lab 5: a backward pass in virtual time, on ranks that run the student's launch rule next to one that runs
- * the ring's (ring/buckets/schedule.c). */
+/* Lab 5: a backward pass in virtual time. Some ranks run the student's launch rule, and one runs the
+ * ring's (ring/buckets/schedule.c). */
 #ifndef HARNESS_LABS_BUCKETS_STEP_H
 #define HARNESS_LABS_BUCKETS_STEP_H
 
@@ -10,21 +10,23 @@ enum { STEP_RANKS = 3, STEP_MOST = 1024 }; /* gradients */
 
 typedef struct buckets_step {
     int count;                        /* gradients */
-    bucket_schedule *schedule;        /* their buckets */
-    int order[STEP_RANKS][STEP_MOST]; /* in which each rank computes them */
-    double compute_s[STEP_MOST];      /* of each gradient */
-    double latency_s, bytes_per_s;    /* of an all-reduce: latency + bytes / rate */
-    int late, waits_early; /* results: a bucket that was launched later than it might have been, or waited
-                            * for before the last gradient; BUCKET_NONE */
-    double exposed_s, reference_s; /* results: the longest of the student's ranks; if all ran the reference */
+    bucket_schedule *schedule;        /* buckets of the gradients */
+    int order[STEP_RANKS][STEP_MOST]; /* order in which each rank computes the gradients */
+    double compute_s[STEP_MOST];      /* time of each gradient */
+    double latency_s, bytes_per_s;    /* time of an all-reduce: latency + bytes / rate */
+    /* Results: a bucket that was launched later than possible, and a bucket that was waited for before the
+     * last gradient. BUCKET_NONE if there is none. */
+    int late, waits_early;
+    double exposed_s, reference_s; /* results: longest student's rank; longest if all ran the reference */
 } buckets_step;
 
-/* By DistributedDataParallel's rule, gradients in the order of `bytes`; the caller closes it. */
+/* Assigns gradients in the order of `bytes` by DistributedDataParallel's rule. The caller closes *out. */
 status buckets_of(const int64_t *bytes, int count, int64_t first_limit, int64_t limit, bucket_schedule *out);
 
-/* The student's ranks: processes that serve steps until students_end(); the last rank is the reference. */
+/* Starts the student's ranks, processes that serve steps until students_end(). The last rank is the
+ * reference. */
 status buckets_ranks_open(grader *g, students *s);
-/* Runs one step; fails `t` where a rule is broken. */
+/* Runs one step. Fails `t` if a rule is broken. */
 status buckets_step_run(students *s, buckets_step *step, lab_test *t);
 
 #endif

@@ -17,15 +17,16 @@ enum { MOST_SPANS = 4096, SPAN_CASES = 20 };
 
 typedef struct spans {
     int computes, flights;
-    double compute[MOST_SPANS][2], flight[MOST_SPANS][2], program_s; /* what the program calls exposed */
+    /* program_s is the exposed communication that the program reports. */
+    double compute[MOST_SPANS][2], flight[MOST_SPANS][2], program_s;
 } spans;
 
 typedef struct edge {
     double at;
-    int compute, flight; /* +1: one begins; -1: one ends */
+    int compute, flight; /* +1 if one begins, -1 if one ends */
 } edge;
 
-/* Seconds in which a bucket was in flight: while nothing was computed; the same, with each bucket counted;
+/* Seconds in which a bucket was in flight: while nothing was computed; the same with each bucket counted;
  * all. */
 typedef struct span_sums {
     double exposed, twice, all;
@@ -58,7 +59,7 @@ static span_sums sum_spans(const spans *p)
     return sums;
 }
 
-/* Runs the program with these words and --trace, and reads the spans of step `step` of rank 0. */
+/* Runs the program with `words` and --trace, and reads the spans of step `step` of rank 0. */
 static status read_trace(const grader *g, const char *const words[], int64_t step, spans *out)
 {
     char path[PATH_MAX + 16], name[32];
@@ -76,7 +77,7 @@ static status read_trace(const grader *g, const char *const words[], int64_t ste
     json_t *trace = json_load_file(path, 0, &error), *events = json_object_get(trace, "traceEvents");
     snprintf(name, sizeof name, "step %lld", (long long)step);
     json_array_foreach(events, i, event)
-    { /* the first process with a step of that name is rank 0's */
+    { /* rank 0 has the first step of this name */
         const char *called = json_string_value(json_object_get(event, "name"));
         if (!called || strcmp(called, name) != 0 || begin > 0) continue;
         begin = report_number_at(event, "ts");
@@ -219,7 +220,7 @@ static status sweep(const bucket_question *q, double exposed_ms[SWEEP_CAPS])
     return STATUS_OK;
 }
 
-/* A cap of the sweep whose exposed communication is at most 1.1 of the best. */
+/* Checks that the exposed communication of the given cap is at most 1.1 of the best in the sweep. */
 static bool check_best(const grader *g, lab_test *t, const double exposed_ms[SWEEP_CAPS])
 {
     const char *given = grader_answer(g, "best_cap_mb");

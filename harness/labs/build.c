@@ -1,4 +1,4 @@
-/* Compiles a student's code: with sanitizers to check it, without to time it. */
+/* Compiles a student's code: with sanitizers to check it, without them to time it. */
 #include "harness/labs/students.h"
 
 #include "common/base/clock.h"
@@ -59,7 +59,6 @@ static status tool_start(const grader *g, char *const argv[], tool *t)
     return fail_errno(STATUS_SYSTEM, "lab: a process for %s", argv[0]);
 }
 
-/* Appends what it prints, and waits for its end. */
 static status tool_finish(tool *t, text_buffer *printed, int *code)
 {
     int how;
@@ -77,7 +76,7 @@ static status tool_finish(tool *t, text_buffer *printed, int *code)
     while ((ended = waitpid(t->pid, &how, WNOHANG)) == 0 && !grader_interrupted && clock_now_ns() < until)
         clock_sleep_ns(NS_PER_MS);
     if (ended <= 0) kill(t->pid, SIGKILL); /* it may not have a group yet */
-    kill(-t->pid, SIGKILL);                /* its own children as well, which become this process's */
+    kill(-t->pid, SIGKILL);                /* and the tool's children, which this process inherits */
     while (ended <= 0 && (ended = waitpid(t->pid, &how, 0)) < 0 && errno == EINTR) continue;
     while (waitpid(-t->pid, NULL, 0) > 0 || errno == EINTR) continue;
     *code = WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
@@ -111,8 +110,8 @@ static status copy_source(grader *g)
     return written ? STATUS_OK : fail_errno(STATUS_CANNOT_CREATE, "%s", path);
 }
 
-/* The runner only needs the address sanitizer, which sees what it writes through a student's pointers; the
- * other one would double its time. */
+/* The runner needs only the address sanitizer, which sees its writes through a student's pointers. The
+ * other sanitizer would double the compile time. */
 static const char *const checked_mode[] = {"-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all",
                                            "-fno-omit-frame-pointer", NULL},
                          *const runner_mode[] = {"-O1", "-fsanitize=address", "-fno-omit-frame-pointer",
@@ -131,7 +130,8 @@ static status start_compiler(const grader *g, const char *const *mode, const cha
     return tool_start(g, (char *const *)argv, t);
 }
 
-/* The student's file, and next to it the program around it as one unit, which takes as long. */
+/* Compiles the student's file and, at the same time, the program around it as one unit, which takes as
+ * long. */
 static status compile_and_link(grader *g, bool fast, text_buffer *printed, int *code)
 {
     char main_file[PATH_MAX + 32], lab_file[PATH_MAX + 64];

@@ -95,7 +95,7 @@ static void on_signal(int number)
     grader_interrupted = number;
 }
 
-/* In a child, since neither can be taken back. */
+/* Tries a protection in a child, because neither protection can be taken back. */
 static bool child_succeeds(const grader *g, bool files)
 {
     int how = 1;
@@ -108,9 +108,9 @@ static status open_grader(grader *g)
 {
     static const int stops[] = {SIGHUP, SIGINT, SIGPIPE, SIGTERM};
     const char *temporary = getenv("TMPDIR");
-    prctl(PR_SET_DUMPABLE, 0, 0, 0,
-          0); /* no other process of this user may read its memory or its files in /proc */
-    prctl(PR_SET_CHILD_SUBREAPER, 1); /* what a compiler has started and left behind can be waited for */
+    /* No other process of this user may read this process's memory or its files in /proc. */
+    prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+    prctl(PR_SET_CHILD_SUBREAPER, 1); /* makes a compiler's orphans children of this process */
     for (size_t i = 0; i < sizeof stops / sizeof stops[0]; i++)
         sigaction(stops[i], &(struct sigaction){.sa_handler = on_signal}, NULL);
     TRY(grader_data_folder(g->data));
@@ -181,7 +181,7 @@ static bool wanted(const grader *g, const char *key)
     return !g->only;
 }
 
-/* Whether something that was asked for runs the student's code: else there is nothing to compile. */
+/* Returns true if a requested part runs the student's code, which must then be compiled. */
 static bool needs_code(const grader *g)
 {
     bool needed = g->lab->source && (wanted(g, "compiles") || (g->hidden && wanted(g, "hidden")));
@@ -214,8 +214,8 @@ static status check_part(grader *g, const lab_part *p, bool text)
     return end_test(g, t, text);
 }
 
-/* "PART ID": the part's cases as the id of a student draws them whom only the instructor knows; else words of
- * the lab's own. */
+/* Runs a line "PART ID": the part with the cases of a student's id that only the instructor knows. Other
+ * words are the lab's. */
 static status run_hidden(grader *g, lab_test *t, const char *words)
 {
     char key[64] = "", id[128] = "";
@@ -234,7 +234,7 @@ static status run_hidden(grader *g, lab_test *t, const char *words)
                 g->lab->number, words);
 }
 
-/* The instructor's lines "POINTS WORDS..." in HIDDEN/N-name.txt, '#' begins a comment. */
+/* Runs the instructor's lines "POINTS WORDS..." in HIDDEN/N-name.txt. '#' begins a comment. */
 static status check_hidden(grader *g, bool text)
 {
     char name[64], *rest = NULL;

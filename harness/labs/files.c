@@ -1,4 +1,4 @@
-/* Files of labs and students. */
+/* Reads and writes files of labs and students. */
 #include "harness/labs/grader.h"
 
 #include "common/base/program.h"
@@ -21,7 +21,7 @@ status grader_data_folder(char out[PATH_MAX])
 {
     char program[PATH_MAX], path[PATH_MAX + 32];
     program_folder(program);
-    /* An installation or an autograder, wherever it was moved; where it was built. */
+    /* Looks in an installation or an autograder, which may have been moved, then in the source tree. */
     for (int i = 0; i < 2; i++) {
         snprintf(out, PATH_MAX, "%s%s", i ? PSRING_SOURCE_LABS : program, i ? "" : "/../share/psring");
         snprintf(path, sizeof path, "%s/labs/lab.h", out);
@@ -51,7 +51,6 @@ status grader_read_file(const char *folder, const char *name, text_buffer *out)
     return rc;
 }
 
-/* Cuts spaces off both ends. */
 static char *trim(char *text)
 {
     text += strspn(text, " \t\r");
@@ -64,7 +63,7 @@ static status read_pairs(grader *g)
     text_buffer lines = {0};
     char *rest = NULL;
     if (grader_read_file(g->folder, "answers.txt", &lines) != STATUS_OK) {
-        error_clear(); /* each question then has no answer yet */
+        error_clear(); /* no answers yet */
         return STATUS_OK;
     }
     for (char *line = strtok_r(lines.data, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
@@ -106,7 +105,7 @@ status grader_read_answers(grader *g)
     return STATUS_OK;
 }
 
-/* Writes a new file; one that is there stays as it is, and `out` says so. */
+/* Writes a new file. An existing file stays unchanged, which `out` says. */
 static status write_new(const char *folder, const char *name, const text_buffer *text, text_buffer *out)
 {
     char path[PATH_MAX];

@@ -1,10 +1,10 @@
-/* The grader of the teaching labs. A lab is a table of parts; a part is one line of the report, worth points.
- * The student's code runs in processes of its own (students.h) and returns data; parts compare it and never
- * trust it.
+/* The grader of the teaching labs. A lab is a table of parts. A part is one line of the report and is
+ * worth points. The student's code runs in separate processes (students.h) and returns data, which the
+ * parts compare and never trust.
  *
- * To add a lab: a file lab_NAME.c here with its table, a row in labs.c, the folder labs/N-name with handout
- * and starter files, the carrier of its messages in labs/runner/NAME.c, and its solution and mutants in
- * tests/labs. */
+ * To add a lab: a file lab_NAME.c here with its table, a row in labs.c, the folder labs/N-name with
+ * handout and starter files, the carrier of its messages in labs/runner/NAME.c, and its solution and
+ * mutants in tests/labs. */
 #ifndef HARNESS_LABS_GRADER_H
 #define HARNESS_LABS_GRADER_H
 
@@ -19,53 +19,53 @@ typedef struct lab_test {
     const char *key;
     char title[96];
     bool hidden;
-    double points, score; /* the score may exceed the points by a bonus */
+    double points, score; /* a bonus may raise the score above the points */
     bool failed;
     double seconds;
     char cost[160];      /* shown next to the score: bytes sent, time per call */
-    text_buffer details; /* why points were lost; lines */
-    double ratio;        /* for the leaderboard; 0: none */
+    text_buffer details; /* lines that say why points were lost */
+    double ratio;        /* value for the leaderboard, or 0 */
 } lab_test;
 
 typedef struct lab_part {
     const char *key, *title;
     double points;
-    bool answers;                          /* it reads only answers.txt: no code is needed */
-    status (*run)(grader *g, lab_test *t); /* an error ends the whole check: the grader itself cannot go on */
+    bool answers;                          /* reads only answers.txt, so no code is needed */
+    status (*run)(grader *g, lab_test *t); /* an error of the grader itself, which ends the whole check */
 } lab_part;
 
 typedef struct lab {
     int number;
     const char *name, *title, *hours; /* "3", "ring", "ring all-reduce", "2 to 3" */
-    const char *source;               /* the student's C file; NULL: only answers */
-    const char *function;             /* its main function, to name what is missing */
+    const char *source;               /* C file of the student, or NULL if there are only answers */
+    const char *function;             /* main function of the student, for messages */
     const char *runner;               /* labs/runner/NAME.c */
     const lab_part *parts;
     int part_count;
-    const char *leaderboard; /* what lab_test.ratio is; NULL: no leaderboard */
-    /* A line "POINTS ..." of the instructor's file that names no part: the words after POINTS. NULL: there
-     * are none. */
+    const char *leaderboard; /* name of lab_test.ratio, or NULL without a leaderboard */
+    /* Runs a line "POINTS ..." of the instructor's file that names no part. `words` follow POINTS. NULL if
+     * the lab has none of these lines. */
     status (*hidden)(grader *g, lab_test *t, const char *words);
-    void (*questions)(uint64_t seed,
-                      text_buffer *out); /* answers.txt as handed to the student; NULL: no questions */
+    /* Writes the student's answers.txt without the answers. NULL if there are no questions. */
+    void (*questions)(uint64_t seed, text_buffer *out);
 } lab;
 
 enum { LAB_MOST_TESTS = 32, LAB_MOST_ANSWERS = 64, LAB_COMPILE_POINTS = 5 };
 
 struct grader {
     const lab *lab;
-    const char *folder, *hidden, *only; /* the student's files; further tests; the parts to run, "two,even" */
-    bool folder_given;    /* on the command line: commands that the report suggests need it, too */
-    char data[PATH_MAX];  /* the folder that holds labs/ */
-    char build[PATH_MAX]; /* for programs; removed at the end */
+    const char *folder, *hidden, *only; /* the student's files; further tests; parts to run, "two,even" */
+    bool folder_given;                  /* given on the command line, so the report's commands need it, too */
+    char data[PATH_MAX];                /* folder with labs/ */
+    char build[PATH_MAX];               /* folder for programs, removed at the end */
     char student[128];
-    uint64_t seed; /* from the student's id */
+    uint64_t seed; /* drawn from the student's id */
     bool built, built_fast, compiles, compiles_fast;
-    text_buffer compiler;  /* what it printed */
-    char unprotected[160]; /* which protection the kernel lacks; "" none */
+    text_buffer compiler;  /* output of the compiler */
+    char unprotected[160]; /* protection that the kernel lacks, or "" */
     char *answers[LAB_MOST_ANSWERS][2];
     int answer_count;
-    double hours; /* of time.txt; below 0: not given */
+    double hours; /* hours in time.txt, or below 0 if not given */
     lab_test tests[LAB_MOST_TESTS];
     int test_count;
     double seconds;
@@ -77,35 +77,35 @@ status lab_find(const char *number_or_name, const lab **out);
 double lab_points(const lab *l);
 
 /* ---- files (files.c) ---- */
-/* The folder that holds labs/: of the source tree or of the installation. */
+/* Finds the folder with labs/, of the installation or of the source tree. */
 status grader_data_folder(char out[PATH_MAX]);
-/* A regular file of at most 1 MiB, as text; never follows a link, which could lead to a file that only the
- * grader may read. STATUS_DATA where there is none. */
+/* Reads a regular file of at most 1 MiB as text. Never follows a link, which could lead to a file that
+ * only the grader may read. STATUS_DATA if the file does not exist. */
 status grader_read_file(const char *folder, const char *name, text_buffer *out);
 status grader_read_answers(grader *g);
-const char *grader_answer(const grader *g, const char *key); /* NULL: not given */
+const char *grader_answer(const grader *g, const char *key); /* NULL if not given */
 status grader_start(const lab *l, const char *folder, const char *student, text_buffer *out);
 status grader_pack(const char *folder, const char *path);
 status grader_autograder(const lab *l, int format, const char *hidden, const char *path);
 
 /* ---- build.c ---- */
-/* Compiles the student's file and links it with the runner, once: with sanitizers, or fast. Sets g->compiles
- * or g->compiles_fast, and appends what the compiler prints. */
+/* Compiles the student's file and links it with the runner, with sanitizers or fast, unless this is done.
+ * Sets g->compiles or g->compiles_fast, and appends the output of the compiler. */
 status grader_build(grader *g, bool fast, text_buffer *printed);
 
 /* ---- check.c ---- */
-/* Within the relative tolerance; not if it is not a number. */
+/* Returns true if the value is within the relative tolerance. NaN never is. */
 bool is_within(double value, double expected, double tolerance);
-/* Loses points; the first line says what was found and what was expected. */
+/* Takes away the points. The first line says what was found and what was expected. */
 void test_fail(lab_test *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void test_note(lab_test *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* A question's answer against the expected one, for questions that are compared as text, as integers or as
- * numbers within a relative tolerance. Fails `t` with a message that does not give the answer away; `hint`
- * goes on where to look. */
+/* Compare the answer to a question with the expected one: as text, or as an integer or a number within a
+ * relative tolerance. A wrong answer fails `t` with a message that does not give the answer away; `hint`
+ * says where to look. */
 bool test_answer_number(const grader *g, lab_test *t, const char *key, double expected, double tolerance,
                         const char *hint);
 bool test_answer_text(const grader *g, lab_test *t, const char *key, const char *expected, const char *hint);
-/* Runs the lab's parts, or only `g->only`; prints each as it ends where `text`. */
+/* Runs the lab's parts, or only `g->only`. If `text`, prints each part as it ends. */
 status grader_check(grader *g, bool text);
 void grader_close(grader *g);
 double grader_score(const grader *g);
@@ -115,7 +115,7 @@ double grader_points(const grader *g);
 void report_begin(const grader *g, text_buffer *out);
 void report_test(const grader *g, const lab_test *t, text_buffer *out);
 void report_end(const grader *g, text_buffer *out);
-/* Of the formats that report_formats lists, from 1 on; 0 is text. */
+/* Names of the formats. report_json() takes a format from 1 on; 0 is text. */
 extern const char *const report_formats[];
 json_t *report_json(const grader *g, int format);
 

@@ -1,5 +1,5 @@
-/* Lab 4: latency and bandwidth. The tables to fit are drawn, with noise, so that scores do not depend on the
- * machine's load; `harness bench --link --fit` is what the student measures with. */
+/* Lab 4: latency and bandwidth. The tables to fit are drawn with noise, so that scores do not depend on
+ * the machine's load. Students measure with `harness bench --link --fit`. */
 #include "harness/labs/call.h"
 #include "harness/labs/labs.h"
 
@@ -16,7 +16,7 @@ typedef struct emulated {
     double latency, bandwidth; /* seconds; bytes per second */
 } emulated;
 
-/* 20 to 200 MB/s, 0.5 to 5 ms, as `--link` takes them: MB/s as integers, tenths of milliseconds. */
+/* Draws 20 to 200 MB/s and 0.5 to 5 ms, as `--link` takes them: MB/s as integers, tenths of milliseconds. */
 static emulated draw_link(uint64_t start, uint64_t index)
 {
     return (emulated){(5 + (double)random_below(start, 2 * index, 46)) / 1e4,

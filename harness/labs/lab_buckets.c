@@ -1,4 +1,5 @@
-/* Lab 5: gradient buckets. The oracle is the ring's own assignment, which a test compares with PyTorch's. */
+/* Lab 5: gradient buckets. The reference is the ring's own assignment, which a test compares with
+ * PyTorch's. */
 #include "harness/labs/buckets_step.h"
 #include "harness/labs/buckets_trace.h"
 #include "harness/labs/call.h"
@@ -19,7 +20,7 @@ static const double learning_rate = 0.1;
 
 /* ---- assignment ---- */
 
-/* Sizes of a model's gradients in the reverse order of registration; the caller frees *bytes. */
+/* Lists the sizes of a model's gradients in the reverse order of registration. The caller frees *bytes. */
 static status sizes_of(const char *model, int64_t **bytes, int *count)
 {
     nn_model *m = NULL;
@@ -38,7 +39,7 @@ static bool is_as(const student_calls *c, const bucket_schedule *s, int count)
     return true;
 }
 
-/* What a wrong assignment looks like: that of another rule. */
+/* Explains a wrong assignment that follows from another rule. */
 static const char *explain(const student_calls *c, const int64_t *bytes, int count, int64_t first,
                            int64_t limit)
 {
@@ -107,8 +108,8 @@ static status check_model(student_calls *c, lab_test *t, const char *model)
     return rc;
 }
 
-/* Small cases first: their messages are the easiest to follow. With equal limits sizes often reach a limit
- * exactly, with two limits never, so that each shows one mistake. */
+/* Checks small cases first, because their messages are the easiest to follow. If the limits are equal,
+ * sizes often reach a limit exactly, otherwise never, so that each case shows one mistake. */
 static status run_assign(grader *g, lab_test *t)
 {
     uint64_t start = random_start(g->seed, random_fnv1a64("lab 5 assign"));
@@ -133,7 +134,7 @@ static status run_assign(grader *g, lab_test *t)
 
 /* ---- the launch rule ---- */
 
-/* Rank r computes gradients in the order 0, 1, 2, ..., or in one of its own. */
+/* Draws the order in which each rank computes gradients. Without `own` it is 0, 1, 2, ... */
 static void draw_orders(buckets_step *step, uint64_t start, bool own)
 {
     for (int r = 0; r < STEP_RANKS; r++) {
@@ -174,7 +175,6 @@ static status run_launch(grader *g, lab_test *t)
 
 /* ---- training ---- */
 
-/* Averages over the ranks, and updates. */
 static void update(float *param, float grad[STEP_RANKS][LAB_RANKS_ELEMENTS])
 {
     for (int i = 0; i < LAB_RANKS_ELEMENTS; i++) {
@@ -184,7 +184,7 @@ static void update(float *param, float grad[STEP_RANKS][LAB_RANKS_ELEMENTS])
     }
 }
 
-/* The buckets that the student's function makes of wine_mlp's gradients. */
+/* Checks the buckets that the student's function makes of wine_mlp's gradients. */
 static status assign_wine(grader *g, lab_test *t, bucket_schedule *out)
 {
     student_calls *c = NULL;
@@ -234,8 +234,8 @@ static status run_train(grader *g, lab_test *t)
 
 /* ---- exposed communication ---- */
 
-/* When each gradient of ResNet-50 becomes ready on a virtual GPU: a run in which every gradient has a bucket
- * of its own. */
+/* Computes when each gradient of ResNet-50 becomes ready on a virtual GPU, from a run with one bucket per
+ * gradient. */
 static status ready_times(double *ready_s, int count)
 {
     static const char *const words[] = {"run",       "--device", "sim:v100-pcie-10gbe",

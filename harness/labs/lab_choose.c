@@ -25,7 +25,7 @@ typedef struct choose_question {
 
 typedef struct choice {
     const char *policy; /* "ddp" or "sync" */
-    int batch, setting; /* the cap in MiB, or servers */
+    int batch, setting; /* batch; cap in MiB or number of servers */
 } choice;
 
 typedef struct outcome {
@@ -47,7 +47,7 @@ static bool is_ring(choice c)
     return strcmp(c.policy, "ddp") == 0;
 }
 
-/* What the program's `command` computes of a choice. */
+/* Runs the program's `command` for a choice. */
 static status compute(const char *const command[], const choose_question *q, choice c, json_t **result)
 {
     char batch[16], setting[16];
@@ -76,7 +76,7 @@ static status compute(const char *const command[], const choose_question *q, cho
     return program_json(words, result);
 }
 
-/* As the student sees it. */
+/* Computes the outcome as the student sees it. */
 static status simulate(const choose_question *q, choice c, outcome *out)
 {
     json_t *result;
@@ -88,8 +88,8 @@ static status simulate(const choose_question *q, choice c, outcome *out)
     return STATUS_OK;
 }
 
-/* Throughput and memory only, by one run: `whatif` draws the profile's constants many times, for limits that
- * the grid does not need. */
+/* Computes only throughput and memory, in one run. `whatif` draws the profile's constants many times, for
+ * intervals that the grid does not need. */
 static status run_point(const choose_question *q, choice c, outcome *out)
 {
     const char *const command[] = {"run",
@@ -131,7 +131,7 @@ static double number(const grader *g, const char *key)
     return text && text[0] ? atof(text) : 0;
 }
 
-/* False, with the reason in `t`: it is none of the grid. */
+/* Reads the choice. Returns false, with the reason in `t`, if it is not in the grid. */
 static bool read_choice(const grader *g, lab_test *t, choice *c)
 {
     const char *policy = grader_answer(g, "policy");
@@ -169,7 +169,7 @@ static status run_fits(grader *g, lab_test *t)
     return STATUS_OK;
 }
 
-/* The most samples per second of all points of the grid that fit. */
+/* Finds the most samples per second of all points of the grid that fit in memory. */
 static status best_of_grid(const choose_question *q, double *best)
 {
     *best = 0;

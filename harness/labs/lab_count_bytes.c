@@ -1,4 +1,4 @@
-/* Lab 1: bytes per rank, against exact counts and against the counters of real runs. */
+/* Lab 1: bytes per rank, compared with exact counts and with the counters of real runs. */
 #include "harness/labs/call.h"
 #include "harness/labs/labs.h"
 
@@ -38,7 +38,7 @@ static int64_t expected(int which, int ranks, int servers, int64_t n, int rank)
     }
 }
 
-/* What the wrong number looks like. */
+/* Explains a wrong number that follows from a known mistake. */
 static const char *explain(double got, int64_t want, int which, int ranks, int servers, int64_t n)
 {
     double difference = got - (double)want;
@@ -69,7 +69,7 @@ static status check_call(student_calls *c, lab_test *t, int which, int ranks, in
     return STATUS_OK;
 }
 
-/* Drawn from the student's id: every length from even to prime, every rank. */
+/* Checks drawn cases: every length from even to prime, and every rank. */
 static status check_function(grader *g, lab_test *t, int which)
 {
     static const int64_t lengths[] = {1 << 20, 25557032, 1091, 61706, 13, 1};
@@ -106,8 +106,8 @@ static status run_busiest(grader *g, lab_test *t)
     return check_function(g, t, BUSIEST);
 }
 
-/* Trains the model of 1091 parameters with both engines and compares the counters of every rank: within 3 %,
- * since the engines align chunks, and a run ends between a push and the next pull. */
+/* Trains the model of 1091 parameters with both engines and compares the counters of every rank. The
+ * tolerance is 3 %, because the engines align chunks and a run ends between a push and the next pull. */
 static status compare_run(student_calls *c, lab_test *t, int which, int ranks, int servers)
 {
     char gpus[16], count[16], path[64];

@@ -1,4 +1,5 @@
-/* Lab 7: memory per rank against the ledgers of runs in virtual time, and the sharded optimizer step. */
+/* Lab 7: memory per rank, compared with the ledgers of runs in virtual time, and the sharded optimizer
+ * step. */
 #include "harness/labs/call.h"
 #include "harness/labs/labs.h"
 #include "harness/labs/shard_step.h"
@@ -14,7 +15,7 @@
 
 enum { CLASSES = sizeof(lab_memory) / sizeof(int64_t), CASES = 4, HIDDEN = 64, POSITIONS = 1024, STEPS = 30 };
 
-/* As lab_memory has them. */
+/* Names of lab_memory's fields, in their order. */
 static const char *const class_names[CLASSES] = {"parameters",      "replicas",       "gradients",
                                                  "optimizer_state", "gathered_units", "buckets"};
 static const char *const policies[] = {"dp", "ddp", "zero1", "zero2", "zero3"};
@@ -36,8 +37,8 @@ static void on_peaks(void *context, students *s, int rank, runner_message m, con
     if (m.bytes == (int64_t)sizeof p->got) memcpy(p->got, data, sizeof p->got);
 }
 
-/* A small GPT: a block has 12 matrices of hidden x hidden and 13 vectors; the root has the tables of tokens
- * and positions and the last layer norm. */
+/* Draws a small GPT. A block has 12 matrices of hidden x hidden and 13 vectors. The root has the tables of
+ * tokens and positions and the last layer norm. */
 static peaks draw_model(uint64_t start, int scheme, int k)
 {
     uint64_t draw = (uint64_t)(10 * (10 * scheme + k));
@@ -120,7 +121,6 @@ static const char *explain(const peaks *p, int c, int64_t want)
     return "";
 }
 
-/* All classes of all ranks. */
 static status check_model(students *s, peaks *p, lab_test *t)
 {
     json_t *result;

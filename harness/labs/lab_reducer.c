@@ -1,5 +1,5 @@
-/* Lab 2: the student's server trains wine_mlp on Wine (ranks.h). The grader pushes the ranks' gradients in a
- * drawn order, and compares every reply bit for bit with the mean in rank order. */
+/* Lab 2: the student's server trains wine_mlp on Wine (ranks.h). The grader pushes the ranks' gradients in
+ * a drawn order, and compares every reply bit for bit with the mean in rank order. */
 #include "harness/labs/labs.h"
 #include "harness/labs/ranks.h"
 #include "harness/labs/students.h"
@@ -17,27 +17,28 @@ enum { PARAMS = LAB_RANKS_ELEMENTS, RANKS = 5, STEPS = 50, BATCH = 6 };
 static const int64_t uneven[] = {1, 3, 6, LAB_RANKS_BATCH};
 static const float learning_rate = 0.1f;
 
-/* How the ranks of a part differ. */
+/* Property in which the ranks of a part differ. */
 typedef enum arrival { EQUAL, UNEVEN, ORDER, ABSENT } arrival;
 
 typedef struct training {
     lab_ranks *ranks;
-    status rc; /* of the ranks */
+    status rc; /* status of the ranks */
     arrival kind;
     uint64_t start;
     int64_t step;
     float param[PARAMS], next[PARAMS], grad[RANKS][PARAMS];
     int64_t samples[RANKS];
-    int order[RANKS], pushed; /* of this step */
+    int order[RANKS], pushed; /* order of this step; number of pushes */
     bool replied[RANKS];
-    double loss;                        /* of the last step */
-    int64_t received_bytes, sent_bytes; /* by the server, without heads */
+    double loss;                        /* loss of the last step */
+    int64_t received_bytes, sent_bytes; /* bytes at the server, without heads */
     lab_test *t;
 } training;
 
 /* ---- the ranks ---- */
 
-/* Gradients of all ranks for the next step, and the parameters that it must give: the sum in rank order. */
+/* Computes the gradients of all ranks for the next step, and the expected parameters, from the sum in rank
+ * order. */
 static status compute_step(training *y)
 {
     int64_t total = 0;
@@ -117,7 +118,7 @@ static void on_receive(training *y, students *s)
         students_send(s, 0, (runner_message){0, LAB_END, 0, 0}, NULL);
         return;
     }
-    if (y->pushed == RANKS) { /* each rank has pushed and none can compute before its reply */
+    if (y->pushed == RANKS) { /* each rank has pushed, so each needs its reply */
         for (int r = 0; r < RANKS && !y->t->failed; r++)
             if (!y->replied[r])
                 test_fail(y->t, "step %lld: the server waits for a push, but rank %d waits for its reply",

@@ -1,4 +1,5 @@
-/* Lab 3: the student's all-reduce: its sums, its cost, its time next to the reference's, and questions. */
+/* Lab 3: sums, cost and time of the student's all-reduce, and questions. The time is compared with the
+ * reference's. */
 #include "harness/labs/labs.h"
 
 #include "common/base/random.h"
@@ -106,7 +107,7 @@ enum { SPEED_RANKS = 4, SPEED_COUNT = 2000003, SPEED_ROUNDS = 11, SPEED_FEW_ROUN
 typedef struct timed {
     int ready, returned;
     bool wrong;
-    int64_t ns; /* of the rank with the longest path */
+    int64_t ns; /* time of the rank with the longest path */
 } timed;
 
 static void on_timed_message(void *context, students *s, int rank, runner_message m, const char *data)
@@ -137,8 +138,9 @@ static status time_student(students *s, float *x, int64_t *ns, lab_test *t)
     return STATUS_OK;
 }
 
-/* Takes turns with the reference, so that what slows the processor falls on both. The median of the ratios
- * counts. Far above the bound a few rounds tell; all of them could exceed the student's processor time. */
+/* Races against the reference, in turns, so that a slow processor affects both. The median of the ratios
+ * counts. If all ratios are far above the bound, a few rounds are enough: more could exceed the student's
+ * processor time. */
 static status race(students *s, float *x, lab_test *t)
 {
     double ratio[SPEED_ROUNDS];
@@ -194,7 +196,8 @@ static status run_race(grader *g, lab_test *t)
     return rc;
 }
 
-/* Only this processor for what is started from now on; false where the system does not allow that. */
+/* Binds this thread and its future children to this processor. Returns false if the system does not allow
+ * it. */
 static bool stay_here(cpu_set_t *before)
 {
     cpu_set_t here;
@@ -215,7 +218,7 @@ static status run_speed(grader *g, lab_test *t)
     }
     TRY(build_fast(g, t));
     if (t->failed) return STATUS_OK;
-    /* A message takes half as long between ranks that share a processor: all do. */
+    /* All ranks share a processor, because a message then takes half as long. */
     bool bound = stay_here(&before);
     status rc = run_race(g, t);
     if (bound) sched_setaffinity(0, sizeof before, &before);
@@ -226,7 +229,7 @@ static status run_speed(grader *g, lab_test *t)
 
 typedef struct ring_question {
     int size, chunk;
-    float value[STUDENTS_MOST]; /* of rank r */
+    float value[STUDENTS_MOST]; /* [size] value of each rank */
 } ring_question;
 
 static ring_question draw(uint64_t seed)
@@ -236,13 +239,13 @@ static ring_question draw(uint64_t seed)
     q.chunk = 1 + (int)random_below(start, 1, (uint64_t)q.size - 1);
     int large = (int)random_below(start, 2, (uint64_t)q.size);
     for (int r = 0; r < q.size; r++) q.value[r] = (float)(1 + (int)random_below(start, 10 + (uint64_t)r, 7));
-    q.value[large] = 16777216.0f; /* 2^24: adding 1 to it changes nothing */
+    q.value[large] = 16777216.0f; /* 2^24: adding 1 does not change it */
     q.value[(large + 2) % q.size] = -16777216.0f;
     return q;
 }
 
-/* In the ring of the handout chunk c starts at rank c and travels to the right: (((x_c + x_c+1) + x_c+2) +
- * ...). */
+/* Returns the sum of the handout's ring: chunk c starts at rank c and travels to the right, (((x_c +
+ * x_c+1) + x_c+2) + ...). */
 static float ring_sum(const ring_question *q)
 {
     volatile float sum = q->value[q->chunk];
@@ -302,7 +305,7 @@ static const lab_part parts[] = {
     {"why", "questions: the order of additions", 10, true, run_why},
 };
 
-/* "RANKS ELEMENTS" */
+/* Runs a line "RANKS ELEMENTS". */
 static status run_hidden(grader *g, lab_test *t, const char *words)
 {
     int size = 0;

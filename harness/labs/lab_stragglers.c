@@ -29,7 +29,7 @@ static void on_rule(void *context, students *s, int rank, runner_message m, cons
     s->finished = true;
 }
 
-/* Rules that students write instead. */
+/* Rules that students write by mistake. */
 enum { STRICT, ONE_MORE, OF_MEAN, OF_FASTEST, WRONG_RULES };
 static const char *const wrong_rules[] = {
     ": a rank that is exactly `staleness` steps ahead may begin",
@@ -91,7 +91,7 @@ static void fail_rule(lab_test *t, const rule *r, const bool fits[WRONG_RULES])
                   (long long)r->staleness, r->rank, r->got, !r->got, why);
 }
 
-/* All cases, so that the message can say which rule answers all of them as the student's. */
+/* Checks all cases, so that the message can name the rule that gives the student's answers. */
 static status run_rule(grader *g, lab_test *t)
 {
     uint64_t start = random_start(g->seed, random_fnv1a64("lab 6 rule"));
@@ -120,7 +120,7 @@ static status run_rule(grader *g, lab_test *t)
 
 /* ---- interleavings ---- */
 
-/* A few parameters; the slow rank and its factor, the bound and the times are drawn. */
+/* Draws the slow rank and its factor, the bound and the times of a run with few parameters. */
 static void draw_run(stale_run *y, uint64_t seed, uint64_t index, lab_test *t)
 {
     static const int64_t bounds[] = {1, 0, 2, 3, WITHOUT_LIMIT};
@@ -159,7 +159,7 @@ static status run_schedule(grader *g, lab_test *t)
 
 /* ---- restart ---- */
 
-/* Until the server is killed, and from the checkpoint on in a new process. */
+/* Serves until the server is killed, then from the checkpoint in a new process. */
 static status serve_and_resume(grader *g, stale_run *y)
 {
     students s = {0};
@@ -174,7 +174,7 @@ static status serve_and_resume(grader *g, stale_run *y)
     return rc;
 }
 
-/* On Wine without staleness, saved between two steps: as if it had not been killed. */
+/* Checks that a run on Wine without staleness, saved between two steps, ends as if it had not been killed. */
 static status resume_wine(grader *g, stale_run *y, lab_test *t)
 {
     static float uninterrupted[STALE_MOST];

@@ -1,4 +1,4 @@
-/* Landlock (Linux 5.13, landlock(7)): which files a process, and what it executes, may open. Needs no
+/* Limits with Landlock (Linux 5.13, landlock(7)) which files a process and its children may open. Needs no
  * privilege. Neither the compiler nor a student's constructor can then read hidden tests. */
 #include "harness/labs/students.h"
 

@@ -10,7 +10,7 @@
 
 const int64_t lab_ranks_tensors[LAB_RANKS_TENSORS] = {13 * 64, 64, 64 * 3, 3};
 
-/* Lends the first `samples` samples of a step. */
+/* Source that lends the first `samples` samples of a step. */
 typedef struct cut_source {
     batch_source base;
     batch_source *whole;
@@ -20,7 +20,7 @@ typedef struct cut_source {
 typedef struct lab_rank {
     trainer *trainer;
     cut_source source;
-    int64_t steps; /* done */
+    int64_t steps;
 } lab_rank;
 
 struct lab_ranks {
@@ -88,7 +88,7 @@ static status open_rank(lab_ranks *l, int rank, uint64_t seed)
     return param_set_initialize(trainer_params(r->trainer), trainer_stream(r->trainer), seed);
 }
 
-/* All parameters, or gradients, one after another in PyTorch's order. */
+/* Exports all parameters or gradients one after another, in PyTorch's order. */
 static status export(const lab_rank *r, const void *arena, float *out)
 {
     const param_set *set = trainer_params(r->trainer);

@@ -1,7 +1,7 @@
-/* Ranks that train a real model for a lab: the Wine data set, the model wine_mlp, the train loop, sampler and
- * kernels of `harness run`. Each computes its gradients from parameters that the lab gives it; the student's
- * functions take the place of the engine between two steps. All in the grader's thread, so a run is the same
- * every time. */
+/* Ranks that train a real model for a lab: wine_mlp on the Wine data set, with the train loop, sampler and
+ * kernels of `harness run`. Each rank computes its gradients from parameters that the lab gives it. The
+ * student's functions take the place of the engine between two steps. Everything runs in the grader's
+ * thread, so a run is always the same. */
 #ifndef HARNESS_LABS_RANKS_H
 #define HARNESS_LABS_RANKS_H
 
@@ -10,15 +10,16 @@
 typedef struct lab_ranks lab_ranks;
 
 enum { LAB_RANKS_BATCH = 12, LAB_RANKS_TENSORS = 4, LAB_RANKS_ELEMENTS = 13 * 64 + 64 + 64 * 3 + 3 };
-/* Elements of each parameter, in order of registration; gradients become ready in the reverse order. */
+/* Elements of each parameter, in order of registration. Gradients become ready in the reverse order. */
 extern const int64_t lab_ranks_tensors[LAB_RANKS_TENSORS];
 
-/* `initial` [LAB_RANKS_ELEMENTS]: parameters one after another, in PyTorch's order. */
+/* Opens the ranks. `initial` [LAB_RANKS_ELEMENTS] receives the parameters one after another, in PyTorch's
+ * order. */
 status lab_ranks_open(int ranks, uint64_t seed, float *initial, lab_ranks **out);
 void lab_ranks_close(lab_ranks **l);
 
-/* The mean gradient of rank `rank` over its first `samples` samples of step `step`, and the mean loss;
- * samples is 1, 3, 6 or LAB_RANKS_BATCH. */
+/* Computes the mean gradient and the mean loss of rank `rank` over its first `samples` samples of step
+ * `step`. `samples` is 1, 3, 6 or LAB_RANKS_BATCH. */
 status lab_ranks_compute(lab_ranks *l, int rank, int64_t step, int64_t samples, const float *param,
                          float *grad, double *loss);
 

@@ -1,4 +1,4 @@
-/* The outcome of a check as text, as JSON, and as Gradescope and PrairieLearn document their results.json. */
+/* Reports a check as text, as JSON, and in the results.json of Gradescope and PrairieLearn. */
 #include "harness/labs/grader.h"
 
 #include <string.h>
@@ -41,7 +41,8 @@ void report_end(const grader *g, text_buffer *out)
     text_append(out, "Score: %.4g/%.4g   (time: %.0f s)\n", grader_score(g), grader_points(g), g->seconds);
 }
 
-/* What a student may read: nothing of a hidden test, and nothing of one that passed. */
+/* Returns the output that a student may read: nothing of a hidden test, and only the cost of one that
+ * passed. */
 static const char *output_of(const lab_test *t)
 {
     return t->failed && !t->hidden && t->details.data ? t->details.data : t->cost;
@@ -49,7 +50,7 @@ static const char *output_of(const lab_test *t)
 
 static json_t *text_of(const char *text)
 {
-    json_t *value = json_string(text); /* NULL where a student printed what is not UTF-8 */
+    json_t *value = json_string(text); /* NULL if a student printed text that is not UTF-8 */
     return value ? value : json_string("(not UTF-8)");
 }
 

@@ -26,7 +26,7 @@ typedef struct race {
     int64_t path_ns[MOST_RANKS];
 } race;
 
-/* Chunk c of n: [begin, end); the first count % n chunks have one element more. */
+/* Returns the start of chunk c of n. The first count % n chunks have one element more. */
 static int64_t chunk_begin(int64_t count, int n, int c)
 {
     int64_t more = count % n;
@@ -65,14 +65,14 @@ static void run_rank(race *all, void *links, int rank, int n, int64_t count)
     memset(scratch, 0, (size_t)(count / n + 1) * sizeof *scratch);
     all_reduce(links, rank, n, x, scratch, count); /* touches all memory */
     ring_link *left = ring_link_at(links, (size_t)count, (rank + n - 1) % n);
-    left->path_ns = 0; /* nobody else uses it any more */
+    left->path_ns = 0; /* the link is no longer in use */
     atomic_fetch_add(&all->ready, 1);
     while (!atomic_load(&all->go)) clock_sleep_ns(100 * NS_PER_US);
     all->path_ns[rank] = all_reduce(links, rank, n, x, scratch, count);
     _exit(0);
 }
 
-/* Releases the ranks once all are ready; false: one has died. */
+/* Releases the ranks once all are ready. Returns false if one has died. */
 static bool run_race(race *all, const pid_t *pid, int ranks)
 {
     bool good = true;

@@ -11,9 +11,9 @@ enum ring_state { RING_RUNS, RING_WAITS_TO_SEND, RING_WAITS_TO_RECEIVE, RING_RET
 
 typedef struct ring_rank {
     enum ring_state state;
-    int64_t wanted;         /* RING_WAITS_TO_RECEIVE: elements */
-    float *link, *next;     /* to the right: the message there, and the one that waits for room */
-    int64_t link_n, next_n; /* elements; -1: none */
+    int64_t wanted;         /* elements in RING_WAITS_TO_RECEIVE */
+    float *link, *next;     /* message on the link to the right; message that waits for room */
+    int64_t link_n, next_n; /* elements, or -1 without a message */
     int code;
     float *result; /* [count] */
     ring_traffic traffic;
@@ -24,13 +24,13 @@ typedef struct relay {
     int64_t count;
     int returned;
     ring_rank rank[STUDENTS_MOST];
-    char trouble[400]; /* the first deadlock or wrong size */
+    char trouble[400]; /* first deadlock or wrong size */
 } relay;
 
 /* ---- values ---- */
 
-/* Sums are exact and tell who took part: base-4 digit r counts rank r's share; rank 0 adds the element's
- * position. */
+/* Returns a rank's share of an element. Sums are exact and show who took part: base-4 digit r counts the
+ * share of rank r. Rank 0 adds the element's position. */
 static float share(int rank, int64_t i)
 {
     return (float)((1 << (2 * rank)) + (rank == 0 ? (int)(i * 7 % 61) << 16 : 0));
@@ -78,7 +78,7 @@ static float *copy_of(const char *data, int64_t bytes)
     return copy;
 }
 
-/* Moves what can move on the link that leaves `rank`. */
+/* Moves a message on the link that leaves `rank`, if it can move. */
 static void advance(students *s, relay *y, int rank)
 {
     ring_rank *from = &y->rank[rank], *to = &y->rank[(rank + 1) % y->size];
@@ -108,7 +108,7 @@ static void advance(students *s, relay *y, int rank)
     }
 }
 
-/* Every rank that has not returned waits: nothing can move any more. */
+/* Ends a deadlock, in which every rank that has not returned waits. */
 static void end_deadlock(students *s, relay *y)
 {
     char *end = y->trouble, *limit = y->trouble + sizeof y->trouble;
@@ -212,7 +212,7 @@ void ring_relay_send_input(students *s, int size, int64_t count, float *x)
     }
 }
 
-/* One all-reduce of `count` elements among `size` ranks through the relay; `y` is the caller's to free. */
+/* Runs one all-reduce of `count` elements among `size` ranks through the relay. The caller frees `y`. */
 static status run_case(students *s, int size, int64_t count, relay *y, lab_test *t)
 {
     float *x = malloc((size_t)(count > 0 ? count : 1) * sizeof *x);

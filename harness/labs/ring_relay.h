@@ -1,23 +1,23 @@
-/* Lab 3: the relay between the student's ranks holds one message per link and counts. Results are sums of
- * integers, so they are exact and every wrong one shows which rank's share is missing or counted twice. */
+/* Lab 3: the relay between the student's ranks, which holds one message per link and counts. Results are
+ * sums of integers, so they are exact, and every wrong one shows whose share is missing or counted twice. */
 #ifndef HARNESS_LABS_RING_RELAY_H
 #define HARNESS_LABS_RING_RELAY_H
 
 #include "harness/labs/students.h"
 
-/* Of one all-reduce: the most of any rank. */
+/* Traffic of one all-reduce, as the maximum over the ranks. */
 typedef struct ring_traffic {
     int64_t sent_bytes, messages;
-    int64_t memory_bytes; /* allocated at once */
+    int64_t memory_bytes; /* largest allocation */
 } ring_traffic;
 
-/* All-reduces of counts[0..n) elements among `size` ranks in the same processes; stops at the first that is
- * wrong. `most`, which may be NULL: of the last one. */
+/* Runs all-reduces of counts[0..n) elements among `size` ranks in the same processes, until one is wrong.
+ * `most` receives the traffic of the last one, or is NULL. */
 status ring_relay_run(grader *g, lab_test *t, int size, const int64_t *counts, int n, ring_traffic *most);
 
-/* Gives every rank its share; `x` [count] is overwritten. */
+/* Gives every rank its share. `x` [count] is overwritten. */
 void ring_relay_send_input(students *s, int size, int64_t count, float *x);
-/* Element i of the shares' sum. */
+/* Returns element i of the shares' sum. */
 float ring_relay_sum(int size, int64_t i);
 
 #endif

@@ -8,8 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* eps is so large that a gradient that is not divided shows: without it Adam's step does not depend on the
- * scale. */
+/* eps is so large that an undivided gradient shows. Without eps Adam's step does not depend on the scale. */
 static const float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-2f;
 static const double learning_rate = 0.01;
 
@@ -33,7 +32,7 @@ static float update_of(const shard_run *y, int64_t i, float g, float *m, float *
     return y->param[i] - rate_of(y->step) * (*m / (sqrtf(*v) + eps));
 }
 
-/* ---- what a wrong parameter looks like ---- */
+/* ---- explanations of a wrong parameter ---- */
 
 static bool is_near(float got, float want, float before)
 {
@@ -87,7 +86,7 @@ static const char *name_of(int kind)
     return kind == MEMORY_REDUCE_SCATTER ? "lab_reduce_scatter()" : "lab_all_gather()";
 }
 
-/* Once all ranks are in it. */
+/* Finishes a collective once all ranks have called it. */
 static void finish_collective(shard_run *y, students *s, int kind)
 {
     float all[SHARD_MOST];

@@ -12,19 +12,19 @@ typedef struct shard_run {
     lab_test *t;
     int ranks;
     int64_t n, step;
-    float param[SHARD_MOST], m[SHARD_MOST], v[SHARD_MOST]; /* of the reference */
-    float grad[SHARD_MOST_RANKS][SHARD_MOST];              /* of the next step; set by the caller */
-    int64_t most_bytes;                                    /* that a rank's function has had allocated */
+    float param[SHARD_MOST], m[SHARD_MOST], v[SHARD_MOST]; /* reference */
+    float grad[SHARD_MOST_RANKS][SHARD_MOST]; /* gradients of the next step; the caller sets them */
+    int64_t most_bytes;                       /* largest allocation of a rank's function */
 
-    /* Only of the run's own: what the ranks are in. */
+    /* Fields that only the run uses. */
     float next[SHARD_MOST];
-    int waits[SHARD_MOST_RANKS]; /* kind of the collective; 0: none */
+    int waits[SHARD_MOST_RANKS]; /* kind of the awaited collective, or 0 */
     float given[SHARD_MOST_RANKS][SHARD_MOST];
     bool ended[SHARD_MOST_RANKS];
 } shard_run;
 
 status shard_ranks_open(grader *g, int ranks, students *s);
-/* One step; y->param becomes the reference's. Fails y->t where a rank's differs. */
+/* Runs one step and updates the reference in y->param. Fails y->t if a rank's parameters differ. */
 status shard_step(students *s, shard_run *y);
 
 #endif

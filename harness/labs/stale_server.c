@@ -23,7 +23,7 @@ void stale_clocks(const int64_t *clock, int ranks, char out[96])
         at += snprintf(out + at, 96 - (size_t)at, "%s%lld", r ? " " : "", (long long)clock[r]);
 }
 
-/* "clocks 3 1 4, staleness 1" */
+/* Writes "clocks 3 1 4, staleness 1". */
 static void describe(const stale_run *y, char out[160])
 {
     char clocks[96], staleness[32];
@@ -56,7 +56,7 @@ static void apply(stale_state *state, const float *grad, int64_t n, float lr, fl
     }
 }
 
-/* The push that arrives next; the reference applies it. */
+/* Sends the push that arrives next, and applies it to the reference. */
 static void push_next(stale_run *y, students *s)
 {
     struct {
@@ -108,7 +108,7 @@ static const char *explain(const stale_run *y, int64_t i, float got)
     return y->resumed ? ": the state at the checkpoint was another" : "";
 }
 
-/* A reply to a rank that waits. */
+/* Checks a reply, which must go to a waiting rank. */
 static void check_reply(stale_run *y, int rank, const float *param)
 {
     char where[160];
@@ -130,7 +130,7 @@ static void check_reply(stale_run *y, int rank, const float *param)
     begin_step(y, rank);
 }
 
-/* Before a push is received, all have been replied to who may begin. */
+/* Checks before a push that the server has replied to all ranks that may begin. */
 static void check_waiting(stale_run *y)
 {
     char where[160];
@@ -215,7 +215,7 @@ static void on_message(void *context, students *s, int rank, runner_message m, c
     if (y->t->failed || y->killed || y->rc != STATUS_OK) s->finished = true;
 }
 
-/* `data` [bytes]: the parameters, or a checkpoint. */
+/* Serves with `data` [bytes], the parameters or a checkpoint. */
 static status serve(students *s, stale_run *y, const void *data, int64_t bytes)
 {
     stragglers_case head = {.ranks = y->ranks,

@@ -28,13 +28,14 @@ static void limit(int what, rlim_t value)
     setrlimit(what, &(struct rlimit){value, value});
 }
 
-/* In the child: nothing but the given descriptors from 3 on, fd 1 and 2 to the pipe, and its limits. */
+/* Sets up the child: limits, fd 1 and 2 to the pipe, and no other descriptors but the given ones from 3
+ * on. */
 static void become_student(const students *s, int socket, int printed, int shared, char *words)
 {
     char program[PATH_MAX + 16], *argv[8] = {program};
     int argc = 1;
     int null = open("/dev/null", O_RDONLY);
-    /* Out of the way of 0 to 4 first. */
+    /* Moves the descriptors out of the range 0 to 4. */
     socket = fcntl(socket, F_DUPFD, 10);
     printed = fcntl(printed, F_DUPFD, 10);
     if (shared >= 0) shared = fcntl(shared, F_DUPFD, 10);
@@ -48,7 +49,7 @@ static void become_student(const students *s, int socket, int printed, int share
     setsid();
     personality(ADDR_NO_RANDOMIZE); /* some versions of the sanitizer cannot place their tables otherwise */
     limit(RLIMIT_CORE, 0);
-    limit(RLIMIT_FSIZE, 64 << 10); /* an emulator writes to a file what the sanitizer reads of /proc */
+    limit(RLIMIT_FSIZE, 64 << 10); /* an emulator writes the sanitizer's reads of /proc to a file */
     limit(RLIMIT_CPU, STUDENT_CPU_SECONDS);
     setrlimit(RLIMIT_STACK, &(struct rlimit){1 << 20, 1 << 20});
     snprintf(program, sizeof program, "%s/%s", s->g->build, s->fast ? "fast" : "checked");
@@ -101,7 +102,7 @@ static void flush(student_process *p)
 {
     while (p->out_sent < p->out_size) {
         ssize_t sent = send(p->socket, p->out + p->out_sent, p->out_size - p->out_sent, MSG_NOSIGNAL);
-        if (sent <= 0) return; /* later, or never where the process has ended */
+        if (sent <= 0) return; /* later, or never if the process has ended */
         p->out_sent += (size_t)sent;
     }
     p->out_size = p->out_sent = 0;
@@ -121,7 +122,8 @@ void students_send(students *s, int rank, runner_message m, const void *data)
     flush(p);
 }
 
-/* Keeps the first 16 KiB of what a process prints, and reads the rest so that printing never blocks it. */
+/* Keeps the first 16 KiB of a process's output, and reads the rest so that printing never blocks the
+ * process. */
 static void read_printed(student_process *p)
 {
     char bytes[4096];
@@ -132,7 +134,8 @@ static void read_printed(student_process *p)
     }
 }
 
-/* Where in the student's file: of the sanitizer's frames "(PROGRAM+0xOFFSET)", the first one in that file. */
+/* Finds the place in the student's file: the first of the sanitizer's frames "(PROGRAM+0xOFFSET)" in that
+ * file. */
 static void place_of_report(const students *s, const char *report, char *out, size_t size)
 {
     char program[PATH_MAX + 16], offsets[16][24],
@@ -156,7 +159,7 @@ static void place_of_report(const students *s, const char *report, char *out, si
     text_free(&lines);
 }
 
-/* The line that holds `word`, from there on. */
+/* Copies the text from `word` to the end of its line. Returns false if it is missing. */
 static bool line_from(const char *text, const char *word, char *out, size_t size)
 {
     const char *at = text ? strstr(text, word) : NULL;
@@ -188,7 +191,7 @@ static void explain_sanitizer(const students *s, int rank, char *out, size_t siz
         if (c[0] == ' ' && c[1] == ' ') memmove(c, c + 1, strlen(c));
 }
 
-/* A process whose socket has closed: how it ended. */
+/* Explains how a process ended whose socket has closed. */
 static void explain_end(students *s, int rank)
 {
     student_process *p = &s->process[rank];
@@ -223,7 +226,7 @@ static void explain_end(students *s, int rank)
                  "%sthe process ended with exit code %d before it returned a result", who, WEXITSTATUS(how));
 }
 
-/* Handles every complete message; false: the socket is at its end. */
+/* Handles every complete message. Returns false at the end of the socket. */
 static bool receive(students *s, int rank)
 {
     student_process *p = &s->process[rank];
@@ -256,8 +259,8 @@ static bool receive(students *s, int rank)
     }
 }
 
-/* Whether every process waits, or is stopped, by its state in /proc: then none of them computes a message.
- */
+/* Returns true if every process waits, or is stopped, by its state in /proc. Then no process computes a
+ * message. */
 static bool all_wait(const students *s)
 {
     for (int r = 0; r < s->count; r++) {

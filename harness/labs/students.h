@@ -8,8 +8,8 @@
 
 #include <sys/types.h>
 
-/* A process has so much processor time, which may take a while on a loaded machine; where all of them wait,
- * nothing will come. */
+/* Limits of a process. On a loaded machine its processor time may take a while. If all processes wait, no
+ * message will come. */
 enum { STUDENTS_MOST = 8, STUDENT_CPU_SECONDS = 2, STUDENT_WAIT_SECONDS = 3, STUDENT_SILENCE_SECONDS = 120 };
 
 typedef struct student_process {
@@ -17,11 +17,11 @@ typedef struct student_process {
     int socket, printed_fd;
     char *in, *out; /* received and not yet handled; to be sent */
     size_t in_size, in_capacity, out_size, out_sent, out_capacity;
-    text_buffer printed; /* stdout and stderr, its first 16 KiB */
+    text_buffer printed; /* first 16 KiB of stdout and stderr */
 } student_process;
 
 typedef struct students students;
-/* A complete message of a process; data[0..m.bytes). */
+/* Handles a complete message of a process, with data[0..m.bytes). */
 typedef void student_handler(void *context, students *s, int rank, runner_message m, const char *data);
 
 struct students {
@@ -31,31 +31,31 @@ struct students {
     student_process process[STUDENTS_MOST];
     student_handler *handler;
     void *context;
-    bool finished;      /* set by the handler */
-    char failure[2048]; /* why the processes cannot go on, set by students_serve() or the handler; "": nothing
-                           failed */
+    bool finished; /* set by the handler */
+    /* Failure that stops the processes, set by students_serve() or the handler, or "". */
+    char failure[2048];
     bool out_of_memory;
 };
 
-/* Starts `count` processes of the program (fast or sanitized), process r with the words `words[r]`. `shared`
- * becomes RUNNER_SHARED; -1: none. */
+/* Starts `count` processes of the program (fast or sanitized), process r with the words `words[r]`.
+ * `shared` becomes RUNNER_SHARED unless it is -1. */
 status students_start(const grader *g, bool fast, int count, char words[][64], int shared, students *s);
 void students_send(students *s, int rank, runner_message m, const void *data);
-/* Until the handler sets `finished` or something has failed. */
+/* Serves messages until the handler sets `finished`, or after a failure. */
 status students_serve(students *s, student_handler *handler, void *context);
-/* Kills what still runs, and frees. */
+/* Kills the remaining processes, and frees the memory. */
 void students_end(students *s);
-/* Adds what the processes printed to the test's details. */
+/* Adds the output of the processes to the test's details. */
 void students_printed(const students *s, lab_test *t);
 
-/* Runs a tool such as the compiler, limited to the folders that it needs, and appends what it prints. *code:
- * its exit code, 128 + signal. */
+/* Runs a tool such as the compiler, limited to the folders that it needs, and appends its output. *code is
+ * its exit code, or 128 + signal. */
 status tool_run(const grader *g, char *const argv[], text_buffer *printed, int *code);
 
-/* In a child before exec: files of the system and the labs to read, the build folder to read, and to write
- * where `write`. -1: the kernel lacks Landlock. */
+/* Limits a child before exec to files of the system and the labs, and to the build folder, all to read. If
+ * `write`, the build folder is also writable. Returns -1 if the kernel lacks Landlock. */
 int limit_files(const grader *g, bool write);
 
-extern volatile int grader_interrupted; /* by a signal that asks it to stop: its number */
+extern volatile int grader_interrupted; /* number of the signal that asks it to stop */
 
 #endif

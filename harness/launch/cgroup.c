@@ -7,7 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Allocates nothing: without memory a limit must not look absent. The kernel gives a page at a time. */
+/* Reads a file without allocating: a limit must not look absent for lack of memory. The kernel returns at
+ * most a page at a time. */
 static bool read_file(const char *folder, const char *name, char *buffer, size_t size)
 {
     char path[CGROUP_PATH];
@@ -34,13 +35,13 @@ bool cgroup_read_list(const char *folder, const char *name, cpu_set_t *out)
     return true;
 }
 
-/* The quota and period of version 2, or of version 1. */
+/* Returns the quota over the period, of version 2 or version 1, or 0 if there is no limit. */
 static double processors_in(const char *folder)
 {
     char line[64];
     double quota = 0, period = 0;
     if (read_file(folder, "cpu.max", line, sizeof line)) {
-        sscanf(line, "%lf %lf", &quota, &period); /* "max 100000" where there is no limit */
+        sscanf(line, "%lf %lf", &quota, &period); /* "max 100000" if there is no limit */
     } else if (read_file(folder, "cpu.cfs_quota_us", line, sizeof line)) {
         quota = atof(line);
         if (read_file(folder, "cpu.cfs_period_us", line, sizeof line)) period = atof(line);
@@ -48,7 +49,8 @@ static double processors_in(const char *folder)
     return quota > 0 && period > 0 ? quota / period : 0;
 }
 
-/* Version 2 has "max" where there is no limit, version 1 a number beyond all memory. */
+/* Returns the limit in bytes, or 0. Without a limit version 2 has "max", and version 1 a number beyond all
+ * memory. */
 static double memory_in(const char *folder)
 {
     char line[64];
@@ -65,7 +67,7 @@ static double cpuset_in(const char *folder)
     return CPU_COUNT(&set);
 }
 
-/* The count in a file of the kernel, or -1 if there is none. */
+/* Returns the count in a file of the kernel, or -1 if there is none. */
 static double oom_kills_of(const char *folder, const char *name)
 {
     char text[16384];
@@ -79,16 +81,16 @@ static double oom_kills_in(const char *folder)
     return kills < 0 ? oom_kills_of(folder, "memory.oom_control") : kills;
 }
 
-/* A limit or a count of groups. A limit is the lowest of a group and those that contain it, a count is the
- * nearest group's that counts. */
+/* Limit or count of control groups. The limit is the lowest one of a group and all groups that contain it.
+ * The count is the one of the nearest group that counts. */
 typedef struct resource {
-    double (*value_in)(const char *folder); /* a count is negative where there is none */
+    double (*value_in)(const char *folder); /* a limit is 0 and a count negative if there is none */
     bool is_count;
     const char *mounts[3][2]; /* controllers as in /proc/self/cgroup, folder */
 } resource;
 
-/* Looks at a group and at those that contain it. Within a container the path may be one of the host's, of
- * which only the root can be seen. */
+/* Reads a group and all groups that contain it. In a container the path may belong to the host, of which only
+ * the root is visible. */
 static void climb(const resource *r, const char *root, const char *mount, char *group, double *found)
 {
     for (char folder[CGROUP_PATH];;) {
@@ -101,7 +103,8 @@ static void climb(const resource *r, const char *root, const char *mount, char *
     }
 }
 
-/* Lines of /proc/self/cgroup are NUMBER:CONTROLLERS:GROUP, without controllers for version 2. */
+/* Finds the limit or the count in the groups of this process. Lines of /proc/self/cgroup are
+ * NUMBER:CONTROLLERS:GROUP, without controllers for version 2. */
 static double find(const resource *r, const char *root)
 {
     char lines[4096], *next = lines, *group;

@@ -1,5 +1,4 @@
-/* What the control groups of this process leave it, of versions 1 and 2: containers and batch jobs limit
- * programs so. */
+/* Reads the limits that containers and batch jobs set: the control groups of this process, version 1 or 2. */
 #ifndef HARNESS_LAUNCH_CGROUP_H
 #define HARNESS_LAUNCH_CGROUP_H
 
@@ -7,14 +6,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Processors' worth of time (cpu.max), and bytes of memory (memory.max); 0: no limit. `root` is "" but in
- * tests: the folder in which "/sys" and "/proc" lie. */
+/* Return the limit on time in processors (cpu.max), and on memory in bytes (memory.max), or 0 if there is
+ * no limit. `root` is "", except in tests: the folder that has "/sys" and "/proc". */
 double cgroup_processors(const char *root);
 double cgroup_memory(const char *root);
 /* Returns the number of processors in the container's set (cpuset), or 0 if there is no set. */
 int cgroup_cpuset(const char *root);
-/* Returns how many processes of this group the kernel has killed for lack of memory, of the whole machine
- * where groups do not count them; -1: nobody counts. */
+/* Returns how many processes of this group the kernel has killed for lack of memory. If groups do not
+ * count them, returns the count of the whole machine, or -1 if nobody counts. */
 int64_t cgroup_oom_kills(const char *root);
 
 /* Reads a file that lists processors as the kernel does, "0,2-3". Returns false if it cannot be read.

@@ -43,7 +43,7 @@ static status read_token(uint64_t *out)
     return STATUS_OK;
 }
 
-/* Optional: what needs a key asks for it. */
+/* Reads a key and removes it from the environment. A missing key is no error here. */
 static status read_key(const char *name, char out[NET_KEY_TEXT])
 {
     const char *text = getenv(name);
@@ -96,7 +96,7 @@ static status from_harness(launch_environment *e)
 
 typedef struct manager {
     const char *rank, *world, *local_rank, *local_world;
-    const char *job; /* the name that all ranks of a job share */
+    const char *job; /* a name that all ranks of a job share */
 } manager;
 
 static const manager managers[] = {
@@ -107,7 +107,7 @@ static const manager managers[] = {
 };
 enum { MANAGERS = sizeof managers / sizeof managers[0] };
 
-/* Every rank must arrive at the same token without having talked to another. */
+/* Derives the token of a job. Every rank must compute the same token without communication. */
 static uint64_t derive_token(const manager *m, const char *key)
 {
     const char *job = getenv(m->job), *host = getenv("MASTER_ADDR"), *port = getenv("MASTER_PORT");

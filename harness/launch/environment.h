@@ -1,5 +1,5 @@
-/* What a rank's process knows about itself: who started it, which rank of which job it is, where the
- * others are. Three ways to be started:
+/* Reads the environment of a rank's process: who started it, its rank and its job, and where the other
+ * ranks are. A process is started in one of three ways:
  *
  *   by launch_run()      HARNESS_* and the table of the job are inherited
  *   by a job manager     torchrun (RANK, WORLD_SIZE, LOCAL_RANK), mpirun (OMPI_COMM_WORLD_*) or srun
@@ -17,32 +17,33 @@ typedef enum launch_origin { LAUNCH_BY_HAND, LAUNCH_BY_HARNESS, LAUNCH_BY_MANAGE
 typedef struct launch_environment {
     launch_origin origin;
     int rank, world, local_rank;
-    int local_world; /* ranks of the job on this host, as far as is known: else world */
-    int processors;  /* that they share, where launch_run() bound each to its part (processors.h); else 0 */
-    char job[32];    /* "ring"; "" unless the harness started it */
-    uint64_t token;  /* of the job: the harness's, or derived from what the manager calls it */
-    char key[NET_KEY_TEXT]; /* that admits processes to the job (common/net/key.h); "": none */
-    char
-        stage_key[NET_KEY_TEXT]; /* the user's HARNESS_KEY, that admits workers to a remote stage; "": none */
-    char rendezvous[256];        /* "env://" under a manager, "" by hand */
-    status_table *table;         /* the job's, or one of this process alone; NULL by hand */
-    rank_slot *slot;             /* of this rank; NULL by hand */
+    int local_world;        /* ranks of the job on this host if known, else world */
+    int processors;         /* processors that local ranks share if launch_run() bound them, else 0 */
+    char job[32];           /* "ring", or "" unless the harness started the process */
+    uint64_t token;         /* token of the job, or derived from the manager's name of the job */
+    char key[NET_KEY_TEXT]; /* key that admits processes to the job (common/net/key.h), or "" */
+    /* HARNESS_KEY of the user, which admits workers to a remote stage, or "". */
+    char stage_key[NET_KEY_TEXT];
+    char rendezvous[256]; /* "env://" under a manager, "" by hand */
+    status_table *table;  /* table of the job, or of this process; NULL by hand */
+    rank_slot *slot;      /* slot of this rank; NULL by hand */
 } launch_environment;
 
-/* Was the process started by launch_run()? Does not look further; for the first lines of main. */
+/* Returns true if launch_run() started the process. For the first lines of main. */
 bool launch_environment_is_rank(void);
 
-/* Finds out, attaches the table and marks the rank's slot as begun. A manager's variables count only where
- * `manager` allows it: a shell inside a batch job has them too. STATUS_CONFIG names what is missing or
- * malformed. The HARNESS_* variables are removed, so that a process which the rank starts is not taken for
- * the rank. */
+/* Reads the environment, attaches the table and marks the rank's slot as begun. A manager's variables
+ * count only if `manager`, because a shell in a batch job has them, too. Removes the HARNESS_* variables,
+ * so that a process that the rank starts is not taken for the rank. STATUS_CONFIG names a missing or
+ * malformed variable. */
 status launch_environment_open(bool manager, launch_environment *out);
 void launch_environment_close(launch_environment *e);
 
-/* HARNESS_KEY of a process that was started by hand; "": not set. */
+/* Reads HARNESS_KEY in a process that was started by hand, or sets "" if it is not set. */
 status launch_environment_key(char out[NET_KEY_TEXT]);
 
-/* Ranks of the job, of all hosts and of this one, that a manager's variables name; 0 without them. */
+/* Reads the ranks of the job on all hosts and on this one from a manager's variables. Both are 0 without
+ * them. */
 void launch_environment_count(int *world, int *local_world);
 
 #endif

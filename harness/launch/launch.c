@@ -13,11 +13,11 @@
 #include <unistd.h>
 
 enum {
-    WATCH_NS = 100000000,    /* between looks at the tables */
-    SETTLE_NS = 100000000,   /* between the first sign of a failure and the search for its cause */
-    DEATH_NS = 3000000000,   /* the most that the search waits for a process that is dying */
-    PROGRESS_NS = 250000000, /* between calls of `progress` */
-    END_NS = 2000000000,     /* after a failure: between SIGTERM and SIGKILL */
+    WATCH_NS = 100000000,    /* time between reads of the tables */
+    SETTLE_NS = 100000000,   /* time between the first sign of a failure and the search for its cause */
+    DEATH_NS = 3000000000,   /* limit of the wait for a dying process */
+    PROGRESS_NS = 250000000, /* time between calls of `progress` */
+    END_NS = 2000000000,     /* time between SIGTERM and SIGKILL after a failure */
 };
 
 launch_options launch_defaults(void)
@@ -48,7 +48,8 @@ static status take_signals(launcher *l)
 {
     sigset_t set;
     stop_signals_block(&set, &l->original_mask);
-    const struct sigaction keep_children = {.sa_handler = SIG_DFL}; /* ignored, they would vanish unseen */
+    /* Ignored children would leave no exit status. */
+    const struct sigaction keep_children = {.sa_handler = SIG_DFL};
     sigaction(SIGCHLD, &keep_children, &l->original_child_action);
     l->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     return l->signal_fd >= 0 ? STATUS_OK : fail_errno(STATUS_SYSTEM, "launch: a descriptor for signals");
@@ -101,7 +102,7 @@ static void begin_to_fail(launcher *l)
     l->settle_ns = l->failed_ns + SETTLE_NS;
 }
 
-/* The process is left unreaped, so that neither its number nor its group's is given to another. */
+/* Records the end of a process, but leaves it unreaped, so that its number and its group's are not reused. */
 static void note_end(launcher *l, job_run *j, int rank)
 {
     rank_process *p = &j->ranks[rank];
@@ -116,7 +117,7 @@ static void note_end(launcher *l, job_run *j, int rank)
     if (p->end != END_WELL && p->end != END_STOPPED && !l->killed) begin_to_fail(l);
 }
 
-/* A rank that only recorded its failure may hang before it ends. */
+/* Begins to fail if a rank has recorded a failure, because this rank may hang before it ends. */
 static void note_records(launcher *l)
 {
     job_failure failure;
@@ -239,7 +240,7 @@ static void close_launcher(launcher *l)
     if (l->signal_fd >= 0) {
         close(l->signal_fd);
         sigaction(SIGCHLD, &l->original_child_action, NULL);
-        if (!l->stop_signal) /* After a stop further signals must not end the report. */
+        if (!l->stop_signal) /* after a stop, signals must not end the report */
             sigprocmask(SIG_SETMASK, &l->original_mask, NULL);
     }
     free(l->jobs);

@@ -1,27 +1,27 @@
 /* Starts the ranks of one or several jobs on this host, and makes sure that they end.
  *
- * In the order of a run: processors.c (which processors each rank gets) with cgroup.c (its container's
- * limits), out_of_memory.c (what libraries do without memory), launch.c (the loop and its signals),
- * launch_spawn.c (starts the processes), environment.c (what a started process reads), launch_watch.c (who
- * stalls, whose turn it is), launch_cause.c (which rank failed first, and why). stop_signals.c is for ranks
- * that something else starts, too.
+ * The files, in the order of a run: processors.c (processors of each rank), cgroup.c (limits of the
+ * container), out_of_memory.c (libraries without memory), launch.c (the loop and its signals),
+ * launch_spawn.c (starts the processes), environment.c (the environment of a started process),
+ * launch_watch.c (stalled ranks and turns), launch_cause.c (the rank that failed first, and why).
+ * stop_signals.c also serves ranks with another starter.
  *
- * A rank is this program again (/proc/self/exe), exec'ed with the same arguments, told who it is by its
- * environment (environment.h). Each job has a process group and a table of its own. Only the launcher
- * listens to the terminal:
+ * A rank is this program (/proc/self/exe) with the same arguments. The environment names the rank
+ * (environment.h). Each job has a process group and a table. Only the launcher listens to the
+ * terminal:
  *
  *   SIGINT   all ranks end after the same step, save, and report: exit code 130
  *   SIGTERM  likewise, at the latest after the grace time: 143. SIGHUP: 129, SIGUSR1: 138
  *
- * Signals within 2 s of the first count as one; a later one ends the ranks at once. A signal while a failure
- * is looked into changes nothing: the failure is the cause.
+ * Signals within 2 s of the first count as one. A later signal ends the ranks at once. After a failure
+ * signals change nothing, because the failure is the cause.
  *
- * A rank that dies, ends with an error, ends with 0 before it is done, or makes no progress for the stall
- * limit, ends the run: one line names it, every other rank of every job is gone within 5 s. When the
- * launcher itself is killed, the kernel kills the ranks (PR_SET_PDEATHSIG). Nothing is left behind: no
- * process, socket, segment or file.
+ * The run ends if a rank dies, ends with an error, ends with 0 too early, or makes no progress for the
+ * stall limit. One line names this rank, and every other rank of every job has ended within 5 s. If the
+ * launcher itself is killed, the kernel kills the ranks (PR_SET_PDEATHSIG). No process, socket, segment or
+ * file remains.
  *
- * Jobs that take turns alternate: see status_table.h. A job holds the turn until all its ranks are parked
+ * Jobs that take turns alternate (status_table.h). A job holds the turn until all its ranks are parked
  * again or have ended, so that measured blocks never overlap. */
 #ifndef HARNESS_LAUNCH_LAUNCH_H
 #define HARNESS_LAUNCH_LAUNCH_H
@@ -32,59 +32,60 @@
 #include <signal.h>
 
 typedef struct launch_job {
-    const char *name;               /* becomes HARNESS_JOB */
+    const char *name;               /* HARNESS_JOB of the ranks */
     int world;                      /* ranks, then servers */
-    int servers;                    /* of these: they answer the ranks, never park, and owe no progress */
-    const char *rendezvous;         /* NULL: an abstract unix socket of a random name */
-    const cpu_set_t *processors;    /* [world] that each may run on (processors.h); NULL: not bound */
-    const char *const *environment; /* further "NAME=value", NULL-terminated; NULL: none */
+    int servers;                    /* they answer the ranks, never park, and owe no progress */
+    const char *rendezvous;         /* URL, or NULL for an abstract unix socket with a random name */
+    const cpu_set_t *processors;    /* [world] processors of each (processors.h), or NULL if not bound */
+    const char *const *environment; /* further "NAME=value", ends with NULL; may be NULL */
 } launch_job;
 
-/* What the progress callback sees. Read slots with status_table_read(). */
+/* Progress of the jobs, for the callback. Slots are read with status_table_read(). */
 typedef struct launch_view {
     const launch_job *jobs;
     status_table *const *tables; /* [job_count] */
     int job_count;
-    int turn; /* the job whose turn it is; -1: all run, or none does yet */
+    int turn; /* job that has the turn; -1 if all run, or none yet */
     int64_t elapsed_ns;
 } launch_view;
 
 typedef struct launch_options {
     const launch_job *jobs;
     int job_count;
-    char *const *argv;        /* of the ranks, as of this program; NULL-terminated */
+    char *const *argv;        /* command line of the ranks, ends with NULL */
     const int *inherited_fds; /* kept open in the ranks */
     int inherited_count;
     bool take_turns;
-    int64_t stall_timeout_ns;   /* no progress for so long ends the run */
-    int64_t connect_timeout_ns; /* the limit before the first step, if it is longer */
-    int64_t grace_ns;           /* after SIGTERM */
-    void (*progress)(void *context, const launch_view *view); /* four times a second; NULL: none */
+    int64_t stall_timeout_ns;   /* limit without progress, which ends the run */
+    int64_t connect_timeout_ns; /* limit before the first step, if it is longer */
+    int64_t grace_ns;           /* time to end after SIGTERM */
+    void (*progress)(void *context, const launch_view *view); /* called four times per second, or NULL */
     void *context;
 } launch_options;
 
-/* No jobs yet; stall limit 60 s, 30 s of grace. */
+/* Returns options without jobs, with a stall limit of 60 s and a grace time of 30 s. */
 launch_options launch_defaults(void);
 
 typedef struct launch_outcome {
-    int exit_code;    /* what the program should exit with; 0: every rank ended well */
-    int job, rank;    /* where it failed, else -1 */
-    char cause[1024]; /* the root cause in one line, "" where there is none */
+    int exit_code;    /* exit code of the program; 0 if every rank ended well */
+    int job, rank;    /* place of the failure, or -1 */
+    char cause[1024]; /* root cause in one line, or "" */
 } launch_outcome;
 
-#define STOP_SIGNALS_NS (2 * NS_PER_S) /* Signals within this time of the first count as one. */
+#define STOP_SIGNALS_NS (2 * NS_PER_S) /* signals within this time of the first count as one */
 
-/* Blocks the signals that stop a job for this thread and those that it starts; `before` (or NULL) becomes the
- * mask before. A signal that the process was told to ignore, as by nohup, is not among `out`. */
+/* Blocks the signals that stop a job, in this thread and in threads that it starts. `before` receives the
+ * mask before, or is NULL. `out` receives the blocked signals, without those signals that the process
+ * ignores (nohup). */
 void stop_signals_block(sigset_t *out, sigset_t *before);
-/* In a rank that launch_run() has not started: blocks the signals, and starts a thread that takes them. The
- * first one requests the stop (job_stop_hold()), a later one ends the process. Call it before there are other
- * threads. STATUS_SYSTEM. */
+/* Blocks the signals and starts a thread that takes them, in a rank that launch_run() has not started. The
+ * first signal requests the stop (job_stop_hold()), a later one ends the process. Must be called before
+ * there are other threads. STATUS_SYSTEM. */
 status stop_signals_open(status_table *t);
 void stop_signals_close(void);
 
-/* Runs the jobs to their end. Call it on the main thread before others exist: the ranks end when that thread
- * ends. STATUS_OK if the ranks could be started; `out` has how they ended. */
+/* Runs the jobs to their end. Must be called on the main thread before there are others, because the ranks
+ * end when this thread ends. STATUS_OK if the ranks could be started; `out` says how they ended. */
 status launch_run(const launch_options *options, launch_outcome *out);
 
 #endif

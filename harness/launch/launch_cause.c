@@ -1,5 +1,5 @@
-/* What ended the run. The first thing that the launcher sees need not be the first that happened: a rank
- * that loses its peer may say so before the kernel reports the peer's death. */
+/* Finds the cause that ended a run. The launcher may see a consequence first: a rank that loses its peer
+ * may report this before the kernel reports the peer's death. */
 #include "harness/launch/launch_impl.h"
 
 #include "common/base/clock.h"
@@ -11,9 +11,9 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { EXIT_PEER = 75 }; /* as status_exit_code(STATUS_PEER): a consequence, rather than a cause */
+enum { EXIT_PEER = 75 }; /* status_exit_code(STATUS_PEER), a consequence */
 
-/* The higher, the nearer to the root. */
+/* Causes, in ascending order of how close they are to the root. */
 enum { NO_CAUSE, LOST_PEER_CODE, LOST_PEER_RECORD, OTHER_CODE, ENDED_EARLY, KILLED, OTHER_RECORD };
 
 static int rank_of_end(const rank_process *p)
@@ -30,7 +30,7 @@ static int rank_of_end(const rank_process *p)
     }
 }
 
-/* "ring rank 1 (host a, process 71), at step 12 in backward: REASON" */
+/* Sets the outcome to "ring rank 1 (host a, process 71), at step 12 in backward: REASON". */
 static void blame(launcher *l, int job, int rank, const rank_status *s, int exit_code, const char *format,
                   ...) __attribute__((format(printf, 6, 7)));
 static void blame(launcher *l, int job, int rank, const rank_status *s, int exit_code, const char *format,
@@ -72,7 +72,7 @@ static void blame_end(launcher *l, int job, int rank)
     }
 }
 
-/* What a rank recorded, less the step that its place has named. */
+/* Returns the text of a failure without its step, which the place of the rank names. */
 static const char *text_of(const job_failure *f)
 {
     char step[32];
@@ -80,7 +80,7 @@ static const char *text_of(const job_failure *f)
     return strncmp(f->text, step, length) == 0 ? f->text + length : f->text;
 }
 
-/* The known cause that is nearest to the root. Sets `job`, and `rank` or `recorded`. */
+/* Returns the known cause closest to the root. Sets `job`, and `rank` or `recorded`. */
 static int nearest(const launcher *l, int *job, int *rank, job_failure *recorded)
 {
     int best = NO_CAUSE;

@@ -1,4 +1,3 @@
-/* Starting processes, and ending them. */
 #include "harness/launch/launch_impl.h"
 #include "harness/launch/processors.h"
 
@@ -15,7 +14,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Sets a variable of this process's environment. */
 static bool put(const char *format, ...) __attribute__((format(printf, 1, 2)));
 static bool put(const char *format, ...)
 {
@@ -39,17 +37,17 @@ static bool set_environment(const job_run *j, int rank)
            (!j->job->processors || put("HARNESS_PROCESSORS=%d", processors_usable()));
 }
 
-/* In the child, between fork and exec. The launcher has one thread, so the child may allocate. Returns on
- * failure, with errno. */
+/* Turns the child into a rank, between fork and exec. The launcher has one thread, so the child may
+ * allocate. Returns only after a failure, with errno. */
 static void become_rank(const launcher *l, const job_run *j, int rank)
 {
     const cpu_set_t *processors = j->job->processors;
     setpgid(0, j->group);
-    /* The parent may have died before the request: then nobody would send the signal. */
+    /* If the parent died before prctl(), nobody sends the signal. */
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return;
     if (getppid() != l->pid) _exit(1);
     if (!set_environment(j, rank)) return;
-    /* Before libraries are loaded: OpenMP lays its places when it begins. */
+    /* Must precede the loading of libraries, because OpenMP lays out its places when it begins. */
     if (processors && sched_setaffinity(0, sizeof *processors, &processors[rank]) != 0) return;
     int null = open("/dev/null", O_RDONLY);
     if (null < 0 || dup2(null, STDIN_FILENO) < 0) return;
@@ -61,7 +59,7 @@ static void become_rank(const launcher *l, const job_run *j, int rank)
     execv("/proc/self/exe", l->options.argv);
 }
 
-/* The pipe closes at exec; what comes through it is the errno of a child that did not get there. */
+/* Waits until the pipe closes at exec. If exec fails, the pipe has the child's errno. */
 static status wait_for_exec(const char *what, int report)
 {
     int reason;
@@ -96,7 +94,7 @@ static status spawn(launcher *l, job_run *j, int rank)
     } else {
         p->pid = pid;
         if (j->group == 0) j->group = pid;
-        setpgid(pid, j->group); /* the child does it too: whoever comes first */
+        setpgid(pid, j->group); /* the child does the same, in case it runs first */
         j->alive++;
         l->alive++;
         result = wait_for_exec(what, report[0]);

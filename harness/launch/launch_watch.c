@@ -1,4 +1,5 @@
-/* Which ranks make no progress: the launcher looks at the tables several times a second. */
+/* Finds ranks without progress, and gives turns to jobs. The launcher reads the tables several times per
+ * second. */
 #include "common/base/log.h"
 #include "common/base/text.h"
 #include "harness/launch/launch_impl.h"
@@ -37,7 +38,6 @@ bool launch_is_dying(const rank_process *p)
     return state == 'Z' || (state && flags & exiting);
 }
 
-/* Looks at every rank of a job. */
 static void look(launcher *l, int job, int64_t now_ns)
 {
     job_run *j = &l->jobs[job];
@@ -61,7 +61,7 @@ static bool works(const sight *s)
     return s->stopped || !rank_operation_waits(s->status.operation);
 }
 
-/* Of two without progress, the one that the other more likely waits for. */
+/* Returns true if of two ranks without progress, the other ranks more likely wait for `a`. */
 static bool more_likely(const sight *a, const sight *b)
 {
     if (a->stopped != b->stopped) return a->stopped;
@@ -72,7 +72,8 @@ static bool more_likely(const sight *a, const sight *b)
     return a->status.time_ns < b->status.time_ns;
 }
 
-/* How long a rank may stand still: before the first step as long as ranks wait for each other. */
+/* Returns the time for which a rank may stand still. Before the first step ranks may wait as long as for a
+ * connection. */
 static int64_t limit_of(const launcher *l, const job_run *j)
 {
     for (int r = 0; r < j->job->world; r++)
@@ -81,8 +82,8 @@ static int64_t limit_of(const launcher *l, const job_run *j)
                                                                        : l->options.connect_timeout_ns;
 }
 
-/* Looks at the job and names the rank that has stood still for that part of the limit: false if there is
- * none. A rank that waits stands still rightly as long as anybody else moves. */
+/* Names the rank of the job that has stood still for `part` of the limit. Returns false if there is none.
+ * A waiting rank is not named as long as any other rank moves. */
 static bool blame_stalled(launcher *l, int job, int64_t now_ns, double part)
 {
     const job_run *j = &l->jobs[job];
@@ -104,8 +105,8 @@ static bool blame_stalled(launcher *l, int job, int64_t now_ns, double part)
     return found != NULL;
 }
 
-/* Everybody else waits, or has moved since: this one is behind. Before the first step ranks have unequal
- * work: only one that was stopped is. */
+/* Returns true if the rank is late: every other rank waits, or has moved since. Before the first step
+ * ranks have unequal work, so only a rank that a signal has stopped is late. */
 static bool is_behind(const job_run *j, int rank)
 {
     const sight *s = &j->ranks[rank].sight;
@@ -135,7 +136,7 @@ static void warn_once(const job_run *j, int rank)
 
 bool launch_blame_stalled(launcher *l, int64_t now_ns)
 {
-    const double part = 0.75; /* ranks began to count a little before or after us */
+    const double part = 0.75; /* ranks do not begin to count at the same time */
     for (int job = 0; job < l->options.job_count; job++)
         if (blame_stalled(l, job, now_ns, part)) return true;
     return false;
@@ -151,8 +152,8 @@ void launch_watch(launcher *l, int64_t now_ns)
     }
 }
 
-/* Whose turn it is. The turn goes on when every rank of the job that has it is parked again or has ended,
- * so that nothing of one job runs while another one's block is measured. */
+/* ---- turns: the next job gets the turn when every rank of the present job is parked again or has ended,
+ * so that blocks of two jobs never run at the same time ---- */
 
 static bool has_ended(const launcher *l, int job, int rank)
 {
@@ -183,7 +184,7 @@ void launch_turns_advance(launcher *l)
 {
     if (!l->options.take_turns || l->stop_signal || l->ending) return;
     int jobs = l->options.job_count;
-    if (l->turn < 0) { /* the first block waits until all have set themselves up */
+    if (l->turn < 0) { /* the first block waits until all ranks are set up */
         for (int job = 0; job < jobs; job++)
             if (!all_parked(l, job, 0)) return;
     } else if (!all_parked(l, l->turn, l->jobs[l->turn].blocks)) {

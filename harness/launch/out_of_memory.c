@@ -20,7 +20,8 @@ void out_of_memory_report_to(status_table *table, int rank)
     reported_to = table;
 }
 
-/* Allocates nothing. A rank without a table is silent: its launcher names what the exit code means. */
+/* Ends the process without allocating. A rank without a table is silent, because its launcher explains the
+ * exit code. */
 static _Noreturn void end(const char *what)
 {
     errno = ENOMEM;
@@ -51,8 +52,7 @@ static void end_exit(int exit_code, void *unused)
     if (exit_code != 0 && errno == ENOMEM) end("a library, which ended the process");
 }
 
-/* A signal that another process sent, or that comes without ENOMEM, ends this one as if there were no
- * handler. */
+/* Ends the process after a crash with ENOMEM. Other signals end it as if there were no handler. */
 static void end_crash(int number, siginfo_t *info, void *unused)
 {
     char what[96];
@@ -60,10 +60,10 @@ static void end_crash(int number, siginfo_t *info, void *unused)
     bool own = info->si_code > 0 || info->si_pid == getpid();
     snprintf(what, sizeof what, "a library, which then crashed: signal %d (%s)", number, sigdescr_np(number));
     if (own && errno == ENOMEM) end(what);
-    if (info->si_code <= 0) raise(number); /* a fault happens again by itself */
+    if (info->si_code <= 0) raise(number); /* a fault repeats by itself */
 }
 
-/* std::set_new_handler() as the C++ compiler names it, since this build may have no C++ compiler. NULL if no
+/* std::set_new_handler() under the name of the C++ compiler, because this build may have none. NULL if no
  * library is written in C++. */
 extern void *_ZSt15set_new_handlerPFvvE(void (*handler)(void)) __attribute__((weak));
 

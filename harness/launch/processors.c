@@ -30,8 +30,8 @@ char *processors_own(char *buffer, size_t size)
 
 /* ---- cores ------------------------------------------------------------------------------------ */
 
-/* Reads which of the processors `left` share a core or package with `processor`; only itself if /sys does not
- * say. */
+/* Reads which of the processors `left` share a core or package with `processor`. Returns false if /sys
+ * does not say, with only `processor` in `out`. */
 static bool read_siblings(const char *root, int processor, const char *name, const cpu_set_t *left,
                           cpu_set_t *out)
 {
@@ -43,8 +43,8 @@ static bool read_siblings(const char *root, int processor, const char *name, con
     return known;
 }
 
-/* Lists the cores package by package. Reads /sys without allocating: a failed allocation must not look like a
- * machine without cores. */
+/* Lists the cores package by package. Reads /sys without allocating, because a failed allocation must not
+ * look like a machine without cores. */
 static status find_cores(const char *root, processors *p)
 {
     cpu_set_t left = p->allowed, online, package, core;
@@ -113,7 +113,7 @@ void bind_choose(const processors *p, bind_group g, int member, cpu_set_t *out)
     int cores = processors_cores(p), count = 0;
     for (int c = 0; c < cores; c++) count += CPU_COUNT(&p->cores[c]);
     int64_t wanted = (int64_t)g.members * g.threads;
-    /* With fewer cores than threads a rank has processors for its threads, not cores. */
+    /* If there are fewer cores than threads, a rank gets processors for its threads, not cores. */
     int64_t each = wanted <= cores ? g.threads : ((int64_t)g.threads * cores + count - 1) / count;
     if (each > cores) each = cores;
     CPU_ZERO(out);

@@ -1,11 +1,11 @@
-/* Signals that stop a job in order: INT, TERM, HUP, USR1. */
+/* Takes the signals that stop a job in order: INT, TERM, HUP, USR1. */
 #include "harness/launch/launch.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <unistd.h>
 
-/* Signals are of the process, and so is the thread that takes them. */
+/* Thread that takes the signals of the process. */
 static struct {
     sigset_t set;
     pthread_t thread;
@@ -43,7 +43,7 @@ status stop_signals_open(status_table *t)
     return STATUS_OK;
 }
 
-/* The signals stay blocked: the process is about to end. */
+/* The signals stay blocked, because the process is about to end. */
 void stop_signals_close(void)
 {
     if (!taker.has_thread) return;

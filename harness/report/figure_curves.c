@@ -1,4 +1,4 @@
-/* Loss against steps and against time, and how stale a parameter server's reads were. */
+/* Figures of the loss against steps and against time, and of the staleness of a parameter server's reads. */
 #include "harness/report/figures.h"
 
 #include <math.h>
@@ -18,8 +18,8 @@ static bool has_losses(const json_t *job)
     return false;
 }
 
-/* The last step of each group of steps; of a run whose steps are not all kept, the mean of each stretch, and
- * the last step. */
+/* Collects the last step of each group of steps. If not all steps of a run are kept, collects the mean of
+ * each stretch, and the last step. */
 static void collect_losses_of(const json_t *jobs, size_t i, json_t *table, double *last)
 {
     const json_t *job = json_array_get(jobs, i);
@@ -75,7 +75,7 @@ typedef struct end_label {
     double x, y;
 } end_label;
 
-/* Names at the ends of the lines, moved apart where they would overlap. */
+/* Draws names at the ends of the lines, moved apart if they would overlap. */
 static void draw_end_labels(svg *s, end_label *labels, size_t count)
 {
     for (size_t i = 1; i < count; i++)
@@ -176,7 +176,7 @@ const report_figure figure_loss_time = {.name = "loss-time",
 static const char *const sweep_colors[] = {"backward", "exposed", "optimizer", "outputs",
                                            "replicas", "none",    "data",      "parameters"};
 
-/* The values of a point: "async", "sync servers=2". */
+/* Names a point by its values: "async", "sync servers=2". */
 static void name_point(const json_t *point, char *name, size_t size)
 {
     const char *axis;

@@ -1,5 +1,5 @@
-/* Memory at the peak by class, a column per rank or per ranks that hold the same, and per server of its own.
- */
+/* Figure of the memory at the peak by class. A column is a rank, ranks with equal memory, or a server in a
+ * separate process. */
 #include "harness/report/figures.h"
 
 #include <math.h>
@@ -24,7 +24,7 @@ static const struct {
 
 enum { CLASS_COUNT = sizeof classes / sizeof classes[0] };
 
-/* How many ranks from `first` on hold the same at the peak. */
+/* Counts the ranks from `first` on with equal memory at the peak. */
 static size_t alike(const json_t *ranks, size_t first)
 {
     const json_t *peak = report_at(json_array_get(ranks, first), "memory.peak_classes");
@@ -45,7 +45,6 @@ static double least_peak(const json_t *ranks)
     return least;
 }
 
-/* `count` ranks that hold the same, or a server. */
 static void add_row(json_t *table, const char *job, const char *label, size_t count, const json_t *memory,
                     double least)
 {
@@ -60,7 +59,7 @@ static void add_row(json_t *table, const char *job, const char *label, size_t co
         figure_put(row, report_number_at(json_object_get(memory, "peak_classes"), classes[c].key));
 }
 
-/* Ranks, then servers that are processes of their own, which no rank is compared with. */
+/* Collects the ranks, then the servers in separate processes, which are not compared with the ranks. */
 static void collect_job(const json_t *job, json_t *table)
 {
     const json_t *ranks = json_object_get(job, "ranks");
@@ -143,7 +142,7 @@ static void draw_column(const json_t *table, size_t row, const svg_axis *a, doub
     if (svg_text_width(value, SVG_SMALL) <= pitch - 2)
         svg_text(s, center, top - 6, SVG_MIDDLE, "tick", 0, value);
     if (!(excess > 0.005 * total)) return;
-    /* What it holds above the rank that holds least. */
+    /* Marks the bytes above the rank that holds least. */
     double least = svg_at(a, total - excess), right = center + width / 2 + 3;
     svg_line(s, right, top, right, least, "excess");
     svg_line(s, center - width / 2, least, right + 3, least, "excess");
@@ -155,7 +154,6 @@ static void draw_column(const json_t *table, size_t row, const svg_axis *a, doub
         svg_text(s, center, top - 20, SVG_MIDDLE, "excess-label", 0, more);
 }
 
-/* The rows [first, end) of a job. */
 static size_t end_of_job(const json_t *table, size_t first)
 {
     size_t end = first;
@@ -165,7 +163,8 @@ static size_t end_of_job(const json_t *table, size_t first)
     return end;
 }
 
-/* Rows from `first` on whose peaks are within 1 % share a column; returns the first row of the next one. */
+/* Returns the first row of the next column. Rows from `first` on whose peaks are within 1 % share a
+ * column. */
 static size_t end_of_column(const json_t *table, size_t first, size_t end)
 {
     double peak = figure_number(table, first, 3);
@@ -183,7 +182,7 @@ static size_t columns_of(const json_t *table, size_t first, size_t end)
     return count;
 }
 
-/* The columns of all jobs where each has at most `allowed`. */
+/* Counts the columns of all jobs if each job has at most `allowed`. */
 static size_t columns_shown(const json_t *table, size_t allowed, size_t *jobs)
 {
     size_t shown = *jobs = 0;
@@ -195,8 +194,8 @@ static size_t columns_shown(const json_t *table, size_t allowed, size_t *jobs)
     return shown;
 }
 
-/* "1–7" of the rows [first, end), whose labels are such ranges too; "server 0–1", or "s0–1" where `most` px
- * do not hold that. */
+/* Names the ranks of the rows [first, end), "1–7", from labels that may be ranges, too. Servers are
+ * "server 0–1", or "s0–1" if that is wider than `most` px. */
 static char *ranks_of(const json_t *table, size_t first, size_t end, double most, char *buffer, size_t size)
 {
     const char *begin = figure_label(table, first, 1), *last = figure_label(table, end - 1, 1),

@@ -1,4 +1,4 @@
-/* Where a step's time goes, and what throughput that gives. */
+/* Figures of the parts of a step, and of the throughput. */
 #include "harness/report/figures.h"
 
 #include <math.h>
@@ -7,7 +7,7 @@
 
 /* ---- the exclusive parts of a step ------------------------------------------------------------- */
 
-/* Columns: job, step, the parts, and what the bars do not show. */
+/* Columns: job, step, the parts, and two figures without bars. */
 enum { FIRST_PART = 2, PART_COUNT = 7, COLUMN_COUNT = 9 };
 
 static const struct {
@@ -54,7 +54,7 @@ static json_t *collect_parts(const json_t *result)
     return table;
 }
 
-/* The name and value of a part on its bar, as far as they fit. */
+/* Writes name and value of a part on its bar, as far as they fit. */
 static void label_part(svg *s, const char *name, const char *color, double value, double x, double y,
                        double width)
 {
@@ -119,7 +119,8 @@ const report_figure figure_step_parts = {.name = "step-parts",
 
 enum { RATE = 1, PER_RANK, IDEAL, SHARE, LOW, HIGH, COLOR };
 
-/* Of --repeat: the median of the runs and its interval; NaN: there are none. */
+/* Returns a figure over the runs of --repeat, the median or a limit of its interval. NaN if the run was
+ * not repeated. */
 static double of_runs(const json_t *result, const json_t *job, const char *path)
 {
     size_t i;

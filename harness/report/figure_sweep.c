@@ -1,5 +1,5 @@
-/* What a sweep shows (harness/sweep, its table as JSON): curves over one option, heat maps over two, and the
- * map of who wins. */
+/* Figures of a sweep's table (harness/sweep): curves over one option, heat maps over two, and the map of
+ * who wins. */
 #include "harness/report/figures.h"
 #include "harness/report/significance.h"
 
@@ -12,8 +12,8 @@ enum { MOST_VALUES = 64, MOST_SERIES = 8, LABEL = 128 };
 
 /* ---- axes and series -------------------------------------------------------------------------------- */
 
-/* What an option's text stands for: a number, size, time or rate; of "10Gbit/s,50us" the rate. NaN: a word.
- */
+/* Returns the number that an option's text stands for: a number, size, time or rate. "10Gbit/s,50us" is
+ * the rate. NaN if the text is a word. */
 static double number_of(const char *text)
 {
     char head[64], *end;
@@ -73,8 +73,8 @@ static int place_of(const axis_values *v, const char *text)
     return -1;
 }
 
-/* The numeric axis with the most values besides `not`, the link and the number of ranks first; NULL: none has
- * two. */
+/* Returns the numeric axis with the most values that is not `not`, or NULL if none has two. `first` is
+ * preferred. */
 static const char *numeric_axis(const json_t *sweep, const char *first, const char * not )
 {
     const char *found = NULL;
@@ -93,13 +93,13 @@ static const char *numeric_axis(const json_t *sweep, const char *first, const ch
     return found;
 }
 
-/* A point without its values on two axes: "ring", "ps servers=4". */
+/* Names a point by its values, except on two axes: "ring", "ps servers=4". */
 static void series_of(const json_t *sweep, const json_t *point, const char *x, const char *y,
                       char label[LABEL])
 {
     int used = 0;
     label[0] = '\0';
-    for (int names = 1; names >= 0; names--) { /* of schemes first */
+    for (int names = 1; names >= 0; names--) { /* schemes first */
         size_t i;
         json_t *axis;
         json_array_foreach(json_object_get(sweep, "vary"), i, axis)
@@ -136,7 +136,8 @@ static series series_in(const json_t *sweep, const char *x, const char *y)
     return s;
 }
 
-/* Of engines their own color; further series of an engine and other series get the next that is free. */
+/* Returns the color of a series. Engines have colors of their kind; any other series gets the next free
+ * one. */
 static const char *series_color(const series *s, int number)
 {
     static const char *const ps[] = {"ps", "ps2", "replicas"}, *const ring[] = {"ring", "ring2", "outputs"},
@@ -187,7 +188,7 @@ static json_t *collect(const json_t *sweep, const char *x, const char *y)
 
 enum { SERIES, X, Y, RATE, LOW, HIGH, COLOR };
 
-/* The texts in a column of a table, in the order of their numbers. */
+/* Lists the texts in a column of a table, in numeric order. */
 static axis_values texts_in(const json_t *table, size_t column)
 {
     axis_values v = {.name = figure_column_text(table, column, "name"), .numeric = true};
@@ -213,7 +214,8 @@ static void x_labels(svg *s, const axis_values *x, double left, double pitch, do
 
 /* ---- curves ----------------------------------------------------------------------------------------- */
 
-/* Of more lines than a figure can hold, those at the largest value of another option. */
+/* Collects the curves. If there are more lines than a figure can hold, keeps the lines at the largest
+ * value of another option. */
 static json_t *collect_curves(const json_t *sweep)
 {
     const char *x = numeric_axis(sweep, "gpus", NULL), *other = x ? numeric_axis(sweep, "link", x) : NULL;
@@ -293,10 +295,10 @@ static json_t *collect_grid(const json_t *sweep)
     return collect(sweep, y ? x : NULL, y);
 }
 
-/* A map's cells are at columns of x and rows of y, with the first y at the bottom. */
+/* Grid of a map: columns of x, and rows of y with the first y at the bottom. */
 typedef struct grid {
     axis_values x, y;
-    double left, top, width, height; /* of a cell: width and height */
+    double left, top, width, height; /* place of the grid; size of a cell */
 } grid;
 
 static void draw_frame(svg *s, const grid *g, bool first)
@@ -357,7 +359,7 @@ const report_figure figure_sweep_heat = {
 
 enum { WIN_X, WIN_Y, WINNER, FACTOR, NEXT, WIN_COLOR };
 
-/* In virtual time a run has no spread. */
+/* Returns true if a point was measured. In virtual time a run has no spread. */
 static bool is_measured(const json_t *sweep)
 {
     size_t i;
@@ -430,7 +432,8 @@ static json_t *collect_winners(const json_t *sweep)
     return table;
 }
 
-/* The logarithm of the factor at the center of a cell, negative where `winner` does not win; NaN: none. */
+/* Returns the logarithm of the factor at the center of a cell, negative if `winner` does not win. NaN if
+ * there is no cell. */
 static double factor_at(const json_t *table, const grid *g, const char *winner, int i, int j)
 {
     for (size_t r = 0; r < figure_rows(table); r++) {
@@ -443,13 +446,13 @@ static double factor_at(const json_t *table, const grid *g, const char *winner, 
     return NAN;
 }
 
-/* Where the line from a to b crosses `level`, as a share of it; NaN: it does not. */
+/* Returns the point at which the line from a to b crosses `level`, as a share of the line, or NaN. */
 static double crossing(double a, double b, double level)
 {
     return (a < level) != (b < level) ? (level - a) / (b - a) : NAN;
 }
 
-/* The factors of the lines, at their right ends. */
+/* Factors of the lines, written at their right ends. */
 typedef struct line_labels {
     struct {
         double x, y, factor;
@@ -473,7 +476,6 @@ static void note_line_end(line_labels *l, double factor, const char *color, doub
     l->at[i].color = color;
 }
 
-/* Of the cell at a point. */
 static const char *color_at(const json_t *table, const grid *g, double x, double y)
 {
     int i = (int)((x - g->left) / g->width), j = g->y.count - 1 - (int)((y - g->top) / g->height);
@@ -498,8 +500,8 @@ static void draw_line_labels(const json_t *table, const grid *g, const line_labe
     }
 }
 
-/* Lines of one factor of one winner between the centers of cells: marching squares (Lorensen and Cline, 1987,
- * in two dimensions). */
+/* Draws the lines of one factor of one winner between the centers of cells: marching squares (Lorensen and
+ * Cline, 1987, in two dimensions). */
 static void draw_contour(const json_t *table, const grid *g, const svg_key *winner, double factor,
                          line_labels *labels, svg *s)
 {
@@ -545,8 +547,7 @@ static void draw_cell(const json_t *table, const grid *g, size_t row, bool numbe
     }
     snprintf(value, sizeof value, "%.2f×", factor);
     snprintf(style, sizeof style, "strong halo stroke-%s on-%s", color, color);
-    if (svg_text_width(value, SVG_TEXT) <
-        g->width / 2) /* lines end at the middle of a cell, with their label to the right */
+    if (svg_text_width(value, SVG_TEXT) < g->width / 2)
         svg_text(s, left + 8, top + 18, SVG_START, style, 0, value);
 }
 
@@ -566,7 +567,7 @@ static void draw_winners(const json_t *table, svg *s)
     line_labels labels = {.count = 0};
     g.top = svg_legend(s, keys, count, 0, 12, s->width) + 26;
     g.width = (s->width - g.left) / g.x.count;
-    for (int numbers = 0; numbers < 2; numbers++) { /* over the lines, and these over the cells */
+    for (int numbers = 0; numbers < 2; numbers++) { /* cells, then lines, then numbers */
         for (size_t r = 0; r < figure_rows(table); r++) draw_cell(table, &g, r, numbers, s);
         for (size_t f = 0; !numbers && f < sizeof factors / sizeof factors[0]; f++)
             for (size_t k = 0; k < count; k++) draw_contour(table, &g, &keys[k], factors[f], &labels, s);

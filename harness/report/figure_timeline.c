@@ -1,4 +1,4 @@
-/* One step of all ranks on one clock, and the life of its buckets or keys. */
+/* Figures of one step of all ranks on one clock, and of its buckets or keys. */
 #include "harness/report/figures.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@ static bool communicates(const json_t *job)
     return strcmp(report_text_at(job, "engine"), "none") != 0;
 }
 
-/* Of its ranks with a time line: where the step begins. NaN: none has one. */
+/* Returns the earliest start of the step over the ranks with a time line, or NaN if there is none. */
 static double begin_of(const json_t *job)
 {
     double begin = NAN;
@@ -22,7 +22,7 @@ static double begin_of(const json_t *job)
     return begin;
 }
 
-/* The baselines are shown only where nothing else ran. */
+/* Returns true if the job is shown. Baselines are shown only if nothing else ran. */
 static bool shows(const json_t *result, const json_t *job)
 {
     size_t i;
@@ -109,7 +109,7 @@ static json_t *collect_timeline(const json_t *result)
     return table;
 }
 
-/* The rows [first, end) of a job and rank: they are adjacent. */
+/* Returns the end of the rows [first, end) of a job and rank, which are adjacent. */
 static size_t end_of_rank(const json_t *table, size_t first)
 {
     size_t end = first + 1;
@@ -122,7 +122,7 @@ static size_t end_of_rank(const json_t *table, size_t first)
 
 enum { LANE = 18, MESSAGE = 6, MESSAGE_ROWS = 3, MARKS_WIDE = 3600, MARKS_NARROW = 1200 };
 
-/* Messages go to the first row in which nothing is in flight, the rest to the last one. */
+/* Chooses the row of a message: the first row without a message in flight, or the last row. */
 static int message_row(double busy_until[MESSAGE_ROWS], double begin, double end)
 {
     int row = 0;
@@ -131,7 +131,7 @@ static int message_row(double busy_until[MESSAGE_ROWS], double begin, double end
     return row;
 }
 
-/* How many rows the rank of a job needs that needs most. */
+/* Returns the most rows that a rank of the job needs. */
 static int message_rows(const json_t *table, size_t first, size_t last)
 {
     int most = 1;
@@ -149,7 +149,6 @@ static int message_rows(const json_t *table, size_t first, size_t last)
 
 /* ---- time axes -------------------------------------------------------------------------------------- */
 
-/* The rows [first, end) of a job. */
 static size_t end_of_job(const json_t *table, size_t first)
 {
     size_t end = first;
@@ -166,7 +165,7 @@ static double last_end(const json_t *table, size_t first, size_t end, size_t col
     return last;
 }
 
-/* Jobs share a time axis, unless one of them would be too small on it to be seen. */
+/* Returns true if all jobs share a time axis. They do unless one of them would be too small to be seen. */
 static bool share_an_axis(const json_t *table, size_t column)
 {
     enum { MOST_APART = 5 };
@@ -223,7 +222,7 @@ static size_t marks_per_rank(const json_t *table)
     return most;
 }
 
-/* The parts that are there, in the order of a step. */
+/* Draws the keys of the parts that occur, in the order of a step. */
 static double draw_keys(const json_t *table, svg *s)
 {
     static const svg_key all[] = {{"data", "data"},
@@ -245,7 +244,7 @@ static double draw_keys(const json_t *table, svg *s)
     return svg_legend(s, used, count, 0, 12, s->width);
 }
 
-/* The rows [first, last) of a job; returns the y under them. */
+/* Draws the rows [first, last) of a job. Returns the y below them. */
 static double draw_job(const json_t *table, size_t first, size_t last, const svg_axis *axis, double left,
                        int most, double y, svg *s)
 {
@@ -336,8 +335,7 @@ static json_t *collect_buckets(const json_t *result)
         figure_job_name(job, name, sizeof name);
         json_array_foreach(report_at(job, "ranks.0.timeline.messages"), n, m)
         {
-            if (!(report_number_at(m, "ready_s") >= zero))
-                continue; /* those of the step before are under way, too */
+            if (!(report_number_at(m, "ready_s") >= zero)) continue; /* it belongs to the step before */
             json_t *row = figure_row(table);
             snprintf(bucket, sizeof bucket, "%s %.0f",
                      strstr(report_text_at(m, "name"), "key") ? "key" : report_text_at(m, "name"),

@@ -1,15 +1,15 @@
-/* The figures of a run's report. Each collects its numbers from the run's JSON into a table, and is drawn
- * from the table only, so that figure, HTML table and CSV show the same numbers.
+/* The figures of a run's report. A figure collects its numbers from the run's JSON into a table, and is
+ * drawn only from the table, so that figure, HTML table and CSV show the same numbers.
  *
  *   figure_table      the tables, and colors of jobs
- *   figure_steps      the parts of a step; throughput against ideal
- *   figure_timeline   one step of all ranks; the life of its buckets
+ *   figure_steps      the parts of a step; throughput compared with the ideal
+ *   figure_timeline   one step of all ranks, and its buckets
  *   figure_memory     memory by class and rank
  *   figure_curves     loss, staleness
- *   figure_sweep      of a sweep's table: curves, heat maps, who wins
+ *   figure_sweep      curves, heat maps and winners of a sweep
  *
- * A table: {"summary": a sentence, "columns": [{"key", "name", "format", "color"}], "rows": [[text or number
- * or null]]}. */
+ * A table is {"summary": a sentence, "columns": [{"key", "name", "format", "color"}], "rows": [[text or
+ * number or null]]}. */
 #ifndef HARNESS_REPORT_FIGURES_H
 #define HARNESS_REPORT_FIGURES_H
 
@@ -18,11 +18,11 @@
 enum { FIGURE_TEXT = -1 }; /* format of a column of texts */
 
 typedef struct report_figure {
-    const char *name; /* of its files: "step-parts" */
+    const char *name; /* name of its files: "step-parts" */
     const char *title;
-    const char *reading;                      /* how to read it, a sentence or two */
+    const char *reading;                      /* one or two sentences on how to read it */
     bool half;                                /* half the page's width */
-    json_t *(*collect)(const json_t *result); /* a new table; NULL: the run has nothing to show */
+    json_t *(*collect)(const json_t *result); /* returns a new table, or NULL if there is nothing to show */
     void (*draw)(const json_t *table, svg *s);
 } report_figure;
 
@@ -33,7 +33,7 @@ extern const report_figure figure_step_parts, figure_timeline, figure_throughput
 json_t *figure_table(void);
 void figure_column(json_t *table, const char *key, const char *name, int format, const char *color);
 json_t *figure_row(json_t *table);          /* borrowed */
-void figure_put(json_t *row, double value); /* NaN: null */
+void figure_put(json_t *row, double value); /* NaN becomes null */
 void figure_put_text(json_t *row, const char *text);
 void figure_summary(json_t *table, text_buffer *sentence); /* frees the text */
 
@@ -45,11 +45,11 @@ int figure_format(const json_t *table, size_t column);
 size_t figure_columns(const json_t *table);
 double figure_largest(const json_t *table, size_t column);
 
-/* As in the text, and with the number of servers where there are several: "ps (sync, 8 servers)". Returns
- * `buffer`. */
+/* Names a job as the text report does. Adds the number of servers if there are several: "ps (sync, 8
+ * servers)". Returns `buffer`. */
 char *figure_job_name(const json_t *job, char *buffer, size_t size);
 
-/* Of job `i`: a class of its engine, other than that of another job of the engine. */
+/* Returns the color of job `i`: a class of its engine, and a different one for each job of the engine. */
 const char *figure_job_color(const json_t *jobs, size_t i);
 
 #endif

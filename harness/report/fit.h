@@ -1,4 +1,4 @@
-/* A straight line through times of different sizes: time = latency + bytes / bandwidth (Hockney, "The
+/* Fits a straight line to times of different sizes: time = latency + bytes / bandwidth (Hockney, "The
  * communication challenge for MPP", 1994). */
 #ifndef HARNESS_REPORT_FIT_H
 #define HARNESS_REPORT_FIT_H
@@ -12,10 +12,10 @@ typedef struct line_fit {
     int points;
 } line_fit;
 
-/* Least squares of relative errors, so that small sizes, which show the latency, count as much as large ones.
- * `count` is 3 or more with at least two different sizes; times are positive. STATUS_CONFIG otherwise.
- * Intervals use Student's t with count - 2 degrees of freedom; a slope whose interval holds 0 has no upper
- * limit of the bandwidth (infinite). */
+/* Minimizes the squares of the relative errors, so that small sizes, which show the latency, count as much
+ * as large ones. `count` is 3 or more with at least two different sizes, and times are positive.
+ * STATUS_CONFIG otherwise. Intervals use Student's t with count - 2 degrees of freedom. If the interval of
+ * the slope contains 0, the upper limit of the bandwidth is infinite. */
 status fit_line(const double *bytes, const double *seconds, int count, line_fit *out);
 
 #endif

@@ -1,4 +1,4 @@
-/* The end of a page: how its results were obtained, and how to obtain them again. */
+/* Writes the end of a page: how its results were obtained, and how to obtain them again. */
 #include "harness/report/figures.h"
 
 #include <math.h>
@@ -53,7 +53,8 @@ static void append_configuration(const json_t *result, text_buffer *out)
     text_append(out, "</tbody></table></div></details>\n");
 }
 
-/* What --config runs the same again from, as TOML: texts and lists of JSON are those of TOML, too. */
+/* Writes the configuration file in TOML that repeats the run. Texts and lists are written alike in JSON
+ * and TOML. */
 static void append_config_file(const json_t *result, text_buffer *out)
 {
     const char *name, *command = report_is_sweep(result) ? "sweep" : "run";

@@ -2,9 +2,10 @@
 
 #include <stddef.h>
 
-/* One color for one thing in all figures. All but those of heat maps have 3 : 1 against light and dark paper,
- * and what stands in one figure differs for readers with protanopia, deuteranopia and tritanopia, too: by
- * 0.05 and more in Oklab (tests/commands/test_report_figures.py). `ink` is what has 4.5 : 1 on the color. */
+/* Colors, each with one meaning in all figures. Colors other than the heat maps' have a contrast of 3 : 1
+ * on light and dark paper. Colors of one figure also differ for readers with protanopia, deuteranopia and
+ * tritanopia, by at least 0.05 in Oklab (tests/commands/test_report_figures.py). `ink` has a contrast of
+ * 4.5 : 1 on the color. */
 static const struct {
     const char *name, *color, *ink;
 } colors[] = {{"data", "#967d63", "#101418"},
@@ -24,7 +25,7 @@ static const struct {
               {"ring2", "#15a292", "#101418"},
               {"none", "#6f739b", "#ffffff"},
               {"none2", "#7f91b7", "#101418"},
-              /* from little to much */
+              /* Colors from little to much. */
               {"heat0", "#d6e6f4", "#101418"},
               {"heat1", "#abcfe5", "#101418"},
               {"heat2", "#7db3d8", "#101418"},
@@ -48,8 +49,8 @@ void page_figure_style(text_buffer *out)
                 dark, light);
     text_append(
         out, "svg text{font:12px system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif;"
-             "font-variant-numeric:tabular-nums;fill:var(--ink);pointer-events:none}" /* labels lie on what
-                                                                                         has a value */
+             "font-variant-numeric:tabular-nums;fill:var(--ink);pointer-events:none}" /* lets the pointer
+                                                                                         reach the mark */
              "svg .tick{font-size:11px;fill:var(--muted)}svg .strong{font-weight:600}"
              "svg .heading{font-size:15px;font-weight:600}"
              ".paper{fill:var(--paper)}.grid{stroke:var(--line)}.base{stroke:var(--muted)}"
@@ -146,7 +147,7 @@ const char page_script[] =
     "tip.style.top=(e.clientY-b.height-14>0?e.clientY-b.height-14:e.clientY+20)+'px'}"
     "document.addEventListener('pointermove',show);document.addEventListener('pointerdown',show);"
     "document.addEventListener('scroll',function(){if(window.scrollY!==from)tip.hidden=true},{passive:true});"
-    /* where CSS does not open them */
+    /* Opens all details for printing, if CSS does not. */
     "var shut=[];window.addEventListener('beforeprint',function(){"
     "shut=Array.from(document.querySelectorAll('details:not([open])'));"
     "shut.forEach(function(d){d.open=true})});"

@@ -4,10 +4,10 @@
 
 #include "common/base/text.h"
 
-/* Of the figures: colors for light, dark and print; also in a figure's own file. */
+/* Appends the style of the figures: colors for light, dark and print. A figure's own file has it, too. */
 void page_figure_style(text_buffer *out);
 
-extern const char page_style[];  /* the rest of the page */
-extern const char page_script[]; /* shows the values of what the pointer is on */
+extern const char page_style[];  /* rest of the page */
+extern const char page_script[]; /* shows the values at the pointer */
 
 #endif

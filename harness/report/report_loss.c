@@ -1,4 +1,4 @@
-/* The loss of a job against the time that it trained, and how stale its reads were. */
+/* The loss of a job against the time that it trained, and the staleness of its reads. */
 #include "harness/report/report_impl.h"
 
 #include <math.h>
@@ -42,7 +42,7 @@ double report_loss_between(const json_t *job, double from, double until)
 
 typedef struct staleness {
     double reads, largest, mean;
-    double bins[64]; /* of the ranks' histograms */
+    double bins[64]; /* sums of the ranks' histograms */
     int used;
 } staleness;
 
@@ -66,7 +66,7 @@ static staleness staleness_of(const json_t *job)
             if ((int)i + 1 > all.used) all.used = (int)i + 1;
         }
     }
-    all.mean /= all.reads; /* NaN: no reads */
+    all.mean /= all.reads; /* NaN without reads */
     return all;
 }
 

@@ -1,4 +1,4 @@
-/* Where a job's memory is: of every rank, and by phase under DataParallel. */
+/* Writes the memory of a job: of every rank, and by phase under DataParallel. */
 #include "harness/report/report_impl.h"
 
 #include <math.h>
@@ -7,7 +7,7 @@
 
 enum { LABEL = 20, COLUMN = 10, MOST_GROUPS = (80 - LABEL) / (2 * COLUMN) };
 
-/* What the figures of a job's table are given in: small models would be all zeros in MiB. */
+/* Unit of a job's table. Small models would be all zeros in MiB. */
 typedef struct memory_unit {
     const char *name;
     double bytes;
@@ -29,7 +29,7 @@ char *report_rank_name(const json_t *job, double number, char *buffer, size_t si
     return buffer;
 }
 
-/* How many ranks from `first` on hold the same memory; of devices, those of the same stage. */
+/* Counts the ranks from `first` on with equal memory, and for devices an equal stage. */
 static size_t alike(const json_t *ranks, size_t first)
 {
     const json_t *rank = json_array_get(ranks, first), *next;
@@ -41,7 +41,7 @@ static size_t alike(const json_t *ranks, size_t first)
     return end - first;
 }
 
-/* Ranks that hold the same, or a server: two columns of the table. */
+/* Ranks with equal memory, or a server: two columns of the table. */
 typedef struct group {
     char label[48];
     const json_t *memory;
@@ -120,7 +120,7 @@ static void memory_columns(const group *groups, int count, double unit, text_buf
     text_append(out, "\n");
 }
 
-/* Ranks, then servers, as many side by side as 80 columns hold. */
+/* Writes ranks, then servers, as many side by side as 80 columns hold. */
 static void memory_table(const json_t *ranks, const json_t *servers, double unit, text_buffer *out)
 {
     group groups[MOST_GROUPS];
@@ -185,7 +185,7 @@ static void list_sizes(const json_t *m, double unit, text_buffer *out)
     text_append(out, "\n");
 }
 
-/* The phase of the largest difference; NULL: none. */
+/* Returns the phase with the largest difference, or NULL if there is none. */
 static const json_t *largest_phase(const json_t *m)
 {
     const json_t *most = NULL;

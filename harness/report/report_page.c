@@ -1,5 +1,5 @@
-/* The report as a page of its own: the verdict, the figures that show it, tables, provenance. It loads
- * nothing, and nothing but its own style and script can run in it. */
+/* Writes the report as a self-contained page: the verdict, its figures, tables, provenance. The page loads
+ * nothing, and only its style and its script can run in it. */
 #include "harness/report/figures.h"
 #include "harness/report/page_style.h"
 #include "harness/report/sha256.h"
@@ -17,7 +17,6 @@ static const report_figure *const sweep_figures[] = {&figure_sweep_winners, &fig
 
 enum { FULL_WIDTH = 1040, HALF_WIDTH = 500, NARROW_WIDTH = 360, MOST_ROWS = 200 };
 
-/* NULL: there is no such figure. */
 static const report_figure *figure_of(const json_t *result, size_t number)
 {
     size_t count = sizeof run_figures / sizeof *run_figures;
@@ -27,7 +26,7 @@ static const report_figure *figure_of(const json_t *result, size_t number)
 
 /* ---- figures ---------------------------------------------------------------------------------------- */
 
-/* Of a sweep, whether any point is. */
+/* Returns true if the result has the mark. A sweep has the mark if any point has it. */
 static bool is_any(const json_t *result, const char *key)
 {
     size_t i;
@@ -70,7 +69,7 @@ static void append_svg(const report_figure *f, const json_t *result, const json_
     text_free(&ways);
 }
 
-/* Columns of colors are the drawing's. */
+/* Returns true if a table shows the column. Columns of colors serve only the drawing. */
 static bool is_shown(const json_t *table, size_t column)
 {
     return strcmp(figure_column_text(table, column, "key"), "color") != 0;
@@ -122,7 +121,7 @@ static void append_table(const report_figure *f, const json_t *table, text_buffe
     text_append(out, "</tbody></table></div></details>");
 }
 
-/* A number and its unit stay on one line. */
+/* Writes sentences in which a number and its unit stay on one line. */
 static void append_sentences(const char *text, text_buffer *out)
 {
     static const char *const units[] = {"ns", "us", "ms", "s", "B", "KiB", "MiB", "GiB", "TiB", "%"};
@@ -218,7 +217,7 @@ static double rate_of(const json_t *job)
     return report_number_at(job, "throughput.samples_per_s");
 }
 
-/* The fastest and the slowest of the jobs that exchange gradients; returns how many there are. */
+/* Finds the fastest and the slowest job that exchange gradients. Returns the number of jobs that do. */
 static int find_extremes(const json_t *result, const json_t **fast, const json_t **slow)
 {
     int count = 0;
@@ -235,7 +234,7 @@ static int find_extremes(const json_t *result, const json_t **fast, const json_t
     return count;
 }
 
-/* A point's values, "mode=ring gpus=8". */
+/* Writes the values of a point, "mode=ring gpus=8". */
 static void append_point(const json_t *sweep, int row, text_buffer *out)
 {
     const json_t *point = json_array_get(json_object_get(sweep, "points"), (size_t)row);
@@ -249,7 +248,6 @@ static void append_point(const json_t *sweep, int row, text_buffer *out)
     }
 }
 
-/* Which point is best, and whether that is shown. */
 static void append_best(const json_t *sweep, text_buffer *out)
 {
     const json_t *best = json_object_get(sweep, "best");
@@ -274,12 +272,12 @@ static void append_best(const json_t *sweep, text_buffer *out)
     text_append(out, ".");
 }
 
-/* Between ps and ring it is the verdict's. */
+/* Writes the headline. Between ps and ring it agrees with the verdict. */
 static void append_headline(const json_t *result, text_buffer *out)
 {
     const json_t *fast, *slow, *verdict = json_object_get(result, "verdict");
     char first[64], second[64], rate[32];
-    if (find_extremes(result, &fast, &slow) > 2) verdict = NULL; /* it is between two */
+    if (find_extremes(result, &fast, &slow) > 2) verdict = NULL; /* it compares two jobs */
     if (!fast) fast = slow = json_array_get(json_object_get(result, "jobs"), 0);
     figure_job_name(fast, first, sizeof first);
     figure_job_name(slow, second, sizeof second);
@@ -297,7 +295,7 @@ static void append_headline(const json_t *result, text_buffer *out)
         text_append(out, "%s trains %.2f times as fast as %s%s.", first, factor, second, where);
 }
 
-/* The verdict of the text report; of more than two jobs what their figures show. */
+/* Writes the verdict of the text report, or with more than two jobs the summaries of their figures. */
 static void append_lead(const json_t *result, text_buffer *out)
 {
     static const report_figure *const shown[] = {&figure_throughput, &figure_memory};
@@ -313,7 +311,7 @@ static void append_lead(const json_t *result, text_buffer *out)
     }
     for (char *at = text.data ? strtok_r(text.data, "\n", &rest) : NULL; at;
          at = strtok_r(NULL, "\n", &rest)) {
-        char *rest_of_line = strstr(at, " -v: all tables."); /* they are on the page */
+        char *rest_of_line = strstr(at, " -v: all tables."); /* the page has them */
         if (rest_of_line) *rest_of_line = '\0';
         text_append(out, "<p class=\"lead\">");
         append_sentences(at, out);
@@ -340,7 +338,7 @@ static void append_notices(const json_t *result, text_buffer *out)
 
 /* ---- the page --------------------------------------------------------------------------------------- */
 
-/* "ring (ddp)" stays on one line where there is room. */
+/* Writes a heading that keeps "ring (ddp)" on one line. */
 static void append_heading(const json_t *result, const char *text, text_buffer *out)
 {
     for (const char *at; !report_is_sweep(result) && (at = strstr(text, " (")); text = at + 1) {

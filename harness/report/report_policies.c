@@ -1,5 +1,5 @@
-/* The memory of a model under several policies, and the GPUs that it fits on: a row per policy and kind of
- * rank. */
+/* Writes the memory of a model under several policies, and the GPUs that it fits on: a row per policy and
+ * kind of rank. */
 #include "harness/report/report_impl.h"
 
 #include <math.h>
@@ -8,7 +8,7 @@
 
 enum { LABEL_COLUMN = 18, CLASS_COLUMN = 8 };
 
-/* The columns, as sums of the ledger's classes at the peak. */
+/* Columns, as sums of the ledger's classes at the peak. */
 static const struct {
     const char *head, *classes[3];
 } columns[] = {{"params", {"parameters", "replicas", "gathered_units"}},
@@ -24,7 +24,7 @@ static void append_gib(double bytes, text_buffer *out)
     text_append(out, "%*.*f", CLASS_COLUMN, gib < 0.0995 ? 3 : gib < 9.95 ? 2 : 1, gib);
 }
 
-/* The smallest GPU that holds as much; 0: none. */
+/* Returns the bytes of the smallest GPU that holds `bytes`, or 0 if there is none. */
 static double smallest_gpu(const json_t *gpus, double bytes)
 {
     size_t i;
@@ -53,7 +53,7 @@ static void append_figures(const json_t *rank, const json_t *gpus, text_buffer *
         text_append(out, "%5s\n", "none");
 }
 
-/* The last rank has a row of its own where its figures read otherwise than rank 0's. */
+/* Writes the row of rank 0, and a row of the last rank if its figures read differently. */
 static void append_job(const json_t *job, const json_t *gpus, text_buffer *out)
 {
     const json_t *ranks = json_object_get(job, "ranks");

@@ -1,11 +1,11 @@
-/* A published table next to ours, as text and as Markdown: what `harness reproduce` prints and writes. */
+/* Writes a published table next to the reproduced one, as text and as Markdown, for `harness reproduce`. */
 #include "harness/report/report_impl.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-/* Three digits; "" of what is not there. */
+/* Formats three digits, or "" for NaN. */
 static const char *figure(char *buffer, size_t size, double value)
 {
     return isnan(value) ? "" : text_three_digits(buffer, size, value);
@@ -17,7 +17,7 @@ static void figure_cell(const json_t *object, const char *key, text_buffer *out)
     text_append(out, "| %s ", figure(text, sizeof text, report_number_at(object, key)));
 }
 
-/* "280 to 301"; "": there are no limits. */
+/* Formats "280 to 301", or "" without limits. */
 static const char *limits(char *buffer, size_t size, const json_t *cell, const char *to)
 {
     double low = report_number_at(cell, "low"), high = report_number_at(cell, "high");
@@ -29,7 +29,7 @@ static const char *limits(char *buffer, size_t size, const json_t *cell, const c
     return buffer;
 }
 
-/* "; ring": how the job all-reduced its buckets. */
+/* Appends "; ring", the algorithms that all-reduced the job's buckets. */
 static void add_algorithms(const json_t *cell, text_buffer *out)
 {
     const char *algorithms = report_text_at(cell, "algorithms");
@@ -79,8 +79,8 @@ static void cell_table(const json_t *cells, text_buffer *out)
     json_array_foreach(cells, i, cell) cell_row(cell, out);
 }
 
-/* The cells without their baselines and notes, in 80 columns: a line per row of the published table, and
- * below it its cells. */
+/* Writes the cells without their baselines and notes, in 80 columns: a line per row of the published
+ * table, and its cells below. */
 static void cell_lines(const json_t *cells, text_buffer *out)
 {
     static const char *const verdicts[][2] = {{"direction only", "direction"}};
@@ -136,13 +136,13 @@ static void claim_lines(const json_t *claims, bool markdown, text_buffer *out)
     }
 }
 
-/* Identities are not: they can only be equal. */
+/* Returns true if the cell counts in the score. Identities do not, because they can only be equal. */
 static bool is_scored(const json_t *cell)
 {
     return *report_text_at(cell, "verdict") && strcmp(report_text_at(cell, "obtained"), "identity") != 0;
 }
 
-/* How far a figure is off on average, over the scored cells that have it: ours, or a baseline. */
+/* Returns the mean error of our figure, or of a baseline, over the scored cells that have it. */
 static double mean_error(const json_t *cells, const char *baseline)
 {
     double sum = 0;
@@ -195,7 +195,7 @@ static void score(const json_t *cells, const json_t *claims, text_buffer *out)
     text_append(out, ".\n");
 }
 
-/* How much better than a null model, of which the JSON has all figures. */
+/* Writes how much better the model is than a null model. All figures are in the JSON. */
 static void skill(const json_t *s, text_buffer *out)
 {
     if (!json_is_object(s)) return;

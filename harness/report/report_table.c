@@ -91,7 +91,7 @@ char *report_job_name(const json_t *job, char *buffer, size_t size)
     int whole = strcmp(engine, policy) == 0 ? snprintf(buffer, size, "%s", engine)
                                             : snprintf(buffer, size, "%s (%s)", engine, policy);
     if (whole < (int)size) return buffer;
-    size_t end = size - 1; /* cut: not within a character of UTF-8 */
+    size_t end = size - 1; /* the cut must not split a character of UTF-8 */
     while (end > 0 && ((unsigned char)buffer[end - 1] & 0xc0) == 0x80) end--;
     if (end > 0 && (unsigned char)buffer[end - 1] >= 0xc0) end--;
     buffer[end] = '\0';
@@ -143,7 +143,7 @@ void report_target_rows(report_layout layout, const json_t *jobs, text_buffer *o
     }
 }
 
-/* The largest error of the ranks' clocks; NaN: all have rank 0's. */
+/* Returns the largest error of the ranks' clocks, or NaN if all use rank 0's clock. */
 static double clock_error(const json_t *job)
 {
     double error = NAN;
@@ -158,8 +158,8 @@ static double clock_error(const json_t *job)
     return error;
 }
 
-/* By how much a rank may be wrong about another's time: the two largest errors. NaN: all times are of one
- * clock. */
+/* Returns the largest error in a rank's view of another rank's time: the sum of the two largest errors.
+ * NaN if all times are of one clock. */
 static double waiting_error(const json_t *job)
 {
     double first = NAN, second = 0;
@@ -175,7 +175,7 @@ static double waiting_error(const json_t *job)
     return first + second;
 }
 
-/* What ends waiting, where times of several clocks were compared. */
+/* Writes what ends waiting, if times of several clocks were compared. */
 static void waiting_note(const json_t *job, const char *name, text_buffer *out)
 {
     char error[32];

@@ -8,19 +8,18 @@
 
 #define COUNT_OF(rows) (sizeof(rows) / sizeof(rows)[0])
 
-/* A rank's traffic in the median of the ranks would hide the server: the busiest rank stands for all. */
+/* Returns the figure of the busiest rank. A median over the ranks would hide the server. */
 static double busiest_rank(const json_t *job, const char *key)
 {
     double most = NAN;
     size_t i;
     json_t *row;
     json_array_foreach(report_at(job, "traffic.per_rank"), i, row) most =
-        fmax(most, report_number_at(row, key)); /* of a number and none, fmax takes the number */
+        fmax(most, report_number_at(row, key)); /* fmax() ignores NaN */
     return most;
 }
 
-/* A total of each rank over the measured steps, per step: the mean over the ranks. None where nothing
- * happened. */
+/* Returns the mean over the ranks of a total, per measured step, or NaN if it is 0. */
 static double mean_per_step(const json_t *job, const char *key)
 {
     double sum = 0, steps = 0;
@@ -34,7 +33,8 @@ static double mean_per_step(const json_t *job, const char *key)
     return sum > 0 && steps > 0 ? sum / steps : NAN;
 }
 
-/* Which rank the others waited for longest; *seconds: per step and rank. -1: none. */
+/* Returns the rank that the others waited for longest, or -1 if there is none. *seconds is the time per
+ * step and rank. */
 static int waited_for(const json_t *job, double *seconds)
 {
     double most = 0, steps = 0;
@@ -86,7 +86,7 @@ static const report_row step_rows[] = {
     {"  median", CELL_TIME, .path = "step_time.median_s"},
     {"  p95", CELL_TIME, .path = "step_time.p95_s"},
     {"  spread (p75-p25)/median", CELL_PERCENT, .path = "step_time.spread"},
-    /* Where the machine has been calibrated. */
+    /* Rows of a run on a calibrated machine. */
     {"  SIMULATED: predicted", CELL_TIME, .path = "prediction.step_median_s", .optional = true},
     {"  own steps, median", CELL_TIME, .path = "prediction.measured_s", .optional = true},
     {"  prediction / own steps - 1", CELL_PERCENT, .path = "prediction.error", .optional = true},
@@ -138,7 +138,6 @@ static const report_row communication_rows[] = {
     {"  bound: its bytes over the emulated link", CELL_TIME, .path = "ranks.0.last_bucket_bound_s",
      .optional = true}};
 
-/* Against each baseline that ran. */
 static void comparison_table(report_layout layout, const json_t *result, text_buffer *out)
 {
     const json_t *none = report_at(result, "comparison.against_none"),
@@ -165,7 +164,6 @@ static void job_table(const json_t *result, text_buffer *out)
     report_target_rows(layout, jobs, out);
 }
 
-/* Communication against computation, of the jobs that communicate. */
 static void communication_table(const json_t *result, text_buffer *out)
 {
     static const report_layout layout = {46, 17};
@@ -185,7 +183,7 @@ static void communication_table(const json_t *result, text_buffer *out)
     json_decref(jobs);
 }
 
-/* In virtual time: loaders and DataParallel's host, part by part. */
+/* Writes the costs of loaders and of DataParallel's host in virtual time, part by part. */
 static void host_costs(const json_t *result, text_buffer *out)
 {
     static const report_layout layout = {42, 18};
@@ -206,7 +204,7 @@ static void host_costs(const json_t *result, text_buffer *out)
     }
 }
 
-/* What they took; earlier versions did not say. */
+/* Writes the times of the stages. Results of earlier versions have none. */
 static void stage_times(const json_t *stages, bool on_devices, text_buffer *out)
 {
     static const report_layout layout = {12, 15};
@@ -227,7 +225,6 @@ static void stage_times(const json_t *stages, bool on_devices, text_buffer *out)
     }
 }
 
-/* The stages of a model that was cut. */
 static void pipeline_tables(const json_t *result, text_buffer *out)
 {
     size_t i, s;
@@ -253,7 +250,6 @@ static void pipeline_tables(const json_t *result, text_buffer *out)
     }
 }
 
-/* The line that marks a run over an emulated link. */
 static void emulated_line(const json_t *result, text_buffer *out)
 {
     if (!json_is_true(json_object_get(result, "emulated"))) return;
@@ -290,7 +286,7 @@ static void header(const json_t *result, text_buffer *out)
     text_append(out, "\n");
 }
 
-/* A profile that was calibrated with ranks bound otherwise foretells another run. */
+/* Warns if the profile was calibrated with ranks bound differently. */
 static void prediction_note(const json_t *result, text_buffer *out)
 {
     const json_t *job = json_array_get(json_object_get(result, "jobs"), 0);
@@ -300,12 +296,12 @@ static void prediction_note(const json_t *result, text_buffer *out)
                 bound ? "not " : "", bound ? "core" : "none");
 }
 
-/* Runs of earlier versions have none. */
+/* Writes whether the first gradients agree. Results of earlier versions do not say so. */
 static void first_gradient(const json_t *g, text_buffer *out)
 {
     static const char what[] = "\nAveraged gradients of ps and ring in the first step";
-    char times[32] =
-        "beyond any multiple of"; /* a value that is not finite, or one where no rank has a gradient */
+    /* The share is null if a value is not finite, or if no rank has a gradient at a difference. */
+    char times[32] = "beyond any multiple of";
     if (!g) return;
     double share = report_number_at(g, "largest_share_of_bound");
     if (!isnan(share)) snprintf(times, sizeof times, "%.3g times", share);
@@ -347,7 +343,7 @@ static bool moves_by_nccl(const json_t *job)
     return strcmp(report_text_at(job, "settings.payload"), "nccl") == 0;
 }
 
-/* Under a parameter server on GPUs: who updates. */
+/* Writes who updates under a parameter server on GPUs. */
 static void updates_line(const json_t *job, text_buffer *out)
 {
     if (strcmp(report_text_at(job, "device"), "cuda") != 0 ||
@@ -388,7 +384,7 @@ void report_algorithms(const json_t *job, bool counts, text_buffer *out)
     }
 }
 
-/* How the ring's buckets are reduced, and what carries them. */
+/* Writes the algorithm that reduces the ring's buckets, and the library that carries them. */
 static void algorithm_line(const json_t *job, text_buffer *out)
 {
     static const struct {
@@ -415,7 +411,7 @@ static void algorithm_line(const json_t *job, text_buffer *out)
     text_append(out, ".\n");
 }
 
-/* What carries a parameter server's tensors and messages. */
+/* Writes the transports of a parameter server's tensors and messages. */
 static void transport_line(const json_t *job, text_buffer *out)
 {
     const char *transport = report_text_at(job, "transport"), *payload = report_text_at(job, "payload");
@@ -461,7 +457,7 @@ void report_all_reduce(const json_t *result, text_buffer *out)
     }
 }
 
-/* Operations that a library of the device refused. */
+/* Writes the operations that a library of the device refused. */
 static void fallback_lines(const json_t *job, text_buffer *out)
 {
     const json_t *first = json_array_get(json_object_get(job, "ranks"), 0);

@@ -1,5 +1,5 @@
-/* What a run shows, in at most ten lines of 80 columns: which engine is faster and by how much, where the
- * time of the slower one goes, what the reducer's memory costs, what limits both, and what to try next. */
+/* Writes a run in at most ten lines of 80 columns: the faster engine and its factor, the parts of the
+ * slower one's step, the memory cost of the reducer, the limit of both, and a next step to try. */
 #include "harness/report/report_impl.h"
 #include "harness/report/significance.h"
 
@@ -13,13 +13,13 @@
 
 enum { COLUMNS = 80, MOST_TEXT = 400 };
 
-/* The parts of a step as a reader asks for them. */
+/* Parts of a step, grouped for a reader. */
 typedef enum part { COMPUTATION, COMMUNICATION, WAITING, DATA, OTHER, PARTS } part;
 static const char *const part_names[PARTS] = {"computation", "exposed communication",
                                               "waiting for other ranks", "loading data", "other"};
 
 typedef struct shares {
-    double of[PARTS]; /* of the mean step of a rank */
+    double of[PARTS]; /* shares of the mean step of a rank */
     part largest;
 } shares;
 
@@ -30,8 +30,8 @@ static void append_sentence(const char *text, text_buffer *out)
     text_append(out, "%s\n", text);
 }
 
-/* Appends the text in at most so many lines of at most COLUMNS; each but the first is indented. What does not
- * fit is left out, and a longer word is cut. */
+/* Appends the text in at most `most` lines of at most COLUMNS. Each line but the first is indented. The
+ * rest is left out, and a longer word is cut. */
 static void append_lines(const char *text, int most, text_buffer *out)
 {
     enum { INDENT = 2 };
@@ -85,9 +85,9 @@ static void context_lines(const json_t *result, text_buffer *out)
     double ranks = report_number_at(last, "world_size");
     text_buffer algorithm = {0};
     report_all_reduce(result, &algorithm);
+    /* The input must fit in two lines. */
     const char *input = report_text_at(result, "workload.input"), *with = strstr(input, " with ");
-    int length = (int)(with && strstr(with, " targets") ? (size_t)(with - input)
-                                                        : strlen(input)); /* what fits in two lines */
+    int length = (int)(with && strstr(with, " targets") ? (size_t)(with - input) : strlen(input));
     snprintf(line, sizeof line, "%s: %.*s, %.0f parameters, %s, %.0f %s rank%s, batch %.0f per rank%s%s",
              report_text_at(result, "workload.model"), length, input,
              report_number_at(result, "workload.parameters"), report_text_at(result, "workload.data"), ranks,
@@ -160,7 +160,8 @@ static void faster_lines(const json_t *result, const json_t *verdict, text_buffe
     append_sentence(line, out);
 }
 
-/* The mean step of a job, of several runs the median of their means: what samples/s are made of. */
+/* Returns the mean step of a job, which determines samples/s, or of several runs the median of their
+ * means. */
 static double mean_step_s(const json_t *result, const json_t *job)
 {
     const json_t *runs = report_at(result, "repetitions.runs"), *run;
@@ -216,7 +217,7 @@ static double phase(const json_t *job, const char *key)
     return isnan(value) ? 0 : value;
 }
 
-/* Not where a step had more waits and transfers than there was room for. */
+/* Returns false if a step had more waits and transfers than fit in its record. */
 static bool has_parts(const json_t *job)
 {
     return isfinite(report_number_at(job, "phases.forward_s.mean_s"));
@@ -296,7 +297,7 @@ static void remote_stage_line(const json_t *job, text_buffer *out)
 
 /* ---- memory ------------------------------------------------------------------------------------- */
 
-/* ", its 2 servers at most 85.3 MiB each", where servers have processes of their own; else nothing. */
+/* Appends ", its 2 servers at most 85.3 MiB each" if servers have separate processes. */
 static void append_servers(const json_t *job, text_buffer *out)
 {
     const json_t *servers = json_object_get(job, "servers");
@@ -335,7 +336,8 @@ static void memory_lines(const json_t *ps, const json_t *other, text_buffer *out
 
 /* ---- limits and what to try --------------------------------------------------------------------- */
 
-/* What most of a step is: computation, or synchronization, which is communication and waiting for it. */
+/* Returns the largest part of a step: computation, loading, or synchronization, which is communication and
+ * waiting. */
 static const char *limit_of(const shares *s, double *share)
 {
     double most = s->of[COMPUTATION], synchronization = s->of[COMMUNICATION] + s->of[WAITING];
@@ -368,7 +370,7 @@ static void limit_lines(const json_t *slower, const json_t *faster, text_buffer 
     append_sentence(line, out);
 }
 
-/* What could shorten the waiting of stages for each other. */
+/* Suggests how stages can wait less for each other. */
 static void advise_stages(const json_t *job, const json_t *pipeline, char *out, size_t size)
 {
     double ranks = report_number_at(job, "world_size"),
@@ -387,17 +389,17 @@ static void advise_stages(const json_t *job, const json_t *pipeline, char *out, 
         snprintf(out, size, "fewer --stages: these are unequal, as -v shows");
 }
 
-/* What could make the job faster: of the parts of its step that are no computation, the largest. */
+/* Suggests how to make the job faster: by the largest part of its step that is not computation. */
 static void advise(const json_t *result, const json_t *job, char *out, size_t size)
 {
     shares s = shares_of(job);
     const json_t *pipeline = json_object_get(job, "pipeline"), *remote = json_object_get(job, "remote_stage");
     bool is_ps = strcmp(report_text_at(job, "engine"), "ps") == 0;
-    bool only_buckets = strcmp(report_text_at(job, "engine"), "ring") == 0 && !pipeline &&
-                        !remote; /* are sent, no activations */
+    /* In these cases the ring sends only buckets, no activations. */
+    bool only_buckets = strcmp(report_text_at(job, "engine"), "ring") == 0 && !pipeline && !remote;
     bool is_virtual = json_is_true(json_object_get(result, "simulated"));
-    double servers =
-        strtod(report_text_at(job, "settings.servers"), NULL); /* settings are text, as on the command line */
+    /* Settings are text, as on the command line. */
+    double servers = strtod(report_text_at(job, "settings.servers"), NULL);
     double ranks = report_number_at(job, "world_size"), shared = 100 * s.of[COMMUNICATION];
     part most = COMMUNICATION;
     for (int p = COMMUNICATION; p < OTHER; p++)

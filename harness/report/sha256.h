@@ -4,8 +4,8 @@
 
 #include <stddef.h>
 
-/* The digest of `bytes` bytes in base64, 44 characters: what a policy holds after "sha256-". Returns `out`.
- */
+/* Returns `out` with the digest of `bytes` bytes in base64, 44 characters, as it follows "sha256-" in a
+ * policy. */
 char *sha256_base64(const void *data, size_t bytes, char out[45]);
 
 #endif

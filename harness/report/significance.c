@@ -7,9 +7,9 @@
 #include <string.h>
 
 #define BOOTSTRAP_DRAWS 2000
-#define EXACT_ROUNDS 200 /* up to so many the distribution is counted, beyond it is taken for normal */
-#define EXACT_RUNS 60    /* of both sides */
-#define ROUNDING 1e-12   /* equal statistics differ by no more */
+#define EXACT_ROUNDS 200 /* limit of the exact count; more rounds use the normal distribution */
+#define EXACT_RUNS 60    /* limit of the exact count, on the runs of both sides */
+#define ROUNDING 1e-12   /* limit on the difference of equal statistics */
 #define Z_POWER 1.6449   /* normal quantile at SIGNIFICANCE_POWER */
 
 static status no_memory(void)
@@ -38,7 +38,7 @@ static double copied_median(const double *values, int count, double *scratch)
     return median_of(scratch, count);
 }
 
-/* The median of `count` values drawn with replacement: random numbers from *index on. */
+/* Returns the median of `count` values drawn with replacement. Uses the random numbers from *index on. */
 static double drawn_median(const double *values, int count, uint64_t start, uint64_t *index, double *scratch)
 {
     for (int i = 0; i < count; i++) scratch[i] = values[random_below(start, (*index)++, (uint64_t)count)];
@@ -74,7 +74,7 @@ status bootstrap_ratio(const double *a, int a_count, const double *b, int b_coun
     for (int d = 0; d < BOOTSTRAP_DRAWS; d++) {
         uint64_t first = index;
         double of_a = drawn_median(a, a_count, start, &index, scratch);
-        if (rounds) index = first; /* the same rounds */
+        if (rounds) index = first; /* draws the same rounds */
         draws[d] = drawn_median(b, b_count, start, &index, scratch) / of_a;
     }
     *out = percentiles(draws);
@@ -101,7 +101,7 @@ interval ratio_of_sums_interval(const double *a, const double *b, int rounds)
     }
     double ratio = of_b / of_a;
     for (int i = 0; i < rounds; i++) squares += (b[i] - ratio * a[i]) * (b[i] - ratio * a[i]);
-    double error = sqrt(squares * rounds / (rounds - 1)) / of_b; /* of log(ratio) */
+    double error = sqrt(squares * rounds / (rounds - 1)) / of_b; /* standard error of log(ratio) */
     double factor = exp(student_quantile(rounds - 1) * error);
     return (interval){ratio / factor, ratio * factor};
 }
@@ -113,8 +113,8 @@ typedef struct ranked {
     int at;
 } ranked;
 
-/* Twice the mid-ranks of values[count], from 2: integers, also where values are equal. STATUS_SYSTEM without
- * memory. */
+/* Computes twice the mid-ranks of values[count], from 2, which are integers even for equal values.
+ * STATUS_SYSTEM without memory. */
 static status double_ranks(const double *values, int count, int *ranks)
 {
     ranked *sorted = malloc((size_t)count * sizeof *sorted);
@@ -130,8 +130,9 @@ static status double_ranks(const double *values, int count, int *ranks)
     return STATUS_OK;
 }
 
-/* The share of all choices of `chosen` of ranks[count] (-1: of any number) whose sum is at least as far from
- * the mean of all choices as `observed` is. Counts choices by their size and sum, rank by rank. */
+/* Computes the share of all choices of `chosen` of ranks[count] whose sum is at least as far from the mean
+ * of all choices as `observed`. -1 means choices of any size. Counts choices by size and sum, rank by
+ * rank. */
 static status share_as_extreme(const int *ranks, int count, int chosen, int observed, double *out)
 {
     int largest = 0, sizes = chosen < 0 ? 1 : chosen + 1;
@@ -160,14 +161,14 @@ static status share_as_extreme(const int *ranks, int count, int chosen, int obse
     return STATUS_OK;
 }
 
-/* Two-sided p of a sum that is approximately normal, in steps of 2 (ranks are doubled). */
+/* Returns the two-sided p of a sum that is approximately normal, in steps of 2 because ranks are doubled. */
 static double normal_p(double distance, double variance)
 {
     return variance > 0 ? erfc(fmax(0, distance - 1) / sqrt(2 * variance)) : 1;
 }
 
-/* When each sign of logs[count] is as likely as the other: of the sum of the ranks of those above 0, by size.
- */
+/* Computes p of the sum of the ranks, by size, of the positive logs[count], if each sign is equally
+ * likely. */
 static status signed_rank_p(const double *logs, int count, double *out)
 {
     double *sizes = calloc((size_t)count, sizeof *sizes + sizeof(int));
@@ -194,8 +195,8 @@ static status signed_rank_p(const double *logs, int count, double *out)
     return rc;
 }
 
-/* When every choice of b_count runs of logs[a_count + b_count] is as likely as any other: of the sum of b's
- * ranks, those from a_count on. *direction: above 0 where b's are the larger. */
+/* Computes p of the sum of the ranks of b, logs from a_count on, if every choice of b_count runs of
+ * logs[a_count + b_count] is equally likely. *direction is above 0 if b's are larger. */
 static status rank_sum_p(const double *logs, int a_count, int b_count, double *direction, double *out)
 {
     int n = a_count + b_count, observed = 0;
@@ -203,7 +204,7 @@ static status rank_sum_p(const double *logs, int a_count, int b_count, double *d
     if (!ranks) return no_memory();
     status rc = double_ranks(logs, n, ranks);
     if (rc == STATUS_OK) {
-        double squares = 0; /* of the distances from the mean rank */
+        double squares = 0; /* sum of the squared distances from the mean rank */
         for (int i = 0; i < n; i++) {
             if (i >= a_count) observed += ranks[i];
             squares += (double)(ranks[i] - n - 1) * (ranks[i] - n - 1);
@@ -218,7 +219,7 @@ static status rank_sum_p(const double *logs, int a_count, int b_count, double *d
     return rc;
 }
 
-/* ---- what could have been found ---------------------------------------------------------------------- */
+/* ---- power of the tests ---------------------------------------------------------------------- */
 
 static double deviation(const double *values, int count)
 {
@@ -228,7 +229,7 @@ static double deviation(const double *values, int count)
     return count > 1 ? sqrt(squares / (count - 1)) : NAN;
 }
 
-/* Student's t at the quantile of the normal z (Abramowitz and Stegun, 26.7.5). */
+/* Returns Student's t at the quantile of the normal z (Abramowitz and Stegun, 26.7.5). */
 static double student(double z, double freedom)
 {
     double z3 = z * z * z, z5 = z3 * z * z, z7 = z5 * z * z;
@@ -236,7 +237,7 @@ static double student(double z, double freedom)
            (3 * z7 + 19 * z5 + 17 * z3 - 15 * z) / (384 * freedom * freedom * freedom);
 }
 
-/* The quantile of the normal distribution at 1 - tail, for tail < 1 / 2. */
+/* Returns the quantile of the normal distribution at 1 - tail, for tail < 1 / 2. */
 static double normal_quantile(double tail)
 {
     double low = 0, high = 40;
@@ -250,22 +251,22 @@ static double normal_quantile(double tail)
     return low;
 }
 
-/* The change of a log that would be found: `error` is its standard error, `z` the normal quantile of the
- * verdict. Tests by ranks need 1 / 0.955 times the runs that a t-test of normal values does (Hodges and
- * Lehmann, 1956). */
+/* Returns the change of a log that would be found. `error` is its standard error, `z` the normal quantile
+ * of the verdict. Tests by ranks need 1 / 0.955 times the runs that a t-test of normal values does (Hodges
+ * and Lehmann, 1956). */
 static double detectable_log(double z, double error, double freedom)
 {
     return (student(z, freedom) + Z_POWER) * error / sqrt(0.955);
 }
 
-/* The smallest p that so many rounds, or runs of two sides, can have: where all agree. */
+/* Returns the smallest p that this number of rounds, or of runs of two sides, can have: all agree. */
 static double least_p(const significance *s, int a_count, int b_count)
 {
     if (s->rounds) return ldexp(2, -a_count);
     return 2 * exp(lgamma(a_count + 1.0) + lgamma(b_count + 1.0) - lgamma(a_count + b_count + 1.0));
 }
 
-/* Sets how many runs a verdict takes, and what could have been found, where p must be below `alpha`. */
+/* Sets how many runs a verdict takes, and which change could have been found, if p must be below `alpha`. */
 static void set_power(significance *s, double alpha)
 {
     double z = normal_quantile(alpha / 2), sides = s->rounds ? 1 : 2;
@@ -280,7 +281,7 @@ static void set_power(significance *s, double alpha)
     }
 }
 
-/* From p, which is corrected for `tests`. */
+/* Sets the verdict from p, which is corrected for `tests`. */
 static void set_verdict(significance *s, int tests)
 {
     double alpha = SIGNIFICANCE_ALPHA / tests;

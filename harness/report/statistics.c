@@ -9,7 +9,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Linear interpolation between order statistics (numpy's default, type 7 of Hyndman and Fan 1996). */
+/* Interpolates linearly between order statistics (numpy's default, type 7 of Hyndman and Fan 1996). */
 static double quantile(const int64_t *sorted, int64_t count, double q)
 {
     double at = q * (double)(count - 1);

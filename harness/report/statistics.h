@@ -1,4 +1,4 @@
-/* Statistics of repeated measurements; docs/measuring.md defines each. */
+/* Statistics of repeated measurements. docs/measuring.md defines each. */
 #ifndef HARNESS_REPORT_STATISTICS_H
 #define HARNESS_REPORT_STATISTICS_H
 
@@ -12,7 +12,7 @@ typedef struct statistics {
     double spread; /* (p75 - p25) / median: 0.02 means that half the values lie within 2% */
 } statistics;
 
-/* Of `count` values; all zero where there are none. STATUS_SYSTEM without memory. */
+/* Computes the statistics of `count` values, all zero if there are none. STATUS_SYSTEM without memory. */
 status statistics_of(const int64_t *values, int64_t count, statistics *out);
 
 #endif

@@ -6,7 +6,7 @@
 
 /* ---- texts -------------------------------------------------------------------------------------- */
 
-/* Bytes of the character of UTF-8 at `text`; 0: it was cut off. */
+/* Returns the bytes of the UTF-8 character at `text`, or 0 if it was cut off. */
 static int character(const char *text)
 {
     unsigned char first = (unsigned char)*text;
@@ -36,19 +36,19 @@ void svg_escape(text_buffer *out, const char *text)
     }
 }
 
-static bool continues(char c) /* a character of UTF-8 that began before */
+static bool continues(char c) /* true within a UTF-8 character */
 {
     return ((unsigned char)c & 0xc0) == 0x80;
 }
 
-/* As wide as in DejaVu Sans, the widest of the fonts that systems have by default. */
+/* Assumes DejaVu Sans, the widest of the fonts that systems have by default. */
 double svg_text_width(const char *text, int size)
 {
     double em = 0;
     for (; *text; text++) {
         if (continues(*text)) continue;
         if ((unsigned char)*text >= 0xe0)
-            em += 1.05; /* such as Chinese characters */
+            em += 1.05; /* for example Chinese characters */
         else if (strchr(" ijltfr.,:;'|()-I", *text))
             em += 0.42;
         else if (strchr("mwMWGOQ%@+", *text))
@@ -59,7 +59,7 @@ double svg_text_width(const char *text, int size)
     return em * size;
 }
 
-/* The longest head of `text` that fits with an ellipsis. */
+/* Copies the longest head of `text` that fits with an ellipsis. */
 static void cut(const char *text, double most, int size, char *out, size_t bytes)
 {
     size_t length = strlen(text);
@@ -272,7 +272,7 @@ void svg_finish(svg *s, const char *id, const char *title, const char *descripti
                     "<style>%s</style>\n<rect class=\"paper\" x=\"%.0f\" y=\"%.0f\" width=\"%.0f\" "
                     "height=\"%.0f\"/>\n",
                     style, -side, -head, s->width + 2 * side, s->height + head + side);
-    /* Diagonal lines: time in which nothing is done. */
+    /* Diagonal lines mark idle time. */
     text_append(out,
                 "<defs><pattern id=\"%s-idle\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\" "
                 "patternTransform=\"rotate(45)\"><rect class=\"idle-ground\" width=\"5\" height=\"5\"/><rect "
@@ -290,7 +290,8 @@ void svg_finish(svg *s, const char *id, const char *title, const char *descripti
                     "y=\"%.1f\" text-anchor=\"middle\">%s</text></g>\n",
                     s->width - mark - 1, style ? -32.0 : -head + 1, mark, s->width - mark / 2 - 1,
                     style ? -19.0 : -head + 14, s->mark);
-    /* Bars of waiting refer to the pattern of their own element: another may not be displayed. */
+    /* Bars of waiting refer to the pattern of their own element, because another element may not be
+     * displayed. */
     text_append(out, "<g fill=\"url(#%s-idle)\">\n%s%s</g>\n</svg>\n", id,
                 s->behind.data ? s->behind.data : "", s->body.data ? s->body.data : "");
     out->out_of_memory = out->out_of_memory || s->body.out_of_memory || s->behind.out_of_memory;

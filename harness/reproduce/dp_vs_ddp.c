@@ -1,4 +1,4 @@
-/* DataParallel against DistributedDataParallel: absolute figures differ by work, ratios are compared. */
+/* DataParallel against DistributedDataParallel. The published works differ, so ratios are compared. */
 #include "harness/reproduce/reproduce.h"
 
 #include <math.h>
@@ -7,25 +7,23 @@
 
 #define LIMIT 0.15
 
-/* A published mode: what it is run with. */
 typedef struct mode {
     const char *name, *profile, *policy, *options;
 } mode;
 
-/* GPT-2 by a script that computes the loss within the model: in the replicas. It returns logits, keys and
- * values besides, and DataParallel gathers them: GPT2LMHeadModel.forward with its configuration's use_cache
+/* GPT-2, with a script that computes the loss in the replicas. The model also returns logits, keys and
+ * values, and DataParallel gathers them: see GPT2LMHeadModel.forward with use_cache
  * (transformers/models/gpt2), and torch/nn/parallel/scatter_gather.py. */
 static const mode gpt2_modes[] = {
     {"ddp-nvlink", "titan-rtx-x2", "ddp", ""},
     {"dp-nvlink", "titan-rtx-x2", "dp", " --dp-loss replica --dp-gather caches --payload nccl"},
     {"ddp-no-p2p", "titan-rtx-x2-no-p2p", "ddp", ""}};
-/* Every process had a loader of four workers: resnet_dp.py and the others of HFAiLab/pytorch_distributed. */
+/* Every process had a loader of four workers: see resnet_dp.py in HFAiLab/pytorch_distributed. */
 static const mode resnet_modes[] = {{"single", "dgx-a100-40g", NULL, " --loader-workers 4"},
                                     {"dp", "dgx-a100-40g", "dp", " --loader-workers 4 --payload nccl"},
                                     {"ddp", "dgx-a100-40g", "ddp", " --loader-workers 4"},
                                     {"apex", "dgx-a100-40g", "apex", " --loader-workers 4"}};
 
-/* Of the group of rows whose source begins with `source`. */
 static double published_of(const published_table *t, const char *source, const char *name)
 {
     for (int row = 0; row < t->rows; row++)
@@ -48,17 +46,17 @@ static void add_ratio(reproduction_report *r, const char *row, const char *a, co
                             published < 1 ? "faster" : "slower", b);
 }
 
-/* What is published of the same work in several modes, in seconds. */
+/* Published rows of the same work in several modes, in seconds. */
 typedef struct group {
-    const char *row, *source; /* its rows' source begins so */
-    const mode *modes;        /* the first is calibrated */
+    const char *row, *source; /* Beginning of the rows' source. */
+    const mode *modes;        /* The first mode is calibrated. */
     int count, gpus;
-    double samples, batch; /* of all; of a rank */
+    double samples, batch; /* Samples of the whole work; batch per rank. */
     cell_kind kind;
     double within;
 } group;
 
-/* What the host takes in the step that was just measured, a row for each part. */
+/* Adds a row for each part of the host's time in the step that was just measured. */
 static void add_host(reproduction_run *r, const char *row)
 {
     char label[64];
@@ -70,8 +68,8 @@ static void add_host(reproduction_run *r, const char *row)
                          CELL_DIRECTION, NAN, 1e3 * json_number_value(json_object_get(part, "time_s")), 0);
 }
 
-/* DataParallel's cell: its baseline has neither interpreter nor loader, and rank 0 sends to each rank in
- * turn. */
+/* Adds the baseline of a DataParallel cell: without interpreter and loader, and with rank 0 sending to
+ * each rank in turn. */
 static status add_dataparallel(reproduction_run *r, const virtual_workload *base, double seconds_per_ms,
                                const group *g, reproduction_cell *c)
 {
@@ -83,7 +81,7 @@ static status add_dataparallel(reproduction_run *r, const virtual_workload *base
     return STATUS_OK;
 }
 
-/* `w` is the work under the modes with a policy; one GPU does that without. */
+/* Runs all modes. The calibrated mode may have no policy: then it uses one GPU. */
 static status run_group(reproduction_run *r, const group *g, virtual_workload w, double *factor)
 {
     for (int m = 0; m < (r->calibration_only ? 1 : g->count); m++) {
@@ -103,14 +101,14 @@ static status run_group(reproduction_run *r, const group *g, virtual_workload w,
             reproduction_add(r->report, g->row, g->modes[m].name, "s", m ? g->kind : CELL_CALIBRATED,
                              published, r->figures.step_ms * steps / 1000, m ? g->within : 0);
         TRY(reproduction_from(r, c, &one));
-        /* Schemes are equal: as under the calibrated one. */
+        /* The null model: all modes take as long as the calibrated one. */
         reproduction_null(c, published_of(&r->table, g->source, g->modes[0].name), 0.01, g->source);
         if (dp) TRY(add_dataparallel(r, &one, steps / 1000, g, c));
     }
     return STATUS_OK;
 }
 
-/* On two TITAN RTX: 200 steps. */
+/* 200 steps on two TITAN RTX. */
 static status run_gpt2(reproduction_run *r)
 {
     enum { STEPS = 200, BATCH = 4, GPUS = 2 };
@@ -132,7 +130,7 @@ static status run_gpt2(reproduction_run *r)
     return STATUS_OK;
 }
 
-/* On eight GPUs of 40 GB whose type is not stated: an epoch of ImageNet. */
+/* An epoch of ImageNet on eight GPUs of 40 GB. The source does not name the GPU. */
 static status run_resnet(reproduction_run *r)
 {
     static const char row[] = "ResNet-50, 8 GPUs of 40 GB";
@@ -150,7 +148,6 @@ static status run_resnet(reproduction_run *r)
     return STATUS_OK;
 }
 
-/* Rows that name no model. */
 static void show_others(reproduction_run *r)
 {
     const published_table *t = &r->table;

@@ -27,7 +27,7 @@ typedef struct measuring {
 /* ---- one batch, again and again: images of random numbers, all of class 0 --------------------- */
 
 typedef struct fixed_batch {
-    int64_t inputs, targets; /* elements */
+    int64_t inputs, targets; /* In elements. */
 } fixed_batch;
 
 static int64_t fill(const void *context, int64_t step, void *inputs, void *targets)
@@ -105,7 +105,7 @@ static status run_rank(local_ranks *group, int rank, void *context)
     TRY_GOTO(rc, open_source(m->model, row->batch, &source), out);
     TRY_GOTO(rc, local_ranks_connect(group, rank, t), out);
     TRY_GOTO(rc, run_steps(m, rank, t, source), out);
-    rc = local_ranks_barrier(group); /* nobody leaves while a peer may need it */
+    rc = local_ranks_barrier(group); /* A peer may still use this rank's memory. */
 out:
     if (source) batch_source_close(&source);
     trainer_close(&t);

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Set by the build: the source tree's folder, and where `install` puts its files. */
+/* Set by the build: the folder in the source tree and in the installation. */
 static const char *const folders[] = {PSRING_SOURCE_PUBLISHED, PSRING_INSTALLED_PUBLISHED};
 
 enum { MOST_BYTES = 65536 };
@@ -27,7 +27,6 @@ static status read_text(const char *name, char **out)
     return STATUS_OK;
 }
 
-/* Cuts a line at its commas; returns how many cells it has. */
 static int cut(char *line, const char **cells)
 {
     int count = 0;

@@ -1,5 +1,5 @@
-/* Device 0 against the others under DataParallel: BERT-large, Adam, 8 GPUs. The ledger of a virtual run
- * against the table that docs/ps.md derives from torch's source, and against what users reported. */
+/* Memory of device 0 against the others under DataParallel: BERT-large, Adam, 8 GPUs. Compares the ledger
+ * of a virtual run with the table that docs/ps.md derives from torch's source, and with published reports. */
 #include "harness/reproduce/reproduce.h"
 #include "ps/dp/dp_memory.h"
 
@@ -10,7 +10,7 @@
 
 enum { GPUS = 8, BATCH = 4 };
 static const double mib = 1048576, gib = 1073741824;
-static const double exact = 1e-12; /* the ledger's bytes must be the formula's */
+static const double exact = 1e-12; /* The ledger must be equal to the formula. */
 
 static status measure(const char *profile, const char *policy, const char *optimizer, virtual_figures *out)
 {
@@ -20,7 +20,7 @@ static status measure(const char *profile, const char *policy, const char *optim
     return virtual_measure(&w, out);
 }
 
-/* Of the result of a run: docs/results.md. */
+/* Returns a field of the job's result (docs/results.md). */
 static const json_t *of_job(const virtual_figures *f, const char *key)
 {
     return json_object_get(f->job, key);
@@ -57,7 +57,8 @@ static const json_t *classes_of_rank(const virtual_figures *f, size_t rank)
     return json_object_get(json_object_get(json_object_get(memory, "phases"), phase), "end_classes");
 }
 
-/* After the replication, where G + S is what device 0 holds more. */
+/* Adds the difference between device 0 and another device per memory class, after replication. It is G + S
+ * in total. */
 static void add_classes(reproduction_report *r, const char *row, const virtual_figures *f)
 {
     for (int c = 0; c < LEDGER_CLASS_COUNT; c++) {
@@ -71,7 +72,7 @@ static void add_classes(reproduction_report *r, const char *row, const virtual_f
     }
 }
 
-/* What is held between two steps: G + S. */
+/* Returns the excess of device 0 between two steps: G + S. */
 static double excess(const virtual_figures *f)
 {
     return bytes_at(phase_of(f, PS_DP_REPLICATED), "difference_bytes");
@@ -85,7 +86,7 @@ static void add_published(reproduction_report *r, const published_table *t, doub
         snprintf(label, sizeof label, "%.50s", published_text(t, row, "source"));
         double low = 0, high = 0;
         bool range =
-            sscanf(device0, "%lf to %lf", &low, &high) == 2; /* of our model; the others' is not stated */
+            sscanf(device0, "%lf to %lf", &low, &high) == 2; /* Only the row with a range names this model. */
         double more = range ? (low + high) / 2 : strtod(device0, NULL) - strtod(others, NULL);
         reproduction_cell *c = reproduction_add(
             r, label, "device 0 more than others", "MiB", range ? CELL_PREDICTED : CELL_DIRECTION, more,

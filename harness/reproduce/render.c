@@ -1,4 +1,4 @@
-/* A reproduction as CSV and JSON. */
+/* Renders a reproduction as CSV and JSON. */
 #include "harness/reproduce/reproduce.h"
 
 #include "common/sim/profile.h"
@@ -38,7 +38,7 @@ static void csv_number(double value, text_buffer *out)
         text_append(out, ",%.6g", value);
 }
 
-/* No text of a report has a quote in it. */
+/* Writes texts without escapes, because none contains a quote. */
 void reproduction_csv(const reproduction_report *r, text_buffer *out)
 {
     text_append(out, "table,row,quantity,unit,obtained,published,ours,low,high,deviation,limit,verdict");
@@ -99,7 +99,7 @@ static json_t *skill_to_json(const reproduction_report *r)
                      own ? r->of->constants : "those of another profile than the table's");
 }
 
-/* Whether the constant, of the same file, is in one of the profiles before. */
+/* Returns true if one of the first `count` profiles has the constant from the same file. */
 static bool is_counted(sim_profile *const *profiles, int count, sim_constant c, const char *from)
 {
     for (int i = 0; i < count; i++)
@@ -108,8 +108,8 @@ static bool is_counted(sim_profile *const *profiles, int count, sim_constant c, 
     return false;
 }
 
-/* Constants that have a range in the profiles, and those of which it is a guess; null where no constant
- * enters. */
+/* Counts the constants with a range in the profiles, and the ranges that are guesses. Returns null if no
+ * constant matters. */
 static json_t *ranges_to_json(const reproduction_report *r)
 {
     enum { MOST = 8 };

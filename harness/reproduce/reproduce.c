@@ -23,7 +23,7 @@ static status run_table(const reproduction *what, reproduction_run *r, int draw,
     return what->run(r);
 }
 
-/* Every draw runs the same cells in the same order. */
+/* Adds the ranges of the cells. Every draw runs the same cells in the same order. */
 static status add_ranges(const reproduction *what, reproduction_run *r, int draws, reproduction_report *out)
 {
     reproduction_report *drawn = malloc(sizeof *drawn);

@@ -1,5 +1,5 @@
-/* Tables that say how training scales: a row of one GPU calibrates, and the rows of more GPUs that follow it
- * are predicted. A setup adds the profile, the policy and other settings that a table does not state. */
+/* Tables of scaling: a row of one GPU calibrates, and the following rows of more GPUs are predicted. A
+ * setup adds the profile, the policy and other settings that the table does not state. */
 #include "harness/reproduce/reproduce.h"
 
 #include <math.h>
@@ -8,23 +8,25 @@
 
 static const double limit = 0.10;
 
-/* How rows are run: the first setup that fits a row counts. In the table of several sources each setup names
- * its source; notes say it, and a server must not make GPUs faster than one alone. */
+/* Settings for rows. The first setup that matches a row is used. If a table has several sources, each
+ * setup names its source: notes show it, and a claim checks that a server does not make GPUs faster than
+ * one GPU alone. */
 typedef struct setup {
-    const char *source, *hardware, *model, *scheme, *batch_per_gpu; /* How cells begin; NULL: any. */
+    /* Required beginnings of the cells, or NULL. */
+    const char *source, *hardware, *model, *scheme, *batch_per_gpu;
     const char *profile, *name, *policy;
-    int from;  /* GPUs from which on the policy is used. 1: parameters are on a server with one GPU, too. */
-    int batch; /* Per GPU; 0: as published. */
+    int from;  /* Least number of GPUs for the policy. If it is 1, even one GPU has a server. */
+    int batch; /* Per GPU. 0 for the published batch. */
     const char *options, *note;
-    bool known; /* The outcome was known when constants were chosen: shown, not scored. */
+    bool known; /* The result was known when constants were chosen: shown, not scored. */
 } setup;
 
 typedef struct scaling {
     const setup *setups;
-    const char *quantity, *unit; /* NULL: as published. */
-    const char *column, *group;  /* Of the figure; of the source in the skill, or the source itself. */
-    const char *label[4];        /* Columns. */
-    bool seconds;                /* A step in seconds; else samples per second. */
+    const char *quantity, *unit; /* NULL for the published unit. */
+    const char *column, *group; /* Column of the figure; column that names the skill's source, or the name. */
+    const char *label[4];       /* Columns that make the label. */
+    bool seconds;               /* Figures are seconds per step, else samples per second. */
 } scaling;
 
 static bool begins(const published_table *t, int row, const char *column, const char *begin)
@@ -78,12 +80,11 @@ static virtual_workload workload_of(const reproduction_run *r, int row, const se
     return w;
 }
 
-/* Of the last row that calibrated. */
 typedef struct calibrated {
     double factor, published, ours;
 } calibrated;
 
-/* A server on the host cannot make GPUs faster than one alone with the same server. */
+/* Claims that a server on the host does not make GPUs faster than one GPU with the same server. */
 static void claim_no_gain(reproduction_run *r, int row, double rate, double one)
 {
     int gpus = (int)published_number(&r->table, row, "gpus");
@@ -109,7 +110,7 @@ static status add_cell(reproduction_run *r, int row, const setup *u, const virtu
     const scaling *s = r->report->of->scaling;
     double published = published_number(t, row, s->column) * (s->seconds ? 1000 : 1);
     status rc = reproduction_measure(r, w);
-    bool cannot = rc == STATUS_CONFIG; /* The device cannot do this row: it is shown without a figure. */
+    bool cannot = rc == STATUS_CONFIG; /* The device cannot run this row. */
     if (rc != STATUS_OK && !cannot) return rc;
     double ours = cannot       ? NAN
                   : s->seconds ? r->figures.step_ms
@@ -188,7 +189,7 @@ const reproduction reproduce_ddp_benchmark = {
     .scaling = &ddp_scaling,
     .run = reproduction_scale};
 
-/* NVIDIA, OneFlow and TensorFlow, each scaled from its own row of one GPU. */
+/* NVIDIA, OneFlow and TensorFlow. Each is scaled from its row of one GPU. */
 static const setup throughput_setups[] = {
     {"NVIDIA DeepLearningExamples 2019-12", "DGX-1 V100", NULL, NULL, NULL, "dgx1-v100", "resnet50", "apex",
      2, 128, MOMENTUM STEPS, "batch not stated: 128", false},
@@ -219,9 +220,9 @@ const reproduction reproduce_throughput = {
     .scaling = &throughput_scaling,
     .run = reproduction_scale};
 
-/* TensorFlow's page of May 2017. The server holds the variables of one GPU, too. Under NCCL, then NCCL 1,
- * each gradient is reduced by itself, when it is ready (tf_cnn_benchmarks, variable_mgr.py). ResNet-50 with
- * 64 images per P100 is in `throughput`, too. */
+/* TensorFlow's page of May 2017. A server holds the variables even with one GPU. NCCL was NCCL 1, and each
+ * gradient is reduced separately when it is ready (tf_cnn_benchmarks, variable_mgr.py). ResNet-50 with 64
+ * images per P100 is also in `throughput`. */
 #define SGD "--optimizer sgd" STEPS
 static const setup tf_setups[] = {
     {NULL, "DGX-1 P100", "resnet50", NULL, "64", "dgx1-p100", NULL, "sync", 1, 0, SGD,

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Half a unit of the last digit of a number as published, relative to it. */
+/* Returns the relative rounding of a published number: half a unit of its last digit. */
 static double rounding(const char *text)
 {
     const char *point = strchr(text, '.');
@@ -37,13 +37,14 @@ static bool has_null(const reproduction_cell *c)
     return c->kind == CELL_PREDICTED && c->null > 0 && c->ours > 0 && c->published > 0;
 }
 
-/* Whether the null model misses the cell by more than its uncertainty explains. */
+/* Returns true if the null model misses the cell by more than twice its uncertainty. */
 static bool is_scored(const reproduction_cell *c)
 {
     return has_null(c) && distance(c->null, c) > 2 * c->uncertainty;
 }
 
-/* S over the scored cells whose source is another than `without` (NULL: all), and how many there are. */
+/* Returns the skill over the scored cells, except the cells of source `without` (may be NULL), and their
+ * number. */
 static double pooled(const reproduction_report *r, const char *without, int *cells)
 {
     double ours = 0, null = 0;
@@ -58,7 +59,7 @@ static double pooled(const reproduction_report *r, const char *without, int *cel
     return null > 0 ? 1 - ours / null : NAN;
 }
 
-/* A verdict on fewer cells would be one on chance. */
+/* A skill over fewer cells would be chance. */
 enum { FEWEST_CELLS = 4 };
 
 void reproduction_skill_of(const reproduction_report *r, reproduction_skill *out)

@@ -1,5 +1,5 @@
-/* DistributedDataParallel of torch 0.4.1 against apex's: ResNet-50, batch 128 per GPU, V100-PCIE-32G; or on
- * the GPUs that are here: other GPUs than the published, so directions alone. */
+/* DistributedDataParallel of torch 0.4.1 against apex: ResNet-50, batch 128 per GPU, V100-PCIE-32G. On the
+ * GPUs of this machine, which are others, only directions are compared. */
 #include "common/device/cuda/cuda_module.h"
 #include "harness/reproduce/reproduce.h"
 
@@ -42,7 +42,8 @@ static void compare_policies(reproduction_report *r)
 
 /* ---- one row in virtual time ------------------------------------------------------------------ */
 
-/* As it is, and without an effect: those are the baselines of that number. Baseline 0 is one GPU. */
+/* OURS is the figure. Each other variant runs without one effect and is the baseline of the same number.
+ * Baseline 0 is one GPU. */
 enum { OURS, NO_KAPPA, IDEAL_OVERLAP, VARIANTS };
 static const struct {
     sim_override overrides[2];
@@ -78,14 +79,14 @@ static status simulate(reproduction_run *r, int row, int variant, double ms[QUAN
     return STATUS_OK;
 }
 
-/* Which cells the profile was fitted to: the protocol's. */
+/* Returns the kind of a cell by the protocol: the profile was fitted to the rows of one and two GPUs. */
 static cell_kind kind_of(int gpus, bool total)
 {
     if (gpus > CALIBRATED_GPUS) return total ? CELL_DERIVED : CELL_PREDICTED;
     return CELL_CALIBRATED;
 }
 
-/* More than two GPUs cost nothing: as on two, under the same policy. */
+/* Adds the null model: more than two GPUs take as long as two, under the same policy. */
 static void add_null(const reproduction_run *r, reproduction_cell *c, int row, int quantity)
 {
     const published_table *t = &r->table;
@@ -125,7 +126,7 @@ static status simulate_row(reproduction_run *r, int row)
     return STATUS_OK;
 }
 
-/* What communication adds to backward from 2 GPUs on: totals are dominated by compute. */
+/* Adds the time that communication adds to backward from 2 GPUs on. Totals are dominated by compute. */
 static void add_increment(reproduction_report *r, const char *policy, int gpus, double limit)
 {
     char label[64];
@@ -137,8 +138,8 @@ static void add_increment(reproduction_report *r, const char *policy, int gpus, 
     for (int v = 0; v < VARIANTS; v++) c->baselines[v] = v ? b->baselines[v] - a->baselines[v] : 0;
 }
 
-/* The profile was fitted to one GPU with the constants' values: with others it takes the same time on one
- * GPU. */
+/* Sets the efficiency for a draw, so that one GPU takes as long as with the constants' values, to which
+ * the profile was fitted. */
 static status anchor(reproduction_run *r)
 {
     virtual_workload fitted = workload_of(r, 0, OURS), drawn = fitted;
@@ -189,7 +190,7 @@ const reproduction reproduce_torch_vs_apex = {
 
 /* ---- on GPUs ---------------------------------------------------------------------------------- */
 
-/* The emulator could not do a ResNet-50 in any time: LeNet shows that the path is there. */
+/* Measures a row. The emulator runs LeNet, since ResNet-50 would take too long. */
 static status measure_row(reproduction_run *r, int row, bool emulated)
 {
     const published_table *t = &r->table;

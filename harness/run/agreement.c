@@ -37,7 +37,8 @@ status agreement_open(agreement *a, int fd, const run_config *config, trainer *t
 {
     *a = (agreement){0};
     if (fd == 0 || config->run.mode != ENGINE_BOTH || trainer_engine(t)->context.world < 2) return STATUS_OK;
-    if (config->run.warmup == 0 || config->run.cuda_graph) return STATUS_OK; /* it is measured, or recorded */
+    /* The copy of the gradients would disturb a step that is measured, or recorded as a CUDA graph. */
+    if (config->run.warmup == 0 || config->run.cuda_graph) return STATUS_OK;
     a->own = calloc((size_t)trainer_params(t)->arena_elements + 1, sizeof *a->own);
     if (!a->own) return fail(STATUS_SYSTEM, "no memory to compare the engines' gradients");
     a->fd = fd;
@@ -51,7 +52,7 @@ void agreement_close(agreement *a)
     *a = (agreement){0};
 }
 
-/* Of the ranks' processes one at a time. */
+/* Locks or unlocks the file, so that one rank writes at a time. */
 static void lock(int fd, short type)
 {
     struct flock whole = {.l_type = type, .l_whence = SEEK_SET};
@@ -66,7 +67,7 @@ static const char *reason_of(const sync_engine *e)
     return "";
 }
 
-/* Averages of a server's shard; under an all-reduce all ranks hold all, and rank 0 writes them. */
+/* Writes the averages that this rank holds. If every rank holds all averages, only rank 0 writes them. */
 static status write_averages(agreement_head *h, trainer *t)
 {
     const sync_engine *e = trainer_engine(t);
@@ -106,7 +107,7 @@ status agreement_write(agreement *a, trainer *t)
     const param_set *set = trainer_params(t);
     size_t bytes = bytes_of(set->model->param_count, set->arena_elements);
     trainer_keep_gradients(t, NULL);
-    trainer_begin_anew(t); /* what follows belongs to no step */
+    trainer_begin_anew(t); /* the work below belongs to no step */
     TRY(sync_flush(trainer_engine(t)));
     lock(a->fd, F_WRLCK);
     agreement_head *h = ftruncate(a->fd, (off_t)bytes) == 0
@@ -128,7 +129,7 @@ static const agreement_head *head_of(agreement_file f)
     return h && f.bytes >= sizeof *h && f.bytes >= bytes_of(h->params, h->arena_elements) ? h : NULL;
 }
 
-/* Why there is nothing to compare; NULL: there is. */
+/* Returns why the gradients cannot be compared, or NULL if they can. */
 static const char *missing(const agreement_head *ps, const agreement_head *ring, const nn_model *model,
                            int ranks)
 {

@@ -1,13 +1,13 @@
-/* Whether ps and ring compute the same first step, in a run of both: their averaged gradients, element by
- * element.
+/* Compares the first step of ps and ring in a run of both: their averaged gradients, element by element.
  *
- * They add the same n values, but from 3 ranks on in different orders. An order of n - 1 additions errs by at
- * most (n - 1) 2^-24 sum|g|, so two orders of a mean differ by at most 2 (n - 1) 2^-24 sum|g| / n (Higham,
- * "Accuracy and Stability of Numerical Algorithms", 4.2, first order). The divisions by n are exact if n is a
- * power of two; else they err by 2^-24 sum|g| / n each, and the bound is 2 n 2^-24 sum|g| / n.
+ * Both engines add the same n values, but from 3 ranks on in different orders. An order of n - 1 additions
+ * errs by at most (n - 1) 2^-24 sum|g|, so two orders of a mean differ by at most 2 (n - 1) 2^-24 sum|g| /
+ * n (Higham, "Accuracy and Stability of Numerical Algorithms", 4.2, first order). Divisions by n are exact
+ * if n is a power of two. Otherwise each division errs by 2^-24 sum|g| / n, and the bound is 2 n 2^-24
+ * sum|g| / n.
  *
- * The ranks of a job write to a file in memory that the launcher has made: each the averages that it holds,
- * and those of the ring add the absolute values of their own gradients. */
+ * The ranks of a job write to one file in memory, which the launcher creates. Each rank writes the
+ * averages that it holds. The ranks of the ring also add the absolute values of their own gradients. */
 #ifndef HARNESS_RUN_AGREEMENT_H
 #define HARNESS_RUN_AGREEMENT_H
 
@@ -19,35 +19,35 @@
 /* ---- a rank ---- */
 
 typedef struct agreement {
-    int fd;     /* of the job's file; 0: nothing to do */
-    float *own; /* this rank's gradients, laid out like the arena */
+    int fd;     /* descriptor of the job's file, or 0 if nothing is compared */
+    float *own; /* gradients of this rank, laid out like the arena */
 } agreement;
 
-/* Before the first step; `fd` as above. Nothing happens in runs of one engine, or where the first step is
- * measured. */
+/* Prepares the comparison before the first step. `fd` is the descriptor of the job's file. Does nothing in
+ * runs of one engine, or if the first step is measured or recorded as a CUDA graph. */
 status agreement_open(agreement *a, int fd, const run_config *config, trainer *t);
-/* After the first step, on all ranks. */
+/* Writes this rank's part of the file after the first step, and closes `a`. All ranks call it. */
 status agreement_write(agreement *a, trainer *t);
 void agreement_close(agreement *a);
 
 /* ---- the launcher ---- */
 
-/* What a file begins with; pieces of the parameters follow [params], then an arena of averages and one of
- * sums of absolute values, in float32. */
+/* Start of a job's file. It is followed by the pieces of the parameters [params], an arena of averages and
+ * an arena of sums of absolute values, both in float32. */
 typedef struct agreement_head {
-    int64_t arena_elements, averaged; /* elements of an arena; averages that were written */
-    int64_t params, ranks;            /* ranks: whose absolute values were added */
-    char reason[96];                  /* why the averages are not those of the gradients; "": they are */
+    int64_t arena_elements, averaged; /* elements of an arena; elements whose average was written */
+    int64_t params, ranks;            /* parameters; ranks whose absolute values were added */
+    char reason[96];                  /* why the averages cannot be compared, or "" */
 } agreement_head;
 
-/* What the ranks of a job have written: NULL, 0 where nothing was. Borrowed. */
+/* Contents of a job's file, borrowed. NULL and 0 if the ranks wrote nothing. */
 typedef struct agreement_file {
     const char *data;
     size_t bytes;
 } agreement_file;
 
-/* "first_gradient" of a run's agreement; NULL without memory. `unlike`: why the engines' own gradients are
- * not the same values, or NULL. */
+/* Returns "first_gradient" of a run's agreement, or NULL without memory. `unlike` says why the engines
+ * compute different gradients before they average, or is NULL. */
 json_t *agreement_compare(agreement_file ps, agreement_file ring, const nn_model *model, int ranks,
                           const char *unlike);
 

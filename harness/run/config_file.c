@@ -1,4 +1,4 @@
-/* --config FILE, and the configuration in a run's JSON, from which it runs again. */
+/* Reads --config FILE, and writes the options of a run into its JSON, from which it can run again. */
 #include "common/base/input.h"
 #include "harness/run/config_toml.h"
 #include "harness/run/result_check.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a run writes and shows, and how its ranks find each other: not of what is run. */
+/* Options of output and of connecting, which do not change results. run_config_given() leaves them out. */
 static const char *const of_output[] = {
     "config", "json",    "trace",     "trace-steps", "save",       "save-every",     "report",
     "quiet",  "verbose", "log-level", "plan",        "rendezvous", "connect-timeout"};
@@ -26,7 +26,7 @@ json_t *run_config_given(const run_config *c, bool with_chosen)
     for (int b = 0; object && b < BINDING_COUNT; b++)
         for (size_t i = 0; i < c->bindings[b].table->count; i++) {
             const char *name = c->bindings[b].table->options[i].name;
-            char value[4096 + 64]; /* a path fits */
+            char value[4096 + 64]; /* room for a path */
             bool chosen = with_chosen && (strcmp(name, "device") == 0 || strcmp(name, "gpus") == 0 ||
                                           (strcmp(name, "steps") == 0 && c->run.epochs == 0));
             if ((!chosen && !options_given(&c->bindings[b], name)) || is_of_output(name)) continue;
@@ -36,7 +36,7 @@ json_t *run_config_given(const run_config *c, bool with_chosen)
     return object;
 }
 
-/* The value as on the command line; NULL: no value of an option. */
+/* Returns the value as text for the command line, or NULL if no option can have it. */
 static json_t *as_text(const json_t *value)
 {
     char text[40];
@@ -71,13 +71,13 @@ static status read_toml(const char *path, const text_buffer *text, json_t **opti
     return *options ? STATUS_OK : fail(STATUS_DATA, "--config: %s: %s", path, error.text);
 }
 
-/* A walk over the keys of valid JSON: jansson does not report their lines. */
+/* Position of a walk over the keys of valid JSON. jansson does not report their lines. */
 typedef struct walk {
     const char *at, *line_begin;
-    int line, depth; /* 1: in the outermost object */
+    int line, depth; /* 1 in the outermost object */
 } walk;
 
-/* The next key, from its quote on; NULL: there is none. */
+/* Returns the next key, from its opening quote, or NULL if there is none. */
 static const char *next_key(walk *w)
 {
     for (; *w->at; w->at++) {
@@ -96,8 +96,8 @@ static const char *next_key(walk *w)
     return NULL;
 }
 
-/* Values with the places of their keys, which jansson keeps in order. `nested`: the options are an object
- * "options" of the file. */
+/* Adds the line and the column of its key to each value. jansson keeps the keys in order. If `nested`, the
+ * options are the object "options" of the file. */
 static json_t *with_places(const char *text, const json_t *values, bool nested)
 {
     walk w = {.at = text, .line_begin = text, .line = 1};
@@ -145,7 +145,7 @@ status config_file_failed(const char *path, const json_t *option, status rc)
     return rc;
 }
 
-/* Adds "text", or "texts" of a list. */
+/* Adds the value as "text", or as "texts" if it is a list. */
 static status add_texts(const char *path, const char *name, json_t *option)
 {
     const json_t *value = json_object_get(option, "value");
@@ -165,7 +165,7 @@ static status add_texts(const char *path, const char *name, json_t *option)
 
 status config_file_read(const char *path, const json_t **out)
 {
-    static json_t *files; /* path to options */
+    static json_t *files; /* options by path */
     json_t *options = NULL, *option;
     text_buffer text = {0};
     const char *name;
@@ -177,12 +177,11 @@ status config_file_read(const char *path, const json_t **out)
     json_object_foreach(options, name, option) if (rc == STATUS_OK) rc = add_texts(path, name, option);
     if (rc == STATUS_OK && !files) files = json_object();
     if (rc == STATUS_OK) json_object_set(files, path, options);
-    json_decref(options); /* `files` has it */
+    json_decref(options); /* `files` keeps a reference */
     if (rc == STATUS_OK) *out = options;
     return rc;
 }
 
-/* The option is set, as if it were given on the command line. */
 static status set_option(run_config *c, const char *name, const json_t *option)
 {
     const char *text = json_string_value(json_object_get(option, "text")),

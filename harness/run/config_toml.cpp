@@ -16,12 +16,12 @@ namespace
 status fail_at(const char *path, const toml::source_region &where, const std::string &what)
 {
     std::string line = what;
-    std::replace(line.begin(), line.end(), '\n', ' '); /* messages quote the file */
+    std::replace(line.begin(), line.end(), '\n', ' '); /* a message may quote several lines */
     return fail(STATUS_DATA, "--config: %s:%u:%u: %s", path, static_cast<unsigned>(where.begin.line),
                 static_cast<unsigned>(where.begin.column), line.c_str());
 }
 
-/* Of an option, or a list of texts. */
+/* Returns true if the value can be an option's, or is a list of texts. */
 bool is_value(const toml::node &value)
 {
     const toml::array *list = value.as_array();

@@ -29,7 +29,7 @@ const char *job_name(int job)
 
 enum { MOST_POLICIES = 64 };
 
-/* "ddp" or "ring=ddp". */
+/* Finds the policy of "ddp" or "ring=ddp", and its engine. */
 static status find_policy(const char *text, const char *policies[ENGINE_COUNT], int *engine)
 {
     const char *names[MOST_POLICIES], *engines[ENGINE_COUNT], *equals = strchr(text, '=');
@@ -85,7 +85,7 @@ status engine_of_policy(const char *text, int *out)
     char name[256];
     if (strlen(text) >= sizeof name)
         return fail(STATUS_USAGE, "--policy: expected a policy, got '%.40s...'", text);
-    snprintf(name, sizeof name, "%.*s", (int)strcspn(text, ":"), text); /* keys follow */
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(text, ":"), text); /* options follow the colon */
     return find_policy(name, none, out);
 }
 
@@ -106,7 +106,7 @@ bool engine_has_one_of(const char *list, const char *engine)
 
 status engine_lead(int engine, const void *options, const char *policy, int world, int64_t *out)
 {
-    *out = engine == ENGINE_NONE && world > 1 ? JOB_UNBOUNDED : 0; /* isolated ranks */
+    *out = engine == ENGINE_NONE && world > 1 ? JOB_UNBOUNDED : 0; /* isolated ranks never wait */
     return engine == ENGINE_PS ? ps_lead(options, policy, world, out) : STATUS_OK;
 }
 

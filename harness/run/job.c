@@ -14,23 +14,24 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Files in memory for every job, inherited by its ranks: rank 0 writes the result as JSON into one, the
- * parameters as float32 into another, and the trace into the third. Servers of their own add a line of JSON
- * each to the fourth. The fifth holds gradients of the first step (agreement.h). */
+/* Files in memory that the ranks of a job inherit. Rank 0 writes the result as JSON, the parameters as
+ * float32 and the trace. Each server in a separate process adds an object of JSON to the fourth file.
+ * The fifth holds gradients of the first step (agreement.h). */
 enum { RESULT_FILE, PARAMS_FILE, TRACE_FILE, SERVERS_FILE, GRADIENTS_FILE, FILES };
 static const char *const variables[FILES] = {"HARNESS_RESULT_FD", "HARNESS_PARAMS_FD", "HARNESS_TRACE_FD",
                                              "HARNESS_SERVERS_FD", "HARNESS_GRADIENTS_FD"};
 typedef struct delivery {
     int fds[FILES];
     char settings[FILES][48];
-    char stage_key[NET_KEY_TEXT + 24]; /* The user's key, for --remote-stage HOST:PORT. */
+    char stage_key[NET_KEY_TEXT + 24]; /* the user's key, for --remote-stage HOST:PORT */
     const char *environment[FILES + 3];
 } delivery;
 
-/* GNU OpenMP's threads spin for 15 ms after a parallel region: in a rank of several threads they take the
- * processors from loader, communication and other ranks, and steps take many times as long. So they sleep
- * soon. If each thread has a processor and nobody communicates, they spin for longer: a thread that sleeps
- * while another process takes its processor wakes up on the next thread's, and both take turns there. */
+/* Returns how long GNU OpenMP's threads spin after a parallel region. By default they spin for 15 ms. In a
+ * rank of several threads they take the processors from loader, communication and other ranks, and steps
+ * take many times as long. So here they sleep soon. If each thread has a processor and nobody
+ * communicates, they spin for longer: a sleeping thread whose processor was taken wakes up on another
+ * thread's, and both take turns there. */
 static const char *spin_of(const run_config *c, int job)
 {
     int threads = run_config_world(c, job) * run_config_threads(c, job);
@@ -45,7 +46,7 @@ static status open_delivery(const run_config *c, int job, delivery *d)
     for (int i = 0; i < FILES; i++) {
         d->fds[i] = memfd_create("harness-result", 0);
         if (d->fds[i] < 0) return fail_errno(STATUS_SYSTEM, "no memory for the results (memfd_create)");
-        /* Servers end at the same time, and share a position that writes to such a file do not lock. */
+        /* Servers end at the same time and share a position, which writes to a file in memory do not lock. */
         if (i == SERVERS_FILE && fcntl(d->fds[i], F_SETFL, O_APPEND) != 0)
             return fail_errno(STATUS_SYSTEM, "no file for the results of servers (fcntl)");
         snprintf(d->settings[i], sizeof d->settings[i], "%s=%d", variables[i], d->fds[i]);
@@ -58,7 +59,8 @@ static status open_delivery(const run_config *c, int job, delivery *d)
     return STATUS_OK;
 }
 
-/* *data: the file with a zero after its `bytes`, to be unmapped; NULL: it is empty. */
+/* Maps the file with a zero after its `bytes`. *data is NULL if the file is empty, else unmap() releases
+ * it. */
 static status map_file(int fd, char **data, size_t *bytes)
 {
     struct stat s;
@@ -85,7 +87,7 @@ static status read_result(const char *text, size_t bytes, json_t **out)
                          : fail(STATUS_INTERNAL, "the results of a job cannot be read: %s", error.text);
 }
 
-/* One object after the other. */
+/* Reads JSON objects that follow each other without a separator. */
 static void read_servers(const char *text, size_t bytes, json_t *result)
 {
     json_t *servers = json_array();
@@ -140,7 +142,7 @@ bool run_jobs_any_result(const run_jobs *jobs)
 
 /* ---- the launcher ------------------------------------------------------------------------------ */
 
-/* The jobs' descriptions; the caller frees `processors`. */
+/* Describes the jobs to the launcher. The caller frees `processors`. */
 static status describe_jobs(const run_config *c, const int *numbers, int count, const delivery *deliveries,
                             launch_job *jobs, cpu_set_t **processors)
 {
@@ -206,7 +208,8 @@ static status launch_all(const run_config *c, const run_plan *plan, char *const 
     return STATUS_OK;
 }
 
-/* The command line of the ranks: the launcher's, with the number of ranks that it has chosen. To be freed. */
+/* Returns the command line of the ranks: the launcher's, with the number of ranks that it has chosen. The
+ * caller frees it. */
 static char **command_of_ranks(const run_config *c, char *const *argv, char gpus[32])
 {
     int count = 0;

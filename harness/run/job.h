@@ -1,20 +1,20 @@
-/* The jobs of a run on this host: started, watched, and their results collected.
+/* Runs the jobs on this host: starts them, watches them, and collects their results.
  *
  * The files of this folder, in the order in which data flow through them:
  *   run_options       command line to run_config; model and data set
- *   run_ranks         ranks, threads and batch of each job; what this host can serve
- *   engines           the table of engines, and what every engine is asked before it opens
- *   plan              what the run is going to do and hold
+ *   run_ranks         ranks, threads and batch of each job; limits of this host
+ *   engines           the table of engines, and figures of an engine before it opens
+ *   plan              steps and memory of the run, computed in advance
  *   job               the launcher's side: starts ranks and servers, shows progress, collects results
- *   progress          what stderr shows meanwhile
+ *   progress          progress on stderr
  *   rank, server      a process of a job: set-up, blocks of steps
- *   rank_result       what a rank has to report, gathered on rank 0
- *   rank_setup        what a rank opens from the configuration: its trainer and its batches
+ *   rank_result       a rank's results, gathered on rank 0
+ *   rank_setup        a rank's trainer and batches, opened from the configuration
  *   rank_checkpoint   --save and --load
- *   rank_compare      what the ranks have read, and their parameters, compared
+ *   rank_compare      comparison of the ranks' inputs, and of their parameters
  *   rank_trace        --trace: events of a rank, gathered on rank 0
  *   agreement         whether ps and ring reduce the first step to the same gradients
- *   record            what a rank measures
+ *   record            measurements of a rank
  *   job_result        a job's result from its ranks' records
  *   job_times         times of the job as a whole
  *   run_result        the result of the run
@@ -28,23 +28,23 @@
 #include "harness/run/run_result.h"
 
 typedef struct run_jobs {
-    run_job jobs[JOB_COUNT]; /* of the jobs that have a result; the caller's, see run_jobs_free */
-    bool on_heap;            /* the traces: of jobs in virtual time */
-    int exit_code;           /* 0, or what the program is to exit with */
-    char cause[1024];        /* why; "": no failure */
+    run_job jobs[JOB_COUNT]; /* results by job; run_jobs_free() frees them */
+    bool on_heap;            /* the traces are on the heap, as in virtual time */
+    int exit_code;           /* 0, or the program's exit code */
+    char cause[1024];        /* cause of a failure, or "" */
 } run_jobs;
 
 /* Starts the ranks of all jobs, in turns or one job after the other as the plan says, and waits for them.
- * `argv` are the words of the command line, the program's name first. */
+ * `argv` has the words of the command line, first the program's name, and ends with NULL. */
 status run_jobs_run(const run_config *config, const run_plan *plan, char *const *argv, run_jobs *out);
 void run_jobs_free(run_jobs *jobs);
 bool run_jobs_any_result(const run_jobs *jobs);
 
-/* The rank side: hands a job's outcome to the launcher; rank 0 does. */
+/* Hands a job's outcome from rank 0 to the launcher. */
 status run_jobs_deliver(const run_job *job);
-/* The file for the gradients of this job's first step; 0: none. */
+/* Returns the descriptor of the file for the gradients of this job's first step, or 0 if there is none. */
 int run_jobs_gradients_fd(void);
-/* The result of a server in its own process. */
+/* Hands the result of a server in a separate process to the launcher. */
 status run_jobs_deliver_server(const json_t *server);
 
 #endif

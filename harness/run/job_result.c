@@ -15,7 +15,6 @@ static int64_t get_int(const json_t *object, const char *key)
     return json_integer_value(json_object_get(object, key));
 }
 
-/* What was not measured is null. */
 static json_t *real_or_null(bool measured, double value)
 {
     return measured ? json_real(value) : json_null();
@@ -67,8 +66,8 @@ void job_result_add_memory(json_t *job, const json_t *ranks)
                                   (json_int_t)at, "phase", phase ? phase : ""));
 }
 
-/* The mean over the ranks of the loss at `path`: of those that have one, for a rank may be without samples,
- * and under some policies rank 0 computes one for all. */
+/* Returns the mean of the loss at `path` over the ranks that have one. A rank may be without samples, and
+ * under some policies rank 0 computes one loss for all. */
 static json_t *mean_loss(const json_t *ranks, const char *path)
 {
     double sum = 0;
@@ -84,7 +83,6 @@ static json_t *mean_loss(const json_t *ranks, const char *path)
     return numbers ? json_real(sum / numbers) : json_null();
 }
 
-/* Returns mean_loss() for each element of the array at `path`. */
 static json_t *mean_losses(const json_t *ranks, const char *path)
 {
     json_t *losses = json_array();
@@ -97,7 +95,6 @@ static json_t *mean_losses(const json_t *ranks, const char *path)
     return losses;
 }
 
-/* Adds the losses of kept steps, of stretches, and of the first and the last measured step. */
 static void add_losses(json_t *job, const json_t *ranks)
 {
     json_t *losses = mean_losses(ranks, "losses"), *stretches = json_object_get(job, "stretches");
@@ -108,7 +105,8 @@ static void add_losses(json_t *job, const json_t *ranks)
         json_object_set_new(stretches, "losses", mean_losses(ranks, "stretches.losses"));
 }
 
-/* Servers count what they skip; a rank that receives the count late has a smaller count. */
+/* Adds the largest count of the ranks. Servers count the updates that they skip, and a rank that receives
+ * the count late has a smaller one. */
 static void add_skipped(json_t *job, const json_t *ranks)
 {
     int64_t most = 0;
@@ -121,8 +119,7 @@ static void add_skipped(json_t *job, const json_t *ranks)
     json_object_set_new(job, "updates_skipped", json_integer(most));
 }
 
-/* Of the steps that ranks recorded, the one whose time is nearest to the median step's stays in "timeline".
- */
+/* Keeps in "timeline" the recorded step whose time is nearest to the median. */
 static void choose_timeline(const json_t *job, const json_t *ranks)
 {
     const json_t *steps = json_object_get(job, "step_s"),
@@ -195,7 +192,7 @@ static double cores_of(const json_t *job, int cores)
     return (double)(threads < cores ? threads : cores);
 }
 
-/* A row for each job; none where the baseline did not run. */
+/* Returns a row for each job, or no rows if the baseline did not run. */
 static json_t *compare_with(const json_t *jobs, const json_t *base,
                             json_t *(*row)(const json_t *, const json_t *, double, int), int cores)
 {
@@ -209,14 +206,14 @@ static json_t *compare_with(const json_t *jobs, const json_t *base,
     return rows;
 }
 
-/* Elsewhere ranks do not compute on the cores of this host. */
+/* Returns true if the ranks compute on the cores of this host. */
 static bool on_processor(const json_t *job)
 {
     const char *device = json_string_value(json_object_get(job, "device"));
     return device && (strcmp(device, "cpu") == 0 || strcmp(device, "reference") == 0);
 }
 
-/* Weak scaling compares the same batch per rank. */
+/* Compares with `none`. Weak scaling needs the same batch per rank. */
 static json_t *against_none(const json_t *job, const json_t *base, double speedup, int cores)
 {
     bool measured = speedup > 0, weak = get_int(job, "batch_per_rank") == get_int(base, "batch_per_rank");
@@ -238,8 +235,8 @@ static json_t *against_all_cores(const json_t *job, const json_t *base, double s
 
 enum { TURNS = 6 };
 
-/* The time that ranks computed, in the mean over the steps of turn `turn` of TURNS and over the ranks;
- * seconds. */
+/* Returns the seconds per step for which ranks computed, as the mean over the ranks and over the steps of
+ * part `turn` of TURNS. */
 static double computed(const json_t *job, int turn)
 {
     const json_t *ranks = json_object_get(job, "ranks"), *rank;
@@ -255,7 +252,7 @@ static double computed(const json_t *job, int turn)
     return count > 0 ? sum / count : NAN;
 }
 
-/* The mean over the turns of the difference, and its 95 % interval: Student's t with TURNS - 1 degrees of
+/* Returns the mean difference over the turns and its 95 % interval: Student's t with TURNS - 1 degrees of
  * freedom. */
 static json_t *slowdown_against(const json_t *job, const json_t *isolated)
 {
@@ -270,8 +267,8 @@ static json_t *slowdown_against(const json_t *job, const json_t *isolated)
     return json_pack("{s:f, s:f, s:f}", "mean_s", mean, "low_s", mean - half, "high_s", mean + half);
 }
 
-/* In virtual time the model has it. Elsewhere: against the same ranks without exchange, in turns with them.
- */
+/* Adds "slowdown". In virtual time the model computes it. On real devices the job is compared with the
+ * same ranks without exchange, which took turns with it. */
 static void add_slowdown(const json_t *jobs, const json_t *isolated)
 {
     size_t i;

@@ -1,5 +1,5 @@
-/* A job's times from those of its ranks: what the job takes for a step, on how many samples per second it
- * trains, and how long it has trained until an evaluation. */
+/* Derives the times of a job from the times of its ranks: its time per step, its throughput, and its
+ * training time until each evaluation. */
 #include "harness/report/report.h"
 #include "harness/report/statistics.h"
 #include "harness/run/record.h"
@@ -8,17 +8,17 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Measured steps of a rank on the job's clock, or stretches of them, and its samples in each. */
+/* Measured steps of a rank on the job's clock, or stretches of steps, and the rank's samples in each. */
 typedef struct rank_steps {
     size_t count;
     int64_t *begin_ns, *end_ns, *samples; /* [count] */
-    int64_t *gaps_ns;                     /* [count] in a stretch, between its steps */
+    int64_t *gaps_ns;                     /* [count] gaps between the steps of a stretch */
 } rank_steps;
 
 typedef struct job_steps {
-    size_t world, count; /* ranks; steps, or stretches, that every rank has measured */
+    size_t world, count; /* ranks; steps or stretches that every rank has measured */
     rank_steps *ranks;   /* [world] */
-    const json_t *last;  /* The rank that has measured the fewest steps. */
+    const json_t *last;  /* rank that has measured the fewest steps */
 } job_steps;
 
 static int64_t ns_of(const json_t *seconds)
@@ -26,13 +26,13 @@ static int64_t ns_of(const json_t *seconds)
     return llround(1e9 * json_number_value(seconds));
 }
 
-/* What was not measured is null. */
 static json_t *real_or_null(bool measured, double value)
 {
     return measured ? json_real(value) : json_null();
 }
 
-/* *s is of the steps that were kept, `sum` in seconds over all `count`. */
+/* Converts the statistics `s` of the kept steps. `count` is the number of all steps, and `sum` their time
+ * in seconds. */
 static json_t *statistics_to_json(const statistics *s, double count, double sum)
 {
     const struct {
@@ -77,7 +77,7 @@ static status read_rank(const json_t *of, rank_steps *out)
     return STATUS_OK;
 }
 
-/* The steps that are kept, or with `stretches` what all of them are in. */
+/* Reads the kept steps, or with `stretches` the stretches, which cover all steps. */
 static status read_steps(const json_t *ranks, bool stretches, job_steps *out)
 {
     *out = (job_steps){.world = json_array_size(ranks)};
@@ -110,8 +110,8 @@ static int64_t latest_end(const job_steps *j, size_t step)
     return latest;
 }
 
-/* Whether all ranks begin the step where their last measured one ended: nothing lies between that is not
- * measured. */
+/* Returns true if each rank begins the step at the end of its last measured one, without unmeasured time
+ * between. */
 static bool follows(const job_steps *j, size_t step)
 {
     for (size_t r = 0; r < j->world; r++)
@@ -126,8 +126,8 @@ typedef struct rate {
     int64_t ns;
 } rate;
 
-/* Returns the time of a step or, without gaps between them, of the steps of a stretch. The gaps of the job
- * are the mean of the ranks' gaps. */
+/* Returns the time of a step, or of the steps of a stretch without the gaps between them. The gaps of the
+ * job are the mean of the ranks' gaps. */
 static int64_t time_of(const job_steps *j, size_t step)
 {
     int64_t gaps = 0;
@@ -135,7 +135,7 @@ static int64_t time_of(const job_steps *j, size_t step)
     return latest_end(j, step) - latest_begin(j, step) - gaps / (int64_t)j->world;
 }
 
-/* Ranks keep step: all samples, over the sum of the job's steps. */
+/* Returns the rate of ranks that keep step: all samples over the sum of the job's steps. */
 static rate over_steps(const job_steps *j)
 {
     rate out = {0};
@@ -146,8 +146,8 @@ static rate over_steps(const job_steps *j)
     return out;
 }
 
-/* The samples of a rank's steps [first, end) in the window; of a step that is partly in it, as large a part.
- */
+/* Returns the samples of a rank's steps [first, end) in the window. A step that is partly in the window
+ * counts in proportion. */
 static double samples_within(const rank_steps *s, size_t first, size_t end, int64_t from_ns, int64_t until_ns)
 {
     double samples = 0;
@@ -161,9 +161,9 @@ static double samples_within(const rank_steps *s, size_t first, size_t end, int6
     return samples;
 }
 
-/* Ranks do not wait for each other: each trains at its own rate until it has done its steps, so only the time
- * counts in which none has finished yet. Steps `first` and on, up to the next that does not follow its
- * predecessor. */
+/* Adds the time in which all ranks train, and the samples of that time. Ranks do not wait for each other,
+ * so a fast rank finishes its steps early. The steps [first, end) follow each other. If `last`, they go on
+ * to the end of each rank. */
 static void add_window(const job_steps *j, size_t first, size_t end, bool last, rate *sum)
 {
     int64_t from = latest_begin(j, first), until = INT64_MAX;
@@ -178,7 +178,7 @@ static void add_window(const job_steps *j, size_t first, size_t end, bool last, 
         sum->samples += samples_within(&j->ranks[r], first, last ? j->ranks[r].count : end, from, until);
 }
 
-/* Returns the rate if stretches have gaps: all ranks train for as long as the first to finish, each at its
+/* Returns the rate if stretches have gaps. All ranks train for as long as the first to finish, each at its
  * mean rate. */
 static rate over_own_time(const json_t *ranks)
 {
@@ -208,7 +208,7 @@ static rate over_windows(const job_steps *j, const json_t *ranks)
     return out;
 }
 
-/* In virtual time fewer ranks, `present`, may stand for the `world` of the job. */
+/* Converts the rate. In virtual time `present` ranks may stand for the `world` ranks of the job. */
 static json_t *rate_to_json(rate r, double present, double world, bool synchronous)
 {
     bool measured = r.ns > 0;
@@ -228,7 +228,7 @@ static json_t *times_to_json(const job_steps *j)
     return list;
 }
 
-/* Adds "step_s" of the kept steps, "stretches", and "step_time", whose mean is of all steps. */
+/* Adds "step_s" of the kept steps, "stretches", and "step_time", whose mean is over all steps. */
 static status add_steps(json_t *job, const job_steps *kept, const job_steps *all)
 {
     int64_t *steps = calloc(kept->count + 1, sizeof *steps);
@@ -248,8 +248,8 @@ static status add_steps(json_t *job, const job_steps *kept, const job_steps *all
     return rc;
 }
 
-/* Statistics over the steps of one phase, each step's value being the mean of its ranks; steps in which rank
- * 0, or one of the first `of`, did not measure it are left out. */
+/* Computes the statistics of a phase over the steps. The value of a step is the mean of its ranks. Steps
+ * that one of the first `of` ranks did not measure are left out. */
 static status phase_statistics(const json_t *ranks, const char *key, size_t of, json_t **out)
 {
     size_t world = json_array_size(ranks);
@@ -299,8 +299,8 @@ status job_result_add_times(json_t *job, const json_t *ranks)
     bool synchronous = json_is_true(json_object_get(job, "synchronous"));
     double world = json_number_value(json_object_get(job, "world_size"));
     const json_t *simulated = json_object_get(job, "simulated_ranks");
-    double present =
-        simulated ? json_number_value(simulated) : world; /* a rank with several devices has a row for each */
+    /* `ranks` may be longer than the job's world: a rank with several devices has a row for each. */
+    double present = simulated ? json_number_value(simulated) : world;
     status rc = read_steps(ranks, false, &kept);
     if (rc == STATUS_OK) rc = read_steps(ranks, true, &j);
     if (rc == STATUS_OK) rc = add_steps(job, &kept, &j);
@@ -313,7 +313,6 @@ status job_result_add_times(json_t *job, const json_t *ranks)
 
 /* ---- evaluations ------------------------------------------------------------------------------ */
 
-/* The job has trained as long as the rank that trained longest. */
 static double longest_training(const json_t *ranks, size_t evaluation)
 {
     double longest = 0;
@@ -327,8 +326,8 @@ static double longest_training(const json_t *ranks, size_t evaluation)
     return longest;
 }
 
-/* The training time of the first evaluation whose figure is at most, or at least, what was chosen; null: none
- * is. */
+/* Returns the training time of the first evaluation whose figure is at most, or at least, the chosen one.
+ * Returns null if there is none. */
 static json_t *time_to(const json_t *evaluations, const char *figure, const json_t *chosen, bool at_most)
 {
     size_t i;

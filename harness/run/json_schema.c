@@ -9,11 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Sums of times are right within a nanosecond, computed figures within their rounding. */
+/* Tolerances of sums of times, in seconds, and of computed figures, relative to their size. */
 #define SUM_ERROR 1.5e-9
 #define RELATIVE_ERROR 1e-9
 
-/* The text of docs/schemas/NAME.schema.json, with a zero at its end. */
+/* Embeds the text of docs/schemas/NAME.schema.json, with a zero at its end. */
 #define EMBED(name)                                                                                          \
     __asm__(".pushsection .rodata\nschema_" #name ":\n.global schema_" #name "\n.incbin \"" PSRING_SCHEMAS   \
             "/" #name ".schema.json\"\n.byte 0\n.popsection\n");                                             \
@@ -57,7 +57,7 @@ status json_refuse(const json_place *at, const json_t *value, const char *format
 
 /* ---- rules ------------------------------------------------------------------------------------- */
 
-/* A number, or the sum of the numbers in a list or an object; NAN of null. */
+/* Returns a number, or the sum of the numbers in a list or an object. Returns NAN for null. */
 static double sum_of(const json_t *value)
 {
     double sum = json_is_number(value) ? json_number_value(value) : json_is_null(value) ? NAN : 0;
@@ -69,8 +69,9 @@ static double sum_of(const json_t *value)
     return sum;
 }
 
-/* x-sums: a total, then its parts; if the total is a list, element by element. A total that is a number is of
- * all steps, so in a long run its parts are in "stretches". Parts that are all null were not measured. */
+/* Checks the rule x-sums: a total, then its parts. If the total is a list, each element is checked. A
+ * total that is a number covers all steps, so in a long run its parts are in "stretches". Parts that are
+ * all null were not measured. */
 static status check_sum(const json_t *rule, const json_t *object, const json_place *up)
 {
     json_place at = {up, json_string_value(json_array_get(rule, 0)), 0};
@@ -102,7 +103,8 @@ static double measure_of(const json_t *value)
                                    : NAN;
 }
 
-/* x-ascending: numbers, or lists by their lengths, that do not descend. */
+/* Checks x-sums and x-ascending. The values of x-ascending are numbers, or lists by their lengths, and do
+ * not descend. */
 static status check_rules(const json_t *schema, const json_t *object, const json_place *at)
 {
     const json_t *rule;
@@ -121,7 +123,7 @@ static status check_rules(const json_t *schema, const json_t *object, const json
     return STATUS_OK;
 }
 
-/* x-numbered: the key of an object in a list that is the object's index. */
+/* Checks the rule x-numbered: the value of `key`, in an object of a list, is the object's index. */
 static status check_number(const char *key, const json_t *object, size_t i, const json_place *at)
 {
     json_place place = {at, key, 0};
@@ -132,7 +134,7 @@ static status check_number(const char *key, const json_t *object, size_t i, cons
 
 /* ---- values ------------------------------------------------------------------------------------ */
 
-/* `types` is a name or a list of names. */
+/* Checks the type of a value. `types` is a name or a list of names. */
 static status check_type(const checker *c, const json_t *types, const json_t *value, const json_place *at)
 {
     static const char *const names[] = {"object", "array",   "string",  "integer",

@@ -1,4 +1,4 @@
-/* Checks of JSON against the schemas in docs/schemas, which are part of the program. */
+/* Checks JSON against the schemas in docs/schemas, which are part of the program. */
 #ifndef HARNESS_RUN_JSON_SCHEMA_H
 #define HARNESS_RUN_JSON_SCHEMA_H
 
@@ -7,8 +7,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-/* The path to a value: a key, or if `key` is NULL an index. At the top, where `up` is NULL, `key` is the
- * file. */
+/* Path to a value: a key, or an index if `key` is NULL. At the top `up` is NULL and `key` is the file. */
 typedef struct json_place {
     const struct json_place *up;
     const char *key;
@@ -19,11 +18,11 @@ typedef struct json_place {
 status json_refuse(const json_place *at, const json_t *value, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Checks a value against docs/schemas/NAME.schema.json: JSON Schema's keywords $ref (to $defs), type, enum,
- * properties, required, additionalProperties and items, and our rules, which docs/results.md describes. If
- * `is_older`, only objects and arrays are checked, and keys may be missing or unknown. `computed` is NULL or
- * has the values that figures must have, but for rounding. In strings that the schema describes control
- * characters are replaced. STATUS_DATA. */
+/* Checks a value against docs/schemas/NAME.schema.json. The schemas use JSON Schema's keywords $ref (to
+ * $defs), type, enum, properties, required, additionalProperties and items, and our rules, which
+ * docs/results.md describes. If `is_older`, only objects and arrays are checked, and keys may be missing
+ * or unknown. `computed` is NULL or has the values that figures must have, but for rounding. Replaces
+ * control characters in strings that the schema describes. STATUS_DATA. */
 status json_schema_check(const char *name, bool is_older, json_t *value, const json_t *computed,
                          const json_place *at);
 

@@ -14,7 +14,7 @@ enum {
     DP = 1 << EFFECT_DP,
     SERVERS = SYNC | SSP | ASYNC,
     PS = SERVERS | DP,
-    SEVERAL = RING | PS, /* that have several ranks */
+    SEVERAL = RING | PS, /* engines with several ranks */
     EVERY = NO_ENGINE | SEVERAL,
     CPU = 1 << EFFECT_CPU,
     REFERENCE = 1 << EFFECT_REFERENCE,
@@ -32,7 +32,7 @@ enum {
 #define ONE_RANK "there is one rank"
 #define SAME_MEMORY "it changes no memory"
 
-/* The first row that has a cell counts. */
+/* Table of the effects. For a cell the first row that matches counts. */
 static const option_effect table[] = {
     /* ---- run ---- */
     {"gpus", NO_ENGINE, ALL, EFFECT_REFUSED_BY_ENGINE, "1 with --mode none"},
@@ -195,7 +195,8 @@ static status code_of(const option_effect *e)
     return e->kind == EFFECT_REFUSED || e->kind == EFFECT_REFUSED_BY_ENGINE ? STATUS_USAGE : STATUS_CONFIG;
 }
 
-/* Given, with another value than its default. Nothing is evaluated in virtual time: that may be said. */
+/* Returns true if the option was given with another value than its default. On virtual devices, which
+ * evaluate nothing, a negative --eval-every does not count. */
 static bool is_moved(const run_config *c, const option_binding *b, const option *o)
 {
     bool never = strcmp(o->name, "eval-every") == 0 && c->run.eval_every < 0;
@@ -224,7 +225,8 @@ status option_effects_check_device(const run_config *c)
     return STATUS_OK;
 }
 
-/* Why the option, which was given, does nothing in this run; NULL: it has an effect on one of the engines. */
+/* Returns the row of an option that was given and that no engine of the run uses, or NULL if an engine
+ * uses it. */
 static const option_effect *in_this_run(const run_config *c, const option_binding *b, const option *o)
 {
     const option_effect *first = NULL;
@@ -237,7 +239,7 @@ static const option_effect *in_this_run(const run_config *c, const option_bindin
     return first;
 }
 
-/* Whether one of the policies that were given is of an engine of the run. */
+/* Returns false if policies were given, but none for an engine of the run. */
 static bool policy_is_used(const run_config *c)
 {
     bool used = !c->run.policy;
@@ -263,7 +265,8 @@ status option_effects_check_engines(const run_config *c)
     return STATUS_OK;
 }
 
-/* --name is given with another value than its default, and than `value` (NULL: any other). */
+/* Returns true if --name was given with another value than its default and than `value`, which may be
+ * NULL. */
 static bool moved_to_other(const run_config *c, const char *name, const char *value)
 {
     char text[64];
@@ -276,7 +279,7 @@ static bool moved_to_other(const run_config *c, const char *name, const char *va
     return false;
 }
 
-/* Calls of NCCL are the GPU's: no host thread sums, nor drives them. */
+/* Notes options that NCCL does not read. The GPU runs NCCL's calls: no host thread sums or drives them. */
 static void note_nccl(const run_config *c)
 {
     if (device_of(c) != EFFECT_CUDA || c->run.mode != ENGINE_RING || c->run.plan ||
@@ -313,7 +316,7 @@ static void write_cell(const option_effect *e, text_buffer *out)
         text_append(out, " refused (%d): %s |", status_exit_code(code_of(e)), e->text);
 }
 
-/* Engines whose cells are alike share a line. */
+/* Writes the rows of an option. Engines with equal cells share a row. */
 static void write_option(const char *name, text_buffer *out)
 {
     static const char *const engines[] = {"none", "ring", "ps=sync", "ps=ssp", "ps=async", "ps=dp"};

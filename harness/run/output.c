@@ -29,7 +29,7 @@ static status write_file(const text_buffer *text, const char *path)
     return rc;
 }
 
-/* Writes the text as it is. */
+/* Writes the text unchanged, and frees it. */
 static status deliver(text_buffer *text, const char *path)
 {
     status rc = STATUS_OK;
@@ -57,7 +57,7 @@ static bool has_colors(void)
     return !(no && no[0]) && term && strcmp(term, "dumb") != 0;
 }
 
-/* Marks what is not measured on real devices, and the heads of tables and lists. */
+/* Colors lines that mark simulated or emulated results, differences, verdicts and next steps. */
 static void color(text_buffer *text)
 {
     static const struct {
@@ -86,7 +86,7 @@ static void color(text_buffer *text)
     *text = out;
 }
 
-/* Whether the text has more lines than the terminal. */
+/* Returns true if the text does not fit on the terminal. */
 static bool is_long(const text_buffer *text)
 {
     struct winsize window;
@@ -95,7 +95,7 @@ static bool is_long(const text_buffer *text)
     return ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_row > 0 && lines >= window.ws_row;
 }
 
-/* Shows the text in $PAGER; false: there is none. */
+/* Shows the text in $PAGER. Returns false if there is no pager. */
 static bool page(const text_buffer *text)
 {
     const char *pager = getenv("PAGER");
@@ -103,10 +103,10 @@ static bool page(const text_buffer *text)
     if (!pager[0] || strcmp(pager, "cat") == 0) return false;
     setenv("LESS", "FRX", 0);
     fflush(stdout);
-    void (*before)(int) = signal(SIGPIPE, SIG_IGN); /* who leaves the pager has seen enough */
+    void (*before)(int) = signal(SIGPIPE, SIG_IGN); /* a reader may quit before the end */
     FILE *pipe = popen(pager, "w");
     if (pipe) fputs(text->data, pipe);
-    bool shown = pipe && pclose(pipe) != 127 << 8; /* the shell found no such program */
+    bool shown = pipe && pclose(pipe) != 127 << 8; /* the status of a shell that found no program */
     signal(SIGPIPE, before);
     return shown;
 }
@@ -134,7 +134,7 @@ status output_result(json_t *result, const char *path)
 status output_json(json_t *value, const char *path)
 {
     text_buffer text = {0};
-    char *lines = json_dumps(value, JSON_INDENT(1) | JSON_REAL_PRECISION(17)); /* NULL of NULL, too */
+    char *lines = json_dumps(value, JSON_INDENT(1) | JSON_REAL_PRECISION(17)); /* NULL if `value` is NULL */
     if (lines)
         text_append(&text, "%s\n", lines);
     else

@@ -1,4 +1,4 @@
-/* Writing what a command has to say: a file is written whole or not at all, "-" is stdout.
+/* Writes the output of a command. A file is written whole or not at all, and "-" is stdout.
  * STATUS_CANNOT_CREATE, STATUS_IO. */
 #ifndef HARNESS_RUN_OUTPUT_H
 #define HARNESS_RUN_OUTPUT_H
@@ -7,17 +7,18 @@
 
 #include <jansson.h>
 
-/* Whether the file could be written: checked before what takes long. */
+/* Checks that the file can be written, before a long computation. */
 status output_probe(const char *path);
 
-/* A report to stdout, in lines of at most 80 columns; on a terminal in color (not with NO_COLOR), and in
- * $PAGER, else less, where it is longer than that. Frees the text. */
+/* Writes a report to stdout in lines of at most 80 columns, and frees the text. On a terminal the report
+ * has colors, unless NO_COLOR is set. A report longer than the terminal is shown in $PAGER, by default
+ * less. */
 status output_text(text_buffer *text);
-/* To a file, control characters but line feeds replaced; frees the text. */
+/* Writes a text to a file, and frees the text. Replaces control characters except line feeds. */
 status output_file(text_buffer *text, const char *path);
-/* As indented JSON to a file; drops the reference. */
+/* Writes indented JSON to a file, and drops the reference. */
 status output_json(json_t *value, const char *path);
-/* Writes a result for result_read(): output_json() with a checksum. */
+/* Writes a result with a checksum, for result_read(), and drops the reference. */
 status output_result(json_t *result, const char *path);
 
 #endif

@@ -1,4 +1,4 @@
-/* The job's "pipeline": its stages, what they took, and for which part of a step each was idle. */
+/* The job's "pipeline": its stages, their times, and the part of a step for which each was idle. */
 #include "harness/run/run_result.h"
 
 #include "common/pipeline/schedule.h"
@@ -18,7 +18,7 @@ static double sum_of(const json_t *rank, const char *key)
     return report_steps_sum(&steps, key, 0, 1, &known);
 }
 
-/* Of the ranks of a stage. */
+/* Sums the idle and the busy time of the ranks of a stage. */
 static share share_of(const json_t *ranks, int stage, int replicas)
 {
     share s = {0};
@@ -30,7 +30,7 @@ static share share_of(const json_t *ranks, int stage, int replicas)
     return s;
 }
 
-/* The mean per step, over the ranks of a stage, of each of `times`; null where none were measured. */
+/* Adds the mean of each of `times` per step, over the ranks of a stage, or null if none was measured. */
 static void add_times(json_t *to, const json_t *ranks, int stage, int replicas)
 {
     for (int i = 0; i < TIMES; i++) {
@@ -49,7 +49,7 @@ static json_t *ratio(share s)
     return s.idle_s + s.busy_s > 0 ? json_real(s.idle_s / (s.idle_s + s.busy_s)) : json_null();
 }
 
-/* The most that a rank of the stage holds of a class; NULL: of all. */
+/* Returns the most that a rank of the stage holds of a class, or of all classes if `class` is NULL. */
 static json_int_t peak(const json_t *ranks, int stage, int replicas, const char *class)
 {
     json_int_t most = 0;

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of a process without tensors: program, libraries, generated code. */
+/* Memory of a process without tensors: program, libraries, generated code. */
 enum { PROCESS_BYTES = 60 << 20 };
 
 static status plan_steps(const run_config *c, run_plan *p)
@@ -45,7 +45,7 @@ static status estimate_rank(const run_config *c, const run_plan *p, int job, int
         .batch = run_config_batch(c, job), .mode = NN_TRAIN, .type = DTYPE_F32, .world = 1};
     TRY(nn_program_compile(p->model, &config, &program));
     int64_t params = p->model->parameter_elements * dtype_size(DTYPE_F32);
-    int copies = 3 + optimizer_state_count(&c->optimizer); /* parameters, gradients, buckets */
+    int copies = 3 + optimizer_state_count(&c->optimizer); /* the first 3: parameters, gradients, buckets */
     *bytes = program->activation_bytes + copies * params + PROCESS_BYTES;
     nn_program_free(&program);
     return STATUS_OK;
@@ -80,7 +80,8 @@ static void note_hardware(const run_config *c, run_plan *p)
                  "; more ranks than %s: this shows the cost of the implementation, not "
                  "of the scheme on separate devices",
                  devices);
-    char on[80] = ", bound by what started them"; /* a rank sees only its own processors */
+    /* A bound rank does not see the other ranks' processors, so their number is not known. */
+    char on[80] = ", bound by what started them";
     if (c->bound != BOUND_BY_STARTER)
         snprintf(on, sizeof on, " %s %d processor%s%s", ranks * threads > processors ? "share" : "on",
                  processors, processors == 1 ? "" : "s",
@@ -99,7 +100,7 @@ static status drop_tensor(void *context, const checkpoint_tensor *t, dtype type,
     return STATUS_OK;
 }
 
-/* A checkpoint that does not fit fails here, once, instead of on every rank. */
+/* Checks the checkpoint here, so that one that does not fit fails once instead of on every rank. */
 static status check_load(const run_config *c, const run_plan *p, model_options *resolved)
 {
     if (!c->checkpoint.load) return STATUS_OK;
@@ -117,7 +118,7 @@ static status check_load(const run_config *c, const run_plan *p, model_options *
     return rc;
 }
 
-/* A target that no evaluation could reach. */
+/* Refuses a target that no evaluation could reach. */
 static status check_targets(const run_config *c, const run_plan *p)
 {
     const run_options *r = &c->run;
@@ -161,7 +162,7 @@ void run_plan_free(run_plan *plan)
 typedef struct plan_source {
     batch_source base;
     int64_t count;
-    int32_t *targets; /* of class 0 */
+    int32_t *targets; /* class 0 for all */
 } plan_source;
 
 static status source_next(batch_source *base, int64_t step, batch_view *out)
@@ -189,8 +190,8 @@ static status source_init(const nn_model *m, int64_t largest, plan_source *out)
 
 /* ---- one rank --------------------------------------------------------------------------------- */
 
-/* Two steps, and an evaluation if there are samples for every rank: the ledger then is as at the end of a
- * run. */
+/* Runs two steps, and an evaluation if there are samples for every rank. After that the ledger is as at
+ * the end of a run. */
 static status run_rank(trainer *t, plan_source *source, int64_t evaluated)
 {
     step_result step;
@@ -204,11 +205,10 @@ static status run_rank(trainer *t, plan_source *source, int64_t evaluated)
     return trainer_evaluate(t, &source->base, (evaluation_stop){0}, &sums);
 }
 
-/* The planned memory of a job's ranks. */
 typedef struct planned_job {
-    ledger memory; /* of the rank planned last */
+    ledger memory; /* ledger of the rank planned last */
     bool has_sizes;
-    ps_dp_sizes sizes; /* of `dp`, from rank 0 */
+    ps_dp_sizes sizes; /* sizes of `dp`, from rank 0 */
 } planned_job;
 
 static status plan_rank(const run_config *c, const run_plan *p, int job, int rank,
@@ -220,7 +220,7 @@ static status plan_rank(const run_config *c, const run_plan *p, int job, int ran
     int64_t batch = run_config_batch(c, job), loaded = batch * (needs->whole_batch && rank == 0 ? world : 1);
     plan_source source = {0};
     rank_slot slot = {0};
-    sync_blob *all = calloc((size_t)world, sizeof *all); /* of peers like this rank */
+    sync_blob *all = calloc((size_t)world, sizeof *all); /* handshakes of peers, equal to this rank's */
     char device[64];
     status rc;
     TRY_GOTO(rc, trainer_setup(c, p->set, p->model, job, rank, world, &t), out);

@@ -9,7 +9,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#define WRITTEN_EVERY_NS (10 * NS_PER_S) /* where stderr is no terminal */
+#define WRITTEN_EVERY_NS (10 * NS_PER_S) /* if stderr is not a terminal */
 
 run_progress run_progress_begin(const run_config *config, const run_plan *plan, const int *numbers)
 {
@@ -46,7 +46,7 @@ static job_view look_at(run_progress *p, const launch_view *view, int j)
                   .left_s = NAN,
                   .loss = job_loss(view->tables[j]),
                   .samples_per_s = NAN};
-    if (v.steps > v.total) v.total = v.steps; /* after a checkpoint they count from the beginning */
+    if (v.steps > v.total) v.total = v.steps; /* after a checkpoint steps count from the beginning */
     bool trains = (view->turn == j || view->turn < 0) && v.steps < v.total;
     if (p->first[j] < 0 && v.steps > 0)
         p->first[j] = v.steps;
@@ -102,7 +102,7 @@ static void draw(run_progress *p, const job_view *jobs, int count)
     text_free(&out);
 }
 
-/* "harness: progress: 20 s: none 51/51, ps 12/51 (loss 0.5, 1480 samples/s), about 30 s left". */
+/* Writes "harness: progress: 20 s: none 51/51, ps 12/51 loss 0.5 1480 samples/s; about 30 s left". */
 static void write_line(const run_progress *p, const launch_view *view, const job_view *jobs)
 {
     text_buffer out = {0};
@@ -116,7 +116,7 @@ static void write_line(const run_progress *p, const launch_view *view, const job
         text_append(&out, "%s %s %lld/%lld", j ? "," : "", v->name, (long long)v->steps, (long long)v->total);
         if (!isnan(v->loss)) text_append(&out, " loss %.4g", v->loss);
         if (!isnan(v->samples_per_s)) text_append(&out, " %.0f samples/s", v->samples_per_s);
-        if (v->steps < v->total) left += v->left_s; /* NaN: it has not begun */
+        if (v->steps < v->total) left += v->left_s; /* NaN if the job has not begun */
     }
     if (left > 0)
         text_append(&out, "; about %s left", text_format_duration(duration, sizeof duration, 1e9 * left));
@@ -156,7 +156,7 @@ void run_progress_show_virtual(run_progress *p, const char *name, int64_t steps,
         v.left_s = 1e-9 * (double)(now - p->began_ns) / (double)steps * (double)(total - steps);
     if (steps == 0 && p->begun_count < JOB_COUNT) p->begun_count++;
     p->begun[p->begun_count - 1] = v;
-    if (p->written_ns == 0) p->written_ns = now; /* the first job begins */
+    if (p->written_ns == 0) p->written_ns = now;
     if (p->is_terminal && (steps == 0 || now - p->seen_ns >= DRAWN_EVERY_NS)) {
         p->seen_ns = now;
         draw(p, p->begun, p->begun_count);

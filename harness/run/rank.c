@@ -17,7 +17,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-/* The first of a step's batches, in the source's count. */
+/* Returns the number of the step's first batch in the batch source. */
 static int64_t batch_of_step(const rank_state *s, int64_t step)
 {
     return step * s->config->run.accumulate + s->batch_offset;
@@ -30,7 +30,7 @@ int64_t rank_deadline(const rank_state *s)
 
 /* ---- set-up ----------------------------------------------------------------------------------- */
 
-/* Steps and epochs count from the beginning of the run, also after a checkpoint. */
+/* Plans the steps. Steps and epochs count from the beginning of the run, also after a checkpoint. */
 static status plan_steps(rank_state *s)
 {
     s->takes_turns = job_turn_granted(s->place->table) != UINT32_MAX;
@@ -79,8 +79,8 @@ status rank_open_rendezvous(const run_config *config, const rank_place *place, i
 {
     char url[288];
     snprintf(url, sizeof url, "%s", place->rendezvous);
-    if (members > place->world &&
-        place->key) /* no other user can take this name in advance: it depends on the key */
+    /* This name depends on the key, so no other user can take it in advance. */
+    if (members > place->world && place->key)
         snprintf(url, sizeof url, "%s-%016" PRIx64, place->rendezvous, net_key_number(place->key, "members"));
     rank_meeting m = {.url = url,
                       .key = place->key,
@@ -94,7 +94,8 @@ status rank_open_rendezvous(const run_config *config, const rank_place *place, i
     return rank_open_meeting(config, status_table_slot(place->table, place->rank), &m, out);
 }
 
-/* Replaces a token that other starters' variables give away: names of sockets follow from it. */
+/* Draws a new token, because another starter's variables may reveal the old one and names of sockets
+ * follow from the token. */
 static status draw_token(rank_state *s)
 {
     uint64_t drawn = 0;
@@ -111,8 +112,6 @@ static status draw_token(rank_state *s)
     return STATUS_OK;
 }
 
-/* Connects the engine with the handshakes of all members; servers with processes of their own meet only for
- * this. */
 status rank_exchange_handshakes(rank_state *s, rendezvous *r, int members, trainer *t)
 {
     sync_blob mine, *all = calloc((size_t)members, sizeof *all);
@@ -146,7 +145,7 @@ static status exchange_handshakes(rank_state *s)
     return rc;
 }
 
-/* The process ends while threads are stuck: sync_context.lost. */
+/* Publishes why the rank is lost, because the process ends while threads are stuck (sync_context.lost). */
 static void publish_loss(void *context, const error_record *why)
 {
     const rank_place *p = context;
@@ -154,7 +153,7 @@ static void publish_loss(void *context, const error_record *why)
     if (!p->has_launcher) log_error("%s", why->message);
 }
 
-/* With --stages and --remote-stage: the part of the model that is this rank's. */
+/* Opens this rank's part of the model, with --stages or --remote-stage. */
 static status open_stage(rank_state *s)
 {
     const run_options *r = &s->config->run;
@@ -182,7 +181,7 @@ static status open_trainer(rank_state *s)
     t.remote = s->remote;
     if (s->stage && !s->remote) {
         t.place = place;
-        t.inline_progress = false; /* two agents: of the engine, and of the pipeline */
+        t.inline_progress = false; /* the engine and the pipeline have an agent each */
     }
     t.local_rank = p->local_rank;
     t.job_token = s->token;
@@ -206,7 +205,8 @@ static status open_trainer(rank_state *s)
     return param_set_initialize(trainer_params(s->trainer), trainer_stream(s->trainer), s->config->run.seed);
 }
 
-/* The position of a resumed run in the data; the number of ranks may have changed. */
+/* Loads --load, and finds the position of the resumed run in the data. The number of ranks may have
+ * changed. */
 static status resume(rank_state *s)
 {
     checkpoint_progress progress;
@@ -240,7 +240,8 @@ static status open_inputs(rank_state *s, run_config *config, text_buffer *inputs
     return rank_describe_inputs(s, inputs);
 }
 
-/* The other ranks receive the error of one that cannot open its inputs. A launcher ends its ranks itself. */
+/* Opens the inputs and joins the ranks' rendezvous. If a rank cannot open its inputs, the other ranks
+ * receive its error there. A launcher ends the ranks itself. */
 static status join(rank_state *s, run_config *config)
 {
     text_buffer inputs = {0};
@@ -290,7 +291,7 @@ static status set_up(rank_state *s, run_config *config)
 
 /* ---- steps ------------------------------------------------------------------------------------ */
 
-/* An evaluation that a rank stopped before its end has no result. */
+/* Evaluates the model. An evaluation that a rank stopped before its end has no result. */
 static status evaluate(rank_state *s)
 {
     if (!s->batches.evaluation || s->config->run.eval_every < 0 || s->remote) return STATUS_OK;
@@ -322,7 +323,8 @@ static bool save_is_due(const rank_state *s, bool last)
     return s->saved_steps != s->next_step && checkpoint_due(&s->config->checkpoint, s->next_step, last);
 }
 
-/* Replicas that differ never replace a checkpoint. At the end the run goes on to its results. */
+/* Saves the run. Replicas that differ never replace a checkpoint. At the end the run goes on to its
+ * results. */
 static status save(rank_state *s, bool last)
 {
     rank_slot_enter(s->slot, RANK_CHECKPOINT, clock_now_ns());
@@ -337,8 +339,8 @@ static status save(rank_state *s, bool last)
                                 batch_position_of_step(s->batches.training, batch_of_step(s, s->next_step)));
 }
 
-/* Ranks that wait for nobody stop at different steps. This call is then the next one that they
- * make between steps, and stops the others. If one of them has steps that are not saved, all save. */
+/* Agrees on a stop between ranks of unbounded lead, which stop at different steps. This is the next call
+ * that they make between steps, so it stops the others, too. If one of them has unsaved steps, all save. */
 static status agree_to_stop(rank_state *s)
 {
     double values[2] = {s->stopped, s->saved_steps != s->next_step};
@@ -349,7 +351,7 @@ static status agree_to_stop(rank_state *s)
     return STATUS_OK;
 }
 
-/* Ends the oldest step until fewer than `most` are under way. */
+/* Ends the oldest steps until fewer than `most` are under way. */
 static status end_steps(rank_state *s, int most)
 {
     while (trainer_under_way(s->trainer) >= most) {
@@ -371,7 +373,7 @@ static status end_steps(rank_state *s, int most)
     return STATUS_OK;
 }
 
-/* A host that runs ahead begins the next step before this one has ended. */
+/* Runs a step. A host that runs ahead begins the next step before this one has ended. */
 static status run_step(rank_state *s, bool measured)
 {
     int64_t index = s->next_step;
@@ -381,12 +383,12 @@ static status run_step(rank_state *s, bool measured)
     TRY(trainer_begin_step(s->trainer, s->batches.training, index, batch_of_step(s, index)));
     s->next_step++;
     TRY(end_steps(s, trainer_depth(s->trainer)));
-    if (s->agreement.fd == 0) return STATUS_OK; /* it is of the first step */
+    if (s->agreement.fd == 0) return STATUS_OK; /* only the first step is compared */
     TRY(end_steps(s, 1));
     return agreement_write(&s->agreement, s->trainer);
 }
 
-/* Evaluation and checkpoint, by all ranks between two steps. */
+/* Evaluates and saves between two steps, if either is due. All ranks call it. */
 static status run_between_steps(rank_state *s)
 {
     if (!evaluation_is_due(s) && !save_is_due(s, false)) return STATUS_OK;
@@ -399,7 +401,7 @@ static status run_between_steps(rank_state *s)
     return save_is_due(s, false) ? save(s, false) : STATUS_OK;
 }
 
-/* Steps up to `end`, measured or not; ends early where the job is to stop. */
+/* Runs steps up to `end`, measured or not. Ends early if the job is to stop. */
 static status run_steps(rank_state *s, int64_t end, bool measured)
 {
     while (s->next_step < end && !s->stopped) {
@@ -415,8 +417,8 @@ static status run_steps(rank_state *s, int64_t end, bool measured)
     return STATUS_OK;
 }
 
-/* Between two turns engines finish what was in flight and other jobs use the caches: the first step of a turn
- * is not measured. */
+/* Runs a turn. The first step of a turn is not measured, because engines finish communication between two
+ * turns and other jobs use the caches. */
 static status run_turn(rank_state *s, int64_t end, bool measured)
 {
     if (measured && s->takes_turns && s->next_step + 1 < end) TRY(run_steps(s, s->next_step + 1, false));
@@ -440,8 +442,8 @@ static status run_all_steps(rank_state *s)
     s->saved_steps = -1;
     TRY(agreement_open(&s->agreement, s->place->gradients_fd, s->config, s->trainer));
     TRY(run_block(s, s->steps.first + s->steps.warmup, false));
-    if (s->lead != 0 && !s->takes_turns &&
-        !s->stopped) { /* ranks that may be ahead begin to measure together */
+    /* Ranks that may be ahead of each other begin to measure at the same time. */
+    if (s->lead != 0 && !s->takes_turns && !s->stopped) {
         trainer_begin_anew(s->trainer);
         TRY(s->lead == JOB_UNBOUNDED ? agree_to_stop(s)
                                      : rendezvous_barrier(s->rendezvous, "warm", rank_deadline(s)));
@@ -472,7 +474,7 @@ static status align_clock(rank_state *s)
     return STATUS_OK;
 }
 
-/* On rank 0; a checkpoint that was not written has been explained. */
+/* Logs on rank 0 which step was saved before a stop. A checkpoint that was not written has been reported. */
 static void log_stop(const rank_state *s)
 {
     if (job_stop_requested(s->place->table) && s->checkpoint.written_step >= 0)
@@ -512,7 +514,7 @@ status rank_run(run_config *config, const rank_place *place, run_job *out)
     rank_state s = {.config = config, .place = place, .out = out};
     s.slot = status_table_slot(place->table, place->rank);
     status rc = set_up(&s, config);
-    if (rc == STATUS_STOPPED) rc = error_code(); /* The error of another rank ended a wait for it. */
+    if (rc == STATUS_STOPPED) rc = error_code(); /* another rank's error ended the wait */
     if (rc == STATUS_OK) rc = run_all_steps(&s);
     if (rc == STATUS_OK) rc = align_clock(&s);
     if (rc == STATUS_OK) rc = rank_merge_calls(&s);

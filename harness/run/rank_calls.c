@@ -1,5 +1,6 @@
-/* Calls of NCCL and MPI, which do not report when other ranks began their part: after the run the ranks'
- * begins are merged, and each rank's steps are swept again (common/sync/anatomy.h). */
+/* Merges the calls of NCCL and MPI, which do not report when other ranks began their part. After the run
+ * the ranks exchange the times at which their calls began, and each rank's steps are swept again
+ * (common/sync/anatomy.h). */
 #include "harness/run/rank_impl.h"
 
 #include "common/base/log.h"
@@ -7,13 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The calls that rank `r` knows too, and begins later than those before it, by rank 0's clock. Returns how
- * many are left. */
+/* Keeps the calls that rank `r` also recorded, and takes the later time at which a call began, by rank 0's
+ * clock. Returns the number of remaining calls, or -1 without memory. */
 static int64_t merge(anatomy_call *calls, int64_t count, const rendezvous_blob *blob, int r)
 {
     size_t known = blob->bytes / sizeof *calls;
     int64_t left = 0;
-    anatomy_call *theirs = malloc(blob->bytes + 1); /* a message is not aligned */
+    anatomy_call *theirs = malloc(blob->bytes + 1); /* the message is not aligned */
     if (!theirs) return -1;
     memcpy(theirs, blob->data, known * sizeof *theirs);
     for (int64_t i = 0; i < count; i++) {
@@ -62,7 +63,8 @@ static status exchange_calls(rank_state *s, anatomy_call *calls, int64_t count)
     return rc;
 }
 
-/* With ps, messages are on rank 0's clock by the difference at the begin. */
+/* Returns the error of the times in messages. Messages of ps are converted with the clock's offset at the
+ * start of the steps, so the drift since then adds to the error. */
 static int64_t error_of_messages(const rank_state *s)
 {
     int64_t drift = s->clock.end_offset_ns - s->clock.begin_offset_ns;

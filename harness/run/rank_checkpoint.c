@@ -70,10 +70,10 @@ status rank_checkpoint_gather(rank_checkpoint *c, int param, float *values)
 
 /* ---- optimizer state of other ranks ------------------------------------------------------------ */
 
-/* Elements that travel in one exchange. */
+/* Elements per exchange. */
 enum { CHUNK = 8 << 20 };
 
-/* The part of `p` within [begin, begin + CHUNK). */
+/* Returns the part of `p` within [begin, begin + CHUNK). */
 static piece clip(piece p, int64_t begin)
 {
     int64_t first = p.offset > begin ? p.offset : begin, last = p.offset + p.count;
@@ -81,7 +81,7 @@ static piece clip(piece p, int64_t begin)
     return (piece){first, last > first ? last - first : 0};
 }
 
-/* This rank's pieces of a chunk, each as (offset, count, elements). */
+/* Packs this rank's pieces of a chunk, each as (offset, count, elements). */
 static status pack_chunk(const rank_checkpoint *c, const device_memory *state, piece_list owned,
                          int64_t begin, char *out, size_t *bytes)
 {
@@ -93,8 +93,8 @@ static status pack_chunk(const rank_checkpoint *c, const device_memory *state, p
         if (p.count == 0) continue;
         memcpy(out + *bytes, &p, sizeof p);
         *bytes += sizeof p;
-        int64_t cut =
-            set->shards ? owned.pieces[i].offset - set->shards->pieces[i].offset : 0; /* an arena of shards */
+        /* In an arena of shards a piece begins earlier than in the whole arena. */
+        int64_t cut = set->shards ? owned.pieces[i].offset - set->shards->pieces[i].offset : 0;
         const char *from = (const char *)state->data + (size_t)(p.offset - cut) * size;
         TRY(device_download(trainer_stream(c->trainer), out + *bytes, from, set->type, set->type, p.count));
         *bytes += (size_t)p.count * size;
@@ -133,7 +133,7 @@ static status gather_state(rank_checkpoint *c, int index, piece_list owned, char
     return STATUS_OK;
 }
 
-/* Whether rank 0 lacks a part of the optimizer state, because other ranks update those parameters. */
+/* Finds whether rank 0 lacks a part of the optimizer state, because other ranks update these parameters. */
 static status state_is_spread(rank_checkpoint *c, piece_list owned, bool *out)
 {
     int64_t all = trainer_params(c->trainer)->model->parameter_elements;
@@ -185,7 +185,7 @@ static status write_file(rank_checkpoint *c, int64_t steps, batch_position next)
     return checkpoint_save(c->config->checkpoint.save, &subject, &progress, &source);
 }
 
-/* Rank 0 writes tensors of this rank's stage. */
+/* Sends the tensors of this rank's stage to rank 0, which writes them. */
 static status send_tensors(rank_checkpoint *c)
 {
     checkpoint_subject subject = subject_of(c);
@@ -193,7 +193,7 @@ static status send_tensors(rank_checkpoint *c)
     return rank_tensors_send(&tensors);
 }
 
-/* What is not finite never replaces a checkpoint. */
+/* Checks parameters and buffers. A value that is not finite never replaces a checkpoint. */
 static status check_values(rank_checkpoint *c, trainer *t, int64_t steps, bool *finite)
 {
     param_set *set = trainer_params(t);

@@ -1,11 +1,11 @@
-/* Ranks compare their inputs before the first step, and the parameters of replicas later. */
+/* Compares the ranks' inputs before the first step, and the parameters of replicas later. */
 #include "common/base/random.h"
 #include "harness/run/rank_impl.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 
-#ifndef PROGRAM_IDENTITY /* a build whose commit is not known */
+#ifndef PROGRAM_IDENTITY /* the commit is not known */
 #include "harness/run/program_identity.h"
 #endif
 
@@ -36,7 +36,7 @@ status rank_describe_inputs(const rank_state *s, text_buffer *out)
 status rank_compare_replicas(rank_state *s, bool last)
 {
     int e = s->place->engine, world = s->place->world;
-    int replicas = run_config_replicas(s->config, s->place->job); /* consecutive ranks, of one stage */
+    int replicas = run_config_replicas(s->config, s->place->job); /* ranks of a stage are consecutive */
     rendezvous_blob all[JOB_MOST_RANKS];
     sync_requirements needs = {0};
     uint64_t own = 0, hash;
@@ -45,7 +45,7 @@ status rank_compare_replicas(rank_state *s, bool last)
     for (int d = -1; d < s->device_count; d++) {
         trainer *t = d < 0 ? s->trainer : s->devices[d].trainer;
         TRY(param_set_hash(trainer_params(t), trainer_stream(t), &hash));
-        own = random_mix(own) ^ hash; /* Equal to the hash if there is one device. */
+        own = random_mix(own) ^ hash; /* equals the hash if there is one device */
     }
     TRY(rendezvous_allgather(s->rendezvous, "parameters", &own, sizeof own, rank_deadline(s), all));
     for (int r = 0; r < world && !s->out->difference[0]; r++) {

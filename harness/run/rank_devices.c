@@ -1,4 +1,5 @@
-/* A rank with a device for each stage of the model (--stages-on devices): the devices after the first. */
+/* The devices after the first, on a rank that has a device for each stage of the model (--stages-on
+ * devices). */
 #include "harness/run/rank_impl.h"
 
 #include <stdlib.h>
@@ -28,7 +29,7 @@ status rank_devices_open(rank_state *s, const trainer_config *first)
     for (; s->device_count < count - 1; s->device_count++) {
         rank_device *d = &s->devices[s->device_count];
         status rc = open_device(s, s->device_count + 1, first, d);
-        if (rc != STATUS_OK) s->device_count++; /* what it has is closed */
+        if (rc != STATUS_OK) s->device_count++; /* so that it is closed */
         TRY(rc);
         stages[s->device_count + 1] = d->trainer;
     }

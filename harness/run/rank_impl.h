@@ -1,4 +1,4 @@
-/* A rank between set-up and end, for rank.c and rank_result.c. */
+/* State of a rank between set-up and end. */
 #ifndef HARNESS_RUN_RANK_IMPL_H
 #define HARNESS_RUN_RANK_IMPL_H
 
@@ -7,7 +7,7 @@
 #include "harness/run/record.h"
 #include "harness/run/run_result.h"
 
-/* With --stages-on devices: a further stage of the rank, with a device of its own. */
+/* Further stage of a rank, on a further device, with --stages-on devices. */
 typedef struct rank_device {
     nn_model *stage;
     pipeline_place place;
@@ -25,16 +25,16 @@ typedef struct rank_state {
     run_job *out;
     dataset *set;
     nn_model *model;
-    nn_model *stage;  /* of it that this rank trains, with --stages; else NULL */
-    nn_model *remote; /* the rest of it, which a remote stage has, with --remote-stage; else NULL */
-    nn_cut cut;       /* with --stages or --remote-stage */
+    nn_model *stage;  /* stage that this rank trains, or NULL if the model is not cut */
+    nn_model *remote; /* second half of the model, on a remote stage, or NULL */
+    nn_cut cut;       /* cut of the model with --stages or --remote-stage */
     pipeline_place stage_place;
-    rank_device
-        *devices; /* [device_count] with the stages after `stage`; what follows is of the first device */
+    /* Stages after `stage` [device_count], each on a device. The fields below are of the first device. */
+    rank_device *devices;
     int device_count;
-    batch_source *shared; /* by all stages: of `batches` */
+    batch_source *shared; /* source of `batches` for all stages */
     rendezvous *rendezvous;
-    uint64_t token; /* of the job, drawn for this run */
+    uint64_t token; /* token of the job, drawn for this run */
     trainer *trainer;
     rank_batches batches;
     record record;
@@ -42,34 +42,34 @@ typedef struct rank_state {
     rank_trace trace;
     step_plan steps;
     int64_t next_step, eval_every;
-    bool measured[2]; /* of the steps under way, by their index */
-    int64_t
-        trained_ns; /* in steps, measured or not: without evaluations, checkpoints and other jobs' turns */
-    clock_bounds clock_at_begin; /* of the steps */
+    bool measured[2]; /* whether the steps under way are measured, by index mod 2 */
+    /* Time in steps, measured or not, without evaluations, checkpoints and other jobs' turns. */
+    int64_t trained_ns;
+    clock_bounds clock_at_begin; /* before the first step */
     clock_alignment clock;
-    bool takes_turns; /* other jobs run at the same time: blocks alternate */
+    bool takes_turns; /* blocks alternate with other jobs */
     uint32_t block;
     bool stopped;        /* before the last step */
-    bool stop_is_agreed; /* by all ranks of unbounded lead */
+    bool stop_is_agreed; /* all ranks of unbounded lead have agreed to stop */
     record_seen seen;
     agreement agreement;
     rank_checkpoint checkpoint;
-    int64_t checkpoint_step; /* from which the run goes on; 0 without --load */
+    int64_t checkpoint_step; /* step at which the run continues, or 0 without --load */
     int64_t saved_steps, saves;
-    int64_t lead;         /* steps that a rank may be ahead of another; JOB_UNBOUNDED: any number */
-    int64_t batch_offset; /* of the source's batches against the run's */
+    int64_t lead;         /* steps that a rank may be ahead of another, or JOB_UNBOUNDED */
+    int64_t batch_offset; /* source's batch number minus the run's */
 } rank_state;
 
-/* Until when a collective call between steps may wait for the other ranks. */
+/* Returns until when a collective call between steps may wait for the other ranks. */
 int64_t rank_deadline(const rank_state *s);
 
-/* rank_devices.c: with --stages-on devices the further devices of the rank; else nothing. In the order of a
- * run; the configuration is that of the first device. */
+/* rank_devices.c: the further devices of the rank with --stages-on devices, in the order of a run. The
+ * functions do nothing without further devices. `config` is the configuration of the first device. */
 status rank_devices_open(rank_state *s, const trainer_config *config);
 status rank_devices_connect(rank_state *s);
 status rank_devices_record(rank_state *s, int64_t evaluations);
 void rank_devices_begin_step(rank_state *s, int64_t index);
-/* *loss becomes the last stage's. */
+/* Sets *loss to the loss of the last stage. */
 status rank_devices_end_step(rank_state *s, int64_t index, bool measured, double *loss);
 void rank_devices_begin_anew(rank_state *s);
 void rank_devices_count(rank_state *s, bool measured);
@@ -81,23 +81,25 @@ void rank_devices_close(rank_state *s);
 extern const char program_identity[];
 /* Appends lines "name = value" about the data, the model and the checkpoint that this rank has opened. */
 status rank_describe_inputs(const rank_state *s, text_buffer *out);
-/* All ranks call it, flushed. Compares the parameters of replicas. Writes out->difference if they differ, and
- * fails with it unless the run ends here. */
+/* Compares the parameters of replicas. All ranks call it after a flush. If the parameters differ, writes
+ * out->difference, and fails unless the run ends here (`last`). */
 status rank_compare_replicas(rank_state *s, bool last);
 
-/* All ranks connect an engine; `members` of them. */
+/* Connects the engine with the handshakes of all `members`. Servers in separate processes join a
+ * rendezvous only for this. */
 status rank_exchange_handshakes(rank_state *s, rendezvous *r, int members, trainer *t);
 
-/* remote.c: meets the remote stage, and connects to it; nothing without one. */
+/* remote.c: joins the rendezvous of the remote stage and connects to it. Does nothing without a remote
+ * stage. */
 status rank_connect_remote(rank_state *s);
-/* "remote_stage" of the job's JSON. */
+/* Adds "remote_stage" to the job's JSON. */
 status rank_add_remote(const rank_state *s, json_t *job);
 
-/* rank_calls.c: all ranks call it after the last step, once clocks are aligned. Completes s->record. */
+/* rank_calls.c: completes s->record. All ranks call it after the last step, once clocks are aligned. */
 status rank_merge_calls(rank_state *s);
 
-/* rank_result.c: all ranks call it after the last step. *out: on rank 0 the job's result, parameters and
- * trace, the caller's; elsewhere nothing. */
+/* rank_result.c: gathers the results. All ranks call it after the last step. On rank 0 *out has the job's
+ * result, parameters and trace, which the caller frees. */
 status rank_share_results(rank_state *s, run_job *out);
 
 #endif

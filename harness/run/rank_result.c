@@ -1,4 +1,4 @@
-/* The results of a rank as JSON, and of its job: rank 0 gathers them. */
+/* Converts the results of a rank to JSON, and gathers them on rank 0 in the result of the job. */
 #include "harness/run/rank_impl.h"
 
 #include "harness/launch/processors.h"
@@ -8,7 +8,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* Of this process; 0 where the system does not say. */
+/* Returns the number of threads of this process, or 0 if the system does not report it. */
 static int count_threads(void)
 {
     char line[128];
@@ -19,7 +19,6 @@ static int count_threads(void)
     return threads;
 }
 
-/* Memory and threads as the system and the driver report them. */
 static json_t *measured_to_json(device *d)
 {
     ledger_external process = ledger_measure_process();
@@ -34,7 +33,7 @@ static json_t *measured_to_json(device *d)
     return measured;
 }
 
-/* Operations that run slower than the device's libraries would (device_fallbacks()). */
+/* Returns the operations that run slower than with the device's libraries (device_fallbacks()). */
 static json_t *fallbacks_to_json(const device *d)
 {
     const device_fallback *list;
@@ -47,7 +46,7 @@ static json_t *fallbacks_to_json(const device *d)
     return out;
 }
 
-/* `number`: of the rank, or of a device among those of all ranks. */
+/* Returns the row of a rank, or of a device. `number` counts ranks, or the devices of all ranks. */
 static json_t *rank_to_json(rank_state *s, int number)
 {
     const rendezvous_member *me = &rendezvous_members(s->rendezvous)[s->place->rank];
@@ -71,8 +70,8 @@ static json_t *rank_to_json(rank_state *s, int number)
     return NULL;
 }
 
-/* The rank's row, or with --stages-on devices one for each of its devices: those are ranks to whom looks at
- * results. */
+/* Returns the rank's row, or with --stages-on devices a row for each of its devices, which count as ranks
+ * in the results. */
 static json_t *rows_to_json(rank_state *s)
 {
     json_t *rows = json_array();
@@ -91,7 +90,7 @@ static json_t *rows_to_json(rank_state *s)
     return NULL;
 }
 
-/* What --target-loss and --target-accuracy chose; null where neither did. */
+/* Returns the values of --target-loss and --target-accuracy, or null if neither was given. */
 static json_t *target_to_json(const run_options *r)
 {
     json_t *loss = r->target_loss > 0 ? json_real(r->target_loss) : json_null();
@@ -103,8 +102,7 @@ static json_t *target_to_json(const run_options *r)
     return json_null();
 }
 
-/* What the engine runs; who drives its communication, a thread of its own or the compute thread while it
- * waits; how often the run was saved. */
+/* Adds the settings of the engine, which thread drives its communication, and how often the run was saved. */
 static void add_settings(rank_state *s, json_t *job)
 {
     const char *progress = trainer_is_inline(s->trainer) ? "inline" : "thread";
@@ -119,8 +117,8 @@ static json_t *job_to_json(rank_state *s, const run_job *job)
     const device_info *info = device_get_info(trainer_device(s->trainer));
     int engine = s->place->engine;
     char text[24];
-    uint64_t hash =
-        XXH3_64bits(job->params, (size_t)job->param_count * sizeof *job->params); /* as param_set_hash() */
+    /* Equal to param_set_hash(). */
+    uint64_t hash = XXH3_64bits(job->params, (size_t)job->param_count * sizeof *job->params);
     snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);
     return json_pack(
         "{s:s, s:s, s:s, s:i, s:i, s:I, s:s, s:s, s:b, s:I, s:I, s:I, s:b, s:s, s:b, s:b, s:o, s:o, s:o}",
@@ -163,7 +161,7 @@ static status merge_results(rank_state *s, const text_buffer *texts, run_job *ou
     return rc;
 }
 
-/* All of them, one after another, on rank 0. */
+/* Gathers all parameters on rank 0, one after another. */
 static status keep_params(rank_state *s, run_job *out)
 {
     if (s->place->rank == 0) {
@@ -179,7 +177,7 @@ static status keep_params(rank_state *s, run_job *out)
     return STATUS_OK;
 }
 
-/* *text on rank 0, the caller's: of all ranks and their devices. */
+/* Gathers the traces of all ranks and their devices. *text is set on rank 0, and the caller frees it. */
 static status gather_traces(rank_state *s, char **text)
 {
     text_buffer all = {0};
@@ -195,7 +193,7 @@ static status gather_traces(rank_state *s, char **text)
     return rc == STATUS_OK && all.out_of_memory ? fail(STATUS_SYSTEM, "no memory for a trace") : rc;
 }
 
-/* All ranks keep the same steps, also if some have measured more than others. */
+/* Makes all ranks keep the same steps, even if some have measured more than others. */
 static status agree_on_steps(rank_state *s)
 {
     enum { LEVELS = 64 };

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Batch sizes of an epoch's last step, other than the full one. */
+/* Finds the batch size of an epoch's last step, if it is not the full one. */
 static status odd_sizes(const sampler_config *c, int rank, int64_t sizes[TRAINER_MAX_SIZES])
 {
     sampler sampler;
@@ -18,8 +18,8 @@ static status odd_sizes(const sampler_config *c, int rank, int64_t sizes[TRAINER
     return STATUS_OK;
 }
 
-/* Gradients smaller than this are exchanged by the compute thread itself: waking another thread would
- * take longer than the exchange. */
+/* Gradients up to this size are exchanged by the compute thread itself. Waking another thread would take
+ * longer than the exchange. */
 enum { INLINE_BYTES = 256 << 10 };
 
 static bool progress_inline(const run_config *c, const nn_model *m)
@@ -54,7 +54,7 @@ status trainer_setup(const run_config *c, const dataset *set, const nn_model *mo
                             .policy = c->policies[engine],
                             .optimizer = &c->optimizer,
                             .batch = batch,
-                            /* Gathering rows is faster where most have no target. */
+                            /* Gathering rows is faster if most have no target. */
                             .masked_loss = data->form.target == DATA_TARGET_MASKED,
                             .sum_loss = c->run.loss_reduction == 1,
                             .stall_timeout_ns = c->shared.stall_timeout_ns,

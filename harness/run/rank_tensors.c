@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bytes that travel in one broadcast. */
+/* Bytes per broadcast. */
 enum { CHUNK = 32 << 20 };
 _Static_assert((int)CHUNK <= (int)RENDEZVOUS_BLOB_MAX, "a chunk is one contribution");
 
@@ -22,7 +22,7 @@ rank_tensors rank_tensors_of(const rank_checkpoint *c, const checkpoint_subject 
     return x;
 }
 
-/* *own: the same in the model of a device. False: it is of other stages only. */
+/* Finds the tensor in the model of a device. Returns false if only other stages have it. */
 static bool find_own(const rank_tensors *x, int device, const checkpoint_tensor *t, checkpoint_tensor *own)
 {
     const nn_model *whole = x->subject->model, *stage = x->arenas[device].set->model;
@@ -33,7 +33,7 @@ static bool find_own(const rank_tensors *x, int device, const checkpoint_tensor 
     return own->index != NN_NONE;
 }
 
-/* To all devices that have it. */
+/* Writes the tensor to all devices that have it. */
 static status write_own(void *context, const checkpoint_tensor *t, dtype type, const void *values)
 {
     rank_tensors *x = context;
@@ -56,7 +56,7 @@ static status read_own(void *context, const checkpoint_tensor *t, void *values)
     return arenas.read(arenas.context, &own, values);
 }
 
-/* From rank `from`, which is not rank 0. */
+/* Passes a tensor from rank `from`, which is not rank 0, to rank 0. */
 static status pass(const rank_checkpoint *c, int from, int64_t bytes, char *values)
 {
     for (int64_t at = 0; at < bytes; at += CHUNK) {
@@ -103,7 +103,7 @@ checkpoint_source rank_tensors_source(rank_tensors *x)
     return (checkpoint_source){x, gather};
 }
 
-/* In the order in which rank 0 reads them. */
+/* Sends the tensors in the order in which rank 0 reads them. */
 status rank_tensors_send(rank_tensors *x)
 {
     const checkpoint_subject *s = x->subject;

@@ -9,8 +9,8 @@
 
 enum {
     DEFAULT_STEPS = 10,
-    TIMELINE_STEPS = 5,       /* from which one is chosen for the results */
-    EVENTS_PER_PARAMETER = 8, /* as a bucket or key of its own: transfer, waits, flow */
+    TIMELINE_STEPS = 5,       /* the results keep one of them */
+    EVENTS_PER_PARAMETER = 8, /* a bucket or key with one parameter has transfer, waits, flow */
     EVENTS_PER_STEP = 100,
     MOST_EVENTS = 1 << 20,
 };
@@ -72,7 +72,8 @@ static json_t *on_clock(const clock_alignment *clock, int64_t ns)
     return record_seconds(clock_on_rank_0(clock, ns));
 }
 
-/* Where the flow of a bucket or key passes; its points are recorded next to it. NULL: it has none. */
+/* Returns the time of a point in the flow of a bucket or key, or null if there is none. The points are
+ * recorded close to the entry. */
 static json_t *flow_point(const trace *t, int64_t i, int64_t id, trace_flow_point point,
                           const clock_alignment *clock)
 {
@@ -83,11 +84,11 @@ static json_t *flow_point(const trace *t, int64_t i, int64_t id, trace_flow_poin
     return json_null();
 }
 
-/* What is in flight: a bucket, a key, or what a call without buckets moves. NULL: the entry is something
- * else. */
+/* Returns the entry if it is a transfer: a bucket, a key, or a call without buckets. Returns NULL for
+ * other entries. */
 static json_t *message_to_json(const trace *t, int64_t i, const trace_entry *e, const clock_alignment *clock)
 {
-    bool aside = strcmp(e->name, "push and pull") == 0; /* of all keys: they are there one by one */
+    bool aside = strcmp(e->name, "push and pull") == 0; /* every key has an entry, too */
     bool whole =
         e->kind == TRACE_SLICE && e->track == TRACE_COMMUNICATION && e->index == TRACE_NO_INDEX && !aside;
     bool single = e->kind == TRACE_ASYNC && e->index != TRACE_NO_INDEX;
@@ -101,7 +102,7 @@ static json_t *message_to_json(const trace *t, int64_t i, const trace_entry *e, 
                      single ? flow_point(t, i, e->id, TRACE_FLOW_END, clock) : none);
 }
 
-/* The entries that lie in [begin_ns, end_ns), or partly. */
+/* Returns the entries that are at least partly in [begin_ns, end_ns). */
 static json_t *step_to_json(const trace *t, int64_t step, int64_t begin_ns, int64_t end_ns,
                             const clock_alignment *clock)
 {

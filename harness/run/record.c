@@ -63,13 +63,13 @@ json_t *record_seconds(int64_t ns)
     return json_real((double)ns / 1e9);
 }
 
-/* JSON has no NaN: it becomes null. */
+/* Returns null for a value that is not finite, because JSON has none. */
 static json_t *real_or_null(double value)
 {
     return isfinite(value) ? json_real(value) : json_null();
 }
 
-/* An array per figure of kept steps, or of stretches. */
+/* Adds an array for each figure of the kept steps, or of the stretches. */
 static int add_columns(recorded_step *steps, int64_t count, const clock_alignment *clock, json_t *to)
 {
     static const char *const keys[] = {"step_index", "step_begin_s", "step_end_s", "step_samples", "losses"};
@@ -92,7 +92,7 @@ static int add_columns(recorded_step *steps, int64_t count, const clock_alignmen
     return bad;
 }
 
-/* Null if all steps are kept. */
+/* Returns "stretches", or null if all steps are kept. */
 static json_t *stretches_to_json(const record *r, const clock_alignment *clock)
 {
     recorded_step rows[RECORD_STRETCHES];
@@ -121,7 +121,7 @@ static json_t *stretches_to_json(const record *r, const clock_alignment *clock)
     return out && add_columns(rows, r->stretch_count, clock, out) == 0 ? out : NULL;
 }
 
-/* {rank: time}, of the ranks that were waited for. */
+/* Returns {rank: time} for the ranks that this rank waited for. */
 static json_t *waited_to_json(const record *r)
 {
     json_t *object = json_object();
@@ -134,7 +134,7 @@ static json_t *waited_to_json(const record *r)
     return object;
 }
 
-/* The measured steps less the time in them that the compute thread was on a processor. */
+/* Returns the time of the measured steps in which the compute thread was not on a processor. */
 static json_t *off_cpu_to_json(const record *r)
 {
     int64_t ns = r->wall_ns - r->cpu_ns;
@@ -249,7 +249,8 @@ void overlap_measure(overlap *o, const sync_engine *engine, step_result *result,
     if (engine->type != &sync_ring) return;
     o->steps += measured;
     int count = ring_bucket_records(engine, o->seen, o->records, o->capacity);
-    while (count > 0 && o->records[count - 1].step > result->index) count--; /* of a step that has begun */
+    /* The last records may belong to a step that has begun. */
+    while (count > 0 && o->records[count - 1].step > result->index) count--;
     if (count == 0) return;
     const ring_bucket_record *last = &o->records[count - 1];
     int64_t overlap_ns = result->backward_end_ns - o->records[0].started_ns;
@@ -353,7 +354,8 @@ json_t *ps_result_updates(const sync_engine *e)
 
 /* ---- memory by phase --------------------------------------------------------------------------- */
 
-/* At the end of a phase, without workspace: libraries' scratch memory is not in the formula. */
+/* Returns the bytes at the end of a phase without workspace, because the formula does not have libraries'
+ * scratch memory. */
 static int64_t held(const json_t *rank, ps_dp_phase phase)
 {
     const char *name = ledger_phase_name(ps_dp_phase_describe(phase)->phase);

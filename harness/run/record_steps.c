@@ -1,4 +1,4 @@
-/* The steps of a record: in stretches, which merge as a run goes on. */
+/* Records steps in stretches, which merge as a run goes on. */
 #include "harness/run/record.h"
 
 #include "common/base/least.h"
@@ -39,13 +39,15 @@ void record_deinit(record *r)
 
 /* ---- merging ---------------------------------------------------------------------------------- */
 
-/* Which of two neighbors' blocks stays as they become stretch `number`; the first of a run stays. */
+/* Returns which of two neighbors' blocks stays when they become stretch `number`. The first block of a run
+ * always stays. */
 static int chosen(int64_t number, int level)
 {
     return number > 0 && random_bits((uint64_t)level, (uint64_t)number) >> 63;
 }
 
-/* The first kept step of a stretch, from its begin, as if it had been merged from stretches of a block. */
+/* Returns the first kept step of a stretch, counted from its start, as if it had been merged from stretches
+ * of one block. */
 static int64_t block_of(int64_t number, int level)
 {
     int64_t at = number;
@@ -53,7 +55,7 @@ static int64_t block_of(int64_t number, int level)
     return (at - (number << level)) * RECORD_BLOCK;
 }
 
-/* `next`, a step or the sum of `steps`, follows `to`, or is its begin. */
+/* Appends `next`, a step or a sum of `steps` steps, to the stretch. */
 static void join(record_stretch *to, const recorded_step *next, int64_t steps, int64_t losses,
                  int64_t gaps_ns)
 {
@@ -76,7 +78,7 @@ static void join_stretch(record_stretch *to, record_stretch *next)
     }
 }
 
-/* Adds the times of a step that were measured, or with -1 takes them out. */
+/* Adds the measured times of a step, or with -1 subtracts them. */
 static void add_times(record_stretch *to, step_times *times, int sign)
 {
     const int64_t *ns = record_times(times);

@@ -1,4 +1,4 @@
-/* --remote-stage: how the ranks and the remote stage meet, and the remote stage's process. */
+/* --remote-stage: the rendezvous of the ranks with the remote stage, and the remote stage's process. */
 #include "common/pipeline/remote.h"
 
 #include "common/base/log.h"
@@ -15,13 +15,14 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-/* What the remote stage tells the workers. */
+/* Message of the remote stage to the workers. */
 typedef struct invitation {
     uint64_t token;
     char url[REMOTE_URL_MAX];
 } invitation;
 
-/* The remote stage is rank 0 of the meeting, and rank r of the job is rank r + 1. */
+/* Opens the rendezvous of ranks and remote stage. The remote stage is its rank 0, and rank r of the job is
+ * its rank r + 1. */
 static status meet(const run_config *c, const rank_place *p, rank_slot *slot, int rank, rendezvous **out)
 {
     char url[320];
@@ -53,7 +54,8 @@ static remote_config config_of(const run_config *c, const nn_model *stage, const
 
 /* ---- a rank ------------------------------------------------------------------------------------- */
 
-/* The port and the key that the remote stage listens with, at the address where this rank met it. */
+/* Writes the URL to connect to. The port and the key are the remote stage's; the address is the one by
+ * which this rank has reached it. */
 static void address_of(const run_config *c, const char *bound, char *out, size_t size)
 {
     const char *address = c->run.remote_stage, *port = strrchr(bound, ':');
@@ -113,7 +115,7 @@ status rank_add_remote(const rank_state *s, json_t *job)
 typedef struct stage_process {
     const run_config *config;
     const rank_place *place;
-    rank_slot *slot; /* NULL: started by hand */
+    rank_slot *slot; /* NULL if started by hand */
     uint64_t token;
     dataset *set;
     nn_model *model, *stage;
@@ -166,7 +168,8 @@ static status open_stage(stage_process *s)
     return STATUS_OK;
 }
 
-/* At a free port of the address where the workers come, or of all where that is a name. */
+/* Listens at a free port of the address of --serve-stage, or of all addresses if that address is a name.
+ * Without --serve-stage, listens at a local socket. */
 static status listen_for_workers(stage_process *s, invitation *out)
 {
     char url[320];

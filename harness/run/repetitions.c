@@ -1,5 +1,5 @@
-/* What several runs of one configuration show together, and what a single one does: medians, intervals and
- * the verdict on ps against ring. */
+/* Summarizes the runs of one configuration, or a single run: medians, intervals and the verdict on ps
+ * against ring. */
 #include "harness/report/report.h"
 #include "harness/report/significance.h"
 #include "harness/run/run_result.h"
@@ -32,7 +32,7 @@ static const json_t *job_named(const json_t *run, const char *name)
 
 /* ---- medians and intervals --------------------------------------------------------------------------- */
 
-/* {"median": .., "low": .., "high": ..} of the figure at `path` of a job over the runs. */
+/* Computes {"median": .., "low": .., "high": ..} of the figure at `path` of a job over the runs. */
 static status summary(const json_t *runs, const char *name, const char *path, json_t **out)
 {
     int count = 0;
@@ -53,7 +53,7 @@ static status summary(const json_t *runs, const char *name, const char *path, js
     return rc != STATUS_OK || *out ? rc : no_memory();
 }
 
-/* A job without what every rank and every step has. */
+/* Copies a job without its ranks and its steps. */
 static json_t *job_in_short(const json_t *job)
 {
     static const char *const keys[] = {
@@ -80,7 +80,7 @@ static json_t *runs_in_short(const json_t *runs)
     return out;
 }
 
-/* The time of a step of all jobs together. */
+/* Returns the sum of the jobs' median step times. */
 static double step_of_all(const json_t *run)
 {
     double sum = 0;
@@ -91,7 +91,7 @@ static double step_of_all(const json_t *run)
     return sum;
 }
 
-/* The run that has as many slower ones as faster ones; of an even number the faster of two. */
+/* Returns the run with the median time. If the number of runs is even, it is the faster of two. */
 static size_t middle(const json_t *runs)
 {
     size_t count = json_array_size(runs);
@@ -144,8 +144,8 @@ status run_result_repeat(const json_t *runs, json_t **out)
 
 /* ---- the verdict -------------------------------------------------------------------------------------- */
 
-/* Seconds per sample in each turn of a job's steps, cut so that they sum to the seconds per sample of all
- * steps. */
+/* Computes the seconds per sample in each turn of a job's steps, scaled to sum to the seconds per sample
+ * of all steps. Returns false if there are too few steps. */
 static bool cut_in_turns(const json_t *job, double turns[TURNS])
 {
     report_steps steps = report_steps_of(job);
@@ -157,7 +157,7 @@ static bool cut_in_turns(const json_t *job, double turns[TURNS])
     return true;
 }
 
-/* Samples per second of ps and ring in each run. */
+/* Collects the samples per second of ps and ring. Returns the number of runs that have both. */
 static int rates_of_runs(const json_t *runs, double *ps, double *ring)
 {
     int count = 0;
@@ -180,7 +180,6 @@ static json_t *verdict_of(bool ring_first, double factor, interval of, const cha
                      count, "shown", "p", "detectable", "runs_for_5_percent");
 }
 
-/* Of runs: whether they show the difference. */
 static status add_test(json_t *verdict, const double *slower, const double *faster, int count)
 {
     significance found;
@@ -198,7 +197,7 @@ typedef struct judged {
     double ps, ring; /* samples per second */
     const char *over;
     int count;
-    interval factor; /* the faster over the slower */
+    interval factor; /* interval of the faster over the slower */
 } judged;
 
 static status judge_runs(const json_t *runs, double *ps, double *ring, judged *j)
@@ -238,7 +237,7 @@ static status judge(const json_t *result, bool in_turns, double *ps, double *rin
     const json_t *runs = report_at(result, "repetitions.runs");
     judged j = {.factor = {NAN, NAN}};
     TRY(runs ? judge_runs(runs, ps, ring, &j) : judge_run(result, in_turns, &j));
-    if (!(j.ps > 0) || !(j.ring > 0)) return STATUS_OK; /* one of them has not run, or was not measured */
+    if (!(j.ps > 0) || !(j.ring > 0)) return STATUS_OK; /* one of them did not run, or was not measured */
     bool ring_first = j.ring > j.ps;
     *out = verdict_of(ring_first, ring_first ? j.ring / j.ps : j.ps / j.ring, j.factor, j.over, j.count);
     if (!*out) return no_memory();

@@ -73,8 +73,8 @@ static status compute_again(const json_t *result, json_t **out)
 
 /* ---- checks ------------------------------------------------------------------------------------- */
 
-/* Kinds of results. The first whose keys are there fits. `version` is the one that this program writes, or 0
- * if the kind has none. */
+/* Kinds of results. The first whose keys are there fits. `version` is the version that this program
+ * writes, or 0 if the kind has none. */
 static const struct {
     const char *keys[2], *schema;
     int version;
@@ -85,7 +85,7 @@ static const struct {
              {{"jobs", "jobs"}, "run", RESULT_SCHEMA_VERSION}};
 enum { KINDS = sizeof kinds / sizeof kinds[0] };
 
-/* Checks the version and the checksum. Those of an older program need not have one. */
+/* Checks the version and the checksum. A result of an older program need not have a checksum. */
 static status check_checksum(const json_t *result, int current, bool is_older, const json_place *top)
 {
     json_place at_version = {top, "schema_version", 0}, at_checksum = {top, "checksum", 0};

@@ -1,4 +1,5 @@
-/* Reading results, and what shows that one was changed after it was written: docs/results.md, "Checks". */
+/* Reads results, and detects results that were changed after they were written (docs/results.md,
+ * "Checks"). */
 #ifndef HARNESS_RUN_RESULT_CHECK_H
 #define HARNESS_RUN_RESULT_CHECK_H
 
@@ -7,19 +8,19 @@
 
 #include "common/base/status.h"
 
-enum { RESULT_MOST_BYTES = 1 << 30 }; /* of a file */
+enum { RESULT_MOST_BYTES = 1 << 30 }; /* bytes of a file */
 
 /* Adds "checksum": XXH3 of the result without "options", "provenance" and "checksum". STATUS_SYSTEM. */
 status result_seal(json_t *result);
 
-/* Checks the JSON of a run, a plan, `memory`, a sweep's table or a reproduction: version, checksum, schema,
- * and the figures that follow from others. The first file of an older version is announced on stderr and not
- * checked. Replaces control characters in strings outside "options". STATUS_DATA with `path`, the place
- * in the file, the expected and the found value. */
+/* Checks the JSON of a run, a plan, `memory`, a sweep's table or a reproduction: version, checksum,
+ * schema, and the figures that follow from others. A file of an older version is checked only for its
+ * objects and arrays, and the first one is announced on stderr. Replaces control characters in strings
+ * outside "options". STATUS_DATA with `path`, the place in the file, the expected and the found value. */
 status result_check(const char *path, json_t *result);
 
-/* Reads a file, stdin if `path` is "-" and allows_stdin, and checks it. *out is a new reference, NULL after a
- * failure. STATUS_DATA, STATUS_IO, STATUS_SYSTEM. */
+/* Reads and checks a file, or stdin if `path` is "-" and allows_stdin. *out is a new reference, or NULL
+ * after a failure. STATUS_DATA, STATUS_IO, STATUS_SYSTEM. */
 status result_read(const char *path, bool allows_stdin, json_t **out);
 
 #endif

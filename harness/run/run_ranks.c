@@ -1,5 +1,5 @@
-/* How many ranks each job of a run has, of how many threads, with which batch; and what this host can serve.
- */
+/* Chooses the ranks of each job of a run, their threads and their batch, and checks them against this
+ * host. */
 #include "harness/run/run_options.h"
 
 #include "common/base/least.h"
@@ -21,7 +21,8 @@ static bool is_cuda(const run_config *c)
     return strcmp(c->run.device, "cuda") == 0;
 }
 
-/* Of a process that a manager has bound, cores are not those of the host's ranks. */
+/* Counts the cores that the ranks of this host share. A process that a manager has bound does not see
+ * them. */
 static status count_cores(run_config *c, bool managed)
 {
     processors p;
@@ -56,8 +57,9 @@ bool run_config_is_oversubscribed(const run_config *c)
     return c->cores > 0 && c->local_ranks > c->cores;
 }
 
-/* One rank without communication, with all cores and the batch of all ranks. On a GPU a rank cannot have more
- * than one device, and where there is one rank it would be the same job again. */
+/* Returns true if the run has a job of one rank with all cores and the batch of all ranks. On a GPU a rank
+ * cannot have more than one device. If there is one rank with all processors, it would be the same job
+ * again. */
 static bool uses_all_cores(const run_config *c)
 {
     bool same = c->run.gpus == 1 && run_config_threads(c, ENGINE_NONE) == c->processors;
@@ -115,7 +117,7 @@ const char *run_config_slow(const run_config *c, int job)
     return job != JOB_ALL_CORES ? c->shared.slow : NULL;
 }
 
-/* Jobs that run side by side alternate often enough for a drift of the machine to affect all of them. */
+/* Turns of a job. Jobs alternate often enough for a drift of the machine to affect all of them. */
 enum { TURNS = 6 };
 
 step_plan run_config_steps(const run_config *c, int64_t steps_per_epoch, int64_t first, bool takes_turns)
@@ -148,7 +150,7 @@ status run_config_check_gpus(const run_config *c)
     if (!is_cuda(c)) return STATUS_OK;
     int gpus = cuda_count_gpus(), ranks = (int)c->run.gpus;
     if (gpus == 0) {
-        device *d = NULL; /* opening it reports what is missing */
+        device *d = NULL; /* fails with the reason */
         TRY(device_open(&(device_config){.name = "cuda", .world = 1, .threads = 1}, &d));
         device_close(&d);
     }
@@ -159,7 +161,8 @@ status run_config_check_gpus(const run_config *c)
         ranks, gpus, gpus == 1 ? "" : "s", gpus);
 }
 
-/* Beyond this memory the kernel would kill processes, and not only those of this run. */
+/* Refuses a job that needs more memory than there is. The kernel would kill processes, also of other
+ * programs. */
 static status check_memory(int64_t bytes)
 {
     double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE),

@@ -93,8 +93,8 @@ static const char *param_of_element(const nn_model *m, int64_t element)
     return "";
 }
 
-/* Under `dp` the loss over all ranks is scaled before the backward pass, by 1/n for each rank: exact for
- * powers of two. */
+/* Compares the gradients of the first step. Under `dp` the loss of each rank is scaled by 1/n before the
+ * backward pass, which is exact for powers of two. */
 static json_t *first_gradient(const run_result_input *in)
 {
     const run_job *ps = &in->jobs[ENGINE_PS], *ring = &in->jobs[ENGINE_RING];
@@ -148,8 +148,8 @@ status run_result_build(const run_result_input *in, json_t **out)
         stopped = stopped || json_is_true(json_object_get(job, "stopped_early"));
         simulated = simulated || json_is_true(json_object_get(job, "simulated"));
     }
-    bool emulated =
-        in->config->shared.link && !run_config_is_virtual(in->config); /* there it is the machine's */
+    /* In virtual time --link describes the machine. */
+    bool emulated = in->config->shared.link && !run_config_is_virtual(in->config);
     const char *commit = PROGRAM_COMMIT;
     json_t *program = json_pack("{s:s, s:s, s:o}", "name", "harness", "version", PROGRAM_VERSION, "commit",
                                 commit[0] ? json_string(commit) : json_null());
@@ -193,7 +193,7 @@ status trace_file_write(const char *path, const run_config *config, const run_jo
     text_append(&out, "},\n\"traceEvents\":[\n");
     for (int e = 0; e < JOB_COUNT; e++)
         if (jobs[e].trace) text_append(&out, "%s", jobs[e].trace);
-    /* Every event ends with a comma; in JSON the last must not. */
+    /* The last event must not end with a comma. */
     char *last = out.out_of_memory ? NULL : strrchr(out.data, ',');
     if (last && last[1] == '\n' && last[2] == '\0') *last = ' ';
     text_append(&out, "]}\n");

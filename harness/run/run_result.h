@@ -1,5 +1,5 @@
-/* The result of a run: host, program, configuration and jobs, each put together from what its ranks measured.
- * docs/results.md describes every key, docs/measuring.md every formula. */
+/* Builds the result of a run: host, program, configuration and jobs, each from the measurements of its
+ * ranks. docs/results.md describes every key, docs/measuring.md every formula. */
 #ifndef HARNESS_RUN_RUN_RESULT_H
 #define HARNESS_RUN_RUN_RESULT_H
 
@@ -13,14 +13,15 @@
 
 enum { RESULT_SCHEMA_VERSION = 5, SWEEP_TABLE_VERSION = 2 }; /* docs/results.md */
 
-/* The outcome of a job: its result and, for the comparison of engines, its parameters. */
+/* Outcome of a job: its result and, for the comparison of engines, its parameters. */
 typedef struct run_job {
-    json_t *result; /* NULL if the job did not get that far */
+    json_t *result; /* NULL if the job ended before it had a result */
     float *params;  /* [param_count] in PyTorch's order, or NULL */
     int64_t param_count;
-    agreement_file gradients; /* of the first step */
-    char *trace;              /* --trace: the events of all ranks, each followed by a comma; or NULL */
-    char difference[160];     /* on every rank: between its replicas at the end, as an error's text; or "" */
+    agreement_file gradients; /* gradients of the first step */
+    char *trace;              /* events of all ranks with --trace, each followed by a comma, or NULL */
+    /* Difference between this job's replicas at the end, as an error's text, or "". Set on every rank. */
+    char difference[160];
 } run_job;
 
 typedef struct run_result_input {
@@ -32,55 +33,56 @@ typedef struct run_result_input {
     int64_t started_at_s; /* CLOCK_REALTIME */
 } run_result_input;
 
-/* "workload": model, input, classes, parameters, data, batch, optimizer, seed. NULL without memory. */
+/* Returns "workload": model, input, classes, parameters, data, batch, optimizer, seed. NULL without
+ * memory. */
 json_t *run_workload_to_json(const run_config *config, const run_plan *plan);
 
-/* The value in "key   : value" in a file of /proc, or "". Returns `buffer`. */
+/* Copies the value of "key   : value" from a file of /proc to `buffer`, or "" if there is none. Returns
+ * `buffer`. */
 char *proc_value(const char *path, const char *key, char *buffer, size_t size);
 
-/* STATUS_SYSTEM without memory. */
+/* Builds the result. *out is a new reference. STATUS_SYSTEM without memory. */
 status run_result_build(const run_result_input *input, json_t **out);
 
-/* Adds "step_time", "phases", "throughput", "traffic", "memory_imbalance", losses and evaluations,
- * which all follow from the figures of the ranks. `ranks` is an array of objects in rank order. */
+/* Adds "step_time", "phases", "throughput", "traffic", "memory_imbalance", losses and evaluations, which
+ * all follow from the figures of the ranks. `ranks` is an array of objects in rank order. */
 status job_result_derive(json_t *job, const json_t *ranks);
 
-/* `job` holds the members that describe the job; `ranks` an array of the ranks' objects (record_to_json()
- * and "memory"), in rank order, which becomes part of it. Adds the derived figures, and chooses the timeline
- * of each rank. */
+/* Adds the derived figures to a job that has only the members that describe it, and chooses the timeline
+ * of each rank. `ranks` is an array of the ranks' objects (record_to_json() and "memory") in rank order,
+ * which becomes part of the job. */
 status job_result_finish(json_t *job, json_t *ranks);
 
 /* Adds "step_s", "step_time" and "throughput" of the job, and "phases" of its ranks. */
 status job_result_add_times(json_t *job, const json_t *ranks);
 
-/* Adds "evaluations" and "accuracy", and completes "target", where the job has one, with the training time.
- */
+/* Adds "evaluations" and "accuracy". Adds the training time to "target" if the job has one. */
 void job_result_add_evaluations(json_t *job, const json_t *ranks);
 
-/* Adds "memory_imbalance": of the ranks' peaks, who holds most, when, and by how much more than the others.
- */
+/* Adds "memory_imbalance": the rank with the largest peak, its phase, and how much more it holds than the
+ * others. */
 void job_result_add_memory(json_t *job, const json_t *ranks);
 
-/* With --stages-on devices: which device row `number` of "ranks" is of: "of_rank" and "stage". */
+/* Adds "of_rank" and "stage" of the device in row `number` of "ranks", with --stages-on devices. */
 void job_result_name_device(json_t *row, const run_config *c, int number);
 
-/* Adds "pipeline", of a run with --stages of this model; `ranks` as above. */
+/* Adds "pipeline" to a job with --stages of this model. `ranks` is as above. */
 status job_result_add_pipeline(json_t *job, const json_t *ranks, const nn_model *m, const run_config *config);
 
-/* Adds "comparison" to the result of a run: speed-up and efficiency of every job against each baseline that
- * ran. `cores` are the processors of the host. */
+/* Adds "comparison" to the result of a run: speed-up and efficiency of every job against each baseline
+ * that ran. `cores` is the number of processors of the host. `in_turns` says that the jobs alternated. */
 status job_result_compare(json_t *result, int cores, bool in_turns);
 
-/* Adds "verdict" to the result of a run, or of several: which of ps and ring is faster, with its interval.
- * `in_turns`: the jobs of a single run alternated. STATUS_SYSTEM without memory. */
+/* Adds "verdict" to the result of one run or of several: which of ps and ring is faster, with its
+ * interval. `in_turns` says that the jobs of a single run alternated. STATUS_SYSTEM without memory. */
 status run_result_judge(json_t *result, bool in_turns);
 
-/* One result of runs[count] of --repeat, all of the same configuration and whole: the run whose steps take
- * the median time, with "repetitions" of all, and "verdict". *out is a new reference. STATUS_SYSTEM without
- * memory. */
+/* Combines the complete runs of --repeat in one result: the run whose steps take the median time, with
+ * "repetitions" of all runs, and "verdict". All runs have the same configuration. *out is a new reference.
+ * STATUS_SYSTEM without memory. */
 status run_result_repeat(const json_t *runs, json_t **out);
 
-/* Sets "repetitions" of a result from those in `runs`, whole results or the "runs" of one. */
+/* Sets "repetitions" of a result. `runs` has whole results, or the "runs" of one result. */
 status run_result_summarize(const json_t *runs, json_t *result);
 
 /* Writes the events of all jobs, whole or not at all. STATUS_CANNOT_CREATE, STATUS_IO. */

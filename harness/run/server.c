@@ -28,13 +28,13 @@ static int member_count(const server_state *s)
     return s->place->world + s->place->servers;
 }
 
-/* A server in its own process has no GPU: where ranks compute on GPUs it uses the host. */
+/* Returns the device of a server in a separate process. If ranks use GPUs, the server uses the host. */
 static const char *device_name(const run_config *c)
 {
     return strcmp(c->run.device, "cuda") == 0 ? "cpu" : c->run.device;
 }
 
-/* Parameters without gradients, in the layout of the ranks' own program; the optimizer has its state. */
+/* Opens parameters without gradients, in the layout of the ranks' program, and the optimizer's state. */
 static status open_parts(server_state *s)
 {
     const run_config *c = s->config;

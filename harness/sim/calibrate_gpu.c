@@ -10,12 +10,11 @@
 
 enum { LAUNCHES = 200, SMALL = 1, OPERANDS = 3 };
 
-/* Sizes that fill a GPU, and such as the emulator does in a moment. A product's operands fit in the bytes of
- * a copy. */
+/* Problem sizes for a GPU, and small ones for the emulator. A GEMM's operands fit in the bytes of a copy. */
 typedef struct sizes {
-    int64_t product;       /* rows, columns and depth of a matrix product */
-    int64_t copy_elements; /* float32 */
-    int64_t bus_bytes;     /* at most those of copy_elements */
+    int64_t product;       /* Rows, columns and depth of a GEMM. */
+    int64_t copy_elements; /* Number of float32. */
+    int64_t bus_bytes;     /* At most the bytes of copy_elements. */
 } sizes;
 
 static const sizes on_gpu = {8192, 64 << 20, 256 << 20}, on_emulator = {48, 1 << 16, 1 << 16};
@@ -25,11 +24,10 @@ static const sizes *sizes_of(const gpu_calibration *c)
     return c->emulated ? &on_emulator : &on_gpu;
 }
 
-/* A device with what the measurements need. */
 typedef struct bench {
     device *device;
     device_stream *stream;
-    device_memory gpu[OPERANDS], host; /* each of copy_elements */
+    device_memory gpu[OPERANDS], host; /* Each of copy_elements. */
 } bench;
 
 static status open_bench(bench *b, device_precision precision)
@@ -116,7 +114,6 @@ static status measure_host(gpu_calibration *c)
 
 /* ---- products --------------------------------------------------------------------------------- */
 
-/* TFLOP/s of a square product in the device's precision. */
 static status measure_product(bench *b, int64_t size, double *tflops)
 {
     op_desc op = {
@@ -140,7 +137,8 @@ static status measure_product(bench *b, int64_t size, double *tflops)
     return rc;
 }
 
-/* A device of its own: the precision is chosen when it is opened. A GPU without TF32 has none. */
+/* Measures on a separate device, because the precision is chosen when a device is opened. Leaves
+ * tf32_tflops at 0 if the GPU has no TF32. */
 static status measure_tf32(gpu_calibration *c)
 {
     bench b;
@@ -167,9 +165,9 @@ static status launch_many(device_stream *s, const tiny *t)
     return STATUS_OK;
 }
 
-/* The host's time of a launch; and the GPU's where launches wait for a fence, so that it finds them all
- * there: fewer than a stream holds, and of a kernel that is loaded, since loading waits for all streams. The
- * emulator's streams run at once and must not wait. */
+/* Measures the host's and the GPU's time per launch. For the GPU's time the stream waits for a fence until
+ * all launches are queued; there are fewer than a stream holds, and the kernel is loaded before, since
+ * loading waits for all streams. The emulator's streams run at once and must not wait. */
 static status time_launches(device_stream *s, device_fence *fence, const tiny *t, gpu_calibration *c)
 {
     int64_t host = 0, gpu = 0, wait = 0;

@@ -1,6 +1,6 @@
-/* Measures a GPU and writes what it found as a profile that extends `cuda`: operations class by class,
- * memory, launches, copies over the bus. Where there are several GPUs: copies between them, and NCCL's
- * all-reduce. With one the links are taken for PCIe and NCCL's published constants stand, and the profile
+/* Measures a GPU and writes the result as a profile that extends `cuda`: classes of operations, memory,
+ * launches, copies over the bus. If there are several GPUs, also measures copies between GPUs and NCCL's
+ * all-reduce. If there is only one GPU, the profile assumes PCIe links and NCCL's published constants, and
  * says so. */
 #ifndef HARNESS_SIM_CALIBRATE_GPU_H
 #define HARNESS_SIM_CALIBRATE_GPU_H
@@ -10,28 +10,31 @@
 
 enum { GPU_MOST = 16 };
 
-/* Rates in 1e9 bytes per second; times in us. */
+/* Results of a calibration. Rates are in 1e9 bytes per second. */
 typedef struct gpu_calibration {
     char name[128];
-    bool emulated;   /* kernels ran on the host: figures mean nothing */
-    int gpus, major; /* found; compute capability of the first */
+    bool emulated;   /* The kernels ran on the host, so the figures mean nothing. */
+    int gpus, major; /* GPUs found; compute capability of the first. */
     double memory_gib;
-    double peak_tflops, tf32_tflops; /* a large matrix product; 0: the GPU has no TF32 */
-    double memory_gbs;               /* a large copy, read and written */
-    double efficiency[SIM_EFFICIENCIES]
-                     [2]; /* SIM_CONVOLUTION_FORWARD ..: of the peak, of the memory; 0: not seen */
+    double peak_tflops, tf32_tflops; /* A large GEMM. tf32_tflops is 0 if the GPU has no TF32. */
+    double memory_gbs;               /* A large copy, bytes read and written. */
+    /* SIM_CONVOLUTION_FORWARD and following: efficiency against the peak and against the memory. 0 if not
+     * measured. */
+    double efficiency[SIM_EFFICIENCIES][2];
     double launch_us, kernel_us, synchronize_us;
-    double pcie_gbs, copy_us; /* pinned memory to the GPU and back, the slower; a copy of four bytes */
-    double host_gbs;          /* a copy by one thread of the host */
-    /* Of all GPUs; 0: there is one, or no NCCL. */
-    double peer_gbs, peer_us; /* a copy out of another's memory, of the slowest pair; one of eight bytes */
-    double all_reduce_gbs, all_reduce_us; /* bus bandwidth of a large one; one of eight bytes */
+    /* Slower direction between pinned memory and GPU. Time of a copy of four bytes. */
+    double pcie_gbs, copy_us;
+    double host_gbs; /* A copy by one host thread. */
+    /* Over all GPUs. 0 if there is only one GPU, or no NCCL for the all-reduce. */
+    double peer_gbs, peer_us; /* Copies from another GPU's memory, slowest pair: large, and of eight bytes. */
+    double all_reduce_gbs, all_reduce_us; /* Bus bandwidth of a large all-reduce; time of eight bytes. */
 } gpu_calibration;
 
-/* Of the first GPU. Takes some 20 seconds of a GPU that does nothing else. STATUS_UNAVAILABLE without one. */
+/* Measures the first GPU, and the links of all GPUs. Takes about 20 seconds; the GPUs must be otherwise
+ * idle. Returns STATUS_UNAVAILABLE if there is no GPU. */
 status calibrate_gpu(gpu_calibration *out);
 
-/* A profile that sim_profile_load() takes. STATUS_CANNOT_CREATE, STATUS_IO. */
+/* Writes a profile for sim_profile_load(). Returns STATUS_CANNOT_CREATE or STATUS_IO. */
 status gpu_calibration_write(const gpu_calibration *c, const char *path);
 
 enum { GPU_BEGIN = 1, GPU_END = 2, GPU_TURNS = 9 };
@@ -41,7 +44,7 @@ static inline void keep_least(int64_t *best, int64_t ns)
     if (ns > 0 && (*best == 0 || ns < *best)) *best = ns;
 }
 
-/* A stream's time from the mark GPU_BEGIN to now; *best is the least of several. */
+/* Waits for the stream and keeps the least time since mark GPU_BEGIN in *best. */
 static inline status gpu_take_time(device_stream *s, int64_t *best)
 {
     TRY(device_mark(s, GPU_END));
@@ -50,11 +53,11 @@ static inline status gpu_take_time(device_stream *s, int64_t *best)
     return STATUS_OK;
 }
 
-/* calibrate_gpu_peers.c: what several GPUs cost each other; nothing where there is one. */
+/* calibrate_gpu_peers.c: measures the links between GPUs. Does nothing if there is only one GPU. */
 status calibrate_gpu_peers(gpu_calibration *c);
 
-/* calibrate_gpu_ops.c: the times of all operations of training steps; fills the efficiencies. Needs peak,
- * memory and kernel_us. */
+/* calibrate_gpu_ops.c: times all operations of training steps and sets the efficiencies. Needs the peak,
+ * the memory bandwidth and kernel_us. */
 status calibrate_gpu_operations(device *d, device_stream *s, gpu_calibration *c);
 
 #endif

@@ -1,6 +1,6 @@
-/* Operations, timed one by one by the GPU's own clock within training steps of a ResNet-50 and a BERT-base.
- * An efficiency is what a roofline gives, summed over the operations of a class, over what they took: once
- * over those that the roofline has bound by arithmetic, once over those bound by memory. */
+/* Times every operation in training steps of ResNet-50 and BERT-base with the GPU's clock. An efficiency
+ * is the sum of the roofline times of a class over the sum of the measured times. There are two per class:
+ * for operations limited by arithmetic and for operations limited by memory. */
 #include "common/optim/optimizer.h"
 #include "harness/sim/calibrate_gpu.h"
 #include "harness/sim/calibrate_impl.h"
@@ -11,7 +11,7 @@ enum { REPEATS = 7, WARM = 3, FIRST_MARK = 16, OF_PEAK = 0, OF_MEMORY = 1 };
 
 static const calibration_workload on_gpu[] = {
     {{.name = "resnet50"}, 64}, {{.name = "bert_base", .head = MODEL_HEAD_CLS, .sequence = 128}, 16}};
-/* What the emulator does in seconds. */
+/* Small enough for the emulator. */
 static const calibration_workload on_emulator[] = {{{.name = "lenet"}, 2},
                                                    {{.name = "bert",
                                                      .head = MODEL_HEAD_CLS,
@@ -57,7 +57,7 @@ static void mark_op(void *context, const nn_op *op)
     device_mark(p->stream, FIRST_MARK + 1 + (int)(op - p->program->ops));
 }
 
-/* `repeat` is -1 in steps that do not count. */
+/* Runs a step. `repeat` is -1 in steps that do not count. */
 static status run_step(run *r, int repeat)
 {
     calibration_program *p = &r->work;
@@ -78,7 +78,6 @@ static void add_op(const gpu_calibration *c, const op_desc *op, int64_t *times, 
                        c->kernel_us, c->emulated ? 0 : c->kernel_us, out);
 }
 
-/* The optimizer's pass over all parameters. */
 static status add_update(calibration_program *p, const gpu_calibration *c, optimizer_kind kind,
                          calibration_sums *out)
 {
@@ -131,8 +130,7 @@ status calibrate_gpu_operations(device *d, device_stream *s, gpu_calibration *c)
         double *e = c->efficiency[k];
         for (int side = 0; side < 2; side++)
             if (all.measured_s[k][side] > 0) e[side] = all.roofline_s[k][side] / all.measured_s[k][side];
-        if (e[OF_PEAK] == 0)
-            e[OF_PEAK] = e[OF_MEMORY]; /* a side that no operation was bound by takes the other's */
+        if (e[OF_PEAK] == 0) e[OF_PEAK] = e[OF_MEMORY]; /* No operation had this limit. */
         if (e[OF_MEMORY] == 0) e[OF_MEMORY] = e[OF_PEAK];
     }
     return STATUS_OK;

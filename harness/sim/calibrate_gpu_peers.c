@@ -1,5 +1,4 @@
-/* What several GPUs cost each other: copies from each other's memory, and NCCL's
- * all-reduce, as the ring does; one thread per GPU. */
+/* Measures copies between GPUs and NCCL's all-reduce, with one thread per GPU. */
 #include "harness/sim/calibrate_gpu.h"
 
 #include "common/base/clock.h"
@@ -14,7 +13,7 @@ enum { SMALL = 2, LARGE_ON_GPU = 64 << 20, LARGE_ON_EMULATOR = 1 << 14 };
 
 typedef struct together {
     gpu_calibration *result;
-    int64_t elements; /* float32, of the large transfers */
+    int64_t elements; /* Number of float32 in large transfers. */
     uint64_t token;
     bool nccl;
     char bootstrap[COLLECTIVE_BOOTSTRAP_BYTES];
@@ -40,7 +39,7 @@ static status time_copy(gpu_rank *g, const device_peer *peer, int64_t count, int
     return STATUS_OK;
 }
 
-/* GPU 0 from each other one; the slowest pair counts. */
+/* Copies from each other GPU to GPU 0 and keeps the slowest pair. */
 static status copy_from_peers(together *t, gpu_rank *g, const sync_blob *shares)
 {
     gpu_calibration *c = t->result;
@@ -101,7 +100,7 @@ static status time_all_reduce(gpu_rank *g, int64_t count, int64_t *best)
     return STATUS_OK;
 }
 
-/* Bus bandwidth as nccl-tests defines it. */
+/* Measures the bus bandwidth as nccl-tests defines it. */
 static status all_reduce(together *t, int rank, gpu_rank *g)
 {
     gpu_calibration *c = t->result;
@@ -133,7 +132,7 @@ static status measure(local_ranks *group, int rank, together *t, gpu_rank *g)
     if (rank == 0) TRY(copy_from_peers(t, g, shares));
     TRY(local_ranks_barrier(group));
     if (t->nccl) TRY(all_reduce(t, rank, g));
-    return local_ranks_barrier(group); /* nobody leaves while a peer may need it */
+    return local_ranks_barrier(group); /* A peer may still use this rank's memory. */
 }
 
 static status run(local_ranks *group, int rank, void *context)

@@ -1,6 +1,6 @@
-/* What messages between agents cost a processor, over the transport that runs use: two agents that sleep
- * until they hear of each other, as a worker and a server do. Processor time of the whole process is counted,
- * the transport's own threads among it. */
+/* Measures the processor time of messages over the transport that runs use. Two agents sleep until they
+ * receive a message, like a worker and a server. The processor time of the whole process is counted,
+ * including the transport's threads. */
 #include "common/base/clock.h"
 #include "common/base/random.h"
 #include "common/net/transport.h"
@@ -20,9 +20,9 @@ typedef struct talk {
     uint64_t token;
     transport *agents[PAIR];
     transport_ticket tickets[PAIR];
-    int links[PAIR]; /* to the other */
+    int links[PAIR]; /* Link to the other agent. */
     char url[128], *data[PAIR];
-    atomic_int turn; /* who is to wake the other */
+    atomic_int turn; /* Agent that wakes the other next. */
 } talk;
 
 static int64_t process_ns(void)
@@ -38,7 +38,7 @@ static status too_late(int64_t deadline_ns)
                                         : fail(STATUS_PEER, "calibration: messages do not arrive");
 }
 
-/* Receiving is how a transport meets its peer. */
+/* Receives so that the transport connects to its peer. */
 static status take_none(talk *t, int rank)
 {
     transport_message m;
@@ -79,7 +79,7 @@ static status receive_one(talk *t, int rank)
     }
 }
 
-/* There and back again. */
+/* Sends messages to rank 1 and back. */
 static status pass_messages(talk *t, int rank, int64_t bytes, int count)
 {
     for (int i = 0; i < count; i++) {
@@ -107,7 +107,7 @@ static status pass_wakes(talk *t, int rank, int64_t bytes, int count)
 
 /* ---- processor time --------------------------------------------------------------------------- */
 
-/* *us is what one way costs; rank 0 knows it. */
+/* Measures the processor time of one direction. Sets *us only on rank 0. */
 static status measure(local_ranks *group, talk *t, int rank, int64_t bytes, int count,
                       status (*pass)(talk *t, int rank, int64_t bytes, int count), double *us)
 {
@@ -146,7 +146,7 @@ static status talk_on_rank(local_ranks *group, int rank, void *context)
     TRY(measure(group, t, rank, LARGE_BYTES, LARGE, pass_messages, &large));
     TRY(measure(group, t, rank, 0, WAKES, pass_wakes, &wake));
     if (rank == 1) return STATUS_OK;
-    double both_ends = small - wake; /* the receiver is woken */
+    double both_ends = small - wake; /* The receiver of a message is woken. */
     t->result->wake_us = wake;
     t->result->message_us = both_ends > 0 ? both_ends / 2 : 0;
     t->result->message_copy_gbs = large > small ? 2 * LARGE_BYTES / ((large - small) * 1e3) : 0;

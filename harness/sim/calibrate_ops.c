@@ -1,4 +1,4 @@
-/* Operations within training steps against a roofline: what each class of them gets of the machine. */
+/* Times operations in training steps and fits the efficiency of each class against a roofline. */
 #include "common/base/clock.h"
 #include "common/sim/price.h"
 #include "harness/sim/calibrate_impl.h"
@@ -16,7 +16,7 @@ static void take_peak(calibration_run *r, calibration *c)
         double s = calibration_op_ns(r, CALIBRATION_ALONE, i) * 1e-9;
         op_cost cost = op_cost_of(&r->work.program->ops[i].desc);
         double tflops = cost.flops / s * 1e-12, gbs = (cost.bytes_read + cost.bytes_written) / s * 1e-9;
-        bool long_enough = s > SHORTEST_S; /* to be timed well */
+        bool long_enough = s > SHORTEST_S;
         sim_constant efficiency = sim_efficiency_of(&r->work.program->ops[i].desc);
         bool counts = efficiency != SIM_CONVOLUTION_3X3_FORWARD && efficiency != SIM_CONVOLUTION_3X3_BACKWARD;
         if (long_enough && counts && tflops > c->peak_tflops) c->peak_tflops = tflops;
@@ -61,10 +61,10 @@ static void set_efficiency(calibration *c, sim_constant class, double of_both)
     e[0] = e[1] = of_both;
 }
 
-/* The time of a convolution other than 3 x 3 has two parts: one grows with the batch, from which follows the
- * efficiency; the other is the same with any batch, and is that of the weights. Convolutions of 3 x 3 are
- * left out: the smallest images of the calibration's ResNet are mostly padding, so their times do not hold
- * for larger images. */
+/* Sums of a class of convolutions other than 3 x 3. The time of these convolutions has two parts. One part
+ * grows with the batch and gives the efficiency. The other part, for reading the weights, is the same for
+ * any batch. Convolutions of 3 x 3 are not fitted: the smallest images of the calibration's ResNet are
+ * mostly padding, so their times do not hold for larger images. */
 typedef struct class_fit {
     double measured_s, roofline_s, weight_bytes, fixed_s;
 } class_fit;
@@ -103,7 +103,8 @@ static void take_weights(const calibration_sums sums[2], calibration *c)
     }
 }
 
-/* GEMMs of few rows take as long as their weights take from memory. */
+/* Sets the memory efficiency of GEMMs from GEMMs with few rows, whose time is the time to read the
+ * weights. */
 static void take_products(const calibration_sums *few_rows, calibration *c)
 {
     for (int k = SIM_GEMM_FORWARD - SIM_CONVOLUTION_FORWARD; k <= SIM_GEMM_BACKWARD - SIM_CONVOLUTION_FORWARD;
@@ -113,7 +114,7 @@ static void take_products(const calibration_sums *few_rows, calibration *c)
     }
 }
 
-/* The workloads take turns, so that a change of the processor's clock affects all of them. */
+/* Runs the workloads alternately, so that a change of the processor's clock affects all of them. */
 static status run_steps(calibration_run runs[CALIBRATION_WORKLOADS])
 {
     for (int begin = 0; begin < CALIBRATION_REPEATS; begin += CALIBRATION_BLOCK)
@@ -128,7 +129,7 @@ static status run_steps(calibration_run runs[CALIBRATION_WORKLOADS])
 status calibrate_operations(calibration *c)
 {
     calibration_run runs[CALIBRATION_WORKLOADS];
-    calibration_sums sums[2] = {0}; /* of many samples or rows, of few */
+    calibration_sums sums[2] = {0}; /* Large batch, small batch. */
     status rc = STATUS_OK;
     int opened = 0;
     for (; opened < CALIBRATION_WORKLOADS && rc == STATUS_OK; opened++)
@@ -152,7 +153,7 @@ status calibrate_operations(calibration *c)
 
 static const calibration_workload workloads[CALIBRATION_WORKLOADS] = {
     {{.name = "resnet18", .image = 32, .classes = 10}, 32},
-    {{.name = "bert", .head = MODEL_HEAD_MLM}, 8}, /* a loss over a vocabulary */
+    {{.name = "bert", .head = MODEL_HEAD_MLM}, 8}, /* The loss covers a vocabulary. */
     {{.name = "resnet18", .image = 32, .classes = 10}, 8},
     {{.name = "bert",
       .head = MODEL_HEAD_CLS,

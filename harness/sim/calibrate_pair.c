@@ -1,7 +1,7 @@
-/* Two ranks at a time: how much slower each computes with the other, and what they pass to each other through
- * memory. Passes are timed by the clock of the thread's own processor time and follow a training step on both
- * ranks, as they do in a run: memory is as cold then, and the other core holds what the other rank has
- * written. */
+/* Measures two ranks at a time: how much they slow each other, and how fast they exchange data through
+ * memory. The exchanges ("passes") are timed in processor time of the thread and follow a training step on
+ * both ranks, as in a run: then the memory is as cold, and the data that the other rank has written is in
+ * the other core's cache. */
 #include "common/base/clock.h"
 #include "common/reduce/reduce.h"
 #include "common/sim/price.h"
@@ -13,21 +13,21 @@
 #include <time.h>
 
 enum { PAIR = 2, SMALL_BYTES = 4096, SERVER_CHUNK = 8192, SERVER_ARENAS = 6 };
-/* A ring all-reduce of two is PASS_REDUCE_SCATTER and PASS_ALL_GATHER. */
+/* PASS_REDUCE_SCATTER and PASS_ALL_GATHER are a ring all-reduce of two ranks. */
 typedef enum pass { PASS_PACK, PASS_SERVE, PASS_REDUCE_SCATTER, PASS_ALL_GATHER, PASS_COPY, PASSES } pass;
 
 typedef struct rank_times {
     double compute_s[CALIBRATION_SETTINGS][CALIBRATED_CONTENTIONS];
-    int64_t passes[PASSES][CALIBRATION_REPEATS]; /* ns */
+    int64_t passes[PASSES][CALIBRATION_REPEATS]; /* In ns. */
 } rank_times;
 
 typedef struct pair {
     calibration *result;
     uint64_t token;
     calibration_run runs[PAIR];
-    device_memory buckets[PAIR], sums[PAIR]; /* of the ranks' gradients */
+    device_memory buckets[PAIR], sums[PAIR]; /* Each has the size of the gradients. */
     rank_times times[PAIR];
-    double bytes; /* of the parameters that the passes work on */
+    double bytes;
 } pair;
 
 static int64_t processor_ns(void)
@@ -39,7 +39,7 @@ static int64_t processor_ns(void)
 
 /* ---- compute ---------------------------------------------------------------------------------- */
 
-/* The operations' times by what slows them: convolutions, products, the rest and the update. */
+/* Adds the times of operations per contention class: convolutions, GEMMs, the rest with the update. */
 static void add_times(calibration_run *r, calibration_setting setting, double sums[CALIBRATED_CONTENTIONS])
 {
     for (int i = 0; i < r->work.program->op_count; i++)
@@ -54,7 +54,7 @@ static float *at(void *arena, int64_t element)
     return (float *)arena + element;
 }
 
-/* The rank's half of everything, and the other's. */
+/* This rank's half of an arena, and the other rank's half. */
 typedef struct halves {
     int64_t begin, count, other_begin, other_count;
 } halves;
@@ -66,8 +66,8 @@ static halves halves_of(const pair *p, int rank)
     return rank == 0 ? first : second;
 }
 
-/* As a server does it: a chunk of the ranks' gradients is summed and then updated, while it is in the cache.
- */
+/* Works like a server: sums a chunk of both ranks' gradients and updates the parameters while the sum is
+ * in the cache. */
 static status serve(pair *p, int rank, halves h)
 {
     calibration_run *own = &p->runs[rank];
@@ -92,7 +92,7 @@ static status do_pass(pair *p, int rank, pass which)
     const void *buckets[] = {at(p->buckets[0].data, h.begin), at(p->buckets[1].data, h.begin)};
     void *back[] = {at(own->work.params->grads.data, h.begin)};
     switch (which) {
-    case PASS_PACK: /* the ring's gradients into buckets */
+    case PASS_PACK: /* Gradients into buckets. */
         reduce_convert(DTYPE_F32, p->buckets[rank].data, DTYPE_F32, own->work.params->grads.data,
                        own->work.params->arena_elements, PAIR);
         break;
@@ -105,7 +105,7 @@ static status do_pass(pair *p, int rank, pass which)
         memcpy(at(own->work.params->grads.data, h.other_begin), at(others->grads.data, h.other_begin),
                (size_t)h.other_count * sizeof(float));
         break;
-    case PASS_COPY: /* parameters that a server has updated */
+    case PASS_COPY: /* Parameters updated by the other rank. */
         memcpy(at(own->work.params->params.data, h.other_begin), at(others->params.data, h.other_begin),
                (size_t)h.other_count * sizeof(float));
         break;
@@ -142,7 +142,6 @@ static void close_passes(pair *p, int rank)
 
 /* ---- ranks ------------------------------------------------------------------------------------ */
 
-/* A step to warm up and a block of steps on this rank. */
 static status compute_alone(pair *p, int rank, int begin)
 {
     for (int i = begin - 1; i < begin + CALIBRATION_BLOCK; i++)
@@ -161,7 +160,7 @@ static status compute_beside(local_ranks *group, pair *p, int rank, int begin, b
     return STATUS_OK;
 }
 
-/* One rank, the other, both: by turns, so that the processor's clock is the same for all. */
+/* Runs one rank, the other, then both, alternately, so that the processor's clock is the same for all. */
 static status compute_all(local_ranks *group, pair *p, int rank, bool passes)
 {
     for (int begin = 0; begin < CALIBRATION_REPEATS; begin += CALIBRATION_BLOCK) {
@@ -176,7 +175,7 @@ static status compute_all(local_ranks *group, pair *p, int rank, bool passes)
     return STATUS_OK;
 }
 
-/* The passes go with the first model, whose gradients are larger than caches. */
+/* Runs the passes only with the first model, whose gradients are larger than caches. */
 static status measure_model(local_ranks *group, pair *p, int rank, int model)
 {
     status rc = calibration_open(&p->runs[rank], model, p->result->threads);
@@ -219,7 +218,7 @@ static status run_rank(local_ranks *group, int rank, void *context)
 
 /* ---- result ----------------------------------------------------------------------------------- */
 
-/* Bytes per second of a pass that takes `bytes`, the mean of both ranks. */
+/* Returns the rate of a pass that processes `bytes`, as the mean of both ranks. */
 static double rate_of(pair *p, pass which, double bytes)
 {
     double ns = 0;
@@ -240,9 +239,9 @@ static void take_result(pair *p)
         double alone = sums[CALIBRATION_ALONE], together = sums[CALIBRATION_BESIDE];
         c->contention[k] = alone > 0 && together > alone ? together / alone : 1;
     }
-    c->pack_gbs = rate_of(p, PASS_PACK, 2 * bytes); /* reads and writes */
+    c->pack_gbs = rate_of(p, PASS_PACK, 2 * bytes); /* Reads and writes. */
     c->host_sum_gbs =
-        rate_of(p, PASS_SERVE, SERVER_ARENAS * bytes / 2); /* of a half: 2 read, 1 written; 2 and 1 */
+        rate_of(p, PASS_SERVE, SERVER_ARENAS * bytes / 2); /* Sum and update: 2 reads, 1 write each. */
     double scatter = rate_of(p, PASS_REDUCE_SCATTER, bytes), gather = rate_of(p, PASS_ALL_GATHER, bytes);
     c->allreduce_gbs = scatter > 0 && gather > 0 ? 1 / (1 / scatter + 1 / gather) : 0;
     c->copy_gbs = rate_of(p, PASS_COPY, bytes / 2);

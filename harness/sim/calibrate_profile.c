@@ -1,4 +1,4 @@
-/* What a calibration has found, as a profile that extends one of ours; and where calibrated profiles lie. */
+/* Writes the results of a calibration as a profile that extends a built-in one. */
 #include "common/checkpoint/atomic_file.h"
 #include "common/sim/profile.h"
 #include "harness/sim/calibrate.h"
@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* The text of a profile; what its constants are calibrated on, and the command that did it. */
+/* Text of a profile, with the device and the command that its constants name as their source. */
 typedef struct profile_text {
     text_buffer text;
     const char *on, *command;
@@ -26,8 +26,8 @@ static void begin(profile_text *p, const char *path, const char *summary, const 
         (int)strcspn(name, "."), name, summary, base);
 }
 
-/* All values of the constant, within its limits; the last of `values` [count] stands for those that follow.
- */
+/* Appends a constant, with each value limited to its range. If there are fewer `values` than the constant
+ * has, the last one is repeated. */
 static void constant(profile_text *p, sim_constant c, const double *values, int count, const char *source)
 {
     const sim_constant_info *info = &sim_constant_table[c];
@@ -48,7 +48,7 @@ static void number(profile_text *p, sim_constant c, double value, const char *so
     constant(p, c, &value, 1, source);
 }
 
-/* The whole file or none of it. */
+/* Writes the whole file or nothing. */
 static status write_text(profile_text *p, const char *path)
 {
     atomic_file file;
@@ -95,7 +95,7 @@ static void write_pair(profile_text *p, const calibration *c)
     number(p, SIM_HOST_CORES, c->cores, "processors that it may run on");
     number(p, SIM_RANK_THREADS, c->threads, "its option --threads");
     if (c->processors) number(p, SIM_RANK_PROCESSORS, c->processors, "its option --bind core");
-    double exchange = 5 * c->allreduce_gbs; /* its passes by two ranks */
+    double exchange = 5 * c->allreduce_gbs; /* Memory traffic of the all-reduce of two ranks. */
     number(p, SIM_HOST_MEMORY, c->host_memory_gbs > exchange ? c->host_memory_gbs : exchange,
            "copies by two threads at a time, or the all-reduce's passes");
     number(p, SIM_HOST_PACK, c->pack_gbs,
@@ -143,7 +143,7 @@ status calibration_write(const calibration *c, const char *path)
 
 /* ---- a GPU ------------------------------------------------------------------------------------ */
 
-/* The built-in profile whose constants for NCCL are those of the GPU's generation. */
+/* Returns the built-in profile with the NCCL constants of the GPU's generation. */
 static const char *base_of(const gpu_calibration *c)
 {
     return c->major >= 9 ? "dgx-h100" : c->major == 8 ? "dgx-a100-80g" : "volta";
@@ -169,14 +169,15 @@ static void write_gpu(profile_text *p, const gpu_calibration *c)
     number(p, SIM_HOST_MEMORY, c->host_gbs, "a copy by one thread, read and written");
 }
 
-/* What passes between two GPUs faster than between one and the host goes over NVLink. */
+/* Returns true if copies between two GPUs are faster than copies between GPU and host. */
 static bool has_nvlink(const gpu_calibration *c)
 {
     return c->peer_gbs > 1.25 * c->pcie_gbs;
 }
 
-/* The small all-reduce, less its hops, is what a call costs by itself under LL; the other protocols, which it
- * did not take, are moved by as much. */
+/* Derives NCCL's base latencies. The latency of the small all-reduce, less its hops, is the base latency
+ * of protocol LL. The other protocols were not measured; their published latencies are shifted by the same
+ * amount. */
 static void write_nccl_base(profile_text *p, const gpu_calibration *c)
 {
     static const double published[] = {6.6, 14.0, 8.4}, nvlink_hop = 0.6,
@@ -191,7 +192,7 @@ static void write_nccl_base(profile_text *p, const gpu_calibration *c)
     constant(p, SIM_NCCL_BASE_RING, moved, 3, source);
 }
 
-/* What a collective gets of the links is what they are worth. */
+/* Sets the link bandwidth to the bus bandwidth that the all-reduce has reached. */
 static void write_links(profile_text *p, const gpu_calibration *c)
 {
     bool nccl = c->all_reduce_gbs > 0;

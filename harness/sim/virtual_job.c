@@ -21,18 +21,18 @@ typedef struct virtual_rank {
     batch_source *source;
     rank_slot slot;
     pipeline_place place;
-    rank_trace *trace; /* or NULL */
+    rank_trace *trace; /* May be NULL. */
 } virtual_rank;
 
-/* A parameter server of its own (--server-placement own). Server j is in the memory of the machine of rank j
- * (of as many ranks as there are, counted round), as a server on that rank would be; it has no GPU. Where
- * machines compute on their processors and cores are scarce its work takes that rank's. */
+/* A parameter server in a separate process (--server-placement own). Server j has no GPU. It uses the
+ * memory of the machine of rank j mod world, like a server on that rank. On machines that compute on
+ * processors, it uses that rank's core if cores are scarce. */
 typedef struct virtual_server {
     device *device;
     param_set *params;
     optimizer *optimizer;
     ledger ledger;
-    sync_engine *engine; /* serves once it is connected */
+    sync_engine *engine; /* Serves after sync_connect(). */
 } virtual_server;
 
 struct virtual_job {
@@ -43,16 +43,16 @@ struct virtual_job {
     sync_blob *handshakes;   /* [world + server_count] */
     virtual_server *servers; /* [server_count] */
     int server_count;
-    transport_hub *hub; /* of engines that send messages; else NULL */
+    transport_hub *hub; /* Connects engines that send messages. NULL for other engines. */
     sync_requirements needs;
     int present, running;
-    int replicas;                     /* of the model: ranks, or pipelines */
-    nn_model *stages[NN_MOST_STAGES]; /* [config.stages], where there are several */
+    int replicas;                     /* Number of ranks, or of pipelines. */
+    nn_model *stages[NN_MOST_STAGES]; /* [config.stages] if the model has several stages. */
 };
 
 /* ---- steps ------------------------------------------------------------------------------------ */
 
-/* The device with the rank's next stage; NULL: it has no further one. */
+/* Returns the device with the rank's next stage, or NULL. */
 static virtual_rank *next_device(const virtual_rank *r)
 {
     virtual_job *job = r->job;
@@ -72,7 +72,6 @@ static status finish(virtual_rank *r)
     return STATUS_OK;
 }
 
-/* Ends the step, which is that of all devices of the rank. */
 static status end_step(virtual_rank *r, bool measured)
 {
     const virtual_job_observer *o = r->job->observer;
@@ -92,7 +91,7 @@ static void begin_measuring(virtual_rank *r)
         o->measures(o->context, d->rank, d->trainer);
 }
 
-/* A rank's compute thread. */
+/* Runs the train loop of a rank, on a fiber. */
 static status drive(void *context)
 {
     virtual_rank *r = context;
@@ -134,7 +133,7 @@ static sampler_config sampler_of(const virtual_job_config *c)
                             .drop_last = c->data->drop_last};
 }
 
-/* Batches that an epoch's last step may have besides the full one. */
+/* Sets sizes[0] to the size of an epoch's last batch if it differs from the full batch. */
 static void odd_size(const virtual_rank *r, const sampler *s, int64_t sizes[TRAINER_MAX_SIZES])
 {
     int64_t count = sampler_span_of(s, r->place.replica, s->steps - 1).count;
@@ -177,7 +176,7 @@ static status open_rank(virtual_job *job, int rank)
     bool whole = job->needs.whole_batch && rank == 0;
     TRY(virtual_source_open(c->set, &sampling, r->place.replica, whole, &r->source));
     TRY(trainer_open(&t, &r->trainer));
-    bool loads = !r->place.devices || r->place.stage == 0; /* a process loads once */
+    bool loads = !r->place.devices || r->place.stage == 0; /* A process has one loader. */
     if (c->loader_workers && loads)
         virtual_source_load(r->source, sim_device_host(trainer_device(r->trainer)), c->loader_workers);
     return STATUS_OK;
@@ -197,8 +196,8 @@ static void join_devices(virtual_job *job)
     }
 }
 
-/* Ranks with equal handshakes share one copy: comparing then takes no time. Those that are not present get a
- * copy of the first. */
+/* Collects the handshakes. Equal handshakes share one copy, which makes comparing them fast. Ranks that
+ * are not present get the handshake of rank 0. */
 static status collect_handshakes(virtual_job *job)
 {
     for (int r = 0; r < job->config.machine.world; r++) {
@@ -215,7 +214,7 @@ static status collect_handshakes(virtual_job *job)
     return STATUS_OK;
 }
 
-/* The parameter server's hosts read what devices write. */
+/* Returns true for the parameter server, whose hosts read data that devices write. */
 static bool blocks(const virtual_job *job)
 {
     return strcmp(job->config.trainer.engine->name, "ps") == 0;
@@ -279,7 +278,7 @@ static status connect_all(virtual_job *job)
     return STATUS_OK;
 }
 
-/* Images are what a loader decodes, and a machine that computes on its processor has no cores for it. */
+/* A loader decodes images, and a machine that computes on its processors has no cores for it. */
 static status check_loader(const virtual_job *job)
 {
     const sim_profile *p = job->simulation->profile;
@@ -313,7 +312,7 @@ static status open_all(virtual_job *job)
     TRY(cut_model(job));
     TRY(t->engine->requirements(t->engine_options, t->policy, m->world, &job->needs));
     m->launches_are_calls = blocks(job);
-    if (job->needs.whole_batch) m->processes = 1; /* DataParallel's replicas are threads of one */
+    if (job->needs.whole_batch) m->processes = 1; /* DataParallel's replicas are threads of one process. */
     TRY(simulation_open(m, &job->simulation));
     TRY(check_loader(job));
     if (m->per_process > 1 && sim_profile_get(job->simulation->profile, SIM_SYNCHRONOUS) > 0)
@@ -359,7 +358,7 @@ static status run_all(virtual_job *job)
     return STATUS_OK;
 }
 
-/* By symmetry: without jitter the ranks of a machine do what those of every other machine do. */
+/* Returns the number of ranks to simulate, or 0 for all. Without jitter, all machines do the same. */
 static int ranks_to_simulate(const virtual_job_config *c)
 {
     const simulation_config *m = &c->machine;
@@ -369,7 +368,7 @@ static int ranks_to_simulate(const virtual_job_config *c)
         return 0;
     sim_profile *profile = NULL;
     if (sim_profile_load(m->profile, &profile) != STATUS_OK) {
-        error_clear(); /* whoever opens the simulation says it */
+        error_clear(); /* simulation_open() reports it. */
         return 0;
     }
     int machines = m->machines ? m->machines : (m->world + profile->wiring.gpus - 1) / profile->wiring.gpus;

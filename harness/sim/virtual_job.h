@@ -1,13 +1,13 @@
-/* A job on virtual devices: all ranks in this thread, their trainers driven by the event queue. The train
- * loop, the models and the engines are those of a real run.
+/* A job on virtual devices. All ranks run in this thread; the event queue drives their trainers. Train
+ * loop, models and engines are the same as in a real run.
  *
- * The files in the order in which data flow through them (calibrate.h lists those of calibrations):
+ * Files, in the order in which data flow through them (calibrate.h lists the files of calibrations):
  *   virtual_run.c        the jobs of `harness run`, and predictions of real runs
  *   whatif.c             a workload on many numbers of GPUs
- *   virtual_measure.c    what a workload takes, in a few figures
+ *   virtual_measure.c    a workload in a few figures
  *   virtual_job.c        the ranks and servers of a job
- *   virtual_source.c     their batches
- *   virtual_trace.c      their time lines */
+ *   virtual_source.c     batches
+ *   virtual_trace.c      time lines */
 #ifndef HARNESS_SIM_VIRTUAL_JOB_H
 #define HARNESS_SIM_VIRTUAL_JOB_H
 
@@ -16,42 +16,46 @@
 #include "common/sim/simulation.h"
 #include "harness/run/rank.h"
 
-/* Everything is borrowed. */
+/* Pointers are borrowed. */
 typedef struct virtual_job_config {
-    simulation_config machine; /* profile, ranks, what is overridden */
-    trainer_config trainer; /* of every rank: model, engine, policy, optimizer, steps; the rest is set here */
+    simulation_config machine; /* Profile, ranks and overrides. */
+    /* Model, engine, policy, optimizer and steps of every rank. virtual_job_run() sets the other fields. */
+    trainer_config trainer;
     const dataset *set;
-    const data_options *data; /* batch, sampler, drop_last */
-    int loader_workers;       /* of each process of the job; 0: batches are there at once */
-    bool by_symmetry;         /* ranks of one machine stand for all where nothing makes them differ */
-    int64_t warmup;           /* steps that are not reported */
-    int stages;   /* above 1: the model is cut, and the ranks are a pipeline, or replicas of one; where
-                   * machine.per_process is as many, they are devices, which their process drives */
+    const data_options *data; /* Batch, sampler, drop_last. */
+    int loader_workers;       /* Workers of each process. 0 if batches take no time. */
+    /* Simulate one machine for all if all machines do the same. */
+    bool by_symmetry;
+    int64_t warmup; /* Steps that are not reported. */
+    /* Stages of the model. If more than 1, the ranks are a pipeline or replicas of one. If
+     * machine.per_process is equal to it, the stages are on devices of one process. */
+    int stages;
     int schedule; /* pipeline_schedule */
 } virtual_job_config;
 
-/* Callbacks. Any slot may be NULL; a failure ends the job. */
+/* Callbacks. Each may be NULL. A failure ends the job. */
 typedef struct virtual_job_observer {
     void *context;
-    /* All ranks are set up, nothing has run. */
+    /* Called when all ranks are set up and nothing has run. */
     status (*opened)(void *context, simulation *s);
-    /* Here and below, where processes drive several devices: each of these. Before a rank is opened: its time
-     * line, or NULL. */
+    /* Called before a rank is opened. Returns the time line of the rank, or NULL. If processes drive
+     * several devices, this callback and the following ones are called for each device. */
     rank_trace *(*trace)(void *context, int rank);
-    /* Before the first reported step. */
+    /* Called before the first reported step. */
     void (*measures)(void *context, int rank, trainer *t);
     void (*step)(void *context, int rank, trainer *t, const step_result *result);
-    /* The rank has done all its steps and settled. */
+    /* Called when the rank has done all steps and flushed its engine. */
     status (*finished)(void *context, int rank, trainer *t);
-    /* After all ranks, for every server in its own process: what it holds. */
+    /* Called after all ranks, for every server in a separate process, with the server's memory. */
     status (*served)(void *context, int server, const ledger *l);
 } virtual_job_observer;
 
-/* Above so many ranks that are alike, those of one machine stand for all. */
+/* Above this number of ranks, one machine is simulated for all if possible. */
 enum { VIRTUAL_JOB_ALL_RANKS = 1024 };
 
-/* Runs to the end. Above VIRTUAL_JOB_ALL_RANKS ranks, symmetry is taken where it holds: under the ring
- * engine, without jitter, with machines that are full. Then machine.present ranks are simulated. */
+/* Runs the job to its end. Simulates the ranks of one machine for all if by_symmetry is set, or above
+ * VIRTUAL_JOB_ALL_RANKS ranks. This needs the ring engine without pipeline, jitter and slow ranks, and an
+ * equal number of ranks on every machine. Otherwise all ranks are simulated. */
 status virtual_job_run(const virtual_job_config *config, const virtual_job_observer *observer);
 
 #endif

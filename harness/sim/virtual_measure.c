@@ -9,11 +9,11 @@
 
 /* ---- the command line ------------------------------------------------------------------------- */
 
-enum { OWN_WORDS = 12 }; /* --device, --mode, --policy, --gpus, --efficiency, --draw, and their values */
+enum { OWN_WORDS = 12 }; /* --device, --mode, --policy, --gpus, --efficiency, --draw, and their values. */
 
 typedef struct command_words {
     char options[320], device[4200], gpus[16], efficiency[32], draw[16];
-    char **words; /* [count], then NULL: without program and command */
+    char **words; /* [count], then NULL. Without program and command. */
     int count;
 } command_words;
 
@@ -77,7 +77,7 @@ static void on_step(void *context, const step_result *r)
     f->backward_ms = later(f->backward_ms, ms_of_ns(reduced - r->backward_begin_ns));
 }
 
-/* The figure of `run`, from its seconds back to whole nanoseconds. */
+/* Returns a median in ms. The result has seconds; rounding restores the whole nanoseconds. */
 static double median_ms(const json_t *object, const char *key)
 {
     const json_t *median = json_object_get(json_object_get(object, key), "median_s");
@@ -150,7 +150,8 @@ status virtual_fit(const virtual_workload *one_gpu, double step_ms, virtual_figu
         TRY(virtual_measure(&w, scratch));
         *efficiency = w.efficiency;
         if (fabs(scratch->step_ms / step_ms - 1) < 1e-4) return STATUS_OK;
-        w.efficiency *= scratch->step_ms / step_ms; /* time goes with 1 / efficiency, but for launches */
+        /* Time is proportional to 1 / efficiency, except for launches. */
+        w.efficiency *= scratch->step_ms / step_ms;
     }
     return fail(
         STATUS_CONFIG,

@@ -30,15 +30,15 @@ typedef struct job_record {
     const dataset *set;
     const virtual_variant *variant;
     int engine, world, present;
-    int64_t warmup, steps; /* before measuring; measured */
-    int64_t lead;          /* steps that a rank may be ahead of another */
+    int64_t warmup, steps; /* Before measuring, and measured. */
+    int64_t lead;          /* Steps that a rank may be ahead of another. */
     rank_record *ranks;
-    trainer *first;    /* rank 0's, once it has finished */
-    int finished;      /* ranks */
-    int64_t shown;     /* rank 0's measured steps */
-    virtual_host host; /* of rank 0's process */
+    trainer *first; /* Rank 0's, once it has finished. */
+    int finished;
+    int64_t shown; /* Measured steps of rank 0. */
+    virtual_host host;
     virtual_trace trace;
-    text_buffer events; /* of the trace */
+    text_buffer events;
     json_t *job, *rank_list;
     char *note;
     size_t note_size;
@@ -51,7 +51,6 @@ static status no_memory(void)
     return fail(STATUS_SYSTEM, "no memory for the results");
 }
 
-/* The machines, who stands for whom, and what --link replaces. */
 static void write_note(job_record *j, const simulation *s)
 {
     char alike[64] = "", network[112] = "", shown[80];
@@ -68,7 +67,6 @@ static void write_note(job_record *j, const simulation *s)
              s->profile->wiring.gpus, alike, network);
 }
 
-/* Who loads, and how much; DataParallel's replicas. */
 static void set_host(job_record *j, const simulation *s, const dataset *set)
 {
     const run_config *c = j->config;
@@ -137,7 +135,7 @@ static void on_step(void *context, int rank, trainer *t, const step_result *resu
     rank_record *r = &j->ranks[rank];
     step_result step = *result;
     overlap_measure(&r->overlap, trainer_engine(t), &step, true);
-    step.loss = NAN; /* there are no tensors to compute it from */
+    step.loss = NAN; /* Virtual devices have no tensors. */
     record_step(&r->record, &step);
     const virtual_variant *v = j->variant;
     if (v->step) v->step(v->context, &step);
@@ -211,7 +209,6 @@ static status on_served(void *context, int server, const ledger *l)
 
 /* ---- a job ------------------------------------------------------------------------------------ */
 
-/* The constants that the job replaces: efficiencies, then the variant's. */
 static status collect_overrides(const run_config *c, const virtual_variant *v, sim_override *out, int *count)
 {
     *count = 0;
@@ -280,7 +277,7 @@ static status run_job_in_virtual_time(const run_config *c, const run_plan *plan,
     return virtual_job_run(&config, &observer);
 }
 
-/* `traced`: with --trace, out->trace is the caller's to free. */
+/* Runs a job. If `traced` and --trace is given, out->trace is set, and the caller frees it. */
 static status run_one(const run_config *c, const run_plan *plan, int engine, const char *profile,
                       const virtual_variant *variant, int64_t warmup, int64_t steps, bool traced,
                       run_job *out, char *note, size_t size)
@@ -343,7 +340,7 @@ status virtual_run(const run_config *config, const run_plan *plan, run_job *jobs
 
 /* ---- prediction of real runs ------------------------------------------------------------------ */
 
-/* What the median step is to take on the machine of `profile`; ns. A few steps are run. */
+/* Predicts the median step on the machine of `profile`, in ns, from a few virtual steps. */
 static status predict(const run_config *config, const run_plan *plan, int engine, const char *profile,
                       double *median_ns)
 {
@@ -358,8 +355,8 @@ static status predict(const run_config *config, const run_plan *plan, int engine
     return STATUS_OK;
 }
 
-/* The median of each rank's own steps, and their mean: virtual ranks keep step. Real ones take turns in being
- * late, and the slowest of every step is slower than any of them is in the long run. */
+/* Returns the mean over the ranks of their median steps. Virtual ranks take equally long. Real ranks take
+ * turns in being late, so the slowest rank of a step takes longer than any rank does on average. */
 static status measured_step(const json_t *job, double *ns)
 {
     const json_t *ranks = json_object_get(job, "ranks"), *rank;
@@ -381,7 +378,7 @@ static status measured_step(const json_t *job, double *ns)
     return STATUS_OK;
 }
 
-/* Whether the ranks that a profile was calibrated with were bound. */
+/* Sets *out to true if the profile was calibrated with bound ranks. */
 static status is_bound(const char *path, bool *out)
 {
     sim_profile *profile = NULL;
@@ -396,7 +393,8 @@ static status add_prediction(const run_config *c, const run_plan *plan, int engi
 {
     double predicted = 0, measured = 0;
     status rc = predict(c, plan, engine, profile, &predicted);
-    if (rc == STATUS_CONFIG) { /* more ranks than the profile has, a policy that virtual devices do not run */
+    /* Too many ranks for the profile, or a policy that virtual devices do not run. */
+    if (rc == STATUS_CONFIG) {
         error_clear();
         return STATUS_OK;
     }

@@ -8,34 +8,36 @@
 #include "harness/run/run_result.h"
 #include "harness/train/trainer.h"
 
-/* What no option of `run` says; zero: as `run` does. */
+/* Settings of a virtual run that have no option. Zero is the behavior of `harness run`. */
 typedef struct virtual_variant {
-    bool by_symmetry;        /* ranks of one machine stand for all, however many there are (virtual_job.h) */
-    bool unlimited_memory;   /* simulation.h */
-    bool separate_phases;    /* trainer.h */
-    bool may_be_one_machine; /* --link is no error where it has no effect */
-    const sim_override *overrides; /* [override_count], borrowed; applied after --efficiency */
+    bool by_symmetry;        /* Simulate one machine for all, for any number of ranks (virtual_job.h). */
+    bool unlimited_memory;   /* See simulation.h. */
+    bool separate_phases;    /* See trainer.h. */
+    bool may_be_one_machine; /* --link without effect is not an error. */
+    const sim_override *overrides; /* [override_count], borrowed. Applied after --efficiency. */
     int override_count;
-    void (*step)(void *context, const step_result *result); /* of each rank's measured steps; or NULL */
+    /* Called for each measured step of a rank. May be NULL. */
+    void (*step)(void *context, const step_result *result);
     void *context;
-    run_progress *progress; /* shows rank 0's steps; or NULL */
+    run_progress *progress; /* Shows the steps of rank 0. May be NULL. */
 } virtual_variant;
 
-enum { VIRTUAL_VARIANT_OVERRIDES = 32 }; /* at most */
+enum { VIRTUAL_VARIANT_OVERRIDES = 32 }; /* Most overrides. */
 
-/* Runs the job of one engine that the configuration uses; *job gets its result, as in the result of `run`,
- * and its trace: both are the caller's, on the heap. `note` [size] lists what was represented by what.
- * STATUS_CONFIG: more ranks than the profile has GPUs, or what virtual devices cannot do. */
+/* Runs the job of one engine of the configuration. Sets *job to its result and its trace, both on the heap
+ * and owned by the caller. Writes a description of the simulated machines to `note` [size]. Returns
+ * STATUS_CONFIG for more ranks than the profile has GPUs, and for options that virtual devices do not
+ * support. */
 status virtual_run_job(const run_config *config, const run_plan *plan, int engine,
                        const virtual_variant *variant, run_job *job, char *note, size_t size);
 
-/* Runs every job that the configuration uses; jobs[ENGINE_COUNT] get their results, which are the caller's.
- * The rest is as above. */
+/* Runs every job that the configuration uses and sets jobs[ENGINE_COUNT], like virtual_run_job(). */
 status virtual_run(const run_config *config, const run_plan *plan, run_job *jobs, char *note, size_t size);
 
-/* Where this machine has been calibrated (harness calibrate), and the run was on its CPU, without an emulated
- * link: adds "prediction" to the jobs' results: `profile`, `step_median_ns`, `measured_ns` (the ranks' own
- * median steps, their mean) and `error`, which is prediction over measurement less 1. */
+/* Adds "prediction" to the results of a real run, if this machine is calibrated (harness calibrate) and
+ * the run was on the CPU without an emulated link. Fields: `profile`, `step_median_s`, `measured_s` (mean
+ * over the ranks of their median steps), `error` (prediction over measurement less 1) and `other_binding`
+ * (the profile was calibrated with another binding of ranks). */
 status virtual_predict_jobs(const run_config *config, const run_plan *plan, run_job *jobs);
 
 #endif

@@ -9,16 +9,16 @@ typedef struct virtual_source {
     batch_source base;
     const dataset *set;
     sampler sampler;
-    int first, end;   /* ranks whose batches it gives */
-    int32_t *targets; /* [batch][sequence] where targets are masked; else NULL */
-    /* Of a loader; `actor` NULL: batches are there at once. */
+    int first, end;   /* Ranks whose batches it gives: [first, end). */
+    int32_t *targets; /* [batch][sequence] if targets are masked, else NULL. */
+    /* State of a loader. `actor` is NULL if batches take no time. */
     sim_actor *actor;
     int workers;
-    int64_t step;   /* the last batch that was asked for; -1: none */
-    sim_time ready; /* when it was made */
+    int64_t step;   /* Last batch given. -1 before the first. */
+    sim_time ready; /* Time at which this batch was ready. */
 } virtual_source;
 
-/* Writes the targets of a span that follows `before` samples; returns how many count. */
+/* Writes the targets of a span after `before` samples. Returns the number of targets that count. */
 static int64_t draw_targets(virtual_source *s, const sampler_span *span, int64_t before)
 {
     int64_t sequence = s->base.form.sequence, counted = 0;
@@ -30,8 +30,8 @@ static int64_t draw_targets(virtual_source *s, const sampler_span *span, int64_t
     return counted;
 }
 
-/* When the batch of `step` is made. Workers and the pinning thread work side by side, each on a later batch
- * than the next: so batches come at the pace of the slower. */
+/* Returns the time at which the batch of `step` is ready. Workers and pinning thread work on different
+ * batches at the same time, so the slower of them sets the pace. */
 static sim_time ready_time(const virtual_source *s, int64_t step)
 {
     double bytes =

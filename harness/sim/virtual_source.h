@@ -1,5 +1,5 @@
-/* Batches for virtual devices: how many samples a rank has in a step, and which of their positions have
- * targets, without any tensor. Inputs must not be read. */
+/* Batches for virtual devices: the number of samples and of counted targets, without tensors. Inputs must
+ * not be read. */
 #ifndef HARNESS_SIM_VIRTUAL_SOURCE_H
 #define HARNESS_SIM_VIRTUAL_SOURCE_H
 
@@ -10,14 +10,14 @@
 
 #include <stdbool.h>
 
-/* `set` is borrowed; where its targets are masked they are drawn for the samples as they lie, so that their
- * number is right, and all count elsewhere. `whole`: the batches of all ranks. STATUS_CONFIG as
+/* Opens the batches of `rank`, or of all ranks if `whole`. Masked targets are drawn for each sample, so
+ * that their number is right; other targets all count. `set` is borrowed. Returns the errors of
  * sampler_init(). */
 status virtual_source_open(const dataset *set, const sampler_config *sampler, int rank, bool whole,
                            batch_source **out);
 
-/* Batches come from `workers` loader processes and a thread that pins, at the profile's prices: the host of
- * `actor` waits for each until it is made. `source` is one of the above that has given no batch. */
+/* Makes a new source load its batches with `workers` processes and a pinning thread, at the profile's
+ * prices. `actor` waits until each batch is ready. Must be called before the first batch. */
 void virtual_source_load(batch_source *source, sim_actor *actor, int workers);
 
 #endif

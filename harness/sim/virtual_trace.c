@@ -11,7 +11,7 @@
 status virtual_trace_open(const run_config *c, const nn_model *model, int engine, int world, int64_t warmup,
                           virtual_trace *out)
 {
-    enum { KERNELS = 200, KERNELS_PER_PARAMETER = 24 }; /* of a batch */
+    enum { KERNELS = 200, KERNELS_PER_PARAMETER = 24 }; /* Per batch. */
     *out = (virtual_trace){.engine = engine, .to_file = c->run.trace != NULL};
     out->rank_count = world < VIRTUAL_TRACE_RANKS ? world : VIRTUAL_TRACE_RANKS;
     if (!out->to_file && out->rank_count > VIRTUAL_TIMELINE_RANKS) out->rank_count = VIRTUAL_TIMELINE_RANKS;
@@ -46,14 +46,14 @@ rank_trace *virtual_trace_rank(const virtual_trace *t, int rank)
 static void on_ran(void *context, int rank, int stream, const char *what, sim_time begin, sim_time end)
 {
     virtual_trace *t = context;
-    if (rank >= t->rank_count || strcmp(what, SIM_WAIT) == 0) return; /* the train loop records its waits */
+    if (rank >= t->rank_count || strcmp(what, SIM_WAIT) == 0) return; /* The train loop records its waits. */
     trace_track row = stream == DEVICE_STREAM_COPY            ? TRACE_COPY_STREAM
                       : stream == DEVICE_STREAM_COMMUNICATION ? TRACE_COMMUNICATION
                                                               : TRACE_COMPUTE_STREAM;
     trace_slice(t->ranks[rank].recorder, row, what, TRACE_NO_INDEX, sim_to_ns(begin), sim_to_ns(end));
 }
 
-/* Transfers are reported in the order in which they end. */
+/* Adds a use. Uses arrive in the order in which they end; overlapping ones are merged. */
 static void add_use(virtual_trace *t, link_row *l, link_use u)
 {
     while (l->count > 0 && l->uses[l->count - 1].end > u.begin) {

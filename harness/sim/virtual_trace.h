@@ -1,10 +1,9 @@
-/* --trace in virtual time: the tracks of a real run, and in addition a row for every stream of a GPU and for
- * every link.
+/* --trace in virtual time: the tracks of a real run, and a row for every GPU stream and every link.
  *
- * A rank is a process, with its kernels on the row of the stream that runs them. A machine is a process with
- * a row for each direction of a link, each socket's memory and each direction of a network adapter; a slice
- * is a time in which flows use it, with their bytes, as they load the link (with the copies and wire bytes
- * that a route adds). */
+ * A rank is a process in the trace, and its kernels are on the rows of their streams. A machine is a
+ * process with a row for each direction of a link, each socket's memory and each direction of a network
+ * adapter. A slice is a time in which transfers use the link. The bytes of a slice include the copies and
+ * wire bytes that a route adds. */
 #ifndef HARNESS_SIM_VIRTUAL_TRACE_H
 #define HARNESS_SIM_VIRTUAL_TRACE_H
 
@@ -12,8 +11,8 @@
 #include "harness/run/rank.h"
 
 enum {
-    VIRTUAL_TRACE_RANKS = 64,   /* the first ranks are shown, and as many machines */
-    VIRTUAL_TIMELINE_RANKS = 16 /* of which the results hold one step */
+    VIRTUAL_TRACE_RANKS = 64,   /* Number of ranks, and of machines, that are shown. */
+    VIRTUAL_TIMELINE_RANKS = 16 /* Number of ranks of which the results contain one step. */
 };
 
 /* A time in which a link was used without a pause. */
@@ -21,7 +20,7 @@ typedef struct link_use {
     sim_time begin, end;
     double bytes;
     int64_t transfers;
-    const char *what; /* of the first */
+    const char *what; /* Kind of the first transfer. */
 } link_use;
 
 typedef struct link_row {
@@ -31,28 +30,28 @@ typedef struct link_row {
 
 typedef struct virtual_trace {
     int engine, rank_count;
-    bool to_file;      /* --trace; without it only the results' step is recorded, without streams and links */
-    rank_trace *ranks; /* [rank_count]; NULL: nothing is recorded */
+    /* --trace is given. Otherwise only the step in the results is recorded, without streams and links. */
+    bool to_file;
+    rank_trace *ranks; /* [rank_count], or NULL if nothing is recorded. */
     const simulation *simulation;
-    link_row *links; /* [link_count] by resource */
+    link_row *links; /* [link_count], indexed by resource. */
     int32_t link_count;
     bool out_of_memory;
 } virtual_trace;
 
-/* `warmup` steps precede those that are traced where --trace-steps chooses none. */
+/* Opens the recorders. Without --trace-steps, recording begins after `warmup` steps. */
 status virtual_trace_open(const run_config *config, const nn_model *model, int engine, int world,
                           int64_t warmup, virtual_trace *out);
 void virtual_trace_close(virtual_trace *t);
 
-/* NULL: the rank is not traced. */
+/* Returns the trace of a rank, or NULL if the rank is not traced. */
 rank_trace *virtual_trace_rank(const virtual_trace *t, int rank);
 
-/* From now on streams and links are recorded, while rank 0 is in a step that is traced; `t` stays where it
- * is. */
+/* Starts recording streams and links, while rank 0 is in a traced step. `t` must not be moved. */
 status virtual_trace_watch(virtual_trace *t, simulation *s);
 
-/* Before the simulation is closed: appends all events, each followed by a comma. STATUS_SYSTEM without
- * memory. */
+/* Appends all events, each followed by a comma. Must be called before the simulation is closed. Returns
+ * STATUS_SYSTEM if out of memory. */
 status virtual_trace_write(const virtual_trace *t, text_buffer *out);
 
 #endif

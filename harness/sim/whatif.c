@@ -10,7 +10,7 @@
 
 /* ---- parsing ---------------------------------------------------------------------------------- */
 
-/* Copies the word before the next comma, and moves past it; false: it is longer than `size`. */
+/* Copies the word before the next comma and moves past the comma. Returns false if the word does not fit. */
 static bool next_word(const char **at, char *word, size_t size)
 {
     size_t length = strcspn(*at, ",");
@@ -34,7 +34,7 @@ static status add_size(whatif_question *q, int64_t gpus)
     return STATUS_OK;
 }
 
-/* From the last number on by the ratio of the last two, up to `end`. */
+/* Adds numbers from the last one up to `end`, each by the ratio of the last two. */
 static status go_on(whatif_question *q, int64_t end)
 {
     int n = q->size_count;
@@ -78,8 +78,7 @@ status whatif_parse_policies(const char *text, whatif_question *q)
 
 /* ---- asking ----------------------------------------------------------------------------------- */
 
-/* What this command has as defaults instead of those of `run`: steps are alike once buckets have been
- * rebuilt. */
+/* Defaults of this command. After two steps buckets have been rebuilt, so later steps are alike. */
 static const char warmup[] = "--warmup 2", length[] = "--steps 3";
 
 static virtual_workload workload_of(const whatif_question *q, const char *policy, int gpus, int draw,
@@ -97,7 +96,7 @@ static virtual_workload workload_of(const whatif_question *q, const char *policy
     return w;
 }
 
-/* one_gpu_ms 0: this is one GPU. With stages only each of so many GPUs has a batch. */
+/* Runs a point. one_gpu_ms is 0 if the point is one GPU. Only one GPU in `stages` loads a batch. */
 static status ask_point(const virtual_workload *w, double one_gpu_ms, int stages, virtual_figures *figures,
                         whatif_point *out)
 {
@@ -117,7 +116,7 @@ static status ask_point(const virtual_workload *w, double one_gpu_ms, int stages
     return STATUS_OK;
 }
 
-/* --slow names a rank that one GPU does not have, and a model is not cut for it. *efficiency: 0 where no
+/* Runs one GPU, without the options of stages and without --slow of another rank. *efficiency is 0 if no
  * measured step anchors it. */
 static status ask_one_gpu(const whatif_question *q, int draw, virtual_figures *figures, double *efficiency,
                           whatif_point *out)
@@ -145,7 +144,7 @@ static status ask_one_gpu(const whatif_question *q, int draw, virtual_figures *f
     return rc;
 }
 
-/* Draw 0 gives a point its figures, the others its limits. */
+/* Adds a draw to a point. Draw 0 sets the figures; the other draws widen the limits. */
 static void put(whatif_point *to, const whatif_point *p, int draw)
 {
     if (draw == 0) {
@@ -176,7 +175,6 @@ static status ask_all(const whatif_question *q, int draw, virtual_figures *figur
     return STATUS_OK;
 }
 
-/* Whether a share of a GPU's peak is a guess. */
 static status has_estimates(const char *profile, bool *out)
 {
     sim_profile *p = NULL;
@@ -218,7 +216,7 @@ static void bar(double part, text_buffer *out)
     text_append(out, "|%-*.*s|", WIDTH, filled, text);
 }
 
-/* "285 (280 to 301)", in three digits. */
+/* Formats "285 (280 to 301)" with three digits. */
 static void with_limits(char *out, size_t size, const char *to, double value, double low, double high)
 {
     char texts[3][24];
@@ -227,7 +225,7 @@ static void with_limits(char *out, size_t size, const char *to, double value, do
              text_three_digits(texts[2], sizeof texts[2], high));
 }
 
-/* "ring"; more than one are listed below the table. */
+/* Returns the algorithm, for example "ring", or "both": then mixed_lines() lists them below the table. */
 static const char *algorithm_of(const whatif_point *x)
 {
     size_t count = json_array_size(x->algorithms);

@@ -1,19 +1,19 @@
-/* A sweep: `harness run` for every point of a grid of option values, several times, so that points can be
- * compared.
+/* A sweep runs `harness run` for every point of a grid of option values, several times, to compare the
+ * points.
  *
- * The runs of a round are in a drawn order, and round follows round, so that a drift of the machine hits all
- * points alike. Real work runs one run at a time, virtual devices on all processors at once. Every run leaves
- * one file in the sweep's folder, whole or not at all; a sweep that is started again runs only what has no
- * valid file.
+ * The runs are grouped in rounds, each with one run per point in random order, so that a drift of the
+ * machine affects all points equally. Real runs run one at a time, virtual runs on all processors at once.
+ * Every run writes one file to the sweep's folder, complete or not at all. A sweep that is started again
+ * repeats only runs without a valid file.
  *
- *   DIR/sweep.json                   what is varied, and by which program; a later start must be the same
- *                                    sweep, but may have more rounds
- *   DIR/runs/point-P-round-R.json    the result of a run (docs/results.md)
- *   DIR/failures.json                runs that have failed and not been run again, written at each failure
+ *   DIR/sweep.json                   varied options and program; a later start must have the same ones, but
+ *                                    may have more rounds
+ *   DIR/runs/point-P-round-R.json    result of a run (docs/results.md)
+ *   DIR/failures.json                failed runs that have not been run again, written at each failure
  *   DIR/table.json                   medians, intervals and failures of all points
  *
- * The files of this folder, in the order of the flow: sweep_grid.c (the points), sweep_program.c (what runs
- * them), sweep_run.c (the runs), sweep_table.c, sweep_loss.c and sweep_origin.c (what they show). */
+ * Files, in the order in which data flow through them: sweep_grid.c (points), sweep_program.c (programs),
+ * sweep_run.c (runs), sweep_table.c, sweep_loss.c and sweep_origin.c (the table). */
 #ifndef HARNESS_SWEEP_SWEEP_H
 #define HARNESS_SWEEP_SWEEP_H
 
@@ -24,121 +24,123 @@
 
 enum { SWEEP_MOST_AXES = 8, SWEEP_MOST_VALUES = 64, SWEEP_MOST_POINTS = 4096, SWEEP_MOST_ROUNDS = 1000 };
 
-/* An option and the values that it takes. */
+/* An option and its values. */
 typedef struct sweep_axis {
-    char *text; /* owns the words below */
+    char *text; /* Owns `name` and `values`. */
     const char *name;
     const char *values[SWEEP_MOST_VALUES];
     int count;
-    const char *engine; /* whose option it is; NULL: of all */
+    const char *engine; /* Engine that has the option. NULL if all have it. */
 } sweep_axis;
 
 typedef struct sweep {
     sweep_axis axes[SWEEP_MOST_AXES];
     int axis_count;
-    const char *
-        *words; /* options of run that all points have; the array is the sweep's, the words are borrowed */
+    /* Options of `harness run` for all points. The sweep owns the array, the words are borrowed. */
+    const char **words;
     int word_count;
     int rounds;
-    const char *folder; /* borrowed */
-    int points;         /* the product of the axes' counts; see sweep_has() */
-    bool has_mode; /* all points have the engines of --mode, or it varies; else a policy that varies has its
-                      own */
-    bool builds;   /* the values of axis 0 are programs to be run, instead of an option's */
+    const char *folder; /* Borrowed. */
+    int points;         /* Product of the axes' counts. See sweep_has(). */
+    /* --mode is given or varied. Otherwise each value of a varied policy determines the engine. */
+    bool has_mode;
+    bool builds; /* The values of axis 0 are programs. */
 } sweep;
 
-/* Adds "NAME=VALUE,VALUE,..."; where values hold commas they are separated by ';'. STATUS_USAGE. */
+/* Adds "NAME=VALUE,VALUE,...". Values that contain commas are separated by ';'. Returns STATUS_USAGE. */
 status sweep_vary(sweep *s, const char *text);
 
-/* Adds the axis `mode` where nothing chooses an engine, neither --mode nor a policy that varies, counts the
- * points and checks the command line of each. STATUS_USAGE for an option that `run` does not have or a value
- * that it does not take. */
+/* Adds the axis `mode` if neither --mode nor a varied policy chooses an engine. Then counts the points and
+ * checks their command lines. Returns STATUS_USAGE for an unknown option or an invalid value. */
 status sweep_check(sweep *s);
 
-/* Whether some word or axis is the option `name`. */
+/* Returns true if a word or an axis is the option `name`. */
 bool sweep_has_option(const sweep *s, const char *name);
 
-/* The options of run that words give, by their long names, without those of output: a new reference. NULL:
- * they are none. */
+/* Returns the options of `harness run` in the words, by their long names and without output options, as a
+ * new reference. Returns NULL if the words are invalid. */
 json_t *sweep_options(const char **words, int count);
 
-/* The words of a list of JSON, which has them: an array that the caller frees; NULL without memory. */
+/* Returns the words of a JSON list, borrowed, in an array that the caller frees. NULL if out of memory. */
 const char **sweep_words_of(const json_t *list);
 
-/* The sweep whose results lie in `folder`: its axes and words borrow the texts of *definition, the caller's
- * to drop after sweep_free(), and it has as many rounds as there are results. *definition is NULL where the
- * folder holds no sweep. */
+/* Reads the sweep in `folder`, with as many rounds as it has results. Axes and words borrow texts of
+ * *definition, which the caller releases after sweep_free(). *definition is NULL if the folder does not
+ * contain a sweep. */
 status sweep_read(const char *folder, json_t **definition, sweep *out);
 
 void sweep_free(sweep *s);
 
-/* The value of an axis at a point, 0 <= point < s->points; the last axis varies fastest. NULL: the option is
- * that of another engine than the point's, and is left out. */
+/* Returns the value of an axis at a point, 0 <= point < s->points. The last axis varies fastest. Returns
+ * NULL if the point's engine does not have the option. */
 const char *sweep_value(const sweep *s, int point, int axis);
 
-/* Whether the point is run: of points that differ only in options of other engines, the first is. */
+/* Returns true if the point is run. If points differ only in options of other engines, only the first one
+ * is run. */
 bool sweep_has(const sweep *s, int point);
 
-/* The words of `harness run` at a point: "run", options, NULL. `out` has room for s->word_count + 2 *
- * s->axis_count + 3; the words of the axes are in `text`, which the caller frees after use. */
+/* Sets the words of `harness run` at a point: "run", options, NULL. `out` has room for s->word_count
+ * + 2 * s->axis_count + 3 words. The words of the axes are in `text`, which the caller frees after use. */
 status sweep_words(const sweep *s, int point, text_buffer *text, const char **out);
 
-/* Whether the point's device is virtual. */
+/* Sets *out to true if the point's device is virtual. */
 status sweep_is_virtual(const sweep *s, int point, bool *out);
 
-/* The order of a round: a permutation of the points, a function of the round. STATUS_SYSTEM without memory.
- */
+/* Sets the order of a round, a permutation of the points that depends only on the round. */
 status sweep_order(const sweep *s, int round, int *order);
 
-/* sweep_program.c: the program that a point runs, and the hashes (XXH3, hexadecimal) of the bytes of all of
- * them: an array, a new reference. STATUS_UNAVAILABLE: one cannot be read. */
+/* sweep_program.c: return the program that runs a point, and an array of the hashes of all programs (XXH3,
+ * hexadecimal) as a new reference. STATUS_UNAVAILABLE if a program cannot be read. */
 const char *sweep_program(const sweep *s, int point);
 status sweep_programs(const sweep *s, json_t **out);
 
-/* Whether the definitions of two sweeps vary the same options, whichever programs ran them. */
+/* Returns true if two sweeps vary the same options, even with different programs. */
 bool sweep_is_same(const json_t *a, const json_t *b);
 
-/* "DIR/runs/point-0003-round-000.json". Returns `buffer`. */
+/* Formats "DIR/runs/point-0003-round-000.json". Returns `buffer`. */
 char *sweep_file(const sweep *s, int point, int round, char *buffer, size_t size);
 
-/* The result of a run, a new reference; NULL if there is none, or none of a whole run. STATUS_DATA if the
- * file is damaged. */
+/* Reads the result of a run as a new reference. *out is NULL if there is no result or the run was stopped
+ * early. Returns STATUS_DATA if the file is damaged. */
 status sweep_read_result(const sweep *s, int point, int round, json_t **out);
-/* The valid result of a run, a new reference; NULL if there is none. A damaged one is announced on stderr. */
+/* Returns the valid result of a run as a new reference, or NULL. Warns about a damaged one. */
 json_t *sweep_result(const sweep *s, int point, int round);
 
-/* Makes the folder, or finds that of the same sweep; *lock is to be closed at the end. STATUS_CONFIG: it
- * holds another sweep or the results of another build, or another process uses it. STATUS_CANNOT_CREATE. */
+/* Makes or opens the folder of the sweep. The caller closes *lock at the end. Returns STATUS_CONFIG if the
+ * folder contains another sweep or results of another build, or another process uses it. Returns
+ * STATUS_CANNOT_CREATE if it cannot be made. */
 status sweep_open_folder(const sweep *s, int *lock);
 
 typedef struct sweep_outcome {
-    int run, failed, kept; /* runs of this start; runs that an earlier start had finished */
-    int signal;            /* that ended it early, or 0 */
-    json_t *failures;      /* array of {point, round, exit_code, message}, also of earlier starts */
+    /* Runs of this start that succeeded and failed, and runs finished by earlier starts. */
+    int run, failed, kept;
+    int signal;       /* Signal that ended the sweep, or 0. */
+    json_t *failures; /* Array of {point, round, exit_code, message}, with failures of earlier starts. */
 } sweep_outcome;
 
-/* The failures that earlier starts recorded: a new array. */
+/* Returns the recorded failures of earlier starts as a new array. */
 json_t *sweep_failures(const sweep *s);
 
-/* Runs everything that has no result. The caller drops out->failures. */
+/* Runs everything that has no result. The caller releases out->failures. */
 status sweep_run(const sweep *s, sweep_outcome *out);
 
-/* The commands that a start would run, in its order, as a shell reads them, one per line. */
+/* Writes the commands that sweep_run() would run, in their order, one per line, quoted for a shell. */
 status sweep_list(const sweep *s, text_buffer *out);
 
-/* sweep_loss.c: adds "loss_over_time" to the table of a sweep over policies, whose steps help differently:
- * null in others, and in virtual time. As text: nothing where it is null. */
+/* sweep_loss.c: adds "loss_over_time" to the table. It is null unless the sweep varies the policy, and
+ * null in virtual time. The report is empty if it is null. */
 status sweep_add_losses(const sweep *s, json_t *table);
 void sweep_report_losses(const json_t *table, text_buffer *out);
 
-/* sweep_origin.c: adds to the table what describes its runs: first the command, the "options" with which
- * --config runs the sweep again, "started_at", "program", "host", "libraries" and "configuration", null until
- * a result is added; then of each result, which may be NULL. The configuration keeps what all results share;
- * "one_origin" is false where program, host or libraries differ. */
+/* sweep_origin.c: adds the origin of the results to the table. sweep_add_command() adds the command and
+ * the "options" with which --config runs the sweep again, and sets the other fields to null: "started_at",
+ * "program", "host", "libraries" and "configuration". sweep_add_origin() adds a result, which may be NULL.
+ * "configuration" keeps the options that are equal in all results. "one_origin" is false if program, host
+ * or libraries differ. */
 void sweep_add_command(const sweep *s, json_t *table);
 void sweep_add_origin(const json_t *result, json_t *table);
 
-/* The table of all results as JSON, a new reference, and as text of at most 80 columns. */
+/* Makes the table of all results as JSON (a new reference), and writes it as text of at most 80 columns. */
 status sweep_table(const sweep *s, const json_t *failures, json_t **out);
 void sweep_report(const json_t *table, text_buffer *out);
 

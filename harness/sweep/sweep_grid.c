@@ -1,4 +1,4 @@
-/* The points of a sweep, their command lines and their files. */
+/* Points of a sweep, their command lines and their files. */
 #include "common/base/input.h"
 #include "common/base/log.h"
 #include "common/base/random.h"
@@ -70,7 +70,8 @@ static int axis_named(const sweep *s, const char *name)
     return -1;
 }
 
-/* Of the axis `mode`, or of the policy; NULL: all points have the same. */
+/* Returns the engine of a point, from the axis `mode` or the policy. NULL if it is the same for all
+ * points. */
 static const char *engine_of_point(const sweep *s, int point)
 {
     int mode = axis_named(s, "mode"), policy = axis_named(s, "policy"), engine;
@@ -78,11 +79,10 @@ static const char *engine_of_point(const sweep *s, int point)
     if (policy < 0 || s->has_mode) return NULL;
     if (engine_of_policy(s->axes[policy].values[index_at(s, point, policy)], &engine) == STATUS_OK)
         return engine_table[engine]->name;
-    error_clear(); /* sweep_check() has refused it */
+    error_clear(); /* sweep_check() reports it. */
     return NULL;
 }
 
-/* Whether the engine of the point has the option. */
 static bool applies(const sweep *s, int point, int axis)
 {
     const char *engine = s->axes[axis].engine ? engine_of_point(s, point) : NULL;
@@ -101,7 +101,7 @@ bool sweep_has(const sweep *s, int point)
     return true;
 }
 
-/* The engine whose option `name` is, if it is no option of all. */
+/* Returns the engine that has the option `name`, or NULL if all engines have it. */
 static const char *engine_of_option(const char *name)
 {
     for (int e = 0; e < ENGINE_COUNT; e++)
@@ -110,14 +110,14 @@ static const char *engine_of_option(const char *name)
     return NULL;
 }
 
-/* Whether the axis is an option of the point's run. */
+/* Returns true if the axis is an option of the point's run. */
 static bool is_word(const sweep *s, int point, int axis)
 {
     return sweep_value(s, point, axis) && !(s->builds && axis == 0);
 }
 
-/* The words of all points, without options that only engines other than the point's have: `run` takes them in
- * a run of both, and refuses them in a run of one. */
+/* Copies the words of all points, without options of other engines: a run of both engines accepts them, a
+ * run of one engine does not. */
 static status words_of_point(const sweep *s, const char *engine, const char **out, int *count)
 {
     static const option policy_option = {"policy", OPTION_TEXT, .argument = "a policy"};
@@ -165,7 +165,7 @@ status sweep_words(const sweep *s, int point, text_buffer *text, const char **ou
     return STATUS_OK;
 }
 
-/* The configuration of a point, which borrows words from `text`; the caller frees both. */
+/* Parses the configuration of a point. It borrows words from `text`; the caller frees both. */
 static status configure(const sweep *s, int point, text_buffer *text, run_config **out)
 {
     const char **words = malloc((size_t)(s->word_count + 2 * s->axis_count + 3) * sizeof *words);
@@ -191,7 +191,7 @@ bool sweep_has_option(const sweep *s, const char *name)
     return false;
 }
 
-/* Options that no run of a sweep has: outputs that all runs would write to one file, and --plan. */
+/* Refuses options that no run of a sweep may have: outputs to one file, and --plan. */
 static status refuse_outputs(const run_config *c)
 {
     const struct {
@@ -235,7 +235,7 @@ status sweep_check(sweep *s)
         if (rc == STATUS_OK) rc = refuse_outputs(config);
         free(config);
         text_free(&text);
-        /* A combination of values that cannot run is a failure of that point, which the table shows. */
+        /* Values that are valid but cannot run together are a failure of the point, shown in the table. */
         if (rc == STATUS_USAGE || rc == STATUS_SYSTEM) return rc;
         error_clear();
     }
@@ -252,7 +252,7 @@ status sweep_is_virtual(const sweep *s, int point, bool *out)
     *out = rc == STATUS_OK && run_config_is_virtual(config);
     free(config);
     text_free(&text);
-    if (rc == STATUS_CONFIG) { /* it fails when it is run, with that message */
+    if (rc == STATUS_CONFIG) { /* The run fails with this message. */
         error_clear();
         rc = STATUS_OK;
     }
@@ -263,7 +263,7 @@ status sweep_order(const sweep *s, int round, int *order)
 {
     uint64_t start = random_start((uint64_t)round, random_fnv1a64("sweep.order"));
     for (int i = 0; i < s->points; i++) order[i] = i;
-    for (int i = s->points - 1; i > 0; i--) { /* Fisher and Yates */
+    for (int i = s->points - 1; i > 0; i--) { /* Fisher-Yates shuffle. */
         int other = (int)random_below(start, (uint64_t)i, (uint64_t)i + 1), taken = order[i];
         order[i] = order[other];
         order[other] = taken;
@@ -302,7 +302,6 @@ json_t *sweep_result(const sweep *s, int point, int round)
     return result;
 }
 
-/* Reads the definition of a sweep. *out is NULL if the file does not exist. */
 static status read_definition(const char *path, json_t **out)
 {
     enum { MOST_BYTES = 16 << 20 };
@@ -310,7 +309,7 @@ static status read_definition(const char *path, json_t **out)
     return access(path, F_OK) == 0 ? input_json(path, MOST_BYTES, out) : STATUS_OK;
 }
 
-/* `programs` is taken over. */
+/* Makes the definition of the sweep. Takes over `programs`. */
 static json_t *definition(const sweep *s, json_t *programs)
 {
     json_t *axes = json_array(), *words = json_array();
@@ -325,7 +324,7 @@ static json_t *definition(const sweep *s, json_t *programs)
                      programs);
 }
 
-/* Whether the folder whose sweep.json is `path`, with the definition `before` or NULL, goes on with `now`. */
+/* Checks that the sweep `now` continues the sweep `before`, which is NULL or was read from `path`. */
 static status check_definition(const sweep *s, const char *path, const json_t *before, const json_t *now)
 {
     if (!before) return STATUS_OK;

@@ -1,4 +1,5 @@
-/* The loss of policies against time: one of them makes more steps per second, of which each may help less. */
+/* The loss of policies against time. A policy may make more steps per second, and each step may reduce the
+ * loss less. */
 #include "harness/report/report.h"
 #include "harness/sweep/sweep.h"
 
@@ -25,7 +26,7 @@ static bool varies_policy(const sweep *s)
     return false;
 }
 
-/* The job of the point's first run; *result is to be dropped. */
+/* Returns the job of the point's first run. The caller releases *result. */
 static const json_t *first_job(const sweep *s, int point, json_t **result)
 {
     *result = NULL;
@@ -50,7 +51,7 @@ status sweep_add_losses(const sweep *s, json_t *table)
         if (!sweep_has(s, p)) continue;
         const json_t *job = first_job(s, p, &result);
         if (!json_is_true(json_object_get(result, "simulated")))
-            end = fmax(end, report_duration(job)); /* others have no loss */
+            end = fmax(end, report_duration(job)); /* Virtual runs have no loss. */
         json_decref(result);
     }
     for (int i = 0; i < ROWS; i++) json_array_append_new(until, json_real(end * (i + 1) / ROWS));
@@ -81,7 +82,6 @@ static void append_figure(double value, text_buffer *out)
         text_append(out, "%*.4f", COLUMN, value);
 }
 
-/* A line for each axis: the values of the points in the columns. */
 static void append_heads(const json_t *table, const json_t *points, size_t first, size_t end,
                          text_buffer *out)
 {
@@ -102,7 +102,7 @@ static void append_heads(const json_t *table, const json_t *points, size_t first
     }
 }
 
-/* The training time to --target-loss and --target-accuracy, where they were chosen; "-": not reached. */
+/* Appends the training time to --target-loss and --target-accuracy if they were given; "-" if not reached. */
 static void append_targets(const json_t *points, size_t first, size_t end, text_buffer *out)
 {
     static const struct {

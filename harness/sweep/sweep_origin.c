@@ -1,5 +1,4 @@
-/* How a sweep was obtained: its command and options, and of its runs the program, the host and the options
- * that all points share. */
+/* The origin of a sweep's results: command and options, and the runs' program, host and common options. */
 #include "harness/run/run_options.h"
 #include "harness/sweep/sweep.h"
 
@@ -34,7 +33,6 @@ const char **sweep_words_of(const json_t *list)
     return words;
 }
 
-/* Whether two lists of words give options the same values. */
 static bool give_the_same(const json_t *a, const json_t *b)
 {
     if (json_equal(a, b)) return true;
@@ -57,7 +55,7 @@ bool sweep_is_same(const json_t *a, const json_t *b)
 
 /* ---- the table's description ------------------------------------------------------------------------- */
 
-/* The values of an axis as --vary takes them. */
+/* Formats an axis for --vary. */
 static json_t *axis_word(const sweep_axis *axis)
 {
     text_buffer text = {0};
@@ -71,7 +69,6 @@ static json_t *axis_word(const sweep_axis *axis)
     return word;
 }
 
-/* As in a file of --config. */
 static json_t *options_of(const sweep *s)
 {
     json_t *axes = json_array(), *options = json_object(), *of_runs = sweep_options(s->words, s->word_count);
@@ -106,11 +103,11 @@ void sweep_add_command(const sweep *s, json_t *table)
     json_object_set_new(table, "options", options_of(s));
     static const char *const later[] = {"started_at", "program", "host", "libraries", "configuration"};
     for (size_t i = 0; i < sizeof later / sizeof *later; i++)
-        json_object_set_new(table, later[i], json_null()); /* until a run is found */
+        json_object_set_new(table, later[i], json_null()); /* sweep_add_origin() sets it. */
     json_object_set_new(table, "one_origin", json_true());
 }
 
-/* The options of `configuration` that have the value of `other`. */
+/* Removes the options of `configuration` whose value differs in `other`. */
 static void keep_equal(json_t *configuration, const json_t *other)
 {
     const char *name;

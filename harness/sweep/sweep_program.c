@@ -1,4 +1,4 @@
-/* Which programs a sweep runs: results of another build are not mixed with theirs. */
+/* The programs of a sweep, and their hashes, which keep results of different builds apart. */
 #include "harness/sweep/sweep.h"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-/* The runs of a sweep: child processes, one of real work or several of virtual time at a time. */
+/* The runs of a sweep as child processes: one real run, or several virtual runs, at a time. */
 #include "common/base/clock.h"
 #include "common/base/input.h"
 #include "common/base/log.h"
@@ -23,13 +23,13 @@
 #include <unistd.h>
 
 enum { MOST_CHILDREN = 64 };
-#define PROGRESS_NS (10 * NS_PER_S)             /* between lines */
-#define PROGRESS_ON_TERMINAL_NS (NS_PER_S / 10) /* between drawings */
+#define PROGRESS_NS (10 * NS_PER_S)             /* Between lines. */
+#define PROGRESS_ON_TERMINAL_NS (NS_PER_S / 10) /* Between drawings. */
 
 typedef struct child {
     pid_t pid;
     int point, round;
-    int errors; /* what it writes to stderr */
+    int errors; /* Memory file that receives stderr. */
 } child;
 
 typedef struct running {
@@ -37,20 +37,21 @@ typedef struct running {
     sweep_outcome *out;
     child children[MOST_CHILDREN];
     int child_count;
-    int due[2], done[2]; /* of real work and of virtual time: runs that had no result as this start began */
-    bool kind;           /* of those that run now: virtual time */
-    int64_t began_ns;    /* the kind */
+    /* Real and virtual runs: those without a result when this start began, and those done since. */
+    int due[2], done[2];
+    bool kind;        /* Whether the present runs are virtual. */
+    int64_t began_ns; /* Time at which the first run of this kind began. */
     int64_t shown_ns;
     bool is_terminal;
     sigset_t signals, before;
 } running;
 
-/* In the child: returns only on failure. */
+/* Executes the run in the child process. Returns only on failure. */
 static void become_run(const running *r, const char *program, const char *const *words, int errors,
                        pid_t parent)
 {
     int nothing = open("/dev/null", O_RDWR);
-    setpgid(0, 0); /* the terminal's signals are for the sweep, which passes them on */
+    setpgid(0, 0); /* The sweep receives the terminal's signals and passes them on. */
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent) return;
     if (nothing < 0 || dup2(nothing, STDIN_FILENO) < 0 || dup2(nothing, STDOUT_FILENO) < 0 ||
         dup2(errors, STDERR_FILENO) < 0)
@@ -88,7 +89,7 @@ static status write_failures(const running *r)
     return STATUS_OK;
 }
 
-/* Whether the run had failed before: it is run again, or has ended well. */
+/* Removes the recorded failure of a run. Returns true if there was one. */
 static bool forget_failure(const running *r, int point, int round)
 {
     size_t i;
@@ -141,7 +142,7 @@ static status start(running *r, int point, int round)
     return rc;
 }
 
-/* The last line that begins with "harness: ", without that. */
+/* Copies the last line that begins with "harness: ", without this prefix. */
 static void last_message(int errors, char *out, size_t size)
 {
     char text[4096];
@@ -161,7 +162,7 @@ static status note_end(running *r, child c, int ended)
 {
     char path[PATH_MAX], message[512];
     json_t *result = sweep_result(r->sweep, c.point, c.round);
-    /* A run that had written its result when the sweep was stopped is finished. */
+    /* A run that was stopped after it had written its result is finished. */
     bool good = result && ((WIFEXITED(ended) && WEXITSTATUS(ended) == 0) || r->out->signal);
     int code = WIFEXITED(ended) ? WEXITSTATUS(ended) : 128 + WTERMSIG(ended);
     json_decref(result);
@@ -173,7 +174,7 @@ static status note_end(running *r, child c, int ended)
         return forget_failure(r, c.point, c.round) ? write_failures(r) : STATUS_OK;
     }
     unlink(sweep_file(r->sweep, c.point, c.round, path, sizeof path));
-    if (r->out->signal) return STATUS_OK; /* it was stopped: to be run again */
+    if (r->out->signal) return STATUS_OK; /* A later start runs it again. */
     r->done[r->kind]++;
     r->out->failed++;
     forget_failure(r, c.point, c.round);
@@ -186,7 +187,7 @@ static status note_end(running *r, child c, int ended)
 
 /* ---- all runs ---------------------------------------------------------------------------------------- */
 
-/* Of the runs of the kind that runs now, ns; NaN: not known. Those of the other kind take another time. */
+/* Estimates the time left for runs of the present kind, in ns. NaN if unknown. */
 static double time_left(const running *r)
 {
     int done = r->done[r->kind], left = r->due[r->kind] - done;
@@ -214,7 +215,7 @@ static void write_progress(const running *r, int done, int all)
     fprintf(stderr, "harness: sweep: %d of %d runs, %d failed%s\n", done, all, r->out->failed, left);
 }
 
-/* A bar on a terminal, elsewhere a line every 10 s; `ends`: a line in any case. */
+/* Shows a bar on a terminal, else a line every 10 s. `ends` writes a line at once. */
 static void show_progress(running *r, bool ends)
 {
     int64_t now = clock_now_ns();
@@ -234,7 +235,6 @@ static void pass_on(running *r, int number)
     for (int i = 0; i < r->child_count; i++) kill(r->children[i].pid, number);
 }
 
-/* Waits until fewer than `most` children run. */
 static status wait_below(running *r, int most)
 {
     while (r->child_count >= most && r->child_count > 0) {
@@ -251,7 +251,6 @@ static status wait_below(running *r, int most)
     return STATUS_OK;
 }
 
-/* The runs of one kind, real or virtual, of all rounds. */
 static status run_kind(running *r, const bool *is_virtual, bool kind, int *order)
 {
     const sweep *s = r->sweep;
@@ -325,7 +324,6 @@ status sweep_run(const sweep *s, sweep_outcome *out)
     return rc;
 }
 
-/* The command of a run, unless it has a result. */
 static status list_run(const sweep *s, int point, int round, const char **words, text_buffer *out)
 {
     text_buffer text = {0};
@@ -350,7 +348,7 @@ status sweep_list(const sweep *s, text_buffer *out)
     const char **words = malloc((size_t)(s->word_count + 2 * s->axis_count + 3) * sizeof *words);
     status rc = order && is_virtual && words ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the sweep");
     for (int p = 0; p < s->points && rc == STATUS_OK; p++) rc = sweep_is_virtual(s, p, &is_virtual[p]);
-    for (int kind = 1; kind >= 0; kind--) /* as run_all() does */
+    for (int kind = 1; kind >= 0; kind--) /* Virtual runs first, as in run_all(). */
         for (int round = 0; round < s->rounds && rc == STATUS_OK; round++) {
             rc = sweep_order(s, round, order);
             for (int i = 0; i < s->points && rc == STATUS_OK; i++)

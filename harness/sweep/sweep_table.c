@@ -1,5 +1,4 @@
-/* What the runs of a sweep show: a row per point, and which point is best. Rendered from the runs' JSON only.
- */
+/* The table of a sweep: a row per point, and the best point. Made only from the runs' JSON. */
 #include "harness/report/report.h"
 #include "harness/report/significance.h"
 #include "harness/run/run_result.h"
@@ -12,7 +11,7 @@
 
 #define INTERVAL_SEED 1
 
-/* The figures of one point, over its rounds; NaN where a round has no result. */
+/* Figures of a point. NaN for rounds without a result. */
 typedef struct point_figures {
     double *samples, *steps; /* [rounds] */
     int runs;
@@ -36,8 +35,7 @@ static point_figures read_point(const sweep *s, int point, double *memory, json_
     return f;
 }
 
-/* Median and 95 % interval over the rounds that have a value; one round is a single measurement without an
- * interval. */
+/* Computes median and 95 % interval over the rounds with a value. A single round has no interval. */
 static status summary(const double *values, int rounds, json_t **out)
 {
     double *found = malloc((size_t)rounds * sizeof *found);
@@ -89,8 +87,8 @@ static double rate_of(const json_t *points, int row)
     return report_number_at(json_array_get(points, (size_t)row), "samples_per_s.median");
 }
 
-/* The rates of two points in the rounds that both have: pairs[0] of `a`, pairs[s->rounds] of `b`; returns how
- * many. */
+/* Copies the rates of two points in the rounds that both have to pairs[0] and pairs[s->rounds]. Returns
+ * their number. */
 static int pair_rounds(const sweep *s, const point_figures *a, const point_figures *b, double *pairs)
 {
     int rounds = 0;
@@ -102,8 +100,8 @@ static int pair_rounds(const sweep *s, const point_figures *a, const point_figur
     return rounds;
 }
 
-/* Whether the rounds show that `best` is above every other point with a result, and how far above `next`.
- * `tests` and `pairs` are scratch, of all points and of two times all rounds. */
+/* Tests whether the rounds show that `best` is above every other point, and by which factor above `next`.
+ * `tests` [points] and `pairs` [2][rounds] are scratch memory. */
 static status test_best(const sweep *s, const point_figures *figures, const json_t *points, int best,
                         int next, significance *tests, double *pairs, json_t *row)
 {
@@ -139,8 +137,7 @@ static status test_best(const sweep *s, const point_figures *figures, const json
     return STATUS_OK;
 }
 
-/* The point with the highest throughput, how many times that of the next it is, and whether the rounds show
- * it. */
+/* Adds the point with the highest throughput, the factor over the next point, and the verdict of the test. */
 static status add_best(const sweep *s, const point_figures *figures, const json_t *points, json_t *table)
 {
     int best = -1, next = -1;
@@ -211,7 +208,7 @@ status sweep_table(const sweep *s, const json_t *failures, json_t **out)
 static const char *value_at(const json_t *point, const char *axis)
 {
     const char *text = json_string_value(json_object_get(json_object_get(point, "values"), axis));
-    return text ? text : "-"; /* an option of another engine */
+    return text ? text : "-"; /* The engine does not have the option. */
 }
 
 static int width_of(const json_t *points, const char *axis)
@@ -245,7 +242,7 @@ static void append_rate(double value, int width, text_buffer *out)
         text_append(out, "%*.*f", width, value < 100 ? 2 : 0, value);
 }
 
-/* One round has none. */
+/* Returns true if a point has an interval, which takes two rounds. */
 static bool has_intervals(const json_t *table)
 {
     size_t i;

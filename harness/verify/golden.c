@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_BYTES = 256 << 20 }; /* of a file */
+enum { MOST_BYTES = 256 << 20 };
 
 static status not_golden(const golden_file *f, const char *what)
 {
@@ -254,8 +254,8 @@ static void fill_images(uint64_t start, shape s, int64_t batch, float *out)
                     (float)random_signed(start, (uint64_t)((n * c + i) * h * w + at));
 }
 
-/* Inputs and targets of one rank at one step, in this program's order (images NHWC). `input` float32 or
- * int32 tokens; `target` int32, or float32 for the mean squared error. Returns the targets that count. */
+/* Fills inputs (float32 or int32 tokens) and targets (int32, or float32 for mean squared error) of one
+ * rank and step, in this program's order (images NHWC). Returns the number of targets that count. */
 static int64_t fill_batch(const golden_file *file, const nn_model *model, int64_t step, int rank, void *input,
                           void *target)
 {
@@ -292,7 +292,7 @@ static int64_t fill_batch(const golden_file *file, const nn_model *model, int64_
 
 /* ---- batches ---------------------------------------------------------------------------------- */
 
-enum { ELEMENT = 4 }; /* bytes: float32 or int32 */
+enum { ELEMENT = 4 }; /* Bytes of float32 or int32. */
 
 typedef struct golden_ranks {
     const golden_file *file;

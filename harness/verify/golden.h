@@ -1,7 +1,7 @@
-/* Golden trajectories: what PyTorch computed, in float64, for a model, an optimizer and some steps; losses
- * step by step, digests of the first step's gradients, of the parameters and buffers after the last step.
- * tests/golden/README.md defines the format, the values of parameters and inputs, and when two figures
- * agree. */
+/* Golden trajectories: results of PyTorch in float64 for a model, an optimizer and some steps. A file
+ * contains the loss of every step, and digests of the first step's gradients and of the parameters and
+ * buffers after the last step. tests/golden/README.md defines the format, the values of parameters and
+ * inputs, and the limits of a comparison. */
 #ifndef HARNESS_VERIFY_GOLDEN_H
 #define HARNESS_VERIFY_GOLDEN_H
 
@@ -13,11 +13,10 @@
 
 enum { GOLDEN_MOST_BATCH = 1 << 20, GOLDEN_MAX_SAMPLES = 16, GOLDEN_NAME_MAX = NN_NAME_MAX + 16 };
 
-/* A tensor's digest. */
 typedef struct golden_tensor {
     char name[GOLDEN_NAME_MAX];
     int64_t elements;
-    double l2, sum, error; /* error: L2 distance of PyTorch's float32 run */
+    double l2, sum, error; /* `error` is the L2 distance of PyTorch's float32 run. */
     int sample_count;
     int64_t sample_index[GOLDEN_MAX_SAMPLES];
     double sample_value[GOLDEN_MAX_SAMPLES];
@@ -34,24 +33,25 @@ typedef struct golden_file {
     model_options model;
     optimizer_options optimizer;
     int world;
-    int64_t batch; /* a rank */
+    int64_t batch; /* Per rank. */
     int64_t steps, parameters;
     uint64_t seed;
-    bool global_loss; /* one loss over the targets of all ranks */
-    bool kinks;       /* ReLU or maxima next to BatchNorm: in float32 only the first step is held */
+    bool global_loss; /* The loss is over the targets of all ranks. */
+    /* The model has ReLU or maxima next to BatchNorm: below float64, only the first step is compared. */
+    bool kinks;
     int losses_per_step;
     double *loss, *loss_error; /* [steps][losses_per_step] */
     golden_tensors gradients, parameters_final, buffers_final;
 } golden_file;
 
-/* STATUS_DATA names the file, the place and what was found. */
+/* Reads a file. Returns STATUS_DATA for an invalid file; the message names the file and the place. */
 status golden_open(const char *path, golden_file **out);
 void golden_close(golden_file **file);
 
-/* Parameter `p` of the case at PyTorch's index i; rounded to float32. */
+/* Sets out[i] to the initial value of the parameter at PyTorch's flat index i, rounded to float32. */
 void golden_fill_param(const golden_file *file, const nn_param *p, float *out);
 
-/* The batches of ranks first .. first + ranks - 1, one after another. */
+/* Opens the batches of ranks [first, first + ranks), one rank after another. */
 status golden_source_open(const golden_file *file, const nn_model *model, int first, int ranks,
                           batch_source **out);
 

@@ -11,16 +11,17 @@
 
 /* ---- when figures agree: tests/golden/README.md, "Two comparisons" ------------------------------- */
 
-static const double float64_limit = 1e-9; /* of the tensor's norm; of the loss */
-static const double kink_limit = 0.05;    /* of a gradient's l2 */
-/* Limits for products that round their factors. The rounding unit of TF32 is 2^-11, of bfloat16 2^-9. */
+static const double float64_limit = 1e-9; /* Relative to a tensor's norm, or to the loss. */
+static const double kink_limit = 0.05;    /* Relative to a gradient's L2. */
+/* Limits for GEMMs that round their factors, relative to the figure. The unit roundoff of TF32 is 2^-11,
+ * of bfloat16 2^-9. */
 static const struct {
-    double loss;  /* of the loss */
-    double l2;    /* of a tensor's l2 */
-    double kinks; /* of a gradient's l2 in a network with ReLU */
+    double loss;
+    double l2;    /* L2 of a tensor. */
+    double kinks; /* L2 of a gradient in a network with ReLU. */
 } rounded[] = {
     [COMPARE_TF32] = {0x1p-9, 0.05 / 4, 0.05 + 0.05 / 4}, [COMPARE_BFLOAT16] = {0x1p-7, 0.05, 0.05 + 0.05}};
-static const double unreliable = 1e-3; /* of its l2: PyTorch's float32 error above it tells nothing */
+static const double unreliable = 1e-3; /* Relative float32 error above which PyTorch is no reference. */
 
 static void judge(comparison *c, const char *what, double found, double expected, double limit)
 {
@@ -55,7 +56,8 @@ static void compare_loss(comparison *c, const golden_file *file, int64_t step, i
     judge(c, what, loss, file->loss[at], loss_limit(c->precision, file->loss[at], file->loss_error[at]));
 }
 
-/* One loss over the batches of all ranks: the mean of theirs, where all have as many targets. */
+/* Compares a loss over the batches of all ranks with the mean of the ranks' losses. They are equal if all
+ * ranks have the same number of targets. */
 static void compare_mean_loss(comparison *c, const golden_file *file, int64_t step, double loss)
 {
     double expected = 0, error = 0;
@@ -74,7 +76,8 @@ typedef struct digest {
 
 static digest digest_of(const double *values, int64_t count)
 {
-    double squares = 0, sum = 0, carry = 0; /* Kahan: a sum of millions is held to 1e-9 of the norm */
+    /* Kahan: the sum of millions must be exact to 1e-9 of the norm. */
+    double squares = 0, sum = 0, carry = 0;
     for (int64_t i = 0; i < count; i++) {
         squares += values[i] * values[i];
         double y = values[i] - carry, t = sum + y;
@@ -84,7 +87,7 @@ static digest digest_of(const double *values, int64_t count)
     return (digest){sqrt(squares), sum};
 }
 
-/* `values` in PyTorch's order, t->elements of them. `kind` is what messages call it: "gradient". */
+/* Compares a tensor; `values` are in PyTorch's order. `kind` is its name in messages, such as "gradient". */
 static void compare_tensor(comparison *c, const golden_tensor *t, const char *kind, const double *values)
 {
     bool wide = c->precision == COMPARE_FLOAT64;
@@ -100,8 +103,8 @@ static void compare_tensor(comparison *c, const golden_tensor *t, const char *ki
         judge(c, what, d.l2, t->l2, rounded[c->precision].l2 * t->l2);
         return;
     }
-    /* A gradient that is zero but for rounding (an attention key's bias) has no norm to speak of. Its
-     * float32 error is then the floor: 1e-7 of the norm of all tensors together, which takes its place. */
+    /* A gradient that is zero except for rounding (the bias of an attention key) has no useful norm. The
+     * limit is then relative to the norm of all tensors, of which its float32 error is about 1e-7. */
     double scale = float64_limit * (t->l2 > 10 * t->error ? t->l2 : 1e7 * t->error);
     double root = sqrt((double)t->elements);
     snprintf(what, sizeof what, "%s %s l2", kind, t->name);
@@ -114,7 +117,7 @@ static void compare_tensor(comparison *c, const golden_tensor *t, const char *ki
     }
 }
 
-/* Networks with ReLU: a gradient's l2 alone. */
+/* Compares only a gradient's L2, for networks with ReLU. */
 static void compare_tensor_with_kinks(comparison *c, const golden_tensor *t, const char *kind,
                                       const double *values)
 {
@@ -137,10 +140,11 @@ typedef struct verification {
     status_table *table;
     uint64_t token;
     bool shares_buffers, one_loss;
-    bool first_holds_all; /* of the averages: rank 0 */
-    bool kinks;      /* ReLU or maxima next to BatchNorm, in less than float64: only the first step is held */
-    double *losses;  /* [steps][world] */
-    char *gradients; /* an arena of the device's type, on the host: every rank's share of the averages */
+    bool first_holds_all; /* Rank 0 has the averages of all gradients. */
+    /* See golden_file. False in float64. */
+    bool kinks;
+    double *losses;   /* [steps][world] */
+    char *gradients;  /* Averaged gradients of all ranks: a host arena of the device's type. */
     double **buffers; /* [world * buffer_count] */
     comparison *out;
 } verification;
@@ -168,8 +172,8 @@ static status load_params(const verification *v, trainer *t)
     return STATUS_OK;
 }
 
-/* The averaged gradients that this rank holds, into the common arena, of which each element has one writer:
- * servers hold shards, but under an all-reduce every rank holds all, and rank 0 stands for them. */
+/* Copies the averaged gradients of this rank to the common arena. Servers hold disjoint shards. After an
+ * all-reduce every rank holds all gradients, and only rank 0 copies. */
 static status collect_gradients(verification *v, local_ranks *group, int rank, trainer *t)
 {
     param_set *set = trainer_params(t);
@@ -214,7 +218,7 @@ static const golden_tensor *find_tensor(const golden_tensors *tensors, const cha
     return NULL;
 }
 
-/* Compares all gradients, or all parameters where `gradients` is NULL. */
+/* Compares all gradients, or all parameters if `gradients` is NULL. */
 static status compare_params(verification *v, trainer *t, const golden_tensors *golden, const char *kind,
                              const char *gradients)
 {
@@ -259,7 +263,7 @@ static status run_steps(verification *v, local_ranks *group, int rank, trainer *
     TRY(sync_gather_parameters(trainer_engine(t)));
     TRY(local_ranks_barrier(group));
     if (rank == 0 && !v->kinks) TRY(compare_params(v, t, &f->parameters_final, "parameter", NULL));
-    return local_ranks_barrier(group); /* nobody leaves while a peer may need it */
+    return local_ranks_barrier(group); /* A peer may still use this rank's memory. */
 }
 
 static status run_rank(local_ranks *group, int rank, void *context)
@@ -273,7 +277,7 @@ static status run_rank(local_ranks *group, int rank, void *context)
                              .precision = c->precision,
                              .threads = c->threads,
                              .cuda_graph = c->cuda_graph,
-                             .share_gpu = true, /* ranks are threads of one process */
+                             .share_gpu = true, /* Ranks are threads of one process. */
                              .model = v->model,
                              .engine = c->engine,
                              .engine_options = c->engine_options,
@@ -296,12 +300,12 @@ static status run_rank(local_ranks *group, int rank, void *context)
     TRY_GOTO(rc, local_ranks_connect(group, rank, t), out);
     rc = run_steps(v, group, rank, t, source);
 out:
-    trainer_close(&t); /* it may be copying a batch */
+    trainer_close(&t); /* The trainer may still copy a batch. */
     if (source) batch_source_close(&source);
     return rc;
 }
 
-/* Losses and buffers, once all ranks have ended. */
+/* Compares losses and buffers after all ranks have ended. */
 static status compare_rest(verification *v)
 {
     const golden_file *f = v->config->file;

@@ -1,8 +1,7 @@
-/* Runs a golden trajectory through an engine and compares every figure.
+/* Trains with an engine along a golden trajectory and compares every figure.
  *
- * The files of this folder, in the order in which data flow through them:
- *   golden            the file, and what follows from it: parameters, batches
- *   verify            ranks that train on it, and when two figures agree */
+ *   golden.c   the file, its parameters and batches
+ *   verify.c   the ranks that train, and the comparison */
 #ifndef HARNESS_VERIFY_VERIFY_H
 #define HARNESS_VERIFY_VERIFY_H
 
@@ -16,29 +15,32 @@ typedef enum comparison_precision {
     COMPARE_BFLOAT16
 } comparison_precision;
 
-/* The worst figure so far, as a share of its limit: above 1 something disagrees. */
+/* Result of a comparison: the figure with the largest deviation as a share of its limit. A share above 1
+ * is a failure. */
 typedef struct comparison {
     comparison_precision precision;
     double share;
     char what[GOLDEN_NAME_MAX + 64];
     double found, expected;
-    int tensors, unchecked; /* unchecked: PyTorch's own float32 strays too far */
+    /* Compared tensors. `unchecked` ones were skipped, since PyTorch's float32 deviates too much. */
+    int tensors, unchecked;
 } comparison;
 
 typedef struct verify_config {
     const golden_file *file;
     const char *device;
     int threads;
-    device_precision precision; /* in which products multiply; on cuda bfloat16 is stored, too */
-    bool cuda_graph;            /* passes are recorded */
+    /* Precision of GEMMs and convolutions; on cuda, bfloat16 is also the type of tensors. */
+    device_precision precision;
+    bool cuda_graph; /* Passes are recorded as CUDA graphs. */
     const sync_engine_type *engine;
     const void *engine_options;
     const char *policy;
     int divide; /* shared_divide */
 } verify_config;
 
-/* Runs the case with as many ranks as it says, as threads of this process. STATUS_OK whatever the
- * comparison finds: see out->share. */
+/* Runs the case with the file's number of ranks, as threads of this process. Returns STATUS_OK even if
+ * figures deviate: the caller checks out->share. */
 status verify_run(const verify_config *config, comparison *out);
 
 #endif
