@@ -1,5 +1,4 @@
-/* Lab 5: buckets. Arrays have their exact sizes, so that the sanitizer finds what is read or written beyond.
- */
+/* Lab 5: buckets. Arrays have exact sizes, so the sanitizer finds accesses beyond their ends. */
 #include "labs/runner/buckets.h"
 
 #include "labs/lab.h"

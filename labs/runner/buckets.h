@@ -4,11 +4,11 @@
 
 #include "labs/runner/runner.h"
 
-enum { BUCKETS_ASSIGN, BUCKETS_BACKWARD, BUCKETS_EXPOSED }; /* functions, as call.h numbers them */
+enum { BUCKETS_ASSIGN, BUCKETS_BACKWARD, BUCKETS_EXPOSED }; /* the function numbers of call.h */
 enum {
     BUCKETS_NEXT = RUNNER_FIRST_OF_LAB, /* answered with a code, and the gradient in n */
-    BUCKETS_LAUNCH,                     /* n: the bucket; answered with a code */
-    BUCKETS_WAIT,                       /* the same, once it is reduced */
+    BUCKETS_LAUNCH,                     /* n is the bucket; answered with a code */
+    BUCKETS_WAIT,                       /* n is the bucket; answered with a code when it is reduced */
 };
 
 #endif

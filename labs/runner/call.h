@@ -1,5 +1,5 @@
-/* For labs whose functions take and return numbers: the grader sends the function's number and doubles, and
- * receives doubles. Integers below 2^53 survive that. */
+/* Calls functions that take and return numbers. The grader sends the function's number and doubles, and
+ * receives doubles. Integers below 2^53 are exact. */
 #ifndef LABS_RUNNER_CALL_H
 #define LABS_RUNNER_CALL_H
 
@@ -9,8 +9,8 @@
 
 enum { CALL_MOST_NUMBERS = 16384 };
 
-/* The lab's part: calls function `which` with in[0..n); stores its results in out[] and returns their number,
- * at most CALL_MOST_NUMBERS, or a LAB_E... code. */
+/* Calls function `which` with in[0..n). Stores its results in out[] and returns their number, at most
+ * CALL_MOST_NUMBERS, or a LAB_E... code. Each lab defines it. */
 int call_function(int which, const double *in, int n, double *out);
 
 void runner_run(char **words, void (*set_up)(void))

@@ -1,7 +1,7 @@
-/* What a process that runs a student's code may ask of the system: a list of system calls (seccomp(2)); all
- * others fail with EPERM. The grader installs the list before it executes the program, with what the loader
- * needs. The program installs it again without that, before it calls the student's function. Raw BPF, so that
- * a student's machine needs nothing but the C library's headers. */
+/* Limits the system calls of a process that runs a student's code to a list (seccomp(2)); all others fail
+ * with EPERM. The grader installs a list before it executes the program, including the calls of the loader.
+ * The program installs a second list without them before it calls the student's function. The filter is raw
+ * BPF, so it needs only the headers of the C library. */
 #ifndef LABS_RUNNER_CONFINE_H
 #define LABS_RUNNER_CONFINE_H
 
@@ -34,7 +34,8 @@ static const int confine_calls[] = {
     __NR_getegid,      __NR_clock_gettime,  __NR_futex,        __NR_sched_yield, __NR_getrandom,
     __NR_exit,         __NR_exit_group,
 };
-/* Before the program is executed: also what loader, C library and sanitizers do until main(). */
+/* Additional calls of the loader, the C library and the sanitizers, from the execution of the program until
+ * main(). */
 static const int confine_loader_calls[] = {
     __NR_execve,
     __NR_close,
@@ -65,8 +66,8 @@ static const int confine_loader_calls[] = {
 #endif
 };
 
-/* 0, or -1 where the kernel has no such filters. From then on the process, and what it executes, keeps to the
- * list. */
+/* Restricts the process, and programs that it executes, to the list. Returns 0, or -1 if the kernel does not
+ * support filters. */
 static inline int confine(enum confine_stage stage)
 {
     enum { MOST = 160 };
@@ -87,7 +88,7 @@ static inline int confine(enum confine_stage stage)
         UNLESS(confine_calls[i], 1);
         RETURN(allow);
     }
-    /* Signals only to itself: abort() ends the process that way. */
+    /* A process may signal only itself: abort() ends it in this way. */
     UNLESS(__NR_tgkill, 4);
     LOAD(args[0]);
     UNLESS(getpid(), 1);
@@ -98,7 +99,7 @@ static inline int confine(enum confine_stage stage)
             UNLESS(confine_loader_calls[i], 1);
             RETURN(allow);
         }
-        /* Files to read, never to write, create or truncate. */
+        /* Files may be read, but not written, created or truncated. */
 #define READ_ONLY(call, flags)                                                                               \
     UNLESS(call, 4);                                                                                         \
     LOAD(args[flags]);                                                                                       \

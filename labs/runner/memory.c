@@ -1,4 +1,4 @@
-/* Lab 7: a rank of a group. Arrays have their exact sizes; the optimizer's state stays from step to step. */
+/* Lab 7: a rank of a group. Arrays have exact sizes. The optimizer's state stays from step to step. */
 #include "labs/runner/memory.h"
 
 #include "labs/lab.h"
@@ -36,7 +36,7 @@ int lab_reduce_scatter(lab_group *group, const float *x, size_t n, float *shard)
     runner_write((runner_message){MEMORY_REDUCE_SCATTER, 0, (int64_t)n, (int64_t)(n * sizeof *x)}, x);
     runner_message m = runner_read();
     if (m.code != LAB_OK) return m.code;
-    memset(shard, 0, shard_bytes(group, n)); /* the sanitizer sees this, and not what read() writes */
+    memset(shard, 0, shard_bytes(group, n)); /* the sanitizer checks memset(), but not read() */
     runner_read_data(shard, m.bytes);
     return LAB_OK;
 }

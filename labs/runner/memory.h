@@ -8,18 +8,19 @@ enum { MEMORY_PEAKS, MEMORY_STEP }; /* code of RUNNER_CASE: the function */
 
 enum {
     MEMORY_REDUCE_SCATTER = RUNNER_FIRST_OF_LAB, /* n elements; answered with a code and this rank's shard */
-    MEMORY_ALL_GATHER, /* this rank's shard, n: of all; answered with a code and all elements */
+    MEMORY_ALL_GATHER, /* this rank's shard, n is the number of all elements; answered with a code and all
+                        * elements */
 };
 
-/* The result's data are the numbers of lab_memory. */
+/* A call of student_memory(). The data of the result are the numbers of lab_memory. */
 typedef struct memory_peaks_case {
     int64_t root, unit, units, states, scheme, ranks, rank;
 } memory_peaks_case;
 
-/* In front of the parameters and the gradients; the result's data are the parameters, its n the most bytes
- * allocated. */
+/* A call of student_sharded_step(), followed by the parameters and the gradients. The data of the result are
+ * the parameters, and its n is the most bytes allocated. */
 typedef struct memory_step_case {
-    int64_t n, first; /* first: the state is zero */
+    int64_t n, first; /* `first` means that the state is zero */
     double rate, beta1, beta2, eps;
 } memory_step_case;
 

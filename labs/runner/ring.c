@@ -1,5 +1,5 @@
-/* Lab 3: student_all_reduce() on one rank. Messages go through the grader, which counts them; in a timed run
- * through shared memory. */
+/* Lab 3: student_all_reduce() on one rank. Messages go through the grader, which counts them. In a timed run
+ * they go through shared memory. */
 #include "labs/runner/runner.h"
 
 #include "labs/runner/ring.h"
@@ -11,7 +11,7 @@
 
 struct lab_ring {
     int rank, size;
-    void *shared; /* timed runs: the links; NULL: the grader carries messages */
+    void *shared; /* links of a timed run, or NULL if the grader carries messages */
     size_t capacity;
     ring_path path;
 };
@@ -48,22 +48,23 @@ int lab_receive_left(lab_ring *ring, float *x, size_t n)
     if (ring->shared) return ring_link_receive(left_link(ring), x, n, &ring->path);
     runner_write((runner_message){RING_RECEIVE, 0, (int64_t)n, 0}, NULL);
     runner_message m = runner_read();
-    if (m.code == LAB_OK) runner_read_data(x, m.bytes); /* the grader has checked that n elements come */
+    if (m.code == LAB_OK) runner_read_data(x, m.bytes); /* the grader has checked that n elements follow */
     return m.code;
 }
 
-/* As the reference: once untimed, so that all memory has been touched, and then all ranks begin at once. */
+/* Prepares a timed call, as the reference does: calls the function once, so all memory has been touched, and
+ * then waits until all ranks begin at once. */
 static void prepare_timed(lab_ring *ring, float *x, size_t n)
 {
     volatile float third = 1;
-    third /= 3; /* as the grader has: qemu adds twice as fast after a result that was rounded */
+    third /= 3; /* same state as in the grader: qemu adds twice as fast after a rounded result */
     float *input = malloc(n * sizeof *x + 1);
     if (!input) abort();
     memcpy(input, x, n * sizeof *x);
     student_all_reduce(ring, x, n);
     memcpy(x, input, n * sizeof *x);
     free(input);
-    left_link(ring)->path_ns = 0; /* nobody else uses it any more */
+    left_link(ring)->path_ns = 0; /* no other rank uses it any more */
     runner_write((runner_message){RING_READY, 0, 0, 0}, NULL);
     runner_read();
     ring->path = ring_path_begin();
@@ -72,8 +73,7 @@ static void prepare_timed(lab_ring *ring, float *x, size_t n)
 static void all_reduce(lab_ring *ring, runner_message m)
 {
     size_t bytes = (size_t)m.bytes;
-    float *x =
-        malloc(bytes ? bytes : 1); /* of its exact size: the sanitizer finds what is written after its end */
+    float *x = malloc(bytes ? bytes : 1); /* exact size, so the sanitizer finds writes beyond the end */
     if (!x) abort();
     runner_read_data(x, m.bytes);
     if (ring->shared) prepare_timed(ring, x, (size_t)m.n);
@@ -85,8 +85,8 @@ static void all_reduce(lab_ring *ring, runner_message m)
     free(x);
 }
 
-/* Words: RANK SIZE CAPACITY; with a capacity above 0 the run is timed, and the links hold that many elements.
- */
+/* Words: RANK SIZE CAPACITY. If the capacity is above 0 the run is timed, and the links hold CAPACITY
+ * elements. */
 void runner_run(char **words, void (*set_up)(void))
 {
     lab_ring ring = {.rank = atoi(words[0]), .size = atoi(words[1]), .capacity = (size_t)atoll(words[2])};

@@ -6,9 +6,9 @@
 
 enum {
     RING_SEND = RUNNER_FIRST_OF_LAB, /* n elements for the right neighbor; answered with a code when the link
-                                        has room */
+                                      * has room */
     RING_RECEIVE,                    /* answered with a code and n elements */
-    RING_READY,                      /* timed runs: before the call */
+    RING_READY,                      /* timed runs: sent before the call */
 };
 
 #endif

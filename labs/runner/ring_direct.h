@@ -1,7 +1,7 @@
-/* Links of a timed run: memory that the ranks share, one message per link. The grader is not in between.
- * The time is that of the critical path: processor time of the rank whose messages the others wait for, rank
- * after rank. Other programs on the machine and the number of its cores do not change it; ranks that wait for
- * each other one after another make it longer. */
+/* Links of a timed run: shared memory with one message per link. The grader is not involved. The measured
+ * time is the critical path: the processor time of the rank that the other ranks wait for, rank after rank.
+ * Other programs and the number of cores do not change it. Ranks that wait for each other one after another
+ * make it longer. */
 #ifndef LABS_RUNNER_RING_DIRECT_H
 #define LABS_RUNNER_RING_DIRECT_H
 
@@ -15,15 +15,15 @@
 #include <unistd.h>
 
 typedef struct ring_link {
-    _Atomic uint32_t full; /* 0: empty; 1: it holds a message */
+    _Atomic uint32_t full; /* 1 if the link holds a message, else 0 */
     uint32_t unused;
     uint64_t n;
-    int64_t path_ns; /* of the rank that has changed `full` */
+    int64_t path_ns; /* critical path of the rank that changed `full` */
     char padding[40];
     float data[]; /* [capacity] */
 } ring_link;
 
-/* A rank's critical path so far, and its processor time then. */
+/* The critical path of a rank so far, and the processor time at that point. */
 typedef struct ring_path {
     int64_t ns, processor_ns;
 } ring_path;

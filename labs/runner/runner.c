@@ -36,7 +36,7 @@ runner_message runner_read(void)
 }
 
 #if defined __SANITIZE_ADDRESS__
-/* As in sanitizer/allocator_interface.h, which Debian's gcc comes without. */
+/* Declarations of sanitizer/allocator_interface.h, which Debian's gcc lacks. */
 size_t __sanitizer_get_current_allocated_bytes(void);
 int __sanitizer_install_malloc_and_free_hooks(void (*malloc_hook)(const volatile void *, size_t),
                                               void (*free_hook)(const volatile void *));
@@ -78,8 +78,8 @@ int64_t runner_most_memory(void)
 }
 #endif
 
-/* Memory: a gigabyte more than loader and sanitizer have mapped. The sanitizer reserves terabytes of address
- * space, so RLIMIT_AS would not do. */
+/* Limits memory to a gigabyte more than loader and sanitizer have mapped. The sanitizer reserves terabytes of
+ * address space, so RLIMIT_AS cannot be used. */
 static void limit_memory(void)
 {
     char line[256];
@@ -94,8 +94,7 @@ static void limit_memory(void)
 
 static void set_up(void)
 {
-    setvbuf(stdout, NULL, _IOLBF,
-            4096); /* before the student prints: what he printed last must not be lost */
+    setvbuf(stdout, NULL, _IOLBF, 4096); /* before the student's code prints, so its last line is not lost */
     limit_memory();
     confine(CONFINE_SET_UP);
 }

@@ -1,5 +1,5 @@
-/* A parameter server's side of the messages, for labs 2 and 6. A rank's gradients are in memory of their own,
- * which the reply frees, so that the sanitizer finds what is read later. */
+/* The server's functions of labs 2 and 6. The gradients of each rank are in separate memory, which the reply
+ * frees, so the sanitizer finds later reads. */
 #ifndef LABS_RUNNER_SERVER_H
 #define LABS_RUNNER_SERVER_H
 

@@ -1,4 +1,4 @@
-/* Lab 6: a server with bounded staleness, and its checkpoints. Arrays have their exact sizes. */
+/* Lab 6: a server with bounded staleness, and its checkpoints. Arrays have exact sizes. */
 #include "labs/runner/stragglers.h"
 
 #include "labs/runner/server.h"
@@ -10,7 +10,7 @@ static void *exact(size_t bytes)
     return memory;
 }
 
-/* Room for a checkpoint that is written in a wasteful way, too. */
+/* Saves a checkpoint. The capacity also suffices for a wasteful format. */
 static void save(void *context)
 {
     const lab_state *state = context;
