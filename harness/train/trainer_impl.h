@@ -325,7 +325,11 @@ status trainer_prefetch_fetch(trainer *t, batch_source *source, int64_t step, bo
 status trainer_prefetch_take(trainer *t);
 /* With prefetching on: begins the copy of the next step's batch if that is ready and there is room, and
  * returns a buffer whose copy has ended. */
-status trainer_prefetch_next(trainer *t);
+status trainer_prefetch_copy_next(trainer *t);
+static inline status trainer_prefetch_next(trainer *t)
+{
+    return t->data.prefetch.on ? trainer_prefetch_copy_next(t) : STATUS_OK;
+}
 /* Waits until nothing is read from the host any more. */
 status trainer_prefetch_flush(trainer *t);
 /* How long the copy of that number took, in ns. */

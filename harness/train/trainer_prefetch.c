@@ -142,10 +142,9 @@ status trainer_prefetch_take(trainer *t)
     return device_stream_signal(t->stream, p->taken, p->number);
 }
 
-status trainer_prefetch_next(trainer *t)
+status trainer_prefetch_copy_next(trainer *t)
 {
     trainer_prefetch *p = &t->data.prefetch;
-    if (!p->on) return STATUS_OK;
     TRY(step_log_enter(&t->log, STEP_PHASE_PREFETCH));
     return_buffer(t);
     if (p->ahead || p->lent || p->next < 0 || !batch_source_ready(p->source, p->next)) return STATUS_OK;

@@ -191,6 +191,11 @@ static inline int ring_params(const ring_engine *e)
     return e->base.context.params->model->param_count;
 }
 
+static inline ring_bucket_record *ring_record(ring_engine *e, int64_t id)
+{
+    return &e->compute.records[(id - 1) % RING_RECORDS];
+}
+
 static inline bool ring_is_bucket(ring_job_kind kind)
 {
     return kind == RING_JOB_BUCKET || kind == RING_JOB_SCATTER || kind == RING_JOB_REPLICAS;
@@ -222,9 +227,7 @@ status ring_take_bootstrap(ring_engine *e, const sync_blob *first);
 /* ring_times.c */
 void ring_end_step(sync_engine *base);
 void ring_counters(sync_engine *base, sync_counters *out);
-ring_bucket_record *ring_record(ring_engine *e, int64_t id);
 /* For the process group. */
-void ring_job_ended(void *engine, const process_call *job, const process_times *t);
 void ring_job_accounted(void *engine, const process_times *t);
 void ring_job_waited(void *engine, int64_t record, anatomy_span wait, const process_times *t);
 

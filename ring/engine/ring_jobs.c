@@ -134,9 +134,27 @@ static status finish(void *engine, const process_call *job)
     return is_compressed(job) ? ring_powersgd_finish(engine, job->index) : STATUS_OK;
 }
 
+static void add_span(const ring_engine *e, const process_times *t)
+{
+    anatomy *a = e->base.context.anatomy;
+    if (t->last_rank < 0)
+        anatomy_add_call(a, t->work, t->began_ns, t->finished_ns);
+    else
+        anatomy_add_span(a, t->started_ns, t->finished_ns);
+}
+
+static void ended(void *engine, const process_call *job, const process_times *t)
+{
+    ring_engine *e = engine;
+    add_span(e, t);
+    if (!ring_ends_bucket(e, (ring_job_kind)job->kind))
+        trace_slice(e->base.context.trace, TRACE_COMMUNICATION, rank_operation_name(job->operation),
+                    TRACE_NO_INDEX, t->traced_ns, t->finished_ns);
+}
+
 static const process_group_ops ops = {.call = call_of,
                                       .finish = finish,
-                                      .ended = ring_job_ended,
+                                      .ended = ended,
                                       .accounted = ring_job_accounted,
                                       .waited = ring_job_waited};
 

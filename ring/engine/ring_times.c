@@ -3,29 +3,6 @@
 #include "common/sync/anatomy.h"
 #include "ring/engine/engine_impl.h"
 
-ring_bucket_record *ring_record(ring_engine *e, int64_t id)
-{
-    return &e->compute.records[(id - 1) % RING_RECORDS];
-}
-
-static void add_span(const ring_engine *e, const process_times *t)
-{
-    anatomy *a = e->base.context.anatomy;
-    if (t->last_rank < 0)
-        anatomy_add_call(a, t->work, t->began_ns, t->finished_ns);
-    else
-        anatomy_add_span(a, t->started_ns, t->finished_ns);
-}
-
-void ring_job_ended(void *engine, const process_call *job, const process_times *t)
-{
-    ring_engine *e = engine;
-    add_span(e, t);
-    if (!ring_ends_bucket(e, (ring_job_kind)job->kind))
-        trace_slice(e->base.context.trace, TRACE_COMMUNICATION, rank_operation_name(job->operation),
-                    TRACE_NO_INDEX, t->traced_ns, t->finished_ns);
-}
-
 void ring_job_accounted(void *engine, const process_times *t)
 {
     ring_engine *e = engine;

@@ -31,7 +31,7 @@ LIST = "--list" in sys.argv
 INTERFACES = {"common/net": "common/net/transport.c", "common/device": "common/device/device.c",
               "common/reduce": "common/reduce/reduce.c", "common/process_group": "common/process_group/process_group.c", "common/collectives": "common/collectives/collective.c"}
 ENGINES = ("ps/", "ring/")
-OBSERVERS = ("common/sync/anatomy", "common/base/", "common/trace/", "common/memory/ledger.c", "common/net/status_table.")
+OBSERVERS = ("common/sync/anatomy", "common/base/", "common/trace/", "common/memory/ledger.c", "common/net/status_table.", "harness/train/step_log.")
 
 
 def run(*words, **more):
@@ -97,9 +97,9 @@ def on_path(name):
 
 
 @tap.cases([
-    ("policy ps=dp", 16, 30, "optimizer_update", "trainer_update", "--mode", "ps", "--policy", "ps=dp",
+    ("policy ps=dp", 15, 29, "optimizer_update", "trainer_update", "--mode", "ps", "--policy", "ps=dp",
      "--progress", "thread"),
-    ("collective ring", 13, 27, "optimizer_update", "trainer_update", "--mode", "ring", "--algorithm", "ring",
+    ("collective ring", 13, 28, "optimizer_update", "trainer_update", "--mode", "ring", "--algorithm", "ring",
      "--progress", "thread"),
 ])
 def a_gradient_passes_through_few_files(most, most_of_all, call, returns, *options):
