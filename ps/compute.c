@@ -80,7 +80,7 @@ typedef struct pool_thread {
 
 struct ps_thread_pool {
     int count;            /* Number of threads, including the caller's. */
-    pool_thread *threads; /* [count] The first is the caller's. */
+    pool_thread *threads; /* [count] Element 0 stands for the caller's thread. */
     int started;
     pthread_mutex_t lock;
     pthread_cond_t submitted, done;

@@ -21,9 +21,9 @@ int64_t clock_cpu_ns(clockid_t clock);
 void clock_sleep_ns(int64_t duration_ns);
 
 /* Requests the shortest time slices for the calling thread, which works little and should not wait for
- * threads that compute. The kernel then schedules it at once; its share of the processor stays the same.
- * Needs no privilege. Has no effect before Linux 6.12 (sched(7), sched_setattr(2); Stoica and Abdel-Wahab,
- * "Earliest eligible virtual deadline first", 1995). */
+ * threads that compute. When the thread wakes, the kernel runs it at once. The thread's share of the
+ * processor stays the same. Needs no privilege. Has no effect before Linux 6.12 (sched(7), sched_setattr(2);
+ * Stoica and Abdel-Wahab, "Earliest eligible virtual deadline first", 1995). */
 void clock_request_short_slices(void);
 
 #endif

@@ -9,7 +9,7 @@
 
 #include <stddef.h>
 
-/* Name, exit code of the process, meaning. */
+/* Columns: name, exit code of the process, meaning. */
 #define STATUS_LIST(X)                                                                                       \
     X(OK, 0, "success")                                                                                      \
     X(AGAIN, 70, "not finished: call again later")                                                           \

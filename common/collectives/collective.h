@@ -34,7 +34,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Name, name in messages and reports, elements that `in` and `out` hold on a rank (enum holding in
+/* Columns: name, name in messages and reports, elements that `in` and `out` hold on a rank (enum holding in
  * collective.c), whether the kind reduces. */
 #define COLLECTIVE_KIND_LIST(X)                                                                              \
     X(ALL_REDUCE, "all_reduce", WHOLE, WHOLE, true)                                                          \
@@ -147,7 +147,7 @@ char *collective_call_format(const collective_call *call, char *buffer, size_t s
 typedef enum collective_algorithm {
     COLLECTIVE_ALGORITHM_AUTO, /* The library's default: ring in shared memory, else LIBRARY. */
     COLLECTIVE_SHM_LIST(COLLECTIVE_ALGORITHM_ENUM)
-        COLLECTIVE_ALGORITHM_TUNED, /* Shared memory only: one of the above, by ranks and bytes (tuning.h). */
+        COLLECTIVE_ALGORITHM_TUNED, /* Shared memory only: chosen by ranks and bytes (tuning.h). */
     /* The library's choice per call. In virtual time, ring or tree by NCCL's model. */
     COLLECTIVE_ALGORITHM_LIBRARY,
     COLLECTIVE_ALGORITHM_TREE, /* Virtual time only, like HIERARCHICAL. */
@@ -238,7 +238,7 @@ void collective_group_close(collective_group **group);
 collective_world *collective_group_world(const collective_group *group);
 int collective_group_rank(const collective_group *group);
 int collective_group_size(const collective_group *group);
-/* The member's rank in the world; -1, which is no member, stays. */
+/* Returns the rank in the world of rank `member` of the group. Returns -1 if `member` is -1. */
 int collective_group_world_rank(const collective_group *group, int member);
 
 /* ---- calls ------------------------------------------------------------------------------------ */

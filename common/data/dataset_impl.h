@@ -24,7 +24,7 @@ typedef struct stored_part {
     const int32_t *picks;  /* [samples] row of each sample; NULL if sample i is row i */
 } stored_part;
 
-/* A part that is computed: the starts of its random streams. */
+/* The starts of the random streams that compute a synthetic part. */
 typedef struct synthetic_part {
     uint64_t input, target, mask;
 } synthetic_part;

@@ -33,7 +33,7 @@ typedef struct loader_config {
     /* Number of threads. If 0, the caller of batch_source_next() makes the batches. */
     int threads;
     int64_t first_step;          /* first step to prepare */
-    const loader_memory *memory; /* copied; NULL for memory of the C library */
+    const loader_memory *memory; /* allocator of the buffers, or NULL for aligned_alloc(); copied */
 } loader_config;
 
 /* Returns the number of buffers for `threads`: one more than threads, but at least 2 and at most 4. */

@@ -157,7 +157,7 @@ status device_choose_layout(device *d, const op_desc *op, int slot, shape parame
     return STATUS_OK;
 }
 
-/* The index of PyTorch's element [k, c, r, s]. */
+/* Returns the index of PyTorch's element [k, c, r, s] in the layout. */
 static int64_t packed_index(const device_layout *l, int64_t k, int64_t c, int64_t r, int64_t s)
 {
     int64_t b = l->block;
@@ -237,7 +237,7 @@ size_t device_kernel_workspace(const device_kernel *kernel)
 
 /* ---- slow streams ----------------------------------------------------------------------------- */
 
-/* Shorter sleeps overshoot by as much as they take. */
+/* Shorter sleeps take about twice the requested time. */
 enum { SHORTEST_SLEEP_NS = 200000 };
 
 void device_stream_slow_down(device_stream *s, double factor)
@@ -254,7 +254,8 @@ static bool sleeps(const device_stream *s)
     return s->stretch > 0 && !s->records;
 }
 
-/* A GPU has ended what was launched before, so that the time is that of the next launch alone. */
+/* Reads the time. On a GPU, first waits for earlier work, so that the measured time has only the next
+ * launch. */
 static status begin_slow_launch(device_stream *s, int64_t *begun_ns)
 {
     if (!s->device->info.host_addressable) TRY(device_stream_synchronize(s));

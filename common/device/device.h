@@ -241,73 +241,78 @@ typedef enum device_stream_role {
 status device_stream_open(device *d, device_stream_role role, device_stream **out);
 void device_stream_close(device_stream **s);
 
-/* Operations that are launched from now on take `factor` >= 1 times as long, as on a slow machine. A virtual
- * GPU multiplies their prices. On a real one each launch waits until the operation has ended, and the
- * launching thread then sleeps. A device that plans ignores it. */
+/* Makes operations that are launched from now on take `factor` >= 1 times as long, as on a slow machine. A
+ * virtual GPU multiplies the prices of operations. On a real device each launch waits until the operation
+ * has ended, and the launching thread then sleeps. A device that plans ignores the factor. */
 void device_stream_slow_down(device_stream *s, double factor);
 
 status device_fence_open(device *d, device_fence **out);
 void device_fence_close(device_fence **f);
 
-/* When the stream's work so far is done the fence reaches `value`. */
+/* Makes the fence reach `value` when the stream has completed the work launched so far. */
 status device_stream_signal(device_stream *s, device_fence *f, uint64_t value);
 
-/* Work launched on the stream from now on begins when the fence has reached `value`. On a CPU it blocks
- * the caller, which calls `idle` meanwhile (device_set_idle). STATUS_AGAIN on the virtual device. */
+/* Makes work launched on the stream from now on begin when the fence has reached `value`. On a CPU the call
+ * blocks, and calls the idle function meanwhile (device_set_idle). The virtual device may return
+ * STATUS_AGAIN. */
 status device_stream_wait(device_stream *s, device_fence *f, uint64_t value);
 
-/* The host advances the fence to `value`. Any thread. */
+/* Advances the fence to `value` from the host. Any thread may call. */
 void device_fence_reach(device_fence *f, uint64_t value);
 bool device_fence_reached(device_fence *f, uint64_t value);
 
-/* A failed fence ends every wait on it, present and future, with the error. Any thread. */
+/* Makes every present and future wait for the fence end with the error. Any thread may call. */
 void device_fence_fail(device_fence *f, const error_record *error);
 
-/* From now on waits and synchronizations of a GPU's streams, and device_mark_wait(), return the error: what
- * streams have done may be incomplete. The first error counts. Other devices have nothing that outlives a
- * failure. Any thread. */
+/* Makes every later wait or synchronization of a GPU's streams, and device_mark_wait(), return the error,
+ * because the results of the streams may be incomplete. Only the first error counts. Does nothing on other
+ * devices, because no work continues there after a failure. Any thread may call. */
 void device_fail(device *d, const error_record *error);
 
-/* Waits until the stream's work is done. STATUS_AGAIN on the virtual device. */
+/* Waits until the stream has completed its work. The virtual device may return STATUS_AGAIN. */
 status device_stream_synchronize(device_stream *s);
 
 /* ---- recorded work ---------------------------------------------------------------------------- */
 
-/* From begin to end, what this thread launches on the stream is recorded and does not run; `out` may then be
- * launched repeatedly, with the recorded operands and scalars. Only operations may be recorded: no copies
- * from or to the host, no marks, no fences. End the recording even if an operation failed. STATUS_CONFIG on
+/* Record the operations that this thread launches on the stream between begin and end. They do not run
+ * meanwhile. *out may be launched repeatedly, with the recorded operands and scalars. Copies from or to the
+ * host, marks and fences cannot be recorded. End the recording even if an operation failed. STATUS_CONFIG on
  * all devices but cuda. */
 status device_capture_begin(device_stream *s);
 status device_capture_end(device_stream *s, device_graph **out);
 status device_graph_launch(device_stream *s, device_graph *graph);
 void device_graph_close(device_graph **graph);
 
-/* What a blocking wait calls repeatedly on a CPU: an engine that progresses inline. *worked is set to whether
- * it did anything. NULL: the wait spins briefly, then sleeps until the fence moves. */
+/* A function that a blocking wait on a CPU calls repeatedly: an engine that progresses inline. Sets *worked
+ * to true if it did anything. If `idle` is NULL, a wait spins briefly and then sleeps until the fence
+ * moves. */
 typedef status (*device_idle_function)(void *context, bool *worked);
 void device_set_idle(device *d, device_idle_function idle, void *context);
 
 /* ---- time ------------------------------------------------------------------------------------- */
 
-/* The time at which the stream's work so far is done, in ns, on the clock that all ranks of the device's
- * kind share: CLOCK_MONOTONIC on a CPU. On a GPU a mark is an event whose time is known later, so marks
- * are recorded by slot and read after the step. */
+/* Marks record the time at which the stream completes the work launched so far. The time is in ns on a clock
+ * that all ranks with this kind of device share: CLOCK_MONOTONIC on a CPU. On a GPU a mark is an event, so
+ * its time is known later. Read marks after the step. A slot holds the last mark made in it. */
 enum { DEVICE_MARKS = 4096 };
 status device_mark(device_stream *s, int slot);
 int64_t device_mark_ns(device_stream *s, int slot);
 
-/* What waits for a mark that was made before. On a device whose launches are calls, it has passed; not for
- * virtual ones.
- *
- *   device_stream_wait_mark   work launched on `s` from now on: the stream `of` has reached the mark. No host
- * thread takes part, and the slot may be used again at once. device_mark_passed        whether the stream has
- * reached it, or never will. Any thread, if the mark is not made again at the same time. device_mark_wait the
- * host */
+/* Makes work launched on `s` from now on wait until the stream `of` has reached the mark. No host thread
+ * takes part, and the slot may be reused at once. The mark must have been made before. Does nothing if
+ * launches are calls. Virtual devices do not support the wait. */
 status device_stream_wait_mark(device_stream *s, device_stream *of, int slot);
+
+/* Returns true if the stream has reached the mark, or never will. Any thread may call, unless the mark is
+ * made again at the same time. True at once if launches are calls. Virtual devices do not support the
+ * query. */
 bool device_mark_passed(device_stream *s, int slot);
+
+/* Blocks the host until the stream has reached the mark. Returns at once if launches are calls. Virtual
+ * devices do not support the wait. */
 status device_mark_wait(device_stream *s, int slot);
 
-/* Time as the host sees it: wall clock, or the virtual clock. */
+/* Returns the present time of the host: wall clock or virtual clock. */
 int64_t device_now_ns(device *d);
 
 #endif

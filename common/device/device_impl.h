@@ -1,7 +1,7 @@
-/* The interface of a back end, for implementers of devices only; everyone else includes device.h.
+/* The interface of a back end, only for implementers of devices. Everyone else includes device.h.
  *
- * A back end is one const struct with every slot set. The structs below are the first members of the back
- * end's own. */
+ * A back end is one const struct with every slot set, except for slots whose comments allow NULL. A back
+ * end's structs begin with the structs below. */
 #ifndef COMMON_DEVICE_DEVICE_IMPL_H
 #define COMMON_DEVICE_DEVICE_IMPL_H
 
@@ -17,7 +17,7 @@ typedef struct device_backend {
 
     status (*allocate)(device *d, device_memory_kind kind, size_t bytes, device_memory *out);
     void (*free)(device *d, device_memory *memory);
-    /* Both NULL where the host's memory is as good as any. */
+    /* Both NULL if pinning host memory has no effect. */
     status (*pin)(device *d, void *data, size_t bytes);
     void (*unpin)(device *d, void *data);
     status (*upload)(device_stream *s, void *to, const void *host, dtype host_type, dtype type,
@@ -33,12 +33,13 @@ typedef struct device_backend {
     status (*clear)(device_stream *s, void *data, size_t bytes);
     status (*usage)(device *d, int64_t *used_bytes, int64_t *total_bytes);
 
-    /* All three NULL on a device whose memory peers cannot open. */
+    /* All three NULL if peers cannot open the device's memory. */
     status (*share)(device *d, const device_memory *memory, device_share *out);
     status (*peer_open)(device *d, const device_share *share, device_peer *out);
     void (*peer_close)(device *d, device_peer *peer);
 
-    /* Replaces PyTorch's order in `out` where the kernels want another for a convolution's weights. */
+    /* Changes the order in `out` if the kernels need another order than PyTorch's for the weights of a
+     * convolution. */
     void (*choose_layout)(device *d, const conv2d_attributes *a, device_layout *out);
 
     status (*prepare)(device *d, const op_desc *op, const device_layout *layout, device_kernel **out);
@@ -51,7 +52,7 @@ typedef struct device_backend {
     status (*stream_signal)(device_stream *s, device_fence *f, uint64_t value);
     status (*stream_wait)(device_stream *s, device_fence *f, uint64_t value);
     status (*stream_synchronize)(device_stream *s);
-    void (*stream_slow_down)(device_stream *s, double factor); /* NULL: launching threads sleep */
+    void (*stream_slow_down)(device_stream *s, double factor); /* NULL if launching threads sleep instead */
 
     status (*fence_open)(device *d, device_fence **out);
     void (*fence_close)(device_fence *f);
@@ -59,13 +60,13 @@ typedef struct device_backend {
     bool (*fence_reached)(device_fence *f, uint64_t value);
     void (*fence_fail)(device_fence *f, const error_record *error);
 
-    /* All four NULL on a device that cannot record. */
+    /* All four NULL if the device cannot record. */
     status (*capture_begin)(device_stream *s);
     status (*capture_end)(device_stream *s, device_graph **out);
     status (*graph_launch)(device_stream *s, device_graph *graph);
     void (*graph_close)(device_graph *graph);
 
-    /* All four NULL on a device whose launches are calls, and on virtual ones. */
+    /* All four NULL if launches are calls, and on virtual devices. */
     status (*stream_wait_mark)(device_stream *s, device_stream *of, int slot);
     bool (*mark_passed)(device_stream *s, int slot);
     status (*mark_wait)(device_stream *s, int slot);
@@ -91,8 +92,8 @@ struct device_stream {
     device *device;
     device_stream_role role;
     bool records;    /* between capture_begin and capture_end */
-    double stretch;  /* the factor of device_stream_slow_down() less one, or 0 */
-    int64_t debt_ns; /* still to sleep */
+    double stretch;  /* factor of device_stream_slow_down() minus 1, or 0 */
+    int64_t debt_ns; /* time that the launching thread still has to sleep */
 };
 
 struct device_fence {
@@ -114,7 +115,7 @@ DEVICE_LIST(DEVICE_DECLARE)
 #undef DEVICE_DECLARE
 extern const device_backend device_plan;
 
-/* Finds a back end by name; of "sim:PROFILE" only the part before the colon counts. STATUS_USAGE lists the
+/* Finds a back end by name. Ignores the part of "sim:PROFILE" from the colon on. STATUS_USAGE lists the
  * names. */
 status device_find_backend(const char *name, const device_backend **out);
 

@@ -13,12 +13,12 @@
 
 #include <stdint.h>
 
-/* Name, name in reports and JSON. */
+/* Columns: name, name in reports and JSON. */
 #define LEDGER_CLASS_LIST(X)                                                                                 \
-    X(PARAMETERS, "parameters") /* and a model's buffers */                                                  \
+    X(PARAMETERS, "parameters") /* includes a model's buffers */                                             \
     X(GRADIENTS, "gradients")                                                                                \
     X(OPTIMIZER, "optimizer_state")                                                                          \
-    X(ACTIVATIONS, "activations")  /* and the gradients of activations */                                    \
+    X(ACTIVATIONS, "activations")  /* includes the gradients of activations */                               \
     X(OUTPUTS, "outputs_and_loss") /* gathered outputs, the loss and its gradient */                         \
     X(REPLICAS, "replicas")                                                                                  \
     X(GATHERED, "gathered_units") /* whole parameters of units whose parameters are cut among ranks */       \
@@ -38,7 +38,7 @@ typedef enum ledger_class { LEDGER_CLASS_LIST(LEDGER_CLASS_ENUM) LEDGER_CLASS_CO
     X(FORWARD, "forward")                                                                                    \
     X(PLACE, "place_outputs")                                                                                \
     X(LOSS, "loss")                                                                                          \
-    X(LOSS_GRADIENT, "loss_gradient") /* DataParallel's, over the outputs of all ranks */                    \
+    X(LOSS_GRADIENT, "loss_gradient") /* the loss of DataParallel, over the outputs of all ranks */          \
     X(SCATTER_GRADIENT, "scatter_output_gradient")                                                           \
     X(BACKWARD, "backward")                                                                                  \
     X(REDUCE, "reduce")                                                                                      \
@@ -63,7 +63,7 @@ typedef struct ledger {
     ledger_phase phase;
     int64_t peak_classes[LEDGER_CLASS_COUNT];                           /* each class at the total's peak */
     int64_t phase_peak[LEDGER_PHASE_COUNT];                             /* peak of the total in each phase */
-    int64_t phase_peak_classes[LEDGER_PHASE_COUNT][LEDGER_CLASS_COUNT]; /* each class at that time */
+    int64_t phase_peak_classes[LEDGER_PHASE_COUNT][LEDGER_CLASS_COUNT]; /* each class at that peak */
     int64_t phase_end[LEDGER_PHASE_COUNT];                              /* total at the end of each phase */
     int64_t phase_end_classes[LEDGER_PHASE_COUNT][LEDGER_CLASS_COUNT];
 } ledger;

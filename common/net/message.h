@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Name, name in messages. */
+/* Columns: name, name in messages. */
 #define MESSAGE_KIND_LIST(X)                                                                                 \
     X(NONE, "none")                                                                                          \
     X(HEARTBEAT, "heartbeat") /* no frames; may arrive at any time and may be ignored */                     \

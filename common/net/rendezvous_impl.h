@@ -34,7 +34,7 @@ typedef enum rendezvous_kind {
     RENDEZVOUS_KIND_COUNT
 } rendezvous_kind;
 
-/* Name, name in messages. */
+/* Columns: name, name in messages. */
 #define RENDEZVOUS_OPERATION_LIST(X)                                                                         \
     X(ALLGATHER, "allgather")                                                                                \
     X(BROADCAST, "broadcast")                                                                                \
@@ -111,7 +111,7 @@ void rendezvous_address_reachable(const rendezvous_endpoints *endpoints, const c
  * STATUS_CANNOT_CREATE. */
 status rendezvous_address_publish(const rendezvous_endpoints *endpoints, const char *address, uint64_t token,
                                   const char *key);
-/* Removes the file if it still has this token. */
+/* Removes the file if it still contains this token. */
 void rendezvous_address_withdraw(const rendezvous_endpoints *endpoints, uint64_t token);
 /* Reads address[ADDRESS_TEXT], token and key[NET_KEY_TEXT] from the file. Returns false if there is no file,
  * or if the file is incomplete, malformed or of another user. */
@@ -140,7 +140,7 @@ typedef struct store_member {
     zsocket_identity identity; /* identity in front of the rank's messages */
     char host[64];
     uint32_t pid;
-    bool called; /* has made the current call, with `blob` */
+    bool called; /* the rank has made the current call, with `blob` */
     int64_t limit_ns, deadline_ns;
     zmq_msg_t blob;
     /* Last status of the rank, and the identity of the status sender. */

@@ -1,6 +1,6 @@
-/* Ranks without a common status table follow each other and stop together through the store. A thread of
- * every rank sends the rank's progress several times per second. It receives the sum of the other ranks'
- * progress.
+/* Exchanges progress and stop requests between ranks that do not share a status table. A thread of every rank
+ * sends the rank's progress to the store several times per second. The store replies with the sum of the
+ * other ranks' progress.
  *
  *   a rank                                   the store
  *   a signal comes: begins no further step

@@ -78,7 +78,8 @@ static status check(const store *s, const rendezvous_packet *h)
     if (s->members[h->rank].joined)
         return fail(STATUS_CONFIG, "rank %d is taken twice: by %s, and by process %" PRIu32, h->rank,
                     store_name(s, h->rank, name, sizeof name), h->pid);
-    return h->code == STATUS_OK ? check_config(s, h) : STATUS_OK; /* a failed rank need not agree */
+    /* Accepts any configuration of a rank that has failed. */
+    return h->code == STATUS_OK ? check_config(s, h) : STATUS_OK;
 }
 
 void store_receive_failure(store *s, int rank, const rendezvous_packet *failure)
@@ -106,7 +107,8 @@ void store_receive_hello(store *s, const zsocket_identity *from, const rendezvou
     const store_member *m =
         hello->rank >= 0 && hello->rank < s->world ? &s->members[hello->rank] : NULL; /* claimed rank */
     bool taken = m && m->joined;
-    if (taken && memcmp(&m->identity, from, sizeof *from) == 0) return; /* sent again after a reconnection */
+    /* A rank sends its hello again after a reconnection. */
+    if (taken && memcmp(&m->identity, from, sizeof *from) == 0) return;
     /* The job waits for this rank. If it cannot join, the job fails. A second claim to a taken rank changes
      * nothing. */
     bool awaited = hello->token == s->token && !taken && s->joined < s->world;

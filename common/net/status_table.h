@@ -16,7 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Name, name in messages, 1 if a rank in this operation waits for other ranks. */
+/* Columns: name, name in messages, 1 if a rank in this operation waits for other ranks. */
 #define RANK_OPERATION_LIST(X)                                                                               \
     X(START, "start", 0)                                                                                     \
     X(SETUP, "setup", 0)                                                                                     \

@@ -82,7 +82,8 @@ static inline bool param_set_is_mixed(const param_set *set)
     return set->shards && set->shards->config.mixed;
 }
 
-/* Returns true if no arena holds all parameters in `type`. They must then be gathered to be read. */
+/* Returns true if no arena holds all parameters in `type`. Code that reads the parameters must then gather
+ * them first. */
 static inline bool param_set_gathers(const param_set *set)
 {
     return param_set_sharding(set) == PARAM_SHARD_ALL || param_set_is_mixed(set);
@@ -133,9 +134,9 @@ static inline void param_set_forget_bf16_copy(param_set *set)
 
 /* Copies one parameter, or its gradient, between `arena` and host memory in PyTorch's order, `plain`.
  * `arena` is params.data, grads.data or an arena with the same layout. `host_type` is float32 or float64,
- * for an import also float16 or bfloat16. An export with stream NULL reads an arena in host memory. In a
- * sharded set an import into an arena of shards writes this rank's part, and an export of params.data
- * reads `whole`. */
+ * for an import also float16 or bfloat16. An export with stream NULL reads an arena in host memory. If
+ * the set is sharded, an import into an arena of shards writes only this rank's shards, and an export of
+ * params.data reads `whole`. */
 status param_set_import(param_set *set, device_stream *s, void *arena, int param, dtype host_type,
                         const void *plain);
 status param_set_export(const param_set *set, device_stream *s, const void *arena, int param, dtype host_type,

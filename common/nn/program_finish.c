@@ -138,7 +138,8 @@ static status place_values(nn_program *p)
 static status order_readiness(nn_program *p)
 {
     int params = p->model->param_count;
-    int *last = calloc((size_t)params + 1, sizeof *last); /* last writer of each gradient, from 1 */
+    /* Index + 1 of the last operation that writes each gradient. */
+    int *last = calloc((size_t)params + 1, sizeof *last);
     if (!last) return no_memory(p);
     for (int i = 0; i < p->op_count; i++)
         for (int s = 0; s < OP_MAX_OPERANDS; s++)
@@ -161,7 +162,7 @@ static int param_of(const nn_operand *o)
 
 typedef struct use_lists {
     int needs, releases;
-    int *first, *last; /* [params] operations of the pass, from 1; 0 if unused */
+    int *first, *last; /* [params] index + 1 of the operation, or 0 if the pass does not use the parameter */
 } use_lists;
 
 /* Lists the first and the last use of each parameter in operations [begin, end). */
@@ -188,7 +189,7 @@ static void list_pass(nn_program *p, int begin, int end, use_lists *l)
             int param = param_of(&op->operands[s]);
             if (param == NN_NONE || l->last[param] != i + 1) continue;
             p->releases[l->releases++] = param;
-            l->last[param] = 0; /* listed once, even if the operation also writes its gradient */
+            l->last[param] = 0; /* lists a parameter once, even if the operation also writes the gradient */
         }
         op->release_count = l->releases - op->release_first;
     }

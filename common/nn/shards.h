@@ -65,7 +65,7 @@ typedef struct param_unit {
     /* Places of the whole unit, or -1 if a pass does not use it. If cut by rows, the place of the
      * gradients includes room for the reduced shard at the end. */
     int64_t gathered[PARAM_PASSES], gradients;
-    int uses[PARAM_PASSES];     /* number of its parameters that the pass uses */
+    int uses[PARAM_PASSES];     /* number of the unit's parameters that the pass uses */
     int position[PARAM_PASSES]; /* index into param_shards.order */
 } param_unit;
 

@@ -85,7 +85,7 @@ static double cost(const places *p, int layers, int from, int to)
 static status choose(const places *p, int layers, int stages, int *chosen)
 {
     int n = p->count + 1; /* the places and the end */
-    /* [stage][place that ends it] cost of the most expensive stage so far */
+    /* [stages][n] cost of the most expensive of stages 0 to s, if stage s ends at place `to` */
     double *best = calloc((size_t)(stages * n), sizeof *best);
     int *from = calloc((size_t)(stages * n), sizeof *from);
     if (!best || !from) {

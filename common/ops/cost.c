@@ -30,14 +30,16 @@ typedef struct traffic {
     double other_in, other_out;
 } traffic;
 
-/* Counts the gradient of a parameter. It is also read if the operation adds to it. */
+/* Counts `elements` written of a parameter's gradient. An operation that adds to the gradient also reads
+ * it. */
 static void write_gradient(traffic *t, const op_desc *op, double elements)
 {
     t->f32_out += elements;
     if (op->accumulate) t->f32_in += elements;
 }
 
-/* Counts X of a convolution or linear layer. X is float32 in the first layer of a model. */
+/* Counts `elements` read of X, the input of a convolution or linear layer. X is float32 in the first layer of
+ * a model. */
 static void read_x(traffic *t, const op_desc *op, double elements)
 {
     *(op->x_f32 ? &t->f32_in : &t->in) += elements;

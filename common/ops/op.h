@@ -14,7 +14,7 @@
 
 #include <stdbool.h>
 
-/* Name, class of the cost model. */
+/* Columns: operation, class in the cost model. */
 #define OP_LIST(X)                                                                                           \
     X(conv2d_forward, CONVOLUTION)                                                                           \
     X(conv2d_backward_data, CONVOLUTION)                                                                     \
@@ -183,8 +183,8 @@ typedef struct op_desc {
     dtype type; /* type of the computation and, unless stated otherwise, of operands */
     bool bf16;  /* Activations, their gradients, and W and B of convolutions and linear layers are stored as
                  * bfloat16. Arithmetic, statistics and parameters' gradients keep `type`. */
-    bool x_f32; /* X of convolutions and linear layers holds the samples of a batch and has `type`, also with
-                 * bf16. */
+    bool x_f32; /* The input X of the convolution or linear layer is the batch itself. X then has `type` even
+                 * if bf16 is set. */
     bool accumulate; /* Operations that write a parameter's gradient always add to it, for a table that is
                       * used twice. linear_backward_data adds to dx. See also op_scalars.accumulate. */
     op_attributes u;

@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-/* Name, size of an element in bytes, name in reports and checkpoints. */
+/* Columns: name, size of an element in bytes, name in reports and checkpoints. */
 #define DTYPE_LIST(X)                                                                                        \
     X(F64, 8, "float64")                                                                                     \
     X(F32, 4, "float32")                                                                                     \

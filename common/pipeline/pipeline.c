@@ -7,14 +7,13 @@
 
 enum { MOST_SHARED_GROUPS = 16, WHO_BYTES = 32 };
 
-/* A message that was posted. */
 typedef struct post {
     void *data;
     int64_t count;
     dtype type;
 } post;
 
-/* Of the stages that have a parameter; bits as in nn_param.stages. */
+/* A group of the stages that have a parameter. `stages` has the bits of nn_param.stages. */
 typedef struct shared_group {
     uint64_t stages;
     collective_group *group;
@@ -30,7 +29,7 @@ struct pipeline {
     int shared_count;
     post *posts[PIPELINE_CHANNELS]; /* [post_mask + 1] by number */
     uint64_t post_mask;
-    anatomy *anatomy; /* of the step that ends */
+    anatomy *anatomy; /* anatomy of the step that ends */
     char who[WHO_BYTES];
 };
 
@@ -42,7 +41,6 @@ static const char *const channel_names[PIPELINE_CHANNELS] = {[PIPELINE_INPUT] = 
                                                                  "all_reduce of shared gradients",
                                                              [PIPELINE_NORM] = "all_reduce of the norm"};
 
-/* The stage at the other end. */
 static int peer_of(const pipeline *p, pipeline_channel c)
 {
     return p->config.place.stage + (c == PIPELINE_INPUT || c == PIPELINE_INPUT_GRADIENT ? -1 : 1);
@@ -144,7 +142,8 @@ void pipeline_counters(const pipeline *p, sync_counters *out)
 
 /* ---- open and close ----------------------------------------------------------------------------- */
 
-/* A step has m messages of a channel, or one for each shared parameter; two steps are under way. */
+/* Opens the process group. A step posts m messages per channel, or one per shared parameter, and two steps
+ * may be in flight. */
 static status open_process_group(pipeline *p)
 {
     const pipeline_config *c = &p->config;
@@ -191,7 +190,8 @@ static status open_group(pipeline *p, const char *name, uint64_t stages, collect
     return collective_group_open(p->world, name, ranks, count, out);
 }
 
-/* One for each set of stages that have a parameter; all stages see the parameters in the same order. */
+/* Opens one group for each set of stages that share parameters. All stages list the parameters in the same
+ * order. */
 static status open_shared_groups(pipeline *p)
 {
     const nn_model *m = p->config.params->model;

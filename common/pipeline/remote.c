@@ -1,4 +1,4 @@
-/* A remote stage: what both sides share, and the worker's side. */
+/* Remote stages: functions of both sides, and the worker's side. */
 #include "common/pipeline/remote_impl.h"
 
 #include <inttypes.h>
@@ -58,7 +58,7 @@ int64_t remote_watch_beat(remote_watch *w, transport *t, const int *links, int c
     w->heartbeat_ns = now;
     for (int i = 0; i < count; i++)
         if (transport_link_up(t, links[i]) && transport_send(t, links[i], &h, NULL, 0, NULL) != STATUS_OK)
-            error_clear(); /* it is found where a message is received */
+            error_clear(); /* a lost link fails in transport_receive() */
     return now + interval;
 }
 
@@ -81,7 +81,7 @@ struct remote_stage {
     int link;
     transport_ticket ticket;
     remote_watch watch;
-    int64_t silent_ns; /* since the last message of any kind, or the present request */
+    int64_t silent_ns; /* time since the last message of any kind, or since the present request */
 };
 
 status remote_stage_open(const remote_config *config, const char *url, remote_stage **out)
@@ -105,14 +105,15 @@ void remote_stage_close(remote_stage **pointer)
     *pointer = NULL;
 }
 
-/* Shorter than the launcher's, which would name this rank, as it waits. */
+/* Returns the limit of silence. It is shorter than the launcher's, so the launcher does not blame this rank,
+ * which only waits. */
 static int64_t patience(const remote_stage *r)
 {
     return r->config.stall_timeout_ns / 2;
 }
 
-/* One look for a message other than a heartbeat; STATUS_AGAIN after a wait without one. Whatever comes shows
- * that the remote stage is there. */
+/* Looks once for a message other than a heartbeat, and waits if there is none. STATUS_AGAIN if only
+ * heartbeats or nothing has arrived. Every message shows that the remote stage still runs. */
 static status look(remote_stage *r, transport_message *out)
 {
     int64_t stall_ns = r->config.stall_timeout_ns;
@@ -129,7 +130,7 @@ static status look(remote_stage *r, transport_message *out)
     return STATUS_AGAIN;
 }
 
-/* Nothing but a failure comes before the request has been sent. */
+/* Sends a request. Until it is sent, the remote stage can only send a failure. */
 static status send_request(remote_stage *r, const message_header *h, message_frame frame)
 {
     for (;;) {
@@ -170,11 +171,12 @@ static status take_reply(remote_stage *r, message_kind kind, const message_heade
     return rc;
 }
 
-/* A message of this side or the other, on this side's clock. */
+/* Records a message in the anatomy and the trace, on this side's clock. */
 static void record(const remote_stage *r, anatomy *a, const message_header *request, const char *name,
                    int64_t begin_ns, int64_t end_ns)
 {
-    if (end_ns < begin_ns) end_ns = begin_ns; /* clocks of two machines differ by more than it took */
+    if (end_ns < begin_ns)
+        end_ns = begin_ns; /* the error of the clocks is larger than the time of the message */
     anatomy_insert_span(a, begin_ns, end_ns);
     trace_async(r->config.trace, name, request->key, request->key + 1, begin_ns, end_ns);
 }

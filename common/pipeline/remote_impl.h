@@ -1,30 +1,31 @@
-/* What both sides of a remote stage do with messages. */
+/* Functions for messages that both sides of a remote stage use. */
 #ifndef COMMON_PIPELINE_REMOTE_IMPL_H
 #define COMMON_PIPELINE_REMOTE_IMPL_H
 
 #include "common/base/clock.h"
 #include "common/pipeline/remote.h"
 
-/* The transport of a side; `adapter` outlives it. */
+/* Opens the transport of rank `number`. `adapter` outlives the transport. */
 status remote_open_transport(const remote_config *config, int number, net_adapter *adapter, transport **out);
 
-/* Waits until the memory of earlier frames is free. */
+/* Waits until the frames of `ticket` are sent, so that their memory may be reused. STATUS_PEER after
+ * `patience_ns`. */
 status remote_await_sent(transport *t, const transport_ticket *ticket, int64_t patience_ns);
 
-/* What a side looks at again and again while it waits: when it looked last, and when it sent heartbeats. */
+/* Times of the last look and the last heartbeats of a side that waits. */
 typedef struct remote_watch {
     int64_t looked_ns, heartbeat_ns;
 } remote_watch;
 
-/* The time since the last look, for limits of silence. A process or a machine that stood still has not
- * listened: then it counts two heartbeats at most. */
+/* Returns the time since the last look, to add up the silence of a peer. The result is at most two heartbeat
+ * intervals, so time in which this process or machine stood still does not count. */
 int64_t remote_watch_look(remote_watch *w, int64_t stall_timeout_ns);
-/* Sends a heartbeat to each link that is up, where the last one was sent long enough before; returns when the
- * next is due. */
+/* Sends a heartbeat to each link that is up, if the last one was sent long enough ago. Returns the time of
+ * the next heartbeat. */
 int64_t remote_watch_beat(remote_watch *w, transport *t, const int *links, int count,
                           int64_t stall_timeout_ns);
 
-/* Makes the reason in a FAILED message this thread's failure. */
+/* Makes the error in a FAILED message the present error of this thread, and returns its status. */
 status remote_failure(const transport_message *m);
 
 #endif

@@ -1,4 +1,4 @@
-/* A remote stage: the process that has it. One thread replies to all workers. */
+/* The process of a remote stage. One thread replies to all workers. */
 #include "common/pipeline/remote_impl.h"
 
 #include "common/memory/plan.h"
@@ -10,20 +10,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a worker has here: a micro-batch between its two requests, gradients, and running statistics, of which
- * only the first worker's count, as with ddp. */
+/* The state of a worker on the remote stage: the micro-batch between its two requests, gradients, and
+ * running statistics. Only the first worker's statistics are used later, as with ddp. */
 typedef struct client {
-    param_set params; /* the stage's, but for gradients and buffers */
+    param_set params; /* parameters of the stage, gradients and buffers of this worker */
     device_memory grads, buffers;
     nn_memory memory;
     nn_instance *instance;
     transport_ticket ticket;
-    transport_message request; /* that has not been replied to */
+    transport_message request; /* request without a reply so far */
     bool has_request;
-    int64_t arrived_ns; /* the request */
-    int64_t silent_ns;  /* since the last message of any kind */
+    int64_t arrived_ns; /* arrival of the request */
+    int64_t silent_ns;  /* time since the last message of any kind */
     int64_t step, micro;
-    bool in_backward; /* the next request is that of the backward pass */
+    bool in_backward; /* the next request asks for the backward pass */
 } client;
 
 struct remote_server {
@@ -38,7 +38,7 @@ struct remote_server {
     device_memory workspace;
     const void **sources; /* [workers] */
     int64_t step;         /* updates so far */
-    int finished;         /* workers whose last backward pass of this step is done */
+    int finished;         /* workers that have finished the last backward pass of this step */
     double learning_rate;
     remote_watch watch;
     transport_ticket failure_ticket;
@@ -64,7 +64,7 @@ static status nothing(void *context, int param)
     return STATUS_OK;
 }
 
-/* Of one worker: its values are the sums. */
+/* The sum over the ranks for one worker, which does not change the values. */
 static status no_sum(void *context, double *values, int count)
 {
     (void)context;
@@ -81,7 +81,8 @@ static status run(remote_server *s, client *c, nn_pass pass)
     return device_stream_synchronize(s->config.stream);
 }
 
-/* The average of the workers' gradients, in the order of their ranks, in the first one's arena. */
+/* Averages the gradients of the workers in the order of their ranks. The result is in the first worker's
+ * arena. */
 static void average(remote_server *s)
 {
     int n = workers(s);
@@ -216,7 +217,8 @@ static status backward(remote_server *s, int worker)
     return ++s->finished == workers(s) ? update(s) : STATUS_OK;
 }
 
-/* A worker's next step begins after the update of the one before. */
+/* Returns true if the request can be served. A worker's next step begins after the update of the present
+ * step. */
 static bool is_due(const remote_server *s, const client *c)
 {
     return c->has_request && (c->in_backward || c->step == s->step);
@@ -227,7 +229,7 @@ static bool has_ended(const remote_server *s, int worker)
     return transport_link_ended(s->transport, s->links[worker]);
 }
 
-/* The others would wait for its gradients. */
+/* Fails if a worker has left before the end of the step, because the others would wait for its gradients. */
 static status check_members(const remote_server *s)
 {
     for (int w = 0; w < workers(s); w++)
@@ -250,7 +252,8 @@ static status serve_requests(remote_server *s, bool *worked)
     return STATUS_OK;
 }
 
-/* *all_ended: nobody is still to say goodbye. */
+/* Fails if a worker has been silent for too long. Sets *all_ended to true if all workers have said
+ * goodbye. */
 static status check_silence(remote_server *s, bool *all_ended)
 {
     int64_t passed = remote_watch_look(&s->watch, patience(s));

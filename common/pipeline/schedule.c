@@ -6,7 +6,7 @@
 const char *const pipeline_schedule_names[] = {PIPELINE_SCHEDULE_LIST(NAME) NULL};
 #undef NAME
 
-/* Forward passes before the first backward pass. */
+/* Returns the number of forward passes before the first backward pass. */
 static int ahead(const pipeline_shape *p, int stage)
 {
     int first = p->schedule == PIPELINE_GPIPE  ? p->batches

@@ -1,13 +1,17 @@
-/* In which order the stages of a pipeline compute their micro-batches. p stages, m micro-batches per step:
+/* The order in which the stages of a pipeline compute their micro-batches, with p stages and m micro-batches
+ * per step.
  *
- *   gpipe       all forward passes, then all backward passes (Huang et al., "GPipe: Efficient Training of
- * Giant Neural Networks using Pipeline Parallelism", NeurIPS 2019). Every stage keeps the activations of m
- * micro-batches. 1f1b        stage s begins with p - 1 - s forward passes, then alternates one forward and
- * one backward pass (Narayanan et al., "PipeDream", SOSP 2019; with a flush as in Megatron-LM, SC 2021).
- * Stage s keeps those of p - s at most. sequential  a micro-batch passes through all stages and back before
- * the next one begins: model parallelism without a pipeline. Every stage keeps those of one.
+ *   gpipe       All forward passes, then all backward passes. Every stage keeps the activations of m
+ *               micro-batches. Huang et al., "GPipe: Efficient Training of Giant Neural Networks using
+ *               Pipeline Parallelism", NeurIPS 2019.
+ *   1f1b        Stage s begins with p - 1 - s forward passes, then alternates one forward and one backward
+ *               pass. It keeps the activations of at most p - s micro-batches. Narayanan et al.,
+ *               "PipeDream", SOSP 2019; with a flush as in Megatron-LM, SC 2021.
+ *   sequential  A micro-batch passes through all stages and back before the next one begins: model
+ *               parallelism without a pipeline. Every stage keeps the activations of one micro-batch.
  *
- *   p = 3, m = 4; time from left to right, a backward pass (B) as long as a forward pass (F)
+ * Example with p = 3 and m = 4. Time goes from left to right, and a backward pass (B) takes as long as a
+ * forward pass (F):
  *
  *   gpipe   stage 0   F0 F1 F2 F3  .  .  .  . B0 B1 B2 B3
  *           stage 1    . F0 F1 F2 F3  .  . B0 B1 B2 B3  .
@@ -22,14 +26,15 @@
  *           stage 1    . F0  .  . B0  .  . F1  .  . B1  .  . ..
  *           stage 2    .  . F0 B0  .  .  .  . F1 B1  .  .  . ..
  *
- * All compute gradients in the order of the micro-batches. Stages that take equally long are idle for (p - 1)
- * / (m + p - 1) of the step, the bubble, under the first two, and for (p - 1) / p under the third. */
+ * All schedules compute gradients in the order of the micro-batches. The bubble is the part of a step in
+ * which a stage is idle. If all stages take equally long, it is (p - 1) / (m + p - 1) for gpipe and 1f1b,
+ * and (p - 1) / p for sequential. */
 #ifndef COMMON_PIPELINE_SCHEDULE_H
 #define COMMON_PIPELINE_SCHEDULE_H
 
 #include <stdbool.h>
 
-/* In the enum, name. */
+/* X(name in the enum, name of the option) */
 #define PIPELINE_SCHEDULE_LIST(X) X(GPIPE, "gpipe") X(1F1B, "1f1b") X(SEQUENTIAL, "sequential")
 #define PIPELINE_SCHEDULE_ENUM(upper, name) PIPELINE_##upper,
 typedef enum pipeline_schedule {
@@ -37,27 +42,27 @@ typedef enum pipeline_schedule {
 } pipeline_schedule;
 #undef PIPELINE_SCHEDULE_ENUM
 
-/* By the enum; NULL after the last. */
+/* Names by enum value, then NULL. */
 extern const char *const pipeline_schedule_names[];
 
 typedef struct pipeline_action {
     bool backward;
-    int batch; /* micro-batch */
+    int batch;
 } pipeline_action;
 
 typedef struct pipeline_shape {
     pipeline_schedule schedule;
-    int stages, batches; /* at least 1 */
+    int stages, batches; /* each at least 1 */
 } pipeline_shape;
 
-/* Action number `index` of the 2 * batches of a stage's step. */
+/* Returns the action with number `index`, from 0 to 2 * batches - 1, of the stage's step. */
 pipeline_action pipeline_action_of(const pipeline_shape *p, int stage, int index);
 
-/* Micro-batches whose forward pass has begun and whose backward pass has not ended: at most so many at a
- * time. */
+/* Returns the largest number of micro-batches at a time whose activations the stage keeps: the forward pass
+ * has begun, and the backward pass has not ended. */
 int pipeline_live(const pipeline_shape *p, int stage);
 
-/* The idle part of a step of equal stages. */
+/* Returns the bubble of a step with equal stages. */
 double pipeline_bubble(const pipeline_shape *p);
 
 #endif

@@ -1,5 +1,5 @@
-/* Calls that an agent runs: it pops them in the order of posting, posts them to the collective library, and
- * advances the fence of their queue when they have ended. */
+/* Runs calls on an agent. The agent pops calls in the order of posting and posts them to the collective
+ * library. When a call has ended, the agent advances the fence of the call's queue. */
 #include "common/process_group/process_group_impl.h"
 
 #include <stdio.h>
@@ -16,7 +16,7 @@ static bool is_idle(const process_group *g)
     return true;
 }
 
-/* The status table shows the oldest call. */
+/* Shows the oldest call in the status table. */
 static void show(process_group *g, int64_t now_ns)
 {
     const running_call *oldest = NULL;
@@ -30,8 +30,8 @@ static void show(process_group *g, int64_t now_ns)
                     oldest ? oldest->p.bucket : RANK_NO_BUCKET, now_ns);
 }
 
-/* Whether the queue's next call may be taken: not after a call with several phases, which no rank may
- * overtake. */
+/* Returns true if the next call of the queue may be taken. A call with several phases must end first,
+ * because all ranks must run the calls in the same order. */
 static bool has_room(const process_group *g, call_queue *q)
 {
     uint64_t tail = q->agent.tail;
@@ -87,7 +87,7 @@ static void place_on_time_line(process_group *g, process_times *t)
     if (t->finished_ns > g->traced_until_ns) g->traced_until_ns = t->finished_ns;
 }
 
-/* The oldest call of the queue has ended a phase. */
+/* Handles the end of a phase of the queue's oldest call: begins the next phase, or ends the call. */
 static status advance_call(process_group *g, call_queue *q, int64_t now_ns)
 {
     running_call *c = call_at(q, q->agent.head);
@@ -110,11 +110,11 @@ static status advance_call(process_group *g, call_queue *q, int64_t now_ns)
     uint64_t number = process_work_number(c->times.work);
     q->agent.head++;
     show(g, now_ns);
-    device_fence_reach(q->done, number); /* last: it publishes all of the above */
+    device_fence_reach(q->done, number); /* last, because it publishes all of the above */
     return STATUS_OK;
 }
 
-/* The queue whose oldest call was done first, or NULL. */
+/* Returns the queue whose oldest call ended first, or NULL if no call has ended. */
 static call_queue *queue_done_first(const process_group *g)
 {
     call_queue *first = NULL;
@@ -145,7 +145,7 @@ static status progress(void *context, int64_t now_ns, int64_t *deadline_ns, bool
         TRY(advance_call(g, q, now_ns));
     }
     for (int i = 0; i < g->config.queues; i++)
-        take_calls(g, i, now_ns); /* after the progress: see collective_wait() */
+        take_calls(g, i, now_ns); /* after collective_progress(): see collective_wait() */
     for (int i = 0; i < g->config.queues; i++) TRY(begin_calls(g, &g->queues[i], worked));
     return STATUS_OK;
 }

@@ -9,7 +9,7 @@ static process_times *times_at(const call_queue *q, uint64_t number)
     return &q->times[number & q->mask];
 }
 
-/* NULL: the times of a later call have replaced them. */
+/* Returns NULL if the times of a later call have replaced them. */
 static const process_times *times_of(const process_group *g, process_work w)
 {
     const process_times *t = times_at(queue_of(g, w), process_work_number(w));
@@ -60,7 +60,7 @@ status process_group_post(process_group *g, const process_call *p, process_work 
     posted_call posted = {*p, ++g->sequence};
     if (g->passed)
         TRY(device_stream_signal(g->config.compute, g->passed,
-                                 g->sequence)); /* before the agent looks for it */
+                                 g->sequence)); /* before the agent checks the fence */
     if (!sync_queue_push(&q->posts, &posted))
         return fail(STATUS_INTERNAL, "%s%stoo many calls of one kind", g->config.who ? g->config.who : "",
                     g->config.who ? ": " : "");
@@ -86,8 +86,8 @@ static status wait_for(process_group *g, process_work w, int64_t tag, anatomy *a
     return STATUS_OK;
 }
 
-/* Each call before `number` of queue 0 that is still under way is waited for by itself: calls are late
- * because of different ranks. */
+/* Waits one by one for the calls of queue 0 before `number`, so that the anatomy shows which rank delayed
+ * each. */
 static status wait_for_each(process_group *g, uint64_t number, anatomy *a)
 {
     call_queue *q = only_queue(g);
@@ -146,7 +146,7 @@ void process_group_skip(process_group *g)
     for (int i = 0; i < g->config.queues; i++) g->queues[i].compute.accounted = g->queues[i].compute.posted;
 }
 
-/* Before its peers had posted the call, the rank waited for the last of them. */
+/* Names the cause of the wait: the last rank that posted the call. */
 static void name_wait(const process_group *g, const call_wait *w, anatomy *a)
 {
     const process_times *t = times_of(g, w->work);

@@ -1,16 +1,18 @@
-/* Collective calls of a rank behind one interface, as c10d's ProcessGroup and Work: the compute thread posts
- * calls and waits for them.
+/* The collective calls of a rank behind one interface, like ProcessGroup and Work of PyTorch's c10d. The
+ * compute thread posts calls and waits for them.
  *
- * Calls run in one of two ways, which the compute thread cannot tell apart:
+ * Calls run in one of two ways. The compute thread uses the same functions for both:
  *
- *   agent         Shared memory, MPI and virtual time. The agent pops a call, posts it to the collective
- * library, and advances the fence of the call's queue when the call has ended. stream order  NCCL. The
- * compute thread enqueues the call on a communication stream, after a mark of the compute stream. A wait
- * makes the compute stream wait for a mark after the call. No other thread takes part.
+ *   agent          for shared memory, MPI and virtual time. The agent pops a call and posts it to the
+ *                  collective library. When the call has ended, the agent advances the fence of the
+ *                  call's queue.
+ *   stream order   for NCCL. The compute thread enqueues the call on a communication stream, after a mark
+ *                  of the compute stream. A wait makes the compute stream wait for a mark after the call.
+ *                  No other thread takes part.
  *
  * Calls of a queue end one after another, in the order in which they were posted. Calls of different queues
- * run side by side. All ranks post the same calls in the same order, so a call has the same number on all of
- * them. */
+ * run at the same time. All ranks post the same calls in the same order, so a call has the same number on
+ * all ranks. */
 #ifndef COMMON_PROCESS_GROUP_PROCESS_GROUP_H
 #define COMMON_PROCESS_GROUP_PROCESS_GROUP_H
 
@@ -20,15 +22,14 @@
 
 typedef struct process_group process_group;
 
-/* Names a call that was posted. 0 is no call. */
+/* A posted call. 0 is no call. */
 typedef uint64_t process_work;
 
 enum {
     PROCESS_GROUP_QUEUES = 6,
     PROCESS_GROUP_AHEAD = COLLECTIVE_ENQUEUED / 2, /* Calls in stream order that may be in flight. */
-    PROCESS_GROUP_WAITS = 2048,                    /* Waits of the steps under way, two at most. */
-    /* First mark of a posted call on the compute stream, and of a finished one on the communication stream.
-     */
+    PROCESS_GROUP_WAITS = 2048,                    /* Waits in the steps in flight, at most two. */
+    /* First mark of the posts on the compute stream, and of the ends on the communication stream. */
     PROCESS_GROUP_READY_MARK = SYNC_MARK_ENGINE,
     PROCESS_GROUP_END_MARK = COLLECTIVE_MARKS,
 };
@@ -39,44 +40,48 @@ _Static_assert(PROCESS_GROUP_END_MARK + PROCESS_GROUP_AHEAD <= DEVICE_MARKS,
 
 typedef struct process_call {
     collective_group *group;
-    process_work after; /* The call begins when this one of another queue has ended, or at once if 0. */
-    int64_t tag;        /* The owner's; 0 if nobody needs the times of its waits. */
-    int64_t ready_ns;   /* When its data were there, if an agent runs the call. */
+    /* Call of another queue that must end before this call begins. 0 if there is none. */
+    process_work after;
+    int64_t tag; /* Defined by the owner. 0 if the owner does not need the times of waits for the call. */
+    int64_t ready_ns; /* Time at which the call's data were ready, if an agent runs the call. */
     int queue;
-    int phases; /* Collective calls, one after another; 0 counts as 1. Later calls of the queue begin after
-                   the last phase. */
-    int kind, index;          /* The owner's. */
-    rank_operation operation; /* That the status table shows. */
-    int bucket;               /* That the status table shows, or RANK_NO_BUCKET. */
+    /* Number of collective calls, one after another. 0 counts as 1. If there are several, the next call of
+     * the queue begins after the last one. */
+    int phases;
+    int kind, index;          /* Defined by the owner. */
+    rank_operation operation; /* Operation that the status table shows. */
+    int bucket;               /* Bucket that the status table shows, or RANK_NO_BUCKET. */
 } process_call;
 
-/* Times in ns of the device's clock. */
+/* The times of a call, in ns of the device's clock. */
 typedef struct process_times {
     process_work work;
     int64_t tag;
-    int64_t ready_ns;  /* process_call.ready_ns, or when the compute stream had passed the post. */
-    int64_t posted_ns; /* When the agent took the call, or the compute stream had passed the post. */
-    int64_t started_ns, finished_ns; /* When all ranks had posted it; when it had ended. */
-    int64_t traced_ns; /* Begin on the time line, which shows parallel calls one after another. */
-    int64_t began_ns;  /* When this rank began, if last_rank is unknown. */
-    int last_rank; /* The last rank of the world that posted it, or -1 if the library does not report it. */
-    bool empty;    /* The rank took no part. */
+    int64_t ready_ns;  /* process_call.ready_ns, or time at which the compute stream passed the post. */
+    int64_t posted_ns; /* Time at which the agent took the call, or the compute stream passed the post. */
+    /* Time at which all ranks had posted the call, and time at which the call ended. */
+    int64_t started_ns, finished_ns;
+    int64_t traced_ns; /* Begin in the trace, which shows parallel calls one after another. */
+    int64_t began_ns;  /* Time at which this rank began, if last_rank is not known. */
+    /* World rank of the last rank to post the call, or -1 if the library does not report this rank. */
+    int last_rank;
+    bool empty; /* This rank took no part. */
     collective_algorithm algorithm;
 } process_times;
 
-/* The owner's functions; all but call() may be NULL. call(), finish() and ended() are called by the thread
- * that runs the calls. */
+/* The functions of the owner. All but call() may be NULL. The thread that runs the calls invokes call(),
+ * finish() and ended(). */
 typedef struct process_group_ops {
-    /* Describes a phase of `p` when it begins. */
+    /* Describes a phase of `p` when the phase begins. */
     status (*call)(void *context, const process_call *p, int phase, collective_call *out);
-    /* After the last phase. */
+    /* Runs after the last phase. */
     status (*finish)(void *context, const process_call *p);
-    /* Before the compute thread can see that the call has ended. */
+    /* Runs before the compute thread can see that the call has ended. */
     void (*ended)(void *context, const process_call *p, const process_times *t);
-    /* By the compute thread in process_group_poll(), once per call, in the order of its queue. */
+    /* Runs on the compute thread in process_group_poll(), once per call, in the order of the queue. */
     void (*accounted)(void *context, const process_times *t);
-    /* By the compute thread in process_group_end_step(), for each wait for a call with a tag. `times` may be
-     * NULL. */
+    /* Runs on the compute thread in process_group_end_step(), for each wait for a call that has a tag.
+     * `times` is NULL if the times of a later call have replaced them. */
     void (*waited)(void *context, int64_t tag, anatomy_span wait, const process_times *times);
 } process_group_ops;
 
@@ -84,32 +89,32 @@ typedef struct process_group_ops {
 typedef struct process_group_config {
     const process_group_ops *ops;
     void *context;
-    const char *name; /* Of the agent's thread, at most 15 characters. */
-    const char *who;  /* In front of the message of a failure, or NULL. */
+    const char *name; /* Name of the agent's thread, at most 15 characters. */
+    const char *who;  /* Prefix of error messages, or NULL. */
     device *device;
     device_stream *compute;
-    rank_slot *slot;              /* Shows the oldest call that has not ended, or NULL. */
-    const sync_context *recorded; /* Passes that may be recorded while calls are posted, or NULL. */
-    int first_rank;               /* Rank of the job that is rank 0 of the world. */
-    int rank;                     /* Of the world. */
-    bool stream_order;            /* The library enqueues calls. */
-    bool follows_compute; /* A call begins when the compute stream has passed its post: virtual GPUs. */
-    bool waits_for_each;  /* A wait for a call of queue 0 first waits for each call before it, one by one. */
+    rank_slot *slot;              /* Status slot that shows the oldest running call, or NULL. */
+    const sync_context *recorded; /* Context whose passes may be recorded while calls are posted, or NULL. */
+    int first_rank;               /* Job rank of the world's rank 0. */
+    int rank;                     /* Rank in the world. */
+    bool stream_order;            /* The library enqueues calls on a stream. */
+    bool follows_compute; /* A call begins after the compute stream has passed its post. For virtual GPUs. */
+    bool waits_for_each;  /* A wait for a call of queue 0 waits for each earlier call, one by one. */
     bool inline_progress;
     int queues;
-    int most[PROCESS_GROUP_QUEUES]; /* Calls of a queue that are posted at a time and have not begun. */
+    int most[PROCESS_GROUP_QUEUES]; /* Most calls of a queue that are posted and have not begun. */
 } process_group_config;
 
-/* Opens queues, fences and the communication stream. process_group_start() follows when all ranks are
- * connected: from then on the calls of `world`, which outlives the process group, are run. */
+/* Opens queues, fences and the communication stream. */
 status process_group_open(const process_group_config *config, process_group **out);
 status process_group_start(process_group *g, collective_world *world);
-/* Ends the agent, so that groups and world may be closed. Then close() frees fences and streams. */
+/* Ends the agent, after which the caller may close groups and world. process_group_close() then frees fences
+ * and streams. */
 void process_group_stop(process_group *g);
 void process_group_close(process_group **g);
 
 status process_group_post(process_group *g, const process_call *p, process_work *out);
-/* Call `number` of a queue, from 1, and back. */
+/* Convert between a work and the number of a call in its queue, from 1. */
 static inline process_work process_work_of(int queue, uint64_t number)
 {
     return number * PROCESS_GROUP_QUEUES + (uint64_t)queue;
@@ -118,35 +123,37 @@ static inline uint64_t process_work_number(process_work w)
 {
     return w / PROCESS_GROUP_QUEUES;
 }
-/* Number of the last call that was posted to a queue. */
+/* Returns the number of the last call that was posted to a queue. */
 uint64_t process_group_posted(const process_group *g, int queue);
-/* What is launched on the compute stream from now on begins when the call has ended. Blocks the caller if
- * launches are function calls. `a` receives the wait, or is NULL. */
+/* Makes work that is launched on the compute stream from now on wait for the call. Blocks the caller if
+ * launches are function calls. Records the wait in `a`, which may be NULL. */
 status process_group_wait(process_group *g, process_work w, anatomy *a);
 bool process_group_done(process_group *g, process_work w);
 /* Posts a call and waits for it. */
 status process_group_run(process_group *g, const process_call *p, anatomy *a);
 
-/* Only in stream order: a call that consists of any number of collective calls. Between begin and end. */
+/* Post a call that consists of any number of collective calls. Each process_group_add() between begin and
+ * end adds one. Only in stream order. */
 status process_group_begin(process_group *g, const process_call *p);
 status process_group_add(process_group *g, const collective_call *call);
 status process_group_end(process_group *g, process_work *out);
-/* The communication stream, or NULL if an agent runs the calls. */
+/* Returns the communication stream, or NULL if an agent runs the calls. */
 device_stream *process_group_stream(const process_group *g);
-/* The communication stream continues after everything that was launched on the compute stream. */
+/* Makes the communication stream wait for all work launched on the compute stream so far. */
 status process_group_join_compute(process_group *g);
 
-/* Accounts calls that have ended. */
+/* Reports each call that has ended to the owner's accounted(). */
 void process_group_poll(process_group *g);
-/* The compute stream has passed the end of the oldest step: accounts calls, and names the causes of the
- * step's waits. */
+/* Does the work of process_group_poll(), and names the causes of the oldest step's waits. Called after the
+ * compute stream has passed the end of the step. */
 void process_group_end_step(process_group *g, anatomy *a);
-/* The calls posted so far are not accounted. */
+/* Skips the calls posted so far: they are not reported to accounted(). */
 void process_group_skip(process_group *g);
-/* Adds the traffic and the processor time of the agent. */
+/* Adds traffic, and processor time of the agent, to the counters. */
 void process_group_counters(const process_group *g, sync_counters *out);
 
-/* Gives up: the peers receive the present error, and every later call fails with it. Returns `code`. */
+/* Gives up after an error. The peers receive the present error, and every later call fails with this error.
+ * Returns `code`. */
 status process_group_give_up(process_group *g, status code);
 
 #endif

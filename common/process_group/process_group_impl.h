@@ -1,5 +1,5 @@
-/* A process group from inside: process_group.c has what the compute thread calls, agent.c and stream.c the
- * two ways to run calls. */
+/* The internals of a process group. process_group.c has the functions of the compute thread. agent.c and
+ * stream.c are the two ways to run calls. */
 #ifndef COMMON_PROCESS_GROUP_PROCESS_GROUP_IMPL_H
 #define COMMON_PROCESS_GROUP_PROCESS_GROUP_IMPL_H
 
@@ -9,9 +9,11 @@
 
 #include <stdatomic.h>
 
-enum { PROCESS_GROUP_IN_FLIGHT = COLLECTIVE_QUEUE }; /* Calls of a queue that the agent runs. */
+/* Most calls of a queue that the agent runs at a time. */
+enum { PROCESS_GROUP_IN_FLIGHT = COLLECTIVE_QUEUE };
 
-/* From the compute thread to the agent. `sequence`: number of the post over all queues, from 1. */
+/* A message from the compute thread to the agent. `sequence` is the number of the post over all queues, from
+ * 1. */
 typedef struct posted_call {
     process_call p;
     uint64_t sequence;
@@ -24,7 +26,7 @@ typedef struct running_call {
     collective_ticket ticket;
 } running_call;
 
-/* Of a call that was posted, for its waits. */
+/* The properties of a posted call that its waits need. */
 typedef struct call_record {
     process_work after;
     int64_t tag;
@@ -36,18 +38,18 @@ typedef struct call_queue {
     process_times *times; /* [mask + 1] By number; written before `done` reaches it. */
     uint64_t mask;
     struct {
-        uint64_t posted, accounted, awaited; /* Numbers of calls. */
+        uint64_t posted, accounted, awaited; /* Numbers of the last calls. */
         call_record *records;                /* [mask + 1] By number. */
-    } compute;                               /* Only the compute thread uses it. */
+    } compute;                               /* Used only by the compute thread. */
     struct {
         running_call calls[PROCESS_GROUP_IN_FLIGHT];
-        uint64_t head, begun, tail; /* Calls that have ended, that were begun, and that were taken. */
+        uint64_t head, begun, tail; /* Counts of calls that have ended, begun, and been taken. */
         posted_call next;           /* Popped, but not taken. */
         bool has_next;
-    } agent; /* Only the agent uses it. */
+    } agent; /* Used only by the agent. */
 } call_queue;
 
-/* In stream order: a call in flight. */
+/* A call in flight in stream order. */
 typedef struct enqueued_call {
     process_call p;
     collective_ticket first;
@@ -55,7 +57,7 @@ typedef struct enqueued_call {
 } enqueued_call;
 
 typedef struct call_wait {
-    int number; /* anatomy.h */
+    int number; /* Number of the wait in the anatomy. */
     process_work work;
     int64_t tag;
 } call_wait;
@@ -63,12 +65,11 @@ typedef struct call_wait {
 struct process_group {
     process_group_config config;
     collective_world *world;
-    sync_agent *agent;     /* NULL in stream order. */
-    device_stream *stream; /* NULL with an agent. */
-    device_fence
-        *passed;       /* The last post that the compute stream has passed; NULL unless `follows_compute`. */
-    uint64_t sequence; /* Posts over all queues. */
-    int64_t traced_until_ns; /* Last end on the time line; written by the agent. */
+    sync_agent *agent;       /* NULL in stream order. */
+    device_stream *stream;   /* NULL with an agent. */
+    device_fence *passed;    /* Last post that the compute stream has passed. NULL unless follows_compute. */
+    uint64_t sequence;       /* Number of posts over all queues. */
+    int64_t traced_until_ns; /* Last end in the trace; written by the agent. */
     call_queue *queues;      /* [config.queues] */
     enqueued_call *enqueued; /* [PROCESS_GROUP_AHEAD] By number. */
     call_wait *waits;        /* [PROCESS_GROUP_WAITS] */
@@ -93,9 +94,10 @@ static inline status call_of(const process_group *g, const process_call *p, int 
     return g->config.ops->call(g->config.context, p, phase, out);
 }
 
-/* process_group.c. Numbers a call that the compute thread posts. */
+/* process_group.c. Assigns the next number of the queue to a call. */
 uint64_t process_group_number(call_queue *q, const process_call *p);
-/* By the thread that runs the calls: all phases have ended; the times are there. */
+/* Called by the thread that runs the calls, when all phases have ended. process_group_ended() publishes the
+ * times. */
 status process_group_finish(const process_group *g, const process_call *p);
 void process_group_ended(const process_group *g, call_queue *q, const process_call *p,
                          const process_times *t);
@@ -107,7 +109,7 @@ status process_group_start_agent(process_group *g);
 /* stream.c */
 status process_group_post_in_order(process_group *g, const process_call *p, process_work *out);
 status process_group_wait_in_order(process_group *g, process_work w);
-/* Reads the times of the call if the communication stream has passed it. */
+/* Reads the times of the call and returns true, if the communication stream has passed the call. */
 bool process_group_read_times(process_group *g, uint64_t number);
 
 #endif

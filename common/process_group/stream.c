@@ -1,5 +1,5 @@
-/* Calls in stream order. No host thread takes part between the last gradient of a bucket and its average: the
- * compute thread enqueues, and streams wait for each other's marks. */
+/* Runs calls in stream order. The compute thread enqueues calls, and streams wait for each other's marks. No
+ * other host thread takes part between the last gradient of a bucket and the average. */
 #include "common/process_group/process_group_impl.h"
 
 static int ready_mark(uint64_t number)
@@ -23,7 +23,7 @@ static enqueued_call *enqueued_at(const process_group *g, uint64_t number)
     return &g->enqueued[number % PROCESS_GROUP_AHEAD];
 }
 
-/* If too much is in flight, the host waits for the oldest call. */
+/* Waits for the oldest call if too many are in flight. */
 static status make_room(process_group *g)
 {
     call_queue *q = only_queue(g);
@@ -63,8 +63,9 @@ status process_group_end(process_group *g, process_work *out)
     return device_mark(g->stream, end_mark(number));
 }
 
-/* Marks differ from step to step, and an abort of NCCL waits for recorded calls. So the call is no part of a
- * recorded pass; it follows what was recorded before. */
+/* Posts a call between two parts of a recorded pass, after the work recorded so far. The call itself is not
+ * recorded, because its marks differ from step to step, and because an abort of NCCL waits for recorded
+ * calls. */
 status process_group_post_in_order(process_group *g, const process_call *p, process_work *out)
 {
     const sync_context *recorded = g->config.recorded;

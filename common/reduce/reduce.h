@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Name, name in reports. MEAN is the sum divided at the end by the number of sources. */
+/* Columns: name, name in reports. MEAN is the sum divided at the end by the number of sources. */
 #define REDUCE_OP_LIST(X) X(SUM, "sum") X(MEAN, "mean") X(MIN, "min") X(MAX, "max") X(PRODUCT, "product")
 
 #define REDUCE_OP_ENUM(name, text) REDUCE_##name,

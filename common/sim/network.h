@@ -30,7 +30,7 @@ typedef struct sim_resource {
     int32_t place;
     /* True if a flow has left a full resource since the last solution. */
     bool dirty;
-    /* True if the resource limits flows: no other flow on it is faster than these. */
+    /* True if the resource has no spare rate, so that it limits its fastest flows. */
     bool full;
 } sim_resource;
 
@@ -125,7 +125,7 @@ typedef struct sim_flow {
     double bytes;
     sim_time begun;
     int32_t hop_capacity;
-    /* Not yet begun; moving; after the last byte left and before it arrives. */
+    /* `waiting`: not yet begun. `active`: bytes leave. `on_the_way`: all bytes have left, not all arrived. */
     bool waiting, active, on_the_way;
 } sim_flow;
 

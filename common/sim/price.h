@@ -52,9 +52,9 @@ int sim_contention_of(op_kind kind);
 /* Returns the factor by which an operation slows down if several processes run on a machine. */
 double sim_price_contention(const sim_profile *p, op_kind kind);
 
-/* For a machine that computes on its processor, where `ranks` ranks run, each with its compute threads and
- * an agent. *crowding is the factor by which compute threads slow down for lack of cores, at least 1.
- * Returns the fraction of an agent's time that its rank's compute loses, 0 to 1. */
+/* Returns the fraction of an agent's time that the compute threads of its rank lose, 0 to 1, if `ranks` ranks
+ * compute on the processor of one machine. Sets *crowding to the factor by which compute threads slow down
+ * for lack of cores, at least 1. */
 double sim_price_core_share(const sim_profile *p, int ranks, double *crowding);
 
 /* Returns the time of a server's sum: `bytes` of operands and result, added by `threads` threads at
@@ -62,8 +62,8 @@ double sim_price_core_share(const sim_profile *p, int ranks, double *crowding);
  * the machine's memory limit the sum. */
 sim_time sim_price_sum(const sim_profile *p, double bytes, int threads);
 
-/* Times of the loader of a PyTorch process, for a batch of `samples` images and `bytes` bytes. Workers
- * make a batch each, so there is a batch every `workers_time`. One thread pins the batches. */
+/* Times of the loader of a PyTorch process, for a batch of `samples` images and `bytes` bytes. Each
+ * worker makes a whole batch, so a batch is ready every `workers_time`. One thread pins the batches. */
 typedef struct sim_loader_price {
     sim_time decode, collate;
     sim_time workers_time, pin;

@@ -19,7 +19,8 @@ typedef struct local_group {
     bool nvlink, mesh;
     int links;
     cut cuts[SIM_CYCLES_MOST]; /* by ring */
-    /* [near] adapter of each ring: the `own` adapters of the members first, then others that are as near. */
+    /* [near] adapters at which rings start, by ring: first the adapters of the members (`own` of them), then
+     * other adapters that are as near to a member. */
     int8_t nics[SIM_NICS_MOST];
     int own, near;
 } local_group;
@@ -250,8 +251,8 @@ static status lay_rings(sim_rings *r, const local_group *groups, int count)
     return measure(r);
 }
 
-/* Lays a ring for every adapter that the members of a machine own, as many as the machine with the fewest
- * has. Adds further rings as long as they add bandwidth. */
+/* Lays a ring for every adapter that the members of a machine own, up to the number of adapters of
+ * the machine that has the fewest. Adds further rings as long as they add bandwidth. */
 static status lay_rings_between(sim_rings *r, const local_group *groups)
 {
     int own = SIM_NICS_MOST, near = SIM_NICS_MOST;

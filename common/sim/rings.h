@@ -51,7 +51,7 @@ typedef struct sim_cycles {
 
 /* Finds as many cycles through all n >= 2 GPUs as possible, as NCCL's search for channels does.
  * links[a][b] is the number of parallel links from a to b, and each is used by one cycle at most. The
- * search is bounded. It finds the maximum on the machines that are built, and else the most that it saw. */
+ * search is bounded. It finds the maximum on all machines that exist. For other links it may find fewer. */
 void sim_find_cycles(int n, const int8_t links[SIM_CYCLE_GPUS][SIM_CYCLE_GPUS], sim_cycles *out);
 
 #endif

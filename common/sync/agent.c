@@ -10,7 +10,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-/* How often an agent looks again before it sleeps: a sleep and its wake-up cost some 50 us. */
+/* Iterations without work before an agent sleeps. A sleep and the wake-up take some 50 us. */
 enum { IDLE_ROUNDS = 64 };
 
 struct sync_agent {
@@ -20,8 +20,8 @@ struct sync_agent {
     atomic_bool stop;
     atomic_bool failed; /* set once, after `error` */
     error_record error;
-    int idle_rounds;          /* since something was done */
-    sim_agent *virtual_agent; /* on a virtual device: neither thread nor inline */
+    int idle_rounds;          /* iterations since something was done */
+    sim_agent *virtual_agent; /* NULL if the device is not virtual */
     sim_agent_ops virtual_ops;
 };
 
@@ -32,7 +32,8 @@ static void give_up(sync_agent *agent)
     agent->config.ops->failed(agent->config.context, &agent->error);
 }
 
-/* A round of a thread of its own; the idle function of a compute thread that waits for a fence. */
+/* Runs one iteration of the agent's thread, or of a compute thread that waits for a fence: this function is
+ * then the device's idle function. */
 static status progress(void *context, bool *worked)
 {
     sync_agent *agent = context;
@@ -63,7 +64,7 @@ static void *run(void *argument)
     return NULL;
 }
 
-/* Signals are for the thread that reads them. */
+/* Starts the thread with all signals blocked, because another thread handles signals. */
 static status start_thread(sync_agent *agent)
 {
     sigset_t all, before;
@@ -133,5 +134,5 @@ void sync_agent_wake(sync_agent *agent)
     else if (agent->has_thread)
         agent->config.ops->wake(agent->config.context);
     else if (device_get_info(agent->config.device)->plans)
-        progress(agent, &worked); /* nobody waits there */
+        progress(agent, &worked); /* no thread ever waits on this device */
 }

@@ -1,8 +1,11 @@
-/* The agent drives an engine's state machine: it hands over the time, learns whether anything was done
- * and by when it must be called again, and sleeps in between. On a CPU that is a communication thread a
- * rank, or, for small models, the compute thread itself while it waits for a fence (on a device that plans:
- * when it wakes the agent); on the virtual device the event queue (common/device/sim/agent_sim.h). Compute
- * may block its thread; the agent never blocks in progress(). */
+/* An agent drives the state machine of an engine. It calls progress() with the present time, reads whether
+ * anything was done and when to call again, and sleeps in between. The agent never blocks in progress(),
+ * only the compute thread may block.
+ *
+ *   on a CPU or GPU      a communication thread per rank
+ *   inline               the compute thread, while it waits for a fence; for small models on a CPU
+ *   on a virtual device  the event queue (common/device/sim/agent_sim.h)
+ *   if the device plans  the compute thread, when it wakes the agent */
 #ifndef COMMON_SYNC_AGENT_H
 #define COMMON_SYNC_AGENT_H
 
@@ -13,37 +16,40 @@
 
 typedef struct sync_agent sync_agent;
 
-/* What is driven. Any thread may call wake(); the others are called by the agent alone. */
+/* Functions of an engine. Any thread may call wake(); only the agent calls the others. */
 typedef struct sync_agent_ops {
-    /* Does what can be done now. *deadline_ns: when it must be called again even if nothing happens
-     * (CLOCK_NEVER: not at all). *worked: whether anything was done. */
+    /* Does everything that can be done at `now_ns`. Sets *worked to true if anything was done. Sets
+     * *deadline_ns to the time of the next call even if nothing happens, or leaves it at CLOCK_NEVER. */
     status (*progress)(void *context, int64_t now_ns, int64_t *deadline_ns, bool *worked);
-    /* Sleeps until something may have happened or the deadline has come. */
+    /* Sleeps until something may have happened, at most until the deadline. */
     void (*wait)(void *context, int64_t deadline_ns);
+    /* Ends wait(). */
     void (*wake)(void *context);
-    /* progress() failed; nothing will be progressed any more. Ends what others wait for. */
+    /* Ends all waits for this engine, because progress() has failed. The agent does not call progress()
+     * again. */
     void (*failed)(void *context, const error_record *error);
 } sync_agent_ops;
 
 typedef struct sync_agent_config {
     const sync_agent_ops *ops;
     void *context;
-    device *device;          /* whose idle function an inline agent becomes */
-    const char *name;        /* of the thread, at most 15 characters */
-    bool inline_progress;    /* no thread: the waiting compute thread progresses */
-    struct anatomy *anatomy; /* where what it does inline is recorded as communication; or NULL */
+    device *device;          /* an inline agent becomes the idle function of this device */
+    const char *name;        /* name of the thread, at most 15 characters */
+    bool inline_progress;    /* the waiting compute thread progresses; there is no agent thread */
+    struct anatomy *anatomy; /* receives inline work as communication, or NULL */
 } sync_agent_config;
 
-/* A thread agent begins to run at once. */
+/* Opens an agent. A thread begins to run at once. */
 status sync_agent_open(const sync_agent_config *config, sync_agent **out);
 
-/* Ends the thread at the next return of progress(). */
+/* Ends the thread when progress() returns. */
 void sync_agent_close(sync_agent **agent);
 
-/* Processor time of its thread so far, ns; 0: it has none. Any thread. */
+/* Returns the processor time of the agent's thread in ns, or 0 if there is no thread. Any thread may
+ * call. */
 int64_t sync_agent_cpu_ns(const sync_agent *agent);
 
-/* Something was posted: progress() is to be called soon. Any thread. */
+/* Makes the agent call progress() soon, because work was posted. Any thread may call. */
 void sync_agent_wake(sync_agent *agent);
 
 #endif

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Two marks per wait; parts of a step that are known only at the end of the next one. */
+/* Capacities. A wait has two marks, and two steps share the marks. */
 enum {
     MOST_WAITS = (SYNC_MARK_ENGINE - SYNC_MARK_WAITS) / 2,
     WAITS_PER_PARAM = 2,
@@ -16,18 +16,20 @@ enum {
     MOST_BATCHES = 64
 };
 
-/* Some or all of the time of a call. */
+/* A time in which a transfer, a sum or a call was in progress. */
 typedef struct call_span {
     anatomy_span time;
-    uint64_t call; /* 0: none, or one whose begin on all ranks is known */
+    /* The number of the call. 0 if the span needs no correction, because the begins on all ranks are
+     * known. */
+    uint64_t call;
 } call_span;
 
-/* A step, and how many of what is kept belong to it. */
+/* A kept step, and the counts of its entries in the other lists of anatomy.kept. */
 typedef struct kept_step {
-    int64_t number; /* from 0, also those not kept */
+    int64_t number; /* from 0, over all steps */
     anatomy_span time;
     int phases, waits, spans;
-    bool lost; /* waits or spans */
+    bool lost; /* some waits or spans were dropped */
 } kept_step;
 
 typedef struct kept_list {
@@ -40,24 +42,26 @@ struct anatomy {
     trace *trace;
     int world;
     anatomy_wait *waits; /* [wait_capacity] of the step that ends next */
-    anatomy_wait *later; /* [wait_capacity] of one that was begun before that has ended: `leads` */
+    anatomy_wait *later; /* [wait_capacity] of the step after it, if `leads` */
     int wait_count, later_count, wait_capacity;
-    int kind; /* 0 or 1: of the numbers of `waits`; those of `later` are of the other */
+    /* The lowest bit of the wait numbers in `waits`. The numbers in `later` have the other bit. */
+    int kind;
     bool waiting, leads;
 
-    sync_queue queue;    /* of call_spans, from the agent */
-    anatomy_span *spans; /* [span_capacity] in order, disjoint; of this step and the previous one */
+    sync_queue queue;    /* call_spans from the thread that communicates */
+    anatomy_span *spans; /* [span_capacity] in order, disjoint; in this step and the previous one */
     int span_count, span_capacity;
-    anatomy_span previous; /* step */
-    int64_t previous_ns;   /* communication in it that has been counted */
-    int64_t *waited_ns;    /* [world] in the last step */
-    _Atomic int64_t lost;  /* waits and spans, so far */
+    anatomy_span previous; /* the previous step */
+    int64_t previous_ns;   /* communication in `previous` that has been counted */
+    int64_t *waited_ns;    /* [world] time waited for each rank in the last step */
+    _Atomic int64_t lost;  /* waits and spans dropped so far */
     int64_t lost_before,
-        lost_at_end; /* up to the begin of the step that ends next; up to the end of the previous one */
+        lost_at_end; /* `lost` at the begin of the step that ends next, and at the end of the previous step */
 
     struct {
-        bool on, passes, full; /* passes: this step is not kept; full: nor any, for lack of room */
-        int64_t ended;         /* steps */
+        /* `passes` is true while steps are not kept. `full` is true after the room is used up. */
+        bool on, passes, full;
+        int64_t ended; /* number of steps that have ended */
         size_t bytes, most;
         kept_list steps, phases, waits, calls; /* kept_step, anatomy_phase, anatomy_wait, call_span */
     } kept;
@@ -70,7 +74,7 @@ static void nearer(int64_t *next, int64_t at, int64_t edge)
     if (edge > at && edge < *next) *next = edge;
 }
 
-/* What is next to come, of each kind. */
+/* The present or next phase, wait and span of a sweep. */
 typedef struct sweep {
     const anatomy_phase *phase, *last_phase;
     const anatomy_wait *wait, *waits_end;
@@ -84,7 +88,7 @@ static void pass(sweep *s, int64_t at)
     while (s->span < s->spans_end && s->span->end_ns <= at) s->span++;
 }
 
-/* The first edge after `at`. */
+/* Returns the time of the first change after `at`. */
 static int64_t next_edge(const sweep *s, int64_t at, int64_t end)
 {
     if (s->phase < s->last_phase) nearer(&end, at, s->phase[1].begin_ns);
@@ -148,7 +152,6 @@ void anatomy_sweep(const anatomy_step *step, int64_t *waited_ns, anatomy_figures
     }
 }
 
-/* The labels as slices of the trace. */
 static void trace_parts(trace *t, const anatomy_step *step)
 {
     static const char *const names[STEP_PARTS] = {"data",    "forward",   "backward", "exposed_communication",
@@ -175,7 +178,8 @@ static void lose(anatomy *a)
     atomic_fetch_add_explicit(&a->lost, 1, memory_order_relaxed);
 }
 
-/* Spans arrive nearly in order: from the end backward. */
+/* Inserts a span, and merges it with spans that it touches. Searches from the end, because spans arrive
+ * nearly in order. */
 static void insert(anatomy *a, anatomy_span span)
 {
     int first = a->span_count;
@@ -206,7 +210,7 @@ static int64_t covered(const anatomy *a, anatomy_span within)
     return sum;
 }
 
-/* Those that end before `ns` can change nothing any more. */
+/* Drops the spans that end before `ns`, because no later sweep needs them. */
 static void forget(anatomy *a, int64_t ns)
 {
     int gone = 0;
@@ -233,8 +237,8 @@ void anatomy_add_call(anatomy *a, uint64_t number, int64_t begin_ns, int64_t end
 
 /* ---- waits ------------------------------------------------------------------------------------ */
 
-/* A number says which wait of a step it is, and in its lowest bit of which of two steps. Their marks meet
- * from both ends. */
+/* Returns the first mark of a wait. The lowest bit of the number selects one of two steps. Marks of one step
+ * ascend from SYNC_MARK_WAITS, and marks of the other descend from SYNC_MARK_ENGINE. */
 static int mark_of(int number)
 {
     int wait = 2 * (number / 2);
@@ -329,7 +333,7 @@ static void keep(anatomy *a, kept_list *list, const void *items, size_t bytes)
     list->count += bytes;
 }
 
-/* The step's waits, and the spans that became known in it. */
+/* Sweeps the waits of the step, and the spans that became known in the step. */
 static void sweep_step(anatomy *a, anatomy_span now, const anatomy_phase *phases, int phase_count,
                        anatomy_figures *out)
 {
@@ -345,8 +349,7 @@ static void sweep_step(anatomy *a, anatomy_span now, const anatomy_phase *phases
     anatomy_sweep(&step, a->waited_ns, out);
     int64_t lost = atomic_load_explicit(&a->lost, memory_order_relaxed);
     out->lost = lost - a->lost_before;
-    a->lost_before =
-        a->leads ? a->lost_at_end : lost; /* the next one has begun: some of them may be its own */
+    a->lost_before = a->leads ? a->lost_at_end : lost; /* some may belong to the next step, if it has begun */
     a->lost_at_end = lost;
     if (trace_is_on(a->trace)) trace_parts(a->trace, &step);
     out->hidden_computing_ns += covered(a, a->previous) - a->previous_ns;
@@ -374,7 +377,7 @@ void anatomy_end_step(anatomy *a, anatomy_span now, const anatomy_phase *phases,
     keep(a, &a->kept.waits, a->waits, (size_t)a->wait_count * sizeof *a->waits);
     sweep_step(a, now, phases, phase_count, out);
     step.lost = out->lost > 0;
-    keep(a, &a->kept.steps, &step, sizeof step); /* last: only then all of it is kept */
+    keep(a, &a->kept.steps, &step, sizeof step); /* last: a kept step has all its other entries */
 }
 
 const int64_t *anatomy_waited(const anatomy *a)
@@ -429,7 +432,8 @@ static const anatomy_sent *last_begin(const anatomy_call *calls, int64_t count, 
     return found ? &found->begin : NULL;
 }
 
-/* In progress since the last rank has begun it. A call cannot end before: a clock is wrong by so much. */
+/* Moves the begin of the span to the time at which the last rank began the call. If clocks differ so much
+ * that this is after the end, the span becomes empty. */
 static void correct_span(call_span *s, const anatomy_call *calls, int64_t count)
 {
     const anatomy_sent *last = last_begin(calls, count, s->call);
@@ -447,7 +451,7 @@ void anatomy_sweep_again(anatomy *a, const anatomy_call *last, int64_t count, an
     const anatomy_wait *waits = (const anatomy_wait *)a->kept.waits.data;
     const call_span *calls = (const call_span *)a->kept.calls.data;
     a->span_count = 0;
-    a->wait_count = 0; /* waits of what followed the last step */
+    a->wait_count = 0; /* drops the waits after the last step */
     a->previous = (anatomy_span){0, 0};
     a->previous_ns = 0;
     for (int64_t i = 0; i < (int64_t)(a->kept.steps.count / sizeof *steps); i++) {

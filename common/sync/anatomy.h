@@ -1,28 +1,31 @@
-/* The anatomy of a rank's step: on what each of its instants was spent.
+/* The anatomy of a step: how a rank spent each instant of it.
  *
- * The lane is the compute thread or, where kernels run after the host has launched them, the compute stream.
- * Every instant of a step gets the first label that fits:
+ * The lane is the compute thread, or the compute stream if kernels run after the host has launched them.
+ * Each instant of a step gets the first label that fits:
  *
- *   the lane executes                                            data, forward, backward, optimizer, other
- *   it waits for the loader                                      data
- *   it waits for something that another rank has not computed    waiting
- *   it waits while a transfer or a sum for the rank is in progress    exposed communication
- *   it waits for something that another rank has not sent        waiting
- *   it waits for anything else                                   other
+ *   the lane executes                                     data, forward, backward, optimizer, other
+ *   it waits for the loader                               data
+ *   it waits, and another rank still computes the value   waiting
+ *   it waits, and a transfer or sum is in progress        exposed communication
+ *   it waits, and another rank has not sent the value     waiting
+ *   it waits for another reason                           other
  *
- * Recorded are the lane's phases (by the train loop), its waits with the time and rank of the last
- * contribution to what was awaited (by engines), and spans in which a transfer or a sum was in progress (by
- * the engine's agent). One sweep at the end of the step labels it, so its parts add up to the step in integer
- * nanoseconds. Communication is the union of the spans: its exposed part is that in which the lane waited,
- * the rest is hidden: while the lane computed or waited for the loader, or while it waited for what another
- * rank still computed, where it would have waited without it too.
+ * The labels follow from three kinds of records. The train loop records the phases of the lane. Engines
+ * record the waits, and for each wait the rank and time of the last contribution to the awaited value. The
+ * thread that communicates records spans, in which a transfer or a sum for this rank was in progress.
  *
- * A span may become known after its step has ended. What lies in the previous step then counts as hidden in
- * this one, while the lane computed.
+ * One sweep at the end of the step labels all instants, so the parts add up to the step in integer
+ * nanoseconds. Communication is the union of the spans. It is exposed while the lane waited for it. It is
+ * hidden while the lane computed or waited for the loader. It is also hidden while the lane waited for a
+ * value that another rank still computed, because the lane would have waited then without communication,
+ * too.
  *
- * NCCL and MPI do not report when other ranks began their part of a call. Then a rank keeps what its steps
- * were made of; after the run the ranks' begins are merged, and every step is swept again: a call is in
- * progress from the latest of its begins on. */
+ * A span may become known after its step has ended. The time in the previous step is then counted in the
+ * present step, as hidden by computation.
+ *
+ * NCCL and MPI do not report when other ranks began their part of a call. A rank then keeps the records of
+ * its steps. After the run the ranks merge the begins, and each rank sweeps all steps again: a call is in
+ * progress from the latest begin on. */
 #ifndef COMMON_SYNC_ANATOMY_H
 #define COMMON_SYNC_ANATOMY_H
 
@@ -42,7 +45,7 @@ typedef enum step_part {
 
 enum { ANATOMY_NOBODY = -1, ANATOMY_CALL = -2 };
 
-/* What the lane executes from `begin_ns` on, until the next phase begins. */
+/* A phase: the lane executes `part` from `begin_ns` until the next phase begins. */
 typedef struct anatomy_phase {
     int64_t begin_ns;
     step_part part;
@@ -52,12 +55,13 @@ typedef struct anatomy_span {
     int64_t begin_ns, end_ns;
 } anatomy_span;
 
-/* The last contribution to something that a rank waits for. */
+/* The last contribution to a value that a rank waits for. */
 typedef struct anatomy_sent {
-    int64_t ns; /* when it was sent */
-    int rank;   /* who sent it; ANATOMY_NOBODY: not known, or nobody had to; ANATOMY_CALL: the last rank to
-                 * begin call `ns`, for   anatomy_sweep_again() */
-    int64_t ready_ns; /* when that rank had computed it; 0: not known */
+    int64_t ns; /* time at which it was sent; with ANATOMY_CALL the number of a call */
+    /* The sender. ANATOMY_NOBODY if it is not known, or if no other rank had to send. ANATOMY_CALL if it is
+     * the last rank to begin a call, which anatomy_sweep_again() looks up. */
+    int rank;
+    int64_t ready_ns; /* time at which the sender had computed the value; 0 if not known */
 } anatomy_sent;
 
 typedef struct anatomy_wait {
@@ -66,17 +70,18 @@ typedef struct anatomy_wait {
 } anatomy_wait;
 
 typedef struct anatomy_figures {
-    int64_t parts[STEP_PARTS]; /* ns; they add up to the step */
-    int64_t hidden_waiting_ns; /* communication that is not exposed: while the lane waited for another rank */
-    int64_t hidden_computing_ns; /* else */
-    int waited_for;              /* the rank waited for longest; ANATOMY_NOBODY: none */
-    int64_t lost; /* waits and spans without room for them: where there are any, the parts are not known */
+    int64_t parts[STEP_PARTS];   /* ns; they add up to the step */
+    int64_t hidden_waiting_ns;   /* communication while the lane waited for another rank's computation */
+    int64_t hidden_computing_ns; /* communication hidden in another way */
+    int waited_for;              /* rank with the longest wait, or ANATOMY_NOBODY */
+    int64_t lost; /* waits and spans that were dropped for lack of room; if there are any, ignore the parts */
 } anatomy_figures;
 
 /* ---- the sweep ---- */
 
-/* Phases, waits and spans are in order of time. The first phase begins at begin_ns or before; neither waits
- * nor spans overlap among themselves, and those outside the step are passed over. */
+/* The records of a step. Phases, waits and spans are in order of time. The first phase begins at begin_ns or
+ * earlier. Waits do not overlap each other, and spans do not overlap each other. The sweep ignores waits and
+ * spans outside of the step. */
 typedef struct anatomy_step {
     int64_t begin_ns, end_ns;
     const anatomy_phase *phases;
@@ -85,72 +90,75 @@ typedef struct anatomy_step {
     int phase_count, wait_count, span_count;
 } anatomy_step;
 
-/* `waited_ns` [ranks, at least] becomes the time waited for each rank; the caller has cleared it. */
+/* Labels the instants of a step. Adds the time waited for each rank to waited_ns[world]. */
 void anatomy_sweep(const anatomy_step *step, int64_t *waited_ns, anatomy_figures *out);
 
 /* ---- the recorder of a rank ---- */
 
 typedef struct anatomy anatomy;
 
-/* `lane` and `trace` (of the rank, or NULL) are borrowed. Room for the waits and spans of steps of so many
- * micro-batches over `params` parameters; further ones are counted in the step's figures. Nothing is
- * allocated later. */
+/* Opens a recorder. `lane` and `trace`, which may be NULL, are borrowed. The recorder has room for steps of
+ * `batches` micro-batches over `params` parameters. Further waits and spans are counted in
+ * anatomy_figures.lost. Later calls allocate only kept steps. */
 status anatomy_open(device_stream *lane, trace *trace, int params, int batches, int world, anatomy **out);
 void anatomy_close(anatomy **a);
 
-/* The thread that feeds the lane: the lane waits from begin to end. A second begin before the end does
- * nothing. *number: of the wait in this step, for the two calls below; -1: it was not recorded. */
+/* Mark the begin and the end of a wait of the lane. Only the thread that feeds the lane calls them. A second
+ * begin before the end does nothing. *number names the wait in the calls below; it is -1 if the wait was not
+ * recorded. */
 status anatomy_begin_wait(anatomy *a);
 status anatomy_end_wait(anatomy *a, int *number);
-/* What the wait was for: any time before the end of the step. */
+/* Sets the cause of the wait. Any time before the end of the step. */
 void anatomy_name_wait(anatomy *a, int number, anatomy_sent last);
-/* Once the lane has passed it. */
+/* Returns the time of the wait, after the lane has passed the wait. */
 anatomy_span anatomy_wait_time(const anatomy *a, int number);
 
-/* Waits that begin from now on belong to another step, the lane not having passed the end of the one before:
- * two at most are under way. */
+/* Begins the next step for waits, although the lane has not passed the end of the present step. At most two
+ * steps are in flight. */
 void anatomy_lead(anatomy *a);
-/* Whether the wait belongs to the step that ends next. */
+/* Returns true if the wait belongs to the step that ends next. */
 bool anatomy_ends(const anatomy *a, int number);
 
-/* One thread, the rank's agent: a transfer or a sum for this rank was in progress. */
+/* Adds a time in which a transfer or a sum for this rank was in progress. Only one thread calls it, the
+ * agent if there is one. */
 void anatomy_add_span(anatomy *a, int64_t begin_ns, int64_t end_ns);
 
-/* The same by the thread that feeds the lane, before the end of the step. */
+/* Adds a time like anatomy_add_span(). Only the thread that feeds the lane calls it, before the end of the
+ * step. */
 void anatomy_insert_span(anatomy *a, int64_t begin_ns, int64_t end_ns);
 
-/* By the agent, of a call in which this rank took part from begin_ns on. `number`: from 1, the same on all
- * ranks. */
+/* Adds a collective call that this rank began at begin_ns. The same thread calls it as anatomy_add_span().
+ * `number` counts from 1 and is the same on all ranks. */
 void anatomy_add_call(anatomy *a, uint64_t number, int64_t begin_ns, int64_t end_ns);
 
-/* The lane has passed the end of the oldest step with these phases. Its waits are forgotten. */
+/* Sweeps the oldest step, after the lane has passed its end, and forgets the step's waits. */
 void anatomy_end_step(anatomy *a, anatomy_span step, const anatomy_phase *phases, int phase_count,
                       anatomy_figures *out);
-/* [world] of the last step: time waited for each rank, ns. */
+/* Returns the time in ns that the last step waited for each rank: [world]. */
 const int64_t *anatomy_waited(const anatomy *a);
 
 /* ---- calls whose begins on other ranks are known after the run ---- */
 
-/* Before the first step: calls will be added. From now on steps are kept (some hundred bytes each), as long
- * as there is room. */
+/* Keeps the records of steps, some hundred bytes each, as long as they fit in `most_bytes`. Call it before
+ * the first step. */
 enum { ANATOMY_KEPT_BYTES = 64 << 20 };
 void anatomy_keep_steps(anatomy *a, size_t most_bytes);
 bool anatomy_keeps_steps(const anatomy *a);
-/* Whether the step that ends next, and those after it, are kept if there is room. */
+/* Chooses whether to keep the step that ends next, and later ones, if there is room. */
 void anatomy_keep_next(anatomy *a, bool keep);
 
-/* When a rank began a call; of all ranks the last to begin it. */
+/* The begin of a call on one rank, or on the last rank that began the call. */
 typedef struct anatomy_call {
     uint64_t number;
     anatomy_sent begin;
 } anatomy_call;
 /* Compares the numbers of two calls for qsort() and bsearch(). */
 int anatomy_by_number(const void *a, const void *b);
-/* *calls [*count] of this rank in steps that were kept, by their numbers; the caller's, to be freed. */
+/* Returns this rank's calls in kept steps, sorted by number: (*calls)[*count]. The caller frees them. */
 status anatomy_calls(const anatomy *a, anatomy_call **calls, int64_t *count);
-/* Sweeps the steps that were kept again, in order, and hands out each: `step` counts from 0, also those not
- * kept. calls[count], by their numbers: the last rank to begin each, and when, on this rank's clock;
- * ANATOMY_NOBODY: this rank, or not known. */
+/* Sweeps the kept steps again, in order, and calls `swept` for each. `step` counts all steps from 0.
+ * calls[count] are sorted by number; each has the last rank to begin the call, and the begin on this rank's
+ * clock. The rank is ANATOMY_NOBODY if it is this rank or not known. */
 typedef void anatomy_swept(void *context, int64_t step, const anatomy_figures *figures,
                            const int64_t *waited_ns);
 void anatomy_sweep_again(anatomy *a, const anatomy_call *calls, int64_t count, anatomy_swept *swept,

@@ -64,7 +64,7 @@ void sync_default_end_step(sync_engine *e)
 
 /* ---- calls (those in which a staged copy takes a larger part are in staged.c) ------------------ */
 
-/* The lane's stream, which is not the engine's where that works on a staged copy. */
+/* Returns the lane's stream. For a staged copy this is the GPU's, not the engine's. */
 static device_stream *lane_of(const sync_context *c)
 {
     return c->front ? c->front->compute : c->compute;
@@ -177,8 +177,8 @@ void sync_drop_gradients(sync_engine *e)
     count_gradients(e, ledger_release);
 }
 
-/* Copies in bfloat16 are written together with their parameters, so that the next forward pass need not make
- * them. */
+/* Updates all parameters. If there is a bfloat16 copy, writes it in the same pass, so that the next forward
+ * pass need not convert. */
 static status update_all(const sync_context *c, const sync_step *step, const void *grads, double scale)
 {
     param_set *set = c->params;
@@ -236,12 +236,12 @@ static bool is_to_report(const sync_context *c)
 {
     bool stops = optimizer_get_options(c->optimizer)->on_nonfinite == NONFINITE_STOP,
          shards = c->params->shards != NULL;
-    if (!stops && c->rank != 0 && !shards) return false; /* rank 0 has the same average */
+    if (!stops && c->rank != 0 && !shards) return false; /* rank 0 reports the same average */
     return optimizer_reports_nonfinite(c->optimizer);
 }
 
-/* Where ranks have shards of the average, or stages, whoever has the gradient reports it; else rank 0, or
- * every rank that stops. */
+/* Reports a gradient that is not finite. If there are shards or stages, the rank that has the gradient
+ * reports it. Otherwise rank 0 does, or every rank if --on-nonfinite is "stop". */
 static status report(sync_engine *e, const sync_step *step)
 {
     const sync_context *c = &e->context;
@@ -261,7 +261,8 @@ static const char *name_of_element(const param_set *set, int64_t element)
     return set->model->params[p].name;
 }
 
-/* By now another step may have written the gradients, but for shards. */
+/* The next step may have overwritten the gradients, except for shards. So the optimizer has stored the first
+ * element that is not finite. */
 status sync_check_update(sync_engine *e, const sync_step *step)
 {
     const sync_context *c = &e->context;
@@ -314,7 +315,7 @@ status sync_end_update(sync_engine *e, const sync_step *step, bool skipped)
     return now ? report(e, step) : STATUS_OK;
 }
 
-/* Each parameter of several stages is the first one's. */
+/* Leaves out repeated parameters: the first of several stages that have a parameter counts it. */
 status sync_default_norm(sync_engine *e)
 {
     const sync_context *c = &e->context;

@@ -1,4 +1,4 @@
-/* The engine without communication: the baseline of every comparison. Several ranks train each by itself. */
+/* The engine without communication, the baseline of every comparison. Each rank trains alone. */
 #include "common/sync/engine.h"
 
 #include <stdlib.h>

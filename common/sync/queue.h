@@ -1,4 +1,5 @@
-/* A queue from one thread to another: one producer, one consumer, no lock, fixed size. Entries are copied. */
+/* A queue from one thread to another, without a lock: one producer, one consumer, fixed size. Entries are
+ * copied. */
 #ifndef COMMON_SYNC_QUEUE_H
 #define COMMON_SYNC_QUEUE_H
 
@@ -12,22 +13,22 @@ typedef struct sync_queue {
     char *entries;
     size_t entry_bytes;
     uint32_t capacity;                  /* a power of two */
-    _Alignas(64) _Atomic uint32_t head; /* next to be popped; moved by the consumer */
-    _Alignas(64) _Atomic uint32_t tail; /* next to be pushed; moved by the producer */
+    _Alignas(64) _Atomic uint32_t head; /* number of the next entry to pop; only the consumer writes it */
+    _Alignas(64) _Atomic uint32_t tail; /* number of the next entry to push; only the producer writes it */
 } sync_queue;
 
-/* Room for at least `capacity` entries that have not been popped. */
+/* Allocates room for at least `capacity` entries. */
 status sync_queue_init(sync_queue *q, uint32_t capacity, size_t entry_bytes);
 void sync_queue_deinit(sync_queue *q);
 
-/* False if the queue is full. */
+/* Returns false if the queue is full. */
 bool sync_queue_push(sync_queue *q, const void *entry);
-/* False if it is empty. */
+/* Returns false if the queue is empty. */
 bool sync_queue_pop(sync_queue *q, void *entry);
 
-/* What an engine's compute thread pushes for its agent. */
+/* A message of an engine's compute thread to the engine's agent. */
 typedef struct sync_event {
-    int32_t kind;  /* the engine's own */
+    int32_t kind;  /* defined by the engine */
     int32_t index; /* parameter, bucket, ... */
     int64_t value; /* step, count, ... */
 } sync_event;

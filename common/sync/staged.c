@@ -6,20 +6,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ITEM_BUFFERS = -1 }; /* of what comes down; others are parameters, whose gradients do */
+/* Item of the handover that stands for the buffers. Other items are parameters, whose gradients come
+ * down. */
+enum { ITEM_BUFFERS = -1 };
 
 typedef struct sync_staged {
     sync_engine *engine;
-    sync_context front; /* the device's */
+    sync_context front; /* context of the GPU */
     device *host;
     device_stream *host_stream;
-    param_set *params;    /* on the host, as are the other arenas */
-    optimizer *optimizer; /* NULL: the device's own serves */
+    param_set *params;    /* arenas on the host */
+    optimizer *optimizer; /* NULL if the engine updates the GPU's parameters */
     sync_staging compute,
-        copies;             /* the device's streams: copies are gradients and buffers on their way down */
-    device_fence *computed; /* for the copies: the compute stream has come to so many */
+        copies;             /* streams of the GPU; `copies` orders gradients and buffers on their way down */
+    device_fence *computed; /* counts the items that the compute stream has computed */
     sync_handover arrived;
-    bool *uploaded; /* [param_count] in this step */
+    bool *uploaded; /* [param_count] parameters that went up in this step */
     double *sums;   /* [sum_capacity] a layer's sums over the ranks */
     int sum_capacity;
     sync_step step;
@@ -29,7 +31,6 @@ typedef struct sync_staged {
 
 typedef enum direction { UP, DOWN } direction;
 
-/* A part of an arena. */
 static status copy(const sync_staged *g, const sync_staging *on, direction way, const device_memory *device,
                    const device_memory *host, piece p)
 {
@@ -45,7 +46,7 @@ static status copy_buffers(const sync_staged *g, const sync_staging *on, directi
                 (piece){0, g->params->buffer_elements});
 }
 
-/* Everything that a checkpoint or an evaluation reads, or that one has brought. */
+/* Copies everything that a checkpoint or an evaluation reads or writes. */
 static status copy_all(const sync_staged *g, direction way)
 {
     piece all = {0, g->params->arena_elements};
@@ -58,8 +59,8 @@ static status copy_all(const sync_staged *g, direction way)
     return sync_staging_end(&g->compute);
 }
 
-/* `item` is copied to the host when the compute stream has done what is launched on it so far, while the
- * stream goes on. */
+/* Copies `item` to the host when the compute stream has done the work launched so far. The compute stream
+ * continues meanwhile. */
 static status bring_down(sync_staged *g, int item)
 {
     uint64_t number = g->arrived.added + 1;
@@ -72,7 +73,7 @@ static status bring_down(sync_staged *g, int item)
     return sync_handover_add(&g->arrived, item);
 }
 
-/* What has come down. */
+/* Calls the engine's function for an item that has come down. */
 static status take_item(void *context, int item)
 {
     const sync_staged *g = context;
@@ -173,7 +174,7 @@ status sync_staged_open(const sync_context *context, const sync_engine_type *typ
     inner.params = g->params;
     inner.optimizer = g->optimizer ? g->optimizer : context->optimizer;
     inner.front = &g->front;
-    inner.recorder = NULL; /* what is recorded is the device's */
+    inner.recorder = NULL; /* only work on the GPU is recorded */
     TRY_GOTO(rc, sync_open(type, &inner, out), failed);
     (*out)->staged = g;
     g->engine = *out;
@@ -222,8 +223,8 @@ status sync_need(sync_engine *e, int param)
     return copy(g, &g->compute, UP, &g->front.params->params, &g->params->params, g->params->pieces[param]);
 }
 
-/* Engines send rank 0's buffers when they are given the outputs: the buffers are down then, as this forward
- * pass has left them, and before any gradient. */
+/* Brings the buffers down before the engine's place_outputs(), which may send the buffers of rank 0. Later
+ * gradients come down after them. */
 status sync_place_outputs(sync_engine *e, const sync_step *step)
 {
     sync_staged *g = e->staged;

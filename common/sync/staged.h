@@ -1,26 +1,34 @@
-/* A staged copy on the host, for an engine that works on host memory while its rank computes on a device
- * whose memory the host cannot reach.
+/* Runs an engine that works on host memory, for a rank that computes on a GPU whose memory the host cannot
+ * access.
  *
- * The engine gets a device of the host, `cpu`, with parameters, gradients, buffers and an optimizer of its
- * own there; it does not know of the other device. The stages below stand between the train loop and the
- * engine: gradients come down as they become ready, and buffers after the forward pass, on a stream of their
- * own during the backward pass, and the engine's stage runs when they have arrived. Parameters go up before
- * their first use, buffers before every forward pass. Reduction and optimizer run on the host, unless the
- * engine's requirements say that it updates in front of the staged copy, with sync_context.front: then there
- * is one optimizer, the device's.
+ * The engine receives a CPU device with a staged copy of parameters, gradients and buffers, and an
+ * optimizer. It does not know the GPU. The functions of this file stand between the train loop and the
+ * engine:
  *
- * The staged copy is in no ledger: it is what a transport's buffers are. */
+ *   begin_forward   buffers go up to the GPU
+ *   need            the parameter goes up, before its first use
+ *   place_outputs   buffers come down after the forward pass
+ *   ready           the gradient comes down during the backward pass
+ *   reduce          waits until all gradients have come down
+ *
+ * Copies down have their own stream. The engine's function runs when the data have arrived.
+ *
+ * Reduction and optimizer run on the host. If the engine requires updates_in_front, there is only one
+ * optimizer: the engine updates the GPU's parameters through sync_context.front.
+ *
+ * The staged copy is not in the ledger, like the buffers of a transport. */
 #ifndef COMMON_SYNC_STAGED_H
 #define COMMON_SYNC_STAGED_H
 
 #include "common/sync/engine.h"
 
-/* Opens an engine of `type` on a staged copy; `needs` are its requirements, `threads` those that its
- * optimizer computes with. STATUS_CONFIG for engines that also move batches. */
+/* Opens an engine of `type` on a staged copy. `needs` are the requirements of the engine, and `threads` is
+ * the number of threads of the optimizer. STATUS_CONFIG for engines that also move batches, or that shard
+ * the state. */
 status sync_staged_open(const sync_context *context, const sync_engine_type *type,
                         const sync_requirements *needs, int threads, sync_engine **out);
 
-/* Instead of the engine's ready(): the gradient comes down first. Before its finish(): all have come down. */
+/* Copies the gradient down if the step synchronizes, and then calls the engine's ready(). */
 status sync_staged_ready(struct sync_staged *g, int param);
 status sync_staged_finish(struct sync_staged *g);
 

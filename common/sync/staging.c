@@ -102,7 +102,7 @@ void sync_handover_close(sync_handover *h)
     h->items = NULL;
 }
 
-/* What the stream has reached. */
+/* Hands over the items that the stream has reached. */
 static status take_items(sync_handover *h)
 {
     while (h->taken < h->added && (!h->fence || device_fence_reached(h->fence, h->taken + 1)))
@@ -144,5 +144,5 @@ status sync_host_wait(device_stream *s, device_fence *fence, uint64_t value)
         else
             clock_sleep_ns(NAP_NS);
     }
-    return device_stream_wait(s, fence, value); /* it is reached, or has failed */
+    return device_stream_wait(s, fence, value); /* returns the error if the fence has failed */
 }

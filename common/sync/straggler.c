@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* One "RANK:FACTOR" of the list. */
 static status read_pair(const char *pair, size_t length, int world, int64_t *rank, double *factor)
 {
     char number[32], value[32];

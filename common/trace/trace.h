@@ -19,7 +19,7 @@
 
 typedef struct trace trace;
 
-/* Name, name in the viewer; in the order of display. */
+/* Columns: name, name in the viewer. The rows are in the order of display. */
 #define TRACE_TRACK_LIST(X)                                                                                  \
     X(COMPUTE, "compute")                                                                                    \
     X(COMMUNICATION, "communication")                                                                        \

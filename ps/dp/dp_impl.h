@@ -115,7 +115,8 @@ typedef struct dp_engine {
 
 /* dp_nccl.c: tensors through NCCL, if e->nccl is set. All ranks call these functions, which enqueue work in
  * the order of the compute stream. */
-/* Copies the options, and chooses the payload. Fails with STATUS_CONFIG if the device cannot use it. */
+/* Copies the options, and chooses the payload. Fails with STATUS_CONFIG if the device cannot use the
+ * payload. */
 status dp_choose_payload(dp_engine *e, const ps_options *options);
 status dp_nccl_open(dp_engine *e); /* Blocks until all ranks have come, at most for the connect time-out. */
 void dp_nccl_close(dp_engine *e);

@@ -17,7 +17,7 @@ typedef struct ps_dp_sizes {
     int64_t outputs;    /* O, outputs of the whole batch, or 0 if replicas compute the losses. */
     /* L, outputs in the type in which the loss computes: O, or twice O if activations are bfloat16. */
     int64_t loss_outputs;
-    int64_t other_output; /* O/n, outputs of another device's part. */
+    int64_t other_output; /* O/n, outputs of the samples of one other device. */
     /* Buffers of the model. Device 0 always has them. Other devices receive them with the parameters. */
     int64_t buffers;
     int64_t batch; /* Batch on device 0 minus the part of another device. */

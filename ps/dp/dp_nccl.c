@@ -1,11 +1,12 @@
-/* --payload nccl: tensors go from the memory of GPUs to the memory of GPUs by NCCL's calls, as
- * torch.nn.DataParallel moves them: parameters and buffers are broadcast in coalesced chunks, gradients are
- * reduced onto rank 0 in place, parts of the batch, outputs and their gradients are sent. ZeroMQ carries what
- * the hosts must know: the sizes of the parts, sums of layers.
+/* --payload nccl: NCCL moves tensors between GPUs, as torch.nn.DataParallel does. Parameters and buffers are
+ * broadcast in coalesced chunks. Gradients are reduced in place onto rank 0. Parts of the batch, outputs and
+ * gradients of outputs are sent. ZeroMQ carries values that the hosts read, such as the sizes of the parts
+ * and the sums of layers.
  *
- * The collective calls of one stage are one call of the process group (common/process_group/process_group.h),
- * in stream order. All ranks make the same calls, with the collective calls that concern them. Broadcasts and
- * reductions concern all: a rank without samples receives parameters that it does not use, and adds zeros. */
+ * A stage is one call of the process group (common/process_group/process_group.h) in stream order, and
+ * consists of collective calls. All ranks make the same calls of the process group, but a rank adds only the
+ * sends and receives in which it takes part. All ranks take part in broadcasts and reductions. A rank without
+ * samples ignores the parameters and adds zeros to the gradients. */
 #include "common/collectives/collective.h"
 #include "common/device/sim/device_sim.h"
 #include "common/process_group/process_group.h"
@@ -15,9 +16,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TAG_PARAMETERS = -1, TAG_BUFFERS = -2, TAG_GRADIENTS = -3, TAG_PART = -4 }; /* no buckets */
+/* Tags of calls that send no bucket. */
+enum { TAG_PARAMETERS = -1, TAG_BUFFERS = -2, TAG_GRADIENTS = -3, TAG_PART = -4 };
 
-/* The calls, and their names on the time line. */
+/* Calls of the process group. call_names has their names in the trace. */
 typedef enum dp_call {
     CALL_REPLICATE,
     CALL_REDUCE,
@@ -32,11 +34,11 @@ static const char *const call_names[] = {
     [CALL_GRADIENT] = "scatter of gradients",     [CALL_START] = "start"};
 
 struct dp_nccl {
-    struct dp_nccl_sim *sim; /* virtual time; else NULL, and: */
+    struct dp_nccl_sim *sim; /* In virtual time. Otherwise NULL, and the other fields are set. */
     process_group *calls;
     collective_world *world;
-    collective_group *group; /* all ranks */
-    bool warm;               /* calls of all kinds have been made */
+    collective_group *group;
+    bool warm;
 };
 
 static void ended(void *engine, const process_call *p, const process_times *t)
@@ -106,7 +108,7 @@ status dp_nccl_replicate(dp_engine *e)
     return end_call(e);
 }
 
-/* Of all gradients; between parameters as well. */
+/* Divides all gradients, including the padding between them. */
 static status divide(dp_engine *e, double divisor)
 {
     const param_set *set = context_of(e)->params;
@@ -137,8 +139,9 @@ bool dp_nccl_sends(const dp_engine *e)
     return e->nccl && !e->nccl->sim;
 }
 
-/* A part between rank 0 and the rank whose part it is: on rank 0 of all of them, at `each` bytes per sample
- * of `whole`. */
+/* Adds sends and receives of parts, to other ranks if `from_root`, else to rank 0. Rank 0 sends or receives
+ * the parts of all other ranks, which are ranges of `whole` with `each` bytes per sample. Another rank sends
+ * or receives only its part, `own`. */
 static status add_parts(dp_engine *e, bool from_root, void *whole, void *own, int64_t each)
 {
     int me = context_of(e)->rank;
@@ -183,8 +186,8 @@ status dp_nccl_scatter_gradient(dp_engine *e)
     return end_call(e);
 }
 
-/* NCCL may connect at the first call of a kind, size or pair: it does so here, with the parameters that rank
- * 0 starts from and gradients that are yet to be computed. */
+/* Makes calls of each kind, size and pair of ranks, because NCCL may connect at a first call. The calls send
+ * the initial parameters of rank 0, and gradients that have not been computed yet. */
 status dp_nccl_warm_up(dp_engine *e)
 {
     if (!e->nccl || e->nccl->sim || e->nccl->warm) return STATUS_OK;

@@ -1,4 +1,4 @@
-/* The calls of dp_nccl.c in virtual time: rings of all ranks, each call over a ring that all of them join. */
+/* The calls of dp_nccl.c in virtual time. All ranks join each call, which runs over a ring of all ranks. */
 #include "common/device/sim/device_sim.h"
 #include "common/sim/group.h"
 #include "ps/dp/dp_impl.h"
@@ -6,18 +6,18 @@
 #include <stdlib.h>
 
 struct dp_nccl_sim {
-    sim_group *group; /* of all ranks */
+    sim_group *group;
     device_fence *done;
     int64_t calls;
     int rank;
-    anatomy_sent last; /* when the last rank joined the call that runs */
+    anatomy_sent last; /* The rank that joined the running call last, and the time. */
     collective_traffic traffic;
 };
 
 static void on_moving(void *context)
 {
     dp_nccl_sim *n = context;
-    bool late = n->group->members[n->rank].at == n->group->at; /* as late as any other */
+    bool late = n->group->members[n->rank].at == n->group->at; /* No rank joined later than this one. */
     n->last.ns = sim_to_ns(simulation_now(n->group->simulation));
     n->last.rank = late ? ANATOMY_NOBODY : n->group->last;
 }
@@ -28,7 +28,6 @@ static void on_finished(void *context)
     device_fence_reach(n->done, (uint64_t)n->calls);
 }
 
-/* The group's first member opens it for all. */
 static status open_group(const dp_engine *e, dp_nccl_sim *n)
 {
     int world = context_of(e)->world;

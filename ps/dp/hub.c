@@ -1,4 +1,4 @@
-/* The hub: what is sent, received and summed (the agent), and the compute thread's side. */
+/* The hub. The compute thread lists transfers and waits for them. The agent sends, receives and sums. */
 #include "ps/dp/hub.h"
 
 #include "common/base/clock.h"
@@ -13,51 +13,50 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Of the compute thread, which lists transfers and waits for them. */
+/* Used by the compute thread. */
 typedef struct hub_compute {
-    sync_staging staging; /* on the compute stream */
+    sync_staging staging; /* On the compute stream. */
 } hub_compute;
 
-/* Of both threads. What precedes `posted` is the compute thread's until it posts the exchange, then the
- * agent's until `done` is reached. */
+/* Used by both threads. The fields before `posted` belong to the compute thread until it posts an exchange,
+ * then to the agent until `done` is reached. */
 typedef struct hub_shared {
     dp_transfer *transfers; /* [config.transfers] */
     int count;
     dp_sum sum;
     bool sums;
-    _Atomic int64_t posted; /* exchanges */
-    device_fence *done;     /* exchanges */
-    anatomy_sent last;      /* of the messages that the exchange has received */
+    _Atomic int64_t posted; /* Number of exchanges. */
+    device_fence *done;     /* Reaches the number of exchanges that have ended. */
+    anatomy_sent last;      /* Message that was sent last, of those received in the exchange. */
     ps_port port;
 } hub_shared;
 
-/* Of the agent. */
 typedef struct hub_agent {
     const dp_hub_config *c;
     hub_shared *shared;
     ps_port *port;
-    char *url; /* of rank 0, for messages; NULL there */
+    char *url; /* Rank 0's URL for error messages. NULL on rank 0. */
 
-    int64_t finished; /* exchanges */
+    int64_t finished; /* Number of exchanges that have ended. */
     bool running;
-    int listed;         /* transfers of the exchange that runs; 0: none does */
-    int open_transfers; /* not done yet */
-    int *arrived;       /* [c->keys] transfers of a sum that have arrived */
-    ps_message *held;   /* [held_capacity] that arrived before their exchange */
+    int listed; /* Number of transfers of the running exchange, else 0. */
+    int open_transfers;
+    int *arrived;     /* [c->keys] Number of transfers of a key that have arrived. */
+    ps_message *held; /* [held_capacity] Messages that arrived before their exchange. */
     int held_count, held_capacity;
     transport_ticket ticket;
     int64_t begun_ns, last_message_ns;
-    int64_t leaving_ns; /* when frames were handed over that have not left; 0: none */
+    int64_t leaving_ns; /* Time at which the exchange sent its first message, or 0. */
 
     ps_thread_pool *pool;
-    const void **sources;             /* [threads][world] */
-    sync_contribution *contributions; /* [world] the same on a GPU */
-    device_stream *stream;            /* of sums and copies */
-    sync_staging staging;             /* on it */
+    const void **sources;             /* [threads][world] Contributions to a sum on the host. */
+    sync_contribution *contributions; /* [world] Contributions to a sum on a GPU. */
+    device_stream *stream;
+    sync_staging staging; /* On `stream`. */
 } hub_agent;
 
 struct dp_hub {
-    dp_hub_config config; /* never changes */
+    dp_hub_config config; /* Never changes. */
     hub_compute compute;
     hub_shared shared;
     hub_agent agent;
@@ -72,10 +71,10 @@ static int64_t region_bytes(const dp_region *r)
 
 typedef struct sum_job {
     hub_agent *hub;
-    dp_transfer *transfers; /* of the key, present - 1 */
+    dp_transfer *transfers; /* [present - 1] Transfers of the key. */
 } sum_job;
 
-/* Element `at` of piece `index` of what a transfer has brought. */
+/* Returns the address of element `at` of piece `index` in a tensor that a transfer has received. */
 static const char *brought(const dp_transfer *transfer, int index, int64_t at)
 {
     const dp_region *r = &transfer->region;
@@ -159,7 +158,7 @@ static status send_transfer(hub_agent *h, dp_transfer *transfer, int64_t now_ns)
     return STATUS_OK;
 }
 
-/* A peer without room does not hold up the others; its turn comes again. */
+/* Sends all transfers that can be sent now. A peer that has no room is skipped until the next call. */
 static status send_transfers(hub_agent *h, int64_t now_ns, bool *worked)
 {
     int blocked = -1;
@@ -199,7 +198,8 @@ static dp_transfer *find_transfer(hub_agent *h, const ps_message *m)
     return NULL;
 }
 
-/* In progress were the message until it arrived, and what has been done with it since begin_ns. */
+/* Records the times at which communication was in progress: from the send to the arrival, and from begin_ns
+ * until now. */
 static void record_message(hub_agent *h, const ps_message *m, int64_t begin_ns)
 {
     anatomy *a = h->c->context->anatomy;
@@ -210,7 +210,8 @@ static void record_message(hub_agent *h, const ps_message *m, int64_t begin_ns)
             (anatomy_sent){.ns = m->header.sent_ns, .ready_ns = m->header.ready_ns, .rank = m->peer};
 }
 
-/* Takes over the message. */
+/* Copies the tensor of a message, or sums when the last tensor of its key has arrived. Takes over the
+ * message. */
 static status receive_transfer(hub_agent *h, dp_transfer *transfer, ps_message *m, int64_t now_ns)
 {
     const dp_region *r = &transfer->region;
@@ -240,8 +241,9 @@ static status receive_transfer(hub_agent *h, dp_transfer *transfer, ps_message *
     return STATUS_OK;
 }
 
-/* Between exchanges the transfers are the compute thread's, which lists the next one. A peer is at most one
- * exchange ahead: more than `held` has room for is no mistake of timing. */
+/* Handles a message of the running exchange, and holds other messages for a later exchange. Between exchanges
+ * the compute thread lists transfers, so the agent must not read them. A peer is at most one exchange ahead,
+ * so a message that exceeds `held_capacity` is an error of the peer. */
 static status handle(void *context, ps_message *m, int64_t now_ns)
 {
     hub_agent *h = context;
@@ -262,7 +264,7 @@ static status receive_held(hub_agent *h, int64_t now_ns)
     int kept = 0;
     for (int i = 0; i < h->held_count; i++) {
         ps_message m = h->held[i];
-        h->held[i].remote = false; /* it is in one place: what is held after a failure is released */
+        h->held[i].remote = false; /* Only one copy may be released. */
         dp_transfer *transfer = find_transfer(h, &m);
         if (transfer)
             TRY(receive_transfer(h, transfer, &m, now_ns));
@@ -294,7 +296,8 @@ static status check_departures(hub_agent *h)
     return STATUS_OK;
 }
 
-/* Rank 0 has the shorter patience: it knows which rank is late. */
+/* Fails if the exchange has made no progress for the stall limit. Other ranks wait longer than rank 0, which
+ * knows the late rank and reports it. */
 static status check_stall(hub_agent *h, int64_t now_ns, int64_t *deadline_ns)
 {
     const sync_context *c = h->c->context;
@@ -377,7 +380,8 @@ dp_transfer *dp_hub_add(dp_hub *p, dp_direction direction, int peer, message_kin
     return transfer;
 }
 
-/* What the status table shows meanwhile: the rank waits for messages to arrive, or to leave. */
+/* Returns the operation that the status table shows during the exchange. It is a pull if any message must
+ * arrive, else a push. */
 static rank_operation operation_of(const hub_shared *s)
 {
     for (int i = 0; i < s->count; i++)
@@ -394,7 +398,7 @@ status dp_hub_run(dp_hub *p, const dp_sum *sum)
     rank_operation before = rank_slot_operation(c->slot);
     rank_operation during = operation_of(s);
     if (!p->config.only_control)
-        TRY(sync_staging_end(&p->compute.staging)); /* tensors to be sent are complete */
+        TRY(sync_staging_end(&p->compute.staging)); /* Wait until the tensors to send are complete. */
     s->sums = sum != NULL;
     if (sum) s->sum = *sum;
     int64_t exchange = atomic_fetch_add_explicit(&s->posted, 1, memory_order_release) + 1;
@@ -415,8 +419,7 @@ void dp_hub_collect(dp_hub *p, sync_counters *out)
     ps_port_collect(&p->shared.port, out);
 }
 
-/* ---- open and close -------------------------------------------------------------------------------------
- */
+/* ---- open and close ------------------------------------------------------------------------------ */
 
 static status no_memory(void)
 {
@@ -428,7 +431,7 @@ static status open_agent(hub_agent *h)
     const dp_hub_config *c = h->c;
     size_t threads = (size_t)c->threads, world = (size_t)c->context->world;
     h->ticket.wake = true;
-    /* Of the present exchange, and of the next one. */
+    /* Messages of the current exchange and of the next one. */
     h->held_capacity = 2 * c->transfers + c->context->world;
     h->held = calloc((size_t)h->held_capacity, sizeof *h->held);
     h->arrived = calloc((size_t)c->keys + 1, sizeof *h->arrived);

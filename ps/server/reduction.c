@@ -42,7 +42,7 @@ status server_receive_push(server *s, int key, int worker, ps_message *m)
 }
 
 /* 2. Sum, 3. average, 4. update: processes elements [at, at + count) of a piece of the key, while they are in
- * the cache. Every thread of the pool processes other ranges. */
+ * the cache. Each thread of the pool processes a different range. */
 static status reduce_range(void *context, int thread, int piece_index, int64_t at, int64_t count)
 {
     const server_work *work = context;
@@ -87,7 +87,7 @@ status server_reduce_next(server *s, bool updates, int *key)
 {
     *key = s->complete.count > 0 ? ps_key_queue_first(&s->complete) : -1;
     if (*key >= 0 && !transport_sent(&s->keys[*key].ticket))
-        *key = -1; /* replies of the last iteration still read it */
+        *key = -1; /* replies of the last iteration still read the key */
     if (*key < 0) return STATUS_OK;
     ps_key_queue_drop(&s->complete);
     server_step step = s->steps[s->keys[*key].updates % s->window];
@@ -98,8 +98,8 @@ status server_reduce_next(server *s, bool updates, int *key)
     return STATUS_OK;
 }
 
-/* 5. Reply: queues replies to the ranks that have pulled the key. They receive the key's parameters, or the
- * average if ranks update. */
+/* 5. Reply: queues replies to the ranks that have pulled the key. A reply holds the parameters of the
+ * key, or the averaged gradient if the ranks update. */
 void server_key_updated(server *s, int key)
 {
     for (int w = 0; w < s->c->world; w++) server_queue_reply(s, key, w);

@@ -41,7 +41,7 @@ typedef struct server_key {
     int64_t received; /* Pushes so far, applied or not (async). */
     int64_t flushed;  /* Number of updates at which a flush ends. */
     server_last last; /* The push that the last update waited for. */
-    /* Frames of replies that are being sent. The key must not change until they have left. */
+    /* Ticket of the replies that are being sent. The key must not change until all replies have left. */
     transport_ticket ticket;
 } server_key;
 
@@ -114,7 +114,8 @@ typedef struct server_shared {
     atomic_int gone; /* Number of workers that have disconnected. */
 } server_shared;
 
-/* Used by the agent's thread. While the agent waits for the thread pool, the pool's threads read it. */
+/* The state of the agent's thread. While the agent waits for the thread pool, the threads of the pool read
+ * this state. */
 typedef struct server {
     const ps_server_config *c;
     server_shared *shared;
@@ -252,7 +253,8 @@ status server_check_push(server *s, int key, int worker, ps_message *m);
 status server_keep_push(server *s, int key, int worker, ps_message *m);
 /* Returns the address of a piece that `worker` pushed for the key's present iteration, in host memory. */
 const char *server_gradient(const server *s, int key, int worker, int piece);
-/* Returns the same for the device that updates, as an arena. On a GPU the next call overwrites it. */
+/* Sets *grads to the address at which the arena of this piece would begin, in the memory of the device that
+ * updates. On a GPU the next call overwrites the piece. */
 status server_pushed(server *s, int key, int worker, int piece, const char **grads);
 status server_receive_async(server *s, int key, int worker, server_step step);
 void server_end_iteration(server *s, int key);

@@ -340,7 +340,7 @@ static status check_flushed_iterations(const server *s)
     return STATUS_OK;
 }
 
-/* Registers a flush. It is replied to when all ranks have requested it and all updates are done. */
+/* Registers a flush. The server replies when all ranks have requested a flush and all updates are done. */
 static status flush(server *s, int worker, int64_t pull, int64_t iteration)
 {
     s->workers[worker].flush_pull = pull;

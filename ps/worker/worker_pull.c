@@ -33,8 +33,8 @@ static anatomy_sent last_of(const worker *w, const message_header *h)
     return (anatomy_sent){.ns = h->last_ns, .ready_ns = h->ready_ns, .rank = (int)h->last_rank};
 }
 
-/* Records when the reply to a request of left_ns was in progress: from the request until the server had
- * received it, and from the last contribution until now (sum, update and reply). */
+/* Records when the reply to a request that was sent at left_ns was in progress: from the request until the
+ * server had received it, and from the last contribution until now (sum, update and reply). */
 static void record_reply(const worker *w, const message_header *h, int64_t left_ns)
 {
     anatomy *a = w->c->context->anatomy;
@@ -138,7 +138,8 @@ static status receive_average(worker *w, int key)
     if (o->clip_norm <= 0 && !skips) return update_key(w, key, 1.0);
     if (++w->averages < w->c->plan->key_count) return STATUS_OK;
     w->averages = 0;
-    for (int k = 0; k < w->c->plan->key_count; k++) /* all keys have waited for the last contribution */
+    /* The updates of all keys have waited for the latest contribution to any key. */
+    for (int k = 0; k < w->c->plan->key_count; k++)
         if (w->keys[k].last.ns > w->keys[key].last.ns) w->keys[key].last = w->keys[k].last;
     for (int k = 0; k < w->c->plan->key_count; k++) w->keys[k].last = w->keys[key].last;
     double none = 0, *squares = ps_has_bytes(c->device) ? w->squares.data : &none;

@@ -81,7 +81,8 @@ static status add_system(const char *library, collective_algorithm algorithm, be
     return collective_choose_algorithm(library, algorithm, &out[(*count)++].algorithm);
 }
 
-/* Returns the algorithm of "two-shot", which was a name of --collective, and AUTO for other words. */
+/* Returns the algorithm that an old value of --collective names, such as "two-shot". Returns AUTO for other
+ * words. */
 static collective_algorithm renamed(const char *word)
 {
     static const char *const old[] = {COLLECTIVE_RENAMED};

@@ -9,7 +9,7 @@ static bool is_library(const ring_settings *s, const char *name)
     return strcmp(s->collective, name) == 0;
 }
 
-/* Where nothing depends on --divide, which ring_open() is given. */
+/* Resolves the settings for callers that do not use --divide. */
 static status resolve_undivided(const void *options, const char *policy, ring_settings *out)
 {
     return ring_settings_resolve(options, SHARED_DIVIDE_AFTER, policy, out);
@@ -20,7 +20,7 @@ static status ring_requirements(const void *options, const char *policy, int wor
     ring_settings s;
     *out = (sync_requirements){0};
     TRY(resolve_undivided(options, policy, &s));
-    /* Sums are written to the gradients in place, except by MPI. */
+    /* All libraries except MPI write sums to the gradients in place. */
     bool automatic = is_library(&s, "auto"), shared = s.bucket_view || !is_library(&s, "mpi");
     out->grad_kind = shared ? DEVICE_MEMORY_SHARED : DEVICE_MEMORY_PRIVATE;
     out->buffer_kind = DEVICE_MEMORY_SHARED;
@@ -50,7 +50,7 @@ static status ring_requirements(const void *options, const char *policy, int wor
                                             .keeps = s.keeps,
                                             .mixed = s.mixed,
                                             .rows = s.rows};
-        out->alike_from = out->shards.ranks - 1; /* the last ranks' shards may be smaller */
+        out->alike_from = out->shards.ranks - 1; /* The last ranks may have smaller shards. */
         out->each_pass =
             param_shards_place_params(&out->shards) || param_shards_place_gradients(&out->shards);
         out->param_kind = DEVICE_MEMORY_SHARED;
@@ -119,7 +119,7 @@ static bool buckets_persist(const ring_engine *e)
     return e->settings.lifetime == RING_BUCKETS_PERSIST && !e->settings.bucket_view;
 }
 
-/* Gradients; the buckets where they persist; PowerSGD's errors and factors. */
+/* Enters persistent buckets and PowerSGD's state in the ledger, or removes them. */
 static void enter_ledger(ring_engine *e,
                          void (*change)(ledger *l, ledger_class c, int64_t logical, int64_t reserved))
 {
@@ -170,13 +170,14 @@ static void ring_close(sync_engine *base)
     free(e);
 }
 
-/* `auto` is NCCL where the engine works on the memory of a GPU; where it does not, that memory is staged and
- * it works on the host's. */
+/* Chooses the library and the algorithm. `auto` is NCCL if the engine works on GPU memory, and shm if the
+ * engine works on host memory, including staging buffers of a GPU. */
 static status choose_library(ring_engine *e)
 {
     const device_info *info = device_get_info(e->base.context.device);
     ring_settings *s = &e->settings;
-    bool processor = info->simulated && !info->copy_engine; /* its ranks have shared memory */
+    /* The ranks share the memory of a virtual processor. */
+    bool processor = info->simulated && !info->copy_engine;
     if (processor && s->algorithm == COLLECTIVE_ALGORITHM_AUTO) s->algorithm = COLLECTIVE_ALGORITHM_RING;
     if (info->simulated)
         s->collective = "sim";
@@ -187,14 +188,15 @@ static status choose_library(ring_engine *e)
     return collective_choose_algorithm(s->collective, s->algorithm, &s->algorithm);
 }
 
-/* What NCCL cannot do, and whether it is there. */
+/* On a GPU, checks that NCCL can be used. If the library is `auto` and NCCL cannot be used, returns
+ * STATUS_UNAVAILABLE, and the caller opens the engine on host memory instead. */
 static status check_nccl(ring_engine *e)
 {
     device *d = e->base.context.device;
     if (!device_get_info(d)->real || device_get_info(d)->host_addressable) return STATUS_OK;
     char why[192];
     bool paced = net_link_is_emulated(&e->base.context.link);
-    if (paced && is_library(&e->settings, "auto")) /* staged: the host's memory goes through shared memory */
+    if (paced && is_library(&e->settings, "auto"))
         return fail(STATUS_UNAVAILABLE, "collectives nccl: what NCCL sends cannot be paced");
     if (paced)
         return fail(STATUS_CONFIG,
@@ -262,7 +264,7 @@ static void add_window(const device_memory *memory, collective_window *windows, 
         windows[(*count)++] = (collective_window){memory->data, (int64_t)memory->bytes, memory->fd};
 }
 
-/* With NCCL too: what only hosts must know does not pass through the GPU. */
+/* Opens collectives in host memory, for values that NCCL would move through the GPU but only hosts read. */
 static status open_between_hosts(ring_engine *e, const collective_config *config, const int *all)
 {
     collective_config own = *config;
@@ -273,7 +275,7 @@ static status open_between_hosts(ring_engine *e, const collective_config *config
     return collective_group_open(e->host_world, "hosts", all, own.world, &e->host_group);
 }
 
-/* Ranks r, r + step, r + 2 step, ... of `count`. */
+/* Opens the group of `count` ranks first, first + step, first + 2 step, ... */
 static status open_group(ring_engine *e, const char *what, int first, int step, int count,
                          collective_group **out)
 {
@@ -287,7 +289,8 @@ static status open_group(ring_engine *e, const char *what, int first, int step, 
     return rc;
 }
 
-/* State is cut among neighbors; ranks that have the same shards are `replicas`. */
+/* Opens `shard_group`, whose adjacent ranks share the state, and `replicas`, whose ranks have the same
+ * shards. */
 static status open_shard_groups(ring_engine *e)
 {
     const sync_context *c = &e->base.context;
@@ -384,8 +387,8 @@ const bucket_schedule *ring_buckets(const sync_engine *base)
     return &((const ring_engine *)base)->schedule;
 }
 
-/* (n-1)/n of the bytes through every rank's adapter, in n-1 steps around a ring, in one otherwise: half of an
- * all-reduce. */
+/* Returns a lower bound for half of an all-reduce, which is a reduce-scatter or an all-gather. (n-1)/n of the
+ * bytes pass through every rank's adapter. A ring takes n-1 steps, other algorithms at least one. */
 static int64_t half_bound_ns(const ring_engine *e, int n, int64_t bytes)
 {
     const net_link *link = &e->base.context.link;
@@ -396,7 +399,7 @@ static int64_t half_bound_ns(const ring_engine *e, int n, int64_t bytes)
     return (ring ? n - 1 : 1) * link->latency_ns + net_link_occupied_ns(link, (n - 1) * bytes / n);
 }
 
-/* Gradients that are cut are reduce-scattered, and between groups their shards are all-reduced. */
+/* Sharded gradients are reduce-scattered in a group, and their shards are all-reduced between groups. */
 int64_t ring_link_bound_ns(const sync_engine *base, int64_t bytes)
 {
     const ring_engine *e = (const ring_engine *)base;

@@ -1,5 +1,5 @@
-/* What must be equal on all ranks before the first step, as lines of text: an error names the first that
- * differs. */
+/* The handshake: settings that must be equal on all ranks before the first step, as lines of text. An error
+ * shows the first line that differs. */
 #include "ring/engine/engine_impl.h"
 
 #include "common/net/shm.h"
@@ -18,7 +18,7 @@ static bool needs_one_host(const ring_engine *e)
 
 static const char BOOTSTRAP_KEY[] = "nccl=";
 
-/* NCCL's id from rank 0, zeros from others. It follows the lines that must be equal. */
+/* Appends NCCL's id after the lines that must be equal. Only rank 0 has an id; other ranks append zeros. */
 static status append_bootstrap(ring_engine *e)
 {
     if (e->base.context.rank == 0) TRY(collective_nccl_bootstrap(e->bootstrap));
@@ -58,7 +58,6 @@ status ring_take_bootstrap(ring_engine *e, const sync_blob *first)
     return fail(STATUS_PROTOCOL, "rank 0's handshake has no NCCL id");
 }
 
-/* The line at `at`, without its end. */
 static int line_length(const sync_blob *blob, size_t at)
 {
     const char *text = (const char *)blob->data + at;
@@ -86,7 +85,7 @@ status ring_compare_handshakes(const ring_engine *e, const sync_blob *handshakes
     for (int r = 1; r < e->base.context.world; r++) {
         const sync_blob *other = &handshakes[r];
         if (other->data == first->data && other->bytes == first->bytes)
-            continue; /* virtual ranks share a copy */
+            continue; /* Virtual ranks share a copy. */
         size_t shorter = other->bytes < e->handshake_common ? other->bytes : e->handshake_common, at = 0,
                line = 0;
         const char *a = first->data, *b = other->data;

@@ -1,4 +1,4 @@
-/* The jobs of the ring engine: calls of its process group. */
+/* The jobs of the ring engine, which are calls of the process group. */
 #include "ring/engine/engine_impl.h"
 
 int64_t ring_now(const ring_engine *e)
@@ -99,11 +99,10 @@ collective_call ring_call_of(const ring_engine *e, ring_job_kind kind, int index
         break;
     }
     call.tag = tag_of(kind);
-    call.control = true; /* --algorithm is of the buckets */
+    call.control = true; /* --algorithm does not apply to small calls. */
     return call;
 }
 
-/* The ranks that take part in a job. */
 static collective_group *group_of(const ring_engine *e, ring_job_kind kind)
 {
     if (kind == RING_JOB_REPLICAS) return e->replicas;
@@ -113,7 +112,7 @@ static collective_group *group_of(const ring_engine *e, ring_job_kind kind)
 
 /* ---- for the process group ---------------------------------------------------------------------- */
 
-/* With PowerSGD a bucket has two phases. */
+/* Returns true for a bucket with PowerSGD, which has two phases. */
 static bool is_compressed(const process_call *job)
 {
     return job->phases > 1;
@@ -160,7 +159,7 @@ static const process_group_ops ops = {.call = call_of,
 
 enum { QUEUE_RANKS, QUEUE_REPLICAS, QUEUES, SPARE_JOBS = 64 };
 
-/* On a GPU jobs are in stream order, and gradients are packed there. */
+/* On a GPU, jobs run in stream order, and one launch packs a whole bucket. */
 status ring_open_process_group(ring_engine *e)
 {
     const sync_context *c = &e->base.context;
@@ -196,7 +195,8 @@ status ring_post(ring_engine *e, ring_job_kind kind, int index, int64_t record, 
     bool between = kind == RING_JOB_REPLICAS,
          compressed = kind == RING_JOB_BUCKET && ring_powersgd_active(e, e->compute.step.index);
     process_call job = {.group = group_of(e, kind),
-                        .after = between ? e->compute.buckets[index].work : 0, /* within the group */
+                        /* The reduce-scatter in the group. */
+                        .after = between ? e->compute.buckets[index].work : 0,
                         .tag = record,
                         .ready_ns = record ? ring_record(e, record)->ready_ns : 0,
                         .queue = between ? QUEUE_REPLICAS : QUEUE_RANKS,
@@ -220,7 +220,8 @@ status ring_run_job(ring_engine *e, ring_job_kind kind, int index)
     return ring_await(e, job);
 }
 
-/* With NCCL between the hosts: the next pass depends on it, and the GPU is busy with the one before. */
+/* The hosts exchange the activity without the GPU if collectives are NCCL's. The next pass needs the result
+ * while the GPU is still busy with the last pass. */
 status ring_gather_activity(ring_engine *e)
 {
     collective_call call = ring_call_of(e, RING_JOB_ACTIVITY, 0);
@@ -240,14 +241,14 @@ static status warm_up_call(ring_engine *e, collective_call call)
     return warm_up_in(e, e->group, call);
 }
 
-/* PowerSGD keeps its factors from step to step: other memory stands in for them. */
+/* Bucket memory replaces PowerSGD's factors, which must keep their values from step to step. */
 static status warm_up_bucket(ring_engine *e, int k)
 {
     if (e->settings.sharding) {
         collective_call call = ring_scatter_call(e, k);
         collective_buffer shard = call.out;
         TRY(warm_up_in(e, e->shard_group, call));
-        /* The other way round: gradients stand in for parameters, which may still differ between ranks. */
+        /* Gathers gradients instead of parameters, which may still differ between ranks. */
         call.kind = COLLECTIVE_ALL_GATHER;
         call.out = call.in;
         call.in = shard;

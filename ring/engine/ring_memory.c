@@ -1,4 +1,4 @@
-/* The memory of buckets, and which gradients lie where in it. */
+/* Allocates the memory of buckets, and places gradients in buckets. */
 #include "common/device/sim/device_sim.h"
 #include "common/memory/plan.h"
 #include "ring/engine/engine_impl.h"
@@ -38,7 +38,7 @@ status ring_memory_open(ring_engine *e)
     m->bucket_bytes = e->settings.bucket_view ? 0 : wire_bytes + (int64_t)params * RING_BUCKET_ALIGNMENT;
     m->factor_count = factor_count(e);
     m->group_capacity = group_capacity(c->program);
-    if (e->settings.sharding && m->group_capacity == 0) m->group_capacity = 1; /* the norm of gradients */
+    if (e->settings.sharding && m->group_capacity == 0) m->group_capacity = 1; /* for the norm */
     int64_t factors = plan_align(m->bucket_bytes);
     int64_t group = factors + plan_align(m->factor_count * (int64_t)sizeof(float));
     int64_t order = group + plan_align(m->group_capacity * (int64_t)sizeof(double));
@@ -68,7 +68,7 @@ status ring_send_values(ring_engine *e, void *to, const void *values, dtype type
     return STATUS_OK;
 }
 
-/* The host waits for a GPU. */
+/* On a GPU, blocks until the copy has ended. */
 status ring_receive_values(ring_engine *e, void *values, const void *from, dtype type, int64_t count)
 {
     if (e->stream) {
@@ -114,8 +114,8 @@ static void append_piece(piece_list *list, piece *pieces, piece p)
         pieces[list->count++] = p;
 }
 
-/* Where a bucket's gradients are in their arena, neighbors merged: in the order of the arena if they are
- * reduced there, else in the order in which they are packed. */
+/* Lists the pieces of each bucket's gradients in the arena, and merges adjacent pieces. The order is the
+ * order of the arena if gradients are reduced there, else the order in which gradients are packed. */
 static void list_pieces(ring_engine *e)
 {
     const param_set *set = e->base.context.params;

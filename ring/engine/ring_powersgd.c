@@ -1,5 +1,5 @@
-/* PowerSGD within the engine. A bucket is all-reduced twice: first P of its matrices, together with the
- * tensors that are sent uncompressed, then Q. */
+/* PowerSGD in the engine. A bucket takes two all-reduces. The first sends P of each matrix and the
+ * uncompressed tensors, the second sends Q. */
 #include "common/device/sim/device_sim.h"
 #include "ring/engine/engine_impl.h"
 
@@ -99,7 +99,7 @@ static status gpu_copy(ring_engine *e, float *to, const float *from, int64_t cou
 static const ring_powersgd_backend on_gpu = {gpu_open,    gpu_close,   gpu_start,
                                              gpu_project, gpu_restore, gpu_copy};
 
-/* ---- without tensors: in virtual time whoever calls spends the time ----------------------------- */
+/* ---- in virtual time, without tensors: functions spend the time of the operations ---------------- */
 
 static status virtual_open(ring_engine *e, int64_t largest)
 {
@@ -145,7 +145,8 @@ static void spend_matmul(ring_engine *e, op_kind kind, int64_t m, int64_t in, in
     spend(e, &op);
 }
 
-/* Second phase: for every column of P, a dot product and a sum with each before it, its norm, a division. */
+/* Phase 1 first makes P orthonormal. For each column this takes a dot product and a sum with every column
+ * before it, the norm, and a division. */
 static status virtual_project(ring_engine *e, const powersgd_matrix *x, int phase)
 {
     int rank = e->settings.powersgd_rank;
@@ -253,7 +254,7 @@ status ring_powersgd_use_buckets(ring_engine *e)
     return STATUS_OK;
 }
 
-/* Between a bucket and the factors' memory, for a tensor that is sent uncompressed. */
+/* Copies an uncompressed tensor from its bucket to memory.factors if `out`, else back. */
 static status copy_plain(ring_engine *e, int param, bool out)
 {
     float *in_bucket = (float *)ring_bucket_data(e, e->schedule.bucket_of[param]) + e->offsets[param];

@@ -1,9 +1,10 @@
-/* Each rank updates its shards of the state; and, between steps, whole parameters for those who read them. */
+/* Updates this rank's shards of the state, and gathers whole parameters between steps. */
 #include "ring/engine/ring_shards.h"
 
 /* ---- the update ------------------------------------------------------------------------------- */
 
-/* This rank's shards of a unit, as arenas of shards: of reduced gradients, of parameters. */
+/* Returns the base address of a unit in `memory`. The base plus an offset in arenas of shards is the address
+ * of an element in this rank's shard. `memory` is an arena of shards if `cut`, else a whole arena. */
 static char *as_shards(const ring_engine *e, const device_memory *memory, bool cut, int unit)
 {
     return element(e, memory,
@@ -16,7 +17,8 @@ static char *gradient_shards(const ring_engine *e, int unit)
     return as_shards(e, cut ? &set_of(e)->grad_shards : &set_of(e)->grads, cut, unit);
 }
 
-/* The same as updates read them. */
+/* Sets *out to the base address of gradients in the type that updates read. Mixed precision
+ * converts the shard to this type, unless the sums of micro-batches have the type already. */
 static status update_gradients(ring_engine *e, int unit, char **out)
 {
     const param_unit *u = &shards_of(e)->units[unit];
@@ -58,7 +60,7 @@ static status update_unit(ring_engine *e, const sync_step *step, int unit, doubl
     return is_mixed(e) ? ring_round_unit(e, unit) : STATUS_OK;
 }
 
-/* Of this rank's shards, then of all. */
+/* Sums the squares of this rank's gradients, then adds the sums of the ranks that share the state. */
 status ring_norm_of_shards(ring_engine *e)
 {
     TRY(sum_squares(e));
@@ -71,7 +73,7 @@ status ring_update_shards(ring_engine *e, const sync_step *step, double scale, b
     for (int u = 0; u < shards_of(e)->unit_count && !skipped; u++) TRY(update_unit(e, step, u, scale));
     status rc = sync_end_update(&e->base, step, skipped);
     return rc == STATUS_OK ? ring_gather_updated(e)
-                           : ring_give_up(e, rc); /* peers have other shards, and see nothing */
+                           : ring_give_up(e, rc); /* Peers update other shards, and cannot see the failure. */
 }
 
 /* ---- between steps ---------------------------------------------------------------------------- */
@@ -113,8 +115,8 @@ void ring_drop_whole(ring_engine *e)
     e->shards.held = 0;
 }
 
-/* Where gradients are cut or bfloat16, shards in an arena of their own, laid out like the parameters: only
- * verification asks for it. */
+/* If gradients are cut or bfloat16, copies the shards to an arena with the layout of the parameters. The
+ * arena is allocated on the first call, because only verification needs it. Returns NULL after an error. */
 const void *ring_reduced_shards(ring_engine *e, piece_list *owned)
 {
     const param_shards *s = shards_of(e);

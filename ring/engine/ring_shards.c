@@ -1,6 +1,8 @@
-/* Sharded state: zero1, zero2, zero3, fsdp. Gradients of a unit are reduce-scattered when all are ready (they
- * are its bucket), each rank updates its shards, and parameters are all-gathered: after the update, or, where
- * they are cut themselves, before each pass uses them, one unit ahead:
+/* Sharded state: the policies zero1, zero2, zero3 and fsdp.
+ *
+ * The gradients of a unit form one bucket, which is reduce-scattered when all of them are ready. Each rank
+ * updates its shards. Then parameters are all-gathered. If parameters are cut, too, each pass instead
+ * gathers its units, one unit ahead of use:
  *
  *     forward    compute         | unit 0 | unit 1 | unit 2 |
  *                all-gather    0 | 1      | 2      |
@@ -19,7 +21,7 @@ static status open_adders(ring_engine *e)
     const param_shards *s = shards_of(e);
     for (int u = 0; u < s->unit_count; u++) {
         op_desc op;
-        memset(&op, 0, sizeof op); /* padding included: descriptions are compared as bytes */
+        memset(&op, 0, sizeof op); /* Descriptions are compared as bytes, with padding. */
         op.kind = OP_add;
         op.type = set_of(e)->type;
         op.u.elementwise.count = s->units[u].shard;
@@ -35,7 +37,8 @@ static void count_update(ring_engine *e,
     if (bytes > 0) change(e->base.context.ledger, LEDGER_WORKSPACE, bytes, bytes);
 }
 
-/* Mixed precision: a shard's gradients as the masters' type, while they are added up or updated. */
+/* Mixed precision: allocates memory in which a shard's gradients have the masters' type, for a sum or an
+ * update. */
 static status open_update(ring_engine *e)
 {
     const param_shards *s = shards_of(e);
@@ -88,7 +91,7 @@ static char *gradients_of(const ring_engine *e, int unit)
     return element(e, &set_of(e)->grads, cut ? u->gradients : u->whole.offset);
 }
 
-/* Where this rank's part of a unit's gradients is reduced to, in their place. */
+/* Returns this rank's part of the unit's gradients, or, if cut by rows, the room after the gradients. */
 static char *reduced_part(const ring_engine *e, int unit)
 {
     const param_shards *s = shards_of(e);

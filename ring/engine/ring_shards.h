@@ -1,4 +1,6 @@
-/* What the files of sharded state share: where elements are, and what one file calls of another. */
+/* Shared by the files of sharded state: addresses of elements, and functions that another file calls.
+ *
+ * With mixed precision, elements are sent in bfloat16 and updated in a wider type, as `wide` elements. */
 #ifndef RING_ENGINE_RING_SHARDS_H
 #define RING_ENGINE_RING_SHARDS_H
 
@@ -14,7 +16,7 @@ static inline const param_shards *shards_of(const ring_engine *e)
     return set_of(e)->shards;
 }
 
-/* Of an element that is sent: with mixed precision not of those that are updated, which are `wide`. */
+/* Returns the size of an element that is sent. */
 static inline int size_of(const ring_engine *e)
 {
     return dtype_size(set_of(e)->sent);
@@ -30,7 +32,7 @@ static inline bool is_mixed(const ring_engine *e)
     return e->settings.mixed;
 }
 
-/* Shards of gradients are added up as `wide` elements. */
+/* Returns true if shards of gradients are added up as `wide` elements. */
 static inline bool adds_wide_shards(const ring_engine *e)
 {
     return set_of(e)->wide_shards.bytes > 0;
@@ -48,24 +50,25 @@ static inline char *wide_element(const ring_engine *e, const device_memory *memo
 
 /* ring_shards.c */
 
-/* Where a job of kind GATHER puts a unit: its index is that of the unit plus one of these times the number of
+/* Destination of a GATHER job. The index of the job is the unit plus the destination times the number of
  * units. */
 enum { TO_FORWARD, TO_BACKWARD, TO_WHOLE };
 int ring_unit_of_bucket(const ring_engine *e, int bucket);
-/* The first micro-batch of a step writes the shard; later ones are added to it. */
+/* Returns true if gradients are reduced into the shard, as in the first micro-batch of a step. Later
+ * micro-batches are added to the shard. */
 bool ring_scatters_to_shard(const ring_engine *e);
-/* Where this rank's part of a unit's gradients is reduced to: the shard, or a part of their place. */
+/* Returns the address at which this rank's part of a unit's gradients is reduced. */
 char *ring_reduced_shard(const ring_engine *e, int unit);
 
 /* ring_units.c */
 
-/* Elements of any two types, in stream order. */
+/* Copies and converts elements, in stream order. */
 status ring_copy_elements(ring_engine *e, void *to, dtype to_type, const void *from, dtype from_type,
                           int64_t count);
-/* Mixed precision: masters to bfloat16. */
+/* Mixed precision: rounds the masters of a unit to bfloat16. */
 status ring_round_unit(ring_engine *e, int unit);
-/* Every rank has the whole parameters again: gathered in the order of the next forward pass, which waits unit
- * by unit. */
+/* Posts the gathers of updated parameters, in the order in which the next forward pass uses the units. Does
+ * nothing if parameters are sharded. */
 status ring_gather_updated(ring_engine *e);
 status ring_await_gathers(ring_engine *e);
 

@@ -1,4 +1,4 @@
-/* The stages of a step, on the compute thread. */
+/* The stages of a step, which the compute thread calls. */
 #include "common/reduce/reduce.h"
 #include "ring/engine/engine_impl.h"
 
@@ -14,7 +14,7 @@ static char *gradient(const ring_engine *e, int param)
     return (char *)grads->data + set->grads_placed[param].offset * dtype_size(set->type);
 }
 
-/* Where it is reduced: with mixed precision, in bfloat16; else in place. */
+/* Returns the address at which a gradient is reduced. Mixed precision reduces a bfloat16 copy. */
 static char *reduced_gradient(const ring_engine *e, int param)
 {
     const param_set *set = e->base.context.params;
@@ -44,13 +44,13 @@ bool ring_copies_back_in_flight(const ring_engine *e)
 
 static double divisor_before(const ring_engine *e)
 {
-    if (ring_powersgd_active(e, e->compute.step.index)) return 1; /* the hook computes the mean */
+    if (ring_powersgd_active(e, e->compute.step.index)) return 1; /* The hook computes the mean. */
     return e->settings.divide_before ? e->compute.active : e->settings.predivide;
 }
 
 static double divisor_after(const ring_engine *e)
 {
-    if (ring_powersgd_active(e, e->compute.step.index)) /* its mean is over the world */
+    if (ring_powersgd_active(e, e->compute.step.index)) /* The hook takes the mean over all ranks. */
         return (double)e->compute.active / e->base.context.world;
     if (e->settings.divide_before || ring_means_in_flight(e)) return 1;
     return e->compute.active / e->settings.predivide;
@@ -61,7 +61,7 @@ static bool wants_plain(const ring_engine *e, int param)
     return e->powersgd.plain_layout && !e->base.context.params->layouts[param].plain;
 }
 
-/* Device's layout and type -> PyTorch's layout -> the type in which gradients are sent. */
+/* Converts a gradient from the device's layout to PyTorch's, and then to the type in which it is sent. */
 static status pack_plain(ring_engine *e, int param, const void *from, void *to, double divisor)
 {
     const param_set *set = e->base.context.params;
@@ -79,14 +79,14 @@ static status unpack_plain(ring_engine *e, int param, const void *from, void *to
     return device_layout_pack(e->base.context.device, &set->layouts[param], plain, to);
 }
 
-/* Gradients from their arena to their bucket; divided as the settings require. */
+/* Copies gradients from their arena to their buckets, and divides them as the settings require. */
 static status ring_pack(ring_engine *e, const int *params, int count)
 {
     const param_set *set = e->base.context.params;
     double divisor = divisor_before(e);
     int ranges = 0;
     if (e->settings.bucket_view && divisor == 1 && !e->settings.mixed) return STATUS_OK;
-    if (sync_replays(&e->base.context)) return STATUS_OK; /* the recorded pass packs */
+    if (sync_replays(&e->base.context)) return STATUS_OK; /* The recorded pass packs the gradients. */
     for (int i = 0; i < count; i++) {
         char *from = gradient(e, params[i]),
              *to = e->settings.bucket_view ? reduced_gradient(e, params[i]) : packed(e, params[i]);
@@ -98,7 +98,7 @@ static status ring_pack(ring_engine *e, const int *params, int count)
     return device_pack(e->base.context.compute, e->compute.ranges, ranges, e->wire, set->type, divisor);
 }
 
-/* A bucket's gradients back to their arena; divided as the settings require. */
+/* Copies the gradients of a bucket back to their arena, and divides them as the settings require. */
 static status ring_unpack(ring_engine *e, int k)
 {
     const param_set *set = e->base.context.params;
@@ -117,7 +117,7 @@ static status ring_unpack(ring_engine *e, int k)
     return device_pack(e->base.context.compute, e->compute.ranges, ranges, set->type, e->wire, divisor);
 }
 
-/* For a broadcast all buffers are flattened into one. */
+/* Spends the time in which a virtual GPU flattens all buffers into one for a broadcast. */
 static status flatten_buffers(ring_engine *e)
 {
     const param_set *set = e->base.context.params;
@@ -142,7 +142,7 @@ static status ring_zero_gradient(ring_engine *e, int param)
 
 /* ---- buckets ---------------------------------------------------------------------------------- */
 
-/* Gradients are flattened after the backward pass, into a buffer that is freed when they have been copied
+/* Returns true if gradients are packed after the backward pass, into a buffer that is freed after the copy
  * back. */
 static bool flattens_late(const ring_engine *e)
 {
@@ -207,7 +207,8 @@ static status mark_ready(ring_engine *e, int param)
     return e->plan->launch == RING_WHEN_READY ? launch_ready(e) : STATUS_OK;
 }
 
-/* A gradient that this rank does not have in this step: zero, unless an earlier micro-batch made one. */
+/* Marks a gradient as ready that this micro-batch does not compute. The gradient is set to zero unless an
+ * earlier micro-batch of the step has computed it. */
 static status mark_without_gradient(ring_engine *e, int param)
 {
     if (!e->compute.seen[param]) TRY(ring_zero_gradient(e, param));
@@ -221,7 +222,7 @@ static status graph_changed(ring_engine *e, int param, const char *what)
                                 e->compute.step.index, e->base.context.rank));
 }
 
-/* With a static graph, parameters that never have a gradient are ready at once. */
+/* Marks the gradients that a static graph never computes as ready. */
 static status mark_unused(ring_engine *e)
 {
     for (int i = 0; e->compute.first_done && e->settings.static_graph && i < ring_params(e); i++)
@@ -229,7 +230,7 @@ static status mark_unused(ring_engine *e)
     return STATUS_OK;
 }
 
-/* ---- before the forward pass: what must be alike on all ranks ---------------------------------- */
+/* ---- before the forward pass ------------------------------------------------------------------ */
 
 static void reset_step(ring_engine *e)
 {
@@ -243,7 +244,7 @@ static void reset_step(ring_engine *e)
 static status read_order(ring_engine *e)
 {
     int params = ring_params(e);
-    bool *taken = e->compute.ready; /* reset afterwards */
+    bool *taken = e->compute.ready; /* reset_step() clears the array afterwards. */
     memset(taken, 0, (size_t)params * sizeof *taken);
     for (int i = 0; i < params; i++) {
         int param = e->memory.order[i];
@@ -258,7 +259,7 @@ static status read_order(ring_engine *e)
     return STATUS_OK;
 }
 
-/* Rank 0's order becomes everyone's. */
+/* Sends rank 0's order of readiness to all ranks, and rebuilds the buckets in this order. */
 static status rebuild(ring_engine *e)
 {
     for (int i = 0; i < ring_params(e); i++) e->memory.order[i] = e->compute.order[i];
@@ -272,7 +273,6 @@ static status rebuild(ring_engine *e)
     return STATUS_OK;
 }
 
-/* Who has data in this step. */
 static status exchange_activity(ring_engine *e)
 {
     const sync_context *c = &e->base.context;
@@ -314,7 +314,7 @@ status ring_begin_forward(sync_engine *base, const sync_step *step)
     ring_drop_whole(e);
     e->compute.has_data = (e->compute.has_data && !e->compute.period_begins) || step->samples > 0;
     reset_step(e);
-    /* Where parameters or masters are cut, every rank has its shards of the same ones. */
+    /* Parameters or masters that are cut need no broadcast: all ranks have shards of the same values. */
     if (!e->compute.started && base->context.world > 1 && !param_set_gathers(base->context.params)) {
         param_set_forget_bf16_copy(base->context.params);
         TRY(ring_run_job(e, RING_JOB_PARAMETERS, 0));
@@ -381,7 +381,8 @@ static void end_recording(ring_engine *e)
 status ring_await_bucket(ring_engine *e)
 {
     int k = bucket_to_wait_for(&e->schedule);
-    if (e->schedule.next_launch == k) TRY(launch(e, bucket_launch(&e->schedule))); /* one after another */
+    /* A `serial` policy launches a bucket only now. */
+    if (e->schedule.next_launch == k) TRY(launch(e, bucket_launch(&e->schedule)));
     TRY(ring_await(e, e->compute.buckets[k].work));
     TRY(e->settings.sharding != PARAM_SHARD_NONE ? ring_scatter_done(e, k) : ring_unpack(e, k));
     if (bucket_passes(e))
@@ -408,7 +409,7 @@ status ring_reduce(sync_engine *base, const sync_step *step)
     end_recording(e);
     e->compute.first_done = e->compute.period_begins = true;
     if (e->settings.sharding == PARAM_SHARD_NONE) return STATUS_OK;
-    return ring_flush_shards(e); /* of what the forward pass did not use */
+    return ring_flush_shards(e); /* Units that the forward pass did not use are still being gathered. */
 }
 
 status ring_norm(sync_engine *base)

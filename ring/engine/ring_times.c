@@ -1,5 +1,6 @@
-/* What jobs took: their times go to the buckets' records, the time line and the anatomy of the step. The
- * compute thread's. */
+/* Enters the times of jobs in the buckets' records, the trace and the anatomy of the step.
+ *
+ * The thread that runs the jobs calls ring_job_ended(). The compute thread calls the other functions. */
 #include "common/sync/anatomy.h"
 #include "ring/engine/engine_impl.h"
 
@@ -10,7 +11,7 @@ void ring_job_accounted(void *engine, const process_times *t)
     ring_bucket_record *r = ring_record(e, t->tag);
     r->ready_ns = t->ready_ns;
     r->launched_ns =
-        t->posted_ns > r->ready_ns ? t->posted_ns : r->ready_ns; /* the agent's clock may be older */
+        t->posted_ns > r->ready_ns ? t->posted_ns : r->ready_ns; /* The agent's clock may be older. */
     r->started_ns = t->started_ns;
     r->finished_ns = t->finished_ns;
     r->algorithm = t->algorithm;

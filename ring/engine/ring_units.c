@@ -1,5 +1,5 @@
-/* Units of sharded state in a pass: their parameters are gathered, one unit ahead, and released; their
- * gradients have a place until they have been reduced. ring_shards.c shows when. */
+/* Units of sharded state in a pass. A unit's parameters are gathered one unit ahead, and released after the
+ * last use. A unit's gradients have memory until they have been reduced. ring_shards.c shows the order. */
 #include "ring/engine/ring_shards.h"
 
 /* ---- parameters ------------------------------------------------------------------------------- */
@@ -23,7 +23,8 @@ static void count_gradients(ring_engine *e, int unit,
            param_gradients_place(shards_of(e), unit) * size);
 }
 
-/* Posts the all-gather of the unit at `position` of the present pass, unless there is none or it is there. */
+/* Posts the all-gather of the unit at `position` of the current pass, unless there is no unit or the
+ * all-gather has been posted. */
 static status gather(ring_engine *e, int position)
 {
     const param_shards *s = shards_of(e);
@@ -37,7 +38,6 @@ static status gather(ring_engine *e, int position)
     return STATUS_OK;
 }
 
-/* A pass begins. */
 static status begin_pass(ring_engine *e, int pass)
 {
     const param_shards *s = shards_of(e);
@@ -56,7 +56,7 @@ status ring_copy_elements(ring_engine *e, void *to, dtype to_type, const void *f
     return device_pack(e->base.context.compute, &range, 1, to_type, from_type, 1);
 }
 
-/* This rank's shard of the parameters as they are sent. */
+/* Returns the address of this rank's shard of a unit in `params`. */
 static char *own_params(const ring_engine *e, int unit)
 {
     const param_unit *u = &shards_of(e)->units[unit];
@@ -72,7 +72,7 @@ status ring_round_unit(ring_engine *e, int unit)
                               set->type, u->shard);
 }
 
-/* Mixed precision: a unit that a pass begins to use, as operations read it. */
+/* Mixed precision: converts a unit to the type that operations read, before a pass uses the unit. */
 static status widen_unit(ring_engine *e, int unit)
 {
     const param_unit *u = &shards_of(e)->units[unit];
@@ -97,7 +97,7 @@ status ring_gather_updated(ring_engine *e)
     return STATUS_OK;
 }
 
-/* Masters have been drawn or loaded. */
+/* Rounds masters that have been initialized or loaded, and gathers the result unless parameters are cut. */
 static status begin_mixed(ring_engine *e)
 {
     for (int u = 0; u < shards_of(e)->unit_count; u++) TRY(ring_round_unit(e, u));
@@ -139,7 +139,7 @@ static bool overlap(const param_shards *s, int v, int w)
            b->gradients < a->gradients + param_gradients_place(s, v);
 }
 
-/* The place of a unit's gradients is free when those that were there have been reduced. */
+/* Waits until other units no longer use the memory of a unit's gradients for reductions. */
 static status free_gradients(ring_engine *e, int unit)
 {
     const param_shards *s = shards_of(e);
@@ -148,14 +148,13 @@ static status free_gradients(ring_engine *e, int unit)
     return STATUS_OK;
 }
 
-/* Before a pass first uses a unit. */
 static status begin_unit(ring_engine *e, int unit)
 {
     const param_shards *s = shards_of(e);
     ring_unit *u = &e->shards.units[unit];
     int position = s->units[unit].position[e->shards.pass];
     if (s->config.stage == PARAM_SHARD_ALL) {
-        TRY(gather(e, position)); /* posted by the unit before it */
+        TRY(gather(e, position)); /* Usually posted with the unit before. */
         TRY(gather(e, position + 1));
     }
     TRY(await_gather(e, u));
@@ -204,7 +203,7 @@ static status add_to(ring_engine *e, int unit, void *sum, void *shard)
                          NULL);
 }
 
-/* Mixed precision: shards of micro-batches are added up in the masters' type. */
+/* Mixed precision: adds a micro-batch's shard to the sum in the masters' type. */
 static status add_wide(ring_engine *e, int unit)
 {
     const param_unit *u = &shards_of(e)->units[unit];

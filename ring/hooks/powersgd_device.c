@@ -18,7 +18,8 @@ status powersgd_start_on_device(device *d, device_stream *s, const powersgd_matr
     powersgd_start(&host, rank, name);
     if (!layout->plain) {
         for (int64_t i = 0; i < elements; i++) placed[i] = (float)(i % x->cols); /* exact: cols < 2^24 */
-        TRY(device_layout_pack(d, layout, placed, column)); /* row 0 holds the column at each position */
+        /* Row 0 of `column` then holds, for each position of the layout, the column in PyTorch's order. */
+        TRY(device_layout_pack(d, layout, placed, column));
         for (int k = 0; k < rank; k++)
             for (int64_t j = 0; j < x->cols; j++)
                 placed[k * x->cols + j] = q[k * x->cols + (int64_t)column[j]];

@@ -131,7 +131,7 @@ static status end_check(mpi_queue *q)
 {
     const mpi_group *g = group_of(q);
     if (q->call->kind == COLLECTIVE_SEND) return STATUS_OK;
-    if (q->pair) { /* Kind and root differ: `root` is the peer's rank. */
+    if (q->pair) { /* Skips words 0 and 3: one side sends and one receives, and `root` is the other's rank. */
         bool same = memcmp(q->description + 1, q->peer_description + 1, 2 * sizeof(int64_t)) == 0 &&
                     memcmp(q->description + 4, q->peer_description + 4, 2 * sizeof(int64_t)) == 0;
         return same ? STATUS_OK : differ(q, q->call->root, q->peer_description);

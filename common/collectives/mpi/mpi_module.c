@@ -10,7 +10,7 @@
 static struct {
     mpi_module_reduce reduce;
     MPI_Datatype half, bfloat;
-    MPI_Op ops[REDUCE_OP_COUNT]; /* For the two half types. */
+    MPI_Op ops[REDUCE_OP_COUNT]; /* Reductions of float16 and bfloat16. */
     int give_up;                 /* Exit code of an abort, else 0. */
 } mpi;
 
@@ -74,7 +74,8 @@ static void finalize(void)
     int done = 0;
     MPI_Finalized(&done);
     if (done) return;
-    if (mpi.give_up) MPI_Abort(MPI_COMM_WORLD, mpi.give_up); /* Peers would wait in MPI_Finalize. */
+    /* After a failure MPI_Finalize would wait for peers. */
+    if (mpi.give_up) MPI_Abort(MPI_COMM_WORLD, mpi.give_up);
     MPI_Finalize();
 }
 

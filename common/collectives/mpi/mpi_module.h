@@ -42,7 +42,7 @@ typedef struct mpi_module {
     int (*start)(void *group, const mpi_module_call *call, void *request);
     int (*test)(void *request, bool *done);
     void (*error_text)(int code, char *text, int size);
-    void (*give_up)(int exit_code); /* Lets the end of the process abort MPI, not finalize it. */
+    void (*give_up)(int exit_code); /* Makes the process abort MPI at exit instead of finalizing MPI. */
     int request_bytes;
 } mpi_module;
 

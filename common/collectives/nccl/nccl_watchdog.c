@@ -16,7 +16,7 @@ static const int64_t PERIOD_NS = NS_PER_S / 10;
 typedef struct sight {
     uint64_t enqueued, started, completed;
     int64_t changed_ns;
-    collective_call call; /* Call completed + 1, if it is enqueued. */
+    collective_call call; /* Call number completed + 1, if that call is enqueued. */
 } sight;
 
 static void copy_numbers(nccl_world *w, sight *now, device_stream **stream, int64_t *entered_ns)

@@ -197,7 +197,7 @@ status nccl_comm_make(nccl_world *w, nccl_comm *parent, int color, int key, nccl
     limited_free(l);
     if (!*out) return code;
     pthread_mutex_lock(&w->lock);
-    w->comms[w->comm_count++] = *out; /* Even one that failed, so that it is closed. */
+    w->comms[w->comm_count++] = *out; /* Also a failed communicator must be closed. */
     pthread_mutex_unlock(&w->lock);
     return code;
 }

@@ -12,7 +12,8 @@
  *
  * A call begins when every member has written its description of the call to its slot and has published
  * step "arrived". Then each member compares all descriptions with its description. All members choose the
- * same mode from the descriptions. Only INLINE is chosen before the arrival, and only by two-shot.
+ * same mode from the descriptions. INLINE is possible only in two-shot. A member chooses INLINE before it
+ * publishes "arrived".
  *
  *   INLINE     the operands fit in the slot and were copied there before the arrival: no further wait
  *   IN_PLACE   all operands that peers touch are in windows with the same layout: one round over everything
@@ -115,7 +116,7 @@ struct shm_queue {
     int64_t area_bytes;                  /* Bytes of one inline area. */
     int64_t inline_bytes, staging_bytes; /* Bytes in use per area. */
 
-    /* The call in progress, number completed + 1. */
+    /* The call in progress. Its number is base.completed + 1. */
     shm_phase phase;
     shm_mode mode;
     const shm_algorithm *algorithm;

@@ -155,7 +155,8 @@ static void begin_round(shm_queue *q)
     shm_await(q, q->step, shm_everyone(q));
 }
 
-/* Finds the last member to arrive. All ranks find the same time, even if one of them notices it late. */
+/* Finds the last member to arrive. All ranks compute the same time, because every member has stored its time
+ * of arrival. */
 static void start_call(shm_queue *q)
 {
     collective_times *times = &queued(q)->times;

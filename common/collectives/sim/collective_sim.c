@@ -25,7 +25,7 @@ typedef struct sim_calls {
     collective_queue base;
     sim_group *shared; /* Group of the members. NULL for a pair before its first call. */
     int member;
-    bool joined; /* Whether call completed + 1 has joined. */
+    bool joined; /* Whether this member has joined call number completed + 1. */
     status failure;
 } sim_calls;
 

@@ -1,8 +1,8 @@
 /* Convolutions as matrix multiplications: y [n p q, k] = rows [n p q, r s c] w [r s c, k].
  *
  * Each output pixel has a row: the pixels under its taps, with zeros outside the image. If the kernel is 1x1
- * and the stride 1, the rows are x itself. Otherwise the rows are gathered first. The gradient with respect
- * to x is only for 1x1 kernels. */
+ * and the stride 1, the rows are x itself. For other kernels the rows are gathered first. The gradient with
+ * respect to x is only for 1x1 kernels. */
 #include "common/base/least.h"
 #include "common/device/cpu/conv2d.h"
 #include "common/device/cpu/gemm.h"

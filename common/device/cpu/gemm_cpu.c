@@ -13,7 +13,7 @@ enum {
     SMALL_WORK = 1 << 18, /* multiply-adds below which packing costs more than it gains */
     WHOLE_WORK = 1 << 20, /* the same if all columns fill register tiles */
     TILE_COLUMNS = 64,
-    FEW_ROWS = 48, /* rows or columns for which sgemm mostly transposes b; c^T = b a^T avoids that */
+    FEW_ROWS = 48, /* rows or columns up to which c^T = b a^T is faster, because sgemm transposes b */
     FEW_COLUMNS = 12,
     TRANSPOSED_DEPTH = 512,      /* k below which the transposition costs more than it gains */
     TRANSPOSED_RESULT = 1 << 18, /* largest result that fits the L2 cache */

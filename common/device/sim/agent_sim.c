@@ -36,7 +36,7 @@ static void wake_up(sim_agent *agent)
  * all events that arrive until then. */
 static status go_on_later(sim_agent *agent)
 {
-    agent->asleep = agent->actor.time; /* so that it does not pay for a wake-up */
+    agent->asleep = agent->actor.time; /* so that the agent does not pay for a wake-up */
     sim_actor_wake(&agent->actor, agent->actor.time);
     return STATUS_OK;
 }

@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Addresses that no processor accepts, so that an access crashes: bit 62, the rank, and an offset of 40 bits.
- */
+/* Addresses that no processor accepts, so that an access crashes. They consist of bit 62, the rank, and an
+ * offset of 40 bits. */
 enum { ADDRESS_BIT = 62, RANK_SHIFT = 40 };
 
 /* ---- opening ---------------------------------------------------------------------------------- */
@@ -23,7 +23,7 @@ static const char *profile_of(const char *name)
     return colon && colon[1] ? colon + 1 : SIM_DEFAULT_PROFILE;
 }
 
-/* A device that shares no simulation opens one of its own. */
+/* Joins the simulation of the configuration. If there is none, opens one for this device. */
 static status join_simulation(sim_device *d)
 {
     const device_config *c = &d->base.config;
@@ -178,7 +178,7 @@ static int64_t sim_now_ns(device *d)
     return sim_to_ns(sim_actor_of((sim_device *)d)->time);
 }
 
-/* All of the GPU: it has one stream that computes. */
+/* Slows down the GPU as a whole, which has one compute stream. */
 static void slow_down(device_stream *s, double factor)
 {
     ((sim_device *)s->device)->slowdown *= factor;
@@ -244,8 +244,8 @@ void sim_device_leave(device *d, sim_listener *listener)
     if (*at) *at = listener->next;
 }
 
-/* Streams advance to the current time at the old speed, then look ahead at the new one. Advancing may begin
- * other transfers. */
+/* Changes the communication that runs now. Streams first advance to the current time at the old speed, and
+ * then look ahead at the new speed. Advancing may begin other transfers. */
 static void change_communication(sim_device *d, int by, sim_load load)
 {
     bool changes = !d->synchronous && (load.sms > 0 || load.memory > 0);

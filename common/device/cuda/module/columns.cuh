@@ -3,8 +3,8 @@
  * The rows are split into parts. A block of COLUMN_THREADS threads sums one part of its columns. A thread
  * owns V neighboring columns; as many threads as the columns need, at most eight packs, are adjacent in x,
  * and the other threads go down the rows. Each block writes one partial sum per column to the workspace. If
- * the parts are few enough for one block, the block that ends last among those with the same columns adds
- * them. Otherwise a second launch adds them.
+ * there are few parts, the block that ends last among the blocks of the same columns adds their partial sums.
+ * If there are many parts, a second launch adds the partial sums.
  *
  * A thread adds in float32; all later additions are in float64. Every order depends only on the shape, so it
  * does not matter which block ends last. */
@@ -14,7 +14,7 @@
 #include "common/device/cuda/module/kernel.cuh"
 
 /* Enough blocks for the largest GPUs, and enough rows for a thread to have several loads in flight. A block
- * of 256 threads reads COLUMN_FEW_BYTES of parts in about the time of a launch. */
+ * of 256 threads reads COLUMN_FEW_BYTES of partial sums in about the time of a launch. */
 constexpr int COLUMN_THREADS = 256, COLUMN_MOST_BLOCKS = 1024, COLUMN_LEAST_ROWS = 8, COLUMN_ADDERS = 32,
               COLUMN_FEW_BYTES = 256 << 10;
 
@@ -100,9 +100,9 @@ __device__ void sum_part(const Terms &terms, int64_t rows, int64_t c, int64_t ro
     }
 }
 
-/* Adds the parts of WARP columns, [first, first + WARP) below `end`. The block has WARP times `rows` threads,
- * and this thread is (x, y). Each of ADDERS adders adds every ADDERS-th part; a thread acts as one or more
- * adders. `lanes` is scratch [ADDERS, SUMS, WARP]. `finish` has SUMS and take(column, sums[SUMS]). */
+/* Adds the partial sums of WARP columns, [first, first + WARP) below `end`. The block has WARP times `rows`
+ * threads, and this thread is (x, y). Each of ADDERS adders adds every ADDERS-th part; a thread acts as one
+ * or more adders. `lanes` is scratch [ADDERS, SUMS, WARP]. `finish` has SUMS and take(column, sums[SUMS]). */
 template <int ADDERS, typename Finish>
 __device__ void finish_columns(const Finish &finish, int64_t first, int64_t end, int x, int y, int rows,
                                int64_t c, int64_t count, const double *parts, double *lanes)
