@@ -104,7 +104,8 @@ static bool same_series(const ring_bench_row *a, const ring_bench_row *b)
            strcmp(a->algorithm, b->algorithm) == 0;
 }
 
-/* Fits the rows of the series of row `first`. Uses best times, which other load disturbs least. */
+/* Fits a line to the rows with the same kind, collective and algorithm as row `first`. Uses the best times,
+ * because other load disturbs them least. */
 static status fit_series(const bench_setup *s, int first, line_fit *out)
 {
     double *bytes = calloc((size_t)s->row_count, 2 * sizeof *bytes), *seconds = bytes + s->row_count;
@@ -266,7 +267,8 @@ static status run_launcher(const bench_setup *s, command_line *line)
     options.job_count = 1;
     options.argv = line->argv;
     options.stall_timeout_ns =
-        10 * s->options.timeout_ns; /* A size may take long, and slots do not change meanwhile. */
+        /* A size may take long, and the status slots do not change during that time. */
+        10 * s->options.timeout_ns;
     log_info("%d CPU ranks %s %d processors", job.world, job.world > host_processors() ? "share" : "on",
              host_processors());
     /* Ranks that share a processor would measure the scheduler. */

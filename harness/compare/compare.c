@@ -17,7 +17,7 @@
 
 #define SEED 1
 
-/* Compared figures of a job. The first decides. */
+/* Compared figures of a job. The first figure decides the comparison. */
 static const struct {
     const char *name, *path;
 } metrics[] = {{COMPARE_STEP_TIME, "step_time.median_s"},

@@ -23,11 +23,11 @@ typedef struct spans {
 
 typedef struct edge {
     double at;
-    int compute, flight; /* +1 if one begins, -1 if one ends */
+    int compute, flight; /* +1 if a span of this kind begins, -1 if it ends, else 0 */
 } edge;
 
-/* Seconds in which a bucket was in flight: while nothing was computed; the same with each bucket counted;
- * all. */
+/* Seconds in which a bucket was in flight. `exposed` and `twice` count only times when nothing was computed.
+ * `twice` counts such a time once for each bucket in flight. */
 typedef struct span_sums {
     double exposed, twice, all;
 } span_sums;
@@ -77,7 +77,7 @@ static status read_trace(const grader *g, const char *const words[], int64_t ste
     json_t *trace = json_load_file(path, 0, &error), *events = json_object_get(trace, "traceEvents");
     snprintf(name, sizeof name, "step %lld", (long long)step);
     json_array_foreach(events, i, event)
-    { /* rank 0 has the first step of this name */
+    { /* the first step of this name is rank 0's */
         const char *called = json_string_value(json_object_get(event, "name"));
         if (!called || strcmp(called, name) != 0 || begin > 0) continue;
         begin = report_number_at(event, "ts");

@@ -28,7 +28,7 @@ typedef struct training {
     int64_t step;
     float param[PARAMS], next[PARAMS], grad[RANKS][PARAMS];
     int64_t samples[RANKS];
-    int order[RANKS], pushed; /* order of this step; number of pushes */
+    int order[RANKS], pushed; /* order in which ranks push in this step; number of pushes so far */
     bool replied[RANKS];
     double loss;                        /* loss of the last step */
     int64_t received_bytes, sent_bytes; /* bytes at the server, without heads */

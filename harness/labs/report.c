@@ -41,8 +41,7 @@ void report_end(const grader *g, text_buffer *out)
     text_append(out, "Score: %.4g/%.4g   (time: %.0f s)\n", grader_score(g), grader_points(g), g->seconds);
 }
 
-/* Returns the output that a student may read: nothing of a hidden test, and only the cost of one that
- * passed. */
+/* Returns the output that a student may read: the details of a visible test that failed, else the cost. */
 static const char *output_of(const lab_test *t)
 {
     return t->failed && !t->hidden && t->details.data ? t->details.data : t->cost;

@@ -1,6 +1,6 @@
-/* Lab 6: ranks in virtual time around the student's server. From a reply on a rank computes for a drawn
- * time, so seeds give interleavings. The reference is computed at the same time, and every reply is
- * compared with it bit for bit. */
+/* Lab 6: ranks in virtual time around the student's server. After each reply a rank computes for a
+ * random time, so each seed gives a different interleaving. The reference is computed at the same time, and
+ * every reply is compared with it bit for bit. */
 #ifndef HARNESS_LABS_STALE_SERVER_H
 #define HARNESS_LABS_STALE_SERVER_H
 
@@ -18,13 +18,13 @@ typedef struct stale_state {
 typedef struct stale_run {
     lab_test *t;
     int ranks, slow_rank;
-    int64_t staleness, n, most; /* pushes until training ends */
+    int64_t staleness, n, most; /* `most` is the number of pushes after which training ends */
     float lr, momentum;
     double slow;              /* factor of the slow rank */
     uint64_t start;           /* seed of the drawn times and gradients */
     lab_ranks *wine;          /* NULL if gradients are drawn */
-    int64_t save_at, kill_at; /* number of pushes before, or -1 for never */
-    double loss_limit; /* the mean loss of the last pushes sets reached_s if it is below; 0 for no limit */
+    int64_t save_at, kill_at; /* number of pushes before the save or the kill, or -1 for never */
+    double loss_limit; /* limit of the mean loss of the last pushes, which sets reached_s; 0 for no limit */
 
     stale_state now;
     double now_s, reached_s, loss; /* times in units of a rank's mean step */

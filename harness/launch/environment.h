@@ -32,10 +32,10 @@ typedef struct launch_environment {
 /* Returns true if launch_run() started the process. For the first lines of main. */
 bool launch_environment_is_rank(void);
 
-/* Reads the environment, attaches the table and marks the rank's slot as begun. A manager's variables
- * count only if `manager`, because a shell in a batch job has them, too. Removes the HARNESS_* variables,
- * so that a process that the rank starts is not taken for the rank. STATUS_CONFIG names a missing or
- * malformed variable. */
+/* Reads the environment, attaches the table and marks the rank's slot as begun. Reads the variables
+ * of a resource manager only if `manager` is true, because a shell in a batch job has these variables, too.
+ * Removes the HARNESS_* variables, so that a process that the rank starts is not taken for the rank.
+ * STATUS_CONFIG names a missing or malformed variable. */
 status launch_environment_open(bool manager, launch_environment *out);
 void launch_environment_close(launch_environment *e);
 

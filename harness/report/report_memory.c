@@ -41,7 +41,8 @@ static size_t alike(const json_t *ranks, size_t first)
     return end - first;
 }
 
-/* Ranks with equal memory, or a server: two columns of the table. */
+/* Ranks with equal memory, or a server. The table has two columns for each group: bytes at the peak and at
+ * the end. */
 typedef struct group {
     char label[48];
     const json_t *memory;

@@ -217,7 +217,8 @@ static double rate_of(const json_t *job)
     return report_number_at(job, "throughput.samples_per_s");
 }
 
-/* Finds the fastest and the slowest job that exchange gradients. Returns the number of jobs that do. */
+/* Finds the fastest and the slowest of the jobs that exchange gradients. Returns the number of these
+ * jobs. */
 static int find_extremes(const json_t *result, const json_t **fast, const json_t **slow)
 {
     int count = 0;
@@ -272,12 +273,12 @@ static void append_best(const json_t *sweep, text_buffer *out)
     text_append(out, ".");
 }
 
-/* Writes the headline. Between ps and ring it agrees with the verdict. */
+/* Writes the headline. If the run compares ps and ring, the headline agrees with the verdict. */
 static void append_headline(const json_t *result, text_buffer *out)
 {
     const json_t *fast, *slow, *verdict = json_object_get(result, "verdict");
     char first[64], second[64], rate[32];
-    if (find_extremes(result, &fast, &slow) > 2) verdict = NULL; /* it compares two jobs */
+    if (find_extremes(result, &fast, &slow) > 2) verdict = NULL; /* a verdict compares two jobs */
     if (!fast) fast = slow = json_array_get(json_object_get(result, "jobs"), 0);
     figure_job_name(fast, first, sizeof first);
     figure_job_name(slow, second, sizeof second);
@@ -311,7 +312,7 @@ static void append_lead(const json_t *result, text_buffer *out)
     }
     for (char *at = text.data ? strtok_r(text.data, "\n", &rest) : NULL; at;
          at = strtok_r(NULL, "\n", &rest)) {
-        char *rest_of_line = strstr(at, " -v: all tables."); /* the page has them */
+        char *rest_of_line = strstr(at, " -v: all tables."); /* the page shows all tables */
         if (rest_of_line) *rest_of_line = '\0';
         text_append(out, "<p class=\"lead\">");
         append_sentences(at, out);

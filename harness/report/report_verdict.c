@@ -30,13 +30,13 @@ static void append_sentence(const char *text, text_buffer *out)
     text_append(out, "%s\n", text);
 }
 
-/* Appends the text in at most `most` lines of at most COLUMNS. Each line but the first is indented. The
- * rest is left out, and a longer word is cut. */
+/* Appends the text in at most `most` lines of at most COLUMNS. Indents all lines after the first. Drops the
+ * words that do not fit, and cuts a word that is longer than a line. */
 static void append_lines(const char *text, int most, text_buffer *out)
 {
     enum { INDENT = 2 };
     int used = 0;
-    bool first = true; /* word of its line */
+    bool first = true; /* whether the next word begins a line */
     for (const char *at = text + strspn(text, " "); *at; at += strspn(at, " ")) {
         int length = (int)strcspn(at, " ");
         while (at[length] == ' ' && at[length + 1] == '%')

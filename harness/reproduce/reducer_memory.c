@@ -57,8 +57,8 @@ static const json_t *classes_of_rank(const virtual_figures *f, size_t rank)
     return json_object_get(json_object_get(json_object_get(memory, "phases"), phase), "end_classes");
 }
 
-/* Adds the difference between device 0 and another device per memory class, after replication. It is G + S
- * in total. */
+/* Adds the difference between device 0 and another device per memory class, after replication. The total
+ * difference is G + S. */
 static void add_classes(reproduction_report *r, const char *row, const virtual_figures *f)
 {
     for (int c = 0; c < LEDGER_CLASS_COUNT; c++) {

@@ -48,8 +48,8 @@ double published_uncertainty(const published_table *t, int row, const char *colu
 typedef enum cell_kind {
     CELL_CALIBRATED, /* The profile was fitted to the cell. */
     CELL_PREDICTED,  /* Held out and scored. */
-    CELL_DERIVED,    /* Computed from other cells and scored; it misses if they miss. */
-    CELL_DIRECTION,  /* Model or hardware unknown, or another one: shown, not scored. */
+    CELL_DERIVED,    /* Computed from other cells and scored. Misses if those cells miss. */
+    CELL_DIRECTION,  /* Not scored, because the model or the hardware is unknown or differs. */
     CELL_IDENTITY    /* Compared with a formula of this project. Must be equal; not scored. */
 } cell_kind;
 
@@ -85,14 +85,15 @@ typedef struct reproduction_claim {
  *   skill = 1 - sum max(0, |ln(x / p)| - u) / sum max(0, |ln(z / p)| - u)
  *
  * over the predicted cells with |ln(z / p)| > 2 u. The null model says that more GPUs cost nothing and
- * that schemes are equal. It knows the calibration rows. */
+ * that schemes are equal. The null model knows the figures of the calibration rows. */
 typedef struct reproduction_skill {
     double skill; /* NaN if fewer than four cells are scored. */
     /* Smallest skill with the cells of one source left out. NaN if this leaves fewer than four cells. */
     double worst;
     const char *without; /* The source left out. Borrowed from the report. */
     int scored, sources;
-    /* Cells that the null model meets too, and how many of them the computed figure meets within 2 u. */
+    /* Predicted cells with |ln(z / p)| <= 2 u, which the skill leaves out, and the number of these cells with
+     * |ln(x / p)| <= 2 u. */
     int unscored, unscored_within;
 } reproduction_skill;
 

@@ -42,8 +42,8 @@ static void compare_policies(reproduction_report *r)
 
 /* ---- one row in virtual time ------------------------------------------------------------------ */
 
-/* OURS is the figure. Each other variant runs without one effect and is the baseline of the same number.
- * Baseline 0 is one GPU. */
+/* Variants of a computed figure. OURS has all effects. Each of the others leaves out one effect, and its
+ * number is the index of its baseline. Baseline 0 is one GPU. */
 enum { OURS, NO_KAPPA, IDEAL_OVERLAP, VARIANTS };
 static const struct {
     sim_override overrides[2];

@@ -36,8 +36,8 @@ void agreement_close(agreement *a);
  * an arena of sums of absolute values, both in float32. */
 typedef struct agreement_head {
     int64_t arena_elements, averaged; /* elements of an arena; elements whose average was written */
-    int64_t params, ranks;            /* parameters; ranks whose absolute values were added */
-    char reason[96];                  /* why the averages cannot be compared, or "" */
+    int64_t params, ranks; /* number of parameters; number of ranks that have added absolute values */
+    char reason[96];       /* why the averages cannot be compared, or "" */
 } agreement_head;
 
 /* Contents of a job's file, borrowed. NULL and 0 if the ranks wrote nothing. */

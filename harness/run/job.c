@@ -46,7 +46,7 @@ static status open_delivery(const run_config *c, int job, delivery *d)
     for (int i = 0; i < FILES; i++) {
         d->fds[i] = memfd_create("harness-result", 0);
         if (d->fds[i] < 0) return fail_errno(STATUS_SYSTEM, "no memory for the results (memfd_create)");
-        /* Servers end at the same time and share a position, which writes to a file in memory do not lock. */
+        /* Servers write at the same time and share a file position. O_APPEND keeps their writes apart. */
         if (i == SERVERS_FILE && fcntl(d->fds[i], F_SETFL, O_APPEND) != 0)
             return fail_errno(STATUS_SYSTEM, "no file for the results of servers (fcntl)");
         snprintf(d->settings[i], sizeof d->settings[i], "%s=%d", variables[i], d->fds[i]);

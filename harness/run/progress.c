@@ -46,7 +46,7 @@ static job_view look_at(run_progress *p, const launch_view *view, int j)
                   .left_s = NAN,
                   .loss = job_loss(view->tables[j]),
                   .samples_per_s = NAN};
-    if (v.steps > v.total) v.total = v.steps; /* after a checkpoint steps count from the beginning */
+    if (v.steps > v.total) v.total = v.steps; /* a run with --load counts from step 0 of the training */
     bool trains = (view->turn == j || view->turn < 0) && v.steps < v.total;
     if (p->first[j] < 0 && v.steps > 0)
         p->first[j] = v.steps;

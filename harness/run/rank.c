@@ -101,7 +101,8 @@ static status draw_token(rank_state *s)
     uint64_t drawn = 0;
     rendezvous_blob got;
     s->token = s->place->token;
-    if (s->place->servers > 0) return STATUS_OK; /* the launcher drew it, for servers too */
+    /* The launcher has drawn a token for ranks and servers. */
+    if (s->place->servers > 0) return STATUS_OK;
     if (s->place->rank == 0 && getrandom(&drawn, sizeof drawn, 0) != (ssize_t)sizeof drawn)
         return fail_errno(STATUS_SYSTEM, "no random bytes for the token of a job");
     TRY(rendezvous_broadcast(s->rendezvous, "token", 0, &drawn, sizeof drawn,
@@ -323,8 +324,8 @@ static bool save_is_due(const rank_state *s, bool last)
     return s->saved_steps != s->next_step && checkpoint_due(&s->config->checkpoint, s->next_step, last);
 }
 
-/* Saves the run. Replicas that differ never replace a checkpoint. At the end the run goes on to its
- * results. */
+/* Saves the run. If replicas differ, keeps the old checkpoint and fails, but after the last step (`last`)
+ * succeeds, so that the run can still report its results. */
 static status save(rank_state *s, bool last)
 {
     rank_slot_enter(s->slot, RANK_CHECKPOINT, clock_now_ns());
@@ -339,8 +340,9 @@ static status save(rank_state *s, bool last)
                                 batch_position_of_step(s->batches.training, batch_of_step(s, s->next_step)));
 }
 
-/* Agrees on a stop between ranks of unbounded lead, which stop at different steps. This is the next call
- * that they make between steps, so it stops the others, too. If one of them has unsaved steps, all save. */
+/* Stops all ranks if one has stopped, in jobs with an unbounded lead, whose ranks stop at different steps.
+ * All ranks call it before measuring, evaluating or saving, and at the end. If one rank has unsaved steps,
+ * all ranks save. */
 static status agree_to_stop(rank_state *s)
 {
     double values[2] = {s->stopped, s->saved_steps != s->next_step};
@@ -496,7 +498,7 @@ static void tear_down(rank_state *s)
     rank_checkpoint_close(&s->checkpoint);
     rank_devices_close(s);
     trainer_close(&s->trainer);
-    agreement_close(&s->agreement); /* after the copies to it */
+    agreement_close(&s->agreement); /* after the device that copies gradients to it */
     rank_trace_close(&s->trace);
     overlap_close(&s->overlap);
     rank_batches_close(&s->batches);

@@ -30,9 +30,9 @@ typedef struct rank_place {
     void *report_context;
 } rank_place;
 
-/* Opens the job's rendezvous for `members`: the ranks, or ranks and servers, which use a second one for
- * the handshake. `inputs` has further lines to compare, or is NULL. `failure` is
- * rendezvous_options.failure. */
+/* Opens a rendezvous of the job for `members` processes: all ranks, or all ranks and servers. Ranks and
+ * servers meet only for the handshake, in a second rendezvous. `inputs` has further lines to compare, or is
+ * NULL. `failure` is rendezvous_options.failure. */
 status rank_open_rendezvous(const run_config *config, const rank_place *place, int members,
                             const char *inputs, const error_record *failure, rendezvous **out);
 /* Rendezvous at `url`, in which this process is rank `rank` of `members`. */
@@ -52,7 +52,8 @@ status rank_open_meeting(const run_config *config, rank_slot *slot, const rank_m
  * STATUS_STOPPED if a stop was requested before all ranks had come. */
 status rank_run(run_config *config, const rank_place *place, run_job *out);
 
-/* Runs a server. `place->rank` is at least place->world. Records a failure in the status table, too. */
+/* Runs a server in this process. Servers are numbered after the ranks, from place->world on. Records a
+ * failure in the status table, too. */
 status server_run(const run_config *config, const rank_place *place);
 
 /* Runs the remote stage of a job. The launcher starts the remote stage as the member after the ranks, or a

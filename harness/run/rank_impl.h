@@ -49,7 +49,7 @@ typedef struct rank_state {
     clock_alignment clock;
     bool takes_turns; /* blocks alternate with other jobs */
     uint32_t block;
-    bool stopped;        /* before the last step */
+    bool stopped;        /* the rank has stopped before its last step */
     bool stop_is_agreed; /* all ranks of unbounded lead have agreed to stop */
     record_seen seen;
     agreement agreement;
@@ -60,7 +60,7 @@ typedef struct rank_state {
     int64_t batch_offset; /* source's batch number minus the run's */
 } rank_state;
 
-/* Returns until when a collective call between steps may wait for the other ranks. */
+/* Returns the deadline of a collective call between steps. */
 int64_t rank_deadline(const rank_state *s);
 
 /* rank_devices.c: the further devices of the rank with --stages-on devices, in the order of a run. The

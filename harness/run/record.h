@@ -108,7 +108,7 @@ void record_evaluation_result(record *r, record_evaluation e);
 json_t *record_seconds(int64_t ns);
 
 /* Adds the record to a rank's JSON object: kept steps with their times on rank 0's clock, phases, losses,
- * bytes, and stretches unless all steps are kept. STATUS_SYSTEM without memory. */
+ * bytes, and stretches unless all steps are kept. Returns STATUS_SYSTEM if out of memory. */
 status record_to_json(const record *r, const clock_alignment *clock, json_t *rank);
 
 /* Converts a ledger to JSON: totals and classes, current and peak, the phase of each peak, ends of phases. */
@@ -139,10 +139,10 @@ void overlap_measure(overlap *o, const sync_engine *engine, step_result *result,
  * Each is null if it does not apply. */
 void overlap_to_json(const overlap *o, const sync_engine *engine, json_t *rank);
 
-/* Adds to the job how its engine exchanges. "collective" carries the ring's buckets. "algorithm" is how
- * they are to be reduced, and "algorithms" how rank 0 reduced them in the measured steps. "transport"
- * carries messages of the parameter server, and "payload" its tensors. Each is null under the other
- * engines, and the ring's with one rank. */
+/* Adds to the job the names of the libraries and algorithms that exchange data. Under ring: "collective" is
+ * the library that reduces buckets, "algorithm" the configured algorithm, and "algorithms" the algorithms
+ * that rank 0 used in the measured steps; all three are null with one rank. Under ps: "transport" carries
+ * messages, and "payload" carries tensors. Names that do not apply to the engine are null. */
 status engine_exchange_to_json(const sync_engine *e, const overlap *first, json_t *job);
 
 /* Returns a rank's "staleness" after a flush, or null under other engines. NULL without memory. */

@@ -73,8 +73,8 @@ static status compute_again(const json_t *result, json_t **out)
 
 /* ---- checks ------------------------------------------------------------------------------------- */
 
-/* Kinds of results. The first whose keys are there fits. `version` is the version that this program
- * writes, or 0 if the kind has none. */
+/* Kinds of results. A result is of the first kind whose keys it has. `version` is the version that this
+ * program writes, or 0 if the kind has none. */
 static const struct {
     const char *keys[2], *schema;
     int version;

@@ -234,7 +234,7 @@ static status check_device(const run_config *c)
     return text_parse_choice("--device", c->run.device, devices, sizeof *devices, COUNT, &index);
 }
 
-/* Resolves --device auto, and the number of ranks without --gpus. */
+/* Resolves --device auto, and the number of ranks if --gpus is not given. */
 static status choose_device(run_config *c)
 {
     bool automatic = strcmp(c->run.device, "auto") == 0;
@@ -244,7 +244,7 @@ static status choose_device(run_config *c)
     bool virtual = run_config_is_virtual(c);
     c->bound = c->run.bind == BIND_CORE ? BOUND_BY_HARNESS : BOUND_BY_NONE;
     TRY(option_effects_check_device(c));
-    if (c->run.bf16 && !cuda && !virtual) { /* the device checks whether the processor has it */
+    if (c->run.bf16 && !cuda && !virtual) { /* device_open() checks that the processor supports bfloat16. */
         device_config cpu = {.name = "cpu", .world = 1, .threads = 1, .precision = DEVICE_PRECISION_BF16};
         device *d = NULL;
         TRY(device_open(&cpu, &d));
@@ -283,7 +283,8 @@ static status check_checkpoint(run_config *c)
                     "--isolated: expected a run without --save: its ranks would save other parameters");
     if (c->run.isolated && c->run.rendezvous)
         return fail(STATUS_USAGE, "--isolated: expected ranks that this program starts, got --rendezvous");
-    if (c->run.rendezvous) return STATUS_OK; /* The rank opens it, and sends an error to the other ranks. */
+    /* The rank opens the file, and sends an error to the other ranks. */
+    if (c->run.rendezvous) return STATUS_OK;
     checkpoint *file = NULL;
     status rc = run_config_open_checkpoint(c, &file);
     checkpoint_close(&file);
@@ -305,7 +306,7 @@ static status parse_trace_steps(run_config *c)
     return text_parse_int(what, text + length + 1, c->trace_begin + 1, INT64_MAX, &c->trace_end);
 }
 
-/* Of two outputs in one file only the last written would remain. */
+/* Checks that no output overwrites another. */
 static status check_outputs(const run_config *c)
 {
     const struct {
@@ -322,7 +323,7 @@ static status check_outputs(const run_config *c)
     return STATUS_OK;
 }
 
-/* What runs write, one would write over the other's. */
+/* Rejects --repeat with an option whose file the next run would overwrite, and with --rendezvous. */
 static status check_repeat(const run_config *c)
 {
     const char *other = c->run.trace         ? "trace"
@@ -333,7 +334,7 @@ static status check_repeat(const run_config *c)
     return fail(STATUS_USAGE, "--repeat: expected 1 with --%s, got %lld", other, (long long)c->run.repeat);
 }
 
-/* Every batch of synthetic data is full: a short last one would only be noise in the figures. */
+/* Drops the last, short batch of synthetic data, because it would only add noise to the figures. */
 static status fill_synthetic_batches(run_config *c)
 {
     if (strcspn(c->data.data, ":") != strlen("synthetic") ||
@@ -347,7 +348,7 @@ static status fill_synthetic_batches(run_config *c)
     return STATUS_OK;
 }
 
-/* What a rank with a part of the model cannot do. */
+/* Returns an option that a rank with a part of the model does not support, or NULL. */
 static const char *not_of_stages(const run_config *c)
 {
     const run_options *r = &c->run;
@@ -360,7 +361,7 @@ static const char *not_of_stages(const run_config *c)
     return r->plan ? "plan" : r->isolated ? "isolated" : r->inline_progress == 2 ? "progress inline" : NULL;
 }
 
-/* The stages of a rank take turns on its devices. */
+/* Makes the schedule sequential with stages on devices, because the stages of a rank take turns. */
 static status check_devices(run_config *c, bool schedule)
 {
     if (c->run.stages_on != STAGES_ON_DEVICES) return STATUS_OK;
@@ -392,7 +393,6 @@ static status check_stages(run_config *c)
     return STATUS_OK;
 }
 
-/* "HOST:PORT" with a port. */
 static status check_address(const char *name, const char *text)
 {
     const char *colon = strrchr(text, ':');
@@ -426,7 +426,7 @@ static status check_remote_stage(const run_config *c)
         other = r->json ? "json" : r->report ? "report" : "trace";
     else if (c->model.sync_batchnorm && r->gpus > 1)
         other = "sync-batchnorm";
-    if (other && strcmp(other, "progress inline") == 0) other = NULL; /* the engine's own */
+    if (other && strcmp(other, "progress inline") == 0) other = NULL; /* Only the engine uses --progress. */
     return other ? fail(STATUS_USAGE, "--%s: expected a run without --%s", name, other) : STATUS_OK;
 }
 
@@ -525,7 +525,7 @@ void run_config_text(const run_config *c, text_buffer *out)
 
 /* ---- model and data ---------------------------------------------------------------------------- */
 
-/* Whether synthetic data take their shape from the model. */
+/* Returns true if synthetic data have the shape that the model expects. */
 static bool data_follow_model(const char *spec)
 {
     return strcmp(spec, "synthetic") == 0;
@@ -546,7 +546,6 @@ static void fit_model(model_options *m, const data_form *form)
     }
 }
 
-/* The number of synthetic samples by default. */
 enum { SYNTHETIC_SAMPLES = 50000 };
 
 status run_config_build(const run_config *c, dataset **set, nn_model **model, model_options *resolved)
@@ -555,7 +554,7 @@ status run_config_build(const run_config *c, dataset **set, nn_model **model, mo
     dataset_config config = {.spec = c->data.data, .seed = c->run.seed};
     int64_t step = c->data.batch * c->run.gpus;
     if (step > SYNTHETIC_SAMPLES)
-        config.synthetic_samples[DATA_TRAIN] = step; /* one full batch for thousands of ranks */
+        config.synthetic_samples[DATA_TRAIN] = step; /* Enough for a full batch of every rank. */
     data_form form;
     *set = NULL;
     *model = NULL;

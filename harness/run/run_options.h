@@ -70,13 +70,13 @@ typedef struct run_config {
     _Alignas(16) char engine_options[ENGINE_COUNT][ENGINE_OPTIONS_SIZE];
     option_binding bindings[BINDING_COUNT];
     const char *policies[ENGINE_COUNT];
-    /* Processors that the ranks of this host share. They are the processors of this process, unless it is
+    /* Number of processors that the ranks of this host share. This process can use all of them, unless it is
      * a bound rank. */
     int processors;
-    int cores;                      /* cores in the same way; 0 if not known, or on virtual devices */
+    int cores;                      /* cores that the ranks share; 0 if not known, or on virtual devices */
     int local_ranks;                /* ranks of the largest job on this host */
     int bound;                      /* a bound_by, the outcome of --bind */
-    int repetition;                 /* run of --repeat, from 0 */
+    int repetition;                 /* index of the run with --repeat, from 0 */
     int64_t trace_begin, trace_end; /* --trace-steps; `trace_end` is 0 if none were chosen */
 } run_config;
 
@@ -87,38 +87,38 @@ status run_config_init(run_config *config);
  * data and no peers. */
 status run_config_parse(run_config *config, int argc, char *const argv[]);
 
-/* Opens the data and builds a model that fits them. A model takes the classes and the image size that the
- * user did not give from the data. `synthetic` data, the default, take their form from the model, which
- * has the form that `harness models` lists by default. `resolved` is the model's options with all defaults
+/* Opens the data and builds a model that fits them. The data determine the classes and the image size of the
+ * model, unless the user gave them. `synthetic` data, the default, have the shape of the model, which by
+ * default is the shape that `harness models` lists. `resolved` is the model's options with all defaults
  * filled in. */
 status run_config_build(const run_config *config, dataset **set, nn_model **model, model_options *resolved);
 
-/* Returns the options that were given, by their long names, as in a file for --config. `with_chosen` adds
- * device, gpus and steps as they were chosen, so that the file repeats the run. Leaves out options of
- * output. NULL without memory. */
+/* Returns the options that were given, by their long names, as in a file for --config. If `with_chosen`, adds
+ * the chosen device, gpus and steps, and a run with this file repeats the run. Leaves out options of output.
+ * Returns NULL without memory. */
 json_t *run_config_given(const run_config *config, bool with_chosen);
 
 /* Reads the options of a file of --config. The file is TOML (FILE.toml) or JSON: an object of long names
  * and values, or the JSON of a run or of a sweep's table. For each name *out has its "text", or "texts" of
- * a list, and the "line" and "column" of its key. *out stays valid until the process ends. STATUS_DATA
- * with the file and the line. */
+ * a list, and the "line" and "column" of its key. *out stays valid until the process ends. Fails with
+ * STATUS_DATA, and the message has the file and the line. */
 status config_file_read(const char *path, const json_t **out);
 
 /* Adds file, line and column of an option to the message of a failure. Returns `rc`. */
 status config_file_failed(const char *path, const json_t *option, status rc);
 
-/* Sets the options of a file for --config. STATUS_DATA; STATUS_USAGE if `run` does not have an option or
- * an option does not take its value. */
+/* Sets the options of a file for --config. Fails with STATUS_DATA, or with STATUS_USAGE if an option or its
+ * value is not valid. */
 status run_config_read(run_config *config, const char *path);
 
 /* Returns the precision of matmuls, a device_precision. */
 int run_config_precision(const run_config *config);
 
-/* Returns an option that the user gave and that only an unused engine reads, or NULL. *engine is this
- * engine. `uses` says which engines are used. */
+/* Returns an option that the user gave although only an unused engine reads it, or NULL. Sets *engine to this
+ * engine. `uses` is true for each engine that the run uses. */
 const char *run_config_unused(const run_config *config, const bool uses[ENGINE_COUNT], int *engine);
 
-/* Parses --link. On virtual devices the latency may be missing. STATUS_USAGE. */
+/* Parses --link. On virtual devices the latency may be missing. Fails with STATUS_USAGE. */
 status run_config_link(const run_config *config, net_link *out);
 
 /* Returns true if the devices are virtual. */
@@ -126,7 +126,7 @@ bool run_config_is_virtual(const run_config *config);
 const char *run_config_profile(const run_config *config);
 
 /* Opens the file of --load and takes its seed, or sets *out to NULL. The caller closes *out, also after a
- * failure. STATUS_CONFIG for another --seed; errors of checkpoint_open(). */
+ * failure. Fails with STATUS_CONFIG if --seed differs from the seed of the file, or as checkpoint_open(). */
 status run_config_open_checkpoint(run_config *config, checkpoint **out);
 
 /* Appends the options that change results, as lines "name = value". The lines are equal on all ranks of a
@@ -155,9 +155,9 @@ bool run_config_starts_stage(const run_config *config);
 int64_t run_config_batch(const run_config *config, int job);
 const char *run_config_slow(const run_config *config, int job);
 
-/* Steps of a rank: `warmup` after the `first`, then turns of `turn` steps up to `end`. If jobs take turns,
- * the first step of a turn is not measured, because communication of the last turn ends in it and caches
- * hold another job's data. */
+/* Steps of a rank. `warmup` steps begin at step `first`, and turns of `turn` steps follow up to step `end`.
+ * If jobs take turns, the first step of a turn is not measured, because communication of the last turn ends
+ * in it and caches hold another job's data. */
 typedef struct step_plan {
     int64_t first, warmup, turn, end;
 } step_plan;
@@ -171,9 +171,10 @@ int64_t run_config_eval_every(const run_config *config, int64_t steps);
  * implementation, not of the scheme on separate devices. */
 bool run_config_is_oversubscribed(const run_config *config);
 
-/* Checks that this machine has a GPU for each rank started here, or that ranks may share. STATUS_CONFIG. */
+/* Checks that this machine has a GPU for each rank started here, or that ranks may share. Fails with
+ * STATUS_CONFIG. */
 status run_config_check_gpus(const run_config *config);
-/* Checks that this host has the ranks and the memory that each job needs. STATUS_CONFIG. */
+/* Checks that this host has the ranks and the memory that each job needs. Fails with STATUS_CONFIG. */
 status run_config_check_host(const run_config *config, int64_t largest_job_bytes);
 
 #endif

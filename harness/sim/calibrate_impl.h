@@ -13,7 +13,7 @@ typedef struct calibration_workload {
     int64_t batch;
 } calibration_workload;
 
-/* A model with the memory of its steps. The inputs are not initialized. */
+/* A compiled model and all memory that a training step needs. The inputs are not initialized. */
 typedef struct calibration_program {
     device *device; /* Borrowed, like the stream. */
     device_stream *stream;
@@ -61,7 +61,7 @@ typedef enum calibration_setting {
     CALIBRATION_SETTINGS
 } calibration_setting;
 
-/* A model with the memory of its steps, on a separate CPU device. */
+/* A compiled model with its memory, on a separate CPU device. */
 typedef struct calibration_run {
     device *device;
     device_stream *stream;
@@ -84,7 +84,7 @@ void calibration_close(calibration_run *r);
 /* Runs forward, backward and update. The times are stored at index `repeat` of the setting. */
 status calibration_step(calibration_run *r, calibration_setting setting, int repeat);
 
-/* Return the median time of an operation, and of the update, in ns. They sort the times. */
+/* Return the median time of an operation, and of the update, in ns. Both sort the times. */
 double calibration_op_ns(calibration_run *r, calibration_setting setting, int op);
 double calibration_update_ns(calibration_run *r, calibration_setting setting);
 

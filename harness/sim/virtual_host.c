@@ -37,7 +37,7 @@ static void add_loader(const virtual_host *h, json_t *rows, longest *slowest)
     take(slowest, "pinning thread", pin);
 }
 
-/* Of the parts above: what a Python process costs. */
+/* Adds the share of "replicate" that a Python process spends on wiring replicas. */
 static void add_interpreter(const virtual_host *h, json_t *rows)
 {
     const sim_profile *p = h->simulation->profile;
@@ -46,7 +46,7 @@ static void add_interpreter(const virtual_host *h, json_t *rows)
         sim_profile_get(p, SIM_PYTHON_WIRE) * 1e-6 * h->replicas * h->parameters);
 }
 
-/* Rank 0's thread, less its wait for the loader. */
+/* Adds the time of rank 0's thread, without its wait for the loader. */
 static void add_main_thread(const virtual_host *h, json_t *rows, longest *slowest)
 {
     double total = 0, parts[STEP_PHASE_COUNT];

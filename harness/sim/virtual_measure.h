@@ -18,11 +18,12 @@ typedef struct virtual_workload {
     virtual_variant variant;
 } virtual_workload;
 
-/* Medians over the measured steps, in ms. */
+/* Times in ms. `step_ms`, `exposed_ms` and `waiting_ms` are medians over the measured steps. `forward_ms` and
+ * `backward_ms` are maxima over ranks and measured steps. */
 typedef struct virtual_figures {
     double step_ms;
     double exposed_ms, waiting_ms;
-    /* Longest forward pass of a rank and step, including the sharing of buffers before it. */
+    /* Longest forward pass, including the sharing of buffers before it. */
     double forward_ms;
     /* Longest time from the beginning of the backward pass until gradients are reduced. */
     double backward_ms;

@@ -30,10 +30,10 @@ typedef struct job_record {
     const dataset *set;
     const virtual_variant *variant;
     int engine, world, present;
-    int64_t warmup, steps; /* Before measuring, and measured. */
+    int64_t warmup, steps; /* Number of warm-up steps, and of measured steps. */
     int64_t lead;          /* Steps that a rank may be ahead of another. */
     rank_record *ranks;
-    trainer *first; /* Rank 0's, once it has finished. */
+    trainer *first; /* Trainer of rank 0, once rank 0 has finished. */
     int finished;
     int64_t shown; /* Measured steps of rank 0. */
     virtual_host host;
@@ -393,7 +393,7 @@ static status add_prediction(const run_config *c, const run_plan *plan, int engi
 {
     double predicted = 0, measured = 0;
     status rc = predict(c, plan, engine, profile, &predicted);
-    /* Too many ranks for the profile, or a policy that virtual devices do not run. */
+    /* The profile has too few devices, or virtual devices do not run the policy. */
     if (rc == STATUS_CONFIG) {
         error_clear();
         return STATUS_OK;

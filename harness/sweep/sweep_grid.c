@@ -79,7 +79,7 @@ static const char *engine_of_point(const sweep *s, int point)
     if (policy < 0 || s->has_mode) return NULL;
     if (engine_of_policy(s->axes[policy].values[index_at(s, point, policy)], &engine) == STATUS_OK)
         return engine_table[engine]->name;
-    error_clear(); /* sweep_check() reports it. */
+    error_clear(); /* sweep_check() reports the error. */
     return NULL;
 }
 
@@ -116,8 +116,8 @@ static bool is_word(const sweep *s, int point, int axis)
     return sweep_value(s, point, axis) && !(s->builds && axis == 0);
 }
 
-/* Copies the words of all points, without options of other engines: a run of both engines accepts them, a
- * run of one engine does not. */
+/* Copies the words of the command line that all points share. If the point runs only `engine`, leaves out the
+ * options of the other engine, which such a run would refuse. */
 static status words_of_point(const sweep *s, const char *engine, const char **out, int *count)
 {
     static const option policy_option = {"policy", OPTION_TEXT, .argument = "a policy"};
@@ -165,7 +165,7 @@ status sweep_words(const sweep *s, int point, text_buffer *text, const char **ou
     return STATUS_OK;
 }
 
-/* Parses the configuration of a point. It borrows words from `text`; the caller frees both. */
+/* Parses the configuration of a point. *out borrows words from `text`. The caller frees *out and `text`. */
 static status configure(const sweep *s, int point, text_buffer *text, run_config **out)
 {
     const char **words = malloc((size_t)(s->word_count + 2 * s->axis_count + 3) * sizeof *words);

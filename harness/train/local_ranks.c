@@ -17,8 +17,8 @@ struct local_ranks {
     pthread_cond_t changed;
     int waiting;
     unsigned round;
-    error_record failure;  /* the first */
-    sync_blob *handshakes; /* [world], copies */
+    error_record failure;  /* first failure, or a later one with a cause */
+    sync_blob *handshakes; /* [world] copies */
 };
 
 typedef struct local_rank {
@@ -27,7 +27,7 @@ typedef struct local_rank {
     pthread_t thread;
 } local_rank;
 
-/* The loss of another rank does not show why it was lost. */
+/* Returns true if the error only reports that another rank has failed. */
 static bool is_consequence(const error_record *e)
 {
     return e->code == STATUS_PEER || e->code == STATUS_STOPPED;
@@ -81,7 +81,7 @@ status local_ranks_barrier(local_ranks *g)
 
 status local_ranks_exchange(local_ranks *g, int rank, sync_blob mine, const sync_blob **all)
 {
-    TRY(local_ranks_barrier(g)); /* nobody reads the last exchange any more */
+    TRY(local_ranks_barrier(g)); /* all ranks have read the last exchange */
     sync_blob *handshake = &g->handshakes[rank];
     free(handshake->data);
     *handshake = (sync_blob){malloc(mine.bytes + 1), mine.bytes};
@@ -100,8 +100,8 @@ status local_ranks_connect(local_ranks *g, int rank, trainer *t)
     return trainer_connect(t, handshakes);
 }
 
-/* A variable that a rank's thread added to the environment would move it while another thread reads it, so
- * what they add, for CUDA and NCCL, is there before they start. */
+/* Sets the variables of CUDA and NCCL before the threads start. setenv() in a thread would move the
+ * environment while other threads read it. */
 static void add_variables(void)
 {
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);

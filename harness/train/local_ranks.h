@@ -1,4 +1,4 @@
-/* Ranks as threads of this process, over in-process transport: for verification and small tests. Real
+/* Runs ranks as threads of this process, with in-process transport, for verification and small tests. Real
  * jobs run one process per rank (harness/launch). */
 #ifndef HARNESS_TRAIN_LOCAL_RANKS_H
 #define HARNESS_TRAIN_LOCAL_RANKS_H
@@ -7,21 +7,21 @@
 
 typedef struct local_ranks local_ranks;
 
-/* What a rank does; runs on a thread of its own. On failure the others' waits end too. */
+/* The function of a rank's thread. If it fails, the waits of the other ranks end. */
 typedef status (*local_rank_function)(local_ranks *group, int rank, void *context);
 
-/* Runs `function` on `world` threads and returns the first failure in time, its record adopted; that a peer
- * was lost gives way to what another rank says later: its end may be seen before its reason. */
+/* Runs `function` on `world` threads. Returns the first failure, and sets the caller's error record. A cause
+ * is preferred to the loss of a peer, which other ranks may report before the cause. */
 status local_ranks_run(int world, local_rank_function function, void *context);
 
-/* All ranks' handshakes, in rank order, once every rank has made its own. Borrowed until the next exchange.
- */
+/* Waits until every rank has called, and returns the handshakes of all ranks in rank order. They are borrowed
+ * until the next exchange. */
 status local_ranks_exchange(local_ranks *group, int rank, sync_blob mine, const sync_blob **all);
 
-/* The trainer's handshake to all ranks, and its connection with theirs. */
+/* Exchanges the trainers' handshakes and connects `t`. */
 status local_ranks_connect(local_ranks *group, int rank, trainer *t);
 
-/* Waits for all ranks. STATUS_STOPPED if another rank has failed. */
+/* Waits for all ranks. Returns STATUS_STOPPED if another rank has failed. */
 status local_ranks_barrier(local_ranks *group);
 
 #endif

@@ -1,6 +1,6 @@
-/* The phases of a step. A rank enters a phase by one call, from which follow its mark on the compute stream,
- * the phase of its memory ledger, what the status table shows of it and, in virtual time, what its thread has
- * spent. */
+/* The phases of a step. A rank calls step_log_enter() when it enters a phase. The call sets a mark on the
+ * compute stream, the phase of the memory ledger and the operation in the status table. In virtual time it
+ * also counts the time of the rank's thread. */
 #ifndef HARNESS_TRAIN_STEP_LOG_H
 #define HARNESS_TRAIN_STEP_LOG_H
 
@@ -8,7 +8,7 @@
 #include "common/memory/ledger.h"
 #include "common/net/status_table.h"
 
-/* The marks of a micro-batch. END: only of the last one of a step. LOSS: its loss is on the host. */
+/* The marks of a micro-batch. Only the last one of a step has END. At LOSS the loss is on the host. */
 typedef enum step_mark {
     STEP_MARK_BEGIN,
     STEP_MARK_LOADED,
@@ -21,8 +21,8 @@ typedef enum step_mark {
     STEP_MARKS
 } step_mark;
 
-/* The phase; the mark at its begin; the ledger's phase (COUNT: stays); the operation that the status table
- * shows; the row of the job's `host_costs` to which its time belongs. */
+/* Columns: phase, mark at its begin (STEP_MARKS if none), phase of the ledger (COUNT if unchanged), operation
+ * in the status table, row of the job's `host_costs` that has its time (or NULL). */
 #define STEP_PHASES(X)                                                                                       \
     X(LOAD, STEP_MARK_BEGIN, COUNT, LOAD_BATCH, NULL) /* waits for the loader */                             \
     X(COPY, STEP_MARKS, SCATTER, LOAD_BATCH, "copy")                                                         \
@@ -36,7 +36,7 @@ typedef enum step_mark {
     X(BACKWARD, STEP_MARK_BACKWARD, BACKWARD, BACKWARD, "backward")                                          \
     X(REDUCE, STEP_MARK_BACKWARD_END, REDUCE, WAIT, "reduce_and_update")                                     \
     X(DRAIN, STEP_MARKS, COUNT, WAIT, NULL)          /* waits until the compute stream is empty */           \
-    X(PREFETCH, STEP_MARKS, COUNT, LOAD_BATCH, NULL) /* begins to copy the next batch, if it is there */     \
+    X(PREFETCH, STEP_MARKS, COUNT, LOAD_BATCH, NULL) /* begins to copy the next batch, if it is ready */     \
     X(END, STEP_MARK_END, AFTER, WAIT, NULL)                                                                 \
     X(EVALUATE, STEP_MARKS, EVALUATE, EVALUATE, NULL)
 
@@ -44,20 +44,19 @@ typedef enum step_mark {
 typedef enum step_phase { STEP_PHASES(STEP_PHASE_ENUM) STEP_PHASE_COUNT } step_phase;
 #undef STEP_PHASE_ENUM
 
-/* NULL: no row of `host_costs`. */
 const char *step_phase_cost(step_phase phase);
 
-/* Caller's storage, with the first five set; it belongs to the rank's compute thread. */
+/* State in the storage of the caller, who sets the first five fields. Used only by the compute thread. */
 typedef struct step_log {
     device_stream *compute;
     device *device;
     ledger *ledger;
     rank_slot *slot;
-    bool separates; /* The compute stream is empty before each pass, so that passes are timed alone. */
-    int first_mark; /* of the present micro-batch */
+    bool separates; /* waits for the compute stream before each pass, so that each pass is timed alone */
+    int first_mark; /* first mark of the present micro-batch */
     step_phase phase;
     int64_t since_ns;
-    int64_t spent_ns[STEP_PHASE_COUNT]; /* virtual time: by the rank's thread, so far */
+    int64_t spent_ns[STEP_PHASE_COUNT]; /* virtual time that the rank's thread has spent in each phase */
 } step_log;
 
 status step_log_enter(step_log *l, step_phase phase);

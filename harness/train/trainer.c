@@ -14,7 +14,7 @@
 static status compile_slot(trainer *t, int64_t batch, nn_mode mode, trainer_program_slot *slot)
 {
     const trainer_config *c = &t->config;
-    /* Only the rank that loads a batch has the rows with targets. */
+    /* If rank 0 loads the batches of all ranks, the other ranks have no list of rows with targets. */
     nn_program_config config = {.batch = batch,
                                 .mode = mode,
                                 .type = device_get_info(t->device)->compute_type,
@@ -45,7 +45,7 @@ static status open_instance(trainer *t, trainer_program_slot *slot)
     return STATUS_OK;
 }
 
-/* The loss over the outputs of all ranks, or of the remote stage. */
+/* Prepares the loss over the outputs of all ranks or of the remote stage, if this rank computes that loss. */
 static status open_loss(trainer *t)
 {
     const nn_model *m = trainer_last_model(t);
@@ -68,7 +68,7 @@ static status allocate(trainer *t, ledger_class class, device_memory_kind kind, 
     return ledger_blame(class, device_allocate(t->device, kind, (size_t)bytes, out));
 }
 
-/* Only a GPU's come later than the call that downloads them. */
+/* Allocates pinned memory for the losses on a GPU, which writes them after the call that begins the copy. */
 static status open_losses(trainer *t)
 {
     const device_info *info = device_get_info(t->device);
@@ -198,10 +198,10 @@ static status open_engine(trainer *t)
                             .world = c->world,
                             .first = c->place ? c->place->stage * c->place->replicas : 0,
                             .job_world = c->place    ? c->world * c->place->shape.stages
-                                         : c->remote ? c->world + 1 /* which may be waited for, too */
+                                         : c->remote ? c->world + 1 /* the remote stage, too */
                                                      : c->world,
                             .job_token = c->job_token +
-                                         (c->place ? (uint64_t)c->place->stage : 0), /* one job per stage */
+                                         (c->place ? (uint64_t)c->place->stage : 0), /* one token per stage */
                             .device = t->device,
                             .compute = t->stream,
                             .params = t->params,
@@ -240,7 +240,8 @@ static status open_engine(trainer *t)
     return sync_staged_open(&context, c->engine, &t->needs, c->threads, &t->engine);
 }
 
-/* A slow stream's launches wait for their operations. */
+/* Returns true if the host may enqueue the next step before the device has ended this one. A slowed stream
+ * (--slow) waits for each operation, so the host cannot run ahead. */
 static bool may_run_ahead(const trainer *t)
 {
     const device_info *info = device_get_info(t->device);
@@ -269,7 +270,7 @@ static status open_all(trainer *t)
                             .benchmark = c->benchmark};
     TRY(device_open(&device, &t->device));
     TRY(device_stream_open(t->device, DEVICE_STREAM_COMPUTE, &t->stream));
-    int slow = c->place && c->place->devices ? c->rank : rank; /* --slow names a rank: all its devices */
+    int slow = c->place && c->place->devices ? c->rank : rank; /* --slow applies to all devices of the rank */
     TRY(straggler_factor(c->slow, slow, INT32_MAX, &t->slowdown));
     if (t->slowdown > 1) device_stream_slow_down(t->stream, t->slowdown);
     t->log = (step_log){.compute = t->stream,
@@ -291,7 +292,7 @@ static status open_all(trainer *t)
     return trainer_pipeline_open(t);
 }
 
-/* Adds the rank and its ledger to the device's out-of-memory error. */
+/* Adds the rank and the contents of its ledger to the device's out-of-memory error. */
 static void describe_memory(const trainer *t)
 {
     char table[512] = "", size[32];

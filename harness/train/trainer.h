@@ -1,7 +1,8 @@
-/* One rank of a job: device, model, parameters, optimizer, engine and data put together, and the train
- * loop that drives the engine's stages.
+/* A trainer is one rank of a job: it connects the rank's device, model, parameters, optimizer, engine and
+ * data, and runs training steps.
  *
- * A trainer belongs to one thread; in virtual time to one fiber, which waits where a thread would. */
+ * A trainer belongs to one thread. On a virtual device the trainer belongs to one fiber, and a wait suspends
+ * the fiber. */
 #ifndef HARNESS_TRAIN_TRAINER_H
 #define HARNESS_TRAIN_TRAINER_H
 
@@ -17,66 +18,68 @@
 
 enum { TRAINER_MAX_SIZES = 4 };
 
+/* Configuration of a trainer. All pointers are borrowed. */
 typedef struct trainer_config {
-    int rank, world, local_rank; /* of the job; with a pipeline of the replicas of this rank's stage */
-    const nn_model
-        *remote; /* `model` is the first half, this the second, which a remote stage has; else NULL */
-    const pipeline_place *place; /* NULL: this rank has the whole model; else `model` is that of the stage */
+    /* If `place` is set, rank and world count the replicas of this stage, else the ranks of the job. */
+    int rank, world, local_rank;
+    const nn_model *remote;      /* second half of the model, if a remote stage has it; else NULL */
+    const pipeline_place *place; /* stage of the model that this trainer has, or NULL if it has all stages */
     uint64_t job_token;
-    const char *device; /* "cpu" */
-    int precision;      /* device_precision */
-    bool share_gpu;     /* ranks beyond the GPUs share them */
-    bool benchmark;     /* device_config's */
-    bool prefetch;      /* a batch is copied to the device ahead of its step, where that has a copy engine */
-    bool cuda_graph;    /* records each pass and launches it as a whole */
-    int threads;
-    void *simulation;      /* NULL but for sim devices */
-    const nn_model *model; /* borrowed, as everything below */
+    const char *device;    /* for example "cpu" */
+    int precision;         /* device_precision */
+    bool share_gpu;        /* true if several ranks may use one GPU */
+    bool benchmark;        /* device_config.benchmark */
+    bool prefetch;         /* copies a batch to the device before its step, if the device has a copy engine */
+    bool cuda_graph;       /* records each pass and then launches the recorded pass */
+    int threads;           /* compute threads of this rank */
+    void *simulation;      /* simulation of a sim device, else NULL */
+    const nn_model *model; /* whole model, the stage of `place`, or the first half if `remote` is set */
     const sync_engine_type *engine;
     const void *engine_options;
     const char *policy;
     const optimizer_options *optimizer;
-    int64_t batch;                    /* samples per rank and step */
-    int64_t sizes[TRAINER_MAX_SIZES]; /* further batch sizes, of an epoch's last step; 0 ends the list */
-    int64_t total_steps;              /* of the run: for the learning-rate schedule */
-    bool masked_loss;                 /* leave rows without targets out of the head */
-    bool sum_loss;                    /* the loss is a sum over targets, not their mean */
+    int64_t batch; /* samples per rank and micro-batch */
+    /* Other batch sizes, which occur in the last step of an epoch. 0 ends the list. */
+    int64_t sizes[TRAINER_MAX_SIZES];
+    int64_t total_steps; /* steps of the run, for the learning-rate schedule */
+    bool masked_loss;    /* the head computes only the rows that have a target */
+    bool sum_loss;       /* the loss is the sum over targets, not their mean */
     rank_slot *slot;
     const status_table *table;                    /* sync_context.table */
     int64_t stall_timeout_ns, connect_timeout_ns; /* as in sync_context */
-    bool inline_progress;
-    bool separate_phases; /* synchronizes the device between phases, to time them separately */
+    bool inline_progress;                         /* sync_context.inline_progress */
+    bool separate_phases; /* synchronizes the device between phases, to time each phase alone */
     int64_t accumulate;   /* micro-batches per step; 0 counts as 1 */
     int divide;           /* shared_divide */
-    const char *slow;     /* straggler.h: "RANK:FACTOR", or NULL */
-    net_link link;        /* emulated between the ranks, or zero */
-    struct trace *trace;  /* NULL: nothing is recorded */
-    bool *refused;        /* set by trainer_open(): the device had no memory for something; or NULL */
-    void (*lost)(void *context, const error_record *why); /* sync_context.lost; NULL: ranks are threads */
+    const char *slow;     /* "RANK:FACTOR" as in straggler.h, or NULL */
+    net_link link;        /* link to emulate between the ranks, or zero */
+    struct trace *trace;  /* or NULL */
+    bool *refused;        /* trainer_open() sets it to true if the device ran out of memory; or NULL */
+    void (*lost)(void *context, const error_record *why); /* sync_context.lost; NULL if ranks are threads */
     void *lost_context;
-    bool (*canceled)(void *context); /* sync_context.canceled, also while stages connect */
+    bool (*canceled)(void *context); /* sync_context.canceled, also called while stages connect */
     void *canceled_context;
-    transport_hub *hub; /* of ranks that are threads of one process; NULL: every rank has a process */
+    transport_hub *hub; /* hub of ranks that are threads of one process, else NULL */
 } trainer_config;
 
 enum { STEP_NOT_MEASURED = -1 };
 
-/* The times of a step, in ns; STEP_NOT_MEASURED if one was not measured. A step runs from the end of the
- * rank's previous step to its own end (trainer_begin_anew() has the exception). The parts add up to the total
+/* Times of a step in ns, or STEP_NOT_MEASURED. A step runs from the end of the rank's previous step to the
+ * end of this step. trainer_begin_anew() changes the begin. The parts add up to `total`
  * (common/sync/anatomy.h). */
 typedef struct step_times {
     int64_t total;
     int64_t parts[STEP_PARTS];
-    int64_t communication; /* a transfer or a sum was in progress: hidden + exposed */
-    int64_t hidden, hidden_computing, hidden_waiting; /* the first is the sum of the others */
-    int64_t slowdown; /* Slowdown of the computation by concurrent communication. */
-    int64_t copy;     /* of the batch to the device, during the step before: what is not in the data part was
-                         hidden */
-    int64_t first_to_backward_end; /* PyTorch's overlap: from the start of the first all-reduce */
-    int64_t last_bucket;           /* from its start to its end */
+    int64_t communication; /* time in which a transfer or a sum was in progress: hidden + exposed */
+    int64_t hidden, hidden_computing, hidden_waiting; /* hidden = hidden_computing + hidden_waiting */
+    int64_t slowdown; /* slowdown of the computation by concurrent communication */
+    /* Copies of prefetched batches to the device. The data part counts only the exposed rest. */
+    int64_t copy;
+    int64_t first_to_backward_end; /* start of the first all-reduce to the end of the backward pass */
+    int64_t last_bucket;           /* duration of the last bucket's all-reduce */
 } step_times;
 
-/* The figures of its anatomy; not measured, where some of it was lost. */
+/* Sets the times that the anatomy gives. They are STEP_NOT_MEASURED if the anatomy lost waits or spans. */
 void step_set_anatomy(step_times *times, const anatomy_figures *figures);
 
 typedef struct step_result {
@@ -84,99 +87,111 @@ typedef struct step_result {
     int64_t begin_ns,
         end_ns; /* on the clock that all ranks of a host share: CLOCK_MONOTONIC, or virtual time */
     step_times times;
-    int waited_for;           /* the rank waited for longest, or ANATOMY_NOBODY */
-    const int64_t *waited_ns; /* [world] for each rank; until the next step */
+    int waited_for;           /* rank with the largest waited_ns, or ANATOMY_NOBODY */
+    const int64_t *waited_ns; /* [world] time spent waiting for each rank; valid until the next step */
     int64_t forward_begin_ns, forward_end_ns, backward_begin_ns, backward_end_ns; /* on the device's clock */
-    int64_t reduced_ns; /* before this rank's own update: gradients are reduced; stale where it makes none */
-    int64_t samples, targets, correct;
-    double loss; /* of this rank's batches, in the loss's own reduction; NaN where another rank computes it */
+    /* Time at which the gradients were reduced, before the update. Stale if this rank makes no update. */
+    int64_t reduced_ns;
+    int64_t samples, targets, correct; /* sums over the micro-batches of this rank */
+    /* Loss of this rank's batches, with the loss's reduction. NaN if another rank computes the loss. */
+    double loss;
 } step_result;
 
 typedef struct trainer trainer;
 
-/* Opens everything up to the engine's handshake (sync_handshake(), sync_connect()). Parameters are zero: see
- * trainer_params(). */
+/* Opens the device, programs, parameters and engine. Parameters are zero until the caller initializes
+ * trainer_params(). The caller then exchanges handshakes (sync_handshake()) and calls trainer_connect(). */
 status trainer_open(const trainer_config *config, trainer **out);
-/* With the handshakes of all ranks of the job, or where stages are on devices of one rank those of this stage
- * on all ranks; they call it at about the same time. */
+/* Connects the engine, and the pipeline if there is one. All ranks call this at about the same time.
+ * handshakes[rank] are from all ranks of the job, or from the replicas of this stage if the stages are on
+ * devices of one rank. */
 status trainer_connect(trainer *t, const sync_blob *handshakes);
-/* Where the rank has a remote stage, before the first step: `url` is remote_server_listen()'s. */
+/* Connects to the remote stage at `url`, the address from remote_server_listen(). Called before the first
+ * step. */
 status trainer_connect_remote(trainer *t, const remote_config *config, const char *url);
-/* What the rank has sent and received: its engine, its stage of a pipeline, its remote stage. */
+/* Reads the counters of the engine, of the pipeline and of the connection to the remote stage. */
 void trainer_counters(const trainer *t, sync_counters *out);
-/* Closes only the engine: memory that peers have mapped stays. */
+/* Closes only the engine. Memory that peers have mapped stays. */
 void trainer_leave(trainer *t);
 void trainer_close(trainer **t);
 
-/* Pins memory that batches will come from, until the trainer is closed: a GPU copies directly and
- * asynchronously from it. If that fails the log has the reason, and batches pass through the device's own
- * pinned buffers. */
+/* Pins host memory of batches until the trainer is closed, so that a GPU copies from this memory directly and
+ * asynchronously. On failure logs a warning, and batches go through the device's pinned buffers. */
 enum { TRAINER_MAX_BUFFERS = 16 };
 void trainer_pin(trainer *t, void *data, size_t bytes);
 
-/* The length of the run, if it is known after trainer_open(). */
+/* Sets the number of steps of the run, for callers that know it only after trainer_open(). */
 void trainer_set_total_steps(trainer *t, int64_t total_steps);
-/* Updates that the run has left out so far (--on-nonfinite skip), those before a checkpoint included. */
+/* Sets the number of updates that --on-nonfinite skip left out before this process started. */
 void trainer_set_skipped(trainer *t, int64_t updates);
+/* Returns the number of updates that the whole run has left out. */
 int64_t trainer_skipped(const trainer *t);
 
-/* Whether this rank loads the batches of all ranks, its own, or none: what the source must hold. */
+/* Batches that the source of this rank must provide: for this rank, for all ranks, or none. */
 typedef enum trainer_load { TRAINER_LOADS_OWN, TRAINER_LOADS_ALL, TRAINER_LOADS_NOTHING } trainer_load;
 trainer_load trainer_loads(const trainer *t);
 
-/* Whether rank 0 computes one loss over the outputs of all ranks. */
+/* Returns true if rank 0 computes one loss over the outputs of all ranks. */
 bool trainer_has_one_loss(const trainer *t);
 
-/* Runs step `index` on the source's batches from `batch_step` on: one, or as many as are accumulated.
- * Gradients are the mean over the micro-batches (a loss that is a sum: their sum), and so is the loss. */
+/* Runs step `index` on the source's batches from `batch_step` on, one batch per micro-batch. Gradients and
+ * loss are means over the micro-batches, or sums if the loss is a sum. */
 status trainer_step(trainer *t, batch_source *source, int64_t index, int64_t batch_step, step_result *out);
 
-/* The stages of one rank on devices of its process (pipeline_place.devices), each with a trainer: one thread
- * drives them all. Called once with the open trainers, in the order of their stages, and the source of the
- * batches of each; a source may be of several (trainer_share_source()). From then on trainer_begin_step() of
- * the first runs the step of all, and its source is not used; each step is ended on each of them. They are
- * closed after the last step, in any order. */
+/* Joins the trainers of all stages of a rank that has its stages on devices of one process
+ * (pipeline_place.devices). Called once with the open trainers in the order of the stages, and with the batch
+ * source of each stage. Stages may have the same source (trainer_share_source()).
+ *
+ * From then on trainer_begin_step() of the first trainer runs the step of all stages and ignores its `source`
+ * argument. trainer_end_step() is called for each trainer. The trainers are closed in any order after the
+ * last step. */
 void trainer_join_devices(trainer *const *stages, batch_source *const *sources, int count);
 
-/* A source that lends the batch of a step any number of times, before the next one is asked for. `of` is
- * borrowed. */
+/* Opens a source that lends the batch of one step any number of times, until the next step is requested. `of`
+ * is borrowed. */
 status trainer_share_source(batch_source *of, batch_source **out);
 
-/* The same in two halves. begin: on a GPU whose engine only enqueues it returns before the step has ended;
- * elsewhere it has. end: waits for the end of the oldest step that has begun, checks its loss and its update,
- * and reports it. Up to trainer_depth() steps, with indices that follow each other, may be under way;
- * everything else that is called between steps needs all of them ended. */
+/* The two halves of trainer_step(). On a GPU whose engine only enqueues, trainer_begin_step() returns before
+ * the device has finished the step. On other devices the step is complete when it returns.
+ * trainer_end_step() waits for the oldest step that has begun, checks its loss and its update, and reports
+ * the result.
+ *
+ * At most trainer_depth() steps with consecutive indices may be under way. All other calls between steps
+ * require that every step has ended. */
 status trainer_begin_step(trainer *t, batch_source *source, int64_t index, int64_t batch_step);
 status trainer_end_step(trainer *t, step_result *out);
 int trainer_depth(const trainer *t); /* 1 or 2 */
 int trainer_under_way(const trainer *t);
 
-/* Processor time that the compute thread has spent in steps, up to the end of the last one; between steps.
- * STEP_NOT_MEASURED: kernels run elsewhere. */
+/* Returns the processor time of the compute thread in all steps so far, in ns. Called between steps.
+ * Returns STEP_NOT_MEASURED if kernels do not run on host processors. */
 int64_t trainer_cpu_ns(trainer *t);
 
-/* The next step begins when it is called: after a pause that belongs to no step. */
+/* Makes the next step begin at its call, not at the end of the previous step. Called before a pause that
+ * belongs to no step. */
 void trainer_begin_anew(trainer *t);
 
-/* From now on the gradients of a step are copied to `arena` (host memory, laid out like the gradients) as
- * they become ready, before the engine reduces them; NULL ends it. */
+/* Copies this rank's gradients to `arena` in each of the following steps, before the engine reduces them.
+ * `arena` is host memory in float32, laid out like the parameters. NULL ends the copies. */
 void trainer_keep_gradients(trainer *t, float *arena);
 
-/* Runs the evaluation program over every batch of `source`; sums over this rank's samples. */
+/* Sums over the samples of this rank. */
 typedef struct evaluation_sums {
     double loss, correct, targets;
-    bool stopped; /* early: the sums are of some batches only */
+    bool stopped; /* true if the evaluation stopped early and the sums cover only some batches */
 } evaluation_sums;
-/* Called before each batch: whether to stop there; `function` NULL: never. */
+/* A function that is called before each batch and returns true to stop there. May be NULL. */
 typedef struct evaluation_stop {
     bool (*function)(void *context);
     void *context;
 } evaluation_stop;
+/* Runs the forward pass over every batch of `source`. */
 status trainer_evaluate(trainer *t, batch_source *source, evaluation_stop stop, evaluation_sums *out);
 
-/* --slow: how much longer this rank computes; 1: it is not slowed. */
+/* Returns the factor of --slow: 1 if this rank is not slowed. */
 double trainer_slowdown(const trainer *t);
-/* The compute thread drives the engine's communication while it waits, rather than a thread of its own. */
+/* Returns true if there is no communication thread, so that the compute thread drives communication while it
+ * waits. */
 bool trainer_is_inline(const trainer *t);
 
 device *trainer_device(trainer *t);

@@ -1,4 +1,3 @@
-/* Batches from their source to the device. */
 #include "harness/train/trainer_impl.h"
 
 /* ---- memory ----------------------------------------------------------------------------------- */
@@ -45,8 +44,8 @@ void trainer_close_tensors(trainer *t, trainer_tensors *tensors)
 
 /* ---- copies ----------------------------------------------------------------------------------- */
 
-/* Lists the rows that have targets; returns their number. Without any the head runs on one row that does not
- * count. */
+/* Lists the rows that have targets, and returns the number of rows. If no row has a target, lists one row
+ * that does not count, so that the head has an input. */
 static int64_t list_rows(trainer *t, const int32_t *targets, int64_t count)
 {
     int64_t used = 0;
@@ -119,7 +118,7 @@ status trainer_borrow_batch(trainer *t, batch_source *source, int64_t step, bool
     return STATUS_OK;
 }
 
-/* The copy has ended when the call returns, except on asynchronous devices. */
+/* `behind` is true on a GPU, because the copy may end after the call that began it. */
 status trainer_return_batch(trainer *t, batch_source *source, bool ended)
 {
     const device_info *info = device_get_info(t->device);

@@ -1,14 +1,19 @@
-/* A rank whose model is cut into stages on devices of its own process (common/nn/stages.h): model parallelism
- * as a module on several GPUs has it under DistributedDataParallel. Each stage has a trainer, with device,
- * stream, parameters and engine of its own; one thread drives them in turns (trainer_run_devices()): forward,
- * where each stage fetches the activations of the stage before; backward, where each fetches the gradient
- * from the stage after, and full buckets are launched; then reduce and update.
+/* A rank that has all stages of the model (common/nn/stages.h) on devices of its process. In PyTorch this is
+ * DistributedDataParallel around a module that is spread over several GPUs.
  *
- * So one device works at a time, but for the reductions: those of a stage are in progress while the stages
- * before it compute their backward passes. A bucket has parameters of one device, and each stage's ranks form
- * a group of their own.
+ * Each stage has a trainer with a device, stream, parameters and engine. One thread drives the trainers
+ * in turns (trainer_run_devices()):
  *
- * A gradient of several stages is summed on the last of them before engines get it. */
+ *   forward    first to last stage; each copies the activations of the stage before
+ *   backward   last to first stage; each copies the gradient from the stage after, and launches full buckets
+ *   reduce     last to first stage
+ *   update     last to first stage
+ *
+ * One device computes at a time, but the reductions of a stage overlap the backward passes of the stages
+ * before. A bucket holds parameters of one stage, and the ranks reduce each stage in a separate group.
+ *
+ * If several stages have a parameter, the last of these stages sums the gradients before engines reduce
+ * them. */
 #include "common/device/sim/device_sim.h"
 #include "common/memory/plan.h"
 #include "common/trace/trace.h"
@@ -24,7 +29,7 @@ static int stage_of(const trainer *t)
     return t->config.place->stage;
 }
 
-/* NULL: there is none. */
+/* Returns the stage that is `by` stages after this one, or NULL if there is none. */
 static trainer *neighbor(const trainer *t, int by)
 {
     int stage = stage_of(t) + by;
@@ -58,7 +63,7 @@ static status end_idle(trainer *t, trainer_turn turn)
 
 /* ---- copies between devices --------------------------------------------------------------------- */
 
-/* After all that `from` has launched, and before all that `to` launches from now on. */
+/* Copies between devices, after all work launched by `from` so far and before later work of `to`. */
 static status copy(trainer *to, void *target, trainer *from, const void *source, dtype type, int64_t count)
 {
     trainer_devices *d = &from->devices;
@@ -117,7 +122,8 @@ static void *gradient(const trainer *t, int param)
     return (char *)set->grads.data + set->grads_placed[param].offset * dtype_size(set->type);
 }
 
-/* The last stage adds those of the stages before, in their order, and gives them the sum. */
+/* Adds the gradients of earlier stages to the gradient of this stage, in the order of the stages, and copies
+ * the sum back to these stages. */
 static status sum_shared(trainer *t, int param)
 {
     const nn_param *p = &t->config.model->params[param];
@@ -130,7 +136,7 @@ static status sum_shared(trainer *t, int param)
         int theirs = nn_find_param(other->config.model, p->name);
         TRY(copy(t, t->devices.arrived.data, other, gradient(other, theirs), type, count));
         if (sim_device_simulation(t->device))
-            TRY(device_pack(t->stream, &sum, 1, type, type, 1)); /* its price */
+            TRY(device_pack(t->stream, &sum, 1, type, type, 1)); /* costs the time of an addition */
         else
             TRY(device_add(t->stream, sum.to, sum.to, sum.from, type, count));
     }
@@ -155,6 +161,7 @@ status trainer_sum_shared(trainer *t)
 
 /* ---- the norm of all gradients ------------------------------------------------------------------ */
 
+/* Returns true if the update needs norms of stages that have not reduced yet. */
 static bool awaits_norms(const trainer *t)
 {
     bool all = true;
@@ -170,7 +177,6 @@ static status give_norm(trainer *t)
     return device_stream_signal(t->stream, d->passed, ++d->passes);
 }
 
-/* In the order of the stages, once all have given theirs. */
 static status add_norms(trainer *t)
 {
     trainer_devices *d = &t->devices;
@@ -185,7 +191,7 @@ static status add_norms(trainer *t)
     return end_idle(t, TURN_UPDATE);
 }
 
-/* ---- what devices wait for ---------------------------------------------------------------------- */
+/* ---- causes of waits ---------------------------------------------------------------------------- */
 
 static status begin_turns(trainer *t)
 {
@@ -194,7 +200,7 @@ static status begin_turns(trainer *t)
     return begin_idle(t);
 }
 
-/* Until the other stage had computed what it needs, then until the copy was there. */
+/* Gives the wait for a copy its cause: the other stage, until its output was ready; then the transfer. */
 static void name_copy(trainer *t, trainer_turn turn, const trainer *from, int mark, int64_t micro)
 {
     anatomy *a = t->engine->context.anatomy;
@@ -209,7 +215,7 @@ static void name_copy(trainer *t, trainer_turn turn, const trainer *from, int ma
     trace_async(t->config.trace, copy_names[turn], micro, micro + 1, began_ns, time.end_ns);
 }
 
-/* The thread was busy with other stages. */
+/* Gives the wait before a turn its cause: the thread was busy with another stage. */
 static void name_turn(trainer *t, trainer_turn turn)
 {
     anatomy *a = t->engine->context.anatomy;
@@ -255,10 +261,10 @@ static status update_on(trainer *t)
     return sync_update(t->engine, &t->now.step);
 }
 
-/* The stage whose norm is the last may update at once. */
+/* Reduces, and updates at once unless norms of other stages are missing. */
 static status reduce_on(trainer *t)
 {
-    TRY(end_idle(t, TURN_REDUCE)); /* others end it when they have what they need */
+    TRY(end_idle(t, TURN_REDUCE)); /* the other turns wait until a copy or the norms have been enqueued */
     t->devices.updated = false;
     TRY(trainer_stage_reduce(t));
     if (trainer_updates(t) && sync_update_needs_norm(t->engine)) TRY(give_norm(t));
@@ -284,12 +290,12 @@ static status end_on(trainer *t)
     return STATUS_OK;
 }
 
-/* The last stage reduces first: its gradients are ready first. */
+/* Runs a step of all stages. The last stage reduces first, because its gradients are ready first. */
 status trainer_run_devices(trainer *first, batch_source *source, int64_t index, int64_t batch_step)
 {
     trainer *const *stages = first->devices.stages;
     int n = first->devices.count;
-    (void)source; /* each stage has its own */
+    (void)source; /* devices.source */
     for (int64_t micro = 0; micro < trainer_micro_batches(first); micro++) {
         for (int s = 0; s < n; s++) {
             stages[s]->now.micro = micro;
@@ -310,11 +316,12 @@ status trainer_run_devices(trainer *first, batch_source *source, int64_t index, 
 
 /* ---- batches ------------------------------------------------------------------------------------ */
 
+/* A source that keeps the batch of a step on loan until the next step is requested. */
 typedef struct shared_source {
     batch_source base;
     batch_source *of;
     batch_view view;
-    bool holds; /* a batch of `of` */
+    bool holds; /* `view` is on loan from `of` */
 } shared_source;
 
 static void give_back(shared_source *s)

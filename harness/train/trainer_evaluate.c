@@ -1,6 +1,7 @@
-/* Evaluation: the forward pass over every batch of a source, between steps. Through the stages of a pipeline
- * one batch after another: each stage computes the next one while the stage after it computes this one. The
- * last stage counts. On devices of one rank the stages take turns. */
+/* Evaluation: runs the forward pass over every batch of a source, between steps.
+ *
+ * In a pipeline, a stage computes the next batch while the stage after it computes the present one, and the
+ * last stage sums the losses. Stages on devices of one rank take turns. */
 #include "harness/train/trainer_impl.h"
 
 #include "common/base/clock.h"
@@ -42,8 +43,8 @@ static status evaluate_next(trainer *t, batch_source *source, int64_t step, eval
     return rc;
 }
 
-/* Other stages of the replica may not have seen yet that the evaluation stops: they get messages without
- * content. */
+/* Exchanges the messages of a batch without computing it. Other stages of the replica may still wait for
+ * these messages, because they stop at a later batch. */
 static status pass_on(trainer *t)
 {
     TRY(trainer_receive_evaluated(t));
@@ -62,7 +63,7 @@ static status begin(trainer *t)
     TRY(trainer_prefetch_flush(t));
     TRY(step_log_enter(&t->log, STEP_PHASE_EVALUATE));
     TRY(sync_gather_parameters(t->engine));
-    if (param_set_gathers(t->params)) /* whole parameters are in memory of their own */
+    if (param_set_gathers(t->params)) /* binds the memory of the gathered parameters */
         TRY(nn_instance_bind(t->programs.evaluation.instance, &t->programs.bindings));
     t->now.observer =
         (nn_observer){.context = t, .need = no_param, .ready = no_param, .group_sum = trainer_group_sum};

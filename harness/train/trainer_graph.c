@@ -1,7 +1,9 @@
-/* Passes of a step that are recorded once and launched as a whole (--cuda-graph). The first time a pass runs
- * without a record, so that libraries can choose algorithms and the ring its buckets; the second time it is
- * recorded; later its record is launched as long as the scalars are the recorded ones. Where the ring
- * launches a bucket within a pass the record is cut: one graph per stretch. */
+/* Records each pass of a step once, and then launches the recorded pass (--cuda-graph).
+ *
+ * In the first step a pass runs without a record, so that libraries can choose algorithms and the ring can
+ * form its buckets. In a later step the pass is recorded. From then on the record is launched if the scalars
+ * are equal to the recorded scalars. If the ring launches a bucket within a pass, the record is cut there, so
+ * a record has one graph per stretch. */
 #include "harness/train/trainer_impl.h"
 
 #include <stdlib.h>
@@ -29,7 +31,7 @@ static status add_graph(trainer_record *r, device_graph *graph)
     return STATUS_OK;
 }
 
-/* A stretch ends: what was recorded of it, or is in its record, is launched. */
+/* Ends a stretch: launches its recorded graph, or ends the recording and launches the new graph. */
 static status leave(sync_recorder *base)
 {
     trainer_recorder *r = (trainer_recorder *)base;
@@ -69,7 +71,7 @@ static status run(trainer *t, nn_pass pass)
     return nn_run(t->now.slot->instance, pass, pass, &t->now.observer, &t->now.scalars, &t->ledger);
 }
 
-/* After a failure the stream is no longer recording. */
+/* Runs a pass and records it, or launches its record. Ends the recording of the stream even on failure. */
 static status run_recorded(trainer *t, trainer_record *r, bool replaying, nn_pass pass)
 {
     trainer_recorder *recorder = &t->programs.recorder;
@@ -91,11 +93,11 @@ static status run_recorded(trainer *t, trainer_record *r, bool replaying, nn_pas
 
 status trainer_run_pass(trainer *t, nn_pass pass)
 {
-    if (!t->now.slot) return STATUS_OK; /* no samples */
+    if (!t->now.slot) return STATUS_OK;
     if (!t->config.cuda_graph) return run(t, pass);
     trainer_record *r = &t->now.slot->records[t->now.scalars.accumulate][t->now.step.synchronize][pass];
-    /* Where updates keep the copies of parameters in bfloat16, a record does not make them: they are there
-     * before it. */
+    /* If updates write the bfloat16 copies of parameters, a record does not make the copies. Outdated copies
+     * are made here. */
     if (r->seen && pass == NN_FORWARD) TRY(param_set_refresh_bf16_copy(t->params, t->stream));
     if (r->count > 0)
         return same_scalars(&r->scalars, &t->now.scalars) ? run_recorded(t, r, true, pass) : run(t, pass);

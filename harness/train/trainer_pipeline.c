@@ -1,9 +1,10 @@
-/* A rank that has a stage of the model (common/nn/stages.h): micro-batches pass through it in the order of a
- * schedule. Those whose backward pass has not ended have activations of their own.
+/* A rank that has one stage of the model (common/nn/stages.h). Micro-batches pass through the stage in the
+ * order of a schedule (common/pipeline/schedule.h). Each live micro-batch has separate activations: its
+ * forward pass has begun, and its backward pass has not ended.
  *
- * The engine averages over the replicas of the stage and sees one step: it begins in front of the first
- * forward pass, and reduces in the last backward pass. The gradient of a parameter that other stages have too
- * is summed over them before the engine gets it. */
+ * The engine averages gradients over the replicas of the stage. For the engine, all micro-batches are one
+ * step, which begins before the first forward pass and reduces in the last backward pass. The gradient of a
+ * parameter that several stages have is first summed over these stages. */
 #include "common/memory/plan.h"
 #include "harness/train/trainer_impl.h"
 
@@ -24,7 +25,7 @@ static bool is_last(const trainer *t)
     return t->now.micro + 1 >= batches(t);
 }
 
-/* The number of the present micro-batch's messages. */
+/* Returns the message number of the present micro-batch, from 1, in each channel. */
 static int64_t number_now(const trainer *t)
 {
     return t->pipeline.before + t->now.micro + 1;
@@ -71,7 +72,7 @@ static status post(trainer *t, pipeline_channel channel, int64_t micro, int valu
     return post_value(t, channel, &live_of(t, micro)->slot, value);
 }
 
-/* Asks for the inputs of the step's micro-batches before `end`. */
+/* Posts receives for the inputs of the step's micro-batches before `end`, if not yet posted. */
 static status ask_for_inputs(trainer *t, int64_t end)
 {
     trainer_pipeline *p = &t->pipeline;
@@ -80,7 +81,8 @@ static status ask_for_inputs(trainer *t, int64_t end)
     return STATUS_OK;
 }
 
-/* The gradient that was sent from the memory of an earlier micro-batch has left it. */
+/* Waits for the input. First waits until the input gradient of the micro-batch that used this memory before
+ * has been sent. */
 static status await_input(trainer *t)
 {
     if (trainer_drives_devices(t)) return trainer_copy_input(t);
@@ -96,7 +98,7 @@ static status await_input(trainer *t)
 
 static status send_output(trainer *t)
 {
-    if (trainer_drives_devices(t)) return STATUS_OK; /* the next stage fetches it */
+    if (trainer_drives_devices(t)) return STATUS_OK; /* the next stage copies the output */
     TRY(device_stream_synchronize(t->stream));
     if (!t->config.model->sent) return STATUS_OK;
     TRY(post(t, PIPELINE_OUTPUT, t->now.micro, t->now.slot->program->output_value));
@@ -118,7 +120,8 @@ void trainer_hold_gradient(trainer *t)
     ledger_acquire(&t->ledger, v->ledger_class, v->bytes, plan_align(v->bytes));
 }
 
-/* With one micro-batch the engine has begun so. */
+/* Calls sync_begin_forward() with `synchronize` set, before the last backward pass. If a step has one
+ * micro-batch, the first call of the step did so. */
 static status begin_reduction(trainer *t)
 {
     if (!is_last(t) || batches(t) == 1) return STATUS_OK;
@@ -161,7 +164,7 @@ static status ready_shared(trainer *t)
     return STATUS_OK;
 }
 
-/* Of the other stages, to the engine's. */
+/* Adds the norms of the other stages to the engine's norm. */
 static status add_norms(trainer *t)
 {
     pipeline *messages = t->pipeline.messages;
@@ -170,7 +173,7 @@ static status add_norms(trainer *t)
                           t->engine->context.anatomy);
 }
 
-/* The last gradient has been received when the step ends. */
+/* Waits at the end of the step until the last input gradient has been sent. */
 static status await_sends(trainer *t)
 {
     if (!t->config.model->received || !is_last(t) || trainer_drives_devices(t)) return STATUS_OK;
@@ -230,7 +233,7 @@ static status update(trainer *t)
     return sync_update(t->engine, &t->now.step);
 }
 
-/* The passes of the micro-batches in the order of the schedule: F0 F1 B0 F2 B1 ... */
+/* Runs the passes of the micro-batches in the order of the schedule, e.g. F0 F1 B0 F2 B1 ... */
 status trainer_run_pipeline(trainer *t, batch_source *source, int64_t index, int64_t batch_step)
 {
     int flight = trainer_flight_now(t);
@@ -302,7 +305,7 @@ static status check(const trainer *t)
     return STATUS_OK;
 }
 
-/* The first are the trainer's own. */
+/* Allocates the memory of a live micro-batch. The first live micro-batch uses the memory of the trainer. */
 static status open_live(trainer *t, trainer_live *l)
 {
     const nn_memory *shared = &t->programs.memory;

@@ -1,19 +1,23 @@
-/* Batches are copied to the device ahead of their step (--prefetch): by a stream of their own into memory of
- * their own, out of which the compute stream takes them when their step begins. A copy within the device
- * costs a fiftieth of one over the bus, and whatever reads a batch (programs, recorded passes, engines, peers
- * that have its memory open) finds every batch at the same address; with two buffers in turn each of them
- * would need two of everything.
+/* Copies a batch to the device before its step begins (--prefetch).
  *
- * One batch at a time is ahead. Two fences count batches: `copied` holds the compute stream back until the
- * batch is there, `taken` holds the next copy back until it is no longer. Each is signaled by a call in front
- * of the one that waits for it, all on the rank's thread, so streams that share one of the GPU's queues
- * cannot block each other. */
+ * A separate copy stream copies one batch ahead into separate device memory. When the step begins, the
+ * compute stream copies the batch to the memory that programs read:
+ *
+ *      host  --- copy stream --->  prefetch.tensors  --- compute stream --->  data.tensors
+ *                  signals `copied`                   signals `taken`
+ *
+ * The fence `copied` makes the compute stream wait for the batch. The fence `taken` makes the next copy wait
+ * until prefetch.tensors is free. The rank's thread always enqueues the signal before the wait, so streams
+ * that share a hardware queue of the GPU cannot block each other.
+ *
+ * The second copy stays within the device and costs about a fiftieth of the copy over the bus. In return,
+ * every batch has the same address, so programs, recorded passes, engines and peers bind it once. */
 #include "harness/train/trainer_impl.h"
 
 #include "common/trace/trace.h"
 
-/* Marks on the copy stream, in turns: those of the steps under way, and of the batch that is copied
- * meanwhile. */
+/* Returns the first of the two marks of a copy. There are marks for the copies of all steps under way and for
+ * the copy of the next batch. */
 static int mark_of(uint64_t number)
 {
     enum { COPIES = TRAINER_DEPTH * TRAINER_KEPT_BATCHES + 1 };
@@ -25,15 +29,13 @@ static bool is_real(const trainer *t)
     return device_get_info(t->device)->real;
 }
 
-/* ---- open and close -------------------------------------------------------------------------------------
- */
+/* ---- open and close ----------------------------------------------------------------------------- */
 
-/* The memory is allocated once, for the whole run. */
 status trainer_prefetch_open(trainer *t)
 {
     trainer_prefetch *p = &t->data.prefetch;
     bool loads = trainer_loads(t) != TRAINER_LOADS_NOTHING;
-    bool nothing = trainer_batch_bytes(t, 1) == 0; /* of a stage in the middle of a pipeline */
+    bool nothing = trainer_batch_bytes(t, 1) == 0; /* true for a middle stage of a pipeline */
     if (!t->config.prefetch || !loads || nothing || !device_get_info(t->device)->copy_engine)
         return STATUS_OK;
     TRY(trainer_open_tensors(t, DEVICE_MEMORY_PRIVATE, &p->tensors));
@@ -46,12 +48,13 @@ status trainer_prefetch_open(trainer *t)
     return STATUS_OK;
 }
 
-/* After a failure the compute stream may never use the batch: the copy must not wait for it. */
+/* Frees a copy that waits for the compute stream, because after a failure the compute stream may never take
+ * the batch. */
 void trainer_prefetch_close(trainer *t)
 {
     trainer_prefetch *p = &t->data.prefetch;
     if (p->taken && is_real(t)) device_fence_reach(p->taken, p->number);
-    error_record why; /* of the job's failure, if there was one */
+    error_record why; /* the earlier error, if there is one, is kept */
     error_copy(&why);
     if (p->stream && is_real(t) && device_stream_synchronize(p->stream) != STATUS_OK) {
         error_clear();
@@ -65,7 +68,7 @@ void trainer_prefetch_close(trainer *t)
 
 /* ---- copies ----------------------------------------------------------------------------------- */
 
-/* Returns the loader's buffer once its copy has ended; devices without bytes read none. */
+/* Returns the batch to its source if its copy has ended. A virtual device reads no data. */
 static void return_buffer(trainer *t)
 {
     trainer_prefetch *p = &t->data.prefetch;
@@ -99,7 +102,6 @@ static status copy(trainer *t, int64_t step)
     return STATUS_OK;
 }
 
-/* The prefetched batch is that of another step. */
 static status drop(trainer *t)
 {
     trainer_prefetch *p = &t->data.prefetch;

@@ -1,6 +1,6 @@
-/* A rank whose model has its second half in a remote stage (common/pipeline/remote.h): the compute thread
- * sends it the activations and waits for its output, computes the loss, sends the output's gradient and waits
- * for that of the activations. The engine has the parameters of the first half. */
+/* A rank whose model has its second half in a remote stage (common/pipeline/remote.h). The rank sends the
+ * activations, waits for the output, and computes the loss. It then sends the gradient of the output and
+ * waits for the gradient of the activations. The engine averages only the gradients of the first half. */
 #include "common/memory/plan.h"
 #include "harness/train/trainer_impl.h"
 
@@ -62,7 +62,6 @@ void trainer_remote_close(trainer *t)
     device_free(t->device, &t->remote.gradient);
 }
 
-/* Of the first half's program. */
 static remote_tensor value_of(const trainer *t, int value)
 {
     const nn_value *v = &t->now.slot->program->values[value];
@@ -82,7 +81,7 @@ static void show(trainer *t, rank_operation operation)
     rank_slot_enter(t->config.slot, operation, device_now_ns(t->device));
 }
 
-/* Sends the activations, and waits for the second half's output. */
+/* Sends the activations and waits for the output of the second half. */
 static status forward_elsewhere(trainer *t)
 {
     TRY(device_stream_synchronize(t->stream));
@@ -94,7 +93,7 @@ static status forward_elsewhere(trainer *t)
     return STATUS_OK;
 }
 
-/* Sends the gradient of the output, and waits for that of the activations. */
+/* Sends the gradient of the output and waits for the gradient of the activations. */
 static status backward_elsewhere(trainer *t)
 {
     const sync_step *s = &t->now.step;

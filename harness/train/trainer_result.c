@@ -1,4 +1,5 @@
-/* What a step was: its parts, times and counts, from the marks that it left on the compute stream. */
+/* Computes the result of a step (parts, times and counts) from the marks that the step left on the compute
+ * stream. */
 #include "harness/train/trainer_impl.h"
 
 #include "common/base/clock.h"
@@ -20,7 +21,7 @@ int64_t trainer_cpu_ns(trainer *t)
     const device_info *info = device_get_info(t->device);
     if (!info->real || !info->host_addressable) return STEP_NOT_MEASURED;
     if (trainer_drives_devices(t) && t->devices.stages[0] != t)
-        return 0; /* the first has all of the thread's */
+        return 0; /* the first trainer counts the thread's time */
     trainer_count_cpu(t, t->last_end_ns != 0);
     return t->cpu_ns;
 }
@@ -43,15 +44,15 @@ status trainer_check_loss(trainer *t, const sync_step *step, const double *sums)
     return STATUS_OK;
 }
 
-/* The lane executes `part` from a mark on. */
+/* Adds the phase in which the lane executes `part`, from a mark on. */
 static void add_phase(trainer *t, int mark, step_part part)
 {
     if (t->phase_count == 0)
-        t->phase_count = 1; /* the first lasts from the end of the previous step to this one's begin */
+        t->phase_count = 1; /* phases[0], the time before the first mark, is set in trainer_report_step() */
     t->phases[t->phase_count++] = (anatomy_phase){device_mark_ns(t->stream, mark), part};
 }
 
-/* Between two marks the lane executes `part`; also an event of the trace. */
+/* Adds the phase in which the lane executes `part` between two marks, also to the trace. */
 static void add_part(trainer *t, const char *name, int64_t micro, step_part part, int begin, int end)
 {
     add_phase(t, begin, part);
@@ -83,7 +84,7 @@ status trainer_report_backward(trainer *t, int flight, int64_t micro)
     return STATUS_OK;
 }
 
-/* In virtual time. */
+/* Returns the slowdown by communication since the previous step. Only virtual devices measure it. */
 static int64_t slowdown(trainer *t, int end)
 {
     if (!sim_device_simulation(t->device)) return STEP_NOT_MEASURED;
@@ -92,7 +93,7 @@ static int64_t slowdown(trainer *t, int end)
     return t->slowed_ns - before;
 }
 
-/* The update, if this rank has made one in the step. */
+/* Adds the phase of the update. An older mark means that this rank made no update in the step. */
 static void add_update(trainer *t, const trainer_flight *f, int64_t backward_end_ns)
 {
     int begin = sync_mark_update(f->step.index);

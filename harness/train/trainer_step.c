@@ -1,9 +1,34 @@
-/* One training step of a rank: from a batch to updated parameters. trainer_pipeline.c and trainer_devices.c
- * have the steps of a rank that has a stage of the model, made of the same parts.
+/* One training step of a rank, from a batch to updated parameters. run_batches() is the step, and the
+ * functions above it are the parts. A step makes these calls for each micro-batch:
  *
- * Where all parts only enqueue (trainer.runs_ahead) the host waits for nothing: a step leaves marks on the
- * compute stream and its loss in pinned memory, and trainer_end_step() reads both when the next step has been
- * enqueued. */
+ *      this file                       the same in PyTorch
+ *      ------------------------------  -----------------------------------------------------------
+ *      trainer_begin_batch             optimizer.zero_grad() first; no_sync() for all but the last
+ *      trainer_load_batch              x, y = next(loader), and x.to(device)
+ *      sync_begin_forward              DistributedDataParallel: broadcasts the buffers of the model
+ *      trainer_run_pass(NN_FORWARD)    output = model(x)
+ *      trainer_loss                    loss = criterion(output, y)
+ *      trainer_run_pass(NN_BACKWARD)   loss.backward(); on_ready() is the hook on each gradient
+ *      sync_reduce                     Work.wait() for the all-reduce of each bucket
+ *      trainer_update                  clip_grad_norm_(), and optimizer.step()
+ *      trainer_end_batch               loss.item()
+ *
+ * The engine (sync_...) averages the gradients: by ring all-reduce, with a parameter server, or not at all.
+ * common/sync/engine.h describes each call. The table shows the ring. Other engines differ at the end:
+ *
+ *   parameter server   sync_reduce() only pushes the last gradients, and trainer_update() does nothing. The
+ *                      server or the worker's agent runs the optimizer, and the next step's on_need() waits
+ *                      for the new parameters.
+ *   DataParallel       only rank 0 runs the optimizer.
+ *
+ * step_log_enter() records the begin of a phase for the times, the memory ledger and the status table.
+ *
+ * On a GPU whose engine only enqueues (trainer.runs_ahead), the host does not wait for the device within a
+ * step. The step leaves marks on the compute stream and the loss in pinned memory. trainer_end_step() reads
+ * both after the next step has been enqueued.
+ *
+ * trainer_pipeline.c, trainer_devices.c and trainer_remote.c make the steps of split models from the same
+ * parts. */
 #include "harness/train/trainer_impl.h"
 
 #include <string.h>
@@ -40,7 +65,6 @@ static bool is_last_batch(const trainer *t)
 
 /* ---- batch ------------------------------------------------------------------------------------ */
 
-/* The program of a batch size. */
 static status find_slot(trainer *t, int64_t batch, trainer_program_slot **out)
 {
     trainer_program_slot *slots = trainer_is_stage(t) ? trainer_slot_now(t) : t->programs.slots;
@@ -54,6 +78,7 @@ static status find_slot(trainer *t, int64_t batch, trainer_program_slot **out)
 
 /* ---- load ------------------------------------------------------------------------------------- */
 
+/* Copies the loaded batch to the memory that programs read, from the host or from its prefetched copy. */
 static status copy_batch(trainer *t)
 {
     sync_exchange *x = &t->exchange;
@@ -71,7 +96,8 @@ static status copy_batch(trainer *t)
     return STATUS_OK;
 }
 
-/* For the samples that the rank trains on: loaded, or scattered by rank 0. */
+/* Chooses the program for the samples that the rank trains on. The rank loaded them, or rank 0 scattered
+ * them. */
 static status choose_program(trainer *t)
 {
     sync_exchange *x = &t->exchange;
@@ -105,6 +131,7 @@ status trainer_load_batch(trainer *t, batch_source *source, int64_t batch_step)
 
 /* ---- loss ------------------------------------------------------------------------------------- */
 
+/* Launches the loss over the outputs of all ranks or of the remote stage. */
 static status launch_one_loss(trainer *t)
 {
     const sync_exchange *x = &t->exchange;
@@ -118,7 +145,8 @@ static status launch_one_loss(trainer *t)
                          t->programs.memory.workspace.data);
 }
 
-/* The loss of all ranks' outputs, or of this rank's. */
+/* Computes the loss of this rank's outputs or, on rank 0 in DataParallel, of the outputs of all ranks. On a
+ * CPU a loss that is not finite ends the step before the backward pass (--on-nonfinite stop). */
 static status compute_loss(trainer *t)
 {
     double normalizer = 1;
@@ -143,6 +171,7 @@ status trainer_loss(trainer *t)
 
 /* ---- the end of a micro-batch ----------------------------------------------------------------- */
 
+/* Begins to copy the loss to the host, and keeps the values that trainer_end_step() needs. */
 static status download_loss(trainer *t)
 {
     double *sums = kept_losses(t);
@@ -168,8 +197,7 @@ status trainer_end_batch(trainer *t, batch_source *source)
     return trainer_return_batch(t, source, true);
 }
 
-/* What the host knows of the micro-batch. In a pipeline the first stage has its samples, the last one its
- * targets. */
+/* In a pipeline the first stage counts the samples, and the last stage counts the targets. */
 void trainer_count_batch(trainer *t)
 {
     trainer_flight *f = &t->flights[trainer_flight_now(t)];
@@ -178,14 +206,16 @@ void trainer_count_batch(trainer *t)
     t->now.has_gradients = t->now.has_gradients || t->now.slot;
 }
 
-/* ---- what passes call -------------------------------------------------------------------------- */
+/* ---- calls from passes (nn_observer) ------------------------------------------------------------ */
 
+/* Called before an operation first uses a parameter. The engine waits until the parameter is there. */
 static status on_need(void *context, int param)
 {
     trainer *t = context;
     return sync_need(t->engine, param);
 }
 
+/* Called after the last use of a parameter in a pass, if the engine moves parameters in and out of memory. */
 static status on_release(void *context, int param)
 {
     trainer *t = context;
@@ -206,6 +236,8 @@ void trainer_keep_gradients(trainer *t, float *arena)
     t->kept = arena;
 }
 
+/* Called when a gradient is complete. The engine may begin to reduce the gradient at once, while the backward
+ * pass goes on. Gradients of parameters that several stages have are ready later. */
 static status on_ready(void *context, int param)
 {
     trainer *t = context;
@@ -214,6 +246,7 @@ static status on_ready(void *context, int param)
     return sync_ready(t->engine, param);
 }
 
+/* Sums the statistics of SyncBatchNorm. The sum cannot be part of a recorded pass. */
 status trainer_group_sum(void *context, double *values, int count)
 {
     trainer *t = context;
@@ -237,7 +270,7 @@ void trainer_begin_batch(trainer *t, int64_t index)
                               .synchronize = is_last_micro_batch(t),
                               .learning_rate =
                                   optimizer_learning_rate(t->config.optimizer, index, t->config.total_steps)};
-    /* Where gradients are in places, they are gone. */
+    /* Sharded gradients are freed after each micro-batch, so the next one must not accumulate. */
     t->now.scalars =
         (op_scalars){.accumulate = t->now.has_gradients && !param_shards_place_gradients(&t->needs.shards)};
     t->now.observer = (nn_observer){.context = t,
@@ -276,23 +309,27 @@ static status run_batches(trainer *t, batch_source *source, int64_t index, int64
     for (t->now.micro = 0; t->now.micro < trainer_micro_batches(t); t->now.micro++) {
         trainer_begin_batch(t, index);
         const sync_step *step = &t->now.step;
-        TRY(trainer_load_batch(t, source,
-                               batch_step + t->now.micro)); /* and scatters it, if the engine does */
+        /* Load a batch and copy it to the device. In DataParallel rank 0 then scatters the batch. */
+        TRY(trainer_load_batch(t, source, batch_step + t->now.micro));
 
+        /* Forward pass. Calls on_need() and on_release(). */
         TRY(step_log_enter(&t->log, STEP_PHASE_BEGIN_FORWARD));
         TRY(sync_begin_forward(t->engine, step));
         TRY(step_log_enter(&t->log, STEP_PHASE_FORWARD));
-        TRY(trainer_run_pass(t, NN_FORWARD)); /* calls sync_need() and sync_release() */
-        TRY(trainer_prefetch_next(t));        /* if its buffer is free, and the loader has a batch */
+        TRY(trainer_run_pass(t, NN_FORWARD));
+        TRY(trainer_prefetch_next(t));
         TRY(trainer_loss(t));
 
+        /* Backward pass. In DataParallel rank 0 first scatters the gradient of the outputs. Calls
+         * on_ready(), so the engine reduces gradients during the pass. */
         TRY(step_log_enter(&t->log, STEP_PHASE_SCATTER_GRADIENT));
         TRY(sync_scatter_output_gradient(t->engine, step));
         TRY(step_log_enter(&t->log, STEP_PHASE_END_FORWARD));
         TRY(step_log_enter(&t->log, STEP_PHASE_BACKWARD));
-        TRY(trainer_run_pass(t, NN_BACKWARD)); /* calls sync_ready() */
+        TRY(trainer_run_pass(t, NN_BACKWARD));
         TRY(trainer_prefetch_next(t));
 
+        /* Wait for the averaged gradients, and run the optimizer, if the engine leaves this to the rank. */
         TRY(step_log_enter(&t->log, STEP_PHASE_REDUCE));
         TRY(sync_reduce(t->engine, step));
         TRY(trainer_update(t));

@@ -64,7 +64,7 @@ static void prepare_timed(lab_ring *ring, float *x, size_t n)
     student_all_reduce(ring, x, n);
     memcpy(x, input, n * sizeof *x);
     free(input);
-    left_link(ring)->path_ns = 0; /* no other rank uses it any more */
+    left_link(ring)->path_ns = 0; /* no other rank uses the link any more */
     runner_write((runner_message){RING_READY, 0, 0, 0}, NULL);
     runner_read();
     ring->path = ring_path_begin();

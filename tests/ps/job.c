@@ -9,7 +9,8 @@
 
 #define RATE 0.125
 
-/* Convolutions, BatchNorm with buffers, a linear layer with a bias; parameters of 8 to 1152 elements. */
+/* Builds a model of convolutions, BatchNorm with buffers, and a linear layer with a bias. Parameters have 8
+ * to 1152 elements. */
 static void build_model(bool sync, nn_model **out)
 {
     nn_model *m;
@@ -36,7 +37,7 @@ static void parse_options(job *j)
     const char *positional[32];
     int positional_count = 0;
     assert_ok(options_parse(&binding, 1, count, words, positional, &positional_count));
-    /* Text options point into argv; the only one has a default. */
+    /* No option keeps a pointer into `text`: the only text option has its default. */
     assert_int_equal(positional_count, 0);
 }
 
@@ -210,7 +211,7 @@ void job_rank_close(job_rank *r)
 typedef struct running {
     job *job;
     job_function function;
-    int servers; /* of their own */
+    int servers; /* number of separate servers */
 } running;
 
 typedef struct exchanging {
@@ -277,7 +278,8 @@ static status run_rank(local_ranks *group, int rank, void *context)
     TRY_GOTO(rc, sync_ps.connect(r.engine, handshakes), out);
     TRY_GOTO(rc, run->function(group, &r), out);
     if (r.error[0])
-        TRY_GOTO(rc, (fail)(STATUS_MISMATCH, "%s", r.error), out); /* fail() is a macro of cmocka's */
+        TRY_GOTO(rc, (fail)(STATUS_MISMATCH, "%s", r.error),
+                 out); /* parentheses: cmocka has a macro fail() */
     if (run->servers == 0) rc = local_ranks_barrier(group);
 out:
     job_rank_close(&r);

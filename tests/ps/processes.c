@@ -18,7 +18,7 @@ static void live(processes *all, int member, process_function function, void *co
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     process_outcome *me = &all->members[member];
-    all->pids[member] = getpid(); /* before the parent writes it, perhaps: others may signal it */
+    all->pids[member] = getpid(); /* other members may use it before the parent sets it */
     status rc = function(all, member, context);
     error_record record;
     error_copy(&record);
@@ -27,7 +27,7 @@ static void live(processes *all, int member, process_function function, void *co
     _exit(rc == STATUS_OK ? 0 : 1);
 }
 
-/* The last one left may have been stopped. */
+/* Kills members that are stopped. The last running member may be one of them. */
 static void kill_frozen(processes *all)
 {
     for (int m = 0; m < all->count; m++) {

@@ -1,5 +1,5 @@
-/* Members of a job as processes, forked before there are threads: they exchange handshakes, meet at barriers,
- * and leave a record of what became of them. */
+/* Runs the members of a job as processes, forked before there are threads. The members exchange handshakes,
+ * wait at barriers, and record their outcomes in shared memory. */
 #ifndef TESTS_PS_PROCESSES_H
 #define TESTS_PS_PROCESSES_H
 
@@ -10,13 +10,13 @@
 
 enum { PROCESSES_MAX = 16, PROCESS_OFFER_MAX = 1 << 18, PROCESS_FIGURES = 4096 };
 
-/* What a member leaves behind, in memory that all share. */
+/* Outcome of a member, in memory that all members share. */
 typedef struct process_outcome {
-    int wait_status;  /* waitpid()'s, once it has ended */
-    int64_t ended_ns; /* when */
-    status code;      /* what its function returned; STATUS_COUNT: it did not */
+    int wait_status;  /* from waitpid(), after the end */
+    int64_t ended_ns; /* 0 while the member runs */
+    status code;      /* result of the function, or STATUS_COUNT if it did not return */
     char message[1024];
-    double figures[PROCESS_FIGURES]; /* the function's own */
+    double figures[PROCESS_FIGURES]; /* for the function */
     size_t handshake_bytes;
     char handshake[PROCESS_OFFER_MAX];
 } process_outcome;
@@ -29,26 +29,26 @@ typedef struct processes {
     process_outcome members[];
 } processes;
 
-/* What a member does in a test of faults. */
+/* Faults of a member. */
 typedef enum process_act {
     ACT_NOTHING,
-    ACT_DIE,     /* kill -9 in the middle of a step */
+    ACT_DIE,     /* SIGKILL in the middle of a step */
     ACT_FREEZE,  /* SIGSTOP */
-    ACT_LEAVE,   /* ends in good order, though others go on */
-    ACT_LATE,    /* comes half a second after the others */
-    ACT_MISLEAD, /* sends an address where nobody listens */
+    ACT_LEAVE,   /* ends normally, before the other members */
+    ACT_LATE,    /* starts half a second late */
+    ACT_MISLEAD, /* the handshake has an address without a listener */
     ACT_DIFFER,  /* has another configuration */
 } process_act;
 
 typedef status (*process_function)(processes *all, int member, void *context);
 
-/* Forks `count` members and waits for all of them; those that live longer than `limit_s` are killed, and
- * the last one where it is stopped. The caller unmaps with processes_free(). NULL where there is no memory.
- */
+/* Forks `count` members and waits for all of them. Kills members that run longer than `limit_s`, and the last
+ * member if it is stopped. Returns NULL if there is no memory. The caller frees the result with
+ * processes_free(). */
 processes *processes_run(int count, process_function function, void *context, int limit_s);
 void processes_free(processes *all);
 
-/* Only while all members live. STATUS_PEER after a minute. */
+/* Wait for all members, which must be running. Return STATUS_PEER after a minute. */
 status processes_barrier(processes *all);
 status processes_exchange(processes *all, int member, sync_blob mine, sync_blob handshakes[PROCESSES_MAX]);
 

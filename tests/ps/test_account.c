@@ -1,5 +1,5 @@
-/* What the engine says of itself: bytes over links, memory by class, averaged gradients; and the smaller
- * stages: sums over the ranks, micro-batches, settling. */
+/* Tests the figures of the engine (bytes sent, memory by class, averaged gradients), and its smaller stages
+ * (sums over the ranks, micro-batches, flushes). */
 #include "ps/engine_impl.h"
 #include "tests/ps/job.h"
 #include "tests/support/check.h"
@@ -30,8 +30,8 @@ static void run_case(const job_config *config, job_function function, void *cont
 
 /* ---- bytes over links -------------------------------------------------------------------------- */
 
-/* What a rank sends in `STEPS` steps after the first pull, parameters and gradients of P bytes in K shards:
- * its gradients but for its own shard, and its shard's parameters to all others; rank 0 also the buffers. */
+/* Returns the bytes that a rank sends in STEPS steps after the first pull: the gradients of all other shards,
+ * and the parameters of this rank's shard to every other rank. Rank 0 also sends the buffers. */
 static double expected_bytes_sent(const job_rank *r)
 {
     const ps_engine *e = (const ps_engine *)r->engine;
@@ -87,8 +87,8 @@ static void bytes_over_links_are_those_of_the_formulas(void **state)
 
 typedef struct memory_case {
     job_config config;
-    double params, replicas, buckets, state; /* of rank 0, in units of P (all parameters) */
-    double other_params, other_replicas, other_buckets, other_state; /* of rank 1 */
+    double params, replicas, buckets, state; /* bytes of rank 0, in units of the parameters' bytes */
+    double other_params, other_replicas, other_buckets, other_state; /* bytes of rank 1 */
 } memory_case;
 
 static status weigh(local_ranks *group, job_rank *r)
@@ -100,7 +100,7 @@ static status weigh(local_ranks *group, job_rank *r)
     double p = (double)r->params->logical_bytes, b = (double)r->params->buffer_bytes;
     bool first = r->rank == 0;
     const ps_engine *e = (const ps_engine *)r->engine;
-    /* Buffers are parameters where server 0 works in the rank's own memory; both sides keep packed copies. */
+    /* If server 0 works in the rank's memory, buffers count as parameters. Both sides keep packed copies. */
     bool own = c->config.policy == NULL && e->server && first;
     const struct {
         ledger_class class;
@@ -152,7 +152,7 @@ static void memory_is_where_the_servers_are(void **state)
 /* ---- averaged gradients ------------------------------------------------------------------------ */
 
 typedef struct gradient_check {
-    atomic_int seen; /* elements */
+    atomic_int seen; /* elements compared */
 } gradient_check;
 
 static status check_gradients(local_ranks *group, job_rank *r)
@@ -238,7 +238,7 @@ static void sums_over_the_ranks_are_in_their_order(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) run_case(&cases[i], add_up, NULL);
 }
 
-/* Two micro-batches per step: the first announces gradients that are not to be sent. */
+/* Runs two micro-batches per step. The gradients of the first one must not be sent, so they are NaN. */
 static status accumulate(local_ranks *group, job_rank *r)
 {
     (void)group;
@@ -274,7 +274,8 @@ static void micro_batches_send_nothing(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) run_case(&cases[i], accumulate, NULL);
 }
 
-/* Whatever ranks hold at the start, they begin with what the servers' ranks hold. */
+/* Gives ranks different parameters at the start. All must begin with the parameters of the ranks that have
+ * the servers. */
 static status start_apart(local_ranks *group, job_rank *r)
 {
     (void)group;
@@ -309,7 +310,7 @@ static void all_ranks_begin_with_rank_0s_parameters(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) run_case(&cases[i], start_apart, NULL);
 }
 
-/* A rank without samples takes part with gradients of zero. */
+/* Runs steps in which only rank 0 has samples. The other ranks contribute gradients of zero. */
 static status sit_out(local_ranks *group, job_rank *r)
 {
     (void)group;

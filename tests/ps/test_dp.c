@@ -1,5 +1,5 @@
-/* The policy `dp`: torch's chunks, what one rank makes of the whole batch, bit-identical results for every
- * transfer of tensors, and the memory of every phase compared with the formula. */
+/* Tests the policy `dp`: PyTorch's chunks, the same result as one rank with the whole batch, bit-identical
+ * results for every way to transfer tensors, and the memory of each phase by the formula. */
 #include "common/base/random.h"
 #include "common/net/status_table.h"
 #include "common/net/transport_impl.h"
@@ -22,33 +22,33 @@ enum { STEPS = SANITIZED ? 2 : 3, MOST_RANKS = 5, OPTIONS_SIZE = 512 };
 /* ---- a job ------------------------------------------------------------------------------------- */
 
 typedef struct training {
-    const char *file, *options; /* model and data: of a golden file, whatever its own ranks */
+    const char *file, *options; /* the golden file gives model and data */
     const sync_engine_type *engine;
     const char *policy;
     int world;
-    int64_t samples; /* of the whole batch; 0: full batches */
+    int64_t samples; /* samples of the whole batch, or 0 for full batches */
     const optimizer_options *optimizer;
-    transport_fault_kind fault; /* of a message that rank 1 sends */
+    transport_fault_kind fault; /* fault of a message from rank 1 */
 
     golden_file *golden;
     nn_model *model;
     status_table *table;
     transport_hub *hub;
-    bool threads; /* ranks know that they are threads */
+    bool threads; /* ranks have a transport hub */
     uint64_t token, hash;
     _Alignas(16) char storage[OPTIONS_SIZE];
     ledger ledgers[MOST_RANKS];
     ps_dp_sizes sizes;
     bool has_sizes;
-    double loss;   /* of the last step, rank 0's */
+    double loss;   /* loss of rank 0 in the last step */
     float *params; /* [parameters] in PyTorch's order */
 } training;
 
-/* A source whose batches are cut off after so many samples: an epoch's last. */
+/* A source that cuts its batches to `samples` samples, like the last batch of an epoch. */
 typedef struct short_source {
     batch_source base;
     batch_source *whole;
-    int64_t samples, rows; /* rows: targets of a sample */
+    int64_t samples, rows; /* rows: targets per sample */
 } short_source;
 
 static status short_next(batch_source *base, int64_t step, batch_view *out)
@@ -123,7 +123,7 @@ static status train(local_ranks *group, int rank, void *context)
     status rc;
     TRY_GOTO(rc, trainer_open(&config, &r), out);
     TRY_GOTO(rc, param_set_initialize(trainer_params(r), trainer_stream(r), 7 + (uint64_t)rank),
-             out); /* rank 0's count */
+             out); /* ranks differ; rank 0's values are used */
     TRY_GOTO(rc, golden_source_open(f, t->model, 0, f->world, &source.whole), out);
     TRY_GOTO(rc, local_ranks_connect(group, rank, r), out);
     if (t->fault && rank == 1) {
@@ -158,7 +158,7 @@ static status try(training *t)
         assert_ok(options_parse(&binding, 1, count, words, positional, &positional_count));
     snprintf(path, sizeof path, "tests/golden/%s.json", t->file);
     assert_ok(golden_open(path, &t->golden));
-    if (t->engine != &sync_none) t->golden->world = t->world; /* its batches are functions of the rank */
+    if (t->engine != &sync_none) t->golden->world = t->world; /* batches depend on the rank */
     t->token = random_token();
     assert_ok(model_build(&t->golden->model, &t->model));
     assert_ok(status_table_create(t->token, t->world, &t->table));
@@ -192,7 +192,7 @@ typedef struct chunk_case {
     int64_t bytes[16];
 } chunk_case;
 
-/* From PyTorch's own coalescing, for ResNet-50. */
+/* Chunks that PyTorch forms for ResNet-50. */
 static const chunk_case chunk_cases[] = {
     {"resnet50",
      false,
@@ -272,10 +272,10 @@ static void the_bits_do_not_depend_on_how_tensors_travel_or_how_long_they_live(v
 typedef struct whole_case {
     const char *file, *options;
     int world;
-    int64_t samples; /* in the last: all of them */
+    int64_t samples; /* in the batch; 0 for a full batch */
 } whole_case;
 
-/* Uneven chunks, ranks without any, one rank: sums in another order are the only difference. */
+/* Uneven chunks, ranks without samples, and one rank. Results differ only by the order of sums. */
 static const whole_case whole_cases[] = {
     {"wine_mlp_w4", "", 4, 0},
     {"wine_mlp_w4", "", 4, 9},              /* 3, 3, 3, 0 */
@@ -327,7 +327,7 @@ static const dp_fault_case fault_cases[] = {
     {TRANSPORT_NO_FAULT, STATUS_OK, ""},
     {TRANSPORT_DOUBLE, STATUS_OK, ""},
     {TRANSPORT_DROP, STATUS_PEER,
-     "rank 1 has not sent outputs of step 1 within the stall limit of 5.00 s"}, /* all wait */
+     "rank 1 has not sent outputs of step 1 within the stall limit of 5.00 s"}, /* all ranks wait */
     {TRANSPORT_FLIP, STATUS_IO, "damaged on the way"},
 };
 
@@ -365,7 +365,7 @@ typedef struct memory_case {
     const char *file, *options;
     int world;
     const optimizer_options *optimizer;
-    int64_t states, kept; /* S and G, in units of P */
+    int64_t states, kept; /* S and G of the formula, in units of P */
 } memory_case;
 
 static const memory_case memory_cases[] = {
@@ -385,8 +385,7 @@ static void the_ledger_of_every_phase_is_what_the_formula_says(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof memory_cases / sizeof memory_cases[0]; i++) {
         const memory_case *c = &memory_cases[i];
-        if (SANITIZED && strncmp(c->file, "resnet18", 8) == 0)
-            continue; /* takes 20 s, through the same code */
+        if (SANITIZED && strncmp(c->file, "resnet18", 8) == 0) continue; /* would take 20 s */
         training t = {.file = c->file,
                       .options = c->options,
                       .engine = &sync_ps,
@@ -415,7 +414,7 @@ static void the_ledger_of_every_phase_is_what_the_formula_says(void **state)
     }
 }
 
-/* The table of absolute figures: P, G, S, O and A of a replica. */
+/* Compares device 0 and device 1 with the absolute figures of the table, from P and S. */
 static void device_0_and_another_hold_what_the_table_says(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* What goes wrong in one member of a job ends it on all others, soon, with a line that names the cause.
- * Members are processes. */
+/* Checks that a fault of one member soon ends the job on all other members, with an error that names the
+ * cause. Members are processes. */
 #include "common/net/transport_impl.h"
 #include "ps/engine_impl.h"
 #include "ps/ps.h"
@@ -18,12 +18,12 @@ typedef struct fault_case {
     const char *name;
     job_config config;
     process_act act;
-    int member;                 /* that does it */
-    transport_fault_kind fault; /* of what it sends */
-    bool of_server;             /* not what the rank sends, but its server */
-    status code;                /* of all others */
-    const char *text;           /* in their message */
-    bool all;                   /* in all others'; else at least in one's */
+    int member;                 /* member with the fault */
+    transport_fault_kind fault; /* fault of a message that the member sends */
+    bool of_server;             /* the server of the member sends that message */
+    status code;                /* expected code of the other members */
+    const char *text;           /* part of their messages */
+    bool all;                   /* all messages must contain `text`; else one is enough */
 } fault_case;
 
 static const fault_case cases[] = {
@@ -160,7 +160,7 @@ typedef struct exchanging {
     sync_blob handshakes[PROCESSES_MAX];
 } exchanging;
 
-/* In place, so that lengths stay. */
+/* Replaces `what` by `by` of the same length in a handshake. */
 static void tamper(sync_blob *handshake, const char *what, const char *by)
 {
     char *at = memmem(handshake->data, handshake->bytes, what, strlen(what));
@@ -190,14 +190,14 @@ static void set_fault(const fault_case *c, job_rank *r)
 {
     ps_engine *e = (ps_engine *)r->engine;
     ps_port *port = c->of_server ? ps_server_port(e->server) : ps_worker_port(e->worker);
-    transport_inject(port->transport, c->fault, 2); /* others follow, by which it is missed */
+    transport_inject(port->transport, c->fault, 2); /* later messages reveal a dropped one */
 }
 
 static status run_steps(const fault_case *c, processes *all, job_rank *r)
 {
     bool mine = r->rank == c->member;
     bool endless =
-        c->act == ACT_DIE && c->member >= r->job->config.world; /* until the server is killed: by rank 0 */
+        c->act == ACT_DIE && c->member >= r->job->config.world; /* steps until rank 0 kills the server */
     for (int64_t step = 0; step < STEPS || endless; step++) {
         if (mine && step == FAULTY_STEP && c->act == ACT_LEAVE) return STATUS_OK;
         sync_step s = job_begin(r);
@@ -232,14 +232,14 @@ out:
     return rc;
 }
 
-/* The other members ended with what the case expects. */
+/* Checks that the other members ended as the case expects. */
 static void check(const fault_case *c, const processes *all, int world)
 {
     int named = 0, others = 0;
     for (int m = 0; m < all->count; m++) {
         const process_outcome *o = &all->members[m];
         if (m == c->member && c->code != STATUS_OK) continue;
-        if (m >= world && c->code != STATUS_OK) continue; /* servers of their own: their ranks speak */
+        if (m >= world && c->code != STATUS_OK) continue; /* separate servers report through the ranks */
         if (o->code == STATUS_COUNT)
             fail_msg("%s: member %d did not end by itself (wait status %d)", c->name, m, o->wait_status);
         bool says = strstr(o->message, c->text) && o->code == c->code;

@@ -1,4 +1,4 @@
-/* Models trained through the parameter server agree with PyTorch's trajectories. */
+/* Compares models trained through the parameter server with PyTorch's trajectories. */
 #include "harness/verify/verify.h"
 #include "ps/policy.h"
 #include "ps/ps.h"
@@ -7,7 +7,7 @@
 typedef struct golden_case {
     const char *file, *device, *policy;
     int64_t servers;
-    int server_optimizer; /* 2: off */
+    int server_optimizer; /* 0 for the policy's default, 2 for off */
     int payload;
     ps_dp_loss loss;
 } golden_case;

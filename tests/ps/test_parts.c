@@ -1,4 +1,4 @@
-/* The parts on their own: policies and options, the plan, queues, handshakes. */
+/* Tests the parts separately: policies and options, the plan, queues, handshakes. */
 #include "common/base/random.h"
 #include "models/models.h"
 #include "ps/compute.h"
@@ -32,7 +32,7 @@ static void options_override_policies_and_nonsense_is_refused(void **state)
         const char *policy, *options;
         int world;
         status code;
-        const char *says; /* or of the policy: */
+        const char *says; /* expected error, or NULL and the expected policy: */
         ps_policy is;
     } cases[] = {
 #define BYTEPS .partition_bytes = 4096000, .credit_bytes = 16384000, .server_optimizer = true
@@ -188,7 +188,7 @@ static void check_keys(const planned *m, const ps_plan *plan, int servers, int64
                 in_param = 0;
             }
         }
-        /* An element's server is that whose share of all elements it is in. */
+        /* Each server has a contiguous share of all elements, and the key lies in the share of its server. */
         assert_true(at >= total * key->server / servers &&
                     at + key->elements <= total * (key->server + 1) / servers);
         at += key->elements;
@@ -201,7 +201,8 @@ static void check_keys(const planned *m, const ps_plan *plan, int servers, int64
     }
 }
 
-/* By a walk over the operations: what is pushed is neither read nor written by a later one. */
+/* Walks over the operations and checks that no operation reads or writes a parameter or gradient after the
+ * push. */
 static void check_pushes(const planned *m, const ps_plan *plan)
 {
     const nn_program *p = m->program;
@@ -224,7 +225,7 @@ static void check_pushes(const planned *m, const ps_plan *plan)
         assert_true(pushed[i] <= 1);
         at_the_end += !pushed[i];
     }
-    assert_true(at_the_end <= 2); /* what the last operations of the backward pass still read */
+    assert_true(at_the_end <= 2); /* read by the last operations of the backward pass */
     free(pushed);
 }
 
@@ -320,7 +321,7 @@ static void a_queue_keeps_order_and_reports_when_it_is_full(void **state)
 
 typedef struct range_counts {
     atomic_int seen[2][20000];
-    atomic_int threads[8]; /* ranges of each thread */
+    atomic_int threads[8]; /* number of ranges per thread */
 } range_counts;
 
 static status count_range(void *context, int thread, int piece, int64_t at, int64_t count)
@@ -406,10 +407,10 @@ static void differences_between_handshakes_are_named(void **state)
     sync_blob mine = handshake_of("wine_mlp", "", &sgd, false);
     const struct {
         sync_blob other;
-        const char *says; /* NULL: they fit */
+        const char *says; /* expected error, or NULL */
     } cases[] = {
         {handshake_of("wine_mlp", "", &sgd, false), NULL},
-        {handshake_of("wine_mlp", "", &faster, false), NULL}, /* the rate travels with every push */
+        {handshake_of("wine_mlp", "", &faster, false), NULL}, /* every push has the learning rate */
         {handshake_of("wine_mlp", "--servers 2", &sgd, false),
          "found 'servers 1, placement 0' and 'servers 2, placement 0'"},
         {handshake_of("wine_mlp", "--partition-bytes 4K", &sgd, false),
@@ -442,7 +443,8 @@ static void garbage_is_refused_as_a_handshake(void **state)
                  STATUS_PROTOCOL, "rank 1: expected 'psring parameter server 4', got");
     assert_fails(ps_handshake_read(&(sync_blob){NULL, 0}, "rank 1", &own, url, sizeof url), STATUS_PROTOCOL,
                  "rank 1: expected 'psring parameter server 4', got ''");
-    for (size_t cut = 0; cut + 1 < whole.bytes; cut += 7) { /* the last byte ends a line that is whole */
+    for (size_t cut = 0; cut + 1 < whole.bytes;
+         cut += 7) { /* without only the last byte the handshake is complete */
         sync_blob part = {whole.data, cut};
         if (ps_handshake_read(&part, "rank 1", &own, url, sizeof url) == STATUS_OK)
             assert_int_equal(ps_handshake_compare(&whole, "rank 0", &part, "rank 1"), STATUS_PROTOCOL);

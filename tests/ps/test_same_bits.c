@@ -1,6 +1,6 @@
-/* A network trained for some steps ends bit-identical under sync with any number of servers, any
- * partition and any payload, under ssp without staleness, and through the ring engine's two-shot all-reduce.
- */
+/* Trains a network for some steps and checks that the results are bit-identical: with sync for any number of
+ * servers, partition size and payload, with ssp without staleness, and with the two-shot all-reduce of the
+ * ring engine. */
 #include "common/base/random.h"
 #include "common/net/status_table.h"
 #include "common/sync/engine.h"
@@ -14,7 +14,7 @@
 
 #include <stdlib.h>
 
-/* Three: a division by it rounds. The files give models and data, whatever their own number of ranks. */
+/* A division by 3 ranks rounds. The golden files give only models and data. */
 enum { WORLD = 3, STEPS = 4, OPTIONS_SIZE = 1024 };
 
 typedef struct engine_case {
@@ -133,7 +133,7 @@ static void all_ways_end_with_the_same_bits(void **state)
             by_divide[divide - SHARED_DIVIDE_BEFORE] = first;
         }
     }
-    assert_true(by_divide[0] != by_divide[1]); /* three ranks: the places of the division can be told apart */
+    assert_true(by_divide[0] != by_divide[1]); /* so the test detects a division in the wrong place */
 }
 
 int main(void)

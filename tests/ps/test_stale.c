@@ -1,4 +1,4 @@
-/* Bounded staleness and asynchronous updates. */
+/* Tests bounded staleness and asynchronous updates. */
 #include "ps/plan.h"
 #include "tests/ps/job.h"
 #include "tests/support/check.h"
@@ -36,9 +36,10 @@ static void run_cases(const job_config *cases, size_t count, job_function functi
 }
 #define RUN(cases, function, context) run_cases(cases, sizeof(cases) / sizeof(cases)[0], function, context)
 
-/* ---- what comes out --------------------------------------------------------------------------- */
+/* ---- results ---------------------------------------------------------------------------------- */
 
-/* Gradients that do not depend on parameters: rounds are applied in order, whoever was ahead. */
+/* Gradients do not depend on parameters and rounds are applied in order, so staleness does not change the
+ * result. */
 static status train_and_compare(local_ranks *group, job_rank *r)
 {
     (void)group;
@@ -89,7 +90,7 @@ static void bounded_staleness_ends_with_the_bits_of_sync(void **state)
     RUN(cases, train_and_compare, NULL);
 }
 
-/* Powers of two and integers: sums are exact, so the order of updates does not matter. */
+/* All values are integers and powers of two. Sums are exact, so the order of updates does not matter. */
 static status train_asynchronously(local_ranks *group, job_rank *r)
 {
     (void)group;
@@ -107,7 +108,7 @@ static status train_asynchronously(local_ranks *group, job_rank *r)
                          r->rank, p, (int)i, found, wanted);
         }
     }
-    return job_step(r); /* and it goes on */
+    return job_step(r); /* training continues after a flush */
 }
 
 static void asynchronous_updates_are_all_made(void **state)
@@ -125,13 +126,13 @@ static void asynchronous_updates_are_all_made(void **state)
     RUN(cases, train_asynchronously, NULL);
 }
 
-/* A signal may stop rank 0 before its first step, after others have made some. */
+/* Flushes when rank 0 has made no step and other ranks have, as after an early signal. */
 static status stop_before_the_first_step(local_ranks *group, job_rank *r)
 {
     (void)group;
     for (int i = 0; i < 3 * r->rank; i++) TRY(job_step(r));
     TRY(sync_ps.flush(r->engine));
-    return sync_ps.flush(r->engine); /* before a checkpoint */
+    return sync_ps.flush(r->engine); /* a checkpoint flushes again */
 }
 
 static void a_rank_without_a_step_takes_part_in_flushes(void **state)
@@ -172,10 +173,10 @@ static void clipping_works_where_pushes_are_applied_one_by_one(void **state)
 
 typedef struct lead_watch {
     int64_t bound;
-    _Atomic int64_t begun[8], pushed[8]; /* steps a rank has begun; whose gradients it has begun to push */
+    _Atomic int64_t begun[8], pushed[8]; /* steps begun, and steps whose push has begun */
 } lead_watch;
 
-/* Rank 0 goes on only when rank 1 is as far ahead as it may be; nobody may be further. */
+/* Rank 0 waits in each step until rank 1 is ahead by the bound. No rank may be ahead by more. */
 static status train_in_step(local_ranks *group, job_rank *r)
 {
     (void)group;

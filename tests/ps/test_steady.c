@@ -1,4 +1,5 @@
-/* A step that is not the first allocates nothing: malloc and its kin are counted at link time. */
+/* Checks that steps after the first allocate nothing. The linker wraps malloc and similar functions to count
+ * calls. */
 #include "tests/common/data/allocations.h"
 #include "tests/ps/job.h"
 #include "tests/support/check.h"
@@ -52,7 +53,7 @@ static void a_steady_step_allocates_nothing(void **state)
         job_open(&cases[i], &j);
         j.context = &counted;
         assert_ok(job_run(&j, train));
-        assert_true(allocations_so_far() > before); /* they are counted */
+        assert_true(allocations_so_far() > before); /* counting works */
         if (counted != 0)
             fail_msg("%s, %s: %d allocations in %d steps, expected 0",
                      cases[i].policy ? cases[i].policy : "sync", cases[i].options ? cases[i].options : "",

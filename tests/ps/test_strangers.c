@@ -1,5 +1,5 @@
-/* What strangers send to a server's port while a job trains: it is rejected, memory stays bounded, and the
- * job ends with the bits that plain loops give. */
+/* Sends garbage to a server's port while a job trains. The server must reject the garbage with bounded
+ * memory, and the result must be bit-identical to plain loops. */
 #include "common/base/random.h"
 #include "common/net/key.h"
 #include "common/net/message_wire.h"
@@ -17,7 +17,7 @@
 #include <unistd.h>
 #include <zmq.h>
 
-enum { SLACK = SANITIZED ? 4 : 1 }; /* sanitizers keep what was freed for a while */
+enum { SLACK = SANITIZED ? 4 : 1 }; /* sanitizers delay frees */
 enum { STEPS = 12, LARGEST_GROWTH_KIB = SLACK * (200 << 10) };
 
 typedef struct stranger {
@@ -44,7 +44,7 @@ static void say(const char *url, const void *bytes, size_t count)
 {
     int fd = connect_tcp(url);
     if (fd < 0) return;
-    ssize_t sent = send(fd, bytes, count, MSG_NOSIGNAL); /* the other side may have hung up */
+    ssize_t sent = send(fd, bytes, count, MSG_NOSIGNAL); /* the server may have closed the connection */
     (void)sent;
     clock_sleep_ns(5 * NS_PER_MS);
     close(fd);
@@ -57,14 +57,14 @@ static void speak_no_zmtp(const char *url)
     for (int i = 0; i < 4096; i++) noise[i] = random_bits(1, (uint64_t)i);
     say(url, http, sizeof http - 1);
     say(url, noise, sizeof noise);
-    say(url, "\xff\0\0\0\0\0\0\0\x01\x7f\x03\0NULL", 16);         /* a greeting cut short */
-    say(url, "\x01\0\xff\x7f\xff\xff\xff\xff\xff\xff\xff\0", 12); /* ZMTP 1.0, a frame of 2^63 bytes */
+    say(url, "\xff\0\0\0\0\0\0\0\x01\x7f\x03\0NULL", 16);         /* truncated greeting */
+    say(url, "\x01\0\xff\x7f\xff\xff\xff\xff\xff\xff\xff\0", 12); /* ZMTP 1.0, frame of 2^63 bytes */
     say(url, "", 0);
 }
 
-/* ---- above it ----------------------------------------------------------------------------------- */
+/* ---- above ZMTP --------------------------------------------------------------------------------- */
 
-/* One that has the key, as a member that is broken would. */
+/* Opens a peer that has the key, like a defective member of the job. */
 static zsocket open_peer(zsocket_context *context, const stranger *s, uint64_t token, int rank)
 {
     zsocket socket = {0};
@@ -82,7 +82,7 @@ static zsocket open_peer(zsocket_context *context, const stranger *s, uint64_t t
     return socket;
 }
 
-/* `depth` submessages, each inside the other: field 1, length-delimited. From inside out. */
+/* Writes `depth` nested submessages, each as length-delimited field 1, the innermost first. */
 static size_t nest(uint8_t *out, size_t size, int depth)
 {
     size_t at = size;
@@ -119,15 +119,15 @@ static void speak_garbage(const stranger *s, uint64_t token, int rank)
         for (int j = 0; j < 8; j++) noise[j] = random_bits(2, (uint64_t)(8 * i + j));
         zmq_send(socket, noise, sizeof noise, 0);
     }
-    zmq_send(socket, big, nest(big, 60000, 20000), 0);                     /* nested, below the cap */
-    zmq_send(socket, big, nest(big, 200000, 60000), 0);                    /* and above it */
+    zmq_send(socket, big, nest(big, 60000, 20000), 0);                     /* nested, below the size limit */
+    zmq_send(socket, big, nest(big, 200000, 60000), 0);                    /* nested, above the limit */
     for (size_t i = 0; i + 1 < BIG; i += 2) big[i] = 0x0a, big[i + 1] = 0; /* 10 million empty submessages */
     zmq_send(socket, big, BIG, 0);
-    zmq_send(socket, header, used, ZMQ_SNDMORE); /* frames that nobody announced */
+    zmq_send(socket, header, used, ZMQ_SNDMORE); /* unannounced frames */
     for (int i = 0; i < 100; i++) zmq_send(socket, big, 1000, ZMQ_SNDMORE);
     zmq_send(socket, big, 1000, 0);
     zmq_send(socket, header, used, ZMQ_SNDMORE);
-    zmq_send(socket, big, BIG, 0); /* a frame above what was agreed */
+    zmq_send(socket, big, BIG, 0); /* frame above the agreed size */
     clock_sleep_ns(50 * NS_PER_MS);
 out:
     zsocket_close(&peer, 0);
@@ -140,8 +140,8 @@ static void *disturb(void *argument)
     stranger *s = argument;
     for (int round = 0; round < 3; round++) {
         speak_no_zmtp(s->url);
-        speak_garbage(s, s->token + 1, 1); /* of another job */
-        speak_garbage(s, s->token, 77);    /* no rank of this one */
+        speak_garbage(s, s->token + 1, 1); /* token of another job */
+        speak_garbage(s, s->token, 77);    /* rank out of range */
         speak_garbage(s, 0, 0);
     }
     atomic_store(&s->done, true);
@@ -171,7 +171,7 @@ static status train(local_ranks *group, job_rank *r)
     for (int64_t step = 0; step < STEPS && rc == STATUS_OK; step++) {
         rc = job_step(r);
         job_reference_step(r->job, &expected, step);
-        clock_sleep_ns(20 * NS_PER_MS); /* so that strangers come in every step */
+        clock_sleep_ns(20 * NS_PER_MS); /* strangers send during every step */
         if (step + 2 == STEPS && r->rank == 0) pthread_join(s->thread, NULL);
     }
     if (rc == STATUS_OK) rc = sync_ps.flush(r->engine);

@@ -1,4 +1,4 @@
-/* Under sync every configuration ends with the bits that plain loops give. */
+/* Checks that every configuration of policy sync gives results that are bit-identical to plain loops. */
 #include "tests/ps/job.h"
 #include "tests/support/check.h"
 
@@ -22,7 +22,6 @@ typedef struct sync_case {
         .kind = OPTIMIZER_SGD, .lr = 0.1, .momentum = 0.9, .clip_norm = 3                                    \
     }
 
-/* ranks, option text, ... */
 static const sync_case cases[] = {
     {"one rank", {.world = 1}},
     {"two ranks", {.world = 2, .optimizer = MOMENTUM}},
@@ -72,7 +71,7 @@ static const sync_case cases[] = {
       .processes = true,
       .options = "--server-placement own --servers 3 --transport tcp --payload zmq",
       .optimizer = CLIPPED,
-      .scale = 1}}, /* sums are exact: norms are added up server by server */
+      .scale = 1}}, /* exact sums, because norms are added server by server */
     {"servers of their own that only sum",
      {.world = 2,
       .processes = true,
@@ -107,7 +106,7 @@ static void parameters_are_those_of_plain_loops(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         job j;
         job_config config = cases[i].config;
-        if (config.scale == 0) config.scale = 0.3; /* sums round: their order shows */
+        if (config.scale == 0) config.scale = 0.3; /* sums round, so a wrong order changes the result */
         job_open(&config, &j);
         status rc = job_run(&j, train);
         if (rc != STATUS_OK) fail_msg("%s: %s: %s", cases[i].name, status_name(rc), error_message());

@@ -1,4 +1,5 @@
-/* The labels of a step's instants: by the stated precedence, one each, and they add up to the step. */
+/* Tests the anatomy of a step: each instant gets one label by the order in anatomy.h, and the parts add up to
+ * the step. */
 #include "common/sync/anatomy.h"
 
 #include "common/base/random.h"
@@ -241,8 +242,8 @@ static void what_is_known_late_is_hidden_in_the_next_step_and_counted_once(void 
     open_recorder(&r);
     anatomy_add_span(r.anatomy, 10, 30);
     assert_int_equal(end_step(&r, 0, 100).hidden_computing_ns, 20);
-    anatomy_add_span(r.anatomy, 20, 50);  /* of the step that has ended: 20 ns more */
-    anatomy_add_span(r.anatomy, 90, 130); /* 10 in that step, 30 in this one */
+    anatomy_add_span(r.anatomy, 20, 50);  /* 20 ns more in the step that has ended */
+    anatomy_add_span(r.anatomy, 90, 130); /* 10 ns in the ended step, 30 ns in this one */
     assert_int_equal(end_step(&r, 100, 200).hidden_computing_ns, 20 + 10 + 30);
     assert_int_equal(end_step(&r, 200, 300).hidden_computing_ns, 0);
     close_recorder(&r);
@@ -266,13 +267,11 @@ static void spans_and_waits_without_room_are_counted_in_their_step(void **state)
     recorder r;
     int number;
     open_recorder(&r);
-    for (int i = 0; i < MANY; i++)
-        anatomy_add_span(r.anatomy, 10 * i, 10 * i + 5); /* more than the queue holds */
+    for (int i = 0; i < MANY; i++) anatomy_add_span(r.anatomy, 10 * i, 10 * i + 5); /* exceeds the queue */
     assert_true(end_step(&r, 0, 10 * MANY).lost > 0);
     assert_int_equal(end_step(&r, 10 * MANY, 20 * MANY).lost, 0);
     int64_t begin = 20 * MANY, lost = 0;
-    for (int i = 0; i < MANY;
-         i++) { /* pieces of which the queue has room, but not the list of disjoint ones */
+    for (int i = 0; i < MANY; i++) { /* fits in the queue, but not in the list of disjoint spans */
         anatomy_add_span(r.anatomy, begin + 10 * i, begin + 10 * i + 5);
         if (i % 500 == 499) lost += end_step(&r, begin, begin + 1).lost;
     }
@@ -290,7 +289,7 @@ static void spans_and_waits_without_room_are_counted_in_their_step(void **state)
     close_recorder(&r);
 }
 
-/* Of a step that begins before the previous one has ended. */
+/* Spans are lost while two steps are under way. */
 static void what_a_step_that_leads_has_lost_counts_for_both(void **state)
 {
     (void)state;
@@ -312,7 +311,7 @@ static void a_wait_is_between_its_two_marks(void **state)
     int64_t begin = device_now_ns(r.device);
     int number = -1;
     assert_int_equal(anatomy_begin_wait(r.anatomy), STATUS_OK);
-    assert_int_equal(anatomy_begin_wait(r.anatomy), STATUS_OK); /* a stage that comes again */
+    assert_int_equal(anatomy_begin_wait(r.anatomy), STATUS_OK); /* does nothing within a wait */
     while (device_now_ns(r.device) < begin + 1000000) {
     }
     assert_int_equal(anatomy_end_wait(r.anatomy, &number), STATUS_OK);
@@ -328,7 +327,7 @@ static void a_wait_is_between_its_two_marks(void **state)
     close_recorder(&r);
 }
 
-/* What a step was found to be. */
+/* Results of anatomy_sweep_again(). */
 typedef struct found_steps {
     anatomy_figures figures[3];
     int64_t waited_for_2[3];
@@ -344,7 +343,7 @@ static void take_step(void *context, int64_t step, const anatomy_figures *figure
     f->count++;
 }
 
-/* Calls 1 to 4, of which ranks begin 2 and 3 late; this one waits for 2, and executes during 3. */
+/* Other ranks begin calls 2 and 3 late. This rank waits for call 2, and computes during call 3. */
 static void a_call_is_in_progress_from_the_latest_begin_on(void **state)
 {
     (void)state;
@@ -363,7 +362,7 @@ static void a_call_is_in_progress_from_the_latest_begin_on(void **state)
     anatomy_add_call(r.anatomy, 2, wait.begin_ns, wait.end_ns);
     anatomy_figures f = end_step(&r, begin, wait.end_ns + 10);
     assert_int_equal(f.parts[STEP_EXPOSED], wait.end_ns - wait.begin_ns);
-    anatomy_add_call(r.anatomy, 3, wait.end_ns + 5, wait.end_ns + 25); /* 5 ns of it lie in the step before */
+    anatomy_add_call(r.anatomy, 3, wait.end_ns + 5, wait.end_ns + 25); /* 5 ns are in the step before */
     anatomy_add_call(r.anatomy, 4, wait.end_ns + 30, wait.end_ns + 40);
     f = end_step(&r, wait.end_ns + 10, wait.end_ns + 60);
     assert_int_equal(f.hidden_computing_ns, 20 + 10);
@@ -378,7 +377,7 @@ static void a_call_is_in_progress_from_the_latest_begin_on(void **state)
         {1, {.rank = ANATOMY_NOBODY}},
         {2, {.ns = wait.begin_ns + 900000, .rank = 2}},
         {3, {.ns = wait.end_ns + 12, .rank = 1}},
-        {4, {.ns = wait.end_ns + 100, .rank = 1}}}; /* after its end: a clock is wrong */
+        {4, {.ns = wait.end_ns + 100, .rank = 1}}}; /* after the end of the call, by a wrong clock */
     found_steps found = {.count = 0};
     anatomy_sweep_again(r.anatomy, last, COUNT(last), take_step, &found);
     assert_int_equal(found.count, 2);

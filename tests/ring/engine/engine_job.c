@@ -11,7 +11,8 @@
 
 /* ---- the model -------------------------------------------------------------------------------- */
 
-/* Convolutions with BatchNorm and two linear layers: 14 parameters of very different sizes, 4 buffers. */
+/* Builds a model of convolutions, BatchNorm and linear layers, with parameters of very different sizes and
+ * with buffers. */
 static status build(nn_model **out)
 {
     nn_model *m = NULL;
@@ -215,7 +216,7 @@ static status rank_of_job(rank_context *context)
     if (rc == STATUS_OK) rc = sync_handshake(rank.engine, &job->handshakes[context->rank]);
     pthread_barrier_wait(&job->barrier);
     if (rc == STATUS_OK) rc = sync_connect(rank.engine, job->handshakes);
-    pthread_barrier_wait(&job->barrier); /* handshakes are borrowed */
+    pthread_barrier_wait(&job->barrier); /* until here all ranks read the handshakes */
     if (rc == STATUS_OK) rc = job->body(&rank);
     close_rank(&rank);
     return rc;

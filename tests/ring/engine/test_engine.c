@@ -1,4 +1,4 @@
-/* Averaged gradients against a plain loop, for every policy and option. */
+/* Compares averaged gradients with a plain loop, for every policy and option. */
 #include "tests/ring/engine/engine_job.h"
 
 #include "common/base/clock.h"
@@ -16,7 +16,7 @@ enum { STEPS = 4 };
 
 /* ---- every policy ----------------------------------------------------------------------------- */
 
-/* Plain SGD from parameters of zero, in exact numbers. */
+/* Checks parameters after SGD without momentum from parameters of zero. All numbers are exact. */
 static status check_parameters(const engine_rank *r, int64_t steps)
 {
     const param_set *set = r->params;
@@ -36,8 +36,8 @@ static status check_bytes(engine_rank *r)
     sync_counters c;
     sync_read_counters(r->engine, &c);
     int64_t n = r->context->world, elements = r->params->logical_bytes / dtype_size(r->params->type);
-    int64_t least = STEPS * 2 * (n - 1) * elements * 2 / n; /* of two bytes, the narrowest that travels */
-    least -= STEPS * r->params->model->param_count * 64;    /* chunks of a bucket are cut on cache lines */
+    int64_t least = STEPS * 2 * (n - 1) * elements * 2 / n; /* 2 bytes: the smallest type sent */
+    least -= STEPS * r->params->model->param_count * 64;    /* chunks end at cache lines */
     if (c.bytes_sent < least || c.bytes_received < least || (n == 1 && c.bytes_sent != 0))
         return rank_error(STATUS_MISMATCH, "found %lld bytes sent and %lld received, expected at least %lld",
                           (long long)c.bytes_sent, (long long)c.bytes_received, (long long)least);
@@ -136,7 +136,7 @@ static status run_accumulation(engine_rank *r)
     for (int64_t s = 0; s < STEPS; s++) {
         sync_step step = job_step_of(r, s);
         step.synchronize = false;
-        TRY(job_begin(r, &step)); /* broadcasts buffers, once a step */
+        TRY(job_begin(r, &step)); /* broadcasts buffers once per step */
         t->counters(r->engine, &before);
         TRY(job_backward(r, &step, NULL, 0));
         TRY(job_finish(r, &step));
@@ -174,7 +174,7 @@ static double fraction(int rank, int param, int64_t i)
 
 typedef struct hook_case {
     const char *word;
-    double relative; /* of the largest gradient: one rounding per rank and one of the sum */
+    double relative; /* tolerance relative to the largest gradient: a rounding per rank and one of the sum */
 } hook_case;
 
 static status run_hook(engine_rank *r)

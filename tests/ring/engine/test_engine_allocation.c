@@ -1,4 +1,5 @@
-/* A steady step allocates nothing: malloc and the like are counted (linked with --wrap). */
+/* Checks that a steady step allocates nothing. The linker wraps malloc, calloc and realloc (--wrap) to count
+ * calls. */
 #include "tests/ring/engine/engine_job.h"
 
 #include <setjmp.h>
@@ -12,7 +13,7 @@
 
 static atomic_bool counting;
 static atomic_int allocations;
-static atomic_int failing; /* the number of the allocation that fails; 0: none */
+static atomic_int failing; /* number of the allocation that fails, from 1, or 0 */
 
 void *__real_malloc(size_t size);
 void *__real_calloc(size_t count, size_t size);
@@ -21,7 +22,7 @@ void *__wrap_malloc(size_t size);
 void *__wrap_calloc(size_t count, size_t size);
 void *__wrap_realloc(void *old, size_t size);
 
-/* Whether this one is to fail. */
+/* Counts an allocation. Returns true if the allocation must fail. */
 static bool count(void)
 {
     if (!atomic_load(&counting)) return false;
@@ -83,7 +84,6 @@ static void a_steady_step_allocates_nothing(void **state)
         }
 }
 
-/* The count can see an allocation at all. */
 static void an_allocation_is_counted(void **state)
 {
     (void)state;
@@ -97,7 +97,7 @@ static void an_allocation_is_counted(void **state)
 
 /* ---- failing allocations ---------------------------------------------------------------------- */
 
-/* Opens a second engine in addition to the first one, up to the connection; closes it. */
+/* Opens and connects a second engine next to the first one, and closes it. */
 static status open_another(engine_rank *r)
 {
     sync_context context = r->engine->context;
@@ -121,7 +121,7 @@ static status run_failures(engine_rank *r)
         status rc = open_another(r);
         atomic_store(&counting, false);
         bool reached = atomic_load(&allocations) >= k;
-        if (!reached && rc == STATUS_OK) return STATUS_OK; /* there are not so many */
+        if (!reached && rc == STATUS_OK) return STATUS_OK; /* there are fewer than k allocations */
         if (rc != STATUS_SYSTEM || !strstr(error_message(), "no memory"))
             return rank_error(STATUS_MISMATCH, "allocation %d failed: found %s '%s'", k, status_name(rc),
                               error_message());

@@ -1,4 +1,4 @@
-/* The error on every rank when one of them fails. */
+/* Checks the error on every rank after one rank fails. */
 #include "tests/ring/engine/engine_job.h"
 
 #include "common/base/clock.h"
@@ -12,9 +12,10 @@
 
 #include <cmocka.h>
 
-enum { WORLD = 3, ODD = 1 }; /* the rank that is different */
+enum { WORLD = 3, ODD = 1 }; /* the rank that differs or fails */
 
-/* The odd rank's error has `code` and `own`; the others' have `code` and `others`. */
+/* Checks that all errors have `code`, the error of the odd rank the text `own`, and the other errors the text
+ * `others`. */
 static void expect_errors(const char *what, const rank_context *results, status code, const char *own,
                           const char *others)
 {
@@ -173,7 +174,6 @@ static status run_late(engine_rank *r)
     return rc;
 }
 
-/* The compute thread waits for a fence, which fails. */
 static void a_late_rank_ends_the_others_and_is_named(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* PowerSGD: first the algorithm by itself, then in the engine. */
+/* Tests PowerSGD: first the algorithm alone, then in the engine. */
 #include "ring/hooks/powersgd.h"
 #include "tests/ring/engine/engine_job.h"
 
@@ -33,7 +33,7 @@ static void round_trip(matrix *x, int rank)
     powersgd_restore(&v, rank);
 }
 
-/* A matrix of the given rank with singular values 8, 4, 2, ... */
+/* Fills a matrix of the given rank with singular values 8, 4, 2, ... */
 static void low_rank(float *m, int rank)
 {
     for (int i = 0; i < ROWS; i++)
@@ -67,7 +67,8 @@ static void a_matrix_of_low_rank_is_restored(void **state)
     }
 }
 
-/* Repeated on the same matrix the warm start converges to the best approximation: its leading part. */
+/* If the matrix does not change, the warm start converges to the best approximation, the largest singular
+ * value with its vectors. */
 static void warm_start_converges_to_the_best_approximation(void **state)
 {
     (void)state;
@@ -78,18 +79,18 @@ static void warm_start_converges_to_the_best_approximation(void **state)
     double first = 0, last = 0;
     for (int step = 0; step < 20; step++) {
         memcpy(x.m, original.m, sizeof x.m);
-        memset(x.error, 0, sizeof x.error); /* without feedback */
+        memset(x.error, 0, sizeof x.error); /* turns off error feedback */
         round_trip(&x, 1);
         last = norm(x.error, ROWS * COLS) / norm(original.m, ROWS * COLS);
         if (step == 0) first = last;
     }
-    double best = sqrt(16 + 4) / sqrt(64 + 16 + 4); /* the parts of singular values 4 and 2 */
+    double best = sqrt(16 + 4) / sqrt(64 + 16 + 4); /* norm of the other two singular values, 4 and 2 */
     if (last > first || fabs(last - best) > 0.05)
         fail_msg("found %g, after %g; expected about %g", last, first, best);
 }
 
-/* What error feedback promises: the sum of what was applied differs from the sum of the gradients by the
- * remaining error, however rough each approximation is. */
+/* Checks that the sum of the applied gradients plus the remaining error equals the sum of the true gradients,
+ * although each approximation is rough. */
 static void error_feedback_loses_nothing_over_the_steps(void **state)
 {
     (void)state;
@@ -136,7 +137,7 @@ static void thin_and_small_tensors_are_sent_uncompressed(void **state)
 
 /* ---- in the engine ---------------------------------------------------------------------------- */
 
-/* PyTorch's element (row, column) of a parameter in the device's layout, for rank-1 gradients. */
+/* Returns element (row, col) of a gradient of matrix rank 1, in PyTorch's layout. */
 static float outer(int rank, int64_t step, int64_t row, int64_t col)
 {
     return (float)((rank + 1) * (0.5 + (double)(row % 5)) * (1 + (double)((col + step) % 3)));
@@ -169,7 +170,7 @@ static status check_gradient(engine_rank *r, int64_t step, int param, double tol
     return rc;
 }
 
-/* All ranks' gradients are multiples of one matrix of rank 1: what PowerSGD restores exactly. */
+/* The gradients of all ranks are multiples of one matrix of rank 1, which PowerSGD restores exactly. */
 static status run_rank_one(engine_rank *r)
 {
     for (int64_t s = 0; s < 6; s++) {
@@ -203,7 +204,7 @@ static void powersgd_restores_gradients_of_rank_one(void **state)
     }
 }
 
-/* Ranks stay bit-identical, whatever their gradients are. */
+/* Checks that parameters stay bit-identical on all ranks. */
 static status run_same_bits(engine_rank *r)
 {
     static uint64_t hashes[RANKS_MAX];

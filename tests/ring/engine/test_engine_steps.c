@@ -1,5 +1,5 @@
-/* What the engine does besides sums: buffers, start, order, ranks without data, unused parameters, records,
- * ledger. */
+/* Tests the engine apart from its sums: start, buffers, order of buckets, ranks without data, unused
+ * parameters, records and ledger. */
 #include "tests/ring/engine/engine_job.h"
 
 #include "common/base/clock.h"
@@ -54,7 +54,7 @@ static status expect_buffers(const engine_rank *r, float right, const char *when
     return STATUS_OK;
 }
 
-/* What a forward pass would leave. */
+/* Writes buffers as a forward pass would. */
 static void write_buffers(engine_rank *r, int64_t step)
 {
     const param_set *set = r->params;
@@ -111,7 +111,8 @@ static void buffers_are_those_of_rank_0_if_the_policy_broadcasts_them(void **sta
 
 /* ---- order ------------------------------------------------------------------------------------ */
 
-/* In the first step every rank has a different order; from the second on all have rank 0's buckets. */
+/* Gradients become ready in a different order on every rank. From the second step on all ranks use buckets in
+ * rank 0's order. */
 static status run_order(engine_rank *r)
 {
     const nn_program *p = r->job->program;
@@ -123,7 +124,7 @@ static status run_order(engine_rank *r)
         TRY(job_check_gradients(r, s));
     }
     const bucket_schedule *list = ring_buckets(r->engine);
-    for (int i = 0; i < p->ready_count; i++) /* one type: the list runs through the order */
+    for (int i = 0; i < p->ready_count; i++) /* all have one type, so the list has this order */
         if (list->tensors[i] != p->ready_order[(i + 3) % p->ready_count])
             return rank_error(STATUS_MISMATCH,
                               "place %d of rank %d's buckets: found parameter %d, expected %d", i,
@@ -259,15 +260,15 @@ static void sums_over_the_ranks_run_between_buckets(void **state)
     engine_job job = {.policy = "naive", .world = 3, .body = run_group_sum, .group_values = 16};
     rank_context results[RANKS_MAX];
     engine_job_run(&job, results);
-    for (int r = 0; r < 3; r++) /* the end: a parameter that became ready twice */
+    for (int r = 0; r < 3; r++) /* run_group_sum() ends with this error */
         if (!strstr(results[r].error.message, "became ready twice"))
             fail_msg("rank %d: %s", r, results[r].error.message);
 }
 
 /* ---- algorithms -------------------------------------------------------------------------------- */
 
-/* What the engine posts (CMakeLists.txt wraps the call): all-reduces of gradients, and its own calls; and how
- * many of each are for two-shot whatever the algorithm is. */
+/* Numbers of collectives that the engine posts: all-reduces of gradients, and others. `controls` counts calls
+ * that use two-shot with any --algorithm. CMakeLists.txt wraps collective_post(). */
 static _Atomic int bucket_calls, bucket_controls, own_calls, own_controls;
 
 status __real_collective_post(collective_group *group, const collective_call *call, collective_ticket *out);
@@ -286,7 +287,7 @@ static status run_all_calls(engine_rank *r)
     for (int64_t s = 0; s < 3; s++) {
         double values[16] = {1};
         sync_step step = job_step_of(r, s);
-        TRY(job_begin(r, &step)); /* parameters, buffers, the order, who has data */
+        TRY(job_begin(r, &step)); /* posts parameters, buffers, order, activity */
         TRY(sync_group_sum(r->engine, values, 16));
         if (values[0] != 3) return rank_error(STATUS_MISMATCH, "a sum of 3 ranks is %g", values[0]);
         TRY(job_backward(r, &step, NULL, 0));
@@ -306,7 +307,7 @@ static void the_algorithm_is_of_buckets_and_small_sums_buffers_and_order_keep_tw
                       .group_values = 16};
     bucket_calls = bucket_controls = own_calls = own_controls = 0;
     engine_job_run_well(&job);
-    assert_true(bucket_calls > 3 * 3); /* ranks, steps; the first step has one bucket */
+    assert_true(bucket_calls > 3 * 3); /* 3 ranks, 3 steps; the first step has one bucket */
     assert_int_equal(bucket_controls, 0);
     assert_true(own_calls >= 3 * 3 * 2);
     assert_int_equal(own_controls, own_calls);
@@ -335,7 +336,7 @@ static status check_record(const ring_bucket_record *b, int64_t step, int bucket
 static status run_records(engine_rank *r)
 {
     int64_t last = 0;
-    for (int64_t s = 0; s < 1400; s++) { /* more than the ring holds */
+    for (int64_t s = 0; s < 1400; s++) { /* exceeds the capacity of the records */
         TRY(job_whole_step(r, s));
         const bucket_schedule *list = ring_buckets(r->engine);
         ring_bucket_record records[32];
@@ -363,7 +364,7 @@ static void the_times_of_every_bucket_are_recorded(void **state)
 
 typedef struct ledger_case {
     const char *policy, *word, *other;
-    double begin, backward, reduce, after; /* bucket bytes in units of the parameters' */
+    double begin, backward, reduce, after; /* bucket bytes, in units of parameter bytes */
 } ledger_case;
 
 static status run_ledger(engine_rank *r)

@@ -1,4 +1,4 @@
-/* Models trained through the ring engine agree with PyTorch's trajectories. */
+/* Compares models trained through the ring engine with PyTorch's trajectories. */
 #include "harness/verify/verify.h"
 #include "ring/ring.h"
 
@@ -86,7 +86,7 @@ static void trajectories_agree_with_those_of_pytorch(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) run_case(&cases[i]);
 }
 
-/* Files of several ranks under every policy. */
+/* Runs golden files of several ranks under every policy. */
 static void run_under_every_policy(const char *const *files, size_t count, const char *collective)
 {
     for (size_t i = 0; i < count; i++)

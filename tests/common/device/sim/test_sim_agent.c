@@ -1,5 +1,6 @@
-/* An agent driven by the event queue, as an engine's would be: the compute thread posts with a fence in
- * stream order, the agent exchanges what is there, and moves the fence that the compute stream waits for. */
+/* Tests agents that the event queue drives, as it drives the agent of an engine. The compute thread posts
+ * buckets in stream order with a fence. The agent reduces buckets that are ready, and advances the fence for
+ * which the compute stream waits. */
 #include "common/base/clock.h"
 #include "common/device/sim/agent_sim.h"
 #include "common/sim/group.h"
@@ -16,7 +17,7 @@
 
 enum { RANKS = 4, BUCKETS = 3, BACKWARD_US = 100 };
 
-/* An all-reduce a bucket, one after another. */
+/* An engine that runs one all-reduce per bucket, one after another. */
 typedef struct engine {
     struct job *job;
     int rank;
@@ -25,9 +26,9 @@ typedef struct engine {
     device_fence *ready, *done;
     sim_group_member member;
     uint64_t taken, finished;
-    bool busy, over;     /* a call runs; it has ended and the agent has not seen it */
-    int64_t work_us;     /* of the agent, before a call */
-    int64_t deadline_ns; /* 0: none */
+    bool busy, over;     /* a call runs; the end of a call is not yet handled */
+    int64_t work_us;     /* work of the agent before a call */
+    int64_t deadline_ns; /* or 0 */
     int deadlines;
     status fails_with;
 } engine;
@@ -48,7 +49,7 @@ static void on_finished(void *context)
 {
     engine *e = context;
     e->over = true;
-    sim_agent_wake(e->agent); /* in an event: now */
+    sim_agent_wake(e->agent); /* runs in an event, so at the present time */
 }
 
 static status progress(void *context, int64_t now_ns, int64_t *deadline_ns, bool *worked)
@@ -93,7 +94,7 @@ static void post(engine *e, uint64_t number)
     sim_agent_wake(e->agent);
 }
 
-/* `wake_us`: what it costs an agent to be woken. */
+/* Opens a job whose agents take `wake_us` to wake up. */
 static void open_job_that_sleeps(job *j, double bytes, double wake_us)
 {
     static const int all[RANKS] = {0, 1, 2, 3};
@@ -155,7 +156,7 @@ static void check_us(const char *what, double found, double expected)
     if (fabs(found - expected) > 0.003) fail_msg("%s: found %.3f us, expected %.3f", what, found, expected);
 }
 
-/* The host has posted all buckets at time 0; the agents take each when its gradients are there. */
+/* The host posts all buckets at time 0. An agent takes a bucket when its gradients are ready. */
 static void an_agent_acts_when_the_data_are_there(void **context)
 {
     (void)context;
@@ -173,7 +174,7 @@ static void an_agent_acts_when_the_data_are_there(void **context)
     }
 }
 
-/* For the first bucket, and for the end of every call; what it does meanwhile does no harm. */
+/* The agent wakes up for the first bucket and for the end of every call. */
 static void an_agent_that_slept_has_to_wake_up_first(void **context)
 {
     (void)context;
@@ -218,7 +219,7 @@ static void an_agent_that_fails_ends_the_waits_of_its_rank(void **context)
     close_job(&j);
 }
 
-/* An agent with a list of things to do, each of which takes it 10 us: the least number is first. */
+/* An agent with a list of tasks that take 10 us each. The task with the lowest number is first. */
 typedef struct listener {
     sim_agent *agent;
     bool waits[BUCKETS];
@@ -251,7 +252,7 @@ static void what_is_urgent_arrives(void *context)
     sim_agent_wake(l->agent);
 }
 
-/* Before, it did at once all that was there at 0 us, and saw at 20 us what had arrived at 5 us. */
+/* Task 0 arrives at 5 us, during task 1, and must run before task 2. */
 static void an_agent_at_work_sees_what_arrives_meanwhile(void **context)
 {
     (void)context;

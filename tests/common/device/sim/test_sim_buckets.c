@@ -1,6 +1,6 @@
-/* Gradients in buckets, as an engine would exchange them: each bucket's all-reduce is a task on a second
- * stream, after a fence that the compute stream signals. Four GPUs over PCIe; the timelines are written by
- * hand. */
+/* Tests the reduction of gradients in buckets. The all-reduce of a bucket is a task on a second stream and
+ * waits for a fence that the compute stream signals. There are four GPUs over PCIe. The expected timelines
+ * are written by hand. */
 #include "common/sim/group.h"
 #include "tests/common/device/sim/bench.h"
 
@@ -26,7 +26,7 @@ typedef struct rank_state {
     device_fence *ready, *reduced;
     bucket buckets[BUCKETS];
     sim_group_member member;
-    int running; /* bucket */
+    int running; /* index of the next bucket to finish */
 } rank_state;
 
 typedef struct job {
@@ -34,7 +34,7 @@ typedef struct job {
     sim_group *group;
     rank_state ranks[RANKS];
     double bytes;
-    sim_load load; /* of a GPU, of the collectives */
+    sim_load load; /* load that a collective puts on its GPU */
 } job;
 
 static void on_moving(void *context)
@@ -56,8 +56,8 @@ static void start_bucket(sim_task *task)
     must(sim_group_join(r->job->group, r->rank, 0, SIM_ALL_REDUCE, SIM_RING, r->job->bytes, &r->member));
 }
 
-/* Backward: one kernel per bucket; then the compute stream waits for all of them. `late_us` more for rank 0's
- * first. */
+/* Enqueues a backward pass: one kernel per bucket, then a wait for all reductions. Rank 0's first kernel
+ * takes `late_us` longer. */
 static void enqueue_backward(rank_state *r, int64_t late_us)
 {
     bench *b = &r->job->b;
@@ -93,8 +93,8 @@ static void close_rank(rank_state *r)
     device_stream_close(&r->communication);
 }
 
-/* Runs one backward pass; end_us[] of each rank's compute stream, and how long it waited. *reduce_us: one
- * bucket. */
+/* Runs one backward pass. end_us[] and stalled_us[] become the end and the waiting time of each rank's
+ * compute stream, *reduce_us the time of one all-reduce. */
 static void run(double bytes, double load, int64_t late_us, double *end_us, double *stalled_us,
                 double *reduce_us)
 {
@@ -140,7 +140,8 @@ static void buckets_hide_behind_backward_as_far_as_they_can(void **context)
     for (int r = 0; r < RANKS; r++) check_us("small buckets", end[r], 300 + t);
 }
 
-/* Collectives that take all of the memory stop the kernels: nothing is gained. With half of it, half is. */
+/* Collectives that use the whole memory bandwidth stop the kernels, so overlap gains nothing. At half the
+ * bandwidth, overlap gains half. */
 static void what_overlaps_costs_the_memory_that_it_takes(void **context)
 {
     (void)context;
@@ -151,7 +152,7 @@ static void what_overlaps_costs_the_memory_that_it_takes(void **context)
     for (int r = 0; r < RANKS; r++) check_us("half of it", end[r], 300 + 2 * 0.5 * t + t);
 }
 
-/* Rank 0 comes 40 late to the first bucket; so do all. */
+/* Rank 0 is 40 us late for the first bucket and delays all ranks. */
 static void all_wait_for_the_slowest(void **context)
 {
     (void)context;

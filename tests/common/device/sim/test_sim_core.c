@@ -1,5 +1,5 @@
-/* A machine that computes on its processor: what a compute thread loses to its rank's agents, where cores are
- * fewer than threads. The kernel alone takes 100 us; times are exact. */
+/* Tests a machine that computes on its processor. If it has fewer cores than threads, agents slow the compute
+ * threads. The kernel alone takes 100 us. Times are exact. */
 #include "common/device/sim/agent_sim.h"
 #include "common/sim/fiber.h"
 #include "tests/common/device/sim/bench.h"
@@ -16,8 +16,8 @@ enum { KERNEL_US = 100 };
 
 typedef struct core_case {
     int ranks, cores;
-    int64_t agent_at_us, agent_us; /* rank 0's agent works so long from then on */
-    int64_t from_us, to_us;        /* a collective moves its data */
+    int64_t agent_at_us, agent_us; /* rank 0's agent works from agent_at_us for agent_us */
+    int64_t from_us, to_us;        /* begin and end of a collective's transfer */
     int64_t expected_us;
 } core_case;
 
@@ -105,15 +105,15 @@ static void a_compute_thread_loses_to_agents_what_cores_are_missing(void **conte
 {
     (void)context;
     static const core_case cases[] = {
-        {1, 1, 0, 0, 0, 0, 100},       {1, 1, 20, 30, 0, 0, 130}, /* the only core */
-        {1, 2, 20, 30, 0, 0, 100},                                /* a core for each */
-        {1, 0, 20, 30, 0, 0, 100},                                /* a profile that does not say */
-        {2, 3, 20, 30, 0, 0, 115},                                /* one core for the agents of two ranks */
-        {2, 2, 20, 30, 0, 0, 130},     {2, 1, 20, 30, 0, 0, 230}, /* compute threads share a core, too */
-        {1, 1, 20, 30, 30, 70, 170}, /* an agent's own work, and a collective's */
-        {1, 1, 0, 0, 20, 60, 140},     {2, 3, 0, 0, 20, 60, 120},
-        {1, 2, 0, 0, 20, 60, 100},     {1, 1, 0, 0, 90, 200, 210}, /* 10 us are left when it ends */
-        {1, 1, 120, 30, 110, 140, 100}                             /* later */
+        {1, 1, 0, 0, 0, 0, 100},       {1, 1, 20, 30, 0, 0, 130}, /* one core for both threads */
+        {1, 2, 20, 30, 0, 0, 100},                                /* a core for each thread */
+        {1, 0, 20, 30, 0, 0, 100},                                /* the profile has no number of cores */
+        {2, 3, 20, 30, 0, 0, 115},                                /* one core for two agents */
+        {2, 2, 20, 30, 0, 0, 130},     {2, 1, 20, 30, 0, 0, 230}, /* two compute threads on one core */
+        {1, 1, 20, 30, 30, 70, 170},                              /* work of the agent and of a collective */
+        {1, 1, 0, 0, 20, 60, 140},     {2, 3, 0, 0, 20, 60, 120}, {1, 2, 0, 0, 20, 60, 100},
+        {1, 1, 0, 0, 90, 200, 210},    /* 10 us of the kernel are left after the transfer */
+        {1, 1, 120, 30, 110, 140, 100} /* after the kernel */
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         int64_t found = run(&cases[i]);

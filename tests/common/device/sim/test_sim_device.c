@@ -1,5 +1,4 @@
-/* The virtual device as device.h sees it: description, memory, kernels, what it shares and whom it
- * charges. */
+/* Tests the virtual device through device.h: description, memory, kernels, shared kernels, and times. */
 #include "common/memory/piece.h"
 #include "common/sim/price.h"
 #include "tests/common/device/sim/bench.h"
@@ -71,7 +70,7 @@ static void memory_has_addresses_and_an_end(void **context)
         error_message(),
         "rank 0: no memory for 3.00 GiB: 30.00 GiB of the GPU's 32 GiB (v100-pcie-32g) are in use");
     error_clear();
-    must(device_allocate(b.devices[0], DEVICE_MEMORY_STAGING, 100 * gib, &staging)); /* the host's */
+    must(device_allocate(b.devices[0], DEVICE_MEMORY_STAGING, 100 * gib, &staging)); /* host memory */
     device_free(b.devices[0], &a);
     must(device_allocate(b.devices[0], DEVICE_MEMORY_PRIVATE, 12 * gib, &large));
     device_free(b.devices[0], &large);
@@ -118,7 +117,7 @@ static void ranks_share_their_kernels(void **context)
     error_clear();
     device_release(&first);
     must(device_launch(b.streams[1], third, NULL, NULL,
-                       NULL)); /* releasing one rank's kernel leaves the others' */
+                       NULL)); /* the release of rank 0's kernel does not affect rank 1's */
     bench_synchronize(&b, 1, b.streams[1]);
     bench_close(&b);
 }
@@ -140,7 +139,7 @@ static void check_us(const char *what, double found, double expected)
     if (fabs(found - expected) > 0.0011) fail_msg("%s: found %.3f us, expected %.3f", what, found, expected);
 }
 
-/* SGD without momentum: 12 bytes per element at 4 GB/s: 3 ns. */
+/* SGD without momentum moves 12 bytes per element, which takes 3 ns at 4 GB/s. */
 static void a_launch_over_pieces_takes_what_they_hold(void **context)
 {
     (void)context;

@@ -1,5 +1,5 @@
-/* What overlaps with what: communication slows compute by what it takes of a GPU, copies share links,
- * processes cost kappa. Times in microseconds; a launch takes the host 10. */
+/* Tests overlap: communication slows computation by its share of the GPU, copies share links, and processes
+ * on one machine slow each other by kappa. Times are in microseconds. A launch costs the host 10. */
 #include "tests/common/device/sim/bench.h"
 
 #include <math.h>
@@ -43,8 +43,9 @@ static void open_talk(bench *b, talk *t, sim_load load, int64_t begin_us, int64_
     sim_actor_wake(&t->actor, begin_us * SIM_US);
 }
 
-/* A kernel of 100 from 10 on, of memory alone; communication from 50 to 90. It loses what that takes of the
- * memory, for 40, and nothing to the SMs, of which it needs none. */
+/* A kernel of 100 starts at 10 and needs only memory bandwidth. Communication runs from 50 to 90. For these
+ * 40 the kernel loses the communication's share of the memory bandwidth, and nothing by its share of the
+ * multiprocessors. */
 static void communication_takes_its_share_of_the_memory(void **context)
 {
     (void)context;
@@ -63,8 +64,9 @@ static void communication_takes_its_share_of_the_memory(void **context)
     }
 }
 
-/* Two transfers that take a quarter each, 50 to 90 and 70 to 130. Kernels a (10 .. 60 alone) and b (after it,
- * 40): a has done 40 at 50 and ends at 63.333; b has done 5 at 70, 15 at 90, and 25 more take 33.333. */
+/* Two transfers use a quarter of the bandwidth each, from 50 to 90 and from 70 to 130. Kernel a takes 50 from
+ * 10 on, then kernel b takes 40. At 50, a has done 40; a ends at 63.333. At 70, b has done 5, and at 90, 15.
+ * The remaining 25 take 33.333. */
 static void transfers_at_the_same_time_take_their_shares_each(void **context)
 {
     (void)context;
@@ -84,24 +86,24 @@ static void transfers_at_the_same_time_take_their_shares_each(void **context)
     bench_close(&b);
 }
 
-/* 1.2 MB over PCIe at 12 GB/s take 100, and a quarter of a memory of 48 GB/s. */
+/* A copy of 1.2 MB over PCIe at 12 GB/s takes 100, and a quarter of the memory bandwidth of 48 GB/s. */
 static void a_copy_engine_takes_memory_and_no_multiprocessor(void **context)
 {
     (void)context;
     bench b;
     device_stream *copies;
     bench_open(&b, "v100-pcie-32g", 1);
-    bench_set(b.s, SIM_MEMORY_BANDWIDTH, 48); /* 12 floats a nanosecond: of this 0.25 */
+    bench_set(b.s, SIM_MEMORY_BANDWIDTH, 48); /* 12 floats per ns; the copy uses a quarter */
     bench_start(&b);
     must(device_stream_open(b.devices[0], DEVICE_STREAM_COPY, &copies));
-    must(device_upload(copies, NULL, NULL, DTYPE_F32, DTYPE_F32, 300000)); /* 10 to 110 */
-    bench_launch(&b, b.streams[0], 1200); /* 100 alone, from 20: 67.5 are done at 110 */
+    must(device_upload(copies, NULL, NULL, DTYPE_F32, DTYPE_F32, 300000)); /* from 10 to 110 */
+    bench_launch(&b, b.streams[0], 1200); /* takes 100 alone, from 20; 67.5 are done at 110 */
     check_us("the kernel", bench_mark_us(&b, 0, b.streams[0], 0), 110 + (100 - 90 * 0.75));
     device_stream_close(&copies);
     bench_close(&b);
 }
 
-/* Effects on others are delayed, too: a signal after a slowed kernel. */
+/* A signal after a slowed kernel is also delayed, and so is the stream that waits for the signal. */
 static void a_signal_behind_a_slowed_kernel_comes_later(void **context)
 {
     (void)context;
@@ -117,7 +119,7 @@ static void a_signal_behind_a_slowed_kernel_comes_later(void **context)
     bench_launch(&b, b.streams[0], 100);
     must(device_stream_signal(b.streams[0], f, 1));
     must(device_stream_wait(second, f, 1));
-    bench_launch(&b, second, 7); /* streams for communication are not slowed */
+    bench_launch(&b, second, 7); /* communication streams are not slowed */
     check_us("the end of the second stream", bench_mark_us(&b, 0, second, 0), 1117);
     sim_actor_close(&t.actor);
     device_fence_close(&f);
@@ -144,13 +146,14 @@ static void kappa_slows_compute_where_processes_share_a_machine(void **context)
     }
 }
 
-/* 12 MB over PCIe at 12 GB/s: 1000. Two GPUs behind one switch share its way to the socket; two behind
- * different switches do not, but for the socket's memory, which has room for both. */
+/* A copy of 12 MB over PCIe at 12 GB/s takes 1000. Two GPUs at one switch share the link from the switch to
+ * the socket. Two GPUs at different switches share only the memory of the socket, whose bandwidth is enough
+ * for both. */
 static void copies_share_the_links_that_they_have_in_common(void **context)
 {
     (void)context;
     static const struct {
-        int other; /* GPU; 0: alone */
+        int other; /* GPU that copies, too, or 0 */
         double expected;
     } cases[] = {{0, 1010}, {1, 2010}, {2, 1010}, {4, 1010}};
     for (int i = 0; i < 4; i++) {
@@ -185,8 +188,8 @@ static void uploads_and_downloads_go_opposite_ways(void **context)
     bench_close(&b);
 }
 
-/* A process that drives two GPUs: a kernel of 100 from 10 on, then 12 MB over a link of 12 GB/s, then a
- * kernel of 50. */
+/* One process drives two GPUs: a kernel of 100 starts at 10, then 12 MB are copied over a link of 12 GB/s,
+ * then a kernel of 50 runs on the other GPU. */
 static void a_copy_between_gpus_of_a_process_takes_the_link_between_them(void **context)
 {
     (void)context;
@@ -208,8 +211,8 @@ static void a_copy_between_gpus_of_a_process_takes_the_link_between_them(void **
     bench_close(&b);
 }
 
-/* A launch of 10 us, and a call of 4 us before it under the lock: two threads overlap, five are held up by
- * the lock. */
+/* A launch takes 10 us, after a call of 4 us under the interpreter's lock. Two threads overlap; five threads
+ * wait for the lock. */
 static void threads_under_one_lock_call_one_after_another(void **context)
 {
     (void)context;
@@ -230,8 +233,8 @@ static void threads_under_one_lock_call_one_after_another(void **context)
     }
 }
 
-/* Rank 0's thread makes the replicas, 3 us per parameter; all wait for it, and nobody where there is no
- * interpreter. */
+/* Rank 0's thread makes the replicas in 3 us per parameter, and all ranks wait. Without an interpreter nobody
+ * waits. */
 static void replicas_begin_when_they_are_wired(void **context)
 {
     (void)context;

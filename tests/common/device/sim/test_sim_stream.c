@@ -1,5 +1,5 @@
-/* Streams, fences and hosts, against timelines written by hand. Times in microseconds; a launch takes the
- * host 10. */
+/* Compares streams, fences and hosts with timelines written by hand. Times are in microseconds. A launch
+ * costs the host 10. */
 #include "tests/common/device/sim/bench.h"
 
 #include <setjmp.h>
@@ -31,7 +31,7 @@ static void the_host_runs_ahead_and_waits_only_where_it_synchronizes(void **cont
 }
 
 /* host    |launch 10|launch 20|launch 30|
- * stream            |a 10 13| |b 20 23| |c 30 33|   kernels of 3: the host is what is slow */
+ * stream            |a 10 13| |b 20 23| |c 30 33|   kernels take 3, so the host is the bottleneck */
 static void small_kernels_wait_for_the_host(void **context)
 {
     (void)context;
@@ -103,7 +103,7 @@ static void a_stream_waits_for_another(void **context)
     bench_close(&b);
 }
 
-/* The wait is enqueued before anybody has said who will end it. */
+/* The wait is enqueued before the signal. */
 static void a_wait_may_come_before_its_signal(void **context)
 {
     (void)context;
@@ -115,9 +115,9 @@ static void a_wait_may_come_before_its_signal(void **context)
     must(device_stream_open(b.devices[0], DEVICE_STREAM_COMMUNICATION, &second));
     must(device_fence_open(b.devices[0], &f));
     must(device_stream_wait(second, f, 7));
-    bench_launch(&b, second, 50); /* host: 10 */
+    bench_launch(&b, second, 50); /* launched at 10 */
     bench_launch(&b, b.streams[0], 100);
-    bench_launch(&b, b.streams[0], 30); /* 20 .. 120 .. 150 */
+    bench_launch(&b, b.streams[0], 30); /* from 20: ends at 120 and 150 */
     must(device_stream_signal(b.streams[0], f, 9));
     check_us("the end of the second stream", bench_mark_us(&b, 0, second, 0), 200);
     device_fence_close(&f);
@@ -137,7 +137,7 @@ static status reach(void *context)
 {
     agent *a = context;
     a->saw_us = (double)sim_to_ns(a->actor.time) / 1000;
-    sim_actor_spend(&a->actor, 20 * SIM_US); /* its own work */
+    sim_actor_spend(&a->actor, 20 * SIM_US); /* work of the agent */
     if (a->error)
         device_fence_fail(a->fence, a->error);
     else
@@ -188,7 +188,7 @@ static void one_fence_serves_every_step(void **context)
     bench_synchronize(&b, 0, s);
     assert_true(device_fence_reached(f, 6));
     check_us("the host", bench_host_us(&b, 0), 610);
-    /* Values reached long ago do not hold anybody up. */
+    /* A wait for a value that was reached long ago takes no time. */
     must(device_stream_wait(s, f, 1));
     bench_launch(&b, s, 1);
     check_us("after an old value", bench_mark_us(&b, 0, s, 0), 621);
@@ -196,7 +196,7 @@ static void one_fence_serves_every_step(void **context)
     bench_close(&b);
 }
 
-/* The host reaches values at 10, 20, 30; a stream that waits for the second begins at 20 at the earliest. */
+/* The host reaches the values 1, 2, 3 at 10, 20, 30. A stream that waits for value 2 begins at 20. */
 static void a_wait_for_an_older_value_knows_when_that_was(void **context)
 {
     (void)context;
@@ -209,7 +209,7 @@ static void a_wait_for_an_older_value_knows_when_that_was(void **context)
         bench_launch(&b, b.streams[0], 1);
         device_fence_reach(f, v);
     }
-    must(device_stream_wait(b.streams[1], f, 2)); /* rank 1's host is at 0 */
+    must(device_stream_wait(b.streams[1], f, 2)); /* the clock of rank 1's host is 0 */
     check_us("the second stream", bench_mark_us(&b, 1, b.streams[1], 0), 20);
     device_fence_close(&f);
     bench_close(&b);
@@ -240,7 +240,7 @@ static void a_failed_fence_ends_every_wait_with_its_error(void **context)
     error_clear();
     assert_int_equal(device_stream_wait(s, a.fence, 1), STATUS_PEER);
     error_clear();
-    must(device_stream_wait(second, a.fence, 1)); /* reached before it failed */
+    must(device_stream_wait(second, a.fence, 1)); /* value reached before the failure */
     must(device_stream_wait(second, a.fence, 2));
     assert_int_equal(device_stream_synchronize(second), STATUS_PEER);
     error_clear();
@@ -313,7 +313,7 @@ static void a_stream_passes_a_task_when_it_is_finished_elsewhere(void **context)
     }
 }
 
-/* A kernel that can be enqueued as long as one likes: the queue grows and keeps its order. */
+/* The queue of a stream grows and keeps its order. */
 static void thousands_of_launches_fit(void **context)
 {
     (void)context;

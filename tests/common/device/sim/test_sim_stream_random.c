@@ -1,5 +1,5 @@
-/* Random programs of kernels, signals, waits and marks on several streams, against the longest path through
- * what must come before what. */
+/* Runs random programs of kernels, signals, waits and marks on several streams. Compares the times with the
+ * longest paths through the dependencies. */
 #include "common/base/random.h"
 #include "tests/common/device/sim/bench.h"
 
@@ -16,9 +16,9 @@ typedef enum kind { KERNEL, SIGNAL, WAIT, MARK } kind;
 
 typedef struct command {
     kind kind;
-    int stream, index; /* fence, mark slot */
+    int stream, index; /* index: fence or mark slot */
     int64_t us;
-    int64_t host_us, end_us; /* enqueued; done, UNKNOWN until it is found */
+    int64_t host_us, end_us; /* time of enqueueing; end, or UNKNOWN */
 } command;
 
 typedef struct program {
@@ -27,7 +27,8 @@ typedef struct program {
     bool deadlock;
 } program;
 
-/* Each fence is signaled once. Waits for it come after the signal, and sometimes before it. */
+/* Makes a program in which each fence is signaled at most once. Most waits come after the signal, some
+ * before. */
 static void make_program(uint64_t seed, program *p)
 {
     bool signaled[FENCES] = {false};
@@ -65,7 +66,7 @@ static int64_t signal_time(const program *p, int fence)
     return UNKNOWN;
 }
 
-/* Goes over the program again and again until nothing new is found. */
+/* Repeats passes over the program until no end changes. */
 static void find_ends(program *p)
 {
     bool more = true;

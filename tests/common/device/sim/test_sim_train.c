@@ -1,5 +1,5 @@
-/* The train loop, unmodified, on virtual devices with engine `none`: the time of a step, many ranks in one
- * thread, and a ledger that is that of the CPU. */
+/* Runs the unmodified train loop on virtual devices with engine `none`. Tests the time of a step, many ranks
+ * in one thread, and that the ledger equals the ledger of a CPU. */
 #include "common/data/batches.h"
 #include "common/data/dataset.h"
 #include "common/sim/fiber.h"
@@ -79,7 +79,7 @@ static void close_job(job *j)
     trainer_close(&j->trainer);
 }
 
-/* What a rank's thread does; in virtual time in a fiber. */
+/* Runs the steps of a rank, in a fiber. */
 static status drive(void *context)
 {
     job *j = context;
@@ -148,7 +148,7 @@ static void check_ns(const char *what, double found, double expected, double tol
         fail_msg("%s: found %.0f ns, expected %.0f", what, found, expected);
 }
 
-/* So that prices of operations are all that is left. */
+/* Sets all times but the prices of operations to 0. */
 static void take_no_time_to_launch(simulation *s)
 {
     static const sim_constant free_of_charge[] = {SIM_LAUNCH_TIME, SIM_KERNEL_OVERHEAD, SIM_SYNCHRONIZE_TIME,
@@ -156,7 +156,7 @@ static void take_no_time_to_launch(simulation *s)
     for (int i = 0; i < 4; i++) bench_set(s, free_of_charge[i], 0);
 }
 
-/* With a host that needs no time a step is the copy of its batch and the prices of its operations. */
+/* If the host takes no time, a step takes the copy of its batch plus the prices of its operations. */
 static void a_step_is_the_sum_of_its_prices(void **context)
 {
     (void)context;
@@ -196,7 +196,7 @@ static int64_t bf16_weights_of(const nn_program *p)
     return elements;
 }
 
-/* The first forward pass makes them, the updates all others. */
+/* The first forward pass makes the copies. Later copies are written by the updates. */
 static void copies_of_weights_in_bfloat16_have_their_price(void **context)
 {
     (void)context;
@@ -230,7 +230,7 @@ static void copies_of_weights_in_bfloat16_have_their_price(void **context)
     nn_model_free(&model);
 }
 
-/* With kernels that take next to nothing a step is the host's launches. */
+/* If kernels take almost no time, a step takes as long as the launches of the host. */
 static void small_operations_are_bound_by_launches(void **context)
 {
     (void)context;
@@ -242,7 +242,7 @@ static void small_operations_are_bound_by_launches(void **context)
     job j;
     open_job(&j, "sim", s, 0, model, set, &optimizer, 2);
     drive_all(s, &j, 1);
-    int launches = prices_of(s, &j).launches + 2; /* and the two copies of the batch */
+    int launches = prices_of(s, &j).launches + 2; /* plus two copies of the batch */
     for (int i = 0; i < STEPS; i++) {
         double ms = (double)j.results[i].times.total / NS_PER_MS;
         if (ms < launches || ms > launches + 2)
@@ -254,7 +254,7 @@ static void small_operations_are_bound_by_launches(void **context)
     nn_model_free(&model);
 }
 
-/* Eight ranks in one thread: each has the step of a single rank, except for the links on which batches
+/* Eight ranks in one thread take the same time as a single rank, except for the shared links on which batches
  * arrive. */
 static void ranks_take_turns_and_share_the_links(void **context)
 {
@@ -268,7 +268,7 @@ static void ranks_take_turns_and_share_the_links(void **context)
         int world = round ? RANKS : 1;
         simulation *s = open_simulation("v100-pcie-32g", world);
         bench_set(s, SIM_KAPPA, 1);
-        bench_set(s, SIM_LAUNCH_TIME, 1); /* kernels make the time, not launches */
+        bench_set(s, SIM_LAUNCH_TIME, 1); /* so that kernels are the bottleneck */
         job jobs[RANKS];
         for (int r = 0; r < world; r++) open_job(&jobs[r], "sim", s, r, model, set, &optimizer, 16);
         drive_all(s, jobs, world);
@@ -281,10 +281,9 @@ static void ranks_take_turns_and_share_the_links(void **context)
         for (int r = 0; r < world; r++) close_job(&jobs[r]);
         simulation_close(&s);
     }
-    for (int r = 1; r < RANKS; r++) assert_int_equal(begin[1][r], begin[1][0]); /* alike: none is ahead */
-    check_ns("forward next to others", (double)forward[1], (double)forward[0],
-             1); /* a nanosecond is a mark's */
-    /* Two GPUs share a switch's way up: its bytes take twice as long; the latencies do not. */
+    for (int r = 1; r < RANKS; r++) assert_int_equal(begin[1][r], begin[1][0]);    /* no rank is ahead */
+    check_ns("forward next to others", (double)forward[1], (double)forward[0], 1); /* rounding of a mark */
+    /* Two GPUs share the uplink of a switch, so the bytes take twice as long. The latencies stay. */
     double bytes_ns = 16.0 * 3 * 64 * 64 * 4 / 12;
     check_ns("load next to others", (double)load[1], (double)load[0] + bytes_ns, 20);
     dataset_close(&set);
@@ -324,7 +323,7 @@ static void a_launch_is_a_call_on_the_cpu_profile(void **context)
     open_job(&j, "sim", s, 0, model, set, &optimizer, 8);
     drive_all(s, &j, 1);
     sums expected = prices_of(s, &j);
-    double each = 2200; /* launch and overhead */
+    double each = 2200; /* launch time plus overhead, ns */
     const step_times *t = &j.results[1].times;
     double operations =
         expected.forward_ns + expected.backward_ns + expected.update_ns + expected.launches * each;
