@@ -8,7 +8,7 @@ import tempfile
 
 from images import fashion_mnist, few_clothes
 from program import harness
-from tap import expect, expect_equal, main, test
+from tap import expect, expect_equal, long_test, main, test
 
 ROOT = os.environ.get("SOURCE_DIR", os.getcwd())
 PROGRAM = "build/bin/harness"
@@ -66,7 +66,7 @@ def the_table_explains_rows_of_the_report_of_make_demo():
         expect(any(line.startswith(label) for line in quote) and row_of(result, label), f"{label!r} in the tutorial and the verdict", result)
 
 
-@test
+@long_test
 def every_command_works_and_servers_on_all_ranks_send_less_than_one():
     fashion_mnist()
     sent, data = {}, None
