@@ -30,12 +30,6 @@ static const option option_list[] = {
 const option_table shared_option_table = {"Synchronization", option_list,
                                           sizeof option_list / sizeof option_list[0]};
 
-status sync_default_plan_batch(sync_engine *e, const sync_step *step, int64_t batch, sync_batch *out)
-{
-    *out = (sync_batch){.load = batch, .train = batch};
-    return STATUS_OK;
-}
-
 status sync_default_stage(sync_engine *e, const sync_step *step)
 {
     return STATUS_OK;
@@ -43,13 +37,6 @@ status sync_default_stage(sync_engine *e, const sync_step *step)
 
 status sync_default_param(sync_engine *e, int param)
 {
-    return STATUS_OK;
-}
-
-status sync_default_loss(sync_engine *e, const sync_step *step, double *normalizer, bool *here)
-{
-    *normalizer = step->targets > 0 ? (double)step->targets : 1.0;
-    *here = true;
     return STATUS_OK;
 }
 
@@ -86,27 +73,6 @@ status sync_handshake(sync_engine *e, sync_blob *out)
 {
     *out = (sync_blob){NULL, 0};
     return e->type->handshake(e, out);
-}
-
-status sync_plan_batch(sync_engine *e, const sync_step *step, int64_t batch, sync_batch *out)
-{
-    *out = (sync_batch){0};
-    return e->type->plan_batch(e, step, batch, out);
-}
-
-status sync_scatter_inputs(sync_engine *e, const sync_step *step)
-{
-    return e->type->scatter_inputs(e, step);
-}
-
-status sync_loss(sync_engine *e, const sync_step *step, double *normalizer, bool *here)
-{
-    return e->type->loss(e, step, normalizer, here);
-}
-
-status sync_scatter_output_gradient(sync_engine *e, const sync_step *step)
-{
-    return e->type->scatter_output_gradient(e, step);
 }
 
 status sync_gather_parameters(sync_engine *e)

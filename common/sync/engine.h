@@ -1,16 +1,15 @@
 /* The interface of engines. An engine makes data-parallel ranks agree on gradients and parameters; the
  * engines are `none`, `ring` and `ps`. One train loop drives all of them, in these stages:
  *
- *   plan_batch                choose how many samples this rank loads and trains on
- *   scatter_inputs            hand out the batch if rank 0 loads it for all ranks
- *   begin_forward             exchange parameters or buffers that the forward pass needs
- *   forward pass              need(i) before the first use of parameter i
- *   place_outputs             send buffers; gather the outputs if rank 0 computes one loss
- *   loss                      choose the divisor of the loss
- *   scatter_output_gradient   hand out the gradients of the outputs
- *   backward pass             ready(i) after the last operation that writes gradient i
- *   reduce                    complete the averages of the gradients
- *   norm, update              run the optimizer, on ranks that have one
+ *   begin_forward    exchange parameters or buffers that the forward pass needs
+ *   forward pass     need(i) before the first use of parameter i
+ *   end_forward      send buffers
+ *   backward pass    ready(i) after the last operation that writes gradient i
+ *   reduce           complete the averages of the gradients
+ *   norm, update     run the optimizer, on ranks that have one
+ *
+ * In DataParallel, rank 0 also loads the batches of all ranks and may compute one loss over their outputs
+ * (sync_scatter).
  *
  * Some engines move parameters in and out of memory (sync_requirements.each_pass). Then each pass calls
  * need(i) before the first operation that reads parameter i or writes gradient i, and release(i) after the
@@ -83,8 +82,8 @@ typedef struct sync_exchange {
     int64_t targets_each; /* targets per sample */
     int64_t largest;      /* samples of the largest batch that `input` holds */
     int64_t loaded;       /* samples that this rank has loaded */
-    /* Samples that this rank trains on, and their targets that count in the loss. scatter_inputs() of the
-     * engine may change both. */
+    /* Samples that this rank trains on, and their targets that count in the loss. sync_scatter.inputs() of
+     * the engine may change both. */
     int64_t samples, targets;
     void *output, *output_gradient; /* of this rank's samples */
     /* Outputs of all ranks and their gradients, if this rank computes the loss of all. Set by the engine's
@@ -192,7 +191,7 @@ typedef struct sync_requirements {
     /* On every rank the first forward pass of a step starts from the buffers of rank 0, or with --join from
      * the buffers of the lowest rank that has data. */
     bool shares_buffers;
-    bool whole_batch; /* rank 0 loads the batches of all ranks, and scatter_inputs() hands them out */
+    bool whole_batch; /* rank 0 loads the batches of all ranks, and sync_scatter.inputs() hands them out */
     bool one_loss;    /* rank 0 computes one loss of all ranks' outputs; the programs end before the loss */
     device_memory_kind batch_kind;
     int alike_from;      /* first of the ranks that use equally much memory, up to the last rank */
@@ -213,7 +212,21 @@ typedef struct sync_policy_info {
     const char *summary;
 } sync_policy_info;
 
-/* The functions of an engine. Each engine has one const instance, with every slot set. */
+/* The further functions of an engine whose rank 0 loads the batches of all ranks, as DataParallel does. */
+typedef struct sync_scatter {
+    /* Chooses how many samples this rank loads and trains on; `batch` is the number per rank. */
+    status (*plan)(sync_engine *e, const sync_step *step, int64_t batch, sync_batch *out);
+    /* Hands out the batch that rank 0 has loaded. */
+    status (*inputs)(sync_engine *e, const sync_step *step);
+    /* Gathers the outputs on rank 0 if it computes one loss. After end_forward(). */
+    status (*gather_outputs)(sync_engine *e, const sync_step *step);
+    /* Sets the number of targets over which the loss is a mean, and whether this rank computes a loss. */
+    void (*loss)(sync_engine *e, const sync_step *step, int64_t *targets, bool *here);
+    /* Hands out the gradients of the outputs. */
+    status (*output_gradient)(sync_engine *e, const sync_step *step);
+} sync_scatter;
+
+/* The functions of an engine. Each engine has one const instance. Every slot but `scatter` is set. */
 typedef struct sync_engine_type {
     const char *name; /* "none", "ring", "ps" */
     const option_table *options;
@@ -233,15 +246,10 @@ typedef struct sync_engine_type {
     void (*close)(sync_engine *e);
 
     /* The stages, in the order of the list above. */
-    status (*plan_batch)(sync_engine *e, const sync_step *step, int64_t batch, sync_batch *out);
-    status (*scatter_inputs)(sync_engine *e, const sync_step *step);
     status (*begin_forward)(sync_engine *e, const sync_step *step);
     status (*need)(sync_engine *e, int param);
     status (*release)(sync_engine *e, int param); /* only with each_pass */
-    status (*place_outputs)(sync_engine *e, const sync_step *step);
-    /* Sets the divisor of the loss, and *here to true if this rank computes a loss. */
-    status (*loss)(sync_engine *e, const sync_step *step, double *normalizer, bool *here);
-    status (*scatter_output_gradient)(sync_engine *e, const sync_step *step);
+    status (*end_forward)(sync_engine *e, const sync_step *step);
     status (*ready)(sync_engine *e, int param);
     /* Ends the reduction, after ready() was called for every gradient. */
     status (*reduce)(sync_engine *e, const sync_step *step);
@@ -270,6 +278,8 @@ typedef struct sync_engine_type {
     void (*end_step)(sync_engine *e);
 
     void (*counters)(sync_engine *e, sync_counters *out);
+
+    const sync_scatter *scatter; /* NULL if every rank loads its own batch */
 } sync_engine_type;
 
 struct sync_engine {
@@ -290,14 +300,10 @@ status sync_open(const sync_engine_type *type, const sync_context *context, sync
 status sync_handshake(sync_engine *e, sync_blob *out);
 status sync_connect(sync_engine *e, const sync_blob *handshakes);
 void sync_close(sync_engine **e);
-status sync_plan_batch(sync_engine *e, const sync_step *step, int64_t batch, sync_batch *out);
-status sync_scatter_inputs(sync_engine *e, const sync_step *step);
 status sync_begin_forward(sync_engine *e, const sync_step *step);
 status sync_need(sync_engine *e, int param);
 status sync_release(sync_engine *e, int param);
-status sync_place_outputs(sync_engine *e, const sync_step *step);
-status sync_loss(sync_engine *e, const sync_step *step, double *normalizer, bool *here);
-status sync_scatter_output_gradient(sync_engine *e, const sync_step *step);
+status sync_end_forward(sync_engine *e, const sync_step *step);
 status sync_ready(sync_engine *e, int param);
 status sync_reduce(sync_engine *e, const sync_step *step);
 status sync_flush(sync_engine *e);
@@ -311,11 +317,9 @@ void sync_end_step(sync_engine *e, anatomy_span step, const anatomy_phase *phase
                    anatomy_figures *out);
 void sync_read_counters(sync_engine *e, sync_counters *out);
 
-/* Default slots of an engine whose ranks load their batches, compute their losses, and scatter nothing. */
-status sync_default_plan_batch(sync_engine *e, const sync_step *step, int64_t batch, sync_batch *out);
+/* Default slots of an engine. They do nothing. */
 status sync_default_stage(sync_engine *e, const sync_step *step);
 status sync_default_param(sync_engine *e, int param);
-status sync_default_loss(sync_engine *e, const sync_step *step, double *normalizer, bool *here);
 status sync_default_flush(sync_engine *e);
 void sync_default_end_step(sync_engine *e);
 

@@ -77,7 +77,7 @@ static status bring_down(sync_staged *g, int item)
 static status take_item(void *context, int item)
 {
     const sync_staged *g = context;
-    if (item == ITEM_BUFFERS) return g->engine->type->place_outputs(g->engine, &g->step);
+    if (item == ITEM_BUFFERS) return g->engine->type->end_forward(g->engine, &g->step);
     return g->engine->type->ready(g->engine, item);
 }
 
@@ -223,12 +223,12 @@ status sync_need(sync_engine *e, int param)
     return copy(g, &g->compute, UP, &g->front.params->params, &g->params->params, g->params->pieces[param]);
 }
 
-/* Brings the buffers down before the engine's place_outputs(), which may send the buffers of rank 0. Later
+/* Brings the buffers down before the engine's end_forward(), which may send the buffers of rank 0. Later
  * gradients come down after them. */
-status sync_place_outputs(sync_engine *e, const sync_step *step)
+status sync_end_forward(sync_engine *e, const sync_step *step)
 {
     sync_staged *g = e->staged;
-    if (!g || g->params->buffer_elements == 0) return e->type->place_outputs(e, step);
+    if (!g || g->params->buffer_elements == 0) return e->type->end_forward(e, step);
     g->step = *step;
     return bring_down(g, ITEM_BUFFERS);
 }

@@ -7,7 +7,7 @@
  *
  *   begin_forward   buffers go up to the GPU
  *   need            the parameter goes up, before its first use
- *   place_outputs   buffers come down after the forward pass
+ *   end_forward     buffers come down after the forward pass
  *   ready           the gradient comes down during the backward pass
  *   reduce          waits until all gradients have come down
  *

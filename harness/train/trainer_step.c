@@ -118,13 +118,15 @@ static status choose_program(trainer *t)
 status trainer_load_batch(trainer *t, batch_source *source, int64_t batch_step)
 {
     TRY(step_log_enter(&t->log, STEP_PHASE_LOAD));
-    TRY(sync_plan_batch(t->engine, &t->now.step, t->config.batch, &t->now.plan));
+    const sync_scatter *scatter = t->engine->type->scatter;
+    t->now.plan = (sync_batch){.load = t->config.batch, .train = t->config.batch};
+    if (scatter) TRY(scatter->plan(t->engine, &t->now.step, t->config.batch, &t->now.plan));
     if (t->now.plan.load > 0) TRY(trainer_borrow_batch(t, source, batch_step, is_last_batch(t)));
     TRY(step_log_enter(&t->log, STEP_PHASE_COPY));
     TRY(copy_batch(t));
     TRY(step_log_enter(&t->log, STEP_PHASE_SCATTER));
     TRY(trainer_return_batch(t, source, false));
-    TRY(sync_scatter_inputs(t->engine, &t->now.step));
+    if (scatter) TRY(scatter->inputs(t->engine, &t->now.step));
     TRY(choose_program(t));
     return trainer_prefetch_next(t);
 }
@@ -149,8 +151,11 @@ static status launch_one_loss(trainer *t)
  * CPU a loss that is not finite ends the step before the backward pass (--on-nonfinite stop). */
 static status compute_loss(trainer *t)
 {
-    double normalizer = 1;
-    TRY(sync_loss(t->engine, &t->now.step, &normalizer, &t->now.loss_here));
+    const sync_scatter *scatter = t->engine->type->scatter;
+    int64_t targets = t->now.step.targets;
+    t->now.loss_here = true;
+    if (scatter) scatter->loss(t->engine, &t->now.step, &targets, &t->now.loss_here);
+    double normalizer = targets > 0 ? (double)targets : 1;
     t->now.scalars.loss_normalizer = t->config.sum_loss ? 1.0 : normalizer * (double)trainer_micro_batches(t);
     t->now.loss_here =
         t->now.loss_here && !trainer_last_model(t)->sent && (t->now.slot || t->programs.loss_kernel);
@@ -163,8 +168,10 @@ static status compute_loss(trainer *t)
 
 status trainer_loss(trainer *t)
 {
+    const sync_scatter *scatter = t->engine->type->scatter;
     TRY(step_log_enter(&t->log, STEP_PHASE_GATHER_OUTPUTS));
-    TRY(sync_place_outputs(t->engine, &t->now.step));
+    TRY(sync_end_forward(t->engine, &t->now.step));
+    if (scatter) TRY(scatter->gather_outputs(t->engine, &t->now.step));
     TRY(step_log_enter(&t->log, STEP_PHASE_LOSS));
     return compute_loss(t);
 }
@@ -309,6 +316,7 @@ static status run_batches(trainer *t, batch_source *source, int64_t index, int64
     for (t->now.micro = 0; t->now.micro < trainer_micro_batches(t); t->now.micro++) {
         trainer_begin_batch(t, index);
         const sync_step *step = &t->now.step;
+        const sync_scatter *scatter = t->engine->type->scatter; /* only DataParallel has one */
         /* Load a batch and copy it to the device. In DataParallel rank 0 then scatters the batch. */
         TRY(trainer_load_batch(t, source, batch_step + t->now.micro));
 
@@ -323,7 +331,7 @@ static status run_batches(trainer *t, batch_source *source, int64_t index, int64
         /* Backward pass. In DataParallel rank 0 first scatters the gradient of the outputs. Calls
          * on_ready(), so the engine reduces gradients during the pass. */
         TRY(step_log_enter(&t->log, STEP_PHASE_SCATTER_GRADIENT));
-        TRY(sync_scatter_output_gradient(t->engine, step));
+        if (scatter) TRY(scatter->output_gradient(t->engine, step));
         TRY(step_log_enter(&t->log, STEP_PHASE_END_FORWARD));
         TRY(step_log_enter(&t->log, STEP_PHASE_BACKWARD));
         TRY(trainer_run_pass(t, NN_BACKWARD));

@@ -1,14 +1,14 @@
 /* The policy `dp`: the iteration of torch.nn.DataParallel, with rank r in place of device r. The stages of
  * sync_engine_type:
  *
- *   plan_batch              rank 0 loads the batches of all ranks
- *   scatter_inputs          rank 0 sends ceil(batch / n) samples per rank, the last part smaller or absent
+ *   plan                    rank 0 loads the batches of all ranks
+ *   inputs                  rank 0 sends ceil(batch / n) samples per rank, the last part smaller or absent
  *   begin_forward           rank 0 replicates parameters and buffers
- *   place_outputs           rank 0 gathers the outputs; with --dp-loss replica only in virtual time, as
+ *   gather_outputs          rank 0 gathers the outputs; with --dp-loss replica only in virtual time, as
  *                           --dp-gather says
  *   loss                    rank 0 computes one loss over the whole batch; with --dp-loss replica every rank
  *                           computes a loss over its part
- *   scatter_output_gradient rank 0 sends the gradient of the outputs
+ *   output_gradient         rank 0 sends the gradient of the outputs
  *   reduce                  rank 0 sums the gradients after the whole backward pass, then updates
  *
  * Rank 0 is the hub: every tensor goes through it. docs/ps.md describes the memory of each phase. The files,

@@ -245,6 +245,12 @@ bool ps_dp_read_sizes(sync_engine *base, ps_dp_sizes *out)
     return other > 0;
 }
 
+static const sync_scatter scatter = {.plan = dp_plan_batch,
+                                     .inputs = dp_scatter_inputs,
+                                     .gather_outputs = dp_gather_outputs,
+                                     .loss = dp_loss,
+                                     .output_gradient = dp_scatter_output_gradient};
+
 const sync_engine_type sync_ps_dp = {
     .name = "ps",
     .options = &ps_option_table,
@@ -256,14 +262,10 @@ const sync_engine_type sync_ps_dp = {
     .handshake = dp_handshake,
     .connect = dp_connect,
     .close = dp_close,
-    .plan_batch = dp_plan_batch,
-    .scatter_inputs = dp_scatter_inputs,
     .begin_forward = dp_begin_forward,
     .need = sync_default_param,
     .release = sync_default_param,
-    .place_outputs = dp_place_outputs,
-    .loss = dp_loss,
-    .scatter_output_gradient = dp_scatter_output_gradient,
+    .end_forward = sync_default_stage,
     .ready = dp_ready,
     .reduce = dp_reduce,
     .norm = sync_default_norm,
@@ -274,4 +276,5 @@ const sync_engine_type sync_ps_dp = {
     .reduced_gradients = dp_reduced_gradients,
     .end_step = dp_nccl_end_step,
     .counters = dp_counters,
+    .scatter = &scatter,
 };

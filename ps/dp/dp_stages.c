@@ -152,7 +152,7 @@ static status gather_returned(dp_engine *e, const sync_step *step)
     return dp_hub_run(e->hub, NULL);
 }
 
-status dp_place_outputs(sync_engine *base, const sync_step *step)
+status dp_gather_outputs(sync_engine *base, const sync_step *step)
 {
     dp_engine *e = dp_engine_of(base);
     const sync_exchange *x = base->context.exchange;
@@ -178,20 +178,18 @@ status dp_place_outputs(sync_engine *base, const sync_step *step)
                        others_output(e));
 }
 
-status dp_loss(sync_engine *base, const sync_step *step, double *normalizer, bool *here)
+void dp_loss(sync_engine *base, const sync_step *step, int64_t *targets, bool *here)
 {
     dp_engine *e = dp_engine_of(base);
-    int64_t targets = step->targets;
+    *targets = step->targets;
     if (dp_one_loss(e)) {
-        targets = 0;
-        for (int r = 0; r < base->context.world; r++) targets += e->parts[r].targets;
+        *targets = 0;
+        for (int r = 0; r < base->context.world; r++) *targets += e->parts[r].targets;
     }
     dp_account_log_softmax(e);
     ledger_enter(base->context.ledger, LEDGER_PHASE_LOSS_GRADIENT);
     dp_account_loss_gradients(e);
-    *normalizer = targets > 0 ? (double)targets : 1.0;
     *here = dp_one_loss(e) ? dp_is_root(e) : dp_takes_part(e);
-    return STATUS_OK;
 }
 
 status dp_scatter_output_gradient(sync_engine *base, const sync_step *step)

@@ -285,7 +285,7 @@ collective_call ring_gather_call(const ring_engine *e, int index);
 status ring_shards_begin_forward(ring_engine *e);
 status ring_need(sync_engine *base, int param);
 status ring_release(sync_engine *base, int param);
-status ring_place_outputs(sync_engine *base, const sync_step *step);
+status ring_end_forward(sync_engine *base, const sync_step *step);
 void ring_scatter_posted(ring_engine *e, int bucket);
 status ring_scatter_done(ring_engine *e, int bucket);
 status ring_norm_of_shards(ring_engine *e);

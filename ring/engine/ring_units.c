@@ -111,7 +111,7 @@ status ring_shards_begin_forward(ring_engine *e)
     return begin_pass(e, PARAM_FORWARD);
 }
 
-status ring_place_outputs(sync_engine *base, const sync_step *step)
+status ring_end_forward(sync_engine *base, const sync_step *step)
 {
     ring_engine *e = ring_of(base);
     (void)step;

@@ -126,7 +126,7 @@ static status exchange(const bench *b, processes *all, bench_rank *r, int64_t in
     sync_engine *e = r->engine;
     TRY(sync_ps.begin_forward(e, &step));
     TRY(needs(b, r));
-    TRY(sync_ps.place_outputs(e, &step));
+    TRY(sync_ps.end_forward(e, &step));
     memset(r->params->grads.data, index % 2 ? 0x3c : 0x3d, (size_t)r->params->arena_elements * 4);
     TRY(processes_barrier(all));
     int64_t begin = clock_now_ns();

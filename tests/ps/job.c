@@ -310,7 +310,7 @@ status job_forward(job_rank *r, const sync_step *step)
     for (int op = 0; op < p->forward_end; op++)
         for (int i = 0; i < p->ops[op].need_count; i++)
             TRY(sync_ps.need(r->engine, p->needs[p->ops[op].need_first + i]));
-    return sync_ps.place_outputs(r->engine, step);
+    return sync_ps.end_forward(r->engine, step);
 }
 
 static void compute_gradient(const job_rank *r, int param)
@@ -322,9 +322,6 @@ static void compute_gradient(const job_rank *r, int param)
 
 status job_backward(job_rank *r, const sync_step *step)
 {
-    double normalizer;
-    bool here;
-    TRY(sync_ps.loss(r->engine, step, &normalizer, &here));
     for (int i = 0; i < r->job->program->ready_count; i++) {
         int param = r->job->program->ready_order[i];
         compute_gradient(r, param);

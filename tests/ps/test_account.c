@@ -251,7 +251,7 @@ static status accumulate(local_ranks *group, job_rank *r)
         rc = sync_ps.begin_forward(r->engine, &s);
         for (int p = 0; p < r->params->model->param_count && rc == STATUS_OK; p++)
             rc = sync_ps.need(r->engine, p);
-        if (rc == STATUS_OK) rc = sync_ps.place_outputs(r->engine, &s);
+        if (rc == STATUS_OK) rc = sync_ps.end_forward(r->engine, &s);
         for (int p = 0; p < r->params->model->param_count && rc == STATUS_OK; p++) {
             job_set(r->params, r->params->grads.data, p, 0, NAN);
             rc = sync_ps.ready(r->engine, p);
@@ -322,7 +322,7 @@ static status sit_out(local_ranks *group, job_rank *r)
         sync_step s = job_begin(r);
         s.samples = 0;
         TRY(sync_ps.begin_forward(r->engine, &s));
-        TRY(sync_ps.place_outputs(r->engine, &s));
+        TRY(sync_ps.end_forward(r->engine, &s));
         TRY(sync_ps.reduce(r->engine, &s));
         r->next++;
     }

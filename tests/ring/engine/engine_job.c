@@ -75,12 +75,8 @@ sync_step job_step_of(const engine_rank *r, int64_t index)
 
 status job_begin(engine_rank *r, const sync_step *step)
 {
-    const sync_engine_type *t = r->engine->type;
-    sync_batch batch;
-    TRY(t->plan_batch(r->engine, step, 4, &batch));
-    TRY(t->scatter_inputs(r->engine, step));
     ledger_enter(&r->ledger, LEDGER_PHASE_BEGIN);
-    return t->begin_forward(r->engine, step);
+    return sync_begin_forward(r->engine, step);
 }
 
 status job_backward(engine_rank *r, const sync_step *step, const bool *skip, int turn)
