@@ -15,8 +15,8 @@ static ps_engine *engine_of(sync_engine *e)
 
 /* ---- requirements on arenas ------------------------------------------------------------- */
 
-/* Returns LEDGER_REPLICAS if ranks compute on copies of the servers' parameters. Ranks that update have no
- * copies, nor does one rank with its server under sync. */
+/* Returns LEDGER_REPLICAS if ranks compute on copies of the servers' parameters. There are no copies if ranks
+ * update, or if there is one rank under sync, because its server works in the rank's parameters. */
 static ledger_class class_of_params(const ps_policy *p, int world)
 {
     bool theirs = !p->server_optimizer ||
@@ -226,7 +226,7 @@ static void map_workers(ps_engine *e)
 }
 
 /* Connects to all servers. Under sync a worker copies parameters out of the arena of a server that updates.
- * Otherwise servers write values in place, or send frames. */
+ * Other servers write values into the worker's arenas, or send frames. */
 static status connect_servers(ps_engine *e)
 {
     const sync_context *c = &e->base.context;

@@ -2,8 +2,8 @@
  * options, and shared arenas. Members are the ranks 0 .. world - 1, followed by the servers that have
  * separate processes.
  *
- * A handshake is lines of text. The first lines describe the sender. All other lines must be equal on all
- * members, so that an error can quote the first difference. */
+ * A handshake is lines of text. The first lines describe the sender. The lines after them must be equal on
+ * all members. An error quotes the first line that differs. */
 #ifndef PS_HANDSHAKE_H
 #define PS_HANDSHAKE_H
 
@@ -16,8 +16,8 @@
 #include "ps/port.h"
 
 enum { PS_URL_MAX = 192 }; /* Includes the key of a tcp address. */
-/* Memory that a member exports. Every member exports the first two. Under `dp` rank 0 also exports the
- * others. */
+/* Memory that a member exports: parameters and gradients, and under `dp` also the other three, of which ranks
+ * use only rank 0's. */
 enum {
     PS_SEGMENT_PARAMS,
     PS_SEGMENT_GRADS,
@@ -46,7 +46,8 @@ status ps_handshake_make(const ps_handshake_own *own, int world, const char *pol
 status ps_handshake_read(const sync_blob *handshake, const char *who, ps_handshake_own *own, char *url,
                          size_t size);
 
-/* Fails with STATUS_PROTOCOL if the two differ, and names the first line that does. */
+/* Compares the lines that must be equal. Fails with STATUS_PROTOCOL if the handshakes differ, and quotes the
+ * first line that differs. */
 status ps_handshake_compare(const sync_blob *mine, const char *me, const sync_blob *other, const char *who);
 
 /* The result of all handshakes. */
@@ -63,9 +64,9 @@ typedef struct ps_member {
     const ps_options *options;
     const ps_policy *policy;
     int servers;
-    int frames;          /* Most frames of a message. */
-    int64_t frame_bytes; /* Most bytes of a frame. */
-    /* Memory that others may map. Parameters take the place of a NULL entry. */
+    int frames;          /* Largest number of frames in a message. */
+    int64_t frame_bytes; /* Bytes of the largest frame. */
+    /* Memory that other members may map. The parameters are exported in place of a NULL entry. */
     const device_memory *exported[PS_SEGMENTS];
     int export_count; /* The same for every member. */
     bool nccl;        /* True if ranks call NCCL. */

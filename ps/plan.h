@@ -15,7 +15,8 @@
 #include "common/nn/params.h"
 #include "ps/policy.h"
 
-/* Most keys of a plan, and most pieces of a key, which are the frames of its message. */
+/* Largest number of keys in a plan, and largest number of pieces of a key. Each piece is one frame of the
+ * key's message. */
 enum { PS_MOST_KEYS = 1 << 20, PS_KEY_PIECES = 16 };
 
 typedef struct ps_key {
@@ -67,7 +68,7 @@ int64_t ps_plan_largest_frame(const ps_plan *plan, const param_set *params);
 /* Keys that wait to be sent or summed, in order of priority: a binary heap of fixed capacity. */
 typedef struct ps_key_queue {
     struct ps_queued {
-        int64_t rank; /* The smallest goes first. */
+        int64_t rank; /* The key with the smallest rank is the first. */
         int key;
     } * heap;
     int count, capacity;

@@ -23,8 +23,9 @@ POLICY("sync",
 POLICY("ssp",
        "Ho et al., \"More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server\", NIPS "
        "2013",
-       "updates as sync; a rank may be --staleness steps ahead of the last update", .consistency = PS_SSP,
-       .staleness = 3, PARTITIONED)
+       "updates as in sync, but a rank may be up to --staleness steps ahead of the last update",
+       .consistency = PS_SSP, .staleness = 3, PARTITIONED)
 POLICY("async",
        "Dean et al., \"Large Scale Distributed Deep Networks\", NIPS 2012 (Downpour SGD); MXNet's dist_async",
-       "one update a push, at once; nobody waits for anybody", .consistency = PS_ASYNC, PARTITIONED)
+       "each push updates the parameters at once; no rank waits for another", .consistency = PS_ASYNC,
+       PARTITIONED)

@@ -35,8 +35,8 @@ typedef enum ps_dp_loss { PS_DP_LOSS_DEVICE0, PS_DP_LOSS_REPLICA } ps_dp_loss;
 
 /* Lifetimes that the ledger counts under `dp`. */
 typedef enum ps_dp_lifetimes {
-    PS_DP_LIFETIMES_TORCH, /* PyTorch's lifetimes, even if this program needs less memory. */
-    PS_DP_LIFETIMES_LEAN   /* The lifetimes that this program needs. */
+    PS_DP_LIFETIMES_TORCH, /* Memory counts for as long as PyTorch holds it. */
+    PS_DP_LIFETIMES_LEAN   /* Memory counts only for as long as this program needs it. */
 } ps_dp_lifetimes;
 
 typedef enum ps_payload { PS_PAYLOAD_AUTO, PS_PAYLOAD_SHM, PS_PAYLOAD_ZMQ, PS_PAYLOAD_NCCL } ps_payload;
@@ -59,10 +59,10 @@ typedef struct ps_policy {
     int64_t servers;
     ps_placement placement;
     bool server_optimizer; /* If false, servers only sum, and every rank updates. */
-    bool divide_before;    /* If true, each gradient is divided by the number of ranks, otherwise the sum. */
+    bool divide_before;    /* Divide each gradient by the number of ranks, not the sum. */
     /* Used only by PS_DATA_PARALLEL. */
     int64_t replicate_bytes; /* A chunk of parameters closes when it has this many bytes. */
-    int64_t reduce_bytes;    /* A chunk of gradients closes before it has more bytes. */
+    int64_t reduce_bytes;    /* A chunk of gradients closes before it exceeds this many bytes. */
     ps_dp_loss loss;
     ps_dp_lifetimes lifetimes;
     bool keep_grads; /* Gradients are kept between steps, as by zero_grad() before torch 2.0. */

@@ -1,6 +1,6 @@
-/* A port is an agent's end of the messages. It owns a transport. If the agent is a worker or a server, and
- * the other one is in the same process, the two are partners, and the port has a queue from its partner. Only
- * messages over links are counted, not those in the queue.
+/* A port sends and receives the messages of one agent. It owns a transport. A worker and a server in the same
+ * process are partners: messages between them pass through queues in memory. Only messages over links are
+ * counted.
  *
  * Workers are numbered by rank, servers from 0. A worker's port has links only to servers, a server's port
  * only to workers. Only one agent uses a port, but any thread may wake the agent and read the counters. */
@@ -80,7 +80,8 @@ void ps_port_close(ps_port *p);
 int64_t ps_port_now(const ps_port *p);
 
 /* Sends a message that represents `payload` bytes, in its frames or in shared memory. Returns STATUS_AGAIN if
- * there is no room, or if the peer is not connected yet. `ticket` counts the frames until they have left.
+ * there is no room, or if the peer is not connected yet. The frames must not change until transport_sent()
+ * returns true for `ticket`.
  *
  * A message to the partner has at most one frame and ignores `ticket`. The partner reads the frame in the
  * sender's memory, so this memory must not change before the partner has replied or acknowledged the

@@ -1,5 +1,5 @@
-/* A doorbell lets a thread sleep until another thread or process has done something. It works in shared
- * memory and needs no clean-up. A doorbell of all zeros has not been rung.
+/* A doorbell lets a thread sleep until another thread or process has done something. A doorbell works in
+ * shared memory and needs no clean-up. A doorbell of all zeros has not been rung.
  *
  *     unsigned seen = doorbell_enter(&bell);                        the other side
  *     if (!condition) doorbell_sleep(&bell, seen, CLOCK_NEVER);         makes the condition true

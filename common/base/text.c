@@ -91,8 +91,8 @@ static const struct {
               "a duration of at most 1000 days with its unit such as 50us, 2ms or 60s"},
     [RATE] = {"Rates", 1, 9e18, "a rate such as 10Gbit/s or 1.25GB/s (b: bits, B: bytes)"}};
 
-/* Upper and lower case differ in rates: they distinguish bits from bytes. They do not differ in sizes and
- * times, except that "Mb" is rejected as a size because it usually means megabits. */
+/* Upper and lower case differ in rates: they distinguish bits from bytes. The cases do not differ in sizes
+ * and times, except that "Mb" is rejected as a size because it usually means megabits. */
 static bool is_unit(unit_kind kind, const char *text, const char *prefix, const char *name)
 {
     size_t length = strlen(prefix);

@@ -8,8 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Parse the whole string, or fail with STATUS_USAGE and "WHAT: expected ..., got 'TEXT'". All error messages
- * have this form; `what` is the option or the file. */
+/* Parse the whole string, or fail with STATUS_USAGE and "WHAT: expected ..., got 'TEXT'". `what` is the
+ * option or the file. All parsers of this header have error messages of this form. */
 status text_parse_int(const char *what, const char *text, int64_t low, int64_t high, int64_t *out);
 status text_parse_double(const char *what, const char *text, double low, double high, double *out);
 
@@ -66,8 +66,8 @@ void text_free(text_buffer *buffer);
 void text_append_shell_word(text_buffer *buffer, const char *word);
 
 /* Breaks lines longer than `columns` between words. A continuation is indented to the line's second column,
- * which begins after two or more blanks. If there is no second column, it is indented two blanks more than
- * the line. No line ends with blanks. */
+ * which begins after two or more blanks. If the line has no second column, the continuation is indented two
+ * blanks more than the line. No line ends with blanks. */
 void text_wrap(text_buffer *buffer, int columns);
 
 /* Appends the table of units, as `harness help units` prints it. */

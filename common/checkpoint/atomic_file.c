@@ -73,7 +73,8 @@ static status open_folder(atomic_file *f)
     char *slash = strrchr(path, '/');
     const char *name = slash ? slash + 1 : path;
     if (!*name)
-        return fail(STATUS_CANNOT_CREATE, "%s: expected the name of a file, got that of a folder", f->path);
+        return fail(STATUS_CANNOT_CREATE, "%s: expected the name of a file, got the name of a folder",
+                    f->path);
     f->name = strdup(name);
     f->partial = malloc(strlen(name) + sizeof SUFFIX);
     if (!f->name || !f->partial) return fail(STATUS_SYSTEM, "%s: no memory for its name", f->path);
@@ -224,7 +225,7 @@ status atomic_file_commit(atomic_file *f)
     }
     /* EINVAL means that the file system cannot synchronize folders. */
     if (synchronize(f->folder) != 0 && errno != EINVAL)
-        rc = fail_errno(STATUS_IO, "%s: in its place, but its folder cannot be synchronized", f->path);
+        rc = fail_errno(STATUS_IO, "%s: written, but its folder cannot be synchronized", f->path);
     release(f);
     return rc;
 }

@@ -1,6 +1,6 @@
-/* A file that appears whole or not at all. It is written as FILE.partial in the same folder, synchronized,
- * and renamed over FILE; then the folder is synchronized. After any interruption FILE is the old file or the
- * new one.
+/* A file that appears whole or not at all. The file is written as FILE.partial in the same folder,
+ * synchronized, and renamed over FILE; then the folder is synchronized. After any interruption FILE is the
+ * old file or the new one.
  *
  * Symbolic links are followed: the file that the last link names is replaced, in the folder of that file. The
  * new file has the permissions rw-rw-rw- minus the umask. FILE.partial is locked while it is written. A

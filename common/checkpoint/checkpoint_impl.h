@@ -31,7 +31,7 @@ status metadata_decode(const safetensors_header *h, checkpoint_info *info, uint6
 status metadata_compare(const safetensors_header *h, const checkpoint_info *info,
                         const checkpoint_subject *subject);
 
-/* Appends "name was A, is B" for every option that differs and may differ. */
+/* Appends "name was A, is B" for every option whose value differs from the file's without being an error. */
 void metadata_differences(const safetensors_header *h, const checkpoint_subject *subject, text_buffer *out);
 
 /* Returns true if `path` names a checkpoint in several files, which --save NAME.index.json wrote until commit

@@ -32,7 +32,8 @@ static void add_buffers(checkpoint_contents *c, const nn_model *m, int layer, dt
     snprintf(t->name, sizeof t->name, "%s.num_batches_tracked", l->name);
 }
 
-/* Returns true if `param` is the last parameter of a BatchNorm. The buffers of the BatchNorm follow it. */
+/* Returns true if `param` is the last parameter of a BatchNorm. The buffers of the BatchNorm follow this
+ * parameter in the list of tensors. */
 static bool ends_batchnorm(const nn_model *m, int param)
 {
     int layer = m->params[param].layer;

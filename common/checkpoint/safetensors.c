@@ -217,7 +217,7 @@ static status check_cover(safetensors_header *h)
         if (t->begin < end)
             return REFUSE_ENTRY(h, t->name,
                                 "tensor %.100s: its data begin at %" PRId64
-                                " and overlap those of %.100s, which "
+                                " and overlap the data of %.100s, which "
                                 "end at %" PRId64,
                                 t->name, t->begin, h->tensors[i - 1].name, end);
         if (t->begin > end)

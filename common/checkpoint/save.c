@@ -170,7 +170,7 @@ static const option checkpoint_option_list[] = {
     {"save", OPTION_TEXT, FIELD(save), .argument = "FILE",
      .help = "write a checkpoint at the end (safetensors, with PyTorch's names)"},
     {"save-every", OPTION_INT, FIELD(save_every), .level = OPTION_RARE, .argument = "STEPS", .initial = "0",
-     .high = 1e12, .help = "with --save: also every STEPS steps; 0: only at the end"},
+     .high = 1e12, .help = "write the checkpoint of --save every STEPS steps, too (0 for only at the end)"},
     {"load", OPTION_TEXT, FIELD(load), .argument = "FILE",
      .help = "resume from a checkpoint, or start from parameters that PyTorch saved"},
 };

@@ -99,7 +99,7 @@ typedef struct collective_call {
     reduce_op op;
     dtype type;
     int root; /* Rank in the group. */
-    /* Chosen by the caller, compared between ranks and shown in messages. */
+    /* Number chosen by the caller, compared between ranks and shown in messages. */
     int tag;
     int64_t count;
     collective_buffer in, out;
@@ -148,7 +148,7 @@ typedef enum collective_algorithm {
     COLLECTIVE_ALGORITHM_AUTO, /* The library's default: ring in shared memory, else LIBRARY. */
     COLLECTIVE_SHM_LIST(COLLECTIVE_ALGORITHM_ENUM)
         COLLECTIVE_ALGORITHM_TUNED, /* Shared memory only: chosen by ranks and bytes (tuning.h). */
-    /* The library's choice per call. In virtual time, ring or tree by NCCL's model. */
+    /* The library chooses an algorithm for each call. In virtual time NCCL's model chooses ring or tree. */
     COLLECTIVE_ALGORITHM_LIBRARY,
     COLLECTIVE_ALGORITHM_TREE, /* Virtual time only, like HIERARCHICAL. */
     COLLECTIVE_ALGORITHM_HIERARCHICAL,
@@ -177,7 +177,7 @@ struct device_stream;
 typedef struct collective_world collective_world;
 typedef struct collective_group collective_group;
 
-/* Memory of this rank that may contain buffers. `fd` is the sealed memfd that it is mapped from. */
+/* Memory of this rank that may contain buffers. `fd` is the sealed memfd of this memory. */
 typedef struct collective_window {
     void *data;
     int64_t bytes;
@@ -194,8 +194,8 @@ typedef struct collective_config {
     int window_count;
     /* Whether ranks send to each other. Only sim reads this; the other libraries always allow it. */
     bool pairs;
-    /* sim, nccl: the device whose memory contains the buffers. In sim it belongs to this rank; if the world
-     * is a part of the simulation's ranks, these ranks are consecutive. */
+    /* sim, nccl: the device whose memory contains the buffers. In sim the device belongs to this rank. If the
+     * world is a part of the simulation's ranks, the ranks of the world are consecutive. */
     struct device *device;
     const char *bootstrap; /* nccl: the id that rank 0 made (nccl/collective_nccl.h). */
     bool share_gpu;        /* nccl: whether ranks may use the same GPU. */
@@ -203,12 +203,13 @@ typedef struct collective_config {
     struct rank_slot *slot;
     const struct status_table *table; /* Shows the progress of other ranks. NULL if there is none. */
     /* nccl: called once, by any thread, if this rank cannot go on; its other threads may hang in NCCL or
-     * CUDA. The function publishes the error. Then NCCL is aborted, and the process ends with the error's
-     * exit code. NULL if ranks are threads: then the error is returned by the next call of the world and by
-     * waits for the GPU. */
+     * CUDA. The function publishes the error. After the call NCCL is aborted, and the process ends with the
+     * error's exit code. NULL if ranks are threads. If NULL, the next call of the world and waits for the GPU
+     * return the error. */
     void (*lost)(void *context, const error_record *why);
     void *lost_context;
-    /* Time after which a call fails with STATUS_PEER if neither it nor another rank has made progress. */
+    /* Time after which a call fails with STATUS_PEER if neither the call nor any other rank has made
+     * progress. */
     int64_t stall_timeout_ns;
     int64_t connect_timeout_ns;
     bool (*canceled)(void *context); /* Called several times per second while connecting. May be NULL. */
@@ -222,16 +223,16 @@ typedef struct collective_config {
     int64_t inline_bytes, staging_bytes;
 } collective_config;
 
-/* Opens a library by name. All ranks of the world call it at about the same time; it returns when all have
- * called it. Returns STATUS_USAGE if the name is unknown or the library does not have the algorithm,
- * STATUS_UNAVAILABLE if the library cannot run here, and STATUS_PEER if ranks do not come in time. The
- * message names the missing ranks if the library reports them. */
+/* Opens a library by name. All ranks of the world call this function at about the same time. It returns when
+ * all ranks have called it. Returns STATUS_USAGE if the name is unknown or the library does not have the
+ * algorithm, STATUS_UNAVAILABLE if the library cannot run here, and STATUS_PEER if ranks do not come in time.
+ * The message names the missing ranks if the library reports them. */
 status collective_open(const char *library, const collective_config *config, collective_world **out);
 void collective_close(collective_world **world);
 
-/* Opens a group of `ranks`, which are ranks of the world in ascending order. Only the members call it; they
- * open their common groups in the same order. `name` is unique among the groups. The ranks in calls are
- * ranks of the group. */
+/* Opens a group of `ranks`, which are ranks of the world in ascending order. Only the members call this
+ * function, and members open their common groups in the same order. `name` is unique among the groups. The
+ * ranks in calls are ranks of the group. */
 status collective_group_open(collective_world *world, const char *name, const int *ranks, int count,
                              collective_group **out);
 void collective_group_close(collective_group **group);
@@ -258,8 +259,8 @@ status collective_post(collective_group *group, const collective_call *call, col
 /* Returns true if the results are in `out` and no peer uses this rank's buffers any more. */
 bool collective_done(const collective_group *group, collective_ticket ticket);
 
-/* Times of a call, in ns. started_ns: all members have arrived and data begin to move. finished_ns: the call
- * is done. Both are 0 until then. */
+/* Times of a call, in ns. started_ns is the time at which all members have arrived and data begin to move.
+ * finished_ns is the time at which the call ends. A time that has not come yet is 0. */
 typedef struct collective_times {
     int64_t started_ns, finished_ns;
     /* Rank in the group of the last member to post the call. -1 if unknown, as with NCCL and MPI. */
@@ -270,10 +271,10 @@ typedef struct collective_times {
 } collective_times;
 collective_times collective_get_times(const collective_group *group, collective_ticket ticket);
 
-/* Does all work that is possible now. *deadline_ns is the time by which it must be called again even if
- * nothing happens. An error ends the world, and all further calls return the first error: STATUS_PROTOCOL if
- * ranks make different calls (the message names both), STATUS_PEER if a peer has died, given up or is late
- * (the message names the peer if the library reports it). */
+/* Does all work that is possible now. *deadline_ns is the time by which the caller must call this function
+ * again even if nothing happens. An error ends the world, and all further calls return the first error:
+ * STATUS_PROTOCOL if ranks make different calls (the message names both), STATUS_PEER if a peer has died,
+ * given up or is late (the message names the peer if the library reports it). */
 status collective_progress(collective_world *world, int64_t now_ns, int64_t *deadline_ns, bool *worked);
 
 /* Sleeps until something may have happened since the last progress, at most until the deadline. */

@@ -44,7 +44,7 @@ status collective_poll(collective_world *world, const char *library,
             if (deadline < *deadline_ns) *deadline_ns = deadline;
             if (!late) continue;
             char detail[96];
-            snprintf(detail, sizeof detail, " in rank %d; %s does not report whom it waits for",
+            snprintf(detail, sizeof detail, " in rank %d; %s does not report which rank it waits for",
                      world->config.rank, library);
             return collective_stalled(q, detail);
         }

@@ -1,7 +1,7 @@
 /* Copies and reductions of buffers that are lists of pieces, for implementations of collectives.
  *
- * A layout maps element i to its offset from the buffer's base. It is separate from the base because the
- * buffers of all ranks share a layout. */
+ * A layout maps element i to its offset from the buffer's base. The layout is separate from the base because
+ * the buffers of all ranks share a layout. */
 #ifndef COMMON_COLLECTIVES_PIECES_H
 #define COMMON_COLLECTIVES_PIECES_H
 

@@ -174,15 +174,15 @@ static const option options[] = {
      .high = 1 << 20, .help = "samples per rank and step"},
     {"sampler", OPTION_CHOICE, FIELD(sampler), .level = OPTION_RARE, .initial = "distributed",
      .choices = sampler_names,
-     .help =
-         "distributed: as DistributedSampler; global: batches of all ranks, cut in chunks as DataParallel"},
+     .help = "distributed: each rank draws its batches, as with DistributedSampler; global: a batch for all "
+             "ranks is cut into chunks, as with DataParallel"},
     {"drop-last", OPTION_FLAG, FIELD(drop_last), .level = OPTION_RARE,
      .help = "drop incomplete batches instead of repeating samples"},
     {"augment", OPTION_TEXT, FIELD(augment), .argument = "none|crop|flip|crop,flip", .initial = "none",
-     .help = "of training images: random crop with 4 pixels of padding, random horizontal flip"},
+     .help = "augment training images: crop at random with 4 pixels of padding, flip horizontally at random"},
     {"loader-threads", OPTION_INT, FIELD(loader_threads), .level = OPTION_RARE, .argument = "N",
      .initial = "1", .high = LOADER_MAX_THREADS,
-     .help = "threads that prepare batches ahead of time; 0: none"},
+     .help = "threads that prepare batches ahead of time (0 for none)"},
 };
 
 const option_table data_option_table = {"Data", options, sizeof options / sizeof options[0]};

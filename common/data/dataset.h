@@ -47,8 +47,8 @@ enum { DATA_PARTS = 2, DATA_MAX_FILES = 6 };
 typedef struct dataset_config {
     const char *spec; /* specification of a set, as above */
     uint64_t seed;    /* seed of the split into training and test part, and of synthetic data */
-    /* The model's form, or NULL if it is not known. Synthetic data take from the model what `spec` leaves
-     * open. */
+    /* The model's form, or NULL if it is not known. Synthetic data take from the model's form every value
+     * that `spec` does not state. */
     const data_form *model;
     int64_t synthetic_samples[DATA_PARTS]; /* 0 for the default, 50,000 and 1,000 */
 } dataset_config;

@@ -64,8 +64,8 @@ status dataset_allocate(dataset *set, size_t bytes, void **out);
 /* Adds a source file to the description. *out is the set's copy of the path. */
 status dataset_add_file(dataset *set, const char *path, const char **out);
 
-/* Splits rows into the training part and the test part, a stratified fifth. Both parts share the rows'
- * memory. */
+/* Splits rows into the training part and the test part, a stratified fifth. The training part and the test
+ * part share the memory of the rows. */
 status dataset_split(dataset *set, const stored_part *rows, int64_t count, uint64_t seed);
 
 const void *dataset_stored_input(const dataset *set, data_part part, int64_t index, void *scratch);

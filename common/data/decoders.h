@@ -36,7 +36,7 @@ status idx_decode_labels(const char *name, const uint8_t *bytes, size_t size, in
 enum { CIFAR10_SIDE = 32, CIFAR10_CHANNELS = 3, CIFAR10_CLASSES = 10 };
 enum { CIFAR10_PIXELS = CIFAR10_SIDE * CIFAR10_SIDE * CIFAR10_CHANNELS }; /* bytes per image */
 
-/* Checks that `size` bytes are complete records, at least one, and counts them. */
+/* Checks that `size` bytes are complete records, at least one, and counts the records. */
 status cifar10_count(const char *name, size_t size, int64_t *count);
 
 /* Unpacks `count` records to pixels (count, 32, 32, 3) and labels (count). */
@@ -52,8 +52,8 @@ enum { CSV_MAX_CLASSES = 256 };
 typedef struct csv_table {
     int64_t samples, features;
     int classes;
-    double *values;  /* (samples, features), finite */
-    uint8_t *labels; /* (samples), below `classes` */
+    double *values;  /* (samples, features); every value is finite */
+    uint8_t *labels; /* (samples); every label is below `classes` */
 } csv_table;
 
 /* Allocates memory in proportion to `size`, even if the first line is wrong. */

@@ -118,8 +118,8 @@ void device_free(device *d, device_memory *memory);
 /* Returns true if an allocation has failed. */
 bool device_has_refused(const device *d);
 
-/* Pins this host memory, so that the device copies from and to it fast and asynchronously. Does nothing on
- * devices that do not need it. Unpin before freeing the memory. */
+/* Pins this host memory, so that the device copies from and to it fast and asynchronously. Does nothing if
+ * the device cannot use pinned memory. Unpin before freeing the memory. */
 status device_pin(device *d, void *data, size_t bytes);
 void device_unpin(device *d, void *data);
 
@@ -132,8 +132,8 @@ status device_download(device_stream *s, void *host, const void *from, dtype typ
                        int64_t count);
 
 /* Computes to[i] = from[i] / divisor in stream order, with a true division. Elements of equal type with
- * divisor 1 are copied, whatever the type; float32, float16 and bfloat16 are converted into each other.
- * `to` may equal `from` if the types are equal. Both are device memory or pinned memory. */
+ * divisor 1 are copied, whatever the type; float32, float16 and bfloat16 are converted into each other. `to`
+ * may equal `from` if the types are equal. Both buffers are in device memory or pinned memory. */
 status device_convert(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type,
                       int64_t count, double divisor);
 
@@ -155,11 +155,11 @@ status device_add(device_stream *s, void *to, const void *a, const void *b, dtyp
 status device_clear(device_stream *s, void *data, size_t bytes);
 
 /* Sets the memory that all processes use on the device, and its total memory, as the driver reports them.
- * Both are -1 if the device has no driver. */
+ * Both values are -1 if the device has no driver. */
 status device_usage(device *d, int64_t *used_bytes, int64_t *total_bytes);
 
 /* A virtual GPU spends the time of a pack of `count` elements: its library flattens tensors before it sends
- * them. Real devices send lists of pieces, and spend nothing. */
+ * them. On real devices the call does nothing, because they send lists of pieces. */
 status device_flatten(device_stream *s, dtype type, int64_t count);
 
 /* ---- one rank's memory for another's --------------------------------------------------------------
@@ -172,7 +172,7 @@ typedef struct device_share {
     uint8_t bytes[DEVICE_SHARE_BYTES];
 } device_share;
 
-/* Describes `memory` for peers. STATUS_CONFIG if other ranks cannot open memory of this device. */
+/* Describes `memory` for peers. Fails with STATUS_CONFIG if other ranks cannot open memory of this device. */
 status device_share_memory(device *d, const device_memory *memory, device_share *out);
 
 /* Memory of a peer. `data` may be either operand of device_convert() until the owner frees the memory. */
@@ -181,8 +181,8 @@ typedef struct device_peer {
     bool mapped; /* used by the back end */
 } device_peer;
 
-/* Opens the memory. STATUS_CONFIG with the reason if this device cannot access the owner's. Close it
- * before the owner frees it. */
+/* Opens the memory. Fails with STATUS_CONFIG and the reason if this device cannot access the memory of the
+ * owner's device. Close the memory before the owner frees it. */
 status device_peer_open(device *d, const device_share *share, device_peer *out);
 void device_peer_close(device *d, device_peer *peer);
 
@@ -191,9 +191,10 @@ void device_peer_close(device *d, device_peer *peer);
 /* Order of a parameter's elements in the arenas. Only imports and exports use PyTorch's order. No order
  * has padding. */
 typedef enum device_order {
-    /* PyTorch's: [k, c, r, s] for convolution weights, [out, c, h, w] for linear weights after an image. */
+    /* PyTorch's order: [k, c, r, s] for convolution weights, [out, c, h, w] for linear weights after an
+     * image. */
     DEVICE_ORDER_PLAIN,
-    DEVICE_ORDER_KRSC, /* PyTorch's with channels last */
+    DEVICE_ORDER_KRSC, /* PyTorch's order in memory format channels_last */
     DEVICE_ORDER_RSCK,
     DEVICE_ORDER_BLOCKED /* [k/b, c/b, r, s, b of c, b of k]; the block size b divides k and c */
 } device_order;
@@ -274,10 +275,10 @@ status device_stream_synchronize(device_stream *s);
 
 /* ---- recorded work ---------------------------------------------------------------------------- */
 
-/* Record the operations that this thread launches on the stream between begin and end. They do not run
- * meanwhile. *out may be launched repeatedly, with the recorded operands and scalars. Copies from or to the
- * host, marks and fences cannot be recorded. End the recording even if an operation failed. STATUS_CONFIG on
- * all devices but cuda. */
+/* Record the operations that this thread launches on the stream between begin and end. The operations do not
+ * run while they are recorded. *out may be launched repeatedly, with the recorded operands and scalars.
+ * Copies from or to the host, marks and fences cannot be recorded. End the recording even if an operation
+ * failed. STATUS_CONFIG on all devices but cuda. */
 status device_capture_begin(device_stream *s);
 status device_capture_end(device_stream *s, device_graph **out);
 status device_graph_launch(device_stream *s, device_graph *graph);

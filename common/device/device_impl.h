@@ -17,7 +17,7 @@ typedef struct device_backend {
 
     status (*allocate)(device *d, device_memory_kind kind, size_t bytes, device_memory *out);
     void (*free)(device *d, device_memory *memory);
-    /* Both NULL if pinning host memory has no effect. */
+    /* Both functions are NULL if pinning host memory has no effect. */
     status (*pin)(device *d, void *data, size_t bytes);
     void (*unpin)(device *d, void *data);
     status (*upload)(device_stream *s, void *to, const void *host, dtype host_type, dtype type,

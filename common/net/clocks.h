@@ -2,9 +2,9 @@
  * host.
  *
  * Every rank sends its time in an all-gather and notes when the all-gather has ended. An all-gather ends
- * after all ranks have called. So the call of rank 0 precedes the end on this rank, and the call of this rank
- * precedes the end on rank 0. These are two bounds of the difference (Cristian, "Probabilistic clock
- * synchronization", 1989). The narrowest bounds of several exchanges count. */
+ * after all ranks have called. The call of rank 0 therefore precedes the end on this rank, and the call of
+ * this rank precedes the end on rank 0. These two facts give two bounds of the difference (Cristian,
+ * "Probabilistic clock synchronization", 1989). The narrowest bounds of several exchanges count. */
 #ifndef COMMON_NET_CLOCKS_H
 #define COMMON_NET_CLOCKS_H
 
@@ -15,7 +15,7 @@ typedef struct clock_bounds {
     int64_t low_ns, high_ns, at_ns;
 } clock_bounds;
 
-/* Measures the bounds. All ranks must call it. On rank 0 both bounds are 0. */
+/* Measures the bounds. All ranks must call this function. On rank 0 both bounds are 0. */
 status clock_bounds_measure(rendezvous *r, int rank, int world, int64_t deadline_ns, clock_bounds *out);
 
 /* The conversion of times of this rank to the clock of rank 0, from measurements at the begin and the end of

@@ -1,6 +1,6 @@
 /* An emulated network. Every rank has one full-duplex adapter to a switch without limits. A message occupies
- * the sender's adapter and then the receiver's adapter for bytes / bandwidth each, cut through. It takes
- * `latency` in addition (Hockney, "The communication challenge for MPP", 1994).
+ * the sender's adapter and then the receiver's adapter for bytes / bandwidth each, cut through. A message
+ * takes `latency` in addition (Hockney, "The communication challenge for MPP", 1994).
  *
  * An adapter is a pair of timelines. The caller passes in the time, so data can be held back on any clock. */
 #ifndef COMMON_NET_LINK_H

@@ -16,7 +16,8 @@ enum {
 };
 
 /* Unpacks a message of `type` into block[size], which must be aligned to 16. Returns NULL if the bytes are
- * malformed or the message does not fit into the block. The message needs no free. */
+ * malformed or the message does not fit into the block. The message is part of the block and must not be
+ * freed. */
 void *wire_unpack(const ProtobufCMessageDescriptor *type, const void *bytes, size_t count, void *block,
                   size_t size);
 

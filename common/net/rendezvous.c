@@ -39,9 +39,9 @@ struct rendezvous {
 };
 
 enum {
-    SLICE_MS = 50, /* between calls of `canceled` */
+    SLICE_MS = 50, /* time between two calls of canceled() */
     FLUSH_MS = 200,
-    LOOKUP_NS = 200000000, /* between reads of the file of file:// */
+    LOOKUP_NS = 200000000, /* time between two reads of the address file of file:// */
     QUEUE = 8,
     HANG_UPS = 3, /* a store ends handshakes silently if the key differs, or once if it is closing */
 };
@@ -204,7 +204,7 @@ static status follow_file(rendezvous *r, int64_t *lookup_ns)
 static status denied(const rendezvous *r)
 {
     return fail(STATUS_PERMISSION,
-                "rendezvous at %s: rank %d is refused: it has another key than rank 0 (HARNESS_KEY)",
+                "rendezvous at %s: rank %d is refused: its HARNESS_KEY differs from the key of rank 0",
                 r->address, r->options.rank);
 }
 
@@ -215,11 +215,11 @@ static status too_late(const rendezvous *r)
     if (r->denied) return denied(r);
     text_format_duration(limit, sizeof limit, (double)r->options.connect_limit_ns);
     if (!r->socket.zmq)
-        snprintf(why, sizeof why, ": there is no such file of this job");
+        snprintf(why, sizeof why, ": the file does not exist or is not from this job");
     else if (r->refused_by_stranger)
-        snprintf(why, sizeof why, ": who listens there does not speak this protocol");
+        snprintf(why, sizeof why, ": the program that listens there does not speak this protocol");
     else if (r->connected)
-        snprintf(why, sizeof why, ": who listens there does not answer");
+        snprintf(why, sizeof why, ": the program that listens there does not answer");
     else
         rendezvous_address_diagnose(where, why, sizeof why);
     return fail(STATUS_PEER, "rendezvous at %s: rank %d did not reach rank 0 within %s%s", where,

@@ -3,8 +3,9 @@
  *
  * Rank 0 keeps a store, a thread that sleeps until a request arrives. Every rank, including rank 0, sends a
  * hello to the store: protocol, program version, job token, configuration, rank, world size. If a value
- * differs, the store refuses the rank, and both sides report both values. Then come collective calls. Every
- * rank makes the same calls in the same order, each with a tag that names its purpose.
+ * differs, the store refuses the rank, and both sides report both values. After all ranks have joined, they
+ * make collective calls. Every rank makes the same calls in the same order, each with a tag that names the
+ * purpose of the call.
  *
  * A rank that fails sends its error to the store: in its hello if it fails before it joins, else with
  * rendezvous_fail(). The first error is the result of the pending and later calls of all ranks.
@@ -37,15 +38,17 @@ enum {
 typedef struct rendezvous_options {
     const char *url;
     int rank, world;
-    uint64_t token;       /* Token of the job, or 0 if there is none. If it is 0 with file://, rank 0 draws a
-                           * token and writes it down. */
-    const char *key;      /* Key of the job (key.h); ranks without the key are refused. Required for tcp://,
-                           * ipc:// and env://. If it is NULL with file://, rank 0 draws a key and writes it
-                           * down. */
+    /* Token of the job, or 0 if there is none. If the token is 0 with file://, rank 0 draws a token and
+     * writes the token to the file. */
+    uint64_t token;
+    /* Key of the job (key.h); ranks without the key are refused. Required for tcp://, ipc:// and env://. If
+     * the key is NULL with file://, rank 0 draws a key and writes the key to the file. */
+    const char *key;
     const char *program;  /* version of the program, equal on all ranks */
     uint64_t config_hash; /* hash of the configuration, equal on all ranks */
-    const char *config_text;  /* Lines "name = value", from which a message names the difference. NULL if only
-                               * the hash is compared. */
+    /* Lines "name = value", used in the error message to name the values that differ. NULL if only the hash
+     * is compared. */
+    const char *config_text;
     int64_t connect_limit_ns; /* limit until all ranks have joined */
     const char *host;         /* for file://, name under which other ranks reach rank 0; NULL for the first
                                * network address */
@@ -54,12 +57,13 @@ typedef struct rendezvous_options {
     /* Progress of the other ranks, by rank. A deadline does not pass while a rank that has not called makes
      * progress. NULL if there is none. */
     status_table *table;
-    /* True if `table` belongs only to this process. While the rendezvous is open, a thread then exchanges
-     * progress and stop requests with the other ranks (rendezvous_status.c). */
+    /* True if `table` belongs only to this process. A thread then exchanges progress and stop requests with
+     * the other ranks until the rendezvous is closed (rendezvous_status.c). */
     bool exchanges_status;
     const error_record *failure; /* Error of this rank, which is sent to all ranks. NULL if there is none. */
-    /* Called several times per second until all ranks have joined. If it has returned true for
-     * RENDEZVOUS_CANCEL_NS, this rank gives up. Afterwards ranks stop together or not at all. May be NULL. */
+    /* Called several times per second until all ranks have joined. RENDEZVOUS_CANCEL_NS after the first time
+     * that canceled() returns true, this rank gives up. canceled() is not called after all ranks have joined.
+     * May be NULL. */
     bool (*canceled)(void *context);
     void *context;
 } rendezvous_options;
@@ -76,7 +80,7 @@ status rendezvous_check(const char *url);
  * STATUS_CONFIG if the rank is taken or out of range, or world sizes differ,
  * STATUS_UNAVAILABLE if the address is taken,
  * STATUS_USAGE if the url is malformed,
- * STATUS_STOPPED if `canceled` returns true,
+ * STATUS_STOPPED if canceled() returns true,
  * or the error of a rank that failed.
  *
  * After a failure rank 0 waits until all ranks have received the error, at most until the connect limit. */
@@ -85,8 +89,9 @@ void rendezvous_close(rendezvous **r);
 
 /* Sends an error of this rank to all ranks. `r` may be NULL. */
 void rendezvous_fail(rendezvous *r, status code, const char *text);
-/* Returns true if a rank has sent an error or rank 0 is lost, and records the error. Does not wait. `r` is a
- * rendezvous. Only the thread that makes the collective calls may call this, between two calls. */
+/* Returns true if a rank has sent an error or rank 0 is lost, and records the error. Does not wait. `r`
+ * points to a rendezvous. Only the thread that makes the collective calls may call this function, and only
+ * between two calls. */
 bool rendezvous_has_failed(void *r);
 
 /* Host and process of a rank, for messages. */

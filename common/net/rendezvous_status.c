@@ -22,8 +22,11 @@
 #include <unistd.h>
 
 #define PERIOD_NS (NS_PER_S / 5)
-#define ANSWER_NS (2 * NS_PER_S)    /* limit for a rank's thread to hold; then its step is guessed */
-#define DECISION_NS (10 * NS_PER_S) /* limit for the store to decide; then the store counts as dead */
+/* Time that ranks have to report their step after a signal. After this time the store assumes that a rank
+ * without a report has begun one step more than the others. */
+#define ANSWER_NS (2 * NS_PER_S)
+/* Time that the store has to decide. After this time the store counts as dead. */
+#define DECISION_NS (10 * NS_PER_S)
 
 /* ---- the store ---------------------------------------------------------------------------------- */
 
@@ -43,7 +46,7 @@ static void answer(store *s, int rank)
 void store_receive_status(store *s, const zsocket_identity *from, const rendezvous_packet *got)
 {
     if (got->token != s->token || got->rank < 0 || got->rank >= s->world) {
-        store_reject(s, "its status is of another job");
+        store_reject(s, "the status belongs to another job");
         return;
     }
     store_member *m = &s->members[got->rank];
@@ -62,8 +65,9 @@ void store_receive_status(store *s, const zsocket_identity *from, const rendezvo
     for (int r = 0; r < s->world; r++) answer(s, r);
 }
 
-/* A rank that does not hold may have begun one step more than the others, because its next step needs
- * them. */
+/* Sends the last step to run to all ranks, when all have reported or ANSWER_NS has passed. A rank that has
+ * not reported may have begun one step more than the other ranks, but not two, because a step needs all
+ * ranks. */
 void store_decide_stop(store *s, int64_t now_ns)
 {
     rendezvous_packet stop = {.kind = RENDEZVOUS_STOP, .signal = s->signal, .step = -1};

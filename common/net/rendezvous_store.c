@@ -122,11 +122,11 @@ static void receive_message(store *s, zmq_msg_t *part)
     bool known_size = zmq_msg_size(part) == sizeof from.bytes;
     if (known_size) memcpy(from.bytes, zmq_msg_data(part), sizeof from.bytes);
     if (!known_size || !next_part(s, part)) {
-        store_reject(s, "it does not name itself as ranks do");
+        store_reject(s, "the sender has no identity of a rank");
     } else if (zmq_msg_size(part) == 0) {
         /* a probe: the connection works */
     } else if (!unpack_quietly(s, part, &packet)) {
-        store_reject(s, "its message is not a rendezvous packet");
+        store_reject(s, "the message is not a rendezvous packet");
     } else if (packet.kind == RENDEZVOUS_HELLO) {
         store_receive_hello(s, &from, &packet);
     } else if (packet.kind == RENDEZVOUS_STATUS) {
@@ -136,7 +136,7 @@ static void receive_message(store *s, zmq_msg_t *part)
         if (rank < 0 && packet.kind == RENDEZVOUS_BYE)
             log_debug("a rank that was refused leaves");
         else if (rank < 0)
-            store_reject(s, "it has not joined");
+            store_reject(s, "the sender has not joined");
         else if (packet.kind == RENDEZVOUS_CALL && next_part(s, part))
             store_receive_call(s, rank, &packet, part);
         else if (packet.kind == RENDEZVOUS_FAILED && packet.code != STATUS_OK)
@@ -144,7 +144,7 @@ static void receive_message(store *s, zmq_msg_t *part)
         else if (packet.kind == RENDEZVOUS_BYE)
             s->members[rank].ended = true;
         else
-            store_reject(s, "its message is of the wrong kind");
+            store_reject(s, "the message has an unexpected kind");
     }
     while (next_part(s, part)) {
     }

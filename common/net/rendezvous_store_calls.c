@@ -60,8 +60,8 @@ static status check(const store *s, const rendezvous_packet *h)
                     h->rank, h->protocol, RENDEZVOUS_PROTOCOL);
     if (h->token != s->token) /* the message must not show the token */
         return fail(STATUS_PROTOCOL,
-                    "job token: rank %d has another than the job at %s: two jobs use one address", h->rank,
-                    s->address);
+                    "job token: rank %d has a different token from the job at %s: two jobs use one address",
+                    h->rank, s->address);
     if (s->joined == s->world)
         return fail(STATUS_PROTOCOL,
                     "job token: rank %d comes to the job at %s, whose %d ranks have all joined: two jobs use "

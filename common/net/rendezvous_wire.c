@@ -47,7 +47,7 @@ status rendezvous_unpack(const void *bytes, size_t count, void *block, rendezvou
                     RENDEZVOUS_PACKET_CAP, count);
     const Net__RendezvousPacket *wire =
         wire_unpack(&net__rendezvous_packet__descriptor, bytes, count, block, RENDEZVOUS_ARENA_BYTES);
-    if (!wire) return fail(STATUS_PROTOCOL, "rendezvous packet of %zu bytes: not one", count);
+    if (!wire) return fail(STATUS_PROTOCOL, "%zu bytes are not a rendezvous packet", count);
     if (wire->kind == RENDEZVOUS_NONE || wire->kind >= RENDEZVOUS_KIND_COUNT)
         return fail(STATUS_PROTOCOL, "rendezvous packet: expected a kind from 1 to %d, got %u",
                     RENDEZVOUS_KIND_COUNT - 1, wire->kind);

@@ -36,7 +36,7 @@ static status allocate(const char *name, int64_t bytes, const char *size, int fd
     do result = fallocate(fd, 0, 0, bytes);
     while (result != 0 && errno == EINTR);
     if (result != 0)
-        return fail_errno(STATUS_SYSTEM, "shared memory '%s' needs %s, memory for it is not to be had", name,
+        return fail_errno(STATUS_SYSTEM, "shared memory '%s' needs %s, which the system does not have", name,
                           size);
     if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
         return fail_errno(STATUS_SYSTEM, "shared memory '%s': its size cannot be sealed", name);

@@ -1,8 +1,8 @@
 /* Anonymous shared memory between the ranks of one host.
  *
- * A segment is a memfd. It has no name in any file system, so a crash cannot leave it behind. Ranks pass the
- * descriptors to each other (SCM_RIGHTS, unix(7)) over sockets in the abstract namespace, which leave nothing
- * behind either. Ranks may be processes or threads of one process. */
+ * A segment is a memfd. A memfd has no name in any file system, so a crash cannot leave it behind. Ranks pass
+ * the descriptors to each other (SCM_RIGHTS, unix(7)) over sockets in the abstract namespace, which leave
+ * nothing behind either. Ranks may be processes or threads of one process. */
 #ifndef COMMON_NET_SHM_H
 #define COMMON_NET_SHM_H
 

@@ -247,7 +247,8 @@ int64_t status_table_others_ns(const status_table *t, const rank_slot *own)
 
 static void notify(const status_table *t)
 {
-    eventfd_write(t->notify_fd, 1); /* a full counter also wakes the reader */
+    /* Errors are ignored, because a full counter also wakes the reader. */
+    eventfd_write(t->notify_fd, 1);
 }
 
 int64_t job_stop_hold(status_table *t, int signal)

@@ -1,11 +1,11 @@
-/* The status table of a job. It shows in shared memory what every rank of a host is doing.
+/* The status table of a job. The table shows in shared memory what every rank of a host is doing.
  *
  * Every rank has a slot of one cache line. The rank writes its slot with relaxed atomics. Readers draw a
  * progress line, look for a hanging rank, or report where a rank died. The table also holds the words that
  * control the job: stop, turn, first failure.
  *
- * The table is a memfd and an eventfd. Ranks inherit both from the launcher, or create them if there is no
- * launcher. Neither has a name in a file system. */
+ * The table is a memfd and an eventfd. Ranks inherit the memfd and the eventfd from the launcher, or create
+ * them if there is no launcher. The memfd and the eventfd have no name in a file system. */
 #ifndef COMMON_NET_STATUS_TABLE_H
 #define COMMON_NET_STATUS_TABLE_H
 
@@ -71,7 +71,7 @@ typedef struct rank_slot {
     _Atomic uint64_t progress; /* number of changes */
 } rank_slot;
 
-/* Counts as progress at `now_ns`. */
+/* Records progress at `now_ns`. */
 static inline void rank_slot_touch(rank_slot *slot, int64_t now_ns)
 {
     atomic_store_explicit(&slot->time_ns, now_ns, memory_order_relaxed);
@@ -166,16 +166,16 @@ void status_table_read(const status_table *t, int rank, rank_status *out);
  * changed. */
 void status_table_mirror(status_table *t, int rank, uint64_t progress, int64_t step);
 /* Returns the time at which a member other than the owner of `own` last made progress, or 0 without a table.
- * A wait for others is late only if none of them has made progress within its limit. */
+ * A wait for other ranks is late only if no other rank has made progress within the wait's time limit. */
 int64_t status_table_others_ns(const status_table *t, const rank_slot *own);
 
 /* ---- Stop ----
  *
  * All ranks end after the same step, whatever they wait for. Every rank calls job_stop_here() before each
  * step, which records that the step is about to begin. To stop the job, every process that has a table of the
- * job calls job_stop_hold(): a rank that comes to another step then waits. The highest step that was begun is
- * the last one. job_stop_decide() lets the ranks run up to this step. Under async a rank waits for no other
- * rank, so each one stops before its next step. */
+ * job calls job_stop_hold(). From then on a rank waits before it begins another step. The highest step that
+ * was begun is the last one. job_stop_decide() lets the ranks run up to this step. Under async a rank waits
+ * for no other rank, so every rank stops before its next step. */
 enum { JOB_UNBOUNDED = -1 };
 
 /* Requests a stop because of `signal`, which is not 0. Only the first request counts. Returns the highest
@@ -185,14 +185,15 @@ int64_t job_stop_hold(status_table *t, int signal);
 void job_stop_decide(status_table *t, int64_t last);
 /* Returns the signal of the request, or 0 if there is none. */
 int job_stop_requested(const status_table *t);
-/* Returns true if `step` must not run. Waits until this is decided, unless `async`. */
+/* Returns true if `step` must not run. If a stop is requested, waits until the last step is decided, unless
+ * `async`. */
 bool job_stop_here(status_table *t, int rank, int64_t step, bool async);
 
 /* ---- Turns ----
  *
  * Jobs that run at the same time alternate in blocks of steps. A rank calls job_turn_wait() before a block
- * and job_turn_done() after it. Until the block is granted, the rank sleeps in the kernel (futex) and its
- * slot shows this. Without job_turns_enable() every block is granted. */
+ * and job_turn_done() after the block. Until the block is granted, the rank sleeps in the kernel (futex), and
+ * its slot has the state RANK_SLEEPING. Without job_turns_enable() every block is granted. */
 void job_turns_enable(status_table *t);
 void job_turn_wait(status_table *t, int rank, uint32_t block);
 void job_turn_done(status_table *t, int rank, uint32_t block);

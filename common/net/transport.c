@@ -45,7 +45,9 @@ static status examine(transport *t, const transport_message *m, const transport_
     int peer = transport_link_peer(t, m->link);
     if (l->broken != STATUS_OK) return STATUS_AGAIN;
     if (h->token != t->options.token || h->sender != peer) {
-        transport_reject(t, "a peer", h->sender != peer ? "its sender is another rank" : "of another job");
+        transport_reject(t, "a peer",
+                         h->sender != peer ? "the header names another rank as sender"
+                                           : "the message belongs to another job");
         return STATUS_AGAIN;
     }
     uint64_t digest = t->options.checksum ? message_digest(h, m->frames, h->frames) : 0;
@@ -192,7 +194,7 @@ void transport_close(transport **t, int64_t flush_ns)
 
 status transport_listen(transport *t, const char *url, char *bound, size_t size)
 {
-    if (t->listening) return fail(STATUS_INTERNAL, "transport: listens already, asked for %s", url);
+    if (t->listening) return fail(STATUS_INTERNAL, "transport: already listens, cannot listen at %s", url);
     TRY(t->type->listen(t, url, bound, size));
     t->listening = true;
     for (int i = 0; i < t->options.peers; i++) t->links[i].open = true;
@@ -227,7 +229,8 @@ static status check_send(transport *t, int link, const message_frame *frames, in
     if (!l->open) return fail(STATUS_INTERNAL, "transport: link %d is not open", link);
     int peer = transport_link_peer(t, link);
     if (l->ended) return fail(STATUS_PEER, "rank %d has ended its connection", peer);
-    if (l->broken != STATUS_OK) return fail(l->broken, "rank %d: its connection is of no more use", peer);
+    if (l->broken != STATUS_OK)
+        return fail(l->broken, "the connection to rank %d can no longer be used", peer);
     if (count > t->options.frames || (count > 0 && !ticket))
         return fail(STATUS_INTERNAL, "transport: expected at most %d frames and a ticket, got %d",
                     t->options.frames, count);
@@ -238,7 +241,8 @@ static status check_send(transport *t, int link, const message_frame *frames, in
     return STATUS_OK;
 }
 
-/* Adds the frames to the ticket and sends. Subtracts them again if nothing was sent. */
+/* Adds the number of frames to the ticket and sends the message. Subtracts the number again if the message
+ * was not sent. */
 static status send_counted(transport *t, int link, const message_header *header, const message_frame *frames,
                            int count, transport_ticket *ticket, int64_t bytes)
 {

@@ -1,7 +1,7 @@
 /* Messages between agents. A transport belongs to one agent. Only this agent's thread may call it, except for
- * transport_wake(). A transport can listen: every client that connects becomes a link. It can also connect to
- * servers, each of which becomes a link. Only transport_wait() and the bounded flush of transport_close()
- * block.
+ * transport_wake(). A transport can listen: every client that connects becomes a link. A transport can also
+ * connect to servers, each of which becomes a link. Only transport_wait() and the bounded flush of
+ * transport_close() block.
  *
  * Tensor frames are sent without a copy, so their memory must stay unchanged until the ticket is released.
  * Messages of a link arrive in order or not at all. Each direction is numbered, and a checksum covers every
@@ -26,8 +26,8 @@ typedef struct transport_hub transport_hub;
 /* The transport over libzmq: inproc://NAME (within a hub), ipc://@NAME (abstract), tcp://HOST:PORT. */
 extern const transport_type transport_zmq;
 
-/* A hub connects agents that are threads of one process, over inproc://. Close it after all its transports.
- * Frames received over inproc:// are the sender's memory. */
+/* A hub connects agents that are threads of one process, over inproc://. Close the hub after all its
+ * transports. Frames received over inproc:// are the sender's memory. */
 status transport_hub_open(transport_hub **out);
 void transport_hub_close(transport_hub **hub);
 
@@ -50,7 +50,8 @@ static inline bool transport_sent(const transport_ticket *ticket)
 
 /* An emulated link. release_ns() returns the time at which a message of `bytes` to `peer`, sent at `now_ns`,
  * may leave. deliver_ns() returns the time at which a message from `peer` that arrived at `now_ns` may be
- * received. Each is called once per message, in order. The transport holds the message until then. */
+ * received. Each function is called once per message, in order. The transport holds the message until the
+ * returned time. */
 typedef struct transport_pacer {
     int64_t (*release_ns)(void *context, int peer, int64_t bytes, int64_t now_ns); /* or NULL */
     int64_t (*deliver_ns)(void *context, int peer, int64_t bytes, int64_t now_ns); /* or NULL */
@@ -68,7 +69,7 @@ typedef struct transport_options {
     uint64_t token;
     int64_t frame_bytes; /* largest frame; equal on all agents */
     int frames;          /* frames per message at most, 1 .. MESSAGE_FRAMES_MAX; equal on all agents */
-    int window;          /* messages in flight to one peer; STATUS_AGAIN beyond */
+    int window;          /* most messages in flight to one peer */
     bool checksum;       /* equal on all agents */
     bool device_memory;  /* simulation only: frames are in the memory of the rank's GPU, not of its host */
     bool in_sight;       /* simulation only: ranks that compute on the processor of one machine read each
@@ -90,23 +91,24 @@ status transport_open(const transport_type *type, const transport_options *optio
 status transport_reserve(transport *t, int messages);
 
 /* Sends a goodbye to every peer, waits up to `flush_ns` until sent messages have left, and closes. If
- * `flush_ns` is 0 it closes at once, and peers see a lost rank. All received messages must have been
- * released. */
+ * `flush_ns` is 0, closes at once, and the peers find that the rank is lost. All received messages must have
+ * been released. */
 void transport_close(transport **t, int64_t flush_ns);
 
-/* Accepts clients at `url`. May be called once per transport. The links of clients are their ranks, 0 ..
- * peers - 1. Writes the full address to bound[size] if `bound` is not NULL. The address has the chosen port
- * for tcp://HOST:*, and over tcp the key that clients need, tcp://HOST:PORT/KEY. The key is a secret of the
- * job. Fails with STATUS_UNAVAILABLE if the address is taken. */
+/* Accepts clients at `url`. May be called once per transport. The link to the client of rank r is link r,
+ * with r from 0 to peers - 1. Writes the full address to bound[size] if `bound` is not NULL. The address has
+ * the chosen port for tcp://HOST:*, and over tcp the key that clients need, tcp://HOST:PORT/KEY. The key is a
+ * secret of the job. Fails with STATUS_UNAVAILABLE if the address is taken. */
 status transport_listen(transport *t, const char *url, char *bound, size_t size);
 
-/* Begins to connect to the server `peer`. *link becomes the server's link. The server may start later. */
+/* Begins to connect to the server `peer`. *link becomes the server's link. The server may start after the
+ * call. */
 status transport_connect(transport *t, int peer, const char *url, int *link);
 
-/* Returns true if the peer is connected, so a message need not wait for it. */
+/* Returns true if the peer is connected, so a message need not wait for the connection. */
 bool transport_link_up(const transport *t, int link);
-/* Returns true if the peer has said goodbye. This is an orderly end, and an error only if another message was
- * expected. */
+/* Returns true if the peer has said goodbye. A goodbye is an orderly end, and an error only if another
+ * message was expected. */
 bool transport_link_ended(const transport *t, int link);
 int transport_link_peer(const transport *t, int link);
 

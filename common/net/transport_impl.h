@@ -18,8 +18,8 @@ struct transport_type {
     /* Allocates `*out`. All fields are zero except the implementation's; transport_open() fills in the
      * others. */
     status (*open)(const transport_options *options, transport **out);
-    /* Flushes queued messages for at most flush_ns. Then ends every use of frames and tickets and calls
-     * transport_free(t), at once or when no peer in the hub uses frames of `t` any more. */
+    /* Flushes queued messages for at most flush_ns, then ends every use of frames and tickets. Calls
+     * transport_free(t) at once, or when no peer in the hub uses frames of `t` any more. */
     void (*close)(transport *t, int64_t flush_ns);
 
     status (*listen)(transport *t, const char *url, char *bound, size_t size);

@@ -27,10 +27,12 @@ static status room_zmq(transport *t, int link)
 
 static void wake_zmq(transport *t)
 {
-    eventfd_write(((zmq_transport *)t)->wake_fd, 1); /* a full counter also wakes the reader */
+    /* Errors are ignored, because a full counter also wakes the reader. */
+    eventfd_write(((zmq_transport *)t)->wake_fd, 1);
 }
 
-/* These two functions run on libzmq's I/O thread, or on the receiver's thread over inproc://. */
+/* header_released() and frame_released() run on libzmq's I/O thread, or on the receiver's thread over
+ * inproc://. */
 static void header_released(void *data, void *hint)
 {
     (void)data;

@@ -64,7 +64,7 @@ static void skip_rest(void *socket, bool more)
     }
 }
 
-/* Reads the tensor frames. Sets `*why` if their number differs from the header's. */
+/* Reads the tensor frames. Sets `*why` if the number of frames differs from the number in the header. */
 static status read_frames(zmq_transport *z, void *socket, bool more, receive_slot *slot, int expected,
                           const char **why)
 {
@@ -78,7 +78,7 @@ static status read_frames(zmq_transport *z, void *socket, bool more, receive_slo
         result = zsocket_align(part);
         slot->frames[slot->used - 1] = (message_frame){zmq_msg_data(part), zmq_msg_size(part)};
     }
-    if (more || slot->used != expected) *why = "its frames are not as many as its header says";
+    if (more || slot->used != expected) *why = "the number of frames differs from the number in the header";
     skip_rest(socket, more);
     return result;
 }
@@ -92,7 +92,7 @@ static const char *read_header(zmq_msg_t *part, message_header *out)
         log_debug("%s", error_message());
         error_clear();
     }
-    return "it does not begin with a message header";
+    return "the message does not begin with a header";
 }
 
 typedef enum outcome { GOT_MESSAGE, GOT_NOTHING, GOT_OTHER } outcome;

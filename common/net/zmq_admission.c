@@ -145,7 +145,7 @@ static status start(zsocket_context *c)
     if (!socket || zmq_bind(socket, "inproc://zeromq.zap.01") != 0) {
         int reason = errno;
         if (socket) zmq_close(socket);
-        return fail(STATUS_SYSTEM, "ZeroMQ: nobody can check who connects: %s", zmq_strerror(reason));
+        return fail(STATUS_SYSTEM, "ZeroMQ: the keys of peers cannot be checked: %s", zmq_strerror(reason));
     }
     errno = pthread_create(&c->admission, NULL, admit, socket);
     if (errno == 0) {

@@ -74,8 +74,9 @@ static status set_role(void *socket, const zsocket_options *o)
          * to a peer that is not connected. */
         {ZMQ_IMMEDIATE, 0},
         {ZMQ_PROBE_ROUTER, 1}, /* announces this client to the server before the first message */
-        /* Without a key only the server checks its peer. It listens before its address is published, so a
-         * quick second attempt could only reach another user who took the name of a dead server. */
+        /* If there is no key, the client cannot check who the server is. The server listens before its
+         * address is published, so a quick second attempt to connect could only reach another user who took
+         * the name of a dead server. */
         {ZMQ_RECONNECT_IVL, o->key ? RECONNECT_MS : RECONNECT_MAX_MS},
         {ZMQ_RECONNECT_IVL_MAX, RECONNECT_MAX_MS},
     };

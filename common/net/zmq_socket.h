@@ -54,8 +54,8 @@ void zsocket_close(zsocket *s, int flush_ms);
 /* Moves a frame to aligned memory if necessary: libzmq returns small or decrypted frames at any address. */
 status zsocket_align(zmq_msg_t *part);
 
-/* The routing id of a DEALER. It holds the job token and the rank, so a ROUTER can identify the sender before
- * it reads the message. */
+/* The routing id of a DEALER. The id holds the job token and the rank, so a ROUTER can identify the sender
+ * before it reads the message. */
 typedef struct zsocket_identity {
     unsigned char bytes[16];
 } zsocket_identity;

@@ -45,7 +45,7 @@ typedef struct nn_bindings {
     void *input, *target;
     void *index; /* int32 rows that have targets, if the program is masked */
 } nn_bindings;
-/* Computes the address of every operand. The passes only read these addresses. */
+/* Computes the address of every operand. The passes only read the computed addresses. */
 status nn_instance_bind(nn_instance *instance, const nn_bindings *bindings);
 
 typedef enum nn_pass { NN_FORWARD, NN_LOSS, NN_BACKWARD, NN_PASSES } nn_pass;

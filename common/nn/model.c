@@ -174,7 +174,7 @@ static nn_ref add_input(nn_model *m, nn_input_kind kind, shape sample, int64_t v
 {
     nn_layer *l = add_layer(m, NN_INPUT, "input", -1, 0, NULL);
     if (!l) return NN_NONE;
-    if (ref_of(m, l) != 0) return broken(m, STATUS_INTERNAL, "its input must be its first layer");
+    if (ref_of(m, l) != 0) return broken(m, STATUS_INTERNAL, "the input must be the first layer");
     m->input_kind = kind;
     l->sample = sample;
     l->vocabulary = vocabulary;
@@ -358,7 +358,7 @@ static nn_ref add_pool(nn_model *m, nn_layer_kind kind, const char *name, nn_ref
     nn_layer *l = add_layer(m, kind, name, 3, 1, &x);
     if (!l) return NN_NONE;
     int64_t h = l->sample.dims[0], w = l->sample.dims[1], c = l->sample.dims[2];
-    if (!kernel && h != w) return broken(m, STATUS_CONFIG, "global pooling wants square images");
+    if (!kernel && h != w) return broken(m, STATUS_CONFIG, "global pooling needs square images");
     if (!kernel) kernel = h;
     int64_t p = windows(h, kernel, stride, pad), q = windows(w, kernel, stride, pad);
     if (p <= 0 || q <= 0) return broken(m, STATUS_CONFIG, "%s: its input is smaller than its window", name);

@@ -1,4 +1,4 @@
-/* A model is a list of layers. It is built once and then immutable, so all ranks of a process can share
+/* A model is a list of layers. A model is built once and then immutable, so all ranks of a process can share
  * it. A model has no batch size, device or engine.
  *
  * The functions in models/ call the nn_... builders below. After the first error every builder returns

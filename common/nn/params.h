@@ -32,8 +32,8 @@ typedef struct param_set {
     device_memory params, grads;
     param_shards *shards; /* NULL if nothing is sharded */
     device_memory gathered, grad_shards;
-    /* This rank's shards of the parameters in `type`, which updates read and write. Only with mixed
-     * precision, as the next three arenas. */
+    /* This rank's shards of the parameters in `type`, which updates read and write. Used only with mixed
+     * precision, like the next three arenas. */
     device_memory masters;
     /* Units in use in `type`, which operations read and write. If whole gradients are added up, wide_grads is
      * an arena of all gradients. */

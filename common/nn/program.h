@@ -94,7 +94,7 @@ typedef struct nn_program {
     nn_op *ops;
     int op_count;
     int forward_end; /* ops [0, forward_end) are the forward pass */
-    int loss_end;    /* ops [forward_end, loss_end) are the loss, the rest the backward pass */
+    int loss_end;    /* ops [forward_end, loss_end) are the loss, later ops are the backward pass */
     nn_value *values;
     int value_count;
     /* Parameters in the order of their first and of their last use, once per pass. Reading a parameter and

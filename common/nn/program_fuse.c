@@ -3,8 +3,8 @@
  *   BatchNorm (+ addition) (+ activation)    linear (+ activation)    (addition +) LayerNorm
  *
  * An addition is fused into the BatchNorm that runs last among its inputs. In a downsampling block of
- * torchvision's ResNets this is the downsample's BatchNorm. Gradients then become ready in exactly the
- * reverse order of registration. */
+ * torchvision's ResNets the downsample's BatchNorm runs last. Because of this rule, gradients become ready in
+ * exactly the reverse order of registration. */
 #include "common/nn/program_build.h"
 
 nn_ref build_through_flatten(const nn_model *m, nn_ref r)
@@ -156,9 +156,9 @@ static bool works_row_by_row(const build_node *node)
     return kind == NN_LINEAR || kind == NN_ACTIVATION || (kind == NN_LAYERNORM && node->residual == NN_NONE);
 }
 
-/* Finds the head of a token model: the last layers that work row by row. The head runs only on rows that
- * have targets. These are 15 % of the rows for masked-language-model targets, and the head of BERT-base is
- * a fifth of its arithmetic. */
+/* Finds the head of a token model: the last layers that work row by row. The head runs only on rows that have
+ * targets. 15 % of the rows have masked-language-model targets. The head is a fifth of the arithmetic of
+ * BERT-base. */
 static void find_head(build *b)
 {
     const nn_model *m = b->model;

@@ -173,8 +173,8 @@ static status place_gathered(param_shards *s, const nn_program *p, unit_span *co
     return STATUS_OK;
 }
 
-/* Returns the last operation at which a unit's gradients keep their place. The next unit may begin, so
- * that the reduction has time, but not the one after it. */
+/* Returns the last operation at which a unit's gradients keep their place: the last one before the second of
+ * the following units begins. The gradients can be reduced while the first of the following units runs. */
 static int gradients_until(const param_shards *s, const nn_program *p, int unit, const unit_span *spans)
 {
     int later = 0;

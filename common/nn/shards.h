@@ -15,11 +15,12 @@
  * chunks, each padded to the full size. A unit is sent as the chunks of rank 0, then the chunks of rank 1,
  * and so on.
  *
- * If gradients or parameters are cut, whole units exist only while a pass needs them. A plan gives every
- * unit a place in a smaller arena, from its first use in a pass to its last. Parameters take their place
- * one unit early, so that they can be gathered in time. Gradients keep their place one unit longer, so
- * that they can be reduced. Mixed precision adds an arena with the same places in the program's type, which
- * operations read and write. A unit is converted at its first use in a pass, a gradient when it is ready. */
+ * If gradients or parameters are cut, whole units exist only while a pass needs them. A plan gives every unit
+ * a place in a smaller arena, from its first use in a pass to its last. Parameters take their place one unit
+ * early, so that they can be gathered in time. Gradients keep their place one unit longer, so that they can
+ * be reduced meanwhile. Mixed precision adds an arena with the same places in the program's type, which
+ * operations read and write. A unit's parameters are converted at the first use in a pass, and a gradient is
+ * converted when it is ready. */
 #ifndef COMMON_NN_SHARDS_H
 #define COMMON_NN_SHARDS_H
 
@@ -39,7 +40,7 @@ enum { PARAM_FORWARD, PARAM_BACKWARD, PARAM_PASSES };
 typedef struct param_shards_config {
     param_sharding stage;
     int rank, ranks; /* this rank's index in the group that shares the state, and the group's size */
-    bool keeps;      /* gathered parameters stay from the forward pass to the backward pass */
+    bool keeps;      /* gathered parameters stay in memory from the forward pass to the backward pass */
     /* True if parameters and gradients are bfloat16, and each rank has masters of its shards in the
      * program's type. */
     bool mixed;
@@ -82,7 +83,7 @@ typedef struct param_shards {
     int *order[PARAM_PASSES];       /* units in the order in which a pass first uses them */
     int order_count[PARAM_PASSES];
     piece *gathered[PARAM_PASSES], *gradients;    /* [params] places of parameters and gradients */
-    int64_t gathered_elements, gradient_elements; /* sizes of the arenas of places */
+    int64_t gathered_elements, gradient_elements; /* sizes of the arenas of unit places */
 } param_shards;
 
 /* Places all parameters in an arena of *arena_elements, parameter i at pieces[i] and aligned to `line`
@@ -91,13 +92,15 @@ status param_shards_open(const nn_program *program, const param_shards_config *c
                          piece *pieces, int64_t *arena_elements, param_shards **out);
 void param_shards_close(param_shards **shards);
 
-/* Returns true if operations find parameters in places of units, not in an arena of all parameters. */
+/* Returns true if operations read parameters from the smaller arena of unit places, not from the arena of all
+ * parameters. */
 static inline bool param_shards_place_params(const param_shards_config *c)
 {
     return c->stage == PARAM_SHARD_ALL || c->mixed;
 }
 
-/* Returns true if operations find gradients in places of units, not in an arena of all gradients. */
+/* Returns true if operations write gradients to the smaller arena of unit places, not to an arena of all
+ * gradients. */
 static inline bool param_shards_place_gradients(const param_shards_config *c)
 {
     return c->stage >= PARAM_SHARD_GRADIENTS || (c->mixed && !c->accumulates);

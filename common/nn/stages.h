@@ -1,11 +1,11 @@
-/* Cuts a model into stages, as model and pipeline parallelism do. A stage is a range of consecutive
- * layers. It is a model with the same names and initial values.
+/* Cuts a model into stages, as model and pipeline parallelism do. A stage is a range of consecutive layers.
+ * Each stage is a model with the same names and initial values.
  *
  * A model can be cut in front of a layer if the layers from there on read only one output of the layers
- * before. This holds in front of a block of a ResNet or a transformer, but not within a block, because the
- * residual crosses too. Layers that compilation fuses into one operation stay together, as does the
- * head that may leave out rows without a target. If there are more places than cuts, the cuts minimize the
- * cost of the most expensive stage, in floating-point operations of both passes.
+ * before. A ResNet or a transformer can be cut in front of a block, but not within a block, because the
+ * residual crosses too. Layers that compilation fuses into one operation stay together, as does the head that
+ * may leave out rows without a target. If there are more places than cuts, the cuts minimize the cost of the
+ * most expensive stage, in floating-point operations of both passes.
  *
  * A parameter that several layers use belongs to each stage with one of these layers. */
 #ifndef COMMON_NN_STAGES_H

@@ -102,8 +102,8 @@ static traffic linear_cost(const op_desc *op)
     return t;
 }
 
-/* Operations per element: mean 1, variance 3, y = (x - mean) scale + beta 3, residual 1. Operations per
- * channel are not counted. */
+/* Operations per element: 1 for the mean, 3 for the variance, 3 for y = (x - mean) scale + beta, and 1 for
+ * the residual. Operations per channel are not counted. */
 static traffic batchnorm_forward_cost(const op_desc *op)
 {
     const batchnorm_attributes *a = &op->u.batchnorm;
@@ -127,8 +127,9 @@ static traffic batchnorm_forward_cost(const op_desc *op)
     return t;
 }
 
-/* Operations per element: g = (dy + dy2) act', for which act's argument is recomputed unless act is RELU (3,
- * residual 1); sums of g and g xhat 5; dx 5 with factors per channel folded. */
+/* Operations per element: 1 to add dy2, slope_flops() for g, 5 for the sums of g and g xhat, and 5 for dx,
+ * with factors per channel folded. The argument of an activation other than RELU is recomputed, which takes
+ * 3, and 1 for the residual. */
 static traffic batchnorm_backward_cost(const op_desc *op)
 {
     const batchnorm_attributes *a = &op->u.batchnorm;
@@ -154,8 +155,8 @@ static traffic batchnorm_backward_cost(const op_desc *op)
     return t;
 }
 
-/* Operations per element. Forward: residual 1, mean 1, variance 3, y 4. Backward: xhat 2, sums over rows and
- * columns 7, dx 5, dsum 1. */
+/* Operations per element. The forward pass has 1 for the residual, 1 for the mean, 3 for the variance and 4
+ * for y. The backward pass has 2 for xhat, 7 for the sums over rows and columns, 5 for dx and 1 for dsum. */
 static traffic layernorm_cost(const op_desc *op)
 {
     const layernorm_attributes *a = &op->u.layernorm;
@@ -228,7 +229,8 @@ static traffic rows_cost(const op_desc *op)
     return (traffic){.in = selected, .out = op->kind == OP_gather_rows ? selected : rows, .other_in = index};
 }
 
-/* Every token reads one row of the table, or adds to it. Position rows are read once per batch. */
+/* Every token reads one row of the table, or adds to one row. Rows of the position table are read once per
+ * batch. */
 static traffic embedding_cost(const op_desc *op)
 {
     const embedding_attributes *a = &op->u.embedding;

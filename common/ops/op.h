@@ -238,10 +238,11 @@ enum {
     BN_INF_RUNNING_VAR,
     BN_INF_Y
 };
-/* g = (dy + dy2) * act', dresidual = g; dgamma, dbeta and dx are the usual gradients. RELU takes its mask
- * from y, or without a residual from x, gamma and beta. Other activations recompute their argument from x and
- * residual. DRESIDUAL is required if there is a residual, holds g, and may be DY's memory. If act is NONE and
- * there is no dy2, dresidual is dy and the slot is NULL. DX may be DY's memory unless DRESIDUAL is. */
+/* g = (dy + dy2) * act', dresidual = g; dgamma, dbeta and dx are the usual gradients. RELU's mask selects the
+ * positive y. If there is no residual, a device may compute the mask from x, gamma and beta instead. Other
+ * activations recompute their argument from x and residual. DRESIDUAL is required if there is a residual,
+ * holds g, and may be DY's memory. If act is NONE and there is no dy2, dresidual is dy and the slot is NULL.
+ * DX may be DY's memory unless DRESIDUAL is. */
 enum {
     BN_BWD_X,
     BN_BWD_Y,

@@ -1,8 +1,8 @@
 /* Optimizers with PyTorch's exact semantics (torch.optim.SGD, Adam, AdamW), in one pass over an arena.
  *
- * An optimizer owns arenas of state with the same layout as the parameters. It updates any list of pieces,
- * so a rank that updates all parameters and a server that owns a shard use the same code. Learning rates
- * depend only on the step number, so they are equal on ranks and servers. */
+ * An optimizer owns arenas of state with the same layout as the parameters. An optimizer updates any list of
+ * pieces, so a rank that updates all parameters and a server that owns a shard use the same code. Learning
+ * rates depend only on the step number, so they are equal on ranks and servers. */
 #ifndef COMMON_OPTIM_OPTIMIZER_H
 #define COMMON_OPTIM_OPTIMIZER_H
 
@@ -77,8 +77,8 @@ void optimizer_begin_shard(optimizer *o, int64_t logical, int64_t elements);
 status optimizer_update(optimizer *o, device_stream *s, void *params, const void *grads, piece_list pieces,
                         int64_t step, double lr, double scale);
 
-/* Updates `params` and also writes the new values as bfloat16 to `bf16`, an arena with the same layout.
- * Only for devices that store bfloat16 (device_info.bf16). */
+/* Updates `params` and also writes the new values as bfloat16 to `bf16`, an arena with the same layout. May
+ * be called only for devices that store bfloat16 (device_info.bf16). */
 status optimizer_update_bf16(optimizer *o, device_stream *s, void *params, void *bf16, const void *grads,
                              piece_list pieces, int64_t step, double lr, double scale);
 

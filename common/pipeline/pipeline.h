@@ -1,10 +1,10 @@
 /* Messages between the stages of a pipeline, for one replica of the model: activations to the next stage,
  * their gradients back, and the gradients of parameters that several stages have.
  *
- * A channel is a sequence of messages in the order of the micro-batches. Message n, from 1, belongs to
- * micro-batch (n - 1) mod m. The compute thread posts sends and receives, and waits for them in stream
- * order. An agent runs them as point-to-point calls (common/collectives). If a receive is posted early, the
- * transfer begins as soon as the data exist. */
+ * A channel is a sequence of messages in the order of the micro-batches. Messages are numbered from 1, and
+ * message n belongs to micro-batch (n - 1) mod m. The compute thread posts sends and receives, and waits for
+ * them in stream order. An agent runs them as point-to-point calls (common/collectives). If a receive is
+ * posted early, the transfer begins as soon as the data exist. */
 #ifndef COMMON_PIPELINE_PIPELINE_H
 #define COMMON_PIPELINE_PIPELINE_H
 
@@ -58,7 +58,7 @@ typedef struct pipeline_config {
 } pipeline_config;
 
 status pipeline_open(const pipeline_config *config, pipeline **out);
-/* Connects the stages. All ranks of the job call it at about the same time. */
+/* Connects the stages. All ranks of the job call this function at about the same time. */
 status pipeline_connect(pipeline *p);
 void pipeline_close(pipeline **p);
 
@@ -71,8 +71,8 @@ status pipeline_post_shared(pipeline *p, int param);
 status pipeline_post_norm(pipeline *p, double *sum);
 /* Returns the number of messages posted to the channel so far. */
 int64_t pipeline_posted(const pipeline *p, pipeline_channel channel);
-/* Makes work launched on the compute stream from now on wait for message `number`, from 1, of the
- * channel. */
+/* Makes work launched on the compute stream from now on wait for message `number` of the channel. Messages
+ * are numbered from 1. */
 status pipeline_await(pipeline *p, pipeline_channel channel, int64_t number, anatomy *a);
 
 /* Names the step's waits, and adds the step's messages to the anatomy and the trace. Called after the

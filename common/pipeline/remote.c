@@ -105,8 +105,8 @@ void remote_stage_close(remote_stage **pointer)
     *pointer = NULL;
 }
 
-/* Returns the limit of silence. It is shorter than the launcher's, so the launcher does not blame this rank,
- * which only waits. */
+/* Returns the time after which a silent peer is lost. The time is shorter than the launcher's limit, so the
+ * launcher does not blame this rank, which only waits. */
 static int64_t patience(const remote_stage *r)
 {
     return r->config.stall_timeout_ns / 2;

@@ -13,7 +13,7 @@
  * distributed autograd and a distributed optimizer that updates parameters on the remote process.
  *
  * A worker has one request at a time, and waits for the reply. For each worker the remote stage has separate
- * activations and gradients. It averages the gradients in the order of the ranks.
+ * activations and gradients. The remote stage averages the gradients in the order of the ranks.
  *
  * The header of a request has these fields:
  *

@@ -5,7 +5,7 @@
  *               micro-batches. Huang et al., "GPipe: Efficient Training of Giant Neural Networks using
  *               Pipeline Parallelism", NeurIPS 2019.
  *   1f1b        Stage s begins with p - 1 - s forward passes, then alternates one forward and one backward
- *               pass. It keeps the activations of at most p - s micro-batches. Narayanan et al.,
+ *               pass. Stage s keeps the activations of at most p - s micro-batches. Narayanan et al.,
  *               "PipeDream", SOSP 2019; with a flush as in Megatron-LM, SC 2021.
  *   sequential  A micro-batch passes through all stages and back before the next one begins: model
  *               parallelism without a pipeline. Every stage keeps the activations of one micro-batch.

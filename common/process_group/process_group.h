@@ -1,7 +1,7 @@
 /* The collective calls of a rank behind one interface, like ProcessGroup and Work of PyTorch's c10d. The
  * compute thread posts calls and waits for them.
  *
- * Calls run in one of two ways. The compute thread uses the same functions for both:
+ * Calls run in one of two ways. The compute thread uses the same functions for both ways:
  *
  *   agent          for shared memory, MPI and virtual time. The agent pops a call and posts it to the
  *                  collective library. When the call has ended, the agent advances the fence of the
@@ -97,9 +97,10 @@ typedef struct process_group_config {
     const sync_context *recorded; /* Context whose passes may be recorded while calls are posted, or NULL. */
     int first_rank;               /* Job rank of the world's rank 0. */
     int rank;                     /* Rank in the world. */
-    bool stream_order;            /* The library enqueues calls on a stream. */
-    bool follows_compute; /* A call begins after the compute stream has passed its post. For virtual GPUs. */
-    bool waits_for_each;  /* A wait for a call of queue 0 waits for each earlier call, one by one. */
+    bool stream_order;            /* Whether the library runs calls in stream order (NCCL). */
+    /* Whether a call begins after the compute stream has passed its post, as on virtual GPUs. */
+    bool follows_compute;
+    bool waits_for_each; /* Whether a wait for a call of queue 0 waits for each earlier call, one by one. */
     bool inline_progress;
     int queues;
     int most[PROCESS_GROUP_QUEUES]; /* Most calls of a queue that are posted and have not begun. */
@@ -114,7 +115,7 @@ void process_group_stop(process_group *g);
 void process_group_close(process_group **g);
 
 status process_group_post(process_group *g, const process_call *p, process_work *out);
-/* Convert between a work and the number of a call in its queue, from 1. */
+/* Convert between a work and the number of a call in its queue. Calls are numbered from 1. */
 static inline process_work process_work_of(int queue, uint64_t number)
 {
     return number * PROCESS_GROUP_QUEUES + (uint64_t)queue;
@@ -132,8 +133,8 @@ bool process_group_done(process_group *g, process_work w);
 /* Posts a call and waits for it. */
 status process_group_run(process_group *g, const process_call *p, anatomy *a);
 
-/* Post a call that consists of any number of collective calls. Each process_group_add() between begin and
- * end adds one. Only in stream order. */
+/* Post a call that consists of any number of collective calls. Each process_group_add() between begin and end
+ * adds a collective call. Only for calls in stream order. */
 status process_group_begin(process_group *g, const process_call *p);
 status process_group_add(process_group *g, const collective_call *call);
 status process_group_end(process_group *g, process_work *out);

@@ -12,8 +12,7 @@
 /* Most calls of a queue that the agent runs at a time. */
 enum { PROCESS_GROUP_IN_FLIGHT = COLLECTIVE_QUEUE };
 
-/* A message from the compute thread to the agent. `sequence` is the number of the post over all queues, from
- * 1. */
+/* A message from the compute thread to the agent. `sequence` numbers the posts of all queues from 1. */
 typedef struct posted_call {
     process_call p;
     uint64_t sequence;

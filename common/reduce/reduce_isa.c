@@ -73,7 +73,7 @@ static inline bool has_exact_inverse(double divisor)
         }                                                                                                    \
     }
 
-/* Full-width types: four vectors of running values stay in registers for all sources. So every source is read
+/* Full-width types: four vectors of running values stay in registers for all sources, so every source is read
  * once and every destination written once. */
 #define DEFINE_MANY(name, element, vector, scalar_combine, combine)                                          \
     static void name(void *const *outs, int out_count, const void *const *ins, int in_count, int64_t count,  \

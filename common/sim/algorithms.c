@@ -115,8 +115,8 @@ static status plan_tree(sim_plan *p)
 
 /* ---- two-shot ----------------------------------------------------------------------------------- */
 
-/* A rank exchanges 1 / (n - 1) of its bytes with every peer. All machines are alike. So within a machine,
- * one route to another machine has the same hops as the routes to all other machines. */
+/* A rank exchanges 1 / (n - 1) of its bytes with every peer. All machines are alike, so within a machine the
+ * route to any other machine has the same hops. */
 static status plan_two_shot(sim_plan *p)
 {
     const sim_rings *r = p->rings;

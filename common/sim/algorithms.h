@@ -22,7 +22,7 @@
 enum { SIM_PHASES_MOST = 3 };
 
 typedef struct sim_phase {
-    sim_hop_use *uses; /* [use_count] links, with weights per byte of `share` */
+    sim_hop_use *uses; /* [use_count] links, each with its bytes per byte that every rank sends */
     int use_count;
     double share;         /* bytes that every rank sends, per byte of the buffer */
     double bus;           /* bytes per picosecond and rank if nothing else uses the links */

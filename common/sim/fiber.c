@@ -39,7 +39,7 @@
 typedef struct place {
     ucontext_t context;
     jmp_buf jump;
-    bool left; /* true if `jump` is set; else the fiber begins at `context` */
+    bool left; /* true if `jump` is the place to continue; else `context` is */
 } place;
 
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
@@ -69,7 +69,7 @@ typedef struct sim_fiber {
     void *context;
     place self, caller;
     void *stack;
-    const void *caller_bottom; /* for sanitizers, as the next three lines */
+    const void *caller_bottom; /* used by sanitizers, like the next three lines */
     size_t caller_size;
     void *own_fake, *caller_fake;
     void *thread, *caller_thread;

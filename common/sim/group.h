@@ -1,10 +1,10 @@
 /* Collectives of a group of ranks in virtual time, one after another, as NCCL runs them on a stream.
  *
  * A member joins the group's next call. When the last member has joined, data begin to move: one flow over
- * all links of the group's rings (rings.h). The rate is at most what NCCL's model predicts for the
- * protocol that NCCL chooses (nccl.h), and lower if other flows use the same links. The model's latency
- * follows, so a call that runs alone takes exactly the model's time. All members end a call at the same
- * time. An all-reduce by another algorithm is one flow per phase (algorithms.h). */
+ * all links of the group's rings (rings.h). The rate is at most what NCCL's model predicts for the protocol
+ * that NCCL chooses (nccl.h), and lower if other flows use the same links. The model's latency follows, so a
+ * call that runs alone takes exactly the model's time. All members end a call at the same time. An all-reduce
+ * by an algorithm other than ring is one flow per phase (algorithms.h). */
 #ifndef COMMON_SIM_GROUP_H
 #define COMMON_SIM_GROUP_H
 
@@ -38,7 +38,8 @@ typedef struct sim_group {
         sim_time at;
     } * members; /* [count] */
     int *ranks;
-    int count, present, joined; /* numbers of members, of those that can join, and of those that have */
+    /* Numbers of members, of members that can join, and of members that have joined. */
+    int count, present, joined;
     sim_collective kind;
     sim_time at; /* latest time at which a member joined */
     int last;    /* member that joined at that time, the first if there are several */
@@ -47,14 +48,15 @@ typedef struct sim_group {
     double bytes_sent;
 } sim_group;
 
-/* Opens the group of `ranks` [count], in ascending order. Ranks that open the same `name` share a group,
- * and the last sim_group_close() frees it. If `name` is NULL, the group is not shared. Ranks that are not
- * present (simulation_present()) never join. The group assumes that they arrive together with the others. */
+/* Opens the group of `ranks` [count], in ascending order. Ranks that open the same `name` share a group, and
+ * the last sim_group_close() frees it. If `name` is NULL, the group is not shared. Ranks that are not
+ * simulated (simulation_present()) never join. The group assumes that these ranks arrive together with the
+ * simulated ranks. */
 status sim_group_open(simulation *s, const char *name, const int *ranks, int count, sim_group **out);
 void sim_group_close(sim_group **group);
 
-/* Joins member `member` to the group's next call at `at`, or now if that is later. `bytes` is the size of
- * the whole buffer. `algorithm` is SIM_RING unless `kind` is an all-reduce. Data begin to move when the
+/* Joins member `member` to the group's next call at time `at`, or now if `at` has passed. `bytes` is the size
+ * of the whole buffer. `algorithm` is SIM_RING unless `kind` is an all-reduce. Data begin to move when the
  * last member has joined. Returns STATUS_PROTOCOL if the others make another call, or if the member's last
  * call has not ended. */
 status sim_group_join(sim_group *g, int member, sim_time at, sim_collective kind, sim_algorithm algorithm,

@@ -58,7 +58,7 @@ typedef struct sim_part_link {
  * not known yet. */
 typedef struct sim_filling {
     double left, weight;
-    double share; /* rate of each of these flows, or negative if not computed */
+    double share; /* rate at which these flows fill the link, or negative if not computed */
     /* Number of flows without a known rate, and index into n->members of the first flow, the one visited
      * last. */
     int32_t unfixed, first_member;

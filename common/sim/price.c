@@ -42,7 +42,7 @@ static sim_constant efficiency_in(const sim_profile *p, const op_desc *op)
                                               : SIM_CONVOLUTION_BACKWARD; /* always present */
 }
 
-/* Returns true for matrix products, which run in the chosen precision. Everything else runs in float32. */
+/* Returns true for matrix products, which run in the chosen precision. Other operations run in float32. */
 static bool is_product(op_kind kind)
 {
     op_class c = op_class_of(kind);

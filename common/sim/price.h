@@ -18,8 +18,8 @@ double sim_weight_bytes(const op_desc *op);
 /* Returns the time of an operation in the roofline model (Williams, Waterman, Patterson, CACM 52:4, 2009):
  * the longer of arithmetic and memory traffic, each at the efficiency of the operation's class. If the
  * profile has SIM_WEIGHT_BANDWIDTH, the time for the weights of a convolution is added: a processor reads
- * them from memory and packs them in every pass, for a batch of any size. Leaves out launch cost, kappa
- * and jitter. */
+ * them from memory and packs them in every pass, for a batch of any size. The time does not include launch
+ * cost, kappa and jitter. */
 double sim_price_op(const sim_profile *p, sim_precision precision, const op_desc *op);
 
 /* Arithmetic and memory traffic alone, as fractions of an operation's time. The longer of the two is 1,
@@ -30,8 +30,8 @@ typedef struct sim_parts {
 sim_parts sim_price_parts(const sim_profile *p, sim_precision precision, const op_desc *op);
 
 /* Fractions of a GPU's SMs and memory bandwidth that communication uses, 0 to 1. A kernel that runs at the
- * same time gets the rest: its rate is the smaller of (1 - sms) / arithmetic and (1 - memory) / traffic,
- * at most 1. */
+ * same time as the communication gets the rest of the GPU: its rate is the smaller of (1 - sms) / arithmetic
+ * and (1 - memory) / traffic, at most 1. */
 typedef struct sim_load {
     double sms, memory;
 } sim_load;

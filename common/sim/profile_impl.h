@@ -21,8 +21,8 @@ status profile_bad(const profile_file *f, const char *format, ...) __attribute__
 status profile_check_keys(const profile_file *f, const char *where, const json_t *object,
                           const char *const *allowed, size_t count);
 
-/* profile_read.c: the first two replace what the file gives, and the last checks that all needed constants
- * are present. */
+/* profile_read.c. profile_read_constants() and profile_read_wiring() replace the values that the file gives.
+ * profile_check_constants() checks that all needed constants are present. */
 status profile_read_constants(const profile_file *f, sim_profile *p);
 status profile_read_wiring(const profile_file *f, sim_profile *p);
 status profile_check_constants(const profile_file *f, const sim_profile *p);

@@ -80,7 +80,8 @@ static status read_link(const profile_file *f, sim_wiring *w, const json_t *json
     return STATUS_OK;
 }
 
-/* Checks that nodes of each kind count from 0, and that every GPU and adapter reaches socket 0. */
+/* Checks that the nodes of each kind are numbered from 0 without gaps, and that every GPU and adapter has a
+ * path to socket 0. */
 static status check_nodes(const profile_file *f, const sim_wiring *w)
 {
     for (int i = 0; i < w->node_count; i++) {
@@ -107,7 +108,7 @@ static status check_nodes(const profile_file *f, const sim_wiring *w)
         }
     for (int i = 0; i < w->node_count; i++)
         if (!reached[i] && w->nodes[i].kind != SIM_NODE_NVSWITCH)
-            return profile_bad(f, "topology: %s%d has no way to socket0", sim_node_names[w->nodes[i].kind],
+            return profile_bad(f, "topology: %s%d has no path to socket0", sim_node_names[w->nodes[i].kind],
                                w->nodes[i].index);
     return STATUS_OK;
 }
@@ -263,7 +264,7 @@ status profile_check_constants(const profile_file *f, const sim_profile *p)
         if (sim_constant_table[c].needed) TRY(need(f, p, (sim_constant)c, ""));
     const sim_wiring *w = &p->wiring;
     for (int i = 0; i < w->link_count; i++)
-        TRY(need(f, p, rates[w->links[i].kind], ", and the topology has such links"));
+        TRY(need(f, p, rates[w->links[i].kind], ", and the topology has links of this kind"));
     if (w->nics == 0) return STATUS_OK;
     TRY(need(f, p, SIM_NIC, ", and the topology has network adapters"));
     return need(f, p, SIM_NETWORK_LATENCY, ", and the topology has network adapters");

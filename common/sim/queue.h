@@ -5,7 +5,7 @@
  * nanoseconds, rounded down, and their deadlines are met exactly.
  *
  * Events fire in the order of (time, rank, sequence number). Events of the same instant fire by rank, and
- * events of one rank in the order in which they were scheduled. So a run depends only on its inputs.
+ * events of one rank in the order in which they were scheduled. A run therefore depends only on its inputs.
  *
  * An event is storage of its owner, and it is in the queue at most once. sim_event_init() makes room in
  * the queue, so scheduling never allocates and never fails. */
@@ -62,7 +62,7 @@ static inline sim_time sim_later(sim_time a, sim_time b)
     return a > b ? a : b;
 }
 
-/* Ranks count from 0 to SIM_RANK_LIMIT - 1. */
+/* Ranks are numbered from 0 to SIM_RANK_LIMIT - 1. */
 enum { SIM_RANK_LIMIT = 1 << 20, SIM_RANK_LAST = SIM_RANK_LIMIT };
 
 typedef struct sim_event {

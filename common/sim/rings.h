@@ -2,8 +2,8 @@
  *
  * Within a machine there is one ring over NVLink for every set of links that closes through all GPUs. Over
  * NVSwitch one ring stands for all. Without NVLink there is one ring over PCIe, in the order of the GPUs.
- * Between machines there is one ring per adapter that is nearest to a member; it enters and leaves a
- * machine at the GPUs nearest to the adapter. So a group of one GPU per machine has one ring, over the
+ * Between machines there is one ring per adapter that is nearest to a member; the ring enters and leaves a
+ * machine at the GPUs nearest to the adapter. A group of one GPU per machine therefore has one ring, over the
  * GPU's adapter. Each ring carries an equal share. */
 #ifndef COMMON_SIM_RINGS_H
 #define COMMON_SIM_RINGS_H
@@ -15,13 +15,13 @@ typedef struct sim_rings {
     int ranks, machines; /* machines that have members */
     sim_place *places;   /* [ranks] places of the members, ordered by machine */
     int count;
-    int32_t *order; /* [count * ranks] members, ring by ring */
+    int32_t *order; /* [count * ranks] indices of members, ring by ring */
     /* [count * ranks] adapter by which the ring enters and leaves the member's machine. */
     int8_t *nics;
     int channels;      /* NCCL's channels: parallel links in a machine, rings between machines */
     bool nvlink;       /* true if rings use NVLink inside the machines */
     double bus;        /* bytes per picosecond that every rank sends when nothing else uses the links */
-    sim_hop_use *uses; /* [use_count] links, with weights per byte that every rank sends */
+    sim_hop_use *uses; /* [use_count] links, each with its bytes per byte that every rank sends */
     int use_count;
 } sim_rings;
 
@@ -34,10 +34,10 @@ void sim_rings_close(sim_rings **rings);
  * *bus is the rate at which the first link is full. */
 status sim_rings_uses(const sim_topology *t, const double *load, sim_hop_use **uses, int *count, double *bus);
 
-/* Finds the route of ring `ring` from member number i to the next. */
+/* Finds the route of ring `ring` from its i-th member to the next. */
 void sim_rings_edge(const sim_rings *r, int ring, int i, sim_route *out);
 
-/* Returns true if that route leads to another machine. */
+/* Returns true if the route of sim_rings_edge() leads to another machine. */
 bool sim_rings_crosses(const sim_rings *r, int ring, int i);
 
 /* ---- cycles.c: rings over point-to-point links ---- */
@@ -49,9 +49,10 @@ typedef struct sim_cycles {
     int8_t order[SIM_CYCLES_MOST][SIM_CYCLE_GPUS]; /* each begins with GPU 0 */
 } sim_cycles;
 
-/* Finds as many cycles through all n >= 2 GPUs as possible, as NCCL's search for channels does.
- * links[a][b] is the number of parallel links from a to b, and each is used by one cycle at most. The
- * search is bounded. It finds the maximum on all machines that exist. For other links it may find fewer. */
+/* Finds as many cycles through all n >= 2 GPUs as possible, as NCCL's search for channels does. links[a][b]
+ * is the number of parallel links from a to b, and each link is used by one cycle at most. The search is
+ * bounded. For the links of existing machines the search finds the maximum; for other links it may find fewer
+ * cycles. */
 void sim_find_cycles(int n, const int8_t links[SIM_CYCLE_GPUS][SIM_CYCLE_GPUS], sim_cycles *out);
 
 #endif

@@ -65,7 +65,7 @@ static status no_memory(void)
     return fail(STATUS_SYSTEM, "no memory for a simulation");
 }
 
-/* Replaces the values of a constant, and the command line becomes their source. */
+/* Replaces the values of a constant, and records the command line as the source of the new values. */
 static status replace(sim_profile *p, const char *what, sim_override o)
 {
     sim_constant c = o.constant;

@@ -36,10 +36,10 @@ struct simulation;
  * time, which its work advances and which may be ahead of the clock. A launch, for example, only costs
  * host time, so the actor runs on until it must wait for something that the clock has not reached.
  *
- * The event queue wakes an actor: its local time moves to the clock's, if that is later, and `run` does
- * the work that is possible now. To wait, `run` calls sim_actor_block(), makes sure that something will
- * wake the actor, and returns STATUS_AGAIN. An actor acts at its local time. So it must wake others at its
- * local time, with sim_actor_wake(), not at the clock's time. */
+ * The event queue wakes an actor: its local time moves to the clock's, if that is later, and `run` does the
+ * work that is possible now. To wait, `run` calls sim_actor_block(), makes sure that something will wake the
+ * actor, and returns STATUS_AGAIN. An actor acts at its local time. Therefore an actor must wake other actors
+ * with sim_actor_wake(), which uses the local time and not the clock's time. */
 typedef struct sim_actor {
     struct simulation *simulation;
     sim_event event;
@@ -112,7 +112,7 @@ typedef struct simulation_config {
     /* GPUs of one machine per process, a divisor of `world`. 0 for one. */
     int per_process;
     sim_precision precision;
-    /* Number of ranks that are simulated, the first ones. 0 for all. See simulation_present(). */
+    /* Number of ranks that are simulated, from rank 0 on. 0 for all. See simulation_present(). */
     int present;
     /* True to make launches synchronous, whatever the profile says, for hosts that read device memory. */
     bool launches_are_calls;
@@ -124,9 +124,11 @@ typedef struct simulation_config {
     /* True if DataParallel's replicas are threads of one Python process. If false, the host takes no time. */
     bool python;
     sim_gathered gathered; /* results to gather, if replicas compute losses */
-    /* 0 for the constants' values, or a draw from their ranges, 1 to SIM_DRAWS (profile.h). */
+    /* 0 for the constants' values, or the number of a random draw from the constants' ranges, 1 to SIM_DRAWS
+     * (profile.h). */
     int draw;
-    const sim_override *overrides; /* [override_count], borrowed, applied after the draw */
+    /* [override_count] replacements of constants, borrowed, applied after `draw`. */
+    const sim_override *overrides;
     int override_count;
 } simulation_config;
 
@@ -148,7 +150,7 @@ typedef struct simulation {
     int ranks_per_machine;
     sim_actor *actors;  /* all actors, newest first */
     sim_actor *current; /* actor that runs, or NULL for the driver */
-    sim_actor clock;    /* acts in events that belong to no actor; always at the present */
+    sim_actor clock; /* actor of the events that belong to no other actor; its time is always the present */
     bool firing;
     status failure; /* first failure of an actor; after it no actor runs */
     bool stopping;
@@ -186,8 +188,8 @@ static inline sim_actor *simulation_actor(simulation *s, sim_actor *driver)
     return &s->clock;
 }
 
-/* Returns the number of ranks that are simulated, the first ones. The other ranks are assumed to do the
- * same at the same time. */
+/* Returns the number of ranks that are simulated, from rank 0 on. The other ranks are assumed to do the same
+ * at the same time. */
 static inline int simulation_present(const simulation *s)
 {
     return s->config.present ? s->config.present : s->config.world;
@@ -197,7 +199,7 @@ static inline int simulation_present(const simulation *s)
 status simulation_run(simulation *s);
 
 /* Ends simulation_run() after the present event. Called by the actor that finds the job done, since other
- * actors may have deadlines forever. */
+ * actors may keep scheduling deadlines. */
 void simulation_stop(simulation *s);
 
 /* Runs events until something wakes `a`, or returns at once if `a` has been woken. Returns

@@ -39,7 +39,7 @@ typedef struct sim_topology {
     /* Resources per machine: 2 l for link l from a to b and 2 l + 1 for the way back, then memories, then
      * both directions of adapters. */
     int per_machine;
-    sim_path_step *steps; /* [node_count * node_count] by start and end */
+    sim_path_step *steps; /* [node_count * node_count] steps by start and end */
     int gpu_node[SIM_GPUS_MOST], socket_node[SIM_NODES_MOST], nic_node[SIM_NICS_MOST];
     /* Nearest socket of each GPU, nearest adapter of each GPU and of each socket. */
     int gpu_socket[SIM_GPUS_MOST];
@@ -63,8 +63,8 @@ void sim_topology_route_over(const sim_topology *t, sim_place from, int nic_from
 /* Returns true if no adapter is nearer to the GPU. */
 bool sim_topology_is_near(const sim_topology *t, int gpu, int nic);
 
-/* Writes the name of a resource in its machine, number resource / per_machine: "gpu0 -> switch0", "memory
- * of socket0" or "nic1 sends". Returns `buffer`; 64 bytes are enough. */
+/* Writes the name of a resource within its machine: "gpu0 -> switch0", "memory of socket0" or "nic1 sends".
+ * The machine is resource / per_machine. Returns `buffer`; 64 bytes are enough. */
 char *sim_topology_resource_name(const sim_topology *t, int32_t resource, char *buffer, size_t size);
 
 /* Returns the number of NVLinks from one GPU to another, or to their NVSwitch, or 0 if there is none. */

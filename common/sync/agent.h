@@ -1,6 +1,6 @@
-/* An agent drives the state machine of an engine. It calls progress() with the present time, reads whether
- * anything was done and when to call again, and sleeps in between. The agent never blocks in progress(),
- * only the compute thread may block.
+/* An agent drives the state machine of an engine. The agent calls progress() with the present time, reads
+ * whether anything was done and when to call again, and sleeps in between. The agent never blocks in
+ * progress(), only the compute thread may block.
  *
  *   on a CPU or GPU      a communication thread per rank
  *   inline               the compute thread, while it waits for a fence; for small models on a CPU

@@ -41,8 +41,8 @@ struct anatomy {
     device_stream *lane;
     trace *trace;
     int world;
-    anatomy_wait *waits; /* [wait_capacity] of the step that ends next */
-    anatomy_wait *later; /* [wait_capacity] of the step after it, if `leads` */
+    anatomy_wait *waits; /* [wait_capacity] waits of the step that ends next */
+    anatomy_wait *later; /* [wait_capacity] waits of the following step, if `leads` */
     int wait_count, later_count, wait_capacity;
     /* The lowest bit of the wait numbers in `waits`. The numbers in `later` have the other bit. */
     int kind;

@@ -3,29 +3,29 @@
  * The lane is the compute thread, or the compute stream if kernels run after the host has launched them.
  * Each instant of a step gets the first label that fits:
  *
- *   the lane executes                                     data, forward, backward, optimizer, other
- *   it waits for the loader                               data
- *   it waits, and another rank still computes the value   waiting
- *   it waits, and a transfer or sum is in progress        exposed communication
- *   it waits, and another rank has not sent the value     waiting
- *   it waits for another reason                           other
+ *   the lane executes                                           data, forward, backward, optimizer, other
+ *   the lane waits for the loader                               data
+ *   the lane waits, and another rank still computes the value   waiting
+ *   the lane waits, and a transfer or sum is in progress        exposed communication
+ *   the lane waits, and another rank has not sent the value     waiting
+ *   the lane waits for another reason                           other
  *
  * The labels follow from three kinds of records. The train loop records the phases of the lane. Engines
  * record the waits, and for each wait the rank and time of the last contribution to the awaited value. The
  * thread that communicates records spans, in which a transfer or a sum for this rank was in progress.
  *
  * One sweep at the end of the step labels all instants, so the parts add up to the step in integer
- * nanoseconds. Communication is the union of the spans. It is exposed while the lane waited for it. It is
- * hidden while the lane computed or waited for the loader. It is also hidden while the lane waited for a
- * value that another rank still computed, because the lane would have waited then without communication,
- * too.
+ * nanoseconds. Communication is the union of the spans. Communication is exposed while the lane waited for
+ * communication. Communication is hidden while the lane computed, waited for the loader, or waited for a
+ * value that another rank still computed. In the last case the lane would have waited even if communication
+ * took no time.
  *
- * A span may become known after its step has ended. The time in the previous step is then counted in the
- * present step, as hidden by computation.
+ * A span may be recorded only after its step has ended. The present step then counts the part of the span
+ * that lies in the previous step, as communication hidden by computation.
  *
- * NCCL and MPI do not report when other ranks began their part of a call. A rank then keeps the records of
- * its steps. After the run the ranks merge the begins, and each rank sweeps all steps again: a call is in
- * progress from the latest begin on. */
+ * NCCL and MPI do not report when other ranks began their part of a call. Therefore a rank that uses NCCL or
+ * MPI keeps the records of its steps. After the run the ranks merge the begins, and each rank sweeps all
+ * steps again: a call is in progress from the latest begin on. */
 #ifndef COMMON_SYNC_ANATOMY_H
 #define COMMON_SYNC_ANATOMY_H
 
@@ -103,12 +103,12 @@ typedef struct anatomy anatomy;
 status anatomy_open(device_stream *lane, trace *trace, int params, int batches, int world, anatomy **out);
 void anatomy_close(anatomy **a);
 
-/* Mark the begin and the end of a wait of the lane. Only the thread that feeds the lane calls them. A second
- * begin before the end does nothing. *number names the wait in the calls below; it is -1 if the wait was not
- * recorded. */
+/* Mark the begin and the end of a wait of the lane. Only the thread that feeds the lane calls these
+ * functions. A second begin before the end does nothing. *number names the wait in the calls below; it is -1
+ * if the wait was not recorded. */
 status anatomy_begin_wait(anatomy *a);
 status anatomy_end_wait(anatomy *a, int *number);
-/* Sets the cause of the wait. Any time before the end of the step. */
+/* Sets the cause of the wait. May be called at any time before the end of the step. */
 void anatomy_name_wait(anatomy *a, int number, anatomy_sent last);
 /* Returns the time of the wait, after the lane has passed the wait. */
 anatomy_span anatomy_wait_time(const anatomy *a, int number);
@@ -119,19 +119,19 @@ void anatomy_lead(anatomy *a);
 /* Returns true if the wait belongs to the step that ends next. */
 bool anatomy_ends(const anatomy *a, int number);
 
-/* Adds a time in which a transfer or a sum for this rank was in progress. Only one thread calls it, the
- * agent if there is one. */
+/* Adds a time in which a transfer or a sum for this rank was in progress. Only one thread calls this
+ * function: the agent, if there is one. */
 void anatomy_add_span(anatomy *a, int64_t begin_ns, int64_t end_ns);
 
-/* Adds a time like anatomy_add_span(). Only the thread that feeds the lane calls it, before the end of the
- * step. */
+/* Adds a time like anatomy_add_span(). Only the thread that feeds the lane calls this function, before the
+ * end of the step. */
 void anatomy_insert_span(anatomy *a, int64_t begin_ns, int64_t end_ns);
 
-/* Adds a collective call that this rank began at begin_ns. The same thread calls it as anatomy_add_span().
- * `number` counts from 1 and is the same on all ranks. */
+/* Adds a collective call that this rank began at begin_ns. Called by the thread that calls
+ * anatomy_add_span(). Calls are numbered from 1, and a call has the same number on all ranks. */
 void anatomy_add_call(anatomy *a, uint64_t number, int64_t begin_ns, int64_t end_ns);
 
-/* Sweeps the oldest step, after the lane has passed its end, and forgets the step's waits. */
+/* Labels the oldest step, after the lane has passed the end of the step, and forgets the step's waits. */
 void anatomy_end_step(anatomy *a, anatomy_span step, const anatomy_phase *phases, int phase_count,
                       anatomy_figures *out);
 /* Returns the time in ns that the last step waited for each rank: [world]. */
@@ -139,8 +139,8 @@ const int64_t *anatomy_waited(const anatomy *a);
 
 /* ---- calls whose begins on other ranks are known after the run ---- */
 
-/* Keeps the records of steps, some hundred bytes each, as long as they fit in `most_bytes`. Call it before
- * the first step. */
+/* Keeps the records of steps, some hundred bytes per step, as long as they fit in `most_bytes`. Must be
+ * called before the first step. */
 enum { ANATOMY_KEPT_BYTES = 64 << 20 };
 void anatomy_keep_steps(anatomy *a, size_t most_bytes);
 bool anatomy_keeps_steps(const anatomy *a);
@@ -156,9 +156,10 @@ typedef struct anatomy_call {
 int anatomy_by_number(const void *a, const void *b);
 /* Returns this rank's calls in kept steps, sorted by number: (*calls)[*count]. The caller frees them. */
 status anatomy_calls(const anatomy *a, anatomy_call **calls, int64_t *count);
-/* Sweeps the kept steps again, in order, and calls `swept` for each. `step` counts all steps from 0.
- * calls[count] are sorted by number; each has the last rank to begin the call, and the begin on this rank's
- * clock. The rank is ANATOMY_NOBODY if it is this rank or not known. */
+/* Labels the kept steps again, in order, and calls `swept` for each of them. `step` is the index of the step
+ * among all steps. calls[count] are sorted by number. `begin` of a call has the last rank that began the
+ * call, and the time of this begin on this rank's clock. `begin.rank` is ANATOMY_NOBODY if this rank was the
+ * last, or if the last rank is not known. */
 typedef void anatomy_swept(void *context, int64_t step, const anatomy_figures *figures,
                            const int64_t *waited_ns);
 void anatomy_sweep_again(anatomy *a, const anatomy_call *calls, int64_t count, anatomy_swept *swept,

@@ -18,10 +18,10 @@ static const char *const divide_names[] = {"policy", "before", "after", NULL};
 
 static const option option_list[] = {
     {"divide", OPTION_CHOICE, offsetof(shared_options, divide), .initial = "policy", .choices = divide_names,
-     .level = OPTION_RARE, .help = "gradients by the number of ranks, before or after they are summed"},
+     .level = OPTION_RARE, .help = "divide gradients by the number of ranks before or after they are summed"},
     {"stall-timeout", OPTION_DURATION, offsetof(shared_options, stall_timeout_ns), .argument = "TIME",
      .level = OPTION_RARE, .initial = "60s", .low = 1e6,
-     .help = "how long ranks wait for one without progress, until step 0 at least --connect-timeout"},
+     .help = "how long ranks wait for a rank without progress; until step 0, at least --connect-timeout"},
     {"link", OPTION_TEXT, offsetof(shared_options, link), .argument = "RATE,LATENCY",
      .help = "emulate a slower network between the ranks, as in 10Gbit/s,50us"},
     {"slow", OPTION_TEXT, offsetof(shared_options, slow), .argument = "RANK:FACTOR,...",
@@ -227,8 +227,8 @@ static const char *name_of_element(const param_set *set, int64_t element)
     return set->model->params[p].name;
 }
 
-/* The next step may have overwritten the gradients, except for shards. So the optimizer has stored the first
- * element that is not finite. */
+/* The next step may have overwritten the gradients, except for shards. Therefore this function reads the
+ * first element that is not finite from the optimizer, which stored it during the update. */
 status sync_check_update(sync_engine *e, const sync_step *step)
 {
     const sync_context *c = &e->context;

@@ -11,17 +11,17 @@
  * In DataParallel, rank 0 also loads the batches of all ranks and may compute one loss over their outputs
  * (sync_scatter).
  *
- * Some engines move parameters in and out of memory (sync_requirements.each_pass). Then each pass calls
- * need(i) before the first operation that reads parameter i or writes gradient i, and release(i) after the
- * last one.
+ * Some engines move parameters in and out of memory (sync_requirements.each_pass). With these engines each
+ * pass calls need(i) before the first operation that reads parameter i or writes gradient i, and release(i)
+ * after the last one.
  *
  * An engine decides how gradients are reduced and averaged, how the loss is normalized, and who runs the
  * optimizer. Models do not know the engines.
  *
- * The compute thread of a rank calls the stages. It computes, packs, copies and, if the rank runs the
- * optimizer, updates. For communication it posts work to the engine's agent (agent.h) and waits for a fence.
- * The agent drives the engine's state machine, and owns the engine's sockets and collectives. A server has
- * another agent.
+ * The compute thread of a rank calls the stages. This thread computes, packs, copies and, if the rank runs
+ * the optimizer, updates. For communication the thread posts work to the engine's agent (agent.h) and waits
+ * for a fence. The agent drives the engine's state machine, and owns the engine's sockets and collectives. A
+ * server has another agent.
  *
  * On a device that plans (device_info.plans) an engine has no peers and waits for nobody, but the stages
  * change the ledger as on any other device.
@@ -86,8 +86,8 @@ typedef struct sync_exchange {
      * the engine may change both. */
     int64_t samples, targets;
     void *output, *output_gradient; /* of this rank's samples */
-    /* Outputs of all ranks and their gradients, if this rank computes the loss of all. Set by the engine's
-     * open(). */
+    /* Outputs of all ranks and the gradients of these outputs, if this rank computes the loss of all ranks.
+     * Set by the engine's open(). */
     void *all_outputs, *all_gradients;
 } sync_exchange;
 
@@ -106,7 +106,8 @@ typedef struct sync_recorder {
  * activations and batch to the ledger; the engine adds gradients, buckets and optimizer state. */
 typedef struct sync_context {
     int rank, world; /* in the group that shares the model or stage */
-    /* Job rank of the group's rank 0, and number of ranks of the job. Both are 0 if the group is the job. */
+    /* Job rank of the group's rank 0, and number of ranks of the job. Both values are 0 if the group is the
+     * job. */
     int first, job_world;
     uint64_t job_token;
     device *device;
@@ -187,20 +188,22 @@ typedef enum sync_reach {
 typedef struct sync_requirements {
     sync_reach reach;
     device_memory_kind param_kind, grad_kind, buffer_kind;
-    ledger_class param_class; /* PARAMETERS, or REPLICAS if this rank holds a copy of another rank's */
+    /* PARAMETERS, or REPLICAS if this rank holds a copy of another rank's parameters. */
+    ledger_class param_class;
     /* On every rank the first forward pass of a step starts from the buffers of rank 0, or with --join from
      * the buffers of the lowest rank that has data. */
     bool shares_buffers;
     bool whole_batch; /* rank 0 loads the batches of all ranks, and sync_scatter.inputs() hands them out */
     bool one_loss;    /* rank 0 computes one loss of all ranks' outputs; the programs end before the loss */
     device_memory_kind batch_kind;
-    int alike_from;      /* first of the ranks that use equally much memory, up to the last rank */
+    int alike_from;      /* all ranks from this one on use the same amount of memory */
     int optimizer_ranks; /* ranks below this one update parameters; all may if 0 */
     bool each_pass;      /* both passes call need() and release(); else only the forward pass calls need() */
     param_shards_config shards; /* how the state is cut among ranks; the caller sets `rank` */
     bool replicates;            /* after flush() the parameters of all ranks are bit-identical */
-    bool updates_in_front;      /* if there is a staged copy, the GPU updates the parameters */
-    /* Reason why passes cannot be recorded (sync_recorder). NULL if they can, in device memory. */
+    bool updates_in_front; /* with a staged copy (staged.h), the engine updates the parameters on the GPU */
+    /* Reason why passes cannot be recorded (sync_recorder). NULL if passes can be recorded when the arenas
+     * are in device memory. */
     const char *unrecorded;
     const char *virtual_only; /* error text if no real device can run the engine, else NULL */
 } sync_requirements;
@@ -208,7 +211,8 @@ typedef struct sync_requirements {
 /* One row of a policy table as `harness policies` prints it. */
 typedef struct sync_policy_info {
     const char *name;
-    const char *source; /* system and version that behave in this way, and where this is documented */
+    /* System and version that have this policy, and the document that describes the policy. */
+    const char *source;
     const char *summary;
 } sync_policy_info;
 
@@ -326,7 +330,7 @@ void sync_default_end_step(sync_engine *e);
 /* The engine without communication, the baseline of every comparison. */
 extern const sync_engine_type sync_none;
 
-/* Leave and enter the record within a recorded pass. Both do nothing outside of a recorded pass. */
+/* Leave and enter the record within a recorded pass. Both functions do nothing outside of a recorded pass. */
 status sync_leave_record(const sync_context *context);
 status sync_enter_record(const sync_context *context);
 /* Returns true if the record includes the work that the engine would launch now. */
@@ -336,7 +340,7 @@ bool sync_replays(const sync_context *context);
 void sync_hold_gradients(sync_engine *e);
 void sync_drop_gradients(sync_engine *e);
 
-/* Marks of the compute stream. The owner uses those below SYNC_MARK_UPDATE. */
+/* Marks of the compute stream. The owner of the engine uses the marks below SYNC_MARK_UPDATE. */
 enum {
     SYNC_MARK_UPDATE = 128,
     SYNC_MARK_WAITS = SYNC_MARK_UPDATE + 4, /* first mark of anatomy.h */
@@ -351,8 +355,8 @@ int sync_mark_update(int64_t index);
  * and sync_update(). sync_take_norm() computes the squared norm of the gradients if clipping or
  * --on-nonfinite skip needs it.
  *
- * A rank that has one stage of the model then adds the norms of the other stages to square_norm. It waits
- * for them, so it calls sync_begin_update() again before sync_update().
+ * A rank that has one stage of the model then waits for the norms of the other stages and adds them to
+ * square_norm. After the wait the owner calls sync_begin_update() again, before sync_update().
  *
  * --on-nonfinite chooses what happens with gradients that are not finite. On a GPU sync_check_update()
  * handles "stop" and "warn". */
@@ -371,7 +375,7 @@ status sync_end_update(sync_engine *e, const sync_step *step, bool skipped);
 status sync_check_update(sync_engine *e, const sync_step *step);
 
 /* Sets *name to the first parameter that has an element in `pieces` of `grads` that is not finite, or to
- * NULL. Not at the same time as another use of the optimizer. */
+ * NULL. Must not run at the same time as another use of the optimizer. */
 status sync_find_nonfinite(optimizer *o, device_stream *s, const param_set *set, const void *grads,
                            piece_list pieces, const char **name);
 /* Fails with STATUS_NONFINITE or warns: "step 7: rank 1: gradient of conv1.weight is not finite". `rank` is

@@ -1,8 +1,9 @@
 /* Copies between memory of a device and memory of the host, for engines and their transports.
  *
- * On a GPU the memory is separate: the host cannot access it, and launched work ends later. Elsewhere there
- * is one memory: a copy is a memcpy (which takes time in virtual time), a tensor needs no staging buffer,
- * and launched work has ended. Code that calls these functions is the same for both. */
+ * On a GPU the memory is separate: the host cannot access GPU memory, and launched work ends later. Other
+ * devices compute in host memory: a copy is a memcpy (which takes time in virtual time), a tensor needs no
+ * staging buffer, and work ends before the launch returns. Code that calls these functions is the same for
+ * both. */
 #ifndef COMMON_SYNC_STAGING_H
 #define COMMON_SYNC_STAGING_H
 
@@ -49,13 +50,13 @@ status sync_staging_sum(const sync_staging *s, dtype type, void *out, const sync
 status sync_staging_bring(const sync_staging *s, dtype type, void *to, sync_contribution c, int64_t elements,
                           double divisor);
 
-/* A handover passes numbers through a stream. A thread launches work on the stream and adds a number after
- * it. When the stream has completed the work, the thread receives the number. Numbers arrive in the order in
+/* A handover passes numbers through a stream. A thread launches work on the stream and then adds a number.
+ * When the stream has completed the work, the thread receives the number. Numbers arrive in the order in
  * which they were added. Only one thread uses a handover. */
 typedef struct sync_handover {
     device_stream *stream;
-    /* The count of items whose work is complete. NULL without separate memory: an item is due when it is
-     * added. */
+    /* Count of the items whose work is complete. NULL if the memory is not separate, because every item is
+     * due when it is added. */
     device_fence *fence;
     uint64_t added, taken;
     int *items; /* ring of [capacity] */

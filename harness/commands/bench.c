@@ -29,16 +29,16 @@ typedef struct bench_options {
 #define FIELD(name) offsetof(bench_options, name)
 static const option bench_option_list[] = {
     {"gpus", OPTION_INT, FIELD(gpus), .letter = 'g', .alias = "ngpus", .argument = "N", .initial = "2",
-     .low = 1, .high = 64, .help = "ranks: CPU processes"},
+     .low = 1, .high = 64, .help = "ranks, each a CPU process"},
     {"tune", OPTION_FLAG, FIELD(tune),
-     .help = "measure what is fastest for which size and up to N ranks, and print the table for "
+     .help = "measure which algorithm is fastest for each size with up to N ranks, and print the table for "
              "--collective-table"},
     {"fit", OPTION_FLAG, FIELD(fit),
      .help = "fit latency and bandwidth to the times of all sizes, with 95 % intervals"},
     {"json", OPTION_TEXT, FIELD(json), .argument = "FILE",
-     .help = "write the rows there; -: to stdout, instead of the table"},
+     .help = "write the rows as JSON there (- for stdout, instead of the table)"},
     {"timeout", OPTION_DURATION, FIELD(timeout_ns), .argument = "TIME", .initial = "60s",
-     .help = "to connect, and of a call"},
+     .help = "longest time to connect, and for a call"},
 };
 static const option_table bench_option_table = {"Benchmark", bench_option_list,
                                                 sizeof bench_option_list / sizeof bench_option_list[0]};
@@ -211,7 +211,7 @@ static status tune(const ring_bench_config *config)
     TRY(ring_bench_tune(config, &table));
     if (config->rank != 0) return STATUS_OK;
     collective_tuning_write(&table, &text);
-    return output_file(&text, "-"); /* In the format of a file for --collective-table. */
+    return output_file(&text, "-"); /* Written in the format of a file for --collective-table. */
 }
 
 static status run_rank(bench_setup *s, const launch_environment *e)
@@ -267,7 +267,7 @@ static status run_launcher(const bench_setup *s, command_line *line)
     options.job_count = 1;
     options.argv = line->argv;
     options.stall_timeout_ns =
-        /* A size may take long, and the status slots do not change during that time. */
+        /* One message size may take long, and the status slots do not change during this time. */
         10 * s->options.timeout_ns;
     log_info("%d CPU ranks %s %d processors", job.world, job.world > host_processors() ? "share" : "on",
              host_processors());

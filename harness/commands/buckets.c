@@ -18,14 +18,14 @@ typedef struct buckets_options {
 #define FIELD(name) offsetof(buckets_options, name)
 static const option buckets_option_list[] = {
     {"policy", OPTION_TEXT, FIELD(policy), .argument = "NAME", .initial = "ddp",
-     .help = "see `harness policies`"},
+     .help = "policy of the ring, see `harness policies`"},
     {"limits", OPTION_TEXT, FIELD(limits), .argument = "BYTES[,BYTES]",
-     .help = "instead of a policy: the first bucket's limit, and the others'; a bucket closes when it "
-             "reaches it"},
+     .help = "limits of the first bucket and of the others, instead of a policy; a bucket closes when it "
+             "reaches its limit"},
     {"first-step", OPTION_FLAG, FIELD(first_step),
-     .help = "the buckets of the first step, where the policy builds others after it"},
+     .help = "show the buckets of the first step, if the policy rebuilds the buckets after that step"},
     {"json", OPTION_TEXT, FIELD(json), .argument = "FILE",
-     .help = "{\"bytes\": [...], \"tensors\": [...]} instead; -: to stdout"},
+     .help = "write {\"bytes\": [...], \"tensors\": [...]} instead (- for stdout)"},
 };
 static const option_table buckets_option_table = {"Buckets", buckets_option_list,
                                                   sizeof buckets_option_list / sizeof buckets_option_list[0]};
@@ -98,8 +98,8 @@ static json_t *to_json(const bucket_schedule *list)
     return json_pack("{s:o, s:o}", "bytes", bytes, "tensors", tensors);
 }
 
-/* Returns the position from 1 of a parameter in the order in which gradients are ready, or 0 if it has
- * none. */
+/* Returns the position from 1 of a parameter in the order in which gradients are ready, or 0 if the
+ * parameter has no gradient. */
 static int readiness_of(const nn_program *p, int param)
 {
     for (int i = 0; i < p->ready_count; i++)

@@ -25,14 +25,15 @@ static const char *const device_names[] = {"cpu", "cuda", NULL};
 #define FIELD(name) offsetof(calibrate_options, name)
 static const option option_list[] = {
     {"threads", OPTION_INT, FIELD(threads), .argument = "N", .low = 1, .high = 1024,
-     .help =
-         "compute threads per rank, as the runs to be predicted have [half of the processors, at least 1]"},
+     .help = "compute threads per rank; use the number of the runs to be predicted [half of the processors, "
+             "at least 1]"},
     {"device", OPTION_CHOICE, FIELD(device), .initial = "cpu", .choices = device_names,
-     .help = "cuda: the first GPU, alone"},
+     .help = "device to measure; cuda: only the first GPU"},
     {"bind", OPTION_CHOICE, FIELD(bind), .initial = "none", .choices = bind_names,
-     .help = "as the runs to be predicted: core gives each of two ranks cores of its own"},
+     .help = "bind two ranks to separate cores (core); use the value of the runs to be predicted"},
     {"out", OPTION_TEXT, FIELD(out), .argument = "FILE",
-     .help = "the profile [this-machine.json, cuda: this-gpu.json, where harness looks for it]"},
+     .help = "file of the profile [this-machine.json, or this-gpu.json for cuda, in the folder where harness "
+             "looks for profiles]"},
 };
 static const option_table calibrate_option_table = {"Calibrate", option_list,
                                                     sizeof option_list / sizeof option_list[0]};
@@ -130,7 +131,7 @@ static status run_gpu(const char *out)
     return output_text(&text);
 }
 
-/* Refuses options of ranks, which do not affect a GPU's calibration. */
+/* Refuses --threads and --bind, which do not affect the calibration of a GPU. */
 static status check_gpu_options(const option_binding *b)
 {
     static const char *const names[] = {"threads", "bind"};

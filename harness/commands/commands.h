@@ -20,7 +20,7 @@ enum { COMMAND_READS_ITSELF = -1, COMMAND_MOST_BINDINGS = 8 };
 
 typedef struct command {
     const char *name;
-    const char *usage; /* Text after the name. */
+    const char *usage; /* Text after the command's name in the usage line. */
     const char *summary;
     size_t options_size; /* Size of the struct `options`, which is zeroed. */
     /* Binds the struct's fields to option tables. Returns the number of bindings, at most

@@ -18,15 +18,15 @@ typedef struct compare_options {
 
 #define FIELD(name) offsetof(compare_options, name)
 static const option option_list[] = {
-    {"builds", OPTION_FLAG, FIELD(builds), .help = "A and B are programs, which run OPTIONS in turn"},
+    {"builds", OPTION_FLAG, FIELD(builds), .help = "A and B are programs that run OPTIONS in turn"},
     {"repeat", OPTION_INT, FIELD(rounds), .argument = "N", .initial = "10", .low = 1,
-     .high = SWEEP_MOST_ROUNDS, .help = "rounds of --builds"},
+     .high = SWEEP_MOST_ROUNDS, .help = "rounds of --builds; each round runs both programs"},
     {"out", OPTION_TEXT, FIELD(folder), .letter = 'o', .argument = "DIR",
-     .help = "results of --builds; an interrupted comparison goes on there"},
+     .help = "folder of the results of --builds; an interrupted comparison continues there"},
     {"fail-above", OPTION_TEXT, FIELD(fail_above), .argument = "P%",
-     .help = "exit code 1 if B is shown to be slower by more than that"},
+     .help = "exit code 1 if B is shown to be slower and its median step takes more than P% longer"},
     {"json", OPTION_TEXT, FIELD(json), .argument = "FILE",
-     .help = "write the comparison there; -: to stdout, without the text"},
+     .help = "write the comparison as JSON there (- for stdout, without the text)"},
 };
 static const option_table compare_option_table = {"Comparison", option_list,
                                                   sizeof option_list / sizeof option_list[0]};

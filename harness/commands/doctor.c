@@ -62,12 +62,12 @@ static void binding(text_buffer *out)
     int threads = CPU_COUNT(&p.cores[0]);
     row(out, "cores", "%d of %d hardware thread%s, processors %s%s", p.core_count, threads,
         threads == 1 ? "" : "s", processors_format(&p.allowed, own, sizeof own),
-        p.restricted ? ": bound by what started this" : "");
+        p.restricted ? ": bound by the program that started this one" : "");
     bind_choose(&p, (bind_group){2, 1}, 0, &set);
     processors_format(&set, first, sizeof first);
     bind_choose(&p, (bind_group){2, 1}, 1, &set);
     processors_format(&set, second, sizeof second);
-    row(out, "run --bind core", "with 2 ranks of 1 thread: rank 0 on %s, rank 1 on %s", first, second);
+    row(out, "run --bind core", "2 ranks of 1 thread: rank 0 on %s, rank 1 on %s", first, second);
     if (p.limit > 0)
         row(out, "container CPU limit", "%.2f processors%s", p.limit,
             p.limit < p.count ? ": ranks are throttled although more processors are shown" : "");
@@ -91,10 +91,11 @@ static void limits(text_buffer *out)
         row(out, "lockable memory", "%s", text_format_bytes(size, sizeof size, (double)locked.rlim_cur));
     int fd = memfd_create("harness-doctor", MFD_CLOEXEC);
     if (fd < 0) {
-        row(out, "shared memory", "none: memfd_create is refused, the ring and --payload shm cannot run");
+        row(out, "shared memory",
+            "unavailable (memfd_create is refused); the ring and --payload shm cannot run");
     } else {
         bool large = ftruncate(fd, 1 << 30) == 0;
-        row(out, "shared memory", "anonymous (memfd)%s", large ? "" : ", but not 1 GiB of it");
+        row(out, "shared memory", "anonymous (memfd)%s", large ? "" : ", but less than 1 GiB");
         close(fd);
     }
 }

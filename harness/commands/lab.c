@@ -18,17 +18,17 @@ typedef struct lab_options {
 #define FIELD(name) offsetof(lab_options, name)
 static const option lab_option_list[] = {
     {"student", OPTION_TEXT, FIELD(student), .argument = "ID",
-     .help = "draws the numbers of the questions, so that those of neighbors differ: an e-mail address; "
-             "check: instead of the "
-             "one in answers.txt"},
+     .help = "identity from which the numbers of the questions are drawn, such as an e-mail address; check: "
+             "replaces the one in answers.txt"},
     {"part", OPTION_TEXT, FIELD(part), .letter = 'k', .argument = "PART,...",
      .help = "check: only these parts"},
     {"format", OPTION_CHOICE, FIELD(format), .argument = "FORMAT", .initial = "text",
-     .choices = report_formats, .help = "check: of the report; autograder: gradescope or prairielearn"},
+     .choices = report_formats,
+     .help = "check: format of the report; autograder: gradescope or prairielearn"},
     {"out", OPTION_TEXT, FIELD(out), .letter = 'o', .argument = "FILE",
      .help = "check: write the report there, and the text to stdout; pack, autograder: the archive"},
     {"hidden", OPTION_TEXT, FIELD(hidden), .argument = "DIR",
-     .help = "further tests of the instructor: see labs/INSTRUCTOR.md"},
+     .help = "folder with more tests of the instructor, see labs/INSTRUCTOR.md"},
 };
 static const option_table lab_option_table = {"Labs", lab_option_list,
                                               sizeof lab_option_list / sizeof lab_option_list[0]};

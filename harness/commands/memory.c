@@ -30,10 +30,10 @@ typedef struct memory_command {
 #define FIELD(name) offsetof(memory_options, name)
 static const option option_list[] = {
     {"policy", OPTION_TEXT, FIELD(policies), .argument = "LIST",
-     .help =
-         "of both engines, see `harness policies`; with keys: ddp:order=ready,zero3:group=8 (those below)"},
+     .help = "policies of both engines, see `harness policies`; with keys: ddp:order=ready,zero3:group=8 "
+             "[the list below]"},
     {"json", OPTION_TEXT, FIELD(json), .argument = "FILE",
-     .help = "write JSON there; -: to stdout, without the table"},
+     .help = "write JSON there (- for stdout, without the table)"},
 };
 static const option_table memory_option_table = {"Memory", option_list,
                                                  sizeof option_list / sizeof option_list[0]};
@@ -119,7 +119,8 @@ static status refuse_options_of_one_job(const run_config *c)
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         for (int b = 0; b < BINDING_COUNT; b++)
             if (options_given(&c->bindings[b], names[i]))
-                return fail(STATUS_USAGE, "--%s: unexpected with memory, whose rows are those of --policy",
+                return fail(STATUS_USAGE,
+                            "--%s: unexpected with memory, which prints one row per policy of --policy",
                             names[i]);
     return STATUS_OK;
 }
@@ -221,11 +222,11 @@ static void help_memory(bool all, text_buffer *out)
 {
     option_binding own = {.table = &memory_option_table};
     options_help(&own, 1, all, out);
-    text_append(out, "\nPolicies: dp, sync, ddp, zero1, zero2, zero3, fsdp; on several full machines\n"
-                     "also zero3 in groups of the GPUs of each. All other options are those of\n"
-                     "harness run, the model, the batch and --gpus among them. Without --device the\n"
-                     "ranks are virtual GPUs. The figures are the ledger's: what libraries hold\n"
-                     "besides (a CUDA context takes 0.3 to 0.6 GiB) is not counted.\n"
+    text_append(out, "\nPolicies by default: dp, sync, ddp, zero1, zero2, zero3, fsdp; on several full\n"
+                     "machines also zero3 in groups of the GPUs of each machine. All other options\n"
+                     "are options of harness run, such as the model, the batch and --gpus. Without\n"
+                     "--device the ranks are virtual GPUs. The figures are bytes of the ledger,\n"
+                     "without the memory of libraries (a CUDA context takes 0.3 to 0.6 GiB).\n"
                      "See harness run --help=all.\n");
 }
 

@@ -18,7 +18,7 @@ typedef struct models_options {
 static const option option_list[] = {
     {"stages", OPTION_INT, offsetof(models_options, stages), .argument = "P", .low = 1,
      .high = NN_MOST_STAGES,
-     .help = "with NAME: cut the model into P stages of about equal cost, and list them"},
+     .help = "cut the model NAME into P stages of about equal cost, and list the stages"},
 };
 static const option_table models_option_table = {"Models", option_list,
                                                  sizeof option_list / sizeof option_list[0]};
@@ -83,11 +83,10 @@ static status list_models(const model_options *given, text_buffer *out)
         nn_model_free(&m);
         TRY(rc);
     }
-    text_append(out, "Of one sample's forward pass: multiply-adds in convolutions, linear layers and "
-                     "attention; GFLOP of all\n"
-                     "operations, a multiply-add counted as two. Activations: the largest sum alive in a "
-                     "training step of\n"
-                     "one sample, gradients of activations included.\n");
+    text_append(out, "Columns: multiply-adds of convolutions, linear layers and attention in the forward\n"
+                     "pass of one sample; GFLOP of all operations of the pass, with 2 per multiply-add;\n"
+                     "activations, the most bytes alive in a training step of one sample, with the\n"
+                     "gradients of activations.\n");
     return STATUS_OK;
 }
 
@@ -160,8 +159,8 @@ static void print_cut(const nn_model *m, const nn_cut *cut, text_buffer *out)
                         ? text_format_bytes(bytes, sizeof bytes, (double)(s->crosses * dtype_size(DTYPE_F32)))
                         : "-");
     }
-    text_append(out, "GFLOP of both passes over one sample. A stage sends so much per sample to the\n"
-                     "next one in float32, and gets as much back.\n");
+    text_append(out, "GFLOP of both passes over one sample. A stage sends the listed bytes per\nsample to "
+                     "the next stage in float32, and receives as many back.\n");
     for (int p = 0; p < m->param_count; p++) {
         int users = 0;
         for (int i = 0; i < cut->count; i++) users += nn_stage_uses(m, cut, i, p);

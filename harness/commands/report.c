@@ -24,11 +24,12 @@ typedef struct report_command {
 #define FIELD(name) offsetof(report_command, name)
 static const option option_list[] = {
     {"out", OPTION_TEXT, FIELD(page), .letter = 'o', .argument = "FILE.html",
-     .help = "write one page with figures, instead of text"},
-    {"svg", OPTION_TEXT, FIELD(svg), .argument = "DIR", .help = "write each figure there as a file"},
-    {"csv", OPTION_TEXT, FIELD(csv), .argument = "DIR", .help = "write each figure's numbers there"},
+     .help = "write one page with figures instead of printing text"},
+    {"svg", OPTION_TEXT, FIELD(svg), .argument = "DIR", .help = "write each figure there as an SVG file"},
+    {"csv", OPTION_TEXT, FIELD(csv), .argument = "DIR",
+     .help = "write the numbers of each figure there as a CSV file"},
     {"verbose", OPTION_FLAG, FIELD(verbose), .letter = 'v',
-     .help = "print the tables of a run, too, after the verdict"},
+     .help = "print the tables of a run after the verdict"},
 };
 static const option_table report_option_table = {"Report", option_list,
                                                  sizeof option_list / sizeof option_list[0]};

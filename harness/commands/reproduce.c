@@ -22,22 +22,22 @@ typedef struct reproduce_options {
 
 #define FIELD(name) offsetof(reproduce_options, name)
 static const option option_list[] = {
-    {"list", OPTION_FLAG, FIELD(list), .help = "what can be reproduced"},
+    {"list", OPTION_FLAG, FIELD(list), .help = "list the tables that can be reproduced"},
     {"device", OPTION_TEXT, FIELD(device), .argument = "sim:PROFILE",
-     .help =
-         "another profile than the rows' own, see `harness profiles`; torch-vs-apex: cuda, the GPUs here"},
+     .help = "use this profile instead of the profiles of the rows, see `harness profiles`; torch-vs-apex: "
+             "cuda for the GPUs of this machine"},
     {"dp-host", OPTION_TEXT, FIELD(dp_host), .argument = "python|none",
-     .help = "dp-vs-ddp: what hosts DataParallel's replicas, as `harness run --dp-host` [python]"},
+     .help = "dp-vs-ddp: host of DataParallel's replicas, as in `harness run --dp-host` [python]"},
     {"calibration-only", OPTION_FLAG, FIELD(calibration_only),
-     .help = "only the rows that profiles are fitted to: held-out rows are not run"},
+     .help = "run only the rows that profiles are fitted to, not the held-out rows"},
     {"draws", OPTION_INT, FIELD(draws), .argument = "N", .initial = "16", .high = SIM_DRAWS,
-     .help = "draws of the constants from their ranges, which give low to high; 0: figures without limits, "
-             "in a 17th of "
-             "the time"},
+     .help = "draws of the constants from their ranges, which give the limits low and high (0 for no limits, "
+             "in a 17th of the time)"},
     {"repeat", OPTION_INT, FIELD(repeat), .argument = "N", .low = 1, .high = 1000,
-     .help = "FILE.json: run it N times; 5 on both sides and more allow a verdict [as often as recorded]"},
+     .help =
+         "FILE.json: run it N times; a verdict needs at least 5 runs on both sides [as often as recorded]"},
     {"json", OPTION_TEXT, FIELD(json), .argument = "FILE",
-     .help = "write JSON there; -: to stdout, without the table"},
+     .help = "write JSON there (- for stdout, without the table)"},
     {"csv", OPTION_TEXT, FIELD(csv), .argument = "FILE", .help = "write CSV there"},
     {"markdown", OPTION_TEXT, FIELD(markdown), .argument = "FILE", .help = "write Markdown there"},
 };
@@ -161,7 +161,7 @@ static status show_again(const reproduce_options *o, json_t *comparison)
         if (json_is_boolean(same))
             text_append(&text, "%sparameters of %s at the end: %s\n", i ? "" : "\n",
                         report_text_at(row, "name"),
-                        json_is_true(same) ? "bit-identical" : "others than those of the file");
+                        json_is_true(same) ? "bit-identical" : "different from the file");
     }
     bool only_json = o->json && strcmp(o->json, "-") == 0;
     status rc = o->json ? output_json(json_incref(comparison), o->json) : STATUS_OK;

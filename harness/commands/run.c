@@ -50,7 +50,7 @@ static status deliver(const run_command *c, json_t *result)
         c->config.run.report && !c->config.run.plan ? write_page(result, c->config.run.report) : STATUS_OK;
     status written = json ? output_result(result, json) : STATUS_OK;
     if (!json) json_decref(result);
-    status printed = output_text(&text); /* Even if a file failed: the results are not lost. */
+    status printed = output_text(&text); /* The report is printed even if a file could not be written. */
     return written != STATUS_OK ? written : drawn != STATUS_OK ? drawn : printed;
 }
 
@@ -89,7 +89,7 @@ static status job_of(const run_config *c, const launch_environment *e, int *out)
         return STATUS_OK;
     }
     return fail(STATUS_USAGE,
-                "--mode: expected none, ps or ring where something else starts the ranks, got both");
+                "--mode: expected none, ps or ring if another program starts the ranks, got both");
 }
 
 /* Reports on rank 0 if a job manager started the ranks. */
@@ -123,7 +123,7 @@ static status find_servers(const run_command *c, const launch_environment *e, ra
     if (place->servers == 0) return STATUS_OK;
     if (e->origin != LAUNCH_BY_HARNESS)
         return fail(STATUS_CONFIG,
-                    "--server-placement: expected rank where something else starts the ranks, got own");
+                    "--server-placement: expected rank if another program starts the ranks, got own");
     place->world -= place->servers;
     return STATUS_OK;
 }
@@ -178,7 +178,8 @@ static status run_rank(run_command *c, const launch_environment *e, command_line
     if (!place.has_launcher) TRY(stop_signals_open(e->table));
     status rc = rank_run(&c->config, &place, &outcome);
     if (rc == STATUS_OK && place.has_launcher) rc = run_jobs_deliver(&outcome);
-    /* The launcher ends all ranks if one fails. So only rank 0 fails, after it has delivered the results. */
+    /* Only rank 0 returns the error, after it has delivered the results, because the launcher ends all
+     * ranks once one fails. */
     if (rc == STATUS_OK && outcome.difference[0] && !(place.has_launcher && place.rank > 0)) {
         rc = fail(STATUS_PROTOCOL, "%s", outcome.difference);
         job_fail(place.table, place.rank, rc, error_message());

@@ -16,7 +16,7 @@
 typedef struct sweep_command {
     sweep sweep;
     bool dry_run;
-    const char *folder, *vary; /* Results; unused, since `sweep` has the axes. */
+    const char *folder, *vary; /* Folder of the results; not used, because `sweep` has the axes. */
     int64_t rounds;
     json_t *file_words; /* Options of `harness run` from the file of --config. */
 } sweep_command;
@@ -24,13 +24,13 @@ typedef struct sweep_command {
 #define FIELD(name) offsetof(sweep_command, name)
 static const option option_list[] = {
     {"vary", OPTION_TEXT, FIELD(vary), .argument = "NAME=V,V,...",
-     .help = "an option of run and its values; several make a grid. Values that hold commas are separated by "
-             "';'"},
+     .help = "an option of run and its values; several --vary make a grid; separate values that contain "
+             "commas by ';'"},
     {"repeat", OPTION_INT, FIELD(rounds), .argument = "N", .initial = "1", .low = 1,
      .high = SWEEP_MOST_ROUNDS, .help = "runs per point; 8 and more allow a verdict"},
     {"out", OPTION_TEXT, FIELD(folder), .letter = 'o', .argument = "DIR",
-     .help = "results; a sweep that was interrupted goes on there"},
-    {"dry-run", OPTION_FLAG, FIELD(dry_run), .help = "print what would be run"},
+     .help = "folder of the results; an interrupted sweep continues there"},
+    {"dry-run", OPTION_FLAG, FIELD(dry_run), .help = "print the runs, and run nothing"},
 };
 static const option_table sweep_option_table = {"Sweep", option_list,
                                                 sizeof option_list / sizeof option_list[0]};
@@ -67,8 +67,8 @@ static status take_axes(sweep *s, const json_t *option)
     return STATUS_OK;
 }
 
-/* Adds another option of the file: an option of the sweep, or a word for all runs. Options of the command
- * line take precedence. */
+/* Takes an option from the file of --config: sets an option of the sweep, or adds a word to the command of
+ * all runs. Options on the command line take precedence. */
 static status take_option(sweep_command *c, option_binding *own, run_config *checked, const char *name,
                           const json_t *option)
 {
@@ -147,7 +147,7 @@ static status read_words(sweep_command *c, const command_line *line)
     option_binding own = {.table = &sweep_option_table, .storage = c};
     char **words = calloc((size_t)line->argc + 1, sizeof *words);
     const char *file = NULL;
-    s->words = (const char **)words; /* Owned by the sweep, with fewer words. */
+    s->words = (const char **)words; /* The sweep owns this array, which now has fewer words. */
     if (!words) return fail(STATUS_SYSTEM, "no memory for the command line");
     TRY(options_defaults(&own, 1));
     TRY(take_words(s, line->argv + 2, line->argc, &file));
@@ -200,7 +200,7 @@ static status run_sweep(command_line *line)
     if (rc == STATUS_OK) rc = sweep_check(&c->sweep);
     if (rc == STATUS_OK && c->dry_run) {
         rc = sweep_list(&c->sweep, &text);
-        if (rc == STATUS_OK) rc = output_file(&text, "-"); /* Without line breaks in commands. */
+        if (rc == STATUS_OK) rc = output_file(&text, "-"); /* Does not break lines. */
     } else if (rc == STATUS_OK) {
         rc = run_points(&c->sweep, &line->exit_code);
     }
@@ -218,10 +218,9 @@ static void help_sweep(bool all, text_buffer *out)
                 "  --mode ENGINE,...       as --vary mode=ENGINE,... [ps,ring]\n"
                 "  --config FILE           options of sweep and run by their long names, TOML (FILE.toml)\n"
                 "                          or JSON; vary is a text or a list of texts\n");
-    text_append(out, "\nAll other options are those of harness run. Exit code 1: a run has failed.\n"
-                     "\nexample:\n"
-                     "  harness sweep --vary bucket-cap-mb=1,5,25,100 --vary gpus=2,4,8 --mode ring \\\n"
-                     "    --device sim:dgx1-v100 --model resnet50 -o buckets\n");
+    text_append(out, "\nAll other options are options of harness run. Exit code 1: a run has "
+                     "failed.\n\nexample:\n  harness sweep --vary bucket-cap-mb=1,5,25,100 --vary gpus=2,4,8 "
+                     "--mode ring \\\n    --device sim:dgx1-v100 --model resnet50 -o buckets\n");
 }
 
 const command command_sweep = {.name = "sweep",

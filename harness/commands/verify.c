@@ -28,7 +28,7 @@ static const char *const mode_names[] = {"auto", ENGINE_LIST(ENGINE_MODE) "both"
 #define FIELD(name) offsetof(verify_options, name)
 static const option verify_option_list[] = {
     {"device", OPTION_TEXT, FIELD(device), .argument = "NAME", .initial = "cpu",
-     .help = "cpu, cuda (all ranks on one GPU), or reference: in float64, to 1e-9"},
+     .help = "cpu, cuda (all ranks on one GPU), or reference (float64, within 1e-9)"},
     {"mode", OPTION_CHOICE, FIELD(mode), .initial = "auto", .choices = mode_names,
      .help = "auto: none for files of one rank, ps and ring for files of several"},
     {"policy", OPTION_TEXT, FIELD(policy), .argument = "P|ps=P,ring=P",
@@ -36,11 +36,13 @@ static const option verify_option_list[] = {
     {"threads", OPTION_INT, FIELD(threads), .argument = "N", .initial = "1", .low = 1, .high = 1024,
      .help = "compute threads per rank"},
     {"tf32", OPTION_FLAG, FIELD(tf32),
-     .help = "cuda: products multiply in TF32; held to 1/512 of the losses and 1.25% of every tensor's l2"},
+     .help = "cuda: matrix products in TF32; expects losses within 1/512 and tensors within 1.25% of the l2 "
+             "norm"},
     {"bf16", OPTION_FLAG, FIELD(bf16),
-     .help = "products multiply in bfloat16; held to 1/128 of the losses and 5% of every tensor's l2"},
+     .help = "matrix products in bfloat16; expects losses within 1/128 and tensors within 5% of the l2 norm"},
     {"cuda-graph", OPTION_FLAG, FIELD(cuda_graph),
-     .help = "cuda: from the second step on passes are recorded, from the third on launched as a whole"},
+     .help = "cuda: record the passes of the second step as CUDA graphs, and launch the graphs from the "
+             "third step on"},
 };
 static const option_table verify_option_table = {"Verify", verify_option_list,
                                                  sizeof verify_option_list / sizeof verify_option_list[0]};
@@ -73,8 +75,9 @@ static bool engine_takes_part(const verify_setup *s, const golden_file *f, int e
     return engine == s->options.mode - MODE_ENGINE;
 }
 
-/* Returns the policy to compare with. A loss over the targets of all ranks belongs to DataParallel, so
- * only dp is compared unless the user names a policy. Returns NULL if the engine has no policy dp. */
+/* Returns the policy to compare with. If the file has one loss over the targets of all ranks, this is the
+ * policy dp, because only DataParallel computes one loss. A policy that the user named takes precedence.
+ * Returns NULL if the engine has no policy dp. */
 static const char *policy_for(const verify_setup *s, const golden_file *f, int engine)
 {
     if (!f->global_loss || s->options.policy) return s->policies[engine];
@@ -93,7 +96,7 @@ static void fit_options(verify_setup *s, const golden_file *f)
     if (!s->options.policy && !s->loss_given) ps->dp_loss = of_replicas ? 1 + PS_DP_LOSS_REPLICA : 0;
 }
 
-/* Result of a file over all engines. */
+/* Result of comparing a file with all engines. */
 typedef struct verdict {
     text_buffer line;
     double worst; /* Largest share of a limit. */

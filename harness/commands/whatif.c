@@ -1,4 +1,5 @@
-/* harness whatif: predicts a model's performance on other machines. A table of jobs of `harness run`. */
+/* harness whatif: predicts a model's performance on other machines. Prints a table in which each row is a
+ * job of `harness run`. */
 #include "harness/commands/commands.h"
 
 #include "harness/run/option_effects.h"
@@ -18,19 +19,21 @@ typedef struct whatif_options {
 #define FIELD(name) offsetof(whatif_options, name)
 static const option option_list[] = {
     {"profile", OPTION_TEXT, FIELD(profile), .argument = "NAME",
-     .help = "the machines, as in --device sim:NAME, see `harness profiles` [" SIM_DEFAULT_PROFILE "]"},
+     .help = "profile of the machines, as in --device sim:NAME, see `harness profiles` [" SIM_DEFAULT_PROFILE
+             "]"},
     {"gpus", OPTION_TEXT, FIELD(gpus), .alias = "nproc-per-node", .argument = "LIST", .initial = "1,2,4,8",
-     .help = "8,16,64 or 8,16,...,4096"},
+     .help = "numbers of GPUs, 8,16,64 or 8,16,...,4096"},
     {"policy", OPTION_TEXT, FIELD(policy), .argument = "LIST", .initial = "ddp",
-     .help = "of the ring or the parameter server, see `harness policies`; with keys: ddp:order=ready,sync"},
+     .help = "policies of the ring and the parameter server, see `harness policies`; with keys: "
+             "ddp:order=ready,sync"},
     {"step-ms", OPTION_DOUBLE, FIELD(step_ms), .argument = "MS", .high = 1e9,
-     .help = "the measured step of one GPU with this workload, instead of the profile's efficiencies"},
+     .help = "measured step time of one GPU with this workload, replaces the profile's efficiencies"},
     {"samples-per-s", OPTION_DOUBLE, FIELD(samples_per_s), .argument = "N", .high = 1e12,
-     .help = "the same as a measured throughput of one GPU"},
+     .help = "measured throughput of one GPU, instead of --step-ms"},
     {"json", OPTION_TEXT, FIELD(json), .argument = "FILE",
-     .help = "write JSON there; -: to stdout, without the table"},
+     .help = "write JSON there (- for stdout, without the table)"},
     {"csv", OPTION_TEXT, FIELD(csv), .argument = "FILE",
-     .help = "write CSV there, a line per point; -: to stdout, without the table"},
+     .help = "write CSV there, one line per point (- for stdout, without the table)"},
 };
 static const option_table whatif_option_table = {"What if", option_list,
                                                  sizeof option_list / sizeof option_list[0]};
@@ -49,8 +52,7 @@ static status refuse_options_of_one_job(const run_config *c)
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (options_given(&c->bindings[0], names[i]))
             return fail(STATUS_USAGE,
-                        "--%s: unexpected with whatif, whose jobs are those of --gpus and --policy",
-                        names[i]);
+                        "--%s: unexpected with whatif, which runs the jobs of --gpus and --policy", names[i]);
     return STATUS_OK;
 }
 
@@ -199,10 +201,11 @@ static void help_whatif(bool all, text_buffer *out)
 {
     option_binding own = {.table = &whatif_option_table};
     options_help(&own, 1, all, out);
-    text_append(out, "\nAll other options are those of harness run on a virtual device: --model,\n"
-                     "--batch, --nodes, --link RATE[,LATENCY] (of the network instead of the\n"
-                     "profile's), --tf32, --bf16, --jitter, --slow, --optimizer, ...: see\n"
-                     "harness run --help=all. By default a table has --warmup 2 --steps 3.\n");
+    text_append(
+        out,
+        "\nAll other options are options of harness run on a virtual device: --model,\n--batch, --nodes, "
+        "--link RATE[,LATENCY] (replaces the profile's network),\n--tf32, --bf16, --jitter, --slow, "
+        "--optimizer, ...; see\nharness run --help=all. By default a table has --warmup 2 --steps 3.\n");
 }
 
 const command command_whatif = {.name = "whatif",

@@ -103,8 +103,8 @@ static double metric_of(const json_t *run, const char *job, int metric)
     return report_number_at(job_of(run, job), metrics[metric].path);
 }
 
-/* Reads a metric of both sides into out[2][most]. If the runs are rounds, only rounds with both values
- * count. */
+/* Reads a metric of both sides into out[2][most]. If `rounds`, leaves out rounds in which one side has no
+ * value. */
 static void read_values(const side *a, const side *b, const char *job, int metric, bool rounds, double *out,
                         int most, int count[2])
 {

@@ -1,7 +1,8 @@
-/* Comparison of two sides: results of runs, folders of results, sweeps, or two builds of the program. A
- * sample is a run (harness/report/significance.h). The step time decides. Holm's correction covers the
- * step times of all jobs and points, and separately all other figures. So a comparison of equal sides
- * finds a difference in one of a hundred cases, whatever its size. */
+/* Compares two sides: results of runs, folders of results, sweeps, or two builds of the program. A sample
+ * is a run (harness/report/significance.h). The step time decides. Holm's correction covers the step times
+ * of all jobs and points, and separately all other figures. If the two sides are equal, a comparison
+ * therefore reports a different step time in at most one of a hundred cases, however many jobs and points
+ * it has. */
 #ifndef HARNESS_COMPARE_COMPARE_H
 #define HARNESS_COMPARE_COMPARE_H
 

@@ -43,7 +43,8 @@ static void append_row(const json_t *row, text_buffer *out)
     text_append(out, " %s\n", word_for(metric, report_text_at(row, "verdict")));
 }
 
-/* Appends the difference that a row could have shown, and the runs that 5 % would take. */
+/* Appends the smallest difference that the test of a row could have shown, and the number of runs needed
+ * to show 5 %. */
 static void append_power(const json_t *row, const char *unit, text_buffer *out)
 {
     text_append(out, "  ~ not shown, p = %.2g; %.1f %% would be; 5 %% would take %lld %s\n",
@@ -56,7 +57,7 @@ static bool has_verdict(const json_t *row, const char *verdict)
     return strcmp(report_text_at(row, "verdict"), verdict) == 0;
 }
 
-/* Appends the verdict on the step time, or the number of runs needed for one. */
+/* Appends the verdict on the step time, or the number of runs that a verdict needs. */
 static void append_verdict(const json_t *job, const char *unit, text_buffer *out)
 {
     const json_t *step = compare_step_time(job);

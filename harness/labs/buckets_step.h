@@ -17,7 +17,8 @@ typedef struct buckets_step {
     /* Results: a bucket that was launched later than possible, and a bucket that was waited for before the
      * last gradient. BUCKET_NONE if there is none. */
     int late, waits_early;
-    double exposed_s, reference_s; /* results: longest student's rank; longest if all ran the reference */
+    /* Results: longest time of a student's rank, and longest time if all ranks ran the reference. */
+    double exposed_s, reference_s;
 } buckets_step;
 
 /* Assigns gradients in the order of `bytes` by DistributedDataParallel's rule. The caller closes *out. */
@@ -26,7 +27,7 @@ status buckets_of(const int64_t *bytes, int count, int64_t first_limit, int64_t 
 /* Starts the student's ranks, processes that serve steps until students_end(). The last rank is the
  * reference. */
 status buckets_ranks_open(grader *g, students *s);
-/* Runs one step. Fails `t` if a rule is broken. */
+/* Runs one step. Fails `t` if a rank breaks a rule. */
 status buckets_step_run(students *s, buckets_step *step, lab_test *t);
 
 #endif

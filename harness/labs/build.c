@@ -75,8 +75,8 @@ static status tool_finish(tool *t, text_buffer *printed, int *code)
     pid_t ended;
     while ((ended = waitpid(t->pid, &how, WNOHANG)) == 0 && !grader_interrupted && clock_now_ns() < until)
         clock_sleep_ns(NS_PER_MS);
-    if (ended <= 0) kill(t->pid, SIGKILL); /* it may not have a group yet */
-    kill(-t->pid, SIGKILL);                /* and the tool's children, which this process inherits */
+    if (ended <= 0) kill(t->pid, SIGKILL); /* the child may not have its own process group yet */
+    kill(-t->pid, SIGKILL);                /* kills the tool's children, too, which this process inherits */
     while (ended <= 0 && (ended = waitpid(t->pid, &how, 0)) < 0 && errno == EINTR) continue;
     while (waitpid(-t->pid, NULL, 0) > 0 || errno == EINTR) continue;
     *code = WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
@@ -130,8 +130,7 @@ static status start_compiler(const grader *g, const char *const *mode, const cha
     return tool_start(g, (char *const *)argv, t);
 }
 
-/* Compiles the student's file and, at the same time, the program around it as one unit, which takes as
- * long. */
+/* Compiles the student's file and the runner at the same time, because both take about as long. */
 static status compile_and_link(grader *g, bool fast, text_buffer *printed, int *code)
 {
     char main_file[PATH_MAX + 32], lab_file[PATH_MAX + 64];

@@ -105,7 +105,7 @@ status grader_read_answers(grader *g)
     return STATUS_OK;
 }
 
-/* Writes a new file. An existing file stays unchanged, which `out` says. */
+/* Writes a new file. Leaves an existing file unchanged, and says so in `out`. */
 static status write_new(const char *folder, const char *name, const text_buffer *text, text_buffer *out)
 {
     char path[PATH_MAX];

@@ -80,7 +80,7 @@ double lab_points(const lab *l);
 /* Finds the folder with labs/, of the installation or of the source tree. */
 status grader_data_folder(char out[PATH_MAX]);
 /* Reads a regular file of at most 1 MiB as text. Never follows a link, which could lead to a file that
- * only the grader may read. STATUS_DATA if the file does not exist. */
+ * only the grader may read. Returns STATUS_DATA if the file does not exist. */
 status grader_read_file(const char *folder, const char *name, text_buffer *out);
 status grader_read_answers(grader *g);
 const char *grader_answer(const grader *g, const char *key); /* NULL if not given */
@@ -94,7 +94,7 @@ status grader_autograder(const lab *l, int format, const char *hidden, const cha
 status grader_build(grader *g, bool fast, text_buffer *printed);
 
 /* ---- check.c ---- */
-/* Returns true if the value is within the relative tolerance. NaN never is. */
+/* Returns true if the value is within the relative tolerance. Returns false for NaN. */
 bool is_within(double value, double expected, double tolerance);
 /* Takes away the points. The first line says what was found and what was expected. */
 void test_fail(lab_test *t, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -51,9 +51,9 @@ static const char *explain(const student_calls *c, const int64_t *bytes, int cou
          ": a bucket closes when its bytes reach the limit, not when they exceed it"},
         {{BUCKET_WITHIN_BYTES, 0, 0, 0},
          ": a bucket takes the gradient that exceeds its limit, too, and then closes"},
-        {{BUCKET_REACH_BYTES, 0, 1, 0}, ": the first bucket has a limit of its own"},
+        {{BUCKET_REACH_BYTES, 0, 1, 0}, ": the first bucket has a separate limit"},
         {{BUCKET_REACH_BYTES, 0, 0, 1}, ": only the first bucket has the first limit"},
-        {{BUCKET_EACH, 0, 0, 0}, ": every gradient has a bucket of its own"},
+        {{BUCKET_EACH, 0, 0, 0}, ": every gradient has a separate bucket"},
     };
     bucket_tensor tensors[STEP_MOST];
     bucket_schedule s = {0};
@@ -108,8 +108,8 @@ static status check_model(student_calls *c, lab_test *t, const char *model)
     return rc;
 }
 
-/* Checks small cases first, because their messages are the easiest to follow. If the limits are equal,
- * sizes often reach a limit exactly, otherwise never, so that each case shows one mistake. */
+/* Checks small cases first, because their messages are the easiest to follow. In cases with equal limits,
+ * sizes often reach a limit exactly. In other cases they never do. Each case thus shows one mistake. */
 static status run_assign(grader *g, lab_test *t)
 {
     uint64_t start = random_start(g->seed, random_fnv1a64("lab 5 assign"));
@@ -134,7 +134,7 @@ static status run_assign(grader *g, lab_test *t)
 
 /* ---- the launch rule ---- */
 
-/* Draws the order in which each rank computes gradients. Without `own` it is 0, 1, 2, ... */
+/* Draws the order in which each rank computes gradients. Unless `own` is true, the order is 0, 1, 2, ... */
 static void draw_orders(buckets_step *step, uint64_t start, bool own)
 {
     for (int r = 0; r < STEP_RANKS; r++) {

@@ -1,5 +1,5 @@
-/* Lab 8: the best configuration for a drawn model and cluster, in virtual time. The student's choice is
- * compared with every point of the grid. */
+/* Lab 8: the best configuration for a randomly drawn model and cluster, in virtual time. The student's
+ * choice is compared with every point of the grid. */
 #include "harness/labs/call.h"
 #include "harness/labs/labs.h"
 
@@ -131,7 +131,7 @@ static double number(const grader *g, const char *key)
     return text && text[0] ? atof(text) : 0;
 }
 
-/* Reads the choice. Returns false, with the reason in `t`, if it is not in the grid. */
+/* Reads the choice. Returns false, with the reason in `t`, if the choice is not in the grid. */
 static bool read_choice(const grader *g, lab_test *t, choice *c)
 {
     const char *policy = grader_answer(g, "policy");

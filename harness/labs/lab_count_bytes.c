@@ -69,7 +69,7 @@ static status check_call(student_calls *c, lab_test *t, int which, int ranks, in
     return STATUS_OK;
 }
 
-/* Checks drawn cases: every length from even to prime, and every rank. */
+/* Checks every rank in cases with random numbers of ranks and servers, and with even and prime lengths. */
 static status check_function(grader *g, lab_test *t, int which)
 {
     static const int64_t lengths[] = {1 << 20, 25557032, 1091, 61706, 13, 1};

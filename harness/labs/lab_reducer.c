@@ -1,5 +1,5 @@
 /* Lab 2: the student's server trains wine_mlp on Wine (ranks.h). The grader pushes the ranks' gradients in
- * a drawn order, and compares every reply bit for bit with the mean in rank order. */
+ * a random order, and compares every reply bit for bit with the mean in rank order. */
 #include "harness/labs/labs.h"
 #include "harness/labs/ranks.h"
 #include "harness/labs/students.h"

@@ -138,9 +138,9 @@ static status time_student(students *s, float *x, int64_t *ns, lab_test *t)
     return STATUS_OK;
 }
 
-/* Races against the reference, in turns, so that a slow processor affects both. The median of the ratios
- * counts. If all ratios are far above the bound, a few rounds are enough: more could exceed the student's
- * processor time. */
+/* Times the student's code and the reference in turns, so that a slow processor affects both. The median
+ * of the ratios counts. If all ratios are far above the bound, a few rounds are enough: more could exceed
+ * the student's processor time. */
 static status race(students *s, float *x, lab_test *t)
 {
     double ratio[SPEED_ROUNDS];
@@ -239,7 +239,7 @@ static ring_question draw(uint64_t seed)
     q.chunk = 1 + (int)random_below(start, 1, (uint64_t)q.size - 1);
     int large = (int)random_below(start, 2, (uint64_t)q.size);
     for (int r = 0; r < q.size; r++) q.value[r] = (float)(1 + (int)random_below(start, 10 + (uint64_t)r, 7));
-    q.value[large] = 16777216.0f; /* 2^24: adding 1 does not change it */
+    q.value[large] = 16777216.0f; /* 2^24, which does not change in float32 if 1 is added */
     q.value[(large + 2) % q.size] = -16777216.0f;
     return q;
 }

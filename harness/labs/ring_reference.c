@@ -72,7 +72,7 @@ static void run_rank(race *all, void *links, int rank, int n, int64_t count)
     _exit(0);
 }
 
-/* Releases the ranks once all are ready. Returns false if one has died. */
+/* Releases the ranks once all are ready. Returns false if a rank has died. */
 static bool run_race(race *all, const pid_t *pid, int ranks)
 {
     bool good = true;

@@ -1,5 +1,6 @@
 /* Lab 3: the relay between the student's ranks, which holds one message per link and counts. Results are
- * sums of integers, so they are exact, and every wrong one shows whose share is missing or counted twice. */
+ * sums of integers, so they are exact, and a wrong result shows the rank whose share is missing or counted
+ * twice. */
 #ifndef HARNESS_LABS_RING_RELAY_H
 #define HARNESS_LABS_RING_RELAY_H
 
@@ -11,8 +12,8 @@ typedef struct ring_traffic {
     int64_t memory_bytes; /* largest allocation */
 } ring_traffic;
 
-/* Runs all-reduces of counts[0..n) elements among `size` ranks in the same processes, until one is wrong.
- * `most` receives the traffic of the last one, or is NULL. */
+/* Runs n all-reduces, of counts[0], ..., counts[n - 1] elements, among the same `size` processes, until a
+ * result is wrong. `most` receives the traffic of the last all-reduce, or is NULL. */
 status ring_relay_run(grader *g, lab_test *t, int size, const int64_t *counts, int n, ring_traffic *most);
 
 /* Gives every rank its share. `x` [count] is overwritten. */

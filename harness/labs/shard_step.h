@@ -16,7 +16,7 @@ typedef struct shard_run {
     float grad[SHARD_MOST_RANKS][SHARD_MOST]; /* gradients of the next step; the caller sets them */
     int64_t most_bytes;                       /* largest allocation of a rank's function */
 
-    /* Fields that only the run uses. */
+    /* State of the run, set by the functions below. */
     float next[SHARD_MOST];
     int waits[SHARD_MOST_RANKS]; /* kind of the awaited collective, or 0 */
     float given[SHARD_MOST_RANKS][SHARD_MOST];

@@ -24,13 +24,14 @@ typedef struct stale_run {
     uint64_t start;           /* seed of the drawn times and gradients */
     lab_ranks *wine;          /* NULL if gradients are drawn */
     int64_t save_at, kill_at; /* number of pushes before the save or the kill, or -1 for never */
-    double loss_limit; /* limit of the mean loss of the last pushes, which sets reached_s; 0 for no limit */
+    /* reached_s is the time at which `loss` falls below this limit. 0 if there is no limit. */
+    double loss_limit;
 
     stale_state now;
     double now_s, reached_s, loss; /* times in units of a rank's mean step */
     int64_t pushes;
 
-    /* Fields that only the run uses. */
+    /* State of the run, set by stale_serve() and stale_resume(). */
     status rc;
     bool waits[STALE_MOST_RANKS], resumed, saved, killed;
     double ends_s[STALE_MOST_RANKS], losses[STALE_MOST_RANKS];

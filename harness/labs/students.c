@@ -47,7 +47,7 @@ static void become_student(const students *s, int socket, int printed, int share
     close_range(shared >= 0 ? RUNNER_SHARED + 1 : RUNNER_SOCKET + 1, ~0u, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     setsid();
-    personality(ADDR_NO_RANDOMIZE); /* some versions of the sanitizer cannot place their tables otherwise */
+    personality(ADDR_NO_RANDOMIZE); /* random addresses make some versions of the sanitizer fail */
     limit(RLIMIT_CORE, 0);
     limit(RLIMIT_FSIZE, 64 << 10); /* an emulator writes the sanitizer's reads of /proc to a file */
     limit(RLIMIT_CPU, STUDENT_CPU_SECONDS);
@@ -102,7 +102,7 @@ static void flush(student_process *p)
 {
     while (p->out_sent < p->out_size) {
         ssize_t sent = send(p->socket, p->out + p->out_sent, p->out_size - p->out_sent, MSG_NOSIGNAL);
-        if (sent <= 0) return; /* later, or never if the process has ended */
+        if (sent <= 0) return; /* sent later, or never if the process has ended */
         p->out_sent += (size_t)sent;
     }
     p->out_size = p->out_sent = 0;
@@ -202,7 +202,7 @@ static void explain_end(students *s, int rank)
     pid_t ended;
     while ((ended = wait4(p->pid, &how, WNOHANG, &use)) == 0 && clock_now_ns() < until)
         clock_sleep_ns(NS_PER_MS);
-    if (ended == 0) { /* it has closed the socket and goes on */
+    if (ended == 0) { /* the process has closed its socket and goes on */
         kill(-p->pid, SIGKILL);
         wait4(p->pid, &how, 0, &use);
     }
@@ -259,8 +259,8 @@ static bool receive(students *s, int rank)
     }
 }
 
-/* Returns true if every process waits, or is stopped, by its state in /proc. Then no process computes a
- * message. */
+/* Returns true if every process sleeps or is stopped, according to /proc. No process then works on its
+ * next message. */
 static bool all_wait(const students *s)
 {
     for (int r = 0; r < s->count; r++) {

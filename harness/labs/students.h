@@ -1,5 +1,5 @@
-/* Processes that run a student's code: confined, limited in time and memory, each with one socket to the
- * grader. */
+/* Starts and serves the processes that run a student's code. Each process is confined, limited in time and
+ * memory, and has one socket to the grader. */
 #ifndef HARNESS_LABS_STUDENTS_H
 #define HARNESS_LABS_STUDENTS_H
 
@@ -8,8 +8,9 @@
 
 #include <sys/types.h>
 
-/* Limits of a process. On a loaded machine its processor time may take a while. If all processes wait, no
- * message will come. */
+/* Limits of a process. The grader gives up after STUDENT_WAIT_SECONDS if all processes sleep, because no
+ * message will come. If some process computes, the grader waits STUDENT_SILENCE_SECONDS, because on a
+ * loaded machine a process may take long to use its processor time. */
 enum { STUDENTS_MOST = 8, STUDENT_CPU_SECONDS = 2, STUDENT_WAIT_SECONDS = 3, STUDENT_SILENCE_SECONDS = 120 };
 
 typedef struct student_process {
@@ -52,10 +53,11 @@ void students_printed(const students *s, lab_test *t);
  * its exit code, or 128 + signal. */
 status tool_run(const grader *g, char *const argv[], text_buffer *printed, int *code);
 
-/* Limits a child before exec to files of the system and the labs, and to the build folder, all to read. If
- * `write`, the build folder is also writable. Returns -1 if the kernel lacks Landlock. */
+/* Limits the files that a child may use, before exec. The child may read the files of the system and of
+ * the labs, and the build folder. If `write`, it may also write to the build folder. Returns -1 if the
+ * kernel lacks Landlock. */
 int limit_files(const grader *g, bool write);
 
-extern volatile int grader_interrupted; /* number of the signal that asks it to stop */
+extern volatile int grader_interrupted; /* number of the signal that asks the grader to stop, or 0 */
 
 #endif

@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Reads a file without allocating: a limit must not look absent for lack of memory. The kernel returns at
- * most a page at a time. */
+/* Reads a file without allocating, because a failed allocation must not look like a missing limit. The
+ * kernel returns at most a page at a time. */
 static bool read_file(const char *folder, const char *name, char *buffer, size_t size)
 {
     char path[CGROUP_PATH];
@@ -82,7 +82,7 @@ static double oom_kills_in(const char *folder)
 }
 
 /* Limit or count of control groups. The limit is the lowest one of a group and all groups that contain it.
- * The count is the one of the nearest group that counts. */
+ * The count comes from the nearest group that counts. */
 typedef struct resource {
     double (*value_in)(const char *folder); /* a limit is 0 and a count negative if there is none */
     bool is_count;

@@ -12,12 +12,12 @@ double cgroup_processors(const char *root);
 double cgroup_memory(const char *root);
 /* Returns the number of processors in the container's set (cpuset), or 0 if there is no set. */
 int cgroup_cpuset(const char *root);
-/* Returns how many processes of this group the kernel has killed for lack of memory. If groups do not
- * count them, returns the count of the whole machine, or -1 if nobody counts. */
+/* Returns how many processes of this group the kernel has killed for lack of memory. If the kernel does
+ * not count per group, returns the count of the whole machine, or -1 if there is none. */
 int64_t cgroup_oom_kills(const char *root);
 
-/* Reads a file that lists processors as the kernel does, "0,2-3". Returns false if it cannot be read.
- * Allocates nothing. */
+/* Reads a file that lists processors as the kernel does, "0,2-3". Returns false if the file cannot be
+ * read. Allocates nothing. */
 enum { CGROUP_PATH = 512 };
 bool cgroup_read_list(const char *folder, const char *name, cpu_set_t *out);
 

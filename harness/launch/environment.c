@@ -39,7 +39,7 @@ static status read_token(uint64_t *out)
     char *end;
     *out = strtoull(text, &end, 16);
     if (end != text + 16 || *end)
-        return fail(STATUS_CONFIG, "environment: HARNESS_TOKEN is not of 16 digits");
+        return fail(STATUS_CONFIG, "environment: HARNESS_TOKEN: expected 16 hexadecimal digits");
     return STATUS_OK;
 }
 
@@ -131,7 +131,7 @@ static status from_manager(launch_environment *e)
         snprintf(e->rendezvous, sizeof e->rendezvous, "env://");
         return status_table_create(e->token, e->world, &e->table);
     }
-    return fail(STATUS_CONFIG, "environment: RANK is not set, nor what mpirun or srun set in its place");
+    return fail(STATUS_CONFIG, "environment: expected RANK, or the variables of mpirun or srun");
 }
 
 status launch_environment_open(bool manager_allowed, launch_environment *out)

@@ -17,33 +17,34 @@ typedef enum launch_origin { LAUNCH_BY_HAND, LAUNCH_BY_HARNESS, LAUNCH_BY_MANAGE
 typedef struct launch_environment {
     launch_origin origin;
     int rank, world, local_rank;
-    int local_world;        /* ranks of the job on this host if known, else world */
-    int processors;         /* processors that local ranks share if launch_run() bound them, else 0 */
-    char job[32];           /* "ring", or "" unless the harness started the process */
-    uint64_t token;         /* token of the job, or derived from the manager's name of the job */
+    int local_world; /* ranks of the job on this host if known, else world */
+    int processors;  /* processors that local ranks share if launch_run() bound them, else 0 */
+    char job[32];    /* name of the job, for example "ring"; "" unless launch_run() started the process */
+    uint64_t token;  /* token of the job, or derived from the manager's name of the job */
     char key[NET_KEY_TEXT]; /* key that admits processes to the job (common/net/key.h), or "" */
     /* HARNESS_KEY of the user, which admits workers to a remote stage, or "". */
     char stage_key[NET_KEY_TEXT];
-    char rendezvous[256]; /* "env://" under a manager, "" by hand */
-    status_table *table;  /* table of the job, or of this process; NULL by hand */
-    rank_slot *slot;      /* slot of this rank; NULL by hand */
+    char rendezvous[256]; /* "env://" under a job manager, "" if started by hand */
+    /* Status table of the job, or under a job manager of only this process. NULL if started by hand. */
+    status_table *table;
+    rank_slot *slot; /* slot of this rank; NULL if started by hand */
 } launch_environment;
 
 /* Returns true if launch_run() started the process. For the first lines of main. */
 bool launch_environment_is_rank(void);
 
-/* Reads the environment, attaches the table and marks the rank's slot as begun. Reads the variables
- * of a resource manager only if `manager` is true, because a shell in a batch job has these variables, too.
+/* Reads the environment, attaches the table and marks the rank's slot as begun. Reads the variables of a
+ * resource manager only if `manager` is true, because a shell in a batch job has these variables, too.
  * Removes the HARNESS_* variables, so that a process that the rank starts is not taken for the rank.
- * STATUS_CONFIG names a missing or malformed variable. */
+ * Returns STATUS_CONFIG for a missing or malformed variable; the message names it. */
 status launch_environment_open(bool manager, launch_environment *out);
 void launch_environment_close(launch_environment *e);
 
 /* Reads HARNESS_KEY in a process that was started by hand, or sets "" if it is not set. */
 status launch_environment_key(char out[NET_KEY_TEXT]);
 
-/* Reads the ranks of the job on all hosts and on this one from a manager's variables. Both are 0 without
- * them. */
+/* Reads the ranks of the job on all hosts and on this one from a manager's variables. Both are 0 if the
+ * variables are not set. */
 void launch_environment_count(int *world, int *local_world);
 
 #endif

@@ -1,4 +1,5 @@
-/* The launcher's loop: signals, ends of processes, notices of the tables, time. */
+/* The launcher's loop. It handles signals, ends of processes, notifications of the status tables, and
+ * timers. */
 #include "harness/launch/launch_impl.h"
 
 #include "common/base/least.h"
@@ -68,7 +69,7 @@ static void request_stop(launcher *l, int signal)
     l->stop_ns = now_ns;
     l->turn = -1;
     if (signal != SIGINT) l->kill_ns = now_ns + l->options.grace_ns;
-    log_info("%s: ending after this step; once more after %d s ends at once", strsignal(signal),
+    log_info("%s: ending after this step; a second signal after %d s ends the run at once", strsignal(signal),
              (int)(STOP_SIGNALS_NS / NS_PER_S));
     for (int i = 0; i < l->options.job_count; i++) {
         status_table *t = l->jobs[i].table;
@@ -81,7 +82,7 @@ static void read_signals(launcher *l)
 {
     struct signalfd_siginfo info;
     while (read(l->signal_fd, &info, sizeof info) == (ssize_t)sizeof info)
-        if (!l->ending && !l->failing) request_stop(l, (int)info.ssi_signo); /* a failure remains the cause */
+        if (!l->ending && !l->failing) request_stop(l, (int)info.ssi_signo); /* later signals are ignored */
 }
 
 static rank_end judge(const launcher *l, const job_run *j, int rank, const siginfo_t *info)
@@ -117,7 +118,8 @@ static void note_end(launcher *l, job_run *j, int rank)
     if (p->end != END_WELL && p->end != END_STOPPED && !l->killed) begin_to_fail(l);
 }
 
-/* Begins to fail if a rank has recorded a failure, because this rank may hang before it ends. */
+/* Begins to end the run if a rank has recorded a failure. Does not wait for the end of this rank, because
+ * the rank may hang. */
 static void note_records(launcher *l)
 {
     job_failure failure;

@@ -4,17 +4,16 @@
  * container), out_of_memory.c (libraries without memory), launch.c (the loop and its signals),
  * launch_spawn.c (starts the processes), environment.c (the environment of a started process),
  * launch_watch.c (stalled ranks and turns), launch_cause.c (the rank that failed first, and why).
- * stop_signals.c also serves ranks with another starter.
+ * stop_signals.c takes the signals that stop a job, also in ranks that mpirun, srun or torchrun started.
  *
  * A rank is this program (/proc/self/exe) with the same arguments. The environment names the rank
- * (environment.h). Each job has a process group and a table. Only the launcher listens to the
- * terminal:
+ * (environment.h). Each job has a process group and a table. Only the launcher listens to the terminal:
  *
  *   SIGINT   all ranks end after the same step, save, and report: exit code 130
  *   SIGTERM  likewise, at the latest after the grace time: 143. SIGHUP: 129, SIGUSR1: 138
  *
- * Signals within 2 s of the first count as one. A later signal ends the ranks at once. After a failure
- * signals change nothing, because the failure is the cause.
+ * Signals within 2 s of the first count as one. A later signal ends the ranks at once. After a failure the
+ * launcher ignores signals, so that the exit code shows the failure.
  *
  * The run ends if a rank dies, ends with an error, ends with 0 too early, or makes no progress for the
  * stall limit. One line names this rank, and every other rank of every job has ended within 5 s. If the
@@ -32,11 +31,11 @@
 #include <signal.h>
 
 typedef struct launch_job {
-    const char *name;               /* HARNESS_JOB of the ranks */
-    int world;                      /* ranks, then servers */
-    int servers;                    /* they answer the ranks, never park, and owe no progress */
-    const char *rendezvous;         /* URL, or NULL for an abstract unix socket with a random name */
-    const cpu_set_t *processors;    /* [world] processors of each (processors.h), or NULL if not bound */
+    const char *name; /* HARNESS_JOB of the ranks */
+    int world;        /* ranks, then servers */
+    int servers; /* servers among `world`; they answer the ranks, never park, and need not make progress */
+    const char *rendezvous;      /* URL, or NULL for an abstract unix socket with a random name */
+    const cpu_set_t *processors; /* [world] processors of each process (processors.h), or NULL if not bound */
     const char *const *environment; /* further "NAME=value", ends with NULL; may be NULL */
 } launch_job;
 
@@ -56,8 +55,8 @@ typedef struct launch_options {
     const int *inherited_fds; /* kept open in the ranks */
     int inherited_count;
     bool take_turns;
-    int64_t stall_timeout_ns;   /* limit without progress, which ends the run */
-    int64_t connect_timeout_ns; /* limit before the first step, if it is longer */
+    int64_t stall_timeout_ns;   /* time without progress after which the run ends */
+    int64_t connect_timeout_ns; /* same before the first step, if longer */
     int64_t grace_ns;           /* time to end after SIGTERM */
     void (*progress)(void *context, const launch_view *view); /* called four times per second, or NULL */
     void *context;
@@ -75,17 +74,17 @@ typedef struct launch_outcome {
 #define STOP_SIGNALS_NS (2 * NS_PER_S) /* signals within this time of the first count as one */
 
 /* Blocks the signals that stop a job, in this thread and in threads that it starts. `before` receives the
- * mask before, or is NULL. `out` receives the blocked signals, without those signals that the process
+ * previous mask, or is NULL. `out` receives the blocked signals, without those signals that the process
  * ignores (nohup). */
 void stop_signals_block(sigset_t *out, sigset_t *before);
 /* Blocks the signals and starts a thread that takes them, in a rank that launch_run() has not started. The
  * first signal requests the stop (job_stop_hold()), a later one ends the process. Must be called before
- * there are other threads. STATUS_SYSTEM. */
+ * there are other threads. Returns STATUS_SYSTEM on failure. */
 status stop_signals_open(status_table *t);
 void stop_signals_close(void);
 
 /* Runs the jobs to their end. Must be called on the main thread before there are others, because the ranks
- * end when this thread ends. STATUS_OK if the ranks could be started; `out` says how they ended. */
+ * end when this thread ends. Returns STATUS_OK if the ranks could be started. `out` says how they ended. */
 status launch_run(const launch_options *options, launch_outcome *out);
 
 #endif

@@ -1,5 +1,5 @@
 /* Finds the cause that ended a run. The launcher may see a consequence first: a rank that loses its peer
- * may report this before the kernel reports the peer's death. */
+ * may report the loss before the kernel reports the peer's death. */
 #include "harness/launch/launch_impl.h"
 
 #include "common/base/clock.h"

@@ -7,8 +7,8 @@
 #include <poll.h>
 #include <sys/types.h>
 
-/* Time without progress, while the others have some, after which a warning names the rank. A pause of 2 s,
- * which a run survives, gets the warning. */
+/* Time without progress, while other ranks make progress, after which a warning names the rank. The time
+ * is less than 2 s, so that a pause of 2 s causes the warning, although the run goes on. */
 #define STRAGGLER_NS (3 * NS_PER_S / 2)
 
 typedef enum rank_end { END_NOT_YET, END_WELL, END_STOPPED, END_EARLY, END_CODE, END_SIGNAL } rank_end;
@@ -29,7 +29,7 @@ typedef struct rank_process {
     uint64_t progress; /* last seen progress */
     rank_slot_state state;
     int64_t changed_ns; /* time at which the change was seen */
-    bool warned;        /* a warning has named it as a straggler */
+    bool warned;        /* a warning has named the rank as a straggler */
     sight sight;
 } rank_process;
 
@@ -83,7 +83,8 @@ bool launch_awaits_death(const launcher *l);
 void launch_blame_stall(launcher *l, int job, int rank, int64_t limit_ns);
 
 /* launch_watch.c */
-/* Finds the rank without progress after a rank gave up waiting. Returns true once the outcome names it. */
+/* Finds the rank without progress after another rank gave up waiting. Returns true when the outcome names
+ * the rank without progress. */
 bool launch_blame_stalled(launcher *l, int64_t now_ns);
 void launch_watch(launcher *l, int64_t now_ns);
 /* Returns true if the process is exiting. The kernel takes seconds to free its memory on a GPU. */

@@ -61,7 +61,8 @@ static bool works(const sight *s)
     return s->stopped || !rank_operation_waits(s->status.operation);
 }
 
-/* Returns true if of two ranks without progress, the other ranks more likely wait for `a`. */
+/* Compares two ranks without progress. Returns true if the other ranks more likely wait for `a` than for
+ * `b`. */
 static bool more_likely(const sight *a, const sight *b)
 {
     if (a->stopped != b->stopped) return a->stopped;
@@ -82,8 +83,8 @@ static int64_t limit_of(const launcher *l, const job_run *j)
                                                                        : l->options.connect_timeout_ns;
 }
 
-/* Names the rank of the job that has stood still for `part` of the limit. Returns false if there is none.
- * A waiting rank is not named as long as any other rank moves. */
+/* Names the rank of the job that has stood still for `part` of the limit. Returns false if no rank has
+ * stood still for so long. Does not name a waiting rank as long as any other rank makes progress. */
 static bool blame_stalled(launcher *l, int job, int64_t now_ns, double part)
 {
     const job_run *j = &l->jobs[job];
@@ -105,8 +106,8 @@ static bool blame_stalled(launcher *l, int job, int64_t now_ns, double part)
     return found != NULL;
 }
 
-/* Returns true if the rank is late: every other rank waits, or has moved since. Before the first step
- * ranks have unequal work, so only a rank that a signal has stopped is late. */
+/* Returns true if the rank is late, that is if every other rank waits or has made progress since this rank
+ * did. Before the first step ranks have unequal work, so only a rank that a signal has stopped is late. */
 static bool is_behind(const job_run *j, int rank)
 {
     const sight *s = &j->ranks[rank].sight;

@@ -113,7 +113,8 @@ void bind_choose(const processors *p, bind_group g, int member, cpu_set_t *out)
     int cores = processors_cores(p), count = 0;
     for (int c = 0; c < cores; c++) count += CPU_COUNT(&p->cores[c]);
     int64_t wanted = (int64_t)g.members * g.threads;
-    /* If there are fewer cores than threads, a rank gets processors for its threads, not cores. */
+    /* If there are fewer cores than threads, a thread of a rank counts as one hardware thread, not as one
+     * core. */
     int64_t each = wanted <= cores ? g.threads : ((int64_t)g.threads * cores + count - 1) / count;
     if (each > cores) each = cores;
     CPU_ZERO(out);

@@ -1,7 +1,7 @@
 /* Finds the processors that this process may use, and the cores that they belong to.
  *
  * sched_getaffinity(2) returns the allowed processors: the part of the container's or batch job's set
- * (cpuset) that nobody has taken away. /sys says which of them are the hardware threads of one core. */
+ * (cpuset) that nobody has taken away. /sys says which processors are the hardware threads of one core. */
 #ifndef HARNESS_LAUNCH_PROCESSORS_H
 #define HARNESS_LAUNCH_PROCESSORS_H
 
@@ -23,8 +23,8 @@ typedef struct processors {
 } processors;
 
 /* Reads the processors. `root` is "", except in tests: the folder that has "/sys" and "/proc". `allowed`
- * replaces this process's own set unless it is NULL. STATUS_SYSTEM if the kernel has more processors than
- * cpu_set_t holds, or without memory. */
+ * replaces this process's own set unless it is NULL. Returns STATUS_SYSTEM if the kernel has more
+ * processors than cpu_set_t holds, or if out of memory. */
 status processors_open(const char *root, const cpu_set_t *allowed, processors *out);
 void processors_close(processors *p);
 
@@ -44,12 +44,13 @@ char *processors_own(char *buffer, size_t size);
  *
  * `none` leaves the choice to the kernel. `core` gives every rank different cores, as mpirun --bind-to
  * core does: one core with all its hardware threads per compute thread, socket by socket. If the ranks
- * have more threads than there are cores, hardware threads count as cores. If there are too few of them,
- * too, ranks share: rank r with one thread is on core r mod cores. If a container's share of time
- * (cpu.max) is less than its processors, only as many cores take part as it can keep busy, because more
- * would be throttled.
+ * have more threads than there are cores, hardware threads count as cores. If there are too few hardware
+ * threads, too, ranks share cores: rank r with one thread is on core r mod cores. If a container's share
+ * of time (cpu.max) is less than its processors, only as many cores are used as the container can keep
+ * busy, because more would be throttled.
  *
- * Starters that bind ranks themselves (mpirun, srun, torchrun --numa-binding, taskset) decide alone. */
+ * If the program that starts the ranks binds them (mpirun, srun, torchrun --numa-binding, taskset), its
+ * choice stays. */
 
 typedef enum bind_mode { BIND_NONE, BIND_CORE } bind_mode;
 extern const char *const bind_names[]; /* bind_mode, NULL-terminated */
@@ -70,8 +71,9 @@ void bind_choose(const processors *p, bind_group g, int member, cpu_set_t *out);
  * the caller frees, or NULL under BIND_NONE. */
 status bind_plan(bind_mode mode, bind_group g, cpu_set_t **sets);
 
-/* Binds this process, one of a group that another program has started, unless that program has bound it. Must
- * be called before there are other threads. `local_rank` may exceed the group. */
+/* Binds this process to the processors of member `local_rank` of the group, which another program (mpirun,
+ * srun, torchrun) has started. Does not bind the process if that program has already bound it. Must be
+ * called before there are other threads. `local_rank` may exceed the group. */
 status bind_self(bind_mode mode, bind_group g, int local_rank, bound_by *out);
 
 #endif

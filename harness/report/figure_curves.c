@@ -158,15 +158,14 @@ static void draw_against_time(const json_t *table, svg *s)
 const report_figure figure_loss_steps = {
     .name = "loss-steps",
     .title = "Loss against steps",
-    .reading = "Of the training batches, mean over the ranks. Lines that differ here differ in "
-               "what they compute, not in how fast.",
+    .reading = "The loss of the training batches, as a mean over the ranks. If lines differ here, the runs "
+               "compute different values; speed has no effect.",
     .half = true,
     .collect = collect_losses,
     .draw = draw_against_steps};
 const report_figure figure_loss_time = {.name = "loss-time",
                                         .title = "Loss against time",
-                                        .reading =
-                                            "The same losses by the time that the measured steps took.",
+                                        .reading = "The same losses against the time of the measured steps.",
                                         .half = true,
                                         .collect = collect_losses,
                                         .draw = draw_against_time};
@@ -230,13 +229,13 @@ static json_t *collect_sweep_losses(const json_t *sweep)
     return table;
 }
 
-const report_figure figure_sweep_losses = {
-    .name = "sweep-losses",
-    .title = "Loss against time",
-    .reading = "Of each point's first run. One policy makes more steps per second, of "
-               "which each may help less.",
-    .collect = collect_sweep_losses,
-    .draw = draw_against_time};
+const report_figure figure_sweep_losses = {.name = "sweep-losses",
+                                           .title = "Loss against time",
+                                           .reading =
+                                               "The losses of the first run of each point. A policy may make "
+                                               "more steps per second and reduce the loss less per step.",
+                                           .collect = collect_sweep_losses,
+                                           .draw = draw_against_time};
 
 /* ---- staleness -------------------------------------------------------------------------------------- */
 

@@ -142,7 +142,7 @@ static void draw_column(const json_t *table, size_t row, const svg_axis *a, doub
     if (svg_text_width(value, SVG_SMALL) <= pitch - 2)
         svg_text(s, center, top - 6, SVG_MIDDLE, "tick", 0, value);
     if (!(excess > 0.005 * total)) return;
-    /* Marks the bytes above the rank that holds least. */
+    /* Marks the bytes that a rank holds more than the rank with the least. */
     double least = svg_at(a, total - excess), right = center + width / 2 + 3;
     svg_line(s, right, top, right, least, "excess");
     svg_line(s, center - width / 2, least, right + 3, least, "excess");
@@ -250,9 +250,9 @@ static void draw(const json_t *table, svg *s)
 const report_figure figure_memory = {
     .name = "memory",
     .title = "Memory of each rank at its peak",
-    .reading = "Logical bytes of the ledger by class. The bracket marks what a rank holds above "
-               "the rank that holds least: the reducer's excess. Ranks within 1 % share a column; "
-               "servers of their own have columns, too.",
+    .reading = "Logical bytes of the ledger by class. The bracket marks what a rank holds above the rank "
+               "that holds least: the reducer's excess. Ranks within 1 % share a column; servers in separate "
+               "processes have columns, too.",
     .half = true,
     .collect = collect,
     .draw = draw};

@@ -107,13 +107,13 @@ static void draw_parts(const json_t *table, svg *s)
     s->height = bottom + 36;
 }
 
-const report_figure figure_step_parts = {.name = "step-parts",
-                                         .title = "Where the time of a step goes",
-                                         .reading = "Every instant of a step counts once. Communication that "
-                                                    "computation does not wait for is hidden and takes no "
-                                                    "length here; the table has it.",
-                                         .collect = collect_parts,
-                                         .draw = draw_parts};
+const report_figure figure_step_parts = {
+    .name = "step-parts",
+    .title = "Where the time of a step goes",
+    .reading = "Every instant of a step counts once. Hidden communication, which computation does not wait "
+               "for, has no length here; its time is in the table.",
+    .collect = collect_parts,
+    .draw = draw_parts};
 
 /* ---- throughput ----------------------------------------------------------------------------------- */
 
@@ -235,8 +235,8 @@ static void draw_throughput(const json_t *table, svg *s)
 const report_figure figure_throughput = {
     .name = "throughput",
     .title = "Throughput, and scaling against ideal",
-    .reading = "Ideal is the throughput of one rank without communication, times the ranks. Of "
-               "repeated runs the median, with its 95 % interval.",
+    .reading = "Ideal is the throughput of one rank without communication, times the number of ranks. "
+               "Repeated runs show the median with its 95 % interval.",
     .half = true,
     .collect = collect_throughput,
     .draw = draw_throughput};

@@ -73,8 +73,8 @@ static int place_of(const axis_values *v, const char *text)
     return -1;
 }
 
-/* Returns the numeric axis with the most values that is not `not`, or NULL if none has two. `first` is
- * preferred. */
+/* Returns the numeric axis with the most values, except axis `not`. Prefers `first`. Returns NULL if no
+ * axis has two values. */
 static const char *numeric_axis(const json_t *sweep, const char *first, const char * not )
 {
     const char *found = NULL;
@@ -351,7 +351,7 @@ static void draw_heat(const json_t *table, svg *s)
 const report_figure figure_sweep_heat = {
     .name = "sweep-heat",
     .title = "Throughput over two options",
-    .reading = "Samples/s, median over the rounds; the darker, the more. All maps have one scale.",
+    .reading = "Median samples/s over the rounds; darker cells are faster. All maps have one scale.",
     .collect = collect_grid,
     .draw = draw_heat};
 
@@ -500,8 +500,9 @@ static void draw_line_labels(const json_t *table, const grid *g, const line_labe
     }
 }
 
-/* Draws the lines of one factor of one winner between the centers of cells: marching squares (Lorensen and
- * Cline, 1987, in two dimensions). */
+/* Draws the contour line at which `winner` is `factor` times as fast as the next best. Computes the line
+ * from the factors at the centers of cells by marching squares (Lorensen and Cline, 1987, in two
+ * dimensions). */
 static void draw_contour(const json_t *table, const grid *g, const svg_key *winner, double factor,
                          line_labels *labels, svg *s)
 {

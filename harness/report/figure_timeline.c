@@ -104,7 +104,7 @@ static json_t *collect_timeline(const json_t *result)
                     report_number_at(job, "ranks.0.timeline.step"),
                     svg_value(value, sizeof value, CELL_TIME, end - zero));
     }
-    text_append(&summary, ". A measured step whose time is near the median's; zero is its begin.");
+    text_append(&summary, ". A measured step whose time is near the median's; zero is its start.");
     figure_summary(table, &summary);
     return table;
 }
@@ -131,7 +131,7 @@ static int message_row(double busy_until[MESSAGE_ROWS], double begin, double end
     return row;
 }
 
-/* Returns the most rows that a rank of the job needs. */
+/* Returns the largest number of rows that a rank of the job needs. */
 static int message_rows(const json_t *table, size_t first, size_t last)
 {
     int most = 1;
@@ -298,13 +298,13 @@ static void draw_timeline(const json_t *table, svg *s)
     s->height = y - 12;
 }
 
-const report_figure figure_timeline = {.name = "timeline",
-                                       .title = "One step of all ranks, on one clock",
-                                       .reading = "Each rank has a row for what its compute thread does, and "
-                                                  "under it what is in flight for it: buckets of the "
-                                                  "ring, keys of the parameter server.",
-                                       .collect = collect_timeline,
-                                       .draw = draw_timeline};
+const report_figure figure_timeline = {
+    .name = "timeline",
+    .title = "One step of all ranks, on one clock",
+    .reading = "Each rank has a row for the work of its compute thread, and rows below for its transfers in "
+               "flight: buckets of the ring, keys of the parameter server.",
+    .collect = collect_timeline,
+    .draw = draw_timeline};
 
 /* ---- buckets ---------------------------------------------------------------------------------------- */
 
@@ -336,7 +336,7 @@ static json_t *collect_buckets(const json_t *result)
         figure_job_name(job, name, sizeof name);
         json_array_foreach(report_at(job, "ranks.0.timeline.messages"), n, m)
         {
-            if (!(report_number_at(m, "ready_s") >= zero)) continue; /* it belongs to the step before */
+            if (!(report_number_at(m, "ready_s") >= zero)) continue; /* of the step before */
             json_t *row = figure_row(table);
             snprintf(bucket, sizeof bucket, "%s %.0f",
                      strstr(report_text_at(m, "name"), "key") ? "key" : report_text_at(m, "name"),
@@ -423,8 +423,8 @@ static void draw_buckets(const json_t *table, svg *s)
 const report_figure figure_buckets = {
     .name = "buckets",
     .title = "The life of a bucket",
-    .reading = "Of rank 0, in the same step: from the last gradient of a bucket or key, over "
-               "its transfer, to the end of the wait for it.",
+    .reading = "The buckets or keys of rank 0 in the same step: from the last gradient of a bucket, over its "
+               "transfer, to the end of the wait for the transfer.",
     .half = true,
     .collect = collect_buckets,
     .draw = draw_buckets};

@@ -119,7 +119,7 @@ void page_provenance(const json_t *result, text_buffer *out)
     append_entry("Program", report_text_at(result, "program.version"), out);
     append_entry("Commit", report_text_at(result, "program.commit"), out);
     if (json_is_false(json_object_get(result, "one_origin")))
-        append_entry("Other runs", "with another program, or on another host", out);
+        append_entry("Other runs", "from another program or another host", out);
     const char *name;
     json_t *version;
     json_object_foreach(json_object_get(result, "libraries"), name, version)

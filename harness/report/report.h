@@ -20,8 +20,8 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-/* Return the value at "ranks.0.memory.total" of an object, in which a number indexes an array. Without a
- * value they return NULL, NaN or "". */
+/* Return the value at "ranks.0.memory.total" of an object, in which a number indexes an array. The
+ * functions return NULL, NaN or "" if there is no value. */
 const json_t *report_at(const json_t *object, const char *path);
 double report_number_at(const json_t *object, const char *path);
 const char *report_text_at(const json_t *object, const char *path);

@@ -10,8 +10,8 @@
  * carries the tensors. */
 void report_all_reduce(const json_t *result, text_buffer *out);
 
-/* Appends how each job exchanges, "ring (ddp): ring all-reduce, shm", with `between` between jobs. Appends
- * nothing if no job exchanges. */
+/* Appends how each job exchanges gradients, "ring (ddp): ring all-reduce, shm", with `between` between
+ * jobs. Appends nothing if no job exchanges gradients. */
 void report_ways(const json_t *result, const char *between, text_buffer *out);
 
 /* Format of a figure. NaN is "-". */
@@ -24,7 +24,7 @@ typedef enum cell_format {
     CELL_LOSS,
     CELL_PERCENT,
     CELL_MEAN,
-    CELL_MILLISECONDS, /* without the unit, as the next one */
+    CELL_MILLISECONDS, /* without the unit, like CELL_HUNDREDTHS */
     CELL_HUNDREDTHS
 } cell_format;
 
@@ -33,7 +33,7 @@ typedef struct report_row {
     const char *label;
     cell_format format;
     const char *path;
-    double (*value)(const json_t *column, const char *path); /* NULL for the number at the path */
+    double (*value)(const json_t *column, const char *path); /* NULL to show the number at the path */
     const char *absent;                                      /* replaces "-" for a job that communicates */
     bool optional;                                           /* left out if no column has a value */
 } report_row;

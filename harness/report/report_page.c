@@ -296,7 +296,8 @@ static void append_headline(const json_t *result, text_buffer *out)
         text_append(out, "%s trains %.2f times as fast as %s%s.", first, factor, second, where);
 }
 
-/* Writes the verdict of the text report, or with more than two jobs the summaries of their figures. */
+/* Writes the verdict of the text report. If more than two jobs exchange gradients, writes the summaries of
+ * the figures of throughput and memory instead. */
 static void append_lead(const json_t *result, text_buffer *out)
 {
     static const report_figure *const shown[] = {&figure_throughput, &figure_memory};
@@ -324,8 +325,8 @@ static void append_lead(const json_t *result, text_buffer *out)
 static void append_notices(const json_t *result, text_buffer *out)
 {
     if (is_any(result, "simulated"))
-        text_append(out, "<p class=\"notice\">SIMULATED: times are those of a model of the hardware, not "
-                         "measured; memory is exact.</p>\n");
+        text_append(out,
+                    "<p class=\"notice\">SIMULATED: times are modeled, not measured; memory is exact.</p>\n");
     if (is_any(result, "emulated"))
         text_append(out, "<p class=\"notice\">EMULATED: the ranks' network is paced; all times and rates are "
                          "emulated.</p>\n");

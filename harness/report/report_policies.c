@@ -53,7 +53,7 @@ static void append_figures(const json_t *rank, const json_t *gpus, text_buffer *
         text_append(out, "%5s\n", "none");
 }
 
-/* Writes the row of rank 0, and a row of the last rank if its figures read differently. */
+/* Writes the row of rank 0, and a row of the last rank if its printed figures differ. */
 static void append_job(const json_t *job, const json_t *gpus, text_buffer *out)
 {
     const json_t *ranks = json_object_get(job, "ranks");

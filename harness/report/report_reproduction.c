@@ -136,7 +136,7 @@ static void claim_lines(const json_t *claims, bool markdown, text_buffer *out)
     }
 }
 
-/* Returns true if the cell counts in the score. Identities do not, because they can only be equal. */
+/* Returns true if the cell counts in the score. Identities do not count, because they must be equal. */
 static bool is_scored(const json_t *cell)
 {
     return *report_text_at(cell, "verdict") && strcmp(report_text_at(cell, "obtained"), "identity") != 0;
@@ -211,8 +211,8 @@ static void skill(const json_t *s, text_buffer *out)
     text_append(out, ".\n");
     if (report_number_at(s, "unscored_cells") > 0)
         text_append(out,
-                    "Not scored, since the null model is right within 2 u: %.0f, of which ours is within 2 u "
-                    "in %.0f.\n",
+                    "Not scored, because the null model is right within 2 u: %.0f cells. Our model is within "
+                    "2 u in %.0f of them.\n",
                     report_number_at(s, "unscored_cells"), report_number_at(s, "unscored_within"));
     text_append(out, "Calibrated, and given to the null model: %s. Constants: %s.\n",
                 report_text_at(s, "calibration"), report_text_at(s, "constants"));

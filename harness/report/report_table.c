@@ -159,7 +159,7 @@ static double clock_error(const json_t *job)
 }
 
 /* Returns the largest error in a rank's view of another rank's time: the sum of the two largest errors.
- * NaN if all times are of one clock. */
+ * Returns NaN if all ranks share one clock. */
 static double waiting_error(const json_t *job)
 {
     double first = NAN, second = 0;
@@ -175,7 +175,8 @@ static double waiting_error(const json_t *job)
     return first + second;
 }
 
-/* Writes what ends waiting, if times of several clocks were compared. */
+/* Writes the event that ends a wait in the figures, and the error of the clocks. Writes nothing if all
+ * ranks share one clock. */
 static void waiting_note(const json_t *job, const char *name, text_buffer *out)
 {
     char error[32];

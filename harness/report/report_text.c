@@ -8,7 +8,7 @@
 
 #define COUNT_OF(rows) (sizeof(rows) / sizeof(rows)[0])
 
-/* Returns the figure of the busiest rank. A median over the ranks would hide the server. */
+/* Returns the figure of the busiest rank. A median over the ranks would hide a rank that has the server. */
 static double busiest_rank(const json_t *job, const char *key)
 {
     double most = NAN;
@@ -19,7 +19,7 @@ static double busiest_rank(const json_t *job, const char *key)
     return most;
 }
 
-/* Returns the mean over the ranks of a total, per measured step, or NaN if it is 0. */
+/* Returns the mean over the ranks of a total per measured step, or NaN if the mean is 0. */
 static double mean_per_step(const json_t *job, const char *key)
 {
     double sum = 0, steps = 0;
@@ -193,7 +193,7 @@ static void host_costs(const json_t *result, text_buffer *out)
     {
         const json_t *host = json_object_get(job, "host_costs");
         if (!host) continue;
-        text_append(out, "\n%s: its host per step, parts that work side by side; slowest: %s\n",
+        text_append(out, "\n%s: host time per step of parts that work in parallel; slowest: %s\n",
                     report_text_at(job, "policy"), report_text_at(host, "slowest"));
         json_array_foreach(json_object_get(host, "parts"), k, part)
         {
@@ -278,8 +278,7 @@ static void header(const json_t *result, text_buffer *out)
     text_append(out, "%s, %s\n", report_text_at(result, "host.processor"),
                 report_text_at(result, "hardware_note"));
     if (json_is_true(json_object_get(result, "simulated")))
-        text_append(
-            out, "SIMULATED: times are those of a model of the hardware, not measured; memory is exact.\n");
+        text_append(out, "SIMULATED: times are modeled, not measured; memory is exact.\n");
     emulated_line(result, out);
     if (json_is_true(json_object_get(result, "stopped_early")))
         text_append(out, "Stopped early on request.\n");
@@ -343,7 +342,7 @@ static bool moves_by_nccl(const json_t *job)
     return strcmp(report_text_at(job, "settings.payload"), "nccl") == 0;
 }
 
-/* Writes who updates under a parameter server on GPUs. */
+/* Writes whether GPUs or processors sum gradients and update parameters, for a parameter server on GPUs. */
 static void updates_line(const json_t *job, text_buffer *out)
 {
     if (strcmp(report_text_at(job, "device"), "cuda") != 0 ||
@@ -352,7 +351,7 @@ static void updates_line(const json_t *job, text_buffer *out)
     bool gpu = strcmp(report_text_at(job, "updates_on"), "gpu") == 0;
     bool own = json_array_size(json_object_get(job, "servers")) > 0;
     const char *who = gpu   ? "by the GPUs next to the servers"
-                      : own ? "by the processors: servers of their own have no GPU"
+                      : own ? "by the processors: servers in separate processes have no GPU"
                             : "by the processors";
     if (strcmp(report_text_at(job, "policy"), "dp") == 0) who = "by device 0";
     if (moves_by_nccl(job))
@@ -392,7 +391,7 @@ static void algorithm_line(const json_t *job, text_buffer *out)
     } libraries[] = {{"shm", "in shared memory"},
                      {"nccl", "through NCCL"},
                      {"mpi", "through Open MPI"},
-                     {"sim", "as NCCL would in virtual time"}};
+                     {"sim", "in virtual time as by NCCL"}};
     const char *collective = report_text_at(job, "collective"), *algorithm = report_text_at(job, "algorithm");
     const char *shown = collective;
     if (!collective[0]) return;

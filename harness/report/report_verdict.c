@@ -36,7 +36,7 @@ static void append_lines(const char *text, int most, text_buffer *out)
 {
     enum { INDENT = 2 };
     int used = 0;
-    bool first = true; /* whether the next word begins a line */
+    bool first = true; /* true if the next word begins a line */
     for (const char *at = text + strspn(text, " "); *at; at += strspn(at, " ")) {
         int length = (int)strcspn(at, " ");
         while (at[length] == ' ' && at[length + 1] == '%')
@@ -107,7 +107,7 @@ static void context_lines(const json_t *result, text_buffer *out)
         if (net_link_parse(report_text_at(result, "configuration.link"), &link) == STATUS_OK)
             net_link_format(&link, shown, sizeof shown);
         error_clear();
-        snprintf(line, sizeof line, "EMULATED network, paced to %s; all times are of it.", shown);
+        snprintf(line, sizeof line, "EMULATED network, paced to %s; all times include it.", shown);
         append_lines(line, 1, out);
     }
 }
@@ -297,7 +297,7 @@ static void remote_stage_line(const json_t *job, text_buffer *out)
 
 /* ---- memory ------------------------------------------------------------------------------------- */
 
-/* Appends ", its 2 servers at most 85.3 MiB each" if servers have separate processes. */
+/* Appends ", its 2 servers at most 85.3 MiB" if servers have separate processes. */
 static void append_servers(const json_t *job, text_buffer *out)
 {
     const json_t *servers = json_object_get(job, "servers");
@@ -308,7 +308,7 @@ static void append_servers(const json_t *job, text_buffer *out)
         most = fmax(most, report_number_at(json_array_get(servers, i), "memory.total.peak_bytes"));
     text_format_bytes(text, sizeof text, most);
     if (count == 1) text_append(out, ", its server %s", text);
-    if (count > 1) text_append(out, ", its %zu servers at most %s each", count, text);
+    if (count > 1) text_append(out, ", its %zu servers at most %s", count, text);
 }
 
 static void memory_lines(const json_t *ps, const json_t *other, text_buffer *out)
@@ -389,7 +389,8 @@ static void advise_stages(const json_t *job, const json_t *pipeline, char *out, 
         snprintf(out, size, "fewer --stages: these are unequal, as -v shows");
 }
 
-/* Suggests how to make the job faster: by the largest part of its step that is not computation. */
+/* Suggests how to make the job faster. The suggestion follows from the largest part of its step that is
+ * not computation. */
 static void advise(const json_t *result, const json_t *job, char *out, size_t size)
 {
     shares s = shares_of(job);

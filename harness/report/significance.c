@@ -113,8 +113,8 @@ typedef struct ranked {
     int at;
 } ranked;
 
-/* Computes twice the mid-ranks of values[count], from 2, which are integers even for equal values.
- * STATUS_SYSTEM without memory. */
+/* Computes twice the mid-ranks of values[count], from 2, which are integers even for equal values. Returns
+ * STATUS_SYSTEM if out of memory. */
 static status double_ranks(const double *values, int count, int *ranks)
 {
     ranked *sorted = malloc((size_t)count * sizeof *sorted);
@@ -131,8 +131,8 @@ static status double_ranks(const double *values, int count, int *ranks)
 }
 
 /* Computes the share of all choices of `chosen` of ranks[count] whose sum is at least as far from the mean
- * of all choices as `observed`. -1 means choices of any size. Counts choices by size and sum, rank by
- * rank. */
+ * of all choices as `observed`. If `chosen` is -1, choices may have any size. Counts the choices by size
+ * and sum, and adds one rank at a time. */
 static status share_as_extreme(const int *ranks, int count, int chosen, int observed, double *out)
 {
     int largest = 0, sizes = chosen < 0 ? 1 : chosen + 1;
@@ -161,7 +161,8 @@ static status share_as_extreme(const int *ranks, int count, int chosen, int obse
     return STATUS_OK;
 }
 
-/* Returns the two-sided p of a sum that is approximately normal, in steps of 2 because ranks are doubled. */
+/* Returns the two-sided p of a rank sum by the normal approximation. The sum changes in steps of 2,
+ * because ranks are doubled. */
 static double normal_p(double distance, double variance)
 {
     return variance > 0 ? erfc(fmax(0, distance - 1) / sqrt(2 * variance)) : 1;
@@ -251,22 +252,24 @@ static double normal_quantile(double tail)
     return low;
 }
 
-/* Returns the change of a log that would be found. `error` is its standard error, `z` the normal quantile
- * of the verdict. Tests by ranks need 1 / 0.955 times the runs that a t-test of normal values does (Hodges
- * and Lehmann, 1956). */
+/* Returns the smallest difference of logs that a test would find with probability SIGNIFICANCE_POWER.
+ * `error` is the standard error of the difference, `z` the normal quantile of the verdict. Tests by ranks
+ * need 1 / 0.955 times the runs that a t-test of normal values does (Hodges and Lehmann, 1956). */
 static double detectable_log(double z, double error, double freedom)
 {
     return (student(z, freedom) + Z_POWER) * error / sqrt(0.955);
 }
 
-/* Returns the smallest p that this number of rounds, or of runs of two sides, can have: all agree. */
+/* Returns the smallest p that this number of rounds, or of runs of two sides, can give. The p is smallest
+ * if all rounds or runs agree. */
 static double least_p(const significance *s, int a_count, int b_count)
 {
     if (s->rounds) return ldexp(2, -a_count);
     return 2 * exp(lgamma(a_count + 1.0) + lgamma(b_count + 1.0) - lgamma(a_count + b_count + 1.0));
 }
 
-/* Sets how many runs a verdict takes, and which change could have been found, if p must be below `alpha`. */
+/* Sets the number of runs that a verdict needs, and the smallest change that could have been found, if p
+ * must be below `alpha`. */
 static void set_power(significance *s, double alpha)
 {
     double z = normal_quantile(alpha / 2), sides = s->rounds ? 1 : 2;

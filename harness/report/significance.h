@@ -7,9 +7,9 @@
  *   separate runs        all choices of one side's runs, by the sum of their ranks (Mann and Whitney, 1947)
  *
  * The tests use ranks because times of steps have long tails: single slow runs would hide a difference
- * from a test of means. Both count their permutations exactly for usual numbers of runs, with mid-ranks
- * for equal values. Values are positive, for example seconds per step. Intervals depend only on the values
- * and the seed. */
+ * from a test of means. Both tests count all permutations exactly for usual numbers of runs. Equal values
+ * get the mean of their ranks. Values are positive, for example seconds per step. Intervals depend only on
+ * the values and the seed. */
 #ifndef HARNESS_REPORT_SIGNIFICANCE_H
 #define HARNESS_REPORT_SIGNIFICANCE_H
 
@@ -18,10 +18,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define SIGNIFICANCE_ALPHA 0.01     /* two-sided, of a verdict */
+#define SIGNIFICANCE_ALPHA 0.01     /* two-sided level of a verdict */
 #define SIGNIFICANCE_POWER 0.95     /* probability of finding `detectable` */
-#define SIGNIFICANCE_LEAST_ROUNDS 8 /* interleaved: fewer give no verdict */
-#define SIGNIFICANCE_LEAST_RUNS 5   /* separate: runs of each side */
+#define SIGNIFICANCE_LEAST_ROUNDS 8 /* interleaved: rounds that a verdict needs */
+#define SIGNIFICANCE_LEAST_RUNS 5   /* separate: runs of each side that a verdict needs */
 
 typedef struct interval {
     double low, high;
@@ -40,23 +40,23 @@ typedef struct significance {
     double p;          /* two-sided */
     double detectable; /* smallest change that would be found, as a ratio less 1: 0.05 is 5 % */
     int runs_for_5;    /* rounds, or runs per side, that would find a change of 5 % */
-    int least;         /* rounds, or runs per side, that a verdict takes */
+    int least;         /* rounds, or runs per side, that a verdict needs */
     /* Input of significance_correct(). */
     bool rounds;
     int a_count, b_count;
     double deviation; /* deviation of the logs of single runs, or of a round's ratio */
-    double direction; /* below 0 if b is less */
+    double direction; /* negative if b is less than a */
 } significance;
 
 /* Returns the median of values[count], or NaN if there are none. Sorts the values. */
 double median_of(double *values, int count);
 
 /* Computes the 95 % percentile interval of the median of values[count] (Efron, "Bootstrap Methods", 1979).
- * STATUS_SYSTEM without memory. */
+ * Returns STATUS_SYSTEM if out of memory. */
 status bootstrap_median(const double *values, int count, uint64_t seed, interval *out);
 
-/* Computes this interval for the ratio of medians b / a. If `rounds`, a[i] and b[i] are of one round,
- * which is drawn as a whole, so both counts are equal. */
+/* Computes this interval for the ratio of medians b / a. If `rounds`, a[i] and b[i] are of one round, and
+ * each round is resampled as a whole, so both counts must be equal. */
 status bootstrap_ratio(const double *a, int a_count, const double *b, int b_count, bool rounds, uint64_t seed,
                        interval *out);
 
@@ -65,29 +65,29 @@ status bootstrap_ratio(const double *a, int a_count, const double *b, int b_coun
  * (Cochran, "Sampling Techniques", 1977, 6.4). */
 interval ratio_of_sums_interval(const double *a, const double *b, int rounds);
 
-/* Returns the 0.975 quantile of Student's t with 1 or more degrees of freedom. Up to 10 it is tabulated,
- * above it is the expansion in 1 / freedom (Abramowitz and Stegun, 26.7.5), exact to 0.1 %. */
+/* Returns the 0.975 quantile of Student's t with 1 or more degrees of freedom. Takes it from a table up to
+ * 10 degrees, and above from the expansion in 1 / freedom (Abramowitz and Stegun, 26.7.5), exact to 0.1 %. */
 double student_quantile(int freedom);
 
-/* Tests rounds, of which a[i] and b[i] are the two sides. STATUS_SYSTEM without memory. */
+/* Tests rounds, of which a[i] and b[i] are the two sides. Returns STATUS_SYSTEM if out of memory. */
 status significance_of_rounds(const double *a, const double *b, int rounds, significance *out);
 
 /* Tests runs that were not interleaved, so a drift of the machine between the two sides is not excluded. */
 status significance_of_runs(const double *a, int a_count, const double *b, int b_count, significance *out);
 
 /* Applies Holm's correction ("A Simple Sequentially Rejective Multiple Test Procedure", 1979). p[count]
- * become adjusted values, to be compared with SIGNIFICANCE_ALPHA. STATUS_SYSTEM without memory. */
+ * become adjusted values, to be compared with SIGNIFICANCE_ALPHA. Returns STATUS_SYSTEM if out of memory. */
 status holm_adjust(double *p, int count);
 
 /* Corrects tests[count] of one comparison, each of which could lead to a verdict by chance. p becomes
  * Holm's. The verdict, `least`, `detectable` and `runs_for_5` become the values at SIGNIFICANCE_ALPHA /
- * count, the bound for the smallest p. STATUS_SYSTEM without memory. */
+ * count, the bound for the smallest p. Returns STATUS_SYSTEM if out of memory. */
 status significance_correct(significance *tests, int count);
 
-/* Tests a choice that was made for its greatest median. tests[count], 1 or more, compare each other
- * candidate (a) with the choice (b). The choice is shown if every test shows it with p times `count`
- * (Bonferroni). If another candidate is equally good, the choice may be any of `count`, and each must be
- * above the other with p / 2. Returns the test that shows least. */
+/* Tests whether the candidate with the greatest median is better than all other candidates. tests[count],
+ * 1 or more, compare each other candidate (a) with the chosen one (b). The result is shown only if every
+ * test shows it with p times `count`. This Bonferroni factor is needed because any of the candidates could
+ * have had the greatest median by chance. Returns the weakest test. */
 significance significance_of_choice(const significance *tests, int count);
 
 #endif

@@ -12,7 +12,8 @@ typedef struct statistics {
     double spread; /* (p75 - p25) / median: 0.02 means that half the values lie within 2% */
 } statistics;
 
-/* Computes the statistics of `count` values, all zero if there are none. STATUS_SYSTEM without memory. */
+/* Computes the statistics of `count` values, all zero if there are none. Returns STATUS_SYSTEM if out of
+ * memory. */
 status statistics_of(const int64_t *values, int64_t count, statistics *out);
 
 #endif

@@ -20,10 +20,10 @@ typedef enum svg_anchor { SVG_START, SVG_MIDDLE, SVG_END } svg_anchor;
 
 enum { SVG_TEXT = 12, SVG_SMALL = 11 }; /* font sizes, px */
 
-/* Escapes element content and quoted attributes. Control characters are left out. */
+/* Escapes element content and quoted attributes. Leaves out control characters. */
 void svg_escape(text_buffer *out, const char *text);
 
-/* Returns the largest width of `text` in px, over the fonts that systems have. */
+/* Returns the largest width of `text` in px, over the usual default fonts. */
 double svg_text_width(const char *text, int size);
 
 /* Writes a text. `style` is a class of texts: "label", "tick", "strong", or "on-CLASS" on a bar of that
@@ -47,7 +47,7 @@ char *svg_value(char *buffer, size_t size, cell_format format, double value);
 /* Axis from 0 or `low` to at least `high` in round steps. */
 typedef struct svg_axis {
     double low, high, step; /* in the JSON's unit */
-    double unit;            /* unit of the labels in the JSON's unit: 1e-3 for ms */
+    double unit;            /* size of the labels' unit in the JSON's unit: 1e-3 for ms if the JSON has s */
     const char *unit_name;
     int decimals;
     double from, to; /* px */

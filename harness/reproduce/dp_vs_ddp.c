@@ -48,7 +48,7 @@ static void add_ratio(reproduction_report *r, const char *row, const char *a, co
 
 /* Published rows of the same work in several modes, in seconds. */
 typedef struct group {
-    const char *row, *source; /* Beginning of the rows' source. */
+    const char *row, *source; /* Beginning of the text in the rows' column "source". */
     const mode *modes;        /* The first mode is calibrated. */
     int count, gpus;
     double samples, batch; /* Samples of the whole work; batch per rank. */
@@ -81,7 +81,7 @@ static status add_dataparallel(reproduction_run *r, const virtual_workload *base
     return STATUS_OK;
 }
 
-/* Runs all modes. The calibrated mode may have no policy: then it uses one GPU. */
+/* Runs all modes. A mode without a policy uses one GPU. */
 static status run_group(reproduction_run *r, const group *g, virtual_workload w, double *factor)
 {
     for (int m = 0; m < (r->calibration_only ? 1 : g->count); m++) {

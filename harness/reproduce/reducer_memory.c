@@ -58,7 +58,7 @@ static const json_t *classes_of_rank(const virtual_figures *f, size_t rank)
 }
 
 /* Adds the difference between device 0 and another device per memory class, after replication. The total
- * difference is G + S. */
+ * difference is G + S: gradients and optimizer state. */
 static void add_classes(reproduction_report *r, const char *row, const virtual_figures *f)
 {
     for (int c = 0; c < LEDGER_CLASS_COUNT; c++) {

@@ -96,7 +96,7 @@ static json_t *skill_to_json(const reproduction_report *r)
                      number_or_null(s.worst), "without", s.without[0] ? json_string(s.without) : json_null(),
                      "unscored_cells", s.unscored, "unscored_within", s.unscored_within, "calibration",
                      r->of->calibration, "constants",
-                     own ? r->of->constants : "those of another profile than the table's");
+                     own ? r->of->constants : "from another profile than the profiles of the table");
 }
 
 /* Returns true if one of the first `count` profiles has the constant from the same file. */
@@ -108,8 +108,8 @@ static bool is_counted(sim_profile *const *profiles, int count, sim_constant c, 
     return false;
 }
 
-/* Counts the constants with a range in the profiles, and the ranges that are guesses. Returns null if no
- * constant matters. */
+/* Counts the constants with a range in the profiles, and the ranges that are guesses. Returns JSON null if
+ * the table uses no profile. */
 static json_t *ranges_to_json(const reproduction_report *r)
 {
     enum { MOST = 8 };

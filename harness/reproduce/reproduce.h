@@ -47,10 +47,11 @@ double published_uncertainty(const published_table *t, int row, const char *colu
 
 typedef enum cell_kind {
     CELL_CALIBRATED, /* The profile was fitted to the cell. */
-    CELL_PREDICTED,  /* Held out and scored. */
-    CELL_DERIVED,    /* Computed from other cells and scored. Misses if those cells miss. */
+    CELL_PREDICTED,  /* Predicted without a fit to this cell, and scored. */
+    CELL_DERIVED,    /* Computed from other cells and scored. If those cells are wrong, this cell is, too. */
     CELL_DIRECTION,  /* Not scored, because the model or the hardware is unknown or differs. */
-    CELL_IDENTITY    /* Compared with a formula of this project. Must be equal; not scored. */
+    CELL_IDENTITY    /* Compared with a formula of this project. The two must be equal, so the cell is not
+                        scored. */
 } cell_kind;
 
 enum { CELL_BASELINES = 3 };
@@ -62,7 +63,7 @@ typedef struct reproduction_cell {
     double low, high;                 /* Range of the figure over draws of the constants. */
     double tolerance;                 /* Largest relative deviation. 0 if there is no limit. */
     double baselines[CELL_BASELINES]; /* NaN if not applicable. */
-    /* Forecast of the null model. NaN if the cell does not count for the skill. */
+    /* Forecast of the null model (reproduction_skill). NaN if the skill leaves out the cell. */
     double null;
     double uncertainty; /* Relative, of the published figure. */
     char source[64];
@@ -84,8 +85,8 @@ typedef struct reproduction_claim {
  *
  *   skill = 1 - sum max(0, |ln(x / p)| - u) / sum max(0, |ln(z / p)| - u)
  *
- * over the predicted cells with |ln(z / p)| > 2 u. The null model says that more GPUs cost nothing and
- * that schemes are equal. The null model knows the figures of the calibration rows. */
+ * over the predicted cells with |ln(z / p)| > 2 u. The null model forecasts that adding GPUs costs no time
+ * and that all schemes are equally fast. The null model knows the figures of the calibration rows. */
 typedef struct reproduction_skill {
     double skill; /* NaN if fewer than four cells are scored. */
     /* Smallest skill with the cells of one source left out. NaN if this leaves fewer than four cells. */
@@ -101,7 +102,7 @@ enum { REPRODUCTION_CELLS = 128, REPRODUCTION_CLAIMS = 32, REPRODUCTION_NOTES = 
 
 typedef struct reproduction_report {
     const struct reproduction *of;
-    char profiles[256]; /* Profiles that predicted, or the GPUs that were measured. */
+    char profiles[256]; /* Names of the profiles used, or of the measured GPUs. */
     reproduction_cell cells[REPRODUCTION_CELLS];
     int cell_count;
     reproduction_claim claims[REPRODUCTION_CLAIMS];
@@ -114,8 +115,8 @@ typedef struct reproduction_report {
 typedef struct reproduction_run {
     const char *profile;   /* NULL if each row has one. */
     bool calibration_only; /* Do not run held-out rows. */
-    double efficiency;     /* For all jobs. 0 if not given. */
-    const char *dp_host;   /* --dp-host for rows of DataParallel. NULL if not given. */
+    double efficiency;     /* --efficiency for all jobs. 0 if not given. */
+    const char *dp_host;   /* --dp-host for the rows of DataParallel. NULL if not given. */
     int draw;              /* Draw of the constants (simulation.h). 0 for their values. */
     published_table table; /* Table of the reproduction's name. */
     virtual_figures figures;
@@ -141,7 +142,7 @@ extern const int reproduction_count;
 extern const reproduction reproduce_torch_vs_apex, reproduce_dp_vs_ddp, reproduce_ddp_benchmark,
     reproduce_throughput, reproduce_tf_benchmarks, reproduce_reducer_memory;
 
-/* torch-vs-apex on the GPUs of this machine. Notes name the rows that they cannot run. */
+/* torch-vs-apex on the GPUs of this machine. Notes name the rows that these GPUs cannot run. */
 extern const reproduction reproduce_torch_vs_apex_cuda;
 
 /* Runs the table with the constants' values. Then runs the table again, unless calibration_only is set, for

@@ -9,16 +9,16 @@
 static const double limit = 0.10;
 
 /* Settings for rows. The first setup that matches a row is used. If a table has several sources, each
- * setup names its source: notes show it, and a claim checks that a server does not make GPUs faster than
- * one GPU alone. */
+ * setup names its source, and notes show the name. A claim checks that a server does not make GPUs faster
+ * than one GPU alone. */
 typedef struct setup {
     /* Required beginnings of the cells, or NULL. */
     const char *source, *hardware, *model, *scheme, *batch_per_gpu;
     const char *profile, *name, *policy;
-    int from;  /* Least number of GPUs for the policy. If it is 1, even one GPU has a server. */
+    int from;  /* Least number of GPUs for which the policy is used. If 1, even one GPU has a server. */
     int batch; /* Per GPU. 0 for the published batch. */
     const char *options, *note;
-    bool known; /* The result was known when constants were chosen: shown, not scored. */
+    bool known; /* The result was known when the constants were chosen, so the row is shown but not scored. */
 } setup;
 
 typedef struct scaling {

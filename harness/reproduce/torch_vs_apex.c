@@ -1,5 +1,5 @@
 /* DistributedDataParallel of torch 0.4.1 against apex: ResNet-50, batch 128 per GPU, V100-PCIE-32G. On the
- * GPUs of this machine, which are others, only directions are compared. */
+ * GPUs of this machine, which are not V100, only the directions of the differences are compared. */
 #include "common/device/cuda/cuda_module.h"
 #include "harness/reproduce/reproduce.h"
 
@@ -42,8 +42,8 @@ static void compare_policies(reproduction_report *r)
 
 /* ---- one row in virtual time ------------------------------------------------------------------ */
 
-/* Variants of a computed figure. OURS has all effects. Each of the others leaves out one effect, and its
- * number is the index of its baseline. Baseline 0 is one GPU. */
+/* Variants of a computed figure. OURS has all effects. Every other variant leaves out one effect, and
+ * variant v gives baseline v. Baseline 0 is one GPU. */
 enum { OURS, NO_KAPPA, IDEAL_OVERLAP, VARIANTS };
 static const struct {
     sim_override overrides[2];

@@ -62,8 +62,8 @@ static void lock(int fd, short type)
 static const char *reason_of(const sync_engine *e)
 {
     const ring_settings *s = e->type == &sync_ring ? ring_get_settings(e) : NULL;
-    if (s && s->hook != RING_HOOK_NONE) return "--comm-hook changes what the ring adds";
-    if (s && s->join != RING_JOIN_NONE) return "--join has a mean of its own";
+    if (s && s->hook != RING_HOOK_NONE) return "--comm-hook changes the gradients that the ring sums";
+    if (s && s->join != RING_JOIN_NONE) return "--join averages gradients differently";
     return "";
 }
 
@@ -129,7 +129,7 @@ static const agreement_head *head_of(agreement_file f)
     return h && f.bytes >= sizeof *h && f.bytes >= bytes_of(h->params, h->arena_elements) ? h : NULL;
 }
 
-/* Returns why the gradients cannot be compared, or NULL if they can. */
+/* Returns the reason why the gradients cannot be compared, or NULL if they can be compared. */
 static const char *missing(const agreement_head *ps, const agreement_head *ring, const nn_model *model,
                            int ranks)
 {

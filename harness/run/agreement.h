@@ -37,7 +37,7 @@ void agreement_close(agreement *a);
 typedef struct agreement_head {
     int64_t arena_elements, averaged; /* elements of an arena; elements whose average was written */
     int64_t params, ranks; /* number of parameters; number of ranks that have added absolute values */
-    char reason[96];       /* why the averages cannot be compared, or "" */
+    char reason[96];       /* reason why the averages cannot be compared, or "" */
 } agreement_head;
 
 /* Contents of a job's file, borrowed. NULL and 0 if the ranks wrote nothing. */
@@ -46,8 +46,8 @@ typedef struct agreement_file {
     size_t bytes;
 } agreement_file;
 
-/* Returns "first_gradient" of a run's agreement, or NULL without memory. `unlike` says why the engines
- * compute different gradients before they average, or is NULL. */
+/* Returns "first_gradient" of a run's agreement, or NULL if out of memory. `unlike` is the reason why the
+ * engines compute different gradients before they average, or NULL. */
 json_t *agreement_compare(agreement_file ps, agreement_file ring, const nn_model *model, int ranks,
                           const char *unlike);
 

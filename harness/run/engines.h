@@ -33,10 +33,11 @@ extern const sync_engine_type *const engine_table[ENGINE_COUNT];
 
 /* Parses "ps=sync,ring=ddp:order=ready", or a policy's name without its engine. Sets policies[engine], to
  * the default if `text` names no policy of the engine or is NULL. Sets the options of a policy in
- * options[engine]. If `options` is NULL, a policy must not have options. STATUS_USAGE. */
+ * options[engine]. If `options` is NULL, a policy must not have options. Returns STATUS_USAGE if the text
+ * is invalid. */
 status engine_parse_policies(const char *text, const char *policies[ENGINE_COUNT], option_binding *options);
 
-/* Finds the engine of one policy, written as above. STATUS_USAGE. */
+/* Finds the engine of one policy, written as above. Returns STATUS_USAGE if the text is invalid. */
 status engine_of_policy(const char *text, int *out);
 
 /* Returns true if a policy of the list is the engine's, or is unknown. engine_parse_policies() refuses

@@ -267,8 +267,8 @@ static json_t *slowdown_against(const json_t *job, const json_t *isolated)
     return json_pack("{s:f, s:f, s:f}", "mean_s", mean, "low_s", mean - half, "high_s", mean + half);
 }
 
-/* Adds "slowdown". In virtual time the model computes it. On real devices the job is compared with the
- * same ranks without exchange, which took turns with it. */
+/* Adds "slowdown". In virtual time the simulation gives the slowdown. On real devices the job is compared
+ * with a job of the same ranks without communication, which alternated with this job. */
 static void add_slowdown(const json_t *jobs, const json_t *isolated)
 {
     size_t i;

@@ -110,8 +110,7 @@ static int64_t latest_end(const job_steps *j, size_t step)
     return latest;
 }
 
-/* Returns true if each rank begins the step at the end of its last measured one, without unmeasured time
- * between. */
+/* Returns true if each rank begins the step at the end of the previous measured step, without a gap. */
 static bool follows(const job_steps *j, size_t step)
 {
     for (size_t r = 0; r < j->world; r++)
@@ -135,7 +134,7 @@ static int64_t time_of(const job_steps *j, size_t step)
     return latest_end(j, step) - latest_begin(j, step) - gaps / (int64_t)j->world;
 }
 
-/* Returns the rate of ranks that keep step: all samples over the sum of the job's steps. */
+/* Returns the rate of synchronous ranks: all samples over the sum of the job's step times. */
 static rate over_steps(const job_steps *j)
 {
     rate out = {0};
@@ -162,8 +161,8 @@ static double samples_within(const rank_steps *s, size_t first, size_t end, int6
 }
 
 /* Adds the time in which all ranks train, and the samples of that time. Ranks do not wait for each other,
- * so a fast rank finishes its steps early. The steps [first, end) follow each other. If `last`, they go on
- * to the end of each rank. */
+ * so a fast rank finishes its steps early. There are no gaps between the steps [first, end). If `last`,
+ * the window extends to the last step of each rank. */
 static void add_window(const job_steps *j, size_t first, size_t end, bool last, rate *sum)
 {
     int64_t from = latest_begin(j, first), until = INT64_MAX;
@@ -178,8 +177,8 @@ static void add_window(const job_steps *j, size_t first, size_t end, bool last, 
         sum->samples += samples_within(&j->ranks[r], first, last ? j->ranks[r].count : end, from, until);
 }
 
-/* Returns the rate if stretches have gaps. All ranks train for as long as the first to finish, each at its
- * mean rate. */
+/* Returns the samples per second for stretches with gaps. Counts the training time of the first rank to
+ * finish, and assumes that each rank trains at its mean rate for this time. */
 static rate over_own_time(const json_t *ranks)
 {
     rate out = {.ns = INT64_MAX};
@@ -326,8 +325,8 @@ static double longest_training(const json_t *ranks, size_t evaluation)
     return longest;
 }
 
-/* Returns the training time of the first evaluation whose figure is at most, or at least, the chosen one.
- * Returns null if there is none. */
+/* Returns the training time of the first evaluation that reaches the target: whose figure is at most
+ * `chosen` or, unless `at_most`, at least `chosen`. Returns null if no evaluation reaches it. */
 static json_t *time_to(const json_t *evaluations, const char *figure, const json_t *chosen, bool at_most)
 {
     size_t i;

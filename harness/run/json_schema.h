@@ -21,8 +21,9 @@ status json_refuse(const json_place *at, const json_t *value, const char *format
 /* Checks a value against docs/schemas/NAME.schema.json. The schemas use JSON Schema's keywords $ref (to
  * $defs), type, enum, properties, required, additionalProperties and items, and our rules, which
  * docs/results.md describes. If `is_older`, only objects and arrays are checked, and keys may be missing
- * or unknown. `computed` is NULL or has the values that figures must have, but for rounding. Replaces
- * control characters in strings that the schema describes. STATUS_DATA. */
+ * or unknown. `computed` is NULL, or has the values to which figures must be equal except for rounding.
+ * Replaces control characters in strings that the schema describes. Returns STATUS_DATA if the value does
+ * not fit the schema. */
 status json_schema_check(const char *name, bool is_older, json_t *value, const json_t *computed,
                          const json_place *at);
 

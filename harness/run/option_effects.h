@@ -30,7 +30,7 @@ typedef enum effect_kind {
     EFFECT_REFUSED,     /* refused with STATUS_USAGE; `text` names the expected value */
     EFFECT_UNAVAILABLE, /* refused with STATUS_CONFIG; `text` names the expected value */
     EFFECT_REFUSED_BY_ENGINE,
-    EFFECT_UNAVAILABLE_TO_ENGINE, /* the same two, refused by the engine, which reads the value */
+    EFFECT_UNAVAILABLE_TO_ENGINE, /* same as the two above, but the engine reads the value and refuses it */
     EFFECT_NOTHING                /* `text` gives the reason */
 } effect_kind;
 
@@ -45,7 +45,7 @@ typedef struct option_effect {
 const option_effect *option_effect_of(const char *option, effect_engine engine, effect_device device);
 
 /* Refuses an option that was given with another value than its default and that the device does not have.
- * STATUS_USAGE, STATUS_CONFIG. */
+ * Returns STATUS_USAGE or STATUS_CONFIG. */
 status option_effects_check_device(const run_config *c);
 /* Refuses an option in the same way if no engine of the run has it. */
 status option_effects_check_engines(const run_config *c);

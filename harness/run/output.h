@@ -1,5 +1,5 @@
-/* Writes the output of a command. A file is written whole or not at all, and "-" is stdout.
- * STATUS_CANNOT_CREATE, STATUS_IO. */
+/* Writes the output of a command. A file is written whole or not at all, and "-" is stdout. The functions
+ * return STATUS_CANNOT_CREATE or STATUS_IO. */
 #ifndef HARNESS_RUN_OUTPUT_H
 #define HARNESS_RUN_OUTPUT_H
 

@@ -100,7 +100,8 @@ static status drop_tensor(void *context, const checkpoint_tensor *t, dtype type,
     return STATUS_OK;
 }
 
-/* Checks the checkpoint here, so that one that does not fit fails once instead of on every rank. */
+/* Checks the checkpoint here, so that a checkpoint of another model gives one error instead of one per
+ * rank. */
 static status check_load(const run_config *c, const run_plan *p, model_options *resolved)
 {
     if (!c->checkpoint.load) return STATUS_OK;
@@ -208,7 +209,7 @@ static status run_rank(trainer *t, plan_source *source, int64_t evaluated)
 typedef struct planned_job {
     ledger memory; /* ledger of the rank planned last */
     bool has_sizes;
-    ps_dp_sizes sizes; /* sizes of `dp`, from rank 0 */
+    ps_dp_sizes sizes; /* sizes of the policy dp, which rank 0 reports */
 } planned_job;
 
 static status plan_rank(const run_config *c, const run_plan *p, int job, int rank,
@@ -220,7 +221,7 @@ static status plan_rank(const run_config *c, const run_plan *p, int job, int ran
     int64_t batch = run_config_batch(c, job), loaded = batch * (needs->whole_batch && rank == 0 ? world : 1);
     plan_source source = {0};
     rank_slot slot = {0};
-    sync_blob *all = calloc((size_t)world, sizeof *all); /* handshakes of peers, equal to this rank's */
+    sync_blob *all = calloc((size_t)world, sizeof *all); /* one handshake per rank */
     char device[64];
     status rc;
     TRY_GOTO(rc, trainer_setup(c, p->set, p->model, job, rank, world, &t), out);

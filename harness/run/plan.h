@@ -1,5 +1,6 @@
-/* Computes the steps and the memory of a run before anything is started. Wrong input then ends the run
- * with one line. The ledgers come from trainers that take two steps on the planning device. */
+/* Computes the steps and the memory of a run before anything is started. Wrong input therefore ends the
+ * run early, with one line. The memory ledgers come from trainers that take two steps on the planning
+ * device. */
 #ifndef HARNESS_RUN_PLAN_H
 #define HARNESS_RUN_PLAN_H
 
@@ -17,7 +18,7 @@ typedef struct run_plan {
     char hardware_note[320];
 } run_plan;
 
-/* Makes the plan. STATUS_DATA or STATUS_CONFIG if the configuration cannot run. */
+/* Makes the plan. Returns STATUS_DATA or STATUS_CONFIG if the configuration cannot run. */
 status run_plan_make(const run_config *config, run_plan *out);
 void run_plan_free(run_plan *plan);
 
@@ -30,8 +31,9 @@ status ledger_plan_make(const run_config *config, const run_plan *plan, json_t *
 status ledger_plan_first(const run_config *config, const run_plan *plan, int job, ledger *first,
                          ledger *other, int *another);
 
-/* Adds to the present failure how much more the ranks with a server, or device 0 under `dp`, would hold
- * than the others. Does nothing if all ranks hold the same. `plan` needs only the data set and the model. */
+/* Adds to the message of the present error how much more memory rank 0 (with a server, or as device 0
+ * under `dp`) would hold than the first rank that differs. Does nothing if rank 0 does not hold more.
+ * `plan` needs only the data set and the model. */
 void plan_explain_memory(const run_config *config, const run_plan *plan, int job);
 
 #endif

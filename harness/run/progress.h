@@ -8,7 +8,7 @@
 
 typedef struct job_view {
     const char *name;
-    int64_t steps, total; /* steps of its slowest rank */
+    int64_t steps, total; /* steps done by the slowest rank, and steps of the job */
     double left_s, loss, samples_per_s;
 } job_view;
 
@@ -18,13 +18,14 @@ typedef struct run_progress {
     const int *numbers; /* [job_count] numbers of the jobs (engines.h) */
     bool is_terminal;
     int lines;
-    /* Times of the last look and of the last line: since the launch, or in virtual time the clock's. */
+    /* Times at which progress was last read and a line was last written, since the launch. In virtual time
+     * they are readings of the clock. */
     int64_t seen_ns, written_ns;
     int64_t began_ns;          /* start of the last job in virtual time */
     job_view begun[JOB_COUNT]; /* jobs in virtual time, which run one after the other */
     int begun_count;
     int64_t active_ns[JOB_COUNT]; /* time in which the job trained since `first` */
-    int64_t first[JOB_COUNT];     /* steps of the job when they were first seen, or -1 */
+    int64_t first[JOB_COUNT];     /* steps that the job had done when its progress was first seen, or -1 */
 } run_progress;
 
 run_progress run_progress_begin(const run_config *config, const run_plan *plan, const int *numbers);
@@ -41,7 +42,7 @@ void run_progress_show_virtual(run_progress *p, const char *name, int64_t steps,
 void run_progress_end(run_progress *p);
 
 /* Formats the line of a job in at most `columns` columns: name, bar, steps, time left, loss, samples/s.
- * `left_s`, `loss` and `samples_per_s` are NaN if they are not known. Returns `buffer`. */
+ * `left_s`, `loss` and `samples_per_s` are NaN if unknown. Returns `buffer`. */
 char *run_progress_line(char *buffer, size_t size, int columns, const char *name, int64_t steps,
                         int64_t total, double left_s, double loss, double samples_per_s);
 

@@ -94,8 +94,8 @@ status rank_open_rendezvous(const run_config *config, const rank_place *place, i
     return rank_open_meeting(config, status_table_slot(place->table, place->rank), &m, out);
 }
 
-/* Draws a new token, because another starter's variables may reveal the old one and names of sockets
- * follow from the token. */
+/* Draws a new token for the job. A job manager derives its token from environment variables, which other
+ * users may see, and the names of sockets follow from the token. */
 static status draw_token(rank_state *s)
 {
     uint64_t drawn = 0;
@@ -146,7 +146,8 @@ static status exchange_handshakes(rank_state *s)
     return rc;
 }
 
-/* Publishes why the rank is lost, because the process ends while threads are stuck (sync_context.lost). */
+/* Publishes the error of a lost rank (sync_context.lost). The process then ends, although some of its
+ * threads are stuck. */
 static void publish_loss(void *context, const error_record *why)
 {
     const rank_place *p = context;
@@ -182,7 +183,9 @@ static status open_trainer(rank_state *s)
     t.remote = s->remote;
     if (s->stage && !s->remote) {
         t.place = place;
-        t.inline_progress = false; /* the engine and the pipeline have an agent each */
+        /* The engine and the pipeline each have an agent, and both must make progress while the compute
+         * thread waits for one of them. */
+        t.inline_progress = false;
     }
     t.local_rank = p->local_rank;
     t.job_token = s->token;
@@ -242,7 +245,7 @@ static status open_inputs(rank_state *s, run_config *config, text_buffer *inputs
 }
 
 /* Opens the inputs and joins the ranks' rendezvous. If a rank cannot open its inputs, the other ranks
- * receive its error there. A launcher ends the ranks itself. */
+ * receive its error there. If there is a launcher, the launcher ends the other ranks. */
 static status join(rank_state *s, run_config *config)
 {
     text_buffer inputs = {0};
@@ -324,8 +327,8 @@ static bool save_is_due(const rank_state *s, bool last)
     return s->saved_steps != s->next_step && checkpoint_due(&s->config->checkpoint, s->next_step, last);
 }
 
-/* Saves the run. If replicas differ, keeps the old checkpoint and fails, but after the last step (`last`)
- * succeeds, so that the run can still report its results. */
+/* Saves the run. If replicas differ, keeps the old checkpoint and returns an error. If they differ after
+ * the last step (`last`), returns STATUS_OK, so that the run can still report its results. */
 static status save(rank_state *s, bool last)
 {
     rank_slot_enter(s->slot, RANK_CHECKPOINT, clock_now_ns());
@@ -340,9 +343,9 @@ static status save(rank_state *s, bool last)
                                 batch_position_of_step(s->batches.training, batch_of_step(s, s->next_step)));
 }
 
-/* Stops all ranks if one has stopped, in jobs with an unbounded lead, whose ranks stop at different steps.
- * All ranks call it before measuring, evaluating or saving, and at the end. If one rank has unsaved steps,
- * all ranks save. */
+/* Stops all ranks if one has stopped. Only jobs with an unbounded lead need this function, because only
+ * their ranks stop at different steps. All ranks call it before measuring, evaluating or saving, and at
+ * the end. If one rank has unsaved steps, all ranks save. */
 static status agree_to_stop(rank_state *s)
 {
     double values[2] = {s->stopped, s->saved_steps != s->next_step};
@@ -390,7 +393,7 @@ static status run_step(rank_state *s, bool measured)
     return agreement_write(&s->agreement, s->trainer);
 }
 
-/* Evaluates and saves between two steps, if either is due. All ranks call it. */
+/* Evaluates and saves between two steps, if either is due. All ranks call this function. */
 static status run_between_steps(rank_state *s)
 {
     if (!evaluation_is_due(s) && !save_is_due(s, false)) return STATUS_OK;
@@ -444,7 +447,8 @@ static status run_all_steps(rank_state *s)
     s->saved_steps = -1;
     TRY(agreement_open(&s->agreement, s->place->gradients_fd, s->config, s->trainer));
     TRY(run_block(s, s->steps.first + s->steps.warmup, false));
-    /* Ranks that may be ahead of each other begin to measure at the same time. */
+    /* If ranks may be ahead of each other, all ranks wait here, so that all begin to measure at the same
+     * time. */
     if (s->lead != 0 && !s->takes_turns && !s->stopped) {
         trainer_begin_anew(s->trainer);
         TRY(s->lead == JOB_UNBOUNDED ? agree_to_stop(s)
@@ -476,7 +480,8 @@ static status align_clock(rank_state *s)
     return STATUS_OK;
 }
 
-/* Logs on rank 0 which step was saved before a stop. A checkpoint that was not written has been reported. */
+/* Logs on rank 0 which step was saved before a stop. If the checkpoint could not be written, the error has
+ * been reported already. */
 static void log_stop(const rank_state *s)
 {
     if (job_stop_requested(s->place->table) && s->checkpoint.written_step >= 0)
@@ -498,7 +503,7 @@ static void tear_down(rank_state *s)
     rank_checkpoint_close(&s->checkpoint);
     rank_devices_close(s);
     trainer_close(&s->trainer);
-    agreement_close(&s->agreement); /* after the device that copies gradients to it */
+    agreement_close(&s->agreement); /* after the trainer, whose device copies gradients to this memory */
     rank_trace_close(&s->trace);
     overlap_close(&s->overlap);
     rank_batches_close(&s->batches);

@@ -48,8 +48,8 @@ typedef struct rank_meeting {
 status rank_open_meeting(const run_config *config, rank_slot *slot, const rank_meeting *m, rendezvous **out);
 
 /* Runs the rank to its end. On rank 0 *out is the job's outcome, which the caller frees. On other ranks
- * only `difference` is set. Records a failure in the status table, too. Sets the seed of --load in `config`.
- * STATUS_STOPPED if a stop was requested before all ranks had come. */
+ * only `difference` is set. Records a failure in the status table, too. Sets the seed of --load in
+ * `config`. Returns STATUS_STOPPED if a stop was requested before all ranks had joined. */
 status rank_run(run_config *config, const rank_place *place, run_job *out);
 
 /* Runs a server in this process. Servers are numbered after the ranks, from place->world on. Records a
@@ -68,7 +68,7 @@ status trainer_setup(const run_config *config, const dataset *set, const nn_mode
 
 typedef struct rank_batches {
     batch_source *training, *evaluation; /* `evaluation` is NULL if there is nothing to evaluate */
-    loader_memory loaders;               /* source of the loaders' buffers */
+    loader_memory loaders;               /* allocator of the loaders' buffers */
     int loader_threads;                  /* threads that prepare the training batches */
     struct {
         void *data;
@@ -95,7 +95,7 @@ typedef struct rank_checkpoint {
     model_options model; /* resolved options */
     option_binding model_binding;
     const nn_model *whole; /* model of the run */
-    const nn_cut *cut;     /* cut of the model if each rank has a stage, else NULL */
+    const nn_cut *cut;     /* division of the model into stages if each rank has a stage, else NULL */
     trainer *trainer;
     /* Trainers [device_count] of further stages, if they are on devices of the rank. */
     trainer *devices[NN_MOST_STAGES];
@@ -114,11 +114,11 @@ typedef struct rank_checkpoint {
 status rank_checkpoint_open(rank_checkpoint *c, checkpoint_progress *progress);
 void rank_checkpoint_close(rank_checkpoint *c);
 
-/* Saves the run after `steps` steps. All ranks call it after a flush; rank 0 writes the file. */
+/* Saves the run after `steps` steps. All ranks call this function after a flush; rank 0 writes the file. */
 status rank_checkpoint_save(rank_checkpoint *c, int64_t steps, batch_position next);
 
-/* Copies parameter `param` of the run's model to rank 0, in PyTorch's order. All ranks call it; `values`
- * is NULL on the other ranks. */
+/* Copies parameter `param` of the run's model to rank 0, in PyTorch's order. All ranks call this function;
+ * `values` is NULL on the other ranks. */
 status rank_checkpoint_gather(rank_checkpoint *c, int param, float *values);
 
 /* ---- rank_trace.c: the time line of some steps, for the file of --trace and for the results ---- */
@@ -126,7 +126,7 @@ status rank_checkpoint_gather(rank_checkpoint *c, int param, float *values);
 typedef struct rank_trace {
     trace *recorder;
     int64_t begin, end; /* recorded steps [begin, end) of the run; `end` is 0 until they are chosen */
-    bool to_file;       /* --trace; without it the results keep one of a few recorded steps */
+    bool to_file;       /* true with --trace; without --trace the results keep one of a few recorded steps */
     /* Ranks of a job with --stages-on devices, else 0. Devices are numbered as in pipeline_place. */
     int processes;
 } rank_trace;
@@ -153,8 +153,8 @@ void rank_trace_write(const rank_trace *t, int job, int number, text_buffer *out
 status rank_trace_to_json(const rank_trace *t, const record *record, const clock_alignment *clock,
                           json_t *rank);
 
-/* Appends the events of all ranks to *text on rank 0, each followed by a comma. All ranks call it for each
- * of their devices. Does nothing without --trace. */
+/* Appends the events of all ranks to *text on rank 0, each followed by a comma. All ranks call this
+ * function for each of their devices. Does nothing without --trace. */
 status rank_trace_gather(rank_trace *t, rendezvous *r, int job, int rank, int number, int64_t limit_ns,
                          int world, text_buffer *text);
 

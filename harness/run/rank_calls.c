@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* Keeps the calls that rank `r` also recorded, and takes the later time at which a call began, by rank 0's
- * clock. Returns the number of remaining calls, or -1 without memory. */
+ * clock. Returns the number of remaining calls, or -1 if out of memory. */
 static int64_t merge(anatomy_call *calls, int64_t count, const rendezvous_blob *blob, int r)
 {
     size_t known = blob->bytes / sizeof *calls;

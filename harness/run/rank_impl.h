@@ -7,7 +7,7 @@
 #include "harness/run/record.h"
 #include "harness/run/run_result.h"
 
-/* Further stage of a rank, on a further device, with --stages-on devices. */
+/* Stage of a rank on a device after the first one, with --stages-on devices. */
 typedef struct rank_device {
     nn_model *stage;
     pipeline_place place;
@@ -47,7 +47,7 @@ typedef struct rank_state {
     int64_t trained_ns;
     clock_bounds clock_at_begin; /* before the first step */
     clock_alignment clock;
-    bool takes_turns; /* blocks alternate with other jobs */
+    bool takes_turns; /* blocks of steps alternate with blocks of other jobs */
     uint32_t block;
     bool stopped;        /* the rank has stopped before its last step */
     bool stop_is_agreed; /* all ranks of unbounded lead have agreed to stop */
@@ -57,14 +57,15 @@ typedef struct rank_state {
     int64_t checkpoint_step; /* step at which the run continues, or 0 without --load */
     int64_t saved_steps, saves;
     int64_t lead;         /* steps that a rank may be ahead of another, or JOB_UNBOUNDED */
-    int64_t batch_offset; /* source's batch number minus the run's */
+    int64_t batch_offset; /* number of a batch in the source minus its number in the run */
 } rank_state;
 
 /* Returns the deadline of a collective call between steps. */
 int64_t rank_deadline(const rank_state *s);
 
-/* rank_devices.c: the further devices of the rank with --stages-on devices, in the order of a run. The
- * functions do nothing without further devices. `config` is the configuration of the first device. */
+/* rank_devices.c: the devices of the rank after the first one, with --stages-on devices. The functions are
+ * listed in the order in which a run calls them. They do nothing if the rank has one device. `config` is
+ * the configuration of the first device. */
 status rank_devices_open(rank_state *s, const trainer_config *config);
 status rank_devices_connect(rank_state *s);
 status rank_devices_record(rank_state *s, int64_t evaluations);
@@ -81,25 +82,26 @@ void rank_devices_close(rank_state *s);
 extern const char program_identity[];
 /* Appends lines "name = value" about the data, the model and the checkpoint that this rank has opened. */
 status rank_describe_inputs(const rank_state *s, text_buffer *out);
-/* Compares the parameters of replicas. All ranks call it after a flush. If the parameters differ, writes
- * out->difference, and fails unless the run ends here (`last`). */
+/* Compares the parameters of replicas. All ranks call this function after a flush. If the parameters
+ * differ, writes out->difference, and fails unless the run ends here (`last`). */
 status rank_compare_replicas(rank_state *s, bool last);
 
 /* Connects the engine with the handshakes of all `members`. Servers in separate processes join a
- * rendezvous only for this. */
+ * rendezvous only for the handshakes. */
 status rank_exchange_handshakes(rank_state *s, rendezvous *r, int members, trainer *t);
 
-/* remote.c: joins the rendezvous of the remote stage and connects to it. Does nothing without a remote
- * stage. */
+/* remote.c: joins the rendezvous of the remote stage and connects to the stage. Does nothing if there is
+ * no remote stage. */
 status rank_connect_remote(rank_state *s);
 /* Adds "remote_stage" to the job's JSON. */
 status rank_add_remote(const rank_state *s, json_t *job);
 
-/* rank_calls.c: completes s->record. All ranks call it after the last step, once clocks are aligned. */
+/* rank_calls.c: completes s->record. All ranks call this function after the last step, when clocks are
+ * aligned. */
 status rank_merge_calls(rank_state *s);
 
-/* rank_result.c: gathers the results. All ranks call it after the last step. On rank 0 *out has the job's
- * result, parameters and trace, which the caller frees. */
+/* rank_result.c: gathers the results. All ranks call this function after the last step. On rank 0 *out has
+ * the job's result, parameters and trace, which the caller frees. */
 status rank_share_results(rank_state *s, run_job *out);
 
 #endif

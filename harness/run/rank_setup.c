@@ -96,7 +96,7 @@ status rank_batches_open(const run_config *c, const rank_place *place, const dat
     sync_requirements needs = {0};
     TRY(engine_table[engine]->requirements(c->engine_options[engine], c->policies[engine], place->world,
                                            &needs));
-    bool elsewhere = needs.whole_batch && place->rank != 0; /* rank 0 loads this rank's batches */
+    bool elsewhere = needs.whole_batch && place->rank != 0; /* rank 0 loads the batches of this rank */
     int replicas = run_config_replicas(c, place->job);      /* stages of a replica have the same data */
     batches_config b = {.set = set,
                         .part = DATA_TRAIN,

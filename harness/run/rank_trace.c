@@ -9,7 +9,7 @@
 
 enum {
     DEFAULT_STEPS = 10,
-    TIMELINE_STEPS = 5,       /* the results keep one of them */
+    TIMELINE_STEPS = 5,       /* steps recorded without --trace; the results keep one of them */
     EVENTS_PER_PARAMETER = 8, /* a bucket or key with one parameter has transfer, waits, flow */
     EVENTS_PER_STEP = 100,
     MOST_EVENTS = 1 << 20,
@@ -88,7 +88,7 @@ static json_t *flow_point(const trace *t, int64_t i, int64_t id, trace_flow_poin
  * other entries. */
 static json_t *message_to_json(const trace *t, int64_t i, const trace_entry *e, const clock_alignment *clock)
 {
-    bool aside = strcmp(e->name, "push and pull") == 0; /* every key has an entry, too */
+    bool aside = strcmp(e->name, "push and pull") == 0; /* spans all keys */
     bool whole =
         e->kind == TRACE_SLICE && e->track == TRACE_COMMUNICATION && e->index == TRACE_NO_INDEX && !aside;
     bool single = e->kind == TRACE_ASYNC && e->index != TRACE_NO_INDEX;

@@ -22,7 +22,7 @@
 /* Keys in JSON of the times of a step, in the order of step_times. The first is the step as a whole. */
 enum {
     RECORD_PHASES = 16,
-    RECORD_ANATOMY = 12 /* times of the anatomy, which come first; a step has all or none */
+    RECORD_ANATOMY = 12 /* the first 12 are the times of the anatomy; a step has all of them or none */
 };
 extern const char *const record_phases[RECORD_PHASES];
 static inline int64_t *record_times(step_times *t) /* [RECORD_PHASES] */
@@ -31,7 +31,7 @@ static inline int64_t *record_times(step_times *t) /* [RECORD_PHASES] */
 }
 
 typedef struct record_evaluation {
-    int64_t step;       /* steps completed before it */
+    int64_t step;       /* steps completed before the evaluation */
     int64_t trained_ns; /* time of the rank in these steps */
     double loss, accuracy;
     int64_t samples;
@@ -51,8 +51,8 @@ typedef struct recorded_step {
 typedef struct record_stretch {
     recorded_step sum;     /* index and end of the last step; sums of losses, samples and times */
     int64_t steps, losses; /* steps; steps that have a loss */
-    int64_t gaps_ns;       /* time between its steps: evaluations, checkpoints, other jobs' turns */
-    step_times known;      /* number of steps in which each time was measured */
+    int64_t gaps_ns;  /* time between the steps of the stretch: evaluations, checkpoints, other jobs' turns */
+    step_times known; /* number of steps in which each time was measured */
 } record_stretch;
 
 typedef struct record {
@@ -61,10 +61,11 @@ typedef struct record {
     recorded_step passed;      /* last step that was not kept */
     record_stretch *stretches; /* [stretch_count] */
     int64_t kept, stretch_count;
-    int level;            /* a stretch has RECORD_BLOCK << level steps */
-    int64_t block;        /* first kept step of the current stretch, from its start */
-    double last_loss;     /* NaN if the last step has no loss */
-    bool late_parts;      /* parts are known only after the run, and of kept steps (rank_calls.c) */
+    int level;        /* a stretch has RECORD_BLOCK << level steps */
+    int64_t block;    /* first kept step of the current stretch, from its start */
+    double last_loss; /* NaN if the last step has no loss */
+    /* The parts of a step are known only after the run, and only for kept steps (rank_calls.c). */
+    bool late_parts;
     int64_t samples;      /* samples of this rank in measured steps */
     int64_t wall_ns;      /* time of the measured steps */
     int64_t *waited_ns;   /* [world] time waited for each rank in measured steps */
@@ -73,29 +74,30 @@ typedef struct record {
     /* Error of the times by which other ranks tell waiting from communication. -1 if there is one clock. */
     int64_t waiting_error_ns;
     int world;
-    sync_counters counters; /* in measured steps; updates_skipped in all steps */
+    sync_counters counters; /* counts of the measured steps; updates_skipped counts all steps */
     /* CPU time of the compute thread in measured steps. STEP_NOT_MEASURED if kernels run elsewhere. */
     int64_t cpu_ns;
     record_evaluation *evaluations; /* every `evaluation_stride`th, and the last */
     int64_t evaluation_capacity, evaluation_count, evaluation_stride, evaluated;
 } record;
 
-/* Allocates room for at most `steps` measured steps and `evaluations` evaluations. STATUS_SYSTEM. */
+/* Allocates room for at most `steps` measured steps and `evaluations` evaluations. Returns STATUS_SYSTEM
+ * if out of memory. */
 status record_init(record *r, int64_t steps, int64_t evaluations, int world);
 void record_deinit(record *r);
 
 /* Adds a measured step. Never allocates. The number of steps must not exceed the capacity. */
 void record_step(record *r, const step_result *result);
-/* Returns true if one of the next two measured steps is kept. Work in progress in a step may begin before
- * it. */
+/* Returns true if one of the next two measured steps is kept. Looks two steps ahead, because work of a
+ * kept step may begin in the step before. */
 bool record_keeps_soon(const record *r);
 /* Sets the parts of step `index` of the run if late_parts is set and the step is kept. Steps come in
  * order. */
 void record_correct_step(record *r, int64_t index, const anatomy_figures *figures, const int64_t *waited_ns);
 /* Merges stretches up to `level`, so that all ranks keep the same steps. */
 void record_merge(record *r, int level);
-/* Counts at the last call of record_counters(). The next call adds the counts since then to the record if
- * `keep`, that is if the steps in between are measured. */
+/* Counts at the last call of record_counters(). The next call computes the counts since then, and adds
+ * them to the record if `keep` is true. `keep` is true if the steps between the two calls are measured. */
 typedef struct record_seen {
     sync_counters engine;
     int64_t cpu_ns; /* trainer_cpu_ns() */
@@ -111,7 +113,8 @@ json_t *record_seconds(int64_t ns);
  * bytes, and stretches unless all steps are kept. Returns STATUS_SYSTEM if out of memory. */
 status record_to_json(const record *r, const clock_alignment *clock, json_t *rank);
 
-/* Converts a ledger to JSON: totals and classes, current and peak, the phase of each peak, ends of phases. */
+/* Converts a ledger to JSON: the memory in total and of each class, and for each phase the peak and the
+ * memory at its end. */
 json_t *ledger_to_json(const ledger *l);
 
 typedef struct overlap {
@@ -136,7 +139,8 @@ void overlap_begin(overlap *o, const sync_engine *engine);
 void overlap_measure(overlap *o, const sync_engine *engine, step_result *result, bool measured);
 
 /* Adds "last_bucket_bytes" and "last_bucket_bound_s", the least time of this bucket over an emulated link.
- * Each is null if it does not apply. */
+ * "last_bucket_bytes" is null if there was no bucket. "last_bucket_bound_s" is null unless the ring uses
+ * an emulated link. */
 void overlap_to_json(const overlap *o, const sync_engine *engine, json_t *rank);
 
 /* Adds to the job the names of the libraries and algorithms that exchange data. Under ring: "collective" is
@@ -145,7 +149,7 @@ void overlap_to_json(const overlap *o, const sync_engine *engine, json_t *rank);
  * messages, and "payload" carries tensors. Names that do not apply to the engine are null. */
 status engine_exchange_to_json(const sync_engine *e, const overlap *first, json_t *job);
 
-/* Returns a rank's "staleness" after a flush, or null under other engines. NULL without memory. */
+/* Returns a rank's "staleness" after a flush, or null under other engines. Returns NULL if out of memory. */
 json_t *ps_result_staleness(sync_engine *e);
 
 /* Returns the job's "settings", the policy and options that its engine runs, or null under `none`. */

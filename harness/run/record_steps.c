@@ -46,8 +46,8 @@ static int chosen(int64_t number, int level)
     return number > 0 && random_bits((uint64_t)level, (uint64_t)number) >> 63;
 }
 
-/* Returns the first kept step of a stretch, counted from its start, as if it had been merged from stretches
- * of one block. */
+/* Returns the first kept step of stretch `number` at `level`, counted from the start of the stretch.
+ * Repeats the choices of all merges from which the stretch results. */
 static int64_t block_of(int64_t number, int level)
 {
     int64_t at = number;

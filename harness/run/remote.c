@@ -54,8 +54,8 @@ static remote_config config_of(const run_config *c, const nn_model *stage, const
 
 /* ---- a rank ------------------------------------------------------------------------------------- */
 
-/* Writes the URL to connect to. The port and the key are the remote stage's; the address is the one by
- * which this rank has reached it. */
+/* Writes the URL to connect to. The remote stage gives the port and the key. The address is the address by
+ * which this rank has reached the remote stage. */
 static void address_of(const run_config *c, const char *bound, char *out, size_t size)
 {
     const char *address = c->run.remote_stage, *port = strrchr(bound, ':');

@@ -91,7 +91,8 @@ static double step_of_all(const json_t *run)
     return sum;
 }
 
-/* Returns the run with the median time. If the number of runs is even, it is the faster of two. */
+/* Returns the run with the median time. If the number of runs is even, returns the faster of the two in
+ * the middle. */
 static size_t middle(const json_t *runs)
 {
     size_t count = json_array_size(runs);
@@ -197,7 +198,7 @@ typedef struct judged {
     double ps, ring; /* samples per second */
     const char *over;
     int count;
-    interval factor; /* interval of the faster over the slower */
+    interval factor; /* interval of the factor of the faster over the slower engine */
 } judged;
 
 static status judge_runs(const json_t *runs, double *ps, double *ring, judged *j)
@@ -237,7 +238,7 @@ static status judge(const json_t *result, bool in_turns, double *ps, double *rin
     const json_t *runs = report_at(result, "repetitions.runs");
     judged j = {.factor = {NAN, NAN}};
     TRY(runs ? judge_runs(runs, ps, ring, &j) : judge_run(result, in_turns, &j));
-    if (!(j.ps > 0) || !(j.ring > 0)) return STATUS_OK; /* one of them did not run, or was not measured */
+    if (!(j.ps > 0) || !(j.ring > 0)) return STATUS_OK; /* ps or ring did not run, or was not measured */
     bool ring_first = j.ring > j.ps;
     *out = verdict_of(ring_first, ring_first ? j.ring / j.ps : j.ps / j.ring, j.factor, j.over, j.count);
     if (!*out) return no_memory();

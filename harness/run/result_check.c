@@ -73,8 +73,8 @@ static status compute_again(const json_t *result, json_t **out)
 
 /* ---- checks ------------------------------------------------------------------------------------- */
 
-/* Kinds of results. A result is of the first kind whose keys it has. `version` is the version that this
- * program writes, or 0 if the kind has none. */
+/* Kinds of results. The kind of a result is the first one in this list whose keys the result has.
+ * `version` is the version that this program writes, or 0 if the kind has none. */
 static const struct {
     const char *keys[2], *schema;
     int version;
@@ -98,7 +98,7 @@ static status check_checksum(const json_t *result, int current, bool is_older, c
     if (is_older) return STATUS_OK;
     TRY(compute_checksum(result, text));
     if (strcmp(text, report_text_at(result, "checksum")) == 0) return STATUS_OK;
-    return json_refuse(&at_checksum, checksum, "\"%s\", that of the figures in the file", text);
+    return json_refuse(&at_checksum, checksum, "\"%s\", the checksum of the figures in the file", text);
 }
 
 static void announce_older(const char *path, json_int_t found, int current)

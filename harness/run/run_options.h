@@ -41,15 +41,16 @@ typedef struct run_options {
     const char *trace, *trace_steps;
     int log_level;
     int64_t eval_every;
-    double target_loss, target_accuracy; /* targets on the test data, or 0 */
+    double target_loss, target_accuracy; /* targets on the test data, or 0 if not given */
     int loss_reduction;                  /* 0 mean, 1 sum */
     const char *rendezvous;
     int64_t connect_timeout_ns;
-    int inline_progress;    /* 0 auto, 1 thread, 2 inline */
-    uint64_t jitter;        /* virtual devices: seed, or 0 */
-    int64_t nodes;          /* virtual devices: machines, or 0 for as many as the ranks fill */
-    double efficiency;      /* virtual devices: factor on the profile's efficiencies */
-    int64_t draw;           /* virtual devices: draw of the profile's constants, or 0 */
+    int inline_progress; /* 0 auto, 1 thread, 2 inline */
+    uint64_t jitter;     /* virtual devices: seed, or 0 */
+    int64_t nodes;       /* virtual devices: machines, or 0 for as many as the ranks fill */
+    double efficiency;   /* virtual devices: factor on the profile's efficiencies */
+    /* Virtual devices: number of the random draw of the profile's constants, or 0 for their values. */
+    int64_t draw;
     int64_t loader_workers; /* virtual devices: workers per process, or 0 without a loader */
     int dp_host;            /* virtual devices: 1 is a Python process */
     int dp_gather;          /* virtual devices: a sim_gathered */
@@ -75,7 +76,7 @@ typedef struct run_config {
     int processors;
     int cores;                      /* cores that the ranks share; 0 if not known, or on virtual devices */
     int local_ranks;                /* ranks of the largest job on this host */
-    int bound;                      /* a bound_by, the outcome of --bind */
+    int bound;                      /* a bound_by: who bound the ranks to processors */
     int repetition;                 /* index of the run with --repeat, from 0 */
     int64_t trace_begin, trace_end; /* --trace-steps; `trace_end` is 0 if none were chosen */
 } run_config;
@@ -93,9 +94,9 @@ status run_config_parse(run_config *config, int argc, char *const argv[]);
  * filled in. */
 status run_config_build(const run_config *config, dataset **set, nn_model **model, model_options *resolved);
 
-/* Returns the options that were given, by their long names, as in a file for --config. If `with_chosen`, adds
- * the chosen device, gpus and steps, and a run with this file repeats the run. Leaves out options of output.
- * Returns NULL without memory. */
+/* Returns the options that were given, by their long names, as in a file for --config. If `with_chosen`,
+ * adds the chosen device, gpus and steps, and a run with this file repeats the run. Leaves out options of
+ * output. Returns NULL if out of memory. */
 json_t *run_config_given(const run_config *config, bool with_chosen);
 
 /* Reads the options of a file of --config. The file is TOML (FILE.toml) or JSON: an object of long names
@@ -126,11 +127,13 @@ bool run_config_is_virtual(const run_config *config);
 const char *run_config_profile(const run_config *config);
 
 /* Opens the file of --load and takes its seed, or sets *out to NULL. The caller closes *out, also after a
- * failure. Fails with STATUS_CONFIG if --seed differs from the seed of the file, or as checkpoint_open(). */
+ * failure. Fails with STATUS_CONFIG if --seed differs from the seed of the file, and with the errors of
+ * checkpoint_open(). */
 status run_config_open_checkpoint(run_config *config, checkpoint **out);
 
-/* Appends the options that change results, as lines "name = value". The lines are equal on all ranks of a
- * job. A data set of files has only its kind, and an option that names a file only "given". */
+/* Appends the options that change results, as lines "name = value". The lines must be the same on all
+ * ranks of a job, so they contain no paths: a data set of files has only its kind, and an option that
+ * names a file has only "given". */
 void run_config_text(const run_config *config, text_buffer *out);
 
 /* ---- run_ranks.c: the jobs of a run (engines.h) ---- */
@@ -144,10 +147,10 @@ bool run_config_uses(const run_config *config, int job);
 /* Returns true if the run has several jobs, which alternate if memory holds them all. */
 bool run_config_takes_turns(const run_config *config);
 int run_config_world(const run_config *config, int job);
-/* Returns the number of replicas of the model, which train on different data. A replica is a rank, or a
- * rank per stage. */
+/* Returns the number of replicas of the model, which train on different data. A replica is one rank or, if
+ * each rank has one stage, one rank per stage. */
 int run_config_replicas(const run_config *config, int job);
-/* Returns the number of devices that a rank drives: one per stage with stages on devices, else one. */
+/* Returns the number of devices of a rank: with --stages-on devices one per stage, else one. */
 int run_config_devices(const run_config *config);
 int run_config_threads(const run_config *config, int job);
 /* Returns true if the launcher also starts a remote stage: --remote-stage local. */

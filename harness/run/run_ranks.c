@@ -21,8 +21,8 @@ static bool is_cuda(const run_config *c)
     return strcmp(c->run.device, "cuda") == 0;
 }
 
-/* Counts the cores that the ranks of this host share. A process that a manager has bound does not see
- * them. */
+/* Counts the cores that the ranks of this host share. A process that a job manager has bound does not see
+ * these cores. */
 static status count_cores(run_config *c, bool managed)
 {
     processors p;
@@ -58,8 +58,8 @@ bool run_config_is_oversubscribed(const run_config *c)
 }
 
 /* Returns true if the run has a job of one rank with all cores and the batch of all ranks. On a GPU a rank
- * cannot have more than one device. If there is one rank with all processors, it would be the same job
- * again. */
+ * cannot have more than one device. Returns false if the job has one rank with all processors, because the
+ * second job would be the same. */
 static bool uses_all_cores(const run_config *c)
 {
     bool same = c->run.gpus == 1 && run_config_threads(c, ENGINE_NONE) == c->processors;

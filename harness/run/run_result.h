@@ -33,19 +33,19 @@ typedef struct run_result_input {
     int64_t started_at_s; /* CLOCK_REALTIME */
 } run_result_input;
 
-/* Returns "workload": model, input, classes, parameters, data, batch, optimizer, seed. NULL without
- * memory. */
+/* Returns "workload": model, input, classes, parameters, data, batch, optimizer, seed. Returns NULL if out
+ * of memory. */
 json_t *run_workload_to_json(const run_config *config, const run_plan *plan);
 
 /* Copies the value of "key   : value" from a file of /proc to `buffer`, or "" if there is none. Returns
  * `buffer`. */
 char *proc_value(const char *path, const char *key, char *buffer, size_t size);
 
-/* Builds the result. *out is a new reference. STATUS_SYSTEM without memory. */
+/* Builds the result. *out is a new reference. Returns STATUS_SYSTEM if out of memory. */
 status run_result_build(const run_result_input *input, json_t **out);
 
-/* Adds "step_time", "phases", "throughput", "traffic", "memory_imbalance", losses and evaluations, which
- * all follow from the figures of the ranks. `ranks` is an array of objects in rank order. */
+/* Computes "step_time", "phases", "throughput", "traffic", "memory_imbalance", losses and evaluations from
+ * the figures of the ranks. `ranks` is an array of objects in rank order. */
 status job_result_derive(json_t *job, const json_t *ranks);
 
 /* Adds the derived figures to a job that has only the members that describe it, and chooses the timeline
@@ -74,18 +74,19 @@ status job_result_add_pipeline(json_t *job, const json_t *ranks, const nn_model 
 status job_result_compare(json_t *result, int cores, bool in_turns);
 
 /* Adds "verdict" to the result of one run or of several: which of ps and ring is faster, with its
- * interval. `in_turns` says that the jobs of a single run alternated. STATUS_SYSTEM without memory. */
+ * interval. `in_turns` says that the jobs of a single run alternated. Returns STATUS_SYSTEM if out of
+ * memory. */
 status run_result_judge(json_t *result, bool in_turns);
 
 /* Combines the complete runs of --repeat in one result: the run whose steps take the median time, with
  * "repetitions" of all runs, and "verdict". All runs have the same configuration. *out is a new reference.
- * STATUS_SYSTEM without memory. */
+ * Returns STATUS_SYSTEM if out of memory. */
 status run_result_repeat(const json_t *runs, json_t **out);
 
 /* Sets "repetitions" of a result. `runs` has whole results, or the "runs" of one result. */
 status run_result_summarize(const json_t *runs, json_t *result);
 
-/* Writes the events of all jobs, whole or not at all. STATUS_CANNOT_CREATE, STATUS_IO. */
+/* Writes the events of all jobs, whole or not at all. Returns STATUS_CANNOT_CREATE or STATUS_IO. */
 status trace_file_write(const char *path, const run_config *config, const run_job *jobs);
 
 #endif

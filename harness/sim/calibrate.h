@@ -1,6 +1,6 @@
 /* Measures this machine and writes the result as a profile that extends `cpu`. First one rank runs every
  * class of operations. Then two ranks compute at the same time without exchanging data, which shows how
- * much they slow each other. Last, they read and write each other's memory.
+ * much they slow each other. Last, the two ranks read and write each other's memory.
  *
  * Files, in the order in which data flow through them:
  *   calibrate.c            runs the measurements
@@ -27,26 +27,26 @@ typedef struct calibration {
     int threads, cores; /* Compute threads per rank, and cores of the machine. */
     int processors;     /* Processors to which a rank is bound, or 0. */
     cpu_set_t *sets;    /* [2] during the measurement, or NULL if ranks are not bound. */
-    double peak_tflops; /* Fastest operation, except 3 x 3 convolutions. */
-    double memory_gbs;  /* Fastest operation by bytes, caches included. */
+    double peak_tflops; /* Rate of the fastest operation, except 3 x 3 convolutions. */
+    double memory_gbs;  /* Memory rate of the fastest operation, caches included. */
     /* SIM_CONVOLUTION_FORWARD and following: efficiency against the peak and against the memory. 0 if not
      * measured. */
     double efficiency[SIM_EFFICIENCIES][2];
     double weight_gbs; /* SIM_WEIGHT_BANDWIDTH. 0 if not measured. */
-    double launch_us;  /* Shortest operation. */
-    /* SIM_CONTENTION: slow-down of a rank by a second one. */
+    double launch_us;  /* Time of the shortest operation. */
+    /* SIM_CONTENTION: factor by which a second rank slows a rank. */
     double contention[CALIBRATED_CONTENTIONS];
-    double host_memory_gbs; /* Sum of the copies of two ranks at the same time. */
-    double pack_gbs;        /* Gradients into buckets: bytes read and written. */
-    /* Gradients of two ranks summed and parameters updated: bytes read and written. */
+    double host_memory_gbs; /* Total rate of two ranks that copy at the same time. */
+    double pack_gbs;        /* Rate of packing gradients into buckets, in bytes read and written. */
+    /* Rate of summing the gradients of two ranks and updating the parameters, in bytes read and written. */
     double host_sum_gbs;
-    double copy_gbs;   /* Bytes copied from the other rank. */
-    double message_us; /* Processor time per end, with the transport's threads. */
-    /* Bytes per processor time of each end. 0 if the time does not grow with the size. */
+    double copy_gbs;   /* Rate of a copy from the other rank. */
+    double message_us; /* Processor time of a message at each end, with the transport's threads. */
+    /* Bytes of a message per processor time of each end. 0 if the time does not grow with the size. */
     double message_copy_gbs;
-    double wake_us;      /* Processor time of a wake-up by another thread, both sides. */
-    double allreduce_us; /* 4 KiB. */
-    /* All-reduce of two ranks, each processing half: bytes per processor time of a rank. */
+    double wake_us;      /* Processor time of a wake-up, in both threads together. */
+    double allreduce_us; /* Time of an all-reduce of 4 KiB. */
+    /* Rate of an all-reduce of two ranks, each of which reduces half: bytes per processor time of a rank. */
     double allreduce_gbs;
 } calibration;
 

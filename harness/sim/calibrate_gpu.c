@@ -27,7 +27,7 @@ static const sizes *sizes_of(const gpu_calibration *c)
 typedef struct bench {
     device *device;
     device_stream *stream;
-    device_memory gpu[OPERANDS], host; /* Each of copy_elements. */
+    device_memory gpu[OPERANDS], host; /* Each has copy_elements elements. */
 } bench;
 
 static status open_bench(bench *b, device_precision precision)
@@ -166,8 +166,8 @@ static status launch_many(device_stream *s, const tiny *t)
 }
 
 /* Measures the host's and the GPU's time per launch. For the GPU's time the stream waits for a fence until
- * all launches are queued; there are fewer than a stream holds, and the kernel is loaded before, since
- * loading waits for all streams. The emulator's streams run at once and must not wait. */
+ * all launches are queued; the launches are fewer than a stream can hold. The kernel is loaded before,
+ * because loading waits for all streams. The emulator's streams run at once and must not wait. */
 static status time_launches(device_stream *s, device_fence *fence, const tiny *t, gpu_calibration *c)
 {
     int64_t host = 0, gpu = 0, wait = 0;

@@ -13,21 +13,22 @@ enum { GPU_MOST = 16 };
 /* Results of a calibration. Rates are in 1e9 bytes per second. */
 typedef struct gpu_calibration {
     char name[128];
-    bool emulated;   /* The kernels ran on the host, so the figures mean nothing. */
+    bool emulated;   /* True if the host emulated the GPU. The figures are then meaningless. */
     int gpus, major; /* GPUs found; compute capability of the first. */
     double memory_gib;
-    double peak_tflops, tf32_tflops; /* A large GEMM. tf32_tflops is 0 if the GPU has no TF32. */
-    double memory_gbs;               /* A large copy, bytes read and written. */
+    double peak_tflops, tf32_tflops; /* Rates of a large GEMM. tf32_tflops is 0 if the GPU has no TF32. */
+    double memory_gbs;               /* Rate of a large copy, in bytes read and written. */
     /* SIM_CONVOLUTION_FORWARD and following: efficiency against the peak and against the memory. 0 if not
      * measured. */
     double efficiency[SIM_EFFICIENCIES][2];
     double launch_us, kernel_us, synchronize_us;
-    /* Slower direction between pinned memory and GPU. Time of a copy of four bytes. */
+    /* Rate of a copy between pinned memory and GPU, in the slower direction, and time of a copy of four
+     * bytes. */
     double pcie_gbs, copy_us;
-    double host_gbs; /* A copy by one host thread. */
-    /* Over all GPUs. 0 if there is only one GPU, or no NCCL for the all-reduce. */
-    double peer_gbs, peer_us; /* Copies from another GPU's memory, slowest pair: large, and of eight bytes. */
-    double all_reduce_gbs, all_reduce_us; /* Bus bandwidth of a large all-reduce; time of eight bytes. */
+    double host_gbs; /* Rate of a copy by one host thread. */
+    /* Measurements between GPUs, 0 if there is only one GPU. The all-reduce is also 0 if there is no NCCL. */
+    double peer_gbs, peer_us;             /* Slowest pair: rate of a large copy, time of eight bytes. */
+    double all_reduce_gbs, all_reduce_us; /* Bus bandwidth of a large all-reduce, time of eight bytes. */
 } gpu_calibration;
 
 /* Measures the first GPU, and the links of all GPUs. Takes about 20 seconds; the GPUs must be otherwise

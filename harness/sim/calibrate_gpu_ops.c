@@ -1,6 +1,6 @@
 /* Times every operation in training steps of ResNet-50 and BERT-base with the GPU's clock. An efficiency
- * is the sum of the roofline times of a class over the sum of the measured times. There are two per class:
- * for operations limited by arithmetic and for operations limited by memory. */
+ * is the sum of the roofline times of a class over the sum of the measured times. A class has two
+ * efficiencies: one for operations limited by arithmetic, one for operations limited by memory. */
 #include "common/optim/optimizer.h"
 #include "harness/sim/calibrate_gpu.h"
 #include "harness/sim/calibrate_impl.h"
@@ -130,7 +130,7 @@ status calibrate_gpu_operations(device *d, device_stream *s, gpu_calibration *c)
         double *e = c->efficiency[k];
         for (int side = 0; side < 2; side++)
             if (all.measured_s[k][side] > 0) e[side] = all.roofline_s[k][side] / all.measured_s[k][side];
-        if (e[OF_PEAK] == 0) e[OF_PEAK] = e[OF_MEMORY]; /* No operation had this limit. */
+        if (e[OF_PEAK] == 0) e[OF_PEAK] = e[OF_MEMORY]; /* No operation of the class had this limit. */
         if (e[OF_MEMORY] == 0) e[OF_MEMORY] = e[OF_PEAK];
     }
     return STATUS_OK;

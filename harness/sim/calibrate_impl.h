@@ -25,8 +25,8 @@ typedef struct calibration_program {
     device_memory input, target;
 } calibration_program;
 
-/* `kind` is the memory of parameters and gradients. Must be closed even after a failure; closing a zeroed
- * program does nothing. */
+/* Compiles the model and allocates all memory. `kind` is the kind of memory for parameters and gradients.
+ * Must be closed even after a failure; closing a zeroed program does nothing. */
 status calibration_program_open(calibration_program *p, device *d, device_stream *s,
                                 const calibration_workload *w, device_memory_kind kind);
 void calibration_program_close(calibration_program *p);

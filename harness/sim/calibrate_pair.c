@@ -1,7 +1,7 @@
 /* Measures two ranks at a time: how much they slow each other, and how fast they exchange data through
- * memory. The exchanges ("passes") are timed in processor time of the thread and follow a training step on
- * both ranks, as in a run: then the memory is as cold, and the data that the other rank has written is in
- * the other core's cache. */
+ * memory. The exchanges ("passes") are timed in processor time of the thread. They follow a training step
+ * on both ranks, so that caches have the same contents as in a run: little of this rank's data, and in the
+ * other core's cache the data that the other rank has written. */
 #include "common/base/clock.h"
 #include "common/reduce/reduce.h"
 #include "common/sim/price.h"
@@ -39,7 +39,8 @@ static int64_t processor_ns(void)
 
 /* ---- compute ---------------------------------------------------------------------------------- */
 
-/* Adds the times of operations per contention class: convolutions, GEMMs, the rest with the update. */
+/* Adds the time of each operation to the sum of its contention class. The classes are convolutions, GEMMs,
+ * and all other operations together with the optimizer's update. */
 static void add_times(calibration_run *r, calibration_setting setting, double sums[CALIBRATED_CONTENTIONS])
 {
     for (int i = 0; i < r->work.program->op_count; i++)
@@ -54,7 +55,7 @@ static float *at(void *arena, int64_t element)
     return (float *)arena + element;
 }
 
-/* This rank's half of an arena, and the other rank's half. */
+/* The half of an arena that belongs to this rank, and the half of the other rank. */
 typedef struct halves {
     int64_t begin, count, other_begin, other_count;
 } halves;
@@ -92,7 +93,7 @@ static status do_pass(pair *p, int rank, pass which)
     const void *buckets[] = {at(p->buckets[0].data, h.begin), at(p->buckets[1].data, h.begin)};
     void *back[] = {at(own->work.params->grads.data, h.begin)};
     switch (which) {
-    case PASS_PACK: /* Gradients into buckets. */
+    case PASS_PACK: /* Packs the gradients into buckets. */
         reduce_convert(DTYPE_F32, p->buckets[rank].data, DTYPE_F32, own->work.params->grads.data,
                        own->work.params->arena_elements, PAIR);
         break;
@@ -105,7 +106,7 @@ static status do_pass(pair *p, int rank, pass which)
         memcpy(at(own->work.params->grads.data, h.other_begin), at(others->grads.data, h.other_begin),
                (size_t)h.other_count * sizeof(float));
         break;
-    case PASS_COPY: /* Parameters updated by the other rank. */
+    case PASS_COPY: /* Copies the parameters that the other rank has updated. */
         memcpy(at(own->work.params->params.data, h.other_begin), at(others->params.data, h.other_begin),
                (size_t)h.other_count * sizeof(float));
         break;

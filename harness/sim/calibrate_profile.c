@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Text of a profile, with the device and the command that its constants name as their source. */
+/* Text of a profile. Each constant names its source: the measured device (`on`) and the command. */
 typedef struct profile_text {
     text_buffer text;
     const char *on, *command;
@@ -131,7 +131,7 @@ status calibration_write(const calibration *c, const char *path)
                      "operations within steps of ResNet-18 and small BERTs, against a roofline");
     if (c->weight_gbs > 0)
         number(&p, SIM_WEIGHT_BANDWIDTH, c->weight_gbs,
-               "what convolutions but 3 x 3 take besides what grows with the batch");
+               "part of the time of convolutions, except 3 x 3, that does not grow with the batch");
     number(&p, SIM_LAUNCH_TIME, c->launch_us, "the shortest operation");
     number(&p, SIM_KERNEL_OVERHEAD, 0, "in launch_time");
     write_pair(&p, c);
@@ -175,9 +175,9 @@ static bool has_nvlink(const gpu_calibration *c)
     return c->peer_gbs > 1.25 * c->pcie_gbs;
 }
 
-/* Derives NCCL's base latencies. The latency of the small all-reduce, less its hops, is the base latency
- * of protocol LL. The other protocols were not measured; their published latencies are shifted by the same
- * amount. */
+/* Derives NCCL's base latencies. The base latency of protocol LL is the latency of the small all-reduce
+ * minus the latency of its hops. The other protocols were not measured; their published latencies are
+ * shifted by the same amount. */
 static void write_nccl_base(profile_text *p, const gpu_calibration *c)
 {
     static const double published[] = {6.6, 14.0, 8.4}, nvlink_hop = 0.6,

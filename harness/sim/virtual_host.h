@@ -24,7 +24,7 @@ typedef struct virtual_host {
 void virtual_host_begin(virtual_host *h, const trainer *t);
 
 /* Returns the `host_costs` of a job (docs/results.md), which the caller owns. Returns NULL if there is
- * nothing to report, or without memory. */
+ * nothing to report, or if out of memory. */
 json_t *virtual_host_to_json(const virtual_host *h);
 
 #endif

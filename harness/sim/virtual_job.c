@@ -24,9 +24,9 @@ typedef struct virtual_rank {
     rank_trace *trace; /* May be NULL. */
 } virtual_rank;
 
-/* A parameter server in a separate process (--server-placement own). Server j has no GPU. It uses the
- * memory of the machine of rank j mod world, like a server on that rank. On machines that compute on
- * processors, it uses that rank's core if cores are scarce. */
+/* A parameter server in a separate process (--server-placement own). Server j has no GPU. Server j uses
+ * the memory of the machine of rank j mod world, like a server on that rank. If ranks compute on
+ * processors and the machine has too few cores, server j shares the core of that rank. */
 typedef struct virtual_server {
     device *device;
     param_set *params;
@@ -368,7 +368,7 @@ static int ranks_to_simulate(const virtual_job_config *c)
         return 0;
     sim_profile *profile = NULL;
     if (sim_profile_load(m->profile, &profile) != STATUS_OK) {
-        error_clear(); /* simulation_open() reports it. */
+        error_clear(); /* simulation_open() reports the error. */
         return 0;
     }
     int machines = m->machines ? m->machines : (m->world + profile->wiring.gpus - 1) / profile->wiring.gpus;

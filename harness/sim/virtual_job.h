@@ -22,13 +22,13 @@ typedef struct virtual_job_config {
     /* Model, engine, policy, optimizer and steps of every rank. virtual_job_run() sets the other fields. */
     trainer_config trainer;
     const dataset *set;
-    const data_options *data; /* Batch, sampler, drop_last. */
+    const data_options *data; /* Batch size, sampler and drop_last. */
     int loader_workers;       /* Workers of each process. 0 if batches take no time. */
-    /* Simulate one machine for all if all machines do the same. */
+    /* Simulate only one machine if all machines do the same. */
     bool by_symmetry;
     int64_t warmup; /* Steps that are not reported. */
     /* Stages of the model. If more than 1, the ranks are a pipeline or replicas of one. If
-     * machine.per_process is equal to it, the stages are on devices of one process. */
+     * machine.per_process is equal to `stages`, the stages are on devices of one process. */
     int stages;
     int schedule; /* pipeline_schedule */
 } virtual_job_config;
@@ -50,12 +50,12 @@ typedef struct virtual_job_observer {
     status (*served)(void *context, int server, const ledger *l);
 } virtual_job_observer;
 
-/* Above this number of ranks, one machine is simulated for all if possible. */
+/* Above this number of ranks only one machine is simulated, if all machines do the same. */
 enum { VIRTUAL_JOB_ALL_RANKS = 1024 };
 
-/* Runs the job to its end. Simulates the ranks of one machine for all if by_symmetry is set, or above
- * VIRTUAL_JOB_ALL_RANKS ranks. This needs the ring engine without pipeline, jitter and slow ranks, and an
- * equal number of ranks on every machine. Otherwise all ranks are simulated. */
+/* Runs the job to its end. Simulates only the ranks of one machine, which stand for all machines, if
+ * by_symmetry is set or above VIRTUAL_JOB_ALL_RANKS ranks. This needs the ring engine without pipeline,
+ * jitter and slow ranks, and an equal number of ranks on every machine. Otherwise all ranks are simulated. */
 status virtual_job_run(const virtual_job_config *config, const virtual_job_observer *observer);
 
 #endif

@@ -1,5 +1,6 @@
-/* One job of `harness run` in virtual time, reduced to a few figures. For tables of many jobs (whatif,
- * reproductions). The job is given as the words of a command line, which run_config_parse() reads. */
+/* Runs one job of `harness run` in virtual time and returns a few figures, for tables of many jobs
+ * (whatif, reproductions). The job is given as the words of a command line, which run_config_parse()
+ * reads. */
 #ifndef HARNESS_SIM_VIRTUAL_MEASURE_H
 #define HARNESS_SIM_VIRTUAL_MEASURE_H
 
@@ -13,8 +14,8 @@ typedef struct virtual_workload {
     char options[320];  /* More options of `harness run`, separated by blanks. */
     char *const *words; /* [word_count]: more options, borrowed. */
     int word_count;
-    double efficiency; /* --efficiency. 0 if not given. */
-    int draw;          /* --draw. 0 if not given. */
+    double efficiency; /* Value of --efficiency. 0 if not given. */
+    int draw;          /* Value of --draw. 0 if not given. */
     virtual_variant variant;
 } virtual_workload;
 
@@ -39,7 +40,7 @@ status virtual_measure(const virtual_workload *workload, virtual_figures *out);
 void virtual_figures_free(virtual_figures *figures);
 
 /* Finds the efficiency at which the step takes `step_ms`, to 0.01 %, so that a measured step of one GPU
- * anchors all computed times. Returns STATUS_CONFIG if there is none. */
+ * anchors all computed times. Returns STATUS_CONFIG if no efficiency gives this time. */
 status virtual_fit(const virtual_workload *one_gpu, double step_ms, virtual_figures *scratch,
                    double *efficiency);
 

@@ -57,7 +57,7 @@ static void write_note(job_record *j, const simulation *s)
     int machines = s->topology->machines;
     net_link link = {.latency_ns = llround(1e3 * sim_profile_get(s->profile, SIM_NETWORK_LATENCY))};
     if (j->present < j->world)
-        snprintf(alike, sizeof alike, "; alike: ranks 0 to %d stand for all", j->present - 1);
+        snprintf(alike, sizeof alike, "; identical ranks: ranks 0 to %d stand for all", j->present - 1);
     if (s->config.link_rate > 0) {
         link.bytes_per_second = llround(1e9 * s->config.link_rate);
         snprintf(network, sizeof network, "; network of %s", net_link_format(&link, shown, sizeof shown));
@@ -355,8 +355,8 @@ static status predict(const run_config *config, const run_plan *plan, int engine
     return STATUS_OK;
 }
 
-/* Returns the mean over the ranks of their median steps. Virtual ranks take equally long. Real ranks take
- * turns in being late, so the slowest rank of a step takes longer than any rank does on average. */
+/* Returns the mean over the ranks of their median steps. Virtual ranks take equally long. A different real
+ * rank is slowest in each step, so the slowest rank of a step takes longer than any rank does on average. */
 static status measured_step(const json_t *job, double *ns)
 {
     const json_t *ranks = json_object_get(job, "ranks"), *rank;
@@ -378,7 +378,7 @@ static status measured_step(const json_t *job, double *ns)
     return STATUS_OK;
 }
 
-/* Sets *out to true if the profile was calibrated with bound ranks. */
+/* Sets *out to true if the ranks were bound when the profile was calibrated. */
 static status is_bound(const char *path, bool *out)
 {
     sim_profile *profile = NULL;

@@ -8,12 +8,13 @@
 #include "harness/run/run_result.h"
 #include "harness/train/trainer.h"
 
-/* Settings of a virtual run that have no option. Zero is the behavior of `harness run`. */
+/* Settings of a virtual run that have no option. All fields are zero in `harness run`. */
 typedef struct virtual_variant {
-    bool by_symmetry;        /* Simulate one machine for all, for any number of ranks (virtual_job.h). */
-    bool unlimited_memory;   /* See simulation.h. */
-    bool separate_phases;    /* See trainer.h. */
-    bool may_be_one_machine; /* --link without effect is not an error. */
+    /* Simulate only one machine, which stands for all, for any number of ranks (virtual_job.h). */
+    bool by_symmetry;
+    bool unlimited_memory;         /* See simulation.h. */
+    bool separate_phases;          /* See trainer.h. */
+    bool may_be_one_machine;       /* Accept --link even if all ranks are on one machine and use no link. */
     const sim_override *overrides; /* [override_count], borrowed. Applied after --efficiency. */
     int override_count;
     /* Called for each measured step of a rank. May be NULL. */

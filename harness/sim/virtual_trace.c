@@ -53,7 +53,7 @@ static void on_ran(void *context, int rank, int stream, const char *what, sim_ti
     trace_slice(t->ranks[rank].recorder, row, what, TRACE_NO_INDEX, sim_to_ns(begin), sim_to_ns(end));
 }
 
-/* Adds a use. Uses arrive in the order in which they end; overlapping ones are merged. */
+/* Adds a use. Uses arrive in the order in which they end. Overlapping uses are merged. */
 static void add_use(virtual_trace *t, link_row *l, link_use u)
 {
     while (l->count > 0 && l->uses[l->count - 1].end > u.begin) {

@@ -2,8 +2,8 @@
  *
  * A rank is a process in the trace, and its kernels are on the rows of their streams. A machine is a
  * process with a row for each direction of a link, each socket's memory and each direction of a network
- * adapter. A slice is a time in which transfers use the link. The bytes of a slice include the copies and
- * wire bytes that a route adds. */
+ * adapter. A slice on the row of a link is a period in which transfers use the link. The bytes of a slice
+ * include the copies and wire bytes that a route adds. */
 #ifndef HARNESS_SIM_VIRTUAL_TRACE_H
 #define HARNESS_SIM_VIRTUAL_TRACE_H
 
@@ -12,10 +12,10 @@
 
 enum {
     VIRTUAL_TRACE_RANKS = 64,   /* Number of ranks, and of machines, that are shown. */
-    VIRTUAL_TIMELINE_RANKS = 16 /* Number of ranks of which the results contain one step. */
+    VIRTUAL_TIMELINE_RANKS = 16 /* Number of ranks that have one step in the results. */
 };
 
-/* A time in which a link was used without a pause. */
+/* A period in which a link was used without a pause. */
 typedef struct link_use {
     sim_time begin, end;
     double bytes;
@@ -30,7 +30,8 @@ typedef struct link_row {
 
 typedef struct virtual_trace {
     int engine, rank_count;
-    /* --trace is given. Otherwise only the step in the results is recorded, without streams and links. */
+    /* True with --trace. Without --trace only the step for the results is recorded, without streams and
+     * links. */
     bool to_file;
     rank_trace *ranks; /* [rank_count], or NULL if nothing is recorded. */
     const simulation *simulation;
@@ -47,7 +48,7 @@ void virtual_trace_close(virtual_trace *t);
 /* Returns the trace of a rank, or NULL if the rank is not traced. */
 rank_trace *virtual_trace_rank(const virtual_trace *t, int rank);
 
-/* Starts recording streams and links, while rank 0 is in a traced step. `t` must not be moved. */
+/* Makes the simulation record streams and links during the traced steps of rank 0. `t` must not be moved. */
 status virtual_trace_watch(virtual_trace *t, simulation *s);
 
 /* Appends all events, each followed by a comma. Must be called before the simulation is closed. Returns

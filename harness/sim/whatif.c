@@ -96,7 +96,7 @@ static virtual_workload workload_of(const whatif_question *q, const char *policy
     return w;
 }
 
-/* Runs a point. one_gpu_ms is 0 if the point is one GPU. Only one GPU in `stages` loads a batch. */
+/* Runs a point. one_gpu_ms is 0 if the point is one GPU. Only one of `stages` GPUs loads a batch. */
 static status ask_point(const virtual_workload *w, double one_gpu_ms, int stages, virtual_figures *figures,
                         whatif_point *out)
 {
@@ -116,8 +116,8 @@ static status ask_point(const virtual_workload *w, double one_gpu_ms, int stages
     return STATUS_OK;
 }
 
-/* Runs one GPU, without the options of stages and without --slow of another rank. *efficiency is 0 if no
- * measured step anchors it. */
+/* Runs one GPU, without the options of stages and without --slow of another rank. *efficiency is 0 if
+ * there is no measured step to fit. */
 static status ask_one_gpu(const whatif_question *q, int draw, virtual_figures *figures, double *efficiency,
                           whatif_point *out)
 {
@@ -225,7 +225,8 @@ static void with_limits(char *out, size_t size, const char *to, double value, do
              text_three_digits(texts[2], sizeof texts[2], high));
 }
 
-/* Returns the algorithm, for example "ring", or "both": then mixed_lines() lists them below the table. */
+/* Returns the algorithm, for example "ring". Returns "both" if there are several, which mixed_lines()
+ * lists below the table. */
 static const char *algorithm_of(const whatif_point *x)
 {
     size_t count = json_array_size(x->algorithms);
@@ -289,9 +290,8 @@ void whatif_text(const whatif_question *q, const whatif_answer *a, text_buffer *
     else
         text_append(out, "; one GPU takes %s ms\n", one);
     if (a->estimated)
-        text_append(out, "What one GPU reaches of its peak is an estimate; --step-ms MS or --samples-per-s "
-                         "N, measured on one GPU, "
-                         "anchor it.\n");
+        text_append(out, "The efficiency of one GPU is an estimate; a measurement of one GPU replaces the "
+                         "estimate, --step-ms MS or --samples-per-s N.\n");
     for (int p = 0; p < q->policy_count; p++) table(q, a, p, out);
     text_append(out,
                 "\nWeak-scaling efficiency: the step of one GPU without communication over this step%s\n",

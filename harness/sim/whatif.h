@@ -17,7 +17,8 @@ typedef struct whatif_question {
     int slow_rank;       /* Rank of the last --slow among the words, or -1. */
     bool has_length;     /* The words have --steps or --epochs. */
     int stages, devices; /* --stages, and devices per rank (--stages-on devices). 1 by default. */
-    /* Step measured on one GPU, which anchors the computed times. 0 to use the profile's efficiencies. */
+    /* Measured step time of one GPU, to which the computed times are fitted. 0 to use the profile's
+     * efficiencies. */
     double step_ms;
     int gpus[WHATIF_SIZES], size_count;
     char policies[WHATIF_POLICIES][WHATIF_POLICY_LENGTH];
@@ -39,7 +40,7 @@ typedef struct whatif_point {
 typedef struct whatif_answer {
     whatif_point one_gpu; /* Without communication. */
     json_t *workload;
-    bool estimated; /* The profile's efficiencies are estimates and not anchored. */
+    bool estimated; /* The profile's efficiencies are estimates and no measured step corrects them. */
     whatif_point points[WHATIF_POLICIES][WHATIF_SIZES];
 } whatif_answer;
 

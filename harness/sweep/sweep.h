@@ -42,7 +42,7 @@ typedef struct sweep {
     int rounds;
     const char *folder; /* Borrowed. */
     int points;         /* Product of the axes' counts. See sweep_has(). */
-    /* --mode is given or varied. Otherwise each value of a varied policy determines the engine. */
+    /* True if --mode is given or varied. If false, each value of a varied policy determines the engine. */
     bool has_mode;
     bool builds; /* The values of axis 0 are programs. */
 } sweep;
@@ -90,7 +90,8 @@ status sweep_is_virtual(const sweep *s, int point, bool *out);
 status sweep_order(const sweep *s, int round, int *order);
 
 /* sweep_program.c: return the program that runs a point, and an array of the hashes of all programs (XXH3,
- * hexadecimal) as a new reference. STATUS_UNAVAILABLE if a program cannot be read. */
+ * hexadecimal) as a new reference. sweep_programs() returns STATUS_UNAVAILABLE if a program cannot be
+ * read. */
 const char *sweep_program(const sweep *s, int point);
 status sweep_programs(const sweep *s, json_t **out);
 
@@ -108,7 +109,7 @@ json_t *sweep_result(const sweep *s, int point, int round);
 
 /* Makes or opens the folder of the sweep. The caller closes *lock at the end. Returns STATUS_CONFIG if the
  * folder contains another sweep or results of another build, or another process uses it. Returns
- * STATUS_CANNOT_CREATE if it cannot be made. */
+ * STATUS_CANNOT_CREATE if the folder cannot be made. */
 status sweep_open_folder(const sweep *s, int *lock);
 
 typedef struct sweep_outcome {
@@ -127,8 +128,8 @@ status sweep_run(const sweep *s, sweep_outcome *out);
 /* Writes the commands that sweep_run() would run, in their order, one per line, quoted for a shell. */
 status sweep_list(const sweep *s, text_buffer *out);
 
-/* sweep_loss.c: adds "loss_over_time" to the table. It is null unless the sweep varies the policy, and
- * null in virtual time. The report is empty if it is null. */
+/* sweep_loss.c: adds "loss_over_time" to the table. "loss_over_time" is null in virtual time, or if the
+ * sweep does not vary the policy. The report is empty if "loss_over_time" is null. */
 status sweep_add_losses(const sweep *s, json_t *table);
 void sweep_report_losses(const json_t *table, text_buffer *out);
 

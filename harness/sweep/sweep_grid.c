@@ -70,8 +70,8 @@ static int axis_named(const sweep *s, const char *name)
     return -1;
 }
 
-/* Returns the engine of a point, from the axis `mode` or the policy. NULL if it is the same for all
- * points. */
+/* Returns the engine of a point, from the axis `mode` or the axis `policy`. Returns NULL if neither axis
+ * determines the engine. */
 static const char *engine_of_point(const sweep *s, int point)
 {
     int mode = axis_named(s, "mode"), policy = axis_named(s, "policy"), engine;
@@ -116,8 +116,8 @@ static bool is_word(const sweep *s, int point, int axis)
     return sweep_value(s, point, axis) && !(s->builds && axis == 0);
 }
 
-/* Copies the words of the command line that all points share. If the point runs only `engine`, leaves out the
- * options of the other engine, which such a run would refuse. */
+/* Copies the words of the command line that all points share. If the point runs only `engine`, leaves out
+ * the options of the other engine, which `harness run` would refuse. */
 static status words_of_point(const sweep *s, const char *engine, const char **out, int *count)
 {
     static const option policy_option = {"policy", OPTION_TEXT, .argument = "a policy"};

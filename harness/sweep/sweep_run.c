@@ -23,8 +23,8 @@
 #include <unistd.h>
 
 enum { MOST_CHILDREN = 64 };
-#define PROGRESS_NS (10 * NS_PER_S)             /* Between lines. */
-#define PROGRESS_ON_TERMINAL_NS (NS_PER_S / 10) /* Between drawings. */
+#define PROGRESS_NS (10 * NS_PER_S)             /* Time between lines. */
+#define PROGRESS_ON_TERMINAL_NS (NS_PER_S / 10) /* Time between drawings of the bar. */
 
 typedef struct child {
     pid_t pid;
@@ -37,9 +37,10 @@ typedef struct running {
     sweep_outcome *out;
     child children[MOST_CHILDREN];
     int child_count;
-    /* Real and virtual runs: those without a result when this start began, and those done since. */
+    /* Numbers of real [0] and virtual [1] runs: runs without a result when this process began, and runs
+     * done since. */
     int due[2], done[2];
-    bool kind;        /* Whether the present runs are virtual. */
+    bool kind;        /* True if the present runs are virtual. */
     int64_t began_ns; /* Time at which the first run of this kind began. */
     int64_t shown_ns;
     bool is_terminal;
@@ -174,7 +175,7 @@ static status note_end(running *r, child c, int ended)
         return forget_failure(r, c.point, c.round) ? write_failures(r) : STATUS_OK;
     }
     unlink(sweep_file(r->sweep, c.point, c.round, path, sizeof path));
-    if (r->out->signal) return STATUS_OK; /* A later start runs it again. */
+    if (r->out->signal) return STATUS_OK; /* The next sweep in this folder repeats the run. */
     r->done[r->kind]++;
     r->out->failed++;
     forget_failure(r, c.point, c.round);
@@ -215,7 +216,7 @@ static void write_progress(const running *r, int done, int all)
     fprintf(stderr, "harness: sweep: %d of %d runs, %d failed%s\n", done, all, r->out->failed, left);
 }
 
-/* Shows a bar on a terminal, else a line every 10 s. `ends` writes a line at once. */
+/* Shows a bar on a terminal, else a line every 10 s. If `ends`, writes a line at once. */
 static void show_progress(running *r, bool ends)
 {
     int64_t now = clock_now_ns();

@@ -88,7 +88,7 @@ static double rate_of(const json_t *points, int row)
 }
 
 /* Copies the rates of two points in the rounds that both have to pairs[0] and pairs[s->rounds]. Returns
- * their number. */
+ * the number of these rounds. */
 static int pair_rounds(const sweep *s, const point_figures *a, const point_figures *b, double *pairs)
 {
     int rounds = 0;
@@ -100,8 +100,8 @@ static int pair_rounds(const sweep *s, const point_figures *a, const point_figur
     return rounds;
 }
 
-/* Tests whether the rounds show that `best` is above every other point, and by which factor above `next`.
- * `tests` [points] and `pairs` [2][rounds] are scratch memory. */
+/* Tests whether the rounds show that point `best` has a higher rate than every other point, and computes
+ * the factor between `best` and `next`. `tests` [points] and `pairs` [2][rounds] are scratch memory. */
 static status test_best(const sweep *s, const point_figures *figures, const json_t *points, int best,
                         int next, significance *tests, double *pairs, json_t *row)
 {

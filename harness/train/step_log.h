@@ -1,6 +1,6 @@
-/* The phases of a step. A rank calls step_log_enter() when it enters a phase. The call sets a mark on the
- * compute stream, the phase of the memory ledger and the operation in the status table. In virtual time it
- * also counts the time of the rank's thread. */
+/* The phases of a step. A rank calls step_log_enter() when it enters a phase. step_log_enter() records a
+ * mark on the compute stream, sets the phase of the memory ledger, and sets the operation of the rank in
+ * the status table. In virtual time step_log_enter() also counts the time of the rank's thread. */
 #ifndef HARNESS_TRAIN_STEP_LOG_H
 #define HARNESS_TRAIN_STEP_LOG_H
 
@@ -8,7 +8,8 @@
 #include "common/memory/ledger.h"
 #include "common/net/status_table.h"
 
-/* The marks of a micro-batch. Only the last one of a step has END. At LOSS the loss is on the host. */
+/* The marks of a micro-batch. END is set only in the last micro-batch of a step. LOSS is set when the loss
+ * is on the host. */
 typedef enum step_mark {
     STEP_MARK_BEGIN,
     STEP_MARK_LOADED,
@@ -21,8 +22,9 @@ typedef enum step_mark {
     STEP_MARKS
 } step_mark;
 
-/* Columns: phase, mark at its begin (STEP_MARKS if none), phase of the ledger (COUNT if unchanged), operation
- * in the status table, row of the job's `host_costs` that has its time (or NULL). */
+/* Columns: phase, mark at the begin of the phase (STEP_MARKS if none), phase of the ledger (COUNT if
+ * unchanged), operation in the status table, row of the job's `host_costs` for the time of the phase (or
+ * NULL). */
 #define STEP_PHASES(X)                                                                                       \
     X(LOAD, STEP_MARK_BEGIN, COUNT, LOAD_BATCH, NULL) /* waits for the loader */                             \
     X(COPY, STEP_MARKS, SCATTER, LOAD_BATCH, "copy")                                                         \

@@ -73,9 +73,11 @@ typedef struct step_times {
     int64_t communication; /* time in which a transfer or a sum was in progress: hidden + exposed */
     int64_t hidden, hidden_computing, hidden_waiting; /* hidden = hidden_computing + hidden_waiting */
     int64_t slowdown; /* slowdown of the computation by concurrent communication */
-    /* Copies of prefetched batches to the device. The data part counts only the exposed rest. */
+    /* Copies of prefetched batches to the device. The data part of the step has only the part of this time
+     * that no computation hides. */
     int64_t copy;
-    int64_t first_to_backward_end; /* start of the first all-reduce to the end of the backward pass */
+    int64_t first_to_backward_end; /* time from the start of the first all-reduce to the end of the backward
+                                      pass */
     int64_t last_bucket;           /* duration of the last bucket's all-reduce */
 } step_times;
 
@@ -90,7 +92,8 @@ typedef struct step_result {
     int waited_for;           /* rank with the largest waited_ns, or ANATOMY_NOBODY */
     const int64_t *waited_ns; /* [world] time spent waiting for each rank; valid until the next step */
     int64_t forward_begin_ns, forward_end_ns, backward_begin_ns, backward_end_ns; /* on the device's clock */
-    /* Time at which the gradients were reduced, before the update. Stale if this rank makes no update. */
+    /* Time at which the gradients were reduced, before the update. Keeps an earlier value if this rank
+     * makes no update. */
     int64_t reduced_ns;
     int64_t samples, targets, correct; /* sums over the micro-batches of this rank */
     /* Loss of this rank's batches, with the loss's reduction. NaN if another rank computes the loss. */
@@ -127,7 +130,7 @@ void trainer_set_skipped(trainer *t, int64_t updates);
 /* Returns the number of updates that the whole run has left out. */
 int64_t trainer_skipped(const trainer *t);
 
-/* Batches that the source of this rank must provide: for this rank, for all ranks, or none. */
+/* Batches that the batch source of this rank must provide: those for this rank, for all ranks, or none. */
 typedef enum trainer_load { TRAINER_LOADS_OWN, TRAINER_LOADS_ALL, TRAINER_LOADS_NOTHING } trainer_load;
 trainer_load trainer_loads(const trainer *t);
 

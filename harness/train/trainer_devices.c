@@ -161,7 +161,7 @@ status trainer_sum_shared(trainer *t)
 
 /* ---- the norm of all gradients ------------------------------------------------------------------ */
 
-/* Returns true if the update needs norms of stages that have not reduced yet. */
+/* Returns true if the update needs the norms of stages that have not reduced their gradients yet. */
 static bool awaits_norms(const trainer *t)
 {
     bool all = true;
@@ -200,7 +200,8 @@ static status begin_turns(trainer *t)
     return begin_idle(t);
 }
 
-/* Gives the wait for a copy its cause: the other stage, until its output was ready; then the transfer. */
+/* Splits the wait for a copy in two. Until the output of the other stage was ready, the wait is for the
+ * rank of that stage. After this time it is communication. */
 static void name_copy(trainer *t, trainer_turn turn, const trainer *from, int mark, int64_t micro)
 {
     anatomy *a = t->engine->context.anatomy;
@@ -215,7 +216,7 @@ static void name_copy(trainer *t, trainer_turn turn, const trainer *from, int ma
     trace_async(t->config.trace, copy_names[turn], micro, micro + 1, began_ns, time.end_ns);
 }
 
-/* Gives the wait before a turn its cause: the thread was busy with another stage. */
+/* Attributes the wait before a turn to another stage, because the thread was busy with that stage. */
 static void name_turn(trainer *t, trainer_turn turn)
 {
     anatomy *a = t->engine->context.anatomy;
@@ -261,7 +262,8 @@ static status update_on(trainer *t)
     return sync_update(t->engine, &t->now.step);
 }
 
-/* Reduces, and updates at once unless norms of other stages are missing. */
+/* Reduces the gradients of the stage. Then updates its parameters, unless the norms of other stages are
+ * missing. */
 static status reduce_on(trainer *t)
 {
     TRY(end_idle(t, TURN_REDUCE)); /* the other turns wait until a copy or the norms have been enqueued */

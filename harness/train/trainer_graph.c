@@ -1,9 +1,9 @@
 /* Records each pass of a step once, and then launches the recorded pass (--cuda-graph).
  *
  * In the first step a pass runs without a record, so that libraries can choose algorithms and the ring can
- * form its buckets. In a later step the pass is recorded. From then on the record is launched if the scalars
- * are equal to the recorded scalars. If the ring launches a bucket within a pass, the record is cut there, so
- * a record has one graph per stretch. */
+ * form its buckets. In a later step the pass is recorded. From then on the record is launched if the
+ * scalars are equal to the recorded scalars. Recording stops while the engine launches a bucket, so a
+ * record has one graph for each stretch of the pass between two calls of the engine. */
 #include "harness/train/trainer_impl.h"
 
 #include <stdlib.h>

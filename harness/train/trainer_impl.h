@@ -22,7 +22,7 @@ typedef struct trainer_recorder {
     sync_recorder base;
     device_stream *stream;
     trainer_record *record; /* NULL if the pass runs without a record */
-    bool replaying, within; /* the record is launched; a stretch has begun */
+    bool replaying, within; /* the pass is launched from its record; a stretch has begun */
     int at;                 /* index of the next stretch to launch */
 } trainer_recorder;
 
@@ -43,11 +43,12 @@ typedef struct trainer_tensors {
 typedef struct trainer_prefetch {
     bool on;
     device_stream *stream;
-    device_fence *copied, *taken; /* count batches copied to the device, and taken by the compute stream */
+    /* Fences that count the batches copied to the device, and the batches taken by the compute stream. */
+    device_fence *copied, *taken;
     trainer_tensors tensors;
     batch_source *source;
     batch_view batch;   /* last batch copied */
-    int64_t step, rows; /* step of `batch`; number of its rows with targets if the loss is masked, else 0 */
+    int64_t step, rows; /* step of `batch`; rows of `batch` with targets if the loss is masked, else 0 */
     int64_t next;       /* step to copy next, or -1 */
     uint64_t number;    /* number of batches copied so far */
     bool ahead, lent;   /* `batch` is not used yet; its host buffer is not returned yet */
@@ -58,8 +59,8 @@ enum { TRAINER_DEPTH = 2, TRAINER_KEPT_BATCHES = 8 };
 _Static_assert(TRAINER_DEPTH *TRAINER_KEPT_BATCHES *STEP_MARKS <= SYNC_MARK_UPDATE,
                "marks that are the owner's");
 
-/* Number of anatomy phases. A micro-batch has: data, other, forward, other, backward, other. A step adds
- * `other` before the first micro-batch, and `optimizer` and `other` after the last one. */
+/* Number of anatomy phases. A micro-batch has the phases data, other, forward, other, backward, other. A
+ * step adds `other` before the first micro-batch, and `optimizer` and `other` after the last one. */
 enum { PHASES_OF_BATCH = 6, PHASES_OF_STEP = 3 };
 
 /* The programs for all batch sizes, and the memory that they share. */
@@ -143,7 +144,8 @@ typedef struct trainer_pipeline {
     int64_t evaluated; /* inputs of evaluations, which share the message numbers of training inputs */
 } trainer_pipeline;
 
-/* Turns of the stages on devices of one process. Before each turn a device has waited for another one. */
+/* Turns of the stages on devices of one process. One thread drives all stages, so a device waits for the
+ * other stages before each of its turns. */
 typedef enum trainer_turn {
     TURN_FORWARD,
     TURN_BACKWARD,

@@ -120,8 +120,8 @@ void trainer_hold_gradient(trainer *t)
     ledger_acquire(&t->ledger, v->ledger_class, v->bytes, plan_align(v->bytes));
 }
 
-/* Calls sync_begin_forward() with `synchronize` set, before the last backward pass. If a step has one
- * micro-batch, the first call of the step did so. */
+/* Calls sync_begin_forward() with `synchronize` set, before the last backward pass. Does nothing if the
+ * step has one micro-batch, because the call at the begin of the step already set `synchronize`. */
 static status begin_reduction(trainer *t)
 {
     if (!is_last(t) || batches(t) == 1) return STATUS_OK;

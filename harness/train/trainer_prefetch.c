@@ -6,12 +6,13 @@
  *      host  --- copy stream --->  prefetch.tensors  --- compute stream --->  data.tensors
  *                  signals `copied`                   signals `taken`
  *
- * The fence `copied` makes the compute stream wait for the batch. The fence `taken` makes the next copy wait
- * until prefetch.tensors is free. The rank's thread always enqueues the signal before the wait, so streams
- * that share a hardware queue of the GPU cannot block each other.
+ * The fence `copied` makes the compute stream wait for the batch. The fence `taken` makes the next copy
+ * wait until prefetch.tensors is free. The rank's thread always enqueues the signal before the wait, so
+ * streams that share a hardware queue of the GPU cannot block each other.
  *
  * The second copy stays within the device and costs about a fiftieth of the copy over the bus. In return,
- * every batch has the same address, so programs, recorded passes, engines and peers bind it once. */
+ * every batch has the same address, so programs, recorded passes, engines and peers need the address only
+ * once. */
 #include "harness/train/trainer_impl.h"
 
 #include "common/trace/trace.h"
@@ -48,8 +49,8 @@ status trainer_prefetch_open(trainer *t)
     return STATUS_OK;
 }
 
-/* Frees a copy that waits for the compute stream, because after a failure the compute stream may never take
- * the batch. */
+/* Signals `taken`, so that a copy that waits for the compute stream can end. After a failure the compute
+ * stream may never take the batch. */
 void trainer_prefetch_close(trainer *t)
 {
     trainer_prefetch *p = &t->data.prefetch;

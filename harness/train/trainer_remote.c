@@ -17,11 +17,10 @@ static status check(const trainer *t)
                     "--remote-stage: expected a policy whose ranks have all gradients, as ddp, got %s",
                     c->policy);
     if (c->optimizer->clip_norm > 0)
-        return fail(STATUS_CONFIG, "--remote-stage: expected no --clip-norm: nobody has all gradients");
+        return fail(STATUS_CONFIG, "--remote-stage: expected no --clip-norm: no process has all gradients");
     if (c->optimizer->on_nonfinite == NONFINITE_SKIP)
-        return fail(STATUS_CONFIG,
-                    "--remote-stage: expected --on-nonfinite stop or warn, got skip: each side updates its "
-                    "own parameters");
+        return fail(STATUS_CONFIG, "--remote-stage: expected --on-nonfinite stop or warn, got skip: each "
+                                   "side updates only its half of the parameters");
     if (c->sizes[0] > 0)
         return fail(STATUS_CONFIG, "--remote-stage: expected batches of one size: add --drop-last");
     for (int p = 0; p < m->param_count; p++)

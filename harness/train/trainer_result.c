@@ -44,7 +44,7 @@ status trainer_check_loss(trainer *t, const sync_step *step, const double *sums)
     return STATUS_OK;
 }
 
-/* Adds the phase in which the lane executes `part`, from a mark on. */
+/* Adds a phase of the step: from `mark` on, the lane executes `part`. */
 static void add_phase(trainer *t, int mark, step_part part)
 {
     if (t->phase_count == 0)
@@ -52,7 +52,7 @@ static void add_phase(trainer *t, int mark, step_part part)
     t->phases[t->phase_count++] = (anatomy_phase){device_mark_ns(t->stream, mark), part};
 }
 
-/* Adds the phase in which the lane executes `part` between two marks, also to the trace. */
+/* Adds a phase in which the lane executes `part` between two marks, and adds this phase to the trace. */
 static void add_part(trainer *t, const char *name, int64_t micro, step_part part, int begin, int end)
 {
     add_phase(t, begin, part);
@@ -84,7 +84,8 @@ status trainer_report_backward(trainer *t, int flight, int64_t micro)
     return STATUS_OK;
 }
 
-/* Returns the slowdown by communication since the previous step. Only virtual devices measure it. */
+/* Returns the slowdown by communication since the previous step. Returns STEP_NOT_MEASURED on real
+ * devices. */
 static int64_t slowdown(trainer *t, int end)
 {
     if (!sim_device_simulation(t->device)) return STEP_NOT_MEASURED;
@@ -115,7 +116,7 @@ void step_set_anatomy(step_times *times, const anatomy_figures *figures)
 static void warn_of_lost_parts(trainer *t, int64_t index)
 {
     if (!t->lost_parts_reported)
-        log_warn("step %lld: more waits and transfers than there is room for: the parts of such steps are "
+        log_warn("step %lld: too many waits and transfers to record; the parts of steps with this many are "
                  "not measured",
                  (long long)index);
     t->lost_parts_reported = true;

@@ -12,16 +12,17 @@
 /* ---- when figures agree: tests/golden/README.md, "Two comparisons" ------------------------------- */
 
 static const double float64_limit = 1e-9; /* Relative to a tensor's norm, or to the loss. */
-static const double kink_limit = 0.05;    /* Relative to a gradient's L2. */
-/* Limits for GEMMs that round their factors, relative to the figure. The unit roundoff of TF32 is 2^-11,
- * of bfloat16 2^-9. */
+static const double kink_limit = 0.05;    /* For networks with ReLU, relative to a gradient's L2. */
+/* Limits for GEMMs that round their inputs, relative to the compared figure. The unit roundoff of TF32 is
+ * 2^-11, of bfloat16 2^-9. */
 static const struct {
     double loss;
     double l2;    /* L2 of a tensor. */
     double kinks; /* L2 of a gradient in a network with ReLU. */
 } rounded[] = {
     [COMPARE_TF32] = {0x1p-9, 0.05 / 4, 0.05 + 0.05 / 4}, [COMPARE_BFLOAT16] = {0x1p-7, 0.05, 0.05 + 0.05}};
-static const double unreliable = 1e-3; /* Relative float32 error above which PyTorch is no reference. */
+/* Relative error of PyTorch's float32 values above which a tensor is not compared. */
+static const double unreliable = 1e-3;
 
 static void judge(comparison *c, const char *what, double found, double expected, double limit)
 {
@@ -76,7 +77,7 @@ typedef struct digest {
 
 static digest digest_of(const double *values, int64_t count)
 {
-    /* Kahan: the sum of millions must be exact to 1e-9 of the norm. */
+    /* Kahan summation: the sum of millions of values must be exact to 1e-9 of the norm. */
     double squares = 0, sum = 0, carry = 0;
     for (int64_t i = 0; i < count; i++) {
         squares += values[i] * values[i];

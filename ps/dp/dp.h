@@ -26,14 +26,14 @@
 
 #include "common/sync/engine.h"
 
-/* Implements sync_engine_type.requirements(). The engine has type sync_ps_dp, which has the same name as
- * sync_ps. */
+/* Implements sync_engine_type.requirements(). */
 status ps_dp_requirements(const void *options, const char *policy, int world, sync_requirements *out);
 status ps_dp_open(const sync_context *context, sync_engine **out);
 
 const struct ps_member *ps_dp_member(const sync_engine *e);
 void ps_dp_write_settings(const sync_engine *e, text_buffer *out);
 
+/* Type of the engine that ps_dp_open() opens. Its `name` is "ps", as in sync_ps. */
 extern const sync_engine_type sync_ps_dp;
 
 #endif

@@ -1,4 +1,4 @@
-/* The batch: planned, cut as by torch.chunk, and scattered by rank 0. */
+/* Plans the batch, cuts it as torch.chunk does, and scatters the parts from rank 0. */
 #include "ps/dp/dp_impl.h"
 
 #include "ps/compute.h"
@@ -139,7 +139,8 @@ static status receive_part(dp_engine *e, const sync_step *step, dp_part *mine)
     return STATUS_OK;
 }
 
-/* Assumes a part of the largest batch, if the device only plans memory. */
+/* Sets *mine to this rank's part of the largest batch. Used if the device only plans memory, because no
+ * message from rank 0 arrives then. */
 static void assume_part(dp_engine *e, dp_part *mine)
 {
     const sync_context *c = context_of(e);

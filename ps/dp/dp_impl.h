@@ -29,18 +29,18 @@ void dp_chunks_free(dp_chunks *chunks);
 
 /* Staging buffers of the tensors that ranks exchange under `dp`.
  *
- * If the host can access the device's memory, or if the device has no bytes, tensors are exchanged in place.
- * Tensors of a GPU pass through pinned host memory. They are copied down before an exchange sends them, and
- * copied up after an exchange has received them. Under `--payload nccl` only tensors that the host reads are
- * staged. The ledger does not count staging buffers, because they belong to the transport. */
+ * If the host can access the device's memory, or in virtual time, tensors are exchanged in place. Tensors of
+ * a GPU pass through pinned host memory. They are copied down before an exchange sends them, and copied up
+ * after an exchange has received them. Under `--payload nccl` only tensors that the host reads are staged.
+ * The ledger does not count staging buffers, because they belong to the transport. */
 typedef enum dp_tensor {
     /* Ranks map the first five tensors, in the order of the PS_SEGMENT_ constants. */
     DP_TENSOR_PARAMS,
     DP_TENSOR_GRADS,
     DP_TENSOR_INPUT,
     DP_TENSOR_TARGET,
-    DP_TENSOR_OUTPUTS, /* Outputs of all ranks, then their gradients, on rank 0. */
-    DP_TENSOR_PART,    /* Outputs of this rank's part, or their gradient, on other ranks. */
+    DP_TENSOR_OUTPUTS, /* Rank 0 only: the outputs of all ranks, later replaced by their gradients. */
+    DP_TENSOR_PART,    /* Other ranks only: the outputs of this rank, later replaced by their gradients. */
     DP_TENSOR_BUFFERS,
     DP_TENSOR_SUMS, /* Values that a layer sums over the ranks. */
     DP_TENSORS
@@ -101,7 +101,7 @@ typedef struct dp_engine {
     int64_t loaded;     /* Samples of all ranks. */
     int present;        /* Ranks 0 .. present - 1 have samples. */
     int contributors;   /* Number of ranks that had samples in a micro-batch of the step. */
-    bool accumulates;   /* Gradients hold earlier micro-batches of the step. */
+    bool accumulates;   /* The gradients already include earlier micro-batches of the step. */
     int64_t step, sums; /* `sums` counts the layers' sums of the step. */
     int64_t settles;    /* Number of flushes. */
     /* [world][DP_PIECES] Pieces of the tensors that are exchanged with each rank. */
@@ -118,16 +118,17 @@ typedef struct dp_engine {
 /* Copies the options, and chooses the payload. Fails with STATUS_CONFIG if the device cannot use the
  * payload. */
 status dp_choose_payload(dp_engine *e, const ps_options *options);
-status dp_nccl_open(dp_engine *e); /* Blocks until all ranks have come, at most for the connect time-out. */
+/* Returns when all ranks have joined, or fails after the connect time-out. */
+status dp_nccl_open(dp_engine *e);
 void dp_nccl_close(dp_engine *e);
 status dp_nccl_warm_up(dp_engine *e);
 status dp_nccl_replicate(dp_engine *e);
-/* Sums gradients onto rank 0, divided as in dp_sum. */
+/* Sums gradients on rank 0. Each gradient is divided by `before`, the sum by `after`. */
 status dp_nccl_reduce(dp_engine *e, double before, double after);
 void dp_nccl_collect(const dp_engine *e, sync_counters *out);
 void dp_nccl_end_step(sync_engine *e);
-/* Returns true if NCCL also carries parts of the batch and of the outputs. In virtual time they are
- * copied. */
+/* Returns true if NCCL also carries parts of the batch and of the outputs. In virtual time the hub carries
+ * them. */
 bool dp_nccl_sends(const dp_engine *e);
 status dp_nccl_scatter_batch(dp_engine *e);
 status dp_nccl_gather_outputs(dp_engine *e);
@@ -164,8 +165,8 @@ static inline bool dp_lean(const dp_engine *e)
     return e->policy.lifetimes == PS_DP_LIFETIMES_LEAN;
 }
 
-/* Returns true if the device only plans memory. No message is sent then, and values from peers are
- * computed. */
+/* Returns true if the device only plans memory. No message is sent then, and this rank computes the values
+ * that messages would bring. */
 static inline bool dp_plans(const dp_engine *e)
 {
     return device_get_info(e->base.context.device)->plans;

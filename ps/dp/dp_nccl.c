@@ -34,7 +34,7 @@ static const char *const call_names[] = {
     [CALL_GRADIENT] = "scatter of gradients",     [CALL_START] = "start"};
 
 struct dp_nccl {
-    struct dp_nccl_sim *sim; /* In virtual time. Otherwise NULL, and the other fields are set. */
+    struct dp_nccl_sim *sim; /* Used in virtual time instead of the other fields, else NULL. */
     process_group *calls;
     collective_world *world;
     collective_group *group;
@@ -186,8 +186,9 @@ status dp_nccl_scatter_gradient(dp_engine *e)
     return end_call(e);
 }
 
-/* Makes calls of each kind, size and pair of ranks, because NCCL may connect at a first call. The calls send
- * the initial parameters of rank 0, and gradients that have not been computed yet. */
+/* Makes calls of each kind, size and pair of ranks, because NCCL may connect at a first call. The calls use
+ * the initial parameters, and the arena of gradients as scratch memory, because no gradient has been computed
+ * yet. */
 status dp_nccl_warm_up(dp_engine *e)
 {
     if (!e->nccl || e->nccl->sim || e->nccl->warm) return STATUS_OK;

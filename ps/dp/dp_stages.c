@@ -23,8 +23,8 @@ static int64_t buffer_bytes(const dp_engine *e)
     return context_of(e)->params->buffer_elements * (int64_t)e->element;
 }
 
-/* Adds the transfers of a replica. Buffers travel in frames, because rank 0's forward pass changes them at
- * once. */
+/* Adds the transfers of a replica. Buffers always travel in message frames. Rank 0's forward pass changes
+ * them, so other ranks could not copy them from shared memory later. */
 static void add_replica(dp_engine *e, int peer, int64_t step)
 {
     const param_set *set = context_of(e)->params;
@@ -136,8 +136,8 @@ static status add_own_outputs(dp_engine *e, const sync_step *step)
     return STATUS_OK;
 }
 
-/* Gathers tensors that replicas return in addition to the loss, in virtual time. Only the time of this gather
- * matters. Rank 0 also copies its part. */
+/* Gathers the tensors that replicas return in addition to the loss, in virtual time. Only the time of this
+ * gather matters, so no values move. Rank 0 is also charged for the copy of its own tensors. */
 static status gather_returned(dp_engine *e, const sync_step *step)
 {
     void *place = context_of(e)->exchange->output;

@@ -25,9 +25,9 @@ typedef struct hub_shared {
     int count;
     dp_sum sum;
     bool sums;
-    _Atomic int64_t posted; /* Number of exchanges. */
-    device_fence *done;     /* Reaches the number of exchanges that have ended. */
-    anatomy_sent last;      /* Message that was sent last, of those received in the exchange. */
+    _Atomic int64_t posted; /* Number of exchanges that have been posted. */
+    device_fence *done;     /* Number of exchanges that have ended. */
+    anatomy_sent last;      /* The latest-sent message that the exchange has received. */
     ps_port port;
 } hub_shared;
 
@@ -264,7 +264,7 @@ static status receive_held(hub_agent *h, int64_t now_ns)
     int kept = 0;
     for (int i = 0; i < h->held_count; i++) {
         ps_message m = h->held[i];
-        h->held[i].remote = false; /* Only one copy may be released. */
+        h->held[i].remote = false; /* `m` is released instead. */
         dp_transfer *transfer = find_transfer(h, &m);
         if (transfer)
             TRY(receive_transfer(h, transfer, &m, now_ns));
@@ -380,8 +380,8 @@ dp_transfer *dp_hub_add(dp_hub *p, dp_direction direction, int peer, message_kin
     return transfer;
 }
 
-/* Returns the operation that the status table shows during the exchange. It is a pull if any message must
- * arrive, else a push. */
+/* Returns the operation that the status table shows during the exchange: a pull if any message must arrive,
+ * else a push. */
 static rank_operation operation_of(const hub_shared *s)
 {
     for (int i = 0; i < s->count; i++)

@@ -40,14 +40,14 @@ typedef struct dp_region {
 typedef enum dp_direction {
     DP_SEND,
     DP_RECEIVE,
-    DP_REDUCE /* Received, then added to the other transfers of the same key. */
+    DP_REDUCE /* Receive, then add the tensors of all transfers of a key. */
 } dp_direction;
 
 typedef struct dp_transfer {
     dp_direction direction;
     int peer;
     message_header header; /* Set by the caller, and replaced by the received header. */
-    dp_region region;      /* Without pieces if there is no tensor. */
+    dp_region region;      /* Pieces of the tensor, or no pieces if the message has no tensor. */
     /* The tensor passes through shared memory, and the message is only a notice. `remote` is the region's
      * base in the peer's memory. A send copies the tensor to `remote`, or leaves the copy to the peer if
      * `remote` is NULL. A receive copies the tensor from `remote`. If `remote` is NULL, the peer has put the
@@ -69,11 +69,12 @@ typedef struct dp_sum {
 
 typedef struct dp_hub_config {
     const sync_context *context;
-    int transfers; /* Most transfers of an exchange. */
-    int keys;      /* Most keys of a sum. */
+    int transfers; /* Largest number of transfers in an exchange. */
+    int keys;      /* Largest number of keys in a sum. */
     int threads;
     void *landing; /* GPU memory for a key that has arrived, or NULL if the host sums. */
-    /* Tensors of devices do not use the hub, so an exchange need not wait until they have been computed. */
+    /* True with --payload nccl. On GPUs NCCL moves the tensors in device memory, so an exchange need not wait
+     * until they have been computed. */
     bool only_control;
 } dp_hub_config;
 
@@ -87,8 +88,8 @@ void dp_hub_close(dp_hub **hub);
 ps_port *dp_hub_port(dp_hub *hub);
 
 /* Called by the compute thread. dp_hub_add() adds a transfer to the next exchange. The transfer is valid
- * until the first dp_hub_add() after the exchange. dp_hub_run() runs the exchange. `sum` is NULL without
- * DP_REDUCE. */
+ * until the first dp_hub_add() after the exchange. dp_hub_run() runs the exchange. `sum` is NULL if no
+ * transfer is a DP_REDUCE. */
 dp_transfer *dp_hub_add(dp_hub *hub, dp_direction direction, int peer, message_kind kind, int64_t step,
                         int64_t key);
 status dp_hub_run(dp_hub *hub, const dp_sum *sum);

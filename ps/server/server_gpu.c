@@ -19,8 +19,9 @@ static int64_t largest_piece(const server *s)
     return largest;
 }
 
-/* Uses the device's parameters under sync, as on a host: when all ranks have pushed a key, no rank reads it
- * any more. Otherwise allocates a copy of the shard. */
+/* Chooses the memory for the server's parameters. Under sync the server works in the rank's parameters on the
+ * GPU, because no rank reads a key that all ranks have pushed. Under ssp and async it has a copy of the
+ * shard. */
 static status open_params(server *s, size_t extent)
 {
     server_gpu *g = s->gpu;

@@ -6,9 +6,9 @@
 #include "ps/protocol.h"
 #include "ps/server/server.h"
 
-/* The message that was sent last, of several messages. */
+/* The latest-sent of the messages that an update or a reply needs. */
 typedef struct server_last {
-    int64_t sent_ns, ready_ns; /* sent_ns is 0 if there is none. */
+    int64_t sent_ns, ready_ns; /* `sent_ns` is 0 if no message was needed. */
     uint32_t rank;
 } server_last;
 
@@ -79,13 +79,13 @@ typedef struct server_worker {
     int64_t buffers_arrived_ns; /* Time at which the pull for buffers arrived. */
     bool had_buffers;
     bool gone;
-    /* The worker's share of a layer's sum, of kind NONE if it has not arrived. */
+    /* The worker's share of a layer's sum. The kind is NONE if the share has not arrived. */
     ps_message layer_share;
     int64_t share_arrived_ns;
     bool norm_due;    /* `norm` must be sent to the worker. */
     double norm;      /* The shard's part of a squared norm. */
     server_step push; /* The last push (async). */
-    /* Number of keys of that push, if updates wait for the norm (async). */
+    /* Number of keys of the last push, if updates wait for the norm (async). */
     int pushed_keys;
     double scale; /* Factor for the worker's gradients (async). */
     bool skips;   /* The worker's push is not applied (async). */
@@ -95,7 +95,8 @@ typedef struct server_apply {
     int key, worker;
 } server_apply;
 
-/* The GPU that sums and updates. Addresses are those at which a whole arena would begin. */
+/* The GPU that sums and updates. `params` and `own_grads` are the addresses at which arenas of the whole
+ * model would begin. Only the shard's elements are used. */
 typedef struct server_gpu {
     device *device;
     device_stream *stream;
@@ -132,7 +133,7 @@ typedef struct server {
     server_gpu *gpu;      /* NULL if the host's threads sum and update. */
     ps_thread_pool *pool;
     device_stream *stream;
-    char *params, *averages;     /* Addresses at which a whole arena would begin. */
+    char *params, *averages;     /* Addresses at which arenas of the whole model would begin. */
     const void **gradients;      /* [threads][world] */
     device_memory params_memory; /* Used if the server has a copy of the parameters. */
     device_memory averages_memory, copies_memory, squares_memory;
@@ -176,7 +177,7 @@ typedef struct server {
         int shares;
         int replies;           /* Number of replies to be sent, to workers world - replies and following. */
         server_last last;      /* The latest share that has arrived. */
-        message_header header; /* Header of the shares that arrive. */
+        message_header header; /* Header of the last share, which the next shares must match. */
         message_header reply;
         transport_ticket ticket;
     } layer;
@@ -258,7 +259,8 @@ const char *server_gradient(const server *s, int key, int worker, int piece);
 status server_pushed(server *s, int key, int worker, int piece, const char **grads);
 status server_receive_async(server *s, int key, int worker, server_step step);
 void server_end_iteration(server *s, int key);
-/* Handles the squared norm over all servers, of the push of `worker` (async) or of the iteration. */
+/* Handles the squared norm of the gradient over all servers. The gradient is the push of `worker` under
+ * async, else the average of the iteration. */
 status server_receive_norm(server *s, int worker, double sum_squares);
 /* Stops the server or warns if an update found gradients that are not finite, as --on-nonfinite says. */
 status server_check_update(const server_work *work);

@@ -66,8 +66,8 @@ static bool buffers_due(const server *s, int worker)
 }
 
 /* Returns true if a rank still needs the present buffers, because it has pulled them or has never had any.
- * Once all ranks have had buffers, rank 0 cannot send new ones before all ranks have received the buffers of
- * the last iteration. */
+ * The check for ranks that have never had buffers matters only at first: later, rank 0 sends new buffers
+ * only after all ranks have received the buffers of the last iteration. */
 static bool buffers_needed(const server *s)
 {
     bool by_iterations = s->c->policy->consistency != PS_ASYNC && s->buffers.iteration >= 0;

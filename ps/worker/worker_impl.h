@@ -11,10 +11,10 @@
 
 /* Events from the compute thread to the agent. */
 typedef enum worker_event {
-    WORKER_PUSH,    /* index: parameter; value: iteration */
-    WORKER_PULL,    /* index: flags; value: number of the pull */
-    WORKER_BUFFERS, /* value: iteration that begins with rank 0's present buffers */
-    WORKER_SUM,     /* index: count; value: number of the sum */
+    WORKER_PUSH,    /* The index is a parameter, the value an iteration. */
+    WORKER_PULL,    /* The index holds flags (PS_PULL_...), the value is the number of the pull. */
+    WORKER_BUFFERS, /* The value is the iteration that begins with rank 0's present buffers. */
+    WORKER_SUM,     /* The index is the count of values, the value is the number of the sum. */
 } worker_event;
 
 /* The optimizer's step and learning rate of an iteration, which the compute thread hands over. The agent ends
@@ -51,7 +51,7 @@ typedef struct worker_key {
     int64_t pushed_ns;           /* Time at which the push left (async, ssp). */
     int64_t requested, received; /* Numbers of pulls. */
     int64_t updates_seen;        /* Number of updates that the parameters had. */
-    anatomy_sent last;           /* Last contribution to the last reply. */
+    anatomy_sent last;           /* The latest-sent message that the last reply needed. */
 } worker_key;
 
 /* Used by the compute thread, which calls the stages. */
@@ -62,7 +62,7 @@ typedef struct worker_compute {
     uint64_t unpacked;      /* The pull whose buffers are in place. */
     bool begun;             /* The iteration's first micro-batch has begun. */
     bool synchronize;
-    bool has_data;          /* a micro-batch of the iteration had samples */
+    bool has_data;          /* A micro-batch of the iteration had samples. */
     bool *pushed;           /* [param_count] Pushed in this iteration. */
     sync_staging staging;   /* On the compute stream. */
     sync_handover launched; /* Gradients and buffers that the compute stream has not reached yet. */
@@ -73,10 +73,11 @@ typedef struct worker_compute {
  * fence is reached, or atomic. */
 typedef struct worker_shared {
     size_t element; /* Bytes of an element. */
-    /* The server reads frames in this rank's memory until all ranks have pushed the key. No credit is spent
-     * then, because the server meanwhile waits for other keys. */
+    /* The server reads pushed frames in this rank's memory until all ranks have pushed the key. These pushes
+     * spend no credit, because the server may need other keys before it releases the frames. */
     bool lends_frames;
-    bool gives_buffers, takes_buffers; /* This rank's buffers are sent to all ranks; come from rank 0. */
+    /* This rank sends its buffers to all ranks, or receives rank 0's buffers. */
+    bool gives_buffers, takes_buffers;
 
     /* From the compute thread to the agent. The next three fields are written before an event is posted. */
     sync_queue events;
@@ -88,8 +89,8 @@ typedef struct worker_shared {
     char *packed_buffers;   /* Rank 0's buffers, to be sent or received. */
     device_fence **arrived; /* [param_count] Number of the pull whose parameters have arrived. */
     device_fence *packed, *buffers_arrived, *summed;
-    /* Last contribution to each parameter, to the buffers and to the sum. Written before the fence is
-     * reached. */
+    /* The latest-sent message that each parameter, the buffers and the sum needed. The agent writes them
+     * before it reaches the fence that the compute thread waits for. */
     anatomy_sent *params_last; /* [param_count] */
     anatomy_sent buffers_last, sum_last;
 
@@ -114,8 +115,8 @@ typedef struct worker {
     /* ---- pulls ---- */
     int *missing_keys; /* [param_count] Keys that are missing from the current pull. */
     int replies_due;
-    int64_t waiting_since_ns;             /* Time since which replies are due. */
-    bool flows;                           /* Flows of the trace pass through the slice that began then. */
+    int64_t waiting_since_ns; /* Time since which replies are due. */
+    bool flows;               /* A flow of the trace passes through the slice from that time on. */
     int64_t buffers_left_ns, sum_left_ns; /* Times at which buffers and the sum were requested. */
     int64_t last_message_ns;              /* Time from which the stall limit counts. */
 
@@ -123,10 +124,11 @@ typedef struct worker {
     device_stream *stream;
     sync_staging staging; /* On `stream`. */
     device_memory squares;
-    int averages; /* Number of averages that have arrived, if clipping waits for all. */
+    int averages; /* Number of averages that have arrived, if updates wait for the norm. */
 
     /* ---- buffers, sums of layers, norms ---- */
-    /* Buffers must be packed; are packed and must be sent; are with the server. */
+    /* Rank 0's buffers must be packed (pack_due), have been packed and must be sent (packed_due), or have
+     * been sent and are not acknowledged (packed_out). */
     bool pack_due, packed_due, packed_out;
     int64_t pack_iteration;
     uint64_t packs_made;

@@ -138,7 +138,7 @@ static status receive_average(worker *w, int key)
     if (o->clip_norm <= 0 && !skips) return update_key(w, key, 1.0);
     if (++w->averages < w->c->plan->key_count) return STATUS_OK;
     w->averages = 0;
-    /* The updates of all keys have waited for the latest contribution to any key. */
+    /* The norm needs all keys, so every update has waited for the push that was sent last. */
     for (int k = 0; k < w->c->plan->key_count; k++)
         if (w->keys[k].last.ns > w->keys[key].last.ns) w->keys[key].last = w->keys[k].last;
     for (int k = 0; k < w->c->plan->key_count; k++) w->keys[k].last = w->keys[key].last;
@@ -156,7 +156,8 @@ static status receive_average(worker *w, int key)
     return STATUS_OK;
 }
 
-/* Traces a key's request and reply. A flow leads from the gradient to the reply if a push requested it. */
+/* Traces a key's request and reply. If a push requested the reply, a flow of the trace connects the gradient,
+ * the push and the reply. */
 static void trace_key(worker *w, int key, int64_t now_ns)
 {
     trace *t = w->c->context->trace;

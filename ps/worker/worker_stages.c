@@ -118,7 +118,7 @@ static status clear_gradients(ps_worker *w)
 
 /* ---- gradients and buffers that the compute stream has reached ---------------------------------- */
 
-enum { ITEM_BUFFERS = -1 }; /* Other items are parameters. */
+enum { ITEM_BUFFERS = -1 }; /* Any other item is the index of a parameter. */
 
 static status push(ps_worker *w, int param)
 {
@@ -203,7 +203,8 @@ static status wait_for_pull(ps_worker *w)
     return wait_for_buffers(w);
 }
 
-/* Flushes. Under async a rank may have made no step when others have, but it requests the same flush. */
+/* Waits until this rank has the parameters after all updates. Under async a rank may not have made a step yet
+ * when the other ranks have. It then makes its first pull here, because all ranks must request the flush. */
 status ps_worker_flush(sync_engine *e)
 {
     ps_worker *w = worker_of(e);

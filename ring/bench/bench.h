@@ -68,7 +68,8 @@ status ring_bench_check(const ring_bench_options *options, int world);
 status ring_bench(const ring_bench_config *config, ring_bench_sink sink, void *context);
 
 /* Write a report: a header of '#' lines, one line per row, and a footer with the average. A line has at most
- * 80 columns. The heads of a group precede it if `before`, the previous row or NULL, is in another group. */
+ * 80 columns. `before` is the previous row, or NULL for the first. Column heads precede the line if the
+ * library, the algorithm, the operation, the type or the root has changed. */
 void ring_bench_header(const ring_bench_config *config, text_buffer *out);
 void ring_bench_line(const ring_bench_row *row, const ring_bench_row *before, text_buffer *out);
 void ring_bench_footer(const ring_bench_row *rows, int count, text_buffer *out);

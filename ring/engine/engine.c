@@ -29,13 +29,12 @@ static status ring_requirements(const void *options, const char *policy, int wor
     else if (automatic && collective_has_algorithm("nccl", s.algorithm))
         out->reach = SYNC_REACH_EITHER;
     if (s.algorithm == COLLECTIVE_ALGORITHM_TREE || s.algorithm == COLLECTIVE_ALGORITHM_HIERARCHICAL)
-        out->virtual_only =
-            "--algorithm: expected --device sim:PROFILE with tree and hierarchical: they exist as models of "
-            "their time; real devices have ring, two-shot, tuned and library";
+        out->virtual_only = "--algorithm: expected --device sim:PROFILE with tree and hierarchical, which "
+                            "are only modeled; real devices have ring, two-shot, tuned and library";
     out->shares_buffers = s.broadcast_buffers;
     out->replicates = s.sharding == PARAM_SHARD_NONE && s.join == RING_JOIN_NONE && s.hook == RING_HOOK_NONE;
     if (s.join != RING_JOIN_NONE)
-        out->unrecorded = "with --join the divisor of gradients follows from the ranks that have data";
+        out->unrecorded = "--join makes the divisor of gradients depend on the ranks that have data";
     if (ring_hook_has_function(s.hook)) {
         if (out->reach == SYNC_REACH_DEVICE)
             return fail(STATUS_CONFIG, "--comm-hook: %s works in host memory, not with --collective nccl",
@@ -58,7 +57,7 @@ static status ring_requirements(const void *options, const char *policy, int wor
         out->unrecorded = "parameters are gathered during the forward pass";
     }
     if (s.hook == RING_HOOK_POWERSGD)
-        out->unrecorded = "PowerSGD begins at a later step, and divides otherwise";
+        out->unrecorded = "PowerSGD starts at a later step, and divides differently";
     return STATUS_OK;
 }
 
@@ -221,7 +220,7 @@ static status ring_open(const sync_context *context, sync_engine **out)
     TRY_GOTO(rc, ring_settings_resolve(context->options, context->divide, context->policy, &e->settings),
              failed);
     if (ring_hook_has_function(e->settings.hook) && device_get_info(context->device)->simulated) {
-        rc = fail(STATUS_CONFIG, "--comm-hook: %s has no price in virtual time",
+        rc = fail(STATUS_CONFIG, "--comm-hook: %s is not modeled in virtual time",
                   ring_hooks[e->settings.hook].name);
         goto failed;
     }

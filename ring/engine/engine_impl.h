@@ -98,12 +98,12 @@ typedef struct ring_powersgd {
 
 /* A unit of sharded state in the current pass. Used by the compute thread. */
 typedef struct ring_unit {
-    process_work gather; /* All-gather that was posted and not waited for, or 0. */
+    process_work gather; /* The all-gather, from its post until a wait for it, else 0. */
     bool begun;
     bool present;         /* Parameters are gathered, or converted with mixed precision. */
-    bool reducing;        /* The reduction of gradients was posted and not waited for. */
+    bool reducing;        /* The reduction of gradients has been posted, and nothing has waited for it yet. */
     int left;             /* Number of parameters that the pass has not yet released. */
-    device_kernel *adder; /* Adds shards of gradients. NULL if there is nothing to add. */
+    device_kernel *adder; /* Adds up the shards of micro-batches. NULL if nothing is added up. */
 } ring_unit;
 
 /* Used by the compute thread. */
@@ -112,9 +112,9 @@ typedef struct ring_shards {
     int pass;
     bool accumulates;      /* An earlier micro-batch of the step has made gradients. */
     bool holds;            /* Memory for whole parameters is allocated. */
-    int held;              /* Number of units that have been gathered there. */
+    int held;              /* Number of units that have been gathered into this memory. */
     device_memory reduced; /* Copy of the reduced shards, for verification. */
-    /* Mixed precision: gradients of one shard in the masters' type. */
+    /* Gradients of one shard in the masters' type, with mixed precision. */
     device_memory update;
 } ring_shards;
 
@@ -130,12 +130,12 @@ typedef struct ring_compute {
     int root;                  /* Lowest rank that has data, which broadcasts buffers. */
     ring_bucket_step *buckets; /* [params] */
     device_range *ranges;      /* [params] Ranges of a bucket that is packed or unpacked. */
-    /* [params] The gradient is ready in this backward pass, was computed in this step, is never computed
-     * (static graph). */
+    /* [params] Gradients that are ready in this backward pass, gradients that were computed in this step, and
+     * gradients that a static graph never computes. */
     bool *ready, *seen, *unused;
     int *order; /* [params] Order in which gradients become ready. */
     int order_count;
-    bool warm;                   /* NCCL has made calls of all sizes. */
+    bool warm;                   /* ring_warm_up() has run for the current buckets. */
     ring_bucket_record *records; /* [RING_RECORDS] */
     int64_t record_count;
 } ring_compute;

@@ -71,8 +71,8 @@ static status differ(int rank, const sync_blob *theirs, const sync_blob *ours, s
     int found_length = line_length(theirs, at), expected_length = line_length(ours, at);
     if (expected_length > 5 && memcmp(expected, "host=", 5) == 0)
         return fail(STATUS_CONFIG,
-                    "rank %d runs on another host than rank 0: collectives over shared memory need "
-                    "one host; use --collective mpi",
+                    "rank %d and rank 0 run on different hosts, but collectives over shared memory need one "
+                    "host; use --collective mpi",
                     rank);
     return fail(STATUS_PROTOCOL, "ranks differ: rank %d has '%.*s', rank 0 has '%.*s'", rank,
                 found_length < 160 ? found_length : 160, found, expected_length < 160 ? expected_length : 160,

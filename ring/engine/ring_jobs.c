@@ -195,7 +195,7 @@ status ring_post(ring_engine *e, ring_job_kind kind, int index, int64_t record, 
     bool between = kind == RING_JOB_REPLICAS,
          compressed = kind == RING_JOB_BUCKET && ring_powersgd_active(e, e->compute.step.index);
     process_call job = {.group = group_of(e, kind),
-                        /* The reduce-scatter in the group. */
+                        /* An all-reduce between groups follows the reduce-scatter of its bucket. */
                         .after = between ? e->compute.buckets[index].work : 0,
                         .tag = record,
                         .ready_ns = record ? ring_record(e, record)->ready_ns : 0,
@@ -220,8 +220,8 @@ status ring_run_job(ring_engine *e, ring_job_kind kind, int index)
     return ring_await(e, job);
 }
 
-/* The hosts exchange the activity without the GPU if collectives are NCCL's. The next pass needs the result
- * while the GPU is still busy with the last pass. */
+/* Gathers which ranks have data. With NCCL the hosts do this without the GPU, because the next pass needs the
+ * result while the GPU is still busy with the last pass. */
 status ring_gather_activity(ring_engine *e)
 {
     collective_call call = ring_call_of(e, RING_JOB_ACTIVITY, 0);
@@ -241,7 +241,7 @@ static status warm_up_call(ring_engine *e, collective_call call)
     return warm_up_in(e, e->group, call);
 }
 
-/* Bucket memory replaces PowerSGD's factors, which must keep their values from step to step. */
+/* Calls for PowerSGD use the memory of the bucket, because its factors keep their values between steps. */
 static status warm_up_bucket(ring_engine *e, int k)
 {
     if (e->settings.sharding) {

@@ -3,8 +3,8 @@
 
 /* ---- the update ------------------------------------------------------------------------------- */
 
-/* Returns the base address of a unit in `memory`. The base plus an offset in arenas of shards is the address
- * of an element in this rank's shard. `memory` is an arena of shards if `cut`, else a whole arena. */
+/* Returns a base address for a unit in `memory`, which is an arena of shards if `cut`, else a whole arena.
+ * An element of this rank's shard is at the base plus the element's offset in an arena of shards. */
 static char *as_shards(const ring_engine *e, const device_memory *memory, bool cut, int unit)
 {
     return element(e, memory,
@@ -17,8 +17,8 @@ static char *gradient_shards(const ring_engine *e, int unit)
     return as_shards(e, cut ? &set_of(e)->grad_shards : &set_of(e)->grads, cut, unit);
 }
 
-/* Sets *out to the base address of gradients in the type that updates read. Mixed precision
- * converts the shard to this type, unless the sums of micro-batches have the type already. */
+/* Sets *out to the base address of the gradients that the update reads. With mixed precision the gradients
+ * have the masters' type: the shard is converted, unless micro-batches have been added up in that type. */
 static status update_gradients(ring_engine *e, int unit, char **out)
 {
     const param_unit *u = &shards_of(e)->units[unit];
@@ -115,7 +115,7 @@ void ring_drop_whole(ring_engine *e)
     e->shards.held = 0;
 }
 
-/* If gradients are cut or bfloat16, copies the shards to an arena with the layout of the parameters. The
+/* If gradients are sharded or bfloat16, copies the shards to an arena with the layout of the parameters. The
  * arena is allocated on the first call, because only verification needs it. Returns NULL after an error. */
 const void *ring_reduced_shards(ring_engine *e, piece_list *owned)
 {

@@ -1,8 +1,8 @@
 /* Sharded state: the policies zero1, zero2, zero3 and fsdp.
  *
  * The gradients of a unit form one bucket, which is reduce-scattered when all of them are ready. Each rank
- * updates its shards. Then parameters are all-gathered. If parameters are cut, too, each pass instead
- * gathers its units, one unit ahead of use:
+ * updates its shards. Then parameters are all-gathered. Under zero3 and fsdp, which also shard parameters,
+ * each pass gathers its units instead, one unit ahead of use:
  *
  *     forward    compute         | unit 0 | unit 1 | unit 2 |
  *                all-gather    0 | 1      | 2      |
@@ -37,8 +37,8 @@ static void count_update(ring_engine *e,
     if (bytes > 0) change(e->base.context.ledger, LEDGER_WORKSPACE, bytes, bytes);
 }
 
-/* Mixed precision: allocates memory in which a shard's gradients have the masters' type, for a sum or an
- * update. */
+/* Allocates memory for the gradients of one shard in the masters' type, with mixed precision. Sums and
+ * updates use this memory. */
 static status open_update(ring_engine *e)
 {
     const param_shards *s = shards_of(e);
@@ -91,7 +91,8 @@ static char *gradients_of(const ring_engine *e, int unit)
     return element(e, &set_of(e)->grads, cut ? u->gradients : u->whole.offset);
 }
 
-/* Returns this rank's part of the unit's gradients, or, if cut by rows, the room after the gradients. */
+/* Returns the address for this rank's part of the unit's reduced gradients. The part is reduced in place, or,
+ * if units are sharded by rows, stored after the gradients. */
 static char *reduced_part(const ring_engine *e, int unit)
 {
     const param_shards *s = shards_of(e);

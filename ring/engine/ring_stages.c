@@ -86,7 +86,7 @@ static status ring_pack(ring_engine *e, const int *params, int count)
     double divisor = divisor_before(e);
     int ranges = 0;
     if (e->settings.bucket_view && divisor == 1 && !e->settings.mixed) return STATUS_OK;
-    if (sync_replays(&e->base.context)) return STATUS_OK; /* The recorded pass packs the gradients. */
+    if (sync_replays(&e->base.context)) return STATUS_OK; /* The replayed CUDA graph packs them. */
     for (int i = 0; i < count; i++) {
         char *from = gradient(e, params[i]),
              *to = e->settings.bucket_view ? reduced_gradient(e, params[i]) : packed(e, params[i]);
@@ -244,7 +244,7 @@ static void reset_step(ring_engine *e)
 static status read_order(ring_engine *e)
 {
     int params = ring_params(e);
-    bool *taken = e->compute.ready; /* reset_step() clears the array afterwards. */
+    bool *taken = e->compute.ready; /* Used as scratch memory. reset_step() clears it. */
     memset(taken, 0, (size_t)params * sizeof *taken);
     for (int i = 0; i < params; i++) {
         int param = e->memory.order[i];
@@ -294,7 +294,8 @@ static status check_data(ring_engine *e, const sync_step *step)
 {
     if (step->samples > 0 || e->settings.join != RING_JOIN_NONE) return STATUS_OK;
     return ring_give_up(e, fail(STATUS_CONFIG,
-                                "rank %d has no data in step %" PRId64 ": --join lets it take part without",
+                                "rank %d has no data in step %" PRId64
+                                ": --join lets a rank take part without data",
                                 e->base.context.rank, step->index));
 }
 
@@ -314,7 +315,8 @@ status ring_begin_forward(sync_engine *base, const sync_step *step)
     ring_drop_whole(e);
     e->compute.has_data = (e->compute.has_data && !e->compute.period_begins) || step->samples > 0;
     reset_step(e);
-    /* Parameters or masters that are cut need no broadcast: all ranks have shards of the same values. */
+    /* Sharded parameters or masters need no broadcast, because the shards of all ranks are parts of the same
+     * values. */
     if (!e->compute.started && base->context.world > 1 && !param_set_gathers(base->context.params)) {
         param_set_forget_bf16_copy(base->context.params);
         TRY(ring_run_job(e, RING_JOB_PARAMETERS, 0));
@@ -332,7 +334,7 @@ status ring_begin_forward(sync_engine *base, const sync_step *step)
 
 /* ---- ready ------------------------------------------------------------------------------------ */
 
-/* Gradients that are cut are reduced in every micro-batch. */
+/* Sharded gradients are reduced in every micro-batch. */
 static bool reduces(const ring_engine *e)
 {
     return e->compute.step.synchronize || e->settings.sharding >= PARAM_SHARD_GRADIENTS;

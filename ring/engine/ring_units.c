@@ -97,7 +97,7 @@ status ring_gather_updated(ring_engine *e)
     return STATUS_OK;
 }
 
-/* Rounds masters that have been initialized or loaded, and gathers the result unless parameters are cut. */
+/* Rounds masters that have been initialized or loaded. Gathers the result unless parameters are sharded. */
 static status begin_mixed(ring_engine *e)
 {
     for (int u = 0; u < shards_of(e)->unit_count; u++) TRY(ring_round_unit(e, u));

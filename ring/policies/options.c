@@ -21,63 +21,59 @@ static const char *const join_choices[] = {"none", "world", "active", NULL};
 
 static const option options[] = {
     {"bucket-cap-mb", OPTION_MIB, AT(bucket_cap_mb), .argument = "MIB",
-     .help = "a bucket closes when it has reached this size: MiB, or with a unit, 25MB (0: the policy's)"},
+     .help = "close a bucket when it reaches this size, in MiB or with a unit as in 25MB (0 for the policy's "
+             "value)"},
     {"first-bucket-mb", OPTION_MIB, AT(first_bucket_mb), .argument = "MIB", .level = OPTION_KEY,
-     .help = "the first bucket's limit (0: the policy's)"},
+     .help = "limit of the first bucket (0 for the policy's value)"},
     {"message-size", OPTION_INT, AT(message_size), .argument = "ELEMENTS", .level = OPTION_KEY,
-     .help =
-         "a bucket closes when it has reached this size, for policies that count elements (0: the policy's)"},
+     .help = "close a bucket when it reaches this size, for policies that count elements (0 for the policy's "
+             "value)"},
     {"order", OPTION_CHOICE, AT(order), .initial = "policy", .choices = order_choices, .level = OPTION_KEY,
-     .help = "the order in which gradients are put into buckets"},
+     .help = "order in which gradients are put into buckets"},
     {"launch", OPTION_CHOICE, AT(launch), .initial = "policy", .choices = launch_choices, .level = OPTION_KEY,
      .help = "when buckets are launched"},
     {"broadcast-buffers", OPTION_CHOICE, AT(broadcast_buffers), .initial = "policy",
      .choices = yes_no_choices, .level = OPTION_RARE,
-     .help = "every step starts from the buffers of rank 0 (with --join, of the lowest rank that has data)"},
+     .help = "start every step from the buffers of rank 0 (with --join, of the lowest rank that has data)"},
     {"bucket-view", OPTION_FLAG, AT(bucket_view), .level = OPTION_RARE,
-     .help = "gradients are reduced in place: no copy, no bucket memory"},
+     .help = "reduce gradients in place, without copies and bucket memory"},
     {"allreduce-fp32", OPTION_FLAG, AT(allreduce_fp32), .level = OPTION_RARE,
-     .help = "sums are computed in float32 whatever the gradients' type"},
+     .help = "compute sums in float32, whatever the type of the gradients"},
     {"predivide", OPTION_DOUBLE, AT(predivide), .argument = "FACTOR", .level = OPTION_KEY,
-     .help = "with --divide after: gradients are divided by FACTOR before the sum, by ranks/FACTOR after it "
-             "(0: 1)"},
+     .help = "divide gradients by FACTOR before the sum and by ranks/FACTOR after it; needs division after "
+             "the sum (0 for 1)"},
     {"collective", OPTION_CHOICE, AT(collective), .initial = "auto", .choices = collective_choices,
-     .help =
-         "the library that carries the tensors: shared memory (ours), NCCL or Open MPI; auto: NCCL between "
-         "GPUs where it is found, else shm"},
+     .help = "the library that carries the tensors: this program's collectives in shared memory, NCCL or "
+             "Open MPI; auto: NCCL between GPUs if it is installed, else shm"},
     {"algorithm", OPTION_CHOICE, AT(algorithm), .initial = "auto", .choices = collective_algorithm_names,
-     .help = "of the buckets' all-reduce; shm: ring (auto), two-shot, tuned; nccl, mpi: library (auto: the "
-             "library chooses), ring; in virtual time library (auto: ring or tree, per call the faster), "
-             "ring, tree, two-shot, "
-             "hierarchical"},
+     .help = "all-reduce algorithm of the buckets; shm: ring (auto), two-shot, tuned; nccl, mpi: library "
+             "(auto, the library chooses), ring; in virtual time: library (auto, the faster of ring and tree "
+             "per call), ring, tree, two-shot, hierarchical"},
     {"collective-table", OPTION_TEXT, AT(collective_table), .argument = "FILE", .level = OPTION_RARE,
-     .help = "the table of --algorithm tuned, as bench --tune writes it; implies it"},
+     .help = "table for --algorithm tuned, from bench --tune; implies --algorithm tuned"},
     {"find-unused-parameters", OPTION_FLAG, AT(find_unused), .level = OPTION_RARE,
-     .help = "parameters may have no gradient in a step: found at the end of every backward pass"},
+     .help = "allow parameters without a gradient: find them at the end of every backward pass"},
     {"static-graph", OPTION_FLAG, AT(static_graph), .level = OPTION_RARE,
-     .help = "parameters that have no gradient in the first step never have one"},
+     .help = "assume that parameters without a gradient in the first step never have one"},
     {"comm-hook", OPTION_CHOICE, AT(hook), .initial = "none", .choices = hook_choices,
      .help = "how gradients are compressed before they are sent"},
     {"powersgd-rank", OPTION_INT, AT(powersgd_rank), .argument = "RANK", .initial = "1", .low = 1, .high = 64,
      .level = OPTION_RARE, .help = "columns of PowerSGD's factors"},
     {"powersgd-start", OPTION_INT, AT(powersgd_start), .argument = "STEP", .initial = "10",
-     .level = OPTION_RARE, .help = "the first step that PowerSGD compresses (PyTorch: 1000)"},
+     .level = OPTION_RARE, .help = "first step that PowerSGD compresses (1000 in PyTorch)"},
     {"join", OPTION_CHOICE, AT(join), .initial = "none", .choices = join_choices, .level = OPTION_RARE,
-     .help = "a rank without data contributes zeros; the mean is over the world or over the ranks that have "
-             "data"},
+     .help = "a rank without data contributes zeros; the mean is over all ranks (world) or over the ranks "
+             "that have data (active)"},
     {"reshard", OPTION_CHOICE, AT(reshard), .initial = "policy", .choices = yes_no_choices,
      .level = OPTION_KEY,
-     .help = "zero3, fsdp: parameters of a unit are dropped after the forward pass and gathered again for "
-             "the backward "
-             "pass (policy: yes)"},
+     .help = "zero3, fsdp: free the parameters of a unit after the forward pass and gather them again for "
+             "the backward pass (the policy's value is yes)"},
     {"mixed-precision", OPTION_FLAG, AT(mixed_precision),
-     .help = "ddp, zero1, zero2, zero3, fsdp: parameters and gradients are kept and sent as bfloat16; "
-             "updates change float32 "
-             "masters"},
+     .help = "ddp, zero1, zero2, zero3, fsdp: keep and send parameters and gradients as bfloat16; updates "
+             "change a float32 copy"},
     {"group", OPTION_INT, AT(group), .argument = "RANKS", .high = 1024, .level = OPTION_KEY,
-     .help = "zero1, zero2, zero3, fsdp: state is cut among RANKS neighbors, as those of a host, and "
-             "replicated between such "
-             "groups (0: among all)"},
+     .help = "zero1, zero2, zero3, fsdp: shard the state in groups of RANKS neighbors, such as the ranks of "
+             "a host, and replicate it between groups (0 for one group of all ranks)"},
 };
 
 const option_table ring_option_table = {"Ring engine", options, sizeof options / sizeof options[0]};
@@ -99,7 +95,8 @@ static bool by_bytes(const bucket_plan *p)
     return p->rule == BUCKET_REACH_BYTES || p->rule == BUCKET_WITHIN_BYTES;
 }
 
-/* Changes the limits of a plan that counts bytes. Returns false for other plans. */
+/* Applies --bucket-cap-mb and --first-bucket-mb to a plan whose limits are in bytes. Returns false for other
+ * plans. */
 static bool limit_bytes(const ring_options *o, bucket_plan *p)
 {
     if (!by_bytes(p)) return false;
@@ -150,15 +147,17 @@ static status check(const ring_options *o, const ring_settings *s)
     if (o->powersgd_start > 0 && o->powersgd_start != 10 && s->hook != RING_HOOK_POWERSGD)
         return refuse("powersgd-start", "expected --comm-hook powersgd");
     if (o->bucket_view && s->hook != RING_HOOK_NONE)
-        return refuse("bucket-view", "a communication hook needs buckets of its own");
+        return refuse("bucket-view", "unexpected with --comm-hook, which needs separate buckets");
     if (o->allreduce_fp32 && s->hook != RING_HOOK_NONE)
-        return refuse("allreduce-fp32", "a communication hook determines the type that is sent");
+        return refuse("allreduce-fp32",
+                      "unexpected with --comm-hook, which determines the type that is sent");
     if (o->bucket_view && o->allreduce_fp32)
-        return refuse("bucket-view", "with --allreduce-fp32 gradients are converted");
+        return refuse("bucket-view",
+                      "unexpected with --allreduce-fp32, which converts gradients in separate buckets");
     if (o->predivide > 0 && s->divide_before)
-        return refuse("predivide", "it splits a division after the sum; add --divide after");
+        return refuse("predivide", "expected division after the sum; add --divide after");
     if (s->join == RING_JOIN_ACTIVE && o->predivide > 0)
-        return refuse("predivide", "with --join active the divisor is known only during the step");
+        return refuse("predivide", "--join active determines the divisor only during the step");
     return STATUS_OK;
 }
 
@@ -209,8 +208,8 @@ static status resolve_algorithm(const ring_options *o, ring_settings *s)
     bool tuned = s->algorithm == COLLECTIVE_ALGORITHM_TUNED;
     if (tuned && !o->collective_table)
         return refuse("algorithm",
-                      "tuned needs --collective-table FILE; harness bench --tune writes such a table");
-    if (o->collective_table && !tuned) return refuse("collective-table", "it is of --algorithm tuned");
+                      "tuned needs --collective-table FILE; harness bench --tune writes the file");
+    if (o->collective_table && !tuned) return refuse("collective-table", "expected --algorithm tuned");
     if (strcmp(s->collective, "auto") == 0) return STATUS_OK;
     return collective_choose_algorithm(s->collective, s->algorithm, &s->algorithm);
 }

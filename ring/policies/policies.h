@@ -61,20 +61,22 @@ POLICY("torch-0.4.1-gloo", "torch.nn.parallel.DistributedDataParallel of torch 0
 POLICY("flat", "the textbook's: gradients as one vector", "one bucket, after the backward pass",
        .first = {BUCKETS_ONE(REGISTRATION), RING_AFTER_BACKWARD})
 POLICY("naive", "the textbook's first attempt: one collective per parameter",
-       "every gradient by itself, as soon as it is ready", .first = {BUCKETS_EACH(REVERSE), RING_WHEN_READY})
+       "one all-reduce per gradient, as soon as the gradient is ready",
+       .first = {BUCKETS_EACH(REVERSE), RING_WHEN_READY})
 POLICY("zero1", "ZeRO stage 1, optimizer state (Rajbhandari et al., SC 2020)",
        "a unit's gradients reduce-scattered when ready, each rank updates its shard, parameters all-gathered",
        .first = {BUCKETS_UNITS, RING_WHEN_READY}, .divide_before = true, .broadcast_buffers = true,
        .sharding = PARAM_SHARD_STATE)
 POLICY("zero2", "ZeRO stage 2, and gradients (Rajbhandari et al., SC 2020)",
-       "as zero1; of gradients only shards are kept, and added up over micro-batches",
+       "like zero1, but each rank keeps only a shard of the gradients, summed over micro-batches",
        .first = {BUCKETS_UNITS, RING_WHEN_READY}, .divide_before = true, .broadcast_buffers = true,
        .sharding = PARAM_SHARD_GRADIENTS)
 POLICY("zero3", "ZeRO stage 3, and parameters (Rajbhandari et al., SC 2020)",
-       "as zero2; a unit's parameters are all-gathered before each pass uses them, and dropped after it",
+       "like zero2, but a unit's parameters are all-gathered before each pass and freed after it",
        .first = {BUCKETS_UNITS, RING_WHEN_READY}, .divide_before = true, .broadcast_buffers = true,
        .sharding = PARAM_SHARD_ALL)
-POLICY("fsdp", "torch.distributed.fsdp.fully_shard (torch 2.6 and later, FSDP2)",
-       "as zero3; each parameter is cut on its first dimension, in chunks that are padded to one size",
-       .first = {BUCKETS_UNITS, RING_WHEN_READY}, .divide_before = true, .broadcast_buffers = true,
-       .sharding = PARAM_SHARD_ALL, .rows = true)
+POLICY(
+    "fsdp", "torch.distributed.fsdp.fully_shard (torch 2.6 and later, FSDP2)",
+    "like zero3, but each parameter is cut along its first dimension, in chunks that are padded to one size",
+    .first = {BUCKETS_UNITS, RING_WHEN_READY}, .divide_before = true, .broadcast_buffers = true,
+    .sharding = PARAM_SHARD_ALL, .rows = true)

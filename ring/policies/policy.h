@@ -16,8 +16,8 @@ typedef enum ring_launch {
 } ring_launch;
 
 typedef enum ring_bucket_lifetime {
-    RING_BUCKETS_PERSIST, /* Allocated once. */
-    RING_BUCKETS_PASS     /* Allocated at the launch, and freed after the copy back. */
+    RING_BUCKETS_PERSIST, /* All buckets are allocated once. */
+    RING_BUCKETS_PASS     /* Each bucket exists from its launch until it has been copied back. */
 } ring_bucket_lifetime;
 
 /* How one step reduces its gradients. */
@@ -31,7 +31,8 @@ typedef struct ring_policy {
     ring_step_plan first; /* First step, and all steps unless `rebuilds`. */
     ring_step_plan later; /* Second and later steps if `rebuilds`. */
     bool rebuilds;
-    /* All steps with --find-unused-parameters and without --static-graph. Ignored if the limit is 0. */
+    /* Plan of all steps with --find-unused-parameters and without --static-graph. Not used if the limit of
+     * its buckets is 0. */
     ring_step_plan unused;
     bool divide_before;
     /* Buffers are broadcast before the first forward pass of a step, from rank 0 or, with --join, from the
@@ -39,9 +40,11 @@ typedef struct ring_policy {
     bool broadcast_buffers;
     bool serial; /* A bucket is launched when the one before it has been copied back. */
     ring_bucket_lifetime lifetime;
-    /* State that is cut among the ranks. Buckets are then units, which are reduced in place. */
+    /* The state that is sharded. If any is, each bucket is a unit (common/nn/shards.h), which is reduced in
+     * place. */
     param_sharding sharding;
-    /* Each parameter is cut on its first dimension. Otherwise a unit is cut as a flat vector. */
+    /* If true, each parameter is sharded on its first dimension. If false, a unit is sharded as one flat
+     * vector. */
     bool rows;
 } ring_policy;
 
@@ -55,7 +58,7 @@ enum {
 extern const ring_policy ring_policies[RING_POLICIES];
 extern const sync_policy_info ring_policy_infos[RING_POLICIES];
 
-/* Finds a policy by its name. Fails with STATUS_USAGE and lists the valid names if there is none. */
+/* Finds a policy by its name. Fails with STATUS_USAGE and lists the valid names if the name is unknown. */
 status ring_policy_find(const char *name, const ring_policy **out);
 
 /* ---- options ---------------------------------------------------------------------------------- */
@@ -84,7 +87,7 @@ typedef struct ring_options {
     int64_t powersgd_rank, powersgd_start;
     int join;      /* ring_join */
     int reshard;   /* ring_choice */
-    int64_t group; /* 0 means all ranks. */
+    int64_t group; /* Number of ranks in a group, or 0 for all ranks. */
 } ring_options;
 
 extern const option_table ring_option_table;
@@ -95,10 +98,12 @@ typedef struct ring_settings {
     ring_step_plan first, later;
     bool rebuilds, serial, divide_before, broadcast_buffers;
     ring_bucket_lifetime lifetime;
-    double predivide; /* Divisor before the sum if divide_before is false. The sum is divided by the rest. */
+    /* If divide_before is false, gradients are divided by `predivide`, and their sum by ranks / predivide. */
+    double predivide;
     bool bucket_view, find_unused, static_graph;
     param_sharding sharding;
-    /* Number of ranks among which state is cut, or 0 for all ranks. State is replicated between groups. */
+    /* Number of ranks in a group, or 0 for all ranks. State is sharded within a group and replicated between
+     * groups. */
     int group;
     bool rows;  /* as in ring_policy */
     bool mixed; /* Parameters and gradients are bfloat16, with float32 masters. */
@@ -125,7 +130,7 @@ status ring_program_buckets(const ring_settings *s, const nn_program *program, b
                             bucket_schedule *out);
 
 /* Makes a permutation of the parameters. The `count` parameters that became ready come first, in order. The
- * others follow in reverse order of registration. */
+ * other parameters follow in reverse order of registration. */
 void ring_complete_order(const int *ready, int count, int params, int *out);
 
 #endif

@@ -74,7 +74,7 @@ def the_table_fits_80_columns():
 
 
 @cases([
-    ("an option of one job", ["--mode", "ps"], "harness: --mode: unexpected with memory, whose rows are those of --policy\n"),
+    ("an option of one job", ["--mode", "ps"], "harness: --mode: unexpected with memory, which prints one row per policy of --policy\n"),
     ("a word", ["gpt2"], "harness: memory: unexpected argument 'gpt2'; see harness memory --help\n"),
     ("no policy", ["--policy", ""], "harness: --policy: expected a name, got none\n"),
 ])

@@ -258,7 +258,7 @@ NOISY = {
     ("priority", "jobs.ranks.pushes_overtaken"): lambda first, after: sum(map(sum, first)) > 0 == sum(map(sum, after)),
     ("partition-bytes", "jobs.ranks.messages_sent"): lambda first, after: sum(map(sum, after)) > 1.5 * sum(map(sum, first)),
 }
-FAILURES = {"config": ("missing.json",), "rendezvous": ("RANK is not set",), "serve-stage": ("HARNESS_KEY",), "interface": ("none0",),
+FAILURES = {"config": ("missing.json",), "rendezvous": ("expected RANK",), "serve-stage": ("HARNESS_KEY",), "interface": ("none0",),
             "collective": ("collectives nccl",), "stall-timeout": ("no progress", "in time", " within ")}  # what the message names
 NOISY_FIELDS = {field for option, field in NOISY if option != "partition-bytes"} | {"jobs.target.loss_s", "jobs.target.accuracy_s"}
 

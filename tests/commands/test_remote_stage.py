@@ -108,7 +108,7 @@ def another_configuration_ends_both_sides_with_its_first_line():
 def another_key_is_refused():
     (_, errors), result = both_sides(["--gpus", "1"], ["--gpus", "1"], {"HARNESS_KEY": "6" * 64}, ends=False)
     expect_equal(result.code, 77, errors, result)
-    expect("it has another key" in result.err and "does not have the key of this job" in errors, errors, result)
+    expect("its HARNESS_KEY differs" in result.err and "does not have the key of this job" in errors, errors, result)
 
 
 @cases([("worker", "--remote-stage"), ("remote stage", "--serve-stage")])

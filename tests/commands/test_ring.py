@@ -125,7 +125,7 @@ UNEVEN = ["--gpus", 3, "--model", "wine_mlp", "--data", "wine", "--batch", 46, "
 def a_rank_without_data_is_named_unless_it_may_join():
     result = harness(*RING, *UNEVEN)
     expect_equal(result.code, 78, "exit code", result)
-    expect("rank 2 has no data in step 1: --join lets it take part without" in result.err, "the rank is not named", result)
+    expect("rank 2 has no data in step 1: --join lets a rank take part without data" in result.err, "the rank is not named", result)
 
 
 @test

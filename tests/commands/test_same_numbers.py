@@ -168,8 +168,8 @@ class Text:
         elif first.startswith("per step "):
             expect_equal(re.split(r"  +", first), ["per step", "forward", "backward", "exposed comm.", "waiting"], "heads")
             self.stage_times = [re.fullmatch(r"(?:stage|device) (\d+) +(.*)", line).groups() for line in block[1:]]
-        elif ": its host per step" in first:
-            rows = [line for line in block if re.match(r".{42}", line) and ": its host" not in line]
+        elif ": host time per step" in first:
+            rows = [line for line in block if re.match(r".{42}", line) and ": host time" not in line]
             expect(len(rows) >= len(block) - 2, "parts of a host", block)
             self.hosts[first.split(":")[0]] = [(line[:42].strip(), line[42:].strip()) for line in rows]
         else:

@@ -120,7 +120,7 @@ def its_figures_are_those_of_the_json():
     expect(f"{memory['maximum_bytes'] / 2**20:.1f} MiB" in line_of(result, "Memory: ps rank 0 (reducer)"), "memory", result, memory)
 
 
-@more_cases([("one", 1, ", its server {}; ring "), ("two", 2, ", its 2 servers at most {} each; ring ")])
+@more_cases([("one", 1, ", its server {}; ring "), ("two", 2, ", its 2 servers at most {}; ring ")])
 def the_memory_of_servers_of_their_own_is_named(count, expected):
     words = ["--policy", "ps=sync,ring=ddp", "--servers", str(count), "--server-placement", "own"]
     result, found = run(*LENET, "--steps", "3", *words)

@@ -72,7 +72,7 @@ def a_second_signal_stops_the_run_at_once(words, engine):
     with Run(*words) as run:
         pid = strike(run, engine, 1, "forward", 10, signal.SIGSTOP)[0]  # so that no step ends
         run.kill(run.pid, signal.SIGINT)
-        run.wait_for_line("once more after 2 s ends at once")
+        run.wait_for_line("a second signal after 2 s ends the run at once")
         run.kill(run.pid, signal.SIGTERM)  # counts as the first one's
         time.sleep(2)
         expect(run.process.poll() is None, "the first one waits for the step", run.peek())

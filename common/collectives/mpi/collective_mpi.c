@@ -32,12 +32,13 @@ typedef struct mpi_queue {
     /* The call in progress. */
     mpi_phase phase;
     const collective_call *call;
-    /* Only for a send or receive. */
+    /* Used only by a send or receive. */
     int64_t description[DESCRIPTION_WORDS], peer_description[DESCRIPTION_WORDS];
     piece_buffer in, out;
     /* `apart`: MPI gets two buffers and does not work in place. */
     bool staged, apart;
-    /* Elements of the present segment, of the whole or of every part (collective_is_cut). */
+    /* Range of elements of the present segment: of every part if the call is cut into parts
+     * (collective_is_cut()), else of the whole buffer. */
     int64_t segment_at, segment_count, segment_end;
 } mpi_queue;
 
@@ -418,8 +419,8 @@ static status check_launched(const collective_config *config)
     return fail(STATUS_UNAVAILABLE, "collectives mpi: this process was not started by mpirun");
 }
 
-/* Open MPI reads its parameters in MPI_Init, once per process. This parameter is for non-blocking
- * collectives. */
+/* Sets Open MPI's algorithm for non-blocking all-reduces. Open MPI reads its parameters in MPI_Init, once per
+ * process. */
 static status choose_algorithm(const collective_config *c)
 {
     static collective_algorithm chosen = COLLECTIVE_ALGORITHM_AUTO;

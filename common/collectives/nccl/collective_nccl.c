@@ -1,5 +1,5 @@
-/* Collectives through NCCL, on device memory. The rank's compute thread enqueues a call on a stream,
- * between two marks. It waits only while NCCL connects. nccl_world.h lists the other files. */
+/* Collectives through NCCL, on device memory. The rank's compute thread enqueues a call on a stream, between
+ * two marks. The thread waits only while NCCL connects. nccl_world.h lists the other files. */
 #include "common/collectives/nccl/collective_nccl.h"
 
 #include "common/collectives/nccl/nccl_world.h"
@@ -136,7 +136,7 @@ static status add(const nccl_group *g, const collective_call *call, device_strea
     return count > 0 ? ((nccl_world *)g->base.world)->module->add(g->comm, s, &part) : STATUS_OK;
 }
 
-/* Adds one operation per piece. Both buffers have the same pieces. */
+/* Adds one operation per piece. Both buffers of the call must have the same pieces. */
 static status add_whole(const nccl_group *g, const collective_call *call, device_stream *s, nccl_kind kind)
 {
     const piece_list *list = &call->out.pieces;

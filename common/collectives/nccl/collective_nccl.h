@@ -13,7 +13,7 @@ enum { COLLECTIVE_BOOTSTRAP_BYTES = 128 };
 /* Returns true if this process can use NCCL. `text` receives the version, or the reason why not. */
 bool collective_nccl_found(char *text, size_t size);
 
-/* Makes the id of a world. Rank 0 calls it and distributes the id; every rank passes it as
+/* Makes the id of a world. Rank 0 calls this function and distributes the id; every rank passes the id as
  * collective_config.bootstrap. */
 status collective_nccl_bootstrap(char out[COLLECTIVE_BOOTSTRAP_BYTES]);
 

@@ -1,5 +1,5 @@
-/* The watchdog: a thread that checks the calls in flight ten times per second and writes them to the
- * rank's status slot. It ends the world if NCCL reports an error or a call makes no progress. */
+/* The watchdog: a thread that checks the calls in flight ten times per second and writes them to the rank's
+ * status slot. The watchdog ends the world if NCCL reports an error or a call makes no progress. */
 #include "common/collectives/nccl/nccl_world.h"
 
 #include "common/base/text.h"
@@ -39,8 +39,8 @@ static void copy_call(nccl_world *w, sight *now)
     pthread_mutex_unlock(&w->lock);
 }
 
-/* Advances the numbers by the marks that the GPU has passed. A mark is reused once its call is completed
- * and then counts as not passed; copy_numbers() corrects this the next time. */
+/* Advances `started` and `completed` to the last marks that the GPU has passed. A mark is reused after its
+ * call is completed, and a reused mark counts as not passed. The next copy_numbers() corrects the numbers. */
 static void follow_stream(sight *now, device_stream *stream)
 {
     while (now->completed < now->enqueued && device_mark_passed(stream, nccl_end_mark(now->completed + 1)))
@@ -86,7 +86,7 @@ static status stalled(const nccl_world *w, const sight *now, const char *where)
 {
     char call[128], limit[32];
     return fail(STATUS_PEER,
-                "%s (call %" PRIu64 "): no progress for %s %s; NCCL does not report whom it waits for",
+                "%s (call %" PRIu64 "): no progress for %s %s; NCCL does not report which rank it waits for",
                 collective_call_format(&now->call, call, sizeof call), now->completed + 1,
                 text_format_duration(limit, sizeof limit, (double)w->base.config.stall_timeout_ns), where);
 }

@@ -161,8 +161,8 @@ static status too_late(nccl_world *w, const char *what)
     error_record why;
     if (c->canceled && c->canceled(c->canceled_context))
         return fail(STATUS_STOPPED, "collectives nccl: %s: stopped", what);
-    fail(STATUS_PEER, "collectives nccl: %s: rank %d has waited for %s; NCCL does not report for whom", what,
-         c->rank, text_format_duration(limit, sizeof limit, (double)c->connect_timeout_ns));
+    fail(STATUS_PEER, "collectives nccl: %s: rank %d has waited for %s; NCCL does not report for which rank",
+         what, c->rank, text_format_duration(limit, sizeof limit, (double)c->connect_timeout_ns));
     error_copy(&why);
     nccl_fail(w, &why);
     end_process(w, &why);

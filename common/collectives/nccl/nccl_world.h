@@ -4,9 +4,9 @@
  *   nccl_world.c        makes and ends communicators in separate threads, with a time limit
  *   nccl_watchdog.c     a thread that watches the calls in flight; nobody waits for this thread
  *
- * A failure ends the world once, whichever thread notices it first. The failure is recorded, so that no
- * wait for the GPU succeeds any more. Then it is published, the communicators are aborted with a time
- * limit, and the process ends. */
+ * A failure ends the world once, whichever thread notices it first. The failure is recorded, so that no wait
+ * for the GPU succeeds any more. After that the failure is published, the communicators are aborted with a
+ * time limit, and the process ends. */
 #ifndef COMMON_COLLECTIVES_NCCL_NCCL_WORLD_H
 #define COMMON_COLLECTIVES_NCCL_NCCL_WORLD_H
 
@@ -60,19 +60,19 @@ static inline int nccl_end_mark(uint64_t number)
 }
 
 /* nccl_world.c */
-/* Returns STATUS_OK, or the failure of the world. May be called from any thread. */
+/* Returns STATUS_OK, or the error that ended the world. May be called from any thread. */
 status nccl_check(nccl_world *w);
 /* Records a failure. Returns false if there already is one. May be called from any thread. */
 bool nccl_fail(nccl_world *w, const error_record *why);
 /* Ends the world after a failure. Called by the watchdog. Does not return if collective_config.lost is
  * set. */
 void nccl_end(nccl_world *w, const error_record *why);
-/* Makes the communicator of the world, or splits `parent`. If NCCL does not return in time, the process
- * ends if collective_config.lost is set; else it returns an error. */
+/* Makes the communicator of the world, or splits `parent`. If NCCL does not return in time, fails with
+ * STATUS_PEER, or ends the process if collective_config.lost is set. */
 status nccl_comm_make(nccl_world *w, nccl_comm *parent, int color, int key, nccl_comm **out);
 /* Returns false if the abort did not end in time. */
 bool nccl_comms_abort(nccl_world *w);
-/* Closes the communicators. Aborts them first if calls are in flight or the world has failed. */
+/* Closes the communicators. Aborts the communicators first if calls are in flight or the world failed. */
 void nccl_comms_close(nccl_world *w);
 
 /* nccl_watchdog.c */

@@ -1,7 +1,7 @@
 /* Ring all-reduce: every rank ends with the sum of all ranks' buffers.
  *
- * The ranks form a ring, and each reads only from its left neighbor. So every link carries the same
- * traffic, 2(n-1)/n of the buffer: never two buffers, however many ranks. No all-reduce can send less
+ * The ranks form a ring, and each reads only from its left neighbor. Every link therefore carries the same
+ * traffic, 2(n-1)/n of the buffer: less than two buffers for any number of ranks. No all-reduce can send less
  * (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 2009).
  *
  * The buffer is cut into n chunks. In step s rank r works on chunk (r - 1 - s) mod n:
@@ -27,10 +27,10 @@
  * Chunks are worked on in slices. A rank may begin slice i of step s when its left neighbor has finished
  * slice i of step s-1, which produced the input. This is the only wait.
  *
- * The wait also keeps a rank from overwriting values that its right neighbor still has to read. Rank r
- * writes chunk r+1 once, and chunk r once: in step n-1, after rank r+1 has read the old values in step 0.
- * It writes every other chunk in steps s and s+n. Before step s+n of rank r the dependence has gone once
- * around the ring, through step s+1 of rank r+1, which read the chunk.
+ * The wait also keeps a rank from overwriting values that its right neighbor still has to read. Rank r writes
+ * chunk r+1 once, and chunk r once: in step n-1, after rank r+1 has read the old values in step 0. Rank r
+ * writes every other chunk in steps s and s+n. Before step s+n of rank r the dependence has gone once around
+ * the ring, through step s+1 of rank r+1, which read the chunk.
  *
  * At the end each rank waits for its right neighbor, before the caller may change the buffers. */
 #include "common/collectives/shm/ring_channel.h"

@@ -5,15 +5,15 @@
  * ordered sequence of calls: queue 0 of a group holds the collectives, and each pair of ranks has one
  * queue per direction for its sends.
  *
- * Only its owner writes a slot; the other members of the queue read it. The position in a slot counts
+ * Only the owner writes a slot; the other members of the queue read the slot. The position in a slot counts
  * calls and the steps within a call, and only grows. Ranks wait for each other only in one way: until a
- * member's position has reached p. Publishing a step is a release of everything that the member wrote
- * before, so whoever sees the position may read the data.
+ * member's position has reached p. Publishing a step is a release of everything that the member wrote before,
+ * so whoever sees the position may read the data.
  *
- * A call begins when every member has written its description of the call to its slot and has published
- * step "arrived". Then each member compares all descriptions with its description. All members choose the
- * same mode from the descriptions. INLINE is possible only in two-shot. A member chooses INLINE before it
- * publishes "arrived".
+ * A call begins when every member has written its description of the call to its slot and has published step
+ * "arrived". After the arrival each member compares the descriptions of all members with its description. All
+ * members choose the same mode from the descriptions. INLINE is possible only in two-shot. A member chooses
+ * INLINE before it publishes "arrived".
  *
  *   INLINE     the operands fit in the slot and were copied there before the arrival: no further wait
  *   IN_PLACE   all operands that peers touch are in windows with the same layout: one round over everything
@@ -65,7 +65,7 @@ typedef struct shm_description {
     int64_t arrived_ns; /* On the clock that all ranks share. */
 } shm_description;
 
-/* A member's part of a call queue. Two inline areas and a staging area follow it. */
+/* A member's part of a call queue. In the segment, two inline areas and a staging area follow the slot. */
 typedef struct shm_slot {
     _Alignas(64) _Atomic uint64_t position; /* sequence << SHM_STEP_BITS | steps */
     /* Call n is at n % 2, since a member is at most one call ahead. */
@@ -105,7 +105,7 @@ typedef enum shm_phase {
     SHM_ARRIVING,
     SHM_PREPARED,
     SHM_RUNNING,
-    /* Only with an emulated link: the work is done, but the bytes would still be on the link. */
+    /* Used only with an emulated link: the work is done, but the link has not yet carried all bytes. */
     SHM_LEAVING
 } shm_phase;
 
@@ -116,7 +116,7 @@ struct shm_queue {
     int64_t area_bytes;                  /* Bytes of one inline area. */
     int64_t inline_bytes, staging_bytes; /* Bytes in use per area. */
 
-    /* The call in progress. Its number is base.completed + 1. */
+    /* The call in progress, number base.completed + 1. */
     shm_phase phase;
     shm_mode mode;
     const shm_algorithm *algorithm;
@@ -131,7 +131,8 @@ struct shm_queue {
     bool was_there;      /* Whether the transfer began before this rank began to wait. */
     int64_t due_ns;      /* Arrival time. 0 if not known yet. */
 
-    /* Elements of the present round, of the whole or of every part (collective_is_cut). */
+    /* Range of elements of the present round: of every part if the call is cut into parts
+     * (collective_is_cut()), else of the whole buffer. */
     int64_t round_at, round_count, round_end;
     /* Addresses exposed by the members, and their common layout: buffers in place, else the areas. */
     piece_layout in_layout, out_layout;
@@ -169,12 +170,13 @@ status shm_check_peers(shm_world *world, shm_queue *q);
 status shm_queue_post(collective_queue *queue);
 status shm_queue_progress(collective_world *world, int64_t now_ns, int64_t *deadline_ns, bool *worked);
 
-/* Returns true if all awaited members have reached the target. Removes members that have from q->unmet. */
+/* Returns true if all awaited members have reached the target. Removes the members that have reached the
+ * target from q->unmet. */
 bool shm_queue_may_advance(shm_queue *q);
 
 /* Publishes the next steps and wakes the members in `whom` (a mask). */
 void shm_publish(shm_queue *q, int64_t steps, uint64_t whom);
-/* Sets the wait: until the members in `whom` have published `step` steps of the present call. */
+/* Makes the call wait until the members in `whom` have published `step` steps of the call. */
 void shm_await(shm_queue *q, uint64_t step, uint64_t whom);
 static inline uint64_t shm_bit(int member)
 {
@@ -218,8 +220,8 @@ bool shm_next_round(shm_queue *q);
 /* Returns the number of elements from round_at that belong to this round: elements of part `part` if the
  * call is cut into parts, else of the whole. */
 int64_t shm_round_part(const shm_queue *q, int part);
-/* Returns the index of element `at` of part `part` in the exposed operand of a member. `part` is 0 for the
- * whole. */
+/* Returns the index of element `at` of part `part` in the exposed operand of a member. `part` is 0 if the
+ * call is not cut into parts. */
 int64_t shm_exposed_index(const shm_queue *q, int part, int64_t at);
 piece_buffer shm_exposed_in(const shm_queue *q, int member);
 piece_buffer shm_exposed_out(const shm_queue *q, int member);
@@ -232,11 +234,11 @@ static inline int64_t shm_share_begin(const shm_queue *q, int64_t count, int ran
 }
 /* Copies the elements that this rank needs from itself from `in` to `out`. */
 void shm_place_own_part(shm_queue *q);
-/* Copies this rank's elements of the round from `in` to its area. Only for modes STAGED and INLINE. */
+/* Copies this rank's elements of the round from `in` to its area. Used only in modes STAGED and INLINE. */
 void shm_copy_in(shm_queue *q);
 /* Copies the results of the round from this rank's area to `out`, except elements already placed there. */
 void shm_copy_out(shm_queue *q);
-/* Copies the elements that `out` needs from the peers. Only for kinds that do not reduce. */
+/* Copies the elements that `out` needs from the peers. Used only by kinds of calls that do not reduce. */
 void shm_fetch(shm_queue *q);
 
 /* Elements and messages that a call moves between this rank and its peers. Elements that a peer writes

@@ -1,5 +1,5 @@
-/* An emulated link between ranks. It only delays calls, so that runs on one machine show the effect of a
- * network.
+/* An emulated link between ranks. The link only delays calls, so that runs on one machine show the effect of
+ * a network.
  *
  * Each step of a ring is a message from the left neighbor and takes latency + bytes / bandwidth. The
  * slices of a step arrive one after another. The 2(n-1) steps of bytes/n each take the textbook's

@@ -234,7 +234,7 @@ static int parts_of(const shm_queue *q)
 }
 
 /* Returns the index of part `part` in a buffer that holds `held`, or -1 if the buffer does not contain the
- * part. `part` is 0 for the whole. */
+ * part. `part` is 0 if the call is not cut into parts. */
 static int64_t part_at(const shm_queue *q, collective_extent held, int part)
 {
     if (collective_is_cut(q->call->kind)) return collective_part_at(q->call, held, q->size, part);

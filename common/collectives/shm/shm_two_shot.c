@@ -7,9 +7,9 @@
  *   rank 1 reads a1 b1 c1, writes s1 to all three
  *   rank 2 reads a2 b2 c2, writes s2 to all three
  *
- * Each rank waits twice: until all have arrived, and until all have written. It reads (n-1)/n of a buffer
- * from its peers, and its peers write as much to its buffer. The bytes are the same as in a ring, without
- * the ring's 2(n-1) consecutive steps. Sums are computed in rank order.
+ * Each rank waits twice: until all have arrived, and until all have written. Each rank reads (n-1)/n of a
+ * buffer from its peers, and the peers write as much to the rank's buffer. The bytes are the same as in a
+ * ring, without the ring's 2(n-1) consecutive steps. Sums are computed in rank order.
  *
  * In mode INLINE (operands in the slots) every rank computes the whole result itself, after a single wait. */
 #include "common/collectives/shm/shm_internal.h"

@@ -8,7 +8,7 @@
  *   direct     all others: oneDNN's convolutions
  *
  * The algorithm depends on the shapes of the image and the kernel, never on the batch. The layout of the
- * weights depends on the algorithm of the forward pass. So ranks with unequal batches use the same layout.
+ * weights depends on the algorithm of the forward pass, so ranks with unequal batches use the same layout.
  * docs/kernels-cpu.md has the reasons. */
 #ifndef COMMON_DEVICE_CPU_CONV2D_H
 #define COMMON_DEVICE_CPU_CONV2D_H

@@ -2,7 +2,7 @@
  *
  * Each output pixel has a row: the pixels under its taps, with zeros outside the image. If the kernel is 1x1
  * and the stride 1, the rows are x itself. For other kernels the rows are gathered first. The gradient with
- * respect to x is only for 1x1 kernels. */
+ * respect to x supports only 1x1 kernels. */
 #include "common/base/least.h"
 #include "common/device/cpu/conv2d.h"
 #include "common/device/cpu/gemm.h"

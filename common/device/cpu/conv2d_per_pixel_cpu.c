@@ -1,8 +1,7 @@
 /* Convolutions with few output pixels, where most taps of a padded kernel are outside the image.
  *
- * Every output pixel (p, q) has a rectangle of taps inside the image. In one row r of the rectangle the
- * pixels of x and the weights [s, c, k] are contiguous. So over all images this row is one matrix
- * multiplication
+ * Every output pixel (p, q) has a rectangle of taps inside the image. In row r of the rectangle the pixels of
+ * x and the weights [s, c, k] are contiguous. Over all images, row r is therefore one matrix multiplication
  *
  *   y[:, p, q, :] += x[:, h, first s.., :] [n, taps c]  w[r, first s.., :, :] [taps c, k]
  *

@@ -14,9 +14,9 @@
 /* The shape of c [m,n] = op(a) op(b), or of c += op(a) op(b) if `add`. Matrices are row-major; op(a) is
  * [m,k], op(b) is [k,n]. A stride is the distance between rows in memory.
  *
- * Each *_prepare() returns the bytes of `scratch` that its function needs. They suffice for fewer rows, too
- * (m, or k if a is transposed). oneDNN generates machine code at the first multiplication, which takes about
- * 40 ms. *_prepare() triggers this if the shape needs oneDNN, so that no step waits for it. */
+ * Each *_prepare() returns the bytes of `scratch` that its function needs. The same number is enough for
+ * fewer rows (m, or k if a is transposed). oneDNN generates machine code at the first multiplication, which
+ * takes about 40 ms. *_prepare() triggers this if the shape needs oneDNN, so that no step waits for it. */
 typedef struct cpu_gemm_shape {
     bool transpose_a, transpose_b;
     int64_t m, n, k, a_stride, b_stride, c_stride;

@@ -132,7 +132,7 @@ static void transposed_gemm(const host_kernel *kernel, const cpu_gemm_shape *s, 
 /* ---- c = op(a) b by copies of rows ---------------------------------------------------------------- */
 
 /* If a result is small, oneDNN's kernels for AVX2 read the operands without packing them. Rows that are a
- * multiple of 1 KiB apart compete for few sets of the cache. So the copies have PADDING floats between
+ * multiple of 1 KiB apart compete for few sets of the cache. Therefore the copies have PADDING floats between
  * rows. */
 enum { COPIED_ROWS = 256, PADDING = 16 };
 enum { COPIED_SIDE = 128, COPIED_RESULT = 1 << 20 }; /* for c = a b: smallest m and n, largest m * n */

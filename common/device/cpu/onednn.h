@@ -9,7 +9,8 @@
 
 #include <stdbool.h>
 
-/* Converts a oneDNN status. STATUS_SYSTEM for lack of memory, else STATUS_INTERNAL: "oneDNN: WHAT: TEXT". */
+/* Converts a oneDNN status. Fails with STATUS_SYSTEM if memory ran out, else with STATUS_INTERNAL and
+ * "oneDNN: WHAT: TEXT". */
 status onednn_check(dnnl_status_t rc, const char *what);
 
 typedef struct onednn_tensor {
@@ -30,8 +31,8 @@ typedef struct onednn_convolution {
 status onednn_convolution_desc(dnnl_engine_t engine, const onednn_convolution *c,
                                const_dnnl_primitive_desc_t hint, dnnl_primitive_desc_t *out);
 
-/* A primitive and its arguments, of which the last one is the scratchpad. The caller zeroes it before
- * onednn_primitive_open() or onednn_reorder_open(), and closes it even if that fails. */
+/* A primitive and its arguments, of which the last one is the scratchpad. The caller zeroes the struct before
+ * onednn_primitive_open() or onednn_reorder_open(), and closes the primitive even if the call fails. */
 enum { ONEDNN_MAX_ARGUMENTS = 5 };
 typedef struct onednn_primitive {
     dnnl_primitive_t primitive;
@@ -48,14 +49,16 @@ void onednn_primitive_close(onednn_primitive *p);
 /* Ends the process if a run has failed: with abort() if memory ran out, else with an assertion. */
 void onednn_expect(dnnl_status_t rc);
 
-/* `data` has a pointer for each argument. A failure ends the process as onednn_expect() says. */
+/* Runs the primitive. `data` has a pointer for each argument. A failure ends the process like
+ * onednn_expect(). */
 void onednn_primitive_run(const onednn_primitive *p, dnnl_stream_t stream, const void *const *data);
 
 /* Returns the bytes of an argument's tensor in the layout that oneDNN chose. */
 size_t onednn_argument_bytes(const onednn_primitive *p, int index);
 
-/* Opens the copy of argument `index` of `p` from the layout of `tensor`, or to that layout if `back`. The
- * arguments of the copy are source, destination, scratchpad. Leaves `out` zeroed if the layouts are equal. */
+/* Opens a primitive that reorders argument `index` of `p` from the layout of `tensor` to the layout that
+ * oneDNN chose, or in the other direction if `back`. The arguments of the reorder are source, destination,
+ * scratchpad. Leaves `out` zeroed if the layouts are equal. */
 status onednn_reorder_open(dnnl_engine_t engine, const onednn_primitive *p, int index,
                            const onednn_tensor *tensor, bool back, onednn_primitive *out);
 

@@ -1,7 +1,7 @@
 /* The interface between the program and libpsring_cuda.so, the only file that needs the CUDA Toolkit.
  *
  * The program opens the module at run time. The module opens the driver, cuDNN, cuBLASLt and NCCL at run
- * time, too. So one installation starts on machines with and without these libraries.
+ * time, too. One installation therefore starts on machines with and without these libraries.
  *
  * The module uses the program's error record and log: the program exports their functions
  * (CMakeLists.txt). */
@@ -39,7 +39,7 @@ typedef struct cuda_probe {
 
 typedef struct cuda_module {
     int version;
-    /* CUDA_MODULE_LAYOUT. It differs if program and module were built from different headers. */
+    /* CUDA_MODULE_LAYOUT. The value differs if program and module were built from different headers. */
     size_t layout;
     int (*count_gpus)(void);        /* 0 if no GPU can be used */
     void (*probe)(cuda_probe *out); /* opens every library: slow */

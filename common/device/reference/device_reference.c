@@ -1,5 +1,5 @@
-/* The reference back end: double precision, plain loops, one thread, parameters in PyTorch's layout. It is
- * simple and slow; every other back end is compared with it. */
+/* The reference back end: double precision, plain loops, one thread, parameters in PyTorch's layout. The
+ * reference is simple and slow; every other back end is compared with the reference. */
 #include "common/device/reference/reference_kernels.h"
 
 #include <stdlib.h>

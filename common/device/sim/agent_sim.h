@@ -5,9 +5,9 @@
  * Time that progress() spends, for a launch or with sim_actor_spend on its actor, advances only the agent's
  * time.
  *
- * A compute thread that posts events may be far ahead of the clock. So an engine signals a fence in stream
- * order with every event that it posts. The agent processes the event when device_fence_reached() returns
- * true; the data of the event are complete then, too. */
+ * A compute thread that posts events may be far ahead of the clock. Therefore an engine signals a fence in
+ * stream order with every event that it posts. The agent processes the event when device_fence_reached()
+ * returns true; the data of the event are complete then, too. */
 #ifndef COMMON_DEVICE_SIM_AGENT_SIM_H
 #define COMMON_DEVICE_SIM_AGENT_SIM_H
 

@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Addresses that no processor accepts, so that an access crashes. They consist of bit 62, the rank, and an
- * offset of 40 bits. */
+/* Addresses that no processor accepts, so that an access crashes. An address consists of bit 62, the rank,
+ * and an offset of 40 bits. */
 enum { ADDRESS_BIT = 62, RANK_SHIFT = 40 };
 
 /* ---- opening ---------------------------------------------------------------------------------- */

@@ -39,8 +39,8 @@ sim_actor *sim_device_host(device *d);
 /* Returns the actor to which work on the device is charged now. */
 sim_actor *sim_device_actor(device *d);
 
-/* Wakes `actor` when a fence of the device moves, unless the actor itself moves the fence. For agents, which
- * poll fences. The caller stores the listener until it is removed. */
+/* Wakes `actor` when a fence of the device moves, unless the actor itself moves the fence. Agents need a
+ * listener, because they poll fences. The caller stores the listener until sim_device_leave(). */
 typedef struct sim_listener {
     sim_actor *actor;
     struct sim_listener *next;
@@ -48,14 +48,14 @@ typedef struct sim_listener {
 void sim_device_listen(device *d, sim_listener *listener);
 void sim_device_leave(device *d, sim_listener *listener);
 
-/* Begin and end a time in which communication of this rank moves data and takes `load` of its GPU. Meanwhile
- * kernels of the compute streams use the rest (price.h). */
+/* Begin and end a time in which communication of this rank moves data and takes `load` of its GPU. In this
+ * time kernels of the compute streams use the rest of the GPU (price.h). */
 void sim_device_begin_communication(device *d, sim_load load);
 void sim_device_end_communication(device *d, sim_load load);
 
-/* Returns the time in ns that the stream has waited for fences since it was opened. For a compute stream
- * this is the exposed communication. Not if launches are calls: the host waits then, and measures the
- * time. */
+/* Returns the time in ns that the stream has waited for fences since it was opened. For a compute stream this
+ * time is the exposed communication. If launches are calls, the host waits instead of the stream, and
+ * measures the time. */
 int64_t sim_stream_stalled_ns(const device_stream *s);
 
 /* Returns the time in ns that kernels of the stream have lost to simultaneous communication, from the
@@ -65,7 +65,7 @@ int64_t sim_mark_slowed_ns(const device_stream *s, int slot);
 /* Makes the current actor spend the time of a launch that is not a kernel. */
 void sim_device_spend_launch(device *d);
 
-/* Makes the current actor run an operation and wait for the result, which takes time. For agents that
+/* Makes the current actor spend the time of an operation and of the wait for its result. Used by agents that
  * compute on tensors. */
 void sim_device_spend_op(device *d, const op_desc *op);
 
@@ -90,7 +90,7 @@ void sim_device_wire(device *d, int replicas, int parameters);
 void sim_device_await_wiring(device *d);
 
 /* Copies, in stream order, from the memory of a device of the same simulation, over the links between both
- * GPUs. Only if launches are not calls, and if a process drives several devices
+ * GPUs. May be called only if launches are not calls and a process drives several devices
  * (simulation_config.per_process). */
 status sim_device_copy_from(device_stream *s, const device *from, dtype type, int64_t count);
 

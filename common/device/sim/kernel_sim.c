@@ -1,4 +1,4 @@
-/* Kernels are prices. They are the same for all ranks of a simulation, so the simulation owns them. */
+/* A kernel is a price. Kernels are the same for all ranks of a simulation, so the simulation owns them. */
 #include "common/base/random.h"
 #include "common/device/sim/sim_impl.h"
 #include "common/memory/piece.h"

@@ -1,9 +1,9 @@
 /* Runs a stream as the clock advances.
  *
  * A kernel's end is computed once, unless the speed of the device changes, and the kernel is popped when the
- * clock has passed its end. Each stream has one event. It is scheduled for the next command with an effect on
- * others (a signal, a wait, a copy, a task), or for the time at which the stream is empty if a host waits for
- * that. */
+ * clock has passed its end. Each stream has one event. The event is scheduled for the next command that
+ * affects other streams or hosts (a signal, a wait, a copy, a task), or for the time at which the stream is
+ * empty if a host waits for this time. */
 #include "common/device/sim/sim_impl.h"
 
 #include <assert.h>

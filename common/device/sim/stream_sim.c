@@ -65,8 +65,8 @@ static sim_time submit(sim_device *d)
 /* ---- cores shared by compute threads and agents, on a machine that computes on its CPU ------------ */
 
 /* Returns the share of its core that the compute thread gets. While a collective moves data, the agent of its
- * rank uses the rest. If an agent spends time at another moment, the compute thread loses a share of that
- * time once (sim_actor.lost). */
+ * rank uses the remaining share. If an agent spends time at another moment, the compute thread loses a share
+ * of that time once (sim_actor.lost). */
 static double core_rate(const sim_device *d)
 {
     return d->communicating ? 1 - d->host_share : 1;

@@ -176,7 +176,7 @@ static void what_is_no_regular_file_is_refused(void **state)
     assert_fails(save_text(path_in(*state, "missing/c"), ""), STATUS_CANNOT_CREATE,
                  "its folder cannot be opened: No such file");
     assert_fails(save_text(path_in(*state, "missing/"), ""), STATUS_CANNOT_CREATE,
-                 "expected the name of a file, got that of a folder");
+                 "expected the name of a file, got the name of a folder");
     assert_fails(save_text(path_in(*state, "file/c"), ""), STATUS_CANNOT_CREATE, "Not a directory");
     assert_fails(save_text("", ""), STATUS_CANNOT_CREATE, "expected the name of a file, got ''");
     assert_fails(save_text(long_name, ""), STATUS_CANNOT_CREATE, "File name too long");

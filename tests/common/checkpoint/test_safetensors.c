@@ -96,7 +96,7 @@ static const struct {
     {T("F32", "[4]", "[8,24]"), 24, "tensor t: expected its data at 0 (no holes), got 8"},
     {TWO("[0,4]", "[4,8]"), 7,
      "tensor b: its data end at 8, but the file has 7 bytes of data: it is truncated"},
-    {TWO("[0,4]", "[2,6]"), 6, "tensor b: its data begin at 2 and overlap those of a, which end at 4"},
+    {TWO("[0,4]", "[2,6]"), 6, "tensor b: its data begin at 2 and overlap the data of a, which end at 4"},
     {TWO("[0,4]", "[0,4]"), 4, "overlap"},
     {TWO("[0,4]", "[5,9]"), 9, "tensor b: expected its data at 4 (no holes), got 5"},
     {"{\"t\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]},\"t\":{\"dtype\":\"U8\",\"shape\":[0],"

@@ -207,7 +207,7 @@ static void a_file_that_cannot_be_synchronized_keeps_the_old_one(void **state)
         syscalls_plan(&plan);
         assert_fails(rank_save(&s.new, s.path, &new_progress), STATUS_IO,
                      n == 1 ? "cannot be written: Input/output error"
-                            : "in its place, but its folder cannot be synchronized");
+                            : "written, but its folder cannot be synchronized");
         assert_int_equal(holds_new(&s), n == 2);
         assert_int_equal(files_in(s.folder), 1);
     }

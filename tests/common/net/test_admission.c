@@ -219,7 +219,7 @@ static void a_file_with_a_key_is_for_its_user_only_and_that_of_another_user_coun
         meeting late = {.options = meet_options(url, 1, 2)};
         late.options.connect_limit_ns = 300 * NS_PER_MS;
         meet(&late, 1);
-        meet_check(&late, STATUS_PEER, "there is no such file");
+        meet_check(&late, STATUS_PEER, "the file does not exist or is not from this job");
         unlink(path);
     }
     assert_int_equal(rmdir(folder), 0);

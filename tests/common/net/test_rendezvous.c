@@ -179,7 +179,7 @@ static void nobody_at_the_address_ends_at_the_connect_limit_and_names_it(void **
         {"tcp://127.0.0.1:1", "rendezvous at tcp://127.0.0.1:1: rank 1 did not reach rank 0 within 200 ms"},
         {"tcp://no-such-host.invalid:5000", "the name 'no-such-host.invalid' is not known"},
         {"ipc://@psring-nobody", "ipc://@psring-nobody"},
-        {"file:///tmp/psring-no-such-file", "there is no such file"},
+        {"file:///tmp/psring-no-such-file", "the file does not exist or is not from this job"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         meeting m = {.options = meet_options(cases[i].url, 1, 2)};

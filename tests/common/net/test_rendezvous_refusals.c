@@ -117,7 +117,7 @@ static void a_rank_of_another_job_is_refused_and_this_job_goes_on(void **state)
     meet(&other, 1);
     meet_start(&ranks[1]);
     for (int i = 0; i < 2; i++) meet_join(&ranks[i]);
-    meet_check(&other, STATUS_PROTOCOL, "job token: rank 1 has another than the job at");
+    meet_check(&other, STATUS_PROTOCOL, "job token: rank 1 has a different token from the job at");
     for (int i = 0; i < 2; i++) meet_check(&ranks[i], STATUS_OK, "");
     /* A token is a password: what the job's own is stays its secret. */
     assert_null(strstr(other.message, "000000000000002a"));

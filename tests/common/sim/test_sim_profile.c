@@ -309,7 +309,7 @@ static void a_file_that_is_none_has_one_clear_line(void **context)
         {HEAD TOPOLOGY("[\"gpu0\", \"socket0\", \"pcie\", 99]"),
          "topology: expected 1 to 64 parallel links, got 99"},
         {HEAD TOPOLOGY("[\"gpu0\", \"socket0\", \"pcie\"], [\"gpu1\", \"gpu0\", \"nvlink\"]"),
-         "topology: gpu1 has no way to socket0"},
+         "topology: gpu1 has no path to socket0"},
         {HEAD TOPOLOGY("[\"gpu0\", \"socket0\", \"pcie\"], [\"nic0\", \"socket0\", \"pcie\"]"),
          "nic (a network adapter, one direction) is missing, and the topology has network adapters"},
     };

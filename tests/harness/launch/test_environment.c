@@ -125,7 +125,7 @@ static void what_is_missing_or_malformed_is_named(void **state)
 {
     (void)state;
     static const refusal cases[] = {
-        {"", "RANK is not set"},
+        {"", "expected RANK, or the variables of mpirun or srun"},
         {"RANK=0 LOCAL_RANK=0", "WORLD_SIZE is not set"},
         {"RANK=0 WORLD_SIZE=2", "LOCAL_RANK is not set"},
         {"RANK=2 WORLD_SIZE=2 LOCAL_RANK=0", "RANK: expected an integer from 0 to 1, got '2'"},
@@ -133,7 +133,8 @@ static void what_is_missing_or_malformed_is_named(void **state)
         {"RANK=0 WORLD_SIZE=0 LOCAL_RANK=0", "WORLD_SIZE: expected an integer from 1 to 1024, got '0'"},
         {"RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=0",
          "LOCAL_WORLD_SIZE: expected an integer from 1 to 1024, got '0'"},
-        {"RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 HARNESS_TOKEN=12", "HARNESS_TOKEN is not of 16 digits"},
+        {"RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 HARNESS_TOKEN=12",
+         "HARNESS_TOKEN: expected 16 hexadecimal digits"},
         {"RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 HARNESS_TOKEN=0000000000000001", "HARNESS_STATUS_FD is not set"},
     };
     expect_refusals(cases, sizeof cases / sizeof cases[0]);

@@ -135,7 +135,7 @@ typedef struct cpu_optimizer {
     /* Return true if all scaled gradients are finite. */
     bool (*sgd)(const cpu_sgd_step *s, float *p, const float *g, float *momentum, int64_t count);
     bool (*adam)(const cpu_adam_step *s, float *p, const float *g, float *m, float *v, int64_t count);
-    /* Adds the squares to *sum. The rounding error is far smaller than a double's. So the rounded total
+    /* Adds the squares to *sum. The rounding error is far smaller than a double's, so the rounded total
      * almost certainly does not depend on how the array was split into parts. */
     void (*sum_squares)(const float *x, int64_t count, cpu_long_sum *sum);
 } cpu_optimizer;
@@ -157,11 +157,12 @@ typedef struct cpu_matrix {
 
 /* F(4x4, 3x3) of Lavin and Gray, "Fast algorithms for convolutional neural networks" (2016).
  *
- * The outputs of a 3x3 convolution are cut into tiles of 4x4. Each tile depends on a patch of 6x6 pixels. It
- * is computed from 36 products of the transformed patch and the transformed kernel, one for each pair of six
- * interpolation points. Summed over channels, they are 36 matrix multiplications. The gradient with respect
- * to weights multiplies patch and tile, has 3x3 results, and is summed over tiles. The points are 0, +-5/8,
- * +-3/2 and infinity. The error is a third to a half of the error with the usual points 0, +-1, +-2.
+ * The outputs of a 3x3 convolution are cut into tiles of 4x4. Each tile depends on a patch of 6x6 pixels. A
+ * tile is computed from 36 products of the transformed patch and the transformed kernel, one for each pair of
+ * six interpolation points. Summed over channels, the products are 36 matrix multiplications. The gradient
+ * with respect to weights multiplies patch and tile, has 3x3 results, and is summed over tiles. The
+ * interpolation points are 0, +-5/8, +-3/2 and infinity. The error is a third to a half of the error with the
+ * usual points 0, +-1, +-2.
  *
  * A matrix multiplication processes WINOGRAD_DEPTH of its depth and a panel of `columns` columns at a
  * time:

@@ -217,8 +217,8 @@ ALWAYS_INLINE vd vd_fma(vd a, vd b, vd c)
 #endif
 }
 
-/* Returns the rounding error of square = a * a. Without a fused multiply-add it uses Dekker's splitting
- * (1971). */
+/* Returns the rounding error of square = a * a. If there is no fused multiply-add, the function uses Dekker's
+ * splitting (1971). */
 ALWAYS_INLINE vf vf_square_rest(vf a, vf square)
 {
 #if VF > 4 || defined(__ARM_NEON)

@@ -145,8 +145,9 @@ __global__ void column_finish(Finish finish, int64_t c, int64_t count, const dou
                                   COLUMN_ADDERS, c, count, parts, lanes);
 }
 
-/* Computes the parts and adds them in one launch. `arrived` counts the blocks of each blockIdx.x that have
- * ended; the last one resets the counter to zero. Adds the parts in the same order as column_finish(). */
+/* Computes the partial sums and adds them in one launch. `arrived` counts the blocks of each blockIdx.x that
+ * have ended; the last one resets the counter to zero. The order of the additions is the order of
+ * column_finish(). */
 template <typename Terms, typename Finish>
 __global__ void column_whole(Terms terms, Finish finish, int64_t rows, int64_t c, int64_t rows_a_part,
                              double *parts, unsigned *arrived)

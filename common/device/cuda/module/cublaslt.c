@@ -221,7 +221,7 @@ static status time_algorithms(cublaslt_matmul *p, const cublasLtMatmulHeuristicR
 }
 
 /* Finds an algorithm. The result depends only on shapes and alignments, because the vector's address is reset
- * before the search. So every run uses the same algorithm for the same multiplication, also a run that
+ * before the search. Every run therefore uses the same algorithm for the same multiplication, also a run that
  * continues from a checkpoint. */
 static status find_algorithm(cublaslt_matmul *p, bool timed)
 {

@@ -16,7 +16,7 @@ typedef struct cublaslt_shape {
     cublaslt_varying varying;
     /* Adds a bias [m] of d's type to each column, then takes max(0, x). */
     bool bias, relu;
-    /* Also writes the sums over k of op(b), [n] of d's type. Not together with a bias. */
+    /* Also writes the sums over k of op(b), [n] of d's type. Must not be set together with `bias`. */
     bool sums;
     /* Type of a and b, and type of d: float32 or bfloat16. Products are summed in float32. */
     dtype in, out;
@@ -36,9 +36,9 @@ typedef struct cublaslt_matmul cublaslt_matmul;
 status cublaslt_open(cuda_device *d);
 void cublaslt_close(cuda_device *d);
 
-/* Prepares a multiplication with the first algorithm of cuBLASLt's heuristics, or with the fastest of their
- * first eight if device_config.benchmark. *out is NULL if cuBLASLt is missing or has no algorithm. The latter
- * counts as a fallback of operation `kind` (cuda_fall_back). */
+/* Prepares a multiplication with the first algorithm of cuBLASLt's heuristics, or with the fastest of the
+ * first eight if device_config.benchmark is set. *out is NULL if cuBLASLt is missing or has no algorithm. A
+ * missing algorithm counts as a fallback of operation `kind` (cuda_fall_back()). */
 status cublaslt_prepare(cuda_device *d, op_kind kind, const cublaslt_shape *shape, cublaslt_matmul **out);
 void cublaslt_release(cublaslt_matmul **product);
 size_t cublaslt_workspace(const cublaslt_matmul *product);
@@ -48,9 +48,9 @@ float cublaslt_ms(const cublaslt_matmul *product);
 /* Sets the varying dimension to `rows`. *fits is true if there is an algorithm for it. */
 status cublaslt_set_rows(cublaslt_matmul *product, int64_t rows, bool *fits);
 
-/* Multiplies; d = d + product if `add`. The sums are stored, never added. *refused is true if cuBLASLt does
- * not support the multiplication although its search found an algorithm. Then no result is written, and a
- * fallback is counted. */
+/* Computes d = product, or d = d + product if `add`. The sums are stored, never added. *refused is true if
+ * cuBLASLt does not support the multiplication although its search found an algorithm. A refused
+ * multiplication writes no result and counts as a fallback. */
 status cublaslt_run(cublaslt_matmul *product, cudaStream_t s, const cublaslt_operands *operands, int64_t rows,
                     bool add, void *workspace, bool *refused);
 

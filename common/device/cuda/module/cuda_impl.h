@@ -18,8 +18,8 @@
 typedef struct cuda_staging cuda_staging;
 typedef struct cuda_libraries cuda_libraries; /* libraries.h */
 
-/* Counters of blocks that have ended, for kernels whose last block does more (columns.cuh). They are zero
- * between launches. Kernels that count blocks must run on the compute stream of the device. */
+/* Counters of blocks that have ended, for kernels whose last block does more (columns.cuh). The counters are
+ * zero between launches. Kernels that count blocks must run on the compute stream of the device. */
 enum { CUDA_COUNTERS = 4096, CUDA_FALLBACKS = 16 };
 
 typedef struct cuda_device {
@@ -42,7 +42,7 @@ typedef struct cuda_device {
 typedef struct cuda_stream {
     device_stream base;
     cudaStream_t stream;
-    /* Events that tie the GPU's clock to the host's. They belong to the stream because a thread owns a
+    /* Events that tie the GPU's clock to the host's. The anchors belong to the stream because a thread owns a
      * stream. */
     cudaEvent_t anchors[2];
     int64_t anchor_ns[2];

@@ -220,7 +220,8 @@ static int64_t operand_bytes(const attention_attributes *a, int slot)
 {
     int64_t rows = a->batch * a->sequence;
     if (slot == ATT_FWD_LSE) return rows * a->heads * (int64_t)sizeof(float);
-    return rows * a->stride * dtype_size(DTYPE_BF16); /* at least the bytes of every other operand */
+    /* No operand has rows longer than `stride`. */
+    return rows * a->stride * dtype_size(DTYPE_BF16);
 }
 
 /* Times the candidates. *best is 0 if no plan is faster than the kernel of this module. */

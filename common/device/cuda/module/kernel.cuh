@@ -39,7 +39,7 @@ static inline int64_t ceil_div(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-/* For a loop over `count` elements in steps of the whole grid. */
+/* Returns the number of blocks for a grid-stride loop over `count` elements. */
 static inline unsigned blocks_for(int64_t count, int threads)
 {
     constexpr int MOST = 4096;

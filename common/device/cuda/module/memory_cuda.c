@@ -14,7 +14,8 @@
 
 enum { CHUNK_BYTES = 8 << 20, CHUNKS = 2 };
 /* Units to which allocations are rounded. cudaMalloc takes small allocations from blocks of 2 MiB, and a peer
- * that opens an allocation sees the whole block. So shared memory must not share blocks with other memory. */
+ * that opens an allocation sees the whole block. Therefore shared memory must not be in one block with other
+ * memory. */
 enum { PLAIN_BYTES = 256, SHARED_BYTES = 2 << 20 };
 
 struct cuda_staging {
@@ -189,8 +190,8 @@ status cuda_download(device_stream *base, void *host, const void *from, dtype ty
     TRY(check_types(type, host_type));
     TRY(cuda_use(d));
     /* A copy to ordinary memory ends before the call returns (CUDA Runtime API, "API synchronization
-     * behavior"). Work in front of the copy may wait for another thread. So the stream is synchronized first,
-     * which does not block that thread. */
+     * behavior"). Work in front of the copy may wait for another thread. Therefore the stream is synchronized
+     * first, which does not block the other thread. */
     if (!is_pinned(host)) TRY(cuda_check(d, cudaStreamSynchronize(stream), "download"));
     return cuda_check(
         d, cudaMemcpyAsync(host, from, (size_t)(count * dtype_size(type)), cudaMemcpyDefault, stream),

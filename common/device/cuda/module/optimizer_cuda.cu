@@ -1,7 +1,7 @@
 /* torch.optim.SGD, Adam and AdamW in one pass over the arena, and other operations over arenas.
  *
- * A launch lists its pieces. They are passed as kernel arguments (at most 4 KiB), up to SPANS at a time, and
- * are cut into chunks of one block each. A block finds its piece by bisection. */
+ * A launch lists its pieces. The pieces are passed as kernel arguments (at most 4 KiB), up to SPANS at a
+ * time, and are cut into chunks of one block each. A block finds its piece by bisection. */
 #include "common/device/cuda/module/kernel.cuh"
 
 constexpr int SPANS = 160, THREADS = 256, CHUNK = THREADS * 8;
@@ -134,8 +134,8 @@ struct fill_rule {
 };
 
 /* Updates the chunk of a block. A thread processes every THREADS-th element, so that neighboring threads have
- * neighboring elements. It reads all its elements before it writes the first one, because the compiler cannot
- * move a load over a store that may have the same address. */
+ * neighboring elements. A thread reads all its elements before it writes the first one, because the compiler
+ * cannot move a load over a store that may have the same address. */
 template <typename Rule> __global__ void update_kernel(span_table table, Rule rule)
 {
     constexpr int ITERATIONS = CHUNK / THREADS;

@@ -1,8 +1,8 @@
 /* Streams, marks, fences, and recorded work.
  *
- * An anchor ties the GPU's clock to the host's. It is an event recorded between two readings of the host's
- * clock, and its time is their middle. Differences of events are floats in milliseconds, so the anchor is
- * renewed from time to time to keep the differences small. Marks of the previous step keep the anchor with
+ * An anchor ties the GPU's clock to the host's. An anchor is an event recorded between two readings of the
+ * host's clock, and its time is their middle. Differences of events are floats in milliseconds, so the anchor
+ * is renewed from time to time to keep the differences small. Marks of the previous step keep the anchor with
  * which they were made. */
 #include "common/base/clock.h"
 #include "common/device/cuda/module/cuda_impl.h"

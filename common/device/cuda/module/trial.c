@@ -123,7 +123,7 @@ status cuda_remember(cuda_device *d, const void *key, size_t bytes, const void *
 {
     assert(bytes <= CHOICE_KEY_BYTES && size <= CHOICE_VALUE_BYTES);
     struct cuda_choice *c = calloc(1, sizeof *c);
-    if (!c) return fail(STATUS_SYSTEM, "no memory for what was timed");
+    if (!c) return fail(STATUS_SYSTEM, "no memory for the timed algorithms");
     c->bytes = bytes;
     memcpy(c->key, key, bytes);
     memcpy(c->value, value, size);
