@@ -43,8 +43,8 @@ static status print_help(void)
                       "times and rates; harness --version prints the version.\n"
                       "Exit codes: 0 done, 1 a comparison failed, 64 usage, 65 data, 69 unavailable,\n"
                       "70 defect, 71 system, 73 cannot create output, 74 input or output, 75 peer lost,\n"
-                      "76 protocol, or ranks differ, 77 permission, 78 configuration, 79 a loss, gradient\n"
-                      "or parameter is not finite, 128 + signal.\n");
+                      "76 protocol, or ranks differ, 77 permission, 78 configuration, 79 a loss,\n"
+                      "gradient or parameter is not finite, 128 + signal.\n");
     return output_text(&out);
 }
 

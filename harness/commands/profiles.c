@@ -101,7 +101,6 @@ static status run_profiles(command_line *line)
 
 const command command_profiles = {.name = "profiles",
                                   .usage = "[NAME|FILE]",
-                                  .summary =
-                                      "list the machines of device sim, or the constants and sources of one",
+                                  .summary = "list the machines of device sim, or the constants of one",
                                   .most_words = 1,
                                   .run = run_profiles};

@@ -197,7 +197,7 @@ def a_prediction_for_other_binding_is_marked(calibrated, bind):
 def doctor_prints_where_ranks_would_be_bound():
     result = harness("doctor")
     expect(re.search(r"^cores +\d+ of \d+ hardware threads?, processors [\d,-]+", result.out, re.M), result)
-    expect(re.search(r"^run --bind core +with 2 ranks of 1 thread: rank 0 on [\d,-]+, rank 1 on [\d,-]+$", result.out, re.M), result)
+    expect(re.search(r"^run --bind core +2 ranks of 1 thread: rank 0 on [\d,-]+, rank 1 on [\d,-]+$", result.out, re.M), result)
 
 
 if __name__ == "__main__":
