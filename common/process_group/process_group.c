@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-enum { FEWEST_RECORDS = 64, RECORDS_PER_POST = 5 };
+enum { FEWEST_RECORDS = 64, RECORDS_PER_POST = 4 };
 
 static process_times *times_at(const call_queue *q, uint64_t number)
 {
