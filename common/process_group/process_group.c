@@ -110,13 +110,6 @@ status process_group_wait(process_group *g, process_work w, anatomy *a)
     return STATUS_OK;
 }
 
-status process_group_run(process_group *g, const process_call *p, anatomy *a)
-{
-    process_work w;
-    TRY(process_group_post(g, p, &w));
-    return process_group_wait(g, w, a);
-}
-
 /* ---- times -------------------------------------------------------------------------------------- */
 
 static bool has_ended(process_group *g, int queue, uint64_t number)

@@ -130,8 +130,6 @@ uint64_t process_group_posted(const process_group *g, int queue);
  * launches are function calls. Records the wait in `a`, which may be NULL. */
 status process_group_wait(process_group *g, process_work w, anatomy *a);
 bool process_group_done(process_group *g, process_work w);
-/* Posts a call and waits for it. */
-status process_group_run(process_group *g, const process_call *p, anatomy *a);
 
 /* Post a call that consists of any number of collective calls. Each process_group_add() between begin and end
  * adds a collective call. Only for calls in stream order. */

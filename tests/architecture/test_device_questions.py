@@ -1,0 +1,40 @@
+"""Where engines and the train loop ask which device they run on. A file that is not listed does not ask. The number of questions in
+a listed file may shrink: then its number here shrinks, too."""
+import os
+import re
+import subprocess
+
+from tap import cases, expect, expect_equal, main
+
+ROOT = os.environ.get("SOURCE_DIR", os.getcwd())
+QUESTION = re.compile(r"device_get_info|sim_device_simulation|sim_device_is_host|host_addressable|->simulated|->real\b|->plans\b|e->stream\b|"
+                      r"\bseparate\b|->gpu\b|->nccl\b|->front\b|->staged\b")
+# Set-up, one file per transport, and what is still to be moved below the device.
+MOST = {
+    "ring": {"ring/engine/engine.c": 15, "ring/engine/ring_handshake.c": 1, "ring/engine/ring_jobs.c": 11, "ring/engine/ring_memory.c": 9,
+             "ring/engine/ring_powersgd.c": 8, "ring/engine/ring_shards.c": 4, "ring/policies/options.c": 2},
+    "ps": {"ps/compute.c": 8, "ps/dp/dp_batch.c": 1, "ps/dp/dp_engine.c": 3, "ps/dp/dp_impl.h": 3, "ps/dp/dp_memory.c": 10,
+           "ps/dp/dp_nccl.c": 40, "ps/dp/dp_nccl_sim.c": 1, "ps/dp/dp_stages.c": 3, "ps/dp/hub.c": 4, "ps/engine.c": 12, "ps/handshake.c": 11,
+           "ps/policy.c": 1, "ps/server/server_gpu.c": 22, "ps/server/server_open.c": 2, "ps/server/server_policies.c": 8,
+           "ps/worker/worker_stages.c": 5},
+    "harness/train": {"harness/train/step_log.c": 2, "harness/train/trainer.c": 19, "harness/train/trainer_batch.c": 3,
+                      "harness/train/trainer_devices.c": 6, "harness/train/trainer_prefetch.c": 3, "harness/train/trainer_remote.c": 5,
+                      "harness/train/trainer_result.c": 6, "harness/train/trainer_step.c": 3},
+}
+
+
+def questions(name):
+    with open(os.path.join(ROOT, name), encoding="utf-8") as file:
+        return len(QUESTION.findall(re.sub(r"/\*.*?\*/", "", file.read(), flags=re.S)))
+
+
+@cases([(folder, folder) for folder in MOST])
+def no_file_asks_more_often_which_device_it_runs_on(folder):
+    names = subprocess.run(["git", "-C", ROOT, "ls-files", f"{folder}/*.c", f"{folder}/*.h"], check=True, capture_output=True, text=True).stdout.split()
+    expect(len(names) > 5, f"{len(names)} files in {folder}")
+    wrong = {name: questions(name) for name in names if questions(name) != MOST[folder].get(name, 0)}
+    expect_equal(wrong, {}, f"numbers of questions, expected {({name: MOST[folder].get(name, 0) for name in wrong})}")
+
+
+if __name__ == "__main__":
+    main()
