@@ -82,7 +82,7 @@ def replicas_train_recorded_passes_as_those_that_are_launched_one_by_one():
     expect_equal(classes(recorded), classes(plain), "logical bytes")
 
 
-@cases([("PowerSGD", "ring", "ring=ddp --comm-hook powersgd", "begins at a later step"),
+@cases([("PowerSGD", "ring", "ring=ddp --comm-hook powersgd", "starts at a later step"),
         ("ranks without data", "ring", "ring=ddp --join world", "--join"),
         ("a ring on host memory", "ring", "ring=ddp --algorithm two-shot", "host memory")] +
        [(f"{policy}, {payload}", "ps", f"ps={policy} --payload {payload}", "in the middle of a pass")
