@@ -158,7 +158,8 @@ static void keep_standard_streams(void)
         if (fcntl(fd, F_GETFD) < 0) open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
 }
 
-/* Runs before the libraries' constructors, which allocate. A sanitizer does not work yet at this time. */
+/* Runs before the libraries' constructors, which allocate. A sanitizer does not work before the
+ * constructors. */
 #if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
 __attribute__((section(".preinit_array"), used)) static void (*const first)(void) = out_of_memory_watch;
 #endif
@@ -168,7 +169,7 @@ int main(int argc, char *argv[])
     int exit_code = 0;
     if (launch_environment_is_rank()) log_set_level(LOG_warn); /* the launcher has reported old names */
     keep_standard_streams();
-    signal(SIGXFSZ, SIG_IGN); /* a write beyond ulimit -f then fails with an error */
+    signal(SIGXFSZ, SIG_IGN); /* makes a write beyond ulimit -f fail with an error */
     status rc = dispatch(argc, argv, &exit_code);
     bool launcher_says = rc == STATUS_SYSTEM && launch_environment_is_rank();
     if (rc != STATUS_OK && error_message()[0] && !launcher_says) log_error("%s", error_message());

@@ -146,8 +146,8 @@ int student_may_begin(const int64_t *clock, int ranks, int rank, int64_t stalene
  * Before it receives the next push, the server replies to every rank that waits and may begin. */
 int student_serve_stale(lab_server *server, lab_state *state);
 
-/* Yours. Writes a checkpoint of at most `capacity` bytes and returns its size, or 0 if it does not fit. It is
- * called while student_serve_stale() waits for a push. */
+/* Yours. Writes a checkpoint of at most `capacity` bytes and returns its size, or 0 if it does not fit. Runs
+ * while student_serve_stale() waits for a push. */
 size_t student_save(const lab_state *state, unsigned char *bytes, size_t capacity);
 /* Yours, in a new process. Restores the contents of the checkpoint. ranks, staleness, n, lr and momentum are
  * set; the three arrays are allocated and zero. Returns 0. student_serve_stale() is called next. */
@@ -157,7 +157,7 @@ int student_load(lab_state *state, const unsigned char *bytes, size_t size);
 
 enum { LAB_DATA_PARALLEL, LAB_DDP, LAB_ZERO1, LAB_ZERO2, LAB_ZERO3 };
 
-/* A model in float32. It has `units` blocks of `unit` elements each, used one after another, and the root:
+/* A model in float32: `units` blocks of `unit` elements each, used one after another, and the root, which has
  * the parameters that are used first or last (a transformer's embedding). Root and blocks are each gathered,
  * reduced and cut into shards as a whole. */
 typedef struct {

@@ -9,7 +9,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-/* Elements of a range, so few that the device does not start threads for it. */
+/* Elements of a range, so few that the device does not start threads for a range. */
 enum { RANGE = 8192 };
 
 /* ---- bytes ------------------------------------------------------------------------------------ */
@@ -87,7 +87,7 @@ struct ps_thread_pool {
     unsigned jobs;
     int running;
     bool stop;
-    /* The job. The caller writes it while no thread runs. */
+    /* The job, which the caller writes while no thread runs. */
     piece_list pieces;
     ps_range_function function;
     void *context;

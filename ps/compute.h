@@ -1,5 +1,6 @@
-/* Work on tensor bytes: threads that sum and update, and the cost of this work in virtual time. The virtual
- * device has no bytes. On it nothing is touched, and the actor spends the time that the work would take. */
+/* Work on tensor bytes: threads that sum and update, and the cost of this work in virtual time. On the
+ * virtual device, which has no tensor bytes, the functions touch no memory, and the actor spends the time
+ * that the work would take. */
 #ifndef PS_COMPUTE_H
 #define PS_COMPUTE_H
 
@@ -18,7 +19,7 @@ void ps_charge_pass(device *d, double bytes, int threads);
 bool ps_sums_on_host(device *d);
 
 /* Makes `threads` host threads share one interpreter lock for their launches from now on, in virtual time. 0
- * ends this. */
+ * ends the sharing. */
 void ps_share_interpreter(device *d, int threads);
 
 /* Start to make `replicas` of so many parameters on the host, in virtual time, and wait until they exist. */

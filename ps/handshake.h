@@ -2,7 +2,7 @@
  * options, and shared arenas. Members are the ranks 0 .. world - 1, followed by the servers that have
  * separate processes.
  *
- * A handshake is lines of text. The first lines describe the sender. The lines after them must be equal on
+ * A handshake is lines of text. The first lines describe the sender, and all further lines must be equal on
  * all members. An error quotes the first line that differs. */
 #ifndef PS_HANDSHAKE_H
 #define PS_HANDSHAKE_H
@@ -68,7 +68,7 @@ typedef struct ps_member {
     int64_t frame_bytes; /* Bytes of the largest frame. */
     /* Memory that other members may map. The parameters are exported in place of a NULL entry. */
     const device_memory *exported[PS_SEGMENTS];
-    int export_count; /* The same for every member. */
+    int export_count; /* Number of exported segments, the same for every member. */
     bool nccl;        /* True if ranks call NCCL. */
     /* Set by the functions below. */
     char nccl_id[COLLECTIVE_BOOTSTRAP_BYTES]; /* The id made by rank 0, after ps_join(). */
@@ -88,8 +88,8 @@ status ps_listen(ps_member *m, int server, ps_port *port);
 
 /* Returns how the member reaches the others, after ps_join(). `transport` carries messages: "inproc", "ipc",
  * "tcp", or "sim" in virtual time. `payload` carries tensors, as --payload names it: "nccl", "zmq" (in
- * messages) or "shm" (also if a thread reads another thread's memory). Both are NULL if there are no other
- * members. */
+ * messages) or "shm" (also if a thread reads another thread's memory). Sets *transport and *payload to NULL
+ * if there are no other members. */
 void ps_member_ways(const ps_member *m, const char **transport, const char **payload);
 
 /* Returns the handshake that the member sends, borrowed. If the device only plans memory, there are no other
@@ -97,8 +97,9 @@ void ps_member_ways(const ps_member *m, const char **transport, const char **pay
 status ps_make_handshake(ps_member *m, sync_blob *out);
 
 /* Compares all handshakes with the member's own, and exchanges arenas if tensors go through shared memory.
- * Members may start in any order. Returns when all have joined, or fails at the stall limit. STATUS_PROTOCOL
- * names the difference, STATUS_CONFIG an option that cannot work between these members. */
+ * Members may start in any order. Returns when all have joined, or fails at the stall limit. Returns
+ * STATUS_PROTOCOL if handshakes differ, and STATUS_CONFIG if an option cannot work between these members; the
+ * message names the difference or the option. */
 status ps_join(ps_member *m, const sync_blob *handshakes);
 void ps_leave(ps_member *m);
 

@@ -8,8 +8,8 @@ typedef struct planning {
     const nn_program *program;
     const param_set *set;
     ps_plan *plan;
-    int64_t partition; /* In elements. */
-    int64_t total;     /* In elements, without padding. */
+    int64_t partition; /* Number of elements. */
+    int64_t total;     /* Number of elements without padding. */
     /* [param_count] Operation after which the parameter can be pushed, or INT_MAX if after the whole pass. */
     int *point;
     int most_keys;

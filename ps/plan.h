@@ -1,13 +1,13 @@
 /* How parameters are cut into keys, which server has a key, and when a key may be pushed. A plan is computed
- * only from the program and the policy. So it is the same on all ranks. It never changes, and worker and
- * server share it.
+ * only from the program and the policy, so all ranks have the same plan. A plan never changes, and worker and
+ * server share one plan.
  *
  * A key is the unit that is pushed, summed, updated and pulled: neighboring parameters that can be pushed at
  * the same point of the backward pass, cut at shard boundaries and at every `partition_bytes`. Keys are
  * numbered in the order of the arena, which is the order of registration.
  *
  * A parameter is pushed when its gradient is complete and the backward pass has read the parameter for the
- * last time. So when all ranks have pushed a key, its parameters may be overwritten. */
+ * last time. Therefore the parameters of a key may be overwritten when all ranks have pushed the key. */
 #ifndef PS_PLAN_H
 #define PS_PLAN_H
 

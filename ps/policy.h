@@ -1,5 +1,5 @@
-/* Policies of the parameter server. They are rows of one table (policies.h), and options can override every
- * field. */
+/* Policies of the parameter server. A policy is a row of one table (policies.h), and options can override
+ * every field of the row. */
 #ifndef PS_POLICY_H
 #define PS_POLICY_H
 
@@ -15,7 +15,7 @@ typedef enum ps_consistency {
     /* Updates happen as under PS_SYNC, but a rank may be up to `staleness` steps ahead of the last update. */
     PS_SSP,
     PS_ASYNC, /* Every push is applied at once, and no rank waits for another. */
-    /* There are no keys and no servers. Rank 0 does the work of device 0 in torch.nn.DataParallel (dp/). */
+    /* No keys and no servers exist. Rank 0 does the work of device 0 in torch.nn.DataParallel (dp/). */
     PS_DATA_PARALLEL
 } ps_consistency;
 
@@ -52,8 +52,7 @@ typedef struct ps_policy {
     ps_consistency consistency;
     int64_t staleness;       /* Bound of PS_SSP, in steps. */
     int64_t partition_bytes; /* Largest size of a key. */
-    /* A key is sent only while fewer bytes than this are in transit to its server. Other keys wait in order
-     * of priority. */
+    /* Bytes in transit to a server below which another key is sent. Other keys wait in order of priority. */
     int64_t credit_bytes;
     ps_priority priority;
     int64_t servers;
@@ -61,8 +60,8 @@ typedef struct ps_policy {
     bool server_optimizer; /* If false, servers only sum, and every rank updates. */
     bool divide_before;    /* Divide each gradient by the number of ranks, not the sum. */
     /* Used only by PS_DATA_PARALLEL. */
-    int64_t replicate_bytes; /* A chunk of parameters closes when it has this many bytes. */
-    int64_t reduce_bytes;    /* A chunk of gradients closes before it exceeds this many bytes. */
+    int64_t replicate_bytes; /* Bytes at which a chunk of parameters closes. */
+    int64_t reduce_bytes;    /* Limit in bytes; a chunk of gradients closes before exceeding the limit. */
     ps_dp_loss loss;
     ps_dp_lifetimes lifetimes;
     bool keep_grads; /* Gradients are kept between steps, as by zero_grad() before torch 2.0. */
@@ -70,7 +69,8 @@ typedef struct ps_policy {
 
 /* The options of the command line. "policy" and 0 keep the policy's value, as does a staleness of -1. */
 typedef struct ps_options {
-    /* 0 keeps the policy's value. Otherwise 1 + the enum, and for server_optimizer 1 is on, 2 is off. */
+    /* 0 to keep the policy's value, else 1 + the value of the enum. For server_optimizer, 1 is on and 2 is
+     * off. */
     int consistency, priority, placement, server_optimizer;
     int64_t staleness, partition_bytes, credit_bytes, servers;
     int64_t server_threads;    /* Threads of each server that sum and update. */

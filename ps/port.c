@@ -52,8 +52,7 @@ int64_t ps_port_now(const ps_port *p)
 
 /* ---- messages --------------------------------------------------------------------------------- */
 
-/* Moves the times in a header to a clock that is `ns` ahead. A time of 0 means that there is none, and
- * stays. */
+/* Moves the times in a header to a clock that is `ns` ahead. A time of 0 is unknown and does not change. */
 static void shift_times(message_header *h, int64_t ns)
 {
     int64_t *times[] = {&h->sent_ns, &h->ready_ns, &h->arrived_ns, &h->last_ns, &h->pushed_ns};

@@ -17,7 +17,7 @@
 
 enum { PS_NO_PEER = -1 };
 
-/* A received message. It may be copied, but only one of the copies may be released. */
+/* A received message. A message may be copied, but only one of the copies may be released. */
 typedef struct ps_message {
     message_header header;
     int peer;
@@ -28,7 +28,7 @@ typedef struct ps_message {
 } ps_message;
 
 typedef struct ps_port_ops {
-    /* Does the work of sync_agent_ops.progress. If it fails, all peers receive the reason. */
+    /* Does the work of sync_agent_ops.progress. If progress() fails, all peers receive the reason. */
     status (*progress)(void *context, int64_t now_ns, int64_t *deadline_ns, bool *worked);
     /* Handles a message that ps_port_receive() has received, and takes it over. */
     status (*handle)(void *context, ps_message *m, int64_t now_ns);
@@ -50,7 +50,7 @@ typedef struct ps_port {
 
     const ps_port_ops *ops;
     void *context;
-    /* Time of this clock minus rank 0's clock, which times in messages refer to. Set before the agent
+    /* Time of the agent's clock minus rank 0's clock, which times in messages refer to. Set before the agent
      * starts. */
     int64_t ahead_ns;
     device *device; /* Device whose clock the agent uses, or NULL for the host's clock. */
@@ -100,7 +100,7 @@ static inline message_frame ps_message_frame(const ps_message *m, int index)
 
 /* Fills `frames` with pieces of an arena, and returns their number. Elements have `size` bytes. */
 int ps_frames_of(message_frame *frames, const void *arena, piece_list pieces, int64_t size);
-/* Returns true if the message's frames have the sizes of these pieces. */
+/* Returns true if the message's frames have the sizes of `pieces`. */
 bool ps_has_frames_of(const ps_message *m, piece_list pieces, int64_t size);
 /* Copies the message's frames to an arena in host memory. */
 void ps_take_frames(device *d, const ps_message *m, void *arena, piece_list pieces, int64_t size);

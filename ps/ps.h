@@ -9,8 +9,8 @@
 extern const sync_engine_type sync_ps;
 
 /* The staleness of this rank's reads. The staleness of a read is the number of updates that a key received
- * between the read and the update made with the gradient computed from it. It is 0 under sync, and at most
- * the bound under ssp. Every key counts once per step. */
+ * between the read and the update made with the gradient computed from the read. The staleness is 0 under
+ * sync, and at most the bound under ssp. Every key counts once per step. */
 enum { PS_STALENESS_BINS = 64 };
 typedef struct ps_report {
     int64_t reads;
@@ -50,15 +50,15 @@ status ps_lead(const void *options, const char *policy, int world, int64_t *out)
 status ps_server_processes(const void *options, const char *policy, int world, int *out);
 
 /* A parameter server in a separate process (--server-placement own) is an engine of type sync_ps, whose
- * `rank` is world + the server's index. It has no data and no gradients. open(), handshake() and connect()
- * are called as on the ranks. In virtual time the server then serves until it is closed.
+ * `rank` is world + the server's index. The engine has no data and no gradients. open(), handshake() and
+ * connect() are called as on the ranks. In virtual time the server serves after connect() until close().
  *
  * The fields of the context must have the same values as on the ranks, except for device, params, optimizer
  * and ledger. Parameters are opened with the param_kind of requirements() and without gradients. The values
  * of the parameters do not matter, because rank 0 sends the initial ones.
  *
  * ps_server_main() makes these calls, and serves until all ranks have disconnected. If a rank is lost, the
- * server and all ranks fail. `exchange` sends the server's handshake to all members. It returns the
+ * server and all ranks fail. `exchange` sends the server's handshake to all members, and returns the
  * handshakes of the ranks, followed by the handshakes of the servers. */
 status ps_server_main(const sync_context *context,
                       status (*exchange)(void *exchange_context, sync_blob mine,

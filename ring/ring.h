@@ -9,7 +9,7 @@
 extern const sync_engine_type sync_ring;
 
 /* The times of one bucket in one step, in ns on the device's clock. The engine writes records into a ring of
- * fixed size. The thread that calls the stages may read them after reduce(). */
+ * fixed size. The thread that calls the stages may read the records after reduce(). */
 typedef struct ring_bucket_record {
     int64_t id; /* Number of the record, from 1. */
     int64_t step;
@@ -19,7 +19,7 @@ typedef struct ring_bucket_record {
     int64_t launched_ns; /* Time at which the bucket was handed to the collectives. */
     int64_t started_ns;  /* Time at which all ranks had arrived and data began to move. */
     int64_t finished_ns;
-    /* Wait of the compute stream for the bucket. The times are equal if it did not wait. */
+    /* Wait of the compute stream for the bucket. The times are equal if the stream did not wait. */
     int64_t wait_begin_ns, wait_end_ns;
     /* Algorithm of the all-reduce, or LIBRARY if the library does not report it. */
     collective_algorithm algorithm;
@@ -39,7 +39,7 @@ int64_t ring_link_bound_ns(const sync_engine *e, int64_t bytes);
 /* Returns the engine's settings, borrowed. `collective` and `algorithm` are the ones in use for buckets. */
 const ring_settings *ring_get_settings(const sync_engine *e);
 
-/* Returns the buckets in use, borrowed. They change when the second step begins. */
+/* Returns the buckets in use, borrowed. The buckets change when the second step begins. */
 const bucket_schedule *ring_buckets(const sync_engine *e);
 
 #endif

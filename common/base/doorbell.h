@@ -23,8 +23,8 @@ static inline unsigned doorbell_rings(const doorbell *bell)
     return atomic_load_explicit(&bell->rings, memory_order_seq_cst);
 }
 
-/* Returns true if a thread may be sleeping. If not, a thread that enters later sees all writes that precede
- * this call. */
+/* Returns true if a thread may be sleeping. If the result is false, a thread that enters later sees all
+ * writes that precede this call. */
 static inline bool doorbell_has_sleepers(const doorbell *bell)
 {
     return atomic_load_explicit(&bell->sleepers, memory_order_seq_cst) != 0;

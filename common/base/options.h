@@ -52,7 +52,7 @@ typedef struct option_table {
     size_t count;
 } option_table;
 
-/* A table bound to the struct that it fills. At most 64 options per table. */
+/* A table bound to the struct that it fills. A table has at most 64 options. */
 typedef struct option_binding {
     const option_table *table;
     void *storage;

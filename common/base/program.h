@@ -1,5 +1,5 @@
-/* Locates the running program. Files that belong to it are searched next to it, so an installation can be
- * moved. */
+/* Locates the running program. The program searches for its files next to the executable, so an installation
+ * can be moved. */
 #ifndef COMMON_BASE_PROGRAM_H
 #define COMMON_BASE_PROGRAM_H
 

@@ -47,7 +47,8 @@ status fail_errno(status code, const char *format, ...) __attribute__((format(pr
 /* Puts "context: " in front of the recorded message. */
 void error_context(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Returns the recorded message of this thread, or "" if there is none. The next fail() may change it. */
+/* Returns the recorded message of this thread, or "" if there is none. The next fail() may change the
+ * message. */
 const char *error_message(void);
 status error_code(void);
 void error_clear(void);

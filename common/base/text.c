@@ -66,7 +66,7 @@ typedef enum unit_kind { SIZE, TIME, RATE, UNIT_KINDS } unit_kind;
 static const struct {
     unit_kind kind;
     const char *name;
-    double factor; /* to bytes, nanoseconds, bytes per second */
+    double factor; /* factor to bytes, nanoseconds or bytes per second */
     int sets;
     const char *meaning;
 } units[] = {{SIZE, "B", 1, DECIMAL | BINARY, "bytes"},
@@ -91,8 +91,8 @@ static const struct {
               "a duration of at most 1000 days with its unit such as 50us, 2ms or 60s"},
     [RATE] = {"Rates", 1, 9e18, "a rate such as 10Gbit/s or 1.25GB/s (b: bits, B: bytes)"}};
 
-/* Upper and lower case differ in rates: they distinguish bits from bytes. The cases do not differ in sizes
- * and times, except that "Mb" is rejected as a size because it usually means megabits. */
+/* Upper and lower case distinguish bits from bytes in rates. In sizes and times, upper and lower case are the
+ * same, except that "Mb" is rejected as a size because it usually means megabits. */
 static bool is_unit(unit_kind kind, const char *text, const char *prefix, const char *name)
 {
     size_t length = strlen(prefix);
@@ -379,7 +379,7 @@ void text_wrap(text_buffer *buffer, int columns)
     for (const char *line = buffer->data; line && *line;) {
         int length = (int)strcspn(line, "\n"),
             indent = length > columns ? hanging_indent(line, length, columns) : 0;
-        int at = 0, begin = (int)strspn(line, " "); /* no break within the indentation */
+        int at = 0, begin = (int)strspn(line, " "); /* a line is not broken within the indentation */
         bool first = true;
         do {
             if (!first) begin = 0;

@@ -129,8 +129,8 @@ static status remove_left_over(atomic_file *f)
     return rc;
 }
 
-/* Creates and locks the partial file. Returns STATUS_AGAIN if another process took it for a left-over
- * file. */
+/* Creates and locks the partial file. Returns STATUS_AGAIN if another process took the partial file for a
+ * left-over file. */
 static status try_to_create(atomic_file *f)
 {
     lock_result result;

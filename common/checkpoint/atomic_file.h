@@ -34,7 +34,7 @@ status atomic_file_commit(atomic_file *f);
 /* Closes and removes the partial file. Does nothing after a commit. */
 void atomic_file_abandon(atomic_file *f);
 
-/* Removes the partial file of a killed writer, but not of a running one. Clears the error record. */
+/* Removes the partial file of a killed writer, but not of a running writer. Clears the error record. */
 void atomic_file_clean(const char *path);
 
 #endif

@@ -1,8 +1,8 @@
 /* Checkpoints: the state of a run in one safetensors file, with PyTorch's names, order and layout.
  * docs/checkpoints.md describes the file.
  *
- * One rank saves, when all ranks have the same state (sync_engine_type.flush). This rank reads tensor by
- * tensor from a source, so it needs memory for the largest tensor. Every rank loads.
+ * One rank saves, when all ranks have the same state (sync_engine_type.flush). The saving rank reads one
+ * tensor at a time from a source, so the rank needs memory only for the largest tensor. Every rank loads.
  *
  *     save.c  contents.c     the list of tensors; a rank's arenas as their source and sink
  *             metadata.c     progress, options and checksums as texts of the header

@@ -219,8 +219,8 @@ static bool may_differ(const char *group, const option *o)
     return false;
 }
 
-/* Finds the first option from *index on whose saved value differs from the current one. Sets its key, saved
- * value and current value. */
+/* Finds the first option from *index on whose saved value differs from the current value. Sets the key, saved
+ * value and current value of this option. */
 static const option *next_difference(const safetensors_header *h, const char *group,
                                      const option_binding *binding, size_t *index, char *key,
                                      const char **saved, char *value)

@@ -20,7 +20,7 @@
  * be processes or threads of one process. Calls allocate no memory.
  *
  * A buffer is a base and a list of pieces, so that padding is skipped. An implementation without real memory
- * never reads it. Peers read and write memory inside a window (collective_config.windows) in place. All
+ * never reads a buffer. Peers read and write memory inside a window (collective_config.windows) in place. All
  * other memory is copied through slots of the implementation. */
 #ifndef COMMON_COLLECTIVES_COLLECTIVE_H
 #define COMMON_COLLECTIVES_COLLECTIVE_H
@@ -103,8 +103,8 @@ typedef struct collective_call {
     int tag;
     int64_t count;
     collective_buffer in, out;
-    /* Whether the call is small or rare. If so, it runs two-shot in shared memory and ring in virtual time,
-     * whatever the world's algorithm is. */
+    /* Whether the call is small or rare. Small and rare calls run two-shot in shared memory and ring in
+     * virtual time, whatever the world's algorithm is. */
     bool control;
 } collective_call;
 
@@ -192,7 +192,8 @@ typedef struct collective_config {
     const char *name;                 /* Unique in the job while the world is open. */
     const collective_window *windows; /* Every rank has the same number of windows. */
     int window_count;
-    /* Whether ranks send to each other. Only sim reads this; the other libraries always allow it. */
+    /* Whether ranks send to each other. Only sim reads `pairs`; in all other libraries ranks may always send
+     * to each other. */
     bool pairs;
     /* sim, nccl: the device whose memory contains the buffers. In sim the device belongs to this rank. If the
      * world is a part of the simulation's ranks, the ranks of the world are consecutive. */
@@ -202,10 +203,10 @@ typedef struct collective_config {
     /* The status slot of this rank, or NULL. NCCL's watchdog writes the calls in flight to the slot. */
     struct rank_slot *slot;
     const struct status_table *table; /* Shows the progress of other ranks. NULL if there is none. */
-    /* nccl: called once, by any thread, if this rank cannot go on; its other threads may hang in NCCL or
-     * CUDA. The function publishes the error. After the call NCCL is aborted, and the process ends with the
-     * error's exit code. NULL if ranks are threads. If NULL, the next call of the world and waits for the GPU
-     * return the error. */
+    /* nccl: function that is called once, by any thread, if this rank cannot go on. When `lost` is called,
+     * other threads of the rank may hang in NCCL or CUDA. The function publishes the error. After the call
+     * NCCL is aborted, and the process ends with the error's exit code. NULL if ranks are threads. If NULL,
+     * the next call of the world and waits for the GPU return the error. */
     void (*lost)(void *context, const error_record *why);
     void *lost_context;
     /* Time after which a call fails with STATUS_PEER if neither the call nor any other rank has made
@@ -223,8 +224,8 @@ typedef struct collective_config {
     int64_t inline_bytes, staging_bytes;
 } collective_config;
 
-/* Opens a library by name. All ranks of the world call this function at about the same time. It returns when
- * all ranks have called it. Returns STATUS_USAGE if the name is unknown or the library does not have the
+/* Opens a library by name. All ranks of the world call this function at about the same time, and every call
+ * waits for all ranks. Returns STATUS_USAGE if the name is unknown or the library does not have the
  * algorithm, STATUS_UNAVAILABLE if the library cannot run here, and STATUS_PEER if ranks do not come in time.
  * The message names the missing ranks if the library reports them. */
 status collective_open(const char *library, const collective_config *config, collective_world **out);
@@ -267,7 +268,8 @@ typedef struct collective_times {
     int last_rank;
     /* Time at which this rank began its part, if last_rank is -1. Equal to started_ns with NCCL. */
     int64_t began_ns;
-    collective_algorithm algorithm; /* The algorithm that ran. LIBRARY if the library does not report it. */
+    /* Algorithm that ran, or LIBRARY if the library does not report the algorithm. */
+    collective_algorithm algorithm;
 } collective_times;
 collective_times collective_get_times(const collective_group *group, collective_ticket ticket);
 
@@ -301,7 +303,7 @@ enum { COLLECTIVE_ENQUEUED = 512, COLLECTIVE_MARKS = 2 + 2 * COLLECTIVE_ENQUEUED
 status collective_enqueue(collective_group *group, const collective_call *call, struct device_stream *stream,
                           collective_ticket *out);
 
-/* Posts a call and blocks until it is done. For set-up, tests and benchmarks. */
+/* Posts a call and blocks until the call is done. Set-up, tests and benchmarks use this function. */
 status collective_run(collective_group *group, const collective_call *call);
 
 /* Bytes and messages exchanged between this rank and its peers since the world was opened. */

@@ -38,8 +38,8 @@ typedef struct collective_type {
     uint32_t algorithms; /* Bits COLLECTIVE_HAS(). */
     collective_algorithm algorithm;
     size_t world_bytes, group_bytes, queue_bytes; /* Sizes of the implementation's structs. */
-    /* Whether a group has one more queue per peer for sends and one per peer for receives. Otherwise one
-     * queue holds all calls. */
+    /* Whether a group has one more queue per peer for sends and one per peer for receives. If false, one
+     * queue holds all calls of a group. */
     bool pairs;
     bool pairs_on_request; /* Whether `pairs` also requires collective_config.pairs. */
     /* If open() fails, close() is called too. The windows of world->config are valid only during open(). */

@@ -1,5 +1,5 @@
 /* The table by which `--algorithm tuned` chooses an algorithm in shared memory, by ranks and bytes. `harness
- * bench --tune` measures it on the machine at hand. The first row that covers the call applies. */
+ * bench --tune` measures a table on the machine at hand. The first row that covers the call applies. */
 #ifndef COMMON_COLLECTIVES_TUNING_H
 #define COMMON_COLLECTIVES_TUNING_H
 

@@ -17,7 +17,7 @@ typedef struct batch_view {
     const void *targets;
     int64_t count;
     int64_t targets_counted; /* rows that count in the loss; elements in a regression */
-    int64_t padding;         /* number of samples at the end that repeat others to make ranks equal */
+    int64_t padding;         /* number of samples at the end that repeat other samples to make ranks equal */
     int64_t step;            /* step of the run, from 0 */
     int64_t epoch;
     int64_t epoch_step; /* step of the epoch, from 0 */
@@ -63,7 +63,7 @@ status batch_source_open_filled(const data_form *form, int64_t samples, batch_fi
 /* Closes the source and sets the caller's pointer to NULL. Batches on loan become invalid. */
 void batch_source_close(batch_source **s);
 
-/* Position in a run. Checkpoints store it, since it does not depend on the number of ranks. */
+/* Position in a run, which checkpoints store because a position does not depend on the number of ranks. */
 typedef struct batch_position {
     int64_t epoch, epoch_step;
 } batch_position;

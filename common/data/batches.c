@@ -9,7 +9,7 @@
 
 typedef struct scratch {
     int32_t *samples; /* [largest batch] samples of the current batch */
-    void *stored;     /* one sample as the set stores it */
+    void *stored;     /* one sample in the format of the data set */
 } scratch;
 
 typedef struct batches {

@@ -39,9 +39,9 @@ typedef struct loader_config {
 /* Returns the number of buffers for `threads`: one more than threads, but at least 2 and at most 4. */
 int loader_depth(int threads);
 
-/* Opens a loader. Closes the maker's context if it fails, with STATUS_SYSTEM for lack of memory or
- * threads. The consumer may hold all but one of the buffers when it requests the next batch. If it holds
- * all, the request fails with STATUS_INTERNAL. */
+/* Opens a loader. Fails with STATUS_SYSTEM for lack of memory or threads, and then closes the maker's
+ * context. The consumer may hold all but one of the buffers when it requests the next batch. If the consumer
+ * holds all buffers, the request fails with STATUS_INTERNAL. */
 status loader_open(const loader_config *config, const batch_maker *maker, batch_source **out);
 
 #endif

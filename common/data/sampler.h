@@ -73,10 +73,11 @@ void sampler_shuffle(const sampler *s, uint64_t seed, int64_t epoch, int32_t *or
 void permutation_fill(int32_t *out, int64_t count, uint64_t start);
 
 /* Holds out a fifth of the samples for evaluation, rounded up, with the classes in proportion, as
- * scikit-learn's train_test_split(test_size=0.2, stratify=labels) does. Each class gets the integer part
- * of its share. The rest goes to the largest fractions, and among equal fractions to the lower class.
- * `seed` determines which samples of a class are held out. picks [count] receives the training samples and
- * then the samples held out, both in ascending order. Returns STATUS_SYSTEM if memory is short. */
+ * scikit-learn's train_test_split(test_size=0.2, stratify=labels) does. Each class gets the integer part of
+ * its share. The remaining samples go to the classes whose shares have the largest fractions, and among equal
+ * fractions to the lower class. `seed` determines which samples of a class are held out. picks [count]
+ * receives the training samples and then the samples held out, both in ascending order. Returns STATUS_SYSTEM
+ * if memory is short. */
 status stratified_split(const uint8_t *labels, int64_t count, uint64_t seed, int32_t *picks,
                         int64_t *train_count);
 

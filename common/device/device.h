@@ -73,7 +73,7 @@ typedef struct device_info {
     bool copy_engine;      /* copies from the host may overlap with the compute stream */
     bool real;             /* tensor bytes exist */
     bool simulated;        /* figures are predicted, and reports mark them */
-    /* Largest error of the times of marks on the host's clock. A GPU's marks update this value. */
+    /* Largest error of the times of marks on the host's clock. A GPU's marks update the error. */
     int64_t mark_error_ns;
     bool plans; /* no operation runs; only the memory ledger counts (plan/device_plan.c) */
 } device_info;
@@ -82,12 +82,12 @@ status device_open(const device_config *config, device **out);
 void device_close(device **d);
 const device_info *device_get_info(const device *d);
 
-/* Operations that a library of the device does not support, so that slower kernels run. There is one entry
- * for each kind of operation and reason. */
+/* Operations that a library of the device does not support, so that slower kernels run. Each kind of
+ * operation and reason has one device_fallback. */
 typedef struct device_fallback {
     op_kind kind;
     int64_t count;    /* number of operations with this kind and reason */
-    char shape[96];   /* shape of the first one: "4x28x28x1 to 6, 5x5, bfloat16" */
+    char shape[96];   /* shape of the first operation: "4x28x28x1 to 6, 5x5, bfloat16" */
     char reason[96];  /* "cuDNN: CUDNN_STATUS_NOT_SUPPORTED" */
     char instead[64]; /* "multiplied in TF32" */
 } device_fallback;
@@ -110,16 +110,16 @@ typedef struct device_memory {
     device_memory_kind kind;
 } device_memory;
 
-/* Allocates zeroed memory, aligned to at least 64 bytes, and to 2 MiB if it is large. STATUS_SYSTEM if
- * there is not enough; the message states the size. */
+/* Allocates zeroed memory, aligned to at least 64 bytes, and to 2 MiB if it is large. Returns STATUS_SYSTEM
+ * if there is not enough memory; the message states the size. */
 status device_allocate(device *d, device_memory_kind kind, size_t bytes, device_memory *out);
 void device_free(device *d, device_memory *memory);
 
 /* Returns true if an allocation has failed. */
 bool device_has_refused(const device *d);
 
-/* Pins this host memory, so that the device copies from and to it fast and asynchronously. Does nothing if
- * the device cannot use pinned memory. Unpin before freeing the memory. */
+/* Pins `bytes` bytes of host memory, so that the device copies from and to `data` fast and asynchronously.
+ * Does nothing if the device cannot use pinned memory. Unpin before freeing the memory. */
 status device_pin(device *d, void *data, size_t bytes);
 void device_unpin(device *d, void *data);
 
@@ -133,13 +133,13 @@ status device_download(device_stream *s, void *host, const void *from, dtype typ
 
 /* Computes to[i] = from[i] / divisor in stream order, with a true division. Elements of equal type with
  * divisor 1 are copied, whatever the type; float32, float16 and bfloat16 are converted into each other. `to`
- * may equal `from` if the types are equal. Both buffers are in device memory or pinned memory. */
+ * may equal `from` if the types are equal. `from` and `to` are in device memory or pinned memory. */
 status device_convert(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type,
                       int64_t count, double divisor);
 
-/* Does the same for gradients that enter or leave a bucket, with as few launches as the device can. Unlike
- * device_convert(), it takes time on virtual devices. The ranges must not overlap. The caller may reuse
- * `ranges` after the call. */
+/* Converts gradients that enter or leave a bucket as device_convert() does, with as few launches as the
+ * device can. Unlike device_convert(), takes time on virtual devices. The ranges must not overlap. The caller
+ * may reuse `ranges` after the call. */
 typedef struct device_range {
     void *to;
     const void *from;
@@ -148,14 +148,15 @@ typedef struct device_range {
 status device_pack(device_stream *s, const device_range *ranges, int count, dtype to_type, dtype from_type,
                    double divisor);
 
-/* Computes to[i] = a[i] + b[i] in stream order; `to` may equal `a` or `b`. All three are device memory. */
+/* Computes to[i] = a[i] + b[i] in stream order; `to` may equal `a` or `b`. `to`, `a` and `b` are in device
+ * memory. */
 status device_add(device_stream *s, void *to, const void *a, const void *b, dtype type, int64_t count);
 
 /* Clears the bytes in stream order. */
 status device_clear(device_stream *s, void *data, size_t bytes);
 
-/* Sets the memory that all processes use on the device, and its total memory, as the driver reports them.
- * Both values are -1 if the device has no driver. */
+/* Sets *used_bytes to the memory that all processes use on the device, and *total_bytes to the memory of the
+ * device, as the driver reports them. Sets both to -1 if the device has no driver. */
 status device_usage(device *d, int64_t *used_bytes, int64_t *total_bytes);
 
 /* A virtual GPU spends the time of a pack of `count` elements: its library flattens tensors before it sends
@@ -210,9 +211,9 @@ typedef struct device_layout {
  * PyTorch's shape. */
 status device_choose_layout(device *d, const op_desc *op, int slot, shape parameter, device_layout *out);
 
-/* Reorders a parameter from PyTorch's order to the device's, and back. Both buffers are in host memory,
- * with elements of the device's type. If the device is not host-addressable, the caller copies between
- * host and device. */
+/* Reorders a parameter from PyTorch's order to the device's, and back. `plain` and `packed` are in host
+ * memory, with elements of the device's type. If the device is not host-addressable, the caller copies
+ * between host and device. */
 status device_layout_pack(device *d, const device_layout *layout, const void *plain, void *packed);
 status device_layout_unpack(device *d, const device_layout *layout, const void *packed, void *plain);
 
@@ -243,8 +244,8 @@ status device_stream_open(device *d, device_stream_role role, device_stream **ou
 void device_stream_close(device_stream **s);
 
 /* Makes operations that are launched from now on take `factor` >= 1 times as long, as on a slow machine. A
- * virtual GPU multiplies the prices of operations. On a real device each launch waits until the operation
- * has ended, and the launching thread then sleeps. A device that plans ignores the factor. */
+ * virtual GPU multiplies the prices of operations. On a real device the launching thread waits until the
+ * operation has ended, and sleeps for the additional time. A device that plans ignores the factor. */
 void device_stream_slow_down(device_stream *s, double factor);
 
 status device_fence_open(device *d, device_fence **out);
@@ -284,9 +285,9 @@ status device_capture_end(device_stream *s, device_graph **out);
 status device_graph_launch(device_stream *s, device_graph *graph);
 void device_graph_close(device_graph **graph);
 
-/* A function that a blocking wait on a CPU calls repeatedly: an engine that progresses inline. Sets *worked
- * to true if it did anything. If `idle` is NULL, a wait spins briefly and then sleeps until the fence
- * moves. */
+/* A function that a blocking wait on a CPU calls repeatedly, so that an engine progresses inline. Sets
+ * *worked to true if the function did anything. If `idle` is NULL, a wait spins briefly and then sleeps until
+ * the fence moves. */
 typedef status (*device_idle_function)(void *context, bool *worked);
 void device_set_idle(device *d, device_idle_function idle, void *context);
 
@@ -304,9 +305,9 @@ int64_t device_mark_ns(device_stream *s, int slot);
  * launches are calls. Virtual devices do not support the wait. */
 status device_stream_wait_mark(device_stream *s, device_stream *of, int slot);
 
-/* Returns true if the stream has reached the mark, or never will. Any thread may call, unless the mark is
- * made again at the same time. True at once if launches are calls. Virtual devices do not support the
- * query. */
+/* Returns true if the stream has reached the mark, or never will, and always if launches are function calls.
+ * Any thread may call this function, unless the mark is made again at the same time. Virtual devices do not
+ * support device_mark_passed(). */
 bool device_mark_passed(device_stream *s, int slot);
 
 /* Blocks the host until the stream has reached the mark. Returns at once if launches are calls. Virtual

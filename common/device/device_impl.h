@@ -17,7 +17,7 @@ typedef struct device_backend {
 
     status (*allocate)(device *d, device_memory_kind kind, size_t bytes, device_memory *out);
     void (*free)(device *d, device_memory *memory);
-    /* Both functions are NULL if pinning host memory has no effect. */
+    /* `pin` and `unpin` are NULL if pinning host memory has no effect. */
     status (*pin)(device *d, void *data, size_t bytes);
     void (*unpin)(device *d, void *data);
     status (*upload)(device_stream *s, void *to, const void *host, dtype host_type, dtype type,
@@ -33,7 +33,7 @@ typedef struct device_backend {
     status (*clear)(device_stream *s, void *data, size_t bytes);
     status (*usage)(device *d, int64_t *used_bytes, int64_t *total_bytes);
 
-    /* All three NULL if peers cannot open the device's memory. */
+    /* The next three functions are NULL if peers cannot open the device's memory. */
     status (*share)(device *d, const device_memory *memory, device_share *out);
     status (*peer_open)(device *d, const device_share *share, device_peer *out);
     void (*peer_close)(device *d, device_peer *peer);
@@ -60,13 +60,13 @@ typedef struct device_backend {
     bool (*fence_reached)(device_fence *f, uint64_t value);
     void (*fence_fail)(device_fence *f, const error_record *error);
 
-    /* All four NULL if the device cannot record. */
+    /* The next four functions are NULL if the device cannot record. */
     status (*capture_begin)(device_stream *s);
     status (*capture_end)(device_stream *s, device_graph **out);
     status (*graph_launch)(device_stream *s, device_graph *graph);
     void (*graph_close)(device_graph *graph);
 
-    /* All four NULL if launches are calls, and on virtual devices. */
+    /* The next four functions are NULL if launches are function calls, and on virtual devices. */
     status (*stream_wait_mark)(device_stream *s, device_stream *of, int slot);
     bool (*mark_passed)(device_stream *s, int slot);
     status (*mark_wait)(device_stream *s, int slot);

@@ -61,9 +61,9 @@ typedef struct ledger {
     ledger_account classes[LEDGER_CLASS_COUNT];
     ledger_account total;
     ledger_phase phase;
-    int64_t peak_classes[LEDGER_CLASS_COUNT];                           /* each class at the total's peak */
-    int64_t phase_peak[LEDGER_PHASE_COUNT];                             /* peak of the total in each phase */
-    int64_t phase_peak_classes[LEDGER_PHASE_COUNT][LEDGER_CLASS_COUNT]; /* each class at that peak */
+    int64_t peak_classes[LEDGER_CLASS_COUNT]; /* bytes of each class at the peak of the total */
+    int64_t phase_peak[LEDGER_PHASE_COUNT];   /* peak of the total in each phase */
+    int64_t phase_peak_classes[LEDGER_PHASE_COUNT][LEDGER_CLASS_COUNT]; /* each class at the phase's peak */
     int64_t phase_end[LEDGER_PHASE_COUNT];                              /* total at the end of each phase */
     int64_t phase_end_classes[LEDGER_PHASE_COUNT][LEDGER_CLASS_COUNT];
 } ledger;

@@ -27,8 +27,8 @@ static inline int64_t piece_list_elements(piece_list list)
 /* A cut of a list of items into groups (buckets, chunks) at a limit, in bytes or elements. */
 typedef struct list_cut {
     int64_t limit;
-    bool within;  /* If true, a group ends before it would exceed the limit. If false, it ends when it has
-                   * reached the limit, and may overshoot. */
+    bool within; /* If true, a group ends before it would exceed the limit. If false, a group ends when it has
+                    reached the limit, and may overshoot. */
     int64_t size; /* size of the current group, 0 if it is empty */
 } list_cut;
 

@@ -3,8 +3,9 @@
  *
  * Every rank sends its time in an all-gather and notes when the all-gather has ended. An all-gather ends
  * after all ranks have called. The call of rank 0 therefore precedes the end on this rank, and the call of
- * this rank precedes the end on rank 0. These two facts give two bounds of the difference (Cristian,
- * "Probabilistic clock synchronization", 1989). The narrowest bounds of several exchanges count. */
+ * this rank precedes the end on rank 0. From each of these two orders of events follows a bound of the clock
+ * difference (Cristian, "Probabilistic clock synchronization", 1989). The narrowest bounds of several
+ * exchanges count. */
 #ifndef COMMON_NET_CLOCKS_H
 #define COMMON_NET_CLOCKS_H
 

@@ -30,7 +30,7 @@ static inline bool net_link_is_emulated(const net_link *link)
 /* Returns how long `bytes` occupy one direction of an adapter. */
 int64_t net_link_occupied_ns(const net_link *link, int64_t bytes);
 
-/* The adapter of a rank. Several threads may use it. Only `link` is not zero at first. */
+/* The adapter of a rank, which several threads may use. All fields but `link` are zero at first. */
 typedef struct net_adapter {
     net_link link;
     _Atomic int64_t out_ns, in_ns; /* time until which each direction is occupied */

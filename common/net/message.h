@@ -49,8 +49,8 @@ typedef struct message_header {
     int64_t integers[3];
     double doubles[2];
     int64_t sent_ns;    /* time of transport_send(); with ps these five times are on rank 0's clock */
-    int64_t ready_ns;   /* Time at which the sender had computed the message, or 0 if it is unknown. In a
-                         * reply, this time of the last contribution. */
+    int64_t ready_ns;   /* Time at which the sender had computed the message, or in a reply, time at which the
+                           last contribution had been computed. 0 if the time is unknown. */
     int64_t arrived_ns; /* in a reply, time at which the request arrived */
     int64_t last_ns; /* in a reply, time at which the last necessary contribution was sent, or 0 if none was
                       * necessary */

@@ -272,7 +272,8 @@ static void leave_store(rendezvous *r)
     disconnect(r, there ? FLUSH_MS : 0);
 }
 
-#define GRACE_NS (2 * NS_PER_S) /* the store reports a missed deadline; after this time it counts as dead */
+/* Time after a deadline until a store that has not reported the missed deadline counts as dead. */
+#define GRACE_NS (2 * NS_PER_S)
 
 /* Returns STATUS_AGAIN if the result has not arrived yet. */
 static status read_result(rendezvous *r, const char *what)
@@ -402,7 +403,7 @@ static status allocate(rendezvous *r)
     return enough ? STATUS_OK : fail(STATUS_SYSTEM, "rendezvous: no memory for %zu ranks", world);
 }
 
-/* Takes the job's key, which distinguishes ranks from strangers. Threads of one process need none. */
+/* Takes the job's key, which distinguishes ranks from strangers. Threads of one process need no key. */
 static status take_key(rendezvous *r)
 {
     const rendezvous_options *o = &r->options;

@@ -57,8 +57,8 @@ typedef struct rendezvous_options {
     /* Progress of the other ranks, by rank. A deadline does not pass while a rank that has not called makes
      * progress. NULL if there is none. */
     status_table *table;
-    /* True if `table` belongs only to this process. A thread then exchanges progress and stop requests with
-     * the other ranks until the rendezvous is closed (rendezvous_status.c). */
+    /* True if `table` belongs only to this process, so that a thread must exchange progress and stop requests
+     * with the other ranks until the rendezvous is closed (rendezvous_status.c). */
     bool exchanges_status;
     const error_record *failure; /* Error of this rank, which is sent to all ranks. NULL if there is none. */
     /* Called several times per second until all ranks have joined. RENDEZVOUS_CANCEL_NS after the first time

@@ -54,8 +54,8 @@ static const char *known(const char *host)
     return strcmp(host, "localhost") == 0 ? "127.0.0.1" : host;
 }
 
-/* Rank 0 listens at a number as given. A name may resolve differently on other hosts, so rank 0 then listens
- * at all addresses. */
+/* If the host is a number, rank 0 listens at this address. If the host is a name, which may resolve
+ * differently on other hosts, rank 0 listens at all addresses. */
 static void endpoints_of_tcp(rendezvous_endpoints *out, const char *host, int64_t port)
 {
     host = known(host);

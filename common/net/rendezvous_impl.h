@@ -27,7 +27,7 @@ typedef enum rendezvous_kind {
     RENDEZVOUS_CALL,    /* rank to store, followed by one blob */
     RENDEZVOUS_RESULT,  /* answer to a call, followed by its blobs */
     RENDEZVOUS_FAILED,  /* code and text: rank to store, then store to every rank */
-    RENDEZVOUS_BYE,     /* both directions: orderly end */
+    RENDEZVOUS_BYE,     /* rank to store, and store to rank: orderly end */
     RENDEZVOUS_STATUS,  /* rank to store: token, rank, progress, step, signal; in the answer progress and
                          * signal */
     RENDEZVOUS_STOP,    /* store to rank: signal, and the last step to run */
@@ -96,7 +96,7 @@ typedef struct rendezvous_endpoints {
     char path[ADDRESS_TEXT];    /* path of file://, else "" */
 } rendezvous_endpoints;
 
-/* Parses a url. Fails with STATUS_USAGE if it is malformed, and with STATUS_CONFIG if env:// lacks a
+/* Parses a url. Fails with STATUS_USAGE if the url is malformed, and with STATUS_CONFIG if env:// lacks a
  * variable. */
 status rendezvous_address_parse(const char *url, rendezvous_endpoints *out);
 
@@ -111,7 +111,7 @@ void rendezvous_address_reachable(const rendezvous_endpoints *endpoints, const c
  * STATUS_CANNOT_CREATE. */
 status rendezvous_address_publish(const rendezvous_endpoints *endpoints, const char *address, uint64_t token,
                                   const char *key);
-/* Removes the file if it still contains this token. */
+/* Removes the file of a file:// address if the file still contains `token`. */
 void rendezvous_address_withdraw(const rendezvous_endpoints *endpoints, uint64_t token);
 /* Reads address[ADDRESS_TEXT], token and key[NET_KEY_TEXT] from the file. Returns false if there is no file,
  * or if the file is incomplete, malformed or of another user. */
@@ -148,7 +148,8 @@ typedef struct store_member {
     zsocket_identity watcher;
     uint64_t progress;
     int64_t step;
-    int signal; /* If not 0, the rank begins no step after `step` until it receives the last step. */
+    int signal; /* Signal that requests a stop, or 0. A rank that has reported a signal begins no step after
+                   `step` until the last step is known. */
 } store_member;
 
 /* The current collective call. Calls run one after another. */
@@ -173,7 +174,7 @@ struct store {
     store_member *members; /* [world] */
     atomic_int joined;     /* Ranks that have been welcomed, or refused because the job fails. */
     store_call call;
-    status failed; /* if not STATUS_OK, every rank receives this error and no call is carried out */
+    status failed; /* STATUS_OK, or the error that every rank receives instead of results */
     char failure[1024];
     int64_t strangers;
     status_table *table;

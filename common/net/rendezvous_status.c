@@ -22,10 +22,10 @@
 #include <unistd.h>
 
 #define PERIOD_NS (NS_PER_S / 5)
-/* Time that ranks have to report their step after a signal. After this time the store assumes that a rank
- * without a report has begun one step more than the others. */
+/* Time that ranks have to report their step after a signal. After ANSWER_NS the store assumes that a rank
+ * without a report has begun one step more than the other ranks. */
 #define ANSWER_NS (2 * NS_PER_S)
-/* Time that the store has to decide. After this time the store counts as dead. */
+/* Time that the store has to decide the last step, before the store counts as dead. */
 #define DECISION_NS (10 * NS_PER_S)
 
 /* ---- the store ---------------------------------------------------------------------------------- */

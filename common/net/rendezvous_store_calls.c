@@ -21,7 +21,7 @@ static size_t line_length(const char *line)
     return strcspn(line, "\n");
 }
 
-/* Finds the first line in which the texts differ. Returns false if they are equal or one is missing. */
+/* Finds the first line in which the texts differ. Returns false if the texts are equal or one is missing. */
 static bool first_difference(const char *ours, const char *theirs, char a[128], char b[128])
 {
     if (!ours[0] || !theirs[0]) return false;
@@ -109,8 +109,8 @@ void store_receive_hello(store *s, const zsocket_identity *from, const rendezvou
     bool taken = m && m->joined;
     /* A rank sends its hello again after a reconnection. */
     if (taken && memcmp(&m->identity, from, sizeof *from) == 0) return;
-    /* The job waits for this rank. If it cannot join, the job fails. A second claim to a taken rank changes
-     * nothing. */
+    /* True if the job waits for this rank. If an awaited rank cannot join, the job fails. A second claim to a
+     * taken rank changes nothing. */
     bool awaited = hello->token == s->token && !taken && s->joined < s->world;
     error_record refusal;
     error_clear();

@@ -66,7 +66,7 @@ status shm_create(const char *name, int64_t bytes, shm_segment *out)
     if (ftruncate(fd, bytes) != 0)
         result = fail_errno(STATUS_SYSTEM, "shared memory '%s' needs %s, it cannot be sized", name, size);
     if (result == STATUS_OK)
-        result = map(fd, bytes, name, out); /* before the allocation, because mmap() obeys ulimit -v */
+        result = map(fd, bytes, name, out); /* must precede the allocation, because mmap() obeys ulimit -v */
     if (result != STATUS_OK) {
         close(fd);
         return result;

@@ -42,15 +42,15 @@ typedef struct shm_exchange_options {
     uint64_t token;
     int rank, world;
     const shm_segment *own;          /* [count], sent to every peer */
-    int count;                       /* the same on every rank, at least 1 */
+    int count;                       /* number of segments, the same on every rank, at least 1 */
     int64_t deadline_ns;             /* time at which to give up, as clock_now_ns() */
     bool (*canceled)(void *context); /* called several times per second, or NULL */
     void *context;
 } shm_exchange_options;
 
-/* Sends this rank's segments to all peers and fetches the segments of all peers. Returns when both are
- * finished. peers[rank * count + i] becomes segment i of `rank`, which the caller must close; the entries of
- * this rank stay empty. Ranks may call in any order.
+/* Sends this rank's segments to all peers and fetches the segments of all peers. Returns when all segments
+ * have been sent and fetched. peers[rank * count + i] becomes segment i of `rank`, which the caller must
+ * close; the entries of this rank stay empty. Ranks may call in any order.
  *
  * Refuses connections of another user, with another job token or with garbage, and logs the first refusal.
  * Fails with STATUS_PEER at the deadline, naming the missing ranks; with STATUS_PROTOCOL if a peer has

@@ -37,7 +37,7 @@ void transport_reject(transport *t, const char *who, const char *why)
         log_warn("dropped a message from %s: %s (%" PRId64 " so far)", who, why, count);
 }
 
-/* Checks a received message. Returns STATUS_OK if it is accepted, STATUS_AGAIN if it must be dropped, or
+/* Checks a received message. Returns STATUS_OK to accept the message, STATUS_AGAIN to drop the message, or
  * another status if the link is unusable. */
 static status examine(transport *t, const transport_message *m, const transport_link *l)
 {

@@ -1,7 +1,7 @@
-/* Messages between agents. A transport belongs to one agent. Only this agent's thread may call it, except for
- * transport_wake(). A transport can listen: every client that connects becomes a link. A transport can also
- * connect to servers, each of which becomes a link. Only transport_wait() and the bounded flush of
- * transport_close() block.
+/* Messages between agents. A transport belongs to one agent. Only the thread of this agent may call functions
+ * of the transport, except for transport_wake(). A transport can listen: every client that connects becomes a
+ * link. A transport can also connect to servers, each of which becomes a link. Only transport_wait() and the
+ * bounded flush of transport_close() block.
  *
  * Tensor frames are sent without a copy, so their memory must stay unchanged until the ticket is released.
  * Messages of a link arrive in order or not at all. Each direction is numbered, and a checksum covers every
@@ -35,8 +35,8 @@ void transport_hub_close(transport_hub **hub);
 const transport_type *transport_hub_type(const transport_hub *hub);
 
 /* Counts the frames whose memory is still in use. The owner zero-initializes the ticket, and may reuse the
- * buffers and the ticket when transport_sent() returns true. The ticket must stay valid until then. If `wake`
- * is true, the last release ends a transport_wait(). */
+ * buffers and the ticket when transport_sent() returns true. Until transport_sent() returns true, the ticket
+ * must stay valid. If `wake` is true, the last release ends a transport_wait(). */
 typedef struct transport_ticket {
     atomic_int pending;
     bool wake;
@@ -86,7 +86,7 @@ transport_options transport_defaults(int rank, int peers, uint64_t token, int64_
  * out. */
 status transport_open(const transport_type *type, const transport_options *options, transport **out);
 
-/* Allocates room for `messages` received messages that are not yet released. Beyond this number, receiving
+/* Allocates room for `messages` received messages that are not yet released. Receiving further messages
  * allocates. */
 status transport_reserve(transport *t, int messages);
 

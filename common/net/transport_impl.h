@@ -15,8 +15,8 @@ struct transport_type {
 
     void (*hub_close)(transport_hub *hub);
 
-    /* Allocates `*out`. All fields are zero except the implementation's; transport_open() fills in the
-     * others. */
+    /* Allocates `*out`. All fields are zero except the implementation's; transport_open() fills in the zero
+     * fields. */
     status (*open)(const transport_options *options, transport **out);
     /* Flushes queued messages for at most flush_ns, then ends every use of frames and tickets. Calls
      * transport_free(t) at once, or when no peer in the hub uses frames of `t` any more. */
@@ -26,8 +26,8 @@ struct transport_type {
     status (*connect)(transport *t, int link, const char *url);
 
     bool (*up)(const transport *t, int link);
-    /* Returns STATUS_OK if a send() now would succeed. Otherwise returns STATUS_AGAIN, and wait() ends when a
-     * send() would succeed. */
+    /* Returns STATUS_OK if a send() now would succeed, else STATUS_AGAIN. After STATUS_AGAIN, wait() ends
+     * when a send() would succeed. */
     status (*room)(transport *t, int link);
     /* Sends a message. `ticket` already counts `count` frames; transport_frame_released() must be called once
      * per frame. */
@@ -57,12 +57,12 @@ typedef struct transport_held {
     transport_message message;
 } transport_held;
 
-/* Both directions of a connection. Links 0 .. peers - 1 are the clients of this transport, and links peers ..
- * 2 peers - 1 are the servers that it connects to. */
+/* A connection, in both directions. Links 0 .. peers - 1 are the clients of this transport, and links peers
+ * .. 2 peers - 1 are the servers that it connects to. */
 typedef struct transport_link {
     bool open;
     bool ended;                   /* the peer has said goodbye */
-    status broken;                /* if not STATUS_OK, the link is unusable */
+    status broken;                /* STATUS_OK, or the error that made the link unusable */
     uint64_t sent, received;      /* next sequence numbers */
     transport_deferred *deferred; /* ring of options.window, only with a pacer */
     message_frame *frames;        /* frames of all entries of the ring */
@@ -80,7 +80,7 @@ struct transport {
     transport_link *links; /* [2 * peers] */
     transport_counters counters;
     bool listening;
-    /* The `send` of the type. Tests replace it to drop, double or damage messages. */
+    /* The `send` of the type. Tests replace `send` to drop, double or damage messages. */
     status (*send)(transport *t, int link, const message_header *header, const message_frame *frames,
                    int count, transport_ticket *ticket);
     int deferred;         /* delayed messages on all links */

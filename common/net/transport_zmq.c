@@ -77,8 +77,8 @@ static status send_identity(zmq_transport *z, zmq_link *l)
 }
 
 /* Sends the frames after the header. The last part must be sent, or the next message would become a part of
- * this one. If it cannot be sent, two empty parts end the message, and the receiver detects the wrong number
- * of parts. */
+ * this one. If the last part cannot be sent, two empty parts end the message, and the receiver detects the
+ * wrong number of parts. */
 static status send_frames(void *socket, const message_frame *frames, int count, transport_ticket *ticket)
 {
     status result = STATUS_OK;
@@ -95,8 +95,8 @@ static status send_frames(void *socket, const message_frame *frames, int count, 
     return result;
 }
 
-/* Sends a message. Allocates the header's part before it sends the identity. If this failed later, the
- * identity would become a part of the next message. */
+/* Sends a message. Allocates the header's part before sending the identity. If an allocation failed after the
+ * identity was sent, the identity would become a part of the next message. */
 static status send_zmq(transport *t, int link, const message_header *header, const message_frame *frames,
                        int count, transport_ticket *ticket)
 {
@@ -345,7 +345,7 @@ static bool up_zmq(const transport *t, int link)
     return l->up && !l->lost;
 }
 
-/* Returns true if a socket has something to receive. If not, all sockets are drained. */
+/* Returns true if a socket has something to receive, and false if all sockets are drained. */
 static bool something_there(zmq_transport *z)
 {
     for (int i = 0; i < z->socket_count && !z->drained; i++) {

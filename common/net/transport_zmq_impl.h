@@ -56,8 +56,8 @@ struct zmq_transport {
     struct pollfd *polled; /* [1 + 2 * (1 + peers)]: wake_fd, then each socket and its monitor */
     void **sockets;        /* [1 + peers], in the same order */
     int socket_count;
-    /* True if every socket was found empty and has not been used since. Only then do the descriptors become
-     * readable when a message arrives (zmq_getsockopt(3), ZMQ_FD). */
+    /* True if every socket was found empty and has not been used since. Descriptors become readable at the
+     * arrival of a message only if all sockets are drained (zmq_getsockopt(3), ZMQ_FD). */
     bool drained;
     struct zmq_transport *next_closed;
 };

@@ -99,7 +99,7 @@ static status set_timeouts(void *socket, int64_t peer_timeout_ns)
         {ZMQ_TCP_KEEPALIVE_IDLE, probe_s},
         {ZMQ_TCP_KEEPALIVE_INTVL, probe_s},
         {ZMQ_TCP_KEEPALIVE_CNT, KEEPALIVE_PROBES},
-        {ZMQ_TCP_MAXRT, milliseconds}, /* for sent data that is not acknowledged */
+        {ZMQ_TCP_MAXRT, milliseconds}, /* limit for sent data that is not acknowledged */
         {ZMQ_CONNECT_TIMEOUT, milliseconds},
     };
     return set_options(socket, timeouts, sizeof timeouts / sizeof timeouts[0]);

@@ -15,7 +15,7 @@ status zsocket_context_open(zsocket_context **out);
 void zsocket_context_close(zsocket_context **context); /* after all its sockets */
 void *zsocket_context_zmq(zsocket_context *context);
 /* From now on a client of a socket with a key must have the key that the socket's ZAP domain names. May be
- * called again. Only zmq_socket.c calls it. */
+ * called again. Only zmq_socket.c calls this function. */
 status zsocket_admission_start(zsocket_context *context);
 
 /* Returns the context that ranks in threads of one process share. */
@@ -31,7 +31,7 @@ typedef struct zsocket_options {
     uint64_t token;          /* token of the job, part of a DEALER's identity */
     int rank;
     const char *key; /* Key of the job (key.h), or NULL. If there is a key, both sides prove that they have
-                      * it, and all bytes are encrypted. */
+                        the key, and all bytes are encrypted. */
 } zsocket_options;
 
 typedef struct zsocket {
@@ -44,7 +44,7 @@ typedef struct zsocket {
 status zsocket_open(zsocket_context *context, const zsocket_options *options, zsocket *out);
 
 /* Binds and writes the endpoint, with the chosen port, to `bound`. Fails with STATUS_UNAVAILABLE if the
- * address is taken or not of this host, and with STATUS_USAGE if it is malformed. */
+ * address is taken or not of this host, and with STATUS_USAGE if the address is malformed. */
 status zsocket_bind(zsocket *s, const char *url, char *bound, size_t size);
 status zsocket_connect(zsocket *s, const char *url);
 

@@ -105,8 +105,7 @@ static char *param_base(const nn_instance *instance, int op, int param)
     return base + places[param].offset * dtype_size(set->type);
 }
 
-/* Returns the address of a parameter's bfloat16 copy. If precision is mixed, this is the parameter
- * itself. */
+/* Returns the address of a parameter's bfloat16 copy, or of the parameter itself if precision is mixed. */
 static char *bf16_copy_base(const nn_instance *instance, int op, int param)
 {
     const param_set *set = instance->set;

@@ -16,13 +16,14 @@ typedef struct nn_observer {
     void *context;
     status (*need)(void *context, int param);
     status (*ready)(void *context, int param);
-    /* Called after ready(). NULL if parameters never move; need() is then called only in the forward pass. */
+    /* Called after ready(). NULL if parameters never move. If release() is NULL, need() is called only in the
+     * forward pass. */
     status (*release)(void *context, int param);
     /* Sums `count` float64 values over all ranks, in stream order. */
     status (*group_sum)(void *context, double *values, int count);
     /* Called after each operation, for profiles. May be NULL. */
     void (*after_op)(void *context, const nn_op *op);
-    /* True if a recorded graph launches the operations. The pass then makes only these calls. */
+    /* True if a recorded graph launches the operations, so that the pass makes only the observer's calls. */
     bool recorded;
 } nn_observer;
 

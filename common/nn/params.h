@@ -23,7 +23,7 @@
 typedef struct param_set {
     const nn_model *model; /* borrowed */
     device *device;        /* borrowed */
-    dtype type;            /* for operations, updates and checkpoints */
+    dtype type;            /* type in operations, updates and checkpoints */
     /* Type of params, gathered, grads and grad_shards: bfloat16 with mixed precision, else `type`. */
     dtype sent;
     piece *pieces; /* [param_count] place of each parameter, and of its gradient, in an arena */
@@ -32,8 +32,8 @@ typedef struct param_set {
     device_memory params, grads;
     param_shards *shards; /* NULL if nothing is sharded */
     device_memory gathered, grad_shards;
-    /* This rank's shards of the parameters in `type`, which updates read and write. Used only with mixed
-     * precision, like the next three arenas. */
+    /* Master copy of this rank's shards of the parameters, in `type`, which updates read and write.
+     * `masters`, `wide`, `wide_grads` and `wide_shards` are used only with mixed precision. */
     device_memory masters;
     /* Units in use in `type`, which operations read and write. If whole gradients are added up, wide_grads is
      * an arena of all gradients. */
@@ -48,7 +48,7 @@ typedef struct param_set {
     /* bfloat16 copy of params with the same layout. Convolutions and linear layers read the copy if
      * activations are bfloat16. */
     device_memory bf16_copy;
-    /* True if the last update also wrote the copy. Otherwise every forward pass writes the copy, layer by
+    /* True if the last update also wrote the copy. If false, every forward pass writes the copy, layer by
      * layer. */
     bool bf16_copy_current;
     bool bf16_copy_kept;  /* true if updates of this rank also write the copy */
@@ -82,8 +82,8 @@ static inline bool param_set_is_mixed(const param_set *set)
     return set->shards && set->shards->config.mixed;
 }
 
-/* Returns true if no arena holds all parameters in `type`. Code that reads the parameters must then gather
- * them first. */
+/* Returns true if no arena holds all parameters in `type`, so that code must gather the parameters before
+ * reading them. */
 static inline bool param_set_gathers(const param_set *set)
 {
     return param_set_sharding(set) == PARAM_SHARD_ALL || param_set_is_mixed(set);
@@ -126,7 +126,8 @@ static inline piece_list param_set_pieces(const param_set *set, int first, int c
     return (piece_list){set->pieces + first, count};
 }
 
-/* Marks the bfloat16 copy as outdated. Code that writes only params must call this, as imports do. */
+/* Marks the bfloat16 copy as outdated. Code that writes only `params` must call this function, as imports
+ * do. */
 static inline void param_set_forget_bf16_copy(param_set *set)
 {
     set->bf16_copy_current = false;

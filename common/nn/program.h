@@ -79,8 +79,8 @@ typedef struct nn_program_config {
     /* True to store activations and their gradients as bfloat16 (op_desc.bf16). */
     bool bf16;
     /* True to leave rows without a target out of the head, the last layers that work row by row. The
-     * remaining rows are gathered before the head. The caller passes only their targets, and their number
-     * as op_scalars.rows. */
+     * remaining rows are gathered before the head. The caller passes only the targets of the remaining rows,
+     * and the number of these rows as op_scalars.rows. */
     bool masked_loss;
     /* True if the loss is computed elsewhere: the program's output and its gradient are exchanged. Always
      * true for a stage whose output goes to the next stage (nn_model.sent). */

@@ -47,9 +47,9 @@ static bool is_awaited(const build *b, nn_ref r, nn_operand gradient)
     return false;
 }
 
-/* Returns the memory for a linear layer's gradient of its input. If possible the layer accumulates into
- * the gradient from other readers, which saves an addition. The masked head cannot, because it works on
- * fewer rows. */
+/* Returns the memory for a linear layer's gradient of its input. If possible the layer accumulates into the
+ * gradient from other readers, which saves an addition. The masked head cannot accumulate, because the head
+ * works on fewer rows. */
 static nn_operand input_gradient(build *b, const build_node *node, bool *accumulate)
 {
     const build_gradient *g = &b->gradients[node->x];
@@ -145,8 +145,8 @@ static void backward_batchnorm(build *b, build_node *node)
 
 static void backward_layernorm(build *b, build_node *node)
 {
-    /* The normalized value is the addition if there is one, else the input. All its other readers have
-     * already contributed their gradients. */
+    /* The normalized value is the addition if there is one, else the input. All other readers of the
+     * normalized value have already contributed their gradients. */
     nn_ref normalized = node->sum_output != NN_NONE ? node->sum_output : node->x;
     take_gradient(b, node, normalized, 1, &node->at[DSUM]);
     node->at[DX] = gradient_value(b, node->at[Y]);

@@ -51,7 +51,7 @@ typedef struct build_node {
     nn_ref k, v;
     nn_ref output;            /* last layer that is fused into the node; consumers refer to it */
     nn_ref sum_output;        /* layer of the addition that a LayerNorm computes, else NN_NONE */
-    op_attributes attributes; /* for the program's batch and the fused layers */
+    op_attributes attributes; /* attributes for the program's batch and the fused layers */
     activation act;
     nn_operand at[NAMES];
 } build_node;

@@ -58,8 +58,8 @@ static void fuse_activation(build *b, build_node *node)
 {
     nn_ref act = only_reader(b, node->output, NN_ACTIVATION);
     if (act == NN_NONE) return;
-    /* The backward pass of the fused layer overwrites the gradient of its output. An addition needs this
-     * gradient for both of its inputs. */
+    /* The backward pass of the fused layer overwrites the gradient of its output, which an addition needs for
+     * both of its inputs. */
     if (node->layer->kind == NN_LINEAR && read_by(b, act, NN_ADD)) return;
     node->act = b->model->layers[act].attributes.elementwise.act;
     node->output = act;
@@ -72,14 +72,13 @@ static void fuse_residual(build *b, build_node *node)
     if (add == NN_NONE) return;
     const nn_layer *l = &b->model->layers[add];
     nn_ref other = l->input[0] == self ? l->input[1] : l->input[0];
-    if (other >= self) return; /* the other input is computed later */
+    if (other >= self) return; /* `add` has an input that is computed later */
     node->residual = other;
     node->output = add;
     b->fused[add] = true;
 }
 
-/* Returns true if the first reader of an addition is a LayerNorm. The LayerNorm then computes the
- * addition. */
+/* Returns true if the first reader of an addition is a LayerNorm, which computes the addition itself. */
 static bool belongs_to_layernorm(const build *b, nn_ref add)
 {
     return is_kind(b, add, NN_ADD) && is_kind(b, next_reader(b, add, add), NN_LAYERNORM);

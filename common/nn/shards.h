@@ -39,7 +39,7 @@ enum { PARAM_FORWARD, PARAM_BACKWARD, PARAM_PASSES };
 
 typedef struct param_shards_config {
     param_sharding stage;
-    int rank, ranks; /* this rank's index in the group that shares the state, and the group's size */
+    int rank, ranks; /* index of this rank in the group that shares the state, and the group's size */
     bool keeps;      /* gathered parameters stay in memory from the forward pass to the backward pass */
     /* True if parameters and gradients are bfloat16, and each rank has masters of its shards in the
      * program's type. */
@@ -75,7 +75,7 @@ typedef struct param_shards {
     param_unit *units; /* the root is the last */
     int unit_count;
     int *unit_of;  /* [params] */
-    piece *own;    /* this rank's parts of parameters, in the arena */
+    piece *own;    /* parts of the parameters that this rank keeps, in the arena */
     piece *pieces; /* the same parts in an arena of shards */
     piece *sent;   /* if cut by rows, the lists of all units */
     int piece_count;

@@ -19,7 +19,7 @@ typedef struct nn_stage {
     nn_ref begin, end;  /* layers [begin, end) of the model; the first stage begins after the input */
     nn_ref output;      /* layer whose output crosses to the next stage, or the model's output */
     int64_t parameters; /* elements of all parameters */
-    double flops;       /* per sample, forward and backward pass */
+    double flops;       /* operations per sample, forward and backward pass */
     /* Elements per sample that cross to the next stage, and come back as gradients. 0 for the last stage. */
     int64_t crosses;
 } nn_stage;

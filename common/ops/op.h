@@ -144,7 +144,7 @@ typedef struct attention_attributes {
 } attention_attributes;
 
 typedef struct rows_attributes {
-    int64_t rows, hidden, selected; /* at most `selected` of `rows` rows */
+    int64_t rows, hidden, selected; /* at most `selected` of `rows` rows are selected */
     int64_t every;                  /* if above 0, rows 0, every, 2 every, ... are selected without an index
                                      * list */
 } rows_attributes;
@@ -183,8 +183,8 @@ typedef struct op_desc {
     dtype type; /* type of the computation and, unless stated otherwise, of operands */
     bool bf16;  /* Activations, their gradients, and W and B of convolutions and linear layers are stored as
                  * bfloat16. Arithmetic, statistics and parameters' gradients keep `type`. */
-    bool x_f32; /* The input X of the convolution or linear layer is the batch itself. X then has `type` even
-                 * if bf16 is set. */
+    bool x_f32; /* The input X of the convolution or linear layer is the batch itself, which has `type` even
+                   if bf16 is set. */
     bool accumulate; /* Operations that write a parameter's gradient always add to it, for a table that is
                       * used twice. linear_backward_data adds to dx. See also op_scalars.accumulate. */
     op_attributes u;
@@ -390,16 +390,16 @@ enum { LOSS_LOGITS, LOSS_TARGETS, LOSS_DLOGITS, LOSS_SUMS };
 enum { OPT_PARAM, OPT_GRAD, OPT_STATE1, OPT_STATE2, OPT_BF16 };
 /* OUT [1] float64 += sum of squares over the pieces. */
 enum { SUMSQ_X, SUMSQ_OUT };
-/* DIVIDE: x[i] = x[i] / op_scalars.divisor over the pieces, a true division. FILL: x[i] = 0. At most
- * elementwise_attributes.count elements per launch. On the virtual device a division with op_desc.bf16 prices
- * a rounding copy; real devices have device_convert(). */
+/* DIVIDE: x[i] = x[i] / op_scalars.divisor over the pieces, a true division. FILL: x[i] = 0. A launch has at
+ * most elementwise_attributes.count elements. On the virtual device a division with op_desc.bf16 prices a
+ * rounding copy; real devices have device_convert(). */
 enum { DIVIDE_X };
 enum { FILL_X };
 
 /* Elements per unit in which a GPU reports op_scalars.nonfinite. No two parameters share a unit. */
 enum { OP_NONFINITE_UNIT = 16 };
 
-/* Values that change from step to step. On a GPU they are in device memory. */
+/* Values that change from step to step. On a GPU the values are in device memory. */
 struct piece;
 typedef struct op_scalars {
     double loss_normalizer; /* divisor of dlogits */

@@ -100,8 +100,8 @@ bool optimizer_found_nonfinite(const optimizer *o);
  * that is not finite, or -1 if there is none. May be called between the end of update `step` on the stream
  * and update `step` + 2. */
 int64_t optimizer_first_nonfinite(const optimizer *o, int64_t step);
-/* Returns true if a gradient that is not finite is to be reported. If such a gradient does not stop the run,
- * returns true only the first time. */
+/* Returns true if a gradient that is not finite is to be reported. Returns true only the first time if
+ * gradients that are not finite do not stop the run. */
 bool optimizer_reports_nonfinite(optimizer *o);
 
 /* Returns a state arena for checkpoints, with `index` below optimizer_state_count(). The arena has no data

@@ -3,8 +3,8 @@
  *
  * A channel is a sequence of messages in the order of the micro-batches. Messages are numbered from 1, and
  * message n belongs to micro-batch (n - 1) mod m. The compute thread posts sends and receives, and waits for
- * them in stream order. An agent runs them as point-to-point calls (common/collectives). If a receive is
- * posted early, the transfer begins as soon as the data exist. */
+ * them in stream order. An agent runs the sends and receives as point-to-point calls (common/collectives). If
+ * a receive is posted early, the transfer begins as soon as the data exist. */
 #ifndef COMMON_PIPELINE_PIPELINE_H
 #define COMMON_PIPELINE_PIPELINE_H
 

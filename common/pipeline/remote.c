@@ -130,7 +130,7 @@ static status look(remote_stage *r, transport_message *out)
     return STATUS_AGAIN;
 }
 
-/* Sends a request. Until it is sent, the remote stage can only send a failure. */
+/* Sends a request. Until the request is sent, the remote stage can only send a failure. */
 static status send_request(remote_stage *r, const message_header *h, message_frame frame)
 {
     for (;;) {

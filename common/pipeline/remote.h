@@ -109,8 +109,8 @@ void remote_server_close(remote_server **s);
  * URL for workers to bound[REMOTE_URL_MAX]. */
 status remote_server_listen(remote_server *s, const char *url, char *bound);
 
-/* Replies to requests until all workers have said goodbye. Sends a failure to all workers. STATUS_PEER if a
- * worker is lost, leaves before the others, or is silent for the stall limit. */
+/* Replies to requests until all workers have said goodbye. Sends a failure to all workers. Returns
+ * STATUS_PEER if a worker is lost, leaves before the other workers, or is silent for the stall limit. */
 status remote_server_run(remote_server *s);
 
 int64_t remote_server_steps(const remote_server *s);  /* updates so far */

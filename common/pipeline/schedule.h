@@ -27,8 +27,8 @@
  *           stage 2    .  . F0 B0  .  .  .  . F1 B1  .  .  . ..
  *
  * All schedules compute gradients in the order of the micro-batches. The bubble is the part of a step in
- * which a stage is idle. If all stages take equally long, it is (p - 1) / (m + p - 1) for gpipe and 1f1b,
- * and (p - 1) / p for sequential. */
+ * which a stage is idle. If all stages take equally long, the bubble is (p - 1) / (m + p - 1) for gpipe and
+ * 1f1b, and (p - 1) / p for sequential. */
 #ifndef COMMON_PIPELINE_SCHEDULE_H
 #define COMMON_PIPELINE_SCHEDULE_H
 

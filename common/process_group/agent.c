@@ -110,7 +110,7 @@ static status advance_call(process_group *g, call_queue *q, int64_t now_ns)
     uint64_t number = process_work_number(c->times.work);
     q->agent.head++;
     show(g, now_ns);
-    device_fence_reach(q->done, number); /* last, because it publishes all of the above */
+    device_fence_reach(q->done, number); /* last, because the fence publishes all writes above */
     return STATUS_OK;
 }
 
@@ -145,7 +145,7 @@ static status progress(void *context, int64_t now_ns, int64_t *deadline_ns, bool
         TRY(advance_call(g, q, now_ns));
     }
     for (int i = 0; i < g->config.queues; i++)
-        take_calls(g, i, now_ns); /* after collective_progress(): see collective_wait() */
+        take_calls(g, i, now_ns); /* must follow collective_progress(); see collective_wait() */
     for (int i = 0; i < g->config.queues; i++) TRY(begin_calls(g, &g->queues[i], worked));
     return STATUS_OK;
 }

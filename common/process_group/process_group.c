@@ -60,7 +60,7 @@ status process_group_post(process_group *g, const process_call *p, process_work 
     posted_call posted = {*p, ++g->sequence};
     if (g->passed)
         TRY(device_stream_signal(g->config.compute, g->passed,
-                                 g->sequence)); /* before the agent checks the fence */
+                                 g->sequence)); /* must precede the agent's check of the fence */
     if (!sync_queue_push(&q->posts, &posted))
         return fail(STATUS_INTERNAL, "%s%stoo many calls of one kind", g->config.who ? g->config.who : "",
                     g->config.who ? ": " : "");

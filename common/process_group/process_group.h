@@ -45,8 +45,8 @@ typedef struct process_call {
     int64_t tag; /* Defined by the owner. 0 if the owner does not need the times of waits for the call. */
     int64_t ready_ns; /* Time at which the call's data were ready, if an agent runs the call. */
     int queue;
-    /* Number of collective calls, one after another. 0 counts as 1. If there are several, the next call of
-     * the queue begins after the last one. */
+    /* Number of collective calls, one after another. 0 counts as 1. The next call of the queue begins after
+     * the last collective call. */
     int phases;
     int kind, index;          /* Defined by the owner. */
     rank_operation operation; /* Operation that the status table shows. */
@@ -81,7 +81,7 @@ typedef struct process_group_ops {
     /* Runs on the compute thread in process_group_poll(), once per call, in the order of the queue. */
     void (*accounted)(void *context, const process_times *t);
     /* Runs on the compute thread in process_group_end_step(), for each wait for a call that has a tag.
-     * `times` is NULL if the times of a later call have replaced them. */
+     * `times` is NULL if the times of a later call have replaced the times of this call. */
     void (*waited)(void *context, int64_t tag, anatomy_span wait, const process_times *times);
 } process_group_ops;
 
@@ -132,7 +132,7 @@ status process_group_wait(process_group *g, process_work w, anatomy *a);
 bool process_group_done(process_group *g, process_work w);
 
 /* Post a call that consists of any number of collective calls. Each process_group_add() between begin and end
- * adds a collective call. Only for calls in stream order. */
+ * adds a collective call. The calls must run in stream order. */
 status process_group_begin(process_group *g, const process_call *p);
 status process_group_add(process_group *g, const collective_call *call);
 status process_group_end(process_group *g, process_work *out);

@@ -46,7 +46,7 @@ static inline float f16_to_float(uint16_t h)
     uint32_t magnitude = (uint32_t)(h & 0x7fff) << 13; /* exponent and mantissa at their float32 positions */
     uint32_t normal = magnitude + ((127u - 15u) << 23);
     uint32_t special = magnitude + ((255u - 31u) << 23);
-    /* A subnormal is mantissa * 2^-24. It is placed after the leading one of 2^-14, which is then
+    /* A subnormal is mantissa * 2^-24. The mantissa is placed after the leading one of 2^-14, which is then
      * subtracted. */
     float subnormal = half_bits_as_float(magnitude + (113u << 23)) - 0x1p-14f;
     uint32_t bits = magnitude >= 0x0f800000u ? special : normal;

@@ -16,9 +16,10 @@ void sim_fiber_close(sim_actor *a);
 /* Returns true if the actor is a fiber that is running now. */
 bool sim_fiber_runs(const sim_actor *a);
 
-/* Lets others run until the actor is woken. Only the fiber's code may call this and the next function. */
+/* Lets other actors run until the actor is woken. Only the fiber's code may call sim_fiber_yield() and
+ * sim_fiber_catch_up(). */
 status sim_fiber_yield(sim_actor *a);
-/* Lets others run until the clock has reached the actor's time. */
+/* Lets other actors run until the clock has reached the actor's time. */
 status sim_fiber_catch_up(sim_actor *a);
 
 #endif

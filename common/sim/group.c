@@ -23,7 +23,7 @@ static void start_phase(sim_group *g)
     sim_flow_start(&g->flow, 0, f->uses, f->use_count, c->sent, c->limit, c->latency);
 }
 
-/* Starts the next phase or ends the call. Members may join the next call while others are still being
+/* Starts the next phase or ends the call. Members may join the next call while other members are still being
  * notified. */
 static void on_arrived(void *context)
 {

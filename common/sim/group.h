@@ -27,7 +27,7 @@ typedef struct sim_group {
     sim_event begin; /* fires when the last member has joined */
     sim_flow flow;
     int hops;
-    sim_plan plans[SIM_ALGORITHM_COUNT]; /* each is opened at its first use */
+    sim_plan plans[SIM_ALGORITHM_COUNT]; /* a plan is opened at its first use */
     sim_algorithm algorithm;
     sim_algorithm ran; /* algorithm of the last call that has ended */
     sim_phase_cost costs[SIM_PHASES_MOST];
@@ -57,8 +57,8 @@ void sim_group_close(sim_group **group);
 
 /* Joins member `member` to the group's next call at time `at`, or now if `at` has passed. `bytes` is the size
  * of the whole buffer. `algorithm` is SIM_RING unless `kind` is an all-reduce. Data begin to move when the
- * last member has joined. Returns STATUS_PROTOCOL if the others make another call, or if the member's last
- * call has not ended. */
+ * last member has joined. Returns STATUS_PROTOCOL if other members make a different call, or if the member's
+ * last call has not ended. */
 status sim_group_join(sim_group *g, int member, sim_time at, sim_collective kind, sim_algorithm algorithm,
                       double bytes, const sim_group_member *told);
 

@@ -63,8 +63,8 @@ typedef struct sim_nccl_link {
 } sim_nccl_link;
 /* Returns false if the GPUs do not have the protocol. */
 bool sim_nccl_link_of(const sim_rings *r, sim_protocol p, sim_nccl_link *out);
-/* Returns the bus bandwidth of a protocol on links of bandwidth `bus`. Both bandwidths are in bytes per
- * picosecond that every rank sends. */
+/* Returns the bus bandwidth of a protocol on links of bandwidth `bus`. The unit of `bus` and of the result is
+ * bytes per picosecond that every rank sends. */
 double sim_nccl_bus(const sim_rings *r, sim_protocol p, double bus);
 
 #endif

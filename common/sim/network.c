@@ -101,7 +101,7 @@ static void make_dirty(sim_network *n, int32_t resource)
     have_solved(n);
 }
 
-/* Takes over the rate of a flow that has just left, if route and limit are the same. No other rate then
+/* Takes over the rate of a flow that has just left, if route and limit are the same, so that no other rate
  * changes. */
 static bool takes_place(sim_flow *f)
 {

@@ -107,7 +107,8 @@ typedef struct sim_network {
 status sim_network_init(sim_network *n, sim_queue *queue, const double *capacities, int32_t count);
 void sim_network_deinit(sim_network *n);
 
-/* One transfer at a time, in the caller's storage. The fields that solutions read come first. */
+/* A flow, in the caller's storage, which carries one transfer at a time. The fields that solutions read come
+ * first. */
 typedef struct sim_flow {
     sim_hop_use *hops; /* [hop_capacity] */
     int32_t hop_count, id;

@@ -193,8 +193,8 @@ static int32_t fix_full(sim_network *n, part *p, double level)
     return fixed;
 }
 
-/* Raises all rates together until links are full. The flows on these links keep that rate, and the other
- * rates rise further. */
+/* Raises all rates together until a link is full. The flows on a full link keep the present rate, and the
+ * rates of other flows rise further. */
 static void fill(sim_network *n, part p)
 {
     for (int32_t left = p.flows; left > 0;) {

@@ -5,10 +5,10 @@
 #include "common/ops/op.h"
 #include "common/sim/simulation.h"
 
-/* Returns the constant whose two values are the operation's efficiencies: of the peak, and of the memory.
- * A profile may have a separate constant for convolutions of 3 x 3 with stride 1, since Winograd's
- * algorithm (Lavin and Gray, CVPR 2016) computes a fraction of the products that are counted. Other
- * profiles price them like all convolutions. */
+/* Returns the constant whose two values are the operation's efficiencies: of the peak, and of the memory. A
+ * profile may have a separate constant for convolutions of 3 x 3 with stride 1, since Winograd's algorithm
+ * (Lavin and Gray, CVPR 2016) computes a fraction of the products that are counted. A profile without this
+ * constant prices convolutions of 3 x 3 like all other convolutions. */
 sim_constant sim_efficiency_of(const op_desc *op);
 
 /* Returns the float32 bytes of the weights that a convolution reads, or whose gradient it writes. Returns

@@ -89,7 +89,7 @@ typedef struct sim_queue {
 void sim_queue_init(sim_queue *q);
 void sim_queue_deinit(sim_queue *q);
 
-/* Returns STATUS_SYSTEM if memory is short. The event then needs no deinit. */
+/* Returns STATUS_SYSTEM if memory is short. After a failure the event needs no sim_event_deinit(). */
 status sim_event_init(sim_queue *q, sim_event *e, int rank, void (*fire)(void *context), void *context);
 void sim_event_deinit(sim_queue *q, sim_event *e);
 

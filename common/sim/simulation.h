@@ -164,7 +164,7 @@ typedef struct simulation {
 /* Returns STATUS_USAGE if the profile does not exist, STATUS_DATA if it is not valid, and STATUS_CONFIG
  * for more ranks than the machines have GPUs or a precision that the GPUs do not have. */
 status simulation_open(const simulation_config *config, simulation **out);
-/* Closes the simulation. All actors, flows and devices must be closed before. */
+/* Closes the simulation. All actors, flows and devices must be closed before the simulation. */
 void simulation_close(simulation **s);
 
 /* Returns the number of processes per machine. */
@@ -188,8 +188,8 @@ static inline sim_actor *simulation_actor(simulation *s, sim_actor *driver)
     return &s->clock;
 }
 
-/* Returns the number of ranks that are simulated, from rank 0 on. The other ranks are assumed to do the same
- * at the same time. */
+/* Returns the number of ranks that are simulated, from rank 0 on. Ranks that are not simulated are assumed to
+ * do the same at the same time. */
 static inline int simulation_present(const simulation *s)
 {
     return s->config.present ? s->config.present : s->config.world;

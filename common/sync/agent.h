@@ -16,7 +16,7 @@
 
 typedef struct sync_agent sync_agent;
 
-/* Functions of an engine. Any thread may call wake(); only the agent calls the others. */
+/* Functions of an engine. Any thread may call wake(); only the agent calls the other functions. */
 typedef struct sync_agent_ops {
     /* Does everything that can be done at `now_ns`. Sets *worked to true if anything was done. Sets
      * *deadline_ns to the time of the next call even if nothing happens, or leaves it at CLOCK_NEVER. */

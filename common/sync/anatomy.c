@@ -44,7 +44,7 @@ struct anatomy {
     anatomy_wait *waits; /* [wait_capacity] waits of the step that ends next */
     anatomy_wait *later; /* [wait_capacity] waits of the following step, if `leads` */
     int wait_count, later_count, wait_capacity;
-    /* The lowest bit of the wait numbers in `waits`. The numbers in `later` have the other bit. */
+    /* The lowest bit of the wait numbers in `waits`. The numbers in `later` have the opposite bit. */
     int kind;
     bool waiting, leads;
 
@@ -349,7 +349,8 @@ static void sweep_step(anatomy *a, anatomy_span now, const anatomy_phase *phases
     anatomy_sweep(&step, a->waited_ns, out);
     int64_t lost = atomic_load_explicit(&a->lost, memory_order_relaxed);
     out->lost = lost - a->lost_before;
-    a->lost_before = a->leads ? a->lost_at_end : lost; /* some may belong to the next step, if it has begun */
+    /* Some lost records may belong to the next step, if the next step has begun. */
+    a->lost_before = a->leads ? a->lost_at_end : lost;
     a->lost_at_end = lost;
     if (trace_is_on(a->trace)) trace_parts(a->trace, &step);
     out->hidden_computing_ns += covered(a, a->previous) - a->previous_ns;
@@ -377,7 +378,7 @@ void anatomy_end_step(anatomy *a, anatomy_span now, const anatomy_phase *phases,
     keep(a, &a->kept.waits, a->waits, (size_t)a->wait_count * sizeof *a->waits);
     sweep_step(a, now, phases, phase_count, out);
     step.lost = out->lost > 0;
-    keep(a, &a->kept.steps, &step, sizeof step); /* last: a kept step has all its other entries */
+    keep(a, &a->kept.steps, &step, sizeof step); /* last, so that kept steps have all their other entries */
 }
 
 const int64_t *anatomy_waited(const anatomy *a)
@@ -433,7 +434,7 @@ static const anatomy_sent *last_begin(const anatomy_call *calls, int64_t count, 
 }
 
 /* Moves the begin of the span to the time at which the last rank began the call. If clocks differ so much
- * that this is after the end, the span becomes empty. */
+ * that this begin is after the end, the span becomes empty. */
 static void correct_span(call_span *s, const anatomy_call *calls, int64_t count)
 {
     const anatomy_sent *last = last_begin(calls, count, s->call);

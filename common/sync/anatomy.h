@@ -17,11 +17,11 @@
  * One sweep at the end of the step labels all instants, so the parts add up to the step in integer
  * nanoseconds. Communication is the union of the spans. Communication is exposed while the lane waited for
  * communication. Communication is hidden while the lane computed, waited for the loader, or waited for a
- * value that another rank still computed. In the last case the lane would have waited even if communication
- * took no time.
+ * value that another rank still computed. A lane that waits for another rank's computation would wait even if
+ * communication took no time.
  *
- * A span may be recorded only after its step has ended. The present step then counts the part of the span
- * that lies in the previous step, as communication hidden by computation.
+ * A span may be recorded only after its step has ended. The present step counts the part of a late span that
+ * lies in the previous step, as communication hidden by computation.
  *
  * NCCL and MPI do not report when other ranks began their part of a call. Therefore a rank that uses NCCL or
  * MPI keeps the records of its steps. After the run the ranks merge the begins, and each rank sweeps all
@@ -57,9 +57,9 @@ typedef struct anatomy_span {
 
 /* The last contribution to a value that a rank waits for. */
 typedef struct anatomy_sent {
-    int64_t ns; /* time at which it was sent; with ANATOMY_CALL the number of a call */
-    /* The sender. ANATOMY_NOBODY if it is not known, or if no other rank had to send. ANATOMY_CALL if it is
-     * the last rank to begin a call, which anatomy_sweep_again() looks up. */
+    int64_t ns; /* time at which the contribution was sent; with ANATOMY_CALL the number of a call */
+    /* The sender. ANATOMY_NOBODY if the sender is not known, or if no other rank had to send. ANATOMY_CALL if
+     * the sender is the last rank to begin a call, which anatomy_sweep_again() looks up. */
     int rank;
     int64_t ready_ns; /* time at which the sender had computed the value; 0 if not known */
 } anatomy_sent;

@@ -51,7 +51,7 @@ void sync_default_end_step(sync_engine *e)
 
 /* ---- calls (those in which a staged copy takes a larger part are in staged.c) ------------------ */
 
-/* Returns the lane's stream. For a staged copy this is the GPU's, not the engine's. */
+/* Returns the lane's stream. The lane of a staged copy is the stream of the GPU, not of the engine. */
 static device_stream *lane_of(const sync_context *c)
 {
     return c->front ? c->front->compute : c->compute;
@@ -207,7 +207,8 @@ static bool is_to_report(const sync_context *c)
 }
 
 /* Reports a gradient that is not finite. If there are shards or stages, the rank that has the gradient
- * reports it. Otherwise rank 0 does, or every rank if --on-nonfinite is "stop". */
+ * reports it. If there are neither shards nor stages, rank 0 reports the gradient, or every rank if
+ * --on-nonfinite is "stop". */
 static status report(sync_engine *e, const sync_step *step)
 {
     const sync_context *c = &e->context;

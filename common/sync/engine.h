@@ -11,17 +11,17 @@
  * In DataParallel, rank 0 also loads the batches of all ranks and may compute one loss over their outputs
  * (sync_scatter).
  *
- * Some engines move parameters in and out of memory (sync_requirements.each_pass). With these engines each
+ * Some engines move parameters in and out of memory (sync_requirements.each_pass). With each_pass set, each
  * pass calls need(i) before the first operation that reads parameter i or writes gradient i, and release(i)
- * after the last one.
+ * after the last of these operations.
  *
  * An engine decides how gradients are reduced and averaged, how the loss is normalized, and who runs the
  * optimizer. Models do not know the engines.
  *
- * The compute thread of a rank calls the stages. This thread computes, packs, copies and, if the rank runs
- * the optimizer, updates. For communication the thread posts work to the engine's agent (agent.h) and waits
- * for a fence. The agent drives the engine's state machine, and owns the engine's sockets and collectives. A
- * server has another agent.
+ * The compute thread of a rank calls the stages, in which the thread computes, packs, copies and, if the rank
+ * runs the optimizer, updates. For communication the compute thread posts work to the engine's agent
+ * (agent.h) and waits for a fence. The agent drives the engine's state machine, and owns the engine's sockets
+ * and collectives. A server has another agent.
  *
  * On a device that plans (device_info.plans) an engine has no peers and waits for nobody, but the stages
  * change the ledger as on any other device.
@@ -105,9 +105,9 @@ typedef struct sync_recorder {
 /* The environment of an engine. All pointers are borrowed and outlive the engine. The owner adds parameters,
  * activations and batch to the ledger; the engine adds gradients, buckets and optimizer state. */
 typedef struct sync_context {
-    int rank, world; /* in the group that shares the model or stage */
-    /* Job rank of the group's rank 0, and number of ranks of the job. Both values are 0 if the group is the
-     * job. */
+    int rank, world; /* rank in the group that shares the model or stage, and size of this group */
+    /* Job rank of the group's rank 0, and number of ranks of the job. `first` and `job_world` are 0 if the
+     * group is the job. */
     int first, job_world;
     uint64_t job_token;
     device *device;
@@ -133,13 +133,13 @@ typedef struct sync_context {
     struct trace *trace;        /* trace of this rank, or NULL */
     anatomy *anatomy;           /* set by sync_open(); NULL for a server in another process */
     struct transport_hub *hub;  /* hub of ranks that are threads of one process, else NULL */
-    /* Publishes an error that ends this rank while the compute thread may be stuck in a library. The process
-     * then ends with the error's exit code. Any thread may call it. NULL if ranks are threads; the next call
-     * of the engine then returns the error. */
+    /* Publishes an error that ends this rank while the compute thread may be stuck in a library. After lost()
+     * the process ends with the error's exit code. Any thread may call lost(). NULL if ranks are threads. If
+     * NULL, the next call of the engine returns the error. */
     void (*lost)(void *context, const error_record *why);
     void *lost_context;
-    /* Returns true and records the error if the other ranks will not connect. sync_connect() calls it
-     * several times per second, and then returns STATUS_STOPPED. May be NULL. */
+    /* Returns true and records the error if the other ranks will not connect. sync_connect() calls canceled()
+     * several times per second, and returns STATUS_STOPPED if the result is true. May be NULL. */
     bool (*canceled)(void *context);
     void *canceled_context;
     int64_t clock_ahead_ns; /* clock of this rank minus clock of rank 0; set before sync_connect() */
@@ -149,10 +149,10 @@ typedef struct sync_context {
 
 /* A step, or a micro-batch of a step. */
 typedef struct sync_step {
-    int64_t index;   /* from 0, over the whole run */
+    int64_t index;   /* number of the step in the whole run, from 0 */
     int64_t skipped; /* updates skipped before this process started; the optimizer does not count them */
     int64_t samples; /* samples that this rank trains on; 0 if the rank takes part without data */
-    int64_t targets; /* targets of these samples that count in the loss (rows or elements) */
+    int64_t targets; /* targets of this rank's samples that count in the loss (rows or elements) */
     double learning_rate;
     bool synchronize; /* false for a micro-batch that only accumulates gradients */
 } sync_step;
@@ -196,9 +196,9 @@ typedef struct sync_requirements {
     bool whole_batch; /* rank 0 loads the batches of all ranks, and sync_scatter.inputs() hands them out */
     bool one_loss;    /* rank 0 computes one loss of all ranks' outputs; the programs end before the loss */
     device_memory_kind batch_kind;
-    int alike_from;      /* all ranks from this one on use the same amount of memory */
-    int optimizer_ranks; /* ranks below this one update parameters; all may if 0 */
-    bool each_pass;      /* both passes call need() and release(); else only the forward pass calls need() */
+    int alike_from;             /* all ranks from this one on use the same amount of memory */
+    int optimizer_ranks;        /* ranks below this one update parameters; all may if 0 */
+    bool each_pass;             /* false if only the forward pass calls need(), and no pass calls release() */
     param_shards_config shards; /* how the state is cut among ranks; the caller sets `rank` */
     bool replicates;            /* after flush() the parameters of all ranks are bit-identical */
     bool updates_in_front; /* with a staged copy (staged.h), the engine updates the parameters on the GPU */
@@ -249,7 +249,7 @@ typedef struct sync_engine_type {
     status (*connect)(sync_engine *e, const sync_blob *handshakes);
     void (*close)(sync_engine *e);
 
-    /* The stages, in the order of the list above. */
+    /* The stages of a step, in the order of the list at the top of this file. */
     status (*begin_forward)(sync_engine *e, const sync_step *step);
     status (*need)(sync_engine *e, int param);
     status (*release)(sync_engine *e, int param); /* only with each_pass */
@@ -266,15 +266,16 @@ typedef struct sync_engine_type {
     /* Completes the work in flight, so that all ranks have the same parameters and the buffers of rank 0.
      * Called before evaluations and checkpoints, and at the end. */
     status (*flush)(sync_engine *e);
-    /* Makes every rank hold whole parameters until the next step, if they are cut among ranks. All ranks
-     * call it, before evaluations, checkpoints and hashes, and after flush(). */
+    /* Makes every rank hold whole parameters until the next step, if parameters are cut among ranks. All
+     * ranks call gather_parameters() before evaluations, checkpoints and hashes, and after flush(). */
     status (*gather_parameters)(sync_engine *e);
 
     /* Sums `count` float64 over the ranks in stream order, for layers that need other ranks' values. */
     status (*group_sum)(sync_engine *e, double *values, int count);
 
     /* Returns an arena with the layout of the parameters; its pieces `owned` hold the averaged gradient of
-     * the last step. NULL if this rank has no part of the average. For verification, after flush(). */
+     * the last step. Returns NULL if this rank has no part of the average. Verification calls this function
+     * after flush(). */
     const void *(*reduced_gradients)(sync_engine *e, piece_list *owned);
 
     /* Names the causes of the oldest step's waits (anatomy.h), after the compute stream has passed the end
@@ -292,7 +293,7 @@ struct sync_engine {
     struct sync_staged *staged; /* NULL if the engine works on the rank's own device */
     int64_t update_begin_ns;    /* begin of the present update */
     double square_norm;         /* squared norm of the gradients, if the present update needs it */
-    bool updates;               /* this rank runs the optimizer; set by open() */
+    bool updates;               /* true if this rank runs the optimizer; set by open() */
     bool updated;               /* an update was done and not skipped */
     /* The stages only enqueue work on a GPU, so that the next step may begin before this one has ended. Set
      * by open(). */
@@ -330,7 +331,8 @@ void sync_default_end_step(sync_engine *e);
 /* The engine without communication, the baseline of every comparison. */
 extern const sync_engine_type sync_none;
 
-/* Leave and enter the record within a recorded pass. Both functions do nothing outside of a recorded pass. */
+/* Leave and enter the record within a recorded pass. Outside of a recorded pass, sync_leave_record() and
+ * sync_enter_record() do nothing. */
 status sync_leave_record(const sync_context *context);
 status sync_enter_record(const sync_context *context);
 /* Returns true if the record includes the work that the engine would launch now. */
@@ -344,19 +346,20 @@ void sync_drop_gradients(sync_engine *e);
 enum {
     SYNC_MARK_UPDATE = 128,
     SYNC_MARK_WAITS = SYNC_MARK_UPDATE + 4, /* first mark of anatomy.h */
-    SYNC_MARK_ENGINE = DEVICE_MARKS - 256,  /* first mark of the engines, which have all further ones */
+    SYNC_MARK_ENGINE = DEVICE_MARKS - 256,  /* first mark of the engines, which have all further marks */
 };
 
 /* Returns the mark of the begin of the update of step `index`; the next mark is its end. Two steps may be in
  * flight. */
 int sync_mark_update(int64_t index);
 
-/* The update, only on ranks that run the optimizer. The owner calls sync_begin_update(), sync_take_norm()
- * and sync_update(). sync_take_norm() computes the squared norm of the gradients if clipping or
- * --on-nonfinite skip needs it.
+/* The update, only on ranks that run the optimizer. The owner calls sync_begin_update(), sync_take_norm() and
+ * sync_update(). sync_take_norm() computes the squared norm of the gradients if clipping or --on-nonfinite
+ * skip needs the norm.
  *
- * A rank that has one stage of the model then waits for the norms of the other stages and adds them to
- * square_norm. After the wait the owner calls sync_begin_update() again, before sync_update().
+ * After sync_take_norm() a rank that has one stage of the model waits for the norms of the other stages and
+ * adds the norms to square_norm. After the wait the owner calls sync_begin_update() again, before
+ * sync_update().
  *
  * --on-nonfinite chooses what happens with gradients that are not finite. On a GPU sync_check_update()
  * handles "stop" and "warn". */

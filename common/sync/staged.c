@@ -224,7 +224,7 @@ status sync_need(sync_engine *e, int param)
 }
 
 /* Brings the buffers down before the engine's end_forward(), which may send the buffers of rank 0. Later
- * gradients come down after them. */
+ * gradients come down after the buffers. */
 status sync_end_forward(sync_engine *e, const sync_step *step)
 {
     sync_staged *g = e->staged;

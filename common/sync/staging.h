@@ -2,8 +2,8 @@
  *
  * On a GPU the memory is separate: the host cannot access GPU memory, and launched work ends later. Other
  * devices compute in host memory: a copy is a memcpy (which takes time in virtual time), a tensor needs no
- * staging buffer, and work ends before the launch returns. Code that calls these functions is the same for
- * both. */
+ * staging buffer, and work ends before the launch returns. The functions below work on both kinds of
+ * devices. */
 #ifndef COMMON_SYNC_STAGING_H
 #define COMMON_SYNC_STAGING_H
 
@@ -21,8 +21,8 @@ typedef struct sync_staging {
 sync_staging sync_staging_on(device *d, device_stream *s);
 
 /* Copy from the device to the host, from the host to the device, and within the memory of the device or a
- * peer. A copy may still run when the call returns. Pin the host memory, or do not use it before
- * sync_staging_end(). */
+ * peer. A copy may still run when the call returns. The host memory must be pinned, or must not be used
+ * before sync_staging_end(). */
 status sync_copy_down(const sync_staging *s, void *host, const void *data, int64_t bytes);
 status sync_copy_up(const sync_staging *s, void *data, const void *host, int64_t bytes);
 status sync_copy_within(const sync_staging *s, void *to, const void *from, int64_t bytes);
@@ -32,9 +32,9 @@ void sync_copy(device *d, void *to, const void *from, size_t bytes);
 /* Waits until all work that was launched on the stream has ended. */
 status sync_staging_end(const sync_staging *s);
 
-/* Makes the stream wait until the fence has reached `value`. The host waits instead if the memory is
- * separate: a GPU has few hardware queues, and the awaited work could be queued after the wait. A failed
- * fence ends the wait with the fence's error. */
+/* Makes the stream wait until the fence has reached `value`. If the memory is separate, the host waits
+ * instead of the stream: a GPU has few hardware queues, and the awaited work could be queued after the wait.
+ * A failed fence ends the wait with the fence's error. */
 status sync_staging_wait(const sync_staging *s, device_fence *fence, uint64_t value);
 
 /* Sums `count` contributions in their order on a GPU: out[i] = c[0][i] + c[1][i] + ... Each contribution is

@@ -6,7 +6,8 @@
 #include "common/base/status.h"
 
 /* Sets *factor to the factor of `rank`, from 1 to 1000, or to 1 if `text` is NULL or does not name the rank.
- * STATUS_USAGE if the text is malformed. STATUS_CONFIG if it names a rank outside of `world`. */
+ * Returns STATUS_USAGE if the text is malformed, and STATUS_CONFIG if the text names a rank outside of
+ * `world`. */
 status straggler_factor(const char *text, int rank, int world, double *factor);
 
 #endif

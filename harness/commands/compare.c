@@ -60,7 +60,7 @@ static status check(const compare_options *o, int words)
     return STATUS_OK;
 }
 
-/* Compares words[0] and words[1]. The other words are options of `harness run`. */
+/* Compares words[0] and words[1], run with the options words[2], ... of `harness run`. */
 static status compare_and_show(const compare_options *o, const char **words, int count, int *exit_code)
 {
     json_t *comparison = NULL;

@@ -8,8 +8,8 @@
 #include <strings.h>
 #include <time.h>
 
-/* Warns of a binding by OpenMP. OpenMP binds the first thread when it is loaded, and all ranks inherit the
- * binding. */
+/* Warns of a binding by OpenMP. OpenMP binds the first thread when the library is loaded, and all ranks
+ * inherit the binding. */
 static void warn_of_openmp(void)
 {
     const char *bind = getenv("OMP_PROC_BIND");

@@ -75,7 +75,7 @@ static bool engine_takes_part(const verify_setup *s, const golden_file *f, int e
     return engine == s->options.mode - MODE_ENGINE;
 }
 
-/* Returns the policy to compare with. If the file has one loss over the targets of all ranks, this is the
+/* Returns the policy to compare with. If the file has one loss over the targets of all ranks, returns the
  * policy dp, because only DataParallel computes one loss. A policy that the user named takes precedence.
  * Returns NULL if the engine has no policy dp. */
 static const char *policy_for(const verify_setup *s, const golden_file *f, int engine)

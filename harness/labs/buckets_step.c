@@ -43,8 +43,8 @@ static double compute_next(running *y, int rank, int *gradient)
     return p->now += y->step->compute_s[*gradient];
 }
 
-/* Returns the time at which bucket `last` is reduced. All ranks must have launched this bucket and all
- * before it. */
+/* Returns the time at which bucket `last` is reduced. All ranks must have launched bucket `last` and all
+ * buckets before it. */
 static double end_of(const running *y, const progress ranks[], int last)
 {
     double end = 0;

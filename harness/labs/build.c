@@ -110,8 +110,8 @@ static status copy_source(grader *g)
     return written ? STATUS_OK : fail_errno(STATUS_CANNOT_CREATE, "%s", path);
 }
 
-/* The runner needs only the address sanitizer, which sees its writes through a student's pointers. The
- * other sanitizer would double the compile time. */
+/* The runner needs only the address sanitizer, which sees the runner's writes through a student's pointers.
+ * The undefined behavior sanitizer would double the compile time. */
 static const char *const checked_mode[] = {"-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all",
                                            "-fno-omit-frame-pointer", NULL},
                          *const runner_mode[] = {"-O1", "-fsanitize=address", "-fno-omit-frame-pointer",

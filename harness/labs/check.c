@@ -262,7 +262,7 @@ static status check_hidden(grader *g, bool text)
             test_fail(t, "not run: %s does not compile", g->lab->source);
         else
             rc = run_hidden(g, t, words + strspn(words, " \t"));
-        t->cost[0] = 0; /* it would show the test's values */
+        t->cost[0] = 0; /* a cost would show the test's values */
         t->ratio = 0;
         if (rc == STATUS_OK) rc = end_test(g, t, text);
     }

@@ -43,8 +43,8 @@ typedef struct lab {
     const lab_part *parts;
     int part_count;
     const char *leaderboard; /* name of lab_test.ratio, or NULL without a leaderboard */
-    /* Runs a line "POINTS ..." of the instructor's file that names no part. `words` follow POINTS. NULL if
-     * the lab has none of these lines. */
+    /* Runs a line "POINTS ..." of the instructor's file that names no part. `words` are the words after
+     * POINTS. NULL if the lab has no lines without a part. */
     status (*hidden)(grader *g, lab_test *t, const char *words);
     /* Writes the student's answers.txt without the answers. NULL if there are no questions. */
     void (*questions)(uint64_t seed, text_buffer *out);
@@ -55,9 +55,9 @@ enum { LAB_MOST_TESTS = 32, LAB_MOST_ANSWERS = 64, LAB_COMPILE_POINTS = 5 };
 struct grader {
     const lab *lab;
     const char *folder, *hidden, *only; /* the student's files; further tests; parts to run, "two,even" */
-    bool folder_given;                  /* given on the command line, so the report's commands need it, too */
-    char data[PATH_MAX];                /* folder with labs/ */
-    char build[PATH_MAX];               /* folder for programs, removed at the end */
+    bool folder_given;   /* folder given on the command line, so the report's commands need the folder, too */
+    char data[PATH_MAX]; /* folder with labs/ */
+    char build[PATH_MAX]; /* folder for programs, removed at the end */
     char student[128];
     uint64_t seed; /* drawn from the student's id */
     bool built, built_fast, compiles, compiles_fast;

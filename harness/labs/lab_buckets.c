@@ -44,7 +44,7 @@ static const char *explain(const student_calls *c, const int64_t *bytes, int cou
                            int64_t limit)
 {
     static const struct {
-        bucket_plan plan; /* limits: 0 as given, 1 the other one, 2 one byte more */
+        bucket_plan plan; /* limits: 0 as given, 1 the other limit, 2 one byte more */
         const char *text;
     } wrong[] = {
         {{BUCKET_REACH_BYTES, 0, 2, 2},
@@ -108,8 +108,8 @@ static status check_model(student_calls *c, lab_test *t, const char *model)
     return rc;
 }
 
-/* Checks small cases first, because their messages are the easiest to follow. In cases with equal limits,
- * sizes often reach a limit exactly. In other cases they never do. Each case thus shows one mistake. */
+/* Checks small cases first, because their messages are the easiest to follow. Sizes often reach a limit
+ * exactly in cases with equal limits, and never in other cases, so each case shows one mistake. */
 static status run_assign(grader *g, lab_test *t)
 {
     uint64_t start = random_start(g->seed, random_fnv1a64("lab 5 assign"));

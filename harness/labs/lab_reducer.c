@@ -118,7 +118,7 @@ static void on_receive(training *y, students *s)
         students_send(s, 0, (runner_message){0, LAB_END, 0, 0}, NULL);
         return;
     }
-    if (y->pushed == RANKS) { /* each rank has pushed, so each needs its reply */
+    if (y->pushed == RANKS) { /* each rank has pushed, so each rank needs its reply */
         for (int r = 0; r < RANKS && !y->t->failed; r++)
             if (!y->replied[r])
                 test_fail(y->t, "step %lld: the server waits for a push, but rank %d waits for its reply",

@@ -196,8 +196,8 @@ static status run_race(grader *g, lab_test *t)
     return rc;
 }
 
-/* Binds this thread and its future children to this processor. Returns false if the system does not allow
- * it. */
+/* Binds this thread and its future children to the current processor. Returns false if the system does not
+ * allow the binding. */
 static bool stay_here(cpu_set_t *before)
 {
     cpu_set_t here;
@@ -218,7 +218,7 @@ static status run_speed(grader *g, lab_test *t)
     }
     TRY(build_fast(g, t));
     if (t->failed) return STATUS_OK;
-    /* All ranks share a processor, because a message then takes half as long. */
+    /* All ranks share a processor, because messages between ranks on one processor take half as long. */
     bool bound = stay_here(&before);
     status rc = run_race(g, t);
     if (bound) sched_setaffinity(0, sizeof before, &before);

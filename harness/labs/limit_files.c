@@ -1,5 +1,5 @@
-/* Limits with Landlock (Linux 5.13, landlock(7)) which files a process and its children may open. Needs no
- * privilege. Neither the compiler nor a student's constructor can then read hidden tests. */
+/* Limits with Landlock (Linux 5.13, landlock(7)) which files a process and its children may open, so that
+ * neither the compiler nor a student's constructor can read hidden tests. Landlock needs no privilege. */
 #include "harness/labs/students.h"
 
 #include <errno.h>

@@ -159,7 +159,7 @@ static void place_of_report(const students *s, const char *report, char *out, si
     text_free(&lines);
 }
 
-/* Copies the text from `word` to the end of its line. Returns false if it is missing. */
+/* Copies the text from `word` to the end of its line. Returns false if `word` is missing. */
 static bool line_from(const char *text, const char *word, char *out, size_t size)
 {
     const char *at = text ? strstr(text, word) : NULL;
@@ -259,7 +259,7 @@ static bool receive(students *s, int rank)
     }
 }
 
-/* Returns true if every process sleeps or is stopped, according to /proc. No process then works on its
+/* Returns true if every process sleeps or is stopped, according to /proc, so that no process works on its
  * next message. */
 static bool all_wait(const students *s)
 {

@@ -30,7 +30,7 @@ typedef struct launch_environment {
     rank_slot *slot; /* slot of this rank; NULL if started by hand */
 } launch_environment;
 
-/* Returns true if launch_run() started the process. For the first lines of main. */
+/* Returns true if launch_run() started the process. May be called before launch_environment_open(). */
 bool launch_environment_is_rank(void);
 
 /* Reads the environment, attaches the table and marks the rank's slot as begun. Reads the variables of a
@@ -43,8 +43,8 @@ void launch_environment_close(launch_environment *e);
 /* Reads HARNESS_KEY in a process that was started by hand, or sets "" if it is not set. */
 status launch_environment_key(char out[NET_KEY_TEXT]);
 
-/* Reads the ranks of the job on all hosts and on this one from a manager's variables. Both are 0 if the
- * variables are not set. */
+/* Sets *world to the number of ranks of the job and *local_world to the number of its ranks on this host,
+ * from a job manager's variables. Sets both to 0 if the variables are not set. */
 void launch_environment_count(int *world, int *local_world);
 
 #endif

@@ -1,4 +1,4 @@
-/* The launcher's loop. It handles signals, ends of processes, notifications of the status tables, and
+/* The launcher's loop, which handles signals, ends of processes, notifications of the status tables, and
  * timers. */
 #include "harness/launch/launch_impl.h"
 

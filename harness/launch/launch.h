@@ -56,7 +56,7 @@ typedef struct launch_options {
     int inherited_count;
     bool take_turns;
     int64_t stall_timeout_ns;   /* time without progress after which the run ends */
-    int64_t connect_timeout_ns; /* same before the first step, if longer */
+    int64_t connect_timeout_ns; /* minimum of stall_timeout_ns before the first step */
     int64_t grace_ns;           /* time to end after SIGTERM */
     void (*progress)(void *context, const launch_view *view); /* called four times per second, or NULL */
     void *context;
@@ -83,8 +83,9 @@ void stop_signals_block(sigset_t *out, sigset_t *before);
 status stop_signals_open(status_table *t);
 void stop_signals_close(void);
 
-/* Runs the jobs to their end. Must be called on the main thread before there are others, because the ranks
- * end when this thread ends. Returns STATUS_OK if the ranks could be started. `out` says how they ended. */
+/* Runs the jobs to their end. Must be called on the main thread before there are other threads, because the
+ * ranks end when the calling thread ends. Returns STATUS_OK if the ranks could be started. `out` receives how
+ * the ranks ended. */
 status launch_run(const launch_options *options, launch_outcome *out);
 
 #endif

@@ -87,7 +87,8 @@ void launch_blame_stall(launcher *l, int job, int rank, int64_t limit_ns);
  * the rank without progress. */
 bool launch_blame_stalled(launcher *l, int64_t now_ns);
 void launch_watch(launcher *l, int64_t now_ns);
-/* Returns true if the process is exiting. The kernel takes seconds to free its memory on a GPU. */
+/* Returns true if the process is exiting, which may take seconds while the kernel frees the memory of the
+ * process on a GPU. */
 bool launch_is_dying(const rank_process *p);
 
 void launch_turns_advance(launcher *l);

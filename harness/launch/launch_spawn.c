@@ -94,7 +94,7 @@ static status spawn(launcher *l, job_run *j, int rank)
     } else {
         p->pid = pid;
         if (j->group == 0) j->group = pid;
-        setpgid(pid, j->group); /* the child does the same, in case it runs first */
+        setpgid(pid, j->group); /* the child makes the same call, in case the child runs first */
         j->alive++;
         l->alive++;
         result = wait_for_exec(what, report[0]);

@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Reads the state letter and the flags from /proc/PID/stat. They follow the name, which may contain any
- * character. Returns 0 if the process is gone. */
+/* Reads the state letter and the flags from /proc/PID/stat, after the last ')', because the process name in
+ * parentheses may contain any character. Returns 0 if the process is gone. */
 static char state_of(pid_t pid, unsigned *flags)
 {
     char path[64], text[512], state = 0;

@@ -52,8 +52,8 @@ static void end_exit(int exit_code, void *unused)
     if (exit_code != 0 && errno == ENOMEM) end("a library, which ended the process");
 }
 
-/* Ends the process with the message about memory if errno is ENOMEM at a crash. Otherwise the signal ends
- * the process as if there were no handler. */
+/* Ends the process with the message about memory if errno is ENOMEM at a crash. A crash with another errno,
+ * or a signal from another process, ends the process as if there were no handler. */
 static void end_crash(int number, siginfo_t *info, void *unused)
 {
     char what[96];

@@ -1,9 +1,9 @@
 /* Ends the process if a library does not survive a failed allocation.
  *
  * Our functions check their allocations and return STATUS_SYSTEM. Libraries throw (oneDNN, ZeroMQ), call
- * abort() or exit() (ZeroMQ, libgomp), build an incomplete value (jansson), or crash. The process then
- * ends with one line that names memory, and exit code 71. A rank's line goes to its launcher, which prints
- * it. */
+ * abort() or exit() (ZeroMQ, libgomp), build an incomplete value (jansson), or crash. If a library fails, the
+ * process ends with one line that names memory, and exit code 71. A rank's line goes to the launcher, which
+ * prints the line. */
 #ifndef HARNESS_LAUNCH_OUT_OF_MEMORY_H
 #define HARNESS_LAUNCH_OUT_OF_MEMORY_H
 

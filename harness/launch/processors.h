@@ -28,8 +28,8 @@ typedef struct processors {
 status processors_open(const char *root, const cpu_set_t *allowed, processors *out);
 void processors_close(processors *p);
 
-/* Return how many processors, or cores, this process can keep busy: all that it may use, limited by the
- * time of its control groups, and at least 1. The first function reads no topology. */
+/* Return how many processors, or cores, this process can keep busy: all that it may use, limited by the time
+ * of its control groups, and at least 1. processors_usable() reads no topology. */
 int processors_usable(void);
 int processors_cores(const processors *p);
 
@@ -37,16 +37,17 @@ int processors_cores(const processors *p);
  * Returns `buffer`. */
 char *processors_format(const cpu_set_t *set, char *buffer, size_t size);
 
-/* Formats the processors of the calling thread in the same way, or "" if the kernel does not report them. */
+/* Formats the processors of the calling thread as "0,2-3", or "" if the kernel does not report the
+ * processors. */
 char *processors_own(char *buffer, size_t size);
 
 /* Binding: the processors on which a rank may run, with all its threads.
  *
- * `none` leaves the choice to the kernel. `core` gives every rank different cores, as mpirun --bind-to
- * core does: one core with all its hardware threads per compute thread, socket by socket. If the ranks
- * have more threads than there are cores, hardware threads count as cores. If there are too few hardware
- * threads, too, ranks share cores: rank r with one thread is on core r mod cores. If a container's share
- * of time (cpu.max) is less than its processors, only as many cores are used as the container can keep
+ * `none` leaves the choice to the kernel. `core` gives every rank different cores, as mpirun --bind-to core
+ * does: one core with all its hardware threads per compute thread, socket by socket. If the ranks have more
+ * threads than there are cores, hardware threads count as cores. If the ranks have more threads than there
+ * are hardware threads, ranks share cores: rank r with one thread is on core r mod cores. If a container's
+ * share of time (cpu.max) is less than its processors, only as many cores are used as the container can keep
  * busy, because more would be throttled.
  *
  * If the program that starts the ranks binds them (mpirun, srun, torchrun --numa-binding, taskset), its
@@ -72,7 +73,7 @@ void bind_choose(const processors *p, bind_group g, int member, cpu_set_t *out);
 status bind_plan(bind_mode mode, bind_group g, cpu_set_t **sets);
 
 /* Binds this process to the processors of member `local_rank` of the group, which another program (mpirun,
- * srun, torchrun) has started. Does not bind the process if that program has already bound it. Must be
+ * srun, torchrun) has started. Does not bind a process that the other program has already bound. Must be
  * called before there are other threads. `local_rank` may exceed the group. */
 status bind_self(bind_mode mode, bind_group g, int local_rank, bound_by *out);
 

@@ -18,8 +18,8 @@ static bool has_losses(const json_t *job)
     return false;
 }
 
-/* Collects the last step of each group of steps. If not all steps of a run are kept, collects the mean of
- * each stretch, and the last step. */
+/* Collects the last step of each group of steps. For a run that keeps stretches instead of steps, collects
+ * the mean of the last stretch of each group, and the last step. */
 static void collect_losses_of(const json_t *jobs, size_t i, json_t *table, double *last)
 {
     const json_t *job = json_array_get(jobs, i);

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { FIRST_CLASS = 5 }; /* columns: job, ranks, count, peak, above the others, classes */
+enum { FIRST_CLASS = 5 }; /* columns: job, ranks, count, peak, bytes above the other ranks, classes */
 
 static const struct {
     const char *key, *name, *color;

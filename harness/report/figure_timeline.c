@@ -165,8 +165,8 @@ static double last_end(const json_t *table, size_t first, size_t end, size_t col
     return last;
 }
 
-/* Returns true if all jobs share a time axis. They share the axis unless one job would be too short to be
- * seen. */
+/* Returns true if all jobs share a time axis, and false if one job would be too short to be seen on a shared
+ * axis. */
 static bool share_an_axis(const json_t *table, size_t column)
 {
     enum { MOST_APART = 5 };

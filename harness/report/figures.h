@@ -20,7 +20,7 @@ enum { FIGURE_TEXT = -1 }; /* format of a column of texts */
 typedef struct report_figure {
     const char *name; /* name of its files: "step-parts" */
     const char *title;
-    const char *reading;                      /* one or two sentences on how to read it */
+    const char *reading;                      /* one or two sentences on how to read the figure */
     bool half;                                /* half the page's width */
     json_t *(*collect)(const json_t *result); /* returns a new table, or NULL if there is nothing to show */
     void (*draw)(const json_t *table, svg *s);

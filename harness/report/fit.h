@@ -12,10 +12,10 @@ typedef struct line_fit {
     int points;
 } line_fit;
 
-/* Minimizes the squares of the relative errors, so that small sizes, which show the latency, count as much
- * as large ones. `count` is 3 or more with at least two different sizes, and times are positive. Otherwise
- * returns STATUS_CONFIG. Intervals use Student's t with count - 2 degrees of freedom. If the interval of
- * the slope contains 0, the upper limit of the bandwidth is infinite. */
+/* Minimizes the squares of the relative errors, so that small sizes, which show the latency, count as much as
+ * large ones. Returns STATUS_CONFIG if `count` is less than 3, if all sizes are equal, or if a time is not
+ * positive. Intervals use Student's t with count - 2 degrees of freedom. If the interval of the slope
+ * contains 0, the upper limit of the bandwidth is infinite. */
 status fit_line(const double *bytes, const double *seconds, int count, line_fit *out);
 
 #endif

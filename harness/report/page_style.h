@@ -4,7 +4,7 @@
 
 #include "common/base/text.h"
 
-/* Appends the style of the figures: colors for light, dark and print. A figure's own file has it, too. */
+/* Appends the style of the figures to a page or to a figure's file: colors for light, dark and print. */
 void page_figure_style(text_buffer *out);
 
 extern const char page_style[];  /* rest of the page */

@@ -56,8 +56,7 @@ void report_reproduction(const json_t *result, bool markdown, text_buffer *out);
 void report_page(const json_t *results, text_buffer *out);
 
 /* Writes figure `number`, from 0, of a result: an SVG file, or the numbers as CSV. Appends nothing if the
- * result has nothing to show. Returns the name of the figure, or NULL if there is no figure of this
- * number. */
+ * result has nothing to show. Returns the name of the figure, or NULL if there is no figure `number`. */
 const char *report_figure_svg(const json_t *result, int number, text_buffer *out);
 const char *report_figure_csv(const json_t *result, int number, text_buffer *out);
 

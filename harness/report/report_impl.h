@@ -6,8 +6,8 @@
 
 #include <stdbool.h>
 
-/* Appends "; all-reduce: ring, shm" if a job of the run has one: the algorithm, and the library that
- * carries the tensors. */
+/* Appends "; all-reduce: ring, shm" (the algorithm, and the library that carries the tensors) if a job of the
+ * run has an all-reduce. */
 void report_all_reduce(const json_t *result, text_buffer *out);
 
 /* Appends how each job exchanges gradients, "ring (ddp): ring all-reduce, shm", with `between` between
@@ -24,7 +24,7 @@ typedef enum cell_format {
     CELL_LOSS,
     CELL_PERCENT,
     CELL_MEAN,
-    CELL_MILLISECONDS, /* without the unit, like CELL_HUNDREDTHS */
+    CELL_MILLISECONDS, /* written without the unit, like CELL_HUNDREDTHS */
     CELL_HUNDREDTHS
 } cell_format;
 
@@ -69,7 +69,8 @@ void page_provenance(const json_t *result, text_buffer *out);
 /* report_text.c: the tables of a run. */
 void report_tables(const json_t *result, text_buffer *out);
 
-/* report_memory.c: the memory of one job. The second function writes nothing unless the policy is dp. */
+/* report_memory.c: the memory of one job. report_dataparallel_memory() writes nothing unless the policy is
+ * dp. */
 void report_memory(const json_t *job, text_buffer *out);
 void report_dataparallel_memory(const json_t *job, text_buffer *out);
 

@@ -217,8 +217,8 @@ static double rate_of(const json_t *job)
     return report_number_at(job, "throughput.samples_per_s");
 }
 
-/* Finds the fastest and the slowest of the jobs that exchange gradients. Returns the number of these
- * jobs. */
+/* Finds the fastest and the slowest of the jobs that exchange gradients. Returns the number of jobs that
+ * exchange gradients. */
 static int find_extremes(const json_t *result, const json_t **fast, const json_t **slow)
 {
     int count = 0;
@@ -296,8 +296,8 @@ static void append_headline(const json_t *result, text_buffer *out)
         text_append(out, "%s trains %.2f times as fast as %s%s.", first, factor, second, where);
 }
 
-/* Writes the verdict of the text report. If more than two jobs exchange gradients, writes the summaries of
- * the figures of throughput and memory instead. */
+/* Writes the verdict of the text report or, if more than two jobs exchange gradients, the summaries of the
+ * figures of throughput and memory. */
 static void append_lead(const json_t *result, text_buffer *out)
 {
     static const report_figure *const shown[] = {&figure_throughput, &figure_memory};

@@ -33,8 +33,8 @@ static double mean_per_step(const json_t *job, const char *key)
     return sum > 0 && steps > 0 ? sum / steps : NAN;
 }
 
-/* Returns the rank that the others waited for longest, or -1 if there is none. *seconds is the time per
- * step and rank. */
+/* Returns the rank that other ranks waited for longest, or -1 if there is none. *seconds is the time per step
+ * and rank. */
 static int waited_for(const json_t *job, double *seconds)
 {
     double most = 0, steps = 0;
@@ -204,7 +204,7 @@ static void host_costs(const json_t *result, text_buffer *out)
     }
 }
 
-/* Writes the times of the stages. Results of earlier versions have none. */
+/* Writes the times of the stages. Results of earlier versions have no times of stages. */
 static void stage_times(const json_t *stages, bool on_devices, text_buffer *out)
 {
     static const report_layout layout = {12, 15};

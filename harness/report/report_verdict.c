@@ -396,7 +396,7 @@ static void advise(const json_t *result, const json_t *job, char *out, size_t si
     shares s = shares_of(job);
     const json_t *pipeline = json_object_get(job, "pipeline"), *remote = json_object_get(job, "remote_stage");
     bool is_ps = strcmp(report_text_at(job, "engine"), "ps") == 0;
-    /* In these cases the ring sends only buckets, no activations. */
+    /* Without pipeline and remote stage, the ring sends only buckets, no activations. */
     bool only_buckets = strcmp(report_text_at(job, "engine"), "ring") == 0 && !pipeline && !remote;
     bool is_virtual = json_is_true(json_object_get(result, "simulated"));
     /* Settings are text, as on the command line. */

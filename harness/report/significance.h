@@ -6,10 +6,10 @@
  *                        size (Wilcoxon, "Individual Comparisons by Ranking Methods", 1945)
  *   separate runs        all choices of one side's runs, by the sum of their ranks (Mann and Whitney, 1947)
  *
- * The tests use ranks because times of steps have long tails: single slow runs would hide a difference
- * from a test of means. Both tests count all permutations exactly for usual numbers of runs. Equal values
- * get the mean of their ranks. Values are positive, for example seconds per step. Intervals depend only on
- * the values and the seed. */
+ * The tests use ranks because times of steps have long tails: single slow runs would hide a difference from a
+ * test of means. For usual numbers of runs, the tests count all permutations exactly. Equal values get the
+ * mean of their ranks. Values are positive, for example seconds per step. Intervals depend only on the values
+ * and the seed. */
 #ifndef HARNESS_REPORT_SIGNIFICANCE_H
 #define HARNESS_REPORT_SIGNIFICANCE_H
 
@@ -65,8 +65,9 @@ status bootstrap_ratio(const double *a, int a_count, const double *b, int b_coun
  * (Cochran, "Sampling Techniques", 1977, 6.4). */
 interval ratio_of_sums_interval(const double *a, const double *b, int rounds);
 
-/* Returns the 0.975 quantile of Student's t with 1 or more degrees of freedom. Takes it from a table up to
- * 10 degrees, and above from the expansion in 1 / freedom (Abramowitz and Stegun, 26.7.5), exact to 0.1 %. */
+/* Returns the 0.975 quantile of Student's t with 1 or more degrees of freedom. Reads the quantile from a
+ * table up to 10 degrees of freedom. Above, computes the quantile by the expansion in 1 / freedom (Abramowitz
+ * and Stegun, 26.7.5), exact to 0.1 %. */
 double student_quantile(int freedom);
 
 /* Tests rounds, of which a[i] and b[i] are the two sides. Returns STATUS_SYSTEM if out of memory. */
@@ -84,10 +85,10 @@ status holm_adjust(double *p, int count);
  * count, the bound for the smallest p. Returns STATUS_SYSTEM if out of memory. */
 status significance_correct(significance *tests, int count);
 
-/* Tests whether the candidate with the greatest median is better than all other candidates. tests[count],
- * 1 or more, compare each other candidate (a) with the chosen one (b). The result is shown only if every
- * test shows it with p times `count`. This Bonferroni factor is needed because any of the candidates could
- * have had the greatest median by chance. Returns the weakest test. */
+/* Tests whether the candidate with the greatest median is better than all other candidates. tests[count], 1
+ * or more, compare each other candidate (a) with the chosen one (b). The result is shown only if every test
+ * shows the difference with p times `count`. The factor `count` (Bonferroni) is needed because any of the
+ * candidates could have had the greatest median by chance. Returns the weakest test. */
 significance significance_of_choice(const significance *tests, int count);
 
 #endif

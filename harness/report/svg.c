@@ -48,7 +48,7 @@ double svg_text_width(const char *text, int size)
     for (; *text; text++) {
         if (continues(*text)) continue;
         if ((unsigned char)*text >= 0xe0)
-            em += 1.05; /* for example Chinese characters */
+            em += 1.05; /* wide characters, for example Chinese */
         else if (strchr(" ijltfr.,:;'|()-I", *text))
             em += 0.42;
         else if (strchr("mwMWGOQ%@+", *text))

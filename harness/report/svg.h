@@ -35,8 +35,8 @@ void svg_text(svg *s, double x, double y, svg_anchor anchor, const char *style, 
  * narrow. Returns the number of lines. */
 int svg_job(svg *s, double x, double y, double most, const char *name);
 
-/* Draws a rectangle of the color `color`. `hover` describes it in words, or is NULL. `value` is the value
- * in the JSON, or NaN. */
+/* Draws a rectangle of the color `color`. `hover` describes the rectangle in words, or is NULL. `value` is
+ * the value in the JSON, or NaN. */
 void svg_bar(svg *s, double x, double y, double width, double height, const char *color, double value,
              const char *hover);
 void svg_line(svg *s, double x1, double y1, double x2, double y2, const char *style);

@@ -48,10 +48,11 @@ double published_uncertainty(const published_table *t, int row, const char *colu
 typedef enum cell_kind {
     CELL_CALIBRATED, /* The profile was fitted to the cell. */
     CELL_PREDICTED,  /* Predicted without a fit to this cell, and scored. */
-    CELL_DERIVED,    /* Computed from other cells and scored. If those cells are wrong, this cell is, too. */
-    CELL_DIRECTION,  /* Not scored, because the model or the hardware is unknown or differs. */
-    CELL_IDENTITY    /* Compared with a formula of this project. The two must be equal, so the cell is not
-                        scored. */
+    CELL_DERIVED,   /* Computed from other cells and scored. If the other cells are wrong, this cell is wrong,
+                       too. */
+    CELL_DIRECTION, /* Not scored, because the model or the hardware is unknown or differs. */
+    CELL_IDENTITY   /* Compared with a formula of this project. Cell and formula must be equal, so the cell is
+                       not scored. */
 } cell_kind;
 
 enum { CELL_BASELINES = 3 };
@@ -89,7 +90,7 @@ typedef struct reproduction_claim {
  * and that all schemes are equally fast. The null model knows the figures of the calibration rows. */
 typedef struct reproduction_skill {
     double skill; /* NaN if fewer than four cells are scored. */
-    /* Smallest skill with the cells of one source left out. NaN if this leaves fewer than four cells. */
+    /* Smallest skill with the cells of one source left out. NaN if fewer than four cells remain. */
     double worst;
     const char *without; /* The source left out. Borrowed from the report. */
     int scored, sources;
@@ -145,10 +146,10 @@ extern const reproduction reproduce_torch_vs_apex, reproduce_dp_vs_ddp, reproduc
 /* torch-vs-apex on the GPUs of this machine. Notes name the rows that these GPUs cannot run. */
 extern const reproduction reproduce_torch_vs_apex_cuda;
 
-/* Runs the table with the constants' values. Then runs the table again, unless calibration_only is set, for
- * each of `draws` draws of the constants (0 to SIM_DRAWS) and sets the low and high of the cells.
- * `profile` and `dp_host` are as in reproduction_run. `out` must be zero. Returns STATUS_USAGE for
- * `dp_host` with a table without DataParallel. */
+/* Runs the table with the constants' values. Unless calibration_only is set, runs the table again for each of
+ * `draws` draws of the constants (0 to SIM_DRAWS), and sets the low and high of the cells. `profile` and
+ * `dp_host` are as in reproduction_run. `out` must be zero. Returns STATUS_USAGE for `dp_host` with a table
+ * without DataParallel. */
 status reproduce(const reproduction *what, const char *profile, const char *dp_host, bool calibration_only,
                  int draws, reproduction_report *out);
 
@@ -170,7 +171,7 @@ reproduction_cell *reproduction_add(reproduction_report *r, const char *row, con
 reproduction_cell *reproduction_find(reproduction_report *r, const char *row, const char *quantity);
 void reproduction_claim_that(reproduction_report *r, bool holds, const char *detail, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
-/* Gives the cell a forecast of the null model, so that it counts for the skill. */
+/* Gives the cell a forecast of the null model, so that the cell counts for the skill. */
 void reproduction_null(reproduction_cell *c, double forecast, double uncertainty, const char *source);
 void reproduction_skill_of(const reproduction_report *r, reproduction_skill *out);
 
@@ -183,9 +184,9 @@ void reproduction_note(reproduction_report *r, const char *format, ...) __attrib
 void reproduction_csv(const reproduction_report *r, text_buffer *out);
 json_t *reproduction_json(const reproduction_report *r);
 
-/* Sets *efficiency so that one GPU takes its published step (virtual_fit). If a draw of the constants
- * cannot give this step, for example because launches take longer, sets *efficiency to NaN. Figures
- * measured with it are NaN. */
+/* Sets *efficiency so that one GPU takes its published step (virtual_fit). If a draw of the constants cannot
+ * give this step, for example because launches take longer, sets *efficiency to NaN. Figures measured with an
+ * efficiency of NaN are NaN. */
 status reproduction_fit(reproduction_run *r, const virtual_workload *one_gpu, double step_ms,
                         double *efficiency);
 

@@ -16,7 +16,7 @@ typedef struct setup {
     const char *source, *hardware, *model, *scheme, *batch_per_gpu;
     const char *profile, *name, *policy;
     int from;  /* Least number of GPUs for which the policy is used. If 1, even one GPU has a server. */
-    int batch; /* Per GPU. 0 for the published batch. */
+    int batch; /* Batch per GPU. 0 for the published batch. */
     const char *options, *note;
     bool known; /* The result was known when the constants were chosen, so the row is shown but not scored. */
 } setup;
@@ -189,7 +189,7 @@ const reproduction reproduce_ddp_benchmark = {
     .scaling = &ddp_scaling,
     .run = reproduction_scale};
 
-/* NVIDIA, OneFlow and TensorFlow. Each is scaled from its row of one GPU. */
+/* Tables of NVIDIA, OneFlow and TensorFlow, each scaled from its row of one GPU. */
 static const setup throughput_setups[] = {
     {"NVIDIA DeepLearningExamples 2019-12", "DGX-1 V100", NULL, NULL, NULL, "dgx1-v100", "resnet50", "apex",
      2, 128, MOMENTUM STEPS, "batch not stated: 128", false},

@@ -36,7 +36,7 @@ json_t *run_config_given(const run_config *c, bool with_chosen)
     return object;
 }
 
-/* Returns the value as text for the command line, or NULL if no option can have it. */
+/* Returns the value as text for the command line, or NULL if no option can have the value. */
 static json_t *as_text(const json_t *value)
 {
     char text[40];
@@ -145,7 +145,7 @@ status config_file_failed(const char *path, const json_t *option, status rc)
     return rc;
 }
 
-/* Adds the value as "text", or as "texts" if it is a list. */
+/* Adds the value as "text", or as "texts" if the value is a list. */
 static status add_texts(const char *path, const char *name, json_t *option)
 {
     const json_t *value = json_object_get(option, "value");

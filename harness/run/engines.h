@@ -37,7 +37,8 @@ extern const sync_engine_type *const engine_table[ENGINE_COUNT];
  * is invalid. */
 status engine_parse_policies(const char *text, const char *policies[ENGINE_COUNT], option_binding *options);
 
-/* Finds the engine of one policy, written as above. Returns STATUS_USAGE if the text is invalid. */
+/* Finds the engine of one policy, written as in engine_parse_policies(). Returns STATUS_USAGE if the text is
+ * invalid. */
 status engine_of_policy(const char *text, int *out);
 
 /* Returns true if a policy of the list is the engine's, or is unknown. engine_parse_policies() refuses

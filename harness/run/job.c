@@ -27,11 +27,11 @@ typedef struct delivery {
     const char *environment[FILES + 3];
 } delivery;
 
-/* Returns how long GNU OpenMP's threads spin after a parallel region. By default they spin for 15 ms. In a
- * rank of several threads the spinning threads take the processors from loader, communication and other
- * ranks, and steps take many times as long. The threads of a rank therefore sleep soon. If each thread has
- * a processor and nobody communicates, the threads spin for longer, because a sleeping thread may wake up
- * on the processor of another thread, and both then share this processor. */
+/* Returns how long GNU OpenMP's threads spin after a parallel region. By default the threads spin for 15 ms.
+ * In a rank of several threads the spinning threads take the processors from loader, communication and other
+ * ranks, and steps take many times as long. The threads of a rank therefore sleep soon. If each thread has a
+ * processor and nobody communicates, the threads spin for longer, because a sleeping thread may wake up on
+ * the processor of another thread, and both then share this processor. */
 static const char *spin_of(const run_config *c, int job)
 {
     int threads = run_config_world(c, job) * run_config_threads(c, job);

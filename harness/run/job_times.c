@@ -325,8 +325,8 @@ static double longest_training(const json_t *ranks, size_t evaluation)
     return longest;
 }
 
-/* Returns the training time of the first evaluation that reaches the target: whose figure is at most
- * `chosen` or, unless `at_most`, at least `chosen`. Returns null if no evaluation reaches it. */
+/* Returns the training time of the first evaluation that reaches the target: whose figure is at most `chosen`
+ * or, unless `at_most`, at least `chosen`. Returns null if no evaluation reaches the target. */
 static json_t *time_to(const json_t *evaluations, const char *figure, const json_t *chosen, bool at_most)
 {
     size_t i;

@@ -30,7 +30,8 @@ typedef enum effect_kind {
     EFFECT_REFUSED,     /* refused with STATUS_USAGE; `text` names the expected value */
     EFFECT_UNAVAILABLE, /* refused with STATUS_CONFIG; `text` names the expected value */
     EFFECT_REFUSED_BY_ENGINE,
-    EFFECT_UNAVAILABLE_TO_ENGINE, /* same as the two above, but the engine reads the value and refuses it */
+    EFFECT_UNAVAILABLE_TO_ENGINE, /* like REFUSED and UNAVAILABLE, but the engine reads and refuses the value
+                                   */
     EFFECT_NOTHING                /* `text` gives the reason */
 } effect_kind;
 
@@ -47,7 +48,8 @@ const option_effect *option_effect_of(const char *option, effect_engine engine, 
 /* Refuses an option that was given with another value than its default and that the device does not have.
  * Returns STATUS_USAGE or STATUS_CONFIG. */
 status option_effects_check_device(const run_config *c);
-/* Refuses an option in the same way if no engine of the run has it. */
+/* Refuses, with the same errors, an option that was given with another value than its default and that no
+ * engine of the run has. */
 status option_effects_check_engines(const run_config *c);
 /* Logs a line on stderr for each option that was given and has no effect in this run. */
 void option_effects_note(const run_config *c);

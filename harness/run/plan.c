@@ -191,8 +191,8 @@ static status source_init(const nn_model *m, int64_t largest, plan_source *out)
 
 /* ---- one rank --------------------------------------------------------------------------------- */
 
-/* Runs two steps, and an evaluation if there are samples for every rank. After that the ledger is as at
- * the end of a run. */
+/* Runs two steps, and an evaluation if there are samples for every rank, so that the ledger is as at the end
+ * of a run. */
 static status run_rank(trainer *t, plan_source *source, int64_t evaluated)
 {
     step_result step;

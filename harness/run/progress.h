@@ -19,7 +19,7 @@ typedef struct run_progress {
     bool is_terminal;
     int lines;
     /* Times at which progress was last read and a line was last written, since the launch. In virtual time
-     * they are readings of the clock. */
+     * both times are readings of the clock. */
     int64_t seen_ns, written_ns;
     int64_t began_ns;          /* start of the last job in virtual time */
     job_view begun[JOB_COUNT]; /* jobs in virtual time, which run one after the other */

@@ -79,7 +79,7 @@ status rank_open_rendezvous(const run_config *config, const rank_place *place, i
 {
     char url[288];
     snprintf(url, sizeof url, "%s", place->rendezvous);
-    /* This name depends on the key, so no other user can take it in advance. */
+    /* Makes the name of the meeting depend on the key, so that no other user can take the name in advance. */
     if (members > place->world && place->key)
         snprintf(url, sizeof url, "%s-%016" PRIx64, place->rendezvous, net_key_number(place->key, "members"));
     rank_meeting m = {.url = url,
@@ -146,8 +146,8 @@ static status exchange_handshakes(rank_state *s)
     return rc;
 }
 
-/* Publishes the error of a lost rank (sync_context.lost). The process then ends, although some of its
- * threads are stuck. */
+/* Publishes the error of a lost rank (sync_context.lost). After publish_loss() the process ends, although
+ * some of its threads are stuck. */
 static void publish_loss(void *context, const error_record *why)
 {
     const rank_place *p = context;
@@ -244,8 +244,8 @@ static status open_inputs(rank_state *s, run_config *config, text_buffer *inputs
     return rank_describe_inputs(s, inputs);
 }
 
-/* Opens the inputs and joins the ranks' rendezvous. If a rank cannot open its inputs, the other ranks
- * receive its error there. If there is a launcher, the launcher ends the other ranks. */
+/* Opens the inputs and joins the ranks' rendezvous, where the other ranks receive the error of a rank that
+ * cannot open its inputs. If there is a launcher, the launcher ends the other ranks. */
 static status join(rank_state *s, run_config *config)
 {
     text_buffer inputs = {0};
@@ -327,7 +327,7 @@ static bool save_is_due(const rank_state *s, bool last)
     return s->saved_steps != s->next_step && checkpoint_due(&s->config->checkpoint, s->next_step, last);
 }
 
-/* Saves the run. If replicas differ, keeps the old checkpoint and returns an error. If they differ after
+/* Saves the run. If replicas differ, keeps the old checkpoint and returns an error. If replicas differ after
  * the last step (`last`), returns STATUS_OK, so that the run can still report its results. */
 static status save(rank_state *s, bool last)
 {
@@ -343,8 +343,8 @@ static status save(rank_state *s, bool last)
                                 batch_position_of_step(s->batches.training, batch_of_step(s, s->next_step)));
 }
 
-/* Stops all ranks if one has stopped. Only jobs with an unbounded lead need this function, because only
- * their ranks stop at different steps. All ranks call it before measuring, evaluating or saving, and at
+/* Stops all ranks if one has stopped. Only jobs with an unbounded lead need this function, because only their
+ * ranks stop at different steps. All ranks call this function before measuring, evaluating or saving, and at
  * the end. If one rank has unsaved steps, all ranks save. */
 static status agree_to_stop(rank_state *s)
 {
@@ -393,7 +393,8 @@ static status run_step(rank_state *s, bool measured)
     return agreement_write(&s->agreement, s->trainer);
 }
 
-/* Evaluates and saves between two steps, if either is due. All ranks call this function. */
+/* Evaluates and saves between two steps, if an evaluation or a checkpoint is due. All ranks call this
+ * function. */
 static status run_between_steps(rank_state *s)
 {
     if (!evaluation_is_due(s) && !save_is_due(s, false)) return STATUS_OK;
@@ -503,7 +504,8 @@ static void tear_down(rank_state *s)
     rank_checkpoint_close(&s->checkpoint);
     rank_devices_close(s);
     trainer_close(&s->trainer);
-    agreement_close(&s->agreement); /* after the trainer, whose device copies gradients to this memory */
+    /* Must follow the closing of the trainer, whose device copies gradients to this memory. */
+    agreement_close(&s->agreement);
     rank_trace_close(&s->trace);
     overlap_close(&s->overlap);
     rank_batches_close(&s->batches);

@@ -24,8 +24,8 @@ typedef struct rank_place {
     status_table *table;
     int gradients_fd;  /* descriptor for the first step's gradients (agreement.h), or 0 */
     bool has_launcher; /* a launcher reports the end of the job */
-    /* Reports the job on rank 0 if there is no launcher. The other ranks wait for the report, because job
-     * managers end all ranks once one has ended. */
+    /* Reports the job on rank 0 if there is no launcher. All ranks but rank 0 wait for the report, because
+     * job managers end all ranks once one has ended. */
     status (*report)(void *context, const run_job *outcome);
     void *report_context;
 } rank_place;
@@ -43,17 +43,17 @@ typedef struct rank_meeting {
     const char *inputs;
     const error_record *failure;
     status_table *table;   /* table of the members, or NULL */
-    bool exchanges_status; /* rendezvous_options.exchanges_status */
+    bool exchanges_status; /* value of rendezvous_options.exchanges_status */
 } rank_meeting;
 status rank_open_meeting(const run_config *config, rank_slot *slot, const rank_meeting *m, rendezvous **out);
 
-/* Runs the rank to its end. On rank 0 *out is the job's outcome, which the caller frees. On other ranks
- * only `difference` is set. Records a failure in the status table, too. Sets the seed of --load in
+/* Runs the rank to its end. On rank 0 *out is the job's outcome, which the caller frees. On other ranks only
+ * `difference` is set. A failure is returned and recorded in the status table. Sets the seed of --load in
  * `config`. Returns STATUS_STOPPED if a stop was requested before all ranks had joined. */
 status rank_run(run_config *config, const rank_place *place, run_job *out);
 
-/* Runs a server in this process. Servers are numbered after the ranks, from place->world on. Records a
- * failure in the status table, too. */
+/* Runs a server in this process. Servers are numbered after the ranks, from place->world on. A failure is
+ * returned and recorded in the status table. */
 status server_run(const run_config *config, const rank_place *place);
 
 /* Runs the remote stage of a job. The launcher starts the remote stage as the member after the ranks, or a

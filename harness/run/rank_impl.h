@@ -63,9 +63,9 @@ typedef struct rank_state {
 /* Returns the deadline of a collective call between steps. */
 int64_t rank_deadline(const rank_state *s);
 
-/* rank_devices.c: the devices of the rank after the first one, with --stages-on devices. The functions are
- * listed in the order in which a run calls them. They do nothing if the rank has one device. `config` is
- * the configuration of the first device. */
+/* rank_devices.c: the devices of the rank after the first one, with --stages-on devices. The functions, which
+ * are listed in the order in which a run calls them, do nothing if the rank has one device. `config` is the
+ * configuration of the first device. */
 status rank_devices_open(rank_state *s, const trainer_config *config);
 status rank_devices_connect(rank_state *s);
 status rank_devices_record(rank_state *s, int64_t evaluations);

@@ -217,7 +217,7 @@ status rank_share_results(rank_state *s, run_job *out)
     if (!texts || !text)
         rc = fail(STATUS_SYSTEM, "no memory for the results");
     else
-        rc = sync_gather_parameters(trainer_engine(s->trainer)); /* after the memory was measured */
+        rc = sync_gather_parameters(trainer_engine(s->trainer)); /* must follow the measurement of memory */
     if (rc == STATUS_OK && !s->remote) rc = keep_params(s, out);
     if (rc == STATUS_OK)
         rc = rendezvous_gather(s->rendezvous, "results", s->place->rank, s->place->world, text, strlen(text),

@@ -22,7 +22,7 @@ rank_tensors rank_tensors_of(const rank_checkpoint *c, const checkpoint_subject 
     return x;
 }
 
-/* Finds the tensor in the model of a device. Returns false if only other stages have it. */
+/* Finds the tensor in the model of a device. Returns false if only other stages have the tensor. */
 static bool find_own(const rank_tensors *x, int device, const checkpoint_tensor *t, checkpoint_tensor *own)
 {
     const nn_model *whole = x->subject->model, *stage = x->arenas[device].set->model;

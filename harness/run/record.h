@@ -19,7 +19,7 @@
 
 #include <jansson.h>
 
-/* Keys in JSON of the times of a step, in the order of step_times. The first is the step as a whole. */
+/* Keys in JSON of the times of a step, in the order of step_times. The first key names the whole step. */
 enum {
     RECORD_PHASES = 16,
     RECORD_ANATOMY = 12 /* the first 12 are the times of the anatomy; a step has all of them or none */
@@ -96,8 +96,9 @@ bool record_keeps_soon(const record *r);
 void record_correct_step(record *r, int64_t index, const anatomy_figures *figures, const int64_t *waited_ns);
 /* Merges stretches up to `level`, so that all ranks keep the same steps. */
 void record_merge(record *r, int level);
-/* Counts at the last call of record_counters(). The next call computes the counts since then, and adds
- * them to the record if `keep` is true. `keep` is true if the steps between the two calls are measured. */
+/* Counts at the last call of record_counters(). The next call computes the counts since the last call, and
+ * adds them to the record if `keep` is true. `keep` is true if the steps between the two calls are
+ * measured. */
 typedef struct record_seen {
     sync_counters engine;
     int64_t cpu_ns; /* trainer_cpu_ns() */

@@ -78,7 +78,7 @@ static void join_stretch(record_stretch *to, record_stretch *next)
     }
 }
 
-/* Adds the measured times of a step, or with -1 subtracts them. */
+/* Adds the measured times of a step, or subtracts the times if `sign` is -1. */
 static void add_times(record_stretch *to, step_times *times, int sign)
 {
     const int64_t *ns = record_times(times);

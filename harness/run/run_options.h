@@ -71,8 +71,8 @@ typedef struct run_config {
     _Alignas(16) char engine_options[ENGINE_COUNT][ENGINE_OPTIONS_SIZE];
     option_binding bindings[BINDING_COUNT];
     const char *policies[ENGINE_COUNT];
-    /* Number of processors that the ranks of this host share. This process can use all of them, unless it is
-     * a bound rank. */
+    /* Number of processors that the ranks of this host share. A process can use all of these processors
+     * unless the process is a bound rank. */
     int processors;
     int cores;                      /* cores that the ranks share; 0 if not known, or on virtual devices */
     int local_ranks;                /* ranks of the largest job on this host */
@@ -81,7 +81,7 @@ typedef struct run_config {
     int64_t trace_begin, trace_end; /* --trace-steps; `trace_end` is 0 if none were chosen */
 } run_config;
 
-/* Binds the tables and sets defaults. The struct must not move afterwards. */
+/* Binds the tables and sets defaults. After this call *config must not move. */
 status run_config_init(run_config *config);
 
 /* Parses argv (without program and command) after the file of --config. Checks everything that needs no
@@ -115,8 +115,8 @@ status run_config_read(run_config *config, const char *path);
 /* Returns the precision of matmuls, a device_precision. */
 int run_config_precision(const run_config *config);
 
-/* Returns an option that the user gave although only an unused engine reads it, or NULL. Sets *engine to this
- * engine. `uses` is true for each engine that the run uses. */
+/* Returns an option that the user gave although only an unused engine reads it, or NULL. Sets *engine to the
+ * unused engine. `uses` is true for each engine that the run uses. */
 const char *run_config_unused(const run_config *config, const bool uses[ENGINE_COUNT], int *engine);
 
 /* Parses --link. On virtual devices the latency may be missing. Fails with STATUS_USAGE. */
@@ -170,8 +170,8 @@ step_plan run_config_steps(const run_config *config, int64_t steps_per_epoch, in
 /* Returns after how many steps ranks evaluate in a run of `steps`, or 0 for only at the end or never. */
 int64_t run_config_eval_every(const run_config *config, int64_t steps);
 
-/* Returns true if this host has more ranks than cores, or GPUs. The run then shows the cost of the
- * implementation, not of the scheme on separate devices. */
+/* Returns true if this host has more ranks than cores, or GPUs, so that the run shows the cost of the
+ * implementation and not of the scheme on separate devices. */
 bool run_config_is_oversubscribed(const run_config *config);
 
 /* Checks that this machine has a GPU for each rank started here, or that ranks may share. Fails with

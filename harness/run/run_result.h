@@ -29,7 +29,7 @@ typedef struct run_result_input {
     const run_plan *plan;
     const run_job *jobs; /* [JOB_COUNT] */
     int argc;
-    char *const *argv;    /* without the program's name */
+    char *const *argv;    /* command line without the program's name */
     int64_t started_at_s; /* CLOCK_REALTIME */
 } run_result_input;
 
@@ -59,14 +59,14 @@ status job_result_add_times(json_t *job, const json_t *ranks);
 /* Adds "evaluations" and "accuracy". Adds the training time to "target" if the job has one. */
 void job_result_add_evaluations(json_t *job, const json_t *ranks);
 
-/* Adds "memory_imbalance": the rank with the largest peak, its phase, and how much more it holds than the
- * others. */
+/* Adds "memory_imbalance": the rank with the largest peak, its phase, and how much more this rank holds than
+ * the other ranks. */
 void job_result_add_memory(json_t *job, const json_t *ranks);
 
 /* Adds "of_rank" and "stage" of the device in row `number` of "ranks", with --stages-on devices. */
 void job_result_name_device(json_t *row, const run_config *c, int number);
 
-/* Adds "pipeline" to a job with --stages of this model. `ranks` is as above. */
+/* Adds "pipeline" to a job with --stages of model `m`. `ranks` is an array of objects in rank order. */
 status job_result_add_pipeline(json_t *job, const json_t *ranks, const nn_model *m, const run_config *config);
 
 /* Adds "comparison" to the result of a run: speed-up and efficiency of every job against each baseline

@@ -1,6 +1,6 @@
 /* Measures this machine and writes the result as a profile that extends `cpu`. First one rank runs every
- * class of operations. Then two ranks compute at the same time without exchanging data, which shows how
- * much they slow each other. Last, the two ranks read and write each other's memory.
+ * class of operations. Second, two ranks compute at the same time without exchanging data, which shows how
+ * much two ranks slow each other. Last, the two ranks read and write each other's memory.
  *
  * Files, in the order in which data flow through them:
  *   calibrate.c            runs the measurements

@@ -14,7 +14,7 @@ enum { LAUNCHES = 200, SMALL = 1, OPERANDS = 3 };
 typedef struct sizes {
     int64_t product;       /* Rows, columns and depth of a GEMM. */
     int64_t copy_elements; /* Number of float32. */
-    int64_t bus_bytes;     /* At most the bytes of copy_elements. */
+    int64_t bus_bytes;     /* Bytes of bus transfers, at most the bytes of copy_elements. */
 } sizes;
 
 static const sizes on_gpu = {8192, 64 << 20, 256 << 20}, on_emulator = {48, 1 << 16, 1 << 16};
@@ -27,7 +27,7 @@ static const sizes *sizes_of(const gpu_calibration *c)
 typedef struct bench {
     device *device;
     device_stream *stream;
-    device_memory gpu[OPERANDS], host; /* Each has copy_elements elements. */
+    device_memory gpu[OPERANDS], host; /* Each buffer has copy_elements elements. */
 } bench;
 
 static status open_bench(bench *b, device_precision precision)

@@ -13,7 +13,7 @@ enum { GPU_MOST = 16 };
 /* Results of a calibration. Rates are in 1e9 bytes per second. */
 typedef struct gpu_calibration {
     char name[128];
-    bool emulated;   /* True if the host emulated the GPU. The figures are then meaningless. */
+    bool emulated;   /* True if the host emulated the GPU, so that the figures are meaningless. */
     int gpus, major; /* GPUs found; compute capability of the first. */
     double memory_gib;
     double peak_tflops, tf32_tflops; /* Rates of a large GEMM. tf32_tflops is 0 if the GPU has no TF32. */

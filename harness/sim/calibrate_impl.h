@@ -39,7 +39,7 @@ status calibration_program_run(calibration_program *p, void (*after_op)(void *co
  * roofline_s is the time of a roofline with efficiency 1. */
 typedef struct calibration_sums {
     double measured_s[SIM_EFFICIENCIES][2], roofline_s[SIM_EFFICIENCIES][2], weight_bytes[SIM_EFFICIENCIES];
-    double traffic_s[SIM_EFFICIENCIES]; /* All operations of the class, whatever their limit. */
+    double traffic_s[SIM_EFFICIENCIES]; /* Seconds of all operations of the class, whatever their limit. */
 } calibration_sums;
 
 /* Adds an operation that took `s` seconds, including launch_us for its launch. Ignores an operation whose

@@ -175,9 +175,9 @@ static bool has_nvlink(const gpu_calibration *c)
     return c->peer_gbs > 1.25 * c->pcie_gbs;
 }
 
-/* Derives NCCL's base latencies. The base latency of protocol LL is the latency of the small all-reduce
- * minus the latency of its hops. The other protocols were not measured; their published latencies are
- * shifted by the same amount. */
+/* Derives NCCL's base latencies. The base latency of protocol LL is the latency of the small all-reduce minus
+ * the latency of its hops. Protocols other than LL were not measured, so their published latencies are
+ * shifted by the same amount as LL's. */
 static void write_nccl_base(profile_text *p, const gpu_calibration *c)
 {
     static const double published[] = {6.6, 14.0, 8.4}, nvlink_hop = 0.6,

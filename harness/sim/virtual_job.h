@@ -38,8 +38,8 @@ typedef struct virtual_job_observer {
     void *context;
     /* Called when all ranks are set up and nothing has run. */
     status (*opened)(void *context, simulation *s);
-    /* Called before a rank is opened. Returns the time line of the rank, or NULL. If processes drive
-     * several devices, this callback and the following ones are called for each device. */
+    /* Called before a rank is opened. Returns the time line of the rank, or NULL. If processes drive several
+     * devices, trace() and the callbacks below are called for each device. */
     rank_trace *(*trace)(void *context, int rank);
     /* Called before the first reported step. */
     void (*measures)(void *context, int rank, trainer *t);
@@ -50,12 +50,12 @@ typedef struct virtual_job_observer {
     status (*served)(void *context, int server, const ledger *l);
 } virtual_job_observer;
 
-/* Above this number of ranks only one machine is simulated, if all machines do the same. */
+/* Number of ranks above which only one machine is simulated, if all machines do the same. */
 enum { VIRTUAL_JOB_ALL_RANKS = 1024 };
 
 /* Runs the job to its end. Simulates only the ranks of one machine, which stand for all machines, if
- * by_symmetry is set or above VIRTUAL_JOB_ALL_RANKS ranks. This needs the ring engine without pipeline,
- * jitter and slow ranks, and an equal number of ranks on every machine. Otherwise all ranks are simulated. */
+ * by_symmetry is set or above VIRTUAL_JOB_ALL_RANKS ranks. Simulates all ranks if the engine is not ring, if
+ * the run has a pipeline, jitter or slow ranks, or if machines have different numbers of ranks. */
 status virtual_job_run(const virtual_job_config *config, const virtual_job_observer *observer);
 
 #endif

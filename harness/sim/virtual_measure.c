@@ -13,7 +13,7 @@ enum { OWN_WORDS = 12 }; /* --device, --mode, --policy, --gpus, --efficiency, --
 
 typedef struct command_words {
     char options[320], device[4200], gpus[16], efficiency[32], draw[16];
-    char **words; /* [count], then NULL. Without program and command. */
+    char **words; /* [count], then NULL. Words without program and command. */
     int count;
 } command_words;
 

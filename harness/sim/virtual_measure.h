@@ -8,7 +8,7 @@
 
 typedef struct virtual_workload {
     const char *profile; /* Name or file. NULL for SIM_DEFAULT_PROFILE. */
-    /* For example "ddp:order=ready" or "ps=sync". NULL for one GPU without communication. */
+    /* Policy, for example "ddp:order=ready" or "ps=sync". NULL for one GPU without communication. */
     const char *policy;
     int gpus;
     char options[320];  /* More options of `harness run`, separated by blanks. */

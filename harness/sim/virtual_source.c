@@ -9,13 +9,13 @@ typedef struct virtual_source {
     batch_source base;
     const dataset *set;
     sampler sampler;
-    int first, end;   /* Ranks whose batches it gives: [first, end). */
+    int first, end;   /* Ranks [first, end), whose batches the source gives. */
     int32_t *targets; /* [batch][sequence] if targets are masked, else NULL. */
     /* State of a loader. `actor` is NULL if batches take no time. */
     sim_actor *actor;
     int workers;
     int64_t step;   /* Last batch given. -1 before the first. */
-    sim_time ready; /* Time at which this batch was ready. */
+    sim_time ready; /* Time at which the last batch given was ready. */
 } virtual_source;
 
 /* Writes the targets of a span after `before` samples. Returns the number of targets that count. */

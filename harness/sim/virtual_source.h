@@ -11,8 +11,8 @@
 #include <stdbool.h>
 
 /* Opens the batches of `rank`, or of all ranks if `whole`. If targets are masked, draws the mask of each
- * sample to count the targets that remain. Otherwise all targets count. `set` is borrowed. Returns the
- * errors of sampler_init(). */
+ * sample to count the targets that remain. If targets are not masked, all targets count. `set` is borrowed.
+ * Returns the errors of sampler_init(). */
 status virtual_source_open(const dataset *set, const sampler_config *sampler, int rank, bool whole,
                            batch_source **out);
 

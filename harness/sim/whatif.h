@@ -29,7 +29,8 @@ typedef struct whatif_question {
  * over draws of the profile's constants from their ranges (--draw). */
 typedef struct whatif_point {
     double step_ms, exposed_ms, waiting_ms; /* Medians over the steps. */
-    /* Weak-scaling efficiency: step of one GPU without communication, over this step and over the stages. */
+    /* Weak-scaling efficiency: step time of one GPU without communication, divided by `step_ms` and by the
+     * number of stages. */
     double efficiency;
     double samples_per_s; /* From the mean step. */
     double low_ms, high_ms, least_efficiency, most_efficiency;

@@ -50,8 +50,8 @@ typedef struct sweep {
 /* Adds "NAME=VALUE,VALUE,...". Values that contain commas are separated by ';'. Returns STATUS_USAGE. */
 status sweep_vary(sweep *s, const char *text);
 
-/* Adds the axis `mode` if neither --mode nor a varied policy chooses an engine. Then counts the points and
- * checks their command lines. Returns STATUS_USAGE for an unknown option or an invalid value. */
+/* Adds the axis `mode` if neither --mode nor a varied policy chooses an engine, counts the points, and checks
+ * the command lines of the points. Returns STATUS_USAGE for an unknown option or an invalid value. */
 status sweep_check(sweep *s);
 
 /* Returns true if a word or an axis is the option `name`. */
@@ -104,7 +104,7 @@ char *sweep_file(const sweep *s, int point, int round, char *buffer, size_t size
 /* Reads the result of a run as a new reference. *out is NULL if there is no result or the run was stopped
  * early. Returns STATUS_DATA if the file is damaged. */
 status sweep_read_result(const sweep *s, int point, int round, json_t **out);
-/* Returns the valid result of a run as a new reference, or NULL. Warns about a damaged one. */
+/* Returns the valid result of a run as a new reference, or NULL. Warns about a damaged result. */
 json_t *sweep_result(const sweep *s, int point, int round);
 
 /* Makes or opens the folder of the sweep. The caller closes *lock at the end. Returns STATUS_CONFIG if the

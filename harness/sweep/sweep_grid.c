@@ -252,7 +252,7 @@ status sweep_is_virtual(const sweep *s, int point, bool *out)
     *out = rc == STATUS_OK && run_config_is_virtual(config);
     free(config);
     text_free(&text);
-    if (rc == STATUS_CONFIG) { /* The run fails with this message. */
+    if (rc == STATUS_CONFIG) { /* the run of the point fails with the message of this error */
         error_clear();
         rc = STATUS_OK;
     }

@@ -103,7 +103,7 @@ void sweep_add_command(const sweep *s, json_t *table)
     json_object_set_new(table, "options", options_of(s));
     static const char *const later[] = {"started_at", "program", "host", "libraries", "configuration"};
     for (size_t i = 0; i < sizeof later / sizeof *later; i++)
-        json_object_set_new(table, later[i], json_null()); /* sweep_add_origin() sets it. */
+        json_object_set_new(table, later[i], json_null()); /* sweep_add_origin() sets the value */
     json_object_set_new(table, "one_origin", json_true());
 }
 

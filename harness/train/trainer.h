@@ -47,7 +47,7 @@ typedef struct trainer_config {
     rank_slot *slot;
     const status_table *table;                    /* sync_context.table */
     int64_t stall_timeout_ns, connect_timeout_ns; /* as in sync_context */
-    bool inline_progress;                         /* sync_context.inline_progress */
+    bool inline_progress;                         /* value of sync_context.inline_progress */
     bool separate_phases; /* synchronizes the device between phases, to time each phase alone */
     int64_t accumulate;   /* micro-batches per step; 0 counts as 1 */
     int divide;           /* shared_divide */
@@ -73,15 +73,16 @@ typedef struct step_times {
     int64_t communication; /* time in which a transfer or a sum was in progress: hidden + exposed */
     int64_t hidden, hidden_computing, hidden_waiting; /* hidden = hidden_computing + hidden_waiting */
     int64_t slowdown; /* slowdown of the computation by concurrent communication */
-    /* Copies of prefetched batches to the device. The data part of the step has only the part of this time
-     * that no computation hides. */
+    /* Time of copies of prefetched batches to the device. The data part of the step has only the part of the
+     * copy time that no computation hides. */
     int64_t copy;
     int64_t first_to_backward_end; /* time from the start of the first all-reduce to the end of the backward
                                       pass */
     int64_t last_bucket;           /* duration of the last bucket's all-reduce */
 } step_times;
 
-/* Sets the times that the anatomy gives. They are STEP_NOT_MEASURED if the anatomy lost waits or spans. */
+/* Sets the times that the anatomy gives, or sets these times to STEP_NOT_MEASURED if the anatomy lost waits
+ * or spans. */
 void step_set_anatomy(step_times *times, const anatomy_figures *figures);
 
 typedef struct step_result {
@@ -103,9 +104,10 @@ typedef struct step_result {
 typedef struct trainer trainer;
 
 /* Opens the device, programs, parameters and engine. Parameters are zero until the caller initializes
- * trainer_params(). The caller then exchanges handshakes (sync_handshake()) and calls trainer_connect(). */
+ * trainer_params(). After the initialization the caller exchanges handshakes (sync_handshake()) and calls
+ * trainer_connect(). */
 status trainer_open(const trainer_config *config, trainer **out);
-/* Connects the engine, and the pipeline if there is one. All ranks call this at about the same time.
+/* Connects the engine, and the pipeline if there is one. All ranks call this function at about the same time.
  * handshakes[rank] are from all ranks of the job, or from the replicas of this stage if the stages are on
  * devices of one rank. */
 status trainer_connect(trainer *t, const sync_blob *handshakes);
@@ -145,9 +147,9 @@ status trainer_step(trainer *t, batch_source *source, int64_t index, int64_t bat
  * (pipeline_place.devices). Called once with the open trainers in the order of the stages, and with the batch
  * source of each stage. Stages may have the same source (trainer_share_source()).
  *
- * From then on trainer_begin_step() of the first trainer runs the step of all stages and ignores its `source`
- * argument. trainer_end_step() is called for each trainer. The trainers are closed in any order after the
- * last step. */
+ * After trainer_join_devices(), trainer_begin_step() of the first trainer runs the step of all stages and
+ * ignores its `source` argument. trainer_end_step() is called for each trainer. The trainers are closed in
+ * any order after the last step. */
 void trainer_join_devices(trainer *const *stages, batch_source *const *sources, int count);
 
 /* Opens a source that lends the batch of one step any number of times, until the next step is requested. `of`
@@ -155,7 +157,7 @@ void trainer_join_devices(trainer *const *stages, batch_source *const *sources, 
 status trainer_share_source(batch_source *of, batch_source **out);
 
 /* The two halves of trainer_step(). On a GPU whose engine only enqueues, trainer_begin_step() returns before
- * the device has finished the step. On other devices the step is complete when it returns.
+ * the device has finished the step. On other devices the step is complete when trainer_begin_step() returns.
  * trainer_end_step() waits for the oldest step that has begun, checks its loss and its update, and reports
  * the result.
  *

@@ -200,8 +200,8 @@ static status begin_turns(trainer *t)
     return begin_idle(t);
 }
 
-/* Splits the wait for a copy in two. Until the output of the other stage was ready, the wait is for the
- * rank of that stage. After this time it is communication. */
+/* Splits the wait for a copy in two. Until the output of the other stage was ready, the wait is for the rank
+ * of the other stage. After the output was ready, the wait is communication. */
 static void name_copy(trainer *t, trainer_turn turn, const trainer *from, int mark, int64_t micro)
 {
     anatomy *a = t->engine->context.anatomy;
@@ -262,11 +262,12 @@ static status update_on(trainer *t)
     return sync_update(t->engine, &t->now.step);
 }
 
-/* Reduces the gradients of the stage. Then updates its parameters, unless the norms of other stages are
- * missing. */
+/* Reduces the gradients of the stage and updates the parameters of the stage, unless the norms of other
+ * stages are missing for the update. */
 static status reduce_on(trainer *t)
 {
-    TRY(end_idle(t, TURN_REDUCE)); /* the other turns wait until a copy or the norms have been enqueued */
+    /* In the forward, backward and update turns the wait ends when a copy or the norms have been enqueued. */
+    TRY(end_idle(t, TURN_REDUCE));
     t->devices.updated = false;
     TRY(trainer_stage_reduce(t));
     if (trainer_updates(t) && sync_update_needs_norm(t->engine)) TRY(give_norm(t));

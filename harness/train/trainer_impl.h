@@ -65,7 +65,7 @@ enum { PHASES_OF_BATCH = 6, PHASES_OF_STEP = 3 };
 
 /* The programs for all batch sizes, and the memory that they share. */
 typedef struct trainer_programs {
-    trainer_program_slot slots[TRAINER_MAX_SIZES + 1]; /* for training; the first has the full batch size */
+    trainer_program_slot slots[TRAINER_MAX_SIZES + 1]; /* training programs; the first has the full batch */
     int slot_count;
     trainer_program_slot evaluation;
     nn_memory memory;

@@ -81,8 +81,8 @@ static status ask_for_inputs(trainer *t, int64_t end)
     return STATUS_OK;
 }
 
-/* Waits for the input. First waits until the input gradient of the micro-batch that used this memory before
- * has been sent. */
+/* Waits for the input, after the input gradient of the previous micro-batch in the same memory has been
+ * sent. */
 static status await_input(trainer *t)
 {
     if (trainer_drives_devices(t)) return trainer_copy_input(t);

@@ -1,6 +1,6 @@
-/* A rank whose model has its second half in a remote stage (common/pipeline/remote.h). The rank sends the
- * activations, waits for the output, and computes the loss. It then sends the gradient of the output and
- * waits for the gradient of the activations. The engine averages only the gradients of the first half. */
+/* A rank whose model has its second half in a remote stage (common/pipeline/remote.h). In each step the rank
+ * sends the activations, waits for the output, computes the loss, sends the gradient of the output, and waits
+ * for the gradient of the activations. The engine averages only the gradients of the first half. */
 #include "common/memory/plan.h"
 #include "harness/train/trainer_impl.h"
 

@@ -96,8 +96,7 @@ static status copy_batch(trainer *t)
     return STATUS_OK;
 }
 
-/* Chooses the program for the samples that the rank trains on. The rank loaded them, or rank 0 scattered
- * them. */
+/* Chooses the program for the samples that the rank has loaded or rank 0 has scattered. */
 static status choose_program(trainer *t)
 {
     sync_exchange *x = &t->exchange;
@@ -317,7 +316,8 @@ static status run_batches(trainer *t, batch_source *source, int64_t index, int64
         trainer_begin_batch(t, index);
         const sync_step *step = &t->now.step;
         const sync_scatter *scatter = t->engine->type->scatter; /* only DataParallel has one */
-        /* Load a batch and copy it to the device. In DataParallel rank 0 then scatters the batch. */
+        /* Load a batch and copy it to the device. In DataParallel, rank 0 scatters the batch after
+         * loading. */
         TRY(trainer_load_batch(t, source, batch_step + t->now.micro));
 
         /* Forward pass. Calls on_need() and on_release(). */

@@ -12,7 +12,7 @@
 /* ---- when figures agree: tests/golden/README.md, "Two comparisons" ------------------------------- */
 
 static const double float64_limit = 1e-9; /* Relative to a tensor's norm, or to the loss. */
-static const double kink_limit = 0.05;    /* For networks with ReLU, relative to a gradient's L2. */
+static const double kink_limit = 0.05; /* Limit for networks with ReLU, relative to a gradient's L2 norm. */
 /* Limits for GEMMs that round their inputs, relative to the compared figure. The unit roundoff of TF32 is
  * 2^-11, of bfloat16 2^-9. */
 static const struct {
@@ -57,8 +57,8 @@ static void compare_loss(comparison *c, const golden_file *file, int64_t step, i
     judge(c, what, loss, file->loss[at], loss_limit(c->precision, file->loss[at], file->loss_error[at]));
 }
 
-/* Compares a loss over the batches of all ranks with the mean of the ranks' losses. They are equal if all
- * ranks have the same number of targets. */
+/* Compares a loss over the batches of all ranks with the mean of the ranks' losses. The loss equals the mean
+ * if all ranks have the same number of targets. */
 static void compare_mean_loss(comparison *c, const golden_file *file, int64_t step, double loss)
 {
     double expected = 0, error = 0;
@@ -104,8 +104,8 @@ static void compare_tensor(comparison *c, const golden_tensor *t, const char *ki
         judge(c, what, d.l2, t->l2, rounded[c->precision].l2 * t->l2);
         return;
     }
-    /* A gradient that is zero except for rounding (the bias of an attention key) has no useful norm. The
-     * limit is then relative to the norm of all tensors, of which its float32 error is about 1e-7. */
+    /* If a gradient is zero except for rounding (the bias of an attention key), the limit is relative to the
+     * norm of all tensors, of which the gradient's float32 error is about 1e-7. */
     double scale = float64_limit * (t->l2 > 10 * t->error ? t->l2 : 1e7 * t->error);
     double root = sqrt((double)t->elements);
     snprintf(what, sizeof what, "%s %s l2", kind, t->name);

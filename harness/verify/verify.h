@@ -22,7 +22,8 @@ typedef struct comparison {
     double share;
     char what[GOLDEN_NAME_MAX + 64];
     double found, expected;
-    /* Compared tensors. `unchecked` ones were skipped, since PyTorch's float32 deviates too much. */
+    /* Number of compared tensors, and number of tensors that were skipped because PyTorch's float32 deviates
+     * too much. */
     int tensors, unchecked;
 } comparison;
 

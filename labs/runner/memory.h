@@ -8,7 +8,7 @@ enum { MEMORY_PEAKS, MEMORY_STEP }; /* code of RUNNER_CASE: the function */
 
 enum {
     MEMORY_REDUCE_SCATTER = RUNNER_FIRST_OF_LAB, /* n elements; answered with a code and this rank's shard */
-    MEMORY_ALL_GATHER, /* this rank's shard, n is the number of all elements; answered with a code and all
+    MEMORY_ALL_GATHER, /* this rank's shard, with n, the number of all elements; answered with a code and all
                         * elements */
 };
 

@@ -1,5 +1,5 @@
-/* The program around a student's functions. It is one process, which exchanges messages with the grader
- * through one socket and may do nothing else. Each lab adds runner_run(), which carries its messages. */
+/* The program around a student's functions: one process, which exchanges messages with the grader through one
+ * socket and may do nothing else. Each lab adds runner_run(), which carries its messages. */
 #ifndef LABS_RUNNER_RUNNER_H
 #define LABS_RUNNER_RUNNER_H
 

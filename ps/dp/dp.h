@@ -33,7 +33,7 @@ status ps_dp_open(const sync_context *context, sync_engine **out);
 const struct ps_member *ps_dp_member(const sync_engine *e);
 void ps_dp_write_settings(const sync_engine *e, text_buffer *out);
 
-/* Type of the engine that ps_dp_open() opens. Its `name` is "ps", as in sync_ps. */
+/* Type of the engine that ps_dp_open() opens. The `name` of this type is "ps", as in sync_ps. */
 extern const sync_engine_type sync_ps_dp;
 
 #endif

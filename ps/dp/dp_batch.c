@@ -79,7 +79,7 @@ static void add_batch(dp_engine *e, int peer, const dp_part *p, int key, int64_t
     if (!dp_is_root(e) && remote) transfer->remote = remote + at;
 }
 
-/* Copies a received tensor of the batch to the device, if the exchange has not done this. */
+/* Copies a received tensor of the batch to the device, if the exchange has not copied the tensor. */
 static status store_batch(dp_engine *e, const dp_part *p, int key)
 {
     const sync_exchange *x = context_of(e)->exchange;

@@ -152,8 +152,8 @@ status ps_dp_open(const sync_context *context, sync_engine **out)
     return rc;
 }
 
-/* Pins shared memory that this rank's GPU copies from or to, or unpins it. On rank 0 this is the gradients of
- * other ranks, on other ranks all memory of rank 0. */
+/* Pins or unpins the shared memory that this rank's GPU copies from or to: on rank 0 the gradients of other
+ * ranks, on other ranks all memory of rank 0. */
 static status pin_segments(dp_engine *e, bool pin)
 {
     device *d = e->base.context.device;
@@ -168,7 +168,7 @@ static void dp_close(sync_engine *base)
     dp_engine *e = dp_engine_of(base);
     device *d = base->context.device;
     dp_hub_close(&e->hub);
-    dp_nccl_close(e); /* before the memory that its calls read */
+    dp_nccl_close(e); /* must precede the closing of memory that NCCL's calls read */
     pin_segments(e, false);
     ps_leave(&e->member);
     dp_staging_close(&e->staging);

@@ -30,9 +30,9 @@ void dp_chunks_free(dp_chunks *chunks);
 /* Staging buffers of the tensors that ranks exchange under `dp`.
  *
  * If the host can access the device's memory, or in virtual time, tensors are exchanged in place. Tensors of
- * a GPU pass through pinned host memory. They are copied down before an exchange sends them, and copied up
- * after an exchange has received them. Under `--payload nccl` only tensors that the host reads are staged.
- * The ledger does not count staging buffers, because they belong to the transport. */
+ * a GPU pass through pinned host memory. A tensor is copied down before an exchange sends the tensor, and
+ * copied up after an exchange has received the tensor. Under `--payload nccl` only tensors that the host
+ * reads are staged. The ledger does not count staging buffers, because they belong to the transport. */
 typedef enum dp_tensor {
     /* Ranks map the first five tensors, in the order of the PS_SEGMENT_ constants. */
     DP_TENSOR_PARAMS,
@@ -65,7 +65,8 @@ char *dp_staged_address(const dp_staging *p, dp_tensor tensor, void *data);
 status dp_stage_down(dp_staging *p, dp_tensor tensor, const void *data, int64_t offset, int64_t bytes);
 status dp_stage_up(dp_staging *p, dp_tensor tensor, void *data, int64_t offset, int64_t bytes);
 
-/* Copies to another rank's mapped memory instead of the staging buffer. Returns when the copy has ended. */
+/* Copies from device memory to another rank's mapped memory, without a staging buffer. Returns when the copy
+ * has ended. */
 status dp_copy_down(dp_staging *p, void *host, const void *data, int64_t bytes);
 
 enum { DP_PIECE_INPUTS, DP_PIECE_TARGETS, DP_PIECE_OUTPUTS, DP_PIECE_SUMS, DP_PIECES };
@@ -128,7 +129,7 @@ status dp_nccl_reduce(dp_engine *e, double before, double after);
 void dp_nccl_collect(const dp_engine *e, sync_counters *out);
 void dp_nccl_end_step(sync_engine *e);
 /* Returns true if NCCL also carries parts of the batch and of the outputs. In virtual time the hub carries
- * them. */
+ * these parts. */
 bool dp_nccl_sends(const dp_engine *e);
 status dp_nccl_scatter_batch(dp_engine *e);
 status dp_nccl_gather_outputs(dp_engine *e);

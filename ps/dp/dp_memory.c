@@ -98,7 +98,8 @@ static status open_staging(dp_engine *e)
                                 [DP_TENSOR_BUFFERS] = p->nccl ? 0 : c->params->buffers.bytes,
                                 [DP_TENSOR_SUMS] = (size_t)e->largest_sum * sizeof(double)};
     if (!p->nccl) {
-        /* Other ranks receive frames in it, and export it in place of segments that they do not have. */
+        /* Ranks other than rank 0 receive frames in the buffer of parameters, and export this buffer in place
+         * of segments that they do not have. */
         bytes[DP_TENSOR_PARAMS] = arena;
         bytes[root ? DP_TENSOR_OUTPUTS : DP_TENSOR_GRADS] = root ? e->outputs.bytes : arena;
         bytes[DP_TENSOR_PART] = root ? 0 : (size_t)largest_output(e);
@@ -169,8 +170,8 @@ static ledger *ledger_of(const dp_engine *e)
 }
 
 /* Sets the bytes that the ledger counts for an account. PyTorch's lifetimes need more memory than this
- * program allocates. The ledger then counts the bytes that PyTorch would hold, for as long as PyTorch would
- * hold them. */
+ * program allocates. With PyTorch's lifetimes the ledger counts the bytes that PyTorch would hold, for as
+ * long as PyTorch would hold the bytes. */
 static void hold(const dp_engine *e, ledger_class class, int64_t *account, int64_t bytes)
 {
     if (bytes > *account)

@@ -1,6 +1,6 @@
-/* The memory of the policy `dp` by phase, as in torch.nn.DataParallel. A formula of a few sizes gives the
- * bytes that device 0 holds in excess of another device. docs/ps.md derives it. Reports and tests compare the
- * ledger with it. */
+/* The memory of the policy `dp` by phase, as in torch.nn.DataParallel. A formula of a few sizes, derived in
+ * docs/ps.md, gives the bytes that device 0 holds in excess of another device. Reports and tests compare the
+ * ledger with the formula. */
 #ifndef PS_DP_MEMORY_H
 #define PS_DP_MEMORY_H
 
@@ -18,7 +18,8 @@ typedef struct ps_dp_sizes {
     /* L, outputs in the type in which the loss computes: O, or twice O if activations are bfloat16. */
     int64_t loss_outputs;
     int64_t other_output; /* O/n, outputs of the samples of one other device. */
-    /* Buffers of the model. Device 0 always has them. Other devices receive them with the parameters. */
+    /* Buffers of the model. Device 0 always has the buffers, and other devices receive the buffers with the
+     * parameters. */
     int64_t buffers;
     int64_t batch; /* Batch on device 0 minus the part of another device. */
     int64_t ahead; /* Next batch, which only device 0 has prefetched (--prefetch). */

@@ -23,8 +23,8 @@ static int64_t buffer_bytes(const dp_engine *e)
     return context_of(e)->params->buffer_elements * (int64_t)e->element;
 }
 
-/* Adds the transfers of a replica. Buffers always travel in message frames. Rank 0's forward pass changes
- * them, so other ranks could not copy them from shared memory later. */
+/* Adds the transfers of a replica. Buffers always travel in message frames, because rank 0's forward pass
+ * changes the buffers before other ranks could copy them from shared memory. */
 static void add_replica(dp_engine *e, int peer, int64_t step)
 {
     const param_set *set = context_of(e)->params;

@@ -9,7 +9,7 @@
  *       ...                 ├─>                                                ──┤      ...
  *     rank n-1  push g[n-1]─┘ parameters = optimizer(parameters, average)        └──> parameters to rank n-1
  *
- * The sum starts when the last push of an iteration has arrived. It always runs in rank order, because
+ * The sum starts when the last push of an iteration has arrived. The sum always runs in rank order, because
  * floating-point addition is not associative: in order of arrival every run would give another result.
  *
  * server_policies.c decides when a key is reduced. sync and ssp reduce whole iterations, async applies each

@@ -141,7 +141,7 @@ static const char *owes(const server *s, int worker, char *text, size_t size)
     return text;
 }
 
-/* Fails if a rank has disconnected and others wait for it. */
+/* Fails if a rank has disconnected and other ranks wait for the lost rank. */
 static status check_departures(server *s, bool *worked)
 {
     char text[NN_NAME_MAX + 64];

@@ -31,8 +31,8 @@ typedef struct ps_server_config {
     device *device;
     /* The rank's parameters if the server is next to a rank, otherwise separate ones without gradients. */
     param_set *params;
-    /* Context of the GPU that sums and updates. `params` is then a staged copy of the GPU's parameters. NULL
-     * if `device` sums and updates. */
+    /* Context of the GPU that sums and updates, or NULL if `device` sums and updates. With a GPU, `params` is
+     * a staged copy of the GPU's parameters. */
     const struct sync_context *front;
     optimizer *optimizer; /* Optimizer of the device that updates. */
     ledger *ledger;
@@ -49,7 +49,7 @@ void ps_server_close(ps_server **server);
 ps_port *ps_server_port(ps_server *s);
 
 /* Sets the addresses at which the arenas of worker `worker` are mapped. Called before ps_server_start().
- * Without this call the tensors of the worker arrive in message frames. */
+ * Without a call of ps_server_map_worker() the tensors of the worker arrive in message frames. */
 void ps_server_map_worker(ps_server *s, int worker, void *params, void *grads);
 /* Starts an agent with a separate thread. */
 status ps_server_start(ps_server *s);

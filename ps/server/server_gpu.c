@@ -20,8 +20,8 @@ static int64_t largest_piece(const server *s)
 }
 
 /* Chooses the memory for the server's parameters. Under sync the server works in the rank's parameters on the
- * GPU, because no rank reads a key that all ranks have pushed. Under ssp and async it has a copy of the
- * shard. */
+ * GPU, because no rank reads a key that all ranks have pushed. Under ssp and async the server has a copy of
+ * the shard. */
 static status open_params(server *s, size_t extent)
 {
     server_gpu *g = s->gpu;

@@ -286,7 +286,7 @@ status server_gpu_start(server *s, int key);
 /* server_shared.c */
 status server_shared_open(server *s);
 void server_shared_close(server *s);
-/* Both functions take over the message. */
+/* server_receive_buffers() and server_receive_layer_share() take over the message. */
 status server_receive_buffers(server *s, ps_message *m);
 status server_receive_layer_share(server *s, ps_message *m);
 status server_send_shared(server *s, bool *worked);

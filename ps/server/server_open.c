@@ -29,8 +29,8 @@ static status open_keys(server *s)
 }
 
 /* Chooses the memory for the server's parameters. Under sync a server next to a rank works in the rank's
- * parameters, because no rank reads a key that all ranks have pushed. Under ssp and async it has a copy. A
- * server in a separate process works in the parameters of its process. */
+ * parameters, because no rank reads a key that all ranks have pushed. Under ssp and async the server has a
+ * copy. A server in a separate process works in the parameters of its process. */
 static status open_params(server *s)
 {
     const param_set *set = s->c->params;
@@ -146,7 +146,7 @@ void ps_server_close(ps_server **pointer)
     ps_server *p = *pointer;
     if (!p) return;
     server *s = &p->agent;
-    sync_agent_close(&s->port->agent); /* The agent must not use the messages that are released next. */
+    sync_agent_close(&s->port->agent); /* The agent must end before release_messages(). */
     release_messages(s);
     ps_port_disconnect(s->port);
     ps_port_close(s->port);

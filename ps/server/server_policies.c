@@ -11,7 +11,8 @@ static bool is_async(const server *s)
     return s->c->policy->consistency == PS_ASYNC;
 }
 
-/* Returns true under ssp. A rank then continues before its push is summed, so the server copies the push. */
+/* Returns true under ssp. Under ssp a rank continues before its push is summed, so the server copies the
+ * push. */
 static bool keeps_copies(const server *s)
 {
     return s->c->policy->consistency == PS_SSP;
@@ -219,7 +220,7 @@ static status update_iteration(server *s, bool *worked)
     int key;
     if (s->norm.known) return update_after_norm(s, worked);
     if (s->needs_norm && s->norm.summed == s->count)
-        return STATUS_OK; /* the other servers' norms have not arrived */
+        return STATUS_OK; /* norms of other servers have not arrived */
     TRY(server_reduce_next(s, s->c->policy->server_optimizer && !s->needs_norm, &key));
     if (key < 0) return STATUS_OK;
     *worked = true;

@@ -98,8 +98,8 @@ static status check_stall(worker *w, int64_t now_ns, int64_t *deadline_ns)
 
 /* ---- the agent -------------------------------------------------------------------------------- */
 
-/* Replaces the error of a lost peer. The transport names peers by number, and a worker's peers are
- * servers. */
+/* Replaces the transport's error of a lost peer, which names the peer by number, by an error that names the
+ * server. */
 static void name_lost_server(worker *w)
 {
     char name[192];

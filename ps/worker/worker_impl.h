@@ -73,13 +73,15 @@ typedef struct worker_compute {
  * fence is reached, or atomic. */
 typedef struct worker_shared {
     size_t element; /* Bytes of an element. */
-    /* The server reads pushed frames in this rank's memory until all ranks have pushed the key. These pushes
-     * spend no credit, because the server may need other keys before it releases the frames. */
+    /* Whether the server reads pushed frames in this rank's memory until all ranks have pushed the key.
+     * Pushes of lent frames spend no credit, because the server may need other keys before releasing the
+     * frames. */
     bool lends_frames;
-    /* This rank sends its buffers to all ranks, or receives rank 0's buffers. */
+    /* Whether this rank sends its buffers to all ranks, and whether this rank receives rank 0's buffers. */
     bool gives_buffers, takes_buffers;
 
-    /* From the compute thread to the agent. The next three fields are written before an event is posted. */
+    /* Data from the compute thread to the agent. The next three fields are written before an event is
+     * posted. */
     sync_queue events;
     worker_iteration iterations[2]; /* Indexed by iteration modulo 2. */
     int64_t pull_iteration;         /* Iteration of the last pull. */
@@ -89,8 +91,8 @@ typedef struct worker_shared {
     char *packed_buffers;   /* Rank 0's buffers, to be sent or received. */
     device_fence **arrived; /* [param_count] Number of the pull whose parameters have arrived. */
     device_fence *packed, *buffers_arrived, *summed;
-    /* The latest-sent message that each parameter, the buffers and the sum needed. The agent writes them
-     * before it reaches the fence that the compute thread waits for. */
+    /* The latest-sent message that each parameter, the buffers and the sum needed. The agent writes the next
+     * three fields before the agent reaches the fence that the compute thread waits for. */
     anatomy_sent *params_last; /* [param_count] */
     anatomy_sent buffers_last, sum_last;
 
@@ -116,7 +118,7 @@ typedef struct worker {
     int *missing_keys; /* [param_count] Keys that are missing from the current pull. */
     int replies_due;
     int64_t waiting_since_ns; /* Time since which replies are due. */
-    bool flows;               /* A flow of the trace passes through the slice from that time on. */
+    bool flows;               /* A flow of the trace passes through the slice from waiting_since_ns on. */
     int64_t buffers_left_ns, sum_left_ns; /* Times at which buffers and the sum were requested. */
     int64_t last_message_ns;              /* Time from which the stall limit counts. */
 

@@ -137,7 +137,8 @@ static status send_keys(worker *w, int server, int64_t now_ns, bool *worked)
         if (w->handing_over) continue;
         count_overtaken(w, s, w->keys[key].ready_ns);
         rank_slot_agent(c->slot, RANK_PUSH, key, now_ns);
-        if (w->c->policy->consistency == PS_ASYNC) continue; /* the server reports it with a reply */
+        if (w->c->policy->consistency == PS_ASYNC)
+            continue; /* the server reports the staleness with a reply */
         worker_record_staleness(w, w->keys[key].iteration - w->keys[key].updates_seen);
         if (w->c->policy->consistency != PS_SYNC) continue;
         w->keys[key].requested = w->keys[key].iteration + 2;
@@ -149,8 +150,8 @@ static status send_keys(worker *w, int server, int64_t now_ns, bool *worked)
 /* ---- pulls, buffers, sums, norms -------------------------------------------------------------- */
 
 /* Sends a pull. A pull for keys follows the pushes that its reply must include. A pull only for buffers
- * precedes the iteration's pushes. So when the server updates the iteration, it has every pull for the
- * buffers of the next iteration. */
+ * precedes the iteration's pushes, so that the server has every pull for the buffers of the next iteration
+ * when the server updates this iteration. */
 static status send_pull(worker *w, int server, int64_t now_ns)
 {
     worker_server *s = &w->servers[server];

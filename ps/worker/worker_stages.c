@@ -1,4 +1,4 @@
-/* A worker's stages, which the compute thread calls. They post events and wait on fences. */
+/* A worker's stages, which the compute thread calls. The stages post events and wait on fences. */
 #include "ps/compute.h"
 #include "ps/engine_impl.h"
 #include "ps/worker/worker_impl.h"
@@ -8,7 +8,8 @@ static ps_worker *worker_of(sync_engine *e)
     return ((ps_engine *)e)->worker;
 }
 
-/* Returns true if the device only plans memory. Then the worker posts no event and waits for no fence. */
+/* Returns true if the device only plans memory, in which case the worker posts no event and waits for no
+ * fence. */
 static bool plans(const ps_worker *w)
 {
     return device_get_info(w->config.context->device)->plans;
@@ -30,7 +31,7 @@ static status post(ps_worker *w, worker_event kind, int index, int64_t value)
 }
 
 /* Waits for the fence, on the stream or on the host (sync_staging_wait()). `last` points to the last
- * contribution, which is written before the fence is reached. It is NULL if only this rank contributes. */
+ * contribution, which is written before the fence is reached, or is NULL if only this rank contributes. */
 static status wait_for(ps_worker *w, device_fence *fence, uint64_t value, const anatomy_sent *last)
 {
     const sync_context *c = w->config.context;
@@ -84,8 +85,8 @@ static status begin_iteration(ps_worker *w, const sync_step *step)
     return post_pull(w, PS_PULL_KEYS | PS_PULL_BUFFERS, ++w->compute.pulls, w->compute.iteration);
 }
 
-/* Makes the buffers ready for a forward pass. Rank 0 waits until they are packed, because the pass changes
- * them. Other ranks copy rank 0's buffers into place, even if these arrived earlier. */
+/* Makes the buffers ready for a forward pass. Rank 0 waits until the buffers are packed, because the pass
+ * changes the buffers. Other ranks copy rank 0's buffers into place, even if these arrived earlier. */
 static status wait_for_buffers(ps_worker *w)
 {
     const param_set *set = w->config.context->params;
@@ -203,8 +204,9 @@ static status wait_for_pull(ps_worker *w)
     return wait_for_buffers(w);
 }
 
-/* Waits until this rank has the parameters after all updates. Under async a rank may not have made a step yet
- * when the other ranks have. It then makes its first pull here, because all ranks must request the flush. */
+/* Waits until this rank has the parameters after all updates. Under async the other ranks may have ended when
+ * this rank has not made a step yet. A rank without a step makes its first pull here, because all ranks must
+ * request the flush. */
 status ps_worker_flush(sync_engine *e)
 {
     ps_worker *w = worker_of(e);

@@ -13,7 +13,7 @@
 static const char *const type_choices[] = {"float32", "float64", "float16", "bfloat16",
                                            "int64",   "int32",   NULL};
 static const dtype types[] = {DTYPE_F32, DTYPE_F64, DTYPE_F16, DTYPE_BF16, DTYPE_I64, DTYPE_I32};
-/* In the order of REDUCE_OP_LIST. */
+/* Names of operations in the order of REDUCE_OP_LIST. */
 static const char *const op_choices[] = {"sum", "mean", "min", "max", "product", NULL};
 
 #define AT(field) offsetof(ring_bench_options, field)

@@ -15,13 +15,13 @@
 
 typedef struct ring_bench_options {
     const char *collectives; /* Libraries, for example "shm,mpi". */
-    const char *algorithms;  /* For example "ring,two-shot". A library runs the algorithms that it has. */
+    const char *algorithms;  /* Algorithms, for example "ring,two-shot". */
     const char *table;       /* File of --algorithm tuned, or NULL. */
-    const char *operations;  /* For example "all_reduce". */
+    const char *operations;  /* Operations, for example "all_reduce". */
     int64_t begin, end;      /* Smallest and largest size in bytes. */
     int64_t factor;
     int64_t iterations; /* Measured calls of a size, or 0 to choose by size. */
-    int64_t warmups;    /* Calls before the measured ones, or -1 for a fifth of these. */
+    int64_t warmups;    /* Calls before the measured calls, or -1 for a fifth of the measured calls. */
     int type, op;       /* Indices of choices (bench.c). */
     int64_t root;
     bool check;
@@ -59,8 +59,8 @@ typedef struct ring_bench_row {
 
 typedef void (*ring_bench_sink)(void *context, const ring_bench_row *row);
 
-/* Fails with STATUS_USAGE if the options make no sense with `world` ranks. A launcher calls it before it
- * starts the ranks. */
+/* Fails with STATUS_USAGE if the options make no sense with `world` ranks. A launcher calls this function
+ * before starting the ranks. */
 status ring_bench_check(const ring_bench_options *options, int world);
 
 /* Runs the benchmark. `sink` is called on rank 0, once per row. Fails with STATUS_USAGE as ring_bench_check()
@@ -78,7 +78,7 @@ void ring_bench_footer(const ring_bench_row *rows, int count, text_buffer *out);
 json_t *ring_bench_json(const ring_bench_row *row);
 
 /* Measures two-shot and ring for 2, 4, ... and `world` ranks at several sizes, and makes a table of the
- * faster ones. All ranks call it, and rank 0 gets the table. */
+ * faster algorithms. All ranks call this function, and rank 0 gets the table. */
 status ring_bench_tune(const ring_bench_config *config, collective_tuning *out);
 
 #endif

@@ -7,7 +7,7 @@
 
 enum { BENCH_MOST_SYSTEMS = 6, BENCH_MOST_ITERATIONS = 2000, BENCH_TURNS = 4 };
 
-/* One operation at one size. */
+/* One measurement: one operation at one size. */
 typedef struct bench_case {
     collective_kind kind;
     dtype type;

@@ -41,7 +41,7 @@ static status open_worlds(bench_rank *b, const bench_system *systems, int count)
     if (table) TRY(collective_tuning_load("--collective-table", table, &b->tuning));
     for (int i = 0; i < count; i++) {
         b->systems[i] = systems[i];
-        b->count++; /* so that bench_rank_close() closes it, even if opening fails */
+        b->count++; /* bench_rank_close() closes world i even if opening fails */
         TRY(open_world(b, i));
     }
     return STATUS_OK;

@@ -44,8 +44,8 @@ typedef struct bucket_tensor {
     int unit; /* Tensors with the same number share a bucket (BUCKET_UNITS). */
 } bucket_tensor;
 
-/* Limits in bytes or elements, as the rule says. `first_limit` is the limit of the first
- * bucket of each type that closes, and `limit` of the others. */
+/* Limits in bytes or elements, as the rule says. `first_limit` is the limit of the first bucket of each type
+ * that closes, and `limit` is the limit of all other buckets. */
 typedef struct bucket_plan {
     bucket_rule rule;
     bucket_order order;
@@ -87,7 +87,7 @@ void bucket_assign(const bucket_plan *plan, const bucket_tensor *tensors, int co
 
 /* Begins a step, in which no gradient is ready yet. */
 void bucket_begin_step(bucket_schedule *s);
-/* Counts a gradient as ready. Returns true if it was the last of its bucket. */
+/* Counts a gradient as ready. Returns true if the gradient was the last of its bucket. */
 bool bucket_gradient_ready(bucket_schedule *s, int tensor);
 /* Returns the next bucket if it can be launched now, else BUCKET_NONE. */
 int bucket_launch(bucket_schedule *s);

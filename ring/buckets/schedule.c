@@ -1,10 +1,10 @@
 /* DDP's bucket schedule: which gradients share an all-reduce, when it is launched, and when it is waited for.
  *
- * The backward pass produces the last layer's gradients first. So gradients are put into buckets in reverse
- * order of registration, or in the order in which they became ready in the first step. Some older policies
- * use the order of registration. A bucket closes when it reaches its limit. This example has six parameters
- * of 10 MiB each, and the limits of DistributedDataParallel: 1 MiB for the first bucket, 25 MiB for the
- * others.
+ * The backward pass produces the last layer's gradients first. Therefore gradients are put into buckets in
+ * reverse order of registration, or in the order in which the gradients became ready in the first step. Some
+ * older policies use the order of registration. A bucket closes when it reaches its limit. The example has
+ * six parameters of 10 MiB each, and the limits of DistributedDataParallel: 1 MiB for the first bucket, 25
+ * MiB for every other bucket.
  *
  *     ready in the order     5   4  3  2   1  0
  *     buckets               [0] [   1   ] [ 2  ]
@@ -56,7 +56,8 @@ static void add(bucket *b, const bucket_tensor *t)
 }
 
 /* Returns the launch position of bucket `id` of `opened`, which was closed as number `closed`. The
- * registration orders sort buckets by their first tensors, and the others by the order of closing. */
+ * registration orders sort buckets by their first tensors, and other orders sort buckets by the order of
+ * closing. */
 static int launch_position(const bucket_plan *plan, int id, int opened, int closed)
 {
     if (plan->order == BUCKET_ORDER_REGISTRATION) return id;

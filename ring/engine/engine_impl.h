@@ -1,6 +1,6 @@
 /* The inside of the ring engine, for this folder only.
  *
- * The compute thread calls the stages. It packs gradients into buckets and posts jobs to the process group
+ * The compute thread calls the stages, packs gradients into buckets, and posts jobs to the process group
  * (common/process_group/process_group.h). All ranks post the same jobs in the same order, because they run
  * the same program. A run with --group has two queues, so that all-reduces between groups do not delay
  * gathers within a group. */
@@ -72,7 +72,7 @@ typedef struct ring_factors {
 typedef struct ring_engine ring_engine;
 
 /* PowerSGD's operations on one kind of memory. The compute thread calls open(), close() and start(). The
- * thread that runs the jobs calls the others. */
+ * thread that runs the jobs calls all other functions. */
 typedef struct ring_powersgd_backend {
     /* Allocates `errors` and `scratch`, which close() frees. `largest` is the number of elements of the
      * largest tensor. */
@@ -88,22 +88,23 @@ typedef struct ring_powersgd {
     const ring_powersgd_backend *backend; /* NULL with another hook. */
     const powersgd_module *gpu;
     device_memory gpu_errors;
-    float *errors;             /* Same layout as the bucket memory. NULL in virtual time. */
+    float *errors;             /* Errors in the same layout as the bucket memory. NULL in virtual time. */
     powersgd_matrix *matrices; /* [params] `m` is NULL if the tensor is not compressed. */
     float **plain;             /* [params] Place of an uncompressed tensor in memory.factors. */
     ring_factors *factors;     /* [buckets] */
     bool plain_layout;         /* Buckets have PyTorch's layout instead of the device's. */
-    void *scratch;             /* Host memory for the largest gradient, or with a GPU for three of them. */
+    void *scratch; /* Host memory for the largest gradient, or with a GPU for three gradients of this size. */
 } ring_powersgd;
 
 /* A unit of sharded state in the current pass. Used by the compute thread. */
 typedef struct ring_unit {
-    process_work gather; /* The all-gather, from its post until a wait for it, else 0. */
+    /* The all-gather of the unit between its post and the wait for the all-gather, else 0. */
+    process_work gather;
     bool begun;
     bool present;         /* Parameters are gathered, or converted with mixed precision. */
     bool reducing;        /* The reduction of gradients has been posted, and nothing has waited for it yet. */
     int left;             /* Number of parameters that the pass has not yet released. */
-    device_kernel *adder; /* Adds up the shards of micro-batches. NULL if nothing is added up. */
+    device_kernel *adder; /* Adds up the shards of micro-batches. NULL if no shards are added up. */
 } ring_unit;
 
 /* Used by the compute thread. */
@@ -118,7 +119,7 @@ typedef struct ring_shards {
     device_memory update;
 } ring_shards;
 
-/* Only the compute thread reads and writes these. */
+/* Fields that only the compute thread reads and writes. */
 typedef struct ring_compute {
     sync_step step;
     bool started;              /* Parameters are equal on all ranks. */
@@ -160,7 +161,7 @@ struct ring_engine {
     collective_group *group;
     collective_group *shard_group; /* Ranks that share the state. The same as `group` without --group. */
     collective_group *replicas;    /* Ranks that have the same shards, or NULL. */
-    collective_world *host_world;  /* In host memory, only for NCCL with --join. */
+    collective_world *host_world;  /* Collectives in host memory, only for NCCL with --join. */
     collective_group *host_group;
     ring_memory memory;
     ring_powersgd powersgd;

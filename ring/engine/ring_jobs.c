@@ -220,7 +220,7 @@ status ring_run_job(ring_engine *e, ring_job_kind kind, int index)
     return ring_await(e, job);
 }
 
-/* Gathers which ranks have data. With NCCL the hosts do this without the GPU, because the next pass needs the
+/* Gathers which ranks have data. With NCCL the hosts gather without the GPU, because the next pass needs the
  * result while the GPU is still busy with the last pass. */
 status ring_gather_activity(ring_engine *e)
 {

@@ -1,8 +1,8 @@
 /* Sharded state: the policies zero1, zero2, zero3 and fsdp.
  *
- * The gradients of a unit form one bucket, which is reduce-scattered when all of them are ready. Each rank
- * updates its shards. Then parameters are all-gathered. Under zero3 and fsdp, which also shard parameters,
- * each pass gathers its units instead, one unit ahead of use:
+ * The gradients of a unit form one bucket, which is reduce-scattered when all of them are ready. After each
+ * rank has updated its shards, parameters are all-gathered. Under zero3 and fsdp, which also shard
+ * parameters, each pass gathers its units instead, one unit ahead of use:
  *
  *     forward    compute         | unit 0 | unit 1 | unit 2 |
  *                all-gather    0 | 1      | 2      |
@@ -37,8 +37,8 @@ static void count_update(ring_engine *e,
     if (bytes > 0) change(e->base.context.ledger, LEDGER_WORKSPACE, bytes, bytes);
 }
 
-/* Allocates memory for the gradients of one shard in the masters' type, with mixed precision. Sums and
- * updates use this memory. */
+/* Allocates memory for the gradients of one shard in the masters' type, which sums and updates use with mixed
+ * precision. */
 static status open_update(ring_engine *e)
 {
     const param_shards *s = shards_of(e);

@@ -86,7 +86,7 @@ static status ring_pack(ring_engine *e, const int *params, int count)
     double divisor = divisor_before(e);
     int ranges = 0;
     if (e->settings.bucket_view && divisor == 1 && !e->settings.mixed) return STATUS_OK;
-    if (sync_replays(&e->base.context)) return STATUS_OK; /* The replayed CUDA graph packs them. */
+    if (sync_replays(&e->base.context)) return STATUS_OK; /* The replayed CUDA graph packs the gradients. */
     for (int i = 0; i < count; i++) {
         char *from = gradient(e, params[i]),
              *to = e->settings.bucket_view ? reduced_gradient(e, params[i]) : packed(e, params[i]);
@@ -244,7 +244,7 @@ static void reset_step(ring_engine *e)
 static status read_order(ring_engine *e)
 {
     int params = ring_params(e);
-    bool *taken = e->compute.ready; /* Used as scratch memory. reset_step() clears it. */
+    bool *taken = e->compute.ready; /* `ready` serves as scratch memory, which reset_step() clears. */
     memset(taken, 0, (size_t)params * sizeof *taken);
     for (int i = 0; i < params; i++) {
         int param = e->memory.order[i];
@@ -383,7 +383,7 @@ static void end_recording(ring_engine *e)
 status ring_await_bucket(ring_engine *e)
 {
     int k = bucket_to_wait_for(&e->schedule);
-    /* A `serial` policy launches a bucket only now. */
+    /* A `serial` policy launches a bucket only when the bucket is waited for. */
     if (e->schedule.next_launch == k) TRY(launch(e, bucket_launch(&e->schedule)));
     TRY(ring_await(e, e->compute.buckets[k].work));
     TRY(e->settings.sharding != PARAM_SHARD_NONE ? ring_scatter_done(e, k) : ring_unpack(e, k));

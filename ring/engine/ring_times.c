@@ -1,6 +1,7 @@
 /* Enters the times of jobs in the buckets' records, the trace and the anatomy of the step.
  *
- * The thread that runs the jobs calls ring_job_ended(). The compute thread calls the other functions. */
+ * The thread that runs the jobs calls ring_job_ended(). The compute thread calls all other functions of this
+ * file. */
 #include "common/sync/anatomy.h"
 #include "ring/engine/engine_impl.h"
 

@@ -154,7 +154,7 @@ static status begin_unit(ring_engine *e, int unit)
     ring_unit *u = &e->shards.units[unit];
     int position = s->units[unit].position[e->shards.pass];
     if (s->config.stage == PARAM_SHARD_ALL) {
-        TRY(gather(e, position)); /* Usually posted with the unit before. */
+        TRY(gather(e, position)); /* Usually this all-gather has been posted with the unit before. */
         TRY(gather(e, position + 1));
     }
     TRY(await_gather(e, u));

@@ -31,14 +31,14 @@ typedef struct ring_policy {
     ring_step_plan first; /* First step, and all steps unless `rebuilds`. */
     ring_step_plan later; /* Second and later steps if `rebuilds`. */
     bool rebuilds;
-    /* Plan of all steps with --find-unused-parameters and without --static-graph. Not used if the limit of
-     * its buckets is 0. */
+    /* Plan of all steps with --find-unused-parameters and without --static-graph. The plan is not used if the
+     * limit of its buckets is 0. */
     ring_step_plan unused;
     bool divide_before;
     /* Buffers are broadcast before the first forward pass of a step, from rank 0 or, with --join, from the
      * lowest rank that has data. */
     bool broadcast_buffers;
-    bool serial; /* A bucket is launched when the one before it has been copied back. */
+    bool serial; /* A bucket is launched when the bucket before it has been copied back. */
     ring_bucket_lifetime lifetime;
     /* The state that is sharded. If any is, each bucket is a unit (common/nn/shards.h), which is reduced in
      * place. */
@@ -129,8 +129,8 @@ void ring_settings_write(const ring_settings *s, text_buffer *out);
 status ring_program_buckets(const ring_settings *s, const nn_program *program, bool later,
                             bucket_schedule *out);
 
-/* Makes a permutation of the parameters. The `count` parameters that became ready come first, in order. The
- * other parameters follow in reverse order of registration. */
+/* Makes a permutation of the parameters. The `count` parameters that became ready come first, in order.
+ * Parameters that did not become ready follow in reverse order of registration. */
 void ring_complete_order(const int *ready, int count, int params, int *out);
 
 #endif

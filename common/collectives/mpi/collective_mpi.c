@@ -288,7 +288,7 @@ static status first_segment(mpi_queue *q)
     bool cut = collective_is_cut(c->kind);
     q->in = piece_buffer_of(&c->in, c->type);
     q->out = piece_buffer_of(&c->out, c->type);
-    /* Open MPI's ring writes to `out` before it has read `in`, so they must not be the same. */
+    /* Open MPI's ring writes to `out` before it has read `in`, so `in` and `out` must not be the same. */
     q->apart = c->kind == COLLECTIVE_ALL_REDUCE &&
                q->base.group->world->config.algorithm == COLLECTIVE_ALGORITHM_RING;
     q->staged = cut || q->apart || q->in.layout.pieces.pieces || q->out.layout.pieces.pieces;

@@ -136,7 +136,7 @@ static status add(const nccl_group *g, const collective_call *call, device_strea
     return count > 0 ? ((nccl_world *)g->base.world)->module->add(g->comm, s, &part) : STATUS_OK;
 }
 
-/* Adds one operation per piece. Both buffers of the call must have the same pieces. */
+/* Adds one operation per piece. The buffers `in` and `out` of the call must have the same pieces. */
 static status add_whole(const nccl_group *g, const collective_call *call, device_stream *s, nccl_kind kind)
 {
     const piece_list *list = &call->out.pieces;
@@ -149,8 +149,8 @@ static status add_whole(const nccl_group *g, const collective_call *call, device
     return STATUS_OK;
 }
 
-/* Adds operations on elements [begin, begin + count) of the whole, which may have pieces. The other
- * operand is a part and is contiguous. */
+/* Adds operations between a contiguous part and elements [begin, begin + count) of the whole buffer, which
+ * may have pieces. */
 static status add_part(const nccl_group *g, const collective_call *call, device_stream *s, nccl_kind kind,
                        int peer, int64_t begin, int64_t count)
 {

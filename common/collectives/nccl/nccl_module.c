@@ -110,9 +110,9 @@ static status module_make_id(char id[NCCL_ID_BYTES])
 
 /* ---- communicators ---------------------------------------------------------------------------- */
 
-/* Allows several ranks of a communicator on one GPU. NCCL has an option for it since 2.30. Earlier
- * versions get a different host id per rank, so that NCCL treats the ranks as different hosts and uses the
- * network. Variables that the user has set keep their values. */
+/* Allows several ranks of a communicator on one GPU. NCCL has an option for shared GPUs since version 2.30.
+ * In earlier versions every rank gets a different host id, so that NCCL treats the ranks as different hosts
+ * and uses the network. Variables that the user has set keep their values. */
 static void allow_sharing(const nccl_library *library, int rank)
 {
     enum { KNOWS_SHARING = 23000 };
@@ -174,7 +174,7 @@ static status module_state(nccl_comm *c)
     return check(c, state, "communication");
 }
 
-/* The compute thread may be in a call: it has already read the handle. */
+/* Aborts the communicator even if the compute thread is in a call, which has already read the handle. */
 static void module_abort(nccl_comm *c)
 {
     cuda_use(c->device);

@@ -30,14 +30,15 @@ typedef struct nccl_part {
 
 typedef struct nccl_module {
     int version;
-    /* Returns true if NCCL can be used. `text` receives its version, or the reason why not. */
+    /* Returns true if NCCL can be used. `text` receives NCCL's version, or the reason why NCCL cannot be
+     * used. */
     bool (*available)(char *text, size_t size);
-    /* Makes the id of a communicator. Rank 0 calls it; all ranks use its id. */
+    /* Makes the id of a communicator. Rank 0 calls make_id(), and all ranks use the id. */
     status (*make_id)(char id[NCCL_ID_BYTES]);
-    /* Makes a communicator; all ranks of the id call it. `shared` allows ranks to use the same GPU. */
+    /* Makes a communicator. All ranks of the id call open(). `shared` allows ranks to use the same GPU. */
     status (*open)(device *d, const char id[NCCL_ID_BYTES], int rank, int world, bool shared,
                    nccl_comm **out);
-    /* Splits `parent`; all of its ranks call it. Ranks with the same color (not negative) form a
+    /* Splits `parent`. All ranks of `parent` call split(). Ranks with the same color (not negative) form a
      * communicator, ordered by key. */
     status (*split)(nccl_comm *parent, int color, int key, nccl_comm **out);
     /* Returns the first asynchronous error of the communicator. May be called from any thread. */

@@ -54,7 +54,8 @@ void nccl_end(nccl_world *w, const error_record *why)
 
 /* ---- calls with a time limit ------------------------------------------------------------------- */
 
-/* Arguments and result of a call in a separate thread. The last of the two threads to leave frees it. */
+/* Arguments and result of a call in a separate thread. The last of the two threads to leave frees the
+ * struct. */
 typedef struct limited {
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -197,7 +198,7 @@ status nccl_comm_make(nccl_world *w, nccl_comm *parent, int color, int key, nccl
     limited_free(l);
     if (!*out) return code;
     pthread_mutex_lock(&w->lock);
-    w->comms[w->comm_count++] = *out; /* Also a failed communicator must be closed. */
+    w->comms[w->comm_count++] = *out; /* a communicator must be closed even if it has failed */
     pthread_mutex_unlock(&w->lock);
     return code;
 }

@@ -2,8 +2,8 @@
  * reads from its left neighbor and writes only to its buffers.
  *
  * Each step works on one chunk. Chunks are processed in slices, so that neighbors work at the same time:
- * first all slices of step 0, then all slices of step 1, and so on. Each rank publishes the number of
- * slices that it has finished. This number only grows.
+ * first all slices of step 0, then all slices of step 1, and so on. Each rank publishes the number of slices
+ * that it has finished, which only grows.
  *
  * Nothing here blocks. An algorithm has two functions. `begin` ends by calling one of the await functions
  * below. `advance` is called when the awaited position is reached: it processes one slice and awaits the

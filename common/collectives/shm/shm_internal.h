@@ -62,7 +62,7 @@ typedef struct shm_description {
     int32_t kind, op, type, root, tag;
     int64_t count;
     shm_place in, out;
-    int64_t arrived_ns; /* On the clock that all ranks share. */
+    int64_t arrived_ns; /* Time of the arrival on the clock that all ranks share. */
 } shm_description;
 
 /* A member's part of a call queue. In the segment, two inline areas and a staging area follow the slot. */

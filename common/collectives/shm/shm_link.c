@@ -6,10 +6,10 @@
  *
  *     2 (n-1) latency + 2 (n-1)/n bytes / bandwidth
  *
- * Two-shot moves the same bytes, in one message to and from every peer at the same time: reduce-scatter
- * and all-gather, two latencies. A call of two-shot is charged as a whole, from the time at which all
- * ranks have arrived; the copies through shared memory count as part of the transfer. Every other call is
- * charged in the same way. */
+ * Two-shot moves the same bytes, in one message to and from every peer at the same time: reduce-scatter and
+ * all-gather, two latencies. A call of two-shot is charged as a whole, from the time at which all ranks have
+ * arrived; the copies through shared memory count as part of the transfer. Every call that is not a ring is
+ * charged as a whole, like two-shot. */
 #include "common/collectives/shm/shm_internal.h"
 
 static int64_t busier_way_bytes(const shm_queue *q)

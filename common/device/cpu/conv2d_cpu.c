@@ -8,8 +8,8 @@ enum { FEW_PIXELS = 16, FEW_PIXELS_DATA = 4 };
 enum { SHORT_ROW = 4, LONG_GATHER = 256 };
 
 /* Returns true if gathering is faster than oneDNN's convolution for AVX2, which is slow if the stride is not
- * 1 and rows of outputs are long. The weight gradient is then slow for any image, the forward pass only if
- * each output sums many products. */
+ * 1 and rows of outputs are long: in the weight gradient for any image, in the forward pass only if each
+ * output sums many products. */
 static bool gathering_pays(const cpu_device *device, const conv2d_attributes *a, conv2d_pass pass)
 {
     if (!cpu_is_avx2(device->isa) || device->bf16 || a->stride == 1 || a->q <= SHORT_ROW) return false;

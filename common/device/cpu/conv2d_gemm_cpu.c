@@ -98,8 +98,9 @@ static bool in_place(const conv2d_attributes *a)
     return a->stride == 1 && a->r == 1 && a->s == 1;
 }
 
-/* Returns the number of pixels multiplied at a time. For AVX-512 these are all pixels: its multiplications
- * are slower with few rows, and bfloat16 would convert the weights for each block. */
+/* Returns the number of pixels multiplied at a time. With AVX-512 all pixels are multiplied at a time,
+ * because multiplications with few rows are slower, and because bfloat16 would convert the weights for each
+ * block. */
 static int64_t block_pixels(const host_kernel *kernel)
 {
     const conv2d_attributes *a = &kernel->base.op.u.conv2d;

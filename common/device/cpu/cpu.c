@@ -7,8 +7,9 @@
  * number of threads.
  *
  * A rank's threads are OpenMP's. A waiting thread of GNU OpenMP spins for about 15 ms, unless the environment
- * sets GOMP_SPINCOUNT=1000 or OMP_WAIT_POLICY=passive before the program starts. Set one of them if there are
- * more threads than cores. docs/kernels-cpu.md explains which kernel is used when. */
+ * sets GOMP_SPINCOUNT=1000 or OMP_WAIT_POLICY=passive before the program starts. If there are more threads
+ * than cores, the user should set one of these variables. docs/kernels-cpu.md explains which kernel is used
+ * when. */
 #include "common/device/cpu/conv2d.h"
 #include "common/device/cpu/gemm.h"
 #include "common/device/cpu/onednn.h"

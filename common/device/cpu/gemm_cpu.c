@@ -11,7 +11,7 @@
 enum {
     TINY_WORK = 1 << 12,  /* multiply-adds below which calling sgemm takes longer than the arithmetic */
     SMALL_WORK = 1 << 18, /* multiply-adds below which packing costs more than it gains */
-    WHOLE_WORK = 1 << 20, /* the same if all columns fill register tiles */
+    WHOLE_WORK = 1 << 20, /* like SMALL_WORK, if all columns fill register tiles */
     TILE_COLUMNS = 64,
     FEW_ROWS = 48, /* rows or columns up to which c^T = b a^T is faster, because sgemm transposes b */
     FEW_COLUMNS = 12,

@@ -9,7 +9,7 @@
 void __tsan_acquire(void *address);
 void __tsan_release(void *address);
 const char *__tsan_default_suppressions(void)
-    __attribute__((no_instrument_function)); /* before the sanitizer is ready */
+    __attribute__((no_instrument_function)); /* called before the sanitizer is ready */
 
 const char *__tsan_default_suppressions(void)
 {

@@ -104,7 +104,7 @@ void host_concat(const host_call *call);
     .fence_close = host_fence_close, .fence_reach = host_fence_reach, .fence_fail = host_fence_fail,         \
     .mark = host_mark
 
-/* All slots except for opening, layouts and kernels. */
+/* Slots of a back end in host memory, except for opening, layouts and kernels. */
 #define HOST_BACKEND_SLOTS                                                                                   \
     HOST_SHARED_SLOTS, HOST_STREAM_SLOTS,                                                                    \
         .allocate = host_allocate, .free = host_free, .upload = host_upload, .download = host_download,      \

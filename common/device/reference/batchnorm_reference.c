@@ -123,7 +123,7 @@ static double gradient_at(const batchnorm_attributes *a, const batchnorm_gradien
     return reference_activate_backward(a->act, kept, dy);
 }
 
-/* Computes sums (2c) = [ sum g | sum g xhat ] with xhat = (x - mean) invstd. These are dbeta and dgamma. */
+/* Computes sums (2c) = [ dbeta | dgamma ] = [ sum g | sum g xhat ] with xhat = (x - mean) invstd. */
 static void sum_gradients(const host_call *call, const batchnorm_gradient *b, double *sums)
 {
     const batchnorm_attributes *a = &call->op->u.batchnorm;

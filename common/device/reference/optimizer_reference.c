@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-/* Returns the scaled gradient of element i. Raises `nonfinite` if it is not finite. */
+/* Returns the scaled gradient of element i. Raises `nonfinite` if the gradient is not finite. */
 static double gradient_at(const host_call *call, int64_t i)
 {
     double g = call->scalars->gradient_scale * ((const double *)call->operands[OPT_GRAD])[i];

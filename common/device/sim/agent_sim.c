@@ -12,7 +12,7 @@ struct sim_agent {
     const sim_agent_ops *ops;
     void *context;
     sim_time wake_time;
-    sim_time asleep; /* time at which it fell asleep; SIM_NEVER before its first run */
+    sim_time asleep; /* time at which the agent fell asleep; SIM_NEVER before its first run */
     bool failed;
     error_record error;
 };
@@ -36,7 +36,7 @@ static void wake_up(sim_agent *agent)
  * all events that arrive until then. */
 static status go_on_later(sim_agent *agent)
 {
-    agent->asleep = agent->actor.time; /* so that the agent does not pay for a wake-up */
+    agent->asleep = agent->actor.time; /* the agent pays for no wake-up */
     sim_actor_wake(&agent->actor, agent->actor.time);
     return STATUS_OK;
 }

@@ -1,9 +1,9 @@
 /* An engine's agent on the virtual device: an actor that calls the engine's progress().
  *
  * The agent runs when work is posted (sim_agent_wake, at the time of the poster), when a fence of its device
- * moves, and at the deadline that progress() returned. Each time it calls progress() until no work is left.
- * Time that progress() spends, for a launch or with sim_actor_spend on its actor, advances only the agent's
- * time.
+ * moves, and at the deadline that progress() returned. Each time the agent calls progress() until no work is
+ * left. Time that progress() spends, for a launch or with sim_actor_spend on its actor, advances only the
+ * agent's time.
  *
  * A compute thread that posts events may be far ahead of the clock. Therefore an engine signals a fence in
  * stream order with every event that it posts. The agent processes the event when device_fence_reached()

@@ -65,8 +65,8 @@ int64_t sim_mark_slowed_ns(const device_stream *s, int slot);
 /* Makes the current actor spend the time of a launch that is not a kernel. */
 void sim_device_spend_launch(device *d);
 
-/* Makes the current actor spend the time of an operation and of the wait for its result. Used by agents that
- * compute on tensors. */
+/* Makes the current actor spend the time of an operation and of the wait for its result. Agents that compute
+ * on tensors call this function. */
 void sim_device_spend_op(device *d, const op_desc *op);
 
 /* Returns true if launches are calls and tensors are in the host's memory, as on a CPU. */
@@ -75,8 +75,8 @@ bool sim_device_is_host(device *d);
 /* Returns true for an address in the memory of a virtual device, which must not be accessed. */
 bool sim_address(const void *address);
 
-/* Makes the agents of `d`, which computes nothing itself, share the core of `other`'s compute thread if
- * cores are scarce. Call it before the agents are opened. Close `other` after them. */
+/* Makes the agents of `d`, which computes nothing itself, share the core of `other`'s compute thread if cores
+ * are scarce. Must be called before the agents are opened. `other` must be closed after the agents. */
 void sim_device_share_core(device *d, device *other);
 
 /* Sets the number of host threads of the rank's process that call modules under one interpreter lock, or 0
@@ -94,15 +94,15 @@ void sim_device_await_wiring(device *d);
  * (simulation_config.per_process). */
 status sim_device_copy_from(device_stream *s, const device *from, dtype type, int64_t count);
 
-/* Work in a stream that others finish, such as a collective or a message. The caller stores it until it has
- * finished. */
+/* Work in a stream that others finish, such as a collective or a message. The caller stores the task until
+ * the task has finished. */
 typedef struct sim_task {
     void (*start)(struct sim_task *task); /* the stream has reached the task now */
     void *context;                        /* defined by the caller */
     device_stream *stream;                /* set by sim_task_enqueue */
 } sim_task;
 status sim_task_enqueue(device_stream *s, sim_task *task);
-/* Lets the stream continue. Call it once per task, in start() or later. */
+/* Lets the stream continue. Must be called once per task, in start() or later. */
 void sim_task_finish(sim_task *task);
 
 #endif

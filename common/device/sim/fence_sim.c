@@ -136,8 +136,8 @@ void sim_fence_reach(device_fence *f, uint64_t value)
     sim_fence_reach_at((sim_fence *)f, value, sim_actor_of((sim_device *)f->device)->time);
 }
 
-/* Returns true if the fence has reached `value` at the actor's time. Otherwise wakes the current actor at the
- * time at which the fence reaches `value`, if that time is known. */
+/* Returns true if the fence has reached `value` at the actor's time. Before returning false, sets the current
+ * actor to wake at the time at which the fence reaches `value`, if that time is known. */
 bool sim_fence_reached(device_fence *f, uint64_t value)
 {
     sim_actor *a = sim_actor_of((sim_device *)f->device);

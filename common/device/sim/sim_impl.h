@@ -35,7 +35,7 @@ typedef struct sim_device {
     double host_share;
     bool at_work;              /* the compute thread is in core_work() of stream_sim.c */
     int communicating;         /* collectives and copies that move data now */
-    sim_load load;             /* share of this GPU that they use */
+    sim_load load;             /* share of this GPU that collectives and copies use */
     uint64_t jitter, launches; /* start of the random stream, or 0 without jitter; kernels so far */
     /* Bytes in use, largest number of bytes in use, next address. */
     uint64_t memory_used, memory_most, memory_next;
@@ -58,7 +58,7 @@ typedef struct sim_command {
     command_kind kind;
     int32_t slot;
     const char *what;  /* name of a kernel */
-    sim_time enqueued; /* time at which the host enqueued it, and its earliest start */
+    sim_time enqueued; /* time at which the host enqueued the command, and earliest start of the command */
     int64_t value;
     void *object;
     sim_parts parts;

@@ -47,7 +47,8 @@ static void pop(sim_stream *s)
     s->started = s->head_done = false;
 }
 
-/* Each of these functions runs the head, which may begin at `start`, and returns true if the head is done. */
+/* run_kernel(), run_wait() and run_elsewhere() run the head, which may begin at `start`, and return true if
+ * the head is done. */
 static bool run_kernel(sim_stream *s, const sim_command *c, sim_time start, sim_time now)
 {
     double rate = rate_of(s, c);
@@ -219,8 +220,8 @@ static status grow(sim_stream *s)
     return STATUS_OK;
 }
 
-/* Returns true if a new command does not need to be examined now. A command with an effect on others is
- * examined later if earlier commands have scheduled the stream. */
+/* Returns true if a new command does not need to be examined now. A command with an effect on other streams
+ * or hosts is examined later if earlier commands have scheduled the stream. */
 static bool may_sleep(const sim_stream *s, command_kind kind)
 {
     if (kind == COMMAND_KERNEL || kind == COMMAND_MARK) return true;

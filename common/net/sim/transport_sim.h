@@ -9,7 +9,7 @@
 
 extern const transport_type transport_sim;
 
-/* Opens the hub of the ranks of `s`. Close it after all transports. */
+/* Opens the hub of the ranks of `s`. The hub must be closed after all transports. */
 status transport_sim_hub_open(simulation *s, transport_hub **out);
 
 /* Stops the hub at the end of the simulation. No peer can be reached any more, so closing transports send no

@@ -20,7 +20,7 @@ typedef struct cpu_elementwise {
     void (*divide)(float *x, float divisor, int64_t count);
     /* Rounds to bfloat16, to nearest and to even on ties. NaN stays NaN. */
     void (*to_bf16)(const float *x, uint16_t *y, int64_t count);
-    /* Sets x to 0. Only reads blocks that are already zero. */
+    /* Sets x to 0. Reads blocks that are already zero and does not write them. */
     void (*clear)(float *x, int64_t count);
     /* Compute y = act(x), which may be in place, and dx = dy act'(x), which may be in place in dy. For RELU,
      * x may be the argument or the result. */

@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-/* Number of vectors of floats in which the elements of a row are summed. The lanes are then summed in
+/* Number of vectors of floats in which the elements of a row are summed, before the lanes are summed in
  * double. */
 enum { CHAINS = 4 };
 

@@ -1,5 +1,4 @@
-/* The table of one instruction set. Like every file of this folder, it is compiled once per instruction
- * set. */
+/* The table of one instruction set. Every file of this folder is compiled once per instruction set. */
 #include "common/device/cpu/isa/vector.h"
 
 extern const cpu_elementwise KERNEL(cpu_elementwise);

@@ -98,7 +98,8 @@ ALWAYS_INLINE vi vi_lanes(void)
 #endif
 }
 
-/* Loads `count` floats, 0 < count <= VF, followed by zeros. Does not access memory after them. */
+/* Loads `count` floats, 0 < count <= VF, followed by zeros. Does not access memory after the `count`
+ * floats. */
 ALWAYS_INLINE vf vf_load_part(const float *p, int64_t count)
 {
 #if VF == 16
@@ -123,8 +124,8 @@ ALWAYS_INLINE void vf_store_part(float *p, vf a, int64_t count)
 #endif
 }
 
-/* Load and store the first min(count, VF) floats. If count is the constant VF, they compile to a plain load
- * and store. */
+/* Load and store the first min(count, VF) floats. If count is the constant VF, the functions compile to a
+ * plain load and store. */
 ALWAYS_INLINE vf vf_load_some(const float *p, int64_t count)
 {
     return count >= VF ? vf_load(p) : vf_load_part(p, count);

@@ -25,7 +25,7 @@ ALWAYS_INLINE vf vf_scale(vf a, vf n, vi bits)
  * soon denormal, which takes a hundred times as long. */
 ALWAYS_INLINE vf vf_exp(vf x)
 {
-    const float shift = 0x1.8p23f; /* adding it leaves an integer in the low bits */
+    const float shift = 0x1.8p23f; /* adding `shift` leaves an integer in the low bits */
     const vf lowest = vf_set(-87.33f);
     vf clamped = vf_max(lowest, vf_min(vf_set(89.0f), x));
     vf shifted = vf_fma(clamped, vf_set(0x1.715476p0f), vf_set(shift));
@@ -55,9 +55,9 @@ ALWAYS_INLINE vf_pair vf_sigmoid(vf x)
 }
 
 /* Returns a = Phi(x), the normal distribution (1 + erf(x/sqrt 2))/2, and b = its density. If |x| <= 1, Phi =
- * 1/2 + x Q(x^2). Otherwise the tail Phi(-t) = e^(-t^2/2) P(v)/(t + 3) with t = |x|, v = (t - 3)/(t + 3), in
- * the manner of Shepherd and Laframboise, "Chebyshev Approximation of (1 + 2x) exp(x^2) erfc x in 0 <= x <
- * infinity", 1981. */
+ * 1/2 + x Q(x^2). If |x| > 1, Phi follows from the tail Phi(-t) = e^(-t^2/2) P(v)/(t + 3) with t = |x| and v
+ * = (t - 3)/(t + 3), in the manner of Shepherd and Laframboise, "Chebyshev Approximation of (1 + 2x) exp(x^2)
+ * erfc x in 0 <= x < infinity", 1981. */
 ALWAYS_INLINE vf_pair vf_normal(vf x)
 {
     vf t = vf_min(vf_set(13.5f), vf_abs(x));

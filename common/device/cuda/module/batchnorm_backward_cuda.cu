@@ -15,7 +15,7 @@ template <typename T> struct gradient {
     int act;
 };
 
-/* Variants of the kernels. A thread of the first two has registers for more loads at a time.
+/* Variants of the kernels. A thread of ALONE or JOINED has registers for more loads at a time.
  *
  *   ALONE   no activation or ReLU: reads x and dy
  *   JOINED  ReLU after a residual: also reads y, and dy2 if there is one

@@ -19,7 +19,7 @@ struct cublaslt_matmul {
     int64_t rows;
     bool found;
     cublasLtMatmulAlgo_t algorithm;
-    float ms; /* time of the algorithm, or -1 if it was not timed */
+    float ms; /* time of the algorithm, or -1 if the algorithm was not timed */
 };
 
 static const cublaslt_table *table_of(const cuda_device *d)

@@ -51,8 +51,8 @@ typedef struct cuda_stream {
     uint8_t anchor_of[DEVICE_MARKS];
 } cuda_stream;
 
-/* A number in pinned host memory. The GPU waits for it and writes it in stream order (cuStreamWaitValue64,
- * cuStreamWriteValue64). The host reads and writes it at any time. */
+/* A number in pinned host memory. The GPU waits for a value of the number and writes the number in stream
+ * order (cuStreamWaitValue64, cuStreamWriteValue64). The host reads and writes the number at any time. */
 typedef struct cuda_fence {
     device_fence base;
     uint64_t *value; /* pinned; atomic */

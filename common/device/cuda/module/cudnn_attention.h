@@ -8,7 +8,8 @@
 
 typedef struct cudnn_attention cudnn_attention;
 
-/* The kernel of this module, with which cuDNN competes. Like cuda_kernel_entry.run. */
+/* Type of the kernel of this module with which cuDNN competes. The parameters are as in
+ * cuda_kernel_entry.run. */
 typedef status (*cudnn_attention_rival)(const cuda_kernel *k, cudaStream_t s, void *const *operands,
                                         const op_scalars *scalars, void *workspace);
 

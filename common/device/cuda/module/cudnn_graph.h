@@ -72,11 +72,11 @@ void cudnn_graph_reduce(cudnn_graph *g, cudnnReduceTensorOp_t operation, const c
                         const cudnn_graph_tensor *y);
 void cudnn_graph_reshape(cudnn_graph *g, const cudnn_graph_tensor *x, const cudnn_graph_tensor *y);
 
-/* Lists the deterministic engines. Call it after the last operation. Without `tensor_cores`, lists only
- * engines that multiply float32 without rounding. g->plan_count is 0 if there is no engine. */
+/* Lists the deterministic engines. Must be called after the last operation. Without `tensor_cores`, lists
+ * only engines that multiply float32 without rounding. g->plan_count is 0 if there is no engine. */
 void cudnn_graph_search(cudnn_graph *g, bool tensor_cores);
 
-/* Builds plan `index` if it has not been built, and sets its workspace. Returns false if it cannot be
+/* Builds plan `index` if it has not been built, and sets its workspace. Returns false if the plan cannot be
  * built. */
 bool cudnn_graph_plan(cudnn_graph *g, int index);
 

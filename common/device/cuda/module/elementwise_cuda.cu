@@ -56,8 +56,8 @@ template <bool FORWARD, typename T> struct concat_rule {
     }
 };
 
-/* Concatenates or splits. `bits` is the OR of all channel counts. A pack of 2^n elements divides it only if
- * the pack divides every count. */
+/* Concatenates or splits. `bits` is the OR of all channel counts, which a pack of 2^n elements divides only
+ * if the pack divides every count. */
 template <typename T>
 static status concat(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *)
 {

@@ -89,8 +89,8 @@ __global__ static void sum_runs(sorted_tokens t, const T *dy, float *dtable, flo
     }
 }
 
-/* Adds the sums of runs that span several parts. The block of the part in which a run begins adds all of
- * them. */
+/* Adds the sums of runs that span several parts. The block of the part in which a run begins adds all sums of
+ * the run. */
 __global__ static void join_runs(sorted_tokens t, float *dtable, const float *parts)
 {
     int64_t begin = (int64_t)blockIdx.x * RUN, column = (int64_t)blockIdx.y * THREADS + threadIdx.x;

@@ -27,8 +27,8 @@ template <typename T, int V> __device__ static inline pack<T, V> take_row(const 
 }
 
 /* Calls use(n, i) for the thread's packs of a row of c elements: elements [i, i + V), n counted from 0. A
- * thread keeps the packs that it has read, at most KEPT, for later passes. If KEPT is 0, it reads them again,
- * and n is always 0. */
+ * thread keeps the packs that it has read, at most KEPT, for later passes. If KEPT is 0, the thread reads the
+ * packs again, and n is always 0. */
 template <int V, int KEPT, typename Use> __device__ void walk_row(int64_t c, Use use)
 {
 #pragma unroll
@@ -84,7 +84,7 @@ struct write_parameters {
     }
 };
 
-/* The parts of the parameters' gradients. Blocks with an index of `rows` or more add them in the same
+/* The parts of the parameters' gradients. Blocks with an index of `rows` or more add the parts in the same
  * launch. */
 struct parameter_parts {
     write_parameters finish;
@@ -93,8 +93,8 @@ struct parameter_parts {
 };
 
 /* Computes dx = invstd (h - mean(h) - xhat mean(h xhat)) + dsum with h = dy gamma. dx may be in dy's memory.
- * A thread keeps the packs that it has read, at most KEPT, for the second pass. If KEPT is 0, it reads them
- * again. */
+ * A thread keeps the packs that it has read, at most KEPT, for the second pass. If KEPT is 0, the thread
+ * reads the packs again. */
 template <typename T, int V, int KEPT>
 __global__ void backward_kernel(row_gradient<T> g, T *dx, int64_t c, int64_t rows, parameter_parts p)
 {

@@ -13,7 +13,7 @@ typedef struct cuda_trial {
     cudaEvent_t begin, end;
 } cuda_trial;
 
-/* Opens a trial. Close it even if this fails. */
+/* Opens a trial, which the caller must close even if cuda_trial_open() fails. */
 status cuda_trial_open(const cuda_device *d, cuda_trial *out);
 void cuda_trial_close(cuda_trial *t);
 
