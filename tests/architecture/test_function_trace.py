@@ -97,9 +97,9 @@ def on_path(name):
 
 
 @tap.cases([
-    ("policy ps=dp", 15, 29, "optimizer_update", "trainer_update", "--mode", "ps", "--policy", "ps=dp",
+    ("policy ps=dp", 15, 31, "optimizer_update", "trainer_update", "--mode", "ps", "--policy", "ps=dp",
      "--progress", "thread"),
-    ("collective ring", 13, 28, "optimizer_update", "trainer_update", "--mode", "ring", "--algorithm", "ring",
+    ("collective ring", 13, 30, "optimizer_update", "trainer_update", "--mode", "ring", "--algorithm", "ring",
      "--progress", "thread"),
 ])
 def a_gradient_passes_through_few_files(most, most_of_all, call, returns, *options):
