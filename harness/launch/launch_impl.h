@@ -28,8 +28,9 @@ typedef struct rank_process {
     int end_value;     /* exit code or signal */
     uint64_t progress; /* last seen progress */
     rank_slot_state state;
-    int64_t changed_ns; /* time at which the change was seen */
-    bool warned;        /* a warning has named the rank as a straggler */
+    int64_t changed_ns;  /* time at which the change was seen */
+    bool warned;         /* a warning has named the rank as a straggler */
+    bool warned_stopped; /* A rank that a signal has stopped is named again. */
     sight sight;
 } rank_process;
 

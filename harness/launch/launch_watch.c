@@ -128,8 +128,9 @@ static void warn_once(const job_run *j, int rank)
     char where[RANK_STATUS_TEXT], age[32];
     rank_process *p = &j->ranks[rank];
     const sight *s = &p->sight;
-    if (p->warned) return;
+    if (s->stopped ? p->warned_stopped : p->warned) return;
     p->warned = true;
+    p->warned_stopped = s->stopped;
     log_warn("%s rank %d (process %d) is behind: no progress for %s, %s%s", j->job->name, rank, (int)p->pid,
              text_format_duration(age, sizeof age, (double)s->age_ns),
              rank_status_format(&s->status, where, sizeof where), s->stopped ? ", stopped by a signal" : "");
