@@ -245,7 +245,8 @@ void device_stream_close(device_stream **s);
 
 /* Makes operations that are launched from now on take `factor` >= 1 times as long, as on a slow machine. A
  * virtual GPU multiplies the prices of operations. On a real device the launching thread waits until the
- * operation has ended, and sleeps for the additional time. A device that plans ignores the factor. */
+ * operation has ended, and sleeps for the additional time. A device that plans ignores the factor. A later
+ * call replaces the factor; 1 ends the slowdown. */
 void device_stream_slow_down(device_stream *s, double factor);
 
 status device_fence_open(device *d, device_fence **out);

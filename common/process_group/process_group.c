@@ -16,12 +16,6 @@ static const process_times *times_of(const process_group *g, process_work w)
     return t->work == w ? t : NULL;
 }
 
-/* Stream order has one queue. */
-static call_queue *only_queue(const process_group *g)
-{
-    return &g->queues[0];
-}
-
 status process_group_finish(const process_group *g, const process_call *p)
 {
     return g->config.ops->finish ? g->config.ops->finish(g->config.context, p) : STATUS_OK;
@@ -71,7 +65,7 @@ status process_group_post(process_group *g, const process_call *p, process_work 
 bool process_group_done(process_group *g, process_work w)
 {
     if (!g->stream) return device_fence_reached(queue_of(g, w)->done, process_work_number(w));
-    return process_work_number(w) <= only_queue(g)->compute.accounted ||
+    return process_work_number(w) <= first_queue(g)->compute.accounted ||
            process_group_read_times(g, process_work_number(w));
 }
 
@@ -90,7 +84,7 @@ static status wait_for(process_group *g, process_work w, int64_t tag, anatomy *a
  * each. */
 static status wait_for_each(process_group *g, uint64_t number, anatomy *a)
 {
-    call_queue *q = only_queue(g);
+    call_queue *q = first_queue(g);
     for (; q->compute.awaited + 1 < number; q->compute.awaited++)
         if (!device_fence_reached(q->done, q->compute.awaited + 1))
             TRY(wait_for(g, process_work_of(0, q->compute.awaited + 1), 0, a));
@@ -102,7 +96,7 @@ status process_group_wait(process_group *g, process_work w, anatomy *a)
     call_queue *q = queue_of(g, w);
     uint64_t number = process_work_number(w);
     process_work after = q->compute.records[number & q->mask].after;
-    bool first = q == only_queue(g);
+    bool first = q == first_queue(g);
     if (g->config.waits_for_each && !g->stream)
         TRY(wait_for_each(g, first ? number : after ? process_work_number(after) + 1 : 0, a));
     TRY(wait_for(g, w, q->compute.records[number & q->mask].tag, a));

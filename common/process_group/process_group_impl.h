@@ -83,6 +83,12 @@ static inline call_queue *queue_of(const process_group *g, process_work w)
     return &g->queues[w % PROCESS_GROUP_QUEUES];
 }
 
+/* Returns queue 0, which is the only queue in stream order. */
+static inline call_queue *first_queue(const process_group *g)
+{
+    return &g->queues[0];
+}
+
 static inline int phases_of(const process_call *p)
 {
     return p->phases > 1 ? p->phases : 1;

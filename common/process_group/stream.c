@@ -12,12 +12,6 @@ static int end_mark(uint64_t number)
     return PROCESS_GROUP_END_MARK + (int)(number % PROCESS_GROUP_AHEAD);
 }
 
-/* Stream order has one queue. */
-static call_queue *only_queue(const process_group *g)
-{
-    return &g->queues[0];
-}
-
 static enqueued_call *enqueued_at(const process_group *g, uint64_t number)
 {
     return &g->enqueued[number % PROCESS_GROUP_AHEAD];
@@ -26,7 +20,7 @@ static enqueued_call *enqueued_at(const process_group *g, uint64_t number)
 /* Waits for the oldest call if too many are in flight. */
 static status make_room(process_group *g)
 {
-    call_queue *q = only_queue(g);
+    call_queue *q = first_queue(g);
     if (q->compute.posted - q->compute.accounted < PROCESS_GROUP_AHEAD) return STATUS_OK;
     TRY(device_mark_wait(g->stream, end_mark(q->compute.accounted + 1)));
     process_group_poll(g);
@@ -36,7 +30,7 @@ static status make_room(process_group *g)
 status process_group_begin(process_group *g, const process_call *p)
 {
     TRY(make_room(g));
-    uint64_t number = process_group_number(only_queue(g), p);
+    uint64_t number = process_group_number(first_queue(g), p);
     *enqueued_at(g, number) = (enqueued_call){.p = *p};
     TRY(device_mark(g->config.compute, ready_mark(number)));
     return device_stream_wait_mark(g->stream, g->config.compute, ready_mark(number));
@@ -44,7 +38,7 @@ status process_group_begin(process_group *g, const process_call *p)
 
 static status enqueue(process_group *g, collective_group *group, const collective_call *call)
 {
-    enqueued_call *e = enqueued_at(g, only_queue(g)->compute.posted);
+    enqueued_call *e = enqueued_at(g, first_queue(g)->compute.posted);
     collective_ticket ticket;
     TRY(collective_enqueue(group, call, g->stream, &ticket));
     if (e->calls++ == 0) e->first = ticket;
@@ -53,12 +47,12 @@ static status enqueue(process_group *g, collective_group *group, const collectiv
 
 status process_group_add(process_group *g, const collective_call *call)
 {
-    return enqueue(g, enqueued_at(g, only_queue(g)->compute.posted)->p.group, call);
+    return enqueue(g, enqueued_at(g, first_queue(g)->compute.posted)->p.group, call);
 }
 
 status process_group_end(process_group *g, process_work *out)
 {
-    uint64_t number = only_queue(g)->compute.posted;
+    uint64_t number = first_queue(g)->compute.posted;
     *out = process_work_of(0, number);
     return device_mark(g->stream, end_mark(number));
 }
@@ -103,7 +97,7 @@ bool process_group_read_times(process_group *g, uint64_t number)
         t.began_ns = first.began_ns;
         t.algorithm = first.algorithm;
     }
-    process_group_ended(g, only_queue(g), &e->p, &t);
+    process_group_ended(g, first_queue(g), &e->p, &t);
     return true;
 }
 

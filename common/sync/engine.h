@@ -201,7 +201,8 @@ typedef struct sync_requirements {
     bool each_pass;             /* false if only the forward pass calls need(), and no pass calls release() */
     param_shards_config shards; /* how the state is cut among ranks; the caller sets `rank` */
     bool replicates;            /* after flush() the parameters of all ranks are bit-identical */
-    bool updates_in_front; /* with a staged copy (staged.h), the engine updates the parameters on the GPU */
+    bool updates_in_front;      /* the engine updates the parameters on the GPU if there is a staged copy
+                                   (staged.h) */
     /* Reason why passes cannot be recorded (sync_recorder). NULL if passes can be recorded when the arenas
      * are in device memory. */
     const char *unrecorded;
@@ -284,7 +285,7 @@ typedef struct sync_engine_type {
 
     void (*counters)(sync_engine *e, sync_counters *out);
 
-    const sync_scatter *scatter; /* NULL if every rank loads its own batch */
+    const sync_scatter *scatter; /* NULL unless rank 0 loads the batches of all ranks */
 } sync_engine_type;
 
 struct sync_engine {

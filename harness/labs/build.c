@@ -75,7 +75,7 @@ static status tool_finish(tool *t, text_buffer *printed, int *code)
     pid_t ended;
     while ((ended = waitpid(t->pid, &how, WNOHANG)) == 0 && !grader_interrupted && clock_now_ns() < until)
         clock_sleep_ns(NS_PER_MS);
-    if (ended <= 0) kill(t->pid, SIGKILL); /* the child may not have its own process group yet */
+    if (ended <= 0) kill(t->pid, SIGKILL); /* the child may not have a process group yet */
     kill(-t->pid, SIGKILL);                /* kills the tool's children, too, which this process inherits */
     while (ended <= 0 && (ended = waitpid(t->pid, &how, 0)) < 0 && errno == EINTR) continue;
     while (waitpid(-t->pid, NULL, 0) > 0 || errno == EINTR) continue;

@@ -134,7 +134,7 @@ static status run_assign(grader *g, lab_test *t)
 
 /* ---- the launch rule ---- */
 
-/* Draws the order in which each rank computes gradients. Unless `own` is true, the order is 0, 1, 2, ... */
+/* Draws the order in which each rank computes gradients. If `own` is false, the order is 0, 1, 2, ... */
 static void draw_orders(buckets_step *step, uint64_t start, bool own)
 {
     for (int r = 0; r < STEP_RANKS; r++) {

@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* eps is large, so that the grader notices a gradient sum that the student did not divide by the number of
- * ranks. With a small eps the step of Adam hardly depends on the scale of the gradient. */
+ * ranks. If eps were small, the step of Adam would hardly depend on the scale of the gradient. */
 static const float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-2f;
 static const double learning_rate = 0.01;
 

@@ -146,7 +146,7 @@ extern const reproduction reproduce_torch_vs_apex, reproduce_dp_vs_ddp, reproduc
 /* torch-vs-apex on the GPUs of this machine. Notes name the rows that these GPUs cannot run. */
 extern const reproduction reproduce_torch_vs_apex_cuda;
 
-/* Runs the table with the constants' values. Unless calibration_only is set, runs the table again for each of
+/* Runs the table with the constants' values. If calibration_only is false, runs the table again for each of
  * `draws` draws of the constants (0 to SIM_DRAWS), and sets the low and high of the cells. `profile` and
  * `dp_host` are as in reproduction_run. `out` must be zero. Returns STATUS_USAGE for `dp_host` with a table
  * without DataParallel. */

@@ -59,7 +59,7 @@ static double pooled(const reproduction_report *r, const char *without, int *cel
     return null > 0 ? 1 - ours / null : NAN;
 }
 
-/* With fewer cells the skill would depend on chance. */
+/* The skill of fewer cells would depend on chance. */
 enum { FEWEST_CELLS = 4 };
 
 void reproduction_skill_of(const reproduction_report *r, reproduction_skill *out)

@@ -244,8 +244,8 @@ static status open_inputs(rank_state *s, run_config *config, text_buffer *inputs
     return rank_describe_inputs(s, inputs);
 }
 
-/* Opens the inputs and joins the ranks' rendezvous, where the other ranks receive the error of a rank that
- * cannot open its inputs. If there is a launcher, the launcher ends the other ranks. */
+/* Opens the inputs and joins the ranks' rendezvous. The other ranks receive the error of a rank that cannot
+ * open its inputs. If there is a launcher, the launcher ends the other ranks. */
 static status join(rank_state *s, run_config *config)
 {
     text_buffer inputs = {0};

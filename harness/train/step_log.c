@@ -17,14 +17,14 @@ const char *step_phase_cost(step_phase phase)
     return phases[phase].cost;
 }
 
-static int64_t virtual_now(const step_log *l)
+static int64_t counted_now(const step_log *l)
 {
-    return device_get_info(l->device)->real ? 0 : device_now_ns(l->device);
+    return l->counts ? device_now_ns(l->device) : 0;
 }
 
 status step_log_enter(step_log *l, step_phase phase)
 {
-    l->spent_ns[l->phase] += virtual_now(l) - l->since_ns;
+    l->spent_ns[l->phase] += counted_now(l) - l->since_ns;
     if (l->separates && (phase == STEP_PHASE_BEGIN_FORWARD || phase == STEP_PHASE_END_FORWARD))
         TRY(device_stream_synchronize(l->compute));
     if (phases[phase].mark < STEP_MARKS)
@@ -34,6 +34,6 @@ status step_log_enter(step_log *l, step_phase phase)
     if (phases[phase].operation != rank_slot_operation(l->slot))
         rank_slot_enter(l->slot, phases[phase].operation, device_now_ns(l->device));
     l->phase = phase;
-    l->since_ns = virtual_now(l);
+    l->since_ns = counted_now(l);
     return STATUS_OK;
 }

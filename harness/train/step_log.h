@@ -48,13 +48,14 @@ typedef enum step_phase { STEP_PHASES(STEP_PHASE_ENUM) STEP_PHASE_COUNT } step_p
 
 const char *step_phase_cost(step_phase phase);
 
-/* State in the storage of the caller, who sets the first five fields. Used only by the compute thread. */
+/* State in the storage of the caller, who sets the first six fields. Used only by the compute thread. */
 typedef struct step_log {
     device_stream *compute;
     device *device;
     ledger *ledger;
     rank_slot *slot;
     bool separates; /* waits for the compute stream before each pass, so that each pass is timed alone */
+    bool counts;    /* counts spent_ns: in virtual time */
     int first_mark; /* first mark of the present micro-batch */
     step_phase phase;
     int64_t since_ns;

@@ -277,7 +277,8 @@ static status open_all(trainer *t)
                         .device = t->device,
                         .ledger = &t->ledger,
                         .slot = c->slot,
-                        .separates = c->separate_phases};
+                        .separates = c->separate_phases,
+                        .counts = !device_get_info(t->device)->real};
     TRY(c->engine->requirements(c->engine_options, c->policy, c->world, &t->needs));
     t->needs.shards.accumulates = t->needs.shards.mixed && c->accumulate > 1;
     describe_batch(t);

@@ -254,12 +254,7 @@ static status backward_on(trainer *t)
 static status update_on(trainer *t)
 {
     t->devices.updated = true;
-    if (!trainer_updates(t)) return STATUS_OK;
-    if (sync_update_needs_norm(t->engine)) {
-        TRY(add_norms(t));
-        TRY(sync_begin_update(t->engine, &t->now.step));
-    }
-    return sync_update(t->engine, &t->now.step);
+    return trainer_stage_update(t, add_norms);
 }
 
 /* Reduces the gradients of the stage and updates the parameters of the stage, unless the norms of other

@@ -62,12 +62,19 @@ static status begin(trainer *t)
 {
     TRY(trainer_prefetch_flush(t));
     TRY(step_log_enter(&t->log, STEP_PHASE_EVALUATE));
+    device_stream_slow_down(t->stream, 1); /* --slow stretches training, not what only measures it. */
     TRY(sync_gather_parameters(t->engine));
     if (param_set_gathers(t->params)) /* binds the memory of the gathered parameters */
         TRY(nn_instance_bind(t->programs.evaluation.instance, &t->programs.bindings));
     t->now.observer =
         (nn_observer){.context = t, .need = no_param, .ready = no_param, .group_sum = trainer_group_sum};
     return STATUS_OK;
+}
+
+static void end(trainer *t)
+{
+    device_stream_slow_down(t->stream, t->slowdown);
+    ledger_enter(&t->ledger, LEDGER_PHASE_AFTER);
 }
 
 status trainer_evaluate(trainer *t, batch_source *source, evaluation_stop stop, evaluation_sums *out)
@@ -81,8 +88,7 @@ status trainer_evaluate(trainer *t, batch_source *source, evaluation_stop stop, 
         rank_slot_touch(t->config.slot, clock_now_ns());
     }
     trainer_end_evaluation(t);
-    ledger_enter(&t->ledger, LEDGER_PHASE_AFTER);
-    for (int s = 1; s < t->devices.count; s++)
-        ledger_enter(&t->devices.stages[s]->ledger, LEDGER_PHASE_AFTER);
+    end(t);
+    for (int s = 1; s < t->devices.count; s++) end(t->devices.stages[s]);
     return STATUS_OK;
 }

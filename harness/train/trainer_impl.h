@@ -323,6 +323,9 @@ status trainer_run_pipeline(trainer *t, batch_source *source, int64_t index, int
 status trainer_stage_forward(trainer *t, batch_source *source, int64_t index, int64_t batch_step);
 status trainer_stage_backward(trainer *t);
 status trainer_stage_reduce(trainer *t);
+/* Runs the optimizer after trainer_stage_reduce(). Calls the function if the update needs the norm of all
+ * stages. */
+status trainer_stage_update(trainer *t, status (*add_norms_of_others)(trainer *t));
 
 /* ---- trainer_devices.c: stages on devices of this process ---- */
 

@@ -223,11 +223,11 @@ status trainer_stage_reduce(trainer *t)
     return sync_take_norm(t->engine);
 }
 
-static status update(trainer *t)
+status trainer_stage_update(trainer *t, status (*add_norms_of_others)(trainer *t))
 {
     if (!trainer_updates(t)) return STATUS_OK;
     if (sync_update_needs_norm(t->engine)) {
-        TRY(add_norms(t));
+        TRY(add_norms_of_others(t));
         TRY(sync_begin_update(t->engine, &t->now.step));
     }
     return sync_update(t->engine, &t->now.step);
@@ -242,11 +242,12 @@ status trainer_run_pipeline(trainer *t, batch_source *source, int64_t index, int
         if (a.backward) t->now = live_of(t, a.batch)->now;
         t->now.micro = a.batch;
         t->now.scalars.accumulate = a.batch > 0;
-        t->log.first_mark = trainer_mark_now(t, STEP_MARK_BEGIN);
         if (a.backward) {
+            t->log.first_mark =
+                trainer_mark_now(t, STEP_MARK_BEGIN); /* Other micro-batches ran in between. */
             TRY(trainer_stage_backward(t));
             TRY(trainer_stage_reduce(t));
-            TRY(update(t));
+            TRY(trainer_stage_update(t, add_norms));
             TRY(await_sends(t));
             TRY(trainer_end_batch(t, source));
             TRY(trainer_report_backward(t, flight, t->now.micro));

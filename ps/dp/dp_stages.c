@@ -137,7 +137,7 @@ static status add_own_outputs(dp_engine *e, const sync_step *step)
 }
 
 /* Gathers the tensors that replicas return in addition to the loss, in virtual time. Only the time of this
- * gather matters, so no values move. Rank 0 is also charged for the copy of its own tensors. */
+ * gather matters, so no values move. Rank 0 is also charged for the copy of the tensors of rank 0. */
 static status gather_returned(dp_engine *e, const sync_step *step)
 {
     void *place = context_of(e)->exchange->output;

@@ -220,12 +220,13 @@ status ring_run_job(ring_engine *e, ring_job_kind kind, int index)
     return ring_await(e, job);
 }
 
-/* Gathers which ranks have data. With NCCL the hosts gather without the GPU, because the next pass needs the
- * result while the GPU is still busy with the last pass. */
+/* Gathers which ranks have data. If the collectives are NCCL, the hosts gather without the GPU, because the
+ * next pass needs the result while the GPU is still busy with the last pass. */
 status ring_gather_activity(ring_engine *e)
 {
+    if (!e->host_group) return ring_run_job(e, RING_JOB_ACTIVITY, 0);
     collective_call call = ring_call_of(e, RING_JOB_ACTIVITY, 0);
-    return e->host_group ? collective_run(e->host_group, &call) : ring_run_job(e, RING_JOB_ACTIVITY, 0);
+    return collective_run(e->host_group, &call);
 }
 
 /* ---- warm-up ---------------------------------------------------------------------------------- */

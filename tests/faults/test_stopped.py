@@ -73,6 +73,14 @@ def a_rank_stopped_for_a_while_is_waited_for(engine, rank, policy):
     expect_equal(result.jobs()[engine]["parameter_hash"], parameters_of(*words), "parameters, and those of a run that was not stopped")
 
 
+@test
+def a_rank_that_was_behind_before_is_named_again_when_a_signal_stops_it():
+    with Run("--mode", "ring", *JOB, "--steps", "100000", "--slow", "1:1000", "--eval-every", "-1", "--stall-timeout", "600s") as run:
+        run.wait_for_line(") is behind: ")
+        run.kill(run.wait_for_rank("ring", 1), signal.SIGSTOP)
+        run.wait_for_line("stopped by a signal")
+
+
 @cases([("ps", "ps"), ("ring", "ring")], at_once=2)
 def a_rank_that_does_not_arrive_is_named(engine):
     watch = Watch()

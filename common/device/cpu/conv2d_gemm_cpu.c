@@ -98,9 +98,9 @@ static bool in_place(const conv2d_attributes *a)
     return a->stride == 1 && a->r == 1 && a->s == 1;
 }
 
-/* Returns the number of pixels multiplied at a time. With AVX-512 all pixels are multiplied at a time,
- * because multiplications with few rows are slower, and because bfloat16 would convert the weights for each
- * block. */
+/* Returns the number of pixels multiplied at a time. The kernels for AVX-512 multiply all
+ * pixels at a time, because multiplications with few rows are slower, and because bfloat16 would convert the
+ * weights for each block. */
 static int64_t block_pixels(const host_kernel *kernel)
 {
     const conv2d_attributes *a = &kernel->base.op.u.conv2d;

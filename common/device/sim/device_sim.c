@@ -83,6 +83,7 @@ static void read_profile(sim_device *d)
         d->host_share = sim_price_core_share(p, processes, &crowding);
         d->slowdown *= crowding;
     }
+    d->slowdown_alone = d->slowdown;
     uint64_t stream = random_mix(random_fnv1a64("jitter_kernel") ^ (uint64_t)rank);
     d->jitter = s->config.jitter_seed ? random_start(s->config.jitter_seed, stream) : 0;
     d->memory_most = (uint64_t)(sim_profile_get(p, SIM_GPU_MEMORY) * 0x1p30);
@@ -181,7 +182,8 @@ static int64_t sim_now_ns(device *d)
 /* Slows down the GPU as a whole, which has one compute stream. */
 static void slow_down(device_stream *s, double factor)
 {
-    ((sim_device *)s->device)->slowdown *= factor;
+    sim_device *d = (sim_device *)s->device;
+    d->slowdown = d->slowdown_alone * factor;
 }
 
 const device_backend device_sim = {

@@ -40,7 +40,7 @@ void sim_fence_close(device_fence *base)
     sim_fence *f = (sim_fence *)base;
     for (sim_stream *s = f->streams; s; s = s->next_waiting) {
         s->waits_on = NULL;
-        s->failed = true; /* nothing else can end the wait */
+        s->failed = true; /* because the fence cannot end the wait any more */
     }
     free(f->history);
     free(f);

@@ -29,7 +29,8 @@ typedef struct sim_device {
     sim_time launch, synchronize, overhead;
     sim_time launch_alone; /* host time of a launch without an interpreter */
     bool contends;         /* kernels are slowed by other ranks of the machine */
-    double slowdown;       /* slowdown of kernels: a slow GPU, too few cores */
+    double slowdown;       /* slowdown of kernels: a slow GPU, too few cores, a slow stream */
+    double slowdown_alone; /* slowdown without the slow stream */
     sim_actor *core;       /* core that the host and its agents share */
     /* Share of its agents' work that the compute thread loses if cores are scarce. */
     double host_share;

@@ -73,6 +73,16 @@ static void what_is_launched_takes_the_factor_longer(void **context)
                  (int)(d.computed_ns / 1000));
 }
 
+/* A second factor replaces the first. */
+static void a_factor_of_one_ends_it(void **context)
+{
+    const fixture *f = *context;
+    device_stream_slow_down(f->stream, 1000);
+    device_stream_slow_down(f->stream, 1);
+    duration d = launch(f, f->stream);
+    assert_true(d.computed_ns > 0 && d.wall_ns < 100 * d.computed_ns);
+}
+
 /* It would have slept a second for each millisecond. */
 static void other_streams_of_the_device_are_as_fast_as_before(void **context)
 {
@@ -86,6 +96,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(what_is_launched_takes_the_factor_longer, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_factor_of_one_ends_it, set_up, tear_down),
         cmocka_unit_test_setup_teardown(other_streams_of_the_device_are_as_fast_as_before, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -114,7 +114,7 @@ status cuda_stream_wait_mark(device_stream *s, device_stream *of, int slot)
                       "cudaStreamWaitEvent");
 }
 
-/* Also returns true on a failed GPU, whose error the next call returns. */
+/* Returns true on a failed GPU as well. The next call returns the error of the GPU. */
 bool cuda_mark_passed(device_stream *base, int slot)
 {
     const cuda_stream *s = (const cuda_stream *)base;

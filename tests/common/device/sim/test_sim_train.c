@@ -42,12 +42,14 @@ static dataset *open_data(const nn_model *model)
     return set;
 }
 
-static void open_job(job *j, const char *device, simulation *s, int rank, const nn_model *model,
-                     const dataset *set, const optimizer_options *optimizer, int64_t batch)
+static void open_slow_job(job *j, const char *slow, const char *device, simulation *s, int rank,
+                          const nn_model *model, const dataset *set, const optimizer_options *optimizer,
+                          int64_t batch)
 {
     trainer_config config = {.rank = rank,
                              .world = 1,
                              .device = device,
+                             .slow = slow,
                              .threads = 1,
                              .simulation = s,
                              .model = model,
@@ -71,6 +73,12 @@ static void open_job(job *j, const char *device, simulation *s, int rank, const 
     *j = (job){.done = 0};
     must(trainer_open(&config, &j->trainer));
     must(batches_open(&batches, &j->source));
+}
+
+static void open_job(job *j, const char *device, simulation *s, int rank, const nn_model *model,
+                     const dataset *set, const optimizer_options *optimizer, int64_t batch)
+{
+    open_slow_job(j, NULL, device, s, rank, model, set, optimizer, batch);
 }
 
 static void close_job(job *j)
@@ -335,6 +343,38 @@ static void a_launch_is_a_call_on_the_cpu_profile(void **context)
     nn_model_free(&model);
 }
 
+/* ---- a slow rank ------------------------------------------------------------------------------ */
+
+/* A slow evaluation would take a thousand times as long as the processor needs. */
+static void a_slow_rank_trains_slowly_and_evaluates_as_fast_as_others(void **context)
+{
+    (void)context;
+    nn_model *model = build(&(model_options){.name = "lenet"});
+    dataset *set = open_data(model);
+    optimizer_options optimizer = sgd(0);
+    job j;
+    open_slow_job(&j, "0:1000", "cpu", NULL, 0, model, set, &optimizer, 1);
+    assert_true(trainer_slowdown(j.trainer) == 1000);
+    int64_t begin = clock_now_ns(), used = clock_cpu_ns(CLOCK_THREAD_CPUTIME_ID);
+    evaluation_sums sums;
+    must(trainer_evaluate(j.trainer, j.source, (evaluation_stop){0}, &sums));
+    begin = clock_now_ns() - begin;
+    used = clock_cpu_ns(CLOCK_THREAD_CPUTIME_ID) - used;
+    if (begin > 100 * used)
+        fail_msg("an evaluation took %d ms for %d ms of computation", (int)(begin / NS_PER_MS),
+                 (int)(used / NS_PER_MS));
+    begin = clock_now_ns(), used = clock_cpu_ns(CLOCK_THREAD_CPUTIME_ID);
+    must(trainer_step(j.trainer, j.source, 0, 0, &j.results[0]));
+    begin = clock_now_ns() - begin;
+    used = clock_cpu_ns(CLOCK_THREAD_CPUTIME_ID) - used;
+    if (begin < 10 * used)
+        fail_msg("a step took %d ms for %d ms of computation", (int)(begin / NS_PER_MS),
+                 (int)(used / NS_PER_MS));
+    close_job(&j);
+    dataset_close(&set);
+    nn_model_free(&model);
+}
+
 /* ---- the ledger ------------------------------------------------------------------------------- */
 
 static void check_classes(const char *model, const char *what, const int64_t *found, const int64_t *expected)
@@ -433,6 +473,7 @@ int main(void)
         cmocka_unit_test(ranks_take_turns_and_share_the_links),
         cmocka_unit_test(the_same_run_takes_the_same_time),
         cmocka_unit_test(a_launch_is_a_call_on_the_cpu_profile),
+        cmocka_unit_test(a_slow_rank_trains_slowly_and_evaluates_as_fast_as_others),
         cmocka_unit_test(the_ledger_is_that_of_the_cpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
