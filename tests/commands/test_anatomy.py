@@ -42,10 +42,14 @@ STAGES = [(device, model, ["--mode", "ring", "--gpus", "4", "--stages", "2", "--
           for words in (["--schedule", "gpipe"], ["--gpus", "2", "--clip-norm", "0.5"], ["--gpus", "2", "--stages-on", "devices"])]
 
 
-@cases([(f"{' '.join(words[1:4:2]) or 'none'} on {device}", device, model, words or ["--mode", "none"])
-        for device, model in DEVICES for _, words in RUNS] +
-       [(" ".join(words), device, DEVICES[0][1], words + ["--gpus", "2"]) for device, words in FURTHER] +
+def rows_on(*devices):
+    return [(f"{' '.join(words[1:4:2]) or 'none'} on {device}", device, model, words or ["--mode", "none"])
+            for device, model in devices for _, words in RUNS]
+
+
+@cases(rows_on(*DEVICES[::2]) + [(" ".join(words), device, DEVICES[0][1], words + ["--gpus", "2"]) for device, words in FURTHER[::2]] +
        [(f"{' '.join(words[4:])} on {device}", device, model, words) for device, model, words in STAGES])
+@long_cases(rows_on(DEVICES[1]) + [(" ".join(words), device, DEVICES[0][1], words + ["--gpus", "2"]) for device, words in FURTHER[1::2]])
 def the_parts_of_every_step_add_up(device, model, words):
     expect_anatomy(job_of(*model, "--device", device, "--steps", "6", "--warmup", "1", *words))
 

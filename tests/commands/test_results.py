@@ -428,7 +428,7 @@ def the_first_step_of_a_turn_is_not_measured(words, expected):
 
 @cases([(f"{name}, {steps} steps", words, steps) for steps in (1, 7, 20) for name, words in (
     ("none", ["--mode", "none"]), ("ps", ["--mode", "ps", "--gpus", "2"]), ("ring", ["--mode", "ring", "--gpus", "2"]),
-    ("both", ["--gpus", "2"]), ("virtual time", ["--gpus", "2", "--device", "sim:cpu"]))], at_check=5)
+    ("both", ["--gpus", "2"]), ("virtual time", ["--gpus", "2", "--device", "sim:cpu"]))], at_check=5, at_more=10)
 def as_many_steps_are_measured_as_asked_for(words, steps):
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "r.json")
