@@ -281,8 +281,8 @@ static void help_shows_what_people_use_in_80_columns_and_all_of_it_on_request(vo
         "  -b, --batch N           samples per rank [32]\n",
         "  --epochs N              passes over the data\n",
         "  --shuffle               shuffle samples\n",
-        "  --device reference|cpu  what computes, which may be a processor or the\n"
-        "                          reference, that is slow and in double precision [cpu]\n",
+        ("  --device reference|cpu  what computes, which may be a processor or the\n"
+         "                          reference, that is slow and in double precision [cpu]\n"),
         "\nLinks:\n",
         "  --bucket-cap SIZE       bytes per bucket [25MiB]\n",
     };
