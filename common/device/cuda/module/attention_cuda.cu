@@ -248,54 +248,38 @@ static dim3 grid_of(const attention_attributes *a)
     return dim3((unsigned)ceil_div(a->sequence, tile_of(a)), (unsigned)a->heads, (unsigned)a->batch);
 }
 
-template <typename T>
-static status forward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *)
+template <typename T> static status forward(const kernel_call &call)
 {
-    const attention_attributes *a = &k->base.op.u.attention;
-    return launch(k, s, BY_WIDTH(forward_kernel, T, a->width), grid_of(a),
-                  dim3((unsigned)(tile_of(a) * LANES)), *a, 1.0f / sqrtf((float)a->width),
-                  (const T *)o[ATT_FWD_Q], (const T *)o[ATT_FWD_K], (const T *)o[ATT_FWD_V],
-                  (T *)o[ATT_FWD_OUT], (float *)o[ATT_FWD_LSE]);
+    const attention_attributes *a = &call.op->u.attention;
+    return launch(call, BY_WIDTH(forward_kernel, T, a->width), grid_of(a), tile_of(a) * LANES, *a,
+                  1.0f / sqrtf((float)a->width), call[ATT_FWD_Q], call[ATT_FWD_K], call[ATT_FWD_V],
+                  call[ATT_FWD_OUT], call[ATT_FWD_LSE]);
 }
 
-template <typename T> status launch_delta(const cuda_kernel *k, cudaStream_t s, void *const *o, float *delta)
+template <typename T> static status backward(const kernel_call &call)
 {
-    constexpr int THREADS = 128;
-    const attention_attributes *a = &k->base.op.u.attention;
+    constexpr int THREADS_OF_DELTA = 128;
+    const attention_attributes *a = &call.op->u.attention;
     int64_t rows = a->batch * a->heads * a->sequence;
-    return launch(k, s, delta_kernel<T>, dim3((unsigned)ceil_div(rows, THREADS / WARP)), dim3(THREADS), *a,
-                  rows, (const T *)o[ATT_BWD_OUT], (const T *)o[ATT_BWD_DOUT], delta);
-}
-
-template <typename T>
-static status backward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *,
-                       void *workspace)
-{
-    const attention_attributes *a = &k->base.op.u.attention;
-    float *delta = (float *)workspace;
-    dim3 threads((unsigned)(tile_of(a) * LANES));
-    TRY(launch_delta<T>(k, s, o, delta));
+    int threads = tile_of(a) * LANES;
     attention_gradient<T> g = {*a,
                                1.0f / sqrtf((float)a->width),
-                               (const T *)o[ATT_BWD_Q],
-                               (const T *)o[ATT_BWD_K],
-                               (const T *)o[ATT_BWD_V],
-                               (const T *)o[ATT_BWD_DOUT],
-                               (const float *)o[ATT_BWD_LSE],
-                               delta};
-    TRY(launch(k, s, BY_WIDTH(query_gradient, T, a->width), grid_of(a), threads, g, (T *)o[ATT_BWD_DQ]));
-    return launch(k, s, BY_WIDTH(key_gradient, T, a->width), grid_of(a), threads, g, (T *)o[ATT_BWD_DK],
-                  (T *)o[ATT_BWD_DV]);
+                               call[ATT_BWD_Q],
+                               call[ATT_BWD_K],
+                               call[ATT_BWD_V],
+                               call[ATT_BWD_DOUT],
+                               call[ATT_BWD_LSE],
+                               call.scratch()};
+    TRY(launch(call, delta_kernel<T>, ceil_div(rows, THREADS_OF_DELTA / WARP), THREADS_OF_DELTA, *a, rows,
+               call[ATT_BWD_OUT], call[ATT_BWD_DOUT], call.scratch()));
+    TRY(launch(call, BY_WIDTH(query_gradient, T, a->width), grid_of(a), threads, g, call[ATT_BWD_DQ]));
+    return launch(call, BY_WIDTH(key_gradient, T, a->width), grid_of(a), threads, g, call[ATT_BWD_DK],
+                  call[ATT_BWD_DV]);
 }
 
 /* ---- bfloat16: a plan of cuDNN, if timing showed that it is faster ------------------------------- */
 
-static cudnn_attention *plan_of(const cuda_kernel *k)
-{
-    return (cudnn_attention *)k->state;
-}
-
-static status use_plan(cuda_kernel *k, cudnn_attention_rival own)
+static status use_plan(cuda_kernel *k, cuda_run_function *own)
 {
     cudnn_attention *plan = nullptr;
     TRY(cudnn_attention_prepare(k, own, &plan));
@@ -307,14 +291,14 @@ static status use_plan(cuda_kernel *k, cudnn_attention_rival own)
 
 static void release(cuda_kernel *k)
 {
-    cudnn_attention *plan = plan_of(k);
+    cudnn_attention *plan = (cudnn_attention *)k->state;
     cudnn_attention_release(&plan);
 }
 
 static status prepare_forward(cuda_kernel *k)
 {
     TRY(check_width(k));
-    return use_plan(k, forward<bf16>);
+    return use_plan(k, BY_STORAGE(forward));
 }
 
 static status prepare_backward(cuda_kernel *k)
@@ -322,26 +306,17 @@ static status prepare_backward(cuda_kernel *k)
     const attention_attributes *a = &k->base.op.u.attention;
     TRY(check_width(k));
     k->base.workspace = (size_t)(a->batch * a->heads * a->sequence) * sizeof(float);
-    return use_plan(k, backward<bf16>);
+    return use_plan(k, BY_STORAGE(backward));
 }
 
-static status forward_bf16(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
-                           void *workspace)
+/* Runs the plan of cuDNN if there is one, else the kernel of this file. */
+template <cuda_run_function *OWN> static status run(const cuda_call *call)
 {
-    if (plan_of(k)) return cudnn_attention_run(plan_of(k), s, o, workspace);
-    return forward<bf16>(k, s, o, scalars, workspace);
-}
-
-static status backward_bf16(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
-                            void *workspace)
-{
-    if (plan_of(k)) return cudnn_attention_run(plan_of(k), s, o, workspace);
-    return backward<bf16>(k, s, o, scalars, workspace);
+    const cudnn_attention *plan = (const cudnn_attention *)call->kernel->state;
+    return plan ? cudnn_attention_run(plan, call) : OWN(call);
 }
 
 extern "C" {
-const cuda_kernel_entry cuda_attention_forward = {prepare_forward, by_storage<forward<float>, forward_bf16>,
-                                                  release};
-const cuda_kernel_entry cuda_attention_backward = {prepare_backward,
-                                                   by_storage<backward<float>, backward_bf16>, release};
+const cuda_kernel_entry cuda_attention_forward = {prepare_forward, run<BY_STORAGE(forward)>, release};
+const cuda_kernel_entry cuda_attention_backward = {prepare_backward, run<BY_STORAGE(backward)>, release};
 }

@@ -60,24 +60,20 @@ template <typename Rule> __global__ void apply_kernel(Rule rule, int64_t rows, i
         [&](const auto &taken, int64_t row) { rule.write(kept, taken, row * c + column); });
 }
 
-template <typename Rule> status apply_to(const cuda_kernel *k, cudaStream_t s, Rule rule)
+template <typename Rule> status apply_to(const kernel_call &call, Rule rule)
 {
-    const batchnorm_attributes *a = &k->base.op.u.batchnorm;
+    const batchnorm_attributes *a = &call.op->u.batchnorm;
     int width = column_width(a->c, Rule::V), down = APPLY_THREADS / width;
     int64_t blocks = ceil_div(rows_of(a), (int64_t)down * APPLY_ROWS);
-    dim3 grid((unsigned)ceil_div(a->c, (int64_t)width * Rule::V),
-              (unsigned)(blocks < MOST_BLOCKS_Y ? blocks : MOST_BLOCKS_Y));
-    return launch(k, s, apply_kernel<Rule>, grid, dim3((unsigned)width, (unsigned)down), rule, rows_of(a),
-                  a->c);
+    dim3 grid(ceil_div(a->c, (int64_t)width * Rule::V), blocks < MOST_BLOCKS_Y ? blocks : MOST_BLOCKS_Y);
+    return launch(call, apply_kernel<Rule>, grid, dim3(width, down), rule, rows_of(a), a->c);
 }
 
 template <typename... Parameters, typename... Arguments>
-status per_channel(const cuda_kernel *k, cudaStream_t s, void (*kernel)(Parameters...),
-                   Arguments... arguments)
+status per_channel(const kernel_call &call, void (*kernel)(Parameters...), Arguments... arguments)
 {
-    int64_t c = k->base.op.u.batchnorm.c;
-    return launch(k, s, kernel, dim3((unsigned)ceil_div(c, CHANNEL_THREADS)), dim3(CHANNEL_THREADS), c,
-                  arguments...);
+    int64_t c = call.op->u.batchnorm.c;
+    return launch(call, kernel, ceil_div(c, CHANNEL_THREADS), CHANNEL_THREADS, c, arguments...);
 }
 
 #endif

@@ -213,42 +213,42 @@ template <typename T, int PACK, variant KIND> struct backward_rule {
 
 /* ---- the operations --------------------------------------------------------------------------- */
 
-template <typename T> static gradient<T> gradient_of(const batchnorm_attributes *a, void *const *o)
+template <typename T> static gradient<T> gradient_of(const kernel_call &call)
 {
+    const batchnorm_attributes *a = &call.op->u.batchnorm;
+    any_pointer y = call[BN_BWD_Y], residual = call[BN_BWD_RESIDUAL], none = {};
     bool masked_by_y = a->act == ACTIVATION_RELU && a->residual;
-    channel_vectors f = {(const float *)o[BN_BWD_MEAN], (const float *)o[BN_BWD_INVSTD],
-                         (const float *)o[BN_BWD_GAMMA], (const float *)o[BN_BWD_BETA]};
-    return {(const T *)o[BN_BWD_X],
-            (const T *)o[BN_BWD_DY],
-            a->dy2 ? (const T *)o[BN_BWD_DY2] : nullptr,
-            masked_by_y ? (const T *)o[BN_BWD_Y] : nullptr,
-            a->residual && !is_plain(a->act) ? (const T *)o[BN_BWD_RESIDUAL] : nullptr,
-            f,
+    return {call[BN_BWD_X],
+            call[BN_BWD_DY],
+            call[BN_BWD_DY2],
+            masked_by_y ? y : none,
+            is_plain(a->act) ? none : residual,
+            {call[BN_BWD_MEAN], call[BN_BWD_INVSTD], call[BN_BWD_GAMMA], call[BN_BWD_BETA]},
             a->act};
 }
 
 template <typename T> static gradient<T> gradient_written(const T *x, const T *g, channel_vectors f)
 {
-    return gradient<T>{x, g, nullptr, nullptr, nullptr, f, ACTIVATION_NONE};
+    return {x, g, nullptr, nullptr, nullptr, f, ACTIVATION_NONE};
 }
 
-static size_t means_bytes(const batchnorm_attributes *a)
+/* The workspace has the sums of the parts, then the means of the channels. */
+static size_t parts_bytes(const op_desc *op)
 {
-    return (size_t)(2 * a->c) * sizeof(float);
+    const batchnorm_attributes *a = &op->u.batchnorm;
+    return op->kind == OP_batchnorm_backward_apply ? 0 : column_workspace(rows_of(a), a->c, 2);
 }
 
-/* The workspace has the means of the channels, whose bytes are a multiple of eight, then the sums of the
- * parts. */
-static status prepare_sums(cuda_kernel *k)
+static status prepare(cuda_kernel *k)
 {
-    const batchnorm_attributes *a = &k->base.op.u.batchnorm;
-    k->base.workspace = means_bytes(a) + column_workspace(rows_of(a), a->c, 2);
+    k->base.workspace = parts_bytes(&k->base.op) + (size_t)(2 * k->base.op.u.batchnorm.c) * sizeof(float);
     return STATUS_OK;
 }
 
-static gradient_means means_in(const batchnorm_attributes *a, void *workspace)
+static gradient_means means_of(const kernel_call &call)
 {
-    return {(float *)workspace, (float *)workspace + a->c};
+    float *means = call.scratch(parts_bytes(call.op));
+    return {means, means + call.op->u.batchnorm.c};
 }
 
 #define BY_VARIANT(run, T, V, b, ...)                                                                        \
@@ -257,56 +257,46 @@ static gradient_means means_in(const batchnorm_attributes *a, void *workspace)
                                : run<T, V, ANY>(b, __VA_ARGS__))
 
 template <typename T, int V, variant KIND>
-static status sums_with(const gradient<T> &b, const cuda_kernel *k, cudaStream_t s, T *g_out,
-                        gradient_sums finish, double *parts)
+static status sums_with(const gradient<T> &b, const kernel_call &call, T *g_out, gradient_sums finish)
 {
-    const batchnorm_attributes *a = &k->base.op.u.batchnorm;
-    return column_sums(k, s, gradient_terms<T, V, KIND>{b, g_out, a->c}, finish, rows_of(a), a->c, parts);
+    const batchnorm_attributes *a = &call.op->u.batchnorm;
+    return column_sums(call, gradient_terms<T, V, KIND>{b, g_out, a->c}, finish, rows_of(a), a->c);
 }
 
 template <typename T, int V>
-static status sums_of(const cuda_kernel *k, cudaStream_t s, void *const *o, T *g_out, gradient_sums finish,
-                      void *workspace)
+static status sums_of(const kernel_call &call, const gradient<T> &b, T *g_out, gradient_sums finish)
 {
-    const batchnorm_attributes *a = &k->base.op.u.batchnorm;
-    double *parts = (double *)((char *)workspace + means_bytes(a));
-    gradient<T> b = gradient_of<T>(a, o);
-    return BY_VARIANT(sums_with, T, V, b, k, s, g_out, finish, parts);
+    return BY_VARIANT(sums_with, T, V, b, call, g_out, finish);
 }
 
 template <typename T, int V, variant KIND>
-static status apply_with(const gradient<T> &b, const cuda_kernel *k, cudaStream_t s, gradient_means means,
-                         T *dx)
+static status apply_with(const gradient<T> &b, const kernel_call &call, T *dx)
 {
-    return apply_to(k, s, backward_rule<T, V, KIND>{b, means, dx});
+    return apply_to(call, backward_rule<T, V, KIND>{b, means_of(call), dx});
 }
 
 template <typename T, int V>
-static status apply_backward(const cuda_kernel *k, cudaStream_t s, void *const *, const gradient<T> &b,
-                             gradient_means means, T *dx)
+static status apply_backward(const kernel_call &call, const gradient<T> &b, T *dx)
 {
-    return BY_VARIANT(apply_with, T, V, b, k, s, means, dx);
+    return BY_VARIANT(apply_with, T, V, b, call, dx);
 }
 
-template <typename T>
-static status backward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
-                       void *workspace)
+template <typename T> static status backward(const kernel_call &call)
 {
-    const batchnorm_attributes *a = &k->base.op.u.batchnorm;
-    gradient<T> b = gradient_of<T>(a, o);
-    gradient_means means = means_in(a, workspace);
-    T *dresidual = (T *)o[BN_BWD_DRESIDUAL];
+    const batchnorm_attributes *a = &call.op->u.batchnorm;
+    gradient<T> b = gradient_of<T>(call);
+    T *dresidual = call[BN_BWD_DRESIDUAL];
     gradient_sums finish = {a->c,
                             b.f.invstd,
                             nullptr,
-                            means,
+                            means_of(call),
                             (double)rows_of(a),
-                            (float *)o[BN_BWD_DGAMMA],
-                            (float *)o[BN_BWD_DBETA],
-                            cuda_accumulates(k, scalars)};
-    TRY(WITH_PACKS(sums_of, T, a->c, k, s, o, dresidual, finish, workspace));
+                            call[BN_BWD_DGAMMA],
+                            call[BN_BWD_DBETA],
+                            call.accumulates()};
+    TRY(WITH_PACKS(sums_of, T, a->c, call, b, dresidual, finish));
     if (dresidual) b = gradient_written<T>(b.x, dresidual, b.f);
-    return WITH_PACKS(apply_backward, T, a->c, k, s, o, b, means, (T *)o[BN_BWD_DX]);
+    return WITH_PACKS(apply_backward, T, a->c, call, b, call[BN_BWD_DX]);
 }
 
 /* ---- SyncBatchNorm, in two halves --------------------------------------------------------------- */
@@ -314,39 +304,26 @@ static status backward(const cuda_kernel *k, cudaStream_t s, void *const *o, con
 static_assert((int)BN_BSTATS_X == (int)BN_BWD_X && (int)BN_BSTATS_DY2 == (int)BN_BWD_DY2,
               "both backward operations share their first slots");
 
-template <typename T>
-static status backward_stats(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
-                             void *workspace)
+template <typename T> static status backward_stats(const kernel_call &call)
 {
-    const batchnorm_attributes *a = &k->base.op.u.batchnorm;
-    gradient_sums finish = {
-        a->c, (const float *)o[BN_BSTATS_INVSTD], (double *)o[BN_BSTATS_SUMS], {},
-        0,    (float *)o[BN_BSTATS_DGAMMA],       (float *)o[BN_BSTATS_DBETA], cuda_accumulates(k, scalars)};
-    return WITH_PACKS(sums_of, T, a->c, k, s, o, (T *)o[BN_BSTATS_G], finish, workspace);
+    int64_t c = call.op->u.batchnorm.c;
+    gradient_sums finish = {c, call[BN_BSTATS_INVSTD], call[BN_BSTATS_SUMS],  {},
+                            0, call[BN_BSTATS_DGAMMA], call[BN_BSTATS_DBETA], call.accumulates()};
+    return WITH_PACKS(sums_of, T, c, call, gradient_of<T>(call), call[BN_BSTATS_G], finish);
 }
 
-static status prepare_means(cuda_kernel *k)
+template <typename T> static status backward_apply(const kernel_call &call)
 {
-    k->base.workspace = means_bytes(&k->base.op.u.batchnorm);
-    return STATUS_OK;
-}
-
-template <typename T>
-static status backward_apply(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *,
-                             void *workspace)
-{
-    const batchnorm_attributes *a = &k->base.op.u.batchnorm;
-    const float *invstd = (const float *)o[BN_BAPPLY_INVSTD], *gamma = (const float *)o[BN_BAPPLY_GAMMA];
-    channel_vectors f = {(const float *)o[BN_BAPPLY_MEAN], invstd, gamma, gamma}; /* beta is not used */
-    gradient<T> b = gradient_written<T>((const T *)o[BN_BAPPLY_X], (const T *)o[BN_BAPPLY_G], f);
-    gradient_means means = means_in(a, workspace);
-    TRY(per_channel(k, s, means_of_sums, (const double *)o[BN_BAPPLY_SUMS],
-                    (const double *)o[BN_BAPPLY_COUNT], invstd, means));
-    return WITH_PACKS(apply_backward, T, a->c, k, s, o, b, means, (T *)o[BN_BAPPLY_DX]);
+    channel_vectors f = {call[BN_BAPPLY_MEAN], call[BN_BAPPLY_INVSTD], call[BN_BAPPLY_GAMMA],
+                         call[BN_BAPPLY_GAMMA]}; /* beta is not used */
+    gradient<T> b = gradient_written<T>(call[BN_BAPPLY_X], call[BN_BAPPLY_G], f);
+    TRY(per_channel(call, means_of_sums, call[BN_BAPPLY_SUMS], call[BN_BAPPLY_COUNT], f.invstd,
+                    means_of(call)));
+    return WITH_PACKS(apply_backward, T, call.op->u.batchnorm.c, call, b, call[BN_BAPPLY_DX]);
 }
 
 extern "C" {
-const cuda_kernel_entry cuda_batchnorm_backward = {prepare_sums, BY_STORAGE(backward), nullptr};
-const cuda_kernel_entry cuda_batchnorm_backward_stats = {prepare_sums, BY_STORAGE(backward_stats), nullptr};
-const cuda_kernel_entry cuda_batchnorm_backward_apply = {prepare_means, BY_STORAGE(backward_apply), nullptr};
+const cuda_kernel_entry cuda_batchnorm_backward = {prepare, BY_STORAGE(backward), nullptr};
+const cuda_kernel_entry cuda_batchnorm_backward_stats = {prepare, BY_STORAGE(backward_stats), nullptr};
+const cuda_kernel_entry cuda_batchnorm_backward_apply = {prepare, BY_STORAGE(backward_apply), nullptr};
 }

@@ -142,23 +142,20 @@ template <typename T, int PACK, bool RESIDUAL> struct normalize_rule {
 };
 
 template <typename T, int V>
-static status normalize(const cuda_kernel *k, cudaStream_t s, void *const *o, const float *mean,
-                        const float *invstd)
+static status normalize(const kernel_call &call, const float *mean, const float *invstd)
 {
-    const batchnorm_attributes *a = &k->base.op.u.batchnorm;
-    const T *x = (const T *)o[BN_FWD_X], *residual = (const T *)o[BN_FWD_RESIDUAL];
-    T *y = (T *)o[BN_FWD_Y];
-    channel_vectors f = {mean, invstd, (const float *)o[BN_FWD_GAMMA], (const float *)o[BN_FWD_BETA]};
-    if (a->residual) return apply_to(k, s, normalize_rule<T, V, true>{x, residual, f, a->act, y});
-    return apply_to(k, s, normalize_rule<T, V, false>{x, nullptr, f, a->act, y});
+    const batchnorm_attributes *a = &call.op->u.batchnorm;
+    const T *x = call[BN_FWD_X], *residual = call[BN_FWD_RESIDUAL];
+    T *y = call[BN_FWD_Y];
+    channel_vectors f = {mean, invstd, call[BN_FWD_GAMMA], call[BN_FWD_BETA]};
+    if (residual) return apply_to(call, normalize_rule<T, V, true>{x, residual, f, a->act, y});
+    return apply_to(call, normalize_rule<T, V, false>{x, nullptr, f, a->act, y});
 }
 
-template <typename T, int V, typename Finish>
-static status moments(const cuda_kernel *k, cudaStream_t s, void *const *o, Finish finish, void *workspace)
+template <typename T, int V, typename Finish> static status moments(const kernel_call &call, Finish finish)
 {
-    const batchnorm_attributes *a = &k->base.op.u.batchnorm;
-    return column_sums(k, s, moment_terms<T, V>{(const T *)o[BN_FWD_X], a->c}, finish, rows_of(a), a->c,
-                       (double *)workspace);
+    const batchnorm_attributes *a = &call.op->u.batchnorm;
+    return column_sums(call, moment_terms<T, V>{call[BN_FWD_X], a->c}, finish, rows_of(a), a->c);
 }
 
 static status prepare_sums(cuda_kernel *k)
@@ -168,17 +165,22 @@ static status prepare_sums(cuda_kernel *k)
     return STATUS_OK;
 }
 
-template <typename T>
-static status forward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *,
-                      void *workspace)
+static_assert((int)BN_FWD_Y == (int)BN_INF_Y && (int)BN_FWD_INVSTD == (int)BN_APPLY_INVSTD,
+              "slots of the forward operations");
+
+static statistics_out statistics_of(const kernel_call &call)
 {
-    const batchnorm_attributes *a = &k->base.op.u.batchnorm;
-    float *mean = (float *)o[BN_FWD_MEAN], *invstd = (float *)o[BN_FWD_INVSTD];
-    statistics_out statistics = {
-        mean, invstd, (float *)o[BN_FWD_RUNNING_MEAN], (float *)o[BN_FWD_RUNNING_VAR], a->momentum, a->eps};
-    batch_statistics<T> finish = {(const T *)o[BN_FWD_X], (double)rows_of(a), statistics};
-    TRY(WITH_PACKS(moments, T, a->c, k, s, o, finish, workspace));
-    return WITH_PACKS(normalize, T, a->c, k, s, o, mean, invstd);
+    const batchnorm_attributes *a = &call.op->u.batchnorm;
+    return {call[BN_FWD_MEAN],        call[BN_FWD_INVSTD], call[BN_FWD_RUNNING_MEAN],
+            call[BN_FWD_RUNNING_VAR], a->momentum,         a->eps};
+}
+
+template <typename T> static status forward(const kernel_call &call)
+{
+    const batchnorm_attributes *a = &call.op->u.batchnorm;
+    batch_statistics<T> finish = {call[BN_FWD_X], (double)rows_of(a), statistics_of(call)};
+    TRY(WITH_PACKS(moments, T, a->c, call, finish));
+    return WITH_PACKS(normalize, T, a->c, call, call[BN_FWD_MEAN], call[BN_FWD_INVSTD]);
 }
 
 static status prepare_inference(cuda_kernel *k)
@@ -187,37 +189,28 @@ static status prepare_inference(cuda_kernel *k)
     return STATUS_OK;
 }
 
-template <typename T>
-static status inference(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *,
-                        void *workspace)
+template <typename T> static status inference(const kernel_call &call)
 {
-    const batchnorm_attributes *a = &k->base.op.u.batchnorm;
-    float *invstd = (float *)workspace;
-    TRY(per_channel(k, s, invstd_of, (const float *)o[BN_INF_RUNNING_VAR], a->eps, invstd));
-    return WITH_PACKS(normalize, T, a->c, k, s, o, (const float *)o[BN_INF_RUNNING_MEAN], invstd);
+    const batchnorm_attributes *a = &call.op->u.batchnorm;
+    float *invstd = call.scratch();
+    TRY(per_channel(call, invstd_of, call[BN_INF_RUNNING_VAR], a->eps, invstd));
+    return WITH_PACKS(normalize, T, a->c, call, call[BN_INF_RUNNING_MEAN], invstd);
 }
 
 /* ---- SyncBatchNorm, in two halves --------------------------------------------------------------- */
 
-template <typename T>
-static status stats(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *workspace)
+template <typename T> static status stats(const kernel_call &call)
 {
-    const batchnorm_attributes *a = &k->base.op.u.batchnorm;
-    write_raw_sums<T> finish = {(const T *)o[BN_STATS_X], (double)rows_of(a), a->c,
-                                (double *)o[BN_STATS_SUMS]};
-    return WITH_PACKS(moments, T, a->c, k, s, o, finish, workspace);
+    const batchnorm_attributes *a = &call.op->u.batchnorm;
+    write_raw_sums<T> finish = {call[BN_STATS_X], (double)rows_of(a), a->c, call[BN_STATS_SUMS]};
+    return WITH_PACKS(moments, T, a->c, call, finish);
 }
 
-template <typename T>
-static status apply(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *)
+template <typename T> static status apply(const kernel_call &call)
 {
-    const batchnorm_attributes *a = &k->base.op.u.batchnorm;
-    float *mean = (float *)o[BN_APPLY_MEAN], *invstd = (float *)o[BN_APPLY_INVSTD];
-    statistics_out statistics = {
-        mean,        invstd, (float *)o[BN_APPLY_RUNNING_MEAN], (float *)o[BN_APPLY_RUNNING_VAR],
-        a->momentum, a->eps};
-    TRY(per_channel(k, s, statistics_from_sums, (const double *)o[BN_APPLY_SUMS], statistics));
-    return WITH_PACKS(normalize, T, a->c, k, s, o, (const float *)mean, (const float *)invstd);
+    const batchnorm_attributes *a = &call.op->u.batchnorm;
+    TRY(per_channel(call, statistics_from_sums, call[BN_APPLY_SUMS], statistics_of(call)));
+    return WITH_PACKS(normalize, T, a->c, call, call[BN_APPLY_MEAN], call[BN_APPLY_INVSTD]);
 }
 
 extern "C" {

@@ -186,27 +186,26 @@ template <typename Terms> column_grid column_grid_of(int64_t rows, int64_t c)
 
 /* Computes only the parts, and sets *count to their number. */
 template <typename Terms>
-status column_parts_of(const cuda_kernel *k, cudaStream_t s, Terms terms, int64_t rows, int64_t c,
-                       double *workspace, int64_t *count)
+status column_parts_of(const kernel_call &call, Terms terms, int64_t rows, int64_t c, int64_t *count)
 {
     column_grid g = column_grid_of<Terms>(rows, c);
     *count = g.parts;
-    return launch(k, s, column_partial<Terms>, g.grid, g.block, terms, rows, c, g.rows_a_part, workspace);
+    return launch(call, column_partial<Terms>, g.grid, g.block, terms, rows, c, g.rows_a_part,
+                  call.scratch());
 }
 
 template <typename Terms, typename Finish>
-status column_sums(const cuda_kernel *k, cudaStream_t s, Terms terms, Finish finish, int64_t rows, int64_t c,
-                   double *workspace)
+status column_sums(const kernel_call &call, Terms terms, Finish finish, int64_t rows, int64_t c)
 {
     static_assert(Terms::SUMS == Finish::SUMS, "as many sums are taken as are made");
     column_grid g = column_grid_of<Terms>(rows, c);
     int64_t bytes = g.parts * g.block.x * Terms::V * Terms::SUMS * (int64_t)sizeof(double);
     if (bytes <= COLUMN_FEW_BYTES && g.grid.x <= CUDA_COUNTERS)
-        return launch(k, s, column_whole<Terms, Finish>, g.grid, g.block, terms, finish, rows, c,
-                      g.rows_a_part, workspace, cuda_device_of(k)->counters);
-    TRY(column_parts_of(k, s, terms, rows, c, workspace, &g.parts));
-    return launch(k, s, column_finish<Finish>, dim3((unsigned)ceil_div(c, WARP)), dim3(WARP, COLUMN_ADDERS),
-                  finish, c, g.parts, workspace);
+        return launch(call, column_whole<Terms, Finish>, g.grid, g.block, terms, finish, rows, c,
+                      g.rows_a_part, call.scratch(), call.device()->counters);
+    TRY(column_parts_of(call, terms, rows, c, &g.parts));
+    return launch(call, column_finish<Finish>, ceil_div(c, WARP), dim3(WARP, COLUMN_ADDERS), finish, c,
+                  g.parts, call.scratch());
 }
 
 struct nothing_kept {
@@ -246,14 +245,12 @@ struct write_sum {
 
 /* Stores the sums of x's columns in `out`, or adds them to it if `add`. */
 template <typename T>
-status sum_columns(const cuda_kernel *k, cudaStream_t s, const T *x, float *out, bool add, int64_t rows,
-                   int64_t c, void *workspace)
+status sum_columns(const kernel_call &call, const T *x, float *out, bool add, int64_t rows, int64_t c)
 {
     constexpr int V = wide_pack<T>();
     if (c % V == 0 && (uintptr_t)x % 16 == 0)
-        return column_sums(k, s, plain_terms<T, V>{{}, x, c}, write_sum{out, add}, rows, c,
-                           (double *)workspace);
-    return column_sums(k, s, plain_terms<T, 1>{{}, x, c}, write_sum{out, add}, rows, c, (double *)workspace);
+        return column_sums(call, plain_terms<T, V>{{}, x, c}, write_sum{out, add}, rows, c);
+    return column_sums(call, plain_terms<T, 1>{{}, x, c}, write_sum{out, add}, rows, c);
 }
 
 #endif

@@ -7,14 +7,14 @@ extern "C" {
 #include "common/device/cuda/module/cudnn_cuda.h"
 }
 
-static cudnn_conv *plan_of(const cuda_kernel *k)
+static cudnn_conv *plan_of(const kernel_call &call)
 {
-    return (cudnn_conv *)k->state;
+    return (cudnn_conv *)call.kernel->state;
 }
 
 static void release(cuda_kernel *k)
 {
-    cudnn_conv *plan = plan_of(k);
+    cudnn_conv *plan = (cudnn_conv *)k->state;
     cudnn_conv_release(&plan);
 }
 
@@ -96,68 +96,57 @@ template <typename T> struct add_bias_rule {
 /* ---- the operations --------------------------------------------------------------------------- */
 
 /* X is the type of x, T the type of the other activations, W and B. */
-template <typename X, typename T>
-static status forward_product(const cuda_kernel *k, cudaStream_t s, void *const *o)
+template <typename X, typename T> static status forward_product(const kernel_call &call)
 {
-    const conv2d_attributes *a = &k->base.op.u.conv2d;
+    const conv2d_attributes *a = &call.op->u.conv2d;
     int64_t pixels = a->n * a->p * a->q, depth = a->r * a->s * a->c;
-    const T *b = a->bias ? (const T *)o[CONV_FWD_B] : nullptr;
-    return matmul(k, s, windows<X>{(const X *)o[CONV_FWD_X], *a},
-                  strided<T>{(const T *)o[CONV_FWD_W], 1, depth},
-                  store_with_bias<T>{(T *)o[CONV_FWD_Y], b, a->k}, pixels, a->k, depth);
+    return matmul(call, windows<X>{call[CONV_FWD_X], *a}, strided<T>{call[CONV_FWD_W], 1, depth},
+                  store_with_bias<T>{call[CONV_FWD_Y], call[CONV_FWD_B], a->k}, pixels, a->k, depth);
 }
 
-template <typename T>
-static status forward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *,
-                      void *workspace)
+template <typename T> static status forward(const kernel_call &call)
 {
-    const conv2d_attributes *a = &k->base.op.u.conv2d;
+    const conv2d_attributes *a = &call.op->u.conv2d;
     int64_t count = a->n * a->p * a->q * a->k;
-    if (!plan_of(k))
-        return k->base.op.x_f32 ? forward_product<float, T>(k, s, o) : forward_product<T, T>(k, s, o);
-    TRY(cudnn_conv_run(plan_of(k), s, o[CONV_FWD_X], o[CONV_FWD_W], o[CONV_FWD_Y], false, workspace));
+    if (!plan_of(call)) return call.op->x_f32 ? forward_product<float, T>(call) : forward_product<T, T>(call);
+    TRY(cudnn_conv_run(plan_of(call), call.stream, call[CONV_FWD_X], call[CONV_FWD_W], call[CONV_FWD_Y],
+                       false, call.workspace));
     if (!a->bias) return STATUS_OK;
-    return over<1>(cuda_device_of(k), op_name(k->base.op.kind), s, count,
-                   add_bias_rule<T>{a->k, (const T *)o[CONV_FWD_B], (T *)o[CONV_FWD_Y]});
+    return over<1>(call.device(), op_name(call.op->kind), call.stream, count,
+                   add_bias_rule<T>{a->k, call[CONV_FWD_B], call[CONV_FWD_Y]});
 }
 
-template <typename T>
-static status backward_data(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *,
-                            void *workspace)
+template <typename T> static status backward_data(const kernel_call &call)
 {
-    const conv2d_attributes *a = &k->base.op.u.conv2d;
-    const T *dy = (const T *)o[CONV_BWD_DATA_DY], *w = (const T *)o[CONV_BWD_DATA_W];
-    T *dx = (T *)o[CONV_BWD_DATA_DX];
-    if (plan_of(k)) return cudnn_conv_run(plan_of(k), s, w, dy, dx, false, workspace);
-    return matmul(k, s, covering_windows<T>{dy, *a}, turned_weights<T>{w, a->k, a->c, a->r * a->s},
+    const conv2d_attributes *a = &call.op->u.conv2d;
+    const T *dy = call[CONV_BWD_DATA_DY], *w = call[CONV_BWD_DATA_W];
+    T *dx = call[CONV_BWD_DATA_DX];
+    if (plan_of(call)) return cudnn_conv_run(plan_of(call), call.stream, w, dy, dx, false, call.workspace);
+    return matmul(call, covering_windows<T>{dy, *a}, turned_weights<T>{w, a->k, a->c, a->r * a->s},
                   store_plain<T>{dx, a->c, false}, a->n * a->h * a->w, a->c, a->r * a->s * a->k);
 }
 
-template <typename X, typename T>
-static status weights_product(const cuda_kernel *k, cudaStream_t s, void *const *o, bool add)
+template <typename X, typename T> static status weights_product(const kernel_call &call, bool add)
 {
-    const conv2d_attributes *a = &k->base.op.u.conv2d;
+    const conv2d_attributes *a = &call.op->u.conv2d;
     int64_t pixels = a->n * a->p * a->q, depth = a->r * a->s * a->c;
-    return matmul(k, s, strided<T>{(const T *)o[CONV_BWD_WEIGHTS_DY], 1, a->k},
-                  windows<X>{(const X *)o[CONV_BWD_WEIGHTS_X], *a},
-                  store_plain<float>{(float *)o[CONV_BWD_WEIGHTS_DW], depth, add}, a->k, depth, pixels);
+    return matmul(call, strided<T>{call[CONV_BWD_WEIGHTS_DY], 1, a->k},
+                  windows<X>{call[CONV_BWD_WEIGHTS_X], *a},
+                  store_plain<float>{call[CONV_BWD_WEIGHTS_DW], depth, add}, a->k, depth, pixels);
 }
 
-template <typename T>
-static status backward_weights(const cuda_kernel *k, cudaStream_t s, void *const *o,
-                               const op_scalars *scalars, void *workspace)
+template <typename T> static status backward_weights(const kernel_call &call)
 {
-    const conv2d_attributes *a = &k->base.op.u.conv2d;
-    bool add = cuda_accumulates(k, scalars);
-    if (plan_of(k))
-        TRY(cudnn_conv_run(plan_of(k), s, o[CONV_BWD_WEIGHTS_X], o[CONV_BWD_WEIGHTS_DY],
-                           o[CONV_BWD_WEIGHTS_DW], add, workspace));
+    const conv2d_attributes *a = &call.op->u.conv2d;
+    bool add = call.accumulates();
+    if (plan_of(call))
+        TRY(cudnn_conv_run(plan_of(call), call.stream, call[CONV_BWD_WEIGHTS_X], call[CONV_BWD_WEIGHTS_DY],
+                           call[CONV_BWD_WEIGHTS_DW], add, call.workspace));
     else
-        TRY(k->base.op.x_f32 ? (weights_product<float, T>(k, s, o, add))
-                             : (weights_product<T, T>(k, s, o, add)));
+        TRY(call.op->x_f32 ? (weights_product<float, T>(call, add)) : (weights_product<T, T>(call, add)));
     if (!a->bias) return STATUS_OK;
-    return sum_columns(k, s, (const T *)o[CONV_BWD_WEIGHTS_DY], (float *)o[CONV_BWD_WEIGHTS_DB], add,
-                       a->n * a->p * a->q, a->k, workspace);
+    return sum_columns<T>(call, call[CONV_BWD_WEIGHTS_DY], call[CONV_BWD_WEIGHTS_DB], add, a->n * a->p * a->q,
+                          a->k);
 }
 
 extern "C" {

@@ -157,31 +157,37 @@ static void fall_back(const cublaslt_matmul *p, cublasStatus_t code)
                    s->sums ? "the bias's gradient is summed by itself" : "an own kernel multiplies");
 }
 
-typedef struct timed_key {
-    int64_t of[14];
-} timed_key;
-
 typedef struct timed_choice {
     cublasLtMatmulAlgo_t algorithm;
     float ms;
 } timed_choice;
 
-typedef struct trial_operands {
+/* Memory of a trial. */
+enum { TRIAL_A, TRIAL_B, TRIAL_D, TRIAL_VECTOR, TRIAL_WORKSPACE, TRIAL_PARTS };
+
+typedef struct algorithm_trial {
     cublaslt_matmul *p;
     const cublasLtMatmulHeuristicResult_t *found;
-    void *a, *b, *d, *vector, *workspace;
-} trial_operands;
+    cuda_trial trial;
+} algorithm_trial;
+
+static cublasStatus_t call_matmul(const cublaslt_matmul *p, const cublasLtMatmulAlgo_t *algorithm,
+                                  cudaStream_t s, const cublaslt_operands *o, bool add, void *workspace)
+{
+    float one = 1, beta = add ? 1 : 0;
+    return table_of(p->device)->matmul(p->device->cublaslt, p->desc, &one, o->a, p->a, o->b, p->b, &beta,
+                                       o->d, p->d, o->d, p->d, algorithm, workspace, WORKSPACE_BYTES, s);
+}
 
 static status attempt(void *context, int index, cudaStream_t s, bool *works)
 {
-    const trial_operands *o = context;
-    cublaslt_matmul *p = o->p;
-    float one = 1, zero = 0;
-    TRY(set_vector(p, o->vector));
-    *works = o->found[index].state == CUBLAS_STATUS_SUCCESS &&
-             table_of(p->device)->matmul(p->device->cublaslt, p->desc, &one, o->a, p->a, o->b, p->b, &zero,
-                                         o->d, p->d, o->d, p->d, &o->found[index].algo, o->workspace,
-                                         WORKSPACE_BYTES, s) == CUBLAS_STATUS_SUCCESS;
+    const algorithm_trial *t = context;
+    void *const *memory = t->trial.memory;
+    cublaslt_operands o = {memory[TRIAL_A], memory[TRIAL_B], NULL, memory[TRIAL_D], NULL};
+    TRY(set_vector(t->p, memory[TRIAL_VECTOR]));
+    *works = t->found[index].state == CUBLAS_STATUS_SUCCESS &&
+             call_matmul(t->p, &t->found[index].algo, s, &o, false, memory[TRIAL_WORKSPACE]) ==
+                 CUBLAS_STATUS_SUCCESS;
     return STATUS_OK;
 }
 
@@ -189,35 +195,30 @@ static status time_algorithms(cublaslt_matmul *p, const cublasLtMatmulHeuristicR
 {
     const cublaslt_shape *s = &p->shape;
     int64_t n = s->varying == CUBLASLT_N ? p->rows : s->n, k = s->varying == CUBLASLT_K ? p->rows : s->k;
-    timed_key key = {{p->kind, s->m, s->n, s->k, s->transpose_a, s->transpose_b, s->varying, s->bias, s->relu,
-                      s->sums, s->in, s->out, p->rows, s->pitch_b}};
+    int64_t key[] = {p->kind, s->m,    s->n,    s->k,  s->transpose_a, s->transpose_b, s->varying,
+                     s->bias, s->relu, s->sums, s->in, s->out,         p->rows,        s->pitch_b};
     int64_t b = s->pitch_b ? s->pitch_b * (s->transpose_b ? k : n) : k * n;
+    int64_t in = dtype_size(s->in), out = dtype_size(s->out);
+    size_t bytes[TRIAL_PARTS] = {(size_t)(s->m * k * in), (size_t)(b * in), (size_t)(s->m * n * out),
+                                 (size_t)((s->m + n) * out), WORKSPACE_BYTES};
     timed_choice choice = {found[0].algo, -1};
-    if (cuda_recall(p->device, &key, sizeof key, &choice, sizeof choice)) {
-        p->algorithm = choice.algorithm;
-        p->ms = choice.ms;
-        return STATUS_OK;
+    if (!cuda_recall(p->device, key, sizeof key, &choice, sizeof choice)) {
+        algorithm_trial t = {.p = p, .found = found};
+        int best = -1;
+        status rc = cuda_trial_open(p->device, TRIAL_PARTS, bytes, &t.trial);
+        if (rc == STATUS_OK && t.trial.complete)
+            rc = cuda_trial_best(&t.trial, attempt, &t, count, &best, &choice.ms);
+        cuda_trial_close(&t.trial);
+        TRY(rc);
+        if (best >= 0) choice.algorithm = found[best].algo;
+        log_debug("%s %lldx%lldx%lld%s: cuBLASLt's algorithm %d of %d takes %.3f ms", op_name(p->kind),
+                  (long long)s->m, (long long)n, (long long)k, s->sums ? " with sums" : "", best + 1, count,
+                  (double)choice.ms);
+        TRY(cuda_remember(p->device, key, sizeof key, &choice, sizeof choice));
     }
-    cuda_trial t;
-    trial_operands o = {.p = p, .found = found};
-    int best = -1;
-    status rc = cuda_trial_open(p->device, &t);
-    if (rc == STATUS_OK) rc = cuda_trial_memory(&t, (size_t)(s->m * k * dtype_size(s->in)), &o.a);
-    if (rc == STATUS_OK) rc = cuda_trial_memory(&t, (size_t)(b * dtype_size(s->in)), &o.b);
-    if (rc == STATUS_OK) rc = cuda_trial_memory(&t, (size_t)(s->m * n * dtype_size(s->out)), &o.d);
-    if (rc == STATUS_OK) rc = cuda_trial_memory(&t, (size_t)((s->m + n) * dtype_size(s->out)), &o.vector);
-    if (rc == STATUS_OK) rc = cuda_trial_memory(&t, WORKSPACE_BYTES, &o.workspace);
-    if (rc == STATUS_OK && o.a && o.b && o.d && o.vector && o.workspace)
-        rc = cuda_trial_best(&t, attempt, &o, count, &best, &choice.ms);
-    cuda_trial_close(&t);
-    TRY(rc);
-    if (best >= 0) choice.algorithm = found[best].algo;
-    log_debug("%s %lldx%lldx%lld%s: cuBLASLt's algorithm %d of %d takes %.3f ms", op_name(p->kind),
-              (long long)s->m, (long long)n, (long long)k, s->sums ? " with sums" : "", best + 1, count,
-              (double)choice.ms);
     p->algorithm = choice.algorithm;
     p->ms = choice.ms;
-    return cuda_remember(p->device, &key, sizeof key, &choice, sizeof choice);
+    return STATUS_OK;
 }
 
 /* Finds an algorithm. The result depends only on shapes and alignments, because the vector's address is reset
@@ -315,15 +316,12 @@ static bool is_refusal(cublasStatus_t code)
 status cublaslt_run(cublaslt_matmul *p, cudaStream_t s, const cublaslt_operands *o, int64_t rows, bool add,
                     void *workspace, bool *refused)
 {
-    float one = 1, beta = add ? 1 : 0;
     bool fits;
     TRY(cublaslt_set_rows(p, rows, &fits));
     *refused = !fits;
     if (!fits) return STATUS_OK;
     TRY(set_vector(p, p->shape.sums ? o->sums : o->bias));
-    cublasStatus_t code =
-        table_of(p->device)->matmul(p->device->cublaslt, p->desc, &one, o->a, p->a, o->b, p->b, &beta, o->d,
-                                    p->d, o->d, p->d, &p->algorithm, workspace, WORKSPACE_BYTES, s);
+    cublasStatus_t code = call_matmul(p, &p->algorithm, s, o, add, workspace);
     *refused = is_refusal(code);
     if (!*refused) return check(p->device, code, "cublasLtMatmul");
     p->found = false;

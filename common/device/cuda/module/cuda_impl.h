@@ -61,11 +61,22 @@ typedef struct cuda_fence {
 
 typedef struct cuda_kernel cuda_kernel;
 
+/* A launch of an operation. */
+typedef struct cuda_call {
+    const cuda_kernel *kernel;
+    const op_desc *op; /* description in `kernel` */
+    cudaStream_t stream;
+    void *const *operands;
+    const op_scalars *scalars; /* may be NULL */
+    void *workspace;
+} cuda_call;
+
+typedef status cuda_run_function(const cuda_call *call);
+
 /* Functions of one operation. `prepare` and `release` may be NULL. */
 typedef struct cuda_kernel_entry {
     status (*prepare)(cuda_kernel *k);
-    status (*run)(const cuda_kernel *k, cudaStream_t s, void *const *operands, const op_scalars *scalars,
-                  void *workspace);
+    cuda_run_function *run;
     void (*release)(cuda_kernel *k);
 } cuda_kernel_entry;
 
@@ -78,16 +89,6 @@ struct cuda_kernel {
 static inline cuda_device *cuda_device_of(const cuda_kernel *k)
 {
     return (cuda_device *)k->base.device;
-}
-
-static inline bool cuda_accumulates(const cuda_kernel *k, const op_scalars *scalars)
-{
-    return k->base.op.accumulate || (scalars && scalars->accumulate);
-}
-
-static inline int64_t cuda_rows(const op_scalars *scalars, int64_t most)
-{
-    return scalars && scalars->rows > 0 ? scalars->rows : most;
 }
 
 /* device_cuda.c */

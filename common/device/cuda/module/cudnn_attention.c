@@ -184,17 +184,18 @@ static size_t delta_bytes(const cudnn_attention *p)
 }
 
 /* Runs a plan. delta is at the start of the workspace, followed by the plan's workspace. */
-static cudnnStatus_t run_plan(const cudnn_attention *p, int plan, cudaStream_t s, void *const *o,
-                              void *workspace)
+static cudnnStatus_t run_plan(const cudnn_attention *p, int plan, const cuda_call *call)
 {
-    void *own = (char *)workspace + delta_bytes(p), *scale = (void *)&p->scale, *masked = (void *)&p->masked;
+    void *const *o = call->operands;
+    void *own = (char *)call->workspace + delta_bytes(p), *scale = (void *)&p->scale,
+         *masked = (void *)&p->masked;
     void *of_forward[] = {o[ATT_FWD_Q],   o[ATT_FWD_K], o[ATT_FWD_V], o[ATT_FWD_OUT],
                           o[ATT_FWD_LSE], scale,        masked};
     void *of_backward[] = {o[ATT_BWD_Q],    o[ATT_BWD_K],  o[ATT_BWD_V],   o[ATT_BWD_OUT], o[ATT_BWD_LSE],
-                           o[ATT_BWD_DOUT], o[ATT_BWD_DQ], o[ATT_BWD_DK],  o[ATT_BWD_DV],  workspace,
+                           o[ATT_BWD_DOUT], o[ATT_BWD_DQ], o[ATT_BWD_DK],  o[ATT_BWD_DV],  call->workspace,
                            scale,           masked,        (void *)&p->one};
-    return cudnn_graph_run(p->graph, plan, s, p->kind == OP_attention_forward ? of_forward : of_backward,
-                           own);
+    return cudnn_graph_run(p->graph, plan, call->stream,
+                           p->kind == OP_attention_forward ? of_forward : of_backward, own);
 }
 
 /* ---- choosing: candidate 0 is the kernel of this module, the others are plans ------------------ */
@@ -202,55 +203,53 @@ static cudnnStatus_t run_plan(const cudnn_attention *p, int plan, cudaStream_t s
 typedef struct attempt_context {
     const cudnn_attention *p;
     const cuda_kernel *k;
-    cudnn_attention_rival own;
-    void *operands[OP_MAX_OPERANDS], *workspace;
+    cuda_run_function *own;
+    cuda_trial trial; /* memory: the operands, then the workspace */
+    int operands;
 } attempt_context;
 
 static status attempt(void *context, int index, cudaStream_t s, bool *works)
 {
     const attempt_context *c = context;
+    void *const *memory = c->trial.memory;
+    cuda_call call = {c->k, &c->k->base.op, s, memory, NULL, memory[c->operands]};
     *works = true;
-    if (index == 0) return c->own(c->k, s, c->operands, NULL, c->workspace);
-    *works = cudnn_graph_plan(c->p->graph, index - 1) &&
-             run_plan(c->p, index - 1, s, c->operands, c->workspace) == CUDNN_STATUS_SUCCESS;
+    if (index == 0) return c->own(&call);
+    *works =
+        cudnn_graph_plan(c->p->graph, index - 1) && run_plan(c->p, index - 1, &call) == CUDNN_STATUS_SUCCESS;
     return STATUS_OK;
 }
 
-static int64_t operand_bytes(const attention_attributes *a, int slot)
+static size_t operand_bytes(const attention_attributes *a, int slot)
 {
     int64_t rows = a->batch * a->sequence;
-    if (slot == ATT_FWD_LSE) return rows * a->heads * (int64_t)sizeof(float);
+    if (slot == ATT_FWD_LSE) return (size_t)(rows * a->heads) * sizeof(float);
     /* No operand has rows longer than `stride`. */
-    return rows * a->stride * dtype_size(DTYPE_BF16);
+    return (size_t)(rows * a->stride * dtype_size(DTYPE_BF16));
 }
 
 /* Times the candidates. *best is 0 if no plan is faster than the kernel of this module. */
-static status time_plans(cudnn_attention *p, const cuda_kernel *k, cudnn_attention_rival own, int *best)
+static status time_plans(cudnn_attention *p, const cuda_kernel *k, cuda_run_function *own, int *best)
 {
     attempt_context c = {.p = p, .k = k, .own = own};
-    int operands = p->kind == OP_attention_forward ? ATT_FWD_LSE + 1 : ATT_BWD_DV + 1;
-    size_t workspace = k->base.workspace;
-    bool room = true;
-    cuda_trial t;
+    size_t bytes[TRIAL_MEMORY], workspace = k->base.workspace;
     float ms;
     for (int i = 0; i < p->graph->plan_count; i++)
         if (cudnn_graph_plan(p->graph, i) && p->graph->plans[i].workspace + delta_bytes(p) > workspace)
             workspace = p->graph->plans[i].workspace + delta_bytes(p);
+    c.operands = p->kind == OP_attention_forward ? ATT_FWD_LSE + 1 : ATT_BWD_DV + 1;
+    for (int i = 0; i < c.operands; i++) bytes[i] = operand_bytes(&p->shape, i);
+    bytes[c.operands] = workspace;
     *best = 0;
-    status rc = cuda_trial_open(p->device, &t);
-    for (int i = 0; i < operands && rc == STATUS_OK; i++) {
-        rc = cuda_trial_memory(&t, (size_t)operand_bytes(&p->shape, i), &c.operands[i]);
-        room = room && c.operands[i];
-    }
-    if (rc == STATUS_OK) rc = cuda_trial_memory(&t, workspace, &c.workspace);
-    if (rc == STATUS_OK && room && c.workspace)
-        rc = cuda_trial_best(&t, attempt, &c, p->graph->plan_count + 1, best, &ms);
-    cuda_trial_close(&t);
+    status rc = cuda_trial_open(p->device, c.operands + 1, bytes, &c.trial);
+    if (rc == STATUS_OK && c.trial.complete)
+        rc = cuda_trial_best(&c.trial, attempt, &c, p->graph->plan_count + 1, best, &ms);
+    cuda_trial_close(&c.trial);
     if (*best < 0) *best = 0;
     return rc;
 }
 
-static status choose(cudnn_attention *p, const cuda_kernel *k, cudnn_attention_rival own)
+static status choose(cudnn_attention *p, const cuda_kernel *k, cuda_run_function *own)
 {
     const attention_attributes *a = &p->shape;
     int64_t key[] = {p->kind, a->batch, a->sequence, a->heads, a->width, a->causal, a->stride};
@@ -277,7 +276,7 @@ static status choose(cudnn_attention *p, const cuda_kernel *k, cudnn_attention_r
     return STATUS_OK;
 }
 
-status cudnn_attention_prepare(const cuda_kernel *k, cudnn_attention_rival own, cudnn_attention **out)
+status cudnn_attention_prepare(const cuda_kernel *k, cuda_run_function *own, cudnn_attention **out)
 {
     cuda_device *d = cuda_device_of(k);
     *out = NULL;
@@ -316,9 +315,9 @@ size_t cudnn_attention_workspace(const cudnn_attention *p)
     return p ? delta_bytes(p) + p->graph->plans[p->plan].workspace : 0;
 }
 
-status cudnn_attention_run(const cudnn_attention *p, cudaStream_t s, void *const *operands, void *workspace)
+status cudnn_attention_run(const cudnn_attention *p, const cuda_call *call)
 {
-    return cudnn_check(p->device, run_plan(p, p->plan, s, operands, workspace), "cudnnBackendExecute");
+    return cudnn_check(p->device, run_plan(p, p->plan, call), "cudnnBackendExecute");
 }
 
 #endif

@@ -8,28 +8,21 @@
 
 typedef struct cudnn_attention cudnn_attention;
 
-/* Type of the kernel of this module with which cuDNN competes. The parameters are as in
- * cuda_kernel_entry.run. */
-typedef status (*cudnn_attention_rival)(const cuda_kernel *k, cudaStream_t s, void *const *operands,
-                                        const op_scalars *scalars, void *workspace);
-
 #if PSRING_HAVE_CUDNN
 
-/* Prepares attention_forward or attention_backward. k->base.workspace is the number of bytes that `own`
- * needs. */
-status cudnn_attention_prepare(const cuda_kernel *k, cudnn_attention_rival own, cudnn_attention **out);
+/* Prepares attention_forward or attention_backward. `own` is the kernel of this module with which cuDNN
+ * competes, and k->base.workspace is the number of bytes that `own` needs. */
+status cudnn_attention_prepare(const cuda_kernel *k, cuda_run_function *own, cudnn_attention **out);
 void cudnn_attention_release(cudnn_attention **p);
 size_t cudnn_attention_workspace(const cudnn_attention *p);
-/* Runs the operation. Operands are in the slots of op.h. */
-status cudnn_attention_run(const cudnn_attention *p, cudaStream_t s, void *const *operands, void *workspace);
+status cudnn_attention_run(const cudnn_attention *p, const cuda_call *call);
 
 #else
 
 #define cudnn_attention_prepare(k, own, out) ((void)(own), *(out) = NULL, STATUS_OK)
 #define cudnn_attention_release(p) (void)(p)
 #define cudnn_attention_workspace(p) 0
-#define cudnn_attention_run(p, s, operands, workspace)                                                       \
-    fail(STATUS_INTERNAL, "this module was built without cuDNN")
+#define cudnn_attention_run(p, call) fail(STATUS_INTERNAL, "this module was built without cuDNN")
 
 #endif
 #endif

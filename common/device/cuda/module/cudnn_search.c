@@ -82,55 +82,39 @@ static void say(const cudnn_conv *p, const cudnn_choice *choice, const char *wha
 typedef struct trial_conv {
     const cudnn_conv *p;
     const cudnn_choice *list;
-    void *operands[CUDNN_OPERANDS], *workspace;
-    size_t bytes;
+    cuda_trial trial; /* memory: the operands, then the workspace */
+    size_t workspace;
 } trial_conv;
 
 static status attempt(void *context, int index, cudaStream_t s, bool *works)
 {
     const trial_conv *c = context;
     const cudnn_choice *choice = &c->list[index];
-    *works = choice->workspace <= c->bytes && (c->workspace || c->bytes == 0) &&
+    void *const *memory = c->trial.memory;
+    *works = memory[CUDNN_FIRST] && memory[CUDNN_SECOND] && memory[CUDNN_OUT] &&
+             choice->workspace <= c->workspace &&
              table_of_conv(c->p)->conv_set_math(c->p->conv, choice->math) == CUDNN_STATUS_SUCCESS &&
-             cudnn_call(c->p, choice, s, c->operands[CUDNN_FIRST], c->operands[CUDNN_SECOND],
-                        c->operands[CUDNN_OUT], false, c->workspace) == CUDNN_STATUS_SUCCESS;
+             cudnn_call(c->p, choice, s, memory[CUDNN_FIRST], memory[CUDNN_SECOND], memory[CUDNN_OUT], false,
+                        memory[CUDNN_OPERANDS]) == CUDNN_STATUS_SUCCESS;
     return STATUS_OK;
 }
 
 /* Times all choices. *best is -1 if none could run. */
 static status time_all(const cudnn_conv *p, const cudnn_choice *list, int count, int *best)
 {
-    cuda_trial t;
     trial_conv c = {.p = p, .list = list};
-    bool room = true;
-    float ms = 0;
+    size_t bytes[CUDNN_OPERANDS + 1] = {0};
+    float ms;
     *best = -1;
-    status rc = cuda_trial_open(p->device, &t);
-    for (int i = 0; i < CUDNN_OPERANDS && rc == STATUS_OK; i++) {
-        rc = cuda_trial_memory(&t, (size_t)(p->elements[i] * dtype_size(p->type)), &c.operands[i]);
-        room = room && c.operands[i];
-    }
+    for (int i = 0; i < CUDNN_OPERANDS; i++) bytes[i] = (size_t)(p->elements[i] * dtype_size(p->type));
     for (int i = 0; i < count; i++)
-        if (list[i].workspace > c.bytes) c.bytes = list[i].workspace;
-    if (rc == STATUS_OK) rc = cuda_trial_memory(&t, c.bytes, &c.workspace);
-    if (!c.workspace) c.bytes = 0;
-    if (rc == STATUS_OK && room) rc = cuda_trial_best(&t, attempt, &c, count, best, &ms);
+        if (list[i].workspace > bytes[CUDNN_OPERANDS]) bytes[CUDNN_OPERANDS] = list[i].workspace;
+    status rc = cuda_trial_open(p->device, CUDNN_OPERANDS + 1, bytes, &c.trial);
+    if (c.trial.memory[CUDNN_OPERANDS]) c.workspace = bytes[CUDNN_OPERANDS];
+    if (rc == STATUS_OK) rc = cuda_trial_best(&c.trial, attempt, &c, count, best, &ms);
     if (rc == STATUS_OK && *best >= 0) say(p, &list[*best], "is the fastest:", (double)ms);
-    cuda_trial_close(&t);
+    cuda_trial_close(&c.trial);
     return rc;
-}
-
-typedef struct timed_key {
-    op_kind kind;
-    dtype type;
-    int64_t of[10];
-} timed_key;
-
-static timed_key key_of(const cudnn_conv *p)
-{
-    const conv2d_attributes *a = &p->shape;
-    return (timed_key){
-        p->kind, p->type, {a->n, a->h, a->w, a->c, a->k, a->r, a->s, a->stride, a->pad_h, a->pad_w}};
 }
 
 /* ---- plans of the convolution as a graph ------------------------------------------------------- */
@@ -172,9 +156,11 @@ static int list_plans(cudnn_conv *p, cudnn_choice *list, int count)
 
 static status choose_timed(cudnn_conv *p, cudnn_choice *list, int count)
 {
-    timed_key key = key_of(p);
+    const conv2d_attributes *a = &p->shape;
+    int64_t key[] = {p->kind, p->type, a->n, a->h,      a->w,     a->c,
+                     a->k,    a->r,    a->s, a->stride, a->pad_h, a->pad_w};
     int best;
-    if (cuda_recall(p->device, &key, sizeof key, &p->choice, sizeof p->choice)) {
+    if (cuda_recall(p->device, key, sizeof key, &p->choice, sizeof p->choice)) {
         if (p->choice.algorithm >= 0) return STATUS_OK;
         p->graph = cudnn_graph_open(p->device);
         if (p->graph) describe_graph(p);
@@ -188,7 +174,7 @@ static status choose_timed(cudnn_conv *p, cudnn_choice *list, int count)
     TRY(time_all(p, list, count, &best));
     p->choice = list[best < 0 ? 0 : best];
     if (p->choice.algorithm >= 0) cudnn_graph_close(&p->graph);
-    return cuda_remember(p->device, &key, sizeof key, &p->choice, sizeof p->choice);
+    return cuda_remember(p->device, key, sizeof key, &p->choice, sizeof p->choice);
 }
 
 status cudnn_choose(cudnn_conv *p, bool *found, cudnnStatus_t *why)

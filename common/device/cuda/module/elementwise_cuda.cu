@@ -58,40 +58,37 @@ template <bool FORWARD, typename T> struct concat_rule {
 
 /* Concatenates or splits. `bits` is the OR of all channel counts, which a pack of 2^n elements divides only
  * if the pack divides every count. */
-template <typename T>
-static status concat(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *)
+template <typename T> static status concat(const kernel_call &call)
 {
-    const concat_attributes *a = &k->base.op.u.concat;
-    concat_rule<true, T> forward = {*a, 0, (T *)o[CONCAT_FWD_Y], {}};
+    const concat_attributes *a = &call.op->u.concat;
+    concat_rule<true, T> forward = {*a, 0, call[CONCAT_FWD_Y], {}};
     int64_t bits = 0;
     for (int i = 0; i < CONCAT_MOST; i++) {
         forward.whole += a->c[i];
-        forward.parts[i] = (T *)o[CONCAT_FWD_X + i];
+        forward.parts[i] = call[CONCAT_FWD_X + i];
         bits |= a->c[i];
     }
-    if (k->base.op.kind == OP_concat_forward)
-        return over_packs<T>(k, s, o, bits, a->rows * forward.whole, forward);
+    if (call.op->kind == OP_concat_forward)
+        return over_packs<T>(call, bits, a->rows * forward.whole, forward);
     concat_rule<false, T> backward = {*a, forward.whole, forward.all, {}};
     for (int i = 0; i < CONCAT_MOST; i++) backward.parts[i] = forward.parts[i];
-    return over_packs<T>(k, s, o, bits, a->rows * forward.whole, backward);
+    return over_packs<T>(call, bits, a->rows * forward.whole, backward);
 }
 
-template <typename T>
-static status run(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *)
+template <typename T> static status run(const kernel_call &call)
 {
-    const elementwise_attributes *a = &k->base.op.u.elementwise;
+    const elementwise_attributes *a = &call.op->u.elementwise;
     int64_t count = a->count;
-    switch (k->base.op.kind) {
+    switch (call.op->kind) {
     case OP_activation_forward:
-        return over_packs<T>(k, s, o, count, count,
-                             activation_rule<T>{a->act, (const T *)o[ACT_FWD_X], (T *)o[ACT_FWD_Y]});
+        return over_packs<T>(call, count, count,
+                             activation_rule<T>{a->act, call[ACT_FWD_X], call[ACT_FWD_Y]});
     case OP_activation_backward:
-        return over_packs<T>(k, s, o, count, count,
-                             activation_backward_rule<T>{a->act, (const T *)o[ACT_BWD_X],
-                                                         (const T *)o[ACT_BWD_DY], (T *)o[ACT_BWD_DX]});
+        return over_packs<T>(
+            call, count, count,
+            activation_backward_rule<T>{a->act, call[ACT_BWD_X], call[ACT_BWD_DY], call[ACT_BWD_DX]});
     default:
-        return over_packs<T>(k, s, o, count, count,
-                             add_rule<T>{(const T *)o[ADD_A], (const T *)o[ADD_B], (T *)o[ADD_Y]});
+        return over_packs<T>(call, count, count, add_rule<T>{call[ADD_A], call[ADD_B], call[ADD_Y]});
     }
 }
 

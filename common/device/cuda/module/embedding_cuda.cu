@@ -3,20 +3,16 @@
 
 constexpr int THREADS = 128;
 
-struct embedding_tables {
-    const float *table, *position, *type; /* position and type may be NULL */
-};
-
 template <typename T>
-__global__ static void embedding_kernel(embedding_tables t, const int32_t *tokens, int64_t sequence,
-                                        int64_t hidden, T *y)
+__global__ static void embedding_kernel(const int32_t *tokens, int64_t sequence, int64_t hidden,
+                                        const float *table, const float *positions, const float *type, T *y)
 {
     int64_t i = blockIdx.x;
-    const float *row = t.table + (int64_t)tokens[i] * hidden;
+    const float *row = table + (int64_t)tokens[i] * hidden;
     for (int64_t c = threadIdx.x; c < hidden; c += THREADS) {
         float value = row[c];
-        if (t.position) value += t.position[i % sequence * hidden + c];
-        if (t.type) value += t.type[c];
+        if (positions) value += positions[i % sequence * hidden + c];
+        if (type) value += type[c];
         store(y + i * hidden + c, value);
     }
 }
@@ -117,19 +113,16 @@ static size_t runs_workspace(int64_t rows, int64_t hidden)
 }
 
 template <typename T>
-static status table_gradient(const cuda_kernel *k, cudaStream_t s, const int32_t *tokens, int64_t rows,
-                             const T *dy, float *dtable, void *workspace)
+static status table_gradient(const kernel_call &call, const int32_t *tokens, int64_t rows, const T *dy,
+                             float *dtable)
 {
-    int64_t hidden = k->base.op.u.embedding.hidden;
-    int32_t *sorted = (int32_t *)workspace;
-    float *parts = (float *)((char *)workspace + sorted_bytes(rows));
-    sorted_tokens t = {tokens, sorted, rows, hidden};
-    dim3 grid((unsigned)ceil_div(rows, RUN), (unsigned)ceil_div(hidden, THREADS));
-    TRY(launch(k, s, sort_tokens, dim3((unsigned)ceil_div(rows, THREADS)), dim3(THREADS), tokens, rows,
-               sorted));
-    TRY(launch(k, s, sum_runs<T>, grid, dim3(THREADS), t, dy, dtable, parts));
-    return grid.x > 1 ? launch(k, s, join_runs, grid, dim3(THREADS), t, dtable, (const float *)parts)
-                      : STATUS_OK;
+    int64_t hidden = call.op->u.embedding.hidden;
+    any_pointer parts = call.scratch(sorted_bytes(rows));
+    sorted_tokens t = {tokens, call.scratch(), rows, hidden};
+    dim3 grid(ceil_div(rows, RUN), ceil_div(hidden, THREADS));
+    TRY(launch(call, sort_tokens, ceil_div(rows, THREADS), THREADS, tokens, rows, call.scratch()));
+    TRY(launch(call, sum_runs<T>, grid, THREADS, t, dy, dtable, parts));
+    return grid.x > 1 ? launch(call, join_runs, grid, THREADS, t, dtable, parts) : STATUS_OK;
 }
 
 template <typename T>
@@ -145,21 +138,18 @@ __global__ static void position_gradient(int64_t batch, int64_t sequence, int64_
     }
 }
 
-template <typename T> static status clear(const cuda_kernel *k, cudaStream_t s, T *data, int64_t count)
+template <typename T> static status clear(const kernel_call &call, T *data, int64_t count)
 {
-    return cuda_check(cuda_device_of(k), cudaMemsetAsync((void *)data, 0, (size_t)count * sizeof *data, s),
-                      "cudaMemsetAsync");
+    size_t bytes = (size_t)count * sizeof *data;
+    return cuda_check(call.device(), cudaMemsetAsync((void *)data, 0, bytes, call.stream), "cudaMemsetAsync");
 }
 
-template <typename T>
-static status forward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *)
+template <typename T> static status forward(const kernel_call &call)
 {
-    const embedding_attributes *a = &k->base.op.u.embedding;
-    embedding_tables t = {(const float *)o[EMB_FWD_TABLE],
-                          a->position_table ? (const float *)o[EMB_FWD_POSITION] : nullptr,
-                          a->type_table ? (const float *)o[EMB_FWD_TYPE] : nullptr};
-    return launch(k, s, embedding_kernel<T>, dim3((unsigned)(a->batch * a->sequence)), dim3(THREADS), t,
-                  (const int32_t *)o[EMB_FWD_TOKENS], a->sequence, a->hidden, (T *)o[EMB_FWD_Y]);
+    const embedding_attributes *a = &call.op->u.embedding;
+    return launch(call, embedding_kernel<T>, a->batch * a->sequence, THREADS, call[EMB_FWD_TOKENS],
+                  a->sequence, a->hidden, call[EMB_FWD_TABLE], call[EMB_FWD_POSITION], call[EMB_FWD_TYPE],
+                  call[EMB_FWD_Y]);
 }
 
 static status prepare_backward(cuda_kernel *k)
@@ -171,23 +161,21 @@ static status prepare_backward(cuda_kernel *k)
     return STATUS_OK;
 }
 
-template <typename T>
-static status backward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
-                       void *workspace)
+template <typename T> static status backward(const kernel_call &call)
 {
-    const embedding_attributes *a = &k->base.op.u.embedding;
-    const T *dy = (const T *)o[EMB_BWD_DY];
-    float *dtable = (float *)o[EMB_BWD_DTABLE], *dtypes = (float *)o[EMB_BWD_DTYPE];
-    bool micro_batch = scalars && scalars->accumulate;
+    const embedding_attributes *a = &call.op->u.embedding;
+    const T *dy = call[EMB_BWD_DY];
+    float *dtable = call[EMB_BWD_DTABLE], *dtypes = call[EMB_BWD_DTYPE];
+    bool micro_batch = call.scalars && call.scalars->accumulate;
     int64_t rows = a->batch * a->sequence;
-    if (!cuda_accumulates(k, scalars)) TRY(clear(k, s, dtable, a->vocabulary * a->hidden));
-    TRY(table_gradient(k, s, (const int32_t *)o[EMB_BWD_TOKENS], rows, dy, dtable, workspace));
+    if (!call.accumulates()) TRY(clear(call, dtable, a->vocabulary * a->hidden));
+    TRY(table_gradient(call, call[EMB_BWD_TOKENS], rows, dy, dtable));
     if (a->position_table)
-        TRY(launch(k, s, position_gradient<T>, dim3((unsigned)a->positions), dim3(THREADS), a->batch,
-                   a->sequence, a->hidden, micro_batch, dy, (float *)o[EMB_BWD_DPOSITION]));
+        TRY(launch(call, position_gradient<T>, a->positions, THREADS, a->batch, a->sequence, a->hidden,
+                   micro_batch, dy, call[EMB_BWD_DPOSITION]));
     if (!a->type_table) return STATUS_OK;
-    if (!micro_batch) TRY(clear(k, s, dtypes + a->hidden, a->hidden));
-    return sum_columns(k, s, dy, dtypes, micro_batch, rows, a->hidden, workspace);
+    if (!micro_batch) TRY(clear(call, dtypes + a->hidden, a->hidden));
+    return sum_columns(call, dy, dtypes, micro_batch, rows, a->hidden);
 }
 
 /* ---- gathered rows ---------------------------------------------------------------------------- */
@@ -201,24 +189,20 @@ __global__ static void move_rows(int64_t every, const int32_t *index, int64_t hi
     for (int64_t c = threadIdx.x; c < hidden; c += THREADS) out[c] = in[c];
 }
 
-template <typename T>
-static status gather(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *)
+template <typename T> static status gather(const kernel_call &call)
 {
-    const rows_attributes *a = &k->base.op.u.rows;
-    return launch(k, s, move_rows<false, T>, dim3((unsigned)cuda_rows(scalars, a->selected)), dim3(THREADS),
-                  a->every, (const int32_t *)o[ROWS_GATHER_INDEX], a->hidden, (const T *)o[ROWS_GATHER_X],
-                  (T *)o[ROWS_GATHER_Y]);
+    const rows_attributes *a = &call.op->u.rows;
+    return launch(call, move_rows<false, T>, call.rows(a->selected), THREADS, a->every,
+                  call[ROWS_GATHER_INDEX], a->hidden, call[ROWS_GATHER_X], call[ROWS_GATHER_Y]);
 }
 
-template <typename T>
-static status scatter(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *)
+template <typename T> static status scatter(const kernel_call &call)
 {
-    const rows_attributes *a = &k->base.op.u.rows;
-    T *dx = (T *)o[ROWS_SCATTER_DX];
-    TRY(clear(k, s, dx, a->rows * a->hidden));
-    return launch(k, s, move_rows<true, T>, dim3((unsigned)cuda_rows(scalars, a->selected)), dim3(THREADS),
-                  a->every, (const int32_t *)o[ROWS_SCATTER_INDEX], a->hidden, (const T *)o[ROWS_SCATTER_DY],
-                  dx);
+    const rows_attributes *a = &call.op->u.rows;
+    T *dx = call[ROWS_SCATTER_DX];
+    TRY(clear(call, dx, a->rows * a->hidden));
+    return launch(call, move_rows<true, T>, call.rows(a->selected), THREADS, a->every,
+                  call[ROWS_SCATTER_INDEX], a->hidden, call[ROWS_SCATTER_DY], dx);
 }
 
 extern "C" {

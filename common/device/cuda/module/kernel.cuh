@@ -15,6 +15,49 @@ extern "C" {
 
 constexpr int WARP = 32, MOST_BLOCKS_Y = 65535;
 
+/* A pointer that converts to a pointer to any type. */
+struct any_pointer {
+    void *data;
+    template <typename T> operator T *() const
+    {
+        return (T *)data;
+    }
+};
+
+/* The launch of an operation, as the run functions of this folder receive it. call[SLOT] is an operand. */
+struct kernel_call : cuda_call {
+    any_pointer operator[](int slot) const
+    {
+        return {operands[slot]};
+    }
+    /* Returns the workspace from byte `offset` on. */
+    any_pointer scratch(size_t offset = 0) const
+    {
+        return {(char *)workspace + offset};
+    }
+    const cuda_device *device() const
+    {
+        return cuda_device_of(kernel);
+    }
+    bool accumulates() const
+    {
+        return op->accumulate || (scalars && scalars->accumulate);
+    }
+    int64_t rows(int64_t most) const
+    {
+        return scalars && scalars->rows > 0 ? scalars->rows : most;
+    }
+};
+
+/* Runs F32 or BF16, for the type in which the operation's activations are stored. */
+typedef status run_function(const kernel_call &);
+template <run_function *F32, run_function *BF16> static status by_storage(const cuda_call *call)
+{
+    return call->op->bf16 ? BF16({*call}) : F32({*call});
+}
+
+#define BY_STORAGE(run) by_storage<run<float>, run<bf16>>
+
 /* Launches a kernel. `what` names the kernel in error messages. */
 template <typename... Parameters, typename... Arguments>
 status launch_on(const cuda_device *d, const char *what, cudaStream_t stream, void (*kernel)(Parameters...),
@@ -28,10 +71,10 @@ status launch_on(const cuda_device *d, const char *what, cudaStream_t stream, vo
 }
 
 template <typename... Parameters, typename... Arguments>
-status launch(const cuda_kernel *k, cudaStream_t stream, void (*kernel)(Parameters...), dim3 grid, dim3 block,
+status launch(const kernel_call &call, void (*kernel)(Parameters...), dim3 grid, dim3 block,
               Arguments... arguments)
 {
-    return launch_on(cuda_device_of(k), op_name(k->base.op.kind), stream, kernel, grid, block, arguments...);
+    return launch_on(call.device(), op_name(call.op->kind), call.stream, kernel, grid, block, arguments...);
 }
 
 static inline int64_t ceil_div(int64_t a, int64_t b)
@@ -60,17 +103,6 @@ __device__ static inline int64_t grid_threads()
 /* ---- activations in float32 or bfloat16 ------------------------------------------------------- */
 
 typedef __nv_bfloat16 bf16;
-
-/* Calls the run function for the type in which the operation's activations are stored. */
-typedef status run_function(const cuda_kernel *, cudaStream_t, void *const *, const op_scalars *, void *);
-template <run_function *F32, run_function *BF16>
-static status by_storage(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
-                         void *workspace)
-{
-    return k->base.op.bf16 ? BF16(k, s, o, scalars, workspace) : F32(k, s, o, scalars, workspace);
-}
-
-#define BY_STORAGE(run) by_storage<run<float>, run<bf16>>
 
 __device__ static inline float load(const float *p)
 {
@@ -144,9 +176,9 @@ template <typename T> static bool packs(int64_t count, void *const *operands)
 }
 
 /* Calls run<T, V> with the widest V for rows of `count` elements: 16 bytes of T, or 1. */
-#define WITH_PACKS(run, T, count, k, s, o, ...)                                                              \
-    (packs<T>((count), (o)) ? run<T, wide_pack<T>()>((k), (s), (o), __VA_ARGS__)                             \
-                            : run<T, 1>((k), (s), (o), __VA_ARGS__))
+#define WITH_PACKS(run, T, count, call, ...)                                                                 \
+    (packs<T>((count), (call).operands) ? run<T, wide_pack<T>()>((call), __VA_ARGS__)                        \
+                                        : run<T, 1>((call), __VA_ARGS__))
 
 /* ---- element by element ------------------------------------------------------------------------- */
 
@@ -161,19 +193,17 @@ status over(const cuda_device *d, const char *what, cudaStream_t s, int64_t coun
 {
     constexpr int THREADS_OF_BLOCK = 256;
     return launch_on(d, what, s, elementwise_kernel<V, Rule>,
-                     dim3(blocks_for(ceil_div(count, V), THREADS_OF_BLOCK)), dim3(THREADS_OF_BLOCK), count,
-                     rule);
+                     blocks_for(ceil_div(count, V), THREADS_OF_BLOCK), THREADS_OF_BLOCK, count, rule);
 }
 
 /* Runs `rule` on 16 bytes of T per thread and iteration, or on single elements if rows of `row` elements or
  * the operands do not allow it. */
 template <typename T, typename Rule>
-status over_packs(const cuda_kernel *k, cudaStream_t s, void *const *o, int64_t row, int64_t count, Rule rule)
+status over_packs(const kernel_call &call, int64_t row, int64_t count, Rule rule)
 {
-    const cuda_device *d = cuda_device_of(k);
-    const char *what = op_name(k->base.op.kind);
-    return packs<T>(row, o) ? over<wide_pack<T>()>(d, what, s, count, rule)
-                            : over<1>(d, what, s, count, rule);
+    const char *what = op_name(call.op->kind);
+    return packs<T>(row, call.operands) ? over<wide_pack<T>()>(call.device(), what, call.stream, count, rule)
+                                        : over<1>(call.device(), what, call.stream, count, rule);
 }
 
 /* ---- sums over a block: all THREADS threads in x take part and get the result -------------------- */

@@ -45,7 +45,8 @@ status cuda_launch(device_stream *s, device_kernel *base, void *const *operands,
     cuda_device *d = (cuda_device *)base->device;
     TRY(cuda_use(d));
     nvtxRangePushA(op_name(base->op.kind));
-    status rc = k->entry->run(k, ((cuda_stream *)s)->stream, operands, scalars, workspace);
+    cuda_call call = {k, &base->op, ((cuda_stream *)s)->stream, operands, scalars, workspace};
+    status rc = k->entry->run(&call);
     nvtxRangePop();
     if (rc != STATUS_OK) return rc;
     return cuda_check(d, cudaGetLastError(), op_name(base->op.kind));

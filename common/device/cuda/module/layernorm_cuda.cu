@@ -160,30 +160,23 @@ template <typename T, int PACK> struct parameter_terms : keeps_nothing {
 };
 
 template <typename T, int V>
-static status forward_with(const cuda_kernel *k, cudaStream_t s, void *const *, row_operands<T> r, int64_t m)
+static status forward_with(const kernel_call &call, row_operands<T> r, int64_t m)
 {
-    const layernorm_attributes *a = &k->base.op.u.layernorm;
+    const layernorm_attributes *a = &call.op->u.layernorm;
     int64_t packs_a_thread = ceil_div(a->c, THREADS * V);
     auto kernel = packs_a_thread == 1   ? forward_kernel<T, V, 1>
                   : packs_a_thread == 2 ? forward_kernel<T, V, 2>
                                         : forward_kernel<T, V, 0>;
-    return launch(k, s, kernel, dim3((unsigned)m), dim3(THREADS), r, a->c, (float)a->eps);
+    return launch(call, kernel, m, THREADS, r, a->c, (float)a->eps);
 }
 
-template <typename T>
-static status forward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *)
+template <typename T> static status forward(const kernel_call &call)
 {
-    const layernorm_attributes *a = &k->base.op.u.layernorm;
-    row_operands<T> r = {(const T *)o[LN_FWD_X],
-                         a->residual ? (const T *)o[LN_FWD_RESIDUAL] : nullptr,
-                         (const float *)o[LN_FWD_GAMMA],
-                         (const float *)o[LN_FWD_BETA],
-                         (T *)o[LN_FWD_Y],
-                         (T *)o[LN_FWD_SUM],
-                         (float *)o[LN_FWD_MEAN],
-                         (float *)o[LN_FWD_INVSTD]};
-    int64_t m = cuda_rows(scalars, a->m);
-    return WITH_PACKS(forward_with, T, a->c, k, s, o, r, m);
+    const layernorm_attributes *a = &call.op->u.layernorm;
+    row_operands<T> r = {call[LN_FWD_X], call[LN_FWD_RESIDUAL], call[LN_FWD_GAMMA], call[LN_FWD_BETA],
+                         call[LN_FWD_Y], call[LN_FWD_SUM],      call[LN_FWD_MEAN],  call[LN_FWD_INVSTD]};
+    int64_t m = call.rows(a->m);
+    return WITH_PACKS(forward_with, T, a->c, call, r, m);
 }
 
 static status prepare_backward(cuda_kernel *k)
@@ -195,34 +188,26 @@ static status prepare_backward(cuda_kernel *k)
 
 /* Computes the parts of the parameters' gradients before dx, because dx may overwrite dy. */
 template <typename T, int V>
-static status backward_with(const cuda_kernel *k, cudaStream_t s, void *const *o, row_gradient<T> g,
-                            write_parameters finish, int64_t m, void *workspace)
+static status backward_with(const kernel_call &call, row_gradient<T> g, write_parameters finish, int64_t m)
 {
-    int64_t c = k->base.op.u.layernorm.c, packs_a_thread = ceil_div(c, THREADS * V);
-    T *dx = (T *)o[LN_BWD_DX];
-    parameter_parts p = {finish, 0, (const double *)workspace};
-    TRY(column_parts_of(k, s, parameter_terms<T, V>{{}, g, c}, m, c, (double *)workspace, &p.count));
+    int64_t c = call.op->u.layernorm.c, packs_a_thread = ceil_div(c, THREADS * V);
+    T *dx = call[LN_BWD_DX];
+    parameter_parts p = {finish, 0, call.scratch()};
+    TRY(column_parts_of(call, parameter_terms<T, V>{{}, g, c}, m, c, &p.count));
     auto kernel = packs_a_thread == 1   ? backward_kernel<T, V, 1>
                   : packs_a_thread == 2 ? backward_kernel<T, V, 2>
                                         : backward_kernel<T, V, 0>;
-    return launch(k, s, kernel, dim3((unsigned)(m + ceil_div(c, WARP))), dim3(THREADS), g, dx, c, m, p);
+    return launch(call, kernel, m + ceil_div(c, WARP), THREADS, g, dx, c, m, p);
 }
 
-template <typename T>
-static status backward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
-                       void *workspace)
+template <typename T> static status backward(const kernel_call &call)
 {
-    const layernorm_attributes *a = &k->base.op.u.layernorm;
-    int64_t m = cuda_rows(scalars, a->m);
-    row_gradient<T> g = {(const T *)o[LN_BWD_X],
-                         (const T *)o[LN_BWD_DY],
-                         a->dsum ? (const T *)o[LN_BWD_DSUM] : nullptr,
-                         (const float *)o[LN_BWD_GAMMA],
-                         (const float *)o[LN_BWD_MEAN],
-                         (const float *)o[LN_BWD_INVSTD]};
-    write_parameters finish = {(float *)o[LN_BWD_DGAMMA], (float *)o[LN_BWD_DBETA],
-                               cuda_accumulates(k, scalars)};
-    return WITH_PACKS(backward_with, T, a->c, k, s, o, g, finish, m, workspace);
+    const layernorm_attributes *a = &call.op->u.layernorm;
+    int64_t m = call.rows(a->m);
+    row_gradient<T> g = {call[LN_BWD_X],     call[LN_BWD_DY],   call[LN_BWD_DSUM],
+                         call[LN_BWD_GAMMA], call[LN_BWD_MEAN], call[LN_BWD_INVSTD]};
+    write_parameters finish = {call[LN_BWD_DGAMMA], call[LN_BWD_DBETA], call.accumulates()};
+    return WITH_PACKS(backward_with, T, a->c, call, g, finish, m);
 }
 
 extern "C" {

@@ -33,11 +33,6 @@ static linear_matmuls *matmuls_of(const cuda_kernel *k)
     return (linear_matmuls *)k->state;
 }
 
-static cublaslt_matmul *plan_of(const cuda_kernel *k)
-{
-    return matmuls_of(k)->plain;
-}
-
 static void release(cuda_kernel *k)
 {
     linear_matmuls *products = matmuls_of(k);
@@ -51,7 +46,7 @@ static void release(cuda_kernel *k)
  * workspace, after cuBLASLt's part. */
 static bool rounds_x(const cuda_kernel *k)
 {
-    return plan_of(k) && k->base.op.x_f32 && k->base.op.kind != OP_linear_backward_data;
+    return matmuls_of(k)->plain && k->base.op.x_f32 && k->base.op.kind != OP_linear_backward_data;
 }
 
 /* Returns the number of outputs rounded up to whole packs, or 0 if all packs are full or there are few
@@ -63,19 +58,20 @@ static int64_t padded_outputs(const op_desc *op)
     return out > many && out % pack ? ceil_div(out, pack) * pack : 0;
 }
 
-/* Offsets in bytes of the copies in the workspace, after cuBLASLt's part and x. */
-struct padded_places {
-    size_t w, b, y, end; /* w and b if they are read; y or dy */
+/* Offsets in bytes of the copies in the workspace, after cuBLASLt's part. */
+struct copy_places {
+    size_t x, w, b, y, end; /* w and b if they are read; y or dy */
 };
 
-static padded_places places_of(const cuda_kernel *k)
+static copy_places places_of(const cuda_kernel *k)
 {
     const op_desc *op = &k->base.op;
     const linear_attributes *a = &op->u.linear;
     int64_t size = op->bf16 ? (int64_t)sizeof(bf16) : (int64_t)sizeof(float), padded = padded_outputs(op);
     auto aligned = [](int64_t bytes) { return (size_t)(ceil_div(bytes, 256) * 256); };
-    padded_places p;
-    p.w = cublaslt_workspace(plan_of(k)) + aligned(rounds_x(k) ? a->m * a->in * (int64_t)sizeof(bf16) : 0);
+    copy_places p;
+    p.x = cublaslt_workspace(matmuls_of(k)->plain);
+    p.w = p.x + aligned(rounds_x(k) ? a->m * a->in * (int64_t)sizeof(bf16) : 0);
     p.b = p.w + aligned(op->kind == OP_linear_backward_weights ? 0 : padded * a->in * size);
     p.y = p.b + aligned(padded * size);
     p.end = p.y + aligned(a->m * padded * size);
@@ -108,9 +104,7 @@ static status prepare(cuda_kernel *k)
     if (!products) return fail(STATUS_SYSTEM, "no memory for a matrix product");
     k->state = products;
     TRY(cublaslt_prepare(cuda_device_of(k), k->base.op.kind, &shape, &products->plain));
-    k->base.workspace = cublaslt_workspace(products->plain);
-    if (rounds_x(k)) k->base.workspace += (size_t)(a->m * a->in) * sizeof(bf16);
-    if (products->plain && padded_outputs(&k->base.op)) k->base.workspace = places_of(k).end;
+    if (products->plain) k->base.workspace = places_of(k).end;
     if (!sums_bias) return STATUS_OK;
     shape.sums = true;
     if (products->plain && !getenv(PLAIN_PRODUCTS))
@@ -197,16 +191,6 @@ template <typename T> struct store_biased {
     }
 };
 
-static status take_x(const cuda_kernel *k, cudaStream_t s, const void *x, int64_t m, void *workspace,
-                     const void **out)
-{
-    const linear_attributes *a = &k->base.op.u.linear;
-    *out = x;
-    if (!rounds_x(k)) return STATUS_OK;
-    *out = (char *)workspace + cublaslt_workspace(plan_of(k));
-    return cuda_f32_to_bf16(cuda_device_of(k), s, m * a->in, (const float *)x, (void *)*out);
-}
-
 /* Copies rows to rows of another length, which are cut or padded with zeros. Neighboring threads take
  * neighboring elements, because rows are not aligned. */
 template <typename T>
@@ -218,217 +202,207 @@ __global__ void copy_rows_kernel(int64_t rows, const T *from, int64_t length, T 
 }
 
 template <typename T>
-static status copy_rows(const cuda_kernel *k, cudaStream_t s, int64_t rows, const T *from, int64_t length,
-                        T *to, int64_t new_length)
+static status copy_rows(const kernel_call &call, int64_t rows, const void *from, int64_t length, T *to,
+                        int64_t new_length)
 {
     constexpr int THREADS = 256, EACH = 4;
-    dim3 grid(blocks_for(ceil_div(new_length, EACH), THREADS),
-              (unsigned)(rows < MOST_BLOCKS_Y ? rows : MOST_BLOCKS_Y));
-    return launch(k, s, copy_rows_kernel<T>, grid, dim3(THREADS), rows, from, length, to, new_length);
+    dim3 grid(blocks_for(ceil_div(new_length, EACH), THREADS), rows < MOST_BLOCKS_Y ? rows : MOST_BLOCKS_Y);
+    return launch(call, copy_rows_kernel<T>, grid, THREADS, rows, (const T *)from, length, to, new_length);
 }
 
-/* Replaces W, B and dy by padded copies for cuBLASLt. A NULL pointer stays NULL. */
+/* Replaces *data by a copy in the workspace at `place`, with padded rows. */
 template <typename T>
-static status take_padded(const cuda_kernel *k, cudaStream_t s, int64_t m, const T **w, const T **b,
-                          const T **dy, void *workspace)
+static status pad(const kernel_call &call, const void **data, size_t place, int64_t rows, int64_t length,
+                  int64_t new_length)
 {
-    const linear_attributes *a = &k->base.op.u.linear;
-    int64_t padded = padded_outputs(&k->base.op);
-    if (!padded) return STATUS_OK;
-    padded_places at = places_of(k);
-    T *new_w = (T *)((char *)workspace + at.w), *new_b = (T *)((char *)workspace + at.b),
-      *new_dy = (T *)((char *)workspace + at.y);
-    if (*w) TRY(copy_rows(k, s, 1, *w, a->out * a->in, new_w, padded * a->in));
-    if (*b) TRY(copy_rows(k, s, 1, *b, a->out, new_b, padded));
-    if (*dy) TRY(copy_rows(k, s, m, *dy, a->out, new_dy, padded));
-    if (*w) *w = new_w;
-    if (*b) *b = new_b;
-    if (*dy) *dy = new_dy;
+    T *copy = call.scratch(place);
+    TRY(copy_rows(call, rows, *data, length, copy, new_length));
+    *data = copy;
     return STATUS_OK;
+}
+
+/* Sets the operands for cuBLASLt, except for the sums. An operand is a copy in the workspace if cuBLASLt
+ * needs another type or padded rows. */
+template <typename T> static status take_operands(const kernel_call &call, int64_t m, cublaslt_operands *o)
+{
+    const linear_attributes *a = &call.op->u.linear;
+    bool forward = call.op->kind == OP_linear_forward, weights = call.op->kind == OP_linear_backward_weights;
+    int64_t padded = padded_outputs(call.op);
+    copy_places at = places_of(call.kernel);
+    if (forward)
+        *o = {call[LINEAR_FWD_W], call[LINEAR_FWD_X], call[LINEAR_FWD_B], call[LINEAR_FWD_Y], nullptr};
+    else if (weights)
+        *o = {call[LINEAR_BWD_WEIGHTS_X], call[LINEAR_BWD_WEIGHTS_DY], nullptr, call[LINEAR_BWD_WEIGHTS_DW],
+              nullptr};
+    else
+        *o = {call[LINEAR_BWD_DATA_W], call[LINEAR_BWD_DATA_DY], nullptr, call[LINEAR_BWD_DATA_DX], nullptr};
+    if (rounds_x(call.kernel)) {
+        const void **x = forward ? &o->b : &o->a;
+        TRY(cuda_f32_to_bf16(call.device(), call.stream, m * a->in, (const float *)*x, call.scratch(at.x)));
+        *x = call.scratch(at.x);
+    }
+    if (!padded) return STATUS_OK;
+    if (!weights) TRY(pad<T>(call, &o->a, at.w, 1, a->out * a->in, padded * a->in));
+    if (o->bias) TRY(pad<T>(call, &o->bias, at.b, 1, a->out, padded));
+    if (forward)
+        o->d = call.scratch(at.y);
+    else
+        TRY(pad<T>(call, &o->b, at.y, m, a->out, padded));
+    return STATUS_OK;
+}
+
+/* Multiplies with cuBLASLt. *refused is true if `plan` is NULL or cuBLASLt does not support the shape. */
+template <typename T>
+static status multiply(const kernel_call &call, cublaslt_matmul *plan, int64_t m, bool add, float *sums,
+                       bool *refused)
+{
+    const linear_attributes *a = &call.op->u.linear;
+    int64_t padded = padded_outputs(call.op);
+    cublaslt_operands o;
+    *refused = true;
+    if (!plan) return STATUS_OK;
+    TRY(take_operands<T>(call, m, &o));
+    o.sums = sums;
+    TRY(cublaslt_run(plan, call.stream, &o, m, add, call.workspace, refused));
+    if (*refused || !padded || call.op->kind != OP_linear_forward) return STATUS_OK;
+    return copy_rows<T>(call, m, o.d, padded, call[LINEAR_FWD_Y], a->out);
 }
 
 /* ---- the operations --------------------------------------------------------------------------- */
 
 /* X is the type of x, T the type of the other activations, W and B. */
-template <typename X, typename T>
-static status forward_product(const cuda_kernel *k, cudaStream_t s, void *const *o, int64_t m,
-                              void *workspace)
+template <typename X, typename T> static status forward_product(const kernel_call &call, int64_t m)
 {
-    const linear_attributes *a = &k->base.op.u.linear;
-    const X *x = (const X *)o[LINEAR_FWD_X];
-    const T *w = (const T *)o[LINEAR_FWD_W], *b = a->bias ? (const T *)o[LINEAR_FWD_B] : nullptr;
-    T *y = (T *)o[LINEAR_FWD_Y];
-    const void *taken;
-    bool refused = true;
-    if (plan_of(k)) {
-        TRY(take_x(k, s, x, m, workspace, &taken));
-        int64_t padded = padded_outputs(&k->base.op);
-        const T *taken_w = w, *taken_b = b, *none = nullptr;
-        T *made = padded ? (T *)((char *)workspace + places_of(k).y) : y;
-        TRY(take_padded(k, s, m, &taken_w, &taken_b, &none, workspace));
-        cublaslt_operands operands = {taken_w, taken, taken_b, made, nullptr};
-        TRY(cublaslt_run(plan_of(k), s, &operands, m, false, workspace, &refused));
-        if (!refused && padded) return copy_rows(k, s, m, (const T *)made, padded, y, a->out);
-    }
+    const linear_attributes *a = &call.op->u.linear;
+    bool refused;
+    TRY(multiply<T>(call, matmuls_of(call.kernel)->plain, m, false, nullptr, &refused));
     if (!refused) return STATUS_OK;
-    return matmul(k, s, strided<X>{x, a->in, 1}, strided<T>{w, 1, a->in},
-                  store_biased<T>{y, b, a->out, a->act == ACTIVATION_RELU}, m, a->out, a->in);
+    store_biased<T> y = {call[LINEAR_FWD_Y], call[LINEAR_FWD_B], a->out, a->act == ACTIVATION_RELU};
+    return matmul(call, strided<X>{call[LINEAR_FWD_X], a->in, 1}, strided<T>{call[LINEAR_FWD_W], 1, a->in}, y,
+                  m, a->out, a->in);
 }
 
-template <typename T>
-static status forward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
-                      void *workspace)
+template <typename T> static status forward(const kernel_call &call)
 {
-    const linear_attributes *a = &k->base.op.u.linear;
-    int64_t m = cuda_rows(scalars, a->m), count = m * a->out;
-    TRY(k->base.op.x_f32 ? (forward_product<float, T>(k, s, o, m, workspace))
-                         : (forward_product<T, T>(k, s, o, m, workspace)));
-    T *y = (T *)o[LINEAR_FWD_Y], *slope = (T *)o[LINEAR_FWD_SLOPE];
+    const linear_attributes *a = &call.op->u.linear;
+    int64_t m = call.rows(a->m), count = m * a->out;
+    TRY(call.op->x_f32 ? (forward_product<float, T>(call, m)) : (forward_product<T, T>(call, m)));
+    T *y = call[LINEAR_FWD_Y], *slope = call[LINEAR_FWD_SLOPE];
     switch (a->act) {
     case ACTIVATION_SILU:
-        return over_packs<T>(k, s, o, count, count, activate_rule<T, ACTIVATION_SILU>{y, slope});
+        return over_packs<T>(call, count, count, activate_rule<T, ACTIVATION_SILU>{y, slope});
     case ACTIVATION_GELU:
-        return over_packs<T>(k, s, o, count, count, activate_rule<T, ACTIVATION_GELU>{y, slope});
+        return over_packs<T>(call, count, count, activate_rule<T, ACTIVATION_GELU>{y, slope});
     case ACTIVATION_GELU_TANH:
-        return over_packs<T>(k, s, o, count, count, activate_rule<T, ACTIVATION_GELU_TANH>{y, slope});
+        return over_packs<T>(call, count, count, activate_rule<T, ACTIVATION_GELU_TANH>{y, slope});
     default:
         return STATUS_OK;
     }
 }
 
-template <typename T>
-static status backward_data(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
-                            void *workspace)
+template <typename T> static status backward_data(const kernel_call &call)
 {
-    const linear_attributes *a = &k->base.op.u.linear;
-    int64_t m = cuda_rows(scalars, a->m);
-    const T *dy = (const T *)o[LINEAR_BWD_DATA_DY], *w = (const T *)o[LINEAR_BWD_DATA_W];
-    T *dx = (T *)o[LINEAR_BWD_DATA_DX];
-    bool add = k->base.op.accumulate, refused = true;
-    if (plan_of(k)) {
-        const T *taken_w = w, *taken_dy = dy, *none = nullptr;
-        TRY(take_padded(k, s, m, &taken_w, &none, &taken_dy, workspace));
-        cublaslt_operands operands = {taken_w, taken_dy, nullptr, dx, nullptr};
-        TRY(cublaslt_run(plan_of(k), s, &operands, m, add, workspace, &refused));
-    }
+    const linear_attributes *a = &call.op->u.linear;
+    int64_t m = call.rows(a->m);
+    bool add = call.op->accumulate, refused;
+    TRY(multiply<T>(call, matmuls_of(call.kernel)->plain, m, add, nullptr, &refused));
     if (!refused) return STATUS_OK;
-    return matmul(k, s, strided<T>{dy, a->out, 1}, strided<T>{w, a->in, 1}, store_plain<T>{dx, a->in, add}, m,
-                  a->in, a->out);
+    return matmul(call, strided<T>{call[LINEAR_BWD_DATA_DY], a->out, 1},
+                  strided<T>{call[LINEAR_BWD_DATA_W], a->in, 1},
+                  store_plain<T>{call[LINEAR_BWD_DATA_DX], a->in, add}, m, a->in, a->out);
 }
 
 /* Computes the weight gradient, and the bias gradient in `db` unless it is NULL. If cuBLASLt refuses although
  * its search found an algorithm, a separate pass sums the bias gradient from now on. */
 template <typename X, typename T>
-static status weights_product(const cuda_kernel *k, cudaStream_t s, void *const *o, int64_t m, bool add,
-                              float *db, void *workspace)
+static status weights_product(const kernel_call &call, int64_t m, bool add, float *db)
 {
-    const linear_attributes *a = &k->base.op.u.linear;
-    const X *x = (const X *)o[LINEAR_BWD_WEIGHTS_X];
-    const T *dy = (const T *)o[LINEAR_BWD_WEIGHTS_DY];
-    float *dw = (float *)o[LINEAR_BWD_WEIGHTS_DW];
-    const void *taken;
-    bool refused = true;
-    if (plan_of(k)) {
-        TRY(take_x(k, s, x, m, workspace, &taken));
-        const T *taken_dy = dy, *none = nullptr;
-        TRY(take_padded(k, s, m, &none, &none, &taken_dy, workspace));
-        cublaslt_operands operands = {taken, taken_dy, nullptr, dw, db};
-        TRY(cublaslt_run(db ? matmuls_of(k)->summing : plan_of(k), s, &operands, m, add, workspace,
-                         &refused));
-    }
+    const linear_attributes *a = &call.op->u.linear;
+    linear_matmuls *matmuls = matmuls_of(call.kernel);
+    const T *dy = call[LINEAR_BWD_WEIGHTS_DY];
+    bool refused;
+    TRY(multiply<T>(call, db ? matmuls->summing : matmuls->plain, m, add, db, &refused));
     if (!refused) return STATUS_OK;
     if (!db)
-        return matmul(k, s, strided<T>{dy, 1, a->out}, strided<X>{x, a->in, 1},
-                      store_plain<float>{dw, a->in, add}, a->out, a->in, m);
-    cublaslt_release(&matmuls_of(k)->summing);
-    TRY(sum_columns(k, s, dy, db, false, m, a->out, workspace));
-    return weights_product<X, T>(k, s, o, m, add, nullptr, workspace);
+        return matmul(call, strided<T>{dy, 1, a->out}, strided<X>{call[LINEAR_BWD_WEIGHTS_X], a->in, 1},
+                      store_plain<float>{call[LINEAR_BWD_WEIGHTS_DW], a->in, add}, a->out, a->in, m);
+    cublaslt_release(&matmuls->summing);
+    TRY(sum_columns(call, dy, db, false, m, a->out));
+    return weights_product<X, T>(call, m, add, nullptr);
 }
 
 template <typename T, int V>
-static status multiply_slope(const cuda_kernel *k, cudaStream_t s, void *const *o, int64_t m,
-                             write_sum finish, void *workspace)
+static status multiply_slope(const kernel_call &call, int64_t m, write_sum finish)
 {
-    const linear_attributes *a = &k->base.op.u.linear;
-    slope_terms<T, V> terms = {
-        {}, a->act, (const T *)o[LINEAR_BWD_WEIGHTS_ACT], (T *)o[LINEAR_BWD_WEIGHTS_DY], a->out};
-    return column_sums(k, s, terms, finish, m, a->out, (double *)workspace);
+    const linear_attributes *a = &call.op->u.linear;
+    slope_terms<T, V> terms = {{}, a->act, call[LINEAR_BWD_WEIGHTS_ACT], call[LINEAR_BWD_WEIGHTS_DY], a->out};
+    return column_sums(call, terms, finish, m, a->out);
 }
 
-/* Sets *out to true if the epilogue can compute the bias gradient. The epilogue stores sums and cannot add to
- * them. */
-static status can_sum_with_weights(const cuda_kernel *k, int64_t m, bool add, bool *out)
+/* Multiplies dy by the activation's slope, and writes the column sums to `sums` unless it is NULL. */
+template <typename T> static status before_product(const kernel_call &call, int64_t m, float *sums, bool add)
 {
-    cublaslt_matmul *summing = matmuls_of(k)->summing;
-    *out = false;
-    return summing && !add ? cublaslt_set_rows(summing, m, out) : STATUS_OK;
-}
-
-/* Multiplies dy by the activation's slope, and writes the column sums to `own` unless it is NULL. */
-template <typename T>
-static status before_product(const cuda_kernel *k, cudaStream_t s, void *const *o, int64_t m, float *own,
-                             bool add, void *workspace)
-{
-    const linear_attributes *a = &k->base.op.u.linear;
-    T *dy = (T *)o[LINEAR_BWD_WEIGHTS_DY];
-    if (a->act != ACTIVATION_NONE && own)
-        return WITH_PACKS(multiply_slope, T, a->out, k, s, o, m, (write_sum{own, add}), workspace);
+    const linear_attributes *a = &call.op->u.linear;
+    T *dy = call[LINEAR_BWD_WEIGHTS_DY];
+    if (a->act != ACTIVATION_NONE && sums)
+        return WITH_PACKS(multiply_slope, T, a->out, call, m, (write_sum{sums, add}));
     if (a->act != ACTIVATION_NONE)
-        return over_packs<T>(k, s, o, a->out, m * a->out,
-                             slope_rule<T>{a->act, (const T *)o[LINEAR_BWD_WEIGHTS_ACT], dy});
-    return own ? sum_columns(k, s, dy, own, add, m, a->out, workspace) : STATUS_OK;
+        return over_packs<T>(call, a->out, m * a->out,
+                             slope_rule<T>{a->act, call[LINEAR_BWD_WEIGHTS_ACT], dy});
+    return sums ? sum_columns(call, dy, sums, add, m, a->out) : STATUS_OK;
 }
 
-template <typename T>
-static status backward_weights(const cuda_kernel *k, cudaStream_t s, void *const *o,
-                               const op_scalars *scalars, void *workspace)
+/* The epilogue computes the bias gradient if it can. It stores sums and cannot add to them. */
+template <typename T> static status backward_weights(const kernel_call &call)
 {
-    const linear_attributes *a = &k->base.op.u.linear;
-    int64_t m = cuda_rows(scalars, a->m);
-    bool add = cuda_accumulates(k, scalars), summed;
-    TRY(can_sum_with_weights(k, m, add, &summed));
-    float *db = a->bias ? (float *)o[LINEAR_BWD_WEIGHTS_DB] : nullptr, *own = summed ? nullptr : db;
-    TRY(before_product<T>(k, s, o, m, own, add, workspace));
-    return k->base.op.x_f32 ? weights_product<float, T>(k, s, o, m, add, summed ? db : nullptr, workspace)
-                            : weights_product<T, T>(k, s, o, m, add, summed ? db : nullptr, workspace);
+    const linear_attributes *a = &call.op->u.linear;
+    cublaslt_matmul *summing = matmuls_of(call.kernel)->summing;
+    int64_t m = call.rows(a->m);
+    bool add = call.accumulates(), summed = false;
+    float *db = call[LINEAR_BWD_WEIGHTS_DB];
+    if (summing && !add) TRY(cublaslt_set_rows(summing, m, &summed));
+    TRY(before_product<T>(call, m, summed ? nullptr : db, add));
+    if (!summed) db = nullptr;
+    return call.op->x_f32 ? weights_product<float, T>(call, m, add, db)
+                          : weights_product<T, T>(call, m, add, db);
 }
 
 /* ---- timing of the bias gradient ---------------------------------------------------------------- */
 
+/* Memory of the trial. */
+enum { TRIAL_DY, TRIAL_ACT, TRIAL_SUMS, TRIAL_WORKSPACE, TRIAL_PARTS };
+
 typedef struct sum_trial {
     const cuda_kernel *kernel;
-    void *operands[OP_MAX_OPERANDS], *sums, *workspace;
+    cuda_trial trial;
 } sum_trial;
 
 /* Runs the pass before the multiplication: index 0 with the sums, index 1 without them. */
 static status attempt(void *context, int index, cudaStream_t s, bool *works)
 {
     const sum_trial *t = (const sum_trial *)context;
-    const linear_attributes *a = &t->kernel->base.op.u.linear;
-    float *own = index == 0 ? (float *)t->sums : nullptr;
+    const op_desc *op = &t->kernel->base.op;
+    void *const *memory = t->trial.memory, *operands[OP_MAX_OPERANDS] = {};
+    kernel_call call = {{t->kernel, op, s, operands, nullptr, memory[TRIAL_WORKSPACE]}};
+    float *sums = index == 0 ? (float *)memory[TRIAL_SUMS] : nullptr;
+    operands[LINEAR_BWD_WEIGHTS_DY] = memory[TRIAL_DY];
+    operands[LINEAR_BWD_WEIGHTS_ACT] = memory[TRIAL_ACT];
     *works = true;
-    return t->kernel->base.op.bf16
-               ? before_product<bf16>(t->kernel, s, t->operands, a->m, own, false, t->workspace)
-               : before_product<float>(t->kernel, s, t->operands, a->m, own, false, t->workspace);
+    return op->bf16 ? before_product<bf16>(call, op->u.linear.m, sums, false)
+                    : before_product<float>(call, op->u.linear.m, sums, false);
 }
 
 /* Times both passes. ms[2] stay negative if the GPU lacks memory. */
 static status time_sums(const cuda_kernel *k, float *ms)
 {
     const linear_attributes *a = &k->base.op.u.linear;
-    size_t bytes = (size_t)(a->m * a->out) * (k->base.op.bf16 ? sizeof(bf16) : sizeof(float));
-    cuda_trial trial;
-    sum_trial t = {k, {}, nullptr, nullptr};
-    status rc = cuda_trial_open(cuda_device_of(k), &trial);
-    if (rc == STATUS_OK) rc = cuda_trial_memory(&trial, bytes, &t.operands[LINEAR_BWD_WEIGHTS_DY]);
-    if (rc == STATUS_OK) rc = cuda_trial_memory(&trial, bytes, &t.operands[LINEAR_BWD_WEIGHTS_ACT]);
-    if (rc == STATUS_OK) rc = cuda_trial_memory(&trial, (size_t)a->out * sizeof(float), &t.sums);
-    if (rc == STATUS_OK) rc = cuda_trial_memory(&trial, k->base.workspace, &t.workspace);
-    bool all =
-        t.operands[LINEAR_BWD_WEIGHTS_DY] && t.operands[LINEAR_BWD_WEIGHTS_ACT] && t.sums && t.workspace;
-    for (int i = 0; i < 2 && rc == STATUS_OK && all; i++)
-        rc = cuda_trial_time(&trial, attempt, &t, i, &ms[i]);
-    cuda_trial_close(&trial);
+    size_t dy = (size_t)(a->m * a->out) * (k->base.op.bf16 ? sizeof(bf16) : sizeof(float));
+    size_t bytes[TRIAL_PARTS] = {dy, dy, (size_t)a->out * sizeof(float), k->base.workspace};
+    sum_trial t = {k, {}};
+    status rc = cuda_trial_open(cuda_device_of(k), TRIAL_PARTS, bytes, &t.trial);
+    for (int i = 0; i < 2 && rc == STATUS_OK && t.trial.complete; i++)
+        rc = cuda_trial_time(&t.trial, attempt, &t, i, &ms[i]);
+    cuda_trial_close(&t.trial);
     return rc;
 }
 

@@ -101,17 +101,14 @@ static status prepare(cuda_kernel *k)
 template <typename T>
 using row_kernel = void(int64_t classes, double normalizer, const T *, const void *, T *, double *, double *);
 
-template <typename T, row_kernel<T> *KERNEL>
-static status run(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
-                  void *workspace)
+template <typename T, row_kernel<T> *KERNEL> static status run(const kernel_call &call)
 {
-    const loss_attributes *a = &k->base.op.u.loss;
-    int64_t rows = cuda_rows(scalars, a->rows);
-    double *losses = (double *)workspace, *hits = losses + a->rows;
-    T *gradients = a->gradient ? (T *)o[LOSS_DLOGITS] : nullptr;
-    TRY(launch(k, s, KERNEL, dim3((unsigned)rows), dim3(THREADS), a->classes, scalars->loss_normalizer,
-               (const T *)o[LOSS_LOGITS], o[LOSS_TARGETS], gradients, losses, hits));
-    return launch(k, s, sum_rows, dim3(1), dim3(THREADS), rows, losses, hits, (double *)o[LOSS_SUMS]);
+    const loss_attributes *a = &call.op->u.loss;
+    int64_t rows = call.rows(a->rows);
+    double *losses = call.scratch(), *hits = losses + a->rows;
+    TRY(launch(call, KERNEL, rows, THREADS, a->classes, call.scalars->loss_normalizer, call[LOSS_LOGITS],
+               call[LOSS_TARGETS], call[LOSS_DLOGITS], losses, hits));
+    return launch(call, sum_rows, 1, THREADS, rows, losses, hits, call[LOSS_SUMS]);
 }
 
 extern "C" {

@@ -44,15 +44,14 @@ __global__ void matmul_kernel(A a, B b, Store store, int64_t m, int64_t n, int64
 }
 
 template <typename A, typename B, typename Store>
-status matmul(const cuda_kernel *k, cudaStream_t s, A a, B b, Store store, int64_t m, int64_t n,
-              int64_t depth)
+status matmul(const kernel_call &call, A a, B b, Store store, int64_t m, int64_t n, int64_t depth)
 {
     int64_t rows = ceil_div(m, TILE);
     if (rows > MOST_BLOCKS_Y)
         return fail(STATUS_CONFIG, "%s: expected at most %lld rows without cuDNN and cuBLASLt, got %lld",
-                    op_name(k->base.op.kind), (long long)MOST_BLOCKS_Y * TILE, (long long)m);
-    return launch(k, s, matmul_kernel<A, B, Store>, dim3((unsigned)ceil_div(n, TILE), (unsigned)rows),
-                  dim3(TILE_THREADS), a, b, store, m, n, depth);
+                    op_name(call.op->kind), (long long)MOST_BLOCKS_Y * TILE, (long long)m);
+    return launch(call, matmul_kernel<A, B, Store>, dim3(ceil_div(n, TILE), rows), TILE_THREADS, a, b, store,
+                  m, n, depth);
 }
 
 /* A matrix whose element (i, j) is at i * row + j * column. */

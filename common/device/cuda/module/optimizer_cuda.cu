@@ -184,23 +184,23 @@ static bool next_table(const op_scalars *scalars, int *next, span_table *out)
     return out->count > 0;
 }
 
-template <typename Rule>
-static status update(const cuda_kernel *k, cudaStream_t s, const op_scalars *scalars, Rule rule)
+template <typename Rule> static status update(const kernel_call &call, Rule rule)
 {
     span_table table;
     int next = 0;
-    while (next_table(scalars, &next, &table))
-        TRY(launch(k, s, update_kernel<Rule>, dim3((unsigned)table.chunks), dim3(THREADS), table, rule));
+    while (next_table(call.scalars, &next, &table))
+        TRY(launch(call, update_kernel<Rule>, table.chunks, THREADS, table, rule));
     return STATUS_OK;
 }
 
-static status sgd(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *)
+static status sgd(const kernel_call &call)
 {
-    const optimizer_attributes *a = &k->base.op.u.optimizer;
-    sgd_rule rule = {(float *)o[OPT_PARAM],
-                     (float *)o[OPT_STATE1],
-                     (bf16 *)o[OPT_BF16],
-                     (const float *)o[OPT_GRAD],
+    const optimizer_attributes *a = &call.op->u.optimizer;
+    const op_scalars *scalars = call.scalars;
+    sgd_rule rule = {call[OPT_PARAM],
+                     call[OPT_STATE1],
+                     call[OPT_BF16],
+                     call[OPT_GRAD],
                      (float)scalars->gradient_scale,
                      (float)scalars->weight_decay,
                      (float)scalars->learning_rate,
@@ -209,17 +209,18 @@ static status sgd(const cuda_kernel *k, cudaStream_t s, void *const *o, const op
                      scalars->first_step,
                      a->nesterov,
                      scalars->nonfinite};
-    return update(k, s, scalars, rule);
+    return update(call, rule);
 }
 
-static status adam(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *)
+static status adam(const kernel_call &call)
 {
-    const optimizer_attributes *a = &k->base.op.u.optimizer;
-    adam_rule rule = {(float *)o[OPT_PARAM],
-                      (float *)o[OPT_STATE1],
-                      (float *)o[OPT_STATE2],
-                      (bf16 *)o[OPT_BF16],
-                      (const float *)o[OPT_GRAD],
+    const optimizer_attributes *a = &call.op->u.optimizer;
+    const op_scalars *scalars = call.scalars;
+    adam_rule rule = {call[OPT_PARAM],
+                      call[OPT_STATE1],
+                      call[OPT_STATE2],
+                      call[OPT_BF16],
+                      call[OPT_GRAD],
                       (float)scalars->gradient_scale,
                       (float)scalars->weight_decay,
                       (float)(scalars->learning_rate * scalars->weight_decay),
@@ -232,17 +233,17 @@ static status adam(const cuda_kernel *k, cudaStream_t s, void *const *o, const o
                       (float)a->eps,
                       a->decoupled,
                       scalars->nonfinite};
-    return update(k, s, scalars, rule);
+    return update(call, rule);
 }
 
-static status divide(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *)
+static status divide(const kernel_call &call)
 {
-    return update(k, s, scalars, divide_rule{(float *)o[DIVIDE_X], (float)scalars->divisor});
+    return update(call, divide_rule{call[DIVIDE_X], (float)call.scalars->divisor});
 }
 
-static status fill(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *)
+static status fill(const kernel_call &call)
 {
-    return update(k, s, scalars, fill_rule{(float *)o[FILL_X]});
+    return update(call, fill_rule{call[FILL_X]});
 }
 
 static status prepare_squares(cuda_kernel *k)
@@ -251,24 +252,21 @@ static status prepare_squares(cuda_kernel *k)
     return STATUS_OK;
 }
 
-static status sum_squares(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
-                          void *workspace)
+static status sum_squares(const kernel_call &call)
 {
     span_table table;
     int next = 0;
-    while (next_table(scalars, &next, &table)) {
-        TRY(launch(k, s, square_kernel, dim3((unsigned)table.chunks), dim3(THREADS), table,
-                   (const float *)o[SUMSQ_X], (double *)workspace));
-        TRY(launch(k, s, add_parts, dim3(1), dim3(THREADS), (int64_t)table.chunks, (const double *)workspace,
-                   (double *)o[SUMSQ_OUT]));
+    while (next_table(call.scalars, &next, &table)) {
+        TRY(launch(call, square_kernel, table.chunks, THREADS, table, call[SUMSQ_X], call.scratch()));
+        TRY(launch(call, add_parts, 1, THREADS, table.chunks, call.scratch(), call[SUMSQ_OUT]));
     }
     return STATUS_OK;
 }
 
 extern "C" {
-const cuda_kernel_entry cuda_sgd = {nullptr, sgd, nullptr};
-const cuda_kernel_entry cuda_adam = {nullptr, adam, nullptr};
-const cuda_kernel_entry cuda_sum_squares = {prepare_squares, sum_squares, nullptr};
-const cuda_kernel_entry cuda_divide = {nullptr, divide, nullptr};
-const cuda_kernel_entry cuda_fill = {nullptr, fill, nullptr};
+const cuda_kernel_entry cuda_sgd = {nullptr, by_storage<sgd, sgd>, nullptr};
+const cuda_kernel_entry cuda_adam = {nullptr, by_storage<adam, adam>, nullptr};
+const cuda_kernel_entry cuda_sum_squares = {prepare_squares, by_storage<sum_squares, sum_squares>, nullptr};
+const cuda_kernel_entry cuda_divide = {nullptr, by_storage<divide, divide>, nullptr};
+const cuda_kernel_entry cuda_fill = {nullptr, by_storage<fill, fill>, nullptr};
 }

@@ -111,28 +111,26 @@ template <bool MAXIMUM, typename T> struct backward_rule {
     }
 };
 
-template <typename T>
-static status run(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *)
+template <typename T> static status run(const kernel_call &call)
 {
-    const pool_attributes *a = &k->base.op.u.pool;
+    const pool_attributes *a = &call.op->u.pool;
     int64_t outputs = a->n * a->p * a->q * a->c, inputs = a->n * a->h * a->w * a->c;
-    switch (k->base.op.kind) {
+    switch (call.op->kind) {
     case OP_maxpool_forward:
-        return over_packs<T>(k, s, o, a->c, outputs,
-                             maximum_rule<T>{*a, (const T *)o[MAXPOOL_FWD_X], (T *)o[MAXPOOL_FWD_Y],
-                                             (uint8_t *)o[MAXPOOL_FWD_INDEX]});
+        return over_packs<T>(
+            call, a->c, outputs,
+            maximum_rule<T>{*a, call[MAXPOOL_FWD_X], call[MAXPOOL_FWD_Y], call[MAXPOOL_FWD_INDEX]});
     case OP_maxpool_backward:
-        return over_packs<T>(k, s, o, a->c, inputs,
-                             backward_rule<true, T>{*a, (const T *)o[MAXPOOL_BWD_DY],
-                                                    (const uint8_t *)o[MAXPOOL_BWD_INDEX],
-                                                    (T *)o[MAXPOOL_BWD_DX]});
+        return over_packs<T>(
+            call, a->c, inputs,
+            backward_rule<true, T>{*a, call[MAXPOOL_BWD_DY], call[MAXPOOL_BWD_INDEX], call[MAXPOOL_BWD_DX]});
     case OP_avgpool_forward:
-        return over_packs<T>(k, s, o, a->c, outputs,
-                             average_rule<T>{*a, (const T *)o[AVGPOOL_FWD_X], (T *)o[AVGPOOL_FWD_Y]});
+        return over_packs<T>(call, a->c, outputs,
+                             average_rule<T>{*a, call[AVGPOOL_FWD_X], call[AVGPOOL_FWD_Y]});
     default:
         return over_packs<T>(
-            k, s, o, a->c, inputs,
-            backward_rule<false, T>{*a, (const T *)o[AVGPOOL_BWD_DY], nullptr, (T *)o[AVGPOOL_BWD_DX]});
+            call, a->c, inputs,
+            backward_rule<false, T>{*a, call[AVGPOOL_BWD_DY], nullptr, call[AVGPOOL_BWD_DX]});
     }
 }
 

@@ -6,31 +6,34 @@
 
 enum { TIMED = 2, REPEATS = 4 };
 
-status cuda_trial_open(const cuda_device *d, cuda_trial *t)
+/* Allocates zeroed memory. *out stays NULL if the GPU has no memory left. */
+static status allocate(const cuda_device *d, size_t bytes, void **out)
 {
-    *t = (cuda_trial){.device = d};
+    if (cudaMalloc(out, bytes) == cudaSuccess) return cuda_zero(d, *out, bytes);
+    cudaGetLastError();
+    *out = NULL;
+    return STATUS_OK;
+}
+
+status cuda_trial_open(const cuda_device *d, int count, const size_t *bytes, cuda_trial *t)
+{
+    *t = (cuda_trial){.device = d, .complete = true};
+    assert(count <= TRIAL_MEMORY);
     TRY(cuda_check(d, cudaEventCreate(&t->begin), "cudaEventCreate"));
-    return cuda_check(d, cudaEventCreate(&t->end), "cudaEventCreate");
+    TRY(cuda_check(d, cudaEventCreate(&t->end), "cudaEventCreate"));
+    for (int i = 0; i < count; i++) {
+        TRY(allocate(d, bytes[i] ? bytes[i] : 1, &t->memory[i]));
+        t->complete = t->complete && t->memory[i];
+    }
+    return STATUS_OK;
 }
 
 void cuda_trial_close(cuda_trial *t)
 {
-    for (int i = 0; i < t->count; i++) cudaFree(t->memory[i]);
+    for (int i = 0; i < TRIAL_MEMORY; i++)
+        if (t->memory[i]) cudaFree(t->memory[i]);
     if (t->begin) cudaEventDestroy(t->begin);
     if (t->end) cudaEventDestroy(t->end);
-}
-
-status cuda_trial_memory(cuda_trial *t, size_t bytes, void **out)
-{
-    *out = NULL;
-    assert(t->count < TRIAL_MEMORY);
-    if (cudaMalloc(out, bytes ? bytes : 1) != cudaSuccess) {
-        cudaGetLastError();
-        *out = NULL;
-        return STATUS_OK;
-    }
-    t->memory[t->count++] = *out;
-    return cuda_zero(t->device, *out, bytes ? bytes : 1);
 }
 
 /* Records several runs as one graph, because an operation of a library may take several launches, and the

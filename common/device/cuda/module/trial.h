@@ -8,17 +8,15 @@
 enum { TRIAL_MEMORY = 16 };
 typedef struct cuda_trial {
     const cuda_device *device;
-    void *memory[TRIAL_MEMORY];
-    int count;
+    void *memory[TRIAL_MEMORY]; /* zeroed; NULL if the GPU had no memory left */
+    bool complete;              /* no memory is NULL */
     cudaEvent_t begin, end;
 } cuda_trial;
 
-/* Opens a trial, which the caller must close even if cuda_trial_open() fails. */
-status cuda_trial_open(const cuda_device *d, cuda_trial *out);
+/* Opens a trial and allocates `count` parts of memory for it. The caller must close the trial even if
+ * cuda_trial_open() fails. */
+status cuda_trial_open(const cuda_device *d, int count, const size_t *bytes, cuda_trial *out);
 void cuda_trial_close(cuda_trial *t);
-
-/* Allocates zeroed memory, which cuda_trial_close() frees. *out is NULL if the GPU has no memory left. */
-status cuda_trial_memory(cuda_trial *t, size_t bytes, void **out);
 
 /* Enqueues candidate `index` once. *works is false if the library refuses it. */
 typedef status (*cuda_attempt)(void *context, int index, cudaStream_t s, bool *works);
