@@ -5,6 +5,7 @@
 #include "common/device/device_impl.h"
 
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define DEVICE_ENTRY(name, option) &device_##name,
@@ -221,7 +222,11 @@ status device_prepare(device *d, const op_desc *op, const device_layout *layout,
     if (op->type != d->info.compute_type)
         return fail(STATUS_INTERNAL, "device %s: %s: expected %s, got %s", d->info.name, op_name(op->kind),
                     dtype_name(d->info.compute_type), dtype_name(op->type));
-    return d->backend->prepare(d, op, layout, out);
+    status rc = d->backend->prepare(d, op, layout, out);
+    if (rc == STATUS_OK) return STATUS_OK;
+    error_context("%s", op_name(op->kind));
+    device_release(out);
+    return rc;
 }
 
 void device_release(device_kernel **kernel)
@@ -249,22 +254,21 @@ void device_stream_slow_down(device_stream *s, double factor)
         s->stretch = factor - 1;
 }
 
-static bool sleeps(const device_stream *s)
+/* Begin and end a launch. If the stream is slow, begin_launch() reads the time. On a GPU it first waits for
+ * earlier work, so that the measured time has only the launch. end_launch() sleeps for the additional time.
+ */
+static status begin_launch(device_stream *s, int64_t *begun_ns)
 {
-    return s->stretch > 0 && !s->records;
-}
-
-/* Reads the time. On a GPU, first waits for earlier work, so that the measured time has only the next
- * launch. */
-static status begin_slow_launch(device_stream *s, int64_t *begun_ns)
-{
+    *begun_ns = 0;
+    if (s->stretch <= 0 || s->records) return STATUS_OK;
     if (!s->device->info.host_addressable) TRY(device_stream_synchronize(s));
     *begun_ns = clock_now_ns();
     return STATUS_OK;
 }
 
-static status end_slow_launch(device_stream *s, int64_t begun_ns)
+static status end_launch(device_stream *s, int64_t begun_ns)
 {
+    if (!begun_ns) return STATUS_OK;
     if (!s->device->info.host_addressable) TRY(device_stream_synchronize(s));
     int64_t now_ns = clock_now_ns();
     s->debt_ns += (int64_t)((double)(now_ns - begun_ns) * s->stretch);
@@ -278,33 +282,44 @@ status device_launch(device_stream *s, device_kernel *kernel, void *const *opera
                      const op_scalars *scalars, void *workspace)
 {
     int64_t begun_ns;
-    if (!sleeps(s)) return s->device->backend->launch(s, kernel, operands, scalars, workspace);
-    TRY(begin_slow_launch(s, &begun_ns));
+    TRY(begin_launch(s, &begun_ns));
     TRY(s->device->backend->launch(s, kernel, operands, scalars, workspace));
-    return end_slow_launch(s, begun_ns);
+    return end_launch(s, begun_ns);
 }
 
 status device_stream_open(device *d, device_stream_role role, device_stream **out)
 {
-    *out = NULL;
-    return d->backend->stream_open(d, role, out);
+    const device_backend *b = d->backend;
+    device_stream *s = *out = calloc(1, b->stream_bytes);
+    if (!s) return fail(STATUS_SYSTEM, "no memory for a stream");
+    *s = (device_stream){.device = d, .role = role};
+    status rc = b->stream_open ? b->stream_open(s) : STATUS_OK;
+    if (rc != STATUS_OK) device_stream_close(out);
+    return rc;
 }
 
 void device_stream_close(device_stream **s)
 {
-    if (*s) (*s)->device->backend->stream_close(*s);
+    if (*s && (*s)->device->backend->stream_close) (*s)->device->backend->stream_close(*s);
+    free(*s);
     *s = NULL;
 }
 
 status device_fence_open(device *d, device_fence **out)
 {
-    *out = NULL;
-    return d->backend->fence_open(d, out);
+    const device_backend *b = d->backend;
+    device_fence *f = *out = calloc(1, b->fence_bytes);
+    if (!f) return fail(STATUS_SYSTEM, "no memory for a fence");
+    f->device = d;
+    status rc = b->fence_open ? b->fence_open(f) : STATUS_OK;
+    if (rc != STATUS_OK) device_fence_close(out);
+    return rc;
 }
 
 void device_fence_close(device_fence **f)
 {
-    if (*f) (*f)->device->backend->fence_close(*f);
+    if (*f && (*f)->device->backend->fence_close) (*f)->device->backend->fence_close(*f);
+    free(*f);
     *f = NULL;
 }
 
@@ -362,10 +377,9 @@ status device_capture_end(device_stream *s, device_graph **out)
 status device_graph_launch(device_stream *s, device_graph *graph)
 {
     int64_t begun_ns;
-    if (!sleeps(s)) return s->device->backend->graph_launch(s, graph);
-    TRY(begin_slow_launch(s, &begun_ns));
+    TRY(begin_launch(s, &begun_ns));
     TRY(s->device->backend->graph_launch(s, graph));
-    return end_slow_launch(s, begun_ns);
+    return end_launch(s, begun_ns);
 }
 
 void device_graph_close(device_graph **graph)

@@ -1,7 +1,9 @@
 /* The interface of a back end, only for implementers of devices. Everyone else includes device.h.
  *
  * A back end is one const struct with every slot set, except for slots whose comments allow NULL. A back
- * end's structs begin with the structs below. */
+ * end's structs begin with the structs below. device.c allocates streams and fences and sets their members,
+ * calls the open function, and calls the close function before it frees them. The close function is also
+ * called if the open function fails. */
 #ifndef COMMON_DEVICE_DEVICE_IMPL_H
 #define COMMON_DEVICE_DEVICE_IMPL_H
 
@@ -42,20 +44,23 @@ typedef struct device_backend {
      * convolution. */
     void (*choose_layout)(device *d, const conv2d_attributes *a, device_layout *out);
 
+    /* If `prepare` fails, *out is NULL or a kernel to be released. */
     status (*prepare)(device *d, const op_desc *op, const device_layout *layout, device_kernel **out);
     void (*release)(device_kernel *kernel);
     status (*launch)(device_stream *s, device_kernel *kernel, void *const *operands,
                      const op_scalars *scalars, void *workspace);
 
-    status (*stream_open)(device *d, device_stream_role role, device_stream **out);
+    size_t stream_bytes, fence_bytes;
+    /* The next four functions are NULL if there is nothing to do. */
+    status (*stream_open)(device_stream *s);
     void (*stream_close)(device_stream *s);
+    status (*fence_open)(device_fence *f);
+    void (*fence_close)(device_fence *f);
     status (*stream_signal)(device_stream *s, device_fence *f, uint64_t value);
     status (*stream_wait)(device_stream *s, device_fence *f, uint64_t value);
     status (*stream_synchronize)(device_stream *s);
     void (*stream_slow_down)(device_stream *s, double factor); /* NULL if launching threads sleep instead */
 
-    status (*fence_open)(device *d, device_fence **out);
-    void (*fence_close)(device_fence *f);
     void (*fence_reach)(device_fence *f, uint64_t value);
     bool (*fence_reached)(device_fence *f, uint64_t value);
     void (*fence_fail)(device_fence *f, const error_record *error);
@@ -76,6 +81,9 @@ typedef struct device_backend {
     int64_t (*mark_ns)(device_stream *s, int slot);
     int64_t (*now_ns)(device *d);
 } device_backend;
+
+/* Declares the function PREFIX_NAME for the slot NAME. */
+#define DEVICE_FUNCTION(prefix, name) __typeof__(*((const device_backend *)0)->name) prefix##_##name;
 
 struct device {
     const device_backend *backend;

@@ -7,16 +7,11 @@ status host_prepare(device *d, const op_desc *op, const device_layout *layout, c
                     device_kernel **out)
 {
     host_kernel *kernel = calloc(1, sizeof *kernel);
-    if (!kernel) return fail(STATUS_SYSTEM, "no memory for a kernel of %s", op_name(op->kind));
+    if (!kernel) return fail(STATUS_SYSTEM, "no memory for a kernel");
     *kernel = (host_kernel){.base = {.device = d, .op = *op}, .entry = entry, .threads = d->config.threads};
-    status rc = entry->open ? entry->open(kernel, layout) : STATUS_OK;
-    if (rc != STATUS_OK) {
-        error_context("%s", op_name(op->kind));
-        host_release(&kernel->base);
-        return rc;
-    }
-    if (entry->workspace) kernel->base.workspace = entry->workspace(kernel);
     *out = &kernel->base;
+    if (entry->open) TRY(entry->open(kernel, layout));
+    if (entry->workspace) kernel->base.workspace = entry->workspace(kernel);
     return STATUS_OK;
 }
 

@@ -50,6 +50,8 @@ static void *map_private(size_t bytes)
     return start + head;
 }
 
+/* Allocates PRIVATE memory with mmap and SHARED memory with a memfd. Private memory is zeroed and touched, so
+ * that a step has no page faults; if it is large, huge pages are requested. */
 status host_allocate(device *d, device_memory_kind kind, size_t bytes, device_memory *out)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -69,6 +71,7 @@ void host_free(device *d, device_memory *memory)
     if (memory->fd >= 0) close(memory->fd);
 }
 
+/* Copies elements of equal types, or between float32 and float64. */
 static status convert(void *to, dtype to_type, const void *from, dtype from_type, int64_t count)
 {
     if (to_type == from_type) {
@@ -98,6 +101,8 @@ status host_download(device_stream *s, void *host, const void *from, dtype type,
     return convert(host, host_type, from, type, count);
 }
 
+/* Computes with the kernels of common/reduce. This function and the next ones do nothing on a device without
+ * bytes. */
 status host_convert(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type,
                     int64_t count, double divisor)
 {

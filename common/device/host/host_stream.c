@@ -1,28 +1,11 @@
 #include "common/device/host/host.h"
 
 #include "common/base/clock.h"
-#include "common/base/doorbell.h"
 #include "common/base/processor.h"
 
 #include <errno.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
-
-typedef struct host_stream {
-    device_stream base;
-    int64_t marks[DEVICE_MARKS];
-} host_stream;
-
-typedef struct host_fence {
-    device_fence base;
-    _Atomic uint64_t value;
-    doorbell moved;
-    atomic_bool failing; /* set by the thread that writes `error` */
-    atomic_bool failed;  /* set after `error` is written */
-    error_record error;
-} host_fence;
 
 /* Time for which a wait spins before it sleeps. A wake-up costs about 50 us, but if ranks share cores, a
  * spinning thread takes the core from the thread it waits for. */
@@ -33,35 +16,6 @@ int host_processors(void)
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
     return CPU_COUNT(&set);
-}
-
-status host_stream_open(device *d, device_stream_role role, device_stream **out)
-{
-    host_stream *s = calloc(1, sizeof *s);
-    if (!s) return fail(STATUS_SYSTEM, "no memory for a stream");
-    s->base.device = d;
-    s->base.role = role;
-    *out = &s->base;
-    return STATUS_OK;
-}
-
-void host_stream_close(device_stream *s)
-{
-    free(s);
-}
-
-status host_fence_open(device *d, device_fence **out)
-{
-    host_fence *f = calloc(1, sizeof *f);
-    if (!f) return fail(STATUS_SYSTEM, "no memory for a fence");
-    f->base.device = d;
-    *out = &f->base;
-    return STATUS_OK;
-}
-
-void host_fence_close(device_fence *f)
-{
-    free(f);
 }
 
 void host_fence_reach(device_fence *base, uint64_t value)
@@ -142,8 +96,7 @@ status host_stream_wait(device_stream *s, device_fence *base, uint64_t value)
 
 status host_stream_synchronize(device_stream *s)
 {
-    (void)s; /* a launch is a call, so no work is outstanding */
-    return STATUS_OK;
+    return STATUS_OK; /* a launch is a call, so no work is outstanding */
 }
 
 status host_mark(device_stream *s, int slot)

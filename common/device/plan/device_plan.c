@@ -93,7 +93,7 @@ static void plan_choose_layout(device *d, const conv2d_attributes *a, device_lay
 /* The kernel belongs to the planned device, which releases it. */
 static status plan_prepare(device *d, const op_desc *op, const device_layout *layout, device_kernel **out)
 {
-    return device_prepare(planned_by(d), op, layout, out);
+    return planned_by(d)->backend->prepare(planned_by(d), op, layout, out);
 }
 
 static status plan_launch(device_stream *s, device_kernel *kernel, void *const *operands,
@@ -126,8 +126,7 @@ static int64_t plan_now_ns(device *d)
 
 const device_backend device_plan = {
     .name = "plan",
-    HOST_SHARED_SLOTS,
-    HOST_STREAM_SLOTS,
+    HOST_SHARED(HOST_SLOT) HOST_STREAM_SLOTS,
     .open = plan_open,
     .close = plan_close,
     .allocate = plan_allocate,

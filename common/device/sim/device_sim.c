@@ -186,33 +186,17 @@ static void slow_down(device_stream *s, double factor)
     d->slowdown = d->slowdown_alone * factor;
 }
 
+#define SLOT(name) .name = sim_##name,
 const device_backend device_sim = {
     .name = "sim",
-    HOST_SHARED_SLOTS,
-    .open = sim_open,
+    HOST_SHARED(HOST_SLOT) SIM_FUNCTIONS(SLOT).open = sim_open,
     .close = sim_close,
     .allocate = sim_allocate,
     .free = sim_free,
-    .upload = sim_upload,
-    .download = sim_download,
-    .pack = sim_pack,
     .choose_layout = host_keep_layout,
-    .prepare = sim_prepare,
-    .release = sim_release,
-    .launch = sim_launch,
-    .stream_open = sim_stream_open,
-    .stream_close = sim_stream_close,
-    .stream_signal = sim_signal,
-    .stream_wait = sim_wait,
-    .stream_synchronize = sim_synchronize,
+    .stream_bytes = sizeof(sim_stream),
+    .fence_bytes = sizeof(sim_fence),
     .stream_slow_down = slow_down,
-    .fence_open = sim_fence_open,
-    .fence_close = sim_fence_close,
-    .fence_reach = sim_fence_reach,
-    .fence_reached = sim_fence_reached,
-    .fence_fail = sim_fence_fail,
-    .mark = sim_mark,
-    .mark_ns = sim_mark_ns,
     .now_ns = sim_now_ns,
 };
 

@@ -89,7 +89,7 @@ status sim_prepare(device *base, const op_desc *op, const device_layout *layout,
 
 void sim_release(device_kernel *kernel)
 {
-    (void)kernel; /* the simulation frees it */
+    /* the simulation frees it */
 }
 
 static op_desc with_rows(const op_desc *op, int64_t rows)

@@ -132,28 +132,22 @@ static inline void sim_record(const sim_device *d, device_stream_role role, cons
     if (r->ran) r->ran(r->context, d->base.config.rank, (int)role, what, begin, end);
 }
 
+/* The functions of the slots, sim_NAME, in kernel_sim.c, stream_sim.c and fence_sim.c. */
+#define SIM_FUNCTIONS(X)                                                                                     \
+    X(prepare)                                                                                               \
+    X(release) X(launch) X(pack) X(upload) X(download) X(stream_open) X(stream_close) X(stream_signal)       \
+        X(stream_wait) X(stream_synchronize) X(mark) X(mark_ns) X(fence_open) X(fence_close) X(fence_reach)  \
+            X(fence_reached) X(fence_fail)
+#define SIM_FUNCTION(name) DEVICE_FUNCTION(sim, name)
+SIM_FUNCTIONS(SIM_FUNCTION)
+#undef SIM_FUNCTION
+
 /* ---- kernel_sim.c ---- */
-status sim_prepare(device *d, const op_desc *op, const device_layout *layout, device_kernel **out);
-void sim_release(device_kernel *kernel);
 /* Returns the time of a launch on this device without communication at the same time. */
 sim_time sim_kernel_time(sim_device *d, const device_kernel *kernel, const op_scalars *scalars);
 sim_parts sim_kernel_parts(const device_kernel *kernel);
 
-/* ---- stream_sim.c: the back end's functions ---- */
-status sim_stream_open(device *d, device_stream_role role, device_stream **out);
-void sim_stream_close(device_stream *s);
-status sim_launch(device_stream *s, device_kernel *kernel, void *const *operands, const op_scalars *scalars,
-                  void *workspace);
-status sim_pack(device_stream *s, const device_range *ranges, int count, dtype to_type, dtype from_type,
-                double divisor);
-status sim_upload(device_stream *s, void *to, const void *host, dtype host_type, dtype type, int64_t count);
-status sim_download(device_stream *s, void *host, const void *from, dtype type, dtype host_type,
-                    int64_t count);
-status sim_signal(device_stream *s, device_fence *f, uint64_t value);
-status sim_wait(device_stream *s, device_fence *f, uint64_t value);
-status sim_synchronize(device_stream *s);
-status sim_mark(device_stream *s, int slot);
-int64_t sim_mark_ns(device_stream *s, int slot);
+/* ---- stream_sim.c ---- */
 /* Recomputes the compute thread's rate after communication, which shares its core, has begun or ended. */
 void sim_core_changed(sim_device *d);
 
@@ -169,11 +163,6 @@ void sim_stream_head_ended(sim_stream *s);
 void sim_stream_resume(sim_stream *s, bool failed);
 
 /* ---- fence_sim.c ---- */
-status sim_fence_open(device *d, device_fence **out);
-void sim_fence_close(device_fence *f);
-void sim_fence_reach(device_fence *f, uint64_t value);
-bool sim_fence_reached(device_fence *f, uint64_t value);
-void sim_fence_fail(device_fence *f, const error_record *error);
 /* Returns the time at which the fence reaches `value`, or SIM_NEVER if the time is unknown. */
 sim_time sim_fence_time(const sim_fence *f, uint64_t value);
 void sim_fence_reach_at(sim_fence *f, uint64_t value, sim_time at);

@@ -14,31 +14,20 @@ static void on_copied(void *stream)
     sim_stream_head_ended(stream);
 }
 
-status sim_stream_open(device *base, device_stream_role role, device_stream **out)
+status sim_stream_open(device_stream *base)
 {
-    sim_device *d = (sim_device *)base;
-    sim_stream *s = calloc(1, sizeof *s);
-    if (!s) return fail(STATUS_SYSTEM, "no memory for a stream");
-    s->base.device = base;
-    s->base.role = role;
-    int hops = d->up.count > d->down.count ? d->up.count : d->down.count;
-    if (d->simulation->config.per_process > 1) hops = SIM_ROUTE_MAX; /* routes to other GPUs are longer */
-    status rc;
-    TRY_GOTO(rc, sim_event_init(sim_queue_of(d), &s->event, base->config.rank, sim_stream_advance, s),
-             failed);
-    TRY_GOTO(rc,
-             sim_flow_init(&d->simulation->network, &s->flow, base->config.rank, hops, NULL, on_copied, s),
-             failed);
-    s->flow.what = "copy";
-    s->at = simulation_now(d->simulation);
+    sim_stream *s = (sim_stream *)base;
+    sim_device *d = device_of(s);
+    int rank = d->base.config.rank;
     s->next = d->streams;
     d->streams = s;
-    *out = &s->base;
+    s->at = simulation_now(d->simulation);
+    int hops = d->up.count > d->down.count ? d->up.count : d->down.count;
+    if (d->simulation->config.per_process > 1) hops = SIM_ROUTE_MAX; /* routes to other GPUs are longer */
+    TRY(sim_event_init(sim_queue_of(d), &s->event, rank, sim_stream_advance, s));
+    TRY(sim_flow_init(&d->simulation->network, &s->flow, rank, hops, NULL, on_copied, s));
+    s->flow.what = "copy";
     return STATUS_OK;
-failed:
-    sim_event_deinit(sim_queue_of(d), &s->event);
-    free(s);
-    return rc;
 }
 
 void sim_stream_close(device_stream *base)
@@ -51,7 +40,6 @@ void sim_stream_close(device_stream *base)
     sim_event_deinit(sim_queue_of(device_of(s)), &s->event);
     free(s->commands);
     free(s->marks);
-    free(s);
 }
 
 /* Spends the host's time of a launch, and returns the time at which the command arrives. */
@@ -210,7 +198,7 @@ status sim_device_copy_from(device_stream *s, const device *from, dtype type, in
     return copy((sim_stream *)s, &peer->route, type, count);
 }
 
-status sim_signal(device_stream *base, device_fence *f, uint64_t value)
+status sim_stream_signal(device_stream *base, device_fence *f, uint64_t value)
 {
     sim_stream *s = (sim_stream *)base;
     sim_device *d = device_of(s);
@@ -238,7 +226,7 @@ static status block_for(sim_device *d, sim_fence *f, uint64_t value)
     return STATUS_OK;
 }
 
-status sim_wait(device_stream *base, device_fence *fence, uint64_t value)
+status sim_stream_wait(device_stream *base, device_fence *fence, uint64_t value)
 {
     sim_stream *s = (sim_stream *)base;
     sim_device *d = device_of(s);
@@ -265,7 +253,7 @@ status sim_wait(device_stream *base, device_fence *fence, uint64_t value)
     return STATUS_OK;
 }
 
-status sim_synchronize(device_stream *base)
+status sim_stream_synchronize(device_stream *base)
 {
     sim_stream *s = (sim_stream *)base;
     sim_device *d = device_of(s);

@@ -115,20 +115,15 @@ status cuda_zero(const cuda_device *d, void *data, size_t bytes);
     X(peer_close) X(prepare) X(release) X(launch) X(stream_open) X(stream_close) X(stream_signal) \
     X(stream_wait) X(stream_synchronize) X(fence_open) X(fence_close) X(fence_reach) X(fence_reached) \
     X(fence_fail) X(capture_begin) X(capture_end) X(graph_launch) X(graph_close) X(mark) X(mark_ns) \
-    X(now_ns) X(stream_wait_mark) X(mark_passed) X(mark_wait) X(fail)
+    X(now_ns) X(stream_wait_mark) X(mark_passed) X(mark_wait) X(fail) X(convert) X(pack) X(clear)
 /* clang-format on */
-#define CUDA_FUNCTION(name) __typeof__(*((const device_backend *)0)->name) cuda_##name;
+#define CUDA_FUNCTION(name) DEVICE_FUNCTION(cuda, name)
 #ifndef __cplusplus
 CUDA_FUNCTIONS(CUDA_FUNCTION)
 #endif
 
 /* convert_cuda.cu */
-status cuda_convert(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type,
-                    int64_t count, double divisor);
-status cuda_pack(device_stream *s, const device_range *ranges, int count, dtype to_type, dtype from_type,
-                 double divisor);
 status cuda_add_ranges(device_stream *s, void *to, const void *a, const void *b, dtype type, int64_t count);
-status cuda_clear(device_stream *s, void *data, size_t bytes);
 status cuda_f32_to_bf16(const cuda_device *d, cudaStream_t s, int64_t count, const float *from,
                         void *to_bf16);
 /* Computes to = from, or to += from if `add`. */

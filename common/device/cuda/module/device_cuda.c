@@ -225,10 +225,9 @@ static void choose_layout(device *d, const conv2d_attributes *a, device_layout *
 const device_backend cuda_backend = {.name = "cuda",
                                      .open = cuda_open,
                                      .close = cuda_close,
-                                     .convert = cuda_convert,
-                                     .pack = cuda_pack,
                                      .add = cuda_add_ranges,
-                                     .clear = cuda_clear,
+                                     .stream_bytes = sizeof(cuda_stream),
+                                     .fence_bytes = sizeof(cuda_fence),
                                      .choose_layout = choose_layout,
                                      CUDA_FUNCTIONS(SLOT)};
 

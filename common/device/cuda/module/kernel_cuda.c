@@ -16,18 +16,11 @@ static const cuda_kernel_entry *const entries[OP_COUNT] = {OP_LIST(TABLE_ENTRY)}
 status cuda_prepare(device *d, const op_desc *op, const device_layout *layout, device_kernel **out)
 {
     cuda_kernel *k = calloc(1, sizeof *k);
-    if (!k) return fail(STATUS_SYSTEM, "no memory for a kernel of %s", op_name(op->kind));
-    k->base = (device_kernel){.device = d, .op = *op};
-    k->entry = entries[op->kind];
-    status rc = cuda_use((cuda_device *)d);
-    if (rc == STATUS_OK && k->entry->prepare) rc = k->entry->prepare(k);
-    if (rc != STATUS_OK) {
-        error_context("%s", op_name(op->kind));
-        cuda_release(&k->base);
-        return rc;
-    }
+    if (!k) return fail(STATUS_SYSTEM, "no memory for a kernel");
+    *k = (cuda_kernel){.base = {.device = d, .op = *op}, .entry = entries[op->kind]};
     *out = &k->base;
-    return STATUS_OK;
+    TRY(cuda_use((cuda_device *)d));
+    return k->entry->prepare ? k->entry->prepare(k) : STATUS_OK;
 }
 
 void cuda_release(device_kernel *base)

@@ -27,28 +27,19 @@ static status set_anchor(cuda_stream *s)
     return STATUS_OK;
 }
 
-status cuda_stream_open(device *base, device_stream_role role, device_stream **out)
+status cuda_stream_open(device_stream *base)
 {
-    cuda_device *d = (cuda_device *)base;
+    cuda_stream *s = (cuda_stream *)base;
+    cuda_device *d = (cuda_device *)base->device;
     int lowest = 0, highest = 0;
     TRY(cuda_use(d));
     TRY(cuda_check(d, cudaDeviceGetStreamPriorityRange(&lowest, &highest),
                    "cudaDeviceGetStreamPriorityRange"));
-    cuda_stream *s = calloc(1, sizeof *s);
-    if (!s) return fail(STATUS_SYSTEM, "no memory for a stream");
-    s->base = (device_stream){.device = base, .role = role};
-    int priority = role == DEVICE_STREAM_COMMUNICATION ? highest : lowest;
-    status rc = cuda_check(d, cudaStreamCreateWithPriority(&s->stream, cudaStreamNonBlocking, priority),
-                           "cudaStreamCreateWithPriority");
-    for (int i = 0; i < 2 && rc == STATUS_OK; i++)
-        rc = cuda_check(d, cudaEventCreate(&s->anchors[i]), "cudaEventCreate");
-    if (rc == STATUS_OK) rc = set_anchor(s);
-    if (rc != STATUS_OK) {
-        cuda_stream_close(&s->base);
-        return rc;
-    }
-    *out = &s->base;
-    return STATUS_OK;
+    int priority = base->role == DEVICE_STREAM_COMMUNICATION ? highest : lowest;
+    TRY(cuda_check(d, cudaStreamCreateWithPriority(&s->stream, cudaStreamNonBlocking, priority),
+                   "cudaStreamCreateWithPriority"));
+    for (int i = 0; i < 2; i++) TRY(cuda_check(d, cudaEventCreate(&s->anchors[i]), "cudaEventCreate"));
+    return set_anchor(s);
 }
 
 void cuda_stream_close(device_stream *base)
@@ -60,7 +51,6 @@ void cuda_stream_close(device_stream *base)
     for (int i = 0; i < 2; i++)
         if (s->anchors[i]) cudaEventDestroy(s->anchors[i]);
     if (s->stream) cudaStreamDestroy(s->stream);
-    free(s);
 }
 
 static status failure_of(cuda_device *d)
@@ -145,36 +135,24 @@ void cuda_fail(device *base, const error_record *error)
 
 enum { LINE_BYTES = 64 };
 
-status cuda_fence_open(device *base, device_fence **out)
+status cuda_fence_open(device_fence *base)
 {
-    cuda_device *d = (cuda_device *)base;
-    void *host = NULL;
+    cuda_fence *f = (cuda_fence *)base;
+    cuda_device *d = (cuda_device *)base->device;
     TRY(cuda_use(d));
-    cuda_fence *f = calloc(1, sizeof *f);
-    if (!f) return fail(STATUS_SYSTEM, "no memory for a fence");
-    f->base.device = base;
-    status rc = cuda_check(d, cudaHostAlloc(&host, LINE_BYTES, cudaHostAllocMapped), "cudaHostAlloc");
-    if (rc == STATUS_OK)
-        rc = cuda_check(d, cudaHostGetDevicePointer(&f->address, host, 0), "cudaHostGetDevicePointer");
-    if (rc != STATUS_OK) {
-        if (host) cudaFreeHost(host);
-        free(f);
-        return rc;
-    }
-    f->value = host;
+    TRY(cuda_check(d, cudaHostAlloc((void **)&f->value, LINE_BYTES, cudaHostAllocMapped), "cudaHostAlloc"));
     *f->value = 0;
-    *out = &f->base;
-    return STATUS_OK;
+    return cuda_check(d, cudaHostGetDevicePointer(&f->address, f->value, 0), "cudaHostGetDevicePointer");
 }
 
 /* Releases streams that still wait, because a waiting stream cannot be destroyed. */
 void cuda_fence_close(device_fence *base)
 {
     cuda_fence *f = (cuda_fence *)base;
+    if (!f->value) return;
     cuda_fence_reach(base, INT64_MAX);
     cudaSetDevice(((cuda_device *)base->device)->gpu);
     cudaFreeHost(f->value);
-    free(f);
 }
 
 static status driver_check(const cuda_device *d, CUresult code, const char *what)
