@@ -33,18 +33,14 @@ template <typename T> static variant variant_of(const gradient<T> &b)
     return is_plain(b.act) && !b.dy2 ? ALONE : ANY;
 }
 
-template <typename T, int V, variant KIND> struct backward_row {
-    pack<T, V> x, dy, dy2, joined; /* joined: y or the residual */
-};
-
-template <typename T, int V> struct backward_row<T, V, ALONE> {
-    pack<T, V> x, dy;
+template <typename T, int V> struct backward_row {
+    pack<T, V> x, dy, dy2, joined; /* joined: y or the residual; dy2 and joined are not read if ALONE */
 };
 
 template <int V, variant KIND, typename T>
-__device__ backward_row<T, V, KIND> row_at(const gradient<T> &b, int64_t i)
+__device__ backward_row<T, V> row_at(const gradient<T> &b, int64_t i)
 {
-    backward_row<T, V, KIND> taken;
+    backward_row<T, V> taken;
     taken.x = take_pack<V>(b.x + i);
     taken.dy = take_pack<V>(b.dy + i);
     if constexpr (KIND != ALONE) {
@@ -58,7 +54,7 @@ __device__ backward_row<T, V, KIND> row_at(const gradient<T> &b, int64_t i)
 /* Computes the argument of the activation's derivative: y for ReLU after a residual, else the activation's
  * argument. */
 template <int V, variant KIND, typename T>
-__device__ void kept_of(const gradient<T> &b, const channels<V> &f, const backward_row<T, V, KIND> &taken,
+__device__ void kept_of(const gradient<T> &b, const channels<V> &f, const backward_row<T, V> &taken,
                         const float *x, float *kept)
 {
     if constexpr (KIND == JOINED) {
@@ -75,8 +71,8 @@ __device__ void kept_of(const gradient<T> &b, const channels<V> &f, const backwa
 }
 
 template <int V, variant KIND, typename T>
-__device__ void gradients_of(const gradient<T> &b, const channels<V> &f,
-                             const backward_row<T, V, KIND> &taken, float *x, float *g)
+__device__ void gradients_of(const gradient<T> &b, const channels<V> &f, const backward_row<T, V> &taken,
+                             float *x, float *g)
 {
     float kept[V], more[V];
     unpack<V>(taken.x, x);
@@ -104,12 +100,12 @@ template <typename T, int PACK, variant KIND> struct gradient_terms {
     {
         return channels_at<V>(b.f, column);
     }
-    __device__ backward_row<T, V, KIND> read(int64_t row, int64_t column) const
+    __device__ backward_row<T, V> read(int64_t row, int64_t column) const
     {
         return row_at<V, KIND>(b, row * c + column);
     }
-    __device__ void add(const channels<V> &f, const backward_row<T, V, KIND> &taken, int64_t row,
-                        int64_t column, float (*sums)[V]) const
+    __device__ void add(const channels<V> &f, const backward_row<T, V> &taken, int64_t row, int64_t column,
+                        float (*sums)[V]) const
     {
         float x[V], g[V];
         gradients_of<V, KIND>(b, f, taken, x, g);
@@ -169,24 +165,6 @@ template <int V> struct gradient_channels {
     float mean_g[V], slope[V];
 };
 
-template <int V>
-__device__ gradient_channels<V> gradient_channels_at(const channel_vectors &f, const gradient_means &m,
-                                                     int64_t column)
-{
-    gradient_channels<V> out;
-    out.f = channels_at<V>(f, column);
-    load_floats<V>(m.g + column, out.mean_g);
-    load_floats<V>(m.slope + column, out.slope);
-    return out;
-}
-
-template <int V>
-__device__ void through(const gradient_channels<V> &t, const float *x, const float *g, float *dx)
-{
-    for (int v = 0; v < V; v++)
-        dx[v] = t.f.scale[v] * (g[v] - t.mean_g[v] - (x[v] - t.f.mean[v]) * t.slope[v]);
-}
-
 /* Computes dx. An element's dy is read before its dx is written, so they may share memory. */
 template <typename T, int PACK, variant KIND> struct backward_rule {
     static constexpr int V = PACK, AT_ONCE = KIND == ALONE ? 4 : KIND == JOINED ? 2 : 1;
@@ -195,19 +173,23 @@ template <typename T, int PACK, variant KIND> struct backward_rule {
     T *dx;
     __device__ gradient_channels<V> at_column(int64_t column) const
     {
-        return gradient_channels_at<V>(b.f, means, column);
+        gradient_channels<V> kept;
+        kept.f = channels_at<V>(b.f, column);
+        load_floats<V>(means.g + column, kept.mean_g);
+        load_floats<V>(means.slope + column, kept.slope);
+        return kept;
     }
-    __device__ backward_row<T, V, KIND> read(int64_t i) const
+    __device__ backward_row<T, V> read(int64_t i) const
     {
         return row_at<V, KIND>(b, i);
     }
-    __device__ void write(const gradient_channels<V> &t, const backward_row<T, V, KIND> &taken,
-                          int64_t i) const
+    __device__ void write(const gradient_channels<V> &kept, const backward_row<T, V> &taken, int64_t i) const
     {
-        float x[V], g[V], out[V];
-        gradients_of<V, KIND>(b, t.f, taken, x, g);
-        through<V>(t, x, g, out);
-        store_pack<V>(dx + i, out);
+        float x[V], g[V];
+        gradients_of<V, KIND>(b, kept.f, taken, x, g);
+        for (int v = 0; v < V; v++)
+            x[v] = kept.f.scale[v] * (g[v] - kept.mean_g[v] - (x[v] - kept.f.mean[v]) * kept.slope[v]);
+        store_pack<V>(dx + i, x);
     }
 };
 

@@ -101,17 +101,11 @@ __global__ static void invstd_of(int64_t c, const float *var, double eps, float 
 
 /* ---- y ---------------------------------------------------------------------------------------- */
 
-template <typename T, int V, bool RESIDUAL> struct forward_row {
-    pack<T, V> x;
-};
-
-template <typename T, int V> struct forward_row<T, V, true> {
-    pack<T, V> x, residual;
-};
-
 template <typename T, int PACK, bool RESIDUAL> struct normalize_rule {
     static constexpr int V = PACK, AT_ONCE = RESIDUAL ? 2 : 4;
-    typedef forward_row<T, V, RESIDUAL> row;
+    struct row {
+        pack<T, V> x, residual; /* residual if RESIDUAL */
+    };
     const T *x, *residual;
     channel_vectors f;
     int act;

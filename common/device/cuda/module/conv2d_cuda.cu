@@ -73,16 +73,6 @@ template <typename T> struct turned_weights {
     }
 };
 
-template <typename T> struct store_with_bias {
-    T *y;
-    const T *bias; /* may be NULL */
-    int64_t columns;
-    __device__ void take(int64_t i, int64_t j, float sum) const
-    {
-        store(y + i * columns + j, bias ? sum + load(bias + j) : sum);
-    }
-};
-
 template <typename T> struct add_bias_rule {
     int64_t k;
     const T *bias;
@@ -101,7 +91,7 @@ template <typename X, typename T> static status forward_product(const kernel_cal
     const conv2d_attributes *a = &call.op->u.conv2d;
     int64_t pixels = a->n * a->p * a->q, depth = a->r * a->s * a->c;
     return matmul(call, windows<X>{call[CONV_FWD_X], *a}, strided<T>{call[CONV_FWD_W], 1, depth},
-                  store_with_bias<T>{call[CONV_FWD_Y], call[CONV_FWD_B], a->k}, pixels, a->k, depth);
+                  store_biased<T>{call[CONV_FWD_Y], call[CONV_FWD_B], a->k, false}, pixels, a->k, depth);
 }
 
 template <typename T> static status forward(const kernel_call &call)

@@ -1,4 +1,4 @@
-#include "common/device/cuda/module/kernel.cuh"
+#include "common/device/cuda/module/chunks.cuh"
 
 #include <cuda_fp16.h>
 
@@ -38,7 +38,8 @@ struct sum_rule {
 };
 
 template <typename To, typename From>
-static status convert(device_stream *s, void *to, const void *from, int64_t count, double divisor)
+static status convert(To *, From *, device_stream *s, void *to, const void *from, int64_t count,
+                      double divisor)
 {
     return over<1>((const cuda_device *)s->device, "convert", ((cuda_stream *)s)->stream, count,
                    convert_rule<To, From>{(float)divisor, (const From *)from, (To *)to});
@@ -66,66 +67,54 @@ extern "C" status cuda_bf16_to_f32(const cuda_device *d, cudaStream_t s, int64_t
     return cast(d, s, count, cast_rule<float, bf16>{(const bf16 *)from, to, add});
 }
 
-/* ---- many ranges by one launch ------------------------------------------------------------------
- *
- * Ranges are passed as kernel arguments (at most 4 KiB), cut into chunks of one block each, like the pieces
- * of an update (optimizer_cuda.cu). */
-constexpr int RANGES = 120, RANGE_THREADS = 256, RANGE_ITERATIONS = 8,
-              RANGE_CHUNK = RANGE_THREADS * RANGE_ITERATIONS;
+/* ---- many ranges by one launch ------------------------------------------------------------------ */
 
-struct range_table {
-    int32_t count;
-    struct {
-        device_range range;
-        int64_t first_chunk;
-    } at[RANGES];
-};
+typedef chunk_table<device_range> range_table;
 
 /* Converts the chunk of a block. A thread reads all its elements before it writes the first one. */
 template <typename To, typename From> __global__ void pack_kernel(range_table table, float divisor)
 {
-    int low = 0, high = table.count - 1;
-    while (low < high) {
-        int middle = (low + high + 1) / 2;
-        if (table.at[middle].first_chunk <= blockIdx.x)
-            low = middle;
-        else
-            high = middle - 1;
-    }
-    const device_range &r = table.at[low].range;
+    int64_t first;
+    const device_range &r = table.find(blockIdx.x, &first);
     const From *from = (const From *)r.from;
     To *to = (To *)r.to;
-    int64_t first = (blockIdx.x - table.at[low].first_chunk) * RANGE_CHUNK + threadIdx.x;
-    float taken[RANGE_ITERATIONS];
+    float taken[CHUNK_EACH];
+    first += threadIdx.x;
 #pragma unroll
-    for (int i = 0; i < RANGE_ITERATIONS; i++)
-        taken[i] = first + i * RANGE_THREADS < r.count ? (float)from[first + i * RANGE_THREADS] : 0;
+    for (int i = 0; i < CHUNK_EACH; i++)
+        taken[i] = first + i * CHUNK_THREADS < r.count ? (float)from[first + i * CHUNK_THREADS] : 0;
 #pragma unroll
-    for (int i = 0; i < RANGE_ITERATIONS; i++)
-        if (first + i * RANGE_THREADS < r.count) to[first + i * RANGE_THREADS] = (To)(taken[i] / divisor);
+    for (int i = 0; i < CHUNK_EACH; i++)
+        if (first + i * CHUNK_THREADS < r.count) to[first + i * CHUNK_THREADS] = (To)(taken[i] / divisor);
 }
 
 template <typename To, typename From>
-static status pack_ranges(device_stream *s, const device_range *ranges, int count, double divisor)
+static status pack_ranges(To *, From *, device_stream *s, const device_range *ranges, int count,
+                          double divisor)
 {
-    for (int next = 0; next < count;) {
-        range_table table = {};
-        int64_t chunks = 0;
-        for (; next < count && table.count < RANGES; next++) {
-            if (ranges[next].count == 0) continue;
-            table.at[table.count].range = ranges[next];
-            table.at[table.count++].first_chunk = chunks;
-            chunks += ceil_div(ranges[next].count, RANGE_CHUNK);
-        }
-        if (table.count > 0)
-            TRY(launch_on((const cuda_device *)s->device, "pack", ((cuda_stream *)s)->stream,
-                          pack_kernel<To, From>, dim3((unsigned)chunks), dim3(RANGE_THREADS), table,
-                          (float)divisor));
-    }
+    range_table table;
+    int next = 0;
+    while (table.fill(ranges, count, &next))
+        TRY(launch_on((const cuda_device *)s->device, "pack", ((cuda_stream *)s)->stream,
+                      pack_kernel<To, From>, table.chunks, CHUNK_THREADS, table, (float)divisor));
     return STATUS_OK;
 }
 
 /* ---- the device's functions --------------------------------------------------------------------- */
+
+/* Calls `use` with null pointers to the types of the result and the source. */
+template <typename Use> static status with_types(dtype to, dtype from, const char *what, Use use)
+{
+    float *f32 = nullptr;
+    __half *f16 = nullptr;
+    bf16 *brain = nullptr;
+    if (from == DTYPE_F32 && to == DTYPE_F32) return use(f32, f32);
+    if (from == DTYPE_F32 && to == DTYPE_F16) return use(f16, f32);
+    if (from == DTYPE_F32 && to == DTYPE_BF16) return use(brain, f32);
+    if (from == DTYPE_F16 && to == DTYPE_F32) return use(f32, f16);
+    if (from == DTYPE_BF16 && to == DTYPE_F32) return use(f32, brain);
+    return fail(STATUS_INTERNAL, "device cuda: no %s from %s to %s", what, dtype_name(from), dtype_name(to));
+}
 
 extern "C" status cuda_convert(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type,
                                int64_t count, double divisor)
@@ -138,38 +127,19 @@ extern "C" status cuda_convert(device_stream *s, void *to, dtype to_type, const 
         return cuda_check(
             d, cudaMemcpyAsync(to, from, (size_t)(count * dtype_size(to_type)), cudaMemcpyDefault, stream),
             "copy");
-    if (from_type == DTYPE_F32 && to_type == DTYPE_F32)
-        return convert<float, float>(s, to, from, count, divisor);
-    if (from_type == DTYPE_F32 && to_type == DTYPE_F16)
-        return convert<__half, float>(s, to, from, count, divisor);
     if (from_type == DTYPE_F32 && to_type == DTYPE_BF16 && divisor == 1)
         return cuda_f32_to_bf16(d, stream, count, (const float *)from, to);
-    if (from_type == DTYPE_F32 && to_type == DTYPE_BF16)
-        return convert<bf16, float>(s, to, from, count, divisor);
-    if (from_type == DTYPE_F16 && to_type == DTYPE_F32)
-        return convert<float, __half>(s, to, from, count, divisor);
-    if (from_type == DTYPE_BF16 && to_type == DTYPE_F32)
-        return convert<float, bf16>(s, to, from, count, divisor);
-    return fail(STATUS_INTERNAL, "device cuda: no conversion from %s to %s", dtype_name(from_type),
-                dtype_name(to_type));
+    return with_types(to_type, from_type, "conversion", [=](auto *to_null, auto *from_null) {
+        return convert(to_null, from_null, s, to, from, count, divisor);
+    });
 }
 
 extern "C" status cuda_pack(device_stream *s, const device_range *ranges, int count, dtype to_type,
                             dtype from_type, double divisor)
 {
     TRY(cuda_use((const cuda_device *)s->device));
-    if (from_type == DTYPE_F32 && to_type == DTYPE_F32)
-        return pack_ranges<float, float>(s, ranges, count, divisor);
-    if (from_type == DTYPE_F32 && to_type == DTYPE_F16)
-        return pack_ranges<__half, float>(s, ranges, count, divisor);
-    if (from_type == DTYPE_F32 && to_type == DTYPE_BF16)
-        return pack_ranges<bf16, float>(s, ranges, count, divisor);
-    if (from_type == DTYPE_F16 && to_type == DTYPE_F32)
-        return pack_ranges<float, __half>(s, ranges, count, divisor);
-    if (from_type == DTYPE_BF16 && to_type == DTYPE_F32)
-        return pack_ranges<float, bf16>(s, ranges, count, divisor);
-    return fail(STATUS_INTERNAL, "device cuda: no packing from %s to %s", dtype_name(from_type),
-                dtype_name(to_type));
+    return with_types(to_type, from_type, "packing",
+                      [=](auto *to, auto *from) { return pack_ranges(to, from, s, ranges, count, divisor); });
 }
 
 extern "C" status cuda_add_ranges(device_stream *s, void *to, const void *a, const void *b, dtype type,

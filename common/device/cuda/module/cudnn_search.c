@@ -17,43 +17,32 @@ static bool allowed(const cudnn_conv *p, cudnnMathType_t found)
            (found != CUDNN_TENSOR_OP_MATH && found != CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION);
 }
 
-/* Appends the usable results of a search to `out`. The three types of results have the same members. If no
- * result is usable, `code` becomes the first error. */
-#define TAKE_USABLE(results, count, code, p, out, used)                                                      \
-    do {                                                                                                     \
-        int listed = (code) == CUDNN_STATUS_SUCCESS ? (count) : 0;                                           \
-        for (int i = 0; i < listed; i++) {                                                                   \
-            cudnnMathType_t math = (p)->math == CUDNN_FMA_MATH ? CUDNN_FMA_MATH : (results)[i].mathType;     \
-            bool usable =                                                                                    \
-                (results)[i].status == CUDNN_STATUS_SUCCESS && (results)[i].memory <= MOST_WORKSPACE &&      \
-                (results)[i].determinism == CUDNN_DETERMINISTIC && allowed((p), (results)[i].mathType);      \
-            if (usable)                                                                                      \
-                (out)[(used)++] = (cudnn_choice){(int)(results)[i].algo, 0, math, (results)[i].memory};      \
-        }                                                                                                    \
-        for (int i = 0; i < listed && (used) == 0 && (code) == CUDNN_STATUS_SUCCESS; i++)                    \
-            (code) = (results)[i].status;                                                                    \
-    } while (0)
-
-/* Lists the usable algorithms, the best first by cuDNN's heuristics. If there is none, *why is cuDNN's error,
- * or CUDNN_STATUS_SUCCESS if cuDNN only has algorithms that are not allowed. */
+/* Lists the usable algorithms, the best first by cuDNN's heuristics. If there is none, *why is the first
+ * error, or CUDNN_STATUS_SUCCESS if cuDNN only has algorithms that are not allowed. */
 static int list_usable(const cudnn_conv *p, cudnn_choice *out, cudnnStatus_t *why)
 {
     const cudnn_table *t = table_of_conv(p);
     cudnnHandle_t h = p->device->cudnn;
     int count = 0, used = 0;
-    if (p->kind == OP_conv2d_forward) {
-        cudnnConvolutionFwdAlgoPerf_t results[MOST_ALGORITHMS];
-        *why = t->forward_find(h, p->x, p->w, p->conv, p->y, MOST_ALGORITHMS, &count, results);
-        TAKE_USABLE(results, count, *why, p, out, used);
-    } else if (p->kind == OP_conv2d_backward_data) {
-        cudnnConvolutionBwdDataAlgoPerf_t results[MOST_ALGORITHMS];
-        *why = t->data_find(h, p->w, p->y, p->conv, p->x, MOST_ALGORITHMS, &count, results);
-        TAKE_USABLE(results, count, *why, p, out, used);
-    } else {
-        cudnnConvolutionBwdFilterAlgoPerf_t results[MOST_ALGORITHMS];
-        *why = t->filter_find(h, p->x, p->y, p->conv, p->w, MOST_ALGORITHMS, &count, results);
-        TAKE_USABLE(results, count, *why, p, out, used);
+    union {
+        cudnnConvolutionFwdAlgoPerf_t all[MOST_ALGORITHMS];
+        cudnnConvolutionBwdDataAlgoPerf_t data[MOST_ALGORITHMS];
+        cudnnConvolutionBwdFilterAlgoPerf_t filter[MOST_ALGORITHMS];
+    } found; /* the three types have the same members */
+    if (p->kind == OP_conv2d_forward)
+        *why = t->forward_find(h, p->x, p->w, p->conv, p->y, MOST_ALGORITHMS, &count, found.all);
+    else if (p->kind == OP_conv2d_backward_data)
+        *why = t->data_find(h, p->w, p->y, p->conv, p->x, MOST_ALGORITHMS, &count, found.data);
+    else
+        *why = t->filter_find(h, p->x, p->y, p->conv, p->w, MOST_ALGORITHMS, &count, found.filter);
+    if (*why != CUDNN_STATUS_SUCCESS) return 0;
+    for (int i = 0; i < count; i++) {
+        cudnnMathType_t math = p->math == CUDNN_FMA_MATH ? CUDNN_FMA_MATH : found.all[i].mathType;
+        bool usable = found.all[i].status == CUDNN_STATUS_SUCCESS && found.all[i].memory <= MOST_WORKSPACE &&
+                      found.all[i].determinism == CUDNN_DETERMINISTIC && allowed(p, found.all[i].mathType);
+        if (usable) out[used++] = (cudnn_choice){(int)found.all[i].algo, 0, math, found.all[i].memory};
     }
+    for (int i = 0; i < count && used == 0 && *why == CUDNN_STATUS_SUCCESS; i++) *why = found.all[i].status;
     return used;
 }
 

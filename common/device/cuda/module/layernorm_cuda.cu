@@ -159,8 +159,7 @@ template <typename T, int PACK> struct parameter_terms : keeps_nothing {
     }
 };
 
-template <typename T, int V>
-static status forward_with(const kernel_call &call, row_operands<T> r, int64_t m)
+template <typename T, int V> static status forward_with(const kernel_call &call, row_operands<T> r, int64_t m)
 {
     const layernorm_attributes *a = &call.op->u.layernorm;
     int64_t packs_a_thread = ceil_div(a->c, THREADS * V);

@@ -179,18 +179,6 @@ template <typename T, int PACK> struct slope_terms : keeps_nothing {
     }
 };
 
-template <typename T> struct store_biased {
-    T *y;
-    const T *bias; /* may be NULL */
-    int64_t columns;
-    bool relu;
-    __device__ void take(int64_t i, int64_t j, float sum) const
-    {
-        float value = bias ? sum + load(bias + j) : sum;
-        store(y + i * columns + j, relu ? activate(ACTIVATION_RELU, value) : value);
-    }
-};
-
 /* Copies rows to rows of another length, which are cut or padded with zeros. Neighboring threads take
  * neighboring elements, because rows are not aligned. */
 template <typename T>

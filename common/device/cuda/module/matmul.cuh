@@ -75,4 +75,16 @@ template <typename T> struct store_plain {
     }
 };
 
+template <typename T> struct store_biased {
+    T *y;
+    const T *bias; /* may be NULL */
+    int64_t columns;
+    bool relu;
+    __device__ void take(int64_t i, int64_t j, float sum) const
+    {
+        float value = bias ? sum + load(bias + j) : sum;
+        store(y + i * columns + j, relu ? activate(ACTIVATION_RELU, value) : value);
+    }
+};
+
 #endif

@@ -1,38 +1,19 @@
-/* torch.optim.SGD, Adam and AdamW in one pass over the arena, and other operations over arenas.
- *
- * A launch lists its pieces. The pieces are passed as kernel arguments (at most 4 KiB), up to SPANS at a
- * time, and are cut into chunks of one block each. A block finds its piece by bisection. */
-#include "common/device/cuda/module/kernel.cuh"
+/* torch.optim.SGD, Adam and AdamW in one pass over the arena, and other operations over the pieces of an
+ * arena that a launch lists. */
+#include "common/device/cuda/module/chunks.cuh"
 
-constexpr int SPANS = 160, THREADS = 256, CHUNK = THREADS * 8;
-
-struct span {
-    int64_t offset, count;
-    int32_t first_chunk;
-};
-
-struct span_table {
-    int32_t count, chunks;
-    span spans[SPANS];
-};
+typedef chunk_table<piece> piece_table;
 
 /* The elements [begin, end) of the arena that a block processes. */
 struct range {
     int64_t begin, end;
 };
 
-__device__ static range chunk_of(const span_table &table, int64_t chunk)
+__device__ static range chunk_of(const piece_table &table, int64_t chunk)
 {
-    int low = 0, high = table.count - 1;
-    while (low < high) {
-        int middle = (low + high + 1) / 2;
-        if (table.spans[middle].first_chunk <= chunk)
-            low = middle;
-        else
-            high = middle - 1;
-    }
-    const span &s = table.spans[low];
-    int64_t begin = s.offset + (chunk - s.first_chunk) * CHUNK, end = s.offset + s.count;
+    int64_t first;
+    const piece &p = table.find(chunk, &first);
+    int64_t begin = p.offset + first, end = p.offset + p.count;
     return {begin, begin + CHUNK < end ? begin + CHUNK : end};
 }
 
@@ -133,63 +114,49 @@ struct fill_rule {
     }
 };
 
-/* Updates the chunk of a block. A thread processes every THREADS-th element, so that neighboring threads have
- * neighboring elements. A thread reads all its elements before it writes the first one, because the compiler
- * cannot move a load over a store that may have the same address. */
-template <typename Rule> __global__ void update_kernel(span_table table, Rule rule)
+/* Updates the chunk of a block. A thread processes every CHUNK_THREADS-th element, so that neighboring
+ * threads have neighboring elements. A thread reads all its elements before it writes the first one, because
+ * the compiler cannot move a load over a store that may have the same address. */
+template <typename Rule> __global__ void update_kernel(piece_table table, Rule rule)
 {
-    constexpr int ITERATIONS = CHUNK / THREADS;
     range r = chunk_of(table, blockIdx.x);
-    decltype(rule.read(0)) taken[ITERATIONS];
+    decltype(rule.read(0)) taken[CHUNK_EACH];
     if (r.end - r.begin < CHUNK) {
-        for (int64_t i = r.begin + threadIdx.x; i < r.end; i += THREADS) rule.write(rule.read(i), i);
+        for (int64_t i = r.begin + threadIdx.x; i < r.end; i += CHUNK_THREADS) rule.write(rule.read(i), i);
         return;
     }
     int64_t first = r.begin + threadIdx.x;
 #pragma unroll
-    for (int i = 0; i < ITERATIONS; i++) taken[i] = rule.read(first + i * THREADS);
+    for (int i = 0; i < CHUNK_EACH; i++) taken[i] = rule.read(first + i * CHUNK_THREADS);
 #pragma unroll
-    for (int i = 0; i < ITERATIONS; i++) rule.write(taken[i], first + i * THREADS);
+    for (int i = 0; i < CHUNK_EACH; i++) rule.write(taken[i], first + i * CHUNK_THREADS);
 }
 
-__global__ static void square_kernel(span_table table, const float *x, double *parts)
+__global__ static void square_kernel(piece_table table, const float *x, double *parts)
 {
     range r = chunk_of(table, blockIdx.x);
     double sum = 0;
-    for (int64_t i = r.begin + threadIdx.x; i < r.end; i += THREADS) sum += (double)x[i] * x[i];
-    sum = block_sum<THREADS>(sum);
+    for (int64_t i = r.begin + threadIdx.x; i < r.end; i += CHUNK_THREADS) sum += (double)x[i] * x[i];
+    sum = block_sum<CHUNK_THREADS>(sum);
     if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
 
 __global__ static void add_parts(int64_t count, const double *parts, double *out)
 {
     double sum = 0;
-    for (int64_t i = threadIdx.x; i < count; i += THREADS) sum += parts[i];
-    sum = block_sum<THREADS>(sum);
+    for (int64_t i = threadIdx.x; i < count; i += CHUNK_THREADS) sum += parts[i];
+    sum = block_sum<CHUNK_THREADS>(sum);
     if (threadIdx.x == 0) *out += sum;
 }
 
 /* ---- launching -------------------------------------------------------------------------------- */
 
-/* Fills the table with the next pieces, from *next on. Returns false after the last piece. */
-static bool next_table(const op_scalars *scalars, int *next, span_table *out)
-{
-    out->count = out->chunks = 0;
-    while (*next < scalars->piece_count && out->count < SPANS) {
-        piece p = scalars->pieces[(*next)++];
-        if (p.count == 0) continue;
-        out->spans[out->count++] = {p.offset, p.count, out->chunks};
-        out->chunks += (int32_t)ceil_div(p.count, CHUNK);
-    }
-    return out->count > 0;
-}
-
 template <typename Rule> static status update(const kernel_call &call, Rule rule)
 {
-    span_table table;
+    piece_table table;
     int next = 0;
-    while (next_table(call.scalars, &next, &table))
-        TRY(launch(call, update_kernel<Rule>, table.chunks, THREADS, table, rule));
+    while (table.fill(call.scalars->pieces, call.scalars->piece_count, &next))
+        TRY(launch(call, update_kernel<Rule>, table.chunks, CHUNK_THREADS, table, rule));
     return STATUS_OK;
 }
 
@@ -248,17 +215,18 @@ static status fill(const kernel_call &call)
 
 static status prepare_squares(cuda_kernel *k)
 {
-    k->base.workspace = (size_t)(ceil_div(k->base.op.u.optimizer.count, CHUNK) + SPANS) * sizeof(double);
+    k->base.workspace =
+        (size_t)(ceil_div(k->base.op.u.optimizer.count, CHUNK) + piece_table::MOST) * sizeof(double);
     return STATUS_OK;
 }
 
 static status sum_squares(const kernel_call &call)
 {
-    span_table table;
+    piece_table table;
     int next = 0;
-    while (next_table(call.scalars, &next, &table)) {
-        TRY(launch(call, square_kernel, table.chunks, THREADS, table, call[SUMSQ_X], call.scratch()));
-        TRY(launch(call, add_parts, 1, THREADS, table.chunks, call.scratch(), call[SUMSQ_OUT]));
+    while (table.fill(call.scalars->pieces, call.scalars->piece_count, &next)) {
+        TRY(launch(call, square_kernel, table.chunks, CHUNK_THREADS, table, call[SUMSQ_X], call.scratch()));
+        TRY(launch(call, add_parts, 1, CHUNK_THREADS, table.chunks, call.scratch(), call[SUMSQ_OUT]));
     }
     return STATUS_OK;
 }

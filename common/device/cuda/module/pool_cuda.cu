@@ -21,52 +21,35 @@ __device__ static inline place place_of(int64_t i, const pool_attributes &a, int
 }
 
 /* Takes the first of equal maxima. A NaN counts as larger than every number. */
-template <typename T> struct maximum_rule {
+template <bool MAXIMUM, typename T> struct forward_rule {
     pool_attributes a;
     const T *x;
     T *y;
-    uint8_t *index;
+    uint8_t *index; /* position of the maximum; NULL for averages */
     template <int V> __device__ void at(int64_t i) const
     {
         place o = place_of<V>(i / V, a, (int)a.p, (int)a.q);
-        float best[V] = {}, values[V];
-        int position[V];
-        for (int v = 0; v < V; v++) position[v] = -1;
+        float result[V] = {}, values[V];
+        pack<uint8_t, V> from;
+        bool any = false;
         for (int r = 0; r < a.r; r++)
             for (int s = 0; s < a.s; s++) {
                 int64_t h = o.y * a.stride + r - a.pad, w = o.x * a.stride + s - a.pad;
                 if (h < 0 || h >= a.h || w < 0 || w >= a.w) continue;
                 load_pack<V>(x + ((o.n * a.h + h) * a.w + w) * a.c + o.c, values);
                 for (int v = 0; v < V; v++) {
-                    if (position[v] >= 0 && !(values[v] > best[v]) && values[v] == values[v]) continue;
-                    best[v] = values[v];
-                    position[v] = r * (int)a.s + s;
+                    if (!MAXIMUM) {
+                        result[v] += values[v];
+                    } else if (!any || values[v] > result[v] || values[v] != values[v]) {
+                        result[v] = values[v];
+                        from.at[v] = (uint8_t)(r * (int)a.s + s);
+                    }
                 }
+                any = true;
             }
-        pack<uint8_t, V> from;
-        for (int v = 0; v < V; v++) from.at[v] = (uint8_t)position[v];
-        store_pack<V>(y + i, best);
-        *reinterpret_cast<pack<uint8_t, V> *>(index + i) = from;
-    }
-};
-
-template <typename T> struct average_rule {
-    pool_attributes a;
-    const T *x;
-    T *y;
-    template <int V> __device__ void at(int64_t i) const
-    {
-        place o = place_of<V>(i / V, a, (int)a.p, (int)a.q);
-        float sum[V] = {}, values[V];
-        for (int64_t r = 0; r < a.r; r++)
-            for (int64_t s = 0; s < a.s; s++) {
-                int64_t h = o.y * a.stride + r - a.pad, w = o.x * a.stride + s - a.pad;
-                if (h < 0 || h >= a.h || w < 0 || w >= a.w) continue;
-                load_pack<V>(x + ((o.n * a.h + h) * a.w + w) * a.c + o.c, values);
-                for (int v = 0; v < V; v++) sum[v] += values[v];
-            }
-        for (int v = 0; v < V; v++) sum[v] /= (float)(a.r * a.s);
-        store_pack<V>(y + i, sum);
+        for (int v = 0; v < V && !MAXIMUM; v++) result[v] /= (float)(a.r * a.s);
+        store_pack<V>(y + i, result);
+        if (MAXIMUM) *reinterpret_cast<pack<uint8_t, V> *>(index + i) = from;
     }
 };
 
@@ -119,14 +102,14 @@ template <typename T> static status run(const kernel_call &call)
     case OP_maxpool_forward:
         return over_packs<T>(
             call, a->c, outputs,
-            maximum_rule<T>{*a, call[MAXPOOL_FWD_X], call[MAXPOOL_FWD_Y], call[MAXPOOL_FWD_INDEX]});
+            forward_rule<true, T>{*a, call[MAXPOOL_FWD_X], call[MAXPOOL_FWD_Y], call[MAXPOOL_FWD_INDEX]});
     case OP_maxpool_backward:
         return over_packs<T>(
             call, a->c, inputs,
             backward_rule<true, T>{*a, call[MAXPOOL_BWD_DY], call[MAXPOOL_BWD_INDEX], call[MAXPOOL_BWD_DX]});
     case OP_avgpool_forward:
         return over_packs<T>(call, a->c, outputs,
-                             average_rule<T>{*a, call[AVGPOOL_FWD_X], call[AVGPOOL_FWD_Y]});
+                             forward_rule<false, T>{*a, call[AVGPOOL_FWD_X], call[AVGPOOL_FWD_Y], nullptr});
     default:
         return over_packs<T>(
             call, a->c, inputs,
