@@ -120,26 +120,9 @@ status device_usage(device *d, int64_t *used_bytes, int64_t *total_bytes)
     return d->backend->usage(d, used_bytes, total_bytes);
 }
 
-status device_share_memory(device *d, const device_memory *memory, device_share *out)
+status device_enable_peer(device *d, const device *owner)
 {
-    *out = (device_share){0};
-    if (d->backend->share) return d->backend->share(d, memory, out);
-    return fail(STATUS_CONFIG, "expected --device cuda, got %s: only GPUs map each other's memory",
-                d->info.name);
-}
-
-status device_peer_open(device *d, const device_share *share, device_peer *out)
-{
-    *out = (device_peer){0};
-    if (d->backend->peer_open) return d->backend->peer_open(d, share, out);
-    return fail(STATUS_CONFIG, "expected --device cuda, got %s: only GPUs map each other's memory",
-                d->info.name);
-}
-
-void device_peer_close(device *d, device_peer *peer)
-{
-    if (peer->data) d->backend->peer_close(d, peer);
-    *peer = (device_peer){0};
+    return d->backend->enable_peer ? d->backend->enable_peer(d, owner) : STATUS_OK;
 }
 
 status device_choose_layout(device *d, const op_desc *op, int slot, shape parameter, device_layout *out)

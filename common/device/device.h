@@ -163,29 +163,10 @@ status device_usage(device *d, int64_t *used_bytes, int64_t *total_bytes);
  * them. On real devices the call does nothing, because they send lists of pieces. */
 status device_flatten(device_stream *s, dtype type, int64_t count);
 
-/* ---- one rank's memory for another's --------------------------------------------------------------
- *
- * GPUs of one machine copy from each other's memory without the host. The owner describes an allocation of
- * kind SHARED, the description travels as bytes, and a peer on the same machine opens it. */
-
-enum { DEVICE_SHARE_BYTES = 128 };
-typedef struct device_share {
-    uint8_t bytes[DEVICE_SHARE_BYTES];
-} device_share;
-
-/* Describes `memory` for peers. Fails with STATUS_CONFIG if other ranks cannot open memory of this device. */
-status device_share_memory(device *d, const device_memory *memory, device_share *out);
-
-/* Memory of a peer. `data` may be either operand of device_convert() until the owner frees the memory. */
-typedef struct device_peer {
-    void *data;
-    bool mapped; /* used by the back end */
-} device_peer;
-
-/* Opens the memory. Fails with STATUS_CONFIG and the reason if this device cannot access the memory of the
- * owner's device. Close the memory before the owner frees it. */
-status device_peer_open(device *d, const device_share *share, device_peer *out);
-void device_peer_close(device *d, device_peer *peer);
+/* Makes copies from the memory of `owner`, a device of another rank of this process, direct if the hardware
+ * can, else through the host. The memory may be the source of device_convert() either way. Does nothing on
+ * devices other than GPUs. */
+status device_enable_peer(device *d, const device *owner);
 
 /* ---- parameter layouts ------------------------------------------------------------------------ */
 

@@ -35,10 +35,7 @@ typedef struct device_backend {
     status (*clear)(device_stream *s, void *data, size_t bytes);
     status (*usage)(device *d, int64_t *used_bytes, int64_t *total_bytes);
 
-    /* The next three functions are NULL if peers cannot open the device's memory. */
-    status (*share)(device *d, const device_memory *memory, device_share *out);
-    status (*peer_open)(device *d, const device_share *share, device_peer *out);
-    void (*peer_close)(device *d, device_peer *peer);
+    status (*enable_peer)(device *d, const device *owner); /* NULL if there is nothing to enable */
 
     /* Changes the order in `out` if the kernels need another order than PyTorch's for the weights of a
      * convolution. */

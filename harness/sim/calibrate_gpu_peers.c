@@ -29,29 +29,27 @@ typedef struct gpu_rank {
 
 /* ---- copies ----------------------------------------------------------------------------------- */
 
-static status time_copy(gpu_rank *g, const device_peer *peer, int64_t count, int64_t *best)
+static status time_copy(gpu_rank *g, const void *from, int64_t count, int64_t *best)
 {
     for (int i = 0; i < GPU_TURNS; i++) {
         TRY(device_mark(g->stream, GPU_BEGIN));
-        TRY(device_convert(g->stream, g->landing.data, DTYPE_F32, peer->data, DTYPE_F32, count, 1));
+        TRY(device_convert(g->stream, g->landing.data, DTYPE_F32, from, DTYPE_F32, count, 1));
         TRY(gpu_take_time(g->stream, best));
     }
     return STATUS_OK;
 }
 
 /* Copies from each other GPU to GPU 0 and keeps the slowest pair. */
-static status copy_from_peers(together *t, gpu_rank *g, const sync_blob *shares)
+static status copy_from_peers(together *t, gpu_rank *g, const sync_blob *ranks)
 {
     gpu_calibration *c = t->result;
     double bytes = (double)t->elements * sizeof(float);
     for (int r = 1; r < c->gpus; r++) {
-        device_peer peer;
+        const gpu_rank *peer = ranks[r].data;
         int64_t large = 0, small = 0;
-        TRY(device_peer_open(g->device, shares[r].data, &peer));
-        status rc = time_copy(g, &peer, t->elements, &large);
-        if (rc == STATUS_OK) rc = time_copy(g, &peer, SMALL, &small);
-        device_peer_close(g->device, &peer);
-        TRY(rc);
+        TRY(device_enable_peer(g->device, peer->device));
+        TRY(time_copy(g, peer->memory.data, t->elements, &large));
+        TRY(time_copy(g, peer->memory.data, SMALL, &small));
         double gbs = large > 0 ? bytes / (double)large : 0, us = (double)small * 1e-3;
         if (c->peer_gbs == 0 || gbs < c->peer_gbs) c->peer_gbs = gbs;
         if (us > c->peer_us) c->peer_us = us;
@@ -121,15 +119,13 @@ static status measure(local_ranks *group, int rank, together *t, gpu_rank *g)
     device_config config = {
         .name = "cuda", .rank = rank, .world = t->result->gpus, .local_rank = rank, .threads = 1};
     size_t bytes = (size_t)t->elements * sizeof(float);
-    device_share share;
-    const sync_blob *shares;
+    const sync_blob *ranks;
     TRY(device_open(&config, &g->device));
     TRY(device_stream_open(g->device, DEVICE_STREAM_COMMUNICATION, &g->stream));
     TRY(device_allocate(g->device, DEVICE_MEMORY_SHARED, bytes, &g->memory));
     TRY(device_allocate(g->device, DEVICE_MEMORY_PRIVATE, bytes, &g->landing));
-    TRY(device_share_memory(g->device, &g->memory, &share));
-    TRY(local_ranks_exchange(group, rank, (sync_blob){&share, sizeof share}, &shares));
-    if (rank == 0) TRY(copy_from_peers(t, g, shares));
+    TRY(local_ranks_exchange(group, rank, (sync_blob){g, sizeof *g}, &ranks));
+    if (rank == 0) TRY(copy_from_peers(t, g, ranks));
     TRY(local_ranks_barrier(group));
     if (t->nccl) TRY(all_reduce(t, rank, g));
     return local_ranks_barrier(group); /* A peer may still use this rank's memory. */

@@ -116,7 +116,7 @@ static void conversions_round_as_on_the_host(void **context)
 }
 
 /* More pieces than travel in one launch, and one of many chunks. */
-/* Two ranks of this process; between processes the tests of the program do it. */
+/* Two ranks of this process. */
 static void what_another_rank_shows_is_copied_and_added_as_on_the_host(void **context)
 {
     (void)context;
@@ -124,8 +124,6 @@ static void what_another_rank_shows_is_copied_and_added_as_on_the_host(void **co
     device *owner = device_setting_open(cuda), *other = device_setting_open(cuda);
     device_stream *owners, *others;
     device_memory shown, own;
-    device_share share;
-    device_peer peer;
     float *a = malloc(COUNT * sizeof *a), *b = malloc(COUNT * sizeof *b), *sum = malloc(COUNT * sizeof *sum);
     assert_true(a && b && sum);
     for (int i = 0; i < COUNT; i++) a[i] = 1.0f / (float)(i + 1), b[i] = (float)i * 0.37f;
@@ -135,18 +133,15 @@ static void what_another_rank_shows_is_copied_and_added_as_on_the_host(void **co
     must(device_allocate(other, DEVICE_MEMORY_PRIVATE, 2 * COUNT * sizeof *a, &own));
     must(device_upload(owners, shown.data, a, DTYPE_F32, DTYPE_F32, COUNT));
     must(device_stream_synchronize(owners));
-    must(device_share_memory(owner, &shown, &share));
-    must(device_peer_open(other, &share, &peer));
+    must(device_enable_peer(other, owner));
     float *first = own.data, *second = first + COUNT;
-    must(device_convert(others, first, DTYPE_F32, peer.data, DTYPE_F32, COUNT, 1));
+    must(device_convert(others, first, DTYPE_F32, shown.data, DTYPE_F32, COUNT, 1));
     must(device_upload(others, second, b, DTYPE_F32, DTYPE_F32, COUNT));
     must(device_add(others, second, second, first, DTYPE_F32, COUNT));
     must(device_download(others, sum, second, DTYPE_F32, DTYPE_F32, COUNT));
     must(device_stream_synchronize(others));
     reduce_pair(DTYPE_F32, REDUCE_SUM, a, a, b, COUNT);
     assert_memory_equal(sum, a, COUNT * sizeof *a);
-    device_peer_close(other, &peer);
-    assert_null(peer.data);
     device_free(owner, &shown);
     device_free(other, &own);
     device_stream_close(&owners);

@@ -71,22 +71,13 @@ void host_free(device *d, device_memory *memory)
     if (memory->fd >= 0) close(memory->fd);
 }
 
-/* Copies elements of equal types, or between float32 and float64. */
+/* Copies elements of equal types, or of two floating-point types. */
 static status convert(void *to, dtype to_type, const void *from, dtype from_type, int64_t count)
 {
-    if (to_type == from_type) {
+    if (to_type == from_type)
         memcpy(to, from, (size_t)(count * dtype_size(to_type)));
-    } else if (to_type == DTYPE_F64 && from_type == DTYPE_F32) {
-        double *out = to;
-        const float *in = from;
-        for (int64_t i = 0; i < count; i++) out[i] = in[i];
-    } else if (to_type == DTYPE_F32 && from_type == DTYPE_F64) {
-        float *out = to;
-        const double *in = from;
-        for (int64_t i = 0; i < count; i++) out[i] = (float)in[i];
-    } else {
-        return fail(STATUS_INTERNAL, "no copy from %s to %s", dtype_name(from_type), dtype_name(to_type));
-    }
+    else
+        reduce_convert(to_type, to, from_type, from, count, 1);
     return STATUS_OK;
 }
 

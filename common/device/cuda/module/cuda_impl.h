@@ -111,8 +111,8 @@ status cuda_zero(const cuda_device *d, void *data, size_t bytes);
  * implements the slot NAME. */
 /* clang-format off */
 #define CUDA_FUNCTIONS(X) \
-    X(allocate) X(free) X(pin) X(unpin) X(upload) X(download) X(usage) X(share) X(peer_open) \
-    X(peer_close) X(prepare) X(release) X(launch) X(stream_open) X(stream_close) X(stream_signal) \
+    X(allocate) X(free) X(pin) X(unpin) X(upload) X(download) X(usage) X(enable_peer) \
+    X(prepare) X(release) X(launch) X(stream_open) X(stream_close) X(stream_signal) \
     X(stream_wait) X(stream_synchronize) X(fence_open) X(fence_close) X(fence_reach) X(fence_reached) \
     X(fence_fail) X(capture_begin) X(capture_end) X(graph_launch) X(graph_close) X(mark) X(mark_ns) \
     X(now_ns) X(stream_wait_mark) X(mark_passed) X(mark_wait) X(fail) X(convert) X(pack) X(clear)

@@ -1,4 +1,4 @@
-/* Memory of the GPU and pinned memory of the host, copies between them, and memory shared between ranks.
+/* Memory of the GPU and pinned memory of the host, and copies between them.
  *
  * Arenas are allocated once and freed at the end, so freed memory is not kept for reuse. An upload from
  * ordinary memory goes through two pinned buffers in turn. The host memory is free when the upload returns,
@@ -9,14 +9,9 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 enum { CHUNK_BYTES = 8 << 20, CHUNKS = 2 };
-/* Units to which allocations are rounded. cudaMalloc takes small allocations from blocks of 2 MiB, and a peer
- * that opens an allocation sees the whole block. Therefore shared memory must not be in one block with other
- * memory. */
-enum { PLAIN_BYTES = 256, SHARED_BYTES = 2 << 20 };
+enum { UNIT_BYTES = 256 }; /* unit to which allocations are rounded */
 
 struct cuda_staging {
     char *chunks[CHUNKS];
@@ -91,8 +86,7 @@ status cuda_zero(const cuda_device *d, void *data, size_t bytes)
 status cuda_allocate(device *base, device_memory_kind kind, size_t bytes, device_memory *out)
 {
     cuda_device *d = (cuda_device *)base;
-    size_t unit = kind == DEVICE_MEMORY_SHARED ? SHARED_BYTES : PLAIN_BYTES;
-    size_t rounded = bytes ? (bytes + unit - 1) / unit * unit : unit;
+    size_t rounded = bytes ? (bytes + UNIT_BYTES - 1) / UNIT_BYTES * UNIT_BYTES : UNIT_BYTES;
     void *data = NULL;
     TRY(cuda_use(d));
     cudaError_t code = kind == DEVICE_MEMORY_STAGING ? cudaHostAlloc(&data, rounded, cudaHostAllocPortable)
@@ -198,83 +192,19 @@ status cuda_download(device_stream *base, void *host, const void *from, dtype ty
         "download");
 }
 
-/* ---- memory shared between ranks --------------------------------------------------------------
+/* ---- memory of other ranks ---------------------------------------------------------------------
  *
- * CUDA Runtime API, "cudaIpcGetMemHandle", "cudaIpcOpenMemHandle". The process that made a handle cannot open
- * it. Ranks that are threads of one process use the pointer itself, which is valid on every GPU (unified
- * addressing). Copies between GPUs are direct if peer access is enabled ("cudaDeviceEnablePeerAccess");
- * otherwise they go through the host. */
+ * A pointer to device memory is valid on every GPU of the process (unified addressing). Copies between GPUs
+ * are direct if peer access is enabled ("cudaDeviceEnablePeerAccess"); otherwise they go through the host. */
 
-typedef struct cuda_share_record {
-    cudaIpcMemHandle_t handle;
-    uint64_t process, processes; /* process number of the owner, and its PID namespace */
-    void *data;
-    int32_t exported, rank, gpu;
-} cuda_share_record;
-
-_Static_assert(sizeof(cuda_share_record) <= DEVICE_SHARE_BYTES, "a description of memory must fit");
-
-static uint64_t numbering_of_processes(void)
+status cuda_enable_peer(device *base, const device *owner)
 {
-    struct stat s;
-    return stat("/proc/self/ns/pid", &s) == 0 ? (uint64_t)s.st_ino : 0;
-}
-
-status cuda_share(device *base, const device_memory *memory, device_share *out)
-{
-    cuda_device *d = (cuda_device *)base;
-    cuda_share_record record = {.process = (uint64_t)getpid(),
-                                .processes = numbering_of_processes(),
-                                .data = memory->data,
-                                .rank = base->config.rank,
-                                .gpu = d->gpu};
-    TRY(cuda_use(d));
-    cudaError_t code = cudaIpcGetMemHandle(&record.handle, memory->data);
-    if (code != cudaSuccess) cudaGetLastError();
-    record.exported = code == cudaSuccess;
-    memcpy(out->bytes, &record, sizeof record);
-    return STATUS_OK;
-}
-
-/* Enables direct copies from `gpu` if possible. Without peer access copies are correct, but slower. */
-static status enable_access(const cuda_device *d, int gpu)
-{
-    int possible = 0;
+    const cuda_device *d = (const cuda_device *)base;
+    int gpu = ((const cuda_device *)owner)->gpu, possible = 0;
     if (gpu == d->gpu) return STATUS_OK;
     TRY(cuda_use(d));
     if (cudaDeviceCanAccessPeer(&possible, d->gpu, gpu) == cudaSuccess && possible)
         cudaDeviceEnablePeerAccess(gpu, 0);
     cudaGetLastError(); /* access may have been enabled before */
     return STATUS_OK;
-}
-
-status cuda_peer_open(device *base, const device_share *share, device_peer *out)
-{
-    cuda_device *d = (cuda_device *)base;
-    cuda_share_record record;
-    memcpy(&record, share->bytes, sizeof record);
-    if (record.process == (uint64_t)getpid() && record.processes == numbering_of_processes()) {
-        *out = (device_peer){.data = record.data};
-        return enable_access(d, record.gpu);
-    }
-    if (!record.exported)
-        return fail(STATUS_CONFIG,
-                    "the driver does not export memory of rank %d's GPU to other processes (CUDA IPC)",
-                    record.rank);
-    TRY(cuda_use(d));
-    cudaError_t code = cudaIpcOpenMemHandle(&out->data, record.handle, cudaIpcMemLazyEnablePeerAccess);
-    if (code != cudaSuccess) {
-        cudaGetLastError();
-        return fail(STATUS_CONFIG, "rank %d, GPU %d cannot open memory of rank %d's GPU: %s (%s)",
-                    base->config.rank, d->gpu, record.rank, cudaGetErrorString(code), cudaGetErrorName(code));
-    }
-    out->mapped = true;
-    return STATUS_OK;
-}
-
-void cuda_peer_close(device *base, device_peer *peer)
-{
-    if (!peer->mapped) return;
-    cudaSetDevice(((cuda_device *)base)->gpu);
-    cudaIpcCloseMemHandle(peer->data);
 }
