@@ -99,13 +99,3 @@ void sim_agent_wake(sim_agent *agent)
 {
     sim_actor_wake(&agent->actor, sim_device_actor(agent->device)->time);
 }
-
-sim_actor *sim_agent_actor(sim_agent *agent)
-{
-    return &agent->actor;
-}
-
-status sim_agent_error(const sim_agent *agent)
-{
-    return agent->failed ? error_adopt(&agent->error) : STATUS_OK;
-}

@@ -2,8 +2,8 @@
  *
  * The agent runs when work is posted (sim_agent_wake, at the time of the poster), when a fence of its device
  * moves, and at the deadline that progress() returned. Each time the agent calls progress() until no work is
- * left. Time that progress() spends, for a launch or with sim_actor_spend on its actor, advances only the
- * agent's time.
+ * left. Time that progress() spends, for a launch or with sim_actor_spend on sim_device_actor(), advances
+ * only the agent's time.
  *
  * A compute thread that posts events may be far ahead of the clock. Therefore an engine signals a fence in
  * stream order with every event that it posts. The agent processes the event when device_fence_reached()
@@ -28,11 +28,5 @@ void sim_agent_close(sim_agent **agent);
 
 /* Wakes the agent after the current actor has posted work. */
 void sim_agent_wake(sim_agent *agent);
-
-/* Returns the actor of the agent, to spend its time and to wake it. */
-sim_actor *sim_agent_actor(sim_agent *agent);
-
-/* Copies the failure of progress() into the caller's record and returns it; STATUS_OK if there was none. */
-status sim_agent_error(const sim_agent *agent);
 
 #endif

@@ -53,11 +53,6 @@ void sim_device_leave(device *d, sim_listener *listener);
 void sim_device_begin_communication(device *d, sim_load load);
 void sim_device_end_communication(device *d, sim_load load);
 
-/* Returns the time in ns that the stream has waited for fences since it was opened. For a compute stream this
- * time is the exposed communication. If launches are calls, the host waits instead of the stream, and
- * measures the time. */
-int64_t sim_stream_stalled_ns(const device_stream *s);
-
 /* Returns the time in ns that kernels of the stream have lost to simultaneous communication, from the
  * opening of the stream to the mark in `slot`. */
 int64_t sim_mark_slowed_ns(const device_stream *s, int slot);
@@ -93,16 +88,5 @@ void sim_device_await_wiring(device *d);
  * GPUs. May be called only if launches are not calls and a process drives several devices
  * (simulation_config.per_process). */
 status sim_device_copy_from(device_stream *s, const device *from, dtype type, int64_t count);
-
-/* Work in a stream that others finish, such as a collective or a message. The caller stores the task until
- * the task has finished. */
-typedef struct sim_task {
-    void (*start)(struct sim_task *task); /* the stream has reached the task now */
-    void *context;                        /* defined by the caller */
-    device_stream *stream;                /* set by sim_task_enqueue */
-} sim_task;
-status sim_task_enqueue(device_stream *s, sim_task *task);
-/* Lets the stream continue. Must be called once per task, in start() or later. */
-void sim_task_finish(sim_task *task);
 
 #endif

@@ -51,8 +51,7 @@ typedef enum command_kind {
     COMMAND_COPY,   /* value: bytes; object: the route */
     COMMAND_MARK,   /* slot */
     COMMAND_SIGNAL, /* value; object: the fence */
-    COMMAND_WAIT,   /* value; object: the fence */
-    COMMAND_TASK    /* object: the task */
+    COMMAND_WAIT    /* value; object: the fence */
 } command_kind;
 
 typedef struct sim_command {
@@ -75,13 +74,12 @@ struct sim_stream {
     sim_command *commands; /* ring */
     uint32_t head, count, capacity;
     sim_time at;
-    sim_time stalled; /* time spent waiting for fences so far */
-    sim_time slowed;  /* time that kernels lost to communication so far */
+    sim_time slowed; /* time that kernels lost to communication so far */
     bool started;
     sim_time begun;
     sim_time since; /* time at which a kernel has `remaining` picoseconds of work left */
     int64_t remaining;
-    bool head_done; /* the head, a task or copy, has ended */
+    bool copied; /* the head, a copy, has ended */
     bool advancing;
     sim_fence *waits_on; /* fence in whose list the stream is */
     sim_stream *next_waiting;
@@ -135,8 +133,9 @@ static inline void sim_record(const sim_device *d, device_stream_role role, cons
 /* The functions of the slots, sim_NAME, in kernel_sim.c, stream_sim.c and fence_sim.c. */
 #define SIM_FUNCTIONS(X)                                                                                     \
     X(prepare)                                                                                               \
-    X(release) X(launch) X(pack) X(upload) X(download) X(stream_open) X(stream_close) X(stream_signal)       \
-        X(stream_wait) X(stream_synchronize) X(mark) X(mark_ns) X(fence_open) X(fence_close) X(fence_reach)  \
+    X(release)                                                                                               \
+    X(launch) X(pack) X(upload) X(download) X(stream_open) X(stream_close) X(stream_signal) X(stream_wait)   \
+        X(stream_synchronize) X(mark) X(mark_ns) X(fence_open) X(fence_close) X(fence_reach)                 \
             X(fence_reached) X(fence_fail)
 #define SIM_FUNCTION(name) DEVICE_FUNCTION(sim, name)
 SIM_FUNCTIONS(SIM_FUNCTION)
@@ -155,10 +154,10 @@ void sim_core_changed(sim_device *d);
 status sim_stream_push(sim_stream *s, sim_command command);
 /* Runs the commands that are due, and schedules the next call. */
 void sim_stream_advance(void *stream);
-/* Continues the stream at `start`, or at `reached` if that is later, and counts the difference as a wait. */
+/* Continues the stream at `start`, or at `reached` if that is later, and records the difference as a wait. */
 void sim_stream_pass(sim_stream *s, sim_time start, sim_time reached);
-/* Continues the stream after its head, a copy or task, has ended now. */
-void sim_stream_head_ended(sim_stream *s);
+/* Continues the stream after its head, a copy, has ended now. */
+void sim_stream_copied(void *stream);
 /* Continues the stream after the fence that its head waits for was reached or has failed. */
 void sim_stream_resume(sim_stream *s, bool failed);
 

@@ -2,7 +2,7 @@
  *
  * A kernel's end is computed once, unless the speed of the device changes, and the kernel is popped when the
  * clock has passed its end. Each stream has one event. The event is scheduled for the next command that
- * affects other streams or hosts (a signal, a wait, a copy, a task), or for the time at which the stream is
+ * affects other streams or hosts (a signal, a wait, a copy), or for the time at which the stream is
  * empty if a host waits for this time. */
 #include "common/device/sim/sim_impl.h"
 
@@ -44,10 +44,10 @@ static void pop(sim_stream *s)
 {
     s->head++;
     s->count--;
-    s->started = s->head_done = false;
+    s->started = s->copied = false;
 }
 
-/* run_kernel(), run_wait() and run_elsewhere() run the head, which may begin at `start`, and return true if
+/* run_kernel(), run_wait() and run_copy() run the head, which may begin at `start`, and return true if
  * the head is done. */
 static bool run_kernel(sim_stream *s, const sim_command *c, sim_time start, sim_time now)
 {
@@ -74,7 +74,6 @@ static bool run_kernel(sim_stream *s, const sim_command *c, sim_time start, sim_
 void sim_stream_pass(sim_stream *s, sim_time start, sim_time reached)
 {
     s->at = sim_later(start, reached);
-    s->stalled += s->at - start;
     if (s->at > start) sim_record(device_of(s), s->base.role, SIM_WAIT, start, s->at);
 }
 
@@ -106,24 +105,19 @@ static sim_load copy_load(const sim_stream *s)
     return sim_price_copy_engine(d->simulation->profile, d->copy_rate);
 }
 
-static bool run_elsewhere(sim_stream *s, const sim_command *c, sim_time start)
+static bool run_copy(sim_stream *s, const sim_command *c, sim_time start)
 {
+    const sim_route *route = c->object;
     if (!s->started) {
         s->started = true;
         s->at = s->begun = start;
-        if (c->kind == COMMAND_TASK) {
-            sim_task *task = c->object;
-            task->start(task);
-        } else {
-            const sim_route *route = c->object;
-            if (copies_beside(s)) sim_device_begin_communication(s->base.device, copy_load(s));
-            sim_flow_start(&s->flow, start, route->hops, route->count, (double)c->value, INFINITY,
-                           route->latency);
-        }
+        if (copies_beside(s)) sim_device_begin_communication(s->base.device, copy_load(s));
+        sim_flow_start(&s->flow, start, route->hops, route->count, (double)c->value, INFINITY,
+                       route->latency);
     }
-    if (!s->head_done) return false;
+    if (!s->copied) return false;
     s->at = sim_queue_of(device_of(s))->now;
-    sim_record(device_of(s), s->base.role, c->kind == COMMAND_TASK ? "task" : "copy", s->begun, s->at);
+    sim_record(device_of(s), s->base.role, "copy", s->begun, s->at);
     return true;
 }
 
@@ -145,7 +139,7 @@ static bool run_head(sim_stream *s, sim_time now)
         sim_fence_reach_at(c->object, (uint64_t)c->value, start);
         return true;
     default:
-        return run_elsewhere(s, c, start);
+        return run_copy(s, c, start);
     }
 }
 
@@ -188,12 +182,12 @@ void sim_stream_advance(void *context)
     if (next != sim_event_time(q, &s->event)) sim_event_schedule(q, &s->event, next);
 }
 
-void sim_stream_head_ended(sim_stream *s)
+void sim_stream_copied(void *context)
 {
+    sim_stream *s = context;
     assert(s->count && s->started);
-    bool copied = command_at(s, 0)->kind == COMMAND_COPY;
-    if (copied && copies_beside(s)) sim_device_end_communication(s->base.device, copy_load(s));
-    s->head_done = true;
+    if (copies_beside(s)) sim_device_end_communication(s->base.device, copy_load(s));
+    s->copied = true;
     sim_stream_advance(s);
 }
 

@@ -9,11 +9,6 @@ static sim_device *device_of(const sim_stream *s)
     return (sim_device *)s->base.device;
 }
 
-static void on_copied(void *stream)
-{
-    sim_stream_head_ended(stream);
-}
-
 status sim_stream_open(device_stream *base)
 {
     sim_stream *s = (sim_stream *)base;
@@ -25,7 +20,7 @@ status sim_stream_open(device_stream *base)
     int hops = d->up.count > d->down.count ? d->up.count : d->down.count;
     if (d->simulation->config.per_process > 1) hops = SIM_ROUTE_MAX; /* routes to other GPUs are longer */
     TRY(sim_event_init(sim_queue_of(d), &s->event, rank, sim_stream_advance, s));
-    TRY(sim_flow_init(&d->simulation->network, &s->flow, rank, hops, NULL, on_copied, s));
+    TRY(sim_flow_init(&d->simulation->network, &s->flow, rank, hops, NULL, sim_stream_copied, s));
     s->flow.what = "copy";
     return STATUS_OK;
 }
@@ -310,25 +305,4 @@ int64_t sim_mark_slowed_ns(const device_stream *base, int slot)
 {
     const sim_stream *s = (const sim_stream *)base;
     return slot < s->mark_capacity ? s->marks[slot].slowed_ns : 0;
-}
-
-int64_t sim_stream_stalled_ns(const device_stream *s)
-{
-    return sim_to_ns(((const sim_stream *)s)->stalled);
-}
-
-/* ---- tasks ------------------------------------------------------------------------------------ */
-
-status sim_task_enqueue(device_stream *base, sim_task *task)
-{
-    sim_stream *s = (sim_stream *)base;
-    sim_device *d = device_of(s);
-    if (s->failed) return sim_device_failed(d);
-    task->stream = base;
-    return sim_stream_push(s, (sim_command){.kind = COMMAND_TASK, .enqueued = submit(d), .object = task});
-}
-
-void sim_task_finish(sim_task *task)
-{
-    sim_stream_head_ended((sim_stream *)task->stream);
 }

@@ -49,7 +49,7 @@ static status progress(void *context, int64_t now_ns, int64_t *deadline_ns, bool
         return STATUS_OK;
     }
     m->worked = *worked = true;
-    sim_actor_spend(sim_agent_actor(m->agent), m->c->agent_us * SIM_US);
+    sim_actor_spend(sim_device_actor(m->b.devices[0]), m->c->agent_us * SIM_US);
     return STATUS_OK;
 }
 
