@@ -51,13 +51,8 @@ status device_allocate(device *d, device_memory_kind kind, size_t bytes, device_
 {
     *out = (device_memory){.fd = -1, .kind = kind};
     status rc = d->backend->allocate(d, kind, bytes, out);
-    d->refused = d->refused || rc != STATUS_OK;
+    d->info.refused = d->info.refused || rc != STATUS_OK;
     return rc;
-}
-
-bool device_has_refused(const device *d)
-{
-    return d->refused;
 }
 
 void device_free(device *d, device_memory *memory)
@@ -191,12 +186,6 @@ status device_layout_pack(device *d, const device_layout *layout, const void *pl
 status device_layout_unpack(device *d, const device_layout *layout, const void *packed, void *plain)
 {
     return reorder(d, layout, false, packed, plain);
-}
-
-int device_fallbacks(const device *d, const device_fallback **out)
-{
-    *out = d->fallbacks;
-    return d->fallback_count;
 }
 
 status device_prepare(device *d, const op_desc *op, const device_layout *layout, device_kernel **out)

@@ -64,6 +64,16 @@ typedef struct device_config {
     bool benchmark; /* cuda: times the libraries' algorithms and uses the fastest */
 } device_config;
 
+/* Operations that a library of the device does not support, so that slower kernels run. Each kind of
+ * operation and reason has one device_fallback. */
+typedef struct device_fallback {
+    op_kind kind;
+    int64_t count;    /* number of operations with this kind and reason */
+    char shape[96];   /* shape of the first operation: "4x28x28x1 to 6, 5x5, bfloat16" */
+    char reason[96];  /* "cuDNN: CUDNN_STATUS_NOT_SUPPORTED" */
+    char instead[64]; /* "multiplied in TF32" */
+} device_fallback;
+
 typedef struct device_info {
     const char *name;
     char description[128]; /* "2 threads, AVX-512, oneDNN 2.6.3" */
@@ -75,25 +85,15 @@ typedef struct device_info {
     bool simulated;        /* figures are predicted, and reports mark them */
     /* Largest error of the times of marks on the host's clock. A GPU's marks update the error. */
     int64_t mark_error_ns;
-    bool plans; /* no operation runs; only the memory ledger counts (plan/device_plan.c) */
+    bool plans;   /* no operation runs; only the memory ledger counts (plan/device_plan.c) */
+    bool refused; /* an allocation has failed */
+    const device_fallback *fallbacks; /* [fallback_count] */
+    int fallback_count;
 } device_info;
 
 status device_open(const device_config *config, device **out);
 void device_close(device **d);
 const device_info *device_get_info(const device *d);
-
-/* Operations that a library of the device does not support, so that slower kernels run. Each kind of
- * operation and reason has one device_fallback. */
-typedef struct device_fallback {
-    op_kind kind;
-    int64_t count;    /* number of operations with this kind and reason */
-    char shape[96];   /* shape of the first operation: "4x28x28x1 to 6, 5x5, bfloat16" */
-    char reason[96];  /* "cuDNN: CUDNN_STATUS_NOT_SUPPORTED" */
-    char instead[64]; /* "multiplied in TF32" */
-} device_fallback;
-
-/* Returns the number of entries. *out belongs to the device. */
-int device_fallbacks(const device *d, const device_fallback **out);
 
 /* ---- memory ----------------------------------------------------------------------------------- */
 
@@ -114,9 +114,6 @@ typedef struct device_memory {
  * if there is not enough memory; the message states the size. */
 status device_allocate(device *d, device_memory_kind kind, size_t bytes, device_memory *out);
 void device_free(device *d, device_memory *memory);
-
-/* Returns true if an allocation has failed. */
-bool device_has_refused(const device *d);
 
 /* Pins `bytes` bytes of host memory, so that the device copies from and to `data` fast and asynchronously.
  * Does nothing if the device cannot use pinned memory. Unpin before freeing the memory. */

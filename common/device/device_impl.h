@@ -88,9 +88,6 @@ struct device {
     device_info info;
     device_idle_function idle;
     void *idle_context;
-    bool refused; /* an allocation failed */
-    const device_fallback *fallbacks;
-    int fallback_count;
 };
 
 struct device_stream {

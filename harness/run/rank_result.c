@@ -33,13 +33,12 @@ static json_t *measured_to_json(device *d)
     return measured;
 }
 
-/* Returns the operations that run slower than with the device's libraries (device_fallbacks()). */
+/* Returns the operations that run slower than with the device's libraries (device_info.fallbacks). */
 static json_t *fallbacks_to_json(const device *d)
 {
-    const device_fallback *list;
-    int count = device_fallbacks(d, &list);
+    const device_fallback *list = device_get_info(d)->fallbacks;
     json_t *out = json_array();
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < device_get_info(d)->fallback_count; i++)
         json_array_append_new(out, json_pack("{s:s, s:I, s:s, s:s, s:s}", "operation", op_name(list[i].kind),
                                              "count", (json_int_t)list[i].count, "shape", list[i].shape,
                                              "reason", list[i].reason, "instead", list[i].instead));

@@ -218,18 +218,6 @@ ALWAYS_INLINE vd vd_fma(vd a, vd b, vd c)
 #endif
 }
 
-/* Returns the rounding error of square = a * a. If there is no fused multiply-add, the function uses Dekker's
- * splitting (1971). */
-ALWAYS_INLINE vf vf_square_rest(vf a, vf square)
-{
-#if VF > 4 || defined(__ARM_NEON)
-    return vf_fma(a, a, -square);
-#else
-    vf high = (vf)((vi)a & (int32_t)0xfffff000), low = a - high;
-    return ((high * high - square) + 2.0f * high * low) + low * low;
-#endif
-}
-
 ALWAYS_INLINE vf vf_sqrt(vf a)
 {
 #if VF == 16

@@ -41,6 +41,18 @@ ALWAYS_INLINE vf vf_exp(vf x)
     return vf_select(vf_greater(lowest, x), vf_set(0), vf_scale(e, n, (vi)shifted - (vi)vf_set(shift)));
 }
 
+/* Returns the rounding error of square = a * a. If there is no fused multiply-add, the function uses Dekker's
+ * splitting (1971). */
+ALWAYS_INLINE vf vf_square_rest(vf a, vf square)
+{
+#if VF > 4 || defined(__ARM_NEON)
+    return vf_fma(a, a, -square);
+#else
+    vf high = (vf)((vi)a & (int32_t)0xfffff000), low = a - high;
+    return ((high * high - square) + 2.0f * high * low) + low * low;
+#endif
+}
+
 typedef struct vf_pair {
     vf a, b;
 } vf_pair;

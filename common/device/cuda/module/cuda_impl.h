@@ -97,8 +97,8 @@ static inline cuda_device *cuda_device_of(const cuda_kernel *k)
 status cuda_check(const cuda_device *d, cudaError_t code, const char *what);
 status cuda_use(const cuda_device *d);
 
-/* Counts an operation that a library does not support (device_fallbacks). `instead` names the slower method
- * that runs. Warns the first time for an operation and reason. */
+/* Counts an operation that a library does not support (device_info.fallbacks). `instead` names the slower
+ * method that runs. Warns the first time for an operation and reason. */
 void cuda_fall_back(cuda_device *d, op_kind kind, const char *shape, const char *reason, const char *instead);
 
 /* memory_cuda.c */

@@ -34,16 +34,16 @@ status cuda_use(const cuda_device *d)
 
 void cuda_fall_back(cuda_device *d, op_kind kind, const char *shape, const char *reason, const char *instead)
 {
-    device_fallback *f = d->fallbacks, *end = f + d->base.fallback_count;
+    device_fallback *f = d->fallbacks, *end = f + d->base.info.fallback_count;
     while (f < end && !(f->kind == kind && strcmp(f->reason, reason) == 0)) f++;
     log_debug("%s %s: %s; %s", op_name(kind), shape, reason, instead);
     if (f == end) {
-        if (d->base.fallback_count == CUDA_FALLBACKS) return;
+        if (end == d->fallbacks + CUDA_FALLBACKS) return;
         *f = (device_fallback){.kind = kind};
         snprintf(f->shape, sizeof f->shape, "%s", shape);
         snprintf(f->reason, sizeof f->reason, "%s", reason);
         snprintf(f->instead, sizeof f->instead, "%s", instead);
-        d->base.fallback_count++;
+        d->base.info.fallback_count++;
         if (d->base.config.rank == 0)
             log_warn("%s %s: %s; %s, which is slower", op_name(kind), shape, reason, instead);
     }
@@ -139,7 +139,8 @@ static void describe(cuda_device *d, const struct cudaDeviceProp *p)
                                  .compute_type = DTYPE_F32,
                                  .bf16 = d->base.config.precision == DEVICE_PRECISION_BF16,
                                  .copy_engine = true,
-                                 .real = true};
+                                 .real = true,
+                                 .fallbacks = d->fallbacks};
     snprintf(d->base.info.description, sizeof d->base.info.description, "GPU %d, %.60s, %s%s%s%s%s", d->gpu,
              p->name, precision_names[d->base.config.precision], d->cudnn ? ", cuDNN" : "",
              d->cublaslt ? ", cuBLASLt" : "",
@@ -206,7 +207,6 @@ static status cuda_open(const device_config *config, device **out)
     if (!d) return fail(STATUS_SYSTEM, "no memory for the cuda device");
     d->base.backend = &cuda_backend;
     d->base.config = *config;
-    d->base.fallbacks = d->fallbacks;
     status rc = open_gpu(d);
     if (rc != STATUS_OK) {
         cuda_close(&d->base);

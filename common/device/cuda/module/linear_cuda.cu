@@ -9,7 +9,7 @@
  * The fast algorithms of cuBLASLt need rows of whole packs of 16 bytes. If many outputs do not fill the last
  * pack (GPT-2 has 50257 logits), the multiplication works on copies in the workspace that are padded with
  * zeros. */
-#include "common/device/cuda/module/columns.cuh"
+#include "common/device/cuda/module/linear_passes.cuh"
 #include "common/device/cuda/module/matmul.cuh"
 
 #include <stdlib.h>
@@ -93,91 +93,7 @@ static cublaslt_shape shape_of(const op_desc *op)
     return {a->in, a->out, a->m, false, true, CUBLASLT_K, false, false, false, in, DTYPE_F32, padded};
 }
 
-static status choose_sum(cuda_kernel *k);
-
-static status prepare(cuda_kernel *k)
-{
-    const linear_attributes *a = &k->base.op.u.linear;
-    bool sums_bias = k->base.op.kind == OP_linear_backward_weights && a->bias;
-    cublaslt_shape shape = shape_of(&k->base.op);
-    linear_matmuls *products = (linear_matmuls *)calloc(1, sizeof *products);
-    if (!products) return fail(STATUS_SYSTEM, "no memory for a matrix product");
-    k->state = products;
-    TRY(cublaslt_prepare(cuda_device_of(k), k->base.op.kind, &shape, &products->plain));
-    if (products->plain) k->base.workspace = places_of(k).end;
-    if (!sums_bias) return STATUS_OK;
-    shape.sums = true;
-    if (products->plain && !getenv(PLAIN_PRODUCTS))
-        TRY(cublaslt_prepare(cuda_device_of(k), k->base.op.kind, &shape, &products->summing));
-    size_t columns = column_workspace(a->m, a->out, write_sum::SUMS);
-    if (columns > k->base.workspace) k->base.workspace = columns;
-    if (products->summing && cuda_device_of(k)->base.config.benchmark) TRY(choose_sum(k));
-    log_debug("linear %lldx%lld to %lld: the bias's gradient %s", (long long)a->m, (long long)a->in,
-              (long long)a->out, products->summing ? "with the weights'" : "by a separate sum");
-    return STATUS_OK;
-}
-
-/* ---- passes before and after the multiplication ----------------------------------------------- */
-
-template <typename T, int ACT> struct activate_rule {
-    T *y, *slope; /* slope may be NULL */
-    template <int V> __device__ void at(int64_t i) const
-    {
-        float values[V], slopes[V];
-        load_pack<V>(y + i, values);
-        for (int v = 0; v < V; v++) activate_with_slope<ACT>(values[v], &values[v], &slopes[v]);
-        store_pack<V>(y + i, values);
-        if (slope) store_pack<V>(slope + i, slopes);
-    }
-};
-
-/* Computes dy act'. `kept` is y for RELU, the slope for the others. */
-template <int V> __device__ static inline void apply_slope(int act, const float *kept, float *dy)
-{
-    for (int v = 0; v < V; v++)
-        dy[v] = act == ACTIVATION_RELU ? activate_backward(act, kept[v], dy[v]) : kept[v] * dy[v];
-}
-
-template <typename T> struct slope_rule {
-    int act;
-    const T *kept;
-    T *dy;
-    template <int V> __device__ void at(int64_t i) const
-    {
-        float values[V], gradient[V];
-        load_pack<V>(kept + i, values);
-        load_pack<V>(dy + i, gradient);
-        apply_slope<V>(act, values, gradient);
-        store_pack<V>(dy + i, gradient);
-    }
-};
-
-/* Terms that compute dy act' and sum its columns, from the stored values. */
-template <typename T, int PACK> struct slope_terms : keeps_nothing {
-    static constexpr int SUMS = 1, V = PACK, AT_ONCE = 4;
-    struct row_taken {
-        pack<T, V> kept, dy;
-    };
-    int act;
-    const T *kept;
-    T *dy;
-    int64_t c;
-    __device__ row_taken read(int64_t row, int64_t column) const
-    {
-        int64_t i = row * c + column;
-        return {take_pack<V>(kept + i), take_pack<V>(dy + i)};
-    }
-    __device__ void add(nothing_kept, const row_taken &taken, int64_t row, int64_t column,
-                        float (*sums)[V]) const
-    {
-        float values[V], gradient[V];
-        unpack<V>(taken.kept, values);
-        unpack<V>(taken.dy, gradient);
-        apply_slope<V>(act, values, gradient);
-        store_pack<V>(dy + row * c + column, gradient);
-        for (int v = 0; v < V; v++) sums[0][v] += as_stored<T>(gradient[v]);
-    }
-};
+/* ---- operands for cuBLASLt ---------------------------------------------------------------------- */
 
 /* Copies rows to rows of another length, which are cut or padded with zeros. Neighboring threads take
  * neighboring elements, because rows are not aligned. */
@@ -209,21 +125,13 @@ static status pad(const kernel_call &call, const void **data, size_t place, int6
     return STATUS_OK;
 }
 
-/* Sets the operands for cuBLASLt, except for the sums. An operand is a copy in the workspace if cuBLASLt
- * needs another type or padded rows. */
-template <typename T> static status take_operands(const kernel_call &call, int64_t m, cublaslt_operands *o)
+/* Replaces operands for cuBLASLt by copies in the workspace if cuBLASLt needs another type or padded rows. */
+template <typename T> static status copy_operands(const kernel_call &call, int64_t m, cublaslt_operands *o)
 {
     const linear_attributes *a = &call.op->u.linear;
     bool forward = call.op->kind == OP_linear_forward, weights = call.op->kind == OP_linear_backward_weights;
     int64_t padded = padded_outputs(call.op);
     copy_places at = places_of(call.kernel);
-    if (forward)
-        *o = {call[LINEAR_FWD_W], call[LINEAR_FWD_X], call[LINEAR_FWD_B], call[LINEAR_FWD_Y], nullptr};
-    else if (weights)
-        *o = {call[LINEAR_BWD_WEIGHTS_X], call[LINEAR_BWD_WEIGHTS_DY], nullptr, call[LINEAR_BWD_WEIGHTS_DW],
-              nullptr};
-    else
-        *o = {call[LINEAR_BWD_DATA_W], call[LINEAR_BWD_DATA_DY], nullptr, call[LINEAR_BWD_DATA_DX], nullptr};
     if (rounds_x(call.kernel)) {
         const void **x = forward ? &o->b : &o->a;
         TRY(cuda_f32_to_bf16(call.device(), call.stream, m * a->in, (const float *)*x, call.scratch(at.x)));
@@ -232,25 +140,21 @@ template <typename T> static status take_operands(const kernel_call &call, int64
     if (!padded) return STATUS_OK;
     if (!weights) TRY(pad<T>(call, &o->a, at.w, 1, a->out * a->in, padded * a->in));
     if (o->bias) TRY(pad<T>(call, &o->bias, at.b, 1, a->out, padded));
-    if (forward)
-        o->d = call.scratch(at.y);
-    else
-        TRY(pad<T>(call, &o->b, at.y, m, a->out, padded));
+    if (!forward) return pad<T>(call, &o->b, at.y, m, a->out, padded);
+    o->d = call.scratch(at.y);
     return STATUS_OK;
 }
 
 /* Multiplies with cuBLASLt. *refused is true if `plan` is NULL or cuBLASLt does not support the shape. */
 template <typename T>
-static status multiply(const kernel_call &call, cublaslt_matmul *plan, int64_t m, bool add, float *sums,
-                       bool *refused)
+static status multiply(const kernel_call &call, cublaslt_matmul *plan, int64_t m, bool add,
+                       cublaslt_operands o, bool *refused)
 {
     const linear_attributes *a = &call.op->u.linear;
     int64_t padded = padded_outputs(call.op);
-    cublaslt_operands o;
     *refused = true;
     if (!plan) return STATUS_OK;
-    TRY(take_operands<T>(call, m, &o));
-    o.sums = sums;
+    TRY(copy_operands<T>(call, m, &o));
     TRY(cublaslt_run(plan, call.stream, &o, m, add, call.workspace, refused));
     if (*refused || !padded || call.op->kind != OP_linear_forward) return STATUS_OK;
     return copy_rows<T>(call, m, o.d, padded, call[LINEAR_FWD_Y], a->out);
@@ -262,8 +166,10 @@ static status multiply(const kernel_call &call, cublaslt_matmul *plan, int64_t m
 template <typename X, typename T> static status forward_product(const kernel_call &call, int64_t m)
 {
     const linear_attributes *a = &call.op->u.linear;
+    cublaslt_operands o = {call[LINEAR_FWD_W], call[LINEAR_FWD_X], call[LINEAR_FWD_B], call[LINEAR_FWD_Y],
+                           nullptr};
     bool refused;
-    TRY(multiply<T>(call, matmuls_of(call.kernel)->plain, m, false, nullptr, &refused));
+    TRY(multiply<T>(call, matmuls_of(call.kernel)->plain, m, false, o, &refused));
     if (!refused) return STATUS_OK;
     store_biased<T> y = {call[LINEAR_FWD_Y], call[LINEAR_FWD_B], a->out, a->act == ACTIVATION_RELU};
     return matmul(call, strided<X>{call[LINEAR_FWD_X], a->in, 1}, strided<T>{call[LINEAR_FWD_W], 1, a->in}, y,
@@ -293,11 +199,12 @@ template <typename T> static status backward_data(const kernel_call &call)
     const linear_attributes *a = &call.op->u.linear;
     int64_t m = call.rows(a->m);
     bool add = call.op->accumulate, refused;
-    TRY(multiply<T>(call, matmuls_of(call.kernel)->plain, m, add, nullptr, &refused));
+    const T *dy = call[LINEAR_BWD_DATA_DY], *w = call[LINEAR_BWD_DATA_W];
+    T *dx = call[LINEAR_BWD_DATA_DX];
+    TRY(multiply<T>(call, matmuls_of(call.kernel)->plain, m, add, {w, dy, nullptr, dx, nullptr}, &refused));
     if (!refused) return STATUS_OK;
-    return matmul(call, strided<T>{call[LINEAR_BWD_DATA_DY], a->out, 1},
-                  strided<T>{call[LINEAR_BWD_DATA_W], a->in, 1},
-                  store_plain<T>{call[LINEAR_BWD_DATA_DX], a->in, add}, m, a->in, a->out);
+    return matmul(call, strided<T>{dy, a->out, 1}, strided<T>{w, a->in, 1}, store_plain<T>{dx, a->in, add}, m,
+                  a->in, a->out);
 }
 
 /* Computes the weight gradient, and the bias gradient in `db` unless it is NULL. If cuBLASLt refuses although
@@ -307,13 +214,16 @@ static status weights_product(const kernel_call &call, int64_t m, bool add, floa
 {
     const linear_attributes *a = &call.op->u.linear;
     linear_matmuls *matmuls = matmuls_of(call.kernel);
+    const X *x = call[LINEAR_BWD_WEIGHTS_X];
     const T *dy = call[LINEAR_BWD_WEIGHTS_DY];
+    float *dw = call[LINEAR_BWD_WEIGHTS_DW];
+    cublaslt_matmul *plan = db ? matmuls->summing : matmuls->plain;
     bool refused;
-    TRY(multiply<T>(call, db ? matmuls->summing : matmuls->plain, m, add, db, &refused));
+    TRY(multiply<T>(call, plan, m, add, {x, dy, nullptr, dw, db}, &refused));
     if (!refused) return STATUS_OK;
     if (!db)
-        return matmul(call, strided<T>{dy, 1, a->out}, strided<X>{call[LINEAR_BWD_WEIGHTS_X], a->in, 1},
-                      store_plain<float>{call[LINEAR_BWD_WEIGHTS_DW], a->in, add}, a->out, a->in, m);
+        return matmul(call, strided<T>{dy, 1, a->out}, strided<X>{x, a->in, 1},
+                      store_plain<float>{dw, a->in, add}, a->out, a->in, m);
     cublaslt_release(&matmuls->summing);
     TRY(sum_columns(call, dy, db, false, m, a->out));
     return weights_product<X, T>(call, m, add, nullptr);
@@ -413,6 +323,28 @@ static status choose_sum(cuda_kernel *k)
         TRY(cuda_remember(cuda_device_of(k), key, sizeof key, &separate, sizeof separate));
     }
     if (separate) cublaslt_release(&products->summing);
+    return STATUS_OK;
+}
+
+static status prepare(cuda_kernel *k)
+{
+    const linear_attributes *a = &k->base.op.u.linear;
+    bool sums_bias = k->base.op.kind == OP_linear_backward_weights && a->bias;
+    cublaslt_shape shape = shape_of(&k->base.op);
+    linear_matmuls *products = (linear_matmuls *)calloc(1, sizeof *products);
+    if (!products) return fail(STATUS_SYSTEM, "no memory for a matrix product");
+    k->state = products;
+    TRY(cublaslt_prepare(cuda_device_of(k), k->base.op.kind, &shape, &products->plain));
+    if (products->plain) k->base.workspace = places_of(k).end;
+    if (!sums_bias) return STATUS_OK;
+    shape.sums = true;
+    if (products->plain && !getenv(PLAIN_PRODUCTS))
+        TRY(cublaslt_prepare(cuda_device_of(k), k->base.op.kind, &shape, &products->summing));
+    size_t columns = column_workspace(a->m, a->out, write_sum::SUMS);
+    if (columns > k->base.workspace) k->base.workspace = columns;
+    if (products->summing && cuda_device_of(k)->base.config.benchmark) TRY(choose_sum(k));
+    log_debug("linear %lldx%lld to %lld: the bias's gradient %s", (long long)a->m, (long long)a->in,
+              (long long)a->out, products->summing ? "with the weights'" : "by a separate sum");
     return STATUS_OK;
 }
 
