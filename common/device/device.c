@@ -13,7 +13,8 @@ static const device_backend *const backends[] = {DEVICE_LIST(DEVICE_ENTRY) & dev
 #undef DEVICE_ENTRY
 enum { BACKEND_COUNT = sizeof backends / sizeof backends[0] };
 
-status device_find_backend(const char *name, const device_backend **out)
+/* Finds a back end by name. Ignores the part of "sim:PROFILE" from the colon on. */
+static status find_backend(const char *name, const device_backend **out)
 {
     size_t length = strcspn(name, ":");
     const char *names[BACKEND_COUNT];
@@ -31,14 +32,27 @@ status device_open(const device_config *config, device **out)
 {
     const device_backend *backend = NULL;
     *out = NULL;
-    TRY(device_find_backend(config->name, &backend));
-    return backend->open(config, out);
+    TRY(find_backend(config->name, &backend));
+    return device_open_backend(backend, config, out);
+}
+
+status device_open_backend(const device_backend *b, const device_config *config, device **out)
+{
+    *out = NULL;
+    if (b->load) TRY(b->load(&b));
+    device *d = *out = calloc(1, b->device_bytes);
+    if (!d) return fail(STATUS_SYSTEM, "no memory for the device %s", b->name);
+    d->backend = b;
+    d->config = *config;
+    status rc = b->open(d);
+    if (rc != STATUS_OK) device_close(out);
+    return rc;
 }
 
 void device_close(device **d)
 {
-    if (!*d) return;
-    (*d)->backend->close(*d);
+    if (*d && (*d)->backend->close) (*d)->backend->close(*d);
+    free(*d);
     *d = NULL;
 }
 

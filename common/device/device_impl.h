@@ -1,9 +1,9 @@
 /* The interface of a back end, only for implementers of devices. Everyone else includes device.h.
  *
  * A back end is one const struct with every slot set, except for slots whose comments allow NULL. A back
- * end's structs begin with the structs below. device.c allocates streams and fences and sets their members,
- * calls the open function, and calls the close function before it frees them. The close function is also
- * called if the open function fails. */
+ * end's structs begin with the structs below. device.c allocates devices, streams and fences and sets the
+ * members of these structs except for device.info, calls the open function, and calls the close function
+ * before it frees the memory. The close function is also called if the open function fails. */
 #ifndef COMMON_DEVICE_DEVICE_IMPL_H
 #define COMMON_DEVICE_DEVICE_IMPL_H
 
@@ -14,8 +14,11 @@
 
 typedef struct device_backend {
     const char *name;
-    status (*open)(const device_config *config, device **out);
-    void (*close)(device *d);
+    /* Sets *backend to the back end to be used instead, which is in a module. NULL if there is no module. */
+    status (*load)(const struct device_backend **backend);
+    size_t device_bytes, stream_bytes, fence_bytes;
+    status (*open)(device *d);
+    void (*close)(device *d); /* NULL if there is nothing to do */
 
     status (*allocate)(device *d, device_memory_kind kind, size_t bytes, device_memory *out);
     void (*free)(device *d, device_memory *memory);
@@ -47,7 +50,6 @@ typedef struct device_backend {
     status (*launch)(device_stream *s, device_kernel *kernel, void *const *operands,
                      const op_scalars *scalars, void *workspace);
 
-    size_t stream_bytes, fence_bytes;
     /* The next four functions are NULL if there is nothing to do. */
     status (*stream_open)(device_stream *s);
     void (*stream_close)(device_stream *s);
@@ -117,8 +119,7 @@ DEVICE_LIST(DEVICE_DECLARE)
 #undef DEVICE_DECLARE
 extern const device_backend device_plan;
 
-/* Finds a back end by name. Ignores the part of "sim:PROFILE" from the colon on. STATUS_USAGE lists the
- * names. */
-status device_find_backend(const char *name, const device_backend **out);
+/* Opens a device of the back end. device_open() finds the back end by its name. */
+status device_open_backend(const device_backend *backend, const device_config *config, device **out);
 
 #endif

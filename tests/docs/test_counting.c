@@ -19,7 +19,7 @@ static void an_operation_runs_and_is_counted(void **state)
     device_kernel *kernel = NULL;
     float a[] = {1, 2, 3}, b[] = {10, 20, 30}, y[3] = {0};
     op_desc op = {.kind = OP_add, .type = DTYPE_F32, .u.elementwise = {.count = 3}};
-    assert_int_equal(device_counting.open(&(device_config){.name = "counting", .world = 1, .threads = 1}, &d),
+    assert_int_equal(device_open_backend(&device_counting, &(device_config){.world = 1, .threads = 1}, &d),
                      STATUS_OK);
     assert_string_equal(device_get_info(d)->name, "counting");
     assert_int_equal(device_stream_open(d, DEVICE_STREAM_COMPUTE, &s), STATUS_OK);
@@ -43,7 +43,7 @@ static void weights_have_the_order_of_the_cpu_device(void **state)
         .kind = OP_conv2d_forward,
         .type = DTYPE_F32,
         .u.conv2d = {.n = 1, .h = 8, .w = 8, .c = 3, .k = 5, .r = 1, .s = 1, .stride = 1, .p = 8, .q = 8}};
-    assert_int_equal(device_counting.open(&(device_config){.name = "counting", .world = 1, .threads = 1}, &d),
+    assert_int_equal(device_open_backend(&device_counting, &(device_config){.world = 1, .threads = 1}, &d),
                      STATUS_OK);
     assert_int_equal(device_choose_layout(d, &op, CONV_FWD_W, shape_4d(5, 3, 1, 1), &layout), STATUS_OK);
     assert_int_equal(layout.order, DEVICE_ORDER_RSCK);

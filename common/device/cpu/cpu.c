@@ -67,7 +67,6 @@ static void cpu_close(device *base)
     cpu_device *d = (cpu_device *)base;
     dnnl_stream_destroy(d->stream);
     dnnl_engine_destroy(d->engine);
-    free(d);
 }
 
 static void describe(cpu_device *d)
@@ -92,29 +91,20 @@ static status check_precision(const device_config *config)
     return STATUS_OK;
 }
 
-static status cpu_open(const device_config *config, device **out)
+static status cpu_open(device *base)
 {
+    cpu_device *d = (cpu_device *)base;
+    const device_config *config = &base->config;
     TRY(check_precision(config));
     if (config->threads < 1)
         return fail(STATUS_USAGE, "device cpu: threads: expected an integer of 1 or more, got %d",
                     config->threads);
-    cpu_device *d = calloc(1, sizeof *d);
-    if (!d) return fail(STATUS_SYSTEM, "device cpu: out of memory");
-    d->base.backend = &device_cpu;
-    d->base.config = *config;
     d->isa = choose_isa();
     d->bf16 = config->precision == DEVICE_PRECISION_BF16;
     describe(d);
-    use_threads(&d->base);
-    status rc;
-    TRY_GOTO(rc, onednn_check(dnnl_engine_create(&d->engine, dnnl_cpu, 0), "engine"), failed);
-    TRY_GOTO(rc, onednn_check(dnnl_stream_create(&d->stream, d->engine, dnnl_stream_in_order), "stream"),
-             failed);
-    *out = &d->base;
-    return STATUS_OK;
-failed:
-    cpu_close(&d->base);
-    return rc;
+    use_threads(base);
+    TRY(onednn_check(dnnl_engine_create(&d->engine, dnnl_cpu, 0), "engine"));
+    return onednn_check(dnnl_stream_create(&d->stream, d->engine, dnnl_stream_in_order), "stream");
 }
 
 static status cpu_prepare(device *d, const op_desc *op, const device_layout *layout, device_kernel **out)
@@ -133,6 +123,7 @@ static status cpu_launch(device_stream *s, device_kernel *kernel, void *const *o
 const device_backend device_cpu = {
     .name = "cpu",
     HOST_BACKEND_SLOTS,
+    .device_bytes = sizeof(cpu_device),
     .open = cpu_open,
     .close = cpu_close,
     .choose_layout = conv2d_choose_layout,

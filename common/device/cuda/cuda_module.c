@@ -71,12 +71,12 @@ int cuda_count_gpus(void)
     return 0;
 }
 
-/* Opens a device of the module. The device uses the module's back end, so this back end only needs `open`. */
-static status open_through_module(const device_config *config, device **out)
+static status load(const device_backend **backend)
 {
     const cuda_module *module;
     TRY(cuda_module_open(&module));
-    return module->backend->open(config, out);
+    *backend = module->backend;
+    return STATUS_OK;
 }
 
-const device_backend device_cuda = {.name = "cuda", .open = open_through_module};
+const device_backend device_cuda = {.name = "cuda", .load = load};

@@ -5,7 +5,6 @@
 #include "common/device/host/host.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -20,38 +19,27 @@ static device *planned_by(device *d)
     return ((plan_device *)d)->planned;
 }
 
-static void plan_close(device *base)
+static void plan_close(device *d)
 {
-    plan_device *d = (plan_device *)base;
-    device_close(&d->planned);
-    free(d);
+    device_close(&((plan_device *)d)->planned);
 }
 
-static status plan_open(const device_config *config, device **out)
+static status plan_open(device *d)
 {
-    const char *colon = strchr(config->name, ':');
-    device_config planned = *config;
+    const char *colon = strchr(d->config.name, ':');
+    device_config planned = d->config;
     planned.name = colon ? colon + 1 : "cpu";
     planned.rank = 0;
     planned.world = 1; /* only the layouts and kernels of this device are used */
-    plan_device *d = calloc(1, sizeof *d);
-    if (!d) return fail(STATUS_SYSTEM, "no memory for the planning device");
-    d->base.backend = &device_plan;
-    d->base.config = *config;
-    status rc = device_open(&planned, &d->planned);
-    if (rc != STATUS_OK) {
-        free(d);
-        return rc;
-    }
-    const device_info *info = device_get_info(d->planned);
-    d->base.info = (device_info){.name = device_plan.name,
-                                 .compute_type = info->compute_type,
-                                 .bf16 = info->bf16,
-                                 .host_addressable = true,
-                                 .copy_engine = info->copy_engine,
-                                 .plans = true};
-    snprintf(d->base.info.description, sizeof d->base.info.description, "plans for %s", info->name);
-    *out = &d->base;
+    TRY(device_open(&planned, &((plan_device *)d)->planned));
+    const device_info *info = &planned_by(d)->info;
+    d->info = (device_info){.name = device_plan.name,
+                            .compute_type = info->compute_type,
+                            .bf16 = info->bf16,
+                            .host_addressable = true,
+                            .copy_engine = info->copy_engine,
+                            .plans = true};
+    snprintf(d->info.description, sizeof d->info.description, "plans for %s", info->name);
     return STATUS_OK;
 }
 
@@ -127,6 +115,7 @@ static int64_t plan_now_ns(device *d)
 const device_backend device_plan = {
     .name = "plan",
     HOST_SHARED(HOST_SLOT) HOST_STREAM_SLOTS,
+    .device_bytes = sizeof(plan_device),
     .open = plan_open,
     .close = plan_close,
     .allocate = plan_allocate,

@@ -2,8 +2,6 @@
  * reference is simple and slow; every other back end is compared with the reference. */
 #include "common/device/reference/reference_kernels.h"
 
-#include <stdlib.h>
-
 static size_t workspace_of(const host_kernel *kernel)
 {
     const op_desc *op = &kernel->base.op;
@@ -31,24 +29,14 @@ static size_t workspace_of(const host_kernel *kernel)
 static const host_kernel_entry table[OP_COUNT] = {OP_LIST(TABLE_ENTRY)};
 #undef TABLE_ENTRY
 
-static status reference_open(const device_config *config, device **out)
+static status reference_open(device *d)
 {
-    device *d = calloc(1, sizeof *d);
-    if (!d) return fail(STATUS_SYSTEM, "no memory for the reference device");
-    *d = (device){.backend = &device_reference,
-                  .config = *config,
-                  .info = {.name = device_reference.name,
-                           .description = "double precision, plain loops, 1 thread",
-                           .compute_type = DTYPE_F64,
-                           .host_addressable = true,
-                           .real = true}};
-    *out = d;
+    d->info = (device_info){.name = device_reference.name,
+                            .description = "double precision, plain loops, 1 thread",
+                            .compute_type = DTYPE_F64,
+                            .host_addressable = true,
+                            .real = true};
     return STATUS_OK;
-}
-
-static void reference_close(device *d)
-{
-    free(d);
 }
 
 static status reference_prepare(device *d, const op_desc *op, const device_layout *layout,
@@ -61,8 +49,8 @@ const device_backend device_reference = {
     .name = "reference",
     HOST_BACKEND_SLOTS,
     .choose_layout = host_keep_layout,
+    .device_bytes = sizeof(device),
     .open = reference_open,
-    .close = reference_close,
     .prepare = reference_prepare,
     .launch = host_launch,
 };

@@ -116,27 +116,19 @@ static void sim_close(device *base)
     sim_actor_close(&d->host);
     if (d->owns_simulation) simulation_close(&d->simulation);
     free(d->failure);
-    free(d);
 }
 
-static status sim_open(const device_config *config, device **out)
+static status sim_open(device *base)
 {
-    sim_device *d = calloc(1, sizeof *d);
-    if (!d) return fail(STATUS_SYSTEM, "no memory for a virtual device");
-    d->base.backend = &device_sim;
-    d->base.config = *config;
-    status rc;
-    TRY_GOTO(rc, join_simulation(d), failed);
-    TRY_GOTO(rc, sim_actor_open(d->simulation, &d->host, config->rank, "compute"), failed);
+    sim_device *d = (sim_device *)base;
+    int rank = base->config.rank;
+    TRY(join_simulation(d));
+    TRY(sim_actor_open(d->simulation, &d->host, rank, "compute"));
     read_profile(d);
     d->core = &d->host;
     describe(d);
-    d->memory_next = (UINT64_C(1) << ADDRESS_BIT) + ((uint64_t)config->rank << RANK_SHIFT);
-    *out = &d->base;
+    d->memory_next = (UINT64_C(1) << ADDRESS_BIT) + ((uint64_t)rank << RANK_SHIFT);
     return STATUS_OK;
-failed:
-    sim_close(&d->base);
-    return rc;
 }
 
 status sim_device_failed(const sim_device *d)
@@ -194,6 +186,7 @@ const device_backend device_sim = {
     .allocate = sim_allocate,
     .free = sim_free,
     .choose_layout = host_keep_layout,
+    .device_bytes = sizeof(sim_device),
     .stream_bytes = sizeof(sim_stream),
     .fence_bytes = sizeof(sim_fence),
     .stream_slow_down = slow_down,

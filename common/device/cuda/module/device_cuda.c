@@ -11,8 +11,6 @@
 #include <string.h>
 #include <unistd.h>
 
-extern const device_backend cuda_backend;
-
 static const char *const precision_names[] = {"float32", "tf32", "bf16"};
 
 /* ---- errors ----------------------------------------------------------------------------------- */
@@ -174,13 +172,13 @@ static void cuda_close(device *base)
     if (d->counters) cudaFree(d->counters);
     if (d->anchor_stream) cudaStreamDestroy(d->anchor_stream);
     free(d->libraries);
-    free(d);
 }
 
-static status open_gpu(cuda_device *d)
+static status cuda_open(device *base)
 {
+    cuda_device *d = (cuda_device *)base;
     struct cudaDeviceProp properties;
-    TRY(choose_gpu(&d->base.config, &d->gpu));
+    TRY(choose_gpu(&base->config, &d->gpu));
     TRY(cuda_check(d, cudaGetDeviceProperties(&properties, d->gpu), "cudaGetDeviceProperties"));
     TRY(check_gpu(d, &properties));
     TRY(cuda_use(d));
@@ -201,35 +199,21 @@ static status open_gpu(cuda_device *d)
     return STATUS_OK;
 }
 
-static status cuda_open(const device_config *config, device **out)
-{
-    cuda_device *d = calloc(1, sizeof *d);
-    if (!d) return fail(STATUS_SYSTEM, "no memory for the cuda device");
-    d->base.backend = &cuda_backend;
-    d->base.config = *config;
-    status rc = open_gpu(d);
-    if (rc != STATUS_OK) {
-        cuda_close(&d->base);
-        return rc;
-    }
-    *out = &d->base;
-    return STATUS_OK;
-}
-
 static void choose_layout(device *d, const conv2d_attributes *a, device_layout *out)
 {
     *out = (device_layout){out->elements, a->k, a->c, a->r, a->s, 1, DEVICE_ORDER_KRSC, false};
 }
 
 #define SLOT(name) .name = cuda_##name,
-const device_backend cuda_backend = {.name = "cuda",
-                                     .open = cuda_open,
-                                     .close = cuda_close,
-                                     .add = cuda_add_ranges,
-                                     .stream_bytes = sizeof(cuda_stream),
-                                     .fence_bytes = sizeof(cuda_fence),
-                                     .choose_layout = choose_layout,
-                                     CUDA_FUNCTIONS(SLOT)};
+static const device_backend cuda_backend = {.name = "cuda",
+                                            .open = cuda_open,
+                                            .close = cuda_close,
+                                            .add = cuda_add_ranges,
+                                            .device_bytes = sizeof(cuda_device),
+                                            .stream_bytes = sizeof(cuda_stream),
+                                            .fence_bytes = sizeof(cuda_fence),
+                                            .choose_layout = choose_layout,
+                                            CUDA_FUNCTIONS(SLOT)};
 
 /* ---- the module ------------------------------------------------------------------------------- */
 
