@@ -174,12 +174,6 @@ static void filter_part(const void *context, int part, int64_t first, int64_t en
     }
 }
 
-static size_t conv_workspace(const host_kernel *kernel)
-{
-    winograd_conv f = winograd_conv_of(kernel);
-    return (size_t)(kernel->threads * scratch_floats(&f)) * sizeof(float);
-}
-
 static void conv_run(const host_kernel *kernel, const conv2d_operands *o, void *workspace)
 {
     winograd_conv f = winograd_conv_of(kernel);
@@ -283,13 +277,6 @@ static void multiply_part(const void *context, int part, int64_t first, int64_t 
     }
 }
 
-static size_t weights_gradient_workspace(const host_kernel *kernel)
-{
-    weights_gradient w = weights_gradient_of(kernel);
-    int64_t sums = w.batches > 1 ? w.chunks * w.panels : kernel->threads;
-    return (size_t)(v_floats(&w) + u_floats(&w) + sums * m_floats(&w)) * sizeof(float);
-}
-
 static void weights_gradient_run(const host_kernel *kernel, const conv2d_operands *o, void *workspace)
 {
     weights_gradient w = weights_gradient_of(kernel);
@@ -313,8 +300,13 @@ static void weights_gradient_run(const host_kernel *kernel, const conv2d_operand
 
 static size_t workspace_bytes(const host_kernel *kernel)
 {
-    bool weights = conv2d_state_of(kernel)->pass == CONV2D_BACKWARD_WEIGHTS;
-    return weights ? weights_gradient_workspace(kernel) : conv_workspace(kernel);
+    if (conv2d_state_of(kernel)->pass != CONV2D_BACKWARD_WEIGHTS) {
+        winograd_conv f = winograd_conv_of(kernel);
+        return (size_t)(kernel->threads * scratch_floats(&f)) * sizeof(float);
+    }
+    weights_gradient w = weights_gradient_of(kernel);
+    int64_t sums = w.batches > 1 ? w.chunks * w.panels : kernel->threads;
+    return (size_t)(v_floats(&w) + u_floats(&w) + sums * m_floats(&w)) * sizeof(float);
 }
 
 static void run(const host_kernel *kernel, const conv2d_operands *o, void *workspace)

@@ -100,11 +100,6 @@ static bool transposed_gemm_pays(const cpu_gemm_shape *s)
            s->k >= TRANSPOSED_DEPTH && s->m * s->n <= TRANSPOSED_RESULT;
 }
 
-static size_t transposed_gemm_scratch(const cpu_gemm_shape *s)
-{
-    return (size_t)(s->m * s->n) * sizeof(float);
-}
-
 typedef struct transpose_job {
     const cpu_isa *isa;
     const cpu_gemm_shape *shape;
@@ -273,7 +268,7 @@ size_t cpu_matmul_prepare(const host_kernel *kernel, const cpu_gemm_shape *s)
 {
     if (cpu_device_of(kernel)->bf16) return bf16_gemm_prepare(s);
     size_t bytes = cpu_gemm_prepare(s), copied = copied_gemm_scratch(cpu_isa_of(kernel), s),
-           transposed = transposed_gemm_pays(s) ? transposed_gemm_scratch(s) : 0;
+           transposed = transposed_gemm_pays(s) ? (size_t)(s->m * s->n) * sizeof(float) : 0;
     if (bytes < transposed) bytes = transposed;
     return bytes > copied ? bytes : copied;
 }

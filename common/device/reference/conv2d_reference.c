@@ -4,6 +4,7 @@
  *
  * x is zero outside the image. For fixed n, p, r, s this is a matrix multiplication over a row of output
  * pixels. The gradients are the same multiplication with the operands exchanged. */
+#include "common/base/least.h"
 #include "common/device/reference/reference_kernels.h"
 
 #include <string.h>
@@ -36,40 +37,26 @@ static pixel_row row_at(const conv2d_attributes *a, int64_t index)
                        (r * a->s + s) * a->c * a->k};
 }
 
-/* Filters that are reordered together, so that the weights at one tap and channel fill a cache line in either
- * order. */
-enum { FILTERS = 8 };
+/* Copies weights between PyTorch's order [k, c, r, s] and the workspace's order, which is [r, s, k, c] if
+ * `channels_last`, else [r, s, c, k]. Copies FILTERS filters together, so that the weights at
+ * one tap and channel fill a cache line in either order. */
+enum weights_copy { TO_WORKSPACE, TO_GRADIENT, ADD_TO_GRADIENT };
 
-static int64_t end_of_filters(const conv2d_attributes *a, int64_t first)
+static void copy_weights(const conv2d_attributes *a, enum weights_copy copy, bool channels_last,
+                         double *weights, double *workspace)
 {
-    return first + FILTERS < a->k ? first + FILTERS : a->k;
-}
-
-/* Reorders weights from [k, c, r, s] to [r, s, c, k], or to [r, s, k, c] if `channels_last`. */
-static void reorder_weights(const conv2d_attributes *a, bool channels_last, const double *weights,
-                            double *out)
-{
+    enum { FILTERS = 8 };
     int64_t taps = a->r * a->s;
     for (int64_t first = 0; first < a->k; first += FILTERS)
         for (int64_t c = 0; c < a->c; c++)
-            for (int64_t k = first; k < end_of_filters(a, first); k++) {
-                double *to = out + (channels_last ? k * a->c + c : c * a->k + k);
-                const double *from = weights + (k * a->c + c) * taps;
-                for (int64_t tap = 0; tap < taps; tap++) to[tap * a->c * a->k] = from[tap];
-            }
-}
-
-/* Stores sums [r, s, c, k] in the gradients dw [k, c, r, s], or adds the sums to them. */
-static void store_weights(const conv2d_attributes *a, bool add, const double *sums, double *dw)
-{
-    int64_t taps = a->r * a->s;
-    for (int64_t first = 0; first < a->k; first += FILTERS)
-        for (int64_t c = 0; c < a->c; c++)
-            for (int64_t k = first; k < end_of_filters(a, first); k++) {
-                double *to = dw + (k * a->c + c) * taps;
-                const double *from = sums + c * a->k + k;
-                for (int64_t tap = 0; tap < taps; tap++)
-                    to[tap] = (add ? to[tap] : 0) + from[tap * a->c * a->k];
+            for (int64_t k = first; k < least(first + FILTERS, a->k); k++) {
+                double *plain = weights + (k * a->c + c) * taps;
+                double *turned = workspace + (channels_last ? k * a->c + c : c * a->k + k);
+                for (int64_t tap = 0; tap < taps; tap++, turned += a->c * a->k)
+                    if (copy == TO_WORKSPACE)
+                        *turned = plain[tap];
+                    else
+                        plain[tap] = (copy == ADD_TO_GRADIENT ? plain[tap] : 0) + *turned;
             }
 }
 
@@ -78,7 +65,7 @@ void reference_conv2d_forward(const host_call *call)
     const conv2d_attributes *a = &call->op->u.conv2d;
     const double *x = call->operands[CONV_FWD_X], *b = call->operands[CONV_FWD_B];
     double *y = call->operands[CONV_FWD_Y], *w = call->workspace;
-    reorder_weights(a, false, call->operands[CONV_FWD_W], w);
+    copy_weights(a, TO_WORKSPACE, false, call->operands[CONV_FWD_W], w);
     for (int64_t i = 0; i < a->n * a->p * a->q * a->k; i++) y[i] = a->bias ? b[i % a->k] : 0;
     for (int64_t i = 0; i < row_count(a); i++) {
         pixel_row row = row_at(a, i);
@@ -94,7 +81,7 @@ void reference_conv2d_backward_data(const host_call *call)
     const conv2d_attributes *a = &call->op->u.conv2d;
     const double *dy = call->operands[CONV_BWD_DATA_DY];
     double *dx = call->operands[CONV_BWD_DATA_DX], *w = call->workspace;
-    reorder_weights(a, true, call->operands[CONV_BWD_DATA_W], w);
+    copy_weights(a, TO_WORKSPACE, true, call->operands[CONV_BWD_DATA_W], w);
     memset(dx, 0, (size_t)(a->n * a->h * a->w * a->c) * sizeof *dx);
     for (int64_t i = 0; i < row_count(a); i++) {
         pixel_row row = row_at(a, i);
@@ -120,7 +107,7 @@ void reference_conv2d_backward_weights(const host_call *call)
         matrix_view pixels = {x + row.input, 1, a->stride * a->c}; /* transposed */
         reference_matmul(a->c, a->k, row.count, pixels, dy + row.output, a->k, sums + row.weights, a->k);
     }
-    store_weights(a, add, sums, dw);
+    copy_weights(a, add ? ADD_TO_GRADIENT : TO_GRADIENT, false, dw, sums);
     if (a->bias)
         reference_column_sums(dy, a->n * a->p * a->q, a->k, add, call->operands[CONV_BWD_WEIGHTS_DB]);
 }

@@ -26,12 +26,6 @@ static status give_up(sim_agent *agent)
     return STATUS_OK;
 }
 
-/* Spends the time of a context switch if the thread has slept. */
-static void wake_up(sim_agent *agent)
-{
-    if (agent->actor.time > agent->asleep) sim_actor_spend(&agent->actor, agent->wake_time);
-}
-
 /* Stops until the clock reaches the agent's time. The agent has worked ahead of the clock, and must first see
  * all events that arrive until then. */
 static status go_on_later(sim_agent *agent)
@@ -46,7 +40,8 @@ static status run(void *context)
     sim_agent *agent = context;
     int64_t deadline = CLOCK_NEVER;
     bool worked = !agent->failed;
-    wake_up(agent);
+    /* A thread that has slept spends the time of a context switch. */
+    if (agent->actor.time > agent->asleep) sim_actor_spend(&agent->actor, agent->wake_time);
     while (worked) {
         if (agent->actor.time > simulation_now(agent->actor.simulation)) return go_on_later(agent);
         worked = false;

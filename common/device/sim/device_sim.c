@@ -17,17 +17,13 @@ enum { ADDRESS_BIT = 62, RANK_SHIFT = 40 };
 
 /* ---- opening ---------------------------------------------------------------------------------- */
 
-static const char *profile_of(const char *name)
-{
-    const char *colon = strchr(name, ':');
-    return colon && colon[1] ? colon + 1 : SIM_DEFAULT_PROFILE;
-}
-
 /* Joins the simulation of the configuration. If there is none, opens one for this device. */
 static status join_simulation(sim_device *d)
 {
     const device_config *c = &d->base.config;
-    simulation_config config = {.profile = profile_of(c->name), .world = c->world};
+    const char *colon = strchr(c->name, ':');
+    simulation_config config = {.profile = colon && colon[1] ? colon + 1 : SIM_DEFAULT_PROFILE,
+                                .world = c->world};
     d->simulation = c->simulation;
     d->owns_simulation = !d->simulation;
     if (d->owns_simulation && c->world != 1)

@@ -50,9 +50,11 @@ sim_time sim_fence_time(const sim_fence *f, uint64_t value)
 
 void sim_fence_add_stream(sim_fence *f, sim_stream *s)
 {
+    sim_stream **at = &f->streams;
+    while (*at) at = &(*at)->next_waiting;
+    *at = s;
     s->waits_on = f;
-    s->next_waiting = f->streams;
-    f->streams = s;
+    s->next_waiting = NULL;
 }
 
 void sim_fence_remove_stream(sim_fence *f, sim_stream *s)
@@ -66,14 +68,8 @@ void sim_fence_remove_stream(sim_fence *f, sim_stream *s)
 /* Resumes streams in the order in which they began to wait. */
 static void resume_streams(sim_fence *f, bool failed)
 {
-    sim_stream *waiting = f->streams, *first = NULL;
+    sim_stream *first = f->streams;
     f->streams = NULL;
-    while (waiting) {
-        sim_stream *next = waiting->next_waiting;
-        waiting->next_waiting = first;
-        first = waiting;
-        waiting = next;
-    }
     while (first) {
         sim_stream *next = first->next_waiting;
         sim_stream_resume(first, failed); /* the stream may wait for the fence again, for a larger value */

@@ -306,13 +306,6 @@ status cublaslt_set_rows(cublaslt_matmul *p, int64_t rows, bool *fits)
     return STATUS_OK;
 }
 
-/* Returns true for the errors of a call that cannot do what the search found. */
-static bool is_refusal(cublasStatus_t code)
-{
-    return code == CUBLAS_STATUS_NOT_SUPPORTED || code == CUBLAS_STATUS_INVALID_VALUE ||
-           code == CUBLAS_STATUS_ARCH_MISMATCH;
-}
-
 status cublaslt_run(cublaslt_matmul *p, cudaStream_t s, const cublaslt_operands *o, int64_t rows, bool add,
                     void *workspace, bool *refused)
 {
@@ -322,7 +315,9 @@ status cublaslt_run(cublaslt_matmul *p, cudaStream_t s, const cublaslt_operands 
     if (!fits) return STATUS_OK;
     TRY(set_vector(p, p->shape.sums ? o->sums : o->bias));
     cublasStatus_t code = call_matmul(p, &p->algorithm, s, o, add, workspace);
-    *refused = is_refusal(code);
+    /* The errors of a call that cannot do what the search found. */
+    *refused = code == CUBLAS_STATUS_NOT_SUPPORTED || code == CUBLAS_STATUS_INVALID_VALUE ||
+               code == CUBLAS_STATUS_ARCH_MISMATCH;
     if (!*refused) return check(p->device, code, "cublasLtMatmul");
     p->found = false;
     fall_back(p, code);
