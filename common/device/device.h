@@ -19,8 +19,8 @@
  * A device belongs to one rank. Only that rank's thread calls its functions, unless a comment says
  * otherwise.
  *
- * device_impl.h is the interface of a back end, and device.c finds a back end by name. Each back end has a
- * folder. The back ends in host memory share host/. */
+ * device_impl.h is the interface of a back end. device.c finds a back end by name, and layout.c reorders
+ * parameters. Each back end has a folder. The back ends in host memory share host/. */
 #ifndef COMMON_DEVICE_DEVICE_H
 #define COMMON_DEVICE_DEVICE_H
 
@@ -85,8 +85,7 @@ typedef struct device_info {
     bool simulated;        /* figures are predicted, and reports mark them */
     /* Largest error of the times of marks on the host's clock. A GPU's marks update the error. */
     int64_t mark_error_ns;
-    bool plans;   /* no operation runs; only the memory ledger counts (plan/device_plan.c) */
-    bool refused; /* an allocation has failed */
+    bool plans; /* no operation runs; only the memory ledger counts (plan/device_plan.c) */
     const device_fallback *fallbacks; /* [fallback_count] */
     int fallback_count;
 } device_info;
@@ -114,6 +113,9 @@ typedef struct device_memory {
  * if there is not enough memory; the message states the size. */
 status device_allocate(device *d, device_memory_kind kind, size_t bytes, device_memory *out);
 void device_free(device *d, device_memory *memory);
+
+/* Returns true if an allocation has failed. */
+bool device_has_refused(const device *d);
 
 /* Pins `bytes` bytes of host memory, so that the device copies from and to `data` fast and asynchronously.
  * Does nothing if the device cannot use pinned memory. Unpin before freeing the memory. */

@@ -36,7 +36,7 @@ typedef struct device_backend {
                    double divisor);
     status (*add)(device_stream *s, void *to, const void *a, const void *b, dtype type, int64_t count);
     status (*clear)(device_stream *s, void *data, size_t bytes);
-    status (*usage)(device *d, int64_t *used_bytes, int64_t *total_bytes);
+    status (*usage)(device *d, int64_t *used_bytes, int64_t *total_bytes); /* NULL if there is no driver */
 
     status (*enable_peer)(device *d, const device *owner); /* NULL if there is nothing to enable */
 
@@ -90,6 +90,7 @@ struct device {
     device_info info;
     device_idle_function idle;
     void *idle_context;
+    bool refused; /* an allocation failed */
 };
 
 struct device_stream {

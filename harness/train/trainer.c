@@ -324,7 +324,7 @@ status trainer_open(const trainer_config *config, trainer **out)
     t->devices.arrived.fd = -1;
     status rc = t->phases ? open_all(t) : fail(STATUS_SYSTEM, "no memory for a rank");
     if (rc == STATUS_SYSTEM && t->device && !device_get_info(t->device)->host_addressable) describe_memory(t);
-    if (config->refused) *config->refused = t->device && device_get_info(t->device)->refused;
+    if (config->refused) *config->refused = t->device && device_has_refused(t->device);
     if (rc != STATUS_OK) trainer_close(&t);
     *out = t;
     return rc;

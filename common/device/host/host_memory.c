@@ -83,7 +83,7 @@ static status convert(void *to, dtype to_type, const void *from, dtype from_type
 
 status host_upload(device_stream *s, void *to, const void *host, dtype host_type, dtype type, int64_t count)
 {
-    return convert(to, type, host, host_type, count);
+    return s->device->info.real ? convert(to, type, host, host_type, count) : STATUS_OK;
 }
 
 status host_download(device_stream *s, void *host, const void *from, dtype type, dtype host_type,
@@ -124,11 +124,5 @@ status host_add(device_stream *s, void *to, const void *a, const void *b, dtype 
 status host_clear(device_stream *s, void *data, size_t bytes)
 {
     if (s->device->info.real) memset(data, 0, bytes);
-    return STATUS_OK;
-}
-
-status host_usage(device *d, int64_t *used_bytes, int64_t *total_bytes)
-{
-    *used_bytes = *total_bytes = -1;
     return STATUS_OK;
 }

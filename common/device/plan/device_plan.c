@@ -58,12 +58,6 @@ static status plan_allocate(device *d, device_memory_kind kind, size_t bytes, de
     return STATUS_OK;
 }
 
-static status plan_upload(device_stream *s, void *to, const void *host, dtype host_type, dtype type,
-                          int64_t count)
-{
-    return STATUS_OK;
-}
-
 static status plan_download(device_stream *s, void *host, const void *from, dtype type, dtype host_type,
                             int64_t count)
 {
@@ -120,7 +114,7 @@ const device_backend device_plan = {
     .close = plan_close,
     .allocate = plan_allocate,
     .free = host_free,
-    .upload = plan_upload,
+    .upload = host_upload,
     .download = plan_download,
     .pack = host_pack,
     .choose_layout = plan_choose_layout,

@@ -8,15 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct sim_kernel {
-    device_kernel base;
-    double price; /* picoseconds, without contention, at full speed */
-    double contention;
-    sim_parts parts;
-    /* Elements that `price` covers, if a launch lists pieces; else 0. */
-    double elements;
-} sim_kernel;
-
 typedef struct kernel_table {
     device owner;
     void *tree; /* search tree of sim_kernel by operation */
@@ -138,16 +129,10 @@ static double jitter_of(sim_device *d)
     return 1 + spread * fabs(random_normal(d->jitter, d->launches++));
 }
 
-sim_time sim_kernel_time(sim_device *d, const device_kernel *kernel, const op_scalars *scalars)
+sim_time sim_kernel_time(sim_device *d, const sim_kernel *k, const op_scalars *scalars)
 {
-    const sim_kernel *k = (const sim_kernel *)kernel;
     double price = price_of(d, k, scalars) * (d->contends ? k->contention : 1) * d->slowdown * jitter_of(d);
     return d->overhead + (sim_time)llround(price);
-}
-
-sim_parts sim_kernel_parts(const device_kernel *kernel)
-{
-    return ((const sim_kernel *)kernel)->parts;
 }
 
 void sim_device_spend_op(device *base, const op_desc *op)

@@ -134,7 +134,9 @@ static inline void sim_record(const sim_device *d, device_stream_role role, cons
 #define SIM_FUNCTIONS(X)                                                                                     \
     X(prepare)                                                                                               \
     X(release)                                                                                               \
-    X(launch) X(pack) X(upload) X(download) X(stream_open) X(stream_close) X(stream_signal) X(stream_wait)   \
+    X(launch)                                                                                                \
+    X(pack)                                                                                                  \
+    X(upload) X(download) X(stream_open) X(stream_close) X(stream_signal) X(stream_wait)                     \
         X(stream_synchronize) X(mark) X(mark_ns) X(fence_open) X(fence_close) X(fence_reach)                 \
             X(fence_reached) X(fence_fail)
 #define SIM_FUNCTION(name) DEVICE_FUNCTION(sim, name)
@@ -142,9 +144,17 @@ SIM_FUNCTIONS(SIM_FUNCTION)
 #undef SIM_FUNCTION
 
 /* ---- kernel_sim.c ---- */
+typedef struct sim_kernel {
+    device_kernel base;
+    double price; /* picoseconds, without contention, at full speed */
+    double contention;
+    sim_parts parts;
+    /* Elements that `price` covers, if a launch lists pieces; else 0. */
+    double elements;
+} sim_kernel;
+
 /* Returns the time of a launch on this device without communication at the same time. */
-sim_time sim_kernel_time(sim_device *d, const device_kernel *kernel, const op_scalars *scalars);
-sim_parts sim_kernel_parts(const device_kernel *kernel);
+sim_time sim_kernel_time(sim_device *d, const sim_kernel *kernel, const op_scalars *scalars);
 
 /* ---- stream_sim.c ---- */
 /* Recomputes the compute thread's rate after communication, which shares its core, has begun or ended. */

@@ -47,14 +47,9 @@ static sim_time submit(sim_device *d)
 
 /* ---- cores shared by compute threads and agents, on a machine that computes on its CPU ------------ */
 
-/* Returns the share of its core that the compute thread gets. While a collective moves data, the agent of its
- * rank uses the remaining share. If an agent spends time at another moment, the compute thread loses a share
- * of that time once (sim_actor.lost). */
-static double core_rate(const sim_device *d)
-{
-    return d->communicating ? 1 - d->host_share : 1;
-}
-
+/* Makes the compute thread work on its core. While a collective moves data, the agent of its rank uses a
+ * share of the core. If an agent spends time at another moment, the compute thread loses a share of that time
+ * once (sim_actor.lost). */
 static status core_work(sim_device *d, sim_time duration)
 {
     sim_actor *a = &d->host;
@@ -63,7 +58,7 @@ static status core_work(sim_device *d, sim_time duration)
     status rc = STATUS_OK;
     d->at_work = true;
     while (left >= 1 && rc == STATUS_OK) {
-        double rate = core_rate(d);
+        double rate = d->communicating ? 1 - d->host_share : 1;
         sim_time since = a->time, takes = sim_duration(left, rate);
         a->waits_for = "its core";
         if (takes != SIM_NEVER) sim_actor_wake(a, since + takes);
@@ -98,20 +93,21 @@ static status work(sim_stream *s, sim_time duration)
     return STATUS_OK;
 }
 
-status sim_launch(device_stream *base, device_kernel *kernel, void *const *operands,
+status sim_launch(device_stream *base, device_kernel *base_kernel, void *const *operands,
                   const op_scalars *scalars, void *workspace)
 {
+    const sim_kernel *kernel = (const sim_kernel *)base_kernel;
     sim_stream *s = (sim_stream *)base;
     sim_device *d = device_of(s);
     if (s->failed) return sim_device_failed(d);
     sim_time at = submit(d), duration = sim_kernel_time(d, kernel, scalars);
-    const char *what = op_name(kernel->op.kind);
+    const char *what = op_name(kernel->base.op.kind);
     if (!d->synchronous)
         return sim_stream_push(s, (sim_command){.kind = COMMAND_KERNEL,
                                                 .what = what,
                                                 .enqueued = at,
                                                 .value = duration,
-                                                .parts = sim_kernel_parts(kernel)});
+                                                .parts = kernel->parts});
     TRY(work(s, duration));
     sim_time begun = d->hides_launches ? at - d->launch : at;
     bool hidden = d->hides_launches && duration < d->launch; /* the launch takes longer than the kernel */

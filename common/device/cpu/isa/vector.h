@@ -16,6 +16,7 @@
 #include <immintrin.h>
 #elif defined(__ARM_NEON)
 #include <arm_neon.h>
+#define VF_FUSES 1
 #endif
 
 #if defined(__AVX512F__)

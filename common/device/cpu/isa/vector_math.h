@@ -45,7 +45,7 @@ ALWAYS_INLINE vf vf_exp(vf x)
  * splitting (1971). */
 ALWAYS_INLINE vf vf_square_rest(vf a, vf square)
 {
-#if VF > 4 || defined(__ARM_NEON)
+#if VF > 4 || defined(VF_FUSES)
     return vf_fma(a, a, -square);
 #else
     vf high = (vf)((vi)a & (int32_t)0xfffff000), low = a - high;
