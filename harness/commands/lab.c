@@ -98,15 +98,14 @@ static status check(command_line *line)
     status rc = g ? lab_find(line->words[1], &g->lab) : fail(STATUS_SYSTEM, "no memory for the grader");
     if (rc == STATUS_OK && o->out) rc = output_probe(o->out);
     if (rc == STATUS_OK) {
-        bool text = o->format == 0 || (o->out && strcmp(o->out, "-") != 0);
+        g->prints = o->format == 0 || (o->out && strcmp(o->out, "-") != 0);
         g->folder =
             folder_of(g->lab, line->word_count > 2 ? line->words[2] : NULL, true, buffer, sizeof buffer);
         g->folder_given = line->word_count > 2;
         g->hidden = o->hidden;
         g->only = o->part;
         snprintf(g->student, sizeof g->student, "%s", o->student ? o->student : "");
-        rc = access(g->folder, R_OK | X_OK) == 0 ? grader_check(g, text)
-                                                 : fail_errno(STATUS_DATA, "%s", g->folder);
+        rc = access(g->folder, R_OK | X_OK) == 0 ? grader_check(g) : fail_errno(STATUS_DATA, "%s", g->folder);
         if (rc == STATUS_OK && (o->format > 0 || o->out))
             rc = output_json(report_json(g, o->format), o->out ? o->out : "-");
         if (rc == STATUS_OK && grader_score(g) < grader_points(g)) line->exit_code = 1;

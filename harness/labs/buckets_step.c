@@ -3,11 +3,11 @@
 #include "labs/lab.h"
 #include "labs/runner/buckets.h"
 
+#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-enum { NOT_WAITING = -1, STUDENTS = STEP_RANKS - 1 };
+enum { NOT_WAITING = -1 };
 
 typedef struct progress {
     double now, waited_s, launch_s[STEP_MOST];
@@ -21,16 +21,18 @@ typedef struct running {
     progress rank[STEP_RANKS], reference[STEP_RANKS];
 } running;
 
-status buckets_of(const int64_t *bytes, int count, int64_t first_limit, int64_t limit, bucket_schedule *out)
+bucket_plan buckets_ddp(int64_t first_limit, int64_t limit)
 {
-    bucket_tensor *tensors = calloc((size_t)count + 1, sizeof *tensors);
-    if (!tensors) return fail(STATUS_SYSTEM, "lab: no memory for buckets");
+    return (bucket_plan){BUCKET_REACH_BYTES, BUCKET_ORDER_REGISTRATION, first_limit, limit};
+}
+
+void buckets_assign(const bucket_plan *plan, const int64_t *bytes, int count, lab_buckets *out)
+{
+    bucket_tensor tensors[STEP_MOST];
     for (int i = 0; i < count; i++) tensors[i] = (bucket_tensor){bytes[i] / 4, DTYPE_F32, 0};
-    status rc = bucket_schedule_open(count, out);
-    bucket_plan plan = {BUCKET_REACH_BYTES, BUCKET_ORDER_REGISTRATION, first_limit, limit};
-    if (rc == STATUS_OK) bucket_assign(&plan, tensors, count, NULL, out);
-    free(tensors);
-    return rc;
+    out->schedule = (bucket_schedule){
+        .buckets = out->buckets, .tensors = out->tensors, .bucket_of = out->bucket_of, .capacity = STEP_MOST};
+    bucket_assign(plan, tensors, count, NULL, &out->schedule);
 }
 
 /* ---- virtual time ---- */
@@ -51,7 +53,8 @@ static double end_of(const running *y, const progress ranks[], int last)
     for (int b = 0; b <= last; b++) {
         for (int r = 0; r < STEP_RANKS; r++)
             if (ranks[r].launch_s[b] > end) end = ranks[r].launch_s[b];
-        end += y->step->latency_s + (double)y->step->schedule->buckets[b].bytes / y->step->bytes_per_s;
+        end +=
+            y->step->latency_s + (double)y->step->assigned.schedule.buckets[b].bytes / y->step->bytes_per_s;
     }
     return end;
 }
@@ -59,7 +62,7 @@ static double end_of(const running *y, const progress ranks[], int last)
 /* Runs a rank of the reference, which waits for nothing before its backward pass has ended. */
 static void run_reference(running *y, int rank)
 {
-    bucket_schedule *s = y->step->schedule;
+    bucket_schedule *s = &y->step->assigned.schedule;
     progress *p = &y->rank[rank];
     bucket_begin_step(s);
     while (p->given < y->step->count) {
@@ -75,7 +78,7 @@ static void run_reference(running *y, int rank)
 static void check_launch(running *y, int rank, int bucket)
 {
     progress *p = &y->rank[rank];
-    const bucket_schedule *s = y->step->schedule;
+    const bucket_schedule *s = &y->step->assigned.schedule;
     if (bucket < 0 || bucket >= s->count)
         test_fail(y->t, "rank %d launches bucket %d: buckets are 0 to %d", rank, bucket, s->count - 1);
     else if (bucket < p->launched)
@@ -109,7 +112,7 @@ static void check_wait(running *y, int rank, int bucket)
 static void check_end(running *y, int rank, int code)
 {
     progress *p = &y->rank[rank];
-    int buckets = y->step->schedule->count;
+    int buckets = y->step->assigned.schedule.count;
     p->ended = true;
     if (code == LAB_EMISSING)
         test_fail(y->t, "student_backward() has not been written yet: it returned LAB_EMISSING");
@@ -129,15 +132,10 @@ static void check_end(running *y, int rank, int code)
 
 /* ---- messages ---- */
 
-static void answer(students *s, int rank, int code, int64_t n)
-{
-    students_send(s, rank, (runner_message){0, code, n, 0}, NULL);
-}
-
 /* Ends the waits for a bucket that all ranks have launched. */
 static void release(running *y, students *s)
 {
-    for (int r = 0; r < STUDENTS; r++) {
+    for (int r = 0; r < STEP_STUDENTS; r++) {
         progress *p = &y->rank[r];
         int bucket = p->waits_for, ready = 0;
         if (bucket == NOT_WAITING) continue;
@@ -150,24 +148,23 @@ static void release(running *y, students *s)
         }
         p->waited[bucket] = true;
         p->waits_for = NOT_WAITING;
-        answer(s, r, LAB_OK, 0);
+        students_answer(s, r, LAB_OK, 0);
     }
 }
 
 static void on_message(void *context, students *s, int rank, runner_message m, const char *data)
 {
     running *y = context;
-    int gradient;
     progress *p = &y->rank[rank];
     double code = 0;
     if (m.kind == BUCKETS_NEXT) {
-        if (p->given == y->step->count)
-            answer(s, rank, LAB_END, 0);
-        else
-            compute_next(y, rank, &gradient), answer(s, rank, LAB_OK, gradient);
+        int gradient = 0;
+        bool ended = p->given == y->step->count;
+        if (!ended) compute_next(y, rank, &gradient);
+        students_answer(s, rank, ended ? LAB_END : LAB_OK, gradient);
     } else if (m.kind == BUCKETS_LAUNCH) {
         check_launch(y, rank, (int)m.n);
-        answer(s, rank, LAB_OK, 0);
+        students_answer(s, rank, LAB_OK, 0);
     } else if (m.kind == BUCKETS_WAIT) {
         check_wait(y, rank, (int)m.n);
     } else {
@@ -175,43 +172,31 @@ static void on_message(void *context, students *s, int rank, runner_message m, c
         check_end(y, rank, (int)code);
     }
     if (!y->t->failed) release(y, s);
-    s->finished = y->t->failed;
-    int ended = 0;
-    for (int r = 0; r < STUDENTS; r++) ended += y->rank[r].ended;
-    if (ended == STUDENTS) s->finished = true;
+    bool all = true;
+    for (int r = 0; r < STEP_STUDENTS; r++) all = all && y->rank[r].ended;
+    s->finished = all || y->t->failed;
 }
 
-status buckets_ranks_open(grader *g, students *s)
+status buckets_step_run(students *s, buckets_step *step)
 {
-    char words[STUDENTS][64] = {""};
-    return students_start(g, false, STUDENTS, words, -1, s);
-}
-
-status buckets_step_run(students *s, buckets_step *step, lab_test *t)
-{
-    double in[2 + STEP_MOST] = {step->count, step->schedule->count};
-    running *y = calloc(1, sizeof *y);
-    if (!y) return fail(STATUS_SYSTEM, "lab: no memory for a step");
-    y->step = step;
-    y->t = t;
-    for (int r = 0; r < STEP_RANKS; r++) run_reference(y, r);
-    double end = end_of(y, y->rank, step->schedule->count - 1) - y->rank[0].now;
+    const bucket_schedule *schedule = &step->assigned.schedule;
+    double in[2 + STEP_MOST] = {step->count, schedule->count};
+    running y = {.step = step, .t = s->t};
+    for (int r = 0; r < STEP_RANKS; r++) run_reference(&y, r);
+    double end = end_of(&y, y.rank, schedule->count - 1) - y.rank[0].now;
     step->reference_s = end > 0 ? end : 0;
-    memcpy(y->reference, y->rank, sizeof y->reference);
+    memcpy(y.reference, y.rank, sizeof y.reference);
     step->late = step->waits_early = BUCKET_NONE;
-    memset(y->rank, 0, STUDENTS * sizeof y->rank[0]);
-    for (int r = 0; r < STUDENTS; r++) y->rank[r].waits_for = NOT_WAITING;
-    for (int i = 0; i < step->count; i++) in[2 + i] = step->schedule->bucket_of[i];
-    for (int r = 0; r < STUDENTS; r++)
+    memset(y.rank, 0, STEP_STUDENTS * sizeof y.rank[0]);
+    for (int r = 0; r < STEP_STUDENTS; r++) y.rank[r].waits_for = NOT_WAITING;
+    for (int i = 0; i < step->count; i++) in[2 + i] = schedule->bucket_of[i];
+    for (int r = 0; r < STEP_STUDENTS; r++)
         students_send(s, r,
                       (runner_message){RUNNER_CASE, BUCKETS_BACKWARD, 2 + step->count,
                                        (2 + step->count) * (int64_t)sizeof in[0]},
                       in);
-    status rc = students_serve(s, on_message, y);
-    if (s->failure[0]) test_fail(t, "%s", s->failure);
+    status rc = students_serve(s, on_message, &y);
     step->exposed_s = 0;
-    for (int r = 0; r < STUDENTS; r++)
-        if (y->rank[r].waited_s > step->exposed_s) step->exposed_s = y->rank[r].waited_s;
-    free(y);
+    for (int r = 0; r < STEP_STUDENTS; r++) step->exposed_s = fmax(step->exposed_s, y.rank[r].waited_s);
     return rc;
 }

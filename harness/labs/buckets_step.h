@@ -6,11 +6,18 @@
 #include "harness/labs/students.h"
 #include "ring/buckets/buckets.h"
 
-enum { STEP_RANKS = 3, STEP_MOST = 1024 }; /* gradients */
+enum { STEP_RANKS = 3, STEP_STUDENTS = STEP_RANKS - 1, STEP_MOST = 1024 }; /* gradients */
+
+/* Buckets of at most STEP_MOST gradients. */
+typedef struct lab_buckets {
+    bucket_schedule schedule;
+    bucket buckets[STEP_MOST];
+    int tensors[STEP_MOST], bucket_of[STEP_MOST];
+} lab_buckets;
 
 typedef struct buckets_step {
-    int count;                        /* gradients */
-    bucket_schedule *schedule;        /* buckets of the gradients */
+    int count; /* gradients */
+    lab_buckets assigned;
     int order[STEP_RANKS][STEP_MOST]; /* order in which each rank computes the gradients */
     double compute_s[STEP_MOST];      /* time of each gradient */
     double latency_s, bytes_per_s;    /* time of an all-reduce: latency + bytes / rate */
@@ -21,13 +28,12 @@ typedef struct buckets_step {
     double exposed_s, reference_s;
 } buckets_step;
 
-/* Assigns gradients in the order of `bytes` by DistributedDataParallel's rule. The caller closes *out. */
-status buckets_of(const int64_t *bytes, int count, int64_t first_limit, int64_t limit, bucket_schedule *out);
+/* Assigns gradients in the order of `bytes` by a plan, such as DistributedDataParallel's. */
+void buckets_assign(const bucket_plan *plan, const int64_t *bytes, int count, lab_buckets *out);
+bucket_plan buckets_ddp(int64_t first_limit, int64_t limit);
 
-/* Starts the student's ranks, processes that serve steps until students_end(). The last rank is the
- * reference. */
-status buckets_ranks_open(grader *g, students *s);
-/* Runs one step. Fails `t` if a rank breaks a rule. */
-status buckets_step_run(students *s, buckets_step *step, lab_test *t);
+/* Runs one step on STEP_STUDENTS processes that run the student's rule; the last rank is the reference. Fails
+ * the test if a rank breaks a rule. */
+status buckets_step_run(students *s, buckets_step *step);
 
 #endif

@@ -1,6 +1,6 @@
 #include "harness/labs/buckets_trace.h"
 
-#include "harness/labs/call.h"
+#include "harness/labs/students.h"
 
 #include "common/base/random.h"
 #include "harness/report/report.h"
@@ -59,20 +59,19 @@ static span_sums sum_spans(const spans *p)
     return sums;
 }
 
-/* Runs the program with `words` and --trace, and reads the spans of step `step` of rank 0. */
-static status read_trace(const grader *g, const char *const words[], int64_t step, spans *out)
+/* Runs ResNet-50 with `options`, and reads the spans of step `step` of rank 0 from its trace. */
+static status read_trace(const grader *g, const char *options, int64_t step, spans *out)
 {
     char path[PATH_MAX + 16], name[32];
-    const char *argv[40];
-    int argc = 0;
     json_error_t error;
     json_t *result, *event;
     size_t i;
     double begin = 0, end = 0, process = -1;
-    while (words[argc]) argv[argc] = words[argc], argc++;
     snprintf(path, sizeof path, "%s/trace.json", g->build);
-    memcpy(argv + argc, (const char *const[]){"--trace", path, "--json", "-", NULL}, 5 * sizeof argv[0]);
-    TRY(program_json(argv, &result));
+    TRY(program_json(&result, path,
+                     "run --device sim:v100-pcie-10gbe --mode ring --model resnet50 --batch 32 --steps 3 "
+                     "--warmup 1 --data synthetic %s",
+                     options));
     json_decref(result);
     json_t *trace = json_load_file(path, 0, &error), *events = json_object_get(trace, "traceEvents");
     snprintf(name, sizeof name, "step %lld", (long long)step);
@@ -107,60 +106,49 @@ static status read_trace(const grader *g, const char *const words[], int64_t ste
                             : fail(STATUS_INTERNAL, "lab: no communication in %s of the trace", name);
 }
 
-static status check_spans(student_calls *c, lab_test *t, const char *what, const spans *p, double want)
+static status check_spans(students *s, const char *what, const spans *p, double want)
 {
-    double *in = malloc((2 + 4 * MOST_SPANS) * sizeof *in);
-    if (!in) return fail(STATUS_SYSTEM, "lab: no memory for spans");
-    in[0] = p->computes;
-    in[1] = p->flights;
+    double in[2 + 4 * MOST_SPANS] = {p->computes, p->flights};
     memcpy(in + 2, p->compute, (size_t)p->computes * sizeof p->compute[0]);
     memcpy(in + 2 + 2 * p->computes, p->flight, (size_t)p->flights * sizeof p->flight[0]);
-    status rc = calls_make(c, t, BUCKETS_EXPOSED, in, 2 + 2 * (p->computes + p->flights));
-    free(in);
-    if (rc != STATUS_OK || t->failed) return rc;
+    TRY(students_call(s, BUCKETS_EXPOSED, in, 2 + 2 * (p->computes + p->flights)));
+    if (s->t->failed) return STATUS_OK;
     span_sums sums = sum_spans(p);
-    double got = c->result[0], tolerance = 0.01 * want + 1e-12;
+    double got = s->result[0], tolerance = 0.01 * want + 1e-12;
     const char *why = fabs(got - sums.all) <= tolerance
                           ? ": this is all communication, also what computation hides"
                       : fabs(got - sums.twice) <= tolerance ? ": buckets that overlap each other count once"
                       : got < want ? ": too little; do computations that overlap count twice?"
                                    : "";
     if (!(fabs(got - want) <= tolerance))
-        test_fail(t, "%s, %d computations, %d buckets: got %.6g s exposed, expected %.6g within 1 %%%s", what,
-                  p->computes, p->flights, got, want, why);
+        test_fail(s->t, "%s, %d computations, %d buckets: got %.6g s exposed, expected %.6g within 1 %%%s",
+                  what, p->computes, p->flights, got, want, why);
     return STATUS_OK;
 }
 
 status buckets_run_trace(grader *g, lab_test *t)
 {
-    static const char *const words[] = {"run",     "--device",  "sim:v100-pcie-10gbe",
-                                        "--mode",  "ring",      "--gpus",
-                                        "4",       "--model",   "resnet50",
-                                        "--batch", "32",        "--steps",
-                                        "3",       "--warmup",  "1",
-                                        "--data",  "synthetic", NULL};
     uint64_t start = random_start(g->seed, random_fnv1a64("lab 5 spans"));
-    student_calls *c = NULL;
-    spans *p = calloc(1, sizeof *p);
-    status rc = p ? calls_open(g, &c) : fail(STATUS_SYSTEM, "lab: no memory for spans");
-    for (int k = 0; k < SPAN_CASES && rc == STATUS_OK && !t->failed; k++) {
-        p->computes = k % 7;
-        p->flights = 1 + k % 5;
-        for (int i = 0; i < p->computes + p->flights; i++) {
-            double *span = i < p->computes ? p->compute[i] : p->flight[i - p->computes];
+    students *s;
+    spans p = {0};
+    TRY(students_start(g, t, 1, &s));
+    for (int k = 0; k < SPAN_CASES && !t->failed; k++) {
+        p.computes = k % 7;
+        p.flights = 1 + k % 5;
+        for (int i = 0; i < p.computes + p.flights; i++) {
+            double *span = i < p.computes ? p.compute[i] : p.flight[i - p.computes];
             span[0] = (double)random_below(start, (uint64_t)(100 * k + 2 * i), 40);
             span[1] = span[0] + (double)random_below(start, (uint64_t)(100 * k + 2 * i + 1), 15);
         }
-        rc = check_spans(c, t, "drawn spans", p, sum_spans(p).exposed);
+        TRY(check_spans(s, "drawn spans", &p, sum_spans(&p).exposed));
     }
-    if (rc == STATUS_OK && !t->failed) rc = read_trace(g, words, 2, p);
-    if (rc == STATUS_OK && !t->failed) rc = check_spans(c, t, "a trace of ResNet-50", p, p->program_s);
-    if (p && p->program_s > 0)
-        snprintf(t->cost, sizeof t->cost, "%.3f ms, the program %.3f ms", 1e3 * c->result[0],
-                 1e3 * p->program_s);
-    calls_close(&c, t);
-    free(p);
-    return rc;
+    if (t->failed) return STATUS_OK;
+    TRY(read_trace(g, "--gpus 4", 2, &p));
+    TRY(check_spans(s, "a trace of ResNet-50", &p, p.program_s));
+    if (p.program_s > 0)
+        snprintf(t->cost, sizeof t->cost, "%.3f ms, the program %.3f ms", 1e3 * s->result[0],
+                 1e3 * p.program_s);
+    return STATUS_OK;
 }
 
 /* ---- questions ---- */
@@ -209,11 +197,11 @@ void buckets_ask(uint64_t seed, text_buffer *out)
 static status sweep(const bucket_question *q, double exposed_ms[SWEEP_CAPS])
 {
     for (int k = 0; k < SWEEP_CAPS; k++) {
-        const char *words[] = {"whatif", "--profile",       "v100-pcie-10gbe", "--gpus",  q->gpus, "--link",
-                               q->link,  "--model",         "resnet50",        "--batch", "32",    "--policy",
-                               "ddp",    "--bucket-cap-mb", sweep_caps[k],     "--json",  "-",     NULL};
         json_t *result;
-        TRY(program_json(words, &result));
+        TRY(program_json(&result, NULL,
+                         "whatif --profile v100-pcie-10gbe --gpus %s --link %s --model resnet50 --batch 32 "
+                         "--policy ddp --bucket-cap-mb %s",
+                         q->gpus, q->link, sweep_caps[k]));
         exposed_ms[k] = 1e3 * report_number_at(result, "points.0.exposed_communication_s");
         json_decref(result);
     }
@@ -245,45 +233,19 @@ static bool check_best(const grader *g, lab_test *t, const double exposed_ms[SWE
 status buckets_run_why(grader *g, lab_test *t)
 {
     bucket_question q = draw(g->seed);
-    const char *words[] = {"run",
-                           "--device",
-                           "sim:v100-pcie-10gbe",
-                           "--mode",
-                           "ring",
-                           "--gpus",
-                           q.gpus,
-                           "--link",
-                           q.link,
-                           "--model",
-                           "resnet50",
-                           "--batch",
-                           "32",
-                           "--data",
-                           "synthetic",
-                           "--bucket-cap-mb",
-                           q.cap,
-                           "--steps",
-                           "3",
-                           "--warmup",
-                           "1",
-                           NULL};
-    double exposed_ms[SWEEP_CAPS], score = 0, each = t->points / 4;
-    spans *p = calloc(1, sizeof *p);
-    if (!p) return fail(STATUS_SYSTEM, "lab: no memory for spans");
-    status rc = sweep(&q, exposed_ms);
-    if (rc == STATUS_OK) rc = read_trace(g, words, TRACED_STEP, p);
-    if (rc == STATUS_OK) {
-        score += each * check_best(g, t, exposed_ms);
-        score += each * test_answer_number(g, t, "exposed_at_0.2_ms", exposed_ms[0], 0.01,
-                                           "the column of exposed communication, in ms");
-        score += each * test_answer_number(g, t, "exposed_at_100_ms", exposed_ms[SWEEP_CAPS - 1], 0.01,
-                                           "the column of exposed communication, in ms");
-        score +=
-            each * test_answer_number(
-                       g, t, "trace_ms", 1e3 * p->program_s, 0.01,
-                       "count what is in flight while nothing is computed, only within that step, in ms");
-        t->score = score;
-    }
-    free(p);
-    return rc;
+    double exposed_ms[SWEEP_CAPS], each = t->points / 4;
+    char options[128];
+    spans p;
+    TRY(sweep(&q, exposed_ms));
+    snprintf(options, sizeof options, "--gpus %s --link %s --bucket-cap-mb %s", q.gpus, q.link, q.cap);
+    TRY(read_trace(g, options, TRACED_STEP, &p));
+    const lab_answer answers[] = {
+        {"exposed_at_0.2_ms", exposed_ms[0], 0.01, "the column of exposed communication, in ms"},
+        {"exposed_at_100_ms", exposed_ms[SWEEP_CAPS - 1], 0.01, "the column of exposed communication, in ms"},
+        {"trace_ms", 1e3 * p.program_s, 0.01,
+         "count what is in flight while nothing is computed, only within that step, in ms"},
+    };
+    t->score = each * check_best(g, t, exposed_ms);
+    test_answers(g, t, each, answers, 3);
+    return STATUS_OK;
 }

@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,14 +18,9 @@ enum { TOOL_SECONDS = 60, TOOL_MOST_PRINTED = 16 << 10 };
 
 static void become_tool(const grader *g, char *const argv[], int printed)
 {
-    int null = open("/dev/null", O_RDONLY);
     char folder[PATH_MAX + 16];
-    dup2(null, STDIN_FILENO);
-    dup2(printed, STDOUT_FILENO);
-    dup2(printed, STDERR_FILENO);
+    child_begin(printed);
     close_range(3, ~0u, 0);
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    setsid();
     setrlimit(RLIMIT_CPU, &(struct rlimit){TOOL_SECONDS, TOOL_SECONDS});
     setrlimit(RLIMIT_AS, &(struct rlimit){(rlim_t)4 << 30, (rlim_t)4 << 30});
     setrlimit(RLIMIT_FSIZE, &(struct rlimit){256 << 20, 256 << 20});
@@ -42,7 +36,6 @@ static void become_tool(const grader *g, char *const argv[], int printed)
 }
 
 typedef struct tool {
-    const char *name;
     pid_t pid;
     int printed_fd;
 } tool;
@@ -51,7 +44,7 @@ static status tool_start(const grader *g, char *const argv[], tool *t)
 {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0) return fail_errno(STATUS_SYSTEM, "lab: a pipe for %s", argv[0]);
-    *t = (tool){argv[0], fork(), ends[0]};
+    *t = (tool){fork(), ends[0]};
     if (t->pid == 0) become_tool(g, argv, ends[1]);
     close(ends[1]);
     if (t->pid > 0) return STATUS_OK;

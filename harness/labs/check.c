@@ -1,4 +1,5 @@
 /* Runs a lab's parts one after another and adds up their points. */
+#include "harness/labs/ranks.h"
 #include "harness/labs/students.h"
 
 #include "common/base/clock.h"
@@ -39,34 +40,30 @@ void test_note(lab_test *t, const char *format, ...)
     va_end(arguments);
 }
 
-static const char *given_answer(const grader *g, lab_test *t, const char *key)
-{
-    const char *given = grader_answer(g, key);
-    if (!given || !given[0]) {
-        test_fail(t, "answers.txt: %s: no answer yet", key);
-        return NULL;
-    }
-    return given;
-}
-
 bool is_within(double value, double expected, double tolerance)
 {
     return fabs(value - expected) <= tolerance * fabs(expected);
 }
 
-bool test_answer_number(const grader *g, lab_test *t, const char *key, double expected, double tolerance,
-                        const char *hint)
+static const char *given_answer(const grader *g, lab_test *t, const char *key)
 {
-    const char *given = given_answer(g, t, key);
+    const char *given = grader_answer(g, key);
+    if (given && given[0]) return given;
+    test_fail(t, "answers.txt: %s: no answer yet", key);
+    return NULL;
+}
+
+bool test_answer(const grader *g, lab_test *t, const lab_answer *a)
+{
+    const char *given = given_answer(g, t, a->key);
     char *end;
     if (!given) return false;
     double value = strtod(given, &end);
+    if (!*end && end > given && is_within(value, a->number, a->tolerance)) return true;
     if (*end || end == given)
-        test_fail(t, "answers.txt: %s: expected a number, got '%s'", key, given);
-    else if (!is_within(value, expected, tolerance))
-        test_fail(t, "answers.txt: %s: %s is wrong: %s", key, given, hint);
+        test_fail(t, "answers.txt: %s: expected a number, got '%s'", a->key, given);
     else
-        return true;
+        test_fail(t, "answers.txt: %s: %s is wrong: %s", a->key, given, a->hint);
     return false;
 }
 
@@ -87,6 +84,14 @@ bool test_answer_text(const grader *g, lab_test *t, const char *key, const char 
     test_fail(t, "answers.txt: %s: '%s' is wrong: %s", key, given, hint);
     return false;
 }
+
+void test_answers(const grader *g, lab_test *t, double points, const lab_answer *answers, int count)
+{
+    for (int i = 0; i < count; i++) t->score += points * test_answer(g, t, &answers[i]);
+}
+
+/* Indices into grader.chosen. */
+enum { COMPILES, HIDDEN, FIRST_PART };
 
 /* ---- set-up ---- */
 
@@ -139,8 +144,16 @@ static int remove_one(const char *path, const struct stat *s, int type, struct F
     return remove(path), 0;
 }
 
+static void release(grader *g)
+{
+    students_end(g);
+    lab_ranks_close(g);
+}
+
 void grader_close(grader *g)
 {
+    release(g);
+    free(g->students);
     if (g->build[0]) nftw(g->build, remove_one, 16, FTW_DEPTH | FTW_PHYS);
     text_free(&g->compiler);
     for (int i = 0; i < g->answer_count; i++) free(g->answers[i][0]);
@@ -149,9 +162,9 @@ void grader_close(grader *g)
 
 /* ---- tests ---- */
 
-static status print(text_buffer *out, bool text)
+static status print(const grader *g, text_buffer *out)
 {
-    if (text) return output_text(out);
+    if (g->prints) return output_text(out);
     text_free(out);
     return STATUS_OK;
 }
@@ -164,36 +177,20 @@ static lab_test *begin_test(grader *g, const char *key, const char *title, doubl
     return t;
 }
 
-static status end_test(grader *g, lab_test *t, bool text)
+static status end_test(grader *g, lab_test *t)
 {
     text_buffer out = {0};
+    release(g);
     t->seconds = (double)clock_now_ns() / 1e9 - t->seconds;
     if (!t->failed && t->score == 0) t->score = t->points;
     report_test(g, t, &out);
-    return print(&out, text);
+    return print(g, &out);
 }
 
-static bool wanted(const grader *g, const char *key)
-{
-    size_t length = strlen(key);
-    for (const char *at = g->only; at && *at; at += strcspn(at, ","), at += *at == ',')
-        if (strncmp(at, key, length) == 0 && (at[length] == ',' || !at[length])) return true;
-    return !g->only;
-}
-
-/* Returns true if a requested part runs the student's code, which must then be compiled. */
-static bool needs_code(const grader *g)
-{
-    bool needed = g->lab->source && (wanted(g, "compiles") || (g->hidden && wanted(g, "hidden")));
-    for (int p = 0; p < g->lab->part_count; p++)
-        needed = needed || (!g->lab->parts[p].answers && wanted(g, g->lab->parts[p].key));
-    return needed;
-}
-
-static status check_compiles(grader *g, bool text)
+static status check_compiles(grader *g)
 {
     lab_test *t = NULL;
-    if (wanted(g, "compiles")) t = begin_test(g, "compiles", "compiles without warnings", LAB_COMPILE_POINTS);
+    if (g->chosen[COMPILES]) t = begin_test(g, "compiles", "compiles without warnings", LAB_COMPILE_POINTS);
     TRY(grader_build(g, false, &g->compiler));
     if (!t) return STATUS_OK;
     if (!g->compiles || g->compiler.length > 0) {
@@ -201,17 +198,28 @@ static status check_compiles(grader *g, bool text)
         text_append(&t->details, "%s", g->compiler.data ? g->compiler.data : "");
         if (g->compiles) t->score = t->points - 2;
     }
-    return end_test(g, t, text);
+    return end_test(g, t);
 }
 
-static status check_part(grader *g, const lab_part *p, bool text)
+static status run_part(grader *g, lab_test *t, const lab_part *p)
+{
+    t->variant = p->variant;
+    return p->run(g, t);
+}
+
+/* Fails a test that needs the student's code if this code does not compile. */
+static bool can_run(const grader *g, lab_test *t)
+{
+    if (!g->lab->source || g->compiles) return true;
+    test_fail(t, "not run: %s does not compile", g->lab->source);
+    return false;
+}
+
+static status check_part(grader *g, const lab_part *p)
 {
     lab_test *t = begin_test(g, p->key, p->title, p->points);
-    if (g->lab->source && !p->answers && !g->compiles)
-        test_fail(t, "not run: %s does not compile", g->lab->source);
-    else
-        TRY(p->run(g, t));
-    return end_test(g, t, text);
+    if (p->answers || can_run(g, t)) TRY(run_part(g, t, p));
+    return end_test(g, t);
 }
 
 /* Runs a line "PART ID": the part with the cases of a student's id that only the instructor knows. Other
@@ -219,15 +227,16 @@ static status check_part(grader *g, const lab_part *p, bool text)
 static status run_hidden(grader *g, lab_test *t, const char *words)
 {
     char key[64] = "", id[128] = "";
-    if (sscanf(words, "%63s %127s", key, id) == 2)
-        for (int p = 0; p < g->lab->part_count; p++)
-            if (strcmp(g->lab->parts[p].key, key) == 0 && !g->lab->parts[p].answers) {
-                uint64_t seed = g->seed;
-                g->seed = random_fnv1a64(id);
-                status rc = g->lab->parts[p].run(g, t);
-                g->seed = seed;
-                return rc;
-            }
+    int count = sscanf(words, "%63s %127s", key, id);
+    for (int p = 0; p < g->lab->part_count && count == 2; p++) {
+        const lab_part *part = &g->lab->parts[p];
+        if (strcmp(part->key, key) != 0 || part->answers) continue;
+        uint64_t seed = g->seed;
+        g->seed = random_fnv1a64(id);
+        status rc = run_part(g, t, part);
+        g->seed = seed;
+        return rc;
+    }
     if (g->lab->hidden) return g->lab->hidden(g, t, words);
     return fail(STATUS_DATA,
                 "--hidden: expected POINTS PART ID, a part of lab %d that runs code, got '... %s'",
@@ -235,11 +244,10 @@ static status run_hidden(grader *g, lab_test *t, const char *words)
 }
 
 /* Runs the instructor's lines "POINTS WORDS..." in HIDDEN/N-name.txt. '#' begins a comment. */
-static status check_hidden(grader *g, bool text)
+static status check_hidden(grader *g)
 {
     char name[64], *rest = NULL;
     text_buffer lines = {0};
-    if (!g->hidden || !wanted(g, "hidden")) return STATUS_OK;
     snprintf(name, sizeof name, "%d-%s.txt", g->lab->number, g->lab->name);
     TRY(grader_read_file(g->hidden, name, &lines));
     status rc = STATUS_OK;
@@ -258,47 +266,51 @@ static status check_hidden(grader *g, bool text)
         snprintf(title, sizeof title, "hidden test %d", number++);
         lab_test *t = begin_test(g, "hidden", title, points);
         t->hidden = true;
-        if (g->lab->source && !g->compiles)
-            test_fail(t, "not run: %s does not compile", g->lab->source);
-        else
-            rc = run_hidden(g, t, words + strspn(words, " \t"));
+        if (can_run(g, t)) rc = run_hidden(g, t, words + strspn(words, " \t"));
         t->cost[0] = 0; /* a cost would show the test's values */
         t->ratio = 0;
-        if (rc == STATUS_OK) rc = end_test(g, t, text);
+        if (rc == STATUS_OK) rc = end_test(g, t);
     }
     text_free(&lines);
     return rc;
 }
 
-static status check_only(const grader *g)
+/* Reads the parts of -k, all by default. */
+static status choose_parts(grader *g)
 {
-    const char *keys[LAB_MOST_TESTS] = {"compiles", "hidden"};
-    int count = 2, index;
+    const char *keys[LAB_MOST_TESTS] = {[COMPILES] = "compiles", [HIDDEN] = "hidden"};
+    int count = FIRST_PART, index;
     for (int p = 0; p < g->lab->part_count; p++) keys[count++] = g->lab->parts[p].key;
+    for (int i = 0; i < count; i++) g->chosen[i] = !g->only;
     for (const char *at = g->only; at && *at; at += strcspn(at, ","), at += *at == ',') {
         char key[64];
         snprintf(key, sizeof key, "%.*s", (int)strcspn(at, ","), at);
         TRY(text_parse_choice("-k", key, keys, sizeof *keys, (size_t)count, &index));
+        g->chosen[index] = true;
     }
+    g->chosen[HIDDEN] = g->chosen[HIDDEN] && g->hidden;
     return STATUS_OK;
 }
 
-status grader_check(grader *g, bool text)
+status grader_check(grader *g)
 {
+    const lab *l = g->lab;
     text_buffer out = {0};
     int64_t begin = clock_now_ns();
-    TRY(check_only(g));
+    TRY(choose_parts(g));
     TRY(open_grader(g));
     report_begin(g, &out);
-    TRY(print(&out, text));
-    if (needs_code(g)) TRY(check_compiles(g, text));
-    for (int p = 0; p < g->lab->part_count; p++)
-        if (wanted(g, g->lab->parts[p].key)) TRY(check_part(g, &g->lab->parts[p], text));
-    TRY(check_hidden(g, text));
+    TRY(print(g, &out));
+    bool needs_code = l->source && (g->chosen[COMPILES] || g->chosen[HIDDEN]);
+    for (int p = 0; p < l->part_count; p++)
+        needs_code = needs_code || (g->chosen[FIRST_PART + p] && !l->parts[p].answers);
+    if (needs_code) TRY(check_compiles(g));
+    for (int p = 0; p < l->part_count; p++)
+        if (g->chosen[FIRST_PART + p]) TRY(check_part(g, &l->parts[p]));
+    if (g->chosen[HIDDEN]) TRY(check_hidden(g));
     g->seconds = (double)(clock_now_ns() - begin) / 1e9;
-    out = (text_buffer){0};
     report_end(g, &out);
-    return print(&out, text);
+    return print(g, &out);
 }
 
 double grader_score(const grader *g)

@@ -18,6 +18,7 @@ typedef struct grader grader;
 typedef struct lab_test {
     const char *key;
     char title[96];
+    int variant; /* of the part */
     bool hidden;
     double points, score; /* a bonus may raise the score above the points */
     bool failed;
@@ -32,7 +33,15 @@ typedef struct lab_part {
     double points;
     bool answers;                          /* reads only answers.txt, so no code is needed */
     status (*run)(grader *g, lab_test *t); /* an error of the grader itself, which ends the whole check */
+    int variant;                           /* what parts with the same function differ in */
 } lab_part;
+
+/* The answer to a question, a number within a relative tolerance. `hint` says where to look. */
+typedef struct lab_answer {
+    const char *key;
+    double number, tolerance;
+    const char *hint;
+} lab_answer;
 
 typedef struct lab {
     int number;
@@ -55,6 +64,8 @@ enum { LAB_MOST_TESTS = 32, LAB_MOST_ANSWERS = 64, LAB_COMPILE_POINTS = 5 };
 struct grader {
     const lab *lab;
     const char *folder, *hidden, *only; /* the student's files; further tests; parts to run, "two,even" */
+    bool prints;                        /* prints each part as it ends */
+    bool chosen[LAB_MOST_TESTS];        /* tests to run: compiles, hidden, the parts */
     bool folder_given;   /* folder given on the command line, so the report's commands need the folder, too */
     char data[PATH_MAX]; /* folder with labs/ */
     char build[PATH_MAX]; /* folder for programs, removed at the end */
@@ -69,6 +80,9 @@ struct grader {
     lab_test tests[LAB_MOST_TESTS];
     int test_count;
     double seconds;
+    struct students *students; /* processes of the current test (students.h), ended with the test */
+    struct lab_ranks
+        *ranks; /* ranks of the current test that train (ranks.h), or NULL; closed with the test */
 };
 
 extern const lab *const lab_table[];
@@ -99,14 +113,14 @@ bool is_within(double value, double expected, double tolerance);
 /* Takes away the points. The first line says what was found and what was expected. */
 void test_fail(lab_test *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void test_note(lab_test *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Compare the answer to a question with the expected one: as text, or as an integer or a number within a
- * relative tolerance. A wrong answer fails `t` with a message that does not give the answer away; `hint`
- * says where to look. */
-bool test_answer_number(const grader *g, lab_test *t, const char *key, double expected, double tolerance,
-                        const char *hint);
+/* Compare the answer to a question with the expected one. A wrong answer fails `t` with a message that does
+ * not give the answer away. */
+bool test_answer(const grader *g, lab_test *t, const lab_answer *a);
 bool test_answer_text(const grader *g, lab_test *t, const char *key, const char *expected, const char *hint);
-/* Runs the lab's parts, or only `g->only`. If `text`, prints each part as it ends. */
-status grader_check(grader *g, bool text);
+/* Adds `points` to the score for each right answer. */
+void test_answers(const grader *g, lab_test *t, double points, const lab_answer *answers, int count);
+/* Runs the lab's parts, or only `g->only`. */
+status grader_check(grader *g);
 void grader_close(grader *g);
 double grader_score(const grader *g);
 double grader_points(const grader *g);

@@ -1,7 +1,7 @@
 /* Lab 4: latency and bandwidth. The tables to fit are drawn with noise, so that scores do not depend on
  * the machine's load. Students measure with `harness bench --link --fit`. */
-#include "harness/labs/call.h"
 #include "harness/labs/labs.h"
+#include "harness/labs/students.h"
 
 #include "common/base/random.h"
 
@@ -37,9 +37,9 @@ static double expected(int which, int ranks, double bytes, emulated l)
 
 /* ---- the fit ---- */
 
-static void check_fit(const student_calls *c, emulated l, lab_test *t)
+static void check_fit(const students *s, emulated l, lab_test *t)
 {
-    double latency = c->result[0], bandwidth = c->result[1];
+    double latency = s->result[0], bandwidth = s->result[1];
     if (!is_within(bandwidth, l.bandwidth, tolerance))
         test_fail(t, "bandwidth: got %.4g bytes per second, expected %.4g within 15 %%%s", bandwidth,
                   l.bandwidth,
@@ -54,9 +54,9 @@ static void check_fit(const student_calls *c, emulated l, lab_test *t)
 static status run_fit(grader *g, lab_test *t)
 {
     uint64_t start = random_start(g->seed, random_fnv1a64("lab 4"));
-    student_calls *c = NULL;
-    status rc = calls_open(g, &c);
-    for (int k = 0; rc == STATUS_OK && k < TABLES && !t->failed; k++) {
+    students *s;
+    TRY(students_start(g, t, 1, &s));
+    for (int k = 0; k < TABLES && !t->failed; k++) {
         emulated l = draw_link(start, (uint64_t)k);
         double in[2 * SIZES];
         for (int i = 0; i < SIZES; i++) {
@@ -64,11 +64,10 @@ static status run_fit(grader *g, lab_test *t)
             in[SIZES + i] = expected(MESSAGE, 2, in[i], l) *
                             (1 + 0.03 * random_signed(start, 1000 + (uint64_t)(k * SIZES + i)));
         }
-        rc = calls_make(c, t, FIT, in, 2 * SIZES);
-        if (!t->failed) check_fit(c, l, t);
+        TRY(students_call(s, FIT, in, 2 * SIZES));
+        if (!t->failed) check_fit(s, l, t);
     }
-    calls_close(&c, t);
-    return rc;
+    return STATUS_OK;
 }
 
 /* ---- predictions ---- */
@@ -89,39 +88,23 @@ static const char *explain(int which, int ranks, double bytes, emulated l, doubl
     return "";
 }
 
-static status check_times(grader *g, lab_test *t, int which)
+static status run_times(grader *g, lab_test *t)
 {
     uint64_t start = random_start(g->seed, random_fnv1a64("lab 4 times"));
-    student_calls *c = NULL;
-    status rc = calls_open(g, &c);
-    for (int k = 0; rc == STATUS_OK && k < TIMES && !t->failed; k++) {
+    students *s;
+    TRY(students_start(g, t, 1, &s));
+    for (int k = 0; k < TIMES && !t->failed; k++) {
         emulated l = draw_link(start, (uint64_t)k);
         int ranks = 2 + (k * 5) % 15;
         double bytes = 100 * pow(10, k % 7), in[] = {ranks, bytes, l.latency, l.bandwidth},
-               want = expected(which, ranks, bytes, l);
-        rc = calls_make(c, t, which, in, 4);
-        if (!t->failed && !is_within(c->result[0], want, 0.001))
+               want = expected(t->variant, ranks, bytes, l);
+        TRY(students_call(s, t->variant, in, 4));
+        if (!t->failed && !is_within(s->result[0], want, 0.001))
             test_fail(t, "%d ranks, %.0f bytes, %.4g s, %.4g bytes per second: got %.6g s, expected %.6g%s",
-                      ranks, bytes, l.latency, l.bandwidth, c->result[0], want,
-                      explain(which, ranks, bytes, l, c->result[0]));
+                      ranks, bytes, l.latency, l.bandwidth, s->result[0], want,
+                      explain(t->variant, ranks, bytes, l, s->result[0]));
     }
-    calls_close(&c, t);
-    return rc;
-}
-
-static status run_message(grader *g, lab_test *t)
-{
-    return check_times(g, t, MESSAGE);
-}
-
-static status run_ring(grader *g, lab_test *t)
-{
-    return check_times(g, t, RING);
-}
-
-static status run_reducer(grader *g, lab_test *t)
-{
-    return check_times(g, t, REDUCER);
+    return STATUS_OK;
 }
 
 /* ---- questions ---- */
@@ -157,28 +140,28 @@ static void ask(uint64_t seed, text_buffer *out)
 static status run_why(grader *g, lab_test *t)
 {
     link_question q = draw(g->seed);
-    double n = q.ranks, crossover = n * (n - 2) / ((n - 1) * (n - 1)) * q.link.latency * q.link.bandwidth,
-           score = 0, each = t->points / 5;
-    score += each * test_answer_number(g, t, "latency_ms", q.link.latency * 1e3, tolerance,
-                                       "more than 15 % off; take the best times, on a quiet machine");
-    score += each * test_answer_number(g, t, "bandwidth", q.link.bandwidth / 1e6, tolerance,
-                                       "more than 15 % off; take the best times, on a quiet machine");
-    score += each * test_answer_number(g, t, "ring_ms", 1e3 * expected(RING, q.ranks, q.bytes, q.link),
-                                       tolerance, "use your function with your fit");
-    score += each * test_answer_number(g, t, "reducer_ms", 1e3 * expected(REDUCER, q.ranks, q.bytes, q.link),
-                                       tolerance, "use your function with your fit");
-    score += each * test_answer_number(g, t, "crossover_bytes", crossover, tolerance,
-                                       "set both times equal and solve for the size");
-    t->score = score;
+    double n = q.ranks, crossover = n * (n - 2) / ((n - 1) * (n - 1)) * q.link.latency * q.link.bandwidth;
+    const lab_answer answers[] = {
+        {"latency_ms", q.link.latency * 1e3, tolerance,
+         "more than 15 % off; take the best times, on a quiet machine"},
+        {"bandwidth", q.link.bandwidth / 1e6, tolerance,
+         "more than 15 % off; take the best times, on a quiet machine"},
+        {"ring_ms", 1e3 * expected(RING, q.ranks, q.bytes, q.link), tolerance,
+         "use your function with your fit"},
+        {"reducer_ms", 1e3 * expected(REDUCER, q.ranks, q.bytes, q.link), tolerance,
+         "use your function with your fit"},
+        {"crossover_bytes", crossover, tolerance, "set both times equal and solve for the size"},
+    };
+    test_answers(g, t, t->points / 5, answers, 5);
     return STATUS_OK;
 }
 
 static const lab_part parts[] = {
-    {"fit", "the fit of drawn tables", 25, false, run_fit},
-    {"message", "time of a message", 10, false, run_message},
-    {"ring", "time of a ring all-reduce", 20, false, run_ring},
-    {"reducer", "time with one reducer", 20, false, run_reducer},
-    {"why", "questions: your link", 20, true, run_why},
+    {"fit", "the fit of drawn tables", 25, false, run_fit, 0},
+    {"message", "time of a message", 10, false, run_times, MESSAGE},
+    {"ring", "time of a ring all-reduce", 20, false, run_times, RING},
+    {"reducer", "time with one reducer", 20, false, run_times, REDUCER},
+    {"why", "questions: your link", 20, true, run_why, 0},
 };
 
 const lab alpha_beta_lab = {.number = 4,

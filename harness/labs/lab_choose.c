@@ -1,7 +1,7 @@
 /* Lab 8: the best configuration for a randomly drawn model and cluster, in virtual time. The student's
  * choice is compared with every point of the grid. */
-#include "harness/labs/call.h"
 #include "harness/labs/labs.h"
+#include "harness/labs/students.h"
 
 #include "common/base/random.h"
 #include "harness/report/report.h"
@@ -48,39 +48,18 @@ static bool is_ring(choice c)
 }
 
 /* Runs the program's `command` for a choice. */
-static status compute(const char *const command[], const choose_question *q, choice c, json_t **result)
+static status compute(const char *command, const choose_question *q, choice c, json_t **result)
 {
-    char batch[16], setting[16];
-    const char *const of_choice[] = {"--nodes",
-                                     "2",
-                                     "--gpus",
-                                     "8",
-                                     "--link",
-                                     q->link,
-                                     "--model",
-                                     q->model,
-                                     "--batch",
-                                     batch,
-                                     "--policy",
-                                     c.policy,
-                                     is_ring(c) ? "--bucket-cap-mb" : "--servers",
-                                     setting,
-                                     "--json",
-                                     "-"};
-    const char *words[40] = {NULL};
-    int count = 0;
-    snprintf(batch, sizeof batch, "%d", c.batch);
-    snprintf(setting, sizeof setting, "%d", c.setting);
-    while (*command) words[count++] = *command++;
-    memcpy(words + count, of_choice, sizeof of_choice);
-    return program_json(words, result);
+    return program_json(
+        result, NULL, "%s --nodes 2 --gpus 8 --link %s --model %s --batch %d --policy %s %s %d", command,
+        q->link, q->model, c.batch, c.policy, is_ring(c) ? "--bucket-cap-mb" : "--servers", c.setting);
 }
 
 /* Computes the outcome as the student sees it. */
 static status simulate(const choose_question *q, choice c, outcome *out)
 {
     json_t *result;
-    TRY(compute((const char *const[]){"whatif", "--profile", "dgx1-v100-4xib100", NULL}, q, c, &result));
+    TRY(compute("whatif --profile dgx1-v100-4xib100", q, c, &result));
     *out = (outcome){report_number_at(result, "points.0.samples_per_s"),
                      report_number_at(result, "points.0.memory_peak_bytes") / 0x1p30,
                      report_number_at(result, "points.0.exposed_communication_s") * 1e3};
@@ -92,20 +71,11 @@ static status simulate(const choose_question *q, choice c, outcome *out)
  * intervals that the grid does not need. */
 static status run_point(const choose_question *q, choice c, outcome *out)
 {
-    const char *const command[] = {"run",
-                                   "--device",
-                                   "sim:dgx1-v100-4xib100",
-                                   "--mode",
-                                   is_ring(c) ? "ring" : "ps",
-                                   "--data",
-                                   "synthetic",
-                                   "--warmup",
-                                   "2",
-                                   "--steps",
-                                   "3",
-                                   NULL};
-    char path[64];
+    char command[128], path[64];
     json_t *result;
+    snprintf(command, sizeof command,
+             "run --device sim:dgx1-v100-4xib100 --mode %s --data synthetic --warmup 2 --steps 3",
+             is_ring(c) ? "ring" : "ps");
     TRY(compute(command, q, c, &result));
     *out = (outcome){.samples_per_s = report_number_at(result, "jobs.0.throughput.samples_per_s")};
     for (int rank = 0; rank < GPUS; rank++) {
@@ -217,16 +187,18 @@ static status run_predict(grader *g, lab_test *t)
     choose_question q = draw(g->seed);
     choice c;
     outcome o;
-    double score = 0;
     if (!read_choice(g, t, &c)) return STATUS_OK;
     TRY(simulate(&q, c, &o));
-    score += 10 * test_answer_number(g, t, "samples_per_s", o.samples_per_s, 0.05,
-                                     "run whatif with your configuration; with --nodes and --link");
-    score += 5 * test_answer_number(g, t, "memory_gib", o.memory_gib, 0.05,
-                                    "the column of the largest rank's peak, in GiB");
-    score += 10 * test_answer_number(g, t, "exposed_ms", o.exposed_ms, 0.1,
-                                     "the column of exposed communication, in ms");
-    t->score = score;
+    t->score +=
+        10 * test_answer(g, t,
+                         &(lab_answer){"samples_per_s", o.samples_per_s, 0.05,
+                                       "run whatif with your configuration; with --nodes and --link"});
+    t->score += 5 * test_answer(g, t,
+                                &(lab_answer){"memory_gib", o.memory_gib, 0.05,
+                                              "the column of the largest rank's peak, in GiB"});
+    t->score += 10 * test_answer(g, t,
+                                 &(lab_answer){"exposed_ms", o.exposed_ms, 0.1,
+                                               "the column of exposed communication, in ms"});
     return STATUS_OK;
 }
 
@@ -265,10 +237,10 @@ static void ask(uint64_t seed, text_buffer *out)
 }
 
 static const lab_part parts[] = {
-    {"fits", "the configuration fits the memory", 20, true, run_fits},
-    {"regret", "compared with the best of the grid", 45, true, run_regret},
-    {"predict", "what you expect of it", 25, true, run_predict},
-    {"defence", "half a page in defence.md", 10, true, run_defence},
+    {"fits", "the configuration fits the memory", 20, true, run_fits, 0},
+    {"regret", "compared with the best of the grid", 45, true, run_regret, 0},
+    {"predict", "what you expect of it", 25, true, run_predict, 0},
+    {"defence", "half a page in defence.md", 10, true, run_defence, 0},
 };
 
 const lab choose_lab = {.number = 8,

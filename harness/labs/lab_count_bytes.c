@@ -1,6 +1,6 @@
 /* Lab 1: bytes per rank, compared with exact counts and with the counters of real runs. */
-#include "harness/labs/call.h"
 #include "harness/labs/labs.h"
+#include "harness/labs/students.h"
 
 #include "common/base/random.h"
 #include "harness/report/report.h"
@@ -53,102 +53,60 @@ static const char *explain(double got, int64_t want, int which, int ranks, int s
     return difference < 0 ? ": fewer than are sent" : ": more than are sent";
 }
 
-static status check_call(student_calls *c, lab_test *t, int which, int ranks, int servers, int64_t n,
-                         int rank)
+static status check_call(students *s, int ranks, int servers, int64_t n, int rank)
 {
     const double in[] = {ranks, servers, (double)n, rank};
+    int which = s->t->variant;
     int64_t want = expected(which, ranks, servers, n, rank);
     char what[64] = "", who[32] = "";
-    TRY(calls_make(c, t, which, in, 4));
+    TRY(students_call(s, which, in, 4));
     if (which == SERVERS || which == BUSIEST) snprintf(what, sizeof what, ", %d servers", servers);
     if (which != BUSIEST) snprintf(who, sizeof who, ", rank %d", rank);
-    if (!t->failed && c->result[0] != (double)want)
-        test_fail(t, "%d ranks%s, %lld elements%s: got %.0f bytes, expected %lld%s", ranks, what,
-                  (long long)n, who, c->result[0], (long long)want,
-                  explain(c->result[0], want, which, ranks, servers, n));
+    if (!s->t->failed && s->result[0] != (double)want)
+        test_fail(s->t, "%d ranks%s, %lld elements%s: got %.0f bytes, expected %lld%s", ranks, what,
+                  (long long)n, who, s->result[0], (long long)want,
+                  explain(s->result[0], want, which, ranks, servers, n));
     return STATUS_OK;
 }
 
 /* Checks every rank in cases with random numbers of ranks and servers, and with even and prime lengths. */
-static status check_function(grader *g, lab_test *t, int which)
+static status run_function(grader *g, lab_test *t)
 {
     static const int64_t lengths[] = {1 << 20, 25557032, 1091, 61706, 13, 1};
     uint64_t start = random_start(g->seed, random_fnv1a64("lab 1"));
-    student_calls *c = NULL;
-    status rc = calls_open(g, &c);
-    for (int k = 0; rc == STATUS_OK && k < CASES && !t->failed; k++) {
+    students *s;
+    TRY(students_start(g, t, 1, &s));
+    for (int k = 0; k < CASES && !t->failed; k++) {
         int ranks = k == 0 ? 4 : k == 1 ? 1 : 2 + (int)random_below(start, (uint64_t)k, 15);
         int servers = 1 + (int)random_below(start, 100 + (uint64_t)k, (uint64_t)ranks);
-        for (int rank = 0; rc == STATUS_OK && rank < (which == BUSIEST ? 1 : ranks) && !t->failed; rank++)
-            rc = check_call(c, t, which, ranks, servers, lengths[k % 6], rank);
+        for (int rank = 0; rank < (t->variant == BUSIEST ? 1 : ranks) && !t->failed; rank++)
+            TRY(check_call(s, ranks, servers, lengths[k % 6], rank));
     }
-    calls_close(&c, t);
-    return rc;
-}
-
-static status run_reducer(grader *g, lab_test *t)
-{
-    return check_function(g, t, REDUCER);
-}
-
-static status run_servers(grader *g, lab_test *t)
-{
-    return check_function(g, t, SERVERS);
-}
-
-static status run_ring(grader *g, lab_test *t)
-{
-    return check_function(g, t, RING);
-}
-
-static status run_busiest(grader *g, lab_test *t)
-{
-    return check_function(g, t, BUSIEST);
+    return STATUS_OK;
 }
 
 /* Trains the model of 1091 parameters with both engines and compares the counters of every rank. The
  * tolerance is 3 %, because the engines align chunks and a run ends between a push and the next pull. */
-static status compare_run(student_calls *c, lab_test *t, int which, int ranks, int servers)
+static status compare_run(students *s, int which, int ranks, int servers)
 {
-    char gpus[16], count[16], path[64];
+    char path[64], engine[64] = "--mode ring --algorithm ring";
     json_t *result;
-    snprintf(gpus, sizeof gpus, "%d", ranks);
-    snprintf(count, sizeof count, "%d", servers);
-    const char *words[] = {"run",
-                           "--mode",
-                           which == RING ? "ring" : "ps",
-                           which == RING ? "--algorithm" : "--policy",
-                           which == RING ? "ring" : "sync",
-                           "--gpus",
-                           gpus,
-                           "--model",
-                           "wine_mlp",
-                           "--data",
-                           "synthetic",
-                           "--batch",
-                           "8",
-                           "--warmup",
-                           "1",
-                           "--steps",
-                           "100",
-                           "--json",
-                           "-",
-                           which == SERVERS ? "--servers" : NULL,
-                           count,
-                           NULL};
-    TRY(program_json(words, &result));
+    if (which == SERVERS) snprintf(engine, sizeof engine, "--mode ps --policy sync --servers %d", servers);
+    TRY(program_json(&result, NULL,
+                     "run %s --gpus %d --model wine_mlp --data synthetic --batch 8 --warmup 1 --steps 100",
+                     engine, ranks));
     status rc = STATUS_OK;
-    for (int rank = 0; rank < ranks && rc == STATUS_OK && !t->failed; rank++) {
+    for (int rank = 0; rank < ranks && rc == STATUS_OK && !s->t->failed; rank++) {
         const double in[] = {ranks, servers, 1091, rank};
         snprintf(path, sizeof path, "jobs.0.traffic.per_rank.%d.bytes_sent_per_step", rank);
         double counted = report_number_at(result, path);
-        rc = calls_make(c, t, which, in, 4);
-        if (!t->failed && !is_within(c->result[0], counted, 0.03))
-            test_fail(t,
+        rc = students_call(s, which, in, 4);
+        if (!s->t->failed && !is_within(s->result[0], counted, 0.03))
+            test_fail(s->t,
                       "%s, %d ranks, %d servers, 1091 parameters: rank %d sent %.0f bytes per step, you "
                       "predict %.0f",
                       which == RING ? "ring" : "parameter server", ranks, servers, rank, counted,
-                      c->result[0]);
+                      s->result[0]);
     }
     json_decref(result);
     return rc;
@@ -159,13 +117,12 @@ static status run_real(grader *g, lab_test *t)
     uint64_t start = random_start(g->seed, random_fnv1a64("lab 1 runs"));
     int ranks = 3 + (int)random_below(start, 0, 2),
         servers = 2 + (int)random_below(start, 1, (uint64_t)ranks - 1);
-    student_calls *c = NULL;
-    status rc = calls_open(g, &c);
-    if (rc == STATUS_OK) rc = compare_run(c, t, RING, ranks, 1);
-    if (rc == STATUS_OK && !t->failed) rc = compare_run(c, t, SERVERS, ranks, servers);
+    students *s;
+    TRY(students_start(g, t, 1, &s));
+    TRY(compare_run(s, RING, ranks, 1));
+    if (!t->failed) TRY(compare_run(s, SERVERS, ranks, servers));
     snprintf(t->cost, sizeof t->cost, "counted in runs of %d ranks, %d servers", ranks, servers);
-    calls_close(&c, t);
-    return rc;
+    return STATUS_OK;
 }
 
 typedef struct count_question {
@@ -199,27 +156,25 @@ static void ask(uint64_t seed, text_buffer *out)
 static status run_why(grader *g, lab_test *t)
 {
     count_question q = draw(g->seed);
-    double score = 0, each = t->points / 4;
-    score += each * test_answer_number(g, t, "reducer_bytes", (double)expected(REDUCER, q.ranks, 1, q.n, 0),
-                                       0, "it sends the sum to all others");
-    score += each * test_answer_number(g, t, "ring_bytes", (double)expected(RING, q.ranks, 1, q.n, 0), 0,
-                                       "2 (n - 1) chunks of 1/n of the buffer");
-    score +=
-        each * test_answer_number(g, t, "servers_as_ring", q.ranks, 0,
-                                  "try k servers in your function until its busiest link meets the ring");
-    score += each * test_answer_number(g, t, "ranks_for_times", 2 * q.times, 0,
-                                       "divide one formula by the other: what is left of n?");
-    t->score = score;
+    const lab_answer answers[] = {
+        {"reducer_bytes", (double)expected(REDUCER, q.ranks, 1, q.n, 0), 0, "it sends the sum to all others"},
+        {"ring_bytes", (double)expected(RING, q.ranks, 1, q.n, 0), 0,
+         "2 (n - 1) chunks of 1/n of the buffer"},
+        {"servers_as_ring", q.ranks, 0,
+         "try k servers in your function until its busiest link meets the ring"},
+        {"ranks_for_times", 2 * q.times, 0, "divide one formula by the other: what is left of n?"},
+    };
+    test_answers(g, t, t->points / 4, answers, 4);
     return STATUS_OK;
 }
 
 static const lab_part parts[] = {
-    {"reducer", "bytes with one reducer", 15, false, run_reducer},
-    {"servers", "bytes with k servers", 20, false, run_servers},
-    {"ring", "bytes in the ring", 20, false, run_ring},
-    {"busiest", "the busiest link", 15, false, run_busiest},
-    {"real", "counters of real runs", 15, false, run_real},
-    {"why", "questions: where they meet", 10, true, run_why},
+    {"reducer", "bytes with one reducer", 15, false, run_function, REDUCER},
+    {"servers", "bytes with k servers", 20, false, run_function, SERVERS},
+    {"ring", "bytes in the ring", 20, false, run_function, RING},
+    {"busiest", "the busiest link", 15, false, run_function, BUSIEST},
+    {"real", "counters of real runs", 15, false, run_real, 0},
+    {"why", "questions: where they meet", 10, true, run_why, 0},
 };
 
 const lab count_bytes_lab = {.number = 1,

@@ -21,7 +21,7 @@ static const float learning_rate = 0.1f;
 typedef enum arrival { EQUAL, UNEVEN, ORDER, ABSENT } arrival;
 
 typedef struct training {
-    lab_ranks *ranks;
+    const grader *g;
     status rc; /* status of the ranks */
     arrival kind;
     uint64_t start;
@@ -50,7 +50,7 @@ static status compute_step(training *y)
             y->samples[r] = uneven[random_below(y->start, (uint64_t)(y->step * RANKS + r), 4)];
         if (y->kind == ABSENT && (y->step + r) % 3 == 0) y->samples[r] = 0;
         if (y->samples[r] > 0)
-            TRY(lab_ranks_compute(y->ranks, r, y->step, y->samples[r], y->param, y->grad[r], &loss));
+            TRY(lab_ranks_compute(y->g, r, y->step, y->samples[r], y->param, y->grad[r], &loss));
         for (int i = 0; i < PARAMS && y->samples[r] == 0; i++) y->grad[r][i] = NAN;
         total += y->samples[r];
         y->loss += loss * (double)y->samples[r];
@@ -115,7 +115,7 @@ static const char *explain(const training *y, int i, float got)
 static void on_receive(training *y, students *s)
 {
     if (y->step == STEPS) {
-        students_send(s, 0, (runner_message){0, LAB_END, 0, 0}, NULL);
+        students_answer(s, 0, LAB_END, 0);
         return;
     }
     if (y->pushed == RANKS) { /* each rank has pushed, so each rank needs its reply */
@@ -123,7 +123,7 @@ static void on_receive(training *y, students *s)
             if (!y->replied[r])
                 test_fail(y->t, "step %lld: the server waits for a push, but rank %d waits for its reply",
                           (long long)y->step, r);
-        students_send(s, 0, (runner_message){0, LAB_EDEADLOCK, 0, 0}, NULL);
+        students_answer(s, 0, LAB_EDEADLOCK, 0);
         return;
     }
     struct {
@@ -145,7 +145,7 @@ static void on_reply(training *y, students *s, runner_message m, const char *dat
     bool known = m.n >= 0 && m.n < RANKS, all = true;
     y->sent_bytes += m.bytes;
     if (known && m.bytes != (int64_t)sizeof param) {
-        students_send(s, 0, (runner_message){0, LAB_ESIZE, 0, 0}, NULL);
+        students_answer(s, 0, LAB_ESIZE, 0);
         return;
     }
     if (known) memcpy(param, data, sizeof param);
@@ -170,7 +170,7 @@ static void on_reply(training *y, students *s, runner_message m, const char *dat
         if (++y->step < STEPS) y->rc = compute_step(y);
         s->finished = y->rc != STATUS_OK;
     }
-    students_send(s, 0, (runner_message){0, LAB_OK, 0, 0}, NULL);
+    students_answer(s, 0, LAB_OK, 0);
 }
 
 static void on_message(void *context, students *s, int rank, runner_message m, const char *data)
@@ -193,58 +193,26 @@ static void on_message(void *context, students *s, int rank, runner_message m, c
 
 /* ---- parts ---- */
 
-static status train(grader *g, lab_test *t, arrival kind)
+static status run_training(grader *g, lab_test *t)
 {
-    char words[1][64] = {""};
-    training *y = calloc(1, sizeof *y);
-    students s = {0};
+    training y = {
+        .g = g, .t = t, .kind = t->variant, .start = random_start(g->seed, random_fnv1a64("lab 2"))};
+    students *s;
     struct {
         reducer_case head;
         float param[PARAMS];
     } begin = {.head = {RANKS, PARAMS, (double)learning_rate}};
-    if (!y) return fail(STATUS_SYSTEM, "lab: no memory for the ranks");
-    y->kind = kind;
-    y->t = t;
-    y->start = random_start(g->seed, random_fnv1a64("lab 2"));
-    status rc = lab_ranks_open(RANKS, g->seed, y->param, &y->ranks);
-    if (rc == STATUS_OK) rc = compute_step(y);
-    if (rc == STATUS_OK) rc = students_start(g, false, 1, words, -1, &s);
-    if (rc == STATUS_OK) {
-        memcpy(begin.param, y->param, sizeof begin.param);
-        students_send(&s, 0,
-                      (runner_message){RUNNER_CASE, 0, 0, (int64_t)(sizeof begin.head + sizeof begin.param)},
-                      &begin);
-        rc = students_serve(&s, on_message, y);
-        if (rc == STATUS_OK) rc = y->rc;
-    }
-    if (s.failure[0]) test_fail(t, "%s", s.failure);
-    if (t->failed) students_printed(&s, t);
+    TRY(lab_ranks_open(g, RANKS, y.param));
+    TRY(compute_step(&y));
+    TRY(students_start(g, t, 1, &s));
+    memcpy(begin.param, y.param, sizeof begin.param);
+    students_send(
+        s, 0, (runner_message){RUNNER_CASE, 0, 0, (int64_t)(sizeof begin.head + sizeof begin.param)}, &begin);
+    TRY(students_serve(s, on_message, &y));
+    TRY(y.rc);
     snprintf(t->cost, sizeof t->cost, "loss %.4f after %lld steps on Wine; %lld bytes received, %lld sent",
-             y->loss, (long long)y->step, (long long)y->received_bytes, (long long)y->sent_bytes);
-    students_end(&s);
-    lab_ranks_close(&y->ranks);
-    free(y);
-    return rc;
-}
-
-static status run_equal(grader *g, lab_test *t)
-{
-    return train(g, t, EQUAL);
-}
-
-static status run_uneven(grader *g, lab_test *t)
-{
-    return train(g, t, UNEVEN);
-}
-
-static status run_order(grader *g, lab_test *t)
-{
-    return train(g, t, ORDER);
-}
-
-static status run_absent(grader *g, lab_test *t)
-{
-    return train(g, t, ABSENT);
+             y.loss, (long long)y.step, (long long)y.received_bytes, (long long)y.sent_bytes);
+    return STATUS_OK;
 }
 
 /* ---- questions ---- */
@@ -280,29 +248,29 @@ static void ask(uint64_t seed, text_buffer *out)
 static status run_why(grader *g, lab_test *t)
 {
     reducer_question q = draw(g->seed);
-    double sum = 0, samples = 0, means = 0, score = 0, each = t->points / 4;
+    double sum = 0, samples = 0, means = 0, each = t->points / 4;
     for (int r = 0; r < 3; r++) {
         sum += q.samples[r] * q.grad[r];
         samples += q.samples[r];
         means += q.grad[r];
     }
-    score += each * test_answer_number(g, t, "mean", sum / samples, 2e-3, "weight every rank by its samples");
-    score +=
-        each * test_answer_number(g, t, "variant_a", means / 3, 2e-3, "follow variant A with these numbers");
-    score += each * test_answer_number(g, t, "variant_b", sum / samples / 3, 2e-3,
-                                       "follow variant B with these numbers");
-    score +=
+    const lab_answer answers[] = {
+        {"mean", sum / samples, 2e-3, "weight every rank by its samples"},
+        {"variant_a", means / 3, 2e-3, "follow variant A with these numbers"},
+        {"variant_b", sum / samples / 3, 2e-3, "follow variant B with these numbers"},
+    };
+    test_answers(g, t, each, answers, 3);
+    t->score +=
         each * test_answer_text(g, t, "right_for_equal_batches", "a", "try both with three equal batches");
-    t->score = score;
     return STATUS_OK;
 }
 
 static const lab_part parts[] = {
-    {"equal", "5 ranks with equal batches", 20, false, run_equal},
-    {"uneven", "unequal batches", 20, false, run_uneven},
-    {"order", "drawn orders of arrival", 20, false, run_order},
-    {"absent", "ranks without samples", 20, false, run_absent},
-    {"why", "questions: two variants that diverge", 15, true, run_why},
+    {"equal", "5 ranks with equal batches", 20, false, run_training, EQUAL},
+    {"uneven", "unequal batches", 20, false, run_training, UNEVEN},
+    {"order", "drawn orders of arrival", 20, false, run_training, ORDER},
+    {"absent", "ranks without samples", 20, false, run_training, ABSENT},
+    {"why", "questions: two variants that diverge", 15, true, run_why, 0},
 };
 
 const lab reducer_lab = {.number = 2,

@@ -11,7 +11,6 @@
 
 #include <sched.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 /* ---- parts ---- */
@@ -114,7 +113,7 @@ static void on_timed_message(void *context, students *s, int rank, runner_messag
 {
     timed *y = context;
     if (m.kind == RING_READY && ++y->ready == SPEED_RANKS) {
-        for (int r = 0; r < SPEED_RANKS; r++) students_send(s, r, (runner_message){0}, NULL);
+        for (int r = 0; r < SPEED_RANKS; r++) students_answer(s, r, LAB_OK, 0);
     } else if (m.kind == RUNNER_RESULT) {
         if (m.n > y->ns) y->ns = m.n;
         y->wrong = y->wrong || m.code != LAB_OK || m.bytes != SPEED_COUNT * (int64_t)sizeof(float);
@@ -125,35 +124,25 @@ static void on_timed_message(void *context, students *s, int rank, runner_messag
     (void)rank;
 }
 
-static status time_student(students *s, float *x, int64_t *ns, lab_test *t)
-{
-    timed y = {0};
-    ring_relay_send_input(s, SPEED_RANKS, SPEED_COUNT, x);
-    TRY(students_serve(s, on_timed_message, &y));
-    if (s->failure[0])
-        test_fail(t, "%s", s->failure);
-    else if (y.wrong)
-        test_fail(t, "not timed: the sums are wrong");
-    *ns = y.ns;
-    return STATUS_OK;
-}
-
 /* Times the student's code and the reference in turns, so that a slow processor affects both. The median
  * of the ratios counts. If all ratios are far above the bound, a few rounds are enough: more could exceed
  * the student's processor time. */
-static status race(students *s, float *x, lab_test *t)
+static status race(students *s, lab_test *t)
 {
     double ratio[SPEED_ROUNDS];
     int n = 0;
     bool far = true;
-    for (; n < SPEED_ROUNDS && !(far && n >= SPEED_FEW_ROUNDS) && !t->failed; n++) {
-        int64_t mine, reference;
+    for (; n < SPEED_ROUNDS && !(far && n >= SPEED_FEW_ROUNDS); n++) {
+        timed y = {0};
+        int64_t reference;
         TRY(ring_reference_time(SPEED_RANKS, SPEED_COUNT, &reference));
-        TRY(time_student(s, x, &mine, t));
-        ratio[n] = (double)mine / (double)reference;
+        TRY(ring_relay_send_input(s, SPEED_COUNT));
+        TRY(students_serve(s, on_timed_message, &y));
+        if (!t->failed && y.wrong) test_fail(t, "not timed: the sums are wrong");
+        if (t->failed) return STATUS_OK;
+        ratio[n] = (double)y.ns / (double)reference;
         far = far && ratio[n] > 3;
     }
-    if (t->failed) return STATUS_OK;
     t->ratio = median_of(ratio, n);
     snprintf(t->cost, sizeof t->cost, "%.2f x the reference's time (bound 1.50; bonus at 1.20)", t->ratio);
     if (t->ratio > 1.5)
@@ -180,20 +169,12 @@ static status build_fast(grader *g, lab_test *t)
 
 static status run_race(grader *g, lab_test *t)
 {
-    char words[STUDENTS_MOST][64];
     int shared;
-    students s;
+    students *s;
     TRY(ring_reference_links(SPEED_RANKS, SPEED_COUNT, &shared));
-    float *x = malloc(SPEED_COUNT * sizeof *x);
-    for (int r = 0; r < SPEED_RANKS; r++)
-        snprintf(words[r], sizeof words[r], "%d %d %d", r, SPEED_RANKS, SPEED_COUNT);
-    status rc = students_start(g, true, SPEED_RANKS, words, shared, &s);
-    if (rc == STATUS_OK)
-        rc = x ? race(&s, x, t) : fail(STATUS_SYSTEM, "lab: no memory for %d elements", SPEED_COUNT);
-    students_end(&s);
+    status rc = students_start_timed(g, t, SPEED_RANKS, SPEED_COUNT, shared, &s);
     close(shared);
-    free(x);
-    return rc;
+    return rc == STATUS_OK ? race(s, t) : rc;
 }
 
 /* Binds this thread and its future children to the current processor. Returns false if the system does not
@@ -213,6 +194,7 @@ static status run_speed(grader *g, lab_test *t)
     cpu_set_t before;
     TRY(ring_relay_run(g, t, SPEED_RANKS, (int64_t[]){1009}, 1, NULL));
     if (t->failed) {
+        students_end(g); /* shows what they printed */
         test_note(t, "not timed: the sums are wrong");
         return STATUS_OK;
     }
@@ -280,29 +262,27 @@ static status run_why(grader *g, lab_test *t)
     ring_question q = draw(g->seed);
     char order[64] = "", *end = order;
     for (int k = 0; k < q.size; k++) end += sprintf(end, "%s%d", k ? " " : "", (q.chunk + k) % q.size);
-    double each = t->points / 4, score = 0;
-    score += each * test_answer_text(g, t, "order", order, "follow one chunk through the chunk table");
-    score += each * test_answer_number(g, t, "ring_sum", ring_sum(&q), 0,
-                                       "round after every addition, in the order above");
-    score += each * test_answer_number(g, t, "rank_order_sum", rank_order_sum(&q), 0,
-                                       "round after every addition, rank 0 first");
-    score += each *
-             test_answer_number(g, t, "equal_up_to", 2, 0,
-                                "a + b = b + a holds in floating point; (a + b) + c = a + (b + c) does not");
-    t->score = score;
+    const lab_answer answers[] = {
+        {"ring_sum", ring_sum(&q), 0, "round after every addition, in the order above"},
+        {"rank_order_sum", rank_order_sum(&q), 0, "round after every addition, rank 0 first"},
+        {"equal_up_to", 2, 0, "a + b = b + a holds in floating point; (a + b) + c = a + (b + c) does not"},
+    };
+    double each = t->points / 4;
+    t->score = each * test_answer_text(g, t, "order", order, "follow one chunk through the chunk table");
+    test_answers(g, t, each, answers, 3);
     return STATUS_OK;
 }
 
 static const lab_part parts[] = {
-    {"two", "sums of 2 ranks", 10, false, run_two},
-    {"even", "sums of 1 to 8 ranks, equal chunks", 15, false, run_even},
-    {"uneven", "sums of 2 to 8 ranks, uneven chunks", 15, false, run_uneven},
-    {"large", "sums of 8 ranks, 1000003 elements", 10, false, run_large},
-    {"bytes", "bytes sent per rank", 10, false, run_bytes},
-    {"steps", "messages sent per rank", 10, false, run_steps},
-    {"scratch", "memory besides the buffer", 5, false, run_scratch},
-    {"speed", "speed, 4 ranks, 2000003 elements", 10, false, run_speed},
-    {"why", "questions: the order of additions", 10, true, run_why},
+    {"two", "sums of 2 ranks", 10, false, run_two, 0},
+    {"even", "sums of 1 to 8 ranks, equal chunks", 15, false, run_even, 0},
+    {"uneven", "sums of 2 to 8 ranks, uneven chunks", 15, false, run_uneven, 0},
+    {"large", "sums of 8 ranks, 1000003 elements", 10, false, run_large, 0},
+    {"bytes", "bytes sent per rank", 10, false, run_bytes, 0},
+    {"steps", "messages sent per rank", 10, false, run_steps, 0},
+    {"scratch", "memory besides the buffer", 5, false, run_scratch, 0},
+    {"speed", "speed, 4 ranks, 2000003 elements", 10, false, run_speed, 0},
+    {"why", "questions: the order of additions", 10, true, run_why, 0},
 };
 
 /* Runs a line "RANKS ELEMENTS". */

@@ -10,6 +10,8 @@
 
 const int64_t lab_ranks_tensors[LAB_RANKS_TENSORS] = {13 * 64, 64, 64 * 3, 3};
 
+enum { MOST_RANKS = 8 };
+
 /* Source that lends the first `samples` samples of a step. */
 typedef struct cut_source {
     batch_source base;
@@ -25,7 +27,7 @@ typedef struct lab_rank {
 
 struct lab_ranks {
     int count;
-    lab_rank *ranks;
+    lab_rank ranks[MOST_RANKS];
     dataset *set;
     nn_model *model;
     status_table *table;
@@ -57,7 +59,7 @@ static const batch_source_type cut_type = {"cut", cut_next, batch_source_always_
 
 /* ---- ranks ---- */
 
-static status open_rank(lab_ranks *l, int rank, uint64_t seed)
+static status open_rank(struct lab_ranks *l, int rank, uint64_t seed)
 {
     lab_rank *r = &l->ranks[rank];
     trainer_config config = {.world = 1,
@@ -97,40 +99,39 @@ static status export(const lab_rank *r, const void *arena, float *out)
     return STATUS_OK;
 }
 
-status lab_ranks_open(int ranks, uint64_t seed, float *initial, lab_ranks **out)
+status lab_ranks_open(grader *g, int ranks, float *initial)
 {
-    lab_ranks *l = *out = calloc(1, sizeof *l);
-    if (!l || !(l->ranks = calloc((size_t)ranks, sizeof *l->ranks)))
-        return fail(STATUS_SYSTEM, "lab: no memory for the ranks");
+    lab_ranks_close(g);
+    struct lab_ranks *l = g->ranks = calloc(1, sizeof *l);
+    if (!l) return fail(STATUS_SYSTEM, "lab: no memory for the ranks");
     l->count = ranks;
     l->optimizer = optimizer_defaults(OPTIMIZER_SGD);
     TRY(dataset_open(&(dataset_config){.spec = "wine"}, &l->set));
     TRY(model_build(&(model_options){.name = "wine_mlp"}, &l->model));
     TRY(status_table_create(0, ranks, &l->table));
-    for (int r = 0; r < ranks; r++) TRY(open_rank(l, r, seed));
+    for (int r = 0; r < ranks; r++) TRY(open_rank(l, r, g->seed));
     return export(&l->ranks[0], trainer_params(l->ranks[0].trainer)->params.data, initial);
 }
 
-void lab_ranks_close(lab_ranks **out)
+void lab_ranks_close(grader *g)
 {
-    lab_ranks *l = *out;
+    struct lab_ranks *l = g->ranks;
     if (!l) return;
-    for (int r = 0; l->ranks && r < l->count; r++) {
+    for (int r = 0; r < l->count; r++) {
         trainer_close(&l->ranks[r].trainer);
         if (l->ranks[r].source.whole) batch_source_close(&l->ranks[r].source.whole);
     }
     status_table_close(&l->table);
     nn_model_free(&l->model);
     dataset_close(&l->set);
-    free(l->ranks);
     free(l);
-    *out = NULL;
+    g->ranks = NULL;
 }
 
-status lab_ranks_compute(lab_ranks *l, int rank, int64_t step, int64_t samples, const float *param,
+status lab_ranks_compute(const grader *g, int rank, int64_t step, int64_t samples, const float *param,
                          float *grad, double *loss)
 {
-    lab_rank *r = &l->ranks[rank];
+    lab_rank *r = &g->ranks->ranks[rank];
     param_set *set = trainer_params(r->trainer);
     step_result result;
     piece_list owned;
@@ -140,4 +141,16 @@ status lab_ranks_compute(lab_ranks *l, int rank, int64_t step, int64_t samples, 
     TRY(trainer_step(r->trainer, &r->source.base, r->steps++, step, &result));
     *loss = result.loss;
     return export(r, sync_reduced_gradients(trainer_engine(r->trainer), &owned), grad);
+}
+
+status lab_ranks_compute_all(const grader *g, int64_t step, const float *param,
+                             float grad[][LAB_RANKS_ELEMENTS], double *loss)
+{
+    *loss = 0;
+    for (int r = 0; r < g->ranks->count; r++) {
+        double own;
+        TRY(lab_ranks_compute(g, r, step, LAB_RANKS_BATCH, param, grad[r], &own));
+        *loss += own / g->ranks->count;
+    }
+    return STATUS_OK;
 }

@@ -7,20 +7,21 @@
 
 #include "harness/labs/grader.h"
 
-typedef struct lab_ranks lab_ranks;
-
 enum { LAB_RANKS_BATCH = 12, LAB_RANKS_TENSORS = 4, LAB_RANKS_ELEMENTS = 13 * 64 + 64 + 64 * 3 + 3 };
 /* Elements of each parameter, in order of registration. Gradients become ready in the reverse order. */
 extern const int64_t lab_ranks_tensors[LAB_RANKS_TENSORS];
 
-/* Opens the ranks. `initial` [LAB_RANKS_ELEMENTS] receives the parameters one after another, in PyTorch's
- * order. */
-status lab_ranks_open(int ranks, uint64_t seed, float *initial, lab_ranks **out);
-void lab_ranks_close(lab_ranks **l);
+/* Opens ranks in place of those that are open. The grader closes them with the test. `initial`
+ * [LAB_RANKS_ELEMENTS] receives the parameters one after another, in PyTorch's order. */
+status lab_ranks_open(grader *g, int ranks, float *initial);
+void lab_ranks_close(grader *g);
 
 /* Computes the mean gradient and the mean loss of rank `rank` over its first `samples` samples of step
  * `step`. `samples` is 1, 3, 6 or LAB_RANKS_BATCH. */
-status lab_ranks_compute(lab_ranks *l, int rank, int64_t step, int64_t samples, const float *param,
+status lab_ranks_compute(const grader *g, int rank, int64_t step, int64_t samples, const float *param,
                          float *grad, double *loss);
+/* Computes the gradients of all ranks over whole batches, and the mean of their losses. */
+status lab_ranks_compute_all(const grader *g, int64_t step, const float *param,
+                             float grad[][LAB_RANKS_ELEMENTS], double *loss);
 
 #endif

@@ -43,7 +43,7 @@ float ring_relay_sum(int size, int64_t i)
     return sum;
 }
 
-static void explain_value(const relay *y, int rank, int64_t i, lab_test *t)
+static void explain_value(students *s, const relay *y, int rank, int64_t i)
 {
     float got = y->rank[rank].result[i], want = ring_relay_sum(y->size, i);
     int shares = got >= 0 && got < 0x1p24f && got == (float)(int)got ? (int)got & 0xffff : -1,
@@ -59,8 +59,8 @@ static void explain_value(const relay *y, int rank, int64_t i, lab_test *t)
         snprintf(why, sizeof why, " (no rank's share)");
     else if (!why[0] && shares >= 0 && (int)got >> 16 != (int)want >> 16)
         snprintf(why, sizeof why, " (the value belongs to another element)");
-    test_fail(t, "%d ranks, %lld elements: rank %d, element %lld: got %.9g, expected %.9g%s", y->size,
-              (long long)y->count, rank, (long long)i, (double)got, (double)want, why);
+    students_fail(s, "rank %d, element %lld: got %.9g, expected %.9g%s", rank, (long long)i, (double)got,
+                  (double)want, why);
 }
 
 /* ---- the relay ---- */
@@ -68,14 +68,14 @@ static void explain_value(const relay *y, int rank, int64_t i, lab_test *t)
 static void reply(students *s, relay *y, int rank, int code)
 {
     y->rank[rank].state = RING_RUNS;
-    students_send(s, rank, (runner_message){0, code, 0, 0}, NULL);
+    students_answer(s, rank, code, 0);
 }
 
-static float *copy_of(const char *data, int64_t bytes)
+static float *copy_of(students *s, const char *data, int64_t bytes)
 {
-    float *copy = malloc(bytes > 0 ? (size_t)bytes : 1);
-    if (copy && bytes > 0) memcpy(copy, data, (size_t)bytes);
-    return copy;
+    float *copy = malloc((size_t)bytes + 1);
+    s->out_of_memory = s->out_of_memory || !copy;
+    return copy ? memcpy(copy, data, (size_t)bytes) : NULL;
 }
 
 /* Moves a message on the link that leaves `rank`, if it can move. */
@@ -93,7 +93,7 @@ static void advance(students *s, relay *y, int rank)
             if (!y->trouble[0])
                 snprintf(y->trouble, sizeof y->trouble, "rank %d expects %lld elements, rank %d sent %lld",
                          receiver, (long long)to->wanted, rank, (long long)from->link_n);
-            students_send(s, receiver, (runner_message){0, LAB_ESIZE, 0, 0}, NULL);
+            students_answer(s, receiver, LAB_ESIZE, 0);
         }
         free(from->link);
         from->link = NULL;
@@ -133,8 +133,7 @@ static void on_message(void *context, students *s, int rank, runner_message m, c
     bool well_formed = me->state == RING_RUNS && m.n >= 0;
     if (well_formed && m.kind == RING_SEND && m.bytes == m.n * (int64_t)sizeof(float)) {
         free(me->next);
-        me->next = copy_of(data, m.bytes);
-        if (!me->next) s->out_of_memory = true;
+        me->next = copy_of(s, data, m.bytes);
         me->next_n = m.n;
         me->state = RING_WAITS_TO_SEND;
         me->traffic.messages++;
@@ -148,24 +147,14 @@ static void on_message(void *context, students *s, int rank, runner_message m, c
         me->state = RING_RETURNED;
         me->code = m.code;
         me->traffic.memory_bytes = m.n;
-        me->result = copy_of(data, m.bytes);
-        if (!me->result) s->out_of_memory = true;
+        me->result = copy_of(s, data, m.bytes);
         y->returned++;
     } else {
-        snprintf(s->failure, sizeof s->failure, "rank %d: a message that no function of lab.h sends", rank);
+        students_fail(s, "rank %d: a message that no function of lab.h sends", rank);
         return;
     }
     s->finished = y->returned == y->size;
     if (!s->finished) end_deadlock(s, y);
-}
-
-static void relay_free(relay *y)
-{
-    for (int r = 0; r < y->size; r++) {
-        free(y->rank[r].link);
-        free(y->rank[r].next);
-        free(y->rank[r].result);
-    }
 }
 
 static const char *code_name(int code)
@@ -184,62 +173,32 @@ static const char *code_name(int code)
     }
 }
 
-static void check_results(const relay *y, lab_test *t)
+static void check_results(students *s, const relay *y)
 {
     if (y->trouble[0]) {
-        test_fail(t, "%d ranks, %lld elements: %s", y->size, (long long)y->count, y->trouble);
+        students_fail(s, "%s", y->trouble);
         return;
     }
+    for (int r = 0; r < y->size && !s->t->failed; r++)
+        if (y->rank[r].code != LAB_OK)
+            students_fail(s, "rank %d: student_all_reduce() returned %d (%s)", r, y->rank[r].code,
+                          code_name(y->rank[r].code));
     for (int r = 0; r < y->size; r++)
-        if (y->rank[r].code != LAB_OK) {
-            test_fail(t, "%d ranks, %lld elements: rank %d: student_all_reduce() returned %d (%s)", y->size,
-                      (long long)y->count, r, y->rank[r].code, code_name(y->rank[r].code));
-            return;
-        }
-    for (int r = 0; r < y->size; r++)
-        for (int64_t i = 0; i < y->count; i++)
-            if (y->rank[r].result[i] != ring_relay_sum(y->size, i)) {
-                explain_value(y, r, i, t);
-                return;
-            }
+        for (int64_t i = 0; i < y->count && !s->t->failed; i++)
+            if (y->rank[r].result[i] != ring_relay_sum(y->size, i)) explain_value(s, y, r, i);
 }
 
-void ring_relay_send_input(students *s, int size, int64_t count, float *x)
+status ring_relay_send_input(students *s, int64_t count)
 {
-    for (int r = 0; r < size; r++) {
-        for (int64_t i = 0; i < count; i++) x[i] = share(r, i);
-        students_send(s, r, (runner_message){RUNNER_CASE, 0, count, count * (int64_t)sizeof *x}, x);
-    }
-}
-
-/* Runs one all-reduce of `count` elements among `size` ranks through the relay. The caller frees `y`. */
-static status run_case(students *s, int size, int64_t count, relay *y, lab_test *t)
-{
-    float *x = malloc((size_t)(count > 0 ? count : 1) * sizeof *x);
-    *y = (relay){.size = size, .count = count};
-    for (int r = 0; r < size; r++) y->rank[r].link_n = -1;
+    size_t bytes = (size_t)count * sizeof(float);
+    float *x = malloc(bytes + 1);
     if (!x) return fail(STATUS_SYSTEM, "lab: no memory for %lld elements", (long long)count);
-    ring_relay_send_input(s, size, count, x);
+    for (int r = 0; r < s->count; r++) {
+        for (int64_t i = 0; i < count; i++) x[i] = share(r, i);
+        students_send(s, r, (runner_message){RUNNER_CASE, 0, count, (int64_t)bytes}, x);
+    }
     free(x);
-    TRY(students_serve(s, on_message, y));
-    if (s->failure[0])
-        test_fail(t, "%d ranks, %lld elements: %s", size, (long long)count, s->failure);
-    else
-        check_results(y, t);
-    if (t->failed) students_printed(s, t);
     return STATUS_OK;
-}
-
-static status start_ranks(grader *g, int size, students *s)
-{
-    char words[STUDENTS_MOST][64];
-    for (int r = 0; r < size; r++) snprintf(words[r], sizeof words[r], "%d %d 0", r, size);
-    return students_start(g, false, size, words, -1, s);
-}
-
-static int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
 }
 
 static ring_traffic traffic_of(const relay *y)
@@ -247,23 +206,36 @@ static ring_traffic traffic_of(const relay *y)
     ring_traffic most = {0};
     for (int r = 0; r < y->size; r++) {
         const ring_traffic *of = &y->rank[r].traffic;
-        most.sent_bytes = larger(most.sent_bytes, of->sent_bytes);
-        most.messages = larger(most.messages, of->messages);
-        most.memory_bytes = larger(most.memory_bytes, of->memory_bytes);
+        if (of->sent_bytes > most.sent_bytes) most.sent_bytes = of->sent_bytes;
+        if (of->messages > most.messages) most.messages = of->messages;
+        if (of->memory_bytes > most.memory_bytes) most.memory_bytes = of->memory_bytes;
     }
     return most;
 }
 
+/* Runs one all-reduce of `count` elements among the processes through the relay. */
+static status run_case(students *s, int64_t count, ring_traffic *most)
+{
+    relay y = {.size = s->count, .count = count};
+    for (int r = 0; r < y.size; r++) y.rank[r].link_n = -1;
+    snprintf(s->where, sizeof s->where, "%d ranks, %lld elements: ", y.size, (long long)count);
+    TRY(ring_relay_send_input(s, count));
+    status rc = students_serve(s, on_message, &y);
+    if (rc == STATUS_OK && !s->t->failed) check_results(s, &y);
+    *most = traffic_of(&y);
+    for (int r = 0; r < y.size; r++) {
+        free(y.rank[r].link);
+        free(y.rank[r].next);
+        free(y.rank[r].result);
+    }
+    return rc;
+}
+
 status ring_relay_run(grader *g, lab_test *t, int size, const int64_t *counts, int n, ring_traffic *most)
 {
-    students s;
-    status rc = start_ranks(g, size, &s);
-    for (int i = 0; rc == STATUS_OK && i < n && !t->failed; i++) {
-        relay y;
-        rc = run_case(&s, size, counts[i], &y, t);
-        if (most) *most = traffic_of(&y);
-        relay_free(&y);
-    }
-    students_end(&s);
-    return rc;
+    students *s;
+    ring_traffic unused;
+    TRY(students_start(g, t, size, &s));
+    for (int i = 0; i < n && !t->failed; i++) TRY(run_case(s, counts[i], most ? most : &unused));
+    return STATUS_OK;
 }

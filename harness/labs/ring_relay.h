@@ -16,8 +16,8 @@ typedef struct ring_traffic {
  * result is wrong. `most` receives the traffic of the last all-reduce, or is NULL. */
 status ring_relay_run(grader *g, lab_test *t, int size, const int64_t *counts, int n, ring_traffic *most);
 
-/* Gives every rank its share. `x` [count] is overwritten. */
-void ring_relay_send_input(students *s, int size, int64_t count, float *x);
+/* Gives every rank of `s` its share of `count` elements. */
+status ring_relay_send_input(students *s, int64_t count);
 /* Returns element i of the shares' sum. */
 float ring_relay_sum(int size, int64_t i);
 

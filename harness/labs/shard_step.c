@@ -19,6 +19,11 @@ static float rate_of(int64_t step)
     return (float)(learning_rate * sqrt(1 - pow((double)beta2, t)) / (1 - pow((double)beta1, t)));
 }
 
+static int owner_of(const shard_run *y, int64_t i)
+{
+    return (int)(i / ((y->n + y->ranks - 1) / y->ranks));
+}
+
 static float sum_of(const shard_run *y, int64_t i)
 {
     float sum = 0;
@@ -43,9 +48,8 @@ static bool is_near(float got, float want, float before)
 static void explain(const shard_run *y, int rank, int64_t i, float got, char *out, size_t size)
 {
     enum { WRONG = 4 };
-    int owner = 0;
+    int owner = owner_of(y, i);
     float m, v, before = y->param[i], sum = sum_of(y, i), n = (float)y->ranks;
-    while (memory_shard_begin(y->n, y->ranks, owner + 1) <= i) owner++;
     const float wrong[WRONG] = {y->grad[owner][i], sum, sum / n / n, -sum / n};
     const char *const texts[WRONG] = {
         ": this is the update with the rank's own gradient, not with the mean over the ranks",
@@ -92,9 +96,8 @@ static void finish_collective(shard_run *y, students *s, int kind)
 {
     float all[SHARD_MOST];
     for (int64_t i = 0; i < y->n; i++) {
-        int owner = 0;
+        int owner = owner_of(y, i);
         float sum = 0;
-        while (memory_shard_begin(y->n, y->ranks, owner + 1) <= i) owner++;
         for (int r = 0; r < y->ranks; r++) sum += y->given[r][i];
         all[i] = kind == MEMORY_REDUCE_SCATTER
                      ? sum
@@ -115,7 +118,7 @@ static void finish_collective(shard_run *y, students *s, int kind)
 static void join(shard_run *y, students *s, int rank, runner_message m, const char *data)
 {
     if (m.n != y->n) {
-        students_send(s, rank, (runner_message){0, LAB_ESIZE, 0, 0}, NULL);
+        students_answer(s, rank, LAB_ESIZE, 0);
         return;
     }
     if (m.bytes > y->n * (int64_t)sizeof(float)) {
@@ -168,13 +171,6 @@ static void on_message(void *context, students *s, int rank, runner_message m, c
     s->finished = all || y->t->failed;
 }
 
-status shard_ranks_open(grader *g, int ranks, students *s)
-{
-    char words[SHARD_MOST_RANKS][64];
-    for (int r = 0; r < ranks; r++) snprintf(words[r], sizeof words[r], "%d %d", r, ranks);
-    return students_start(g, false, ranks, words, -1, s);
-}
-
 status shard_step(students *s, shard_run *y)
 {
     struct {
@@ -195,7 +191,6 @@ status shard_step(students *s, shard_run *y)
             s, r, (runner_message){RUNNER_CASE, MEMORY_STEP, 0, (int64_t)(sizeof in.head + 2 * bytes)}, &in);
     }
     status rc = students_serve(s, on_message, y);
-    if (s->failure[0]) test_fail(y->t, "%s", s->failure);
     memcpy(y->param, y->next, bytes);
     memcpy(y->m, m, bytes);
     memcpy(y->v, v, bytes);

@@ -23,7 +23,6 @@ typedef struct shard_run {
     bool ended[SHARD_MOST_RANKS];
 } shard_run;
 
-status shard_ranks_open(grader *g, int ranks, students *s);
 /* Runs one step and updates the reference in y->param. Fails y->t if a rank's parameters differ. */
 status shard_step(students *s, shard_run *y);
 

@@ -6,7 +6,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 bool stale_may_begin(const int64_t *clock, int ranks, int rank, int64_t staleness)
@@ -42,7 +41,7 @@ static void begin_step(stale_run *y, int rank)
     y->waits[rank] = false;
     y->ends_s[rank] = y->now_s + factor * (0.5 + random_uniform(y->start, draw));
     if (y->wine)
-        y->rc = lab_ranks_compute(y->wine, rank, y->now.clock[rank], LAB_RANKS_BATCH, y->now.param,
+        y->rc = lab_ranks_compute(y->g, rank, y->now.clock[rank], LAB_RANKS_BATCH, y->now.param,
                                   y->grad[rank], &y->losses[rank]);
     for (int64_t i = 0; i < y->n && !y->wine; i++)
         y->grad[rank][i] = (float)random_signed(y->start, 1000000 + draw * STALE_MOST + (uint64_t)i);
@@ -155,7 +154,7 @@ static void on_receive(stale_run *y, students *s)
         y->checkpoint = y->now;
         students_send(s, 0, (runner_message){REDUCER_SAVE, LAB_OK, 0, 0}, NULL);
     } else if (y->pushes == y->most) {
-        students_send(s, 0, (runner_message){0, LAB_END, 0, 0}, NULL);
+        students_answer(s, 0, LAB_END, 0);
     } else {
         push_next(y, s);
     }
@@ -170,24 +169,22 @@ static void on_reply(stale_run *y, students *s, runner_message m, const char *da
         return;
     }
     if (m.bytes != (int64_t)bytes) {
-        students_send(s, 0, (runner_message){0, LAB_ESIZE, 0, 0}, NULL);
+        students_answer(s, 0, LAB_ESIZE, 0);
         return;
     }
     memcpy(param, data, bytes);
     check_reply(y, (int)m.n, param);
-    if (!y->t->failed) students_send(s, 0, (runner_message){0, LAB_OK, 0, 0}, NULL);
+    if (!y->t->failed) students_answer(s, 0, LAB_OK, 0);
 }
 
 static void on_saved(stale_run *y, runner_message m, const char *data)
 {
     y->saved = true;
-    if (m.n <= 0 || m.bytes != m.n) {
+    if (m.n <= 0 || m.bytes != m.n || m.n > STALE_MOST_BYTES) {
         test_fail(y->t, m.n == 0 ? "student_save() has not been written yet: it returned 0"
                                  : "student_save() returned more than the capacity");
         return;
     }
-    y->bytes = realloc(y->bytes, (size_t)m.bytes);
-    if (!y->bytes) return;
     memcpy(y->bytes, data, (size_t)m.bytes);
     y->byte_count = m.bytes;
 }
@@ -218,28 +215,26 @@ static void on_message(void *context, students *s, int rank, runner_message m, c
 /* Serves with `data` [bytes], the parameters or a checkpoint. */
 static status serve(students *s, stale_run *y, const void *data, int64_t bytes)
 {
-    stragglers_case head = {.ranks = y->ranks,
-                            .staleness = y->staleness,
-                            .n = y->n,
-                            .saved = y->resumed ? bytes : 0,
-                            .lr = (double)y->lr,
-                            .momentum = (double)y->momentum};
-    char *both = malloc(sizeof head + (size_t)bytes);
-    if (!both) return fail(STATUS_SYSTEM, "lab: no memory for a checkpoint");
-    memcpy(both, &head, sizeof head);
-    memcpy(both + sizeof head, data, (size_t)bytes);
-    students_send(s, 0, (runner_message){RUNNER_CASE, STRAGGLERS_SERVE, 0, (int64_t)sizeof head + bytes},
-                  both);
-    free(both);
+    struct {
+        stragglers_case head;
+        char data[STALE_MOST_BYTES];
+    } in = {.head = {.ranks = y->ranks,
+                     .staleness = y->staleness,
+                     .n = y->n,
+                     .saved = y->resumed ? bytes : 0,
+                     .lr = (double)y->lr,
+                     .momentum = (double)y->momentum}};
+    memcpy(in.data, data, (size_t)bytes);
+    students_send(s, 0, (runner_message){RUNNER_CASE, STRAGGLERS_SERVE, 0, (int64_t)sizeof in.head + bytes},
+                  &in);
     y->rc = STATUS_OK;
     y->applied = 0;
     y->wrong = y->now;
     memset(y->wrong.velocity, 0, sizeof y->wrong.velocity);
     y->killed = false;
     for (int r = 0; r < y->ranks; r++) y->waits[r] = true;
-    status rc = students_serve(s, on_message, y);
-    if (s->failure[0]) test_fail(y->t, "%s", s->failure);
-    return rc == STATUS_OK ? y->rc : rc;
+    TRY(students_serve(s, on_message, y));
+    return y->rc;
 }
 
 status stale_serve(students *s, stale_run *y)

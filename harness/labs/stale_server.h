@@ -8,6 +8,8 @@
 #include "harness/labs/students.h"
 
 enum { STALE_MOST_RANKS = 5, STALE_MOST = LAB_RANKS_ELEMENTS };
+/* Largest checkpoint, as in labs/runner/stragglers.c. */
+enum { STALE_MOST_BYTES = 4096 + 16 * STALE_MOST + 16 * STALE_MOST_RANKS };
 
 /* State of the reference, as in a checkpoint. */
 typedef struct stale_state {
@@ -16,13 +18,14 @@ typedef struct stale_state {
 } stale_state;
 
 typedef struct stale_run {
+    const grader *g;
     lab_test *t;
     int ranks, slow_rank;
     int64_t staleness, n, most; /* `most` is the number of pushes after which training ends */
     float lr, momentum;
     double slow;              /* factor of the slow rank */
     uint64_t start;           /* seed of the drawn times and gradients */
-    lab_ranks *wine;          /* NULL if gradients are drawn */
+    bool wine;                /* trains g->ranks, else gradients are drawn */
     int64_t save_at, kill_at; /* number of pushes before the save or the kill, or -1 for never */
     /* reached_s is the time at which `loss` falls below this limit. 0 if there is no limit. */
     double loss_limit;
@@ -39,7 +42,7 @@ typedef struct stale_run {
     int64_t applied;   /* pushes of this process */
     stale_state wrong; /* state of a server without momentum, or with a lost velocity */
     stale_state checkpoint;
-    char *bytes; /* student's checkpoint [byte_count]; the caller frees it */
+    char bytes[STALE_MOST_BYTES]; /* student's checkpoint [byte_count] */
     int64_t byte_count;
 } stale_run;
 

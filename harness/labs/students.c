@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +15,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
-enum { MOST_PRINTED = 16 << 10, MOST_MESSAGE = 64 << 20 };
+enum { MOST_PRINTED = 16 << 10, MOST_READ = 256 << 10, MOST_MESSAGE = 64 << 20 };
 
 volatile int grader_interrupted;
 
@@ -28,32 +29,34 @@ static void limit(int what, rlim_t value)
     setrlimit(what, &(struct rlimit){value, value});
 }
 
+void child_begin(int printed)
+{
+    dup2(open("/dev/null", O_RDONLY), STDIN_FILENO);
+    dup2(printed, STDOUT_FILENO);
+    dup2(printed, STDERR_FILENO);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    setsid();
+}
+
 /* Sets up the child: limits, fd 1 and 2 to the pipe, and no other descriptors but the given ones from 3
  * on. */
-static void become_student(const students *s, int socket, int printed, int shared, char *words)
+static void become_student(const students *s, int socket, int printed, int shared, char *words[])
 {
-    char program[PATH_MAX + 16], *argv[8] = {program};
-    int argc = 1;
-    int null = open("/dev/null", O_RDONLY);
+    char program[PATH_MAX + 16], *argv[] = {program, words[0], words[1], words[2], NULL};
     /* Moves the descriptors out of the range 0 to 4. */
     socket = fcntl(socket, F_DUPFD, 10);
     printed = fcntl(printed, F_DUPFD, 10);
     if (shared >= 0) shared = fcntl(shared, F_DUPFD, 10);
-    dup2(null, STDIN_FILENO);
-    dup2(printed, STDOUT_FILENO);
-    dup2(printed, STDERR_FILENO);
+    child_begin(printed);
     dup2(socket, RUNNER_SOCKET);
     if (shared >= 0) dup2(shared, RUNNER_SHARED);
     close_range(shared >= 0 ? RUNNER_SHARED + 1 : RUNNER_SOCKET + 1, ~0u, 0);
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    setsid();
     personality(ADDR_NO_RANDOMIZE); /* random addresses make some versions of the sanitizer fail */
     limit(RLIMIT_CORE, 0);
     limit(RLIMIT_FSIZE, 64 << 10); /* an emulator writes the sanitizer's reads of /proc to a file */
     limit(RLIMIT_CPU, STUDENT_CPU_SECONDS);
-    setrlimit(RLIMIT_STACK, &(struct rlimit){1 << 20, 1 << 20});
-    snprintf(program, sizeof program, "%s/%s", s->g->build, s->fast ? "fast" : "checked");
-    for (char *word = strtok(words, " "); word && argc < 7; word = strtok(NULL, " ")) argv[argc++] = word;
+    limit(RLIMIT_STACK, 1 << 20);
+    snprintf(program, sizeof program, "%s/%s", s->g->build, s->timed ? "fast" : "checked");
     if (chdir(s->g->build) == 0) {
         limit_files(s->g, false);
         confine(CONFINE_BEFORE_EXEC);
@@ -63,39 +66,63 @@ static void become_student(const students *s, int socket, int printed, int share
     _exit(98);
 }
 
-status students_start(const grader *g, bool fast, int count, char words[][64], int shared, students *s)
+static status start_process(students *s, int count, int64_t capacity, int shared)
 {
-    memset(s, 0, sizeof *s);
+    int ends[2], printed[2];
+    char rank[16], size[16], elements[24], *words[] = {rank, size, elements};
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+        return fail_errno(STATUS_SYSTEM, "lab: a socket for the student's process");
+    if (pipe2(printed, O_CLOEXEC | O_NONBLOCK) != 0)
+        return fail_errno(STATUS_SYSTEM, "lab: a pipe for the student's process");
+    snprintf(rank, sizeof rank, "%d", s->count);
+    snprintf(size, sizeof size, "%d", count);
+    snprintf(elements, sizeof elements, "%lld", (long long)capacity);
+    student_process *p = &s->process[s->count++];
+    p->socket = ends[0];
+    p->printed_fd = printed[0];
+    fcntl(p->socket, F_SETFL, O_NONBLOCK);
+    p->pid = fork();
+    if (p->pid == 0) become_student(s, ends[1], printed[1], shared, words);
+    close(ends[1]);
+    close(printed[1]);
+    return p->pid > 0 ? STATUS_OK : fail_errno(STATUS_SYSTEM, "lab: a process for the student's code");
+}
+
+status students_start_timed(grader *g, lab_test *t, int count, int64_t capacity, int shared, students **out)
+{
+    students_end(g);
+    students *s = *out = g->students = calloc(1, sizeof *s);
+    if (!s) return fail(STATUS_SYSTEM, "lab: no memory for the student's processes");
     s->g = g;
-    s->fast = fast;
-    for (int r = 0; r < count; r++) {
-        int ends[2], printed[2];
-        if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-            return fail_errno(STATUS_SYSTEM, "lab: a socket for the student's process");
-        if (pipe2(printed, O_CLOEXEC | O_NONBLOCK) != 0)
-            return fail_errno(STATUS_SYSTEM, "lab: a pipe for the student's process");
-        student_process *p = &s->process[s->count++];
-        p->socket = ends[0];
-        p->printed_fd = printed[0];
-        fcntl(p->socket, F_SETFL, O_NONBLOCK);
-        p->pid = fork();
-        if (p->pid == 0) become_student(s, ends[1], printed[1], shared, words[r]);
-        close(ends[1]);
-        close(printed[1]);
-        if (p->pid < 0) return fail_errno(STATUS_SYSTEM, "lab: a process for the student's code");
-    }
+    s->t = t;
+    s->timed = capacity > 0;
+    while (s->count < count) TRY(start_process(s, count, capacity, shared));
     return STATUS_OK;
 }
 
-static bool reserve(char **memory, size_t *capacity, size_t size)
+status students_start(grader *g, lab_test *t, int count, students **out)
 {
-    if (size <= *capacity) return true;
-    size_t more = size > 2 * *capacity ? size : 2 * *capacity;
-    char *grown = realloc(*memory, more);
-    if (!grown) return false;
-    *memory = grown;
-    *capacity = more;
-    return true;
+    return students_start_timed(g, t, count, 0, -1, out);
+}
+
+void students_fail(students *s, const char *format, ...)
+{
+    char line[2048];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    test_fail(s->t, "%s%s", s->where, line);
+    s->finished = true;
+}
+
+/* ---- messages ---- */
+
+static bool reserve(char **memory, size_t size)
+{
+    char *grown = realloc(*memory, size);
+    if (grown) *memory = grown;
+    return grown;
 }
 
 static void flush(student_process *p)
@@ -112,7 +139,7 @@ void students_send(students *s, int rank, runner_message m, const void *data)
 {
     student_process *p = &s->process[rank];
     size_t bytes = sizeof m + (size_t)m.bytes;
-    if (!reserve(&p->out, &p->out_capacity, p->out_size + bytes)) {
+    if (!reserve(&p->out, p->out_size + bytes)) {
         s->out_of_memory = true;
         return;
     }
@@ -120,6 +147,11 @@ void students_send(students *s, int rank, runner_message m, const void *data)
     if (m.bytes > 0) memcpy(p->out + p->out_size + sizeof m, data, (size_t)m.bytes);
     p->out_size += bytes;
     flush(p);
+}
+
+void students_answer(students *s, int rank, int code, int64_t n)
+{
+    students_send(s, rank, (runner_message){0, code, n, 0}, NULL);
 }
 
 /* Keeps the first 16 KiB of a process's output, and reads the rest so that printing never blocks the
@@ -213,17 +245,16 @@ static void explain_end(students *s, int rank)
     double cpu = (double)(use.ru_utime.tv_sec + use.ru_stime.tv_sec) +
                  (double)(use.ru_utime.tv_usec + use.ru_stime.tv_usec) / 1e6;
     if (report[0])
-        snprintf(s->failure, sizeof s->failure, "%s%s", who, report);
+        students_fail(s, "%s%s", who, report);
     else if (WIFSIGNALED(how) && cpu > STUDENT_CPU_SECONDS - 0.5)
-        snprintf(s->failure, sizeof s->failure,
-                 "%sstill computing after %d s of processor time: does a loop not end?", who,
-                 STUDENT_CPU_SECONDS);
+        students_fail(s, "%sstill computing after %d s of processor time: does a loop not end?", who,
+                      STUDENT_CPU_SECONDS);
     else if (WIFSIGNALED(how))
-        snprintf(s->failure, sizeof s->failure, "%sthe process was killed by signal %d (%s)", who,
-                 WTERMSIG(how), strsignal(WTERMSIG(how)));
+        students_fail(s, "%sthe process was killed by signal %d (%s)", who, WTERMSIG(how),
+                      strsignal(WTERMSIG(how)));
     else
-        snprintf(s->failure, sizeof s->failure,
-                 "%sthe process ended with exit code %d before it returned a result", who, WEXITSTATUS(how));
+        students_fail(s, "%sthe process ended with exit code %d before it returned a result", who,
+                      WEXITSTATUS(how));
 }
 
 /* Handles every complete message. Returns false at the end of the socket. */
@@ -231,22 +262,21 @@ static bool receive(students *s, int rank)
 {
     student_process *p = &s->process[rank];
     for (;;) {
-        if (!reserve(&p->in, &p->in_capacity, p->in_size + (256 << 10))) {
+        if (!reserve(&p->in, p->in_size + MOST_READ)) {
             s->out_of_memory = true;
             return true;
         }
-        ssize_t n = recv(p->socket, p->in + p->in_size, p->in_capacity - p->in_size, 0);
+        ssize_t n = recv(p->socket, p->in + p->in_size, MOST_READ, 0);
         if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return false;
         if (n < 0) return true;
         p->in_size += (size_t)n;
         size_t used = 0;
         runner_message m;
-        while (!s->finished && !s->failure[0] && p->in_size - used >= sizeof m) {
+        while (!s->finished && p->in_size - used >= sizeof m) {
             memcpy(&m, p->in + used, sizeof m);
             if (m.bytes < 0 || m.bytes > MOST_MESSAGE) {
-                snprintf(s->failure, sizeof s->failure,
-                         "rank %d: a message of %lld bytes: at most %d are possible", rank,
-                         (long long)m.bytes, MOST_MESSAGE);
+                students_fail(s, "rank %d: a message of %lld bytes: at most %d are possible", rank,
+                              (long long)m.bytes, MOST_MESSAGE);
                 return true;
             }
             if (p->in_size - used < sizeof m + (size_t)m.bytes) break;
@@ -255,7 +285,7 @@ static bool receive(students *s, int rank)
         }
         memmove(p->in, p->in + used, p->in_size - used);
         p->in_size -= used;
-        if (s->finished || s->failure[0]) return true;
+        if (s->finished) return true;
     }
 }
 
@@ -280,7 +310,7 @@ status students_serve(students *s, student_handler *handler, void *context)
     s->context = context;
     s->finished = false;
     int waited = 0, silent = 0; /* seconds */
-    while (!s->finished && !s->failure[0]) {
+    while (!s->finished) {
         struct pollfd polled[2 * STUDENTS_MOST];
         for (int r = 0; r < s->count; r++) {
             student_process *p = &s->process[r];
@@ -293,10 +323,9 @@ status students_serve(students *s, student_handler *handler, void *context)
         silent = ready > 0 ? 0 : silent + 1;
         waited = ready > 0 || !all_wait(s) ? 0 : waited + 1;
         if (waited == STUDENT_WAIT_SECONDS || silent == STUDENT_SILENCE_SECONDS)
-            snprintf(s->failure, sizeof s->failure,
-                     "nothing has happened for %d s: is the function waiting for something?",
-                     waited == STUDENT_WAIT_SECONDS ? waited : silent);
-        for (int r = 0; ready > 0 && r < s->count && !s->finished && !s->failure[0]; r++) {
+            students_fail(s, "nothing has happened for %d s: is the function waiting for something?",
+                          waited == STUDENT_WAIT_SECONDS ? waited : silent);
+        for (int r = 0; ready > 0 && r < s->count && !s->finished; r++) {
             if (polled[2 * r + 1].revents) {
                 read_printed(&s->process[r]);
                 if (polled[2 * r + 1].revents & POLLHUP)
@@ -311,8 +340,26 @@ status students_serve(students *s, student_handler *handler, void *context)
     return STATUS_OK;
 }
 
-void students_end(students *s)
+/* Adds what the processes printed to the test's details, at most ten lines. */
+static void show_printed(const students *s)
 {
+    int left = 10;
+    for (int r = 0; r < s->count; r++) {
+        const char *line = s->process[r].printed.data;
+        if (!line || strstr(line, "AddressSanitizer") || strstr(line, "runtime error: ")) continue;
+        while (*line && left-- > 0) {
+            int length = (int)strcspn(line, "\n");
+            test_note(s->t, "rank %d printed | %.*s", r, length < 200 ? length : 200, line);
+            line += length + (line[length] == '\n');
+        }
+    }
+}
+
+void students_end(grader *g)
+{
+    students *s = g->students;
+    if (!s) return;
+    if (s->t->failed && !s->timed) show_printed(s);
     for (int r = 0; r < s->count; r++) {
         student_process *p = &s->process[r];
         if (p->pid > 0) {
@@ -326,19 +373,6 @@ void students_end(students *s)
         free(p->out);
         text_free(&p->printed);
     }
-    s->count = 0;
-}
-
-void students_printed(const students *s, lab_test *t)
-{
-    int left = 10; /* lines */
-    for (int r = 0; r < s->count; r++) {
-        const char *line = s->process[r].printed.data;
-        if (!line || strstr(line, "AddressSanitizer") || strstr(line, "runtime error: ")) continue;
-        while (*line && left-- > 0) {
-            int length = (int)strcspn(line, "\n");
-            test_note(t, "rank %d printed | %.*s", r, length < 200 ? length : 200, line);
-            line += length + (line[length] == '\n');
-        }
-    }
+    free(s);
+    g->students = NULL;
 }

@@ -12,12 +12,13 @@
  * message will come. If some process computes, the grader waits STUDENT_SILENCE_SECONDS, because on a
  * loaded machine a process may take long to use its processor time. */
 enum { STUDENTS_MOST = 8, STUDENT_CPU_SECONDS = 2, STUDENT_WAIT_SECONDS = 3, STUDENT_SILENCE_SECONDS = 120 };
+enum { CALL_MOST_RESULTS = 16384 };
 
 typedef struct student_process {
     pid_t pid;
     int socket, printed_fd;
     char *in, *out; /* received and not yet handled; to be sent */
-    size_t in_size, in_capacity, out_size, out_sent, out_capacity;
+    size_t in_size, out_size, out_sent;
     text_buffer printed; /* first 16 KiB of stdout and stderr */
 } student_process;
 
@@ -27,28 +28,47 @@ typedef void student_handler(void *context, students *s, int rank, runner_messag
 
 struct students {
     const grader *g;
-    bool fast;
+    lab_test *t; /* receives the failures of the processes */
+    bool timed;
     int count;
     student_process process[STUDENTS_MOST];
     student_handler *handler;
     void *context;
-    bool finished; /* set by the handler */
-    /* Failure that stops the processes, set by students_serve() or the handler, or "". */
-    char failure[2048];
+    bool finished; /* set by the handler, and after a failure */
     bool out_of_memory;
+    char where[48]; /* begins the message of a failure */
+    double result[CALL_MOST_RESULTS];
+    int result_count; /* number of results of the last call, or a LAB_E... code */
 };
 
-/* Starts `count` processes of the program (fast or sanitized), process r with the words `words[r]`.
- * `shared` becomes RUNNER_SHARED unless it is -1. */
-status students_start(const grader *g, bool fast, int count, char words[][64], int shared, students *s);
+/* Starts `count` processes of the sanitized program, in place of those that run. The grader ends them with
+ * the test, and shows what they printed if the test has failed. */
+status students_start(grader *g, lab_test *t, int count, students **out);
+/* Starts processes of the fast program, with links of `capacity` elements in the shared memory `shared`. */
+status students_start_timed(grader *g, lab_test *t, int count, int64_t capacity, int shared, students **out);
 void students_send(students *s, int rank, runner_message m, const void *data);
+/* Sends a message without data. */
+void students_answer(students *s, int rank, int code, int64_t n);
 /* Serves messages until the handler sets `finished`, or after a failure. */
 status students_serve(students *s, student_handler *handler, void *context);
-/* Kills the remaining processes, and frees the memory. */
-void students_end(students *s);
-/* Adds the output of the processes to the test's details. */
-void students_printed(const students *s, lab_test *t);
+/* Fails the test and finishes. */
+void students_fail(students *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Kills the remaining processes, and frees their memory. */
+void students_end(grader *g);
 
+/* ---- call.c ---- */
+/* Calls function `which` (labs/runner/call.h) with in[0..n). The results are in s->result. Fails the test if
+ * the function crashes, hangs or has not been written yet. */
+status students_call(students *s, int which, const double *in, int n);
+/* Does the same, but does not look at the results. */
+status students_call_unchecked(students *s, int which, const double *in, int n);
+
+/* Runs `harness COMMAND`, with --trace if `trace` is not NULL, and reads the JSON that it prints. *out is a
+ * new reference. No word of the command may hold a blank. */
+status program_json(json_t **out, const char *trace, const char *command, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* ---- build.c ---- */
 /* Runs a tool such as the compiler, limited to the folders that it needs, and appends its output. *code is
  * its exit code, or 128 + signal. */
 status tool_run(const grader *g, char *const argv[], text_buffer *printed, int *code);
@@ -57,6 +77,10 @@ status tool_run(const grader *g, char *const argv[], text_buffer *printed, int *
  * the labs, and the build folder. If `write`, it may also write to the build folder. Returns -1 if the
  * kernel lacks Landlock. */
 int limit_files(const grader *g, bool write);
+
+/* Sets up a child that runs a program: its input is empty, its output goes to descriptor `printed`, and it
+ * ends with the grader. */
+void child_begin(int printed);
 
 extern volatile int grader_interrupted; /* number of the signal that asks the grader to stop, or 0 */
 

@@ -29,19 +29,12 @@ int lab_wait(lab_step *step, int bucket)
     return runner_read().code;
 }
 
-static void *exact(size_t bytes)
-{
-    void *memory = malloc(bytes ? bytes : 1);
-    if (!memory) abort();
-    return memory;
-}
-
 /* in: count, both limits, sizes. */
 static int assign(const double *in, double *out)
 {
     int count = (int)in[0];
-    int64_t *bytes = exact((size_t)count * sizeof *bytes);
-    int *bucket_of = exact((size_t)count * sizeof *bucket_of);
+    int64_t *bytes = runner_memory((size_t)count * sizeof *bytes);
+    int *bucket_of = runner_memory((size_t)count * sizeof *bucket_of);
     for (int i = 0; i < count; i++) {
         bytes[i] = (int64_t)in[3 + i];
         bucket_of[i] = -1;
@@ -58,7 +51,7 @@ static int assign(const double *in, double *out)
 static int backward(const double *in, double *out)
 {
     int count = (int)in[0];
-    int *bucket_of = exact((size_t)count * sizeof *bucket_of);
+    int *bucket_of = runner_memory((size_t)count * sizeof *bucket_of);
     for (int i = 0; i < count; i++) bucket_of[i] = (int)in[2 + i];
     out[0] = student_backward(NULL, bucket_of, count, (int)in[1]);
     free(bucket_of);
@@ -69,7 +62,8 @@ static int backward(const double *in, double *out)
 static int exposed(const double *in, double *out)
 {
     size_t computes = (size_t)in[0], flights = (size_t)in[1];
-    lab_span *compute = exact(computes * sizeof *compute), *flight = exact(flights * sizeof *flight);
+    lab_span *compute = runner_memory(computes * sizeof *compute),
+             *flight = runner_memory(flights * sizeof *flight);
     memcpy(compute, in + 2, computes * sizeof *compute);
     memcpy(flight, in + 2 + 2 * computes, flights * sizeof *flight);
     out[0] = student_exposed(compute, (int)computes, flight, (int)flights);

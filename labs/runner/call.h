@@ -7,26 +7,20 @@
 
 #include <stdlib.h>
 
-enum { CALL_MOST_NUMBERS = 16384 };
+enum { CALL_MOST_NUMBERS = 16384, CALL_HAS_ANSWERED = INT32_MIN };
 
 /* Calls function `which` with in[0..n). Stores its results in out[] and returns their number, at most
- * CALL_MOST_NUMBERS, or a LAB_E... code. Each lab defines it. */
+ * CALL_MOST_NUMBERS, or a LAB_E... code, or CALL_HAS_ANSWERED if it has sent RUNNER_RESULT itself. Each lab
+ * defines it. */
 int call_function(int which, const double *in, int n, double *out);
 
-void runner_run(char **words, void (*set_up)(void))
+void runner_case(runner_message m, void *data)
 {
-    (void)words;
-    set_up();
-    for (;;) {
-        runner_message m = runner_read();
-        double *in = malloc((size_t)m.bytes + 1), *out = malloc(CALL_MOST_NUMBERS * sizeof *out);
-        if (!in || !out) abort();
-        runner_read_data(in, m.bytes);
-        int n = call_function(m.code, in, (int)m.n, out);
+    double *out = runner_memory(CALL_MOST_NUMBERS * sizeof *out);
+    int n = call_function(m.code, data, (int)m.n, out);
+    if (n != CALL_HAS_ANSWERED)
         runner_write((runner_message){RUNNER_RESULT, n, n, n > 0 ? n * (int64_t)sizeof *out : 0}, out);
-        free(in);
-        free(out);
-    }
+    free(out);
 }
 
 #endif

@@ -2,6 +2,7 @@
 #include "labs/runner/memory.h"
 
 #include "labs/lab.h"
+#include "labs/runner/call.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -50,60 +51,42 @@ int lab_all_gather(lab_group *group, float *x, size_t n)
     return m.code;
 }
 
-static void *exact(size_t bytes)
+static int step(const memory_step_case *c)
 {
-    void *memory = calloc(1, bytes ? bytes : 1);
-    if (!memory) abort();
-    return memory;
-}
-
-static void peaks(void)
-{
-    memory_peaks_case c;
-    lab_memory peak = {-1, -1, -1, -1, -1, -1};
-    runner_read_data(&c, (int64_t)sizeof c);
-    lab_model model = {c.root, c.unit, (int)c.units, (int)c.states};
-    int code = student_memory(&model, (int)c.scheme, (int)c.ranks, (int)c.rank, &peak);
-    runner_write((runner_message){RUNNER_RESULT, code, 0, (int64_t)sizeof peak}, &peak);
-}
-
-static void step(lab_group *group, lab_adam *adam)
-{
-    memory_step_case c;
-    runner_read_data(&c, (int64_t)sizeof c);
-    size_t n = (size_t)c.n, bytes = n * sizeof(float);
-    float *param = exact(bytes), *grad = exact(bytes);
-    runner_read_data(param, (int64_t)bytes);
-    runner_read_data(grad, (int64_t)bytes);
-    if (c.first) {
-        free(adam->m);
-        free(adam->v);
-        *adam = (lab_adam){(float)c.rate,
-                           (float)c.beta1,
-                           (float)c.beta2,
-                           (float)c.eps,
-                           exact(shard_bytes(group, n)),
-                           exact(shard_bytes(group, n))};
+    static lab_adam adam;
+    lab_group group = {runner_rank, runner_size};
+    size_t n = (size_t)c->n, bytes = n * sizeof(float);
+    float *param = memcpy(runner_memory(bytes), c + 1, bytes),
+          *grad = memcpy(runner_memory(bytes), (const float *)(c + 1) + n, bytes);
+    if (c->first) {
+        free(adam.m);
+        free(adam.v);
+        adam = (lab_adam){0,
+                          (float)c->beta1,
+                          (float)c->beta2,
+                          (float)c->eps,
+                          runner_memory(shard_bytes(&group, n)),
+                          runner_memory(shard_bytes(&group, n))};
     }
-    adam->rate = (float)c.rate;
+    adam.rate = (float)c->rate;
     runner_watch_memory();
-    int code = student_sharded_step(group, adam, param, grad, n);
+    int code = student_sharded_step(&group, &adam, param, grad, n);
     int64_t most = runner_most_memory();
     runner_write((runner_message){RUNNER_RESULT, code, most, (int64_t)bytes}, param);
     free(param);
     free(grad);
+    return CALL_HAS_ANSWERED;
 }
 
-/* Words: RANK SIZE. */
-void runner_run(char **words, void (*set_up)(void))
+int call_function(int which, const double *in, int n, double *out)
 {
-    lab_group group = {atoi(words[0]), atoi(words[1])};
-    lab_adam adam = {0};
-    set_up();
-    for (;;) {
-        if (runner_read().code == MEMORY_STEP)
-            step(&group, &adam);
-        else
-            peaks();
-    }
+    (void)n;
+    if (which == MEMORY_STEP) return step((const void *)in);
+    lab_memory peak = {-1, -1, -1, -1, -1, -1};
+    lab_model model = {(int64_t)in[0], (int64_t)in[1], (int)in[2], (int)in[3]};
+    out[0] = student_memory(&model, (int)in[4], (int)in[5], (int)in[6], &peak);
+    const int64_t numbers[] = {peak.parameters,      peak.replicas,       peak.gradients,
+                               peak.optimizer_state, peak.gathered_units, peak.buckets};
+    for (int i = 0; i < 6; i++) out[1 + i] = (double)numbers[i];
+    return 7;
 }

@@ -4,18 +4,15 @@
 
 #include "labs/runner/runner.h"
 
-enum { MEMORY_PEAKS, MEMORY_STEP }; /* code of RUNNER_CASE: the function */
+/* code of RUNNER_CASE. MEMORY_PEAKS calls student_memory() as in call.h with root, unit, units, states,
+ * scheme, ranks and rank. Its results are its return value and the numbers of lab_memory. */
+enum { MEMORY_PEAKS, MEMORY_STEP };
 
 enum {
     MEMORY_REDUCE_SCATTER = RUNNER_FIRST_OF_LAB, /* n elements; answered with a code and this rank's shard */
     MEMORY_ALL_GATHER, /* this rank's shard, with n, the number of all elements; answered with a code and all
                         * elements */
 };
-
-/* A call of student_memory(). The data of the result are the numbers of lab_memory. */
-typedef struct memory_peaks_case {
-    int64_t root, unit, units, states, scheme, ranks, rank;
-} memory_peaks_case;
 
 /* A call of student_sharded_step(), followed by the parameters and the gradients. The data of the result are
  * the parameters, and its n is the most bytes allocated. */

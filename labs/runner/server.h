@@ -28,8 +28,7 @@ int lab_receive_push(lab_server *server, lab_push *push)
     if (m.code != LAB_OK) return m.code;
     runner_read_data(&head, (int64_t)sizeof head);
     size_t bytes = (size_t)m.bytes - sizeof head;
-    float *grad = malloc(bytes ? bytes : 1);
-    if (!grad) abort();
+    float *grad = runner_memory(bytes);
     runner_read_data(grad, (int64_t)bytes);
     free(server->grad[head.rank]);
     server->grad[head.rank] = grad;

@@ -4,12 +4,13 @@
 
 #include "labs/runner/reducer.h"
 
-enum { STRAGGLERS_SERVE, STRAGGLERS_MAY_BEGIN }; /* code of RUNNER_CASE: the function */
+/* code of RUNNER_CASE. STRAGGLERS_MAY_BEGIN calls student_may_begin() as in call.h with the rank, the
+ * staleness and the clocks. */
+enum { STRAGGLERS_SERVE, STRAGGLERS_MAY_BEGIN };
 
-/* Precedes the data of a case. Data of STRAGGLERS_SERVE: a checkpoint of `saved` bytes, or the parameters if
- * `saved` is 0. Data of STRAGGLERS_MAY_BEGIN: int64_t clock[ranks]. */
+/* Precedes the data of STRAGGLERS_SERVE: a checkpoint of `saved` bytes, or the parameters if `saved` is 0. */
 typedef struct stragglers_case {
-    int64_t ranks, rank, staleness, n, saved;
+    int64_t ranks, staleness, n, saved;
     double lr, momentum;
 } stragglers_case;
 
