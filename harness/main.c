@@ -30,22 +30,20 @@ static status find_command(const char *name, const command **out)
     return STATUS_OK;
 }
 
-static status print_help(void)
+static void print_help(text_buffer *out)
 {
-    text_buffer out = {0};
-    text_append(&out,
+    text_append(out,
                 "harness " PROGRAM_VERSION ": data-parallel training by parameter server or all-reduce\n\n"
                 "usage: harness [run] [options]        harness COMMAND [options]\n\ncommands:\n");
     for (int i = 0; i < COMMAND_COUNT; i++)
-        text_append(&out, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
-    text_append(&out, "\nharness help COMMAND lists the options of a command that people use,\n"
-                      "harness COMMAND --help=all every option, harness help units the units of sizes,\n"
-                      "times and rates; harness --version prints the version.\n"
-                      "Exit codes: 0 done, 1 a comparison failed, 64 usage, 65 data, 69 unavailable,\n"
-                      "70 defect, 71 system, 73 cannot create output, 74 input or output, 75 peer lost,\n"
-                      "76 protocol, or ranks differ, 77 permission, 78 configuration, 79 a loss,\n"
-                      "gradient or parameter is not finite, 128 + signal.\n");
-    return output_text(&out);
+        text_append(out, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
+    text_append(out, "\nharness help COMMAND lists the options of a command that people use,\n"
+                     "harness COMMAND --help=all every option, harness help units the units of sizes,\n"
+                     "times and rates; harness --version prints the version.\n"
+                     "Exit codes: 0 done, 1 a comparison failed, 64 usage, 65 data, 69 unavailable,\n"
+                     "70 defect, 71 system, 73 cannot create output, 74 input or output, 75 peer lost,\n"
+                     "76 protocol, or ranks differ, 77 permission, 78 configuration, 79 a loss,\n"
+                     "gradient or parameter is not finite, 128 + signal.\n");
 }
 
 static bool is_word(const char *argument, const char *word)
@@ -53,39 +51,43 @@ static bool is_word(const char *argument, const char *word)
     return argument && strcmp(argument, word) == 0;
 }
 
-static status print_command_help(const command *c, const char *what)
+static size_t bind_options(const command *c, void *options, option_binding *bindings)
+{
+    if (c->bind) return c->bind(options, bindings);
+    bindings[0] = (option_binding){.table = c->table, .storage = options};
+    return c->table != NULL;
+}
+
+static status print_command_help(const command *c, const char *what, text_buffer *out)
 {
     bool all = is_word(what, "--help=all");
     option_binding bindings[COMMAND_MOST_BINDINGS] = {{0}};
-    void *options = calloc(1, c->options_size + 1);
-    text_buffer out = {0};
-    if (!options) return fail(STATUS_SYSTEM, "no memory for the options of %s", c->name);
-    if (is_word(what, "--help=effects") && !c->effects) {
-        free(options);
-        return fail(STATUS_USAGE, "%s: expected --help or --help=all, got %s; harness run has that table",
-                    c->name, what);
-    }
     if (is_word(what, "--help=effects")) {
-        c->effects(&out);
-        free(options);
-        return output_file(&out, "-"); /* Markdown */
+        if (!c->effects)
+            return fail(STATUS_USAGE, "%s: expected --help or --help=all, got %s; harness run has that table",
+                        c->name, what);
+        c->effects(out);
+        return output_file(out, "-"); /* Markdown */
     }
-    text_append(&out, "usage: harness %s %s\n%s\n", c->name, c->usage, c->summary);
+    void *options = calloc(1, c->options_size + 1);
+    if (!options) return fail(STATUS_SYSTEM, "no memory for the options of %s", c->name);
+    text_append(out, "usage: harness %s %s\n%s\n%s", c->name, c->usage, c->summary, c->about ? c->about : "");
     if (c->help)
-        c->help(all, &out);
-    else if (c->bind)
-        options_help(bindings, c->bind(options, bindings), all, &out);
+        c->help(all, out);
+    else
+        options_help(bindings, bind_options(c, options, bindings), all, out);
+    if (c->notes) text_append(out, "%s", c->notes);
     free(options);
-    return output_text(&out);
+    return STATUS_OK;
 }
 
 static status read_and_run(const command *c, command_line *l)
 {
-    size_t count = c->bind ? c->bind(l->options, l->bindings) : 0;
+    size_t count = bind_options(c, l->options, l->bindings);
     l->argv[0] = (char *)"harness";
     l->argv[1] = (char *)c->name;
+    TRY(options_defaults(l->bindings, count));
     if (c->most_words != COMMAND_READS_ITSELF) {
-        TRY(options_defaults(l->bindings, count));
         TRY(options_parse(l->bindings, count, l->argc, l->argv + 2, l->words, &l->word_count));
         if (l->word_count > c->most_words)
             return fail(STATUS_USAGE, "%s: unexpected argument '%s'; see harness %s --help", c->name,
@@ -94,14 +96,15 @@ static status read_and_run(const command *c, command_line *l)
     return c->run(l);
 }
 
-static status run_command(const command *c, int argc, char *argv[], int *exit_code)
+static status run_command(const command *c, int argc, char *argv[], text_buffer *out, int *exit_code)
 {
     option_binding bindings[COMMAND_MOST_BINDINGS] = {{0}};
     command_line l = {.argc = argc,
                       .argv = calloc((size_t)argc + 3, sizeof *l.argv),
                       .options = calloc(1, c->options_size + 1),
                       .bindings = bindings,
-                      .words = calloc((size_t)argc + 1, sizeof *l.words)};
+                      .words = calloc((size_t)argc + 1, sizeof *l.words),
+                      .out = out};
     status rc;
     if (!l.argv || !l.options || !l.words) {
         rc = fail(STATUS_SYSTEM, "no memory for the command line");
@@ -122,32 +125,30 @@ static bool is_help(const char *argument)
            is_word(argument, "--help=effects");
 }
 
-static status print_units(void)
-{
-    text_buffer out = {0};
-    text_units_help(&out);
-    return output_text(&out);
-}
-
-static status dispatch(int argc, char *argv[], int *exit_code)
+static status dispatch(int argc, char *argv[], text_buffer *out, int *exit_code)
 {
     const char *first = argc > 1 ? argv[1] : NULL;
-    bool asks = is_word(first, "help");
-    if (is_help(first) || (asks && argc == 2)) return print_help();
-    if (is_word(first, "--version")) {
-        text_buffer out = {0};
-        text_append(&out, "harness %s\n", PROGRAM_VERSION);
-        return output_text(&out);
+    bool asks = is_word(first, "help"), units = asks && argc > 2 && is_word(argv[2], "units");
+    if (is_help(first) || (asks && argc == 2)) {
+        print_help(out);
+        return STATUS_OK;
     }
-    for (int i = 1; i < argc; i++)
-        if (is_word(argv[i], "--help=units") || (asks && i == 2 && is_word(argv[i], "units")))
-            return print_units();
+    if (is_word(first, "--version")) {
+        text_append(out, "harness %s\n", PROGRAM_VERSION);
+        return STATUS_OK;
+    }
+    for (int i = 1; i < argc; i++) units = units || is_word(argv[i], "--help=units");
+    if (units) {
+        text_units_help(out);
+        return STATUS_OK;
+    }
     const command *c = &command_run;
     int skip = asks ? 2 : 1;
     if (first && argv[skip][0] != '-') TRY(find_command(argv[skip++], &c));
     for (int i = skip; i < argc; i++)
-        if (is_help(argv[i])) return print_command_help(c, argv[i]);
-    return asks ? print_command_help(c, "--help") : run_command(c, argc - skip, argv + skip, exit_code);
+        if (is_help(argv[i])) return print_command_help(c, argv[i], out);
+    return asks ? print_command_help(c, "--help", out)
+                : run_command(c, argc - skip, argv + skip, out, exit_code);
 }
 
 /* Opens /dev/null for each closed standard stream. The next file that is opened would otherwise take its
@@ -167,10 +168,13 @@ __attribute__((section(".preinit_array"), used)) static void (*const first)(void
 int main(int argc, char *argv[])
 {
     int exit_code = 0;
+    text_buffer out = {0};
     if (launch_environment_is_rank()) log_set_level(LOG_warn); /* the launcher has reported old names */
     keep_standard_streams();
     signal(SIGXFSZ, SIG_IGN); /* makes a write beyond ulimit -f fail with an error */
-    status rc = dispatch(argc, argv, &exit_code);
+    status rc = dispatch(argc, argv, &out, &exit_code);
+    if (rc == STATUS_OK && out.length > 0) rc = output_text(&out);
+    text_free(&out);
     bool launcher_says = rc == STATUS_SYSTEM && launch_environment_is_rank();
     if (rc != STATUS_OK && error_message()[0] && !launcher_says) log_error("%s", error_message());
     errno = 0; /* out_of_memory.c must not take this exit for a library's */

@@ -122,30 +122,27 @@ static status fit_series(const bench_setup *s, int first, line_fit *out)
     return rc;
 }
 
-/* Calls `call` for each series of rows. Stops at an error. */
-static status each_fit(const bench_setup *s,
-                       status (*call)(void *context, const ring_bench_row *row, const line_fit *fit),
-                       void *context)
+static bool begins_series(const bench_setup *s, int row)
 {
-    for (int i = 0; s->options.fit && i < s->row_count; i++) {
-        bool first = true;
-        line_fit fit;
-        for (int k = 0; k < i; k++) first = first && !same_series(&s->rows[k], &s->rows[i]);
-        if (!first) continue;
-        TRY(fit_series(s, i, &fit));
-        TRY(call(context, &s->rows[i], &fit));
-    }
-    return STATUS_OK;
+    for (int k = 0; k < row; k++)
+        if (same_series(&s->rows[k], &s->rows[row])) return false;
+    return true;
 }
 
-static status print_fit(void *context, const ring_bench_row *row, const line_fit *f)
+static status print_fits(const bench_setup *s, text_buffer *out)
 {
-    text_append(context,
-                "# Fit %s %s: latency %.1f us (%.1f to %.1f), bandwidth %.4g GB/s (%.4g to %.4g), R^2 %.4f, "
-                "%d sizes\n",
-                row->collective, row->algorithm, f->latency_s * 1e6, f->latency_interval.low * 1e6,
-                f->latency_interval.high * 1e6, f->bandwidth_bytes_per_s / 1e9,
-                f->bandwidth_interval.low / 1e9, f->bandwidth_interval.high / 1e9, f->r_squared, f->points);
+    for (int i = 0; i < s->row_count; i++) {
+        line_fit f;
+        if (!begins_series(s, i)) continue;
+        TRY(fit_series(s, i, &f));
+        text_append(
+            out,
+            "# Fit %s %s: latency %.1f us (%.1f to %.1f), bandwidth %.4g GB/s (%.4g to %.4g), R^2 %.4f, "
+            "%d sizes\n",
+            s->rows[i].collective, s->rows[i].algorithm, f.latency_s * 1e6, f.latency_interval.low * 1e6,
+            f.latency_interval.high * 1e6, f.bandwidth_bytes_per_s / 1e9, f.bandwidth_interval.low / 1e9,
+            f.bandwidth_interval.high / 1e9, f.r_squared, f.points);
+    }
     return STATUS_OK;
 }
 
@@ -155,33 +152,31 @@ static json_t *real_or_null(double value)
     return isfinite(value) ? json_real(value) : json_null();
 }
 
-static status add_fit(void *context, const ring_bench_row *row, const line_fit *f)
-{
-    json_array_append_new(context,
-                          json_pack("{s:s, s:s, s:f, s:f, s:f, s:o, s:o, s:o, s:f, s:i}", "collective",
-                                    row->collective, "algorithm", row->algorithm, "latency_s", f->latency_s,
-                                    "latency_low_s", f->latency_interval.low, "latency_high_s",
-                                    f->latency_interval.high, "bandwidth_bytes_per_s",
-                                    real_or_null(f->bandwidth_bytes_per_s), "bandwidth_low_bytes_per_s",
-                                    real_or_null(f->bandwidth_interval.low), "bandwidth_high_bytes_per_s",
-                                    real_or_null(f->bandwidth_interval.high), "r_squared", f->r_squared,
-                                    "points", f->points));
-    return STATUS_OK;
-}
-
 static status write_json(const bench_setup *s)
 {
-    json_t *fits = json_array();
-    status rc = each_fit(s, add_fit, fits);
-    if (rc != STATUS_OK) {
-        json_decref(fits);
-        return rc;
+    json_t *rows = json_array(), *fits = s->options.fit ? json_array() : NULL;
+    status rc = STATUS_OK;
+    for (int i = 0; i < s->row_count && rc == STATUS_OK; i++) {
+        const ring_bench_row *row = &s->rows[i];
+        line_fit f;
+        json_array_append_new(rows, ring_bench_json(row));
+        if (!fits || !begins_series(s, i)) continue;
+        rc = fit_series(s, i, &f);
+        json_array_append_new(fits,
+                              json_pack("{s:s, s:s, s:f, s:f, s:f, s:o, s:o, s:o, s:f, s:i}", "collective",
+                                        row->collective, "algorithm", row->algorithm, "latency_s",
+                                        f.latency_s, "latency_low_s", f.latency_interval.low,
+                                        "latency_high_s", f.latency_interval.high, "bandwidth_bytes_per_s",
+                                        real_or_null(f.bandwidth_bytes_per_s), "bandwidth_low_bytes_per_s",
+                                        real_or_null(f.bandwidth_interval.low), "bandwidth_high_bytes_per_s",
+                                        real_or_null(f.bandwidth_interval.high), "r_squared", f.r_squared,
+                                        "points", f.points));
     }
-    json_t *rows = json_array();
-    for (int i = 0; i < s->row_count; i++) json_array_append_new(rows, ring_bench_json(&s->rows[i]));
-    return output_json(json_pack("{s:i, s:o, s:o*}", "schema_version", RESULT_SCHEMA_VERSION, "rows", rows,
-                                 "fits", s->options.fit ? fits : (json_decref(fits), NULL)),
-                       s->options.json);
+    json_t *result =
+        json_pack("{s:i, s:o, s:o*}", "schema_version", RESULT_SCHEMA_VERSION, "rows", rows, "fits", fits);
+    if (rc == STATUS_OK) return output_json(result, s->options.json);
+    json_decref(result);
+    return rc;
 }
 
 static status bench_rank0(bench_setup *s, const ring_bench_config *config)
@@ -197,7 +192,7 @@ static status bench_rank0(bench_setup *s, const ring_bench_config *config)
     if (s->out_of_memory) return fail(STATUS_SYSTEM, "no memory for the results");
     if (!s->only_json) {
         ring_bench_footer(s->rows, s->row_count, &text);
-        TRY(each_fit(s, print_fit, &text));
+        if (s->options.fit) TRY(print_fits(s, &text));
         TRY(output_text(&text));
     }
     if (s->options.json) TRY(write_json(s));
@@ -237,28 +232,23 @@ static status run_rank(bench_setup *s, const launch_environment *e)
     return rc;
 }
 
-static status check_started_right(const bench_setup *s)
-{
-    if (!strstr(s->ring.collectives, "mpi")) return STATUS_OK;
-    return fail(STATUS_USAGE,
-                "--collective: expected mpirun to start the ranks of 'mpi': mpirun -n %d harness bench ...",
-                (int)s->options.gpus);
-}
-
 static status check_fit(const bench_setup *s)
 {
     int sizes = 0;
     for (int64_t bytes = s->ring.begin; bytes <= s->ring.end && sizes < 3; bytes *= s->ring.factor) sizes++;
-    return !s->options.fit || sizes >= 3
-               ? STATUS_OK
-               : fail(STATUS_USAGE, "--fit: expected 3 sizes or more, got %d", sizes);
+    if (!s->options.fit || sizes >= 3) return STATUS_OK;
+    return fail(STATUS_USAGE, "--fit: expected 3 sizes or more, got %d", sizes);
 }
 
 static status run_launcher(const bench_setup *s, command_line *line)
 {
     TRY(ring_bench_check(&s->ring, (int)s->options.gpus));
     TRY(check_fit(s));
-    TRY(check_started_right(s));
+    if (strstr(s->ring.collectives, "mpi"))
+        return fail(
+            STATUS_USAGE,
+            "--collective: expected mpirun to start the ranks of 'mpi': mpirun -n %d harness bench ...",
+            (int)s->options.gpus);
     if (s->options.json) TRY(output_probe(s->options.json));
     launch_job job = {.name = "bench", .world = (int)s->options.gpus};
     launch_options options = launch_defaults();
@@ -266,9 +256,8 @@ static status run_launcher(const bench_setup *s, command_line *line)
     options.jobs = &job;
     options.job_count = 1;
     options.argv = line->argv;
-    options.stall_timeout_ns =
-        /* One message size may take long, and the status slots do not change during this time. */
-        10 * s->options.timeout_ns;
+    /* One message size may take long, and the status slots do not change during this time. */
+    options.stall_timeout_ns = 10 * s->options.timeout_ns;
     log_info("%d CPU ranks %s %d processors", job.world, job.world > host_processors() ? "share" : "on",
              host_processors());
     /* Ranks that share a processor would measure the scheduler. */
@@ -289,7 +278,7 @@ static status run_bench(command_line *line)
     bench_setup *s = line->options;
     launch_environment e;
     TRY(name_operations(s, line->words, line->word_count));
-    s->only_json = s->options.json && strcmp(s->options.json, "-") == 0;
+    s->only_json = command_is_stdout(s->options.json);
     TRY(launch_environment_open(getenv("OMPI_COMM_WORLD_RANK") != NULL, &e));
     status rc = e.origin == LAUNCH_BY_HAND ? run_launcher(s, line) : run_rank(s, &e);
     launch_environment_close(&e);

@@ -57,35 +57,18 @@ static status parse_limits(const char *text, bucket_plan *plan)
     return comma ? text_parse_bytes("--limits", comma + 1, &plan->limit) : STATUS_OK;
 }
 
-static status assign_by_limits(const buckets_setup *s, const nn_program *p, bucket_schedule *out)
-{
-    const nn_model *m = p->model;
-    bucket_plan plan = {.rule = BUCKET_REACH_BYTES,
-                        .order = s->ring.order > 0 ? (bucket_order)(s->ring.order - 1) : BUCKET_ORDER_READY};
-    TRY(parse_limits(s->options.limits, &plan));
-    TRY(bucket_schedule_open(m->param_count, out));
-    bucket_tensor *tensors = calloc((size_t)m->param_count, sizeof *tensors);
-    int *ready = calloc((size_t)m->param_count, sizeof *ready);
-    if (!tensors || !ready) {
-        free(tensors);
-        free(ready);
-        return fail(STATUS_SYSTEM, "no memory for the buckets");
-    }
-    for (int i = 0; i < m->param_count; i++)
-        tensors[i] = (bucket_tensor){m->params[i].elements, DTYPE_F32, m->params[i].unit};
-    ring_complete_order(p->ready_order, p->ready_count, m->param_count, ready);
-    bucket_assign(&plan, tensors, m->param_count, ready, out);
-    free(tensors);
-    free(ready);
-    return STATUS_OK;
-}
-
 static status assign(const buckets_setup *s, const nn_program *p, bucket_schedule *out)
 {
-    if (s->options.limits) return assign_by_limits(s, p, out);
-    ring_settings settings;
-    TRY(ring_settings_resolve(&s->ring, s->shared.divide, s->options.policy, &settings));
-    return ring_program_buckets(&settings, p, !s->options.first_step, out);
+    ring_settings settings = {0};
+    bucket_plan *plan = &settings.later.buckets;
+    if (!s->options.limits) {
+        TRY(ring_settings_resolve(&s->ring, s->shared.divide, s->options.policy, &settings));
+        return ring_program_buckets(&settings, p, !s->options.first_step, out);
+    }
+    plan->rule = BUCKET_REACH_BYTES;
+    plan->order = s->ring.order > 0 ? (bucket_order)(s->ring.order - 1) : BUCKET_ORDER_READY;
+    TRY(parse_limits(s->options.limits, plan));
+    return ring_program_buckets(&settings, p, true, out);
 }
 
 static json_t *to_json(const bucket_schedule *list)
@@ -135,16 +118,13 @@ static status run_buckets(command_line *line)
     bucket_schedule list = {0};
     nn_program_config config = {.batch = 2, .mode = NN_TRAIN, .type = DTYPE_F32, .world = 1};
     status rc;
-    text_buffer out = {0};
     TRY_GOTO(rc, model_build(&s->model, &m), out);
     TRY_GOTO(rc, nn_program_compile(m, &config, &p), out);
     TRY_GOTO(rc, assign(s, p, &list), out);
-    if (s->options.json) {
+    if (s->options.json)
         rc = output_json(to_json(&list), s->options.json);
-    } else {
-        to_text(p, &list, &out);
-        rc = output_text(&out);
-    }
+    else
+        to_text(p, &list, line->out);
 out:
     bucket_schedule_close(&list);
     nn_program_free(&p);

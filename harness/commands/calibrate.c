@@ -11,7 +11,6 @@
 #include <limits.h>
 #include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 typedef struct calibrate_options {
     int64_t threads;
@@ -38,6 +37,15 @@ static const option option_list[] = {
 static const option_table calibrate_option_table = {"Calibrate", option_list,
                                                     sizeof option_list / sizeof option_list[0]};
 
+static void show_efficiencies(const double efficiency[][2], text_buffer *out)
+{
+    for (int k = 0; k < SIM_EFFICIENCIES; k++)
+        if (efficiency[k][0] > 0)
+            text_append(out, "%-36s %5.3f of the peak, %5.3f of the memory\n",
+                        sim_constant_table[SIM_CONVOLUTION_FORWARD + k].name, efficiency[k][0],
+                        efficiency[k][1]);
+}
+
 static void show(const calibration *c, const char *path, text_buffer *out)
 {
     text_append(out, "fastest operation        %10.1f GFLOP/s\n", c->peak_tflops * 1000);
@@ -55,32 +63,10 @@ static void show(const calibration *c, const char *path, text_buffer *out)
     text_append(out, "an agent's wake-up       %10.2f us\n", c->wake_us);
     text_append(out, "a server's sum           %10.2f GB/s\n", c->host_sum_gbs);
     text_append(out, "copies between ranks     %10.2f GB/s\n", c->copy_gbs);
-    for (int k = 0; k < SIM_EFFICIENCIES; k++)
-        if (c->efficiency[k][0] > 0)
-            text_append(out, "%-36s %5.3f of the peak, %5.3f of the memory\n",
-                        sim_constant_table[SIM_CONVOLUTION_FORWARD + k].name, c->efficiency[k][0],
-                        c->efficiency[k][1]);
+    show_efficiencies(c->efficiency, out);
     if (c->weight_gbs > 0)
         text_append(out, "weights of convolutions  %10.2f GB/s, except those of 3 x 3\n", c->weight_gbs);
     text_append(out, "written to %s\n", path);
-}
-
-static status run_all(const calibrate_options *o)
-{
-    char path[PATH_MAX];
-    calibration c;
-    text_buffer out = {0};
-    int half = host_processors() / 2;
-    if (o->out)
-        snprintf(path, sizeof path, "%s", o->out);
-    else
-        TRY(calibration_path("this-machine.json", path, sizeof path));
-    calibration_make_folders(path);
-    TRY(output_probe(path)); /* Fails before the long measurement. */
-    TRY(calibrate(o->threads ? (int)o->threads : half > 0 ? half : 1, o->bind, &c));
-    TRY(calibration_write(&c, path));
-    show(&c, path, &out);
-    return output_text(&out);
 }
 
 static void show_gpu(const gpu_calibration *c, const char *path, text_buffer *out)
@@ -95,11 +81,7 @@ static void show_gpu(const gpu_calibration *c, const char *path, text_buffer *ou
     text_append(out, "launch, the host's time  %10.2f us\n", c->launch_us);
     text_append(out, "launch, the GPU's time   %10.2f us\n", c->kernel_us);
     text_append(out, "return from a wait       %10.2f us\n", c->synchronize_us);
-    for (int k = 0; k < SIM_EFFICIENCIES; k++)
-        if (c->efficiency[k][0] > 0)
-            text_append(out, "%-36s %5.3f of the peak, %5.3f of the memory\n",
-                        sim_constant_table[SIM_CONVOLUTION_FORWARD + k].name, c->efficiency[k][0],
-                        c->efficiency[k][1]);
+    show_efficiencies(c->efficiency, out);
     if (c->peer_gbs > 0) {
         text_append(out, "copy from GPU to GPU      %10.2f GB/s\n", c->peer_gbs);
         text_append(out, "copy of eight bytes there %10.2f us\n", c->peer_us);
@@ -116,21 +98,6 @@ static void show_gpu(const gpu_calibration *c, const char *path, text_buffer *ou
     text_append(out, "written to %s\n", path);
 }
 
-static status run_gpu(const char *out)
-{
-    char path[PATH_MAX];
-    gpu_calibration c;
-    text_buffer text = {0};
-    if (out)
-        snprintf(path, sizeof path, "%s", out);
-    else
-        TRY(calibration_path("this-gpu.json", path, sizeof path));
-    TRY(calibrate_gpu(&c));
-    TRY(gpu_calibration_write(&c, path));
-    show_gpu(&c, path, &text);
-    return output_text(&text);
-}
-
 /* Refuses --threads and --bind, which do not affect the calibration of a GPU. */
 static status check_gpu_options(const option_binding *b)
 {
@@ -141,23 +108,36 @@ static status check_gpu_options(const option_binding *b)
     return STATUS_OK;
 }
 
-static size_t bind_calibrate(void *options, option_binding *bindings)
-{
-    *bindings = (option_binding){.table = &calibrate_option_table, .storage = options};
-    return 1;
-}
-
 static status run_calibrate(command_line *line)
 {
     const calibrate_options *o = line->options;
-    if (o->device != CALIBRATE_CUDA) return run_all(o);
-    TRY(check_gpu_options(line->bindings));
-    return run_gpu(o->out);
+    bool cuda = o->device == CALIBRATE_CUDA;
+    char path[PATH_MAX];
+    calibration c;
+    gpu_calibration gpu;
+    int half = host_processors() / 2;
+    if (cuda) TRY(check_gpu_options(line->bindings));
+    if (o->out)
+        snprintf(path, sizeof path, "%s", o->out);
+    else
+        TRY(calibration_path(cuda ? "this-gpu.json" : "this-machine.json", path, sizeof path));
+    if (cuda) {
+        TRY(calibrate_gpu(&gpu));
+        TRY(gpu_calibration_write(&gpu, path));
+        show_gpu(&gpu, path, line->out);
+        return STATUS_OK;
+    }
+    calibration_make_folders(path);
+    TRY(output_probe(path)); /* Fails before the long measurement. */
+    TRY(calibrate(o->threads ? (int)o->threads : half > 0 ? half : 1, o->bind, &c));
+    TRY(calibration_write(&c, path));
+    show(&c, path, line->out);
+    return STATUS_OK;
 }
 
 const command command_calibrate = {.name = "calibrate",
                                    .usage = "[options]",
                                    .summary = "measure this machine and write a profile of it",
                                    .options_size = sizeof(calibrate_options),
-                                   .bind = bind_calibrate,
+                                   .table = &calibrate_option_table,
                                    .run = run_calibrate};

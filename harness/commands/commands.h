@@ -5,6 +5,8 @@
 
 #include "common/base/options.h"
 
+#include <string.h>
+
 typedef struct command_line {
     int argc;
     char **argv; /* "harness", the command's name, and argc words of the user. */
@@ -12,10 +14,11 @@ typedef struct command_line {
     option_binding *bindings;
     const char **words; /* [word_count]: words that are not options. */
     int word_count;
-    int exit_code; /* Exit code of the process if the status is OK, such as 128 + signal. */
+    text_buffer *out; /* Printed after the command if the status is OK. */
+    int exit_code;    /* Exit code of the process if the status is OK, such as 128 + signal. */
 } command_line;
 
-/* Value of most_words for a command that reads argv itself. */
+/* Value of most_words for a command that reads argv itself. Its bindings have their defaults. */
 enum { COMMAND_READS_ITSELF = -1, COMMAND_MOST_BINDINGS = 8 };
 
 typedef struct command {
@@ -23,15 +26,23 @@ typedef struct command {
     const char *usage; /* Text after the command's name in the usage line. */
     const char *summary;
     size_t options_size; /* Size of the struct `options`, which is zeroed. */
-    /* Binds the struct's fields to option tables. Returns the number of bindings, at most
-     * COMMAND_MOST_BINDINGS. NULL if the command has no options. */
+    /* The table of these options, with `about` before it and `notes` after it in the help. May be NULL. */
+    const option_table *table;
+    const char *about, *notes;
+    /* Binds the struct's fields to several tables. Returns the number of bindings, at most
+     * COMMAND_MOST_BINDINGS. NULL if `table` is the only one. */
     size_t (*bind)(void *options, option_binding *bindings);
     int most_words;
     status (*run)(command_line *line);
     /* Prints the table of --help=effects, or NULL if there is none. */
     void (*effects)(text_buffer *out);
-    void (*help)(bool all, text_buffer *out); /* Replaces the help on the options in `bind`. May be NULL. */
+    void (*help)(bool all, text_buffer *out); /* Replaces the help on the options above. May be NULL. */
 } command;
+
+static inline bool command_is_stdout(const char *path)
+{
+    return path && strcmp(path, "-") == 0;
+}
 
 extern const command command_run, command_verify, command_doctor, command_models, command_policies,
     command_buckets, command_bench, command_profiles, command_reproduce, command_whatif, command_calibrate,

@@ -5,9 +5,9 @@
 #include "harness/run/output.h"
 #include "harness/sweep/sweep.h"
 
+#include <limits.h>
 #include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 typedef struct compare_options {
@@ -60,57 +60,39 @@ static status check(const compare_options *o, int words)
     return STATUS_OK;
 }
 
-/* Compares words[0] and words[1], run with the options words[2], ... of `harness run`. */
-static status compare_and_show(const compare_options *o, const char **words, int count, int *exit_code)
+static status run_compare(command_line *line)
 {
+    const compare_options *o = line->options;
+    const char **words = line->words;
     json_t *comparison = NULL;
-    text_buffer text = {0};
     double above;
     int signal = 0;
     TRY(read_share(o->fail_above, &above));
-    TRY(check(o, count));
-    TRY(o->builds ? compare_builds(words[0], words[1], words + 2, count - 2, (int)o->rounds, o->folder,
-                                   &signal, &comparison)
+    TRY(check(o, line->word_count));
+    TRY(o->builds ? compare_builds(words[0], words[1], words + 2, line->word_count - 2, (int)o->rounds,
+                                   o->folder, &signal, &comparison)
                   : compare_paths(words[0], words[1], &comparison));
     if (signal) {
-        *exit_code = 128 + signal;
+        line->exit_code = 128 + signal;
         return STATUS_OK;
     }
-    compare_report(comparison, &text);
-    if (above >= 0 && compare_is_slower(comparison, above)) *exit_code = 1;
-    bool only_json = o->json && strcmp(o->json, "-") == 0;
+    if (!command_is_stdout(o->json)) compare_report(comparison, line->out);
+    if (above >= 0 && compare_is_slower(comparison, above)) line->exit_code = 1;
     status rc = o->json ? output_json(json_incref(comparison), o->json) : STATUS_OK;
     json_decref(comparison);
-    if (rc == STATUS_OK && !only_json) return output_text(&text);
-    text_free(&text);
     return rc;
 }
 
-static status run_compare(command_line *line)
-{
-    compare_options *o = line->options;
-    option_binding own = {.table = &compare_option_table, .storage = o};
-    TRY(options_defaults(&own, 1));
-    TRY(options_parse(&own, 1, line->argc, line->argv + 2, line->words, &line->word_count));
-    return compare_and_show(o, line->words, line->word_count, &line->exit_code);
-}
-
-static void help_compare(bool all, text_buffer *out)
-{
-    option_binding own = {.table = &compare_option_table};
-    text_append(out, "\nA and B: a run's JSON, a folder of them, or a sweep's folder.\n");
-    options_help(&own, 1, all, out);
-    text_append(out,
-                "\nexamples:\n"
-                "  harness compare before.json after.json\n"
-                "  harness compare --builds old/harness new/harness -o builds -- --mode ring --gpus 2\n"
-                "\nPolicies are compared by a sweep: harness sweep --vary policy=sync,ssp,async -o DIR\n");
-}
-
-const command command_compare = {.name = "compare",
-                                 .usage = "A B | --builds A B -o DIR -- OPTIONS",
-                                 .summary = "decide whether two results, sweeps or builds differ",
-                                 .options_size = sizeof(compare_options),
-                                 .most_words = COMMAND_READS_ITSELF,
-                                 .run = run_compare,
-                                 .help = help_compare};
+const command command_compare = {
+    .name = "compare",
+    .usage = "A B | --builds A B -o DIR -- OPTIONS",
+    .summary = "decide whether two results, sweeps or builds differ",
+    .options_size = sizeof(compare_options),
+    .table = &compare_option_table,
+    .about = "\nA and B: a run's JSON, a folder of them, or a sweep's folder.\n",
+    .notes = "\nexamples:\n"
+             "  harness compare before.json after.json\n"
+             "  harness compare --builds old/harness new/harness -o builds -- --mode ring --gpus 2\n"
+             "\nPolicies are compared by a sweep: harness sweep --vary policy=sync,ssp,async -o DIR\n",
+    .most_words = INT_MAX,
+    .run = run_compare};

@@ -5,7 +5,6 @@
 #include "common/device/cuda/cuda_module.h"
 #include "common/device/host/host.h"
 #include "harness/launch/processors.h"
-#include "harness/run/output.h"
 #include "harness/run/run_result.h"
 
 #include <inttypes.h>
@@ -24,9 +23,8 @@
 #include <zlib.h>
 #include <zmq.h>
 
-static void row(text_buffer *out, const char *what, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-static void row(text_buffer *out, const char *what, const char *format, ...)
+static void __attribute__((format(printf, 3, 4)))
+row(text_buffer *out, const char *what, const char *format, ...)
 {
     char text[512];
     va_list args;
@@ -206,27 +204,22 @@ static void cuda(text_buffer *out)
                "the ring goes through host memory, on one machine");
 }
 
-static void data_sets(text_buffer *out)
-{
-    static const char file[] = "/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz";
-    row(out, "Fashion-MNIST", "%s",
-        access(file, R_OK) == 0 ? "installed" : "not installed: Debian's package is dataset-fashion-mnist");
-}
-
 static status run_doctor(command_line *line)
 {
-    (void)line;
-    text_buffer out = {0};
-    row(&out, "harness", "%s", PROGRAM_VERSION);
-    machine(&out);
-    binding(&out);
-    limits(&out);
-    devices(&out);
-    cuda(&out);
-    libraries(&out);
-    openmp(&out);
-    data_sets(&out);
-    return output_text(&out);
+    text_buffer *out = line->out;
+    row(out, "harness", "%s", PROGRAM_VERSION);
+    machine(out);
+    binding(out);
+    limits(out);
+    devices(out);
+    cuda(out);
+    libraries(out);
+    openmp(out);
+    row(out, "Fashion-MNIST", "%s",
+        access("/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz", R_OK) == 0
+            ? "installed"
+            : "not installed: Debian's package is dataset-fashion-mnist");
+    return STATUS_OK;
 }
 
 const command command_doctor = {.name = "doctor",

@@ -97,3 +97,32 @@ status command_run_repeated(run_config *c, run_plan *plan, char *const *words, j
     json_decref(runs);
     return rc;
 }
+
+status command_read_run_words(const command_line *line, char ***words, int *count, run_config *checked)
+{
+    int unexpected = 0;
+    *words = calloc((size_t)line->argc + COMMAND_OWN_WORDS + 1, sizeof **words);
+    if (!*words) return fail(STATUS_SYSTEM, "no memory for the command line");
+    TRY(options_take(line->bindings, 1, line->argc, line->argv + 2, *words, count));
+    TRY(run_config_init(checked));
+    TRY(options_parse(checked->bindings, BINDING_COUNT, *count, *words, line->words, &unexpected));
+    if (unexpected == 0) return STATUS_OK;
+    return fail(STATUS_USAGE, "%s: unexpected argument '%s'; see harness %s --help", line->argv[1],
+                line->words[0], line->argv[1]);
+}
+
+status command_parse_run_words(char **words, int count, char *const own[], int own_count, run_config *out)
+{
+    memcpy(words + count, own, (size_t)own_count * sizeof *own);
+    TRY(run_config_init(out));
+    return run_config_parse(out, count + own_count, words);
+}
+
+status command_refuse_options(const run_config *c, const char *const *names, int count, const char *with)
+{
+    for (int i = 0; i < count; i++)
+        for (int b = 0; b < BINDING_COUNT; b++)
+            if (options_given(&c->bindings[b], names[i]))
+                return fail(STATUS_USAGE, "--%s: unexpected with %s", names[i], with);
+    return STATUS_OK;
+}

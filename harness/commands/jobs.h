@@ -1,7 +1,9 @@
-/* Runs the jobs of a configuration, on this machine or in virtual time, for all commands. */
+/* Runs the jobs of a configuration, on this machine or in virtual time, for all commands, and reads the
+ * options of `harness run` behind those of another command. */
 #ifndef HARNESS_COMMANDS_JOBS_H
 #define HARNESS_COMMANDS_JOBS_H
 
+#include "harness/commands/commands.h"
 #include "harness/run/job.h"
 
 /* Makes the plan and runs the jobs --repeat times. *out is a new reference to the result of the run, or of
@@ -10,5 +12,17 @@
  * exit code of the program, else to 0. */
 status command_run_repeated(run_config *config, run_plan *plan, char *const *words, json_t **out,
                             int *exit_code);
+
+/* Reads the command's options into line->bindings[0], and the others into (*words)[0 .. *count), which the
+ * caller frees. Parses these options of `harness run` into `checked`. *words has room for COMMAND_OWN_WORDS
+ * more. */
+enum { COMMAND_OWN_WORDS = 8 };
+status command_read_run_words(const command_line *line, char ***words, int *count, run_config *checked);
+
+/* Parses the words, with `own` behind them, into `out`. */
+status command_parse_run_words(char **words, int count, char *const own[], int own_count, run_config *out);
+
+/* Refuses the options of `harness run` that are in names[0 .. count). */
+status command_refuse_options(const run_config *c, const char *const *names, int count, const char *with);
 
 #endif

@@ -33,12 +33,6 @@ static const option lab_option_list[] = {
 static const option_table lab_option_table = {"Labs", lab_option_list,
                                               sizeof lab_option_list / sizeof lab_option_list[0]};
 
-static size_t bind_lab(void *options, option_binding *bindings)
-{
-    bindings[0] = (option_binding){.table = &lab_option_table, .storage = options};
-    return 1;
-}
-
 /* Returns DIR, or folder N-name, or the present folder. */
 static const char *folder_of(const lab *l, const char *word, bool must_exist, char *buffer, size_t size)
 {
@@ -47,70 +41,53 @@ static const char *folder_of(const lab *l, const char *word, bool must_exist, ch
     return must_exist && access(buffer, F_OK) != 0 ? "." : buffer;
 }
 
-static status no_lab(const command_line *line)
+static status list(text_buffer *out)
 {
-    return fail(STATUS_USAGE, "lab: %s: expected the number of a lab; see harness lab list", line->words[0]);
-}
-
-static status list(const command_line *line)
-{
-    (void)line;
-    text_buffer out = {0};
-    text_append(&out, "%3s  %-12s %6s  %-8s %-12s %s\n", "lab", "name", "points", "hours", "state", "what");
+    text_append(out, "%3s  %-12s %6s  %-8s %-12s %s\n", "lab", "name", "points", "hours", "state", "what");
     for (int i = 0; i < lab_count; i++) {
         const lab *l = lab_table[i];
         char folder[64], path[128];
         folder_of(l, NULL, false, folder, sizeof folder);
         snprintf(path, sizeof path, "%s/%s", folder, l->source ? l->source : "answers.txt");
         bool started = access(path, F_OK) == 0;
-        text_append(&out, "%3d  %-12s %6.4g  %-8s %-12s %s\n", l->number, l->name, lab_points(l), l->hours,
+        text_append(out, "%3d  %-12s %6.4g  %-8s %-12s %s\n", l->number, l->name, lab_points(l), l->hours,
                     started ? "started" : "not started", l->title);
     }
-    return output_text(&out);
+    return STATUS_OK;
 }
 
-static status start(const command_line *line)
-{
-    const lab_options *o = line->options;
-    const lab *l;
-    char buffer[64];
-    text_buffer out = {0};
-    if (line->word_count < 2) return no_lab(line);
-    TRY(lab_find(line->words[1], &l));
-    const char *folder =
-        folder_of(l, line->word_count > 2 ? line->words[2] : NULL, false, buffer, sizeof buffer);
-    TRY(grader_start(l, folder, o->student ? o->student : "student", &out));
-    text_append(&out, "next: read %s/README.md, then harness lab check %d ", folder, l->number);
-    text_append_shell_word(&out, folder);
-    text_append(&out, "\n");
-    return output_text(&out);
-}
-
-static status check(command_line *line)
+static status start(const lab *l, const char *word, const command_line *line)
 {
     const lab_options *o = line->options;
     char buffer[64];
+    const char *folder = folder_of(l, word, false, buffer, sizeof buffer);
+    TRY(grader_start(l, folder, o->student ? o->student : "student", line->out));
+    text_append(line->out, "next: read %s/README.md, then harness lab check %d ", folder, l->number);
+    text_append_shell_word(line->out, folder);
+    text_append(line->out, "\n");
+    return STATUS_OK;
+}
+
+static status check(const lab *l, const char *word, command_line *line)
+{
+    const lab_options *o = line->options;
+    char buffer[64];
+    if (o->out) TRY(output_probe(o->out));
     grader *g = calloc(1, sizeof *g);
-    if (line->word_count < 2) {
-        free(g);
-        return no_lab(line);
-    }
-    status rc = g ? lab_find(line->words[1], &g->lab) : fail(STATUS_SYSTEM, "no memory for the grader");
-    if (rc == STATUS_OK && o->out) rc = output_probe(o->out);
-    if (rc == STATUS_OK) {
-        g->prints = o->format == 0 || (o->out && strcmp(o->out, "-") != 0);
-        g->folder =
-            folder_of(g->lab, line->word_count > 2 ? line->words[2] : NULL, true, buffer, sizeof buffer);
-        g->folder_given = line->word_count > 2;
-        g->hidden = o->hidden;
-        g->only = o->part;
-        snprintf(g->student, sizeof g->student, "%s", o->student ? o->student : "");
-        rc = access(g->folder, R_OK | X_OK) == 0 ? grader_check(g) : fail_errno(STATUS_DATA, "%s", g->folder);
-        if (rc == STATUS_OK && (o->format > 0 || o->out))
-            rc = output_json(report_json(g, o->format), o->out ? o->out : "-");
-        if (rc == STATUS_OK && grader_score(g) < grader_points(g)) line->exit_code = 1;
-        grader_close(g);
-    }
+    if (!g) return fail(STATUS_SYSTEM, "no memory for the grader");
+    g->lab = l;
+    g->prints = o->format == 0 || (o->out && strcmp(o->out, "-") != 0);
+    g->folder = folder_of(l, word, true, buffer, sizeof buffer);
+    g->folder_given = word != NULL;
+    g->hidden = o->hidden;
+    g->only = o->part;
+    snprintf(g->student, sizeof g->student, "%s", o->student ? o->student : "");
+    status rc =
+        access(g->folder, R_OK | X_OK) == 0 ? grader_check(g) : fail_errno(STATUS_DATA, "%s", g->folder);
+    if (rc == STATUS_OK && (o->format > 0 || o->out))
+        rc = output_json(report_json(g, o->format), o->out ? o->out : "-");
+    if (rc == STATUS_OK && grader_score(g) < grader_points(g)) line->exit_code = 1;
+    grader_close(g);
     free(g);
     return rc;
 }
@@ -125,17 +102,12 @@ static status pack(const command_line *line)
     free(real);
     const char *target = o->out ? o->out : path;
     TRY(grader_pack(folder, target));
-    text_buffer out = {0};
-    text_append(&out, "%s\n", target);
-    return output_text(&out);
+    text_append(line->out, "%s\n", target);
+    return STATUS_OK;
 }
 
-static status autograder(const command_line *line)
+static status autograder(const lab *l, const lab_options *o)
 {
-    const lab_options *o = line->options;
-    const lab *l;
-    if (line->word_count < 2) return no_lab(line);
-    TRY(lab_find(line->words[1], &l));
     if (o->format < 2)
         return fail(STATUS_USAGE, "--format: expected gradescope or prairielearn, got '%s'",
                     report_formats[o->format]);
@@ -144,22 +116,21 @@ static status autograder(const command_line *line)
 
 static status run_lab(command_line *line)
 {
+    enum { LIST, START, CHECK, PACK, AUTOGRADER };
     static const char *const actions[] = {"list", "start", "check", "pack", "autograder"};
-    int action = 0;
+    const lab *l;
+    int action = LIST;
     if (line->word_count > 0)
         TRY(text_parse_choice("lab", line->words[0], actions, sizeof *actions, 5, &action));
-    switch (action) {
-    case 1:
-        return start(line);
-    case 2:
-        return check(line);
-    case 3:
-        return pack(line);
-    case 4:
-        return autograder(line);
-    default:
-        return list(line);
-    }
+    if (action == LIST) return list(line->out);
+    if (action == PACK) return pack(line);
+    if (line->word_count < 2)
+        return fail(STATUS_USAGE, "lab: %s: expected the number of a lab; see harness lab list",
+                    line->words[0]);
+    TRY(lab_find(line->words[1], &l));
+    const char *folder = line->word_count > 2 ? line->words[2] : NULL;
+    if (action == START) return start(l, folder, line);
+    return action == CHECK ? check(l, folder, line) : autograder(l, line->options);
 }
 
 const command command_lab = {.name = "lab",
@@ -167,6 +138,6 @@ const command command_lab = {.name = "lab",
                                  "list | start N [DIR] | check N [DIR] | pack [DIR] | autograder N [options]",
                              .summary = "teaching labs: start one, check it, hand it in",
                              .options_size = sizeof(lab_options),
-                             .bind = bind_lab,
+                             .table = &lab_option_table,
                              .most_words = 3,
                              .run = run_lab};

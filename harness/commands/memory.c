@@ -1,6 +1,6 @@
 /* harness memory: shows the memory of each rank under every policy, and the GPUs that it fits on. The rows
  * are as in `harness run --plan`. */
-#include "harness/commands/commands.h"
+#include "harness/commands/jobs.h"
 
 #include "common/sim/profile.h"
 #include "harness/report/report.h"
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OWN_WORDS = 6, GIB = 1 << 30 }; /* --mode, --policy, --device, and their values. */
+enum { GIB = 1 << 30 };
 
 typedef struct memory_options {
     const char *policies, *json;
@@ -21,7 +21,8 @@ typedef struct memory_options {
 
 typedef struct memory_command {
     memory_options options;
-    char **words; /* [word_count]: options of `harness run`, then room for OWN_WORDS. */
+    run_config config; /* Options that hold for all rows. */
+    char **words;      /* [word_count]: options of `harness run`. */
     int word_count;
     bool has_device;
     char all[96];
@@ -49,13 +50,10 @@ static status configure(const memory_command *m, const char *policy, run_config 
 {
     int engine;
     TRY(engine_of_policy(policy, &engine));
-    char *const own[OWN_WORDS] = {(char *)"--mode",   (char *)engine_table[engine]->name,
-                                  (char *)"--policy", (char *)policy,
-                                  (char *)"--device", (char *)"sim:" SIM_DEFAULT_PROFILE};
-    int count = m->has_device ? OWN_WORDS - 2 : OWN_WORDS;
-    memcpy(m->words + m->word_count, own, sizeof own);
-    TRY(run_config_init(out));
-    return run_config_parse(out, m->word_count + count, m->words);
+    char *const own[] = {(char *)"--mode",   (char *)engine_table[engine]->name,
+                         (char *)"--policy", (char *)policy,
+                         (char *)"--device", (char *)"sim:" SIM_DEFAULT_PROFILE};
+    return command_parse_run_words(m->words, m->word_count, own, m->has_device ? 4 : 6, out);
 }
 
 /* Adds the plan of a policy to `jobs`. Sets *workload for the first policy; the caller owns it. */
@@ -113,37 +111,10 @@ static status list_gpus(json_t **out)
 
 /* ---- the command --------------------------------------------------------------------------------------- */
 
-static status refuse_options_of_one_job(const run_config *c)
-{
-    static const char *const names[] = {"mode", "plan", "trace", "trace-steps", "save", "rendezvous"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        for (int b = 0; b < BINDING_COUNT; b++)
-            if (options_given(&c->bindings[b], names[i]))
-                return fail(STATUS_USAGE,
-                            "--%s: unexpected with memory, which prints one row per policy of --policy",
-                            names[i]);
-    return STATUS_OK;
-}
-
-/* Parses the options of `harness run` once, to check the options that hold for all rows. */
-static status check_words(memory_command *m, run_config *c)
-{
-    const char **unexpected = calloc((size_t)m->word_count + 1, sizeof *unexpected);
-    int count = 0;
-    status rc = unexpected ? run_config_init(c) : no_memory();
-    if (rc == STATUS_OK)
-        rc = options_parse(c->bindings, BINDING_COUNT, m->word_count, m->words, unexpected, &count);
-    if (rc == STATUS_OK && count > 0)
-        rc = fail(STATUS_USAGE, "memory: unexpected argument '%s'; see harness memory --help", unexpected[0]);
-    free(unexpected);
-    TRY(rc);
-    m->has_device = options_given(&c->bindings[0], "device");
-    return refuse_options_of_one_job(c);
-}
-
 /* Lists all policies that differ in memory. If there are several machines, adds zero3 within each machine. */
-static status list_all(memory_command *m, const run_config *c)
+static status list_all(memory_command *m)
 {
+    const run_config *c = &m->config;
     const char *device = c->run.device, *name = SIM_DEFAULT_PROFILE;
     sim_profile *p = NULL;
     size_t used = (size_t)snprintf(m->all, sizeof m->all, "dp,sync,ddp,zero1,zero2,zero3,fsdp");
@@ -161,15 +132,12 @@ static status list_all(memory_command *m, const run_config *c)
 
 static status read_words(memory_command *m, const command_line *line)
 {
-    option_binding own = {.table = &memory_option_table, .storage = &m->options};
-    run_config *config = calloc(1, sizeof *config);
-    m->words = calloc((size_t)line->argc + OWN_WORDS + 1, sizeof *m->words);
-    status rc = config && m->words ? options_defaults(&own, 1) : no_memory();
-    if (rc == STATUS_OK) rc = options_take(&own, 1, line->argc, line->argv + 2, m->words, &m->word_count);
-    if (rc == STATUS_OK) rc = check_words(m, config);
-    if (rc == STATUS_OK) rc = list_all(m, config);
-    free(config);
-    return rc;
+    static const char *const of_one_job[] = {"mode", "plan", "trace", "trace-steps", "save", "rendezvous"};
+    TRY(command_read_run_words(line, &m->words, &m->word_count, &m->config));
+    m->has_device = options_given(&m->config.bindings[0], "device");
+    TRY(command_refuse_options(&m->config, of_one_job, sizeof of_one_job / sizeof of_one_job[0],
+                               "memory, which prints one row per policy of --policy"));
+    return list_all(m);
 }
 
 static status plan_all(const memory_command *m, json_t **out)
@@ -196,18 +164,16 @@ static status plan_all(const memory_command *m, json_t **out)
 static status answer(memory_command *m, const command_line *line)
 {
     json_t *result = NULL;
-    text_buffer text = {0};
     TRY(read_words(m, line));
-    if (m->options.json) TRY(output_probe(m->options.json));
+    const char *json = m->options.json;
+    if (json) TRY(output_probe(json));
     TRY(plan_all(m, &result));
-    if (!m->options.json || strcmp(m->options.json, "-") != 0) report_memory_of_policies(result, &text);
-    status written = STATUS_OK;
-    if (m->options.json)
-        written = output_result(result, m->options.json);
-    else
-        json_decref(result);
-    status printed = output_text(&text);
-    return written != STATUS_OK ? written : printed;
+    if (!command_is_stdout(json)) report_memory_of_policies(result, line->out);
+    status rc = json ? output_result(json_incref(result), json) : STATUS_OK;
+    json_decref(result);
+    if (rc != STATUS_OK)
+        output_text(line->out); /* The table is printed even if the file could not be written. */
+    return rc;
 }
 
 static status run_memory(command_line *line)
@@ -218,22 +184,17 @@ static status run_memory(command_line *line)
     return rc;
 }
 
-static void help_memory(bool all, text_buffer *out)
-{
-    option_binding own = {.table = &memory_option_table};
-    options_help(&own, 1, all, out);
-    text_append(out, "\nPolicies by default: dp, sync, ddp, zero1, zero2, zero3, fsdp; on several full\n"
-                     "machines also zero3 in groups of the GPUs of each machine. All other options\n"
-                     "are options of harness run, such as the model, the batch and --gpus. Without\n"
-                     "--device the ranks are virtual GPUs. The figures are bytes of the ledger,\n"
-                     "without the memory of libraries (a CUDA context takes 0.3 to 0.6 GiB).\n"
-                     "See harness run --help=all.\n");
-}
-
-const command command_memory = {.name = "memory",
-                                .usage = "[options] [options of run]",
-                                .summary = "memory per rank under every policy, and the GPUs that it fits on",
-                                .options_size = sizeof(memory_command),
-                                .most_words = COMMAND_READS_ITSELF,
-                                .run = run_memory,
-                                .help = help_memory};
+const command command_memory = {
+    .name = "memory",
+    .usage = "[options] [options of run]",
+    .summary = "memory per rank under every policy, and the GPUs that it fits on",
+    .options_size = sizeof(memory_command),
+    .table = &memory_option_table,
+    .notes = "\nPolicies by default: dp, sync, ddp, zero1, zero2, zero3, fsdp; on several full\n"
+             "machines also zero3 in groups of the GPUs of each machine. All other options\n"
+             "are options of harness run, such as the model, the batch and --gpus. Without\n"
+             "--device the ranks are virtual GPUs. The figures are bytes of the ledger,\n"
+             "without the memory of libraries (a CUDA context takes 0.3 to 0.6 GiB).\n"
+             "See harness run --help=all.\n",
+    .most_words = COMMAND_READS_ITSELF,
+    .run = run_memory};

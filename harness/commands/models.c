@@ -3,7 +3,6 @@
 
 #include "common/nn/program.h"
 #include "common/nn/stages.h"
-#include "harness/run/output.h"
 #include "models/models.h"
 
 #include <stddef.h>
@@ -34,7 +33,9 @@ static status compile_one(const model_options *options, nn_model **model, nn_pro
 {
     nn_program_config config = {.batch = 1, .mode = NN_TRAIN, .type = DTYPE_F32, .world = 1};
     TRY(model_build(options, model));
-    return nn_program_compile(*model, &config, program);
+    status rc = nn_program_compile(*model, &config, program);
+    if (rc != STATUS_OK) nn_model_free(model);
+    return rc;
 }
 
 static double forward_flops(const nn_program *p)
@@ -72,16 +73,14 @@ static status list_models(const model_options *given, text_buffer *out)
         options.name = model_table[i].name;
         nn_model *m = NULL;
         nn_program *p = NULL;
-        status rc = compile_one(&options, &m, &p);
         char bytes[32];
-        if (rc == STATUS_OK)
-            text_append(out, "%-14s %11lld %14lld %8.3f %12s\n    %s\n", options.name,
-                        (long long)m->parameter_elements, (long long)multiply_adds(p), forward_flops(p) / 1e9,
-                        text_format_bytes(bytes, sizeof bytes, (double)nn_program_peak_bytes(p)),
-                        model_table[i].summary);
+        TRY(compile_one(&options, &m, &p));
+        text_append(out, "%-14s %11lld %14lld %8.3f %12s\n    %s\n", options.name,
+                    (long long)m->parameter_elements, (long long)multiply_adds(p), forward_flops(p) / 1e9,
+                    text_format_bytes(bytes, sizeof bytes, (double)nn_program_peak_bytes(p)),
+                    model_table[i].summary);
         nn_program_free(&p);
         nn_model_free(&m);
-        TRY(rc);
     }
     text_append(out, "Columns: multiply-adds of convolutions, linear layers and attention in the forward\n"
                      "pass of one sample; GFLOP of all operations of the pass, with 2 per multiply-add;\n"
@@ -113,11 +112,7 @@ static status print_layers(const model_options *options, text_buffer *out)
 {
     nn_model *m = NULL;
     nn_program *program = NULL;
-    status rc = compile_one(options, &m, &program);
-    if (rc != STATUS_OK) {
-        nn_model_free(&m);
-        return rc;
-    }
+    TRY(compile_one(options, &m, &program));
     text_append(out, "%3s %-34s %-10s %-13s %s\n", "", "layer", "kind", "output", "parameters");
     for (int i = 0; i < m->layer_count; i++) {
         const nn_layer *l = &m->layers[i];
@@ -172,29 +167,21 @@ static status print_stages(const models_options *options, text_buffer *out)
 {
     nn_model *m = NULL;
     nn_cut cut;
-    status rc = model_build(&options->model, &m);
-    if (rc == STATUS_OK) rc = nn_cut_model(m, (int)options->stages, &cut);
+    TRY(model_build(&options->model, &m));
+    status rc = nn_cut_model(m, (int)options->stages, &cut);
     if (rc == STATUS_OK) print_cut(m, &cut, out);
     nn_model_free(&m);
     return rc;
 }
 
-static status print(models_options *options, const command_line *line, text_buffer *out)
-{
-    if (line->word_count == 0 && options->stages)
-        return fail(STATUS_USAGE, "--stages: expected the NAME of a model too");
-    if (line->word_count == 0) return list_models(&options->model, out);
-    options->model.name = line->words[0];
-    return options->stages ? print_stages(options, out) : print_layers(&options->model, out);
-}
-
 static status run_models(command_line *line)
 {
-    text_buffer out = {0};
-    status rc = print(line->options, line, &out);
-    if (rc == STATUS_OK) rc = output_text(&out);
-    text_free(&out);
-    return rc;
+    models_options *o = line->options;
+    if (line->word_count == 0 && o->stages)
+        return fail(STATUS_USAGE, "--stages: expected the NAME of a model too");
+    if (line->word_count == 0) return list_models(&o->model, line->out);
+    o->model.name = line->words[0];
+    return o->stages ? print_stages(o, line->out) : print_layers(&o->model, line->out);
 }
 
 const command command_models = {.name = "models",

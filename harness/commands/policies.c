@@ -2,7 +2,6 @@
 #include "harness/commands/commands.h"
 
 #include "harness/run/engines.h"
-#include "harness/run/output.h"
 #include "ps/policy.h"
 #include "ring/policies/policy.h"
 
@@ -79,19 +78,13 @@ static status describe_policy(int engine, int index, text_buffer *out)
 
 static status run_policies(command_line *line)
 {
-    (void)line;
-    text_buffer out = {0};
-    status rc = STATUS_OK;
-    for (int e = 0; e < ENGINE_COUNT && rc == STATUS_OK; e++)
-        for (int i = 0; i < engine_table[e]->policy_count && rc == STATUS_OK; i++)
-            rc = describe_policy(e, i, &out);
-    text_append(&out,
+    for (int e = 0; e < ENGINE_COUNT; e++)
+        for (int i = 0; i < engine_table[e]->policy_count; i++) TRY(describe_policy(e, i, line->out));
+    text_append(line->out,
                 "\nEvery field is an option, or a key as in --policy ring=ddp:order=ready: see harness run "
                 "--help=all.\nA bucket "
                 "closes when it reaches its limit (reach_...), or before it would exceed it (within_...).\n");
-    if (rc == STATUS_OK) return output_text(&out);
-    text_free(&out);
-    return rc;
+    return STATUS_OK;
 }
 
 const command command_policies = {.name = "policies",

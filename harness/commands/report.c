@@ -201,30 +201,20 @@ static status run_report(command_line *line)
 {
     const report_command *c = line->options;
     bool pages = c->page || c->svg || c->csv;
-    json_t *result = NULL;
-    text_buffer out = {0};
+    json_t *results = json_array(), *result = NULL;
+    status rc;
     if (line->word_count < 1 || (!pages && line->word_count != 1))
-        return fail(STATUS_USAGE, "report: expected one file, got %d; several need -o FILE.html",
-                    line->word_count);
-    if (pages) {
-        json_t *results = json_array();
-        status rc = load_runs(line, results);
-        if (rc == STATUS_OK) rc = write_pages(c, results);
-        json_decref(results);
-        return rc;
-    }
-    TRY(load(line->words[0], &result));
-    status rc = render(line->words[0], result, c->verbose, &out);
+        rc = fail(STATUS_USAGE, "report: expected one file, got %d; several need -o FILE.html",
+                  line->word_count);
+    else if (pages)
+        rc = load_runs(line, results);
+    else
+        rc = load(line->words[0], &result);
+    if (rc == STATUS_OK)
+        rc = pages ? write_pages(c, results) : render(line->words[0], result, c->verbose, line->out);
+    json_decref(results);
     json_decref(result);
-    if (rc == STATUS_OK) return output_text(&out);
-    text_free(&out);
     return rc;
-}
-
-static size_t bind_report(void *options, option_binding *bindings)
-{
-    bindings[0] = (option_binding){.table = &report_option_table, .storage = options};
-    return 1;
 }
 
 const command command_report = {.name = "report",
@@ -232,6 +222,6 @@ const command command_report = {.name = "report",
                                 .summary =
                                     "show a run, plan or reproduction from its JSON: text, page, figures",
                                 .options_size = sizeof(report_command),
-                                .bind = bind_report,
+                                .table = &report_option_table,
                                 .most_words = 64,
                                 .run = run_report};

@@ -45,14 +45,6 @@ _Static_assert(SIM_DRAWS == 16, "the initial value of --draws");
 static const option_table reproduce_option_table = {"Reproduce", option_list,
                                                     sizeof option_list / sizeof option_list[0]};
 
-static status list(void)
-{
-    text_buffer out = {0};
-    for (int i = 0; i < reproduction_count; i++)
-        text_append(&out, "%-16s %s\n", reproduction_table[i]->name, reproduction_table[i]->summary);
-    return output_text(&out);
-}
-
 static status find(const char *name, const reproduction **out)
 {
     enum { MOST = 8 };
@@ -75,40 +67,26 @@ static status profile_of(const char *device, const char **out)
     return STATUS_OK;
 }
 
-static status write_markdown(const json_t *result, const char *path)
-{
-    text_buffer text = {0};
-    report_reproduction(result, true, &text);
-    return output_file(&text, path);
-}
-
-static status print_table(const json_t *result)
-{
-    text_buffer text = {0};
-    report_reproduction(result, false, &text);
-    return output_text(&text);
-}
-
-static status write_csv(const reproduction_report *r, const char *path)
-{
-    text_buffer text = {0};
-    reproduction_csv(r, &text);
-    return output_file(&text, path);
-}
-
-static status print(const reproduction_report *r, const reproduce_options *o)
+static status print(const reproduction_report *r, const reproduce_options *o, text_buffer *out)
 {
     json_t *result = reproduction_json(r);
-    bool only_json = o->json && strcmp(o->json, "-") == 0;
-    status rc = o->csv ? write_csv(r, o->csv) : STATUS_OK;
-    if (rc == STATUS_OK && o->markdown) rc = write_markdown(result, o->markdown);
+    text_buffer csv = {0}, markdown = {0};
+    status rc = STATUS_OK;
+    if (o->csv) {
+        reproduction_csv(r, &csv);
+        rc = output_file(&csv, o->csv);
+    }
+    if (rc == STATUS_OK && o->markdown) {
+        report_reproduction(result, true, &markdown);
+        rc = output_file(&markdown, o->markdown);
+    }
     if (rc == STATUS_OK && o->json) rc = output_result(json_incref(result), o->json);
-    if (rc == STATUS_OK && !only_json) rc = print_table(result);
+    if (!command_is_stdout(o->json)) report_reproduction(result, false, out);
     json_decref(result);
     return rc;
 }
 
-static status reproduce_table(const reproduce_options *o, const char *name)
+static status reproduce_table(const reproduce_options *o, const char *name, text_buffer *out)
 {
     const reproduction *what = NULL;
     const char *profile = NULL;
@@ -123,7 +101,7 @@ static status reproduce_table(const reproduce_options *o, const char *name)
     reproduction_report *report = calloc(1, sizeof *report);
     if (!report) return fail(STATUS_SYSTEM, "no memory for the report");
     status rc = reproduce(what, profile, o->dp_host, o->calibration_only, (int)o->draws, report);
-    if (rc == STATUS_OK) rc = print(report, o);
+    if (rc == STATUS_OK) rc = print(report, o, out);
     free(report);
     return rc;
 }
@@ -150,25 +128,22 @@ static json_t *compare_parameters(const json_t *before, const json_t *after)
     return rows;
 }
 
-static status show_again(const reproduce_options *o, json_t *comparison)
+static status show_again(const reproduce_options *o, json_t *comparison, text_buffer *out)
 {
-    text_buffer text = {0};
     size_t i;
     json_t *row;
-    compare_report(comparison, &text);
+    if (o->json) TRY(output_json(json_incref(comparison), o->json));
+    if (command_is_stdout(o->json)) return STATUS_OK;
+    compare_report(comparison, out);
     json_array_foreach(json_object_get(comparison, "parameters"), i, row)
     {
         const json_t *same = json_object_get(row, "bit_identical");
         if (json_is_boolean(same))
-            text_append(&text, "%sparameters of %s at the end: %s\n", i ? "" : "\n",
+            text_append(out, "%sparameters of %s at the end: %s\n", i ? "" : "\n",
                         report_text_at(row, "name"),
                         json_is_true(same) ? "bit-identical" : "different from the file");
     }
-    bool only_json = o->json && strcmp(o->json, "-") == 0;
-    status rc = o->json ? output_json(json_incref(comparison), o->json) : STATUS_OK;
-    if (rc == STATUS_OK && !only_json) return output_text(&text);
-    text_free(&text);
-    return rc;
+    return STATUS_OK;
 }
 
 /* Runs a result again. `words` are: harness run --config=FILE --repeat=N. */
@@ -185,8 +160,9 @@ static status run_again(run_config *c, const char *path, char *const *words, jso
     return rc;
 }
 
-static status reproduce_result(const reproduce_options *o, const char *path, int *exit_code)
+static status reproduce_result(const reproduce_options *o, const char *path, command_line *line)
 {
+    int *exit_code = &line->exit_code;
     char config[PATH_MAX + 16], repeat[40];
     json_t *before = NULL, *after = NULL, *comparison = NULL;
     run_config *c = calloc(1, sizeof *c);
@@ -205,7 +181,7 @@ static status reproduce_result(const reproduce_options *o, const char *path, int
     if (rc == STATUS_OK && after && *exit_code == 0) rc = compare_results(path, before, after, &comparison);
     if (rc == STATUS_OK && comparison) {
         json_object_set_new(comparison, "parameters", compare_parameters(before, after));
-        rc = show_again(o, comparison);
+        rc = show_again(o, comparison, line->out);
     }
     json_decref(before);
     json_decref(after);
@@ -220,20 +196,16 @@ static bool is_file(const char *word)
     return strchr(word, '/') || (length > 5 && strcmp(word + length - 5, ".json") == 0);
 }
 
-static size_t bind_reproduce(void *options, option_binding *bindings)
-{
-    *bindings = (option_binding){.table = &reproduce_option_table, .storage = options};
-    return 1;
-}
-
 static status run_reproduce(command_line *line)
 {
     const reproduce_options *o = line->options;
-    if (o->list) return list();
-    if (line->word_count == 1 && is_file(line->words[0]))
-        return reproduce_result(o, line->words[0], &line->exit_code);
+    const char *word = line->word_count == 1 ? line->words[0] : NULL;
+    for (int i = 0; i < reproduction_count && o->list; i++)
+        text_append(line->out, "%-16s %s\n", reproduction_table[i]->name, reproduction_table[i]->summary);
+    if (o->list) return STATUS_OK;
+    if (word && is_file(word)) return reproduce_result(o, word, line);
     if (o->repeat) return fail(STATUS_USAGE, "--repeat: expected the JSON of a run to be run again");
-    if (line->word_count == 1) return reproduce_table(o, line->words[0]);
+    if (word) return reproduce_table(o, word, line->out);
     return fail(STATUS_USAGE, "reproduce: expected one name or file, got %d; --list shows the names",
                 line->word_count);
 }
@@ -243,6 +215,6 @@ const command command_reproduce = {.name = "reproduce",
                                    .summary =
                                        "compare published tables with virtual devices; run a result again",
                                    .options_size = sizeof(reproduce_options),
-                                   .bind = bind_reproduce,
+                                   .table = &reproduce_option_table,
                                    .most_words = INT_MAX,
                                    .run = run_reproduce};

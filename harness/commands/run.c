@@ -20,8 +20,7 @@
 typedef struct run_command {
     run_config config;
     run_plan plan;
-    int argc;
-    char *const *argv;
+    command_line *line;
     int64_t started_at_s;
     int engine;
 } run_command;
@@ -40,11 +39,10 @@ static status write_page(json_t *result, const char *path)
 static status deliver(const run_command *c, json_t *result)
 {
     const char *json = c->config.run.json;
-    bool only_json = json && strcmp(json, "-") == 0;
     text_buffer text = {0};
-    if (!only_json && c->config.run.plan)
+    if (!command_is_stdout(json) && c->config.run.plan)
         report_plan(result, &text);
-    else if (!only_json)
+    else if (!command_is_stdout(json))
         report_run(result, c->config.run.verbose, &text);
     status drawn =
         c->config.run.report && !c->config.run.plan ? write_page(result, c->config.run.report) : STATUS_OK;
@@ -66,8 +64,9 @@ static status report_the_plan(run_command *c)
 
 /* ---- jobs -------------------------------------------------------------------------------------- */
 
-static status run_and_report(run_command *c, command_line *line)
+static status run_and_report(run_command *c)
 {
+    command_line *line = c->line;
     json_t *result = NULL;
     if (c->config.run.json) TRY(output_probe(c->config.run.json));
     if (c->config.run.report) TRY(output_probe(c->config.run.report));
@@ -103,8 +102,8 @@ static status report_alone(void *context, const run_job *outcome)
     run_result_input input = {.config = &c->config,
                               .plan = &c->plan,
                               .jobs = jobs,
-                              .argc = c->argc,
-                              .argv = c->argv,
+                              .argc = c->line->argc,
+                              .argv = c->line->argv + 2,
                               .started_at_s = c->started_at_s};
     status traced = c->config.run.trace ? trace_file_write(c->config.run.trace, &c->config, jobs) : STATUS_OK;
     TRY(run_result_build(&input, &result));
@@ -134,8 +133,7 @@ static status run_server(const run_command *c, const rank_place *place)
     snprintf(prefix, sizeof prefix, "%s server %d", engine_table[place->engine]->name,
              place->rank - place->world);
     log_set_prefix(prefix);
-    status rc = (run_config_starts_stage(&c->config) ? stage_server_run : server_run)(&c->config, place);
-    return rc;
+    return (run_config_starts_stage(&c->config) ? stage_server_run : server_run)(&c->config, place);
 }
 
 /* Binds a rank that a job manager started. Must run before there is a second thread. Ranks of the launcher
@@ -151,7 +149,7 @@ static status bind_rank(run_config *c, const launch_environment *e, int job)
     return STATUS_OK;
 }
 
-static status run_rank(run_command *c, const launch_environment *e, command_line *line)
+static status run_rank(run_command *c, const launch_environment *e)
 {
     rank_place place = {.rank = e->rank,
                         .world = e->world,
@@ -187,7 +185,7 @@ static status run_rank(run_command *c, const launch_environment *e, command_line
     if (!place.has_launcher) {
         stop_signals_close();
         if (rc == STATUS_STOPPED) rc = STATUS_OK;
-        if (job_stop_requested(e->table)) line->exit_code = 128 + job_stop_requested(e->table);
+        if (job_stop_requested(e->table)) c->line->exit_code = 128 + job_stop_requested(e->table);
     }
     json_decref(outcome.result);
     free(outcome.params);
@@ -211,10 +209,10 @@ static status serve_stage(const run_command *c)
 
 /* ---- both -------------------------------------------------------------------------------------- */
 
-static status start(run_command *c, command_line *line)
+static status start(run_command *c)
 {
     TRY(run_config_init(&c->config));
-    TRY(run_config_parse(&c->config, c->argc, c->argv));
+    TRY(run_config_parse(&c->config, c->line->argc, c->line->argv + 2));
     if (!launch_environment_is_rank()) {
         TRY(option_effects_check_engines(&c->config));
         if (!c->config.run.quiet) options_notices(c->config.bindings, BINDING_COUNT);
@@ -222,12 +220,12 @@ static status start(run_command *c, command_line *line)
     log_set_level((log_level)c->config.run.log_level);
     if (!launch_environment_is_rank() && !c->config.run.quiet) option_effects_note(&c->config);
     if (c->config.run.plan) return report_the_plan(c);
-    if (run_config_is_virtual(&c->config)) return run_and_report(c, line);
+    if (run_config_is_virtual(&c->config)) return run_and_report(c);
     if (c->config.run.serve_stage) return serve_stage(c);
     launch_environment e;
     if (c->config.run.rendezvous) TRY(rendezvous_check(c->config.run.rendezvous));
     TRY(launch_environment_open(c->config.run.rendezvous != NULL, &e));
-    status rc = e.origin == LAUNCH_BY_HAND ? run_and_report(c, line) : run_rank(c, &e, line);
+    status rc = e.origin == LAUNCH_BY_HAND ? run_and_report(c) : run_rank(c, &e);
     if (e.origin == LAUNCH_BY_HARNESS) { /* The launcher prints the error once. */
         if (rc != STATUS_OK) job_fail(e.table, e.rank, rc, error_message());
         error_clear();
@@ -239,10 +237,9 @@ static status start(run_command *c, command_line *line)
 static status run_run(command_line *line)
 {
     run_command *c = line->options;
-    c->argc = line->argc;
-    c->argv = line->argv + 2;
+    c->line = line;
     c->started_at_s = (int64_t)time(NULL);
-    status rc = start(c, line);
+    status rc = start(c);
     run_plan_free(&c->plan);
     return rc;
 }

@@ -144,15 +144,14 @@ static status take_words(sweep *s, char **words, int count, const char **file)
 static status read_words(sweep_command *c, const command_line *line)
 {
     sweep *s = &c->sweep;
-    option_binding own = {.table = &sweep_option_table, .storage = c};
+    option_binding *own = line->bindings;
     char **words = calloc((size_t)line->argc + 1, sizeof *words);
     const char *file = NULL;
     s->words = (const char **)words; /* The sweep owns this array, which now has fewer words. */
     if (!words) return fail(STATUS_SYSTEM, "no memory for the command line");
-    TRY(options_defaults(&own, 1));
     TRY(take_words(s, line->argv + 2, line->argc, &file));
-    TRY(options_take(&own, 1, s->word_count, words, words, &s->word_count));
-    if (file) TRY(read_file(c, &own, file));
+    TRY(options_take(own, 1, s->word_count, words, words, &s->word_count));
+    if (file) TRY(read_file(c, own, file));
     s->folder = c->folder;
     s->rounds = (int)c->rounds;
     if (s->axis_count == 0)
@@ -161,32 +160,29 @@ static status read_words(sweep_command *c, const command_line *line)
     return STATUS_OK;
 }
 
-static status show_table(const sweep *s, const sweep_outcome *outcome)
+static status show_table(const sweep *s, const sweep_outcome *outcome, text_buffer *out)
 {
     char path[PATH_MAX];
     json_t *table = NULL;
-    text_buffer text = {0};
     TRY(sweep_table(s, outcome->failures, &table));
-    sweep_report(table, &text);
+    sweep_report(table, out);
     snprintf(path, sizeof path, "%s/table.json", s->folder);
-    status rc = output_result(table, path);
-    if (rc == STATUS_OK) return output_text(&text);
-    text_free(&text);
-    return rc;
+    return output_result(table, path);
 }
 
-static status run_points(const sweep *s, int *exit_code)
+static status run_points(const sweep *s, command_line *line)
 {
     int lock;
     sweep_outcome outcome = {0};
     TRY(sweep_open_folder(s, &lock));
     status rc = sweep_run(s, &outcome);
-    if (rc == STATUS_OK) rc = show_table(s, &outcome);
+    if (rc == STATUS_OK) rc = show_table(s, &outcome, line->out);
     if (rc == STATUS_OK && outcome.signal) {
+        rc = output_text(line->out);
         log_warn("the sweep was interrupted: the same command goes on");
-        *exit_code = 128 + outcome.signal;
+        line->exit_code = 128 + outcome.signal;
     }
-    if (rc == STATUS_OK && outcome.failed > 0 && !*exit_code) *exit_code = 1;
+    if (rc == STATUS_OK && outcome.failed > 0 && !line->exit_code) line->exit_code = 1;
     json_decref(outcome.failures);
     close(lock);
     return rc;
@@ -202,7 +198,7 @@ static status run_sweep(command_line *line)
         rc = sweep_list(&c->sweep, &text);
         if (rc == STATUS_OK) rc = output_file(&text, "-"); /* Does not break lines. */
     } else if (rc == STATUS_OK) {
-        rc = run_points(&c->sweep, &line->exit_code);
+        rc = run_points(&c->sweep, line);
     }
     text_free(&text);
     sweep_free(&c->sweep);
@@ -210,23 +206,17 @@ static status run_sweep(command_line *line)
     return rc;
 }
 
-static void help_sweep(bool all, text_buffer *out)
-{
-    option_binding own = {.table = &sweep_option_table};
-    options_help(&own, 1, all, out);
-    text_append(out,
-                "  --mode ENGINE,...       as --vary mode=ENGINE,... [ps,ring]\n"
-                "  --config FILE           options of sweep and run by their long names, TOML (FILE.toml)\n"
-                "                          or JSON; vary is a text or a list of texts\n");
-    text_append(out, "\nAll other options are options of harness run. Exit code 1: a run has "
-                     "failed.\n\nexample:\n  harness sweep --vary bucket-cap-mb=1,5,25,100 --vary gpus=2,4,8 "
-                     "--mode ring \\\n    --device sim:dgx1-v100 --model resnet50 -o buckets\n");
-}
-
-const command command_sweep = {.name = "sweep",
-                               .usage = "--vary NAME=V,V,... -o DIR [options of run]",
-                               .summary = "run over a grid of option values, and show which is best",
-                               .options_size = sizeof(sweep_command),
-                               .most_words = COMMAND_READS_ITSELF,
-                               .run = run_sweep,
-                               .help = help_sweep};
+const command command_sweep = {
+    .name = "sweep",
+    .usage = "--vary NAME=V,V,... -o DIR [options of run]",
+    .summary = "run over a grid of option values, and show which is best",
+    .options_size = sizeof(sweep_command),
+    .table = &sweep_option_table,
+    .notes = "  --mode ENGINE,...       as --vary mode=ENGINE,... [ps,ring]\n"
+             "  --config FILE           options of sweep and run by their long names, TOML (FILE.toml)\n"
+             "                          or JSON; vary is a text or a list of texts\n"
+             "\nAll other options are options of harness run. Exit code 1: a run has failed.\n"
+             "\nexample:\n  harness sweep --vary bucket-cap-mb=1,5,25,100 --vary gpus=2,4,8 "
+             "--mode ring \\\n    --device sim:dgx1-v100 --model resnet50 -o buckets\n",
+    .most_words = COMMAND_READS_ITSELF,
+    .run = run_sweep};

@@ -1,6 +1,6 @@
 /* harness whatif: predicts a model's performance on other machines. Prints a table in which each row is a
  * job of `harness run`. */
-#include "harness/commands/commands.h"
+#include "harness/commands/jobs.h"
 
 #include "harness/run/option_effects.h"
 #include "harness/run/output.h"
@@ -45,17 +45,6 @@ typedef struct whatif_setup {
     int word_count;
 } whatif_setup;
 
-static status refuse_options_of_one_job(const run_config *c)
-{
-    static const char *const names[] = {"mode",   "plan",   "trace",  "trace-steps",
-                                        "report", "repeat", "verbose"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (options_given(&c->bindings[0], names[i]))
-            return fail(STATUS_USAGE,
-                        "--%s: unexpected with whatif, which runs the jobs of --gpus and --policy", names[i]);
-    return STATUS_OK;
-}
-
 /* Refuses an option of an engine that no policy uses, since it would have no effect. */
 static status refuse_unused_options(const run_config *c, const whatif_question *q)
 {
@@ -74,21 +63,10 @@ static status refuse_unused_options(const run_config *c, const whatif_question *
 /* Parses the options of `harness run` once, to check the options that hold for all jobs. */
 static status read_words(whatif_setup *s, const command_line *line, whatif_question *q)
 {
+    static const char *const of_one_job[] = {"mode",   "plan",   "trace",  "trace-steps",
+                                             "report", "repeat", "verbose"};
     run_config *c = &s->config;
-    option_binding own = {.table = &whatif_option_table, .storage = &s->options};
-    const char **unexpected = calloc((size_t)line->argc + 1, sizeof *unexpected);
-    int count = 0;
-    s->words = calloc((size_t)line->argc + 1, sizeof *s->words);
-    status rc = unexpected && s->words ? options_defaults(&own, 1)
-                                       : fail(STATUS_SYSTEM, "no memory for the command line");
-    if (rc == STATUS_OK) rc = options_take(&own, 1, line->argc, line->argv + 2, s->words, &s->word_count);
-    if (rc == STATUS_OK) rc = run_config_init(c);
-    if (rc == STATUS_OK)
-        rc = options_parse(c->bindings, BINDING_COUNT, s->word_count, s->words, unexpected, &count);
-    if (rc == STATUS_OK && count > 0)
-        rc = fail(STATUS_USAGE, "whatif: unexpected argument '%s'; see harness whatif --help", unexpected[0]);
-    free(unexpected);
-    TRY(rc);
+    TRY(command_read_run_words(line, &s->words, &s->word_count, c));
     q->words = s->words;
     q->word_count = s->word_count;
     q->has_length = options_given(&c->bindings[0], "steps") || options_given(&c->bindings[0], "epochs");
@@ -105,7 +83,8 @@ static status read_words(whatif_setup *s, const command_line *line, whatif_quest
     q->slow_rank = -1;
     for (const char *at = c->shared.slow; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
         if (atoi(at) > q->slow_rank) q->slow_rank = atoi(at);
-    return refuse_options_of_one_job(c);
+    return command_refuse_options(c, of_one_job, sizeof of_one_job / sizeof of_one_job[0],
+                                  "whatif, which runs the jobs of --gpus and --policy");
 }
 
 static status find_profile(const whatif_setup *s, whatif_question *q)
@@ -129,42 +108,29 @@ static status note_effects(const whatif_setup *s, const whatif_question *q)
     TRY(engine_of_policy(q->policies[0], &engine));
     snprintf(device, sizeof device, "sim:%s", q->profile);
     snprintf(gpus, sizeof gpus, "%d", q->gpus[q->size_count - 1]);
-    char *own[] = {(char *)"--mode",   (char *)engine_table[engine]->name,
-                   (char *)"--policy", (char *)q->policies[0],
-                   (char *)"--device", device,
-                   (char *)"--gpus",   gpus};
-    enum { OWN = sizeof own / sizeof own[0] };
+    char *const own[] = {(char *)"--mode",   (char *)engine_table[engine]->name,
+                         (char *)"--policy", (char *)q->policies[0],
+                         (char *)"--device", device,
+                         (char *)"--gpus",   gpus};
     run_config *config = calloc(1, sizeof *config);
-    char **words = calloc((size_t)s->word_count + OWN + 1, sizeof *words);
-    status rc =
-        config && words ? run_config_init(config) : fail(STATUS_SYSTEM, "no memory for a command line");
-    if (rc == STATUS_OK) {
-        memcpy(words, s->words, (size_t)s->word_count * sizeof *words);
-        memcpy(words + s->word_count, own, sizeof own);
-        rc = run_config_parse(config, s->word_count + OWN, words);
-    }
+    if (!config) return fail(STATUS_SYSTEM, "no memory for a command line");
+    status rc = command_parse_run_words(s->words, s->word_count, own, sizeof own / sizeof own[0], config);
     if (rc == STATUS_OK && !config->run.quiet) option_effects_note(config);
-    free(words);
     free(config);
     return rc;
 }
 
-static bool to_stdout(const char *path)
+static status print(const whatif_options *o, const whatif_question *q, const whatif_answer *answer,
+                    text_buffer *out)
 {
-    return path && strcmp(path, "-") == 0;
-}
-
-static status print(const whatif_options *o, const whatif_question *q, const whatif_answer *answer)
-{
-    text_buffer text = {0};
+    text_buffer csv = {0};
     if (o->json) TRY(output_json(whatif_json(q, answer), o->json));
     if (o->csv) {
-        whatif_csv(q, answer, &text);
-        TRY(output_file(&text, o->csv));
+        whatif_csv(q, answer, &csv);
+        TRY(output_file(&csv, o->csv));
     }
-    if (to_stdout(o->json) || to_stdout(o->csv)) return STATUS_OK;
-    whatif_text(q, answer, &text);
-    return output_text(&text);
+    if (!command_is_stdout(o->json) && !command_is_stdout(o->csv)) whatif_text(q, answer, out);
+    return STATUS_OK;
 }
 
 static status answer(whatif_setup *s, command_line *line)
@@ -173,7 +139,7 @@ static status answer(whatif_setup *s, command_line *line)
     whatif_question q = {0};
     TRY(read_words(s, line, &q));
     TRY(find_profile(s, &q));
-    if (to_stdout(o->json) && to_stdout(o->csv))
+    if (command_is_stdout(o->json) && command_is_stdout(o->csv))
         return fail(STATUS_USAGE, "--csv -: unexpected with --json -");
     TRY(whatif_parse_gpus(o->gpus, &q));
     TRY(whatif_parse_policies(o->policy, &q));
@@ -183,7 +149,7 @@ static status answer(whatif_setup *s, command_line *line)
     whatif_answer *answer = calloc(1, sizeof *answer);
     if (!answer) return fail(STATUS_SYSTEM, "no memory for the table");
     status rc = whatif_ask(&q, answer);
-    if (rc == STATUS_OK) rc = print(o, &q, answer);
+    if (rc == STATUS_OK) rc = print(o, &q, answer, line->out);
     whatif_answer_close(answer);
     free(answer);
     return rc;
@@ -197,21 +163,15 @@ static status run_whatif(command_line *line)
     return rc;
 }
 
-static void help_whatif(bool all, text_buffer *out)
-{
-    option_binding own = {.table = &whatif_option_table};
-    options_help(&own, 1, all, out);
-    text_append(
-        out,
+const command command_whatif = {
+    .name = "whatif",
+    .usage = "[options] [options of run]",
+    .summary = "step time, scaling and memory on machines that one does not have",
+    .options_size = sizeof(whatif_setup),
+    .table = &whatif_option_table,
+    .notes =
         "\nAll other options are options of harness run on a virtual device: --model,\n--batch, --nodes, "
         "--link RATE[,LATENCY] (replaces the profile's network),\n--tf32, --bf16, --jitter, --slow, "
-        "--optimizer, ...; see\nharness run --help=all. By default a table has --warmup 2 --steps 3.\n");
-}
-
-const command command_whatif = {.name = "whatif",
-                                .usage = "[options] [options of run]",
-                                .summary = "step time, scaling and memory on machines that one does not have",
-                                .options_size = sizeof(whatif_setup),
-                                .most_words = COMMAND_READS_ITSELF,
-                                .run = run_whatif,
-                                .help = help_whatif};
+        "--optimizer, ...; see\nharness run --help=all. By default a table has --warmup 2 --steps 3.\n",
+    .most_words = COMMAND_READS_ITSELF,
+    .run = run_whatif};
