@@ -51,6 +51,7 @@ typedef struct sim_node {
 } sim_node;
 
 typedef enum sim_link_kind { SIM_LINK_PCIE, SIM_LINK_NVLINK, SIM_LINK_SOCKET } sim_link_kind;
+extern const char *const sim_link_names[]; /* "pcie" */
 
 /* A connection in both directions, of `count` parallel links. */
 typedef struct sim_link {

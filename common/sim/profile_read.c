@@ -20,9 +20,9 @@ const char *const sim_node_names[SIM_NODE_KINDS] = {[SIM_NODE_GPU] = "gpu",
                                                     [SIM_NODE_SOCKET] = "socket",
                                                     [SIM_NODE_NVSWITCH] = "nvswitch",
                                                     [SIM_NODE_NIC] = "nic"};
-static const char *const link_names[] = {
+const char *const sim_link_names[] = {
     [SIM_LINK_PCIE] = "pcie", [SIM_LINK_NVLINK] = "nvlink", [SIM_LINK_SOCKET] = "socket"};
-enum { LINK_KINDS = sizeof link_names / sizeof link_names[0] };
+enum { LINK_KINDS = sizeof sim_link_names / sizeof sim_link_names[0] };
 
 /* Finds the node with a name such as "gpu3", or adds it. */
 static status find_node(const profile_file *f, sim_wiring *w, const char *name, int *out)
@@ -62,7 +62,7 @@ static status read_link(const profile_file *f, sim_wiring *w, const json_t *json
     sim_link *link = &w->links[w->link_count];
     const char *kind = json_string_value(json_array_get(json, 2));
     int k = 0;
-    while (k < LINK_KINDS && (!kind || strcmp(kind, link_names[k]) != 0)) k++;
+    while (k < LINK_KINDS && (!kind || strcmp(kind, sim_link_names[k]) != 0)) k++;
     if (k == LINK_KINDS)
         return profile_bad(f, "topology: expected a link of kind pcie, nvlink or socket, got '%s'",
                            kind ? kind : "");

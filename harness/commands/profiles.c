@@ -3,7 +3,6 @@
 #include "harness/commands/commands.h"
 
 #include "common/sim/profile.h"
-#include "harness/run/output.h"
 
 #include <string.h>
 
@@ -34,20 +33,8 @@ static status list_profiles(text_buffer *out)
     return rc;
 }
 
-static const char *node_kind(sim_node_kind kind)
-{
-    static const char *const names[] = {[SIM_NODE_GPU] = "gpu",
-                                        [SIM_NODE_SWITCH] = "switch",
-                                        [SIM_NODE_SOCKET] = "socket",
-                                        [SIM_NODE_NVSWITCH] = "nvswitch",
-                                        [SIM_NODE_NIC] = "nic"};
-    return names[kind];
-}
-
 static void append_links(const sim_wiring *w, text_buffer *out)
 {
-    static const char *const kinds[] = {
-        [SIM_LINK_PCIE] = "pcie", [SIM_LINK_NVLINK] = "nvlink", [SIM_LINK_SOCKET] = "socket"};
     enum { A_LINE = 4 };
     text_append(out, "\ntopology: ");
     append_wiring(w, out);
@@ -55,8 +42,8 @@ static void append_links(const sim_wiring *w, text_buffer *out)
     for (int i = 0; i < w->link_count; i++) {
         const sim_link *l = &w->links[i];
         const sim_node *a = &w->nodes[l->a], *b = &w->nodes[l->b];
-        text_append(out, "%s%s%d-%s%d %s", i % A_LINE ? ", " : "  ", node_kind(a->kind), a->index,
-                    node_kind(b->kind), b->index, kinds[l->kind]);
+        text_append(out, "%s%s%d-%s%d %s", i % A_LINE ? ", " : "  ", sim_node_names[a->kind], a->index,
+                    sim_node_names[b->kind], b->index, sim_link_names[l->kind]);
         if (l->count > 1) text_append(out, " x%d", l->count);
         if (i % A_LINE == A_LINE - 1 || i + 1 == w->link_count) text_append(out, "\n");
     }
@@ -92,11 +79,7 @@ static status show_profile(const char *name, text_buffer *out)
 
 static status run_profiles(command_line *line)
 {
-    text_buffer out = {0};
-    status rc = line->word_count == 1 ? show_profile(line->words[0], &out) : list_profiles(&out);
-    if (rc == STATUS_OK) return output_text(&out);
-    text_free(&out);
-    return rc;
+    return line->word_count == 1 ? show_profile(line->words[0], line->out) : list_profiles(line->out);
 }
 
 const command command_profiles = {.name = "profiles",
