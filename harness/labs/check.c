@@ -131,7 +131,7 @@ static status open_grader(grader *g)
     else if (!child_succeeds(g, true))
         snprintf(g->unprotected, sizeof g->unprotected,
                  "this kernel has no Landlock: hidden tests are readable while code compiles");
-    TRY(grader_read_answers(g));
+    grader_read_answers(g);
     g->seed = random_fnv1a64(g->student);
     return STATUS_OK;
 }
@@ -153,10 +153,9 @@ static void release(grader *g)
 void grader_close(grader *g)
 {
     release(g);
-    free(g->students);
     if (g->build[0]) nftw(g->build, remove_one, 16, FTW_DEPTH | FTW_PHYS);
     text_free(&g->compiler);
-    for (int i = 0; i < g->answer_count; i++) free(g->answers[i][0]);
+    text_free(&g->answers_text);
     for (int i = 0; i < g->test_count; i++) text_free(&g->tests[i].details);
 }
 
@@ -252,7 +251,7 @@ static status check_hidden(grader *g)
     TRY(grader_read_file(g->hidden, name, &lines));
     status rc = STATUS_OK;
     int number = 1;
-    for (char *line = strtok_r(lines.data, "\n", &rest); line && rc == STATUS_OK;
+    for (char *line = lines.data ? strtok_r(lines.data, "\n", &rest) : NULL; line && rc == STATUS_OK;
          line = strtok_r(NULL, "\n", &rest)) {
         char *words, title[32];
         double points = strtod(line, &words);

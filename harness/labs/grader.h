@@ -74,7 +74,8 @@ struct grader {
     bool built, built_fast, compiles, compiles_fast;
     text_buffer compiler;  /* output of the compiler */
     char unprotected[160]; /* protection that the kernel lacks, or "" */
-    char *answers[LAB_MOST_ANSWERS][2];
+    text_buffer answers_text;
+    const char *answers[LAB_MOST_ANSWERS][2]; /* keys and values in answers_text */
     int answer_count;
     double hours; /* hours in time.txt, or below 0 if not given */
     lab_test tests[LAB_MOST_TESTS];
@@ -96,7 +97,7 @@ status grader_data_folder(char out[PATH_MAX]);
 /* Reads a regular file of at most 1 MiB as text. Never follows a link, which could lead to a file that
  * only the grader may read. Returns STATUS_DATA if the file does not exist. */
 status grader_read_file(const char *folder, const char *name, text_buffer *out);
-status grader_read_answers(grader *g);
+void grader_read_answers(grader *g);
 const char *grader_answer(const grader *g, const char *key); /* NULL if not given */
 status grader_start(const lab *l, const char *folder, const char *student, text_buffer *out);
 status grader_pack(const char *folder, const char *path);

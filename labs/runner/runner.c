@@ -45,11 +45,11 @@ void *runner_memory(size_t bytes)
     return memory;
 }
 
-#if defined __SANITIZE_ADDRESS__
-/* Declarations of sanitizer/allocator_interface.h, which Debian's gcc lacks. */
-size_t __sanitizer_get_current_allocated_bytes(void);
-int __sanitizer_install_malloc_and_free_hooks(void (*malloc_hook)(const volatile void *, size_t),
-                                              void (*free_hook)(const volatile void *));
+/* Declarations of sanitizer/allocator_interface.h, which Debian's gcc lacks. NULL without the sanitizer. */
+__attribute__((weak)) size_t __sanitizer_get_current_allocated_bytes(void);
+__attribute__((weak)) int __sanitizer_install_malloc_and_free_hooks(void (*malloc_hook)(const volatile void *,
+                                                                                        size_t),
+                                                                    void (*free_hook)(const volatile void *));
 static int64_t before, most;
 
 static void on_malloc(const volatile void *memory, size_t bytes)
@@ -68,6 +68,7 @@ static void on_free(const volatile void *memory)
 void runner_watch_memory(void)
 {
     static int installed;
+    if (!__sanitizer_install_malloc_and_free_hooks) return;
     if (!installed) installed = __sanitizer_install_malloc_and_free_hooks(on_malloc, on_free);
     before = (int64_t)__sanitizer_get_current_allocated_bytes();
     most = 0;
@@ -77,16 +78,6 @@ int64_t runner_most_memory(void)
 {
     return most;
 }
-#else
-void runner_watch_memory(void)
-{
-}
-
-int64_t runner_most_memory(void)
-{
-    return 0;
-}
-#endif
 
 /* Limits memory to a gigabyte more than loader and sanitizer have mapped. The sanitizer reserves terabytes of
  * address space, so RLIMIT_AS cannot be used. */
