@@ -4,7 +4,6 @@
 
 #include <stddef.h>
 #include <stdio.h>
-#include <string.h>
 
 #define MODEL_ROW(name, builder, input, summary, ...)                                                        \
     {#name, summary, NN_INPUT_##input, {__VA_ARGS__}, build_##builder},

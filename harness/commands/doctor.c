@@ -8,7 +8,6 @@
 #include "harness/run/run_result.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <link.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <protobuf-c/protobuf-c.h>

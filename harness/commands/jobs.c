@@ -38,48 +38,44 @@ static status run_here(const run_config *c, run_plan *plan, char *const *words, 
     return run_jobs_any_result(jobs) ? virtual_predict_jobs(c, plan, jobs->jobs) : STATUS_OK;
 }
 
-static status run_in_virtual_time(const run_config *c, run_plan *plan, run_jobs *jobs)
+status command_build_result(const run_config *c, const run_plan *plan, const run_job *jobs,
+                            char *const *words, int64_t started_at_s, json_t **out)
 {
-    TRY(run_plan_make(c, plan));
-    jobs->on_heap = true;
-    return virtual_run(c, plan, jobs->jobs, plan->hardware_note, sizeof plan->hardware_note);
-}
-
-static status run_jobs_once(const run_config *config, run_plan *plan, char *const *words, run_jobs *jobs)
-{
-    *jobs = (run_jobs){0};
-    status rc = run_config_is_virtual(config) ? run_in_virtual_time(config, plan, jobs)
-                                              : run_here(config, plan, words, jobs);
-    if (rc != STATUS_OK) run_jobs_free(jobs);
-    return rc;
+    int argc = 0;
+    while (words[argc]) argc++;
+    run_result_input input = {
+        .config = c, .plan = plan, .jobs = jobs, .argc = argc, .argv = words, .started_at_s = started_at_s};
+    status traced = c->run.trace ? trace_file_write(c->run.trace, c, jobs) : STATUS_OK;
+    status rc = run_result_build(&input, out);
+    return rc != STATUS_OK ? rc : traced;
 }
 
 static status run_once(const run_config *c, run_plan *plan, char *const *words, json_t **out, int *exit_code)
 {
-    int argc = 0;
-    run_jobs jobs;
-    while (words[2 + argc]) argc++;
-    run_result_input input = {.config = c,
-                              .plan = plan,
-                              .jobs = jobs.jobs,
-                              .argc = argc,
-                              .argv = words + 2,
-                              .started_at_s = (int64_t)time(NULL)};
+    run_jobs jobs = {0};
+    int64_t started_at_s = (int64_t)time(NULL);
+    status rc;
     *out = NULL;
-    TRY(run_jobs_once(c, plan, words, &jobs));
-    *exit_code = jobs.exit_code;
-    bool any = run_jobs_any_result(&jobs);
-    status traced = any && c->run.trace ? trace_file_write(c->run.trace, c, jobs.jobs) : STATUS_OK;
-    status rc = any ? run_result_build(&input, out) : STATUS_OK;
+    if (run_config_is_virtual(c)) {
+        jobs.on_heap = true;
+        rc = run_plan_make(c, plan);
+        if (rc == STATUS_OK)
+            rc = virtual_run(c, plan, jobs.jobs, plan->hardware_note, sizeof plan->hardware_note);
+    } else {
+        rc = run_here(c, plan, words, &jobs);
+    }
+    if (rc == STATUS_OK) *exit_code = jobs.exit_code;
+    if (rc == STATUS_OK && run_jobs_any_result(&jobs))
+        rc = command_build_result(c, plan, jobs.jobs, words + 2, started_at_s, out);
     run_jobs_free(&jobs);
-    return rc != STATUS_OK ? rc : traced;
+    return rc;
 }
 
 status command_run_repeated(run_config *c, run_plan *plan, char *const *words, json_t **out, int *exit_code)
 {
     int64_t count = run_config_is_virtual(c) ? 1 : c->run.repeat;
     json_t *runs = json_array(), *result = NULL;
-    status rc = runs ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the results");
+    status rc = STATUS_OK;
     for (c->repetition = 0; c->repetition < count && rc == STATUS_OK && *exit_code == 0; c->repetition++) {
         run_plan_free(plan);
         rc = run_once(c, plan, words, &result, exit_code);

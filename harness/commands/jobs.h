@@ -13,6 +13,12 @@
 status command_run_repeated(run_config *config, run_plan *plan, char *const *words, json_t **out,
                             int *exit_code);
 
+/* Builds the result of jobs that have run, and writes the file of --trace. `words` are the options of the
+ * command line, then NULL. *out is a new reference. Returns an error of the trace after the result has been
+ * built. */
+status command_build_result(const run_config *config, const run_plan *plan, const run_job *jobs,
+                            char *const *words, int64_t started_at_s, json_t **out);
+
 /* Reads the command's options into line->bindings[0], and the others into (*words)[0 .. *count), which the
  * caller frees. Parses these options of `harness run` into `checked`. *words has room for COMMAND_OWN_WORDS
  * more. */

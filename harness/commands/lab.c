@@ -45,7 +45,7 @@ static status list(text_buffer *out)
 {
     text_append(out, "%3s  %-12s %6s  %-8s %-12s %s\n", "lab", "name", "points", "hours", "state", "what");
     for (int i = 0; i < lab_count; i++) {
-        const lab *l = lab_table[i];
+        const lab *l = &lab_table[i];
         char folder[64], path[128];
         folder_of(l, NULL, false, folder, sizeof folder);
         snprintf(path, sizeof path, "%s/%s", folder, l->source ? l->source : "answers.txt");

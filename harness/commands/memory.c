@@ -6,7 +6,6 @@
 #include "harness/report/report.h"
 #include "harness/run/output.h"
 #include "harness/run/plan.h"
-#include "harness/run/run_result.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -65,10 +64,11 @@ static status plan_policy(const memory_command *m, const char *policy, json_t *j
     status rc = config ? configure(m, policy, config) : no_memory();
     if (rc == STATUS_OK) rc = run_plan_make(config, &plan);
     if (rc == STATUS_OK) rc = ledger_plan_make(config, &plan, &planned);
-    if (rc == STATUS_OK && json_object_set_new(json_array_get(json_object_get(planned, "jobs"), 0), "row",
-                                               json_string(policy)) != 0)
-        rc = no_memory();
-    if (rc == STATUS_OK && json_array_extend(jobs, json_object_get(planned, "jobs")) != 0) rc = no_memory();
+    if (rc == STATUS_OK) {
+        json_t *planned_jobs = json_object_get(planned, "jobs");
+        json_object_set_new(json_array_get(planned_jobs, 0), "row", json_string(policy));
+        json_array_extend(jobs, planned_jobs);
+    }
     if (rc == STATUS_OK && !*workload) {
         json_object_del(planned, "jobs");
         *workload = json_incref(planned);
@@ -85,24 +85,18 @@ static status list_gpus(json_t **out)
     char **names = NULL;
     size_t count = 0;
     TRY(sim_profile_list(&names, &count));
-    status rc = (*out = json_array()) ? STATUS_OK : no_memory();
+    *out = json_array();
+    status rc = STATUS_OK;
     for (size_t i = 0; i < count && rc == STATUS_OK; i++) {
         sim_profile *p = NULL;
         rc = sim_profile_load(names[i], &p);
         if (rc != STATUS_OK) break;
         json_int_t bytes = (json_int_t)(sim_profile_at(p, SIM_GPU_MEMORY, 0) * GIB);
         size_t at = 0;
-        json_t *profiles = NULL;
-        while (at < json_array_size(*out) &&
-               (json_int_t)report_number_at(json_array_get(*out, at), "memory_bytes") < bytes)
-            at++;
-        json_t *here = json_array_get(*out, at);
-        if ((json_int_t)report_number_at(here, "memory_bytes") == bytes)
-            profiles = json_object_get(here, "profiles");
-        else if (json_array_insert_new(*out, at,
-                                       json_pack("{s:I, s:[]}", "memory_bytes", bytes, "profiles")) == 0)
-            profiles = json_object_get(json_array_get(*out, at), "profiles");
-        if (json_array_append_new(profiles, json_string(names[i])) != 0) rc = no_memory();
+        while (report_number_at(json_array_get(*out, at), "memory_bytes") < (double)bytes) at++;
+        if (report_number_at(json_array_get(*out, at), "memory_bytes") != (double)bytes)
+            json_array_insert_new(*out, at, json_pack("{s:I, s:[]}", "memory_bytes", bytes, "profiles"));
+        json_array_append_new(json_object_get(json_array_get(*out, at), "profiles"), json_string(names[i]));
         sim_profile_free(&p);
     }
     sim_profile_free_names(names, count);
@@ -144,16 +138,17 @@ static status plan_all(const memory_command *m, json_t **out)
 {
     json_t *jobs = json_array(), *gpus = NULL, *workload = NULL;
     char *list = strdup(m->options.policies), *rest = NULL;
-    status rc = jobs && list ? list_gpus(&gpus) : no_memory();
+    status rc = list ? list_gpus(&gpus) : no_memory();
     for (char *p = list ? strtok_r(list, ",", &rest) : NULL; p && rc == STATUS_OK;
          p = strtok_r(NULL, ",", &rest))
         rc = plan_policy(m, p, jobs, &workload);
     if (rc == STATUS_OK && json_array_size(jobs) == 0)
         rc = fail(STATUS_USAGE, "--policy: expected a name, got none");
-    if (rc == STATUS_OK &&
-        (json_object_set(workload, "jobs", jobs) != 0 || json_object_set(workload, "gpus", gpus) != 0))
-        rc = no_memory();
-    *out = rc == STATUS_OK ? json_incref(workload) : NULL;
+    if (rc == STATUS_OK) {
+        json_object_set(workload, "jobs", jobs);
+        json_object_set(workload, "gpus", gpus);
+        *out = json_incref(workload);
+    }
     json_decref(workload);
     json_decref(jobs);
     json_decref(gpus);

@@ -6,8 +6,6 @@
 #include "models/models.h"
 
 #include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 typedef struct models_options {
     model_options model;

@@ -5,8 +5,6 @@
 #include "ps/policy.h"
 #include "ring/policies/policy.h"
 
-#include <string.h>
-
 static void describe_buckets(const ring_step_plan *p, text_buffer *out)
 {
     const bucket_plan *b = &p->buckets;

@@ -99,15 +99,9 @@ static status report_alone(void *context, const run_job *outcome)
     json_t *result = NULL;
     jobs[c->engine] = *outcome;
     TRY(run_plan_make(&c->config, &c->plan));
-    run_result_input input = {.config = &c->config,
-                              .plan = &c->plan,
-                              .jobs = jobs,
-                              .argc = c->line->argc,
-                              .argv = c->line->argv + 2,
-                              .started_at_s = c->started_at_s};
-    status traced = c->config.run.trace ? trace_file_write(c->config.run.trace, &c->config, jobs) : STATUS_OK;
-    TRY(run_result_build(&input, &result));
-    status delivered = deliver(c, result);
+    status traced =
+        command_build_result(&c->config, &c->plan, jobs, c->line->argv + 2, c->started_at_s, &result);
+    status delivered = result ? deliver(c, result) : STATUS_OK;
     return traced != STATUS_OK ? traced : delivered;
 }
 

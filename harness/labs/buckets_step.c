@@ -4,7 +4,6 @@
 #include "labs/runner/buckets.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 enum { NOT_WAITING = -1 };

@@ -1,5 +1,6 @@
 #include "harness/labs/buckets_trace.h"
 
+#include "harness/labs/labs.h"
 #include "harness/labs/students.h"
 
 #include "common/base/random.h"

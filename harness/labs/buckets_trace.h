@@ -6,6 +6,5 @@
 
 status buckets_run_trace(grader *g, lab_test *t);
 status buckets_run_why(grader *g, lab_test *t);
-void buckets_ask(uint64_t seed, text_buffer *out);
 
 #endif

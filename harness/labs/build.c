@@ -9,7 +9,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -133,7 +132,7 @@ static status compile_and_link(grader *g, bool fast, text_buffer *printed, int *
     tool student, runner;
     text_buffer of_runner = {0};
     snprintf(main_file, sizeof main_file, "%s/labs/runner/runner.c", g->data);
-    snprintf(lab_file, sizeof lab_file, "%s/labs/runner/%s.c", g->data, g->lab->runner);
+    snprintf(lab_file, sizeof lab_file, "%s/labs/runner/%s.c", g->data, g->lab->name);
     TRY(start_compiler(
         g, mode, (const char *const[]){"-g", "-Wall", "-Wextra", "-c", g->lab->source, "-o", object, NULL},
         &student));

@@ -16,28 +16,30 @@
 #include <string.h>
 #include <sys/wait.h>
 
-static void append_line(text_buffer *out, const char *format, va_list arguments)
+void draw_order(uint64_t start, uint64_t index, int count, int *order)
 {
-    char line[4096];
-    vsnprintf(line, sizeof line, format, arguments);
-    text_append(out, "%s\n", line);
+    for (int i = 0; i < count; i++) order[i] = i;
+    for (int i = count - 1; i > 0; i--) {
+        int other = (int)random_below(start, index + (uint64_t)i, (uint64_t)i + 1), swap = order[i];
+        order[i] = order[other];
+        order[other] = swap;
+    }
+}
+
+bool is_near(float got, double want, double tolerance)
+{
+    return fabs((double)got - want) <= tolerance * (fabs(want) + 1e-3);
 }
 
 void test_fail(lab_test *t, const char *format, ...)
 {
+    char line[4096];
     va_list arguments;
     t->failed = true;
     va_start(arguments, format);
-    append_line(&t->details, format, arguments);
+    vsnprintf(line, sizeof line, format, arguments);
     va_end(arguments);
-}
-
-void test_note(lab_test *t, const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    append_line(&t->details, format, arguments);
-    va_end(arguments);
+    text_append(&t->details, "%s\n", line);
 }
 
 bool is_within(double value, double expected, double tolerance)
@@ -227,12 +229,11 @@ static status run_hidden(grader *g, lab_test *t, const char *words)
 {
     char key[64] = "", id[128] = "";
     int count = sscanf(words, "%63s %127s", key, id);
-    for (int p = 0; p < g->lab->part_count && count == 2; p++) {
-        const lab_part *part = &g->lab->parts[p];
-        if (strcmp(part->key, key) != 0 || part->answers) continue;
+    for (const lab_part *p = g->lab->parts; p->key && count == 2; p++) {
+        if (strcmp(p->key, key) != 0 || p->answers) continue;
         uint64_t seed = g->seed;
         g->seed = random_fnv1a64(id);
-        status rc = run_part(g, t, part);
+        status rc = run_part(g, t, p);
         g->seed = seed;
         return rc;
     }
@@ -279,7 +280,7 @@ static status choose_parts(grader *g)
 {
     const char *keys[LAB_MOST_TESTS] = {[COMPILES] = "compiles", [HIDDEN] = "hidden"};
     int count = FIRST_PART, index;
-    for (int p = 0; p < g->lab->part_count; p++) keys[count++] = g->lab->parts[p].key;
+    for (const lab_part *p = g->lab->parts; p->key; p++) keys[count++] = p->key;
     for (int i = 0; i < count; i++) g->chosen[i] = !g->only;
     for (const char *at = g->only; at && *at; at += strcspn(at, ","), at += *at == ',') {
         char key[64];
@@ -301,10 +302,10 @@ status grader_check(grader *g)
     report_begin(g, &out);
     TRY(print(g, &out));
     bool needs_code = l->source && (g->chosen[COMPILES] || g->chosen[HIDDEN]);
-    for (int p = 0; p < l->part_count; p++)
+    for (int p = 0; l->parts[p].key; p++)
         needs_code = needs_code || (g->chosen[FIRST_PART + p] && !l->parts[p].answers);
     if (needs_code) TRY(check_compiles(g));
-    for (int p = 0; p < l->part_count; p++)
+    for (int p = 0; l->parts[p].key; p++)
         if (g->chosen[FIRST_PART + p]) TRY(check_part(g, &l->parts[p]));
     if (g->chosen[HIDDEN]) TRY(check_hidden(g));
     g->seconds = (double)(clock_now_ns() - begin) / 1e9;

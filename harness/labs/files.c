@@ -141,10 +141,10 @@ status grader_start(const lab *l, const char *folder, const char *student, text_
     if (mkdir(folder, 0777) != 0 && errno != EEXIST) return fail_errno(STATUS_CANNOT_CREATE, "%s", folder);
     snprintf(from, sizeof from, "%s/labs/%d-%s", data, l->number, l->name);
     status rc = copy_folder(from, folder, out);
-    if (rc == STATUS_OK && l->questions) {
+    if (rc == STATUS_OK) {
         const char *only = "";
-        for (int p = 0; p < l->part_count; p++)
-            if (strcmp(l->parts[p].key, "why") == 0) only = " -k why";
+        for (const lab_part *p = l->parts; p->key; p++)
+            if (strcmp(p->key, "why") == 0) only = " -k why";
         text_append(&answers,
                     "# Answers to lab %d: a value after each '='. `harness lab check %d%s` checks "
                     "them.\nstudent = %s\n\n",

@@ -45,18 +45,15 @@ typedef struct lab_answer {
 
 typedef struct lab {
     int number;
-    const char *name, *title, *hours; /* "3", "ring", "ring all-reduce", "2 to 3" */
+    const char *name, *title, *hours; /* "ring", as in labs/runner/NAME.c; "ring all-reduce"; "2 to 3" */
     const char *source;               /* C file of the student, or NULL if there are only answers */
-    const char *function;             /* main function of the student, for messages */
-    const char *runner;               /* labs/runner/NAME.c */
-    const lab_part *parts;
-    int part_count;
+    const lab_part *parts;            /* the last one has no key */
+    /* Writes the student's answers.txt without the answers. */
+    void (*questions)(uint64_t seed, text_buffer *out);
     const char *leaderboard; /* name of lab_test.ratio, or NULL without a leaderboard */
     /* Runs a line "POINTS ..." of the instructor's file that names no part. `words` are the words after
      * POINTS. NULL if the lab has no lines without a part. */
     status (*hidden)(grader *g, lab_test *t, const char *words);
-    /* Writes the student's answers.txt without the answers. NULL if there are no questions. */
-    void (*questions)(uint64_t seed, text_buffer *out);
 } lab;
 
 enum { LAB_MOST_TESTS = 32, LAB_MOST_ANSWERS = 64, LAB_COMPILE_POINTS = 5 };
@@ -86,7 +83,7 @@ struct grader {
         *ranks; /* ranks of the current test that train (ranks.h), or NULL; closed with the test */
 };
 
-extern const lab *const lab_table[];
+extern const lab lab_table[];
 extern const int lab_count;
 status lab_find(const char *number_or_name, const lab **out);
 double lab_points(const lab *l);
@@ -111,9 +108,12 @@ status grader_build(grader *g, bool fast, text_buffer *printed);
 /* ---- check.c ---- */
 /* Returns true if the value is within the relative tolerance. Returns false for NaN. */
 bool is_within(double value, double expected, double tolerance);
+/* Writes a permutation of 0 ... count - 1 that the numbers of `start` from `index` on determine. */
+void draw_order(uint64_t start, uint64_t index, int count, int *order);
+/* Returns true if a float is `want` but for rounding. */
+bool is_near(float got, double want, double tolerance);
 /* Takes away the points. The first line says what was found and what was expected. */
 void test_fail(lab_test *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
-void test_note(lab_test *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Compare the answer to a question with the expected one. A wrong answer fails `t` with a message that does
  * not give the answer away. */
 bool test_answer(const grader *g, lab_test *t, const lab_answer *a);

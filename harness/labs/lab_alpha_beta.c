@@ -6,7 +6,6 @@
 #include "common/base/random.h"
 
 #include <math.h>
-#include <stdio.h>
 
 enum { FIT, MESSAGE, RING, REDUCER };
 enum { TABLES = 6, SIZES = 10, TIMES = 12 };
@@ -122,7 +121,7 @@ static link_question draw(uint64_t seed)
                            1e6 * (double)(1 + random_below(start, 11, 40))};
 }
 
-static void ask(uint64_t seed, text_buffer *out)
+void alpha_beta_ask(uint64_t seed, text_buffer *out)
 {
     link_question q = draw(seed);
     text_append(out, "# Your link: --link %.0fMB/s,%.1fms. Measure it as the handout says.\n",
@@ -156,21 +155,11 @@ static status run_why(grader *g, lab_test *t)
     return STATUS_OK;
 }
 
-static const lab_part parts[] = {
+const lab_part alpha_beta_parts[] = {
     {"fit", "the fit of drawn tables", 25, false, run_fit, 0},
     {"message", "time of a message", 10, false, run_times, MESSAGE},
     {"ring", "time of a ring all-reduce", 20, false, run_times, RING},
     {"reducer", "time with one reducer", 20, false, run_times, REDUCER},
     {"why", "questions: your link", 20, true, run_why, 0},
+    {0},
 };
-
-const lab alpha_beta_lab = {.number = 4,
-                            .name = "alpha-beta",
-                            .title = "latency and bandwidth",
-                            .hours = "1 to 2",
-                            .source = "model.c",
-                            .function = "student_fit",
-                            .runner = "alpha-beta",
-                            .parts = parts,
-                            .part_count = sizeof parts / sizeof parts[0],
-                            .questions = ask};

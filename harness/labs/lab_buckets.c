@@ -119,12 +119,7 @@ static void draw_orders(buckets_step *step, uint64_t start, bool own)
 {
     for (int r = 0; r < STEP_RANKS; r++) {
         for (int i = 0; i < step->count; i++) step->order[r][i] = i;
-        for (int i = step->count - 1; own && i > 0; i--) {
-            int other = (int)random_below(start, (uint64_t)(r * step->count + i), (uint64_t)i + 1),
-                swap = step->order[r][i];
-            step->order[r][i] = step->order[r][other];
-            step->order[r][other] = swap;
-        }
+        if (own) draw_order(start, (uint64_t)(r * step->count), step->count, step->order[r]);
     }
 }
 
@@ -238,22 +233,12 @@ static status run_exposed(grader *g, lab_test *t)
     return STATUS_OK;
 }
 
-static const lab_part parts[] = {
+const lab_part buckets_parts[] = {
     {"assign", "assignment, all models", 20, false, run_assign, 0},
     {"launch", "the launch rule, drawn buckets", 20, false, run_launch, 0},
     {"train", "a perceptron on Wine", 10, false, run_train, 0},
     {"exposed", "exposed communication, ResNet-50", 15, false, run_exposed, 0},
     {"trace", "exposed communication of a trace", 10, false, buckets_run_trace, 0},
     {"why", "questions: the cap", 20, true, buckets_run_why, 0},
+    {0},
 };
-
-const lab buckets_lab = {.number = 5,
-                         .name = "buckets",
-                         .title = "gradient buckets",
-                         .hours = "2 to 3",
-                         .source = "buckets.c",
-                         .function = "student_backward",
-                         .runner = "buckets",
-                         .parts = parts,
-                         .part_count = sizeof parts / sizeof parts[0],
-                         .questions = buckets_ask};

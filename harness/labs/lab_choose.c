@@ -218,7 +218,7 @@ static status run_defence(grader *g, lab_test *t)
     return STATUS_OK;
 }
 
-static void ask(uint64_t seed, text_buffer *out)
+void choose_ask(uint64_t seed, text_buffer *out)
 {
     choose_question q = draw(seed);
     text_append(out, "# Your model: %s, on %d V100 in 2 machines. Your link: %s. Memory per GPU: %d GiB.\n",
@@ -236,18 +236,10 @@ static void ask(uint64_t seed, text_buffer *out)
         q.link, q.model);
 }
 
-static const lab_part parts[] = {
+const lab_part choose_parts[] = {
     {"fits", "the configuration fits the memory", 20, true, run_fits, 0},
     {"regret", "compared with the best of the grid", 45, true, run_regret, 0},
     {"predict", "what you expect of it", 25, true, run_predict, 0},
     {"defence", "half a page in defence.md", 10, true, run_defence, 0},
+    {0},
 };
-
-const lab choose_lab = {.number = 8,
-                        .name = "choose",
-                        .title = "choose a configuration",
-                        .hours = "2 to 3",
-                        .parts = parts,
-                        .part_count = sizeof parts / sizeof parts[0],
-                        .leaderboard = "regret (%)",
-                        .questions = ask};

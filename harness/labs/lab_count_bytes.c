@@ -7,7 +7,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 enum { REDUCER, SERVERS, RING, BUSIEST };
 enum { CASES = 12, ELEMENT = 4 };
@@ -139,7 +138,7 @@ static count_question draw(uint64_t seed)
     return q;
 }
 
-static void ask(uint64_t seed, text_buffer *out)
+void count_bytes_ask(uint64_t seed, text_buffer *out)
 {
     count_question q = draw(seed);
     text_append(
@@ -168,22 +167,12 @@ static status run_why(grader *g, lab_test *t)
     return STATUS_OK;
 }
 
-static const lab_part parts[] = {
+const lab_part count_bytes_parts[] = {
     {"reducer", "bytes with one reducer", 15, false, run_function, REDUCER},
     {"servers", "bytes with k servers", 20, false, run_function, SERVERS},
     {"ring", "bytes in the ring", 20, false, run_function, RING},
     {"busiest", "the busiest link", 15, false, run_function, BUSIEST},
     {"real", "counters of real runs", 15, false, run_real, 0},
     {"why", "questions: where they meet", 10, true, run_why, 0},
+    {0},
 };
-
-const lab count_bytes_lab = {.number = 1,
-                             .name = "count-bytes",
-                             .title = "count bytes",
-                             .hours = "1 to 2",
-                             .source = "count.c",
-                             .function = "student_ring_bytes",
-                             .runner = "count-bytes",
-                             .parts = parts,
-                             .part_count = sizeof parts / sizeof parts[0],
-                             .questions = ask};

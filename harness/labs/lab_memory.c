@@ -189,7 +189,7 @@ static memory_question draw(uint64_t seed)
                              .gib = 8 * (1 + (int)random_below(start, 2, 3))};
 }
 
-static void ask(uint64_t seed, text_buffer *out)
+void memory_ask(uint64_t seed, text_buffer *out)
 {
     memory_question q = draw(seed);
     text_append(out,
@@ -219,7 +219,7 @@ static status run_why(grader *g, lab_test *t)
     return STATUS_OK;
 }
 
-static const lab_part parts[] = {
+const lab_part memory_parts[] = {
     {"dp", "memory under DataParallel", 10, false, run_memory, LAB_DATA_PARALLEL},
     {"ddp", "memory under DDP", 10, false, run_memory, LAB_DDP},
     {"zero1", "memory under ZeRO-1", 10, false, run_memory, LAB_ZERO1},
@@ -228,15 +228,5 @@ static const lab_part parts[] = {
     {"step", "the sharded step, drawn gradients", 15, false, run_step, 0},
     {"train", "a perceptron on Wine", 10, false, run_train, 0},
     {"why", "questions: what fits", 15, true, run_why, 0},
+    {0},
 };
-
-const lab memory_lab = {.number = 7,
-                        .name = "memory",
-                        .title = "memory and sharded state",
-                        .hours = "2 to 3",
-                        .source = "memory.c",
-                        .function = "student_sharded_step",
-                        .runner = "memory",
-                        .parts = parts,
-                        .part_count = sizeof parts / sizeof parts[0],
-                        .questions = ask};

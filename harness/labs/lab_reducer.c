@@ -10,7 +10,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { PARAMS = LAB_RANKS_ELEMENTS, RANKS = 5, STEPS = 50, BATCH = 6 };
@@ -66,22 +65,12 @@ static status compute_step(training *y)
         y->order[r] = r;
         y->replied[r] = false;
     }
-    for (int r = RANKS - 1; r > 0 && y->kind >= ORDER; r--) {
-        int other = (int)random_below(y->start, 1000000 + (uint64_t)(y->step * RANKS + r), (uint64_t)r + 1),
-            swap = y->order[r];
-        y->order[r] = y->order[other];
-        y->order[other] = swap;
-    }
+    if (y->kind >= ORDER) draw_order(y->start, 1000000 + (uint64_t)(y->step * RANKS), RANKS, y->order);
     y->pushed = 0;
     return STATUS_OK;
 }
 
 /* ---- what a wrong parameter looks like ---- */
-
-static bool is_near(float got, double want)
-{
-    return fabs((double)got - want) <= 1e-5 * (fabs(want) + 1e-3);
-}
 
 static const char *explain(const training *y, int i, float got)
 {
@@ -98,15 +87,15 @@ static const char *explain(const training *y, int i, float got)
     }
     if (got == y->param[i] - learning_rate * (arrived / (float)samples))
         return ": the sum is in the order of arrival, not of ranks";
-    if (is_near(got, old)) return ": the parameters have not been updated";
-    if (is_near(got, old - lr * sum / samples))
+    if (is_near(got, old, 1e-5)) return ": the parameters have not been updated";
+    if (is_near(got, old - lr * sum / samples, 1e-5))
         return ": near, but not bit-identical: add samples * grad in rank order, in float, and divide once";
-    if (is_near(got, old - lr * sum)) return ": the sum is not divided by the samples";
-    if (is_near(got, old - lr * sum / samples / RANKS))
+    if (is_near(got, old - lr * sum, 1e-5)) return ": the sum is not divided by the samples";
+    if (is_near(got, old - lr * sum / samples / RANKS, 1e-5))
         return ": the mean is divided twice, by the samples and by the ranks";
-    if (is_near(got, old - lr * means / RANKS))
+    if (is_near(got, old - lr * means / RANKS, 1e-5))
         return ": this is the mean of the means: ranks have different numbers of samples";
-    if (is_near(got, old + lr * sum / samples)) return ": the step leads away from the minimum";
+    if (is_near(got, old + lr * sum / samples, 1e-5)) return ": the step leads away from the minimum";
     return "";
 }
 
@@ -233,7 +222,7 @@ static reducer_question draw(uint64_t seed)
     return q;
 }
 
-static void ask(uint64_t seed, text_buffer *out)
+void reducer_ask(uint64_t seed, text_buffer *out)
 {
     reducer_question q = draw(seed);
     text_append(out, "# Three ranks push the mean gradient of %d, %d and %d samples: %.2f, %.2f and %.2f.\n",
@@ -265,21 +254,11 @@ static status run_why(grader *g, lab_test *t)
     return STATUS_OK;
 }
 
-static const lab_part parts[] = {
+const lab_part reducer_parts[] = {
     {"equal", "5 ranks with equal batches", 20, false, run_training, EQUAL},
     {"uneven", "unequal batches", 20, false, run_training, UNEVEN},
     {"order", "drawn orders of arrival", 20, false, run_training, ORDER},
     {"absent", "ranks without samples", 20, false, run_training, ABSENT},
     {"why", "questions: two variants that diverge", 15, true, run_why, 0},
+    {0},
 };
-
-const lab reducer_lab = {.number = 2,
-                         .name = "reducer",
-                         .title = "parameter server",
-                         .hours = "1 to 2",
-                         .source = "reducer.c",
-                         .function = "student_serve",
-                         .runner = "reducer",
-                         .parts = parts,
-                         .part_count = sizeof parts / sizeof parts[0],
-                         .questions = ask};

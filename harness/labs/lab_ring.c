@@ -195,7 +195,7 @@ static status run_speed(grader *g, lab_test *t)
     TRY(ring_relay_run(g, t, SPEED_RANKS, (int64_t[]){1009}, 1, NULL));
     if (t->failed) {
         students_end(g); /* shows what they printed */
-        test_note(t, "not timed: the sums are wrong");
+        text_append(&t->details, "not timed: the sums are wrong\n");
         return STATUS_OK;
     }
     TRY(build_fast(g, t));
@@ -242,7 +242,7 @@ static float rank_order_sum(const ring_question *q)
     return sum;
 }
 
-static void ask(uint64_t seed, text_buffer *out)
+void ring_ask(uint64_t seed, text_buffer *out)
 {
     ring_question q = draw(seed);
     text_append(out,
@@ -273,7 +273,7 @@ static status run_why(grader *g, lab_test *t)
     return STATUS_OK;
 }
 
-static const lab_part parts[] = {
+const lab_part ring_parts[] = {
     {"two", "sums of 2 ranks", 10, false, run_two, 0},
     {"even", "sums of 1 to 8 ranks, equal chunks", 15, false, run_even, 0},
     {"uneven", "sums of 2 to 8 ranks, uneven chunks", 15, false, run_uneven, 0},
@@ -283,10 +283,11 @@ static const lab_part parts[] = {
     {"scratch", "memory besides the buffer", 5, false, run_scratch, 0},
     {"speed", "speed, 4 ranks, 2000003 elements", 10, false, run_speed, 0},
     {"why", "questions: the order of additions", 10, true, run_why, 0},
+    {0},
 };
 
 /* Runs a line "RANKS ELEMENTS". */
-static status run_hidden(grader *g, lab_test *t, const char *words)
+status ring_hidden(grader *g, lab_test *t, const char *words)
 {
     int size = 0;
     long long count = -1;
@@ -297,16 +298,3 @@ static status run_hidden(grader *g, lab_test *t, const char *words)
                     words);
     return ring_relay_run(g, t, size, (int64_t[]){count}, 1, NULL);
 }
-
-const lab ring_lab = {.number = 3,
-                      .name = "ring",
-                      .title = "ring all-reduce",
-                      .hours = "2 to 3",
-                      .source = "ring.c",
-                      .function = "student_all_reduce",
-                      .runner = "ring",
-                      .parts = parts,
-                      .part_count = sizeof parts / sizeof parts[0],
-                      .leaderboard = "time / reference's time",
-                      .hidden = run_hidden,
-                      .questions = ask};

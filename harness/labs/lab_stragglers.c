@@ -224,7 +224,7 @@ static stragglers_question draw(uint64_t seed)
     return q;
 }
 
-static void ask(uint64_t seed, text_buffer *out)
+void stragglers_ask(uint64_t seed, text_buffer *out)
 {
     stragglers_question q = draw(seed);
     text_append(
@@ -275,21 +275,11 @@ static status run_why(grader *g, lab_test *t)
     return STATUS_OK;
 }
 
-static const lab_part parts[] = {
+const lab_part stragglers_parts[] = {
     {"rule", "the rule, drawn clocks", 15, false, run_rule, 0},
     {"schedule", "1000 interleavings", 25, false, run_schedule, 0},
     {"resume", "killed, and restarted from a checkpoint", 25, false, run_resume, 0},
     {"train", "Wine with a slow rank", 10, false, run_train, 0},
     {"why", "questions: a slow rank", 20, true, run_why, 0},
+    {0},
 };
-
-const lab stragglers_lab = {.number = 6,
-                            .name = "stragglers",
-                            .title = "stragglers",
-                            .hours = "2 to 3",
-                            .source = "stale.c",
-                            .function = "student_serve_stale",
-                            .runner = "stragglers",
-                            .parts = parts,
-                            .part_count = sizeof parts / sizeof parts[0],
-                            .questions = ask};

@@ -5,7 +5,6 @@
 #include "harness/train/trainer.h"
 #include "models/models.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 const int64_t lab_ranks_tensors[LAB_RANKS_TENSORS] = {13 * 64, 64, 64 * 3, 3};

@@ -5,7 +5,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* eps is large, so that the grader notices a gradient sum that the student did not divide by the number of
@@ -40,7 +39,7 @@ static float update_of(const shard_run *y, int64_t i, float g, float *m, float *
 
 /* ---- explanations of a wrong parameter ---- */
 
-static bool is_near(float got, float want, float before)
+static bool is_near_step(float got, float want, float before)
 {
     return fabs((double)got - (double)want) <= 1e-3 * (fabs((double)want - (double)before) + 1e-9);
 }
@@ -62,10 +61,10 @@ static void explain(const shard_run *y, int rank, int64_t i, float got, char *ou
         snprintf(out, size, ": it is in the shard of this rank, which has not been updated");
     for (size_t w = 0; w < WRONG && !out[0]; w++)
         if (got == update_of(y, i, wrong[w], &m, &v)) snprintf(out, size, "%s", texts[w]);
-    if (!out[0] && is_near(got, y->next[i], before))
+    if (!out[0] && is_near_step(got, y->next[i], before))
         snprintf(out, size, ": near, but not bit-identical: compute in float, as lab.h says");
     for (size_t w = 0; w < WRONG && !out[0]; w++)
-        if (is_near(got, update_of(y, i, wrong[w], &m, &v), before)) snprintf(out, size, "%s", texts[w]);
+        if (is_near_step(got, update_of(y, i, wrong[w], &m, &v), before)) snprintf(out, size, "%s", texts[w]);
     if (!out[0] && y->step > 0)
         snprintf(out, size, ": it is in the shard of rank %d; is m or v another element's?", owner);
 }

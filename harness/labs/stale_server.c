@@ -4,7 +4,6 @@
 #include "labs/lab.h"
 #include "labs/runner/stragglers.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -85,25 +84,20 @@ static void push_next(stale_run *y, students *s)
 
 /* ---- rules ---- */
 
-static bool is_near(float got, double want)
-{
-    return fabs((double)got - want) <= 1e-4 * (fabs(want) + 1e-3);
-}
-
 static const char *explain(const stale_run *y, int64_t i, float got)
 {
     double want = (double)y->now.param[i], lr = (double)y->lr, before = (double)y->before[i];
     double step = lr * (double)y->now.velocity[i];
     if (y->applied == 0 && y->resumed && got == 0)
         return ": the checkpoint's parameters have not been restored";
-    if (is_near(got, want) && y->resumed)
+    if (is_near(got, want, 1e-4) && y->resumed)
         return ": near, but not bit-identical: does the checkpoint hold every bit of a float?";
-    if (is_near(got, want)) return ": near, but not bit-identical: compute in float, as lab.h says";
+    if (is_near(got, want, 1e-4)) return ": near, but not bit-identical: compute in float, as lab.h says";
     if (y->applied == 0) return "";
     if (got == y->before[i]) return ": the last push has not been applied";
-    if (is_near(got, (double)y->wrong.param[i]))
+    if (is_near(got, (double)y->wrong.param[i], 1e-4))
         return y->resumed ? ": the velocity has not been restored" : ": without the momentum's velocity";
-    if (is_near(got, before + step)) return ": the step leads away from the minimum";
+    if (is_near(got, before + step, 1e-4)) return ": the step leads away from the minimum";
     return y->resumed ? ": the state at the checkpoint was another" : "";
 }
 

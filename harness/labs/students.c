@@ -349,7 +349,7 @@ static void show_printed(const students *s)
         if (!line || strstr(line, "AddressSanitizer") || strstr(line, "runtime error: ")) continue;
         while (*line && left-- > 0) {
             int length = (int)strcspn(line, "\n");
-            test_note(s->t, "rank %d printed | %.*s", r, length < 200 ? length : 200, line);
+            text_append(&s->t->details, "rank %d printed | %.*s\n", r, length < 200 ? length : 200, line);
             line += length + (line[length] == '\n');
         }
     }
