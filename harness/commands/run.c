@@ -52,22 +52,18 @@ static status deliver(const run_command *c, json_t *result)
     return written != STATUS_OK ? written : drawn != STATUS_OK ? drawn : printed;
 }
 
-/* ---- a plan ------------------------------------------------------------------------------------ */
-
-static status report_the_plan(run_command *c)
-{
-    json_t *plan = NULL;
-    TRY(run_plan_make(&c->config, &c->plan));
-    TRY(ledger_plan_make(&c->config, &c->plan, &plan));
-    return deliver(c, plan);
-}
-
 /* ---- jobs -------------------------------------------------------------------------------------- */
 
+/* Runs the jobs, or only plans them. */
 static status run_and_report(run_command *c)
 {
     command_line *line = c->line;
     json_t *result = NULL;
+    if (c->config.run.plan) {
+        TRY(run_plan_make(&c->config, &c->plan));
+        TRY(ledger_plan_make(&c->config, &c->plan, &result));
+        return deliver(c, result);
+    }
     if (c->config.run.json) TRY(output_probe(c->config.run.json));
     if (c->config.run.report) TRY(output_probe(c->config.run.report));
     if (c->config.run.trace) TRY(output_probe(c->config.run.trace));
@@ -213,8 +209,7 @@ static status start(run_command *c)
     }
     log_set_level((log_level)c->config.run.log_level);
     if (!launch_environment_is_rank() && !c->config.run.quiet) option_effects_note(&c->config);
-    if (c->config.run.plan) return report_the_plan(c);
-    if (run_config_is_virtual(&c->config)) return run_and_report(c);
+    if (c->config.run.plan || run_config_is_virtual(&c->config)) return run_and_report(c);
     if (c->config.run.serve_stage) return serve_stage(c);
     launch_environment e;
     if (c->config.run.rendezvous) TRY(rendezvous_check(c->config.run.rendezvous));

@@ -1,7 +1,6 @@
 #include "harness/labs/buckets_step.h"
 
 #include "labs/lab.h"
-#include "labs/runner/buckets.h"
 
 #include <math.h>
 #include <string.h>

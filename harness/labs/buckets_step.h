@@ -36,4 +36,9 @@ bucket_plan buckets_ddp(int64_t first_limit, int64_t limit);
  * the test if a rank breaks a rule. */
 status buckets_step_run(students *s, buckets_step *step);
 
+/* ---- buckets_trace.c: exposed communication of traces in virtual time, and the questions about the cap ----
+ */
+status buckets_run_trace(grader *g, lab_test *t);
+status buckets_run_why(grader *g, lab_test *t);
+
 #endif

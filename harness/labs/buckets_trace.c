@@ -1,11 +1,8 @@
-#include "harness/labs/buckets_trace.h"
-
+#include "harness/labs/buckets_step.h"
 #include "harness/labs/labs.h"
-#include "harness/labs/students.h"
 
 #include "common/base/random.h"
 #include "harness/report/report.h"
-#include "labs/runner/buckets.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -158,17 +155,17 @@ static const char *const sweep_caps[] = {"0.2", "1", "5", "25", "100"};
 enum { SWEEP_CAPS = sizeof sweep_caps / sizeof sweep_caps[0], TRACED_STEP = 3 };
 
 typedef struct bucket_question {
-    char link[32], gpus[8], cap[8];
+    char link[32];
+    int gpus, cap;
 } bucket_question;
 
 static bucket_question draw(uint64_t seed)
 {
     uint64_t start = random_start(seed, random_fnv1a64("lab 5 questions"));
-    bucket_question q;
+    bucket_question q = {.gpus = 4 + (int)random_below(start, 2, 5),
+                         .cap = 2 + (int)random_below(start, 3, 20)};
     snprintf(q.link, sizeof q.link, "%dGbit/s,%dus", 20 + (int)random_below(start, 0, 21),
              20 + 5 * (int)random_below(start, 1, 17));
-    snprintf(q.gpus, sizeof q.gpus, "%d", 4 + (int)random_below(start, 2, 5));
-    snprintf(q.cap, sizeof q.cap, "%d", 2 + (int)random_below(start, 3, 20));
     return q;
 }
 
@@ -178,16 +175,16 @@ void buckets_ask(uint64_t seed, text_buffer *out)
     text_append(
         out,
         "# Your cluster. Sweep the cap over 0.2, 1, 5, 25 and 100 MiB:\n"
-        "# harness whatif --profile v100-pcie-10gbe --gpus %s --link %s --model resnet50 --batch 32 "
+        "# harness whatif --profile v100-pcie-10gbe --gpus %d --link %s --model resnet50 --batch 32 "
         "--policy ddp --bucket-cap-mb 0.2\n"
         "# The cap with the least exposed communication, and the exposed communication in ms at both ends.\n"
         "best_cap_mb =\nexposed_at_0.2_ms =\nexposed_at_100_ms =\n",
         q.gpus, q.link);
     text_append(out,
                 "# A trace:\n"
-                "# harness run --device sim:v100-pcie-10gbe --mode ring --gpus %s --link %s --model resnet50 "
+                "# harness run --device sim:v100-pcie-10gbe --mode ring --gpus %d --link %s --model resnet50 "
                 "--batch 32 "
-                "--data synthetic --bucket-cap-mb %s --warmup 1 --steps 3 --trace trace.json\n"
+                "--data synthetic --bucket-cap-mb %d --warmup 1 --steps 3 --trace trace.json\n"
                 "# Exposed communication in ms of \"step %d\" of rank 0, which you compute from the rows "
                 "\"compute stream\" "
                 "and \"communication\".\n"
@@ -200,7 +197,7 @@ static status sweep(const bucket_question *q, double exposed_ms[SWEEP_CAPS])
     for (int k = 0; k < SWEEP_CAPS; k++) {
         json_t *result;
         TRY(program_json(&result, NULL,
-                         "whatif --profile v100-pcie-10gbe --gpus %s --link %s --model resnet50 --batch 32 "
+                         "whatif --profile v100-pcie-10gbe --gpus %d --link %s --model resnet50 --batch 32 "
                          "--policy ddp --bucket-cap-mb %s",
                          q->gpus, q->link, sweep_caps[k]));
         exposed_ms[k] = 1e3 * report_number_at(result, "points.0.exposed_communication_s");
@@ -238,7 +235,7 @@ status buckets_run_why(grader *g, lab_test *t)
     char options[128];
     spans p;
     TRY(sweep(&q, exposed_ms));
-    snprintf(options, sizeof options, "--gpus %s --link %s --bucket-cap-mb %s", q.gpus, q.link, q.cap);
+    snprintf(options, sizeof options, "--gpus %d --link %s --bucket-cap-mb %d", q.gpus, q.link, q.cap);
     TRY(read_trace(g, options, TRACED_STEP, &p));
     const lab_answer answers[] = {
         {"exposed_at_0.2_ms", exposed_ms[0], 0.01, "the column of exposed communication, in ms"},

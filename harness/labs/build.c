@@ -95,7 +95,7 @@ static status copy_source(grader *g)
     TRY(rc);
     snprintf(path, sizeof path, "%s/%s", g->build, g->lab->source);
     FILE *file = fopen(path, "w");
-    bool written = file && fwrite(text.data ? text.data : "", 1, text.length, file) == text.length;
+    bool written = file && fwrite(text.data, 1, text.length, file) == text.length;
     if (file && fclose(file) != 0) written = false;
     text_free(&text);
     g->compiles = written;

@@ -252,7 +252,7 @@ static status check_hidden(grader *g)
     TRY(grader_read_file(g->hidden, name, &lines));
     status rc = STATUS_OK;
     int number = 1;
-    for (char *line = lines.data ? strtok_r(lines.data, "\n", &rest) : NULL; line && rc == STATUS_OK;
+    for (char *line = strtok_r(lines.data, "\n", &rest); line && rc == STATUS_OK;
          line = strtok_r(NULL, "\n", &rest)) {
         char *words, title[32];
         double points = strtod(line, &words);

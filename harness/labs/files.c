@@ -1,7 +1,9 @@
 /* Reads and writes files of labs and students. */
 #include "harness/labs/grader.h"
 
+#include "common/base/input.h"
 #include "common/base/program.h"
+#include "common/base/random.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -12,8 +14,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include "common/base/random.h"
 
 enum { MOST_FILE = 1 << 20 };
 
@@ -40,15 +40,11 @@ status grader_read_file(const char *folder, const char *name, text_buffer *out)
     status rc = STATUS_OK;
     if (fstat(fd, &s) != 0 || !S_ISREG(s.st_mode) || s.st_size > MOST_FILE)
         rc = fail(STATUS_DATA, "%s: expected a file of at most 1 MiB", path);
-    char bytes[4096];
-    for (ssize_t n; rc == STATUS_OK && (n = read(fd, bytes, sizeof bytes)) != 0;) {
-        if (n < 0 || memchr(bytes, 0, (size_t)n))
-            rc = fail(STATUS_DATA, "%s: expected text", path);
-        else
-            text_append(out, "%.*s", (int)n, bytes);
-    }
+    if (rc == STATUS_OK) rc = input_read_fd(fd, path, MOST_FILE, out);
     close(fd);
-    return rc;
+    if (rc != STATUS_OK || !memchr(out->data, 0, out->length)) return rc;
+    text_free(out);
+    return fail(STATUS_DATA, "%s: expected text", path);
 }
 
 static char *trim(char *text)
@@ -90,7 +86,7 @@ void grader_read_answers(grader *g)
     if (!g->student[0])
         snprintf(g->student, sizeof g->student, "%s", student && student[0] ? student : "student");
     g->hours = -1;
-    if (grader_read_file(g->folder, "time.txt", &hours) == STATUS_OK && hours.data) {
+    if (grader_read_file(g->folder, "time.txt", &hours) == STATUS_OK) {
         double value = strtod(hours.data, &end);
         if (end != hours.data && value >= 0 && isfinite(value)) g->hours = value;
     }
@@ -103,14 +99,14 @@ static status write_new(const char *folder, const char *name, const text_buffer 
 {
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/%s", folder, name);
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0 && errno == EEXIST) {
+    FILE *file = fopen(path, "wxe");
+    if (!file && errno == EEXIST) {
         text_append(out, "kept %s: it is there already\n", path);
         return STATUS_OK;
     }
-    if (fd < 0) return fail_errno(STATUS_CANNOT_CREATE, "%s", path);
-    ssize_t written = write(fd, text->data ? text->data : "", text->length);
-    if (close(fd) != 0 || written != (ssize_t)text->length) return fail_errno(STATUS_IO, "%s", path);
+    if (!file) return fail_errno(STATUS_CANNOT_CREATE, "%s", path);
+    bool written = fwrite(text->data, 1, text->length, file) == text->length;
+    if (fclose(file) != 0 || !written) return fail_errno(STATUS_IO, "%s", path);
     text_append(out, "%s\n", path);
     return STATUS_OK;
 }

@@ -1,13 +1,11 @@
 /* Lab 5: gradient buckets. The reference is the ring's own assignment, which a test compares with
  * PyTorch's. */
 #include "harness/labs/buckets_step.h"
-#include "harness/labs/buckets_trace.h"
 #include "harness/labs/labs.h"
 #include "harness/labs/ranks.h"
 
 #include "common/base/random.h"
 #include "harness/report/report.h"
-#include "labs/runner/buckets.h"
 #include "models/models.h"
 
 #include <stdio.h>

@@ -6,7 +6,6 @@
 #include "common/base/random.h"
 #include "harness/report/report.h"
 #include "labs/lab.h"
-#include "labs/runner/memory.h"
 
 #include <stdio.h>
 #include <stdlib.h>

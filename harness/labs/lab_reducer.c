@@ -6,7 +6,6 @@
 
 #include "common/base/random.h"
 #include "labs/lab.h"
-#include "labs/runner/reducer.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -7,7 +7,6 @@
 #include "harness/labs/ring_relay.h"
 #include "harness/report/significance.h"
 #include "labs/lab.h"
-#include "labs/runner/ring.h"
 
 #include <sched.h>
 #include <stdio.h>

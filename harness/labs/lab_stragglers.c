@@ -5,7 +5,6 @@
 #include "common/base/random.h"
 #include "harness/report/report.h"
 #include "labs/lab.h"
-#include "labs/runner/stragglers.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -207,8 +206,8 @@ static status run_resume(grader *g, lab_test *t)
 /* ---- questions ---- */
 
 typedef struct stragglers_question {
-    char gpus[8], slow[16];
-    int staleness, slow_steps, pause_ms, step_ms;
+    char slow[16];
+    int gpus, staleness, slow_steps, pause_ms, step_ms;
 } stragglers_question;
 
 static stragglers_question draw(uint64_t seed)
@@ -216,9 +215,8 @@ static stragglers_question draw(uint64_t seed)
     uint64_t start = random_start(seed, random_fnv1a64("lab 6 questions"));
     stragglers_question q = {.staleness = 2 + (int)random_below(start, 2, 8),
                              .step_ms = 10 * (3 + (int)random_below(start, 3, 10))};
-    int gpus = 3 + (int)random_below(start, 0, 5);
-    snprintf(q.gpus, sizeof q.gpus, "%d", gpus);
-    snprintf(q.slow, sizeof q.slow, "%d:1.%d", gpus - 1, 4 + (int)random_below(start, 1, 6));
+    q.gpus = 3 + (int)random_below(start, 0, 5);
+    snprintf(q.slow, sizeof q.slow, "%d:1.%d", q.gpus - 1, 4 + (int)random_below(start, 1, 6));
     q.slow_steps = q.staleness + 4 + (int)random_below(start, 4, 20);
     q.pause_ms = q.step_ms * (2 + (int)random_below(start, 5, 9)) + q.step_ms / 2;
     return q;
@@ -231,7 +229,7 @@ void stragglers_ask(uint64_t seed, text_buffer *out)
         out,
         "# Samples per second of all ranks, with a slow rank, under the three rules (the policies "
         "sync, ssp and async):\n"
-        "# harness run --device sim:dgx1-v100 --mode ps --gpus %s --slow %s --model resnet50 --batch 32 "
+        "# harness run --device sim:dgx1-v100 --mode ps --gpus %d --slow %s --model resnet50 --batch 32 "
         "--data synthetic --steps 20 --policy sync\n"
         "sync_samples_per_s =\nssp_samples_per_s =\nasync_samples_per_s =\n",
         q.gpus, q.slow);
@@ -263,7 +261,7 @@ static status run_why(grader *g, lab_test *t)
         json_t *result;
         TRY(program_json(
             &result, NULL,
-            "run --device sim:dgx1-v100 --mode ps --policy %s --gpus %s --slow %s --model resnet50 "
+            "run --device sim:dgx1-v100 --mode ps --policy %s --gpus %d --slow %s --model resnet50 "
             "--batch 32 --data synthetic --steps 20",
             policies[k], q.gpus, q.slow));
         snprintf(keys[k], sizeof keys[k], "%s_samples_per_s", policies[k]);

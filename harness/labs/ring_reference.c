@@ -72,16 +72,16 @@ static void run_rank(race *all, void *links, int rank, int n, int64_t count)
     _exit(0);
 }
 
-/* Releases the ranks once all are ready. Returns false if a rank has died. */
-static bool run_race(race *all, const pid_t *pid, int ranks)
+/* Releases the ranks once all are ready, and waits for them. Returns false if a rank has died. */
+static bool run_race(race *all, const pid_t *pid, int started, int ranks)
 {
-    bool good = true;
+    bool good = started == ranks;
     while (good && atomic_load(&all->ready) < ranks) {
         clock_sleep_ns(NS_PER_MS);
         for (int r = 0; r < ranks; r++) good = good && waitpid(pid[r], NULL, WNOHANG) == 0;
     }
     atomic_store(&all->go, 1);
-    for (int r = 0; r < ranks; r++) {
+    for (int r = 0; r < started; r++) {
         int how;
         if (!good) kill(pid[r], SIGKILL);
         good = waitpid(pid[r], &how, 0) == pid[r] && how == 0 && good;
@@ -94,7 +94,7 @@ status ring_reference_time(int ranks, int64_t count, int64_t *ns)
     size_t bytes = ring_link_bytes((size_t)count) * (size_t)ranks;
     race *all = mmap(NULL, sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     void *links = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    pid_t pid[MOST_RANKS] = {0};
+    pid_t pid[MOST_RANKS];
     int started = 0;
     if (all == MAP_FAILED || links == MAP_FAILED)
         return fail_errno(STATUS_SYSTEM, "lab: shared memory for the reference");
@@ -103,11 +103,7 @@ status ring_reference_time(int ranks, int64_t count, int64_t *ns)
         if (pid[started] == 0) run_rank(all, links, started, ranks, count);
         if (pid[started] < 0) break;
     }
-    bool good = started == ranks && run_race(all, pid, ranks);
-    for (int r = 0; started < ranks && r < started; r++) {
-        kill(pid[r], SIGKILL);
-        waitpid(pid[r], NULL, 0);
-    }
+    bool good = run_race(all, pid, started, ranks);
     *ns = 0;
     for (int r = 0; r < ranks; r++)
         if (all->path_ns[r] > *ns) *ns = all->path_ns[r];

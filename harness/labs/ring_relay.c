@@ -1,7 +1,6 @@
 #include "harness/labs/ring_relay.h"
 
 #include "labs/lab.h"
-#include "labs/runner/ring.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -159,18 +158,13 @@ static void on_message(void *context, students *s, int rank, runner_message m, c
 
 static const char *code_name(int code)
 {
-    switch (code) {
-    case LAB_EMISSING:
-        return "LAB_EMISSING: the function has not been written yet";
-    case LAB_ESIZE:
-        return "LAB_ESIZE";
-    case LAB_EDEADLOCK:
-        return "LAB_EDEADLOCK";
-    case LAB_EMEMORY:
-        return "LAB_EMEMORY";
-    default:
-        return "not LAB_OK";
-    }
+    static const char *const names[] = {
+        [-LAB_EMISSING] = "LAB_EMISSING: the function has not been written yet",
+        [-LAB_ESIZE] = "LAB_ESIZE",
+        [-LAB_EDEADLOCK] = "LAB_EDEADLOCK",
+        [-LAB_EMEMORY] = "LAB_EMEMORY",
+    };
+    return code < 0 && code >= LAB_EMEMORY ? names[-code] : "not LAB_OK";
 }
 
 static void check_results(students *s, const relay *y)

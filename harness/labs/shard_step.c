@@ -1,7 +1,6 @@
 #include "harness/labs/shard_step.h"
 
 #include "labs/lab.h"
-#include "labs/runner/memory.h"
 
 #include <math.h>
 #include <stdio.h>

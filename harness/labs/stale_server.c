@@ -2,7 +2,6 @@
 
 #include "common/base/random.h"
 #include "labs/lab.h"
-#include "labs/runner/stragglers.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -4,7 +4,7 @@
 #define HARNESS_LABS_STUDENTS_H
 
 #include "harness/labs/grader.h"
-#include "labs/runner/runner.h"
+#include "labs/runner/messages.h"
 
 #include <sys/types.h>
 

@@ -1,5 +1,5 @@
 /* Lab 5: buckets. Arrays have exact sizes, so the sanitizer finds accesses beyond their ends. */
-#include "labs/runner/buckets.h"
+#include "labs/runner/runner.h"
 
 #include "labs/lab.h"
 #include "labs/runner/call.h"

@@ -1,5 +1,5 @@
 /* Lab 7: a rank of a group. Arrays have exact sizes. The optimizer's state stays from step to step. */
-#include "labs/runner/memory.h"
+#include "labs/runner/runner.h"
 
 #include "labs/lab.h"
 #include "labs/runner/call.h"

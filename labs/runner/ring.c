@@ -2,7 +2,6 @@
  * they go through shared memory. */
 #include "labs/runner/runner.h"
 
-#include "labs/runner/ring.h"
 #include "labs/runner/ring_direct.h"
 
 #include <stdlib.h>

@@ -3,19 +3,7 @@
 #ifndef LABS_RUNNER_RUNNER_H
 #define LABS_RUNNER_RUNNER_H
 
-#include <stddef.h>
-#include <stdint.h>
-
-/* Descriptors of the grader's socket, and of the memory that the ranks of a timed run share. */
-enum { RUNNER_SOCKET = 3, RUNNER_SHARED = 4 };
-
-/* A message: this header, then `bytes` bytes. The lab defines `kind`, `code` and `n`. */
-typedef struct runner_message {
-    int32_t kind, code;
-    int64_t n, bytes;
-} runner_message;
-
-enum { RUNNER_CASE = 1, RUNNER_RESULT, RUNNER_FIRST_OF_LAB };
+#include "labs/runner/messages.h"
 
 /* Words of the command line: rank of this process, number of ranks, and elements of a link in a timed run,
  * else 0. */

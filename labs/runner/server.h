@@ -4,7 +4,7 @@
 #define LABS_RUNNER_SERVER_H
 
 #include "labs/lab.h"
-#include "labs/runner/reducer.h"
+#include "labs/runner/runner.h"
 
 #include <stdlib.h>
 

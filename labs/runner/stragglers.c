@@ -1,5 +1,5 @@
 /* Lab 6: a server with bounded staleness, and its checkpoints. Arrays have exact sizes. */
-#include "labs/runner/stragglers.h"
+#include "labs/runner/runner.h"
 
 #include "labs/runner/call.h"
 #include "labs/runner/server.h"

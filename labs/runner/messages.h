@@ -1,0 +1,96 @@
+/* The messages between the grader and the program around a student's functions, for all labs. */
+#ifndef LABS_RUNNER_MESSAGES_H
+#define LABS_RUNNER_MESSAGES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Descriptors of the grader's socket, and of the memory that the ranks of a timed run share. */
+enum { RUNNER_SOCKET = 3, RUNNER_SHARED = 4 };
+
+/* A message: this header, then `bytes` bytes. The lab defines `kind`, `code` and `n`. */
+typedef struct runner_message {
+    int32_t kind, code;
+    int64_t n, bytes;
+} runner_message;
+
+enum { RUNNER_CASE = 1, RUNNER_RESULT, RUNNER_FIRST_OF_LAB };
+
+/* ---- labs 2 and 6: between the grader and the student's server ---- */
+
+enum {
+    REDUCER_RECEIVE = RUNNER_FIRST_OF_LAB, /* answered with REDUCER_PUSH, REDUCER_SAVE, or a code */
+    REDUCER_PUSH,                          /* reducer_push, then the gradients */
+    REDUCER_REPLY,                         /* n is the rank; followed by the parameters; answered with a
+                                            * code */
+    REDUCER_SAVE,  /* lab 6: answered with REDUCER_SAVED, then the process asks again */
+    REDUCER_SAVED, /* the checkpoint */
+};
+
+/* Precedes the gradients of REDUCER_PUSH. */
+typedef struct reducer_push {
+    int64_t rank, step, samples;
+} reducer_push;
+
+/* Precedes the parameters of RUNNER_CASE. */
+typedef struct reducer_case {
+    int64_t ranks, n;
+    double lr;
+} reducer_case;
+
+/* ---- lab 3 ---- */
+
+enum {
+    RING_SEND = RUNNER_FIRST_OF_LAB, /* n elements for the right neighbor; answered with a code when the link
+                                      * has room */
+    RING_RECEIVE,                    /* answered with a code and n elements */
+    RING_READY,                      /* timed runs: sent before the call */
+};
+
+/* ---- lab 5: within a call of student_backward() ---- */
+
+enum { BUCKETS_ASSIGN, BUCKETS_BACKWARD, BUCKETS_EXPOSED }; /* the function numbers of call.h */
+enum {
+    BUCKETS_NEXT = RUNNER_FIRST_OF_LAB, /* answered with a code, and the gradient in n */
+    BUCKETS_LAUNCH,                     /* n is the bucket; answered with a code */
+    BUCKETS_WAIT,                       /* n is the bucket; answered with a code when it is reduced */
+};
+
+/* ---- lab 6, in addition to the messages of the server ---- */
+
+/* code of RUNNER_CASE. STRAGGLERS_MAY_BEGIN calls student_may_begin() as in call.h with the rank, the
+ * staleness and the clocks. */
+enum { STRAGGLERS_SERVE, STRAGGLERS_MAY_BEGIN };
+
+/* Precedes the data of STRAGGLERS_SERVE: a checkpoint of `saved` bytes, or the parameters if `saved` is 0. */
+typedef struct stragglers_case {
+    int64_t ranks, staleness, n, saved;
+    double lr, momentum;
+} stragglers_case;
+
+/* ---- lab 7 ---- */
+
+/* code of RUNNER_CASE. MEMORY_PEAKS calls student_memory() as in call.h with root, unit, units, states,
+ * scheme, ranks and rank. Its results are its return value and the numbers of lab_memory. */
+enum { MEMORY_PEAKS, MEMORY_STEP };
+
+enum {
+    MEMORY_REDUCE_SCATTER = RUNNER_FIRST_OF_LAB, /* n elements; answered with a code and this rank's shard */
+    MEMORY_ALL_GATHER, /* this rank's shard, with n, the number of all elements; answered with a code and all
+                        * elements */
+};
+
+/* A call of student_sharded_step(), followed by the parameters and the gradients. The data of the result are
+ * the parameters, and its n is the most bytes allocated. */
+typedef struct memory_step_case {
+    int64_t n, first; /* `first` means that the state is zero */
+    double rate, beta1, beta2, eps;
+} memory_step_case;
+
+static inline int64_t memory_shard_begin(int64_t n, int size, int rank)
+{
+    int64_t begin = rank * ((n + size - 1) / size);
+    return begin < n ? begin : n;
+}
+
+#endif
