@@ -60,20 +60,21 @@ static size_t bind_options(const command *c, void *options, option_binding *bind
 
 static status print_command_help(const command *c, const char *what, text_buffer *out)
 {
-    bool all = is_word(what, "--help=all");
+    bool all = is_word(what, "--help=all"), effects = is_word(what, "--help=effects");
     option_binding bindings[COMMAND_MOST_BINDINGS] = {{0}};
-    if (is_word(what, "--help=effects")) {
-        if (!c->effects)
-            return fail(STATUS_USAGE, "%s: expected --help or --help=all, got %s; harness run has that table",
-                        c->name, what);
-        c->effects(out);
-        return output_file(out, "-"); /* Markdown */
-    }
+    if (effects && !c->effects)
+        return fail(STATUS_USAGE, "%s: expected --help or --help=all, got %s; harness run has that table",
+                    c->name, what);
     void *options = calloc(1, c->options_size + 1);
     if (!options) return fail(STATUS_SYSTEM, "no memory for the options of %s", c->name);
+    if (effects) {
+        c->effects(options, out);
+        free(options);
+        return output_file(out, "-"); /* Markdown */
+    }
     text_append(out, "usage: harness %s %s\n%s\n%s", c->name, c->usage, c->summary, c->about ? c->about : "");
     if (c->help)
-        c->help(all, out);
+        c->help(options, all, out);
     else
         options_help(bindings, bind_options(c, options, bindings), all, out);
     if (c->notes) text_append(out, "%s", c->notes);

@@ -135,13 +135,13 @@ static status print_fits(const bench_setup *s, text_buffer *out)
         line_fit f;
         if (!begins_series(s, i)) continue;
         TRY(fit_series(s, i, &f));
-        text_append(
-            out,
-            "# Fit %s %s: latency %.1f us (%.1f to %.1f), bandwidth %.4g GB/s (%.4g to %.4g), R^2 %.4f, "
-            "%d sizes\n",
-            s->rows[i].collective, s->rows[i].algorithm, f.latency_s * 1e6, f.latency_interval.low * 1e6,
-            f.latency_interval.high * 1e6, f.bandwidth_bytes_per_s / 1e9, f.bandwidth_interval.low / 1e9,
-            f.bandwidth_interval.high / 1e9, f.r_squared, f.points);
+        text_append(out,
+                    "# Fit %s %s: latency %.1f us (%.1f to %.1f), bandwidth %.4g GB/s (%.4g to %.4g), R^2 "
+                    "%.4f, %d sizes\n",
+                    s->rows[i].collective, s->rows[i].algorithm, f.latency_s * 1e6,
+                    f.latency_interval.low * 1e6, f.latency_interval.high * 1e6,
+                    f.bandwidth_bytes_per_s / 1e9, f.bandwidth_interval.low / 1e9,
+                    f.bandwidth_interval.high / 1e9, f.r_squared, f.points);
     }
     return STATUS_OK;
 }

@@ -35,8 +35,9 @@ typedef struct command {
     int most_words;
     status (*run)(command_line *line);
     /* Prints the table of --help=effects, or NULL if there is none. */
-    void (*effects)(text_buffer *out);
-    void (*help)(bool all, text_buffer *out); /* Replaces the help on the options above. May be NULL. */
+    void (*effects)(void *options, text_buffer *out);
+    /* Replaces the help on the options above. May be NULL. */
+    void (*help)(void *options, bool all, text_buffer *out);
 } command;
 
 static inline bool command_is_stdout(const char *path)

@@ -129,8 +129,7 @@ static status print_layers(const model_options *options, text_buffer *out)
     }
     text_append(out,
                 "%lld parameters in %d tensors, %lld multiply-adds per sample; outputs are height x width x "
-                "channels, or tokens x width, of one "
-                "sample\n",
+                "channels, or tokens x width, of one sample\n",
                 (long long)m->parameter_elements, m->param_count, (long long)multiply_adds(program));
     nn_program_free(&program);
     nn_model_free(&m);

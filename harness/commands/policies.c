@@ -44,8 +44,7 @@ static status describe_ps(const char *name, text_buffer *out)
     if (p.consistency == PS_DATA_PARALLEL) {
         text_append(out,
                     "    parameters in chunks that reach %lld bytes, gradients in chunks within %lld; loss "
-                    "and optimizer "
-                    "on rank 0;\n    all traffic through rank 0, over ZeroMQ\n",
+                    "and optimizer on rank 0;\n    all traffic through rank 0, over ZeroMQ\n",
                     (long long)p.replicate_bytes, (long long)p.reduce_bytes);
         return STATUS_OK;
     }
@@ -78,10 +77,9 @@ static status run_policies(command_line *line)
 {
     for (int e = 0; e < ENGINE_COUNT; e++)
         for (int i = 0; i < engine_table[e]->policy_count; i++) TRY(describe_policy(e, i, line->out));
-    text_append(line->out,
-                "\nEvery field is an option, or a key as in --policy ring=ddp:order=ready: see harness run "
-                "--help=all.\nA bucket "
-                "closes when it reaches its limit (reach_...), or before it would exceed it (within_...).\n");
+    text_append(line->out, "\nEvery field is an option, or a key as in --policy ring=ddp:order=ready: see "
+                           "harness run --help=all.\nA bucket closes when it reaches its limit (reach_...), "
+                           "or before it would exceed it (within_...).\n");
     return STATUS_OK;
 }
 

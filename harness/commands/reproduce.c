@@ -18,6 +18,7 @@ typedef struct reproduce_options {
     bool list, calibration_only;
     const char *device, *dp_host, *json, *csv, *markdown;
     int64_t repeat, draws;
+    run_config config; /* of a run that is run again */
 } reproduce_options;
 
 #define FIELD(name) offsetof(reproduce_options, name)
@@ -152,33 +153,30 @@ static status run_again(run_config *c, const char *path, char *const *words, jso
     run_plan plan = {0};
     int argc = 0;
     while (words[2 + argc]) argc++;
-    status rc = run_config_parse(c, argc, words + 2);
-    if (rc == STATUS_OK && c->run.rendezvous)
-        rc = fail(STATUS_CONFIG, "%s: expected a run whose ranks harness starts", path);
-    if (rc == STATUS_OK) rc = command_run_repeated(c, &plan, words, out, exit_code);
+    TRY(run_config_init(c));
+    TRY(run_config_parse(c, argc, words + 2));
+    if (c->run.rendezvous) return fail(STATUS_CONFIG, "%s: expected a run whose ranks harness starts", path);
+    status rc = command_run_repeated(c, &plan, words, out, exit_code);
     run_plan_free(&plan);
     return rc;
 }
 
-static status reproduce_result(const reproduce_options *o, const char *path, command_line *line)
+static status reproduce_result(reproduce_options *o, const char *path, command_line *line)
 {
-    int *exit_code = &line->exit_code;
     char config[PATH_MAX + 16], repeat[40];
     json_t *before = NULL, *after = NULL, *comparison = NULL;
-    run_config *c = calloc(1, sizeof *c);
-    status rc = c ? run_config_init(c) : fail(STATUS_SYSTEM, "no memory for a configuration");
-    if (rc == STATUS_OK &&
-        (o->device || o->csv || o->markdown || o->calibration_only || o->draws != SIM_DRAWS))
-        rc = fail(STATUS_USAGE, "reproduce: expected only --repeat and --json with %s", path);
-    if (rc == STATUS_OK && o->json) rc = output_probe(o->json);
-    if (rc == STATUS_OK) rc = result_read(path, false, &before);
-    if (rc == STATUS_OK && json_array_size(json_object_get(before, "jobs")) == 0)
-        rc = fail(STATUS_DATA, "%s: expected the JSON of harness run", path);
+    if (o->device || o->csv || o->markdown || o->calibration_only || o->draws != SIM_DRAWS)
+        return fail(STATUS_USAGE, "reproduce: expected only --repeat and --json with %s", path);
+    if (o->json) TRY(output_probe(o->json));
+    TRY(result_read(path, false, &before));
     snprintf(config, sizeof config, "--config=%s", path);
     snprintf(repeat, sizeof repeat, "--repeat=%lld", (long long)o->repeat);
     char *words[] = {(char *)"harness", (char *)"run", config, o->repeat ? repeat : NULL, NULL};
-    if (rc == STATUS_OK) rc = run_again(c, path, words, &after, exit_code);
-    if (rc == STATUS_OK && after && *exit_code == 0) rc = compare_results(path, before, after, &comparison);
+    status rc = json_array_size(json_object_get(before, "jobs")) > 0
+                    ? run_again(&o->config, path, words, &after, &line->exit_code)
+                    : fail(STATUS_DATA, "%s: expected the JSON of harness run", path);
+    if (rc == STATUS_OK && after && line->exit_code == 0)
+        rc = compare_results(path, before, after, &comparison);
     if (rc == STATUS_OK && comparison) {
         json_object_set_new(comparison, "parameters", compare_parameters(before, after));
         rc = show_again(o, comparison, line->out);
@@ -186,7 +184,6 @@ static status reproduce_result(const reproduce_options *o, const char *path, com
     json_decref(before);
     json_decref(after);
     json_decref(comparison);
-    free(c);
     return rc;
 }
 
@@ -198,7 +195,7 @@ static bool is_file(const char *word)
 
 static status run_reproduce(command_line *line)
 {
-    const reproduce_options *o = line->options;
+    reproduce_options *o = line->options;
     const char *word = line->word_count == 1 ? line->words[0] : NULL;
     for (int i = 0; i < reproduction_count && o->list; i++)
         text_append(line->out, "%-16s %s\n", reproduction_table[i]->name, reproduction_table[i]->summary);

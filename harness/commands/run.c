@@ -233,33 +233,31 @@ static status run_run(command_line *line)
     return rc;
 }
 
-static void help_run(bool all, text_buffer *out)
+static void help_run(void *options, bool all, text_buffer *out)
 {
-    run_config *c = calloc(1, sizeof *c);
-    if (!c) return;
-    text_append(out, "\nexamples:\n"
-                     "  harness run --model resnet18 --gpus 2            # none, ps and ring compared\n"
-                     "  harness run --mode ring --model lenet --data fashion-mnist --epochs 2\n"
-                     "  harness run --mode ps --policy dp --device sim:dgx1-v100 --gpus 8\n");
+    run_config *c = &((run_command *)options)->config;
     if (run_config_init(c) == STATUS_OK) options_help(c->bindings, BINDING_COUNT, all, out);
     text_append(out, all ? "\nA line with a colon is a key of the policy: --policy ring=ddp:order=ready.\n"
                          : "\nharness run --help=all lists every option and the keys of policies,\n"
                            "harness run --help=effects what each does under which engine and device.\n");
-    free(c);
 }
 
-static void print_effects(text_buffer *out)
+static void print_effects(void *options, text_buffer *out)
 {
-    run_config *c = calloc(1, sizeof *c);
-    if (c && run_config_init(c) == STATUS_OK) option_effects_text(c->bindings, BINDING_COUNT, out);
-    free(c);
+    run_config *c = &((run_command *)options)->config;
+    if (run_config_init(c) == STATUS_OK) option_effects_text(c->bindings, BINDING_COUNT, out);
 }
 
-const command command_run = {.name = "run",
-                             .usage = "[options]",
-                             .summary = "train with none, ps and ring; report where time and memory went",
-                             .options_size = sizeof(run_command),
-                             .most_words = COMMAND_READS_ITSELF,
-                             .run = run_run,
-                             .effects = print_effects,
-                             .help = help_run};
+const command command_run = {
+    .name = "run",
+    .usage = "[options]",
+    .summary = "train with none, ps and ring; report where time and memory went",
+    .options_size = sizeof(run_command),
+    .about = "\nexamples:\n"
+             "  harness run --model resnet18 --gpus 2            # none, ps and ring compared\n"
+             "  harness run --mode ring --model lenet --data fashion-mnist --epochs 2\n"
+             "  harness run --mode ps --policy dp --device sim:dgx1-v100 --gpus 8\n",
+    .most_words = COMMAND_READS_ITSELF,
+    .run = run_run,
+    .effects = print_effects,
+    .help = help_run};

@@ -19,6 +19,7 @@ typedef struct sweep_command {
     const char *folder, *vary; /* Folder of the results; not used, because `sweep` has the axes. */
     int64_t rounds;
     json_t *file_words; /* Options of `harness run` from the file of --config. */
+    run_config checked; /* Checks these options. */
 } sweep_command;
 
 #define FIELD(name) offsetof(sweep_command, name)
@@ -69,8 +70,7 @@ static status take_axes(sweep *s, const json_t *option)
 
 /* Takes an option from the file of --config: sets an option of the sweep, or adds a word to the command of
  * all runs. Options on the command line take precedence. */
-static status take_option(sweep_command *c, option_binding *own, run_config *checked, const char *name,
-                          const json_t *option)
+static status take_option(sweep_command *c, option_binding *own, const char *name, const json_t *option)
 {
     option_binding all[1 + BINDING_COUNT] = {*own};
     const char *text = json_string_value(json_object_get(option, "text")),
@@ -79,12 +79,12 @@ static status take_option(sweep_command *c, option_binding *own, run_config *che
     if (text && strcmp(name, "mode") == 0 && strchr(text, ','))
         return sweep_has_option(&c->sweep, name) ? STATUS_OK : vary_mode(&c->sweep, text);
     if (options_given(own, name)) return STATUS_OK;
-    memcpy(all + 1, checked->bindings, sizeof checked->bindings);
+    memcpy(all + 1, c->checked.bindings, sizeof c->checked.bindings);
     TRY(options_set(all, 1 + BINDING_COUNT, name, text ? text : first));
     if (!text) return fail(STATUS_DATA, "%s: expected a text, a number, true or false", name);
     if (all[0].given != own->given) return STATUS_OK;
-    if (json_array_append_new(c->file_words, json_sprintf("--%s=%s", name, text)) == 0) return STATUS_OK;
-    return fail(STATUS_SYSTEM, "no memory for %s", name);
+    json_array_append_new(c->file_words, json_sprintf("--%s=%s", name, text));
+    return STATUS_OK;
 }
 
 /* Puts the words of the file before the words of the command line, which override them. */
@@ -104,21 +104,20 @@ static status add_file_words(sweep_command *c)
 
 static status read_file(sweep_command *c, option_binding *own, const char *path)
 {
-    run_config *checked = calloc(1, sizeof *checked);
     const json_t *options;
     json_t *option;
     const char *name;
     c->file_words = json_array();
-    status rc =
-        checked && c->file_words ? run_config_init(checked) : fail(STATUS_SYSTEM, "no memory for %s", path);
-    if (rc == STATUS_OK) rc = config_file_read(path, &options);
-    if (rc == STATUS_OK && (option = json_object_get(options, "vary")))
-        rc = config_file_failed(path, option, take_axes(&c->sweep, option));
-    if (rc == STATUS_OK)
-        json_object_foreach((json_t *)options, name, option) if (rc == STATUS_OK && strcmp(name, "vary") != 0)
-            rc = config_file_failed(path, option, take_option(c, own, checked, name, option));
-    free(checked);
-    return rc == STATUS_OK ? add_file_words(c) : rc;
+    TRY(run_config_init(&c->checked));
+    TRY(config_file_read(path, &options));
+    if ((option = json_object_get(options, "vary")))
+        TRY(config_file_failed(path, option, take_axes(&c->sweep, option)));
+    json_object_foreach((json_t *)options, name, option)
+    {
+        if (strcmp(name, "vary") != 0)
+            TRY(config_file_failed(path, option, take_option(c, own, name, option)));
+    }
+    return add_file_words(c);
 }
 
 /* Takes the sweep's words from the command line: varied options, and the file of options. */
@@ -216,7 +215,7 @@ const command command_sweep = {
              "  --config FILE           options of sweep and run by their long names, TOML (FILE.toml)\n"
              "                          or JSON; vary is a text or a list of texts\n"
              "\nAll other options are options of harness run. Exit code 1: a run has failed.\n"
-             "\nexample:\n  harness sweep --vary bucket-cap-mb=1,5,25,100 --vary gpus=2,4,8 "
-             "--mode ring \\\n    --device sim:dgx1-v100 --model resnet50 -o buckets\n",
+             "\nexample:\n  harness sweep --vary bucket-cap-mb=1,5,25,100 --vary gpus=2,4,8 --mode ring \\\n "
+             "   --device sim:dgx1-v100 --model resnet50 -o buckets\n",
     .most_words = COMMAND_READS_ITSELF,
     .run = run_sweep};

@@ -41,6 +41,7 @@ static const option_table whatif_option_table = {"What if", option_list,
 typedef struct whatif_setup {
     whatif_options options;
     run_config config; /* Options that hold for all jobs, parsed to check them. */
+    run_config first;  /* The first policy's job, whose options are judged. */
     char **words;      /* Options for `harness run`. */
     int word_count;
 } whatif_setup;
@@ -101,7 +102,7 @@ static status find_profile(const whatif_setup *s, whatif_question *q)
 }
 
 /* Notes on stderr the options that have no effect, judged by the first policy as in `harness run`. */
-static status note_effects(const whatif_setup *s, const whatif_question *q)
+static status note_effects(whatif_setup *s, const whatif_question *q)
 {
     int engine;
     char device[4200], gpus[16];
@@ -112,12 +113,9 @@ static status note_effects(const whatif_setup *s, const whatif_question *q)
                          (char *)"--policy", (char *)q->policies[0],
                          (char *)"--device", device,
                          (char *)"--gpus",   gpus};
-    run_config *config = calloc(1, sizeof *config);
-    if (!config) return fail(STATUS_SYSTEM, "no memory for a command line");
-    status rc = command_parse_run_words(s->words, s->word_count, own, sizeof own / sizeof own[0], config);
-    if (rc == STATUS_OK && !config->run.quiet) option_effects_note(config);
-    free(config);
-    return rc;
+    TRY(command_parse_run_words(s->words, s->word_count, own, sizeof own / sizeof own[0], &s->first));
+    if (!s->first.run.quiet) option_effects_note(&s->first);
+    return STATUS_OK;
 }
 
 static status print(const whatif_options *o, const whatif_question *q, const whatif_answer *answer,

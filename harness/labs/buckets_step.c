@@ -88,8 +88,7 @@ static void check_launch(running *y, int rank, int bucket)
     if (bucket > p->launched && !y->t->failed)
         test_fail(y->t,
                   "rank %d launches bucket %d before bucket %d: call %d of another rank is bucket %d, and "
-                  "NCCL would add one to "
-                  "the other",
+                  "NCCL would add one to the other",
                   rank, bucket, p->launched, p->launched, p->launched);
     if (y->t->failed) return;
     if (p->now > y->reference[rank].launch_s[bucket] && y->step->late == BUCKET_NONE) y->step->late = bucket;

@@ -183,8 +183,7 @@ void buckets_ask(uint64_t seed, text_buffer *out)
     text_append(out,
                 "# A trace:\n"
                 "# harness run --device sim:v100-pcie-10gbe --mode ring --gpus %d --link %s --model resnet50 "
-                "--batch 32 "
-                "--data synthetic --bucket-cap-mb %d --warmup 1 --steps 3 --trace trace.json\n"
+                "--batch 32 --data synthetic --bucket-cap-mb %d --warmup 1 --steps 3 --trace trace.json\n"
                 "# Exposed communication in ms of \"step %d\" of rank 0, which you compute from the rows "
                 "\"compute stream\" "
                 "and \"communication\".\n"

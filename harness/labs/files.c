@@ -118,10 +118,11 @@ static status copy_folder(const char *from, const char *to, text_buffer *out)
     status rc = count < 0 ? fail_errno(STATUS_DATA, "%s", from) : STATUS_OK;
     for (int i = 0; i < count; i++) {
         text_buffer text = {0};
-        if (rc == STATUS_OK && entries[i]->d_name[0] != '.')
-            rc = grader_read_file(from, entries[i]->d_name, &text);
-        if (rc == STATUS_OK && entries[i]->d_name[0] != '.')
-            rc = write_new(to, entries[i]->d_name, &text, out);
+        const char *name = entries[i]->d_name;
+        if (rc == STATUS_OK && name[0] != '.') {
+            rc = grader_read_file(from, name, &text);
+            if (rc == STATUS_OK) rc = write_new(to, name, &text, out);
+        }
         text_free(&text);
         free(entries[i]);
     }

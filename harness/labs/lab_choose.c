@@ -174,8 +174,7 @@ static status run_regret(grader *g, lab_test *t)
     if (regret <= 3) return STATUS_OK;
     test_fail(t,
               "%.0f samples per second; the best of the grid that fits has %.1f %% more: full points within "
-              "3 %%, 30 within 10 %%, 15 "
-              "within 30 %%; %s",
+              "3 %%, 30 within 10 %%, 15 within 30 %%; %s",
               o.samples_per_s, regret,
               is_ring(c) ? "have you tried larger batches and all caps?" : "is another policy faster?");
     t->score = regret <= 10 ? 30 : regret <= 30 ? 15 : 0;
@@ -226,9 +225,8 @@ void choose_ask(uint64_t seed, text_buffer *out)
     text_append(
         out,
         "# See each point of the grid with\n# harness whatif --profile dgx1-v100-4xib100 --nodes 2 --gpus 8 "
-        "--link %s --model %s --batch 16 "
-        "--policy ddp --bucket-cap-mb 1\n# The policy, ddp or sync; the batch per GPU, 16, 32 or 64.\npolicy "
-        "=\nbatch =\n"
+        "--link %s --model %s --batch 16 --policy ddp --bucket-cap-mb 1\n# The policy, ddp or sync; the "
+        "batch per GPU, 16, 32 or 64.\npolicy =\nbatch =\n"
         "# With ddp: the cap, 1, 5, 25 or 100. With sync: servers, 2 or 8.\nbucket_cap_mb =\nservers =\n"
         "# What you expect of it: all GPUs' samples per second, GiB of the fullest GPU, exposed "
         "communication in ms.\n"

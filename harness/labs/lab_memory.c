@@ -57,8 +57,7 @@ static const char *explain(const peaks *p, int c, int64_t want)
     if (got == 2 * want || 2 * got == want) return got > want ? ": twice as much" : ": half as much";
     if (llabs(got - want) < copies * whole / 100)
         return ": near; root and blocks are cut one by one, into shards of a multiple of 16 elements, of "
-               "which the last rank's "
-               "may be shorter";
+               "which the last rank's may be shorter";
     if ((c == 4 || c == 5) && got < want) return ": more is whole at the same time: the root, and two blocks";
     return "";
 }
@@ -87,9 +86,8 @@ static status check_rank(students *s, peaks *p, int rank, const json_t *classes)
         int64_t want = (int64_t)report_number_at(classes, key);
         if (p->got[c] != want)
             test_fail(t,
-                      "%s, %d ranks, rank %d, a root of %lld elements and %d blocks of %lld, %d states: "
-                      "%s: got %lld bytes, "
-                      "expected %lld%s",
+                      "%s, %d ranks, rank %d, a root of %lld elements and %d blocks of %lld, %d states: %s: "
+                      "got %lld bytes, expected %lld%s",
                       policies[p->scheme], p->ranks, rank, (long long)p->root, (int)p->units,
                       (long long)p->unit, (int)p->states, class_names[c], (long long)p->got[c],
                       (long long)want, explain(p, c, want));
@@ -100,13 +98,13 @@ static status check_rank(students *s, peaks *p, int rank, const json_t *classes)
 static status check_model(students *s, peaks *p)
 {
     json_t *result;
-    TRY(program_json(
-        &result, NULL,
-        "run --device sim:v100-pcie-32g --mode %s --policy %s --gpus %d --model gpt --layers %d "
-        "--hidden 64 --heads 4 --vocabulary %d --sequence 32 --batch 2 --optimizer %s --data synthetic "
-        "--eval-every -1 --warmup 1 --steps 2%s",
-        p->scheme == LAB_DATA_PARALLEL ? "ps" : "ring", policies[p->scheme], p->ranks, (int)p->units,
-        p->vocabulary, p->states == 2 ? "adam" : "sgd", p->states == 1 ? " --momentum 0.9" : ""));
+    TRY(program_json(&result, NULL,
+                     "run --device sim:v100-pcie-32g --mode %s --policy %s --gpus %d --model gpt --layers %d "
+                     "--hidden 64 --heads 4 --vocabulary %d --sequence 32 --batch 2 --optimizer %s --data "
+                     "synthetic --eval-every -1 --warmup 1 --steps 2%s",
+                     p->scheme == LAB_DATA_PARALLEL ? "ps" : "ring", policies[p->scheme], p->ranks,
+                     (int)p->units, p->vocabulary, p->states == 2 ? "adam" : "sgd",
+                     p->states == 1 ? " --momentum 0.9" : ""));
     status rc = STATUS_OK;
     for (int r = 0; r < p->ranks && rc == STATUS_OK && !s->t->failed; r++) {
         char path[64];
@@ -191,13 +189,13 @@ static memory_question draw(uint64_t seed)
 void memory_ask(uint64_t seed, text_buffer *out)
 {
     memory_question q = draw(seed);
-    text_append(out,
-                "# A model of %d million parameters in float32, trained with Adam on %d ranks. Only "
-                "parameters, gradients and "
-                "optimizer state, in GiB per rank.\nddp_gib =\nzero1_gib =\nzero3_gib =\n"
-                "# The least number of ranks with which these fit into %d GiB under ZeRO-3.\nleast_ranks =\n"
-                "# How many times as much as DDP does ZeRO-3 send per step?\nsent_ratio =\n",
-                q.millions, q.ranks, q.gib);
+    text_append(
+        out,
+        "# A model of %d million parameters in float32, trained with Adam on %d ranks. Only parameters, "
+        "gradients and optimizer state, in GiB per rank.\nddp_gib =\nzero1_gib =\nzero3_gib =\n"
+        "# The least number of ranks with which these fit into %d GiB under ZeRO-3.\nleast_ranks =\n"
+        "# How many times as much as DDP does ZeRO-3 send per step?\nsent_ratio =\n",
+        q.millions, q.ranks, q.gib);
 }
 
 static status run_why(grader *g, lab_test *t)

@@ -114,17 +114,11 @@ static void on_receive(training *y, students *s)
         students_answer(s, 0, LAB_EDEADLOCK, 0);
         return;
     }
-    struct {
-        reducer_push head;
-        float grad[PARAMS];
-    } push;
     int rank = y->order[y->pushed++];
-    y->received_bytes += (int64_t)sizeof push.grad;
-    push.head = (reducer_push){rank, y->step, y->samples[rank]};
-    memcpy(push.grad, y->grad[rank], sizeof push.grad);
-    students_send(s, 0,
-                  (runner_message){REDUCER_PUSH, LAB_OK, 0, (int64_t)(sizeof push.head + sizeof push.grad)},
-                  &push);
+    reducer_push head = {rank, y->step, y->samples[rank]};
+    y->received_bytes += (int64_t)sizeof y->grad[rank];
+    students_send_two(s, 0, (runner_message){.kind = REDUCER_PUSH}, &head, sizeof head, y->grad[rank],
+                      sizeof y->grad[rank]);
 }
 
 static void on_reply(training *y, students *s, runner_message m, const char *data)
@@ -186,16 +180,12 @@ static status run_training(grader *g, lab_test *t)
     training y = {
         .g = g, .t = t, .kind = t->variant, .start = random_start(g->seed, random_fnv1a64("lab 2"))};
     students *s;
-    struct {
-        reducer_case head;
-        float param[PARAMS];
-    } begin = {.head = {RANKS, PARAMS, (double)learning_rate}};
+    reducer_case head = {RANKS, PARAMS, (double)learning_rate};
     TRY(lab_ranks_open(g, RANKS, y.param));
     TRY(compute_step(&y));
     TRY(students_start(g, t, 1, &s));
-    memcpy(begin.param, y.param, sizeof begin.param);
-    students_send(
-        s, 0, (runner_message){RUNNER_CASE, 0, 0, (int64_t)(sizeof begin.head + sizeof begin.param)}, &begin);
+    students_send_two(s, 0, (runner_message){.kind = RUNNER_CASE}, &head, sizeof head, y.param,
+                      sizeof y.param);
     TRY(students_serve(s, on_message, &y));
     TRY(y.rc);
     snprintf(t->cost, sizeof t->cost, "loss %.4f after %lld steps on Wine; %lld bytes received, %lld sent",

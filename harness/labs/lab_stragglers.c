@@ -225,21 +225,18 @@ static stragglers_question draw(uint64_t seed)
 void stragglers_ask(uint64_t seed, text_buffer *out)
 {
     stragglers_question q = draw(seed);
-    text_append(
-        out,
-        "# Samples per second of all ranks, with a slow rank, under the three rules (the policies "
-        "sync, ssp and async):\n"
-        "# harness run --device sim:dgx1-v100 --mode ps --gpus %d --slow %s --model resnet50 --batch 32 "
-        "--data synthetic --steps 20 --policy sync\n"
-        "sync_samples_per_s =\nssp_samples_per_s =\nasync_samples_per_s =\n",
-        q.gpus, q.slow);
+    text_append(out,
+                "# Samples per second of all ranks, with a slow rank, under the three rules (the policies "
+                "sync, ssp and async):\n"
+                "# harness run --device sim:dgx1-v100 --mode ps --gpus %d --slow %s --model resnet50 --batch "
+                "32 --data synthetic --steps 20 --policy sync\n"
+                "sync_samples_per_s =\nssp_samples_per_s =\nasync_samples_per_s =\n",
+                q.gpus, q.slow);
     text_append(out,
                 "# Staleness %d; one rank needs as long for a step as the others for %d. How many steps has "
-                "a fast rank pushed when "
-                "it has to wait for the first time?\nsteps_before_wait =\n"
+                "a fast rank pushed when it has to wait for the first time?\nsteps_before_wait =\n"
                 "# All ranks need %d ms for a step; then one rank pauses once, for %d ms. The smallest "
-                "staleness with which no other "
-                "rank waits.\nsmallest_staleness =\n",
+                "staleness with which no other rank waits.\nsmallest_staleness =\n",
                 q.staleness, q.slow_steps, q.step_ms, q.pause_ms);
 }
 
@@ -259,11 +256,10 @@ static status run_why(grader *g, lab_test *t)
     };
     for (int k = 0; k < 3; k++) {
         json_t *result;
-        TRY(program_json(
-            &result, NULL,
-            "run --device sim:dgx1-v100 --mode ps --policy %s --gpus %d --slow %s --model resnet50 "
-            "--batch 32 --data synthetic --steps 20",
-            policies[k], q.gpus, q.slow));
+        TRY(program_json(&result, NULL,
+                         "run --device sim:dgx1-v100 --mode ps --policy %s --gpus %d --slow %s --model "
+                         "resnet50 --batch 32 --data synthetic --steps 20",
+                         policies[k], q.gpus, q.slow));
         snprintf(keys[k], sizeof keys[k], "%s_samples_per_s", policies[k]);
         answers[k].key = keys[k];
         answers[k].number = report_number_at(result, "jobs.0.throughput.samples_per_s");

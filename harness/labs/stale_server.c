@@ -56,17 +56,12 @@ static void apply(stale_state *state, const float *grad, int64_t n, float lr, fl
 /* Sends the push that arrives next, and applies it to the reference. */
 static void push_next(stale_run *y, students *s)
 {
-    struct {
-        reducer_push head;
-        float grad[STALE_MOST];
-    } push;
     int rank = -1;
     for (int r = 0; r < y->ranks; r++)
         if (!y->waits[r] && (rank < 0 || y->ends_s[r] < y->ends_s[rank])) rank = r;
     size_t bytes = (size_t)y->n * sizeof(float);
     y->now_s = y->ends_s[rank];
-    push.head = (reducer_push){rank, y->now.clock[rank], 1};
-    memcpy(push.grad, y->grad[rank], bytes);
+    reducer_push head = {rank, y->now.clock[rank], 1};
     memcpy(y->before, y->now.param, bytes);
     apply(&y->now, y->grad[rank], y->n, y->lr, y->momentum);
     apply(&y->wrong, y->grad[rank], y->n, y->lr, y->resumed ? y->momentum : 0);
@@ -77,8 +72,7 @@ static void push_next(stale_run *y, students *s)
     y->loss = 0;
     for (int r = 0; r < y->ranks; r++) y->loss += y->losses[r] / y->ranks;
     if (y->reached_s == 0 && y->pushes > y->ranks && y->loss < y->loss_limit) y->reached_s = y->now_s;
-    students_send(s, 0, (runner_message){REDUCER_PUSH, LAB_OK, 0, (int64_t)(sizeof push.head + bytes)},
-                  &push);
+    students_send_two(s, 0, (runner_message){.kind = REDUCER_PUSH}, &head, sizeof head, y->grad[rank], bytes);
 }
 
 /* ---- rules ---- */
@@ -208,18 +202,14 @@ static void on_message(void *context, students *s, int rank, runner_message m, c
 /* Serves with `data` [bytes], the parameters or a checkpoint. */
 static status serve(students *s, stale_run *y, const void *data, int64_t bytes)
 {
-    struct {
-        stragglers_case head;
-        char data[STALE_MOST_BYTES];
-    } in = {.head = {.ranks = y->ranks,
-                     .staleness = y->staleness,
-                     .n = y->n,
-                     .saved = y->resumed ? bytes : 0,
-                     .lr = (double)y->lr,
-                     .momentum = (double)y->momentum}};
-    memcpy(in.data, data, (size_t)bytes);
-    students_send(s, 0, (runner_message){RUNNER_CASE, STRAGGLERS_SERVE, 0, (int64_t)sizeof in.head + bytes},
-                  &in);
+    stragglers_case head = {.ranks = y->ranks,
+                            .staleness = y->staleness,
+                            .n = y->n,
+                            .saved = y->resumed ? bytes : 0,
+                            .lr = (double)y->lr,
+                            .momentum = (double)y->momentum};
+    students_send_two(s, 0, (runner_message){RUNNER_CASE, STRAGGLERS_SERVE, 0, 0}, &head, sizeof head, data,
+                      (size_t)bytes);
     y->rc = STATUS_OK;
     y->applied = 0;
     y->wrong = y->now;

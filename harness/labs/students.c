@@ -135,18 +135,25 @@ static void flush(student_process *p)
     p->out_size = p->out_sent = 0;
 }
 
-void students_send(students *s, int rank, runner_message m, const void *data)
+void students_send_two(students *s, int rank, runner_message m, const void *head, size_t head_bytes,
+                       const void *data, size_t bytes)
 {
     student_process *p = &s->process[rank];
-    size_t bytes = sizeof m + (size_t)m.bytes;
-    if (!reserve(&p->out, p->out_size + bytes)) {
+    m.bytes = (int64_t)(head_bytes + bytes);
+    if (!reserve(&p->out, p->out_size + sizeof m + head_bytes + bytes)) {
         s->out_of_memory = true;
         return;
     }
-    memcpy(p->out + p->out_size, &m, sizeof m);
-    if (m.bytes > 0) memcpy(p->out + p->out_size + sizeof m, data, (size_t)m.bytes);
-    p->out_size += bytes;
+    char *out = mempcpy(p->out + p->out_size, &m, sizeof m);
+    if (head_bytes > 0) out = mempcpy(out, head, head_bytes);
+    if (bytes > 0) out = mempcpy(out, data, bytes);
+    p->out_size = (size_t)(out - p->out);
     flush(p);
+}
+
+void students_send(students *s, int rank, runner_message m, const void *data)
+{
+    students_send_two(s, rank, m, NULL, 0, data, (size_t)m.bytes);
 }
 
 void students_answer(students *s, int rank, int code, int64_t n)

@@ -47,6 +47,9 @@ status students_start(grader *g, lab_test *t, int count, students **out);
 /* Starts processes of the fast program, with links of `capacity` elements in the shared memory `shared`. */
 status students_start_timed(grader *g, lab_test *t, int count, int64_t capacity, int shared, students **out);
 void students_send(students *s, int rank, runner_message m, const void *data);
+/* Sends a message with the data head[0 .. head_bytes), then data[0 .. bytes). Sets m.bytes. */
+void students_send_two(students *s, int rank, runner_message m, const void *head, size_t head_bytes,
+                       const void *data, size_t bytes);
 /* Sends a message without data. */
 void students_answer(students *s, int rank, int code, int64_t n);
 /* Serves messages until the handler sets `finished`, or after a failure. */

@@ -2,7 +2,6 @@
 #ifndef LABS_RUNNER_MESSAGES_H
 #define LABS_RUNNER_MESSAGES_H
 
-#include <stddef.h>
 #include <stdint.h>
 
 /* Descriptors of the grader's socket, and of the memory that the ranks of a timed run share. */

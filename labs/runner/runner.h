@@ -5,6 +5,8 @@
 
 #include "labs/runner/messages.h"
 
+#include <stddef.h>
+
 /* Words of the command line: rank of this process, number of ranks, and elements of a link in a timed run,
  * else 0. */
 extern int runner_rank, runner_size;
