@@ -20,7 +20,7 @@ typedef struct memory_options {
 
 typedef struct memory_command {
     memory_options options;
-    run_config config; /* Options that hold for all rows. */
+    run_config config; /* Options that hold for all rows, then those of a row. */
     char **words;      /* [word_count]: options of `harness run`. */
     int word_count;
     bool has_device;
@@ -38,11 +38,6 @@ static const option option_list[] = {
 static const option_table memory_option_table = {"Memory", option_list,
                                                  sizeof option_list / sizeof option_list[0]};
 
-static status no_memory(void)
-{
-    return fail(STATUS_SYSTEM, "no memory for the table");
-}
-
 /* ---- planning ------------------------------------------------------------------------------------------ */
 
 static status configure(const memory_command *m, const char *policy, run_config *out)
@@ -56,12 +51,13 @@ static status configure(const memory_command *m, const char *policy, run_config 
 }
 
 /* Adds the plan of a policy to `jobs`. Sets *workload for the first policy; the caller owns it. */
-static status plan_policy(const memory_command *m, const char *policy, json_t *jobs, json_t **workload)
+static status plan_policy(memory_command *m, const char *policy, json_t *jobs, json_t **workload)
 {
-    run_config *config = calloc(1, sizeof *config);
+    run_config *config = &m->config;
     run_plan plan = {0};
     json_t *planned = NULL;
-    status rc = config ? configure(m, policy, config) : no_memory();
+    *config = (run_config){0};
+    status rc = configure(m, policy, config);
     if (rc == STATUS_OK) rc = run_plan_make(config, &plan);
     if (rc == STATUS_OK) rc = ledger_plan_make(config, &plan, &planned);
     if (rc == STATUS_OK) {
@@ -75,7 +71,6 @@ static status plan_policy(const memory_command *m, const char *policy, json_t *j
     }
     json_decref(planned);
     run_plan_free(&plan);
-    free(config);
     return rc;
 }
 
@@ -134,11 +129,11 @@ static status read_words(memory_command *m, const command_line *line)
     return list_all(m);
 }
 
-static status plan_all(const memory_command *m, json_t **out)
+static status plan_all(memory_command *m, json_t **out)
 {
     json_t *jobs = json_array(), *gpus = NULL, *workload = NULL;
     char *list = strdup(m->options.policies), *rest = NULL;
-    status rc = list ? list_gpus(&gpus) : no_memory();
+    status rc = list ? list_gpus(&gpus) : fail(STATUS_SYSTEM, "no memory for the table");
     for (char *p = list ? strtok_r(list, ",", &rest) : NULL; p && rc == STATUS_OK;
          p = strtok_r(NULL, ",", &rest))
         rc = plan_policy(m, p, jobs, &workload);

@@ -17,52 +17,40 @@
 
 enum { MOST_BYTES = 1 << 30 }; /* bytes of a file */
 
-typedef struct bytes {
-    unsigned char *data;
-    size_t size;
-} bytes;
-
-static status append(bytes *b, const void *data, size_t size)
+static void append(text_buffer *b, const void *data, size_t size)
 {
-    unsigned char *grown = realloc(b->data, b->size + size + 1);
-    if (!grown) return fail(STATUS_SYSTEM, "lab: no memory for the archive");
-    memcpy(grown + b->size, data, size);
+    char *grown = b->out_of_memory ? NULL : realloc(b->data, b->length + size + 1);
+    b->out_of_memory = !grown;
+    if (!grown) return;
+    memcpy(grown + b->length, data, size);
     b->data = grown;
-    b->size += size;
-    return STATUS_OK;
-}
-
-static status read_bytes(const char *path, bytes *out)
-{
-    text_buffer text = {0};
-    TRY(input_read(path, MOST_BYTES, &text));
-    *out = (bytes){(unsigned char *)text.data, text.length};
-    return STATUS_OK;
+    b->length += size;
 }
 
 /* Compresses with zlib. `window` is 31 for gzip, and -15 for zip, which has no header. */
-static status deflate_bytes(const bytes *in, int window, bytes *out)
+static status deflate_bytes(const text_buffer *in, int window, text_buffer *out)
 {
     z_stream z = {0};
-    if (deflateInit2(&z, 9, Z_DEFLATED, window, 8, Z_DEFAULT_STRATEGY) != Z_OK)
+    if (in->out_of_memory || deflateInit2(&z, 9, Z_DEFLATED, window, 8, Z_DEFAULT_STRATEGY) != Z_OK)
         return fail(STATUS_SYSTEM, "lab: no memory for the archive");
-    size_t bound = deflateBound(&z, in->size);
+    size_t bound = deflateBound(&z, in->length);
     out->data = malloc(bound + 1);
-    z.next_in = in->data;
-    z.avail_in = (uInt)in->size;
-    z.next_out = out->data;
+    z.next_in = (Bytef *)in->data;
+    z.avail_in = (uInt)in->length;
+    z.next_out = (Bytef *)out->data;
     z.avail_out = (uInt)bound;
     int rc = out->data ? deflate(&z, Z_FINISH) : Z_MEM_ERROR;
-    out->size = z.total_out;
+    out->length = z.total_out;
     deflateEnd(&z);
     return rc == Z_STREAM_END ? STATUS_OK : fail(STATUS_SYSTEM, "lab: no memory for the archive");
 }
 
-static status write_file(const char *path, const bytes *b)
+static status write_file(const char *path, const text_buffer *b)
 {
     atomic_file file;
+    if (b->out_of_memory) return fail(STATUS_SYSTEM, "lab: no memory for the archive");
     TRY(atomic_file_open(path, &file));
-    status rc = atomic_file_append(&file, b->data, b->size);
+    status rc = atomic_file_append(&file, b->data, b->length);
     if (rc == STATUS_OK) return atomic_file_commit(&file);
     atomic_file_abandon(&file);
     return rc;
@@ -70,7 +58,7 @@ static status write_file(const char *path, const bytes *b)
 
 /* ---- tar ---- */
 
-static status tar_add(bytes *tar, const char *name, const bytes *content)
+static status tar_add(text_buffer *tar, const char *name, const text_buffer *content)
 {
     char header[512] = {0}, end[512] = {0};
     unsigned sum = 0;
@@ -79,16 +67,17 @@ static status tar_add(bytes *tar, const char *name, const bytes *content)
     strcpy(header + 100, "0000644");
     strcpy(header + 108, "0000000");
     strcpy(header + 116, "0000000");
-    sprintf(header + 124, "%011zo", content->size);
+    sprintf(header + 124, "%011zo", content->length);
     strcpy(header + 136, "00000000000");
     memset(header + 148, ' ', 8);
     header[156] = '0';
     memcpy(header + 257, "ustar\00000", 8);
     for (size_t i = 0; i < sizeof header; i++) sum += (unsigned char)header[i];
     sprintf(header + 148, "%06o", sum);
-    TRY(append(tar, header, sizeof header));
-    TRY(append(tar, content->data ? content->data : (const void *)"", content->size));
-    return append(tar, end, (512 - content->size % 512) % 512);
+    append(tar, header, sizeof header);
+    append(tar, content->data, content->length);
+    append(tar, end, (512 - content->length % 512) % 512);
+    return STATUS_OK;
 }
 
 static bool is_handed_in(const char *name)
@@ -105,78 +94,79 @@ status grader_pack(const char *folder, const char *path)
     struct dirent **entries;
     char name[PATH_MAX], end[1024] = {0};
     struct stat s;
-    bytes tar = {0}, packed = {0};
+    text_buffer tar = {0}, packed = {0};
     int count = scandir(folder, &entries, NULL, alphasort), files = 0;
     if (count < 0) return fail_errno(STATUS_DATA, "%s", folder);
     status rc = STATUS_OK;
     for (int i = 0; i < count; i++) {
-        bytes content = {0};
+        text_buffer content = {0};
         snprintf(name, sizeof name, "%s/%s", folder, entries[i]->d_name);
         if (rc == STATUS_OK && is_handed_in(entries[i]->d_name) && lstat(name, &s) == 0 &&
             S_ISREG(s.st_mode)) {
-            rc = read_bytes(name, &content);
+            rc = input_read(name, MOST_BYTES, &content);
             if (rc == STATUS_OK) rc = tar_add(&tar, entries[i]->d_name, &content);
             files++;
         }
-        free(content.data);
+        text_free(&content);
         free(entries[i]);
     }
     free(entries);
     if (rc == STATUS_OK && files == 0) rc = fail(STATUS_DATA, "%s: expected files of a lab", folder);
-    if (rc == STATUS_OK) rc = append(&tar, end, sizeof end);
+    append(&tar, end, sizeof end);
     if (rc == STATUS_OK) rc = deflate_bytes(&tar, 31, &packed);
     if (rc == STATUS_OK) rc = write_file(path, &packed);
-    free(tar.data);
-    free(packed.data);
+    text_free(&tar);
+    text_free(&packed);
     return rc;
 }
 
 /* ---- zip ---- */
 
 typedef struct zip {
-    bytes files, directory;
+    text_buffer files, directory;
     int count;
 } zip;
 
-static status zip_add(zip *z, const char *name, const bytes *content, bool executable)
+static status zip_add(zip *z, const char *name, const text_buffer *content, bool executable)
 {
-    bytes packed = {0};
-    uint32_t crc = (uint32_t)crc32(0, content->data, (uInt)content->size), offset = (uint32_t)z->files.size;
+    text_buffer packed = {0};
+    uint32_t crc = (uint32_t)crc32(0, (const Bytef *)content->data, (uInt)content->length),
+             offset = (uint32_t)z->files.length;
     uint32_t mode = (uint32_t)(S_IFREG | (executable ? 0755 : 0644)) << 16;
     uint16_t name_size = (uint16_t)strlen(name);
     TRY(deflate_bytes(content, -15, &packed));
-    uint32_t sizes[2] = {(uint32_t)packed.size, (uint32_t)content->size};
+    uint32_t sizes[2] = {(uint32_t)packed.length, (uint32_t)content->length};
     /* Version 2.0, flag 0x800 (the name is UTF-8), method 8, time 0, date 1 January 1980. */
     uint16_t common[] = {20, 0x800, 8, 0, 0x21}, local_end[] = {name_size, 0},
              central_end[] = {name_size, 0, 0, 0, 0};
     uint16_t made_by = 3 << 8 | 20; /* Unix */
-    status rc = append(&z->files, "PK\3\4", 4);
-    if (rc == STATUS_OK) rc = append(&z->files, common, sizeof common);
-    if (rc == STATUS_OK) rc = append(&z->files, &crc, 4);
-    if (rc == STATUS_OK) rc = append(&z->files, sizes, sizeof sizes);
-    if (rc == STATUS_OK) rc = append(&z->files, local_end, sizeof local_end);
-    if (rc == STATUS_OK) rc = append(&z->files, name, name_size);
-    if (rc == STATUS_OK) rc = append(&z->files, packed.data, packed.size);
-    if (rc == STATUS_OK) rc = append(&z->directory, "PK\1\2", 4);
-    if (rc == STATUS_OK) rc = append(&z->directory, &made_by, 2);
-    if (rc == STATUS_OK) rc = append(&z->directory, common, sizeof common);
-    if (rc == STATUS_OK) rc = append(&z->directory, &crc, 4);
-    if (rc == STATUS_OK) rc = append(&z->directory, sizes, sizeof sizes);
-    if (rc == STATUS_OK) rc = append(&z->directory, central_end, sizeof central_end);
-    if (rc == STATUS_OK) rc = append(&z->directory, &mode, 4);
-    if (rc == STATUS_OK) rc = append(&z->directory, &offset, 4);
-    if (rc == STATUS_OK) rc = append(&z->directory, name, name_size);
+    append(&z->files, "PK\3\4", 4);
+    append(&z->files, common, sizeof common);
+    append(&z->files, &crc, 4);
+    append(&z->files, sizes, sizeof sizes);
+    append(&z->files, local_end, sizeof local_end);
+    append(&z->files, name, name_size);
+    append(&z->files, packed.data, packed.length);
+    append(&z->directory, "PK\1\2", 4);
+    append(&z->directory, &made_by, 2);
+    append(&z->directory, common, sizeof common);
+    append(&z->directory, &crc, 4);
+    append(&z->directory, sizes, sizeof sizes);
+    append(&z->directory, central_end, sizeof central_end);
+    append(&z->directory, &mode, 4);
+    append(&z->directory, &offset, 4);
+    append(&z->directory, name, name_size);
     z->count++;
-    free(packed.data);
-    return rc;
+    text_free(&packed);
+    return STATUS_OK;
 }
 
 static status zip_add_file(zip *z, const char *path, const char *name, bool executable)
 {
-    bytes content = {0};
-    status rc = read_bytes(path, &content);
-    if (rc == STATUS_OK) rc = zip_add(z, name, &content, executable);
-    free(content.data);
+    text_buffer content = {0};
+    TRY(input_read(path, MOST_BYTES, &content));
+    status rc = zip_add(z, name, &content, executable);
+    text_free(&content);
     return rc;
 }
 
@@ -203,12 +193,13 @@ static status zip_add_folder(zip *z, const char *path, const char *name)
 static status zip_write(zip *z, const char *path)
 {
     uint16_t counts[] = {0, 0, (uint16_t)z->count, (uint16_t)z->count}, comment = 0;
-    uint32_t where[] = {(uint32_t)z->directory.size, (uint32_t)z->files.size};
-    TRY(append(&z->files, z->directory.data, z->directory.size));
-    TRY(append(&z->files, "PK\5\6", 4));
-    TRY(append(&z->files, counts, sizeof counts));
-    TRY(append(&z->files, where, sizeof where));
-    TRY(append(&z->files, &comment, sizeof comment));
+    uint32_t where[] = {(uint32_t)z->directory.length, (uint32_t)z->files.length};
+    z->files.out_of_memory = z->files.out_of_memory || z->directory.out_of_memory;
+    append(&z->files, z->directory.data, z->directory.length);
+    append(&z->files, "PK\5\6", 4);
+    append(&z->files, counts, sizeof counts);
+    append(&z->files, where, sizeof where);
+    append(&z->files, &comment, sizeof comment);
     return write_file(path, &z->files);
 }
 
@@ -224,14 +215,15 @@ static status zip_add_wine(zip *z)
 
 /* ---- autograders: an installation in a folder of its own ---- */
 
-static const char set_up[] = "#!/bin/sh\n"
-                             "# Installs what the grader needs, on the system that packed it.\n"
-                             "set -e\n"
-                             "apt-get update\n"
-                             "DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends gcc "
-                             "libc6-dev binutils libdnnl-dev libzmq5 \\\n"
-                             "  libprotobuf-c1 libjansson4 libxxhash0 zlib1g libgomp1\n"
-                             "chmod +x \"$(dirname \"$0\")/bin/harness\"\n";
+static const char set_up_script[] =
+    "#!/bin/sh\n"
+    "# Installs what the grader needs, on the system that packed it.\n"
+    "set -e\n"
+    "apt-get update\n"
+    "DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends gcc "
+    "libc6-dev binutils libdnnl-dev libzmq5 \\\n"
+    "  libprotobuf-c1 libjansson4 libxxhash0 zlib1g libgomp1\n"
+    "chmod +x \"$(dirname \"$0\")/bin/harness\"\n";
 
 /* Script for Gradescope. The student's id is the e-mail address that Gradescope has on file, so that
  * questions differ and a student cannot choose them. */
@@ -265,7 +257,7 @@ status grader_autograder(const lab *l, int format, const char *hidden, const cha
                                                 "--hidden /grade/serverFilesCourse/labs-grader/hidden"};
     bool gradescope = strcmp(report_formats[format], "gradescope") == 0;
     char data[PATH_MAX], labs[PATH_MAX + 8], profiles[PATH_MAX + 32], tests[64];
-    text_buffer run = {0}, hidden_tests = {0};
+    text_buffer set_up = {0}, run = {0}, hidden_tests = {0};
     zip z = {0};
     snprintf(tests, sizeof tests, "%d-%s.txt", l->number, l->name);
     /* A missing file fails here, before a submission does. */
@@ -281,10 +273,9 @@ status grader_autograder(const lab *l, int format, const char *hidden, const cha
     else
         text_append(&run, run_prairielearn, l->number, options);
 #pragma GCC diagnostic pop
-    bytes script = {(unsigned char *)run.data, run.length};
-    bytes installer = {(unsigned char *)(uintptr_t)set_up, sizeof set_up - 1};
-    status rc = zip_add(&z, "setup.sh", &installer, true);
-    if (rc == STATUS_OK) rc = zip_add(&z, gradescope ? "run_autograder" : "run.sh", &script, true);
+    text_append(&set_up, "%s", set_up_script);
+    status rc = zip_add(&z, "setup.sh", &set_up, true);
+    if (rc == STATUS_OK) rc = zip_add(&z, gradescope ? "run_autograder" : "run.sh", &run, true);
     if (rc == STATUS_OK) rc = zip_add_file(&z, "/proc/self/exe", "bin/harness", true);
     if (rc == STATUS_OK) rc = zip_add_folder(&z, labs, "share/psring/labs");
     if (rc == STATUS_OK) rc = zip_add_wine(&z);
@@ -293,8 +284,9 @@ status grader_autograder(const lab *l, int format, const char *hidden, const cha
     if (rc == STATUS_OK) rc = zip_add_folder(&z, profiles, "share/psring/profiles");
     if (rc == STATUS_OK && hidden) rc = zip_add_folder(&z, hidden, "hidden");
     if (rc == STATUS_OK) rc = zip_write(&z, path);
-    free(z.files.data);
-    free(z.directory.data);
+    text_free(&z.files);
+    text_free(&z.directory);
+    text_free(&set_up);
     text_free(&run);
     return rc;
 }

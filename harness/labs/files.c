@@ -139,9 +139,7 @@ status grader_start(const lab *l, const char *folder, const char *student, text_
     snprintf(from, sizeof from, "%s/labs/%d-%s", data, l->number, l->name);
     status rc = copy_folder(from, folder, out);
     if (rc == STATUS_OK) {
-        const char *only = "";
-        for (const lab_part *p = l->parts; p->key; p++)
-            if (strcmp(p->key, "why") == 0) only = " -k why";
+        const char *only = l->source ? " -k why" : ""; /* without code there are only questions */
         text_append(&answers,
                     "# Answers to lab %d: a value after each '='. `harness lab check %d%s` checks "
                     "them.\nstudent = %s\n\n",

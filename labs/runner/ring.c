@@ -15,11 +15,6 @@ struct lab_ring {
     ring_path path;
 };
 
-static ring_link *right_link(const lab_ring *ring)
-{
-    return ring_link_at(ring->shared, ring->capacity, ring->rank);
-}
-
 static ring_link *left_link(const lab_ring *ring)
 {
     return ring_link_at(ring->shared, ring->capacity, (ring->rank + ring->size - 1) % ring->size);
@@ -37,7 +32,9 @@ int lab_size(const lab_ring *ring)
 
 int lab_send_right(lab_ring *ring, const float *x, size_t n)
 {
-    if (ring->shared) return ring_link_send(right_link(ring), ring->capacity, x, n, &ring->path);
+    if (ring->shared)
+        return ring_link_send(ring_link_at(ring->shared, ring->capacity, ring->rank), ring->capacity, x, n,
+                              &ring->path);
     runner_write((runner_message){RING_SEND, 0, (int64_t)n, (int64_t)(n * sizeof *x)}, x);
     return runner_read().code;
 }
