@@ -82,10 +82,9 @@ static void limits(text_buffer *out)
     row(out, "descriptors", "%" PRIu64 "%s", (uint64_t)files.rlim_cur,
         files.rlim_cur < 256 ? ": a job of 8 ranks needs about 100 per process, raise it with ulimit -n"
                              : "");
-    if (locked.rlim_cur == RLIM_INFINITY)
-        row(out, "lockable memory", "unlimited");
-    else
-        row(out, "lockable memory", "%s", text_format_bytes(size, sizeof size, (double)locked.rlim_cur));
+    row(out, "lockable memory", "%s",
+        locked.rlim_cur == RLIM_INFINITY ? "unlimited"
+                                         : text_format_bytes(size, sizeof size, (double)locked.rlim_cur));
     int fd = memfd_create("harness-doctor", MFD_CLOEXEC);
     if (fd < 0) {
         row(out, "shared memory",

@@ -87,24 +87,11 @@ static status list_models(const model_options *given, text_buffer *out)
     return STATUS_OK;
 }
 
-static const char *layer_kind_name(nn_layer_kind kind)
-{
-    static const char *const names[] = {[NN_INPUT] = "input",
-                                        [NN_CONV2D] = "conv2d",
-                                        [NN_LINEAR] = "linear",
-                                        [NN_BATCHNORM] = "batchnorm",
-                                        [NN_LAYERNORM] = "layernorm",
-                                        [NN_ACTIVATION] = "activation",
-                                        [NN_ADD] = "add",
-                                        [NN_CONCAT] = "concat",
-                                        [NN_MAXPOOL] = "maxpool",
-                                        [NN_AVGPOOL] = "avgpool",
-                                        [NN_FLATTEN] = "flatten",
-                                        [NN_EMBEDDING] = "embedding",
-                                        [NN_ATTENTION] = "attention",
-                                        [NN_TAKE_FIRST] = "take_first"};
-    return names[kind];
-}
+/* In the order of nn_layer_kind. */
+static const char *const layer_kinds[] = {"input",      "conv2d",    "linear",    "batchnorm", "layernorm",
+                                          "activation", "add",       "concat",    "maxpool",   "avgpool",
+                                          "flatten",    "embedding", "attention", "take_first"};
+_Static_assert(sizeof layer_kinds / sizeof layer_kinds[0] == NN_TAKE_FIRST + 1, "a name for each kind");
 
 static status print_layers(const model_options *options, text_buffer *out)
 {
@@ -115,7 +102,7 @@ static status print_layers(const model_options *options, text_buffer *out)
     for (int i = 0; i < m->layer_count; i++) {
         const nn_layer *l = &m->layers[i];
         char sample[64];
-        text_append(out, "%3d %-34s %-10s %-13s", i, l->name, layer_kind_name(l->kind),
+        text_append(out, "%3d %-34s %-10s %-13s", i, l->name, layer_kinds[l->kind],
                     shape_format(sample, sizeof sample, l->sample));
         for (int p = 0; p < NN_MAX_LAYER_PARAMS; p++) {
             char text[64];

@@ -57,17 +57,6 @@ static status find(const char *name, const reproduction **out)
     return STATUS_OK;
 }
 
-static status profile_of(const char *device, const char **out)
-{
-    *out = NULL;
-    if (!device || strcmp(device, "sim") == 0) return STATUS_OK;
-    if (strncmp(device, "sim:", 4) != 0 || !device[4])
-        return fail(STATUS_USAGE, "--device: expected sim:PROFILE, or cuda for torch-vs-apex, got '%s'",
-                    device);
-    *out = device + 4;
-    return STATUS_OK;
-}
-
 static status print(const reproduction_report *r, const reproduce_options *o, text_buffer *out)
 {
     json_t *result = reproduction_json(r);
@@ -90,15 +79,20 @@ static status print(const reproduction_report *r, const reproduce_options *o, te
 static status reproduce_table(const reproduce_options *o, const char *name, text_buffer *out)
 {
     const reproduction *what = NULL;
-    const char *profile = NULL;
+    const char *device = o->device ? o->device : "sim", *profile = NULL;
     TRY(find(name, &what));
-    bool cuda = o->device && strcmp(o->device, "cuda") == 0;
+    bool cuda = strcmp(device, "cuda") == 0;
     if (cuda && what != &reproduce_torch_vs_apex)
         return fail(STATUS_USAGE,
                     "--device: expected sim:PROFILE for %s, got cuda: only torch-vs-apex is measured",
                     what->name);
-    if (cuda) what = &reproduce_torch_vs_apex_cuda;
-    if (!cuda) TRY(profile_of(o->device, &profile));
+    if (cuda)
+        what = &reproduce_torch_vs_apex_cuda;
+    else if (strncmp(device, "sim:", 4) == 0 && device[4])
+        profile = device + 4;
+    else if (strcmp(device, "sim") != 0)
+        return fail(STATUS_USAGE, "--device: expected sim:PROFILE, or cuda for torch-vs-apex, got '%s'",
+                    device);
     reproduction_report *report = calloc(1, sizeof *report);
     if (!report) return fail(STATUS_SYSTEM, "no memory for the report");
     status rc = reproduce(what, profile, o->dp_host, o->calibration_only, (int)o->draws, report);

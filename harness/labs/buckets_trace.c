@@ -75,8 +75,7 @@ static status read_trace(const grader *g, const char *options, int64_t step, spa
     snprintf(name, sizeof name, "step %lld", (long long)step);
     json_array_foreach(events, i, event)
     { /* the first step of this name is rank 0's */
-        const char *called = json_string_value(json_object_get(event, "name"));
-        if (!called || strcmp(called, name) != 0 || begin > 0) continue;
+        if (strcmp(report_text_at(event, "name"), name) != 0 || begin > 0) continue;
         begin = report_number_at(event, "ts");
         end = begin + report_number_at(event, "dur");
         process = report_number_at(event, "pid");
@@ -85,13 +84,10 @@ static status read_trace(const grader *g, const char *options, int64_t step, spa
     out->program_s = 0;
     json_array_foreach(events, i, event)
     {
-        const char *what = json_string_value(json_object_get(event, "cat"));
-        const char *called = json_string_value(json_object_get(event, "name"));
+        const char *what = report_text_at(event, "cat"), *called = report_text_at(event, "name");
         double at = report_number_at(event, "ts"), until = at + report_number_at(event, "dur");
-        if (!what || !called || report_number_at(event, "pid") != process || !(at < end && until > begin))
-            continue;
-        double span[2] = {((at > begin ? at : begin) - begin) / 1e6,
-                          ((until < end ? until : end) - begin) / 1e6};
+        if (report_number_at(event, "pid") != process || !(at < end && until > begin)) continue;
+        double span[2] = {(fmax(at, begin) - begin) / 1e6, (fmin(until, end) - begin) / 1e6};
         if (strcmp(what, "compute stream") == 0 && out->computes < MOST_SPANS)
             memcpy(out->compute[out->computes++], span, sizeof span);
         else if (strcmp(what, "communication") == 0 && out->flights < MOST_SPANS)

@@ -43,15 +43,14 @@ static bool wrong_answer(const rule *r, int which)
 
 static void fail_rule(lab_test *t, const rule *r, const bool fits[WRONG_RULES])
 {
-    char clocks[96];
+    char where[160];
     const char *why = "";
     for (int w = WRONG_RULES - 1; w >= 0; w--) why = fits[w] ? wrong_rules[w] : why;
-    stale_clocks(r->clock, r->ranks, clocks);
+    stale_describe(r->clock, r->ranks, r->staleness, where);
     if (r->got == LAB_EMISSING)
         test_fail(t, "student_may_begin() has not been written yet: it returned LAB_EMISSING");
     else
-        test_fail(t, "clocks %s, staleness %lld, rank %d: got %d, expected %d%s", clocks,
-                  (long long)r->staleness, r->rank, r->got, !r->got, why);
+        test_fail(t, "%s, rank %d: got %d, expected %d%s", where, r->rank, r->got, !r->got, why);
 }
 
 /* Checks all cases, so that the message can name the rule that gives the student's answers. */

@@ -14,20 +14,14 @@ bool stale_may_begin(const int64_t *clock, int ranks, int rank, int64_t stalenes
     return clock[rank] - slowest <= staleness;
 }
 
-void stale_clocks(const int64_t *clock, int ranks, char out[96])
+void stale_describe(const int64_t *clock, int ranks, int64_t staleness, char out[160])
 {
-    for (int r = 0, at = 0; r < ranks; r++)
-        at += snprintf(out + at, 96 - (size_t)at, "%s%lld", r ? " " : "", (long long)clock[r]);
-}
-
-/* Writes "clocks 3 1 4, staleness 1". */
-static void describe(const stale_run *y, char out[160])
-{
-    char clocks[96], staleness[32];
-    stale_clocks(y->now.clock, y->ranks, clocks);
-    snprintf(staleness, sizeof staleness, "%lld", (long long)y->staleness);
-    snprintf(out, 160, "clocks %s, staleness %s", clocks,
-             y->staleness > 1000000 ? "without limit" : staleness);
+    int at = snprintf(out, 160, "clocks");
+    for (int r = 0; r < ranks; r++) at += snprintf(out + at, 160 - (size_t)at, " %lld", (long long)clock[r]);
+    if (staleness > 1000000)
+        snprintf(out + at, 160 - (size_t)at, ", staleness without limit");
+    else
+        snprintf(out + at, 160 - (size_t)at, ", staleness %lld", (long long)staleness);
 }
 
 /* ---- ranks ---- */
@@ -98,7 +92,7 @@ static const char *explain(const stale_run *y, int64_t i, float got)
 static void check_reply(stale_run *y, int rank, const float *param)
 {
     char where[160];
-    describe(y, where);
+    stale_describe(y->now.clock, y->ranks, y->staleness, where);
     if (!y->waits[rank]) {
         test_fail(y->t, "%s: a reply to rank %d, which does not wait: it computes step %lld", where, rank,
                   (long long)y->now.clock[rank]);
@@ -120,7 +114,7 @@ static void check_reply(stale_run *y, int rank, const float *param)
 static void check_waiting(stale_run *y)
 {
     char where[160];
-    describe(y, where);
+    stale_describe(y->now.clock, y->ranks, y->staleness, where);
     for (int r = 0; r < y->ranks && !y->t->failed; r++)
         if (y->waits[r] && stale_may_begin(y->now.clock, y->ranks, r, y->staleness))
             test_fail(

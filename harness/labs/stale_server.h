@@ -52,7 +52,7 @@ status stale_serve(students *s, stale_run *y);
 status stale_resume(students *s, stale_run *y);
 /* Returns true if the rank may begin its next step. */
 bool stale_may_begin(const int64_t *clock, int ranks, int rank, int64_t staleness);
-/* Writes "3 1 4". */
-void stale_clocks(const int64_t *clock, int ranks, char out[96]);
+/* Writes "clocks 3 1 4, staleness 1". */
+void stale_describe(const int64_t *clock, int ranks, int64_t staleness, char out[160]);
 
 #endif
