@@ -114,11 +114,11 @@ status command_parse_run_words(char **words, int count, char *const own[], int o
     return run_config_parse(out, count + own_count, words);
 }
 
-status command_refuse_options(const run_config *c, const char *const *names, int count, const char *with)
+status command_refuse_options(const run_config *c, const char *const *names, const char *with)
 {
-    for (int i = 0; i < count; i++)
+    for (; *names; names++)
         for (int b = 0; b < BINDING_COUNT; b++)
-            if (options_given(&c->bindings[b], names[i]))
-                return fail(STATUS_USAGE, "--%s: unexpected with %s", names[i], with);
+            if (options_given(&c->bindings[b], *names))
+                return fail(STATUS_USAGE, "--%s: unexpected with %s", *names, with);
     return STATUS_OK;
 }

@@ -28,7 +28,7 @@ status command_read_run_words(const command_line *line, char ***words, int *coun
 /* Parses the words, with `own` behind them, into `out`. */
 status command_parse_run_words(char **words, int count, char *const own[], int own_count, run_config *out);
 
-/* Refuses the options of `harness run` that are in names[0 .. count). */
-status command_refuse_options(const run_config *c, const char *const *names, int count, const char *with);
+/* Refuses the options of `harness run` in `names`, which ends with NULL. */
+status command_refuse_options(const run_config *c, const char *const *names, const char *with);
 
 #endif

@@ -121,10 +121,11 @@ static status list_all(memory_command *m)
 
 static status read_words(memory_command *m, const command_line *line)
 {
-    static const char *const of_one_job[] = {"mode", "plan", "trace", "trace-steps", "save", "rendezvous"};
+    static const char *const of_one_job[] = {"mode", "plan",       "trace", "trace-steps",
+                                             "save", "rendezvous", NULL};
     TRY(command_read_run_words(line, &m->words, &m->word_count, &m->config));
     m->has_device = options_given(&m->config.bindings[0], "device");
-    TRY(command_refuse_options(&m->config, of_one_job, sizeof of_one_job / sizeof of_one_job[0],
+    TRY(command_refuse_options(&m->config, of_one_job,
                                "memory, which prints one row per policy of --policy"));
     return list_all(m);
 }

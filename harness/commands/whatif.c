@@ -64,8 +64,8 @@ static status refuse_unused_options(const run_config *c, const whatif_question *
 /* Parses the options of `harness run` once, to check the options that hold for all jobs. */
 static status read_words(whatif_setup *s, const command_line *line, whatif_question *q)
 {
-    static const char *const of_one_job[] = {"mode",   "plan",   "trace",  "trace-steps",
-                                             "report", "repeat", "verbose"};
+    static const char *const of_one_job[] = {"mode",   "plan",   "trace",   "trace-steps",
+                                             "report", "repeat", "verbose", NULL};
     run_config *c = &s->config;
     TRY(command_read_run_words(line, &s->words, &s->word_count, c));
     q->words = s->words;
@@ -84,8 +84,7 @@ static status read_words(whatif_setup *s, const command_line *line, whatif_quest
     q->slow_rank = -1;
     for (const char *at = c->shared.slow; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
         if (atoi(at) > q->slow_rank) q->slow_rank = atoi(at);
-    return command_refuse_options(c, of_one_job, sizeof of_one_job / sizeof of_one_job[0],
-                                  "whatif, which runs the jobs of --gpus and --policy");
+    return command_refuse_options(c, of_one_job, "whatif, which runs the jobs of --gpus and --policy");
 }
 
 static status find_profile(const whatif_setup *s, whatif_question *q)
