@@ -21,8 +21,7 @@ static const char *const policies[] = {"dp", "ddp", "zero1", "zero2", "zero3"};
 /* ---- memory ---- */
 
 typedef struct peaks {
-    int64_t root, unit, units, states;
-    int scheme, ranks, vocabulary;
+    int root, unit, units, states, scheme, ranks, vocabulary;
     int64_t got[CLASSES];
 } peaks;
 
@@ -34,7 +33,7 @@ static peaks draw_model(uint64_t start, int scheme, int k)
     int vocabulary = 256 + (int)random_below(start, draw, 700);
     return (peaks){.root = HIDDEN * (vocabulary + POSITIONS + 2),
                    .unit = 12 * HIDDEN * HIDDEN + 13 * HIDDEN,
-                   .units = 1 + (int64_t)random_below(start, draw + 1, 5),
+                   .units = 1 + (int)random_below(start, draw + 1, 5),
                    .states = k % 3 == 0 ? 2 : k % 3 - 1,
                    .scheme = scheme,
                    .ranks = 2 + (int)random_below(start, draw + 2, 5),
@@ -64,13 +63,7 @@ static const char *explain(const peaks *p, int c, int64_t want)
 
 static status check_rank(students *s, peaks *p, int rank, const json_t *classes)
 {
-    const double in[] = {(double)p->root,
-                         (double)p->unit,
-                         (double)p->units,
-                         (double)p->states,
-                         (double)p->scheme,
-                         p->ranks,
-                         rank};
+    const double in[] = {p->root, p->unit, p->units, p->states, p->scheme, p->ranks, rank};
     lab_test *t = s->t;
     TRY(students_call_unchecked(s, MEMORY_PEAKS, in, 7));
     int code = (int)s->result[0];
@@ -86,11 +79,10 @@ static status check_rank(students *s, peaks *p, int rank, const json_t *classes)
         int64_t want = (int64_t)report_number_at(classes, key);
         if (p->got[c] != want)
             test_fail(t,
-                      "%s, %d ranks, rank %d, a root of %lld elements and %d blocks of %lld, %d states: %s: "
-                      "got %lld bytes, expected %lld%s",
-                      policies[p->scheme], p->ranks, rank, (long long)p->root, (int)p->units,
-                      (long long)p->unit, (int)p->states, class_names[c], (long long)p->got[c],
-                      (long long)want, explain(p, c, want));
+                      "%s, %d ranks, rank %d, a root of %d elements and %d blocks of %d, %d states: "
+                      "%s: got %lld bytes, expected %lld%s",
+                      policies[p->scheme], p->ranks, rank, p->root, p->units, p->unit, p->states,
+                      class_names[c], (long long)p->got[c], (long long)want, explain(p, c, want));
     }
     return STATUS_OK;
 }
@@ -102,8 +94,8 @@ static status check_model(students *s, peaks *p)
                      "run --device sim:v100-pcie-32g --mode %s --policy %s --gpus %d --model gpt --layers %d "
                      "--hidden 64 --heads 4 --vocabulary %d --sequence 32 --batch 2 --optimizer %s --data "
                      "synthetic --eval-every -1 --warmup 1 --steps 2%s",
-                     p->scheme == LAB_DATA_PARALLEL ? "ps" : "ring", policies[p->scheme], p->ranks,
-                     (int)p->units, p->vocabulary, p->states == 2 ? "adam" : "sgd",
+                     p->scheme == LAB_DATA_PARALLEL ? "ps" : "ring", policies[p->scheme], p->ranks, p->units,
+                     p->vocabulary, p->states == 2 ? "adam" : "sgd",
                      p->states == 1 ? " --momentum 0.9" : ""));
     status rc = STATUS_OK;
     for (int r = 0; r < p->ranks && rc == STATUS_OK && !s->t->failed; r++) {

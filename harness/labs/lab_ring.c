@@ -3,7 +3,6 @@
 #include "harness/labs/labs.h"
 
 #include "common/base/random.h"
-#include "harness/labs/ring_reference.h"
 #include "harness/labs/ring_relay.h"
 #include "harness/report/significance.h"
 #include "labs/lab.h"

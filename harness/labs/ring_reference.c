@@ -1,4 +1,4 @@
-#include "harness/labs/ring_reference.h"
+#include "harness/labs/ring_relay.h"
 
 #include "common/base/clock.h"
 #include "labs/runner/ring_direct.h"

@@ -21,4 +21,12 @@ status ring_relay_send_input(students *s, int64_t count);
 /* Returns element i of the shares' sum. */
 float ring_relay_sum(int size, int64_t i);
 
+/* ---- ring_reference.c: an all-reduce between processes, over the same shared memory as a student's, with
+ * which the student's time is compared ---- */
+/* Creates anonymous shared memory with a link per rank, for `count` elements each. The caller closes *fd. */
+status ring_reference_links(int ranks, int64_t count, int *fd);
+
+/* Measures one all-reduce along its critical path, as labs/runner/ring_direct.h counts it. */
+status ring_reference_time(int ranks, int64_t count, int64_t *ns);
+
 #endif
