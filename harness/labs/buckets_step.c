@@ -24,13 +24,13 @@ bucket_plan buckets_ddp(int64_t first_limit, int64_t limit)
     return (bucket_plan){BUCKET_REACH_BYTES, BUCKET_ORDER_REGISTRATION, first_limit, limit};
 }
 
-void buckets_assign(const bucket_plan *plan, const int64_t *bytes, int count, lab_buckets *out)
+void buckets_assign(bucket_plan plan, const int64_t *bytes, int count, lab_buckets *out)
 {
     bucket_tensor tensors[STEP_MOST];
     for (int i = 0; i < count; i++) tensors[i] = (bucket_tensor){bytes[i] / 4, DTYPE_F32, 0};
     out->schedule = (bucket_schedule){
         .buckets = out->buckets, .tensors = out->tensors, .bucket_of = out->bucket_of, .capacity = STEP_MOST};
-    bucket_assign(plan, tensors, count, NULL, &out->schedule);
+    bucket_assign(&plan, tensors, count, NULL, &out->schedule);
 }
 
 /* ---- virtual time ---- */

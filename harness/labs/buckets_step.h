@@ -29,7 +29,7 @@ typedef struct buckets_step {
 } buckets_step;
 
 /* Assigns gradients in the order of `bytes` by a plan, such as DistributedDataParallel's. */
-void buckets_assign(const bucket_plan *plan, const int64_t *bytes, int count, lab_buckets *out);
+void buckets_assign(bucket_plan plan, const int64_t *bytes, int count, lab_buckets *out);
 bucket_plan buckets_ddp(int64_t first_limit, int64_t limit);
 
 /* Runs one step on STEP_STUDENTS processes that run the student's rule; the last rank is the reference. Fails

@@ -55,20 +55,6 @@ static const char *given_answer(const grader *g, lab_test *t, const char *key)
     return NULL;
 }
 
-bool test_answer(const grader *g, lab_test *t, const lab_answer *a)
-{
-    const char *given = given_answer(g, t, a->key);
-    char *end;
-    if (!given) return false;
-    double value = strtod(given, &end);
-    if (!*end && end > given && is_within(value, a->number, a->tolerance)) return true;
-    if (*end || end == given)
-        test_fail(t, "answers.txt: %s: expected a number, got '%s'", a->key, given);
-    else
-        test_fail(t, "answers.txt: %s: %s is wrong: %s", a->key, given, a->hint);
-    return false;
-}
-
 bool test_answer_text(const grader *g, lab_test *t, const char *key, const char *expected, const char *hint)
 {
     const char *given = given_answer(g, t, key);
@@ -89,7 +75,18 @@ bool test_answer_text(const grader *g, lab_test *t, const char *key, const char 
 
 void test_answers(const grader *g, lab_test *t, double points, const lab_answer *answers, int count)
 {
-    for (int i = 0; i < count; i++) t->score += points * test_answer(g, t, &answers[i]);
+    for (const lab_answer *a = answers; a < answers + count; a++) {
+        const char *given = given_answer(g, t, a->key);
+        char *end;
+        if (!given) continue;
+        double value = strtod(given, &end);
+        if (*end || end == given)
+            test_fail(t, "answers.txt: %s: expected a number, got '%s'", a->key, given);
+        else if (!is_within(value, a->number, a->tolerance))
+            test_fail(t, "answers.txt: %s: %s is wrong: %s", a->key, given, a->hint);
+        else
+            t->score += points;
+    }
 }
 
 /* Indices into grader.chosen. */

@@ -33,7 +33,7 @@ typedef struct lab_part {
     double points;
     bool answers;                          /* reads only answers.txt, so no code is needed */
     status (*run)(grader *g, lab_test *t); /* an error of the grader itself, which ends the whole check */
-    int variant;                           /* what parts with the same function differ in */
+    int variant;                           /* tells apart parts with the same function */
 } lab_part;
 
 /* The answer to a question, a number within a relative tolerance. `hint` says where to look. */
@@ -114,11 +114,9 @@ void draw_order(uint64_t start, uint64_t index, int count, int *order);
 bool is_near(float got, double want, double tolerance);
 /* Takes away the points. The first line says what was found and what was expected. */
 void test_fail(lab_test *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Compare the answer to a question with the expected one. A wrong answer fails `t` with a message that does
- * not give the answer away. */
-bool test_answer(const grader *g, lab_test *t, const lab_answer *a);
+/* Compare answers to questions with the expected ones. A wrong answer fails `t` with a message that does not
+ * give the answer away. test_answers() adds `points` to the score for each right answer. */
 bool test_answer_text(const grader *g, lab_test *t, const char *key, const char *expected, const char *hint);
-/* Adds `points` to the score for each right answer. */
 void test_answers(const grader *g, lab_test *t, double points, const lab_answer *answers, int count);
 /* Runs the lab's parts, or only `g->only`. */
 status grader_check(grader *g);

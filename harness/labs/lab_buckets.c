@@ -44,7 +44,7 @@ static const char *explain(const students *s, const int64_t *bytes, int count, i
     for (size_t w = 0; w < sizeof wrong / sizeof wrong[0]; w++) {
         lab_buckets b;
         bool same = true;
-        buckets_assign(&wrong[w].plan, bytes, count, &b);
+        buckets_assign(wrong[w].plan, bytes, count, &b);
         for (int i = 0; i < count; i++) same = same && s->result[1 + i] == b.bucket_of[i];
         if (same) return wrong[w].text;
     }
@@ -57,10 +57,9 @@ static status check_assignment(students *s, const char *what, const int64_t *byt
 {
     lab_test *t = s->t;
     lab_buckets want;
-    bucket_plan plan = buckets_ddp(first, limit);
     double in[3 + STEP_MOST] = {count, (double)first, (double)limit};
     for (int i = 0; i < count; i++) in[3 + i] = (double)bytes[i];
-    buckets_assign(&plan, bytes, count, &want);
+    buckets_assign(buckets_ddp(first, limit), bytes, count, &want);
     TRY(students_call(s, BUCKETS_ASSIGN, in, 3 + count));
     for (int i = 0; i < count && !t->failed; i++)
         if (s->result[1 + i] != want.bucket_of[i])
@@ -124,7 +123,6 @@ static void draw_orders(buckets_step *step, uint64_t start, bool own)
 static status run_launch(grader *g, lab_test *t)
 {
     uint64_t start = random_start(g->seed, random_fnv1a64("lab 5 launch"));
-    bucket_plan plan = buckets_ddp(400, 2000);
     students *s;
     TRY(students_start(g, t, STEP_STUDENTS, &s));
     for (int k = 0; k < SMALL_CASES && !t->failed; k++) {
@@ -132,7 +130,7 @@ static status run_launch(grader *g, lab_test *t)
         buckets_step step = {.count = k == 0 ? 1 : 6 + k % 25, .bytes_per_s = 1};
         for (int i = 0; i < step.count; i++)
             bytes[i] = 400 * (1 + (int64_t)random_below(start, (uint64_t)(100 * k + i), 9));
-        buckets_assign(&plan, bytes, step.count, &step.assigned);
+        buckets_assign(buckets_ddp(400, 2000), bytes, step.count, &step.assigned);
         draw_orders(&step, start + (uint64_t)k, k % 2 != 0);
         TRY(buckets_step_run(s, &step));
     }
@@ -154,14 +152,13 @@ static status run_train(grader *g, lab_test *t)
 {
     float param[LAB_RANKS_ELEMENTS], grad[STEP_RANKS][LAB_RANKS_ELEMENTS];
     int64_t bytes[LAB_RANKS_TENSORS], done = 0;
-    bucket_plan plan = buckets_ddp(12, 1024);
     buckets_step step = {.count = LAB_RANKS_TENSORS, .bytes_per_s = 1};
     students *s;
     double loss = 0;
     for (int i = 0; i < LAB_RANKS_TENSORS; i++) bytes[i] = 4 * lab_ranks_tensors[LAB_RANKS_TENSORS - 1 - i];
     TRY(students_start(g, t, 1, &s));
-    TRY(check_assignment(s, "wine_mlp", bytes, LAB_RANKS_TENSORS, plan.first_limit, plan.limit));
-    buckets_assign(&plan, bytes, LAB_RANKS_TENSORS, &step.assigned);
+    TRY(check_assignment(s, "wine_mlp", bytes, LAB_RANKS_TENSORS, 12, 1024));
+    buckets_assign(buckets_ddp(12, 1024), bytes, LAB_RANKS_TENSORS, &step.assigned);
     draw_orders(&step, 0, false);
     TRY(lab_ranks_open(g, STEP_RANKS, param));
     TRY(students_start(g, t, STEP_STUDENTS, &s));
@@ -213,8 +210,7 @@ static status run_exposed(grader *g, lab_test *t)
     draw_orders(&step, 0, false);
     TRY(students_start(g, t, STEP_STUDENTS, &s));
     for (int k = 0; k < 3 && !t->failed; k++) {
-        bucket_plan plan = buckets_ddp(MIB, caps[k] * MIB);
-        buckets_assign(&plan, bytes, step.count, &step.assigned);
+        buckets_assign(buckets_ddp(MIB, caps[k] * MIB), bytes, step.count, &step.assigned);
         step.latency_s = 1e-4 * (1 + (double)random_below(start, (uint64_t)k, 5));
         step.bytes_per_s = 1e9 * (2 + (double)random_below(start, 10 + (uint64_t)k, 9));
         TRY(buckets_step_run(s, &step));

@@ -42,7 +42,7 @@ static status run_large(grader *g, lab_test *t)
     return STATUS_OK;
 }
 
-/* What is counted: bytes or messages that a rank sends. */
+/* Traffic that a part counts: bytes or messages that a rank sends. */
 enum { BYTES, MESSAGES };
 
 static status run_traffic(grader *g, lab_test *t)
