@@ -1,5 +1,5 @@
 /* Runs the jobs of a configuration, on this machine or in virtual time, for all commands, and reads the
- * options of `harness run` behind those of another command. */
+ * options of `harness run` that follow those of another command. */
 #ifndef HARNESS_COMMANDS_JOBS_H
 #define HARNESS_COMMANDS_JOBS_H
 
@@ -25,7 +25,7 @@ status command_build_result(const run_config *config, const run_plan *plan, cons
 enum { COMMAND_OWN_WORDS = 8 };
 status command_read_run_words(const command_line *line, char ***words, int *count, run_config *checked);
 
-/* Parses the words, with `own` behind them, into `out`. */
+/* Parses the words, followed by `own`, into `out`. */
 status command_parse_run_words(char **words, int count, char *const own[], int own_count, run_config *out);
 
 /* Refuses the options of `harness run` in `names`, which ends with NULL. */

@@ -47,10 +47,12 @@ static status list(text_buffer *out)
     for (int i = 0; i < lab_count; i++) {
         const lab *l = &lab_table[i];
         char folder[64], path[128];
+        double points = l->source ? LAB_COMPILE_POINTS : 0;
+        for (const lab_part *part = l->parts; part->key; part++) points += part->points;
         folder_of(l, NULL, false, folder, sizeof folder);
         snprintf(path, sizeof path, "%s/%s", folder, l->source ? l->source : "answers.txt");
         bool started = access(path, F_OK) == 0;
-        text_append(out, "%3d  %-12s %6.4g  %-8s %-12s %s\n", l->number, l->name, lab_points(l), l->hours,
+        text_append(out, "%3d  %-12s %6.4g  %-8s %-12s %s\n", l->number, l->name, points, l->hours,
                     started ? "started" : "not started", l->title);
     }
     return STATUS_OK;
@@ -86,7 +88,7 @@ static status check(const lab *l, const char *word, command_line *line)
         access(g->folder, R_OK | X_OK) == 0 ? grader_check(g) : fail_errno(STATUS_DATA, "%s", g->folder);
     if (rc == STATUS_OK && (o->format > 0 || o->out))
         rc = output_json(report_json(g, o->format), o->out ? o->out : "-");
-    if (rc == STATUS_OK && grader_score(g) < grader_points(g)) line->exit_code = 1;
+    if (rc == STATUS_OK && g->score < g->points) line->exit_code = 1;
     grader_close(g);
     free(g);
     return rc;

@@ -77,6 +77,7 @@ struct grader {
     double hours; /* hours in time.txt, or below 0 if not given */
     lab_test tests[LAB_MOST_TESTS];
     int test_count;
+    double score, points; /* of all tests */
     double seconds;
     struct students *students; /* processes of the current test (students.h), ended with the test */
     struct lab_ranks
@@ -86,7 +87,6 @@ struct grader {
 extern const lab lab_table[];
 extern const int lab_count;
 status lab_find(const char *number_or_name, const lab **out);
-double lab_points(const lab *l);
 
 /* ---- files (files.c) ---- */
 /* Finds the folder with labs/, of the installation or of the source tree. */
@@ -121,8 +121,6 @@ void test_answers(const grader *g, lab_test *t, double points, const lab_answer 
 /* Runs the lab's parts, or only `g->only`. */
 status grader_check(grader *g);
 void grader_close(grader *g);
-double grader_score(const grader *g);
-double grader_points(const grader *g);
 
 /* ---- report.c ---- */
 void report_begin(const grader *g, text_buffer *out);

@@ -30,10 +30,3 @@ status lab_find(const char *number_or_name, const lab **out)
     return fail(STATUS_USAGE, "lab: expected the number of a lab, one of %s, got '%s'; see harness lab list",
                 numbers, number_or_name);
 }
-
-double lab_points(const lab *l)
-{
-    double points = l->source ? LAB_COMPILE_POINTS : 0;
-    for (const lab_part *p = l->parts; p->key; p++) points += p->points;
-    return points;
-}

@@ -38,7 +38,7 @@ void report_test(const grader *g, const lab_test *t, text_buffer *out)
 void report_end(const grader *g, text_buffer *out)
 {
     if (g->hours < 0) text_append(out, "time.txt: expected the hours that you spent, one number\n");
-    text_append(out, "Score: %.4g/%.4g   (time: %.0f s)\n", grader_score(g), grader_points(g), g->seconds);
+    text_append(out, "Score: %.4g/%.4g   (time: %.0f s)\n", g->score, g->points, g->seconds);
 }
 
 /* Returns the output that a student may read: the details of a visible test that failed, else the cost. */
@@ -69,9 +69,9 @@ static json_t *tests_as_json(const grader *g)
 static json_t *as_json(const grader *g)
 {
     return json_pack("{s:i, s:s, s:o, s:f, s:f, s:f, s:s, s:f, s:o}", "lab", g->lab->number, "name",
-                     g->lab->name, "student", text_of(g->student), "score", grader_score(g), "max_score",
-                     grader_points(g), "time_s", g->seconds, "unprotected", g->unprotected, "hours", g->hours,
-                     "tests", tests_as_json(g));
+                     g->lab->name, "student", text_of(g->student), "score", g->score, "max_score", g->points,
+                     "time_s", g->seconds, "unprotected", g->unprotected, "hours", g->hours, "tests",
+                     tests_as_json(g));
 }
 
 /* https://gradescope-autograders.readthedocs.io, "Specifications" */
@@ -91,17 +91,17 @@ static json_t *as_gradescope(const grader *g)
             json_array_append_new(leaderboard, json_pack("{s:s, s:f, s:s}", "name", g->lab->leaderboard,
                                                          "value", t->ratio, "order", "asc"));
     }
-    return json_pack("{s:f, s:f, s:s, s:s, s:{s:o, s:s, s:f}, s:o, s:o}", "score", grader_score(g),
-                     "execution_time", g->seconds, "visibility", "visible", "stdout_visibility", "hidden",
-                     "extra_data", "student", text_of(g->student), "unprotected", g->unprotected, "hours",
-                     g->hours, "tests", tests, "leaderboard", leaderboard);
+    return json_pack("{s:f, s:f, s:s, s:s, s:{s:o, s:s, s:f}, s:o, s:o}", "score", g->score, "execution_time",
+                     g->seconds, "visibility", "visible", "stdout_visibility", "hidden", "extra_data",
+                     "student", text_of(g->student), "unprotected", g->unprotected, "hours", g->hours,
+                     "tests", tests, "leaderboard", leaderboard);
 }
 
 /* https://prairielearn.readthedocs.io, "External grading" */
 static json_t *as_prairielearn(const grader *g)
 {
     json_t *tests = json_array();
-    double points = grader_points(g), score = points > 0 ? grader_score(g) / points : 0;
+    double score = g->points > 0 ? g->score / g->points : 0;
     for (int i = 0; i < g->test_count; i++) {
         const lab_test *t = &g->tests[i];
         json_array_append_new(tests,

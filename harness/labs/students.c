@@ -198,34 +198,27 @@ static void place_of_report(const students *s, const char *report, char *out, si
     text_free(&lines);
 }
 
-/* Copies the text from `word` to the end of its line. Returns false if `word` is missing. */
-static bool line_from(const char *text, const char *word, char *out, size_t size)
-{
-    const char *at = text ? strstr(text, word) : NULL;
-    if (!at) return false;
-    snprintf(out, size, "%.*s", (int)strcspn(at, "\n"), at);
-    return true;
-}
-
 static void explain_sanitizer(const students *s, int rank, char *out, size_t size)
 {
-    const char *text = s->process[rank].printed.data;
-    char line[300], access[64] = "", where[200];
-    if (line_from(text, "runtime error: ", line, sizeof line)) {
-        const char *start = strstr(text, "runtime error: ");
-        while (start > text && start[-1] != '\n') start--;
-        snprintf(out, size, "%.*s", (int)strcspn(start, "\n"), start);
+    const char *text = s->process[rank].printed.data ? s->process[rank].printed.data : "";
+    const char *error = strstr(text, "runtime error: "), *kind = strstr(text, "AddressSanitizer: "),
+               *access = strstr(text, "WRITE of size ");
+    char where[200];
+    if (error) {
+        while (error > text && error[-1] != '\n') error--;
+        snprintf(out, size, "%.*s", (int)strcspn(error, "\n"), error);
         return;
     }
-    if (!line_from(text, "AddressSanitizer: ", line, sizeof line)) return;
-    char *kind = line + strlen("AddressSanitizer: ");
-    char *end = strstr(kind, " on ");
-    if (end) *end = 0;
-    if (!line_from(text, "WRITE of size ", access, sizeof access))
-        line_from(text, "READ of size ", access, sizeof access);
-    access[strcspn(access, "a")] = 0; /* "WRITE of size 4 at 0x..." */
+    if (!kind) return;
+    kind += strlen("AddressSanitizer: ");
+    int length = (int)strcspn(kind, "\n");
+    const char *end = strstr(kind, " on ");
+    if (end && end < kind + length) length = (int)(end - kind);
+    if (!access) access = strstr(text, "READ of size ");
+    if (!access) access = "";
     place_of_report(s, text, where, sizeof where);
-    snprintf(out, size, "%s%s%s%s", kind, access[0] ? ": " : "", access, where);
+    snprintf(out, size, "%.*s%s%.*s%s", length, kind, access[0] ? ": " : "", (int)strcspn(access, "a\n"),
+             access, where); /* "WRITE of size 4 at 0x..." */
     for (char *c = out; *c; c++)
         if (c[0] == ' ' && c[1] == ' ') memmove(c, c + 1, strlen(c));
 }
