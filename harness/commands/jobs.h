@@ -1,5 +1,5 @@
-/* Runs the jobs of a configuration, on this machine or in virtual time, for all commands, and reads the
- * options of `harness run` that follow those of another command. */
+/* Runs the jobs of a configuration, on this machine or in virtual time, for all commands. Reads the options
+ * of `harness run` that follow the options of another command. */
 #ifndef HARNESS_COMMANDS_JOBS_H
 #define HARNESS_COMMANDS_JOBS_H
 

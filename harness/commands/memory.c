@@ -20,7 +20,7 @@ typedef struct memory_options {
 
 typedef struct memory_command {
     memory_options options;
-    run_config config; /* Options that hold for all rows, then those of a row. */
+    run_config config; /* Options that hold for all rows, then the options of a row. */
     char **words;      /* [word_count]: options of `harness run`. */
     int word_count;
     bool has_device;
