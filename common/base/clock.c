@@ -7,9 +7,7 @@
 
 int64_t clock_now_ns(void)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * NS_PER_S + now.tv_nsec;
+    return clock_cpu_ns(CLOCK_MONOTONIC);
 }
 
 int64_t clock_cpu_ns(clockid_t clock)

@@ -34,8 +34,6 @@ const char *options_present_value(const char *what, const char *text, const char
     return renamed + length + 1;
 }
 
-static status set_value(option_binding *binding, const option *o, const char *text);
-
 /* Sets a choice. An old value may stand for a choice and another option: "OLD=NEW --OTHER VALUE". */
 static status set_choice(option_binding *binding, const option *o, const char *what, const char *text)
 {
@@ -158,32 +156,34 @@ static uint64_t bit_of(const option_binding *binding, const option *o)
     return UINT64_C(1) << (o - binding->table->options);
 }
 
-/* Finds an option by word. Sets *negated if "no-" precedes its name. */
-static status find_by_name(option_binding *bindings, size_t count, const char *name, size_t length,
-                           const option **o, bool *negated, option_binding **binding)
+/* Finds the option that a word of the command line names: "-b", "--batch", "--batch=32". Sets *negated for
+ * "--no-NAME". Returns NULL if there is no such option. */
+static const option *find_word(option_binding *bindings, size_t count, const char *word, bool *negated,
+                               option_binding **binding)
 {
-    char unknown[80];
-    *o = find(bindings, count, name, length, 0, binding);
-    *negated = !*o && length > 3 && memcmp(name, "no-", 3) == 0;
-    if (*negated) *o = find(bindings, count, name + 3, length - 3, 0, binding);
-    if (*o && (!*negated || (*o)->type == OPTION_FLAG)) return STATUS_OK;
-    snprintf(unknown, sizeof unknown, "%.*s", (int)length, name);
-    return unknown_option(bindings, count, unknown);
+    size_t length = strcspn(word, "=");
+    *negated = false;
+    if (word[1] != '-') return word[2] ? NULL : find(bindings, count, NULL, 0, word[1], binding);
+    const option *o = find(bindings, count, word + 2, length - 2, 0, binding);
+    if (o || length <= 5 || memcmp(word, "--no-", 5) != 0) return o;
+    *negated = true;
+    o = find(bindings, count, word + 5, length - 5, 0, binding);
+    return o && o->type == OPTION_FLAG ? o : NULL;
 }
 
 /* Parses argv[*at], and moves *at if the next word is the value. */
 static status parse_option(option_binding *bindings, size_t count, int argc, char *const argv[], int *at)
 {
-    const char *word = argv[*at], *equals = NULL;
+    const char *word = argv[*at], *equals = word[1] == '-' ? strchr(word, '=') : NULL;
     option_binding *binding = NULL;
-    bool negated = false;
-    const option *o = NULL;
-    if (word[1] == '-') {
-        equals = strchr(word, '=');
-        TRY(find_by_name(bindings, count, word + 2, strcspn(word, "=") - 2, &o, &negated, &binding));
-    } else {
-        o = word[2] ? NULL : find(bindings, count, NULL, 0, word[1], &binding);
-        if (!o) return fail(STATUS_USAGE, "unknown option '%s'; options start with two dashes", word);
+    bool negated;
+    const option *o = find_word(bindings, count, word, &negated, &binding);
+    if (!o && word[1] != '-')
+        return fail(STATUS_USAGE, "unknown option '%s'; options start with two dashes", word);
+    if (!o) {
+        char name[80];
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(word + 2, "="), word + 2);
+        return unknown_option(bindings, count, name);
     }
     binding->given |= bit_of(binding, o);
     if (o->level == OPTION_KEY) binding->moved |= bit_of(binding, o);
@@ -214,24 +214,14 @@ status options_parse(option_binding *bindings, size_t count, int argc, char *con
     return STATUS_OK;
 }
 
-static bool names_option(option_binding *bindings, size_t count, const char *word)
-{
-    option_binding *binding = NULL;
-    if (word[0] != '-' || !word[1]) return false;
-    if (word[1] != '-') return !word[2] && find(bindings, count, NULL, 0, word[1], &binding);
-    size_t length = strcspn(word, "=") - 2;
-    const option *o = find(bindings, count, word + 2, length, 0, &binding);
-    if (o || length <= 3 || memcmp(word, "--no-", 5) != 0) return o;
-    o = find(bindings, count, word + 5, length - 3, 0, &binding);
-    return o && o->type == OPTION_FLAG;
-}
-
 status options_take(option_binding *bindings, size_t count, int argc, char *const argv[], char *rest[],
                     int *rest_count)
 {
+    option_binding *binding;
+    bool negated;
     *rest_count = 0;
     for (int i = 0; i < argc; i++)
-        if (names_option(bindings, count, argv[i]))
+        if (argv[i][0] == '-' && argv[i][1] && find_word(bindings, count, argv[i], &negated, &binding))
             TRY(parse_option(bindings, count, argc, argv, &i));
         else
             rest[(*rest_count)++] = argv[i];
@@ -368,41 +358,24 @@ static void format_usage(const option *o, char *out, size_t size)
         used += snprintf(out + used, size - (size_t)used, "%s%s", i ? "|" : "", o->choices[i]);
 }
 
-/* Appends `text` in lines that end before HELP_COLUMNS. All lines but the first are indented by
- * HELP_INDENT. */
-static void append_wrapped(const char *text, text_buffer *out)
-{
-    enum { HELP_INDENT = 26, HELP_COLUMNS = 80, WIDTH = HELP_COLUMNS - HELP_INDENT };
-    while (*text) {
-        size_t length = strlen(text);
-        if (length > WIDTH)
-            for (length = WIDTH; length > 0 && text[length] != ' ';) length--;
-        if (length == 0) length = strcspn(text, " ");
-        text_append(out, "%.*s\n", (int)length, text);
-        text += length + (text[length] == ' ');
-        if (*text) text_append(out, "%*s", HELP_INDENT, "");
-    }
-}
-
 void options_help(const option_binding *bindings, size_t count, bool all, text_buffer *out)
 {
+    enum { USAGE_WIDTH = 22, INDENT = USAGE_WIDTH + 4, COLUMNS = 80 };
     for (size_t b = 0; b < count; b++) {
         bool has_title = false;
         for (size_t i = 0; i < bindings[b].table->count; i++) {
             const option *o = &bindings[b].table->options[i];
-            char usage[192], help[512];
+            char usage[192], line[768];
             if (o->level != OPTION_COMMON && !all) continue;
             if (!has_title) text_append(out, "\n%s:\n", bindings[b].table->title);
             has_title = true;
             format_usage(o, usage, sizeof usage);
             bool has_default = o->initial && o->type != OPTION_FLAG;
-            snprintf(help, sizeof help, "%s%s%s%s", o->help, has_default ? " [" : "",
-                     has_default ? o->initial : "", has_default ? "]" : "");
-            if (strlen(usage) > 22)
-                text_append(out, "  %s\n%26s", usage, "");
-            else
-                text_append(out, "  %-22s  ", usage);
-            append_wrapped(help, out);
+            bool is_long = strlen(usage) > USAGE_WIDTH; /* the help then begins on the next line */
+            if (is_long) text_append(out, "  %s\n", usage);
+            snprintf(line, sizeof line, "  %-*s  %s%s%s%s", USAGE_WIDTH, is_long ? "" : usage, o->help,
+                     has_default ? " [" : "", has_default ? o->initial : "", has_default ? "]" : "");
+            text_append_wrapped(out, line, INDENT, COLUMNS);
         }
     }
 }

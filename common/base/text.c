@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,12 +25,18 @@ status text_parse_int(const char *what, const char *text, int64_t low, int64_t h
                 high, text);
 }
 
+/* Reads the number at the begin of `text`. Sets *end to the text after it. */
+static bool read_number(const char *text, char **end, double *out)
+{
+    *out = strtod(text, end);
+    return *end != text && !isspace((unsigned char)text[0]) && isfinite(*out);
+}
+
 status text_parse_double(const char *what, const char *text, double low, double high, double *out)
 {
     char *end;
-    double value = strtod(text, &end);
-    if (end != text && !*end && !isspace((unsigned char)text[0]) && isfinite(value) && value >= low &&
-        value <= high) {
+    double value;
+    if (read_number(text, &end, &value) && !*end && value >= low && value <= high) {
         *out = value;
         return STATUS_OK;
     }
@@ -117,10 +122,9 @@ static bool find_unit(unit_kind kind, const char *text, double *factor)
 static status parse_unit(unit_kind kind, const char *what, const char *text, int64_t *out)
 {
     char *end;
-    double value = strtod(text, &end), factor = 0;
-    bool is_number = end != text && !isspace((unsigned char)text[0]) && isfinite(value) && value >= 0;
-    if (is_number && find_unit(kind, end, &factor) && value * factor >= kinds[kind].least &&
-        value * factor <= kinds[kind].most) {
+    double value, factor;
+    if (read_number(text, &end, &value) && value >= 0 && find_unit(kind, end, &factor) &&
+        value * factor >= kinds[kind].least && value * factor <= kinds[kind].most) {
         *out = (int64_t)llround(value * factor);
         return STATUS_OK;
     }
@@ -157,8 +161,7 @@ status text_parse_in_unit(const char *what, const char *text, const char *unit, 
 
 void text_units_help(text_buffer *out)
 {
-    const int width =
-        32; /* Columns of the list of units. A longer list gets a separate line, so no line is wrapped. */
+    enum { WIDTH = 32 }; /* columns of the list of units; a longer list gets a separate line */
     text_append(out, "A number and its unit, without a blank.\n");
     for (size_t u = 0; u < sizeof units / sizeof units[0]; u++) {
         int used = 0;
@@ -170,8 +173,8 @@ void text_units_help(text_buffer *out)
                 used += snprintf(line + used, sizeof line - (size_t)used, "%s%s%s", used ? " " : "",
                                  prefixes[p].name,
                                  prefixes[p].name[0] || units[u].name[0] ? units[u].name : "100");
-        if (used > width) text_append(out, "  %s\n", line);
-        text_append(out, "  %-*s  %s\n", width, used > width ? "" : line, units[u].meaning);
+        if (used > WIDTH) text_append(out, "  %s\n", line);
+        text_append(out, "  %-*s  %s\n", WIDTH, used > WIDTH ? "" : line, units[u].meaning);
     }
     text_append(out, "\nk, K, M, G and T are powers of 1000, Ki, Mi, Gi and Ti of 1024; alone, as in\n"
                      "4K, K, M, G and T are powers of 1024. b is a bit and B a byte:\n10Gb/s is 1.25GB/s.\n");
@@ -297,104 +300,4 @@ char *text_printable(char *text, bool keeps_lines)
         else if ((*at < ' ' || *at == 0x7f) && !(keeps_lines && *at == '\n'))
             *at = '?';
     return text;
-}
-
-void text_append(text_buffer *buffer, const char *format, ...)
-{
-    while (!buffer->out_of_memory) {
-        size_t room = buffer->capacity - buffer->length;
-        va_list args;
-        va_start(args, format);
-        int more = vsnprintf(room ? buffer->data + buffer->length : NULL, room, format, args);
-        va_end(args);
-        if (more >= 0 && (size_t)more >= room) {
-            size_t capacity = 2 * (buffer->length + (size_t)more + 1);
-            char *data = realloc(buffer->data, capacity);
-            if (data) {
-                buffer->data = data;
-                buffer->capacity = capacity;
-                continue;
-            }
-            buffer->out_of_memory = true;
-            if (room) buffer->data[buffer->length] = '\0';
-        } else if (more > 0) {
-            buffer->length += (size_t)more;
-        }
-        return;
-    }
-}
-
-void text_free(text_buffer *buffer)
-{
-    free(buffer->data);
-    *buffer = (text_buffer){0};
-}
-
-void text_append_shell_word(text_buffer *buffer, const char *word)
-{
-    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=.,:/+@%";
-    if (word[0] && !word[strspn(word, plain)]) {
-        text_append(buffer, "%s", word);
-        return;
-    }
-    text_append(buffer, "'");
-    for (; *word; word++) {
-        if (*word == '\'')
-            text_append(buffer, "'\\''");
-        else
-            text_append(buffer, "%c", *word);
-    }
-    text_append(buffer, "'");
-}
-
-/* Returns the column at which the continuation of a line begins: at most half of `columns`, and small enough
- * for the longest word. */
-static int hanging_indent(const char *line, int length, int columns)
-{
-    int leading = 0, indent = 0;
-    while (leading < length && line[leading] == ' ') leading++;
-    for (int i = leading; i + 2 < length && i < columns / 2 - 2; i++)
-        if (line[i] == ' ' && line[i + 1] == ' ' && line[i + 2] != ' ') indent = i + 2;
-    for (int i = indent, word; i < length; i += word + 1) {
-        word = (int)strcspn(line + i, " \n");
-        if (word > columns - indent) indent = 0;
-    }
-    return indent ? indent : leading + 2;
-}
-
-/* Returns how many characters of `text` go into `room` columns. The break is at the last blank that fits, or
- * after a word that is longer than `room`. */
-static int fitting(const char *text, int length, int room)
-{
-    if (length <= room) return length;
-    int end = room;
-    while (end > 0 && text[end] != ' ') end--;
-    if (end == 0) end = (int)strcspn(text, " \n");
-    return end < length ? end : length;
-}
-
-void text_wrap(text_buffer *buffer, int columns)
-{
-    text_buffer out = {0};
-    for (const char *line = buffer->data; line && *line;) {
-        int length = (int)strcspn(line, "\n"),
-            indent = length > columns ? hanging_indent(line, length, columns) : 0;
-        int at = 0, begin = (int)strspn(line, " "); /* a line is not broken within the indentation */
-        bool first = true;
-        do {
-            if (!first) begin = 0;
-            int shown = begin + fitting(line + at + begin, length - at - begin,
-                                        columns - begin - (first ? 0 : indent));
-            int visible = shown;
-            while (visible > 0 && line[at + visible - 1] == ' ') visible--;
-            text_append(&out, "%*s%.*s\n", first ? 0 : indent, "", visible, line + at);
-            at += shown;
-            while (at < length && line[at] == ' ') at++;
-            first = false;
-        } while (at < length);
-        line += length + (line[length] == '\n');
-    }
-    out.out_of_memory = out.out_of_memory || buffer->out_of_memory;
-    text_free(buffer);
-    *buffer = out;
 }

@@ -65,6 +65,10 @@ void text_free(text_buffer *buffer);
 /* Appends a word of a command, quoted for the shell if necessary. */
 void text_append_shell_word(text_buffer *buffer, const char *word);
 
+/* Appends the line that begins at `line`, broken between words into lines of at most `columns`. All but the
+ * first begin with `indent` blanks. */
+void text_append_wrapped(text_buffer *out, const char *line, int indent, int columns);
+
 /* Breaks lines longer than `columns` between words. A continuation is indented to the line's second column,
  * which begins after two or more blanks. If the line has no second column, the continuation is indented two
  * blanks more than the line. No line ends with blanks. */
