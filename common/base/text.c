@@ -226,6 +226,12 @@ char *text_format_rate(char *buffer, size_t size, double bytes_per_second)
     return buffer;
 }
 
+bool text_ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
 /* Returns Levenshtein's distance. Words longer than 63 are far from all. */
 static size_t edit_distance(const char *a, const char *b)
 {

@@ -43,6 +43,9 @@ char *text_format_rate(char *buffer, size_t size, double bytes_per_second);
  * for values below 1e28. Returns `buffer`. */
 char *text_three_digits(char *buffer, size_t size, double value);
 
+/* Returns true if `text` ends with `end`. */
+bool text_ends_with(const char *text, const char *end);
+
 /* Returns the word nearest to `word` by edit distance, or NULL if none is near. */
 const char *text_nearest(const char *word, const char *const *words, size_t count);
 

@@ -86,44 +86,33 @@ static status open_folder(atomic_file *f)
 
 /* ---- the partial file ------------------------------------------------------------------------- */
 
-typedef enum lock_result {
-    LOCK_MINE,
-    LOCK_LOST, /* the name now belongs to another file, or to none */
-    LOCK_BUSY  /* another process holds the lock */
-} lock_result;
-
-/* Locks the partial file. The lock ends with the process. A file system without locks cannot keep two writers
- * apart. */
-static status lock(atomic_file *f, int fd, lock_result *out)
+/* Locks the partial file. *mine is false if the name now belongs to another file, or to none. Returns
+ * STATUS_AGAIN if another process holds the lock. The lock ends with the process. A file system without locks
+ * cannot keep two writers apart. */
+static status lock(atomic_file *f, int fd, bool *mine)
 {
     struct stat opened, named;
-    *out = LOCK_BUSY;
-    if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return STATUS_OK;
-    *out = LOCK_LOST;
+    *mine = false;
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return STATUS_AGAIN;
     if (fstat(fd, &opened) != 0) return cannot(f, "cannot be created");
     if (fstatat(f->folder, f->partial, &named, AT_SYMLINK_NOFOLLOW) != 0)
         return errno == ENOENT ? STATUS_OK : cannot(f, "cannot be created");
-    if (opened.st_dev == named.st_dev && opened.st_ino == named.st_ino) *out = LOCK_MINE;
+    *mine = opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
     return STATUS_OK;
-}
-
-static status busy(const atomic_file *f)
-{
-    return fail(STATUS_CANNOT_CREATE, "%s: another process is writing it", f->path);
 }
 
 /* Removes the partial file of a killed writer. */
 static status remove_left_over(atomic_file *f)
 {
-    lock_result result;
+    bool mine;
     int fd = openat(f->folder, f->partial, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0)
         return errno == ENOENT ? STATUS_OK
                                : cannot(f, "the partial file of an earlier writer cannot be opened");
-    status rc = lock(f, fd, &result);
-    if (rc == STATUS_OK && result == LOCK_BUSY)
-        rc = busy(f);
-    else if (rc == STATUS_OK && result == LOCK_MINE && unlinkat(f->folder, f->partial, 0) != 0)
+    status rc = lock(f, fd, &mine);
+    if (rc == STATUS_AGAIN)
+        rc = fail(STATUS_CANNOT_CREATE, "%s: another process is writing it", f->path);
+    else if (mine && unlinkat(f->folder, f->partial, 0) != 0)
         rc = cannot(f, "the partial file of an earlier writer cannot be removed");
     close(fd);
     return rc;
@@ -133,16 +122,16 @@ static status remove_left_over(atomic_file *f)
  * left-over file. */
 static status try_to_create(atomic_file *f)
 {
-    lock_result result;
+    bool mine;
     f->fd = openat(f->folder, f->partial, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (f->fd < 0 && errno != EEXIST) return cannot(f, "cannot be created");
     if (f->fd < 0) {
         TRY(remove_left_over(f));
         return STATUS_AGAIN;
     }
-    status rc = lock(f, f->fd, &result);
-    if (rc == STATUS_OK && result == LOCK_MINE) return STATUS_OK;
-    if (rc != STATUS_OK) unlinkat(f->folder, f->partial, 0);
+    status rc = lock(f, f->fd, &mine);
+    if (mine) return STATUS_OK;
+    if (rc != STATUS_OK && rc != STATUS_AGAIN) unlinkat(f->folder, f->partial, 0);
     close(f->fd);
     f->fd = -1;
     return rc == STATUS_OK ? STATUS_AGAIN : rc;

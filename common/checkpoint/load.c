@@ -60,9 +60,7 @@ static status read_header(checkpoint *c)
 
 bool checkpoint_is_index(const char *path)
 {
-    static const char suffix[] = ".index.json";
-    size_t length = strlen(path), most = sizeof suffix - 1;
-    return length >= most && strcmp(path + length - most, suffix) == 0;
+    return text_ends_with(path, ".index.json");
 }
 
 status checkpoint_open(const char *path, checkpoint **out)

@@ -23,16 +23,10 @@ typedef struct matcher {
     bool *used; /* [header->count] */
 } matcher;
 
-static bool ends_with(const char *text, const char *end)
-{
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && strcmp(text + n - m, end) == 0;
-}
-
 static bool ends_with_any(const char *text, const char *const *ends)
 {
     for (; *ends; ends++)
-        if (ends_with(text, *ends)) return true;
+        if (text_ends_with(text, *ends)) return true;
     return false;
 }
 
@@ -116,7 +110,6 @@ static status check_names(const matcher *m)
     const safetensors_header *h = m->header;
     text_buffer text = {0};
     int missing = 0, unexpected = 0;
-    const char *file = h->file;
     int64_t offset = SAFETENSORS_PREFIX;
     for (int i = 0; i < r->contents->count; i++) {
         const checkpoint_tensor *t = &r->contents->tensors[i];
@@ -126,16 +119,13 @@ static status check_names(const matcher *m)
     end_names(&text, missing);
     for (int i = 0; i < h->count; i++) {
         if (m->used[i]) continue;
-        if (unexpected == 0) {
-            file = h->tensors[i].in->file;
-            offset = safetensors_offset_of(h->tensors[i].in, h->tensors[i].name);
-        }
+        if (unexpected == 0) offset = safetensors_offset_of(h, h->tensors[i].name);
         add_name(&text, &unexpected, "unexpected", h->tensors[i].name);
     }
     end_names(&text, unexpected);
     status rc = STATUS_OK;
     if (missing || unexpected)
-        rc = safetensors_refuse(file, offset, "expected the tensors of model %s: %s", r->model->name,
+        rc = safetensors_refuse(h->file, offset, "expected the tensors of model %s: %s", r->model->name,
                                 text.data ? text.data : "");
     text_free(&text);
     return rc;
@@ -165,8 +155,8 @@ static bool are_transposed(const matcher *m)
 
 static status check_tensor(const matcher *m, const checkpoint_tensor *wanted, const safetensors_tensor *t)
 {
-    const char *file = t->in->file;
-    int64_t offset = safetensors_offset_of(t->in, t->name);
+    const char *file = m->header->file;
+    int64_t offset = safetensors_offset_of(m->header, t->name);
     dtype type = t->dtype->type;
     if (wanted->kind == CHECKPOINT_BATCHES && type != DTYPE_I64)
         return safetensors_refuse(file, offset, "tensor %.100s: expected dtype I64, got %s", t->name,
@@ -189,7 +179,7 @@ static status check_ties(const matcher *m)
         const safetensors_tensor *a = m->out->tied[i].one, *b = m->out->tied[i].other;
         if (a->dtype == b->dtype && a->elements == b->elements) continue;
         return safetensors_refuse(
-            b->in->file, safetensors_offset_of(b->in, b->name),
+            m->header->file, safetensors_offset_of(m->header, b->name),
             "tensor %.100s: expected the dtype and size of %.100s, since model %s ties them", b->name,
             a->name, m->request->model->name);
     }

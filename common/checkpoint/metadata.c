@@ -219,42 +219,38 @@ static bool may_differ(const char *group, const option *o)
     return false;
 }
 
-/* Finds the first option from *index on whose saved value differs from the current value. Sets the key, saved
- * value and current value of this option. */
+/* Finds the first option from *index on whose saved value differs from the current value, among the options
+ * that may differ, or among all others. Sets the key, saved value and current value of this option. */
 static const option *next_difference(const safetensors_header *h, const char *group,
-                                     const option_binding *binding, size_t *index, char *key,
+                                     const option_binding *binding, bool may, size_t *index, char *key,
                                      const char **saved, char *value)
 {
     for (; *index < binding->table->count; ++*index) {
         const option *o = &binding->table->options[*index];
-        *saved = is_name(o) ? NULL : safetensors_metadata(h, option_key(key, group, o));
+        bool counts = !is_name(o) && may_differ(group, o) == may;
+        *saved = counts ? safetensors_metadata(h, option_key(key, group, o)) : NULL;
         options_format(binding, *index, value, VALUE_MAX);
         if (*saved && strcmp(*saved, value) != 0) return o;
     }
     return NULL;
 }
 
-static status compare_model_options(const safetensors_header *h, const option_binding *binding)
-{
-    char key[KEY_MAX], value[VALUE_MAX];
-    const char *saved;
-    const option *o;
-    for (size_t i = 0; (o = next_difference(h, "model", binding, &i, key, &saved, value)); i++)
-        if (!may_differ("model", o))
-            return safetensors_refuse(h->file, safetensors_offset_of(h, key),
-                                      "expected a model with %s %s, got %.40s", o->name, value, saved);
-    return STATUS_OK;
-}
-
 status metadata_compare(const safetensors_header *h, const checkpoint_info *info,
                         const checkpoint_subject *subject)
 {
-    char name[VALUE_MAX];
+    char name[VALUE_MAX], key[KEY_MAX], value[VALUE_MAX];
+    const char *saved;
+    size_t at = 0;
     if (info->foreign) return STATUS_OK;
     if (strcmp(info->model, subject->model->name) != 0)
         return safetensors_refuse(h->file, safetensors_offset_of(h, KEY("model")),
                                   "expected model '%s', got '%.60s'", subject->model->name, info->model);
-    if (subject->model_options) TRY(compare_model_options(h, subject->model_options));
+    const option *o = subject->model_options ? next_difference(h, "model", subject->model_options, false, &at,
+                                                               key, &saved, value)
+                                             : NULL;
+    if (o)
+        return safetensors_refuse(h->file, safetensors_offset_of(h, key),
+                                  "expected a model with %s %s, got %.40s", o->name, value, saved);
     if (!subject->optimizer) return STATUS_OK;
     optimizer_name(subject->optimizer, name, sizeof name);
     if (strcmp(info->optimizer, name) == 0) return STATUS_OK;
@@ -268,9 +264,8 @@ static void differences_of(const safetensors_header *h, const char *group, const
     char key[KEY_MAX], value[VALUE_MAX];
     const char *saved;
     const option *o;
-    for (size_t i = 0; (o = next_difference(h, group, binding, &i, key, &saved, value)); i++)
-        if (may_differ(group, o))
-            text_append(out, "%s%s was %.40s, is %s", out->length ? "; " : "", o->name, saved, value);
+    for (size_t i = 0; (o = next_difference(h, group, binding, true, &i, key, &saved, value)); i++)
+        text_append(out, "%s%s was %.40s, is %s", out->length ? "; " : "", o->name, saved, value);
 }
 
 void metadata_differences(const safetensors_header *h, const checkpoint_subject *subject, text_buffer *out)

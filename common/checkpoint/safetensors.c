@@ -41,8 +41,6 @@ status safetensors_refuse(const char *file, int64_t offset, const char *format, 
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    for (char *c = text; *c; c++)
-        if ((unsigned char)*c < ' ' || *c == 0x7f) *c = '?';
     return fail(STATUS_DATA, "%s: at offset %" PRId64 ": %s", file, offset, text);
 }
 
@@ -183,7 +181,6 @@ static status decode_entries(safetensors_header *h)
             continue;
         }
         safetensors_tensor *t = &h->tensors[h->count];
-        t->in = h;
         t->name = key;
         if (!json_is_object(value)) return REFUSE_ENTRY(h, key, "tensor %.100s: expected a JSON object", key);
         TRY(decode_dtype(h, t, value));

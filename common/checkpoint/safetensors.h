@@ -25,7 +25,6 @@ typedef struct safetensors_dtype {
 } safetensors_dtype;
 
 typedef struct safetensors_tensor {
-    const struct safetensors_header *in;
     const char *name;
     const safetensors_dtype *dtype;
     int rank; /* 0 for a scalar */
@@ -77,7 +76,7 @@ const char *safetensors_dtype_name(dtype type);
 /* Formats "64x3x7x7" or "scalar". Returns `buffer`. */
 char *safetensors_format_shape(char *buffer, size_t size, int rank, const int64_t *dims);
 
-/* Fails with STATUS_DATA and "FILE: at offset N: ...". Replaces control characters in the text. */
+/* Fails with STATUS_DATA and "FILE: at offset N: ...". */
 status safetensors_refuse(const char *file, int64_t offset, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
